@@ -1,0 +1,106 @@
+// Config: what a run is, as plain structs with defaults. The keys are Megatron's and NeMo's; a YAML file has one map a
+// struct (model: parallel: …) with these names. load.h fills it, validate.h judges it, explain.h shows it.
+//
+// Glossary, the letters of the Megatron papers, used throughout Trivet:
+//   b micro-batch size   s sequence length   h hidden size   f ffn size   a attention heads   L layers   vocab
+//   t tensor-, p pipeline-, d data-parallel size   v model chunks a pipeline rank   m micro-batches a step
+//
+// An optional that is empty means "derived": validate.h's resolve() fills it in, so that nobody else has to.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace trivet {
+
+struct ModelConfig {
+  int64_t num_layers = 0;
+  int64_t hidden_size = 0;
+  std::optional<int64_t> ffn_hidden_size;  // 4 h
+  int64_t num_attention_heads = 0;
+  int64_t seq_length = 0;
+  std::optional<int64_t> vocab_size;  // the dataset's tokenizer's
+  int64_t make_vocab_size_divisible_by = 128;
+  bool untie_embeddings_and_output_weights = false;
+  double init_method_std = 0.02;
+  bool scale_output_layer_init = true;  // the layers that write to the residual stream: std / sqrt(2 L)
+  double hidden_dropout = 0;
+  double attention_dropout = 0;
+  double layernorm_epsilon = 1e-5;
+};
+
+struct ParallelConfig {
+  int tensor_model_parallel_size = 1;
+  bool sequence_parallel = false;
+  std::string order = "tp-dp-pp";
+  int64_t bucket_size = 40'000'000;  // elements of a gradient bucket
+};
+
+struct BatchConfig {
+  int64_t micro_batch_size = 1;
+  std::optional<int64_t> global_batch_size;  // micro_batch_size * d
+};
+
+struct OptimizerConfig {
+  double lr = 3e-4;
+  std::optional<double> min_lr;            // lr / 10
+  int64_t lr_warmup_iters = 0;
+  std::optional<int64_t> lr_decay_iters;   // train_iters
+  std::string lr_decay_style = "cosine";   // cosine | linear | constant
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.95;
+  double adam_eps = 1e-8;
+  double weight_decay = 0.1;
+  bool decay_norms_and_biases = false;
+  double clip_grad = 1.0;  // 0: no clipping
+};
+
+struct PrecisionConfig {
+  std::string dtype = "fp32";  // fp32 | bf16: of weights and activations; main weights, moments, gradients are fp32
+};
+
+struct DataConfig {
+  std::string path;               // prefix of .bin/.idx, cut into train/validation/test by `split`; or
+  std::string split = "98,2,0";
+  std::string train_path;         // prefixes of their own
+  std::string valid_path;
+  std::string tokenizer_model;    // PREFIX.model beside the dataset where there is one
+  int64_t seed = 1234;            // of the shuffles
+  int64_t prefetch = 2;           // micro-batches that a background thread prepares ahead
+};
+
+struct CommConfig {
+  std::string backend = "auto";  // auto | thread | mpi
+};
+
+struct TrainConfig {
+  int64_t train_iters = 0;
+  int64_t eval_interval = 0;  // 0: never
+  int64_t eval_iters = 10;
+  int64_t seed = 1234;        // of weights and dropout
+  std::string run_dir = "runs/default";
+  int64_t log_interval = 1;
+  bool trace = false;         // write run_dir/trace.json
+  std::string flops_convention = "causal";  // causal | full | 6n: of the model FLOPs behind TFLOP/s and MFU
+};
+
+struct DeviceConfig {
+  std::string kind = "auto";              // auto | cpu | cuda
+  int threads_per_rank = 0;               // 0: the cores of the host over its ranks
+  std::optional<double> peak_tflops;      // of one rank in the run's dtype; auto: a table by GPU name, or measured
+};
+
+struct Config {
+  ModelConfig model;
+  ParallelConfig parallel;
+  BatchConfig batch;
+  OptimizerConfig optimizer;
+  PrecisionConfig precision;
+  DataConfig data;
+  CommConfig comm;
+  TrainConfig train;
+  DeviceConfig device;
+};
+
+}  // namespace trivet

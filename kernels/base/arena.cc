@@ -1,0 +1,57 @@
+#include "kernels/base/arena.h"
+
+#include <algorithm>
+
+// AddressSanitizer guards what a scratch frame has given back; without it these are nothing.
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(data, size) ((void)(data), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(data, size) ((void)(data), (void)(size))
+#endif
+
+namespace trivet {
+
+Arena::~Arena() {
+  for (const Block& block : blocks_) device_.deallocate(block.data, block.bytes);
+}
+
+Tensor Arena::allocate(DType dtype, Shape shape) {
+  const int64_t bytes = shape.numel() * size_of(dtype);
+  if (bytes < 0) fail("arena " + name_ + ": negative size " + to_string(shape));
+  void* data = nullptr;
+  try {
+    data = device_.allocate(std::max<int64_t>(bytes, 1));
+  } catch (const Error& error) {
+    fail("out of memory in arena '" + name_ + "', which holds " + std::to_string(bytes_) + " bytes already: " +
+         error.what() + "; a smaller micro_batch_size, activation recompute or more parallel ranks would help");
+  }
+  blocks_.push_back({data, std::max<int64_t>(bytes, 1)});
+  bytes_ += bytes;
+  return {data, dtype, shape};
+}
+
+Scratch::Scratch(Arena& arena, int64_t bytes)
+    : memory_(arena.allocate(DType::u8, {bytes})), host_(arena.device().kind() == DeviceKind::cpu) {
+  if (host_) ASAN_POISON_MEMORY_REGION(memory_.data, static_cast<size_t>(bytes));
+}
+
+Tensor Scratch::take(DType dtype, Shape shape) {
+  const int64_t bytes = shape.numel() * size_of(dtype);
+  if (used_ + padded(bytes) > capacity())
+    fail("scratch of " + std::to_string(capacity()) + " bytes has no room for " + to_string(shape) + " " +
+         name_of(dtype) + " beside " + std::to_string(used_) + " bytes in use");
+  void* data = static_cast<std::byte*>(memory_.data) + used_;
+  if (host_) ASAN_UNPOISON_MEMORY_REGION(data, static_cast<size_t>(bytes));
+  used_ += padded(bytes);
+  high_water_ = std::max(high_water_, used_);
+  return {data, dtype, shape};
+}
+
+void Scratch::release(int64_t mark) {
+  if (host_)
+    ASAN_POISON_MEMORY_REGION(static_cast<std::byte*>(memory_.data) + mark, static_cast<size_t>(used_ - mark));
+  used_ = mark;
+}
+
+}  // namespace trivet

@@ -1,0 +1,77 @@
+// Arena: the memory of one purpose on one device, under a name ("weights", "gradients", "activations", …).
+//
+// Everything a rank holds is allocated from an arena while the rank is built, and freed with it; nothing allocates
+// between the first and the last step. Each allocation is its own block of the device, so that AddressSanitizer
+// guards its ends.
+//
+// Scratch: a stack of bytes for what lives only inside one call. A Frame hands out tensors and gives them all back
+// when it ends; frames nest.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/base/device.h"
+
+namespace trivet {
+
+class Arena {
+ public:
+  Arena(Device& device, std::string name) : device_(device), name_(std::move(name)) {}
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // A tensor with undefined contents that lives as long as the arena.
+  Tensor allocate(DType dtype, Shape shape);
+
+  const std::string& name() const { return name_; }
+  int64_t bytes() const { return bytes_; }  // handed out so far
+  Device& device() { return device_; }
+
+ private:
+  struct Block {
+    void* data;
+    int64_t bytes;
+  };
+  Device& device_;
+  std::string name_;
+  std::vector<Block> blocks_;
+  int64_t bytes_ = 0;
+};
+
+class Scratch {
+ public:
+  static constexpr int64_t kAlignment = 256;
+  static constexpr int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+  // Takes its `bytes` from `arena` at once.
+  Scratch(Arena& arena, int64_t bytes);
+
+  class Frame {
+   public:
+    explicit Frame(Scratch& scratch) : scratch_(scratch), mark_(scratch.used_) {}
+    ~Frame() { scratch_.release(mark_); }
+    Frame(const Frame&) = delete;
+    Frame& operator=(const Frame&) = delete;
+    Tensor tensor(DType dtype, Shape shape) { return scratch_.take(dtype, shape); }
+
+   private:
+    Scratch& scratch_;
+    int64_t mark_;
+  };
+
+  int64_t capacity() const { return memory_.bytes(); }
+  int64_t high_water() const { return high_water_; }  // most bytes ever in use, padding included
+
+ private:
+  Tensor take(DType dtype, Shape shape);
+  void release(int64_t mark);
+
+  Tensor memory_;  // [capacity] u8
+  bool host_ = false;
+  int64_t used_ = 0;
+  int64_t high_water_ = 0;
+};
+
+}  // namespace trivet

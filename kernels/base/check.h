@@ -1,0 +1,43 @@
+// Errors. One family of exceptions and two functions, no macro: std::source_location gives the caller's line.
+//
+// The type says who has to act, and so which exit code the program ends with (see launch/main.cc); the text names
+// the key, file or op, what was found and what was expected.
+#pragma once
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace trivet {
+
+// A bug in Trivet or in its use as a library (exit code 70). The text ends with the file and line of the check.
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+  virtual int exit_code() const { return 70; }
+};
+// The user's configuration or command line cannot work (exit code 64).
+struct ConfigError : Error {
+  using Error::Error;
+  int exit_code() const override { return 64; }
+};
+// An input file (dataset, tokenizer, checkpoint) is not what it should be (exit code 65).
+struct DataError : Error {
+  using Error::Error;
+  int exit_code() const override { return 65; }
+};
+// The operating system refused a read or a write (exit code 74).
+struct IoError : Error {
+  using Error::Error;
+  int exit_code() const override { return 74; }
+};
+
+[[noreturn]] inline void fail(std::string_view what, std::source_location at = std::source_location::current()) {
+  throw Error(std::string(what) + " [" + at.file_name() + ":" + std::to_string(at.line()) + "]");
+}
+
+inline void check(bool ok, std::string_view what, std::source_location at = std::source_location::current()) {
+  if (!ok) [[unlikely]] fail(what, at);
+}
+
+}  // namespace trivet

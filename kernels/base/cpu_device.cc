@@ -1,0 +1,195 @@
+// The CPU as a Device: host memory, worker threads as streams.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <fstream>
+#include <thread>
+
+#include "kernels/base/device.h"
+
+namespace trivet {
+namespace {
+
+// Counts records: `recorded` by the feeding thread, `completed` by the stream that got there.
+class CpuEvent : public Event {
+ public:
+  uint64_t add_record() {
+    std::lock_guard lock(mutex_);
+    return ++recorded_;
+  }
+  uint64_t last_record() {
+    std::lock_guard lock(mutex_);
+    return recorded_;
+  }
+  void complete(uint64_t ticket, std::exception_ptr error) {
+    std::lock_guard lock(mutex_);
+    completed_ = std::max(completed_, ticket);
+    if (error && !error_) error_ = error;
+    changed_.notify_all();
+  }
+  void wait_for(uint64_t ticket) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return completed_ >= ticket; });
+    if (error_) std::rethrow_exception(error_);
+  }
+  void synchronize() override { wait_for(last_record()); }
+  bool done() override {
+    std::lock_guard lock(mutex_);
+    return completed_ >= recorded_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t recorded_ = 0, completed_ = 0;
+  std::exception_ptr error_;
+};
+
+class InlineStream : public Stream {
+ public:
+  InlineStream() { inline_ = true; }
+  void record(Event& event) override {
+    auto& e = static_cast<CpuEvent&>(event);
+    e.complete(e.add_record(), nullptr);
+  }
+  void wait(Event& event) override { event.synchronize(); }
+  void synchronize() override {}
+
+ protected:
+  void enqueue(std::function<void()> work) override { work(); }
+};
+
+class WorkerStream : public Stream {
+ public:
+  WorkerStream() : thread_([this] { loop(); }) {}
+  ~WorkerStream() override {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  void record(Event& event) override {
+    auto& e = static_cast<CpuEvent&>(event);
+    const uint64_t ticket = e.add_record();
+    push({[&e, ticket] { e.complete(ticket, nullptr); }, [&e, ticket](std::exception_ptr error) { e.complete(ticket, error); }});
+  }
+  void wait(Event& event) override {
+    auto& e = static_cast<CpuEvent&>(event);
+    const uint64_t ticket = e.last_record();
+    push({[&e, ticket] { e.wait_for(ticket); }, nullptr});
+  }
+  void synchronize() override {
+    std::unique_lock lock(mutex_);
+    drained_.wait(lock, [&] { return queue_.empty() && !busy_; });
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ protected:
+  void enqueue(std::function<void()> work) override {
+    {
+      std::lock_guard lock(mutex_);
+      if (error_) std::rethrow_exception(error_);
+    }
+    push({std::move(work), nullptr});
+  }
+
+ private:
+  struct Item {
+    std::function<void()> work;
+    std::function<void(std::exception_ptr)> on_poison;  // what a poisoned stream does instead of `work`
+  };
+  void push(Item item) {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(item));
+    }
+    changed_.notify_all();
+  }
+  void loop() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+      if (queue_.empty()) return;  // stopping, and all work is done
+      Item item = std::move(queue_.front());
+      queue_.pop_front();
+      busy_ = true;
+      std::exception_ptr error = error_;
+      lock.unlock();
+      if (error) {
+        if (item.on_poison) item.on_poison(error);
+      } else {
+        try {
+          item.work();
+        } catch (...) {
+          error = std::current_exception();
+        }
+      }
+      item = {};
+      lock.lock();
+      busy_ = false;
+      if (error && !error_) error_ = error;
+      if (queue_.empty()) drained_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_, drained_;
+  std::deque<Item> queue_;
+  std::exception_ptr error_;
+  bool busy_ = false, stopping_ = false;
+  std::thread thread_;  // last: it starts when the rest is there
+};
+
+class CpuDevice : public Device {
+ public:
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+  std::string name() const override {
+    std::ifstream cpuinfo("/proc/cpuinfo");
+    for (std::string line; std::getline(cpuinfo, line);)
+      if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+    return "CPU";
+  }
+  int64_t memory_bytes() const override {
+    return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  }
+
+  void* allocate(int64_t bytes) override {
+    // Large blocks ask for huge pages: a matrix product walks many rows, and 4 KiB pages cost it TLB misses.
+    const size_t alignment = bytes >= kHugePage ? kHugePage : 256;
+    const size_t size = (static_cast<size_t>(bytes) + alignment - 1) / alignment * alignment;
+    void* data = std::aligned_alloc(alignment, size);
+    if (!data) fail("cannot allocate " + std::to_string(bytes) + " bytes of host memory");
+    if (bytes >= kHugePage) madvise(data, size, MADV_HUGEPAGE);
+    return data;
+  }
+  void deallocate(void* data, int64_t) noexcept override { std::free(data); }
+
+  std::unique_ptr<Stream> create_compute_stream() override { return std::make_unique<InlineStream>(); }
+  std::unique_ptr<Stream> create_side_stream(StreamPriority) override { return std::make_unique<WorkerStream>(); }
+  std::unique_ptr<Event> create_event() override { return std::make_unique<CpuEvent>(); }
+
+  void copy_to_device(const void* host, Tensor to, Stream& stream) override {
+    stream.run({"copy_to_device", Category::host, to.bytes()},
+               [=] { std::memcpy(to.data, host, static_cast<size_t>(to.bytes())); });
+  }
+  void copy_to_host(Tensor from, void* host, Stream& stream) override {
+    stream.run({"copy_to_host", Category::host, from.bytes()},
+               [=] { std::memcpy(host, from.data, static_cast<size_t>(from.bytes())); });
+  }
+
+ private:
+  static constexpr int64_t kHugePage = 2 << 20;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> create_cpu_device() { return std::make_unique<CpuDevice>(); }
+
+}  // namespace trivet

@@ -1,0 +1,155 @@
+// A CUDA GPU as a Device: cudaMalloc, cudaStream_t, cudaEvent_t. Host code only.
+#include <cuda_runtime_api.h>
+
+#include <exception>
+#include <mutex>
+
+#include "kernels/base/device.h"
+
+namespace trivet {
+namespace {
+
+void check_cuda(cudaError_t status, const char* call, std::source_location at = std::source_location::current()) {
+  if (status != cudaSuccess)
+    fail(std::string(call) + ": " + cudaGetErrorName(status) + ", " + cudaGetErrorString(status), at);
+}
+
+class CudaEvent : public Event {
+ public:
+  CudaEvent() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  void synchronize() override { check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+  bool done() override {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status == cudaErrorNotReady) return false;
+    check_cuda(status, "cudaEventQuery");
+    return true;
+  }
+  cudaEvent_t raw() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaStream : public Stream {
+ public:
+  explicit CudaStream(int priority) {
+    check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority), "cudaStreamCreate");
+  }
+  ~CudaStream() override {
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+  void record(Event& event) override {
+    check_cuda(cudaEventRecord(static_cast<CudaEvent&>(event).raw(), stream_), "cudaEventRecord");
+  }
+  void wait(Event& event) override {
+    check_cuda(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).raw(), 0), "cudaStreamWaitEvent");
+  }
+  void synchronize() override {
+    check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    std::lock_guard lock(mutex_);
+    if (error_) std::rethrow_exception(error_);
+  }
+  cudaStream_t raw() const { return stream_; }
+
+ protected:
+  void enqueue(std::function<void()> work) override {
+    auto* item = new Item{this, std::move(work)};
+    const cudaError_t status = cudaLaunchHostFunc(stream_, &CudaStream::run_item, item);
+    if (status != cudaSuccess) delete item;
+    check_cuda(status, "cudaLaunchHostFunc");
+  }
+
+ private:
+  struct Item {
+    CudaStream* stream;
+    std::function<void()> work;
+  };
+  static void run_item(void* data) {
+    const std::unique_ptr<Item> item(static_cast<Item*>(data));
+    std::exception_ptr earlier;
+    {
+      std::lock_guard lock(item->stream->mutex_);
+      earlier = item->stream->error_;
+    }
+    if (earlier) return;
+    try {
+      item->work();
+    } catch (...) {  // an exception must not cross CUDA's thread: synchronize() rethrows it
+      std::lock_guard lock(item->stream->mutex_);
+      item->stream->error_ = std::current_exception();
+    }
+  }
+
+  cudaStream_t stream_ = nullptr;
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+class CudaDevice : public Device {
+ public:
+  explicit CudaDevice(int index) {
+    check_cuda(cudaSetDevice(index), "cudaSetDevice");
+    check_cuda(cudaGetDeviceProperties(&properties_, index), "cudaGetDeviceProperties");
+    check_cuda(cudaDeviceGetStreamPriorityRange(&lowest_, &highest_), "cudaDeviceGetStreamPriorityRange");
+  }
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  std::string name() const override { return properties_.name; }
+  int64_t memory_bytes() const override { return static_cast<int64_t>(properties_.totalGlobalMem); }
+
+  void* allocate(int64_t bytes) override {
+    void* data = nullptr;
+    const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(bytes));
+    if (status == cudaErrorMemoryAllocation) {
+      size_t free = 0, total = 0;
+      cudaMemGetInfo(&free, &total);
+      fail("cannot allocate " + std::to_string(bytes) + " bytes on " + name() + ": " + std::to_string(free) + " of " +
+           std::to_string(total) + " are free");
+    }
+    check_cuda(status, "cudaMalloc");
+    return data;
+  }
+  void deallocate(void* data, int64_t) noexcept override { cudaFree(data); }
+
+  std::unique_ptr<Stream> create_compute_stream() override { return std::make_unique<CudaStream>(lowest_); }
+  std::unique_ptr<Stream> create_side_stream(StreamPriority priority) override {
+    return std::make_unique<CudaStream>(priority == StreamPriority::high ? highest_ : lowest_);
+  }
+  std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(); }
+
+  void copy_to_device(const void* host, Tensor to, Stream& stream) override {
+    check_cuda(cudaMemcpyAsync(to.data, host, static_cast<size_t>(to.bytes()), cudaMemcpyHostToDevice,
+                               static_cast<CudaStream&>(stream).raw()),
+               "cudaMemcpyAsync");
+  }
+  void copy_to_host(Tensor from, void* host, Stream& stream) override {
+    check_cuda(cudaMemcpyAsync(host, from.data, static_cast<size_t>(from.bytes()), cudaMemcpyDeviceToHost,
+                               static_cast<CudaStream&>(stream).raw()),
+               "cudaMemcpyAsync");
+  }
+
+ private:
+  cudaDeviceProp properties_{};
+  int lowest_ = 0, highest_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> create_cuda_device(int index) {
+  if (const int count = cuda_device_count(); index >= count)
+    throw ConfigError("device.kind is cuda and this rank would use GPU " + std::to_string(index) +
+                      ", but this host has " + std::to_string(count) + " usable GPUs");
+  return std::make_unique<CudaDevice>(index);
+}
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();  // no driver: clear the sticky error
+    return 0;
+  }
+  return count;
+}
+
+}  // namespace trivet

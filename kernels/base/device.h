@@ -1,0 +1,43 @@
+// Device: where memory lives and streams run. One Device a rank, owned by the rank, outlives its arenas and streams.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/base/stream.h"
+#include "kernels/base/tensor.h"
+
+namespace trivet {
+
+enum class DeviceKind { cpu, cuda };
+enum class StreamPriority { normal, high };
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceKind kind() const = 0;
+  virtual std::string name() const = 0;  // e.g. "NVIDIA H200", "Intel(R) Xeon(R) Processor"
+  virtual int64_t memory_bytes() const = 0;  // of the device, in all
+
+  // Bytes aligned to at least 256; contents undefined. Throws Error that names the size when there is no room.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void deallocate(void* data, int64_t bytes) noexcept = 0;
+
+  // The stream that a rank computes on: inline on a CPU.
+  virtual std::unique_ptr<Stream> create_compute_stream() = 0;
+  // A stream that runs beside the compute stream: a worker thread on a CPU.
+  virtual std::unique_ptr<Stream> create_side_stream(StreamPriority priority) = 0;
+  virtual std::unique_ptr<Event> create_event() = 0;
+
+  // Between host memory and this device's, in stream order. The host memory must stay valid until the stream is past.
+  virtual void copy_to_device(const void* host, Tensor to, Stream& stream) = 0;
+  virtual void copy_to_host(Tensor from, void* host, Stream& stream) = 0;
+};
+
+std::unique_ptr<Device> create_cpu_device();
+// GPU `index` of this host. Throws ConfigError where the build has no CUDA (no_cuda.cc) or the host no such GPU.
+std::unique_ptr<Device> create_cuda_device(int index);
+// GPUs that this build can use on this host; 0 without CUDA or without a driver.
+int cuda_device_count();
+
+}  // namespace trivet

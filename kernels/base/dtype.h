@@ -1,0 +1,73 @@
+// Element types of tensors, and the jump from a run-time DType to a compile-time C++ type.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/base/check.h"
+
+namespace trivet {
+
+enum class DType : uint8_t { f32, bf16, i32, i64, u8 };
+
+// bfloat16: the upper half of a float; conversion rounds to nearest even, NaN stays NaN.
+struct bf16 {
+  uint16_t bits = 0;
+  bf16() = default;
+  explicit bf16(float value) {
+    const uint32_t u = std::bit_cast<uint32_t>(value);
+    const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+    bits = nan ? static_cast<uint16_t>((u >> 16) | 0x40u)
+               : static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+  }
+  explicit operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+};
+
+constexpr int64_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::i64: return 8;
+    case DType::bf16: return 2;
+    case DType::u8: return 1;
+  }
+  return 0;
+}
+
+constexpr const char* name_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return "fp32";
+    case DType::bf16: return "bf16";
+    case DType::i32: return "int32";
+    case DType::i64: return "int64";
+    case DType::u8: return "uint8";
+  }
+  return "?";
+}
+
+template <class T>
+constexpr DType dtype_of() {
+  if constexpr (std::is_same_v<T, float>) return DType::f32;
+  else if constexpr (std::is_same_v<T, bf16>) return DType::bf16;
+  else if constexpr (std::is_same_v<T, int32_t>) return DType::i32;
+  else if constexpr (std::is_same_v<T, int64_t>) return DType::i64;
+  else {
+    static_assert(std::is_same_v<T, uint8_t>, "not an element type");
+    return DType::u8;
+  }
+}
+
+// Calls f.template operator()<float>() or <bf16>(): the two types in which activations and weights are kept.
+//     dispatch_float(x.dtype, [&]<class T>() { gelu<T>(x.as<T>(), …); });
+template <class F>
+decltype(auto) dispatch_float(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32: return f.template operator()<float>();
+    case DType::bf16: return f.template operator()<bf16>();
+    default: fail(std::string("expected fp32 or bf16, found ") + name_of(dtype));
+  }
+}
+
+}  // namespace trivet

@@ -1,0 +1,66 @@
+// Stream and Event: the only concurrency vocabulary of the project.
+//
+// A Stream is a queue of work that runs in order; two streams run side by side unless an Event orders them. On a GPU
+// a stream is a cudaStream_t; on a CPU it is a worker thread, or `inline`: the caller runs the work at once (the
+// compute stream's default). So an overlap bug shows on a laptop: a missing wait gives wrong numbers there, and a
+// ThreadSanitizer report.
+//
+// A stream is fed by one host thread at a time. Work that throws poisons its stream: what was queued behind it is
+// dropped, the error is rethrown by synchronize(), by the next run() and by whoever waits for an event behind it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "kernels/base/trace.h"
+
+namespace trivet {
+
+// A point in a stream. Waiting for an event means: for its last record() at the time of the wait; an event that was
+// never recorded is complete.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void synchronize() = 0;  // blocks the host thread
+  virtual bool done() = 0;
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  virtual void record(Event& event) = 0;  // the event completes when the work queued so far has
+  virtual void wait(Event& event) = 0;    // work queued from now on starts after the event
+  virtual void synchronize() = 0;         // blocks the host thread until the queue is empty
+
+  // Queues a host function in stream order, under a span. On a GPU it must not call CUDA.
+  template <class F>
+  void run(const SpanInfo& info, F&& f) {
+    if (inline_) {
+      ScopedSpan span(trace_row_, info);
+      f();
+    } else {
+      enqueue([this, info, f = std::forward<F>(f)]() mutable {
+        ScopedSpan span(trace_row_, info);
+        f();
+      });
+    }
+  }
+
+  void set_trace_row(TraceRow* row) { trace_row_ = row; }
+  TraceRow* trace_row() const { return trace_row_; }
+  bool is_inline() const { return inline_; }
+
+ protected:
+  virtual void enqueue(std::function<void()> work) = 0;
+  bool inline_ = false;
+
+ private:
+  TraceRow* trace_row_ = nullptr;
+};
+
+}  // namespace trivet

@@ -1,0 +1,91 @@
+// Trace: what every stream did, and when. A span is one op, collective or phase; the step line's exposed
+// communication and the Perfetto file both come from it, so both are measured, not derived.
+//
+// A TraceRow belongs to one stream and is written by the thread that runs that stream; Trace::take reads all rows
+// between two steps. Times are CLOCK_MONOTONIC nanoseconds, comparable between the processes of one host.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace trivet {
+
+// compute: arithmetic. comm_*: a collective or transfer, by the group it runs in. host: data loading and the like.
+// phase: a name laid over other spans (forward, backward, optimizer); never counted as work of its own.
+enum class Category : uint8_t { compute, comm_tensor, comm_pipeline, comm_data, optimizer, host, phase };
+const char* name_of(Category category);
+constexpr bool is_comm(Category c) {
+  return c == Category::comm_tensor || c == Category::comm_pipeline || c == Category::comm_data;
+}
+
+struct SpanInfo {
+  const char* name = "";  // a string literal
+  Category category = Category::compute;
+  int64_t bytes = 0;     // moved by a collective; 0 where it means nothing
+  int microbatch = -1;   // -1: none
+};
+
+struct Span {
+  SpanInfo info;
+  int64_t start_ns = 0;
+  int64_t end_ns = 0;
+};
+
+inline int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+class TraceRow {
+ public:
+  explicit TraceRow(std::string name) : name_(std::move(name)) {}
+  const std::string& name() const { return name_; }
+  void add(const Span& span) {
+    std::lock_guard lock(mutex_);
+    spans_.push_back(span);
+  }
+  // Moves the spans recorded so far into `out`, which is overwritten; keeps the capacity of both.
+  void take(std::vector<Span>& out) {
+    std::lock_guard lock(mutex_);
+    out.clear();
+    out.swap(spans_);
+  }
+
+ private:
+  std::string name_;
+  std::mutex mutex_;
+  std::vector<Span> spans_;
+};
+
+// RAII: the span of a scope. A null row costs one test.
+class ScopedSpan {
+ public:
+  ScopedSpan(TraceRow* row, SpanInfo info) : row_(row), info_(info), start_(row ? now_ns() : 0) {}
+  ~ScopedSpan() {
+    if (row_) row_->add({info_, start_, now_ns()});
+  }
+  ScopedSpan(const ScopedSpan&) = delete;
+  ScopedSpan& operator=(const ScopedSpan&) = delete;
+
+ private:
+  TraceRow* row_;
+  SpanInfo info_;
+  int64_t start_;
+};
+
+// All rows of one rank.
+class Trace {
+ public:
+  // A new row; valid as long as the Trace. Called while the rank is built.
+  TraceRow* add_row(std::string name) { return &rows_.emplace_back(std::move(name)); }
+  std::deque<TraceRow>& rows() { return rows_; }
+
+ private:
+  std::deque<TraceRow> rows_;
+};
+
+}  // namespace trivet

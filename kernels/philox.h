@@ -1,0 +1,43 @@
+// Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as
+// 1, 2, 3" (SC'11): four random words as a pure function of a 128-bit counter and a 64-bit key. Dropout and the
+// initialisation of weights draw from it by global index, so every layout and every device sees the same numbers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define TRIVET_HOST_DEVICE __host__ __device__
+#else
+#define TRIVET_HOST_DEVICE
+#endif
+
+namespace trivet {
+
+struct PhiloxWords {
+  uint32_t w[4];
+};
+
+TRIVET_HOST_DEVICE inline PhiloxWords philox4x32(uint64_t counter_low, uint64_t counter_high, uint64_t key) {
+  uint32_t c0 = static_cast<uint32_t>(counter_low), c1 = static_cast<uint32_t>(counter_low >> 32);
+  uint32_t c2 = static_cast<uint32_t>(counter_high), c3 = static_cast<uint32_t>(counter_high >> 32);
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = 0xD2511F53ull * c0, p1 = 0xCD9E8D57ull * c2;
+    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(p1);
+    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+// Whether a dropout of probability p keeps the element with this global index: word index % 4 of block index / 4,
+// kept when word >= p * 2^32.
+TRIVET_HOST_DEVICE inline uint32_t dropout_threshold(float p) {
+  return static_cast<uint32_t>(static_cast<double>(p) * 4294967296.0);
+}
+
+}  // namespace trivet

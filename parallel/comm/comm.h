@@ -1,0 +1,49 @@
+// Communicator: one group of ranks and the collectives over it.
+//
+// Calls enqueue on `stream` and return; data is ready when the stream gets there. On an inline CPU stream that is when
+// the call returns. All ranks of a group make the same calls, with equal sizes, in the same order. A Communicator is
+// used by one stream at a time, and its group shares nothing with other groups: two communicators make progress
+// independently.
+//
+// Sums are taken in rank order in fp32, (((x0 + x1) + x2) + …), and rounded once for bf16: each element's owner
+// receives the other ranks' pieces and adds them in order. So a sum does not depend on how a buffer is cut into calls,
+// two runs agree bitwise, and every back end agrees with every other.
+//
+// A failure on any rank of the world (abort) makes every waiting call on every rank throw Error: no rank hangs.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/base/stream.h"
+#include "kernels/base/tensor.h"
+
+namespace trivet {
+
+enum class Reduce { sum, max };
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // full[i] = sum (or maximum) over ranks of their full[i]. fp32, bf16 or int64.
+  virtual void all_reduce(Tensor full, Reduce op, Stream& stream) = 0;
+  // shard = this rank's 1/size() slice of the sum. REQUIRES: full.numel() == size() * shard.numel(); shard is that
+  // slice of `full` itself, or disjoint. The rest of `full` is left as it was.
+  virtual void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) = 0;
+  // full = the shards of all ranks in rank order. REQUIRES: as above.
+  virtual void all_gather(Tensor shard, Tensor full, Stream& stream) = 0;
+  virtual void broadcast(Tensor data, int root, Stream& stream) = 0;
+  // Matched in order between each pair of ranks. The data may be reused when the stream is past the call.
+  virtual void send(Tensor data, int to, Stream& stream) = 0;
+  virtual void recv(Tensor data, int from, Stream& stream) = 0;
+  virtual void barrier() = 0;  // of the host threads, not of a stream
+
+  // Ranks that pass the same `color` form the new group, ordered by `key`, then by rank. Every rank of this group
+  // calls it, with no other call of this group under way. `name` and `category` are for the trace and for errors.
+  virtual std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) = 0;
+};
+
+}  // namespace trivet

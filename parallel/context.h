@@ -1,0 +1,21 @@
+// Context: everything that the forward and backward pass of a layer needs from its rank, passed by reference. There
+// are no singletons, globals or thread-locals beside it.
+#pragma once
+
+#include "kernels/base/arena.h"
+#include "kernels/ops.h"
+#include "parallel/comm/comm.h"
+#include "parallel/weight_grad_queue.h"
+
+namespace trivet {
+
+struct Context {
+  Ops& ops;
+  Stream& compute;
+  Communicator& tensor;            // the tensor-parallel group
+  bool sequence_parallel = false;  // activations outside the linear layers hold s/t positions
+  WeightGradQueue& weight_grads;
+  Scratch& scratch;
+};
+
+}  // namespace trivet

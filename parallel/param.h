@@ -1,0 +1,68 @@
+// Param: one weight of the model as this rank holds it. Layers declare their parameters while they are built; the
+// flat buffer gives them memory; the initialisation, the optimizer and the checkpoint know them by name.
+#pragma once
+
+#include <deque>
+#include <string>
+
+#include "kernels/base/tensor.h"
+
+namespace trivet {
+
+// How a weight starts; see engine/model/init.h for what the numbers mean under every layout.
+struct Init {
+  enum Kind { zeros, ones, normal } kind = zeros;
+  float std = 0;  // of `normal`
+};
+
+// What a layer declares. The name, global shape and initial values are the same under every layout.
+struct ParamSpec {
+  std::string name;    // e.g. "decoder.layers.3.mlp.fc1.weight"
+  Shape global_shape;  // whole model
+  int cut_dim = -1;    // dimension that tensor parallelism cuts into equal contiguous parts; -1: replicated
+  Init init;
+  bool weight_decay = true;  // false for biases and norms
+  // Replicated, but each tensor-parallel rank computes the gradient of its own part of the sequence only, so the
+  // gradients have to be summed over the tensor group (true only under sequence parallelism).
+  bool sum_over_tensor_group = false;
+  // Rows of global_shape[0] from this one on are padding (vocabulary): initialised to zero, never trained. -1: none.
+  int64_t padding_from = -1;
+};
+
+struct Param {
+  ParamSpec spec;
+  Shape shape;             // of this rank's part
+  int64_t cut_offset = 0;  // first index of this rank's part along cut_dim
+  Tensor weight;           // shape, model dtype; a view of the flat weight buffer
+  Tensor grad;             // shape, fp32; a view of the flat gradient buffer
+};
+
+// All parameters of a rank in the order of the forward pass; addresses stay valid.
+class ParamList {
+ public:
+  ParamList(int tensor_rank, int tensor_size) : tensor_rank_(tensor_rank), tensor_size_(tensor_size) {}
+
+  // Throws ConfigError when the cut dimension does not divide by the tensor parallel size.
+  Param& declare(ParamSpec spec) {
+    Param param;
+    param.spec = std::move(spec);
+    param.shape = param.spec.global_shape;
+    if (const int dim = param.spec.cut_dim; dim >= 0) {
+      const int64_t n = param.shape[dim];
+      if (n % tensor_size_ != 0)
+        throw ConfigError(param.spec.name + ": dimension " + std::to_string(dim) + " (" + std::to_string(n) +
+                          ") is not divisible by tensor_model_parallel_size (" + std::to_string(tensor_size_) + ")");
+      param.shape.dims[static_cast<size_t>(dim)] = n / tensor_size_;
+      param.cut_offset = n / tensor_size_ * tensor_rank_;
+    }
+    return params_.emplace_back(std::move(param));
+  }
+  std::deque<Param>& all() { return params_; }
+  const std::deque<Param>& all() const { return params_; }
+
+ private:
+  int tensor_rank_, tensor_size_;
+  std::deque<Param> params_;
+};
+
+}  // namespace trivet
