@@ -20,7 +20,7 @@ struct ParamSpec {
   std::string name;    // e.g. "decoder.layers.3.mlp.fc1.weight"
   Shape global_shape;  // whole model
   int cut_dim = -1;    // dimension that tensor parallelism cuts into equal contiguous parts; -1: replicated
-  Init init;
+  Init init{};
   bool weight_decay = true;  // false for biases and norms
   // Replicated, but each tensor-parallel rank computes the gradient of its own part of the sequence only, so the
   // gradients have to be summed over the tensor group (true only under sequence parallelism).

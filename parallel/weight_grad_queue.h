@@ -21,6 +21,7 @@ class WeightGradQueue {
     check(pending() == 0 && open_.empty(), "weight gradients are pending while the queue changes its mode");
     deferred_ = deferred;
   }
+  bool deferred() const { return deferred_; }
   template <class F>
   void push(F&& backward_weight) {
     if (deferred_) open_.emplace_back(std::forward<F>(backward_weight));

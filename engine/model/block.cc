@@ -1,0 +1,122 @@
+#include "engine/model/block.h"
+
+#include <cmath>
+
+namespace trivet {
+
+// ---- memory
+
+BlockActivations allocate_block_activations(Arena& arena, const GptShape& p) {
+  const DType T = p.dtype;
+  const Shape rows{p.local_seq(), p.micro_batch}, hidden = p.hidden_shape();
+  const Shape ffn{p.seq, p.micro_batch, p.ffn / p.t};
+  BlockActivations a;
+  a.ln1_out = arena.allocate(T, hidden);
+  a.ln1_mean = arena.allocate(DType::f32, rows);
+  a.ln1_rstd = arena.allocate(DType::f32, rows);
+  a.qkv = arena.allocate(T, {p.seq, p.micro_batch, 3 * p.hidden / p.t});
+  a.attention_out = arena.allocate(T, {p.seq, p.micro_batch, p.hidden / p.t});
+  a.lse = arena.allocate(DType::f32, {p.micro_batch, p.local_heads(), p.seq});
+  a.middle = arena.allocate(T, hidden);
+  a.ln2_out = arena.allocate(T, hidden);
+  a.ln2_mean = arena.allocate(DType::f32, rows);
+  a.ln2_rstd = arena.allocate(DType::f32, rows);
+  a.fc1_out = arena.allocate(T, ffn);
+  a.gelu_out = arena.allocate(T, ffn);
+  a.out = arena.allocate(T, hidden);
+  return a;
+}
+
+BlockGradients allocate_block_gradients(Arena& arena, const GptShape& p, bool halves_apart) {
+  BlockGradients g;
+  g.qkv = arena.allocate(p.dtype, {p.seq, p.micro_batch, 3 * p.hidden / p.t});
+  g.fc1_out = arena.allocate(p.dtype, {p.seq, p.micro_batch, p.ffn / p.t});
+  if (halves_apart || p.hidden_dropout > 0) {
+    g.proj_out = arena.allocate(p.dtype, p.hidden_shape());
+    g.fc2_out = arena.allocate(p.dtype, p.hidden_shape());
+  }
+  return g;
+}
+
+// ---- block
+
+namespace {
+
+std::string layer_name(int64_t layer, const char* part) {
+  return "decoder.layers." + std::to_string(layer) + "." + part;
+}
+// The layers that write to the residual stream start smaller, so that its variance does not grow with depth.
+Init output_init(const GptShape& p) {
+  const float scale = p.scale_output_layer_init ? 1.0f / std::sqrt(2.0f * static_cast<float>(p.num_layers)) : 1.0f;
+  return {Init::normal, p.init_std * scale};
+}
+
+}  // namespace
+
+Block::Block(ParamList& params, const GptShape& p, int64_t layer, uint64_t dropout_seed)
+    : shape_(p),
+      layer_(layer),
+      dropout_seed_(dropout_seed),
+      ln1_(params, layer_name(layer, "input_layernorm"), p),
+      qkv_(params, layer_name(layer, "self_attention.linear_qkv"), p.hidden, 3 * p.hidden, {Init::normal, p.init_std},
+           p.decay_norms_and_biases),
+      proj_(params, layer_name(layer, "self_attention.linear_proj"), p.hidden, p.hidden, output_init(p),
+            p.decay_norms_and_biases, p.sequence_parallel),
+      ln2_(params, layer_name(layer, "pre_mlp_layernorm"), p),
+      fc1_(params, layer_name(layer, "mlp.linear_fc1"), p.hidden, p.ffn, {Init::normal, p.init_std},
+           p.decay_norms_and_biases),
+      fc2_(params, layer_name(layer, "mlp.linear_fc2"), p.ffn, p.hidden, output_init(p), p.decay_norms_and_biases,
+           p.sequence_parallel) {}
+
+Dropout Block::dropout(DropoutSite site, const MicroBatch& micro_batch) const {
+  const float probability = site == DropoutSite::attention ? shape_.attention_dropout : shape_.hidden_dropout;
+  return make_dropout(shape_, probability, site, layer_, dropout_seed_, micro_batch);
+}
+
+void Block::forward(Context& ctx, Tensor x, const MicroBatch& micro_batch, const BlockActivations& acts) const {
+  Scratch::Frame frame(ctx.scratch);
+  const Tensor branch = frame.tensor(shape_.dtype, shape_.hidden_shape());
+
+  ln1_.forward(ctx, x, acts.ln1_out, acts.ln1_mean, acts.ln1_rstd);
+  qkv_.forward(ctx, acts.ln1_out, acts.qkv);
+  ctx.ops.attention_forward(acts.qkv, acts.attention_out, acts.lse,
+                            {shape_.local_heads(), dropout(DropoutSite::attention, micro_batch)}, ctx.compute);
+  proj_.forward(ctx, acts.attention_out, branch);
+  ctx.ops.bias_dropout_add(branch, proj_.bias().weight, x, dropout(DropoutSite::attention_branch, micro_batch),
+                           acts.middle, ctx.compute);
+
+  ln2_.forward(ctx, acts.middle, acts.ln2_out, acts.ln2_mean, acts.ln2_rstd);
+  fc1_.forward(ctx, acts.ln2_out, acts.fc1_out);
+  ctx.ops.gelu_forward(acts.fc1_out, acts.gelu_out, ctx.compute);
+  fc2_.forward(ctx, acts.gelu_out, branch);
+  ctx.ops.bias_dropout_add(branch, fc2_.bias().weight, acts.middle, dropout(DropoutSite::mlp_branch, micro_batch),
+                           acts.out, ctx.compute);
+}
+
+void Block::backward(Context& ctx, Tensor x, Tensor grad, const MicroBatch& micro_batch, const BlockActivations& acts,
+                     const BlockGradients& grads) const {
+  // The gradient that enters a branch: the residual stream's, dropped as the branch's output was.
+  const auto branch_grad = [&](DropoutSite site, Tensor buffer) {
+    if (!buffer) return grad;
+    ctx.ops.dropout_backward(grad, dropout(site, micro_batch), buffer, ctx.compute);
+    return buffer;
+  };
+  Scratch::Frame frame(ctx.scratch);
+  const Tensor d_norm = frame.tensor(shape_.dtype, shape_.hidden_shape());  // of a layer norm's output
+
+  const Tensor d_fc2 = branch_grad(DropoutSite::mlp_branch, grads.fc2_out);
+  fc2_.backward(ctx, acts.gelu_out, d_fc2, grads.fc1_out);
+  ctx.ops.gelu_backward(acts.fc1_out, grads.fc1_out, grads.fc1_out, ctx.compute);
+  fc1_.backward(ctx, acts.ln2_out, grads.fc1_out, d_norm);
+  ln2_.backward(ctx, d_norm, acts.middle, acts.ln2_mean, acts.ln2_rstd, grad, grad);
+
+  const Tensor d_proj = branch_grad(DropoutSite::attention_branch, grads.proj_out);
+  const Tensor d_attention = frame.tensor(shape_.dtype, acts.attention_out.shape);
+  proj_.backward(ctx, acts.attention_out, d_proj, d_attention);
+  ctx.ops.attention_backward(d_attention, acts.qkv, acts.attention_out, acts.lse, grads.qkv,
+                             {shape_.local_heads(), dropout(DropoutSite::attention, micro_batch)}, ctx.compute);
+  qkv_.backward(ctx, acts.ln1_out, grads.qkv, d_norm);
+  ln1_.backward(ctx, d_norm, x, acts.ln1_mean, acts.ln1_rstd, grad, grad);
+}
+
+}  // namespace trivet

@@ -1,0 +1,70 @@
+// One transformer block of GPT-2 and GPT-3: pre-layer-norm attention and MLP branches on a residual stream
+// (Radford et al. 2019), its linear layers cut over the tensor-parallel group.
+//
+//   x ── ln1 ── qkv ── attention ── proj ── dropout ── + ── ln2 ── fc1 ── gelu ── fc2 ── dropout ── + ── out
+//    └──────────────────────────────────────────────────┘└──────────────────────────────────────────┘
+//
+// Forward writes everything that backward needs into BlockActivations; backward turns the gradient of `out` into the
+// gradient of x in place. s* is s, or s/t under sequence parallelism.
+#pragma once
+
+#include <string>
+
+#include "engine/model/layernorm.h"
+#include "engine/model/shape.h"
+#include "parallel/context.h"
+#include "parallel/param.h"
+#include "parallel/tensor/linear.h"
+
+namespace trivet {
+
+struct BlockActivations {
+  Tensor ln1_out;             // [s*, b, h]
+  Tensor ln1_mean, ln1_rstd;  // [s*, b] fp32
+  Tensor qkv;                 // [s, b, 3h/t]
+  Tensor attention_out;       // [s, b, h/t]
+  Tensor lse;                 // [b, a/t, s] fp32
+  Tensor middle;              // [s*, b, h] the residual stream between the branches
+  Tensor ln2_out;             // [s*, b, h]
+  Tensor ln2_mean, ln2_rstd;  // [s*, b] fp32
+  Tensor fc1_out;             // [s, b, f/t]
+  Tensor gelu_out;            // [s, b, f/t]
+  Tensor out;                 // [s*, b, h]
+};
+BlockActivations allocate_block_activations(Arena& arena, const GptShape& shape);
+
+// The gradients that the weight-gradient half of a block reads. One set serves all blocks in turn, unless the halves
+// are run apart: then each block of a micro-batch under way has its own.
+struct BlockGradients {
+  Tensor proj_out;  // [s*, b, h] null where the gradient of the residual stream itself serves (no dropout, not apart)
+  Tensor qkv;       // [s, b, 3h/t]
+  Tensor fc2_out;   // [s*, b, h] null as above
+  Tensor fc1_out;   // [s, b, f/t]
+};
+BlockGradients allocate_block_gradients(Arena& arena, const GptShape& shape, bool halves_apart);
+
+class Block {
+ public:
+  // layer: global number from 0.
+  Block(ParamList& params, const GptShape& shape, int64_t layer, uint64_t dropout_seed);
+
+  void forward(Context& ctx, Tensor x, const MicroBatch& micro_batch, const BlockActivations& acts) const;
+  // grad: [s*, b, h] in place, of acts.out -> of x.
+  void backward(Context& ctx, Tensor x, Tensor grad, const MicroBatch& micro_batch, const BlockActivations& acts,
+                const BlockGradients& grads) const;
+
+ private:
+  Dropout dropout(DropoutSite site, const MicroBatch& micro_batch) const;
+
+  const GptShape& shape_;
+  int64_t layer_;
+  uint64_t dropout_seed_;
+  LayerNorm ln1_;
+  ColumnParallelLinear qkv_;
+  RowParallelLinear proj_;
+  LayerNorm ln2_;
+  ColumnParallelLinear fc1_;
+  RowParallelLinear fc2_;
+};
+
+}  // namespace trivet

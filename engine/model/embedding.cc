@@ -1,0 +1,33 @@
+#include "engine/model/embedding.h"
+
+namespace trivet {
+
+Embedding::Embedding(ParamList& params, const GptShape& p, uint64_t dropout_seed)
+    : shape_(p),
+      dropout_seed_(dropout_seed),
+      word_(params, "embedding.word_embeddings", p.vocab, p.padded_vocab, p.hidden, {Init::normal, p.init_std}),
+      position_(params.declare({.name = "embedding.position_embeddings.weight",
+                                .global_shape = {p.seq, p.hidden},
+                                .init = {Init::normal, p.init_std},
+                                .sum_over_tensor_group = p.sequence_parallel})) {}
+
+Dropout Embedding::dropout(const MicroBatch& micro_batch) const {
+  return make_dropout(shape_, shape_.hidden_dropout, DropoutSite::embedding, 0, dropout_seed_, micro_batch);
+}
+
+Tensor Embedding::local_rows(Tensor positions) const {
+  return shape_.sequence_parallel ? positions.slice(shape_.tensor_rank * shape_.local_seq(), shape_.local_seq())
+                                  : positions;
+}
+
+void Embedding::forward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Tensor out) const {
+  word_.forward(ctx, tokens, out);
+  ctx.ops.position_forward(out, local_rows(position_.weight), dropout(micro_batch), out, ctx.compute);
+}
+
+void Embedding::backward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Tensor grad) const {
+  ctx.ops.position_backward(grad, dropout(micro_batch), grad, local_rows(position_.grad), ctx.compute);
+  word_.backward_weight(ctx, tokens, grad);
+}
+
+}  // namespace trivet

@@ -1,0 +1,75 @@
+// GptStage: a run of consecutive blocks of a GPT on one rank, with the embedding in front when it is the model's first
+// stage and the head behind when it is the last. A model without pipeline parallelism is one stage.
+//
+// The activations of a micro-batch live in a slot from its forward to its backward; a stage has as many slots as
+// micro-batches may be under way. Slots are allocated once.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "engine/model/block.h"
+#include "engine/model/embedding.h"
+#include "engine/model/head.h"
+
+namespace trivet {
+
+struct StageRange {
+  int64_t first_layer = 0;
+  int64_t num_layers = 0;
+  bool has_embedding = true;
+  bool has_head = true;
+};
+
+class GptStage {
+ public:
+  // Declares the parameters, in the order of the forward pass. The dropout masks follow from `seed`.
+  GptStage(ParamList& params, const GptShape& shape, const StageRange& range, uint64_t seed);
+  GptStage(const GptStage&) = delete;
+
+  // halves_apart: for schedules that defer the weight gradients; each slot then holds the gradients they need.
+  void allocate(Arena& activations, int slots, bool halves_apart);
+  // Bytes of scratch that forward and backward need.
+  static int64_t scratch_bytes(const GptShape& shape);
+
+  Tensor tokens(int slot) const { return slot_at(slot).tokens; }  // [s, b] int32: whoever runs the stage fills it
+  Tensor labels(int slot) const { return slot_at(slot).labels; }  // [s, b] int32: likewise
+  Tensor input(int slot) const { return slot_at(slot).input; }    // [s*, b, h]: the previous stage's output goes here
+  Tensor output(int slot) const;                                  // [s*, b, h]: goes to the next stage
+  Tensor logits(int slot) const { return slot_at(slot).head.logits; }  // [s, b, padded_vocab/t], after forward
+
+  // On the last stage, loss[0] (fp32) += loss_scale * sum over the tokens of the cross-entropy.
+  void forward(Context& ctx, int slot, const MicroBatch& micro_batch, Tensor loss) const;
+  // Stops at the logits: the last stage's forward without labels.
+  void forward_logits(Context& ctx, int slot, const MicroBatch& micro_batch) const;
+  // grad: [s*, b, h], the gradient of the output (ignored on the last stage), becomes that of the input (undefined on
+  // the first stage).
+  void backward(Context& ctx, int slot, const MicroBatch& micro_batch, Tensor grad) const;
+
+  const GptShape& shape() const { return shape_; }
+  const StageRange& range() const { return range_; }
+
+ private:
+  struct Slot {
+    Tensor tokens, labels;
+    Tensor input;
+    std::vector<BlockActivations> blocks;
+    std::vector<BlockGradients> gradients;  // one a block, or one for all
+    HeadActivations head;
+  };
+  const Slot& slot_at(int slot) const { return slots_.at(static_cast<size_t>(slot)); }
+  Tensor block_input(const Slot& slot, size_t block) const {
+    return block == 0 ? slot.input : slot.blocks[block - 1].out;
+  }
+  void forward_blocks(Context& ctx, const Slot& slot, const MicroBatch& micro_batch) const;
+
+  GptShape shape_;
+  StageRange range_;
+  std::optional<Embedding> embedding_;
+  std::deque<Block> blocks_;
+  std::optional<Head> head_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace trivet

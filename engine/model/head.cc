@@ -1,0 +1,68 @@
+#include "engine/model/head.h"
+
+#include "parallel/tensor/linear.h"
+
+namespace trivet {
+
+HeadActivations allocate_head_activations(Arena& arena, const GptShape& p) {
+  HeadActivations a;
+  a.norm_out = arena.allocate(p.dtype, p.hidden_shape());
+  a.norm_mean = arena.allocate(DType::f32, {p.local_seq(), p.micro_batch});
+  a.norm_rstd = arena.allocate(DType::f32, {p.local_seq(), p.micro_batch});
+  a.logits = arena.allocate(p.dtype, {p.seq, p.micro_batch, p.padded_vocab / p.t});
+  a.loss_state.row_max = arena.allocate(DType::f32, {p.tokens()});
+  a.loss_state.row_sum = arena.allocate(DType::f32, {p.tokens()});
+  return a;
+}
+
+namespace {
+
+// Tied to an embedding on another stage, the weight keeps the embedding's name: it is the same weight.
+ParamSpec output_spec(const GptShape& p) {
+  return {.name = p.tied_embeddings ? "embedding.word_embeddings.weight" : "output_layer.weight",
+          .global_shape = {p.padded_vocab, p.hidden},
+          .cut_dim = 0,
+          .init = {Init::normal, p.init_std},
+          .padding_from = p.vocab};
+}
+
+}  // namespace
+
+Head::Head(ParamList& params, const GptShape& p, const Param* output_weight)
+    : shape_(p),
+      norm_(params, "decoder.final_layernorm", p),
+      output_(output_weight ? *output_weight : params.declare(output_spec(p))) {}
+
+void Head::logits(Context& ctx, Tensor x, const HeadActivations& acts) const {
+  norm_.forward(ctx, x, acts.norm_out, acts.norm_mean, acts.norm_rstd);
+  Scratch::Frame frame(ctx.scratch);
+  ctx.ops.matmul(gather_sequence(ctx, acts.norm_out, frame), output_.weight, acts.logits, {.transpose_b = true},
+                 ctx.compute);
+}
+
+void Head::forward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
+                   Tensor loss) const {
+  logits(ctx, x, acts);
+  vocab_parallel_cross_entropy_forward(ctx, acts.logits, labels, vocab_range(), micro_batch.loss_scale, acts.loss_state,
+                                       loss);
+}
+
+void Head::backward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
+                    Tensor grad) const {
+  vocab_parallel_cross_entropy_backward(ctx, acts.logits, labels, vocab_range(), micro_batch.loss_scale,
+                                        acts.loss_state);
+  // The weight half runs here even where a schedule keeps the halves apart: its input, the gradient of the logits, is
+  // the largest tensor of the model, and holding it would cost more than the bubble that it could fill.
+  {
+    Scratch::Frame frame(ctx.scratch);
+    ctx.ops.matmul(acts.logits, gather_sequence(ctx, acts.norm_out, frame), output_.grad,
+                   {.transpose_a = true, .accumulate = true}, ctx.compute);
+  }
+  Scratch::Frame frame(ctx.scratch);
+  const Tensor d_norm = frame.tensor(shape_.dtype, shape_.hidden_shape());
+  reduce_sequence(ctx, d_norm,
+                  [&](Tensor partial) { ctx.ops.matmul(acts.logits, output_.weight, partial, {}, ctx.compute); });
+  norm_.backward(ctx, d_norm, x, acts.norm_mean, acts.norm_rstd, {}, grad);
+}
+
+}  // namespace trivet

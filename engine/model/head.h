@@ -1,0 +1,44 @@
+// What a GPT's last stage ends with: the final layer norm, the product with the (tied or own) output embedding, and the
+// vocab-parallel cross-entropy.
+#pragma once
+
+#include "engine/model/layernorm.h"
+#include "engine/model/shape.h"
+#include "parallel/context.h"
+#include "parallel/param.h"
+#include "parallel/tensor/cross_entropy.h"
+
+namespace trivet {
+
+struct HeadActivations {
+  Tensor norm_out;               // [s*, b, h]
+  Tensor norm_mean, norm_rstd;   // [s*, b] fp32
+  Tensor logits;                 // [s, b, padded_vocab/t]; its own gradient after backward
+  CrossEntropyState loss_state;  // [s * b] fp32 each
+};
+HeadActivations allocate_head_activations(Arena& arena, const GptShape& shape);
+
+class Head {
+ public:
+  // output_weight: [padded_vocab/t, h]; the word embedding's where they are tied on one stage, else null: declared
+  // here.
+  Head(ParamList& params, const GptShape& shape, const Param* output_weight);
+
+  // x: [s*, b, h]; labels: [s, b] int32. loss[0] += loss_scale * sum over tokens.
+  void forward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
+               Tensor loss) const;
+  // Only up to the logits.
+  void logits(Context& ctx, Tensor x, const HeadActivations& acts) const;
+  // grad: [s*, b, h] output, the gradient of x.
+  void backward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
+                Tensor grad) const;
+
+ private:
+  VocabRange vocab_range() const { return {output_.cut_offset, shape_.vocab}; }
+
+  const GptShape& shape_;
+  LayerNorm norm_;
+  const Param& output_;
+};
+
+}  // namespace trivet

@@ -1,0 +1,54 @@
+// GptShape: the sizes of a GPT and of one rank's part of it, as the layers need them.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/dtype.h"
+#include "kernels/ops.h"
+#include "parallel/param.h"
+
+namespace trivet {
+
+struct GptShape {
+  int64_t num_layers = 0, hidden = 0, ffn = 0, heads = 0, seq = 0;
+  int64_t vocab = 0, padded_vocab = 0;  // padded to a multiple of make_vocab_size_divisible_by * t
+  int64_t micro_batch = 0;
+  int t = 1, tensor_rank = 0;
+  bool sequence_parallel = false;
+  bool tied_embeddings = true;
+  DType dtype = DType::f32;  // of weights and activations
+  float layernorm_epsilon = 1e-5f;
+  float hidden_dropout = 0, attention_dropout = 0;
+  float init_std = 0.02f;
+  bool scale_output_layer_init = true;
+  bool decay_norms_and_biases = false;
+
+  int64_t local_seq() const { return sequence_parallel ? seq / t : seq; }  // positions outside the linear layers
+  int64_t local_heads() const { return heads / t; }
+  int64_t tokens() const { return seq * micro_batch; }
+  Shape hidden_shape() const { return {local_seq(), micro_batch, hidden}; }  // [s*, b, h]
+};
+
+// What a pass over one micro-batch has to know.
+struct MicroBatch {
+  int64_t first_sample = 0;  // global index of its first sample: keys the dropout
+  bool training = true;      // false: no dropout
+  float loss_scale = 1;      // each token's loss counts this much in the loss and in the gradient
+};
+
+// One number for each dropout of the model, the same under every layout.
+enum class DropoutSite : uint64_t { embedding = 0, attention = 1, attention_branch = 2, mlp_branch = 3 };
+
+inline Dropout make_dropout(const GptShape& shape, float probability, DropoutSite site, int64_t layer, uint64_t seed,
+                            const MicroBatch& micro_batch) {
+  return {.probability = micro_batch.training ? probability : 0.0f,
+          .seed = seed,
+          .site = static_cast<uint64_t>(layer) * 4 + static_cast<uint64_t>(site),
+          .first_sample = micro_batch.first_sample,
+          .seq_length = shape.seq,
+          .first_position = shape.sequence_parallel ? shape.tensor_rank * shape.local_seq() : 0,
+          .first_head = shape.tensor_rank * shape.local_heads(),
+          .total_heads = shape.heads};
+}
+
+}  // namespace trivet

@@ -1,0 +1,28 @@
+// Cross-entropy over logits whose vocabulary columns are cut over the tensor-parallel group. The full logits are never
+// gathered: three numbers a token travel (Shoeybi et al. 2019, section 3). Padded columns never enter the softmax.
+#pragma once
+
+#include "parallel/context.h"
+
+namespace trivet {
+
+// What the forward pass leaves for the backward pass. [n] fp32 each, n = s * b tokens.
+struct CrossEntropyState {
+  Tensor row_max;  // over the whole vocabulary
+  Tensor row_sum;  // of exp(logit - row_max), over the whole vocabulary
+};
+
+struct VocabRange {
+  int64_t first_column = 0;  // vocabulary entry of this rank's column 0
+  int64_t vocab_size = 0;    // entries from here on are padding
+};
+
+// logits: [n, v/t] T; targets: [n] int32. loss[0] += scale * sum over tokens of the cross-entropy, the same on every
+// tensor rank.
+void vocab_parallel_cross_entropy_forward(Context& ctx, Tensor logits, Tensor targets, VocabRange range, float scale,
+                                          const CrossEntropyState& state, Tensor loss);
+// In place: logits become the gradient of scale * (sum of the cross-entropies).
+void vocab_parallel_cross_entropy_backward(Context& ctx, Tensor logits, Tensor targets, VocabRange range, float scale,
+                                           const CrossEntropyState& state);
+
+}  // namespace trivet

@@ -1,0 +1,26 @@
+#include "parallel/tensor/embedding.h"
+
+#include "parallel/tensor/linear.h"
+
+namespace trivet {
+
+VocabParallelEmbedding::VocabParallelEmbedding(ParamList& params, const std::string& name, int64_t vocab_size,
+                                               int64_t padded_vocab, int64_t hidden, Init init)
+    : weight_(params.declare({.name = name + ".weight",
+                              .global_shape = {padded_vocab, hidden},
+                              .cut_dim = 0,
+                              .init = init,
+                              .padding_from = vocab_size})) {}
+
+void VocabParallelEmbedding::forward(Context& ctx, Tensor tokens, Tensor out) const {
+  reduce_sequence(ctx, out, [&](Tensor partial) {
+    ctx.ops.embedding_forward(tokens, weight_.weight, weight_.cut_offset, partial, ctx.compute);
+  });
+}
+
+void VocabParallelEmbedding::backward_weight(Context& ctx, Tensor tokens, Tensor dout) const {
+  Scratch::Frame frame(ctx.scratch);
+  ctx.ops.embedding_backward(tokens, gather_sequence(ctx, dout, frame), weight_.cut_offset, weight_.grad, ctx.compute);
+}
+
+}  // namespace trivet

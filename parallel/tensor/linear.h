@@ -1,0 +1,78 @@
+// Linear layers cut over the tensor-parallel group (Shoeybi et al. 2019, section 3), with sequence parallelism
+// (Korthikanti et al. 2022, section 4.2).
+//
+// Between the linear layers every tensor rank holds the activation x of the whole sequence, [s, b, h]; under sequence
+// parallelism it holds its own slice of positions, [s/t, b, h]. "s*" below is s or s/t, whichever it is.
+//
+//   column: x [s*, b, in]   -> y [s, b, out/t]    weight cut by rows;    forward gathers x,  backward reduces dx
+//   row:    x [s, b, in/t]  -> y [s*, b, out]     weight cut by columns; forward reduces y,  backward gathers dy
+//
+// "Gathers" is an all-gather under sequence parallelism and nothing otherwise; "reduces" is a reduce-scatter or an
+// all-reduce. The two halves of the backward pass are separate, so that a schedule may run backward_weight later.
+// Weights are [out, in]; y = x W^T.
+#pragma once
+
+#include <string>
+
+#include "parallel/context.h"
+#include "parallel/param.h"
+
+namespace trivet {
+
+// The whole sequence [s, b, h] of what each tensor rank holds a slice of; `x` itself where ranks hold all of it.
+// The result lives in `frame`.
+Tensor gather_sequence(Context& ctx, Tensor x, Scratch::Frame& frame);
+
+// y [s*, b, h] = the sum over the tensor group of the partial sums [s, b, h] that `write_partial(destination)` makes.
+// Without sequence parallelism they are made in y itself.
+template <class F>
+void reduce_sequence(Context& ctx, Tensor y, F&& write_partial) {
+  if (!ctx.sequence_parallel) {
+    write_partial(y);
+    if (ctx.tensor.size() > 1) ctx.tensor.all_reduce(y, Reduce::sum, ctx.compute);
+    return;
+  }
+  Scratch::Frame frame(ctx.scratch);
+  Shape whole = y.shape;
+  whole.dims[0] *= ctx.tensor.size();
+  const Tensor partial = frame.tensor(y.dtype, whole);
+  write_partial(partial);
+  ctx.tensor.reduce_scatter(partial, y, Reduce::sum, ctx.compute);
+}
+
+class ColumnParallelLinear {
+ public:
+  ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, bool decay_bias);
+
+  void forward(Context& ctx, Tensor x, Tensor y) const;  // y = x W^T + bias
+  // Both halves below, the second through the context's weight-gradient queue: x and dy must live until it has run.
+  void backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) const;
+  void backward_input(Context& ctx, Tensor dy, Tensor dx) const;  // dx = dy W
+  void backward_weight(Context& ctx, Tensor x, Tensor dy) const;  // dW += dy^T x, dbias += sum of dy
+  const Param& weight() const { return weight_; }
+
+ private:
+  Param& weight_;  // [out/t, in]
+  Param& bias_;    // [out/t]
+};
+
+// The bias is not added here but by whoever adds the residual (Ops::bias_dropout_add), after the reduction: once.
+class RowParallelLinear {
+ public:
+  RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, bool decay_bias,
+                    bool sequence_parallel);
+
+  void forward(Context& ctx, Tensor x, Tensor y) const;  // y = x W^T
+  // As above. dy: [s*, b, out].
+  void backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) const;
+  // dy_whole: gather_sequence of the gradient of y.
+  void backward_input(Context& ctx, Tensor dy_whole, Tensor dx) const;             // dx = dy W
+  void backward_weight(Context& ctx, Tensor x, Tensor dy_whole, Tensor dy) const;  // dW += dy^T x, dbias += sum of dy
+  const Param& bias() const { return bias_; }
+
+ private:
+  Param& weight_;  // [out, in/t]
+  Param& bias_;    // [out], replicated
+};
+
+}  // namespace trivet
