@@ -1,0 +1,88 @@
+// Trainer: one rank of a run. Builds the rank from a resolved config, trains it one global batch at a time, evaluates
+// it.
+//
+// Every rank of the world has one and makes the same calls. A step:
+//   for each micro-batch: forward, backward        gradients accumulate in the flat buffer
+//   grad_reduce                                    sum over the data-parallel group
+//   adam: norm over the model, clip, update
+// The trainer prints nothing; run.h does.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/config/config.h"
+#include "engine/data/gpt_dataset.h"
+#include "engine/data/prefetch.h"
+#include "engine/train/rank_state.h"
+#include "kernels/base/trace.h"
+#include "kernels/ops.h"
+#include "parallel/mesh.h"
+
+namespace trivet {
+
+// A loss or gradient that is not finite: the run must not go on, nor be requeued as it is.
+struct NumericsError : Error {
+  using Error::Error;
+  int exit_code() const override { return 93; }
+};
+
+struct StepResult {
+  int64_t step = 0;  // counts from 1
+  double loss = 0;   // mean cross-entropy a token over the global batch, nats
+  double grad_norm = 0;
+  double learning_rate = 0;
+  int64_t start_ns = 0, end_ns = 0;  // of this rank's step
+};
+
+class Trainer {
+ public:
+  // Collective over `world`. `train` and `valid` (null: no evaluation) outlive the trainer.
+  Trainer(const Config& config, Communicator& world, const GptDataset& train, const GptDataset* valid);
+
+  // One global batch. Throws NumericsError on all ranks, before the weights are touched, when the loss or a gradient is
+  // not finite; the text names the parameter, the rank and the batch.
+  StepResult step();
+  // Mean loss a token over the first `batches` global batches of the validation set, without dropout; the same batches
+  // every time.
+  double evaluate(int64_t batches);
+
+  int64_t steps_done() const { return step_; }
+  int64_t consumed_samples() const { return step_ * global_batch_; }
+  const Mesh& mesh() const { return mesh_; }
+  Trace& trace() { return trace_; }
+  Device& device() { return *device_; }
+  Ops& ops() { return *ops_; }
+  Context& context() { return ctx_; }
+  RankState& state() { return state_; }
+  Communicator& world() { return world_; }
+  int threads() const { return threads_; }
+
+ private:
+  BatchPlan batch_plan(int64_t first_sample) const;
+  void load_batch(const Batch& batch);
+  double read_loss();
+  [[noreturn]] void report_non_finite(double loss);
+
+  const Config config_;
+  Communicator& world_;
+  const GptDataset* valid_;
+  Mesh mesh_;
+  int threads_;
+  int64_t global_batch_, micro_batches_;
+  Trace trace_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Ops> ops_;
+  RankState state_;
+  WeightGradQueue weight_grads_;
+  Context ctx_;
+  std::unique_ptr<BatchLoader> loader_;
+  int64_t step_ = 0;
+};
+
+// Threads that a rank computes with when the config does not say: this host's cores, as the process may use them, over
+// the ranks of this host.
+int default_threads_per_rank(const Communicator& world);
+
+}  // namespace trivet

@@ -1,0 +1,36 @@
+# Sourced by demo.sh and test.sh: installs what is missing, then configures and builds. Quick when nothing changed.
+#   build_trivet DIR [CMAKE OPTION…] [-- NINJA TARGET…]
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+packages=(g++ cmake ninja-build pkg-config libdnnl-dev libopenmpi-dev openmpi-bin libyaml-cpp-dev nlohmann-json3-dev
+          libcli11-dev libfmt-dev libsentencepiece-dev zlib1g-dev libgtest-dev dict-gcide)
+
+install_packages() {
+  local missing=() package sudo=()
+  for package in "${packages[@]}"; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+  ((EUID == 0)) || sudo=(sudo)
+  echo "installing ${missing[*]}"
+  "${sudo[@]}" apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+build_trivet() {
+  local dir=$1 options=()
+  shift
+  while (($#)) && [[ $1 != -- ]]; do options+=("$1"); shift; done
+  (($#)) && shift
+  # Configured again only when asked for something else than last time: ninja itself notices changed CMake files.
+  local stamp=$dir/.configured wanted="${options[*]:-default}"
+  if [[ ! -f $dir/build.ninja || ! -f $stamp || $(<"$stamp") != "$wanted" ]]; then
+    cmake -S "$root" -B "$dir" -G Ninja "${options[@]}" >"$root/.cmake.log" 2>&1 || { cat "$root/.cmake.log"; return 1; }
+    rm -f "$root/.cmake.log"
+    printf '%s' "$wanted" >"$stamp"
+  fi
+  ninja -C "$dir" --quiet "$@"
+}
+
+# mpirun as root needs to be told so, in containers most of all.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

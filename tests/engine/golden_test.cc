@@ -1,0 +1,99 @@
+// Trivet against PyTorch: losses, gradient norms and gradients of a small GPT over ten AdamW steps in fp32. The golden
+// numbers are PyTorch's in float64 (tests/golden/make_golden.py); both sides make the weights and tokens from the same
+// pure functions.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/model/init.h"
+#include "engine/train/rank_state.h"
+#include "parallel/comm/world.h"
+
+namespace trivet {
+namespace {
+
+constexpr int64_t kVocab = 50, kSeq = 12, kBatch = 2;
+
+Config golden_config(bool tied) {
+  Config config;
+  config.model = {.num_layers = 2,
+                  .hidden_size = 16,
+                  .ffn_hidden_size = 64,
+                  .num_attention_heads = 2,
+                  .seq_length = kSeq,
+                  .vocab_size = kVocab,
+                  .untie_embeddings_and_output_weights = !tied};
+  config.batch = {.micro_batch_size = kBatch, .global_batch_size = kBatch};
+  return config;
+}
+
+int32_t token(int64_t step, int64_t b, int64_t i) {
+  return static_cast<int32_t>((step * 131 + b * 17 + i * i * 7 + i * 3 + 5) % kVocab);
+}
+
+class Golden : public testing::TestWithParam<bool> {};
+
+TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
+  const bool tied = GetParam();
+  std::ifstream file(std::string(TRIVET_SOURCE_DIR "/tests/golden/gpt_") + (tied ? "tied" : "untied") + ".json");
+  const auto golden = nlohmann::json::parse(file);
+
+  run_thread_ranks(1, [&](Communicator& world) {
+    // given: the same model and optimizer
+    const auto device = create_cpu_device();
+    const auto stream = device->create_compute_stream();
+    const auto ops = create_cpu_ops(1);
+    RankState state(golden_config(tied), {}, *device);
+    WeightGradQueue queue;
+    Context ctx{.ops = *ops, .compute = *stream, .tensor = world, .weight_grads = queue, .scratch = state.scratch};
+    ops->fill(state.flat.weights, 0, *stream);
+    initialize_weights(state.params, 1234, 1, *device, *stream);
+    state.adam.reset(*ops, *stream);
+
+    for (int64_t step = 0; step < 10; ++step) {
+      // when: a step is made
+      for (int64_t i = 0; i < kSeq; ++i)
+        for (int64_t b = 0; b < kBatch; ++b) {
+          state.stage.tokens(0).as<int32_t>()[i * kBatch + b] = token(step, b, i);
+          state.stage.labels(0).as<int32_t>()[i * kBatch + b] = token(step, b, i + 1);
+        }
+      const MicroBatch micro_batch{.loss_scale = 1.0f / (kSeq * kBatch)};
+      ops->fill(state.flat.grads, 0, *stream);
+      ops->fill(state.loss, 0, *stream);
+      state.stage.forward(ctx, 0, micro_batch, state.loss);
+      state.stage.backward(ctx, 0, micro_batch, state.residual_grad);
+
+      // then: the loss, the norm and, on the first step, every gradient agree
+      const double loss = golden["losses"][static_cast<size_t>(step)];
+      EXPECT_NEAR(state.loss.as<float>()[0], loss, 1e-5 * loss) << "step " << step;
+      state.adam.compute_norm(*ops, world, world, 1.0f, *stream);
+      const double norm = golden["grad_norms"][static_cast<size_t>(step)];
+      EXPECT_NEAR(state.adam.norm().as<float>()[0], norm, 1e-4 * norm) << "step " << step;
+      if (step == 0) {
+        for (const Param& param : state.params.all()) {
+          const std::vector<double> expected = golden["first_gradients"][param.spec.name];
+          double difference = 0, scale = 0;
+          for (size_t i = 0; i < expected.size(); ++i) {
+            difference = std::max(difference, std::abs(param.grad.as<float>()[i] - expected[i]));
+            scale = std::max(scale, std::abs(expected[i]));
+          }
+          // Relative to the tensor's largest gradient. The key part of a bias moves all scores of a row alike, so its
+          // gradient is zero but for rounding; the tensor's scale covers it.
+          EXPECT_LE(difference, 1e-4 * scale) << param.spec.name;
+          for (int64_t i = static_cast<int64_t>(expected.size()); i < param.grad.numel(); ++i)
+            EXPECT_EQ(param.grad.as<float>()[i], 0) << "padding of " << param.spec.name;
+        }
+      }
+      state.adam.step(*ops,
+                      {.learning_rate = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .step = step + 1},
+                      *stream);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Embeddings, Golden, testing::Values(true, false),
+                         [](const auto& info) { return info.param ? "tied" : "untied"; });
+
+}  // namespace
+}  // namespace trivet
