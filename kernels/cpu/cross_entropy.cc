@@ -1,0 +1,142 @@
+// Softmax cross-entropy over a rank's columns. Logits are by far the largest activation, so each of the two passes
+// goes over them once.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/vector_math.h"
+#include "kernels/shapes.h"
+
+namespace trivet {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// How many of this rank's v columns are entries of the vocabulary, not padding.
+int64_t real_columns(int64_t first_column, int64_t vocab_size, int64_t v) {
+  return std::clamp<int64_t>(vocab_size - first_column, 0, v);
+}
+
+template <class T>
+float maximum(const T* x, int64_t n) {
+  float m = kMinusInfinity;
+#pragma omp simd reduction(max : m)
+  for (int64_t c = 0; c < n; ++c) m = std::max(m, static_cast<float>(x[c]));
+  return m;
+}
+
+// Online softmax by blocks that stay in the L1 cache: the running sum is rescaled only where a block has a new maximum.
+template <class T>
+void forward_row(const T* logits, int64_t n, float& row_max, float& row_sum) {
+  constexpr int64_t kBlock = 2048;
+  float max = kMinusInfinity;
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const T* const block = logits + begin;
+    const int64_t count = std::min(kBlock, n - begin);
+    const float block_max = maximum(block, count);
+    if (block_max > max) {
+      sum *= std::exp(static_cast<double>(max) - block_max);
+      max = block_max;
+    }
+    sum += lane_sum(count, [=](int64_t c) { return simd_exp(static_cast<float>(block[c]) - max); });
+  }
+  row_max = max;
+  row_sum = static_cast<float>(sum);
+}
+
+// target: its column on this rank, -1 where it is on another.
+template <class T>
+void backward_row(T* logits, int64_t n, int64_t v, int64_t target, float row_max, float row_sum, float scale) {
+  const float factor = scale / row_sum;
+  const float target_logit = target >= 0 ? static_cast<float>(logits[target]) : 0;
+#pragma omp simd
+  for (int64_t c = 0; c < n; ++c) logits[c] = T(simd_exp(static_cast<float>(logits[c]) - row_max) * factor);
+  // Again, so that the difference is rounded once.
+  if (target >= 0) logits[target] = T(simd_exp(target_logit - row_max) * factor - scale);
+  std::fill(logits + n, logits + v, T(0.0f));
+}
+
+}  // namespace
+
+void CpuOps::cross_entropy_forward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
+                                   Tensor row_max, Tensor row_sum, Tensor target_logit, Stream& stream) {
+  constexpr const char* kOp = "cross_entropy_forward";
+  shapes::expect_float(kOp, "logits", logits);
+  const int64_t n = logits.rows(), v = logits.cols();
+  shapes::expect_vector(kOp, "targets", targets, DType::i32, n);
+  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
+  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
+  shapes::expect_vector(kOp, "target_logit", target_logit, DType::f32, n);
+  stream.run({kOp, Category::compute}, [=, threads = threads_] {
+    const int64_t columns = real_columns(first_column, vocab_size, v);
+    dispatch_float(logits.dtype, [&]<class T>() {
+      parallel_for(threads, n, rows_per_grain(v), [&](Range rows, int) {
+        for (int64_t r = rows.begin; r < rows.end; ++r) {
+          const T* const row = logits.as<T>() + r * v;
+          const int64_t target = targets.as<int32_t>()[r] - first_column;
+          target_logit.as<float>()[r] = target >= 0 && target < columns ? static_cast<float>(row[target]) : 0.0f;
+          forward_row(row, columns, row_max.as<float>()[r], row_sum.as<float>()[r]);
+        }
+      });
+    });
+  });
+}
+
+void CpuOps::cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row_sum, Stream& stream) {
+  constexpr const char* kOp = "cross_entropy_rescale";
+  const int64_t n = row_max.numel();
+  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
+  shapes::expect_vector(kOp, "global_max", global_max, DType::f32, n);
+  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
+  stream.run({kOp, Category::compute}, [=] {
+    const float* const local = row_max.as<float>();
+    const float* const global = global_max.as<float>();
+    float* const sum = row_sum.as<float>();
+#pragma omp simd
+    for (int64_t r = 0; r < n; ++r) sum[r] *= simd_exp(local[r] - global[r]);
+  });
+}
+
+void CpuOps::cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_logit, float scale, Tensor loss,
+                                Stream& stream) {
+  constexpr const char* kOp = "cross_entropy_loss";
+  const int64_t n = row_max.numel();
+  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
+  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
+  shapes::expect_vector(kOp, "target_logit", target_logit, DType::f32, n);
+  shapes::expect_vector(kOp, "loss", loss, DType::f32, 1);
+  stream.run({kOp, Category::compute}, [=] {
+    double sum = 0;
+    for (int64_t r = 0; r < n; ++r)
+      sum +=
+          std::log(static_cast<double>(row_sum.as<float>()[r])) + row_max.as<float>()[r] - target_logit.as<float>()[r];
+    loss.as<float>()[0] = static_cast<float>(loss.as<float>()[0] + scale * sum);
+  });
+}
+
+void CpuOps::cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
+                                    Tensor row_max, Tensor row_sum, float scale, Stream& stream) {
+  constexpr const char* kOp = "cross_entropy_backward";
+  shapes::expect_float(kOp, "logits", logits);
+  const int64_t n = logits.rows(), v = logits.cols();
+  shapes::expect_vector(kOp, "targets", targets, DType::i32, n);
+  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
+  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
+  stream.run({kOp, Category::compute}, [=, threads = threads_] {
+    const int64_t columns = real_columns(first_column, vocab_size, v);
+    dispatch_float(logits.dtype, [&]<class T>() {
+      parallel_for(threads, n, rows_per_grain(v), [&](Range rows, int) {
+        for (int64_t r = rows.begin; r < rows.end; ++r) {
+          const int64_t target = targets.as<int32_t>()[r] - first_column;
+          backward_row(logits.as<T>() + r * v, columns, v, target >= 0 && target < columns ? target : -1,
+                       row_max.as<float>()[r], row_sum.as<float>()[r], scale);
+        }
+      });
+    });
+  });
+}
+
+}  // namespace trivet

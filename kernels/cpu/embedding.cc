@@ -1,0 +1,109 @@
+// Token and position embeddings.
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/dropout.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/shapes.h"
+
+namespace trivet {
+
+void CpuOps::embedding_forward(Tensor tokens, Tensor table, int64_t first_row, Tensor out, Stream& stream) {
+  constexpr const char* kOp = "embedding_forward";
+  shapes::expect_float(kOp, "table", table);
+  const int64_t n = tokens.numel(), h = table.cols(), table_rows = table.rows();
+  shapes::expect_vector(kOp, "tokens", tokens, DType::i32, n);
+  shapes::expect_matrix(kOp, "out", out, table.dtype, n, h);
+  stream.run({kOp, Category::compute}, [=, threads = threads_] {
+    const size_t row_bytes = static_cast<size_t>(h * size_of(table.dtype));
+    parallel_for(threads, n, rows_per_grain(h), [&](Range rows, int) {
+      for (int64_t r = rows.begin; r < rows.end; ++r) {
+        std::byte* const to = static_cast<std::byte*>(out.data) + static_cast<size_t>(r) * row_bytes;
+        const int64_t row = tokens.as<int32_t>()[r] - first_row;
+        if (row >= 0 && row < table_rows)
+          std::memcpy(to, static_cast<const std::byte*>(table.data) + static_cast<size_t>(row) * row_bytes, row_bytes);
+        else std::memset(to, 0, row_bytes);
+      }
+    });
+  });
+}
+
+void CpuOps::embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, Tensor dtable, Stream& stream) {
+  constexpr const char* kOp = "embedding_backward";
+  shapes::expect_float(kOp, "dout", dout);
+  const int64_t n = tokens.numel(), h = dout.cols(), table_rows = dtable.rows();
+  shapes::expect_vector(kOp, "tokens", tokens, DType::i32, n);
+  shapes::expect_matrix(kOp, "dout", dout, dout.dtype, n, h);
+  shapes::expect_matrix(kOp, "dtable", dtable, DType::f32, table_rows, h);
+  stream.run({kOp, Category::compute}, [=, threads = threads_] {
+    dispatch_float(dout.dtype, [&]<class T>() {
+      // Cut by columns: each thread adds all tokens in order, so equal tokens need no care.
+      const int64_t grain = std::max<int64_t>(32, (rows_per_grain(n) + 31) / 32 * 32);
+      parallel_for(threads, h, grain, [&](Range columns, int) {
+        for (int64_t r = 0; r < n; ++r) {
+          const int64_t row = tokens.as<int32_t>()[r] - first_row;
+          if (row < 0 || row >= table_rows) continue;
+          const T* const from = dout.as<T>() + r * h;
+          float* const to = dtable.as<float>() + row * h;
+#pragma omp simd
+          for (int64_t c = columns.begin; c < columns.end; ++c) to[c] += static_cast<float>(from[c]);
+        }
+      });
+    });
+  });
+}
+
+void CpuOps::position_forward(Tensor x, Tensor positions, const Dropout& dropout, Tensor out, Stream& stream) {
+  constexpr const char* kOp = "position_forward";
+  shapes::expect_float(kOp, "x", x);
+  shapes::expect_rank(kOp, "x", x, x.dtype, 3);
+  const int64_t s = x.shape[0], b = x.shape[1], h = x.shape[2];
+  shapes::expect_matrix(kOp, "positions", positions, x.dtype, s, h);
+  shapes::expect_like(kOp, "out", out, x);
+  shapes::expect_probability(kOp, dropout.probability);
+  stream.run({kOp, Category::compute}, [=, threads = threads_] {
+    dispatch_float(x.dtype, [&]<class T>() {
+      parallel_for(threads, s * b, rows_per_grain(h), [&](Range rows, int) {
+        for (int64_t r = rows.begin; r < rows.end; ++r) {
+          const T* const in = x.as<T>() + r * h;
+          const T* const position = positions.as<T>() + r / b * h;
+          T* const to = out.as<T>() + r * h;
+          dropout_row(dropout, dropout_row_index(dropout, r, b, h), h, [=](int64_t c, float scale) {
+            to[c] = T((static_cast<float>(in[c]) + static_cast<float>(position[c])) * scale);
+          });
+        }
+      });
+    });
+  });
+}
+
+void CpuOps::position_backward(Tensor dout, const Dropout& dropout, Tensor dx, Tensor dpositions, Stream& stream) {
+  constexpr const char* kOp = "position_backward";
+  shapes::expect_float(kOp, "dout", dout);
+  shapes::expect_rank(kOp, "dout", dout, dout.dtype, 3);
+  const int64_t s = dout.shape[0], b = dout.shape[1], h = dout.shape[2];
+  shapes::expect_like(kOp, "dx", dx, dout);
+  shapes::expect_matrix(kOp, "dpositions", dpositions, DType::f32, s, h);
+  shapes::expect_probability(kOp, dropout.probability);
+  stream.run({kOp, Category::compute}, [=, threads = threads_] {
+    dispatch_float(dout.dtype, [&]<class T>() {
+      parallel_for(threads, s, rows_per_grain(b * h), [&](Range part, int) {
+        for (int64_t position = part.begin; position < part.end; ++position) {
+          float* const sum = dpositions.as<float>() + position * h;
+          for (int64_t r = position * b; r < (position + 1) * b; ++r) {
+            const T* const in = dout.as<T>() + r * h;
+            T* const to = dx.as<T>() + r * h;
+            dropout_row(dropout, dropout_row_index(dropout, r, b, h), h, [=](int64_t c, float scale) {
+              const float gradient = static_cast<float>(in[c]) * scale;
+              sum[c] += gradient;
+              to[c] = T(gradient);
+            });
+          }
+        }
+      });
+    });
+  });
+}
+
+}  // namespace trivet

@@ -1,0 +1,111 @@
+// Layer normalisation by rows. A row is read three times, but only once from memory: it stays in the L1 cache.
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/vector_math.h"
+#include "kernels/shapes.h"
+
+namespace trivet {
+namespace {
+
+template <class T>
+void forward_row(const T* x, const T* gamma, const T* beta, float eps, int64_t h, T* y, float& mean, float& rstd) {
+  const float mu = lane_sum(h, [=](int64_t c) { return static_cast<float>(x[c]); }) / static_cast<float>(h);
+  const float variance = lane_sum(h,
+                                  [=](int64_t c) {
+                                    const float d = static_cast<float>(x[c]) - mu;
+                                    return d * d;
+                                  }) /
+                         static_cast<float>(h);
+  const float r = 1.0f / std::sqrt(variance + eps);
+#pragma omp simd
+  for (int64_t c = 0; c < h; ++c)
+    y[c] = T((static_cast<float>(x[c]) - mu) * r * static_cast<float>(gamma[c]) + static_cast<float>(beta[c]));
+  mean = mu;
+  rstd = r;
+}
+
+// dgamma, dbeta: this thread's partial sums. dx may be dy or residual: each element is read before it is written.
+template <bool kResidual, class T>
+void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rstd, const T* residual, int64_t h, T* dx,
+                  float* dgamma, float* dbeta) {
+  const auto [g_sum, gx_sum] = lane_sums<2>(h, [=](int64_t c) {
+    const float g = static_cast<float>(dy[c]) * static_cast<float>(gamma[c]);
+    return std::array<float, 2>{g, g * ((static_cast<float>(x[c]) - mean) * rstd)};
+  });
+  const float g_mean = g_sum / static_cast<float>(h), gx_mean = gx_sum / static_cast<float>(h);
+#pragma omp simd
+  for (int64_t c = 0; c < h; ++c) {
+    const float d = static_cast<float>(dy[c]);
+    const float xhat = (static_cast<float>(x[c]) - mean) * rstd;
+    const float gradient = rstd * (d * static_cast<float>(gamma[c]) - g_mean - xhat * gx_mean);
+    dgamma[c] += d * xhat;
+    dbeta[c] += d;
+    dx[c] = T(kResidual ? static_cast<float>(residual[c]) + gradient : gradient);
+  }
+}
+
+}  // namespace
+
+void CpuOps::layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, Tensor y, Tensor mean, Tensor rstd,
+                               Stream& stream) {
+  constexpr const char* kOp = "layernorm_forward";
+  shapes::expect_float(kOp, "x", x);
+  const int64_t n = x.rows(), h = x.cols();
+  shapes::expect_vector(kOp, "gamma", gamma, x.dtype, h);
+  shapes::expect_vector(kOp, "beta", beta, x.dtype, h);
+  shapes::expect_like(kOp, "y", y, x);
+  shapes::expect_vector(kOp, "mean", mean, DType::f32, n);
+  shapes::expect_vector(kOp, "rstd", rstd, DType::f32, n);
+  stream.run({kOp, Category::compute}, [=, threads = threads_] {
+    dispatch_float(x.dtype, [&]<class T>() {
+      parallel_for(threads, n, rows_per_grain(h), [&](Range rows, int) {
+        for (int64_t r = rows.begin; r < rows.end; ++r)
+          forward_row(x.as<T>() + r * h, gamma.as<T>(), beta.as<T>(), eps, h, y.as<T>() + r * h, mean.as<float>()[r],
+                      rstd.as<float>()[r]);
+      });
+    });
+  });
+}
+
+void CpuOps::layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual, Tensor dx,
+                                Tensor dgamma, Tensor dbeta, Stream& stream) {
+  constexpr const char* kOp = "layernorm_backward";
+  shapes::expect_float(kOp, "x", x);
+  const int64_t n = x.rows(), h = x.cols();
+  shapes::expect_like(kOp, "dy", dy, x);
+  shapes::expect_vector(kOp, "gamma", gamma, x.dtype, h);
+  shapes::expect_vector(kOp, "mean", mean, DType::f32, n);
+  shapes::expect_vector(kOp, "rstd", rstd, DType::f32, n);
+  if (residual) shapes::expect_like(kOp, "residual", residual, x);
+  shapes::expect_like(kOp, "dx", dx, x);
+  shapes::expect_vector(kOp, "dgamma", dgamma, DType::f32, h);
+  shapes::expect_vector(kOp, "dbeta", dbeta, DType::f32, h);
+  stream.run({kOp, Category::compute}, [=, threads = threads_] {
+    const int64_t grain = rows_per_grain(h);
+    const int parts = parts_of(threads, n, grain);
+    std::vector<float> partials(static_cast<size_t>(parts * 2 * h));  // a part's dgamma, then its dbeta: some KiB
+    dispatch_float(x.dtype, [&]<class T>() {
+      parallel_for(threads, n, grain, [&](Range rows, int part) {
+        float* const dg = partials.data() + part * 2 * h;
+        const auto loop = [&]<bool kResidual>() {
+          for (int64_t r = rows.begin; r < rows.end; ++r)
+            backward_row<kResidual>(dy.as<T>() + r * h, x.as<T>() + r * h, gamma.as<T>(), mean.as<float>()[r],
+                                    rstd.as<float>()[r], kResidual ? residual.as<T>() + r * h : nullptr, h,
+                                    dx.as<T>() + r * h, dg, dg + h);
+        };
+        if (residual) loop.template operator()<true>();
+        else loop.template operator()<false>();
+      });
+    });
+    for (int part = 0; part < parts; ++part) {
+      const float* const dg = partials.data() + part * 2 * h;
+      for (int64_t c = 0; c < h; ++c) dgamma.as<float>()[c] += dg[c];
+      for (int64_t c = 0; c < h; ++c) dbeta.as<float>()[c] += dg[h + c];
+    }
+  });
+}
+
+}  // namespace trivet

@@ -1,0 +1,150 @@
+// The gradient norm: an exact sum of squares (kernels/exact_sum.h), and the scale that clips by it.
+//
+// Squares of fp32 are exact in double. Blocks that fit the L1 cache are summed in doubles without rounding, by cutting
+// the squares at a few bit positions: with an anchor S = 1.5 * 2^52 * q, the sum S + r is a multiple of q, its gain
+// over S the part of r above q, and what is left of r is exact too (Rump, Ogita, Oishi 2008). The running sum is its
+// own anchor. Each lane's gain is an integer number of q, and goes to the 64-bit bins once a block.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/exact_sum.h"
+#include "kernels/shapes.h"
+
+namespace trivet {
+namespace {
+
+using Bins = std::array<int64_t, kExactSumBins>;
+using Doubles = double __attribute__((vector_size(64)));
+using Floats = float __attribute__((vector_size(32)));
+using Int64s = int64_t __attribute__((vector_size(64)));
+
+constexpr int64_t kBlock = 1024;
+constexpr int64_t kWidth = 8, kSums = 4;  // kSums vectors of kWidth lanes: 32 numbers a lane and block
+// A lane takes 32 parts of up to 2^45 q, so its sum moves by at most 2^50 q: less than the 2^51 q to the next power
+// of two on either side of the anchor.
+constexpr int kLevelBits = 45, kPartsBits = 5;
+
+// 2^exponent. REQUIRES: a normal number.
+double power_of_two(int exponent) { return std::bit_cast<double>(static_cast<uint64_t>(1023 + exponent) << 52); }
+
+// The squares of 8 elements.
+inline Doubles squares_at(const float* x) {
+  Floats narrow;
+  std::memcpy(&narrow, x, sizeof narrow);
+  const Doubles wide = __builtin_convertvector(narrow, Doubles);
+  return wide * wide;
+}
+
+// One step of the cut: the part of r above q moves to the sum, and what is left is returned.
+inline Doubles cut_at_anchor(Doubles& sum, Doubles r) {
+  const Doubles next = sum + r;
+  const Doubles rest = r - (next - sum);
+  sum = next;
+  return rest;
+}
+
+// bins += the lanes' sums, which are `anchor` too large, and multiples of 2^exponent.
+void flush(const Doubles (&sums)[kSums], double anchor, int exponent, Bins& bins) {
+  Doubles gain = {};
+  for (const Doubles& sum : sums) gain += sum - anchor;
+  const Int64s units = __builtin_convertvector(gain * power_of_two(-exponent), Int64s);
+  int64_t total = 0;
+  for (int lane = 0; lane < kWidth; ++lane) total += units[lane];
+  exact_add(bins.data(), total, exponent);
+}
+
+// bins += squares of a block whose largest is less than 2^top and which are all multiples of 2^bottom.
+void add_block(const float* x, int top, int bottom, Bins& bins) {
+  int exponent = top - kLevelBits;
+  const double anchor = 1.5 * power_of_two(52 + exponent);
+  Doubles high[kSums], low[kSums] = {};
+  for (Doubles& sum : high) sum = Doubles{} + anchor;
+  // After the cut |rest| <= q / 2; if 32 of them fit a double's 53 bits, plain addition is exact.
+  int bound = exponent - 1;
+  if (bound + kPartsBits - bottom <= 53) {
+    for (int64_t i = 0; i < kBlock; i += kSums * kWidth)
+      for (int64_t k = 0; k < kSums; ++k) low[k] += cut_at_anchor(high[k], squares_at(x + i + k * kWidth));
+    flush(high, anchor, exponent, bins);
+    flush(low, 0, bottom, bins);
+    return;
+  }
+  // Numbers of very different sizes in one block: the same, level by level.
+  Doubles rest[kBlock / kWidth];
+  for (int64_t i = 0; i < kBlock / kWidth; ++i) rest[i] = cut_at_anchor(high[i % kSums], squares_at(x + i * kWidth));
+  flush(high, anchor, exponent, bins);
+  for (; bound + kPartsBits - bottom > 53; bound = exponent - 1) {
+    exponent = bound - kLevelBits;
+    const double next_anchor = 1.5 * power_of_two(52 + exponent);
+    for (Doubles& sum : high) sum = Doubles{} + next_anchor;
+    for (int64_t i = 0; i < kBlock / kWidth; ++i) rest[i] = cut_at_anchor(high[i % kSums], rest[i]);
+    flush(high, next_anchor, exponent, bins);
+  }
+  for (int64_t i = 0; i < kBlock / kWidth; ++i) low[i % kSums] += rest[i];
+  flush(low, 0, bottom, bins);
+}
+
+void add_squares(const float* x, Bins& bins) {
+  uint32_t largest = 0, smallest = ~0u;  // of the magnitudes' bits; the smallest one's less one, so that 0 is left out
+  for (int64_t i = 0; i < kBlock; ++i) {
+    const uint32_t magnitude = std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu;
+    largest = std::max(largest, magnitude);
+    smallest = std::min(smallest, magnitude - 1);
+  }
+  if (largest == 0) return;
+  if (largest >= 0x7f800000u) {
+    for (int64_t i = 0; i < kBlock; ++i) exact_add_square(bins.data(), x[i]);
+    return;
+  }
+  const int largest_field = static_cast<int>(largest >> 23);
+  const int smallest_field = std::max(1, static_cast<int>((smallest + 1) >> 23));
+  add_block(x, 2 * (largest_field - 126), 2 * (smallest_field - 150), bins);
+}
+
+}  // namespace
+
+void CpuOps::sum_of_squares(Tensor x, Tensor bins, Stream& stream) {
+  constexpr const char* kOp = "sum_of_squares";
+  const int64_t n = x.numel();
+  shapes::expect_vector(kOp, "x", x, DType::f32, n);
+  shapes::expect_vector(kOp, "bins", bins, DType::i64, kExactSumBins);
+  stream.run({kOp, Category::optimizer}, [=, threads = threads_] {
+    int64_t* const total = bins.as<int64_t>();
+    parallel_for(threads, n, 16 * kBlock, [&](Range part, int) {
+      Bins local{};
+      const float* const data = x.as<float>();
+      int64_t i = part.begin;
+      for (; i + kBlock <= part.end; i += kBlock) add_squares(data + i, local);
+      if (i < part.end) {
+        float padded[kBlock] = {};
+        std::copy(data + i, data + part.end, padded);
+        add_squares(padded, local);
+      }
+      // Integers: the order in which the threads get here does not matter.
+      for (size_t k = 0; k < local.size(); ++k)
+        std::atomic_ref(total[k]).fetch_add(local[k], std::memory_order_relaxed);
+    });
+    exact_canonicalize(total);
+  });
+}
+
+void CpuOps::clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale, Stream& stream) {
+  constexpr const char* kOp = "clip_scale";
+  shapes::expect_vector(kOp, "bins", bins, DType::i64, kExactSumBins);
+  shapes::expect_vector(kOp, "norm", norm, DType::f32, 1);
+  shapes::expect_vector(kOp, "grad_scale", grad_scale, DType::f32, 1);
+  stream.run({kOp, Category::optimizer}, [=] {
+    const double value = multiplier * std::sqrt(exact_total(bins.as<int64_t>()));
+    const double coefficient = max_norm > 0 ? max_norm / (value + 1e-6) : 1;
+    norm.as<float>()[0] = static_cast<float>(value);
+    // A NaN stays one: gradients that are not finite must not pass for good ones.
+    grad_scale.as<float>()[0] = static_cast<float>(multiplier * (coefficient >= 1 ? 1 : coefficient));
+  });
+}
+
+}  // namespace trivet

@@ -1,0 +1,74 @@
+// parallel_for: a loop cut over the threads of one rank, in a way that depends only on its length and the number of
+// threads, so that sums come out the same bit for bit. Only for the .cc files of this folder, which alone are compiled
+// with OpenMP.
+//
+// Ranks may be threads of one process: each has an OpenMP team of its own. With one thread, or little work, the
+// caller does it alone and no team is woken.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <omp.h>
+
+// ThreadSanitizer does not see the barriers of GCC's OpenMP library; these two tell it about fork and join.
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#define TRIVET_NO_TSAN __attribute__((no_sanitize("thread")))
+#else
+#define TRIVET_NO_TSAN
+inline void __tsan_acquire(void*) {}
+inline void __tsan_release(void*) {}
+#endif
+
+namespace trivet {
+
+struct Range {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+};
+
+// Part `index` of [0, n) cut into `parts` of about equal size, at multiples of `grain`.
+inline Range cut(int64_t n, int64_t grain, int parts, int index) {
+  const int64_t grains = (n + grain - 1) / grain;
+  return {std::min(n, grains * index / parts * grain), std::min(n, grains * (index + 1) / parts * grain)};
+}
+
+// How many parts parallel_for makes: at most `threads`, each of at least one grain.
+inline int parts_of(int threads, int64_t n, int64_t grain) {
+  return static_cast<int>(std::min<int64_t>(threads, (n + grain - 1) / grain));
+}
+
+// Calls call(context, part) for each part in [0, parts), side by side. OpenMP may lend fewer threads than asked for.
+TRIVET_NO_TSAN inline void run_team(int parts, void (*call)(const void*, int), const void* context) {
+  char fork = 0, join = 0;
+  __tsan_release(&fork);
+#pragma omp parallel num_threads(parts)
+  {
+    __tsan_acquire(&fork);
+    for (int part = omp_get_thread_num(); part < parts; part += omp_get_num_threads()) call(context, part);
+    __tsan_release(&join);
+  }
+  __tsan_acquire(&join);
+}
+
+// Calls body(range, part) for each part of [0, n). `grain`: the least work worth a thread, and the granularity of the
+// cut. The body must not throw.
+template <class F>
+void parallel_for(int threads, int64_t n, int64_t grain, const F& body) {
+  const int parts = parts_of(threads, n, grain);
+  if (parts <= 1) {
+    if (n > 0) body(Range{0, n}, 0);
+    return;
+  }
+  const auto on_part = [&](int part) { body(cut(n, grain, parts, part), part); };
+  run_team(
+      parts, [](const void* f, int part) { (*static_cast<const decltype(on_part)*>(f))(part); }, &on_part);
+}
+
+// The grain in rows for rows of `row_elements` elements each.
+inline int64_t rows_per_grain(int64_t row_elements) {
+  constexpr int64_t kElements = 16384;  // some microseconds of work: about what it costs to wake a thread
+  return std::max<int64_t>(1, kElements / std::max<int64_t>(1, row_elements));
+}
+
+}  // namespace trivet

@@ -1,0 +1,83 @@
+// The exact sum of squares behind the gradient norm: a fixed-point number so wide that no square of an fp32 number, nor
+// any sum of them, is rounded. Integer additions associate, so the sum has the same bits however its terms are cut over
+// calls, threads and ranks. The idea is Demmel and Nguyen's, "Parallel Reproducible Summation" (IEEE Transactions on
+// Computers, 2015), taken to the point where nothing is left over.
+//
+// The state is kExactSumBins int64: bin i < 23 counts units of 2^(28 i - 308), and the last counts elements that were
+// not finite. A square is a multiple of 2^-298 and less than 2^256, so bins 0 to 20 take any, and 21 and 22 the
+// carries. Each value has many representations, one of which is canonical: bins 0 to 21 in [0, 2^28).
+//
+// Range. Adding one number moves a bin by at most 2^28, so 2^34 numbers may be added to canonical bins before they are
+// made canonical again; canonical bins of 2^34 ranks may be added up; and as 2^256 is 2^52 units of bin 20 away from
+// the end of bin 22, 2^80 elements of the largest size fit the whole.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/ops.h"
+
+#if defined(__CUDACC__)
+#define TRIVET_HOST_DEVICE __host__ __device__
+#else
+#define TRIVET_HOST_DEVICE
+#endif
+
+namespace trivet {
+
+inline constexpr int kExactSumBinBits = 28;
+inline constexpr int kExactSumLowestExponent = -308;
+inline constexpr int kExactSumDigits = static_cast<int>(kExactSumBins) - 1;
+
+// bins += value * 2^exponent. REQUIRES: |value| < 2^56, exponent in [-308, 208].
+TRIVET_HOST_DEVICE inline void exact_add(int64_t* bins, int64_t value, int exponent) {
+  constexpr int64_t kMask = (int64_t{1} << kExactSumBinBits) - 1;
+  const int shift = exponent - kExactSumLowestExponent;
+  const int bin = shift / kExactSumBinBits, low_bits = shift % kExactSumBinBits;
+  // value * 2^low_bits, up to 84 bits, as two digits and a signed rest.
+  const int64_t low = (value & (kMask >> low_bits)) << low_bits;
+  const int64_t high = value >> (kExactSumBinBits - low_bits);
+  bins[bin] += low;
+  bins[bin + 1] += high & kMask;
+  bins[bin + 2] += high >> kExactSumBinBits;
+}
+
+// bins += x^2, or one more element that is not finite. The definition; a back end adds many squares at a time.
+TRIVET_HOST_DEVICE inline void exact_add_square(int64_t* bins, float x) {
+#if defined(__CUDA_ARCH__)
+  const uint32_t bits = __float_as_uint(x) & 0x7fffffffu;
+#else
+  const uint32_t bits = std::bit_cast<uint32_t>(x) & 0x7fffffffu;
+#endif
+  if (bits >= 0x7f800000u) {
+    ++bins[kExactSumDigits];
+    return;
+  }
+  const int field = static_cast<int>(bits >> 23);
+  const int64_t mantissa = static_cast<int64_t>(bits & 0x7fffffu) | (field ? 0x800000 : 0);
+  exact_add(bins, mantissa * mantissa, 2 * ((field ? field : 1) - 150));
+}
+
+// The canonical representation of the same value.
+TRIVET_HOST_DEVICE inline void exact_canonicalize(int64_t* bins) {
+  constexpr int64_t kMask = (int64_t{1} << kExactSumBinBits) - 1;
+  for (int i = 0; i + 1 < kExactSumDigits; ++i) {
+    bins[i + 1] += bins[i] >> kExactSumBinBits;
+    bins[i] &= kMask;
+  }
+}
+
+// The sum as a double, by a fixed order of operations and within one unit in the last place; NaN where an element was
+// not finite. The bins need not be canonical.
+TRIVET_HOST_DEVICE inline double exact_total(const int64_t* bins) {
+  if (bins[kExactSumDigits] != 0) return std::numeric_limits<double>::quiet_NaN();
+  int64_t digits[kExactSumBins];
+  for (int i = 0; i <= kExactSumDigits; ++i) digits[i] = bins[i];
+  exact_canonicalize(digits);
+  double total = 0, unit = 0x1p-308;
+  for (int i = 0; i < kExactSumDigits; ++i, unit *= 0x1p28) total += static_cast<double>(digits[i]) * unit;
+  return total;
+}
+
+}  // namespace trivet
