@@ -1,0 +1,36 @@
+#include "kernels/cpu/gemm_peak.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/base/arena.h"
+
+namespace trivet {
+
+double measure_gemm_peak_tflops(Device& device, Ops& ops, DType dtype) {
+  struct Size {
+    int64_t m, n, k;
+  };
+  constexpr Size kSizes[] = {{1024, 1024, 1024}, {2048, 1024, 1024}, {1536, 1536, 768}};
+  constexpr double kSeconds = 0.25;  // for each size
+  const auto stream = device.create_compute_stream();
+  Arena arena(device, "gemm peak");
+  double best = 0;
+  for (const Size& size : kSizes) {
+    const Tensor a = arena.allocate(dtype, {size.m, size.k}), b = arena.allocate(dtype, {size.n, size.k});
+    const Tensor c = arena.allocate(dtype, {size.m, size.n});
+    ops.fill(a, 0.5f, *stream);
+    ops.fill(b, 0.25f, *stream);
+    const double flops = 2.0 * static_cast<double>(size.m * size.n) * static_cast<double>(size.k);
+    // The first run creates the kernel and touches the pages; it may be slow, but it is a run too.
+    for (const int64_t begin = now_ns(); static_cast<double>(now_ns() - begin) * 1e-9 < kSeconds;) {
+      const int64_t start = now_ns();
+      ops.matmul(a, b, c, {.transpose_b = true}, *stream);
+      stream->synchronize();
+      best = std::max(best, flops / static_cast<double>(now_ns() - start) * 1e-3);
+    }
+  }
+  return best;
+}
+
+}  // namespace trivet

@@ -1,0 +1,220 @@
+// The product of every combination of transposes, types, bias and accumulation against double arithmetic. Most inputs
+// are small integers, so that the right sums are exact in fp32 whatever their order, and the comparison is ==.
+#include <cmath>
+#include <cstring>
+#include <gtest/gtest.h>
+#include <limits>
+#include <random>
+#include <thread>
+
+#include "kernels/base/arena.h"
+#include "kernels/ops.h"
+#include "tests/support/near.h"
+
+namespace trivet {
+namespace {
+
+struct Case {
+  int64_t m, n, k;
+  DType dtype;    // of a, b and the bias
+  DType c_dtype;  // of c
+  Ops::Matmul how;
+  bool bias = false;
+};
+
+std::string describe(const Case& test) {
+  return "m " + std::to_string(test.m) + " n " + std::to_string(test.n) + " k " + std::to_string(test.k) + " " +
+         name_of(test.dtype) + " -> " + name_of(test.c_dtype) + (test.how.transpose_a ? " a^T" : "") +
+         (test.how.transpose_b ? " b^T" : "") + (test.how.accumulate ? " +=" : "") + (test.bias ? " bias" : "");
+}
+
+double value(const Tensor& x, int64_t i) {
+  return x.dtype == DType::f32 ? x.as<float>()[i] : static_cast<float>(x.as<bf16>()[i]);
+}
+void set_value(const Tensor& x, int64_t i, float v) {
+  if (x.dtype == DType::f32) x.as<float>()[i] = v;
+  else x.as<bf16>()[i] = bf16(v);
+}
+double rounded(DType dtype, double x) {
+  return dtype == DType::f32 ? static_cast<float>(x) : static_cast<float>(bf16(static_cast<float>(x)));
+}
+
+class MatmulTest : public testing::Test {
+ protected:
+  struct Operands {
+    Tensor a, b, c, bias;
+  };
+
+  Operands operands(const Case& test, bool integers) {
+    Operands x;
+    x.a = arena.allocate(test.dtype, test.how.transpose_a ? Shape{test.k, test.m} : Shape{test.m, test.k});
+    x.b = arena.allocate(test.dtype, test.how.transpose_b ? Shape{test.n, test.k} : Shape{test.k, test.n});
+    x.c = arena.allocate(test.c_dtype, {test.m, test.n});
+    if (test.bias) x.bias = arena.allocate(test.dtype, {test.n});
+    std::uniform_int_distribution<int> whole(-3, 3);
+    std::uniform_real_distribution<float> real(-1, 1);
+    for (const Tensor& t : {x.a, x.b, x.c, x.bias})
+      for (int64_t i = 0; t && i < t.numel(); ++i)
+        set_value(t, i, integers ? static_cast<float>(whole(random)) : real(random));
+    return x;
+  }
+
+  // What c should be, from the operands before the product.
+  static std::vector<double> expected(const Case& test, const Operands& x) {
+    std::vector<double> c(static_cast<size_t>(test.m * test.n));
+    for (int64_t i = 0; i < test.m; ++i)
+      for (int64_t j = 0; j < test.n; ++j) {
+        double sum = test.how.accumulate ? value(x.c, i * test.n + j) : test.bias ? value(x.bias, j) : 0;
+        for (int64_t l = 0; l < test.k; ++l)
+          sum += value(x.a, test.how.transpose_a ? l * test.m + i : i * test.k + l) *
+                 value(x.b, test.how.transpose_b ? j * test.k + l : l * test.n + j);
+        c[static_cast<size_t>(i * test.n + j)] = sum;
+      }
+    return c;
+  }
+
+  void run(const Case& test, Operands& x) {
+    if (!test.how.accumulate)
+      for (int64_t i = 0; i < x.c.numel(); ++i) set_value(x.c, i, std::numeric_limits<float>::quiet_NaN());
+    Ops::Matmul how = test.how;
+    how.bias = x.bias;
+    ops->matmul(x.a, x.b, x.c, how, *stream);
+    stream->synchronize();
+  }
+
+  void expect_exact(const Case& test) {
+    Operands x = operands(test, true);
+    const std::vector<double> wanted = expected(test, x);
+    run(test, x);
+    for (int64_t i = 0; i < x.c.numel(); ++i)
+      ASSERT_EQ(value(x.c, i), rounded(test.c_dtype, wanted[static_cast<size_t>(i)]))
+          << describe(test) << " at " << i / test.n << ", " << i % test.n;
+  }
+
+  std::unique_ptr<Device> device = create_cpu_device();
+  std::unique_ptr<Stream> stream = device->create_compute_stream();
+  std::unique_ptr<Ops> ops = create_cpu_ops(2);
+  Arena arena{*device, "matmul test"};
+  std::mt19937 random{1};
+};
+
+// Every combination of a shape: 2 transposes x 3 type pairs x {plain, bias, accumulate}.
+template <class F>
+void for_each_combination(int64_t m, int64_t n, int64_t k, F&& f) {
+  for (const auto& [dtype, c_dtype] :
+       {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}})
+    for (const bool transpose_a : {false, true})
+      for (const bool transpose_b : {false, true})
+        for (const bool accumulate : {false, true})
+          for (const bool bias : {false, true})
+            if (!(accumulate && bias))
+              f(Case{m, n, k, dtype, c_dtype, {transpose_a, transpose_b, accumulate, {}}, bias});
+}
+
+TEST_F(MatmulTest, EveryCombinationIsExactOnIntegers) {
+  const int64_t shapes[][3] = {{1, 1, 1},    {1, 5, 3},     {7, 1, 9},     {3, 2, 1},    {16, 16, 32},   {17, 31, 33},
+                               {64, 48, 65}, {33, 130, 77}, {1, 300, 129}, {257, 1, 40}, {130, 96, 200}, {96, 513, 31}};
+  for (const auto& [m, n, k] : shapes) for_each_combination(m, n, k, [this](const Case& test) { expect_exact(test); });
+}
+
+TEST_F(MatmulTest, RandomShapesAreExactOnIntegers) {
+  std::uniform_int_distribution<int64_t> size(1, 150);
+  for (int round = 0; round < 12; ++round) {
+    const int64_t m = size(random), n = size(random), k = size(random);
+    for_each_combination(m, n, k, [this](const Case& test) { expect_exact(test); });
+  }
+}
+
+TEST_F(MatmulTest, LongReductionsAreExactOnIntegers) {
+  for_each_combination(40, 72, 3001, [this](const Case& test) { expect_exact(test); });
+}
+
+TEST_F(MatmulTest, RealNumbersComeWithinTheTolerance) {
+  for_each_combination(61, 53, 700, [this](const Case& test) {
+    Operands x = operands(test, false);
+    const std::vector<double> wanted = expected(test, x);
+    run(test, x);
+    // The sum is of the size of sqrt(k), and is rounded once more to the type of c.
+    const double of_sum = test::tolerance(DType::f32, test.k, std::sqrt(static_cast<double>(test.k)));
+    for (int64_t i = 0; i < x.c.numel(); ++i) {
+      const double c = wanted[static_cast<size_t>(i)];
+      ASSERT_NEAR(value(x.c, i), c, of_sum + test::tolerance(test.c_dtype, 1, std::abs(c)))
+          << describe(test) << " at " << i / test.n << ", " << i % test.n;
+    }
+  });
+}
+
+TEST_F(MatmulTest, ASecondRunGivesTheSameBits) {
+  for_each_combination(190, 270, 350, [this](const Case& test) {
+    Operands x = operands(test, false);
+    const std::vector<char> before(static_cast<char*>(x.c.data), static_cast<char*>(x.c.data) + x.c.bytes());
+    run(test, x);
+    const std::vector<char> first(static_cast<char*>(x.c.data), static_cast<char*>(x.c.data) + x.c.bytes());
+    std::memcpy(x.c.data, before.data(), before.size());
+    run(test, x);
+    EXPECT_EQ(std::memcmp(first.data(), x.c.data, first.size()), 0) << describe(test);
+  });
+}
+
+TEST_F(MatmulTest, RowsOfHigherDimensionsAreOneMatrix) {
+  const Case test{6, 5, 8, DType::f32, DType::f32, {}};
+  Operands x = operands(test, true);
+  const std::vector<double> wanted = expected(test, x);
+  x.a = x.a.view({2, 3, 8});
+  x.c = x.c.view({3, 2, 5});
+  run(test, x);
+  for (int64_t i = 0; i < x.c.numel(); ++i) EXPECT_EQ(value(x.c, i), wanted[static_cast<size_t>(i)]);
+}
+
+TEST_F(MatmulTest, RanksOnTheirOwnThreadsAndStreamsDoNotDisturbEachOther) {
+  // given four ranks of one thread each, each with a compute stream and a side stream
+  std::vector<std::thread> ranks;
+  std::vector<std::vector<Operands>> results(4);
+  std::vector<std::vector<std::vector<double>>> wanted(4);
+  const Case test{70, 90, 110, DType::bf16, DType::f32, {.transpose_b = true}};
+  for (auto& rank : results)
+    for (int i = 0; i < 4; ++i) rank.push_back(operands(test, true));
+  for (size_t r = 0; r < 4; ++r)
+    for (const Operands& x : results[r]) wanted[r].push_back(expected(test, x));
+
+  // when both streams of all ranks multiply at once
+  for (size_t r = 0; r < 4; ++r)
+    ranks.emplace_back([&, r] {
+      const auto my_ops = create_cpu_ops(1);
+      const auto compute = device->create_compute_stream(), side = device->create_side_stream(StreamPriority::normal);
+      for (size_t i = 0; i < 4; ++i)
+        my_ops->matmul(results[r][i].a, results[r][i].b, results[r][i].c, test.how, i % 2 ? *side : *compute);
+      side->synchronize();
+    });
+  for (std::thread& rank : ranks) rank.join();
+
+  // then each result is its own
+  for (size_t r = 0; r < 4; ++r)
+    for (size_t i = 0; i < 4; ++i)
+      for (int64_t e = 0; e < test.m * test.n; ++e)
+        ASSERT_EQ(value(results[r][i].c, e), wanted[r][i][static_cast<size_t>(e)]);
+}
+
+TEST_F(MatmulTest, WrongArgumentsNameTheArgument) {
+  const auto expect_error = [&](const Tensor& a, const Tensor& b, const Tensor& c, const Ops::Matmul& how,
+                                const std::string& text) {
+    try {
+      ops->matmul(a, b, c, how, *stream);
+      ADD_FAILURE() << "accepted; expected an error with: " << text;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+  };
+  const Tensor a = arena.allocate(DType::f32, {4, 6}), b = arena.allocate(DType::f32, {6, 5});
+  const Tensor c = arena.allocate(DType::f32, {4, 5}), bias = arena.allocate(DType::f32, {5});
+  expect_error(a, b, arena.allocate(DType::f32, {5, 4}), {}, "matmul: c is [5, 4]");
+  expect_error(a, b, c, {.transpose_b = true}, "matmul: b is [6, 5]");
+  expect_error(a, arena.allocate(DType::bf16, {6, 5}), c, {}, "matmul: b is [6, 5] bf16");
+  expect_error(a, b, arena.allocate(DType::bf16, {4, 5}), {}, "matmul: c is [4, 5] bf16");
+  expect_error(arena.allocate(DType::i32, {4, 6}), b, c, {}, "matmul: a is [4, 6] int32");
+  expect_error(a, b, c, {.bias = arena.allocate(DType::f32, {4})}, "matmul: bias is [4]");
+  expect_error(a, b, c, {.accumulate = true, .bias = bias}, "bias");
+}
+
+}  // namespace
+}  // namespace trivet
