@@ -2,8 +2,10 @@
 #   build_trivet DIR [CMAKE OPTION…] [-- NINJA TARGET…]
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-packages=(g++ cmake ninja-build pkg-config libdnnl-dev libopenmpi-dev openmpi-bin libyaml-cpp-dev nlohmann-json3-dev
-          libcli11-dev libfmt-dev libsentencepiece-dev zlib1g-dev libgtest-dev dict-gcide)
+packages=(g++ cmake ninja-build pkg-config libgtest-dev dict-gcide
+          libdnnl-dev ocl-icd-opencl-dev opencl-headers  # oneDNN's CMake package asks for OpenCL
+          libopenmpi-dev openmpi-bin libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libfmt-dev libsentencepiece-dev
+          zlib1g-dev)
 
 install_packages() {
   local missing=() package sudo=()
