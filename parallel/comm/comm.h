@@ -5,11 +5,18 @@
 // used by one stream at a time, and its group shares nothing with other groups: two communicators make progress
 // independently.
 //
+// A send is buffered: it never waits for its receiver, so two ranks may send to each other before they receive. (The
+// CPU back ends; on a GPU a stream may wait.)
+//
 // Sums are taken in rank order in fp32, (((x0 + x1) + x2) + …), and rounded once for bf16: each element's owner
 // receives the other ranks' pieces and adds them in order. So a sum does not depend on how a buffer is cut into calls,
 // two runs agree bitwise, and every back end agrees with every other.
 //
-// A failure on any rank of the world (abort) makes every waiting call on every rank throw Error: no rank hangs.
+// Ranks compare what they call before data moves: another call, size, type or root on another rank is an Error that
+// names both. A failure on any rank of the world makes every waiting call on every rank throw Error: no rank hangs.
+//
+// The span of a call carries the bytes of `full`, `data` or the tensor sent. A group of one rank moves nothing and
+// leaves no span, save for the copy between a shard and a disjoint `full`.
 #pragma once
 
 #include <memory>
@@ -44,6 +51,10 @@ class Communicator {
   // Ranks that pass the same `color` form the new group, ordered by `key`, then by rank. Every rank of this group
   // calls it, with no other call of this group under way. `name` and `category` are for the trace and for errors.
   virtual std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) = 0;
+
+  // This rank gives up: its waiting and later calls in all groups throw Error with `why`, and the world ends. Any
+  // thread may call it (a watchdog; FailureGuard).
+  virtual void abort(const std::string& why) noexcept = 0;
 };
 
 }  // namespace trivet

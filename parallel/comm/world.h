@@ -4,6 +4,7 @@
 //   run_mpi_rank(rank_main)           this process is one rank of mpirun's or srun's world
 #pragma once
 
+#include <exception>
 #include <functional>
 
 #include "parallel/comm/comm.h"
@@ -23,5 +24,21 @@ int launched_world_size();
 // launcher promised is a ConfigError. In a build without MPI (no_mpi.cc): ConfigError.
 void run_mpi_rank(const std::function<void(Communicator& world)>& rank_main);
 bool built_with_mpi();
+
+// Declare it after a rank's streams. When an exception unwinds the rank, it ends the calls that those streams still
+// wait in, which may wait for this very rank; else the streams' destructors would wait for ever.
+class FailureGuard {
+ public:
+  explicit FailureGuard(Communicator& world) : world_(world), exceptions_(std::uncaught_exceptions()) {}
+  ~FailureGuard() {
+    if (std::uncaught_exceptions() > exceptions_) world_.abort("an exception ends the rank");
+  }
+  FailureGuard(const FailureGuard&) = delete;
+  FailureGuard& operator=(const FailureGuard&) = delete;
+
+ private:
+  Communicator& world_;
+  int exceptions_;
+};
 
 }  // namespace trivet

@@ -1,0 +1,76 @@
+#include "parallel/comm/thread_mailbox.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace trivet {
+namespace {
+
+size_t bytes_of(const CallSignature& s) { return static_cast<size_t>(s.numel * size_of(s.dtype)); }
+
+}  // namespace
+
+Mailbox::Buffer Mailbox::take_buffer(size_t bytes) {
+  // The smallest that fits, so that a pool of mixed sizes keeps its large buffers for large tensors.
+  auto best = free_.end();
+  for (auto it = free_.begin(); it != free_.end(); ++it)
+    if (it->capacity >= bytes && (best == free_.end() || it->capacity < best->capacity)) best = it;
+  if (best == free_.end()) return {std::make_unique_for_overwrite<std::byte[]>(bytes), bytes};
+  Buffer buffer = std::move(*best);
+  free_.erase(best);
+  return buffer;
+}
+
+void Mailbox::put(int from, const CallSignature& signature, const void* data) {
+  const size_t bytes = bytes_of(signature);
+  std::unique_lock lock(point_->mutex);
+  if (waiting_.state == Waiting::open && waiting_.from == from && waiting_.expected == signature) {
+    waiting_.state = Waiting::copying;
+    lock.unlock();
+    if (bytes > 0) std::memcpy(waiting_.data, data, bytes);
+    lock.lock();
+    waiting_.state = Waiting::done;
+  } else {
+    Parcel parcel{from, signature, take_buffer(bytes)};
+    lock.unlock();
+    if (bytes > 0) std::memcpy(parcel.buffer.data.get(), data, bytes);
+    lock.lock();
+    parcels_.push_back(std::move(parcel));
+  }
+  lock.unlock();
+  point_->changed.notify_all();
+}
+
+CallSignature Mailbox::take(int from, const CallSignature& expected, void* data, ThreadWorld& world, int from_world,
+                            const std::string& group) {
+  std::unique_lock lock(point_->mutex);
+  waiting_ = {Waiting::open, from, expected, data};
+  for (;;) {
+    if (waiting_.state == Waiting::done) {
+      waiting_ = {};
+      return expected;
+    }
+    const auto it = std::find_if(parcels_.begin(), parcels_.end(), [&](const Parcel& p) { return p.from == from; });
+    if (it != parcels_.end()) {
+      waiting_ = {};
+      Parcel parcel = std::move(*it);
+      parcels_.erase(it);
+      lock.unlock();
+      if (const size_t bytes = bytes_of(expected); parcel.signature == expected && bytes > 0)
+        std::memcpy(data, parcel.buffer.data.get(), bytes);
+      lock.lock();
+      free_.push_back(std::move(parcel.buffer));
+      return parcel.signature;
+    }
+    // While the sender copies into `data`, it has to stay: a failure elsewhere does not end this short wait.
+    if (waiting_.state == Waiting::open && (world.failed() || world.ended(from_world))) {
+      waiting_ = {};
+      if (world.failed()) world.throw_peer_failure();
+      fail("group '" + group + "': recv of transfer " + std::to_string(expected.sequence) + " from rank " +
+           std::to_string(from_world) + ", which has ended without that send");
+    }
+    point_->changed.wait(lock);
+  }
+}
+
+}  // namespace trivet

@@ -1,0 +1,40 @@
+#include "parallel/mesh.h"
+
+namespace trivet {
+
+RankOrder parse_rank_order(std::string_view text) {
+  if (text == "tp-dp-pp") return RankOrder::tp_dp_pp;
+  if (text == "tp-pp-dp") return RankOrder::tp_pp_dp;
+  throw ConfigError("parallel.order: found \"" + std::string(text) + "\", expected tp-dp-pp or tp-pp-dp");
+}
+
+MeshPosition position_of(int rank, const MeshShape& shape) {
+  check(rank >= 0 && rank < shape.world(),
+        "rank " + std::to_string(rank) + " is outside a mesh of " + std::to_string(shape.world()) + " ranks");
+  const int tp = rank % shape.t, rest = rank / shape.t;
+  if (shape.order == RankOrder::tp_dp_pp) return {.tp = tp, .pp = rest / shape.d, .dp = rest % shape.d};
+  return {.tp = tp, .pp = rest % shape.p, .dp = rest / shape.p};
+}
+
+int rank_of(const MeshPosition& at, const MeshShape& shape) {
+  if (shape.order == RankOrder::tp_dp_pp) return at.tp + shape.t * (at.dp + shape.d * at.pp);
+  return at.tp + shape.t * (at.pp + shape.p * at.dp);
+}
+
+Mesh make_mesh(Communicator& world, const MeshShape& shape) {
+  check(world.size() == shape.world(), "the mesh has " + std::to_string(shape.t) + " tensor * " +
+                                           std::to_string(shape.p) + " pipeline * " + std::to_string(shape.d) +
+                                           " data = " + std::to_string(shape.world()) + " ranks, the world has " +
+                                           std::to_string(world.size()));
+  Mesh mesh;
+  mesh.shape = shape;
+  mesh.at = position_of(world.rank(), shape);
+  const auto [tp, pp, dp] = mesh.at;
+  mesh.tensor = world.split(pp * shape.d + dp, tp, "tensor", Category::comm_tensor);
+  mesh.data = world.split(tp * shape.p + pp, dp, "data", Category::comm_data);
+  mesh.pipeline = world.split(tp * shape.d + dp, pp, "pipeline", Category::comm_pipeline);
+  mesh.model = world.split(dp, pp * shape.t + tp, "model", Category::comm_pipeline);
+  return mesh;
+}
+
+}  // namespace trivet
