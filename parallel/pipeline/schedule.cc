@@ -1,0 +1,126 @@
+#include "parallel/pipeline/schedule.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <functional>
+#include <queue>
+#include <utility>
+
+#include "kernels/base/check.h"
+
+namespace trivet {
+
+char letter_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::forward: return 'F';
+    case OpKind::backward: return 'B';
+    case OpKind::backward_input: return 'I';
+    case OpKind::backward_weight: return 'W';
+  }
+  return '?';
+}
+
+std::string to_string(const Op& op, bool with_chunk) {
+  return with_chunk ? fmt::format("{}{}.{}", letter_of(op.kind), op.microbatch, op.chunk)
+                    : fmt::format("{}{}", letter_of(op.kind), op.microbatch);
+}
+
+std::string to_string(const Channel& channel) {
+  return fmt::format("rank {} -> rank {} ({})", channel.from, channel.to,
+                     channel.payload == Payload::activation ? "activations" : "gradients");
+}
+
+// ---- stage map
+
+int Schedule::stage_of(int rank, int chunk) const {
+  const bool backwards = map == StageMap::v_shaped && chunk % 2 == 1;
+  return chunk * p + (backwards ? p - 1 - rank : rank);
+}
+
+int Schedule::rank_of(int stage) const {
+  const bool backwards = map == StageMap::v_shaped && chunk_of(stage) % 2 == 1;
+  return backwards ? p - 1 - stage % p : stage % p;
+}
+
+std::optional<Channel> Schedule::receives(int rank, const Op& op) const {
+  if (op.kind == OpKind::backward_weight) return std::nullopt;
+  const bool forward = op.kind == OpKind::forward;
+  const int source = stage_of(rank, op.chunk) + (forward ? -1 : 1);
+  if (source < 0 || source == stages() || rank_of(source) == rank) return std::nullopt;
+  return Channel{rank_of(source), rank, forward ? Payload::activation : Payload::gradient};
+}
+
+std::optional<Channel> Schedule::sends(int rank, const Op& op) const {
+  if (op.kind == OpKind::backward_weight) return std::nullopt;
+  const bool forward = op.kind == OpKind::forward;
+  const int target = stage_of(rank, op.chunk) + (forward ? 1 : -1);
+  if (target < 0 || target == stages() || rank_of(target) == rank) return std::nullopt;
+  return Channel{rank, rank_of(target), forward ? Payload::activation : Payload::gradient};
+}
+
+// ---- slots
+
+namespace {
+
+// Numbers from 0 for things that come and go; the lowest free one is given.
+class NumberPool {
+ public:
+  int take() {
+    if (free_.empty()) return size_++;
+    const int number = free_.top();
+    free_.pop();
+    return number;
+  }
+  void give_back(int number) { free_.push(number); }
+  int size() const { return size_; }
+
+ private:
+  std::priority_queue<int, std::vector<int>, std::greater<>> free_;
+  int size_ = 0;
+};
+
+}  // namespace
+
+SlotPlan plan_slots(const Program& program, int chunks, SlotPool pool) {
+  const size_t pools = pool == SlotPool::per_chunk ? static_cast<size_t>(chunks) : 1;
+  std::vector<NumberPool> slots(pools), stashes(pools);
+  int microbatches = 0;
+  for (const Op& op : program) microbatches = std::max(microbatches, op.microbatch + 1);
+  // Of each (chunk, micro-batch) in flight: its numbers, or -1.
+  std::vector<int> slot_of(static_cast<size_t>(chunks * microbatches), -1), stash_of = slot_of;
+
+  SlotPlan plan;
+  for (const Op& op : program) {
+    const size_t key = static_cast<size_t>(op.chunk * microbatches + op.microbatch);
+    const size_t from = pool == SlotPool::per_chunk ? static_cast<size_t>(op.chunk) : 0;
+    const auto missing = [&](char what) {
+      fail(fmt::format("the program runs {} but no {} of this micro-batch and chunk before it", to_string(op, true),
+                       what));
+    };
+    if (op.kind == OpKind::forward) slot_of[key] = slots[from].take();
+    if (slot_of[key] < 0) missing('F');
+    if (op.kind == OpKind::backward_input) stash_of[key] = stashes[from].take();
+    if (op.kind == OpKind::backward_weight && stash_of[key] < 0) missing('I');
+    plan.slot.push_back(slot_of[key]);
+    plan.stash.push_back(stash_of[key]);
+    if (op.kind == OpKind::backward_weight) stashes[from].give_back(std::exchange(stash_of[key], -1));
+    if (op.kind == OpKind::backward || op.kind == OpKind::backward_weight)
+      slots[from].give_back(std::exchange(slot_of[key], -1));
+  }
+  for (size_t i = 0; i < pools; ++i) {
+    plan.slots.push_back(slots[i].size());
+    plan.stashes.push_back(stashes[i].size());
+  }
+  return plan;
+}
+
+int last_weight_gradient(const Program& program, int chunk) {
+  for (size_t i = program.size(); i-- > 0;) {
+    const Op& op = program[i];
+    if (op.chunk == chunk && (op.kind == OpKind::backward || op.kind == OpKind::backward_weight))
+      return static_cast<int>(i);
+  }
+  return -1;
+}
+
+}  // namespace trivet

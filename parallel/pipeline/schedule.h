@@ -1,0 +1,126 @@
+// Schedule: what every pipeline rank does in one step and in which order, as data.
+//
+// One object for everybody: generators (make_schedule) or a file (parse_schedule) produce it, check.h judges it,
+// simulate.h times it, render.h draws it, and the executor runs it. A rank's program is a list of ops. Sends and
+// receives are not in it: they follow from the ops and the stage map (`receives`, `sends`).
+//
+// Plain values: no ownership, no threads.
+//
+// Text form, one line a rank; "F3.1" is micro-batch 3 of chunk 1, the chunk may be left out where it is 0, '#' starts
+// a comment, the header and the "rank:" prefixes may be left out:
+//
+//     schedule kind=1f1b p=2 m=3 v=1 map=interleaved
+//     0: F0 F1 B0 F2 B1 B2
+//     1: F0 B0 F1 B1 F2 B2
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trivet {
+
+// In text F, B, I, W. A backward pass is one B, or its two halves: I makes the gradient of the stage's input, which the
+// stage before waits for; W makes the gradients of the weights, which nobody waits for before the optimizer.
+enum class OpKind : uint8_t { forward, backward, backward_input, backward_weight };
+char letter_of(OpKind kind);
+
+struct Op {
+  OpKind kind = OpKind::forward;
+  int microbatch = 0;
+  int chunk = 0;  // which of the rank's model chunks
+  bool operator==(const Op&) const = default;
+};
+std::string to_string(const Op& op, bool with_chunk);
+
+using Program = std::vector<Op>;
+
+// Which stage of the model chunk c of rank r is (p ranks, v chunks a rank, p v stages):
+//   interleaved: c p + r. Every rank's chunk c feeds the next rank's, and the last rank's feeds rank 0's chunk c+1.
+//   v_shaped:    c p + r for even c, (c+1) p - 1 - r for odd c: up and down again, so the turn stays on its rank.
+enum class StageMap : uint8_t { interleaved, v_shaped };
+
+// What flows over a channel: a directed pair of ranks and a kind of payload. One FIFO a channel is enough for every
+// schedule that check() accepts: consumers take messages in the order in which producers make them.
+enum class Payload : uint8_t { activation, gradient };
+struct Channel {
+  int from = 0;
+  int to = 0;
+  Payload payload = Payload::activation;
+  auto operator<=>(const Channel&) const = default;
+};
+std::string to_string(const Channel& channel);
+
+struct Schedule {
+  std::string kind = "custom";
+  int p = 1;  // pipeline ranks
+  int m = 1;  // micro-batches a step
+  int v = 1;  // model chunks a rank
+  StageMap map = StageMap::interleaved;
+  std::optional<int> group_size;  // interleaved: consecutive micro-batches of one chunk
+  std::vector<Program> programs;  // [p]
+
+  int stages() const { return p * v; }
+  int stage_of(int rank, int chunk) const;
+  int rank_of(int stage) const;
+  int chunk_of(int stage) const { return stage / p; }
+
+  // The channel from which `op` of `rank` takes its input, or over which it gives its result away. Empty at the ends of
+  // the model, for backward_weight, and where the neighbouring stage is on the same rank (a local hand-off).
+  std::optional<Channel> receives(int rank, const Op& op) const;
+  std::optional<Channel> sends(int rank, const Op& op) const;
+
+  bool operator==(const Schedule&) const = default;
+};
+
+// ---- text
+
+std::string to_text(const Schedule& schedule);
+// Without a header p, m and v are what the lines show and the map is interleaved. Only the form is judged here: see
+// check.h for the sense. Throws ConfigError "name:line:column: 'token': …".
+Schedule parse_schedule(std::string_view text, std::string_view name);
+Schedule read_schedule_file(const std::string& path);  // throws IoError too
+
+// ---- slots
+
+// Where a rank keeps what its micro-batches need between their ops. A slot is taken by F and free after B, or after W.
+// A stash is taken by I for what W needs beside the slot (the gradients of the layers' outputs) and free after W.
+// Slots and stashes are numbered from 0 in pools; the lowest free one is taken, so no pool is larger than its peak.
+enum class SlotPool : uint8_t {
+  per_chunk,  // a pool a chunk: chunks may have slots of different sizes
+  shared,     // one pool: the fewest slots, where the chunks' slots are alike
+};
+struct SlotPlan {
+  std::vector<int> slot;     // of each op of the program, in its pool
+  std::vector<int> stash;    // of each I and W, in its pool; -1 for F and B
+  std::vector<int> slots;    // [pool] how many there are
+  std::vector<int> stashes;  // [pool]
+};
+// REQUIRES: a program that check() accepts; throws Error for an op whose F (or I) is missing.
+SlotPlan plan_slots(const Program& program, int chunks, SlotPool pool);
+
+// The op after which nothing is added to the chunk's weight gradients any more: its last B or W. -1: there is none.
+int last_weight_gradient(const Program& program, int chunk);
+
+// ---- generators
+
+struct ScheduleRequest {
+  std::string kind = "1f1b";  // one of schedule_kinds()
+  int p = 1;
+  int m = 1;
+  std::optional<int> v;           // empty: 2 where the kind has chunks, else 1
+  std::optional<int> group_size;  // interleaved only; empty: the smallest that works, p where p divides m
+};
+struct ScheduleKind {
+  std::string_view name;
+  std::string_view summary;
+};
+std::span<const ScheduleKind> schedule_kinds();
+
+// Throws ConfigError that says which numbers disagree and what would work.
+Schedule make_schedule(const ScheduleRequest& request);
+
+}  // namespace trivet

@@ -1,0 +1,302 @@
+// The generators. The schedules with whole backward passes differ in two things only: the order in which a rank's
+// micro-batches come, and how many forwards it runs before its first backward (`warm_up`). The zero-bubble schedules
+// split the backward pass and use its weight half to fill waits.
+//
+//   gpipe, 1f1b          Huang et al. 2019; Narayanan et al. 2021 (PipeDream-flush)
+//   interleaved          Narayanan et al. 2021b, with Megatron's microbatch_group_size_per_vp_stage
+//   interleaved-bfs      Lamy-Poirier 2023 (breadth-first)
+//   zb-h1, zb-h2, zb-v   Qi et al. 2024, 2024b
+//   dualpipe-v           DeepSeek-AI 2025
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <fmt/format.h>
+
+#include "kernels/base/check.h"
+#include "parallel/pipeline/schedule.h"
+
+namespace trivet {
+namespace {
+
+// ---- whole backward passes
+
+// `warm_up` forwards, then one forward and one backward in turn, then the backwards that are left.
+Program warm_up_pairs_drain(const std::vector<Op>& forwards, const std::vector<Op>& backwards, int warm_up) {
+  Program program(forwards.begin(), forwards.begin() + warm_up);
+  auto backward = backwards.begin();
+  for (auto forward = forwards.begin() + warm_up; forward != forwards.end(); ++forward) {
+    program.push_back(*forward);
+    program.push_back(*backward++);
+  }
+  program.insert(program.end(), backward, backwards.end());
+  return program;
+}
+
+// Groups of `group` micro-batches; each group passes through the chunks one after the other, a backward pass from the
+// last chunk to the first. group = m is breadth-first; v = 1 is plain 0, 1, 2, …
+std::vector<Op> order(OpKind kind, int m, int v, int group) {
+  std::vector<Op> ops;
+  for (int first = 0; first < m; first += group)
+    for (int c = 0; c < v; ++c)
+      for (int i = first; i < std::min(first + group, m); ++i)
+        ops.push_back({kind, i, kind == OpKind::forward ? c : v - 1 - c});
+  return ops;
+}
+
+Program fused(int m, int v, int group, int warm_up) {
+  return warm_up_pairs_drain(order(OpKind::forward, m, v, group), order(OpKind::backward, m, v, group),
+                             std::min(warm_up, m * v));
+}
+
+Program gpipe(int m) { return fused(m, 1, m, m); }
+Program one_forward_one_backward(int p, int m, int r) { return fused(m, 1, m, p - 1 - r); }
+// Twice the warm-up: a gradient that took a detour over a slow link finds other forwards done meanwhile.
+Program eager_one_forward_one_backward(int p, int m, int r) { return fused(m, 1, m, 2 * (p - 1 - r)); }
+Program interleaved(int p, int m, int v, int group, int r) {
+  return fused(m, v, group, 2 * (p - 1 - r) + (v - 1) * group);
+}
+Program breadth_first(int m, int v) { return fused(m, v, m, m * v); }
+
+// ---- split backward passes
+
+// The halves of backward passes: weight halves wait in the order of their input halves.
+class SplitProgram {
+ public:
+  explicit SplitProgram(int m) : m_(m) {}
+  void forward(int chunk) { add({OpKind::forward, f_[chunk]++, chunk}); }
+  void backward(int chunk) { add({OpKind::backward, b_[chunk]++, chunk}); }
+  void backward_input(int chunk) {
+    const Op op{OpKind::backward_input, b_[chunk]++, chunk};
+    add(op);
+    waiting_.push_back({OpKind::backward_weight, op.microbatch, chunk});
+  }
+  void oldest_backward_weight() {
+    if (waiting_.empty()) return;
+    add(waiting_.front());
+    waiting_.pop_front();
+  }
+  int waiting() const { return static_cast<int>(waiting_.size()); }
+  int forwards(int chunk) const { return f_[chunk]; }
+  int backwards(int chunk) const { return b_[chunk]; }
+  Program finish() {
+    while (waiting() > 0) oldest_backward_weight();
+    return std::move(program_);
+  }
+
+ private:
+  // A program may be made for more micro-batches than there are; those beyond m are left out.
+  void add(const Op& op) {
+    if (op.microbatch < m_) program_.push_back(op);
+  }
+  int m_;
+  std::array<int, 2> f_{}, b_{};  // micro-batches of each chunk so far
+  std::deque<Op> waiting_;
+  Program program_;
+};
+
+// k = 1 is ZB-H1, k = 2 is ZB-H2: k (p-1-r) forwards of warm-up, and weight halves run k r micro-batches late, so that
+// k (p-1) + 1 micro-batches are in flight on every rank and the last rank fills its drain with weight halves.
+Program zero_bubble_h(int p, int m, int r, int k) {
+  SplitProgram program(m);
+  for (int i = 0; i < std::min(k * (p - 1 - r), m); ++i) program.forward(0);
+  for (int i = 0; i < m; ++i) {
+    program.forward(0);
+    program.backward_input(0);
+    if (program.waiting() > k * r) program.oldest_backward_weight();
+  }
+  return program.finish();
+}
+
+// V-shaped, two chunks: the rank that starts a micro-batch also ends it.
+Program zero_bubble_v(int p, int m, int r) {
+  SplitProgram program(m);
+  const int n = std::max(m, 2 * p - 1);  // with fewer, the same order with gaps
+  const auto repeat = [](int times, auto&& body) {
+    for (int i = 0; i < times; ++i) body();
+  };
+  const auto whole_of_chunk_1 = [&] {
+    program.forward(1);
+    program.backward_input(1);
+    program.oldest_backward_weight();
+  };
+  repeat(2 * (p - r) - 1, [&] { program.forward(0); });
+  repeat(r, [&] {
+    program.forward(1);
+    program.forward(0);
+  });
+  repeat(p - r, whole_of_chunk_1);
+  while (program.forwards(1) < n) {
+    if (program.forwards(0) < n) program.forward(0);
+    program.backward_input(0);
+    program.oldest_backward_weight();
+    whole_of_chunk_1();
+  }
+  repeat(r, [&] {
+    program.backward_input(0);
+    program.backward_input(1);
+  });
+  repeat(p - r, [&] {
+    program.backward_input(0);
+    program.oldest_backward_weight();
+  });
+  return program.finish();
+}
+
+// V-shaped, two chunks. DeepSeek's engine runs the pairs "forward, backward" of the steady phase as one interleaved
+// kernel sequence; here they are two ops, one after the other.
+Program dualpipe_v(int p, int m, int r) {
+  SplitProgram program(m);
+  const int late = p - 1 - r;  // ranks between this one and the turn of the V
+  for (int i = 0; i < 2 * late; ++i) program.forward(0);
+  for (int i = 0; i < r + 1; ++i) {
+    program.forward(0);
+    program.forward(1);
+  }
+  for (int i = 0; i < late; ++i) {
+    program.backward_input(1);
+    program.oldest_backward_weight();
+    program.forward(1);
+  }
+  for (int i = 0; i < m - 2 * p + r + 1; ++i) {
+    program.forward(0);
+    program.backward(1);
+    program.forward(1);
+    program.backward(0);
+  }
+  for (int i = 0; i < late; ++i) {
+    program.backward(1);
+    program.forward(1);
+    program.backward(0);
+  }
+  // From the middle of the drain on, the halves part.
+  for (int i = 0; i < r + 1; ++i) {
+    const bool odd = r % 2 == 1;
+    const int half = (r + 1) / 2;
+    if (i > half || (i == half && odd)) program.backward_input(1);
+    else program.backward(1);
+    if (i >= half) program.backward_input(0);
+    else program.backward(0);
+  }
+  for (int i = 0; i < late; ++i) {
+    program.oldest_backward_weight();
+    program.backward_input(0);
+  }
+  return program.finish();
+}
+
+// ---- requests
+
+constexpr std::array<ScheduleKind, 9> kKinds{{
+    {"gpipe", "all forwards, then all backwards"},
+    {"1f1b", "one forward, one backward in turn"},
+    {"1f1b-eager", "1f1b with twice the warm-up: hides transfer latency, holds more activations"},
+    {"interleaved", "1f1b over v chunks a rank: the bubble shrinks v times, transfers grow v times"},
+    {"interleaved-bfs", "gpipe over v chunks a rank, one chunk after the other"},
+    {"zb-h1", "split backward, as many activations as 1f1b's first rank"},
+    {"zb-h2", "split backward, twice the warm-up"},
+    {"zb-v", "split backward, two chunks in a V"},
+    {"dualpipe-v", "two chunks in a V, forward and backward passes of different micro-batches in pairs"},
+}};
+
+// Interleaved: consecutive groups depend on each other over p stages, so a last group of fewer than p micro-batches
+// would wait for itself on every chunk.
+bool group_works(int p, int m, int group) { return p <= group && group <= m && (m % group == 0 || m % group >= p); }
+
+int smallest_group(int p, int m) {
+  int group = p;
+  while (!group_works(p, m, group)) ++group;  // m itself works
+  return group;
+}
+
+int chunks_of(const ScheduleRequest& request) {
+  const std::string& kind = request.kind;
+  const bool interleaves = kind.starts_with("interleaved");
+  const bool folds = kind == "zb-v" || kind == "dualpipe-v";
+  const int v = request.v.value_or(interleaves || folds ? 2 : 1);
+  if (interleaves && v < 2)
+    throw ConfigError(
+        fmt::format("schedule {} cuts a rank's layers into v >= 2 chunks, but v = {}; with one chunk a "
+                    "rank use {}",
+                    kind, v, kind == "interleaved" ? "1f1b" : "gpipe"));
+  if (folds && v != 2)
+    throw ConfigError(
+        fmt::format("schedule {} has v = 2 chunks a rank, one on the way down the V and one on the way "
+                    "up, but v = {}",
+                    kind, v));
+  if (!interleaves && !folds && v != 1)
+    throw ConfigError(
+        fmt::format("schedule {} has v = 1 chunk a rank, but v = {}; more chunks: interleaved, "
+                    "interleaved-bfs, or with v = 2 zb-v and dualpipe-v",
+                    kind, v));
+  return v;
+}
+
+int group_of(const ScheduleRequest& request) {
+  const int p = request.p, m = request.m;
+  if (m < p)
+    throw ConfigError(
+        fmt::format("schedule interleaved needs m >= p micro-batches, but m = {} and p = {}; "
+                    "interleaved-bfs and 1f1b take any m",
+                    m, p));
+  const int group = request.group_size.value_or(smallest_group(p, m));
+  if (group < p || group > m)
+    throw ConfigError(
+        fmt::format("schedule interleaved needs a group size from p = {} to m = {}, but it is {}; {} "
+                    "works",
+                    p, m, group, smallest_group(p, m)));
+  if (!group_works(p, m, group))
+    throw ConfigError(
+        fmt::format("schedule interleaved with m = {} micro-batches in groups of {} leaves a last group "
+                    "of {}, fewer than p = {}: its chunks would wait for each other; a group size of {} "
+                    "works, and so does an m that the group size divides",
+                    m, group, m % group, p, smallest_group(p, m)));
+  return group;
+}
+
+}  // namespace
+
+std::span<const ScheduleKind> schedule_kinds() { return kKinds; }
+
+Schedule make_schedule(const ScheduleRequest& request) {
+  const auto& [kind, p, m, wanted_v, wanted_group] = request;
+  if (std::ranges::find(kKinds, kind, &ScheduleKind::name) == kKinds.end()) {
+    std::string names;
+    for (const ScheduleKind& known : kKinds) names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
+    throw ConfigError(fmt::format("there is no schedule '{}'; there are {}", kind, names));
+  }
+  if (p < 1) throw ConfigError(fmt::format("schedule {} needs p >= 1 pipeline ranks, but p = {}", kind, p));
+  if (m < 1) throw ConfigError(fmt::format("schedule {} needs m >= 1 micro-batches, but m = {}", kind, m));
+  if (wanted_group && kind != "interleaved")
+    throw ConfigError(fmt::format("schedule {} takes no group size (it is {}); interleaved does", kind, *wanted_group));
+  if (kind == "dualpipe-v" && m < 2 * p)
+    throw ConfigError(
+        fmt::format("schedule dualpipe-v needs m >= 2 p = {} micro-batches, but m = {}; zb-v takes any m", 2 * p, m));
+
+  Schedule schedule{.kind = kind,
+                    .p = p,
+                    .m = m,
+                    .v = chunks_of(request),
+                    .map = StageMap::interleaved,
+                    .group_size = {},
+                    .programs = {}};
+  if (kind == "zb-v" || kind == "dualpipe-v") schedule.map = StageMap::v_shaped;
+  if (kind == "interleaved") schedule.group_size = group_of(request);
+  const int v = schedule.v;
+  for (int r = 0; r < p; ++r) {
+    const auto program = [&] {
+      if (kind == "gpipe") return gpipe(m);
+      if (kind == "1f1b") return one_forward_one_backward(p, m, r);
+      if (kind == "1f1b-eager") return eager_one_forward_one_backward(p, m, r);
+      if (kind == "interleaved") return interleaved(p, m, v, *schedule.group_size, r);
+      if (kind == "interleaved-bfs") return breadth_first(m, v);
+      if (kind == "zb-h1") return zero_bubble_h(p, m, r, 1);
+      if (kind == "zb-h2") return zero_bubble_h(p, m, r, 2);
+      if (kind == "zb-v") return zero_bubble_v(p, m, r);
+      return dualpipe_v(p, m, r);
+    };
+    schedule.programs.push_back(program());
+  }
+  return schedule;
+}
+
+}  // namespace trivet

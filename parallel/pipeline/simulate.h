@@ -1,0 +1,56 @@
+// Simulate: when every op of a schedule would run, given what ops and transfers cost. Event-driven, in the order of
+// time: O(n log n) for n ops.
+//
+// A rank runs its program in order, one op at a time. An op starts when its rank is free and its input is there. What
+// it makes leaves when it ends:
+//   overlapped: the transfer runs beside the rank's next ops.
+//   blocking:   the rank does nothing else until its message has arrived.
+// Messages from one rank to another share the wire, first come first served: each occupies it for bytes / bandwidth and
+// arrives `latency` after it has left.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/timeline.h"
+
+namespace trivet {
+
+// Of one stage and one micro-batch.
+struct StageCosts {
+  double forward = 1;
+  double backward_input = 1;
+  double backward_weight = 1;
+  std::optional<double> backward;  // of a whole backward pass; empty: the sum of its halves
+  double of(OpKind kind) const;
+};
+
+struct Costs {
+  std::vector<StageCosts> stages{StageCosts{}};  // one for all stages alike, or one a stage
+  double latency = 0;
+  double bytes = 0;      // of a message
+  double bandwidth = 0;  // of a wire, bytes a unit of time; 0: no limit
+  bool blocking = false;
+  // Messages that a channel holds between their sender and the start of the op that takes them. A
+  // sender waits, before its next op, while its channel is full. 0: no limit.
+  int channel_depth = 0;
+  std::string unit{};  // of the times, for the Timeline
+};
+
+// A rank that cannot go on.
+struct StuckRank {
+  int rank = 0;
+  size_t next = 0;  // index in its program
+  std::string waits_for;
+};
+std::string to_string(const Schedule& schedule, const StuckRank& stuck);
+
+// Throws ConfigError if `costs` does not fit the schedule, or if ranks get stuck; the text shows each stuck rank's op.
+Timeline simulate(const Schedule& schedule, const Costs& costs);
+
+// The ranks that get stuck, in a schedule that may be broken but whose ops are in range; empty: it runs to its end.
+std::vector<StuckRank> find_stuck_ranks(const Schedule& schedule, const Costs& costs);
+
+}  // namespace trivet

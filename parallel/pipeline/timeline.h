@@ -1,0 +1,63 @@
+// Timeline: when every op of a step ran and when every message was under way; simulated (simulate.h) or measured.
+//
+// Times are in `unit`s from the step's start. The measures below and the pictures of render.h work on both kinds, so a
+// prediction and a measurement of the same schedule are compared by the same code.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "parallel/pipeline/schedule.h"
+
+namespace trivet {
+
+struct OpSpan {
+  int rank = 0;
+  Op op;
+  double start = 0;
+  double end = 0;
+};
+
+// A message from its first byte leaving `from` until the receiver can use it.
+struct TransferSpan {
+  Channel channel;
+  Op op;  // whose result it carries: the sender's op
+  double start = 0;
+  double end = 0;
+  double bytes = 0;
+};
+
+struct Timeline {
+  std::string title;
+  std::string unit;                     // "s", "ms", "us", or "": an abstract unit
+  int p = 1;                            // ranks
+  int v = 1;                            // chunks a rank
+  std::vector<OpSpan> ops;              // of one rank: in the order of time
+  std::vector<TransferSpan> transfers;  // of one channel: in the order of time
+};
+
+// Ranks are idle because of the pipeline: makespan - busy a rank, where a rank is busy while it runs ops.
+struct Bubble {
+  double makespan = 0;  // from the first start to the last end on any rank
+  double busy = 0;      // mean over ranks
+  double time() const { return makespan - busy; }
+  double of_ideal() const { return busy > 0 ? time() / busy : 0; }          // Megatron's ratio: (p-1) / m for 1F1B
+  double of_total() const { return makespan > 0 ? time() / makespan : 0; }  // what a GPU hour loses: (p-1) / (m+p-1)
+};
+Bubble bubble_of(const Timeline& timeline);
+
+// The same when ranks start the next step as soon as they end this one, with no barrier between steps: the makespan is
+// the longest time from a rank's first start to its last end.
+Bubble bubble_without_barrier(const Timeline& timeline);
+
+std::vector<Program> programs_of(const Timeline& timeline);
+
+// Peak number of slots and stashes of every rank, in one pool a rank: see SlotPlan.
+struct Peak {
+  int slots = 0;
+  int stashes = 0;
+  bool operator==(const Peak&) const = default;
+};
+std::vector<Peak> peaks_of(const std::vector<Program>& programs, int chunks);
+
+}  // namespace trivet
