@@ -1,12 +1,10 @@
 // WeightGradQueue: the weight-gradient halves of a backward pass, on their way to being run.
 //
-// A layer's backward pushes its backward_weight here. A schedule that keeps the halves together (1F1B and the like)
-// leaves the queue immediate, and the work runs inside push. A zero-bubble schedule defers: it closes the batch of a
-// micro-batch after its backward_input (end_batch) and runs the oldest batch when its W comes (run_batch), first in,
-// first out. What the closures refer to (activations, gradients) must live until then.
+// A layer's backward pushes its backward_weight here. As a rule the work runs inside push. A zero-bubble schedule
+// defers it: between defer(stash) and run_now() pushes are kept under the number of the stash that holds what they
+// refer to (activations, gradients), and run(stash) runs them, in the order of the pushes, when the schedule's W comes.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -17,30 +15,29 @@ namespace trivet {
 
 class WeightGradQueue {
  public:
-  void set_deferred(bool deferred) {
-    check(pending() == 0 && open_.empty(), "weight gradients are pending while the queue changes its mode");
-    deferred_ = deferred;
+  void defer(int stash) {
+    check(stash >= 0, "weight gradients are deferred to a stash");
+    if (kept_.size() <= static_cast<size_t>(stash)) kept_.resize(static_cast<size_t>(stash) + 1);
+    check(kept_[static_cast<size_t>(stash)].empty(), "the stash still holds the weight gradients of another micro-batch");
+    open_ = stash;
   }
-  bool deferred() const { return deferred_; }
+  void run_now() { open_ = -1; }
+  bool deferring() const { return open_ >= 0; }
+
   template <class F>
   void push(F&& backward_weight) {
-    if (deferred_) open_.emplace_back(std::forward<F>(backward_weight));
+    if (open_ >= 0) kept_[static_cast<size_t>(open_)].emplace_back(std::forward<F>(backward_weight));
     else backward_weight();
   }
-  void end_batch() {
-    if (deferred_) batches_.push_back(std::exchange(open_, {}));
+  void run(int stash) {
+    std::vector<std::function<void()>>& work = kept_.at(static_cast<size_t>(stash));
+    for (const auto& backward_weight : work) backward_weight();
+    work.clear();
   }
-  void run_batch() {
-    check(!batches_.empty(), "no batch of weight gradients is pending");
-    for (const auto& work : batches_.front()) work();
-    batches_.pop_front();
-  }
-  size_t pending() const { return batches_.size(); }
 
  private:
-  bool deferred_ = false;
-  std::vector<std::function<void()>> open_;
-  std::deque<std::vector<std::function<void()>>> batches_;
+  int open_ = -1;
+  std::vector<std::vector<std::function<void()>>> kept_;  // [stash]
 };
 
 }  // namespace trivet

@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -15,47 +16,54 @@
 namespace trivet {
 namespace {
 
-// Counts records: `recorded` by the feeding thread, `completed` by the stream that got there.
-class CpuEvent : public Event {
- public:
+// Counts records: `recorded` by the feeding thread, `completed` by the stream that got there. Queued work shares the
+// state, so an event may be destroyed, or recorded anew, while a stream still has to pass it.
+struct EventState {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t recorded = 0, completed = 0;
+  std::exception_ptr error;
+
   uint64_t add_record() {
-    std::lock_guard lock(mutex_);
-    return ++recorded_;
+    std::lock_guard lock(mutex);
+    return ++recorded;
   }
   uint64_t last_record() {
-    std::lock_guard lock(mutex_);
-    return recorded_;
+    std::lock_guard lock(mutex);
+    return recorded;
   }
-  void complete(uint64_t ticket, std::exception_ptr error) {
-    std::lock_guard lock(mutex_);
-    completed_ = std::max(completed_, ticket);
-    if (error && !error_) error_ = error;
-    changed_.notify_all();
+  void complete(uint64_t ticket, std::exception_ptr failure) {
+    std::lock_guard lock(mutex);
+    completed = std::max(completed, ticket);
+    if (failure && !error) error = failure;
+    changed.notify_all();
   }
   void wait_for(uint64_t ticket) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return completed_ >= ticket; });
-    if (error_) std::rethrow_exception(error_);
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return completed >= ticket; });
+    if (error) std::rethrow_exception(error);
   }
-  void synchronize() override { wait_for(last_record()); }
+};
+
+class CpuEvent : public Event {
+ public:
+  void synchronize() override { state->wait_for(state->last_record()); }
   bool done() override {
-    std::lock_guard lock(mutex_);
-    return completed_ >= recorded_;
+    std::lock_guard lock(state->mutex);
+    return state->completed >= state->recorded;
   }
 
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t recorded_ = 0, completed_ = 0;
-  std::exception_ptr error_;
+  const std::shared_ptr<EventState> state = std::make_shared<EventState>();
 };
+
+const std::shared_ptr<EventState>& state_of(Event& event) { return static_cast<CpuEvent&>(event).state; }
 
 class InlineStream : public Stream {
  public:
   InlineStream() { inline_ = true; }
   void record(Event& event) override {
-    auto& e = static_cast<CpuEvent&>(event);
-    e.complete(e.add_record(), nullptr);
+    const auto& state = state_of(event);
+    state->complete(state->add_record(), nullptr);
   }
   void wait(Event& event) override { event.synchronize(); }
   void synchronize() override {}
@@ -76,14 +84,15 @@ class WorkerStream : public Stream {
     thread_.join();
   }
   void record(Event& event) override {
-    auto& e = static_cast<CpuEvent&>(event);
-    const uint64_t ticket = e.add_record();
-    push({[&e, ticket] { e.complete(ticket, nullptr); }, [&e, ticket](std::exception_ptr error) { e.complete(ticket, error); }});
+    const auto state = state_of(event);
+    const uint64_t ticket = state->add_record();
+    push({[state, ticket] { state->complete(ticket, nullptr); },
+          [state, ticket](std::exception_ptr error) { state->complete(ticket, error); }});
   }
   void wait(Event& event) override {
-    auto& e = static_cast<CpuEvent&>(event);
-    const uint64_t ticket = e.last_record();
-    push({[&e, ticket] { e.wait_for(ticket); }, nullptr});
+    const auto state = state_of(event);
+    const uint64_t ticket = state->last_record();
+    push({[state, ticket] { state->wait_for(ticket); }, nullptr});
   }
   void synchronize() override {
     std::unique_lock lock(mutex_);

@@ -26,7 +26,8 @@ struct SpanInfo {
   const char* name = "";  // a string literal
   Category category = Category::compute;
   int64_t bytes = 0;     // moved by a collective; 0 where it means nothing
-  int microbatch = -1;   // -1: none
+  int microbatch = -1;  // -1: none
+  int chunk = -1;       // of a pipeline rank's model chunks; -1: none
 };
 
 struct Span {

@@ -60,7 +60,7 @@ void RowParallelLinear::backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) c
   Scratch::Frame frame(ctx.scratch);
   const Tensor dy_whole = gather_sequence(ctx, dy, frame);
   backward_input(ctx, dy_whole, dx);
-  if (ctx.weight_grads.deferred()) {
+  if (ctx.weight_grads.deferring()) {
     ctx.weight_grads.push([this, &ctx, x, dy] {  // the gathered dy is gone by then: gather again
       Scratch::Frame later(ctx.scratch);
       backward_weight(ctx, x, gather_sequence(ctx, dy, later), dy);

@@ -1,0 +1,190 @@
+#include "parallel/pipeline/executor.h"
+
+#include <algorithm>
+#include <set>
+
+#include "parallel/pipeline/check.h"
+
+namespace trivet {
+namespace {
+
+const char* span_name(OpKind kind) {
+  switch (kind) {
+    case OpKind::forward: return "F";
+    case OpKind::backward: return "B";
+    case OpKind::backward_input: return "I";
+    case OpKind::backward_weight: return "W";
+  }
+  return "?";
+}
+
+bool needs_gradient(const Op& op) { return op.kind == OpKind::backward || op.kind == OpKind::backward_input; }
+
+// Every channel of the schedule, in an order that all ranks agree on.
+std::set<Channel> all_channels(const Schedule& schedule) {
+  std::set<Channel> channels;
+  for (int rank = 0; rank < schedule.p; ++rank)
+    for (const Op& op : schedule.programs[static_cast<size_t>(rank)])
+      if (const auto channel = schedule.sends(rank, op)) channels.insert(*channel);
+  return channels;
+}
+
+// Gradient buffers that ops of this rank hold at once: the one being worked on, and those handed from one stage to
+// another on the same rank (v-shaped maps).
+int gradients_held(const Schedule& schedule, int rank) {
+  int waiting = 0, most = 1;
+  for (const Op& op : schedule.programs[static_cast<size_t>(rank)]) {
+    if (!needs_gradient(op)) continue;
+    const int stage = schedule.stage_of(rank, op.chunk);
+    if (stage + 1 < schedule.stages() && !schedule.receives(rank, op)) --waiting;
+    most = std::max(most, waiting + 1);
+    if (stage > 0 && !schedule.sends(rank, op)) ++waiting;
+  }
+  return most;
+}
+
+}  // namespace
+
+Executor::Executor(const Schedule& schedule, Communicator& pipeline, Device& device, Stream& compute, Arena& arena,
+                   Trace* trace, DType dtype, Shape shape, PipelineOptions options)
+    : schedule_(schedule),
+      rank_(pipeline.rank()),
+      program_(schedule_.programs.at(static_cast<size_t>(rank_))),
+      options_(options),
+      device_(device),
+      compute_(compute),
+      plan_(plan_slots(program_, schedule_.v, SlotPool::per_chunk)) {
+  check_schedule(schedule_);
+  for (size_t i = 0; i < program_.size(); ++i) {
+    all_ops_.push_back(i);
+    if (program_[i].kind == OpKind::forward) forward_ops_.push_back(i);
+  }
+  // One more than are held, so that the next op need not wait until the last one's gradient has been sent.
+  for (int i = 0; i < gradients_held(schedule_, rank_) + 1; ++i) gradients_.push_back(arena.allocate(dtype, shape));
+
+  const int depth = options_.overlap_p2p_comm ? std::max(options_.receive_ahead, min_channel_depth(schedule_))
+                                              : min_channel_depth(schedule_);
+  for (const Channel& channel : all_channels(schedule_)) {
+    const bool mine = rank_ == channel.from || rank_ == channel.to;
+    auto pair =
+        pipeline.split(mine ? 0 : 1, rank_ == channel.from ? 0 : 1, to_string(channel), Category::comm_pipeline);
+    if (!mine) continue;
+    TraceRow* row = trace ? trace->add_row(to_string(channel)) : nullptr;
+    if (rank_ == channel.from) {
+      sends_[channel] = std::make_unique<SendEnd>(std::move(pair), device_, row);
+    } else {
+      std::deque<BoundaryBuffer> buffers;
+      for (int i = 0; i < depth; ++i) buffers.push_back({arena.allocate(dtype, shape)});
+      receives_[channel] = std::make_unique<ReceiveEnd>(std::move(pair), device_, row, std::move(buffers));
+    }
+  }
+}
+
+bool Executor::defers_weight_gradients() const {
+  return std::any_of(program_.begin(), program_.end(), [](const Op& op) { return op.kind == OpKind::backward_weight; });
+}
+
+void Executor::set_stages(std::vector<Stage*> stages) {
+  check(static_cast<int>(stages.size()) == schedule_.v, "one stage for each chunk of the schedule");
+  stages_ = std::move(stages);
+}
+
+void Executor::run() { run_ops(all_ops_, false); }
+void Executor::run_forward_only() { run_ops(forward_ops_, true); }
+
+void Executor::run_ops(const std::vector<size_t>& ops, bool forward_only) {
+  for (auto& [channel, receive] : receives_)
+    receive->start(static_cast<int>(std::count_if(ops.begin(), ops.end(), [&, &channel = channel](size_t i) {
+      return schedule_.receives(rank_, program_[i]) == channel;
+    })));
+  for (const size_t i : ops) {
+    const Op& op = program_[i];
+    const int slot = plan_.slot[i], stash = plan_.stash[i];
+    ScopedSpan span(compute_.trace_row(), {span_name(op.kind), Category::phase, 0, op.microbatch, op.chunk});
+    Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
+    switch (op.kind) {
+      case OpKind::forward: forward(op, slot, forward_only); break;
+      case OpKind::backward:
+      case OpKind::backward_input: backward(op, slot, stash); break;
+      case OpKind::backward_weight: stage.backward_weight(stash); break;
+    }
+    if (options_.poison_slots && !forward_only && (op.kind == OpKind::backward || op.kind == OpKind::backward_weight))
+      stage.poison(slot);
+  }
+}
+
+void Executor::forward(const Op& op, int slot, bool forward_only) {
+  Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
+  const int number = schedule_.stage_of(rank_, op.chunk);
+  if (const auto channel = schedule_.receives(rank_, op)) {
+    const Tensor old = stage.input(slot);
+    compute_.record(free_event(old));
+    ReceiveEnd& end = *receives_.at(*channel);
+    stage.set_input(slot, end.take(compute_));
+    end.give({old, &free_event(old)});
+  } else if (number > 0) {  // the stage before is on this rank: its output stays in its slot until its backward
+    stage.copy_input(slot, stages_[static_cast<size_t>(schedule_.chunk_of(number - 1))]->output(
+                               forward_slot_.at({number - 1, op.microbatch})));
+  }
+  forward_slot_[{number, op.microbatch}] = slot;
+
+  compute_.wait(free_event(stage.output(slot)));
+  if (forward_only) stage.forward_only(op.microbatch, slot);
+  else stage.forward(op.microbatch, slot);
+  if (const auto channel = schedule_.sends(rank_, op)) send(*channel, stage.output(slot));
+}
+
+void Executor::backward(const Op& op, int slot, int stash) {
+  Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
+  const Tensor gradient = take_gradient(op);
+  if (op.kind == OpKind::backward) stage.backward(op.microbatch, slot, gradient);
+  else stage.backward_input(op.microbatch, slot, stash, gradient);
+  pass_on_gradient(op, gradient);
+}
+
+Tensor Executor::take_gradient(const Op& op) {
+  const int number = schedule_.stage_of(rank_, op.chunk);
+  const auto channel = schedule_.receives(rank_, op);
+  if (!channel && number + 1 < schedule_.stages()) {
+    auto handed_over = local_gradients_.extract({number, op.microbatch});
+    check(!handed_over.empty(), "a backward runs before the gradient of its output is there");
+    return handed_over.mapped();
+  }
+  check(!gradients_.empty(), "no gradient buffer is free");
+  const Tensor free = gradients_.front();
+  gradients_.pop_front();
+  if (!channel) {  // the model's last stage begins the backward pass
+    compute_.wait(free_event(free));
+    return free;
+  }
+  ReceiveEnd& end = *receives_.at(*channel);
+  const Tensor gradient = end.take(compute_);
+  end.give({free, &free_event(free)});
+  return gradient;
+}
+
+void Executor::pass_on_gradient(const Op& op, Tensor gradient) {
+  const int number = schedule_.stage_of(rank_, op.chunk);
+  const auto channel = schedule_.sends(rank_, op);
+  if (!channel && number > 0) {
+    local_gradients_[{number - 1, op.microbatch}] = gradient;
+    return;
+  }
+  if (channel) send(*channel, gradient);
+  else compute_.record(free_event(gradient));
+  gradients_.push_back(gradient);
+}
+
+void Executor::send(const Channel& channel, Tensor data) {
+  Event& sent = free_event(data);
+  sends_.at(channel)->send(data, compute_, sent);
+  if (!options_.overlap_p2p_comm) compute_.wait(sent);
+}
+
+Event& Executor::free_event(Tensor buffer) {
+  std::unique_ptr<Event>& event = free_events_[buffer.data];
+  if (!event) event = device_.create_event();
+  return *event;
+}
+
+}  // namespace trivet

@@ -1,0 +1,75 @@
+// Executor: runs one rank's program of a pipeline schedule. The schedule decides, this does: a loop over the ops and a
+// switch over their kinds.
+//
+// Built once: slots and stashes are planned from the program, the channels that the rank takes part in get their
+// communicators, streams and buffers. A transfer runs on its channel's stream beside compute. With overlap_p2p_comm
+// off, the compute stream waits for each send, and receives are posted one ahead, no more than what keeps every checked
+// schedule free of deadlock.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/base/arena.h"
+#include "kernels/base/trace.h"
+#include "parallel/comm/comm.h"
+#include "parallel/pipeline/channel.h"
+#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/stage.h"
+
+namespace trivet {
+
+struct PipelineOptions {
+  bool overlap_p2p_comm = true;
+  int receive_ahead = 2;      // receives posted ahead on each channel while overlapping
+  bool poison_slots = false;  // fill what a slot held with NaN when it is given back
+};
+
+class Executor {
+ public:
+  // Collective over `pipeline`, the p ranks in order. Boundary tensors are `shape` of `dtype`; receive buffers come
+  // from `arena`, channels get rows in `trace`. Everything passed by reference outlives the executor.
+  Executor(const Schedule& schedule, Communicator& pipeline, Device& device, Stream& compute, Arena& arena,
+           Trace* trace, DType dtype, Shape shape, PipelineOptions options);
+
+  // How many slots and stashes the stage of each chunk needs.
+  const SlotPlan& plan() const { return plan_; }
+  bool defers_weight_gradients() const;
+
+  // The stage of each chunk, in order: before the first run.
+  void set_stages(std::vector<Stage*> stages);
+
+  void run();               // one step: forward and backward of all micro-batches
+  void run_forward_only();  // their forwards, in the program's order
+
+ private:
+  void run_ops(const std::vector<size_t>& ops, bool forward_only);
+  void forward(const Op& op, int slot, bool forward_only);
+  void backward(const Op& op, int slot, int stash);
+  Tensor take_gradient(const Op& op);
+  void pass_on_gradient(const Op& op, Tensor gradient);
+  void send(const Channel& channel, Tensor data);
+  // The event after which a buffer that crosses stage boundaries may be written again.
+  Event& free_event(Tensor buffer);
+
+  const Schedule schedule_;
+  const int rank_;
+  const Program& program_;  // this rank's
+  const PipelineOptions options_;
+  Device& device_;
+  Stream& compute_;
+  const SlotPlan plan_;
+  std::vector<size_t> all_ops_, forward_ops_;  // indices into program_
+  std::vector<Stage*> stages_;                 // [chunk]
+  std::map<Channel, std::unique_ptr<SendEnd>> sends_;
+  std::map<Channel, std::unique_ptr<ReceiveEnd>> receives_;
+  std::map<const void*, std::unique_ptr<Event>> free_events_;  // by the buffer's address
+  std::deque<Tensor> gradients_;                               // buffers that no op holds, longest free first
+  std::map<std::pair<int, int>, int> forward_slot_;            // (stage, micro-batch) of this rank -> slot
+  std::map<std::pair<int, int>, Tensor> local_gradients_;      // (stage, micro-batch): handed over on this rank
+};
+
+}  // namespace trivet
