@@ -1,0 +1,139 @@
+#include "engine/data/files.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+constexpr size_t kBufferBytes = 1 << 20;
+
+[[noreturn]] void fail_io(const std::string& path, std::string_view doing) {
+  throw IoError(fmt::format("{}: cannot {}: {}", path, doing, std::strerror(errno)));
+}
+
+void sync_directory_of(const std::string& path) {
+  const auto parent = std::filesystem::path(path).parent_path();
+  const std::string directory = parent.empty() ? std::string(".") : parent.string();
+  const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail_io(directory, "open the directory");
+  // EINVAL: a file system that has nothing to synchronise for directories.
+  const bool ok = fsync(fd) == 0 || errno == EINVAL;
+  const int reason = errno;
+  close(fd);
+  errno = reason;
+  if (!ok) fail_io(directory, "synchronise the directory");
+}
+
+}  // namespace
+
+InputFile::InputFile(std::string path) : path_(std::move(path)) {
+  fd_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) fail_io(path_, "open it");
+  struct stat status;
+  if (fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    const bool regular = S_ISREG(status.st_mode);
+    close(fd_);
+    throw IoError(fmt::format("{}: {}", path_, regular ? std::strerror(errno) : "not a regular file"));
+  }
+  size_ = status.st_size;
+}
+
+InputFile::~InputFile() { close(fd_); }
+
+void InputFile::read_at(int64_t offset, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    const ssize_t n = pread(fd_, to.data(), to.size(), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_io(path_, fmt::format("read {} bytes at offset {}", to.size(), offset));
+    if (n == 0)
+      throw DataError(fmt::format("{}: ends at byte {}, expected {} more bytes there (it had {} when it was opened)",
+                                  path_, offset, to.size(), size_));
+    to = to.subspan(static_cast<size_t>(n));
+    offset += n;
+  }
+}
+
+bool file_exists(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0;
+}
+
+void remove_file_if_exists(const std::string& path) {
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) fail_io(path, "remove it");
+}
+
+std::string read_small_file(const std::string& path, int64_t max_bytes) {
+  const InputFile file(path);
+  if (file.size() > max_bytes)
+    throw DataError(fmt::format("{}: has {} bytes, expected at most {}", path, file.size(), max_bytes));
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+OutputFile::OutputFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {
+  fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail_io(temporary_, "create it");
+  // The one who holds the lock and whose file still has the name may write; file systems without locks: last one wins.
+  struct stat mine, named;
+  const bool refused = flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (refused || fstat(fd_, &mine) != 0 || stat(temporary_.c_str(), &named) != 0 || mine.st_ino != named.st_ino) {
+    close(fd_);
+    throw IoError(fmt::format("{}: another process is writing it", temporary_));
+  }
+  ours_ = true;
+  if (ftruncate(fd_, 0) != 0) {
+    const int reason = errno;
+    unlink(temporary_.c_str());
+    close(fd_);
+    errno = reason;
+    fail_io(temporary_, "empty it");
+  }
+  buffer_.reserve(kBufferBytes);
+}
+
+OutputFile::~OutputFile() {
+  if (ours_) unlink(temporary_.c_str());
+  if (fd_ >= 0) close(fd_);
+}
+
+void OutputFile::write(const void* data, size_t bytes) {
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const size_t n = std::min(bytes, kBufferBytes - buffer_.size());
+    buffer_.insert(buffer_.end(), from, from + n);
+    from += n;
+    bytes -= n;
+    if (buffer_.size() == kBufferBytes) flush();
+  }
+}
+
+void OutputFile::flush() {
+  for (size_t done = 0; done < buffer_.size();) {
+    const ssize_t n = ::write(fd_, buffer_.data() + done, buffer_.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_io(temporary_, fmt::format("write {} bytes", buffer_.size() - done));
+    done += static_cast<size_t>(n);
+  }
+  buffer_.clear();
+}
+
+void OutputFile::commit() {
+  flush();
+  if (fsync(fd_) != 0) fail_io(temporary_, "synchronise it");
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_io(temporary_, "rename it to " + path_);
+  ours_ = false;
+  sync_directory_of(path_);
+}
+
+}  // namespace trivet

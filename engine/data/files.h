@@ -1,0 +1,65 @@
+// Files as the data code needs them: reads of exact ranges that never run past what is there, and writes that appear
+// under their name whole or not at all. A failing system call is an IoError naming the path; a file that is shorter
+// than expected is a DataError.
+//
+// An InputFile may be read by many threads at once. An OutputFile belongs to one thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trivet {
+
+class InputFile {
+ public:
+  explicit InputFile(std::string path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  int64_t size() const { return size_; }  // when it was opened
+
+  // Fills `to` with the bytes from `offset`. By pread and not through a mapping, so that a file that shrinks under us
+  // is an error and not a signal.
+  void read_at(int64_t offset, std::span<std::byte> to) const;
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  int64_t size_ = 0;
+};
+
+bool file_exists(const std::string& path);
+void remove_file_if_exists(const std::string& path);
+
+// The content of a small file; one of more than max_bytes is a DataError.
+std::string read_small_file(const std::string& path, int64_t max_bytes);
+
+// Writes PATH.tmp; commit() makes it durable and renames it to PATH. Without commit() the destructor removes it. Two
+// writers of one path exclude each other; what a killed writer left is overwritten.
+class OutputFile {
+ public:
+  explicit OutputFile(std::string path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write(const void* data, size_t bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  void commit();
+
+ private:
+  void flush();
+
+  std::string path_;
+  std::string temporary_;
+  int fd_ = -1;
+  bool ours_ = false;  // temporary_ is locked by us
+  std::vector<char> buffer_;
+};
+
+}  // namespace trivet

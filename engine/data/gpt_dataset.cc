@@ -1,0 +1,162 @@
+#include "engine/data/gpt_dataset.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fmt/format.h>
+#include <limits>
+#include <numeric>
+#include <string_view>
+
+#include "engine/data/shuffle.h"
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+// Two for a window that straddles them, one for another reader that is still in the epoch before.
+constexpr size_t kEpochsInUse = 3;
+constexpr int64_t kMaxEntries = std::numeric_limits<uint32_t>::max();
+
+}  // namespace
+
+std::array<DocumentRange, 3> split_documents(const std::string& split, int64_t documents) {
+  const auto reject = [&](std::string_view why) {
+    throw ConfigError(
+        fmt::format("data.split is \"{}\": {}; expected up to three weights of train, validation and test such as "
+                    "\"98,2,0\"",
+                    split, why));
+  };
+  std::array<double, 3> weights{};
+  size_t count = 0;
+  for (std::string_view rest = split; !rest.empty() || count == 0;) {
+    const size_t comma = rest.find(',');
+    std::string_view word = rest.substr(0, comma);
+    while (word.starts_with(' ')) word.remove_prefix(1);
+    while (word.ends_with(' ')) word.remove_suffix(1);
+    if (count == weights.size()) reject("more than three weights");
+    double& weight = weights[count++];
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), weight);
+    if (error != std::errc() || end != word.data() + word.size()) reject(fmt::format("\"{}\" is not a number", word));
+    if (!(weight >= 0) || std::isinf(weight)) reject("a weight is negative or not finite");
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+    if (rest.empty()) reject("it ends with a comma");
+  }
+  const double sum = weights[0] + weights[1] + weights[2];
+  if (!(sum > 0) || std::isinf(sum)) reject("the weights have no positive finite sum");
+
+  std::array<DocumentRange, 3> ranges;
+  double end = 0;
+  int64_t begin = 0;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    end += weights[i] / sum;
+    // nearbyint rounds half to even like the Python that Megatron cuts with. The last sum may miss 1 by a bit.
+    const auto last =
+        std::clamp(static_cast<int64_t>(std::nearbyint(end * static_cast<double>(documents))), begin, documents);
+    ranges[i] = {begin, last};
+    begin = last;
+  }
+  return ranges;
+}
+
+GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> dataset, DocumentRange documents, Options options)
+    : dataset_(std::move(dataset)), documents_(documents), options_(std::move(options)) {
+  check(options_.seq_length > 0 && options_.vocab_size > 0 && 0 <= documents.begin &&
+            documents.begin <= documents.end && documents.end <= dataset_->sequences(),
+        fmt::format("{} data of {}: documents [{}, {}) of {}, sequence length {}, vocabulary {}", options_.name,
+                    dataset_->prefix(), documents.begin, documents.end, dataset_->sequences(), options_.seq_length,
+                    options_.vocab_size));
+  tokens_per_epoch_ = dataset_->begin(documents.end) - dataset_->begin(documents.begin);
+  if (tokens_per_epoch_ < options_.seq_length + 1)
+    throw DataError(
+        fmt::format("{}: the {} data is {} tokens in {} documents ({} in the dataset), expected at least "
+                    "{}: one sample of sequence length {} and its last label",
+                    dataset_->prefix(), options_.name, tokens_per_epoch_, documents.size(), dataset_->sequences(),
+                    options_.seq_length + 1, options_.seq_length));
+  if (tokens_per_epoch_ / options_.seq_length >= kMaxEntries)
+    throw DataError(fmt::format("{}: the {} data is {} tokens, expected fewer than {} samples of length {} an epoch",
+                                dataset_->prefix(), options_.name, tokens_per_epoch_, kMaxEntries,
+                                options_.seq_length));
+}
+
+// Windows start at multiples of s of the stream, epochs at multiples of their tokens.
+int64_t GptDataset::first_sample(int64_t epoch) const {
+  return (epoch * tokens_per_epoch_ + options_.seq_length - 1) / options_.seq_length;
+}
+
+std::shared_ptr<const GptDataset::Epoch> GptDataset::build_epoch(int64_t number) const {
+  auto epoch = std::make_shared<Epoch>();
+  const auto seed = static_cast<uint64_t>(options_.seed);
+  const auto stream = 2 * static_cast<uint64_t>(number);
+  const int64_t samples = samples_in_epoch(number);
+  epoch->number = number;
+  epoch->document_index = permutation(static_cast<uint32_t>(documents_.size()), seed, stream);
+  epoch->shuffle_index = permutation(static_cast<uint32_t>(samples), seed, stream + 1);
+  epoch->sample_index.resize(static_cast<size_t>(samples));
+
+  int64_t start =
+      first_sample(number) * options_.seq_length - number * tokens_per_epoch_;  // of the window, in the epoch
+  int64_t begin = 0;                                                            // of the document
+  uint32_t position = 0;
+  for (Start& entry : epoch->sample_index) {
+    int64_t length = dataset_->length(documents_.begin + epoch->document_index[position]);
+    while (start >= begin + length) {
+      begin += length;
+      length = dataset_->length(documents_.begin + epoch->document_index[++position]);
+    }
+    entry = {position, static_cast<uint32_t>(start - begin)};
+    start += options_.seq_length;
+  }
+  return epoch;
+}
+
+std::shared_ptr<const GptDataset::Epoch> GptDataset::epoch(int64_t number) const {
+  // Building under the lock: whoever else wants the epoch waits for it instead of building it too.
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(epochs_.begin(), epochs_.end(), [&](const auto& e) { return e->number == number; });
+  if (found == epochs_.end()) {
+    if (epochs_.size() == kEpochsInUse) epochs_.pop_back();
+    epochs_.push_front(build_epoch(number));
+  } else {
+    std::rotate(epochs_.begin(), found, found + 1);
+  }
+  return epochs_.front();
+}
+
+void GptDataset::sample(int64_t index, std::span<int32_t> tokens) const {
+  const int64_t s = options_.seq_length;
+  check(tokens.size() == static_cast<size_t>(s) + 1,
+        fmt::format("a sample of {} data has {} tokens, got room for {}", options_.name, s + 1, tokens.size()));
+  // A quarter of the range: the products and sums of token positions around it must not overflow.
+  check(index >= 0 && index < std::numeric_limits<int64_t>::max() / 4 / s,
+        fmt::format("sample index {} of {} data is out of range", index, options_.name));
+
+  std::shared_ptr<const Epoch> epoch = this->epoch(index * s / tokens_per_epoch_);
+  const Start start =
+      epoch->sample_index[epoch->shuffle_index[static_cast<size_t>(index - first_sample(epoch->number))]];
+  size_t position = start.position;
+  int64_t offset = start.offset;
+  for (std::span<int32_t> rest = tokens; !rest.empty(); offset = 0, ++position) {
+    if (position == epoch->document_index.size()) {
+      epoch = this->epoch(epoch->number + 1);
+      position = 0;
+    }
+    const int64_t document = documents_.begin + epoch->document_index[position];
+    const auto count =
+        static_cast<size_t>(std::min<int64_t>(dataset_->length(document) - offset, static_cast<int64_t>(rest.size())));
+    const auto part = rest.first(count);
+    dataset_->read(dataset_->begin(document) + offset, part);
+    for (const int32_t& token : part) {
+      if (token < 0 || token >= options_.vocab_size) [[unlikely]]
+        throw DataError(
+            fmt::format("{}.bin: token id {} at token {} of document {}, read for sample {} of the {} data, "
+                        "expected 0 to {}: the vocabulary has {} entries",
+                        dataset_->prefix(), token, offset + (&token - part.data()), document, index, options_.name,
+                        options_.vocab_size - 1, options_.vocab_size));
+    }
+    rest = rest.subspan(count);
+  }
+}
+
+}  // namespace trivet

@@ -1,0 +1,84 @@
+// IndexedDataset: tokens on disk in Megatron's format, PREFIX.bin and PREFIX.idx, byte for byte, so that datasets go
+// both ways between Megatron-LM, NeMo and Trivet.
+//
+//   .bin  the tokens of all sequences back to back
+//   .idx  0  "MMIDIDX\0\0"      9   u64 version = 1      17  u8 token type      18  u64 S      26  u64 D
+//         34 i32[S] tokens of each sequence, i64[S] its byte offset in .bin,
+//            i64[D] the sequence each document starts at, and S at the end; [i8[S] modes, of multimodal data]
+//
+// All little-endian and from byte 34 on unaligned. Where a document is one sequence, as Megatron's preprocessing and
+// `trivet data prepare` write it, S = D - 1. As in Megatron, a GPT dataset is cut and shuffled by sequence.
+//
+// The reader trusts nothing: what does not agree is a DataError naming file, field, what was found and expected.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/data/files.h"
+
+namespace trivet {
+
+// Of tokens on disk; the values are the format's codes. The format has others (i8, i16, i64, f64, f32) that no
+// tokenizer of ours or Megatron's writes: they are refused.
+enum class TokenType : uint8_t { u8 = 1, i32 = 4, u16 = 8 };
+
+int64_t size_of(TokenType type);
+const char* name_of(TokenType type);
+
+// Megatron's choice: u16 below 65500 token ids, else i32.
+TokenType token_type_for(int64_t vocab_size);
+
+// Immutable and safe to read from many threads at once. Memory: 8 bytes a sequence.
+class IndexedDataset {
+ public:
+  explicit IndexedDataset(const std::string& prefix);
+
+  const std::string& prefix() const { return prefix_; }
+  TokenType token_type() const { return type_; }
+  int64_t documents() const { return documents_; }
+  int64_t sequences() const { return static_cast<int64_t>(begin_.size()) - 1; }
+  int64_t tokens() const { return begin_.back(); }
+
+  // The tokens of sequence i are [begin(i), begin(i + 1)) of the dataset's. REQUIRES: 0 <= i <= sequences().
+  int64_t begin(int64_t sequence) const { return begin_[static_cast<size_t>(sequence)]; }
+  int64_t length(int64_t sequence) const { return begin(sequence + 1) - begin(sequence); }
+
+  // Reads the tokens from `first` on. Values are as stored: the caller knows the vocabulary.
+  void read(int64_t first, std::span<int32_t> tokens) const;
+
+ private:
+  void read_index(const InputFile& idx);
+
+  std::string prefix_;
+  InputFile bin_;
+  TokenType type_ = TokenType::u16;
+  int64_t documents_ = 0;
+  std::vector<int64_t> begin_;  // [S + 1], in tokens
+};
+
+// Writes a dataset, a document a sequence. Nothing has the dataset's names before finish(), which writes .idx last:
+// where there is an .idx, the .bin is whole. Memory: 4 bytes a document.
+class IndexedDatasetWriter {
+ public:
+  IndexedDatasetWriter(const std::string& prefix, TokenType type);
+
+  void add_document(std::span<const int32_t> tokens);
+  void finish();
+
+  int64_t documents() const { return static_cast<int64_t>(lengths_.size()); }
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  std::string prefix_;
+  TokenType type_;
+  OutputFile bin_;
+  OutputFile idx_;
+  std::vector<int32_t> lengths_;
+  int64_t tokens_ = 0;
+};
+
+}  // namespace trivet

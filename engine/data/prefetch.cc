@@ -1,0 +1,107 @@
+#include "engine/data/prefetch.h"
+
+#include <chrono>
+#include <fmt/format.h>
+
+#include "kernels/base/check.h"
+
+namespace trivet {
+
+BatchLoader::BatchLoader(const GptDataset& dataset, BatchPlan plan, int64_t depth) : dataset_(dataset), plan_(plan) {
+  check(plan.start_sample >= 0 && plan.micro_batch_size > 0 && plan.micro_batches > 0 && 0 <= plan.rank &&
+            plan.rank < plan.ranks && depth >= 0,
+        fmt::format("batch plan: start sample {}, micro-batch size {}, {} micro-batches, data-parallel rank {} of {}, "
+                    "prefetch {}",
+                    plan.start_sample, plan.micro_batch_size, plan.micro_batches, plan.rank, plan.ranks, depth));
+  sample_.resize(static_cast<size_t>(dataset.seq_length()) + 1);
+  slots_.resize(static_cast<size_t>(depth) + 1);
+  for (Slot& slot : slots_) {
+    slot.batch.tokens.resize(static_cast<size_t>(dataset.seq_length() * plan.micro_batch_size));
+    slot.batch.labels.resize(slot.batch.tokens.size());
+  }
+  start();
+}
+
+BatchLoader::~BatchLoader() { stop(); }
+
+void BatchLoader::start() {
+  if (slots_.size() > 1) thread_ = std::thread([this] { run(); });
+}
+
+void BatchLoader::stop() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void BatchLoader::restart(int64_t start_sample) {
+  check(start_sample >= 0, fmt::format("cannot restart at sample {}", start_sample));
+  stop();
+  plan_.start_sample = start_sample;
+  prepared_ = taken_ = 0;
+  stopping_ = false;
+  for (Slot& slot : slots_) slot.error = nullptr;
+  start();
+}
+
+void BatchLoader::prepare(int64_t k, Slot& slot) {
+  const int64_t s = dataset_.seq_length(), b = plan_.micro_batch_size;
+  Batch& batch = slot.batch;
+  batch.first_sample = plan_.first_sample(k);
+  for (int64_t column = 0; column < b; ++column) {
+    dataset_.sample(batch.first_sample + column, sample_);
+    for (int64_t row = 0; row < s; ++row) {
+      const auto to = static_cast<size_t>(row * b + column), from = static_cast<size_t>(row);
+      batch.tokens[to] = sample_[from];
+      batch.labels[to] = sample_[from + 1];
+    }
+  }
+}
+
+void BatchLoader::run() {
+  for (bool failed = false; !failed;) {
+    std::unique_lock lock(mutex_);
+    // The slot handed out last is in use until the next one is asked for.
+    changed_.wait(lock, [this] {
+      return stopping_ || prepared_ - (taken_ > 0 ? taken_ - 1 : 0) < static_cast<int64_t>(slots_.size());
+    });
+    if (stopping_) return;
+    const int64_t k = prepared_;
+    lock.unlock();
+    try {
+      prepare(k, slot(k));
+    } catch (...) {
+      slot(k).error = std::current_exception();
+      failed = true;
+    }
+    lock.lock();
+    ++prepared_;
+    lock.unlock();
+    changed_.notify_all();
+  }
+}
+
+const Batch& BatchLoader::next() {
+  if (!thread_.joinable()) {
+    prepare(taken_, slots_[0]);
+    ++taken_;
+    return slots_[0].batch;
+  }
+  std::unique_lock lock(mutex_);
+  // An error is never passed over: the same slot throws again.
+  if (taken_ > 0 && slot(taken_ - 1).error) std::rethrow_exception(slot(taken_ - 1).error);
+  ++taken_;
+  changed_.notify_all();
+  const auto begin = std::chrono::steady_clock::now();
+  changed_.wait(lock, [this] { return prepared_ >= taken_; });
+  wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  Slot& ready = slot(taken_ - 1);
+  if (ready.error) std::rethrow_exception(ready.error);
+  return ready.batch;
+}
+
+}  // namespace trivet

@@ -1,0 +1,85 @@
+// BatchLoader: a background thread that cuts, reads and transposes micro-batches while the model computes.
+//
+// The ranks of one tensor- and pipeline-parallel group each have a loader of their own with the same plan, and so the
+// same data without a broadcast. next() is for one thread; the loader's thread is its own.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "engine/data/gpt_dataset.h"
+
+namespace trivet {
+
+// Which global samples a data-parallel rank has. Micro-batch j of step i of rank r of d, of b samples each:
+//   start_sample + i m d b + (j d + r) b + [0, b)
+// so that a step takes the same global_batch_size = m d b samples whatever d is.
+struct BatchPlan {
+  int64_t start_sample = 0;  // consumed before the first step
+  int64_t micro_batch_size = 1;
+  int64_t micro_batches = 1;  // m, a step
+  int rank = 0;               // of the data-parallel group
+  int ranks = 1;
+
+  // Of the k-th micro-batch of this rank, counted over steps.
+  int64_t first_sample(int64_t k) const {
+    const int64_t step = k / micro_batches, j = k % micro_batches;
+    return start_sample + ((step * micro_batches + j) * ranks + rank) * micro_batch_size;
+  }
+};
+
+struct Batch {
+  std::vector<int32_t> tokens;  // [s, b]
+  std::vector<int32_t> labels;  // [s, b]: the tokens one later
+  int64_t first_sample = 0;
+};
+
+class BatchLoader {
+ public:
+  // `depth` micro-batches are prepared ahead; 0: none, next() prepares its own. REQUIRES: dataset outlives the loader.
+  BatchLoader(const GptDataset& dataset, BatchPlan plan, int64_t depth);
+  ~BatchLoader();
+  BatchLoader(const BatchLoader&) = delete;
+  BatchLoader& operator=(const BatchLoader&) = delete;
+
+  // The next micro-batch of the plan, valid until the following call of next() or restart(). What went wrong while
+  // preparing it is thrown here, in its turn, and again by every later call.
+  const Batch& next();
+
+  // Begins anew at this sample: every evaluation reads the same data. Allocates nothing but a thread.
+  void restart(int64_t start_sample);
+
+  // How long next() has waited for the background thread in all: time that prefetching did not hide.
+  double wait_seconds() const { return wait_seconds_; }
+
+ private:
+  struct Slot {
+    Batch batch;
+    std::exception_ptr error;
+  };
+
+  void start();
+  void stop();
+  void run();
+  void prepare(int64_t k, Slot& slot);
+  Slot& slot(int64_t k) { return slots_[static_cast<size_t>(k) % slots_.size()]; }
+
+  const GptDataset& dataset_;
+  BatchPlan plan_;
+  std::vector<Slot> slots_;      // a ring of depth + 1: one is the consumer's
+  std::vector<int32_t> sample_;  // [s + 1], of whoever prepares
+  double wait_seconds_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t prepared_ = 0;   // micro-batches put into the ring since the start; guarded by mutex_
+  int64_t taken_ = 0;      // micro-batches handed out; the last of them is still in use; guarded by mutex_
+  bool stopping_ = false;  // guarded by mutex_
+  std::thread thread_;     // not running when depth is 0
+};
+
+}  // namespace trivet
