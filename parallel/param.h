@@ -15,6 +15,9 @@ struct Init {
   float std = 0;  // of `normal`
 };
 
+// The weight that the first and last pipeline stage share where embeddings are tied.
+inline constexpr const char* kSharedEmbedding = "embedding.word_embeddings.weight";
+
 // What a layer declares. The name, global shape and initial values are the same under every layout.
 struct ParamSpec {
   std::string name;    // e.g. "decoder.layers.3.mlp.fc1.weight"
@@ -25,6 +28,9 @@ struct ParamSpec {
   // Replicated, but each tensor-parallel rank computes the gradient of its own part of the sequence only, so the
   // gradients have to be summed over the tensor group (true only under sequence parallelism).
   bool sum_over_tensor_group = false;
+  // A copy of a weight that another pipeline stage declares too (tied embeddings): its gradients are summed over both,
+  // and the norm counts it there.
+  bool shared_copy = false;
   // Rows of global_shape[0] from this one on are padding (vocabulary): initialised to zero, never trained. -1: none.
   int64_t padding_from = -1;
 };

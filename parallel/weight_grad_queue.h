@@ -18,7 +18,8 @@ class WeightGradQueue {
   void defer(int stash) {
     check(stash >= 0, "weight gradients are deferred to a stash");
     if (kept_.size() <= static_cast<size_t>(stash)) kept_.resize(static_cast<size_t>(stash) + 1);
-    check(kept_[static_cast<size_t>(stash)].empty(), "the stash still holds the weight gradients of another micro-batch");
+    check(kept_[static_cast<size_t>(stash)].empty(),
+          "the stash still holds the weight gradients of another micro-batch");
     open_ = stash;
   }
   void run_now() { open_ = -1; }

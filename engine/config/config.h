@@ -32,9 +32,22 @@ struct ModelConfig {
 
 struct ParallelConfig {
   int tensor_model_parallel_size = 1;
+  int pipeline_model_parallel_size = 1;
+  std::optional<int> virtual_pipeline_model_parallel_size;  // model chunks a pipeline rank; what the schedule needs
   bool sequence_parallel = false;
+  std::string pipeline_schedule = "1f1b";                  // a kind of `trivet schedule`, or a file with one
+  std::optional<int> microbatch_group_size_per_vp_stage;   // interleaved: what fits
+  std::optional<int64_t> decoder_first_pipeline_num_layers;
+  std::optional<int64_t> decoder_last_pipeline_num_layers;
+  bool account_for_embedding_in_pipeline_split = false;
+  bool account_for_loss_in_pipeline_split = false;
   std::string order = "tp-dp-pp";
   int64_t bucket_size = 40'000'000;  // elements of a gradient bucket
+};
+
+struct OverlapConfig {
+  bool overlap_p2p_comm = true;  // pipeline transfers run beside compute; off: each send is waited for
+  int p2p_receive_ahead = 2;     // receives posted ahead on each pipeline channel while overlapping
 };
 
 struct BatchConfig {
@@ -94,6 +107,7 @@ struct DeviceConfig {
 struct Config {
   ModelConfig model;
   ParallelConfig parallel;
+  OverlapConfig overlap;
   BatchConfig batch;
   OptimizerConfig optimizer;
   PrecisionConfig precision;

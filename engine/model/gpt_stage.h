@@ -24,29 +24,34 @@ struct StageRange {
 
 class GptStage {
  public:
-  // Declares the parameters, in the order of the forward pass. The dropout masks follow from `seed`.
-  GptStage(ParamList& params, const GptShape& shape, const StageRange& range, uint64_t seed);
+  // Declares the parameters, in the order of the forward pass. The dropout masks follow from `seed`. word_embedding:
+  // the weight to tie the head to, where another stage of this rank has it; else null.
+  GptStage(ParamList& params, const GptShape& shape, const StageRange& range, uint64_t seed,
+           const Param* word_embedding = nullptr);
   GptStage(const GptStage&) = delete;
 
-  // halves_apart: for schedules that defer the weight gradients; each slot then holds the gradients they need.
-  void allocate(Arena& activations, int slots, bool halves_apart);
+  // stashes: how many micro-batches may be between the two halves of a backward that are run apart; each holds the
+  // gradients that the second half needs. whole_backwards: there are also backwards whose halves are together.
+  void allocate(Arena& activations, int slots, int stashes, bool whole_backwards);
   // Bytes of scratch that forward and backward need.
   static int64_t scratch_bytes(const GptShape& shape);
 
   Tensor tokens(int slot) const { return slot_at(slot).tokens; }  // [s, b] int32: whoever runs the stage fills it
   Tensor labels(int slot) const { return slot_at(slot).labels; }  // [s, b] int32: likewise
   Tensor input(int slot) const { return slot_at(slot).input; }    // [s*, b, h]: the previous stage's output goes here
-  Tensor output(int slot) const;                                  // [s*, b, h]: goes to the next stage
+  void set_input(int slot, Tensor input) { slots_.at(static_cast<size_t>(slot)).input = input; }
+  Tensor output(int slot) const;                                       // [s*, b, h]: goes to the next stage
   Tensor logits(int slot) const { return slot_at(slot).head.logits; }  // [s, b, padded_vocab/t], after forward
 
   // On the last stage, loss[0] (fp32) += loss_scale * sum over the tokens of the cross-entropy.
   void forward(Context& ctx, int slot, const MicroBatch& micro_batch, Tensor loss) const;
-  // Stops at the logits: the last stage's forward without labels.
-  void forward_logits(Context& ctx, int slot, const MicroBatch& micro_batch) const;
   // grad: [s*, b, h], the gradient of the output (ignored on the last stage), becomes that of the input (undefined on
-  // the first stage).
-  void backward(Context& ctx, int slot, const MicroBatch& micro_batch, Tensor grad) const;
+  // the first stage). stash: where the gradients go that a deferred weight-gradient half reads; -1 where it is not.
+  void backward(Context& ctx, int slot, int stash, const MicroBatch& micro_batch, Tensor grad) const;
+  // NaN into everything the slot holds.
+  void poison(Context& ctx, int slot) const;
 
+  const Param* word_embedding() const { return embedding_ ? &embedding_->word_weight() : nullptr; }
   const GptShape& shape() const { return shape_; }
   const StageRange& range() const { return range_; }
 
@@ -55,14 +60,12 @@ class GptStage {
     Tensor tokens, labels;
     Tensor input;
     std::vector<BlockActivations> blocks;
-    std::vector<BlockGradients> gradients;  // one a block, or one for all
     HeadActivations head;
   };
   const Slot& slot_at(int slot) const { return slots_.at(static_cast<size_t>(slot)); }
   Tensor block_input(const Slot& slot, size_t block) const {
     return block == 0 ? slot.input : slot.blocks[block - 1].out;
   }
-  void forward_blocks(Context& ctx, const Slot& slot, const MicroBatch& micro_batch) const;
 
   GptShape shape_;
   StageRange range_;
@@ -70,6 +73,8 @@ class GptStage {
   std::deque<Block> blocks_;
   std::optional<Head> head_;
   std::vector<Slot> slots_;
+  BlockGradients gradients_;                          // of all blocks in turn, where the halves are together
+  std::vector<std::vector<BlockGradients>> stashes_;  // [stash][block]
 };
 
 }  // namespace trivet

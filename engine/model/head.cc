@@ -19,10 +19,11 @@ namespace {
 
 // Tied to an embedding on another stage, the weight keeps the embedding's name: it is the same weight.
 ParamSpec output_spec(const GptShape& p) {
-  return {.name = p.tied_embeddings ? "embedding.word_embeddings.weight" : "output_layer.weight",
+  return {.name = p.tied_embeddings ? kSharedEmbedding : "output_layer.weight",
           .global_shape = {p.padded_vocab, p.hidden},
           .cut_dim = 0,
           .init = {Init::normal, p.init_std},
+          .shared_copy = p.tied_embeddings,
           .padding_from = p.vocab};
 }
 
@@ -33,16 +34,14 @@ Head::Head(ParamList& params, const GptShape& p, const Param* output_weight)
       norm_(params, "decoder.final_layernorm", p),
       output_(output_weight ? *output_weight : params.declare(output_spec(p))) {}
 
-void Head::logits(Context& ctx, Tensor x, const HeadActivations& acts) const {
-  norm_.forward(ctx, x, acts.norm_out, acts.norm_mean, acts.norm_rstd);
-  Scratch::Frame frame(ctx.scratch);
-  ctx.ops.matmul(gather_sequence(ctx, acts.norm_out, frame), output_.weight, acts.logits, {.transpose_b = true},
-                 ctx.compute);
-}
-
 void Head::forward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
                    Tensor loss) const {
-  logits(ctx, x, acts);
+  norm_.forward(ctx, x, acts.norm_out, acts.norm_mean, acts.norm_rstd);
+  {
+    Scratch::Frame frame(ctx.scratch);
+    ctx.ops.matmul(gather_sequence(ctx, acts.norm_out, frame), output_.weight, acts.logits, {.transpose_b = true},
+                   ctx.compute);
+  }
   vocab_parallel_cross_entropy_forward(ctx, acts.logits, labels, vocab_range(), micro_batch.loss_scale, acts.loss_state,
                                        loss);
 }

@@ -27,8 +27,6 @@ class Head {
   // x: [s*, b, h]; labels: [s, b] int32. loss[0] += loss_scale * sum over tokens.
   void forward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
                Tensor loss) const;
-  // Only up to the logits.
-  void logits(Context& ctx, Tensor x, const HeadActivations& acts) const;
   // grad: [s*, b, h] output, the gradient of x.
   void backward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
                 Tensor grad) const;

@@ -8,42 +8,6 @@
 #include "kernels/philox.h"
 
 namespace trivet {
-namespace {
-
-// The logits of one position of batch entry 0, over the whole vocabulary.
-std::vector<float> logits_at(Trainer& trainer, int64_t position) {
-  RankState& state = trainer.state();
-  Context& ctx = trainer.context();
-  const GptShape& shape = state.shape;
-  const int64_t local_vocab = shape.padded_vocab / shape.t;
-  const Tensor row = state.stage.logits(0).view({shape.tokens(), local_vocab}).slice(position * shape.micro_batch, 1);
-
-  Scratch::Frame frame(ctx.scratch);
-  const Tensor local = frame.tensor(DType::f32, {1, local_vocab});
-  ctx.ops.convert(row, local, ctx.compute);
-  Tensor whole = local;
-  if (shape.t > 1) {
-    whole = frame.tensor(DType::f32, {shape.t, local_vocab});
-    ctx.tensor.all_gather(local, whole, ctx.compute);
-  }
-  std::vector<float> logits(static_cast<size_t>(whole.numel()));
-  trainer.device().copy_to_host(whole, logits.data(), ctx.compute);
-  ctx.compute.synchronize();
-  logits.resize(static_cast<size_t>(shape.vocab));  // the rest is padding
-  return logits;
-}
-
-void load_context(Trainer& trainer, std::span<const int32_t> context) {
-  const GptShape& shape = trainer.state().shape;
-  std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens()), 0);
-  for (size_t i = 0; i < context.size(); ++i) tokens[i * static_cast<size_t>(shape.micro_batch)] = context[i];
-  Context& ctx = trainer.context();
-  trainer.device().copy_to_device(tokens.data(), trainer.state().stage.tokens(0), ctx.compute);
-  ctx.compute.synchronize();
-}
-
-}  // namespace
-
 int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double u) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -79,9 +43,7 @@ std::vector<int32_t> generate(Trainer& trainer, std::span<const int32_t> prompt,
   std::vector<int32_t> text(prompt.begin(), prompt.end());
   while (static_cast<int64_t>(text.size() - prompt.size()) < sampling.tokens) {
     const size_t seen = std::min(text.size(), static_cast<size_t>(shape.seq));
-    load_context(trainer, std::span(text).last(seen));
-    trainer.state().stage.forward_logits(trainer.context(), 0, {.training = false});
-    const std::vector<float> logits = logits_at(trainer, static_cast<int64_t>(seen) - 1);
+    const std::vector<float> logits = trainer.next_token_logits(std::span(text).last(seen));
     const double u = philox4x32(text.size(), 0, sampling.seed).w[0] * 0x1p-32;
     const int32_t token = sample_token(logits, sampling, u);
     if (token == sampling.stop_token) break;

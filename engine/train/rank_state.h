@@ -1,10 +1,10 @@
-// RankState: everything of a rank that takes memory, built in one fixed order: the stage declares its parameters, the
+// RankState: everything of a rank that takes memory, built in one fixed order: the stages declare their parameters, the
 // flat buffer lays them out, arenas give memory by purpose. Built on a real device it trains; built on a planning
 // device, which hands out no memory, the same code tells how many bytes each purpose takes. So what `trivet config`
 // predicts is what a run holds.
 #pragma once
 
-#include <array>
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,34 +16,41 @@
 #include "parallel/data/flat_buffer.h"
 #include "parallel/data/grad_reduce.h"
 #include "parallel/mesh.h"
+#include "parallel/pipeline/executor.h"
 
 namespace trivet {
 
-// REQUIRES: a resolved config (vocab_size and ffn_hidden_size are there).
+// What a resolved config says, in the words of the floors below. REQUIRES: resolved (vocab_size and the like are
+// there).
 MeshShape mesh_shape_of(const Config& config, int world_size);
 GptShape gpt_shape_of(const Config& config, const MeshPosition& at);
 DType dtype_of(const PrecisionConfig& config);
+PipelineOptions pipeline_options_of(const Config& config);
+// The schedule of a step with `micro_batches`, checked. Throws ConfigError that says what would work.
+Schedule schedule_of(const Config& config, int micro_batches);
+std::vector<StageRange> stage_ranges_of(const Config& config, const Schedule& schedule);  // [p * v]
 
 using MemoryTable = std::vector<std::pair<std::string, int64_t>>;  // purpose, bytes
 
 struct RankState {
-  RankState(const Config& config, const MeshPosition& at, Device& device);
+  RankState(const Config& config, const MeshPosition& at, const Schedule& schedule, Device& device);
+  RankState(const RankState&) = delete;
 
   MemoryTable memory() const;
 
   GptShape shape;
   Arena weight_arena, gradient_arena, optimizer_arena, activation_arena, scratch_arena;
   ParamList params;
-  GptStage stage;
+  std::deque<GptStage> stages;  // [chunk]
   FlatBuffer flat;
   GradReduce grad_reduce;
   Adam adam;
   Scratch scratch;
-  Tensor residual_grad;  // [s*, b, h]: the gradient of the residual stream on its way back through the blocks
-  Tensor loss;           // [1] fp32
+  std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: what the executor needs
+  Tensor loss;                           // [1] fp32
 };
 
 // The memory of the rank that stands at `at`, without taking it.
-MemoryTable plan_memory(const Config& config, const MeshPosition& at);
+MemoryTable plan_memory(const Config& config, const MeshPosition& at, const Schedule& schedule);
 
 }  // namespace trivet

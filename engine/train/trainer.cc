@@ -22,6 +22,15 @@ std::unique_ptr<Stream> make_compute_stream(Device& device, Trace& trace) {
   return stream;
 }
 
+// Where tied embeddings live on two stages, their ranks; null for the ranks between, and where one rank has both.
+std::unique_ptr<Communicator> make_embedding_group(const Mesh& mesh, const GptShape& shape, const Schedule& schedule) {
+  const int first = schedule.rank_of(0), last = schedule.rank_of(schedule.stages() - 1);
+  if (!shape.tied_embeddings || first == last) return nullptr;
+  const bool mine = mesh.at.pp == first || mesh.at.pp == last;
+  auto group = mesh.pipeline->split(mine ? 0 : 1, mesh.at.pp, "embedding", Category::comm_pipeline);
+  return mine ? std::move(group) : nullptr;
+}
+
 }  // namespace
 
 int default_threads_per_rank(const Communicator& world) {
@@ -40,43 +49,64 @@ int default_threads_per_rank(const Communicator& world) {
   return std::max(1, cores / ranks);
 }
 
-Trainer::Trainer(const Config& config, Communicator& world, const GptDataset& train, const GptDataset* valid)
+Trainer::Trainer(const Config& config, Communicator& world, const GptDataset& train, const GptDataset* valid,
+                 PipelineOptions pipeline)
     : config_(config),
       world_(world),
-      valid_(valid),
       mesh_(make_mesh(world, mesh_shape_of(config, world.size()))),
       threads_(config.device.threads_per_rank > 0 ? config.device.threads_per_rank : default_threads_per_rank(world)),
       global_batch_(config.batch.global_batch_size.value()),
       micro_batches_(global_batch_ / (config.batch.micro_batch_size * mesh_.shape.d)),
+      schedule_(schedule_of(config, static_cast<int>(micro_batches_))),
       device_(create_cpu_device()),
       compute_(make_compute_stream(*device_, trace_)),
       ops_(create_cpu_ops(threads_)),
-      state_(config_, mesh_.at, *device_),
+      state_(config_, mesh_.at, schedule_, *device_),
+      embedding_group_(make_embedding_group(mesh_, state_.shape, schedule_)),
       ctx_{.ops = *ops_,
            .compute = *compute_,
            .tensor = *mesh_.tensor,
            .sequence_parallel = state_.shape.sequence_parallel,
-           .weight_grads = weight_grads_,
+           .weight_grads = no_queue_,
            .scratch = state_.scratch} {
   ops_->fill(state_.flat.weights, 0, *compute_);  // the gaps between parameters
   initialize_weights(state_.params, static_cast<uint64_t>(config.train.seed), threads_, *device_, *compute_);
   state_.adam.reset(*ops_, *compute_);
-  loader_ = std::make_unique<BatchLoader>(train, batch_plan(0), static_cast<int>(config.data.prefetch));
+
+  batches_.resize(static_cast<size_t>(micro_batches_));
+  std::vector<Stage*> stages;
+  for (GptStage& stage : state_.stages) {
+    Context ctx{.ops = ctx_.ops,
+                .compute = ctx_.compute,
+                .tensor = ctx_.tensor,
+                .sequence_parallel = ctx_.sequence_parallel,
+                .weight_grads = weight_grads_.emplace_back(),
+                .scratch = ctx_.scratch};
+    stages.push_back(&chunks_.emplace_back(stage, ctx, *device_, step_batches_, state_.loss));
+  }
+  executor_ = std::make_unique<Executor>(schedule_, *mesh_.pipeline, *device_, *compute_, &trace_,
+                                         state_.boundary_buffers, pipeline);
+  executor_->set_stages(std::move(stages));
+  loader_ = std::make_unique<BatchLoader>(train, batch_plan(), config.data.prefetch);
+  if (valid) valid_loader_ = std::make_unique<BatchLoader>(*valid, batch_plan(), config.data.prefetch);
 }
 
-BatchPlan Trainer::batch_plan(int64_t first_sample) const {
-  return {.first_sample = first_sample,
-          .micro_batch = config_.batch.micro_batch_size,
-          .data_rank = mesh_.at.dp,
-          .data_size = mesh_.shape.d};
+BatchPlan Trainer::batch_plan() const {
+  return {.micro_batch_size = config_.batch.micro_batch_size,
+          .micro_batches = micro_batches_,
+          .rank = mesh_.at.dp,
+          .ranks = mesh_.shape.d};
 }
 
-void Trainer::load_batch(const Batch& batch) {
-  device_->copy_to_device(batch.tokens.data(), state_.stage.tokens(0), *compute_);
-  device_->copy_to_device(batch.labels.data(), state_.stage.labels(0), *compute_);
+void Trainer::load_step(BatchLoader& loader, bool training, float loss_scale) {
+  ScopedSpan span(compute_->trace_row(), {"load_batches", Category::host});
+  for (Batch& batch : batches_) batch = loader.next();
+  step_batches_ = {.batches = batches_, .training = training, .loss_scale = loss_scale};
 }
 
 double Trainer::read_loss() {
+  // Only the last stage has a loss; the others add zero.
+  if (mesh_.shape.p > 1) mesh_.pipeline->all_reduce(state_.loss, Reduce::sum, *compute_);
   if (mesh_.shape.d > 1) mesh_.data->all_reduce(state_.loss, Reduce::sum, *compute_);
   float loss = 0;
   device_->copy_to_host(state_.loss, &loss, *compute_);
@@ -86,32 +116,22 @@ double Trainer::read_loss() {
 
 StepResult Trainer::step() {
   StepResult result{.step = step_ + 1, .start_ns = now_ns()};
-  const float token_weight = 1.0f / static_cast<float>(global_batch_ * state_.shape.seq);
+  load_step(*loader_, true, 1.0f / static_cast<float>(global_batch_ * state_.shape.seq));
   ops_->fill(state_.flat.grads, 0, *compute_);
   ops_->fill(state_.loss, 0, *compute_);
-  for (int64_t i = 0; i < micro_batches_; ++i) {
-    const Batch& batch = loader_->next();
-    load_batch(batch);
-    const MicroBatch micro_batch{.first_sample = batch.first_sample, .training = true, .loss_scale = token_weight};
-    {
-      ScopedSpan span(compute_->trace_row(), {"forward", Category::phase, 0, static_cast<int>(i)});
-      state_.stage.forward(ctx_, 0, micro_batch, state_.loss);
-    }
-    ScopedSpan span(compute_->trace_row(), {"backward", Category::phase, 0, static_cast<int>(i)});
-    state_.stage.backward(ctx_, 0, micro_batch, state_.residual_grad);
-  }
-  state_.grad_reduce.run(*ops_, *mesh_.data, *mesh_.tensor, *compute_);
+  executor_->run();
+  result.pipeline_end_ns = now_ns();
+  state_.grad_reduce.run(*ops_, *mesh_.data, *mesh_.tensor, embedding_group_.get(), *compute_);
   result.loss = read_loss();
 
-  state_.adam.compute_norm(*ops_, *mesh_.tensor, *mesh_.model, static_cast<float>(config_.optimizer.clip_grad),
-                           *compute_);
+  const OptimizerConfig& optimizer = config_.optimizer;
+  state_.adam.compute_norm(*ops_, *mesh_.tensor, *mesh_.model, static_cast<float>(optimizer.clip_grad), *compute_);
   float norm = 0;
   device_->copy_to_host(state_.adam.norm(), &norm, *compute_);
   compute_->synchronize();
   result.grad_norm = norm;
   if (!std::isfinite(result.loss) || !std::isfinite(norm)) report_non_finite(result.loss);
 
-  const OptimizerConfig& optimizer = config_.optimizer;
   result.learning_rate = learning_rate(optimizer, result.step);
   state_.adam.step(*ops_,
                    {.learning_rate = static_cast<float>(result.learning_rate),
@@ -128,17 +148,47 @@ StepResult Trainer::step() {
 }
 
 double Trainer::evaluate(int64_t batches) {
-  check(valid_ != nullptr, "evaluation without a validation set");
-  BatchLoader loader(*valid_, batch_plan(0), static_cast<int>(config_.data.prefetch));
-  const float token_weight = 1.0f / static_cast<float>(batches * global_batch_ * state_.shape.seq);
+  check(valid_loader_ != nullptr, "evaluation without a validation set");
+  valid_loader_->restart(0);
   ops_->fill(state_.loss, 0, *compute_);
-  for (int64_t i = 0; i < batches * micro_batches_; ++i) {
-    const Batch& batch = loader.next();
-    load_batch(batch);
-    state_.stage.forward(ctx_, 0, {.first_sample = batch.first_sample, .training = false, .loss_scale = token_weight},
-                         state_.loss);
+  for (int64_t i = 0; i < batches; ++i) {
+    load_step(*valid_loader_, false, 1.0f / static_cast<float>(batches * global_batch_ * state_.shape.seq));
+    executor_->run_forward_only(static_cast<int>(micro_batches_));
   }
   return read_loss();
+}
+
+std::vector<float> Trainer::next_token_logits(std::span<const int32_t> context) {
+  const GptShape& shape = state_.shape;
+  check(!context.empty() && static_cast<int64_t>(context.size()) <= shape.seq, "a context has 1 to seq_length tokens");
+  // Batch entry 0 of micro-batch 0; what stands behind the context changes nothing before it.
+  Batch& batch = batches_.front();
+  batch.first_sample = 0;
+  batch.tokens.assign(static_cast<size_t>(shape.tokens()), 0);
+  batch.labels.assign(static_cast<size_t>(shape.tokens()), 0);
+  for (size_t i = 0; i < context.size(); ++i) batch.tokens[i * static_cast<size_t>(shape.micro_batch)] = context[i];
+  step_batches_ = {.batches = batches_, .training = false, .loss_scale = 0};
+  executor_->run_forward_only(1);
+
+  const int last_stage = schedule_.stages() - 1, last_rank = schedule_.rank_of(last_stage);
+  const int64_t columns = shape.padded_vocab / shape.t;
+  Scratch::Frame frame(state_.scratch);
+  const Tensor whole = frame.tensor(DType::f32, {shape.t, columns});
+  if (mesh_.at.pp == last_rank) {
+    const GptStage& stage = state_.stages[static_cast<size_t>(schedule_.chunk_of(last_stage))];
+    const Tensor row = stage.logits(executor_->slot_of(last_stage, 0))
+                           .view({shape.tokens(), columns})
+                           .slice((static_cast<int64_t>(context.size()) - 1) * shape.micro_batch, 1);
+    const Tensor mine = whole.slice(mesh_.at.tp, 1);
+    ops_->convert(row, mine, *compute_);
+    if (shape.t > 1) mesh_.tensor->all_gather(mine, whole, *compute_);
+  }
+  if (mesh_.shape.p > 1) mesh_.pipeline->broadcast(whole, last_rank, *compute_);
+  std::vector<float> logits(static_cast<size_t>(whole.numel()));
+  device_->copy_to_host(whole, logits.data(), *compute_);
+  compute_->synchronize();
+  logits.resize(static_cast<size_t>(shape.vocab));  // the rest is padding
+  return logits;
 }
 
 void Trainer::report_non_finite(double loss) {

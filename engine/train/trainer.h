@@ -2,18 +2,23 @@
 // it.
 //
 // Every rank of the world has one and makes the same calls. A step:
-//   for each micro-batch: forward, backward        gradients accumulate in the flat buffer
-//   grad_reduce                                    sum over the data-parallel group
-//   adam: norm over the model, clip, update
+//   executor.run: the forward and backward of all micro-batches, as this pipeline rank's schedule says; gradients
+//                 accumulate in the flat buffer
+//   grad_reduce:  sums over the data-parallel group
+//   adam:         norm over the model, clip, update
 // The trainer prints nothing; run.h does.
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "engine/config/config.h"
 #include "engine/data/gpt_dataset.h"
 #include "engine/data/prefetch.h"
+#include "engine/model/gpt_chunk.h"
 #include "engine/train/rank_state.h"
 #include "kernels/base/trace.h"
 #include "kernels/ops.h"
@@ -33,12 +38,16 @@ struct StepResult {
   double grad_norm = 0;
   double learning_rate = 0;
   int64_t start_ns = 0, end_ns = 0;  // of this rank's step
+  int64_t pipeline_end_ns = 0;       // when the schedule was through
 };
 
 class Trainer {
  public:
   // Collective over `world`. `train` and `valid` (null: no evaluation) outlive the trainer.
-  Trainer(const Config& config, Communicator& world, const GptDataset& train, const GptDataset* valid);
+  Trainer(const Config& config, Communicator& world, const GptDataset& train, const GptDataset* valid)
+      : Trainer(config, world, train, valid, pipeline_options_of(config)) {}
+  Trainer(const Config& config, Communicator& world, const GptDataset& train, const GptDataset* valid,
+          PipelineOptions pipeline);
 
   // One global batch. Throws NumericsError on all ranks, before the weights are touched, when the loss or a gradient is
   // not finite; the text names the parameter, the rank and the batch.
@@ -46,6 +55,9 @@ class Trainer {
   // Mean loss a token over the first `batches` global batches of the validation set, without dropout; the same batches
   // every time.
   double evaluate(int64_t batches);
+
+  // What the model expects after `context`, 1 to seq_length tokens: [vocab_size], the same on every rank.
+  std::vector<float> next_token_logits(std::span<const int32_t> context);
 
   int64_t steps_done() const { return step_; }
   int64_t consumed_samples() const { return step_ * global_batch_; }
@@ -56,28 +68,37 @@ class Trainer {
   Context& context() { return ctx_; }
   RankState& state() { return state_; }
   Communicator& world() { return world_; }
+  Executor& executor() { return *executor_; }
+  const Schedule& schedule() const { return schedule_; }
   int threads() const { return threads_; }
 
  private:
-  BatchPlan batch_plan(int64_t first_sample) const;
-  void load_batch(const Batch& batch);
+  BatchPlan batch_plan() const;
+  void load_step(BatchLoader& loader, bool training, float loss_scale);
   double read_loss();
   [[noreturn]] void report_non_finite(double loss);
 
   const Config config_;
   Communicator& world_;
-  const GptDataset* valid_;
   Mesh mesh_;
   int threads_;
   int64_t global_batch_, micro_batches_;
+  Schedule schedule_;
   Trace trace_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<Ops> ops_;
   RankState state_;
-  WeightGradQueue weight_grads_;
+  std::unique_ptr<Communicator> embedding_group_;  // first and last stage, where they share the embedding; else null
+  WeightGradQueue no_queue_;                       // of ctx_: outside a step no weight gradients are made
   Context ctx_;
+  std::deque<WeightGradQueue> weight_grads_;  // [chunk]
+  std::vector<Batch> batches_;                // of the step under way
+  StepBatches step_batches_;
+  std::deque<GptChunk> chunks_;  // [chunk]
+  std::unique_ptr<Executor> executor_;
   std::unique_ptr<BatchLoader> loader_;
+  std::unique_ptr<BatchLoader> valid_loader_;
   int64_t step_ = 0;
 };
 

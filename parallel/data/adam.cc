@@ -21,6 +21,7 @@ void Adam::compute_norm(Ops& ops, Communicator& tensor, Communicator& model, flo
   ops.fill(bins_, 0, stream);
   for (const FlatSegment& segment : flat_.segments) {
     const bool replicated = segment.param->spec.cut_dim < 0;
+    if (segment.param->spec.shared_copy) continue;
     if (!replicated || tensor.rank() == 0) ops.sum_of_squares(segment.param->grad, bins_, stream);
   }
   if (model.size() > 1) model.all_reduce(bins_, Reduce::sum, stream);

@@ -2,7 +2,8 @@
 
 namespace trivet {
 
-FlatBuffer::FlatBuffer(ParamList& params, int64_t bucket_size) {
+FlatBuffer::FlatBuffer(ParamList& params, int64_t bucket_size, DType dtype, Arena& weight_arena,
+                       Arena& gradient_arena) {
   int64_t bucket_begin = 0;
   for (auto param = params.all().rbegin(); param != params.all().rend(); ++param) {
     segments.push_back({&*param, numel});
@@ -13,9 +14,7 @@ FlatBuffer::FlatBuffer(ParamList& params, int64_t bucket_size) {
     }
   }
   if (bucket_begin < numel) buckets.push_back({bucket_begin, numel});
-}
 
-void FlatBuffer::allocate(DType dtype, Arena& weight_arena, Arena& gradient_arena) {
   weights = weight_arena.allocate(dtype, {numel});
   grads = gradient_arena.allocate(DType::f32, {numel});
   for (const FlatSegment& segment : segments) {

@@ -25,10 +25,9 @@ struct FlatBucket {
 struct FlatBuffer {
   static constexpr int64_t kAlignment = 64;  // elements
 
-  // Lays the parameters out; a bucket closes with the parameter that brings it to bucket_size elements.
-  FlatBuffer(ParamList& params, int64_t bucket_size);
-  // Takes the memory and points every parameter's weight and grad into it. Contents are undefined.
-  void allocate(DType dtype, Arena& weight_arena, Arena& gradient_arena);
+  // Lays the parameters out, takes the memory, contents undefined, and points every parameter's weight (of `dtype`) and
+  // grad into it. A bucket closes with the parameter that brings it to bucket_size elements.
+  FlatBuffer(ParamList& params, int64_t bucket_size, DType dtype, Arena& weight_arena, Arena& gradient_arena);
 
   std::vector<FlatSegment> segments;  // backward order
   std::vector<FlatBucket> buckets;    // cover [0, numel)

@@ -1,6 +1,7 @@
 #include "parallel/pipeline/executor.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "parallel/pipeline/check.h"
@@ -29,24 +30,39 @@ std::set<Channel> all_channels(const Schedule& schedule) {
   return channels;
 }
 
-// Gradient buffers that ops of this rank hold at once: the one being worked on, and those handed from one stage to
-// another on the same rank (v-shaped maps).
-int gradients_held(const Schedule& schedule, int rank) {
-  int waiting = 0, most = 1;
+// Gradient buffers that ops of this rank hold at once: the one being worked on, those handed from one stage to another
+// on the same rank (v-shaped maps), and one more where gradients are sent, so that the next op need not wait until the
+// last one's has gone.
+int gradient_buffers(const Schedule& schedule, int rank) {
+  int waiting = 0, most = 1, sends = 0;
   for (const Op& op : schedule.programs[static_cast<size_t>(rank)]) {
     if (!needs_gradient(op)) continue;
     const int stage = schedule.stage_of(rank, op.chunk);
     if (stage + 1 < schedule.stages() && !schedule.receives(rank, op)) --waiting;
     most = std::max(most, waiting + 1);
-    if (stage > 0 && !schedule.sends(rank, op)) ++waiting;
+    if (schedule.sends(rank, op)) sends = 1;
+    else if (stage > 0) ++waiting;
   }
-  return most;
+  return most + sends;
+}
+
+// Receives posted ahead on each channel.
+int receives_posted(const Schedule& schedule, const PipelineOptions& options) {
+  const int needed = min_channel_depth(schedule);  // without these the ranks would wait for each other in a ring
+  return options.overlap_p2p_comm ? std::max(options.receive_ahead, needed) : needed;
 }
 
 }  // namespace
 
-Executor::Executor(const Schedule& schedule, Communicator& pipeline, Device& device, Stream& compute, Arena& arena,
-                   Trace* trace, DType dtype, Shape shape, PipelineOptions options)
+int Executor::boundary_buffers(const Schedule& schedule, int rank, const PipelineOptions& options) {
+  int count = gradient_buffers(schedule, rank);
+  for (const Channel& channel : all_channels(schedule))
+    if (channel.to == rank) count += receives_posted(schedule, options);
+  return count;
+}
+
+Executor::Executor(const Schedule& schedule, Communicator& pipeline, Device& device, Stream& compute, Trace* trace,
+                   const std::vector<Tensor>& buffers, PipelineOptions options)
     : schedule_(schedule),
       rank_(pipeline.rank()),
       program_(schedule_.programs.at(static_cast<size_t>(rank_))),
@@ -55,15 +71,9 @@ Executor::Executor(const Schedule& schedule, Communicator& pipeline, Device& dev
       compute_(compute),
       plan_(plan_slots(program_, schedule_.v, SlotPool::per_chunk)) {
   check_schedule(schedule_);
-  for (size_t i = 0; i < program_.size(); ++i) {
-    all_ops_.push_back(i);
-    if (program_[i].kind == OpKind::forward) forward_ops_.push_back(i);
-  }
-  // One more than are held, so that the next op need not wait until the last one's gradient has been sent.
-  for (int i = 0; i < gradients_held(schedule_, rank_) + 1; ++i) gradients_.push_back(arena.allocate(dtype, shape));
-
-  const int depth = options_.overlap_p2p_comm ? std::max(options_.receive_ahead, min_channel_depth(schedule_))
-                                              : min_channel_depth(schedule_);
+  size_t next_buffer = 0;
+  const auto take_buffer = [&] { return buffers.at(next_buffer++); };
+  for (int i = 0; i < gradient_buffers(schedule_, rank_); ++i) gradients_.push_back(take_buffer());
   for (const Channel& channel : all_channels(schedule_)) {
     const bool mine = rank_ == channel.from || rank_ == channel.to;
     auto pair =
@@ -73,15 +83,11 @@ Executor::Executor(const Schedule& schedule, Communicator& pipeline, Device& dev
     if (rank_ == channel.from) {
       sends_[channel] = std::make_unique<SendEnd>(std::move(pair), device_, row);
     } else {
-      std::deque<BoundaryBuffer> buffers;
-      for (int i = 0; i < depth; ++i) buffers.push_back({arena.allocate(dtype, shape)});
-      receives_[channel] = std::make_unique<ReceiveEnd>(std::move(pair), device_, row, std::move(buffers));
+      std::deque<BoundaryBuffer> ahead;
+      for (int i = 0; i < receives_posted(schedule_, options_); ++i) ahead.push_back({take_buffer()});
+      receives_[channel] = std::make_unique<ReceiveEnd>(std::move(pair), device_, row, std::move(ahead));
     }
   }
-}
-
-bool Executor::defers_weight_gradients() const {
-  return std::any_of(program_.begin(), program_.end(), [](const Op& op) { return op.kind == OpKind::backward_weight; });
 }
 
 void Executor::set_stages(std::vector<Stage*> stages) {
@@ -89,8 +95,18 @@ void Executor::set_stages(std::vector<Stage*> stages) {
   stages_ = std::move(stages);
 }
 
-void Executor::run() { run_ops(all_ops_, false); }
-void Executor::run_forward_only() { run_ops(forward_ops_, true); }
+void Executor::run() {
+  std::vector<size_t> ops(program_.size());
+  std::iota(ops.begin(), ops.end(), size_t{0});
+  run_ops(ops, false);
+}
+
+void Executor::run_forward_only(int microbatches) {
+  std::vector<size_t> ops;
+  for (size_t i = 0; i < program_.size(); ++i)
+    if (program_[i].kind == OpKind::forward && program_[i].microbatch < microbatches) ops.push_back(i);
+  run_ops(ops, true);
+}
 
 void Executor::run_ops(const std::vector<size_t>& ops, bool forward_only) {
   for (auto& [channel, receive] : receives_)
@@ -103,7 +119,7 @@ void Executor::run_ops(const std::vector<size_t>& ops, bool forward_only) {
     ScopedSpan span(compute_.trace_row(), {span_name(op.kind), Category::phase, 0, op.microbatch, op.chunk});
     Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
     switch (op.kind) {
-      case OpKind::forward: forward(op, slot, forward_only); break;
+      case OpKind::forward: forward(op, slot); break;
       case OpKind::backward:
       case OpKind::backward_input: backward(op, slot, stash); break;
       case OpKind::backward_weight: stage.backward_weight(stash); break;
@@ -113,7 +129,7 @@ void Executor::run_ops(const std::vector<size_t>& ops, bool forward_only) {
   }
 }
 
-void Executor::forward(const Op& op, int slot, bool forward_only) {
+void Executor::forward(const Op& op, int slot) {
   Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
   const int number = schedule_.stage_of(rank_, op.chunk);
   if (const auto channel = schedule_.receives(rank_, op)) {
@@ -129,8 +145,7 @@ void Executor::forward(const Op& op, int slot, bool forward_only) {
   forward_slot_[{number, op.microbatch}] = slot;
 
   compute_.wait(free_event(stage.output(slot)));
-  if (forward_only) stage.forward_only(op.microbatch, slot);
-  else stage.forward(op.microbatch, slot);
+  stage.forward(op.microbatch, slot);
   if (const auto channel = schedule_.sends(rank_, op)) send(*channel, stage.output(slot));
 }
 

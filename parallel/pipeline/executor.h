@@ -30,24 +30,26 @@ struct PipelineOptions {
 
 class Executor {
  public:
-  // Collective over `pipeline`, the p ranks in order. Boundary tensors are `shape` of `dtype`; receive buffers come
-  // from `arena`, channels get rows in `trace`. Everything passed by reference outlives the executor.
-  Executor(const Schedule& schedule, Communicator& pipeline, Device& device, Stream& compute, Arena& arena,
-           Trace* trace, DType dtype, Shape shape, PipelineOptions options);
+  // Tensors of the boundary shape that the executor of a rank needs for gradients and for what arrives.
+  static int boundary_buffers(const Schedule& schedule, int rank, const PipelineOptions& options);
 
-  // How many slots and stashes the stage of each chunk needs.
-  const SlotPlan& plan() const { return plan_; }
-  bool defers_weight_gradients() const;
+  // Collective over `pipeline`, the p ranks in order. `buffers`: as many as boundary_buffers says. Channels get rows in
+  // `trace`. Everything passed by reference outlives the executor.
+  Executor(const Schedule& schedule, Communicator& pipeline, Device& device, Stream& compute, Trace* trace,
+           const std::vector<Tensor>& buffers, PipelineOptions options);
 
   // The stage of each chunk, in order: before the first run.
   void set_stages(std::vector<Stage*> stages);
 
-  void run();               // one step: forward and backward of all micro-batches
-  void run_forward_only();  // their forwards, in the program's order
+  void run();  // one step: forward and backward of all micro-batches
+  // The forwards of the first `microbatches` micro-batches, in the program's order.
+  void run_forward_only(int microbatches);
+  // The slot in which the last run's forward of a micro-batch through a stage of this rank left its activations.
+  int slot_of(int stage, int microbatch) const { return forward_slot_.at({stage, microbatch}); }
 
  private:
   void run_ops(const std::vector<size_t>& ops, bool forward_only);
-  void forward(const Op& op, int slot, bool forward_only);
+  void forward(const Op& op, int slot);
   void backward(const Op& op, int slot, int stash);
   Tensor take_gradient(const Op& op);
   void pass_on_gradient(const Op& op, Tensor gradient);
@@ -62,8 +64,7 @@ class Executor {
   Device& device_;
   Stream& compute_;
   const SlotPlan plan_;
-  std::vector<size_t> all_ops_, forward_ops_;  // indices into program_
-  std::vector<Stage*> stages_;                 // [chunk]
+  std::vector<Stage*> stages_;  // [chunk]
   std::map<Channel, std::unique_ptr<SendEnd>> sends_;
   std::map<Channel, std::unique_ptr<ReceiveEnd>> receives_;
   std::map<const void*, std::unique_ptr<Event>> free_events_;  // by the buffer's address

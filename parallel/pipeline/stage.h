@@ -22,8 +22,6 @@ class Stage {
   virtual Tensor output(int slot) const = 0;            // valid after forward, until the slot's next forward
 
   virtual void forward(int microbatch, int slot) = 0;
-  // The forward of an evaluation: nothing is kept for a backward.
-  virtual void forward_only(int microbatch, int slot) = 0;
   // grad: the gradient of the output (undefined on the model's last stage), becomes that of the input.
   virtual void backward(int microbatch, int slot, Tensor grad) = 0;
   // The two halves of it.

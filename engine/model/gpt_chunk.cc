@@ -1,0 +1,30 @@
+#include "engine/model/gpt_chunk.h"
+
+namespace trivet {
+
+MicroBatch GptChunk::micro_batch(int microbatch) const {
+  return {.first_sample = step_.batches[static_cast<size_t>(microbatch)].first_sample,
+          .training = step_.training,
+          .loss_scale = step_.loss_scale};
+}
+
+void GptChunk::copy_input(int slot, Tensor input) { ctx_.ops.convert(input, stage_.input(slot), ctx_.compute); }
+
+void GptChunk::forward(int microbatch, int slot) {
+  const Batch& batch = step_.batches[static_cast<size_t>(microbatch)];
+  if (stage_.range().has_embedding) device_.copy_to_device(batch.tokens.data(), stage_.tokens(slot), ctx_.compute);
+  if (stage_.range().has_head) device_.copy_to_device(batch.labels.data(), stage_.labels(slot), ctx_.compute);
+  stage_.forward(ctx_, slot, micro_batch(microbatch), loss_);
+}
+
+void GptChunk::backward(int microbatch, int slot, Tensor grad) {
+  stage_.backward(ctx_, slot, -1, micro_batch(microbatch), grad);
+}
+
+void GptChunk::backward_input(int microbatch, int slot, int stash, Tensor grad) {
+  ctx_.weight_grads.defer(stash);
+  stage_.backward(ctx_, slot, stash, micro_batch(microbatch), grad);
+  ctx_.weight_grads.run_now();
+}
+
+}  // namespace trivet

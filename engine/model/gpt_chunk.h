@@ -1,0 +1,46 @@
+// GptChunk: a GptStage as the pipeline's executor sees it: the stage, what it needs from its rank, and the
+// micro-batches of the step under way.
+#pragma once
+
+#include <span>
+
+#include "engine/data/prefetch.h"
+#include "engine/model/gpt_stage.h"
+#include "parallel/pipeline/stage.h"
+
+namespace trivet {
+
+// The micro-batches that a rank runs in one step, in order, and what holds for all of them.
+struct StepBatches {
+  std::span<const Batch> batches;
+  bool training = true;
+  float loss_scale = 1;
+};
+
+class GptChunk : public Stage {
+ public:
+  // ctx.weight_grads belongs to this chunk alone. loss: [1] fp32, += on the last stage.
+  GptChunk(GptStage& stage, const Context& ctx, Device& device, const StepBatches& step, Tensor loss)
+      : stage_(stage), ctx_(ctx), device_(device), step_(step), loss_(loss) {}
+
+  Tensor input(int slot) const override { return stage_.input(slot); }
+  void set_input(int slot, Tensor input) override { stage_.set_input(slot, input); }
+  void copy_input(int slot, Tensor input) override;
+  Tensor output(int slot) const override { return stage_.output(slot); }
+  void forward(int microbatch, int slot) override;
+  void backward(int microbatch, int slot, Tensor grad) override;
+  void backward_input(int microbatch, int slot, int stash, Tensor grad) override;
+  void backward_weight(int stash) override { ctx_.weight_grads.run(stash); }
+  void poison(int slot) override { stage_.poison(ctx_, slot); }
+
+ private:
+  MicroBatch micro_batch(int microbatch) const;
+
+  GptStage& stage_;
+  Context ctx_;
+  Device& device_;
+  const StepBatches& step_;
+  Tensor loss_;
+};
+
+}  // namespace trivet

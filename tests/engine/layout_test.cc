@@ -1,0 +1,184 @@
+// The headline test: every parallel layout gives the loss curve of one rank. Bitwise where the order of additions is
+// unchanged (pipeline schedules with untied embeddings, overlap switches, bucket sizes), else within 2e-5 relative.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+constexpr int kSteps = 10;
+constexpr double kTolerance = 2e-5;  // relative, fp32: sums over ranks are taken in another order
+
+const Curve& one_rank(bool tied) {
+  static const Curve curves[2] = {
+      [] {
+        Config config = tiny_config();
+        config.model.untie_embeddings_and_output_weights = true;
+        return train_on_threads(config, 1, kSteps);
+      }(),
+      train_on_threads(tiny_config(), 1, kSteps)};
+  return curves[tied];
+}
+
+void expect_near(const Curve& curve, const Curve& reference) {
+  ASSERT_EQ(curve.losses.size(), reference.losses.size());
+  for (size_t i = 0; i < reference.losses.size(); ++i)
+    EXPECT_NEAR(curve.losses[i], reference.losses[i], kTolerance * reference.losses[i]) << "step " << i + 1;
+  EXPECT_NEAR(curve.validation_loss, reference.validation_loss, kTolerance * reference.validation_loss);
+}
+
+void expect_equal(const Curve& curve, const Curve& reference) {
+  EXPECT_EQ(curve.losses, reference.losses);
+  EXPECT_EQ(curve.norms, reference.norms);
+  EXPECT_EQ(curve.validation_loss, reference.validation_loss);
+}
+
+TEST(Layouts, OneRankLearns) {
+  const Curve& curve = one_rank(true);
+  EXPECT_NEAR(curve.losses.front(), std::log(61.0), 0.1);
+  EXPECT_LT(curve.losses.back(), curve.losses.front() - 0.3);
+}
+
+// ---- tensor and data parallel
+
+struct TensorData {
+  int t;
+  bool sequence_parallel;
+  int d;
+};
+
+class TensorDataLayout : public testing::TestWithParam<TensorData> {};
+
+TEST_P(TensorDataLayout, HasTheLossesOfOneRank) {
+  const auto [t, sequence_parallel, d] = GetParam();
+  Config config = tiny_config();
+  config.parallel.tensor_model_parallel_size = t;
+  config.parallel.sequence_parallel = sequence_parallel;
+  const Curve curve = train_on_threads(config, t * d, kSteps);
+  expect_near(curve, one_rank(true));
+  const Curve again = train_on_threads(config, t * d, kSteps);
+  expect_equal(again, curve);
+  EXPECT_EQ(again.weights_hash, curve.weights_hash);
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, TensorDataLayout,
+                         testing::Values(TensorData{1, false, 1}, TensorData{1, false, 2}, TensorData{1, false, 4},
+                                         TensorData{2, false, 1}, TensorData{2, false, 2}, TensorData{2, false, 4},
+                                         TensorData{2, true, 1}, TensorData{2, true, 2}, TensorData{2, true, 4},
+                                         TensorData{4, false, 1}, TensorData{4, false, 2}, TensorData{4, true, 1},
+                                         TensorData{4, true, 2}),
+                         [](const auto& info) {
+                           return fmt::format("t{}{}_d{}", info.param.t, info.param.sequence_parallel ? "_sp" : "",
+                                              info.param.d);
+                         });
+
+TEST(Layouts, DropoutIsTheSameUnderEveryLayout) {
+  Config config = tiny_config();
+  config.model.hidden_dropout = 0.1;
+  config.model.attention_dropout = 0.1;
+  const Curve reference = train_on_threads(config, 1, kSteps);
+  EXPECT_GT(std::abs(reference.losses[1] - one_rank(true).losses[1]), 1e-4) << "dropout does something";
+  config.parallel.tensor_model_parallel_size = 2;
+  expect_near(train_on_threads(config, 4, kSteps), reference);
+  config.parallel.sequence_parallel = true;
+  expect_near(train_on_threads(config, 4, kSteps), reference);
+}
+
+TEST(Layouts, BucketSizeAndBatchCutsChangeNothing) {
+  Config config = tiny_config();
+  const Curve reference = train_on_threads(config, 2, kSteps);
+  for (const int64_t bucket_size : {1, 1000, 7777}) {
+    config.parallel.bucket_size = bucket_size;
+    const Curve curve = train_on_threads(config, 2, kSteps);
+    expect_equal(curve, reference);
+    EXPECT_EQ(curve.weights_hash, reference.weights_hash);
+  }
+  config.batch.micro_batch_size = 4;  // other micro-batches: the same samples, summed in another order
+  expect_near(train_on_threads(config, 1, kSteps), one_rank(true));
+}
+
+// ---- pipeline
+
+struct PipelineCase {
+  std::string schedule;
+  int p, v, global_batch;
+  int t = 1, d = 1;
+  bool tied = false;
+};
+
+class PipelineLayout : public testing::TestWithParam<PipelineCase> {};
+
+Curve reference_of(const PipelineCase& c, int layers) {
+  Config config = tiny_config();
+  config.model.num_layers = layers;
+  config.model.untie_embeddings_and_output_weights = !c.tied;
+  config.batch.global_batch_size = c.global_batch;
+  return train_on_threads(config, 1, kSteps);
+}
+
+Config config_of(const PipelineCase& c, int layers) {
+  Config config = tiny_config();
+  config.model.num_layers = layers;
+  config.model.untie_embeddings_and_output_weights = !c.tied;
+  config.batch.global_batch_size = c.global_batch;
+  config.parallel.pipeline_schedule = c.schedule;
+  config.parallel.pipeline_model_parallel_size = c.p;
+  config.parallel.virtual_pipeline_model_parallel_size = c.v;
+  config.parallel.tensor_model_parallel_size = c.t;
+  config.parallel.sequence_parallel = c.t > 1;
+  return config;
+}
+
+TEST_P(PipelineLayout, HasTheLossesOfOneRank) {
+  const PipelineCase& c = GetParam();
+  const int layers = c.v == 3 ? 12 : 8, ranks = c.p * c.t * c.d;
+  const Curve reference = reference_of(c, layers);
+  const bool same_order = !c.tied && c.t == 1 && c.d == 1;
+  const Config config = config_of(c, layers);
+  // Poisoned slots: whatever reads an activation after its time reads NaN.
+  const Curve curve = train_on_threads(config, ranks, kSteps, {.poison_slots = true});
+  if (same_order) expect_equal(curve, reference);
+  else expect_near(curve, reference);
+  // Overlap changes time, never numbers.
+  expect_equal(train_on_threads(config, ranks, kSteps, {.overlap_p2p_comm = false}), curve);
+  expect_equal(train_on_threads(config, ranks, kSteps, {.receive_ahead = 4}), curve);
+}
+
+std::vector<PipelineCase> pipeline_cases() {
+  std::vector<PipelineCase> cases;
+  for (const char* kind : {"gpipe", "1f1b", "1f1b-eager", "zb-h1", "zb-h2"})
+    for (const int p : {1, 2, 4})
+      for (const int micro_batches : {1, 3, 8}) cases.push_back({kind, p, 1, 2 * micro_batches});
+  for (const char* kind : {"interleaved", "interleaved-bfs"})
+    for (const int p : {2, 4})
+      for (const int v : {2, 3})
+        for (const int micro_batches : {4, 8}) {
+          if (p * v <= 12) cases.push_back({kind, p, v, 2 * micro_batches});
+        }
+  cases.push_back({"interleaved", 2, 2, 2 * 5});  // m no multiple of p
+  for (const int p : {1, 2, 4})
+    for (const int micro_batches : {1, 4, 8}) cases.push_back({"zb-v", p, 2, 2 * micro_batches});
+  // with tied embeddings, tensor and data parallelism
+  cases.push_back({"1f1b", 2, 1, 8, 1, 1, true});
+  cases.push_back({"1f1b", 4, 1, 8, 1, 1, true});
+  cases.push_back({"interleaved", 2, 2, 8, 1, 1, true});
+  cases.push_back({"zb-v", 2, 2, 8, 1, 1, true});
+  cases.push_back({"1f1b", 2, 1, 8, 2, 2, true});
+  cases.push_back({"zb-h1", 2, 1, 8, 2, 1, false});
+  cases.push_back({"interleaved", 2, 2, 16, 2, 2, true});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, PipelineLayout, testing::ValuesIn(pipeline_cases()), [](const auto& info) {
+  const PipelineCase& c = info.param;
+  std::string name = fmt::format("{}_p{}_v{}_m{}_t{}_d{}{}", c.schedule, c.p, c.v, c.global_batch / 2 / c.d, c.t, c.d,
+                                 c.tied ? "_tied" : "");
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+}  // namespace
+}  // namespace trivet::test

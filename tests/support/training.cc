@@ -1,0 +1,110 @@
+#include "tests/support/training.h"
+
+#include <unistd.h>
+
+#include <cstring>
+
+#include "engine/data/indexed_dataset.h"
+#include "kernels/philox.h"
+#include "parallel/comm/world.h"
+
+namespace trivet::test {
+
+TempDir::TempDir() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "trivet-test-XXXXXX").string();
+  if (!mkdtemp(pattern.data())) throw IoError("cannot make a folder " + pattern);
+  dir_ = pattern;
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  std::filesystem::remove_all(dir_, ignored);
+}
+
+Config tiny_config() {
+  Config config;
+  config.model = {.num_layers = 4,
+                  .hidden_size = 32,
+                  .ffn_hidden_size = 128,
+                  .num_attention_heads = 4,
+                  .seq_length = 16,
+                  .vocab_size = 61,
+                  .make_vocab_size_divisible_by = 1};
+  config.batch = {.micro_batch_size = 2, .global_batch_size = 8};
+  config.optimizer.lr = 1e-2;
+  config.optimizer.min_lr = 1e-3;
+  config.optimizer.lr_warmup_iters = 2;
+  config.optimizer.lr_decay_iters = 20;
+  config.train.train_iters = 20;
+  config.device.threads_per_rank = 1;
+  config.data.prefetch = 1;
+  return config;
+}
+
+std::shared_ptr<const IndexedDataset> tiny_dataset() {
+  static const TempDir dir;
+  static const std::shared_ptr<const IndexedDataset> dataset = [] {
+    IndexedDatasetWriter writer(dir.path("tiny"), TokenType::u16);
+    for (uint64_t document = 0; document < 60; ++document) {
+      std::vector<int32_t> tokens(5 + philox4x32(document, 0, 7).w[0] % 80);
+      int32_t token = static_cast<int32_t>(document % 61);
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        const PhiloxWords random = philox4x32(document, i, 9);
+        token = random.w[0] % 4 == 0 ? static_cast<int32_t>(random.w[1] % 61) : (token * 3 + 1) % 61;
+        tokens[i] = token;
+      }
+      writer.add_document(tokens);
+    }
+    writer.finish();
+    return std::make_shared<const IndexedDataset>(dir.path("tiny"));
+  }();
+  return dataset;
+}
+
+namespace {
+
+uint64_t hash_bytes(const void* data, size_t bytes) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3ull;
+  return hash;
+}
+
+}  // namespace
+
+Curve train(const Config& config, Communicator& world, int steps, PipelineOptions options) {
+  const auto dataset = tiny_dataset();
+  const auto ranges = split_documents("80,20,0", dataset->sequences());
+  const GptDataset::Options data{.name = "train",
+                                 .seq_length = config.model.seq_length,
+                                 .vocab_size = *config.model.vocab_size,
+                                 .seed = config.data.seed};
+  const GptDataset train(dataset, ranges[0], data), valid(dataset, ranges[1], data);
+  Trainer trainer(config, world, train, &valid, options);
+  Curve curve;
+  for (int i = 0; i < steps; ++i) {
+    const StepResult result = trainer.step();
+    curve.losses.push_back(result.loss);
+    curve.norms.push_back(result.grad_norm);
+  }
+  curve.validation_loss = trainer.evaluate(2);
+
+  Tensor weights = trainer.state().flat.weights;
+  std::vector<int64_t> hashes(static_cast<size_t>(world.size()));
+  hashes[static_cast<size_t>(world.rank())] =
+      static_cast<int64_t>(hash_bytes(weights.data, static_cast<size_t>(weights.bytes())));
+  world.all_reduce({hashes.data(), DType::i64, {world.size()}}, Reduce::sum, trainer.context().compute);
+  curve.weights_hash = hash_bytes(hashes.data(), hashes.size() * sizeof hashes[0]);
+  return curve;
+}
+
+Curve train_on_threads(const Config& config, int ranks, int steps, PipelineOptions options) {
+  tiny_dataset();  // made before the ranks ask for it
+  Curve curve;
+  run_thread_ranks(ranks, [&](Communicator& world) {
+    const Curve mine = train(config, world, steps, options);
+    if (world.rank() == 0) curve = mine;
+  });
+  return curve;
+}
+
+}  // namespace trivet::test

@@ -1,0 +1,44 @@
+// Small training runs for tests: a config, a dataset that is made once, and the losses of a run on thread ranks.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/config/config.h"
+#include "engine/train/trainer.h"
+
+namespace trivet::test {
+
+// A folder that goes away with its owner.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  std::string path(const std::string& name) const { return (dir_ / name).string(); }
+
+ private:
+  std::filesystem::path dir_;
+};
+
+// 4 layers, h 32, 4 heads, s 16, a vocabulary of 61 (no multiple of anything), b 2, global batch 8, lr high enough that
+// ten steps move the loss. Resolved.
+Config tiny_config();
+
+// Documents of random length over a vocabulary of 61 in which tokens follow one another with a pattern to be learned.
+std::shared_ptr<const IndexedDataset> tiny_dataset();
+
+struct Curve {
+  std::vector<double> losses, norms;  // of each step
+  double validation_loss = 0;         // after the last
+  uint64_t weights_hash = 0;          // of all this rank's weights, over ranks in order; thread ranks only
+};
+
+// Trains `steps` steps on `world`, the same result on every rank.
+Curve train(const Config& config, Communicator& world, int steps, PipelineOptions options = {});
+// Likewise on thread ranks.
+Curve train_on_threads(const Config& config, int ranks, int steps, PipelineOptions options = {});
+
+}  // namespace trivet::test
