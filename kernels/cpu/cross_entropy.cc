@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/shapes.h"

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/parallel_for.h"
-#include "kernels/cpu/vector_math.h"
 #include "kernels/shapes.h"
 
 namespace trivet {
