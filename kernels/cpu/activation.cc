@@ -37,7 +37,7 @@ void CpuOps::gelu_forward(Tensor x, Tensor y, Stream& stream) {
         const T* const in = x.as<T>();
         T* const out = y.as<T>();
 #pragma omp simd
-        for (int64_t i = part.begin; i < part.end; ++i) out[i] = T(gelu(static_cast<float>(in[i])));
+        for (int64_t i = part.begin; i < part.end; ++i) store(out[i], gelu(static_cast<float>(in[i])));
       });
     });
   });
@@ -56,7 +56,7 @@ void CpuOps::gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream& stream) {
         T* const out = dx.as<T>();
 #pragma omp simd
         for (int64_t i = part.begin; i < part.end; ++i)
-          out[i] = T(static_cast<float>(gradient[i]) * gelu_gradient(static_cast<float>(in[i])));
+          store(out[i], static_cast<float>(gradient[i]) * gelu_gradient(static_cast<float>(in[i])));
       });
     });
   });

@@ -5,7 +5,13 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/base/dtype.h"
+
 namespace trivet {
+
+// to = value. A loop that assigns a whole bf16 does not vectorise: GCC keeps the temporary in memory.
+inline void store(float& to, float value) { to = value; }
+inline void store(bf16& to, float value) { to.bits = bf16(value).bits; }
 
 // e^x to 1.5 ulp. 0 below ln of the smallest normal number, infinity above that of the largest; NaN stays NaN.
 // x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite's split of ln 2), and e^r by its minimax polynomial.
