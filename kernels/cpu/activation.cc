@@ -11,15 +11,13 @@ namespace {
 constexpr float kTwoRootTwoOverPi = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
 
-// e^(-2u), bounded so that its product with s below is never infinity * 0.
-inline float exp_minus_2u(float x) {
-  const float minus_2u = -kTwoRootTwoOverPi * x * (1.0f + kCubic * x * x);
-  return simd_exp(minus_2u > 80.0f ? 80.0f : minus_2u);
-}
+inline float exp_minus_2u(float x) { return simd_exp(-kTwoRootTwoOverPi * x * (1.0f + kCubic * x * x)); }
 
 inline float gelu(float x) { return x / (1.0f + exp_minus_2u(x)); }
 
-inline float gelu_gradient(float x) {
+// Beyond 9 the gradient is 0 or 1 to within 1e-25, and e s further down would become infinity * 0.
+inline float gelu_gradient(float far_x) {
+  const float x = far_x < -9.0f ? -9.0f : (far_x > 9.0f ? 9.0f : far_x);
   const float e = exp_minus_2u(x);
   const float s = 1.0f / (1.0f + e);
   return s + x * s * (e * s) * (kTwoRootTwoOverPi * (1.0f + 3.0f * kCubic * x * x));
@@ -39,7 +37,7 @@ void CpuOps::gelu_forward(Tensor x, Tensor y, Stream& stream) {
         const T* const in = x.as<T>();
         T* const out = y.as<T>();
 #pragma omp simd
-        for (int64_t i = part.begin; i < part.end; ++i) out[i] = T(gelu(static_cast<float>(in[i])));
+        for (int64_t i = part.begin; i < part.end; ++i) store(out[i], gelu(static_cast<float>(in[i])));
       });
     });
   });
@@ -58,7 +56,7 @@ void CpuOps::gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream& stream) {
         T* const out = dx.as<T>();
 #pragma omp simd
         for (int64_t i = part.begin; i < part.end; ++i)
-          out[i] = T(static_cast<float>(gradient[i]) * gelu_gradient(static_cast<float>(in[i])));
+          store(out[i], static_cast<float>(gradient[i]) * gelu_gradient(static_cast<float>(in[i])));
       });
     });
   });

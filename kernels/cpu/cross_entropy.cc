@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/shapes.h"
@@ -53,7 +54,7 @@ void backward_row(T* logits, int64_t n, int64_t v, int64_t target, float row_max
   const float factor = scale / row_sum;
   const float target_logit = target >= 0 ? static_cast<float>(logits[target]) : 0;
 #pragma omp simd
-  for (int64_t c = 0; c < n; ++c) logits[c] = T(simd_exp(static_cast<float>(logits[c]) - row_max) * factor);
+  for (int64_t c = 0; c < n; ++c) store(logits[c], simd_exp(static_cast<float>(logits[c]) - row_max) * factor);
   // Again, so that the difference is rounded once.
   if (target >= 0) logits[target] = T(simd_exp(target_logit - row_max) * factor - scale);
   std::fill(logits + n, logits + v, T(0.0f));

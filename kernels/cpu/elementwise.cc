@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/vector_math.h"
 #include "kernels/shapes.h"
 
 namespace trivet {
@@ -72,11 +73,11 @@ void CpuOps::bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Drop
           if (added)
             dropout_row(dropout, index, h, [=](int64_t c, float scale) {
               const float branch = (static_cast<float>(in[c]) + static_cast<float>(added[c])) * scale;
-              to[c] = T(static_cast<float>(beside[c]) + branch);
+              store(to[c], static_cast<float>(beside[c]) + branch);
             });
           else
             dropout_row(dropout, index, h, [=](int64_t c, float scale) {
-              to[c] = T(static_cast<float>(beside[c]) + static_cast<float>(in[c]) * scale);
+              store(to[c], static_cast<float>(beside[c]) + static_cast<float>(in[c]) * scale);
             });
         }
       });
@@ -99,7 +100,7 @@ void CpuOps::dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, St
           const T* const in = dout.as<T>() + r * h;
           T* const to = dx.as<T>() + r * h;
           dropout_row(dropout, dropout_row_index(dropout, r, b, h), h,
-                      [=](int64_t c, float scale) { to[c] = T(static_cast<float>(in[c]) * scale); });
+                      [=](int64_t c, float scale) { store(to[c], static_cast<float>(in[c]) * scale); });
         }
       });
     });
@@ -146,7 +147,7 @@ void CpuOps::convert(Tensor from, Tensor to, Stream& stream) {
         const From* const in = from.as<From>();
         To* const out = to.as<To>();
 #pragma omp simd
-        for (int64_t i = part.begin; i < part.end; ++i) out[i] = To(static_cast<float>(in[i]));
+        for (int64_t i = part.begin; i < part.end; ++i) store(out[i], static_cast<float>(in[i]));
       });
     });
   });
@@ -164,7 +165,8 @@ void CpuOps::add(Tensor a, Tensor b, Tensor out, Stream& stream) {
         const T* const y = b.as<T>();
         T* const to = out.as<T>();
 #pragma omp simd
-        for (int64_t i = part.begin; i < part.end; ++i) to[i] = T(static_cast<float>(x[i]) + static_cast<float>(y[i]));
+        for (int64_t i = part.begin; i < part.end; ++i)
+          store(to[i], static_cast<float>(x[i]) + static_cast<float>(y[i]));
       });
     });
   });

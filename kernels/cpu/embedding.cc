@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/vector_math.h"
 #include "kernels/shapes.h"
 
 namespace trivet {
@@ -70,7 +71,7 @@ void CpuOps::position_forward(Tensor x, Tensor positions, const Dropout& dropout
           const T* const position = positions.as<T>() + r / b * h;
           T* const to = out.as<T>() + r * h;
           dropout_row(dropout, dropout_row_index(dropout, r, b, h), h, [=](int64_t c, float scale) {
-            to[c] = T((static_cast<float>(in[c]) + static_cast<float>(position[c])) * scale);
+            store(to[c], (static_cast<float>(in[c]) + static_cast<float>(position[c])) * scale);
           });
         }
       });
@@ -97,7 +98,7 @@ void CpuOps::position_backward(Tensor dout, const Dropout& dropout, Tensor dx, T
             dropout_row(dropout, dropout_row_index(dropout, r, b, h), h, [=](int64_t c, float scale) {
               const float gradient = static_cast<float>(in[c]) * scale;
               sum[c] += gradient;
-              to[c] = T(gradient);
+              store(to[c], gradient);
             });
           }
         }

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/shapes.h"
@@ -22,7 +23,7 @@ void forward_row(const T* x, const T* gamma, const T* beta, float eps, int64_t h
   const float r = 1.0f / std::sqrt(variance + eps);
 #pragma omp simd
   for (int64_t c = 0; c < h; ++c)
-    y[c] = T((static_cast<float>(x[c]) - mu) * r * static_cast<float>(gamma[c]) + static_cast<float>(beta[c]));
+    store(y[c], (static_cast<float>(x[c]) - mu) * r * static_cast<float>(gamma[c]) + static_cast<float>(beta[c]));
   mean = mu;
   rstd = r;
 }
@@ -43,7 +44,7 @@ void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rst
     const float gradient = rstd * (d * static_cast<float>(gamma[c]) - g_mean - xhat * gx_mean);
     dgamma[c] += d * xhat;
     dbeta[c] += d;
-    dx[c] = T(kResidual ? static_cast<float>(residual[c]) + gradient : gradient);
+    store(dx[c], kResidual ? static_cast<float>(residual[c]) + gradient : gradient);
   }
 }
 

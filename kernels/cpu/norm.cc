@@ -27,8 +27,10 @@ using Int64s = int64_t __attribute__((vector_size(64)));
 constexpr int64_t kBlock = 1024;
 constexpr int64_t kWidth = 8, kSums = 4;  // kSums vectors of kWidth lanes: 32 numbers a lane and block
 // A lane takes 32 parts of up to 2^45 q, so its sum moves by at most 2^50 q: less than the 2^51 q to the next power
-// of two on either side of the anchor.
-constexpr int kLevelBits = 45, kPartsBits = 5;
+// of two on either side of the anchor. The four vectors' lanes together gain at most 2^52 q, exact in a double.
+constexpr int kLevelBits = 45;
+// What is left after a level, at most q / 2 each, is added without a cut if 128 of them stay below 2^52 units.
+constexpr int kRestBits = 52 - 7;
 
 // 2^exponent. REQUIRES: a normal number.
 double power_of_two(int exponent) { return std::bit_cast<double>(static_cast<uint64_t>(1023 + exponent) << 52); }
@@ -65,9 +67,8 @@ void add_block(const float* x, int top, int bottom, Bins& bins) {
   const double anchor = 1.5 * power_of_two(52 + exponent);
   Doubles high[kSums], low[kSums] = {};
   for (Doubles& sum : high) sum = Doubles{} + anchor;
-  // After the cut |rest| <= q / 2; if 32 of them fit a double's 53 bits, plain addition is exact.
-  int bound = exponent - 1;
-  if (bound + kPartsBits - bottom <= 53) {
+  int bound = exponent - 1;  // |rest| <= 2^bound
+  if (bound - bottom <= kRestBits) {
     for (int64_t i = 0; i < kBlock; i += kSums * kWidth)
       for (int64_t k = 0; k < kSums; ++k) low[k] += cut_at_anchor(high[k], squares_at(x + i + k * kWidth));
     flush(high, anchor, exponent, bins);
@@ -78,7 +79,7 @@ void add_block(const float* x, int top, int bottom, Bins& bins) {
   Doubles rest[kBlock / kWidth];
   for (int64_t i = 0; i < kBlock / kWidth; ++i) rest[i] = cut_at_anchor(high[i % kSums], squares_at(x + i * kWidth));
   flush(high, anchor, exponent, bins);
-  for (; bound + kPartsBits - bottom > 53; bound = exponent - 1) {
+  for (; bound - bottom > kRestBits; bound = exponent - 1) {
     exponent = bound - kLevelBits;
     const double next_anchor = 1.5 * power_of_two(52 + exponent);
     for (Doubles& sum : high) sum = Doubles{} + next_anchor;

@@ -1,13 +1,17 @@
-// Functions of one float, without branches, that loops under `#pragma omp simd` turn into vector code; and sums whose
-// order depends neither on alignment nor on the instruction set.
+// Functions of one float, without branches, that loops under `#pragma omp simd` turn into vector code.
 #pragma once
 
-#include <array>
 #include <bit>
 #include <cstdint>
 #include <limits>
 
+#include "kernels/base/dtype.h"
+
 namespace trivet {
+
+// to = value. A loop that assigns a whole bf16 does not vectorise: GCC keeps the temporary in memory.
+inline void store(float& to, float value) { to = value; }
+inline void store(bf16& to, float value) { to.bits = bf16(value).bits; }
 
 // e^x to 1.5 ulp. 0 below ln of the smallest normal number, infinity above that of the largest; NaN stays NaN.
 // x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite's split of ln 2), and e^r by its minimax polynomial.
@@ -29,37 +33,6 @@ inline float simd_exp(float x) {
   const float scaled = std::bit_cast<float>(std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(shifted) << 23));
   const float above = x <= kHighest ? scaled : x + std::numeric_limits<float>::infinity();
   return x < kLowest ? 0.0f : above;
-}
-
-// The K sums over i in [0, n) of f(i), an array of K floats: 32 running sums each, added up as a tree.
-template <size_t K, class F>
-inline std::array<float, K> lane_sums(int64_t n, const F& f) {
-  constexpr int kLanes = 32;
-  float lanes[K][kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-#pragma omp simd
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const std::array<float, K> terms = f(i + lane);
-      for (size_t k = 0; k < K; ++k) lanes[k][lane] += terms[k];
-    }
-  }
-  for (int lane = 0; i < n; ++i, ++lane) {
-    const std::array<float, K> terms = f(i);
-    for (size_t k = 0; k < K; ++k) lanes[k][lane] += terms[k];
-  }
-  std::array<float, K> sums;
-  for (size_t k = 0; k < K; ++k) {
-    for (int half = kLanes / 2; half > 0; half /= 2)
-      for (int lane = 0; lane < half; ++lane) lanes[k][lane] += lanes[k][lane + half];
-    sums[k] = lanes[k][0];
-  }
-  return sums;
-}
-
-template <class F>
-inline float lane_sum(int64_t n, const F& f) {
-  return lane_sums<1>(n, [&](int64_t i) { return std::array<float, 1>{f(i)}; })[0];
 }
 
 }  // namespace trivet

@@ -1,0 +1,193 @@
+// How fast the CPU operations are, at the sizes of GPT-2 124M (4096 tokens a micro-batch), next to what the memory
+// allows: GB/s counts each byte that an op must read or write once, and the last column divides by the same number of a
+// plain copy of 256 MiB, measured here. An op whose tensors stay in the last cache may pass 1.
+//
+//     ops_bench [threads]
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fmt/core.h>
+#include <functional>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "kernels/base/arena.h"
+#include "kernels/ops.h"
+
+namespace trivet {
+namespace {
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The best of up to 15 runs, or of as many as half a second holds, after one to warm up: what others on the machine take
+// is not the op's.
+double best_seconds(const std::function<void()>& work) {
+  work();
+  double best = std::numeric_limits<double>::infinity(), spent = 0;
+  for (int run = 0; run < 15 && (spent < 0.5 || run < 3); ++run) {
+    const double seconds = seconds_of(work);
+    best = std::min(best, seconds);
+    spent += seconds;
+  }
+  return best;
+}
+
+double copy_bytes_per_second(int threads) {
+  const size_t bytes = 256 << 20, part = bytes / static_cast<size_t>(threads);
+  std::vector<char> from(bytes, 1), to(bytes, 2);
+  const double seconds = best_seconds([&] {
+    std::vector<std::thread> team;
+    for (size_t t = 0; t < static_cast<size_t>(threads); ++t)
+      team.emplace_back([&, t] { std::memcpy(to.data() + t * part, from.data() + t * part, part); });
+    for (std::thread& thread : team) thread.join();
+  });
+  return 2.0 * static_cast<double>(bytes) / seconds;
+}
+
+class Bench {
+ public:
+  explicit Bench(int threads) : ops(create_cpu_ops(threads)), copy_(copy_bytes_per_second(threads)) {
+    fmt::print("{} threads; copy: {:.1f} GB/s\n\n", threads, copy_ / 1e9);
+    fmt::print("{:<44} {:>8} {:>7} {:>8} {:>6}\n", "op", "ms", "GB/s", "of copy", "calls");
+  }
+
+  // A tensor whose contents depend on its index only, spread over [-3, 3).
+  Tensor tensor(DType dtype, Shape shape) {
+    const Tensor t = arena.allocate(dtype, shape);
+    for (int64_t i = 0; i < t.numel(); ++i) {
+      const uint64_t hash = static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15ull;
+      const float value = static_cast<float>(hash >> 40) * 0x6p-24f - 3.0f;
+      if (dtype == DType::f32) t.as<float>()[i] = value;
+      else if (dtype == DType::bf16) t.as<bf16>()[i] = bf16(value);
+      else if (dtype == DType::i32) t.as<int32_t>()[i] = static_cast<int32_t>(hash >> 40) % 50257;
+      else t.as<int64_t>()[i] = 0;
+    }
+    return t;
+  }
+
+  // calls: how often a step of GPT-2 124M, one micro-batch, makes the call; 0: not in that step.
+  void row(const char* name, int64_t bytes, int calls, const std::function<void()>& work) {
+    const double seconds = best_seconds(work), rate = static_cast<double>(bytes) / seconds;
+    fmt::print("{:<44} {:>8.3f} {:>7.1f} {:>8.2f} {:>6}\n", name, seconds * 1e3, rate / 1e9, rate / copy_, calls);
+    total_ += calls * seconds;
+  }
+
+  void finish() const { fmt::print("\nall calls of a step together: {:.0f} ms\n", total_ * 1e3); }
+
+  std::unique_ptr<Device> device = create_cpu_device();
+  Arena arena{*device, "bench"};
+  std::unique_ptr<Stream> stream = device->create_compute_stream();
+  std::unique_ptr<Ops> ops;
+
+ private:
+  double copy_, total_ = 0;
+};
+
+constexpr int64_t kSeq = 1024, kBatch = 4, kRows = kSeq * kBatch, kHidden = 768, kFfn = 3072, kVocab = 50304;
+constexpr int64_t kParameters = 124'475'904;
+constexpr int kLayers = 12;
+
+void activations(Bench& bench, DType dtype) {
+  const int64_t size = size_of(dtype), hidden = kRows * kHidden * size, ffn = kRows * kFfn * size;
+  Ops& ops = *bench.ops;
+  Stream& stream = *bench.stream;
+  const bool step = dtype == DType::bf16;  // the type a step is counted in
+  const auto calls = [=](int n) { return step ? n : 0; };
+  const auto named = [=](const char* name) { return fmt::format("{} {}", name, name_of(dtype)); };
+  const Tensor x = bench.tensor(dtype, {kSeq, kBatch, kHidden}), y = bench.tensor(dtype, {kSeq, kBatch, kHidden});
+  const Tensor z = bench.tensor(dtype, {kSeq, kBatch, kHidden}), bias = bench.tensor(dtype, {kHidden});
+  const Tensor u = bench.tensor(dtype, {kRows, kFfn}), v = bench.tensor(dtype, {kRows, kFfn});
+  const Tensor w = bench.tensor(dtype, {kRows, kFfn});
+  const Tensor mean = bench.tensor(DType::f32, {kRows}), rstd = bench.tensor(DType::f32, {kRows});
+  const Tensor sum = bench.tensor(DType::f32, {kFfn}), dgamma = bench.tensor(DType::f32, {kHidden});
+  const Tensor tokens = bench.tensor(DType::i32, {kSeq, kBatch}), table = bench.tensor(dtype, {kVocab, kHidden});
+  const Tensor dtable = bench.tensor(DType::f32, {kVocab, kHidden});
+  const Tensor positions = bench.tensor(dtype, {kSeq, kHidden}), dpositions = bench.tensor(DType::f32, {kSeq, kHidden});
+  const Dropout none, tenth{.probability = 0.1f, .seed = 1, .site = 2, .seq_length = kSeq};
+
+  ops.layernorm_forward(x, bias, bias, 1e-5f, y, mean, rstd, stream);
+  bench.row(named("layernorm_forward").c_str(), 2 * hidden, calls(2 * kLayers + 1),
+            [&] { ops.layernorm_forward(x, bias, bias, 1e-5f, y, mean, rstd, stream); });
+  bench.row(named("layernorm_backward, residual").c_str(), 4 * hidden, calls(2 * kLayers + 1),
+            [&] { ops.layernorm_backward(y, x, bias, mean, rstd, z, z, dgamma, dgamma, stream); });
+  bench.row(named("gelu_forward").c_str(), 2 * ffn, calls(kLayers), [&] { ops.gelu_forward(u, v, stream); });
+  bench.row(named("gelu_backward").c_str(), 3 * ffn, calls(kLayers), [&] { ops.gelu_backward(u, v, w, stream); });
+  bench.row(named("column_sum [4096, 768]").c_str(), hidden, calls(2 * kLayers),
+            [&] { ops.column_sum(x, dgamma, stream); });
+  bench.row(named("column_sum [4096, 3072]").c_str(), ffn, calls(2 * kLayers),  // and the 2304 of qkv
+            [&] { ops.column_sum(u, sum, stream); });
+  bench.row(named("bias_dropout_add, no dropout").c_str(), 3 * hidden, calls(2 * kLayers),
+            [&] { ops.bias_dropout_add(x, bias, y, none, z, stream); });
+  bench.row(named("bias_dropout_add, dropout 0.1").c_str(), 3 * hidden, 0,
+            [&] { ops.bias_dropout_add(x, bias, y, tenth, z, stream); });
+  bench.row(named("dropout_backward, dropout 0.1").c_str(), 2 * hidden, 0,
+            [&] { ops.dropout_backward(x, tenth, z, stream); });
+  bench.row(named("embedding_forward").c_str(), 2 * hidden, calls(1),
+            [&] { ops.embedding_forward(tokens, table, 0, z, stream); });
+  bench.row(named("embedding_backward").c_str(), hidden + 2 * kRows * kHidden * 4, calls(1),
+            [&] { ops.embedding_backward(tokens, x, 0, dtable, stream); });
+  bench.row(named("position_forward").c_str(), 2 * hidden + positions.bytes(), calls(1),
+            [&] { ops.position_forward(x, positions, none, z, stream); });
+  bench.row(named("position_backward").c_str(), 2 * hidden + 2 * dpositions.bytes(), calls(1),
+            [&] { ops.position_backward(x, none, z, dpositions, stream); });
+  bench.row(named("add").c_str(), 3 * hidden, 0, [&] { ops.add(x, y, z, stream); });
+}
+
+void cross_entropy(Bench& bench, DType dtype) {
+  Ops& ops = *bench.ops;
+  Stream& stream = *bench.stream;
+  const auto named = [=](const char* name) { return fmt::format("{} {}", name, name_of(dtype)); };
+  const int calls = dtype == DType::bf16;
+  const Tensor logits = bench.tensor(dtype, {kRows, kVocab}), targets = bench.tensor(DType::i32, {kRows});
+  const Tensor max = bench.tensor(DType::f32, {kRows}), sum = bench.tensor(DType::f32, {kRows});
+  const Tensor target = bench.tensor(DType::f32, {kRows}), loss = bench.tensor(DType::f32, {1});
+  bench.row(named("cross_entropy_forward").c_str(), logits.bytes(), calls,
+            [&] { ops.cross_entropy_forward(logits, targets, 0, 50257, max, sum, target, stream); });
+  bench.row("cross_entropy_loss", 3 * max.bytes(), calls,
+            [&] { ops.cross_entropy_loss(max, sum, target, 1, loss, stream); });
+  // scale = the sum: what is written keeps the size of probabilities, run after run
+  bench.row(named("cross_entropy_backward").c_str(), 2 * logits.bytes(), calls,
+            [&] { ops.cross_entropy_backward(logits, targets, 0, 50257, max, sum, 1, stream); });
+}
+
+void optimizer(Bench& bench) {
+  Ops& ops = *bench.ops;
+  Stream& stream = *bench.stream;
+  const auto flat = [&](DType dtype) { return bench.tensor(dtype, {kParameters}); };
+  const Tensor weight = flat(DType::f32), grad = flat(DType::f32), m = flat(DType::f32), v = flat(DType::f32);
+  const Tensor model_weight = flat(DType::bf16), scale = bench.tensor(DType::f32, {1});
+  const Tensor bins = bench.tensor(DType::i64, {kExactSumBins});
+  ops.fill(m, 0, stream);
+  ops.fill(v, 0, stream);
+  ops.fill(scale, 1, stream);
+  const int64_t n = kParameters;
+  bench.row("adamw, 124M", n * (4 * 4 + 3 * 4 + 2), 1, [&] {
+    ops.adamw(weight, grad, m, v, model_weight, scale, {.learning_rate = 1e-4f, .weight_decay = 0.1f}, stream);
+  });
+  bench.row("sum_of_squares, 124M", n * 4, 1, [&] { ops.sum_of_squares(grad, bins, stream); });
+  // Gaussian-like sizes: squares of one block reach over 70 bits.
+  for (int64_t i = 0; i < n; ++i) grad.as<float>()[i] *= weight.as<float>()[i] * 1e-4f * grad.as<float>()[i];
+  bench.row("sum_of_squares, 124M, a wide range", n * 4, 0, [&] { ops.sum_of_squares(grad, bins, stream); });
+  bench.row("fill fp32, 124M", n * 4, 1, [&] { ops.fill(m, 0, stream); });
+  bench.row("convert fp32 -> bf16, 124M", n * 6, 0, [&] { ops.convert(weight, model_weight, stream); });
+  bench.row("convert bf16 -> fp32, 124M", n * 6, 0, [&] { ops.convert(model_weight, m, stream); });
+  bench.row("convert fp32 -> fp32, 124M", n * 8, 0, [&] { ops.convert(weight, m, stream); });
+}
+
+}  // namespace
+}  // namespace trivet
+
+int main(int argc, char** argv) {
+  using namespace trivet;
+  const int threads = argc > 1 ? std::atoi(argv[1]) : static_cast<int>(std::thread::hardware_concurrency());
+  Bench bench(threads);
+  for (const DType dtype : {DType::bf16, DType::f32}) activations(bench, dtype);
+  cross_entropy(bench, DType::bf16);
+  optimizer(bench);
+  bench.finish();
+}

@@ -1,0 +1,116 @@
+// GELU against its definition in double, and the vector exponential that it and the softmax are made of.
+#include <numbers>
+
+#include "kernels/cpu/vector_math.h"
+#include "tests/support/ops_fixture.h"
+
+namespace trivet::test {
+namespace {
+
+double gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+double gelu_gradient(double x) {
+  const double root = std::sqrt(2 / std::numbers::pi);
+  const double t = std::tanh(root * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+}
+
+using ActivationTest = OpsTest;
+INSTANTIATE_TEST_SUITE_P(Cpu, ActivationTest, all_types_and_threads(), case_name);
+
+// fp32 cannot represent what is left of 1 + tanh far below zero, so the error is absolute: of values of size |x|.
+double allowed(DType dtype, double x, double expected) {
+  return tolerance(DType::f32, 1, std::max(1.0, std::abs(x))) + tolerance(dtype, 1, std::abs(expected));
+}
+
+TEST_P(ActivationTest, GeluIsTheDefinition) {
+  for (const int64_t n : {1, 7, 40'007}) {
+    const Tensor x = tensors.uniform(dtype, {n}, -12, 12), y = tensors.poisoned(dtype, {n});
+
+    ops->gelu_forward(x, y, *stream);
+
+    Values expected;
+    for (const double at : values(x)) expected.push_back(gelu(at));
+    EXPECT_TRUE(near(y, expected, [&](int64_t i) { return allowed(dtype, get(x, i), expected[size_t(i)]); }));
+  }
+}
+
+TEST_P(ActivationTest, GeluBackwardIsTheDerivative) {
+  for (const int64_t n : {1, 7, 40'007}) {
+    const Tensor x = tensors.uniform(dtype, {n}, -12, 12), dy = tensors.uniform(dtype, {n});
+    const Tensor dx = tensors.poisoned(dtype, {n});
+
+    ops->gelu_backward(x, dy, dx, *stream);
+
+    Values expected;
+    for (int64_t i = 0; i < n; ++i) expected.push_back(get(dy, i) * gelu_gradient(get(x, i)));
+    EXPECT_TRUE(near(dx, expected, [&](int64_t i) { return allowed(dtype, get(x, i), expected[size_t(i)]); }));
+    const Tensor over_dy = tensors.copy(dy);
+    ops->gelu_backward(x, over_dy, over_dy, *stream);
+    EXPECT_TRUE(same_bits(over_dy, dx));
+  }
+}
+
+// Where tanh is 1 to all digits the gradient is exactly 0 or 1, not infinity * 0.
+TEST_P(ActivationTest, GeluIsFlatFarOut) {
+  const Values far = {-1e30, -1e4, -50, 50, 1e4, 1e30};
+  const Tensor x = tensors.of(dtype, far), dy = tensors.full(dtype, {6}, 1);
+  const Tensor y = tensors.poisoned(dtype, {6}), dx = tensors.poisoned(dtype, {6});
+
+  ops->gelu_forward(x, y, *stream);
+  ops->gelu_backward(x, dy, dx, *stream);
+
+  for (int64_t i = 0; i < 6; ++i) {
+    EXPECT_NEAR(get(y, i), i < 3 ? 0 : get(x, i), 1e-3);
+    EXPECT_NEAR(get(dx, i), i < 3 ? 0 : 1, 1e-6);
+  }
+}
+
+TEST_P(ActivationTest, NotANumberStaysOne) {
+  const Tensor x = tensors.full(dtype, {40}, std::nan("")), y = tensors.full(dtype, {40}, 0);
+  ops->gelu_forward(x, y, *stream);
+  for (const double value : values(y)) EXPECT_TRUE(std::isnan(value));
+}
+
+TEST(ActivationReference, AgreesWithFiniteDifferences) {
+  for (double x = -6; x <= 6; x += 0.37) EXPECT_NEAR(gelu_gradient(x), (gelu(x + 1e-5) - gelu(x - 1e-5)) / 2e-5, 1e-8);
+}
+
+TEST_P(ActivationTest, WrongArgumentsAreNamed) {
+  const Tensor x = tensors.uniform(dtype, {4, 6}), other = tensors.uniform(dtype, {6, 4});
+  const Tensor type = tensors.uniform(dtype == DType::f32 ? DType::bf16 : DType::f32, {4, 6});
+  EXPECT_TRUE(throws_naming([&] { ops->gelu_forward({}, x, *stream); }, {"gelu_forward", " x ", "null"}));
+  EXPECT_TRUE(
+      throws_naming([&] { ops->gelu_forward(x, other, *stream); }, {"gelu_forward", " y ", "[6, 4]", "[4, 6]"}));
+  EXPECT_TRUE(
+      throws_naming([&] { ops->gelu_backward(x, type, x, *stream); }, {"gelu_backward", " dy ", "fp32", "bf16"}));
+  EXPECT_TRUE(throws_naming([&] { ops->gelu_backward(x, x, other, *stream); }, {"gelu_backward", " dx ", "[6, 4]"}));
+}
+
+TEST(SimdExp, IsWithinTwoUlp) {
+  double worst = 0;
+  for (float x = -87.3f; x < 88.7f; x += 1.7e-4f) {
+    const double exact = std::exp(static_cast<double>(x));
+    const double ulp = std::ldexp(1.0, std::ilogb(exact) - 23);
+    worst = std::max(worst, std::abs(simd_exp(x) - exact) / ulp);
+  }
+  EXPECT_LT(worst, 2.0);
+}
+
+TEST(SimdExp, MeetsItsEnds) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(simd_exp(0.0f), 1.0f);
+  EXPECT_EQ(simd_exp(-0.0f), 1.0f);
+  EXPECT_EQ(simd_exp(-infinity), 0.0f);
+  EXPECT_EQ(simd_exp(-88.0f), 0.0f);
+  EXPECT_GE(simd_exp(-87.3365f), std::numeric_limits<float>::min());
+  EXPECT_EQ(simd_exp(infinity), infinity);
+  EXPECT_EQ(simd_exp(89.0f), infinity);
+  EXPECT_LT(simd_exp(88.7228f), infinity);
+  EXPECT_TRUE(std::isnan(simd_exp(std::nanf(""))));
+  EXPECT_TRUE(std::isnan(simd_exp(std::bit_cast<float>(0x7f8fffffu))));  // one whose low bits are set
+}
+
+}  // namespace
+}  // namespace trivet::test

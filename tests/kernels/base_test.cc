@@ -1,0 +1,296 @@
+// Streams, events, arenas, scratch, bf16 and Philox: what the ops stand on.
+#include <atomic>
+#include <bit>
+#include <future>
+#include <thread>
+
+#include "kernels/philox.h"
+#include "tests/support/tensors.h"
+
+namespace trivet::test {
+namespace {
+
+// A gate that work on a stream can wait at, so that a test knows what has not run yet.
+class Gate {
+ public:
+  void open() { promise_.set_value(); }
+  auto waiter() {
+    return [future = future_] { future.wait(); };
+  }
+
+ private:
+  std::promise<void> promise_;
+  std::shared_future<void> future_ = promise_.get_future().share();
+};
+
+class StreamTest : public testing::Test {
+ protected:
+  std::unique_ptr<Device> device = create_cpu_device();
+  std::unique_ptr<Stream> compute = device->create_compute_stream();
+  std::unique_ptr<Stream> side = device->create_side_stream(StreamPriority::normal);
+  std::unique_ptr<Stream> other = device->create_side_stream(StreamPriority::high);
+  std::unique_ptr<Event> event = device->create_event();
+};
+
+TEST_F(StreamTest, TheComputeStreamRunsAtOnceOnTheCaller) {
+  std::thread::id ran_on;
+  compute->run({"work"}, [&] { ran_on = std::this_thread::get_id(); });
+  EXPECT_TRUE(compute->is_inline());
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+}
+
+TEST_F(StreamTest, ASideStreamRunsInOrderOnItsOwnThread) {
+  std::vector<int> order;
+  std::thread::id ran_on;
+  for (int i = 0; i < 100; ++i) side->run({"work"}, [&, i] { order.push_back(i); });
+  side->run({"work"}, [&] { ran_on = std::this_thread::get_id(); });
+  side->synchronize();
+  ASSERT_EQ(order.size(), 100u);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+  EXPECT_NE(ran_on, std::this_thread::get_id());
+}
+
+TEST_F(StreamTest, AnEventOrdersTwoStreams) {
+  Gate gate;
+  int value = 0, seen = -1;
+  side->run({"late"}, gate.waiter());
+  side->run({"write"}, [&] { value = 42; });
+  side->record(*event);
+  other->wait(*event);
+  other->run({"read"}, [&] { seen = value; });
+  EXPECT_FALSE(event->done());
+  gate.open();
+  other->synchronize();
+  EXPECT_EQ(seen, 42);
+  EXPECT_TRUE(event->done());
+}
+
+TEST_F(StreamTest, TheComputeStreamWaitsForAnEvent) {
+  int value = 0;
+  side->run({"write"}, [&] { value = 42; });
+  side->record(*event);
+  compute->wait(*event);
+  EXPECT_EQ(value, 42);
+}
+
+TEST_F(StreamTest, WaitingMeansTheLastRecordAtTheTimeOfTheWait) {
+  Gate gate;
+  bool ran = false;
+  side->record(*event);
+  other->wait(*event);  // for the first record, whatever is recorded later
+  other->run({"work"}, [&] { ran = true; });
+  other->synchronize();
+  EXPECT_TRUE(ran);
+  side->run({"late"}, gate.waiter());
+  side->record(*event);
+  EXPECT_FALSE(event->done());
+  gate.open();
+  event->synchronize();
+  EXPECT_TRUE(event->done());
+}
+
+TEST_F(StreamTest, AnEventNeverRecordedIsComplete) {
+  EXPECT_TRUE(event->done());
+  event->synchronize();
+  side->wait(*event);
+  side->synchronize();
+}
+
+TEST_F(StreamTest, WorkThatThrowsPoisonsItsStream) {
+  Gate gate;
+  std::atomic<bool> ran = false;
+  side->run({"late"}, gate.waiter());
+  side->run({"bad"}, [] { throw DataError("broken shard"); });
+  side->run({"behind"}, [&] { ran = true; });
+  side->record(*event);
+  other->wait(*event);
+  other->run({"behind the event"}, [&] { ran = true; });
+  gate.open();
+
+  EXPECT_TRUE(throws_naming([&] { side->synchronize(); }, {"broken shard"}));
+  EXPECT_TRUE(throws_naming([&] { side->run({"next"}, [&] { ran = true; }); }, {"broken shard"}));
+  EXPECT_TRUE(throws_naming([&] { event->synchronize(); }, {"broken shard"}));
+  EXPECT_TRUE(throws_naming([&] { other->synchronize(); }, {"broken shard"}));
+  EXPECT_TRUE(throws_naming([&] { compute->wait(*event); }, {"broken shard"}));
+  EXPECT_FALSE(ran);
+}
+
+TEST_F(StreamTest, TheTypeOfAnErrorCrossesStreams) {
+  side->run({"bad"}, [] { throw DataError("broken shard"); });
+  EXPECT_THROW(side->synchronize(), DataError);
+  EXPECT_THROW(compute->run({"bad"}, [] { throw IoError("disk full"); }), IoError);
+}
+
+TEST_F(StreamTest, WorkLeavesSpansOnItsRow) {
+  Trace trace;
+  TraceRow* const row = trace.add_row("side");
+  side->set_trace_row(row);
+  side->run({"first", Category::comm_data, 64, 3}, [] {});
+  side->run({"second", Category::compute}, [] {});
+  side->synchronize();
+  std::vector<Span> spans;
+  row->take(spans);
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_STREQ(spans[0].info.name, "first");
+  EXPECT_EQ(spans[0].info.category, Category::comm_data);
+  EXPECT_EQ(spans[0].info.bytes, 64);
+  EXPECT_EQ(spans[0].info.microbatch, 3);
+  EXPECT_LE(spans[0].start_ns, spans[0].end_ns);
+  EXPECT_LE(spans[0].end_ns, spans[1].start_ns);
+}
+
+TEST_F(StreamTest, CopiesToAndFromTheDevice) {
+  Arena arena(*device, "data");
+  const Tensor x = arena.allocate(DType::f32, {3});
+  const float sent[3] = {1, 2, 3};
+  float received[3] = {};
+  device->copy_to_device(sent, x, *side);
+  device->copy_to_host(x, received, *side);
+  side->synchronize();
+  EXPECT_EQ(received[2], 3);
+}
+
+TEST_F(StreamTest, TheCpuHasMemoryAndAName) {
+  EXPECT_EQ(device->kind(), DeviceKind::cpu);
+  EXPECT_FALSE(device->name().empty());
+  EXPECT_GT(device->memory_bytes(), int64_t{1} << 26);
+}
+
+// ---- memory
+
+TEST(Arena, CountsBytesAndAligns) {
+  const auto device = create_cpu_device();
+  Arena arena(*device, "weights");
+  const Tensor a = arena.allocate(DType::f32, {3, 5}), b = arena.allocate(DType::bf16, {7});
+  const Tensor large = arena.allocate(DType::u8, {5 << 20}), none = arena.allocate(DType::f32, {0, 4});
+  EXPECT_EQ(arena.bytes(), 60 + 14 + (5 << 20));
+  EXPECT_EQ(arena.name(), "weights");
+  for (const Tensor& t : {a, b, large, none}) {
+    EXPECT_TRUE(t);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(t.data) % 256, 0u);
+  }
+}
+
+TEST(Arena, SaysWhatItHoldsWhenMemoryEnds) {
+  const auto device = create_cpu_device();
+  Arena arena(*device, "activations");
+  arena.allocate(DType::u8, {1000});
+  EXPECT_TRUE(throws_naming([&] { arena.allocate(DType::u8, {int64_t{1} << 60}); },
+                            {"out of memory", "activations", "1000 bytes", "1152921504606846976", "micro_batch_size"}));
+  EXPECT_TRUE(throws_naming([&] { arena.allocate(DType::u8, {-1}); }, {"activations", "negative", "[-1]"}));
+  EXPECT_EQ(arena.bytes(), 1000);
+}
+
+TEST(Scratch, FramesNestAndGiveBack) {
+  const auto device = create_cpu_device();
+  Arena arena(*device, "scratch");
+  Scratch scratch(arena, 1024);
+  EXPECT_EQ(scratch.capacity(), 1024);
+  void* first = nullptr;
+  {
+    Scratch::Frame outer(scratch);
+    const Tensor a = outer.tensor(DType::f32, {3});  // 12 bytes, padded to 256
+    first = a.data;
+    a.as<float>()[2] = 5;
+    void* inner_data = nullptr;
+    {
+      Scratch::Frame inner(scratch);
+      const Tensor b = inner.tensor(DType::bf16, {129});  // 258 bytes, padded to 512
+      inner_data = b.data;
+      EXPECT_EQ(static_cast<std::byte*>(b.data) - static_cast<std::byte*>(a.data), 256);
+      EXPECT_EQ(inner.tensor(DType::u8, {256}).bytes(), 256);  // full to the last byte
+    }
+    EXPECT_EQ(outer.tensor(DType::u8, {1}).data, inner_data);
+    EXPECT_EQ(a.as<float>()[2], 5);
+  }
+  EXPECT_EQ(Scratch::Frame(scratch).tensor(DType::u8, {1}).data, first);
+  EXPECT_EQ(scratch.high_water(), 1024);
+}
+
+TEST(Scratch, SaysWhatDoesNotFit) {
+  const auto device = create_cpu_device();
+  Arena arena(*device, "scratch");
+  Scratch scratch(arena, 1024);
+  Scratch::Frame frame(scratch);
+  frame.tensor(DType::u8, {300});
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        frame.tensor(DType::f32, {2, 100});
+      },
+      {"scratch of 1024 bytes", "[2, 100] fp32", "512 bytes in use"}));
+  EXPECT_EQ(frame.tensor(DType::f32, {128}).bytes(), 512);  // what does fit still does
+}
+
+TEST(TensorView, SlicesAndViews) {
+  Tensors tensors;
+  const Tensor x = tensors.make(DType::f32, {4, 3, 2}, [](int64_t i) { return static_cast<double>(i); });
+  EXPECT_EQ(x.rows(), 12);
+  EXPECT_EQ(x.cols(), 2);
+  EXPECT_EQ(get(x.slice(2, 2), 0), 12);
+  EXPECT_EQ(x.slice(4, 0).numel(), 0);
+  EXPECT_EQ(x.view({24}).shape, Shape({24}));
+  EXPECT_TRUE(throws_naming([&] { x.slice(3, 2); }, {"[3, +2)", "[4, 3, 2]"}));
+  EXPECT_TRUE(throws_naming([&] { x.view({5, 5}); }, {"[4, 3, 2]", "[5, 5]"}));
+}
+
+// ---- numbers
+
+uint16_t rounded(uint32_t bits) { return bf16(std::bit_cast<float>(bits)).bits; }
+
+TEST(Bf16, RoundsToNearestTiesToEven) {
+  EXPECT_EQ(rounded(0x3f800000), 0x3f80);  // 1
+  EXPECT_EQ(rounded(0x3f807fff), 0x3f80);  // just below the tie
+  EXPECT_EQ(rounded(0x3f808000), 0x3f80);  // a tie, even below
+  EXPECT_EQ(rounded(0x3f808001), 0x3f81);
+  EXPECT_EQ(rounded(0x3f818000), 0x3f82);  // a tie, even above
+  EXPECT_EQ(rounded(0xbf818000), 0xbf82);
+  EXPECT_EQ(rounded(0x3fffffff), 0x4000);  // carries into the exponent
+  EXPECT_EQ(rounded(0x7f7fffff), 0x7f80);  // the largest float is nearer to infinity
+  EXPECT_EQ(rounded(0x80000000), 0x8000);  // -0
+  EXPECT_EQ(rounded(0x00018000), 0x0002);  // subnormal numbers too
+  EXPECT_EQ(rounded(0x7f800000), 0x7f80);
+  EXPECT_EQ(rounded(0xff800000), 0xff80);
+}
+
+TEST(Bf16, NotANumberStaysOne) {
+  for (const uint32_t bits : {0x7f800001u, 0x7fc00000u, 0x7fffffffu, 0xff800001u, 0xffffffffu}) {
+    EXPECT_TRUE(std::isnan(static_cast<float>(bf16(std::bit_cast<float>(bits))))) << bits;
+    EXPECT_EQ(rounded(bits) >> 15, bits >> 31) << "the sign of " << bits;
+  }
+}
+
+TEST(Bf16, EveryValueSurvivesTheRoundTrip) {
+  for (uint32_t bits = 0; bits <= 0xffff; ++bits) {
+    bf16 x;
+    x.bits = static_cast<uint16_t>(bits);
+    const float wide = static_cast<float>(x);
+    EXPECT_TRUE(std::isnan(wide) || bf16(wide).bits == bits) << bits;
+  }
+}
+
+// The known answers of Random123, the authors' own library (kat_vectors, philox4x32, 10 rounds).
+TEST(Philox, GivesTheKnownAnswers) {
+  struct Answer {
+    uint64_t low, high, key;
+    uint32_t words[4];
+  };
+  const uint64_t ones = ~uint64_t{0};
+  for (const Answer& answer : {Answer{0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+                               Answer{ones, ones, ones, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+                               Answer{0x85a308d3243f6a88,
+                                      0x0370734413198a2e,
+                                      0x299f31d0a4093822,
+                                      {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}}) {
+    const PhiloxWords found = philox4x32(answer.low, answer.high, answer.key);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(found.w[i], answer.words[i]);
+  }
+}
+
+TEST(Philox, TheThresholdIsTheShareOfAllWords) {
+  EXPECT_EQ(dropout_threshold(0), 0u);
+  EXPECT_EQ(dropout_threshold(0.5f), 0x80000000u);
+  EXPECT_EQ(dropout_threshold(0.25f), 0x40000000u);
+}
+
+}  // namespace
+}  // namespace trivet::test

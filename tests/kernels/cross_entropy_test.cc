@@ -1,0 +1,210 @@
+// Softmax cross-entropy against its definition in double: whole, and cut over ranks by columns.
+#include <numeric>
+
+#include "tests/support/ops_fixture.h"
+
+namespace trivet::test {
+namespace {
+
+using CrossEntropyTest = OpsTest;
+INSTANTIATE_TEST_SUITE_P(Cpu, CrossEntropyTest, all_types_and_threads(), case_name);
+
+struct Softmax {
+  Values loss;         // a row
+  Values probability;  // [n, columns], 0 in padding
+};
+
+// Of the first `vocab_size` of `columns` columns.
+Softmax reference(const Values& logits, const Values& targets, int64_t columns, int64_t vocab_size) {
+  Softmax out;
+  for (size_t r = 0; r < targets.size(); ++r) {
+    const double* row = logits.data() + r * size_t(columns);
+    const double max = *std::max_element(row, row + vocab_size);
+    double sum = 0;
+    for (int64_t c = 0; c < vocab_size; ++c) sum += std::exp(row[c] - max);
+    for (int64_t c = 0; c < columns; ++c) out.probability.push_back(c < vocab_size ? std::exp(row[c] - max) / sum : 0);
+    out.loss.push_back(std::log(sum) + max - row[static_cast<int64_t>(targets[r])]);
+  }
+  return out;
+}
+
+double total(const Values& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
+
+// What a rank holds of the problem: columns [first, first + v) of the logits.
+struct Part {
+  int64_t first;
+  Tensor logits, row_max, row_sum, target_logit;
+};
+
+class Problem {
+ public:
+  Problem(Tensors& tensors, DType dtype, int64_t n, int64_t columns, int64_t vocab_size)
+      : tensors_(tensors), n(n), columns(columns), vocab_size(vocab_size) {
+    logits = tensors.uniform(dtype, {n, columns}, -20, 20);
+    targets = tensors.integers(DType::i32, {n}, 0, vocab_size - 1);
+    for (int64_t r = 0; r < n; ++r)  // padding holds what must never enter: larger than all, and NaN
+      for (int64_t c = vocab_size; c < columns; ++c) set(logits, r * columns + c, c % 2 ? 1e4 : std::nan(""));
+  }
+
+  // Runs the whole of it on `ranks` equal cuts, as tensor-parallel ranks do; returns the loss summed over rows.
+  double run(Ops& ops, Stream& stream, int64_t ranks, float scale) {
+    const int64_t v = columns / ranks;
+    parts.clear();
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      Part part{rank * v, tensors_.poisoned(logits.dtype, {n, v}), tensors_.poisoned(DType::f32, {n}),
+                tensors_.poisoned(DType::f32, {n}), tensors_.poisoned(DType::f32, {n})};
+      for (int64_t i = 0; i < n * v; ++i) set(part.logits, i, get(logits, i / v * columns + part.first + i % v));
+      ops.cross_entropy_forward(part.logits, targets, part.first, vocab_size, part.row_max, part.row_sum,
+                                part.target_logit, stream);
+      parts.push_back(part);
+    }
+    // The collectives: maximum, then sums.
+    const Tensor global_max = tensors_.full(DType::f32, {n}, -std::numeric_limits<double>::infinity());
+    const Tensor sum = tensors_.full(DType::f32, {n}, 0), target = tensors_.full(DType::f32, {n}, 0);
+    for (const Part& part : parts)
+      for (int64_t r = 0; r < n; ++r) set(global_max, r, std::max(get(global_max, r), get(part.row_max, r)));
+    for (const Part& part : parts) {
+      ops.cross_entropy_rescale(part.row_max, global_max, part.row_sum, stream);
+      for (int64_t r = 0; r < n; ++r) {
+        set(sum, r, get(sum, r) + get(part.row_sum, r));
+        set(target, r, get(target, r) + get(part.target_logit, r));
+      }
+    }
+    const Tensor loss = tensors_.full(DType::f32, {1}, 100);  // it is added to
+    ops.cross_entropy_loss(global_max, sum, target, scale, loss, stream);
+    for (const Part& part : parts)
+      ops.cross_entropy_backward(part.logits, targets, part.first, vocab_size, global_max, sum, scale, stream);
+    return (get(loss, 0) - 100) / scale;
+  }
+
+  Values gradient() const {
+    Values whole(size_t(n * columns));
+    for (const Part& part : parts)
+      for (int64_t i = 0; i < part.logits.numel(); ++i)
+        whole[size_t(i / part.logits.cols() * columns + part.first + i % part.logits.cols())] = get(part.logits, i);
+    return whole;
+  }
+
+  Tensors& tensors_;
+  int64_t n, columns, vocab_size;
+  Tensor logits, targets;
+  std::vector<Part> parts;
+};
+
+TEST_P(CrossEntropyTest, LossAndGradientOnOneTwoAndThreeRanks) {
+  // columns, vocabulary: none padded; some; and so many that the last rank of three has no real column.
+  for (const auto& [n, columns, vocab] :
+       {std::array<int64_t, 3>{41, 1302, 1302}, {41, 1302, 1201}, {9, 66, 40}, {1, 6, 1}, {5, 4998, 4998}}) {
+    for (const int64_t ranks : {1, 2, 3}) {
+      Problem problem(tensors, dtype, n, columns, vocab);
+      const Softmax expected = reference(values(problem.logits), values(problem.targets), columns, vocab);
+      const float scale = 0.25f;
+
+      const double loss = problem.run(*ops, *stream, ranks, scale);
+
+      EXPECT_NEAR(loss, total(expected.loss), tolerance(DType::f32, vocab, 20) + 400 * tolerance(DType::f32, 1));
+      Values gradient = expected.probability;
+      for (int64_t r = 0; r < n; ++r) gradient[size_t(r * columns + int64_t(get(problem.targets, r)))] -= 1;
+      for (double& g : gradient) g *= scale;
+      const Tensor found = tensors.of(dtype, problem.gradient());
+      EXPECT_TRUE(near(found, gradient, summed(dtype, gradient, vocab, scale)))
+          << columns << " columns, vocabulary of " << vocab << ", " << ranks << " ranks";
+      double in_padding = 0;
+      for (int64_t i = 0; i < n * columns; ++i) in_padding += i % columns >= vocab ? std::abs(get(found, i)) : 0;
+      EXPECT_EQ(in_padding, 0);
+    }
+  }
+}
+
+TEST_P(CrossEntropyTest, ARankOfPaddingOnly) {
+  const int64_t n = 3, v = 40;
+  const Tensor logits = tensors.full(dtype, {n, v}, std::nan("")), targets = tensors.full(DType::i32, {n}, 7);
+  const Tensor row_max = tensors.poisoned(DType::f32, {n}), row_sum = tensors.poisoned(DType::f32, {n});
+  const Tensor target = tensors.poisoned(DType::f32, {n}), global_max = tensors.full(DType::f32, {n}, 3);
+
+  ops->cross_entropy_forward(logits, targets, 120, 100, row_max, row_sum, target, *stream);
+  ops->cross_entropy_rescale(row_max, global_max, row_sum, *stream);
+
+  EXPECT_TRUE(near(row_max, Values(n, -std::numeric_limits<double>::infinity()), 0));
+  EXPECT_TRUE(near(row_sum, Values(n, 0.0), 0));
+  EXPECT_TRUE(near(target, Values(n, 0.0), 0));
+  ops->cross_entropy_backward(logits, targets, 120, 100, global_max, global_max, 1, *stream);
+  EXPECT_TRUE(near(logits, Values(n * v, 0.0), 0));
+}
+
+// exp(1000) has no float: only differences to the maximum may be raised. And one that comes last, after many blocks.
+TEST_P(CrossEntropyTest, LargeLogitsDoNotOverflow) {
+  const int64_t v = 5000;
+  const Tensor logits = tensors.make(dtype, {2, v}, [](int64_t i) {
+    return i == 2 * v - 1 ? 2048 : i % 5000 ? 0 : 1024;
+  });
+  const Tensor targets = tensors.full(DType::i32, {2}, 0);
+  const Tensor max = tensors.poisoned(DType::f32, {2}), sum = tensors.poisoned(DType::f32, {2});
+  const Tensor target = tensors.poisoned(DType::f32, {2});
+
+  ops->cross_entropy_forward(logits, targets, 0, v, max, sum, target, *stream);
+
+  EXPECT_TRUE(near(max, {1024, 2048}, 0));
+  EXPECT_TRUE(near(sum, {1, 1}, 0));
+  EXPECT_TRUE(near(target, {1024, 1024}, 0));
+}
+
+TEST_P(CrossEntropyTest, NotANumberReachesTheLoss) {
+  const Tensor logits = tensors.uniform(dtype, {1, 300}), targets = tensors.full(DType::i32, {1}, 0);
+  set(logits, 217, std::nan(""));
+  const Tensor max = tensors.poisoned(DType::f32, {1}), sum = tensors.poisoned(DType::f32, {1});
+  const Tensor target = tensors.poisoned(DType::f32, {1}), loss = tensors.full(DType::f32, {1}, 0);
+
+  ops->cross_entropy_forward(logits, targets, 0, 300, max, sum, target, *stream);
+  ops->cross_entropy_loss(max, sum, target, 1, loss, *stream);
+
+  EXPECT_TRUE(std::isnan(get(loss, 0)));
+}
+
+TEST(CrossEntropyReference, AgreesWithFiniteDifferences) {
+  std::mt19937_64 random(3);
+  std::uniform_real_distribution<double> draw(-3, 3);
+  Values logits(2 * 5), targets = {3, 1};
+  for (double& l : logits) l = draw(random);
+  const auto loss = [&](const Values& at) { return total(reference(at, targets, 5, 4).loss); };
+
+  const Softmax found = reference(logits, targets, 5, 4);
+
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const double one_hot = static_cast<double>(i % 5) == targets[i / 5];
+    EXPECT_NEAR(found.probability[i] - one_hot, numeric_gradient(loss, logits, i), 1e-8);
+  }
+}
+
+TEST_P(CrossEntropyTest, WrongArgumentsAreNamed) {
+  const Tensor logits = tensors.uniform(dtype, {4, 6}), targets = tensors.integers(DType::i32, {4}, 0, 5);
+  const Tensor n = tensors.uniform(DType::f32, {4}), m = tensors.uniform(DType::f32, {3});
+  const Tensor one = tensors.uniform(DType::f32, {1});
+  const auto forward = [&](Tensor l, Tensor t, Tensor a, Tensor b, Tensor c) {
+    return [=, this] { ops->cross_entropy_forward(l, t, 0, 6, a, b, c, *stream); };
+  };
+  EXPECT_TRUE(throws_naming(forward(targets, targets, n, n, n), {"cross_entropy_forward", "logits", "int32"}));
+  EXPECT_TRUE(throws_naming(forward(logits, n, n, n, n), {"cross_entropy_forward", "targets", "fp32", "int32"}));
+  EXPECT_TRUE(throws_naming(forward(logits, targets, m, n, n), {"cross_entropy_forward", "row_max", "[3]", "[4]"}));
+  EXPECT_TRUE(throws_naming(forward(logits, targets, n, m, n), {"cross_entropy_forward", "row_sum", "[3]", "[4]"}));
+  EXPECT_TRUE(throws_naming(forward(logits, targets, n, n, m), {"cross_entropy_forward", "target_logit", "[3]"}));
+  EXPECT_TRUE(
+      throws_naming([&] { ops->cross_entropy_rescale(n, m, n, *stream); }, {"cross_entropy_rescale", "global_max"}));
+  EXPECT_TRUE(
+      throws_naming([&] { ops->cross_entropy_rescale(n, n, m, *stream); }, {"cross_entropy_rescale", "row_sum"}));
+  EXPECT_TRUE(
+      throws_naming([&] { ops->cross_entropy_loss(n, m, n, 1, one, *stream); }, {"cross_entropy_loss", "row_sum"}));
+  EXPECT_TRUE(throws_naming([&] { ops->cross_entropy_loss(n, n, m, 1, one, *stream); },
+                            {"cross_entropy_loss", "target_logit"}));
+  EXPECT_TRUE(throws_naming([&] { ops->cross_entropy_loss(n, n, n, 1, n, *stream); },
+                            {"cross_entropy_loss", " loss ", "[4]", "[1]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->cross_entropy_backward(logits, n, 0, 6, n, n, 1, *stream); },
+                            {"cross_entropy_backward", "targets"}));
+  EXPECT_TRUE(throws_naming([&] { ops->cross_entropy_backward(logits, targets, 0, 6, m, n, 1, *stream); },
+                            {"cross_entropy_backward", "row_max"}));
+  EXPECT_TRUE(throws_naming([&] { ops->cross_entropy_backward(logits, targets, 0, 6, n, m, 1, *stream); },
+                            {"cross_entropy_backward", "row_sum"}));
+}
+
+}  // namespace
+}  // namespace trivet::test

@@ -1,0 +1,214 @@
+// The residual branch, sums over rows, fill, convert, add.
+#include "kernels/philox.h"
+#include "tests/support/ops_fixture.h"
+
+namespace trivet::test {
+namespace {
+
+using ElementwiseTest = OpsTest;
+INSTANTIATE_TEST_SUITE_P(Cpu, ElementwiseTest, all_types_and_threads(), case_name);
+
+// Under the contract in kernels/ops.h: whether element (position, entry, column) is kept.
+bool kept(const Dropout& d, int64_t entry, int64_t position, int64_t column, int64_t width) {
+  const int64_t index = ((d.first_sample + entry) * d.seq_length + d.first_position + position) * width + column;
+  const PhiloxWords words = philox4x32(static_cast<uint64_t>(index / 4), d.site, d.seed);
+  return words.w[index % 4] >= dropout_threshold(d.probability);
+}
+
+TEST_P(ElementwiseTest, ColumnSumAddsOverRows) {
+  // Small integers: the sums are exact in any order.
+  for (const auto& [n, c] : {std::pair<int64_t, int64_t>{301, 1217}, {1, 1}, {5, 3}, {64, 32}, {129, 513}}) {
+    const Tensor x = tensors.integers(dtype, {n, c}, -99, 99), sum = tensors.integers(DType::f32, {c}, -99, 99);
+    Values expected = values(sum);
+    for (int64_t i = 0; i < n * c; ++i) expected[size_t(i % c)] += get(x, i);
+
+    ops->column_sum(x, sum, *stream);
+
+    EXPECT_TRUE(near(sum, expected, 0));
+  }
+}
+
+TEST_P(ElementwiseTest, ColumnSumOfManyRowsStaysAccurate) {
+  const int64_t n = 30'000, c = 3;
+  const Tensor x = tensors.uniform(dtype, {n, c}, 0, 1), sum = tensors.full(DType::f32, {c}, 0);
+  Values expected(3);
+  for (int64_t i = 0; i < n * c; ++i) expected[size_t(i % c)] += get(x, i);
+
+  ops->column_sum(x, sum, *stream);
+
+  EXPECT_TRUE(near(sum, expected, 2e-6 * expected[0]));
+}
+
+TEST_P(ElementwiseTest, BiasDropoutAdd) {
+  for (const double probability : {0.0, 0.1, 0.9}) {
+    for (const auto& [s, b, h] : {std::array<int64_t, 3>{29, 3, 601}, {1, 1, 1}, {3, 2, 6}, {2, 2, 1030}}) {
+      for (const bool with_bias : {false, true}) {
+        const Dropout dropout{.probability = static_cast<float>(probability),
+                              .seed = 0x123456789abcdefull,
+                              .site = 9,
+                              .first_sample = 1'000'003,
+                              .seq_length = 4096,
+                              .first_position = 1025};
+        const Tensor x = tensors.uniform(dtype, {s, b, h}), residual = tensors.uniform(dtype, {s, b, h});
+        const Tensor bias = with_bias ? tensors.uniform(dtype, {h}) : Tensor{};
+        const Tensor out = tensors.poisoned(dtype, {s, b, h});
+
+        ops->bias_dropout_add(x, bias, residual, dropout, out, *stream);
+
+        Values expected;
+        for (int64_t i = 0; i < s * b * h; ++i) {
+          const int64_t r = i / h, c = i % h;
+          const bool keep = probability == 0 || kept(dropout, r % b, r / b, c, h);
+          const double branch = get(x, i) + (with_bias ? get(bias, c) : 0);
+          expected.push_back(get(residual, i) + (keep ? branch / (1 - dropout.probability) : 0));
+        }
+        EXPECT_TRUE(near(out, expected, summed(dtype, expected, 1, 2 / (1 - probability))));
+        const Tensor over_x = tensors.copy(x), over_residual = tensors.copy(residual);
+        ops->bias_dropout_add(over_x, bias, residual, dropout, over_x, *stream);
+        ops->bias_dropout_add(x, bias, over_residual, dropout, over_residual, *stream);
+        EXPECT_TRUE(same_bits(over_x, out));
+        EXPECT_TRUE(same_bits(over_residual, out));
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, DropoutBackwardUsesTheForwardMask) {
+  for (const float probability : {0.0f, 0.5f, 0.25f}) {
+    const int64_t s = 29, b = 3, h = 601;
+    const Dropout dropout{.probability = probability, .seed = 5, .site = 6, .first_sample = 7, .seq_length = 29};
+    const Tensor ones = tensors.full(dtype, {s, b, h}, 1), zeros = tensors.full(dtype, {s, b, h}, 0);
+    const Tensor mask = tensors.poisoned(dtype, {s, b, h}), dx = tensors.poisoned(dtype, {s, b, h});
+    ops->bias_dropout_add(ones, {}, zeros, dropout, mask, *stream);
+
+    ops->dropout_backward(ones, dropout, dx, *stream);
+
+    EXPECT_TRUE(same_bits(dx, mask));
+    ops->dropout_backward(ones, dropout, ones, *stream);  // in place
+    EXPECT_TRUE(same_bits(ones, mask));
+  }
+}
+
+TEST_P(ElementwiseTest, DropoutKeepsItsShare) {
+  const int64_t s = 50, b = 2, h = 1000;
+  for (const double probability : {0.1, 0.5, 0.8}) {
+    const Dropout dropout{.probability = static_cast<float>(probability), .seed = 11, .site = 1, .seq_length = s};
+    const Tensor x = tensors.full(dtype, {s, b, h}, 1);
+
+    ops->dropout_backward(x, dropout, x, *stream);
+
+    const Values all = values(x);
+    const double share =
+        static_cast<double>(std::count_if(all.begin(), all.end(), [](double v) { return v != 0; })) / 1e5;
+    EXPECT_NEAR(share, 1 - probability, 5 * std::sqrt(probability * (1 - probability) / 1e5));  // five sigma
+  }
+}
+
+// A slice of the sequence, or a sample of the batch, drops what the whole drops there.
+TEST_P(ElementwiseTest, DropoutDoesNotDependOnTheCut) {
+  const int64_t s = 6, b = 4, h = 33;
+  const Dropout dropout{.probability = 0.4f, .seed = 3, .site = 2, .first_sample = 8, .seq_length = s};
+  const Tensor ones = tensors.full(dtype, {s, b, h}, 1), whole = tensors.poisoned(dtype, {s, b, h});
+  ops->dropout_backward(ones, dropout, whole, *stream);
+
+  for (int64_t position = 0; position < s; position += 2) {  // sequence parallel: two positions a rank
+    Dropout part = dropout;
+    part.first_position = position;
+    const Tensor slice = tensors.poisoned(dtype, {2, b, h});
+    ops->dropout_backward(ones.slice(position, 2), part, slice, *stream);
+    EXPECT_TRUE(same_bits(slice, whole.slice(position, 2)));
+  }
+  for (int64_t entry = 0; entry < b; ++entry) {  // micro-batches of one sample
+    Dropout part = dropout;
+    part.first_sample = dropout.first_sample + entry;
+    const Tensor sample = tensors.full(dtype, {s, 1, h}, 1);
+    ops->dropout_backward(sample, part, sample, *stream);
+    for (int64_t i = 0; i < s * h; ++i) EXPECT_EQ(get(sample, i), get(whole, (i / h * b + entry) * h + i % h));
+  }
+}
+
+TEST_P(ElementwiseTest, AddAndItsAliases) {
+  for (const int64_t n : {1, 31, 70'001}) {
+    const Tensor a = tensors.uniform(dtype, {n}), b = tensors.uniform(dtype, {n}), out = tensors.poisoned(dtype, {n});
+    Values expected;
+    for (int64_t i = 0; i < n; ++i) expected.push_back(get(a, i) + get(b, i));
+
+    ops->add(a, b, out, *stream);
+
+    EXPECT_TRUE(near(out, expected, summed(dtype, expected, 1)));
+    const Tensor over_a = tensors.copy(a), over_b = tensors.copy(b);
+    ops->add(over_a, b, over_a, *stream);
+    ops->add(a, over_b, over_b, *stream);
+    EXPECT_TRUE(same_bits(over_a, out));
+    EXPECT_TRUE(same_bits(over_b, out));
+  }
+}
+
+TEST_P(ElementwiseTest, ConvertRoundsToNearestEven) {
+  for (const int64_t n : {1, 31, 70'001}) {
+    for (const DType to : {DType::f32, DType::bf16}) {
+      const Tensor from = tensors.uniform(dtype, {n}, -1e5, 1e5), out = tensors.poisoned(to, {n});
+      set(from, 0, std::numeric_limits<double>::infinity());
+      const Tensor expected = tensors.make(to, {n}, [&](int64_t i) { return get(from, i); });
+
+      ops->convert(from, out, *stream);
+
+      EXPECT_TRUE(same_bits(out, expected));
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, FillAndCopyTakeAnyType) {
+  for (const DType any : {DType::f32, DType::bf16, DType::i32, DType::i64, DType::u8}) {
+    const Tensor x = tensors.poisoned(any, {70'001}), y = tensors.poisoned(any, {70'001});
+
+    ops->fill(x, 7, *stream);
+    ops->convert(x, y, *stream);
+
+    EXPECT_TRUE(near(x, Values(70'001, 7.0), 0));
+    EXPECT_TRUE(same_bits(x, y));
+  }
+}
+
+TEST_P(ElementwiseTest, NothingIsFine) {
+  const Tensor none = tensors.poisoned(dtype, {0, 2, 8}), bias = tensors.uniform(dtype, {8});
+  const Tensor sum = tensors.full(DType::f32, {8}, 3);
+  ops->bias_dropout_add(none, bias, none, {}, none, *stream);
+  ops->dropout_backward(none, {}, none, *stream);
+  ops->add(none, none, none, *stream);
+  ops->gelu_forward(none, none, *stream);
+  ops->column_sum(none, sum, *stream);
+  EXPECT_TRUE(near(sum, Values(8, 3.0), 0));
+}
+
+TEST_P(ElementwiseTest, WrongArgumentsAreNamed) {
+  const Tensor x = tensors.uniform(dtype, {4, 2, 6}), flat = tensors.uniform(dtype, {8, 6});
+  const Tensor other = tensors.uniform(dtype, {4, 2, 5}), sum = tensors.uniform(DType::f32, {6});
+  const Tensor whole = tensors.integers(DType::i32, {48}, 0, 1), bias = tensors.uniform(dtype, {6});
+  const Dropout none, negative{.probability = -0.5f};
+  EXPECT_TRUE(
+      throws_naming([&] { ops->column_sum(x, bias.slice(0, 5), *stream); }, {"column_sum", " sum ", "[5]", "[6]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->column_sum(whole, sum, *stream); }, {"column_sum", " x ", "int32"}));
+  const auto residual = [&](Tensor x, Tensor bias, Tensor residual, Dropout dropout, Tensor out) {
+    return [=, this] { ops->bias_dropout_add(x, bias, residual, dropout, out, *stream); };
+  };
+  const std::string op = "bias_dropout_add";
+  EXPECT_TRUE(throws_naming(residual(flat, bias, flat, none, flat), {op, " x ", "[8, 6]", "3 dimensions"}));
+  EXPECT_TRUE(throws_naming(residual(x, bias.slice(0, 5), x, none, x), {op, " bias ", "[5]", "[6]"}));
+  EXPECT_TRUE(throws_naming(residual(x, bias, {}, none, x), {op, " residual ", "null"}));
+  EXPECT_TRUE(throws_naming(residual(x, bias, x, none, other), {op, " out ", "[4, 2, 5]", "[8, 6]"}));
+  EXPECT_TRUE(throws_naming(residual(x, bias, x, negative, x), {op, "probability", "-0.5"}));
+  EXPECT_TRUE(throws_naming([&] { ops->dropout_backward(flat, none, flat, *stream); }, {"dropout_backward", "dout"}));
+  EXPECT_TRUE(throws_naming([&] { ops->dropout_backward(x, none, other, *stream); }, {"dropout_backward", " dx "}));
+  EXPECT_TRUE(
+      throws_naming([&] { ops->dropout_backward(x, negative, x, *stream); }, {"dropout_backward", "probability"}));
+  EXPECT_TRUE(throws_naming([&] { ops->add(x, other, x, *stream); }, {"add", " b ", "[4, 2, 5]", "[48]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->add(x, x, other, *stream); }, {"add", " out ", "[4, 2, 5]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->convert(x, other, *stream); }, {"convert", " to ", "[4, 2, 5]", "[48]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->convert(x, whole, *stream); }, {"convert", " to ", "int32", "fp32 or bf16"}));
+  EXPECT_TRUE(throws_naming([&] { ops->convert(whole, x, *stream); }, {"convert", " from ", "int32", "fp32 or bf16"}));
+  EXPECT_TRUE(throws_naming([&] { ops->fill({}, 0, *stream); }, {"fill", " x ", "null"}));
+}
+
+}  // namespace
+}  // namespace trivet::test

@@ -1,0 +1,189 @@
+// Layer normalisation against its definition in double.
+#include "tests/support/ops_fixture.h"
+
+namespace trivet::test {
+namespace {
+
+constexpr float kEps = 1e-5f;
+
+struct Normalized {
+  Values y, mean, rstd;
+};
+
+Normalized reference_forward(const Values& x, const Values& gamma, const Values& beta, double eps) {
+  const size_t h = gamma.size(), n = x.size() / h;
+  Normalized out{Values(x.size()), Values(n), Values(n)};
+  for (size_t r = 0; r < n; ++r) {
+    double mean = 0, variance = 0;
+    for (size_t c = 0; c < h; ++c) mean += x[r * h + c] / static_cast<double>(h);
+    for (size_t c = 0; c < h; ++c) variance += std::pow(x[r * h + c] - mean, 2) / static_cast<double>(h);
+    const double rstd = 1 / std::sqrt(variance + eps);
+    for (size_t c = 0; c < h; ++c) out.y[r * h + c] = (x[r * h + c] - mean) * rstd * gamma[c] + beta[c];
+    out.mean[r] = mean;
+    out.rstd[r] = rstd;
+  }
+  return out;
+}
+
+struct Gradients {
+  Values dx, dgamma, dbeta;
+};
+
+Gradients reference_backward(const Values& dy, const Values& x, const Values& gamma, double eps) {
+  const size_t h = gamma.size(), n = x.size() / h;
+  const Normalized forward = reference_forward(x, gamma, Values(h, 0.0), eps);
+  Gradients out{Values(x.size()), Values(h), Values(h)};
+  for (size_t r = 0; r < n; ++r) {
+    const auto xhat = [&](size_t c) { return (x[r * h + c] - forward.mean[r]) * forward.rstd[r]; };
+    double g_mean = 0, gx_mean = 0;
+    for (size_t c = 0; c < h; ++c) {
+      g_mean += dy[r * h + c] * gamma[c] / static_cast<double>(h);
+      gx_mean += dy[r * h + c] * gamma[c] * xhat(c) / static_cast<double>(h);
+      out.dgamma[c] += dy[r * h + c] * xhat(c);
+      out.dbeta[c] += dy[r * h + c];
+    }
+    for (size_t c = 0; c < h; ++c)
+      out.dx[r * h + c] = forward.rstd[r] * (dy[r * h + c] * gamma[c] - g_mean - xhat(c) * gx_mean);
+  }
+  return out;
+}
+
+Values plus(Values a, const Values& b) {
+  for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+using LayerNormTest = OpsTest;
+INSTANTIATE_TEST_SUITE_P(Cpu, LayerNormTest, all_types_and_threads(), case_name);
+
+TEST_P(LayerNormTest, ForwardIsTheDefinition) {
+  for (const auto& [n, h] : {std::pair<int64_t, int64_t>{67, 773}, {1, 1}, {3, 5}, {5, 32}, {7, 100}}) {
+    const Tensor x = tensors.uniform(dtype, {n, h}, -1, 3);
+    const Tensor gamma = tensors.uniform(dtype, {h}), beta = tensors.uniform(dtype, {h});
+    const Tensor y = tensors.poisoned(dtype, {n, h});
+    const Tensor mean = tensors.poisoned(DType::f32, {n}), rstd = tensors.poisoned(DType::f32, {n});
+
+    ops->layernorm_forward(x, gamma, beta, kEps, y, mean, rstd, *stream);
+
+    const Normalized expected = reference_forward(values(x), values(gamma), values(beta), kEps);
+    const double largest_rstd = *std::max_element(expected.rstd.begin(), expected.rstd.end());
+    EXPECT_TRUE(near(y, expected.y, summed(dtype, expected.y, h, largest_rstd)));
+    EXPECT_TRUE(near(mean, expected.mean, tolerance(DType::f32, h, 3)));
+    EXPECT_TRUE(near(rstd, expected.rstd, tolerance(DType::f32, h, largest_rstd)));
+  }
+}
+
+// One pass with E[x^2] - E[x]^2 would lose everything here.
+TEST_P(LayerNormTest, ForwardSurvivesALargeMean) {
+  const int64_t h = 768;
+  const Tensor x = tensors.make(dtype, {1, h}, [](int64_t i) { return 4096.0 + 32.0 * static_cast<double>(i % 4); });
+  const Tensor gamma = tensors.full(dtype, {h}, 1), beta = tensors.full(dtype, {h}, 0);
+  const Tensor y = tensors.poisoned(dtype, {1, h});
+  const Tensor mean = tensors.poisoned(DType::f32, {1}), rstd = tensors.poisoned(DType::f32, {1});
+
+  ops->layernorm_forward(x, gamma, beta, kEps, y, mean, rstd, *stream);
+
+  const Normalized expected = reference_forward(values(x), values(gamma), values(beta), kEps);
+  EXPECT_TRUE(near(y, expected.y, tolerance(dtype, 1)));
+}
+
+TEST_P(LayerNormTest, BackwardIsTheDerivative) {
+  for (const auto& [n, h] : {std::pair<int64_t, int64_t>{67, 773}, {1, 2}, {3, 5}, {33, 64}}) {
+    const Tensor x = tensors.uniform(dtype, {n, h}), dy = tensors.uniform(dtype, {n, h});
+    const Tensor gamma = tensors.uniform(dtype, {h}), residual = tensors.uniform(dtype, {n, h});
+    const Normalized forward = reference_forward(values(x), values(gamma), Values(static_cast<size_t>(h)), kEps);
+    const Tensor mean = tensors.of(DType::f32, forward.mean), rstd = tensors.of(DType::f32, forward.rstd);
+    const Tensor dgamma = tensors.uniform(DType::f32, {h}), dbeta = tensors.uniform(DType::f32, {h});
+    Gradients expected = reference_backward(values(dy), values(x), values(gamma), kEps);
+    expected.dgamma = plus(expected.dgamma, values(dgamma));
+    expected.dbeta = plus(expected.dbeta, values(dbeta));
+    const double scale = 4 * *std::max_element(forward.rstd.begin(), forward.rstd.end());
+
+    const Tensor dx = tensors.poisoned(dtype, {n, h});
+    ops->layernorm_backward(dy, x, gamma, mean, rstd, {}, dx, dgamma, dbeta, *stream);
+
+    EXPECT_TRUE(near(dx, expected.dx, summed(dtype, expected.dx, h, scale)));
+    EXPECT_TRUE(near(dgamma, expected.dgamma, tolerance(DType::f32, n, 4)));
+    EXPECT_TRUE(near(dbeta, expected.dbeta, tolerance(DType::f32, n, 4)));
+
+    // With the residual's gradient; in place of dy; in place of the residual: all the same bits.
+    const Tensor with = tensors.poisoned(dtype, {n, h}), unused = tensors.full(DType::f32, {h}, 0);
+    ops->layernorm_backward(dy, x, gamma, mean, rstd, residual, with, unused, unused, *stream);
+    const Values sum = plus(expected.dx, values(residual));
+    EXPECT_TRUE(near(with, sum, summed(dtype, sum, h, scale)));
+    const Tensor over_dy = tensors.copy(dy), over_residual = tensors.copy(residual);
+    ops->layernorm_backward(over_dy, x, gamma, mean, rstd, residual, over_dy, unused, unused, *stream);
+    ops->layernorm_backward(dy, x, gamma, mean, rstd, over_residual, over_residual, unused, unused, *stream);
+    EXPECT_TRUE(same_bits(over_dy, with));
+    EXPECT_TRUE(same_bits(over_residual, with));
+  }
+}
+
+TEST_P(LayerNormTest, RunsRepeatBitForBit) {
+  const int64_t n = 130, h = 769;
+  const Tensor x = tensors.uniform(dtype, {n, h}), dy = tensors.uniform(dtype, {n, h});
+  const Tensor gamma = tensors.uniform(dtype, {h});
+  const Tensor mean = tensors.full(DType::f32, {n}, 0.1), rstd = tensors.full(DType::f32, {n}, 1.5);
+  Tensor first[3];
+  for (int run = 0; run < 3; ++run) {
+    const Tensor dx = tensors.poisoned(dtype, {n, h});
+    const Tensor dgamma = tensors.full(DType::f32, {h}, 0), dbeta = tensors.full(DType::f32, {h}, 0);
+    ops->layernorm_backward(dy, x, gamma, mean, rstd, {}, dx, dgamma, dbeta, *stream);
+    if (run == 0) first[0] = dx, first[1] = dgamma, first[2] = dbeta;
+    EXPECT_TRUE(same_bits(dx, first[0]));
+    EXPECT_TRUE(same_bits(dgamma, first[1]));
+    EXPECT_TRUE(same_bits(dbeta, first[2]));
+  }
+}
+
+// The reference itself: its gradients are the slopes of its forward pass.
+TEST(LayerNormReference, AgreesWithFiniteDifferences) {
+  std::mt19937_64 random(5);
+  std::uniform_real_distribution<double> draw(-1, 1);
+  Values x(3 * 7), gamma(7), beta(7), dy(3 * 7);
+  for (Values* v : {&x, &gamma, &beta, &dy})
+    for (double& element : *v) element = draw(random);
+
+  const Gradients found = reference_backward(dy, x, gamma, kEps);
+
+  const auto of_x = [&](const Values& at) { return dot(dy, reference_forward(at, gamma, beta, kEps).y); };
+  const auto of_gamma = [&](const Values& at) { return dot(dy, reference_forward(x, at, beta, kEps).y); };
+  const auto of_beta = [&](const Values& at) { return dot(dy, reference_forward(x, gamma, at, kEps).y); };
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(found.dx[i], numeric_gradient(of_x, x, i), 1e-7);
+  for (size_t c = 0; c < gamma.size(); ++c) {
+    EXPECT_NEAR(found.dgamma[c], numeric_gradient(of_gamma, gamma, c), 1e-7);
+    EXPECT_NEAR(found.dbeta[c], numeric_gradient(of_beta, beta, c), 1e-7);
+  }
+}
+
+TEST_P(LayerNormTest, WrongArgumentsAreNamed) {
+  const Tensor x = tensors.uniform(dtype, {4, 6}), h = tensors.uniform(dtype, {6});
+  const Tensor n = tensors.uniform(DType::f32, {4}), sum = tensors.uniform(DType::f32, {6});
+  const Tensor short_h = tensors.uniform(dtype, {5}), whole = tensors.integers(DType::i32, {4, 6}, 0, 1);
+  const auto forward = [&](Tensor x, Tensor gamma, Tensor beta, Tensor y, Tensor mean, Tensor rstd) {
+    return [=, this] { ops->layernorm_forward(x, gamma, beta, kEps, y, mean, rstd, *stream); };
+  };
+  EXPECT_TRUE(throws_naming(forward(whole, h, h, x, n, n), {"layernorm_forward", " x ", "int32", "fp32 or bf16"}));
+  EXPECT_TRUE(throws_naming(forward(x, short_h, h, x, n, n), {"layernorm_forward", "gamma", "[5]", "[6]"}));
+  EXPECT_TRUE(throws_naming(forward(x, h, short_h, x, n, n), {"layernorm_forward", "beta", "[5]", "[6]"}));
+  EXPECT_TRUE(throws_naming(forward(x, h, h, {}, n, n), {"layernorm_forward", " y ", "null", "[4, 6]"}));
+  EXPECT_TRUE(throws_naming(forward(x, h, h, x, sum, n), {"layernorm_forward", "mean", "[6]", "[4]"}));
+  EXPECT_TRUE(throws_naming(forward(x, h, h, x, n, sum), {"layernorm_forward", "rstd", "[6]", "[4]"}));
+
+  const auto backward = [&](Tensor dy, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual, Tensor dx,
+                            Tensor dgamma, Tensor dbeta) {
+    return [=, this] { ops->layernorm_backward(dy, x, gamma, mean, rstd, residual, dx, dgamma, dbeta, *stream); };
+  };
+  const auto named = [](const char* argument) { return std::vector<std::string>{"layernorm_backward", argument}; };
+  EXPECT_TRUE(throws_naming(backward(h, h, n, n, {}, x, sum, sum), named(" dy ")));
+  EXPECT_TRUE(throws_naming(backward(x, short_h, n, n, {}, x, sum, sum), named(" gamma ")));
+  EXPECT_TRUE(throws_naming(backward(x, h, sum, n, {}, x, sum, sum), named(" mean ")));
+  EXPECT_TRUE(throws_naming(backward(x, h, n, sum, {}, x, sum, sum), named(" rstd ")));
+  EXPECT_TRUE(throws_naming(backward(x, h, n, n, h, x, sum, sum), named(" residual ")));
+  EXPECT_TRUE(throws_naming(backward(x, h, n, n, {}, h, sum, sum), named(" dx ")));
+  EXPECT_TRUE(throws_naming(backward(x, h, n, n, {}, x, n, sum), named(" dgamma ")));
+  EXPECT_TRUE(throws_naming(backward(x, h, n, n, {}, x, sum, n), named(" dbeta ")));
+}
+
+}  // namespace
+}  // namespace trivet::test

@@ -1,0 +1,53 @@
+// What every test of an op has: the CPU back end with so many threads, its compute stream, and tensors.
+#pragma once
+
+#include <tuple>
+
+#include "kernels/ops.h"
+#include "tests/support/near.h"
+#include "tests/support/tensors.h"
+
+namespace trivet::test {
+
+// Parameters: the type T of activations and weights, and the number of threads.
+class OpsTest : public testing::TestWithParam<std::tuple<DType, int>> {
+ protected:
+  const DType dtype = std::get<0>(GetParam());
+  const int threads = std::get<1>(GetParam());
+  Tensors tensors;
+  std::unique_ptr<Ops> ops = create_cpu_ops(threads);
+  std::unique_ptr<Stream> stream = tensors.device().create_compute_stream();
+};
+
+inline auto all_types_and_threads() {
+  return testing::Combine(testing::Values(DType::f32, DType::bf16), testing::Values(1, 2, 3));
+}
+
+inline std::string case_name(const testing::TestParamInfo<std::tuple<DType, int>>& info) {
+  return std::string(name_of(std::get<0>(info.param))) + "_threads_" + std::to_string(std::get<1>(info.param));
+}
+
+// For near(): results that are sums of n terms of size about `scale`, summed in fp32 and then rounded to `dtype`.
+inline auto summed(DType dtype, const Values& expected, int64_t n, double scale = 1) {
+  return [=, &expected](int64_t i) {
+    return tolerance(DType::f32, n, scale) + tolerance(dtype, 1, std::abs(expected[static_cast<size_t>(i)]));
+  };
+}
+
+// The central difference of f at x[i], for any f(Values) -> double.
+template <class F>
+double numeric_gradient(const F& f, Values x, size_t i, double step = 1e-5) {
+  const double at = x[i];
+  x[i] = at + step;
+  const double above = f(x);
+  x[i] = at - step;
+  return (above - f(x)) / (2 * step);
+}
+
+inline double dot(const Values& a, const Values& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+}  // namespace trivet::test
