@@ -50,7 +50,7 @@ int default_threads_per_rank(const Communicator& world) {
 }
 
 Trainer::Trainer(const Config& config, Communicator& world, const GptDataset& train, const GptDataset* valid,
-                 PipelineOptions pipeline)
+                 bool poison_slots)
     : config_(config),
       world_(world),
       mesh_(make_mesh(world, mesh_shape_of(config, world.size()))),
@@ -84,6 +84,8 @@ Trainer::Trainer(const Config& config, Communicator& world, const GptDataset& tr
                 .scratch = ctx_.scratch};
     stages.push_back(&chunks_.emplace_back(stage, ctx, *device_, step_batches_, state_.loss));
   }
+  PipelineOptions pipeline = pipeline_options_of(config);
+  pipeline.poison_slots = poison_slots;
   executor_ = std::make_unique<Executor>(schedule_, *mesh_.pipeline, *device_, *compute_, &trace_,
                                          state_.boundary_buffers, pipeline);
   executor_->set_stages(std::move(stages));

@@ -43,11 +43,10 @@ struct StepResult {
 
 class Trainer {
  public:
-  // Collective over `world`. `train` and `valid` (null: no evaluation) outlive the trainer.
-  Trainer(const Config& config, Communicator& world, const GptDataset& train, const GptDataset* valid)
-      : Trainer(config, world, train, valid, pipeline_options_of(config)) {}
+  // Collective over `world`. `train` and `valid` (null: no evaluation) outlive the trainer. poison_slots: as in
+  // PipelineOptions, for tests.
   Trainer(const Config& config, Communicator& world, const GptDataset& train, const GptDataset* valid,
-          PipelineOptions pipeline);
+          bool poison_slots = false);
 
   // One global batch. Throws NumericsError on all ranks, before the weights are touched, when the loss or a gradient is
   // not finite; the text names the parameter, the rank and the batch.

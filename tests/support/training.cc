@@ -31,8 +31,8 @@ Config tiny_config() {
                   .vocab_size = 61,
                   .make_vocab_size_divisible_by = 1};
   config.batch = {.micro_batch_size = 2, .global_batch_size = 8};
-  config.optimizer.lr = 1e-2;
-  config.optimizer.min_lr = 1e-3;
+  config.optimizer.lr = 3e-3;
+  config.optimizer.min_lr = 3e-4;
   config.optimizer.lr_warmup_iters = 2;
   config.optimizer.lr_decay_iters = 20;
   config.train.train_iters = 20;
@@ -71,7 +71,7 @@ uint64_t hash_bytes(const void* data, size_t bytes) {
 
 }  // namespace
 
-Curve train(const Config& config, Communicator& world, int steps, PipelineOptions options) {
+Curve train(const Config& config, Communicator& world, int steps, bool poison_slots) {
   const auto dataset = tiny_dataset();
   const auto ranges = split_documents("80,20,0", dataset->sequences());
   const GptDataset::Options data{.name = "train",
@@ -79,7 +79,7 @@ Curve train(const Config& config, Communicator& world, int steps, PipelineOption
                                  .vocab_size = *config.model.vocab_size,
                                  .seed = config.data.seed};
   const GptDataset train(dataset, ranges[0], data), valid(dataset, ranges[1], data);
-  Trainer trainer(config, world, train, &valid, options);
+  Trainer trainer(config, world, train, &valid, poison_slots);
   Curve curve;
   for (int i = 0; i < steps; ++i) {
     const StepResult result = trainer.step();
@@ -97,11 +97,11 @@ Curve train(const Config& config, Communicator& world, int steps, PipelineOption
   return curve;
 }
 
-Curve train_on_threads(const Config& config, int ranks, int steps, PipelineOptions options) {
+Curve train_on_threads(const Config& config, int ranks, int steps, bool poison_slots) {
   tiny_dataset();  // made before the ranks ask for it
   Curve curve;
   run_thread_ranks(ranks, [&](Communicator& world) {
-    const Curve mine = train(config, world, steps, options);
+    const Curve mine = train(config, world, steps, poison_slots);
     if (world.rank() == 0) curve = mine;
   });
   return curve;

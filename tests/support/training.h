@@ -37,8 +37,8 @@ struct Curve {
 };
 
 // Trains `steps` steps on `world`, the same result on every rank.
-Curve train(const Config& config, Communicator& world, int steps, PipelineOptions options = {});
+Curve train(const Config& config, Communicator& world, int steps, bool poison_slots = false);
 // Likewise on thread ranks.
-Curve train_on_threads(const Config& config, int ranks, int steps, PipelineOptions options = {});
+Curve train_on_threads(const Config& config, int ranks, int steps, bool poison_slots = false);
 
 }  // namespace trivet::test
