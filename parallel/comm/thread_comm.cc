@@ -31,10 +31,15 @@ class Board {
     }
   }
 
-  // A rank's entry. Written by its rank before meet(), read by the others after it.
-  struct Member {
+  // What a rank publishes of one call.
+  struct Post {
     CallSignature signature;
     void* data = nullptr;
+  };
+  // A rank's entry. Written by its rank before meet(), read by the others after it. Calls take turns with the posts:
+  // the first rank of the next call may write while the last of this one still reads.
+  struct Member {
+    Post posts[2];
     int color = 0, key = 0;
     std::shared_ptr<Board> child;  // of a split: made by the first rank of a colour
     uint64_t meetings = 0;         // guarded by the board
@@ -91,8 +96,8 @@ class ThreadCommunicator : public Communicator {
       std::vector<void*>& out = outputs_;
       in.clear();
       out.clear();
-      for (const Board::Member& member : board_->members) {
-        out.push_back(static_cast<std::byte*>(member.data) + begin * size_of(full.dtype));
+      for (size_t r = 0; r < board_->members.size(); ++r) {
+        out.push_back(static_cast<std::byte*>(post_of(r).data) + begin * size_of(full.dtype));
         in.push_back(out.back());
       }
       reduce_in_rank_order(op, full.dtype, in, out, end - begin);
@@ -105,8 +110,8 @@ class ThreadCommunicator : public Communicator {
     run(stream, {CommCall::reduce_scatter, full.dtype, op, -1, full.numel()}, "reduce_scatter", full,
         [this, shard, op] {
           inputs_.clear();
-          for (const Board::Member& member : board_->members)
-            inputs_.push_back(static_cast<std::byte*>(member.data) + rank_ * shard.bytes());
+          for (size_t r = 0; r < board_->members.size(); ++r)
+            inputs_.push_back(static_cast<std::byte*>(post_of(r).data) + rank_ * shard.bytes());
           outputs_.assign(1, shard.data);
           reduce_in_rank_order(op, shard.dtype, inputs_, outputs_, shard.numel());
         });
@@ -120,8 +125,8 @@ class ThreadCommunicator : public Communicator {
           // Each rank starts with its own shard, so that they do not all read the same one.
           for (int i = 0; i < size(); ++i) {
             const int from = (rank_ + i) % size();
-            copy(board_->members[static_cast<size_t>(from)].data,
-                 static_cast<std::byte*>(full.data) + from * shard.bytes(), shard.bytes());
+            copy(post_of(static_cast<size_t>(from)).data, static_cast<std::byte*>(full.data) + from * shard.bytes(),
+                 shard.bytes());
           }
         });
   }
@@ -130,7 +135,7 @@ class ThreadCommunicator : public Communicator {
     check(root >= 0 && root < size(), "broadcast from a rank outside the group");
     if (size() == 1) return;
     run(stream, {CommCall::broadcast, data.dtype, Reduce::sum, root, data.numel()}, "broadcast", data,
-        [this, data, root] { copy(board_->members[static_cast<size_t>(root)].data, data.data, data.bytes()); });
+        [this, data, root] { copy(post_of(static_cast<size_t>(root)).data, data.data, data.bytes()); });
   }
 
   void send(Tensor data, int to, Stream& stream) override {
@@ -219,16 +224,19 @@ class ThreadCommunicator : public Communicator {
     busy_ = false;
   }
 
+  // What the rank of this group has published of the current call.
+  const Board::Post& post_of(size_t rank) const { return board_->members[rank].posts[turn_]; }
+
   // Publishes my call and waits for all ranks; throws when theirs differ from the first rank's.
   void rendezvous(CallSignature signature, const char* call, void* data) {
-    Board::Member& me = board_->members[static_cast<size_t>(rank_)];
-    me.signature = signature;
-    me.signature.sequence = sequence_++;
-    me.data = data;
+    turn_ = sequence_ % 2;
+    Board::Post& mine = board_->members[static_cast<size_t>(rank_)].posts[turn_];
+    mine = {signature, data};
+    mine.signature.sequence = sequence_++;
     board_->meet(rank_, call);
-    const CallSignature& first = board_->members[0].signature;
+    const CallSignature& first = post_of(0).signature;
     for (size_t r = 1; r < board_->members.size(); ++r)
-      if (const CallSignature& other = board_->members[r].signature; other != first)
+      if (const CallSignature& other = post_of(r).signature; other != first)
         fail(mismatch_text(board_->name, board_->world_ranks[0], first, board_->world_ranks[r], other));
   }
 
@@ -253,6 +261,7 @@ class ThreadCommunicator : public Communicator {
   int rank_;
   Category category_;
   uint64_t sequence_ = 0;
+  size_t turn_ = 0;                          // which posts the current call uses
   std::map<int, uint64_t> sent_, received_;  // transfers so far, by peer
   std::vector<const void*> inputs_;          // of one reduction; members so that a call allocates nothing
   std::vector<void*> outputs_;

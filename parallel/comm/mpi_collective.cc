@@ -1,0 +1,325 @@
+#include "parallel/comm/mpi_collective.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "parallel/comm/rank_order_reduce.h"
+
+namespace trivet {
+namespace {
+
+// A chunk is small enough that the piece just received is still in the cache when it is added, and that the progress
+// thread soon comes to other messages; and large enough to hide what a message costs.
+constexpr int64_t kSmallestChunk = 32 << 10, kLargestSumChunk = 256 << 10, kGatherChunk = 512 << 10;
+constexpr int64_t kMostBounce = 16 << 20;  // bytes a group, for all peers
+
+int64_t slice_begin(int64_t numel, int rank, int size) { return numel * rank / size; }
+
+}  // namespace
+
+MpiCollective::MpiCollective(MpiProgress& progress, const MpiGroup& group)
+    : MpiTask(progress), group_(group), peers_(static_cast<size_t>(group.size())) {}
+
+// ---- the calls
+
+void MpiCollective::barrier() {
+  begin(CommCall::barrier, {nullptr, DType::u8, {0}}, Reduce::sum, -1);
+  start();
+  wait_until_done();
+}
+
+void MpiCollective::all_reduce(Tensor full, Reduce op) {
+  begin(CommCall::all_reduce, full, op, -1);
+  if (full.bytes() <= MpiHeader::kPayload) {
+    for_each_peer([&](int p) { give_payload(p, full.data, full.bytes()); });
+    start();
+    wait_until_done();
+    return add_payloads(op, full, full);
+  }
+  const int n = group_.size();
+  const int64_t element = size_of(full.dtype), chunk = chunk_for(full.bytes() / n);
+  auto* data = static_cast<std::byte*>(full.data);
+  const auto slice = [&](int r) { return data + slice_begin(full.numel(), r, n) * element; };
+  set_scatter_lanes(data, full.numel(), element, chunk);
+  const int64_t own_bytes = slice(group_.rank + 1) - slice(group_.rank);
+  for_each_peer([&](int p) {
+    Peer& peer = peers_[static_cast<size_t>(p)];
+    set_lane(p, gather_out, slice(group_.rank), own_bytes, chunk);
+    peer.lanes[gather_out].gate = &progress_summed_;
+    // The sum arrives where my piece of it lies: not before that has been sent.
+    set_lane(p, gather_in, slice(p), slice(p + 1) - slice(p), chunk);
+    peer.lanes[gather_in].gate = &peer.lanes[scatter_out].done;
+  });
+  start();
+  add_chunks(op, full.dtype, slice(group_.rank), slice(group_.rank), own_bytes, chunk);
+  wait_until_done();
+}
+
+void MpiCollective::reduce_scatter(Tensor full, Tensor shard, Reduce op) {
+  begin(CommCall::reduce_scatter, full, op, -1);
+  auto* data = static_cast<std::byte*>(full.data);
+  std::byte* own = data + group_.rank * shard.bytes();
+  if (shard.bytes() <= MpiHeader::kPayload) {
+    for_each_peer([&](int p) { give_payload(p, data + p * shard.bytes(), shard.bytes()); });
+    start();
+    wait_until_done();
+    return add_payloads(op, {own, shard.dtype, shard.shape}, shard);
+  }
+  const int64_t chunk = chunk_for(shard.bytes());
+  set_scatter_lanes(data, full.numel(), size_of(full.dtype), chunk);
+  start();
+  add_chunks(op, shard.dtype, own, static_cast<std::byte*>(shard.data), shard.bytes(), chunk);
+  wait_until_done();
+}
+
+void MpiCollective::all_gather(Tensor shard, Tensor full, CommCall call) {
+  begin(call, full, Reduce::sum, -1);
+  const int64_t bytes = shard.bytes();
+  const bool small = bytes <= MpiHeader::kPayload;
+  const auto place = [&](int r) { return static_cast<std::byte*>(full.data) + r * bytes; };
+  for_each_peer([&](int p) {
+    if (small) return give_payload(p, shard.data, bytes);
+    set_lane(p, gather_out, shard.data, bytes, kGatherChunk);
+    set_lane(p, gather_in, place(p), bytes, kGatherChunk);
+  });
+  start();
+  if (shard.data != place(group_.rank) && bytes > 0)
+    std::memcpy(place(group_.rank), shard.data, static_cast<size_t>(bytes));
+  wait_until_done();
+  if (small && bytes > 0)
+    for_each_peer([&](int p) {
+      std::memcpy(place(p), peers_[static_cast<size_t>(p)].in.payload.data(), static_cast<size_t>(bytes));
+    });
+}
+
+void MpiCollective::broadcast(Tensor data, int root) {
+  begin(CommCall::broadcast, data, Reduce::sum, root);
+  const bool small = data.bytes() <= MpiHeader::kPayload;
+  Peer& from = peers_[static_cast<size_t>(root)];
+  if (group_.rank == root) {
+    for_each_peer([&](int p) {
+      if (small) give_payload(p, data.data, data.bytes());
+      else set_lane(p, gather_out, data.data, data.bytes(), kGatherChunk);
+    });
+    for (Peer& peer : peers_) peer.in_payload = 0;
+  } else if (small) {
+    from.in_payload = data.bytes();
+  } else {
+    set_lane(root, gather_in, data.data, data.bytes(), kGatherChunk);
+  }
+  start();
+  wait_until_done();
+  if (small && group_.rank != root && data.bytes() > 0)
+    std::memcpy(data.data, from.in.payload.data(), static_cast<size_t>(data.bytes()));
+}
+
+// ---- the caller's thread
+
+void MpiCollective::begin(CommCall call, const Tensor& data, Reduce op, int root) {
+  signature_ = {call, data.dtype, op, root, data.numel(), sequence_++};
+  for (Peer& peer : peers_) {
+    peer.lanes = {};
+    peer.out_payload = peer.in_payload = 0;
+    peer.header_arrived = false;
+    peer.out.signature = signature_;
+  }
+  progress_summed_ = arrived_seen_ = arrived_ = summed_ = 0;
+  done_ = false;
+}
+
+void MpiCollective::start() {
+  remaining_ = 0;
+  for_each_peer([&](int p) {
+    remaining_ += 2;
+    for (const Lane& lane : peers_[static_cast<size_t>(p)].lanes) remaining_ += lane.chunks;
+  });
+  starting_ = true;
+  {
+    std::lock_guard lock(mutex_);
+    ++asked_;
+  }
+  progress_.submit(*this);
+}
+
+void MpiCollective::wait_until_done() {
+  std::unique_lock lock(mutex_);
+  // Not before the last advance(): after this the lanes are the caller's again.
+  wait(lock, [&] { return done_ && advanced_ == asked_; });
+}
+
+// Every rank sends as much to me as I send to it, but for a broadcast.
+void MpiCollective::give_payload(int p, const void* data, int64_t bytes) {
+  Peer& peer = peers_[static_cast<size_t>(p)];
+  if (bytes > 0) std::memcpy(peer.out.payload.data(), data, static_cast<size_t>(bytes));
+  peer.out_payload = peer.in_payload = bytes;
+}
+
+void MpiCollective::set_lane(int p, LaneKind kind, void* base, int64_t bytes, int64_t chunk) {
+  Lane& lane = peers_[static_cast<size_t>(p)].lanes[kind];
+  lane = {};
+  lane.base = static_cast<std::byte*>(base);
+  lane.bytes = bytes;
+  lane.chunk = chunk;
+  lane.chunks = (bytes + chunk - 1) / chunk;
+}
+
+void MpiCollective::set_scatter_lanes(std::byte* full, int64_t numel, int64_t element, int64_t chunk) {
+  const int n = group_.size();
+  const auto begin = [&](int r) { return slice_begin(numel, r, n) * element; };
+  const int64_t own_bytes = begin(group_.rank + 1) - begin(group_.rank);
+  std::byte* bounce = bounce_.at_least((n - 1) * kWindow * chunk);
+  for_each_peer([&](int p) {
+    set_lane(p, scatter_out, full + begin(p), begin(p + 1) - begin(p), chunk);
+    set_lane(p, scatter_in, bounce, own_bytes, chunk);
+    bounce += kWindow * chunk;
+    Lane& in = peers_[static_cast<size_t>(p)].lanes[scatter_in];
+    in.ring = true;
+    in.gate = &progress_summed_;
+    in.slack = kWindow;
+  });
+}
+
+int64_t MpiCollective::chunk_for(int64_t bytes) const {
+  const int64_t largest =
+      std::max(kSmallestChunk, std::min(kLargestSumChunk, kMostBounce / (kWindow * (group_.size() - 1))));
+  const int64_t quarter = (bytes / 4 + 4095) / 4096 * 4096;  // so that receiving and adding overlap
+  return std::clamp(quarter, kSmallestChunk, largest / 4096 * 4096);
+}
+
+void MpiCollective::add_payloads(Reduce op, Tensor own, Tensor result) {
+  inputs_.clear();
+  for (int r = 0; r < group_.size(); ++r)
+    inputs_.push_back(r == group_.rank ? own.data : peers_[static_cast<size_t>(r)].in.payload.data());
+  void* const outputs[] = {result.data};
+  reduce_in_rank_order(op, result.dtype, inputs_, outputs, result.numel());
+}
+
+void MpiCollective::add_chunks(Reduce op, DType dtype, std::byte* own, std::byte* result, int64_t bytes,
+                               int64_t chunk) {
+  const int64_t chunks = (bytes + chunk - 1) / chunk;
+  for (int64_t next = 0; next < chunks;) {
+    int64_t arrived;
+    {
+      std::unique_lock lock(mutex_);
+      wait(lock, [&] { return arrived_ > next; });
+      arrived = arrived_;
+    }
+    for (; next < arrived; ++next) {
+      const int64_t offset = next * chunk;
+      inputs_.clear();
+      for (int r = 0; r < group_.size(); ++r)
+        inputs_.push_back(r == group_.rank
+                              ? own + offset
+                              : peers_[static_cast<size_t>(r)].lanes[scatter_in].base + next % kWindow * chunk);
+      void* const outputs[] = {result + offset};
+      reduce_in_rank_order(op, dtype, inputs_, outputs, std::min(chunk, bytes - offset) / size_of(dtype));
+    }
+    {
+      std::lock_guard lock(mutex_);
+      summed_ = next;
+      ++asked_;
+    }
+    progress_.submit(*this);
+  }
+}
+
+// ---- the progress thread
+
+void MpiCollective::advance() {
+  {
+    std::lock_guard lock(mutex_);
+    progress_summed_ = summed_;
+  }
+  if (starting_) {
+    starting_ = false;
+    progress_.set_under_way(*this, true);
+    const int tag = group_.tag(MpiTag::call);
+    for_each_peer([&](int p) {
+      Peer& peer = peers_[static_cast<size_t>(p)];
+      progress_.post_recv(*this, p * kSlots + kHeaderIn, 0, &peer.in, MpiHeader::kBytes, group_.world_rank(p), tag);
+      progress_.post_send(*this, p * kSlots + kHeaderOut, 0, &peer.out, MpiHeader::bytes(peer.out_payload),
+                          group_.world_rank(p), tag);
+    });
+  }
+  for_each_peer([&](int p) { pump(p); });
+  std::lock_guard lock(mutex_);
+  ++advanced_;
+  if (done_ && advanced_ == asked_) wake();
+}
+
+void MpiCollective::pump(int p) {
+  Peer& peer = peers_[static_cast<size_t>(p)];
+  for (int kind = 0; kind < kLanes; ++kind) {
+    Lane& lane = peer.lanes[static_cast<size_t>(kind)];
+    const bool in = kind == scatter_in || kind == gather_in;
+    // Before the header has shown that the peer calls the same, its data has no place here.
+    if (in && !peer.header_arrived) continue;
+    int64_t limit = std::min(lane.chunks, lane.done + kWindow);
+    if (lane.gate) limit = std::min(limit, *lane.gate + lane.slack);
+    const int tag = group_.tag(kind == scatter_in || kind == scatter_out ? MpiTag::scatter : MpiTag::gather);
+    for (; lane.posted < limit; ++lane.posted) {
+      const int64_t c = lane.posted, bytes = std::min(lane.chunk, lane.bytes - c * lane.chunk);
+      std::byte* data = lane.base + (lane.ring ? c % kWindow : c) * lane.chunk;
+      if (in) progress_.post_recv(*this, p * kSlots + kind, c, data, bytes, group_.world_rank(p), tag);
+      else progress_.post_send(*this, p * kSlots + kind, c, data, bytes, group_.world_rank(p), tag);
+    }
+  }
+}
+
+void MpiCollective::completed(int slot, int64_t chunk, int64_t bytes) {
+  const int p = slot / kSlots, kind = slot % kSlots;
+  if (kind == kHeaderIn) {
+    header_arrived(p, bytes);
+  } else if (kind < kLanes) {
+    Lane& lane = peers_[static_cast<size_t>(p)].lanes[static_cast<size_t>(kind)];
+    lane.early |= 1u << (chunk - lane.done);
+    const int ready = std::countr_one(lane.early);
+    lane.early >>= ready;
+    lane.done += ready;
+    if (kind == scatter_in && ready > 0) {
+      int64_t arrived = lane.done;
+      for_each_peer([&](int q) { arrived = std::min(arrived, peers_[static_cast<size_t>(q)].lanes[scatter_in].done); });
+      if (arrived > arrived_seen_) {
+        arrived_seen_ = arrived;
+        std::lock_guard lock(mutex_);
+        arrived_ = arrived;
+        wake();
+      }
+    }
+  }
+  if (kind != kHeaderOut) pump(p);
+  count_down();
+}
+
+void MpiCollective::header_arrived(int p, int64_t bytes) {
+  Peer& peer = peers_[static_cast<size_t>(p)];
+  check(bytes >= MpiHeader::bytes(0), "group '" + group_.name + "': a message of " + std::to_string(bytes) +
+                                          " bytes from rank " + std::to_string(group_.world_rank(p)) +
+                                          " is no header of this program");
+  if (peer.in.signature != signature_) {
+    // The lower rank first, so that both report the same.
+    const int mine = group_.world_rank(group_.rank), theirs = group_.world_rank(p);
+    if (mine < theirs) fail(mismatch_text(group_.name, mine, signature_, theirs, peer.in.signature));
+    fail(mismatch_text(group_.name, theirs, peer.in.signature, mine, signature_));
+  }
+  check(bytes == MpiHeader::bytes(peer.in_payload), "the header's payload has an unexpected size");
+  peer.header_arrived = true;
+}
+
+void MpiCollective::count_down() {
+  if (--remaining_ > 0) return;
+  progress_.set_under_way(*this, false);
+  std::lock_guard lock(mutex_);
+  done_ = true;
+  wake();
+}
+
+void MpiCollective::rank_ended(int world_rank) {
+  for_each_peer([&](int p) {
+    if (group_.world_rank(p) == world_rank && !peers_[static_cast<size_t>(p)].header_arrived)
+      fail("group '" + group_.name + "': rank " + std::to_string(group_.world_rank(group_.rank)) + " waits in " +
+           to_string(signature_) + ", but rank " + std::to_string(world_rank) + " has ended without that call");
+  });
+}
+
+}  // namespace trivet

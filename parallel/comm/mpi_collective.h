@@ -1,0 +1,99 @@
+// MpiCollective: the collectives of one group over point-to-point messages, one at a time.
+//
+// Every call starts with a header from each rank to each other rank: what it calls, and small data along with it. Large
+// data follows in chunks, straight between the ranks' tensors where nothing is added, and each slice travels to its
+// owner only: as many bytes as a ring moves, but the owner has all the pieces and adds them in rank order.
+//
+//   reduce_scatter  scatter: my slice p goes to rank p; the pieces of my slice arrive in a small bounce buffer
+//   all_gather      gather: my shard goes to all
+//   all_reduce      both; a chunk is gathered as soon as its sum is there
+//   broadcast       gather from the root
+//
+// The progress thread moves the messages; the caller's thread, which waits for the call, does the adding.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "parallel/comm/mpi_group.h"
+#include "parallel/comm/mpi_progress.h"
+
+namespace trivet {
+
+class MpiCollective : public MpiTask {
+ public:
+  MpiCollective(MpiProgress& progress, const MpiGroup& group);
+
+  // One caller at a time; each returns when this rank is done. REQUIRES: more than one rank.
+  void all_reduce(Tensor full, Reduce op);
+  void reduce_scatter(Tensor full, Tensor shard, Reduce op);
+  void all_gather(Tensor shard, Tensor full, CommCall call = CommCall::all_gather);
+  void broadcast(Tensor data, int root);
+  void barrier();
+
+  void advance() override;
+  void completed(int slot, int64_t chunk, int64_t bytes) override;
+  void rank_ended(int world_rank) override;
+
+ private:
+  // One direction of one phase between this rank and a peer: chunks of contiguous memory, or of a ring of kWindow
+  // chunks. A gated lane may go only so far as something else has come.
+  struct Lane {
+    std::byte* base = nullptr;
+    int64_t bytes = 0, chunk = 1, chunks = 0;
+    bool ring = false;
+    const int64_t* gate = nullptr;  // chunks below *gate + slack may be posted
+    int64_t slack = 0;
+    int64_t posted = 0, done = 0;  // done: all chunks below
+    uint32_t early = 0;            // bit i: chunk done + i is complete
+  };
+  enum LaneKind { scatter_out, scatter_in, gather_out, gather_in, kLanes };
+  static constexpr int kHeaderOut = kLanes, kHeaderIn = kLanes + 1, kSlots = kLanes + 2;
+  struct Peer {
+    std::array<Lane, kLanes> lanes;
+    MpiHeader out, in;
+    int64_t out_payload = 0, in_payload = 0;  // bytes
+    bool header_arrived = false;
+  };
+  static constexpr int64_t kWindow = 4;
+
+  // The caller's side.
+  void begin(CommCall call, const Tensor& data, Reduce op, int root);
+  void start();
+  void wait_until_done();
+  void give_payload(int peer, const void* data, int64_t bytes);
+  void set_lane(int peer, LaneKind kind, void* base, int64_t bytes, int64_t chunk);
+  void set_scatter_lanes(std::byte* full, int64_t numel, int64_t element, int64_t chunk);
+  void add_payloads(Reduce op, Tensor own, Tensor result);
+  void add_chunks(Reduce op, DType dtype, std::byte* own, std::byte* result, int64_t bytes, int64_t chunk);
+  int64_t chunk_for(int64_t bytes) const;
+
+  // The progress thread's side.
+  void pump(int peer);
+  void header_arrived(int peer, int64_t bytes);
+  void count_down();
+
+  template <class F>
+  void for_each_peer(F&& f) {  // starting behind this rank, so that all ranks do not crowd at one
+    for (int i = 1; i < group_.size(); ++i) f((group_.rank + i) % group_.size());
+  }
+
+  const MpiGroup& group_;
+  std::vector<Peer> peers_;  // by rank of the group; this rank's own is unused
+  CallSignature signature_;
+  uint64_t sequence_ = 0;
+  KeptBuffer bounce_;
+  std::vector<const void*> inputs_;  // of one addition; members so that a call allocates nothing
+
+  bool starting_ = false;        // the next advance() posts the headers
+  int64_t remaining_ = 0;        // messages of this call that are not complete
+  int64_t progress_summed_ = 0;  // what the progress thread has seen of summed_
+  int64_t arrived_seen_ = 0;     // progress thread's copy of arrived_
+  // Guarded by mutex_.
+  int64_t arrived_ = 0;               // chunks whose pieces are here from all peers
+  int64_t summed_ = 0;                // of these, chunks that the caller has added
+  int64_t asked_ = 0, advanced_ = 0;  // advance() calls asked for, and made
+  bool done_ = false;
+};
+
+}  // namespace trivet

@@ -1,0 +1,63 @@
+// What the MPI back end's parts know of a group, and the header that goes before its data.
+//
+// All groups share one MPI communicator; a group's number makes its tags, so that groups never see each other's
+// messages. Between two ranks the messages of one tag arrive in the order in which they were sent.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/call_signature.h"
+
+namespace trivet {
+
+enum class MpiTag { call, scatter, gather, transfer, transfer_data };
+constexpr int kMpiTags = 5;
+
+struct MpiGroup {
+  int number = 1;                // from 1; unlike every other group that shares a rank with it
+  int rank = 0;                  // of this process in the group
+  std::vector<int> world_ranks;  // of the members
+  std::string name;
+
+  int size() const { return static_cast<int>(world_ranks.size()); }
+  int world_rank(int member) const { return world_ranks[static_cast<size_t>(member)]; }
+  int tag(MpiTag kind) const { return number * kMpiTags + static_cast<int>(kind); }
+};
+
+// A call's header carries its signature, and small data with it: one message instead of two. Its size stays below what
+// MPI libraries send eagerly (4 KiB between two processes of one host).
+struct MpiHeader {
+  static constexpr int64_t kPayload = 3968;
+  CallSignature signature;
+  std::array<std::byte, kPayload> payload;
+
+  static constexpr int64_t kBytes = sizeof(CallSignature) + kPayload;
+  static constexpr int64_t bytes(int64_t payload_bytes) {
+    return static_cast<int64_t>(sizeof(CallSignature)) + payload_bytes;
+  }
+};
+static_assert(offsetof(MpiHeader, payload) == sizeof(CallSignature) && sizeof(MpiHeader) == MpiHeader::kBytes);
+
+// Memory that grows at its first use for a size, and is kept.
+class KeptBuffer {
+ public:
+  std::byte* at_least(int64_t bytes) {
+    if (bytes > capacity_) {
+      data_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
+      capacity_ = bytes;
+    }
+    return data_.get();
+  }
+  std::byte* data() const { return data_.get(); }
+  int64_t capacity() const { return capacity_; }
+
+ private:
+  std::unique_ptr<std::byte[]> data_;
+  int64_t capacity_ = 0;
+};
+
+}  // namespace trivet

@@ -1,0 +1,351 @@
+#include "parallel/comm/mpi_progress.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <mpi.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <utility>
+
+namespace trivet {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A turn without news: first give way to whoever wants the core, then sleep, longer each time.
+constexpr int kYields = 20;
+constexpr auto kFirstPause = 2us, kLongestPause = 50us;
+// With no task under way a turn serves only what MPI itself still has to move (the tail of a buffered message, a
+// connection that a peer opens).
+constexpr auto kLongestIdle = 10000us;
+constexpr auto kUnreceivedSends = 10s;  // how long the end of a rank waits for its sends to be received
+constexpr int kGoodbyeTag = 0;
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "unknown error";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  fail(std::string(call) + ": " + text);
+}
+
+}  // namespace
+
+// ---- the messages under way
+
+struct MpiProgress::Requests {
+  struct Owner {
+    MpiTask* task;
+    int slot;
+    int64_t chunk;
+  };
+  MPI_Comm comm = MPI_COMM_NULL;  // our own, apart from what a benchmark sends
+  std::vector<MPI_Request> requests;
+  std::vector<Owner> owners;
+  std::vector<int> indices;
+  std::vector<MPI_Status> statuses;
+
+  MPI_Request* add(MpiTask& task, int slot, int64_t chunk) {
+    owners.push_back({&task, slot, chunk});
+    return &requests.emplace_back(MPI_REQUEST_NULL);
+  }
+  void remove_completed() {
+    size_t kept = 0;
+    for (size_t i = 0; i < requests.size(); ++i)
+      if (requests[i] != MPI_REQUEST_NULL) {
+        requests[kept] = requests[i];
+        owners[kept++] = owners[i];
+      }
+    requests.resize(kept);
+    owners.resize(kept);
+  }
+};
+
+// Tells every other rank that this one has ended, and hears it from them. It is never "under way": the messages of the
+// others may come at any time, or only at the end.
+class MpiProgress::Goodbye : public MpiTask {
+ public:
+  explicit Goodbye(MpiProgress& progress) : MpiTask(progress) {}
+  void listen() {
+    for (int r = 0; r < progress_.size(); ++r)
+      if (r != progress_.rank()) progress_.post_recv(*this, r, 0, nullptr, 0, r, kGoodbyeTag);
+    to_hear_ = progress_.size() - 1;
+  }
+  void say() {
+    for (int r = 0; r < progress_.size(); ++r)
+      if (r != progress_.rank()) progress_.post_send(*this, -1, 0, nullptr, 0, r, kGoodbyeTag);
+    to_send_ = progress_.size() - 1;
+    deadline_ = std::chrono::steady_clock::now() + kUnreceivedSends;
+  }
+  void advance() override {}
+  void completed(int slot, int64_t, int64_t) override {
+    if (slot < 0) {
+      --to_send_;
+      return;
+    }
+    --to_hear_;
+    progress_.ended_[static_cast<size_t>(slot)] = 1;
+    deadline_ = std::chrono::steady_clock::now() + kUnreceivedSends;
+  }
+  bool any_ended() const { return to_hear_ < progress_.size() - 1; }
+  bool all_ended() const { return to_hear_ == 0 && to_send_ == 0; }
+  bool overdue() const { return to_hear_ == 0 && std::chrono::steady_clock::now() > deadline_; }
+
+ private:
+  int to_hear_ = 0, to_send_ = 0;
+  std::chrono::steady_clock::time_point deadline_;
+};
+
+MpiTask::MpiTask(MpiProgress& progress) : progress_(progress) {
+  std::lock_guard lock(progress_.tasks_mutex_);
+  progress_.tasks_.push_back(this);
+}
+
+MpiTask::~MpiTask() {
+  std::lock_guard lock(progress_.tasks_mutex_);
+  std::erase(progress_.tasks_, this);
+}
+
+// ---- any thread
+
+MpiProgress::MpiProgress() : requests_(std::make_unique<Requests>()), goodbye_(std::make_unique<Goodbye>(*this)) {
+  thread_ = std::thread([this] { thread_main(); });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return phase_ != Phase::starting || halted(); });
+  lock.unlock();
+  if (halted()) {
+    stop_thread();
+    throw_halted();
+  }
+}
+
+MpiProgress::~MpiProgress() { stop_thread(); }
+
+void MpiProgress::stop_thread() {
+  {
+    std::lock_guard lock(mutex_);
+    phase_ = Phase::ended;
+    poked_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void MpiProgress::submit(MpiTask& task) {
+  {
+    std::lock_guard lock(mutex_);
+    submitted_.push_back(&task);
+    poked_ = true;
+  }
+  changed_.notify_all();
+}
+
+void MpiProgress::run(std::function<void()> f) {
+  struct Call : MpiTask {
+    Call(MpiProgress& progress, std::function<void()> f) : MpiTask(progress), f(std::move(f)) {
+      progress.submit(*this);
+      std::unique_lock lock(mutex_);
+      wait(lock, [&] { return done; });
+    }
+    void advance() override {
+      f();
+      std::lock_guard lock(mutex_);
+      done = true;
+      wake();
+    }
+    void completed(int, int64_t, int64_t) override {}
+    std::function<void()> f;
+    bool done = false;
+  };
+  Call call(*this, std::move(f));
+}
+
+void MpiProgress::halt(const std::string& why) noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    if (why_.empty()) why_ = why;
+    poked_ = true;
+    halt_wanted_.store(true, std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
+void MpiProgress::throw_halted() {
+  std::lock_guard lock(mutex_);
+  throw Error(why_);
+}
+
+void MpiProgress::finish() {
+  {
+    std::lock_guard lock(mutex_);
+    phase_ = Phase::finishing;
+    poked_ = true;
+  }
+  changed_.notify_all();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return phase_ == Phase::ended || halted(); });
+  lock.unlock();
+  if (halted()) throw_halted();
+}
+
+void MpiProgress::abort_job(int exit_code) {
+  {
+    std::lock_guard lock(mutex_);
+    abort_code_ = exit_code;
+    poked_ = true;
+    halt_wanted_.store(true, std::memory_order_release);
+  }
+  changed_.notify_all();
+  thread_.join();  // it does not return from MPI_Abort
+  std::_Exit(exit_code);
+}
+
+// ---- the progress thread
+
+void MpiProgress::post_send(MpiTask& task, int slot, int64_t chunk, const void* data, int64_t bytes, int to, int tag) {
+  MPI_Request* request = requests_->add(task, slot, chunk);
+  check_mpi(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, requests_->comm, request), "MPI_Isend");
+}
+
+void MpiProgress::post_recv(MpiTask& task, int slot, int64_t chunk, void* data, int64_t bytes, int from, int tag) {
+  MPI_Request* request = requests_->add(task, slot, chunk);
+  check_mpi(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, tag, requests_->comm, request), "MPI_Irecv");
+}
+
+void MpiProgress::set_under_way(MpiTask& task, bool under_way) {
+  if (task.under_way_ == under_way) return;
+  task.under_way_ = under_way;
+  tasks_under_way_ += under_way ? 1 : -1;
+}
+
+void MpiProgress::thread_main() {
+  // Sleeps of a few microseconds, not of the default slack's 50 more.
+  prctl(PR_SET_TIMERSLACK, 1000);
+  try {
+    int provided = MPI_THREAD_SINGLE;
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+    check(provided >= MPI_THREAD_FUNNELED, "this MPI library does not support MPI_THREAD_FUNNELED");
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &requests_->comm), "MPI_Comm_dup");
+    check_mpi(MPI_Comm_set_errhandler(requests_->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check_mpi(MPI_Comm_rank(requests_->comm, &rank_), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_size(requests_->comm, &size_), "MPI_Comm_size");
+    int* max_tag = nullptr;
+    int found = 0;
+    check_mpi(MPI_Comm_get_attr(requests_->comm, MPI_TAG_UB, &max_tag, &found), "MPI_Comm_get_attr");
+    max_tag_ = found ? *max_tag : 32767;
+    ended_.assign(static_cast<size_t>(size_), 0);
+    goodbye_->listen();
+    {
+      std::lock_guard lock(mutex_);
+      phase_ = Phase::running;
+    }
+    changed_.notify_all();
+    loop();
+    if (!halt_wanted_) {
+      check_mpi(MPI_Comm_free(&requests_->comm), "MPI_Comm_free");
+      check_mpi(MPI_Finalize(), "MPI_Finalize");
+      std::lock_guard lock(mutex_);
+      phase_ = Phase::ended;
+      changed_.notify_all();
+      return;
+    }
+  } catch (const std::exception& e) {
+    halt(e.what());
+  }
+  // From here on no task is touched again: their owners may leave.
+  halted_.store(true, std::memory_order_release);
+  {
+    std::lock_guard lock(tasks_mutex_);
+    for (MpiTask* task : tasks_) {
+      { std::lock_guard task_lock(task->mutex_); }
+      task->changed_.notify_all();
+    }
+  }
+  std::unique_lock lock(mutex_);
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return abort_code_ >= 0 || phase_ == Phase::ended; });
+  if (abort_code_ >= 0) MPI_Abort(MPI_COMM_WORLD, abort_code_);
+}
+
+void MpiProgress::loop() {
+  bool said_goodbye = false;
+  for (int idle_turns = 0;; ++idle_turns) {
+    bool finishing;
+    {
+      std::lock_guard lock(mutex_);
+      if (halt_wanted_) return;
+      if (phase_ == Phase::ended) fail("the MPI rank ends without MpiProgress::finish");
+      finishing = phase_ == Phase::finishing;
+    }
+    bool news = run_submitted();
+    if (finishing && !said_goodbye) {
+      goodbye_->say();
+      said_goodbye = true;
+    }
+    news |= poll();
+    if (said_goodbye && goodbye_->all_ended() && tasks_under_way_ == 0) return;
+    if (said_goodbye && goodbye_->overdue()) fail("the rank has ended, but what it sent was never received");
+    // After this many turns without news, what a rank had sent before its goodbye has been seen.
+    if (idle_turns == kYields && goodbye_->any_ended()) report_ended_ranks();
+    if (news) idle_turns = 0;
+    else pause(idle_turns);
+  }
+}
+
+bool MpiProgress::run_submitted() {
+  {
+    std::lock_guard lock(mutex_);
+    advancing_.swap(submitted_);
+  }
+  const bool any = !advancing_.empty();
+  for (MpiTask* task : advancing_) task->advance();
+  advancing_.clear();
+  return any;
+}
+
+bool MpiProgress::poll() {
+  Requests& r = *requests_;
+  if (r.requests.empty()) return false;
+  r.indices.resize(r.requests.size());
+  r.statuses.resize(r.requests.size());
+  int count = 0;
+  const int code =
+      MPI_Testsome(static_cast<int>(r.requests.size()), r.requests.data(), &count, r.indices.data(), r.statuses.data());
+  if (code != MPI_ERR_IN_STATUS) check_mpi(code, "MPI_Testsome");
+  if (count == MPI_UNDEFINED || count == 0) return false;
+  for (int i = 0; i < count; ++i) {
+    const MPI_Status& status = r.statuses[static_cast<size_t>(i)];
+    if (code == MPI_ERR_IN_STATUS) check_mpi(status.MPI_ERROR, "MPI_Testsome");
+    // A copy: completed() may post more, which moves the table.
+    const Requests::Owner owner = r.owners[static_cast<size_t>(r.indices[static_cast<size_t>(i)])];
+    int bytes = 0;
+    check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
+    owner.task->completed(owner.slot, owner.chunk, bytes);
+  }
+  r.remove_completed();
+  return true;
+}
+
+void MpiProgress::report_ended_ranks() {
+  std::lock_guard lock(tasks_mutex_);
+  for (MpiTask* task : tasks_)
+    if (task->under_way_)
+      for (int rank = 0; rank < size_; ++rank)
+        if (ended_[static_cast<size_t>(rank)]) task->rank_ended(rank);
+}
+
+void MpiProgress::pause(int idle_turns) {
+  if (tasks_under_way_ > 0 && idle_turns < kYields) {
+    sched_yield();
+    return;
+  }
+  const auto longest = tasks_under_way_ > 0 ? kLongestPause : kLongestIdle;
+  const int doublings = std::min(idle_turns - (tasks_under_way_ > 0 ? kYields : 0), 20);
+  const auto length = std::min<std::chrono::microseconds>(kFirstPause * (1 << doublings), longest);
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, length, [&] { return poked_; });
+  poked_ = false;
+}
+
+}  // namespace trivet

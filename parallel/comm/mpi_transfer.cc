@@ -1,0 +1,158 @@
+#include "parallel/comm/mpi_transfer.h"
+
+#include <algorithm>
+
+namespace trivet {
+namespace {
+
+constexpr int64_t kChunk = 512 << 10;
+constexpr int64_t kWindow = 4;  // chunks that a receiver asks for at once
+enum Slot { header_slot, data_slot };
+
+int64_t bytes_of(const CallSignature& s) { return s.numel * size_of(s.dtype); }
+// Data that does not fit into the header follows in chunks.
+int64_t chunks_of(const CallSignature& s) {
+  return bytes_of(s) <= MpiHeader::kPayload ? 0 : (bytes_of(s) + kChunk - 1) / kChunk;
+}
+
+}  // namespace
+
+// One send under way: its buffer holds the header and the data.
+class MpiSend : public MpiTask {
+ public:
+  MpiSend(MpiProgress& progress, MpiSendPool& pool) : MpiTask(progress), pool_(pool) {}
+
+  // The sender's thread copies chunk by chunk; the first is on its way while the next is copied.
+  void send(const MpiGroup& group, int to, const CallSignature& signature, const void* data) {
+    const int64_t bytes = bytes_of(signature), chunks = chunks_of(signature);
+    to_ = group.world_rank(to);
+    header_tag_ = group.tag(MpiTag::transfer);
+    data_tag_ = group.tag(MpiTag::transfer_data);
+    header_.signature = signature;
+    payload_ = chunks == 0 ? bytes : 0;
+    bytes_ = chunks == 0 ? 0 : bytes;
+    if (payload_ > 0) std::memcpy(header_.payload.data(), data, static_cast<size_t>(payload_));
+    std::byte* copy = buffer.at_least(bytes_);
+    posted_ = -1;
+    remaining_ = chunks + 1;
+    for (int64_t c = 0; c < std::max<int64_t>(chunks, 1); ++c) {
+      if (chunks > 0)
+        std::memcpy(copy + c * kChunk, static_cast<const std::byte*>(data) + c * kChunk,
+                    static_cast<size_t>(std::min(kChunk, bytes - c * kChunk)));
+      progress_.submit(*this);
+    }
+  }
+
+  // The n-th call: chunk n has been copied.
+  void advance() override {
+    if (posted_ < 0) {
+      progress_.set_under_way(*this, true);
+      progress_.post_send(*this, header_slot, 0, &header_, MpiHeader::bytes(payload_), to_, header_tag_);
+      posted_ = 0;
+    }
+    if (bytes_ > 0) {
+      const int64_t begin = posted_++ * kChunk;
+      progress_.post_send(*this, data_slot, posted_ - 1, buffer.data() + begin, std::min(kChunk, bytes_ - begin), to_,
+                          data_tag_);
+    }
+  }
+  void completed(int, int64_t, int64_t) override {
+    if (--remaining_ > 0) return;
+    progress_.set_under_way(*this, false);
+    pool_.give_back(*this);
+  }
+
+  KeptBuffer buffer;
+
+ private:
+  MpiSendPool& pool_;
+  MpiHeader header_;
+  int to_ = 0, header_tag_ = 0, data_tag_ = 0;
+  int64_t payload_ = 0;  // bytes in the header
+  int64_t bytes_ = 0;    // bytes that follow it
+  int64_t posted_ = 0, remaining_ = 0;
+};
+
+MpiSendPool::MpiSendPool(MpiProgress& progress) : progress_(progress) {}
+MpiSendPool::~MpiSendPool() = default;
+
+void MpiSendPool::send(const MpiGroup& group, int to, const CallSignature& signature, const void* data) {
+  if (progress_.halted()) progress_.throw_halted();
+  take(bytes_of(signature)).send(group, to, signature, data);
+}
+
+MpiSend& MpiSendPool::take(int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  // The smallest that fits, so that large buffers stay for large tensors.
+  auto best = free_.end();
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    const int64_t capacity = (*it)->buffer.capacity();
+    if ((bytes <= MpiHeader::kPayload || capacity >= bytes) &&
+        (best == free_.end() || capacity < (*best)->buffer.capacity()))
+      best = it;
+  }
+  if (best == free_.end()) return *all_.emplace_back(std::make_unique<MpiSend>(progress_, *this));
+  MpiSend& send = **best;
+  free_.erase(best);
+  return send;
+}
+
+void MpiSendPool::give_back(MpiSend& send) {
+  std::lock_guard lock(mutex_);
+  free_.push_back(&send);
+}
+
+void MpiReceive::receive(int from, const CallSignature& signature, void* data) {
+  from_ = from;
+  expected_ = signature;
+  data_ = static_cast<std::byte*>(data);
+  header_arrived_ = false;
+  posted_ = received_ = 0;
+  chunks_ = chunks_of(signature);
+  done_ = false;
+  progress_.submit(*this);
+  std::unique_lock lock(mutex_);
+  wait(lock, [&] { return done_; });
+  lock.unlock();
+  if (const int64_t bytes = bytes_of(expected_); chunks_ == 0 && bytes > 0)
+    std::memcpy(data, header_.payload.data(), static_cast<size_t>(bytes));
+}
+
+void MpiReceive::advance() {
+  progress_.set_under_way(*this, true);
+  progress_.post_recv(*this, header_slot, 0, &header_, MpiHeader::kBytes, group_.world_rank(from_),
+                      group_.tag(MpiTag::transfer));
+}
+
+void MpiReceive::completed(int slot, int64_t, int64_t bytes) {
+  if (slot == header_slot) {
+    const CallSignature& theirs = header_.signature;
+    if (bytes < MpiHeader::bytes(0) || theirs != expected_)
+      fail(mismatch_text(group_.name, group_.world_rank(from_), theirs, group_.world_rank(group_.rank), expected_));
+    header_arrived_ = true;
+  } else {
+    ++received_;
+  }
+  post_chunks();
+  if (received_ < chunks_) return;
+  progress_.set_under_way(*this, false);
+  std::lock_guard lock(mutex_);
+  done_ = true;
+  wake();
+}
+
+void MpiReceive::post_chunks() {
+  for (; posted_ < std::min(chunks_, received_ + kWindow); ++posted_) {
+    const int64_t begin = posted_ * kChunk;
+    progress_.post_recv(*this, data_slot, posted_, data_ + begin, std::min(kChunk, bytes_of(expected_) - begin),
+                        group_.world_rank(from_), group_.tag(MpiTag::transfer_data));
+  }
+}
+
+void MpiReceive::rank_ended(int world_rank) {
+  if (group_.world_rank(from_) == world_rank && !header_arrived_)
+    fail("group '" + group_.name + "': recv of transfer " + std::to_string(expected_.sequence) + " from rank " +
+         std::to_string(world_rank) + ", which has ended without that send");
+}
+
+}  // namespace trivet

@@ -1,0 +1,60 @@
+// Sends and receives of the MPI back end.
+//
+// A send copies its data into a buffer of a pool and returns; the progress thread delivers it. A receive waits for the
+// sender's header, which must announce what it expects, then takes the data straight into its tensor.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "parallel/comm/mpi_group.h"
+#include "parallel/comm/mpi_progress.h"
+
+namespace trivet {
+
+class MpiSend;
+
+// All sends of a process; the buffers grow to the most ever under way. Lives as long as the MpiProgress's user, so
+// that a send outlives its communicator.
+class MpiSendPool {
+ public:
+  explicit MpiSendPool(MpiProgress& progress);
+  ~MpiSendPool();
+  // Returns when the data may be reused; it has not arrived yet. One caller at a time for a pair of group and peer.
+  void send(const MpiGroup& group, int to, const CallSignature& signature, const void* data);
+
+ private:
+  friend class MpiSend;
+  MpiSend& take(int64_t bytes);
+  void give_back(MpiSend& send);
+
+  MpiProgress& progress_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<MpiSend>> all_;
+  std::vector<MpiSend*> free_;
+};
+
+class MpiReceive : public MpiTask {
+ public:
+  MpiReceive(MpiProgress& progress, const MpiGroup& group) : MpiTask(progress), group_(group) {}
+  // Returns when the data is here. One caller at a time.
+  void receive(int from, const CallSignature& signature, void* data);
+
+  void advance() override;
+  void completed(int slot, int64_t chunk, int64_t bytes) override;
+  void rank_ended(int world_rank) override;
+
+ private:
+  void post_chunks();
+
+  const MpiGroup& group_;
+  int from_ = -1;
+  CallSignature expected_;
+  std::byte* data_ = nullptr;
+  MpiHeader header_;
+  bool header_arrived_ = false;
+  int64_t posted_ = 0, received_ = 0, chunks_ = 0;
+  bool done_ = false;  // guarded by mutex_
+};
+
+}  // namespace trivet

@@ -1,0 +1,62 @@
+// The MPI back end over real processes: mpirun starts this program. Rank 0 prints what GoogleTest prints; the others
+// only what fails. The program fails on every rank when a test has failed on any.
+#include <cstdio>
+#include <gtest/gtest.h>
+
+#include "parallel/comm/world.h"
+#include "tests/support/comm_cases.h"
+#include "tests/support/rank_values.h"
+
+namespace trivet {
+namespace {
+
+class MpiComm : public testing::Test {
+ public:
+  MpiComm(Communicator& world, const CommCase& the_case) : world_(world), case_(the_case) {}
+  void TestBody() override {
+    case_.body(world_);
+    world_.barrier();
+  }
+
+ private:
+  Communicator& world_;
+  CommCase case_;
+};
+
+class FailuresOnly : public testing::EmptyTestEventListener {
+ public:
+  explicit FailuresOnly(int rank) : rank_(rank) {}
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (result.failed())
+      std::fprintf(stderr, "[rank %d] %s:%d: %s\n", rank_, result.file_name() ? result.file_name() : "",
+                   result.line_number(), result.message());
+  }
+
+ private:
+  int rank_;
+};
+
+int run_all(Communicator& world) {
+  for (const CommCase& the_case : comm_cases())
+    testing::RegisterTest("MpiComm", the_case.name, nullptr, std::to_string(world.size()).c_str(), __FILE__, __LINE__,
+                          [&world, the_case]() -> MpiComm* { return new MpiComm(world, the_case); });
+  if (world.rank() != 0) {
+    testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new FailuresOnly(world.rank()));
+  }
+  RankStreams rank;
+  std::vector<int64_t> failed = {RUN_ALL_TESTS()};
+  world.all_reduce(tensor_of(failed), Reduce::max, *rank.stream);
+  return static_cast<int>(failed[0]);
+}
+
+}  // namespace
+}  // namespace trivet
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  int result = 1;
+  trivet::run_mpi_rank([&](trivet::Communicator& world) { result = trivet::run_all(world); });
+  return result;
+}

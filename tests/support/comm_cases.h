@@ -1,0 +1,28 @@
+// What every Communicator has to do, whatever moves the data. Each case is what one rank of a world does; a test
+// program runs them all for its back end and its world sizes.
+//
+// A rank computes every expected value itself, from numbers that are a function of (rank, index). So no second
+// communicator is needed to check the first, and back ends that pass agree with each other bit for bit.
+#pragma once
+
+#include <vector>
+
+#include "parallel/comm/comm.h"
+
+namespace trivet {
+
+struct CommCase {
+  const char* name;
+  void (*body)(Communicator& world);
+};
+
+// In the order in which every rank runs them.
+std::vector<CommCase> collective_cases();  // comm_collective_cases.cc
+std::vector<CommCase> group_cases();       // comm_group_cases.cc: transfers, streams, split, mesh
+inline std::vector<CommCase> comm_cases() {
+  std::vector<CommCase> cases = collective_cases();
+  for (const CommCase& c : group_cases()) cases.push_back(c);
+  return cases;
+}
+
+}  // namespace trivet
