@@ -1,0 +1,242 @@
+#include "engine/train/run.h"
+
+#include <filesystem>
+#include <fmt/format.h>
+#include <fstream>
+#include <optional>
+#include <ostream>
+#include <unistd.h>
+
+#include "engine/config/explain.h"
+#include "engine/config/validate.h"
+#include "engine/data/statistics.h"
+#include "engine/metrics/accounting.h"
+#include "engine/metrics/console.h"
+#include "engine/metrics/jsonl.h"
+#include "engine/metrics/peak_flops.h"
+#include "engine/metrics/perfetto.h"
+#include "engine/metrics/step_stats.h"
+#include "engine/train/datasets.h"
+#include "engine/train/generate.h"
+#include "engine/train/trainer.h"
+#include "kernels/cpu/gemm_peak.h"
+
+namespace trivet {
+namespace {
+
+struct Peak {
+  double tflops = 0;  // of one rank
+  std::string origin;
+};
+
+// Every rank measures at the same time, as they will compute at the same time; the mean is one rank's share.
+Peak find_peak(const Config& config, Trainer& trainer) {
+  if (config.device.peak_tflops) return {*config.device.peak_tflops, "device.peak_tflops"};
+  if (trainer.device().kind() == DeviceKind::cuda) {
+    if (const auto known = peak_tflops_by_name(trainer.device().name(), config.precision.dtype))
+      return {*known, "data sheet of " + trainer.device().name() + ", dense " + config.precision.dtype};
+    return {StepReport::kUnknown, "unknown GPU: set device.peak_tflops"};
+  }
+  trainer.world().barrier();
+  float sum = static_cast<float>(measure_gemm_peak_tflops(trainer.device(), trainer.ops(), dtype_of(config.precision)));
+  trainer.world().all_reduce({&sum, DType::f32, {1}}, Reduce::sum, trainer.context().compute);
+  return {sum / static_cast<float>(trainer.world().size()),
+          fmt::format("matrix products in {} measured on all ranks at once", config.precision.dtype)};
+}
+
+// Adds up what the ranks did in a step: everybody's nanoseconds travel in one all-reduce.
+StepStats sum_over_ranks(Trainer& trainer, const StepStats& mine) {
+  std::array<int64_t, 11> n{mine.window,     mine.compute,    mine.optimizer,  mine.comm[0], mine.comm[1], mine.comm[2],
+                            mine.exposed[0], mine.exposed[1], mine.exposed[2], mine.idle,    mine.host};
+  trainer.world().all_reduce({n.data(), DType::i64, {static_cast<int64_t>(n.size())}}, Reduce::sum,
+                             trainer.context().compute);
+  return {.window = n[0],
+          .compute = n[1],
+          .optimizer = n[2],
+          .comm = {n[3], n[4], n[5]},
+          .exposed = {n[6], n[7], n[8]},
+          .idle = n[9],
+          .host = n[10]};
+}
+
+std::string rank_name(const Trainer& trainer, int rank) {
+  const MeshPosition at = trainer.mesh().at;
+  return fmt::format("rank {} (tp {}, pp {}, dp {})", rank, at.tp, at.pp, at.dp);
+}
+
+// What rank 0 tells, and every rank's part of the trace. Ranks other than 0 have neither console nor log.
+class Reporter {
+ public:
+  Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& trainer, std::ostream& out)
+      : config_(loaded.config), trainer_(trainer) {
+    const bool first = trainer.world().rank() == 0;
+    const Peak peak = find_peak(config_, trainer);
+    work_ = {.samples = config_.batch.global_batch_size.value(),
+             .tokens = config_.batch.global_batch_size.value() * config_.model.seq_length,
+             .flops = flops_per_step(config_.model, config_.model.vocab_size.value(),
+                                     config_.batch.global_batch_size.value(),
+                                     parse_flops_convention(config_.train.flops_convention)),
+             .ranks = trainer.world().size(),
+             .peak_tflops = peak.tflops};
+    if (first) {
+      console_.emplace(out, [] { return terminal_columns(STDOUT_FILENO); });
+      std::vector<TextBlock> blocks = describe_run(config_, layout, trainer.state().memory());
+      blocks.push_back({.title = "speed",
+                        .rows = {{"device", trainer.device().name()},
+                                 {"threads a rank", std::to_string(trainer.threads())},
+                                 {"peak a rank", fmt::format("{:.3f} TFLOP/s: {}", peak.tflops, peak.origin)},
+                                 {"model FLOPs", fmt::format("{} convention, {:.4g} a step",
+                                                             config_.train.flops_convention, work_.flops)}}});
+      console_->banner(blocks);
+      log_.emplace(config_.train.run_dir + "/metrics.jsonl", [this](const std::string& why) { console_->note(why); });
+    }
+    if (config_.train.trace) open_trace();
+    discard_spans();
+  }
+
+  void step(const StepResult& result) {
+    collect_spans();
+    if (trace_) trace_->step(result.step, spans_);
+    const StepStats stats = sum_over_ranks(trainer_, measure_step(spans_, result.start_ns, result.end_ns));
+    const double seconds = static_cast<double>(result.end_ns - result.start_ns) * 1e-9;
+    speed_.add(seconds);
+    if (!console_) return;
+    StepReport report;
+    report.step = result.step;
+    report.total_steps = config_.train.train_iters;
+    report.consumed_samples = trainer_.consumed_samples();
+    report.consumed_tokens = trainer_.consumed_samples() * config_.model.seq_length;
+    report.loss = result.loss;
+    report.grad_norm = result.grad_norm;
+    report.learning_rate = result.learning_rate;
+    report_speed(report, work_, seconds, stats);
+    if (trainer_.mesh().shape.p == 1) report.bubble_fraction = 0;  // idle time there is not the pipeline's
+    log_->step(report);
+    if (result.step % config_.train.log_interval == 0 || result.step == config_.train.train_iters)
+      console_->step(report);
+    console_->progress(result.step, config_.train.train_iters, speed_.recent_step_seconds());
+  }
+
+  void evaluation(int64_t step, double loss, double seconds) {
+    discard_spans();
+    if (!console_) return;
+    const EvalReport report{.step = step,
+                            .validation_loss = loss,
+                            .samples = config_.train.eval_iters * config_.batch.global_batch_size.value(),
+                            .seconds = seconds};
+    log_->eval(report);
+    console_->eval(report);
+  }
+
+  void note(const std::string& line) {
+    if (console_) console_->note(line);
+  }
+
+  // Collective: joins the ranks' traces.
+  void finish() {
+    if (!trace_) return;
+    trace_->close();
+    trainer_.world().barrier();
+    if (!console_) return;
+    std::vector<std::string> parts;
+    for (int rank = 0; rank < trainer_.world().size(); ++rank) parts.push_back(trace_part(rank));
+    join_traces(parts, config_.train.run_dir + "/trace.json");
+    for (const std::string& part : parts) std::filesystem::remove(part);
+  }
+
+ private:
+  std::string trace_part(int rank) const { return fmt::format("{}/trace.rank{}.json", config_.train.run_dir, rank); }
+
+  void open_trace() {
+    std::vector<std::string> rows;
+    for (TraceRow& row : trainer_.trace().rows()) rows.push_back(row.name());
+    // One origin for all ranks: rank 0's clock. Ranks of other hosts have clocks of their own.
+    int64_t origin = now_ns();
+    trainer_.world().broadcast({&origin, DType::i64, {1}}, 0, trainer_.context().compute);
+    const int rank = trainer_.world().rank();
+    trace_.emplace(trace_part(rank), rank, rank_name(trainer_, rank), rows, origin,
+                   [](const std::string& why) { fmt::print(stderr, "trivet: {}\n", why); });
+  }
+  void collect_spans() {
+    spans_.resize(trainer_.trace().rows().size());
+    size_t i = 0;
+    for (TraceRow& row : trainer_.trace().rows()) row.take(spans_[i++]);
+  }
+  void discard_spans() { collect_spans(); }
+
+  const Config& config_;
+  Trainer& trainer_;
+  StepWork work_;
+  RunningSpeed speed_;
+  std::vector<std::vector<Span>> spans_;  // [row]
+  std::optional<Console> console_;
+  std::optional<MetricsLog> log_;
+  std::optional<PerfettoWriter> trace_;
+};
+
+void prepare_run_dir(const Config& config) {
+  std::error_code error;
+  std::filesystem::create_directories(config.train.run_dir, error);
+  if (error) throw IoError(fmt::format("train.run_dir {}: {}", config.train.run_dir, error.message()));
+  const std::string path = config.train.run_dir + "/config.resolved.yaml";
+  std::ofstream file(path);
+  file << to_yaml(config);
+  if (!file.flush()) throw IoError(path + ": cannot be written");
+}
+
+void evaluate(const Config& config, Trainer& trainer, Reporter& reporter) {
+  const int64_t begin = now_ns();
+  const double loss = trainer.evaluate(config.train.eval_iters);
+  reporter.evaluation(trainer.steps_done(), loss, static_cast<double>(now_ns() - begin) * 1e-9);
+}
+
+// What a model that knows only how often each token occurs would lose on the validation set: the first thing to beat.
+void note_unigram_entropy(const Datasets& data, Reporter& reporter) {
+  const double entropy = unigram_entropy(*data.valid_source, data.valid_documents);
+  reporter.note(fmt::format("the validation set's unigram entropy is {:.4f} nats a token", entropy));
+}
+
+void write_sample(const Config& config, const RunOptions& options, Trainer& trainer, Reporter& reporter) {
+  const auto tokenizer = open_tokenizer(train_prefix(config));
+  const Sampling sampling{.tokens = options.generate_tokens,
+                          .temperature = options.temperature,
+                          .top_k = options.top_k,
+                          .seed = static_cast<uint64_t>(config.train.seed),
+                          .stop_token = tokenizer->eod()};
+  const std::vector<int32_t> prompt = tokenizer->encode(options.prompt);
+  std::vector<int32_t> text = prompt;
+  const std::vector<int32_t> more = generate(trainer, prompt, sampling);
+  text.insert(text.end(), more.begin(), more.end());
+  reporter.note("\n" + tokenizer->decode(text));
+}
+
+}  // namespace
+
+void run_training(LoadedConfig loaded, const RunOptions& options, Communicator& world, std::ostream& out) {
+  const Layout layout =
+      resolve(loaded, {.world_size = world.size(), .dataset_vocab_size = dataset_vocab_size(loaded.config)});
+  const Config& config = loaded.config;
+  if (train_prefix(config).empty())
+    throw ConfigError("data.path: found nothing, expected the prefix of a dataset (or data.train_path)");
+  if (config.device.kind == "cuda")
+    throw ConfigError(
+        "device.kind: found cuda, but the operations of this build run on the CPU only; expected auto or "
+        "cpu");
+  const Datasets data = open_datasets(config);
+  if (world.rank() == 0) prepare_run_dir(config);
+  world.barrier();
+
+  Trainer trainer(config, world, *data.train, data.valid.get());
+  Reporter reporter(loaded, layout, trainer, out);
+  if (data.valid && world.rank() == 0) note_unigram_entropy(data, reporter);
+  while (trainer.steps_done() < config.train.train_iters) {
+    reporter.step(trainer.step());
+    const int64_t interval = config.train.eval_interval;
+    if (data.valid && (trainer.steps_done() % interval == 0 || trainer.steps_done() == config.train.train_iters))
+      evaluate(config, trainer, reporter);
+  }
+  if (!options.prompt.empty()) write_sample(config, options, trainer, reporter);
+  reporter.finish();
+}
+
+}  // namespace trivet

@@ -1,0 +1,27 @@
+// A training run, from a loaded config to its last step: what `trivet train` does on each rank.
+//
+// Rank 0 prints the banner, a line a step and the evaluations, and writes RUN_DIR/metrics.jsonl and
+// RUN_DIR/config.resolved.yaml; with train.trace every rank writes its part of RUN_DIR/trace.json.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+
+#include "engine/config/load.h"
+#include "parallel/comm/comm.h"
+
+namespace trivet {
+
+struct RunOptions {
+  std::string prompt;  // text to go on from when training has ended; empty: none
+  int64_t generate_tokens = 80;
+  double temperature = 0.8;
+  int64_t top_k = 40;
+};
+
+// Resolves `loaded` for this world, opens the data, trains. Collective over `world`; every rank passes the same. Throws
+// ConfigError, DataError, IoError before anything is allocated or written, NumericsError while training. `out`: where
+// rank 0 prints.
+void run_training(LoadedConfig loaded, const RunOptions& options, Communicator& world, std::ostream& out);
+
+}  // namespace trivet

@@ -1,0 +1,72 @@
+// trivet train RUN.yaml: ranks are threads of this process, or, under mpirun or srun, this process is one rank.
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <iostream>
+#include <memory>
+
+#include "engine/config/load.h"
+#include "engine/config/validate.h"
+#include "engine/train/run.h"
+#include "launch/commands.h"
+#include "parallel/comm/world.h"
+
+namespace trivet {
+namespace {
+
+struct Options {
+  std::string path;
+  std::vector<std::string> sets;
+  int ranks = 0;  // 0: not given
+  RunOptions run;
+};
+
+void run(const Options& options) {
+  const LoadedConfig loaded = load_config(options.path, options.sets);
+  const auto rank_main = [&](Communicator& world) { run_training(loaded, options.run, world, std::cout); };
+
+  const int launched = launched_world_size();
+  const std::string& backend = loaded.config.comm.backend;
+  if (backend == "mpi" || (backend == "auto" && launched > 0)) {
+    if (options.ranks > 0 && launched > 0 && options.ranks != launched)
+      throw ConfigError(fmt::format("--ranks {} under a launcher that started {} ranks: leave --ranks out there",
+                                    options.ranks, launched));
+    run_mpi_rank(rank_main);
+    return;
+  }
+  if (launched > 1)
+    throw ConfigError(
+        fmt::format("comm.backend is thread, but a launcher started {} processes: each would train a "
+                    "model of its own",
+                    launched));
+  run_thread_ranks(options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config), rank_main);
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("train", "train a model");
+  command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml")->required();
+  command->add_option("--ranks", options->ranks, "thread ranks; without it, as many as one model needs")
+      ->option_text("N")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--set", options->sets, "a value instead of the file's")
+      ->option_text("SECTION.KEY=VALUE ...")
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_option("--generate", options->run.prompt, "text that the trained model goes on from at the end")
+      ->option_text("PROMPT");
+  command->add_option("--generate-tokens", options->run.generate_tokens, "how many tokens it adds")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--temperature", options->run.temperature, "of the sampling; 0: the likeliest token each time")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--top-k", options->run.top_k, "sample among so many tokens; 0: among all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace trivet
