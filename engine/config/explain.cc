@@ -1,0 +1,105 @@
+#include "engine/config/explain.h"
+
+#include <fmt/format.h>
+
+#include "engine/config/fields.h"
+#include "engine/metrics/accounting.h"
+
+namespace trivet {
+namespace {
+
+// The sections one below another, with a row for each of their fields.
+template <class Row>
+TextBlock by_section(const Row& row) {
+  TextBlock block;
+  std::string_view section;
+  for (const Field& field : fields()) {
+    if (field.section() != section) block.rows.push_back({std::string(section = field.section())});
+    block.rows.push_back(row(field));
+    block.rows.back().front().insert(0, 2, ' ');
+  }
+  return block;
+}
+
+TextBlock describe_model(const Config& config) {
+  const ModelConfig& m = config.model;
+  return {
+      "model",
+      {{"shape", fmt::format("{} layers, hidden {}, ffn {}, {} heads of {}, {} positions", grouped(m.num_layers),
+                             grouped(m.hidden_size), grouped(*m.ffn_hidden_size), m.num_attention_heads,
+                             m.hidden_size / m.num_attention_heads, grouped(m.seq_length))},
+       {"output layer", m.untie_embeddings_and_output_weights ? "has its own weight" : "tied to the word embeddings"},
+       {"dtype", config.precision.dtype}}};
+}
+
+TextBlock describe_parameters(const Config& config, const Layout& layout) {
+  const ModelConfig& model = config.model;
+  const ParameterCount exact = count_parameters(model, *model.vocab_size);
+  const ParameterCount padded = count_parameters(model, layout.padded_vocab);
+  TextBlock block = {"parameters",
+                     {{"", "vocabulary " + grouped(*model.vocab_size), "padded to " + grouped(layout.padded_vocab)}},
+                     "lrr"};
+  for (size_t i = 0; i < kModelParts; ++i)
+    if (exact.of[i] > 0)
+      block.rows.push_back({name_of(static_cast<ModelPart>(i)), grouped(exact.of[i]), grouped(padded.of[i])});
+  block.rows.push_back({"total", grouped(exact.total()), grouped(padded.total())});
+  return block;
+}
+
+TextBlock describe_layout(const Config& config, const Layout& layout) {
+  const MeshShape& mesh = layout.mesh;
+  return {"layout",
+          {{"ranks", fmt::format("{} = tensor {} x pipeline {} x data {}, in the order {}", mesh.world(), mesh.t,
+                                 mesh.p, mesh.d, config.parallel.order)},
+           {"sequence parallel", config.parallel.sequence_parallel ? "yes" : "no"}}};
+}
+
+TextBlock describe_work(const Config& config, const Layout& layout) {
+  const int64_t samples = *config.batch.global_batch_size, tokens = samples * config.model.seq_length;
+  const double all_tokens = static_cast<double>(tokens) * static_cast<double>(config.train.train_iters);
+  const auto convention = parse_flops_convention(config.train.flops_convention);
+  const auto flops = flops_per_token(config.model, layout.padded_vocab, convention);
+  return {
+      "work",
+      {{"step", fmt::format("{} samples = {} data-parallel ranks x {} micro-batches of {}", grouped(samples),
+                            layout.mesh.d, grouped(layout.micro_batches), config.batch.micro_batch_size)},
+       {"tokens",
+        fmt::format("{} a step, {} in {} steps", grouped(tokens),
+                    all_tokens < 9e18 ? grouped(tokens * config.train.train_iters) : fmt::format("{:.4g}", all_tokens),
+                    grouped(config.train.train_iters))},
+       {"model FLOPs", fmt::format("{:.6e} a token, {:.6e} a step (convention: {}, padded vocabulary)", flops.total(),
+                                   flops.total() * static_cast<double>(tokens), name_of(convention))}}};
+}
+
+TextBlock describe_memory(const MemoryPlan& memory) {
+  TextBlock block = {"memory a rank", {}, "lrr"};
+  for (const MemoryItem& item : memory.items)
+    block.rows.push_back({item.name, bytes_text(item.bytes), grouped(item.bytes) + " bytes"});
+  block.rows.push_back({"sum", bytes_text(memory.total()), grouped(memory.total()) + " bytes"});
+  return block;
+}
+
+}  // namespace
+
+TextBlock describe_values(const LoadedConfig& loaded) {
+  return by_section([&](const Field& field) -> std::vector<std::string> {
+    const auto origin = loaded.origins.find(field.name);
+    return {std::string(field.key()), format_field(field, loaded.config),
+            to_string(origin == loaded.origins.end() ? Origin{} : origin->second)};
+  });
+}
+
+std::vector<TextBlock> describe_run(const Config& config, const Layout& layout, const MemoryPlan& memory) {
+  return {describe_model(config), describe_parameters(config, layout), describe_layout(config, layout),
+          describe_work(config, layout), describe_memory(memory)};
+}
+
+TextBlock describe_keys() {
+  const Config defaults;
+  return by_section([&](const Field& field) -> std::vector<std::string> {
+    return {std::string(field.key()), field.required ? "required" : format_field(field, defaults), expected(field),
+            std::string(field.about)};
+  });
+}
+
+}  // namespace trivet

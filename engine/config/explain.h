@@ -1,0 +1,23 @@
+// Explanation of a resolved configuration in aligned text: what each value is and where it came from, and what the
+// run amounts to. `trivet config` prints all of it; `trivet train` opens with the second part.
+#pragma once
+
+#include <vector>
+
+#include "engine/config/load.h"
+#include "engine/config/memory_plan.h"
+#include "engine/config/validate.h"
+#include "engine/metrics/text.h"
+
+namespace trivet {
+
+// Key, value and origin of everything.
+TextBlock describe_values(const LoadedConfig& loaded);
+
+// Model, parameters, layout, batch and FLOPs, and memory of one rank.
+std::vector<TextBlock> describe_run(const Config& config, const Layout& layout, const MemoryPlan& memory);
+
+// Every key with what it takes, its default and what it means.
+TextBlock describe_keys();
+
+}  // namespace trivet

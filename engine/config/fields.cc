@@ -1,0 +1,339 @@
+#include "engine/config/fields.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fmt/format.h>
+#include <numeric>
+
+#include "engine/config/scalar.h"
+
+namespace trivet {
+namespace {
+
+template <auto section, auto member>
+FieldRef at(Config& config) {
+  return &(config.*section.*member);
+}
+template <auto member>
+constexpr auto model = at<&Config::model, member>;
+template <auto member>
+constexpr auto parallel = at<&Config::parallel, member>;
+template <auto member>
+constexpr auto batch = at<&Config::batch, member>;
+template <auto member>
+constexpr auto optimizer = at<&Config::optimizer, member>;
+template <auto member>
+constexpr auto data = at<&Config::data, member>;
+template <auto member>
+constexpr auto train = at<&Config::train, member>;
+
+constexpr Limits range(double low, double high) { return {.low = low, .high = high}; }
+constexpr Limits at_least(double low) { return {.low = low}; }
+constexpr Limits above(double low) { return {.low = low, .low_open = true}; }
+constexpr Limits fraction() { return {.low = 0, .high = 1, .high_open = true}; }
+
+// The upper bounds keep every product of sizes (parameters, bytes, tokens a step) within 63 bits.
+std::vector<Field> make_fields() {
+  using M = ModelConfig;
+  using P = ParallelConfig;
+  using B = BatchConfig;
+  using O = OptimizerConfig;
+  using D = DataConfig;
+  using T = TrainConfig;
+  return {
+      {"model.num_layers", model<&M::num_layers>, "transformer layers, L", range(1, 10'000), {}, true},
+      {"model.hidden_size", model<&M::hidden_size>, "width of the residual stream, h", range(1, 1'000'000), {}, true},
+      {"model.ffn_hidden_size", model<&M::ffn_hidden_size>, "width of the MLP, f; auto: 4 h", range(1, 4'000'000)},
+      {"model.num_attention_heads",
+       model<&M::num_attention_heads>,
+       "attention heads, a",
+       range(1, 1'000'000),
+       {},
+       true},
+      {"model.seq_length", model<&M::seq_length>, "tokens of a sample, s", range(1, 10'000'000), {}, true},
+      {"model.vocab_size", model<&M::vocab_size>, "tokens of the vocabulary; auto: the dataset's tokenizer's",
+       range(1, 1'000'000'000)},
+      {"model.make_vocab_size_divisible_by", model<&M::make_vocab_size_divisible_by>,
+       "the embedding is padded to a multiple of this times t", range(1, 1'000'000)},
+      {"model.untie_embeddings_and_output_weights", model<&M::untie_embeddings_and_output_weights>,
+       "give the output layer a weight of its own"},
+      {"model.init_method_std", model<&M::init_method_std>, "standard deviation of the initial weights", above(0)},
+      {"model.scale_output_layer_init", model<&M::scale_output_layer_init>,
+       "divide it by sqrt(2 L) in layers that write to the residual stream"},
+      {"model.hidden_dropout", model<&M::hidden_dropout>, "dropout of the residual branches", fraction()},
+      {"model.attention_dropout", model<&M::attention_dropout>, "dropout of the attention probabilities", fraction()},
+      {"model.layernorm_epsilon", model<&M::layernorm_epsilon>, "added to the variance", above(0)},
+
+      {"parallel.tensor_model_parallel_size", parallel<&P::tensor_model_parallel_size>,
+       "ranks that share each layer, t", range(1, 65'536)},
+      {"parallel.sequence_parallel", parallel<&P::sequence_parallel>,
+       "norms and dropout hold 1/t of the sequence; needs t > 1"},
+      {"parallel.order",
+       parallel<&P::order>,
+       "which ranks are neighbours, innermost first",
+       {},
+       {"tp-dp-pp", "tp-pp-dp"}},
+      {"parallel.bucket_size", parallel<&P::bucket_size>, "elements of a gradient bucket", at_least(1)},
+
+      {"batch.micro_batch_size", batch<&B::micro_batch_size>, "samples of one pass, b", range(1, 1'000'000)},
+      {"batch.global_batch_size", batch<&B::global_batch_size>, "samples of a step; auto: b times d",
+       range(1, 100'000'000)},
+
+      {"optimizer.lr", optimizer<&O::lr>, "peak learning rate", above(0)},
+      {"optimizer.min_lr", optimizer<&O::min_lr>, "learning rate after the decay; auto: lr / 10", at_least(0)},
+      {"optimizer.lr_warmup_iters", optimizer<&O::lr_warmup_iters>, "steps of linear warm-up", range(0, 1e12)},
+      {"optimizer.lr_decay_iters", optimizer<&O::lr_decay_iters>, "step at which min_lr is reached; auto: train_iters",
+       range(1, 1e12)},
+      {"optimizer.lr_decay_style",
+       optimizer<&O::lr_decay_style>,
+       "shape of the decay",
+       {},
+       {"cosine", "linear", "constant"}},
+      {"optimizer.adam_beta1", optimizer<&O::adam_beta1>, "decay of the first moment", fraction()},
+      {"optimizer.adam_beta2", optimizer<&O::adam_beta2>, "decay of the second moment", fraction()},
+      {"optimizer.adam_eps", optimizer<&O::adam_eps>, "added to the root of the second moment", above(0)},
+      {"optimizer.weight_decay", optimizer<&O::weight_decay>, "decoupled (AdamW)", at_least(0)},
+      {"optimizer.decay_norms_and_biases", optimizer<&O::decay_norms_and_biases>, "decay these too"},
+      {"optimizer.clip_grad", optimizer<&O::clip_grad>, "largest norm of the gradient; 0: no clipping", at_least(0)},
+
+      {"precision.dtype",
+       at<&Config::precision, &PrecisionConfig::dtype>,
+       "of weights and activations; main weights, moments and gradients are fp32",
+       {},
+       {"fp32", "bf16"}},
+
+      {"data.path", data<&D::path>, "dataset prefix (.bin/.idx), cut by data.split"},
+      {"data.split", data<&D::split>, "shares of train, validation and test in data.path"},
+      {"data.train_path", data<&D::train_path>, "training dataset prefix, instead of data.path"},
+      {"data.valid_path", data<&D::valid_path>, "validation dataset prefix, with data.train_path"},
+      {"data.tokenizer_model", data<&D::tokenizer_model>, "tokenizer; \"\": PREFIX.model beside the dataset, if any"},
+      {"data.seed", data<&D::seed>, "of the shuffles", at_least(0)},
+      {"data.prefetch", data<&D::prefetch>, "micro-batches prepared ahead by a background thread", range(1, 10'000)},
+
+      {"comm.backend", at<&Config::comm, &CommConfig::backend>, "how ranks talk", {}, {"auto", "thread", "mpi"}},
+
+      {"train.train_iters", train<&T::train_iters>, "optimizer steps", range(1, 1e12), {}, true},
+      {"train.eval_interval", train<&T::eval_interval>, "steps between evaluations; 0: never", range(0, 1e12)},
+      {"train.eval_iters", train<&T::eval_iters>, "batches of an evaluation", range(1, 1e9)},
+      {"train.seed", train<&T::seed>, "of weights and dropout", at_least(0)},
+      {"train.run_dir", train<&T::run_dir>, "folder of metrics.jsonl, config.resolved.yaml, trace.json"},
+      {"train.log_interval", train<&T::log_interval>, "steps between lines", range(1, 1e12)},
+      {"train.trace", train<&T::trace>, "write run_dir/trace.json"},
+      {"train.flops_convention",
+       train<&T::flops_convention>,
+       "of the model FLOPs behind TFLOP/s and MFU",
+       {},
+       {"causal", "full", "6n"}},
+
+      {"device.kind", at<&Config::device, &DeviceConfig::kind>, "where arithmetic runs", {}, {"auto", "cpu", "cuda"}},
+      {"device.threads_per_rank", at<&Config::device, &DeviceConfig::threads_per_rank>,
+       "CPU threads of a rank; 0: the host's cores over its ranks", range(0, 4096)},
+      {"device.peak_tflops", at<&Config::device, &DeviceConfig::peak_tflops>,
+       "of one rank in the run's dtype; auto: by GPU name, or measured", above(0)},
+  };
+}
+
+// The functions below only read through it.
+FieldRef read(const Field& field, const Config& config) { return field.ref(const_cast<Config&>(config)); }
+
+bool inside(const Limits& limits, double x) {
+  return (limits.low_open ? x > limits.low : x >= limits.low) &&
+         (limits.high_open ? x < limits.high : x <= limits.high);
+}
+
+std::string describe(const Limits& limits) {
+  const bool low = std::isfinite(limits.low), high = std::isfinite(limits.high);
+  if (low && high)
+    return fmt::format(" {} {} {} {}", limits.low_open ? "above" : "from", limits.low,
+                       limits.high_open ? "to below" : "to", limits.high);
+  if (low) return fmt::format(" {} {}", limits.low_open ? "above" : "of at least", limits.low);
+  if (high) return fmt::format(" {} {}", limits.high_open ? "below" : "of at most", limits.high);
+  return "";
+}
+
+std::string yaml_quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\', out += c;
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) out += fmt::format("\\x{:02x}", c);
+    else out += c;
+  }
+  return out + '"';
+}
+
+// How a value of each type is read from text: false where the text is not one.
+struct Parse {
+  const Scalar& scalar;
+  bool operator()(int64_t* to) const { return store(to, parse_integer(scalar.text)); }
+  bool operator()(int* to) const {
+    const auto value = parse_integer(scalar.text);
+    if (!value || *value < std::numeric_limits<int>::min() || *value > std::numeric_limits<int>::max()) return false;
+    return store(to, value);
+  }
+  bool operator()(double* to) const { return store(to, parse_number(scalar.text)); }
+  bool operator()(bool* to) const { return store(to, parse_truth(scalar.text)); }
+  bool operator()(std::string* to) const {
+    const bool control = std::any_of(scalar.text.begin(), scalar.text.end(),
+                                     [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+    if (scalar.null || control || scalar.text.size() > 4096) return false;
+    *to = scalar.text;
+    return true;
+  }
+  template <class T>
+  bool operator()(std::optional<T>* to) const {
+    if (!scalar.quoted && (scalar.null || scalar.text == "auto" || scalar.text.empty())) {
+      to->reset();
+      return true;
+    }
+    T value;
+    if (!(*this)(&value)) return false;
+    *to = value;
+    return true;
+  }
+
+ private:
+  template <class T, class U>
+  bool store(T* to, const std::optional<U>& value) const {
+    if (scalar.quoted || scalar.null || !value) return false;
+    *to = static_cast<T>(*value);
+    return true;
+  }
+};
+
+struct Format {
+  const Field& field;
+  std::string operator()(const int64_t* v) const { return std::to_string(*v); }
+  std::string operator()(const int* v) const { return std::to_string(*v); }
+  std::string operator()(const double* v) const { return fmt::format("{}", *v); }  // shortest that reads back exactly
+  std::string operator()(const bool* v) const { return *v ? "true" : "false"; }
+  std::string operator()(const std::string* v) const { return field.choices.empty() ? yaml_quoted(*v) : *v; }
+  template <class T>
+  std::string operator()(const std::optional<T>* v) const {
+    return *v ? (*this)(&**v) : "auto";
+  }
+};
+
+}  // namespace
+
+bool Field::is_optional() const {
+  Config config;
+  const FieldRef value = ref(config);
+  return std::holds_alternative<std::optional<int64_t>*>(value) ||
+         std::holds_alternative<std::optional<double>*>(value);
+}
+
+const std::vector<Field>& fields() {
+  static const std::vector<Field> table = make_fields();
+  return table;
+}
+
+const Field* find_field(std::string_view name) {
+  for (const Field& field : fields())
+    if (field.name == name) return &field;
+  return nullptr;
+}
+
+std::string expected(const Field& field) {
+  Config config;
+  struct Kind {
+    const char* operator()(int64_t*) const { return "an integer"; }
+    const char* operator()(int*) const { return "an integer"; }
+    const char* operator()(double*) const { return "a number"; }
+    const char* operator()(bool*) const { return "true or false"; }
+    const char* operator()(std::string*) const { return "text"; }
+    const char* operator()(std::optional<int64_t>*) const { return "an integer"; }
+    const char* operator()(std::optional<double>*) const { return "a number"; }
+  };
+  if (!field.choices.empty()) return "one of " + join(field.choices, ", ");
+  return std::visit(Kind{}, field.ref(config)) + describe(field.limits) + (field.is_optional() ? ", or auto" : "");
+}
+
+std::optional<std::string> parse_field(const Field& field, const Scalar& scalar, Config& config) {
+  Config trial = config;
+  if (std::visit(Parse{scalar}, field.ref(trial))) {
+    auto problem = check_field(field, trial);
+    if (!problem) config = std::move(trial);
+    return problem;
+  }
+  if (scalar.null) return "found nothing, expected " + expected(field);
+  const bool is_text = std::holds_alternative<std::string*>(field.ref(config));
+  return fmt::format("found {}{}, expected {}{}", scalar.quoted && !is_text ? "the quoted text " : "",
+                     quote(scalar.text), expected(field),
+                     is_text ? " without control characters, at most 4096 bytes" : "");
+}
+
+std::optional<std::string> check_field(const Field& field, const Config& config) {
+  struct Number {
+    std::optional<double> operator()(const int64_t* v) const { return static_cast<double>(*v); }
+    std::optional<double> operator()(const int* v) const { return *v; }
+    std::optional<double> operator()(const double* v) const { return *v; }
+    std::optional<double> operator()(const bool*) const { return {}; }
+    std::optional<double> operator()(const std::string*) const { return {}; }
+    std::optional<double> operator()(const std::optional<int64_t>* v) const {
+      return *v ? std::optional<double>(static_cast<double>(**v)) : std::nullopt;
+    }
+    std::optional<double> operator()(const std::optional<double>* v) const { return *v; }
+  };
+  const FieldRef value = read(field, config);
+  if (const auto number = std::visit(Number{}, value);
+      number && !(std::isfinite(*number) && inside(field.limits, *number)))
+    return fmt::format("found {}, expected {}", format_field(field, config), expected(field));
+  if (!field.choices.empty()) {
+    const std::string& text = *std::get<std::string*>(value);
+    if (std::find(field.choices.begin(), field.choices.end(), text) == field.choices.end())
+      return fmt::format("found {}, expected {}", quote(text), expected(field));
+  }
+  return {};
+}
+
+std::string format_field(const Field& field, const Config& config) {
+  return std::visit(Format{field}, read(field, config));
+}
+
+bool same_values(const Config& a, const Config& b) {
+  return std::all_of(fields().begin(), fields().end(),
+                     [&](const Field& field) { return format_field(field, a) == format_field(field, b); });
+}
+
+std::string_view nearest(std::string_view text, const std::vector<std::string_view>& candidates) {
+  std::string_view best;
+  if (text.size() > 100) return best;
+  size_t best_distance = std::max<size_t>(2, text.size() / 3) + 1;
+  std::vector<size_t> row;
+  for (const std::string_view candidate : candidates) {  // Levenshtein's distance, one row at a time
+    row.resize(candidate.size() + 1);
+    std::iota(row.begin(), row.end(), size_t{0});
+    for (size_t i = 0; i < text.size(); ++i) {
+      size_t diagonal = row[0];
+      row[0] = i + 1;
+      for (size_t j = 0; j < candidate.size(); ++j) {
+        const size_t replaced = diagonal + (text[i] != candidate[j]);
+        diagonal = row[j + 1];
+        row[j + 1] = std::min({replaced, diagonal + 1, row[j] + 1});
+      }
+    }
+    if (row.back() < best_distance) best_distance = row.back(), best = candidate;
+  }
+  return best;
+}
+
+std::string join(const std::vector<std::string_view>& words, std::string_view separator) {
+  std::string text;
+  for (const std::string_view word : words) {
+    if (!text.empty()) text += separator;
+    text += word;
+  }
+  return text;
+}
+
+std::string quote(std::string_view text) {
+  constexpr size_t kMost = 60;
+  std::string out = "\"";
+  for (const char c : text.substr(0, kMost)) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) out += fmt::format("\\x{:02x}", c);
+    else out += c;
+  }
+  return out + (text.size() > kMost ? "…\"" : "\"");
+}
+
+}  // namespace trivet

@@ -1,0 +1,33 @@
+// load_config: a run's YAML file and the command line's --set arguments become a Config that remembers where each of
+// its values came from. Needs neither ranks nor devices, so a bad file is refused before anything is allocated.
+//
+// The file is a map of sections of scalars. A key of its own in the wrong place, an unknown key, a duplicate, a list,
+// an anchor is an error, never ignored. Files of more than 1 MiB are refused.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "engine/config/config.h"
+#include "engine/config/problems.h"
+
+namespace trivet {
+
+struct LoadedConfig {
+  Config config;
+  Origins origins;
+  std::string path;
+};
+
+// `sets` are "section.key=value" texts; they win over the file, and later ones over earlier ones. Throws one
+// ConfigError with every problem that can be seen without knowing the ranks and the dataset, one a line; IoError when
+// the file cannot be read.
+LoadedConfig load_config(const std::string& path, std::span<const std::string> sets = {});
+
+// The same from text; `path` only names it.
+LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets = {});
+
+// Every key and its value: what load_config reads back as the same Config.
+std::string to_yaml(const Config& config);
+
+}  // namespace trivet

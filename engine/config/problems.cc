@@ -1,0 +1,51 @@
+#include "engine/config/problems.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+#include "kernels/base/check.h"
+
+namespace trivet {
+
+std::string to_string(const Origin& origin) {
+  switch (origin.kind) {
+    case Origin::by_default: return "default";
+    case Origin::file: return origin.where;
+    case Origin::set: return "--set";
+    case Origin::derived: return "derived: " + origin.where;
+  }
+  return "?";
+}
+
+void Problems::add(std::string_view key, std::string_view text) {
+  const auto found = origins_.find(key);
+  const bool placed =
+      found != origins_.end() && (found->second.kind == Origin::file || found->second.kind == Origin::set);
+  add_at(placed ? to_string(found->second) : source_, key, text);
+}
+
+void Problems::add_at(std::string_view where, std::string_view key, std::string_view text) {
+  keys_.emplace(key);
+  if (++count_ > kMostLines) return;
+  std::string line;
+  for (const std::string_view part : {where, key, text}) {
+    if (part.empty()) continue;
+    if (!line.empty()) line += ": ";
+    line += part;
+  }
+  lines_.push_back(std::move(line));
+}
+
+bool Problems::clean(std::initializer_list<std::string_view> keys) const {
+  return std::none_of(keys.begin(), keys.end(), [&](std::string_view key) { return keys_.contains(key); });
+}
+
+void Problems::throw_if_any() const {
+  if (empty()) return;
+  std::string text = count_ == 1 ? "" : fmt::format("the configuration has {} problems:\n", count_);
+  for (size_t i = 0; i < lines_.size(); ++i) text += (i == 0 ? "" : "\n") + lines_[i];
+  if (count_ > lines_.size()) text += fmt::format("\n… and {} more", count_ - lines_.size());
+  throw ConfigError(text);
+}
+
+}  // namespace trivet

@@ -1,0 +1,54 @@
+// Problems: everything that is wrong with a configuration, collected and then thrown as one ConfigError, each on a
+// line that says where the value came from:
+//
+//   run.yaml:12: model.num_attention_heads: found 0, expected an integer from 1 to 1000000
+#pragma once
+
+#include <initializer_list>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trivet {
+
+// Where a value came from.
+struct Origin {
+  enum Kind { by_default, file, set, derived } kind = by_default;
+  std::string where;  // file: "run.yaml:12". set: the argument of --set. derived: how, "4 * hidden_size"
+};
+std::string to_string(const Origin& origin);
+
+// By "section.key"; what is absent is the default.
+using Origins = std::map<std::string, Origin, std::less<>>;
+
+class Problems {
+ public:
+  // `source` names the configuration where a key has no place of its own; both outlive this.
+  Problems(const std::string& source, const Origins& origins) : source_(source), origins_(origins) {}
+
+  // At the place the key's value came from, or at `where`.
+  void add(std::string_view key, std::string_view text);
+  void add_at(std::string_view where, std::string_view key, std::string_view text);
+
+  // Counts the key as having a problem without a line: its value was lost to another problem.
+  void mute(std::string_view key) { keys_.emplace(key); }
+
+  // No problem so far with any of these keys, so that a check of how they go together makes sense.
+  bool clean(std::initializer_list<std::string_view> keys) const;
+  // Further problems are only counted: no need to word them well.
+  bool full() const { return count_ >= kMostLines; }
+  bool empty() const { return count_ == 0; }
+  void throw_if_any() const;  // ConfigError
+
+ private:
+  static constexpr size_t kMostLines = 40;
+  const std::string& source_;
+  const Origins& origins_;
+  std::set<std::string, std::less<>> keys_;
+  std::vector<std::string> lines_;  // at most kMostLines
+  size_t count_ = 0;
+};
+
+}  // namespace trivet

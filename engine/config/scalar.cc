@@ -1,0 +1,88 @@
+#include "engine/config/scalar.h"
+
+#include <charconv>
+#include <cmath>
+#include <string>
+
+namespace trivet {
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Without a leading plus and without the underscores between two digits; empty where an underscore stands elsewhere.
+std::optional<std::string> plain(std::string_view text) {
+  if (text.size() > 100) return {};
+  if (text.starts_with('+')) {
+    text.remove_prefix(1);
+    if (text.starts_with('-')) return {};
+  }
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '_') out += text[i];
+    else if (i == 0 || i + 1 == text.size() || !is_digit(text[i - 1]) || !is_digit(text[i + 1])) return {};
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<int64_t> parse_integer(std::string_view text) {
+  const auto stripped = plain(text);
+  if (!stripped) return {};
+  std::string_view rest = *stripped;
+  std::string digits;
+  int exponent = 0;
+  const auto take_digits = [&] {
+    size_t n = 0;
+    while (n < rest.size() && is_digit(rest[n])) ++n;
+    digits += rest.substr(0, n);
+    rest.remove_prefix(n);
+    return static_cast<int>(n);
+  };
+
+  const bool negative = rest.starts_with('-');
+  if (negative) rest.remove_prefix(1);
+  if (take_digits() == 0) return {};
+  if (digits.size() > 1 && digits[0] == '0') return {};
+  if (rest.starts_with('.')) {
+    rest.remove_prefix(1);
+    exponent = -take_digits();
+  }
+  if (rest.starts_with('e') || rest.starts_with('E')) {
+    rest.remove_prefix(rest.size() > 1 && rest[1] == '+' ? 2 : 1);
+    int written = 0;
+    const auto end = std::from_chars(rest.data(), rest.data() + rest.size(), written);
+    if (end.ec != std::errc() || written < -1000 || written > 1000) return {};
+    rest.remove_prefix(static_cast<size_t>(end.ptr - rest.data()));
+    exponent += written;
+  }
+  if (!rest.empty()) return {};
+
+  // Decimal all the way: a double would round above 2^53.
+  while (exponent < 0 && digits.size() > 1 && digits.back() == '0') digits.pop_back(), ++exponent;
+  if (digits.find_first_not_of('0') == std::string::npos) return 0;
+  if (exponent < 0 || exponent > 18) return {};
+  const std::string whole = (negative ? "-" : "") + digits + std::string(static_cast<size_t>(exponent), '0');
+  int64_t value = 0;
+  const auto end = std::from_chars(whole.data(), whole.data() + whole.size(), value);
+  if (end.ec != std::errc()) return {};
+  return value;
+}
+
+std::optional<double> parse_number(std::string_view text) {
+  const auto stripped = plain(text);
+  if (!stripped) return {};
+  double value = 0;
+  const char* const last = stripped->data() + stripped->size();
+  const auto end = std::from_chars(stripped->data(), last, value);
+  if (end.ec != std::errc() || end.ptr != last || !std::isfinite(value)) return {};
+  return value;
+}
+
+std::optional<bool> parse_truth(std::string_view text) {
+  if (text == "true" || text == "True" || text == "TRUE") return true;
+  if (text == "false" || text == "False" || text == "FALSE") return false;
+  return {};
+}
+
+}  // namespace trivet

@@ -1,0 +1,269 @@
+#include "engine/config/validate.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <fmt/format.h>
+#include <numeric>
+
+#include "engine/config/fields.h"
+
+namespace trivet {
+namespace {
+
+std::string list(const std::vector<int64_t>& values) {
+  std::string text;
+  for (size_t i = 0; i < values.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == values.size() ? " or " : ", ") + std::to_string(values[i]);
+  return text;
+}
+
+// The divisors of n, at most six: those nearest to `near`.
+std::vector<int64_t> divisors(int64_t n, int64_t near) {
+  std::vector<int64_t> found;
+  for (int64_t i = 1; i <= n / i; ++i) {
+    if (n % i != 0) continue;
+    found.push_back(i);
+    if (i != n / i) found.push_back(n / i);
+  }
+  const auto distance = [near](int64_t x) { return std::abs(x - near); };
+  std::sort(found.begin(), found.end(), [&](int64_t a, int64_t b) { return distance(a) < distance(b); });
+  found.resize(std::min<size_t>(found.size(), 6));
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+// The multiples of `unit` next to n.
+std::vector<int64_t> multiples(int64_t n, int64_t unit) {
+  const int64_t below = n / unit * unit;
+  return below > 0 ? std::vector<int64_t>{below, below + unit} : std::vector<int64_t>{unit};
+}
+
+std::string_view short_name(std::string_view key) { return key.substr(key.find('.') + 1); }
+
+struct Whole {
+  std::string_view key;
+  int64_t value;
+};
+
+// The value of `key` has to divide all of `wholes`, as far as they are known.
+void expect_divides(Problems& problems, std::string_view key, int64_t part, const std::vector<Whole>& wholes) {
+  if (!problems.clean({key})) return;
+  int64_t common = 0;
+  std::string failing;
+  for (const Whole& whole : wholes) {
+    if (!problems.clean({whole.key})) continue;
+    common = std::gcd(common, whole.value);
+    if (whole.value % part != 0)
+      failing += fmt::format("{}{} ({})", failing.empty() ? "" : " nor ", short_name(whole.key), whole.value);
+  }
+  if (failing.empty()) return;
+  problems.add(key, fmt::format("{} does not divide {}; {} would work", part, failing, list(divisors(common, part))));
+}
+
+// The shares of data.split; empty where the text is not one to three shares with a sum above 0.
+std::vector<double> split_shares(std::string_view text) {
+  std::vector<double> shares;
+  double sum = 0;
+  while (true) {
+    const size_t comma = text.find(',');
+    std::string_view part = text.substr(0, comma);
+    while (part.starts_with(' ')) part.remove_prefix(1);
+    while (part.ends_with(' ')) part.remove_suffix(1);
+    double share = 0;
+    const auto end = std::from_chars(part.data(), part.data() + part.size(), share);
+    if (end.ec != std::errc() || end.ptr != part.data() + part.size() || !std::isfinite(share) || share < 0) return {};
+    shares.push_back(share);
+    sum += share;
+    if (comma == std::string_view::npos) break;
+    text.remove_prefix(comma + 1);
+  }
+  if (shares.size() > 3 || !(sum > 0)) return {};
+  shares.resize(3, 0.0);
+  return shares;
+}
+
+void check_values(const Config& config, Problems& problems) {
+  const Config defaults;
+  for (const Field& field : fields()) {
+    if (!problems.clean({field.name})) continue;
+    const auto problem = check_field(field, config);
+    if (!problem) continue;
+    const bool missing = field.required && format_field(field, config) == format_field(field, defaults);
+    problems.add(field.name, missing ? "is required: " + std::string(field.about) + ", " + expected(field) : *problem);
+  }
+}
+
+void check_model(const Config& config, Problems& problems) {
+  const ModelConfig& model = config.model;
+  expect_divides(problems, "model.num_attention_heads", model.num_attention_heads,
+                 {{"model.hidden_size", model.hidden_size}});
+
+  constexpr auto kTensor = "parallel.tensor_model_parallel_size";
+  const int64_t t = config.parallel.tensor_model_parallel_size;
+  std::vector<Whole> cut = {{"model.num_attention_heads", model.num_attention_heads}};
+  if (problems.clean({"model.hidden_size"}))
+    cut.push_back({"model.ffn_hidden_size", model.ffn_hidden_size.value_or(4 * model.hidden_size)});
+  if (config.parallel.sequence_parallel) {
+    if (problems.clean({kTensor}) && t == 1)
+      problems.add("parallel.sequence_parallel",
+                   "true needs tensor_model_parallel_size above 1, found 1: the sequence is divided among the "
+                   "tensor-parallel ranks, and there are no others");
+    cut.push_back({"model.seq_length", model.seq_length});
+  }
+  expect_divides(problems, kTensor, t, cut);
+}
+
+void check_schedule(const LoadedConfig& loaded, Problems& problems) {
+  const OptimizerConfig& optimizer = loaded.config.optimizer;
+  const double lr = optimizer.lr, min_lr = optimizer.min_lr.value_or(lr / 10);
+  const int64_t decay = optimizer.lr_decay_iters.value_or(loaded.config.train.train_iters);
+  if (optimizer.lr_decay_style == "constant" && problems.clean({"optimizer.lr_decay_style"})) {
+    // resolve() writes the values that change nothing, so these are welcome back.
+    constexpr auto kNoEffect =
+        "{} has no effect with lr_decay_style constant; leave it out, or choose cosine or linear";
+    if (problems.clean({"optimizer.min_lr", "optimizer.lr"}) && optimizer.min_lr && min_lr != lr)
+      problems.add("optimizer.min_lr", fmt::format(kNoEffect, min_lr));
+    if (problems.clean({"optimizer.lr_decay_iters", "train.train_iters"}) && decay != loaded.config.train.train_iters)
+      problems.add("optimizer.lr_decay_iters", fmt::format(kNoEffect, decay));
+  }
+  if (problems.clean({"optimizer.lr", "optimizer.min_lr"}) && min_lr > lr)
+    problems.add("optimizer.min_lr", fmt::format("{} is above lr ({}), expected at most that", min_lr, lr));
+  if (problems.clean({"optimizer.lr_warmup_iters", "optimizer.lr_decay_iters", "train.train_iters"}) &&
+      optimizer.lr_warmup_iters > decay)
+    problems.add(
+        "optimizer.lr_warmup_iters",
+        fmt::format("{} is above {} ({}), expected at most that: the warm-up is the first part of the schedule",
+                    optimizer.lr_warmup_iters, optimizer.lr_decay_iters ? "lr_decay_iters" : "train_iters", decay));
+}
+
+void check_data(const LoadedConfig& loaded, Problems& problems) {
+  const DataConfig& data = loaded.config.data;
+  const bool evaluates = loaded.config.train.eval_interval > 0 && problems.clean({"train.eval_interval"});
+  if (!problems.clean({"data.path", "data.train_path", "data.valid_path"})) return;
+  if (!data.path.empty() && !data.train_path.empty()) {
+    problems.add("data.train_path",
+                 "excludes data.path, which is also given: name one dataset to cut by data.split, or one "
+                 "for training and one for validation");
+    return;
+  }
+  if (data.path.empty() && data.train_path.empty()) {
+    problems.add("data.path", "is required, or data.train_path: the prefix of a dataset's .bin and .idx files");
+    return;
+  }
+  if (data.path.empty()) {
+    if (data.split != DataConfig().split && problems.clean({"data.split"}))
+      problems.add("data.split", quote(data.split) +
+                                     " has no effect with data.train_path: only data.path is cut; leave "
+                                     "it out");
+    if (evaluates && data.valid_path.empty())
+      problems.add("train.eval_interval", fmt::format("{} needs data.valid_path beside data.train_path; give it, or 0 "
+                                                      "to never evaluate",
+                                                      loaded.config.train.eval_interval));
+    return;
+  }
+  if (!data.valid_path.empty())
+    problems.add("data.valid_path",
+                 "goes with data.train_path, found data.path: its validation data is cut by data.split");
+  if (!problems.clean({"data.split"})) return;
+  const auto shares = split_shares(data.split);
+  if (shares.empty())
+    problems.add("data.split",
+                 fmt::format("found {}, expected up to three shares of train, validation and test such as "
+                             "98,2,0",
+                             quote(data.split)));
+  else if (shares[0] == 0) problems.add("data.split", fmt::format("{} leaves nothing to train on", data.split));
+  else if (evaluates && shares[1] == 0)
+    problems.add("train.eval_interval",
+                 fmt::format("{} needs validation data, and data.split ({}) leaves none; 0 never "
+                             "evaluates",
+                             loaded.config.train.eval_interval, data.split));
+}
+
+void check_ranks(const LoadedConfig& loaded, const RunFacts& facts, Problems& problems) {
+  const Config& config = loaded.config;
+  constexpr auto kTensor = "parallel.tensor_model_parallel_size";
+  check(facts.world_size >= 1, "a world has at least one rank");
+  if (!problems.clean({kTensor})) return;
+  const int64_t world = facts.world_size, replica = ranks_of_one_replica(config);
+  if (world % replica != 0) {
+    problems.add(kTensor, fmt::format("{} does not divide the world of {} {}; {} would, or start {} ranks", replica,
+                                      world, world == 1 ? "rank" : "ranks", list(divisors(world, replica)),
+                                      list(multiples(world, replica))));
+    return;
+  }
+  constexpr auto kMicro = "batch.micro_batch_size", kGlobal = "batch.global_batch_size";
+  if (!config.batch.global_batch_size || !problems.clean({kMicro, kGlobal})) return;
+  const int64_t d = world / replica, b = config.batch.micro_batch_size, global = *config.batch.global_batch_size;
+  if (global % (b * d) != 0)
+    problems.add(kGlobal, fmt::format("{} is not divisible by micro_batch_size ({}) x data parallel size ({}) = {}; {} "
+                                      "would work",
+                                      global, b, d, b * d, list(multiples(global, b * d))));
+}
+
+void check_vocab(const LoadedConfig& loaded, const RunFacts& facts, Problems& problems) {
+  if (!problems.clean({"model.vocab_size"})) return;
+  const auto given_size = loaded.config.model.vocab_size, dataset_size = facts.dataset_vocab_size;
+  if (!given_size && !dataset_size)
+    problems.add("model.vocab_size",
+                 "is auto, and there is no dataset with a tokenizer to take it from; give a number");
+  else if (given_size && dataset_size && *given_size < *dataset_size)
+    problems.add("model.vocab_size",
+                 fmt::format("{} is below the {} tokens of the dataset's tokenizer, expected at least "
+                             "that, or auto",
+                             *given_size, *dataset_size));
+}
+
+template <class T>
+void derive(LoadedConfig& loaded, std::string_view key, std::optional<T>& to, T value, std::string how) {
+  if (to) return;
+  to = value;
+  loaded.origins[std::string(key)] = {Origin::derived, std::move(how)};
+}
+
+}  // namespace
+
+int ranks_of_one_replica(const Config& config) { return config.parallel.tensor_model_parallel_size; }
+
+void check_config(const LoadedConfig& loaded, Problems& problems) {
+  check_values(loaded.config, problems);
+  check_model(loaded.config, problems);
+  check_schedule(loaded, problems);
+  check_data(loaded, problems);
+}
+
+Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
+  Problems problems(loaded.path, loaded.origins);
+  check_config(loaded, problems);
+  check_ranks(loaded, facts, problems);
+  check_vocab(loaded, facts, problems);
+  problems.throw_if_any();
+
+  Config& config = loaded.config;
+  Layout layout;
+  const int replica = ranks_of_one_replica(config);
+  layout.mesh = {.t = config.parallel.tensor_model_parallel_size,
+                 .p = 1,
+                 .d = facts.world_size / replica,
+                 .order = parse_rank_order(config.parallel.order)};
+
+  derive(loaded, "model.ffn_hidden_size", config.model.ffn_hidden_size, 4 * config.model.hidden_size,
+         "4 * hidden_size");
+  derive(loaded, "model.vocab_size", config.model.vocab_size, facts.dataset_vocab_size.value_or(0),
+         "the dataset's tokenizer");
+  derive(loaded, "batch.global_batch_size", config.batch.global_batch_size,
+         config.batch.micro_batch_size * layout.mesh.d, "micro_batch_size * data parallel size");
+  // A constant schedule never leaves lr.
+  const bool constant = config.optimizer.lr_decay_style == "constant";
+  derive(loaded, "optimizer.min_lr", config.optimizer.min_lr, constant ? config.optimizer.lr : config.optimizer.lr / 10,
+         constant ? "lr" : "lr / 10");
+  derive(loaded, "optimizer.lr_decay_iters", config.optimizer.lr_decay_iters, config.train.train_iters, "train_iters");
+
+  const int64_t unit = config.model.make_vocab_size_divisible_by * layout.mesh.t;
+  layout.padded_vocab = (*config.model.vocab_size + unit - 1) / unit * unit;
+  layout.micro_batches = *config.batch.global_batch_size / (config.batch.micro_batch_size * layout.mesh.d);
+  return layout;
+}
+
+}  // namespace trivet

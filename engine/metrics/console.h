@@ -1,0 +1,56 @@
+// Console: what a person watching the run sees. A banner, one aligned line a step (a header now and then), evaluations
+// and notes; and on a terminal, a progress bar on the last line that the other lines push down.
+//
+//     step        loss  grad norm  learning rate       ms    tokens/s  TFLOP/s    MFU  exposed  bubble
+//    3/2000   10.812345      2.410     1.2000e-05    512.3      15,998     0.52  41.2%     3.1%    0.4%
+//
+// TFLOP/s are model FLOPs of one rank. Used by one thread, of rank 0.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "engine/metrics/step_report.h"
+#include "engine/metrics/text.h"
+
+namespace trivet {
+
+class Console {
+ public:
+  // The columns of the terminal now; 0 where there is none, and then there is no bar.
+  using Columns = std::function<int()>;
+
+  Console(std::ostream& out, Columns columns) : out_(out), columns_(std::move(columns)) {}
+  ~Console() { clear_bar(); }
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  void banner(const std::vector<TextBlock>& blocks);
+  void step(const StepReport& report);
+  void eval(const EvalReport& report);
+  void note(const std::string& line);  // any other line: a warning, a checkpoint
+
+  // Moves the bar; redrawn at most ten times a second. `step_seconds`: how long one step is likely to take.
+  void progress(int64_t step, int64_t total_steps, double step_seconds);
+
+ private:
+  void line(const std::string& text);  // above the bar
+  void clear_bar();
+  void draw_bar();
+
+  std::ostream& out_;
+  Columns columns_;
+  int lines_until_header_ = 0;
+  std::string bar_;  // what it says, without its picture; empty: none
+  double bar_fraction_ = 0;
+  bool bar_drawn_ = false;
+  std::chrono::steady_clock::time_point next_draw_{};
+};
+
+// Columns of the terminal behind a file descriptor.
+int terminal_columns(int fd);
+
+}  // namespace trivet

@@ -1,0 +1,96 @@
+#include "engine/metrics/perfetto.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fmt/format.h>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+// The first line of a file opens the array and holds an event that needs no comma before it; each later event brings
+// its comma along, so that the file is complete but for the last line whenever the writer dies.
+constexpr std::string_view kOpening =
+    "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[{\"ph\":\"M\",\"name\":\"trace\",\"pid\":0}\n";
+constexpr std::string_view kClosing = "]}\n";
+
+std::string json_text(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string metadata(const char* name, int rank, size_t row, const std::string& args) {
+  return fmt::format(",{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{{}}}}}\n", name, rank, row,
+                     args);
+}
+
+// Microseconds with all nanoseconds; a double would lose them after a few months of uptime.
+void put_microseconds(fmt::memory_buffer& out, int64_t ns) {
+  const uint64_t magnitude = ns < 0 ? 0 - static_cast<uint64_t>(ns) : static_cast<uint64_t>(ns);
+  fmt::format_to(std::back_inserter(out), "{}{}.{:03}", ns < 0 ? "-" : "", magnitude / 1000, magnitude % 1000);
+}
+
+void put_event(fmt::memory_buffer& out, const Span& span, int rank, size_t row, int64_t step, int64_t origin_ns) {
+  const auto to = std::back_inserter(out);
+  fmt::format_to(to,
+                 ",{{\"ph\":\"X\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":", json_text(span.info.name),
+                 name_of(span.info.category), rank, row);
+  put_microseconds(out, span.start_ns - origin_ns);
+  fmt::format_to(to, ",\"dur\":");
+  put_microseconds(out, span.end_ns - span.start_ns);
+  fmt::format_to(to, ",\"args\":{{\"step\":{}", step);
+  if (span.info.bytes > 0) fmt::format_to(to, ",\"bytes\":{}", span.info.bytes);
+  if (span.info.microbatch >= 0) fmt::format_to(to, ",\"microbatch\":{}", span.info.microbatch);
+  fmt::format_to(to, "}}}}\n");
+}
+
+}  // namespace
+
+PerfettoWriter::PerfettoWriter(std::string path, int rank, const std::string& process,
+                               std::span<const std::string> rows, int64_t origin_ns, AppendFile::Warn warn)
+    : file_(std::move(path), AppendFile::Start::empty, std::move(warn)), rank_(rank), origin_ns_(origin_ns) {
+  std::string text(kOpening);
+  text += metadata("process_name", rank, 0, "\"name\":" + json_text(process));
+  text += metadata("process_sort_index", rank, 0, fmt::format("\"sort_index\":{}", rank));
+  for (size_t row = 0; row < rows.size(); ++row) {
+    text += metadata("thread_name", rank, row, "\"name\":" + json_text(rows[row]));
+    text += metadata("thread_sort_index", rank, row, fmt::format("\"sort_index\":{}", row));
+  }
+  if (!file_.append(text)) closed_ = true;  // without its opening the rest makes no trace
+}
+
+PerfettoWriter::~PerfettoWriter() { close(); }
+
+void PerfettoWriter::step(int64_t step, std::span<const std::vector<Span>> rows) {
+  if (closed_) return;
+  fmt::memory_buffer out;
+  for (size_t row = 0; row < rows.size(); ++row)
+    for (const Span& span : rows[row]) put_event(out, span, rank_, row, step, origin_ns_);
+  if (out.size() > 0) file_.append({out.data(), out.size()});
+}
+
+void PerfettoWriter::close() {
+  if (!closed_) file_.append(kClosing);
+  closed_ = true;
+}
+
+void join_traces(std::span<const std::string> parts, const std::string& path) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << kOpening;
+  for (const std::string& part : parts) {
+    std::ifstream in(part, std::ios::binary);
+    if (!in) throw IoError(part + ": cannot be read: " + std::strerror(errno));
+    // A line without its newline was cut off.
+    for (std::string line; std::getline(in, line) && !in.eof();)
+      if (line.starts_with(',')) out << line << '\n';
+    if (in.bad()) throw IoError(part + ": cannot be read: " + std::strerror(errno));
+  }
+  out << kClosing;
+  out.flush();
+  if (!out) throw IoError(path + ": cannot be written: " + std::strerror(errno));
+}
+
+}  // namespace trivet

@@ -1,0 +1,35 @@
+#include "engine/metrics/step_report.h"
+
+#include "engine/metrics/accounting.h"
+
+namespace trivet {
+
+void report_speed(StepReport& report, const StepWork& work, double step_seconds, const StepStats& stats) {
+  report.step_seconds = step_seconds;
+  report.tokens_per_second = static_cast<double>(work.tokens) / step_seconds;
+  report.model_tflops_per_rank = work.flops / step_seconds / work.ranks / 1e12;
+  report.mfu = model_flops_utilisation(work.flops, step_seconds, work.ranks, work.peak_tflops);
+  report.bubble_fraction = stats.bubble_fraction();
+  report.exposed_comm_fraction = stats.exposed_fraction();
+  report.exposed_tensor_fraction = stats.exposed_fraction(CommClass::tensor);
+  report.exposed_pipeline_fraction = stats.exposed_fraction(CommClass::pipeline);
+  report.exposed_data_fraction = stats.exposed_fraction(CommClass::data);
+  report.overlap_ratio = stats.overlap_ratio().value_or(StepReport::kUnknown);
+}
+
+void RunningSpeed::add(double step_seconds) {
+  ++steps_;
+  if (steps_ == warm_up_steps_ + 1) counted_ = 0, seconds_ = 0, recent_ = StepReport::kUnknown;
+  ++counted_;
+  seconds_ += step_seconds;
+  constexpr double kWeight = 0.07;  // 0.93^10 is about a half
+  recent_ = counted_ == 1 ? step_seconds : recent_ + kWeight * (step_seconds - recent_);
+}
+
+double RunningSpeed::mean_step_seconds() const {
+  return counted_ == 0 ? StepReport::kUnknown : seconds_ / static_cast<double>(counted_);
+}
+
+double RunningSpeed::recent_step_seconds() const { return recent_; }
+
+}  // namespace trivet

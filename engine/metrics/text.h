@@ -1,0 +1,27 @@
+// Text of numbers and tables for a console: no colours, no locale.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trivet {
+
+std::string grouped(int64_t n);             // 124,439,808
+std::string bytes_text(int64_t bytes);      // 1.86 GiB
+std::string duration_text(double seconds);  // 0:07, 12:34, 1:02:03, 3d 04:05:06; "-" for what is no time
+std::string percent_text(double fraction);  // 41.2%; "-" for NaN
+
+// A block of a banner: its title, and below it, indented, rows of aligned cells. Without a title nothing is indented.
+// `align` has an 'l' or 'r' for each column, 'l' where it is short.
+struct TextBlock {
+  std::string title;
+  std::vector<std::vector<std::string>> rows = {};
+  std::string align = {};
+};
+
+// The blocks one after another, the first column as wide in all of them. No line ends with spaces.
+std::string render(const std::vector<TextBlock>& blocks);
+
+}  // namespace trivet

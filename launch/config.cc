@@ -1,0 +1,58 @@
+// trivet config RUN.yaml: what the run is, before anything is allocated.
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <memory>
+
+#include "engine/config/explain.h"
+#include "engine/config/load.h"
+#include "engine/config/validate.h"
+#include "launch/commands.h"
+
+namespace trivet {
+namespace {
+
+struct Options {
+  std::string path;
+  std::vector<std::string> sets;
+  int ranks = 0;
+  bool yaml = false;
+  bool keys = false;
+};
+
+void run(const Options& options) {
+  if (options.keys) {
+    fmt::print("{}", render({describe_keys()}));
+    return;
+  }
+  if (options.path.empty()) throw ConfigError("trivet config: expected the YAML file of a run, or --keys");
+  LoadedConfig loaded = load_config(options.path, options.sets);
+  const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
+  const Layout layout = resolve(loaded, {.world_size = ranks});
+  if (options.yaml) {
+    fmt::print("{}", to_yaml(loaded.config));
+    return;
+  }
+  fmt::print("{}\n{}", render({describe_values(loaded)}),
+             render(describe_run(loaded.config, layout, plan_memory(loaded.config, layout))));
+}
+
+}  // namespace
+
+void add_config_command(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("config", "show a run's resolved values, parameters and memory");
+  command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml");
+  command->add_option("--set", options->sets, "a value instead of the file's")
+      ->option_text("SECTION.KEY=VALUE ...")
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_option("--ranks", options->ranks, "ranks of the run; without it, as many as one model needs")
+      ->option_text("N")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--yaml", options->yaml, "print the resolved configuration as YAML instead");
+  command->add_flag("--keys", options->keys, "list every key, what it takes, its default and its meaning");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace trivet

@@ -1,0 +1,95 @@
+#include "engine/config/explain.h"
+
+#include <algorithm>
+#include <gtest/gtest.h>
+
+#include "tests/engine/config/config_text.h"
+
+namespace trivet {
+namespace {
+
+std::string with_single_spaces(std::string text) {
+  text.erase(std::unique(text.begin(), text.end(), [](char a, char b) { return a == ' ' && b == ' '; }), text.end());
+  return text;
+}
+
+TEST(MemoryPlan, CountsWhatTheFlatBuffersHold) {
+  // given: h = 8, f = 32, L = 2, s = 16, vocabulary 100 padded to 128: every tensor rounded up to 64 elements by hand
+  LoadedConfig loaded = load_good();
+  const Layout layout = resolve(loaded, {});
+  // 2 norms: 4 x 64; qkv: 192 + 64; projection: 64 + 64; fc1: 256 + 64; fc2: 256 + 64
+  const int64_t layer = 4 * 64 + 256 + 128 + 320 + 320;
+  const int64_t elements = 128 * 8 + 16 * 8 + 2 * layer + 2 * 64;
+  EXPECT_EQ(flat_elements(loaded.config.model, layout), elements);
+
+  const auto bytes_in = [&](const char* dtype) {
+    loaded.config.precision.dtype = dtype;
+    std::vector<int64_t> bytes;
+    for (const MemoryItem& item : plan_memory(loaded.config, layout).items) bytes.push_back(item.bytes);
+    return bytes;
+  };
+  EXPECT_EQ(bytes_in("fp32"), (std::vector<int64_t>{4 * elements, 4 * elements, 8 * elements}));
+  EXPECT_EQ(bytes_in("bf16"), (std::vector<int64_t>{2 * elements, 4 * elements, 12 * elements}));
+  EXPECT_EQ(plan_memory(loaded.config, layout).total(), 18 * elements);
+}
+
+TEST(MemoryPlan, TensorParallelRanksHoldTheirPart) {
+  LoadedConfig loaded = load_good({"parallel.tensor_model_parallel_size=2",
+                                   "model.untie_embeddings_and_output_weights=true", "model.ffn_hidden_size=40"});
+  const Layout layout = resolve(loaded, {.world_size = 2});
+  // vocabulary padded to 256, two embeddings of 128 rows a rank; qkv 96 -> 128 and 12 -> 64; fc1 160 -> 192 and 20 ->
+  // 64
+  const int64_t layer = 4 * 64 + (128 + 64) + (64 + 64) + (192 + 64) + (192 + 64);
+  EXPECT_EQ(flat_elements(loaded.config.model, layout), 2 * 128 * 8 + 16 * 8 + 2 * layer + 2 * 64);
+}
+
+TEST(Explain, ShowsEachValueWithItsOrigin) {
+  LoadedConfig loaded = load_good({"train.seed=7"});
+  resolve(loaded, {});
+  const std::string text = with_single_spaces(render({describe_values(loaded)}));
+  EXPECT_NE(text.find("\n hidden_size 8 run.yaml:3\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("derived: 4 * hidden_size\n"), std::string::npos);
+  EXPECT_NE(text.find("\n seed 7 --set\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n dtype fp32 default\n"), std::string::npos) << text;
+}
+
+TEST(Explain, DescribesTheRun) {
+  LoadedConfig loaded = load_good({"batch.micro_batch_size=2", "batch.global_batch_size=8"});
+  const Layout layout = resolve(loaded, {.world_size = 2});
+  const std::string text = render(describe_run(loaded.config, layout, plan_memory(loaded.config, layout)));
+  EXPECT_EQ(text, R"(model
+  shape                2 layers, hidden 8, ffn 32, 4 heads of 2, 16 positions
+  output layer         tied to the word embeddings
+  dtype                fp32
+parameters
+                       vocabulary 100  padded to 128
+  word embeddings                 800          1,024
+  position embeddings             128            128
+  attention                       576            576
+  MLP                           1,104          1,104
+  norms                            80             80
+  total                         2,688          2,912
+layout
+  ranks                2 = tensor 1 x pipeline 1 x data 2, in the order tp-dp-pp
+  sequence parallel    no
+work
+  step                 8 samples = 2 data-parallel ranks x 2 micro-batches of 2
+  tokens               128 a step, 1,280 in 10 steps
+  model FLOPs          1.689600e+04 a token, 2.162688e+06 a step (convention: causal, padded vocabulary)
+memory a rank
+  weights              15.00 KiB  15,360 bytes
+  gradients            15.00 KiB  15,360 bytes
+  optimizer            30.00 KiB  30,720 bytes
+  sum                  60.00 KiB  61,440 bytes
+)");
+}
+
+TEST(Explain, ListsEveryKey) {
+  const std::string text = with_single_spaces(render({describe_keys()}));
+  EXPECT_NE(text.find("hidden_size required"), std::string::npos) << text;
+  EXPECT_NE(text.find("an integer from 1 to 4000000, or auto"), std::string::npos);
+  EXPECT_NE(text.find("one of cosine, linear, constant"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace trivet

@@ -1,0 +1,68 @@
+// The runs in configs/: each loads, and the arithmetic it opens with is right.
+
+#include <filesystem>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <regex>
+
+#include "engine/config/explain.h"
+#include "engine/metrics/accounting.h"
+#include "tests/support/temp_dir.h"
+
+namespace trivet {
+namespace {
+
+class RunFile : public testing::TestWithParam<const char*> {};
+
+TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
+  // given
+  const auto root = std::filesystem::path(__FILE__).parent_path() / "../../..";
+  const std::string path = (root / "configs" / GetParam()).lexically_normal().string();
+  const std::string text = read_text(path);
+  const auto head = [&](const std::string& what) {
+    std::smatch match;
+    EXPECT_TRUE(std::regex_search(text, match, std::regex("#   " + what + " +(.*)\n"))) << what;
+    return match.str(1);
+  };
+  LoadedConfig loaded = load_config(path);
+  std::smatch vocab;
+  const std::string parameters = head("parameters");
+  ASSERT_TRUE(std::regex_search(parameters, vocab, std::regex("vocabulary of ([0-9,]+)$"))) << parameters;
+  const int64_t stated_vocab = std::stoll(std::regex_replace(vocab.str(1), std::regex(","), ""));
+
+  // when
+  const int ranks = ranks_of_one_replica(loaded.config);
+  const Layout layout = resolve(loaded, {.world_size = ranks, .dataset_vocab_size = stated_vocab});
+  const Config& c = loaded.config;
+  const int64_t samples = *c.batch.global_batch_size, tokens = samples * c.model.seq_length;
+
+  // then
+  EXPECT_EQ(*c.model.vocab_size, stated_vocab);
+  EXPECT_EQ(parameters, fmt::format("{} with a vocabulary of {}",
+                                    grouped(count_parameters(c.model, stated_vocab).total()), grouped(stated_vocab)));
+  EXPECT_EQ(head("a step"),
+            fmt::format("{} samples x {} = {} tokens", grouped(samples), grouped(c.model.seq_length), grouped(tokens)));
+  EXPECT_EQ(head("a run"),
+            fmt::format("{} steps = {} tokens", grouped(c.train.train_iters), grouped(tokens * c.train.train_iters)));
+  const MemoryPlan memory = plan_memory(c, layout);
+  const int64_t state = memory.items.at(0).bytes + memory.items.at(1).bytes + memory.items.at(2).bytes;
+  EXPECT_EQ(head("memory a rank"), fmt::format("{} of weights, gradients and optimizer on {} rank{}", bytes_text(state),
+                                               ranks, ranks == 1 ? "" : "s"));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RunFile,
+                         testing::Values("tiny.yaml", "gpt2_124m.yaml", "gpt3_1b3.yaml", "gpt3_175b.yaml"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           return name.substr(0, name.find('.'));
+                         });
+
+TEST(RunFiles, AreAllTested) {
+  const auto folder = std::filesystem::path(__FILE__).parent_path() / "../../../configs";
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) files += entry.path().extension() == ".yaml";
+  EXPECT_EQ(files, 4);
+}
+
+}  // namespace
+}  // namespace trivet

@@ -1,0 +1,226 @@
+#include "engine/config/validate.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/config/fields.h"
+#include "tests/engine/config/config_text.h"
+
+namespace trivet {
+namespace {
+
+std::string resolve_error(const std::vector<std::string>& sets, RunFacts facts = {}) {
+  LoadedConfig loaded = load_good(sets);
+  return message_of([&] { resolve(loaded, facts); });
+}
+std::string load_error(const std::vector<std::string>& sets) {
+  return message_of([&] { load_good(sets); });
+}
+
+TEST(Resolve, FillsInWhatWasLeftOut) {
+  LoadedConfig loaded = load_good({"model.vocab_size=auto", "batch.micro_batch_size=3", "optimizer.lr=0.5"});
+  const Layout layout = resolve(loaded, {.world_size = 4, .dataset_vocab_size = 300});
+
+  EXPECT_EQ(loaded.config.model.ffn_hidden_size, 32);
+  EXPECT_EQ(loaded.config.model.vocab_size, 300);
+  EXPECT_EQ(loaded.config.batch.global_batch_size, 12);
+  EXPECT_EQ(loaded.config.optimizer.min_lr, 0.05);
+  EXPECT_EQ(loaded.config.optimizer.lr_decay_iters, 10);
+  EXPECT_EQ(to_string(loaded.origins.at("model.ffn_hidden_size")), "derived: 4 * hidden_size");
+  EXPECT_EQ(to_string(loaded.origins.at("model.vocab_size")), "derived: the dataset's tokenizer");
+  EXPECT_EQ(to_string(loaded.origins.at("optimizer.lr_decay_iters")), "derived: train_iters");
+  EXPECT_EQ(layout.padded_vocab, 384);
+  EXPECT_EQ(layout.micro_batches, 1);
+  EXPECT_EQ(layout.mesh.d, 4);
+}
+
+TEST(Resolve, KeepsWhatWasGiven) {
+  LoadedConfig loaded = load_good({"model.ffn_hidden_size=24", "batch.global_batch_size=24", "batch.micro_batch_size=2",
+                                   "optimizer.min_lr=0", "optimizer.lr_decay_iters=7", "optimizer.lr_warmup_iters=7",
+                                   "parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true",
+                                   "parallel.order=tp-pp-dp"});
+  const Layout layout = resolve(loaded, {.world_size = 6, .dataset_vocab_size = 90});
+  EXPECT_EQ(loaded.config.model.ffn_hidden_size, 24);
+  EXPECT_EQ(loaded.config.model.vocab_size, 100);  // may be larger than the dataset's
+  EXPECT_EQ(loaded.config.optimizer.min_lr, 0);
+  EXPECT_EQ(layout.mesh.t, 2);
+  EXPECT_EQ(layout.mesh.d, 3);
+  EXPECT_EQ(layout.mesh.order, RankOrder::tp_pp_dp);
+  EXPECT_EQ(layout.micro_batches, 4);
+  EXPECT_EQ(layout.padded_vocab, 256);  // a multiple of 128 * 2
+}
+
+TEST(Resolve, TheResolvedFileGivesTheSameRun) {
+  for (const std::string style : {"cosine", "constant"}) {
+    LoadedConfig loaded = load_good({"optimizer.lr_decay_style=" + style});
+    resolve(loaded, {.world_size = 2});
+    LoadedConfig again = parse_config(to_yaml(loaded.config), "config.resolved.yaml");
+    resolve(again, {.world_size = 2});
+    EXPECT_TRUE(same_values(loaded.config, again.config));
+  }
+}
+
+TEST(Resolve, ConfigsMadeInCodeAreJudgedToo) {
+  LoadedConfig loaded;
+  loaded.config.model.num_layers = 1;
+  loaded.config.model.hidden_size = 8;
+  loaded.config.model.num_attention_heads = 2;
+  loaded.config.model.seq_length = 4;
+  loaded.config.model.vocab_size = 9;
+  loaded.config.data.path = "x";
+  loaded.config.precision.dtype = "int8";
+  EXPECT_EQ(message_of([&] { resolve(loaded, {}); }),
+            "the configuration has 2 problems:\n"
+            "precision.dtype: found \"int8\", expected one of fp32, bf16\n"
+            "train.train_iters: is required: optimizer steps, an integer from 1 to 1000000000000");
+}
+
+TEST(Validate, SizesThatDoNotDivide) {
+  EXPECT_EQ(load_error({"model.num_attention_heads=3"}),
+            "--set: model.num_attention_heads: 3 does not divide hidden_size (8); 1, 2, 4 or 8 would work");
+  EXPECT_EQ(
+      load_error({"parallel.tensor_model_parallel_size=8", "model.hidden_size=16"}),
+      "--set: parallel.tensor_model_parallel_size: 8 does not divide num_attention_heads (4); 1, 2 or 4 would work");
+  EXPECT_EQ(load_error({"parallel.tensor_model_parallel_size=4", "model.ffn_hidden_size=30"}),
+            "--set: parallel.tensor_model_parallel_size: 4 does not divide ffn_hidden_size (30); 1 or 2 would work");
+  EXPECT_EQ(load_error({"parallel.tensor_model_parallel_size=3", "parallel.sequence_parallel=true"}),
+            "--set: parallel.tensor_model_parallel_size: 3 does not divide num_attention_heads (4) nor ffn_hidden_size "
+            "(32) nor seq_length (16); 1, 2 or 4 would work");
+  load_good({"parallel.tensor_model_parallel_size=4", "model.seq_length=18"});  // only sequence parallelism cuts it
+  EXPECT_EQ(
+      load_error({"model.hidden_size=12288", "model.num_attention_heads=100"}),
+      "--set: model.num_attention_heads: 100 does not divide hidden_size (12288); 24, 32, 48, 64, 96 or 128 would "
+      "work");
+}
+
+TEST(Validate, SequenceParallelNeedsTensorParallel) {
+  EXPECT_EQ(
+      load_error({"parallel.sequence_parallel=true"}),
+      "--set: parallel.sequence_parallel: true needs tensor_model_parallel_size above 1, found 1: the sequence is "
+      "divided among the tensor-parallel ranks, and there are no others");
+}
+
+TEST(Validate, Schedule) {
+  EXPECT_EQ(load_error({"optimizer.min_lr=1"}),
+            "--set: optimizer.min_lr: 1 is above lr (0.0003), expected at most that");
+  EXPECT_EQ(load_error({"optimizer.lr_warmup_iters=11"}),
+            "--set: optimizer.lr_warmup_iters: 11 is above train_iters (10), expected at most that: the warm-up is the "
+            "first part of the schedule");
+  EXPECT_EQ(
+      load_error({"optimizer.lr_warmup_iters=6", "optimizer.lr_decay_iters=5"}),
+      "--set: optimizer.lr_warmup_iters: 6 is above lr_decay_iters (5), expected at most that: the warm-up is the "
+      "first part of the schedule");
+  EXPECT_EQ(
+      load_error({"optimizer.lr_decay_style=constant", "optimizer.min_lr=1e-5"}),
+      "--set: optimizer.min_lr: 1e-05 has no effect with lr_decay_style constant; leave it out, or choose cosine or "
+      "linear");
+  EXPECT_EQ(load_error({"optimizer.lr_decay_style=constant", "optimizer.lr_decay_iters=5"}),
+            "--set: optimizer.lr_decay_iters: 5 has no effect with lr_decay_style constant; leave it out, or choose "
+            "cosine or linear");
+  EXPECT_EQ(load_error({"optimizer.lr_decay_style=cosin"}),
+            "--set: optimizer.lr_decay_style: found \"cosin\", expected one of cosine, linear, constant");
+}
+
+TEST(Validate, Data) {
+  EXPECT_EQ(load_error({"data.path="}),
+            "--set: data.path: is required, or data.train_path: the prefix of a dataset's .bin and .idx files");
+  EXPECT_EQ(
+      load_error({"data.train_path=b"}),
+      "--set: data.train_path: excludes data.path, which is also given: name one dataset to cut by data.split, or "
+      "one for training and one for validation");
+  EXPECT_EQ(
+      load_error({"data.valid_path=b"}),
+      "--set: data.valid_path: goes with data.train_path, found data.path: its validation data is cut by data.split");
+  EXPECT_EQ(load_error({"data.path=", "data.train_path=b", "data.split=90,10,0"}),
+            "--set: data.split: \"90,10,0\" has no effect with data.train_path: only data.path is cut; leave it out");
+  EXPECT_EQ(
+      load_error({"data.path=", "data.train_path=b", "train.eval_interval=5"}),
+      "--set: train.eval_interval: 5 needs data.valid_path beside data.train_path; give it, or 0 to never evaluate");
+  EXPECT_EQ(
+      load_error({"data.split=100,0,0", "train.eval_interval=5"}),
+      "--set: train.eval_interval: 5 needs validation data, and data.split (100,0,0) leaves none; 0 never evaluates");
+  EXPECT_EQ(load_error({"data.split=0,1,0"}), "--set: data.split: 0,1,0 leaves nothing to train on");
+  for (const std::string split : {"", "1,2,3,4", "a,b", "1,,2", "-1,2", "0,0,0", "nan,1,1", "1;2"})
+    EXPECT_EQ(load_error({"data.split=" + split}),
+              "--set: data.split: found \"" + split +
+                  "\", expected up to three shares of train, validation and test such as 98,2,0");
+  load_good({"data.split=9, 1"});
+  load_good({"data.path=", "data.train_path=a", "data.valid_path=b", "train.eval_interval=5"});
+  EXPECT_EQ(load_error({"data.prefetch=0"}), "--set: data.prefetch: found 0, expected an integer from 1 to 10000");
+}
+
+TEST(Validate, RangesOfTheRest) {
+  for (const std::string set : {"model.hidden_dropout=1",
+                                "model.attention_dropout=-0.1",
+                                "model.layernorm_epsilon=0",
+                                "model.init_method_std=0",
+                                "model.vocab_size=0",
+                                "model.make_vocab_size_divisible_by=0",
+                                "parallel.tensor_model_parallel_size=0",
+                                "parallel.order=dp-tp",
+                                "parallel.bucket_size=0",
+                                "batch.micro_batch_size=0",
+                                "batch.global_batch_size=0",
+                                "optimizer.lr=0",
+                                "optimizer.min_lr=-1",
+                                "optimizer.lr_warmup_iters=-1",
+                                "optimizer.adam_beta2=1",
+                                "optimizer.adam_eps=0",
+                                "optimizer.weight_decay=-1",
+                                "optimizer.clip_grad=-1",
+                                "data.seed=-1",
+                                "comm.backend=nccl",
+                                "train.train_iters=-1",
+                                "train.eval_interval=-1",
+                                "train.eval_iters=0",
+                                "train.log_interval=0",
+                                "train.flops_convention=9n",
+                                "device.kind=gpu",
+                                "device.threads_per_rank=-1",
+                                "device.peak_tflops=0"}) {
+    const std::string key = set.substr(0, set.find('='));
+    const std::string error = load_error({set});
+    EXPECT_TRUE(error.starts_with("--set: " + key + ": found ")) << error;
+    EXPECT_EQ(error.find('\n'), std::string::npos) << "a consequence is no problem of its own: " << error;
+  }
+}
+
+TEST(Validate, Ranks) {
+  const RunFacts six = {.world_size = 6};
+  EXPECT_EQ(
+      resolve_error({"parallel.tensor_model_parallel_size=4"}, six),
+      "--set: parallel.tensor_model_parallel_size: 4 does not divide the world of 6 ranks; 1, 2, 3 or 6 would, or "
+      "start 4 or 8 ranks");
+  EXPECT_EQ(
+      resolve_error({"parallel.tensor_model_parallel_size=2"}, {}),
+      "--set: parallel.tensor_model_parallel_size: 2 does not divide the world of 1 rank; 1 would, or start 2 ranks");
+  EXPECT_EQ(
+      resolve_error({"batch.micro_batch_size=4", "batch.global_batch_size=30"}, six),
+      "--set: batch.global_batch_size: 30 is not divisible by micro_batch_size (4) x data parallel size (6) = 24; "
+      "24 or 48 would work");
+  EXPECT_EQ(
+      resolve_error({"batch.global_batch_size=5"}, six),
+      "--set: batch.global_batch_size: 5 is not divisible by micro_batch_size (1) x data parallel size (6) = 6; 6 "
+      "would work");
+}
+
+TEST(Validate, Vocabulary) {
+  EXPECT_EQ(
+      resolve_error({"model.vocab_size=auto"}),
+      "--set: model.vocab_size: is auto, and there is no dataset with a tokenizer to take it from; give a number");
+  EXPECT_EQ(
+      resolve_error({}, {.dataset_vocab_size = 101}),
+      "run.yaml:6: model.vocab_size: 100 is below the 101 tokens of the dataset's tokenizer, expected at least that, "
+      "or auto");
+}
+
+TEST(Validate, SeveralProblemsOfARunInOneError) {
+  EXPECT_EQ(
+      resolve_error({"batch.global_batch_size=5", "model.vocab_size=auto"}, {.world_size = 2}),
+      "the configuration has 2 problems:\n"
+      "--set: batch.global_batch_size: 5 is not divisible by micro_batch_size (1) x data parallel size (2) = 2; 4 "
+      "or 6 would work\n"
+      "--set: model.vocab_size: is auto, and there is no dataset with a tokenizer to take it from; give a number");
+}
+
+}  // namespace
+}  // namespace trivet
