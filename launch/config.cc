@@ -7,6 +7,8 @@
 #include "engine/config/explain.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
+#include "engine/train/datasets.h"
+#include "engine/train/rank_state.h"
 #include "launch/commands.h"
 
 namespace trivet {
@@ -20,6 +22,13 @@ struct Options {
   bool keys = false;
 };
 
+// One plan a pipeline rank: those of other tensor- and data-parallel ranks are alike.
+std::vector<MemoryPlan> memory_of_pipeline_ranks(const Config& config, const Layout& layout) {
+  std::vector<MemoryPlan> plans;
+  for (int pp = 0; pp < layout.mesh.p; ++pp) plans.push_back(plan_memory(config, layout, {.pp = pp}));
+  return plans;
+}
+
 void run(const Options& options) {
   if (options.keys) {
     fmt::print("{}", render({describe_keys()}));
@@ -28,13 +37,13 @@ void run(const Options& options) {
   if (options.path.empty()) throw ConfigError("trivet config: expected the YAML file of a run, or --keys");
   LoadedConfig loaded = load_config(options.path, options.sets);
   const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
-  const Layout layout = resolve(loaded, {.world_size = ranks});
+  const Layout layout = resolve(loaded, {.world_size = ranks, .dataset_vocab_size = dataset_vocab_size(loaded.config)});
   if (options.yaml) {
     fmt::print("{}", to_yaml(loaded.config));
     return;
   }
   fmt::print("{}\n{}", render({describe_values(loaded)}),
-             render(describe_run(loaded.config, layout, plan_memory(loaded.config, layout))));
+             render(describe_run(loaded.config, layout, memory_of_pipeline_ranks(loaded.config, layout))));
 }
 
 }  // namespace

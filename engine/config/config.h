@@ -33,10 +33,10 @@ struct ModelConfig {
 struct ParallelConfig {
   int tensor_model_parallel_size = 1;
   int pipeline_model_parallel_size = 1;
-  std::optional<int> virtual_pipeline_model_parallel_size;  // model chunks a pipeline rank; what the schedule needs
+  std::optional<int64_t> virtual_pipeline_model_parallel_size;  // model chunks a pipeline rank; what the schedule needs
   bool sequence_parallel = false;
-  std::string pipeline_schedule = "1f1b";                  // a kind of `trivet schedule`, or a file with one
-  std::optional<int> microbatch_group_size_per_vp_stage;   // interleaved: what fits
+  std::string pipeline_schedule = "1f1b";                     // a kind of `trivet schedule`, or a file with one
+  std::optional<int64_t> microbatch_group_size_per_vp_stage;  // interleaved: what fits
   std::optional<int64_t> decoder_first_pipeline_num_layers;
   std::optional<int64_t> decoder_last_pipeline_num_layers;
   bool account_for_embedding_in_pipeline_split = false;
@@ -57,10 +57,10 @@ struct BatchConfig {
 
 struct OptimizerConfig {
   double lr = 3e-4;
-  std::optional<double> min_lr;            // lr / 10
+  std::optional<double> min_lr;  // lr / 10
   int64_t lr_warmup_iters = 0;
-  std::optional<int64_t> lr_decay_iters;   // train_iters
-  std::string lr_decay_style = "cosine";   // cosine | linear | constant
+  std::optional<int64_t> lr_decay_iters;  // train_iters
+  std::string lr_decay_style = "cosine";  // cosine | linear | constant
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
@@ -74,13 +74,12 @@ struct PrecisionConfig {
 };
 
 struct DataConfig {
-  std::string path;               // prefix of .bin/.idx, cut into train/validation/test by `split`; or
+  std::string path;  // prefix of .bin/.idx, cut into train/validation/test by `split`; or
   std::string split = "98,2,0";
-  std::string train_path;         // prefixes of their own
+  std::string train_path;  // prefixes of their own
   std::string valid_path;
-  std::string tokenizer_model;    // PREFIX.model beside the dataset where there is one
-  int64_t seed = 1234;            // of the shuffles
-  int64_t prefetch = 2;           // micro-batches that a background thread prepares ahead
+  int64_t seed = 1234;   // of the shuffles
+  int64_t prefetch = 2;  // micro-batches that a background thread prepares ahead
 };
 
 struct CommConfig {
@@ -91,17 +90,17 @@ struct TrainConfig {
   int64_t train_iters = 0;
   int64_t eval_interval = 0;  // 0: never
   int64_t eval_iters = 10;
-  int64_t seed = 1234;        // of weights and dropout
+  int64_t seed = 1234;  // of weights and dropout
   std::string run_dir = "runs/default";
   int64_t log_interval = 1;
-  bool trace = false;         // write run_dir/trace.json
+  bool trace = false;                       // write run_dir/trace.json
   std::string flops_convention = "causal";  // causal | full | 6n: of the model FLOPs behind TFLOP/s and MFU
 };
 
 struct DeviceConfig {
-  std::string kind = "auto";              // auto | cpu | cuda
-  int threads_per_rank = 0;               // 0: the cores of the host over its ranks
-  std::optional<double> peak_tflops;      // of one rank in the run's dtype; auto: a table by GPU name, or measured
+  std::string kind = "auto";          // auto | cpu | cuda
+  int threads_per_rank = 0;           // 0: the cores of the host over its ranks
+  std::optional<double> peak_tflops;  // of one rank in the run's dtype; auto: a table by GPU name, or measured
 };
 
 struct Config {

@@ -51,31 +51,46 @@ TextBlock describe_layout(const Config& config, const Layout& layout) {
   return {"layout",
           {{"ranks", fmt::format("{} = tensor {} x pipeline {} x data {}, in the order {}", mesh.world(), mesh.t,
                                  mesh.p, mesh.d, config.parallel.order)},
-           {"sequence parallel", config.parallel.sequence_parallel ? "yes" : "no"}}};
+           {"sequence parallel", config.parallel.sequence_parallel ? "yes" : "no"},
+           {"pipeline", mesh.p == 1 ? "none"
+                                    : fmt::format("{}, {} {} a rank, layers of each stage: {}", layout.schedule.kind,
+                                                  layout.schedule.v, layout.schedule.v == 1 ? "chunk" : "chunks",
+                                                  fmt::join(layout.layers_of_stage, " "))}}};
 }
 
 TextBlock describe_work(const Config& config, const Layout& layout) {
   const int64_t samples = *config.batch.global_batch_size, tokens = samples * config.model.seq_length;
   const double all_tokens = static_cast<double>(tokens) * static_cast<double>(config.train.train_iters);
   const auto convention = parse_flops_convention(config.train.flops_convention);
-  const auto flops = flops_per_token(config.model, layout.padded_vocab, convention);
-  return {
-      "work",
-      {{"step", fmt::format("{} samples = {} data-parallel ranks x {} micro-batches of {}", grouped(samples),
-                            layout.mesh.d, grouped(layout.micro_batches), config.batch.micro_batch_size)},
-       {"tokens",
-        fmt::format("{} a step, {} in {} steps", grouped(tokens),
-                    all_tokens < 9e18 ? grouped(tokens * config.train.train_iters) : fmt::format("{:.4g}", all_tokens),
-                    grouped(config.train.train_iters))},
-       {"model FLOPs", fmt::format("{:.6e} a token, {:.6e} a step (convention: {}, padded vocabulary)", flops.total(),
-                                   flops.total() * static_cast<double>(tokens), name_of(convention))}}};
+  const auto flops = flops_per_token(config.model, *config.model.vocab_size, convention);
+  return {"work",
+          {{"step", fmt::format("{} samples = {} data-parallel ranks x {} micro-batches of {}", grouped(samples),
+                                layout.mesh.d, grouped(layout.micro_batches), config.batch.micro_batch_size)},
+           {"tokens", fmt::format("{} a step, {} in {} steps", grouped(tokens),
+                                  all_tokens < 9e18 ? grouped(tokens * config.train.train_iters)
+                                                    : fmt::format("{:.4g}", all_tokens),
+                                  grouped(config.train.train_iters))},
+           {"model FLOPs", fmt::format("{:.6e} a token, {:.6e} a step (convention: {})", flops.total(),
+                                       flops.total() * static_cast<double>(tokens), name_of(convention))}}};
 }
 
-TextBlock describe_memory(const MemoryPlan& memory) {
-  TextBlock block = {"memory a rank", {}, "lrr"};
-  for (const MemoryItem& item : memory.items)
-    block.rows.push_back({item.name, bytes_text(item.bytes), grouped(item.bytes) + " bytes"});
-  block.rows.push_back({"sum", bytes_text(memory.total()), grouped(memory.total()) + " bytes"});
+TextBlock describe_memory(const std::vector<MemoryPlan>& ranks) {
+  if (ranks.size() == 1) {
+    TextBlock block = {"memory a rank", {}, "lrr"};
+    for (const MemoryItem& item : ranks[0].items)
+      block.rows.push_back({item.name, bytes_text(item.bytes), grouped(item.bytes) + " bytes"});
+    block.rows.push_back({"sum", bytes_text(ranks[0].total()), grouped(ranks[0].total()) + " bytes"});
+    return block;
+  }
+  // A column a purpose, a row a pipeline rank.
+  TextBlock block = {"memory a rank", {{"pipeline rank"}}, "lrrrrrrrr"};
+  for (const MemoryItem& item : ranks[0].items) block.rows[0].push_back(item.name);
+  block.rows[0].push_back("sum");
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    std::vector<std::string>& row = block.rows.emplace_back(std::vector{std::to_string(rank)});
+    for (const MemoryItem& item : ranks[rank].items) row.push_back(bytes_text(item.bytes));
+    row.push_back(bytes_text(ranks[rank].total()));
+  }
   return block;
 }
 
@@ -89,7 +104,7 @@ TextBlock describe_values(const LoadedConfig& loaded) {
   });
 }
 
-std::vector<TextBlock> describe_run(const Config& config, const Layout& layout, const MemoryPlan& memory) {
+std::vector<TextBlock> describe_run(const Config& config, const Layout& layout, const std::vector<MemoryPlan>& memory) {
   return {describe_model(config), describe_parameters(config, layout), describe_layout(config, layout),
           describe_work(config, layout), describe_memory(memory)};
 }

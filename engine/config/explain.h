@@ -14,8 +14,8 @@ namespace trivet {
 // Key, value and origin of everything.
 TextBlock describe_values(const LoadedConfig& loaded);
 
-// Model, parameters, layout, batch and FLOPs, and memory of one rank.
-std::vector<TextBlock> describe_run(const Config& config, const Layout& layout, const MemoryPlan& memory);
+// Model, parameters, layout, batch and FLOPs, and memory of each pipeline rank, [p].
+std::vector<TextBlock> describe_run(const Config& config, const Layout& layout, const std::vector<MemoryPlan>& memory);
 
 // Every key with what it takes, its default and what it means.
 TextBlock describe_keys();

@@ -8,6 +8,8 @@
 #include <numeric>
 
 #include "engine/config/fields.h"
+#include "engine/config/layer_split.h"
+#include "parallel/pipeline/check.h"
 
 namespace trivet {
 namespace {
@@ -183,12 +185,15 @@ void check_data(const LoadedConfig& loaded, Problems& problems) {
 
 void check_ranks(const LoadedConfig& loaded, const RunFacts& facts, Problems& problems) {
   const Config& config = loaded.config;
-  constexpr auto kTensor = "parallel.tensor_model_parallel_size";
+  constexpr auto kTensor = "parallel.tensor_model_parallel_size", kPipeline = "parallel.pipeline_model_parallel_size";
   check(facts.world_size >= 1, "a world has at least one rank");
-  if (!problems.clean({kTensor})) return;
+  if (!problems.clean({kTensor, kPipeline})) return;
   const int64_t world = facts.world_size, replica = ranks_of_one_replica(config);
   if (world % replica != 0) {
-    problems.add(kTensor, fmt::format("{} does not divide the world of {} {}; {} would, or start {} ranks", replica,
+    problems.add(kTensor, fmt::format("{}{} does not divide the world of {} {}; {} would, or start {} ranks", replica,
+                                      config.parallel.pipeline_model_parallel_size > 1
+                                          ? " (tensor_model_parallel_size x pipeline_model_parallel_size)"
+                                          : "",
                                       world, world == 1 ? "rank" : "ranks", list(divisors(world, replica)),
                                       list(multiples(world, replica))));
     return;
@@ -224,7 +229,59 @@ void derive(LoadedConfig& loaded, std::string_view key, std::optional<T>& to, T 
 
 }  // namespace
 
-int ranks_of_one_replica(const Config& config) { return config.parallel.tensor_model_parallel_size; }
+namespace {
+
+// The schedule by its kind or from its file; what does not fit is a ConfigError.
+Schedule find_schedule(const ParallelConfig& c, int64_t micro_batches) {
+  const auto kinds = schedule_kinds();
+  const auto as_int = [](const std::optional<int64_t>& n) {
+    return n ? std::optional(static_cast<int>(*n)) : std::nullopt;
+  };
+  const bool known = std::any_of(kinds.begin(), kinds.end(),
+                                 [&](const ScheduleKind& kind) { return kind.name == c.pipeline_schedule; });
+  const bool path = c.pipeline_schedule.find_first_of("./") != std::string::npos;
+  if (known || !path)
+    return make_schedule({.kind = c.pipeline_schedule,
+                          .p = c.pipeline_model_parallel_size,
+                          .m = static_cast<int>(micro_batches),
+                          .v = as_int(c.virtual_pipeline_model_parallel_size),
+                          .group_size = as_int(c.microbatch_group_size_per_vp_stage)});
+  Schedule schedule = read_schedule_file(c.pipeline_schedule);
+  trivet::check_schedule(schedule);
+  if (schedule.p != c.pipeline_model_parallel_size || schedule.m != micro_batches)
+    throw ConfigError(fmt::format("{} is for {} pipeline ranks and {} micro-batches, but the run has {} and {}",
+                                  c.pipeline_schedule, schedule.p, schedule.m, c.pipeline_model_parallel_size,
+                                  micro_batches));
+  return schedule;
+}
+
+void resolve_pipeline(LoadedConfig& loaded, Layout& layout, Problems& problems) {
+  const ParallelConfig& c = loaded.config.parallel;
+  try {
+    layout.schedule = find_schedule(c, layout.micro_batches);
+  } catch (const ConfigError& error) {
+    problems.add("parallel.pipeline_schedule", error.what());
+    return;
+  }
+  derive(loaded, "parallel.virtual_pipeline_model_parallel_size",
+         loaded.config.parallel.virtual_pipeline_model_parallel_size, int64_t{layout.schedule.v}, "the schedule");
+  try {
+    layout.layers_of_stage = split_layers({.num_layers = loaded.config.model.num_layers,
+                                           .stages = layout.schedule.stages(),
+                                           .first_layers = c.decoder_first_pipeline_num_layers,
+                                           .last_layers = c.decoder_last_pipeline_num_layers,
+                                           .account_for_embedding = c.account_for_embedding_in_pipeline_split,
+                                           .account_for_loss = c.account_for_loss_in_pipeline_split});
+  } catch (const ConfigError& error) {
+    problems.add("model.num_layers", error.what());
+  }
+}
+
+}  // namespace
+
+int ranks_of_one_replica(const Config& config) {
+  return config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size;
+}
 
 void check_config(const LoadedConfig& loaded, Problems& problems) {
   check_values(loaded.config, problems);
@@ -244,7 +301,7 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   Layout layout;
   const int replica = ranks_of_one_replica(config);
   layout.mesh = {.t = config.parallel.tensor_model_parallel_size,
-                 .p = 1,
+                 .p = config.parallel.pipeline_model_parallel_size,
                  .d = facts.world_size / replica,
                  .order = parse_rank_order(config.parallel.order)};
 
@@ -263,6 +320,8 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   const int64_t unit = config.model.make_vocab_size_divisible_by * layout.mesh.t;
   layout.padded_vocab = (*config.model.vocab_size + unit - 1) / unit * unit;
   layout.micro_batches = *config.batch.global_batch_size / (config.batch.micro_batch_size * layout.mesh.d);
+  resolve_pipeline(loaded, layout, problems);
+  problems.throw_if_any();
   return layout;
 }
 

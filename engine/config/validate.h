@@ -10,6 +10,7 @@
 #include "engine/config/load.h"
 #include "engine/config/problems.h"
 #include "parallel/mesh.h"
+#include "parallel/pipeline/schedule.h"
 
 namespace trivet {
 
@@ -22,8 +23,10 @@ struct RunFacts {
 // How a resolved configuration is laid out on its ranks.
 struct Layout {
   MeshShape mesh;
-  int64_t micro_batches = 1;  // m: passes of one data-parallel rank in a step
-  int64_t padded_vocab = 0;   // vocab_size up to a multiple of make_vocab_size_divisible_by * t, as Megatron does
+  int64_t micro_batches = 1;                  // m: passes of one data-parallel rank in a step
+  Schedule schedule;                          // of those micro-batches on the pipeline ranks, checked
+  std::vector<int64_t> layers_of_stage = {};  // [p * v]
+  int64_t padded_vocab = 0;  // vocab_size up to a multiple of make_vocab_size_divisible_by * t, as Megatron does
 };
 
 void check_config(const LoadedConfig& loaded, Problems& problems);
@@ -32,7 +35,7 @@ void check_config(const LoadedConfig& loaded, Problems& problems);
 // the origin `derived`. Throws ConfigError.
 Layout resolve(LoadedConfig& loaded, const RunFacts& facts);
 
-// The fewest ranks that can hold one whole model: t (times p).
+// The fewest ranks that can hold one whole model: t p.
 int ranks_of_one_replica(const Config& config);
 
 }  // namespace trivet

@@ -5,11 +5,10 @@
 #pragma once
 
 #include <deque>
-#include <string>
-#include <utility>
 #include <vector>
 
-#include "engine/config/config.h"
+#include "engine/config/memory_plan.h"
+#include "engine/config/validate.h"
 #include "engine/model/gpt_stage.h"
 #include "kernels/base/arena.h"
 #include "parallel/data/adam.h"
@@ -20,23 +19,16 @@
 
 namespace trivet {
 
-// What a resolved config says, in the words of the floors below. REQUIRES: resolved (vocab_size and the like are
-// there).
-MeshShape mesh_shape_of(const Config& config, int world_size);
-GptShape gpt_shape_of(const Config& config, const MeshPosition& at);
+// What a resolved config says, in the words of the floors below.
+GptShape gpt_shape_of(const Config& config, const Layout& layout, const MeshPosition& at);
 DType dtype_of(const PrecisionConfig& config);
 PipelineOptions pipeline_options_of(const Config& config);
-// The schedule of a step with `micro_batches`, checked. Throws ConfigError that says what would work.
-Schedule schedule_of(const Config& config, int micro_batches);
-std::vector<StageRange> stage_ranges_of(const Config& config, const Schedule& schedule);  // [p * v]
-
-using MemoryTable = std::vector<std::pair<std::string, int64_t>>;  // purpose, bytes
 
 struct RankState {
-  RankState(const Config& config, const MeshPosition& at, const Schedule& schedule, Device& device);
+  RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device);
   RankState(const RankState&) = delete;
 
-  MemoryTable memory() const;
+  MemoryPlan memory() const;
 
   GptShape shape;
   Arena weight_arena, gradient_arena, optimizer_arena, activation_arena, scratch_arena;
@@ -51,6 +43,6 @@ struct RankState {
 };
 
 // The memory of the rank that stands at `at`, without taking it.
-MemoryTable plan_memory(const Config& config, const MeshPosition& at, const Schedule& schedule);
+MemoryPlan plan_memory(const Config& config, const Layout& layout, const MeshPosition& at);
 
 }  // namespace trivet

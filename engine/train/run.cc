@@ -59,6 +59,21 @@ StepStats sum_over_ranks(Trainer& trainer, const StepStats& mine) {
           .host = n[10]};
 }
 
+// What the arenas of each pipeline rank hold, on every rank; tensor- and data-parallel peers hold as much.
+std::vector<MemoryPlan> gather_memory(Trainer& trainer) {
+  const MemoryPlan mine = trainer.state().memory();
+  std::vector<int64_t> bytes;
+  for (const MemoryItem& item : mine.items) bytes.push_back(item.bytes);
+  const int p = trainer.mesh().shape.p;
+  const auto items = static_cast<int64_t>(bytes.size());
+  std::vector<int64_t> all(bytes.size() * static_cast<size_t>(p));
+  trainer.mesh().pipeline->all_gather({bytes.data(), DType::i64, {items}}, {all.data(), DType::i64, {p, items}},
+                                      trainer.context().compute);
+  std::vector<MemoryPlan> plans(static_cast<size_t>(p), mine);
+  for (size_t i = 0; i < all.size(); ++i) plans[i / bytes.size()].items[i % bytes.size()].bytes = all[i];
+  return plans;
+}
+
 std::string rank_name(const Trainer& trainer, int rank) {
   const MeshPosition at = trainer.mesh().at;
   return fmt::format("rank {} (tp {}, pp {}, dp {})", rank, at.tp, at.pp, at.dp);
@@ -78,9 +93,10 @@ class Reporter {
                                      parse_flops_convention(config_.train.flops_convention)),
              .ranks = trainer.world().size(),
              .peak_tflops = peak.tflops};
+    const std::vector<MemoryPlan> memory = gather_memory(trainer);
     if (first) {
       console_.emplace(out, [] { return terminal_columns(STDOUT_FILENO); });
-      std::vector<TextBlock> blocks = describe_run(config_, layout, trainer.state().memory());
+      std::vector<TextBlock> blocks = describe_run(config_, layout, memory);
       blocks.push_back({.title = "speed",
                         .rows = {{"device", trainer.device().name()},
                                  {"threads a rank", std::to_string(trainer.threads())},
@@ -226,7 +242,7 @@ void run_training(LoadedConfig loaded, const RunOptions& options, Communicator& 
   if (world.rank() == 0) prepare_run_dir(config);
   world.barrier();
 
-  Trainer trainer(config, world, *data.train, data.valid.get());
+  Trainer trainer(config, layout, world, *data.train, data.valid.get());
   Reporter reporter(loaded, layout, trainer, out);
   if (data.valid && world.rank() == 0) note_unigram_entropy(data, reporter);
   while (trainer.steps_done() < config.train.train_iters) {

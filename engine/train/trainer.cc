@@ -49,19 +49,19 @@ int default_threads_per_rank(const Communicator& world) {
   return std::max(1, cores / ranks);
 }
 
-Trainer::Trainer(const Config& config, Communicator& world, const GptDataset& train, const GptDataset* valid,
-                 bool poison_slots)
+Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world, const GptDataset& train,
+                 const GptDataset* valid, bool poison_slots)
     : config_(config),
       world_(world),
-      mesh_(make_mesh(world, mesh_shape_of(config, world.size()))),
+      mesh_(make_mesh(world, layout.mesh)),
       threads_(config.device.threads_per_rank > 0 ? config.device.threads_per_rank : default_threads_per_rank(world)),
       global_batch_(config.batch.global_batch_size.value()),
-      micro_batches_(global_batch_ / (config.batch.micro_batch_size * mesh_.shape.d)),
-      schedule_(schedule_of(config, static_cast<int>(micro_batches_))),
+      micro_batches_(layout.micro_batches),
+      schedule_(layout.schedule),
       device_(create_cpu_device()),
       compute_(make_compute_stream(*device_, trace_)),
       ops_(create_cpu_ops(threads_)),
-      state_(config_, mesh_.at, schedule_, *device_),
+      state_(config_, layout, mesh_.at, *device_),
       embedding_group_(make_embedding_group(mesh_, state_.shape, schedule_)),
       ctx_{.ops = *ops_,
            .compute = *compute_,

@@ -1,5 +1,5 @@
-// Trainer: one rank of a run. Builds the rank from a resolved config, trains it one global batch at a time, evaluates
-// it.
+// Trainer: one rank of a run. Builds the rank from a resolved config and its layout, trains it one global batch at a
+// time, evaluates it.
 //
 // Every rank of the world has one and makes the same calls. A step:
 //   executor.run: the forward and backward of all micro-batches, as this pipeline rank's schedule says; gradients
@@ -45,8 +45,8 @@ class Trainer {
  public:
   // Collective over `world`. `train` and `valid` (null: no evaluation) outlive the trainer. poison_slots: as in
   // PipelineOptions, for tests.
-  Trainer(const Config& config, Communicator& world, const GptDataset& train, const GptDataset* valid,
-          bool poison_slots = false);
+  Trainer(const Config& config, const Layout& layout, Communicator& world, const GptDataset& train,
+          const GptDataset* valid, bool poison_slots = false);
 
   // One global batch. Throws NumericsError on all ranks, before the weights are touched, when the loss or a gradient is
   // not finite; the text names the parameter, the rank and the batch.

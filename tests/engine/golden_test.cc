@@ -1,9 +1,8 @@
 // Trivet against PyTorch: losses, gradient norms and gradients of a small GPT over ten AdamW steps in fp32. The golden
 // numbers are PyTorch's in float64 (tests/golden/make_golden.py); both sides make the weights and tokens from the same
 // pure functions.
-#include <gtest/gtest.h>
-
 #include <fstream>
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "engine/model/init.h"
@@ -25,6 +24,8 @@ Config golden_config(bool tied) {
                   .vocab_size = kVocab,
                   .untie_embeddings_and_output_weights = !tied};
   config.batch = {.micro_batch_size = kBatch, .global_batch_size = kBatch};
+  config.data.path = "golden";  // never opened: the test makes the tokens
+  config.train.train_iters = 10;
   return config;
 }
 
@@ -44,7 +45,11 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
     const auto device = create_cpu_device();
     const auto stream = device->create_compute_stream();
     const auto ops = create_cpu_ops(1);
-    RankState state(golden_config(tied), {}, *device);
+    LoadedConfig loaded{.config = golden_config(tied), .origins = {}, .path = "golden"};
+    const Layout layout = resolve(loaded, {});
+    RankState state(loaded.config, layout, {}, *device);
+    GptStage& stage = state.stages[0];
+    const Tensor grad = state.boundary_buffers[0];
     WeightGradQueue queue;
     Context ctx{.ops = *ops, .compute = *stream, .tensor = world, .weight_grads = queue, .scratch = state.scratch};
     ops->fill(state.flat.weights, 0, *stream);
@@ -55,14 +60,14 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
       // when: a step is made
       for (int64_t i = 0; i < kSeq; ++i)
         for (int64_t b = 0; b < kBatch; ++b) {
-          state.stage.tokens(0).as<int32_t>()[i * kBatch + b] = token(step, b, i);
-          state.stage.labels(0).as<int32_t>()[i * kBatch + b] = token(step, b, i + 1);
+          stage.tokens(0).as<int32_t>()[i * kBatch + b] = token(step, b, i);
+          stage.labels(0).as<int32_t>()[i * kBatch + b] = token(step, b, i + 1);
         }
       const MicroBatch micro_batch{.loss_scale = 1.0f / (kSeq * kBatch)};
       ops->fill(state.flat.grads, 0, *stream);
       ops->fill(state.loss, 0, *stream);
-      state.stage.forward(ctx, 0, micro_batch, state.loss);
-      state.stage.backward(ctx, 0, micro_batch, state.residual_grad);
+      stage.forward(ctx, 0, micro_batch, state.loss);
+      stage.backward(ctx, 0, -1, micro_batch, grad);
 
       // then: the loss, the norm and, on the first step, every gradient agree
       const double loss = golden["losses"][static_cast<size_t>(step)];

@@ -1,8 +1,7 @@
 // The headline test: every parallel layout gives the loss curve of one rank. Bitwise where the order of additions is
 // unchanged (pipeline schedules with untied embeddings, overlap switches, bucket sizes), else within 2e-5 relative.
-#include <gtest/gtest.h>
-
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include "tests/support/training.h"
 
@@ -13,13 +12,12 @@ constexpr int kSteps = 10;
 constexpr double kTolerance = 2e-5;  // relative, fp32: sums over ranks are taken in another order
 
 const Curve& one_rank(bool tied) {
-  static const Curve curves[2] = {
-      [] {
-        Config config = tiny_config();
-        config.model.untie_embeddings_and_output_weights = true;
-        return train_on_threads(config, 1, kSteps);
-      }(),
-      train_on_threads(tiny_config(), 1, kSteps)};
+  static const Curve curves[2] = {[] {
+                                    Config config = tiny_config();
+                                    config.model.untie_embeddings_and_output_weights = true;
+                                    return train_on_threads(config, 1, kSteps);
+                                  }(),
+                                  train_on_threads(tiny_config(), 1, kSteps)};
   return curves[tied];
 }
 

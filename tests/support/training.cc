@@ -1,9 +1,9 @@
 #include "tests/support/training.h"
 
+#include <cstring>
 #include <unistd.h>
 
-#include <cstring>
-
+#include "engine/config/validate.h"
 #include "engine/data/indexed_dataset.h"
 #include "kernels/philox.h"
 #include "parallel/comm/world.h"
@@ -37,6 +37,7 @@ Config tiny_config() {
   config.optimizer.lr_decay_iters = 20;
   config.train.train_iters = 20;
   config.device.threads_per_rank = 1;
+  config.data.path = "tiny";  // opened by the tests themselves
   config.data.prefetch = 1;
   return config;
 }
@@ -79,7 +80,9 @@ Curve train(const Config& config, Communicator& world, int steps, bool poison_sl
                                  .vocab_size = *config.model.vocab_size,
                                  .seed = config.data.seed};
   const GptDataset train(dataset, ranges[0], data), valid(dataset, ranges[1], data);
-  Trainer trainer(config, world, train, &valid, poison_slots);
+  LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
+  const Layout layout = resolve(loaded, {.world_size = world.size()});
+  Trainer trainer(loaded.config, layout, world, train, &valid, poison_slots);
   Curve curve;
   for (int i = 0; i < steps; ++i) {
     const StepResult result = trainer.step();

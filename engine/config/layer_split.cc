@@ -1,11 +1,12 @@
-#include "engine/model/layer_split.h"
+#include "engine/config/layer_split.h"
 
 #include <fmt/format.h>
 
-namespace trivet {
-namespace {
+#include "kernels/base/check.h"
 
-std::vector<int64_t> layers_of_stages(const LayerSplit& s) {
+namespace trivet {
+
+std::vector<int64_t> split_layers(const LayerSplit& s) {
   if (s.stages == 1) {
     if (s.first_layers || s.last_layers)
       throw ConfigError(
@@ -42,20 +43,6 @@ std::vector<int64_t> layers_of_stages(const LayerSplit& s) {
   if (s.account_for_embedding) --layers.front();
   if (s.account_for_loss) --layers.back();
   return layers;
-}
-
-}  // namespace
-
-std::vector<StageRange> split_layers(const LayerSplit& split) {
-  std::vector<StageRange> ranges;
-  int64_t first = 0;
-  for (const int64_t layers : layers_of_stages(split)) {
-    ranges.push_back({.first_layer = first, .num_layers = layers, .has_embedding = false, .has_head = false});
-    first += layers;
-  }
-  ranges.front().has_embedding = true;
-  ranges.back().has_head = true;
-  return ranges;
 }
 
 }  // namespace trivet

@@ -5,8 +5,6 @@
 #include <optional>
 #include <vector>
 
-#include "engine/model/gpt_stage.h"
-
 namespace trivet {
 
 struct LayerSplit {
@@ -18,7 +16,7 @@ struct LayerSplit {
   bool account_for_loss = false;        // the head as one of the last
 };
 
-// [stages]. Throws ConfigError that says which numbers disagree and what would work.
-std::vector<StageRange> split_layers(const LayerSplit& split);
+// Layers of each stage, [stages]. Throws ConfigError that says which numbers disagree and what would work.
+std::vector<int64_t> split_layers(const LayerSplit& split);
 
 }  // namespace trivet
