@@ -16,7 +16,7 @@ float transfer_value(int from, int to, int number, int64_t i) {
 }
 // Sizes change from one transfer to the next, so that a swapped pair shows.
 int64_t transfer_length(int number) {
-  constexpr int64_t kLengths[] = {3, 20000, 0, 1, 300000, 990, 991, 992, 131072};
+  constexpr int64_t kLengths[] = {3, 20000, 0, 1, 200000, 990, 991, 992, 5000};
   return kLengths[number % 9];
 }
 
@@ -38,7 +38,7 @@ void expect_transfer(Communicator& group, int from, int number, Stream& stream) 
 // the order is kept.
 void transfers_arrive_in_order(Communicator& world) {
   RankStreams rank;
-  constexpr int kTransfers = 18;
+  constexpr int kTransfers = 9;
   for (int number = 0; number < kTransfers; ++number)
     for (int to = 0; to < world.size(); ++to)
       if (to != world.rank()) {
@@ -55,7 +55,7 @@ void neighbours_exchange(Communicator& world) {
   if (world.size() == 1) return;
   RankStreams rank;
   const int next = (world.rank() + 1) % world.size(), previous = (world.rank() + world.size() - 1) % world.size();
-  for (int number = 0; number < 40; ++number) {
+  for (int number = 0; number < 18; ++number) {
     std::vector<float> forward = outgoing(world.rank(), next, number);
     world.send(tensor_of(forward), next, *rank.stream);
     if (world.size() > 2) {
@@ -82,7 +82,7 @@ void receive_on_a_worker_stream(Communicator& world) {
   if (!even_ring) return;
   Communicator& mine = world.rank() % 2 == 0 ? to_even : to_odd;
   Communicator& theirs = world.rank() % 2 == 0 ? to_odd : to_even;
-  for (int number = 0; number < 20; ++number) {
+  for (int number = 0; number < 18; ++number) {
     std::vector<float> x(static_cast<size_t>(transfer_length(number)));
     mine.recv(tensor_of(x), previous, *worker);
     worker->record(*received);
@@ -107,7 +107,7 @@ void groups_proceed_side_by_side(Communicator& world) {
   const auto stream_a = rank.device->create_side_stream(StreamPriority::normal);
   const auto stream_b = rank.device->create_side_stream(StreamPriority::high);
   for (int round = 0; round < 10; ++round) {
-    auto x = filled<float>(200000, a->rank(), random_value<float>);
+    auto x = filled<float>(100000, a->rank(), random_value<float>);
     auto y = filled<float>(5000, b->rank(), random_value<float>);
     const auto queue_a = [&] { a->all_reduce(tensor_of(x), Reduce::sum, *stream_a); };
     const auto queue_b = [&] {
