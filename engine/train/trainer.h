@@ -26,12 +26,6 @@
 
 namespace trivet {
 
-// A loss or gradient that is not finite: the run must not go on, nor be requeued as it is.
-struct NumericsError : Error {
-  using Error::Error;
-  int exit_code() const override { return 93; }
-};
-
 struct StepResult {
   int64_t step = 0;  // counts from 1
   double loss = 0;   // mean cross-entropy a token over the global batch, nats

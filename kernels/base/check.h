@@ -32,6 +32,12 @@ struct IoError : Error {
   int exit_code() const override { return 74; }
 };
 
+// A loss or gradient that is not finite: the run must not go on, nor be requeued as it is (exit code 93).
+struct NumericsError : Error {
+  using Error::Error;
+  int exit_code() const override { return 93; }
+};
+
 [[noreturn]] inline void fail(std::string_view what, std::source_location at = std::source_location::current()) {
   throw Error(std::string(what) + " [" + at.file_name() + ":" + std::to_string(at.line()) + "]");
 }

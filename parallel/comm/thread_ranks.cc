@@ -19,6 +19,8 @@ namespace {
     throw DataError(text(e));
   } catch (const IoError& e) {
     throw IoError(text(e));
+  } catch (const NumericsError& e) {
+    throw NumericsError(text(e));
   } catch (const std::exception& e) {
     throw Error(text(e));
   }

@@ -67,6 +67,7 @@ Executor::Executor(const Schedule& schedule, Communicator& pipeline, Device& dev
       rank_(pipeline.rank()),
       program_(schedule_.programs.at(static_cast<size_t>(rank_))),
       options_(options),
+      pipeline_(pipeline),
       device_(device),
       compute_(compute),
       plan_(plan_slots(program_, schedule_.v, SlotPool::per_chunk)) {
@@ -108,24 +109,35 @@ void Executor::run_forward_only(int microbatches) {
   run_ops(ops, true);
 }
 
-void Executor::run_ops(const std::vector<size_t>& ops, bool forward_only) {
+void Executor::run_ops(const std::vector<size_t>& ops, bool forward_only) try {
   for (auto& [channel, receive] : receives_)
     receive->start(static_cast<int>(std::count_if(ops.begin(), ops.end(), [&, &channel = channel](size_t i) {
       return schedule_.receives(rank_, program_[i]) == channel;
     })));
   for (const size_t i : ops) {
     const Op& op = program_[i];
-    const int slot = plan_.slot[i], stash = plan_.stash[i];
     ScopedSpan span(compute_.trace_row(), {span_name(op.kind), Category::phase, 0, op.microbatch, op.chunk});
-    Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
-    switch (op.kind) {
-      case OpKind::forward: forward(op, slot); break;
-      case OpKind::backward:
-      case OpKind::backward_input: backward(op, slot, stash); break;
-      case OpKind::backward_weight: stage.backward_weight(stash); break;
+    run_op(op, plan_.slot[i], plan_.stash[i]);
+    const bool frees_slot = op.kind == OpKind::backward || op.kind == OpKind::backward_weight;
+    if (options_.poison_slots && frees_slot && !forward_only) {
+      Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
+      compute_.wait(free_event(stage.output(plan_.slot[i])));
+      stage.poison(plan_.slot[i]);
     }
-    if (options_.poison_slots && !forward_only && (op.kind == OpKind::backward || op.kind == OpKind::backward_weight))
-      stage.poison(slot);
+  }
+} catch (const std::exception& error) {
+  // The channels' streams may be in the middle of transfers, which only end with their peers: end the world first, or
+  // this rank would wait for them on its way out.
+  pipeline_.abort(error.what());
+  throw;
+}
+
+void Executor::run_op(const Op& op, int slot, int stash) {
+  switch (op.kind) {
+    case OpKind::forward: return forward(op, slot);
+    case OpKind::backward:
+    case OpKind::backward_input: return backward(op, slot, stash);
+    case OpKind::backward_weight: return stages_[static_cast<size_t>(op.chunk)]->backward_weight(stash);
   }
 }
 

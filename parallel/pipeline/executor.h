@@ -49,6 +49,7 @@ class Executor {
 
  private:
   void run_ops(const std::vector<size_t>& ops, bool forward_only);
+  void run_op(const Op& op, int slot, int stash);
   void forward(const Op& op, int slot);
   void backward(const Op& op, int slot, int stash);
   Tensor take_gradient(const Op& op);
@@ -61,6 +62,7 @@ class Executor {
   const int rank_;
   const Program& program_;  // this rank's
   const PipelineOptions options_;
+  Communicator& pipeline_;
   Device& device_;
   Stream& compute_;
   const SlotPlan plan_;
