@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <gtest/gtest.h>
 
+#include "engine/train/rank_state.h"
 #include "tests/engine/config/config_text.h"
 
 namespace trivet {
@@ -20,17 +21,16 @@ TEST(MemoryPlan, CountsWhatTheFlatBuffersHold) {
   // 2 norms: 4 x 64; qkv: 192 + 64; projection: 64 + 64; fc1: 256 + 64; fc2: 256 + 64
   const int64_t layer = 4 * 64 + 256 + 128 + 320 + 320;
   const int64_t elements = 128 * 8 + 16 * 8 + 2 * layer + 2 * 64;
-  EXPECT_EQ(flat_elements(loaded.config.model, layout), elements);
-
   const auto bytes_in = [&](const char* dtype) {
     loaded.config.precision.dtype = dtype;
     std::vector<int64_t> bytes;
-    for (const MemoryItem& item : plan_memory(loaded.config, layout).items) bytes.push_back(item.bytes);
+    for (const MemoryItem& item : plan_memory(loaded.config, layout, {}).items) bytes.push_back(item.bytes);
+    bytes.resize(3);  // weights, gradients, optimizer
     return bytes;
   };
-  EXPECT_EQ(bytes_in("fp32"), (std::vector<int64_t>{4 * elements, 4 * elements, 8 * elements}));
-  EXPECT_EQ(bytes_in("bf16"), (std::vector<int64_t>{2 * elements, 4 * elements, 12 * elements}));
-  EXPECT_EQ(plan_memory(loaded.config, layout).total(), 18 * elements);
+  const int64_t norm = kExactSumBins * 8 + 4 + 4;  // the optimizer's sum of squares, its root and the clipping factor
+  EXPECT_EQ(bytes_in("fp32"), (std::vector<int64_t>{4 * elements, 4 * elements, 8 * elements + norm}));
+  EXPECT_EQ(bytes_in("bf16"), (std::vector<int64_t>{2 * elements, 4 * elements, 12 * elements + norm}));
 }
 
 TEST(MemoryPlan, TensorParallelRanksHoldTheirPart) {
@@ -40,7 +40,8 @@ TEST(MemoryPlan, TensorParallelRanksHoldTheirPart) {
   // vocabulary padded to 256, two embeddings of 128 rows a rank; qkv 96 -> 128 and 12 -> 64; fc1 160 -> 192 and 20 ->
   // 64
   const int64_t layer = 4 * 64 + (128 + 64) + (64 + 64) + (192 + 64) + (192 + 64);
-  EXPECT_EQ(flat_elements(loaded.config.model, layout), 2 * 128 * 8 + 16 * 8 + 2 * layer + 2 * 64);
+  EXPECT_EQ(plan_memory(loaded.config, layout, {}).items[0].bytes,
+            4 * (2 * 128 * 8 + 16 * 8 + 2 * layer + 2 * 64));
 }
 
 TEST(Explain, ShowsEachValueWithItsOrigin) {
@@ -56,7 +57,7 @@ TEST(Explain, ShowsEachValueWithItsOrigin) {
 TEST(Explain, DescribesTheRun) {
   LoadedConfig loaded = load_good({"batch.micro_batch_size=2", "batch.global_batch_size=8"});
   const Layout layout = resolve(loaded, {.world_size = 2});
-  const std::string text = render(describe_run(loaded.config, layout, plan_memory(loaded.config, layout)));
+  const std::string text = render(describe_run(loaded.config, layout, {{{{"weights", 2048}, {"scratch", 512}}}}));
   EXPECT_EQ(text, R"(model
   shape                2 layers, hidden 8, ffn 32, 4 heads of 2, 16 positions
   output layer         tied to the word embeddings
@@ -72,15 +73,15 @@ parameters
 layout
   ranks                2 = tensor 1 x pipeline 1 x data 2, in the order tp-dp-pp
   sequence parallel    no
+  pipeline             none
 work
   step                 8 samples = 2 data-parallel ranks x 2 micro-batches of 2
   tokens               128 a step, 1,280 in 10 steps
-  model FLOPs          1.689600e+04 a token, 2.162688e+06 a step (convention: causal, padded vocabulary)
+  model FLOPs          1.555200e+04 a token, 1.990656e+06 a step (convention: causal)
 memory a rank
-  weights              15.00 KiB  15,360 bytes
-  gradients            15.00 KiB  15,360 bytes
-  optimizer            30.00 KiB  30,720 bytes
-  sum                  60.00 KiB  61,440 bytes
+  weights              2.00 KiB  2,048 bytes
+  scratch                 512 B    512 bytes
+  sum                  2.50 KiB  2,560 bytes
 )");
 }
 

@@ -7,6 +7,7 @@
 
 #include "engine/config/explain.h"
 #include "engine/metrics/accounting.h"
+#include "engine/train/rank_state.h"
 #include "tests/support/temp_dir.h"
 
 namespace trivet {
@@ -44,7 +45,7 @@ TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
             fmt::format("{} samples x {} = {} tokens", grouped(samples), grouped(c.model.seq_length), grouped(tokens)));
   EXPECT_EQ(head("a run"),
             fmt::format("{} steps = {} tokens", grouped(c.train.train_iters), grouped(tokens * c.train.train_iters)));
-  const MemoryPlan memory = plan_memory(c, layout);
+  const MemoryPlan memory = plan_memory(c, layout, {});
   const int64_t state = memory.items.at(0).bytes + memory.items.at(1).bytes + memory.items.at(2).bytes;
   EXPECT_EQ(head("memory a rank"), fmt::format("{} of weights, gradients and optimizer on {} rank{}", bytes_text(state),
                                                ranks, ranks == 1 ? "" : "s"));
