@@ -109,6 +109,7 @@ OutputFile::~OutputFile() {
 
 void OutputFile::write(const void* data, size_t bytes) {
   const char* from = static_cast<const char*>(data);
+  synced_ = false;
   while (bytes > 0) {
     const size_t n = std::min(bytes, kBufferBytes - buffer_.size());
     buffer_.insert(buffer_.end(), from, from + n);
@@ -128,9 +129,15 @@ void OutputFile::flush() {
   buffer_.clear();
 }
 
-void OutputFile::commit() {
+void OutputFile::sync() {
+  if (synced_) return;
   flush();
   if (fsync(fd_) != 0) fail_io(temporary_, "synchronise it");
+  synced_ = true;
+}
+
+void OutputFile::commit() {
+  sync();
   if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_io(temporary_, "rename it to " + path_);
   ours_ = false;
   sync_directory_of(path_);

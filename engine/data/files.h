@@ -50,6 +50,8 @@ class OutputFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
+  // Makes what was written durable under the temporary name: after this only the rename can fail.
+  void sync();
   void commit();
 
  private:
@@ -58,7 +60,8 @@ class OutputFile {
   std::string path_;
   std::string temporary_;
   int fd_ = -1;
-  bool ours_ = false;  // temporary_ is locked by us
+  bool ours_ = false;    // temporary_ is locked by us
+  bool synced_ = false;  // nothing was written since sync()
   std::vector<char> buffer_;
 };
 

@@ -126,11 +126,11 @@ std::shared_ptr<const GptDataset::Epoch> GptDataset::epoch(int64_t number) const
 
 void GptDataset::sample(int64_t index, std::span<int32_t> tokens) const {
   const int64_t s = options_.seq_length;
-  check(tokens.size() == static_cast<size_t>(s) + 1,
-        fmt::format("a sample of {} data has {} tokens, got room for {}", options_.name, s + 1, tokens.size()));
+  if (tokens.size() != static_cast<size_t>(s) + 1) [[unlikely]]
+    fail(fmt::format("a sample of {} data has {} tokens, got room for {}", options_.name, s + 1, tokens.size()));
   // A quarter of the range: the products and sums of token positions around it must not overflow.
-  check(index >= 0 && index < std::numeric_limits<int64_t>::max() / 4 / s,
-        fmt::format("sample index {} of {} data is out of range", index, options_.name));
+  if (index < 0 || index >= std::numeric_limits<int64_t>::max() / 4 / s) [[unlikely]]
+    fail(fmt::format("sample index {} of {} data is out of range", index, options_.name));
 
   std::shared_ptr<const Epoch> epoch = this->epoch(index * s / tokens_per_epoch_);
   const Start start =

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "kernels/base/check.h"
 
@@ -39,13 +40,14 @@ void widen(const InputFile& file, int64_t first, std::span<int32_t> tokens) {
                  [&](int64_t, T token) { *to++ = static_cast<int32_t>(token); });
 }
 
-template <typename T>
-void write_narrowed(OutputFile& file, std::span<const int32_t> tokens) {
+// Calls put(data, bytes) with the tokens as T, a block at a time.
+template <typename T, typename Put>
+void narrow(std::span<const int32_t> tokens, Put put) {
   std::array<T, 4096> block;
   while (!tokens.empty()) {
     const auto part = tokens.first(std::min(tokens.size(), block.size()));
     std::transform(part.begin(), part.end(), block.begin(), [](int32_t token) { return static_cast<T>(token); });
-    file.write(block.data(), part.size() * sizeof(T));
+    put(block.data(), part.size() * sizeof(T));
     tokens = tokens.subspan(part.size());
   }
 }
@@ -164,8 +166,8 @@ void IndexedDataset::read_index(const InputFile& idx) {
 
 void IndexedDataset::read(int64_t first, std::span<int32_t> tokens) const {
   const auto count = static_cast<int64_t>(tokens.size());
-  check(first >= 0 && first <= this->tokens() - count,
-        fmt::format("{}: tokens [{}, {}+{}) of {}", prefix_, first, first, count, this->tokens()));
+  if (first < 0 || first > this->tokens() - count) [[unlikely]]
+    fail(fmt::format("{}: tokens [{}, {}+{}) of {}", prefix_, first, first, count, this->tokens()));
   switch (type_) {
     case TokenType::u8: return widen<uint8_t>(bin_, first, tokens);
     case TokenType::u16: return widen<uint16_t>(bin_, first, tokens);
@@ -179,22 +181,28 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType 
     : prefix_(prefix), type_(type), bin_(prefix + ".bin"), idx_(prefix + ".idx") {}
 
 void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens) {
+  if (synced_) fail(fmt::format("{}: a document after the end", prefix_));
   if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
     throw DataError(fmt::format("{}: document {} has {} tokens, expected at most {} (cut it)", prefix_, documents(),
                                 tokens.size(), std::numeric_limits<int32_t>::max()));
   for (const int32_t token : tokens)
-    check(token >= 0 && token <= largest(type_),
-          fmt::format("token id {} does not fit the {} tokens of {}", token, name_of(type_), prefix_));
+    if (token < 0 || token > largest(type_)) [[unlikely]]
+      fail(fmt::format("token id {} does not fit the {} tokens of {}", token, name_of(type_), prefix_));
+  const auto put = [this](const void* data, size_t bytes) {
+    bin_.write(data, bytes);
+    hash_.add(data, bytes);
+  };
   switch (type_) {
-    case TokenType::u8: write_narrowed<uint8_t>(bin_, tokens); break;
-    case TokenType::u16: write_narrowed<uint16_t>(bin_, tokens); break;
-    case TokenType::i32: bin_.write(tokens.data(), tokens.size_bytes()); break;
+    case TokenType::u8: narrow<uint8_t>(tokens, put); break;
+    case TokenType::u16: narrow<uint16_t>(tokens, put); break;
+    case TokenType::i32: put(tokens.data(), tokens.size_bytes()); break;
   }
   lengths_.push_back(static_cast<int32_t>(tokens.size()));
   tokens_ += static_cast<int64_t>(tokens.size());
 }
 
-void IndexedDatasetWriter::finish() {
+void IndexedDatasetWriter::sync() {
+  if (std::exchange(synced_, true)) return;
   const auto put = [this](auto value) { idx_.write(&value, sizeof(value)); };
   const auto count = static_cast<uint64_t>(lengths_.size());
   idx_.write(kMagic);
@@ -209,6 +217,12 @@ void IndexedDatasetWriter::finish() {
     pointer += length * size_of(type_);
   }
   for (uint64_t start = 0; start <= count; ++start) put(start);
+  bin_.sync();
+  idx_.sync();
+}
+
+void IndexedDatasetWriter::finish() {
+  sync();
   bin_.commit();
   idx_.commit();
 }

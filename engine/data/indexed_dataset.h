@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/data/content_hash.h"
 #include "engine/data/files.h"
 
 namespace trivet {
@@ -67,8 +68,11 @@ class IndexedDatasetWriter {
   IndexedDatasetWriter(const std::string& prefix, TokenType type);
 
   void add_document(std::span<const int32_t> tokens);
+  // Writes all that is left to write, under temporary names. No document after it.
+  void sync();
   void finish();
 
+  std::string bin_hash() const { return hash_.hex(); }
   int64_t documents() const { return static_cast<int64_t>(lengths_.size()); }
   int64_t tokens() const { return tokens_; }
 
@@ -77,8 +81,10 @@ class IndexedDatasetWriter {
   TokenType type_;
   OutputFile bin_;
   OutputFile idx_;
+  ContentHash hash_;
   std::vector<int32_t> lengths_;
   int64_t tokens_ = 0;
+  bool synced_ = false;
 };
 
 }  // namespace trivet

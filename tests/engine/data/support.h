@@ -2,12 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <gtest/gtest.h>
 #include <iterator>
 #include <memory>
+#include <random>
 #include <stdlib.h>
 #include <string>
 #include <vector>
@@ -71,6 +73,24 @@ std::string message_of(const std::function<void()>& body) {
   }
   ADD_FAILURE() << "threw nothing";
   return "";
+}
+
+// Sentences of made-up words, the frequent ones short, with capitals, numbers and marks. Deterministic.
+inline std::vector<std::string> made_up_sentences(int count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::string> words(300), sentences(static_cast<size_t>(count));
+  for (size_t i = 0; i < words.size(); ++i)
+    for (size_t length = 1 + i / 40 + random() % 3; length-- > 0;) words[i] += "etaoinshrdlcumwfgyp"[random() % 19];
+  for (std::string& sentence : sentences) {
+    for (auto length = 3 + random() % 15; length-- > 0;) {
+      const size_t rank = random() % (1 + random() % words.size());
+      sentence += (sentence.empty() ? "" : " ") + words[rank];
+      if (random() % 12 == 0) sentence += "; " + std::to_string(random() % 2000);
+    }
+    sentence[0] = static_cast<char>(std::toupper(sentence[0]));
+    sentence += random() % 4 == 0 ? "\xc3\xa9!" : ".";
+  }
+  return sentences;
 }
 
 inline testing::AssertionResult contains(const std::string& text, const std::string& part) {
