@@ -1,0 +1,29 @@
+#include "engine/data/content_hash.h"
+
+#include <fmt/format.h>
+#include <new>
+#include <xxhash.h>
+
+namespace trivet {
+
+ContentHash::ContentHash() : state_(XXH3_createState()) {
+  if (state_ == nullptr) throw std::bad_alloc();
+  XXH3_128bits_reset(state_);
+}
+
+ContentHash::~ContentHash() { XXH3_freeState(state_); }
+
+void ContentHash::add(const void* data, size_t bytes) { XXH3_128bits_update(state_, data, bytes); }
+
+std::string ContentHash::hex() const {
+  const XXH128_hash_t hash = XXH3_128bits_digest(state_);
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+std::string content_hash(std::string_view bytes) {
+  ContentHash hash;
+  hash.add(bytes.data(), bytes.size());
+  return hash.hex();
+}
+
+}  // namespace trivet

@@ -1,0 +1,28 @@
+// XXH3-128 of bytes as 32 hexadecimal digits: tells whether a file is the one that was meant. Not against forgery.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+struct XXH3_state_s;
+
+namespace trivet {
+
+class ContentHash {
+ public:
+  ContentHash();
+  ~ContentHash();
+  ContentHash(const ContentHash&) = delete;
+  ContentHash& operator=(const ContentHash&) = delete;
+
+  void add(const void* data, size_t bytes);
+  std::string hex() const;  // of all that was added so far
+
+ private:
+  XXH3_state_s* state_;
+};
+
+std::string content_hash(std::string_view bytes);
+
+}  // namespace trivet

@@ -1,0 +1,36 @@
+// PREFIX.json: what a dataset's .idx does not say, beside it. `trivet data prepare` writes it last; Megatron's datasets
+// have none, and then the vocabulary size has to come from the configuration.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/data/indexed_dataset.h"
+
+namespace trivet {
+
+struct DatasetInfo {
+  std::string tokenizer;    // Tokenizer::kind()
+  std::string fingerprint;  // Tokenizer::fingerprint(): of PREFIX.model
+  int64_t vocab_size = 0;
+  int64_t eod = 0;
+  int64_t documents = 0;
+  int64_t tokens = 0;      // with one end of document each
+  int64_t text_bytes = 0;  // of the documents
+  std::string bin_hash;    // content_hash() of PREFIX.bin
+  bool operator==(const DatasetInfo&) const = default;
+};
+
+std::string to_json(const DatasetInfo& info);
+
+// Empty where there is no PREFIX.json. One that is not what to_json() writes is a DataError naming the key.
+std::optional<DatasetInfo> read_dataset_info(const std::string& prefix);
+
+// A DataError where PREFIX.json counts other documents or tokens than PREFIX.idx.
+void check_counts(const DatasetInfo& info, const IndexedDataset& dataset);
+
+// Reads PREFIX.bin in full: a DataError where a byte is not what was written.
+void check_bin_hash(const DatasetInfo& info, const IndexedDataset& dataset);
+
+}  // namespace trivet

@@ -1,0 +1,61 @@
+#include "engine/data/line_sample.h"
+
+#include <algorithm>
+
+#include "kernels/philox.h"
+
+namespace trivet {
+namespace {
+
+constexpr size_t kMaxLineBytes = 4096;
+constexpr uint64_t kSeed = 0x7472697665742e31;  // any
+
+}  // namespace
+
+void LineSample::add(std::string_view text) {
+  while (!text.empty()) {
+    size_t size = std::min(text.find('\n'), text.size());
+    if (size > kMaxLineBytes) {
+      const size_t space = text.rfind(' ', kMaxLineBytes);
+      size = space != std::string_view::npos && space > 0 ? space : kMaxLineBytes;
+      // Within a text without spaces: not within a character.
+      while (size > 1 && (static_cast<uint8_t>(text[size]) & 0xc0) == 0x80) --size;
+    }
+    const std::string_view line = text.substr(0, size);
+    text.remove_prefix(std::min(size + (size < text.size() && text[size] == '\n'), text.size()));
+    if (line.empty()) continue;
+    const uint64_t number = count_++;
+    const PhiloxWords random = philox4x32(number, 0, kSeed);
+    const uint64_t rank = uint64_t{random.w[0]} << 32 | random.w[1];
+    if (rank >= limit_) continue;
+    lines_.push_back({rank, number, std::string(line)});
+    bytes_ += static_cast<int64_t>(line.size());
+    if (bytes_ > 2 * budget_) trim();
+  }
+}
+
+void LineSample::trim() {
+  std::sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.rank < b.rank; });
+  size_t kept = 0;
+  int64_t bytes = 0;
+  while (kept < lines_.size()) {
+    const int64_t more = bytes + static_cast<int64_t>(lines_[kept].text.size());
+    if (more > budget_ && kept > 0) break;
+    bytes = more;
+    ++kept;
+  }
+  if (kept < lines_.size()) limit_ = lines_[kept].rank;
+  lines_.resize(kept);
+  bytes_ = bytes;
+}
+
+std::vector<std::string> LineSample::take() {
+  trim();
+  std::sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.number < b.number; });
+  std::vector<std::string> texts;
+  for (Line& line : lines_) texts.push_back(std::move(line.text));
+  lines_.clear();
+  return texts;
+}
+
+}  // namespace trivet

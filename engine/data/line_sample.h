@@ -1,0 +1,38 @@
+// LineSample: a uniform sample of the lines of a text of unknown length, for training a tokenizer on. A function of the
+// lines and their order alone. Memory: about three times the budget.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trivet {
+
+class LineSample {
+ public:
+  explicit LineSample(int64_t budget_bytes) : budget_(budget_bytes) {}
+
+  // Adds the lines of a document; the long ones in parts.
+  void add(std::string_view text);
+
+  // The lines kept, in order, together at most the budget or else one line.
+  std::vector<std::string> take();
+
+ private:
+  struct Line {
+    uint64_t rank;  // random: those with the lowest are kept
+    uint64_t number;
+    std::string text;
+  };
+
+  void trim();
+
+  int64_t budget_;
+  int64_t bytes_ = 0;  // of lines_
+  uint64_t count_ = 0;
+  uint64_t limit_ = UINT64_MAX;  // lines of this rank or higher are out
+  std::vector<Line> lines_;
+};
+
+}  // namespace trivet

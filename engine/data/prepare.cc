@@ -1,0 +1,175 @@
+#include "engine/data/prepare.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <fmt/format.h>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "engine/data/line_sample.h"
+#include "engine/data/sentencepiece_tokenizer.h"
+#include "engine/data/tokenizer.h"
+#include "engine/data/utf8.h"
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+constexpr size_t kBatchBytes = 4 << 20;
+constexpr int64_t kTrainBytesPerId = 512;
+constexpr int64_t kMaxVocab = 1 << 20;
+
+using Report = std::function<void(const PrepareProgress&)>;
+using Phase = PrepareProgress::Phase;
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void check_options(const PrepareOptions& options) {
+  const bool sentencepiece = options.tokenizer == "sentencepiece";
+  const auto require = [](bool ok, std::string_view what) {
+    if (!ok) throw ConfigError(std::string(what));
+  };
+  require(!options.inputs.empty(), "no input file");
+  require(!options.output.empty(), "no output prefix");
+  require(sentencepiece || options.tokenizer == "bytes",
+          fmt::format("--tokenizer is \"{}\", expected bytes or sentencepiece", options.tokenizer));
+  require(sentencepiece || (!options.vocab_size && options.model.empty() && !options.train_bytes),
+          "--vocab-size, --model and --train-bytes are of --tokenizer sentencepiece; bytes has 257 ids");
+  require(!sentencepiece || options.vocab_size.has_value() != !options.model.empty(),
+          "--tokenizer sentencepiece needs either --vocab-size N, to train a model, or --model FILE, to use one");
+  require(options.model.empty() || !options.train_bytes, "--train-bytes has no use with --model");
+  if (options.vocab_size)
+    require(
+        kMinSentencePieceVocab <= *options.vocab_size && *options.vocab_size <= kMaxVocab,
+        fmt::format("--vocab-size is {}, expected {} to {}", *options.vocab_size, kMinSentencePieceVocab, kMaxVocab));
+  if (options.train_bytes)
+    require(*options.train_bytes > 0,
+            fmt::format("--train-bytes is {}, expected a positive number", *options.train_bytes));
+  require(options.threads >= 0, fmt::format("--threads is {}, expected 0 or more", options.threads));
+  for (const char* suffix : {".bin", ".idx", ".json", ".model"}) {
+    const std::string path = options.output + suffix;
+    require(options.force || !file_exists(path), fmt::format("{} exists; --force overwrites it", path));
+  }
+}
+
+std::vector<std::string> sample_lines(const PrepareOptions& options, const Report& report) {
+  TextReader reader(options.inputs, options.document);
+  LineSample sample(options.train_bytes.value_or(kTrainBytesPerId * *options.vocab_size));
+  PrepareProgress progress{Phase::sampling, 0, reader.bytes_total(), 0, 0};
+  for (std::string document; reader.next(document);) {
+    repair_utf8(document);
+    // The library keeps these two for itself and would pass over a line that has one.
+    std::replace_if(
+        document.begin(), document.end(), [](char c) { return c == '\0' || c == '\t'; }, ' ');
+    sample.add(document);
+    progress.bytes_read = reader.bytes_read();
+    ++progress.documents;
+    report(progress);
+  }
+  return sample.take();
+}
+
+// The bytes of the model to use.
+std::string sentencepiece_model(const PrepareOptions& options, const Report& report) {
+  if (!options.model.empty()) return read_small_file(options.model, kMaxSentencePieceBytes);
+  const std::vector<std::string> lines = sample_lines(options, report);
+  if (lines.empty()) throw DataError(fmt::format("{}: no text to train a tokenizer on", options.inputs[0]));
+  report({Phase::training, 0, 0, 0, 0});
+  return train_sentencepiece(lines, *options.vocab_size);
+}
+
+// tokens[i] = the ids of documents[i] and the end of document.
+std::vector<std::vector<int32_t>> encode(const Tokenizer& tokenizer, const std::vector<std::string>& documents,
+                                         size_t threads) {
+  std::vector<std::vector<int32_t>> tokens(documents.size());
+  std::atomic<size_t> next = 0;
+  std::exception_ptr failure;
+  std::mutex mutex;  // of failure
+  const auto work = [&] {
+    try {
+      for (size_t i = next++; i < documents.size(); i = next++) {
+        tokens[i] = tokenizer.encode(documents[i]);
+        tokens[i].push_back(tokenizer.eod());
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (size_t i = 1; i < std::min(threads, documents.size()); ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  if (failure) std::rethrow_exception(failure);
+  return tokens;
+}
+
+}  // namespace
+
+PrepareResult prepare_dataset(const PrepareOptions& options, const Report& given_report) {
+  check_options(options);
+  const Report report = given_report ? given_report : [](const PrepareProgress&) {};
+  PrepareResult result;
+  const bool bytes = options.tokenizer == "bytes";
+  // What cannot be read or written shows before the tokenizer is trained.
+  TextReader reader(options.inputs, options.document);
+  OutputFile info_file(options.output + ".json");
+  std::optional<OutputFile> model_file;
+  if (!bytes) model_file.emplace(options.output + ".model");
+
+  auto begin = std::chrono::steady_clock::now();
+  const std::string model = bytes ? "" : sentencepiece_model(options, report);
+  const auto tokenizer = bytes ? make_bytes_tokenizer()
+                               : make_sentencepiece(model, options.model.empty() ? "the new model" : options.model);
+  result.training_seconds = seconds_since(begin);
+  begin = std::chrono::steady_clock::now();
+
+  result.token_type = token_type_for(tokenizer->vocab_size());
+  IndexedDatasetWriter writer(options.output, result.token_type);
+  const size_t threads =
+      options.threads > 0 ? static_cast<size_t>(options.threads) : std::max(1u, std::thread::hardware_concurrency());
+  PrepareProgress progress{Phase::encoding, 0, reader.bytes_total(), 0, 0};
+  int64_t text_bytes = 0;
+  for (bool more = true; more;) {
+    std::vector<std::string> documents;
+    size_t batch_bytes = 0;
+    for (std::string document; batch_bytes < kBatchBytes && (more = reader.next(document));) {
+      if (!bytes) result.replaced_bytes += repair_utf8(document);
+      batch_bytes += document.size();
+      documents.push_back(std::move(document));
+    }
+    for (const auto& tokens : encode(*tokenizer, documents, threads)) writer.add_document(tokens);
+    text_bytes += static_cast<int64_t>(batch_bytes);
+    progress.bytes_read = reader.bytes_read();
+    progress.documents = writer.documents();
+    progress.tokens = writer.tokens();
+    report(progress);
+  }
+  if (writer.documents() == 0) throw DataError(fmt::format("{}: no text in the input", options.inputs[0]));
+  result.info = {tokenizer->kind(), tokenizer->fingerprint(), tokenizer->vocab_size(),
+                 tokenizer->eod(),  writer.documents(),       writer.tokens(),
+                 text_bytes,        writer.bin_hash()};
+
+  // All bytes are on the disk before a name changes. PREFIX.json and .idx go first and come last: where they are, what
+  // they speak of is there.
+  if (model_file) {
+    model_file->write(model);
+    model_file->sync();
+  }
+  info_file.write(to_json(result.info));
+  info_file.sync();
+  writer.sync();
+  for (const char* suffix : {".json", ".idx", ".model"}) remove_file_if_exists(options.output + suffix);
+  if (model_file) model_file->commit();
+  writer.finish();
+  info_file.commit();
+  result.encoding_seconds = seconds_since(begin);
+  return result;
+}
+
+}  // namespace trivet

@@ -1,0 +1,52 @@
+// Text files to a dataset: PREFIX.bin, PREFIX.idx, PREFIX.json and, for SentencePiece, PREFIX.model. The same input and
+// options give the same bytes, whatever the number of threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/data/dataset_info.h"
+#include "engine/data/text_reader.h"
+
+namespace trivet {
+
+struct PrepareOptions {
+  std::vector<std::string> inputs;
+  std::string output;  // PREFIX
+  DocumentMode document = DocumentMode::file;
+  std::string tokenizer = "bytes";
+  // Of SentencePiece, one of the two: a vocabulary to train, or a model to use, which is copied to PREFIX.model.
+  std::optional<int64_t> vocab_size;
+  std::string model;
+  std::optional<int64_t> train_bytes;  // of text to train on, spread over the input; 512 an id
+  int threads = 0;                     // that encode; 0: one a core
+  bool force = false;                  // overwrite a dataset that is there
+};
+
+struct PrepareProgress {
+  enum class Phase { sampling, training, encoding };
+  Phase phase = Phase::encoding;
+  int64_t bytes_read = 0;  // of the files as stored
+  int64_t bytes_total = 0;
+  int64_t documents = 0;
+  int64_t tokens = 0;
+};
+
+struct PrepareResult {
+  DatasetInfo info;
+  TokenType token_type = TokenType::u16;
+  int64_t replaced_bytes = 0;   // that were no UTF-8; the bytes tokenizer keeps them
+  double training_seconds = 0;  // of the tokenizer, with the reading for it
+  double encoding_seconds = 0;
+};
+
+// Calls report() now and then, from the calling thread. Throws ConfigError for options that cannot work, an output that
+// exists among them; DataError and IoError for files. Whatever it throws, it leaves no file behind and, but for a
+// failure of the final renames, what was there before as it was.
+PrepareResult prepare_dataset(const PrepareOptions& options,
+                              const std::function<void(const PrepareProgress&)>& report = {});
+
+}  // namespace trivet

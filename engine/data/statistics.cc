@@ -1,0 +1,78 @@
+#include "engine/data/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fmt/format.h>
+#include <numeric>
+
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+constexpr int64_t kBlockTokens = 1 << 16;
+// Beyond any vocabulary there is; keeps a damaged file from asking for all memory.
+constexpr int64_t kMaxVocab = 1 << 24;
+
+}  // namespace
+
+std::vector<int64_t> count_tokens(const IndexedDataset& dataset, DocumentRange documents,
+                                  std::optional<int64_t> vocab_size) {
+  const int64_t limit = vocab_size.value_or(kMaxVocab);
+  std::vector<int64_t> counts(static_cast<size_t>(vocab_size.value_or(0)));
+  std::vector<int32_t> block(kBlockTokens);
+  const int64_t end = dataset.begin(documents.end);
+  for (int64_t first = dataset.begin(documents.begin); first < end; first += kBlockTokens) {
+    const auto part = std::span(block).first(static_cast<size_t>(std::min(kBlockTokens, end - first)));
+    dataset.read(first, part);
+    for (const int32_t& token : part) {
+      if (token < 0 || token >= limit)
+        throw DataError(fmt::format("{}.bin: token {} of the dataset has id {}, expected 0 to {}", dataset.prefix(),
+                                    first + (&token - part.data()), token, limit - 1));
+      const auto id = static_cast<size_t>(token);
+      if (id >= counts.size()) counts.resize(id + 1);
+      ++counts[id];
+    }
+  }
+  return counts;
+}
+
+double unigram_entropy(const std::vector<int64_t>& counts) {
+  const auto total = static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  double nats = 0;
+  for (const int64_t count : counts) {
+    if (count == 0) continue;
+    const double p = static_cast<double>(count) / total;
+    nats -= p * std::log(p);
+  }
+  return nats;
+}
+
+double unigram_entropy(const IndexedDataset& dataset, DocumentRange documents) {
+  return unigram_entropy(count_tokens(dataset, documents));
+}
+
+double unigram_cross_entropy(const std::vector<int64_t>& train, const std::vector<int64_t>& data) {
+  check(train.size() == data.size(), fmt::format("token counts of {} and {} ids", train.size(), data.size()));
+  const auto train_total =
+      static_cast<double>(std::accumulate(train.begin(), train.end(), int64_t{0}) + static_cast<int64_t>(train.size()));
+  const auto data_total = static_cast<double>(std::accumulate(data.begin(), data.end(), int64_t{0}));
+  check(data_total > 0, "the mean loss of no tokens");
+  double nats = 0;
+  for (size_t id = 0; id < data.size(); ++id)
+    nats -= static_cast<double>(data[id]) / data_total * std::log(static_cast<double>(train[id] + 1) / train_total);
+  return nats;
+}
+
+LengthSummary summarize_lengths(const IndexedDataset& dataset, DocumentRange documents) {
+  if (documents.size() == 0) return {};
+  std::vector<int64_t> lengths;
+  lengths.reserve(static_cast<size_t>(documents.size()));
+  for (int64_t i = documents.begin; i < documents.end; ++i) lengths.push_back(dataset.length(i));
+  const auto middle = lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() / 2);
+  std::nth_element(lengths.begin(), middle, lengths.end());
+  const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
+  return {*least, *middle, *most, std::count(lengths.begin(), lengths.end(), 0)};
+}
+
+}  // namespace trivet

@@ -1,0 +1,36 @@
+// What is in a dataset, by counting.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "engine/data/gpt_dataset.h"
+#include "engine/data/indexed_dataset.h"
+
+namespace trivet {
+
+// How often each token id occurs in these documents. With a vocabulary size the result has that many entries and an id
+// outside is a DataError naming it; without one it has as many as the largest id needs.
+std::vector<int64_t> count_tokens(const IndexedDataset& dataset, DocumentRange documents,
+                                  std::optional<int64_t> vocab_size = std::nullopt);
+
+// Shannon's entropy of the token frequencies in nats a token: the loss of the best model that knows them and looks at
+// no context. 0 of no tokens.
+double unigram_entropy(const std::vector<int64_t>& counts);
+double unigram_entropy(const IndexedDataset& dataset, DocumentRange documents);
+
+// The mean loss, in nats a token, on `data` of a model that predicts the frequencies of `train`, each count one higher
+// so that none is zero. REQUIRES: as many entries in both, some in `data`.
+double unigram_cross_entropy(const std::vector<int64_t>& train, const std::vector<int64_t>& data);
+
+struct LengthSummary {
+  int64_t least = 0;
+  int64_t median = 0;
+  int64_t most = 0;
+  int64_t empty = 0;  // documents
+};
+
+LengthSummary summarize_lengths(const IndexedDataset& dataset, DocumentRange documents);
+
+}  // namespace trivet

@@ -1,0 +1,219 @@
+// trivet data prepare: text files to a dataset. trivet data inspect: what is in a dataset, and whether it is sound.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fmt/format.h>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include "engine/data/dataset_info.h"
+#include "engine/data/prepare.h"
+#include "engine/data/statistics.h"
+#include "engine/data/tokenizer.h"
+#include "engine/data/utf8.h"
+#include "launch/commands.h"
+
+namespace trivet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Phase = PrepareProgress::Phase;
+
+std::string grouped(int64_t number) {
+  const std::string digits = std::to_string(number);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+// One line on stderr that is redrawn, or where that is no terminal a line every few seconds.
+class ProgressLine {
+ public:
+  ~ProgressLine() { clear(); }
+
+  void show(const PrepareProgress& progress) {
+    const auto now = Clock::now();
+    if (progress.phase != phase_ || !begun_) {
+      phase_ = progress.phase;
+      phase_begin_ = now;
+      // Training says nothing until it is done: its one line has to come at once.
+      shown_ = terminal_ || phase_ == Phase::training ? Clock::time_point{} : now;
+      begun_ = true;
+    }
+    if (now - shown_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(5000))) return;
+    shown_ = now;
+    const std::string line = text(progress, std::chrono::duration<double>(now - phase_begin_).count());
+    if (terminal_) fmt::print(stderr, "\r\x1b[K{}", line);
+    else fmt::print(stderr, "{}\n", line);
+    std::fflush(stderr);
+    drawn_ = terminal_;
+  }
+
+  void clear() {
+    if (drawn_) fmt::print(stderr, "\r\x1b[K");
+    drawn_ = false;
+  }
+
+ private:
+  static std::string text(const PrepareProgress& progress, double seconds) {
+    if (progress.phase == Phase::training) return "training the tokenizer";
+    const double done = progress.bytes_total > 0
+                            ? static_cast<double>(progress.bytes_read) / static_cast<double>(progress.bytes_total)
+                            : 1;
+    const auto width = static_cast<size_t>(std::clamp(done, 0.0, 1.0) * 30);
+    const std::string bar = std::string(width, '=') + std::string(30 - width, ' ');
+    std::string line =
+        fmt::format("{} [{}] {:3.0f} %  {} documents", progress.phase == Phase::sampling ? "sampling" : "encoding", bar,
+                    100 * done, grouped(progress.documents));
+    if (progress.phase == Phase::encoding)
+      line += fmt::format("  {} tokens  {:.2f} M tokens/s", grouped(progress.tokens),
+                          static_cast<double>(progress.tokens) / std::max(seconds, 1e-9) / 1e6);
+    if (done > 0.02) line += fmt::format("  {:.0f} s left", seconds / done * (1 - done));
+    return line;
+  }
+
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  bool begun_ = false;
+  bool drawn_ = false;
+  Phase phase_ = Phase::encoding;
+  Clock::time_point phase_begin_;
+  Clock::time_point shown_;
+};
+
+// ---- prepare
+
+void prepare(const PrepareOptions& options) {
+  ProgressLine line;
+  const PrepareResult result = prepare_dataset(options, [&](const PrepareProgress& progress) { line.show(progress); });
+  line.clear();
+  const DatasetInfo& info = result.info;
+  fmt::print("{}: {} documents, {} tokens of {}, {:.1f} MB of text, {:.2f} bytes/token\n", options.output,
+             grouped(info.documents), grouped(info.tokens), name_of(result.token_type),
+             static_cast<double>(info.text_bytes) / 1e6,
+             static_cast<double>(info.text_bytes) / static_cast<double>(info.tokens));
+  fmt::print("tokenizer {}, {} ids, end of document {}", info.tokenizer, grouped(info.vocab_size), info.eod);
+  if (options.vocab_size) fmt::print(", trained in {:.1f} s", result.training_seconds);
+  fmt::print("; encoded in {:.1f} s, {:.2f} M tokens/s\n", result.encoding_seconds,
+             static_cast<double>(info.tokens) / std::max(result.encoding_seconds, 1e-9) / 1e6);
+  if (result.replaced_bytes > 0)
+    fmt::print("replaced {} bytes that were no UTF-8 by U+FFFD\n", grouped(result.replaced_bytes));
+}
+
+void add_prepare(CLI::App& data) {
+  auto options = std::make_shared<PrepareOptions>();
+  auto document = std::make_shared<std::string>("file");
+  CLI::App* command = data.add_subcommand("prepare", "Make a dataset, PREFIX.bin and .idx, of text files");
+  command->add_option("--input", options->inputs, "Text files, plain or compressed by gzip or dictzip")->required();
+  command->add_option("--output", options->output, "Prefix of the files to write")->required();
+  command->add_option("--tokenizer", options->tokenizer, "bytes or sentencepiece")->required();
+  command->add_option("--vocab-size", options->vocab_size, "Train a SentencePiece model of this many ids");
+  command->add_option("--model", options->model, "Use this SentencePiece model");
+  command->add_option("--train-bytes", options->train_bytes, "Text to train the model on [512 an id]");
+  command->add_option(
+      "--document", *document,
+      "What is a document: file [default], paragraph (up to a blank line) or entry (a paragraph and the "
+      "indented ones that follow it)");
+  command->add_option("--threads", options->threads, "Threads that encode [one a core]");
+  command->add_flag("--force", options->force, "Overwrite a dataset that is there");
+  command->callback([options, document] {
+    options->document = document_mode(*document);
+    prepare(*options);
+  });
+}
+
+// ---- inspect
+
+void print_frequent(const std::vector<int64_t>& counts, int64_t tokens, const Tokenizer* tokenizer) {
+  std::vector<size_t> ids(counts.size());
+  std::iota(ids.begin(), ids.end(), size_t{0});
+  const auto shown = static_cast<std::ptrdiff_t>(std::min<size_t>(10, ids.size()));
+  std::partial_sort(ids.begin(), ids.begin() + shown, ids.end(),
+                    [&](size_t a, size_t b) { return counts[a] != counts[b] ? counts[a] > counts[b] : a < b; });
+  fmt::print("\nmost frequent tokens\n");
+  for (auto id = ids.begin(); id != ids.begin() + shown && counts[*id] > 0; ++id)
+    fmt::print("{:>10}  {:>14}  {:5.2f} %  {}\n", *id, grouped(counts[*id]),
+               100 * static_cast<double>(counts[*id]) / static_cast<double>(tokens),
+               tokenizer ? printable(tokenizer->piece(static_cast<int32_t>(*id))) : "");
+}
+
+void print_document(const IndexedDataset& dataset, int64_t document, const Tokenizer* tokenizer) {
+  constexpr int64_t kShownTokens = 128;
+  std::vector<int32_t> tokens(static_cast<size_t>(std::min(dataset.length(document), kShownTokens)));
+  dataset.read(dataset.begin(document), tokens);
+  fmt::print("\ndocument {}, {} tokens\n", grouped(document), grouped(dataset.length(document)));
+  if (tokenizer) {
+    fmt::print("{}", printable(tokenizer->decode(tokens)));
+  } else {
+    for (const int32_t token : tokens) fmt::print("{} ", token);
+  }
+  fmt::print("{}\n", dataset.length(document) > kShownTokens ? " [...]" : "");
+}
+
+void inspect(const std::string& prefix, int64_t shown) {
+  const IndexedDataset dataset(prefix);
+  const auto info = read_dataset_info(prefix);
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (info) {
+    check_counts(*info, dataset);
+    check_bin_hash(*info, dataset);
+  }
+  if (info || file_exists(prefix + ".model")) tokenizer = open_tokenizer(prefix);
+  const DocumentRange all{0, dataset.sequences()};
+  const auto counts = count_tokens(dataset, all, tokenizer ? std::optional(tokenizer->vocab_size()) : std::nullopt);
+  const LengthSummary lengths = summarize_lengths(dataset, all);
+  const double entropy = unigram_entropy(counts);
+
+  const auto row = [](const char* name, const std::string& value) { fmt::print("{:<16} {}\n", name, value); };
+  row("dataset", prefix);
+  row("token type", name_of(dataset.token_type()));
+  row("documents", grouped(dataset.documents()));
+  if (dataset.sequences() != dataset.documents()) row("sequences", grouped(dataset.sequences()));
+  row("tokens", grouped(dataset.tokens()));
+  row("document length", fmt::format("{} to {} tokens, median {}{}", grouped(lengths.least), grouped(lengths.most),
+                                     grouped(lengths.median),
+                                     lengths.empty > 0 ? fmt::format("; {} are empty", grouped(lengths.empty)) : ""));
+  row("tokenizer", tokenizer ? fmt::format("{}, {} ids, end of document {}", tokenizer->kind(),
+                                           grouped(tokenizer->vocab_size()), tokenizer->eod())
+                             : "unknown: there is no PREFIX.json or PREFIX.model");
+  const auto used = static_cast<int64_t>(counts.size()) - std::count(counts.begin(), counts.end(), 0);
+  row("ids in use", fmt::format("{} of {}", grouped(used), grouped(static_cast<int64_t>(counts.size()))));
+  if (info && info->tokens > 0)
+    row("bytes/token",
+        fmt::format("{:.3f}", static_cast<double>(info->text_bytes) / static_cast<double>(info->tokens)));
+  row("unigram entropy", fmt::format("{:.4f} nats/token, perplexity {:.1f}", entropy, std::exp(entropy)));
+  if (info) row("content hash", info->bin_hash + ", as written");
+
+  print_frequent(counts, dataset.tokens(), tokenizer.get());
+  // Spread over the dataset: its beginning is seldom typical.
+  const int64_t count = std::min(shown, dataset.sequences());
+  for (int64_t i = 0; i < count; ++i)
+    print_document(dataset, (2 * i + 1) * dataset.sequences() / (2 * count), tokenizer.get());
+}
+
+void add_inspect(CLI::App& data) {
+  auto prefix = std::make_shared<std::string>();
+  auto shown = std::make_shared<int64_t>(3);
+  CLI::App* command = data.add_subcommand("inspect", "Check a dataset and show what is in it");
+  command->add_option("prefix", *prefix, "PREFIX of the dataset's .bin and .idx")->required();
+  command->add_option("--documents", *shown, "How many documents to show [3]")->check(CLI::NonNegativeNumber);
+  command->callback([prefix, shown] { inspect(*prefix, *shown); });
+}
+
+}  // namespace
+
+void add_data_command(CLI::App& app) {
+  CLI::App* data = app.add_subcommand("data", "Make and inspect datasets");
+  data->require_subcommand(1);
+  add_prepare(*data);
+  add_inspect(*data);
+}
+
+}  // namespace trivet

@@ -1,0 +1,248 @@
+#include "engine/data/prepare.h"
+
+#include <cmath>
+
+#include "engine/data/statistics.h"
+#include "engine/data/tokenizer.h"
+#include "tests/engine/data/support.h"
+
+namespace trivet {
+namespace {
+
+class PrepareTest : public testing::Test {
+ protected:
+  PrepareTest() {
+    for (const std::string& sentence : made_up_sentences(3000, 11)) text_ += sentence + "\n\n";
+    write_bytes(directory_ / "in", text_);
+    options_.inputs = {directory_ / "in"};
+    options_.output = directory_ / "out";
+    options_.document = DocumentMode::paragraph;
+  }
+
+  void use_sentencepiece() {
+    options_.tokenizer = "sentencepiece";
+    options_.vocab_size = 350;
+  }
+
+  std::vector<std::string> outputs() const {
+    std::vector<std::string> names = directory_.names();
+    std::erase(names, "in");
+    return names;
+  }
+
+  std::string message() const {
+    return message_of<ConfigError>([&] { prepare_dataset(options_); });
+  }
+
+  // The texts of the dataset's documents.
+  std::vector<std::string> decoded() const {
+    const IndexedDataset dataset(options_.output);
+    const auto tokenizer = open_tokenizer(options_.output);
+    std::vector<std::string> texts;
+    for (int64_t i = 0; i < dataset.sequences(); ++i) {
+      std::vector<int32_t> tokens(static_cast<size_t>(dataset.length(i)));
+      dataset.read(dataset.begin(i), tokens);
+      EXPECT_EQ(tokens.back(), tokenizer->eod());
+      texts.push_back(tokenizer->decode(tokens));
+    }
+    return texts;
+  }
+
+  TemporaryDirectory directory_;
+  std::string text_;
+  PrepareOptions options_;
+};
+
+TEST_F(PrepareTest, BytesComeBack) {
+  options_.document = DocumentMode::file;
+  const PrepareResult result = prepare_dataset(options_);
+  EXPECT_EQ(decoded(), std::vector<std::string>{text_});
+  EXPECT_EQ(result.info.tokens, static_cast<int64_t>(text_.size()) + 1);
+  EXPECT_EQ(result.info.text_bytes, static_cast<int64_t>(text_.size()));
+  EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json"}));
+}
+
+TEST_F(PrepareTest, SentencePieceComesBack) {
+  use_sentencepiece();
+  const PrepareResult result = prepare_dataset(options_);
+  EXPECT_EQ(decoded(), made_up_sentences(3000, 11));
+  EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json", "out.model"}));
+  // The sidecar says what was returned, and agrees with the files.
+  const IndexedDataset dataset(options_.output);
+  EXPECT_EQ(read_dataset_info(options_.output), result.info);
+  EXPECT_EQ(result.info.vocab_size, 350);
+  EXPECT_EQ(dataset.documents(), 3000);
+  check_counts(result.info, dataset);
+  check_bin_hash(result.info, dataset);
+}
+
+TEST_F(PrepareTest, IsTheSameWithAnyNumberOfThreadsAndWithItsOwnModel) {
+  use_sentencepiece();
+  options_.threads = 1;
+  prepare_dataset(options_);
+  const std::string prefix = options_.output;
+  for (const int threads : {2, 5}) {
+    options_.output = directory_ / ("again" + std::to_string(threads));
+    options_.threads = threads;
+    if (threads == 5) {
+      options_.vocab_size.reset();
+      options_.model = prefix + ".model";
+    }
+    prepare_dataset(options_);
+    for (const char* suffix : {".bin", ".idx", ".json", ".model"})
+      EXPECT_EQ(read_bytes(options_.output + suffix), read_bytes(prefix + suffix)) << suffix;
+  }
+}
+
+TEST_F(PrepareTest, RepairsTextForSentencePieceOnly) {
+  write_bytes(directory_ / "in", text_ + "market\x92s drop\tand \xff\xfe");
+  const PrepareResult bytes = prepare_dataset(options_);
+  EXPECT_EQ(bytes.replaced_bytes, 0);
+  EXPECT_EQ(decoded().back(), "market\x92s drop and \xff\xfe");
+  options_.force = true;
+  use_sentencepiece();
+  EXPECT_EQ(prepare_dataset(options_).replaced_bytes, 3);
+  EXPECT_EQ(decoded().back(), "market\xef\xbf\xbds drop and \xef\xbf\xbd\xef\xbf\xbd");
+}
+
+TEST_F(PrepareTest, OverwritesOnlyWhenTold) {
+  use_sentencepiece();
+  prepare_dataset(options_);
+  const std::string before = read_bytes(options_.output + ".bin");
+  EXPECT_TRUE(contains(message(), options_.output + ".bin exists; --force"));
+  EXPECT_EQ(read_bytes(options_.output + ".bin"), before);
+  // A bytes dataset in its place leaves no model behind.
+  options_.force = true;
+  options_.tokenizer = "bytes";
+  options_.vocab_size.reset();
+  prepare_dataset(options_);
+  EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json"}));
+  EXPECT_EQ(decoded(), made_up_sentences(3000, 11));
+}
+
+TEST_F(PrepareTest, AFailureLeavesWhatWasThere) {
+  prepare_dataset(options_);
+  const std::string before = read_bytes(options_.output + ".bin");
+  options_.force = true;
+  // given: an input that turns out damaged at its end
+  write_bytes(directory_ / "in", std::string("\x1f\x8b\x08\0\0\0\0\0\0\3", 10) + "no deflate stream");
+  EXPECT_THROW(prepare_dataset(options_), DataError);
+  EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json"}));
+  EXPECT_EQ(read_bytes(options_.output + ".bin"), before);
+  // and: a report that stops it
+  write_bytes(directory_ / "in", text_);
+  EXPECT_THROW(prepare_dataset(options_, [](const PrepareProgress&) { throw std::runtime_error("stop"); }),
+               std::runtime_error);
+  EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json"}));
+  EXPECT_EQ(read_bytes(options_.output + ".bin"), before);
+}
+
+TEST_F(PrepareTest, RefusesInputWithoutText) {
+  write_bytes(directory_ / "in", "\n \n");
+  EXPECT_TRUE(contains(message_of<DataError>([&] { prepare_dataset(options_); }), "no text in the input"));
+  use_sentencepiece();
+  EXPECT_TRUE(contains(message_of<DataError>([&] { prepare_dataset(options_); }), "no text to train"));
+  EXPECT_TRUE(outputs().empty());
+}
+
+TEST_F(PrepareTest, NamesWhatCannotBeReadOrWritten) {
+  use_sentencepiece();
+  options_.inputs.push_back(directory_ / "missing");
+  EXPECT_TRUE(contains(message_of<IoError>([&] { prepare_dataset(options_); }), directory_ / "missing"));
+  options_.inputs.pop_back();
+  options_.output = directory_ / "nowhere/out";
+  EXPECT_TRUE(contains(message_of<IoError>([&] { prepare_dataset(options_); }), "nowhere/out.json.tmp: cannot create"));
+  options_.output = directory_ / "out";
+  options_.vocab_size.reset();
+  options_.model = directory_ / "in";
+  EXPECT_TRUE(
+      contains(message_of<DataError>([&] { prepare_dataset(options_); }), directory_ / "in: not a SentencePiece"));
+  EXPECT_TRUE(outputs().empty());
+}
+
+TEST_F(PrepareTest, RefusesOptionsThatWouldDoNothing) {
+  const PrepareOptions good = options_;
+  const auto with = [&](auto change) {
+    options_ = good;
+    change(options_);
+    return message();
+  };
+  EXPECT_TRUE(contains(with([](auto& o) { o.vocab_size = 400; }), "are of --tokenizer sentencepiece"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.model = "m"; }), "are of --tokenizer sentencepiece"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "words"; }), "\"words\", expected bytes or sentencepiece"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece"; }), "needs either --vocab-size N"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 400, o.model = "m"; }),
+                       "needs either"));
+  EXPECT_TRUE(
+      contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.model = "m", o.train_bytes = 9; }), "no use with"));
+  EXPECT_TRUE(
+      contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 256; }), "is 256, expected 300 to"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.threads = -1; }), "--threads is -1"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.inputs.clear(); }), "no input"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 100000; }), "100000 ids"));
+  EXPECT_TRUE(outputs().empty());
+}
+
+TEST_F(PrepareTest, TellsHowFarItIs) {
+  use_sentencepiece();
+  std::vector<PrepareProgress> seen;
+  const PrepareResult result =
+      prepare_dataset(options_, [&](const PrepareProgress& progress) { seen.push_back(progress); });
+  ASSERT_GT(seen.size(), 3000u);
+  EXPECT_EQ(seen.front().phase, PrepareProgress::Phase::sampling);
+  for (size_t i = 1; i < seen.size(); ++i) EXPECT_GE(seen[i].phase, seen[i - 1].phase);
+  EXPECT_EQ(seen.back().bytes_read, seen.back().bytes_total);
+  EXPECT_EQ(seen.back().tokens, result.info.tokens);
+  EXPECT_EQ(seen.back().documents, 3000);
+}
+
+TEST(CheckBinHash, SeesAChangedByte) {
+  const TemporaryDirectory directory;
+  write_bytes(directory / "in", "some text that is long enough");
+  PrepareOptions options;
+  options.inputs = {directory / "in"};
+  options.output = directory / "d";
+  const DatasetInfo info = prepare_dataset(options).info;
+  std::string bytes = read_bytes(directory / "d.bin");
+  bytes[10] = static_cast<char>(bytes[10] ^ 1);
+  write_bytes(directory / "d.bin", bytes);
+  EXPECT_TRUE(
+      contains(message_of<DataError>([&] { check_bin_hash(info, IndexedDataset(directory / "d")); }), "damaged"));
+}
+
+TEST(Statistics, CountsAndEntropy) {
+  // given: ids 0, 1 and 2 at 1/2, 1/4 and 1/4 in the first two documents, others behind
+  const TemporaryDirectory directory;
+  write_dataset(directory / "d", {{0, 1, 0}, {2, 0, 1, 0, 2}, {}, {7}});
+  const IndexedDataset dataset(directory / "d");
+  EXPECT_EQ(count_tokens(dataset, {0, 2}), (std::vector<int64_t>{4, 2, 2}));
+  EXPECT_EQ(count_tokens(dataset, {3, 4}, 9), (std::vector<int64_t>{0, 0, 0, 0, 0, 0, 0, 1, 0}));
+  EXPECT_TRUE(contains(message_of<DataError>([&] {
+                         count_tokens(dataset, {0, 4}, 7);
+                       }),
+                       "token 8 of the dataset has id 7, expected 0 to 6"));
+  EXPECT_NEAR(unigram_entropy(dataset, {0, 2}), 1.5 * std::log(2.0), 1e-12);
+  EXPECT_EQ(unigram_entropy(dataset, {3, 4}), 0);
+  EXPECT_EQ(unigram_entropy(dataset, {2, 3}), 0);
+}
+
+TEST(Statistics, CrossEntropyOfOtherData) {
+  // Frequencies (1+1, 2+1, 0+1) / 6 seen on one token of each of the last two ids.
+  EXPECT_NEAR(unigram_cross_entropy({1, 2, 0}, {0, 1, 1}), -0.5 * std::log(3.0 / 6) - 0.5 * std::log(1.0 / 6), 1e-12);
+  EXPECT_GE(unigram_cross_entropy({1, 2, 0}, {1, 2, 0}), unigram_entropy(std::vector<int64_t>{1, 2, 0}));
+  EXPECT_THROW(unigram_cross_entropy({1}, {1, 2}), Error);
+  EXPECT_THROW(unigram_cross_entropy({1}, {0}), Error);
+}
+
+TEST(Statistics, Lengths) {
+  const TemporaryDirectory directory;
+  write_dataset(directory / "d", {{0, 1, 0}, {2, 0, 1, 0, 2}, {}, {7}});
+  const LengthSummary lengths = summarize_lengths(IndexedDataset(directory / "d"), {0, 4});
+  EXPECT_EQ(lengths.least, 0);
+  EXPECT_EQ(lengths.median, 3);
+  EXPECT_EQ(lengths.most, 5);
+  EXPECT_EQ(lengths.empty, 1);
+}
+
+}  // namespace
+}  // namespace trivet
