@@ -17,10 +17,10 @@ struct bf16 {
   uint16_t bits = 0;
   bf16() = default;
   explicit bf16(float value) {
+    // One shift after the choice, so that a loop of these is few vector instructions.
     const uint32_t u = std::bit_cast<uint32_t>(value);
-    const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
-    bits = nan ? static_cast<uint16_t>((u >> 16) | 0x40u)
-               : static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+    const uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u), quiet = u | 0x400000u;
+    bits = static_cast<uint16_t>((value == value ? rounded : quiet) >> 16);
   }
   explicit operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 };

@@ -3,7 +3,6 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel_for.h"
-#include "kernels/cpu/vector_math.h"
 #include "kernels/shapes.h"
 
 namespace trivet {
@@ -43,7 +42,7 @@ void update(Range part, const Constants k, float scale, const float* grad, float
     m[i] = m_new;
     v[i] = v_new;
     weight[i] = w_new;
-    if constexpr (kModelWeight) store(model_weight[i], w_new);
+    if constexpr (kModelWeight) model_weight[i].bits = bf16(w_new).bits;
   }
 }
 

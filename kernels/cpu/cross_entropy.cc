@@ -5,9 +5,8 @@
 #include <limits>
 
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/parallel_for.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/vector.h"
 #include "kernels/shapes.h"
 
 namespace trivet {
@@ -22,10 +21,16 @@ int64_t real_columns(int64_t first_column, int64_t vocab_size, int64_t v) {
 
 template <class T>
 float maximum(const T* x, int64_t n) {
-  float m = kMinusInfinity;
-#pragma omp simd reduction(max : m)
-  for (int64_t c = 0; c < n; ++c) m = std::max(m, static_cast<float>(x[c]));
-  return m;
+  Floats m = Floats{} + kMinusInfinity;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const Floats v = load(x + i);
+    m = v > m ? v : m;
+  }
+  float largest = kMinusInfinity;
+  for (int lane = 0; lane < kLanes; ++lane) largest = std::max(largest, m[lane]);
+  for (; i < n; ++i) largest = std::max(largest, static_cast<float>(x[i]));
+  return largest;
 }
 
 // Online softmax by blocks that stay in the L1 cache: the running sum is rescaled only where a block has a new maximum.
@@ -42,7 +47,7 @@ void forward_row(const T* logits, int64_t n, float& row_max, float& row_sum) {
       sum *= std::exp(static_cast<double>(max) - block_max);
       max = block_max;
     }
-    sum += lane_sum(count, [=](int64_t c) { return simd_exp(static_cast<float>(block[c]) - max); });
+    sum += sum_over(count, [=](auto at) { return exp_of_nonpositive(at.load(block) - max); });
   }
   row_max = max;
   row_sum = static_cast<float>(sum);
@@ -52,11 +57,10 @@ void forward_row(const T* logits, int64_t n, float& row_max, float& row_sum) {
 template <class T>
 void backward_row(T* logits, int64_t n, int64_t v, int64_t target, float row_max, float row_sum, float scale) {
   const float factor = scale / row_sum;
-  const float target_logit = target >= 0 ? static_cast<float>(logits[target]) : 0;
-#pragma omp simd
-  for (int64_t c = 0; c < n; ++c) store(logits[c], simd_exp(static_cast<float>(logits[c]) - row_max) * factor);
-  // Again, so that the difference is rounded once.
-  if (target >= 0) logits[target] = T(simd_exp(target_logit - row_max) * factor - scale);
+  float at_target = 0;
+  if (target >= 0) at_target = (exp(Floats{} + static_cast<float>(logits[target]) - row_max) * factor)[0];
+  for_vectors(n, [=](auto at) { at.store(logits, exp(at.load(logits) - row_max) * factor); });
+  if (target >= 0) logits[target] = T(at_target - scale);  // the difference is rounded once
   std::fill(logits + n, logits + v, T(0.0f));
 }
 
@@ -96,8 +100,7 @@ void CpuOps::cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row
     const float* const local = row_max.as<float>();
     const float* const global = global_max.as<float>();
     float* const sum = row_sum.as<float>();
-#pragma omp simd
-    for (int64_t r = 0; r < n; ++r) sum[r] *= simd_exp(local[r] - global[r]);
+    for_vectors(n, [=](auto at) { at.store(sum, at.load(sum) * exp(at.load(local) - at.load(global))); });
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/vector.h"
 #include "kernels/ops.h"
 #include "kernels/philox.h"
 
@@ -10,15 +11,68 @@ namespace trivet {
 
 inline constexpr int64_t kDropoutChunk = 512;  // elements that are drawn at once, into a buffer on the stack
 
+// Philox for kCounters consecutive counters at once, each in a 64-bit lane of which the upper half is ignored.
+using Words = uint64_t __attribute__((vector_size(kVectorBytes)));
+inline constexpr int kCounters = kVectorBytes / 8;
+
+// The products of the lanes' lower halves with m.
+inline Words multiply_lower(Words x, uint32_t m) {
+#if defined(__AVX512F__)  // one instruction; GCC multiplies 64 by 64 bits
+  return std::bit_cast<Words>(_mm512_maskz_mul_epu32(0xff, std::bit_cast<__m512i>(x), _mm512_set1_epi64(m)));
+#else
+  return (x & 0xffffffffu) * m;
+#endif
+}
+
+struct FourWords {
+  Words w[4];
+};
+
+template <int... lane>
+inline Words lane_numbers(std::integer_sequence<int, lane...>) {
+  return Words{static_cast<uint64_t>(lane)...};
+}
+// a0 b0 a1 b1 …: from lane `first` of each on.
+template <int first, int... lane>
+inline Words interleave(Words a, Words b, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(a, b, (first + lane / 2 + lane % 2 * kCounters)...);
+}
+
+inline FourWords philox_vector(uint64_t first_counter, uint64_t counter_high, uint64_t key) {
+  const Words counter = first_counter + lane_numbers(std::make_integer_sequence<int, kCounters>());
+  Words c0 = counter, c1 = counter >> 32, c2 = Words{} + counter_high, c3 = Words{} + (counter_high >> 32);
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const Words p0 = multiply_lower(c0, 0xD2511F53u), p1 = multiply_lower(c2, 0xCD9E8D57u);
+    c0 = (p1 >> 32) ^ c1 ^ k0;
+    c1 = p1;
+    c2 = (p0 >> 32) ^ c3 ^ k1;
+    c3 = p0;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
 // For elements [first, first + count) by global index: 0 where one is dropped, 1 / (1 - probability) where it is kept.
-// Returns where in `buffer`, which has room for count + 8, they start.
+// Returns where in `buffer`, which has room for count + kDropoutSlack, they start.
+inline constexpr int64_t kDropoutSlack = 4 * kCounters + 4;
 inline const float* dropout_scales(const Dropout& dropout, int64_t first, int64_t count, float* buffer) {
   const uint32_t threshold = dropout_threshold(dropout.probability);
   const float kept = 1.0f / (1.0f - dropout.probability);
   const int64_t block = first / 4, blocks = (first + count + 3) / 4 - block;
-  for (int64_t i = 0; i < blocks; ++i) {
-    const PhiloxWords words = philox4x32(static_cast<uint64_t>(block + i), dropout.site, dropout.seed);
-    for (int k = 0; k < 4; ++k) buffer[4 * i + k] = words.w[k] >= threshold ? kept : 0.0f;
+  for (int64_t i = 0; i < blocks; i += kCounters) {
+    const FourWords words = philox_vector(static_cast<uint64_t>(block + i), dropout.site, dropout.seed);
+    // Each counter's words 0 and 1 side by side, and its words 2 and 3; then counter after counter.
+    const Words first_two = (words.w[0] & 0xffffffffu) | (words.w[1] << 32);
+    const Words last_two = (words.w[2] & 0xffffffffu) | (words.w[3] << 32);
+    constexpr auto kAll = std::make_integer_sequence<int, kCounters>();
+    const Words ordered[] = {interleave<0>(first_two, last_two, kAll),
+                             interleave<kCounters / 2>(first_two, last_two, kAll)};
+    for (int half = 0; half < 2; ++half) {
+      const Floats scale = std::bit_cast<Bits>(ordered[half]) >= threshold ? Floats{} + kept : Floats{};
+      store(buffer + 4 * i + half * kLanes, scale);
+    }
   }
   return buffer + first % 4;
 }
@@ -28,21 +82,19 @@ inline int64_t dropout_row_index(const Dropout& dropout, int64_t r, int64_t b, i
   return ((dropout.first_sample + r % b) * dropout.seq_length + dropout.first_position + r / b) * width;
 }
 
-// Calls f(c, scale) for each column c of a row, by which the column's value is to be multiplied: always 1, and nothing
-// drawn, where the probability is 0. f is inlined into a vector loop.
+// Calls f(at, scale) for each vector of columns of a row; the columns' values are to be multiplied by `scale`: always
+// 1, and nothing drawn, where the probability is 0.
 template <class F>
 inline void dropout_row(const Dropout& dropout, int64_t row_index, int64_t width, const F& f) {
   if (dropout.probability == 0) {
-#pragma omp simd
-    for (int64_t c = 0; c < width; ++c) f(c, 1.0f);
+    for_vectors(width, [&](auto at) { f(at, 1.0f); });
     return;
   }
-  float buffer[kDropoutChunk + 8];
+  float buffer[kDropoutChunk + kDropoutSlack];
   for (int64_t begin = 0; begin < width; begin += kDropoutChunk) {
     const int64_t count = std::min(kDropoutChunk, width - begin);
     const float* const scale = dropout_scales(dropout, row_index + begin, count, buffer);
-#pragma omp simd
-    for (int64_t c = 0; c < count; ++c) f(begin + c, scale[c]);
+    for_vectors(count, [&](auto at) { f(at.moved_by(begin), at.load(scale)); });
   }
 }
 

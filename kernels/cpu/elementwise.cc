@@ -5,7 +5,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/parallel_for.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/vector.h"
 #include "kernels/shapes.h"
 
 namespace trivet {
@@ -24,8 +24,7 @@ void column_sum_tile(const T* x, int64_t rows, int64_t stride, int64_t columns, 
     float group[kColumns] = {};
     for (int64_t r = begin; r < std::min(rows, begin + kGroup); ++r) {
       const T* const row = x + r * stride;
-#pragma omp simd
-      for (int64_t c = 0; c < columns; ++c) group[c] += static_cast<float>(row[c]);
+      for_vectors(columns, [&](auto at) { at.store(group, at.load(group) + at.load(row)); });
     }
     for (int64_t c = 0; c < columns; ++c) total[c] += group[c];
   }
@@ -71,14 +70,12 @@ void CpuOps::bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Drop
           T* const to = out.as<T>() + r * h;
           const int64_t index = dropout_row_index(dropout, r, b, h);
           if (added)
-            dropout_row(dropout, index, h, [=](int64_t c, float scale) {
-              const float branch = (static_cast<float>(in[c]) + static_cast<float>(added[c])) * scale;
-              store(to[c], static_cast<float>(beside[c]) + branch);
+            dropout_row(dropout, index, h, [=](auto at, auto scale) {
+              at.store(to, at.load(beside) + (at.load(in) + at.load(added)) * scale);
             });
           else
-            dropout_row(dropout, index, h, [=](int64_t c, float scale) {
-              store(to[c], static_cast<float>(beside[c]) + static_cast<float>(in[c]) * scale);
-            });
+            dropout_row(dropout, index, h,
+                        [=](auto at, auto scale) { at.store(to, at.load(beside) + at.load(in) * scale); });
         }
       });
     });
@@ -100,7 +97,7 @@ void CpuOps::dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, St
           const T* const in = dout.as<T>() + r * h;
           T* const to = dx.as<T>() + r * h;
           dropout_row(dropout, dropout_row_index(dropout, r, b, h), h,
-                      [=](int64_t c, float scale) { store(to[c], static_cast<float>(in[c]) * scale); });
+                      [=](auto at, auto scale) { at.store(to, at.load(in) * scale); });
         }
       });
     });
@@ -144,10 +141,9 @@ void CpuOps::convert(Tensor from, Tensor to, Stream& stream) {
     dispatch_float(from.dtype, [&]<class From>() {
       using To = std::conditional_t<std::is_same_v<From, float>, bf16, float>;
       parallel_for(threads, from.numel(), kGrain, [&](Range part, int) {
-        const From* const in = from.as<From>();
-        To* const out = to.as<To>();
-#pragma omp simd
-        for (int64_t i = part.begin; i < part.end; ++i) store(out[i], static_cast<float>(in[i]));
+        const From* const in = from.as<From>() + part.begin;
+        To* const out = to.as<To>() + part.begin;
+        for_vectors(part.size(), [=](auto at) { at.store(out, at.load(in)); });
       });
     });
   });
@@ -161,12 +157,10 @@ void CpuOps::add(Tensor a, Tensor b, Tensor out, Stream& stream) {
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     dispatch_float(a.dtype, [&]<class T>() {
       parallel_for(threads, a.numel(), kGrain, [&](Range part, int) {
-        const T* const x = a.as<T>();
-        const T* const y = b.as<T>();
-        T* const to = out.as<T>();
-#pragma omp simd
-        for (int64_t i = part.begin; i < part.end; ++i)
-          store(to[i], static_cast<float>(x[i]) + static_cast<float>(y[i]));
+        const T* const x = a.as<T>() + part.begin;
+        const T* const y = b.as<T>() + part.begin;
+        T* const sum = out.as<T>() + part.begin;
+        for_vectors(part.size(), [=](auto at) { at.store(sum, at.load(x) + at.load(y)); });
       });
     });
   });

@@ -5,7 +5,6 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/parallel_for.h"
-#include "kernels/cpu/vector_math.h"
 #include "kernels/shapes.h"
 
 namespace trivet {
@@ -45,10 +44,9 @@ void CpuOps::embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, T
         for (int64_t r = 0; r < n; ++r) {
           const int64_t row = tokens.as<int32_t>()[r] - first_row;
           if (row < 0 || row >= table_rows) continue;
-          const T* const from = dout.as<T>() + r * h;
-          float* const to = dtable.as<float>() + row * h;
-#pragma omp simd
-          for (int64_t c = columns.begin; c < columns.end; ++c) to[c] += static_cast<float>(from[c]);
+          const T* const from = dout.as<T>() + r * h + columns.begin;
+          float* const to = dtable.as<float>() + row * h + columns.begin;
+          for_vectors(columns.size(), [=](auto at) { at.store(to, at.load(to) + at.load(from)); });
         }
       });
     });
@@ -70,9 +68,8 @@ void CpuOps::position_forward(Tensor x, Tensor positions, const Dropout& dropout
           const T* const in = x.as<T>() + r * h;
           const T* const position = positions.as<T>() + r / b * h;
           T* const to = out.as<T>() + r * h;
-          dropout_row(dropout, dropout_row_index(dropout, r, b, h), h, [=](int64_t c, float scale) {
-            store(to[c], (static_cast<float>(in[c]) + static_cast<float>(position[c])) * scale);
-          });
+          dropout_row(dropout, dropout_row_index(dropout, r, b, h), h,
+                      [=](auto at, auto scale) { at.store(to, (at.load(in) + at.load(position)) * scale); });
         }
       });
     });
@@ -95,10 +92,10 @@ void CpuOps::position_backward(Tensor dout, const Dropout& dropout, Tensor dx, T
           for (int64_t r = position * b; r < (position + 1) * b; ++r) {
             const T* const in = dout.as<T>() + r * h;
             T* const to = dx.as<T>() + r * h;
-            dropout_row(dropout, dropout_row_index(dropout, r, b, h), h, [=](int64_t c, float scale) {
-              const float gradient = static_cast<float>(in[c]) * scale;
-              sum[c] += gradient;
-              store(to[c], gradient);
+            dropout_row(dropout, dropout_row_index(dropout, r, b, h), h, [=](auto at, auto scale) {
+              const Floats gradient = at.load(in) * scale;
+              at.store(sum, at.load(sum) + gradient);
+              at.store(to, gradient);
             });
           }
         }

@@ -3,9 +3,8 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/parallel_for.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/vector.h"
 #include "kernels/shapes.h"
 
 namespace trivet {
@@ -13,17 +12,15 @@ namespace {
 
 template <class T>
 void forward_row(const T* x, const T* gamma, const T* beta, float eps, int64_t h, T* y, float& mean, float& rstd) {
-  const float mu = lane_sum(h, [=](int64_t c) { return static_cast<float>(x[c]); }) / static_cast<float>(h);
-  const float variance = lane_sum(h,
-                                  [=](int64_t c) {
-                                    const float d = static_cast<float>(x[c]) - mu;
+  const float mu = sum_over(h, [=](auto at) { return at.load(x); }) / static_cast<float>(h);
+  const float variance = sum_over(h,
+                                  [=](auto at) {
+                                    const Floats d = at.load(x) - mu;
                                     return d * d;
                                   }) /
                          static_cast<float>(h);
   const float r = 1.0f / std::sqrt(variance + eps);
-#pragma omp simd
-  for (int64_t c = 0; c < h; ++c)
-    store(y[c], (static_cast<float>(x[c]) - mu) * r * static_cast<float>(gamma[c]) + static_cast<float>(beta[c]));
+  for_vectors(h, [=](auto at) { at.store(y, (at.load(x) - mu) * r * at.load(gamma) + at.load(beta)); });
   mean = mu;
   rstd = r;
 }
@@ -32,20 +29,21 @@ void forward_row(const T* x, const T* gamma, const T* beta, float eps, int64_t h
 template <bool kResidual, class T>
 void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rstd, const T* residual, int64_t h, T* dx,
                   float* dgamma, float* dbeta) {
-  const auto [g_sum, gx_sum] = lane_sums<2>(h, [=](int64_t c) {
-    const float g = static_cast<float>(dy[c]) * static_cast<float>(gamma[c]);
-    return std::array<float, 2>{g, g * ((static_cast<float>(x[c]) - mean) * rstd)};
+  LaneSum g_sum, gx_sum;
+  for_sum_vectors(h, [&](auto at, int k) {
+    const Floats g = at.load(dy) * at.load(gamma), xhat = (at.load(x) - mean) * rstd;
+    g_sum.add(k, g);  // 0 where there is no element, as gamma is
+    gx_sum.add(k, g * xhat);
   });
-  const float g_mean = g_sum / static_cast<float>(h), gx_mean = gx_sum / static_cast<float>(h);
-#pragma omp simd
-  for (int64_t c = 0; c < h; ++c) {
-    const float d = static_cast<float>(dy[c]);
-    const float xhat = (static_cast<float>(x[c]) - mean) * rstd;
-    const float gradient = rstd * (d * static_cast<float>(gamma[c]) - g_mean - xhat * gx_mean);
-    dgamma[c] += d * xhat;
-    dbeta[c] += d;
-    store(dx[c], kResidual ? static_cast<float>(residual[c]) + gradient : gradient);
-  }
+  const float g_mean = g_sum.total() / static_cast<float>(h), gx_mean = gx_sum.total() / static_cast<float>(h);
+  for_vectors(h, [=](auto at) {
+    const Floats d = at.load(dy), xhat = (at.load(x) - mean) * rstd;
+    const Floats gradient = rstd * (d * at.load(gamma) - g_mean - xhat * gx_mean);
+    at.store(dgamma, at.load(dgamma) + d * xhat);
+    at.store(dbeta, at.load(dbeta) + d);
+    if constexpr (kResidual) at.store(dx, at.load(residual) + gradient);
+    else at.store(dx, gradient);
+  });
 }
 
 }  // namespace
