@@ -7,6 +7,7 @@
 
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/metrics/append_file.h"
@@ -28,10 +29,13 @@ class PerfettoWriter {
   void close();
 
  private:
+  const std::string& json_name(const char* name);
+
   AppendFile file_;
   int rank_;
   int64_t origin_ns_;
   bool closed_ = false;
+  std::unordered_map<const char*, std::string> names_;  // of spans, as JSON; they are few, and literals
 };
 
 // Writes the events of all parts (whole ones, or cut off by a crash) to `path`. Throws IoError.
