@@ -13,19 +13,25 @@
 namespace trivet {
 namespace {
 
-// The first line of a file opens the array and holds an event that needs no comma before it; each later event brings
-// its comma along, so that the file is complete but for the last line whenever the writer dies.
+// The first line of a file opens the array with an event that needs no comma before it (how rank 0 is sorted, which is
+// true of every file); each later event brings its comma along, so that the file is complete but for its last line
+// whenever the writer dies.
 constexpr std::string_view kOpening =
-    "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[{\"ph\":\"M\",\"name\":\"trace\",\"pid\":0}\n";
+    "{\"displayTimeUnit\":\"ms\",\"traceEvents\":["
+    "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":1,\"tid\":1,\"args\":{\"sort_index\":0}}\n";
 constexpr std::string_view kClosing = "]}\n";
 
 std::string json_text(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+// Process and thread 0 are the idle task to Perfetto, which hides or merges them.
+int pid_of(int rank) { return rank + 1; }
+size_t tid_of(size_t row) { return row + 1; }
+
 std::string metadata(const char* name, int rank, size_t row, const std::string& args) {
-  return fmt::format(",{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{{}}}}}\n", name, rank, row,
-                     args);
+  return fmt::format(",{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{{}}}}}\n", name, pid_of(rank),
+                     tid_of(row), args);
 }
 
 // Microseconds with all nanoseconds; a double would lose them after a few months of uptime.
@@ -65,7 +71,7 @@ void PerfettoWriter::step(int64_t step, std::span<const std::vector<Span>> rows)
   for (size_t row = 0; row < rows.size(); ++row) {
     for (const Span& span : rows[row]) {
       fmt::format_to(to, FMT_COMPILE(",{{\"ph\":\"X\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":"),
-                     json_name(span.info.name), name_of(span.info.category), rank_, row);
+                     json_name(span.info.name), name_of(span.info.category), pid_of(rank_), tid_of(row));
       put_microseconds(out, span.start_ns - origin_ns_);
       fmt::format_to(to, FMT_COMPILE(",\"dur\":"));
       put_microseconds(out, span.end_ns - span.start_ns);

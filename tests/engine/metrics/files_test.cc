@@ -147,10 +147,10 @@ TEST(Perfetto, APartIsATraceOfItsOwn) {
   }
   EXPECT_EQ(names, (std::vector<json>{"rank 3 (tp 1)", "compute", "tensor"}));
   ASSERT_EQ(spans.size(), 3u);
-  EXPECT_EQ(spans[0], json::parse(R"({"ph":"X","name":"matmul","cat":"compute","pid":3,"tid":0,"ts":1.0,"dur":1.345,
+  EXPECT_EQ(spans[0], json::parse(R"({"ph":"X","name":"matmul","cat":"compute","pid":4,"tid":1,"ts":1.0,"dur":1.345,
                                       "args":{"step":1,"microbatch":2}})"));
   EXPECT_EQ(spans[1]["name"], "forward \"1\"");
-  EXPECT_EQ(spans[2], json::parse(R"({"ph":"X","name":"all_reduce","cat":"comm.tensor","pid":3,"tid":1,"ts":-0.001,
+  EXPECT_EQ(spans[2], json::parse(R"({"ph":"X","name":"all_reduce","cat":"comm.tensor","pid":4,"tid":2,"ts":-0.001,
                                       "dur":0.002,"args":{"step":1,"bytes":4096}})"));
 }
 
@@ -172,7 +172,7 @@ TEST(Perfetto, PartsAreJoinedEvenWhenCutOffByACrash) {
   const json trace = json::parse(read_text(dir / "trace.json"));
   std::map<int, int> spans;
   for (const json& event : trace["traceEvents"]) spans[event["pid"].get<int>()] += event["ph"] == "X";
-  EXPECT_EQ(spans, (std::map<int, int>{{0, 3}, {1, 2}, {2, 3}}));
+  EXPECT_EQ(spans, (std::map<int, int>{{1, 3}, {2, 2}, {3, 3}}));
   EXPECT_THROW(join_traces(parts, dir / "none/trace.json"), IoError);
   parts.push_back(dir / "none.json");
   EXPECT_THROW(join_traces(parts, dir / "trace.json"), IoError);
