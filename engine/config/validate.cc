@@ -81,7 +81,7 @@ std::vector<double> split_shares(std::string_view text) {
     if (comma == std::string_view::npos) break;
     text.remove_prefix(comma + 1);
   }
-  if (shares.size() > 3 || !(sum > 0)) return {};
+  if (shares.size() > 3 || !(sum > 0) || !std::isfinite(sum)) return {};
   shares.resize(3, 0.0);
   return shares;
 }

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fmt/compile.h>
 #include <fmt/format.h>
 #include <fstream>
 #include <iterator>
@@ -12,39 +13,32 @@
 namespace trivet {
 namespace {
 
-// The first line of a file opens the array and holds an event that needs no comma before it; each later event brings
-// its comma along, so that the file is complete but for the last line whenever the writer dies.
+// The first line of a file opens the array with an event that needs no comma before it (how rank 0 is sorted, which is
+// true of every file); each later event brings its comma along, so that the file is complete but for its last line
+// whenever the writer dies.
 constexpr std::string_view kOpening =
-    "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[{\"ph\":\"M\",\"name\":\"trace\",\"pid\":0}\n";
+    "{\"displayTimeUnit\":\"ms\",\"traceEvents\":["
+    "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":1,\"tid\":1,\"args\":{\"sort_index\":0}}\n";
 constexpr std::string_view kClosing = "]}\n";
 
 std::string json_text(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+// Process and thread 0 are the idle task to Perfetto, which hides or merges them.
+int pid_of(int rank) { return rank + 1; }
+size_t tid_of(size_t row) { return row + 1; }
+
 std::string metadata(const char* name, int rank, size_t row, const std::string& args) {
-  return fmt::format(",{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{{}}}}}\n", name, rank, row,
-                     args);
+  return fmt::format(",{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{{}}}}}\n", name, pid_of(rank),
+                     tid_of(row), args);
 }
 
 // Microseconds with all nanoseconds; a double would lose them after a few months of uptime.
 void put_microseconds(fmt::memory_buffer& out, int64_t ns) {
   const uint64_t magnitude = ns < 0 ? 0 - static_cast<uint64_t>(ns) : static_cast<uint64_t>(ns);
-  fmt::format_to(std::back_inserter(out), "{}{}.{:03}", ns < 0 ? "-" : "", magnitude / 1000, magnitude % 1000);
-}
-
-void put_event(fmt::memory_buffer& out, const Span& span, int rank, size_t row, int64_t step, int64_t origin_ns) {
-  const auto to = std::back_inserter(out);
-  fmt::format_to(to,
-                 ",{{\"ph\":\"X\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":", json_text(span.info.name),
-                 name_of(span.info.category), rank, row);
-  put_microseconds(out, span.start_ns - origin_ns);
-  fmt::format_to(to, ",\"dur\":");
-  put_microseconds(out, span.end_ns - span.start_ns);
-  fmt::format_to(to, ",\"args\":{{\"step\":{}", step);
-  if (span.info.bytes > 0) fmt::format_to(to, ",\"bytes\":{}", span.info.bytes);
-  if (span.info.microbatch >= 0) fmt::format_to(to, ",\"microbatch\":{}", span.info.microbatch);
-  fmt::format_to(to, "}}}}\n");
+  fmt::format_to(std::back_inserter(out), FMT_COMPILE("{}{}.{:03}"), ns < 0 ? "-" : "", magnitude / 1000,
+                 magnitude % 1000);
 }
 
 }  // namespace
@@ -64,11 +58,29 @@ PerfettoWriter::PerfettoWriter(std::string path, int rank, const std::string& pr
 
 PerfettoWriter::~PerfettoWriter() { close(); }
 
+const std::string& PerfettoWriter::json_name(const char* name) {
+  std::string& text = names_[name];
+  if (text.empty()) text = json_text(name);
+  return text;
+}
+
 void PerfettoWriter::step(int64_t step, std::span<const std::vector<Span>> rows) {
   if (closed_) return;
   fmt::memory_buffer out;
-  for (size_t row = 0; row < rows.size(); ++row)
-    for (const Span& span : rows[row]) put_event(out, span, rank_, row, step, origin_ns_);
+  const auto to = std::back_inserter(out);
+  for (size_t row = 0; row < rows.size(); ++row) {
+    for (const Span& span : rows[row]) {
+      fmt::format_to(to, FMT_COMPILE(",{{\"ph\":\"X\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":"),
+                     json_name(span.info.name), name_of(span.info.category), pid_of(rank_), tid_of(row));
+      put_microseconds(out, span.start_ns - origin_ns_);
+      fmt::format_to(to, FMT_COMPILE(",\"dur\":"));
+      put_microseconds(out, span.end_ns - span.start_ns);
+      fmt::format_to(to, FMT_COMPILE(",\"args\":{{\"step\":{}"), step);
+      if (span.info.bytes > 0) fmt::format_to(to, FMT_COMPILE(",\"bytes\":{}"), span.info.bytes);
+      if (span.info.microbatch >= 0) fmt::format_to(to, FMT_COMPILE(",\"microbatch\":{}"), span.info.microbatch);
+      fmt::format_to(to, FMT_COMPILE("}}}}\n"));
+    }
+  }
   if (out.size() > 0) file_.append({out.data(), out.size()});
 }
 

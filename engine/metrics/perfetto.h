@@ -1,5 +1,5 @@
 // Perfetto: the spans of a run as Chrome trace JSON, for ui.perfetto.dev or chrome://tracing: one process a rank, one
-// row a stream, times in microseconds since the start of the run.
+// row a stream, times in microseconds since the start of the run. Numbered from 1: process r + 1 is rank r.
 //
 // Each rank streams its own part, one event a line, so that a crash leaves a trace that viewers still read (they do
 // not miss the closing bracket), and rank 0 joins the parts when all have been closed.
@@ -7,6 +7,7 @@
 
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/metrics/append_file.h"
@@ -28,10 +29,13 @@ class PerfettoWriter {
   void close();
 
  private:
+  const std::string& json_name(const char* name);
+
   AppendFile file_;
   int rank_;
   int64_t origin_ns_;
   bool closed_ = false;
+  std::unordered_map<const char*, std::string> names_;  // of spans, as JSON; they are few, and literals
 };
 
 // Writes the events of all parts (whole ones, or cut off by a crash) to `path`. Throws IoError.

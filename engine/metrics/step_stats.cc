@@ -6,65 +6,7 @@
 namespace trivet {
 namespace {
 
-struct Interval {
-  int64_t begin, end;
-};
-// In order, disjoint, none empty.
-using Intervals = std::vector<Interval>;
-
-int64_t measure(const Intervals& a) {
-  int64_t sum = 0;
-  for (const Interval& x : a) sum += x.end - x.begin;
-  return sum;
-}
-
-// Adds x, which begins at or after the begin of the last one.
-void append(Intervals& to, const Interval& x) {
-  if (!to.empty() && x.begin <= to.back().end) to.back().end = std::max(to.back().end, x.end);
-  else to.push_back(x);
-}
-
-Intervals unite(const Intervals& a, const Intervals& b) {
-  Intervals out;
-  out.reserve(a.size() + b.size());
-  auto x = a.begin(), y = b.begin();
-  while (x != a.end() || y != b.end()) {
-    const bool from_a = y == b.end() || (x != a.end() && x->begin <= y->begin);
-    append(out, from_a ? *x++ : *y++);
-  }
-  return out;
-}
-
-Intervals subtract(const Intervals& a, const Intervals& b) {
-  Intervals out;
-  out.reserve(a.size() + b.size());
-  auto cut = b.begin();
-  for (Interval x : a) {
-    while (cut != b.end() && cut->end <= x.begin) ++cut;
-    for (auto c = cut; c != b.end() && c->begin < x.end; ++c) {
-      if (c->begin > x.begin) out.push_back({x.begin, c->begin});
-      x.begin = c->end;
-      if (x.begin >= x.end) break;
-      cut = c;
-    }
-    if (x.begin < x.end) out.push_back(x);
-  }
-  return out;
-}
-
-// Spans of any order as intervals.
-void normalise(Intervals& spans) {
-  const auto by_begin = [](const Interval& x, const Interval& y) { return x.begin < y.begin; };
-  if (!std::is_sorted(spans.begin(), spans.end(), by_begin)) std::sort(spans.begin(), spans.end(), by_begin);
-  size_t kept = 0;
-  for (const Interval& x : spans) {
-    if (kept > 0 && x.begin <= spans[kept - 1].end) spans[kept - 1].end = std::max(spans[kept - 1].end, x.end);
-    else spans[kept++] = x;
-  }
-  spans.resize(kept);
-}
-
-constexpr size_t kCategories = static_cast<size_t>(Category::phase) + 1;
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
@@ -87,41 +29,81 @@ StepStats& StepStats::operator+=(const StepStats& other) {
   return *this;
 }
 
-StepStats measure_step(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns) {
-  // Each row is brought in order on its own: rows are in order, or nearly, and all of them together are not.
-  std::array<Intervals, kCategories> all;
-  std::array<Intervals, kCategories> row_of;
+void StepMeter::collect(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns) {
+  const auto by_begin = [](const Interval& x, const Interval& y) { return x.begin < y.begin; };
+  for (auto& list : spans_) list.clear();
   for (const auto& row : rows) {
-    for (Intervals& intervals : row_of) intervals.clear();
+    std::array<size_t, kCategories> before;
+    for (size_t i = 0; i < kCategories; ++i) before[i] = spans_[i].size();
     for (const Span& span : row) {
       const Interval x = {std::max(span.start_ns, start_ns), std::min(span.end_ns, end_ns)};
-      if (x.begin < x.end) row_of[static_cast<size_t>(span.info.category)].push_back(x);
+      if (x.begin < x.end && span.info.category != Category::phase)
+        spans_[static_cast<size_t>(span.info.category)].push_back(x);
     }
+    // A row is in order, or nearly: nested spans end, and so are recorded, before those around them.
     for (size_t i = 0; i < kCategories; ++i) {
-      if (row_of[i].empty()) continue;
-      normalise(row_of[i]);
-      all[i] = all[i].empty() ? row_of[i] : unite(all[i], row_of[i]);
+      const auto middle = spans_[i].begin() + static_cast<std::ptrdiff_t>(before[i]);
+      if (!std::is_sorted(middle, spans_[i].end(), by_begin)) std::sort(middle, spans_[i].end(), by_begin);
+      if (before[i] > 0 && middle != spans_[i].end())
+        std::inplace_merge(spans_[i].begin(), middle, spans_[i].end(), by_begin);
     }
   }
-  const auto spans_of = [&](Category category) -> const Intervals& { return all[static_cast<size_t>(category)]; };
+  for (size_t i = 0; i < kCategories; ++i) {
+    std::vector<int64_t>& changes = changes_[i];
+    changes.clear();
+    for (const Interval& x : spans_[i]) {
+      if (!changes.empty() && x.begin <= changes.back()) changes.back() = std::max(changes.back(), x.end);
+      else changes.insert(changes.end(), {x.begin, x.end});
+    }
+    changes.push_back(kNever);
+  }
+}
+
+StepStats StepMeter::measure(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns) {
+  collect(rows, start_ns, end_ns);
+
+  // A sweep over time. Between two neighbouring changes nothing happens; what counts of such a stretch is which
+  // categories are going on, bit i for category i.
+  std::array<int64_t, 1u << kCategories> time_of = {};
+  std::array<const int64_t*, kCategories> next_change;
+  std::array<int64_t, kCategories> next;
+  for (size_t i = 0; i < kCategories; ++i) {
+    next_change[i] = changes_[i].data();
+    next[i] = *next_change[i];
+  }
+  unsigned going_on = 0;
+  for (int64_t now = start_ns; now < end_ns;) {
+    const int64_t until = std::min(*std::min_element(next.begin(), next.end()), end_ns);
+    time_of[going_on] += until - now;
+    now = until;
+    for (size_t i = 0; i < kCategories; ++i) {
+      const bool changes = next[i] == now;
+      going_on ^= static_cast<unsigned>(changes) << i;
+      next_change[i] += changes;
+      next[i] = *next_change[i];
+    }
+  }
 
   StepStats stats;
   stats.window = end_ns - start_ns;
-  const Intervals work = unite(spans_of(Category::compute), spans_of(Category::optimizer));
-  stats.compute = measure(work);
-  stats.optimizer = measure(spans_of(Category::optimizer));
-  Intervals claimed, busy = work;
-  size_t k = 0;
-  for (const Category category : {Category::comm_tensor, Category::comm_pipeline, Category::comm_data}) {
-    const Intervals own = subtract(spans_of(category), claimed);
-    stats.comm[k] = measure(own);
-    stats.exposed[k] = measure(subtract(own, work));
-    claimed = unite(claimed, own);
-    busy = unite(busy, own);
-    ++k;
+  for (unsigned state = 0; state < time_of.size(); ++state) {
+    const auto on = [&](Category category) { return (state >> static_cast<unsigned>(category) & 1u) != 0; };
+    const bool work = on(Category::compute) || on(Category::optimizer);
+    const bool comm = on(Category::comm_tensor) || on(Category::comm_pipeline) || on(Category::comm_data);
+    if (work) stats.compute += time_of[state];
+    if (on(Category::optimizer)) stats.optimizer += time_of[state];
+    if (comm) {
+      const auto k = static_cast<size_t>(on(Category::comm_tensor)     ? CommClass::tensor
+                                         : on(Category::comm_pipeline) ? CommClass::pipeline
+                                                                       : CommClass::data);
+      stats.comm[k] += time_of[state];
+      if (!work) stats.exposed[k] += time_of[state];
+    }
+    if (!work && !comm) {
+      stats.idle += time_of[state];
+      if (on(Category::host)) stats.host += time_of[state];
+    }
   }
-  stats.idle = stats.window - measure(busy);
-  stats.host = measure(subtract(spans_of(Category::host), busy));
   return stats;
 }
 

@@ -47,8 +47,24 @@ struct StepStats {
   double of_window(int64_t ns) const { return window == 0 ? 0 : static_cast<double>(ns) / static_cast<double>(window); }
 };
 
-// Spans are cut to the window [start_ns, end_ns). Rows may overlap each other, and spans within a row may nest. Linear
-// in the number of spans where each row's spans are in order of their start.
-StepStats measure_step(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns);
+// Measures steps. Keeps its memory from one step to the next; used by one thread.
+class StepMeter {
+ public:
+  // Spans are cut to the window [start_ns, end_ns). Rows may overlap each other, and spans within a row may nest.
+  // Linear in the number of spans where the spans of a row are in order of their start.
+  StepStats measure(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns);
+
+ private:
+  struct Interval {
+    int64_t begin, end;
+  };
+  static constexpr size_t kCategories = static_cast<size_t>(Category::phase);  // those that are counted
+
+  void collect(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns);
+
+  std::array<std::vector<Interval>, kCategories> spans_;  // by category, within the window, in order
+  // By category: where its union begins, ends, begins again, …; and at the end, never.
+  std::array<std::vector<int64_t>, kCategories> changes_;
+};
 
 }  // namespace trivet

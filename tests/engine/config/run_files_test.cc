@@ -1,9 +1,10 @@
 // The runs in configs/: each loads, and the arithmetic it opens with is right.
 
+#include <algorithm>
 #include <filesystem>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <regex>
+#include <string>
 
 #include "engine/config/explain.h"
 #include "engine/metrics/accounting.h"
@@ -13,6 +14,19 @@
 namespace trivet {
 namespace {
 
+// What the comment at the head of `text` says of `what`.
+std::string stated(const std::string& text, const std::string& what) {
+  const size_t line = text.find("#   " + what + "  ");
+  EXPECT_NE(line, std::string::npos) << what;
+  const size_t begin = text.find_first_not_of(' ', line + 4 + what.size());
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+int64_t ungrouped(std::string number) {
+  number.erase(std::remove(number.begin(), number.end(), ','), number.end());
+  return std::stoll(number);
+}
+
 class RunFile : public testing::TestWithParam<const char*> {};
 
 TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
@@ -20,16 +34,9 @@ TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
   const auto root = std::filesystem::path(__FILE__).parent_path() / "../../..";
   const std::string path = (root / "configs" / GetParam()).lexically_normal().string();
   const std::string text = read_text(path);
-  const auto head = [&](const std::string& what) {
-    std::smatch match;
-    EXPECT_TRUE(std::regex_search(text, match, std::regex("#   " + what + " +(.*)\n"))) << what;
-    return match.str(1);
-  };
   LoadedConfig loaded = load_config(path);
-  std::smatch vocab;
-  const std::string parameters = head("parameters");
-  ASSERT_TRUE(std::regex_search(parameters, vocab, std::regex("vocabulary of ([0-9,]+)$"))) << parameters;
-  const int64_t stated_vocab = std::stoll(std::regex_replace(vocab.str(1), std::regex(","), ""));
+  const std::string parameters = stated(text, "parameters");
+  const int64_t stated_vocab = ungrouped(parameters.substr(parameters.rfind(' ') + 1));
 
   // when
   const int ranks = ranks_of_one_replica(loaded.config);
@@ -41,14 +48,14 @@ TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
   EXPECT_EQ(*c.model.vocab_size, stated_vocab);
   EXPECT_EQ(parameters, fmt::format("{} with a vocabulary of {}",
                                     grouped(count_parameters(c.model, stated_vocab).total()), grouped(stated_vocab)));
-  EXPECT_EQ(head("a step"),
+  EXPECT_EQ(stated(text, "a step"),
             fmt::format("{} samples x {} = {} tokens", grouped(samples), grouped(c.model.seq_length), grouped(tokens)));
-  EXPECT_EQ(head("a run"),
+  EXPECT_EQ(stated(text, "a run"),
             fmt::format("{} steps = {} tokens", grouped(c.train.train_iters), grouped(tokens * c.train.train_iters)));
   const MemoryPlan memory = plan_memory(c, layout, {});
   const int64_t state = memory.items.at(0).bytes + memory.items.at(1).bytes + memory.items.at(2).bytes;
-  EXPECT_EQ(head("memory a rank"), fmt::format("{} of weights, gradients and optimizer on {} rank{}", bytes_text(state),
-                                               ranks, ranks == 1 ? "" : "s"));
+  EXPECT_EQ(stated(text, "memory a rank"), fmt::format("{} of weights, gradients and optimizer on {} rank{}",
+                                                       bytes_text(state), ranks, ranks == 1 ? "" : "s"));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RunFile,

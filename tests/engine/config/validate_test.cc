@@ -139,7 +139,7 @@ TEST(Validate, Data) {
       load_error({"data.split=100,0,0", "train.eval_interval=5"}),
       "--set: train.eval_interval: 5 needs validation data, and data.split (100,0,0) leaves none; 0 never evaluates");
   EXPECT_EQ(load_error({"data.split=0,1,0"}), "--set: data.split: 0,1,0 leaves nothing to train on");
-  for (const std::string split : {"", "1,2,3,4", "a,b", "1,,2", "-1,2", "0,0,0", "nan,1,1", "1;2"})
+  for (const std::string split : {"", "1,2,3,4", "a,b", "1,,2", "-1,2", "0,0,0", "nan,1,1", "1e308,1e308", "1;2"})
     EXPECT_EQ(load_error({"data.split=" + split}),
               "--set: data.split: found \"" + split +
                   "\", expected up to three shares of train, validation and test such as 98,2,0");

@@ -1,0 +1,144 @@
+#include "engine/metrics/accounting.h"
+
+#include <cmath>
+#include <gtest/gtest.h>
+
+#include "engine/metrics/peak_flops.h"
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+ModelConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq) {
+  ModelConfig model;
+  model.num_layers = layers;
+  model.hidden_size = hidden;
+  model.num_attention_heads = heads;
+  model.seq_length = seq;
+  return model;
+}
+
+TEST(Parameters, OfGpt2) {
+  ModelConfig model = gpt(12, 768, 12, 1024);
+  EXPECT_EQ(count_parameters(model, 50257).total(), 124'439'808);
+  model.untie_embeddings_and_output_weights = true;
+  EXPECT_EQ(count_parameters(model, 50257).total(), 124'439'808 + 50257 * 768);
+  EXPECT_EQ(count_parameters(gpt(48, 1600, 25, 1024), 50257).total(), 1'557'611'200);  // GPT-2 XL
+}
+
+TEST(Parameters, ByPartWithAnFfnOfItsOwn) {
+  ModelConfig model = gpt(3, 16, 2, 10);
+  model.ffn_hidden_size = 40;
+  const ParameterCount count = count_parameters(model, 7);
+  EXPECT_EQ(count[ModelPart::word_embeddings], 7 * 16);
+  EXPECT_EQ(count[ModelPart::position_embeddings], 10 * 16);
+  EXPECT_EQ(count[ModelPart::attention], 3 * (4 * 16 * 16 + 4 * 16));
+  EXPECT_EQ(count[ModelPart::mlp], 3 * (2 * 16 * 40 + 40 + 16));
+  EXPECT_EQ(count[ModelPart::norms], 3 * 4 * 16 + 2 * 16);
+  EXPECT_EQ(count[ModelPart::output_layer], 0);
+  EXPECT_EQ(count.total(), 3 * (4 * 256 + 2 * 640 + 9 * 16 + 40) + 32 + 160 + 112);
+}
+
+TEST(Parameters, OfNarayananEtAl2021) {
+  // P of their equation (2), which leaves out the final norm, for the rows of their table 1.
+  const auto billions = [](int64_t layers, int64_t hidden, int64_t heads) {
+    const int64_t without_final_norm = count_parameters(gpt(layers, hidden, heads, 2048), 51200).total() - 2 * hidden;
+    return static_cast<double>(without_final_norm) / 1e9;
+  };
+  EXPECT_NEAR(billions(24, 2304, 24), 1.652, 5e-4);
+  EXPECT_NEAR(billions(36, 4096, 32), 7.468, 5e-4);
+  EXPECT_NEAR(billions(48, 8192, 64), 39.096, 5e-4);
+  EXPECT_NEAR(billions(80, 12288, 96), 145.622, 5e-4);
+  EXPECT_NEAR(billions(128, 25600, 160), 1008.039, 5e-4);
+}
+
+TEST(Parameters, TensorsComeInTheOrderOfTheForwardPass) {
+  ModelConfig model = gpt(1, 4, 2, 3);
+  model.untie_embeddings_and_output_weights = true;
+  std::vector<int64_t> elements, cut;
+  for (const ParameterTensor& tensor : parameter_tensors(model, 5)) {
+    elements.push_back(tensor.elements);
+    if (tensor.cut) cut.push_back(tensor.elements);
+  }
+  EXPECT_EQ(elements, (std::vector<int64_t>{20, 12, 4, 4, 48, 12, 16, 4, 4, 4, 64, 16, 64, 4, 4, 4, 20}));
+  EXPECT_EQ(cut, (std::vector<int64_t>{20, 48, 12, 16, 64, 16, 64, 20}));
+}
+
+TEST(Flops, OfGpt3AToken) {
+  const ModelConfig model = gpt(96, 12288, 96, 2048);
+  EXPECT_NEAR(flops_per_token(model, 51200, FlopsConvention::causal).total(), 1.061947e12, 5e5);
+  EXPECT_NEAR(flops_per_token(model, 51200, FlopsConvention::full).total(), 1.076443e12, 5e5);
+  EXPECT_EQ(flops_per_token(model, 51200, FlopsConvention::six_n).total(),
+            6.0 * static_cast<double>(count_parameters(model, 51200).total()));
+}
+
+TEST(Flops, ByHand) {
+  ModelConfig model = gpt(2, 8, 4, 16);
+  model.ffn_hidden_size = 24;
+  // forward multiply-adds of a token: qkv 3 h h, projection h h, mlp 2 h f; scores and values 2 s h, causally half
+  const double layers = 2 * (4 * 64 + 2 * 8 * 24), attention = 2 * 2 * 16 * 8, logits = 8 * 100;
+  const TokenFlops full = flops_per_token(model, 100, FlopsConvention::full);
+  const TokenFlops causal = flops_per_token(model, 100, FlopsConvention::causal);
+  EXPECT_EQ(full.layers, 6 * layers);
+  EXPECT_EQ(full.attention, 6 * attention);
+  EXPECT_EQ(full.logits, 6 * logits);
+  EXPECT_EQ(causal.total(), 6 * (layers + attention / 2 + logits));
+  EXPECT_EQ(flops_per_step(model, 100, 5, FlopsConvention::full), 6 * (layers + attention + logits) * 5 * 16);
+}
+
+TEST(Flops, OfNarayananEtAl2021AndKorthikantiEtAl2022) {
+  const auto step = [](int64_t layers, int64_t hidden, int64_t batch) {
+    const TokenFlops token = flops_per_token(gpt(layers, hidden, 1, 2048), 51200, FlopsConvention::full);
+    const double tokens = static_cast<double>(batch) * 2048;
+    return TokenFlops{token.layers * tokens, token.attention * tokens, token.logits * tokens};
+  };
+  // Hardware FLOPs with every layer's forward pass done twice: four thirds of the layers' model FLOPs.
+  const auto recomputed = [](const TokenFlops& f) { return 4.0 / 3.0 * (f.layers + f.attention) + f.logits; };
+  EXPECT_NEAR(recomputed(step(24, 2304, 512)) / 1.54668e16, 1, 1e-5);
+  EXPECT_NEAR(recomputed(step(36, 4096, 512)) / 6.71846e16, 1, 1e-5);
+  EXPECT_NEAR(recomputed(step(48, 8192, 1536)) / 1.02123e18, 1, 1e-5);
+  EXPECT_NEAR(recomputed(step(80, 12288, 2304)) / 5.64168e18, 1, 1e-5);
+  EXPECT_NEAR(recomputed(step(128, 25600, 3072)) / 5.13905e19, 1, 1e-5);
+
+  EXPECT_NEAR(step(48, 6144, 4).total() / 1.1436e15, 1, 1e-4);
+  EXPECT_NEAR(step(96, 12288, 64).total() / 1.4109e17, 1, 1e-4);
+  const TokenFlops f = step(48, 6144, 4);
+  EXPECT_NEAR((f.total() + f.attention) / 1.2029e15, 1, 1e-4);  // as they count attention recomputed
+}
+
+TEST(Flops, ConventionsHaveNames) {
+  for (const auto convention : {FlopsConvention::causal, FlopsConvention::full, FlopsConvention::six_n})
+    EXPECT_EQ(parse_flops_convention(name_of(convention)), convention);
+  EXPECT_THROW(parse_flops_convention("half"), ConfigError);
+}
+
+TEST(Mfu, IsTheShareOfThePeak) {
+  EXPECT_DOUBLE_EQ(model_flops_utilisation(4e12, 2.0, 4, 1.0), 0.5);
+  EXPECT_TRUE(std::isnan(model_flops_utilisation(1, 1, 1, std::nan(""))));
+}
+
+TEST(Peak, ByTheDriversName) {
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H100 80GB HBM3", "bf16"), 989.4);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H200", "bf16"), 989.4);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H200", "fp32"), 66.9);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H100 PCIe", "bf16"), 756);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H100 NVL", "tf32"), 417.5);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA A100-SXM4-80GB", "bf16"), 312);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA A100-PCIE-40GB", "tf32"), 156);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA A10", "bf16"), 125);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA L4", "bf16"), 121);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA L40S", "bf16"), 362);
+  EXPECT_EQ(peak_tflops_by_name("Tesla V100-SXM2-32GB", "fp32"), 15.7);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA GeForce RTX 4090", "bf16"), 165.2);
+
+  EXPECT_EQ(peak_tflops_by_name("Tesla V100-SXM2-32GB", "bf16"), std::nullopt);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "bf16"), std::nullopt);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA GeForce RTX 4090 Laptop GPU", "bf16"), std::nullopt);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA GeForce RTX 3090 Ti", "bf16"), std::nullopt);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H100 80GB HBM3", "fp8"), std::nullopt);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H1000", "bf16"), std::nullopt);
+  EXPECT_EQ(peak_tflops_by_name("", "bf16"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace trivet

@@ -1,0 +1,165 @@
+#include "engine/metrics/console.h"
+
+#include <algorithm>
+#include <cmath>
+#include <gtest/gtest.h>
+#include <sstream>
+
+#include "engine/metrics/text.h"
+
+namespace trivet {
+namespace {
+
+StepReport some_step(int64_t step) {
+  StepReport r;
+  r.step = step;
+  r.total_steps = 2000;
+  r.loss = 10.8123456789;
+  r.grad_norm = 2.41;
+  r.learning_rate = 1.2e-5;
+  r.step_seconds = 0.5123;
+  r.tokens_per_second = 15998.4;
+  r.model_tflops_per_rank = 0.5234;
+  r.mfu = 0.412;
+  r.exposed_comm_fraction = 0.031;
+  r.bubble_fraction = 0.004;
+  return r;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// What a terminal of unlimited width shows after `output`; fails on what it does not know.
+std::vector<std::string> screen_after(const std::string& output) {
+  std::vector<std::string> rows(1);
+  size_t column = 0;
+  for (size_t i = 0; i < output.size(); ++i) {
+    const char c = output[i];
+    if (c == '\n') rows.emplace_back(), column = 0;
+    else if (c == '\r') column = 0;
+    else if (c == '\033') {
+      EXPECT_EQ(output.substr(i, 3), "\033[K");
+      rows.back().resize(column);
+      i += 2;
+    } else {
+      rows.back().resize(std::max(rows.back().size(), column + 1));
+      rows.back()[column++] = c;
+    }
+  }
+  return rows;
+}
+
+TEST(Console, StepLinesAreAlignedUnderTheirHeader) {
+  std::ostringstream out;
+  Console console(out, nullptr);
+  console.step(some_step(3));
+  StepReport odd = some_step(1234);
+  odd.loss = std::nan("");
+  odd.mfu = StepReport::kUnknown;
+  odd.model_tflops_per_rank = 412.53;
+  odd.tokens_per_second = 1234567;
+  console.step(odd);
+  const auto lines = lines_of(out.str());
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(
+      lines[0],
+      "     step         loss  grad norm  learning rate        ms     tokens/s   TFLOP/s    MFU  exposed  bubble");
+  EXPECT_EQ(
+      lines[1],
+      "   3/2000    10.812346      2.410     1.2000e-05     512.3       15,998     0.523  41.2%     3.1%    0.4%");
+  EXPECT_EQ(
+      lines[2],
+      "1234/2000          nan      2.410     1.2000e-05     512.3    1,234,567     412.5      -     3.1%    0.4%");
+}
+
+TEST(Console, TheHeaderComesBackNowAndThen) {
+  std::ostringstream out;
+  Console console(out, nullptr);
+  for (int i = 1; i <= 100; ++i) console.step(some_step(i));
+  const auto lines = lines_of(out.str());
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), lines[0]), 3);
+}
+
+TEST(Console, WithoutATerminalThereIsNoBarAndNoControlCharacter) {
+  std::ostringstream out;
+  {
+    Console console(out, [] { return 0; });
+    console.progress(10, 100, 1.0);
+    console.eval({.step = 10, .validation_loss = 4.0, .samples = 1234, .seconds = 2.5});
+    console.note("saved");
+  }
+  EXPECT_EQ(out.str(),
+            "evaluation at step 10: validation loss 4.000000, perplexity 54.60, 1,234 samples in 2.5 s\nsaved\n");
+}
+
+TEST(Console, TheBarStaysBelowTheLines) {
+  std::ostringstream out;
+  Console console(out, [] { return 60; });
+  console.progress(25, 100, 2.0);
+  EXPECT_EQ(screen_after(out.str()),
+            (std::vector<std::string>{"[=======>                      ]  25/100  25.0%  2:30 left"}));
+  console.note("first");
+  console.note("second");
+  EXPECT_EQ(
+      screen_after(out.str()),
+      (std::vector<std::string>{"first", "second", "[=======>                      ]  25/100  25.0%  2:30 left"}));
+  console.progress(100, 100, 2.0);
+  console.note("done");
+  EXPECT_EQ(screen_after(out.str()), (std::vector<std::string>{"first", "second", "done", ""}));
+}
+
+TEST(Console, TheBarIsNeverWiderThanTheTerminal) {
+  for (int width = 0; width < 200; ++width) {
+    std::ostringstream out;
+    Console console(out, [width] { return width; });
+    console.progress(3, 1000, 3600.0);
+    const auto screen = screen_after(out.str());
+    EXPECT_EQ(screen.size(), 1u);
+    EXPECT_LT(static_cast<int>(screen[0].size()), std::max(1, width));
+    EXPECT_EQ(screen[0].empty(), width < 45) << width;
+  }
+}
+
+TEST(Console, ABarIsTakenAwayAtTheEnd) {
+  std::ostringstream out;
+  {
+    Console console(out, [] { return 80; });
+    console.progress(1, 10, 1.0);
+  }
+  EXPECT_EQ(screen_after(out.str()), (std::vector<std::string>{""}));
+}
+
+TEST(Text, Numbers) {
+  EXPECT_EQ(grouped(0), "0");
+  EXPECT_EQ(grouped(999), "999");
+  EXPECT_EQ(grouped(1000), "1,000");
+  EXPECT_EQ(grouped(-123456), "-123,456");
+  EXPECT_EQ(grouped(124439808), "124,439,808");
+  EXPECT_EQ(grouped(INT64_MIN), "-9,223,372,036,854,775,808");
+  EXPECT_EQ(bytes_text(1023), "1023 B");
+  EXPECT_EQ(bytes_text(1536), "1.50 KiB");
+  EXPECT_EQ(bytes_text(int64_t{3} << 40), "3.00 TiB");
+  EXPECT_EQ(duration_text(7.4), "0:07");
+  EXPECT_EQ(duration_text(754), "12:34");
+  EXPECT_EQ(duration_text(3723), "1:02:03");
+  EXPECT_EQ(duration_text(3 * 86400 + 4 * 3600 + 5 * 60 + 6), "3d 04:05:06");
+  EXPECT_EQ(duration_text(std::nan("")), "-");
+  EXPECT_EQ(percent_text(0.4123), "41.2%");
+}
+
+TEST(Text, BlocksAreAligned) {
+  EXPECT_EQ(render({{"model", {{"layers", "2"}, {"hidden size", "768"}}, "lr"}, {"é", {{"ü", "a", ""}, {"x", "b"}}}}),
+            "model\n"
+            "  layers         2\n"
+            "  hidden size  768\n"
+            "é\n"
+            "  ü            a\n"
+            "  x            b\n");
+}
+
+}  // namespace
+}  // namespace trivet

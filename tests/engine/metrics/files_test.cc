@@ -1,0 +1,190 @@
+// The files of a run: metrics.jsonl and trace.json, on good disks and bad ones.
+
+#include <csignal>
+#include <filesystem>
+#include <gtest/gtest.h>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <sys/resource.h>
+
+#include "engine/metrics/append_file.h"
+#include "engine/metrics/jsonl.h"
+#include "engine/metrics/perfetto.h"
+#include "tests/support/temp_dir.h"
+
+namespace trivet {
+namespace {
+
+using nlohmann::json;
+
+AppendFile::Warn collect(std::vector<std::string>& warnings) {
+  return [&](const std::string& message) { warnings.push_back(message); };
+}
+
+std::vector<json> json_lines(const std::string& path) {
+  std::istringstream in(read_text(path));
+  std::vector<json> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
+  // given
+  const TempDir dir;
+  StepReport r;
+  r.step = 7;
+  r.consumed_samples = 56;
+  r.consumed_tokens = int64_t{1} << 60;
+  r.loss = 10.0 / 3;
+  r.grad_norm = std::numeric_limits<double>::infinity();
+  r.learning_rate = 5e-324;
+  r.step_seconds = 0.1;
+  r.tokens_per_second = 1e300;
+  // when
+  {
+    MetricsLog log(dir / "metrics.jsonl", nullptr);
+    log.step(r);
+    EXPECT_EQ(json_lines(dir / "metrics.jsonl").size(), 1u) << "a line is there when the call returns";
+  }
+  {
+    MetricsLog log(dir / "metrics.jsonl", nullptr);  // a resumed run
+    log.eval({.step = 7, .validation_loss = 0.1 + 0.2, .samples = 3, .seconds = 1});
+  }
+  // then
+  const auto lines = json_lines(dir / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 2u);
+  for (const char* key :
+       {"step", "consumed_samples", "consumed_tokens", "loss", "grad_norm", "learning_rate", "step_seconds",
+        "tokens_per_second", "model_tflops_per_rank", "mfu", "bubble_fraction", "exposed_comm_fraction",
+        "exposed_tensor_fraction", "exposed_pipeline_fraction", "exposed_data_fraction", "overlap_ratio"})
+    EXPECT_TRUE(lines[0].contains(key)) << key;
+  EXPECT_EQ(lines[0]["step"], 7);
+  EXPECT_EQ(lines[0]["consumed_tokens"], int64_t{1} << 60);
+  EXPECT_EQ(lines[0]["loss"].get<double>(), 10.0 / 3);
+  EXPECT_EQ(lines[0]["learning_rate"].get<double>(), 5e-324);
+  EXPECT_EQ(lines[0]["tokens_per_second"].get<double>(), 1e300);
+  EXPECT_TRUE(lines[0]["grad_norm"].is_null());
+  EXPECT_TRUE(lines[0]["mfu"].is_null());
+  EXPECT_FALSE(lines[0].contains("event"));
+  EXPECT_EQ(lines[1]["event"], "eval");
+  EXPECT_EQ(lines[1]["step"], 7);
+  EXPECT_EQ(lines[1]["validation_loss"].get<double>(), 0.1 + 0.2);
+}
+
+TEST(MetricsLog, AFullDiskWarnsOnceAndTrainingGoesOn) {
+  std::vector<std::string> warnings;
+  MetricsLog log("/dev/full", collect(warnings));
+  for (int i = 0; i < 5; ++i) log.step({});
+  log.eval({});
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(warnings[0],
+            "/dev/full: cannot be written: No space left on device; training goes on without these records");
+}
+
+TEST(MetricsLog, AFolderThatIsNotThereIsToldBeforeTraining) {
+  const TempDir dir;
+  EXPECT_THROW(MetricsLog(dir / "none/metrics.jsonl", nullptr), IoError);
+}
+
+TEST(AppendFile, ARecordIsWrittenWhollyOrNotAtAll) {
+  // given: a file that may grow to 100 bytes, and records of 30
+  const TempDir dir;
+  const std::string record = std::string(29, 'x') + '\n';
+  std::vector<std::string> warnings;
+  AppendFile file(dir / "log", AppendFile::Start::keep, collect(warnings));
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small = {100, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  // when
+  int written = 0;
+  for (int i = 0; i < 10; ++i) written += file.append(record);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  // then: no part of the fourth is left, and there is room again
+  EXPECT_EQ(written, 3);
+  EXPECT_EQ(file.lost_records(), 7);
+  EXPECT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(std::filesystem::file_size(dir / "log"), 90u);
+  EXPECT_TRUE(file.append("y\n"));
+  EXPECT_EQ(read_text(dir / "log"), record + record + record + "y\n");
+}
+
+TEST(AppendFile, ATornRecordOfARunThatWasKilledIsCutOff) {
+  const TempDir dir;
+  const std::string tear(10'000, 'z');  // longer than the block it is searched in
+  for (const std::string start : {"", "a\n", "a\nb\n"}) {
+    write_text(dir / "log", start + tear);
+    AppendFile file(dir / "log", AppendFile::Start::keep, nullptr);
+    EXPECT_TRUE(file.append("c\n"));
+    EXPECT_EQ(read_text(dir / "log"), start + "c\n");
+  }
+  AppendFile file(dir / "log", AppendFile::Start::empty, nullptr);
+  EXPECT_EQ(read_text(dir / "log"), "");
+}
+
+std::vector<std::vector<Span>> some_spans() {
+  return {{{{.name = "matmul", .category = Category::compute, .microbatch = 2}, 5'001'000, 5'002'345},
+           {{.name = "forward \"1\"", .category = Category::phase}, 5'000'000, 5'003'000}},
+          {{{.name = "all_reduce", .category = Category::comm_tensor, .bytes = 4096}, 4'999'999, 5'000'001}}};
+}
+
+TEST(Perfetto, APartIsATraceOfItsOwn) {
+  const TempDir dir;
+  {
+    const std::vector<std::string> rows = {"compute", "tensor"};
+    PerfettoWriter writer(dir / "trace.json", 3, "rank 3 (tp 1)", rows, 5'000'000, nullptr);
+    writer.step(1, some_spans());
+    writer.step(2, std::vector<std::vector<Span>>(2));
+  }
+  const json trace = json::parse(read_text(dir / "trace.json"));
+  std::vector<json> spans, names;
+  for (const json& event : trace["traceEvents"]) {
+    if (event["ph"] == "X") spans.push_back(event);
+    if (event["name"] == "process_name" || event["name"] == "thread_name") names.push_back(event["args"]["name"]);
+  }
+  EXPECT_EQ(names, (std::vector<json>{"rank 3 (tp 1)", "compute", "tensor"}));
+  ASSERT_EQ(spans.size(), 3u);
+  EXPECT_EQ(spans[0], json::parse(R"({"ph":"X","name":"matmul","cat":"compute","pid":4,"tid":1,"ts":1.0,"dur":1.345,
+                                      "args":{"step":1,"microbatch":2}})"));
+  EXPECT_EQ(spans[1]["name"], "forward \"1\"");
+  EXPECT_EQ(spans[2], json::parse(R"({"ph":"X","name":"all_reduce","cat":"comm.tensor","pid":4,"tid":2,"ts":-0.001,
+                                      "dur":0.002,"args":{"step":1,"bytes":4096}})"));
+}
+
+TEST(Perfetto, PartsAreJoinedEvenWhenCutOffByACrash) {
+  // given
+  const TempDir dir;
+  const std::vector<std::string> rows = {"compute", "tensor"};
+  std::vector<std::string> parts;
+  for (int rank = 0; rank < 3; ++rank) {
+    parts.push_back(dir / ("trace.rank" + std::to_string(rank) + ".json"));
+    PerfettoWriter writer(parts.back(), rank, "rank", rows, 0, nullptr);
+    writer.step(1, some_spans());
+  }
+  const std::string whole = read_text(parts[1]);
+  write_text(parts[1], whole.substr(0, whole.size() - 20));  // within the last span
+  // when
+  join_traces(parts, dir / "trace.json");
+  // then
+  const json trace = json::parse(read_text(dir / "trace.json"));
+  std::map<int, int> spans;
+  for (const json& event : trace["traceEvents"]) spans[event["pid"].get<int>()] += event["ph"] == "X";
+  EXPECT_EQ(spans, (std::map<int, int>{{1, 3}, {2, 2}, {3, 3}}));
+  EXPECT_THROW(join_traces(parts, dir / "none/trace.json"), IoError);
+  parts.push_back(dir / "none.json");
+  EXPECT_THROW(join_traces(parts, dir / "trace.json"), IoError);
+}
+
+TEST(Perfetto, AFullDiskWarnsOnce) {
+  std::vector<std::string> warnings;
+  PerfettoWriter writer("/dev/full", 0, "rank 0", {}, 0, collect(warnings));
+  writer.step(1, some_spans());
+  writer.close();
+  EXPECT_EQ(warnings.size(), 1u);
+}
+
+}  // namespace
+}  // namespace trivet
