@@ -114,17 +114,35 @@ void check_schedule(const Schedule& schedule) {
   throw ConfigError(text);
 }
 
-int min_channel_depth(const Schedule& schedule) {
-  size_t most = 0;  // no channel holds more than all its messages
-  for (const Traffic& traffic : traffic_of(schedule)) most = std::max(most, traffic.sent.size());
-  // Deeper channels never stop a schedule that shallower ones let pass.
-  int low = std::min(1, static_cast<int>(most)), high = static_cast<int>(most);
+namespace {
+
+// The smallest depth >= `from` that is good. Deeper channels are never worse.
+template <class Good>
+int smallest_depth(int from, Good&& good) {
+  int low = from, high = from;
+  while (!good(high)) {
+    low = high + 1;
+    high *= 2;
+  }
   while (low < high) {
     const int depth = (low + high) / 2;
-    if (find_stuck_ranks(schedule, Costs{.channel_depth = depth}).empty()) high = depth;
+    if (good(depth)) high = depth;
     else low = depth + 1;
   }
-  return low;
+  return high;
+}
+
+}  // namespace
+
+ChannelDepths channel_depths(const Schedule& schedule) {
+  if (traffic_of(schedule).empty()) return {};
+  const auto runs = [&](int depth) { return find_stuck_ranks(schedule, Costs{.channel_depth = depth}).empty(); };
+  const int safe = smallest_depth(1, runs);
+  const double best = bubble_of(simulate(schedule, Costs{})).makespan;
+  const auto as_fast = [&](int depth) {
+    return bubble_of(simulate(schedule, Costs{.channel_depth = depth})).makespan <= best;
+  };
+  return {safe, smallest_depth(safe, as_fast)};
 }
 
 bool weight_halves_in_order(const Schedule& schedule) {

@@ -5,8 +5,7 @@
 //   3. On every channel messages are taken in the order in which they are made, so one FIFO a channel is enough.
 //   4. It runs to its end with channels that hold any number of messages, which covers the dependencies between ranks.
 //
-// Depth is a question of its own: a channel that holds fewer messages than `min_channel_depth` makes the ranks wait for
-// each other in a ring.
+// How many messages a channel has to hold is a question of its own: channel_depths.
 #pragma once
 
 #include <string>
@@ -22,11 +21,17 @@ std::vector<std::string> find_problems(const Schedule& schedule);
 // Throws ConfigError with all problems.
 void check_schedule(const Schedule& schedule);
 
-// The smallest number of messages that every channel has to hold so that no rank gets stuck: 1 for all but interleaved
-// schedules with large groups. 0: there is no message at all. REQUIRES: find_problems() is empty.
-int min_channel_depth(const Schedule& schedule);
+// Depths that all channels of a schedule need, where a channel of depth d holds d messages between the end of the op
+// that makes one and the start of the op that takes it, and a maker waits for room. Interleaved schedules with groups
+// of N > p micro-batches run ahead on the first chunk: N - p + 1 is enough for them; all others but interleaved-bfs
+// need 1. 0: there is no message at all.
+struct ChannelDepths {
+  int safe = 0;    // the smallest with which no rank gets stuck: with less, ranks wait for each other in a ring
+  int smooth = 0;  // the smallest with which, all ops costing the same, no rank is later than with deep channels
+};
+ChannelDepths channel_depths(const Schedule& schedule);  // REQUIRES: find_problems() is empty
 
-// Of a split backward, the queue of weight halves on each rank is first in, first out, over all chunks.
+// Weight halves run in the order of their input halves on each rank, over all its chunks: one FIFO queue a rank.
 bool weight_halves_in_order(const Schedule& schedule);
 
 // Every stage adds its weight gradients in the order of micro-batches, as one rank alone would: then the sums are

@@ -60,8 +60,8 @@ struct Schedule {
   int m = 1;  // micro-batches a step
   int v = 1;  // model chunks a rank
   StageMap map = StageMap::interleaved;
-  std::optional<int> group_size;  // interleaved: consecutive micro-batches of one chunk
-  std::vector<Program> programs;  // [p]
+  std::optional<int> group_size{};  // interleaved: consecutive micro-batches of one chunk
+  std::vector<Program> programs{};  // [p]
 
   int stages() const { return p * v; }
   int stage_of(int rank, int chunk) const;
@@ -111,8 +111,8 @@ struct ScheduleRequest {
   std::string kind = "1f1b";  // one of schedule_kinds()
   int p = 1;
   int m = 1;
-  std::optional<int> v;           // empty: 2 where the kind has chunks, else 1
-  std::optional<int> group_size;  // interleaved only; empty: the smallest that works, p where p divides m
+  std::optional<int> v{};           // empty: 2 where the kind has chunks, else 1
+  std::optional<int> group_size{};  // interleaved only; empty: the smallest that works, p where p divides m
 };
 struct ScheduleKind {
   std::string_view name;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fmt/format.h>
 #include <limits>
+#include <optional>
 #include <queue>
 #include <utility>
 
@@ -13,7 +14,7 @@ namespace trivet {
 double StageCosts::of(OpKind kind) const {
   switch (kind) {
     case OpKind::forward: return forward;
-    case OpKind::backward: return backward.value_or(backward_input + backward_weight);
+    case OpKind::backward: return backward_input + backward_weight - whole_saves;
     case OpKind::backward_input: return backward_input;
     case OpKind::backward_weight: return backward_weight;
   }
@@ -263,7 +264,7 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
     throw ConfigError(fmt::format("costs are given for {} stages, but the schedule has {}", given, stages));
   bool negative = costs.latency < 0 || costs.bytes < 0 || costs.bandwidth < 0 || costs.channel_depth < 0;
   for (const StageCosts& stage : costs.stages)
-    negative |= std::min({stage.forward, stage.backward_input, stage.backward_weight, stage.backward.value_or(0)}) < 0;
+    negative |= std::min({stage.forward, stage.backward_input, stage.backward_weight, stage.of(OpKind::backward)}) < 0;
   if (negative) throw ConfigError("a cost of the simulation is negative");
 }
 

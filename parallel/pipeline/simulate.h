@@ -9,7 +9,6 @@
 // arrives `latency` after it has left.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,12 +22,12 @@ struct StageCosts {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;
-  std::optional<double> backward;  // of a whole backward pass; empty: the sum of its halves
+  double whole_saves = 0;  // a whole backward pass costs this much less than its halves
   double of(OpKind kind) const;
 };
 
 struct Costs {
-  std::vector<StageCosts> stages{StageCosts{}};  // one for all stages alike, or one a stage
+  std::vector<StageCosts> stages = std::vector<StageCosts>(1);  // one for all stages alike, or one a stage
   double latency = 0;
   double bytes = 0;      // of a message
   double bandwidth = 0;  // of a wire, bytes a unit of time; 0: no limit
