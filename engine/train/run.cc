@@ -113,7 +113,7 @@ class Reporter {
   void step(const StepResult& result) {
     collect_spans();
     if (trace_) trace_->step(result.step, spans_);
-    const StepStats stats = sum_over_ranks(trainer_, measure_step(spans_, result.start_ns, result.end_ns));
+    const StepStats stats = sum_over_ranks(trainer_, meter_.measure(spans_, result.start_ns, result.end_ns));
     const double seconds = static_cast<double>(result.end_ns - result.start_ns) * 1e-9;
     speed_.add(seconds);
     if (!console_) return;
@@ -184,6 +184,7 @@ class Reporter {
   Trainer& trainer_;
   StepWork work_;
   RunningSpeed speed_;
+  StepMeter meter_;
   std::vector<std::vector<Span>> spans_;  // [row]
   std::optional<Console> console_;
   std::optional<MetricsLog> log_;

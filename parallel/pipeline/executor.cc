@@ -48,7 +48,7 @@ int gradient_buffers(const Schedule& schedule, int rank) {
 
 // Receives posted ahead on each channel.
 int receives_posted(const Schedule& schedule, const PipelineOptions& options) {
-  const int needed = min_channel_depth(schedule);  // without these the ranks would wait for each other in a ring
+  const int needed = channel_depths(schedule).safe;  // without these the ranks would wait for each other in a ring
   return options.overlap_p2p_comm ? std::max(options.receive_ahead, needed) : needed;
 }
 
