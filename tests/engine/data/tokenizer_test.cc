@@ -221,13 +221,12 @@ TEST(SentencePiece, SurvivesRandomDamage) {
 }
 
 TEST(SentencePiece, RefusesADamagedTableOfCharacters) {
-  // given: a model whose table's units are zeroed one stretch at a time
+  // given: a model with one unit of its table that leads far beyond it, for 'a'
   const std::string model = foreign_model("unigram", "true");
   const size_t table = model.find("nmt_nfkc") + 8 + 4 + 4;
   int refused = 0;
   for (size_t i = 0; i < 20; ++i) {
     std::string damaged = model;
-    // All ones: a branch and a replacement far beyond the table.
     damaged.replace(table + 4 + i * 4, 4, "\x61\xff\xff\x7f");
     try {
       make_sentencepiece(damaged, "m");

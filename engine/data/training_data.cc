@@ -1,0 +1,94 @@
+#include "engine/data/training_data.h"
+
+#include <fmt/format.h>
+#include <vector>
+
+#include "engine/data/dataset_info.h"
+#include "engine/data/sentencepiece_tokenizer.h"
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+void check_paths(const DataConfig& config) {
+  if (config.path.empty() == config.train_path.empty())
+    throw ConfigError(fmt::format("data.path is \"{}\" and data.train_path is \"{}\": expected exactly one of them",
+                                  config.path, config.train_path));
+  if (!config.path.empty() && !config.valid_path.empty())
+    throw ConfigError(
+        fmt::format("data.valid_path is \"{}\": it goes with data.train_path; data.split cuts the "
+                    "validation data out of data.path",
+                    config.valid_path));
+}
+
+std::vector<std::string> prefixes(const DataConfig& config) {
+  std::vector<std::string> all;
+  for (const std::string& prefix : {config.path, config.train_path, config.valid_path})
+    if (!prefix.empty()) all.push_back(prefix);
+  return all;
+}
+
+Vocabulary vocabulary_of_model(const std::string& path) {
+  const auto tokenizer = load_sentencepiece(path);
+  return {tokenizer->vocab_size(), tokenizer->fingerprint(), path};
+}
+
+}  // namespace
+
+std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
+  check_paths(config);
+  std::vector<Vocabulary> found;
+  if (!config.tokenizer_model.empty()) found.push_back(vocabulary_of_model(config.tokenizer_model));
+  for (const std::string& prefix : prefixes(config)) {
+    const auto info = read_dataset_info(prefix);
+    if (info) found.push_back({info->vocab_size, info->fingerprint, prefix + ".json"});
+    else if (file_exists(prefix + ".model")) found.push_back(vocabulary_of_model(prefix + ".model"));
+  }
+  if (found.empty()) return std::nullopt;
+  for (const Vocabulary& other : found) {
+    if (other.size != found[0].size || other.fingerprint != found[0].fingerprint)
+      throw DataError(fmt::format("the data have two tokenizers: {} has {} ids ({}), {} has {} ids ({})",
+                                  found[0].source, found[0].size, found[0].fingerprint, other.source, other.size,
+                                  other.fingerprint));
+  }
+  return found[0];
+}
+
+TrainingData open_training_data(const DataConfig& config, int64_t seq_length, int64_t vocab_size,
+                                bool with_validation) {
+  const auto vocabulary = data_vocabulary(config);
+  if (vocabulary && vocabulary->size != vocab_size)
+    throw DataError(fmt::format("model.vocab_size is {}, expected {}, the vocabulary of {} ({})", vocab_size,
+                                vocabulary->size, vocabulary->source, vocabulary->fingerprint));
+  const auto open = [](const std::string& prefix) {
+    auto dataset = std::make_shared<const IndexedDataset>(prefix);
+    if (const auto info = read_dataset_info(prefix)) check_counts(*info, *dataset);
+    return dataset;
+  };
+  const auto cut = [&](const std::shared_ptr<const IndexedDataset>& dataset, DocumentRange range, const char* name) {
+    return std::make_unique<GptDataset>(dataset, range, GptDataset::Options{name, seq_length, vocab_size, config.seed});
+  };
+
+  TrainingData data;
+  if (!config.path.empty()) {
+    const auto dataset = open(config.path);
+    const auto [train, valid, test] = split_documents(config.split, dataset->sequences());
+    if (with_validation && valid.size() == 0)
+      throw ConfigError(fmt::format("data.split is \"{}\", which leaves none of the {} documents of {} for validation",
+                                    config.split, dataset->sequences(), config.path));
+    data.train = cut(dataset, train, "train");
+    if (with_validation) data.valid = cut(dataset, valid, "valid");
+    return data;
+  }
+  if (with_validation && config.valid_path.empty())
+    throw ConfigError("data.valid_path is empty: expected the prefix of the validation data, or train.eval_interval 0");
+  const auto train = open(config.train_path);
+  data.train = cut(train, {0, train->sequences()}, "train");
+  if (with_validation) {
+    const auto valid = open(config.valid_path);
+    data.valid = cut(valid, {0, valid->sequences()}, "valid");
+  }
+  return data;
+}
+
+}  // namespace trivet

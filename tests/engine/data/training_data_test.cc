@@ -1,0 +1,103 @@
+#include "engine/data/training_data.h"
+
+#include "engine/data/prepare.h"
+#include "engine/data/sentencepiece_tokenizer.h"
+#include "tests/engine/data/support.h"
+
+namespace trivet {
+namespace {
+
+class TrainingDataTest : public testing::Test {
+ protected:
+  // A dataset of this many one-line documents.
+  std::string prepared(const std::string& name, int documents, std::optional<int64_t> vocab_size = std::nullopt) {
+    std::string text;
+    for (const std::string& sentence : made_up_sentences(documents, 21)) text += sentence + "\n\n";
+    write_bytes(directory_ / (name + ".txt"), text);
+    PrepareOptions options;
+    options.inputs = {directory_ / (name + ".txt")};
+    options.output = directory_ / name;
+    options.document = DocumentMode::paragraph;
+    options.tokenizer = vocab_size ? "sentencepiece" : "bytes";
+    options.vocab_size = vocab_size;
+    prepare_dataset(options);
+    return options.output;
+  }
+
+  TemporaryDirectory directory_;
+  DataConfig config_;
+};
+
+TEST_F(TrainingDataTest, CutsOneDataset) {
+  config_.path = prepared("d", 100);
+  config_.split = "90,10,0";
+  const TrainingData data = open_training_data(config_, 32, 257, true);
+  const IndexedDataset dataset(config_.path);
+  EXPECT_EQ(data.train->tokens_per_epoch(), dataset.begin(90));
+  EXPECT_EQ(data.valid->tokens_per_epoch(), dataset.tokens() - dataset.begin(90));
+  EXPECT_EQ(open_training_data(config_, 32, 257, false).valid, nullptr);
+}
+
+TEST_F(TrainingDataTest, TakesTwoDatasets) {
+  config_.train_path = prepared("a", 50);
+  EXPECT_EQ(open_training_data(config_, 32, 257, false).valid, nullptr);
+  EXPECT_TRUE(
+      contains(message_of<ConfigError>([&] { open_training_data(config_, 32, 257, true); }), "data.valid_path"));
+  config_.valid_path = prepared("b", 20);
+  const TrainingData data = open_training_data(config_, 32, 257, true);
+  EXPECT_EQ(data.train->tokens_per_epoch(), IndexedDataset(config_.train_path).tokens());
+  EXPECT_EQ(data.valid->tokens_per_epoch(), IndexedDataset(config_.valid_path).tokens());
+}
+
+TEST_F(TrainingDataTest, RefusesPathsThatContradict) {
+  const auto message = [&] { return message_of<ConfigError>([&] { open_training_data(config_, 32, 257, true); }); };
+  EXPECT_TRUE(contains(message(), "expected exactly one"));
+  config_.path = prepared("d", 20);
+  config_.split = "1,0";
+  EXPECT_TRUE(contains(message(), "data.split is \"1,0\", which leaves none of the 20 documents"));
+  config_.valid_path = config_.path;
+  EXPECT_TRUE(contains(message(), "data.valid_path"));
+  config_.train_path = config_.path;
+  EXPECT_TRUE(contains(message(), "expected exactly one"));
+}
+
+TEST_F(TrainingDataTest, KnowsTheVocabulary) {
+  config_.path = prepared("d", 500, 320);
+  EXPECT_EQ(data_vocabulary(config_)->size, 320);
+  EXPECT_EQ(data_vocabulary(config_)->source, config_.path + ".json");
+  const std::string message = message_of<DataError>([&] { open_training_data(config_, 32, 257, true); });
+  EXPECT_TRUE(contains(message, "model.vocab_size is 257, expected 320"));
+  EXPECT_TRUE(contains(message, data_vocabulary(config_)->fingerprint));
+  // A model without the sidecar says it too; without both, nobody does and any is taken.
+  std::filesystem::remove(config_.path + ".json");
+  EXPECT_EQ(data_vocabulary(config_)->source, config_.path + ".model");
+  std::filesystem::rename(config_.path + ".model", directory_ / "elsewhere.model");
+  EXPECT_FALSE(data_vocabulary(config_).has_value());
+  open_training_data(config_, 32, 500, true);
+  config_.tokenizer_model = directory_ / "elsewhere.model";
+  EXPECT_EQ(data_vocabulary(config_)->size, 320);
+}
+
+TEST_F(TrainingDataTest, RefusesTwoTokenizers) {
+  config_.train_path = prepared("a", 500, 320);
+  config_.valid_path = prepared("b", 50);
+  const std::string message = message_of<DataError>([&] { data_vocabulary(config_); });
+  EXPECT_TRUE(contains(message, "a.json has 320 ids"));
+  EXPECT_TRUE(contains(message, "b.json has 257 ids (bytes)"));
+  config_.valid_path.clear();
+  config_.tokenizer_model = directory_ / "other.model";
+  write_bytes(config_.tokenizer_model, train_sentencepiece(made_up_sentences(900, 5), 320));
+  EXPECT_TRUE(contains(message_of<DataError>([&] { data_vocabulary(config_); }), "other.model has 320 ids"));
+}
+
+TEST_F(TrainingDataTest, RefusesASidecarOfAnotherDataset) {
+  config_.path = prepared("d", 100);
+  const std::string other = prepared("e", 60);
+  std::filesystem::copy_file(other + ".json", config_.path + ".json",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_TRUE(
+      contains(message_of<DataError>([&] { open_training_data(config_, 32, 257, false); }), "not written together"));
+}
+
+}  // namespace
+}  // namespace trivet
