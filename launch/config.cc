@@ -7,8 +7,8 @@
 #include "engine/config/explain.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
-#include "engine/train/datasets.h"
 #include "engine/train/rank_state.h"
+#include "engine/train/run.h"
 #include "launch/commands.h"
 
 namespace trivet {
@@ -37,7 +37,7 @@ void run(const Options& options) {
   if (options.path.empty()) throw ConfigError("trivet config: expected the YAML file of a run, or --keys");
   LoadedConfig loaded = load_config(options.path, options.sets);
   const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
-  const Layout layout = resolve(loaded, {.world_size = ranks, .dataset_vocab_size = dataset_vocab_size(loaded.config)});
+  const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
   if (options.yaml) {
     fmt::print("{}", to_yaml(loaded.config));
     return;

@@ -127,6 +127,7 @@ std::vector<Field> make_fields() {
       {"data.split", data<&D::split>, "shares of train, validation and test in data.path"},
       {"data.train_path", data<&D::train_path>, "training dataset prefix, instead of data.path"},
       {"data.valid_path", data<&D::valid_path>, "validation dataset prefix, with data.train_path"},
+      {"data.tokenizer_model", data<&D::tokenizer_model>, "tokenizer; \"\": PREFIX.model beside the dataset, if any"},
       {"data.seed", data<&D::seed>, "of the shuffles", at_least(0)},
       {"data.prefetch", data<&D::prefetch>, "micro-batches prepared ahead by a background thread", range(1, 10'000)},
 

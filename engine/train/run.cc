@@ -9,14 +9,16 @@
 
 #include "engine/config/explain.h"
 #include "engine/config/validate.h"
+#include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/statistics.h"
+#include "engine/data/tokenizer.h"
+#include "engine/data/training_data.h"
 #include "engine/metrics/accounting.h"
 #include "engine/metrics/console.h"
 #include "engine/metrics/jsonl.h"
 #include "engine/metrics/peak_flops.h"
 #include "engine/metrics/perfetto.h"
 #include "engine/metrics/step_stats.h"
-#include "engine/train/datasets.h"
 #include "engine/train/generate.h"
 #include "engine/train/trainer.h"
 #include "kernels/cpu/gemm_peak.h"
@@ -208,13 +210,18 @@ void evaluate(const Config& config, Trainer& trainer, Reporter& reporter) {
 }
 
 // What a model that knows only how often each token occurs would lose on the validation set: the first thing to beat.
-void note_unigram_entropy(const Datasets& data, Reporter& reporter) {
-  const double entropy = unigram_entropy(*data.valid_source, data.valid_documents);
+void note_unigram_entropy(const DataConfig& data, Reporter& reporter) {
+  const IndexedDataset dataset(data.path.empty() ? data.valid_path : data.path);
+  const DocumentRange documents =
+      data.path.empty() ? DocumentRange{0, dataset.sequences()} : split_documents(data.split, dataset.sequences())[1];
+  const double entropy = unigram_entropy(dataset, documents);
   reporter.note(fmt::format("the validation set's unigram entropy is {:.4f} nats a token", entropy));
 }
 
 void write_sample(const Config& config, const RunOptions& options, Trainer& trainer, Reporter& reporter) {
-  const auto tokenizer = open_tokenizer(train_prefix(config));
+  const auto tokenizer = config.data.tokenizer_model.empty()
+                             ? open_tokenizer(config.data.path.empty() ? config.data.train_path : config.data.path)
+                             : load_sentencepiece(config.data.tokenizer_model);
   const Sampling sampling{.tokens = options.generate_tokens,
                           .temperature = options.temperature,
                           .top_k = options.top_k,
@@ -229,23 +236,28 @@ void write_sample(const Config& config, const RunOptions& options, Trainer& trai
 
 }  // namespace
 
+RunFacts facts_of(const Config& config, int world_size) {
+  // Which paths are there and which are not is for resolve() to judge, with everything else.
+  if (config.data.path.empty() == config.data.train_path.empty()) return {.world_size = world_size};
+  const auto vocabulary = data_vocabulary(config.data);
+  return {.world_size = world_size, .dataset_vocab_size = vocabulary ? std::optional(vocabulary->size) : std::nullopt};
+}
+
 void run_training(LoadedConfig loaded, const RunOptions& options, Communicator& world, std::ostream& out) {
-  const Layout layout =
-      resolve(loaded, {.world_size = world.size(), .dataset_vocab_size = dataset_vocab_size(loaded.config)});
+  const Layout layout = resolve(loaded, facts_of(loaded.config, world.size()));
   const Config& config = loaded.config;
-  if (train_prefix(config).empty())
-    throw ConfigError("data.path: found nothing, expected the prefix of a dataset (or data.train_path)");
   if (config.device.kind == "cuda")
     throw ConfigError(
         "device.kind: found cuda, but the operations of this build run on the CPU only; expected auto or "
         "cpu");
-  const Datasets data = open_datasets(config);
+  const TrainingData data = open_training_data(config.data, config.model.seq_length, config.model.vocab_size.value(),
+                                               config.train.eval_interval > 0);
   if (world.rank() == 0) prepare_run_dir(config);
   world.barrier();
 
   Trainer trainer(config, layout, world, *data.train, data.valid.get());
   Reporter reporter(loaded, layout, trainer, out);
-  if (data.valid && world.rank() == 0) note_unigram_entropy(data, reporter);
+  if (data.valid && world.rank() == 0) note_unigram_entropy(config.data, reporter);
   while (trainer.steps_done() < config.train.train_iters) {
     reporter.step(trainer.step());
     const int64_t interval = config.train.eval_interval;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engine/config/load.h"
+#include "engine/config/validate.h"
 #include "parallel/comm/comm.h"
 
 namespace trivet {
@@ -18,6 +19,9 @@ struct RunOptions {
   double temperature = 0.8;
   int64_t top_k = 40;
 };
+
+// What resolve() has to know: asks the data for their vocabulary. Throws DataError.
+RunFacts facts_of(const Config& config, int world_size);
 
 // Resolves `loaded` for this world, opens the data, trains. Collective over `world`; every rank passes the same. Throws
 // ConfigError, DataError, IoError before anything is allocated or written, NumericsError while training. `out`: where

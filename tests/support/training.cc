@@ -7,19 +7,9 @@
 #include "engine/data/indexed_dataset.h"
 #include "kernels/philox.h"
 #include "parallel/comm/world.h"
+#include "tests/support/temp_dir.h"
 
 namespace trivet::test {
-
-TempDir::TempDir() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "trivet-test-XXXXXX").string();
-  if (!mkdtemp(pattern.data())) throw IoError("cannot make a folder " + pattern);
-  dir_ = pattern;
-}
-
-TempDir::~TempDir() {
-  std::error_code ignored;
-  std::filesystem::remove_all(dir_, ignored);
-}
 
 Config tiny_config() {
   Config config;
@@ -45,7 +35,7 @@ Config tiny_config() {
 std::shared_ptr<const IndexedDataset> tiny_dataset() {
   static const TempDir dir;
   static const std::shared_ptr<const IndexedDataset> dataset = [] {
-    IndexedDatasetWriter writer(dir.path("tiny"), TokenType::u16);
+    IndexedDatasetWriter writer(dir / "tiny", TokenType::u16);
     for (uint64_t document = 0; document < 60; ++document) {
       std::vector<int32_t> tokens(5 + philox4x32(document, 0, 7).w[0] % 80);
       int32_t token = static_cast<int32_t>(document % 61);
@@ -57,7 +47,7 @@ std::shared_ptr<const IndexedDataset> tiny_dataset() {
       writer.add_document(tokens);
     }
     writer.finish();
-    return std::make_shared<const IndexedDataset>(dir.path("tiny"));
+    return std::make_shared<const IndexedDataset>(dir / "tiny");
   }();
   return dataset;
 }

@@ -1,8 +1,6 @@
 // Small training runs for tests: a config, a dataset that is made once, and the losses of a run on thread ranks.
 #pragma once
 
-#include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,17 +9,6 @@
 #include "engine/train/trainer.h"
 
 namespace trivet::test {
-
-// A folder that goes away with its owner.
-class TempDir {
- public:
-  TempDir();
-  ~TempDir();
-  std::string path(const std::string& name) const { return (dir_ / name).string(); }
-
- private:
-  std::filesystem::path dir_;
-};
 
 // 4 layers, h 32, 4 heads, s 16, a vocabulary of 61 (no multiple of anything), b 2, global batch 8, lr high enough that
 // ten steps move the loss. Resolved.
