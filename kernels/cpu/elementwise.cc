@@ -1,5 +1,6 @@
 // Bias, dropout and residual; sums over rows; fill, convert, add.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/cpu/cpu_ops.h"
@@ -109,8 +110,13 @@ void CpuOps::fill(Tensor x, float value, Stream& stream) {
   shapes::expect_vector(kOp, "x", x, x.dtype, x.numel());
   const auto fill_as = [&]<class T>(T element) {
     stream.run({kOp, Category::compute}, [=, threads = threads_] {
-      parallel_for(threads, x.numel(), kGrain,
-                   [&](Range part, int) { std::fill(x.as<T>() + part.begin, x.as<T>() + part.end, element); });
+      parallel_for(threads, x.numel(), kGrain, [&](Range part, int) {
+        T* const begin = x.as<T>() + part.begin;
+        // Zeroing gradients is what it is for; memset knows how to write much memory without reading it first.
+        if (value == 0 && !std::signbit(value))
+          std::memset(static_cast<void*>(begin), 0, sizeof(T) * static_cast<size_t>(part.size()));
+        else std::fill(begin, begin + part.size(), element);
+      });
     });
   };
   switch (x.dtype) {

@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/vector.h"
 #include "kernels/exact_sum.h"
 #include "kernels/shapes.h"
 
@@ -20,24 +21,25 @@ namespace trivet {
 namespace {
 
 using Bins = std::array<int64_t, kExactSumBins>;
-using Doubles = double __attribute__((vector_size(64)));
-using Floats = float __attribute__((vector_size(32)));
-using Int64s = int64_t __attribute__((vector_size(64)));
+using Doubles = double __attribute__((vector_size(kVectorBytes)));
+using HalfFloats = float __attribute__((vector_size(kVectorBytes / 2)));
+using Int64s = int64_t __attribute__((vector_size(kVectorBytes)));
 
-constexpr int64_t kBlock = 1024;
-constexpr int64_t kWidth = 8, kSums = 4;  // kSums vectors of kWidth lanes: 32 numbers a lane and block
+// A block's elements are dealt out to 32 lanes, kSums vectors of kWidth.
+constexpr int64_t kBlock = 1024, kWidth = kVectorBytes / 8, kSums = 32 / kWidth;
 // A lane takes 32 parts of up to 2^45 q, so its sum moves by at most 2^50 q: less than the 2^51 q to the next power
-// of two on either side of the anchor. The four vectors' lanes together gain at most 2^52 q, exact in a double.
+// of two on either side of the anchor.
 constexpr int kLevelBits = 45;
-// What is left after a level, at most q / 2 each, is added without a cut if 128 of them stay below 2^52 units.
-constexpr int kRestBits = 52 - 7;
+// What is left after a level, at most q / 2 each, is added without a cut if all 1024 together stay below 2^56 units:
+// a lane's 32 then fit a double's 53 bits.
+constexpr int kRestBits = 45;
 
 // 2^exponent. REQUIRES: a normal number.
 double power_of_two(int exponent) { return std::bit_cast<double>(static_cast<uint64_t>(1023 + exponent) << 52); }
 
-// The squares of 8 elements.
+// The squares of kWidth elements.
 inline Doubles squares_at(const float* x) {
-  Floats narrow;
+  HalfFloats narrow;
   std::memcpy(&narrow, x, sizeof narrow);
   const Doubles wide = __builtin_convertvector(narrow, Doubles);
   return wide * wide;
@@ -53,11 +55,11 @@ inline Doubles cut_at_anchor(Doubles& sum, Doubles r) {
 
 // bins += the lanes' sums, which are `anchor` too large, and multiples of 2^exponent.
 void flush(const Doubles (&sums)[kSums], double anchor, int exponent, Bins& bins) {
-  Doubles gain = {};
-  for (const Doubles& sum : sums) gain += sum - anchor;
-  const Int64s units = __builtin_convertvector(gain * power_of_two(-exponent), Int64s);
   int64_t total = 0;
-  for (int lane = 0; lane < kWidth; ++lane) total += units[lane];
+  for (const Doubles& sum : sums) {
+    const Int64s units = __builtin_convertvector((sum - anchor) * power_of_two(-exponent), Int64s);
+    for (int lane = 0; lane < kWidth; ++lane) total += units[lane];
+  }
   exact_add(bins.data(), total, exponent);
 }
 

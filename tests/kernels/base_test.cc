@@ -7,6 +7,10 @@
 #include "kernels/philox.h"
 #include "tests/support/tensors.h"
 
+// A request for more memory than there is gets null from the sanitizers' allocators too, as from the system's.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
+
 namespace trivet::test {
 namespace {
 

@@ -160,13 +160,15 @@ TEST_P(ElementwiseTest, ConvertRoundsToNearestEven) {
 
 TEST_P(ElementwiseTest, FillAndCopyTakeAnyType) {
   for (const DType any : {DType::f32, DType::bf16, DType::i32, DType::i64, DType::u8}) {
-    const Tensor x = tensors.poisoned(any, {70'001}), y = tensors.poisoned(any, {70'001});
+    for (const double value : {7.0, 0.0}) {
+      const Tensor x = tensors.poisoned(any, {70'001}), y = tensors.poisoned(any, {70'001});
 
-    ops->fill(x, 7, *stream);
-    ops->convert(x, y, *stream);
+      ops->fill(x, static_cast<float>(value), *stream);
+      ops->convert(x, y, *stream);
 
-    EXPECT_TRUE(near(x, Values(70'001, 7.0), 0));
-    EXPECT_TRUE(same_bits(x, y));
+      EXPECT_TRUE(near(x, Values(70'001, value), 0));
+      EXPECT_TRUE(same_bits(x, y));
+    }
   }
 }
 
