@@ -86,6 +86,7 @@ class Engine {
     timeline_.unit = costs_.unit;
     timeline_.p = schedule_.p;
     timeline_.v = schedule_.v;
+    timeline_.map = schedule_.map;
     return std::move(timeline_);
   }
 

@@ -29,9 +29,10 @@ struct TransferSpan {
 
 struct Timeline {
   std::string title;
-  std::string unit;                     // "s", "ms", "us", or "": an abstract unit
-  int p = 1;                            // ranks
-  int v = 1;                            // chunks a rank
+  std::string unit;  // "s", "ms", "us", or "": an abstract unit
+  int p = 1;         // ranks
+  int v = 1;         // chunks a rank
+  StageMap map = StageMap::interleaved;
   std::vector<OpSpan> ops;              // of one rank: in the order of time
   std::vector<TransferSpan> transfers;  // of one channel: in the order of time
 };

@@ -1,0 +1,212 @@
+// trivet schedule: shows what a pipeline schedule does, without a model or a GPU: as a picture of a simulated step, and
+// as a table of its bubble (next to the closed form where there is one), peak slots and transfers.
+#include <algorithm>
+#include <cstdlib>
+#include <fmt/format.h>
+#include <fstream>
+#include <memory>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "kernels/base/check.h"
+#include "launch/commands.h"
+#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/closed_form.h"
+#include "parallel/pipeline/render.h"
+#include "parallel/pipeline/simulate.h"
+
+namespace trivet {
+namespace {
+
+struct Options {
+  std::vector<std::string> kinds{"1f1b"};
+  int p = 4, m = 8;
+  std::optional<int> v, group_size;
+  std::string file;
+  std::vector<double> costs{1, 1, 1}, embedding, head;  // F, I, W
+  Costs transfer;                                       // without the stages
+  std::string svg, trace;
+  bool text = false, transfers = false;
+  int columns = 0, width = 0;
+};
+
+StageCosts stage_costs(const char* option, const std::vector<double>& numbers) {
+  if (numbers.size() == 3) return {numbers[0], numbers[1], numbers[2]};
+  if (numbers.size() == 2) return {numbers[0], numbers[1] / 2, numbers[1] / 2};
+  throw ConfigError(fmt::format("{} takes F,I,W or F,B, but got {} numbers", option, numbers.size()));
+}
+
+// The costs of a rank's layers are shared by its chunks; embedding and head come on top of the first and last stage.
+Costs costs_of(const Options& options, const Schedule& schedule) {
+  Costs costs = options.transfer;
+  const StageCosts rank = stage_costs("--costs", options.costs);
+  const double v = schedule.v;
+  const StageCosts chunk{rank.forward / v, rank.backward_input / v, rank.backward_weight / v};
+  costs.stages.assign(static_cast<size_t>(schedule.stages()), chunk);
+  const auto add = [](StageCosts& stage, const StageCosts& extra) {
+    stage.forward += extra.forward;
+    stage.backward_input += extra.backward_input;
+    stage.backward_weight += extra.backward_weight;
+  };
+  if (!options.embedding.empty()) add(costs.stages.front(), stage_costs("--embedding", options.embedding));
+  if (!options.head.empty()) add(costs.stages.back(), stage_costs("--head", options.head));
+  return costs;
+}
+
+std::vector<Schedule> schedules_of(const Options& options) {
+  std::vector<Schedule> schedules;
+  if (!options.file.empty()) {
+    schedules.push_back(read_schedule_file(options.file));
+  } else {
+    for (const std::string& kind : options.kinds)
+      schedules.push_back(make_schedule({kind, options.p, options.m, options.v, options.group_size}));
+  }
+  for (const Schedule& schedule : schedules) check_schedule(schedule);
+  return schedules;
+}
+
+std::string title_of(const Options& options, const Schedule& schedule) {
+  std::string title = fmt::format("{}: p = {}, m = {}", schedule.kind, schedule.p, schedule.m);
+  if (schedule.v > 1) title += fmt::format(", v = {}", schedule.v);
+  if (schedule.group_size && *schedule.group_size != schedule.p) title += fmt::format(", N = {}", *schedule.group_size);
+  const StageCosts costs = stage_costs("--costs", options.costs);
+  if (costs.forward != 1 || costs.backward_input != 1 || costs.backward_weight != 1)
+    title +=
+        fmt::format(", F : I : W = {:g} : {:g} : {:g}", costs.forward, costs.backward_input, costs.backward_weight);
+  const Costs& transfer = options.transfer;
+  const double hop = transfer.latency + (transfer.bandwidth > 0 ? transfer.bytes / transfer.bandwidth : 0);
+  if (hop > 0) title += fmt::format(", {}transfers take {:g}", transfer.blocking ? "blocking " : "", hop);
+  return title;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw IoError(fmt::format("{}: cannot be written", path));
+}
+
+int terminal_columns() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 160;
+}
+
+// "5 (1f1b: 4 3 2 1)" would be too wide for many ranks: all of them, or first … last.
+std::string peaks_text(const std::vector<Peak>& peaks, int Peak::*member) {
+  std::string text;
+  const bool alike = std::ranges::all_of(peaks, [&](const Peak& peak) { return peak.*member == peaks[0].*member; });
+  if (alike) return fmt::format("{}", peaks[0].*member);
+  if (peaks.size() > 8) return fmt::format("{} .. {}", peaks.front().*member, peaks.back().*member);
+  for (const Peak& peak : peaks) text += fmt::format("{}{}", text.empty() ? "" : " ", peak.*member);
+  return text;
+}
+
+struct Row {
+  std::string cells[9];
+};
+
+Row row_of(const Schedule& schedule, const Costs& costs, const Timeline& timeline) {
+  const Bubble bubble = bubble_of(timeline);
+  const std::vector<Peak> peaks = peaks_of(schedule.programs, schedule.v);
+  const ChannelDepths depths = channel_depths(schedule);
+  const bool alike = std::ranges::all_of(costs.stages, [&](const StageCosts& stage) {
+    return stage.forward == costs.stages[0].forward && stage.backward_input == costs.stages[0].backward_input &&
+           stage.backward_weight == costs.stages[0].backward_weight;
+  });
+  const bool free = costs.latency == 0 && (costs.bytes == 0 || costs.bandwidth == 0) && costs.channel_depth == 0;
+  const auto form = alike && free ? closed_form(schedule, costs.stages[0]) : std::nullopt;
+  return {{schedule.kind, fmt::format("{:.6g}", bubble.makespan), fmt::format("{:.6g}", bubble.time()),
+           form ? fmt::format("{:.6g} = {}", form->bubble, form->formula) : "-",
+           fmt::format("{:.1f} %", 100 * bubble.of_ideal()), fmt::format("{:.1f} %", 100 * bubble.of_total()),
+           peaks_text(peaks, &Peak::slots) + (schedule.v > 1 ? fmt::format(" (1/{})", schedule.v) : ""),
+           peaks_text(peaks, &Peak::stashes), fmt::format("{} (depth {})", timeline.transfers.size(), depths.smooth)}};
+}
+
+void print_table(const std::vector<Row>& rows) {
+  const Row head{
+      {"schedule", "makespan", "bubble", "closed form", "of ideal", "of total", "peak slots", "stashes", "transfers"}};
+  constexpr size_t columns = std::size(Row{}.cells);
+  size_t width[columns];
+  for (size_t i = 0; i < columns; ++i) {
+    width[i] = head.cells[i].size();
+    for (const Row& row : rows) width[i] = std::max(width[i], row.cells[i].size());
+  }
+  const auto print = [&](const Row& row) {
+    std::string line;
+    for (size_t i = 0; i < columns; ++i) line += fmt::format("{:<{}}  ", row.cells[i], width[i]);
+    line.resize(line.find_last_not_of(' ') + 1);
+    fmt::print("{}\n", line);
+  };
+  print(head);
+  for (const Row& row : rows) print(row);
+}
+
+void run(const Options& options) {
+  const std::vector<Schedule> schedules = schedules_of(options);
+  if (options.text) {
+    for (const Schedule& schedule : schedules) fmt::print("{}", to_text(schedule));
+    return;
+  }
+  TextOptions look;
+  look.columns = options.columns > 0 ? options.columns : terminal_columns();
+  look.colors = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
+  std::vector<Timeline> timelines;
+  std::vector<Row> rows;
+  for (const Schedule& schedule : schedules) {
+    const Costs costs = costs_of(options, schedule);
+    Timeline& timeline = timelines.emplace_back(simulate(schedule, costs));
+    timeline.title = title_of(options, schedule);
+    rows.push_back(row_of(schedule, costs, timeline));
+    fmt::print("{}\n{}\n", timeline.title, render_text(timeline, look));
+  }
+  print_table(rows);
+  if (!options.svg.empty())
+    write_file(options.svg, render_svg(timelines, {.width = options.width, .transfers = options.transfers}));
+  if (!options.trace.empty()) write_file(options.trace, render_trace(timelines));
+}
+
+}  // namespace
+
+void add_schedule_command(CLI::App& app) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("schedule", "show pipeline schedules and simulate a step of them");
+
+  std::string kinds = "schedules to show, one or several:";
+  for (const ScheduleKind& kind : schedule_kinds()) kinds += fmt::format("\n{:<16} {}", kind.name, kind.summary);
+  CLI::Option* file = command->add_option("--file", options->file, "a schedule in text form, as --text prints it");
+  const auto request = [&](const char* name, auto& value, const std::string& help) {
+    return command->add_option(name, value, help)->excludes(file);
+  };
+  request("--kind", options->kinds, kinds)->delimiter(',')->capture_default_str();
+  request("--pipeline", options->p, "pipeline ranks, p")->capture_default_str();
+  request("--microbatches", options->m, "micro-batches of the step, m")->capture_default_str();
+  request("--chunks", options->v, "model chunks of a rank, v; default: what the kind takes");
+  request("--group-size", options->group_size,
+          "interleaved: consecutive micro-batches of a chunk, N; default: the smallest that works");
+
+  const auto numbers = [&](const char* name, auto& value, const char* help) {
+    return command->add_option(name, value, help)->delimiter(',');
+  };
+  numbers("--costs", options->costs,
+          "time of a rank's layers for one micro-batch: F,I,W (forward, backward input, backward weight half) or F,B")
+      ->capture_default_str();
+  numbers("--embedding", options->embedding, "what the first stage takes on top, F,I,W or F,B");
+  numbers("--head", options->head, "what the last stage takes on top, F,I,W or F,B");
+  command->add_option("--latency", options->transfer.latency, "time from sending a message to having it");
+  command->add_option("--bytes", options->transfer.bytes, "size of a message");
+  command->add_option("--bandwidth", options->transfer.bandwidth, "of a wire between two ranks, bytes a unit of time");
+  command->add_flag("--blocking", options->transfer.blocking, "a rank that sends does nothing else meanwhile");
+  command->add_option("--depth", options->transfer.channel_depth, "messages that a channel holds; default: any number");
+  command->add_option("--unit", options->transfer.unit, "of all times: s, ms or us; default: an abstract unit")
+      ->check(CLI::IsMember({"s", "ms", "us"}));
+
+  command->add_flag("--text", options->text, "print only the text form, which --file reads");
+  command->add_option("--svg", options->svg, "write the picture to this file");
+  command->add_flag("--transfers", options->transfers, "with --svg: a lane of messages under each rank");
+  command->add_option("--width", options->width, "with --svg: pixels; default: as wide as the numbers need");
+  command->add_option("--trace", options->trace, "write a trace for ui.perfetto.dev to this file");
+  command->add_option("--columns", options->columns, "width of the text picture; default: the terminal's");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace trivet
