@@ -1,5 +1,7 @@
 // trivet schedule: shows what a pipeline schedule does, without a model or a GPU: as a picture of a simulated step, and
 // as a table of its bubble (next to the closed form where there is one), peak slots and transfers.
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>

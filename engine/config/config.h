@@ -34,13 +34,13 @@ struct ParallelConfig {
   int tensor_model_parallel_size = 1;
   int pipeline_model_parallel_size = 1;
   std::optional<int64_t> virtual_pipeline_model_parallel_size;  // model chunks a pipeline rank; what the schedule needs
-  bool sequence_parallel = false;
-  std::string pipeline_schedule = "1f1b";                     // a kind of `trivet schedule`, or a file with one
-  std::optional<int64_t> microbatch_group_size_per_vp_stage;  // interleaved: what fits
+  std::string pipeline_schedule = "1f1b";                       // a kind of `trivet schedule`, or a file with one
+  std::optional<int64_t> microbatch_group_size_per_vp_stage;    // interleaved: what fits
   std::optional<int64_t> decoder_first_pipeline_num_layers;
   std::optional<int64_t> decoder_last_pipeline_num_layers;
   bool account_for_embedding_in_pipeline_split = false;
   bool account_for_loss_in_pipeline_split = false;
+  bool sequence_parallel = false;
   std::string order = "tp-dp-pp";
   int64_t bucket_size = 40'000'000;  // elements of a gradient bucket
 };
@@ -78,9 +78,9 @@ struct DataConfig {
   std::string split = "98,2,0";
   std::string train_path;  // prefixes of their own
   std::string valid_path;
-  std::string tokenizer_model;    // PREFIX.model beside the dataset where there is one
-  int64_t seed = 1234;   // of the shuffles
-  int64_t prefetch = 2;  // micro-batches that a background thread prepares ahead
+  std::string tokenizer_model;  // PREFIX.model beside the dataset where there is one
+  int64_t seed = 1234;          // of the shuffles
+  int64_t prefetch = 2;         // micro-batches that a background thread prepares ahead
 };
 
 struct CommConfig {

@@ -46,6 +46,19 @@ TextBlock describe_parameters(const Config& config, const Layout& layout) {
   return block;
 }
 
+// "3, 62 x 4, 3"
+std::string run_lengths(const std::vector<int64_t>& values) {
+  std::string text;
+  for (size_t i = 0; i < values.size();) {
+    size_t end = i;
+    while (end < values.size() && values[end] == values[i]) ++end;
+    text += text.empty() ? "" : ", ";
+    text += end - i > 1 ? fmt::format("{} x {}", end - i, values[i]) : fmt::to_string(values[i]);
+    i = end;
+  }
+  return text;
+}
+
 TextBlock describe_layout(const Config& config, const Layout& layout) {
   const MeshShape& mesh = layout.mesh;
   return {"layout",
@@ -55,7 +68,7 @@ TextBlock describe_layout(const Config& config, const Layout& layout) {
            {"pipeline", mesh.p == 1 ? "none"
                                     : fmt::format("{}, {} {} a rank, layers of each stage: {}", layout.schedule.kind,
                                                   layout.schedule.v, layout.schedule.v == 1 ? "chunk" : "chunks",
-                                                  fmt::join(layout.layers_of_stage, " "))}}};
+                                                  run_lengths(layout.layers_of_stage))}}};
 }
 
 TextBlock describe_work(const Config& config, const Layout& layout) {

@@ -78,7 +78,8 @@ TEST(Load, EachProblemNamesItsKeyItsPlaceAndWhatWasExpected) {
             "run.yaml:4: model.seed: unknown key - did you mean data.seed or train.seed?");
   EXPECT_EQ(error_with("model:", "modle:"), "run.yaml:1: modle: unknown section - did you mean model?");
   EXPECT_EQ(error_with("train:", "zzzzzzzzz: 1\ntrain:"),
-            "run.yaml:9: zzzzzzzzz: unknown section; sections are model, parallel, batch, optimizer, precision, data, "
+            "run.yaml:9: zzzzzzzzz: unknown section; sections are model, parallel, overlap, batch, optimizer, "
+            "precision, data, "
             "comm, train, device");
   EXPECT_EQ(error_with("hidden_size: 8", "hidden_size: 8\n  hidden_size: 16"),
             "run.yaml:4: model.hidden_size: duplicate key, first given at run.yaml:3");

@@ -1,0 +1,66 @@
+// Training over real processes gives the same bits as over threads: mpirun starts this program with 2, 4 or 8 ranks,
+// and each layout of as many ranks is trained both ways.
+#include <fmt/format.h>
+#include <vector>
+
+#include "parallel/comm/world.h"
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+struct Case {
+  int t, p, d;
+  bool sequence_parallel = false;
+  std::string schedule = "1f1b";
+  int64_t v = 1;
+};
+
+std::vector<Case> cases_for(int ranks) {
+  switch (ranks) {
+    case 2: return {{2, 1, 1}, {2, 1, 1, true}, {1, 1, 2}, {1, 2, 1}, {1, 2, 1, false, "zb-v", 2}};
+    case 4:
+      return {{4, 1, 1},
+              {4, 1, 1, true},
+              {2, 1, 2},
+              {2, 1, 2, true},
+              {1, 1, 4},
+              {1, 4, 1, false, "gpipe"},
+              {1, 2, 2, false, "interleaved", 2},
+              {2, 2, 1, true, "zb-h1"}};
+    case 8: return {{4, 1, 2, true}, {2, 1, 4, false}, {2, 2, 2, true, "interleaved", 2}};
+    default: throw ConfigError(fmt::format("no layouts for {} ranks; start 2, 4 or 8", ranks));
+  }
+}
+
+// 0 where both curves are equal, bit for bit; rank 0 says what is not.
+int compare(const Case& c, Communicator& world) {
+  Config config = tiny_config();
+  config.parallel.tensor_model_parallel_size = c.t;
+  config.parallel.pipeline_model_parallel_size = c.p;
+  config.parallel.sequence_parallel = c.sequence_parallel;
+  config.parallel.pipeline_schedule = c.schedule;
+  config.parallel.virtual_pipeline_model_parallel_size = c.v;
+  const Curve processes = train(config, world, 10);
+  if (world.rank() != 0) return 0;
+  const Curve threads = train_on_threads(config, world.size(), 10);
+  const bool equal = processes.losses == threads.losses && processes.norms == threads.norms &&
+                     processes.validation_loss == threads.validation_loss &&
+                     processes.weights_hash == threads.weights_hash;
+  fmt::print("[{}] t {} p {} d {} sequence parallel {} {}: last loss {} over processes, {} over threads\n",
+             equal ? "  OK  " : "FAILED", c.t, c.p, c.d, c.sequence_parallel, c.schedule, processes.losses.back(),
+             threads.losses.back());
+  return equal ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace trivet::test
+
+int main() {
+  int failed = 0;
+  trivet::run_mpi_rank([&](trivet::Communicator& world) {
+    for (const auto& c : trivet::test::cases_for(world.size())) failed += trivet::test::compare(c, world);
+    world.barrier();
+  });
+  return failed == 0 ? 0 : 1;
+}
