@@ -1,11 +1,10 @@
 // CpuOps: the operations of kernels/ops.h on the CPU. Each .cc file of this folder holds a few of them.
 //
-// Matrix products are oneDNN's; the rest are loops that the compiler vectorises, cut over `threads` OpenMP threads in a
-// fixed way, so that a run repeats bit for bit. An instance belongs to one rank.
+// Matrix products and attention are made of panels (panels.h); the rest are loops that the compiler vectorises. All is
+// cut over `threads` OpenMP threads in a fixed way, so that a run repeats bit for bit. An instance belongs to one rank.
 #pragma once
 
-#include <memory>
-
+#include "kernels/cpu/workspace.h"
 #include "kernels/ops.h"
 
 namespace trivet {
@@ -13,7 +12,6 @@ namespace trivet {
 class CpuOps : public Ops {
  public:
   explicit CpuOps(int threads);
-  ~CpuOps() override;
   int threads() const { return threads_; }
 
   void matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& stream) override;
@@ -52,8 +50,7 @@ class CpuOps : public Ops {
 
  private:
   int threads_;
-  struct MatmulCache;  // oneDNN primitives by shape; matmul.cc
-  std::unique_ptr<MatmulCache> matmuls_;
+  Workspaces workspaces_;  // of products and attention
 };
 
 }  // namespace trivet

@@ -1,0 +1,183 @@
+// The backward pass of one head, by tiles of keys and queries (Dao et al. 2022, algorithm 4). With D = rowsum(dO o O),
+//   P = exp(S - lse)   dV = P^T dO   dP = dO V^T   dS = P o (dP - D)   dQ = dS K   dK = dS^T Q
+// and dropout's factors between P and dV, and on dP. Keys are the outer loop: dK and dV of a tile are finished before
+// the next one starts, dQ of all positions is summed beside.
+#pragma once
+
+#include "kernels/cpu/attention_head.h"
+
+namespace trivet {
+
+template <class Panels, class T>
+class AttentionBackward {
+ public:
+  AttentionBackward(const AttentionSizes& sizes, std::byte* workspace) : z_(sizes) {
+    auto* elements = reinterpret_cast<Element*>(workspace);
+    for (Element** matrix : {&keys_, &values_, &queries_, &douts_, &key_columns_, &query_columns_, &dout_columns_})
+      *matrix = elements, elements += matrix_blocks(z_) * kBlock;
+    for (Element** tile : {&p_, &ds_, &ds_right_}) *tile = elements, elements += kTile * kTile * kBlock;
+    dq_ = reinterpret_cast<float*>(elements);
+    dk_ = dq_ + matrix_blocks(z_) * kBlock;
+    dv_ = dk_ + kTile * z_.d_panels() * kBlock;
+    scores_ = dv_ + kTile * z_.d_panels() * kBlock;
+    dp_ = scores_ + kBlock;
+    keep_ = dp_ + kBlock;
+    lse_ = keep_ + kBlock;
+    delta_ = lse_ + z_.panels() * kPanel;
+  }
+
+  static int64_t workspace_bytes(const AttentionSizes& z) {
+    const int64_t elements = 7 * matrix_blocks(z) + 3 * kTile * kTile;
+    const int64_t floats = matrix_blocks(z) + 2 * kTile * z.d_panels() + 3;
+    return kBlock * (elements * static_cast<int64_t>(sizeof(Element)) + floats * static_cast<int64_t>(sizeof(float))) +
+           2 * z.panels() * kPanel * static_cast<int64_t>(sizeof(float));
+  }
+
+  // qkv and dqkv: the views of q and dq; those of k and v are d and 2 d columns on. lse: [s].
+  void run(HeadView<const T> dout, HeadView<const T> qkv, HeadView<const T> out, const float* lse, HeadView<T> dqkv,
+           const AttentionDropout& dropout) {
+    pack(dout, qkv);
+    set_rows(dout, out, lse);
+    std::fill_n(dq_, matrix_blocks(z_) * kBlock, 0.0f);
+    for (int64_t j0 = 0; j0 < z_.panels(); j0 += kTile) {
+      const Range keys{j0, std::min(j0 + kTile, z_.panels())};
+      std::fill_n(dk_, 2 * kTile * z_.d_panels() * kBlock, 0.0f);
+      for (int64_t i0 = j0; i0 < z_.panels(); i0 += kTile) {
+        const Range queries{i0, std::min(i0 + kTile, z_.panels())};
+        for (int64_t j = keys.begin; j < keys.end; ++j)
+          for (int64_t i = std::max(j, i0); i < queries.end; ++i) score_block(j, i, dropout);
+        multiply_tile(keys, queries);
+      }
+      store_keys(keys, dqkv);
+    }
+    store_queries(dqkv);
+  }
+
+ private:
+  using Element = typename Panels::Element;
+  static constexpr int64_t kTile = 4;  // panels of keys, and of queries, of a tile
+  struct Range {
+    int64_t begin, end;
+  };
+
+  static int64_t matrix_blocks(const AttentionSizes& z) { return z.panels() * z.d_panels(); }
+  int64_t steps() const { return z_.d_panels(); }
+  static int64_t in_tile(int64_t row, int64_t column) { return (row % kTile * kTile + column % kTile) * kBlock; }
+
+  void pack(HeadView<const T> dout, HeadView<const T> qkv) {
+    const int64_t d = z_.d;
+    for (int64_t i = 0; i < z_.panels(); ++i) {
+      const int64_t at = i * steps() * kBlock, rows = z_.s - i * kPanel;
+      Panels::template pack_rows<Side::right>(qkv.panel(i), qkv.ld, rows, d, queries_ + at);
+      Panels::template pack_rows<Side::left>(qkv.panel(i) + d, qkv.ld, rows, d, keys_ + at);
+      Panels::template pack_rows<Side::left>(qkv.panel(i) + 2 * d, qkv.ld, rows, d, values_ + at);
+      Panels::template pack_rows<Side::right>(dout.panel(i), dout.ld, rows, d, douts_ + at);
+    }
+    for (int64_t p = 0; p < z_.d_panels(); ++p) {
+      const int64_t at = p * z_.panels() * kBlock, column = p * kPanel;
+      Panels::template pack_columns<Side::right>(qkv.data + column, qkv.ld, d - column, z_.s, query_columns_ + at);
+      Panels::template pack_columns<Side::left>(qkv.data + d + column, qkv.ld, d - column, z_.s, key_columns_ + at);
+      Panels::template pack_columns<Side::right>(dout.data + column, dout.ld, d - column, z_.s, dout_columns_ + at);
+    }
+  }
+
+  // lse and D of each query; past the end, what makes its probabilities 0.
+  void set_rows(HeadView<const T> dout, HeadView<const T> out, const float* lse) {
+    for (int64_t i = 0; i < z_.s; ++i) {
+      lse_[i] = lse[i];
+      delta_[i] = sum_over(z_.d, [&](auto at) { return at.load(dout.data + i * dout.ld) * at.load(out.data + i * out.ld); });
+    }
+    std::fill(lse_ + z_.s, lse_ + z_.panels() * kPanel, std::numeric_limits<float>::infinity());
+    std::fill(delta_ + z_.s, delta_ + z_.panels() * kPanel, 0.0f);
+  }
+
+  // P and dS of the keys of panel j and the queries of panel i.
+  void score_block(int64_t j, int64_t i, const AttentionDropout& dropout) {
+    Panels::template multiply<false>(keys_ + j * steps() * kBlock, queries_ + i * steps() * kBlock, steps(), scores_);
+    Panels::template multiply<false>(values_ + j * steps() * kBlock, douts_ + i * steps() * kBlock, steps(), dp_);
+    if (i == j) mask_future(scores_);
+    if (dropout.active()) {
+      dropout.draw(i, j, keep_);
+      differentiate<true>(j, i);
+    } else {
+      differentiate<false>(j, i);
+    }
+  }
+
+  template <bool drop>
+  void differentiate(int64_t j, int64_t i) {
+    const float scale = z_.scale();
+    const PanelRow lse = load_row(lse_ + i * kPanel), delta = load_row(delta_ + i * kPanel);
+    Element *const p_to = p_ + in_tile(j, i), *const ds_to = ds_ + in_tile(j, i), *const right_to = ds_right_ + in_tile(i, j);
+    for (int64_t pair = 0; pair < kPanel / 2; ++pair) {
+      PanelRow ds[2];
+      for (int64_t row = 0; row < 2; ++row) {
+        const int64_t at = (2 * pair + row) * kPanel;
+        PanelRow p = load_row(scores_ + at);
+        ds[row] = load_row(dp_ + at);
+        for (int64_t v = 0; v < PanelRow::kVectors; ++v) {
+          p.v[v] = exp_of_nonpositive(p.v[v] * scale - lse.v[v]);
+          if constexpr (drop) ds[row].v[v] *= load(keep_ + at + v * kLanes);
+          ds[row].v[v] = p.v[v] * (ds[row].v[v] - delta.v[v]);
+          if constexpr (drop) p.v[v] *= load(keep_ + at + v * kLanes);
+        }
+        Panels::put_left(2 * pair + row, p, p_to);
+        Panels::put_left(2 * pair + row, ds[row], ds_to);
+      }
+      Panels::put_right(pair, ds[0], ds[1], right_to);
+    }
+  }
+
+  // What a tile adds to dV and dK of its keys and to dQ of its queries. Blocks of later keys than queries are skipped.
+  void multiply_tile(Range keys, Range queries) {
+    for (int64_t j = keys.begin; j < keys.end; ++j) {
+      const int64_t first = std::max(j, queries.begin), count = queries.end - first;
+      if (count <= 0) continue;
+      for (int64_t c = 0; c < z_.d_panels(); ++c) {
+        const int64_t columns = (c * z_.panels() + first) * kBlock, sum = ((j - keys.begin) * z_.d_panels() + c) * kBlock;
+        Panels::template multiply<true>(p_ + in_tile(j, first), dout_columns_ + columns, count, dv_ + sum);
+        Panels::template multiply<true>(ds_ + in_tile(j, first), query_columns_ + columns, count, dk_ + sum);
+      }
+    }
+    for (int64_t i = queries.begin; i < queries.end; ++i) {
+      const int64_t count = std::min(keys.end, i + 1) - keys.begin;
+      for (int64_t c = 0; c < z_.d_panels(); ++c)
+        Panels::template multiply<true>(key_columns_ + (c * z_.panels() + keys.begin) * kBlock, ds_right_ + in_tile(i, keys.begin),
+                                        count, dq_ + (i * z_.d_panels() + c) * kBlock);
+    }
+  }
+
+  void store_keys(Range keys, HeadView<T> dqkv) const {
+    for (int64_t j = keys.begin; j < keys.end; ++j)
+      for (int64_t c = 0; c < z_.d_panels(); ++c) {
+        const int64_t sum = ((j - keys.begin) * z_.d_panels() + c) * kBlock, column = c * kPanel, rows = z_.s - j * kPanel;
+        store_block(dk_ + sum, z_.scale(), dqkv.panel(j) + z_.d + column, dqkv.ld, rows, z_.d - column);
+        store_block(dv_ + sum, 1, dqkv.panel(j) + 2 * z_.d + column, dqkv.ld, rows, z_.d - column);
+      }
+  }
+
+  void store_queries(HeadView<T> dqkv) const {
+    alignas(64) float block[kBlock];
+    for (int64_t i = 0; i < z_.panels(); ++i)
+      for (int64_t c = 0; c < z_.d_panels(); ++c) {
+        transpose_block(dq_ + (i * z_.d_panels() + c) * kBlock, block);
+        store_block(block, z_.scale(), dqkv.panel(i) + c * kPanel, dqkv.ld, z_.s - i * kPanel, z_.d - c * kPanel);
+      }
+  }
+
+  const AttentionSizes z_;
+  // All positions. By position: [panels][d steps]; by column: [d panels][position steps].
+  Element *keys_, *values_;                // left
+  Element *queries_, *douts_;              // right
+  Element* key_columns_;                   // left, by column
+  Element *query_columns_, *dout_columns_; // right, by column
+  // A tile: keys x queries, a step each.
+  Element *p_, *ds_;   // left:  [keys][queries]
+  Element* ds_right_;  // right: [queries][keys]
+  float* dq_;          // [panels][d panels] blocks, transposed
+  float *dk_, *dv_;    // [kTile][d panels] blocks
+  float *scores_, *dp_, *keep_;  // a block each
+  float *lse_, *delta_;          // [positions]
+};
+
+}  // namespace trivet

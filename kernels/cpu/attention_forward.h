@@ -1,0 +1,138 @@
+// The forward pass of one head: FlashAttention-2 (Dao 2023) by panels of queries.
+#pragma once
+
+#include "kernels/cpu/attention_head.h"
+
+namespace trivet {
+
+template <class Panels, class T>
+class AttentionForward {
+ public:
+  AttentionForward(const AttentionSizes& sizes, std::byte* workspace)
+      : z_(sizes), keys_(reinterpret_cast<Element*>(workspace)), values_(keys_ + matrix_blocks(z_) * kBlock),
+        query_(values_ + matrix_blocks(z_) * kBlock), probabilities_(query_ + z_.d_panels() * kBlock),
+        scores_(reinterpret_cast<float*>(probabilities_ + kTile * kBlock)), sums_(scores_ + kTile * kBlock),
+        keep_(sums_ + z_.d_panels() * kBlock) {}
+
+  static int64_t workspace_bytes(const AttentionSizes& z) {
+    const int64_t elements = 2 * matrix_blocks(z) + z.d_panels() + kTile, floats = kTile + z.d_panels() + 1;
+    return kBlock * (elements * static_cast<int64_t>(sizeof(Element)) + floats * static_cast<int64_t>(sizeof(float)));
+  }
+
+  // Query panels first, first + stride, …  qkv: the view of q; k and v are d and 2 d columns on. lse: [s].
+  void run(HeadView<const T> qkv, HeadView<T> out, float* lse, const AttentionDropout& dropout, int64_t first, int64_t stride) {
+    for (int64_t j = 0; j < z_.panels(); ++j)
+      Panels::template pack_rows<Side::left>(qkv.panel(j) + z_.d, qkv.ld, z_.s - j * kPanel, z_.d, keys_ + j * z_.d_panels() * kBlock);
+    for (int64_t p = 0; p < z_.d_panels(); ++p)
+      Panels::template pack_columns<Side::left>(qkv.data + 2 * z_.d + p * kPanel, qkv.ld, z_.d - p * kPanel, z_.s, values_ + p * z_.panels() * kBlock);
+    for (int64_t i = first; i < z_.panels(); i += stride) {
+      Panels::template pack_rows<Side::right>(qkv.panel(i), qkv.ld, z_.s - i * kPanel, z_.d, query_);
+      query_panel(i, dropout);
+      finish(i, out, lse);
+    }
+  }
+
+ private:
+  using Element = typename Panels::Element;
+  static constexpr int64_t kTile = 8;  // panels of keys whose scores are held at once
+
+  static int64_t matrix_blocks(const AttentionSizes& z) { return z.panels() * z.d_panels(); }
+
+  void query_panel(int64_t i, const AttentionDropout& dropout) {
+    largest_ = filled_row(-std::numeric_limits<float>::infinity());
+    total_ = {};
+    for (int64_t tile = 0; tile <= i; tile += kTile) {
+      const int64_t count = std::min(kTile, i + 1 - tile);
+      score_tile(i, tile, count);
+      for (int64_t j = 0; j < count; ++j) {
+        if (dropout.active()) {
+          dropout.draw(i, tile + j, keep_);
+          exponentiate<true>(scores_ + j * kBlock, probabilities_ + j * kBlock);
+        } else {
+          exponentiate<false>(scores_ + j * kBlock, probabilities_ + j * kBlock);
+        }
+      }
+      for (int64_t p = 0; p < z_.d_panels(); ++p) {
+        const Element* const values = values_ + (p * z_.panels() + tile) * kBlock;
+        if (tile == 0) Panels::template multiply<false>(values, probabilities_, count, sums_ + p * kBlock);
+        else Panels::template multiply<true>(values, probabilities_, count, sums_ + p * kBlock);
+      }
+    }
+  }
+
+  // Scores of a tile; the new maxima, and what was summed under the old ones rescaled.
+  void score_tile(int64_t i, int64_t tile, int64_t count) {
+    PanelRow largest = largest_;
+    for (int64_t j = 0; j < count; ++j) {
+      float* const scores = scores_ + j * kBlock;
+      Panels::template multiply<false>(keys_ + (tile + j) * z_.d_panels() * kBlock, query_, z_.d_panels(), scores);
+      if (tile + j == i) mask_future(scores);
+      for (int64_t key = 0; key < kPanel; ++key) {
+        const PanelRow row = load_row(scores + key * kPanel);
+        for (int64_t v = 0; v < PanelRow::kVectors; ++v) largest.v[v] = larger(largest.v[v], row.v[v]);
+      }
+    }
+    PanelRow factor;
+    for (int64_t v = 0; v < PanelRow::kVectors; ++v) {
+      factor.v[v] = exp_of_nonpositive((largest_.v[v] - largest.v[v]) * z_.scale());
+      total_.v[v] *= factor.v[v];
+    }
+    largest_ = largest;
+    if (tile == 0) return;
+    for (int64_t row = 0; row < z_.d_panels() * kPanel; ++row)
+      for (int64_t v = 0; v < PanelRow::kVectors; ++v) {
+        float* const sum = sums_ + row * kPanel + v * kLanes;
+        store(sum, load(sum) * factor.v[v]);
+      }
+  }
+
+  // A block of scores to a step of probabilities, and to their totals.
+  template <bool drop>
+  void exponentiate(const float* scores, Element* probabilities) {
+    const float scale = z_.scale();
+    PanelRow offset, total = total_;
+    for (int64_t v = 0; v < PanelRow::kVectors; ++v) offset.v[v] = largest_.v[v] * scale;
+    for (int64_t pair = 0; pair < kPanel / 2; ++pair) {
+      PanelRow p[2];
+      for (int64_t row = 0; row < 2; ++row) {
+        const int64_t at = (2 * pair + row) * kPanel;
+        p[row] = load_row(scores + at);
+        for (int64_t v = 0; v < PanelRow::kVectors; ++v) {
+          p[row].v[v] = exp_of_nonpositive(p[row].v[v] * scale - offset.v[v]);
+          total.v[v] += p[row].v[v];
+          if constexpr (drop) p[row].v[v] *= load(keep_ + at + v * kLanes);
+        }
+      }
+      Panels::put_right(pair, p[0], p[1], probabilities);
+    }
+    total_ = total;
+  }
+
+  void finish(int64_t i, HeadView<T> out, float* lse) {
+    alignas(64) float block[kBlock];
+    const int64_t rows = std::min(kPanel, z_.s - i * kPanel);
+    for (int64_t row = 0; row < z_.d_panels() * kPanel; ++row)
+      for (int64_t v = 0; v < PanelRow::kVectors; ++v) {
+        float* const sum = sums_ + row * kPanel + v * kLanes;
+        store(sum, load(sum) / total_.v[v]);
+      }
+    for (int64_t p = 0; p < z_.d_panels(); ++p) {
+      transpose_block(sums_ + p * kBlock, block);
+      store_block(block, 1, out.panel(i) + p * kPanel, out.ld, rows, z_.d - p * kPanel);
+    }
+    for (int64_t r = 0; r < rows; ++r)
+      lse[i * kPanel + r] = largest_.v[r / kLanes][r % kLanes] * z_.scale() + std::log(total_.v[r / kLanes][r % kLanes]);
+  }
+
+  const AttentionSizes z_;
+  Element* const keys_;           // [panels][d steps], left: all keys
+  Element* const values_;         // [d panels][position steps], left: all values, transposed
+  Element* const query_;          // [d steps], right: a panel
+  Element* const probabilities_;  // [kTile steps], right: keys of a tile x queries
+  float* const scores_;           // [kTile] blocks
+  float* const sums_;             // [d panels] blocks: the output transposed, not yet divided by the totals
+  float* const keep_;             // a block
+  PanelRow largest_, total_;      // of each query: the largest score so far, and the sum of exp(score - largest)
+};
+
+}  // namespace trivet

@@ -1,0 +1,143 @@
+// The product of two large matrices, cut so that the innermost loops find their operands in the caches, after Goto and
+// van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+//
+// A chunk of b is packed into right panels by all threads and stays in the last cache; each thread packs blocks of its
+// rows of a into left panels that stay in its second cache; a slice of one right panel stays in the first while the
+// left panels pass it. How it is cut depends on the shape alone, so results have the same bits with any number of
+// threads.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/cpu/panels.h"
+#include "kernels/cpu/parallel_for.h"
+
+namespace trivet {
+
+// c[m, n] = or += a[m, k] b[k, n] + bias: Ops::matmul on plain pointers.
+template <class T, class C>
+struct Product {
+  int64_t m, n, k;
+  const T* a;     // [m, k], or [k, m] where transpose_a
+  const T* b;     // [k, n], or [n, k] where transpose_b
+  C* c;
+  const T* bias;  // [n], or null
+  bool transpose_a, transpose_b, accumulate;
+};
+
+// How a product is cut; all but bytes are counts of panels or of steps.
+struct Blocking {
+  int64_t m_panels, n_panels, steps;
+  int64_t k_chunk, n_chunk;  // of b, packed at a time
+  int64_t m_block, n_block;  // of a and b, whose sums are worked on together
+  int64_t k_slice;           // of a right panel, in the first cache
+  bool keep_sums;            // the sums of a whole chunk of columns are kept from one chunk of k to the next
+
+  Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes);
+  int64_t sums(int threads) const { return keep_sums ? m_panels * n_chunk : threads * m_block * n_block; }
+  int64_t workspace_bytes(int threads, int64_t element_bytes) const {
+    return kBlock * (element_bytes * k_chunk * (n_chunk + threads * m_block) + 4 * sums(threads));
+  }
+};
+
+template <class Panels, class T, class C>
+class BlockedProduct {
+ public:
+  BlockedProduct(const Product<T, C>& product, int threads)
+      : p_(product), cut_(product.m, product.n, product.k, sizeof(Element)), threads_(threads) {}
+
+  int64_t workspace_bytes() const { return cut_.workspace_bytes(threads_, sizeof(Element)); }
+
+  void run(std::byte* workspace) {
+    b_ = reinterpret_cast<Element*>(workspace);
+    a_ = b_ + kBlock * cut_.k_chunk * cut_.n_chunk;
+    sums_ = reinterpret_cast<float*>(a_ + kBlock * cut_.k_chunk * threads_ * cut_.m_block);
+    for (int64_t j = 0; j < cut_.n_panels; j += cut_.n_chunk)
+      for (int64_t s = 0; s < cut_.steps; s += cut_.k_chunk) {
+        const Chunk chunk{j, std::min(cut_.n_chunk, cut_.n_panels - j), s, std::min(cut_.k_chunk, cut_.steps - s)};
+        parallel_for(threads_, chunk.panels, 1, [&](Range panels, int) { pack_b(chunk, panels); });
+        if (cut_.m_panels >= chunk.panels || cut_.m_panels >= 8 * threads_)
+          parallel_for(threads_, cut_.m_panels, 1, [&](Range rows, int part) { multiply(chunk, rows, {0, chunk.panels}, part); });
+        else
+          parallel_for(threads_, chunk.panels, 1, [&](Range columns, int part) { multiply(chunk, {0, cut_.m_panels}, columns, part); });
+      }
+  }
+
+ private:
+  using Element = typename Panels::Element;
+  struct Chunk {
+    int64_t panel0, panels, step0, steps;
+  };
+
+  // Packs panel `panel` of a matrix over the chunk's steps.
+  template <Side side>
+  void pack(const T* from, bool rows_first, int64_t rows, int64_t panel, const Chunk& chunk, Element* to) const {
+    const int64_t row0 = panel * kPanel, k0 = chunk.step0 * kPanel;
+    const int64_t count = rows - row0, k = std::min(p_.k - k0, chunk.steps * kPanel);
+    if (rows_first) Panels::template pack_rows<side>(from + row0 * p_.k + k0, p_.k, count, k, to);
+    else Panels::template pack_columns<side>(from + k0 * rows + row0, rows, count, k, to);
+  }
+
+  void pack_b(const Chunk& chunk, Range panels) const {
+    for (int64_t j = panels.begin; j < panels.end; ++j)
+      pack<Side::right>(p_.b, p_.transpose_b, p_.n, chunk.panel0 + j, chunk, b_ + j * chunk.steps * kBlock);
+  }
+
+  // Adds the chunk's part of the sums of these rows and columns (panels; columns count from the chunk's first).
+  void multiply(const Chunk& chunk, Range rows, Range columns, int part) const {
+    [[maybe_unused]] const typename Panels::Session session;
+    Element* const a = a_ + kBlock * cut_.k_chunk * cut_.m_block * part;
+    for (int64_t i0 = rows.begin; i0 < rows.end; i0 += cut_.m_block) {
+      const Range block{i0, std::min(i0 + cut_.m_block, rows.end)};
+      for (int64_t i = block.begin; i < block.end; ++i)
+        pack<Side::left>(p_.a, !p_.transpose_a, p_.m, i, chunk, a + (i - i0) * chunk.steps * kBlock);
+      for (int64_t j0 = columns.begin; j0 < columns.end; j0 += cut_.n_block)
+        multiply_block(chunk, a, block, {j0, std::min(j0 + cut_.n_block, columns.end)}, part);
+    }
+  }
+
+  void multiply_block(const Chunk& chunk, const Element* a, Range rows, Range columns, int part) const {
+    for (int64_t slice = 0; slice < chunk.steps; slice += cut_.k_slice) {
+      const int64_t steps = std::min(cut_.k_slice, chunk.steps - slice);
+      const bool first = chunk.step0 + slice == 0, last = chunk.step0 + slice + steps == cut_.steps;
+      for (int64_t j = columns.begin; j < columns.end; ++j)
+        for (int64_t i = rows.begin; i < rows.end; ++i) {
+          const Element* const left = a + ((i - rows.begin) * chunk.steps + slice) * kBlock;
+          const Element* const right = b_ + (j * chunk.steps + slice) * kBlock;
+          float* const sum = sums_ + kBlock * (cut_.keep_sums ? i * cut_.n_chunk + j
+                             : (part * cut_.n_block + j - columns.begin) * cut_.m_block + i - rows.begin);
+          if (first) Panels::template multiply<false>(left, right, steps, sum);
+          else Panels::template multiply<true>(left, right, steps, sum);
+          if (last) finish(sum, i, chunk.panel0 + j);
+        }
+    }
+  }
+
+  // A block of sums is complete: to c.
+  void finish(const float* sum, int64_t i, int64_t j) const {
+    const int64_t rows = std::min(kPanel, p_.m - i * kPanel), columns = std::min(kPanel, p_.n - j * kPanel);
+    C* c = p_.c + i * kPanel * p_.n + j * kPanel;
+    const T* const bias = p_.bias ? p_.bias + j * kPanel : nullptr;
+    if (columns == kPanel) {
+      for (int64_t r = 0; r < rows; ++r, c += p_.n, sum += kPanel)
+        for (int64_t x = 0; x < kPanel; x += kLanes) {
+          Floats total = load(sum + x);
+          if (bias) total += load(bias + x);
+          if (p_.accumulate) total += load(c + x);
+          store(c + x, total);
+        }
+    } else {
+      for (int64_t r = 0; r < rows; ++r, c += p_.n, sum += kPanel)
+        for (int64_t x = 0; x < columns; ++x)
+          c[x] = C(sum[x] + (bias ? static_cast<float>(bias[x]) : 0) + (p_.accumulate ? static_cast<float>(c[x]) : 0));
+    }
+  }
+
+  const Product<T, C> p_;
+  const Blocking cut_;
+  const int threads_;
+  Element *b_ = nullptr, *a_ = nullptr;
+  float* sums_ = nullptr;
+};
+
+}  // namespace trivet
