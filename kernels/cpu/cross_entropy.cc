@@ -47,7 +47,10 @@ void forward_row(const T* logits, int64_t n, float& row_max, float& row_sum) {
       sum *= std::exp(static_cast<double>(max) - block_max);
       max = block_max;
     }
-    sum += sum_over(count, [=](auto at) { return exp_of_nonpositive(at.load(block) - max); });
+    sum += sum_over(count, [=](auto at) {
+      __builtin_prefetch(block + kBlock + at.i);  // the next block comes from memory while this one is summed
+      return exp_of_nonpositive(at.load(block) - max);
+    });
   }
   row_max = max;
   row_sum = static_cast<float>(sum);

@@ -71,8 +71,11 @@ void add_block(const float* x, int top, int bottom, Bins& bins) {
   for (Doubles& sum : high) sum = Doubles{} + anchor;
   int bound = exponent - 1;  // |rest| <= 2^bound
   if (bound - bottom <= kRestBits) {
-    for (int64_t i = 0; i < kBlock; i += kSums * kWidth)
+    for (int64_t i = 0; i < kBlock; i += kSums * kWidth) {
+      // The next block comes from memory while this one, in the cache, is summed.
+      for (int64_t line = 0; line < kSums * kWidth; line += 16) __builtin_prefetch(x + kBlock + i + line);
       for (int64_t k = 0; k < kSums; ++k) low[k] += cut_at_anchor(high[k], squares_at(x + i + k * kWidth));
+    }
     flush(high, anchor, exponent, bins);
     flush(low, 0, bottom, bins);
     return;

@@ -24,8 +24,8 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The best of up to 15 runs, or of as many as half a second holds, after one to warm up: what others on the machine take
-// is not the op's.
+// The best of up to 15 runs, or of as many as half a second holds, after one to warm up: what others on the machine
+// take is not the op's.
 double best_seconds(const std::function<void()>& work) {
   work();
   double best = std::numeric_limits<double>::infinity(), spent = 0;
@@ -37,22 +37,46 @@ double best_seconds(const std::function<void()>& work) {
   return best;
 }
 
-double copy_bytes_per_second(int threads) {
-  const size_t bytes = 256 << 20, part = bytes / static_cast<size_t>(threads);
-  std::vector<char> from(bytes, 1), to(bytes, 2);
-  const double seconds = best_seconds([&] {
+constexpr int64_t kMemoryBytes = 256 << 20;
+
+// Runs work(part, begin, end) for equal cuts of kMemoryBytes; returns the best time.
+double on_threads(int threads, const std::function<void(int, int64_t, int64_t)>& work) {
+  return best_seconds([&] {
     std::vector<std::thread> team;
-    for (size_t t = 0; t < static_cast<size_t>(threads); ++t)
-      team.emplace_back([&, t] { std::memcpy(to.data() + t * part, from.data() + t * part, part); });
+    for (int t = 0; t < threads; ++t)
+      team.emplace_back(work, t, kMemoryBytes / threads * t, kMemoryBytes / threads * (t + 1));
     for (std::thread& thread : team) thread.join();
   });
-  return 2.0 * static_cast<double>(bytes) / seconds;
+}
+
+struct Bandwidth {
+  double copy, read;  // bytes a second; a copied byte counts twice
+};
+
+Bandwidth measure_bandwidth(int threads, Arena& arena) {
+  const Tensor from = arena.allocate(DType::u8, {kMemoryBytes}), to = arena.allocate(DType::u8, {kMemoryBytes});
+  std::memset(from.data, 1, kMemoryBytes);
+  std::memset(to.data, 2, kMemoryBytes);
+  std::vector<uint64_t> sums(static_cast<size_t>(threads));
+  const double copy = on_threads(threads, [&](int, int64_t begin, int64_t end) {
+    std::memcpy(to.as<uint8_t>() + begin, from.as<uint8_t>() + begin, static_cast<size_t>(end - begin));
+  });
+  const double read = on_threads(threads, [&](int part, int64_t begin, int64_t end) {
+    const auto* const words = static_cast<const uint64_t*>(from.data);
+    uint64_t sum = 0;
+    for (int64_t i = begin / 8; i < end / 8; ++i) sum += words[i];
+    sums[static_cast<size_t>(part)] = sum;
+  });
+  if (sums[0] == 0) fail("the sum of ones is not zero");  // so that the loop is not left out
+  return {2.0 * static_cast<double>(kMemoryBytes) / copy, static_cast<double>(kMemoryBytes) / read};
 }
 
 class Bench {
  public:
-  explicit Bench(int threads) : ops(create_cpu_ops(threads)), copy_(copy_bytes_per_second(threads)) {
-    fmt::print("{} threads; copy: {:.1f} GB/s\n\n", threads, copy_ / 1e9);
+  explicit Bench(int threads) : ops(create_cpu_ops(threads)) {
+    const Bandwidth memory = measure_bandwidth(threads, arena);
+    copy_ = memory.copy;
+    fmt::print("{} threads; copy: {:.1f} GB/s, read: {:.1f} GB/s\n\n", threads, memory.copy / 1e9, memory.read / 1e9);
     fmt::print("{:<44} {:>8} {:>7} {:>8} {:>6}\n", "op", "ms", "GB/s", "of copy", "calls");
   }
 
@@ -85,7 +109,7 @@ class Bench {
   std::unique_ptr<Ops> ops;
 
  private:
-  double copy_, total_ = 0;
+  double copy_ = 0, total_ = 0;
 };
 
 constexpr int64_t kSeq = 1024, kBatch = 4, kRows = kSeq * kBatch, kHidden = 768, kFfn = 3072, kVocab = 50304;
@@ -119,8 +143,10 @@ void activations(Bench& bench, DType dtype) {
   bench.row(named("gelu_backward").c_str(), 3 * ffn, calls(kLayers), [&] { ops.gelu_backward(u, v, w, stream); });
   bench.row(named("column_sum [4096, 768]").c_str(), hidden, calls(2 * kLayers),
             [&] { ops.column_sum(x, dgamma, stream); });
-  bench.row(named("column_sum [4096, 3072]").c_str(), ffn, calls(2 * kLayers),  // and the 2304 of qkv
-            [&] { ops.column_sum(u, sum, stream); });
+  bench.row(named("column_sum [4096, 3072]").c_str(), ffn, calls(kLayers), [&] { ops.column_sum(u, sum, stream); });
+  const Tensor qkv = bench.tensor(dtype, {kRows, 3 * kHidden});
+  bench.row(named("column_sum [4096, 2304]").c_str(), qkv.bytes(), calls(kLayers),
+            [&] { ops.column_sum(qkv, sum.slice(0, 3 * kHidden), stream); });
   bench.row(named("bias_dropout_add, no dropout").c_str(), 3 * hidden, calls(2 * kLayers),
             [&] { ops.bias_dropout_add(x, bias, y, none, z, stream); });
   bench.row(named("bias_dropout_add, dropout 0.1").c_str(), 3 * hidden, 0,
