@@ -75,6 +75,13 @@ std::string title_of(const Options& options, const Schedule& schedule) {
   if (costs.forward != 1 || costs.backward_input != 1 || costs.backward_weight != 1)
     title +=
         fmt::format(", F : I : W = {:g} : {:g} : {:g}", costs.forward, costs.backward_input, costs.backward_weight);
+  const auto ends = [&](const char* stage, const std::vector<double>& extra) {
+    if (extra.empty()) return;
+    const StageCosts costs = stage_costs("--embedding and --head", extra);
+    title += fmt::format(", {} stage + {:g}", stage, costs.forward + costs.of(OpKind::backward));
+  };
+  ends("first", options.embedding);
+  ends("last", options.head);
   const Costs& transfer = options.transfer;
   const double hop = transfer.latency + (transfer.bandwidth > 0 ? transfer.bytes / transfer.bandwidth : 0);
   if (hop > 0) title += fmt::format(", {}transfers take {:g}", transfer.blocking ? "blocking " : "", hop);
@@ -93,7 +100,7 @@ int terminal_columns() {
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 160;
 }
 
-// "5 (1f1b: 4 3 2 1)" would be too wide for many ranks: all of them, or first … last.
+// Of each rank, or short where ranks are alike or many.
 std::string peaks_text(const std::vector<Peak>& peaks, int Peak::*member) {
   std::string text;
   const bool alike = std::ranges::all_of(peaks, [&](const Peak& peak) { return peak.*member == peaks[0].*member; });
@@ -104,7 +111,7 @@ std::string peaks_text(const std::vector<Peak>& peaks, int Peak::*member) {
 }
 
 struct Row {
-  std::string cells[9];
+  std::string cells[10];
 };
 
 Row row_of(const Schedule& schedule, const Costs& costs, const Timeline& timeline) {
@@ -119,14 +126,15 @@ Row row_of(const Schedule& schedule, const Costs& costs, const Timeline& timelin
   const auto form = alike && free ? closed_form(schedule, costs.stages[0]) : std::nullopt;
   return {{schedule.kind, fmt::format("{:.6g}", bubble.makespan), fmt::format("{:.6g}", bubble.time()),
            form ? fmt::format("{:.6g} = {}", form->bubble, form->formula) : "-",
+           fmt::format("{:.6g}", bubble_without_barrier(timeline).time()),
            fmt::format("{:.1f} %", 100 * bubble.of_ideal()), fmt::format("{:.1f} %", 100 * bubble.of_total()),
            peaks_text(peaks, &Peak::slots) + (schedule.v > 1 ? fmt::format(" (1/{})", schedule.v) : ""),
            peaks_text(peaks, &Peak::stashes), fmt::format("{} (depth {})", timeline.transfers.size(), depths.smooth)}};
 }
 
 void print_table(const std::vector<Row>& rows) {
-  const Row head{
-      {"schedule", "makespan", "bubble", "closed form", "of ideal", "of total", "peak slots", "stashes", "transfers"}};
+  const Row head{{"schedule", "makespan", "bubble", "closed form", "no barrier", "of ideal", "of total", "peak slots",
+                  "stashes", "transfers"}};
   constexpr size_t columns = std::size(Row{}.cells);
   size_t width[columns];
   for (size_t i = 0; i < columns; ++i) {
@@ -146,7 +154,8 @@ void print_table(const std::vector<Row>& rows) {
 void run(const Options& options) {
   const std::vector<Schedule> schedules = schedules_of(options);
   if (options.text) {
-    for (const Schedule& schedule : schedules) fmt::print("{}", to_text(schedule));
+    if (schedules.size() > 1) throw ConfigError("--text prints one schedule, but --kind names several");
+    fmt::print("{}", to_text(schedules[0]));
     return;
   }
   TextOptions look;
@@ -195,19 +204,23 @@ void add_schedule_command(CLI::App& app) {
   numbers("--embedding", options->embedding, "what the first stage takes on top, F,I,W or F,B");
   numbers("--head", options->head, "what the last stage takes on top, F,I,W or F,B");
   command->add_option("--latency", options->transfer.latency, "time from sending a message to having it");
-  command->add_option("--bytes", options->transfer.bytes, "size of a message");
-  command->add_option("--bandwidth", options->transfer.bandwidth, "of a wire between two ranks, bytes a unit of time");
+  CLI::Option* bytes = command->add_option("--bytes", options->transfer.bytes, "size of a message");
+  command->add_option("--bandwidth", options->transfer.bandwidth, "of a wire between two ranks, bytes a unit of time")
+      ->needs(bytes);
   command->add_flag("--blocking", options->transfer.blocking, "a rank that sends does nothing else meanwhile");
   command->add_option("--depth", options->transfer.channel_depth, "messages that a channel holds; default: any number");
   command->add_option("--unit", options->transfer.unit, "of all times: s, ms or us; default: an abstract unit")
       ->check(CLI::IsMember({"s", "ms", "us"}));
 
-  command->add_flag("--text", options->text, "print only the text form, which --file reads");
-  command->add_option("--svg", options->svg, "write the picture to this file");
-  command->add_flag("--transfers", options->transfers, "with --svg: a lane of messages under each rank");
-  command->add_option("--width", options->width, "with --svg: pixels; default: as wide as the numbers need");
-  command->add_option("--trace", options->trace, "write a trace for ui.perfetto.dev to this file");
+  CLI::Option* svg = command->add_option("--svg", options->svg, "write the picture to this file");
+  command->add_flag("--transfers", options->transfers, "with --svg: a lane of messages under each rank")->needs(svg);
+  command->add_option("--width", options->width, "with --svg: pixels; default: as wide as the numbers need")
+      ->needs(svg);
+  CLI::Option* trace = command->add_option("--trace", options->trace, "write a trace for ui.perfetto.dev to this file");
   command->add_option("--columns", options->columns, "width of the text picture; default: the terminal's");
+  command->add_flag("--text", options->text, "print only the text form, which --file reads")
+      ->excludes(svg)
+      ->excludes(trace);
   command->callback([options] { run(*options); });
 }
 

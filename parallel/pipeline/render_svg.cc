@@ -45,7 +45,7 @@ constexpr const char* kGradients = "#3a9b52";
 
 // ---- the page
 
-constexpr double kLeft = 66, kRight = 74, kRow = 26, kGap = 5, kLane = 7, kHead = 44, kCharacter = 0.58;
+constexpr double kLeft = 66, kRight = 80, kRow = 26, kGap = 5, kLane = 7, kHead = 44, kCharacter = 0.58;
 
 std::string escaped(std::string_view text) {
   std::string out;

@@ -1,6 +1,7 @@
 #include "parallel/pipeline/simulate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
 #include <limits>
 #include <optional>
@@ -263,10 +264,12 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
   const size_t given = costs.stages.size(), stages = static_cast<size_t>(schedule.stages());
   if (given != 1 && given != stages)
     throw ConfigError(fmt::format("costs are given for {} stages, but the schedule has {}", given, stages));
-  bool negative = costs.latency < 0 || costs.bytes < 0 || costs.bandwidth < 0 || costs.channel_depth < 0;
+  const auto possible = [](double cost) { return std::isfinite(cost) && cost >= 0; };
+  bool good = possible(costs.latency) && possible(costs.bytes) && possible(costs.bandwidth) && costs.channel_depth >= 0;
   for (const StageCosts& stage : costs.stages)
-    negative |= std::min({stage.forward, stage.backward_input, stage.backward_weight, stage.of(OpKind::backward)}) < 0;
-  if (negative) throw ConfigError("a cost of the simulation is negative");
+    good = good && possible(stage.forward) && possible(stage.backward_input) && possible(stage.backward_weight) &&
+           possible(stage.of(OpKind::backward));
+  if (!good) throw ConfigError("a cost of the simulation is negative or not a number");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "parallel/pipeline/simulate.h"
 
+#include <cmath>
 #include <gtest/gtest.h>
 #include <map>
 
@@ -218,6 +219,7 @@ TEST(Simulate, CostsThatDoNotFitAreRefused) {
   const Schedule schedule = make_schedule({.kind = "1f1b", .p = 4, .m = 4});
   EXPECT_THROW(simulate(schedule, {.stages = std::vector<StageCosts>(3)}), ConfigError);
   EXPECT_THROW(simulate(schedule, {.latency = -1}), ConfigError);
+  EXPECT_THROW(simulate(schedule, {.bytes = std::nan("")}), ConfigError);
   EXPECT_THROW(simulate(schedule, {.stages = {{1, -1, 1, 0}}}), ConfigError);
 }
 
