@@ -162,7 +162,7 @@ std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path) {
 }
 
 std::string train_sentencepiece(const std::vector<std::string>& sentences, int64_t vocab_size) {
-  size_t longest = 0;
+  size_t longest = 4096;  // a limit below 10 bytes is refused
   for (const std::string& sentence : sentences) longest = std::max(longest, sentence.size());
   std::string model;
   Sentences iterator(sentences);

@@ -11,7 +11,7 @@
 namespace trivet {
 
 // A permutation of 0 … n-1 by the Fisher-Yates shuffle, its random words from Philox keyed by `seed`; `stream` numbers
-// independent permutations of one seed. Time: about 10 ns an element while it fits the caches.
+// independent permutations of one seed. Time: some 10 ns an element while it fits the caches.
 inline std::vector<uint32_t> permutation(uint32_t n, uint64_t seed, uint64_t stream) {
   std::vector<uint32_t> order(n);
   std::iota(order.begin(), order.end(), 0u);
