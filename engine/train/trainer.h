@@ -52,6 +52,7 @@ class Trainer {
   // What the model expects after `context`, 1 to seq_length tokens: [vocab_size], the same on every rank.
   std::vector<float> next_token_logits(std::span<const int32_t> context);
 
+  const Config& config() const { return config_; }
   int64_t steps_done() const { return step_; }
   int64_t consumed_samples() const { return step_ * global_batch_; }
   const Mesh& mesh() const { return mesh_; }

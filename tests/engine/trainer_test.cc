@@ -1,0 +1,234 @@
+// The trainer beyond the equality of layouts: memory, numbers gone wrong, the learning rate, sampling, initial weights,
+// the cut of layers into stages.
+#include <cmath>
+#include <gtest/gtest.h>
+#include <limits>
+#include <malloc.h>
+
+#include "engine/config/layer_split.h"
+#include "engine/model/init.h"
+#include "engine/train/generate.h"
+#include "engine/train/lr_schedule.h"
+#include "parallel/comm/world.h"
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+// A trainer on the tiny dataset, handed to `use`.
+void with_trainer(const Config& config, int ranks, const std::function<void(Trainer&, const Layout&)>& use) {
+  const auto dataset = tiny_dataset();
+  run_thread_ranks(ranks, [&](Communicator& world) {
+    LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
+    const Layout layout = resolve(loaded, {.world_size = ranks});
+    const GptDataset data(dataset, {0, dataset->sequences()},
+                          {.name = "train", .seq_length = config.model.seq_length, .vocab_size = 61, .seed = 1});
+    Trainer trainer(loaded.config, layout, world, data, nullptr);
+    use(trainer, layout);
+  });
+}
+
+// ---- memory
+
+struct MemoryCase {
+  const char* name;
+  int t, p;
+  bool sequence_parallel;
+  const char* schedule;
+  const char* dtype;
+};
+void PrintTo(const MemoryCase& c, std::ostream* out) { *out << c.name; }
+
+class Memory : public testing::TestWithParam<MemoryCase> {};
+
+TEST_P(Memory, IsWhatWasPlannedAndDoesNotGrow) {
+  const MemoryCase& c = GetParam();
+  Config config = tiny_config();
+  config.parallel.tensor_model_parallel_size = c.t;
+  config.parallel.pipeline_model_parallel_size = c.p;
+  config.parallel.sequence_parallel = c.sequence_parallel;
+  config.parallel.pipeline_schedule = c.schedule;
+  config.precision.dtype = c.dtype;
+  config.model.hidden_dropout = 0.1;
+  with_trainer(config, c.t * c.p, [&](Trainer& trainer, const Layout& layout) {
+    const MemoryPlan planned = plan_memory(trainer.config(), layout, trainer.mesh().at);
+    for (int i = 0; i < 3; ++i) trainer.step();
+    trainer.world().barrier();
+    const size_t before = mallinfo2().uordblks;
+    trainer.world().barrier();
+    for (int i = 0; i < 3; ++i) trainer.step();
+    trainer.world().barrier();
+    // The heap holds the trace's spans, some tens of kilobytes; a tensor that a step forgets would be more.
+    if (trainer.world().rank() == 0) {
+      EXPECT_LT(mallinfo2().uordblks, before + 400'000);
+    }
+    trainer.world().barrier();
+
+    EXPECT_EQ(trainer.state().memory().items, planned.items);
+    EXPECT_EQ(trainer.state().scratch.high_water(), trainer.state().scratch.capacity());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Memory,
+                         testing::Values(MemoryCase{"one", 1, 1, false, "1f1b", "fp32"},
+                                         MemoryCase{"bf16", 1, 1, false, "1f1b", "bf16"},
+                                         MemoryCase{"tensor", 2, 1, false, "1f1b", "fp32"},
+                                         MemoryCase{"sequence", 2, 1, true, "1f1b", "fp32"},
+                                         MemoryCase{"pipeline", 1, 2, false, "gpipe", "fp32"},
+                                         MemoryCase{"zero_bubble", 1, 2, false, "zb-h1", "fp32"},
+                                         MemoryCase{"v_shaped", 2, 2, true, "zb-v", "bf16"}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Bf16, LearnsLikeFp32) {
+  Config config = tiny_config();
+  const Curve fp32 = train_on_threads(config, 1, 10);
+  config.precision.dtype = "bf16";
+  const Curve bf16 = train_on_threads(config, 4, 10);  // data parallel
+  for (size_t i = 0; i < fp32.losses.size(); ++i) EXPECT_NEAR(bf16.losses[i], fp32.losses[i], 0.02) << "step " << i + 1;
+  config.parallel.tensor_model_parallel_size = 2;
+  config.parallel.pipeline_model_parallel_size = 2;
+  const Curve cut = train_on_threads(config, 4, 10);
+  for (size_t i = 0; i < fp32.losses.size(); ++i) EXPECT_NEAR(cut.losses[i], fp32.losses[i], 0.02) << "step " << i + 1;
+}
+
+// ---- numbers gone wrong
+
+TEST(NonFinite, StopsAllRanksAndNamesTheParameter) {
+  Config config = tiny_config();
+  config.parallel.tensor_model_parallel_size = 2;
+  try {
+    with_trainer(config, 4, [](Trainer& trainer, const Layout&) {
+      trainer.step();
+      for (Param& param : trainer.state().params.all())
+        if (param.spec.name == "decoder.layers.2.mlp.linear_fc2.bias" && trainer.world().rank() == 3)
+          param.weight.as<float>()[5] = std::numeric_limits<float>::infinity();
+      trainer.step();
+    });
+    FAIL() << "a step with an infinite weight";
+  } catch (const NumericsError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("step 2"), std::string::npos) << text;
+    EXPECT_NE(text.find("gradients of "), std::string::npos) << text;
+    EXPECT_NE(text.find("on rank "), std::string::npos) << text;
+    EXPECT_NE(text.find("samples 8 to 15"), std::string::npos) << text;
+  }
+}
+
+// ---- learning rate
+
+TEST(LearningRate, WarmsUpThenDecays) {
+  OptimizerConfig config{.lr = 1.0, .min_lr = 0.1, .lr_warmup_iters = 10, .lr_decay_iters = 110};
+  EXPECT_DOUBLE_EQ(learning_rate(config, 1), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 10), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 60), 0.55);  // half way down the cosine
+  EXPECT_DOUBLE_EQ(learning_rate(config, 110), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 1000), 0.1);
+  config.lr_decay_style = "linear";
+  EXPECT_DOUBLE_EQ(learning_rate(config, 35), 0.775);
+  config.lr_decay_style = "constant";
+  EXPECT_DOUBLE_EQ(learning_rate(config, 1000), 1.0);
+}
+
+// ---- sampling
+
+TEST(Sampling, FollowsTheDistribution) {
+  const std::vector<float> logits{0, std::log(2.0f), -100, std::log(5.0f)};  // probabilities 1/8, 2/8, 0, 5/8
+  const Sampling plain{.temperature = 1, .top_k = 0};
+  EXPECT_EQ(sample_token(logits, plain, 0.0), 3);
+  EXPECT_EQ(sample_token(logits, plain, 0.624), 3);
+  EXPECT_EQ(sample_token(logits, plain, 0.626), 1);
+  EXPECT_EQ(sample_token(logits, plain, 0.876), 0);
+  EXPECT_EQ(sample_token(logits, {.temperature = 0, .top_k = 0}, 0.99), 3);
+  EXPECT_EQ(sample_token(logits, {.temperature = 1, .top_k = 2}, 0.99), 1);
+}
+
+TEST(Sampling, IsTheSameUnderEveryLayout) {
+  std::vector<int32_t> reference;
+  for (const auto& [t, p] : {std::pair{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+    Config config = tiny_config();
+    config.parallel.tensor_model_parallel_size = t;
+    config.parallel.pipeline_model_parallel_size = p;
+    with_trainer(config, t * p, [&](Trainer& trainer, const Layout&) {
+      trainer.step();
+      const std::vector<int32_t> prompt{3, 10, 31};
+      const auto text = generate(trainer, prompt, {.tokens = 20, .temperature = 0});
+      EXPECT_EQ(text.size(), 20u);
+      if (trainer.world().rank() > 0) return;
+      if (reference.empty()) reference = text;
+      EXPECT_EQ(text, reference);
+      EXPECT_THROW(generate(trainer, {}, {}), ConfigError);
+    });
+  }
+}
+
+// ---- initial weights
+
+TEST(Init, IsNormalAndIndependentOfTheCut) {
+  const uint64_t key = initial_key(1, "w");
+  double sum = 0, squares = 0;
+  const int n = 40'000;
+  for (int i = 0; i < n; ++i) {
+    const double x = initial_normal(key, i);
+    sum += x;
+    squares += x * x;
+  }
+  EXPECT_NEAR(sum / n, 0, 4 / std::sqrt(n));
+  EXPECT_NEAR(squares / n, 1, 4 * std::sqrt(2.0 / n));
+  EXPECT_NE(initial_key(1, "w"), initial_key(2, "w"));
+  EXPECT_NE(initial_key(1, "w"), initial_key(1, "v"));
+
+  for (const int cut_dim : {0, 1}) {
+    const auto device = create_cpu_device();
+    const auto stream = device->create_compute_stream();
+    const auto part = [&](int rank, int ranks) {
+      ParamList params(rank, ranks);
+      Param& param = params.declare(
+          {.name = "w", .global_shape = {6, 8}, .cut_dim = cut_dim, .init = {Init::normal, 0.5f}, .padding_from = 5});
+      std::vector<float> values(static_cast<size_t>(param.shape.numel()));
+      param.weight = {values.data(), DType::f32, param.shape};
+      initialize_weights(params, 1, 3, *device, *stream);
+      return values;
+    };
+    const std::vector<float> whole = part(0, 1), left = part(0, 2), right = part(1, 2);
+    for (int64_t row = 0; row < 6; ++row)
+      for (int64_t column = 0; column < 8; ++column) {
+        const size_t at = static_cast<size_t>(row * 8 + column);
+        EXPECT_EQ(whole[at], row < 5 ? 0.5f * initial_normal(key, row * 8 + column) : 0);
+        const bool second = cut_dim == 0 ? row >= 3 : column >= 4;
+        const int64_t r = cut_dim == 0 ? row % 3 : row, c = cut_dim == 0 ? column : column % 4;
+        EXPECT_EQ((second ? right : left)[static_cast<size_t>(r * (cut_dim == 0 ? 8 : 4) + c)], whole[at]);
+      }
+  }
+}
+
+// ---- layers of stages
+
+TEST(LayerSplit, CutsEvenlyOrAsAsked) {
+  using Layers = std::vector<int64_t>;
+  EXPECT_EQ(split_layers({.num_layers = 5, .stages = 1}), Layers{5});
+  EXPECT_EQ(split_layers({.num_layers = 8, .stages = 4}), (Layers{2, 2, 2, 2}));
+  EXPECT_EQ(split_layers({.num_layers = 8, .stages = 4, .first_layers = 1, .last_layers = 3}), (Layers{1, 2, 2, 3}));
+  EXPECT_EQ(split_layers({.num_layers = 10, .stages = 4, .account_for_embedding = true, .account_for_loss = true}),
+            (Layers{2, 3, 3, 2}));
+}
+
+TEST(LayerSplit, SaysWhatDisagrees) {
+  const auto message = [](const LayerSplit& split) {
+    try {
+      split_layers(split);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_NE(message({.num_layers = 10, .stages = 4}).find("num_layers (10)"), std::string::npos);
+  EXPECT_NE(message({.num_layers = 10, .stages = 4}).find("8 or 12 would"), std::string::npos);
+  EXPECT_NE(message({.num_layers = 4, .stages = 2, .first_layers = 3, .last_layers = 3}).find("the model has 4"),
+            std::string::npos);
+  EXPECT_NE(message({.num_layers = 4, .stages = 1, .first_layers = 3}).find("more than one"), std::string::npos);
+  EXPECT_NE(message({.num_layers = 8, .stages = 4, .first_layers = 2, .account_for_loss = true}).find("exclude"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace trivet::test
