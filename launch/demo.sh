@@ -11,7 +11,7 @@ build_trivet build -- trivet
 corpus=/usr/share/dictd/gcide.dict.dz
 if [[ ! -f data/gcide.json ]]; then
   mkdir -p data
-  build/trivet data prepare --input "$corpus" --document paragraph --tokenizer sentencepiece --vocab-size 4096 \
+  build/trivet data prepare --input "$corpus" --document entry --tokenizer sentencepiece --vocab-size 4096 \
     --output data/gcide
 fi
 build/trivet train configs/tiny.yaml --ranks 8 --generate "A house is" "$@"
