@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/vector.h"
 #include "kernels/shapes.h"
 
 namespace trivet {
@@ -30,20 +31,18 @@ Constants constants_of(const AdamW& how) {
 }
 
 template <bool kModelWeight>
-void update(Range part, const Constants k, float scale, const float* grad, float* weight, float* m, float* v,
+void update(int64_t n, const Constants& k, float scale, const float* grad, float* weight, float* m, float* v,
             bf16* model_weight) {
-#pragma omp simd
-  for (int64_t i = part.begin; i < part.end; ++i) {
-    const float g = grad[i] * scale;
-    const float m_new = k.beta1 * m[i] + k.one_minus_beta1 * g;
-    const float v_new = k.beta2 * v[i] + k.one_minus_beta2 * (g * g);
-    const float w = weight[i];
-    const float w_new = w - (k.step_size * m_new / (std::sqrt(v_new) * k.root_correction + k.eps) + k.decay * w);
-    m[i] = m_new;
-    v[i] = v_new;
-    weight[i] = w_new;
-    if constexpr (kModelWeight) model_weight[i].bits = bf16(w_new).bits;
-  }
+  for_vectors(n, [=](auto at) {
+    const Floats g = at.load(grad) * scale, w = at.load(weight);
+    const Floats m_new = k.beta1 * at.load(m) + k.one_minus_beta1 * g;
+    const Floats v_new = k.beta2 * at.load(v) + k.one_minus_beta2 * (g * g);
+    const Floats w_new = w - (k.step_size * m_new / (sqrt(v_new) * k.root_correction + k.eps) + k.decay * w);
+    at.store(m, m_new);
+    at.store(v, v_new);
+    at.store(weight, w_new);
+    if constexpr (kModelWeight) at.store(model_weight, w_new);
+  });
 }
 
 }  // namespace
@@ -62,10 +61,11 @@ void CpuOps::adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_
   stream.run({kOp, Category::optimizer}, [=, threads = threads_, k = constants_of(how)] {
     const float scale = grad_scale.as<float>()[0];
     parallel_for(threads, n, 8192, [&](Range part, int) {
+      const auto from = [=](const Tensor& t) { return t.as<float>() + part.begin; };
       if (model_weight)
-        update<true>(part, k, scale, grad.as<float>(), weight.as<float>(), m.as<float>(), v.as<float>(),
-                     model_weight.as<bf16>());
-      else update<false>(part, k, scale, grad.as<float>(), weight.as<float>(), m.as<float>(), v.as<float>(), nullptr);
+        update<true>(part.size(), k, scale, from(grad), from(weight), from(m), from(v),
+                     model_weight.as<bf16>() + part.begin);
+      else update<false>(part.size(), k, scale, from(grad), from(weight), from(m), from(v), nullptr);
     });
   });
 }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -170,6 +171,16 @@ inline float sum_over(int64_t n, const F& f) {
   LaneSum sum;
   for_sum_vectors(n, [&](auto at, int k) { sum.add(k, at.keep(f(at))); });
   return sum.total();
+}
+
+inline Floats sqrt(Floats x) {
+#if defined(__AVX512F__)  // likewise
+  return _mm512_maskz_sqrt_ps(kAllLanes, x);
+#else
+  Floats root;
+  for (int lane = 0; lane < kLanes; ++lane) root[lane] = std::sqrt(x[lane]);
+  return root;
+#endif
 }
 
 // e^x within 2 ulp for x in [-88, 89], or NaN.
