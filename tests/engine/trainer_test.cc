@@ -4,9 +4,6 @@
 #include <gtest/gtest.h>
 #include <limits>
 #include <malloc.h>
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#include <sanitizer/allocator_interface.h>
-#endif
 
 #include "engine/config/layer_split.h"
 #include "engine/model/init.h"
@@ -14,6 +11,10 @@
 #include "engine/train/lr_schedule.h"
 #include "parallel/comm/world.h"
 #include "tests/support/training.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+extern "C" size_t __sanitizer_get_current_allocated_bytes();  // GCC does not ship allocator_interface.h
+#endif
 
 namespace trivet::test {
 namespace {
