@@ -28,6 +28,11 @@ struct ModelConfig {
   double hidden_dropout = 0;
   double attention_dropout = 0;
   double layernorm_epsilon = 1e-5;
+  // Activations that are not kept for the backward pass but made again in it.
+  std::string recompute_granularity = "none";   // none | selective | full
+  std::string recompute_modules = "core_attn";  // selective: which of core_attn, layernorm, mlp
+  std::string recompute_method = "none";        // full: uniform | block
+  int64_t recompute_num_layers = 0;             // full: layers of a group (uniform), or of each stage (block)
 };
 
 struct ParallelConfig {

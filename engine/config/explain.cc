@@ -21,6 +21,14 @@ TextBlock by_section(const Row& row) {
   return block;
 }
 
+std::string recompute_text(const ModelConfig& m) {
+  if (m.recompute_granularity == "selective") return m.recompute_modules + " of every layer";
+  if (m.recompute_granularity == "none") return "none";
+  if (m.recompute_method == "block") return fmt::format("the first {} layers of each stage", m.recompute_num_layers);
+  return m.recompute_num_layers == 1 ? "every layer, from its input"
+                                     : fmt::format("every layer, in groups of {}", m.recompute_num_layers);
+}
+
 TextBlock describe_model(const Config& config) {
   const ModelConfig& m = config.model;
   return {
@@ -29,7 +37,8 @@ TextBlock describe_model(const Config& config) {
                              grouped(m.hidden_size), grouped(*m.ffn_hidden_size), m.num_attention_heads,
                              m.hidden_size / m.num_attention_heads, grouped(m.seq_length))},
        {"output layer", m.untie_embeddings_and_output_weights ? "has its own weight" : "tied to the word embeddings"},
-       {"dtype", config.precision.dtype}}};
+       {"dtype", config.precision.dtype},
+       {"recompute", recompute_text(m)}}};
 }
 
 TextBlock describe_parameters(const Config& config, const Layout& layout) {

@@ -63,6 +63,20 @@ std::vector<Field> make_fields() {
       {"model.hidden_dropout", model<&M::hidden_dropout>, "dropout of the residual branches", fraction()},
       {"model.attention_dropout", model<&M::attention_dropout>, "dropout of the attention probabilities", fraction()},
       {"model.layernorm_epsilon", model<&M::layernorm_epsilon>, "added to the variance", above(0)},
+      {"model.recompute_granularity",
+       model<&M::recompute_granularity>,
+       "activations made again in the backward pass: modules of each layer, or whole layers",
+       {},
+       {"none", "selective", "full"}},
+      {"model.recompute_modules", model<&M::recompute_modules>,
+       "selective: what of each layer, from core_attn, layernorm, mlp, with commas between"},
+      {"model.recompute_method",
+       model<&M::recompute_method>,
+       "full: groups of layers of which only the input is kept, or the first layers of each stage",
+       {},
+       {"none", "uniform", "block"}},
+      {"model.recompute_num_layers", model<&M::recompute_num_layers>,
+       "full: layers of a group (uniform), or of each stage (block)", range(0, 10'000)},
 
       {"parallel.tensor_model_parallel_size", parallel<&P::tensor_model_parallel_size>,
        "ranks that share each layer, t", range(1, 65'536)},
@@ -345,6 +359,19 @@ std::string join(const std::vector<std::string_view>& words, std::string_view se
     text += word;
   }
   return text;
+}
+
+std::vector<std::string_view> split_words(std::string_view text) {
+  std::vector<std::string_view> words;
+  while (true) {
+    const size_t comma = text.find(',');
+    std::string_view word = text.substr(0, comma);
+    while (word.starts_with(' ')) word.remove_prefix(1);
+    while (word.ends_with(' ')) word.remove_suffix(1);
+    words.push_back(word);
+    if (comma == std::string_view::npos) return words;
+    text.remove_prefix(comma + 1);
+  }
 }
 
 std::string quote(std::string_view text) {

@@ -64,6 +64,8 @@ bool same_values(const Config& a, const Config& b);
 // The candidate that `text` is probably a misspelling of; "" where nothing is near.
 std::string_view nearest(std::string_view text, const std::vector<std::string_view>& candidates);
 std::string join(const std::vector<std::string_view>& words, std::string_view separator);
+// The parts of the text between commas, without the spaces around them; at least one, perhaps empty.
+std::vector<std::string_view> split_words(std::string_view text);
 // The text in quotes, at most 60 characters of it, control characters made visible.
 std::string quote(std::string_view text);
 

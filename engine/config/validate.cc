@@ -68,18 +68,12 @@ void expect_divides(Problems& problems, std::string_view key, int64_t part, cons
 std::vector<double> split_shares(std::string_view text) {
   std::vector<double> shares;
   double sum = 0;
-  while (true) {
-    const size_t comma = text.find(',');
-    std::string_view part = text.substr(0, comma);
-    while (part.starts_with(' ')) part.remove_prefix(1);
-    while (part.ends_with(' ')) part.remove_suffix(1);
+  for (const std::string_view part : split_words(text)) {
     double share = 0;
     const auto end = std::from_chars(part.data(), part.data() + part.size(), share);
     if (end.ec != std::errc() || end.ptr != part.data() + part.size() || !std::isfinite(share) || share < 0) return {};
     shares.push_back(share);
     sum += share;
-    if (comma == std::string_view::npos) break;
-    text.remove_prefix(comma + 1);
   }
   if (shares.size() > 3 || !(sum > 0) || !std::isfinite(sum)) return {};
   shares.resize(3, 0.0);
@@ -115,6 +109,30 @@ void check_model(const Config& config, Problems& problems) {
     cut.push_back({"model.seq_length", model.seq_length});
   }
   expect_divides(problems, kTensor, t, cut);
+}
+
+void check_recompute(const ModelConfig& model, Problems& problems) {
+  constexpr auto kGranularity = "model.recompute_granularity", kModules = "model.recompute_modules",
+                 kMethod = "model.recompute_method", kLayers = "model.recompute_num_layers";
+  if (!problems.clean({kGranularity, kMethod, kLayers})) return;
+  const bool full = model.recompute_granularity == "full", selective = model.recompute_granularity == "selective";
+  const auto no_effect = [&](std::string_view key, std::string_view found, std::string_view with) {
+    problems.add(key, fmt::format("{} has no effect with recompute_granularity {}, only with {}", found,
+                                  model.recompute_granularity, with));
+  };
+  if (!full && model.recompute_method != "none") no_effect(kMethod, model.recompute_method, "full");
+  if (!full && model.recompute_num_layers != 0) no_effect(kLayers, std::to_string(model.recompute_num_layers), "full");
+  if (full && model.recompute_method == "none")
+    problems.add(kMethod, "recompute_granularity full needs uniform or block, found none");
+  if (full && model.recompute_num_layers == 0)
+    problems.add(kLayers, "recompute_granularity full needs a number of layers, found 0; 1 keeps the least memory");
+  if (!selective && model.recompute_modules != ModelConfig().recompute_modules)
+    no_effect(kModules, quote(model.recompute_modules), "selective");
+  for (const std::string_view name : split_words(model.recompute_modules))
+    if (name != "core_attn" && name != "layernorm" && name != "mlp")
+      problems.add(kModules, fmt::format("found {}, expected core_attn, layernorm or mlp, or several with commas "
+                                         "between",
+                                         quote(name)));
 }
 
 void check_schedule(const LoadedConfig& loaded, Problems& problems) {
@@ -274,7 +292,14 @@ void resolve_pipeline(LoadedConfig& loaded, Layout& layout, Problems& problems) 
                                            .account_for_loss = c.account_for_loss_in_pipeline_split});
   } catch (const ConfigError& error) {
     problems.add("model.num_layers", error.what());
+    return;
   }
+  const ModelConfig& model = loaded.config.model;
+  const int64_t largest = *std::max_element(layout.layers_of_stage.begin(), layout.layers_of_stage.end());
+  if (model.recompute_num_layers > largest)
+    problems.add("model.recompute_num_layers",
+                 fmt::format("{} is above the {} {} of the largest stage, expected at most that",
+                             model.recompute_num_layers, largest, largest == 1 ? "layer" : "layers"));
 }
 
 }  // namespace
@@ -286,6 +311,7 @@ int ranks_of_one_replica(const Config& config) {
 void check_config(const LoadedConfig& loaded, Problems& problems) {
   check_values(loaded.config, problems);
   check_model(loaded.config, problems);
+  check_recompute(loaded.config.model, problems);
   check_schedule(loaded, problems);
   check_data(loaded, problems);
 }

@@ -6,25 +6,54 @@ namespace trivet {
 
 // ---- memory
 
-BlockActivations allocate_block_activations(Arena& arena, const GptShape& p) {
+BlockActivations allocate_block_activations(Arena& arena, const GptShape& p, const BlockParts& parts) {
   const DType T = p.dtype;
   const Shape rows{p.local_seq(), p.micro_batch}, hidden = p.hidden_shape();
   const Shape ffn{p.seq, p.micro_batch, p.ffn / p.t};
   BlockActivations a;
-  a.ln1_out = arena.allocate(T, hidden);
-  a.ln1_mean = arena.allocate(DType::f32, rows);
-  a.ln1_rstd = arena.allocate(DType::f32, rows);
-  a.qkv = arena.allocate(T, {p.seq, p.micro_batch, 3 * p.hidden / p.t});
-  a.attention_out = arena.allocate(T, {p.seq, p.micro_batch, p.hidden / p.t});
-  a.lse = arena.allocate(DType::f32, {p.micro_batch, p.local_heads(), p.seq});
-  a.middle = arena.allocate(T, hidden);
-  a.ln2_out = arena.allocate(T, hidden);
-  a.ln2_mean = arena.allocate(DType::f32, rows);
-  a.ln2_rstd = arena.allocate(DType::f32, rows);
-  a.fc1_out = arena.allocate(T, ffn);
-  a.gelu_out = arena.allocate(T, ffn);
-  a.out = arena.allocate(T, hidden);
+  if (parts.norms) {
+    a.ln1_out = arena.allocate(T, hidden);
+    a.ln1_mean = arena.allocate(DType::f32, rows);
+    a.ln1_rstd = arena.allocate(DType::f32, rows);
+    a.ln2_out = arena.allocate(T, hidden);
+    a.ln2_mean = arena.allocate(DType::f32, rows);
+    a.ln2_rstd = arena.allocate(DType::f32, rows);
+  }
+  if (parts.qkv) a.qkv = arena.allocate(T, {p.seq, p.micro_batch, 3 * p.hidden / p.t});
+  if (parts.core_attention) {
+    a.attention_out = arena.allocate(T, {p.seq, p.micro_batch, p.hidden / p.t});
+    a.lse = arena.allocate(DType::f32, {p.micro_batch, p.local_heads(), p.seq});
+  }
+  if (parts.middle) a.middle = arena.allocate(T, hidden);
+  if (parts.mlp) {
+    a.fc1_out = arena.allocate(T, ffn);
+    a.gelu_out = arena.allocate(T, ffn);
+  }
+  if (parts.out) a.out = arena.allocate(T, hidden);
   return a;
+}
+
+namespace {
+
+using A = BlockActivations;
+constexpr Tensor A::*kTensors[] = {&A::ln1_out, &A::ln1_mean, &A::ln1_rstd, &A::qkv,      &A::attention_out,
+                                   &A::lse,     &A::middle,   &A::ln2_out,  &A::ln2_mean, &A::ln2_rstd,
+                                   &A::fc1_out, &A::gelu_out, &A::out};
+
+}  // namespace
+
+BlockActivations merge(const BlockActivations& kept, const BlockActivations& others) {
+  BlockActivations merged = kept;
+  for (const auto tensor : kTensors)
+    if (!(merged.*tensor)) merged.*tensor = others.*tensor;
+  return merged;
+}
+
+std::vector<Tensor> tensors_of(const BlockActivations& acts) {
+  std::vector<Tensor> tensors;
+  for (const auto tensor : kTensors)
+    if (acts.*tensor) tensors.push_back(acts.*tensor);
+  return tensors;
 }
 
 BlockGradients allocate_block_gradients(Arena& arena, const GptShape& p, bool halves_apart) {
@@ -73,24 +102,31 @@ Dropout Block::dropout(DropoutSite site, const MicroBatch& micro_batch) const {
   return make_dropout(shape_, probability, site, layer_, dropout_seed_, micro_batch);
 }
 
-void Block::forward(Context& ctx, Tensor x, const MicroBatch& micro_batch, const BlockActivations& acts) const {
+void Block::forward(Context& ctx, Tensor x, const MicroBatch& micro_batch, const BlockActivations& acts,
+                    const BlockParts& parts) const {
   Scratch::Frame frame(ctx.scratch);
-  const Tensor branch = frame.tensor(shape_.dtype, shape_.hidden_shape());
+  const Tensor branch = parts.middle || parts.out ? frame.tensor(shape_.dtype, shape_.hidden_shape()) : Tensor{};
 
-  ln1_.forward(ctx, x, acts.ln1_out, acts.ln1_mean, acts.ln1_rstd);
-  qkv_.forward(ctx, acts.ln1_out, acts.qkv);
-  ctx.ops.attention_forward(acts.qkv, acts.attention_out, acts.lse,
-                            {shape_.local_heads(), dropout(DropoutSite::attention, micro_batch)}, ctx.compute);
-  proj_.forward(ctx, acts.attention_out, branch);
-  ctx.ops.bias_dropout_add(branch, proj_.bias().weight, x, dropout(DropoutSite::attention_branch, micro_batch),
-                           acts.middle, ctx.compute);
-
-  ln2_.forward(ctx, acts.middle, acts.ln2_out, acts.ln2_mean, acts.ln2_rstd);
-  fc1_.forward(ctx, acts.ln2_out, acts.fc1_out);
-  ctx.ops.gelu_forward(acts.fc1_out, acts.gelu_out, ctx.compute);
-  fc2_.forward(ctx, acts.gelu_out, branch);
-  ctx.ops.bias_dropout_add(branch, fc2_.bias().weight, acts.middle, dropout(DropoutSite::mlp_branch, micro_batch),
-                           acts.out, ctx.compute);
+  if (parts.norms) ln1_.forward(ctx, x, acts.ln1_out, acts.ln1_mean, acts.ln1_rstd);
+  if (parts.qkv) qkv_.forward(ctx, acts.ln1_out, acts.qkv);
+  if (parts.core_attention)
+    ctx.ops.attention_forward(acts.qkv, acts.attention_out, acts.lse,
+                              {shape_.local_heads(), dropout(DropoutSite::attention, micro_batch)}, ctx.compute);
+  if (parts.middle) {
+    proj_.forward(ctx, acts.attention_out, branch);
+    ctx.ops.bias_dropout_add(branch, proj_.bias().weight, x, dropout(DropoutSite::attention_branch, micro_batch),
+                             acts.middle, ctx.compute);
+  }
+  if (parts.norms) ln2_.forward(ctx, acts.middle, acts.ln2_out, acts.ln2_mean, acts.ln2_rstd);
+  if (parts.mlp) {
+    fc1_.forward(ctx, acts.ln2_out, acts.fc1_out);
+    ctx.ops.gelu_forward(acts.fc1_out, acts.gelu_out, ctx.compute);
+  }
+  if (parts.out) {
+    fc2_.forward(ctx, acts.gelu_out, branch);
+    ctx.ops.bias_dropout_add(branch, fc2_.bias().weight, acts.middle, dropout(DropoutSite::mlp_branch, micro_batch),
+                             acts.out, ctx.compute);
+  }
 }
 
 void Block::backward(Context& ctx, Tensor x, Tensor grad, const MicroBatch& micro_batch, const BlockActivations& acts,

@@ -4,13 +4,15 @@
 //   x ── ln1 ── qkv ── attention ── proj ── dropout ── + ── ln2 ── fc1 ── gelu ── fc2 ── dropout ── + ── out
 //    └──────────────────────────────────────────────────┘└──────────────────────────────────────────┘
 //
-// Forward writes everything that backward needs into BlockActivations; backward turns the gradient of `out` into the
-// gradient of x in place. s* is s, or s/t under sequence parallelism.
+// Forward writes everything that backward needs into BlockActivations, or any part of it again (recompute.h); backward
+// turns the gradient of `out` into the gradient of x in place. s* is s, or s/t under sequence parallelism.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "engine/model/layernorm.h"
+#include "engine/model/recompute.h"
 #include "engine/model/shape.h"
 #include "parallel/context.h"
 #include "parallel/param.h"
@@ -31,7 +33,11 @@ struct BlockActivations {
   Tensor gelu_out;            // [s, b, f/t]
   Tensor out;                 // [s*, b, h]
 };
-BlockActivations allocate_block_activations(Arena& arena, const GptShape& shape);
+// Those that `parts` write; the others are null.
+BlockActivations allocate_block_activations(Arena& arena, const GptShape& shape, const BlockParts& parts);
+// The tensors of `kept`, and where they are null those of `others`.
+BlockActivations merge(const BlockActivations& kept, const BlockActivations& others);
+std::vector<Tensor> tensors_of(const BlockActivations& acts);  // that are not null
 
 // The gradients that the weight-gradient half of a block reads. One set serves all blocks in turn, unless the halves
 // are run apart: then each block of a micro-batch under way has its own.
@@ -48,7 +54,9 @@ class Block {
   // layer: global number from 0.
   Block(ParamList& params, const GptShape& shape, int64_t layer, uint64_t dropout_seed);
 
-  void forward(Context& ctx, Tensor x, const MicroBatch& micro_batch, const BlockActivations& acts) const;
+  // The parts read x and what earlier parts wrote into `acts`.
+  void forward(Context& ctx, Tensor x, const MicroBatch& micro_batch, const BlockActivations& acts,
+               const BlockParts& parts = BlockParts::all()) const;
   // grad: [s*, b, h] in place, of acts.out -> of x.
   void backward(Context& ctx, Tensor x, Tensor grad, const MicroBatch& micro_batch, const BlockActivations& acts,
                 const BlockGradients& grads) const;

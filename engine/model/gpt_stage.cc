@@ -6,8 +6,10 @@
 namespace trivet {
 
 GptStage::GptStage(ParamList& params, const GptShape& shape, const StageRange& range, uint64_t seed,
-                   const Param* word_embedding)
-    : shape_(shape), range_(range) {
+                   const Recompute& recompute, const Param* word_embedding)
+    : shape_(shape), range_(range), groups_(recompute.groups(range.num_layers)) {
+  for (size_t group = 0; group < groups_.size(); ++group)
+    group_of_.insert(group_of_.end(), static_cast<size_t>(groups_[group].count), group);
   if (range_.has_embedding) {
     embedding_.emplace(params, shape_, seed);
     word_embedding = &embedding_->word_weight();
@@ -17,22 +19,36 @@ GptStage::GptStage(ParamList& params, const GptShape& shape, const StageRange& r
 }
 
 void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_backwards) {
+  const auto lost = [&](size_t block) {
+    const RecomputeGroup& group = groups_[group_of_[block]];
+    BlockParts parts = group.lost;
+    // What goes on to the next group or stage is kept.
+    if (static_cast<int64_t>(block) + 1 == group.first + group.count) parts.out = false;
+    return parts;
+  };
+  const auto kept = [&](size_t block) {
+    const BlockParts parts = lost(block);
+    return BlockParts{!parts.norms, !parts.qkv, !parts.core_attention, !parts.middle, !parts.mlp, !parts.out};
+  };
   for (int i = 0; i < slots; ++i) {
     Slot slot;
     if (range_.has_embedding) slot.tokens = activations.allocate(DType::i32, {shape_.seq, shape_.micro_batch});
     if (range_.has_head) slot.labels = activations.allocate(DType::i32, {shape_.seq, shape_.micro_batch});
     slot.input = activations.allocate(shape_.dtype, shape_.hidden_shape());
     for (size_t block = 0; block < blocks_.size(); ++block)
-      slot.blocks.push_back(allocate_block_activations(activations, shape_));
+      slot.blocks.push_back(allocate_block_activations(activations, shape_, kept(block)));
     if (range_.has_head) slot.head = allocate_head_activations(activations, shape_);
     slots_.push_back(std::move(slot));
   }
   if (blocks_.empty()) return;
+  for (size_t place = 0; place < static_cast<size_t>(groups_.front().count); ++place)
+    recomputed_.push_back(allocate_block_activations(activations, shape_, lost(place)));
   if (whole_backwards) gradients_ = allocate_block_gradients(activations, shape_, false);
   for (int i = 0; i < stashes; ++i) {
-    std::vector<BlockGradients>& stash = stashes_.emplace_back();
+    std::vector<Stash>& stash = stashes_.emplace_back();
     for (size_t block = 0; block < blocks_.size(); ++block)
-      stash.push_back(allocate_block_gradients(activations, shape_, true));
+      stash.push_back({allocate_block_gradients(activations, shape_, true),
+                       allocate_block_activations(activations, shape_, lost(block))});
   }
 }
 
@@ -47,31 +63,51 @@ int64_t GptStage::scratch_bytes(const GptShape& p) {
   return std::max({block_backward, cross_entropy, one_row_of_logits});
 }
 
-Tensor GptStage::output(int slot) const { return block_input(slot_at(slot), blocks_.size()); }
+BlockActivations GptStage::activations(const Slot& slot, int stash, size_t block) const {
+  if (stash >= 0) return merge(slot.blocks[block], stashes_.at(static_cast<size_t>(stash))[block].recomputed);
+  const size_t place = block - static_cast<size_t>(groups_[group_of_[block]].first);
+  return merge(slot.blocks[block], recomputed_[place]);
+}
+
+Tensor GptStage::output(int slot) const { return block_input(slot_at(slot), -1, blocks_.size()); }
 
 void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_batch, Tensor loss) const {
   const Slot& slot = slot_at(slot_index);
   if (embedding_) embedding_->forward(ctx, slot.tokens, micro_batch, slot.input);
   for (size_t i = 0; i < blocks_.size(); ++i)
-    blocks_[i].forward(ctx, block_input(slot, i), micro_batch, slot.blocks[i]);
-  if (head_) head_->forward(ctx, block_input(slot, blocks_.size()), slot.labels, micro_batch, slot.head, loss);
+    blocks_[i].forward(ctx, block_input(slot, -1, i), micro_batch, activations(slot, -1, i));
+  if (head_) head_->forward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, loss);
 }
 
 void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatch& micro_batch, Tensor grad) const {
   const Slot& slot = slot_at(slot_index);
-  if (head_) head_->backward(ctx, block_input(slot, blocks_.size()), slot.labels, micro_batch, slot.head, grad);
-  for (size_t i = blocks_.size(); i-- > 0;)
-    blocks_[i].backward(ctx, block_input(slot, i), grad, micro_batch, slot.blocks[i],
-                        stash < 0 ? gradients_ : stashes_.at(static_cast<size_t>(stash))[i]);
+  if (head_) head_->backward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, grad);
+  for (size_t g = groups_.size(); g-- > 0;) {
+    const RecomputeGroup& group = groups_[g];
+    const auto first = static_cast<size_t>(group.first), end = first + static_cast<size_t>(group.count);
+    std::optional<ScopedSpan> span;
+    if (group.lost.any()) span.emplace(ctx.compute.trace_row(), SpanInfo{"recompute", Category::phase});
+    for (size_t i = first; i < end; ++i) {
+      BlockParts parts = group.lost;
+      if (i + 1 == end) parts.out = false;  // it was kept
+      blocks_[i].forward(ctx, block_input(slot, stash, i), micro_batch, activations(slot, stash, i), parts);
+    }
+    span.reset();
+    for (size_t i = end; i-- > first;)
+      blocks_[i].backward(ctx, block_input(slot, stash, i), grad, micro_batch, activations(slot, stash, i),
+                          stash < 0 ? gradients_ : stashes_.at(static_cast<size_t>(stash))[i].gradients);
+  }
   if (embedding_) embedding_->backward(ctx, slot.tokens, micro_batch, grad);
 }
 
 void GptStage::poison(Context& ctx, int slot_index) const {
   const Slot& slot = slot_at(slot_index);
   std::vector<Tensor> held{slot.input, slot.head.norm_out, slot.head.norm_mean, slot.head.norm_rstd, slot.head.logits};
-  for (const BlockActivations& a : slot.blocks)
-    held.insert(held.end(), {a.ln1_out, a.ln1_mean, a.ln1_rstd, a.qkv, a.attention_out, a.lse, a.middle, a.ln2_out,
-                             a.ln2_mean, a.ln2_rstd, a.fc1_out, a.gelu_out, a.out});
+  const auto add = [&](const BlockActivations& acts) {
+    for (const Tensor& tensor : tensors_of(acts)) held.push_back(tensor);
+  };
+  for (const BlockActivations& acts : slot.blocks) add(acts);
+  for (const BlockActivations& acts : recomputed_) add(acts);
   for (const Tensor& tensor : held)
     if (tensor) ctx.ops.fill(tensor, std::numeric_limits<float>::quiet_NaN(), ctx.compute);
 }

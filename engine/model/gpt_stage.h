@@ -2,7 +2,8 @@
 // stage and the head behind when it is the last. A model without pipeline parallelism is one stage.
 //
 // The activations of a micro-batch live in a slot from its forward to its backward; a stage has as many slots as
-// micro-batches may be under way. Slots are allocated once.
+// micro-batches may be under way. Slots are allocated once. Activations that are recomputed have no place in the slots:
+// all micro-batches write them to the same few tensors in turn.
 #pragma once
 
 #include <deque>
@@ -12,6 +13,7 @@
 #include "engine/model/block.h"
 #include "engine/model/embedding.h"
 #include "engine/model/head.h"
+#include "engine/model/recompute.h"
 
 namespace trivet {
 
@@ -27,11 +29,12 @@ class GptStage {
   // Declares the parameters, in the order of the forward pass. The dropout masks follow from `seed`. word_embedding:
   // the weight to tie the head to, where another stage of this rank has it; else null.
   GptStage(ParamList& params, const GptShape& shape, const StageRange& range, uint64_t seed,
-           const Param* word_embedding = nullptr);
+           const Recompute& recompute = {}, const Param* word_embedding = nullptr);
   GptStage(const GptStage&) = delete;
 
   // stashes: how many micro-batches may be between the two halves of a backward that are run apart; each holds the
-  // gradients that the second half needs. whole_backwards: there are also backwards whose halves are together.
+  // gradients and the recomputed activations that the second half needs. whole_backwards: there are also backwards
+  // whose halves are together.
   void allocate(Arena& activations, int slots, int stashes, bool whole_backwards);
   // Bytes of scratch that forward and backward need.
   static int64_t scratch_bytes(const GptShape& shape);
@@ -63,8 +66,16 @@ class GptStage {
     HeadActivations head;
   };
   const Slot& slot_at(int slot) const { return slots_.at(static_cast<size_t>(slot)); }
-  Tensor block_input(const Slot& slot, size_t block) const {
-    return block == 0 ? slot.input : slot.blocks[block - 1].out;
+  // What a deferred weight-gradient half reads of one block beside what its slot keeps.
+  struct Stash {
+    BlockGradients gradients;
+    BlockActivations recomputed;
+  };
+  // Those of one block: what the slot keeps, and where the rest is written. stash: -1 but in a backward whose halves
+  // are apart.
+  BlockActivations activations(const Slot& slot, int stash, size_t block) const;
+  Tensor block_input(const Slot& slot, int stash, size_t block) const {
+    return block == 0 ? slot.input : activations(slot, stash, block - 1).out;
   }
 
   GptShape shape_;
@@ -72,9 +83,12 @@ class GptStage {
   std::optional<Embedding> embedding_;
   std::deque<Block> blocks_;
   std::optional<Head> head_;
+  std::vector<RecomputeGroup> groups_;
+  std::vector<size_t> group_of_;  // [block]
   std::vector<Slot> slots_;
-  BlockGradients gradients_;                          // of all blocks in turn, where the halves are together
-  std::vector<std::vector<BlockGradients>> stashes_;  // [stash][block]
+  std::vector<BlockActivations> recomputed_;  // by place in a group: what no slot keeps, of all groups in turn
+  BlockGradients gradients_;                  // of all blocks in turn, where the halves are together
+  std::vector<std::vector<Stash>> stashes_;   // [stash][block]
 };
 
 }  // namespace trivet

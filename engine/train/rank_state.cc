@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/config/fields.h"
+
 namespace trivet {
 namespace {
 
@@ -21,6 +23,19 @@ class PlanningDevice : public Device {
   void copy_to_host(Tensor, void*, Stream&) override { fail("a planning device holds nothing"); }
 };
 
+Recompute recompute_of(const ModelConfig& c) {
+  if (c.recompute_granularity == "full")
+    return {BlockParts::all(), c.recompute_method == "uniform", c.recompute_num_layers};
+  Recompute recompute;
+  if (c.recompute_granularity == "none") return recompute;
+  for (const std::string_view module : split_words(c.recompute_modules)) {
+    recompute.lost.core_attention |= module == "core_attn";
+    recompute.lost.norms |= module == "layernorm";
+    recompute.lost.mlp |= module == "mlp";
+  }
+  return recompute;
+}
+
 // Of one rank's chunks.
 std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const Config& config, const Layout& layout,
                                  const MeshPosition& at) {
@@ -36,7 +51,7 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
                            .num_layers = layers[number],
                            .has_embedding = number == 0,
                            .has_head = number + 1 == layers.size()};
-    const GptStage& stage = stages.emplace_back(params, shape, range, seed, word_embedding);
+    const GptStage& stage = stages.emplace_back(params, shape, range, seed, recompute_of(config.model), word_embedding);
     if (stage.word_embedding()) word_embedding = stage.word_embedding();
   }
   return stages;

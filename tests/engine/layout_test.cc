@@ -98,6 +98,66 @@ TEST(Layouts, BucketSizeAndBatchCutsChangeNothing) {
   expect_near(train_on_threads(config, 1, kSteps), one_rank(true));
 }
 
+// ---- activation recompute
+
+struct RecomputeCase {
+  const char* granularity;
+  const char* modules = "core_attn";
+  const char* method = "none";
+  int layers = 0;
+  const char* schedule = "1f1b";
+  int p = 1, t = 1;
+};
+
+class RecomputeLayout : public testing::TestWithParam<RecomputeCase> {};
+
+Config with_recompute(Config config, const RecomputeCase& c) {
+  config.model.recompute_granularity = c.granularity;
+  config.model.recompute_modules = c.modules;
+  config.model.recompute_method = c.method;
+  config.model.recompute_num_layers = c.layers;
+  return config;
+}
+
+TEST_P(RecomputeLayout, ChangesNoNumber) {
+  const RecomputeCase& c = GetParam();
+  for (const bool dropout : {false, true}) {
+    Config config = tiny_config();
+    config.model.num_layers = 8;
+    config.model.hidden_dropout = config.model.attention_dropout = dropout ? 0.1 : 0;
+    config.parallel.pipeline_schedule = c.schedule;
+    config.parallel.pipeline_model_parallel_size = c.p;
+    config.parallel.tensor_model_parallel_size = c.t;
+    config.parallel.sequence_parallel = c.t > 1;
+    const Curve kept = train_on_threads(config, c.p * c.t, 4);
+    // Poisoned: what is not made again is NaN.
+    const Curve curve = train_on_threads(with_recompute(config, c), c.p * c.t, 4, true);
+    expect_equal(curve, kept);
+    EXPECT_EQ(curve.weights_hash, kept.weights_hash);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Matrix, RecomputeLayout,
+    testing::Values(RecomputeCase{"selective"}, RecomputeCase{"selective", "layernorm"},
+                    RecomputeCase{"selective", "mlp"}, RecomputeCase{"selective", "core_attn, layernorm, mlp"},
+                    RecomputeCase{"full", "core_attn", "uniform", 1}, RecomputeCase{"full", "core_attn", "uniform", 3},
+                    RecomputeCase{"full", "core_attn", "uniform", 8}, RecomputeCase{"full", "core_attn", "block", 5},
+                    RecomputeCase{"full", "core_attn", "uniform", 2, "1f1b", 2, 2},
+                    RecomputeCase{"full", "core_attn", "block", 1, "interleaved", 2},
+                    RecomputeCase{"full", "core_attn", "uniform", 2, "zb-h1", 2},
+                    RecomputeCase{"full", "core_attn", "block", 1, "zb-v", 2, 2},
+                    RecomputeCase{"selective", "core_attn,layernorm,mlp", "none", 0, "zb-h2", 2, 2}),
+    [](const auto& info) {
+      const RecomputeCase& c = info.param;
+      std::string name =
+          fmt::format("{}_{}_{}_{}_{}_p{}_t{}", c.granularity, c.modules, c.method, c.layers, c.schedule, c.p, c.t);
+      std::erase_if(name, [](char letter) { return letter == ' '; });
+      std::replace_if(
+          name.begin(), name.end(), [](char letter) { return letter == '-' || letter == ','; }, '_');
+      return name;
+    });
+
 // ---- pipeline
 
 struct PipelineCase {

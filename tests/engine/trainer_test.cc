@@ -49,6 +49,7 @@ struct MemoryCase {
   bool sequence_parallel;
   const char* schedule;
   const char* dtype;
+  const char* recompute = "none";
 };
 void PrintTo(const MemoryCase& c, std::ostream* out) { *out << c.name; }
 
@@ -63,6 +64,11 @@ TEST_P(Memory, IsWhatWasPlannedAndDoesNotGrow) {
   config.parallel.pipeline_schedule = c.schedule;
   config.precision.dtype = c.dtype;
   config.model.hidden_dropout = 0.1;
+  config.model.recompute_granularity = c.recompute;
+  if (config.model.recompute_granularity == "full") {
+    config.model.recompute_method = "uniform";
+    config.model.recompute_num_layers = 2;
+  }
   with_trainer(config, c.t * c.p, [&](Trainer& trainer, const Layout& layout) {
     const MemoryPlan planned = plan_memory(trainer.config(), layout, trainer.mesh().at);
     std::vector<std::vector<Span>> spans(trainer.trace().rows().size());  // taken after each step, as a run does
@@ -97,8 +103,41 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Memory,
                                          MemoryCase{"sequence", 2, 1, true, "1f1b", "fp32"},
                                          MemoryCase{"pipeline", 1, 2, false, "gpipe", "fp32"},
                                          MemoryCase{"zero_bubble", 1, 2, false, "zb-h1", "fp32"},
+                                         MemoryCase{"recompute", 1, 2, false, "1f1b", "fp32", "full"},
+                                         MemoryCase{"recompute_attention", 2, 1, true, "1f1b", "fp32", "selective"},
                                          MemoryCase{"v_shaped", 2, 2, true, "zb-v", "bf16"}),
                          [](const auto& info) { return info.param.name; });
+
+// Bytes of activations that recompute saves, against counting the tensors by hand (bf16; n micro-batches under way).
+TEST(PlannedMemory, RecomputeSavesWhatItDoesNotKeep) {
+  const auto activations = [](const char* granularity, const char* modules, const char* method, int64_t layers) {
+    Config config = tiny_config();
+    config.precision.dtype = "bf16";
+    config.parallel.pipeline_model_parallel_size = 2;
+    config.model.num_layers = 8;  // 4 a stage
+    config.model.recompute_granularity = granularity;
+    config.model.recompute_modules = modules;
+    config.model.recompute_method = method;
+    config.model.recompute_num_layers = layers;
+    LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
+    const Layout layout = resolve(loaded, {.world_size = 2});
+    for (const MemoryItem& item : plan_memory(loaded.config, layout, {.tp = 0, .pp = 0, .dp = 0}).items)
+      if (item.name == "activations") return item.bytes;
+    return int64_t{-1};
+  };
+  const int64_t n = 2, blocks = 4, s = 16, b = 2, h = 32, f = 128, a = 4;  // 1F1B: the first of two ranks holds two
+  const int64_t sbh = 2 * s * b * h, sbf = 2 * s * b * f, row = 4 * s * b;
+  const int64_t norms = 2 * sbh + 4 * row, attention = sbh + row * a, mlp = 2 * sbf;
+  const int64_t all = norms + 3 * sbh + attention + sbh + mlp + sbh;  // and qkv, middle, out
+  const int64_t none = activations("none", "core_attn", "none", 0);
+  // One set for all blocks in the place of one a block and micro-batch.
+  EXPECT_EQ(none - activations("selective", "core_attn", "none", 0), (n * blocks - 1) * attention);
+  EXPECT_EQ(none - activations("selective", "layernorm,mlp", "none", 0), (n * blocks - 1) * (norms + mlp));
+  EXPECT_EQ(none - activations("full", "core_attn", "uniform", 1), (n * blocks - 1) * (all - sbh));
+  EXPECT_EQ(none - activations("full", "core_attn", "uniform", 2),
+            (n * blocks - 2) * (all - sbh) + (n * blocks / 2 - 1) * sbh);
+  EXPECT_EQ(none - activations("full", "core_attn", "block", 3), (n * 3 - 1) * (all - sbh));
+}
 
 TEST(Bf16, LearnsLikeFp32) {
   Config config = tiny_config();

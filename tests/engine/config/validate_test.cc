@@ -148,6 +148,29 @@ TEST(Validate, Data) {
   EXPECT_EQ(load_error({"data.prefetch=0"}), "--set: data.prefetch: found 0, expected an integer from 1 to 10000");
 }
 
+TEST(Validate, Recompute) {
+  EXPECT_EQ(load_error({"model.recompute_granularity=half"}),
+            "--set: model.recompute_granularity: found \"half\", expected one of none, selective, full");
+  EXPECT_EQ(load_error({"model.recompute_method=uniform"}),
+            "--set: model.recompute_method: uniform has no effect with recompute_granularity none, only with full");
+  EXPECT_EQ(load_error({"model.recompute_granularity=selective", "model.recompute_num_layers=2"}),
+            "--set: model.recompute_num_layers: 2 has no effect with recompute_granularity selective, only with full");
+  EXPECT_EQ(load_error({"model.recompute_granularity=full", "model.recompute_num_layers=1"}),
+            "run.yaml: model.recompute_method: recompute_granularity full needs uniform or block, found none");
+  EXPECT_EQ(
+      load_error({"model.recompute_granularity=full", "model.recompute_method=block"}),
+      "run.yaml: model.recompute_num_layers: recompute_granularity full needs a number of layers, found 0; 1 keeps the "
+      "least memory");
+  EXPECT_EQ(
+      load_error({"model.recompute_modules=mlp"}),
+      "--set: model.recompute_modules: \"mlp\" has no effect with recompute_granularity none, only with selective");
+  EXPECT_EQ(
+      load_error({"model.recompute_granularity=selective", "model.recompute_modules=mlp,moe"}),
+      "--set: model.recompute_modules: found \"moe\", expected core_attn, layernorm or mlp, or several with commas "
+      "between");
+  load_good({"model.recompute_granularity=selective", "model.recompute_modules=layernorm, mlp"});
+}
+
 TEST(Validate, RangesOfTheRest) {
   for (const std::string set : {"model.hidden_dropout=1",
                                 "model.attention_dropout=-0.1",

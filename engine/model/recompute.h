@@ -1,0 +1,51 @@
+// Activation recompute: which activations of a stage are not kept from forward to backward but made again in between
+// (Chen et al. 2016; selective: Korthikanti et al. 2022, section 5). Megatron's options recompute_granularity,
+// recompute_modules, recompute_method and recompute_num_layers. The numbers stay the same bit by bit: the same
+// operations run again on the same inputs, and dropout is a function of the sample and the place.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace trivet {
+
+// The parts of a block's forward pass, in its order (block.h). Names the activations that a part writes as well.
+struct BlockParts {
+  bool norms = false;  // ln1, ln2
+  bool qkv = false;
+  bool core_attention = false;  // attention_out and its lse
+  bool middle = false;          // proj, and the residual stream between the branches
+  bool mlp = false;             // fc1, gelu
+  bool out = false;             // fc2, and the block's output
+
+  static constexpr BlockParts all() { return {true, true, true, true, true, true}; }
+  bool any() const { return norms || qkv || core_attention || middle || mlp || out; }
+};
+
+// Consecutive blocks of a stage. Where parts are lost, the backward pass of the group begins with making them again
+// from the group's input.
+struct RecomputeGroup {
+  int64_t first = 0, count = 1;  // blocks of the stage
+  BlockParts lost;               // the same parts of each block; the output of the group's last block is always kept
+};
+
+struct Recompute {
+  BlockParts lost;         // selective: of every block; full: all()
+  bool uniform = true;     // full: groups of num_layers, of which only the input is kept; else the first num_layers
+                           // blocks of a stage, each a group of its own, and the others keep everything
+  int64_t num_layers = 0;  // 0: granularity none or selective
+
+  std::vector<RecomputeGroup> groups(int64_t blocks) const;
+};
+
+inline std::vector<RecomputeGroup> Recompute::groups(int64_t blocks) const {
+  std::vector<RecomputeGroup> groups;
+  const int64_t step = uniform && num_layers > 0 ? num_layers : 1;
+  for (int64_t first = 0; first < blocks; first += step) {
+    const bool kept = !uniform && first >= num_layers;
+    groups.push_back({first, step < blocks - first ? step : blocks - first, kept ? BlockParts{} : lost});
+  }
+  return groups;
+}
+
+}  // namespace trivet
