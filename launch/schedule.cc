@@ -1,7 +1,7 @@
 // trivet schedule: shows what a pipeline schedule does, without a model or a GPU: as a picture of a simulated step, and
-// as a table of its bubble (next to the closed form where there is one), peak slots and transfers.
+// as a table of its bubble (next to the closed form where there is one), peak slots and transfers. Or what it did in a
+// run, beside what the simulator makes of it.
 #include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "engine/train/measured_run.h"
 #include "kernels/base/check.h"
 #include "launch/commands.h"
 #include "parallel/pipeline/check.h"
@@ -25,6 +26,8 @@ struct Options {
   int p = 4, m = 8;
   std::optional<int> v, group_size;
   std::string file;
+  std::string measured;  // run_dir
+  std::optional<int64_t> step;
   std::vector<double> costs{1, 1, 1}, embedding, head;  // F, I, W
   Costs transfer;                                       // without the stages
   std::string svg, trace;
@@ -116,7 +119,7 @@ struct Row {
 
 Row row_of(const Schedule& schedule, const Costs& costs, const Timeline& timeline) {
   const Bubble bubble = bubble_of(timeline);
-  const std::vector<Peak> peaks = peaks_of(schedule.programs, schedule.v);
+  const std::vector<Peak> peaks = peaks_of(programs_of(timeline), schedule.v);
   const ChannelDepths depths = channel_depths(schedule);
   const bool alike = std::ranges::all_of(costs.stages, [&](const StageCosts& stage) {
     return stage.forward == costs.stages[0].forward && stage.backward_input == costs.stages[0].backward_input &&
@@ -151,8 +154,23 @@ void print_table(const std::vector<Row>& rows) {
   for (const Row& row : rows) print(row);
 }
 
+// The costs that a run's steps show, a line a stage.
+void print_costs(const MeasuredRun& run) {
+  fmt::print("\nmedian ms of an op in {} steps; a message takes {:.3f} ms{}\n", run.steps.size(), run.costs.latency,
+             run.costs.blocking ? ", and its sender waits" : "");
+  for (int stage = 0; stage < run.schedule.stages(); ++stage) {
+    const StageCosts& cost = run.costs.stages[static_cast<size_t>(stage)];
+    fmt::print("  stage {} on rank {}: F {:.3f}", stage, run.schedule.rank_of(stage), cost.forward);
+    if (cost.backward_weight > 0) fmt::print(", I {:.3f}, W {:.3f}", cost.backward_input, cost.backward_weight);
+    if (cost.backward_weight == 0 || cost.whole_saves != 0) fmt::print(", B {:.3f}", cost.of(OpKind::backward));
+    fmt::print("\n");
+  }
+}
+
 void run(const Options& options) {
-  const std::vector<Schedule> schedules = schedules_of(options);
+  std::optional<MeasuredRun> measured;
+  if (!options.measured.empty()) measured = read_measured_run(options.measured, options.step);
+  const std::vector<Schedule> schedules = measured ? std::vector{measured->schedule} : schedules_of(options);
   if (options.text) {
     if (schedules.size() > 1) throw ConfigError("--text prints one schedule, but --kind names several");
     fmt::print("{}", to_text(schedules[0]));
@@ -163,14 +181,25 @@ void run(const Options& options) {
   look.colors = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
   std::vector<Timeline> timelines;
   std::vector<Row> rows;
-  for (const Schedule& schedule : schedules) {
-    const Costs costs = costs_of(options, schedule);
-    Timeline& timeline = timelines.emplace_back(simulate(schedule, costs));
-    timeline.title = title_of(options, schedule);
-    rows.push_back(row_of(schedule, costs, timeline));
+  const auto show = [&](const Schedule& schedule, const Costs& costs, Timeline timeline) -> Row& {
     fmt::print("{}\n{}\n", timeline.title, render_text(timeline, look));
+    rows.push_back(row_of(schedule, costs, timeline));
+    timelines.push_back(std::move(timeline));
+    return rows.back();
+  };
+  if (measured) {
+    show(schedules[0], measured->costs, measured->measured).cells[0] += ", measured";
+    show(schedules[0], measured->costs, measured->simulated).cells[0] += ", simulated";
+  } else {
+    for (const Schedule& schedule : schedules) {
+      const Costs costs = costs_of(options, schedule);
+      Timeline timeline = simulate(schedule, costs);
+      timeline.title = title_of(options, schedule);
+      show(schedule, costs, std::move(timeline));
+    }
   }
   print_table(rows);
+  if (measured) print_costs(*measured);
   if (!options.svg.empty())
     write_file(options.svg, render_svg(timelines, {.width = options.width, .transfers = options.transfers}));
   if (!options.trace.empty()) write_file(options.trace, render_trace(timelines));
@@ -185,8 +214,15 @@ void add_schedule_command(CLI::App& app) {
   std::string kinds = "schedules to show, one or several:";
   for (const ScheduleKind& kind : schedule_kinds()) kinds += fmt::format("\n{:<16} {}", kind.name, kind.summary);
   CLI::Option* file = command->add_option("--file", options->file, "a schedule in text form, as --text prints it");
+  CLI::Option* measured = command
+                              ->add_option("--measured", options->measured,
+                                           "a run's folder, with a trace.json (train.trace=true): show a measured step "
+                                           "beside its simulation with the costs that the run shows")
+                              ->option_text("RUN_DIR")
+                              ->excludes(file);
+  command->add_option("--step", options->step, "with --measured: the step; default: the median one")->needs(measured);
   const auto request = [&](const char* name, auto& value, const std::string& help) {
-    return command->add_option(name, value, help)->excludes(file);
+    return command->add_option(name, value, help)->excludes(file)->excludes(measured);
   };
   request("--kind", options->kinds, kinds)->delimiter(',')->capture_default_str();
   request("--pipeline", options->p, "pipeline ranks, p")->capture_default_str();
@@ -196,21 +232,25 @@ void add_schedule_command(CLI::App& app) {
           "interleaved: consecutive micro-batches of a chunk, N; default: the smallest that works");
 
   const auto numbers = [&](const char* name, auto& value, const char* help) {
-    return command->add_option(name, value, help)->delimiter(',');
+    return command->add_option(name, value, help)->delimiter(',')->excludes(measured);
   };
   numbers("--costs", options->costs,
           "time of a rank's layers for one micro-batch: F,I,W (forward, backward input, backward weight half) or F,B")
       ->capture_default_str();
   numbers("--embedding", options->embedding, "what the first stage takes on top, F,I,W or F,B");
   numbers("--head", options->head, "what the last stage takes on top, F,I,W or F,B");
-  command->add_option("--latency", options->transfer.latency, "time from sending a message to having it");
-  CLI::Option* bytes = command->add_option("--bytes", options->transfer.bytes, "size of a message");
+  command->add_option("--latency", options->transfer.latency, "time from sending a message to having it")
+      ->excludes(measured);
+  CLI::Option* bytes = command->add_option("--bytes", options->transfer.bytes, "size of a message")->excludes(measured);
   command->add_option("--bandwidth", options->transfer.bandwidth, "of a wire between two ranks, bytes a unit of time")
       ->needs(bytes);
-  command->add_flag("--blocking", options->transfer.blocking, "a rank that sends does nothing else meanwhile");
-  command->add_option("--depth", options->transfer.channel_depth, "messages that a channel holds; default: any number");
+  command->add_flag("--blocking", options->transfer.blocking, "a rank that sends does nothing else meanwhile")
+      ->excludes(measured);
+  command->add_option("--depth", options->transfer.channel_depth, "messages that a channel holds; default: any number")
+      ->excludes(measured);
   command->add_option("--unit", options->transfer.unit, "of all times: s, ms or us; default: an abstract unit")
-      ->check(CLI::IsMember({"s", "ms", "us"}));
+      ->check(CLI::IsMember({"s", "ms", "us"}))
+      ->excludes(measured);
 
   CLI::Option* svg = command->add_option("--svg", options->svg, "write the picture to this file");
   command->add_flag("--transfers", options->transfers, "with --svg: a lane of messages under each rank")->needs(svg);

@@ -78,6 +78,7 @@ void PerfettoWriter::step(int64_t step, std::span<const std::vector<Span>> rows)
       fmt::format_to(to, FMT_COMPILE(",\"args\":{{\"step\":{}"), step);
       if (span.info.bytes > 0) fmt::format_to(to, FMT_COMPILE(",\"bytes\":{}"), span.info.bytes);
       if (span.info.microbatch >= 0) fmt::format_to(to, FMT_COMPILE(",\"microbatch\":{}"), span.info.microbatch);
+      if (span.info.chunk >= 0) fmt::format_to(to, FMT_COMPILE(",\"chunk\":{}"), span.info.chunk);
       fmt::format_to(to, FMT_COMPILE("}}}}\n"));
     }
   }

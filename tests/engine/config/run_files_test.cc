@@ -31,7 +31,7 @@ class RunFile : public testing::TestWithParam<const char*> {};
 
 TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
   // given
-  const auto root = std::filesystem::path(__FILE__).parent_path() / "../../..";
+  const auto root = std::filesystem::path(TRIVET_SOURCE_DIR);
   const std::string path = (root / "configs" / GetParam()).lexically_normal().string();
   const std::string text = read_text(path);
   LoadedConfig loaded = load_config(path);
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(All, RunFile,
                          });
 
 TEST(RunFiles, AreAllTested) {
-  const auto folder = std::filesystem::path(__FILE__).parent_path() / "../../../configs";
+  const auto folder = std::filesystem::path(TRIVET_SOURCE_DIR) / "configs";
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) files += entry.path().extension() == ".yaml";
   EXPECT_EQ(files, 4);

@@ -1,0 +1,118 @@
+// Engine against simulator: each schedule trains a small GPT on two pipeline ranks of one thread, and is then simulated
+// with the costs of its ops that the run's own trace shows (their medians over steps and micro-batches). Predicted and
+// measured time from the first op to the last, the bubble of both, and what must be equal: peak slots and stashes, and
+// the bytes that the plan and the arenas say.
+//   schedule_bench [--steps N] [--layers N] [--hidden N] [--seq N] [--microbatches N]
+// Ranks need a core each: on a busy machine the ratio tells of the neighbours.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fmt/format.h>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/data/indexed_dataset.h"
+#include "engine/train/measured_run.h"
+#include "engine/train/run.h"
+#include "kernels/philox.h"
+#include "parallel/comm/world.h"
+
+namespace trivet {
+namespace {
+
+struct Options {
+  int64_t steps = 10, layers = 8, hidden = 256, seq = 128, microbatches = 8;
+};
+
+void write_random_tokens(const std::string& prefix, uint32_t vocab) {
+  IndexedDatasetWriter writer(prefix, TokenType::u16);
+  std::vector<int32_t> tokens(1 << 17);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(philox4x32(i, 0, 1).w[0] % vocab);
+  writer.add_document(tokens);
+  writer.finish();
+}
+
+LoadedConfig config_of(const std::string& kind, const std::string& folder, const Options& options) {
+  LoadedConfig loaded;
+  loaded.path = "bench";
+  Config& c = loaded.config;
+  c.model.num_layers = options.layers;
+  c.model.hidden_size = options.hidden;
+  c.model.num_attention_heads = options.hidden / 64;
+  c.model.seq_length = options.seq;
+  c.model.vocab_size = 2048;
+  c.batch.micro_batch_size = 2;
+  c.batch.global_batch_size = 2 * options.microbatches;
+  c.parallel.pipeline_model_parallel_size = 2;
+  c.parallel.pipeline_schedule = kind;
+  if (kind.starts_with("interleaved")) c.parallel.virtual_pipeline_model_parallel_size = 2;
+  c.device.threads_per_rank = 1;
+  c.data.path = folder + "/tokens";
+  c.data.split = "100,0,0";
+  c.train.train_iters = options.steps;
+  c.train.trace = true;
+  c.train.run_dir = folder + "/" + kind;
+  c.device.peak_tflops = 1;  // not asked for here
+  return loaded;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+std::string text_of(const std::vector<Peak>& peaks) {
+  std::string text;
+  for (const Peak& peak : peaks) text += fmt::format("{}{}/{}", text.empty() ? "" : " ", peak.slots, peak.stashes);
+  return text;
+}
+
+void report(const std::string& kind, const std::string& folder, const Options& options) {
+  const LoadedConfig loaded = config_of(kind, folder, options);
+  std::ostringstream log;
+  run_thread_ranks(2, [&](Communicator& world) { run_training(loaded, {}, world, log); });
+  const MeasuredRun run = read_measured_run(loaded.config.train.run_dir);
+
+  std::vector<double> makespans, bubbles;
+  for (const MeasuredStep& step : run.steps) {
+    const Bubble bubble = bubble_of(step.timeline);
+    makespans.push_back(bubble.makespan);
+    bubbles.push_back(bubble.of_total());
+  }
+  const Bubble predicted = bubble_of(run.simulated);
+  const auto peaks = peaks_of(programs_of(run.measured), run.schedule.v);
+  const bool equal = peaks == peaks_of(programs_of(run.simulated), run.schedule.v);
+  fmt::print("{:16} {:9.1f} {:9.1f} {:7.3f}   {:5.1f} % {:5.1f} %   {:12} {}\n", kind, median(makespans),
+             predicted.makespan, predicted.makespan / median(makespans), 100 * median(bubbles),
+             100 * predicted.of_total(), text_of(peaks), equal ? "equal" : "NOT EQUAL");
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace trivet
+
+int main(int argc, char** argv) {
+  trivet::Options options;
+  const std::map<std::string, int64_t*> known{{"--steps", &options.steps},
+                                              {"--layers", &options.layers},
+                                              {"--hidden", &options.hidden},
+                                              {"--seq", &options.seq},
+                                              {"--microbatches", &options.microbatches}};
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const auto option = known.find(argv[i]);
+    if (option == known.end()) return fmt::print(stderr, "schedule_bench: unknown option {}\n", argv[i]), 64;
+    *option->second = std::atoll(argv[i + 1]);
+  }
+  const std::string folder = (std::filesystem::temp_directory_path() / "trivet-schedule-bench").string();
+  std::filesystem::create_directories(folder);
+  trivet::write_random_tokens(folder + "/tokens", 2048);
+  fmt::print("                       ms a step                  bubble of total    slots/stashes\n");
+  fmt::print("schedule          measured predicted   ratio   measured  pred.    of each rank\n");
+  for (const char* kind : {"gpipe", "1f1b", "1f1b-eager", "interleaved", "interleaved-bfs", "zb-h1", "zb-h2", "zb-v"})
+    trivet::report(kind, folder, options);
+  std::filesystem::remove_all(folder);
+  return 0;
+}
