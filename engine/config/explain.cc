@@ -4,6 +4,7 @@
 
 #include "engine/config/fields.h"
 #include "engine/metrics/accounting.h"
+#include "parallel/pipeline/check.h"
 
 namespace trivet {
 namespace {
@@ -70,14 +71,21 @@ std::string run_lengths(const std::vector<int64_t>& values) {
 
 TextBlock describe_layout(const Config& config, const Layout& layout) {
   const MeshShape& mesh = layout.mesh;
-  return {"layout",
-          {{"ranks", fmt::format("{} = tensor {} x pipeline {} x data {}, in the order {}", mesh.world(), mesh.t,
-                                 mesh.p, mesh.d, config.parallel.order)},
-           {"sequence parallel", config.parallel.sequence_parallel ? "yes" : "no"},
-           {"pipeline", mesh.p == 1 ? "none"
-                                    : fmt::format("{}, {} {} a rank, layers of each stage: {}", layout.schedule.kind,
-                                                  layout.schedule.v, layout.schedule.v == 1 ? "chunk" : "chunks",
-                                                  run_lengths(layout.layers_of_stage))}}};
+  const Schedule& schedule = layout.schedule;
+  TextBlock block = {"layout",
+                     {{"ranks", fmt::format("{} = tensor {} x pipeline {} x data {}, in the order {}", mesh.world(),
+                                            mesh.t, mesh.p, mesh.d, config.parallel.order)},
+                      {"sequence parallel", config.parallel.sequence_parallel ? "yes" : "no"}}};
+  block.rows.push_back(
+      {"pipeline", mesh.p == 1
+                       ? "none"
+                       : fmt::format("{}, {} {} a rank, layers of each stage: {}", schedule.kind, schedule.v,
+                                     schedule.v == 1 ? "chunk" : "chunks", run_lengths(layout.layers_of_stage))});
+  if (!gradients_in_order(schedule))  // a schedule from a file
+    block.rows.push_back({"",
+                          "it adds the gradients of a stage in another order than one rank does: losses may differ "
+                          "in the last bits"});
+  return block;
 }
 
 TextBlock describe_work(const Config& config, const Layout& layout) {

@@ -130,10 +130,11 @@ class Engine {
   size_t wire_of(const Channel& channel) const {
     return 2 * size(channel.from) + (channel.to == (channel.from + 1) % schedule_.p ? 0 : 1);
   }
-  ChannelState& state_of(const Channel& channel) {
-    return channels_[2 * wire_of(channel) + static_cast<size_t>(channel.payload)];
+  size_t index_of(const Channel& channel) const {
+    return 2 * wire_of(channel) + static_cast<size_t>(channel.payload);
   }
-  const ChannelState& state_of(const Channel& channel) const { return const_cast<Engine*>(this)->state_of(channel); }
+  ChannelState& state_of(const Channel& channel) { return channels_[index_of(channel)]; }
+  const ChannelState& state_of(const Channel& channel) const { return channels_[index_of(channel)]; }
 
   void push(Event::Kind kind, double time, int rank) { events_.push({kind, time, sequence_++, rank}); }
 

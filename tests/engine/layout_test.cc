@@ -217,20 +217,29 @@ std::vector<PipelineCase> pipeline_cases() {
   for (const char* kind : {"interleaved", "interleaved-bfs"})
     for (const int p : {2, 4})
       for (const int v : {2, 3})
-        for (const int micro_batches : {4, 8}) {
-          if (p * v <= 12) cases.push_back({kind, p, v, 2 * micro_batches});
-        }
-  cases.push_back({"interleaved", 2, 2, 2 * 5});  // m no multiple of p
+        for (const int micro_batches : {4, 8}) cases.push_back({kind, p, v, 2 * micro_batches});
+  // m no multiple of p, and below it
+  cases.push_back({"interleaved", 2, 2, 2 * 5});
+  cases.push_back({"interleaved", 4, 3, 2 * 6});
+  cases.push_back({"interleaved-bfs", 4, 2, 2 * 6});
+  cases.push_back({"interleaved-bfs", 4, 3, 2 * 3});
+  cases.push_back({"interleaved-bfs", 2, 3, 2 * 1});
+  cases.push_back({"interleaved-bfs", 1, 2, 2 * 3});
+  cases.push_back({"interleaved", 1, 3, 2 * 4});
   for (const int p : {1, 2, 4})
-    for (const int micro_batches : {1, 4, 8}) cases.push_back({"zb-v", p, 2, 2 * micro_batches});
+    for (const int micro_batches : {1, 4, 7, 8}) cases.push_back({"zb-v", p, 2, 2 * micro_batches});
+  for (const int p : {1, 2, 4}) cases.push_back({"dualpipe-v", p, 2, 2 * 8});
   // with tied embeddings, tensor and data parallelism
   cases.push_back({"1f1b", 2, 1, 8, 1, 1, true});
   cases.push_back({"1f1b", 4, 1, 8, 1, 1, true});
   cases.push_back({"interleaved", 2, 2, 8, 1, 1, true});
   cases.push_back({"zb-v", 2, 2, 8, 1, 1, true});
-  cases.push_back({"1f1b", 2, 1, 8, 2, 2, true});
-  cases.push_back({"zb-h1", 2, 1, 8, 2, 1, false});
-  cases.push_back({"interleaved", 2, 2, 16, 2, 2, true});
+  for (const char* kind : {"gpipe", "1f1b", "1f1b-eager", "zb-h1", "zb-h2", "interleaved", "interleaved-bfs", "zb-v"}) {
+    const int v = kind[0] == 'i' || std::string(kind) == "zb-v" ? 2 : 1;
+    cases.push_back({kind, 2, v, 8, 2, 1, false});
+    cases.push_back({kind, 2, v, 16, 1, 2, false});
+    cases.push_back({kind, 2, v, 16, 2, 2, true});
+  }
   return cases;
 }
 

@@ -18,7 +18,18 @@ struct Case {
 
 std::vector<Case> cases_for(int ranks) {
   switch (ranks) {
-    case 2: return {{2, 1, 1}, {2, 1, 1, true}, {1, 1, 2}, {1, 2, 1}, {1, 2, 1, false, "zb-v", 2}};
+    case 2:
+      return {{2, 1, 1},
+              {2, 1, 1, true},
+              {1, 1, 2},
+              {1, 2, 1, false, "gpipe"},
+              {1, 2, 1, false, "1f1b"},
+              {1, 2, 1, false, "1f1b-eager"},
+              {1, 2, 1, false, "interleaved", 2},
+              {1, 2, 1, false, "interleaved-bfs", 2},
+              {1, 2, 1, false, "zb-h1"},
+              {1, 2, 1, false, "zb-h2"},
+              {1, 2, 1, false, "zb-v", 2}};
     case 4:
       return {{4, 1, 1},
               {4, 1, 1, true},
@@ -26,6 +37,8 @@ std::vector<Case> cases_for(int ranks) {
               {2, 1, 2, true},
               {1, 1, 4},
               {1, 4, 1, false, "gpipe"},
+              {1, 4, 1, false, "1f1b-eager"},
+              {1, 4, 1, false, "zb-h2"},
               {1, 2, 2, false, "interleaved", 2},
               {2, 2, 1, true, "zb-h1"}};
     case 8: return {{4, 1, 2, true}, {2, 1, 4, false}, {2, 2, 2, true, "interleaved", 2}};
