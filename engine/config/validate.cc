@@ -277,7 +277,8 @@ void resolve_pipeline(LoadedConfig& loaded, Layout& layout, Problems& problems) 
   const ParallelConfig& c = loaded.config.parallel;
   try {
     layout.schedule = find_schedule(c, layout.micro_batches);
-  } catch (const ConfigError& error) {
+  } catch (const Error& error) {
+    if (error.exit_code() == Error("").exit_code()) throw;  // a bug, not the user's schedule or file
     problems.add("parallel.pipeline_schedule", error.what());
     return;
   }

@@ -226,6 +226,45 @@ TEST(Validate, Ranks) {
       "would work");
 }
 
+// Each says which numbers disagree, and what would work.
+TEST(Validate, PipelinesThatCannotBe) {
+  const RunFacts four = {.world_size = 4};
+  const auto error = [&](std::vector<std::string> sets) {
+    sets.insert(sets.begin(),
+                {"model.num_layers=8", "parallel.pipeline_model_parallel_size=4", "batch.global_batch_size=8"});
+    return resolve_error(sets, four);
+  };
+  const auto says = [](const std::string& text, std::initializer_list<const char*> parts) {
+    for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks: " << part;
+  };
+  says(error({"model.num_layers=3"}), {"model.num_layers (3)", "4 pipeline stages", "4 or"});
+  says(error({"model.num_layers=10"}), {"model.num_layers (10)", "num_layers 8 or 12 would"});
+  says(error({"parallel.pipeline_schedule=2f2b"}), {"parallel.pipeline_schedule", "'2f2b'", "1f1b, 1f1b-eager"});
+  says(error({"parallel.pipeline_schedule=interleaved", "parallel.virtual_pipeline_model_parallel_size=3"}),
+       {"model.num_layers (8)", "12 pipeline stages", "12 or"});
+  says(error({"parallel.pipeline_schedule=interleaved", "parallel.virtual_pipeline_model_parallel_size=1"}),
+       {"v >= 2", "v = 1", "use 1f1b"});
+  says(error({"parallel.virtual_pipeline_model_parallel_size=2"}), {"schedule 1f1b", "v = 2", "interleaved"});
+  says(error({"parallel.pipeline_schedule=zb-v", "parallel.virtual_pipeline_model_parallel_size=4"}),
+       {"zb-v has v = 2", "v = 4"});
+  says(error({"parallel.pipeline_schedule=interleaved", "batch.global_batch_size=3"}),
+       {"m = 3 and p = 4", "interleaved-bfs and 1f1b take any m"});
+  says(error({"parallel.pipeline_schedule=interleaved", "batch.global_batch_size=9",
+              "parallel.microbatch_group_size_per_vp_stage=4"}),
+       {"last group of 1", "fewer than p = 4", "a group size of 5 works"});
+  says(error({"parallel.microbatch_group_size_per_vp_stage=4"}), {"1f1b takes no group size", "interleaved does"});
+  says(error({"parallel.pipeline_schedule=dualpipe-v", "batch.global_batch_size=7"}), {"m >= 2 p = 8", "m = 7"});
+  says(error({"parallel.decoder_first_pipeline_num_layers=1"}), {"7 layers are left for 3 stages"});
+  says(error({"parallel.decoder_first_pipeline_num_layers=6", "parallel.decoder_last_pipeline_num_layers=6"}),
+       {"hold 6 and 6 layers", "the model has 8"});
+  says(error({"parallel.decoder_last_pipeline_num_layers=2", "parallel.account_for_loss_in_pipeline_split=true"}),
+       {"exclude"});
+  says(error({"parallel.account_for_loss_in_pipeline_split=true"}), {"accounted for at the ends", "9 layers"});
+  says(error({"model.recompute_granularity=full", "model.recompute_method=block", "model.recompute_num_layers=3"}),
+       {"model.recompute_num_layers: 3 is above the 2 layers of the largest stage"});
+  says(error({"parallel.pipeline_schedule=./none.txt"}), {"parallel.pipeline_schedule", "./none.txt"});
+}
+
 TEST(Validate, Vocabulary) {
   EXPECT_EQ(
       resolve_error({"model.vocab_size=auto"}),
