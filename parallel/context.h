@@ -5,6 +5,7 @@
 #include "kernels/base/arena.h"
 #include "kernels/ops.h"
 #include "parallel/comm/comm.h"
+#include "parallel/unit_hooks.h"
 #include "parallel/weight_grad_queue.h"
 
 namespace trivet {
@@ -15,6 +16,7 @@ struct Context {
   Communicator& tensor;            // the tensor-parallel group
   bool sequence_parallel = false;  // activations outside the linear layers hold s/t positions
   WeightGradQueue& weight_grads;
+  UnitHooks& units;
   Scratch& scratch;
 };
 

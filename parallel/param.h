@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "kernels/base/tensor.h"
 
@@ -37,10 +38,17 @@ struct ParamSpec {
 
 struct Param {
   ParamSpec spec;
+  int unit = 0;            // that declared it
   Shape shape;             // of this rank's part
   int64_t cut_offset = 0;  // first index of this rank's part along cut_dim
   Tensor weight;           // shape, model dtype; a view of the flat weight buffer
   Tensor grad;             // shape, fp32; a view of the flat gradient buffer
+};
+
+// Parameters of a stage that are used together: its embedding, a block, its head.
+struct ParamUnit {
+  int stage = 0;                      // of this rank, in the order of their declaration
+  const Param* shared_use = nullptr;  // the weight of another unit of this rank that this one uses too
 };
 
 // All parameters of a rank in the order of the forward pass; addresses stay valid.
@@ -48,11 +56,22 @@ class ParamList {
  public:
   ParamList(int tensor_rank, int tensor_size) : tensor_rank_(tensor_rank), tensor_size_(tensor_size) {}
 
+  // The parameters declared from now on make up a unit. Returns its number, from 0 in the order of declaration.
+  int begin_unit(int stage) {
+    units_.push_back({stage});
+    return static_cast<int>(units_.size()) - 1;
+  }
+  // The unit under way also uses `weight` and adds to its gradient.
+  void share(const Param& weight) { units_.back().shared_use = &weight; }
+  const std::vector<ParamUnit>& units() const { return units_; }
+
   // Throws ConfigError when the cut dimension does not divide by the tensor parallel size.
   Param& declare(ParamSpec spec) {
     Param param;
     param.spec = std::move(spec);
     param.shape = param.spec.global_shape;
+    check(!units_.empty(), "a parameter is declared outside of any unit");
+    param.unit = static_cast<int>(units_.size()) - 1;
     if (const int dim = param.spec.cut_dim; dim >= 0) {
       const int64_t n = param.shape[dim];
       if (n % tensor_size_ != 0)
@@ -69,6 +88,7 @@ class ParamList {
  private:
   int tensor_rank_, tensor_size_;
   std::deque<Param> params_;
+  std::vector<ParamUnit> units_;
 };
 
 }  // namespace trivet

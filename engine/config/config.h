@@ -47,12 +47,16 @@ struct ParallelConfig {
   bool account_for_loss_in_pipeline_split = false;
   bool sequence_parallel = false;
   std::string order = "tp-dp-pp";
-  int64_t bucket_size = 40'000'000;  // elements of a gradient bucket
+  std::string data_parallel_sharding_strategy = "no_shard";  // no_shard | optim | optim_grads | optim_grads_params
+  std::optional<int64_t> bucket_size;  // elements of a bucket of gradients and weights: max(40e6, 1e6 d)
 };
 
 struct OverlapConfig {
   bool overlap_p2p_comm = true;  // pipeline transfers run beside compute; off: each send is waited for
   int p2p_receive_ahead = 2;     // receives posted ahead on each pipeline channel while overlapping
+  bool overlap_grad_reduce = false;   // reduce a bucket of gradients as soon as the last micro-batch has filled it
+  bool overlap_param_gather = false;  // gather sharded weights beside the next forward pass
+  int collectives_in_flight = 1;      // of each of the two above
 };
 
 struct BatchConfig {

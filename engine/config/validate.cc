@@ -9,6 +9,7 @@
 
 #include "engine/config/fields.h"
 #include "engine/config/layer_split.h"
+#include "parallel/data/flat_buffer.h"
 #include "parallel/pipeline/check.h"
 
 namespace trivet {
@@ -79,6 +80,9 @@ std::vector<double> split_shares(std::string_view text) {
   shares.resize(3, 0.0);
   return shares;
 }
+
+// Megatron's rule: a ring's chunk, bucket / d, must stay long enough to use the bandwidth.
+int64_t default_bucket_size(int64_t d) { return std::max<int64_t>(40'000'000, 1'000'000 * d); }
 
 void check_values(const Config& config, Problems& problems) {
   const Config defaults;
@@ -225,6 +229,42 @@ void check_ranks(const LoadedConfig& loaded, const RunFacts& facts, Problems& pr
                                       global, b, d, b * d, list(multiples(global, b * d))));
 }
 
+// Data parallelism of d ranks: what is asked for must be there to be done.
+void check_data_parallel(const Config& config, const RunFacts& facts, Problems& problems) {
+  constexpr auto kStrategy = "parallel.data_parallel_sharding_strategy", kBucket = "parallel.bucket_size",
+                 kReduce = "overlap.overlap_grad_reduce", kGather = "overlap.overlap_param_gather",
+                 kFlight = "overlap.collectives_in_flight";
+  if (!problems.clean({kStrategy, "parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size"}))
+    return;
+  const int64_t d = facts.world_size / ranks_of_one_replica(config);
+  const std::string& strategy = config.parallel.data_parallel_sharding_strategy;
+  const OverlapConfig& overlap = config.overlap;
+  const auto alone = [&](bool on, std::string_view key) {
+    if (on && d <= 1)
+      problems.add(key,
+                   fmt::format("true has nothing to overlap: the data parallel size is {} (world {} over tensor {} x "
+                               "pipeline {}); leave it out, or start more ranks",
+                               d, facts.world_size, config.parallel.tensor_model_parallel_size,
+                               config.parallel.pipeline_model_parallel_size));
+  };
+  alone(overlap.overlap_grad_reduce, kReduce);
+  alone(overlap.overlap_param_gather, kGather);
+  if (overlap.overlap_param_gather && strategy == "no_shard")
+    problems.add(kGather,
+                 "true needs data_parallel_sharding_strategy optim or above: with no_shard every rank updates "
+                 "all weights, and nothing is gathered");
+  if (overlap.collectives_in_flight > 1 && !overlap.overlap_grad_reduce && !overlap.overlap_param_gather)
+    problems.add(kFlight, fmt::format("{} needs overlap_grad_reduce or overlap_param_gather: without them collectives "
+                                      "run one after the other",
+                                      overlap.collectives_in_flight));
+  const bool units = strategy == "optim_grads" || strategy == "optim_grads_params";
+  if (units && config.parallel.bucket_size && *config.parallel.bucket_size != default_bucket_size(d))
+    problems.add(kBucket,
+                 fmt::format("{} has no effect with {}: there a bucket is a unit of the model (embedding, layer, "
+                             "head); leave it out",
+                             *config.parallel.bucket_size, strategy));
+}
+
 void check_vocab(const LoadedConfig& loaded, const RunFacts& facts, Problems& problems) {
   if (!problems.clean({"model.vocab_size"})) return;
   const auto given_size = loaded.config.model.vocab_size, dataset_size = facts.dataset_vocab_size;
@@ -282,6 +322,17 @@ void resolve_pipeline(LoadedConfig& loaded, Layout& layout, Problems& problems) 
     problems.add("parallel.pipeline_schedule", error.what());
     return;
   }
+  const bool halves =
+      std::any_of(layout.schedule.programs.begin(), layout.schedule.programs.end(), [](const auto& ops) {
+        return std::any_of(ops.begin(), ops.end(), [](const Op& op) { return op.kind == OpKind::backward_weight; });
+      });
+  if (halves && parse_sharding(c.data_parallel_sharding_strategy) >= Sharding::optim_grads)
+    problems.add(
+        "parallel.data_parallel_sharding_strategy",
+        fmt::format("{} needs whole backward passes, but the schedule {} puts weight gradients off: they would "
+                    "have to be kept for all micro-batches under way; optim works, and so do 1f1b and "
+                    "interleaved",
+                    c.data_parallel_sharding_strategy, layout.schedule.kind));
   derive(loaded, "parallel.virtual_pipeline_model_parallel_size",
          loaded.config.parallel.virtual_pipeline_model_parallel_size, int64_t{layout.schedule.v}, "the schedule");
   try {
@@ -321,6 +372,7 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   Problems problems(loaded.path, loaded.origins);
   check_config(loaded, problems);
   check_ranks(loaded, facts, problems);
+  check_data_parallel(loaded.config, facts, problems);
   check_vocab(loaded, facts, problems);
   problems.throw_if_any();
 
@@ -338,6 +390,8 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
          "the dataset's tokenizer");
   derive(loaded, "batch.global_batch_size", config.batch.global_batch_size,
          config.batch.micro_batch_size * layout.mesh.d, "micro_batch_size * data parallel size");
+  derive(loaded, "parallel.bucket_size", config.parallel.bucket_size, default_bucket_size(layout.mesh.d),
+         "max(40e6, 1e6 d)");
   // A constant schedule never leaves lr.
   const bool constant = config.optimizer.lr_decay_style == "constant";
   derive(loaded, "optimizer.min_lr", config.optimizer.min_lr, constant ? config.optimizer.lr : config.optimizer.lr / 10,

@@ -10,12 +10,23 @@ GptStage::GptStage(ParamList& params, const GptShape& shape, const StageRange& r
     : shape_(shape), range_(range), groups_(recompute.groups(range.num_layers)) {
   for (size_t group = 0; group < groups_.size(); ++group)
     group_of_.insert(group_of_.end(), static_cast<size_t>(groups_[group].count), group);
+  const int stage = params.units().empty() ? 0 : params.units().back().stage + 1;
   if (range_.has_embedding) {
+    embedding_unit_ = params.begin_unit(stage);
     embedding_.emplace(params, shape_, seed);
     word_embedding = &embedding_->word_weight();
   }
-  for (int64_t i = 0; i < range_.num_layers; ++i) blocks_.emplace_back(params, shape_, range_.first_layer + i, seed);
-  if (range_.has_head) head_.emplace(params, shape_, shape_.tied_embeddings ? word_embedding : nullptr);
+  for (int64_t i = 0; i < range_.num_layers; ++i) {
+    const int unit = params.begin_unit(stage);
+    if (i == 0) first_block_unit_ = unit;
+    blocks_.emplace_back(params, shape_, range_.first_layer + i, seed);
+  }
+  if (range_.has_head) {
+    head_unit_ = params.begin_unit(stage);
+    if (!shape_.tied_embeddings) word_embedding = nullptr;
+    if (word_embedding) params.share(*word_embedding);
+    head_.emplace(params, shape_, word_embedding);
+  }
 }
 
 void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_backwards) {
@@ -73,15 +84,29 @@ Tensor GptStage::output(int slot) const { return block_input(slot_at(slot), -1, 
 
 void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_batch, Tensor loss) const {
   const Slot& slot = slot_at(slot_index);
-  if (embedding_) embedding_->forward(ctx, slot.tokens, micro_batch, slot.input);
-  for (size_t i = 0; i < blocks_.size(); ++i)
+  if (embedding_) {
+    ctx.units.before_forward(embedding_unit_);
+    embedding_->forward(ctx, slot.tokens, micro_batch, slot.input);
+  }
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    ctx.units.before_forward(block_unit(i));
     blocks_[i].forward(ctx, block_input(slot, -1, i), micro_batch, activations(slot, -1, i));
-  if (head_) head_->forward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, loss);
+  }
+  if (head_) {
+    ctx.units.before_forward(head_unit_);
+    head_->forward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, loss);
+  }
 }
 
 void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatch& micro_batch, Tensor grad) const {
   const Slot& slot = slot_at(slot_index);
-  if (head_) head_->backward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, grad);
+  // Behind the weight halves where they are put off.
+  const auto done = [&](int unit) { ctx.weight_grads.push([&ctx, unit] { ctx.units.after_backward(unit); }); };
+  if (head_) {
+    ctx.units.before_backward(head_unit_);
+    head_->backward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, grad);
+    done(head_unit_);
+  }
   for (size_t g = groups_.size(); g-- > 0;) {
     const RecomputeGroup& group = groups_[g];
     const auto first = static_cast<size_t>(group.first), end = first + static_cast<size_t>(group.count);
@@ -90,14 +115,22 @@ void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatc
     for (size_t i = first; i < end; ++i) {
       BlockParts parts = group.lost;
       if (i + 1 == end) parts.out = false;  // it was kept
+      if (parts.any()) ctx.units.before_forward(block_unit(i));
       blocks_[i].forward(ctx, block_input(slot, stash, i), micro_batch, activations(slot, stash, i), parts);
     }
     span.reset();
-    for (size_t i = end; i-- > first;)
+    for (size_t i = end; i-- > first;) {
+      ctx.units.before_backward(block_unit(i));
       blocks_[i].backward(ctx, block_input(slot, stash, i), grad, micro_batch, activations(slot, stash, i),
                           stash < 0 ? gradients_ : stashes_.at(static_cast<size_t>(stash))[i].gradients);
+      done(block_unit(i));
+    }
   }
-  if (embedding_) embedding_->backward(ctx, slot.tokens, micro_batch, grad);
+  if (embedding_) {
+    ctx.units.before_backward(embedding_unit_);
+    embedding_->backward(ctx, slot.tokens, micro_batch, grad);
+    done(embedding_unit_);
+  }
 }
 
 void GptStage::poison(Context& ctx, int slot_index) const {

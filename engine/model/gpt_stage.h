@@ -74,12 +74,14 @@ class GptStage {
   // Those of one block: what the slot keeps, and where the rest is written. stash: -1 but in a backward whose halves
   // are apart.
   BlockActivations activations(const Slot& slot, int stash, size_t block) const;
+  int block_unit(size_t block) const { return first_block_unit_ + static_cast<int>(block); }
   Tensor block_input(const Slot& slot, int stash, size_t block) const {
     return block == 0 ? slot.input : activations(slot, stash, block - 1).out;
   }
 
   GptShape shape_;
   StageRange range_;
+  int embedding_unit_ = -1, first_block_unit_ = -1, head_unit_ = -1;  // of the ParamList
   std::optional<Embedding> embedding_;
   std::deque<Block> blocks_;
   std::optional<Head> head_;

@@ -84,22 +84,17 @@ uint64_t initial_key(uint64_t seed, std::string_view name) {
   return hash;
 }
 
-void initialize_weights(ParamList& params, uint64_t seed, int threads, Device& device, Stream& stream) {
-  for (Param& param : params.all()) {
-    const std::vector<float> values = initial_values(param, seed, threads);
-    if (param.weight.dtype == DType::f32) {
-      device.copy_to_device(values.data(), param.weight, stream);
-      stream.synchronize();
-    } else {
-      const std::vector<bf16> rounded = [&] {
-        std::vector<bf16> out;
-        out.reserve(values.size());
-        for (const float value : values) out.emplace_back(value);
-        return out;
-      }();
-      device.copy_to_device(rounded.data(), param.weight, stream);
-      stream.synchronize();
-    }
+void initialize_weight(const Param& param, uint64_t seed, int threads, Device& device, Stream& stream) {
+  const std::vector<float> values = initial_values(param, seed, threads);
+  if (param.weight.dtype == DType::f32) {
+    device.copy_to_device(values.data(), param.weight, stream);
+    stream.synchronize();
+  } else {
+    std::vector<bf16> rounded;
+    rounded.reserve(values.size());
+    for (const float value : values) rounded.emplace_back(value);
+    device.copy_to_device(rounded.data(), param.weight, stream);
+    stream.synchronize();
   }
 }
 

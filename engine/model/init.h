@@ -17,7 +17,7 @@ namespace trivet {
 float initial_normal(uint64_t key, int64_t i);
 uint64_t initial_key(uint64_t seed, std::string_view name);
 
-// Writes the weights of all parameters, with `threads` host threads; returns when they are on the device.
-void initialize_weights(ParamList& params, uint64_t seed, int threads, Device& device, Stream& stream);
+// Writes the weight of a parameter, with `threads` host threads; returns when it is on the device.
+void initialize_weight(const Param& param, uint64_t seed, int threads, Device& device, Stream& stream);
 
 }  // namespace trivet

@@ -36,6 +36,15 @@ Recompute recompute_of(const ModelConfig& c) {
   return recompute;
 }
 
+FlatOptions flat_options_of(const Config& config, const Layout& layout, const GptShape& shape, const MeshPosition& at) {
+  return {.dtype = shape.dtype,
+          .bucket_size = config.parallel.bucket_size.value(),
+          .sharding = parse_sharding(config.parallel.data_parallel_sharding_strategy),
+          .rank = at.dp,
+          .ranks = layout.mesh.d,
+          .tied_embeddings = shape.tied_embeddings};
+}
+
 // Of one rank's chunks.
 std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const Config& config, const Layout& layout,
                                  const MeshPosition& at) {
@@ -96,8 +105,9 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
       scratch_arena(device, "scratch"),
       params(at.tp, shape.t),
       stages(make_stages(params, shape, config, layout, at)),
-      flat(params, config.parallel.bucket_size, shape.dtype, weight_arena, gradient_arena),
-      grad_reduce(flat, gradient_arena),
+      flat(params, flat_options_of(config, layout, shape, at), weight_arena, gradient_arena),
+      grad_sync(flat, gradient_arena),
+      param_gather(flat, weight_arena),
       adam(flat, optimizer_arena),
       scratch(scratch_arena, GptStage::scratch_bytes(shape)),
       loss(activation_arena.allocate(DType::f32, {1})) {

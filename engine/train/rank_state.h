@@ -13,7 +13,8 @@
 #include "kernels/base/arena.h"
 #include "parallel/data/adam.h"
 #include "parallel/data/flat_buffer.h"
-#include "parallel/data/grad_reduce.h"
+#include "parallel/data/grad_sync.h"
+#include "parallel/data/param_gather.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/executor.h"
 
@@ -35,7 +36,8 @@ struct RankState {
   ParamList params;
   std::deque<GptStage> stages;  // [chunk]
   FlatBuffer flat;
-  GradReduce grad_reduce;
+  GradSync grad_sync;
+  ParamGather param_gather;
   Adam adam;
   Scratch scratch;
   std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: what the executor needs

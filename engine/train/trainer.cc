@@ -50,7 +50,7 @@ int default_threads_per_rank(const Communicator& world) {
 }
 
 Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world, const GptDataset& train,
-                 const GptDataset* valid, bool poison_slots)
+                 const GptDataset* valid, bool poison)
     : config_(config),
       world_(world),
       mesh_(make_mesh(world, layout.mesh)),
@@ -62,15 +62,24 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       compute_(make_compute_stream(*device_, trace_)),
       ops_(create_cpu_ops(threads_)),
       state_(config_, layout, mesh_.at, *device_),
+      data_parallel_(state_.grad_sync, state_.param_gather),
       embedding_group_(make_embedding_group(mesh_, state_.shape, schedule_)),
       ctx_{.ops = *ops_,
            .compute = *compute_,
            .tensor = *mesh_.tensor,
            .sequence_parallel = state_.shape.sequence_parallel,
            .weight_grads = no_queue_,
+           .units = data_parallel_,
            .scratch = state_.scratch} {
-  ops_->fill(state_.flat.weights, 0, *compute_);  // the gaps between parameters
-  initialize_weights(state_.params, static_cast<uint64_t>(config.train.seed), threads_, *device_, *compute_);
+  const OverlapConfig& overlap = config.overlap;
+  state_.grad_sync.connect(*ops_, *compute_, *device_, *mesh_.data,
+                           overlap.overlap_grad_reduce ? overlap.collectives_in_flight : 0,
+                           static_cast<int>(micro_batches_), &trace_);
+  state_.param_gather.connect(*ops_, *compute_, *device_, *mesh_.data,
+                              overlap.overlap_param_gather ? overlap.collectives_in_flight : 0, poison, &trace_);
+  state_.param_gather.initialize([&](const Param& param) {
+    initialize_weight(param, static_cast<uint64_t>(config.train.seed), threads_, *device_, *compute_);
+  });
   state_.adam.reset(*ops_, *compute_);
 
   batches_.resize(static_cast<size_t>(micro_batches_));
@@ -81,11 +90,12 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
                 .tensor = ctx_.tensor,
                 .sequence_parallel = ctx_.sequence_parallel,
                 .weight_grads = weight_grads_.emplace_back(),
+                .units = ctx_.units,
                 .scratch = ctx_.scratch};
     stages.push_back(&chunks_.emplace_back(stage, ctx, *device_, step_batches_, state_.loss));
   }
   PipelineOptions pipeline = pipeline_options_of(config);
-  pipeline.poison_slots = poison_slots;
+  pipeline.poison_slots = poison;
   executor_ = std::make_unique<Executor>(schedule_, *mesh_.pipeline, *device_, *compute_, &trace_,
                                          state_.boundary_buffers, pipeline);
   executor_->set_stages(std::move(stages));
@@ -119,15 +129,16 @@ double Trainer::read_loss() {
 StepResult Trainer::step() {
   StepResult result{.step = step_ + 1, .start_ns = now_ns()};
   load_step(*loader_, true, 1.0f / static_cast<float>(global_batch_ * state_.shape.seq));
-  ops_->fill(state_.flat.grads, 0, *compute_);
+  state_.grad_sync.begin_step();
   ops_->fill(state_.loss, 0, *compute_);
   executor_->run();
   result.pipeline_end_ns = now_ns();
-  state_.grad_reduce.run(*ops_, *mesh_.data, *mesh_.tensor, embedding_group_.get(), *compute_);
+  state_.grad_sync.finish(*mesh_.tensor, embedding_group_.get());
   result.loss = read_loss();
 
   const OptimizerConfig& optimizer = config_.optimizer;
-  state_.adam.compute_norm(*ops_, *mesh_.tensor, *mesh_.model, static_cast<float>(optimizer.clip_grad), *compute_);
+  state_.adam.compute_norm(*ops_, *mesh_.tensor, *mesh_.model, *mesh_.data, static_cast<float>(optimizer.clip_grad),
+                           *compute_);
   float norm = 0;
   device_->copy_to_host(state_.adam.norm(), &norm, *compute_);
   compute_->synchronize();
@@ -135,6 +146,7 @@ StepResult Trainer::step() {
   if (!std::isfinite(result.loss) || !std::isfinite(norm)) report_non_finite(result.loss);
 
   result.learning_rate = learning_rate(optimizer, result.step);
+  state_.param_gather.finish();
   state_.adam.step(*ops_,
                    {.learning_rate = static_cast<float>(result.learning_rate),
                     .beta1 = static_cast<float>(optimizer.adam_beta1),
@@ -143,6 +155,7 @@ StepResult Trainer::step() {
                     .weight_decay = static_cast<float>(optimizer.weight_decay),
                     .step = result.step},
                    *compute_);
+  state_.param_gather.updated();
   compute_->synchronize();
   ++step_;
   result.end_ns = now_ns();
@@ -196,16 +209,16 @@ std::vector<float> Trainer::next_token_logits(std::span<const int32_t> context) 
 void Trainer::report_non_finite(double loss) {
   // Every rank looks through its own gradients; the first rank that finds something tells all, so that all throw alike.
   std::array<char, 512> text{};
-  for (const FlatSegment& segment : state_.flat.segments) {
-    std::vector<float> grad(static_cast<size_t>(segment.param->grad.numel()));
-    device_->copy_to_host(segment.param->grad, grad.data(), *compute_);
+  for (const OwnedPiece& piece : state_.flat.owned) {
+    std::vector<float> grad(static_cast<size_t>(piece.grad.numel()));
+    device_->copy_to_host(piece.grad, grad.data(), *compute_);
     compute_->synchronize();
     const auto bad = std::find_if(grad.begin(), grad.end(), [](float g) { return !std::isfinite(g); });
     if (bad == grad.end()) continue;
     const auto count = std::count_if(bad, grad.end(), [](float g) { return !std::isfinite(g); });
     const std::string found =
         fmt::format("{} of the {} gradients of {} on rank {} are not finite, the first is {} at {}", count, grad.size(),
-                    segment.param->spec.name, world_.rank(), *bad, bad - grad.begin());
+                    piece.param->spec.name, world_.rank(), *bad, piece.first + (bad - grad.begin()));
     std::strncpy(text.data(), found.c_str(), text.size() - 1);
     break;
   }

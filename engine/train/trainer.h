@@ -4,8 +4,9 @@
 // Every rank of the world has one and makes the same calls. A step:
 //   executor.run: the forward and backward of all micro-batches, as this pipeline rank's schedule says; gradients
 //                 accumulate in the flat buffer
-//   grad_reduce:  sums over the data-parallel group
+//   grad_sync:    sums over the data-parallel group, beside the backward passes or behind them
 //   adam:         norm over the model, clip, update
+//   param_gather: where ranks share the update, whole weights again, beside the next forward passes or now
 // The trainer prints nothing; run.h does.
 #pragma once
 
@@ -22,6 +23,7 @@
 #include "engine/train/rank_state.h"
 #include "kernels/base/trace.h"
 #include "kernels/ops.h"
+#include "parallel/data/data_parallel.h"
 #include "parallel/mesh.h"
 
 namespace trivet {
@@ -37,10 +39,10 @@ struct StepResult {
 
 class Trainer {
  public:
-  // Collective over `world`. `train` and `valid` (null: no evaluation) outlive the trainer. poison_slots: as in
-  // PipelineOptions, for tests.
+  // Collective over `world`. `train` and `valid` (null: no evaluation) outlive the trainer. poison, for tests: NaN into
+  // whatever must not be read (PipelineOptions::poison_slots, ParamGather::connect).
   Trainer(const Config& config, const Layout& layout, Communicator& world, const GptDataset& train,
-          const GptDataset* valid, bool poison_slots = false);
+          const GptDataset* valid, bool poison = false);
 
   // One global batch. Throws NumericsError on all ranks, before the weights are touched, when the loss or a gradient is
   // not finite; the text names the parameter, the rank and the batch.
@@ -83,6 +85,7 @@ class Trainer {
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<Ops> ops_;
   RankState state_;
+  DataParallel data_parallel_;
   std::unique_ptr<Communicator> embedding_group_;  // first and last stage, where they share the embedding; else null
   WeightGradQueue no_queue_;                       // of ctx_: outside a step no weight gradients are made
   Context ctx_;

@@ -1,8 +1,9 @@
 // The optimizer of a rank: gradient norm over the whole model, clipping, AdamW (Loshchilov, Hutter 2019) on fp32
-// weights and moments that mirror the flat buffer.
+// weights and moments of the pieces that the rank owns: all parameters, or its part of each bucket (ZeRO).
 //
 // The norm is an exact sum of squares (Ops::sum_of_squares), so it has the same bits however the parameters are cut
-// over ranks, and clipping cannot make equal layouts differ. Replicated parameters are counted on tensor rank 0 alone.
+// over ranks, and clipping cannot make equal layouts differ. It is one pass over the pieces and one or two small
+// all-reduces, and stays on the device. Replicated parameters are counted on tensor rank 0 alone, tied ones once.
 #pragma once
 
 #include "kernels/ops.h"
@@ -19,9 +20,11 @@ class Adam {
   // Main weights from the model's weights, moments to zero: when the weights have been initialised.
   void reset(Ops& ops, Stream& stream);
 
-  // norm = sqrt of the sum of squares of all gradients of the model (its tensor and pipeline ranks), before clipping;
-  // grad_scale as Ops::clip_scale makes it. REQUIRES: grads are those of the global batch. max_norm 0: no clipping.
-  void compute_norm(Ops& ops, Communicator& tensor, Communicator& model, float max_norm, Stream& stream);
+  // norm = sqrt of the sum of squares of all gradients of the model (its tensor and pipeline ranks, and the data-
+  // parallel ranks that share them), before clipping; grad_scale as Ops::clip_scale makes it. REQUIRES: grads are those
+  // of the global batch. max_norm 0: no clipping.
+  void compute_norm(Ops& ops, Communicator& tensor, Communicator& model, Communicator& data, float max_norm,
+                    Stream& stream);
   // One step with the gradients scaled by grad_scale. `how.weight_decay` goes to the parameters that want it.
   void step(Ops& ops, const AdamW& how, Stream& stream);
 
@@ -30,8 +33,8 @@ class Adam {
 
  private:
   FlatBuffer& flat_;
-  Tensor main_weights_;  // [numel] fp32: flat_.weights itself in an fp32 run
-  Tensor m_, v_;         // [numel] fp32
+  Tensor main_weights_;  // [owned_numel] fp32; null in an fp32 run, where the model's are the main weights
+  Tensor m_, v_;         // [owned_numel] fp32
   Tensor bins_;          // [kExactSumBins] int64
   Tensor norm_, grad_scale_;
 };

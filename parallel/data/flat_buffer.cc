@@ -1,30 +1,129 @@
 #include "parallel/data/flat_buffer.h"
 
+#include <algorithm>
+#include <numeric>
+#include <string>
+
 namespace trivet {
 
-FlatBuffer::FlatBuffer(ParamList& params, int64_t bucket_size, DType dtype, Arena& weight_arena,
-                       Arena& gradient_arena) {
-  int64_t bucket_begin = 0;
-  for (auto param = params.all().rbegin(); param != params.all().rend(); ++param) {
-    segments.push_back({&*param, numel});
-    numel += (param->shape.numel() + kAlignment - 1) / kAlignment * kAlignment;
-    if (numel - bucket_begin >= bucket_size) {
-      buckets.push_back({bucket_begin, numel});
-      bucket_begin = numel;
-    }
-  }
-  if (bucket_begin < numel) buckets.push_back({bucket_begin, numel});
+Sharding parse_sharding(std::string_view name) {
+  if (name == "no_shard") return Sharding::no_shard;
+  if (name == "optim") return Sharding::optim;
+  if (name == "optim_grads") return Sharding::optim_grads;
+  if (name == "optim_grads_params") return Sharding::optim_grads_params;
+  throw ConfigError("there is no sharding strategy '" + std::string(name) +
+                    "'; there are no_shard, optim, optim_grads and optim_grads_params");
+}
 
-  weights = weight_arena.allocate(dtype, {numel});
-  grads = gradient_arena.allocate(DType::f32, {numel});
-  for (const FlatSegment& segment : segments) {
-    segment.param->weight = view_of(weights, segment);
-    segment.param->grad = view_of(grads, segment);
+FlatBuffer::FlatBuffer(ParamList& params, const FlatOptions& given, Arena& weight_arena, Arena& gradient_arena)
+    : options(given), buckets_of_unit(params.units().size()) {
+  for (const ParamUnit& unit : params.units()) stage_of_unit.push_back(unit.stage);
+  lay_out(params);
+  allocate(weight_arena, gradient_arena);
+}
+
+void FlatBuffer::lay_out(ParamList& params) {
+  const int64_t unit_of_length = std::lcm(int64_t{options.ranks}, int64_t{128});
+  const auto shared = [&](const Param& param) {
+    return options.tied_embeddings && param.spec.name == kSharedEmbedding;
+  };
+  const auto stage = [&](const Param& param) { return params.units()[static_cast<size_t>(param.unit)].stage; };
+  FlatBucket bucket;
+  const auto close = [&] {
+    if (bucket.begin == numel) return;
+    bucket.end = numel = (numel + unit_of_length - 1) / unit_of_length * unit_of_length;
+    std::sort(bucket.units.begin(), bucket.units.end());
+    bucket.units.erase(std::unique(bucket.units.begin(), bucket.units.end()), bucket.units.end());
+    for (const int unit : bucket.units) buckets_of_unit[static_cast<size_t>(unit)].push_back(buckets.size());
+    buckets.push_back(bucket);
+    bucket = FlatBucket();
+    bucket.begin = bucket.end = numel;
+  };
+  const Param* last = nullptr;
+  for (auto at = params.all().rbegin(); at != params.all().rend(); ++at) {
+    Param& param = *at;
+    if (last && (shared(param) || shared(*last) || stage(param) != stage(*last) ||
+                 (streams_grads() && param.unit != last->unit)))
+      close();
+    bucket.kept = shared(param);
+    segments.push_back({&param, numel});
+    numel += (param.shape.numel() + kAlignment - 1) / kAlignment * kAlignment;
+    bucket.units.push_back(param.unit);
+    for (size_t unit = 0; unit < params.units().size(); ++unit)
+      if (params.units()[unit].shared_use == &param) bucket.units.push_back(static_cast<int>(unit));
+    if (!streams_grads() && numel - bucket.begin >= options.bucket_size) close();
+    last = &param;
+  }
+  close();
+}
+
+void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
+  const auto part = [&](int64_t elements) { return shards_optimizer() ? elements / options.ranks : elements; };
+  int64_t weights = 0, grads = 0;
+  for (const FlatBucket& bucket : buckets) {
+    weights += streams_weights() && !bucket.kept ? part(bucket.numel()) : bucket.numel();
+    grads += streams_grads() && !bucket.kept ? part(bucket.numel()) : bucket.numel();
+  }
+  kept_weights.push_back(weight_arena.allocate(options.dtype, {weights}));
+  kept_grads.push_back(gradient_arena.allocate(DType::f32, {grads}));
+
+  int64_t next_weight = 0, next_grad = 0;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    FlatBucket& bucket = buckets[i];
+    const int64_t own = part(bucket.numel()), before = shards_optimizer() ? own * options.rank : 0;
+    const auto take = [&](bool streamed, Tensor from, int64_t& next, Tensor& whole, Tensor& mine) {
+      const int64_t length = streamed ? own : bucket.numel();
+      const Tensor memory = from.slice(next, length);
+      next += length;
+      if (!streamed) whole = memory;
+      mine = streamed ? memory : memory.slice(before, own);
+    };
+    take(streams_weights() && !bucket.kept, kept_weights[0], next_weight, bucket.weights, bucket.own_weights);
+    take(streams_grads() && !bucket.kept, kept_grads[0], next_grad, bucket.grads, bucket.own_grads);
+    bucket.own_begin = bucket.begin + before;
+    if (bucket.weights) point_weights(i, bucket.weights);
+    if (bucket.grads) point_grads(i, bucket.grads);
+
+    for (const FlatSegment& segment : segments) {
+      const int64_t begin = std::max(segment.offset, bucket.own_begin);
+      const int64_t end = std::min(segment.offset + segment.param->shape.numel(), bucket.own_begin + own);
+      if (begin >= end) continue;
+      owned.push_back({.param = segment.param,
+                       .first = begin - segment.offset,
+                       .local = owned_numel + begin - bucket.own_begin,
+                       .weight = bucket.own_weights.slice(begin - bucket.own_begin, end - begin),
+                       .grad = bucket.own_grads.slice(begin - bucket.own_begin, end - begin)});
+    }
+    owned_numel += own;
   }
 }
 
-Tensor view_of(Tensor flat, const FlatSegment& segment) {
-  return flat.slice(segment.offset, segment.param->shape.numel()).view(segment.param->shape);
+void FlatBuffer::clear_grads(Ops& ops, Stream& stream) const {
+  for (const Tensor& grads : kept_grads) ops.fill(grads, 0, stream);
+}
+
+void FlatBuffer::point_weights(size_t bucket, Tensor whole) const {
+  for (const FlatSegment& segment : segments)
+    if (segment.offset >= buckets[bucket].begin && segment.offset < buckets[bucket].end)
+      segment.param->weight = view_of(whole, buckets[bucket].begin, segment);
+}
+
+void FlatBuffer::point_grads(size_t bucket, Tensor whole) const {
+  for (const FlatSegment& segment : segments)
+    if (segment.offset >= buckets[bucket].begin && segment.offset < buckets[bucket].end)
+      segment.param->grad = view_of(whole, buckets[bucket].begin, segment);
+}
+
+int64_t FlatBuffer::largest_streamed() const {
+  int64_t largest = 0;
+  for (const FlatBucket& bucket : buckets)
+    if (!bucket.grads || !bucket.weights) largest = std::max(largest, bucket.numel());
+  return largest;
+}
+
+Tensor view_of(Tensor flat, int64_t begin, const FlatSegment& segment) {
+  if (!flat) return {};
+  return flat.slice(segment.offset - begin, segment.param->shape.numel()).view(segment.param->shape);
 }
 
 }  // namespace trivet

@@ -51,9 +51,15 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
     GptStage& stage = state.stages[0];
     const Tensor grad = state.boundary_buffers[0];
     WeightGradQueue queue;
-    Context ctx{.ops = *ops, .compute = *stream, .tensor = world, .weight_grads = queue, .scratch = state.scratch};
-    ops->fill(state.flat.weights, 0, *stream);
-    initialize_weights(state.params, 1234, 1, *device, *stream);
+    UnitHooks none;
+    Context ctx{.ops = *ops,
+                .compute = *stream,
+                .tensor = world,
+                .weight_grads = queue,
+                .units = none,
+                .scratch = state.scratch};
+    for (const Tensor& weights : state.flat.kept_weights) ops->fill(weights, 0, *stream);
+    for (const Param& param : state.params.all()) initialize_weight(param, 1234, 1, *device, *stream);
     state.adam.reset(*ops, *stream);
 
     for (int64_t step = 0; step < 10; ++step) {
@@ -64,7 +70,7 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
           stage.labels(0).as<int32_t>()[i * kBatch + b] = token(step, b, i + 1);
         }
       const MicroBatch micro_batch{.loss_scale = 1.0f / (kSeq * kBatch)};
-      ops->fill(state.flat.grads, 0, *stream);
+      state.flat.clear_grads(*ops, *stream);
       ops->fill(state.loss, 0, *stream);
       stage.forward(ctx, 0, micro_batch, state.loss);
       stage.backward(ctx, 0, -1, micro_batch, grad);
@@ -72,7 +78,7 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
       // then: the loss, the norm and, on the first step, every gradient agree
       const double loss = golden["losses"][static_cast<size_t>(step)];
       EXPECT_NEAR(state.loss.as<float>()[0], loss, 1e-5 * loss) << "step " << step;
-      state.adam.compute_norm(*ops, world, world, 1.0f, *stream);
+      state.adam.compute_norm(*ops, world, world, world, 1.0f, *stream);
       const double norm = golden["grad_norms"][static_cast<size_t>(step)];
       EXPECT_NEAR(state.adam.norm().as<float>()[0], norm, 1e-4 * norm) << "step " << step;
       if (step == 0) {

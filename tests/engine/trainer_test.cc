@@ -242,11 +242,12 @@ TEST(Init, IsNormalAndIndependentOfTheCut) {
     const auto stream = device->create_compute_stream();
     const auto part = [&](int rank, int ranks) {
       ParamList params(rank, ranks);
+      params.begin_unit(0);
       Param& param = params.declare(
           {.name = "w", .global_shape = {6, 8}, .cut_dim = cut_dim, .init = {Init::normal, 0.5f}, .padding_from = 5});
       std::vector<float> values(static_cast<size_t>(param.shape.numel()));
       param.weight = {values.data(), DType::f32, param.shape};
-      initialize_weights(params, 1, 3, *device, *stream);
+      for (const Param& param : params.all()) initialize_weight(param, 1, 3, *device, *stream);
       return values;
     };
     const std::vector<float> whole = part(0, 1), left = part(0, 2), right = part(1, 2);

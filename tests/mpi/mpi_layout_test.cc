@@ -14,6 +14,8 @@ struct Case {
   bool sequence_parallel = false;
   std::string schedule = "1f1b";
   int64_t v = 1;
+  std::string sharding = "no_shard";
+  bool overlap = false;  // of gradients, and of sharded weights
 };
 
 std::vector<Case> cases_for(int ranks) {
@@ -29,7 +31,10 @@ std::vector<Case> cases_for(int ranks) {
               {1, 2, 1, false, "interleaved-bfs", 2},
               {1, 2, 1, false, "zb-h1"},
               {1, 2, 1, false, "zb-h2"},
-              {1, 2, 1, false, "zb-v", 2}};
+              {1, 2, 1, false, "zb-v", 2},
+              {1, 1, 2, false, "1f1b", 1, "no_shard", true},
+              {1, 1, 2, false, "1f1b", 1, "optim", true},
+              {1, 1, 2, false, "1f1b", 1, "optim_grads_params", true}};
     case 4:
       return {{4, 1, 1},
               {4, 1, 1, true},
@@ -40,8 +45,16 @@ std::vector<Case> cases_for(int ranks) {
               {1, 4, 1, false, "1f1b-eager"},
               {1, 4, 1, false, "zb-h2"},
               {1, 2, 2, false, "interleaved", 2},
-              {2, 2, 1, true, "zb-h1"}};
-    case 8: return {{4, 1, 2, true}, {2, 1, 4, false}, {2, 2, 2, true, "interleaved", 2}};
+              {2, 2, 1, true, "zb-h1"},
+              {1, 1, 4, false, "1f1b", 1, "optim"},
+              {2, 1, 2, true, "1f1b", 1, "optim", true},
+              {1, 2, 2, false, "interleaved", 2, "optim_grads", true},
+              {1, 2, 2, false, "1f1b", 1, "optim_grads_params", true}};
+    case 8:
+      return {{4, 1, 2, true},
+              {2, 1, 4, false},
+              {2, 2, 2, true, "interleaved", 2},
+              {2, 2, 2, true, "interleaved", 2, "optim", true}};
     default: throw ConfigError(fmt::format("no layouts for {} ranks; start 2, 4 or 8", ranks));
   }
 }
@@ -54,15 +67,18 @@ int compare(const Case& c, Communicator& world) {
   config.parallel.sequence_parallel = c.sequence_parallel;
   config.parallel.pipeline_schedule = c.schedule;
   config.parallel.virtual_pipeline_model_parallel_size = c.v;
+  config.parallel.data_parallel_sharding_strategy = c.sharding;
+  config.overlap.overlap_grad_reduce = c.overlap;
+  config.overlap.overlap_param_gather = c.overlap && c.sharding != "no_shard";
   const Curve processes = train(config, world, 10);
   if (world.rank() != 0) return 0;
   const Curve threads = train_on_threads(config, world.size(), 10);
   const bool equal = processes.losses == threads.losses && processes.norms == threads.norms &&
                      processes.validation_loss == threads.validation_loss &&
                      processes.weights_hash == threads.weights_hash;
-  fmt::print("[{}] t {} p {} d {} sequence parallel {} {}: last loss {} over processes, {} over threads\n",
-             equal ? "  OK  " : "FAILED", c.t, c.p, c.d, c.sequence_parallel, c.schedule, processes.losses.back(),
-             threads.losses.back());
+  fmt::print("[{}] t {} p {} d {} sequence parallel {} {} {}{}: last loss {} over processes, {} over threads\n",
+             equal ? "  OK  " : "FAILED", c.t, c.p, c.d, c.sequence_parallel, c.schedule, c.sharding,
+             c.overlap ? " overlapped" : "", processes.losses.back(), threads.losses.back());
   return equal ? 0 : 1;
 }
 

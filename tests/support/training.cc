@@ -81,10 +81,14 @@ Curve train(const Config& config, Communicator& world, int steps, bool poison_sl
   }
   curve.validation_loss = trainer.evaluate(2);
 
-  Tensor weights = trainer.state().flat.weights;
+  // Of the weights of each parameter, wherever they stand; under ZeRO-3 no rank has them.
   std::vector<int64_t> hashes(static_cast<size_t>(world.size()));
-  hashes[static_cast<size_t>(world.rank())] =
-      static_cast<int64_t>(hash_bytes(weights.data, static_cast<size_t>(weights.bytes())));
+  trainer.state().param_gather.finish();
+  trainer.context().compute.synchronize();
+  uint64_t hash = 0;
+  for (const Param& param : trainer.state().params.all())
+    if (param.weight) hash = hash * 31 + hash_bytes(param.weight.data, static_cast<size_t>(param.weight.bytes()));
+  hashes[static_cast<size_t>(world.rank())] = static_cast<int64_t>(hash);
   world.all_reduce({hashes.data(), DType::i64, {world.size()}}, Reduce::sum, trainer.context().compute);
   curve.weights_hash = hash_bytes(hashes.data(), hashes.size() * sizeof hashes[0]);
   return curve;

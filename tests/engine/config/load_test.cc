@@ -28,7 +28,7 @@ TEST(Load, FileThenSetThenDefaultsWithTheirOrigins) {
   EXPECT_EQ(loaded.config.train.seed, 2);  // the last one
   EXPECT_EQ(loaded.config.optimizer.lr, 1e-3);
   EXPECT_EQ(loaded.config.optimizer.min_lr, std::nullopt);  // derived later
-  EXPECT_EQ(loaded.config.parallel.bucket_size, 40'000'000);
+  EXPECT_FALSE(loaded.config.parallel.bucket_size.has_value());
 
   EXPECT_EQ(to_string(loaded.origins.at("model.hidden_size")), "run.yaml:3");
   EXPECT_EQ(to_string(loaded.origins.at("train.seed")), "--set");

@@ -265,6 +265,32 @@ TEST(Validate, PipelinesThatCannotBe) {
   says(error({"parallel.pipeline_schedule=./none.txt"}), {"parallel.pipeline_schedule", "./none.txt"});
 }
 
+TEST(Validate, DataParallel) {
+  const RunFacts two = {.world_size = 2};
+  EXPECT_EQ(
+      resolve_error({"overlap.overlap_grad_reduce=true"}),
+      "--set: overlap.overlap_grad_reduce: true has nothing to overlap: the data parallel size is 1 (world 1 over "
+      "tensor 1 x pipeline 1); leave it out, or start more ranks");
+  EXPECT_EQ(resolve_error({"overlap.overlap_param_gather=true"}, two),
+            "--set: overlap.overlap_param_gather: true needs data_parallel_sharding_strategy optim or above: with "
+            "no_shard every rank updates all weights, and nothing is gathered");
+  EXPECT_EQ(resolve_error({"overlap.collectives_in_flight=2"}, two),
+            "--set: overlap.collectives_in_flight: 2 needs overlap_grad_reduce or overlap_param_gather: without them "
+            "collectives run one after the other");
+  EXPECT_EQ(resolve_error({"parallel.data_parallel_sharding_strategy=optim_grads", "parallel.bucket_size=1000"}, two),
+            "--set: parallel.bucket_size: 1000 has no effect with optim_grads: there a bucket is a unit of the model "
+            "(embedding, layer, head); leave it out");
+  EXPECT_EQ(load_error({"parallel.data_parallel_sharding_strategy=zero1"}),
+            "--set: parallel.data_parallel_sharding_strategy: found \"zero1\", expected one of no_shard, optim, "
+            "optim_grads, optim_grads_params");
+  const std::string halves =
+      resolve_error({"parallel.data_parallel_sharding_strategy=optim_grads", "parallel.pipeline_schedule=zb-h1",
+                     "parallel.pipeline_model_parallel_size=2", "batch.global_batch_size=4"},
+                    two);
+  EXPECT_NE(halves.find("optim_grads needs whole backward passes, but the schedule zb-h1"), std::string::npos)
+      << halves;
+}
+
 TEST(Validate, Vocabulary) {
   EXPECT_EQ(
       resolve_error({"model.vocab_size=auto"}),

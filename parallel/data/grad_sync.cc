@@ -1,0 +1,131 @@
+#include "parallel/data/grad_sync.h"
+
+namespace trivet {
+
+GradSync::GradSync(FlatBuffer& flat, Arena& arena) : flat_(flat) {
+  int64_t elements = 0;
+  for (const OwnedPiece& piece : flat_.owned) {
+    if (!piece.param->spec.sum_over_tensor_group) continue;
+    partial_.push_back(&piece);
+    elements += piece.grad.numel();
+  }
+  if (elements > 0) staging_ = arena.allocate(DType::f32, {elements});
+  for (size_t i = 0; i < flat_.buckets.size(); ++i)
+    if (flat_.buckets[i].kept) shared_bucket_ = static_cast<int>(i);
+  if (!flat_.streams_grads()) return;
+  const int64_t largest = flat_.largest_streamed();
+  for (int i = 0; i < FlatBuffer::kStreamed; ++i)
+    streamed_.push_back({.whole = arena.allocate(DType::f32, {largest}),
+                         .part = arena.allocate(DType::f32, {largest / flat_.options.ranks}),
+                         .reduced = nullptr});
+}
+
+void GradSync::connect(Ops& ops, Stream& compute, Device& device, Communicator& data, int lanes, int micro_batches,
+                       Trace* trace) {
+  ops_ = &ops;
+  compute_ = &compute;
+  data_ = &data;
+  micro_batches_ = micro_batches;
+  if (lanes > 0) lanes_ = std::make_unique<Lanes>(data, device, trace, "gradients", lanes);
+  for (size_t i = 0; i < flat_.buckets.size(); ++i) {
+    ready_.push_back(device.create_event());
+    reduced_.push_back(device.create_event());
+  }
+  for (Streamed& buffer : streamed_) buffer.reduced = device.create_event();
+  pending_.resize(flat_.buckets.size());
+}
+
+void GradSync::begin_step() {
+  flat_.clear_grads(*ops_, *compute_);
+  for (size_t i = 0; i < pending_.size(); ++i)
+    pending_[i] = static_cast<int64_t>(flat_.buckets[i].units.size()) * micro_batches_;
+}
+
+// part = this rank's part of the sum over the data-parallel group; without sharding that is the whole of it.
+void GradSync::reduce(Tensor whole, Tensor part, Event& ready, Event& reduced) {
+  const auto run = [&](Communicator& group, Stream& stream) {
+    if (flat_.shards_optimizer()) group.reduce_scatter(whole, part, Reduce::sum, stream);
+    else group.all_reduce(whole, Reduce::sum, stream);
+  };
+  if (!lanes_) return run(*data_, *compute_);
+  Lane& lane = lanes_->next();
+  compute_->record(ready);
+  lane.stream->wait(ready);
+  run(*lane.group, *lane.stream);
+  lane.stream->record(reduced);
+}
+
+void GradSync::before_backward(int unit) {
+  for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)]) {
+    const FlatBucket& bucket = flat_.buckets[i];
+    if (bucket.grads) continue;
+    Streamed& buffer = streamed_[next_streamed_++ % streamed_.size()];
+    settle(buffer);
+    buffer.bucket = static_cast<int>(i);
+    const Tensor grads = buffer.whole.slice(0, bucket.numel());
+    ops_->fill(grads, 0, *compute_);
+    flat_.point_grads(i, grads);
+  }
+}
+
+void GradSync::after_backward(int unit) {
+  for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)]) {
+    const FlatBucket& bucket = flat_.buckets[i];
+    if (bucket.grads) {
+      if (--pending_[i] == 0 && lanes_) {
+        reduce(bucket.grads, bucket.own_grads, *ready_[i], *reduced_[i]);
+        pending_[i] = -1;
+      }
+      continue;
+    }
+    for (Streamed& buffer : streamed_) {
+      if (buffer.bucket != static_cast<int>(i)) continue;
+      reduce(buffer.whole.slice(0, bucket.numel()), buffer.part.slice(0, bucket.own_grads.numel()), *ready_[i],
+             *buffer.reduced);
+      buffer.travelling = true;
+    }
+  }
+}
+
+void GradSync::settle(Streamed& buffer) {
+  if (buffer.travelling) {
+    const Tensor own = flat_.buckets[static_cast<size_t>(buffer.bucket)].own_grads;
+    if (lanes_) compute_->wait(*buffer.reduced);
+    ops_->add(own, buffer.part.slice(0, own.numel()), own, *compute_);
+  }
+  buffer.travelling = false;
+  buffer.bucket = -1;
+}
+
+void GradSync::finish(Communicator& tensor, Communicator* embedding) {
+  for (size_t i = 0; i < flat_.buckets.size(); ++i) {
+    const FlatBucket& bucket = flat_.buckets[i];
+    if (!bucket.grads) continue;
+    if (pending_[i] >= 0) reduce(bucket.grads, bucket.own_grads, *ready_[i], *reduced_[i]);
+    pending_[i] = -1;
+  }
+  for (size_t i = 0; i < flat_.buckets.size(); ++i)
+    if (lanes_ && flat_.buckets[i].grads) compute_->wait(*reduced_[i]);
+  for (Streamed& buffer : streamed_) settle(buffer);
+  if (!partial_.empty()) sum_partial(tensor);
+  if (embedding) {
+    check(shared_bucket_ >= 0, "this rank is in the embedding group without the shared embedding");
+    embedding->all_reduce(flat_.buckets[static_cast<size_t>(shared_bucket_)].own_grads, Reduce::sum, *compute_);
+  }
+}
+
+// One all-reduce for all of them: they are many and small.
+void GradSync::sum_partial(Communicator& tensor) {
+  const auto for_each_part = [&](auto&& visit) {
+    int64_t offset = 0;
+    for (const OwnedPiece* piece : partial_) {
+      visit(piece->grad, staging_.slice(offset, piece->grad.numel()));
+      offset += piece->grad.numel();
+    }
+  };
+  for_each_part([&](Tensor grad, Tensor staged) { ops_->convert(grad, staged, *compute_); });
+  tensor.all_reduce(staging_, Reduce::sum, *compute_);
+  for_each_part([&](Tensor grad, Tensor staged) { ops_->convert(staged, grad, *compute_); });
+}
+
+}  // namespace trivet

@@ -1,0 +1,65 @@
+// GradSync: from the gradients that each rank accumulates over its micro-batches to those of the global batch, in each
+// rank's own part.
+//
+// A bucket that is kept whole is reduced once a step: when the last micro-batch has added to it (overlapped: beside the
+// backward of what comes next), or at the end. A streamed one (ZeRO-2, -3) exists while its unit's backward runs, is
+// reduced at once, and its sum is added to the rank's own part.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "parallel/data/flat_buffer.h"
+#include "parallel/data/lanes.h"
+
+namespace trivet {
+
+class GradSync {
+ public:
+  // Takes the memory for streamed buckets and for the sum over the tensor group from `arena`.
+  GradSync(FlatBuffer& flat, Arena& arena);
+
+  // Collective over `data`, which outlives this. lanes: collectives in flight beside compute; 0: none, they run on the
+  // compute stream. micro_batches: of a step.
+  void connect(Ops& ops, Stream& compute, Device& device, Communicator& data, int lanes, int micro_batches,
+               Trace* trace);
+
+  void begin_step();
+  void before_backward(int unit);
+  void after_backward(int unit);
+  // Everything that is left. Then, in one all-reduce, the replicated parameters of which each tensor rank saw only its
+  // own positions (sequence parallelism) over the tensor group; then the weight that the first and the last pipeline
+  // stage share over `embedding`, the two of them (null: no such weight here).
+  void finish(Communicator& tensor, Communicator* embedding);
+
+ private:
+  // What a streamed bucket needs while it is there.
+  struct Streamed {
+    Tensor whole;  // [largest] fp32
+    Tensor part;   // [largest / d]
+    std::unique_ptr<Event> reduced;
+    int bucket = -1;          // whose gradients it holds
+    bool travelling = false;  // reduced or on its way; not yet added to the own part
+  };
+  void reduce(Tensor whole, Tensor part, Event& ready, Event& reduced);
+  void settle(Streamed& buffer);
+  void sum_partial(Communicator& tensor);
+
+  FlatBuffer& flat_;
+  std::vector<Streamed> streamed_;
+  size_t next_streamed_ = 0;
+  std::vector<const OwnedPiece*> partial_;  // of parameters with sum_over_tensor_group
+  Tensor staging_;                          // [their elements] fp32
+  int shared_bucket_ = -1;                  // of the tied word embedding
+
+  Ops* ops_ = nullptr;
+  Stream* compute_ = nullptr;
+  Communicator* data_ = nullptr;
+  std::unique_ptr<Lanes> lanes_;
+  int micro_batches_ = 1;
+  std::vector<std::unique_ptr<Event>> ready_, reduced_;  // [bucket]
+  std::vector<int64_t> pending_;  // [bucket] backward passes of units that will add to it; -1: its reduction has begun
+};
+
+}  // namespace trivet

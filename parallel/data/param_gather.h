@@ -1,0 +1,79 @@
+// ParamGather: from the parts that the ranks of a data-parallel group have updated to whole weights again.
+//
+// Weights that are kept whole are gathered once a step, in the order in which the forward pass needs them: all at once
+// after the optimizer, or overlapped: beside the next forward pass (training or evaluation), whose units wait for their
+// own weights only. Streamed weights (ZeRO-3) are gathered for each unit's forward and backward, the next unit's while
+// this one computes.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "parallel/data/flat_buffer.h"
+#include "parallel/data/lanes.h"
+
+namespace trivet {
+
+class ParamGather {
+ public:
+  // Takes the memory for streamed buckets from `arena`.
+  ParamGather(FlatBuffer& flat, Arena& arena);
+
+  // Collective over `data`, which outlives this. lanes: as for GradSync. poison: what is about to be gathered is filled
+  // with NaN first, as a test that nothing reads it too early.
+  void connect(Ops& ops, Stream& compute, Device& device, Communicator& data, int lanes, bool poison, Trace* trace);
+
+  // Calls write(param) for all parameters, one bucket at a time with whole weights to write to, zeroed.
+  template <class F>
+  void initialize(F&& write);
+
+  // The ranks' own parts are new.
+  void updated();
+  void before_forward(int unit) { use(unit, unit + 1); }
+  void before_backward(int unit) { use(unit, unit - 1); }
+  // Waits for all gathers: what is kept whole is whole, and nothing reads the ranks' own parts any more.
+  void finish();
+
+ private:
+  struct Streamed {
+    Tensor whole;  // [largest] model dtype
+    std::unique_ptr<Event> free, gathered;
+    int bucket = -1;
+  };
+  // The unit's weights are needed now; those of unit `next` soon, if it is of the same stage.
+  void use(int unit, int next);
+  int streamed_bucket(int unit) const;
+  size_t gather_streamed(int bucket);
+  void gather(Tensor part, Tensor whole, Event& before, Event& gathered);
+
+  FlatBuffer& flat_;
+  std::vector<Streamed> streamed_;
+  size_t current_ = 0;  // of streamed_: in use
+
+  Ops* ops_ = nullptr;
+  Stream* compute_ = nullptr;
+  Communicator* data_ = nullptr;
+  std::unique_ptr<Lanes> lanes_;
+  bool poison_ = false;
+  std::vector<std::unique_ptr<Event>> updated_, gathered_;  // [bucket]
+  std::vector<bool> under_way_;                             // [bucket] nobody has waited for it yet
+};
+
+template <class F>
+void ParamGather::initialize(F&& write) {
+  for (size_t i = 0; i < flat_.buckets.size(); ++i) {
+    const FlatBucket& bucket = flat_.buckets[i];
+    const Tensor whole = bucket.weights ? bucket.weights : streamed_[0].whole.slice(0, bucket.numel());
+    ops_->fill(whole, 0, *compute_);
+    flat_.point_weights(i, whole);
+    for (const FlatSegment& segment : flat_.segments)
+      if (segment.offset >= bucket.begin && segment.offset < bucket.end) write(*segment.param);
+    if (bucket.weights) continue;
+    ops_->convert(whole.slice(bucket.own_begin - bucket.begin, bucket.own_weights.numel()), bucket.own_weights,
+                  *compute_);
+    flat_.point_weights(i, {});
+  }
+}
+
+}  // namespace trivet

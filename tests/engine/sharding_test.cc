@@ -1,0 +1,173 @@
+// Data-parallel sharding and its overlap: every strategy has the losses of one rank, and where sums are taken in the
+// same order, the same bits. All runs are poisoned: weights that are yet to be gathered are NaN.
+#include <algorithm>
+#include <cmath>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "engine/train/rank_state.h"
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+constexpr int kSteps = 6;
+constexpr double kTolerance = 2e-5;  // relative, fp32: sums over ranks are taken in another order
+
+constexpr const char* kStrategies[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
+
+struct Case {
+  int t = 1, p = 1, d = 2, v = 1;
+  int micro_batches = 2;
+  bool tied = true;
+  const char* schedule = "1f1b";
+  const char* dtype = "fp32";
+  int ranks() const { return t * p * d; }
+};
+
+std::string name_of_case(const Case& c) {
+  std::string name = fmt::format("t{}_p{}_d{}_v{}_m{}_{}_{}{}", c.t, c.p, c.d, c.v, c.micro_batches, c.schedule,
+                                 c.dtype, c.tied ? "_tied" : "");
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+Config config_of(const Case& c, const std::string& strategy) {
+  Config config = tiny_config();
+  config.model.untie_embeddings_and_output_weights = !c.tied;
+  config.parallel.tensor_model_parallel_size = c.t;
+  config.parallel.sequence_parallel = c.t > 1;
+  config.parallel.pipeline_model_parallel_size = c.p;
+  config.parallel.pipeline_schedule = c.schedule;
+  config.parallel.virtual_pipeline_model_parallel_size = c.v;
+  config.parallel.data_parallel_sharding_strategy = strategy;
+  config.batch.global_batch_size = config.batch.micro_batch_size * c.d * c.micro_batches;
+  config.precision.dtype = c.dtype;
+  return config;
+}
+
+void expect_equal(const Curve& curve, const Curve& reference, const std::string& what) {
+  EXPECT_EQ(curve.losses, reference.losses) << what;
+  EXPECT_EQ(curve.norms, reference.norms) << what;
+  EXPECT_EQ(curve.validation_loss, reference.validation_loss) << what;
+}
+
+void expect_near(const Curve& curve, const Curve& reference, const std::string& what) {
+  ASSERT_EQ(curve.losses.size(), reference.losses.size());
+  for (size_t i = 0; i < reference.losses.size(); ++i)
+    EXPECT_NEAR(curve.losses[i], reference.losses[i], kTolerance * reference.losses[i]) << what << ", step " << i + 1;
+  EXPECT_NEAR(curve.validation_loss, reference.validation_loss, kTolerance * reference.validation_loss) << what;
+}
+
+class ShardingLayout : public testing::TestWithParam<Case> {};
+
+TEST_P(ShardingLayout, HasTheLossesOfOneRank) {
+  const Case& c = GetParam();
+  Case alone = c;
+  alone.t = alone.p = alone.d = alone.v = 1;
+  alone.schedule = "1f1b";
+  alone.micro_batches = c.micro_batches * c.d;
+  const Curve one_rank = train_on_threads(config_of(alone, "no_shard"), 1, kSteps);
+  const bool fp32 = std::string(c.dtype) == "fp32";
+  Curve no_shard;
+  for (const std::string strategy : kStrategies) {
+    if (strategy.starts_with("optim_grads") && std::string(c.schedule).starts_with("zb")) continue;  // refused
+    Config config = config_of(c, strategy);
+    const Curve curve = train_on_threads(config, c.ranks(), kSteps, true);
+    if (fp32) expect_near(curve, one_rank, strategy);
+    if (strategy == "no_shard") no_shard = curve;
+    // Under the last two gradients are summed over ranks before they are summed over micro-batches.
+    if (strategy == "optim" || c.micro_batches == 1) expect_equal(curve, no_shard, strategy);
+    if (strategy == "optim") {
+      EXPECT_EQ(curve.weights_hash, no_shard.weights_hash);
+    }
+    if (c.d == 1) continue;
+    // Overlap changes time, never numbers.
+    config.overlap.overlap_grad_reduce = true;
+    expect_equal(train_on_threads(config, c.ranks(), kSteps, true), curve, strategy + " overlap_grad_reduce");
+    if (strategy == "no_shard") continue;
+    config.overlap.overlap_param_gather = true;
+    config.overlap.collectives_in_flight = 3;
+    expect_equal(train_on_threads(config, c.ranks(), kSteps, true), curve, strategy + " both, three in flight");
+    config.overlap.overlap_grad_reduce = false;
+    config.overlap.collectives_in_flight = 1;
+    expect_equal(train_on_threads(config, c.ranks(), kSteps, true), curve, strategy + " overlap_param_gather");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, ShardingLayout,
+                         testing::Values(Case{.d = 1}, Case{.d = 2}, Case{.d = 4}, Case{.d = 2, .micro_batches = 1},
+                                         Case{.d = 4, .micro_batches = 1, .tied = false}, Case{.d = 3, .tied = false},
+                                         Case{.t = 2, .d = 1}, Case{.t = 2, .d = 2}, Case{.t = 2, .d = 4},
+                                         Case{.p = 2, .d = 2}, Case{.p = 2, .d = 2, .micro_batches = 1},
+                                         Case{.p = 2, .d = 2, .v = 2, .schedule = "interleaved"},
+                                         Case{.p = 2, .d = 4, .v = 2, .micro_batches = 2, .schedule = "interleaved"},
+                                         Case{.t = 2, .p = 2, .d = 2, .v = 2, .schedule = "interleaved"},
+                                         Case{.p = 2, .d = 2, .micro_batches = 3, .schedule = "zb-h1"},
+                                         Case{.p = 2, .d = 2, .v = 2, .micro_batches = 3, .schedule = "zb-v"},
+                                         Case{.d = 2, .dtype = "bf16"}, Case{.t = 2, .p = 2, .d = 2, .dtype = "bf16"}),
+                         [](const auto& info) { return name_of_case(info.param); });
+
+// One parameter a bucket, everything in one, and sizes that do not divide.
+TEST(Sharding, BucketSizeChangesNothing) {
+  for (const std::string strategy : {"no_shard", "optim"}) {
+    Config config = config_of({.d = 3}, strategy);
+    const Curve reference = train_on_threads(config, 3, kSteps);
+    config.overlap.overlap_grad_reduce = true;
+    config.overlap.overlap_param_gather = strategy == "optim";
+    for (const int64_t bucket_size : {1, 1000, 7777, 1 << 30}) {
+      config.parallel.bucket_size = bucket_size;
+      const Curve curve = train_on_threads(config, 3, kSteps, true);
+      expect_equal(curve, reference, fmt::format("{} bucket_size {}", strategy, bucket_size));
+      EXPECT_EQ(curve.weights_hash, reference.weights_hash);
+    }
+  }
+}
+
+TEST(Sharding, WorksWithRecompute) {
+  for (const std::string strategy : {"optim", "optim_grads_params"}) {
+    Config config = config_of({.d = 2}, strategy);
+    config.overlap.overlap_grad_reduce = config.overlap.overlap_param_gather = true;
+    const Curve reference = train_on_threads(config, 2, kSteps, true);
+    config.model.recompute_granularity = "full";
+    config.model.recompute_method = "uniform";
+    for (const int64_t layers : {1, 3}) {
+      config.model.recompute_num_layers = layers;
+      expect_equal(train_on_threads(config, 2, kSteps, true), reference, fmt::format("{} {}", strategy, layers));
+    }
+  }
+}
+
+// Bytes a rank holds, against the formulas of ZeRO (flat_buffer.h) on the layout's elements.
+TEST(Sharding, TakesTheMemoryOfTheFormulas) {
+  for (const int d : {1, 2, 4, 8}) {
+    for (const std::string strategy : kStrategies) {
+      LoadedConfig loaded{
+          .config = config_of({.d = d, .tied = false, .dtype = "bf16"}, strategy), .origins = {}, .path = "test"};
+      const Layout layout = resolve(loaded, {.world_size = d});
+      std::map<std::string, int64_t> bytes;
+      for (const MemoryItem& item : plan_memory(loaded.config, layout, {}).items) bytes[item.name] = item.bytes;
+      // Elements of the layout: with buckets that are units each is padded to 128, with one bucket all together.
+      const int64_t h = 32, f = 128, s = 16, vocab = 61, layers = 4;
+      const auto padded = [](int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; };
+      const int64_t norm = 2 * padded(h, 64);
+      const int64_t block = 2 * norm + padded(3 * h * h, 64) + padded(3 * h, 64) + h * h + padded(h, 64) + 2 * h * f +
+                            padded(f, 64) + padded(h, 64);
+      const int64_t embedding = padded(vocab * h, 64) + s * h, head = norm + padded(vocab * h, 64);
+      const bool units = strategy.starts_with("optim_grads");
+      const int64_t n = units ? padded(embedding, 128) + layers * padded(block, 128) + padded(head, 128)
+                              : padded(embedding + layers * block + head, 128);
+      const int64_t largest = std::max({padded(embedding, 128), padded(block, 128), padded(head, 128)});
+      const int64_t of_optimizer = strategy == "no_shard" ? n : n / d;
+      const int64_t small = 8 * kExactSumBins + 4 + 4;  // the norm
+      EXPECT_EQ(bytes["optimizer"], 12 * of_optimizer + small) << strategy << " d " << d;
+      EXPECT_EQ(bytes["gradients"], units ? 4 * n / d + 2 * 4 * (largest + largest / d) : 4 * n)
+          << strategy << " d " << d;
+      EXPECT_EQ(bytes["weights"], strategy == "optim_grads_params" ? 2 * n / d + 2 * 2 * largest : 2 * n)
+          << strategy << " d " << d;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trivet::test
