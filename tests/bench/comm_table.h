@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/base/device.h"
+#include "kernels/base/arena.h"
 #include "parallel/comm/comm.h"
 
 namespace trivet {
@@ -23,41 +23,45 @@ namespace trivet {
 enum class CommOp { all_reduce, reduce_scatter, all_gather };
 constexpr const char* kCommOpNames[] = {"all_reduce", "reduce_scatter", "all_gather"};
 
-// One rank's memory for one size of `full`, which is cut so that it divides by the ranks.
+// One rank's memory for one size of `full`, from an arena like all tensors (so it has huge pages).
 struct CommBuffers {
-  CommBuffers(int64_t bytes, int rank, int ranks)
+  CommBuffers(int64_t bytes, int rank, int ranks, Device& device)
       : rank(rank),
         ranks(ranks),
-        shard(static_cast<size_t>(bytes / static_cast<int64_t>(sizeof(float)) / ranks)),
-        full(shard.size() * static_cast<size_t>(ranks)) {}
+        numel(bytes / size_of(DType::f32) / ranks),
+        arena(device, "collectives"),
+        shard(arena.allocate(DType::f32, {numel})),
+        full(arena.allocate(DType::f32, {numel * ranks})),
+        piece(arena.allocate(DType::f32, {numel})) {}
 
-  static float value(int rank, size_t i) { return static_cast<float>((i + static_cast<size_t>(rank)) & 7); }
-  float* slice(int r) { return full.data() + shard.size() * static_cast<size_t>(r); }
-  int64_t bytes() const { return static_cast<int64_t>(full.size() * sizeof(float)); }
+  static float value(int rank, int64_t i) { return static_cast<float>((i + rank) & 7); }
 
   void fill() {
-    for (size_t i = 0; i < full.size(); ++i) full[i] = value(rank, i);
-    for (size_t i = 0; i < shard.size(); ++i) shard[i] = value(rank, i);
+    for (int64_t i = 0; i < numel * ranks; ++i) full.as<float>()[i] = value(rank, i);
+    for (int64_t i = 0; i < numel; ++i) shard.as<float>()[i] = value(rank, i);
   }
   // Throws Error when `op` left other values: sums of small integers, the same in every order.
   void verify(CommOp op, const char* who) const {
-    const auto sum = [&](size_t i) {
+    const auto sum = [&](int64_t i) {
       float total = 0;
       for (int r = 0; r < ranks; ++r) total += value(r, i);
       return total;
     };
-    const size_t n = shard.size(), own = n * static_cast<size_t>(rank);
+    const float *const part = shard.as<float>(), *const all = full.as<float>();
     bool right = true;
     if (op == CommOp::reduce_scatter)
-      for (size_t i = 0; i < n; ++i) right &= shard[i] == sum(own + i);
+      for (int64_t i = 0; i < numel; ++i) right &= part[i] == sum(rank * numel + i);
     else
-      for (size_t i = 0; i < full.size(); ++i)
-        right &= full[i] == (op == CommOp::all_reduce ? sum(i) : value(static_cast<int>(i / n), i % n));
+      for (int64_t i = 0; i < numel * ranks; ++i)
+        right &= all[i] == (op == CommOp::all_reduce ? sum(i) : value(static_cast<int>(i / numel), i % numel));
     check(right, std::string(who) + ": wrong values in " + kCommOpNames[static_cast<int>(op)]);
   }
 
   int rank, ranks;
-  std::vector<float> shard, full;
+  int64_t numel;  // of a shard
+  Arena arena;
+  Tensor shard, full;
+  Tensor piece;  // [numel] for a contender that receives before it adds
 };
 
 struct Interval {
@@ -77,13 +81,12 @@ class CommTable {
   // The Communicator itself, on this thread.
   Contender ours() {
     return {"ours", [this](CommOp op, CommBuffers& memory) {
-              const Tensor full{memory.full.data(), DType::f32, {static_cast<int64_t>(memory.full.size())}};
-              const Tensor shard{memory.shard.data(), DType::f32, {static_cast<int64_t>(memory.shard.size())}};
               world_.barrier();
               const int64_t begin = now_ns();
-              if (op == CommOp::all_reduce) world_.all_reduce(full, Reduce::sum, *stream_);
-              else if (op == CommOp::reduce_scatter) world_.reduce_scatter(full, shard, Reduce::sum, *stream_);
-              else world_.all_gather(shard, full, *stream_);
+              if (op == CommOp::all_reduce) world_.all_reduce(memory.full, Reduce::sum, *stream_);
+              else if (op == CommOp::reduce_scatter)
+                world_.reduce_scatter(memory.full, memory.shard, Reduce::sum, *stream_);
+              else world_.all_gather(memory.shard, memory.full, *stream_);
               return Interval{begin, now_ns()};
             }};
   }
@@ -104,7 +107,7 @@ class CommTable {
 
  private:
   void row(const std::vector<Contender>& contenders, CommOp op, int64_t mib, double floor) {
-    CommBuffers memory(mib << 20, world_.rank(), world_.size());
+    CommBuffers memory(mib << 20, world_.rank(), world_.size(), *device_);
     std::vector<std::vector<double>> seconds(contenders.size());
     const int64_t repetitions = std::clamp<int64_t>(128 / mib, 7, 31);
     for (int64_t i = 0; i <= repetitions; ++i)
@@ -117,7 +120,8 @@ class CommTable {
       }
     if (world_.rank() != 0) return;
     const int n = world_.size();
-    const double bus_bytes = static_cast<double>(memory.bytes()) * (op == CommOp::all_reduce ? 2 : 1) * (n - 1) / n;
+    const double bus_bytes =
+        static_cast<double>(memory.full.bytes()) * (op == CommOp::all_reduce ? 2 : 1) * (n - 1) / n;
     fmt::print("{:<14} {:>4}", kCommOpNames[static_cast<int>(op)], mib);
     double others = 1e30, own = 0;
     for (size_t who = 0; who < contenders.size(); ++who) {
@@ -140,13 +144,16 @@ class CommTable {
 
   // Bytes a second of a copy of 64 MiB on every rank at once, the best of a few, of the slowest rank.
   double copy_rate() {
-    constexpr size_t kBytes = 64 << 20;
-    std::vector<std::byte> from(kBytes, std::byte{1}), to(kBytes, std::byte{2});
+    constexpr int64_t kBytes = 64 << 20;
+    Arena arena(*device_, "copy");
+    const Tensor from = arena.allocate(DType::u8, {kBytes}), to = arena.allocate(DType::u8, {kBytes});
+    std::memset(from.data, 1, kBytes);
+    std::memset(to.data, 2, kBytes);
     int64_t best = INT64_MAX;
     world_.barrier();
     for (int i = 0; i < 7; ++i) {
       const int64_t start = now_ns();
-      std::memcpy(to.data(), from.data(), kBytes);
+      std::memcpy(to.data, from.data, kBytes);
       best = std::min(best, now_ns() - start);
     }
     return static_cast<double>(kBytes) / static_cast<double>(latest(best)) * 1e9;

@@ -12,44 +12,43 @@ namespace trivet {
 namespace {
 
 void call_mpi(CommOp op, CommBuffers& memory) {
-  const int full = static_cast<int>(memory.full.size()), shard = static_cast<int>(memory.shard.size());
-  if (op == CommOp::all_reduce)
-    MPI_Allreduce(MPI_IN_PLACE, memory.full.data(), full, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  const int full = static_cast<int>(memory.full.numel()), shard = static_cast<int>(memory.numel);
+  if (op == CommOp::all_reduce) MPI_Allreduce(MPI_IN_PLACE, memory.full.data, full, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
   else if (op == CommOp::reduce_scatter)
-    MPI_Reduce_scatter_block(memory.full.data(), memory.shard.data(), shard, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-  else MPI_Allgather(memory.shard.data(), shard, MPI_FLOAT, memory.full.data(), shard, MPI_FLOAT, MPI_COMM_WORLD);
+    MPI_Reduce_scatter_block(memory.full.data, memory.shard.data, shard, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  else MPI_Allgather(memory.shard.data, shard, MPI_FLOAT, memory.full.data, shard, MPI_FLOAT, MPI_COMM_WORLD);
 }
 
 class Ring {
  public:
   void run(CommOp op, CommBuffers& memory) {
     memory_ = &memory;
-    piece_.resize(memory.shard.size());
-    const size_t bytes = memory.shard.size() * sizeof(float);
-    if (op == CommOp::all_gather) std::memcpy(slice(0), memory.shard.data(), bytes);
+    const auto bytes = static_cast<size_t>(memory.shard.bytes());
+    if (op == CommOp::all_gather) std::memcpy(slice(0), memory.shard.data, bytes);
     else scatter();
-    if (op == CommOp::reduce_scatter) std::memcpy(memory.shard.data(), slice(0), bytes);
+    if (op == CommOp::reduce_scatter) std::memcpy(memory.shard.data, slice(0), bytes);
     else gather();
   }
 
  private:
   float* slice(int offset) {  // counted from this rank's own
     const int n = memory_->ranks;
-    return memory_->slice(((memory_->rank + offset) % n + n) % n);
+    return memory_->full.as<float>() + memory_->numel * ((memory_->rank + offset + n) % n);
   }
   // The sum of a slice starts at its owner's successor and goes around to the owner.
   void scatter() {
+    float* const piece = memory_->piece.as<float>();
     for (int step = 1; step < memory_->ranks; ++step) {
-      exchange(slice(-step), piece_.data());
+      exchange(slice(-step), piece);
       float* const sum = slice(-step - 1);
-      for (size_t i = 0; i < piece_.size(); ++i) sum[i] += piece_[i];
+      for (int64_t i = 0; i < memory_->numel; ++i) sum[i] += piece[i];
     }
   }
   void gather() {
     for (int step = 1; step < memory_->ranks; ++step) exchange(slice(1 - step), slice(-step));
   }
   void exchange(const float* out, float* in) {
-    const int n = memory_->ranks, rank = memory_->rank, count = static_cast<int>(piece_.size());
+    const int n = memory_->ranks, rank = memory_->rank, count = static_cast<int>(memory_->numel);
     MPI_Request requests[2];
     MPI_Irecv(in, count, MPI_FLOAT, (rank + n - 1) % n, 0, MPI_COMM_WORLD, &requests[0]);
     MPI_Isend(out, count, MPI_FLOAT, (rank + 1) % n, 0, MPI_COMM_WORLD, &requests[1]);
@@ -57,7 +56,6 @@ class Ring {
   }
 
   CommBuffers* memory_ = nullptr;
-  std::vector<float> piece_;
 };
 
 // MPI is called by the progress thread only.
