@@ -50,8 +50,9 @@ void CpuOps::attention_forward(Tensor qkv, Tensor out, Tensor lse, const Attenti
         Forward forward(z, workspace.data() + part * bytes);
         for (int64_t task = tasks.begin; task < tasks.end; ++task) {
           const int64_t batch = task / shares / z.heads, head = task / shares % z.heads;
-          forward.run(head_view<const T>(qkv.as<T>(), z, 3 * z.d, batch, head), head_view(out.as<T>(), z, z.d, batch, head),
-                      lse.as<float>() + (batch * z.heads + head) * z.s, {dropout, batch, head}, task % shares, shares);
+          forward.run(head_view<const T>(qkv.as<T>(), z, 3 * z.d, batch, head),
+                      head_view(out.as<T>(), z, z.d, batch, head), lse.as<float>() + (batch * z.heads + head) * z.s,
+                      {dropout, batch, head}, task % shares, shares);
         }
       });
     });

@@ -85,7 +85,8 @@ class AttentionBackward {
   void set_rows(HeadView<const T> dout, HeadView<const T> out, const float* lse) {
     for (int64_t i = 0; i < z_.s; ++i) {
       lse_[i] = lse[i];
-      delta_[i] = sum_over(z_.d, [&](auto at) { return at.load(dout.data + i * dout.ld) * at.load(out.data + i * out.ld); });
+      delta_[i] =
+          sum_over(z_.d, [&](auto at) { return at.load(dout.data + i * dout.ld) * at.load(out.data + i * out.ld); });
     }
     std::fill(lse_ + z_.s, lse_ + z_.panels() * kPanel, std::numeric_limits<float>::infinity());
     std::fill(delta_ + z_.s, delta_ + z_.panels() * kPanel, 0.0f);
@@ -108,7 +109,8 @@ class AttentionBackward {
   void differentiate(int64_t j, int64_t i) {
     const float scale = z_.scale();
     const PanelRow lse = load_row(lse_ + i * kPanel), delta = load_row(delta_ + i * kPanel);
-    Element *const p_to = p_ + in_tile(j, i), *const ds_to = ds_ + in_tile(j, i), *const right_to = ds_right_ + in_tile(i, j);
+    Element *const p_to = p_ + in_tile(j, i), *const ds_to = ds_ + in_tile(j, i),
+                   *const right_to = ds_right_ + in_tile(i, j);
     for (int64_t pair = 0; pair < kPanel / 2; ++pair) {
       PanelRow ds[2];
       for (int64_t row = 0; row < 2; ++row) {
@@ -134,7 +136,8 @@ class AttentionBackward {
       const int64_t first = std::max(j, queries.begin), count = queries.end - first;
       if (count <= 0) continue;
       for (int64_t c = 0; c < z_.d_panels(); ++c) {
-        const int64_t columns = (c * z_.panels() + first) * kBlock, sum = ((j - keys.begin) * z_.d_panels() + c) * kBlock;
+        const int64_t columns = (c * z_.panels() + first) * kBlock,
+                      sum = ((j - keys.begin) * z_.d_panels() + c) * kBlock;
         Panels::template multiply<true>(p_ + in_tile(j, first), dout_columns_ + columns, count, dv_ + sum);
         Panels::template multiply<true>(ds_ + in_tile(j, first), query_columns_ + columns, count, dk_ + sum);
       }
@@ -142,15 +145,17 @@ class AttentionBackward {
     for (int64_t i = queries.begin; i < queries.end; ++i) {
       const int64_t count = std::min(keys.end, i + 1) - keys.begin;
       for (int64_t c = 0; c < z_.d_panels(); ++c)
-        Panels::template multiply<true>(key_columns_ + (c * z_.panels() + keys.begin) * kBlock, ds_right_ + in_tile(i, keys.begin),
-                                        count, dq_ + (i * z_.d_panels() + c) * kBlock);
+        Panels::template multiply<true>(key_columns_ + (c * z_.panels() + keys.begin) * kBlock,
+                                        ds_right_ + in_tile(i, keys.begin), count,
+                                        dq_ + (i * z_.d_panels() + c) * kBlock);
     }
   }
 
   void store_keys(Range keys, HeadView<T> dqkv) const {
     for (int64_t j = keys.begin; j < keys.end; ++j)
       for (int64_t c = 0; c < z_.d_panels(); ++c) {
-        const int64_t sum = ((j - keys.begin) * z_.d_panels() + c) * kBlock, column = c * kPanel, rows = z_.s - j * kPanel;
+        const int64_t sum = ((j - keys.begin) * z_.d_panels() + c) * kBlock, column = c * kPanel,
+                      rows = z_.s - j * kPanel;
         store_block(dk_ + sum, z_.scale(), dqkv.panel(j) + z_.d + column, dqkv.ld, rows, z_.d - column);
         store_block(dv_ + sum, 1, dqkv.panel(j) + 2 * z_.d + column, dqkv.ld, rows, z_.d - column);
       }
@@ -160,22 +165,22 @@ class AttentionBackward {
     alignas(64) float block[kBlock];
     for (int64_t i = 0; i < z_.panels(); ++i)
       for (int64_t c = 0; c < z_.d_panels(); ++c) {
-        transpose_block(dq_ + (i * z_.d_panels() + c) * kBlock, block);
+        transpose_block(dq_ + (i * z_.d_panels() + c) * kBlock, kPanel, block);
         store_block(block, z_.scale(), dqkv.panel(i) + c * kPanel, dqkv.ld, z_.s - i * kPanel, z_.d - c * kPanel);
       }
   }
 
   const AttentionSizes z_;
   // All positions. By position: [panels][d steps]; by column: [d panels][position steps].
-  Element *keys_, *values_;                // left
-  Element *queries_, *douts_;              // right
-  Element* key_columns_;                   // left, by column
-  Element *query_columns_, *dout_columns_; // right, by column
+  Element *keys_, *values_;                 // left
+  Element *queries_, *douts_;               // right
+  Element* key_columns_;                    // left, by column
+  Element *query_columns_, *dout_columns_;  // right, by column
   // A tile: keys x queries, a step each.
-  Element *p_, *ds_;   // left:  [keys][queries]
-  Element* ds_right_;  // right: [queries][keys]
-  float* dq_;          // [panels][d panels] blocks, transposed
-  float *dk_, *dv_;    // [kTile][d panels] blocks
+  Element *p_, *ds_;             // left:  [keys][queries]
+  Element* ds_right_;            // right: [queries][keys]
+  float* dq_;                    // [panels][d panels] blocks, transposed
+  float *dk_, *dv_;              // [kTile][d panels] blocks
   float *scores_, *dp_, *keep_;  // a block each
   float *lse_, *delta_;          // [positions]
 };

@@ -9,9 +9,13 @@ template <class Panels, class T>
 class AttentionForward {
  public:
   AttentionForward(const AttentionSizes& sizes, std::byte* workspace)
-      : z_(sizes), keys_(reinterpret_cast<Element*>(workspace)), values_(keys_ + matrix_blocks(z_) * kBlock),
-        query_(values_ + matrix_blocks(z_) * kBlock), probabilities_(query_ + z_.d_panels() * kBlock),
-        scores_(reinterpret_cast<float*>(probabilities_ + kTile * kBlock)), sums_(scores_ + kTile * kBlock),
+      : z_(sizes),
+        keys_(reinterpret_cast<Element*>(workspace)),
+        values_(keys_ + matrix_blocks(z_) * kBlock),
+        query_(values_ + matrix_blocks(z_) * kBlock),
+        probabilities_(query_ + z_.d_panels() * kBlock),
+        scores_(reinterpret_cast<float*>(probabilities_ + kTile * kBlock)),
+        sums_(scores_ + kTile * kBlock),
         keep_(sums_ + z_.d_panels() * kBlock) {}
 
   static int64_t workspace_bytes(const AttentionSizes& z) {
@@ -20,11 +24,14 @@ class AttentionForward {
   }
 
   // Query panels first, first + stride, …  qkv: the view of q; k and v are d and 2 d columns on. lse: [s].
-  void run(HeadView<const T> qkv, HeadView<T> out, float* lse, const AttentionDropout& dropout, int64_t first, int64_t stride) {
+  void run(HeadView<const T> qkv, HeadView<T> out, float* lse, const AttentionDropout& dropout, int64_t first,
+           int64_t stride) {
     for (int64_t j = 0; j < z_.panels(); ++j)
-      Panels::template pack_rows<Side::left>(qkv.panel(j) + z_.d, qkv.ld, z_.s - j * kPanel, z_.d, keys_ + j * z_.d_panels() * kBlock);
+      Panels::template pack_rows<Side::left>(qkv.panel(j) + z_.d, qkv.ld, z_.s - j * kPanel, z_.d,
+                                             keys_ + j * z_.d_panels() * kBlock);
     for (int64_t p = 0; p < z_.d_panels(); ++p)
-      Panels::template pack_columns<Side::left>(qkv.data + 2 * z_.d + p * kPanel, qkv.ld, z_.d - p * kPanel, z_.s, values_ + p * z_.panels() * kBlock);
+      Panels::template pack_columns<Side::left>(qkv.data + 2 * z_.d + p * kPanel, qkv.ld, z_.d - p * kPanel, z_.s,
+                                                values_ + p * z_.panels() * kBlock);
     for (int64_t i = first; i < z_.panels(); i += stride) {
       Panels::template pack_rows<Side::right>(qkv.panel(i), qkv.ld, z_.s - i * kPanel, z_.d, query_);
       query_panel(i, dropout);
@@ -117,11 +124,12 @@ class AttentionForward {
         store(sum, load(sum) / total_.v[v]);
       }
     for (int64_t p = 0; p < z_.d_panels(); ++p) {
-      transpose_block(sums_ + p * kBlock, block);
+      transpose_block(sums_ + p * kBlock, kPanel, block);
       store_block(block, 1, out.panel(i) + p * kPanel, out.ld, rows, z_.d - p * kPanel);
     }
     for (int64_t r = 0; r < rows; ++r)
-      lse[i * kPanel + r] = largest_.v[r / kLanes][r % kLanes] * z_.scale() + std::log(total_.v[r / kLanes][r % kLanes]);
+      lse[i * kPanel + r] =
+          largest_.v[r / kLanes][r % kLanes] * z_.scale() + std::log(total_.v[r / kLanes][r % kLanes]);
   }
 
   const AttentionSizes z_;

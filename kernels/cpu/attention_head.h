@@ -51,22 +51,12 @@ inline void mask_future(float* scores) {
     std::fill_n(scores + key * kPanel, key, -std::numeric_limits<float>::infinity());
 }
 
-// to[j][i] = from[i][j] of blocks.
-inline void transpose_block(const float* from, float* to) {
-  for (int64_t i = 0; i < kPanel; i += kLanes)
-    for (int64_t j = 0; j < kPanel; j += kLanes) {
-      Bits x[kLanes];
-      for (int64_t r = 0; r < kLanes; ++r) x[r] = std::bit_cast<Bits>(load(from + (i + r) * kPanel + j));
-      transpose(x);
-      for (int64_t r = 0; r < kLanes; ++r) store(to + (j + r) * kPanel + i, std::bit_cast<Floats>(x[r]));
-    }
-}
-
 // The first `rows` rows and `columns` columns of a block, times `factor`, to where the top left element is.
 template <class T>
 void store_block(const float* block, float factor, T* to, int64_t ld, int64_t rows, int64_t columns) {
   for (int64_t r = 0; r < std::min(rows, kPanel); ++r)
-    for_vectors(std::min(columns, kPanel), [&](auto at) { at.store(to + r * ld, at.load(block + r * kPanel) * factor); });
+    for_vectors(std::min(columns, kPanel),
+                [&](auto at) { at.store(to + r * ld, at.load(block + r * kPanel) * factor); });
 }
 
 // 1 / (1 - probability) or 0 for each of a block [32 keys, 32 queries] of one head's probabilities.
@@ -74,7 +64,8 @@ class AttentionDropout {
  public:
   AttentionDropout(const Dropout& dropout, int64_t batch, int64_t head)
       : dropout_(dropout),
-        row0_(((dropout.first_sample + batch) * dropout.total_heads + dropout.first_head + head) * dropout.seq_length) {}
+        row0_(((dropout.first_sample + batch) * dropout.total_heads + dropout.first_head + head) * dropout.seq_length) {
+  }
 
   bool active() const { return dropout_.probability > 0; }
   void draw(int64_t query_panel, int64_t key_panel, float* block) const {
@@ -83,7 +74,7 @@ class AttentionDropout {
       const int64_t first = (row0_ + query_panel * kPanel + i) * dropout_.seq_length + key_panel * kPanel;
       std::copy_n(dropout_scales(dropout_, first, kPanel, buffer), kPanel, by_query + i * kPanel);
     }
-    transpose_block(by_query, block);
+    transpose_block(by_query, kPanel, block);
   }
 
  private:

@@ -1,28 +1,33 @@
 #include "kernels/cpu/blocked_product.h"
-#include <cstdlib>
 
 namespace trivet {
 namespace {
 
-// n cut into parts of equal size, as few as keep each within `most`.
+// n cut into parts of equal size, as few as keep each within `most`: the size, at least 1.
 int64_t even_part(int64_t n, int64_t most) {
-  const int64_t parts = (n + most - 1) / most;
-  return (n + parts - 1) / parts;
+  const int64_t parts = std::max<int64_t>(1, (n + most - 1) / most);
+  return std::max<int64_t>(1, (n + parts - 1) / parts);
 }
-int env(const char* n, int d) { return getenv(n) ? atoi(getenv(n)) : d; }
+
+// Found by trial on a machine with 48 KiB, 2 MiB and tens of MiB of cache; the sizes in bytes leave room for the other
+// operand.
+constexpr int64_t kDeepestChunk = 8192;    // bytes of one row of b's chunk
+constexpr int64_t kLeftBytes = 768 << 10;  // of a block of left panels, in the second cache
+constexpr int64_t kRightBytes = 8 << 20;   // of a chunk of right panels, in the last cache
+constexpr int64_t kSliceSteps = 8;         // of a right panel: 32 KiB of fp32, 16 KiB of bf16, in the first cache
+constexpr int64_t kRightPanels = 8;        // that the left panels of a block meet before the next slice
 
 }  // namespace
 
 Blocking::Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes)
     : m_panels(panels_of(m)), n_panels(panels_of(n)), steps(panels_of(k)) {
-  static const int kSlice = env("KS", 8), kChunk = env("KC", 4096), kBlockBytes = env("AB", 768) << 10, kChunkBytes = env("BC", 8192) << 10, kNBlock = env("NB", 8);
   const int64_t step_bytes = kBlock * element_bytes;
-  k_slice = kSlice;
-  k_chunk = even_part(steps, kChunk / kPanel * 2 / element_bytes);
+  k_slice = kSliceSteps;
+  k_chunk = even_part(steps, kDeepestChunk / (kPanel * element_bytes));
   keep_sums = k_chunk < steps;
-  n_chunk = even_part(n_panels, std::max<int64_t>(1, kChunkBytes / (k_chunk * step_bytes)));
-  m_block = even_part(m_panels, std::max<int64_t>(1, kBlockBytes / (k_chunk * step_bytes)));
-  n_block = std::min<int64_t>(n_chunk, kNBlock);
+  n_chunk = even_part(n_panels, std::max<int64_t>(1, kRightBytes / (k_chunk * step_bytes)));
+  m_block = even_part(m_panels, std::max<int64_t>(1, kLeftBytes / (k_chunk * step_bytes)));
+  n_block = std::min(n_chunk, kRightPanels);
 }
 
 }  // namespace trivet

@@ -18,8 +18,8 @@ namespace trivet {
 template <class T, class C>
 struct Product {
   int64_t m, n, k;
-  const T* a;     // [m, k], or [k, m] where transpose_a
-  const T* b;     // [k, n], or [n, k] where transpose_b
+  const T* a;  // [m, k], or [k, m] where transpose_a
+  const T* b;  // [k, n], or [n, k] where transpose_b
   C* c;
   const T* bias;  // [n], or null
   bool transpose_a, transpose_b, accumulate;
@@ -52,14 +52,19 @@ class BlockedProduct {
     b_ = reinterpret_cast<Element*>(workspace);
     a_ = b_ + kBlock * cut_.k_chunk * cut_.n_chunk;
     sums_ = reinterpret_cast<float*>(a_ + kBlock * cut_.k_chunk * threads_ * cut_.m_block);
+    if (p_.k == 0) return finish_empty_sums();
     for (int64_t j = 0; j < cut_.n_panels; j += cut_.n_chunk)
       for (int64_t s = 0; s < cut_.steps; s += cut_.k_chunk) {
         const Chunk chunk{j, std::min(cut_.n_chunk, cut_.n_panels - j), s, std::min(cut_.k_chunk, cut_.steps - s)};
         parallel_for(threads_, chunk.panels, 1, [&](Range panels, int) { pack_b(chunk, panels); });
         if (cut_.m_panels >= chunk.panels || cut_.m_panels >= 8 * threads_)
-          parallel_for(threads_, cut_.m_panels, 1, [&](Range rows, int part) { multiply(chunk, rows, {0, chunk.panels}, part); });
+          parallel_for(threads_, cut_.m_panels, 1, [&](Range rows, int part) {
+            multiply(chunk, rows, {0, chunk.panels}, part);
+          });
         else
-          parallel_for(threads_, chunk.panels, 1, [&](Range columns, int part) { multiply(chunk, {0, cut_.m_panels}, columns, part); });
+          parallel_for(threads_, chunk.panels, 1, [&](Range columns, int part) {
+            multiply(chunk, {0, cut_.m_panels}, columns, part);
+          });
       }
   }
 
@@ -69,18 +74,26 @@ class BlockedProduct {
     int64_t panel0, panels, step0, steps;
   };
 
-  // Packs panel `panel` of a matrix over the chunk's steps.
+  // Packs panels of a matrix over the chunk's steps. Panels that lie side by side in memory are packed together, step
+  // by step: so a row of the matrix, which may be far from the next, gives more than a line of the cache at a time.
   template <Side side>
-  void pack(const T* from, bool rows_first, int64_t rows, int64_t panel, const Chunk& chunk, Element* to) const {
-    const int64_t row0 = panel * kPanel, k0 = chunk.step0 * kPanel;
-    const int64_t count = rows - row0, k = std::min(p_.k - k0, chunk.steps * kPanel);
-    if (rows_first) Panels::template pack_rows<side>(from + row0 * p_.k + k0, p_.k, count, k, to);
-    else Panels::template pack_columns<side>(from + k0 * rows + row0, rows, count, k, to);
+  void pack(const T* from, bool rows_first, int64_t rows, Range panels, const Chunk& chunk, Element* to) const {
+    const int64_t k0 = chunk.step0 * kPanel, k = std::min(p_.k - k0, chunk.steps * kPanel);
+    const auto pack_steps = [&](int64_t panel, int64_t step, int64_t count) {
+      const int64_t row0 = panel * kPanel, at = k0 + step * kPanel,
+                    length = std::min(k - step * kPanel, count * kPanel);
+      Element* const here = to + ((panel - panels.begin) * chunk.steps + step) * kBlock;
+      if (rows_first) Panels::template pack_rows<side>(from + row0 * p_.k + at, p_.k, rows - row0, length, here);
+      else Panels::template pack_columns<side>(from + at * rows + row0, rows, rows - row0, length, here);
+    };
+    const int64_t count = rows_first ? chunk.steps : 1;
+    for (int64_t step = 0; step < chunk.steps; step += count)
+      for (int64_t panel = panels.begin; panel < panels.end; ++panel) pack_steps(panel, step, count);
   }
 
   void pack_b(const Chunk& chunk, Range panels) const {
-    for (int64_t j = panels.begin; j < panels.end; ++j)
-      pack<Side::right>(p_.b, p_.transpose_b, p_.n, chunk.panel0 + j, chunk, b_ + j * chunk.steps * kBlock);
+    pack<Side::right>(p_.b, p_.transpose_b, p_.n, {chunk.panel0 + panels.begin, chunk.panel0 + panels.end}, chunk,
+                      b_ + panels.begin * chunk.steps * kBlock);
   }
 
   // Adds the chunk's part of the sums of these rows and columns (panels; columns count from the chunk's first).
@@ -89,8 +102,7 @@ class BlockedProduct {
     Element* const a = a_ + kBlock * cut_.k_chunk * cut_.m_block * part;
     for (int64_t i0 = rows.begin; i0 < rows.end; i0 += cut_.m_block) {
       const Range block{i0, std::min(i0 + cut_.m_block, rows.end)};
-      for (int64_t i = block.begin; i < block.end; ++i)
-        pack<Side::left>(p_.a, !p_.transpose_a, p_.m, i, chunk, a + (i - i0) * chunk.steps * kBlock);
+      pack<Side::left>(p_.a, !p_.transpose_a, p_.m, block, chunk, a);
       for (int64_t j0 = columns.begin; j0 < columns.end; j0 += cut_.n_block)
         multiply_block(chunk, a, block, {j0, std::min(j0 + cut_.n_block, columns.end)}, part);
     }
@@ -104,13 +116,21 @@ class BlockedProduct {
         for (int64_t i = rows.begin; i < rows.end; ++i) {
           const Element* const left = a + ((i - rows.begin) * chunk.steps + slice) * kBlock;
           const Element* const right = b_ + (j * chunk.steps + slice) * kBlock;
-          float* const sum = sums_ + kBlock * (cut_.keep_sums ? i * cut_.n_chunk + j
-                             : (part * cut_.n_block + j - columns.begin) * cut_.m_block + i - rows.begin);
+          float* const sum =
+              sums_ + kBlock * (cut_.keep_sums
+                                    ? i * cut_.n_chunk + j
+                                    : (part * cut_.n_block + j - columns.begin) * cut_.m_block + i - rows.begin);
           if (first) Panels::template multiply<false>(left, right, steps, sum);
           else Panels::template multiply<true>(left, right, steps, sum);
           if (last) finish(sum, i, chunk.panel0 + j);
         }
     }
+  }
+
+  void finish_empty_sums() const {
+    const float zero[kBlock]{};
+    for (int64_t i = 0; i < cut_.m_panels; ++i)
+      for (int64_t j = 0; j < cut_.n_panels; ++j) finish(zero, i, j);
   }
 
   // A block of sums is complete: to c.
@@ -126,10 +146,14 @@ class BlockedProduct {
           if (p_.accumulate) total += load(c + x);
           store(c + x, total);
         }
-    } else {
+    } else {  // the same; as one loop of unknown length it costs the whole columns much
       for (int64_t r = 0; r < rows; ++r, c += p_.n, sum += kPanel)
-        for (int64_t x = 0; x < columns; ++x)
-          c[x] = C(sum[x] + (bias ? static_cast<float>(bias[x]) : 0) + (p_.accumulate ? static_cast<float>(c[x]) : 0));
+        for_vectors(columns, [&](auto at) {
+          Floats total = at.load(sum);
+          if (bias) total += at.load(bias);
+          if (p_.accumulate) total += at.load(c);
+          at.store(c, total);
+        });
     }
   }
 

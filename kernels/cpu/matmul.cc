@@ -8,8 +8,9 @@ namespace {
 
 template <class T, class C>
 Product<T, C> product_of(const Tensor& a, const Tensor& b, const Tensor& c, const Ops::Matmul& how) {
-  return {c.rows(), c.cols(), how.transpose_a ? a.rows() : a.cols(), a.as<T>(), b.as<T>(), c.as<C>(),
-          how.bias ? how.bias.as<T>() : nullptr, how.transpose_a, how.transpose_b, how.accumulate};
+  return {c.rows(),        c.cols(),      how.transpose_a ? a.rows() : a.cols(), a.as<T>(),
+          b.as<T>(),       c.as<C>(),     how.bias ? how.bias.as<T>() : nullptr, how.transpose_a,
+          how.transpose_b, how.accumulate};
 }
 
 void check_matmul(const Tensor& a, const Tensor& b, const Tensor& c, const Ops::Matmul& how) {

@@ -19,8 +19,8 @@
 
 namespace trivet {
 
-inline constexpr int64_t kPanel = 32;                   // rows or columns of a panel, and k of a step
-inline constexpr int64_t kBlock = kPanel * kPanel;      // elements of a step, and of a block
+inline constexpr int64_t kPanel = 32;               // rows or columns of a panel, and k of a step
+inline constexpr int64_t kBlock = kPanel * kPanel;  // elements of a step, and of a block
 constexpr int64_t panels_of(int64_t n) { return (n + kPanel - 1) / kPanel; }
 
 enum class Side { left, right };
@@ -52,6 +52,18 @@ inline void transpose(Bits (&x)[kLanes]) {
     for (int i = 0; i < kLanes; ++i) y[i] = riffle(x[i / 2], x[i / 2 + kLanes / 2], i % 2, kAll);
     std::copy_n(y, kLanes, x);
   }
+}
+
+// to[j][i] = from[i][j] for a block whose rows are ld apart.
+template <class T>
+void transpose_block(const T* from, int64_t ld, float* to) {
+  for (int64_t i = 0; i < kPanel; i += kLanes)
+    for (int64_t j = 0; j < kPanel; j += kLanes) {
+      Bits x[kLanes];
+      for (int64_t r = 0; r < kLanes; ++r) x[r] = std::bit_cast<Bits>(load(from + (i + r) * ld + j));
+      transpose(x);
+      for (int64_t r = 0; r < kLanes; ++r) store(to + (j + r) * kPanel + i, std::bit_cast<Floats>(x[r]));
+    }
 }
 
 }  // namespace trivet

@@ -50,8 +50,7 @@ struct AmxPanels {
       const __mmask32 mask = lanes(k - k0);
       for (int64_t r0 = 0; r0 < kPanel; r0 += 16, to += kTile) {
         Tile x;
-        for (int64_t i = 0; i < 16; ++i)
-          x[i] = load(r0 + i < rows ? mask : 0, from + (r0 + i) * ld + k0);
+        for (int64_t i = 0; i < 16; ++i) x[i] = load(r0 + i < rows ? mask : 0, from + (r0 + i) * ld + k0);
         if constexpr (side == Side::right) transpose(x);
         for (int64_t i = 0; i < 16; ++i) store(to + kPanel * i, x[i]);
       }
@@ -110,9 +109,7 @@ struct AmxPanels {
     _tile_stored(3, c + kHalf + 16, kRowBytes);
   }
 
-  static void put_left(int64_t row, const PanelRow& x, bf16* to) {
-    store(to + kPanel * row, rounded(x.v[0], x.v[1]));
-  }
+  static void put_left(int64_t row, const PanelRow& x, bf16* to) { store(to + kPanel * row, rounded(x.v[0], x.v[1])); }
   static void put_right(int64_t pair, const PanelRow& x, const PanelRow& y, bf16* to) {
     for (int64_t i = 0; i < 2; ++i) {
       const Bits both = rounded(x.v[i], y.v[i]);
@@ -126,7 +123,9 @@ struct AmxPanels {
 
   static __mmask32 lanes(int64_t n) { return n >= kPanel ? ~__mmask32{0} : (__mmask32{1} << n) - 1; }
 
-  static Bits load(__mmask32 mask, const bf16* from) { return std::bit_cast<Bits>(_mm512_maskz_loadu_epi16(mask, from)); }
+  static Bits load(__mmask32 mask, const bf16* from) {
+    return std::bit_cast<Bits>(_mm512_maskz_loadu_epi16(mask, from));
+  }
   static void store(bf16* to, Bits x) { _mm512_store_si512(to, std::bit_cast<__m512i>(x)); }
 
   // Of the 64 elements of x and y: those from `even` on and those from `odd` on, in turn.
@@ -134,9 +133,10 @@ struct AmxPanels {
   static Bits pairs(Bits x, Bits y) {
     using Elements = uint16_t __attribute__((vector_size(64)));
     return [&]<int... i>(std::integer_sequence<int, i...>) {
-      return std::bit_cast<Bits>(__builtin_shufflevector(
-          std::bit_cast<Elements>(x), std::bit_cast<Elements>(y), (i % 2 ? odd + i / 2 : even + i / 2)...));
-    }(std::make_integer_sequence<int, 32>());
+      return std::bit_cast<Bits>(__builtin_shufflevector(std::bit_cast<Elements>(x), std::bit_cast<Elements>(y),
+                                                         (i % 2 ? odd + i / 2 : even + i / 2)...));
+    }
+    (std::make_integer_sequence<int, 32>());
   }
 
   static Bits rounded(Floats low, Floats high) { return std::bit_cast<Bits>(_mm512_cvtne2ps_pbh(high, low)); }

@@ -13,11 +13,13 @@ struct F32Panels {
 
   template <Side side, class T>
   static void pack_rows(const T* from, int64_t ld, int64_t rows, int64_t k, float* to) {
-    pack<side == Side::left>(from, ld, 1, std::min(rows, kPanel), k, to);
+    for (int64_t k0 = 0; k0 < k; k0 += kPanel, to += kBlock)
+      pack_block<side == Side::right>(from + k0, ld, rows, k - k0, to);
   }
   template <Side side, class T>
   static void pack_columns(const T* from, int64_t ld, int64_t rows, int64_t k, float* to) {
-    pack<side == Side::left>(from, 1, ld, std::min(rows, kPanel), k, to);
+    for (int64_t k0 = 0; k0 < k; k0 += kPanel, to += kBlock)
+      pack_block<side == Side::left>(from + k0 * ld, ld, k - k0, rows, to);
   }
 
   template <bool accumulate>
@@ -38,14 +40,20 @@ struct F32Panels {
   // So many rows of sums fit into the registers beside a row of b.
   static constexpr int64_t kVectors = PanelRow::kVectors, kRows = kVectors <= 2 ? 8 : kVectors <= 4 ? 2 : 1;
 
-  template <bool rows_first, class T>
-  static void pack(const T* from, int64_t row_stride, int64_t k_stride, int64_t rows, int64_t k, float* to) {
-    for (int64_t k0 = 0; k0 < k; k0 += kPanel, to += kBlock)
+  // What a matrix of rows x columns has at `from`, ld apart, as it lies or transposed; zero behind its end.
+  template <bool transposed, class T>
+  static void pack_block(const T* from, int64_t ld, int64_t rows, int64_t columns, float* to) {
+    if (rows < kPanel || columns < kPanel) {
       for (int64_t i = 0; i < kPanel; ++i)
-        for (int64_t j = 0; j < kPanel; ++j) {
-          const int64_t row = rows_first ? i : j, at = k0 + (rows_first ? j : i);
-          to[i * kPanel + j] = row < rows && at < k ? static_cast<float>(from[row * row_stride + at * k_stride]) : 0;
-        }
+        for (int64_t j = 0; j < kPanel; ++j)
+          to[transposed ? j * kPanel + i : i * kPanel + j] =
+              i < rows && j < columns ? static_cast<float>(from[i * ld + j]) : 0;
+    } else if constexpr (transposed) {
+      transpose_block(from, ld, to);
+    } else {
+      for (int64_t i = 0; i < kPanel; ++i)
+        for (int64_t j = 0; j < kPanel; j += kLanes) store(to + i * kPanel + j, load(from + i * ld + j));
+    }
   }
 
   template <bool accumulate>

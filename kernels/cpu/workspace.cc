@@ -1,10 +1,9 @@
 #include "kernels/cpu/workspace.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <sys/mman.h>
 
 #include "kernels/base/check.h"
 
@@ -36,7 +35,8 @@ Workspaces::Lease Workspaces::lease(int64_t bytes) {
 
 void Workspaces::give_back(Block block) noexcept {
   std::lock_guard lock(mutex_);
-  const auto larger = std::find_if(idle_.begin(), idle_.end(), [&](const Block& idle) { return idle.bytes >= block.bytes; });
+  const auto larger =
+      std::find_if(idle_.begin(), idle_.end(), [&](const Block& idle) { return idle.bytes >= block.bytes; });
   idle_.insert(larger, std::move(block));
 }
 

@@ -42,16 +42,16 @@ void MpiCollective::all_reduce(Tensor full, Reduce op) {
   const auto slice = [&](int r) { return data + slice_begin(full.numel(), r, n) * element; };
   set_scatter_lanes(data, full.numel(), element, chunk);
   const int64_t own_bytes = slice(group_.rank + 1) - slice(group_.rank);
+  sum_ = {slice(group_.rank), slice(group_.rank), own_bytes, chunk, full.dtype, op};
   for_each_peer([&](int p) {
     Peer& peer = peers_[static_cast<size_t>(p)];
     set_lane(p, gather_out, slice(group_.rank), own_bytes, chunk);
-    peer.lanes[gather_out].gate = &progress_summed_;
+    peer.lanes[gather_out].gate = &sum_.done;
     // The sum arrives where my piece of it lies: not before that has been sent.
     set_lane(p, gather_in, slice(p), slice(p + 1) - slice(p), chunk);
     peer.lanes[gather_in].gate = &peer.lanes[scatter_out].done;
   });
   start();
-  add_chunks(op, full.dtype, slice(group_.rank), slice(group_.rank), own_bytes, chunk);
   wait_until_done();
 }
 
@@ -67,8 +67,8 @@ void MpiCollective::reduce_scatter(Tensor full, Tensor shard, Reduce op) {
   }
   const int64_t chunk = chunk_for(shard.bytes());
   set_scatter_lanes(data, full.numel(), size_of(full.dtype), chunk);
+  sum_ = {own, static_cast<std::byte*>(shard.data), shard.bytes(), chunk, shard.dtype, op};
   start();
-  add_chunks(op, shard.dtype, own, static_cast<std::byte*>(shard.data), shard.bytes(), chunk);
   wait_until_done();
 }
 
@@ -123,7 +123,6 @@ void MpiCollective::begin(CommCall call, const Tensor& data, Reduce op, int root
     peer.header_arrived = false;
     peer.out.signature = signature_;
   }
-  progress_summed_ = arrived_seen_ = arrived_ = summed_ = 0;
   done_ = false;
 }
 
@@ -133,18 +132,12 @@ void MpiCollective::start() {
     remaining_ += 2;
     for (const Lane& lane : peers_[static_cast<size_t>(p)].lanes) remaining_ += lane.chunks;
   });
-  starting_ = true;
-  {
-    std::lock_guard lock(mutex_);
-    ++asked_;
-  }
   progress_.submit(*this);
 }
 
 void MpiCollective::wait_until_done() {
   std::unique_lock lock(mutex_);
-  // Not before the last advance(): after this the lanes are the caller's again.
-  wait(lock, [&] { return done_ && advanced_ == asked_; });
+  wait(lock, [&] { return done_; });
 }
 
 // Every rank sends as much to me as I send to it, but for a broadcast.
@@ -167,21 +160,21 @@ void MpiCollective::set_scatter_lanes(std::byte* full, int64_t numel, int64_t el
   const int n = group_.size();
   const auto begin = [&](int r) { return slice_begin(numel, r, n) * element; };
   const int64_t own_bytes = begin(group_.rank + 1) - begin(group_.rank);
-  std::byte* bounce = bounce_.at_least((n - 1) * kWindow * chunk);
+  std::byte* bounce = bounce_.at_least((n - 1) * kBounceWindow * chunk);
   for_each_peer([&](int p) {
     set_lane(p, scatter_out, full + begin(p), begin(p + 1) - begin(p), chunk);
     set_lane(p, scatter_in, bounce, own_bytes, chunk);
-    bounce += kWindow * chunk;
+    bounce += kBounceWindow * chunk;
     Lane& in = peers_[static_cast<size_t>(p)].lanes[scatter_in];
     in.ring = true;
-    in.gate = &progress_summed_;
-    in.slack = kWindow;
+    in.gate = &sum_.done;
+    in.slack = kBounceWindow;
   });
 }
 
 int64_t MpiCollective::chunk_for(int64_t bytes) const {
   const int64_t largest =
-      std::max(kSmallestChunk, std::min(kLargestSumChunk, kMostBounce / (kWindow * (group_.size() - 1))));
+      std::max(kSmallestChunk, std::min(kLargestSumChunk, kMostBounce / (kBounceWindow * (group_.size() - 1))));
   const int64_t quarter = (bytes / 4 + 4095) / 4096 * 4096;  // so that receiving and adding overlap
   return std::clamp(quarter, kSmallestChunk, largest / 4096 * 4096);
 }
@@ -194,57 +187,18 @@ void MpiCollective::add_payloads(Reduce op, Tensor own, Tensor result) {
   reduce_in_rank_order(op, result.dtype, inputs_, outputs, result.numel());
 }
 
-void MpiCollective::add_chunks(Reduce op, DType dtype, std::byte* own, std::byte* result, int64_t bytes,
-                               int64_t chunk) {
-  const int64_t chunks = (bytes + chunk - 1) / chunk;
-  for (int64_t next = 0; next < chunks;) {
-    int64_t arrived;
-    {
-      std::unique_lock lock(mutex_);
-      wait(lock, [&] { return arrived_ > next; });
-      arrived = arrived_;
-    }
-    for (; next < arrived; ++next) {
-      const int64_t offset = next * chunk;
-      inputs_.clear();
-      for (int r = 0; r < group_.size(); ++r)
-        inputs_.push_back(r == group_.rank
-                              ? own + offset
-                              : peers_[static_cast<size_t>(r)].lanes[scatter_in].base + next % kWindow * chunk);
-      void* const outputs[] = {result + offset};
-      reduce_in_rank_order(op, dtype, inputs_, outputs, std::min(chunk, bytes - offset) / size_of(dtype));
-    }
-    {
-      std::lock_guard lock(mutex_);
-      summed_ = next;
-      ++asked_;
-    }
-    progress_.submit(*this);
-  }
-}
-
 // ---- the progress thread
 
 void MpiCollective::advance() {
-  {
-    std::lock_guard lock(mutex_);
-    progress_summed_ = summed_;
-  }
-  if (starting_) {
-    starting_ = false;
-    progress_.set_under_way(*this, true);
-    const int tag = group_.tag(MpiTag::call);
-    for_each_peer([&](int p) {
-      Peer& peer = peers_[static_cast<size_t>(p)];
-      progress_.post_recv(*this, p * kSlots + kHeaderIn, 0, &peer.in, MpiHeader::kBytes, group_.world_rank(p), tag);
-      progress_.post_send(*this, p * kSlots + kHeaderOut, 0, &peer.out, MpiHeader::bytes(peer.out_payload),
-                          group_.world_rank(p), tag);
-    });
-  }
+  progress_.set_under_way(*this, true);
+  const int tag = group_.tag(MpiTag::call);
+  for_each_peer([&](int p) {
+    Peer& peer = peers_[static_cast<size_t>(p)];
+    progress_.post_recv(*this, p * kSlots + kHeaderIn, 0, &peer.in, MpiHeader::kBytes, group_.world_rank(p), tag);
+    progress_.post_send(*this, p * kSlots + kHeaderOut, 0, &peer.out, MpiHeader::bytes(peer.out_payload),
+                        group_.world_rank(p), tag);
+  });
   for_each_peer([&](int p) { pump(p); });
-  std::lock_guard lock(mutex_);
-  ++advanced_;
-  if (done_ && advanced_ == asked_) wake();
 }
 
 void MpiCollective::pump(int p) {
@@ -259,7 +213,7 @@ void MpiCollective::pump(int p) {
     const int tag = group_.tag(kind == scatter_in || kind == scatter_out ? MpiTag::scatter : MpiTag::gather);
     for (; lane.posted < limit; ++lane.posted) {
       const int64_t c = lane.posted, bytes = std::min(lane.chunk, lane.bytes - c * lane.chunk);
-      std::byte* data = lane.base + (lane.ring ? c % kWindow : c) * lane.chunk;
+      std::byte* data = lane.base + (lane.ring ? c % kBounceWindow : c) * lane.chunk;
       if (in) progress_.post_recv(*this, p * kSlots + kind, c, data, bytes, group_.world_rank(p), tag);
       else progress_.post_send(*this, p * kSlots + kind, c, data, bytes, group_.world_rank(p), tag);
     }
@@ -276,19 +230,30 @@ void MpiCollective::completed(int slot, int64_t chunk, int64_t bytes) {
     const int ready = std::countr_one(lane.early);
     lane.early >>= ready;
     lane.done += ready;
-    if (kind == scatter_in && ready > 0) {
-      int64_t arrived = lane.done;
-      for_each_peer([&](int q) { arrived = std::min(arrived, peers_[static_cast<size_t>(q)].lanes[scatter_in].done); });
-      if (arrived > arrived_seen_) {
-        arrived_seen_ = arrived;
-        std::lock_guard lock(mutex_);
-        arrived_ = arrived;
-        wake();
-      }
-    }
+    if (kind == scatter_in && ready > 0) add_arrived();
   }
   if (kind != kHeaderOut) pump(p);
   count_down();
+}
+
+// Adds the chunks whose pieces are here from all peers; their room in the bounce buffer is free again, and in an
+// all_reduce the sums can go out.
+void MpiCollective::add_arrived() {
+  int64_t arrived = INT64_MAX;
+  for_each_peer([&](int p) { arrived = std::min(arrived, peers_[static_cast<size_t>(p)].lanes[scatter_in].done); });
+  if (arrived == sum_.done) return;
+  for (; sum_.done < arrived; ++sum_.done) {
+    const int64_t offset = sum_.done * sum_.chunk;
+    inputs_.clear();
+    for (int r = 0; r < group_.size(); ++r)
+      inputs_.push_back(r == group_.rank ? sum_.own + offset
+                                         : peers_[static_cast<size_t>(r)].lanes[scatter_in].base +
+                                               sum_.done % kBounceWindow * sum_.chunk);
+    void* const outputs[] = {sum_.result + offset};
+    reduce_in_rank_order(sum_.op, sum_.dtype, inputs_, outputs,
+                         std::min(sum_.chunk, sum_.bytes - offset) / size_of(sum_.dtype));
+  }
+  for_each_peer([&](int p) { pump(p); });
 }
 
 void MpiCollective::header_arrived(int p, int64_t bytes) {

@@ -1,8 +1,8 @@
 // MpiProgress: the one thread of a process that calls MPI, from MPI_Init_thread to MPI_Finalize.
 //
 // Everybody else gives it tasks. A task is a small state machine: the progress thread calls advance() when somebody
-// asked for it and completed() when one of the messages it posted is done; both may post more. The arithmetic is left
-// to the thread that waits for the task, so the progress thread always has time for the next message of any task.
+// asked for it and completed() when one of the messages it posted is done; both may post more. Neither takes longer
+// than the copy of a chunk, so the progress thread soon comes to the next message of any task.
 //
 // It polls only while tasks are under way, with pauses that grow, and sleeps on a condition variable otherwise: it
 // never takes a core away from compute.
@@ -116,7 +116,7 @@ class MpiProgress {
   std::mutex tasks_mutex_;
   std::vector<MpiTask*> tasks_;  // all that exist: they are woken by a halt
   std::unique_ptr<Goodbye> goodbye_;
-  std::thread thread_;           // last: it starts when the rest is there
+  std::thread thread_;  // last: it starts when the rest is there
 };
 
 template <class Ready>

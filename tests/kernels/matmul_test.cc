@@ -125,6 +125,27 @@ TEST_F(MatmulTest, RandomShapesAreExactOnIntegers) {
   }
 }
 
+TEST_F(MatmulTest, NoRowsGiveNothingAndEmptySumsAreZero) {
+  for (const auto& [dtype, c_dtype] :
+       {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}}) {
+    expect_exact({0, 40, 5, dtype, c_dtype, {}});
+    for (const auto& [accumulate, bias] : {std::pair{false, false}, {true, false}, {false, true}})
+      expect_exact({33, 40, 0, dtype, c_dtype, {.transpose_a = true, .accumulate = accumulate, .bias = {}}, bias});
+  }
+}
+
+TEST_F(MatmulTest, AnElementHasTheSameBitsInEveryColumn) {
+  // given equal columns, some in a whole panel and some behind it, whose sum is a subnormal bf16
+  const Tensor a = arena.allocate(DType::bf16, {1, 1}), b = arena.allocate(DType::bf16, {1, 40});
+  const Tensor c = arena.allocate(DType::bf16, {1, 40}), bias = arena.allocate(DType::bf16, {40});
+  ops->fill(a, 0, *stream);
+  ops->fill(b, 1, *stream);
+  for (int64_t i = 0; i < 40; ++i) bias.as<bf16>()[i].bits = 0x0011;
+  ops->matmul(a, b, c, {.bias = bias}, *stream);
+  stream->synchronize();
+  for (int64_t i = 1; i < 40; ++i) EXPECT_EQ(c.as<bf16>()[i].bits, c.as<bf16>()[0].bits) << i;
+}
+
 TEST_F(MatmulTest, LongReductionsAreExactOnIntegers) {
   for_each_combination(40, 72, 3001, [this](const Case& test) { expect_exact(test); });
 }
