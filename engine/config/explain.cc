@@ -69,6 +69,20 @@ std::string run_lengths(const std::vector<int64_t>& values) {
   return text;
 }
 
+std::string data_parallel_text(const Config& config) {
+  const std::string& strategy = config.parallel.data_parallel_sharding_strategy;
+  const bool units = strategy == "optim_grads" || strategy == "optim_grads_params";
+  const std::string buckets =
+      units ? "a bucket a unit of the model" : "buckets of " + grouped(*config.parallel.bucket_size) + " elements";
+  const OverlapConfig& o = config.overlap;
+  std::string overlap = o.overlap_grad_reduce && o.overlap_param_gather ? "gradients and weights travel beside compute"
+                        : o.overlap_grad_reduce                         ? "gradients travel beside compute"
+                        : o.overlap_param_gather                        ? "weights travel beside compute"
+                                                                        : "no overlap";
+  if (o.collectives_in_flight > 1) overlap += fmt::format(", {} collectives at once", o.collectives_in_flight);
+  return fmt::format("{}, {}, {}", strategy, buckets, overlap);
+}
+
 TextBlock describe_layout(const Config& config, const Layout& layout) {
   const MeshShape& mesh = layout.mesh;
   const Schedule& schedule = layout.schedule;
@@ -81,6 +95,7 @@ TextBlock describe_layout(const Config& config, const Layout& layout) {
                        ? "none"
                        : fmt::format("{}, {} {} a rank, layers of each stage: {}", schedule.kind, schedule.v,
                                      schedule.v == 1 ? "chunk" : "chunks", run_lengths(layout.layers_of_stage))});
+  block.rows.push_back({"data parallel", mesh.d == 1 ? "none" : data_parallel_text(config)});
   if (!gradients_in_order(schedule))  // a schedule from a file
     block.rows.push_back({"",
                           "it adds the gradients of a stage in another order than one rank does: losses may differ "

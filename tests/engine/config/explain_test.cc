@@ -62,6 +62,7 @@ TEST(Explain, DescribesTheRun) {
   shape                2 layers, hidden 8, ffn 32, 4 heads of 2, 16 positions
   output layer         tied to the word embeddings
   dtype                fp32
+  recompute            none
 parameters
                        vocabulary 100  padded to 128
   word embeddings                 800          1,024
@@ -74,6 +75,7 @@ layout
   ranks                2 = tensor 1 x pipeline 1 x data 2, in the order tp-dp-pp
   sequence parallel    no
   pipeline             none
+  data parallel        no_shard, buckets of 40,000,000 elements, no overlap
 work
   step                 8 samples = 2 data-parallel ranks x 2 micro-batches of 2
   tokens               128 a step, 1,280 in 10 steps
