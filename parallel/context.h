@@ -10,6 +10,8 @@
 
 namespace trivet {
 
+class TensorLane;  // parallel/tensor/overlap.h
+
 struct Context {
   Ops& ops;
   Stream& compute;
@@ -18,6 +20,7 @@ struct Context {
   WeightGradQueue& weight_grads;
   UnitHooks& units;
   Scratch& scratch;
+  TensorLane* tensor_lane = nullptr;  // null: tensor-parallel communication is not overlapped
 };
 
 }  // namespace trivet

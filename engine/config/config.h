@@ -57,6 +57,13 @@ struct OverlapConfig {
   bool overlap_grad_reduce = false;   // reduce a bucket of gradients as soon as the last micro-batch has filled it
   bool overlap_param_gather = false;  // gather sharded weights beside the next forward pass
   int collectives_in_flight = 1;      // of each of the two above
+  // Tensor-parallel communication and the products beside it, under sequence parallelism: none | bulk | ring | pipeline;
+  // of one linear layer: default is what tp_comm_overlap says.
+  std::string tp_comm_overlap = "none";
+  std::string tp_comm_overlap_qkv = "default";
+  std::string tp_comm_overlap_proj = "default";
+  std::string tp_comm_overlap_fc1 = "default";
+  std::string tp_comm_overlap_fc2 = "default";
 };
 
 struct BatchConfig {

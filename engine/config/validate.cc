@@ -265,6 +265,23 @@ void check_data_parallel(const Config& config, const RunFacts& facts, Problems& 
                              *config.parallel.bucket_size, strategy));
 }
 
+void check_tensor_overlap(const Config& config, Problems& problems) {
+  if (config.parallel.sequence_parallel) return;
+  const OverlapConfig& o = config.overlap;
+  const std::pair<std::string_view, const std::string*> keys[] = {
+      {"overlap.tp_comm_overlap", &o.tp_comm_overlap},
+      {"overlap.tp_comm_overlap_qkv", &o.tp_comm_overlap_qkv},
+      {"overlap.tp_comm_overlap_proj", &o.tp_comm_overlap_proj},
+      {"overlap.tp_comm_overlap_fc1", &o.tp_comm_overlap_fc1},
+      {"overlap.tp_comm_overlap_fc2", &o.tp_comm_overlap_fc2}};
+  for (const auto& [key, value] : keys)
+    if (*value != "none" && *value != "default" && problems.clean({key}))
+      problems.add(key,
+                   fmt::format("{} needs sequence_parallel (and so tensor_model_parallel_size above 1): it cuts the "
+                               "gathering and scattering of positions",
+                               *value));
+}
+
 void check_vocab(const LoadedConfig& loaded, const RunFacts& facts, Problems& problems) {
   if (!problems.clean({"model.vocab_size"})) return;
   const auto given_size = loaded.config.model.vocab_size, dataset_size = facts.dataset_vocab_size;
@@ -364,6 +381,7 @@ void check_config(const LoadedConfig& loaded, Problems& problems) {
   check_values(loaded.config, problems);
   check_model(loaded.config, problems);
   check_recompute(loaded.config.model, problems);
+  check_tensor_overlap(loaded.config, problems);
   check_schedule(loaded, problems);
   check_data(loaded, problems);
 }

@@ -88,14 +88,14 @@ Block::Block(ParamList& params, const GptShape& p, int64_t layer, uint64_t dropo
       dropout_seed_(dropout_seed),
       ln1_(params, layer_name(layer, "input_layernorm"), p),
       qkv_(params, layer_name(layer, "self_attention.linear_qkv"), p.hidden, 3 * p.hidden, {Init::normal, p.init_std},
-           p.decay_norms_and_biases),
+           p.decay_norms_and_biases, p.qkv_overlap),
       proj_(params, layer_name(layer, "self_attention.linear_proj"), p.hidden, p.hidden, output_init(p),
-            p.decay_norms_and_biases, p.sequence_parallel),
+            p.decay_norms_and_biases, p.sequence_parallel, p.proj_overlap),
       ln2_(params, layer_name(layer, "pre_mlp_layernorm"), p),
       fc1_(params, layer_name(layer, "mlp.linear_fc1"), p.hidden, p.ffn, {Init::normal, p.init_std},
-           p.decay_norms_and_biases),
+           p.decay_norms_and_biases, p.fc1_overlap),
       fc2_(params, layer_name(layer, "mlp.linear_fc2"), p.ffn, p.hidden, output_init(p), p.decay_norms_and_biases,
-           p.sequence_parallel) {}
+           p.sequence_parallel, p.fc2_overlap) {}
 
 Dropout Block::dropout(DropoutSite site, const MicroBatch& micro_batch) const {
   const float probability = site == DropoutSite::attention ? shape_.attention_dropout : shape_.hidden_dropout;

@@ -68,10 +68,20 @@ int64_t GptStage::scratch_bytes(const GptShape& p) {
   const int64_t local = bytes(p.dtype, p.hidden_shape().numel());                         // [s*, b, h]
   const int64_t whole = p.sequence_parallel ? bytes(p.dtype, p.tokens() * p.hidden) : 0;  // a gathered [s, b, h]
   const int64_t heads = bytes(p.dtype, p.tokens() * p.hidden / p.t);                      // [s, b, h/t]
-  const int64_t block_backward = local + heads + whole;
+  // A ring keeps what it has sent and what it gets; a column-parallel layer whose backward is overlapped has x and dx
+  // whole at once.
+  const auto ring = [](TensorOverlap overlap) { return overlap == TensorOverlap::ring; };
+  const int64_t received =
+      ring(p.proj_overlap) || ring(p.fc2_overlap) ? bytes(p.dtype, (p.t - 1) * p.hidden_shape().numel()) : 0;
+  const bool both = p.qkv_overlap != TensorOverlap::none || p.fc1_overlap != TensorOverlap::none;
+  const int64_t block_forward = local + whole + received;
+  const int64_t block_backward = local + whole +
+                                 std::max(heads, p.qkv_overlap != TensorOverlap::none ? heads + whole
+                                                 : both                               ? whole
+                                                                                      : 0);
   const int64_t cross_entropy = bytes(DType::f32, 2 * p.tokens()) + (p.t > 1 ? bytes(DType::f32, p.tokens()) : 0);
   const int64_t one_row_of_logits = bytes(DType::f32, p.padded_vocab);  // of Trainer::next_token_logits
-  return std::max({block_backward, cross_entropy, one_row_of_logits});
+  return std::max({block_forward, block_backward, cross_entropy, one_row_of_logits});
 }
 
 BlockActivations GptStage::activations(const Slot& slot, int stash, size_t block) const {

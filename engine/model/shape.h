@@ -6,6 +6,7 @@
 #include "kernels/base/dtype.h"
 #include "kernels/ops.h"
 #include "parallel/param.h"
+#include "parallel/tensor/overlap.h"
 
 namespace trivet {
 
@@ -22,10 +23,16 @@ struct GptShape {
   float init_std = 0.02f;
   bool scale_output_layer_init = true;
   bool decay_norms_and_biases = false;
+  TensorOverlap qkv_overlap = TensorOverlap::none, proj_overlap = TensorOverlap::none;
+  TensorOverlap fc1_overlap = TensorOverlap::none, fc2_overlap = TensorOverlap::none;
 
   int64_t local_seq() const { return sequence_parallel ? seq / t : seq; }  // positions outside the linear layers
   int64_t local_heads() const { return heads / t; }
   int64_t tokens() const { return seq * micro_batch; }
+  bool overlaps_tensor_comm() const {
+    return qkv_overlap != TensorOverlap::none || proj_overlap != TensorOverlap::none ||
+           fc1_overlap != TensorOverlap::none || fc2_overlap != TensorOverlap::none;
+  }
   Shape hidden_shape() const { return {local_seq(), micro_batch, hidden}; }  // [s*, b, h]
 };
 

@@ -71,6 +71,11 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
 DType dtype_of(const PrecisionConfig& config) { return config.dtype == "bf16" ? DType::bf16 : DType::f32; }
 
 GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition& at) {
+  // Bulk is for the column-parallel layers; the others have nothing independent to run beside.
+  const auto overlap = [&](const std::string& of_layer, bool column) {
+    const auto mode = parse_tensor_overlap(of_layer == "default" ? c.overlap.tp_comm_overlap : of_layer);
+    return mode == TensorOverlap::bulk && !column ? TensorOverlap::none : mode;
+  };
   return {.num_layers = c.model.num_layers,
           .hidden = c.model.hidden_size,
           .ffn = c.model.ffn_hidden_size.value(),
@@ -89,7 +94,11 @@ GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition&
           .attention_dropout = static_cast<float>(c.model.attention_dropout),
           .init_std = static_cast<float>(c.model.init_method_std),
           .scale_output_layer_init = c.model.scale_output_layer_init,
-          .decay_norms_and_biases = c.optimizer.decay_norms_and_biases};
+          .decay_norms_and_biases = c.optimizer.decay_norms_and_biases,
+          .qkv_overlap = overlap(c.overlap.tp_comm_overlap_qkv, true),
+          .proj_overlap = overlap(c.overlap.tp_comm_overlap_proj, false),
+          .fc1_overlap = overlap(c.overlap.tp_comm_overlap_fc1, true),
+          .fc2_overlap = overlap(c.overlap.tp_comm_overlap_fc2, false)};
 }
 
 PipelineOptions pipeline_options_of(const Config& config) {

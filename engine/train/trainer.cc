@@ -63,6 +63,9 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       ops_(create_cpu_ops(threads_)),
       state_(config_, layout, mesh_.at, *device_),
       data_parallel_(state_.grad_sync, state_.param_gather),
+      tensor_lane_(state_.shape.overlaps_tensor_comm()
+                       ? std::make_unique<TensorLane>(*mesh_.tensor, *device_, *compute_, &trace_)
+                       : nullptr),
       embedding_group_(make_embedding_group(mesh_, state_.shape, schedule_)),
       ctx_{.ops = *ops_,
            .compute = *compute_,
@@ -70,7 +73,8 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
            .sequence_parallel = state_.shape.sequence_parallel,
            .weight_grads = no_queue_,
            .units = data_parallel_,
-           .scratch = state_.scratch} {
+           .scratch = state_.scratch,
+           .tensor_lane = tensor_lane_.get()} {
   const OverlapConfig& overlap = config.overlap;
   state_.grad_sync.connect(*ops_, *compute_, *device_, *mesh_.data,
                            overlap.overlap_grad_reduce ? overlap.collectives_in_flight : 0,
@@ -91,7 +95,8 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
                 .sequence_parallel = ctx_.sequence_parallel,
                 .weight_grads = weight_grads_.emplace_back(),
                 .units = ctx_.units,
-                .scratch = ctx_.scratch};
+                .scratch = ctx_.scratch,
+                .tensor_lane = ctx_.tensor_lane};
     stages.push_back(&chunks_.emplace_back(stage, ctx, *device_, step_batches_, state_.loss));
   }
   PipelineOptions pipeline = pipeline_options_of(config);

@@ -86,6 +86,7 @@ class Trainer {
   std::unique_ptr<Ops> ops_;
   RankState state_;
   DataParallel data_parallel_;
+  std::unique_ptr<TensorLane> tensor_lane_;  // null: no tensor-parallel communication is overlapped
   std::unique_ptr<Communicator> embedding_group_;  // first and last stage, where they share the embedding; else null
   WeightGradQueue no_queue_;                       // of ctx_: outside a step no weight gradients are made
   Context ctx_;

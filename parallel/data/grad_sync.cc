@@ -26,7 +26,7 @@ void GradSync::connect(Ops& ops, Stream& compute, Device& device, Communicator& 
   compute_ = &compute;
   data_ = &data;
   micro_batches_ = micro_batches;
-  if (lanes > 0) lanes_ = std::make_unique<Lanes>(data, device, trace, "gradients", lanes);
+  if (lanes > 0) lanes_ = std::make_unique<Lanes>(data, Category::comm_data, device, trace, "gradients", lanes);
   for (size_t i = 0; i < flat_.buckets.size(); ++i) {
     ready_.push_back(device.create_event());
     reduced_.push_back(device.create_event());

@@ -18,7 +18,7 @@ void ParamGather::connect(Ops& ops, Stream& compute, Device& device, Communicato
   compute_ = &compute;
   data_ = &data;
   poison_ = poison;
-  if (lanes > 0) lanes_ = std::make_unique<Lanes>(data, device, trace, "weights", lanes);
+  if (lanes > 0) lanes_ = std::make_unique<Lanes>(data, Category::comm_data, device, trace, "weights", lanes);
   for (size_t i = 0; i < flat_.buckets.size(); ++i) {
     updated_.push_back(device.create_event());
     gathered_.push_back(device.create_event());

@@ -11,7 +11,7 @@
 
 #include "kernels/ops.h"
 #include "parallel/data/flat_buffer.h"
-#include "parallel/data/lanes.h"
+#include "parallel/lanes.h"
 
 namespace trivet {
 

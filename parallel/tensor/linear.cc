@@ -14,24 +14,46 @@ Tensor gather_sequence(Context& ctx, Tensor x, Scratch::Frame& frame) {
 // ---- column
 
 ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out,
-                                           Init init, bool decay_bias)
+                                           Init init, bool decay_bias, TensorOverlap overlap)
     : weight_(params.declare({.name = name + ".weight", .global_shape = {out, in}, .cut_dim = 0, .init = init})),
-      bias_(params.declare({.name = name + ".bias", .global_shape = {out}, .cut_dim = 0, .weight_decay = decay_bias})) {
-}
+      bias_(params.declare({.name = name + ".bias", .global_shape = {out}, .cut_dim = 0, .weight_decay = decay_bias})),
+      overlap_(overlap) {}
 
 void ColumnParallelLinear::forward(Context& ctx, Tensor x, Tensor y) const {
   Scratch::Frame frame(ctx.scratch);
-  ctx.ops.matmul(gather_sequence(ctx, x, frame), weight_.weight, y, {.transpose_b = true, .bias = bias_.weight},
-                 ctx.compute);
+  const auto multiply = [&](int64_t first, int64_t rows, Tensor whole) {
+    ctx.ops.matmul(whole.slice(first, rows), weight_.weight, y.slice(first, rows),
+                   {.transpose_b = true, .bias = bias_.weight}, ctx.compute);
+  };
+  if (ctx.sequence_parallel) gather_and_multiply(ctx, overlap_, x, frame, multiply);
+  else multiply(0, x.shape[0], x);
 }
 
 void ColumnParallelLinear::backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) const {
+  if (overlap_ != TensorOverlap::none && !ctx.weight_grads.deferring()) return backward_in_bulk(ctx, x, dy, dx);
   backward_input(ctx, dy, dx);
   ctx.weight_grads.push([this, &ctx, x, dy] { backward_weight(ctx, x, dy); });
 }
 
 void ColumnParallelLinear::backward_input(Context& ctx, Tensor dy, Tensor dx) const {
   reduce_sequence(ctx, dx, [&](Tensor partial) { ctx.ops.matmul(dy, weight_.weight, partial, {}, ctx.compute); });
+}
+
+// x travels beside dy W, and dx beside dy^T x.
+void ColumnParallelLinear::backward_in_bulk(Context& ctx, Tensor x, Tensor dy, Tensor dx) const {
+  TensorLane& lane = *ctx.tensor_lane;
+  Scratch::Frame frame(ctx.scratch);
+  Shape whole = x.shape;
+  whole.dims[0] *= ctx.tensor.size();
+  const Tensor gathered = frame.tensor(x.dtype, whole), partial = frame.tensor(dx.dtype, whole);
+  lane.group().all_gather(x, gathered, lane.after_compute());
+  Event& arrived = lane.mark();
+  ctx.ops.matmul(dy, weight_.weight, partial, {}, ctx.compute);
+  lane.group().reduce_scatter(partial, dx, Reduce::sum, lane.after_compute());
+  ctx.compute.wait(arrived);
+  ctx.ops.matmul(dy, gathered, weight_.grad, {.transpose_a = true, .accumulate = true}, ctx.compute);
+  ctx.ops.column_sum(dy, bias_.grad, ctx.compute);
+  lane.join();
 }
 
 void ColumnParallelLinear::backward_weight(Context& ctx, Tensor x, Tensor dy) const {
@@ -44,22 +66,31 @@ void ColumnParallelLinear::backward_weight(Context& ctx, Tensor x, Tensor dy) co
 // ---- row
 
 RowParallelLinear::RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init,
-                                     bool decay_bias, bool sequence_parallel)
+                                     bool decay_bias, bool sequence_parallel, TensorOverlap overlap)
     : weight_(params.declare({.name = name + ".weight", .global_shape = {out, in}, .cut_dim = 1, .init = init})),
       bias_(params.declare({.name = name + ".bias",
                             .global_shape = {out},
                             .weight_decay = decay_bias,
-                            .sum_over_tensor_group = sequence_parallel})) {}
+                            .sum_over_tensor_group = sequence_parallel})),
+      overlap_(overlap) {}
 
 void RowParallelLinear::forward(Context& ctx, Tensor x, Tensor y) const {
-  reduce_sequence(
-      ctx, y, [&](Tensor partial) { ctx.ops.matmul(x, weight_.weight, partial, {.transpose_b = true}, ctx.compute); });
+  const auto multiply = [&](int64_t first, int64_t rows, Tensor partial) {
+    ctx.ops.matmul(x.slice(first, rows), weight_.weight, partial, {.transpose_b = true}, ctx.compute);
+  };
+  if (ctx.sequence_parallel) return multiply_and_reduce(ctx, overlap_, y, multiply);
+  multiply(0, x.shape[0], y);
+  if (ctx.tensor.size() > 1) ctx.tensor.all_reduce(y, Reduce::sum, ctx.compute);
 }
 
 void RowParallelLinear::backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) const {
   Scratch::Frame frame(ctx.scratch);
-  const Tensor dy_whole = gather_sequence(ctx, dy, frame);
-  backward_input(ctx, dy_whole, dx);
+  const auto multiply = [&](int64_t first, int64_t rows, Tensor whole) {
+    backward_input(ctx, whole.slice(first, rows), dx.slice(first, rows));
+  };
+  Tensor dy_whole = dy;
+  if (ctx.sequence_parallel) dy_whole = gather_and_multiply(ctx, overlap_, dy, frame, multiply);
+  else multiply(0, dy.shape[0], dy);
   if (ctx.weight_grads.deferring()) {
     ctx.weight_grads.push([this, &ctx, x, dy] {  // the gathered dy is gone by then: gather again
       Scratch::Frame later(ctx.scratch);

@@ -16,6 +16,7 @@
 
 #include "parallel/context.h"
 #include "parallel/param.h"
+#include "parallel/tensor/overlap.h"
 
 namespace trivet {
 
@@ -42,7 +43,9 @@ void reduce_sequence(Context& ctx, Tensor y, F&& write_partial) {
 
 class ColumnParallelLinear {
  public:
-  ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, bool decay_bias);
+  // overlap: of the communication under sequence parallelism; needs a Context with a tensor lane, unless it is none.
+  ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, bool decay_bias,
+                       TensorOverlap overlap = TensorOverlap::none);
 
   void forward(Context& ctx, Tensor x, Tensor y) const;  // y = x W^T + bias
   // Both halves below, the second through the context's weight-gradient queue: x and dy must live until it has run.
@@ -52,20 +55,23 @@ class ColumnParallelLinear {
   const Param& weight() const { return weight_; }
 
  private:
+  void backward_in_bulk(Context& ctx, Tensor x, Tensor dy, Tensor dx) const;
+
   Param& weight_;  // [out/t, in]
   Param& bias_;    // [out/t]
+  TensorOverlap overlap_;
 };
 
 // The bias is not added here but by whoever adds the residual (Ops::bias_dropout_add), after the reduction: once.
 class RowParallelLinear {
  public:
   RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, bool decay_bias,
-                    bool sequence_parallel);
+                    bool sequence_parallel, TensorOverlap overlap = TensorOverlap::none);
 
   void forward(Context& ctx, Tensor x, Tensor y) const;  // y = x W^T
   // As above. dy: [s*, b, out].
   void backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) const;
-  // dy_whole: gather_sequence of the gradient of y.
+  // dy_whole: gather_sequence of the gradient of y, or rows of it.
   void backward_input(Context& ctx, Tensor dy_whole, Tensor dx) const;             // dx = dy W
   void backward_weight(Context& ctx, Tensor x, Tensor dy_whole, Tensor dy) const;  // dW += dy^T x, dbias += sum of dy
   const Param& bias() const { return bias_; }
@@ -73,6 +79,7 @@ class RowParallelLinear {
  private:
   Param& weight_;  // [out, in/t]
   Param& bias_;    // [out], replicated
+  TensorOverlap overlap_;
 };
 
 }  // namespace trivet

@@ -98,6 +98,65 @@ TEST(Layouts, BucketSizeAndBatchCutsChangeNothing) {
   expect_near(train_on_threads(config, 1, kSteps), one_rank(true));
 }
 
+// ---- tensor overlap
+
+struct TensorOverlapCase {
+  int t;
+  const char* mode;
+  const char* dtype = "fp32";
+  const char* schedule = "1f1b";
+  int p = 1;
+};
+
+class TensorOverlapLayout : public testing::TestWithParam<TensorOverlapCase> {};
+
+// Rows of a product do not depend on each other, and sums are taken in rank order whichever way the parts come.
+TEST_P(TensorOverlapLayout, ChangesNoNumber) {
+  const TensorOverlapCase& c = GetParam();
+  Config config = tiny_config();
+  config.parallel.tensor_model_parallel_size = c.t;
+  config.parallel.sequence_parallel = true;
+  config.parallel.pipeline_schedule = c.schedule;
+  config.parallel.pipeline_model_parallel_size = c.p;
+  config.precision.dtype = c.dtype;
+  const Curve reference = train_on_threads(config, c.t * c.p, kSteps);
+  config.overlap.tp_comm_overlap = c.mode;
+  const Curve curve = train_on_threads(config, c.t * c.p, kSteps);
+  if (std::string(c.dtype) == "bf16" && c.t > 2 && std::string(c.mode) == "ring") {
+    for (size_t i = 0; i < curve.losses.size(); ++i) EXPECT_NEAR(curve.losses[i], reference.losses[i], 0.01);
+  } else {
+    expect_equal(curve, reference);
+    EXPECT_EQ(curve.weights_hash, reference.weights_hash);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, TensorOverlapLayout,
+                         testing::Values(TensorOverlapCase{2, "bulk"}, TensorOverlapCase{2, "ring"},
+                                         TensorOverlapCase{2, "pipeline"}, TensorOverlapCase{4, "bulk"},
+                                         TensorOverlapCase{4, "ring"}, TensorOverlapCase{4, "pipeline"},
+                                         TensorOverlapCase{2, "ring", "bf16"}, TensorOverlapCase{4, "ring", "bf16"},
+                                         TensorOverlapCase{4, "pipeline", "bf16"},
+                                         TensorOverlapCase{2, "ring", "fp32", "zb-h1", 2},
+                                         TensorOverlapCase{2, "pipeline", "fp32", "zb-v", 2}),
+                         [](const auto& info) {
+                           const TensorOverlapCase& c = info.param;
+                           std::string name = fmt::format("t{}_{}_{}_{}", c.t, c.mode, c.dtype, c.schedule);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(TensorOverlap, IsChosenForEachLinear) {
+  Config config = tiny_config();
+  config.parallel.tensor_model_parallel_size = 2;
+  config.parallel.sequence_parallel = true;
+  const Curve reference = train_on_threads(config, 2, kSteps);
+  config.overlap.tp_comm_overlap = "pipeline";
+  config.overlap.tp_comm_overlap_qkv = "ring";
+  config.overlap.tp_comm_overlap_fc1 = "bulk";
+  config.overlap.tp_comm_overlap_fc2 = "none";
+  expect_equal(train_on_threads(config, 2, kSteps), reference);
+}
+
 // ---- activation recompute
 
 struct RecomputeCase {

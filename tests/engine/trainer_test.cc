@@ -50,6 +50,7 @@ struct MemoryCase {
   const char* schedule;
   const char* dtype;
   const char* recompute = "none";
+  const char* tensor_overlap = "none";
 };
 void PrintTo(const MemoryCase& c, std::ostream* out) { *out << c.name; }
 
@@ -64,6 +65,7 @@ TEST_P(Memory, IsWhatWasPlannedAndDoesNotGrow) {
   config.parallel.pipeline_schedule = c.schedule;
   config.precision.dtype = c.dtype;
   config.model.hidden_dropout = 0.1;
+  config.overlap.tp_comm_overlap = c.tensor_overlap;
   config.model.recompute_granularity = c.recompute;
   if (config.model.recompute_granularity == "full") {
     config.model.recompute_method = "uniform";
@@ -103,6 +105,10 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Memory,
                                          MemoryCase{"sequence", 2, 1, true, "1f1b", "fp32"},
                                          MemoryCase{"pipeline", 1, 2, false, "gpipe", "fp32"},
                                          MemoryCase{"zero_bubble", 1, 2, false, "zb-h1", "fp32"},
+                                         MemoryCase{"bulk", 2, 1, true, "1f1b", "fp32", "none", "bulk"},
+                                         MemoryCase{"ring", 2, 1, true, "1f1b", "fp32", "none", "ring"},
+                                         MemoryCase{"ring_of_four", 4, 1, true, "1f1b", "fp32", "none", "ring"},
+                                         MemoryCase{"pipelined", 4, 1, true, "1f1b", "bf16", "none", "pipeline"},
                                          MemoryCase{"recompute", 1, 2, false, "1f1b", "fp32", "full"},
                                          MemoryCase{"recompute_attention", 2, 1, true, "1f1b", "fp32", "selective"},
                                          MemoryCase{"v_shaped", 2, 2, true, "zb-v", "bf16"}),

@@ -1,6 +1,6 @@
-// Lanes: streams beside the compute stream, each with a communicator of its own over the data-parallel group, so that
-// as many collectives may be in flight at once. Collectives take the lanes in turn; all ranks start them in the same
-// order, so lane i of every rank runs the same ones.
+// Lanes: streams beside the compute stream, each with a communicator of its own over one group, so that as many
+// collectives may be in flight at once. Collectives take the lanes in turn; all ranks start them in the same order, so
+// lane i of every rank runs the same ones.
 #pragma once
 
 #include <memory>
@@ -19,12 +19,12 @@ struct Lane {
 
 class Lanes {
  public:
-  // Collective over `data`. name: of the lanes in the trace.
-  Lanes(Communicator& data, Device& device, Trace* trace, const std::string& name, int count) {
+  // Collective over `group`. name: of the lanes in the trace.
+  Lanes(Communicator& group, Category category, Device& device, Trace* trace, const std::string& name, int count) {
     for (int i = 0; i < count; ++i) {
       const std::string own_name = count == 1 ? name : name + " " + std::to_string(i);
       Lane& lane = lanes_.emplace_back();
-      lane.group = data.split(0, data.rank(), own_name, Category::comm_data);
+      lane.group = group.split(0, group.rank(), own_name, category);
       lane.stream = device.create_side_stream(StreamPriority::high);
       if (trace) lane.stream->set_trace_row(trace->add_row(own_name));
     }
