@@ -79,7 +79,8 @@ void GradSync::after_backward(int unit) {
       continue;
     }
     for (Streamed& buffer : streamed_) {
-      if (buffer.bucket != static_cast<int>(i)) continue;
+      // The other buffer may hold the last micro-batch's gradients of the same bucket, still travelling.
+      if (buffer.bucket != static_cast<int>(i) || buffer.travelling) continue;
       reduce(buffer.whole.slice(0, bucket.numel()), buffer.part.slice(0, bucket.own_grads.numel()), *ready_[i],
              *buffer.reduced);
       buffer.travelling = true;
