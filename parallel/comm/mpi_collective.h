@@ -30,6 +30,8 @@ class MpiCollective : public MpiTask {
   void all_gather(Tensor shard, Tensor full, CommCall call = CommCall::all_gather);
   void broadcast(Tensor data, int root);
   void barrier();
+  // Of the last call: when the headers of all peers were here, so that all had made it.
+  int64_t matched_ns() const { return matched_ns_; }
 
   void advance() override;
   void completed(int slot, int64_t chunk, int64_t bytes) override;
@@ -85,8 +87,10 @@ class MpiCollective : public MpiTask {
   KeptBuffer bounce_;
   std::vector<const void*> inputs_;  // of one addition; members so that a call allocates nothing
 
-  bool starting_ = false;        // the next advance() posts the headers
-  int64_t remaining_ = 0;        // messages of this call that are not complete
+  bool starting_ = false;  // the next advance() posts the headers
+  int64_t remaining_ = 0;  // messages of this call that are not complete
+  int headers_missing_ = 0;
+  int64_t matched_ns_ = 0;
   int64_t progress_summed_ = 0;  // what the progress thread has seen of summed_
   int64_t arrived_seen_ = 0;     // progress thread's copy of arrived_
   // Guarded by mutex_.
