@@ -59,16 +59,35 @@ std::string run_lengths(const std::vector<int64_t>& values) {
   return text;
 }
 
+// "tensor 5 us and 100 Gbit/s, data 10 Gbit/s"; empty without links.
+std::string describe_links(const CommConfig& c) {
+  std::string text;
+  const auto add = [&](const char* name, double latency_us, double gbps) {
+    if (latency_us == 0 && gbps == 0) return;
+    text += fmt::format("{}{} ", text.empty() ? "" : ", ", name);
+    if (latency_us > 0) text += fmt::format("{} us{}", latency_us, gbps > 0 ? " and " : "");
+    if (gbps > 0) text += fmt::format("{} Gbit/s", gbps);
+  };
+  add("tensor", *c.tensor_link_latency_us, *c.tensor_link_gbps);
+  add("pipeline", *c.pipeline_link_latency_us, *c.pipeline_link_gbps);
+  add("data", *c.data_link_latency_us, *c.data_link_gbps);
+  return text;
+}
+
 TextBlock describe_layout(const Config& config, const Layout& layout) {
   const MeshShape& mesh = layout.mesh;
-  return {"layout",
-          {{"ranks", fmt::format("{} = tensor {} x pipeline {} x data {}, in the order {}", mesh.world(), mesh.t,
-                                 mesh.p, mesh.d, config.parallel.order)},
-           {"sequence parallel", config.parallel.sequence_parallel ? "yes" : "no"},
-           {"pipeline", mesh.p == 1 ? "none"
-                                    : fmt::format("{}, {} {} a rank, layers of each stage: {}", layout.schedule.kind,
-                                                  layout.schedule.v, layout.schedule.v == 1 ? "chunk" : "chunks",
-                                                  run_lengths(layout.layers_of_stage))}}};
+  TextBlock block = {
+      "layout",
+      {{"ranks", fmt::format("{} = tensor {} x pipeline {} x data {}, in the order {}", mesh.world(), mesh.t, mesh.p,
+                             mesh.d, config.parallel.order)},
+       {"sequence parallel", config.parallel.sequence_parallel ? "yes" : "no"},
+       {"pipeline",
+        mesh.p == 1 ? "none"
+                    : fmt::format("{}, {} {} a rank, layers of each stage: {}", layout.schedule.kind, layout.schedule.v,
+                                  layout.schedule.v == 1 ? "chunk" : "chunks", run_lengths(layout.layers_of_stage))}}};
+  if (const std::string links = describe_links(config.comm); !links.empty())
+    block.rows.push_back({"emulated links", links});
+  return block;
 }
 
 TextBlock describe_work(const Config& config, const Layout& layout) {

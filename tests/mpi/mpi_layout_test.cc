@@ -14,11 +14,18 @@ struct Case {
   bool sequence_parallel = false;
   std::string schedule = "1f1b";
   int64_t v = 1;
+  bool link = false;  // between the processes, not between the threads: it changes nothing
 };
 
 std::vector<Case> cases_for(int ranks) {
   switch (ranks) {
-    case 2: return {{2, 1, 1}, {2, 1, 1, true}, {1, 1, 2}, {1, 2, 1}, {1, 2, 1, false, "zb-v", 2}};
+    case 2:
+      return {{2, 1, 1},
+              {2, 1, 1, true},
+              {1, 1, 2},
+              {1, 2, 1},
+              {1, 2, 1, false, "zb-v", 2},
+              {2, 1, 1, true, "1f1b", 1, true}};
     case 4:
       return {{4, 1, 1},
               {4, 1, 1, true},
@@ -27,7 +34,8 @@ std::vector<Case> cases_for(int ranks) {
               {1, 1, 4},
               {1, 4, 1, false, "gpipe"},
               {1, 2, 2, false, "interleaved", 2},
-              {2, 2, 1, true, "zb-h1"}};
+              {2, 2, 1, true, "zb-h1"},
+              {1, 2, 2, false, "interleaved", 2, true}};
     case 8: return {{4, 1, 2, true}, {2, 1, 4, false}, {2, 2, 2, true, "interleaved", 2}};
     default: throw ConfigError(fmt::format("no layouts for {} ranks; start 2, 4 or 8", ranks));
   }
@@ -41,7 +49,9 @@ int compare(const Case& c, Communicator& world) {
   config.parallel.sequence_parallel = c.sequence_parallel;
   config.parallel.pipeline_schedule = c.schedule;
   config.parallel.virtual_pipeline_model_parallel_size = c.v;
-  const Curve processes = train(config, world, 10);
+  Config linked = config;
+  if (c.link) linked.comm.link_latency_us = 30, linked.comm.link_gbps = 2;
+  const Curve processes = train(linked, world, 10);
   if (world.rank() != 0) return 0;
   const Curve threads = train_on_threads(config, world.size(), 10);
   const bool equal = processes.losses == threads.losses && processes.norms == threads.norms &&
