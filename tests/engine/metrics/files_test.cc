@@ -54,10 +54,31 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
   // then
   const auto lines = json_lines(dir / "metrics.jsonl");
   ASSERT_EQ(lines.size(), 2u);
-  for (const char* key :
-       {"step", "consumed_samples", "consumed_tokens", "loss", "grad_norm", "learning_rate", "step_seconds",
-        "tokens_per_second", "model_tflops_per_rank", "mfu", "bubble_fraction", "exposed_comm_fraction",
-        "exposed_tensor_fraction", "exposed_pipeline_fraction", "exposed_data_fraction", "overlap_ratio"})
+  for (const char* key : {"step",
+                          "consumed_samples",
+                          "consumed_tokens",
+                          "loss",
+                          "grad_norm",
+                          "learning_rate",
+                          "step_seconds",
+                          "tokens_per_second",
+                          "model_tflops_per_rank",
+                          "mfu",
+                          "bubble_fraction",
+                          "compute_fraction",
+                          "optimizer_fraction",
+                          "exposed_comm_fraction",
+                          "exposed_wire_fraction",
+                          "exposed_wait_fraction",
+                          "host_fraction",
+                          "idle_fraction",
+                          "overlap_ratio",
+                          "exposed_tensor_wire_fraction",
+                          "exposed_tensor_wait_fraction",
+                          "exposed_pipeline_wire_fraction",
+                          "exposed_pipeline_wait_fraction",
+                          "exposed_data_wire_fraction",
+                          "exposed_data_wait_fraction"})
     EXPECT_TRUE(lines[0].contains(key)) << key;
   EXPECT_EQ(lines[0]["step"], 7);
   EXPECT_EQ(lines[0]["consumed_tokens"], int64_t{1} << 60);
