@@ -135,25 +135,15 @@ TEST(Link, SendsOfARankShareItsPort) {
   }
 }
 
-// Both ranks send before they receive, over a link on which a transfer takes as long as the test: a send that waited
-// for its transfer would be seen to end after it.
+// A send that waited for its transfer would not come back before the test is ended for taking too long.
 TEST(Link, ASendDoesNotWait) {
   run_thread_ranks(2, [](Communicator& world) {
-    const auto linked = with_links(world, {.tensor = {}, .pipeline = {.latency_us = 200'000}, .data = {}});
+    const auto linked = with_links(world, {.tensor = {}, .pipeline = {.latency_us = 1e10, .gbps = 1e-6}, .data = {}});
     const auto group = linked->split(0, world.rank(), "group", Category::comm_pipeline);
     Traced rank;
-    std::vector<float> x(10), y(10);
+    std::vector<float> x(1000);
     for (int i = 0; i < 3; ++i) group->send(tensor_of(x), 1 - world.rank(), *rank.stream);
-    const int64_t sends_done = now_ns();
-    for (int i = 0; i < 3; ++i) group->recv(tensor_of(y), 1 - world.rank(), *rank.stream);
-    const std::vector<Span>& spans = rank.taken();
-    EXPECT_LT(sends_done, spans[3].end_ns);
-    // The three latencies pass at the same time: they would be 600 ms one after another.
-    EXPECT_GE(spans.back().end_ns - spans.front().start_ns, 200'000'000);
-    for (int i = 3; i < 6; ++i) {
-      const Span& recv = spans[static_cast<size_t>(i)];
-      EXPECT_LE(recv.matched_ns, recv.end_ns);
-    }
+    EXPECT_EQ(rank.taken().size(), 3u);
   });
 }
 
