@@ -33,7 +33,8 @@ Mesh make_mesh(Communicator& world, const MeshShape& shape) {
   mesh.tensor = world.split(pp * shape.d + dp, tp, "tensor", Category::comm_tensor);
   mesh.data = world.split(tp * shape.p + pp, dp, "data", Category::comm_data);
   mesh.pipeline = world.split(tp * shape.d + dp, pp, "pipeline", Category::comm_pipeline);
-  mesh.model = world.split(dp, pp * shape.t + tp, "model", Category::comm_pipeline);
+  mesh.model =
+      world.split(dp, pp * shape.t + tp, "model", shape.p > 1 ? Category::comm_pipeline : Category::comm_tensor);
   return mesh;
 }
 

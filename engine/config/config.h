@@ -101,6 +101,15 @@ struct DataConfig {
 
 struct CommConfig {
   std::string backend = "auto";  // auto | thread | mpi
+  // An emulated link between the ranks of a group (parallel/comm/link_comm.h): of all groups, or of one class of them.
+  double link_latency_us = 0;
+  double link_gbps = 0;                          // 10^9 bits a second; 0: no limit
+  std::optional<double> tensor_link_latency_us;  // link_latency_us; so the others
+  std::optional<double> tensor_link_gbps;        // link_gbps; so the others
+  std::optional<double> pipeline_link_latency_us;
+  std::optional<double> pipeline_link_gbps;
+  std::optional<double> data_link_latency_us;
+  std::optional<double> data_link_gbps;
 };
 
 struct TrainConfig {

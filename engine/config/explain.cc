@@ -83,6 +83,21 @@ std::string data_parallel_text(const Config& config) {
   return fmt::format("{}, {}, {}", strategy, buckets, overlap);
 }
 
+// "tensor 5 us and 100 Gbit/s, data 10 Gbit/s"; empty without links.
+std::string describe_links(const CommConfig& c) {
+  std::string text;
+  const auto add = [&](const char* name, double latency_us, double gbps) {
+    if (latency_us == 0 && gbps == 0) return;
+    text += fmt::format("{}{} ", text.empty() ? "" : ", ", name);
+    if (latency_us > 0) text += fmt::format("{} us{}", latency_us, gbps > 0 ? " and " : "");
+    if (gbps > 0) text += fmt::format("{} Gbit/s", gbps);
+  };
+  add("tensor", *c.tensor_link_latency_us, *c.tensor_link_gbps);
+  add("pipeline", *c.pipeline_link_latency_us, *c.pipeline_link_gbps);
+  add("data", *c.data_link_latency_us, *c.data_link_gbps);
+  return text;
+}
+
 TextBlock describe_layout(const Config& config, const Layout& layout) {
   const MeshShape& mesh = layout.mesh;
   const Schedule& schedule = layout.schedule;
@@ -100,6 +115,8 @@ TextBlock describe_layout(const Config& config, const Layout& layout) {
     block.rows.push_back({"",
                           "it adds the gradients of a stage in another order than one rank does: losses may differ "
                           "in the last bits"});
+  if (const std::string links = describe_links(config.comm); !links.empty())
+    block.rows.push_back({"emulated links", links});
   return block;
 }
 

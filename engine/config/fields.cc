@@ -25,6 +25,8 @@ constexpr auto optimizer = at<&Config::optimizer, member>;
 template <auto member>
 constexpr auto data = at<&Config::data, member>;
 template <auto member>
+constexpr auto comm = at<&Config::comm, member>;
+template <auto member>
 constexpr auto train = at<&Config::train, member>;
 
 constexpr Limits range(double low, double high) { return {.low = low, .high = high}; }
@@ -39,6 +41,7 @@ std::vector<Field> make_fields() {
   using B = BatchConfig;
   using O = OptimizerConfig;
   using D = DataConfig;
+  using C = CommConfig;
   using T = TrainConfig;
   return {
       {"model.num_layers", model<&M::num_layers>, "transformer layers, L", range(1, 10'000), {}, true},
@@ -182,7 +185,19 @@ std::vector<Field> make_fields() {
       {"data.seed", data<&D::seed>, "of the shuffles", at_least(0)},
       {"data.prefetch", data<&D::prefetch>, "micro-batches prepared ahead by a background thread", range(1, 10'000)},
 
-      {"comm.backend", at<&Config::comm, &CommConfig::backend>, "how ranks talk", {}, {"auto", "thread", "mpi"}},
+      {"comm.backend", comm<&C::backend>, "how ranks talk", {}, {"auto", "thread", "mpi"}},
+      {"comm.link_latency_us", comm<&C::link_latency_us>, "latency of an emulated link between ranks; 0: none",
+       at_least(0)},
+      {"comm.link_gbps", comm<&C::link_gbps>, "its bandwidth, 10^9 bits a second; 0: no limit", at_least(0)},
+      {"comm.tensor_link_latency_us", comm<&C::tensor_link_latency_us>, "of tensor groups; auto: link_latency_us",
+       at_least(0)},
+      {"comm.tensor_link_gbps", comm<&C::tensor_link_gbps>, "of tensor groups; auto: link_gbps", at_least(0)},
+      {"comm.pipeline_link_latency_us", comm<&C::pipeline_link_latency_us>, "of pipeline groups; auto: link_latency_us",
+       at_least(0)},
+      {"comm.pipeline_link_gbps", comm<&C::pipeline_link_gbps>, "of pipeline groups; auto: link_gbps", at_least(0)},
+      {"comm.data_link_latency_us", comm<&C::data_link_latency_us>, "of data groups; auto: link_latency_us",
+       at_least(0)},
+      {"comm.data_link_gbps", comm<&C::data_link_gbps>, "of data groups; auto: link_gbps", at_least(0)},
 
       {"train.train_iters", train<&T::train_iters>, "optimizer steps", range(1, 1e12), {}, true},
       {"train.eval_interval", train<&T::eval_interval>, "steps between evaluations; 0: never", range(0, 1e12)},

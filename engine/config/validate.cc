@@ -416,6 +416,15 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
          constant ? "lr" : "lr / 10");
   derive(loaded, "optimizer.lr_decay_iters", config.optimizer.lr_decay_iters, config.train.train_iters, "train_iters");
 
+  CommConfig& comm = config.comm;
+  derive(loaded, "comm.tensor_link_latency_us", comm.tensor_link_latency_us, comm.link_latency_us, "link_latency_us");
+  derive(loaded, "comm.tensor_link_gbps", comm.tensor_link_gbps, comm.link_gbps, "link_gbps");
+  derive(loaded, "comm.pipeline_link_latency_us", comm.pipeline_link_latency_us, comm.link_latency_us,
+         "link_latency_us");
+  derive(loaded, "comm.pipeline_link_gbps", comm.pipeline_link_gbps, comm.link_gbps, "link_gbps");
+  derive(loaded, "comm.data_link_latency_us", comm.data_link_latency_us, comm.link_latency_us, "link_latency_us");
+  derive(loaded, "comm.data_link_gbps", comm.data_link_gbps, comm.link_gbps, "link_gbps");
+
   const int64_t unit = config.model.make_vocab_size_divisible_by * layout.mesh.t;
   layout.padded_vocab = (*config.model.vocab_size + unit - 1) / unit * unit;
   layout.micro_batches = *config.batch.global_batch_size / (config.batch.micro_batch_size * layout.mesh.d);

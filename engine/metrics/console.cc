@@ -10,7 +10,7 @@ namespace trivet {
 namespace {
 
 constexpr int kLinesOfAHeader = 40;
-constexpr auto kColumns = "{:>{}}  {:>11}  {:>9}  {:>13}  {:>8}  {:>11}  {:>8}  {:>5}  {:>7}  {:>6}";
+constexpr auto kColumns = "{:>{}}  {:>11}  {:>9}  {:>13}  {:>8}  {:>11}  {:>8}  {:>5}  {:>7}  {:>6}  {:>6}";
 
 // A number in a column; "-" where it is unknown, but the loss of a run that went wrong is "nan".
 std::string cell(double x, int digits) { return std::isnan(x) ? "-" : fmt::format("{:.{}f}", x, digits); }
@@ -23,13 +23,14 @@ std::string columns(const StepReport& r) {
                      fmt::format("{:.3f}", r.grad_norm), fmt::format("{:.4e}", r.learning_rate),
                      cell(1e3 * r.step_seconds, 1), std::isfinite(tokens) ? grouped(std::llround(tokens)) : "-",
                      cell(r.model_tflops_per_rank, std::abs(r.model_tflops_per_rank) < 10 ? 3 : 1), percent_text(r.mfu),
-                     percent_text(r.exposed_comm_fraction), percent_text(r.bubble_fraction));
+                     percent_text(r.exposed_wire_fraction), percent_text(r.exposed_wait_fraction),
+                     percent_text(r.bubble_fraction));
 }
 
 std::string header(const StepReport& r) {
   const size_t width = std::max<size_t>(9, 2 * std::to_string(r.total_steps).size() + 1);
   return fmt::format(kColumns, "step", width, "loss", "grad norm", "learning rate", "ms", "tokens/s", "TFLOP/s", "MFU",
-                     "exposed", "bubble");
+                     "exposed", "wait", "bubble");
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
 // Console: what a person watching the run sees. A banner, one aligned line a step (a header now and then), evaluations
 // and notes; and on a terminal, a progress bar on the last line that the other lines push down.
 //
-//     step        loss  grad norm  learning rate       ms    tokens/s  TFLOP/s    MFU  exposed  bubble
-//    3/2000   10.812345      2.410     1.2000e-05    512.3      15,998     0.52  41.2%     3.1%    0.4%
+//     step        loss  grad norm  learning rate       ms    tokens/s  TFLOP/s    MFU  exposed   wait  bubble
+//    3/2000   10.812345      2.410     1.2000e-05    512.3      15,998     0.52  41.2%     3.1%   1.2%    0.4%
 //
-// TFLOP/s are model FLOPs of one rank. Used by one thread, of rank 0.
+// TFLOP/s are model FLOPs of one rank; exposed is the wire that nothing hid, wait is waiting for peers. Used by one
+// thread, of rank 0.
 #pragma once
 
 #include <chrono>

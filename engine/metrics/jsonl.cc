@@ -1,6 +1,7 @@
 #include "engine/metrics/jsonl.h"
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 namespace trivet {
 
@@ -8,7 +9,7 @@ MetricsLog::MetricsLog(std::string path, AppendFile::Warn warn)
     : file_(std::move(path), AppendFile::Start::keep, std::move(warn)) {}
 
 void MetricsLog::step(const StepReport& r) {
-  const nlohmann::ordered_json line = {
+  nlohmann::ordered_json line = {
       {"step", r.step},
       {"consumed_samples", r.consumed_samples},
       {"consumed_tokens", r.consumed_tokens},
@@ -20,12 +21,20 @@ void MetricsLog::step(const StepReport& r) {
       {"model_tflops_per_rank", r.model_tflops_per_rank},
       {"mfu", r.mfu},
       {"bubble_fraction", r.bubble_fraction},
-      {"exposed_comm_fraction", r.exposed_comm_fraction},
-      {"exposed_tensor_fraction", r.exposed_tensor_fraction},
-      {"exposed_pipeline_fraction", r.exposed_pipeline_fraction},
-      {"exposed_data_fraction", r.exposed_data_fraction},
+      {"compute_fraction", r.compute_fraction},
+      {"optimizer_fraction", r.optimizer_fraction},
+      {"exposed_comm_fraction", r.exposed_wire_fraction + r.exposed_wait_fraction},
+      {"exposed_wire_fraction", r.exposed_wire_fraction},
+      {"exposed_wait_fraction", r.exposed_wait_fraction},
+      {"host_fraction", r.host_fraction},
+      {"idle_fraction", r.idle_fraction},
       {"overlap_ratio", r.overlap_ratio},
   };
+  for (size_t k = 0; k < kCommClasses; ++k) {
+    const std::string name = std::string("exposed_") + name_of(static_cast<CommClass>(k));
+    line[name + "_wire_fraction"] = r.class_wire_fraction[k];
+    line[name + "_wait_fraction"] = r.class_wait_fraction[k];
+  }
   file_.append(line.dump() + '\n');
 }
 

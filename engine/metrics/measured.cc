@@ -83,6 +83,7 @@ struct Reader {
   }
 
   void add_span(const json& event, const std::string& name, int rank, const std::string& stream) {
+    if (event.at("cat") == "wait") return;  // part of a communication
     const json& args = event.at("args");
     const double start = event.at("ts").get<double>() / 1e3;
     const Interval span{start, start + event.at("dur").get<double>() / 1e3};

@@ -1,5 +1,6 @@
 #include "engine/metrics/perfetto.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fmt/compile.h>
@@ -64,22 +65,47 @@ const std::string& PerfettoWriter::json_name(const char* name) {
   return text;
 }
 
+// Without its last brackets: arguments may follow.
+void PerfettoWriter::put_slice(fmt::memory_buffer& out, size_t row, const std::string& json_name, const char* category,
+                               int64_t start_ns, int64_t end_ns) {
+  fmt::format_to(std::back_inserter(out),
+                 FMT_COMPILE(",{{\"ph\":\"X\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":"), json_name,
+                 category, pid_of(rank_), tid_of(row));
+  put_microseconds(out, start_ns - origin_ns_);
+  fmt::format_to(std::back_inserter(out), FMT_COMPILE(",\"dur\":"));
+  put_microseconds(out, end_ns - start_ns);
+}
+
+// An arrow's end belongs to the slice around its time: a send's at its start, a receive's just before its end. Only the
+// receive was matched.
+void PerfettoWriter::put_arrow_end(fmt::memory_buffer& out, size_t row, const Span& span) {
+  const bool arrives = span.matched_ns != 0;
+  fmt::format_to(
+      std::back_inserter(out),
+      FMT_COMPILE(",{{\"ph\":\"{}\",\"bp\":\"e\",\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":\"0x{:x}\","
+                  "\"pid\":{},\"tid\":{},\"ts\":"),
+      arrives ? "f" : "s", span.transfer_id, pid_of(rank_), tid_of(row));
+  put_microseconds(out, (arrives ? std::max(span.end_ns - 1, span.start_ns) : span.start_ns) - origin_ns_);
+  fmt::format_to(std::back_inserter(out), FMT_COMPILE("}}\n"));
+}
+
 void PerfettoWriter::step(int64_t step, std::span<const std::vector<Span>> rows) {
   if (closed_) return;
   fmt::memory_buffer out;
   const auto to = std::back_inserter(out);
   for (size_t row = 0; row < rows.size(); ++row) {
     for (const Span& span : rows[row]) {
-      fmt::format_to(to, FMT_COMPILE(",{{\"ph\":\"X\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":"),
-                     json_name(span.info.name), name_of(span.info.category), pid_of(rank_), tid_of(row));
-      put_microseconds(out, span.start_ns - origin_ns_);
-      fmt::format_to(to, FMT_COMPILE(",\"dur\":"));
-      put_microseconds(out, span.end_ns - span.start_ns);
+      put_slice(out, row, json_name(span.info.name), name_of(span.info.category), span.start_ns, span.end_ns);
       fmt::format_to(to, FMT_COMPILE(",\"args\":{{\"step\":{}"), step);
       if (span.info.bytes > 0) fmt::format_to(to, FMT_COMPILE(",\"bytes\":{}"), span.info.bytes);
       if (span.info.microbatch >= 0) fmt::format_to(to, FMT_COMPILE(",\"microbatch\":{}"), span.info.microbatch);
       if (span.info.chunk >= 0) fmt::format_to(to, FMT_COMPILE(",\"chunk\":{}"), span.info.chunk);
       fmt::format_to(to, FMT_COMPILE("}}}}\n"));
+      if (span.matched_ns > span.start_ns) {
+        put_slice(out, row, json_name("wait"), "wait", span.start_ns, span.matched_ns);
+        fmt::format_to(to, FMT_COMPILE("}}\n"));
+      }
+      if (span.transfer_id != 0) put_arrow_end(out, row, span);
     }
   }
   if (out.size() > 0) file_.append({out.data(), out.size()});

@@ -1,10 +1,12 @@
 // Perfetto: the spans of a run as Chrome trace JSON, for ui.perfetto.dev or chrome://tracing: one process a rank, one
-// row a stream, times in microseconds since the start of the run. Numbered from 1: process r + 1 is rank r.
+// row a stream, times in microseconds since the start of the run. Numbered from 1: process r + 1 is rank r. In a
+// communication lies a slice "wait", up to when it was matched; arrows lead from each send to the end of its receive.
 //
 // Each rank streams its own part, one event a line, so that a crash leaves a trace that viewers still read (they do
 // not miss the closing bracket), and rank 0 joins the parts when all have been closed.
 #pragma once
 
+#include <fmt/format.h>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -30,6 +32,9 @@ class PerfettoWriter {
 
  private:
   const std::string& json_name(const char* name);
+  void put_slice(fmt::memory_buffer& out, size_t row, const std::string& json_name, const char* category,
+                 int64_t start_ns, int64_t end_ns);
+  void put_arrow_end(fmt::memory_buffer& out, size_t row, const Span& span);
 
   AppendFile file_;
   int rank_;

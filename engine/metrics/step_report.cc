@@ -10,10 +10,16 @@ void report_speed(StepReport& report, const StepWork& work, double step_seconds,
   report.model_tflops_per_rank = work.flops / step_seconds / work.ranks / 1e12;
   report.mfu = model_flops_utilisation(work.flops, step_seconds, work.ranks, work.peak_tflops);
   report.bubble_fraction = stats.bubble_fraction();
-  report.exposed_comm_fraction = stats.exposed_fraction();
-  report.exposed_tensor_fraction = stats.exposed_fraction(CommClass::tensor);
-  report.exposed_pipeline_fraction = stats.exposed_fraction(CommClass::pipeline);
-  report.exposed_data_fraction = stats.exposed_fraction(CommClass::data);
+  report.compute_fraction = stats.of_window(stats.compute);
+  report.optimizer_fraction = stats.of_window(stats.optimizer);
+  report.exposed_wire_fraction = stats.of_window(StepStats::sum(stats.exposed_wire));
+  report.exposed_wait_fraction = stats.of_window(StepStats::sum(stats.exposed_wait));
+  report.host_fraction = stats.of_window(stats.host);
+  report.idle_fraction = stats.of_window(stats.idle);
+  for (size_t k = 0; k < kCommClasses; ++k) {
+    report.class_wire_fraction[k] = stats.of_window(stats.exposed_wire[k]);
+    report.class_wait_fraction[k] = stats.of_window(stats.exposed_wait[k]);
+  }
   report.overlap_ratio = stats.overlap_ratio().value_or(StepReport::kUnknown);
 }
 

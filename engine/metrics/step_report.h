@@ -1,6 +1,7 @@
 // StepReport: what is told of a step, on the console and in metrics.jsonl alike; and the EvalReport of an evaluation.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 
@@ -23,10 +24,16 @@ struct StepReport {
   double model_tflops_per_rank = kUnknown;
   double mfu = kUnknown;  // stays unknown where the peak is
   double bubble_fraction = kUnknown;
-  double exposed_comm_fraction = kUnknown;  // the sum of the next three
-  double exposed_tensor_fraction = kUnknown;
-  double exposed_pipeline_fraction = kUnknown;
-  double exposed_data_fraction = kUnknown;
+  // Of the step, as StepStats has them; compute to idle add up to 1.
+  using Fractions = std::array<double, kCommClasses>;  // by CommClass
+  double compute_fraction = kUnknown;
+  double optimizer_fraction = kUnknown;
+  double exposed_wire_fraction = kUnknown;
+  double exposed_wait_fraction = kUnknown;
+  double host_fraction = kUnknown;
+  double idle_fraction = kUnknown;
+  Fractions class_wire_fraction = {kUnknown, kUnknown, kUnknown};  // add up to exposed_wire_fraction
+  Fractions class_wait_fraction = {kUnknown, kUnknown, kUnknown};
   double overlap_ratio = kUnknown;  // unknown without communication
 };
 

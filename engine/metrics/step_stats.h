@@ -1,13 +1,19 @@
-// StepStats: what one rank did in the window of a step, from the spans of its streams.
+// StepStats: what one rank did in the window of a step, from the spans of its streams. Every nanosecond counts once:
 //
-// With W the window and |X| the length of the union of the spans X within it:
-//   C    compute and optimizer spans: the rank works          compute = |C|, of which optimizer = |O|
-//   N_k  communication of class k, without the time in which a class of higher priority also communicates
-//        (tensor > pipeline > data), so the classes add up     comm[k] = |N_k|
-//   exposed[k] = |N_k \ C|: communication that nothing hid     idle = W - |C u N|
-//   overlap ratio = |C ∩ N| / |N|
-// so W = compute + sum of exposed + idle, exactly. Phase spans are names, not work, and are not counted; host spans
-// (data loading) are the part of idle that they explain.
+//   window = compute + optimizer + exposed wire + exposed wait + host + idle
+//
+// A communication is on the wire from the moment it was matched (all participants had made the call), and waits for its
+// peers before. Of what goes on at once, the first of this list counts: compute; optimizer; the wire of tensor,
+// pipeline and data groups; waiting in tensor, pipeline and data groups; host (data loading and the like); idle. So
+// wire and wait are *exposed* where the rank does not work, and what lies under work is hidden. Phase spans are names,
+// not work.
+//
+//   wire[k]        time on the wire, hidden or not, that no class of higher priority also has
+//   overlap ratio  hidden wire / wire. Waiting is no part of it: a receive that was posted early waits under compute
+//                  without having anything to hide
+//   bubble         (idle + exposed pipeline wait) / window: nothing to do until another stage has done its part
+//
+// The definitions of HTA, with waiting told apart.
 #pragma once
 
 #include <array>
@@ -21,30 +27,29 @@ namespace trivet {
 
 enum class CommClass : uint8_t { tensor, pipeline, data };
 constexpr size_t kCommClasses = 3;
+const char* name_of(CommClass k);
+using ByClass = std::array<int64_t, kCommClasses>;  // by CommClass
 
-// Nanoseconds: exact, and added up over ranks or steps by +=, after which the fractions are those of the sum.
+// Nanoseconds: exact, and added up over ranks or steps by +=, after which the fractions are those of the sum. Nothing
+// but int64_t, so that an all-reduce can add them, too.
 struct StepStats {
   int64_t window = 0;
   int64_t compute = 0;
   int64_t optimizer = 0;
-  std::array<int64_t, kCommClasses> comm{};     // by CommClass
-  std::array<int64_t, kCommClasses> exposed{};  // by CommClass
-  int64_t idle = 0;
+  ByClass wire{};
+  ByClass exposed_wire{};
+  ByClass exposed_wait{};
   int64_t host = 0;
+  int64_t idle = 0;
+  ByClass bytes{};  // of the tensors communicated: a collective's once, a transfer's at both of its ends
 
-  int64_t total_comm() const { return comm[0] + comm[1] + comm[2]; }
-  int64_t total_exposed() const { return exposed[0] + exposed[1] + exposed[2]; }
-  double exposed_fraction() const { return of_window(total_exposed()); }
-  double exposed_fraction(CommClass k) const { return of_window(exposed[static_cast<size_t>(k)]); }
-  // The pipeline's bubble: nothing to compute, and nothing to send or receive but other stages' results.
-  double bubble_fraction() const { return of_window(idle + exposed[static_cast<size_t>(CommClass::pipeline)]); }
-  // Empty without communication.
-  std::optional<double> overlap_ratio() const;
+  static int64_t sum(const ByClass& x) { return x[0] + x[1] + x[2]; }
+  double of_window(int64_t ns) const { return window == 0 ? 0 : static_cast<double>(ns) / static_cast<double>(window); }
+  double bubble_fraction() const { return of_window(idle + exposed_wait[static_cast<size_t>(CommClass::pipeline)]); }
+  std::optional<double> overlap_ratio() const;             // empty where nothing was on the wire
+  std::optional<double> overlap_ratio(CommClass k) const;  // of the class alone
 
   StepStats& operator+=(const StepStats& other);
-
- private:
-  double of_window(int64_t ns) const { return window == 0 ? 0 : static_cast<double>(ns) / static_cast<double>(window); }
 };
 
 // Measures steps. Keeps its memory from one step to the next; used by one thread.
@@ -58,13 +63,14 @@ class StepMeter {
   struct Interval {
     int64_t begin, end;
   };
-  static constexpr size_t kCategories = static_cast<size_t>(Category::phase);  // those that are counted
+  // What a rank can be doing, the first first.
+  enum Activity { compute, optimizer, wire, wait = wire + kCommClasses, host = wait + kCommClasses, kActivities };
 
-  void collect(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns);
+  void collect(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns, ByClass& bytes);
 
-  std::array<std::vector<Interval>, kCategories> spans_;  // by category, within the window, in order
-  // By category: where its union begins, ends, begins again, …; and at the end, never.
-  std::array<std::vector<int64_t>, kCategories> changes_;
+  std::array<std::vector<Interval>, kActivities> spans_;  // within the window, in order
+  // Where the union of an activity's spans begins, ends, begins again, …; and at the end, never.
+  std::array<std::vector<int64_t>, kActivities> changes_;
 };
 
 }  // namespace trivet

@@ -105,6 +105,17 @@ PipelineOptions pipeline_options_of(const Config& config) {
   return {.overlap_p2p_comm = config.overlap.overlap_p2p_comm, .receive_ahead = config.overlap.p2p_receive_ahead};
 }
 
+Links links_of(const CommConfig& c) {
+  const auto link = [](const std::optional<double>& latency_us, const std::optional<double>& gbps) {
+    Link result{.latency_us = latency_us.value()};
+    if (gbps.value() > 0) result.gbps = *gbps;
+    return result;
+  };
+  return {.tensor = link(c.tensor_link_latency_us, c.tensor_link_gbps),
+          .pipeline = link(c.pipeline_link_latency_us, c.pipeline_link_gbps),
+          .data = link(c.data_link_latency_us, c.data_link_gbps)};
+}
+
 RankState::RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device)
     : shape(gpt_shape_of(config, layout, at)),
       weight_arena(device, "weights"),

@@ -11,6 +11,7 @@
 #include "engine/config/validate.h"
 #include "engine/model/gpt_stage.h"
 #include "kernels/base/arena.h"
+#include "parallel/comm/link_comm.h"
 #include "parallel/data/adam.h"
 #include "parallel/data/flat_buffer.h"
 #include "parallel/data/grad_sync.h"
@@ -24,6 +25,7 @@ namespace trivet {
 GptShape gpt_shape_of(const Config& config, const Layout& layout, const MeshPosition& at);
 DType dtype_of(const PrecisionConfig& config);
 PipelineOptions pipeline_options_of(const Config& config);
+Links links_of(const CommConfig& config);
 
 struct RankState {
   RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <optional>
 #include <ostream>
+#include <type_traits>
 #include <unistd.h>
 
 #include "engine/config/explain.h"
@@ -19,6 +20,7 @@
 #include "engine/metrics/peak_flops.h"
 #include "engine/metrics/perfetto.h"
 #include "engine/metrics/step_stats.h"
+#include "engine/metrics/time_table.h"
 #include "engine/train/generate.h"
 #include "engine/train/trainer.h"
 #include "kernels/cpu/gemm_peak.h"
@@ -48,17 +50,11 @@ Peak find_peak(const Config& config, Trainer& trainer) {
 
 // Adds up what the ranks did in a step: everybody's nanoseconds travel in one all-reduce.
 StepStats sum_over_ranks(Trainer& trainer, const StepStats& mine) {
-  std::array<int64_t, 11> n{mine.window,     mine.compute,    mine.optimizer,  mine.comm[0], mine.comm[1], mine.comm[2],
-                            mine.exposed[0], mine.exposed[1], mine.exposed[2], mine.idle,    mine.host};
-  trainer.world().all_reduce({n.data(), DType::i64, {static_cast<int64_t>(n.size())}}, Reduce::sum,
+  StepStats sum = mine;
+  static_assert(std::is_trivially_copyable_v<StepStats> && sizeof sum % sizeof(int64_t) == 0);
+  trainer.world().all_reduce({&sum, DType::i64, {sizeof sum / sizeof(int64_t)}}, Reduce::sum,
                              trainer.context().compute);
-  return {.window = n[0],
-          .compute = n[1],
-          .optimizer = n[2],
-          .comm = {n[3], n[4], n[5]},
-          .exposed = {n[6], n[7], n[8]},
-          .idle = n[9],
-          .host = n[10]};
+  return sum;
 }
 
 // What the arenas of each pipeline rank hold, on every rank; tensor- and data-parallel peers hold as much.
@@ -85,7 +81,7 @@ std::string rank_name(const Trainer& trainer, int rank) {
 class Reporter {
  public:
   Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& trainer, std::ostream& out)
-      : config_(loaded.config), trainer_(trainer) {
+      : config_(loaded.config), trainer_(trainer), time_(trainer.world().size()) {
     const bool first = trainer.world().rank() == 0;
     const Peak peak = find_peak(config_, trainer);
     work_ = {.samples = config_.batch.global_batch_size.value(),
@@ -118,6 +114,7 @@ class Reporter {
     const StepStats stats = sum_over_ranks(trainer_, meter_.measure(spans_, result.start_ns, result.end_ns));
     const double seconds = static_cast<double>(result.end_ns - result.start_ns) * 1e-9;
     speed_.add(seconds);
+    time_.add(stats);
     if (!console_) return;
     StepReport report;
     report.step = result.step;
@@ -152,6 +149,7 @@ class Reporter {
 
   // Collective: joins the ranks' traces.
   void finish() {
+    if (console_) console_->banner(time_.describe());
     if (!trace_) return;
     trace_->close();
     trainer_.world().barrier();
@@ -186,6 +184,7 @@ class Reporter {
   Trainer& trainer_;
   StepWork work_;
   RunningSpeed speed_;
+  TimeTable time_;
   StepMeter meter_;
   std::vector<std::vector<Span>> spans_;  // [row]
   std::optional<Console> console_;

@@ -53,7 +53,8 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
                  const GptDataset* valid, bool poison)
     : config_(config),
       world_(world),
-      mesh_(make_mesh(world, layout.mesh)),
+      linked_world_(with_links(world, links_of(config.comm))),
+      mesh_(make_mesh(*linked_world_, layout.mesh)),
       threads_(config.device.threads_per_rank > 0 ? config.device.threads_per_rank : default_threads_per_rank(world)),
       global_batch_(config.batch.global_batch_size.value()),
       micro_batches_(layout.micro_batches),

@@ -76,6 +76,7 @@ class Trainer {
 
   const Config config_;
   Communicator& world_;
+  std::unique_ptr<Communicator> linked_world_;  // whose groups have the config's emulated links
   Mesh mesh_;
   int threads_;
   int64_t global_batch_, micro_batches_;

@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/base/trace.h"
@@ -37,18 +38,12 @@ class Stream {
   virtual void wait(Event& event) = 0;    // work queued from now on starts after the event
   virtual void synchronize() = 0;         // blocks the host thread until the queue is empty
 
-  // Queues a host function in stream order, under a span. On a GPU it must not call CUDA.
+  // Queues a host function in stream order, under a span, of which it may ask for the clock: f() or f(SpanClock&). On a
+  // GPU it must not call CUDA.
   template <class F>
   void run(const SpanInfo& info, F&& f) {
-    if (inline_) {
-      ScopedSpan span(trace_row_, info);
-      f();
-    } else {
-      enqueue([this, info, f = std::forward<F>(f)]() mutable {
-        ScopedSpan span(trace_row_, info);
-        f();
-      });
-    }
+    if (inline_) call(info, f);
+    else enqueue([this, info, f = std::forward<F>(f)]() mutable { call(info, f); });
   }
 
   void set_trace_row(TraceRow* row) { trace_row_ = row; }
@@ -60,6 +55,13 @@ class Stream {
   bool inline_ = false;
 
  private:
+  template <class F>
+  void call(const SpanInfo& info, F& f) {
+    ScopedSpan span(trace_row_, info);
+    if constexpr (std::is_invocable_v<F&, SpanClock&>) f(span.clock());
+    else f();
+  }
+
   TraceRow* trace_row_ = nullptr;
 };
 

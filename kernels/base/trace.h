@@ -5,6 +5,7 @@
 // between two steps. Times are CLOCK_MONOTONIC nanoseconds, comparable between the processes of one host.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -25,15 +26,18 @@ constexpr bool is_comm(Category c) {
 struct SpanInfo {
   const char* name = "";  // a string literal
   Category category = Category::compute;
-  int64_t bytes = 0;     // moved by a collective; 0 where it means nothing
+  int64_t bytes = 0;    // moved by a collective; 0 where it means nothing
   int microbatch = -1;  // -1: none
   int chunk = -1;       // of a pipeline rank's model chunks; -1: none
 };
 
+// A communication has two parts: [start, matched) is waiting for peers, [matched, end) is on the wire.
 struct Span {
   SpanInfo info;
   int64_t start_ns = 0;
   int64_t end_ns = 0;
+  int64_t matched_ns = 0;    // when all participants had made the call, the sender of a recv its send; 0: no meaning
+  uint64_t transfer_id = 0;  // of a send and its recv: the same number at both ends, and nowhere else; 0: none
 };
 
 inline int64_t now_ns() {
@@ -62,20 +66,37 @@ class TraceRow {
   std::vector<Span> spans_;
 };
 
+// What work tells of its own span while it runs.
+class SpanClock {
+ public:
+  // All participants have made the call now, or at a time in the past (by a peer's clock: cut to the span).
+  void matched(int64_t ns = now_ns()) { matched_ns_ = ns; }
+  void set_transfer_id(uint64_t id) { transfer_id_ = id; }
+
+ private:
+  friend class ScopedSpan;
+  int64_t matched_ns_ = 0;
+  uint64_t transfer_id_ = 0;
+};
+
 // RAII: the span of a scope. A null row costs one test.
 class ScopedSpan {
  public:
   ScopedSpan(TraceRow* row, SpanInfo info) : row_(row), info_(info), start_(row ? now_ns() : 0) {}
   ~ScopedSpan() {
-    if (row_) row_->add({info_, start_, now_ns()});
+    if (!row_) return;
+    const int64_t end = now_ns(), matched = clock_.matched_ns_;
+    row_->add({info_, start_, end, matched == 0 ? 0 : std::clamp(matched, start_, end), clock_.transfer_id_});
   }
   ScopedSpan(const ScopedSpan&) = delete;
   ScopedSpan& operator=(const ScopedSpan&) = delete;
+  SpanClock& clock() { return clock_; }
 
  private:
   TraceRow* row_;
   SpanInfo info_;
   int64_t start_;
+  SpanClock clock_;
 };
 
 // All rows of one rank.

@@ -2,6 +2,7 @@
 // wrong size or a wrong type is an error that names both sides, not a hang or silent corruption.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "parallel/comm/comm.h"
@@ -36,6 +37,19 @@ inline std::string to_string(const CallSignature& s) {
     case CommCall::split: return "split";
   }
   return text + " of " + std::to_string(s.numel) + " " + name_of(s.dtype);
+}
+
+// Of one transfer, for the trace: both ends compute the same. `group` is unlike that of every other group that shares
+// these two ranks of the world.
+inline uint64_t transfer_id(uint64_t group, int from_world, int to_world, uint64_t sequence) {
+  uint64_t id = 0;
+  for (const uint64_t x : {group, static_cast<uint64_t>(from_world), static_cast<uint64_t>(to_world), sequence}) {
+    id += x + 0x9e3779b97f4a7c15u;  // splitmix64 of one number after another
+    id = (id ^ (id >> 30)) * 0xbf58476d1ce4e5b9u;
+    id = (id ^ (id >> 27)) * 0x94d049bb133111ebu;
+    id ^= id >> 31;
+  }
+  return id;
 }
 
 // The error text of two ranks of the world that disagree.

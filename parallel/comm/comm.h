@@ -15,8 +15,9 @@
 // Ranks compare what they call before data moves: another call, size, type or root on another rank is an Error that
 // names both. A failure on any rank of the world makes every waiting call on every rank throw Error: no rank hangs.
 //
-// The span of a call carries the bytes of `full`, `data` or the tensor sent. A group of one rank moves nothing and
-// leaves no span, save for the copy between a shard and a disjoint `full`.
+// The span of a call carries the bytes of `full`, `data` or the tensor sent, and when it was matched: when all ranks
+// had called, as this rank heard of it. (A send is matched by nobody.) A group of one rank moves nothing and leaves no
+// span, save for the copy between a shard and a disjoint `full`.
 #pragma once
 
 #include <memory>

@@ -128,6 +128,7 @@ void MpiCollective::begin(CommCall call, const Tensor& data, Reduce op, int root
 
 void MpiCollective::start() {
   remaining_ = 0;
+  headers_missing_ = group_.size() - 1;
   for_each_peer([&](int p) {
     remaining_ += 2;
     for (const Lane& lane : peers_[static_cast<size_t>(p)].lanes) remaining_ += lane.chunks;
@@ -269,6 +270,7 @@ void MpiCollective::header_arrived(int p, int64_t bytes) {
   }
   check(bytes == MpiHeader::bytes(peer.in_payload), "the header's payload has an unexpected size");
   peer.header_arrived = true;
+  if (--headers_missing_ == 0) matched_ns_ = now_ns();
 }
 
 void MpiCollective::count_down() {

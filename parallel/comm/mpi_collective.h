@@ -32,6 +32,8 @@ class MpiCollective : public MpiTask {
   void all_gather(Tensor shard, Tensor full, CommCall call = CommCall::all_gather);
   void broadcast(Tensor data, int root);
   void barrier();
+  // Of the last call: when the headers of all peers were here, so that all had made it.
+  int64_t matched_ns() const { return matched_ns_; }
 
   void advance() override;
   void completed(int slot, int64_t chunk, int64_t bytes) override;
@@ -99,7 +101,9 @@ class MpiCollective : public MpiTask {
 
   Sum sum_;
   int64_t remaining_ = 0;  // messages of this call that are not complete
-  bool done_ = false;      // guarded by mutex_
+  int headers_missing_ = 0;
+  int64_t matched_ns_ = 0;
+  bool done_ = false;  // guarded by mutex_
 };
 
 }  // namespace trivet

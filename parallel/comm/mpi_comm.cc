@@ -28,39 +28,43 @@ class MpiCommunicator : public Communicator {
 
   void all_reduce(Tensor full, Reduce op, Stream& stream) override {
     if (size() == 1) return;
-    run(stream, "all_reduce", full.bytes(), [this, full, op] { collective_.all_reduce(full, op); });
+    collective(stream, "all_reduce", full.bytes(), [this, full, op] { collective_.all_reduce(full, op); });
   }
 
   void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) override {
     check_shards("reduce_scatter", full, shard, rank(), size());
     if (size() == 1) return copy_alone(full, shard, "reduce_scatter", stream);
-    run(stream, "reduce_scatter", full.bytes(),
-        [this, full, shard, op] { collective_.reduce_scatter(full, shard, op); });
+    collective(stream, "reduce_scatter", full.bytes(),
+               [this, full, shard, op] { collective_.reduce_scatter(full, shard, op); });
   }
 
   void all_gather(Tensor shard, Tensor full, Stream& stream) override {
     check_shards("all_gather", full, shard, rank(), size());
     if (size() == 1) return copy_alone(shard, full, "all_gather", stream);
-    run(stream, "all_gather", full.bytes(), [this, shard, full] { collective_.all_gather(shard, full); });
+    collective(stream, "all_gather", full.bytes(), [this, shard, full] { collective_.all_gather(shard, full); });
   }
 
   void broadcast(Tensor data, int root, Stream& stream) override {
     check(root >= 0 && root < size(), "broadcast from a rank outside the group");
     if (size() == 1) return;
-    run(stream, "broadcast", data.bytes(), [this, data, root] { collective_.broadcast(data, root); });
+    collective(stream, "broadcast", data.bytes(), [this, data, root] { collective_.broadcast(data, root); });
   }
 
   void send(Tensor data, int to, Stream& stream) override {
     check(to >= 0 && to < size() && to != rank(), "send to a rank outside the group, or to itself");
-    run(stream, "send", data.bytes(), [this, data, to] {
-      process_.sends.send(group_, to, transfer_signature(data, sent_[static_cast<size_t>(to)]++), data.data);
+    run(stream, "send", data.bytes(), [this, data, to](SpanClock& clock) {
+      const CallSignature mine = transfer_signature(data, sent_[static_cast<size_t>(to)]++);
+      clock.set_transfer_id(id_of_transfer(rank(), to, mine.sequence));
+      process_.sends.send(group_, to, mine, data.data);
     });
   }
 
   void recv(Tensor data, int from, Stream& stream) override {
     check(from >= 0 && from < size() && from != rank(), "recv from a rank outside the group, or from itself");
-    run(stream, "recv", data.bytes(), [this, data, from] {
-      receive_.receive(from, transfer_signature(data, received_[static_cast<size_t>(from)]++), data.data);
+    run(stream, "recv", data.bytes(), [this, data, from](SpanClock& clock) {
+      const CallSignature mine = transfer_signature(data, received_[static_cast<size_t>(from)]++);
+      clock.set_transfer_id(id_of_transfer(from, rank(), mine.sequence));
+      clock.matched(receive_.receive(from, mine, data.data));
     });
   }
 
@@ -105,6 +109,10 @@ class MpiCommunicator : public Communicator {
     return {CommCall::transfer, data.dtype, Reduce::sum, -1, data.numel(), sequence};
   }
 
+  uint64_t id_of_transfer(int from, int to, uint64_t sequence) const {
+    return transfer_id(static_cast<uint64_t>(group_.number), group_.world_rank(from), group_.world_rank(to), sequence);
+  }
+
   void copy_alone(Tensor from, Tensor to, const char* call, Stream& stream) {
     if (from.data == to.data || from.bytes() == 0) return;
     stream.run({call, category_, from.bytes()},
@@ -125,7 +133,14 @@ class MpiCommunicator : public Communicator {
 
   template <class Work>
   void run(Stream& stream, const char* call, int64_t bytes, Work work) {
-    stream.run({call, category_, bytes}, [this, work] { guarded(work); });
+    stream.run({call, category_, bytes}, [this, work](SpanClock& clock) { guarded([&] { work(clock); }); });
+  }
+  template <class Work>
+  void collective(Stream& stream, const char* call, int64_t bytes, Work work) {
+    run(stream, call, bytes, [this, work](SpanClock& clock) {
+      work();
+      clock.matched(collective_.matched_ns());
+    });
   }
 
   MpiProcess& process_;

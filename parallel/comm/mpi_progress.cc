@@ -222,6 +222,10 @@ void MpiProgress::set_under_way(MpiTask& task, bool under_way) {
 void MpiProgress::thread_main() {
   // Sleeps of a few microseconds, not of the default slack's 50 more.
   prctl(PR_SET_TIMERSLACK, 1000);
+  // Over TCP, Open MPI asks the receiver before it sends more than 64 KiB, and the answer queues behind what travels
+  // the other way: two ranks that exchange chunks would get little more than half of a slow link. So chunks go at once;
+  // what the user has set stands.
+  setenv("OMPI_MCA_btl_tcp_eager_limit", "1048576", 0);
   try {
     int provided = MPI_THREAD_SINGLE;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");

@@ -102,7 +102,7 @@ void MpiSendPool::give_back(MpiSend& send) {
   free_.push_back(&send);
 }
 
-void MpiReceive::receive(int from, const CallSignature& signature, void* data) {
+int64_t MpiReceive::receive(int from, const CallSignature& signature, void* data) {
   from_ = from;
   expected_ = signature;
   data_ = static_cast<std::byte*>(data);
@@ -116,6 +116,7 @@ void MpiReceive::receive(int from, const CallSignature& signature, void* data) {
   lock.unlock();
   if (const int64_t bytes = bytes_of(expected_); chunks_ == 0 && bytes > 0)
     std::memcpy(data, header_.payload.data(), static_cast<size_t>(bytes));
+  return header_ns_;
 }
 
 void MpiReceive::advance() {
@@ -130,6 +131,7 @@ void MpiReceive::completed(int slot, int64_t, int64_t bytes) {
     if (bytes < MpiHeader::bytes(0) || theirs != expected_)
       fail(mismatch_text(group_.name, group_.world_rank(from_), theirs, group_.world_rank(group_.rank), expected_));
     header_arrived_ = true;
+    header_ns_ = now_ns();
   } else {
     ++received_;
   }

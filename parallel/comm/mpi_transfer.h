@@ -37,8 +37,8 @@ class MpiSendPool {
 class MpiReceive : public MpiTask {
  public:
   MpiReceive(MpiProgress& progress, const MpiGroup& group) : MpiTask(progress), group_(group) {}
-  // Returns when the data is here. One caller at a time.
-  void receive(int from, const CallSignature& signature, void* data);
+  // Returns when the data is here; the result is when its header arrived. One caller at a time.
+  int64_t receive(int from, const CallSignature& signature, void* data);
 
   void advance() override;
   void completed(int slot, int64_t chunk, int64_t bytes) override;
@@ -53,6 +53,7 @@ class MpiReceive : public MpiTask {
   std::byte* data_ = nullptr;
   MpiHeader header_;
   bool header_arrived_ = false;
+  int64_t header_ns_ = 0;
   int64_t posted_ = 0, received_ = 0, chunks_ = 0;
   bool done_ = false;  // guarded by mutex_
 };

@@ -21,6 +21,7 @@ class Board {
       : world(std::move(world)),
         world_ranks(std::move(world_ranks)),
         name(std::move(name)),
+        number(this->world->next_group_number()),
         members(this->world_ranks.size()),
         point_(std::make_shared<WaitPoint>()) {
     this->world->add(point_);
@@ -70,6 +71,7 @@ class Board {
   const std::shared_ptr<ThreadWorld> world;
   const std::vector<int> world_ranks;
   const std::string name;
+  const uint64_t number;  // unlike every other group's of the world
   std::vector<Member> members;
   std::vector<std::unique_ptr<Mailbox>> inboxes;  // one a receiver
 
@@ -140,22 +142,26 @@ class ThreadCommunicator : public Communicator {
 
   void send(Tensor data, int to, Stream& stream) override {
     check(to >= 0 && to < size() && to != rank_, "send to a rank outside the group, or to itself");
-    stream.run({"send", category_, data.bytes()}, [this, data, to] {
+    stream.run({"send", category_, data.bytes()}, [this, data, to](SpanClock& clock) {
       guarded([&] {
+        const uint64_t sequence = sent_[to]++;
+        clock.set_transfer_id(transfer_id(board_->number, world_rank(), world_rank(to), sequence));
         Mailbox& inbox = *board_->inboxes[static_cast<size_t>(to)];
-        inbox.put(rank_, {CommCall::transfer, data.dtype, Reduce::sum, -1, data.numel(), sent_[to]++}, data.data);
+        inbox.put(rank_, {CommCall::transfer, data.dtype, Reduce::sum, -1, data.numel(), sequence}, data.data);
       });
     });
   }
 
   void recv(Tensor data, int from, Stream& stream) override {
     check(from >= 0 && from < size() && from != rank_, "recv from a rank outside the group, or from itself");
-    stream.run({"recv", category_, data.bytes()}, [this, data, from] {
+    stream.run({"recv", category_, data.bytes()}, [this, data, from](SpanClock& clock) {
       guarded([&] {
         const CallSignature mine{CommCall::transfer, data.dtype, Reduce::sum, -1, data.numel(), received_[from]++};
-        const int from_world = board_->world_ranks[static_cast<size_t>(from)];
-        const CallSignature theirs = board_->inboxes[static_cast<size_t>(rank_)]->take(
+        const int from_world = world_rank(from);
+        clock.set_transfer_id(transfer_id(board_->number, from_world, world_rank(), mine.sequence));
+        const auto [theirs, sent_ns] = board_->inboxes[static_cast<size_t>(rank_)]->take(
             from, mine, data.data, *board_->world, from_world, board_->name);
+        clock.matched(sent_ns);
         if (theirs != mine) fail(mismatch_text(board_->name, from_world, theirs, world_rank(), mine));
       });
     });
@@ -196,7 +202,8 @@ class ThreadCommunicator : public Communicator {
   void abort(const std::string& why) noexcept override { board_->world->fail(world_rank(), why, nullptr); }
 
  private:
-  int world_rank() const { return board_->world_ranks[static_cast<size_t>(rank_)]; }
+  int world_rank() const { return world_rank(rank_); }
+  int world_rank(int rank) const { return board_->world_ranks[static_cast<size_t>(rank)]; }
 
   static void copy(const void* from, void* to, int64_t bytes) {
     if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
@@ -244,9 +251,10 @@ class ThreadCommunicator : public Communicator {
   template <class Work>
   void run(Stream& stream, const CallSignature& signature, const char* call, Tensor published, int64_t bytes,
            Work work) {
-    stream.run({call, category_, bytes}, [this, signature, call, published, work] {
+    stream.run({call, category_, bytes}, [this, signature, call, published, work](SpanClock& clock) {
       guarded([&] {
         rendezvous(signature, call, published.data);
+        clock.matched();
         work();
         board_->meet(rank_, call);
       });

@@ -23,15 +23,17 @@ Mailbox::Buffer Mailbox::take_buffer(size_t bytes) {
 
 void Mailbox::put(int from, const CallSignature& signature, const void* data) {
   const size_t bytes = bytes_of(signature);
+  const int64_t sent_ns = now_ns();
   std::unique_lock lock(point_->mutex);
   if (waiting_.state == Waiting::open && waiting_.from == from && waiting_.expected == signature) {
     waiting_.state = Waiting::copying;
+    waiting_.sent_ns = sent_ns;
     lock.unlock();
     if (bytes > 0) std::memcpy(waiting_.data, data, bytes);
     lock.lock();
     waiting_.state = Waiting::done;
   } else {
-    Parcel parcel{from, signature, take_buffer(bytes)};
+    Parcel parcel{from, signature, take_buffer(bytes), sent_ns};
     lock.unlock();
     if (bytes > 0) std::memcpy(parcel.buffer.data.get(), data, bytes);
     lock.lock();
@@ -41,14 +43,15 @@ void Mailbox::put(int from, const CallSignature& signature, const void* data) {
   point_->changed.notify_all();
 }
 
-CallSignature Mailbox::take(int from, const CallSignature& expected, void* data, ThreadWorld& world, int from_world,
-                            const std::string& group) {
+Mailbox::Taken Mailbox::take(int from, const CallSignature& expected, void* data, ThreadWorld& world, int from_world,
+                             const std::string& group) {
   std::unique_lock lock(point_->mutex);
-  waiting_ = {Waiting::open, from, expected, data};
+  waiting_ = {Waiting::open, from, expected, data, 0};
   for (;;) {
     if (waiting_.state == Waiting::done) {
+      const Taken taken{expected, waiting_.sent_ns};
       waiting_ = {};
-      return expected;
+      return taken;
     }
     const auto it = std::find_if(parcels_.begin(), parcels_.end(), [&](const Parcel& p) { return p.from == from; });
     if (it != parcels_.end()) {
@@ -60,7 +63,7 @@ CallSignature Mailbox::take(int from, const CallSignature& expected, void* data,
         std::memcpy(data, parcel.buffer.data.get(), bytes);
       lock.lock();
       free_.push_back(std::move(parcel.buffer));
-      return parcel.signature;
+      return {parcel.signature, parcel.sent_ns};
     }
     // While the sender copies into `data`, it has to stay: a failure elsewhere does not end this short wait.
     if (waiting_.state == Waiting::open && (world.failed() || world.ended(from_world))) {

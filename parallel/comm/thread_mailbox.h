@@ -21,11 +21,14 @@ class Mailbox {
   // By rank `from` of the group.
   void put(int from, const CallSignature& signature, const void* data);
 
-  // By the owner: the next transfer from `from` into `data`. Returns what the sender called; when that is not
-  // `expected`, nothing is copied. Throws when the world has failed, or when the sender (`from_world` of the world) has
-  // ended.
-  CallSignature take(int from, const CallSignature& expected, void* data, ThreadWorld& world, int from_world,
-                     const std::string& group);
+  struct Taken {
+    CallSignature signature;  // what the sender called
+    int64_t sent_ns = 0;      // and when
+  };
+  // By the owner: the next transfer from `from` into `data`. When the sender called something else than `expected`,
+  // nothing is copied. Throws when the world has failed, or when the sender (`from_world` of the world) has ended.
+  Taken take(int from, const CallSignature& expected, void* data, ThreadWorld& world, int from_world,
+             const std::string& group);
 
  private:
   struct Buffer {
@@ -36,6 +39,7 @@ class Mailbox {
     int from = -1;
     CallSignature signature;
     Buffer buffer;
+    int64_t sent_ns = 0;
   };
   // The owner's wait: at most one, because a group is used by one stream at a time.
   struct Waiting {
@@ -43,6 +47,7 @@ class Mailbox {
     int from = -1;
     CallSignature expected;
     void* data = nullptr;
+    int64_t sent_ns = 0;  // by the sender
   };
   Buffer take_buffer(size_t bytes);
 

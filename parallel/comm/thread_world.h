@@ -41,6 +41,9 @@ class ThreadWorld {
   // The first failure: its rank, and the exception that caused it.
   std::pair<int, std::exception_ptr> failure();
 
+  // Of a new group: no other of this world has it.
+  uint64_t next_group_number() { return groups_++; }
+
   void end(int rank) noexcept;
   bool ended(int rank) const { return ended_[static_cast<size_t>(rank)].load(std::memory_order_acquire); }
 
@@ -53,6 +56,7 @@ class ThreadWorld {
   std::string why_;
   std::exception_ptr cause_;
   std::atomic<bool> failed_ = false;
+  std::atomic<uint64_t> groups_ = 0;
   std::vector<std::atomic<bool>> ended_;
 };
 

@@ -98,6 +98,31 @@ TEST(Layouts, BucketSizeAndBatchCutsChangeNothing) {
   expect_near(train_on_threads(config, 1, kSteps), one_rank(true));
 }
 
+// An emulated link changes when things arrive, never what.
+TEST(Layouts, LinksChangeNothing) {
+  struct Case {
+    int t, p, d;
+    const char* schedule;
+    int64_t v;
+  };
+  for (const Case& c : {Case{2, 1, 2, "1f1b", 1}, Case{1, 2, 2, "1f1b", 1}, Case{1, 2, 1, "zb-v", 2},
+                        Case{2, 2, 1, "interleaved", 2}}) {
+    Config config = tiny_config();
+    config.parallel.tensor_model_parallel_size = c.t;
+    config.parallel.sequence_parallel = c.t > 1;
+    config.parallel.pipeline_model_parallel_size = c.p;
+    config.parallel.pipeline_schedule = c.schedule;
+    config.parallel.virtual_pipeline_model_parallel_size = c.v;
+    const Curve reference = train_on_threads(config, c.t * c.p * c.d, 3);
+    config.comm.link_latency_us = 20;
+    config.comm.link_gbps = 4;
+    config.comm.pipeline_link_gbps = 0.5;
+    const Curve linked = train_on_threads(config, c.t * c.p * c.d, 3, true);
+    expect_equal(linked, reference);
+    EXPECT_EQ(linked.weights_hash, reference.weights_hash);
+  }
+}
+
 // ---- tensor overlap
 
 struct TensorOverlapCase {

@@ -16,6 +16,7 @@ struct Case {
   int64_t v = 1;
   std::string sharding = "no_shard";
   bool overlap = false;  // of gradients, and of sharded weights
+  bool link = false;     // between the processes, not between the threads: it changes nothing
 };
 
 std::vector<Case> cases_for(int ranks) {
@@ -34,7 +35,8 @@ std::vector<Case> cases_for(int ranks) {
               {1, 2, 1, false, "zb-v", 2},
               {1, 1, 2, false, "1f1b", 1, "no_shard", true},
               {1, 1, 2, false, "1f1b", 1, "optim", true},
-              {1, 1, 2, false, "1f1b", 1, "optim_grads_params", true}};
+              {1, 1, 2, false, "1f1b", 1, "optim_grads_params", true},
+              {2, 1, 1, true, "1f1b", 1, "no_shard", false, true}};
     case 4:
       return {{4, 1, 1},
               {4, 1, 1, true},
@@ -49,7 +51,8 @@ std::vector<Case> cases_for(int ranks) {
               {1, 1, 4, false, "1f1b", 1, "optim"},
               {2, 1, 2, true, "1f1b", 1, "optim", true},
               {1, 2, 2, false, "interleaved", 2, "optim_grads", true},
-              {1, 2, 2, false, "1f1b", 1, "optim_grads_params", true}};
+              {1, 2, 2, false, "1f1b", 1, "optim_grads_params", true},
+              {1, 2, 2, false, "interleaved", 2, "optim", true, true}};
     case 8:
       return {{4, 1, 2, true},
               {2, 1, 4, false},
@@ -70,7 +73,9 @@ int compare(const Case& c, Communicator& world) {
   config.parallel.data_parallel_sharding_strategy = c.sharding;
   config.overlap.overlap_grad_reduce = c.overlap;
   config.overlap.overlap_param_gather = c.overlap && c.sharding != "no_shard";
-  const Curve processes = train(config, world, 10);
+  Config linked = config;
+  if (c.link) linked.comm.link_latency_us = 30, linked.comm.link_gbps = 2;
+  const Curve processes = train(linked, world, 10);
   if (world.rank() != 0) return 0;
   const Curve threads = train_on_threads(config, world.size(), 10);
   const bool equal = processes.losses == threads.losses && processes.norms == threads.norms &&

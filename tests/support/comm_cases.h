@@ -19,9 +19,10 @@ struct CommCase {
 // In the order in which every rank runs them.
 std::vector<CommCase> collective_cases();  // comm_collective_cases.cc
 std::vector<CommCase> group_cases();       // comm_group_cases.cc: transfers, streams, split, mesh
+std::vector<CommCase> trace_cases();       // comm_trace_cases.cc
 inline std::vector<CommCase> comm_cases() {
   std::vector<CommCase> cases = collective_cases();
-  for (const CommCase& c : group_cases()) cases.push_back(c);
+  for (const auto& more : {group_cases(), trace_cases()}) cases.insert(cases.end(), more.begin(), more.end());
   return cases;
 }
 

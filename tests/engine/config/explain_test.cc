@@ -87,6 +87,14 @@ memory a rank
 )");
 }
 
+TEST(Explain, NamesTheEmulatedLinks) {
+  LoadedConfig loaded = load_good({"comm.link_latency_us=5", "comm.data_link_gbps=12.5", "comm.tensor_link_latency_us=0",
+                                   "comm.data_link_latency_us=0"});
+  const Layout layout = resolve(loaded, {});
+  const std::string text = with_single_spaces(render(describe_run(loaded.config, layout, {{{{"weights", 2048}}}})));
+  EXPECT_NE(text.find("\n emulated links pipeline 5 us, data 12.5 Gbit/s\n"), std::string::npos) << text;
+}
+
 TEST(Explain, SaysWhereThePeakIsFrom) {
   EXPECT_EQ(render({describe_peak("bf16", 989.4, "NVIDIA H200")}),
             "peak\n  arithmetic  989.4 TFLOP/s a rank in bf16: NVIDIA H200\n");

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/config/fields.h"
+#include "engine/train/rank_state.h"
 #include "tests/engine/config/config_text.h"
 
 namespace trivet {
@@ -47,6 +48,29 @@ TEST(Resolve, KeepsWhatWasGiven) {
   EXPECT_EQ(layout.mesh.order, RankOrder::tp_pp_dp);
   EXPECT_EQ(layout.micro_batches, 4);
   EXPECT_EQ(layout.padded_vocab, 256);  // a multiple of 128 * 2
+}
+
+TEST(Resolve, ALinkIsThatOfAllGroupsUnlessAGroupHasItsOwn) {
+  LoadedConfig loaded = load_good({"comm.link_latency_us=5", "comm.link_gbps=10", "comm.tensor_link_gbps=0"});
+  resolve(loaded, {});
+  EXPECT_EQ(loaded.config.comm.tensor_link_latency_us, 5);
+  EXPECT_EQ(loaded.config.comm.tensor_link_gbps, 0);
+  EXPECT_EQ(loaded.config.comm.pipeline_link_gbps, 10);
+  EXPECT_EQ(loaded.config.comm.data_link_latency_us, 5);
+  EXPECT_EQ(to_string(loaded.origins.at("comm.data_link_gbps")), "derived: link_gbps");
+  const Links links = links_of(loaded.config.comm);
+  EXPECT_EQ(links.tensor.latency_us, 5);
+  EXPECT_EQ(links.tensor.gbps, std::numeric_limits<double>::infinity()) << "0: no limit";
+  EXPECT_EQ(links.data.gbps, 10);
+}
+
+TEST(Load, ANegativeLinkIsNamed) {
+  for (const char* key :
+       {"comm.link_latency_us", "comm.link_gbps", "comm.tensor_link_latency_us", "comm.tensor_link_gbps",
+        "comm.pipeline_link_latency_us", "comm.pipeline_link_gbps", "comm.data_link_latency_us", "comm.data_link_gbps"})
+    EXPECT_NE(load_error({std::string(key) + "=-1"}).find(std::string(key) + ": found -1, expected a number of at"),
+              std::string::npos)
+        << load_error({std::string(key) + "=-1"});
 }
 
 TEST(Resolve, TheResolvedFileGivesTheSameRun) {

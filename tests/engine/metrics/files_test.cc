@@ -54,10 +54,31 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
   // then
   const auto lines = json_lines(dir / "metrics.jsonl");
   ASSERT_EQ(lines.size(), 2u);
-  for (const char* key :
-       {"step", "consumed_samples", "consumed_tokens", "loss", "grad_norm", "learning_rate", "step_seconds",
-        "tokens_per_second", "model_tflops_per_rank", "mfu", "bubble_fraction", "exposed_comm_fraction",
-        "exposed_tensor_fraction", "exposed_pipeline_fraction", "exposed_data_fraction", "overlap_ratio"})
+  for (const char* key : {"step",
+                          "consumed_samples",
+                          "consumed_tokens",
+                          "loss",
+                          "grad_norm",
+                          "learning_rate",
+                          "step_seconds",
+                          "tokens_per_second",
+                          "model_tflops_per_rank",
+                          "mfu",
+                          "bubble_fraction",
+                          "compute_fraction",
+                          "optimizer_fraction",
+                          "exposed_comm_fraction",
+                          "exposed_wire_fraction",
+                          "exposed_wait_fraction",
+                          "host_fraction",
+                          "idle_fraction",
+                          "overlap_ratio",
+                          "exposed_tensor_wire_fraction",
+                          "exposed_tensor_wait_fraction",
+                          "exposed_pipeline_wire_fraction",
+                          "exposed_pipeline_wait_fraction",
+                          "exposed_data_wire_fraction",
+                          "exposed_data_wait_fraction"})
     EXPECT_TRUE(lines[0].contains(key)) << key;
   EXPECT_EQ(lines[0]["step"], 7);
   EXPECT_EQ(lines[0]["consumed_tokens"], int64_t{1} << 60);
@@ -152,6 +173,37 @@ TEST(Perfetto, APartIsATraceOfItsOwn) {
   EXPECT_EQ(spans[1]["name"], "forward \"1\"");
   EXPECT_EQ(spans[2], json::parse(R"({"ph":"X","name":"all_reduce","cat":"comm.tensor","pid":4,"tid":2,"ts":-0.001,
                                       "dur":0.002,"args":{"step":1,"bytes":4096}})"));
+}
+
+TEST(Perfetto, WaitsAreSlicesAndTransfersAreArrows) {
+  // given: a send of rank 0, and its receive on rank 1, which waited for it
+  const TempDir dir;
+  const std::vector<std::string> rows = {"0>1"}, parts = {dir / "trace.rank0.json", dir / "trace.rank1.json"};
+  constexpr uint64_t kId = 0xfedcba9876543210u;
+  PerfettoWriter(parts[0], 0, "rank 0", rows, 0, nullptr)
+      .step(1, std::vector<std::vector<Span>>{
+                   {{{.name = "send", .category = Category::comm_pipeline}, 5000, 6000, 0, kId}}});
+  PerfettoWriter(parts[1], 1, "rank 1", rows, 0, nullptr)
+      .step(1, std::vector<std::vector<Span>>{
+                   {{{.name = "recv", .category = Category::comm_pipeline}, 1000, 9000, 5100, kId}}});
+  // when
+  join_traces(parts, dir / "trace.json");
+  // then
+  std::vector<json> waits, starts, ends;
+  const json trace = json::parse(read_text(dir / "trace.json"));
+  for (const json& event : trace["traceEvents"]) {
+    if (event["name"] == "wait") waits.push_back(event);
+    if (event["ph"] == "s") starts.push_back(event);
+    if (event["ph"] == "f") ends.push_back(event);
+  }
+  EXPECT_EQ(waits, std::vector<json>{
+                       json::parse(R"({"ph":"X","name":"wait","cat":"wait","pid":2,"tid":1,"ts":1.0,"dur":4.1})")});
+  EXPECT_EQ(starts, std::vector<json>{json::parse(
+                        R"({"ph":"s","bp":"e","name":"transfer","cat":"transfer","id":"0xfedcba9876543210",
+                            "pid":1,"tid":1,"ts":5.0})")});
+  EXPECT_EQ(ends, std::vector<json>{json::parse(
+                      R"({"ph":"f","bp":"e","name":"transfer","cat":"transfer","id":"0xfedcba9876543210",
+                          "pid":2,"tid":1,"ts":8.999})")});
 }
 
 TEST(Perfetto, PartsAreJoinedEvenWhenCutOffByACrash) {

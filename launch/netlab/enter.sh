@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Runs a shell command on a host of the netlab: in its network namespace, under its own host name, on its cores. Open MPI
+# calls it in place of ssh (plm_rsh_agent).
+#   enter.sh ADDRESS COMMAND…      ADDRESS: a host's, as netlab.sh numbers them
+set -euo pipefail
+host=$((${1##*.} - 1))
+shift
+read -ra cores <<<"$TRIVET_NETLAB_CORES"
+export TRIVET_NETLAB_HOST="$TRIVET_NETLAB-$host" TRIVET_NETLAB_COMMAND="$*"
+exec ip netns exec "$TRIVET_NETLAB_HOST" taskset -c "${cores[$host]}" unshare --uts \
+  bash -c 'hostname "$TRIVET_NETLAB_HOST" && eval "$TRIVET_NETLAB_COMMAND"'

@@ -1,0 +1,162 @@
+#!/usr/bin/env bash
+# Runs MPI ranks over real rate-limited links on this machine: each rank on a host of its own, which is a network
+# namespace with one cable to a common switch.
+#
+#   launch/netlab/netlab.sh --ranks 2 --gbps 1 [--delay-us 50] [--dry-run] -- build/trivet train RUN.yaml …
+#
+#   --ranks N      hosts, a rank each; the machine's cores are divided among them
+#   --gbps X       rate of each cable, in both directions (a token bucket)
+#   --delay-us D   delay of each cable towards the switch: half of a round trip (needs the kernel's sch_netem)
+#   --dry-run      prints what it would run
+#
+# A host is the namespace trivet-PID-RANK with 10.77.0.RANK+1 on eth0; the switch is a bridge in trivet-PID-switch, so
+# nothing of the machine's own network is touched. All is removed at the end, also after a signal. Needs root, iproute2
+# (ip, tc), util-linux (taskset, unshare) and Open MPI. Exits with the ranks' exit code.
+set -euo pipefail
+
+die() {
+  echo "netlab: $1" >&2
+  exit "${2:-64}"
+}
+usage="netlab.sh --ranks N --gbps X [--delay-us D] [--dry-run] -- COMMAND…"
+
+ranks='' gbps='' delay_us=0 dry_run=''
+while (($# > 0)); do
+  case $1 in
+    --ranks | --gbps | --delay-us)
+      (($# > 1)) || die "$1 needs a value; $usage"
+      case $1 in
+        --ranks) ranks=$2 ;;
+        --gbps) gbps=$2 ;;
+        --delay-us) delay_us=$2 ;;
+      esac
+      shift 2
+      ;;
+    --dry-run) dry_run=1 && shift ;;
+    --) shift && break ;;
+    *) die "unknown argument $1; $usage" ;;
+  esac
+done
+(($# > 0)) || die "no command after --; $usage"
+[[ $ranks =~ ^[1-9][0-9]?$ ]] || die "--ranks: found \"$ranks\", expected 1 to 99"
+[[ $gbps =~ ^[0-9]*\.?[0-9]+$ && $gbps =~ [1-9] ]] || die "--gbps: found \"$gbps\", expected a number above 0"
+[[ $delay_us =~ ^[0-9]+$ ]] || die "--delay-us: found \"$delay_us\", expected an integer of at least 0"
+if [[ -z $dry_run ]]; then
+  for tool in ip:iproute2 tc:iproute2 taskset:util-linux unshare:util-linux mpirun:openmpi-bin; do
+    command -v "${tool%:*}" >/dev/null || die "${tool%:*} is not there; install ${tool#*:}" 69
+  done
+  ((EUID == 0)) || die "needs root, to make network namespaces; run it with sudo" 77
+fi
+
+export TRIVET_NETLAB="trivet-$$"
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+switch="$TRIVET_NETLAB-switch"
+network=10.77.0
+
+# Rank r's share of the cores this process may use, as lists for taskset; ranks take turns where there are more of them.
+cores_of_ranks() {
+  local cores=() part first last rank i share
+  IFS=, read -ra parts <<<"$(awk '/^Cpus_allowed_list/ {print $2}' /proc/self/status)"
+  for part in "${parts[@]}"; do
+    first=${part%-*} last=${part#*-}
+    for ((i = first; i <= last; ++i)); do cores+=("$i"); done
+  done
+  share=$((${#cores[@]} / ranks))
+  for ((rank = 0; rank < ranks; ++rank)); do
+    if ((share > 0)); then
+      (IFS=, && echo "${cores[*]:rank * share:share}")
+    else
+      echo "${cores[rank % ${#cores[@]}]}"
+    fi
+  done
+}
+TRIVET_NETLAB_CORES="$(cores_of_ranks | tr '\n' ' ')"
+export TRIVET_NETLAB_CORES
+
+run() {
+  if [[ -n $dry_run ]]; then
+    echo "$*"
+  else
+    "$@"
+  fi
+}
+
+# Sends a signal to all that runs on the hosts; true while something does.
+signal_hosts() {
+  local rank pids=''
+  for ((rank = 0; rank < ranks; ++rank)); do
+    pids+=" $(ip netns pids "$TRIVET_NETLAB-$rank" 2>/dev/null || true)"
+  done
+  # shellcheck disable=SC2086
+  [[ -n ${pids//[[:space:]]/} ]] && { kill "-$1" $pids 2>/dev/null || true; }
+}
+
+clean_up() {
+  local status=$? rank tries
+  trap - EXIT
+  trap '' INT TERM HUP
+  for ((tries = 0; tries < 50; ++tries)); do
+    signal_hosts "$( ((tries < 30)) && echo TERM || echo KILL)" || break
+    sleep 0.1
+  done
+  for ((rank = 0; rank < ranks; ++rank)); do
+    ip netns delete "$TRIVET_NETLAB-$rank" 2>/dev/null || true
+  done
+  ip netns delete "$switch" 2>/dev/null || true  # with the bridge and its ends of the cables
+  exit "$status"
+}
+if [[ -z $dry_run ]]; then
+  trap clean_up EXIT
+  trap 'exit 129' HUP
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+fi
+
+# Limits what leaves through a device. The bucket holds a millisecond's worth, at least two of the largest packets that
+# the kernel hands down in one piece; what does not fit waits for up to 100 ms of traffic before TCP sees a loss.
+bits=$(awk -v g="$gbps" 'BEGIN {printf "%d", g * 1e9}')
+((bits >= 8000)) || die "--gbps: $gbps is below 8 kbit/s"
+burst=$((bits / 8000 > 131072 ? bits / 8000 : 131072))
+limit() { # NAMESPACE DEVICE
+  run tc -n "$1" qdisc add dev "$2" root handle 1: tbf rate "${bits}bit" burst "$burst" \
+    limit "$((burst + bits / 80))"
+}
+delay() { # NAMESPACE DEVICE
+  ((delay_us > 0)) || return 0
+  run tc -n "$1" qdisc add dev "$2" parent 1:1 handle 10: netem delay "${delay_us}us" limit 100000 ||
+    die "this kernel has no delay queue (sch_netem), so --delay-us cannot be had; leave it out, or emulate latency with comm.link_latency_us" 69
+}
+
+run ip netns add "$switch" || die "this kernel or container forbids network namespaces" 77
+run ip -n "$switch" link add bridge type bridge
+run ip -n "$switch" link set bridge up
+hosts=''
+for ((rank = 0; rank < ranks; ++rank)); do
+  name="$TRIVET_NETLAB-$rank"
+  run ip netns add "$name"
+  run ip -n "$name" link set lo up
+  run ip -n "$switch" link add "port$rank" type veth peer name eth0 netns "$name"
+  run ip -n "$switch" link set "port$rank" master bridge up
+  run ip -n "$name" address add "$network.$((rank + 1))/24" dev eth0
+  run ip -n "$name" link set eth0 up
+  limit "$name" eth0
+  delay "$name" eth0
+  limit "$switch" "port$rank"
+  hosts+="${hosts:+,}$network.$((rank + 1)):1"
+done
+
+# Every byte between ranks takes the cable: TCP only, no shared memory, no copy from process to process.
+# shellcheck disable=SC2054
+command=(mpirun --allow-run-as-root -n "$ranks" --host "$hosts" --bind-to none
+  --mca plm_rsh_agent "$here/enter.sh" --mca plm_rsh_no_tree_spawn 1
+  --mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include "$network.0/24" --mca oob_tcp_if_include "$network.0/24"
+  "$@")
+line="$(printf '%q ' "${command[@]}")"
+if [[ -n $dry_run ]]; then
+  echo "$here/enter.sh $network.1 $line"
+  exit 0
+fi
+"$here/enter.sh" "$network.1" "$line" <&0 &
+status=0
+wait "$!" || status=$?  # unlike a command in the foreground, it lets a signal through
+exit "$status"

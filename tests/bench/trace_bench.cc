@@ -1,0 +1,132 @@
+// What tracing costs: steps of the demo's model (configs/tiny.yaml) on one rank with and without spans, in turns, and
+// the price of one span. With: the spans are recorded, taken, measured and written to a Perfetto file. Without: the
+// compute stream has no row.
+//   trace_bench [--pairs N]
+// Then how late a linked call completes: the emulated link's deadline against the end of the call.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fmt/format.h>
+#include <vector>
+
+#include "engine/data/indexed_dataset.h"
+#include "engine/metrics/perfetto.h"
+#include "engine/metrics/step_stats.h"
+#include "engine/train/trainer.h"
+#include "kernels/philox.h"
+#include "parallel/comm/link_comm.h"
+#include "parallel/comm/world.h"
+
+namespace trivet {
+namespace {
+
+double median(std::vector<double> x) {
+  std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
+  return x[x.size() / 2];
+}
+
+double span_ns() {
+  TraceRow row("row");
+  std::vector<Span> spans;
+  constexpr int kSpans = 10'000, kRounds = 50;
+  double best = 1e9;
+  for (int round = 0; round < kRounds; ++round) {
+    const int64_t begin = now_ns();
+    for (int i = 0; i < kSpans; ++i) ScopedSpan span(&row, {"x"});
+    best = std::min(best, static_cast<double>(now_ns() - begin) / kSpans);
+    row.take(spans);
+  }
+  return best;
+}
+
+void tracing(const std::filesystem::path& folder, int pairs) {
+  IndexedDatasetWriter writer(folder / "tokens", TokenType::u16);
+  std::vector<int32_t> tokens(1 << 17);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(philox4x32(i, 0, 1).w[0] % 4096);
+  writer.add_document(tokens);
+  writer.finish();
+
+  LoadedConfig loaded;
+  loaded.path = "bench";
+  loaded.config.model = {.num_layers = 4,
+                         .hidden_size = 256,
+                         .ffn_hidden_size = 1024,
+                         .num_attention_heads = 8,
+                         .seq_length = 128,
+                         .vocab_size = 4096};
+  loaded.config.batch = {.micro_batch_size = 4, .global_batch_size = 16};
+  loaded.config.precision.dtype = "bf16";
+  loaded.config.device.threads_per_rank = 1;
+  loaded.config.data.path = folder / "tokens";
+  loaded.config.train.train_iters = 100'000;
+  const Layout layout = resolve(loaded, {});
+  const GptDataset data(std::make_shared<const IndexedDataset>(folder / "tokens"), {0, 1},
+                        {.name = "train", .seq_length = 128, .vocab_size = 4096, .seed = 1});
+  run_thread_ranks(1, [&](Communicator& world) {
+    Trainer trainer(loaded.config, layout, world, data, nullptr);
+    TraceRow& row = trainer.trace().rows().front();
+    const std::vector<std::string> names = {row.name()};
+    PerfettoWriter perfetto(folder / "trace.json", 0, "rank 0", names, now_ns(), nullptr);
+    StepMeter meter;
+    std::vector<std::vector<Span>> spans(1);
+    std::vector<double> with, without, ratios;
+    for (int i = -2; i < 2 * pairs; ++i) {
+      const bool traced = i % 2 == 0;
+      trainer.context().compute.set_trace_row(traced ? &row : nullptr);
+      const int64_t begin = now_ns();
+      const StepResult result = trainer.step();
+      if (traced) {
+        row.take(spans[0]);
+        perfetto.step(result.step, spans);
+        meter.measure(spans, result.start_ns, result.end_ns);
+      }
+      if (i >= 0) (traced ? with : without).push_back(static_cast<double>(now_ns() - begin) * 1e-6);
+    }
+    for (size_t i = 0; i < without.size(); ++i) ratios.push_back(with[i] / without[i]);
+    const double per_span = span_ns(), step = median(without), count = static_cast<double>(spans[0].size());
+    fmt::print("step without tracing {:.3f} ms, with {:.3f} ms, median ratio of {} pairs {:.4f}\n", step, median(with),
+               pairs, median(ratios));
+    fmt::print("{} spans a step of {:.0f} ns: {:.3f}% of the step\n", count, per_span, count * per_span * 1e-4 / step);
+  });
+}
+
+void lateness() {
+  for (const double latency_us : {20.0, 100.0, 1000.0}) {
+    const Link link{.latency_us = latency_us};
+    std::vector<double> late;
+    run_thread_ranks(2, [&](Communicator& world) {
+      const auto linked = with_links(world, {.tensor = {}, .pipeline = {}, .data = link});
+      const auto group = linked->split(0, world.rank(), "group", Category::comm_data);
+      const auto device = create_cpu_device();
+      const auto stream = device->create_compute_stream();
+      TraceRow row("row");
+      stream->set_trace_row(&row);
+      float x = 0;
+      for (int i = 0; i < 500; ++i) group->broadcast({&x, DType::f32, {1}}, 0, *stream);
+      std::vector<Span> spans;
+      row.take(spans);
+      if (world.rank() != 0) return;
+      for (const Span& span : spans)
+        late.push_back(static_cast<double>(span.end_ns - span.matched_ns) * 1e-3 - latency_us);
+    });
+    std::sort(late.begin(), late.end());
+    fmt::print("a call over a link of {:.0f} us ends late by {:.1f} us (median), {:.1f} us (90 %)\n", latency_us,
+               late[late.size() / 2], late[late.size() * 9 / 10]);
+  }
+}
+
+}  // namespace
+}  // namespace trivet
+
+int main(int argc, char** argv) {
+  int pairs = 40;
+  if (argc == 3 && !std::strcmp(argv[1], "--pairs")) pairs = std::atoi(argv[2]);
+  else if (argc != 1) return fmt::print(stderr, "usage: trace_bench [--pairs N]\n"), 64;
+  const auto folder = std::filesystem::temp_directory_path() / "trivet-trace-bench";
+  std::filesystem::create_directories(folder);
+  trivet::tracing(folder, pairs);
+  trivet::lateness();
+  std::filesystem::remove_all(folder);
+  return 0;
+}

@@ -1,0 +1,137 @@
+// The statistics of steps that really ran, against the definitions taken word by word.
+#include <algorithm>
+#include <gtest/gtest.h>
+#include <mutex>
+
+#include "engine/config/validate.h"
+#include "engine/metrics/step_stats.h"
+#include "parallel/comm/world.h"
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+struct Step {
+  std::vector<std::vector<Span>> rows;
+  int64_t start_ns = 0, end_ns = 0;
+};
+
+// The last of three steps on every rank.
+std::vector<Step> steps_of(const Config& config, int ranks) {
+  const auto dataset = tiny_dataset();
+  std::vector<Step> steps(static_cast<size_t>(ranks));
+  run_thread_ranks(ranks, [&](Communicator& world) {
+    const GptDataset data(dataset, split_documents("100,0,0", dataset->sequences())[0],
+                          {.name = "train", .seq_length = config.model.seq_length, .vocab_size = 61, .seed = 1});
+    LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
+    const Layout layout = resolve(loaded, {.world_size = world.size()});
+    Trainer trainer(loaded.config, layout, world, data, nullptr);
+    Step& step = steps[static_cast<size_t>(world.rank())];
+    for (int i = 0; i < 3; ++i) {
+      const StepResult result = trainer.step();
+      step.rows.resize(trainer.trace().rows().size());
+      size_t row = 0;
+      for (TraceRow& r : trainer.trace().rows()) r.take(step.rows[row++]);
+      step.start_ns = result.start_ns, step.end_ns = result.end_ns;
+    }
+  });
+  return steps;
+}
+
+// Between two neighbouring times nothing begins or ends: which spans go on there is looked up in all of them.
+StepStats by_definition(const Step& step) {
+  std::vector<int64_t> times = {step.start_ns, step.end_ns};
+  std::vector<Span> spans;
+  for (const auto& row : step.rows)
+    for (const Span& span : row) {
+      spans.push_back(span);
+      for (const int64_t t : {span.start_ns, span.matched_ns, span.end_ns})
+        if (t > step.start_ns && t < step.end_ns) times.push_back(t);
+    }
+  std::sort(times.begin(), times.end());
+  StepStats stats;
+  stats.window = step.end_ns - step.start_ns;
+  for (size_t i = 0; i + 1 < times.size(); ++i) {
+    const int64_t begin = times[i], length = times[i + 1] - begin;
+    bool compute = false, optimizer = false, host = false, wire[3] = {}, wait[3] = {};
+    for (const Span& span : spans) {
+      if (!(span.start_ns <= begin && begin < span.end_ns)) continue;
+      switch (span.info.category) {
+        case Category::compute: compute = true; break;
+        case Category::optimizer: optimizer = true; break;
+        case Category::host: host = true; break;
+        case Category::phase: break;
+        default: {
+          const int k = span.info.category == Category::comm_tensor ? 0
+                        : span.info.category == Category::comm_data ? 2
+                                                                    : 1;
+          (begin < span.matched_ns ? wait : wire)[k] = true;
+        }
+      }
+    }
+    const auto first = [](const bool* on) -> size_t { return on[0] ? 0 : on[1] ? 1 : on[2] ? 2 : 3; };
+    if (first(wire) < 3) stats.wire[first(wire)] += length;
+    if (compute) stats.compute += length;
+    else if (optimizer) stats.optimizer += length;
+    else if (first(wire) < 3) stats.exposed_wire[first(wire)] += length;
+    else if (first(wait) < 3) stats.exposed_wait[first(wait)] += length;
+    else (host ? stats.host : stats.idle) += length;
+  }
+  return stats;
+}
+
+struct Case {
+  const char* name;
+  int t, p, d;
+  const char* schedule;
+  int64_t v;
+};
+
+class RealSteps : public testing::TestWithParam<Case> {};
+
+TEST_P(RealSteps, EveryNanosecondCountsOnce) {
+  // given
+  const Case& c = GetParam();
+  Config config = tiny_config();
+  config.parallel.tensor_model_parallel_size = c.t;
+  config.parallel.pipeline_model_parallel_size = c.p;
+  config.parallel.pipeline_schedule = c.schedule;
+  config.parallel.virtual_pipeline_model_parallel_size = c.v;
+  config.comm.link_latency_us = 50;
+  // when
+  const std::vector<Step> steps = steps_of(config, c.t * c.p * c.d);
+  // then
+  StepMeter meter;
+  for (const Step& step : steps) {
+    const StepStats stats = meter.measure(step.rows, step.start_ns, step.end_ns), expected = by_definition(step);
+    const int64_t parts = stats.compute + stats.optimizer + StepStats::sum(stats.exposed_wire) +
+                          StepStats::sum(stats.exposed_wait) + stats.host + stats.idle;
+    EXPECT_NEAR(static_cast<double>(parts), static_cast<double>(stats.window),
+                1e-3 * static_cast<double>(stats.window));
+    EXPECT_EQ(stats.compute, expected.compute);
+    EXPECT_EQ(stats.optimizer, expected.optimizer);
+    EXPECT_EQ(stats.wire, expected.wire);
+    EXPECT_EQ(stats.exposed_wire, expected.exposed_wire);
+    EXPECT_EQ(stats.exposed_wait, expected.exposed_wait);
+    EXPECT_EQ(stats.host, expected.host);
+    EXPECT_EQ(stats.idle, expected.idle);
+    EXPECT_GT(stats.compute, 0);
+    EXPECT_GT(stats.optimizer, 0);
+    // Each class that has peers was on the wire for at least one latency, and only these.
+    const int sizes[] = {c.t, c.p, c.d};
+    for (size_t k = 0; k < kCommClasses; ++k) {
+      EXPECT_EQ(stats.bytes[k] > 0, sizes[k] > 1) << name_of(static_cast<CommClass>(k));
+      EXPECT_EQ(stats.wire[k] + stats.exposed_wait[k] > 0, sizes[k] > 1) << name_of(static_cast<CommClass>(k));
+    }
+    EXPECT_GE(StepStats::sum(stats.wire), c.t * c.p * c.d > 1 ? 50'000 : 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, RealSteps,
+                         testing::Values(Case{"alone", 1, 1, 1, "1f1b", 1}, Case{"tensor", 2, 1, 1, "1f1b", 1},
+                                         Case{"pipeline", 1, 2, 1, "1f1b", 1}, Case{"data", 1, 1, 2, "1f1b", 1},
+                                         Case{"all", 2, 2, 2, "interleaved", 2}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace trivet::test
