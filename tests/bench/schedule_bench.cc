@@ -14,11 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/indexed_dataset.h"
 #include "engine/train/measured_run.h"
 #include "engine/train/run.h"
-#include "kernels/philox.h"
 #include "parallel/comm/world.h"
+#include "tests/bench/random_tokens.h"
 
 namespace trivet {
 namespace {
@@ -26,14 +25,6 @@ namespace {
 struct Options {
   int64_t steps = 10, layers = 8, hidden = 256, seq = 128, microbatches = 8;
 };
-
-void write_random_tokens(const std::string& prefix, uint32_t vocab) {
-  IndexedDatasetWriter writer(prefix, TokenType::u16);
-  std::vector<int32_t> tokens(1 << 17);
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(philox4x32(i, 0, 1).w[0] % vocab);
-  writer.add_document(tokens);
-  writer.finish();
-}
 
 LoadedConfig config_of(const std::string& kind, const std::string& folder, const Options& options) {
   LoadedConfig loaded;

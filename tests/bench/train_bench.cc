@@ -16,8 +16,8 @@
 #include "engine/metrics/accounting.h"
 #include "engine/train/trainer.h"
 #include "kernels/cpu/gemm_peak.h"
-#include "kernels/philox.h"
 #include "parallel/comm/world.h"
+#include "tests/bench/random_tokens.h"
 
 namespace trivet {
 namespace {
@@ -27,15 +27,6 @@ struct Options {
   int64_t layers = 12;
   std::vector<std::string> dtypes{"fp32", "bf16"};
 };
-
-std::shared_ptr<const IndexedDataset> random_tokens(const std::string& prefix) {
-  IndexedDatasetWriter writer(prefix, TokenType::u16);
-  std::vector<int32_t> tokens(1 << 17);
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(philox4x32(i, 0, 1).w[0] % 50257);
-  writer.add_document(tokens);
-  writer.finish();
-  return std::make_shared<const IndexedDataset>(prefix);
-}
 
 struct Result {
   double seconds = 0;                        // of a step: the median after the first
@@ -127,8 +118,8 @@ int main(int argc, char** argv) {
     else return fmt::print(stderr, "train_bench: unknown option {}\n", argv[i]), 64;
   }
   const std::string prefix = (std::filesystem::temp_directory_path() / "trivet-train-bench").string();
-  const auto tokens = trivet::random_tokens(prefix);
-  trivet::report(*tokens, options);
+  trivet::write_random_tokens(prefix, 50257);
+  trivet::report(trivet::IndexedDataset(prefix), options);
   std::filesystem::remove(prefix + ".bin");
   std::filesystem::remove(prefix + ".idx");
   return 0;

@@ -1,0 +1,144 @@
+// What overlap hides: two ranks of one thread with an emulated link between them (comm.link_gbps), so slow that the
+// communication of a step takes half as long as its arithmetic.
+//
+//   data parallel    optim (ZeRO-1): reduce-scatter of gradients, all-gather of weights; none, one, both overlapped
+//   tensor parallel  sequence parallelism; none, bulk, ring, pipeline
+//
+// exposed: what the wire took while nothing was computed, from the trace, mean of both ranks. "of none": that over the
+// same without overlap. hidden: 1 - (step - step without a link) / (step of none - step without a link): end to end.
+//   overlap_bench [--steps N] [--layers N] [--hidden N] [--seq N]
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fmt/format.h>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/metrics/accounting.h"
+#include "engine/train/run.h"
+#include "parallel/comm/world.h"
+#include "tests/bench/random_tokens.h"
+
+namespace trivet {
+namespace {
+
+struct Options {
+  int64_t steps = 10, layers = 8, hidden = 256, seq = 128;
+};
+
+Config base_config(const std::string& folder, const Options& options) {
+  Config c;
+  c.model.num_layers = options.layers;
+  c.model.hidden_size = options.hidden;
+  c.model.num_attention_heads = options.hidden / 64;
+  c.model.seq_length = options.seq;
+  c.model.vocab_size = 1024;
+  c.batch.micro_batch_size = 4;
+  c.device.threads_per_rank = 1;
+  c.data.path = folder + "/tokens";
+  c.data.split = "100,0,0";
+  c.train.train_iters = options.steps;
+  c.train.run_dir = folder + "/run";
+  c.device.peak_tflops = 1;  // not asked for here
+  return c;
+}
+
+struct Result {
+  double step_ms = 0, wire_ms = 0, wait_ms = 0;  // medians over the steps after the second
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+Result run(const Config& config) {
+  std::filesystem::remove_all(config.train.run_dir);
+  std::ostringstream log;
+  const LoadedConfig loaded{.config = config, .origins = {}, .path = "bench"};
+  run_thread_ranks(2, [&](Communicator& world) { run_training(loaded, {}, world, log); });
+  std::vector<double> step, wire, wait;
+  std::ifstream in(config.train.run_dir + "/metrics.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    const auto report = nlohmann::json::parse(line);
+    if (!report.contains("step_seconds") || report["step"] <= 2) continue;
+    const double ms = 1e3 * report["step_seconds"].get<double>();
+    step.push_back(ms);
+    wire.push_back(ms * report["exposed_wire_fraction"].get<double>());
+    wait.push_back(ms * report["exposed_wait_fraction"].get<double>());
+  }
+  return {median(step), median(wire), median(wait)};
+}
+
+void print(const std::string& name, const Result& result, const Result& none, const Result& no_link) {
+  fmt::print("  {:34} {:8.1f} ms   exposed wire {:7.1f} ms {:6.1f} % of none   waiting {:6.1f} ms   hidden {:5.1f} %\n",
+             name, result.step_ms, result.wire_ms, 100 * result.wire_ms / none.wire_ms, result.wait_ms,
+             100 * (1 - (result.step_ms - no_link.step_ms) / (none.step_ms - no_link.step_ms)));
+  std::fflush(stdout);
+}
+
+void data_parallel(Config config) {
+  config.parallel.data_parallel_sharding_strategy = "optim";
+  config.parallel.bucket_size = 300'000;
+  const Result no_link = run(config);
+  // Each rank sends half of the fp32 gradients, and half of the fp32 weights.
+  const double bytes = 2 * 4 * 0.5 * static_cast<double>(count_parameters(config.model, 1024).total());
+  config.comm.data_link_gbps = bytes * 8 / 1e9 / (0.5 * no_link.step_ms / 1e3);
+  fmt::print(
+      "data parallel, optim, {:.1f} MiB a rank and step over {:.3f} Gbit/s: {:.1f} ms; without a link {:.1f} ms\n",
+      bytes / (1 << 20), *config.comm.data_link_gbps, 0.5 * no_link.step_ms, no_link.step_ms);
+  const Result none = run(config);
+  print("no overlap", none, none, no_link);
+  config.overlap.overlap_grad_reduce = true;
+  print("overlap_grad_reduce", run(config), none, no_link);
+  config.overlap.overlap_param_gather = true;
+  print("overlap_grad_reduce, _param_gather", run(config), none, no_link);
+}
+
+void tensor_parallel(Config config) {
+  config.parallel.tensor_model_parallel_size = 2;
+  config.parallel.sequence_parallel = true;
+  const Result no_link = run(config);
+  // A layer gathers and reduces [s, b, h] fp32 four times forwards and six times backwards, half of it on the wire.
+  const double bytes = 0.5 * 4 * 10 *
+                       static_cast<double>(config.model.num_layers * config.model.seq_length *
+                                           config.batch.micro_batch_size * config.model.hidden_size);
+  config.comm.tensor_link_gbps = bytes * 8 / 1e9 / (0.5 * no_link.step_ms / 1e3);
+  fmt::print("tensor parallel, {:.1f} MiB a rank and step over {:.3f} Gbit/s: {:.1f} ms; without a link {:.1f} ms\n",
+             bytes / (1 << 20), *config.comm.tensor_link_gbps, 0.5 * no_link.step_ms, no_link.step_ms);
+  Result none;
+  for (const char* mode : {"none", "bulk", "ring", "pipeline"}) {
+    config.overlap.tp_comm_overlap = mode;
+    const Result result = run(config);
+    if (std::string(mode) == "none") none = result;
+    print(mode, result, none, no_link);
+  }
+}
+
+}  // namespace
+}  // namespace trivet
+
+int main(int argc, char** argv) {
+  trivet::Options options;
+  const std::map<std::string, int64_t*> known{{"--steps", &options.steps},
+                                              {"--layers", &options.layers},
+                                              {"--hidden", &options.hidden},
+                                              {"--seq", &options.seq}};
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const auto option = known.find(argv[i]);
+    if (option == known.end()) return fmt::print(stderr, "overlap_bench: unknown option {}\n", argv[i]), 64;
+    *option->second = std::atoll(argv[i + 1]);
+  }
+  const std::string folder = (std::filesystem::temp_directory_path() / "trivet-overlap-bench").string();
+  std::filesystem::create_directories(folder);
+  trivet::write_random_tokens(folder + "/tokens", 1024);
+  const trivet::Config config = trivet::base_config(folder, options);
+  trivet::data_parallel(config);
+  trivet::tensor_parallel(config);
+  std::filesystem::remove_all(folder);
+  return 0;
+}
