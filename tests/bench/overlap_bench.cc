@@ -27,7 +27,7 @@ namespace trivet {
 namespace {
 
 struct Options {
-  int64_t steps = 10, layers = 8, hidden = 256, seq = 128;
+  int64_t steps = 10, layers = 12, hidden = 256, seq = 128;
 };
 
 Config base_config(const std::string& folder, const Options& options) {
@@ -36,7 +36,7 @@ Config base_config(const std::string& folder, const Options& options) {
   c.model.hidden_size = options.hidden;
   c.model.num_attention_heads = options.hidden / 64;
   c.model.seq_length = options.seq;
-  c.model.vocab_size = 1024;
+  c.model.vocab_size = 512;
   c.batch.micro_batch_size = 4;
   c.device.threads_per_rank = 1;
   c.data.path = folder + "/tokens";
@@ -83,10 +83,10 @@ void print(const std::string& name, const Result& result, const Result& none, co
 
 void data_parallel(Config config) {
   config.parallel.data_parallel_sharding_strategy = "optim";
-  config.parallel.bucket_size = 300'000;
+  config.parallel.bucket_size = 150'000;
   const Result no_link = run(config);
   // Each rank sends half of the fp32 gradients, and half of the fp32 weights.
-  const double bytes = 2 * 4 * 0.5 * static_cast<double>(count_parameters(config.model, 1024).total());
+  const double bytes = 2 * 4 * 0.5 * static_cast<double>(count_parameters(config.model, 512).total());
   config.comm.data_link_gbps = bytes * 8 / 1e9 / (0.5 * no_link.step_ms / 1e3);
   fmt::print(
       "data parallel, optim, {:.1f} MiB a rank and step over {:.3f} Gbit/s: {:.1f} ms; without a link {:.1f} ms\n",
@@ -135,7 +135,7 @@ int main(int argc, char** argv) {
   }
   const std::string folder = (std::filesystem::temp_directory_path() / "trivet-overlap-bench").string();
   std::filesystem::create_directories(folder);
-  trivet::write_random_tokens(folder + "/tokens", 1024);
+  trivet::write_random_tokens(folder + "/tokens", 512);
   const trivet::Config config = trivet::base_config(folder, options);
   trivet::data_parallel(config);
   trivet::tensor_parallel(config);
