@@ -52,13 +52,16 @@ struct ParallelConfig {
 };
 
 struct OverlapConfig {
-  bool overlap_p2p_comm = true;  // pipeline transfers run beside compute; off: each send is waited for
-  int p2p_receive_ahead = 2;     // receives posted ahead on each pipeline channel while overlapping
-  bool overlap_grad_reduce = false;   // reduce a bucket of gradients as soon as the last micro-batch has filled it
-  bool overlap_param_gather = false;  // gather sharded weights beside the next forward pass
-  int collectives_in_flight = 1;      // of each of the two above
-  // Tensor-parallel communication and the products beside it, under sequence parallelism: none | bulk | ring | pipeline;
-  // of one linear layer: default is what tp_comm_overlap says.
+  bool overlap_p2p_comm = true;        // pipeline transfers run beside compute; off: each send is waited for
+  int p2p_receive_ahead = 2;           // receives posted ahead on each pipeline channel while overlapping
+  bool overlap_grad_reduce = false;    // reduce a bucket of gradients as soon as the last micro-batch has filled it
+  bool overlap_param_gather = false;   // gather sharded weights beside the next forward pass
+  int collectives_in_flight = 1;       // of each of the two above
+  bool align_grad_reduce = false;      // start reductions at the same time on all pipeline ranks
+  bool align_param_gather = false;     // likewise gathers
+  bool average_in_collective = false;  // divide by d while reducing; off: the loss is scaled beforehand
+  // Tensor-parallel communication and the products beside it, under sequence parallelism: none | bulk | ring |
+  // pipeline; of one linear layer: default is what tp_comm_overlap says.
   std::string tp_comm_overlap = "none";
   std::string tp_comm_overlap_qkv = "default";
   std::string tp_comm_overlap_proj = "default";

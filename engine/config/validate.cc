@@ -258,6 +258,23 @@ void check_data_parallel(const Config& config, const RunFacts& facts, Problems& 
                                       "run one after the other",
                                       overlap.collectives_in_flight));
   const bool units = strategy == "optim_grads" || strategy == "optim_grads_params";
+  const int p = config.parallel.pipeline_model_parallel_size;
+  const auto align = [&](bool on, std::string_view key, bool overlapped, std::string_view needs, bool streamed) {
+    if (!on) return;
+    if (!overlapped) problems.add(key, fmt::format("true needs {}: it says when overlapped collectives start", needs));
+    else if (p == 1)
+      problems.add(key, "true needs pipeline_model_parallel_size above 1, found 1: there is nothing to align with");
+    else if (streamed)
+      problems.add(key,
+                   fmt::format("true has no effect with {}: its collectives start when a unit is at work", strategy));
+  };
+  align(overlap.align_grad_reduce, "overlap.align_grad_reduce", overlap.overlap_grad_reduce, "overlap_grad_reduce",
+        units);
+  align(overlap.align_param_gather, "overlap.align_param_gather", overlap.overlap_param_gather, "overlap_param_gather",
+        strategy == "optim_grads_params");
+  if (overlap.average_in_collective && d <= 1)
+    problems.add("overlap.average_in_collective",
+                 "true has nothing to average: the data parallel size is 1; leave it out");
   if (units && config.parallel.bucket_size && *config.parallel.bucket_size != default_bucket_size(d))
     problems.add(kBucket,
                  fmt::format("{} has no effect with {}: there a bucket is a unit of the model (embedding, layer, "
@@ -350,6 +367,12 @@ void resolve_pipeline(LoadedConfig& loaded, Layout& layout, Problems& problems) 
                     "have to be kept for all micro-batches under way; optim works, and so do 1f1b and "
                     "interleaved",
                     c.data_parallel_sharding_strategy, layout.schedule.kind));
+  if (loaded.config.overlap.align_param_gather && layout.schedule.v == 1)
+    problems.add(
+        "overlap.align_param_gather",
+        fmt::format("true needs several chunks a rank (interleaved schedules, zb-v): the schedule {} has one, whose "
+                    "weights are needed at once",
+                    layout.schedule.kind));
   derive(loaded, "parallel.virtual_pipeline_model_parallel_size",
          loaded.config.parallel.virtual_pipeline_model_parallel_size, int64_t{layout.schedule.v}, "the schedule");
   try {

@@ -77,11 +77,19 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
            .scratch = state_.scratch,
            .tensor_lane = tensor_lane_.get()} {
   const OverlapConfig& overlap = config.overlap;
-  state_.grad_sync.connect(*ops_, *compute_, *device_, *mesh_.data,
-                           overlap.overlap_grad_reduce ? overlap.collectives_in_flight : 0,
-                           static_cast<int>(micro_batches_), &trace_);
-  state_.param_gather.connect(*ops_, *compute_, *device_, *mesh_.data,
-                              overlap.overlap_param_gather ? overlap.collectives_in_flight : 0, poison, &trace_);
+  GradSync::Options reduce{.lanes = overlap.overlap_grad_reduce ? overlap.collectives_in_flight : 0,
+                           .micro_batches = static_cast<int>(micro_batches_),
+                           .op = overlap.average_in_collective ? Reduce::average : Reduce::sum};
+  if (overlap.align_grad_reduce) reduce.delay = mesh_.at.pp;
+  state_.grad_sync.connect(*ops_, *compute_, *device_, *mesh_.data, reduce, &trace_);
+  ParamGather::Options gather{.lanes = overlap.overlap_param_gather ? overlap.collectives_in_flight : 0,
+                              .poison = poison};
+  if (overlap.align_param_gather) {
+    for (const Op& op : schedule_.programs[static_cast<size_t>(mesh_.at.pp)])
+      if (op.kind == OpKind::forward) gather.forward_chunks.push_back(op.chunk);
+    gather.ahead = mesh_.at.pp;
+  }
+  state_.param_gather.connect(*ops_, *compute_, *device_, *mesh_.data, gather, &trace_);
   state_.param_gather.initialize([&](const Param& param) {
     initialize_weight(param, static_cast<uint64_t>(config.train.seed), threads_, *device_, *compute_);
   });
@@ -134,13 +142,15 @@ double Trainer::read_loss() {
 
 StepResult Trainer::step() {
   StepResult result{.step = step_ + 1, .start_ns = now_ns()};
-  load_step(*loader_, true, 1.0f / static_cast<float>(global_batch_ * state_.shape.seq));
+  // Gradients that are averaged over the ranks are larger by their number until then, and so is the loss.
+  const int64_t averaged = config_.overlap.average_in_collective ? mesh_.shape.d : 1;
+  load_step(*loader_, true, static_cast<float>(averaged) / static_cast<float>(global_batch_ * state_.shape.seq));
   state_.grad_sync.begin_step();
   ops_->fill(state_.loss, 0, *compute_);
   executor_->run();
   result.pipeline_end_ns = now_ns();
   state_.grad_sync.finish(*mesh_.tensor, embedding_group_.get());
-  result.loss = read_loss();
+  result.loss = read_loss() / static_cast<double>(averaged);
 
   const OptimizerConfig& optimizer = config_.optimizer;
   state_.adam.compute_norm(*ops_, *mesh_.tensor, *mesh_.model, *mesh_.data, static_cast<float>(optimizer.clip_grad),

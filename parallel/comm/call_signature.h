@@ -28,7 +28,7 @@ inline std::string to_string(const CallSignature& s) {
     case CommCall::all_reduce:
     case CommCall::reduce_scatter:
       text = s.call == CommCall::all_reduce ? "all_reduce" : "reduce_scatter";
-      text += s.reduce == Reduce::sum ? "(sum)" : "(max)";
+      text += s.reduce == Reduce::sum ? "(sum)" : s.reduce == Reduce::max ? "(max)" : "(average)";
       break;
     case CommCall::all_gather: text = "all_gather"; break;
     case CommCall::broadcast: text = "broadcast from " + std::to_string(s.root); break;

@@ -28,7 +28,7 @@
 
 namespace trivet {
 
-enum class Reduce { sum, max };
+enum class Reduce { sum, max, average };  // average: the sum, divided by the number of ranks
 
 class Communicator {
  public:
@@ -36,7 +36,7 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // full[i] = sum (or maximum) over ranks of their full[i]. fp32, bf16 or int64.
+  // full[i] = sum (maximum, average) over ranks of their full[i]. fp32, bf16, or but for the average int64.
   virtual void all_reduce(Tensor full, Reduce op, Stream& stream) = 0;
   // shard = this rank's 1/size() slice of the sum. REQUIRES: full.numel() == size() * shard.numel(); shard is that
   // slice of `full` itself, or disjoint. The rest of `full` is left as it was.

@@ -16,6 +16,8 @@ struct Add {
   }
   float operator()(float a, float b) const { return a + b; }
 };
+// The sum as well; reduce_blocks divides it.
+struct Average : Add {};
 struct Max {
   int64_t operator()(int64_t a, int64_t b) const { return b > a ? b : a; }
   float operator()(float a, float b) const { return b > a || b != b ? b : a; }
@@ -34,6 +36,8 @@ void reduce_blocks(std::span<const void* const> inputs, std::span<void* const> o
       const T* x = static_cast<const T*>(input) + begin;
       for (int64_t i = 0; i < n; ++i) sum[i] = combine(sum[i], static_cast<Accumulator>(x[i]));
     }
+    if constexpr (std::is_same_v<Combine, Average> && std::is_same_v<Accumulator, float>)
+      for (int64_t i = 0; i < n; ++i) sum[i] /= static_cast<float>(inputs.size());
     const void* result = sum;
     if constexpr (!std::is_same_v<T, Accumulator>) {
       for (int64_t i = 0; i < n; ++i) rounded[i] = static_cast<T>(sum[i]);
@@ -58,8 +62,12 @@ void reduce_typed(DType dtype, std::span<const void* const> inputs, std::span<vo
 
 void reduce_in_rank_order(Reduce op, DType dtype, std::span<const void* const> inputs, std::span<void* const> outputs,
                           int64_t count) {
-  if (op == Reduce::sum) reduce_typed<Add>(dtype, inputs, outputs, count);
-  else reduce_typed<Max>(dtype, inputs, outputs, count);
+  check(op != Reduce::average || dtype != DType::i64, "an average of int64");
+  switch (op) {
+    case Reduce::sum: return reduce_typed<Add>(dtype, inputs, outputs, count);
+    case Reduce::max: return reduce_typed<Max>(dtype, inputs, outputs, count);
+    case Reduce::average: return reduce_typed<Average>(dtype, inputs, outputs, count);
+  }
 }
 
 }  // namespace trivet

@@ -20,13 +20,14 @@ GradSync::GradSync(FlatBuffer& flat, Arena& arena) : flat_(flat) {
                          .reduced = nullptr});
 }
 
-void GradSync::connect(Ops& ops, Stream& compute, Device& device, Communicator& data, int lanes, int micro_batches,
+void GradSync::connect(Ops& ops, Stream& compute, Device& device, Communicator& data, const Options& options,
                        Trace* trace) {
   ops_ = &ops;
   compute_ = &compute;
   data_ = &data;
-  micro_batches_ = micro_batches;
-  if (lanes > 0) lanes_ = std::make_unique<Lanes>(data, Category::comm_data, device, trace, "gradients", lanes);
+  options_ = options;
+  if (options.lanes > 0)
+    lanes_ = std::make_unique<Lanes>(data, Category::comm_data, device, trace, "gradients", options.lanes);
   for (size_t i = 0; i < flat_.buckets.size(); ++i) {
     ready_.push_back(device.create_event());
     reduced_.push_back(device.create_event());
@@ -38,14 +39,15 @@ void GradSync::connect(Ops& ops, Stream& compute, Device& device, Communicator& 
 void GradSync::begin_step() {
   flat_.clear_grads(*ops_, *compute_);
   for (size_t i = 0; i < pending_.size(); ++i)
-    pending_[i] = static_cast<int64_t>(flat_.buckets[i].units.size()) * micro_batches_;
+    pending_[i] = static_cast<int64_t>(flat_.buckets[i].units.size()) * options_.micro_batches;
+  backward_passes_ = 0;
 }
 
 // part = this rank's part of the sum over the data-parallel group; without sharding that is the whole of it.
 void GradSync::reduce(Tensor whole, Tensor part, Event& ready, Event& reduced) {
   const auto run = [&](Communicator& group, Stream& stream) {
-    if (flat_.shards_optimizer()) group.reduce_scatter(whole, part, Reduce::sum, stream);
-    else group.all_reduce(whole, Reduce::sum, stream);
+    if (flat_.shards_optimizer()) group.reduce_scatter(whole, part, options_.op, stream);
+    else group.all_reduce(whole, options_.op, stream);
   };
   if (!lanes_) return run(*data_, *compute_);
   Lane& lane = lanes_->next();
@@ -53,6 +55,11 @@ void GradSync::reduce(Tensor whole, Tensor part, Event& ready, Event& reduced) {
   lane.stream->wait(ready);
   run(*lane.group, *lane.stream);
   lane.stream->record(reduced);
+}
+
+void GradSync::start(size_t bucket) {
+  reduce(flat_.buckets[bucket].grads, flat_.buckets[bucket].own_grads, *ready_[bucket], *reduced_[bucket]);
+  pending_[bucket] = -1;
 }
 
 void GradSync::before_backward(int unit) {
@@ -72,10 +79,9 @@ void GradSync::after_backward(int unit) {
   for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)]) {
     const FlatBucket& bucket = flat_.buckets[i];
     if (bucket.grads) {
-      if (--pending_[i] == 0 && lanes_) {
-        reduce(bucket.grads, bucket.own_grads, *ready_[i], *reduced_[i]);
-        pending_[i] = -1;
-      }
+      if (--pending_[i] > 0 || !lanes_) continue;
+      if (options_.delay) delayed_.push_back({i, backward_passes_ + *options_.delay});
+      else start(i);
       continue;
     }
     for (Streamed& buffer : streamed_) {
@@ -86,6 +92,12 @@ void GradSync::after_backward(int unit) {
       buffer.travelling = true;
     }
   }
+  const auto at = static_cast<size_t>(unit);
+  const bool ends_pass = at == 0 || flat_.stage_of_unit[at - 1] != flat_.stage_of_unit[at];
+  if (!ends_pass) return;
+  ++backward_passes_;
+  for (; !delayed_.empty() && delayed_.front().until < backward_passes_; delayed_.pop_front())
+    start(delayed_.front().bucket);
 }
 
 void GradSync::settle(Streamed& buffer) {
@@ -99,12 +111,9 @@ void GradSync::settle(Streamed& buffer) {
 }
 
 void GradSync::finish(Communicator& tensor, Communicator* embedding) {
-  for (size_t i = 0; i < flat_.buckets.size(); ++i) {
-    const FlatBucket& bucket = flat_.buckets[i];
-    if (!bucket.grads) continue;
-    if (pending_[i] >= 0) reduce(bucket.grads, bucket.own_grads, *ready_[i], *reduced_[i]);
-    pending_[i] = -1;
-  }
+  delayed_.clear();
+  for (size_t i = 0; i < flat_.buckets.size(); ++i)
+    if (flat_.buckets[i].grads && pending_[i] >= 0) start(i);
   for (size_t i = 0; i < flat_.buckets.size(); ++i)
     if (lanes_ && flat_.buckets[i].grads) compute_->wait(*reduced_[i]);
   for (Streamed& buffer : streamed_) settle(buffer);

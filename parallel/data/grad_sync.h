@@ -6,7 +6,9 @@
 // reduced at once, and its sum is added to the rank's own part.
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/ops.h"
@@ -20,10 +22,15 @@ class GradSync {
   // Takes the memory for streamed buckets and for the sum over the tensor group from `arena`.
   GradSync(FlatBuffer& flat, Arena& arena);
 
-  // Collective over `data`, which outlives this. lanes: collectives in flight beside compute; 0: none, they run on the
-  // compute stream. micro_batches: of a step.
-  void connect(Ops& ops, Stream& compute, Device& device, Communicator& data, int lanes, int micro_batches,
-               Trace* trace);
+  struct Options {
+    int lanes = 0;               // collectives in flight beside compute; 0: none, they run on the compute stream
+    int micro_batches = 1;       // of a step
+    Reduce op = Reduce::sum;     // over the data-parallel group; average: gradients are larger by its size until then
+    std::optional<int> delay{};  // so many backward passes later than the bucket is full. Stages that are r hops from
+                                 // the first take r: then all start theirs at the same time (align_grad_reduce)
+  };
+  // Collective over `data`, which outlives this.
+  void connect(Ops& ops, Stream& compute, Device& device, Communicator& data, const Options& options, Trace* trace);
 
   void begin_step();
   void before_backward(int unit);
@@ -43,6 +50,7 @@ class GradSync {
     bool travelling = false;  // reduced or on its way; not yet added to the own part
   };
   void reduce(Tensor whole, Tensor part, Event& ready, Event& reduced);
+  void start(size_t bucket);  // one that is kept whole
   void settle(Streamed& buffer);
   void sum_partial(Communicator& tensor);
 
@@ -57,9 +65,15 @@ class GradSync {
   Stream* compute_ = nullptr;
   Communicator* data_ = nullptr;
   std::unique_ptr<Lanes> lanes_;
-  int micro_batches_ = 1;
+  Options options_;
   std::vector<std::unique_ptr<Event>> ready_, reduced_;  // [bucket]
   std::vector<int64_t> pending_;  // [bucket] backward passes of units that will add to it; -1: its reduction has begun
+  int64_t backward_passes_ = 0;   // of stages, in this step
+  struct Delayed {
+    size_t bucket;
+    int64_t until;  // backward_passes_
+  };
+  std::deque<Delayed> delayed_;
 };
 
 }  // namespace trivet

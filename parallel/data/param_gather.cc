@@ -1,5 +1,6 @@
 #include "parallel/data/param_gather.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace trivet {
@@ -12,13 +13,14 @@ ParamGather::ParamGather(FlatBuffer& flat, Arena& arena) : flat_(flat) {
                          .gathered = nullptr});
 }
 
-void ParamGather::connect(Ops& ops, Stream& compute, Device& device, Communicator& data, int lanes, bool poison,
+void ParamGather::connect(Ops& ops, Stream& compute, Device& device, Communicator& data, const Options& options,
                           Trace* trace) {
   ops_ = &ops;
   compute_ = &compute;
   data_ = &data;
-  poison_ = poison;
-  if (lanes > 0) lanes_ = std::make_unique<Lanes>(data, Category::comm_data, device, trace, "weights", lanes);
+  options_ = options;
+  if (options.lanes > 0)
+    lanes_ = std::make_unique<Lanes>(data, Category::comm_data, device, trace, "weights", options.lanes);
   for (size_t i = 0; i < flat_.buckets.size(); ++i) {
     updated_.push_back(device.create_event());
     gathered_.push_back(device.create_event());
@@ -28,6 +30,7 @@ void ParamGather::connect(Ops& ops, Stream& compute, Device& device, Communicato
     buffer.gathered = device.create_event();
   }
   under_way_.resize(flat_.buckets.size());
+  not_begun_.resize(flat_.buckets.size());
 }
 
 void ParamGather::gather(Tensor part, Tensor whole, Event& before, Event& gathered) {
@@ -43,22 +46,45 @@ void ParamGather::updated() {
   if (!flat_.shards_optimizer()) return;
   finish();
   for (Streamed& buffer : streamed_) buffer.bucket = -1;
-  // Backwards through the layout: the order of the forward pass.
-  for (size_t i = flat_.buckets.size(); i-- > 0;) {
+  forward_passes_ = 0;
+  for (size_t i = 0; i < flat_.buckets.size(); ++i) {
     const FlatBucket& bucket = flat_.buckets[i];
-    if (!bucket.weights) continue;
-    if (poison_) {
+    not_begun_[i] = static_cast<bool>(bucket.weights);
+    if (bucket.weights && options_.poison) {
       const int64_t before = bucket.own_begin - bucket.begin, behind = before + bucket.own_weights.numel();
       const float nan = std::numeric_limits<float>::quiet_NaN();
       ops_->fill(bucket.weights.slice(0, before), nan, *compute_);
       ops_->fill(bucket.weights.slice(behind, bucket.numel() - behind), nan, *compute_);
     }
+  }
+  if (options_.forward_chunks.empty())
+    for (const int stage : flat_.stage_of_unit) start_stage(stage);
+  else start_stage(0);
+}
+
+void ParamGather::start_stage(int stage) {
+  // Backwards through the layout: the order of the forward pass.
+  for (size_t i = flat_.buckets.size(); i-- > 0;) {
+    const FlatBucket& bucket = flat_.buckets[i];
+    if (!not_begun_[i] || flat_.stage_of_unit[static_cast<size_t>(bucket.units.front())] != stage) continue;
     gather(bucket.own_weights, bucket.weights, *updated_[i], *gathered_[i]);
+    not_begun_[i] = false;
     under_way_[i] = lanes_ != nullptr;
   }
 }
 
+// Megatron's rule: when pass k + ahead is the first of a chunk, the next chunk's weights are due; the first chunk's are
+// due at once.
+void ParamGather::forward_pass_begins() {
+  start_stage(0);
+  const std::vector<int>& chunks = options_.forward_chunks;
+  const size_t due = std::min(forward_passes_ + static_cast<size_t>(options_.ahead), chunks.size() - 1);
+  const int last = *std::max_element(chunks.begin(), chunks.begin() + static_cast<std::ptrdiff_t>(due) + 1);
+  for (int stage = 1; stage <= last + 1; ++stage) start_stage(stage);
+}
+
 void ParamGather::finish() {
+  for (const int stage : flat_.stage_of_unit) start_stage(stage);
   for (size_t i = 0; i < under_way_.size(); ++i) {
     if (under_way_[i]) compute_->wait(*gathered_[i]);
     under_way_[i] = false;
@@ -84,12 +110,20 @@ size_t ParamGather::gather_streamed(int bucket_number) {
   buffer.bucket = bucket_number;
   const FlatBucket& bucket = flat_.buckets[static_cast<size_t>(bucket_number)];
   const Tensor whole = buffer.whole.slice(0, bucket.numel());
-  if (poison_) ops_->fill(whole, std::numeric_limits<float>::quiet_NaN(), *compute_);
+  if (options_.poison) ops_->fill(whole, std::numeric_limits<float>::quiet_NaN(), *compute_);
   gather(bucket.own_weights, whole, *buffer.free, *buffer.gathered);
   return taken;
 }
 
 void ParamGather::use(int unit, int next) {
+  const int own_stage = flat_.stage_of_unit[static_cast<size_t>(unit)];
+  if (!options_.forward_chunks.empty() && next > unit &&
+      (unit == 0 || flat_.stage_of_unit[static_cast<size_t>(unit) - 1] != own_stage)) {
+    forward_pass_begins();
+    ++forward_passes_;
+  }
+  for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)])
+    if (not_begun_[i]) start_stage(flat_.stage_of_unit[static_cast<size_t>(flat_.buckets[i].units.front())]);
   for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)]) {
     if (under_way_[i]) compute_->wait(*gathered_[i]);
     under_way_[i] = false;
@@ -103,8 +137,7 @@ void ParamGather::use(int unit, int next) {
                         buffer.whole.slice(0, flat_.buckets[static_cast<size_t>(bucket)].numel()));
   }
   if (!lanes_ || next < 0 || next >= static_cast<int>(flat_.stage_of_unit.size())) return;
-  const auto stage = [&](int u) { return flat_.stage_of_unit[static_cast<size_t>(u)]; };
-  if (stage(next) != stage(unit)) return;
+  if (flat_.stage_of_unit[static_cast<size_t>(next)] != own_stage) return;
   if (const int bucket = streamed_bucket(next); bucket >= 0) gather_streamed(bucket);
 }
 

@@ -20,9 +20,18 @@ class ParamGather {
   // Takes the memory for streamed buckets from `arena`.
   ParamGather(FlatBuffer& flat, Arena& arena);
 
-  // Collective over `data`, which outlives this. lanes: as for GradSync. poison: what is about to be gathered is filled
-  // with NaN first, as a test that nothing reads it too early.
-  void connect(Ops& ops, Stream& compute, Device& device, Communicator& data, int lanes, bool poison, Trace* trace);
+  struct Options {
+    int lanes = 0;  // collectives in flight beside compute; 0: none, they run on the compute stream
+    bool poison =
+        false;  // what is about to be gathered is filled with NaN first: a test that nothing reads it too early
+    // The chunks of a rank's forward passes, in their order, and how many passes later than the first stage this one
+    // is. With them a chunk's weights are gathered when the first stage runs the first pass of the chunk before, and so
+    // by all stages at the same time (align_param_gather); empty: all at once.
+    std::vector<int> forward_chunks{};
+    int ahead = 0;
+  };
+  // Collective over `data`, which outlives this.
+  void connect(Ops& ops, Stream& compute, Device& device, Communicator& data, const Options& options, Trace* trace);
 
   // Calls write(param) for all parameters, one bucket at a time with whole weights to write to, zeroed.
   template <class F>
@@ -44,6 +53,8 @@ class ParamGather {
   // The unit's weights are needed now; those of unit `next` soon, if it is of the same stage.
   void use(int unit, int next);
   int streamed_bucket(int unit) const;
+  void start_stage(int stage);  // the gathering of what is kept whole, unless it has begun
+  void forward_pass_begins();
   size_t gather_streamed(int bucket);
   void gather(Tensor part, Tensor whole, Event& before, Event& gathered);
 
@@ -55,7 +66,9 @@ class ParamGather {
   Stream* compute_ = nullptr;
   Communicator* data_ = nullptr;
   std::unique_ptr<Lanes> lanes_;
-  bool poison_ = false;
+  Options options_;
+  size_t forward_passes_ = 0;                               // since the last update
+  std::vector<bool> not_begun_;                             // [bucket] to be gathered
   std::vector<std::unique_ptr<Event>> updated_, gathered_;  // [bucket]
   std::vector<bool> under_way_;                             // [bucket] nobody has waited for it yet
 };

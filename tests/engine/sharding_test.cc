@@ -124,6 +124,32 @@ TEST(Sharding, BucketSizeChangesNothing) {
   }
 }
 
+// Megatron's alignment of collectives over pipeline ranks is a matter of time only.
+TEST(Sharding, AlignmentChangesNothing) {
+  for (const Case& c : {Case{.p = 2, .d = 2, .v = 2, .micro_batches = 4, .schedule = "interleaved"},
+                        Case{.p = 4, .d = 2, .v = 1, .micro_batches = 4, .schedule = "1f1b"},
+                        Case{.p = 2, .d = 2, .v = 2, .micro_batches = 4, .schedule = "zb-v"}}) {
+    Config config = config_of(c, "optim");
+    config.parallel.bucket_size = 2000;
+    const Curve reference = train_on_threads(config, c.ranks(), kSteps, true);
+    config.overlap.overlap_grad_reduce = config.overlap.overlap_param_gather = true;
+    config.overlap.align_grad_reduce = true;
+    config.overlap.align_param_gather = c.v > 1;
+    expect_equal(train_on_threads(config, c.ranks(), kSteps, true), reference, c.schedule);
+  }
+}
+
+TEST(Sharding, AverageInCollective) {
+  for (const int d : {2, 3}) {
+    Config config = config_of({.d = d}, "optim");
+    const Curve reference = train_on_threads(config, d, kSteps);
+    config.overlap.average_in_collective = true;
+    const Curve curve = train_on_threads(config, d, kSteps);
+    if (d == 2) expect_equal(curve, reference, "halves are exact");
+    else expect_near(curve, reference, "thirds");
+  }
+}
+
 TEST(Sharding, WorksWithRecompute) {
   for (const std::string strategy : {"optim", "optim_grads_params"}) {
     Config config = config_of({.d = 2}, strategy);

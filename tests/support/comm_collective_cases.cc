@@ -50,6 +50,18 @@ void all_reduce_max(Communicator& world) {
   });
 }
 
+void all_reduce_average(Communicator& world) {
+  RankStreams rank;
+  for (const int64_t length : kLengths) {
+    auto x = filled<float>(length, world.rank(), random_value<float>);
+    world.all_reduce(tensor_of(x), Reduce::average, *rank.stream);
+    const auto n = static_cast<float>(world.size());
+    expect_elements(
+        x, [&](int64_t i) { return rank_order_sum<float>(world.size(), i, random_value<float>) / n; },
+        label("average", "fp32", length));
+  }
+}
+
 void not_a_number_is_not_lost(Communicator& world) {
   RankStreams rank;
   for (int bad = 0; bad < world.size(); ++bad)
@@ -202,6 +214,7 @@ void a_long_sequence_of_calls(Communicator& world) {
 std::vector<CommCase> collective_cases() {
   return {{"all_reduce_sum", all_reduce_sum},
           {"all_reduce_max", all_reduce_max},
+          {"all_reduce_average", all_reduce_average},
           {"not_a_number_is_not_lost", not_a_number_is_not_lost},
           {"reduce_scatter_in_place", reduce_scatter_in_place},
           {"reduce_scatter_into_a_shard", reduce_scatter_into_a_shard},

@@ -307,6 +307,22 @@ TEST(Validate, DataParallel) {
   EXPECT_EQ(load_error({"parallel.data_parallel_sharding_strategy=zero1"}),
             "--set: parallel.data_parallel_sharding_strategy: found \"zero1\", expected one of no_shard, optim, "
             "optim_grads, optim_grads_params");
+  EXPECT_EQ(
+      resolve_error({"overlap.align_grad_reduce=true"}, two),
+      "--set: overlap.align_grad_reduce: true needs overlap_grad_reduce: it says when overlapped collectives start");
+  EXPECT_EQ(
+      resolve_error({"overlap.align_grad_reduce=true", "overlap.overlap_grad_reduce=true"}, two),
+      "--set: overlap.align_grad_reduce: true needs pipeline_model_parallel_size above 1, found 1: there is nothing "
+      "to align with");
+  EXPECT_EQ(resolve_error({"overlap.average_in_collective=true"}),
+            "--set: overlap.average_in_collective: true has nothing to average: the data parallel size is 1; leave it "
+            "out");
+  EXPECT_EQ(
+      load_error({"overlap.tp_comm_overlap=ring"}),
+      "--set: overlap.tp_comm_overlap: ring needs sequence_parallel (and so tensor_model_parallel_size above 1): it "
+      "cuts the gathering and scattering of positions");
+  EXPECT_EQ(load_error({"overlap.tp_comm_overlap_proj=bulk"}),
+            "--set: overlap.tp_comm_overlap_proj: found \"bulk\", expected one of default, none, ring, pipeline");
   const std::string halves =
       resolve_error({"parallel.data_parallel_sharding_strategy=optim_grads", "parallel.pipeline_schedule=zb-h1",
                      "parallel.pipeline_model_parallel_size=2", "batch.global_batch_size=4"},
