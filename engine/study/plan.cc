@@ -18,8 +18,9 @@
 namespace trivet {
 namespace {
 
-// The problems of a configuration, which are lines, as one.
+// The problems of a configuration, which are lines, as one. That a value came by --set is the study's doing.
 std::string one_line(std::string text) {
+  for (size_t at; (at = text.find("--set: ")) != std::string::npos;) text.erase(at, 7);
   for (size_t at; (at = text.find('\n')) != std::string::npos;) text.replace(at, 1, "; ");
   return text;
 }
@@ -110,22 +111,16 @@ Plan make_plan(const Study& study) {
   return plan;
 }
 
-std::vector<PlannedRun> remaining_runs(const Study& study, const Plan& plan, std::span<const RunRow> rows,
-                                       bool retry_failed) {
-  std::map<std::pair<std::string, int64_t>, Outcome> ended;
-  for (const RunRow& row : rows) ended[{row.point, row.repeat}] = row.outcome;
-  std::vector<bool> failed(plan.points.size());
-  for (size_t i = 0; i < plan.points.size(); ++i)
-    failed[i] = !retry_failed && std::ranges::any_of(ended, [&](const auto& entry) {
-      return entry.first.first == plan.points[i].id && entry.second != Outcome::done;
-    });
+std::vector<PlannedRun> remaining_runs(const Study& study, const Plan& plan, std::span<const RunRow> rows) {
+  std::map<std::string, std::map<int64_t, Outcome>> ended;  // by point and repeat
+  for (const RunRow& row : rows) ended[row.point][row.repeat] = row.outcome;
   std::vector<PlannedRun> runs;
   for (int64_t repeat = 1; repeat <= study.repeats; ++repeat)
     for (size_t n = 0; n < plan.points.size(); ++n) {
       const size_t point = repeat % 2 == 1 ? n : plan.points.size() - 1 - n;
-      const auto found = ended.find({plan.points[point].id, repeat});
-      const bool open = found == ended.end() || (retry_failed && found->second != Outcome::done);
-      if (open && !failed[point]) runs.push_back({point, repeat});
+      const auto& outcomes = ended[plan.points[point].id];
+      const bool failed = std::ranges::any_of(outcomes, [](const auto& run) { return run.second != Outcome::done; });
+      if (!failed && !outcomes.contains(repeat)) runs.push_back({point, repeat});
     }
   return runs;
 }

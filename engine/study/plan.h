@@ -42,14 +42,12 @@ struct Plan {
 Plan make_plan(const Study& study);
 
 // What is still to be run, in this order: rounds one after another, each all points, every other round backwards, so
-// that what drifts steadily in the machine cancels out. A point with a failed run is not run again, unless failures
-// are to be retried.
+// that what drifts steadily in the machine cancels out. A point with a failed run is not run again.
 struct PlannedRun {
   size_t point = 0;  // of Plan::points
   int64_t repeat = 1;
 };
-std::vector<PlannedRun> remaining_runs(const Study& study, const Plan& plan, std::span<const RunRow> rows,
-                                       bool retry_failed);
+std::vector<PlannedRun> remaining_runs(const Study& study, const Plan& plan, std::span<const RunRow> rows);
 
 // Seconds that a run of each point takes.
 struct CostPrediction {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -95,6 +96,12 @@ const RunRow* find_row(const std::vector<RunRow>& rows, std::string_view point, 
   const auto found = std::find_if(rows.rbegin(), rows.rend(),
                                   [&](const RunRow& row) { return row.point == point && row.repeat == repeat; });
   return found == rows.rend() ? nullptr : &*found;
+}
+
+std::vector<RunRow> without_failures(const std::vector<RunRow>& rows) {
+  std::vector<RunRow> done;
+  std::ranges::copy_if(rows, std::back_inserter(done), [](const RunRow& row) { return row.outcome == Outcome::done; });
+  return done;
 }
 
 std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_steps, RunRow& row) {

@@ -39,6 +39,9 @@ std::vector<RunRow> read_results(const std::string& path);
 // The last row of this point and repeat; nullptr: none.
 const RunRow* find_row(const std::vector<RunRow>& rows, std::string_view point, int64_t repeat);
 
+// Without the rows of failures, which are then to be run again.
+std::vector<RunRow> without_failures(const std::vector<RunRow>& rows);
+
 // What a run wrote into its metrics.jsonl: fills in metrics and losses. The reason why it does not count, or "": all
 // `steps` must be there, each with a finite loss.
 std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_steps, RunRow& row);

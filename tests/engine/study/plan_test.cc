@@ -108,7 +108,7 @@ TEST(Plan, RoundsGoForthAndBack) {
   const StudyFolder folder;
   const Study study = folder.study();
   const Plan plan = make_plan(study);
-  const auto runs = remaining_runs(study, plan, {}, false);
+  const auto runs = remaining_runs(study, plan, {});
   ASSERT_EQ(runs.size(), 12u);
   for (size_t i = 0; i < 6; ++i) {
     EXPECT_EQ(runs[i].point, i);
@@ -127,8 +127,8 @@ TEST(Plan, FinishedRunsAndFailedPointsAreNotRunAgain) {
   rows[1].outcome = Outcome::failed;
 
   // when
-  const auto rest = remaining_runs(study, plan, rows, false);
-  const auto with_retries = remaining_runs(study, plan, rows, true);
+  const auto rest = remaining_runs(study, plan, rows);
+  const auto with_retries = remaining_runs(study, plan, without_failures(rows));
 
   // then
   const auto count = [](const auto& runs, size_t point) { return std::ranges::count(runs, point, &PlannedRun::point); };

@@ -1,0 +1,123 @@
+#include "engine/study/summary.h"
+
+#include <algorithm>
+
+namespace trivet {
+namespace {
+
+// Finished rows of a point, [repeat - 1]; null where there is none.
+std::vector<const RunRow*> done_rows(const Study& study, const std::vector<RunRow>& rows, const Point& point) {
+  std::vector<const RunRow*> found;
+  for (int64_t repeat = 1; repeat <= study.repeats; ++repeat) {
+    const RunRow* row = find_row(rows, point.id, repeat);
+    found.push_back(row && row->outcome == Outcome::done ? row : nullptr);
+  }
+  return found;
+}
+
+std::optional<double> metric_of(const RunRow* row, const std::string& metric) {
+  if (!row) return {};
+  const auto found = row->metrics.find(metric);
+  return found == row->metrics.end() ? std::nullopt : std::optional(found->second);
+}
+
+PointSummary summarize_point(const Study& study, const Point& point, const std::vector<RunRow>& rows) {
+  PointSummary summary;
+  std::map<std::string, std::vector<double>> values;
+  for (const RunRow* row : done_rows(study, rows, point)) {
+    if (!row) continue;
+    ++summary.done;
+    if (summary.folder.empty()) summary.folder = row->folder;
+    for (const auto& [key, value] : row->metrics) values[key].push_back(value);
+  }
+  for (const auto& [key, numbers] : values) summary.metrics[key] = sample_of(numbers);
+  for (int64_t repeat = 1; repeat <= study.repeats; ++repeat)
+    if (const RunRow* row = find_row(rows, point.id, repeat); row && row->outcome != Outcome::done)
+      summary.failure = row->reason;
+  return summary;
+}
+
+std::optional<Sample> ratio_of(const Study& study, const std::vector<RunRow>& rows, const Point& point,
+                               const Point& baseline) {
+  const auto over = done_rows(study, rows, point), under = done_rows(study, rows, baseline);
+  std::vector<double> ratios;
+  for (size_t i = 0; i < over.size(); ++i) {
+    const auto a = metric_of(over[i], study.metric), b = metric_of(under[i], study.metric);
+    if (a && b && *b != 0) ratios.push_back(*a / *b);
+  }
+  return ratios.empty() ? std::nullopt : std::optional(sample_of(ratios));
+}
+
+std::vector<std::vector<Effect>> effects_of(const Study& study, const Plan& plan, const Summary& summary) {
+  std::map<Choice, double> medians;
+  for (size_t i = 0; i < plan.points.size(); ++i)
+    if (const auto value = summary.points[i].median(study.metric); value && *value > 0)
+      medians[plan.points[i].choice] = *value;
+  std::vector<std::vector<Effect>> effects;
+  for (size_t f = 0; f < study.factors.size(); ++f) {
+    effects.emplace_back(study.factors[f].levels.size());
+    for (size_t level = 0; level < effects[f].size(); ++level) {
+      std::vector<double> ratios;
+      for (const auto& [choice, value] : medians) {
+        if (choice[f] != level) continue;
+        Choice reference = choice;
+        reference[f] = study.factors[f].baseline;
+        if (const auto found = medians.find(reference); found != medians.end()) ratios.push_back(value / found->second);
+      }
+      if (ratios.empty()) continue;
+      const Sample sample = sample_of(ratios);
+      effects[f][level] = {sample.n, geometric_mean(ratios), sample.min, sample.max};
+    }
+  }
+  return effects;
+}
+
+void find_best(const Study& study, Summary& summary) {
+  const bool high = is_better_high(study.metric);
+  const auto value = [&](size_t i) { return summary.points[i].median(study.metric); };
+  for (size_t i = 0; i < summary.points.size(); ++i) {
+    if (!value(i)) continue;
+    if (!summary.best || (high ? *value(i) > *value(*summary.best) : *value(i) < *value(*summary.best)))
+      summary.best = i;
+  }
+  if (!summary.best) return;
+  const Sample& best = summary.points[*summary.best].metrics.at(study.metric);
+  for (size_t i = 0; i < summary.points.size(); ++i) {
+    if (i == *summary.best || !value(i)) continue;
+    const Sample& other = summary.points[i].metrics.at(study.metric);
+    if (high ? other.max >= best.min : other.min <= best.max) summary.rivals.push_back(i);
+  }
+}
+
+}  // namespace
+
+std::optional<double> PointSummary::median(std::string_view metric) const {
+  const auto found = metrics.find(std::string(metric));
+  return found == metrics.end() ? std::nullopt : std::optional(found->second.median);
+}
+
+Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
+  Summary summary;
+  const std::vector<std::string> disagreements = find_disagreements(study, plan, rows);
+  for (size_t i = 0; i < plan.points.size(); ++i) {
+    PointSummary point = summarize_point(study, plan.points[i], rows);
+    if (plan.baseline) point.ratio = ratio_of(study, rows, plan.points[i], plan.points[*plan.baseline]);
+    point.disagreement = disagreements[i];
+    summary.disagreements += !point.disagreement.empty();
+    summary.done += point.done;
+    summary.failed += !point.failure.empty();
+    for (const auto& [key, sample] : point.metrics) summary.metrics.insert(key);
+    summary.points.push_back(std::move(point));
+  }
+  summary.runs = static_cast<int64_t>(plan.points.size()) * study.repeats;
+  for (const RunRow& row : rows) {
+    const bool planned = std::ranges::any_of(plan.points, [&](const Point& point) { return point.id == row.point; });
+    if (!planned || row.repeat > study.repeats) ++summary.other_rows;
+    else summary.machines.insert(row.machine.substr(0, row.machine.rfind(", load ")));
+  }
+  summary.effects = effects_of(study, plan, summary);
+  find_best(study, summary);
+  return summary;
+}
+
+}  // namespace trivet

@@ -1,0 +1,56 @@
+// Summary: what the runs of a study say.
+//
+// Ratios to the baseline are taken within a round, point over baseline of the same repeat, and their median is told: a
+// machine that gets slower between two rounds then changes no ratio. A main effect is the geometric mean, over all
+// settings of the other factors in which both were measured, of a level's median over that of the factor's baseline
+// level: points that are missing bias it little, and its range shows where factors depend on each other.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/study/plan.h"
+#include "engine/study/statistics.h"
+
+namespace trivet {
+
+struct PointSummary {
+  int64_t done = 0;
+  std::string failure;                    // of its last failed run; "": none
+  std::map<std::string, Sample> metrics;  // over the finished repeats
+  std::optional<Sample> ratio;            // of the study's metric to the baseline
+  std::string disagreement;               // with the losses it must have; "": none
+  std::string folder;                     // of its first finished run
+
+  // Empty where the runs do not report it.
+  std::optional<double> median(std::string_view metric) const;
+};
+
+struct Effect {
+  int64_t contexts = 0;  // settings of the other factors it was seen in
+  double mean = 1, min = 1, max = 1;
+};
+
+struct Summary {
+  std::vector<PointSummary> points;          // of Plan::points
+  std::vector<std::vector<Effect>> effects;  // [factor][level]
+  std::optional<size_t> best;                // of points
+  std::vector<size_t> rivals;                // points whose range reaches into the best one's
+  int64_t runs = 0, done = 0, failed = 0;    // runs: asked for
+  int64_t other_rows = 0;                    // results of points that are not in the plan any more
+  int64_t disagreements = 0;
+  std::set<std::string> metrics;  // of any point
+  std::set<std::string> machines;
+};
+
+Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow>& rows);
+
+// [point]: where its losses differ from those they must agree with, the first finished run of its group; "" where they
+// do not. Every finished repeat is compared, every step.
+std::vector<std::string> find_disagreements(const Study& study, const Plan& plan, const std::vector<RunRow>& rows);
+
+}  // namespace trivet
