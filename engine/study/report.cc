@@ -94,7 +94,11 @@ class Page {
   static std::string cells(const std::vector<std::string>& texts, const std::string& align, const char* tag) {
     std::string row;
     for (size_t i = 0; i < texts.size(); ++i)
-      row += fmt::format("<{0}{1}>{2}</{0}>", tag, align[i] == 'r' ? " class=\"r\"" : "", escaped(texts[i]));
+      row += fmt::format("<{0}{1}>{2}</{0}>", tag,
+                         align[i] == 'r'        ? " class=\"r\""
+                         : texts[i].size() > 60 ? " class=\"note\""
+                                                : "",
+                         escaped(texts[i]));
     return row;
   }
   static std::string table(const Table& table) {

@@ -31,9 +31,14 @@ std::string ratio_cell(const PointSummary& point) {
 }
 
 std::string note_of(const PointSummary& point) {
-  if (!point.failure.empty()) return "failed: " + point.failure;
-  if (!point.disagreement.empty()) return "LOSS DIFFERS: " + point.disagreement;
-  return "";
+  std::string note = !point.failure.empty()        ? "failed: " + point.failure
+                     : !point.disagreement.empty() ? "LOSS DIFFERS: " + point.disagreement
+                                                   : "";
+  constexpr size_t kMost = 200;  // all of it is in the CSV, in results.jsonl and in the report's list
+  if (note.size() <= kMost) return note;
+  size_t end = kMost;
+  while ((static_cast<unsigned char>(note[end]) & 0xc0) == 0x80) --end;  // UTF-8 stays whole
+  return note.substr(0, end) + "…";
 }
 
 // Markdown tables have no line breaks and no bars, and text is not to become markup.

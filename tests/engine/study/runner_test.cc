@@ -1,6 +1,8 @@
 #include "engine/study/runner.h"
 
+#include <chrono>
 #include <csignal>
+#include <thread>
 #include <unistd.h>
 
 #include "engine/study/child_process.h"
@@ -180,9 +182,14 @@ TEST_F(StudyChild, IsEndedAfterItsTimeWithWhatItStarted) {
   const ChildEnd end = run("sleep 1000 & echo $! ; wait", 0.2);
   EXPECT_EQ(end.how, ChildEnd::timed_out);
   const pid_t grandchild = std::stoi(read_text(dir_ / "out"));
-  // Init reaps it; until then it is a zombie that signals still reach.
-  const std::string stat = read_text("/proc/" + std::to_string(grandchild) + "/stat");
-  EXPECT_TRUE(stat.empty() || stat.find(") Z ") != std::string::npos) << stat;
+  // Init reaps it; until then it may be a zombie.
+  const auto gone = [&] {
+    const std::string stat = read_text("/proc/" + std::to_string(grandchild) + "/stat");
+    return stat.empty() || stat.find(") Z ") != std::string::npos;
+  };
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!gone() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  EXPECT_TRUE(gone());
 }
 
 TEST_F(StudyChild, IsEndedWhenAStopIsAsked) {
