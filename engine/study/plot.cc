@@ -54,17 +54,13 @@ std::string colors(const Palette& p) {
   return css;
 }
 
-}  // namespace
-
-std::string plot_css() {
+std::string style() {
   return ".plot{font:12px system-ui,'Helvetica Neue',Arial,sans-serif}.plot .end{text-anchor:end}"
          ".plot .mid{text-anchor:middle}.plot .head{font-weight:600}.plot .one{stroke-dasharray:3 3}"
          ".plot .whisker{stroke-width:1.2;fill:none}.plot .line{stroke-width:1.5;fill:none}"
-         ".plot .range{stroke-width:5;stroke-opacity:.4;stroke-linecap:round}" +
+         ".plot .range{stroke-width:5;stroke-opacity:.4;stroke-linecap:round}.plot .wait{fill-opacity:.45}" +
          colors(kLight) + "@media screen and (prefers-color-scheme:dark){" + colors(kDark) + "}";
 }
-
-namespace {
 
 constexpr double kWidth = 880, kRow = 22, kCharacter = 6.9, kBoldCharacter = 7.8, kTop = 30;
 
@@ -107,8 +103,8 @@ class Canvas {
   std::string finish(double width, double height, std::string_view label) const {
     return fmt::format(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-        "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\" aria-label=\"{2}\">\n{3}</svg>\n",
-        width, height, escaped(label), body_);
+        "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\" aria-label=\"{2}\">\n<style>{3}</style>\n{4}</svg>\n",
+        width, height, escaped(label), style(), body_);
   }
 
  private:
@@ -213,18 +209,20 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
 
 std::string exposed_plot(const Study& study, const Plan& plan, const Summary& summary) {
   struct Class {
-    const char *key, *kind, *name;
+    const char *key, *name;
   };
-  constexpr std::array<Class, 3> kClasses{{{"exposed_tensor_fraction", "tensor", "tensor-parallel"},
-                                           {"exposed_pipeline_fraction", "pipeline", "pipeline"},
-                                           {"exposed_data_fraction", "data", "data-parallel"}}};
+  constexpr std::array<Class, 3> kClasses{
+      {{"tensor", "tensor-parallel"}, {"pipeline", "pipeline"}, {"data", "data-parallel"}}};
   Canvas canvas;
   Rows rows(study, plan, canvas);
   double end = 0;
-  bool any = false;
+  bool any = false, waits = false;
   for (const PointSummary& point : summary.points) {
     end = std::max(end, point.median("step_seconds").value_or(0) * 1e3);
-    for (const Class& of : kClasses) any |= point.median(of.key).has_value();
+    for (const Class& of : kClasses) {
+      any |= point.exposed(of.key).has_value();
+      waits |= point.exposed_wait(of.key).has_value();
+    }
   }
   if (!any || !(end > 0)) return "";
   end *= 1.02;
@@ -239,14 +237,17 @@ std::string exposed_plot(const Study& study, const Plan& plan, const Summary& su
       continue;
     }
     double x = rows.left(), exposed = 0;
-    for (const Class& of : kClasses) {
-      const double fraction = point.median(of.key).value_or(0), width = fraction * *step * 1e3 * scale;
+    const auto part = [&](double fraction, const std::string& kind, const std::string& what) {
+      if (!(fraction > 0)) return;
+      canvas.bar(x, y + 4, fraction * *step * 1e3 * scale, kRow - 8, kind.c_str(),
+                 fmt::format("{}: {:.4g} ms, {}", what, fraction * *step * 1e3, percent_text(fraction)));
+      x += fraction * *step * 1e3 * scale;
       exposed += fraction;
-      if (width > 0)
-        canvas.bar(x, y + 4, width, kRow - 8, of.kind,
-                   fmt::format("exposed {} communication: {:.4g} ms, {}", of.name, fraction * *step * 1e3,
-                               percent_text(fraction)));
-      x += width;
+    };
+    for (const Class& of : kClasses) {
+      const double wait = point.exposed_wait(of.key).value_or(0);
+      part(point.exposed(of.key).value_or(0) - wait, of.key, fmt::format("exposed {} communication", of.name));
+      part(wait, std::string(of.key) + " wait", fmt::format("exposed {} communication, waiting for a peer", of.name));
     }
     const double full = rows.left() + *step * 1e3 * scale;
     canvas.bar(x, y + 4, full - x, kRow - 8, "rest",
@@ -260,9 +261,10 @@ std::string exposed_plot(const Study& study, const Plan& plan, const Summary& su
     canvas.text(x + 16, rows.bottom() + 56, "soft", name);
     x += 34 + static_cast<double>(std::string_view(name).size()) * kCharacter;
   };
-  for (const Class& of : kClasses) legend(of.kind, of.name);
-  legend("rest", "everything else");
-  return canvas.finish(rows.width(), rows.bottom() + 66, "exposed communication of each point");
+  for (const Class& of : kClasses) legend(of.key, of.name);
+  if (waits) legend("data wait", "pale: waiting");
+  legend("rest", "the rest");
+  return canvas.finish(std::max(rows.width(), x), rows.bottom() + 66, "exposed communication of each point");
 }
 
 std::string effects_plot(const Study& study, const Summary& summary) {

@@ -1,5 +1,5 @@
-// Pictures of a study as SVG elements, which take their colours by class from plot_css(): light or dark as the reader's
-// system is, and light on paper. Every text from a file is escaped.
+// Pictures of a study: SVG elements with a style of their own, light or dark as the reader's system is, light on paper.
+// Every text from a file is escaped.
 #pragma once
 
 #include <string>
@@ -11,9 +11,6 @@ namespace trivet {
 
 // For HTML and SVG, as text or within quotes; control characters become visible.
 std::string escaped(std::string_view text);
-
-// The rules that the pictures below need, as CSS.
-std::string plot_css();
 
 // A bar a point: the ratio to the baseline, or the metric where there is no baseline; whiskers are the range of the
 // repeats, the winner and the baseline stand out.

@@ -11,7 +11,7 @@
 namespace trivet {
 namespace {
 
-// The page's own style; the pictures bring theirs.
+// The pictures bring their own.
 constexpr const char* kCss = R"(
 :root{color-scheme:light dark;--ink:#1d2329;--soft:#5b6670;--line:#e3e7ea;--paper:#fff;--wash:#f5f7f8;--good:#1f7a5c;--bad:#b3261e;--link:#245ea8}
 @media screen and (prefers-color-scheme:dark){:root{--ink:#e6eaed;--soft:#9aa6b0;--line:#2c343b;--paper:#14181b;--wash:#1c2226;--good:#3fb28a;--bad:#f2817a;--link:#7fb0ee}}
@@ -28,7 +28,7 @@ tr.best td{font-weight:600;color:var(--good)}.bad{color:var(--bad)}
 a{color:var(--link)}dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 18px;font-size:15px}dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 pre,code{font:13px/1.45 ui-monospace,Menlo,Consolas,monospace}pre{background:var(--wash);padding:14px;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
 details{margin:14px 0}summary{cursor:pointer;font-weight:600}
-@media print{main{max-width:none;padding:0}body{font-size:11pt}h2{break-after:avoid}figure,tr,.box{break-inside:avoid}.wide,figure{overflow:visible}details>*{display:block}td,th{white-space:normal}}
+@media print{main{max-width:none;padding:0}body{font-size:11pt}h2{break-after:avoid}figure,tr,.box{break-inside:avoid}.wide,figure{overflow:visible}table{font-size:7pt}td,th{white-space:normal;padding:3px 7px 3px 0}td.note{min-width:0}}
 )";
 
 class Page {
@@ -41,8 +41,8 @@ class Page {
     out_ = fmt::format(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n"
-        "<style>{}{}</style>\n</head>\n<body>\n<main>\n",
-        escaped(title), kCss, plot_css());
+        "<style>{}</style>\n</head>\n<body>\n<main>\n",
+        escaped(title), kCss);
     put("<h1>{}</h1>\n<p class=\"soft\">{}.</p>\n", escaped(title), escaped(extent_text(study_, plan_, summary_)));
     put("<div class=\"box\"><strong>Best.</strong> {}</div>\n", escaped(winner_text(study_, plan_, summary_)));
     disagreements();
@@ -217,9 +217,7 @@ std::string html_report(const Study& study, const Plan& plan, const Summary& sum
 
 std::string ratio_picture(const Study& study, const Plan& plan, const Summary& summary) {
   std::string picture = ratio_plot(study, plan, summary);
-  const size_t body = picture.find('>') + 1;
-  picture.insert(
-      body, fmt::format("\n<style>{}</style>\n<rect width=\"100%\" height=\"100%\" class=\"paper\"/>", plot_css()));
+  picture.insert(picture.find("</style>") + 8, "\n<rect width=\"100%\" height=\"100%\" class=\"paper\"/>");
   return picture;
 }
 

@@ -96,6 +96,16 @@ std::optional<double> PointSummary::median(std::string_view metric) const {
   return found == metrics.end() ? std::nullopt : std::optional(found->second.median);
 }
 
+std::optional<double> PointSummary::exposed_wait(const std::string& comm_class) const {
+  return median("exposed_" + comm_class + "_wait_fraction");
+}
+
+std::optional<double> PointSummary::exposed(const std::string& comm_class) const {
+  if (const auto sum = median("exposed_" + comm_class + "_fraction")) return sum;
+  const auto wire = median("exposed_" + comm_class + "_wire_fraction"), wait = exposed_wait(comm_class);
+  return wire && wait ? std::optional(*wire + *wait) : std::nullopt;
+}
+
 Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   Summary summary;
   const std::vector<std::string> disagreements = find_disagreements(study, plan, rows);

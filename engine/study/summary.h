@@ -28,6 +28,10 @@ struct PointSummary {
 
   // Empty where the runs do not report it.
   std::optional<double> median(std::string_view metric) const;
+  // The share of the step in which communication of a class (tensor, pipeline, data) was exposed, and the part of that
+  // in which it waited for a peer: runs tell both apart, or only their sum.
+  std::optional<double> exposed(const std::string& comm_class) const;
+  std::optional<double> exposed_wait(const std::string& comm_class) const;
 };
 
 struct Effect {

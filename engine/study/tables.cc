@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
+#include <functional>
 
 #include "engine/study/points.h"
 
@@ -39,6 +40,31 @@ std::string note_of(const PointSummary& point) {
   size_t end = kMost;
   while ((static_cast<unsigned char>(note[end]) & 0xc0) == 0x80) --end;  // UTF-8 stays whole
   return note.substr(0, end) + "…";
+}
+
+// A column of the result table: a share of the step.
+struct Share {
+  std::string name;
+  std::function<std::optional<double>(const PointSummary&)> of;
+};
+
+// Those that some point has more than nothing of.
+std::vector<Share> told_shares(const Study& study, const Summary& summary) {
+  std::vector<Share> shares;
+  const auto add = [&](std::string name, auto of) {
+    if (std::ranges::any_of(summary.points, [&](const PointSummary& point) { return of(point).value_or(0) != 0; }))
+      shares.push_back({std::move(name), of});
+  };
+  const auto metric = [&](const char* name, const char* key) {
+    if (study.metric != key) add(name, [key](const PointSummary& point) { return point.median(key); });
+  };
+  metric("exposed", "exposed_comm_fraction");
+  metric("waiting", "exposed_wait_fraction");
+  for (const char* comm_class : {"tensor", "pipeline", "data"})
+    add(comm_class, [comm_class](const PointSummary& point) { return point.exposed(comm_class); });
+  metric("hidden", "hidden_fraction");
+  metric("bubble", "bubble_fraction");
+  return shares;
 }
 
 // Markdown tables have no line breaks and no bars, and text is not to become markup.
@@ -98,16 +124,8 @@ Table result_table(const Study& study, const Plan& plan, const Summary& summary)
   table.column(metric_name(study.metric), 'r');
   table.column("spread", 'r');
   table.column("ratio to baseline", 'r');
-  std::vector<std::string> more;
-  for (const char* key : {"exposed_comm_fraction", "exposed_tensor_fraction", "exposed_pipeline_fraction",
-                          "exposed_data_fraction", "exposed_wait_fraction", "hidden_fraction", "bubble_fraction"})
-    if (summary.metrics.contains(key) && study.metric != key) more.emplace_back(key);
-  for (const std::string& key : more) {
-    std::string name = metric_name(key);
-    for (const std::string_view word : {"exposed ", " fraction"})
-      if (const size_t at = name.find(word); at != std::string::npos) name.erase(at, word.size());
-    table.column(name, 'r');
-  }
+  const std::vector<Share> shares = told_shares(study, summary);
+  for (const Share& share : shares) table.column(share.name, 'r');
   table.column("memory a rank", 'r');
   if (study.check_agreement) table.column("loss", 'l');
   const bool notes = summary.failed + summary.disagreements > 0;
@@ -122,7 +140,10 @@ Table result_table(const Study& study, const Plan& plan, const Summary& summary)
     const auto sample = point.metrics.find(study.metric);
     row.push_back(sample == point.metrics.end() || sample->second.n < 2 ? "" : percent_text(sample->second.spread()));
     row.push_back(plan.baseline == i ? "baseline" : ratio_cell(point));
-    for (const std::string& key : more) row.push_back(cell_of(point, key));
+    for (const Share& share : shares) {
+      const auto fraction = share.of(point);
+      row.push_back(fraction ? percent_text(*fraction) : "");
+    }
     row.push_back(bytes_text(plan.points[i].memory_bytes));
     if (study.check_agreement) row.push_back(point.done == 0 ? "" : point.disagreement.empty() ? "agrees" : "DIFFERS");
     if (notes) row.push_back(note_of(point));

@@ -1,5 +1,6 @@
 #include "engine/study/summary.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/study/plot.h"
@@ -200,6 +201,28 @@ TEST_F(StudySummary, ReportsOfAStudyThatHasNotBegunAreWhole) {
   EXPECT_NE(page.find("0 of 12 runs done"), std::string::npos);
   EXPECT_NE(ratio_picture(study_, plan_, summary()).find("not run"), std::string::npos);
   EXPECT_EQ(exposed_plot(study_, plan_, summary()), "");
+}
+
+TEST_F(StudySummary, ExposedTimeIsToldWithOrWithoutWaiting) {
+  // given: one run that tells the sum, one that tells wire from wait
+  add(0, {1}), add(2, {1});
+  rows_[0].metrics["exposed_data_fraction"] = 0.25;
+  rows_[1].metrics["exposed_data_wire_fraction"] = 0.25;
+  rows_[1].metrics["exposed_data_wait_fraction"] = 0.5;
+  rows_[0].metrics["exposed_tensor_fraction"] = 0;
+
+  // when
+  const Summary result = summary();
+  const Table table = result_table(study_, plan_, result);
+  const std::string picture = exposed_plot(study_, plan_, result);
+
+  // then
+  EXPECT_EQ(result.points[0].exposed("data"), 0.25);
+  EXPECT_EQ(result.points[2].exposed("data"), 0.75);
+  const auto column = std::ranges::find(table.head, "data") - table.head.begin();
+  EXPECT_EQ(table.rows[2][static_cast<size_t>(column)], "75.0%");
+  EXPECT_EQ(std::ranges::count(table.head, "tensor"), 0) << "nothing of it anywhere";
+  EXPECT_NE(picture.find("waiting for a peer: 500 ms, 50.0%"), std::string::npos) << picture;
 }
 
 TEST(StudyText, MetricsHaveUnits) {
