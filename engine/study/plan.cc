@@ -4,12 +4,14 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <map>
+#include <unistd.h>
 
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
 #include "engine/data/content_hash.h"
 #include "engine/metrics/accounting.h"
+#include "engine/metrics/text.h"
 #include "engine/study/points.h"
 #include "engine/study/statistics.h"
 #include "engine/train/rank_state.h"
@@ -59,6 +61,8 @@ std::string hash_of(const Study& study, const Point& point, const Config& config
   return content_hash(text).substr(0, 16);
 }
 
+int64_t machine_bytes() { return int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE); }
+
 std::string numbers_of(const Study& study, const Choice& choice) {
   std::string text;
   for (size_t i = 0; i < choice.size(); ++i)
@@ -76,8 +80,16 @@ Point resolve_point(const Study& study, const Choice& choice) {
   if (point.ranks == 0) point.ranks = ranks_of_one_replica(loaded.config);
   const Layout layout = resolve(loaded, facts_of(loaded.config, point.ranks));
   const Config& config = loaded.config;
-  for (int pp = 0; pp < layout.mesh.p; ++pp)
-    point.memory_bytes = std::max(point.memory_bytes, plan_memory(config, layout, {.pp = pp}).total());
+  int64_t all_ranks = 0;
+  for (int pp = 0; pp < layout.mesh.p; ++pp) {
+    const int64_t bytes = plan_memory(config, layout, {.pp = pp}).total();
+    point.memory_bytes = std::max(point.memory_bytes, bytes);
+    all_ranks += bytes * (point.ranks / layout.mesh.p);
+  }
+  // Ranks of mpirun may be on other machines.
+  if (point.launcher == Launcher::threads && all_ranks > machine_bytes())
+    throw ConfigError(fmt::format("needs {} of memory on its {} ranks, but this machine has {}", bytes_text(all_ranks),
+                                  point.ranks, bytes_text(machine_bytes())));
   point.flops = static_cast<double>(study.steps) *
                 flops_per_step(config.model, *config.model.vocab_size, *config.batch.global_batch_size,
                                parse_flops_convention(config.train.flops_convention));

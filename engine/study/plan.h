@@ -38,7 +38,8 @@ struct Plan {
 
 // A point's id is a hash of its resolved configuration (without the run's folder), ranks, launcher and warm-up, so that
 // finished runs are recognised when factors are renamed, reordered or added. A point that resolves to what an earlier
-// one is, is dropped. Throws ConfigError where the design is too large; DataError and IoError from the dataset.
+// one is, is dropped; so is one whose threads need more memory than this machine has. Throws ConfigError where the
+// design is too large; DataError and IoError from the dataset.
 Plan make_plan(const Study& study);
 
 // What is still to be run, in this order: rounds one after another, each all points, every other round backwards, so

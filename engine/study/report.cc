@@ -81,14 +81,15 @@ class Page {
            "Bars: median over the repeats. Whiskers: their smallest and largest. A ratio is taken within one round of "
            "runs, so a machine that drifts changes it little.");
     figure("Main effects", effects_plot(study_, summary_),
-           fmt::format("{} with a level, over {} with the factor's baseline level (grey): dots are the geometric mean "
-                       "over the settings of the other factors, bands the range. A wide band says that the factors "
-                       "depend on each other.",
-                       study_.metric, study_.metric));
+           fmt::format("{} with a level, over {} with the factor's baseline level (grey); {} is better. Dots are the "
+                       "geometric mean over the settings of the other factors, bands the range: a wide one says that "
+                       "the factors depend on each other.",
+                       study_.metric, study_.metric, is_better_high(study_.metric) ? "more" : "less"));
     put("<div class=\"wide\">{}</div>\n", table(effect_table(study_, summary_)));
-    figure("Exposed communication", exposed_plot(study_, plan_, summary_),
-           "Communication beside which no rank computed, by class, as a part of the step; the number is its share. It "
-           "includes waiting for peers.");
+    figure(
+        "Exposed communication", exposed_plot(study_, plan_, summary_),
+        "Communication that a rank's own computing did not hide, by class, as a part of the step, on average over the "
+        "ranks; the number is its share. It includes waiting for peers, which is paler where runs tell it apart.");
   }
 
   static std::string cells(const std::vector<std::string>& texts, const std::string& align, const char* tag) {

@@ -42,26 +42,29 @@ std::string note_of(const PointSummary& point) {
   return note.substr(0, end) + "…";
 }
 
-// A column of the result table: a share of the step.
+// A column of the result table: a part of the step.
 struct Share {
   std::string name;
+  const char* unit;  // a metric in the same one
   std::function<std::optional<double>(const PointSummary&)> of;
 };
 
 // Those that some point has more than nothing of.
 std::vector<Share> told_shares(const Study& study, const Summary& summary) {
   std::vector<Share> shares;
-  const auto add = [&](std::string name, auto of) {
+  const auto add = [&](std::string name, const char* unit, auto of) {
     if (std::ranges::any_of(summary.points, [&](const PointSummary& point) { return of(point).value_or(0) != 0; }))
-      shares.push_back({std::move(name), of});
+      shares.push_back({std::move(name), unit, of});
   };
   const auto metric = [&](const char* name, const char* key) {
-    if (study.metric != key) add(name, [key](const PointSummary& point) { return point.median(key); });
+    if (study.metric != key) add(name, key, [key](const PointSummary& point) { return point.median(key); });
   };
+  metric("exposed time", "exposed_comm_seconds");
   metric("exposed", "exposed_comm_fraction");
   metric("waiting", "exposed_wait_fraction");
   for (const char* comm_class : {"tensor", "pipeline", "data"})
-    add(comm_class, [comm_class](const PointSummary& point) { return point.exposed(comm_class); });
+    add(comm_class, "exposed_comm_fraction",
+        [comm_class](const PointSummary& point) { return point.exposed(comm_class); });
   metric("hidden", "hidden_fraction");
   metric("bubble", "bubble_fraction");
   return shares;
@@ -141,8 +144,8 @@ Table result_table(const Study& study, const Plan& plan, const Summary& summary)
     row.push_back(sample == point.metrics.end() || sample->second.n < 2 ? "" : percent_text(sample->second.spread()));
     row.push_back(plan.baseline == i ? "baseline" : ratio_cell(point));
     for (const Share& share : shares) {
-      const auto fraction = share.of(point);
-      row.push_back(fraction ? percent_text(*fraction) : "");
+      const auto value = share.of(point);
+      row.push_back(value ? metric_text(share.unit, *value) : "");
     }
     row.push_back(bytes_text(plan.points[i].memory_bytes));
     if (study.check_agreement) row.push_back(point.done == 0 ? "" : point.disagreement.empty() ? "agrees" : "DIFFERS");

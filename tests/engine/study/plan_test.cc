@@ -85,6 +85,17 @@ factors:
   EXPECT_EQ(plan.dropped[2].reason.find('\n'), std::string::npos);
 }
 
+TEST(Plan, DropsWhatThisMachineCannotHold) {
+  const StudyFolder folder;
+  const std::string big = with(kGoodStudy, "model.hidden_size: 16, model.num_layers: 4",
+                               "model.hidden_size: 65536, model.num_layers: 4000");
+  const Plan plan = make_plan(folder.study(big));
+  EXPECT_EQ(plan.points.size(), 3u);
+  ASSERT_EQ(plan.dropped.size(), 3u);
+  EXPECT_NE(plan.dropped[0].reason.find("of memory on its 2 ranks, but this machine has"), std::string::npos)
+      << plan.dropped[0].reason;
+}
+
 TEST(Plan, IdsFollowWhatIsRunNotHowItIsCalled) {
   // given
   const StudyFolder folder;
