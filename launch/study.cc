@@ -111,21 +111,25 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
   if (!plan.baseline) fmt::print("The baseline is not among the points that can run: there will be no ratios.\n");
 }
 
+std::string command_text(const Study& study, const Point& point) {
+  const bool mpi = point.launcher == Launcher::mpirun;
+  std::string text = mpi ? fmt::format("mpirun -n {} ", point.ranks) : "";
+  text += "trivet train " + shell_text({study.base});
+  if (!mpi) text += fmt::format(" --ranks {}", point.ranks);
+  for (const std::string& set : point.sets)
+    if (!set.starts_with("train.train_iters") && !set.starts_with("train.trace"))
+      text += " \\\n    --set " + shell_text({set});
+  return text + '\n';
+}
+
 void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   const Summary summary = summarize(study, plan, rows);
-  fmt::print("{}\n", winner_text(study, plan, summary));
-  if (!summary.best) return;
+  for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("{}\n", winner);
+  if (summary.winners.empty()) return;
   fmt::print("\n{}",
              render({text_block(fmt::format("main effects on {}: a level over its factor's baseline", study.metric),
                                 effect_table(study, summary))}));
-  const Point& best = plan.points[*summary.best];
-  std::string sets;
-  for (const std::string& set : best.sets)
-    if (!set.starts_with("train.")) sets += " \\\n    --set " + shell_text({set});
-  const std::string ranks = best.launcher == Launcher::mpirun ? "" : fmt::format(" --ranks {}", best.ranks);
-  fmt::print("\n{}trivet train {}{}{}\n",
-             best.launcher == Launcher::mpirun ? fmt::format("mpirun -n {} ", best.ranks) : "", study.base, ranks,
-             sets);
+  for (const Winner& winner : summary.winners) fmt::print("\n{}", command_text(study, plan.points[winner.point]));
 }
 
 void print_run(const Study& study, const Plan& plan, const StudyProgress& progress) {
@@ -147,12 +151,14 @@ void print_run(const Study& study, const Plan& plan, const StudyProgress& progre
 
 void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, StudyEnd end) {
   const Summary summary = summarize(study, plan, rows);
-  fmt::print("\n{}\n{}.\nBest: {}\nReport: {}/report.html\n",
-             render({text_block("results", result_table(study, plan, summary))}), extent_text(study, plan, summary),
-             winner_text(study, plan, summary), study.out);
+  fmt::print("\n{}\n{}.\n", render({text_block("results", result_table(study, plan, summary))}),
+             extent_text(study, plan, summary));
+  for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("Best: {}\n", winner);
+  fmt::print("Report: {}/report.html\n", study.out);
   std::fflush(stdout);
   if (summary.disagreements > 0) {
-    std::string text = fmt::format("{} points do not have the losses that they must have:", summary.disagreements);
+    std::string text = fmt::format("{} of {} points do not have the losses that they must have:", summary.disagreements,
+                                   plan.points.size());
     for (size_t i = 0; i < plan.points.size(); ++i)
       if (!summary.points[i].disagreement.empty())
         text += fmt::format("\n{}: {}", describe_choice(study, plan.points[i].choice), summary.points[i].disagreement);

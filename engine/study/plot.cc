@@ -171,7 +171,8 @@ std::string direction(const Study& study) { return is_better_high(study.metric) 
 std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summary) {
   Canvas canvas;
   Rows rows(study, plan, canvas);
-  const bool ratios = plan.baseline && summary.points[*plan.baseline].ratio;
+  const bool ratios =
+      std::ranges::any_of(summary.points, [](const PointSummary& point) { return point.ratio.has_value(); });
   const auto sample_of = [&](size_t i) -> std::optional<Sample> {
     if (ratios) return summary.points[i].ratio;
     const auto found = summary.points[i].metrics.find(study.metric);
@@ -181,18 +182,25 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
   for (size_t i = 0; i < plan.points.size(); ++i)
     if (const auto sample = sample_of(i)) end = std::max(end, sample->max * 1.04);
   if (!(end > 0)) end = 1;
-  rows.draw(end, ratios ? fmt::format("{} over the baseline's; {}", metric_name(study.metric), direction(study))
-                        : fmt::format("{}; {}", study.metric, direction(study)));
+  std::string conditions;
+  for (const Factor& factor : study.factors)
+    if (factor.condition) conditions += (conditions.empty() ? " with the same " : ", ") + factor.name;
+  rows.draw(
+      end, ratios ? fmt::format("{} over the baseline's{}; {}", metric_name(study.metric), conditions, direction(study))
+                  : fmt::format("{}; {}", study.metric, direction(study)));
   const double scale = (rows.right() - rows.left()) / end;
   for (size_t i = 0; i < plan.points.size(); ++i) {
     const double y = rows.y_of(i), middle = y + kRow / 2;
     const auto sample = sample_of(i);
     if (!sample) {
-      canvas.text(rows.left() + 6, y + 15, "soft", summary.points[i].failure.empty() ? "not run" : "failed");
+      canvas.text(rows.left() + 6, y + 15, "soft",
+                  !summary.points[i].failure.empty() ? "failed"
+                  : summary.points[i].done > 0       ? "no baseline to compare with"
+                                                     : "not run");
       continue;
     }
     const std::string value = ratios ? ratio_text(sample->median) : metric_text(study.metric, sample->median);
-    const char* kind = summary.best == i ? "bar best" : plan.baseline == i ? "bar base" : "bar";
+    const char* kind = summary.wins(i) ? "bar best" : summary.points[i].baseline ? "bar base" : "bar";
     canvas.bar(
         rows.left(), y + 4, sample->median * scale, kRow - 8, kind,
         fmt::format("{}, {} to {} in {} runs", value, ratio_text(sample->min), ratio_text(sample->max), sample->n));
@@ -201,7 +209,7 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
       canvas.put(
           "<path class=\"whisker\" d=\"M{0:.1f} {2:.1f}V{3:.1f}M{0:.1f} {4:.1f}H{1:.1f}M{1:.1f} {2:.1f}V{3:.1f}\"/>",
           from, to, middle - 4, middle + 4, middle);
-    canvas.text(rows.width() - 8, y + 15, summary.best == i ? "end head" : "end", value);
+    canvas.text(rows.width() - 8, y + 15, summary.wins(i) ? "end head" : "end", value);
   }
   if (ratios) canvas.line(rows.left() + scale, kTop - 6, rows.left() + scale, rows.bottom() + 3, "one");
   return canvas.finish(rows.width(), rows.bottom() + 42, "ratio of each point to the baseline");

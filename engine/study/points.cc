@@ -51,6 +51,18 @@ std::vector<Choice> listed(const Study& study) {
   return points;
 }
 
+// `of`: which factors.
+template <class Of>
+std::string describe(const Study& study, const Choice& choice, Of&& of) {
+  std::string text;
+  for (size_t i = 0; i < choice.size(); ++i) {
+    const Factor& factor = study.factors[i];
+    if (factor.levels.size() > 1 && of(factor))
+      text += fmt::format("{}{}={}", text.empty() ? "" : ", ", factor.name, factor.levels[choice[i]].label);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::vector<Choice> design_points(const Study& study) {
@@ -69,13 +81,12 @@ std::vector<std::string> labels_of(const Study& study, const Choice& choice) {
 }
 
 std::string describe_choice(const Study& study, const Choice& choice) {
-  std::string text;
-  for (size_t i = 0; i < choice.size(); ++i) {
-    const Factor& factor = study.factors[i];
-    if (factor.levels.size() > 1)
-      text += fmt::format("{}{}={}", text.empty() ? "" : ", ", factor.name, factor.levels[choice[i]].label);
-  }
+  const std::string text = describe(study, choice, [](const Factor&) { return true; });
   return text.empty() ? "the only point" : text;
+}
+
+std::string describe_conditions(const Study& study, const Choice& choice) {
+  return describe(study, choice, [](const Factor& factor) { return factor.condition; });
 }
 
 }  // namespace trivet

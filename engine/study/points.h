@@ -17,5 +17,7 @@ std::vector<std::string> labels_of(const Study& study, const Choice& choice);
 
 // "bucket_size=1000, link=slow": of the factors with several levels.
 std::string describe_choice(const Study& study, const Choice& choice);
+// Only of the factors that are conditions; "" where there are none.
+std::string describe_conditions(const Study& study, const Choice& choice);
 
 }  // namespace trivet

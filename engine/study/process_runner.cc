@@ -53,13 +53,20 @@ std::string machine_text() {
 
 std::string failure_reason(const std::string& stderr_text) {
   std::istringstream lines(stderr_text);
-  std::string own, last;
+  std::string own, boxed, last;
+  bool box_opens = false, in_box = false;
   for (std::string line; std::getline(lines, line);) {
-    const bool letters = std::ranges::any_of(line, [](unsigned char c) { return std::isalpha(c) != 0; });
-    if (line.starts_with("trivet: ") || line.starts_with("[rank ")) own = line;
-    if (letters) last = line;
+    if (line.size() >= 20 && line.find_first_not_of('-') == std::string::npos) {
+      in_box = !in_box;
+      box_opens = in_box;
+    } else if (std::ranges::any_of(line, [](unsigned char c) { return std::isalpha(c) != 0; })) {
+      if (line.starts_with("trivet: ") || line.starts_with("[rank ")) own = line;
+      if (box_opens) boxed = line;
+      box_opens = false;
+      last = line;
+    }
   }
-  std::string reason = own.empty() ? last : own;
+  std::string reason = !own.empty() ? own : !boxed.empty() ? boxed : last;
   constexpr size_t kMost = 1000;
   if (reason.size() > kMost) reason.resize(kMost);
   return reason;

@@ -20,7 +20,7 @@ std::vector<std::string> command_of(const Study& study, const Point& point, cons
 std::string machine_text();
 
 // Why a program failed, from what it wrote to stderr: its own last message (a line that begins with "trivet:" or
-// "[rank"), or the last line that has a letter in it.
+// "[rank"); or the first line of the last box that mpirun drew with dashes; or the last line that has a letter in it.
 std::string failure_reason(const std::string& stderr_text);
 
 }  // namespace trivet

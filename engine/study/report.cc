@@ -44,7 +44,9 @@ class Page {
         "<style>{}</style>\n</head>\n<body>\n<main>\n",
         escaped(title), kCss);
     put("<h1>{}</h1>\n<p class=\"soft\">{}.</p>\n", escaped(title), escaped(extent_text(study_, plan_, summary_)));
-    put("<div class=\"box\"><strong>Best.</strong> {}</div>\n", escaped(winner_text(study_, plan_, summary_)));
+    out_ += "<div class=\"box\"><strong>Best</strong>\n";
+    for (const std::string& winner : winner_texts(study_, plan_, summary_)) put("<p>{}</p>\n", escaped(winner));
+    out_ += "</div>\n";
     disagreements();
     pictures();
     points();
@@ -78,7 +80,8 @@ class Page {
   void pictures() {
     if (summary_.done == 0) return;
     figure("Points", ratio_plot(study_, plan_, summary_),
-           "Bars: median over the repeats. Whiskers: their smallest and largest. A ratio is taken within one round of "
+           "Bars: median over the repeats; green: the best, grey: the baseline (under each condition). Whiskers: their "
+           "smallest and largest. A ratio is taken within one round of "
            "runs, so a machine that drifts changes it little.");
     figure("Main effects", effects_plot(study_, summary_),
            fmt::format("{} with a level, over {} with the factor's baseline level (grey); {} is better. Dots are the "
@@ -125,7 +128,7 @@ class Page {
     put("<h2>Table</h2>\n<div class=\"wide\"><table>\n<thead><tr>{}<th>files</th></tr></thead>\n<tbody>\n",
         cells(results.head, results.align, "th"));
     for (size_t i = 0; i < results.rows.size(); ++i)
-      put("<tr{}>{}<td>{}</td></tr>\n", summary_.best == i ? " class=\"best\"" : "",
+      put("<tr{}>{}<td>{}</td></tr>\n", summary_.wins(i) ? " class=\"best\"" : "",
           cells(results.rows[i], results.align, "td"), links_of(summary_.points[i]));
     out_ +=
         "</tbody>\n</table></div>\n<p class=\"soft\"><small>The spread is the range of the repeats over their "
@@ -177,7 +180,8 @@ class Page {
         if (level.settings.empty()) settings = "as the base";
         levels += " (" + settings + ")";
       }
-      entry(factor.name, levels + (factor.changes_numbers ? "" : "; changes no numbers"));
+      entry(factor.name, levels + (factor.changes_numbers ? "" : "; changes no numbers") +
+                             (factor.condition ? "; a condition: points are compared where it is the same" : ""));
     }
     entry("losses",
           !study_.check_agreement ? "not compared"

@@ -32,6 +32,7 @@ struct Factor {
   std::vector<Level> levels;
   size_t baseline = 0;  // of `levels`
   bool changes_numbers = true;
+  bool condition = false;  // given, not chosen: a link's speed. Points are compared where it is the same
 };
 
 enum class Design : uint8_t { grid, one_at_a_time, list };
@@ -68,6 +69,13 @@ struct Study {
   Choice baseline() const {
     Choice choice;
     for (const Factor& factor : factors) choice.push_back(factor.baseline);
+    return choice;
+  }
+  // What a point is compared with: the baseline under the point's conditions.
+  Choice baseline_of(const Choice& point) const {
+    Choice choice = baseline();
+    for (size_t i = 0; i < choice.size(); ++i)
+      if (factors[i].condition) choice[i] = point[i];
     return choice;
   }
 };

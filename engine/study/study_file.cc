@@ -304,8 +304,8 @@ class StudyReader {
             key_node.reset(value);
           }},
          {"levels", [&](const YAML::Node& value) { levels.reset(value); }},
-         {"changes_numbers",
-          [&](const YAML::Node& value) { changes = truth(value, "factors.changes_numbers", true); }}});
+         {"changes_numbers", [&](const YAML::Node& value) { changes = truth(value, "factors.changes_numbers", true); }},
+         {"condition", [&](const YAML::Node& value) { factor.condition = truth(value, "factors.condition", false); }}});
     if (!node.IsMap()) return;
     if (key.empty() && factor.name.empty()) return problem(node, "factors", "a factor needs a key, or a name");
     if (factor.name.empty()) factor.name = key.substr(key.find('.') + 1);

@@ -72,21 +72,31 @@ std::vector<std::vector<Effect>> effects_of(const Study& study, const Plan& plan
   return effects;
 }
 
-void find_best(const Study& study, Summary& summary) {
+std::vector<Winner> find_winners(const Study& study, const Plan& plan, const Summary& summary) {
   const bool high = is_better_high(study.metric);
-  const auto value = [&](size_t i) { return summary.points[i].median(study.metric); };
-  for (size_t i = 0; i < summary.points.size(); ++i) {
-    if (!value(i)) continue;
-    if (!summary.best || (high ? *value(i) > *value(*summary.best) : *value(i) < *value(*summary.best)))
-      summary.best = i;
+  std::vector<std::vector<size_t>> groups;  // measured points of the same conditions
+  for (size_t i = 0; i < plan.points.size(); ++i) {
+    if (!summary.points[i].median(study.metric)) continue;
+    const auto same = std::ranges::find_if(groups, [&](const std::vector<size_t>& group) {
+      return study.baseline_of(plan.points[group[0]].choice) == study.baseline_of(plan.points[i].choice);
+    });
+    if (same == groups.end()) groups.push_back({i});
+    else same->push_back(i);
   }
-  if (!summary.best) return;
-  const Sample& best = summary.points[*summary.best].metrics.at(study.metric);
-  for (size_t i = 0; i < summary.points.size(); ++i) {
-    if (i == *summary.best || !value(i)) continue;
-    const Sample& other = summary.points[i].metrics.at(study.metric);
-    if (high ? other.max >= best.min : other.min <= best.max) summary.rivals.push_back(i);
+  std::vector<Winner> winners;
+  const auto sample = [&](size_t i) -> const Sample& { return summary.points[i].metrics.at(study.metric); };
+  for (const std::vector<size_t>& group : groups) {
+    Winner winner{.point = group[0], .others = static_cast<int64_t>(group.size()) - 1};
+    for (const size_t i : group)
+      if (high ? sample(i).median > sample(winner.point).median : sample(i).median < sample(winner.point).median)
+        winner.point = i;
+    const Sample& best = sample(winner.point);
+    for (const size_t i : group)
+      if (i != winner.point && (high ? sample(i).max >= best.min : sample(i).min <= best.max))
+        winner.rivals.push_back(i);
+    winners.push_back(std::move(winner));
   }
+  return winners;
 }
 
 }  // namespace
@@ -111,7 +121,10 @@ Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow
   const std::vector<std::string> disagreements = find_disagreements(study, plan, rows);
   for (size_t i = 0; i < plan.points.size(); ++i) {
     PointSummary point = summarize_point(study, plan.points[i], rows);
-    if (plan.baseline) point.ratio = ratio_of(study, rows, plan.points[i], plan.points[*plan.baseline]);
+    const Choice reference = study.baseline_of(plan.points[i].choice);
+    const auto baseline = std::ranges::find(plan.points, reference, &Point::choice);
+    point.baseline = plan.points[i].choice == reference;
+    if (baseline != plan.points.end()) point.ratio = ratio_of(study, rows, plan.points[i], *baseline);
     point.disagreement = disagreements[i];
     summary.disagreements += !point.disagreement.empty();
     summary.done += point.done;
@@ -126,7 +139,7 @@ Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow
     else summary.machines.insert(row.machine.substr(0, row.machine.rfind(", load ")));
   }
   summary.effects = effects_of(study, plan, summary);
-  find_best(study, summary);
+  summary.winners = find_winners(study, plan, summary);
   return summary;
 }
 

@@ -6,6 +6,7 @@
 // level: points that are missing bias it little, and its range shows where factors depend on each other.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -22,7 +23,8 @@ struct PointSummary {
   int64_t done = 0;
   std::string failure;                    // of its last failed run; "": none
   std::map<std::string, Sample> metrics;  // over the finished repeats
-  std::optional<Sample> ratio;            // of the study's metric to the baseline
+  bool baseline = false;                  // of its conditions
+  std::optional<Sample> ratio;            // of the study's metric to the baseline under the same conditions
   std::string disagreement;               // with the losses it must have; "": none
   std::string folder;                     // of its first finished run
 
@@ -39,16 +41,26 @@ struct Effect {
   double mean = 1, min = 1, max = 1;
 };
 
+// The best point under some conditions: one where the study has no factor that is a condition.
+struct Winner {
+  size_t point = 0;
+  std::vector<size_t> rivals = {};  // points whose range reaches into its own
+  int64_t others = 0;               // points it was compared with
+};
+
 struct Summary {
   std::vector<PointSummary> points;          // of Plan::points
   std::vector<std::vector<Effect>> effects;  // [factor][level]
-  std::optional<size_t> best;                // of points
-  std::vector<size_t> rivals;                // points whose range reaches into the best one's
+  std::vector<Winner> winners;               // in the order of the plan
   int64_t runs = 0, done = 0, failed = 0;    // runs: asked for
   int64_t other_rows = 0;                    // results of points that are not in the plan any more
   int64_t disagreements = 0;
   std::set<std::string> metrics;  // of any point
   std::set<std::string> machines;
+
+  bool wins(size_t point) const {
+    return std::ranges::any_of(winners, [&](const Winner& winner) { return winner.point == point; });
+  }
 };
 
 Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow>& rows);

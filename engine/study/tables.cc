@@ -142,7 +142,7 @@ Table result_table(const Study& study, const Plan& plan, const Summary& summary)
     row.push_back(cell_of(point, study.metric));
     const auto sample = point.metrics.find(study.metric);
     row.push_back(sample == point.metrics.end() || sample->second.n < 2 ? "" : percent_text(sample->second.spread()));
-    row.push_back(plan.baseline == i ? "baseline" : ratio_cell(point));
+    row.push_back(point.baseline ? "baseline" : ratio_cell(point));
     for (const Share& share : shares) {
       const auto value = share.of(point);
       row.push_back(value ? metric_text(share.unit, *value) : "");
@@ -218,32 +218,40 @@ std::string extent_text(const Study& study, const Plan& plan, const Summary& sum
   return text;
 }
 
-std::string winner_text(const Study& study, const Plan& plan, const Summary& summary) {
-  if (!summary.best) return "No point has a finished run that reports " + study.metric + ".";
-  const PointSummary& best = summary.points[*summary.best];
-  std::string text = fmt::format("{}: {} {}", describe_choice(study, plan.points[*summary.best].choice),
-                                 metric_name(study.metric), metric_text(study.metric, *best.median(study.metric)));
-  if (plan.baseline == summary.best) text += ", which is the baseline";
-  else if (best.ratio) text += fmt::format(", {} of the baseline", ratio_text(best.ratio->median));
-  text += '.';
-  if (best.done < 2) text += " One run a point does not tell how much of it is noise.";
-  else if (summary.rivals.empty()) text += " All its repeats are better than every repeat of the others.";
-  else {
-    text +=
-        fmt::format(" Within the spread of the repeats it is not told apart from {} other{}:", summary.rivals.size(),
-                    summary.rivals.size() == 1 ? "" : "s");
-    constexpr size_t kMost = 5;
-    for (size_t i = 0; i < std::min(kMost, summary.rivals.size()); ++i)
-      text += fmt::format("{} {}", i == 0 ? "" : ";", describe_choice(study, plan.points[summary.rivals[i]].choice));
-    text += summary.rivals.size() > kMost ? "; …" : ".";
+std::vector<std::string> winner_texts(const Study& study, const Plan& plan, const Summary& summary) {
+  std::vector<std::string> texts;
+  for (const Winner& winner : summary.winners) {
+    const PointSummary& best = summary.points[winner.point];
+    std::string text = fmt::format("{}: {} {}", describe_choice(study, plan.points[winner.point].choice),
+                                   metric_name(study.metric), metric_text(study.metric, *best.median(study.metric)));
+    if (best.baseline) text += ", which is the baseline";
+    else if (best.ratio) text += fmt::format(", {} of the baseline", ratio_text(best.ratio->median));
+    text += '.';
+    const std::string conditions = describe_conditions(study, plan.points[winner.point].choice);
+    if (!conditions.empty()) text = fmt::format("With {}: {}", conditions, text);
+    if (winner.others == 0) text += " There is nothing to compare it with yet.";
+    else if (best.done < 2) text += " One run a point does not tell how much of it is noise.";
+    else if (winner.rivals.empty()) text += " All its repeats are better than every repeat of the others.";
+    else {
+      text += fmt::format(" Within the range of the repeats it is not told apart from {} of {} others:",
+                          winner.rivals.size(), winner.others);
+      constexpr size_t kMost = 3;
+      for (size_t i = 0; i < std::min(kMost, winner.rivals.size()); ++i)
+        text += fmt::format("{} {}", i == 0 ? "" : ";", describe_choice(study, plan.points[winner.rivals[i]].choice));
+      text += winner.rivals.size() > kMost ? "; …" : ".";
+    }
+    texts.push_back(std::move(text));
   }
-  return text;
+  if (texts.empty()) texts.push_back("No point has a finished run that reports " + study.metric + ".");
+  return texts;
 }
 
 std::string markdown_report(const Study& study, const Plan& plan, const Summary& summary) {
   std::string text =
       fmt::format("# Study {}\n\n{}.\n\n", markdown_cell(study.name), markdown_cell(extent_text(study, plan, summary)));
-  text += fmt::format("**Best:** {}\n\n", markdown_cell(winner_text(study, plan, summary)));
+  text += "## Best\n\n";
+  for (const std::string& winner : winner_texts(study, plan, summary)) text += "* " + markdown_cell(winner) + '\n';
+  text += '\n';
   text += "## Points\n\n" + markdown(result_table(study, plan, summary));
   text += fmt::format(
               "\n## Main effects on {}\n\nEach level over the factor's baseline level, the geometric mean over "

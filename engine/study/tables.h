@@ -35,10 +35,10 @@ std::string markdown_report(const Study& study, const Plan& plan, const Summary&
 // A row a point, dropped ones too, with every metric's median, smallest and largest. Cells are quoted as RFC 4180 says.
 std::string csv_report(const Study& study, const Plan& plan, const Summary& summary);
 
-// Who won, by how much, and whether the repeats allow to say so. Sentences without markup.
-std::string winner_text(const Study& study, const Plan& plan, const Summary& summary);
+// Who won, by how much, and whether the repeats allow to say so: sentences without markup, one text for each condition.
+std::vector<std::string> winner_texts(const Study& study, const Plan& plan, const Summary& summary);
 
-// "2 x 3 = 6 points, of which 5 can run; 3 repeats; 15 of 15 runs done": what was asked and what there is.
+// What was asked and what there is: points, repeats, runs done.
 std::string extent_text(const Study& study, const Plan& plan, const Summary& summary);
 
 // A value of a metric with its unit, and what people call it: by the ending of its key.

@@ -226,6 +226,8 @@ TEST(StudyCommand, FailureIsTheProgramsOwnWord) {
   EXPECT_EQ(failure_reason("noise\n[rank 2] train.idx: torn\n----\nmpirun has exited\n---\n"),
             "[rank 2] train.idx: torn");
   EXPECT_EQ(failure_reason("first\nSegmentation fault\n-----\n"), "Segmentation fault");
+  const std::string dashes(70, '-');
+  EXPECT_EQ(failure_reason("a\n" + dashes + "\nNo slots\nfor it.\n" + dashes + "\n"), "No slots");
   EXPECT_EQ(failure_reason(""), "");
 }
 

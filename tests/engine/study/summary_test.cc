@@ -69,11 +69,34 @@ TEST_F(StudySummary, MainEffectsAreGeometricMeansOverTheOtherFactors) {
 TEST_F(StudySummary, TheBestIsNamedWithThoseItIsNotToldApartFrom) {
   add(0, {4, 4}), add(1, {1.0, 1.2}), add(2, {1.15, 1.5}), add(3, {1.3, 1.4});
   const Summary result = summary();
-  EXPECT_EQ(result.best, std::optional<size_t>(1));
-  EXPECT_EQ(result.rivals, (std::vector<size_t>{2}));
-  const std::string text = winner_text(study_, plan_, result);
-  EXPECT_NE(text.find("bucket_size=1000, size=big: step 1100 ms, 0.275 of the baseline"), std::string::npos) << text;
-  EXPECT_NE(text.find("not told apart from 1 other: bucket_size=2000, size=small."), std::string::npos) << text;
+  ASSERT_EQ(result.winners.size(), 1u);
+  EXPECT_EQ(result.winners[0].point, 1u);
+  EXPECT_EQ(result.winners[0].rivals, (std::vector<size_t>{2}));
+  const std::string text = winner_texts(study_, plan_, result).at(0);
+  EXPECT_TRUE(text.starts_with("bucket_size=1000, size=big: step 1100 ms, 0.275 of the baseline.")) << text;
+  EXPECT_TRUE(text.ends_with("not told apart from 1 of 3 others: bucket_size=2000, size=small.")) << text;
+}
+
+TEST_F(StudySummary, EachConditionHasABaselineAndAWinnerOfItsOwn) {
+  // given: the model's size is not to be chosen
+  use(kGoodStudy + "    condition: true\n");
+  add(0, {1, 1}), add(2, {2, 2}), add(4, {0.5, 0.5});
+  add(1, {10, 10}), add(3, {5, 5});
+
+  // when
+  const Summary result = summary();
+
+  // then
+  EXPECT_TRUE(result.points[1].baseline);
+  EXPECT_EQ(result.points[3].ratio->median, 0.5);
+  EXPECT_EQ(result.points[2].ratio->median, 2);
+  ASSERT_EQ(result.winners.size(), 2u);
+  EXPECT_EQ(result.winners[0].point, 4u);
+  EXPECT_EQ(result.winners[1].point, 3u);
+  EXPECT_EQ(
+      winner_texts(study_, plan_, result).at(1),
+      "With size=big: bucket_size=2000, size=big: step 5000 ms, 0.500 of the baseline. All its repeats are better "
+      "than every repeat of the others.");
 }
 
 TEST_F(StudySummary, MoreIsBetterOfSomeMetrics) {
@@ -83,7 +106,7 @@ TEST_F(StudySummary, MoreIsBetterOfSomeMetrics) {
     row.metrics["tokens_per_second"] = i == 1 ? 300 : 100;
     rows_.push_back(row);
   }
-  EXPECT_EQ(summary().best, std::optional<size_t>(1));
+  EXPECT_EQ(summary().winners.at(0).point, 1u);
 }
 
 TEST_F(StudySummary, LossesMustAgreeWhereNoNumbersChange) {
