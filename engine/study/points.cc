@@ -89,4 +89,9 @@ std::string describe_conditions(const Study& study, const Choice& choice) {
   return describe(study, choice, [](const Factor& factor) { return factor.condition; });
 }
 
+std::string describe_chosen(const Study& study, const Choice& choice) {
+  const std::string text = describe(study, choice, [](const Factor& factor) { return !factor.condition; });
+  return text.empty() ? "the only point" : text;
+}
+
 }  // namespace trivet

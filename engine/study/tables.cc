@@ -222,7 +222,7 @@ std::vector<std::string> winner_texts(const Study& study, const Plan& plan, cons
   std::vector<std::string> texts;
   for (const Winner& winner : summary.winners) {
     const PointSummary& best = summary.points[winner.point];
-    std::string text = fmt::format("{}: {} {}", describe_choice(study, plan.points[winner.point].choice),
+    std::string text = fmt::format("{}: {} {}", describe_chosen(study, plan.points[winner.point].choice),
                                    metric_name(study.metric), metric_text(study.metric, *best.median(study.metric)));
     if (best.baseline) text += ", which is the baseline";
     else if (best.ratio) text += fmt::format(", {} of the baseline", ratio_text(best.ratio->median));
@@ -237,7 +237,7 @@ std::vector<std::string> winner_texts(const Study& study, const Plan& plan, cons
                           winner.rivals.size(), winner.others);
       constexpr size_t kMost = 3;
       for (size_t i = 0; i < std::min(kMost, winner.rivals.size()); ++i)
-        text += fmt::format("{} {}", i == 0 ? "" : ";", describe_choice(study, plan.points[winner.rivals[i]].choice));
+        text += fmt::format("{} {}", i == 0 ? "" : ";", describe_chosen(study, plan.points[winner.rivals[i]].choice));
       text += winner.rivals.size() > kMost ? "; …" : ".";
     }
     texts.push_back(std::move(text));

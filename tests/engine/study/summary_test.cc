@@ -95,7 +95,7 @@ TEST_F(StudySummary, EachConditionHasABaselineAndAWinnerOfItsOwn) {
   EXPECT_EQ(result.winners[1].point, 3u);
   EXPECT_EQ(
       winner_texts(study_, plan_, result).at(1),
-      "With size=big: bucket_size=2000, size=big: step 5000 ms, 0.500 of the baseline. All its repeats are better "
+      "With size=big: bucket_size=2000: step 5000 ms, 0.500 of the baseline. All its repeats are better "
       "than every repeat of the others.");
 }
 
