@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "engine/study/points.h"
@@ -178,6 +179,9 @@ void run(const Options& options) {
   Study study = load_study(options.path);
   if (!options.out.empty()) study.out = options.out;
   const Plan plan = make_plan(study);
+  const bool runs = !options.best && !options.report && !(options.plan && !options.probe);
+  std::optional<StudyLock> lock;  // before reading what is done
+  if (runs) lock.emplace(study);
   std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
   if (options.best) return print_best(study, plan, rows);
   if (options.report) {
@@ -185,9 +189,8 @@ void run(const Options& options) {
     fmt::print("{}/report.html, table.md, table.csv, plot.svg\n", study.out);
     return;
   }
-  if (options.plan && !options.probe) return print_plan(study, plan, rows);
+  if (!runs) return print_plan(study, plan, rows);
 
-  const StudyLock lock(study);
   StopSignals stop;
   write_text(study.out + "/study.yaml", study.text);
   RunnerOptions runner{
