@@ -93,10 +93,9 @@ TEST_F(StudySummary, EachConditionHasABaselineAndAWinnerOfItsOwn) {
   ASSERT_EQ(result.winners.size(), 2u);
   EXPECT_EQ(result.winners[0].point, 4u);
   EXPECT_EQ(result.winners[1].point, 3u);
-  EXPECT_EQ(
-      winner_texts(study_, plan_, result).at(1),
-      "With size=big: bucket_size=2000: step 5000 ms, 0.500 of the baseline. All its repeats are better "
-      "than every repeat of the others.");
+  EXPECT_EQ(winner_texts(study_, plan_, result).at(1),
+            "With size=big: bucket_size=2000: step 5000 ms, 0.500 of the baseline. All its repeats are better "
+            "than every repeat of the others.");
 }
 
 TEST_F(StudySummary, MoreIsBetterOfSomeMetrics) {
