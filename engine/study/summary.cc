@@ -72,8 +72,21 @@ std::vector<std::vector<Effect>> effects_of(const Study& study, const Plan& plan
   return effects;
 }
 
-std::vector<Winner> find_winners(const Study& study, const Plan& plan, const Summary& summary) {
-  const bool high = is_better_high(study.metric);
+// Whether `a` was better than `b` in every round that has both, and there is one.
+bool better_in_every_round(const Study& study, const std::vector<RunRow>& rows, const Point& a, const Point& b) {
+  const auto of_a = done_rows(study, rows, a), of_b = done_rows(study, rows, b);
+  int64_t rounds = 0;
+  for (size_t i = 0; i < of_a.size(); ++i) {
+    const auto x = metric_of(of_a[i], study.metric), y = metric_of(of_b[i], study.metric);
+    if (!x || !y) continue;
+    ++rounds;
+    if (is_better_high(study.metric) ? *x <= *y : *x >= *y) return false;
+  }
+  return rounds > 0;
+}
+
+std::vector<Winner> find_winners(const Study& study, const Plan& plan, const Summary& summary,
+                                 const std::vector<RunRow>& rows) {
   std::vector<std::vector<size_t>> groups;  // measured points of the same conditions
   for (size_t i = 0; i < plan.points.size(); ++i) {
     if (!summary.points[i].median(study.metric)) continue;
@@ -84,15 +97,17 @@ std::vector<Winner> find_winners(const Study& study, const Plan& plan, const Sum
     else same->push_back(i);
   }
   std::vector<Winner> winners;
-  const auto sample = [&](size_t i) -> const Sample& { return summary.points[i].metrics.at(study.metric); };
   for (const std::vector<size_t>& group : groups) {
+    const bool ratios = std::ranges::all_of(group, [&](size_t i) { return summary.points[i].ratio.has_value(); });
+    const auto value = [&](size_t i) {
+      return ratios ? summary.points[i].ratio->median : *summary.points[i].median(study.metric);
+    };
     Winner winner{.point = group[0], .others = static_cast<int64_t>(group.size()) - 1};
     for (const size_t i : group)
-      if (high ? sample(i).median > sample(winner.point).median : sample(i).median < sample(winner.point).median)
+      if (is_better_high(study.metric) ? value(i) > value(winner.point) : value(i) < value(winner.point))
         winner.point = i;
-    const Sample& best = sample(winner.point);
     for (const size_t i : group)
-      if (i != winner.point && (high ? sample(i).max >= best.min : sample(i).min <= best.max))
+      if (i != winner.point && !better_in_every_round(study, rows, plan.points[winner.point], plan.points[i]))
         winner.rivals.push_back(i);
     winners.push_back(std::move(winner));
   }
@@ -139,7 +154,7 @@ Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow
     else summary.machines.insert(row.machine.substr(0, row.machine.rfind(", load ")));
   }
   summary.effects = effects_of(study, plan, summary);
-  summary.winners = find_winners(study, plan, summary);
+  summary.winners = find_winners(study, plan, summary, rows);
   return summary;
 }
 

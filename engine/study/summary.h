@@ -41,10 +41,11 @@ struct Effect {
   double mean = 1, min = 1, max = 1;
 };
 
-// The best point under some conditions: one where the study has no factor that is a condition.
+// The best point under some conditions, by its ratio to the baseline, or by the metric where a ratio is missing. One
+// where the study has no factor that is a condition.
 struct Winner {
   size_t point = 0;
-  std::vector<size_t> rivals = {};  // points whose range reaches into its own
+  std::vector<size_t> rivals = {};  // points that it was not better than in every round
   int64_t others = 0;               // points it was compared with
 };
 

@@ -231,10 +231,9 @@ std::vector<std::string> winner_texts(const Study& study, const Plan& plan, cons
     if (!conditions.empty()) text = fmt::format("With {}: {}", conditions, text);
     if (winner.others == 0) text += " There is nothing to compare it with yet.";
     else if (best.done < 2) text += " One run a point does not tell how much of it is noise.";
-    else if (winner.rivals.empty()) text += " All its repeats are better than every repeat of the others.";
+    else if (winner.rivals.empty()) text += " It was better than all others in every round.";
     else {
-      text += fmt::format(" Within the range of the repeats it is not told apart from {} of {} others:",
-                          winner.rivals.size(), winner.others);
+      text += fmt::format(" In some round it was no better than {} of {} others:", winner.rivals.size(), winner.others);
       constexpr size_t kMost = 3;
       for (size_t i = 0; i < std::min(kMost, winner.rivals.size()); ++i)
         text += fmt::format("{} {}", i == 0 ? "" : ";", describe_chosen(study, plan.points[winner.rivals[i]].choice));
