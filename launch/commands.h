@@ -11,5 +11,6 @@ void add_train_command(CLI::App& app);
 void add_config_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_schedule_command(CLI::App& app);
+void add_study_command(CLI::App& app);
 
 }  // namespace trivet

@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   trivet::add_config_command(app);
   trivet::add_data_command(app);
   trivet::add_schedule_command(app);
+  trivet::add_study_command(app);
   try {
     app.parse(argc, argv);
     return 0;

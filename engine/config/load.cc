@@ -271,7 +271,9 @@ void apply_set(const std::string& argument, LoadedConfig& loaded, Problems& prob
     problems.add(name, *text);
 }
 
-std::string read_file(const std::string& path) {
+}  // namespace
+
+std::string read_yaml_text(const std::string& path) {
   std::error_code ignored;
   const auto status = std::filesystem::status(path, ignored);
   if (status.type() == std::filesystem::file_type::not_found) throw ConfigError(path + ": no such file");
@@ -286,10 +288,8 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
-}  // namespace
-
 LoadedConfig load_config(const std::string& path, std::span<const std::string> sets) {
-  return parse_config(read_file(path), path, sets);
+  return parse_config(read_yaml_text(path), path, sets);
 }
 
 LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets) {

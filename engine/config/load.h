@@ -27,6 +27,9 @@ LoadedConfig load_config(const std::string& path, std::span<const std::string> s
 // The same from text; `path` only names it.
 LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets = {});
 
+// The text of a YAML file of at most 1 MiB. Throws ConfigError, IoError.
+std::string read_yaml_text(const std::string& path);
+
 // Every key and its value: what load_config reads back as the same Config.
 std::string to_yaml(const Config& config);
 

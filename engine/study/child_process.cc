@@ -1,0 +1,144 @@
+#include "engine/study/child_process.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double kGraceSeconds = 5;  // from SIGTERM to SIGKILL
+
+sigset_t stop_set() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  return set;
+}
+
+int open_log(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) throw IoError(path + ": cannot be opened for writing: " + std::strerror(errno));
+  return fd;
+}
+
+// In the child, between fork and exec: only what is safe there.
+[[noreturn]] void become(char* const* arguments, int out, int err, pid_t parent) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) ::_exit(127);  // it died before it could be watched
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  const int in = ::open("/dev/null", O_RDONLY);
+  ::dup2(in, 0);
+  ::dup2(out, 1);
+  ::dup2(err, 2);
+  ::execvp(arguments[0], arguments);
+  const char* why = std::strerror(errno);
+  for (const char* text : {static_cast<const char*>(arguments[0]), ": cannot be started: ", why, "\n"})
+    if (::write(2, text, std::strlen(text)) < 0) break;
+  ::_exit(127);
+}
+
+// Whether the process has ended within the time, or before `stop` asks.
+bool wait_for_end(int pidfd, double seconds, StopSignals* stop) {
+  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
+  while (true) {
+    if (stop && stop->asked()) return false;
+    const double left = std::chrono::duration<double>(deadline - Clock::now()).count();
+    if (left <= 0) return false;
+    pollfd fds[2] = {{pidfd, POLLIN, 0}, {stop ? stop->fd() : -1, POLLIN, 0}};
+    const int ready = ::poll(fds, 2, static_cast<int>(std::min(left * 1000 + 1, 1e6)));
+    if (ready < 0 && errno != EINTR) throw IoError(std::string("poll: ") + std::strerror(errno));
+    if (ready > 0 && fds[0].revents != 0) return true;
+  }
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  const sigset_t set = stop_set();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (fd_ < 0) throw IoError(std::string("signalfd: ") + std::strerror(errno));
+}
+
+StopSignals::~StopSignals() {
+  asked();  // what came last has been answered by ending
+  ::close(fd_);
+  const sigset_t set = stop_set();
+  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+bool StopSignals::asked() {
+  signalfd_siginfo info;
+  while (::read(fd_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) asked_ = true;
+  return asked_;
+}
+
+ChildEnd run_child(const ChildCommand& command, StopSignals* stop) {
+  std::vector<char*> arguments;
+  for (const std::string& argument : command.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  const int out = open_log(command.stdout_path), err = open_log(command.stderr_path);
+  const pid_t parent = ::getpid(), child = ::fork();
+  if (child == 0) become(arguments.data(), out, err, parent);
+  ::close(out);
+  ::close(err);
+  if (child < 0) throw IoError(std::string("fork: ") + std::strerror(errno));
+  ::setpgid(child, child);  // here too: whichever comes first
+  const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
+  if (pidfd < 0) {
+    const std::string why = std::strerror(errno);
+    ::kill(-child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    throw IoError("pidfd_open: " + why);
+  }
+
+  ChildEnd end;
+  if (!wait_for_end(pidfd, command.timeout_seconds > 0 ? command.timeout_seconds : HUGE_VAL, stop)) {
+    end.how = stop && stop->asked() ? ChildEnd::stopped : ChildEnd::timed_out;
+    ::kill(-child, SIGTERM);
+    wait_for_end(pidfd, kGraceSeconds, nullptr);
+  }
+  if (end.how != ChildEnd::exited) ::kill(-child, SIGKILL);  // what is left of its group
+  ::close(pidfd);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  if (end.how != ChildEnd::exited) return end;
+  if (WIFSIGNALED(status)) return {ChildEnd::signalled, WTERMSIG(status)};
+  return {ChildEnd::exited, WEXITSTATUS(status)};
+}
+
+std::string shell_text(const std::vector<std::string>& arguments) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=,:+@%";
+  std::string text;
+  for (const std::string& argument : arguments) {
+    if (!text.empty()) text += ' ';
+    if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string::npos) {
+      text += argument;
+      continue;
+    }
+    text += '\'';
+    for (const char c : argument) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    text += '\'';
+  }
+  return text;
+}
+
+}  // namespace trivet

@@ -1,0 +1,169 @@
+#include "engine/study/plan.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fmt/format.h>
+#include <map>
+#include <unistd.h>
+
+#include "engine/config/fields.h"
+#include "engine/config/load.h"
+#include "engine/config/validate.h"
+#include "engine/data/content_hash.h"
+#include "engine/metrics/accounting.h"
+#include "engine/metrics/text.h"
+#include "engine/study/points.h"
+#include "engine/study/statistics.h"
+#include "engine/train/rank_state.h"
+#include "engine/train/run.h"
+
+namespace trivet {
+namespace {
+
+// The problems of a configuration, which are lines, as one. That a value came by --set is the study's doing.
+std::string one_line(std::string text) {
+  for (size_t at; (at = text.find("--set: ")) != std::string::npos;) text.erase(at, 7);
+  for (size_t at; (at = text.find('\n')) != std::string::npos;) text.replace(at, 1, "; ");
+  return text;
+}
+
+bool sets_key(const Study& study, std::string_view key) {
+  return std::ranges::any_of(study.set, [&](const Setting& setting) { return setting.key == key; });
+}
+
+std::vector<std::string> sets_of(const Study& study, const Choice& choice, int& ranks, Launcher& launcher) {
+  std::vector<std::string> sets;
+  for (const Setting& setting : study.set) sets.push_back(setting.key + "=" + setting.value);
+  for (size_t i = 0; i < choice.size(); ++i)
+    for (const Setting& setting : study.factors[i].levels[choice[i]].settings) {
+      if (setting.key == "ranks") ranks = std::stoi(setting.value);
+      else if (setting.key == "launcher")
+        launcher = setting.value == name_of(Launcher::mpirun) ? Launcher::mpirun : Launcher::threads;
+      else sets.push_back(setting.key + "=" + setting.value);
+    }
+  sets.push_back(fmt::format("comm.backend={}", launcher == Launcher::mpirun ? "mpi" : "thread"));
+  sets.push_back(fmt::format("train.train_iters={}", study.steps));
+  sets.push_back(fmt::format("train.trace={}", study.trace));
+  if (!sets_key(study, "train.eval_interval")) sets.emplace_back("train.eval_interval=0");
+  return sets;
+}
+
+std::string hash_of(const Study& study, const Point& point, const Config& config) {
+  std::vector<std::string> lines;
+  for (const Field& field : fields())
+    if (field.name != "train.run_dir") lines.push_back(fmt::format("{}={}\n", field.name, format_field(field, config)));
+  std::ranges::sort(lines);
+  std::string text =
+      fmt::format("ranks={} launcher={} warmup={}\n", point.ranks, name_of(point.launcher), study.warmup_steps);
+  if (point.launcher == Launcher::mpirun)
+    for (const std::string& argument : study.mpirun_arguments) text += argument + '\n';
+  for (const std::string& line : lines) text += line;
+  return content_hash(text).substr(0, 16);
+}
+
+int64_t machine_bytes() { return int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE); }
+
+std::string numbers_of(const Study& study, const Choice& choice) {
+  std::string text;
+  for (size_t i = 0; i < choice.size(); ++i)
+    if (study.factors[i].changes_numbers) text += fmt::format("{}:{} ", i, choice[i]);
+  return text;
+}
+
+Point resolve_point(const Study& study, const Choice& choice) {
+  Point point;
+  point.choice = choice;
+  point.ranks = study.ranks;
+  point.launcher = study.launcher;
+  point.sets = sets_of(study, choice, point.ranks, point.launcher);
+  LoadedConfig loaded = load_config(study.base, point.sets);
+  if (point.ranks == 0) point.ranks = ranks_of_one_replica(loaded.config);
+  const Layout layout = resolve(loaded, facts_of(loaded.config, point.ranks));
+  const Config& config = loaded.config;
+  int64_t all_ranks = 0;
+  for (int pp = 0; pp < layout.mesh.p; ++pp) {
+    const int64_t bytes = plan_memory(config, layout, {.pp = pp}).total();
+    point.memory_bytes = std::max(point.memory_bytes, bytes);
+    all_ranks += bytes * (point.ranks / layout.mesh.p);
+  }
+  // Ranks of mpirun may be on other machines.
+  if (point.launcher == Launcher::threads && all_ranks > machine_bytes())
+    throw ConfigError(fmt::format("needs {} of memory on its {} ranks, but this machine has {}", bytes_text(all_ranks),
+                                  point.ranks, bytes_text(machine_bytes())));
+  point.flops = static_cast<double>(study.steps) *
+                flops_per_step(config.model, *config.model.vocab_size, *config.batch.global_batch_size,
+                               parse_flops_convention(config.train.flops_convention));
+  point.dtype = config.precision.dtype;
+  point.numbers = numbers_of(study, choice);
+  point.id = hash_of(study, point, config);
+  return point;
+}
+
+}  // namespace
+
+Plan make_plan(const Study& study) {
+  if (!std::filesystem::exists(study.base))
+    throw ConfigError(
+        fmt::format("{}: base: {} is not there (it is relative to the study's file)", study.path, study.base));
+  Plan plan;
+  for (const Choice& choice : design_points(study)) {
+    try {
+      Point point = resolve_point(study, choice);
+      const auto same = std::ranges::find(plan.points, point.id, &Point::id);
+      if (same != plan.points.end()) {
+        plan.dropped.push_back({choice, "is the same run as " + describe_choice(study, same->choice)});
+        continue;
+      }
+      if (choice == study.baseline()) plan.baseline = plan.points.size();
+      plan.points.push_back(std::move(point));
+    } catch (const ConfigError& error) {
+      plan.dropped.push_back({choice, one_line(error.what())});
+    }
+  }
+  return plan;
+}
+
+std::vector<PlannedRun> remaining_runs(const Study& study, const Plan& plan, std::span<const RunRow> rows) {
+  std::map<std::string, std::map<int64_t, Outcome>> ended;  // by point and repeat
+  for (const RunRow& row : rows) ended[row.point][row.repeat] = row.outcome;
+  std::vector<PlannedRun> runs;
+  for (int64_t repeat = 1; repeat <= study.repeats; ++repeat)
+    for (size_t n = 0; n < plan.points.size(); ++n) {
+      const size_t point = repeat % 2 == 1 ? n : plan.points.size() - 1 - n;
+      const auto& outcomes = ended[plan.points[point].id];
+      const bool failed = std::ranges::any_of(outcomes, [](const auto& run) { return run.second != Outcome::done; });
+      if (!failed && !outcomes.contains(repeat)) runs.push_back({point, repeat});
+    }
+  return runs;
+}
+
+CostPrediction predict_cost(const Study& study, const Plan& plan, std::span<const RunRow> rows, double peak_tflops) {
+  CostPrediction cost;
+  std::vector<double> speeds;  // seconds a FLOP, of every measured point
+  size_t measured = 0;
+  for (const Point& point : plan.points) {
+    std::vector<double> seconds;
+    for (const RunRow& row : rows)
+      if (row.point == point.id && row.outcome == Outcome::done) seconds.push_back(row.seconds);
+    cost.seconds.push_back(median(seconds));
+    if (seconds.empty()) continue;
+    ++measured;
+    speeds.push_back(cost.seconds.back() / point.flops);
+  }
+  const double speed = speeds.empty() ? 1 / (peak_tflops * 1e12) : median(speeds);
+  for (size_t i = 0; i < plan.points.size(); ++i)
+    if (!(cost.seconds[i] > 0)) cost.seconds[i] = plan.points[i].flops * speed;
+  cost.at_least = measured == 0;
+  if (measured == 0)
+    cost.source = fmt::format(
+        "no run is measured yet: model FLOPs of {} steps at the {:.2f} TFLOP/s that matrix products "
+        "reach on this machine, without start-up and communication",
+        study.steps, peak_tflops);
+  else if (measured == plan.points.size()) cost.source = "the finished runs of each point";
+  else
+    cost.source = fmt::format("the finished runs of {} of {} points; the others by their model FLOPs at the same speed",
+                              measured, plan.points.size());
+  return cost;
+}
+
+}  // namespace trivet

@@ -1,0 +1,328 @@
+#include "engine/study/plot.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fmt/format.h>
+#include <iterator>
+
+#include "engine/study/tables.h"
+
+namespace trivet {
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      case '\'': out += "&#39;"; break;
+      case '\n':
+      case '\t': out += c; break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) out += "\xef\xbf\xbd";  // U+FFFD
+        else out += c;
+    }
+  }
+  return out;
+}
+
+namespace {
+
+struct Palette {
+  const char *ink, *soft, *grid, *axis, *bar, *base, *best, *tensor, *pipeline, *data, *rest, *paper;
+};
+constexpr Palette kLight{"#1d2329", "#5b6670", "#e3e7ea", "#9aa4ad", "#7d9cc0", "#aab3bb",
+                         "#1f7a5c", "#3b6fb6", "#d98324", "#8a5bb5", "#dfe4e8", "#ffffff"};
+constexpr Palette kDark{"#e6eaed", "#9aa6b0", "#2c343b", "#65717b", "#5c7fa8", "#6a757f",
+                        "#3fb28a", "#6a9be0", "#eba04c", "#b48be0", "#3a444c", "#14181b"};
+
+// Colours written out, not CSS variables: pictures are also read by programs that know only the simpler rules.
+std::string colors(const Palette& p) {
+  std::string css;
+  const auto rule = [&](std::string_view classes, std::string_view property, const char* color) {
+    css += fmt::format(".plot {}{{{}:{}}}", classes, property, color);
+  };
+  rule("text", "fill", p.ink), rule(".soft", "fill", p.soft), rule(".paper", "fill", p.paper);
+  rule(".grid", "stroke", p.grid), rule(".axis", "stroke", p.axis), rule(".one", "stroke", p.ink);
+  rule(".whisker", "stroke", p.ink), rule(".line", "stroke", p.bar), rule(".range", "stroke", p.bar);
+  rule(".dot", "fill", p.bar), rule(".dot.base", "fill", p.base), rule(".bar", "fill", p.bar);
+  rule(".bar.base", "fill", p.base), rule(".bar.best", "fill", p.best), rule(".tensor", "fill", p.tensor);
+  rule(".pipeline", "fill", p.pipeline), rule(".data", "fill", p.data), rule(".rest", "fill", p.rest);
+  return css;
+}
+
+std::string style() {
+  return ".plot{font:12px system-ui,'Helvetica Neue',Arial,sans-serif}.plot .end{text-anchor:end}"
+         ".plot .mid{text-anchor:middle}.plot .head{font-weight:600}.plot .one{stroke-dasharray:3 3}"
+         ".plot .whisker{stroke-width:1.2;fill:none}.plot .line{stroke-width:1.5;fill:none}"
+         ".plot .range{stroke-width:5;stroke-opacity:.4;stroke-linecap:round}.plot .wait{fill-opacity:.45}" +
+         colors(kLight) + "@media screen and (prefers-color-scheme:dark){" + colors(kDark) + "}";
+}
+
+constexpr double kWidth = 880, kRow = 22, kCharacter = 6.9, kBoldCharacter = 7.8, kTop = 30;
+
+// At most so many characters; UTF-8 stays whole.
+std::string shortened(std::string_view text, size_t most) {
+  size_t characters = 0, bytes = 0;
+  while (bytes < text.size()) {
+    size_t next = bytes + 1;
+    while (next < text.size() && (static_cast<unsigned char>(text[next]) & 0xc0) == 0x80) ++next;
+    if (++characters > most) return std::string(text.substr(0, bytes)) + "…";
+    bytes = next;
+  }
+  return std::string(text);
+}
+
+// A round step so that at most `wanted` of them make `length`.
+double round_step(double length, double wanted) {
+  const double raw = length / wanted, power = std::pow(10, std::floor(std::log10(raw)));
+  const double digit = raw / power;
+  return power * (digit > 5 ? 10 : digit > 2 ? 5 : digit > 1 ? 2 : 1);
+}
+
+class Canvas {
+ public:
+  template <class... Args>
+  void put(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(body_), format, std::forward<Args>(args)...);
+    body_ += '\n';
+  }
+  void text(double x, double y, const char* classes, std::string_view text) {
+    put("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\">{}</text>", x, y, classes, escaped(text));
+  }
+  void line(double x1, double y1, double x2, double y2, const char* classes) {
+    put("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>", x1, y1, x2, y2, classes);
+  }
+  void bar(double x, double y, double width, double height, const char* classes, const std::string& title) {
+    put("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" class=\"{}\"><title>{}</title></rect>", x,
+        y, std::max(0., width), height, classes, escaped(title));
+  }
+  std::string finish(double width, double height, std::string_view label) const {
+    return fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+        "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\" aria-label=\"{2}\">\n<style>{3}</style>\n{4}</svg>\n",
+        width, height, escaped(label), style(), body_);
+  }
+
+ private:
+  std::string body_;
+};
+
+// The rows of the two bar plots: on the left the levels of each varied factor, in columns; on the right the bars.
+class Rows {
+ public:
+  Rows(const Study& study, const Plan& plan, Canvas& canvas) : plan_(plan), canvas_(canvas) {
+    double x = 8;
+    for (size_t f = 0; f < study.factors.size(); ++f) {
+      const Factor& factor = study.factors[f];
+      if (factor.levels.size() < 2) continue;
+      double longest = static_cast<double>(shortened(factor.name, kMost).size()) * kBoldCharacter;
+      for (const Level& level : factor.levels)
+        longest = std::max(longest, static_cast<double>(shortened(level.label, kMost).size()) * kCharacter);
+      columns_.push_back({&factor, f, x});
+      x += longest + 14;
+    }
+    left_ = x;
+    right_ = std::max(kWidth, left_ + 300) - 70;
+  }
+
+  double left() const { return left_; }
+  double right() const { return right_; }
+  double width() const { return right_ + 70; }
+  double y_of(size_t point) const { return kTop + static_cast<double>(point) * kRow; }
+  double bottom() const { return y_of(plan_.points.size()); }
+
+  void draw(double scale_end, const std::string& unit) {
+    for (const Column& column : columns_) {
+      canvas_.text(column.x, kTop - 10, "head soft", shortened(column.factor->name, kMost));
+      for (size_t i = 0; i < plan_.points.size(); ++i)
+        canvas_.text(column.x, y_of(i) + 15, "",
+                     shortened(column.factor->levels[plan_.points[i].choice[column.index]].label, kMost));
+    }
+    const double step = round_step(scale_end, 8);
+    for (int n = 0; n * step <= scale_end * (1 + 1e-9); ++n) {
+      const double x = left_ + n * step / scale_end * (right_ - left_);
+      canvas_.line(x, kTop - 2, x, bottom() + 3, n == 0 ? "axis" : "grid");
+      canvas_.text(x, bottom() + 17, "soft mid", fmt::format("{:g}", n * step));
+    }
+    canvas_.text((left_ + right_) / 2, bottom() + 34, "soft mid", unit);
+  }
+
+ private:
+  static constexpr size_t kMost = 22;
+  struct Column {
+    const Factor* factor;
+    size_t index;
+    double x;
+  };
+  const Plan& plan_;
+  Canvas& canvas_;
+  std::vector<Column> columns_;
+  double left_ = 0, right_ = 0;
+};
+
+std::string direction(const Study& study) { return is_better_high(study.metric) ? "more is better" : "less is better"; }
+
+}  // namespace
+
+std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summary) {
+  Canvas canvas;
+  Rows rows(study, plan, canvas);
+  const bool ratios =
+      std::ranges::any_of(summary.points, [](const PointSummary& point) { return point.ratio.has_value(); });
+  const auto sample_of = [&](size_t i) -> std::optional<Sample> {
+    if (ratios) return summary.points[i].ratio;
+    const auto found = summary.points[i].metrics.find(study.metric);
+    return found == summary.points[i].metrics.end() ? std::nullopt : std::optional(found->second);
+  };
+  double end = ratios ? 1.1 : 0;
+  for (size_t i = 0; i < plan.points.size(); ++i)
+    if (const auto sample = sample_of(i)) end = std::max(end, sample->max * 1.04);
+  if (!(end > 0)) end = 1;
+  std::string conditions;
+  for (const Factor& factor : study.factors)
+    if (factor.condition) conditions += (conditions.empty() ? " with the same " : ", ") + factor.name;
+  rows.draw(
+      end, ratios ? fmt::format("{} over the baseline's{}; {}", metric_name(study.metric), conditions, direction(study))
+                  : fmt::format("{}; {}", study.metric, direction(study)));
+  const double scale = (rows.right() - rows.left()) / end;
+  for (size_t i = 0; i < plan.points.size(); ++i) {
+    const double y = rows.y_of(i), middle = y + kRow / 2;
+    const auto sample = sample_of(i);
+    if (!sample) {
+      canvas.text(rows.left() + 6, y + 15, "soft",
+                  !summary.points[i].failure.empty() ? "failed"
+                  : summary.points[i].done > 0       ? "no baseline to compare with"
+                                                     : "not run");
+      continue;
+    }
+    const std::string value = ratios ? ratio_text(sample->median) : metric_text(study.metric, sample->median);
+    const char* kind = summary.wins(i) ? "bar best" : summary.points[i].baseline ? "bar base" : "bar";
+    canvas.bar(
+        rows.left(), y + 4, sample->median * scale, kRow - 8, kind,
+        fmt::format("{}, {} to {} in {} runs", value, ratio_text(sample->min), ratio_text(sample->max), sample->n));
+    const double from = rows.left() + sample->min * scale, to = rows.left() + sample->max * scale;
+    if (sample->n > 1)
+      canvas.put(
+          "<path class=\"whisker\" d=\"M{0:.1f} {2:.1f}V{3:.1f}M{0:.1f} {4:.1f}H{1:.1f}M{1:.1f} {2:.1f}V{3:.1f}\"/>",
+          from, to, middle - 4, middle + 4, middle);
+    canvas.text(rows.width() - 8, y + 15, summary.wins(i) ? "end head" : "end", value);
+  }
+  if (ratios) canvas.line(rows.left() + scale, kTop - 6, rows.left() + scale, rows.bottom() + 3, "one");
+  return canvas.finish(rows.width(), rows.bottom() + 42, "ratio of each point to the baseline");
+}
+
+std::string exposed_plot(const Study& study, const Plan& plan, const Summary& summary) {
+  struct Class {
+    const char *key, *name;
+  };
+  constexpr std::array<Class, 3> kClasses{
+      {{"tensor", "tensor-parallel"}, {"pipeline", "pipeline"}, {"data", "data-parallel"}}};
+  Canvas canvas;
+  Rows rows(study, plan, canvas);
+  double end = 0;
+  bool any = false, waits = false;
+  for (const PointSummary& point : summary.points) {
+    end = std::max(end, point.median("step_seconds").value_or(0) * 1e3);
+    for (const Class& of : kClasses) {
+      any |= point.exposed(of.key).has_value();
+      waits |= point.exposed_wait(of.key).has_value();
+    }
+  }
+  if (!any || !(end > 0)) return "";
+  end *= 1.02;
+  rows.draw(end, "milliseconds of a step; an average rank");
+  const double scale = (rows.right() - rows.left()) / end;
+  for (size_t i = 0; i < plan.points.size(); ++i) {
+    const PointSummary& point = summary.points[i];
+    const auto step = point.median("step_seconds");
+    const double y = rows.y_of(i);
+    if (!step) {
+      canvas.text(rows.left() + 6, y + 15, "soft", point.failure.empty() ? "not run" : "failed");
+      continue;
+    }
+    double x = rows.left(), exposed = 0;
+    const auto part = [&](double fraction, const std::string& kind, const std::string& what) {
+      if (!(fraction > 0)) return;
+      canvas.bar(x, y + 4, fraction * *step * 1e3 * scale, kRow - 8, kind.c_str(),
+                 fmt::format("{}: {:.4g} ms, {}", what, fraction * *step * 1e3, percent_text(fraction)));
+      x += fraction * *step * 1e3 * scale;
+      exposed += fraction;
+    };
+    for (const Class& of : kClasses) {
+      const double wait = point.exposed_wait(of.key).value_or(0);
+      part(point.exposed(of.key).value_or(0) - wait, of.key, fmt::format("exposed {} communication", of.name));
+      part(wait, std::string(of.key) + " wait", fmt::format("exposed {} communication, waiting for a peer", of.name));
+    }
+    const double full = rows.left() + *step * 1e3 * scale;
+    canvas.bar(x, y + 4, full - x, kRow - 8, "rest",
+               fmt::format("the rest of the step, which is {:.4g} ms", *step * 1e3));
+    canvas.text(rows.width() - 8, y + 15, "end", percent_text(exposed));
+  }
+  double x = rows.left();
+  const auto legend = [&](const char* kind, const char* name) {
+    canvas.put("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"11\" height=\"11\" class=\"{}\"/>", x, rows.bottom() + 46,
+               kind);
+    canvas.text(x + 16, rows.bottom() + 56, "soft", name);
+    x += 34 + static_cast<double>(std::string_view(name).size()) * kCharacter;
+  };
+  for (const Class& of : kClasses) legend(of.key, of.name);
+  if (waits) legend("data wait", "pale: waiting");
+  legend("rest", "the rest");
+  return canvas.finish(std::max(rows.width(), x), rows.bottom() + 66, "exposed communication of each point");
+}
+
+std::string effects_plot(const Study& study, const Summary& summary) {
+  constexpr double kHeight = 150, kLevel = 74, kLeft = 46, kPanelGap = 26, kPanelTop = 34, kBelow = 40;
+  double low = 1, high = 1;
+  for (const auto& levels : summary.effects)
+    for (const Effect& effect : levels)
+      if (effect.contexts > 0) low = std::min(low, effect.min), high = std::max(high, effect.max);
+  const double pad = std::max(0.02, (high - low) * 0.08);
+  low -= pad, high += pad;
+  const double step = round_step(high - low, 5);
+
+  Canvas canvas;
+  double x = kLeft, top = kPanelTop, widest = 0;
+  for (size_t f = 0; f < study.factors.size(); ++f) {
+    const Factor& factor = study.factors[f];
+    if (factor.levels.size() < 2) continue;
+    const double width = static_cast<double>(factor.levels.size()) * kLevel;
+    if (x > kLeft && x + width > kWidth) x = kLeft, top += kPanelTop + kHeight + kBelow;
+    const auto y_of = [&](double value) { return top + (high - value) / (high - low) * kHeight; };
+    canvas.text(x, top - 14, "head", shortened(factor.name, static_cast<size_t>(width / kBoldCharacter)));
+    for (double tick = std::ceil(low / step) * step; tick <= high; tick += step) {
+      canvas.line(x, y_of(tick), x + width, y_of(tick), "grid");
+      if (x == kLeft) canvas.text(x - 6, y_of(tick) + 4, "soft end", fmt::format("{:.3g}", tick));
+    }
+    canvas.line(x, y_of(1), x + width, y_of(1), "one");
+    std::string path;
+    for (size_t level = 0; level < factor.levels.size(); ++level) {
+      const Effect& effect = summary.effects[f][level];
+      const double at = x + (static_cast<double>(level) + 0.5) * kLevel;
+      canvas.text(at, top + kHeight + 18, "soft mid", shortened(factor.levels[level].label, 10));
+      if (effect.contexts == 0) continue;
+      path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", at, y_of(effect.mean));
+      if (effect.max > effect.min) canvas.line(at, y_of(effect.min), at, y_of(effect.max), "range");
+    }
+    if (!path.empty()) canvas.put("<path class=\"line\" d=\"{}\"/>", path);
+    for (size_t level = 0; level < factor.levels.size(); ++level) {
+      const Effect& effect = summary.effects[f][level];
+      if (effect.contexts == 0) continue;
+      canvas.put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" class=\"dot{}\"><title>{}</title></circle>",
+                 x + (static_cast<double>(level) + 0.5) * kLevel, y_of(effect.mean),
+                 level == factor.baseline ? " base" : "",
+                 escaped(fmt::format("{}: {}, from {} to {} in {} settings of the others", factor.levels[level].label,
+                                     ratio_text(effect.mean), ratio_text(effect.min), ratio_text(effect.max),
+                                     effect.contexts)));
+    }
+    x += width + kPanelGap;
+    widest = std::max(widest, x);
+  }
+  return canvas.finish(std::max(widest, 300.), top + kHeight + kBelow, "main effects of the factors");
+}
+
+}  // namespace trivet

@@ -1,0 +1,134 @@
+#include "engine/study/process_runner.h"
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <thread>
+
+#include "engine/study/points.h"
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+std::string text_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+std::string processor_name() {
+  std::istringstream lines(text_of("/proc/cpuinfo"));
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
+  return "unknown processor";
+}
+
+double load_average() {
+  double load = 0;
+  return ::getloadavg(&load, 1) == 1 ? load : 0;
+}
+
+void empty_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (!error) std::filesystem::create_directories(path, error);
+  if (error) throw IoError(fmt::format("{}: cannot be made: {}", path, error.message()));
+}
+
+}  // namespace
+
+std::string machine_text() {
+  const unsigned cores = std::thread::hardware_concurrency();
+  return fmt::format("{}, {} core{}", processor_name(), cores, cores == 1 ? "" : "s");
+}
+
+std::string failure_reason(const std::string& stderr_text) {
+  std::istringstream lines(stderr_text);
+  std::string own, boxed, last;
+  bool box_opens = false, in_box = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.size() >= 20 && line.find_first_not_of('-') == std::string::npos) {
+      in_box = !in_box;
+      box_opens = in_box;
+    } else if (std::ranges::any_of(line, [](unsigned char c) { return std::isalpha(c) != 0; })) {
+      if (line.starts_with("trivet: ") || line.starts_with("[rank ")) own = line;
+      if (box_opens) boxed = line;
+      box_opens = false;
+      last = line;
+    }
+  }
+  std::string reason = !own.empty() ? own : !boxed.empty() ? boxed : last;
+  constexpr size_t kMost = 1000;
+  if (reason.size() > kMost) reason.resize(kMost);
+  return reason;
+}
+
+std::vector<std::string> command_of(const Study& study, const Point& point, const std::string& program,
+                                    const std::string& run_dir) {
+  std::vector<std::string> command;
+  if (point.launcher == Launcher::mpirun) {
+    command = {"mpirun", "-n", std::to_string(point.ranks)};
+    command.insert(command.end(), study.mpirun_arguments.begin(), study.mpirun_arguments.end());
+  }
+  command.insert(command.end(), {program, "train", study.base});
+  if (point.launcher == Launcher::threads) command.insert(command.end(), {"--ranks", std::to_string(point.ranks)});
+  for (const std::string& set : point.sets) command.insert(command.end(), {"--set", set});
+  command.insert(command.end(), {"--set", "train.run_dir=" + run_dir});
+  return command;
+}
+
+RunPoint process_runner(const Study& study, std::string program, StopSignals* stop) {
+  return [&study, program = std::move(program), stop, machine = machine_text()](
+             const Point& point, int64_t repeat) -> std::optional<RunRow> {
+    RunRow row;
+    row.folder = fmt::format("runs/{}-{}", point.id, repeat);
+    const std::string run_dir = study.out + "/" + row.folder;
+    empty_folder(run_dir);
+    const std::vector<std::string> command = command_of(study, point, program, run_dir);
+    row.command = shell_text(command);
+    row.machine = fmt::format("{}, load {:.2f} before", machine, load_average());
+    row.started = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+
+    const auto begin = std::chrono::steady_clock::now();
+    const ChildEnd end = run_child({.arguments = command,
+                                    .stdout_path = run_dir + "/stdout.log",
+                                    .stderr_path = run_dir + "/stderr.log",
+                                    .timeout_seconds = 60 * study.timeout_minutes},
+                                   stop);
+    row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    row.exit_code = end.code;
+    switch (end.how) {
+      case ChildEnd::stopped: return std::nullopt;
+      case ChildEnd::timed_out:
+        row.outcome = Outcome::timed_out;
+        row.reason = fmt::format("took longer than timeout_minutes ({:g})", study.timeout_minutes);
+        break;
+      case ChildEnd::signalled:
+        row.outcome = Outcome::failed;
+        row.reason = fmt::format("signal {} ({}): {}", end.code, ::strsignal(end.code),
+                                 failure_reason(text_of(run_dir + "/stderr.log")));
+        break;
+      case ChildEnd::exited:
+        row.reason = end.code == 0 ? read_metrics(run_dir + "/metrics.jsonl", study.steps, study.warmup_steps, row)
+                                   : failure_reason(text_of(run_dir + "/stderr.log"));
+        if (end.code != 0 && row.reason.empty()) row.reason = "it said nothing";
+        if (!row.reason.empty()) row.outcome = Outcome::failed;
+        break;
+    }
+    // Every run writes one, so that all are measured alike; one a point is enough to look at.
+    std::error_code ignored;
+    if (repeat > 1) std::filesystem::remove(run_dir + "/trace.json", ignored);
+    return row;
+  };
+}
+
+}  // namespace trivet

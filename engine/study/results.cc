@@ -1,0 +1,137 @@
+#include "engine/study/results.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fmt/format.h>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/study/statistics.h"
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Calls each(line, number) for every line that has its end.
+template <class Each>
+void for_each_line(const std::string& path, Each&& each) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw IoError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line) && !file.eof(); ++number) each(line, number);
+  if (file.bad()) throw IoError(path + ": cannot be read");
+}
+
+Outcome parse_outcome(const std::string& text) {
+  for (const Outcome outcome : {Outcome::done, Outcome::failed, Outcome::timed_out})
+    if (text == name_of(outcome)) return outcome;
+  throw DataError("unknown outcome " + text);
+}
+
+RunRow row_of(const Json& json) {
+  RunRow row;
+  row.point = json.at("point").get<std::string>();
+  row.repeat = json.at("repeat").get<int64_t>();
+  for (const auto& [factor, label] : json.at("levels").items())
+    row.levels.emplace_back(factor, label.get<std::string>());
+  row.outcome = parse_outcome(json.at("outcome").get<std::string>());
+  row.reason = json.at("reason").get<std::string>();
+  row.exit_code = json.at("exit_code").get<int>();
+  row.started = json.at("started").get<std::string>();
+  row.seconds = json.at("seconds").get<double>();
+  row.metrics = json.at("metrics").get<std::map<std::string, double>>();
+  row.losses = json.at("losses").get<std::vector<double>>();
+  row.folder = json.at("folder").get<std::string>();
+  row.command = json.at("command").get<std::string>();
+  row.machine = json.at("machine").get<std::string>();
+  return row;
+}
+
+}  // namespace
+
+const char* name_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::done: return "done";
+    case Outcome::failed: return "failed";
+    case Outcome::timed_out: return "timed_out";
+  }
+  return "?";
+}
+
+std::string to_json_line(const RunRow& row) {
+  Json levels = Json::object();
+  for (const auto& [factor, label] : row.levels) levels[factor] = label;
+  const Json json = {{"point", row.point},     {"repeat", row.repeat},
+                     {"levels", levels},       {"outcome", name_of(row.outcome)},
+                     {"reason", row.reason},   {"exit_code", row.exit_code},
+                     {"started", row.started}, {"seconds", row.seconds},
+                     {"metrics", row.metrics}, {"losses", row.losses},
+                     {"folder", row.folder},   {"command", row.command},
+                     {"machine", row.machine}};
+  // What a failing program printed need not be UTF-8.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+std::vector<RunRow> read_results(const std::string& path) {
+  std::vector<RunRow> rows;
+  if (!std::filesystem::exists(path)) return rows;
+  for_each_line(path, [&](const std::string& line, int64_t number) {
+    try {
+      rows.push_back(row_of(Json::parse(line)));
+    } catch (const std::exception& error) {
+      throw DataError(fmt::format("{}:{}: is no result of a study: {}", path, number, error.what()));
+    }
+  });
+  return rows;
+}
+
+const RunRow* find_row(const std::vector<RunRow>& rows, std::string_view point, int64_t repeat) {
+  const auto found = std::find_if(rows.rbegin(), rows.rend(),
+                                  [&](const RunRow& row) { return row.point == point && row.repeat == repeat; });
+  return found == rows.rend() ? nullptr : &*found;
+}
+
+std::vector<RunRow> without_failures(const std::vector<RunRow>& rows) {
+  std::vector<RunRow> done;
+  std::ranges::copy_if(rows, std::back_inserter(done), [](const RunRow& row) { return row.outcome == Outcome::done; });
+  return done;
+}
+
+std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_steps, RunRow& row) {
+  static const std::set<std::string, std::less<>> kCounters = {"step", "consumed_samples", "consumed_tokens"};
+  if (!std::filesystem::exists(path)) return "the run wrote no metrics.jsonl";
+  std::map<std::string, std::vector<double>> values;
+  std::string problem;
+  for_each_line(path, [&](const std::string& line, int64_t number) {
+    const Json json = Json::parse(line, nullptr, false);
+    if (!json.is_object()) {
+      problem = fmt::format("metrics.jsonl:{}: is no object", number);
+      return;
+    }
+    if (json.contains("event") || !json.contains("step")) return;
+    const Json loss = json.value("loss", Json());
+    row.losses.push_back(loss.is_number() ? loss.get<double>() : std::nan(""));
+    const bool measured = static_cast<int64_t>(row.losses.size()) > warmup_steps;
+    for (const auto& [key, value] : json.items())
+      if (measured && value.is_number() && !kCounters.contains(key)) values[key].push_back(value.get<double>());
+    const Json step = json.value("step_seconds", Json()), exposed = json.value("exposed_comm_fraction", Json());
+    if (measured && step.is_number() && exposed.is_number())
+      values["exposed_comm_seconds"].push_back(step.get<double>() * exposed.get<double>());
+  });
+  for (auto& [key, numbers] : values) row.metrics[key] = median(std::move(numbers));
+  const auto found = static_cast<int64_t>(row.losses.size());
+  if (problem.empty() && found != steps) problem = fmt::format("metrics.jsonl has {} of {} steps", found, steps);
+  for (int64_t i = 0; i < found && problem.empty(); ++i)
+    if (!std::isfinite(row.losses[static_cast<size_t>(i)])) problem = fmt::format("step {} has no finite loss", i + 1);
+  if (!problem.empty()) row.losses.clear(), row.metrics.clear();
+  return problem;
+}
+
+}  // namespace trivet

@@ -1,0 +1,50 @@
+// Results of a study: OUT/results.jsonl, a line a run, appended when the run has ended, whichever way. Nothing in it is
+// ever rewritten; of several lines of one point and repeat (failures that were retried) the last one counts.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace trivet {
+
+enum class Outcome : uint8_t { done, failed, timed_out };
+const char* name_of(Outcome outcome);
+
+struct RunRow {
+  std::string point;                                             // Point::id
+  int64_t repeat = 1;                                            // from 1
+  std::vector<std::pair<std::string, std::string>> levels = {};  // factor and label, for people
+  Outcome outcome = Outcome::done;
+  std::string reason = {};  // of a failure
+  int exit_code = 0;
+  std::string started = {};                    // UTC, 2026-01-31T23:59:59Z
+  double seconds = 0;                          // of the whole run with its start-up
+  std::map<std::string, double> metrics = {};  // of each number in metrics.jsonl, the median over the measured steps
+  std::vector<double> losses = {};             // of every step
+  std::string folder = {};                     // of the run, within the study's
+  std::string command = {};                    // as a shell would take it
+  std::string machine = {};                    // processor, cores, load before the run
+};
+
+std::string to_json_line(const RunRow& row);  // ends in a newline
+
+// In the order of the file; none where there is no file. A last line without its end (the study was killed) is left
+// out. Throws DataError for a line that is no result, IoError.
+std::vector<RunRow> read_results(const std::string& path);
+
+// The last row of this point and repeat; nullptr: none.
+const RunRow* find_row(const std::vector<RunRow>& rows, std::string_view point, int64_t repeat);
+
+// Without the rows of failures, which are then to be run again.
+std::vector<RunRow> without_failures(const std::vector<RunRow>& rows);
+
+// What a run wrote into its metrics.jsonl: fills in metrics and losses. To the numbers of a step it adds
+// exposed_comm_seconds, where they tell it: a share of the step says little when the step itself gets shorter. The
+// reason why it does not count, or "": all `steps` must be there, each with a finite loss.
+std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_steps, RunRow& row);
+
+}  // namespace trivet

@@ -1,0 +1,60 @@
+// The runner of a study: what is still to be run, one after another, each result in the file before the next begins.
+// How a point is run is the caller's: process_runner.h starts the program, a test makes the numbers up.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/study/plan.h"
+
+namespace trivet {
+
+// Empty: the run was stopped from outside, and is as if it had not begun.
+using RunPoint = std::function<std::optional<RunRow>(const Point& point, int64_t repeat)>;
+
+// What is told after each run.
+struct StudyProgress {
+  const RunRow& row;
+  size_t point;         // of the plan
+  int64_t done, total;  // runs of the study, with those of earlier calls
+  double seconds_left;  // predicted; NaN where nothing was measured yet
+  bool round_ended;     // the next run, if any, is of another round
+};
+
+struct RunnerOptions {
+  bool retry_failed = false;                                // those of earlier calls
+  int64_t most_runs = std::numeric_limits<int64_t>::max();  // of this call
+  std::function<double()> now_seconds;                      // a clock
+  std::function<bool()> stop_asked;
+  std::function<void(const StudyProgress&)> ended = {};
+};
+
+// stopped: asked to. budget: the next run would have ended after budget_minutes (one run is always made). limit:
+// most_runs were.
+enum class StudyEnd : uint8_t { complete, stopped, budget, limit };
+
+// `rows`: what read_results gave; grows. Throws IoError when a result cannot be written: a study that forgets what it
+// measured is no use.
+StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& rows, const RunPoint& run,
+                   const RunnerOptions& options);
+
+// OUT/results.jsonl, and its folder, which is made.
+std::string results_path(const Study& study);
+
+// Held while a study is run, so that two calls do not disturb each other's times. Throws IoError when it is taken.
+class StudyLock {
+ public:
+  explicit StudyLock(const Study& study);
+  ~StudyLock();
+  StudyLock(const StudyLock&) = delete;
+  StudyLock& operator=(const StudyLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace trivet

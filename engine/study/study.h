@@ -1,0 +1,86 @@
+// Study: an experiment over config keys, as its YAML file says it. study_file.h reads the file, points.h makes the
+// points of its design, plan.h says which of them can run and what they cost, runner.h runs them, summary.h and
+// tables.h and report.h say what came out.
+//
+// Glossary
+//   factor   something that is varied, under a name; its levels are the values it takes
+//   level    one of them: a label, and the keys that it sets
+//   point    a level of every factor: one configuration
+//   repeat   one run of a point, from 1; a round is one repeat of all points
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trivet {
+
+// What --set takes; of a level also "ranks" and "launcher".
+struct Setting {
+  std::string key;
+  std::string value;
+};
+
+struct Level {
+  std::string label;
+  std::vector<Setting> settings;  // none: as the base says
+};
+
+struct Factor {
+  std::string name;
+  std::vector<Level> levels;
+  size_t baseline = 0;  // of `levels`
+  bool changes_numbers = true;
+  bool condition = false;  // given, not chosen: a link's speed. Points are compared where it is the same
+};
+
+enum class Design : uint8_t { grid, one_at_a_time, list };
+enum class Launcher : uint8_t { threads, mpirun };
+const char* name_of(Design design);
+const char* name_of(Launcher launcher);
+
+// The level of each factor.
+using Choice = std::vector<size_t>;
+
+struct Study {
+  std::string path;  // of the file
+  std::string text;  // of the file
+  std::string name;
+  std::string base;  // the run's YAML file
+  std::string out;   // folder of everything that the study writes
+  int ranks = 0;     // 0: as many as one model needs
+  Launcher launcher = Launcher::threads;
+  std::vector<std::string> mpirun_arguments;
+  std::vector<Setting> set;  // at every point
+  Design design = Design::grid;
+  std::vector<Factor> factors;
+  std::vector<Choice> list;  // of the design `list`
+  int64_t repeats = 3;
+  int64_t steps = 10;           // of a run
+  int64_t warmup_steps = 2;     // the first ones, which are not measured
+  double budget_minutes = 0;    // of one call of the program; 0: no end
+  double timeout_minutes = 10;  // of one run
+  bool trace = true;
+  std::string metric = "step_seconds";  // what the points are compared in
+  bool check_agreement = true;
+  double tolerance = 0;  // of losses that must agree, relative; 0: bitwise
+
+  Choice baseline() const {
+    Choice choice;
+    for (const Factor& factor : factors) choice.push_back(factor.baseline);
+    return choice;
+  }
+  // What a point is compared with: the baseline under the point's conditions.
+  Choice baseline_of(const Choice& point) const {
+    Choice choice = baseline();
+    for (size_t i = 0; i < choice.size(); ++i)
+      if (factors[i].condition) choice[i] = point[i];
+    return choice;
+  }
+};
+
+// Whether more of a metric is better.
+bool is_better_high(std::string_view metric);
+
+}  // namespace trivet

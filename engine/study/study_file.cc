@@ -1,0 +1,476 @@
+#include "engine/study/study_file.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fmt/format.h>
+#include <functional>
+#include <limits>
+#include <set>
+#include <yaml-cpp/yaml.h>
+
+#include "engine/config/fields.h"
+#include "engine/config/load.h"
+#include "engine/config/scalar.h"
+
+namespace trivet {
+
+const char* name_of(Design design) {
+  switch (design) {
+    case Design::grid: return "grid";
+    case Design::one_at_a_time: return "one_at_a_time";
+    case Design::list: return "list";
+  }
+  return "?";
+}
+
+const char* name_of(Launcher launcher) { return launcher == Launcher::threads ? "threads" : "mpirun"; }
+
+bool is_time_only(std::string_view key) {
+  constexpr std::string_view kSingle[] = {"launcher",          "parallel.bucket_size", "data.prefetch",
+                                          "train.trace",       "train.log_interval",   "train.flops_convention",
+                                          "device.peak_tflops"};
+  if (key.starts_with("overlap.tp_comm_overlap")) return false;
+  return key.starts_with("overlap.") || key.starts_with("comm.") || std::ranges::count(kSingle, key) > 0;
+}
+
+bool is_better_high(std::string_view metric) {
+  for (const std::string_view word : {"per_second", "tflops", "mfu", "overlap_ratio", "hidden"})
+    if (metric.find(word) != std::string_view::npos) return true;
+  return false;
+}
+
+namespace {
+
+constexpr size_t kMostFactors = 16, kMostLevels = 64, kMostListed = 10'000;
+
+// Keys that the study itself gives to each run, and what says so in its file.
+std::string_view owner_of(std::string_view key) {
+  if (key == "train.train_iters") return "the study's `steps` gives it";
+  if (key == "train.run_dir") return "each run gets a folder of its own";
+  if (key == "train.trace") return "the study's `trace` gives it";
+  if (key == "comm.backend") return "the study's `launcher` gives it";
+  return "";
+}
+
+class StudyReader {
+ public:
+  StudyReader(Study& study, Problems& problems) : study_(study), problems_(problems) {}
+
+  void read(const YAML::Node& root) {
+    if (!root.IsMap()) return problem(root, "", "expected a map with name, base and factors");
+    // Factors before what names their levels.
+    YAML::Node baseline(YAML::NodeType::Undefined), points(YAML::NodeType::Undefined);
+    const Handlers handlers = {
+        {"name", [&](const YAML::Node& node) { read_name(node); }},
+        {"base", [&](const YAML::Node& node) { text(node, "base", study_.base); }},
+        {"out", [&](const YAML::Node& node) { text(node, "out", study_.out); }},
+        {"ranks", [&](const YAML::Node& node) { study_.ranks = static_cast<int>(integer(node, "ranks", 1, 65536)); }},
+        {"launcher",
+         [&](const YAML::Node& node) {
+           study_.launcher = choice(node, "launcher", {Launcher::threads, Launcher::mpirun}, Launcher::threads);
+         }},
+        {"mpirun_arguments", [&](const YAML::Node& node) { read_mpirun_arguments(node); }},
+        {"set", [&](const YAML::Node& node) { study_.set = settings(node, "set", false); }},
+        {"design",
+         [&](const YAML::Node& node) {
+           study_.design = choice(node, "design", {Design::grid, Design::one_at_a_time, Design::list}, Design::grid);
+         }},
+        {"factors", [&](const YAML::Node& node) { read_factors(node); }},
+        {"baseline", [&](const YAML::Node& node) { baseline.reset(node); }},
+        {"points", [&](const YAML::Node& node) { points.reset(node); }},
+        {"repeats", [&](const YAML::Node& node) { study_.repeats = integer(node, "repeats", 1, 1000); }},
+        {"steps", [&](const YAML::Node& node) { study_.steps = integer(node, "steps", 1, 1'000'000); }},
+        {"warmup_steps",
+         [&](const YAML::Node& node) { study_.warmup_steps = integer(node, "warmup_steps", 0, 999'999); }},
+        {"budget_minutes", [&](const YAML::Node& node) { study_.budget_minutes = minutes(node, "budget_minutes"); }},
+        {"timeout_minutes", [&](const YAML::Node& node) { study_.timeout_minutes = minutes(node, "timeout_minutes"); }},
+        {"trace", [&](const YAML::Node& node) { study_.trace = truth(node, "trace", true); }},
+        {"metric", [&](const YAML::Node& node) { text(node, "metric", study_.metric); }},
+        {"agree", [&](const YAML::Node& node) { read_agree(node); }},
+    };
+    map(root, "", handlers);
+    read_baseline(baseline);
+    read_points(points, baseline.IsDefined());
+    check_whole();
+  }
+
+ private:
+  using Handlers = std::vector<std::pair<std::string_view, std::function<void(const YAML::Node&)>>>;
+
+  std::string place(const YAML::Node& node) const {
+    return node.Mark().is_null() ? study_.path : fmt::format("{}:{}", study_.path, node.Mark().line + 1);
+  }
+  void problem(const YAML::Node& node, std::string_view key, std::string_view text) {
+    problems_.add_at(place(node), key, text);
+  }
+
+  // ---- maps and scalars
+
+  // Calls each with the key and the value; keys that are no text or were there before are problems.
+  void entries(
+      const YAML::Node& node, const std::string& where,
+      const std::function<void(const YAML::Node& key, const std::string& name, const YAML::Node& value)>& each) {
+    if (!node.IsMap()) return problem(node, where, "expected a map of keys");
+    std::set<std::string> seen;
+    for (const auto& entry : node) {
+      if (!entry.first.IsScalar()) {
+        problem(entry.first, where, "expected a key, found a list or map");
+        continue;
+      }
+      const std::string name = entry.first.Scalar();
+      if (!seen.insert(name).second) problem(entry.first, path_of(where, name), "duplicate key");
+      else each(entry.first, name, entry.second);
+    }
+  }
+  void map(const YAML::Node& node, const std::string& where, const Handlers& handlers) {
+    std::vector<std::string_view> names;
+    for (const auto& [name, handler] : handlers) names.push_back(name);
+    entries(node, where, [&](const YAML::Node& key, const std::string& name, const YAML::Node& value) {
+      for (const auto& [known, handler] : handlers)
+        if (known == name) return handler(value);
+      unknown(key, where, name, names, "key");
+    });
+  }
+  void unknown(const YAML::Node& at, const std::string& where, const std::string& name,
+               const std::vector<std::string_view>& known, std::string_view what) {
+    const std::string_view near = nearest(name, known);
+    problem(at, path_of(where, name.substr(0, 100)),
+            near.empty() ? fmt::format("unknown {}; expected one of {}", what, join(known, ", "))
+                         : fmt::format("unknown {} - did you mean {}?", what, near));
+  }
+  static std::string path_of(const std::string& where, std::string_view name) {
+    return where.empty() ? std::string(name) : fmt::format("{}.{}", where, name);
+  }
+
+  // The text of a scalar; empty, and a problem, where there is none.
+  std::optional<std::string> scalar(const YAML::Node& node, const std::string& where, std::string_view expected) {
+    if (node.IsScalar()) return node.Scalar();
+    problem(node, where,
+            fmt::format("found {}, expected {}",
+                        node.IsNull()       ? "nothing"
+                        : node.IsSequence() ? "a list"
+                                            : "a map",
+                        expected));
+    return {};
+  }
+  void text(const YAML::Node& node, const std::string& where, std::string& to) {
+    const auto value = scalar(node, where, "text");
+    if (!value) return;
+    if (value->empty() || value->size() > 4096)
+      problem(node, where, fmt::format("found {}, expected text", quote(*value)));
+    else to = *value;
+  }
+  int64_t integer(const YAML::Node& node, const std::string& where, int64_t low, int64_t high) {
+    const std::string expected = fmt::format("an integer from {} to {}", low, high);
+    const auto value = scalar(node, where, expected);
+    if (!value) return low;
+    const auto number = parse_integer(*value);
+    if (number && *number >= low && *number <= high) return *number;
+    problem(node, where, fmt::format("found {}, expected {}", quote(*value), expected));
+    return low;
+  }
+  double minutes(const YAML::Node& node, const std::string& where) {
+    constexpr auto kExpected = "a number of minutes above 0";
+    const auto value = scalar(node, where, kExpected);
+    const auto number = value ? parse_number(*value) : std::nullopt;
+    if (number && *number > 0) return *number;
+    if (value) problem(node, where, fmt::format("found {}, expected {}", quote(*value), kExpected));
+    return 1;
+  }
+  bool truth(const YAML::Node& node, const std::string& where, bool otherwise) {
+    const auto value = scalar(node, where, "true or false");
+    const auto flag = value ? parse_truth(*value) : std::nullopt;
+    if (value && !flag) problem(node, where, fmt::format("found {}, expected true or false", quote(*value)));
+    return flag.value_or(otherwise);
+  }
+  template <class Enum>
+  Enum choice(const YAML::Node& node, const std::string& where, std::initializer_list<Enum> values, Enum otherwise) {
+    std::vector<std::string_view> names;
+    for (const Enum value : values) names.emplace_back(name_of(value));
+    const std::string expected = "one of " + join(names, ", ");
+    const auto given = scalar(node, where, expected);
+    if (!given) return otherwise;
+    for (const Enum value : values)
+      if (*given == name_of(value)) return value;
+    problem(node, where, fmt::format("found {}, expected {}", quote(*given), expected));
+    return otherwise;
+  }
+
+  // ---- the keys of the file
+
+  void read_name(const YAML::Node& node) {
+    text(node, "name", study_.name);
+    const bool good = std::ranges::all_of(study_.name, [](unsigned char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+    });
+    if (!good || study_.name.size() > 100)
+      problem(node, "name", fmt::format("found {}, expected up to 100 letters, digits, - and _", quote(study_.name)));
+  }
+
+  void read_mpirun_arguments(const YAML::Node& node) {
+    if (!node.IsSequence()) return problem(node, "mpirun_arguments", "expected a list of texts");
+    study_.mpirun_arguments.clear();
+    for (const YAML::Node& argument : node)
+      if (const auto value = scalar(argument, "mpirun_arguments", "text")) study_.mpirun_arguments.push_back(*value);
+  }
+
+  void read_agree(const YAML::Node& node) {
+    constexpr auto kExpected = "bitwise, off, or a relative tolerance from 0 to below 1";
+    const auto value = scalar(node, "agree", kExpected);
+    if (!value || *value == "bitwise") return;
+    if (*value == "off") {
+      study_.check_agreement = false;
+      return;
+    }
+    const auto number = parse_number(*value);
+    if (number && *number >= 0 && *number < 1) study_.tolerance = *number;
+    else problem(node, "agree", fmt::format("found {}, expected {}", quote(*value), kExpected));
+  }
+
+  // Whether the study may set the key; if not, that is a problem.
+  bool settable(const YAML::Node& at, const std::string& where, const std::string& key, bool of_level) {
+    if (of_level && (key == "ranks" || key == "launcher")) return true;
+    if (!find_field(key)) {
+      unknown_config_key(at, where, key, of_level);
+      return false;
+    }
+    const std::string_view owner = owner_of(key);
+    if (!owner.empty()) problem(at, path_of(where, key), fmt::format("cannot be set here: {}", owner));
+    return owner.empty();
+  }
+  // A key and value that --set would take, or, in a level, ranks and launcher.
+  std::optional<Setting> setting(const YAML::Node& at, const std::string& where, const std::string& key,
+                                 const YAML::Node& node, bool of_level) {
+    if (!settable(at, where, key, of_level)) return {};
+    const Field* field = find_field(key);
+    if (!field) {
+      const std::string inner = path_of(where, key);
+      if (key == "ranks") return Setting{key, std::to_string(integer(node, inner, 1, 65536))};
+      return Setting{key, name_of(choice(node, inner, {Launcher::threads, Launcher::mpirun}, Launcher::threads))};
+    }
+    const auto value = scalar(node, path_of(where, key), expected(*field));
+    if (!value) return {};
+    Config trial;
+    if (const auto wrong = parse_field(*field, {.text = *value}, trial)) {
+      problem(node, path_of(where, key), *wrong);
+      return {};
+    }
+    return Setting{key, *value};
+  }
+  void unknown_config_key(const YAML::Node& at, const std::string& where, const std::string& key, bool of_level) {
+    std::vector<std::string_view> names;
+    for (const Field& field : fields()) names.push_back(field.name);
+    std::vector<std::string_view> meant;  // the same word in its section
+    for (const Field& field : fields())
+      if (field.key() == std::string_view(key).substr(key.find('.') + 1)) meant.push_back(field.name);
+    if (meant.empty())
+      if (const std::string_view near = nearest(key, names); !near.empty()) meant.push_back(near);
+    problem(at, path_of(where, key.substr(0, 100)),
+            meant.empty() ? fmt::format("unknown key; expected a key of a run (trivet config --keys lists them){}",
+                                        of_level ? ", ranks or launcher" : "")
+                          : fmt::format("unknown key - did you mean {}?", join(meant, " or ")));
+  }
+  std::vector<Setting> settings(const YAML::Node& node, const std::string& where, bool of_level) {
+    std::vector<Setting> all;
+    if (node.IsNull()) return all;
+    entries(node, where, [&](const YAML::Node& at, const std::string& key, const YAML::Node& value) {
+      if (auto one = setting(at, where, key, value, of_level)) all.push_back(std::move(*one));
+    });
+    return all;
+  }
+
+  // ---- factors
+
+  void read_factors(const YAML::Node& node) {
+    if (!node.IsSequence())
+      return problem(node, "factors", "expected a list of factors, each with key or name, and levels");
+    if (node.size() > kMostFactors)
+      problem(node, "factors", fmt::format("found {}, expected at most {}", node.size(), kMostFactors));
+    else
+      for (const YAML::Node& factor : node) read_factor(factor);
+  }
+
+  void read_factor(const YAML::Node& node) {
+    Factor factor;
+    std::string key;
+    YAML::Node key_node;
+    std::optional<bool> changes;
+    YAML::Node levels(YAML::NodeType::Undefined);
+    map(node, "factors",
+        {{"name", [&](const YAML::Node& value) { text(value, "factors.name", factor.name); }},
+         {"key",
+          [&](const YAML::Node& value) {
+            text(value, "factors.key", key);
+            key_node.reset(value);
+          }},
+         {"levels", [&](const YAML::Node& value) { levels.reset(value); }},
+         {"changes_numbers", [&](const YAML::Node& value) { changes = truth(value, "factors.changes_numbers", true); }},
+         {"condition", [&](const YAML::Node& value) { factor.condition = truth(value, "factors.condition", false); }}});
+    if (!node.IsMap()) return;
+    if (key.empty() && factor.name.empty()) return problem(node, "factors", "a factor needs a key, or a name");
+    if (factor.name.empty()) factor.name = key.substr(key.find('.') + 1);
+    if (std::ranges::any_of(study_.factors, [&](const Factor& other) { return other.name == factor.name; }))
+      problem(node, "factors", fmt::format("another factor is called {}: give this one a name", quote(factor.name)));
+    if (!levels.IsDefined()) return problem(node, "factors." + factor.name, "levels is required");
+    if (key.empty()) read_levels_of_settings(levels, factor);
+    else if (settable(key_node, "factors", key, true)) read_levels_of_key(levels, key, factor);
+
+    bool time_only = true;
+    for (const Level& level : factor.levels)
+      for (const Setting& setting : level.settings) time_only &= is_time_only(setting.key);
+    factor.changes_numbers = changes.value_or(!time_only);
+    own_keys(node, factor);
+    keys_.emplace_back(key);
+    study_.factors.push_back(std::move(factor));
+  }
+
+  void read_levels_of_key(const YAML::Node& levels, const std::string& key, Factor& factor) {
+    const std::string where = "factors." + factor.name;
+    if (levels.IsMap()) {
+      entries(levels, where, [&](const YAML::Node& at, const std::string& label, const YAML::Node& value) {
+        if (auto one = setting(at, where, key, value, true)) add_level(at, factor, {label, {std::move(*one)}});
+      });
+    } else if (levels.IsSequence()) {
+      for (const YAML::Node& value : levels)
+        if (auto one = setting(value, where, key, value, true)) {
+          const std::string label = one->value;
+          add_level(value, factor, {label, {std::move(*one)}});
+        }
+    } else {
+      return problem(levels, where, "expected a list of values, or a map of labels and values");
+    }
+    enough_levels(levels, factor);
+  }
+  void read_levels_of_settings(const YAML::Node& levels, Factor& factor) {
+    const std::string where = "factors." + factor.name;
+    if (!levels.IsMap())
+      return problem(levels, where, "expected a map of labels, each with the keys it sets; or give the factor a key");
+    entries(levels, where, [&](const YAML::Node& at, const std::string& label, const YAML::Node& value) {
+      add_level(at, factor, {label, settings(value, path_of(where, label), true)});
+    });
+    enough_levels(levels, factor);
+  }
+  void add_level(const YAML::Node& at, Factor& factor, Level level) {
+    const std::string where = "factors." + factor.name;
+    const bool control =
+        std::ranges::any_of(level.label, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+    if (level.label.empty() || level.label.size() > 100 || control)
+      return problem(at, where, fmt::format("found the level {}, expected up to 100 characters", quote(level.label)));
+    if (std::ranges::any_of(factor.levels, [&](const Level& other) { return other.label == level.label; }))
+      return problem(at, where, fmt::format("the level {} is there twice", quote(level.label)));
+    factor.levels.push_back(std::move(level));
+  }
+  void enough_levels(const YAML::Node& levels, const Factor& factor) {
+    // Levels that have a problem of their own are not counted here.
+    if (levels.size() == 0 || levels.size() > kMostLevels)
+      problem(levels, "factors." + factor.name,
+              fmt::format("found {} levels, expected 1 to {}", levels.size(), kMostLevels));
+  }
+  // A key belongs to one factor, or to `set`.
+  void own_keys(const YAML::Node& node, const Factor& factor) {
+    std::set<std::string> mine;
+    for (const Level& level : factor.levels)
+      for (const Setting& setting : level.settings) mine.insert(setting.key);
+    for (const Factor& other : study_.factors)
+      for (const Level& level : other.levels)
+        for (const Setting& setting : level.settings)
+          if (mine.erase(setting.key) > 0)
+            problem(node, "factors." + factor.name,
+                    fmt::format("{} is also set by the factor {}", setting.key, other.name));
+    owned_.insert(owned_.end(), mine.begin(), mine.end());
+  }
+
+  // ---- what names levels
+
+  void read_choice(const YAML::Node& node, const std::string& where, Choice& choice) {
+    entries(node, where, [&](const YAML::Node& at, const std::string& name, const YAML::Node& value) {
+      std::vector<std::string_view> names;
+      for (size_t i = 0; i < study_.factors.size(); ++i) {
+        const Factor& factor = study_.factors[i];
+        names.push_back(factor.name);
+        if (factor.name != name && (keys_[i].empty() || keys_[i] != name)) continue;
+        const auto label = scalar(value, path_of(where, name), "a level of this factor");
+        if (!label) return;
+        std::vector<std::string_view> labels;
+        for (size_t level = 0; level < factor.levels.size(); ++level) {
+          labels.push_back(factor.levels[level].label);
+          if (factor.levels[level].label == *label) {
+            choice[i] = level;
+            return;
+          }
+        }
+        return unknown(value, path_of(where, name), *label, labels, "level");
+      }
+      unknown(at, where, name, names, "factor");
+    });
+  }
+  void read_baseline(const YAML::Node& node) {
+    if (!node.IsDefined()) return;
+    Choice choice = study_.baseline();
+    read_choice(node, "baseline", choice);
+    for (size_t i = 0; i < choice.size(); ++i) study_.factors[i].baseline = choice[i];
+  }
+  void read_points(const YAML::Node& node, bool has_baseline) {
+    if (study_.design != Design::list) {
+      if (node.IsDefined())
+        problem(node, "points", fmt::format("goes with design list, found {}", name_of(study_.design)));
+      return;
+    }
+    if (!node.IsDefined() || !node.IsSequence() || node.size() == 0 || node.size() > kMostListed)
+      return problem(
+          node.IsDefined() ? node : YAML::Node(), "points",
+          fmt::format("design list needs a list of 1 to {} points, each a map of factors and levels", kMostListed));
+    for (const YAML::Node& point : node) {
+      Choice choice = study_.baseline();
+      read_choice(point, "points", choice);
+      study_.list.push_back(std::move(choice));
+    }
+    if (!has_baseline)
+      for (size_t i = 0; i < study_.factors.size(); ++i) study_.factors[i].baseline = study_.list[0][i];
+  }
+
+  void check_whole() {
+    const auto add = [&](std::string_view key, std::string_view text) { problems_.add_at(study_.path, key, text); };
+    if (study_.name.empty()) add("name", "is required: the study's folder and its report are called so");
+    if (study_.base.empty()) add("base", "is required: the run's YAML file, relative to the study's");
+    if (study_.factors.empty() && problems_.empty()) add("factors", "is required: a list of what to vary");
+    if (study_.warmup_steps >= study_.steps)
+      add("warmup_steps", fmt::format("{} leaves none of the {} steps to measure", study_.warmup_steps, study_.steps));
+    for (const Setting& setting : study_.set)
+      if (std::ranges::count(owned_, setting.key) > 0)
+        add("set." + setting.key, "is also a factor's: leave one of them out");
+  }
+
+  Study& study_;
+  Problems& problems_;
+  std::vector<std::string> keys_;   // of each factor; "" where it has none
+  std::vector<std::string> owned_;  // keys that factors set
+};
+
+}  // namespace
+
+Study parse_study(const std::string& text, const std::string& path) {
+  Study study;
+  study.path = path;
+  study.text = text;
+  study.mpirun_arguments = {"--oversubscribe", "--bind-to", "none"};
+  const Origins origins;
+  Problems problems(study.path, origins);
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1) problems.add_at(path, "", "more than one YAML document, expected one");
+    else StudyReader(study, problems).read(documents.empty() ? YAML::Node() : documents[0]);
+  } catch (const YAML::Exception& error) {
+    problems.add_at(fmt::format("{}:{}", path, error.mark.line + 1), "", error.msg);
+  }
+  problems.throw_if_any();
+
+  const std::filesystem::path base(study.base);
+  if (base.is_relative()) study.base = (std::filesystem::path(path).parent_path() / base).lexically_normal().string();
+  if (study.out.empty()) study.out = "runs/studies/" + study.name;
+  return study;
+}
+
+Study load_study(const std::string& path) { return parse_study(read_yaml_text(path), path); }
+
+}  // namespace trivet

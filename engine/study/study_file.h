@@ -1,0 +1,57 @@
+// The file of a study:
+//
+//   name: bucket_size                 # letters, digits, - and _
+//   base: ../tiny.yaml                # the run's file, relative to this one
+//   ranks: 2                          # without it, as many as one model needs
+//   launcher: threads                 # threads | mpirun
+//   mpirun_arguments: [--oversubscribe, --bind-to, none]
+//   set:                              # at every point
+//     parallel.tensor_model_parallel_size: 1
+//   design: grid                      # grid | one_at_a_time | list
+//   factors:
+//     - key: parallel.bucket_size     # a level is a value of the key
+//       levels: [1000, 40000000]
+//     - name: link                    # a level sets any number of keys, and may set `ranks` and `launcher`
+//       levels:
+//         none: {}
+//         slow: {comm.link_gbps: 1, comm.link_latency_us: 50}
+//       changes_numbers: false
+//       condition: true               # what is given, not chosen: each level has a baseline and a winner of its own
+//   baseline: {link: none}            # without it, and of factors left out: the first level (list: the first point)
+//   points:                           # design: list; a factor left out has its baseline level
+//     - {bucket_size: 1000, link: slow}
+//   repeats: 3
+//   steps: 10                         # of a run, of which
+//   warmup_steps: 2                   # are not measured
+//   budget_minutes: 30                # one call starts no run that would end later
+//   timeout_minutes: 10               # of a run
+//   trace: true                       # keep the trace of each point's first repeat
+//   metric: step_seconds              # what decides: any number in metrics.jsonl
+//   agree: bitwise                    # bitwise | a relative tolerance | off
+//   out: runs/studies/bucket_size     # relative to the working directory
+//
+// Which points must agree in loss: those that have the same level of every factor that changes numbers, and the
+// repeats of each. A factor does not change numbers when it says `changes_numbers: false`, or when it says nothing and
+// sets only keys that change when things happen and never what is computed (is_time_only).
+//
+// Data paths in the base are the run's own affair: relative to the working directory, as in `trivet train`.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "engine/study/study.h"
+
+namespace trivet {
+
+// Throws one ConfigError with every problem of the file, as load_config does; IoError.
+Study load_study(const std::string& path);
+
+// The same from text; `path` names it and is where `base` is relative to.
+Study parse_study(const std::string& text, const std::string& path);
+
+// Changes when things happen in a run, never a bit of what it computes: keys of overlap and comm (but tp_comm_overlap,
+// whose chunked products reorder sums), bucket sizes, prefetching, tracing. Also "launcher".
+bool is_time_only(std::string_view key);
+
+}  // namespace trivet

@@ -1,0 +1,49 @@
+// Tables of a study: for people as Markdown and on the console, with all digits and all metrics as CSV.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/metrics/text.h"
+#include "engine/study/summary.h"
+
+namespace trivet {
+
+struct Table {
+  std::vector<std::string> head;
+  std::string align = {};  // 'l' or 'r' for each column
+  std::vector<std::vector<std::string>> rows = {};
+
+  void column(std::string name, char alignment) { head.push_back(std::move(name)), align += alignment; }
+};
+
+// A row a point: levels of the factors, repeats, median of the metric, spread, ratio to the baseline, exposed
+// communication, memory a rank, agreement, what went wrong.
+Table result_table(const Study& study, const Plan& plan, const Summary& summary);
+// A row a level of each factor.
+Table effect_table(const Study& study, const Summary& summary);
+// A row a point that cannot run.
+Table dropped_table(const Study& study, const Plan& plan);
+
+std::string markdown(const Table& table);
+TextBlock text_block(std::string title, const Table& table);
+
+// The report in Markdown: what was asked, the winner, the tables above.
+std::string markdown_report(const Study& study, const Plan& plan, const Summary& summary);
+
+// A row a point, dropped ones too, with every metric's median, smallest and largest. Cells are quoted as RFC 4180 says.
+std::string csv_report(const Study& study, const Plan& plan, const Summary& summary);
+
+// Who won, by how much, and whether the repeats allow to say so: sentences without markup, one text for each condition.
+std::vector<std::string> winner_texts(const Study& study, const Plan& plan, const Summary& summary);
+
+// What was asked and what there is: points, repeats, runs done.
+std::string extent_text(const Study& study, const Plan& plan, const Summary& summary);
+
+// A value of a metric with its unit, and what people call it: by the ending of its key.
+std::string metric_text(std::string_view metric, double value);
+std::string metric_name(std::string_view metric);
+std::string ratio_text(double ratio);  // 0.873
+
+}  // namespace trivet

@@ -1,0 +1,235 @@
+// trivet study STUDY.yaml: measures what settings do to a run, one process a run. Everything it writes is in the
+// study's folder (`out`): results.jsonl, the tables, report.html, plot.svg, and each run's own folder under runs/.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fmt/format.h>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "engine/study/points.h"
+#include "engine/study/process_runner.h"
+#include "engine/study/report.h"
+#include "engine/study/runner.h"
+#include "engine/study/study_file.h"
+#include "engine/study/summary.h"
+#include "engine/study/tables.h"
+#include "kernels/base/device.h"
+#include "kernels/cpu/gemm_peak.h"
+#include "launch/commands.h"
+#include "parallel/comm/world.h"
+
+namespace trivet {
+namespace {
+
+struct Options {
+  std::string path;
+  std::string out;
+  bool plan = false, probe = false, best = false, report = false, retry_failed = false;
+};
+
+// Exit code 75: what was measured is kept, the same command goes on.
+struct Unfinished : Error {
+  using Error::Error;
+  int exit_code() const override { return 75; }
+};
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string program_path() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) throw IoError("/proc/self/exe: " + error.message());
+  return path.string();
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  // A reader sees the old file or the new one, also when the study is killed here.
+  const std::string part = path + ".part";
+  std::ofstream file(part, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file || std::rename(part.c_str(), path.c_str()) != 0) throw IoError(path + ": cannot be written");
+}
+
+void write_reports(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
+  const Summary summary = summarize(study, plan, rows);
+  std::filesystem::create_directories(study.out);
+  write_text(study.out + "/table.md", markdown_report(study, plan, summary));
+  write_text(study.out + "/table.csv", csv_report(study, plan, summary));
+  write_text(study.out + "/report.html", html_report(study, plan, summary, rows));
+  write_text(study.out + "/plot.svg", ratio_picture(study, plan, summary));
+}
+
+double machine_peak_tflops(const std::string& dtype) {
+  const auto device = create_cpu_device();
+  const auto ops = create_cpu_ops(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  return measure_gemm_peak_tflops(*device, *ops, dtype == "bf16" ? DType::bf16 : DType::f32);
+}
+
+void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
+  const bool measured = std::ranges::any_of(rows, [&](const RunRow& row) {
+    return row.outcome == Outcome::done && std::ranges::count(plan.points, row.point, &Point::id) > 0;
+  });
+  const double peak = measured || plan.points.empty() ? 0 : machine_peak_tflops(plan.points[0].dtype);
+  const CostPrediction cost = predict_cost(study, plan, rows, peak);
+  const std::vector<PlannedRun> runs = remaining_runs(study, plan, rows);
+
+  Table table;
+  for (const Factor& factor : study.factors) table.column(factor.name, 'l');
+  table.column("ranks", 'r');
+  table.column("memory a rank", 'r');
+  table.column("runs to do", 'r');
+  table.column(cost.at_least ? "s a run, at least" : "s a run", 'r');
+  double total = 0, round = 0;
+  for (size_t i = 0; i < plan.points.size(); ++i) {
+    const Point& point = plan.points[i];
+    std::vector<std::string> row = labels_of(study, point.choice);
+    const auto todo = std::ranges::count(runs, i, &PlannedRun::point);
+    row.push_back(std::to_string(point.ranks) + (point.launcher == Launcher::mpirun ? " mpi" : ""));
+    row.push_back(bytes_text(point.memory_bytes));
+    row.push_back(std::to_string(todo) + (plan.baseline == i ? " (baseline)" : ""));
+    row.push_back(fmt::format("{:.2f}", cost.seconds[i]));
+    table.rows.push_back(std::move(row));
+    total += static_cast<double>(todo) * cost.seconds[i];
+    round += cost.seconds[i];
+  }
+  fmt::print("{}", render({text_block(fmt::format("study {}: points", study.name), table)}));
+  if (!plan.dropped.empty()) fmt::print("\n{}", render({text_block("dropped", dropped_table(study, plan))}));
+  fmt::print("\n{}.\n", extent_text(study, plan, summarize(study, plan, rows)));
+  fmt::print("{} runs to do: {}{}, from {}.\n", runs.size(), cost.at_least ? "at least " : "about ",
+             duration_text(std::ceil(total)), cost.source);
+  if (study.budget_minutes > 0 && total > 60 * study.budget_minutes)
+    fmt::print("The budget of {:g} minutes ends before: it holds {:.1f} rounds of all points.\n", study.budget_minutes,
+               60 * study.budget_minutes / round);
+  if (!plan.baseline) fmt::print("The baseline is not among the points that can run: there will be no ratios.\n");
+}
+
+std::string command_text(const Study& study, const Point& point) {
+  const bool mpi = point.launcher == Launcher::mpirun;
+  std::string text = mpi ? fmt::format("mpirun -n {} ", point.ranks) : "";
+  text += "trivet train " + shell_text({study.base});
+  if (!mpi) text += fmt::format(" --ranks {}", point.ranks);
+  for (const std::string& set : point.sets)
+    if (!set.starts_with("train.train_iters") && !set.starts_with("train.trace"))
+      text += " \\\n    --set " + shell_text({set});
+  return text + '\n';
+}
+
+void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
+  const Summary summary = summarize(study, plan, rows);
+  for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("{}\n", winner);
+  if (summary.winners.empty()) return;
+  fmt::print("\n{}",
+             render({text_block(fmt::format("main effects on {}: a level over its factor's baseline", study.metric),
+                                effect_table(study, summary))}));
+  for (const Winner& winner : summary.winners) fmt::print("\n{}", command_text(study, plan.points[winner.point]));
+}
+
+void print_run(const Study& study, const Plan& plan, const StudyProgress& progress) {
+  const RunRow& row = progress.row;
+  std::string result = row.reason;
+  if (row.outcome == Outcome::done) {
+    const auto metric = row.metrics.find(study.metric);
+    result = metric == row.metrics.end() ? "no " + study.metric : metric_text(study.metric, metric->second);
+    if (const auto exposed = row.metrics.find("exposed_comm_fraction"); exposed != row.metrics.end())
+      result += ", exposed " + percent_text(exposed->second);
+  } else {
+    result = fmt::format("{}: {}", name_of(row.outcome), result);
+  }
+  fmt::print("[{}/{}] repeat {} of {}: {}; {:.1f} s, left {}\n", progress.done, progress.total, row.repeat,
+             describe_choice(study, plan.points[progress.point].choice), result, row.seconds,
+             duration_text(std::ceil(progress.seconds_left)));
+  std::fflush(stdout);
+}
+
+void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, StudyEnd end) {
+  const Summary summary = summarize(study, plan, rows);
+  fmt::print("\n{}\n{}.\n", render({text_block("results", result_table(study, plan, summary))}),
+             extent_text(study, plan, summary));
+  for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("Best: {}\n", winner);
+  fmt::print("Report: {}/report.html\n", study.out);
+  std::fflush(stdout);
+  if (summary.disagreements > 0) {
+    std::string text = fmt::format("{} of {} points do not have the losses that they must have:", summary.disagreements,
+                                   plan.points.size());
+    for (size_t i = 0; i < plan.points.size(); ++i)
+      if (!summary.points[i].disagreement.empty())
+        text += fmt::format("\n{}: {}", describe_choice(study, plan.points[i].choice), summary.points[i].disagreement);
+    throw NumericsError(text);
+  }
+  if (end == StudyEnd::stopped) throw Unfinished("stopped; the same command goes on with what is left");
+  if (end == StudyEnd::budget)
+    throw Unfinished(fmt::format("the budget of {:g} minutes is spent; the same command goes on with what is left",
+                                 study.budget_minutes));
+  if (summary.done == 0 && !plan.points.empty())
+    throw Error("no run of the study succeeded: " + summary.points[0].failure);
+}
+
+void run(const Options& options) {
+  if (launched_world_size() > 0)
+    throw ConfigError("trivet study starts the ranks of its runs itself: call it without mpirun or srun");
+  Study study = load_study(options.path);
+  if (!options.out.empty()) study.out = options.out;
+  const Plan plan = make_plan(study);
+  const bool runs = !options.best && !options.report && !(options.plan && !options.probe);
+  std::optional<StudyLock> lock;  // before reading what is done
+  if (runs) lock.emplace(study);
+  std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
+  if (options.best) return print_best(study, plan, rows);
+  if (options.report) {
+    write_reports(study, plan, rows);
+    fmt::print("{}/report.html, table.md, table.csv, plot.svg\n", study.out);
+    return;
+  }
+  if (!runs) return print_plan(study, plan, rows);
+
+  StopSignals stop;
+  write_text(study.out + "/study.yaml", study.text);
+  RunnerOptions runner{
+      .retry_failed = options.retry_failed, .now_seconds = now_seconds, .stop_asked = [&] { return stop.asked(); }};
+  if (options.probe) runner.most_runs = rows.empty() ? 1 : 0;
+  runner.ended = [&](const StudyProgress& progress) {
+    print_run(study, plan, progress);
+    if (progress.round_ended) write_reports(study, plan, rows);
+  };
+  const StudyEnd end = run_study(study, plan, rows, process_runner(study, program_path(), &stop), runner);
+  write_reports(study, plan, rows);
+  if (options.probe) return print_plan(study, plan, rows);
+  finish(study, plan, rows, end);
+}
+
+}  // namespace
+
+void add_study_command(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("study", "measure what settings do to a run: factors, levels, repeats, a report");
+  command->add_option("study", options->path, "YAML file of the study (engine/study/study_file.h says what is in it)")
+      ->option_text("STUDY.yaml")
+      ->required();
+  command->add_option("--out", options->out, "folder of the study, instead of the file's `out`")->option_text("DIR");
+  CLI::Option* plan =
+      command->add_flag("--plan", options->plan, "only show the points, why some cannot run, and the cost");
+  command->add_flag("--probe", options->probe, "with --plan: make the first run, which counts, to know the cost")
+      ->needs(plan);
+  CLI::Option* best =
+      command->add_flag("--best", options->best, "only name the best point and the main effects")->excludes(plan);
+  CLI::Option* report = command->add_flag("--report", options->report, "only write the tables and the report again")
+                            ->excludes(plan)
+                            ->excludes(best);
+  command->add_flag("--retry-failed", options->retry_failed, "run points again that failed in an earlier call")
+      ->excludes(plan)
+      ->excludes(best)
+      ->excludes(report);
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace trivet

@@ -1,0 +1,235 @@
+#include "engine/study/runner.h"
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+#include <unistd.h>
+
+#include "engine/study/child_process.h"
+#include "engine/study/process_runner.h"
+#include "tests/engine/study/study_text.h"
+
+namespace trivet {
+namespace {
+
+// Six points, two repeats; a clock that each run moves by its time; runs that are written down.
+class StudyRunner : public testing::Test {
+ protected:
+  StudyEnd run(const RunPoint& point, RunnerOptions options = {}) {
+    options.now_seconds = [this] { return clock_; };
+    if (!options.stop_asked) options.stop_asked = [] { return false; };
+    rows_ = read_results(results_path(study_));
+    return run_study(study_, plan_, rows_, point, options);
+  }
+  RunPoint seconds(double of_a_run) {
+    return [this, of_a_run](const Point& point, int64_t repeat) {
+      made_.emplace_back(point.id, repeat);
+      clock_ += of_a_run;
+      RunRow row = row_of(point, repeat, 1);
+      row.seconds = of_a_run;
+      return std::optional(row);
+    };
+  }
+
+  StudyFolder folder_;
+  Study study_ = folder_.study();
+  Plan plan_ = make_plan(study_);
+  double clock_ = 1000;
+  std::vector<std::pair<std::string, int64_t>> made_;
+  std::vector<RunRow> rows_;
+};
+
+TEST_F(StudyRunner, RunsAllAndThenNothing) {
+  EXPECT_EQ(run(seconds(1)), StudyEnd::complete);
+  EXPECT_EQ(made_.size(), 12u);
+  EXPECT_EQ(run(seconds(1)), StudyEnd::complete);
+  EXPECT_EQ(made_.size(), 12u);
+  const auto rows = read_results(results_path(study_));
+  ASSERT_EQ(rows.size(), 12u);
+  EXPECT_EQ(rows[1].levels,
+            (std::vector<std::pair<std::string, std::string>>{{"bucket_size", "1000"}, {"size", "big"}}));
+}
+
+TEST_F(StudyRunner, KilledInTheMiddleGoesOnWithTheRest) {
+  // given: five runs, and a sixth whose line was torn when the study died
+  RunnerOptions five;
+  five.most_runs = 5;
+  EXPECT_EQ(run(seconds(1), five), StudyEnd::limit);
+  const std::string path = results_path(study_);
+  write_text(path, read_text(path) + to_json_line(row_of(plan_.points[5], 1, 1)).substr(0, 40));
+  const auto before = made_;
+
+  // when
+  EXPECT_EQ(run(seconds(1)), StudyEnd::complete);
+
+  // then
+  EXPECT_EQ(made_.size(), 12u);
+  for (size_t i = before.size(); i < made_.size(); ++i)
+    for (const auto& earlier : before) EXPECT_NE(made_[i], earlier);
+  EXPECT_EQ(made_[5].first, plan_.points[5].id) << "the torn one is made again";
+  EXPECT_EQ(read_results(path).size(), 12u);
+}
+
+TEST_F(StudyRunner, AChangedFileRunsOnlyWhatIsNew) {
+  run(seconds(1));
+  made_.clear();
+  study_ = folder_.study(with(kGoodStudy, "levels: [1000, 2000, 3000]", "levels: [4000, 3000, 2000]"));
+  plan_ = make_plan(study_);
+  EXPECT_EQ(run(seconds(1)), StudyEnd::complete);
+  ASSERT_EQ(made_.size(), 4u);
+  EXPECT_EQ(made_[0].first, plan_.points[0].id);
+}
+
+TEST_F(StudyRunner, FailuresAreRowsAndAreNotRepeatedUnlessAsked) {
+  // given
+  int calls = 0;
+  const RunPoint failing = [&](const Point& point, int64_t repeat) {
+    RunRow row = row_of(point, repeat, 1);
+    ++calls;
+    if (point.id != plan_.points[2].id) return std::optional(row);
+    row.outcome = Outcome::failed;
+    row.reason = "out of luck";
+    return std::optional(row);
+  };
+
+  // when
+  EXPECT_EQ(run(failing), StudyEnd::complete);
+
+  // then
+  EXPECT_EQ(calls, 11) << "the second repeat of the failed point is spared";
+  EXPECT_EQ(find_row(rows_, plan_.points[2].id, 1)->reason, "out of luck");
+  EXPECT_EQ(run(failing), StudyEnd::complete);
+  EXPECT_EQ(calls, 11);
+  RunnerOptions retry;
+  retry.retry_failed = true;
+  EXPECT_EQ(run(seconds(1), retry), StudyEnd::complete);
+  EXPECT_EQ(made_.size(), 2u);
+  EXPECT_EQ(find_row(rows_, plan_.points[2].id, 1)->outcome, Outcome::done);
+}
+
+TEST_F(StudyRunner, StartsNoRunThatWouldEndAfterTheBudget) {
+  // given: points that cost the same
+  study_ = folder_.study(with(kGoodStudy, "    big: {model.hidden_size: 16, model.num_layers: 4}\n", ""));
+  plan_ = make_plan(study_);
+  study_.budget_minutes = 1;
+
+  // then
+  EXPECT_EQ(run(seconds(25)), StudyEnd::budget);
+  EXPECT_EQ(made_.size(), 2u);
+  EXPECT_EQ(run(seconds(70)), StudyEnd::budget) << "each call makes one run, so that it comes to an end";
+  EXPECT_EQ(made_.size(), 3u);
+}
+
+TEST_F(StudyRunner, StopsWhenAskedAndForgetsAStoppedRun) {
+  RunnerOptions options;
+  options.stop_asked = [&] { return made_.size() == 3; };
+  EXPECT_EQ(run(seconds(1), options), StudyEnd::stopped);
+  EXPECT_EQ(rows_.size(), 3u);
+  EXPECT_EQ(run([](const Point&, int64_t) { return std::optional<RunRow>(); }), StudyEnd::stopped);
+  EXPECT_EQ(read_results(results_path(study_)).size(), 3u);
+}
+
+TEST_F(StudyRunner, TellsItsProgress) {
+  std::vector<int64_t> done;
+  int rounds = 0;
+  RunnerOptions options;
+  options.ended = [&](const StudyProgress& progress) {
+    done.push_back(progress.done);
+    rounds += progress.round_ended;
+    EXPECT_EQ(progress.total, 12);
+    EXPECT_EQ(progress.seconds_left >= 0, true);
+  };
+  run(seconds(1), options);
+  ASSERT_EQ(done.size(), 12u);
+  EXPECT_EQ(done[4], 5);
+  EXPECT_EQ(rounds, 2);
+}
+
+TEST_F(StudyRunner, OneAtATime) {
+  const StudyLock lock(study_);
+  EXPECT_NE(message_of<IoError>([&] { StudyLock second(study_); }).find("another trivet study"), std::string::npos);
+}
+
+// ---- processes
+
+class StudyChild : public testing::Test {
+ protected:
+  ChildEnd run(const std::string& script, double timeout = 0, StopSignals* stop = nullptr) {
+    return run_child({.arguments = {"sh", "-c", script},
+                      .stdout_path = dir_ / "out",
+                      .stderr_path = dir_ / "err",
+                      .timeout_seconds = timeout},
+                     stop);
+  }
+  TempDir dir_;
+};
+
+TEST_F(StudyChild, EndsWithItsCodeAndItsOutput) {
+  const ChildEnd end = run("echo to out; echo to err >&2; exit 64");
+  EXPECT_EQ(end.how, ChildEnd::exited);
+  EXPECT_EQ(end.code, 64);
+  EXPECT_EQ(read_text(dir_ / "out"), "to out\n");
+  EXPECT_EQ(read_text(dir_ / "err"), "to err\n");
+}
+
+TEST_F(StudyChild, EndsWithASignal) {
+  const ChildEnd end = run("kill -9 $$");
+  EXPECT_EQ(end.how, ChildEnd::signalled);
+  EXPECT_EQ(end.code, SIGKILL);
+}
+
+TEST_F(StudyChild, IsEndedAfterItsTimeWithWhatItStarted) {
+  const ChildEnd end = run("sleep 1000 & echo $! ; wait", 0.2);
+  EXPECT_EQ(end.how, ChildEnd::timed_out);
+  const pid_t grandchild = std::stoi(read_text(dir_ / "out"));
+  // Init reaps it; until then it may be a zombie.
+  const auto gone = [&] {
+    const std::string stat = read_text("/proc/" + std::to_string(grandchild) + "/stat");
+    return stat.empty() || stat.find(") Z ") != std::string::npos;
+  };
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!gone() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  EXPECT_TRUE(gone());
+}
+
+TEST_F(StudyChild, IsEndedWhenAStopIsAsked) {
+  StopSignals stop;
+  EXPECT_FALSE(stop.asked());
+  ::raise(SIGTERM);  // blocked: it waits for whoever asks
+  EXPECT_EQ(run("sleep 1000", 0, &stop).how, ChildEnd::stopped);
+  EXPECT_TRUE(stop.asked());
+}
+
+TEST_F(StudyChild, ThatCannotBeStartedSaysWhy) {
+  const ChildEnd end =
+      run_child({.arguments = {dir_ / "nothing"}, .stdout_path = dir_ / "out", .stderr_path = dir_ / "err"}, nullptr);
+  EXPECT_EQ(end.code, 127);
+  EXPECT_NE(read_text(dir_ / "err").find("cannot be started: No such file"), std::string::npos);
+}
+
+TEST(StudyCommand, IsTrainOrMpirunOfIt) {
+  const StudyFolder folder;
+  Study study = folder.study();
+  study.mpirun_arguments = {"--bind-to", "none"};
+  Point point = make_plan(study).points[0];
+  point.sets = {"parallel.bucket_size=1"};
+  EXPECT_EQ(
+      shell_text(command_of(study, point, "/bin/trivet", "it's/1")),
+      "/bin/trivet train " + study.base + " --ranks 2 --set parallel.bucket_size=1 --set 'train.run_dir=it'\\''s/1'");
+  point.launcher = Launcher::mpirun;
+  EXPECT_EQ(shell_text(command_of(study, point, "/bin/trivet", "r")),
+            "mpirun -n 2 --bind-to none /bin/trivet train " + study.base +
+                " --set parallel.bucket_size=1 --set train.run_dir=r");
+}
+
+TEST(StudyCommand, FailureIsTheProgramsOwnWord) {
+  EXPECT_EQ(failure_reason("noise\n[rank 2] train.idx: torn\n----\nmpirun has exited\n---\n"),
+            "[rank 2] train.idx: torn");
+  EXPECT_EQ(failure_reason("first\nSegmentation fault\n-----\n"), "Segmentation fault");
+  const std::string dashes(70, '-');
+  EXPECT_EQ(failure_reason("a\n" + dashes + "\nNo slots\nfor it.\n" + dashes + "\n"), "No slots");
+  EXPECT_EQ(failure_reason(""), "");
+}
+
+}  // namespace
+}  // namespace trivet

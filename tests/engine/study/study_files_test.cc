@@ -1,0 +1,58 @@
+// The studies in configs/studies/: each is read, and all its points are configurations of the run it is based on.
+#include <filesystem>
+#include <set>
+
+#include "engine/config/fields.h"
+#include "engine/study/points.h"
+#include "engine/study/study_file.h"
+#include "tests/engine/study/study_text.h"
+
+namespace trivet {
+namespace {
+
+const std::filesystem::path kFolder = std::filesystem::path(TRIVET_SOURCE_DIR) / "configs/studies";
+
+struct Shipped {
+  const char* file;
+  size_t points;
+};
+class ShippedStudy : public testing::TestWithParam<Shipped> {
+ protected:
+  // Studies of what this build cannot do yet.
+  void SetUp() override {
+    for (const char* key : {"comm.link_gbps", "overlap.overlap_grad_reduce"})
+      if (!find_field(key)) GTEST_SKIP() << "no key " << key << " in this build";
+  }
+};
+
+TEST_P(ShippedStudy, HasPointsThatAllCanRun) {
+  // given: the dataset's place is taken by a vocabulary
+  Study study = load_study((kFolder / GetParam().file).string());
+  study.set.push_back({"data.path", "/nowhere"});
+  study.set.push_back({"model.vocab_size", "4096"});
+
+  // when
+  const Plan plan = make_plan(study);
+
+  // then
+  EXPECT_EQ(study.name, std::filesystem::path(GetParam().file).stem());
+  EXPECT_EQ(plan.points.size(), GetParam().points);
+  EXPECT_TRUE(plan.dropped.empty()) << plan.dropped[0].reason;
+  EXPECT_EQ(plan.baseline, std::optional<size_t>(0));
+  std::set<std::string> groups;
+  for (const Point& point : plan.points) groups.insert(point.numbers);
+  EXPECT_EQ(groups.size(), 1u) << "overlap and links change no numbers";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ShippedStudy,
+                         testing::Values(Shipped{"dp_overlap.yaml", 27}, Shipped{"pp_latency.yaml", 18}),
+                         [](const auto& info) { return std::filesystem::path(info.param.file).stem().string(); });
+
+TEST(ShippedStudies, AreAllTested) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) files += entry.path().extension() == ".yaml";
+  EXPECT_EQ(files, 2);
+}
+
+}  // namespace
+}  // namespace trivet
