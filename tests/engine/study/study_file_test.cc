@@ -92,8 +92,9 @@ TEST(StudyFile, NamesWhatItDoesNotKnowAndWhatIsNear) {
 }
 
 TEST(StudyFile, RefusesValuesThatNoRunTakes) {
-  EXPECT_EQ(problem_of(with(kGoodStudy, "[1000, ", "[0, ")),
-            "study.yaml:9: factors.bucket_size.parallel.bucket_size: found 0, expected an integer of at least 1");
+  EXPECT_EQ(
+      problem_of(with(kGoodStudy, "[1000, ", "[0, ")),
+      "study.yaml:9: factors.bucket_size.parallel.bucket_size: found 0, expected an integer of at least 1, or auto");
   EXPECT_EQ(problem_of(kGoodStudy + "set: {train.run_dir: here}\n"),
             "study.yaml:14: set.train.run_dir: cannot be set here: each run gets a folder of its own");
   EXPECT_EQ(problem_of(kGoodStudy + "set: {ranks: 2}\n").substr(0, 39), "study.yaml:14: set.ranks: unknown key; ");
