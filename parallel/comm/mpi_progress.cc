@@ -340,12 +340,13 @@ void MpiProgress::report_ended_ranks() {
 }
 
 void MpiProgress::pause(int idle_turns) {
-  if (tasks_under_way_ > 0 && idle_turns < kYields) {
+  // Without tasks too: the next call often follows the last at once, and waking up takes longer than it.
+  if (idle_turns < kYields) {
     sched_yield();
     return;
   }
   const auto longest = tasks_under_way_ > 0 ? kLongestPause : kLongestIdle;
-  const int doublings = std::min(idle_turns - (tasks_under_way_ > 0 ? kYields : 0), 20);
+  const int doublings = std::min(idle_turns - kYields, 20);
   const auto length = std::min<std::chrono::microseconds>(kFirstPause * (1 << doublings), longest);
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, length, [&] { return poked_; });
