@@ -1,0 +1,105 @@
+#include "engine/config/check_switches.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+#include "engine/config/fields.h"
+
+namespace trivet {
+
+int64_t default_bucket_size(int64_t d) { return std::max<int64_t>(40'000'000, 1'000'000 * d); }
+
+void check_recompute(const ModelConfig& model, Problems& problems) {
+  constexpr auto kGranularity = "model.recompute_granularity", kModules = "model.recompute_modules",
+                 kMethod = "model.recompute_method", kLayers = "model.recompute_num_layers";
+  if (!problems.clean({kGranularity, kMethod, kLayers})) return;
+  const bool full = model.recompute_granularity == "full", selective = model.recompute_granularity == "selective";
+  const auto no_effect = [&](std::string_view key, std::string_view found, std::string_view with) {
+    problems.add(key, fmt::format("{} has no effect with recompute_granularity {}, only with {}", found,
+                                  model.recompute_granularity, with));
+  };
+  if (!full && model.recompute_method != "none") no_effect(kMethod, model.recompute_method, "full");
+  if (!full && model.recompute_num_layers != 0) no_effect(kLayers, std::to_string(model.recompute_num_layers), "full");
+  if (full && model.recompute_method == "none")
+    problems.add(kMethod, "recompute_granularity full needs uniform or block, found none");
+  if (full && model.recompute_num_layers == 0)
+    problems.add(kLayers, "recompute_granularity full needs a number of layers, found 0; 1 keeps the least memory");
+  if (!selective && model.recompute_modules != ModelConfig().recompute_modules)
+    no_effect(kModules, quote(model.recompute_modules), "selective");
+  for (const std::string_view name : split_words(model.recompute_modules))
+    if (name != "core_attn" && name != "layernorm" && name != "mlp")
+      problems.add(kModules, fmt::format("found {}, expected core_attn, layernorm or mlp, or several with commas "
+                                         "between",
+                                         quote(name)));
+}
+
+void check_tensor_overlap(const Config& config, Problems& problems) {
+  if (config.parallel.sequence_parallel) return;
+  const OverlapConfig& o = config.overlap;
+  const std::pair<std::string_view, const std::string*> keys[] = {
+      {"overlap.tp_comm_overlap", &o.tp_comm_overlap},
+      {"overlap.tp_comm_overlap_qkv", &o.tp_comm_overlap_qkv},
+      {"overlap.tp_comm_overlap_proj", &o.tp_comm_overlap_proj},
+      {"overlap.tp_comm_overlap_fc1", &o.tp_comm_overlap_fc1},
+      {"overlap.tp_comm_overlap_fc2", &o.tp_comm_overlap_fc2}};
+  for (const auto& [key, value] : keys)
+    if (*value != "none" && *value != "default" && problems.clean({key}))
+      problems.add(key,
+                   fmt::format("{} needs sequence_parallel (and so tensor_model_parallel_size above 1): it cuts the "
+                               "gathering and scattering of positions",
+                               *value));
+}
+
+void check_data_parallel(const Config& config, const RunFacts& facts, Problems& problems) {
+  constexpr auto kStrategy = "parallel.data_parallel_sharding_strategy", kBucket = "parallel.bucket_size",
+                 kReduce = "overlap.overlap_grad_reduce", kGather = "overlap.overlap_param_gather",
+                 kFlight = "overlap.collectives_in_flight";
+  if (!problems.clean({kStrategy, "parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size"}))
+    return;
+  const int64_t d = facts.world_size / ranks_of_one_replica(config);
+  const std::string& strategy = config.parallel.data_parallel_sharding_strategy;
+  const OverlapConfig& overlap = config.overlap;
+  const auto alone = [&](bool on, std::string_view key) {
+    if (on && d <= 1)
+      problems.add(key,
+                   fmt::format("true has nothing to overlap: the data parallel size is {} (world {} over tensor {} x "
+                               "pipeline {}); leave it out, or start more ranks",
+                               d, facts.world_size, config.parallel.tensor_model_parallel_size,
+                               config.parallel.pipeline_model_parallel_size));
+  };
+  alone(overlap.overlap_grad_reduce, kReduce);
+  alone(overlap.overlap_param_gather, kGather);
+  if (overlap.overlap_param_gather && strategy == "no_shard")
+    problems.add(kGather,
+                 "true needs data_parallel_sharding_strategy optim or above: with no_shard every rank updates "
+                 "all weights, and nothing is gathered");
+  if (overlap.collectives_in_flight > 1 && !overlap.overlap_grad_reduce && !overlap.overlap_param_gather)
+    problems.add(kFlight, fmt::format("{} needs overlap_grad_reduce or overlap_param_gather: without them collectives "
+                                      "run one after the other",
+                                      overlap.collectives_in_flight));
+  const bool units = strategy == "optim_grads" || strategy == "optim_grads_params";
+  const int p = config.parallel.pipeline_model_parallel_size;
+  const auto align = [&](bool on, std::string_view key, bool overlapped, std::string_view needs, bool streamed) {
+    if (!on) return;
+    if (!overlapped) problems.add(key, fmt::format("true needs {}: it says when overlapped collectives start", needs));
+    else if (p == 1)
+      problems.add(key, "true needs pipeline_model_parallel_size above 1, found 1: there is nothing to align with");
+    else if (streamed)
+      problems.add(key,
+                   fmt::format("true has no effect with {}: its collectives start when a unit is at work", strategy));
+  };
+  align(overlap.align_grad_reduce, "overlap.align_grad_reduce", overlap.overlap_grad_reduce, "overlap_grad_reduce",
+        units);
+  align(overlap.align_param_gather, "overlap.align_param_gather", overlap.overlap_param_gather, "overlap_param_gather",
+        strategy == "optim_grads_params");
+  if (overlap.average_in_collective && d <= 1)
+    problems.add("overlap.average_in_collective",
+                 "true has nothing to average: the data parallel size is 1; leave it out");
+  if (units && config.parallel.bucket_size && *config.parallel.bucket_size != default_bucket_size(d))
+    problems.add(kBucket,
+                 fmt::format("{} has no effect with {}: there a bucket is a unit of the model (embedding, layer, "
+                             "head); leave it out",
+                             *config.parallel.bucket_size, strategy));
+}
+
+}  // namespace trivet
