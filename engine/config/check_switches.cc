@@ -92,6 +92,17 @@ void check_data_parallel(const Config& config, const RunFacts& facts, Problems& 
         units);
   align(overlap.align_param_gather, "overlap.align_param_gather", overlap.overlap_param_gather, "overlap_param_gather",
         strategy == "optim_grads_params");
+  if (overlap.defer_embedding_wgrad_compute && p == 1)
+    problems.add("overlap.defer_embedding_wgrad_compute",
+                 "true needs pipeline_model_parallel_size above 1, found 1: there are no other stages to wait for");
+  else if (overlap.defer_embedding_wgrad_compute && units)
+    problems.add("overlap.defer_embedding_wgrad_compute",
+                 fmt::format("true cannot be with {}: the gradients of a unit are reduced as soon as its backward is "
+                             "through; optim works",
+                             strategy));
+  if (overlap.wgrad_deferral_limit > 0 && !overlap.defer_embedding_wgrad_compute)
+    problems.add("overlap.wgrad_deferral_limit",
+                 fmt::format("{} needs defer_embedding_wgrad_compute", overlap.wgrad_deferral_limit));
   if (overlap.average_in_collective && d <= 1)
     problems.add("overlap.average_in_collective",
                  "true has nothing to average: the data parallel size is 1; leave it out");

@@ -60,6 +60,8 @@ struct OverlapConfig {
   bool align_grad_reduce = false;      // start reductions at the same time on all pipeline ranks
   bool align_param_gather = false;     // likewise gathers
   bool average_in_collective = false;  // divide by d while reducing; off: the loss is scaled beforehand
+  bool defer_embedding_wgrad_compute = false;  // the output weight's gradients wait for the pipeline to drain
+  int64_t wgrad_deferral_limit = 0;            // of at most so many micro-batches, the last ones; 0: of all
   // Tensor-parallel communication and the products beside it, under sequence parallelism: none | bulk | ring |
   // pipeline; of one linear layer: default is what tp_comm_overlap says.
   std::string tp_comm_overlap = "none";

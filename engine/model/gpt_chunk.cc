@@ -5,7 +5,8 @@ namespace trivet {
 MicroBatch GptChunk::micro_batch(int microbatch) const {
   return {.first_sample = step_.batches[static_cast<size_t>(microbatch)].first_sample,
           .training = step_.training,
-          .loss_scale = step_.loss_scale};
+          .loss_scale = step_.loss_scale,
+          .defer_head_weight = microbatch >= static_cast<int>(step_.batches.size()) - step_.defer_heads};
 }
 
 void GptChunk::copy_input(int slot, Tensor input) { ctx_.ops.convert(input, stage_.input(slot), ctx_.compute); }

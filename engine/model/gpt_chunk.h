@@ -15,6 +15,7 @@ struct StepBatches {
   std::span<const Batch> batches;
   bool training = true;
   float loss_scale = 1;
+  int defer_heads = 0;  // of the last so many micro-batches the gradient of the output weight waits for finish()
 };
 
 class GptChunk : public Stage {
@@ -31,6 +32,8 @@ class GptChunk : public Stage {
   void backward(int microbatch, int slot, Tensor grad) override;
   void backward_input(int microbatch, int slot, int stash, Tensor grad) override;
   void backward_weight(int stash) override { ctx_.weight_grads.run(stash); }
+  // After the step's last backward.
+  void finish() { stage_.run_deferred(ctx_); }
   void poison(int slot) override { stage_.poison(ctx_, slot); }
 
  private:

@@ -29,7 +29,7 @@ GptStage::GptStage(ParamList& params, const GptShape& shape, const StageRange& r
   }
 }
 
-void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_backwards) {
+void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_backwards, int deferred_heads) {
   const auto lost = [&](size_t block) {
     const RecomputeGroup& group = groups_[group_of_[block]];
     BlockParts parts = group.lost;
@@ -50,6 +50,10 @@ void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_b
       slot.blocks.push_back(allocate_block_activations(activations, shape_, kept(block)));
     if (range_.has_head) slot.head = allocate_head_activations(activations, shape_);
     slots_.push_back(std::move(slot));
+  }
+  for (int i = 0; range_.has_head && i < deferred_heads; ++i) {
+    const HeadActivations spare = allocate_head_activations(activations, shape_);
+    deferred_heads_.push_back({spare.norm_out, spare.logits});
   }
   if (blocks_.empty()) return;
   for (size_t place = 0; place < static_cast<size_t>(groups_.front().count); ++place)
@@ -108,14 +112,28 @@ void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_bat
   }
 }
 
-void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatch& micro_batch, Tensor grad) const {
-  const Slot& slot = slot_at(slot_index);
+void GptStage::run_deferred(Context& ctx) {
+  for (size_t i = 0; i < heads_waiting_; ++i) {
+    head_->backward_weight(ctx, deferred_heads_[i].norm_out, deferred_heads_[i].d_logits);
+    ctx.units.after_backward(head_unit_);
+  }
+  heads_waiting_ = 0;
+}
+
+void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatch& micro_batch, Tensor grad) {
+  Slot& slot = slots_.at(static_cast<size_t>(slot_index));
   // Behind the weight halves where they are put off.
   const auto done = [&](int unit) { ctx.weight_grads.push([&ctx, unit] { ctx.units.after_backward(unit); }); };
   if (head_) {
     ctx.units.before_backward(head_unit_);
     head_->backward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, grad);
-    done(head_unit_);
+    if (micro_batch.defer_head_weight) {
+      DeferredHead& spare = deferred_heads_.at(heads_waiting_++);
+      std::swap(spare.norm_out, slot.head.norm_out);
+      std::swap(spare.d_logits, slot.head.logits);
+    } else {
+      done(head_unit_);
+    }
   }
   for (size_t g = groups_.size(); g-- > 0;) {
     const RecomputeGroup& group = groups_[g];

@@ -35,7 +35,8 @@ class GptStage {
   // stashes: how many micro-batches may be between the two halves of a backward that are run apart; each holds the
   // gradients and the recomputed activations that the second half needs. whole_backwards: there are also backwards
   // whose halves are together.
-  void allocate(Arena& activations, int slots, int stashes, bool whole_backwards);
+  // deferred_heads: micro-batches whose gradient of the output weight may be put off at once.
+  void allocate(Arena& activations, int slots, int stashes, bool whole_backwards, int deferred_heads = 0);
   // Bytes of scratch that forward and backward need.
   static int64_t scratch_bytes(const GptShape& shape);
 
@@ -50,7 +51,9 @@ class GptStage {
   void forward(Context& ctx, int slot, const MicroBatch& micro_batch, Tensor loss) const;
   // grad: [s*, b, h], the gradient of the output (ignored on the last stage), becomes that of the input (undefined on
   // the first stage). stash: where the gradients go that a deferred weight-gradient half reads; -1 where it is not.
-  void backward(Context& ctx, int slot, int stash, const MicroBatch& micro_batch, Tensor grad) const;
+  void backward(Context& ctx, int slot, int stash, const MicroBatch& micro_batch, Tensor grad);
+  // The gradients of the output weight that backward has put off, in its order.
+  void run_deferred(Context& ctx);
   // NaN into everything the slot holds.
   void poison(Context& ctx, int slot) const;
 
@@ -64,6 +67,11 @@ class GptStage {
     Tensor input;
     std::vector<BlockActivations> blocks;
     HeadActivations head;
+  };
+  // What the gradient of the output weight reads.
+  struct DeferredHead {
+    Tensor norm_out;  // [s*, b, h]
+    Tensor d_logits;  // [s, b, padded_vocab/t]
   };
   const Slot& slot_at(int slot) const { return slots_.at(static_cast<size_t>(slot)); }
   // What a deferred weight-gradient half reads of one block beside what its slot keeps.
@@ -91,6 +99,8 @@ class GptStage {
   std::vector<BlockActivations> recomputed_;  // by place in a group: what no slot keeps, of all groups in turn
   BlockGradients gradients_;                  // of all blocks in turn, where the halves are together
   std::vector<std::vector<Stash>> stashes_;   // [stash][block]
+  std::vector<DeferredHead> deferred_heads_;  // change places with a slot's tensors
+  size_t heads_waiting_ = 0;                  // of deferred_heads_, from the first on
 };
 
 }  // namespace trivet

@@ -51,17 +51,20 @@ void Head::backward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& mic
   vocab_parallel_cross_entropy_backward(ctx, acts.logits, labels, vocab_range(), micro_batch.loss_scale,
                                         acts.loss_state);
   // The weight half runs here even where a schedule keeps the halves apart: its input, the gradient of the logits, is
-  // the largest tensor of the model, and holding it would cost more than the bubble that it could fill.
-  {
-    Scratch::Frame frame(ctx.scratch);
-    ctx.ops.matmul(acts.logits, gather_sequence(ctx, acts.norm_out, frame), output_.grad,
-                   {.transpose_a = true, .accumulate = true}, ctx.compute);
-  }
+  // the largest tensor of the model, and holding it would cost more than the bubble that it could fill. A user may ask
+  // for it all the same, for the last few micro-batches (defer_embedding_wgrad_compute).
+  if (!micro_batch.defer_head_weight) backward_weight(ctx, acts.norm_out, acts.logits);
   Scratch::Frame frame(ctx.scratch);
   const Tensor d_norm = frame.tensor(shape_.dtype, shape_.hidden_shape());
   reduce_sequence(ctx, d_norm,
                   [&](Tensor partial) { ctx.ops.matmul(acts.logits, output_.weight, partial, {}, ctx.compute); });
   norm_.backward(ctx, d_norm, x, acts.norm_mean, acts.norm_rstd, {}, grad);
+}
+
+void Head::backward_weight(Context& ctx, Tensor norm_out, Tensor d_logits) const {
+  Scratch::Frame frame(ctx.scratch);
+  ctx.ops.matmul(d_logits, gather_sequence(ctx, norm_out, frame), output_.grad,
+                 {.transpose_a = true, .accumulate = true}, ctx.compute);
 }
 
 }  // namespace trivet

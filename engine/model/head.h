@@ -27,9 +27,11 @@ class Head {
   // x: [s*, b, h]; labels: [s, b] int32. loss[0] += loss_scale * sum over tokens.
   void forward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
                Tensor loss) const;
-  // grad: [s*, b, h] output, the gradient of x.
+  // grad: [s*, b, h] output, the gradient of x. Runs backward_weight, unless micro_batch.defer_head_weight.
   void backward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
                 Tensor grad) const;
+  // The gradient of the output weight. norm_out: as forward made it; d_logits: as backward left the logits.
+  void backward_weight(Context& ctx, Tensor norm_out, Tensor d_logits) const;
 
  private:
   VocabRange vocab_range() const { return {output_.cut_offset, shape_.vocab}; }

@@ -38,9 +38,10 @@ struct GptShape {
 
 // What a pass over one micro-batch has to know.
 struct MicroBatch {
-  int64_t first_sample = 0;  // global index of its first sample: keys the dropout
-  bool training = true;      // false: no dropout
-  float loss_scale = 1;      // each token's loss counts this much in the loss and in the gradient
+  int64_t first_sample = 0;        // global index of its first sample: keys the dropout
+  bool training = true;            // false: no dropout
+  float loss_scale = 1;            // each token's loss counts this much in the loss and in the gradient
+  bool defer_head_weight = false;  // the output weight's gradient is left to GptStage::run_deferred
 };
 
 // One number for each dropout of the model, the same under every layout.

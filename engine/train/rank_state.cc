@@ -101,6 +101,12 @@ GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition&
           .fc2_overlap = overlap(c.overlap.tp_comm_overlap_fc2, false)};
 }
 
+int deferred_heads_of(const Config& config, const Layout& layout) {
+  if (!config.overlap.defer_embedding_wgrad_compute) return 0;
+  const int64_t limit = config.overlap.wgrad_deferral_limit;
+  return static_cast<int>(limit == 0 ? layout.micro_batches : std::min(limit, layout.micro_batches));
+}
+
 PipelineOptions pipeline_options_of(const Config& config) {
   return {.overlap_p2p_comm = config.overlap.overlap_p2p_comm, .receive_ahead = config.overlap.p2p_receive_ahead};
 }
@@ -138,7 +144,8 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
     const bool whole_backwards = std::any_of(program.begin(), program.end(), [&](const Op& op) {
       return op.kind == OpKind::backward && op.chunk == static_cast<int>(chunk);
     });
-    stages[chunk].allocate(activation_arena, plan.slots[chunk], plan.stashes[chunk], whole_backwards);
+    stages[chunk].allocate(activation_arena, plan.slots[chunk], plan.stashes[chunk], whole_backwards,
+                           deferred_heads_of(config, layout));
   }
   for (int i = 0; i < Executor::boundary_buffers(schedule, at.pp, pipeline_options_of(config)); ++i)
     boundary_buffers.push_back(activation_arena.allocate(shape.dtype, shape.hidden_shape()));

@@ -58,6 +58,7 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       threads_(config.device.threads_per_rank > 0 ? config.device.threads_per_rank : default_threads_per_rank(world)),
       global_batch_(config.batch.global_batch_size.value()),
       micro_batches_(layout.micro_batches),
+      deferred_heads_(deferred_heads_of(config, layout)),
       schedule_(layout.schedule),
       device_(create_cpu_device()),
       compute_(make_compute_stream(*device_, trace_)),
@@ -127,7 +128,7 @@ BatchPlan Trainer::batch_plan() const {
 void Trainer::load_step(BatchLoader& loader, bool training, float loss_scale) {
   ScopedSpan span(compute_->trace_row(), {"load_batches", Category::host});
   for (Batch& batch : batches_) batch = loader.next();
-  step_batches_ = {.batches = batches_, .training = training, .loss_scale = loss_scale};
+  step_batches_ = {.batches = batches_, .training = training, .loss_scale = loss_scale, .defer_heads = deferred_heads_};
 }
 
 double Trainer::read_loss() {
@@ -148,6 +149,7 @@ StepResult Trainer::step() {
   state_.grad_sync.begin_step();
   ops_->fill(state_.loss, 0, *compute_);
   executor_->run();
+  for (GptChunk& chunk : chunks_) chunk.finish();
   result.pipeline_end_ns = now_ns();
   state_.grad_sync.finish(*mesh_.tensor, embedding_group_.get());
   result.loss = read_loss() / static_cast<double>(averaged);

@@ -80,6 +80,7 @@ class Trainer {
   Mesh mesh_;
   int threads_;
   int64_t global_batch_, micro_batches_;
+  int deferred_heads_;
   Schedule schedule_;
   Trace trace_;
   std::unique_ptr<Device> device_;

@@ -182,6 +182,30 @@ TEST(TensorOverlap, IsChosenForEachLinear) {
   expect_equal(train_on_threads(config, 2, kSteps), reference);
 }
 
+// ---- deferred gradients of the output weight
+
+TEST(Layouts, DeferredHeadsChangeNothing) {
+  for (const bool tied : {false, true})
+    for (const char* schedule : {"1f1b", "zb-h1", "zb-v"}) {
+      Config config = tiny_config();
+      config.model.untie_embeddings_and_output_weights = !tied;
+      config.parallel.pipeline_model_parallel_size = 2;
+      config.parallel.pipeline_schedule = schedule;
+      config.parallel.data_parallel_sharding_strategy = "optim";
+      config.overlap.overlap_grad_reduce = true;
+      config.batch.global_batch_size = 16;  // four micro-batches
+      const Curve reference = train_on_threads(config, 4, kSteps);
+      config.overlap.defer_embedding_wgrad_compute = true;
+      for (const int64_t limit : {0, 1, 3}) {
+        config.overlap.wgrad_deferral_limit = limit;
+        const Curve curve = train_on_threads(config, 4, kSteps, true);
+        // zb-v with tied embeddings: the embedding adds to the same gradient on the same rank, now before the head.
+        if (tied && std::string(schedule) == "zb-v") expect_near(curve, reference);
+        else expect_equal(curve, reference);
+      }
+    }
+}
+
 // ---- activation recompute
 
 struct RecomputeCase {

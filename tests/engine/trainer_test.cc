@@ -51,6 +51,7 @@ struct MemoryCase {
   const char* dtype;
   const char* recompute = "none";
   const char* tensor_overlap = "none";
+  bool defer = false;
 };
 void PrintTo(const MemoryCase& c, std::ostream* out) { *out << c.name; }
 
@@ -66,6 +67,7 @@ TEST_P(Memory, IsWhatWasPlannedAndDoesNotGrow) {
   config.precision.dtype = c.dtype;
   config.model.hidden_dropout = 0.1;
   config.overlap.tp_comm_overlap = c.tensor_overlap;
+  config.overlap.defer_embedding_wgrad_compute = c.defer;
   config.model.recompute_granularity = c.recompute;
   if (config.model.recompute_granularity == "full") {
     config.model.recompute_method = "uniform";
@@ -105,6 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Memory,
                                          MemoryCase{"sequence", 2, 1, true, "1f1b", "fp32"},
                                          MemoryCase{"pipeline", 1, 2, false, "gpipe", "fp32"},
                                          MemoryCase{"zero_bubble", 1, 2, false, "zb-h1", "fp32"},
+                                         MemoryCase{"deferred", 1, 2, false, "1f1b", "fp32", "none", "none", true},
                                          MemoryCase{"bulk", 2, 1, true, "1f1b", "fp32", "none", "bulk"},
                                          MemoryCase{"ring", 2, 1, true, "1f1b", "fp32", "none", "ring"},
                                          MemoryCase{"ring_of_four", 4, 1, true, "1f1b", "fp32", "none", "ring"},
