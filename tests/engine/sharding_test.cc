@@ -11,7 +11,7 @@
 namespace trivet::test {
 namespace {
 
-constexpr int kSteps = 6;
+constexpr int kSteps = std::min(kMatrixSteps, 6);
 constexpr double kTolerance = 2e-5;  // relative, fp32: sums over ranks are taken in another order
 
 constexpr const char* kStrategies[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};

@@ -10,6 +10,14 @@
 
 namespace trivet::test {
 
+// Steps of the runs whose losses are compared. A sanitizer makes them ten times as slow and looks for something that the
+// first steps show.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr int kMatrixSteps = 3;
+#else
+inline constexpr int kMatrixSteps = 10;
+#endif
+
 // 4 layers, h 32, 4 heads, s 16, a vocabulary of 61 (no multiple of anything), b 2, global batch 8, lr high enough that
 // ten steps move the loss. Resolved.
 Config tiny_config();
