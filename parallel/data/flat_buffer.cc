@@ -31,6 +31,7 @@ void FlatBuffer::lay_out(ParamList& params) {
   FlatBucket bucket;
   const auto close = [&] {
     if (bucket.begin == numel) return;
+    bucket.end_segment = segments.size();
     bucket.end = numel = (numel + unit_of_length - 1) / unit_of_length * unit_of_length;
     std::sort(bucket.units.begin(), bucket.units.end());
     bucket.units.erase(std::unique(bucket.units.begin(), bucket.units.end()), bucket.units.end());
@@ -38,6 +39,7 @@ void FlatBuffer::lay_out(ParamList& params) {
     buckets.push_back(bucket);
     bucket = FlatBucket();
     bucket.begin = bucket.end = numel;
+    bucket.first_segment = segments.size();
   };
   const Param* last = nullptr;
   for (auto at = params.all().rbegin(); at != params.all().rend(); ++at) {
@@ -49,7 +51,7 @@ void FlatBuffer::lay_out(ParamList& params) {
     segments.push_back({&param, numel});
     numel += (param.shape.numel() + kAlignment - 1) / kAlignment * kAlignment;
     bucket.units.push_back(param.unit);
-    for (size_t unit = 0; unit < params.units().size(); ++unit)
+    for (size_t unit = 0; shared(param) && unit < params.units().size(); ++unit)
       if (params.units()[unit].shared_use == &param) bucket.units.push_back(static_cast<int>(unit));
     if (!streams_grads() && numel - bucket.begin >= options.bucket_size) close();
     last = &param;
@@ -84,7 +86,7 @@ void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
     if (bucket.weights) point_weights(i, bucket.weights);
     if (bucket.grads) point_grads(i, bucket.grads);
 
-    for (const FlatSegment& segment : segments) {
+    for (const FlatSegment& segment : segments_of(bucket)) {
       const int64_t begin = std::max(segment.offset, bucket.own_begin);
       const int64_t end = std::min(segment.offset + segment.param->shape.numel(), bucket.own_begin + own);
       if (begin >= end) continue;
@@ -103,15 +105,13 @@ void FlatBuffer::clear_grads(Ops& ops, Stream& stream) const {
 }
 
 void FlatBuffer::point_weights(size_t bucket, Tensor whole) const {
-  for (const FlatSegment& segment : segments)
-    if (segment.offset >= buckets[bucket].begin && segment.offset < buckets[bucket].end)
-      segment.param->weight = view_of(whole, buckets[bucket].begin, segment);
+  for (const FlatSegment& segment : segments_of(buckets[bucket]))
+    segment.param->weight = view_of(whole, buckets[bucket].begin, segment);
 }
 
 void FlatBuffer::point_grads(size_t bucket, Tensor whole) const {
-  for (const FlatSegment& segment : segments)
-    if (segment.offset >= buckets[bucket].begin && segment.offset < buckets[bucket].end)
-      segment.param->grad = view_of(whole, buckets[bucket].begin, segment);
+  for (const FlatSegment& segment : segments_of(buckets[bucket]))
+    segment.param->grad = view_of(whole, buckets[bucket].begin, segment);
 }
 
 int64_t FlatBuffer::largest_streamed() const {

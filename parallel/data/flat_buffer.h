@@ -19,6 +19,7 @@
 // The weight that tied embeddings share is used by two units, and so is always kept whole.
 #pragma once
 
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -37,14 +38,15 @@ struct FlatSegment {
 };
 
 struct FlatBucket {
-  int64_t begin = 0, end = 0;  // in elements
-  std::vector<int> units{};    // that use its weights, ascending; one entry each
-  bool kept = false;           // whole, whatever the strategy
-  Tensor weights;              // all of it, model dtype; null where it is streamed
-  Tensor grads;                // all of it, fp32; null where it is streamed
-  Tensor own_weights;          // this rank's part: of `weights`, or memory of its own
-  Tensor own_grads;            // this rank's part of the reduced gradients: of `grads`, or memory of its own
-  int64_t own_begin = 0;       // of this rank's part, in elements of the layout
+  int64_t begin = 0, end = 0;                 // in elements
+  size_t first_segment = 0, end_segment = 0;  // of FlatBuffer::segments
+  std::vector<int> units{};                   // that use its weights, ascending; one entry each
+  bool kept = false;                          // whole, whatever the strategy
+  Tensor weights;                             // all of it, model dtype; null where it is streamed
+  Tensor grads;                               // all of it, fp32; null where it is streamed
+  Tensor own_weights;                         // this rank's part: of `weights`, or memory of its own
+  Tensor own_grads;       // this rank's part of the reduced gradients: of `grads`, or memory of its own
+  int64_t own_begin = 0;  // of this rank's part, in elements of the layout
   int64_t numel() const { return end - begin; }
 };
 
@@ -82,6 +84,9 @@ struct FlatBuffer {
   // Points the bucket's parameters into `whole` [bucket's numel or more]; null: nowhere.
   void point_weights(size_t bucket, Tensor whole) const;
   void point_grads(size_t bucket, Tensor whole) const;
+  std::span<const FlatSegment> segments_of(const FlatBucket& bucket) const {
+    return std::span(segments).subspan(bucket.first_segment, bucket.end_segment - bucket.first_segment);
+  }
   int64_t largest_streamed() const;  // elements of the largest bucket that is not kept whole
 
   FlatOptions options;

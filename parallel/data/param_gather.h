@@ -80,8 +80,7 @@ void ParamGather::initialize(F&& write) {
     const Tensor whole = bucket.weights ? bucket.weights : streamed_[0].whole.slice(0, bucket.numel());
     ops_->fill(whole, 0, *compute_);
     flat_.point_weights(i, whole);
-    for (const FlatSegment& segment : flat_.segments)
-      if (segment.offset >= bucket.begin && segment.offset < bucket.end) write(*segment.param);
+    for (const FlatSegment& segment : flat_.segments_of(bucket)) write(*segment.param);
     if (bucket.weights) continue;
     ops_->convert(whole.slice(bucket.own_begin - bucket.begin, bucket.own_weights.numel()), bucket.own_weights,
                   *compute_);
