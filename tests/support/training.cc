@@ -94,6 +94,37 @@ Curve train(const Config& config, Communicator& world, int steps, bool poison_sl
   return curve;
 }
 
+std::vector<Span> TracedStep::spans(const std::string& row, const std::string& name) const {
+  std::vector<Span> found;
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (names[i].starts_with(row))
+      for (const Span& span : rows[i])
+        if (span.info.name == name) found.push_back(span);
+  return found;
+}
+
+std::vector<TracedStep> traced_steps(const Config& config, int ranks) {
+  const auto dataset = tiny_dataset();
+  std::vector<TracedStep> steps(static_cast<size_t>(ranks));
+  run_thread_ranks(ranks, [&](Communicator& world) {
+    const GptDataset data(dataset, split_documents("100,0,0", dataset->sequences())[0],
+                          {.name = "train", .seq_length = config.model.seq_length, .vocab_size = 61, .seed = 1});
+    LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
+    const Layout layout = resolve(loaded, {.world_size = world.size()});
+    Trainer trainer(loaded.config, layout, world, data, nullptr);
+    TracedStep& step = steps[static_cast<size_t>(world.rank())];
+    for (const TraceRow& row : trainer.trace().rows()) step.names.push_back(row.name());
+    step.rows.resize(step.names.size());
+    for (int i = 0; i < 3; ++i) {
+      const StepResult result = trainer.step();
+      size_t number = 0;
+      for (TraceRow& row : trainer.trace().rows()) row.take(step.rows[number++]);
+      step.start_ns = result.start_ns, step.end_ns = result.end_ns;
+    }
+  });
+  return steps;
+}
+
 Curve train_on_threads(const Config& config, int ranks, int steps, bool poison_slots) {
   tiny_dataset();  // made before the ranks ask for it
   Curve curve;

@@ -10,8 +10,8 @@
 
 namespace trivet::test {
 
-// Steps of the runs whose losses are compared. A sanitizer makes them ten times as slow and looks for something that the
-// first steps show.
+// Steps of the runs whose losses are compared. A sanitizer makes them ten times as slow and looks for something that
+// the first steps show.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr int kMatrixSteps = 3;
 #else
@@ -35,5 +35,17 @@ struct Curve {
 Curve train(const Config& config, Communicator& world, int steps, bool poison_slots = false);
 // Likewise on thread ranks.
 Curve train_on_threads(const Config& config, int ranks, int steps, bool poison_slots = false);
+
+// What the streams of one rank recorded in a step.
+struct TracedStep {
+  std::vector<std::string> names;       // of the rows
+  std::vector<std::vector<Span>> rows;  // in the order of the ends of their spans
+  int64_t start_ns = 0, end_ns = 0;
+
+  // The spans called `name` on the rows whose names begin with `row`.
+  std::vector<Span> spans(const std::string& row, const std::string& name) const;
+};
+// The last of three steps on thread ranks, [rank].
+std::vector<TracedStep> traced_steps(const Config& config, int ranks);
 
 }  // namespace trivet::test

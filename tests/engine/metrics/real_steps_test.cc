@@ -1,7 +1,6 @@
 // The statistics of steps that really ran, against the definitions taken word by word.
 #include <algorithm>
 #include <gtest/gtest.h>
-#include <mutex>
 
 #include "engine/config/validate.h"
 #include "engine/metrics/step_stats.h"
@@ -11,35 +10,8 @@
 namespace trivet::test {
 namespace {
 
-struct Step {
-  std::vector<std::vector<Span>> rows;
-  int64_t start_ns = 0, end_ns = 0;
-};
-
-// The last of three steps on every rank.
-std::vector<Step> steps_of(const Config& config, int ranks) {
-  const auto dataset = tiny_dataset();
-  std::vector<Step> steps(static_cast<size_t>(ranks));
-  run_thread_ranks(ranks, [&](Communicator& world) {
-    const GptDataset data(dataset, split_documents("100,0,0", dataset->sequences())[0],
-                          {.name = "train", .seq_length = config.model.seq_length, .vocab_size = 61, .seed = 1});
-    LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
-    const Layout layout = resolve(loaded, {.world_size = world.size()});
-    Trainer trainer(loaded.config, layout, world, data, nullptr);
-    Step& step = steps[static_cast<size_t>(world.rank())];
-    for (int i = 0; i < 3; ++i) {
-      const StepResult result = trainer.step();
-      step.rows.resize(trainer.trace().rows().size());
-      size_t row = 0;
-      for (TraceRow& r : trainer.trace().rows()) r.take(step.rows[row++]);
-      step.start_ns = result.start_ns, step.end_ns = result.end_ns;
-    }
-  });
-  return steps;
-}
-
 // Between two neighbouring times nothing begins or ends: which spans go on there is looked up in all of them.
-StepStats by_definition(const Step& step) {
+StepStats by_definition(const TracedStep& step) {
   std::vector<int64_t> times = {step.start_ns, step.end_ns};
   std::vector<Span> spans;
   for (const auto& row : step.rows)
@@ -99,10 +71,10 @@ TEST_P(RealSteps, EveryNanosecondCountsOnce) {
   config.parallel.virtual_pipeline_model_parallel_size = c.v;
   config.comm.link_latency_us = 50;
   // when
-  const std::vector<Step> steps = steps_of(config, c.t * c.p * c.d);
+  const std::vector<TracedStep> steps = traced_steps(config, c.t * c.p * c.d);
   // then
   StepMeter meter;
-  for (const Step& step : steps) {
+  for (const TracedStep& step : steps) {
     const StepStats stats = meter.measure(step.rows, step.start_ns, step.end_ns), expected = by_definition(step);
     const int64_t parts = stats.compute + stats.optimizer + StepStats::sum(stats.exposed_wire) +
                           StepStats::sum(stats.exposed_wait) + stats.host + stats.idle;

@@ -1,0 +1,162 @@
+// That the overlap switches do what they say, from the trace of a step: which collectives run beside compute, how many,
+// and what they wait for. That they change no number is in layout_test.cc and sharding_test.cc.
+//
+// Only what must come first is compared in time (a wait, a program's order), never what is likely to be faster.
+#include <gtest/gtest.h>
+
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+constexpr int64_t kLayers = 4, kMicroBatches = 4;  // of tiny_config on one data-parallel rank
+
+Config data_parallel_config(int64_t bucket_size) {
+  Config config = tiny_config();
+  config.model.untie_embeddings_and_output_weights = true;
+  config.parallel.bucket_size = bucket_size;
+  return config;
+}
+
+TEST(Overlap, GradientsAreReducedOnLanesOfTheirOwn) {
+  Config config = data_parallel_config(1);  // a bucket a parameter
+  const size_t parameters = 12 * kLayers + 5;
+  EXPECT_EQ(traced_steps(config, 2)[0].spans("gradients", "all_reduce").size(), 0u);
+  config.overlap.overlap_grad_reduce = true;
+  for (const TracedStep& step : traced_steps(config, 2)) {
+    EXPECT_EQ(step.spans("gradients", "all_reduce").size(), parameters);
+    EXPECT_EQ(step.spans("gradients", "reduce_scatter").size(), 0u);
+  }
+  config.parallel.data_parallel_sharding_strategy = "optim";
+  config.overlap.collectives_in_flight = 3;
+  for (const TracedStep& step : traced_steps(config, 2)) {
+    size_t sum = 0;
+    for (const char* lane : {"gradients 0", "gradients 1", "gradients 2"}) {
+      const size_t count = step.spans(lane, "reduce_scatter").size();
+      EXPECT_GE(count, parameters / 3) << lane;
+      sum += count;
+    }
+    EXPECT_EQ(sum, parameters);
+  }
+}
+
+TEST(Overlap, WeightsAreGatheredOnLanesOfTheirOwn) {
+  Config config = data_parallel_config(1 << 30);
+  config.parallel.data_parallel_sharding_strategy = "optim";
+  TracedStep step = traced_steps(config, 2)[0];
+  EXPECT_EQ(step.spans("weights", "all_gather").size(), 0u);
+  EXPECT_EQ(step.spans("compute", "all_gather").size(), 1u);
+  config.overlap.overlap_param_gather = true;
+  step = traced_steps(config, 2)[0];
+  EXPECT_GE(step.spans("weights", "all_gather").size(), 1u);
+  EXPECT_EQ(step.spans("compute", "all_gather").size(), 0u);
+}
+
+// ZeRO-3 gathers every unit for every forward and, but the last of a stage, again for its backward.
+TEST(Overlap, StreamedUnitsTravelForEveryMicroBatch) {
+  Config config = data_parallel_config(0);
+  config.parallel.bucket_size.reset();
+  config.parallel.data_parallel_sharding_strategy = "optim_grads_params";
+  config.overlap.overlap_grad_reduce = config.overlap.overlap_param_gather = true;
+  const TracedStep step = traced_steps(config, 2)[0];
+  const size_t units = kLayers + 2, micro_batches = kMicroBatches / 2;
+  EXPECT_EQ(step.spans("gradients", "reduce_scatter").size(), units * micro_batches);
+  EXPECT_GE(step.spans("weights", "all_gather").size(), units * micro_batches);
+}
+
+Config aligned_config() {
+  Config config = data_parallel_config(1 << 30);  // a bucket a chunk
+  config.parallel.data_parallel_sharding_strategy = "optim";
+  config.parallel.pipeline_model_parallel_size = 2;
+  config.parallel.pipeline_schedule = "interleaved";
+  config.parallel.virtual_pipeline_model_parallel_size = 2;
+  config.batch.global_batch_size = 16;
+  config.overlap.overlap_grad_reduce = config.overlap.overlap_param_gather = true;
+  return config;
+}
+
+TEST(Overlap, AlignedReductionsWaitForTheFirstStage) {
+  Config config = aligned_config();
+  config.overlap.align_grad_reduce = true;
+  const std::vector<TracedStep> steps = traced_steps(config, 4);
+  for (size_t rank = 0; rank < 4; ++rank) {
+    const size_t pipeline_rank = rank / 2;
+    const std::vector<Span> backward = steps[rank].spans("compute", "B");
+    const std::vector<Span> reduced = steps[rank].spans("gradients", "reduce_scatter");
+    ASSERT_EQ(reduced.size(), 2u);  // of chunk 1, which is through first, and of chunk 0
+    size_t last = 0;                // backward pass of chunk 1
+    for (size_t i = 0; i < backward.size(); ++i)
+      if (backward[i].info.chunk == 1) last = i;
+    ASSERT_LT(last + pipeline_rank, backward.size());
+    EXPECT_GE(reduced[0].start_ns, backward[last + pipeline_rank].start_ns) << "rank " << rank;
+  }
+}
+
+TEST(Overlap, AlignedGathersWaitForTheirTurn) {
+  Config config = aligned_config();
+  config.overlap.align_param_gather = true;
+  for (const TracedStep& step : traced_steps(config, 4)) {
+    const int64_t first = step.spans("compute", "F").front().start_ns, last = step.spans("compute", "B").back().end_ns;
+    int within = 0;  // the step: the gathering of chunk 1; that of chunk 0 follows the update
+    for (const Span& span : step.spans("weights", "all_gather"))
+      within += span.start_ns >= first && span.end_ns <= last;
+    EXPECT_EQ(within, 1);
+  }
+}
+
+// One layer's calls on the tensor lane in a micro-batch, forward and backward.
+struct LaneCalls {
+  const char* mode;
+  int64_t gathers, reductions, broadcasts, transfers;
+};
+
+TEST(Overlap, TensorLaneRunsWhatTheModeSays) {
+  const int64_t t = 2, cuts = 4;  // of s/t = 8 rows
+  for (const LaneCalls& calls :
+       {LaneCalls{"none", 0, 0, 0, 0}, LaneCalls{"bulk", 2, 2, 0, 0},
+        // four linears gather or reduce forwards, the two row-parallel ones gather backwards
+        LaneCalls{"ring", 2, 2, 0, 6 * (t - 1)}, LaneCalls{"pipeline", 2, 2 + 2 * cuts, 4 * t, 0}}) {
+    Config config = tiny_config();
+    config.parallel.tensor_model_parallel_size = t;
+    config.parallel.sequence_parallel = true;
+    config.overlap.tp_comm_overlap = calls.mode;
+    const TracedStep step = traced_steps(config, t)[0];
+    const auto count = [&](const char* name) { return static_cast<int64_t>(step.spans("tensor", name).size()); };
+    const int64_t times = kLayers * kMicroBatches;
+    EXPECT_EQ(count("all_gather"), times * calls.gathers) << calls.mode;
+    EXPECT_EQ(count("reduce_scatter"), times * calls.reductions) << calls.mode;
+    EXPECT_EQ(count("broadcast"), times * calls.broadcasts) << calls.mode;
+    EXPECT_EQ(count("send"), times * calls.transfers) << calls.mode;
+    EXPECT_EQ(count("recv"), times * calls.transfers) << calls.mode;
+  }
+}
+
+TEST(Overlap, DeferredHeadsRunBehindTheLastBackward) {
+  Config config = tiny_config();
+  config.parallel.pipeline_model_parallel_size = 2;
+  const auto products_behind = [&] {
+    const TracedStep step = traced_steps(config, 2)[1];
+    const int64_t last = step.spans("compute", "B").back().end_ns;
+    int count = 0;
+    for (const Span& span : step.spans("compute", "matmul")) count += span.start_ns >= last;
+    return count;
+  };
+  EXPECT_EQ(products_behind(), 0);
+  config.overlap.defer_embedding_wgrad_compute = true;
+  EXPECT_EQ(products_behind(), kMicroBatches);
+  config.overlap.wgrad_deferral_limit = 3;
+  EXPECT_EQ(products_behind(), 3);
+}
+
+TEST(Overlap, WithoutItASenderWaits) {
+  Config config = tiny_config();
+  config.parallel.pipeline_model_parallel_size = 2;
+  config.overlap.overlap_p2p_comm = false;
+  const TracedStep step = traced_steps(config, 2)[0];
+  const std::vector<Span> forward = step.spans("compute", "F"), sent = step.spans("rank 0 -> rank 1", "send");
+  ASSERT_EQ(forward.size(), sent.size());
+  for (size_t i = 0; i < sent.size(); ++i) EXPECT_LE(sent[i].end_ns, forward[i].end_ns) << "forward " << i;
+}
+
+}  // namespace
+}  // namespace trivet::test
