@@ -1,6 +1,7 @@
 // trivet train RUN.yaml: ranks are threads of this process, or, under mpirun or srun, this process is one rank.
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <fmt/format.h>
 #include <iostream>
 #include <memory>
@@ -9,6 +10,7 @@
 #include "engine/config/validate.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
+#include "launch/signals.h"
 #include "parallel/comm/world.h"
 
 namespace trivet {
@@ -21,9 +23,10 @@ struct Options {
   RunOptions run;
 };
 
-void run(const Options& options) {
+int run(const Options& options) {
   const LoadedConfig loaded = load_config(options.path, options.sets);
-  const auto rank_main = [&](Communicator& world) { run_training(loaded, options.run, world, std::cout); };
+  std::atomic<int> exit_code = 0;  // the same on all ranks
+  const auto rank_main = [&](Communicator& world) { exit_code = run_training(loaded, options.run, world, std::cout); };
 
   const int launched = launched_world_size();
   const std::string& backend = loaded.config.comm.backend;
@@ -32,7 +35,7 @@ void run(const Options& options) {
       throw ConfigError(fmt::format("--ranks {} under a launcher that started {} ranks: leave --ranks out there",
                                     options.ranks, launched));
     run_mpi_rank(rank_main);
-    return;
+    return exit_code;
   }
   if (launched > 1)
     throw ConfigError(
@@ -40,11 +43,12 @@ void run(const Options& options) {
                     "model of its own",
                     launched));
   run_thread_ranks(options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config), rank_main);
+  return exit_code;
 }
 
 }  // namespace
 
-void add_train_command(CLI::App& app) {
+void add_train_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("train", "train a model");
   command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml")->required();
@@ -66,7 +70,16 @@ void add_train_command(CLI::App& app) {
   command->add_option("--top-k", options->run.top_k, "sample among so many tokens; 0: among all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->callback([options] { run(*options); });
+  command
+      ->add_option("--resume", options->run.resume,
+                   "auto: from the run's newest checkpoint, if there is one; none; or the path of a checkpoint or run")
+      ->option_text("auto|none|PATH")
+      ->capture_default_str();
+  command->callback([options, &exit_code] {
+    watch_stop_signals();
+    options->run.stop_signal = stop_signal;
+    exit_code = run(*options);
+  });
 }
 
 }  // namespace trivet

@@ -117,6 +117,13 @@ struct CommConfig {
   std::optional<double> data_link_gbps;
 };
 
+struct CheckpointConfig {
+  int64_t save_interval = 0;     // steps between checkpoints in run_dir/checkpoints; 0: none
+  int64_t keep_last = 0;         // of them; 0: all
+  bool async_save = false;       // train on while a copy of the state is written
+  int64_t max_failed_saves = 3;  // in a row, then the run ends
+};
+
 struct TrainConfig {
   int64_t train_iters = 0;
   int64_t eval_interval = 0;  // 0: never
@@ -124,6 +131,7 @@ struct TrainConfig {
   int64_t seed = 1234;  // of weights and dropout
   std::string run_dir = "runs/default";
   int64_t log_interval = 1;
+  double exit_duration_in_mins = 0;         // save and stop before the run has lasted so long; 0: no limit
   bool trace = false;                       // write run_dir/trace.json
   std::string flops_convention = "causal";  // causal | full | 6n: of the model FLOPs behind TFLOP/s and MFU
 };
@@ -143,6 +151,7 @@ struct Config {
   PrecisionConfig precision;
   DataConfig data;
   CommConfig comm;
+  CheckpointConfig checkpoint;
   TrainConfig train;
   DeviceConfig device;
 };

@@ -27,6 +27,8 @@ constexpr auto data = at<&Config::data, member>;
 template <auto member>
 constexpr auto comm = at<&Config::comm, member>;
 template <auto member>
+constexpr auto checkpoint = at<&Config::checkpoint, member>;
+template <auto member>
 constexpr auto train = at<&Config::train, member>;
 
 constexpr Limits range(double low, double high) { return {.low = low, .high = high}; }
@@ -42,6 +44,7 @@ std::vector<Field> make_fields() {
   using O = OptimizerConfig;
   using D = DataConfig;
   using C = CommConfig;
+  using K = CheckpointConfig;
   using T = TrainConfig;
   return {
       {"model.num_layers", model<&M::num_layers>, "transformer layers, L", range(1, 10'000), {}, true},
@@ -209,12 +212,21 @@ std::vector<Field> make_fields() {
        at_least(0)},
       {"comm.data_link_gbps", comm<&C::data_link_gbps>, "of data groups; auto: link_gbps", at_least(0)},
 
+      {"checkpoint.save_interval", checkpoint<&K::save_interval>,
+       "steps between checkpoints in run_dir/checkpoints; 0: none", range(0, 1e12)},
+      {"checkpoint.keep_last", checkpoint<&K::keep_last>, "checkpoints kept; 0: all", range(0, 1e9)},
+      {"checkpoint.async_save", checkpoint<&K::async_save>, "train on while a copy of the state is written"},
+      {"checkpoint.max_failed_saves", checkpoint<&K::max_failed_saves>,
+       "saves that may fail in a row before the run ends", range(1, 1e9)},
+
       {"train.train_iters", train<&T::train_iters>, "optimizer steps", range(1, 1e12), {}, true},
       {"train.eval_interval", train<&T::eval_interval>, "steps between evaluations; 0: never", range(0, 1e12)},
       {"train.eval_iters", train<&T::eval_iters>, "batches of an evaluation", range(1, 1e9)},
       {"train.seed", train<&T::seed>, "of weights and dropout", at_least(0)},
       {"train.run_dir", train<&T::run_dir>, "folder of metrics.jsonl, config.resolved.yaml, trace.json"},
       {"train.log_interval", train<&T::log_interval>, "steps between lines", range(1, 1e12)},
+      {"train.exit_duration_in_mins", train<&T::exit_duration_in_mins>,
+       "save and stop before the run has lasted so many minutes; 0: no limit", at_least(0)},
       {"train.trace", train<&T::trace>, "write run_dir/trace.json"},
       {"train.flops_convention",
        train<&T::flops_convention>,

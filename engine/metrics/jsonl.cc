@@ -47,4 +47,18 @@ void MetricsLog::eval(const EvalReport& r) {
   file_.append(line.dump() + '\n');
 }
 
+void MetricsLog::resume(int64_t step, const std::string& checkpoint) {
+  const nlohmann::ordered_json line = {{"event", "resume"}, {"step", step}, {"checkpoint", checkpoint}};
+  file_.append(line.dump() + '\n');
+}
+
+void MetricsLog::save(const SaveReport& r) {
+  const nlohmann::ordered_json line = {{"event", "checkpoint"},
+                                       {"step", r.step},
+                                       {"bytes", r.bytes},
+                                       {"stall_seconds", r.stall_seconds},
+                                       {"seconds", r.seconds}};
+  file_.append(line.dump() + '\n');
+}
+
 }  // namespace trivet

@@ -15,6 +15,8 @@ class MetricsLog {
 
   void step(const StepReport& report);
   void eval(const EvalReport& report);
+  void resume(int64_t step, const std::string& checkpoint);
+  void save(const SaveReport& report);
 
  private:
   AppendFile file_;

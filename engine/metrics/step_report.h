@@ -56,6 +56,13 @@ struct EvalReport {
   double seconds = StepReport::kUnknown;
 };
 
+struct SaveReport {
+  int64_t step = 0;
+  int64_t bytes = 0;          // of all ranks
+  double stall_seconds = 0;   // that training stood still
+  double seconds = 0;         // until it was committed, as the next step boundary saw it
+};
+
 // The mean speed of the steps so far. The first ones, in which everything is touched for the first time, do not count
 // once there are others.
 class RunningSpeed {

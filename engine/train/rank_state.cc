@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/checkpoint/state_tensors.h"
 #include "engine/config/fields.h"
 
 namespace trivet {
@@ -129,6 +130,7 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
       optimizer_arena(device, "optimizer"),
       activation_arena(device, "activations"),
       scratch_arena(device, "scratch"),
+      snapshot_arena(device, "snapshot"),
       params(at.tp, shape.t),
       stages(make_stages(params, shape, config, layout, at)),
       flat(params, flat_options_of(config, layout, shape, at), weight_arena, gradient_arena),
@@ -149,12 +151,15 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
   }
   for (int i = 0; i < Executor::boundary_buffers(schedule, at.pp, pipeline_options_of(config)); ++i)
     boundary_buffers.push_back(activation_arena.allocate(shape.dtype, shape.hidden_shape()));
+  if (config.checkpoint.save_interval > 0 && config.checkpoint.async_save)
+    snapshot = snapshot_arena.allocate(DType::u8, {saved_bytes(flat, at.tp)});
 }
 
 MemoryPlan RankState::memory() const {
   MemoryPlan plan;
   for (const Arena* arena : {&weight_arena, &gradient_arena, &optimizer_arena, &activation_arena, &scratch_arena})
     plan.items.push_back({arena->name(), arena->bytes()});
+  if (snapshot) plan.items.push_back({snapshot_arena.name(), snapshot_arena.bytes()});
   return plan;
 }
 

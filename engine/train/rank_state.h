@@ -36,7 +36,7 @@ struct RankState {
   MemoryPlan memory() const;
 
   GptShape shape;
-  Arena weight_arena, gradient_arena, optimizer_arena, activation_arena, scratch_arena;
+  Arena weight_arena, gradient_arena, optimizer_arena, activation_arena, scratch_arena, snapshot_arena;
   ParamList params;
   std::deque<GptStage> stages;  // [chunk]
   FlatBuffer flat;
@@ -46,6 +46,7 @@ struct RankState {
   Scratch scratch;
   std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: what the executor needs
   Tensor loss;                           // [1] fp32
+  Tensor snapshot;                       // [saved_bytes] u8: what an asynchronous save writes; else null
 };
 
 // The memory of the rank that stands at `at`, without taking it.

@@ -21,6 +21,7 @@
 #include "engine/metrics/perfetto.h"
 #include "engine/metrics/step_stats.h"
 #include "engine/metrics/time_table.h"
+#include "engine/train/checkpointing.h"
 #include "engine/train/generate.h"
 #include "engine/train/trainer.h"
 #include "kernels/cpu/gemm_peak.h"
@@ -48,10 +49,10 @@ Peak find_peak(const Config& config, Trainer& trainer) {
           fmt::format("matrix products in {} measured on all ranks at once", config.precision.dtype)};
 }
 
-// Adds up what the ranks did in a step: everybody's nanoseconds travel in one all-reduce.
-StepStats sum_over_ranks(Trainer& trainer, const StepStats& mine) {
-  StepStats sum = mine;
-  static_assert(std::is_trivially_copyable_v<StepStats> && sizeof sum % sizeof(int64_t) == 0);
+// Adds up what the ranks did in a step and have to say: it all travels in one all-reduce.
+StepSums sum_over_ranks(Trainer& trainer, const StepSums& mine) {
+  StepSums sum = mine;
+  static_assert(std::is_trivially_copyable_v<StepSums> && sizeof sum % sizeof(int64_t) == 0);
   trainer.world().all_reduce({&sum, DType::i64, {sizeof sum / sizeof(int64_t)}}, Reduce::sum,
                              trainer.context().compute);
   return sum;
@@ -108,14 +109,15 @@ class Reporter {
     discard_spans();
   }
 
-  void step(const StepResult& result) {
+  // Returns the sums of the ranks' votes.
+  Votes step(const StepResult& result, const Votes& votes) {
     collect_spans();
     if (trace_) trace_->step(result.step, spans_);
-    const StepStats stats = sum_over_ranks(trainer_, meter_.measure(spans_, result.start_ns, result.end_ns));
+    const auto [stats, sum] = sum_over_ranks(trainer_, {meter_.measure(spans_, result.start_ns, result.end_ns), votes});
     const double seconds = static_cast<double>(result.end_ns - result.start_ns) * 1e-9;
     speed_.add(seconds);
     time_.add(stats);
-    if (!console_) return;
+    if (!console_) return sum;
     StepReport report;
     report.step = result.step;
     report.total_steps = config_.train.train_iters;
@@ -130,6 +132,7 @@ class Reporter {
     if (result.step % config_.train.log_interval == 0 || result.step == config_.train.train_iters)
       console_->step(report);
     console_->progress(result.step, config_.train.train_iters, speed_.recent_step_seconds());
+    return sum;
   }
 
   void evaluation(int64_t step, double loss, double seconds) {
@@ -145,6 +148,24 @@ class Reporter {
 
   void note(const std::string& line) {
     if (console_) console_->note(line);
+  }
+
+  CheckpointNews news() {
+    if (!console_) return {};
+    return {
+        .note = [this](const std::string& line) { note(line); },
+        .resumed =
+            [this](int64_t step, const std::string& checkpoint) {
+              console_->note(fmt::format("resumed from {} after step {} of {}", checkpoint, step,
+                                         config_.train.train_iters));
+              log_->resume(step, checkpoint);
+            },
+        .saved =
+            [this](const SaveReport& report) {
+              console_->note(fmt::format("saved step {}: {} in {:.2f} s, of which training waited {:.3f} s",
+                                         report.step, bytes_text(report.bytes), report.seconds, report.stall_seconds));
+              log_->save(report);
+            }};
   }
 
   // Collective: joins the ranks' traces.
@@ -242,7 +263,8 @@ RunFacts facts_of(const Config& config, int world_size) {
   return {.world_size = world_size, .dataset_vocab_size = vocabulary ? std::optional(vocabulary->size) : std::nullopt};
 }
 
-void run_training(LoadedConfig loaded, const RunOptions& options, Communicator& world, std::ostream& out) {
+int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& world, std::ostream& out) {
+  const int64_t start_ns = now_ns();
   const Layout layout = resolve(loaded, facts_of(loaded.config, world.size()));
   const Config& config = loaded.config;
   if (config.device.kind == "cuda")
@@ -251,20 +273,31 @@ void run_training(LoadedConfig loaded, const RunOptions& options, Communicator& 
         "cpu");
   const TrainingData data = open_training_data(config.data, config.model.seq_length, config.model.vocab_size.value(),
                                                config.train.eval_interval > 0);
+  const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, config);
   if (world.rank() == 0) prepare_run_dir(config);
   world.barrier();
 
   Trainer trainer(config, layout, world, *data.train, data.valid.get());
   Reporter reporter(loaded, layout, trainer, out);
   if (data.valid && world.rank() == 0) note_unigram_entropy(config.data, reporter);
-  while (trainer.steps_done() < config.train.train_iters) {
-    reporter.step(trainer.step());
+  const auto vocabulary = data_vocabulary(config.data);
+  Checkpointing checkpointing(
+      config, layout, trainer, reporter.news(),
+      {.tokenizer = vocabulary ? vocabulary->fingerprint : "", .stop_signal = options.stop_signal, .disk_fault = {}},
+      start_ns);
+  checkpointing.resume(candidates, options.resume == "auto");
+  bool going_on = trainer.steps_done() < config.train.train_iters;
+  while (going_on) {
+    const StepResult result = trainer.step();
+    const Votes votes = reporter.step(result, checkpointing.votes());
     const int64_t interval = config.train.eval_interval;
     if (data.valid && (trainer.steps_done() % interval == 0 || trainer.steps_done() == config.train.train_iters))
       evaluate(config, trainer, reporter);
+    going_on = checkpointing.after_step(votes);
   }
-  if (!options.prompt.empty()) write_sample(config, options, trainer, reporter);
+  if (checkpointing.exit_code() == 0 && !options.prompt.empty()) write_sample(config, options, trainer, reporter);
   reporter.finish();
+  return checkpointing.exit_code();
 }
 
 }  // namespace trivet

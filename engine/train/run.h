@@ -4,6 +4,7 @@
 // RUN_DIR/config.resolved.yaml; with train.trace every rank writes its part of RUN_DIR/trace.json.
 #pragma once
 
+#include <functional>
 #include <iosfwd>
 #include <string>
 
@@ -18,6 +19,8 @@ struct RunOptions {
   int64_t generate_tokens = 80;
   double temperature = 0.8;
   int64_t top_k = 40;
+  std::string resume = "auto";       // auto | none | a path: see checkpoints_to_resume()
+  std::function<int()> stop_signal;  // that has asked this process to stop; 0: none
 };
 
 // What resolve() has to know: asks the data for their vocabulary. Throws DataError.
@@ -25,7 +28,7 @@ RunFacts facts_of(const Config& config, int world_size);
 
 // Resolves `loaded` for this world, opens the data, trains. Collective over `world`; every rank passes the same. Throws
 // ConfigError, DataError, IoError before anything is allocated or written, NumericsError while training. `out`: where
-// rank 0 prints.
-void run_training(LoadedConfig loaded, const RunOptions& options, Communicator& world, std::ostream& out);
+// rank 0 prints. Returns the program's exit code: 0 when all is done, 75 when the run was asked to stop and is saved.
+int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& world, std::ostream& out);
 
 }  // namespace trivet

@@ -176,8 +176,18 @@ StepResult Trainer::step() {
   state_.param_gather.updated();
   compute_->synchronize();
   ++step_;
+  consumed_samples_ += global_batch_;
   result.end_ns = now_ns();
   return result;
+}
+
+void Trainer::resume(const TrainState& state) {
+  state_.adam.publish(*ops_, *compute_);
+  state_.param_gather.updated();
+  compute_->synchronize();
+  step_ = state.step;
+  consumed_samples_ = state.consumed_samples;
+  loader_->restart(consumed_samples_);
 }
 
 double Trainer::evaluate(int64_t batches) {

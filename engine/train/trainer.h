@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/manifest.h"
 #include "engine/config/config.h"
 #include "engine/data/gpt_dataset.h"
 #include "engine/data/prefetch.h"
@@ -51,12 +52,15 @@ class Trainer {
   // every time.
   double evaluate(int64_t batches);
 
+  // Goes on from where `state` stands, with the weights and moments that stand in state() now: see state_tensors().
+  void resume(const TrainState& state);
+
   // What the model expects after `context`, 1 to seq_length tokens: [vocab_size], the same on every rank.
   std::vector<float> next_token_logits(std::span<const int32_t> context);
 
   const Config& config() const { return config_; }
   int64_t steps_done() const { return step_; }
-  int64_t consumed_samples() const { return step_ * global_batch_; }
+  int64_t consumed_samples() const { return consumed_samples_; }
   const Mesh& mesh() const { return mesh_; }
   Trace& trace() { return trace_; }
   Device& device() { return *device_; }
@@ -88,7 +92,7 @@ class Trainer {
   std::unique_ptr<Ops> ops_;
   RankState state_;
   DataParallel data_parallel_;
-  std::unique_ptr<TensorLane> tensor_lane_;  // null: no tensor-parallel communication is overlapped
+  std::unique_ptr<TensorLane> tensor_lane_;        // null: no tensor-parallel communication is overlapped
   std::unique_ptr<Communicator> embedding_group_;  // first and last stage, where they share the embedding; else null
   WeightGradQueue no_queue_;                       // of ctx_: outside a step no weight gradients are made
   Context ctx_;
@@ -99,7 +103,7 @@ class Trainer {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<BatchLoader> loader_;
   std::unique_ptr<BatchLoader> valid_loader_;
-  int64_t step_ = 0;
+  int64_t step_ = 0, consumed_samples_ = 0;
 };
 
 // Threads that a rank computes with when the config does not say: this host's cores, as the process may use them, over

@@ -13,10 +13,14 @@ Adam::Adam(FlatBuffer& flat, Arena& arena)
 
 void Adam::reset(Ops& ops, Stream& stream) {
   if (main_weights_)
-    for (const OwnedPiece& piece : flat_.owned)
-      ops.convert(piece.weight, main_weights_.slice(piece.local, piece.weight.numel()), stream);
+    for (const OwnedPiece& piece : flat_.owned) ops.convert(piece.weight, main_weights(piece), stream);
   ops.fill(m_, 0, stream);
   ops.fill(v_, 0, stream);
+}
+
+void Adam::publish(Ops& ops, Stream& stream) {
+  if (!main_weights_) return;
+  for (const OwnedPiece& piece : flat_.owned) ops.convert(main_weights(piece), piece.weight, stream);
 }
 
 void Adam::compute_norm(Ops& ops, Communicator& tensor, Communicator& model, Communicator& data, float max_norm,
@@ -36,8 +40,7 @@ void Adam::step(Ops& ops, const AdamW& how, Stream& stream) {
   for (const OwnedPiece& piece : flat_.owned) {
     AdamW mine = how;
     if (!piece.param->spec.weight_decay) mine.weight_decay = 0;
-    const auto of = [&](Tensor owned) { return owned.slice(piece.local, piece.weight.numel()); };
-    ops.adamw(main_weights_ ? of(main_weights_) : piece.weight, piece.grad, of(m_), of(v_),
+    ops.adamw(main_weights(piece), piece.grad, first_moment(piece), second_moment(piece),
               main_weights_ ? piece.weight : Tensor{}, grad_scale_, mine, stream);
   }
 }

@@ -19,6 +19,8 @@ class Adam {
 
   // Main weights from the model's weights, moments to zero: when the weights have been initialised.
   void reset(Ops& ops, Stream& stream);
+  // The model's weights of the pieces from the main weights: when these have been loaded.
+  void publish(Ops& ops, Stream& stream);
 
   // norm = sqrt of the sum of squares of all gradients of the model (its tensor and pipeline ranks, and the data-
   // parallel ranks that share them), before clipping; grad_scale as Ops::clip_scale makes it. REQUIRES: grads are those
@@ -28,10 +30,19 @@ class Adam {
   // One step with the gradients scaled by grad_scale. `how.weight_decay` goes to the parameters that want it.
   void step(Ops& ops, const AdamW& how, Stream& stream);
 
+  // [n] fp32 of an owned piece: what a checkpoint keeps. Main weights are the piece's own in an fp32 run.
+  Tensor main_weights(const OwnedPiece& piece) const {
+    return main_weights_ ? part(main_weights_, piece) : piece.weight;
+  }
+  Tensor first_moment(const OwnedPiece& piece) const { return part(m_, piece); }
+  Tensor second_moment(const OwnedPiece& piece) const { return part(v_, piece); }
+
   Tensor norm() const { return norm_; }              // [1] fp32; NaN where a gradient is not finite
   Tensor grad_scale() const { return grad_scale_; }  // [1] fp32
 
  private:
+  static Tensor part(Tensor owned, const OwnedPiece& piece) { return owned.slice(piece.local, piece.weight.numel()); }
+
   FlatBuffer& flat_;
   Tensor main_weights_;  // [owned_numel] fp32; null in an fp32 run, where the model's are the main weights
   Tensor m_, v_;         // [owned_numel] fp32

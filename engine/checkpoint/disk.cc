@@ -1,0 +1,150 @@
+#include "engine/checkpoint/disk.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+int error_of(DiskFate fate) {
+  switch (fate) {
+    case DiskFate::no_space: return ENOSPC;
+    case DiskFate::io_error: return EIO;
+    case DiskFate::read_only: return EROFS;
+    case DiskFate::normal:
+    case DiskFate::torn: break;
+  }
+  return 0;
+}
+
+std::string room(const std::string& path) {
+  struct statvfs system;
+  if (statvfs(std::filesystem::path(path).parent_path().c_str(), &system) != 0) return "";
+  return fmt::format("; {} bytes are free there", static_cast<uint64_t>(system.f_bavail) * system.f_frsize);
+}
+
+[[noreturn]] void fail_io(DiskOp op, const std::string& path, int reason, const std::string& detail = "") {
+  const bool full = reason == ENOSPC || reason == EDQUOT;
+  throw IoError(fmt::format("{}: cannot {} it{}: {}{}", path, name_of(op), detail, std::strerror(reason),
+                            full ? room(path) : ""));
+}
+
+}  // namespace
+
+const char* name_of(DiskOp op) {
+  switch (op) {
+    case DiskOp::make_directory: return "make";
+    case DiskOp::create: return "create";
+    case DiskOp::reserve: return "reserve room for";
+    case DiskOp::write: return "write";
+    case DiskOp::sync: return "synchronise";
+    case DiskOp::rename: return "rename";
+    case DiskOp::exchange: return "exchange";
+    case DiskOp::remove: return "remove";
+  }
+  return "?";
+}
+
+void Disk::finish(DiskOp op, const std::string& path, const std::function<int()>& call) const {
+  const DiskFate fate = fault_ ? fault_(op, path) : DiskFate::normal;
+  if (const int error = error_of(fate)) fail_io(op, path, error);
+  int result;
+  do result = call();
+  while (result < 0 && errno == EINTR);
+  if (result < 0) fail_io(op, path, errno);
+}
+
+void Disk::make_directories(const std::string& path) const {
+  finish(DiskOp::make_directory, path, [&] {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    errno = error.value();
+    return error ? -1 : 0;
+  });
+}
+
+void Disk::rename(const std::string& from, const std::string& to) const {
+  finish(DiskOp::rename, to, [&] { return ::rename(from.c_str(), to.c_str()); });
+}
+
+bool Disk::exchange(const std::string& a, const std::string& b) const {
+  bool done = true;
+  finish(DiskOp::exchange, b, [&] {
+    if (renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return 0;
+    if (errno != EINVAL && errno != ENOSYS) return -1;
+    done = false;
+    return 0;
+  });
+  return done;
+}
+
+void Disk::remove_all(const std::string& path) const {
+  finish(DiskOp::remove, path, [&] {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    errno = error.value();
+    return error ? -1 : 0;
+  });
+}
+
+void Disk::sync_directory(const std::string& path) const {
+  finish(DiskOp::sync, path, [&] {
+    const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return -1;
+    const int result = fsync(fd), reason = errno;
+    close(fd);
+    errno = reason;
+    return result;
+  });
+}
+
+void Disk::write_file(const std::string& path, const std::string& text) const {
+  File file(*this, path, static_cast<int64_t>(text.size()));
+  file.write(text);
+  file.sync();
+}
+
+Disk::File::File(const Disk& disk, std::string path, int64_t bytes) : disk_(disk), path_(std::move(path)) {
+  disk_.finish(DiskOp::create, path_, [&] {
+    fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    return fd_;
+  });
+  // A disk that is too small says so before it is filled. Not every file system can reserve.
+  try {
+    disk_.finish(DiskOp::reserve, path_, [&] {
+      if (bytes == 0 || fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, bytes) == 0) return 0;
+      return errno == EOPNOTSUPP || errno == ENOSYS ? 0 : -1;
+    });
+  } catch (const IoError& error) {
+    close(fd_);
+    throw IoError(fmt::format("{}; {} bytes are needed", error.what(), bytes));
+  }
+}
+
+Disk::File::~File() { close(fd_); }
+
+void Disk::File::write(std::span<const char> bytes) {
+  const DiskFate fate = disk_.fault_ ? disk_.fault_(DiskOp::write, path_) : DiskFate::normal;
+  if (const int error = error_of(fate)) fail_io(DiskOp::write, path_, error);
+  if (fate == DiskFate::torn) bytes = bytes.first(bytes.size() / 2);
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_io(DiskOp::write, path_, errno, fmt::format(" ({} more bytes)", bytes.size()));
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+}
+
+void Disk::File::sync() {
+  disk_.finish(DiskOp::sync, path_, [&] { return fsync(fd_); });
+}
+
+}  // namespace trivet

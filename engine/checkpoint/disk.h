@@ -1,0 +1,60 @@
+// Disk: the operations by which a checkpoint reaches the file system, and nothing else does. Each asks `fault` first,
+// so that a test, or --inject, can let any of them fail, lie, or be the last that the process does.
+//
+// A failing operation is an IoError that names it, the path and the reason. Used by any thread; the fault decides for
+// itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+namespace trivet {
+
+enum class DiskOp { make_directory, create, reserve, write, sync, rename, exchange, remove };
+const char* name_of(DiskOp op);
+
+// What becomes of an operation. torn: a write that reports success and writes half.
+enum class DiskFate { normal, no_space, io_error, read_only, torn };
+
+class Disk {
+ public:
+  using Fault = std::function<DiskFate(DiskOp op, const std::string& path)>;
+  Disk() = default;
+  explicit Disk(Fault fault) : fault_(std::move(fault)) {}
+
+  void make_directories(const std::string& path) const;  // and those above it
+  void rename(const std::string& from, const std::string& to) const;
+  // The two names change places at once. False where the file system cannot.
+  bool exchange(const std::string& a, const std::string& b) const;
+  void remove_all(const std::string& path) const;
+  void sync_directory(const std::string& path) const;
+  // A small file, durable under its own name.
+  void write_file(const std::string& path, const std::string& text) const;
+
+  // A file of known size, written from its start to its end.
+  class File {
+   public:
+    File(const Disk& disk, std::string path, int64_t bytes);
+    ~File();
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+    void write(std::span<const char> bytes);
+    void sync();
+
+   private:
+    const Disk& disk_;
+    std::string path_;
+    int fd_ = -1;
+  };
+
+ private:
+  // What the system call returned; throws where it, or the fault instead of it, is an error.
+  void finish(DiskOp op, const std::string& path, const std::function<int()>& call) const;
+
+  Fault fault_;
+};
+
+}  // namespace trivet

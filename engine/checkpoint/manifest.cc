@@ -1,0 +1,195 @@
+#include "engine/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <xxhash.h>
+
+#include "engine/checkpoint/strict_json.h"
+#include "engine/data/content_hash.h"
+
+namespace trivet {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kLargestDim = int64_t{1} << 40;
+
+json describe(const CheckpointFile& file) {
+  json pieces = json::array();
+  for (const CheckpointPiece& piece : file.pieces) {
+    std::string hashes;
+    for (const uint64_t hash : piece.block_hashes) hashes += fmt::format("{:016x}", hash);
+    const Slice& s = piece.slice;
+    json shape = json::array();
+    for (int i = 0; i < s.global.rank; ++i) shape.push_back(s.global[i]);
+    pieces.push_back({{"tensor", piece.name},
+                      {"global_shape", shape},
+                      {"box", {s.row, s.rows, s.col, s.cols}},
+                      {"range", {s.first, s.count}},
+                      {"offset", piece.offset},
+                      {"xxh3_64", hashes}});
+  }
+  json out = {{"file", file.name}, {"bytes", file.bytes}, {"xxh3_128", file.hash}};
+  if (!file.pieces.empty()) out["pieces"] = pieces;
+  return out;
+}
+
+std::vector<int64_t> numbers(const JsonReader& reader, const char* name, size_t least, size_t most, int64_t limit) {
+  std::vector<int64_t> out;
+  for (const json& value : reader.array(name)) {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(limit))
+      reader.refuse(name, value.dump().substr(0, 40), fmt::format("integers from 0 to {}", limit));
+    out.push_back(value.get<int64_t>());
+  }
+  if (out.size() < least || out.size() > most)
+    reader.refuse(name, fmt::format("{} numbers", out.size()), fmt::format("{} to {}", least, most));
+  return out;
+}
+
+Slice parse_slice(const JsonReader& reader) {
+  Slice slice;
+  const auto shape = numbers(reader, "global_shape", 1, 2, kLargestDim);
+  slice.global = shape.size() == 1 ? Shape{shape[0]} : Shape{shape[0], shape[1]};
+  int64_t numel;
+  if (__builtin_mul_overflow(slice.global_rows(), slice.global_cols(), &numel))
+    reader.refuse("global_shape", to_string(slice.global), "fewer elements");
+  const auto box = numbers(reader, "box", 4, 4, kLargestDim);
+  slice.row = box[0], slice.rows = box[1], slice.col = box[2], slice.cols = box[3];
+  if (slice.rows < 1 || slice.cols < 1 || slice.row + slice.rows > slice.global_rows() ||
+      slice.col + slice.cols > slice.global_cols())
+    reader.refuse("box", fmt::format("rows {}+{}, columns {}+{}", box[0], box[1], box[2], box[3]),
+                  "a part of " + to_string(slice.global));
+  const auto range = numbers(reader, "range", 2, 2, numel);
+  slice.first = range[0], slice.count = range[1];
+  if (slice.count < 1 || slice.first + slice.count > slice.rows * slice.cols)
+    reader.refuse("range", fmt::format("{}+{}", range[0], range[1]),
+                  fmt::format("a part of the {} elements of the box", slice.rows * slice.cols));
+  return slice;
+}
+
+std::vector<uint64_t> parse_hashes(const JsonReader& reader, int64_t bytes) {
+  const std::string text = reader.text("xxh3_64");
+  const auto blocks = static_cast<size_t>((bytes + Manifest::kBlockBytes - 1) / Manifest::kBlockBytes);
+  const bool hex = text.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!hex || text.size() != 16 * blocks)
+    reader.refuse("xxh3_64", fmt::format("{} characters", text.size()),
+                  fmt::format("{} hexadecimal digits for each of {} blocks", 16, blocks));
+  std::vector<uint64_t> hashes;
+  for (size_t i = 0; i < blocks; ++i) hashes.push_back(std::stoull(text.substr(16 * i, 16), nullptr, 16));
+  return hashes;
+}
+
+CheckpointFile parse_file(const json& value, const std::string& source) {
+  const JsonReader reader(value, source);
+  CheckpointFile file{.name = reader.text("file"), .bytes = reader.integer("bytes"), .hash = reader.text("xxh3_128")};
+  if (file.name.empty() || file.name[0] == '.' || file.name.find('/') != std::string::npos ||
+      file.name.find('\0') != std::string::npos)
+    reader.refuse("file", "'" + file.name.substr(0, 200) + "'", "the name of a file in the checkpoint's directory");
+  if (!value.contains("pieces")) return file;
+  for (const json& entry : reader.array("pieces")) {
+    const JsonReader piece_reader(entry, fmt::format("{}: {}", source, file.name));
+    CheckpointPiece piece{.name = piece_reader.text("tensor"), .slice = parse_slice(piece_reader)};
+    piece.offset = piece_reader.integer("offset");
+    if (piece.offset > file.bytes || piece.bytes() > file.bytes - piece.offset)
+      piece_reader.refuse("offset", fmt::format("{} bytes at {}", piece.bytes(), piece.offset),
+                          fmt::format("a part of the file's {}", file.bytes));
+    piece.block_hashes = parse_hashes(piece_reader, piece.bytes());
+    file.pieces.push_back(std::move(piece));
+  }
+  return file;
+}
+
+// Pieces of one tensor agree on its shape and hold as many elements as it has.
+void check_tensors(const Manifest& manifest, const std::string& source) {
+  struct Found {
+    Shape shape;
+    int64_t elements = 0;
+  };
+  std::map<std::string, Found> tensors;
+  for (const CheckpointFile& file : manifest.files)
+    for (const CheckpointPiece& piece : file.pieces) {
+      Found& found = tensors.try_emplace(piece.name, Found{piece.slice.global}).first->second;
+      if (found.shape != piece.slice.global)
+        throw DataError(fmt::format("{}: tensor {} has the shapes {} and {}", source, piece.name,
+                                    to_string(found.shape), to_string(piece.slice.global)));
+      if (__builtin_add_overflow(found.elements, piece.slice.count, &found.elements)) found.elements = INT64_MAX;
+    }
+  for (const auto& [name, found] : tensors)
+    if (found.elements != found.shape.numel())
+      throw DataError(fmt::format("{}: tensor {}: its pieces hold {} elements, expected {}: {}", source, name,
+                                  found.elements, found.shape.numel(), to_string(found.shape)));
+}
+
+constexpr const char* kSelfHash = "xxh3_128";
+
+}  // namespace
+
+std::vector<uint64_t> hash_blocks(const void* data, int64_t bytes) {
+  std::vector<uint64_t> hashes;
+  for (int64_t at = 0; at < bytes; at += Manifest::kBlockBytes)
+    hashes.push_back(XXH3_64bits(static_cast<const char*>(data) + at,
+                                 static_cast<size_t>(std::min(Manifest::kBlockBytes, bytes - at))));
+  return hashes;
+}
+
+std::string to_json(const CheckpointFile& file) { return describe(file).dump() + "\n"; }
+
+CheckpointFile parse_checkpoint_file(const std::string& text, const std::string& source) {
+  return parse_file(parse_strict_json(text, source), source);
+}
+
+std::string to_json(const Manifest& manifest) {
+  json out = {{"format", "trivet checkpoint"}, {"version", {Manifest::kMajor, Manifest::kMinor}},
+              {"step", manifest.step},         {"run", manifest.run},
+              {"layout", manifest.layout},     {"block_bytes", Manifest::kBlockBytes},
+              {"files", json::array()}};
+  for (const CheckpointFile& file : manifest.files) out["files"].push_back(describe(file));
+  out[kSelfHash] = content_hash(out.dump());  // the keys are sorted: one text for one content
+  return out.dump() + "\n";
+}
+
+Manifest parse_manifest(const std::string& text, const std::string& source) {
+  json whole = parse_strict_json(text, source);
+  const JsonReader reader(whole, source);
+  if (const std::string format = reader.text("format"); format != "trivet checkpoint")
+    reader.refuse("format", "'" + format.substr(0, 60) + "'", "'trivet checkpoint'");
+  const auto version = numbers(reader, "version", 2, 2, 1'000'000);
+  if (version[0] != Manifest::kMajor)
+    reader.refuse("version", fmt::format("{}.{}", version[0], version[1]),
+                  fmt::format("{}.x, which is what this Trivet reads", Manifest::kMajor));
+  const std::string hash = reader.text(kSelfHash);
+  json content = whole;
+  content.erase(kSelfHash);
+  if (const std::string found = content_hash(content.dump()); found != hash)
+    throw DataError(fmt::format("{}: found the hash {}, expected {}: it was changed", source, found, hash));
+  Manifest manifest{.step = reader.integer("step"), .run = reader.text("run"), .layout = reader.text("layout")};
+  reader.integer("block_bytes", Manifest::kBlockBytes, Manifest::kBlockBytes);
+  for (const json& file : reader.array("files")) manifest.files.push_back(parse_file(file, source));
+  check_tensors(manifest, source);
+  return manifest;
+}
+
+std::string to_json(const TrainState& state) {
+  const json out = {{"step", state.step},
+                    {"consumed_samples", state.consumed_samples},
+                    {"consumed_tokens", state.consumed_tokens},
+                    {"config", state.config},
+                    {"tokenizer", state.tokenizer}};
+  return out.dump(1) + "\n";
+}
+
+TrainState parse_train_state(const std::string& text, const std::string& source) {
+  const json whole = parse_strict_json(text, source);
+  const JsonReader reader(whole, source);
+  TrainState state{.step = reader.integer("step"),
+                   .consumed_samples = reader.integer("consumed_samples"),
+                   .consumed_tokens = reader.integer("consumed_tokens"),
+                   .tokenizer = reader.text("tokenizer")};
+  const JsonReader config = reader.object("config");
+  for (const auto& [key, value] : whole.at("config").items()) state.config[key] = config.text(key.c_str());
+  return state;
+}
+
+}  // namespace trivet

@@ -1,0 +1,118 @@
+#include "engine/checkpoint/saver.h"
+
+#include <filesystem>
+#include <fmt/format.h>
+
+#include "engine/checkpoint/shard.h"
+#include "engine/data/content_hash.h"
+#include "engine/data/files.h"
+#include "kernels/base/trace.h"
+
+namespace trivet {
+namespace {
+
+std::string shard_name(int rank) { return fmt::format("rank-{:05d}.safetensors", rank); }
+std::string description_name(int rank) { return fmt::format("rank-{:05d}.json", rank); }
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(Options options, std::vector<StateTensor> tensors, Tensor snapshot, Device& device,
+                                 Stream& compute)
+    : options_(std::move(options)),
+      live_(std::move(tensors)),
+      written_(live_),
+      copies_(static_cast<bool>(snapshot)),
+      device_(device),
+      compute_(compute) {
+  for (StateTensor& tensor : written_) {
+    if (copies_)
+      tensor.data = Tensor{static_cast<std::byte*>(snapshot.data) + bytes_, DType::f32, {tensor.slice.count}};
+    bytes_ += tensor.data.bytes();
+  }
+}
+
+void CheckpointSaver::begin(const TrainState& state) {
+  check(phase_ == Phase::idle, "a checkpoint is begun while another is being saved");
+  const int64_t start = now_ns();
+  state_ = state;
+  error_.clear();
+  temporary_ = options_.store.temporary_path_of(state.step, options_.run);
+  if (copies_)
+    for (size_t i = 0; i < live_.size(); ++i) device_.copy_to_host(live_[i].data, written_[i].data.data, compute_);
+  compute_.synchronize();
+  phase_ = Phase::writing;
+  job_.start([this] { write(); });
+  stall_seconds_ = static_cast<double>(now_ns() - start) * 1e-9;
+}
+
+void CheckpointSaver::write() {
+  const Disk& disk = options_.store.disk();
+  disk.make_directories(temporary_);
+  const CheckpointFile file = write_shard(disk, temporary_, shard_name(options_.rank), written_);
+  disk.write_file(temporary_ + "/" + description_name(options_.rank), to_json(file));
+}
+
+void CheckpointSaver::commit() {
+  const Disk& disk = options_.store.disk();
+  Manifest manifest{.step = state_.step, .run = options_.run, .layout = options_.layout};
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    const std::string path = temporary_ + "/" + description_name(rank);
+    if (!file_exists(path))
+      throw IoError(
+          fmt::format("{}: rank {} has written it, but rank 0 does not see it: the checkpoints' folder has to "
+                      "be on a file system that all hosts share",
+                      path, rank));
+    manifest.files.push_back(parse_checkpoint_file(read_small_file(path, int64_t{1} << 30), path));
+  }
+  const auto add = [&](const std::string& name, const std::string& text) {
+    disk.write_file(temporary_ + "/" + name, text);
+    manifest.files.push_back({name, static_cast<int64_t>(text.size()), content_hash(text)});
+  };
+  add("train_state.json", to_json(state_));
+  add("config.resolved.yaml", options_.config);
+  disk.write_file(temporary_ + "/manifest.json", to_json(manifest));
+  for (int rank = 0; rank < options_.ranks; ++rank) disk.remove_all(temporary_ + "/" + description_name(rank));
+  options_.store.commit(state_.step, temporary_, options_.keep_last);
+}
+
+SaveVote CheckpointSaver::vote() {
+  if (phase_ == Phase::idle) return {};
+  if (job_.busy()) return {.busy = 1};
+  if (std::string error = job_.take_error(); !error.empty()) {
+    if (error_.empty()) error_ = std::move(error);  // the first is the cause
+    failed_ = true;
+  }
+  return {.busy = 0, .failed = failed_ ? 1 : 0};
+}
+
+SaveEvent CheckpointSaver::advance(const SaveVote& sum) {
+  if (phase_ == Phase::idle || sum.busy > 0) return SaveEvent::none;
+  const bool first = options_.rank == 0;
+  switch (phase_) {
+    case Phase::writing:
+      failed_ = false;
+      if (sum.failed == 0) {
+        phase_ = Phase::committing;
+        if (first) job_.start([this] { commit(); });
+        return SaveEvent::none;
+      }
+      break;
+    case Phase::committing:
+      failed_ = false;
+      if (sum.failed == 0) {
+        phase_ = Phase::idle;
+        return SaveEvent::committed;
+      }
+      break;
+    case Phase::discarding:  // what cannot be removed is a leftover for the next start
+    case Phase::idle:
+      failed_ = false;
+      phase_ = Phase::idle;
+      return SaveEvent::failed;
+  }
+  phase_ = Phase::discarding;
+  if (first) job_.start([this] { options_.store.disk().remove_all(temporary_); });
+  return SaveEvent::none;
+}
+
+}  // namespace trivet

@@ -1,0 +1,78 @@
+// CheckpointSaver: one rank's part in saving checkpoints, beside training.
+//
+//   begin()                every rank, at the same step: its state is copied (async) and a background thread writes it
+//   vote() -> advance()    at each step boundary: what the ranks' threads say is added up over the world, and all draw
+//                          the same conclusion: when all have written, rank 0's thread commits; when one has failed,
+//                          what was written is removed
+//
+// The ranks talk only through their votes, which travel in the step's own reduction, and through the file system, which
+// they share. All calls are the training thread's.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/background_job.h"
+#include "engine/checkpoint/manifest.h"
+#include "engine/checkpoint/state_tensors.h"
+#include "engine/checkpoint/store.h"
+#include "kernels/base/device.h"
+
+namespace trivet {
+
+// Of one rank, and added up over ranks. Nothing but int64_t, so that an all-reduce can add them.
+struct SaveVote {
+  int64_t busy = 0, failed = 0;
+};
+
+enum class SaveEvent { none, committed, failed };
+
+class CheckpointSaver {
+ public:
+  struct Options {
+    CheckpointStore store;
+    int rank = 0, ranks = 1;
+    std::string run;     // the same on all ranks
+    std::string layout;  // for people
+    std::string config;  // config.resolved.yaml
+    int64_t keep_last = 0;
+  };
+  // `tensors`: saved_tensors, live. `snapshot` [saved_bytes] u8 in host memory: a copy is taken and written while
+  // training goes on; null: the live tensors are written, and training has to wait.
+  CheckpointSaver(Options options, std::vector<StateTensor> tensors, Tensor snapshot, Device& device, Stream& compute);
+
+  // REQUIRES: !saving(). Returns when the state may change again, but for a null snapshot.
+  void begin(const TrainState& state);
+  bool saving() const { return phase_ != Phase::idle; }
+
+  SaveVote vote();  // of this rank, now
+  SaveEvent advance(const SaveVote& sum);
+  void wait() { job_.wait(); }  // until this rank has done its part of the phase
+
+  int64_t step() const { return state_.step; }             // of the save under way, or the last
+  const std::string& error() const { return error_; }      // of this rank, if it was what made the last save fail
+  int64_t bytes() const { return bytes_; }                 // of this rank's tensors
+  double stall_seconds() const { return stall_seconds_; }  // of the last begin()
+
+ private:
+  enum class Phase { idle, writing, committing, discarding };
+  void write();
+  void commit();
+
+  Options options_;
+  std::vector<StateTensor> live_, written_;
+  bool copies_;
+  Device& device_;
+  Stream& compute_;
+  TrainState state_;
+  std::string temporary_;
+  Phase phase_ = Phase::idle;
+  std::string error_;
+  bool failed_ = false;  // this rank, in this phase
+  int64_t bytes_ = 0;
+  double stall_seconds_ = 0;
+  BackgroundJob job_;  // last: it ends before what it works on
+};
+
+}  // namespace trivet

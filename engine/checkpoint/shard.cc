@@ -1,0 +1,239 @@
+#include "engine/checkpoint/shard.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fmt/format.h>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <xxhash.h>
+
+#include "engine/checkpoint/safetensors.h"
+#include "engine/data/content_hash.h"
+#include "engine/data/files.h"
+
+namespace trivet {
+namespace {
+
+constexpr int64_t kLargestManifest = int64_t{1} << 30, kLargestText = 1 << 20;
+
+std::vector<int64_t> stored_shape(const Slice& slice) {
+  if (!slice.whole_box()) return {slice.count};
+  if (slice.global.rank == 1) return {slice.cols};
+  return {slice.rows, slice.cols};
+}
+
+SafeTensors shard_header(const CheckpointFile& file) {
+  SafeTensors content;
+  nlohmann::json slices;
+  for (const CheckpointPiece& piece : file.pieces) {
+    const Slice& s = piece.slice;
+    const int64_t begin = content.data_bytes();
+    content.tensors.push_back({piece.name, "F32", stored_shape(s), begin, begin + piece.bytes()});
+    std::vector<int64_t> shape(s.global.dims.begin(), s.global.dims.begin() + s.global.rank);
+    slices[piece.name] = {
+        {"global_shape", shape}, {"box", {s.row, s.rows, s.col, s.cols}}, {"range", {s.first, s.count}}};
+  }
+  content.metadata = {{"format", "trivet checkpoint"}, {"slices", slices.dump()}};
+  return content;
+}
+
+// The piece of a shard, of which whole blocks are read and compared with their hashes.
+class PieceReader {
+ public:
+  PieceReader(const InputFile& file, const CheckpointPiece& piece) : file_(file), piece_(piece) {}
+
+  // The bytes [begin, end) of the piece to `to`. Over all calls ascending, so that a block is read once.
+  void read(int64_t begin, int64_t end, char* to) {
+    while (begin < end) {
+      const int64_t block = begin / Manifest::kBlockBytes, start = block * Manifest::kBlockBytes;
+      const int64_t length = std::min(Manifest::kBlockBytes, piece_.bytes() - start);
+      const int64_t n = std::min(end, start + length) - begin;
+      if (n == length) {
+        read_block(block, start, {to, static_cast<size_t>(length)});  // straight to where it belongs
+      } else {
+        if (block != held_) {
+          buffer_.resize(Manifest::kBlockBytes);
+          held_ = -1;
+          read_block(block, start, std::span(buffer_).first(static_cast<size_t>(length)));
+          held_ = block;
+        }
+        std::memcpy(to, buffer_.data() + (begin - start), static_cast<size_t>(n));
+      }
+      begin += n;
+      to += n;
+    }
+  }
+
+ private:
+  void read_block(int64_t block, int64_t start, std::span<char> to) {
+    file_.read_at(piece_.offset + start, std::as_writable_bytes(to));
+    const uint64_t found = XXH3_64bits(to.data(), to.size()),
+                   expected = piece_.block_hashes[static_cast<size_t>(block)];
+    if (found != expected)
+      throw DataError(
+          fmt::format("{}: tensor {}: found the hash {:016x} of bytes {} to {}, expected {:016x}: the file "
+                      "is damaged",
+                      file_.path(), piece_.name, found, piece_.offset + start,
+                      piece_.offset + start + static_cast<int64_t>(to.size()), expected));
+  }
+
+  const InputFile& file_;
+  const CheckpointPiece& piece_;
+  std::vector<char> buffer_;
+  int64_t held_ = -1;
+};
+
+struct Stored {
+  const CheckpointFile* file;
+  const CheckpointPiece* piece;
+};
+
+int64_t size_of_file(const std::string& path, const std::string& source) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) throw DataError(fmt::format("{}: {}, but {} names it", path, error.message(), source));
+  return static_cast<int64_t>(size);
+}
+
+std::string read_checked(const OpenCheckpoint& checkpoint, const std::string& name) {
+  const auto& files = checkpoint.manifest.files;
+  const auto file = std::find_if(files.begin(), files.end(), [&](const auto& f) { return f.name == name; });
+  if (file == files.end()) throw DataError(checkpoint.directory + "/manifest.json names no " + name);
+  const std::string path = checkpoint.directory + "/" + name;
+  std::string text = read_small_file(path, kLargestText);
+  if (const std::string found = content_hash(text); found != file->hash)
+    throw DataError(fmt::format("{}: found the hash {}, expected {}: it was changed", path, found, file->hash));
+  return text;
+}
+
+}  // namespace
+
+CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
+                           std::span<const StateTensor> tensors) {
+  CheckpointFile file{.name = name};
+  for (const StateTensor& tensor : tensors)
+    file.pieces.push_back({.name = tensor.name,
+                           .slice = tensor.slice,
+                           .block_hashes = hash_blocks(tensor.data.data, tensor.data.bytes())});
+  const std::string header = safetensors_header(shard_header(file));
+  file.bytes = static_cast<int64_t>(header.size());
+  for (CheckpointPiece& piece : file.pieces) {
+    piece.offset = file.bytes;
+    file.bytes += piece.bytes();
+  }
+  Disk::File out(disk, directory + "/" + name, file.bytes);
+  ContentHash hash;
+  const auto write = [&](std::span<const char> bytes) {
+    hash.add(bytes.data(), bytes.size());
+    out.write(bytes);
+  };
+  write(header);
+  for (const StateTensor& tensor : tensors) {
+    const std::span<const char> bytes(static_cast<const char*>(tensor.data.data),
+                                      static_cast<size_t>(tensor.data.bytes()));
+    constexpr size_t kWrite = 8 << 20;  // at a time: hashed while it is in the cache
+    for (size_t at = 0; at < bytes.size(); at += kWrite) write(bytes.subspan(at, std::min(kWrite, bytes.size() - at)));
+  }
+  out.sync();
+  file.hash = hash.hex();
+  return file;
+}
+
+OpenCheckpoint open_checkpoint(const std::string& directory) {
+  OpenCheckpoint checkpoint{.directory = directory};
+  const std::string path = directory + "/manifest.json";
+  if (!file_exists(directory)) throw DataError(directory + ": there is no such checkpoint");
+  if (!file_exists(path)) throw DataError(path + ": not found: this is no committed checkpoint");
+  checkpoint.manifest = parse_manifest(read_small_file(path, kLargestManifest), path);
+  for (const CheckpointFile& file : checkpoint.manifest.files) {
+    const int64_t bytes = size_of_file(directory + "/" + file.name, path);
+    if (bytes != file.bytes)
+      throw DataError(fmt::format("{}/{}: has {} bytes, expected {}", directory, file.name, bytes, file.bytes));
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    const auto& files = checkpoint.manifest.files;
+    if (entry.path().extension() == ".safetensors" &&
+        std::none_of(files.begin(), files.end(), [&](const auto& file) { return file.name == name; }))
+      throw DataError(fmt::format("{}/{}: a shard that {} does not name", directory, name, path));
+  }
+  checkpoint.state = parse_train_state(read_checked(checkpoint, "train_state.json"), directory + "/train_state.json");
+  checkpoint.config = read_checked(checkpoint, "config.resolved.yaml");
+  if (checkpoint.state.step != checkpoint.manifest.step)
+    throw DataError(fmt::format("{}/train_state.json: step: found {}, expected the manifest's {}", directory,
+                                checkpoint.state.step, checkpoint.manifest.step));
+  return checkpoint;
+}
+
+void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device,
+                  Stream& stream) {
+  std::map<std::string_view, std::vector<Stored>> stored;
+  for (const CheckpointFile& file : checkpoint.manifest.files)
+    for (const CheckpointPiece& piece : file.pieces) stored[piece.name].push_back({&file, &piece});
+  std::map<const CheckpointFile*, std::unique_ptr<InputFile>> open_files;
+  std::vector<char> staging;  // where the device's memory is not the host's
+  for (const StateTensor& tensor : wanted) {
+    const auto at = stored.find(tensor.name);
+    if (at == stored.end()) throw DataError(fmt::format("{}: has no tensor {}", checkpoint.directory, tensor.name));
+    if (const Shape& shape = at->second.front().piece->slice.global; shape != tensor.slice.global)
+      throw DataError(fmt::format("{}: tensor {}: found the shape {}, expected {}", checkpoint.directory, tensor.name,
+                                  to_string(shape), to_string(tensor.slice.global)));
+    auto* to = static_cast<char*>(tensor.data.data);
+    if (device.kind() != DeviceKind::cpu) {
+      staging.resize(static_cast<size_t>(tensor.data.bytes()));
+      to = staging.data();
+    }
+    int64_t filled = 0;
+    for (const Stored& from : at->second) {
+      std::optional<PieceReader> reader;
+      for_each_run(from.piece->slice, tensor.slice, [&](int64_t from_offset, int64_t to_offset, int64_t n) {
+        std::unique_ptr<InputFile>& file = open_files[from.file];
+        if (!file) file = std::make_unique<InputFile>(checkpoint.directory + "/" + from.file->name);
+        if (!reader) reader.emplace(*file, *from.piece);
+        reader->read(4 * from_offset, 4 * (from_offset + n), to + 4 * to_offset);
+        filled += n;
+      });
+    }
+    if (filled != tensor.slice.count)
+      throw DataError(fmt::format("{}: tensor {}: its pieces hold {} of the {} elements that this rank needs",
+                                  checkpoint.directory, tensor.name, filled, tensor.slice.count));
+    if (to == staging.data()) {
+      device.copy_to_device(staging.data(), tensor.data, stream);
+      stream.synchronize();
+    }
+  }
+  stream.synchronize();
+}
+
+void verify_checkpoint(const OpenCheckpoint& checkpoint, const std::function<void(int64_t bytes)>& progress) {
+  int64_t done = 0;
+  std::vector<char> buffer(8 << 20);
+  for (const CheckpointFile& expected : checkpoint.manifest.files) {
+    const InputFile file(checkpoint.directory + "/" + expected.name);
+    ContentHash hash;
+    for (int64_t at = 0; at < file.size();) {
+      const auto n = std::min(static_cast<int64_t>(buffer.size()), file.size() - at);
+      const auto part = std::span(buffer).first(static_cast<size_t>(n));
+      file.read_at(at, std::as_writable_bytes(part));
+      hash.add(part.data(), part.size());
+      at += n;
+      progress(done += n);
+    }
+    for (const CheckpointPiece& piece : expected.pieces) {
+      PieceReader reader(file, piece);
+      for (int64_t at = 0; at < piece.bytes(); at += Manifest::kBlockBytes)
+        reader.read(at, std::min(at + Manifest::kBlockBytes, piece.bytes()), buffer.data());
+    }
+    if (hash.hex() != expected.hash)
+      throw DataError(fmt::format("{}: found the hash {}, expected {}", file.path(), hash.hex(), expected.hash));
+    if (expected.pieces.empty()) continue;
+    const SafeTensors found = read_safetensors(file), meant = shard_header(expected);
+    if (found.tensors != meant.tensors || found.metadata != meant.metadata)
+      throw DataError(file.path() + ": its header does not say what the manifest says");
+  }
+}
+
+}  // namespace trivet

@@ -1,0 +1,58 @@
+// Slice: which elements of one of the model's tensors a piece of memory or of a file holds.
+//
+// Tensor parallelism gives a rank a box of rows and columns; a sharded optimizer cuts the elements of the box, row
+// after row, into ranges. So a slice is a range of a box, and that is all there is to fit any layout's checkpoint to
+// any other: intersect what is stored with what is wanted. Padding rows of the vocabulary are part of no slice: how
+// many there are depends on the layout.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/base/tensor.h"
+#include "parallel/param.h"
+
+namespace trivet {
+
+struct Slice {
+  Shape global;               // of the whole tensor, one or two dimensions
+  int64_t row = 0, rows = 1;  // the box; a vector is one row
+  int64_t col = 0, cols = 0;
+  int64_t first = 0, count = 0;  // the range, in elements of the box
+  bool operator==(const Slice&) const = default;
+
+  bool whole_box() const { return first == 0 && count == rows * cols; }
+  // Columns and rows of `global` as a matrix.
+  int64_t global_cols() const { return global[-1]; }
+  int64_t global_rows() const { return global.rank == 2 ? global[0] : 1; }
+};
+
+// Of the elements [first, first + count) of what this rank has of the parameter. Padding is left out: count may become
+// less, also 0.
+Slice slice_of(const Param& param, int64_t first, int64_t count);
+
+// Calls f(from_offset, to_offset, n) for each run of elements that is contiguous in both slices of one tensor, in
+// ascending order of both; offsets count from the slice's first element.
+template <class F>
+void for_each_run(const Slice& from, const Slice& to, F&& f) {
+  if (from.count == 0 || to.count == 0) return;
+  if (from.col == to.col && from.cols == to.cols) {  // the same columns: one range of both
+    const int64_t from_first = from.row * from.cols + from.first, to_first = to.row * to.cols + to.first;
+    const int64_t begin = std::max(from_first, to_first);
+    const int64_t end = std::min(from_first + from.count, to_first + to.count);
+    if (begin < end) f(begin - from_first, begin - to_first, end - begin);
+    return;
+  }
+  const auto first_row = [](const Slice& s) { return s.row + s.first / s.cols; };
+  const auto end_row = [](const Slice& s) { return s.row + (s.first + s.count - 1) / s.cols + 1; };
+  for (int64_t r = std::max(first_row(from), first_row(to)); r < std::min(end_row(from), end_row(to)); ++r) {
+    // Where row r, column 0 would stand in the slice.
+    const int64_t from_zero = (r - from.row) * from.cols - from.col - from.first;
+    const int64_t to_zero = (r - to.row) * to.cols - to.col - to.first;
+    const int64_t begin = std::max({from.col, to.col, -from_zero, -to_zero});
+    const int64_t end = std::min({from.col + from.cols, to.col + to.cols, from.count - from_zero, to.count - to_zero});
+    if (begin < end) f(begin + from_zero, begin + to_zero, end - begin);
+  }
+}
+
+}  // namespace trivet

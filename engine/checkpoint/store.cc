@@ -1,0 +1,102 @@
+#include "engine/checkpoint/store.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fmt/format.h>
+
+#include "engine/data/files.h"
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+constexpr std::string_view kPrefix = "step-", kTemporary = ".tmp-";
+
+std::string name_of_step(int64_t step) { return fmt::format("{}{:08d}", kPrefix, step); }
+
+}  // namespace
+
+std::optional<int64_t> step_of_name(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return {};
+  const std::string_view digits = name.substr(kPrefix.size());
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc{} || end != digits.data() + digits.size() || name != name_of_step(step)) return {};
+  return step;
+}
+
+std::string CheckpointStore::path_of(int64_t step) const { return folder_ + "/" + name_of_step(step); }
+
+std::string CheckpointStore::temporary_path_of(int64_t step, const std::string& run) const {
+  return fmt::format("{}{}{}", path_of(step), kTemporary, run);
+}
+
+std::vector<int64_t> CheckpointStore::steps() const {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error))
+    if (const auto step = step_of_name(at->path().filename().string())) steps.push_back(*step);
+  if (error && error != std::errc::no_such_file_or_directory)
+    throw IoError(fmt::format("{}: cannot list it: {}", folder_, error.message()));
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+std::optional<int64_t> CheckpointStore::latest() const {
+  const std::string path = folder_ + "/latest";
+  if (!file_exists(path)) return {};
+  std::string name;
+  try {
+    name = read_small_file(path, 100);
+  } catch (const DataError&) {
+    return {};  // whatever that is, it names no step
+  }
+  if (!name.empty() && name.back() == '\n') name.pop_back();
+  const auto step = step_of_name(name);
+  return step && file_exists(path_of(*step)) ? step : std::nullopt;
+}
+
+void CheckpointStore::prepare() const {
+  disk_.make_directories(folder_);
+  std::vector<std::string> leftovers;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    const std::string name = entry.path().filename().string();
+    const bool of_step = name.starts_with(kPrefix) && name.find(kTemporary) != std::string::npos;
+    if (of_step || name == "latest.tmp") leftovers.push_back(entry.path().string());
+  }
+  for (const std::string& path : leftovers) disk_.remove_all(path);
+}
+
+void CheckpointStore::commit(int64_t step, const std::string& temporary, int64_t keep_last) const {
+  const std::string path = path_of(step);
+  disk_.sync_directory(temporary);
+  // Where the step was saved before, by a run that another one has begun again from further back, the new one takes its
+  // place at once: there is no moment without either.
+  if (!file_exists(path)) {
+    disk_.rename(temporary, path);
+  } else if (!disk_.exchange(temporary, path)) {
+    const std::string old = temporary + "-old";
+    disk_.rename(path, old);
+    disk_.rename(temporary, path);
+    disk_.remove_all(old);
+  }
+  disk_.sync_directory(folder_);
+  disk_.write_file(folder_ + "/latest.tmp", name_of_step(step) + "\n");
+  disk_.rename(folder_ + "/latest.tmp", folder_ + "/latest");
+  disk_.sync_directory(folder_);
+
+  if (file_exists(temporary)) disk_.remove_all(temporary);  // the old one, after an exchange
+  if (keep_last == 0) return;
+  // From the newest on, whatever the others' steps are: those beyond this one belong to a run that was given up.
+  std::vector<int64_t> old = steps();
+  std::erase_if(old, [&](int64_t s) { return s >= step; });
+  for (size_t i = static_cast<size_t>(keep_last) - 1; i < old.size(); ++i) {
+    // First its name: a half-removed one must not look whole.
+    const std::string doomed = path_of(old[i]) + std::string(kTemporary) + "old";
+    disk_.rename(path_of(old[i]), doomed);
+    disk_.remove_all(doomed);
+  }
+}
+
+}  // namespace trivet

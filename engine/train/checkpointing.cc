@@ -1,0 +1,315 @@
+#include "engine/train/checkpointing.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fmt/format.h>
+#include <random>
+
+#include "engine/config/fields.h"
+#include "engine/config/load.h"
+#include "engine/data/files.h"
+#include "engine/train/texts.h"
+
+namespace trivet {
+namespace {
+
+constexpr double kMargin = 1.25;        // of the time that a step and a save are expected to take
+constexpr double kFirstGuess = 100e6;   // bytes a second of a save, before one was measured
+constexpr int kInterrupted = 128 + 15;  // exit code of a run that had to stop and saves nothing
+
+std::string checkpoints_folder(const std::string& run_dir) { return run_dir + "/checkpoints"; }
+
+std::string random_run_name(Communicator& world, Stream& stream) {
+  std::random_device random;
+  return broadcast_text(world, fmt::format("{:08x}{:08x}", random(), random()), stream);
+}
+
+// When Slurm ends the job, on the steady clock.
+std::optional<int64_t> slurm_end_ns() {
+  const char* text = std::getenv("SLURM_JOB_END_TIME");  // seconds since the epoch
+  int64_t end = 0;
+  if (text == nullptr || std::from_chars(text, text + std::strlen(text), end).ec != std::errc{}) return {};
+  using namespace std::chrono;
+  const int64_t now = duration_cast<seconds>(system_clock::now().time_since_epoch()).count();
+  return now_ns() + (end - now) * 1'000'000'000;
+}
+
+std::string layout_text(const MeshShape& mesh, const Config& config) {
+  return fmt::format("tensor {} x pipeline {} x data {}, {}, {}", mesh.t, mesh.p, mesh.d,
+                     config.parallel.pipeline_schedule, config.parallel.data_parallel_sharding_strategy);
+}
+
+// The keys that make another model of the same tensors, or tensors of other shapes.
+constexpr std::array<std::string_view, 8> kModelKeys{
+    "model.num_layers", "model.hidden_size", "model.ffn_hidden_size",   "model.num_attention_heads",
+    "model.seq_length", "model.vocab_size",  "model.layernorm_epsilon", "model.untie_embeddings_and_output_weights"};
+// The sections that change how a run goes on.
+constexpr std::array<std::string_view, 5> kRunSections{"model", "batch", "optimizer", "precision", "data"};
+
+// The checkpoints of a folder, the one that `latest` names first, then from the newest on.
+std::vector<std::string> committed(const CheckpointStore& store) {
+  std::vector<int64_t> steps = store.steps();
+  if (const auto latest = store.latest()) {
+    const auto at = std::find(steps.begin(), steps.end(), *latest);
+    if (at != steps.end()) std::rotate(steps.begin(), at, at + 1);
+  }
+  std::vector<std::string> paths;
+  for (const int64_t step : steps) paths.push_back(store.path_of(step));
+  return paths;
+}
+
+void check_same_model(const OpenCheckpoint& checkpoint, const Config& config) {
+  std::string problems;
+  for (const std::string_view key : kModelKeys) {
+    const auto found = checkpoint.state.config.find(std::string(key));
+    const std::string expected = format_field(*find_field(key), config);
+    if (found != checkpoint.state.config.end() && found->second != expected)
+      problems +=
+          fmt::format("\n  {}: found {} in the checkpoint, expected this run's {}", key, found->second, expected);
+  }
+  if (!problems.empty()) throw DataError(checkpoint.directory + ": the checkpoint is of another model:" + problems);
+}
+
+}  // namespace
+
+std::vector<std::string> checkpoints_to_resume(const std::string& how, const Config& config) {
+  const CheckpointStore store(checkpoints_folder(config.train.run_dir));
+  if (how == "none") {
+    if (const auto steps = store.steps(); config.checkpoint.save_interval > 0 && !steps.empty())
+      throw ConfigError(
+          fmt::format("--resume none: {} has checkpoints, up to step {}, which a new run would mix with "
+                      "its own: choose another train.run_dir, or move them away",
+                      store.folder(), steps.front()));
+    return {};
+  }
+  if (how == "auto") return committed(store);
+  std::string path = how;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (!file_exists(path)) throw DataError(fmt::format("--resume {}: there is no such file or directory", how));
+  if (!file_exists(path + "/manifest.json")) {  // a folder of checkpoints, or a run's
+    for (const std::string& folder : {path, checkpoints_folder(path)})
+      if (const auto found = committed(CheckpointStore(folder)); !found.empty()) {
+        path = found.front();
+        break;
+      }
+  }
+  check_same_model(open_checkpoint(path), config);
+  return {path};
+}
+
+Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer& trainer, CheckpointNews news,
+                             Options options, int64_t start_ns)
+    : config_(config),
+      trainer_(trainer),
+      news_(std::move(news)),
+      options_(std::move(options)),
+      deadline_ns_(INT64_MAX),
+      boundary_ns_(now_ns()) {
+  if (config.train.exit_duration_in_mins > 0)
+    deadline_ns_ = start_ns + static_cast<int64_t>(config.train.exit_duration_in_mins * 60e9);
+  if (const auto end = slurm_end_ns()) deadline_ns_ = std::min(deadline_ns_, *end);
+  if (config.checkpoint.save_interval == 0) return;
+  Stream& compute = trainer.context().compute;
+  Communicator& world = trainer.world();
+  const CheckpointStore store(checkpoints_folder(config.train.run_dir), Disk(options_.disk_fault));
+  std::string problem;
+  if (world.rank() == 0) {
+    try {
+      store.prepare();
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  }
+  if (const std::string text = first_text(world, problem, compute); !text.empty()) throw IoError(text);
+  RankState& state = trainer.state();
+  saver_.emplace(CheckpointSaver::Options{.store = store,
+                                          .rank = world.rank(),
+                                          .ranks = world.size(),
+                                          .run = random_run_name(world, compute),
+                                          .layout = layout_text(layout.mesh, config),
+                                          .config = to_yaml(config),
+                                          .keep_last = config.checkpoint.keep_last},
+                 saved_tensors(state.flat, state.adam, trainer.mesh().at.tp), state.snapshot, trainer.device(),
+                 compute);
+  all_bytes_ = saver_->bytes();
+  world.all_reduce({&all_bytes_, DType::i64, {1}}, Reduce::sum, compute);
+  compute.synchronize();
+}
+
+// ---- resuming
+
+void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall_back) {
+  Stream& compute = trainer_.context().compute;
+  Communicator& world = trainer_.world();
+  // What rank 0 sees; hosts need not see a folder's changes at the same time.
+  std::string list;
+  for (const std::string& path : candidates) list += path + "\n";
+  list = broadcast_text(world, list, compute);
+  std::string problems;
+  for (size_t begin = 0, end; (end = list.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const std::string path = list.substr(begin, end - begin);
+    std::string problem;
+    TrainState state;
+    try {
+      const OpenCheckpoint checkpoint = open_checkpoint(path);
+      check_same_model(checkpoint, config_);
+      check_tokenizer(checkpoint);
+      read_tensors(checkpoint, state_tensors(trainer_.state().flat, trainer_.state().adam), trainer_.device(), compute);
+      state = checkpoint.state;
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+    problem = first_text(world, problem, compute);
+    if (problem.empty()) {
+      trainer_.resume(state);
+      saved_step_ = state.step;
+      note_changes(state);
+      if (news_.resumed) news_.resumed(state.step, path);
+      return;
+    }
+    problems += (problems.empty() ? "" : "\n") + problem;
+    if (!fall_back) break;
+    if (news_.note) news_.note("cannot resume from " + path + ": " + problem);
+  }
+  if (!problems.empty()) throw DataError("no checkpoint could be loaded:\n" + problems);
+}
+
+void Checkpointing::check_tokenizer(const OpenCheckpoint& checkpoint) const {
+  const std::string& found = checkpoint.state.tokenizer;
+  if (!found.empty() && !options_.tokenizer.empty() && found != options_.tokenizer)
+    throw DataError(
+        fmt::format("{}: the model was trained with another tokenizer: found the fingerprint {}, expected "
+                    "that of this run's data, {}",
+                    checkpoint.directory, found, options_.tokenizer));
+}
+
+void Checkpointing::note_changes(const TrainState& state) const {
+  if (!news_.note) return;
+  for (const Field& field : fields()) {
+    const auto found = state.config.find(std::string(field.name));
+    const bool matters = field.name == "train.seed" ||
+                         std::find(kRunSections.begin(), kRunSections.end(), field.section()) != kRunSections.end();
+    if (!matters || found == state.config.end()) continue;
+    if (const std::string now = format_field(field, config_); now != found->second)
+      news_.note(fmt::format("changed since the checkpoint: {} was {}, is {}", field.name, found->second, now));
+  }
+}
+
+// ---- saving
+
+TrainState Checkpointing::train_state() const {
+  TrainState state{.step = trainer_.steps_done(),
+                   .consumed_samples = trainer_.consumed_samples(),
+                   .consumed_tokens = trainer_.consumed_samples() * config_.model.seq_length,
+                   .tokenizer = options_.tokenizer};
+  for (const Field& field : fields()) state.config[std::string(field.name)] = format_field(field, config_);
+  return state;
+}
+
+Votes Checkpointing::votes() {
+  Votes votes;
+  votes.stop_signal = options_.stop_signal && options_.stop_signal() != 0;
+  votes.out_of_time = out_of_time(now_ns());
+  if (saver_) votes.save = saver_->vote();
+  return votes;
+}
+
+bool Checkpointing::out_of_time(int64_t now) const {
+  if (deadline_ns_ == INT64_MAX) return false;
+  double save_ns = 0;
+  if (saver_)
+    save_ns = longest_save_ns_ > 0 ? static_cast<double>(longest_save_ns_)
+                                   : static_cast<double>(all_bytes_) / kFirstGuess * 1e9;
+  const double step_ns = static_cast<double>(std::max(longest_step_ns_, now - boundary_ns_));
+  return static_cast<double>(deadline_ns_ - now) < kMargin * (step_ns + save_ns);
+}
+
+bool Checkpointing::after_step(const Votes& sum) {
+  const bool last = trainer_.steps_done() >= config_.train.train_iters;
+  const bool stop = sum.stop_signal > 0 || sum.out_of_time > 0;
+  if (saver_) {
+    advance(sum.save);
+    if (stop || last) {
+      wait();
+      if (saved_step_ != trainer_.steps_done()) save_now();
+      if (saved_step_ != trainer_.steps_done())
+        throw IoError(fmt::format("the last step could not be saved: {}", last_error_));
+    } else if (trainer_.steps_done() % config_.checkpoint.save_interval == 0) {
+      if (saver_->saving()) {
+        if (news_.note)
+          news_.note(
+              fmt::format("step {} is not saved: step {} is still being written; a longer "
+                          "checkpoint.save_interval fits this disk",
+                          trainer_.steps_done(), saver_->step()));
+      } else if (config_.checkpoint.async_save) {
+        begin();
+      } else {
+        save_now();
+      }
+    }
+  }
+  const int64_t now = now_ns();
+  longest_step_ns_ = std::max(longest_step_ns_, now - boundary_ns_);
+  boundary_ns_ = now;
+  if (!stop || last) return !last;
+  exit_code_ = saver_ ? 75 : kInterrupted;
+  if (news_.note)
+    news_.note(fmt::format("stopping after step {}, {}: {}", trainer_.steps_done(),
+                           sum.stop_signal > 0 ? "as a signal asked" : "before the time is up",
+                           saver_ ? "it is saved, start again to go on (exit code 75)"
+                                  : "nothing is saved, as checkpoint.save_interval is 0"));
+  return false;
+}
+
+void Checkpointing::begin() {
+  begun_ns_ = now_ns();
+  saver_->begin(train_state());
+}
+
+void Checkpointing::advance(const SaveVote& sum) {
+  const SaveEvent event = saver_->advance(sum);
+  if (event == SaveEvent::none) return;
+  const int64_t took = now_ns() - begun_ns_;
+  if (event == SaveEvent::committed) {
+    failures_ = 0;
+    saved_step_ = saver_->step();
+    longest_save_ns_ = std::max(longest_save_ns_, took);
+    if (news_.saved)
+      news_.saved(
+          {.step = saver_->step(),
+           .bytes = all_bytes_,
+           .stall_seconds = config_.checkpoint.async_save ? saver_->stall_seconds() : static_cast<double>(took) * 1e-9,
+           .seconds = static_cast<double>(took) * 1e-9});
+    return;
+  }
+  last_error_ = first_text(trainer_.world(), saver_->error(), trainer_.context().compute);
+  if (++failures_ >= config_.checkpoint.max_failed_saves)
+    throw IoError(
+        fmt::format("{} saves have failed in a row (checkpoint.max_failed_saves): {}", failures_, last_error_));
+  if (news_.note)
+    news_.note(fmt::format("step {} could not be saved ({} of at most {} failures in a row): {}", saver_->step(),
+                           failures_, config_.checkpoint.max_failed_saves, last_error_));
+}
+
+void Checkpointing::wait() {
+  while (saver_->saving()) {
+    saver_->wait();
+    SaveVote sum = saver_->vote();
+    trainer_.world().all_reduce({&sum, DType::i64, {sizeof sum / sizeof(int64_t)}}, Reduce::sum,
+                                trainer_.context().compute);
+    trainer_.context().compute.synchronize();
+    advance(sum);
+  }
+}
+
+void Checkpointing::save_now() {
+  begin();
+  wait();
+}
+
+}  // namespace trivet
