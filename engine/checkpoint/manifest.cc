@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <xxhash.h>
 
 #include "engine/checkpoint/strict_json.h"
@@ -101,25 +102,45 @@ CheckpointFile parse_file(const json& value, const std::string& source) {
   return file;
 }
 
-// Pieces of one tensor agree on its shape and hold as many elements as it has.
-void check_tensors(const Manifest& manifest, const std::string& source) {
-  struct Found {
-    Shape shape;
-    int64_t elements = 0;
-  };
-  std::map<std::string, Found> tensors;
-  for (const CheckpointFile& file : manifest.files)
-    for (const CheckpointPiece& piece : file.pieces) {
-      Found& found = tensors.try_emplace(piece.name, Found{piece.slice.global}).first->second;
-      if (found.shape != piece.slice.global)
-        throw DataError(fmt::format("{}: tensor {} has the shapes {} and {}", source, piece.name,
-                                    to_string(found.shape), to_string(piece.slice.global)));
-      if (__builtin_add_overflow(found.elements, piece.slice.count, &found.elements)) found.elements = INT64_MAX;
+auto box_of(const Slice& s) { return std::tuple(s.row, s.rows, s.col, s.cols); }
+
+bool boxes_overlap(const Slice& a, const Slice& b) {
+  return a.row < b.row + b.rows && b.row < a.row + a.rows && a.col < b.col + b.cols && b.col < a.col + a.cols;
+}
+
+// The slices make up one tensor: boxes are equal or apart, and the ranges of a box are apart.
+void check_tensor(const std::string& name, std::vector<const Slice*>& slices, const std::string& source) {
+  std::sort(slices.begin(), slices.end(), [](const Slice* a, const Slice* b) {
+    return std::pair(box_of(*a), a->first) < std::pair(box_of(*b), b->first);
+  });
+  const Shape& shape = slices[0]->global;
+  std::vector<const Slice*> boxes;
+  int64_t elements = 0;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const Slice& slice = *slices[i];
+    if (slice.global != shape)
+      throw DataError(fmt::format("{}: tensor {} has the shapes {} and {}", source, name, to_string(shape),
+                                  to_string(slice.global)));
+    bool overlaps = false;
+    if (i > 0 && box_of(slice) == box_of(*slices[i - 1])) {
+      overlaps = slice.first < slices[i - 1]->first + slices[i - 1]->count;
+    } else {
+      overlaps = std::any_of(boxes.begin(), boxes.end(), [&](const Slice* box) { return boxes_overlap(slice, *box); });
+      boxes.push_back(&slice);
     }
-  for (const auto& [name, found] : tensors)
-    if (found.elements != found.shape.numel())
-      throw DataError(fmt::format("{}: tensor {}: its pieces hold {} elements, expected {}: {}", source, name,
-                                  found.elements, found.shape.numel(), to_string(found.shape)));
+    if (overlaps) throw DataError(fmt::format("{}: tensor {}: two of its pieces overlap", source, name));
+    elements += slice.count;  // no overflow: they are apart
+  }
+  if (elements != shape.numel())
+    throw DataError(fmt::format("{}: tensor {}: its pieces hold {} elements, expected {}: {}", source, name, elements,
+                                shape.numel(), to_string(shape)));
+}
+
+void check_tensors(const Manifest& manifest, const std::string& source) {
+  std::map<std::string_view, std::vector<const Slice*>> tensors;
+  for (const CheckpointFile& file : manifest.files)
+    for (const CheckpointPiece& piece : file.pieces) tensors[piece.name].push_back(&piece.slice);
+  for (auto& [name, slices] : tensors) check_tensor(std::string(name), slices, source);
 }
 
 constexpr const char* kSelfHash = "xxh3_128";

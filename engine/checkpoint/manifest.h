@@ -65,8 +65,8 @@ std::vector<uint64_t> hash_blocks(const void* data, int64_t bytes);
 std::string to_json(const CheckpointFile& file);
 CheckpointFile parse_checkpoint_file(const std::string& text, const std::string& source);
 std::string to_json(const Manifest& manifest);
-// Throws DataError where it is no manifest, or not a possible one: every tensor's pieces hold as many elements as the
-// tensor has, in files that are large enough, and no name leaves the directory.
+// Throws DataError where it is no manifest, or not a possible one: every tensor's pieces cover it, and do not overlap,
+// in files that are large enough; and no name leaves the directory.
 Manifest parse_manifest(const std::string& text, const std::string& source);
 
 std::string to_json(const TrainState& state);

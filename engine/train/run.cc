@@ -283,7 +283,7 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   const auto vocabulary = data_vocabulary(config.data);
   Checkpointing checkpointing(
       config, layout, trainer, reporter.news(),
-      {.tokenizer = vocabulary ? vocabulary->fingerprint : "", .stop_signal = options.stop_signal, .disk_fault = {}},
+      {.tokenizer = vocabulary ? vocabulary->fingerprint : "", .stop_signal = options.stop_signal, .disk_fault = options.disk_fault},
       start_ns);
   checkpointing.resume(candidates, options.resume == "auto");
   bool going_on = trainer.steps_done() < config.train.train_iters;

@@ -8,6 +8,7 @@
 #include <iosfwd>
 #include <string>
 
+#include "engine/checkpoint/disk.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
 #include "parallel/comm/comm.h"
@@ -21,6 +22,7 @@ struct RunOptions {
   int64_t top_k = 40;
   std::string resume = "auto";       // auto | none | a path: see checkpoints_to_resume()
   std::function<int()> stop_signal;  // that has asked this process to stop; 0: none
+  Disk::Fault disk_fault;            // of what checkpoints do to the disk
 };
 
 // What resolve() has to know: asks the data for their vocabulary. Throws DataError.

@@ -32,9 +32,9 @@ Config tiny_config() {
   return config;
 }
 
-std::shared_ptr<const IndexedDataset> tiny_dataset() {
+std::string tiny_dataset_prefix() {
   static const TempDir dir;
-  static const std::shared_ptr<const IndexedDataset> dataset = [] {
+  static const std::string prefix = [] {
     IndexedDatasetWriter writer(dir / "tiny", TokenType::u16);
     for (uint64_t document = 0; document < 60; ++document) {
       std::vector<int32_t> tokens(5 + philox4x32(document, 0, 7).w[0] % 80);
@@ -47,8 +47,13 @@ std::shared_ptr<const IndexedDataset> tiny_dataset() {
       writer.add_document(tokens);
     }
     writer.finish();
-    return std::make_shared<const IndexedDataset>(dir / "tiny");
+    return dir / "tiny";
   }();
+  return prefix;
+}
+
+std::shared_ptr<const IndexedDataset> tiny_dataset() {
+  static const auto dataset = std::make_shared<const IndexedDataset>(tiny_dataset_prefix());
   return dataset;
 }
 

@@ -24,6 +24,7 @@ Config tiny_config();
 
 // Documents of random length over a vocabulary of 61 in which tokens follow one another with a pattern to be learned.
 std::shared_ptr<const IndexedDataset> tiny_dataset();
+std::string tiny_dataset_prefix();  // of its files
 
 struct Curve {
   std::vector<double> losses, norms;  // of each step

@@ -1,0 +1,486 @@
+// Runs that are saved, stopped and resumed: in any layout, bit for bit, and when something is wrong.
+#include <algorithm>
+#include <condition_variable>
+#include <csignal>
+#include <cstdlib>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <spawn.h>
+#include <sstream>
+#include <sys/wait.h>
+#include <thread>
+
+#include "engine/checkpoint/shard.h"
+#include "engine/config/load.h"
+#include "engine/train/checkpointing.h"
+#include "engine/train/run.h"
+#include "parallel/comm/world.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/training.h"
+
+extern char** environ;
+
+namespace trivet::test {
+namespace {
+
+constexpr int kSteps = std::min(2 * kMatrixSteps, 20);  // an epoch of the tiny dataset ends in the 17th
+
+Config small_run(const std::string& run_dir) {
+  Config config = tiny_config();
+  config.data.path = tiny_dataset_prefix();
+  config.data.split = "80,20,0";
+  config.train.train_iters = kSteps;
+  config.train.run_dir = run_dir;
+  config.checkpoint.save_interval = 1000;
+  config.device.peak_tflops = 1;  // not measured
+  return config;
+}
+
+struct Layout4 {
+  const char* name;
+  int t = 1, p = 1, d = 1, v = 1;
+  const char* strategy = "no_shard";
+  int ranks() const { return t * p * d; }
+};
+
+void lay_out(Config& config, const Layout4& layout) {
+  config.parallel.tensor_model_parallel_size = layout.t;
+  config.parallel.sequence_parallel = layout.t > 1;
+  config.parallel.pipeline_model_parallel_size = layout.p;
+  if (layout.v > 1) {
+    config.parallel.pipeline_schedule = "interleaved";
+    config.parallel.virtual_pipeline_model_parallel_size = layout.v;
+  }
+  config.parallel.data_parallel_sharding_strategy = layout.strategy;
+}
+
+struct RunResult {
+  std::vector<double> losses;  // [step], of this start of the program
+  std::string output;
+  int exit_code = -1;
+  int64_t first_step = 0;
+};
+
+RunResult run(const Config& config, int ranks, const RunOptions& options = {}) {
+  std::ostringstream out;
+  RunResult result;
+  const std::string log = config.train.run_dir + "/metrics.jsonl";
+  const size_t before = std::filesystem::exists(log) ? std::filesystem::file_size(log) : 0;
+  run_thread_ranks(ranks, [&](Communicator& world) {
+    std::ostringstream nowhere;
+    const LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
+    const int code = run_training(loaded, options, world, world.rank() == 0 ? out : nowhere);
+    if (world.rank() == 0) result.exit_code = code;
+  });
+  result.output = out.str();
+  std::istringstream lines(read_text(log).substr(before));
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (!json.contains("loss")) continue;
+    if (result.losses.empty()) result.first_step = json["step"];
+    result.losses.push_back(json["loss"]);
+  }
+  return result;
+}
+
+// Asks to stop in the n-th step, counted from the start of the program. On one rank only: its process has the signal.
+std::function<int()> stop_after(int n) {
+  auto left = std::make_shared<std::atomic<int>>(n);
+  return [left, rank_thread = std::make_shared<std::once_flag>(), id = std::make_shared<std::thread::id>()] {
+    std::call_once(*rank_thread, [&] { *id = std::this_thread::get_id(); });
+    return std::this_thread::get_id() == *id && --*left <= 0 ? SIGTERM : 0;
+  };
+}
+
+int64_t global_index(const Slice& s, int64_t i) {
+  const int64_t at = s.first + i;
+  return (s.row + at / s.cols) * s.global_cols() + s.col + at % s.cols;
+}
+
+// Every tensor of a checkpoint, whole.
+std::map<std::string, std::vector<float>> contents(const std::string& path) {
+  const OpenCheckpoint checkpoint = open_checkpoint(path);
+  const auto device = create_cpu_device();
+  const auto stream = device->create_compute_stream();
+  std::map<std::string, std::vector<float>> tensors;
+  for (const CheckpointFile& file : checkpoint.manifest.files)
+    for (const CheckpointPiece& piece : file.pieces) {
+      std::vector<float>& values = tensors[piece.name];
+      if (!values.empty()) continue;
+      Slice whole{.global = piece.slice.global};
+      whole.rows = whole.global_rows(), whole.cols = whole.global_cols(), whole.count = whole.rows * whole.cols;
+      values.resize(static_cast<size_t>(whole.count));
+      const StateTensor wanted{piece.name, whole, {values.data(), DType::f32, {whole.count}}};
+      read_tensors(checkpoint, {&wanted, 1}, *device, *stream);
+    }
+  return tensors;
+}
+
+std::string step_path(const std::string& run_dir, int64_t step) {
+  return CheckpointStore(run_dir + "/checkpoints").path_of(step);
+}
+
+// ---- resharding
+
+constexpr int kSavedStep = 3, kMore = std::min(kMatrixSteps, 5);
+
+// Loads `path` under a layout: all that the ranks own has the checkpoint's bits; returns the losses of the next steps.
+std::vector<double> load_and_go_on(const std::string& path, const Config& config, const Layout4& layout) {
+  const auto saved = contents(path);
+  const auto dataset = tiny_dataset();
+  std::vector<double> losses;
+  run_thread_ranks(layout.ranks(), [&](Communicator& world) {
+    LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
+    loaded.config.checkpoint.save_interval = 0;
+    lay_out(loaded.config, layout);
+    const Layout resolved = resolve(loaded, {.world_size = world.size()});
+    const GptDataset data(dataset, split_documents("80,20,0", dataset->sequences())[0],
+                          {.name = "train", .seq_length = 16, .vocab_size = 61, .seed = config.data.seed});
+    Trainer trainer(loaded.config, resolved, world, data, nullptr, true);
+    Checkpointing checkpointing(loaded.config, resolved, trainer, {}, {}, now_ns());
+    checkpointing.resume({path}, false);
+    EXPECT_EQ(trainer.steps_done(), kSavedStep);
+    size_t names = 0;
+    for (const StateTensor& tensor : state_tensors(trainer.state().flat, trainer.state().adam)) {
+      const std::vector<float>& expected = saved.at(tensor.name);
+      ++names;
+      for (int64_t i = 0; i < tensor.slice.count; ++i)
+        ASSERT_EQ(tensor.data.as<float>()[i], expected[static_cast<size_t>(global_index(tensor.slice, i))])
+            << tensor.name << " " << i;
+    }
+    EXPECT_GT(names, 3u);
+    for (int i = 0; i < kMore; ++i) {
+      const double loss = trainer.step().loss;
+      if (world.rank() == 0) losses.push_back(loss);
+    }
+  });
+  return losses;
+}
+
+constexpr Layout4 kLayouts[] = {{.name = "t1_p1_d1"},
+                                {.name = "t2_p2_d2_interleaved", .t = 2, .p = 2, .d = 2, .v = 2},
+                                {.name = "t4_p1_d2_optim", .t = 4, .d = 2, .strategy = "optim"},
+                                {.name = "t1_p4_d1", .p = 4},
+                                {.name = "t1_p2_d2_zero3", .p = 2, .d = 2, .strategy = "optim_grads_params"}};
+
+class Resharding : public testing::TestWithParam<Layout4> {};
+
+TEST_P(Resharding, EveryLayoutLoadsWhatThisOneSaved) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = kSavedStep + kMore;
+  config.checkpoint.save_interval = kSavedStep;
+  Config from = config;
+  lay_out(from, GetParam());
+  const RunResult whole = run(from, GetParam().ranks());
+  ASSERT_EQ(whole.losses.size(), static_cast<size_t>(kSavedStep + kMore));
+  for (const Layout4& layout : kLayouts) {
+    SCOPED_TRACE(layout.name);
+    const std::vector<double> losses = load_and_go_on(step_path(config.train.run_dir, kSavedStep), config, layout);
+    ASSERT_EQ(losses.size(), static_cast<size_t>(kMore));
+    for (int i = 0; i < kMore; ++i) {
+      const double expected = whole.losses[static_cast<size_t>(kSavedStep + i)];
+      if (layout.name == GetParam().name) EXPECT_EQ(losses[static_cast<size_t>(i)], expected);
+      else EXPECT_NEAR(losses[static_cast<size_t>(i)], expected, 2e-5 * expected);
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(From, Resharding, testing::ValuesIn(kLayouts),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+// ---- bit for bit
+
+struct ResumeCase {
+  const char* name;
+  Layout4 layout;
+  const char* dtype = "fp32";
+  bool overlap = false, async = false;
+};
+
+class Resume : public testing::TestWithParam<ResumeCase> {};
+
+TEST_P(Resume, IsTheRunThatWasNotStoppedBitForBit) {
+  const ResumeCase& c = GetParam();
+  const TempDir dir;
+  Config config = small_run(dir / "straight");
+  config.model.hidden_dropout = config.model.attention_dropout = 0.1;
+  config.precision.dtype = c.dtype;
+  lay_out(config, c.layout);
+  config.overlap.overlap_grad_reduce = config.overlap.overlap_param_gather = c.overlap;
+  config.checkpoint.async_save = c.async;
+  const RunResult straight = run(config, c.layout.ranks());
+  EXPECT_EQ(straight.exit_code, 0);
+  ASSERT_EQ(straight.losses.size(), static_cast<size_t>(kSteps));
+
+  constexpr int kStop = kSteps * 2 / 3;
+  config.train.run_dir = dir / "stopped";
+  const RunResult first = run(config, c.layout.ranks(),
+                              {.prompt = "", .resume = "auto", .stop_signal = stop_after(kStop), .disk_fault = {}});
+  EXPECT_EQ(first.exit_code, 75);
+  EXPECT_NE(first.output.find("as a signal asked: it is saved"), std::string::npos) << first.output;
+  ASSERT_EQ(first.losses.size(), static_cast<size_t>(kStop));
+  const RunResult second = run(config, c.layout.ranks());
+  EXPECT_EQ(second.exit_code, 0);
+  EXPECT_EQ(second.first_step, kStop + 1);
+
+  std::vector<double> losses = first.losses;
+  losses.insert(losses.end(), second.losses.begin(), second.losses.end());
+  EXPECT_EQ(losses, straight.losses);
+  EXPECT_EQ(contents(step_path(dir / "stopped", kSteps)), contents(step_path(dir / "straight", kSteps)));
+}
+INSTANTIATE_TEST_SUITE_P(
+    Of, Resume,
+    testing::Values(ResumeCase{"fp32", {.name = ""}}, ResumeCase{"bf16", {.name = ""}, "bf16", false, true},
+                    ResumeCase{"t2_p2_d2_interleaved_optim_overlapped",
+                               {.name = "", .t = 2, .p = 2, .d = 2, .v = 2, .strategy = "optim"},
+                               "bf16",
+                               true,
+                               true},
+                    ResumeCase{"d2_zero3", {.name = "", .d = 2, .strategy = "optim_grads_params"}, "fp32", true, true},
+                    ResumeCase{"t2_d2_no_shard", {.name = "", .t = 2, .d = 2}, "bf16"}),
+    [](const auto& param) { return std::string(param.param.name); });
+
+// ---- which checkpoint
+
+class Choice : public testing::Test {
+ protected:
+  Choice() : config_(small_run(dir_ / "run")) {
+    config_.train.train_iters = 4;
+    config_.checkpoint.save_interval = 2;
+    EXPECT_EQ(run(config_, 2).exit_code, 0);
+    config_.train.train_iters = 5;
+  }
+  void damage(int64_t step) {
+    const std::string path = step_path(config_.train.run_dir, step) + "/rank-00001.safetensors";
+    std::string text = read_text(path);
+    text[text.size() / 2] ^= 1;
+    write_text(path, text);
+  }
+  template <class E>
+  void expect_throws(const RunOptions& options, const std::vector<std::string>& texts) {
+    try {
+      run(config_, 2, options);
+      FAIL() << "expected: " << texts[0];
+    } catch (const E& error) {
+      for (const std::string& text : texts)
+        EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what() << "\nexpected: " << text;
+    }
+  }
+  static RunOptions from(const std::string& resume) {
+    return {.prompt = "", .resume = resume, .stop_signal = {}, .disk_fault = {}};
+  }
+
+  const TempDir dir_;
+  Config config_;
+};
+
+TEST_F(Choice, AutoTakesTheLatestThatCanBeReadAndSaysSo) {
+  damage(4);
+  const RunResult resumed = run(config_, 2);
+  EXPECT_EQ(resumed.first_step, 3);
+  EXPECT_NE(resumed.output.find("cannot resume from " + step_path(config_.train.run_dir, 4) + ": rank "),
+            std::string::npos)
+      << resumed.output;
+  EXPECT_NE(resumed.output.find("rank-00001.safetensors: tensor "), std::string::npos) << resumed.output;
+  EXPECT_NE(resumed.output.find("resumed from " + step_path(config_.train.run_dir, 2)), std::string::npos);
+}
+
+TEST_F(Choice, NothingReadableIsAnError) {
+  damage(2);
+  damage(4);
+  expect_throws<DataError>(from("auto"), {"no checkpoint could be loaded", "step-00000004", "step-00000002"});
+}
+
+TEST_F(Choice, APathIsThatOrNothing) {
+  EXPECT_EQ(run(config_, 2, from(step_path(config_.train.run_dir, 2) + "/")).first_step, 3);
+  std::filesystem::remove_all(step_path(config_.train.run_dir, 5));
+  config_.train.run_dir = dir_ / "other";
+  EXPECT_EQ(run(config_, 2, from(dir_ / "run")).first_step, 5) << "a run's folder: its latest";
+  std::filesystem::remove_all(dir_ / "other");
+  EXPECT_EQ(run(config_, 2, from(dir_ / "run/checkpoints")).first_step, 5);
+  std::filesystem::remove_all(dir_ / "other");
+  config_.train.run_dir = dir_ / "run";
+  damage(4);
+  config_.train.run_dir = dir_ / "other";
+  expect_throws<DataError>(from(step_path(dir_ / "run", 4)), {"rank-00001.safetensors: tensor "});
+  expect_throws<DataError>(from(dir_ / "nothing"), {"there is no such file or directory"});
+  std::filesystem::create_directories(dir_ / "empty");
+  expect_throws<DataError>(from(dir_ / "empty"), {"manifest.json: not found: this is no committed checkpoint"});
+}
+
+TEST_F(Choice, NoneDoesNotMixRuns) {
+  expect_throws<ConfigError>(from("none"), {"has checkpoints, up to step 4", "choose another train.run_dir"});
+  config_.train.run_dir = dir_ / "fresh";
+  EXPECT_EQ(run(config_, 2, from("none")).first_step, 1);
+}
+
+TEST_F(Choice, AnotherModelIsNamedKeyByKey) {
+  config_.model.num_layers = 2;
+  config_.model.num_attention_heads = 2;
+  const std::string path = step_path(config_.train.run_dir, 4);
+  expect_throws<DataError>(from(path),
+                           {"the checkpoint is of another model", "model.num_layers: found 4 in the checkpoint",
+                            "expected this run's 2", "model.num_attention_heads: found 4"});
+  expect_throws<DataError>(from("auto"), {"model.num_layers: found 4"});
+}
+
+TEST_F(Choice, ChangesAreNamed) {
+  config_.optimizer.lr = 1e-3;
+  config_.batch.global_batch_size = 16;
+  const RunResult resumed = run(config_, 2);
+  EXPECT_EQ(resumed.first_step, 5);
+  EXPECT_NE(resumed.output.find("changed since the checkpoint: optimizer.lr was 0.003, is 0.001"), std::string::npos)
+      << resumed.output;
+  EXPECT_NE(resumed.output.find("batch.global_batch_size was 8, is 16"), std::string::npos) << resumed.output;
+  // Samples go on where they were.
+  EXPECT_NE(read_text(step_path(config_.train.run_dir, 5) + "/train_state.json").find("\"consumed_samples\": 48"),
+            std::string::npos);
+}
+
+// ---- disks and signals
+
+TEST(Saving, GoesOnWhenTheDiskFailsAndEndsWhenItKeepsFailing) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 5;
+  config.checkpoint.save_interval = 1;
+  std::atomic<int> fails = 2;
+  const Disk::Fault fault = [&](DiskOp op, const std::string&) {
+    return op == DiskOp::create && fails-- > 0 ? DiskFate::no_space : DiskFate::normal;
+  };
+  const RunResult lucky = run(config, 1, {.prompt = "", .resume = "auto", .stop_signal = {}, .disk_fault = fault});
+  EXPECT_EQ(lucky.losses.size(), 5u);
+  EXPECT_NE(lucky.output.find("step 1 could not be saved (1 of at most 3 failures in a row): rank 0: "),
+            std::string::npos)
+      << lucky.output;
+  EXPECT_NE(lucky.output.find("step 2 could not be saved (2 of at most 3"), std::string::npos) << lucky.output;
+  EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").steps(), (std::vector<int64_t>{5, 4, 3}));
+
+  config.train.run_dir = dir / "unlucky";
+  fails = 1000;
+  try {
+    run(config, 2, {.prompt = "", .resume = "auto", .stop_signal = {}, .disk_fault = fault});
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string(error.what()).find("3 saves have failed in a row"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Saving, ASlowDiskNeverQueues) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 6;
+  config.checkpoint.save_interval = 1;
+  config.checkpoint.async_save = true;
+  std::mutex mutex;
+  std::condition_variable changed;
+  int steps = 0;
+  const RunResult slow = run(config, 1,
+                             {.prompt = "",
+                              .resume = "auto",
+                              .stop_signal =
+                                  [&] {
+                                    const std::lock_guard lock(mutex);
+                                    ++steps;
+                                    changed.notify_all();
+                                    return 0;
+                                  },
+                              .disk_fault =
+                                  [&](DiskOp op, const std::string&) {
+                                    std::unique_lock lock(mutex);
+                                    if (op == DiskOp::write) changed.wait(lock, [&] { return steps >= 4; });
+                                    return DiskFate::normal;
+                                  }});
+  EXPECT_EQ(slow.losses.size(), 6u);
+  EXPECT_NE(slow.output.find("step 2 is not saved: step 1 is still being written"), std::string::npos) << slow.output;
+  EXPECT_NE(slow.output.find("step 3 is not saved"), std::string::npos);
+  const std::vector<int64_t> saved = CheckpointStore(dir / "run/checkpoints").steps();
+  EXPECT_EQ(saved.front(), 6);
+  EXPECT_EQ(saved.back(), 1);
+}
+
+TEST(Stopping, InTime) {
+  const TempDir dir;
+  Config config = small_run(dir / "minutes");
+  config.train.exit_duration_in_mins = 1e-9;
+  const RunResult late = run(config, 2);
+  EXPECT_EQ(late.exit_code, 75);
+  EXPECT_EQ(late.losses.size(), 1u);
+  EXPECT_NE(late.output.find("stopping after step 1, before the time is up"), std::string::npos) << late.output;
+
+  config.train.exit_duration_in_mins = 0;
+  config.train.run_dir = dir / "slurm";
+  setenv("SLURM_JOB_END_TIME", std::to_string(time(nullptr)).c_str(), 1);
+  const RunResult job = run(config, 2);
+  unsetenv("SLURM_JOB_END_TIME");
+  EXPECT_EQ(job.exit_code, 75);
+  EXPECT_EQ(job.losses.size(), 1u);
+}
+
+TEST(Stopping, WithoutCheckpointsSaysThatNothingIsSaved) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.checkpoint.save_interval = 0;
+  const RunResult stopped =
+      run(config, 1, {.prompt = "", .resume = "auto", .stop_signal = stop_after(2), .disk_fault = {}});
+  EXPECT_EQ(stopped.exit_code, 143);
+  EXPECT_EQ(stopped.losses.size(), 2u);
+  EXPECT_NE(stopped.output.find("nothing is saved"), std::string::npos) << stopped.output;
+}
+
+// The program itself, and real signals.
+class Program : public testing::Test {
+ protected:
+  // Starts it, sends the signals when it has done a step, and returns what waitpid says.
+  int signalled(const std::vector<int>& signals) {
+    const size_t before = read_text(dir_ / "run/metrics.jsonl").size();
+    Config config = small_run(dir_ / "run");
+    config.train.train_iters = 1'000'000;
+    config.optimizer.lr_decay_iters = 1'000'000;
+    write_text(dir_ / "run.yaml", to_yaml(config));
+    std::vector<std::string> arguments = {TRIVET_PROGRAM, "train", dir_ / "run.yaml", "--ranks", "2"};
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
+    pid_t child = 0;
+    EXPECT_EQ(posix_spawn(&child, TRIVET_PROGRAM, &files, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&files);
+    while (read_text(dir_ / "run/metrics.jsonl").find("\"loss\"", before) == std::string::npos) {
+      int status = 0;
+      if (waitpid(child, &status, WNOHANG) != 0) return status;
+      std::this_thread::yield();
+    }
+    for (const int signal : signals) kill(child, signal);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return status;
+  }
+  const TempDir dir_;
+};
+
+TEST_F(Program, SavesAndExitsOnSignals) {
+  int64_t before = 0;
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+    const int status = signalled({signal});
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 75);
+    const auto step = CheckpointStore(dir_ / "run/checkpoints").latest();
+    ASSERT_TRUE(step.has_value());
+    EXPECT_GT(*step, before);
+    before = *step;
+  }
+}
+
+TEST_F(Program, ASecondSignalEndsItAtOnce) {
+  const int status = signalled({SIGTERM, SIGINT});
+  EXPECT_TRUE(WIFSIGNALED(status) && (WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGTERM));
+}
+
+}  // namespace
+}  // namespace trivet::test

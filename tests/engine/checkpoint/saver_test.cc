@@ -1,0 +1,487 @@
+// Checkpoints below the trainer: slices, files that are not what they should be, and saves that are killed or fail at
+// every single operation on the file system.
+#include "engine/checkpoint/saver.h"
+
+#include <csignal>
+#include <cstring>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <functional>
+#include <gtest/gtest.h>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/checkpoint/shard.h"
+#include "engine/data/content_hash.h"
+#include "kernels/philox.h"
+#include "tests/support/temp_dir.h"
+
+namespace trivet::test {
+namespace {
+
+// ---- slices
+
+// Where the i-th element of a slice stands in the whole tensor.
+int64_t global_index(const Slice& s, int64_t i) {
+  const int64_t at = s.first + i;
+  return (s.row + at / s.cols) * s.global_cols() + s.col + at % s.cols;
+}
+
+Slice random_slice(const Shape& global, uint64_t number) {
+  auto pick = [&, n = uint64_t{0}](int64_t low, int64_t high) mutable {
+    return low + static_cast<int64_t>(philox4x32(number, n++, 5).w[0] % static_cast<uint64_t>(high - low + 1));
+  };
+  Slice s{.global = global};
+  if (global.rank == 2) {
+    s.row = pick(0, global[0] - 1);
+    s.rows = pick(1, global[0] - s.row);
+  }
+  const bool all_columns = pick(0, 1) == 1;
+  s.col = all_columns ? 0 : pick(0, s.global_cols() - 1);
+  s.cols = all_columns ? s.global_cols() : pick(1, s.global_cols() - s.col);
+  s.first = pick(0, s.rows * s.cols - 1);
+  s.count = pick(0, s.rows * s.cols - s.first);
+  return s;
+}
+
+TEST(Slice, RunsOfTwoSlicesAreTheElementsTheyShare) {
+  for (uint64_t number = 0; number < 4000; ++number) {
+    const Shape global = number % 4 == 0 ? Shape{13} : Shape{7, 5};
+    const Slice from = random_slice(global, 2 * number), to = random_slice(global, 2 * number + 1);
+    std::map<int64_t, int64_t> expected, found;  // index in `to` -> index in `from`
+    for (int64_t i = 0; i < from.count; ++i)
+      for (int64_t j = 0; j < to.count; ++j)
+        if (global_index(from, i) == global_index(to, j)) expected[j] = i;
+    int64_t end = 0;
+    for_each_run(from, to, [&](int64_t f, int64_t t, int64_t n) {
+      ASSERT_GT(n, 0);
+      ASSERT_GE(f, end) << "runs ascend";
+      end = f + n;
+      for (int64_t i = 0; i < n; ++i) ASSERT_TRUE(found.emplace(t + i, f + i).second);
+    });
+    ASSERT_EQ(found, expected) << number;
+  }
+}
+
+// ---- a small world: two ranks with a part each of a matrix, one also with a vector, and more than one block of each
+
+constexpr int64_t kRows = 3, kCols = 200'001;  // 2.3 MiB
+
+struct SmallRank {
+  std::vector<float> matrix, vector;
+  std::vector<StateTensor> tensors;
+};
+
+float value_at(int64_t step, int64_t i) { return static_cast<float>(step * 1000) + static_cast<float>(i % 977); }
+
+class SmallWorld {
+ public:
+  explicit SmallWorld(std::string folder, Disk::Fault fault = {}, int64_t keep_last = 1, bool copies = true) {
+    const Slice whole{.global = {kRows, kCols}, .rows = kRows, .cols = kCols};
+    for (int rank = 0; rank < 2; ++rank) {
+      SmallRank& mine = ranks_[rank];
+      Slice part = whole;  // cut where no row and no block ends
+      part.first = rank == 0 ? 0 : 123'457;
+      part.count = rank == 0 ? 123'457 : kRows * kCols - part.first;
+      mine.matrix.resize(static_cast<size_t>(part.count));
+      mine.tensors.push_back({"matrix", part, {mine.matrix.data(), DType::f32, {part.count}}});
+      if (rank == 1) {
+        mine.vector.resize(5);
+        mine.tensors.push_back(
+            {"vector", {.global = {5}, .cols = 5, .count = 5}, {mine.vector.data(), DType::f32, {5}}});
+      }
+      int64_t bytes = 0;
+      for (const StateTensor& tensor : mine.tensors) bytes += tensor.data.bytes();
+      snapshots_[rank].resize(static_cast<size_t>(bytes));
+      const Tensor snapshot{snapshots_[rank].data(), DType::u8, {bytes}};
+      savers_[rank] =
+          std::make_unique<CheckpointSaver>(CheckpointSaver::Options{.store = CheckpointStore(folder, Disk(fault)),
+                                                                     .rank = rank,
+                                                                     .ranks = 2,
+                                                                     .run = "abc",
+                                                                     .layout = "two ranks",
+                                                                     .config = "# none\n",
+                                                                     .keep_last = keep_last},
+                                            mine.tensors, copies ? snapshot : Tensor{}, *device_, *stream_);
+    }
+  }
+
+  void fill(int64_t step) {
+    for (int rank = 0; rank < 2; ++rank)
+      for (const StateTensor& tensor : ranks_[rank].tensors)
+        for (int64_t i = 0; i < tensor.slice.count; ++i)
+          tensor.data.as<float>()[i] = value_at(step, global_index(tensor.slice, i));
+  }
+  void begin(int64_t step) {
+    fill(step);
+    for (auto& saver : savers_)
+      saver->begin({.step = step, .consumed_samples = 8 * step, .consumed_tokens = 64 * step});
+  }
+  SaveEvent boundary() {
+    SaveVote sum;
+    for (auto& saver : savers_) {
+      const SaveVote vote = saver->vote();
+      sum.busy += vote.busy;
+      sum.failed += vote.failed;
+    }
+    const SaveEvent event = savers_[0]->advance(sum);
+    EXPECT_EQ(savers_[1]->advance(sum), event);
+    return event;
+  }
+  SaveEvent wait() {
+    for (;;) {
+      for (auto& saver : savers_) saver->wait();
+      if (const SaveEvent event = boundary(); event != SaveEvent::none) return event;
+    }
+  }
+  SaveEvent save(int64_t step) {
+    begin(step);
+    return wait();
+  }
+  std::string error() const { return savers_[0]->error().empty() ? savers_[1]->error() : savers_[0]->error(); }
+  CheckpointSaver& saver(int rank) { return *savers_[rank]; }
+
+ private:
+  std::unique_ptr<Device> device_ = create_cpu_device();
+  std::unique_ptr<Stream> stream_ = device_->create_compute_stream();
+  SmallRank ranks_[2];
+  std::vector<char> snapshots_[2];
+  std::unique_ptr<CheckpointSaver> savers_[2];
+};
+
+// What the checkpoint holds, read whole and read in a slice that fits nothing; throws what the reader throws.
+void expect_holds(const std::string& path, int64_t step) {
+  const OpenCheckpoint checkpoint = open_checkpoint(path);
+  EXPECT_EQ(checkpoint.state.step, step);
+  EXPECT_EQ(checkpoint.state.consumed_samples, 8 * step);
+  const auto device = create_cpu_device();
+  const auto stream = device->create_compute_stream();
+  for (const Slice& slice : {Slice{.global = {kRows, kCols}, .rows = kRows, .cols = kCols, .count = kRows * kCols},
+                             Slice{.global = {kRows, kCols},
+                             .row = 1,
+                             .rows = 2,
+                             .col = 77'777,
+                             .cols = 50'000,
+                             .first = 9,
+                             .count = 99'000}}) {
+    std::vector<float> found(static_cast<size_t>(slice.count));
+    const StateTensor wanted{"matrix", slice, {found.data(), DType::f32, {slice.count}}};
+    read_tensors(checkpoint, {&wanted, 1}, *device, *stream);
+    for (int64_t i = 0; i < slice.count; ++i)
+      ASSERT_EQ(found[static_cast<size_t>(i)], value_at(step, global_index(slice, i))) << i;
+  }
+  float vector[5];
+  const StateTensor wanted{"vector", {.global = {5}, .cols = 5, .count = 5}, {vector, DType::f32, {5}}};
+  read_tensors(checkpoint, {&wanted, 1}, *device, *stream);
+  EXPECT_EQ(vector[4], value_at(step, 4));
+  verify_checkpoint(checkpoint, [](int64_t) {});
+}
+
+std::string folder_listing(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+TEST(Saver, SavesWhatStoodInMemoryWhenItBegan) {
+  const TempDir dir;
+  std::mutex disk_busy;
+  SmallWorld world(dir / "c", [&](DiskOp, const std::string&) {
+    const std::lock_guard wait(disk_busy);
+    return DiskFate::normal;
+  });
+  {
+    const std::lock_guard slow_disk(disk_busy);
+    world.begin(1);
+    world.fill(2);  // training goes on
+    EXPECT_EQ(world.boundary(), SaveEvent::none);
+    EXPECT_TRUE(world.saver(0).saving());
+    EXPECT_GT(world.saver(0).vote().busy, 0);
+  }
+  EXPECT_EQ(world.wait(), SaveEvent::committed);
+  expect_holds(dir / "c/step-00000001", 1);
+  EXPECT_EQ(read_text(dir / "c/latest"), "step-00000001\n");
+  EXPECT_EQ(folder_listing(dir / "c/step-00000001"),
+            "config.resolved.yaml manifest.json rank-00000.safetensors rank-00001.safetensors train_state.json");
+}
+
+TEST(Saver, KeepsTheLast) {
+  const TempDir dir;
+  SmallWorld world(dir / "c", {}, 2, false);
+  for (const int64_t step : {1, 2, 3, 4}) EXPECT_EQ(world.save(step), SaveEvent::committed);
+  EXPECT_EQ(folder_listing(dir / "c"), "latest step-00000003 step-00000004");
+  // A run that began again from step 2 leaves what it has not reached alone, and replaces what it has.
+  EXPECT_EQ(world.save(3), SaveEvent::committed);
+  EXPECT_EQ(folder_listing(dir / "c"), "latest step-00000003 step-00000004");
+  EXPECT_EQ(read_text(dir / "c/latest"), "step-00000003\n");
+  expect_holds(dir / "c/step-00000003", 3);
+}
+
+// Kills the process at the n-th operation on the disk, over both ranks' threads.
+Disk::Fault killed_at(int n) {
+  auto left = std::make_shared<std::atomic<int>>(n);
+  return [left](DiskOp, const std::string&) {
+    if (--*left == 0) raise(SIGKILL);
+    return DiskFate::normal;
+  };
+}
+
+class CrashPoint : public testing::TestWithParam<int64_t> {};
+
+// Step 1 is committed; a save of the next step is killed before each of its operations in turn.
+TEST_P(CrashPoint, LeavesACommittedCheckpointThatLoads) {
+  const int64_t next = GetParam();
+  int points = 0;
+  for (bool survived = false; !survived; ++points) {
+    ASSERT_LT(points, 200);
+    const TempDir dir;
+    const std::string folder = dir / "c";
+    EXPECT_EQ(SmallWorld(folder).save(1), SaveEvent::committed);
+    const pid_t child = fork();
+    if (child == 0) {
+      SmallWorld world(folder, killed_at(points + 1));
+      _exit(world.save(next) == SaveEvent::committed ? 0 : 3);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    survived = WIFEXITED(status);
+    ASSERT_EQ(survived ? WEXITSTATUS(status) : WTERMSIG(status), survived ? 0 : SIGKILL);
+
+    const CheckpointStore store(folder);
+    const std::vector<int64_t> steps = store.steps();
+    ASSERT_FALSE(steps.empty()) << "killed before operation " << points + 1;
+    for (const int64_t step : steps) {
+      SCOPED_TRACE(fmt::format("step {}, killed before operation {}", step, points + 1));
+      expect_holds(store.path_of(step), step);
+    }
+    ASSERT_TRUE(store.latest().has_value()) << "killed before operation " << points + 1;
+    store.prepare();  // the next start
+    EXPECT_EQ(folder_listing(folder).find("tmp"), std::string::npos) << folder_listing(folder);
+    EXPECT_EQ(store.steps(), steps);
+    if (survived) {
+      EXPECT_EQ(steps, std::vector{next});
+    }
+  }
+  EXPECT_GT(points, 25);  // directories, four writes, seven syncs, three renames and removals, at least
+}
+INSTANTIATE_TEST_SUITE_P(OfASave, CrashPoint, testing::Values(int64_t{2}, int64_t{1}),
+                         [](const auto& param) { return param.param == 2 ? "Next" : "SameStepAgain"; });
+
+TEST(Saver, SurvivesADiskThatRefusesAnyOfItsOperations) {
+  struct Refusal {
+    DiskFate fate;
+    int error;
+  };
+  constexpr Refusal kRefusals[] = {
+      {DiskFate::no_space, ENOSPC}, {DiskFate::io_error, EIO}, {DiskFate::read_only, EROFS}};
+  int points = 0;
+  for (bool all_done = false; !all_done; ++points) {
+    SCOPED_TRACE(fmt::format("operation {}", points + 1));
+    const auto [fate, error] = kRefusals[points % 3];
+    const TempDir dir;
+    std::atomic<int> left = 1 << 30;
+    SmallWorld world(dir / "c", [&](DiskOp, const std::string&) { return --left == 0 ? fate : DiskFate::normal; });
+    ASSERT_EQ(world.save(1), SaveEvent::committed);
+    left = points + 1;
+    const SaveEvent event = world.save(2);
+    all_done = left > 0;
+    left = 1 << 30;
+    if (all_done) {
+      EXPECT_EQ(event, SaveEvent::committed);
+    } else {
+      EXPECT_EQ(event, SaveEvent::failed);
+      EXPECT_NE(world.error().find(dir / "c"), std::string::npos) << world.error();
+      EXPECT_NE(world.error().find(std::strerror(error)), std::string::npos) << world.error();
+      EXPECT_EQ(world.error().find("bytes are free") != std::string::npos, error == ENOSPC) << world.error();
+    }
+    const CheckpointStore store(dir / "c");
+    for (const int64_t step : store.steps()) expect_holds(store.path_of(step), step);
+    ASSERT_TRUE(store.latest().has_value());
+    EXPECT_EQ(world.save(3), SaveEvent::committed) << world.error();  // the next one is as any other
+    store.prepare();                                                  // what could not be removed is for the next start
+    EXPECT_EQ(folder_listing(dir / "c"), "latest step-00000003");
+  }
+  EXPECT_GT(points, 25);
+}
+
+// ---- what must not be loaded
+
+class Damaged : public testing::Test {
+ protected:
+  Damaged() {
+    SmallWorld world(dir_ / "c");
+    EXPECT_EQ(world.save(1), SaveEvent::committed);
+  }
+  void expect_refused(const std::string& text) {
+    try {
+      expect_holds(path_, 1);
+      FAIL() << "it was loaded; expected: " << text;
+    } catch (const DataError& error) {
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what() << "\nexpected: " << text;
+    }
+  }
+  void edit(const std::string& name, const std::function<void(std::string&)>& change) {
+    std::string text = read_text(path_ + "/" + name);
+    change(text);
+    write_text(path_ + "/" + name, text);
+  }
+  // With a hash that fits.
+  void edit_manifest(const std::function<void(nlohmann::json&)>& change) {
+    edit("manifest.json", [&](std::string& text) {
+      nlohmann::json json = nlohmann::json::parse(text);
+      change(json);
+      json.erase("xxh3_128");
+      json["xxh3_128"] = content_hash(json.dump());
+      text = json.dump();
+    });
+  }
+
+  const TempDir dir_;
+  const std::string path_ = dir_ / "c/step-00000001";
+  const std::string shard_ = "rank-00001.safetensors";
+};
+
+TEST_F(Damaged, PayloadIsNamed) {
+  for (const double place : {0.1, 0.5, 0.999}) {
+    edit(shard_, [&](std::string& text) { text[static_cast<size_t>(place * static_cast<double>(text.size()))] ^= 4; });
+    expect_refused("/rank-00001.safetensors: tensor ");
+    edit(shard_, [&](std::string& text) { text[static_cast<size_t>(place * static_cast<double>(text.size()))] ^= 4; });
+  }
+  expect_holds(path_, 1);
+}
+
+TEST_F(Damaged, HeaderIsNamed) {
+  edit(shard_, [](std::string& text) { text[text.find("range")] = 'R'; });
+  expect_refused("rank-00001.safetensors: found the hash");
+}
+
+TEST_F(Damaged, SizesAreCompared) {
+  edit(shard_, [](std::string& text) { text.pop_back(); });
+  expect_refused("rank-00001.safetensors: has 1");
+  edit(shard_, [](std::string& text) { text += "xy"; });
+  expect_refused("rank-00001.safetensors: has 1");
+  edit(shard_, [](std::string& text) { text.clear(); });
+  expect_refused("rank-00001.safetensors: has 0 bytes, expected 1");
+}
+
+TEST_F(Damaged, MissingAndExtraShards) {
+  std::filesystem::copy(path_ + "/" + shard_, path_ + "/rank-00002.safetensors");
+  expect_refused("rank-00002.safetensors: a shard that");
+  std::filesystem::remove(path_ + "/rank-00002.safetensors");
+  std::filesystem::remove(path_ + "/" + shard_);
+  expect_refused("rank-00001.safetensors: No such file or directory");
+}
+
+TEST_F(Damaged, ShardOfAnotherStep) {
+  ASSERT_EQ(SmallWorld(dir_ / "d").save(2), SaveEvent::committed);
+  std::filesystem::copy(dir_ / "d/step-00000002/rank-00000.safetensors", path_ + "/rank-00000.safetensors",
+                        std::filesystem::copy_options::overwrite_existing);
+  expect_refused("rank-00000.safetensors: tensor matrix: found the hash");
+}
+
+TEST_F(Damaged, SmallFiles) {
+  edit("train_state.json", [](std::string& text) { text[text.find("64") + 1] = '5'; });
+  expect_refused("train_state.json: found the hash");
+  edit("manifest.json", [](std::string& text) { text[text.find("two ranks")] = 'T'; });
+  expect_refused("manifest.json: found the hash");
+  edit("manifest.json", [](std::string& text) { text.resize(text.size() / 2); });
+  expect_refused("manifest.json: not valid JSON");
+  edit("manifest.json", [](std::string& text) { text.clear(); });
+  expect_refused("manifest.json: not valid JSON");
+  std::filesystem::remove(path_ + "/manifest.json");
+  expect_refused("manifest.json: not found: this is no committed checkpoint");
+}
+
+TEST_F(Damaged, Versions) {
+  edit_manifest([](nlohmann::json& m) {
+    m["version"] = {1, 7};
+    m["something_new"] = {{"x", 1}};
+  });
+  expect_holds(path_, 1);
+  edit_manifest([](nlohmann::json& m) { m["version"] = {2, 0}; });
+  expect_refused("version: found 2.0, expected 1.x, which is what this Trivet reads");
+  edit_manifest([](nlohmann::json& m) { m["format"] = "other"; });
+  expect_refused("format: found 'other'");
+}
+
+// Manifests that are hashed well and mean mischief.
+TEST_F(Damaged, ImpossibleManifests) {
+  const std::string good = read_text(path_ + "/manifest.json");
+  const auto refused = [&](const std::function<void(nlohmann::json&)>& change, const std::string& text) {
+    edit_manifest(change);
+    expect_refused(text);
+    write_text(path_ + "/manifest.json", good);
+  };
+  const auto piece = [](nlohmann::json& m) -> nlohmann::json& { return m["files"][0]["pieces"][0]; };
+  refused([](auto& m) { m["files"][0]["file"] = "../other"; }, "file: found '../other'");
+  refused([](auto& m) { m["files"][0]["file"] = ".."; }, "file: found '..'");
+  refused([](auto& m) { m["files"][0]["bytes"] = -1; }, "bytes: found -1");
+  refused([](auto& m) { m["files"][0]["bytes"] = 1e30; }, "bytes: found 1e+30");
+  refused([&](auto& m) { piece(m)["offset"] = 1'000'000'000; }, "offset: found");
+  refused([&](auto& m) { piece(m)["global_shape"] = {4, kCols}; }, "the shapes");
+  refused([&](auto& m) { piece(m)["global_shape"] = {1ull << 63, 4}; }, "global_shape: found");
+  refused([&](auto& m) { piece(m)["global_shape"] = {int64_t{1} << 40, int64_t{1} << 40}; }, "global_shape: found");
+  refused([&](auto& m) { piece(m)["box"] = {0, 4, 0, kCols}; }, "box: found rows 0+4");
+  refused([&](auto& m) { piece(m)["box"] = {0, 0, 0, 0}; }, "box: found");
+  refused([&](auto& m) { piece(m)["range"] = {1, kRows * kCols}; }, "range: found");
+  refused([&](auto& m) { m["files"][1]["pieces"][0]["range"] = {0, 100}; }, "xxh3_64: found 32 characters");
+  refused([&](auto& m) { piece(m)["xxh3_64"] = "zzzzzzzzzzzzzzzz"; }, "xxh3_64: found");
+  refused([&](auto& m) { piece(m).erase("tensor"); }, "tensor: found nothing");
+  refused([](auto& m) { m["files"][0]["pieces"].push_back(m["files"][0]["pieces"][0]); }, "two of its pieces overlap");
+  refused([](auto& m) { m["files"][0]["pieces"].clear(); }, "its pieces hold");
+  refused([](auto& m) { m["step"] = "1"; }, "step: found \"1\"");
+  // Equal in number, but one twice and another not at all.
+  refused([&](auto& m) { m["files"][1]["pieces"][0]["range"][0] = 0; }, "two of its pieces overlap");
+  refused([](auto& m) { m["step"] = 2; }, "step: found 1, expected the manifest's 2");
+  write_text(path_ + "/manifest.json", "{\"format\":1,\"format\":2}");
+  expect_refused("the key \"format\" occurs twice");
+  write_text(path_ + "/manifest.json", std::string(100'000, '['));
+  expect_refused("nested more than 8 deep");
+}
+
+TEST_F(Damaged, WritesThatReportSuccessAndAreNot) {
+  int points = 0;
+  for (bool all_whole = false; !all_whole; ++points) {
+    const TempDir dir;
+    std::atomic<int> left = points + 1;
+    std::atomic<bool> torn = false;
+    SmallWorld world(dir / "c", [&](DiskOp op, const std::string&) {
+      if (op != DiskOp::write || --left != 0) return DiskFate::normal;
+      torn = true;
+      return DiskFate::torn;
+    });
+    const SaveEvent event = world.save(1);
+    all_whole = !torn;
+    if (event == SaveEvent::failed) continue;  // rank 0 has noticed
+    const CheckpointStore store(dir / "c");
+    try {
+      expect_holds(store.path_of(1), 1);
+      EXPECT_TRUE(all_whole || !store.latest().has_value());  // but for `latest`, which can be done without
+    } catch (const DataError&) {
+      EXPECT_TRUE(torn);
+    }
+  }
+  EXPECT_GT(points, 8);
+}
+
+TEST(Store, LatestThatNamesNoStepIsPassedOver) {
+  const TempDir dir;
+  ASSERT_EQ(SmallWorld(dir / "c").save(1), SaveEvent::committed);
+  const CheckpointStore store(dir / "c");
+  for (const char* text : {"", "step-00000007\n", "../../etc\n", "step-1\n", "step-00000001x"}) {
+    write_text(dir / "c/latest", text);
+    EXPECT_FALSE(store.latest().has_value()) << text;
+  }
+  write_text(dir / "c/latest", std::string(1000, 'x'));
+  EXPECT_FALSE(store.latest().has_value());
+  EXPECT_EQ(store.steps(), std::vector<int64_t>{1});
+  EXPECT_TRUE(CheckpointStore(dir / "nothing").steps().empty());
+}
+
+}  // namespace
+}  // namespace trivet::test
