@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "engine/checkpoint/shard.h"
-#include "engine/data/content_hash.h"
 #include "engine/data/files.h"
 #include "kernels/base/trace.h"
 
@@ -64,13 +63,7 @@ void CheckpointSaver::commit() {
                       path, rank));
     manifest.files.push_back(parse_checkpoint_file(read_small_file(path, int64_t{1} << 30), path));
   }
-  const auto add = [&](const std::string& name, const std::string& text) {
-    disk.write_file(temporary_ + "/" + name, text);
-    manifest.files.push_back({name, static_cast<int64_t>(text.size()), content_hash(text)});
-  };
-  add("train_state.json", to_json(state_));
-  add("config.resolved.yaml", options_.config);
-  disk.write_file(temporary_ + "/manifest.json", to_json(manifest));
+  write_manifest(disk, temporary_, std::move(manifest), state_, options_.config);
   for (int rank = 0; rank < options_.ranks; ++rank) disk.remove_all(temporary_ + "/" + description_name(rank));
   options_.store.commit(state_.step, temporary_, options_.keep_last);
 }

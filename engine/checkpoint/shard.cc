@@ -11,7 +11,6 @@
 #include <xxhash.h>
 
 #include "engine/checkpoint/safetensors.h"
-#include "engine/data/content_hash.h"
 #include "engine/data/files.h"
 
 namespace trivet {
@@ -111,35 +110,57 @@ std::string read_checked(const OpenCheckpoint& checkpoint, const std::string& na
 
 }  // namespace
 
+ShardWriter::ShardWriter(const Disk& disk, const std::string& directory, const std::string& name,
+                         std::vector<CheckpointPiece> pieces)
+    : file_{.name = name, .pieces = std::move(pieces)} {
+  const std::string header = safetensors_header(shard_header(file_));
+  file_.bytes = static_cast<int64_t>(header.size());
+  for (CheckpointPiece& piece : file_.pieces) {
+    piece.offset = file_.bytes;
+    file_.bytes += piece.bytes();
+  }
+  out_.emplace(disk, directory + "/" + name, file_.bytes);
+  write(header);
+}
+
+void ShardWriter::write(std::span<const char> bytes) {
+  hash_.add(bytes.data(), bytes.size());
+  out_->write(bytes);
+}
+
+void ShardWriter::add(const void* data) {
+  CheckpointPiece& piece = file_.pieces.at(next_++);
+  piece.block_hashes = hash_blocks(data, piece.bytes());
+  const std::span<const char> bytes(static_cast<const char*>(data), static_cast<size_t>(piece.bytes()));
+  constexpr size_t kWrite = 8 << 20;  // at a time: hashed while it is in the cache
+  for (size_t at = 0; at < bytes.size(); at += kWrite) write(bytes.subspan(at, std::min(kWrite, bytes.size() - at)));
+}
+
+CheckpointFile ShardWriter::finish() {
+  check(next_ == file_.pieces.size(), "a shard ends before its last piece");
+  out_->sync();
+  file_.hash = hash_.hex();
+  return std::move(file_);
+}
+
 CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
                            std::span<const StateTensor> tensors) {
-  CheckpointFile file{.name = name};
-  for (const StateTensor& tensor : tensors)
-    file.pieces.push_back({.name = tensor.name,
-                           .slice = tensor.slice,
-                           .block_hashes = hash_blocks(tensor.data.data, tensor.data.bytes())});
-  const std::string header = safetensors_header(shard_header(file));
-  file.bytes = static_cast<int64_t>(header.size());
-  for (CheckpointPiece& piece : file.pieces) {
-    piece.offset = file.bytes;
-    file.bytes += piece.bytes();
-  }
-  Disk::File out(disk, directory + "/" + name, file.bytes);
-  ContentHash hash;
-  const auto write = [&](std::span<const char> bytes) {
-    hash.add(bytes.data(), bytes.size());
-    out.write(bytes);
+  std::vector<CheckpointPiece> pieces;
+  for (const StateTensor& tensor : tensors) pieces.push_back({.name = tensor.name, .slice = tensor.slice});
+  ShardWriter writer(disk, directory, name, std::move(pieces));
+  for (const StateTensor& tensor : tensors) writer.add(tensor.data.data);
+  return writer.finish();
+}
+
+void write_manifest(const Disk& disk, const std::string& directory, Manifest manifest, const TrainState& state,
+                    const std::string& config) {
+  const auto add = [&](const std::string& name, const std::string& text) {
+    disk.write_file(directory + "/" + name, text);
+    manifest.files.push_back({name, static_cast<int64_t>(text.size()), content_hash(text)});
   };
-  write(header);
-  for (const StateTensor& tensor : tensors) {
-    const std::span<const char> bytes(static_cast<const char*>(tensor.data.data),
-                                      static_cast<size_t>(tensor.data.bytes()));
-    constexpr size_t kWrite = 8 << 20;  // at a time: hashed while it is in the cache
-    for (size_t at = 0; at < bytes.size(); at += kWrite) write(bytes.subspan(at, std::min(kWrite, bytes.size() - at)));
-  }
-  out.sync();
-  file.hash = hash.hex();
-  return file;
+  add("train_state.json", to_json(state));
+  add("config.resolved.yaml", config);
+  disk.write_file(directory + "/manifest.json", to_json(manifest));
 }
 
 OpenCheckpoint open_checkpoint(const std::string& directory) {

@@ -1,6 +1,7 @@
 // Shards: the files of a checkpoint that hold tensors, written by one rank and read by any.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -8,14 +9,36 @@
 #include "engine/checkpoint/disk.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/state_tensors.h"
+#include "engine/data/content_hash.h"
 #include "kernels/base/device.h"
 
 namespace trivet {
 
-// Writes `tensors`, whose data are in host memory, to the file `name` of `directory`, durable. Returns its description
-// for the manifest; the hashes of the pieces are taken before they are written.
+// Writes a shard, the file `name` of `directory`, piece by piece: whoever has not all of it in memory at once.
+// `pieces`: names and slices; the writer fills in the rest. The hashes of a piece are taken before it is written.
+class ShardWriter {
+ public:
+  ShardWriter(const Disk& disk, const std::string& directory, const std::string& name,
+              std::vector<CheckpointPiece> pieces);
+  void add(const void* data);  // the next piece, whole, in host memory
+  CheckpointFile finish();     // makes the file durable; its description for the manifest
+
+ private:
+  void write(std::span<const char> bytes);
+
+  CheckpointFile file_;
+  std::optional<Disk::File> out_;
+  ContentHash hash_;
+  size_t next_ = 0;  // piece
+};
+
+// All of it at once.
 CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
                            std::span<const StateTensor> tensors);
+
+// The files of a checkpoint that hold no tensors; manifest.json last. `manifest` names the shards, which are written.
+void write_manifest(const Disk& disk, const std::string& directory, Manifest manifest, const TrainState& state,
+                    const std::string& config);
 
 // Opens a committed checkpoint: its manifest, its train state, and whether every file it names is there, with its size.
 // A shard that it does not name is refused, too. Throws DataError, IoError.

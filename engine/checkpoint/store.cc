@@ -57,6 +57,27 @@ std::optional<int64_t> CheckpointStore::latest() const {
   return step && file_exists(path_of(*step)) ? step : std::nullopt;
 }
 
+std::vector<std::string> CheckpointStore::paths() const {
+  std::vector<int64_t> ordered = steps();
+  if (const auto newest = latest()) {
+    const auto at = std::find(ordered.begin(), ordered.end(), *newest);
+    if (at != ordered.end()) std::rotate(ordered.begin(), at, at + 1);
+  }
+  std::vector<std::string> paths;
+  for (const int64_t step : ordered) paths.push_back(path_of(step));
+  return paths;
+}
+
+std::vector<std::string> find_checkpoints(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (!file_exists(path)) throw DataError(path + ": there is no such file or directory");
+  if (!std::filesystem::is_directory(path)) throw DataError(path + ": is a file, expected a checkpoint's directory");
+  if (file_exists(path + "/manifest.json")) return {path};
+  for (const std::string& folder : {path, path + "/checkpoints"})
+    if (auto found = CheckpointStore(folder).paths(); !found.empty()) return found;
+  throw DataError(path + ": is no checkpoint (there is no manifest.json), and no folder or run with checkpoints");
+}
+
 void CheckpointStore::prepare() const {
   disk_.make_directories(folder_);
   std::vector<std::string> leftovers;

@@ -35,6 +35,9 @@ class CheckpointStore {
   // keeps only the last `keep_last` (0: all).
   void commit(int64_t step, const std::string& temporary, int64_t keep_last) const;
 
+  // All of them, the one that `latest` names first, then from the newest on.
+  std::vector<std::string> paths() const;
+
   const std::string& folder() const { return folder_; }
   const Disk& disk() const { return disk_; }
 
@@ -42,6 +45,10 @@ class CheckpointStore {
   std::string folder_;
   Disk disk_;
 };
+
+// Those that a path given by hand means: a checkpoint itself, or the checkpoints of a folder or a run, as paths() lists
+// them. Throws DataError where there are none.
+std::vector<std::string> find_checkpoints(std::string path);
 
 // The step of a directory called step-NNNNNNNN, eight digits or more.
 std::optional<int64_t> step_of_name(std::string_view name);

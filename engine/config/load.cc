@@ -303,6 +303,33 @@ LoadedConfig parse_config(const std::string& text, const std::string& path, std:
   return loaded;
 }
 
+Config parse_saved_config(const std::map<std::string, std::string>& values, const std::string& source) {
+  std::string text;
+  std::string_view section;
+  for (const Field& field : fields()) {
+    const auto found = values.find(std::string(field.name));
+    if (found == values.end()) continue;
+    if (field.section() != section) {
+      section = field.section();
+      text += fmt::format("{}:\n", section);
+    }
+    text += fmt::format("  {}: {}\n", field.key(), found->second);
+  }
+  LoadedConfig loaded;
+  loaded.path = source;
+  Problems problems(loaded.path, loaded.origins);
+  if (no_control_characters(text, source, problems)) read_yaml(text, loaded, problems);
+  for (const Field& field : fields())
+    if (const auto problem = check_field(field, loaded.config); problem && values.contains(std::string(field.name)))
+      problems.add_at(source, field.name, *problem);
+  try {
+    problems.throw_if_any();
+  } catch (const ConfigError& error) {
+    throw DataError(error.what());
+  }
+  return loaded.config;
+}
+
 std::string to_yaml(const Config& config) {
   std::string text;
   std::string_view section;

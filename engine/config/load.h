@@ -5,6 +5,7 @@
 // an anchor is an error, never ignored. Files of more than 1 MiB are refused.
 #pragma once
 
+#include <map>
 #include <span>
 #include <string>
 
@@ -26,6 +27,11 @@ LoadedConfig load_config(const std::string& path, std::span<const std::string> s
 
 // The same from text; `path` only names it.
 LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets = {});
+
+// The Config of another run that kept "section.key" -> the value as YAML, as format_field() writes it: what is absent
+// has its default, keys that this version does not know are passed over, and whether the values go together is not
+// asked. Throws DataError naming `source`.
+Config parse_saved_config(const std::map<std::string, std::string>& values, const std::string& source);
 
 // The text of a YAML file of at most 1 MiB. Throws ConfigError, IoError.
 std::string read_yaml_text(const std::string& path);

@@ -51,18 +51,6 @@ constexpr std::array<std::string_view, 8> kModelKeys{
 // The sections that change how a run goes on.
 constexpr std::array<std::string_view, 5> kRunSections{"model", "batch", "optimizer", "precision", "data"};
 
-// The checkpoints of a folder, the one that `latest` names first, then from the newest on.
-std::vector<std::string> committed(const CheckpointStore& store) {
-  std::vector<int64_t> steps = store.steps();
-  if (const auto latest = store.latest()) {
-    const auto at = std::find(steps.begin(), steps.end(), *latest);
-    if (at != steps.end()) std::rotate(steps.begin(), at, at + 1);
-  }
-  std::vector<std::string> paths;
-  for (const int64_t step : steps) paths.push_back(store.path_of(step));
-  return paths;
-}
-
 void check_same_model(const OpenCheckpoint& checkpoint, const Config& config) {
   std::string problems;
   for (const std::string_view key : kModelKeys) {
@@ -87,17 +75,9 @@ std::vector<std::string> checkpoints_to_resume(const std::string& how, const Con
                       store.folder(), steps.front()));
     return {};
   }
-  if (how == "auto") return committed(store);
-  std::string path = how;
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  if (!file_exists(path)) throw DataError(fmt::format("--resume {}: there is no such file or directory", how));
-  if (!file_exists(path + "/manifest.json")) {  // a folder of checkpoints, or a run's
-    for (const std::string& folder : {path, checkpoints_folder(path)})
-      if (const auto found = committed(CheckpointStore(folder)); !found.empty()) {
-        path = found.front();
-        break;
-      }
-  }
+  if (how == "auto") return store.paths();
+  if (!file_exists(how)) throw DataError(fmt::format("--resume {}: there is no such file or directory", how));
+  const std::string path = find_checkpoints(how).front();
   check_same_model(open_checkpoint(path), config);
   return {path};
 }
