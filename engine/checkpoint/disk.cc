@@ -140,7 +140,13 @@ void Disk::File::write(std::span<const char> bytes) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_io(DiskOp::write, path_, errno, fmt::format(" ({} more bytes)", bytes.size()));
     bytes = bytes.subspan(static_cast<size_t>(n));
+    written_ += n;
   }
+  // The disk starts on what has gathered while the next bytes are on their way here. A hint: sync() is what counts.
+  constexpr int64_t kGathered = 16 << 20;
+  if (written_ - started_ < kGathered) return;
+  sync_file_range(fd_, started_, written_ - started_, SYNC_FILE_RANGE_WRITE);
+  started_ = written_;
 }
 
 void Disk::File::sync() {

@@ -48,6 +48,7 @@ class Disk {
     const Disk& disk_;
     std::string path_;
     int fd_ = -1;
+    int64_t written_ = 0, started_ = 0;  // bytes; of them, on their way to the disk
   };
 
  private:

@@ -147,13 +147,7 @@ constexpr const char* kSelfHash = "xxh3_128";
 
 }  // namespace
 
-std::vector<uint64_t> hash_blocks(const void* data, int64_t bytes) {
-  std::vector<uint64_t> hashes;
-  for (int64_t at = 0; at < bytes; at += Manifest::kBlockBytes)
-    hashes.push_back(XXH3_64bits(static_cast<const char*>(data) + at,
-                                 static_cast<size_t>(std::min(Manifest::kBlockBytes, bytes - at))));
-  return hashes;
-}
+uint64_t hash_block(std::span<const char> block) { return XXH3_64bits(block.data(), block.size()); }
 
 std::string to_json(const CheckpointFile& file) { return describe(file).dump() + "\n"; }
 

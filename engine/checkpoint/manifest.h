@@ -17,6 +17,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,8 +60,7 @@ struct Manifest {
   std::vector<CheckpointFile> files{};
 };
 
-// Of kBlockBytes each.
-std::vector<uint64_t> hash_blocks(const void* data, int64_t bytes);
+uint64_t hash_block(std::span<const char> block);
 
 std::string to_json(const CheckpointFile& file);
 CheckpointFile parse_checkpoint_file(const std::string& text, const std::string& source);

@@ -1,14 +1,17 @@
 #include "engine/checkpoint/shard.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fmt/format.h>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <xxhash.h>
+#include <thread>
 
 #include "engine/checkpoint/safetensors.h"
 #include "engine/data/files.h"
@@ -68,9 +71,16 @@ class PieceReader {
 
  private:
   void read_block(int64_t block, int64_t start, std::span<char> to) {
+    // The disk works on what comes while this is hashed.
+    constexpr int64_t kAhead = 16 << 20;
+    const int64_t wanted = std::min(start + kAhead, piece_.bytes());
+    if (wanted - ahead_ >= kAhead / 2 || (ahead_ < wanted && wanted == piece_.bytes())) {
+      const int64_t from = std::max(start, ahead_);
+      file_.will_read(piece_.offset + from, wanted - from);
+      ahead_ = wanted;
+    }
     file_.read_at(piece_.offset + start, std::as_writable_bytes(to));
-    const uint64_t found = XXH3_64bits(to.data(), to.size()),
-                   expected = piece_.block_hashes[static_cast<size_t>(block)];
+    const uint64_t found = hash_block(to), expected = piece_.block_hashes[static_cast<size_t>(block)];
     if (found != expected)
       throw DataError(
           fmt::format("{}: tensor {}: found the hash {:016x} of bytes {} to {}, expected {:016x}: the file "
@@ -83,11 +93,59 @@ class PieceReader {
   const CheckpointPiece& piece_;
   std::vector<char> buffer_;
   int64_t held_ = -1;
+  int64_t ahead_ = 0;  // bytes of the piece, up to here, were asked for
 };
 
-struct Stored {
-  const CheckpointFile* file;
-  const CheckpointPiece* piece;
+// The files of a checkpoint, each opened when it is first needed. Of one thread.
+class OpenFiles {
+ public:
+  explicit OpenFiles(const std::string& directory) : directory_(directory) {}
+  const InputFile& operator[](const std::string& name) {
+    std::unique_ptr<InputFile>& file = files_[name];
+    if (!file) file = std::make_unique<InputFile>(directory_ + "/" + name);
+    return *file;
+  }
+
+ private:
+  const std::string& directory_;
+  std::map<std::string, std::unique_ptr<InputFile>> files_;
+};
+
+// Which pieces a tensor is made of.
+class StoredTensors {
+ public:
+  explicit StoredTensors(const OpenCheckpoint& checkpoint) : directory_(checkpoint.directory) {
+    for (const CheckpointFile& file : checkpoint.manifest.files)
+      for (const CheckpointPiece& piece : file.pieces) tensors_[piece.name].push_back({&file, &piece});
+  }
+
+  void read(const StateTensor& tensor, OpenFiles& files, char* to) const {
+    const auto at = tensors_.find(tensor.name);
+    if (at == tensors_.end()) throw DataError(fmt::format("{}: has no tensor {}", directory_, tensor.name));
+    if (const Shape& shape = at->second.front().piece->slice.global; shape != tensor.slice.global)
+      throw DataError(fmt::format("{}: tensor {}: found the shape {}, expected {}", directory_, tensor.name,
+                                  to_string(shape), to_string(tensor.slice.global)));
+    int64_t filled = 0;
+    for (const Stored& from : at->second) {
+      std::optional<PieceReader> reader;
+      for_each_run(from.piece->slice, tensor.slice, [&](int64_t from_offset, int64_t to_offset, int64_t n) {
+        if (!reader) reader.emplace(files[from.file->name], *from.piece);
+        reader->read(4 * from_offset, 4 * (from_offset + n), to + 4 * to_offset);
+        filled += n;
+      });
+    }
+    if (filled != tensor.slice.count)
+      throw DataError(fmt::format("{}: tensor {}: its pieces hold {} of the {} elements that this rank needs",
+                                  directory_, tensor.name, filled, tensor.slice.count));
+  }
+
+ private:
+  struct Stored {
+    const CheckpointFile* file;
+    const CheckpointPiece* piece;
+  };
+  const std::string& directory_;
+  std::map<std::string_view, std::vector<Stored>> tensors_;
 };
 
 int64_t size_of_file(const std::string& path, const std::string& source) {
@@ -130,10 +188,13 @@ void ShardWriter::write(std::span<const char> bytes) {
 
 void ShardWriter::add(const void* data) {
   CheckpointPiece& piece = file_.pieces.at(next_++);
-  piece.block_hashes = hash_blocks(data, piece.bytes());
-  const std::span<const char> bytes(static_cast<const char*>(data), static_cast<size_t>(piece.bytes()));
-  constexpr size_t kWrite = 8 << 20;  // at a time: hashed while it is in the cache
-  for (size_t at = 0; at < bytes.size(); at += kWrite) write(bytes.subspan(at, std::min(kWrite, bytes.size() - at)));
+  // A block at a time, so that memory is read once: hashed for the manifest, then for the file, then written.
+  for (int64_t at = 0; at < piece.bytes(); at += Manifest::kBlockBytes) {
+    const std::span<const char> block(static_cast<const char*>(data) + at,
+                                      static_cast<size_t>(std::min(Manifest::kBlockBytes, piece.bytes() - at)));
+    piece.block_hashes.push_back(hash_block(block));
+    write(block);
+  }
 }
 
 CheckpointFile ShardWriter::finish() {
@@ -189,44 +250,42 @@ OpenCheckpoint open_checkpoint(const std::string& directory) {
   return checkpoint;
 }
 
-void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device,
-                  Stream& stream) {
-  std::map<std::string_view, std::vector<Stored>> stored;
-  for (const CheckpointFile& file : checkpoint.manifest.files)
-    for (const CheckpointPiece& piece : file.pieces) stored[piece.name].push_back({&file, &piece});
-  std::map<const CheckpointFile*, std::unique_ptr<InputFile>> open_files;
-  std::vector<char> staging;  // where the device's memory is not the host's
-  for (const StateTensor& tensor : wanted) {
-    const auto at = stored.find(tensor.name);
-    if (at == stored.end()) throw DataError(fmt::format("{}: has no tensor {}", checkpoint.directory, tensor.name));
-    if (const Shape& shape = at->second.front().piece->slice.global; shape != tensor.slice.global)
-      throw DataError(fmt::format("{}: tensor {}: found the shape {}, expected {}", checkpoint.directory, tensor.name,
-                                  to_string(shape), to_string(tensor.slice.global)));
-    auto* to = static_cast<char*>(tensor.data.data);
-    if (device.kind() != DeviceKind::cpu) {
+void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
+                  int threads) {
+  const StoredTensors stored(checkpoint);
+  if (device.kind() != DeviceKind::cpu) {
+    std::vector<char> staging;
+    OpenFiles files(checkpoint.directory);
+    for (const StateTensor& tensor : wanted) {
       staging.resize(static_cast<size_t>(tensor.data.bytes()));
-      to = staging.data();
-    }
-    int64_t filled = 0;
-    for (const Stored& from : at->second) {
-      std::optional<PieceReader> reader;
-      for_each_run(from.piece->slice, tensor.slice, [&](int64_t from_offset, int64_t to_offset, int64_t n) {
-        std::unique_ptr<InputFile>& file = open_files[from.file];
-        if (!file) file = std::make_unique<InputFile>(checkpoint.directory + "/" + from.file->name);
-        if (!reader) reader.emplace(*file, *from.piece);
-        reader->read(4 * from_offset, 4 * (from_offset + n), to + 4 * to_offset);
-        filled += n;
-      });
-    }
-    if (filled != tensor.slice.count)
-      throw DataError(fmt::format("{}: tensor {}: its pieces hold {} of the {} elements that this rank needs",
-                                  checkpoint.directory, tensor.name, filled, tensor.slice.count));
-    if (to == staging.data()) {
+      stored.read(tensor, files, staging.data());
       device.copy_to_device(staging.data(), tensor.data, stream);
       stream.synchronize();
     }
+    return;
   }
+  // Each thread takes the next tensor. The first error counts, and ends the others' work.
   stream.synchronize();
+  std::atomic<size_t> next = 0;
+  std::exception_ptr error;
+  std::mutex mutex;
+  const auto work = [&] {
+    OpenFiles files(checkpoint.directory);
+    try {
+      for (size_t i; (i = next++) < wanted.size();)
+        stored.read(wanted[i], files, static_cast<char*>(wanted[i].data.data));
+    } catch (...) {
+      next = wanted.size();
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back(work);
+    work();
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 void verify_checkpoint(const OpenCheckpoint& checkpoint, const std::function<void(int64_t bytes)>& progress) {

@@ -51,10 +51,11 @@ struct OpenCheckpoint {
 OpenCheckpoint open_checkpoint(const std::string& directory);
 
 // Fills the tensors from the checkpoint, whatever layout has saved it: each rank reads the blocks that hold what it
-// wants, and no byte is used that does not match its hash. The device's stream is synchronised at the end. Throws
-// DataError naming file, tensor, found and expected; then the tensors' contents are undefined.
-void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device,
-                  Stream& stream);
+// wants, with so many threads where the device's memory is the host's, and no byte is used that does not match its
+// hash. The stream is synchronised. Throws DataError naming file, tensor, found and expected; then the tensors'
+// contents are undefined.
+void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
+                  int threads = 1);
 
 // Reads every file, and compares every hash and the shards' headers with the manifest. Calls progress(bytes read so
 // far). Throws DataError at the first that differs.

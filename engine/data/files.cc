@@ -63,6 +63,10 @@ void InputFile::read_at(int64_t offset, std::span<std::byte> to) const {
   }
 }
 
+void InputFile::will_read(int64_t offset, int64_t bytes) const {
+  posix_fadvise(fd_, offset, bytes, POSIX_FADV_WILLNEED);
+}
+
 bool file_exists(const std::string& path) {
   struct stat status;
   return stat(path.c_str(), &status) == 0;

@@ -26,6 +26,8 @@ class InputFile {
   // Fills `to` with the bytes from `offset`. By pread and not through a mapping, so that a file that shrinks under us
   // is an error and not a signal.
   void read_at(int64_t offset, std::span<std::byte> to) const;
+  // A hint that these bytes are wanted soon.
+  void will_read(int64_t offset, int64_t bytes) const;
 
  private:
   std::string path_;

@@ -139,7 +139,8 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
       const OpenCheckpoint checkpoint = open_checkpoint(path);
       check_same_model(checkpoint, config_);
       check_tokenizer(checkpoint);
-      read_tensors(checkpoint, state_tensors(trainer_.state().flat, trainer_.state().adam), trainer_.device(), compute);
+      read_tensors(checkpoint, state_tensors(trainer_.state().flat, trainer_.state().adam), trainer_.device(), compute,
+                   trainer_.threads());
       state = checkpoint.state;
     } catch (const Error& error) {
       problem = error.what();

@@ -1,6 +1,6 @@
 // Saving and loading against what the disk and the memory can do, in one run, taken in turns:
 //   save   write_shard and commit, to durable      against dd of as many bytes with conv=fsync
-//   load   read_tensors, from the disk             against dd of the file to /dev/null
+//   load   read_tensors, two threads, from the disk   against dd of the file to /dev/null
 //   stall  what an asynchronous save takes of training   against one memcpy of the state
 //   checkpoint_bench [MIB] [FOLDER]     512 MiB in the current folder
 #include <algorithm>
@@ -76,7 +76,7 @@ void run(int64_t mib, const std::string& folder) {
     memory.push_back(seconds([&] { std::memcpy(copy.data(), state.data(), state.size() * 4); }));
     const std::string shard = store.path_of(step) + "/rank-00000.safetensors";
     drop_from_cache(shard);
-    load.push_back(seconds([&] { read_tensors(open_checkpoint(store.path_of(step)), tensors, *device, *stream); }));
+    load.push_back(seconds([&] { read_tensors(open_checkpoint(store.path_of(step)), tensors, *device, *stream, 2); }));
     drop_from_cache(shard);
     dd_read.push_back(seconds([&] { shell(fmt::format("dd if={} of=/dev/null bs=8M 2>/dev/null", shard)); }));
   }

@@ -308,7 +308,7 @@ TEST_F(Choice, APathIsThatOrNothing) {
   expect_throws<DataError>(from(step_path(dir_ / "run", 4)), {"rank-00001.safetensors: tensor "});
   expect_throws<DataError>(from(dir_ / "nothing"), {"there is no such file or directory"});
   std::filesystem::create_directories(dir_ / "empty");
-  expect_throws<DataError>(from(dir_ / "empty"), {"manifest.json: not found: this is no committed checkpoint"});
+  expect_throws<DataError>(from(dir_ / "empty"), {"is no checkpoint (there is no manifest.json)"});
 }
 
 TEST_F(Choice, NoneDoesNotMixRuns) {
