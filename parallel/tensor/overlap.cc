@@ -17,18 +17,11 @@ TensorOverlap parse_tensor_overlap(std::string_view name) {
 // ---- the lane
 
 TensorLane::TensorLane(Communicator& tensor, Device& device, Stream& compute, Trace* trace)
-    : lanes_(tensor, Category::comm_tensor, device, trace, "tensor", 1),
-      lane_(lanes_.next()),
+    : lanes_(tensor, Category::comm_tensor, device, compute, trace, "tensor", 1),
+      lane_(lanes_.after_compute()),
       compute_(compute),
-      computed_(device.create_event()),
       joined_(device.create_event()) {
   for (int i = 0; i < tensor.size(); ++i) marks_.push_back(device.create_event());
-}
-
-Stream& TensorLane::after_compute() {
-  compute_.record(*computed_);
-  lane_.stream->wait(*computed_);
-  return *lane_.stream;
 }
 
 void TensorLane::mark(int i) { lane_.stream->record(*marks_.at(static_cast<size_t>(i))); }

@@ -50,18 +50,19 @@ class TensorLane {
   TensorLane(Communicator& tensor, Device& device, Stream& compute, Trace* trace);
 
   Communicator& group() { return *lane_.group; }
-  Stream& after_compute();  // of the lane; what is queued next runs after what compute has queued so far
+  // The lane's stream: what is queued next runs after what compute has queued so far.
+  Stream& after_compute() { return *lanes_.after_compute().stream; }
   // Compute waits for what the lane had queued at the last mark(i). 0 <= i < size of the group.
   void mark(int i);
   void wait(int i);
   void join();  // compute waits for all that the lane has queued
 
  private:
-  Lanes lanes_;
+  Lanes lanes_;  // one
   Lane& lane_;
   Stream& compute_;
   std::vector<std::unique_ptr<Event>> marks_;
-  std::unique_ptr<Event> computed_, joined_;
+  std::unique_ptr<Event> joined_;
 };
 
 // multiply(first, rows, tensor): the product of rows [first, first + rows) of the whole sequence, all of which `tensor`
