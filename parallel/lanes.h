@@ -1,6 +1,6 @@
 // Lanes: streams beside the compute stream, each with a communicator of its own over one group, so that as many
 // collectives may be in flight at once. Collectives take the lanes in turn; all ranks start them in the same order, so
-// lane i of every rank runs the same ones.
+// lane i of every rank runs the same ones. With no lanes they run on the compute stream, over the group itself.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,10 @@ struct Lane {
 
 class Lanes {
  public:
-  // Collective over `group`. name: of the lanes in the trace.
-  Lanes(Communicator& group, Category category, Device& device, Trace* trace, const std::string& name, int count) {
+  // Collective over `group`, which outlives this. name: of the lanes in the trace.
+  Lanes(Communicator& group, Category category, Device& device, Stream& compute, Trace* trace, const std::string& name,
+        int count)
+      : group_(group), compute_(compute), computed_(device.create_event()) {
     for (int i = 0; i < count; ++i) {
       const std::string own_name = count == 1 ? name : name + " " + std::to_string(i);
       Lane& lane = lanes_.emplace_back();
@@ -29,9 +31,31 @@ class Lanes {
       if (trace) lane.stream->set_trace_row(trace->add_row(own_name));
     }
   }
-  Lane& next() { return lanes_[turn_++ % lanes_.size()]; }
+
+  bool beside_compute() const { return !lanes_.empty(); }
+
+  // The next lane. What is queued on it now runs after what compute has queued so far. REQUIRES: beside_compute().
+  Lane& after_compute() {
+    Lane& lane = lanes_[turn_++ % lanes_.size()];
+    compute_.record(*computed_);
+    lane.stream->wait(*computed_);
+    return lane;
+  }
+
+  // collective(group, stream), after what compute has queued so far. Compute may use the result once it has waited for
+  // `done`; without lanes that is at once, and `done` stays as it is, complete.
+  template <class F>
+  void run(Event& done, F&& collective) {
+    if (!beside_compute()) return collective(group_, compute_);
+    Lane& lane = after_compute();
+    collective(*lane.group, *lane.stream);
+    lane.stream->record(done);
+  }
 
  private:
+  Communicator& group_;
+  Stream& compute_;
+  std::unique_ptr<Event> computed_;
   std::vector<Lane> lanes_;
   size_t turn_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "engine/config/fields.h"
+#include "parallel/data/flat_buffer.h"
 
 namespace trivet {
 
@@ -58,6 +59,7 @@ void check_data_parallel(const Config& config, const RunFacts& facts, Problems& 
     return;
   const int64_t d = facts.world_size / ranks_of_one_replica(config);
   const std::string& strategy = config.parallel.data_parallel_sharding_strategy;
+  const Sharding sharding = parse_sharding(strategy);
   const OverlapConfig& overlap = config.overlap;
   const auto alone = [&](bool on, std::string_view key) {
     if (on && d <= 1)
@@ -69,7 +71,7 @@ void check_data_parallel(const Config& config, const RunFacts& facts, Problems& 
   };
   alone(overlap.overlap_grad_reduce, kReduce);
   alone(overlap.overlap_param_gather, kGather);
-  if (overlap.overlap_param_gather && strategy == "no_shard")
+  if (overlap.overlap_param_gather && sharding == Sharding::no_shard)
     problems.add(kGather,
                  "true needs data_parallel_sharding_strategy optim or above: with no_shard every rank updates "
                  "all weights, and nothing is gathered");
@@ -77,7 +79,7 @@ void check_data_parallel(const Config& config, const RunFacts& facts, Problems& 
     problems.add(kFlight, fmt::format("{} needs overlap_grad_reduce or overlap_param_gather: without them collectives "
                                       "run one after the other",
                                       overlap.collectives_in_flight));
-  const bool units = strategy == "optim_grads" || strategy == "optim_grads_params";
+  const bool units = streams_grads(sharding);
   const int p = config.parallel.pipeline_model_parallel_size;
   const auto align = [&](bool on, std::string_view key, bool overlapped, std::string_view needs, bool streamed) {
     if (!on) return;
@@ -91,7 +93,7 @@ void check_data_parallel(const Config& config, const RunFacts& facts, Problems& 
   align(overlap.align_grad_reduce, "overlap.align_grad_reduce", overlap.overlap_grad_reduce, "overlap_grad_reduce",
         units);
   align(overlap.align_param_gather, "overlap.align_param_gather", overlap.overlap_param_gather, "overlap_param_gather",
-        strategy == "optim_grads_params");
+        sharding == Sharding::optim_grads_params);
   if (overlap.defer_embedding_wgrad_compute && p == 1)
     problems.add("overlap.defer_embedding_wgrad_compute",
                  "true needs pipeline_model_parallel_size above 1, found 1: there are no other stages to wait for");

@@ -4,6 +4,7 @@
 
 #include "engine/config/fields.h"
 #include "engine/metrics/accounting.h"
+#include "parallel/data/flat_buffer.h"
 #include "parallel/pipeline/check.h"
 
 namespace trivet {
@@ -71,9 +72,9 @@ std::string run_lengths(const std::vector<int64_t>& values) {
 
 std::string data_parallel_text(const Config& config) {
   const std::string& strategy = config.parallel.data_parallel_sharding_strategy;
-  const bool units = strategy == "optim_grads" || strategy == "optim_grads_params";
-  const std::string buckets =
-      units ? "a bucket a unit of the model" : "buckets of " + grouped(*config.parallel.bucket_size) + " elements";
+  const std::string buckets = streams_grads(parse_sharding(strategy))
+                                  ? "a bucket a unit of the model"
+                                  : "buckets of " + grouped(*config.parallel.bucket_size) + " elements";
   const OverlapConfig& o = config.overlap;
   std::string overlap = o.overlap_grad_reduce && o.overlap_param_gather ? "gradients and weights travel beside compute"
                         : o.overlap_grad_reduce                         ? "gradients travel beside compute"

@@ -264,7 +264,7 @@ void resolve_pipeline(LoadedConfig& loaded, Layout& layout, Problems& problems) 
       std::any_of(layout.schedule.programs.begin(), layout.schedule.programs.end(), [](const auto& ops) {
         return std::any_of(ops.begin(), ops.end(), [](const Op& op) { return op.kind == OpKind::backward_weight; });
       });
-  if (halves && parse_sharding(c.data_parallel_sharding_strategy) >= Sharding::optim_grads)
+  if (halves && streams_grads(parse_sharding(c.data_parallel_sharding_strategy)))
     problems.add(
         "parallel.data_parallel_sharding_strategy",
         fmt::format("{} needs whole backward passes, but the schedule {} puts weight gradients off: they would "

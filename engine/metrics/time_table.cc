@@ -5,14 +5,43 @@
 
 namespace trivet {
 
-void TimeTable::add(const StepStats& of_all_ranks) {
+void TimeTable::add(const StepStats& of_all_ranks, const StepStats& of_this_rank) {
   ++steps_;
-  if (steps_ == warm_up_steps_ + 1) counted_ = 0, sum_ = {};
+  if (steps_ == warm_up_steps_ + 1) counted_ = 0, sum_ = own_ = {};
   ++counted_;
   sum_ += of_all_ranks;
+  own_ += of_this_rank;
 }
 
-std::vector<TextBlock> TimeTable::describe() const {
+namespace {
+
+constexpr size_t kMostRanks = 32;  // that anybody reads a row of
+
+TextBlock describe_ranks(std::span<const RankTime> ranks, const StepStats& all, int64_t steps) {
+  TextBlock block = {"milliseconds of a step, by rank", {{"", "compute", "optimizer"}}, "lrr"};
+  std::vector<size_t> classes;
+  for (size_t k = 0; k < kCommClasses; ++k)
+    if (all.bytes[k] > 0) classes.push_back(k);
+  for (const size_t k : classes)
+    block.rows[0].push_back(std::string(name_of(static_cast<CommClass>(k))) + " wire"), block.rows[0].push_back("wait");
+  for (const char* name : {"host", "idle", "step"}) block.rows[0].push_back(name);
+  block.align.resize(block.rows[0].size(), 'r');
+  for (const RankTime& rank : ranks) {
+    const StepStats& s = rank.sum;
+    std::vector<std::string>& row = block.rows.emplace_back(std::vector{rank.name});
+    const auto cell = [&](int64_t ns) {
+      row.push_back(fmt::format("{:.2f}", static_cast<double>(ns) * 1e-6 / static_cast<double>(steps)));
+    };
+    cell(s.compute), cell(s.optimizer);
+    for (const size_t k : classes) cell(s.exposed_wire[k]), cell(s.exposed_wait[k]);
+    cell(s.host), cell(s.idle), cell(s.window);
+  }
+  return block;
+}
+
+}  // namespace
+
+std::vector<TextBlock> TimeTable::describe(std::span<const RankTime> ranks) const {
   if (counted_ == 0) return {};
   const double rank_steps = static_cast<double>(counted_) * ranks_;
   const auto ms = [&](int64_t ns) { return fmt::format("{:.2f}", static_cast<double>(ns) * 1e-6 / rank_steps); };
@@ -43,8 +72,10 @@ std::vector<TextBlock> TimeTable::describe() const {
                          ms(sum_.wire[k] - sum_.exposed_wire[k]), ms(sum_.exposed_wire[k]), ms(sum_.exposed_wait[k]),
                          percent_text(overlap.value_or(std::nan("")))});
   }
-  if (comm.rows.size() == 1) return {time};
-  return {time, comm};
+  std::vector<TextBlock> blocks{time};
+  if (comm.rows.size() > 1) blocks.push_back(comm);
+  if (ranks.size() > 1 && ranks.size() <= kMostRanks) blocks.push_back(describe_ranks(ranks, sum_, counted_));
+  return blocks;
 }
 
 }  // namespace trivet

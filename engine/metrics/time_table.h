@@ -1,6 +1,8 @@
 // TimeTable: where the time of a run went, for the end of its log: the steps' statistics added up.
 #pragma once
 
+#include <span>
+#include <string>
 #include <vector>
 
 #include "engine/metrics/step_stats.h"
@@ -8,21 +10,29 @@
 
 namespace trivet {
 
+// What one rank did in the steps that count.
+struct RankTime {
+  std::string name;
+  StepStats sum;
+};
+
 // Adds up steps. The first ones, in which everything is touched for the first time, do not count once there are others.
 class TimeTable {
  public:
   explicit TimeTable(int ranks, int64_t warm_up_steps = 1) : ranks_(ranks), warm_up_steps_(warm_up_steps) {}
-  void add(const StepStats& of_all_ranks);
+  void add(const StepStats& of_all_ranks, const StepStats& of_this_rank = {});
+  const StepStats& own() const { return own_; }  // what this rank did in the steps that count
 
   // Means of a step and a rank: what the step was spent on; and where there was communication, for each class the
   // bytes, the time on the wire, how much of it was hidden and exposed, and the time exposed by waiting for peers.
-  std::vector<TextBlock> describe() const;
+  // ranks: a row each, what its step was spent on, where they are more than one and few enough to read.
+  std::vector<TextBlock> describe(std::span<const RankTime> ranks = {}) const;
 
  private:
   int ranks_;
   int64_t warm_up_steps_;
   int64_t steps_ = 0, counted_ = 0;
-  StepStats sum_;
+  StepStats sum_, own_;
 };
 
 }  // namespace trivet

@@ -8,8 +8,10 @@ namespace trivet {
 GptStage::GptStage(ParamList& params, const GptShape& shape, const StageRange& range, uint64_t seed,
                    const Recompute& recompute, const Param* word_embedding)
     : shape_(shape), range_(range), groups_(recompute.groups(range.num_layers)) {
-  for (size_t group = 0; group < groups_.size(); ++group)
-    group_of_.insert(group_of_.end(), static_cast<size_t>(groups_[group].count), group);
+  for (const RecomputeGroup& group : groups_) {
+    for (int64_t i = 0; i < group.count; ++i) plan_.push_back({group.lost, static_cast<size_t>(i)});
+    plan_.back().lost.out = false;  // what goes on to the next group or stage is kept
+  }
   const int stage = params.units().empty() ? 0 : params.units().back().stage + 1;
   if (range_.has_embedding) {
     embedding_unit_ = params.begin_unit(stage);
@@ -30,24 +32,13 @@ GptStage::GptStage(ParamList& params, const GptShape& shape, const StageRange& r
 }
 
 void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_backwards, int deferred_heads) {
-  const auto lost = [&](size_t block) {
-    const RecomputeGroup& group = groups_[group_of_[block]];
-    BlockParts parts = group.lost;
-    // What goes on to the next group or stage is kept.
-    if (static_cast<int64_t>(block) + 1 == group.first + group.count) parts.out = false;
-    return parts;
-  };
-  const auto kept = [&](size_t block) {
-    const BlockParts parts = lost(block);
-    return BlockParts{!parts.norms, !parts.qkv, !parts.core_attention, !parts.middle, !parts.mlp, !parts.out};
-  };
   for (int i = 0; i < slots; ++i) {
     Slot slot;
     if (range_.has_embedding) slot.tokens = activations.allocate(DType::i32, {shape_.seq, shape_.micro_batch});
     if (range_.has_head) slot.labels = activations.allocate(DType::i32, {shape_.seq, shape_.micro_batch});
     slot.input = activations.allocate(shape_.dtype, shape_.hidden_shape());
-    for (size_t block = 0; block < blocks_.size(); ++block)
-      slot.blocks.push_back(allocate_block_activations(activations, shape_, kept(block)));
+    for (const BlockPlan& plan : plan_)
+      slot.blocks.push_back(allocate_block_activations(activations, shape_, plan.lost.others()));
     if (range_.has_head) slot.head = allocate_head_activations(activations, shape_);
     slots_.push_back(std::move(slot));
   }
@@ -57,13 +48,13 @@ void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_b
   }
   if (blocks_.empty()) return;
   for (size_t place = 0; place < static_cast<size_t>(groups_.front().count); ++place)
-    recomputed_.push_back(allocate_block_activations(activations, shape_, lost(place)));
+    recomputed_.push_back(allocate_block_activations(activations, shape_, plan_[place].lost));
   if (whole_backwards) gradients_ = allocate_block_gradients(activations, shape_, false);
   for (int i = 0; i < stashes; ++i) {
     std::vector<Stash>& stash = stashes_.emplace_back();
-    for (size_t block = 0; block < blocks_.size(); ++block)
+    for (const BlockPlan& plan : plan_)
       stash.push_back({allocate_block_gradients(activations, shape_, true),
-                       allocate_block_activations(activations, shape_, lost(block))});
+                       allocate_block_activations(activations, shape_, plan.lost)});
   }
 }
 
@@ -72,17 +63,15 @@ int64_t GptStage::scratch_bytes(const GptShape& p) {
   const int64_t local = bytes(p.dtype, p.hidden_shape().numel());                         // [s*, b, h]
   const int64_t whole = p.sequence_parallel ? bytes(p.dtype, p.tokens() * p.hidden) : 0;  // a gathered [s, b, h]
   const int64_t heads = bytes(p.dtype, p.tokens() * p.hidden / p.t);                      // [s, b, h/t]
-  // A ring keeps what it has sent and what it gets; a column-parallel layer whose backward is overlapped has x and dx
-  // whole at once.
   const auto ring = [](TensorOverlap overlap) { return overlap == TensorOverlap::ring; };
-  const int64_t received =
+  // Forward: a branch's output; in a linear layer x whole, or y whole and, in a ring, the terms of the other ranks.
+  const int64_t terms =
       ring(p.proj_overlap) || ring(p.fc2_overlap) ? bytes(p.dtype, (p.t - 1) * p.hidden_shape().numel()) : 0;
-  const bool both = p.qkv_overlap != TensorOverlap::none || p.fc1_overlap != TensorOverlap::none;
-  const int64_t block_forward = local + whole + received;
-  const int64_t block_backward = local + whole +
-                                 std::max(heads, p.qkv_overlap != TensorOverlap::none ? heads + whole
-                                                 : both                               ? whole
-                                                                                      : 0);
+  const int64_t block_forward = local + whole + terms;
+  // Backward: the gradient of a norm's output, and from proj on that of the attention's; in a linear layer x, dx or dy
+  // whole, or x and dx at once where a column-parallel layer overlaps them (bulk).
+  const auto column = [&](TensorOverlap overlap) { return overlap == TensorOverlap::none ? whole : 2 * whole; };
+  const int64_t block_backward = local + std::max(column(p.fc1_overlap), heads + column(p.qkv_overlap));
   const int64_t cross_entropy = bytes(DType::f32, 2 * p.tokens()) + (p.t > 1 ? bytes(DType::f32, p.tokens()) : 0);
   const int64_t one_row_of_logits = bytes(DType::f32, p.padded_vocab);  // of Trainer::next_token_logits
   return std::max({block_forward, block_backward, cross_entropy, one_row_of_logits});
@@ -90,8 +79,7 @@ int64_t GptStage::scratch_bytes(const GptShape& p) {
 
 BlockActivations GptStage::activations(const Slot& slot, int stash, size_t block) const {
   if (stash >= 0) return merge(slot.blocks[block], stashes_.at(static_cast<size_t>(stash))[block].recomputed);
-  const size_t place = block - static_cast<size_t>(groups_[group_of_[block]].first);
-  return merge(slot.blocks[block], recomputed_[place]);
+  return merge(slot.blocks[block], recomputed_[plan_[block].place_in_group]);
 }
 
 Tensor GptStage::output(int slot) const { return block_input(slot_at(slot), -1, blocks_.size()); }
@@ -141,10 +129,9 @@ void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatc
     std::optional<ScopedSpan> span;
     if (group.lost.any()) span.emplace(ctx.compute.trace_row(), SpanInfo{"recompute", Category::phase});
     for (size_t i = first; i < end; ++i) {
-      BlockParts parts = group.lost;
-      if (i + 1 == end) parts.out = false;  // it was kept
-      if (parts.any()) ctx.units.before_forward(block_unit(i));
-      blocks_[i].forward(ctx, block_input(slot, stash, i), micro_batch, activations(slot, stash, i), parts);
+      const BlockParts& lost = plan_[i].lost;
+      if (lost.any()) ctx.units.before_forward(block_unit(i));
+      blocks_[i].forward(ctx, block_input(slot, stash, i), micro_batch, activations(slot, stash, i), lost);
     }
     span.reset();
     for (size_t i = end; i-- > first;) {

@@ -79,6 +79,10 @@ class GptStage {
     BlockGradients gradients;
     BlockActivations recomputed;
   };
+  struct BlockPlan {
+    BlockParts lost;        // between forward and backward
+    size_t place_in_group;  // of its RecomputeGroup
+  };
   // Those of one block: what the slot keeps, and where the rest is written. stash: -1 but in a backward whose halves
   // are apart.
   BlockActivations activations(const Slot& slot, int stash, size_t block) const;
@@ -94,7 +98,7 @@ class GptStage {
   std::deque<Block> blocks_;
   std::optional<Head> head_;
   std::vector<RecomputeGroup> groups_;
-  std::vector<size_t> group_of_;  // [block]
+  std::vector<BlockPlan> plan_;  // [block]
   std::vector<Slot> slots_;
   std::vector<BlockActivations> recomputed_;  // by place in a group: what no slot keeps, of all groups in turn
   BlockGradients gradients_;                  // of all blocks in turn, where the halves are together

@@ -1,6 +1,6 @@
 #include "engine/model/head.h"
 
-#include "parallel/tensor/linear.h"
+#include "parallel/tensor/sequence.h"
 
 namespace trivet {
 

@@ -20,6 +20,7 @@ struct BlockParts {
 
   static constexpr BlockParts all() { return {true, true, true, true, true, true}; }
   bool any() const { return norms || qkv || core_attention || middle || mlp || out; }
+  BlockParts others() const { return {!norms, !qkv, !core_attention, !middle, !mlp, !out}; }
 };
 
 // Consecutive blocks of a stage. Where parts are lost, the backward pass of the group begins with making them again

@@ -61,6 +61,27 @@ std::string hash_of(const Study& study, const Point& point, const Config& config
   return content_hash(text).substr(0, 16);
 }
 
+// The emulated links of `config` become infinitely fast.
+void remove_links(CommConfig& comm) {
+  comm.link_latency_us = comm.link_gbps = 0;
+  for (std::optional<double>* value :
+       {&comm.tensor_link_latency_us, &comm.tensor_link_gbps, &comm.pipeline_link_latency_us, &comm.pipeline_link_gbps,
+        &comm.data_link_latency_us, &comm.data_link_gbps})
+    *value = 0;
+}
+
+// Every call of `config` has compute wait for it. What is no overlap of communication stays.
+void remove_overlap(Config& config) {
+  const OverlapConfig& given = config.overlap;
+  OverlapConfig none{.p2p_receive_ahead = given.p2p_receive_ahead,
+                     .average_in_collective = given.average_in_collective,
+                     .defer_embedding_wgrad_compute = given.defer_embedding_wgrad_compute,
+                     .wgrad_deferral_limit = given.wgrad_deferral_limit};
+  // A run without a pipeline has the switch on, and nothing to switch.
+  none.overlap_p2p_comm = config.parallel.pipeline_model_parallel_size == 1 && given.overlap_p2p_comm;
+  config.overlap = none;
+}
+
 int64_t machine_bytes() { return int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE); }
 
 std::string numbers_of(const Study& study, const Choice& choice) {
@@ -96,6 +117,13 @@ Point resolve_point(const Study& study, const Choice& choice) {
   point.dtype = config.precision.dtype;
   point.numbers = numbers_of(study, choice);
   point.id = hash_of(study, point, config);
+  Config other = config;
+  remove_links(other.comm);
+  point.without_link = hash_of(study, point, other);
+  remove_overlap(other);
+  point.without_both = hash_of(study, point, other);
+  other.comm = config.comm;
+  point.without_overlap = hash_of(study, point, other);
   return point;
 }
 
@@ -156,8 +184,8 @@ CostPrediction predict_cost(const Study& study, const Plan& plan, std::span<cons
   cost.at_least = measured == 0;
   if (measured == 0)
     cost.source = fmt::format(
-        "no run is measured yet: model FLOPs of {} steps at the {:.2f} TFLOP/s that matrix products "
-        "reach on this machine, without start-up and communication",
+        "model FLOPs of {} steps at the {:.2f} TFLOP/s that matrix products reach on this machine, without start-up "
+        "and communication: no run is measured yet (--probe makes one)",
         study.steps, peak_tflops);
   else if (measured == plan.points.size()) cost.source = "the finished runs of each point";
   else

@@ -23,6 +23,9 @@ struct Point {
   double flops = 0;          // model FLOPs of a run
   std::string dtype;
   std::string numbers;  // points that have this in common must agree in loss
+  // Ids of the same run, but over infinitely fast links; with no communication beside compute; and both. The point's
+  // own where it is that already.
+  std::string without_link, without_overlap, without_both;
 };
 
 struct DroppedPoint {

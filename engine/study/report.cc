@@ -133,6 +133,8 @@ class Page {
     out_ +=
         "</tbody>\n</table></div>\n<p class=\"soft\"><small>The spread is the range of the repeats over their "
         "median. The fractions are of the time of all ranks. A trace opens in ui.perfetto.dev.</small></p>\n";
+    if (const std::string legend = legend_text(summary_); !legend.empty())
+      put("<p class=\"soft\"><small>{}</small></p>\n", escaped(legend));
     if (summary_.metrics.empty()) return;
     Table all;
     all.column("point", 'l');

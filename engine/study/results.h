@@ -43,7 +43,7 @@ const RunRow* find_row(const std::vector<RunRow>& rows, std::string_view point, 
 std::vector<RunRow> without_failures(const std::vector<RunRow>& rows);
 
 // What a run wrote into its metrics.jsonl: fills in metrics and losses. To the numbers of a step it adds
-// exposed_comm_seconds, where they tell it: a share of the step says little when the step itself gets shorter. The
+// exposed_comm_seconds and compute_seconds, where they tell them: a share says little when the step gets shorter. The
 // reason why it does not count, or "": all `steps` must be there, each with a finite loss.
 std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_steps, RunRow& row);
 

@@ -48,6 +48,32 @@ std::optional<Sample> ratio_of(const Study& study, const std::vector<RunRow>& ro
   return ratios.empty() ? std::nullopt : std::optional(sample_of(ratios));
 }
 
+// compute_inflation and hidden_fraction.
+void compare_with_others(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, const Point& point,
+                         PointSummary& summary) {
+  const auto rows_of = [&](const std::string& id) {
+    const auto found = std::ranges::find(plan.points, id, &Point::id);
+    return found == plan.points.end() ? std::vector<const RunRow*>(static_cast<size_t>(study.repeats))
+                                      : done_rows(study, rows, *found);
+  };
+  if (point.id == point.without_overlap) return;
+  const auto own = rows_of(point.id), own_fast = rows_of(point.without_link);
+  const auto plain = rows_of(point.without_overlap), plain_fast = rows_of(point.without_both);
+  std::vector<double> inflations, hidden;
+  for (size_t i = 0; i < own.size(); ++i) {
+    const auto compute = metric_of(own[i], "compute_seconds"), plain_compute = metric_of(plain[i], "compute_seconds");
+    if (compute && plain_compute && *plain_compute > 0) inflations.push_back(*compute / *plain_compute);
+    if (point.id == point.without_link) continue;
+    const std::string step = "step_seconds";
+    const auto t = metric_of(own[i], step), t_fast = metric_of(own_fast[i], step);
+    const auto n = metric_of(plain[i], step), n_fast = metric_of(plain_fast[i], step);
+    if (t && t_fast && n && n_fast && *n - *n_fast >= kMeasurable * *n)
+      hidden.push_back(1 - (*t - *t_fast) / (*n - *n_fast));
+  }
+  if (!inflations.empty()) summary.metrics["compute_inflation"] = sample_of(inflations);
+  if (!hidden.empty()) summary.metrics["hidden_fraction"] = sample_of(hidden);
+}
+
 std::vector<std::vector<Effect>> effects_of(const Study& study, const Plan& plan, const Summary& summary) {
   std::map<Choice, double> medians;
   for (size_t i = 0; i < plan.points.size(); ++i)
@@ -140,6 +166,7 @@ Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow
     const auto baseline = std::ranges::find(plan.points, reference, &Point::choice);
     point.baseline = plan.points[i].choice == reference;
     if (baseline != plan.points.end()) point.ratio = ratio_of(study, rows, plan.points[i], *baseline);
+    compare_with_others(study, plan, rows, plan.points[i], point);
     point.disagreement = disagreements[i];
     summary.disagreements += !point.disagreement.empty();
     summary.done += point.done;

@@ -4,6 +4,16 @@
 // machine that gets slower between two rounds then changes no ratio. A main effect is the geometric mean, over all
 // settings of the other factors in which both were measured, of a level's median over that of the factor's baseline
 // level: points that are missing bias it little, and its range shows where factors depend on each other.
+//
+// Where the plan has the points to compare with (Point::without_link, …), a point has two metrics more, taken within a
+// round and so for each repeat:
+//
+//   compute_inflation   time of a step in which a rank computes, over that with no communication beside compute: what
+//                       sharing cores and memory costs
+//   hidden_fraction     1 - (T - T without a link) / (N - N without a link), T and N the time of a step of the point
+//   and
+//                       of the same without overlap: of the time that the link adds without overlap, how much overlap
+//                       takes away again. Only where the link adds at least kMeasurable of the step: below, it is noise
 #pragma once
 
 #include <algorithm>
@@ -35,6 +45,8 @@ struct PointSummary {
   std::optional<double> exposed(const std::string& comm_class) const;
   std::optional<double> exposed_wait(const std::string& comm_class) const;
 };
+
+constexpr double kMeasurable = 0.05;
 
 struct Effect {
   int64_t contexts = 0;  // settings of the other factors it was seen in

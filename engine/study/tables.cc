@@ -66,6 +66,7 @@ std::vector<Share> told_shares(const Study& study, const Summary& summary) {
     add(comm_class, "exposed_comm_fraction",
         [comm_class](const PointSummary& point) { return point.exposed(comm_class); });
   metric("hidden", "hidden_fraction");
+  metric("compute", "compute_inflation");
   metric("bubble", "bubble_fraction");
   return shares;
 }
@@ -103,6 +104,7 @@ std::string metric_text(std::string_view metric, double value) {
   if (metric.ends_with("seconds")) return fmt::format("{:.4g} ms", value * 1e3);
   if (metric.ends_with("fraction") || metric == "mfu" || metric == "overlap_ratio" || metric.ends_with("efficiency"))
     return percent_text(value);
+  if (metric.ends_with("inflation")) return "x " + ratio_text(value);
   if (metric.ends_with("per_second")) return grouped(std::llround(value));
   if (metric.ends_with("bytes")) return bytes_text(std::llround(value));
   return fmt::format("{:.6g}", value);
@@ -153,6 +155,17 @@ Table result_table(const Study& study, const Plan& plan, const Summary& summary)
     table.rows.push_back(std::move(row));
   }
   return table;
+}
+
+std::string legend_text(const Summary& summary) {
+  std::string text;
+  if (summary.metrics.contains("hidden_fraction"))
+    text +=
+        "Hidden: of the time that the link adds to a step without overlap, what overlap takes away again (1 - (step - "
+        "step without a link) / (the same without overlap)). ";
+  if (summary.metrics.contains("compute_inflation"))
+    text += "Compute: the time a rank computes, over the same without overlap: what overlap costs in cores and memory.";
+  return text;
 }
 
 Table effect_table(const Study& study, const Summary& summary) {
@@ -252,6 +265,7 @@ std::string markdown_report(const Study& study, const Plan& plan, const Summary&
   for (const std::string& winner : winner_texts(study, plan, summary)) text += "* " + markdown_cell(winner) + '\n';
   text += '\n';
   text += "## Points\n\n" + markdown(result_table(study, plan, summary));
+  if (const std::string legend = legend_text(summary); !legend.empty()) text += '\n' + markdown_cell(legend) + '\n';
   text += fmt::format(
               "\n## Main effects on {}\n\nEach level over the factor's baseline level, the geometric mean over "
               "the settings of the other factors, and its range.\n\n",

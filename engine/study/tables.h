@@ -26,6 +26,9 @@ Table effect_table(const Study& study, const Summary& summary);
 // A row a point that cannot run.
 Table dropped_table(const Study& study, const Plan& plan);
 
+// What the result table's columns say that are comparisons with other points; "" where it has none of them.
+std::string legend_text(const Summary& summary);
+
 std::string markdown(const Table& table);
 TextBlock text_block(std::string title, const Table& table);
 

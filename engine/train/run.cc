@@ -74,8 +74,19 @@ std::vector<MemoryPlan> gather_memory(Trainer& trainer) {
 }
 
 std::string rank_name(const Trainer& trainer, int rank) {
-  const MeshPosition at = trainer.mesh().at;
+  const MeshPosition at = position_of(rank, trainer.mesh().shape);
   return fmt::format("rank {} (tp {}, pp {}, dp {})", rank, at.tp, at.pp, at.dp);
+}
+
+std::vector<RankTime> gather_times(Trainer& trainer, StepStats mine) {
+  const int ranks = trainer.world().size();
+  constexpr int64_t kNumbers = sizeof mine / sizeof(int64_t);
+  std::vector<StepStats> all(static_cast<size_t>(ranks));
+  trainer.world().all_gather({&mine, DType::i64, {kNumbers}}, {all.data(), DType::i64, {ranks, kNumbers}},
+                             trainer.context().compute);
+  std::vector<RankTime> times;
+  for (int rank = 0; rank < ranks; ++rank) times.push_back({rank_name(trainer, rank), all[static_cast<size_t>(rank)]});
+  return times;
 }
 
 // What rank 0 tells, and every rank's part of the trace. Ranks other than 0 have neither console nor log.
@@ -113,10 +124,11 @@ class Reporter {
   Votes step(const StepResult& result, const Votes& votes) {
     collect_spans();
     if (trace_) trace_->step(result.step, spans_);
-    const auto [stats, sum] = sum_over_ranks(trainer_, {meter_.measure(spans_, result.start_ns, result.end_ns), votes});
+    const StepStats mine = meter_.measure(spans_, result.start_ns, result.end_ns);
+    const auto [stats, sum] = sum_over_ranks(trainer_, {mine, votes});
     const double seconds = static_cast<double>(result.end_ns - result.start_ns) * 1e-9;
     speed_.add(seconds);
-    time_.add(stats);
+    time_.add(stats, mine);
     if (!console_) return sum;
     StepReport report;
     report.step = result.step;
@@ -168,9 +180,10 @@ class Reporter {
             }};
   }
 
-  // Collective: joins the ranks' traces.
+  // Collective: gathers the ranks' times and joins their traces.
   void finish() {
-    if (console_) console_->banner(time_.describe());
+    const std::vector<RankTime> times = gather_times(trainer_, time_.own());
+    if (console_) console_->banner(time_.describe(times));
     if (!trace_) return;
     trace_->close();
     trainer_.world().barrier();

@@ -10,8 +10,9 @@
 #   --dry-run      prints what it would run
 #
 # A host is the namespace trivet-PID-RANK with 10.77.0.RANK+1 on eth0; the switch is a bridge in trivet-PID-switch, so
-# nothing of the machine's own network is touched. All is removed at the end, also after a signal. Needs root, iproute2
-# (ip, tc), util-linux (taskset, unshare) and Open MPI. Exits with the ranks' exit code.
+# nothing of the machine's own network is touched. All is removed at the end, also after a signal; what a killed netlab
+# (SIGKILL) left behind, the next one removes. Needs root, iproute2 (ip, tc), util-linux (taskset, unshare) and Open MPI.
+# Exits with the ranks' exit code.
 set -euo pipefail
 
 die() {
@@ -126,6 +127,18 @@ delay() { # NAMESPACE DEVICE
   run tc -n "$1" qdisc add dev "$2" parent 1:1 handle 10: netem delay "${delay_us}us" limit 100000 ||
     die "this kernel has no delay queue (sch_netem), so --delay-us cannot be had; leave it out, or emulate latency with comm.link_latency_us" 69
 }
+
+remove_leftovers() {
+  local name pid
+  for name in $(ip netns list | awk '/^trivet-[0-9]+-/ {print $1}'); do
+    pid=${name#trivet-} pid=${pid%%-*}
+    if [[ ! -e /proc/$pid ]]; then
+      ip netns pids "$name" | xargs -r kill -KILL 2>/dev/null || true
+      ip netns delete "$name" 2>/dev/null || true
+    fi
+  done
+}
+[[ -n $dry_run ]] || remove_leftovers
 
 run ip netns add "$switch" || die "this kernel or container forbids network namespaces" 77
 run ip -n "$switch" link add bridge type bridge

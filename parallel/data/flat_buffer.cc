@@ -66,8 +66,8 @@ void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
     weights += streams_weights() && !bucket.kept ? part(bucket.numel()) : bucket.numel();
     grads += streams_grads() && !bucket.kept ? part(bucket.numel()) : bucket.numel();
   }
-  kept_weights.push_back(weight_arena.allocate(options.dtype, {weights}));
-  kept_grads.push_back(gradient_arena.allocate(DType::f32, {grads}));
+  kept_weights = weight_arena.allocate(options.dtype, {weights});
+  kept_grads = gradient_arena.allocate(DType::f32, {grads});
 
   int64_t next_weight = 0, next_grad = 0;
   for (size_t i = 0; i < buckets.size(); ++i) {
@@ -80,8 +80,8 @@ void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
       if (!streamed) whole = memory;
       mine = streamed ? memory : memory.slice(before, own);
     };
-    take(streams_weights() && !bucket.kept, kept_weights[0], next_weight, bucket.weights, bucket.own_weights);
-    take(streams_grads() && !bucket.kept, kept_grads[0], next_grad, bucket.grads, bucket.own_grads);
+    take(streams_weights() && !bucket.kept, kept_weights, next_weight, bucket.weights, bucket.own_weights);
+    take(streams_grads() && !bucket.kept, kept_grads, next_grad, bucket.grads, bucket.own_grads);
     bucket.own_begin = bucket.begin + before;
     if (bucket.weights) point_weights(i, bucket.weights);
     if (bucket.grads) point_grads(i, bucket.grads);
@@ -100,9 +100,7 @@ void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
   }
 }
 
-void FlatBuffer::clear_grads(Ops& ops, Stream& stream) const {
-  for (const Tensor& grads : kept_grads) ops.fill(grads, 0, stream);
-}
+void FlatBuffer::clear_grads(Ops& ops, Stream& stream) const { ops.fill(kept_grads, 0, stream); }
 
 void FlatBuffer::point_weights(size_t bucket, Tensor whole) const {
   for (const FlatSegment& segment : segments_of(buckets[bucket]))

@@ -31,6 +31,8 @@ namespace trivet {
 
 enum class Sharding { no_shard, optim, optim_grads, optim_grads_params };
 Sharding parse_sharding(std::string_view name);  // throws ConfigError
+// A bucket is then a unit of the model, and its gradients are there for the units at work.
+constexpr bool streams_grads(Sharding sharding) { return sharding >= Sharding::optim_grads; }
 
 struct FlatSegment {
   Param* param = nullptr;
@@ -77,7 +79,7 @@ struct FlatBuffer {
   FlatBuffer(ParamList& params, const FlatOptions& options, Arena& weight_arena, Arena& gradient_arena);
 
   bool shards_optimizer() const { return options.sharding != Sharding::no_shard; }
-  bool streams_grads() const { return options.sharding >= Sharding::optim_grads; }
+  bool streams_grads() const { return trivet::streams_grads(options.sharding); }
   bool streams_weights() const { return options.sharding == Sharding::optim_grads_params; }
   // Zeros all gradients that are kept, before a step.
   void clear_grads(Ops& ops, Stream& stream) const;
@@ -95,9 +97,9 @@ struct FlatBuffer {
   std::vector<OwnedPiece> owned;      // in the order of the layout
   std::vector<std::vector<size_t>> buckets_of_unit;
   std::vector<int> stage_of_unit;
-  int64_t numel = 0;                             // of the layout
-  int64_t owned_numel = 0;                       // of this rank's parts: numel, or numel / ranks
-  std::vector<Tensor> kept_weights, kept_grads;  // the memory itself
+  int64_t numel = 0;                // of the layout
+  int64_t owned_numel = 0;          // of this rank's parts: numel, or numel / ranks
+  Tensor kept_weights, kept_grads;  // the memory of all buckets, one behind the other
 
  private:
   void lay_out(ParamList& params);

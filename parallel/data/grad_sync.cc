@@ -24,14 +24,9 @@ void GradSync::connect(Ops& ops, Stream& compute, Device& device, Communicator& 
                        Trace* trace) {
   ops_ = &ops;
   compute_ = &compute;
-  data_ = &data;
   options_ = options;
-  if (options.lanes > 0)
-    lanes_ = std::make_unique<Lanes>(data, Category::comm_data, device, trace, "gradients", options.lanes);
-  for (size_t i = 0; i < flat_.buckets.size(); ++i) {
-    ready_.push_back(device.create_event());
-    reduced_.push_back(device.create_event());
-  }
+  lanes_.emplace(data, Category::comm_data, device, compute, trace, "gradients", options.lanes);
+  for (size_t i = 0; i < flat_.buckets.size(); ++i) reduced_.push_back(device.create_event());
   for (Streamed& buffer : streamed_) buffer.reduced = device.create_event();
   pending_.resize(flat_.buckets.size());
 }
@@ -44,21 +39,15 @@ void GradSync::begin_step() {
 }
 
 // part = this rank's part of the sum over the data-parallel group; without sharding that is the whole of it.
-void GradSync::reduce(Tensor whole, Tensor part, Event& ready, Event& reduced) {
-  const auto run = [&](Communicator& group, Stream& stream) {
-    if (flat_.shards_optimizer()) group.reduce_scatter(whole, part, options_.op, stream);
-    else group.all_reduce(whole, options_.op, stream);
-  };
-  if (!lanes_) return run(*data_, *compute_);
-  Lane& lane = lanes_->next();
-  compute_->record(ready);
-  lane.stream->wait(ready);
-  run(*lane.group, *lane.stream);
-  lane.stream->record(reduced);
+void GradSync::reduce(Tensor whole, Tensor part, Event& reduced) {
+  lanes_->run(reduced, [&](Communicator& data, Stream& stream) {
+    if (flat_.shards_optimizer()) data.reduce_scatter(whole, part, options_.op, stream);
+    else data.all_reduce(whole, options_.op, stream);
+  });
 }
 
 void GradSync::start(size_t bucket) {
-  reduce(flat_.buckets[bucket].grads, flat_.buckets[bucket].own_grads, *ready_[bucket], *reduced_[bucket]);
+  reduce(flat_.buckets[bucket].grads, flat_.buckets[bucket].own_grads, *reduced_[bucket]);
   pending_[bucket] = -1;
 }
 
@@ -79,7 +68,7 @@ void GradSync::after_backward(int unit) {
   for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)]) {
     const FlatBucket& bucket = flat_.buckets[i];
     if (bucket.grads) {
-      if (--pending_[i] > 0 || !lanes_) continue;
+      if (--pending_[i] > 0 || !lanes_->beside_compute()) continue;
       if (options_.delay) delayed_.push_back({i, backward_passes_ + *options_.delay});
       else start(i);
       continue;
@@ -87,8 +76,7 @@ void GradSync::after_backward(int unit) {
     for (Streamed& buffer : streamed_) {
       // The other buffer may hold the last micro-batch's gradients of the same bucket, still travelling.
       if (buffer.bucket != static_cast<int>(i) || buffer.travelling) continue;
-      reduce(buffer.whole.slice(0, bucket.numel()), buffer.part.slice(0, bucket.own_grads.numel()), *ready_[i],
-             *buffer.reduced);
+      reduce(buffer.whole.slice(0, bucket.numel()), buffer.part.slice(0, bucket.own_grads.numel()), *buffer.reduced);
       buffer.travelling = true;
     }
   }
@@ -103,7 +91,7 @@ void GradSync::after_backward(int unit) {
 void GradSync::settle(Streamed& buffer) {
   if (buffer.travelling) {
     const Tensor own = flat_.buckets[static_cast<size_t>(buffer.bucket)].own_grads;
-    if (lanes_) compute_->wait(*buffer.reduced);
+    compute_->wait(*buffer.reduced);
     ops_->add(own, buffer.part.slice(0, own.numel()), own, *compute_);
   }
   buffer.travelling = false;
@@ -115,7 +103,7 @@ void GradSync::finish(Communicator& tensor, Communicator* embedding) {
   for (size_t i = 0; i < flat_.buckets.size(); ++i)
     if (flat_.buckets[i].grads && pending_[i] >= 0) start(i);
   for (size_t i = 0; i < flat_.buckets.size(); ++i)
-    if (lanes_ && flat_.buckets[i].grads) compute_->wait(*reduced_[i]);
+    if (flat_.buckets[i].grads) compute_->wait(*reduced_[i]);
   for (Streamed& buffer : streamed_) settle(buffer);
   if (!partial_.empty()) sum_partial(tensor);
   if (embedding) {

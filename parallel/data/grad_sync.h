@@ -49,7 +49,7 @@ class GradSync {
     int bucket = -1;          // whose gradients it holds
     bool travelling = false;  // reduced or on its way; not yet added to the own part
   };
-  void reduce(Tensor whole, Tensor part, Event& ready, Event& reduced);
+  void reduce(Tensor whole, Tensor part, Event& reduced);
   void start(size_t bucket);  // one that is kept whole
   void settle(Streamed& buffer);
   void sum_partial(Communicator& tensor);
@@ -63,10 +63,9 @@ class GradSync {
 
   Ops* ops_ = nullptr;
   Stream* compute_ = nullptr;
-  Communicator* data_ = nullptr;
-  std::unique_ptr<Lanes> lanes_;
+  std::optional<Lanes> lanes_;
   Options options_;
-  std::vector<std::unique_ptr<Event>> ready_, reduced_;  // [bucket]
+  std::vector<std::unique_ptr<Event>> reduced_;  // [bucket]
   std::vector<int64_t> pending_;  // [bucket] backward passes of units that will add to it; -1: its reduction has begun
   int64_t backward_passes_ = 0;   // of stages, in this step
   struct Delayed {

@@ -8,38 +8,24 @@ namespace trivet {
 ParamGather::ParamGather(FlatBuffer& flat, Arena& arena) : flat_(flat) {
   if (!flat_.streams_weights()) return;
   for (int i = 0; i < FlatBuffer::kStreamed; ++i)
-    streamed_.push_back({.whole = arena.allocate(flat_.options.dtype, {flat_.largest_streamed()}),
-                         .free = nullptr,
-                         .gathered = nullptr});
+    streamed_.push_back(
+        {.whole = arena.allocate(flat_.options.dtype, {flat_.largest_streamed()}), .gathered = nullptr});
 }
 
 void ParamGather::connect(Ops& ops, Stream& compute, Device& device, Communicator& data, const Options& options,
                           Trace* trace) {
   ops_ = &ops;
   compute_ = &compute;
-  data_ = &data;
   options_ = options;
-  if (options.lanes > 0)
-    lanes_ = std::make_unique<Lanes>(data, Category::comm_data, device, trace, "weights", options.lanes);
-  for (size_t i = 0; i < flat_.buckets.size(); ++i) {
-    updated_.push_back(device.create_event());
-    gathered_.push_back(device.create_event());
-  }
-  for (Streamed& buffer : streamed_) {
-    buffer.free = device.create_event();
-    buffer.gathered = device.create_event();
-  }
+  lanes_.emplace(data, Category::comm_data, device, compute, trace, "weights", options.lanes);
+  for (size_t i = 0; i < flat_.buckets.size(); ++i) gathered_.push_back(device.create_event());
+  for (Streamed& buffer : streamed_) buffer.gathered = device.create_event();
   under_way_.resize(flat_.buckets.size());
   not_begun_.resize(flat_.buckets.size());
 }
 
-void ParamGather::gather(Tensor part, Tensor whole, Event& before, Event& gathered) {
-  if (!lanes_) return data_->all_gather(part, whole, *compute_);
-  Lane& lane = lanes_->next();
-  compute_->record(before);
-  lane.stream->wait(before);
-  lane.group->all_gather(part, whole, *lane.stream);
-  lane.stream->record(gathered);
+void ParamGather::gather(Tensor part, Tensor whole, Event& gathered) {
+  lanes_->run(gathered, [&](Communicator& data, Stream& stream) { data.all_gather(part, whole, stream); });
 }
 
 void ParamGather::updated() {
@@ -67,9 +53,9 @@ void ParamGather::start_stage(int stage) {
   for (size_t i = flat_.buckets.size(); i-- > 0;) {
     const FlatBucket& bucket = flat_.buckets[i];
     if (!not_begun_[i] || flat_.stage_of_unit[static_cast<size_t>(bucket.units.front())] != stage) continue;
-    gather(bucket.own_weights, bucket.weights, *updated_[i], *gathered_[i]);
+    gather(bucket.own_weights, bucket.weights, *gathered_[i]);
     not_begun_[i] = false;
-    under_way_[i] = lanes_ != nullptr;
+    under_way_[i] = true;
   }
 }
 
@@ -89,8 +75,7 @@ void ParamGather::finish() {
     if (under_way_[i]) compute_->wait(*gathered_[i]);
     under_way_[i] = false;
   }
-  for (Streamed& buffer : streamed_)
-    if (lanes_) compute_->wait(*buffer.gathered);
+  for (Streamed& buffer : streamed_) compute_->wait(*buffer.gathered);
 }
 
 int ParamGather::streamed_bucket(int unit) const {
@@ -105,13 +90,13 @@ size_t ParamGather::gather_streamed(int bucket_number) {
     if (streamed_[i].bucket == bucket_number) return i;
   const size_t taken = (current_ + 1) % streamed_.size();
   Streamed& buffer = streamed_[taken];
-  if (lanes_) compute_->wait(*buffer.gathered);  // something that was gathered ahead and not used
+  compute_->wait(*buffer.gathered);  // something that was gathered ahead and not used
   if (buffer.bucket >= 0) flat_.point_weights(static_cast<size_t>(buffer.bucket), {});
   buffer.bucket = bucket_number;
   const FlatBucket& bucket = flat_.buckets[static_cast<size_t>(bucket_number)];
   const Tensor whole = buffer.whole.slice(0, bucket.numel());
   if (options_.poison) ops_->fill(whole, std::numeric_limits<float>::quiet_NaN(), *compute_);
-  gather(bucket.own_weights, whole, *buffer.free, *buffer.gathered);
+  gather(bucket.own_weights, whole, *buffer.gathered);
   return taken;
 }
 
@@ -132,11 +117,11 @@ void ParamGather::use(int unit, int next) {
   if (const int bucket = streamed_bucket(unit); bucket >= 0) {
     current_ = gather_streamed(bucket);
     Streamed& buffer = streamed_[current_];
-    if (lanes_) compute_->wait(*buffer.gathered);
+    compute_->wait(*buffer.gathered);
     flat_.point_weights(static_cast<size_t>(bucket),
                         buffer.whole.slice(0, flat_.buckets[static_cast<size_t>(bucket)].numel()));
   }
-  if (!lanes_ || next < 0 || next >= static_cast<int>(flat_.stage_of_unit.size())) return;
+  if (!lanes_->beside_compute() || next < 0 || next >= static_cast<int>(flat_.stage_of_unit.size())) return;
   if (flat_.stage_of_unit[static_cast<size_t>(next)] != own_stage) return;
   if (const int bucket = streamed_bucket(next); bucket >= 0) gather_streamed(bucket);
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/ops.h"
@@ -21,9 +22,8 @@ class ParamGather {
   ParamGather(FlatBuffer& flat, Arena& arena);
 
   struct Options {
-    int lanes = 0;  // collectives in flight beside compute; 0: none, they run on the compute stream
-    bool poison =
-        false;  // what is about to be gathered is filled with NaN first: a test that nothing reads it too early
+    int lanes = 0;        // collectives in flight beside compute; 0: none, they run on the compute stream
+    bool poison = false;  // test that nothing is read too early: what is about to be gathered is filled with NaN first
     // The chunks of a rank's forward passes, in their order, and how many passes later than the first stage this one
     // is. With them a chunk's weights are gathered when the first stage runs the first pass of the chunk before, and so
     // by all stages at the same time (align_param_gather); empty: all at once.
@@ -47,7 +47,7 @@ class ParamGather {
  private:
   struct Streamed {
     Tensor whole;  // [largest] model dtype
-    std::unique_ptr<Event> free, gathered;
+    std::unique_ptr<Event> gathered;
     int bucket = -1;
   };
   // The unit's weights are needed now; those of unit `next` soon, if it is of the same stage.
@@ -56,7 +56,7 @@ class ParamGather {
   void start_stage(int stage);  // the gathering of what is kept whole, unless it has begun
   void forward_pass_begins();
   size_t gather_streamed(int bucket);
-  void gather(Tensor part, Tensor whole, Event& before, Event& gathered);
+  void gather(Tensor part, Tensor whole, Event& gathered);
 
   FlatBuffer& flat_;
   std::vector<Streamed> streamed_;
@@ -64,13 +64,12 @@ class ParamGather {
 
   Ops* ops_ = nullptr;
   Stream* compute_ = nullptr;
-  Communicator* data_ = nullptr;
-  std::unique_ptr<Lanes> lanes_;
+  std::optional<Lanes> lanes_;
   Options options_;
-  size_t forward_passes_ = 0;                               // since the last update
-  std::vector<bool> not_begun_;                             // [bucket] to be gathered
-  std::vector<std::unique_ptr<Event>> updated_, gathered_;  // [bucket]
-  std::vector<bool> under_way_;                             // [bucket] nobody has waited for it yet
+  size_t forward_passes_ = 0;                     // since the last update
+  std::vector<bool> not_begun_;                   // [bucket] to be gathered
+  std::vector<std::unique_ptr<Event>> gathered_;  // [bucket]
+  std::vector<bool> under_way_;                   // [bucket] nobody has waited for it yet
 };
 
 template <class F>

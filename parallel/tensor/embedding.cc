@@ -1,6 +1,6 @@
 #include "parallel/tensor/embedding.h"
 
-#include "parallel/tensor/linear.h"
+#include "parallel/tensor/sequence.h"
 
 namespace trivet {
 

@@ -1,15 +1,8 @@
 #include "parallel/tensor/linear.h"
 
-namespace trivet {
+#include "parallel/tensor/sequence.h"
 
-Tensor gather_sequence(Context& ctx, Tensor x, Scratch::Frame& frame) {
-  if (!ctx.sequence_parallel) return x;
-  Shape whole = x.shape;
-  whole.dims[0] *= ctx.tensor.size();
-  const Tensor gathered = frame.tensor(x.dtype, whole);
-  ctx.tensor.all_gather(x, gathered, ctx.compute);
-  return gathered;
-}
+namespace trivet {
 
 // ---- column
 
@@ -25,8 +18,7 @@ void ColumnParallelLinear::forward(Context& ctx, Tensor x, Tensor y) const {
     ctx.ops.matmul(whole.slice(first, rows), weight_.weight, y.slice(first, rows),
                    {.transpose_b = true, .bias = bias_.weight}, ctx.compute);
   };
-  if (ctx.sequence_parallel) gather_and_multiply(ctx, overlap_, x, frame, multiply);
-  else multiply(0, x.shape[0], x);
+  gather_and_multiply(ctx, overlap_, x, frame, multiply);
 }
 
 void ColumnParallelLinear::backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) const {
@@ -43,14 +35,13 @@ void ColumnParallelLinear::backward_input(Context& ctx, Tensor dy, Tensor dx) co
 void ColumnParallelLinear::backward_in_bulk(Context& ctx, Tensor x, Tensor dy, Tensor dx) const {
   TensorLane& lane = *ctx.tensor_lane;
   Scratch::Frame frame(ctx.scratch);
-  Shape whole = x.shape;
-  whole.dims[0] *= ctx.tensor.size();
+  const Shape whole = whole_sequence(ctx, x.shape);
   const Tensor gathered = frame.tensor(x.dtype, whole), partial = frame.tensor(dx.dtype, whole);
   lane.group().all_gather(x, gathered, lane.after_compute());
-  Event& arrived = lane.mark();
+  lane.mark(0);
   ctx.ops.matmul(dy, weight_.weight, partial, {}, ctx.compute);
   lane.group().reduce_scatter(partial, dx, Reduce::sum, lane.after_compute());
-  ctx.compute.wait(arrived);
+  lane.wait(0);
   ctx.ops.matmul(dy, gathered, weight_.grad, {.transpose_a = true, .accumulate = true}, ctx.compute);
   ctx.ops.column_sum(dy, bias_.grad, ctx.compute);
   lane.join();
@@ -78,9 +69,7 @@ void RowParallelLinear::forward(Context& ctx, Tensor x, Tensor y) const {
   const auto multiply = [&](int64_t first, int64_t rows, Tensor partial) {
     ctx.ops.matmul(x.slice(first, rows), weight_.weight, partial, {.transpose_b = true}, ctx.compute);
   };
-  if (ctx.sequence_parallel) return multiply_and_reduce(ctx, overlap_, y, multiply);
-  multiply(0, x.shape[0], y);
-  if (ctx.tensor.size() > 1) ctx.tensor.all_reduce(y, Reduce::sum, ctx.compute);
+  multiply_and_reduce(ctx, overlap_, y, multiply);
 }
 
 void RowParallelLinear::backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) const {
@@ -88,9 +77,7 @@ void RowParallelLinear::backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) c
   const auto multiply = [&](int64_t first, int64_t rows, Tensor whole) {
     backward_input(ctx, whole.slice(first, rows), dx.slice(first, rows));
   };
-  Tensor dy_whole = dy;
-  if (ctx.sequence_parallel) dy_whole = gather_and_multiply(ctx, overlap_, dy, frame, multiply);
-  else multiply(0, dy.shape[0], dy);
+  const Tensor dy_whole = gather_and_multiply(ctx, overlap_, dy, frame, multiply);
   if (ctx.weight_grads.deferring()) {
     ctx.weight_grads.push([this, &ctx, x, dy] {  // the gathered dy is gone by then: gather again
       Scratch::Frame later(ctx.scratch);

@@ -20,27 +20,6 @@
 
 namespace trivet {
 
-// The whole sequence [s, b, h] of what each tensor rank holds a slice of; `x` itself where ranks hold all of it.
-// The result lives in `frame`.
-Tensor gather_sequence(Context& ctx, Tensor x, Scratch::Frame& frame);
-
-// y [s*, b, h] = the sum over the tensor group of the partial sums [s, b, h] that `write_partial(destination)` makes.
-// Without sequence parallelism they are made in y itself.
-template <class F>
-void reduce_sequence(Context& ctx, Tensor y, F&& write_partial) {
-  if (!ctx.sequence_parallel) {
-    write_partial(y);
-    if (ctx.tensor.size() > 1) ctx.tensor.all_reduce(y, Reduce::sum, ctx.compute);
-    return;
-  }
-  Scratch::Frame frame(ctx.scratch);
-  Shape whole = y.shape;
-  whole.dims[0] *= ctx.tensor.size();
-  const Tensor partial = frame.tensor(y.dtype, whole);
-  write_partial(partial);
-  ctx.tensor.reduce_scatter(partial, y, Reduce::sum, ctx.compute);
-}
-
 class ColumnParallelLinear {
  public:
   // overlap: of the communication under sequence parallelism; needs a Context with a tensor lane, unless it is none.
@@ -71,7 +50,7 @@ class RowParallelLinear {
   void forward(Context& ctx, Tensor x, Tensor y) const;  // y = x W^T
   // As above. dy: [s*, b, out].
   void backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) const;
-  // dy_whole: gather_sequence of the gradient of y, or rows of it.
+  // dy_whole: the gradient of y at all positions (gather_sequence), or rows of it.
   void backward_input(Context& ctx, Tensor dy_whole, Tensor dx) const;             // dx = dy W
   void backward_weight(Context& ctx, Tensor x, Tensor dy_whole, Tensor dy) const;  // dW += dy^T x, dbias += sum of dy
   const Param& bias() const { return bias_; }

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "parallel/tensor/sequence.h"
+
 namespace trivet {
 
 TensorOverlap parse_tensor_overlap(std::string_view name) {
@@ -12,26 +14,132 @@ TensorOverlap parse_tensor_overlap(std::string_view name) {
   throw ConfigError("there is no tensor overlap '" + std::string(name) + "'; there are none, bulk, ring and pipeline");
 }
 
+// ---- the lane
+
 TensorLane::TensorLane(Communicator& tensor, Device& device, Stream& compute, Trace* trace)
-    : lanes_(tensor, Category::comm_tensor, device, trace, "tensor", 1),
-      lane_(lanes_.next()),
+    : lanes_(tensor, Category::comm_tensor, device, compute, trace, "tensor", 1),
+      lane_(lanes_.after_compute()),
       compute_(compute),
-      computed_(device.create_event()) {
-  for (size_t i = 0; i < kMarks; ++i) marks_.push_back(device.create_event());
+      joined_(device.create_event()) {
+  for (int i = 0; i < tensor.size(); ++i) marks_.push_back(device.create_event());
 }
 
-Stream& TensorLane::after_compute() {
-  compute_.record(*computed_);
-  lane_.stream->wait(*computed_);
-  return *lane_.stream;
+void TensorLane::mark(int i) { lane_.stream->record(*marks_.at(static_cast<size_t>(i))); }
+void TensorLane::wait(int i) { compute_.wait(*marks_.at(static_cast<size_t>(i))); }
+
+void TensorLane::join() {
+  lane_.stream->record(*joined_);
+  compute_.wait(*joined_);
 }
 
-Event& TensorLane::mark() {
-  Event& event = *marks_[next_++ % kMarks];
-  lane_.stream->record(event);
-  return event;
+namespace {
+
+// All positions [s, b, n], cut into what each tensor rank owns.
+struct Sequence {
+  Tensor whole;
+  int64_t rows;  // of one rank
+  int t, rank;   // this one
+
+  Sequence(const Context& ctx, Tensor slice, Scratch::Frame& frame)
+      : whole(frame.tensor(slice.dtype, whole_sequence(ctx, slice.shape))),
+        rows(slice.shape[0]),
+        t(ctx.tensor.size()),
+        rank(ctx.tensor.rank()) {}
+  Tensor of(int owner) const { return whole.slice(owner * rows, rows); }
+  int behind(int hops) const { return (rank + hops) % t; }
+  int before(int hops) const { return (rank - hops + t) % t; }
+};
+
+// ---- all-gather -> product. Everything that travels is queued first: on a CPU a product holds the host up.
+
+void gather_in_ring(TensorLane& lane, const Sequence& x, const MultiplyRows& multiply) {
+  Stream& wire = lane.after_compute();
+  for (int i = 1; i < x.t; ++i) {
+    lane.group().send(x.of(x.before(i - 1)), x.behind(1), wire);
+    lane.group().recv(x.of(x.before(i)), x.before(1), wire);
+    lane.mark(i);
+  }
+  multiply(x.rank * x.rows, x.rows, x.whole);
+  for (int i = 1; i < x.t; ++i) {
+    lane.wait(i);
+    multiply(x.before(i) * x.rows, x.rows, x.whole);
+  }
 }
 
-void TensorLane::join() { compute_.wait(mark()); }
+void gather_in_pipeline(TensorLane& lane, const Sequence& x, const MultiplyRows& multiply) {
+  Stream& wire = lane.after_compute();
+  for (int root = 0; root < x.t; ++root) {
+    lane.group().broadcast(x.of(root), root, wire);
+    lane.mark(root);
+  }
+  multiply(x.rank * x.rows, x.rows, x.whole);
+  for (int root = 0; root < x.t; ++root) {
+    if (root == x.rank) continue;
+    lane.wait(root);
+    multiply(root * x.rows, x.rows, x.whole);
+  }
+}
+
+// ---- product -> reduce-scatter
+
+void reduce_in_ring(Context& ctx, const Sequence& partial, Tensor y, const MultiplyRows& multiply,
+                    Scratch::Frame& frame) {
+  TensorLane& lane = *ctx.tensor_lane;
+  const int t = partial.t, rank = partial.rank;
+  Shape of_others = y.shape;
+  of_others.dims[0] *= t - 1;
+  const Tensor received = frame.tensor(y.dtype, of_others);  // of the ranks but this one, in rank order
+  const auto term = [&](int r) {
+    return r == rank ? partial.of(rank) : received.slice((r < rank ? r : r - 1) * partial.rows, partial.rows);
+  };
+  for (int i = 1; i < t; ++i) {
+    const int owner = partial.behind(i), from = partial.before(i);
+    multiply(owner * partial.rows, partial.rows, partial.of(owner));
+    Stream& wire = lane.after_compute();
+    lane.group().send(partial.of(owner), owner, wire);
+    lane.group().recv(term(from), from, wire);
+  }
+  multiply(rank * partial.rows, partial.rows, partial.of(rank));
+  lane.join();
+  ctx.ops.add(term(0), term(1), y, ctx.compute);
+  for (int r = 2; r < t; ++r) ctx.ops.add(y, term(r), y, ctx.compute);
+}
+
+void reduce_in_pipeline(TensorLane& lane, const Sequence& partial, Tensor y, const MultiplyRows& multiply) {
+  const int64_t cuts = partial.rows % 4 == 0 ? 4 : partial.rows % 2 == 0 ? 2 : 1, cut = partial.rows / cuts;
+  for (int64_t c = 0; c < cuts; ++c) {
+    const Tensor of_all = partial.whole.slice(c * cut * partial.t, cut * partial.t);  // this cut of each owner's rows
+    for (int owner = 0; owner < partial.t; ++owner)
+      multiply(owner * partial.rows + c * cut, cut, of_all.slice(owner * cut, cut));
+    lane.group().reduce_scatter(of_all, y.slice(c * cut, cut), Reduce::sum, lane.after_compute());
+  }
+  lane.join();
+}
+
+}  // namespace
+
+Tensor gather_and_multiply(Context& ctx, TensorOverlap mode, Tensor x, Scratch::Frame& frame,
+                           const MultiplyRows& multiply) {
+  if (mode == TensorOverlap::none || mode == TensorOverlap::bulk) {
+    const Tensor whole = gather_sequence(ctx, x, frame);
+    multiply(0, whole.shape[0], whole);
+    return whole;
+  }
+  const Sequence sequence(ctx, x, frame);
+  ctx.ops.convert(x, sequence.of(sequence.rank), ctx.compute);
+  if (mode == TensorOverlap::ring) gather_in_ring(*ctx.tensor_lane, sequence, multiply);
+  else gather_in_pipeline(*ctx.tensor_lane, sequence, multiply);
+  ctx.tensor_lane->join();  // the own part has left too
+  return sequence.whole;
+}
+
+void multiply_and_reduce(Context& ctx, TensorOverlap mode, Tensor y, const MultiplyRows& multiply) {
+  if (mode == TensorOverlap::none || mode == TensorOverlap::bulk)
+    return reduce_sequence(ctx, y, [&](Tensor partial) { multiply(0, partial.shape[0], partial); });
+  Scratch::Frame frame(ctx.scratch);
+  const Sequence partial(ctx, y, frame);
+  if (mode == TensorOverlap::ring) reduce_in_ring(ctx, partial, y, multiply, frame);
+  else reduce_in_pipeline(*ctx.tensor_lane, partial, y, multiply);
+}
 
 }  // namespace trivet

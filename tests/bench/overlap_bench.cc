@@ -7,12 +7,9 @@
 // exposed: what the wire took while nothing was computed, from the trace, mean of both ranks. "of none": that over the
 // same without overlap. hidden: 1 - (step - step without a link) / (step of none - step without a link): end to end.
 //   overlap_bench [--steps N] [--layers N] [--hidden N] [--seq N]
-#include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -22,6 +19,7 @@
 #include "engine/train/run.h"
 #include "parallel/comm/world.h"
 #include "tests/bench/random_tokens.h"
+#include "tests/bench/support.h"
 
 namespace trivet {
 namespace {
@@ -50,11 +48,6 @@ Config base_config(const std::string& folder, const Options& options) {
 struct Result {
   double step_ms = 0, wire_ms = 0, wait_ms = 0;  // medians over the steps after the second
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 Result run(const Config& config) {
   std::filesystem::remove_all(config.train.run_dir);
@@ -124,15 +117,11 @@ void tensor_parallel(Config config) {
 
 int main(int argc, char** argv) {
   trivet::Options options;
-  const std::map<std::string, int64_t*> known{{"--steps", &options.steps},
-                                              {"--layers", &options.layers},
-                                              {"--hidden", &options.hidden},
-                                              {"--seq", &options.seq}};
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const auto option = known.find(argv[i]);
-    if (option == known.end()) return fmt::print(stderr, "overlap_bench: unknown option {}\n", argv[i]), 64;
-    *option->second = std::atoll(argv[i + 1]);
-  }
+  trivet::read_options(argc, argv,
+                       {{"--steps", &options.steps},
+                        {"--layers", &options.layers},
+                        {"--hidden", &options.hidden},
+                        {"--seq", &options.seq}});
   const std::string folder = (std::filesystem::temp_directory_path() / "trivet-overlap-bench").string();
   std::filesystem::create_directories(folder);
   trivet::write_random_tokens(folder + "/tokens", 512);

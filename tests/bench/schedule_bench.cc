@@ -4,12 +4,8 @@
 // the bytes that the plan and the arenas say.
 //   schedule_bench [--steps N] [--layers N] [--hidden N] [--seq N] [--microbatches N]
 // Ranks need a core each: on a busy machine the ratio tells of the neighbours.
-#include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
-#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -18,6 +14,7 @@
 #include "engine/train/run.h"
 #include "parallel/comm/world.h"
 #include "tests/bench/random_tokens.h"
+#include "tests/bench/support.h"
 
 namespace trivet {
 namespace {
@@ -48,11 +45,6 @@ LoadedConfig config_of(const std::string& kind, const std::string& folder, const
   c.train.run_dir = folder + "/" + kind;
   c.device.peak_tflops = 1;  // not asked for here
   return loaded;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 std::string text_of(const std::vector<Peak>& peaks) {
@@ -87,16 +79,12 @@ void report(const std::string& kind, const std::string& folder, const Options& o
 
 int main(int argc, char** argv) {
   trivet::Options options;
-  const std::map<std::string, int64_t*> known{{"--steps", &options.steps},
-                                              {"--layers", &options.layers},
-                                              {"--hidden", &options.hidden},
-                                              {"--seq", &options.seq},
-                                              {"--microbatches", &options.microbatches}};
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const auto option = known.find(argv[i]);
-    if (option == known.end()) return fmt::print(stderr, "schedule_bench: unknown option {}\n", argv[i]), 64;
-    *option->second = std::atoll(argv[i + 1]);
-  }
+  trivet::read_options(argc, argv,
+                       {{"--steps", &options.steps},
+                        {"--layers", &options.layers},
+                        {"--hidden", &options.hidden},
+                        {"--seq", &options.seq},
+                        {"--microbatches", &options.microbatches}});
   const std::string folder = (std::filesystem::temp_directory_path() / "trivet-schedule-bench").string();
   std::filesystem::create_directories(folder);
   trivet::write_random_tokens(folder + "/tokens", 2048);

@@ -4,8 +4,6 @@
 //   trace_bench [--pairs N]
 // Then how late a linked call completes: the emulated link's deadline against the end of the call.
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
 #include <vector>
@@ -17,14 +15,10 @@
 #include "kernels/philox.h"
 #include "parallel/comm/link_comm.h"
 #include "parallel/comm/world.h"
+#include "tests/bench/support.h"
 
 namespace trivet {
 namespace {
-
-double median(std::vector<double> x) {
-  std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
-  return x[x.size() / 2];
-}
 
 double span_ns() {
   TraceRow row("row");
@@ -40,7 +34,7 @@ double span_ns() {
   return best;
 }
 
-void tracing(const std::filesystem::path& folder, int pairs) {
+void tracing(const std::filesystem::path& folder, int64_t pairs) {
   IndexedDatasetWriter writer(folder / "tokens", TokenType::u16);
   std::vector<int32_t> tokens(1 << 17);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(philox4x32(i, 0, 1).w[0] % 4096);
@@ -120,9 +114,8 @@ void lateness() {
 }  // namespace trivet
 
 int main(int argc, char** argv) {
-  int pairs = 40;
-  if (argc == 3 && !std::strcmp(argv[1], "--pairs")) pairs = std::atoi(argv[2]);
-  else if (argc != 1) return fmt::print(stderr, "usage: trace_bench [--pairs N]\n"), 64;
+  int64_t pairs = 40;
+  trivet::read_options(argc, argv, {{"--pairs", &pairs}});
   const auto folder = std::filesystem::temp_directory_path() / "trivet-trace-bench";
   std::filesystem::create_directories(folder);
   trivet::tracing(folder, pairs);

@@ -59,7 +59,7 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
                 .units = none,
                 .scratch = state.scratch,
                 .tensor_lane = nullptr};
-    for (const Tensor& weights : state.flat.kept_weights) ops->fill(weights, 0, *stream);
+    ops->fill(state.flat.kept_weights, 0, *stream);
     for (const Param& param : state.params.all()) initialize_weight(param, 1234, 1, *device, *stream);
     state.adam.reset(*ops, *stream);
 

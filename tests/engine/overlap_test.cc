@@ -4,6 +4,9 @@
 // Only what must come first is compared in time (a wait, a program's order), never what is likely to be faster.
 #include <gtest/gtest.h>
 
+#include "engine/config/validate.h"
+#include "engine/train/rank_state.h"
+#include "parallel/comm/world.h"
 #include "tests/support/training.h"
 
 namespace trivet::test {
@@ -104,6 +107,43 @@ TEST(Overlap, AlignedGathersWaitForTheirTurn) {
   }
 }
 
+// Three chunks of a rank whose forward passes lag `ahead` behind the first rank's: how many chunks' weights have been
+// asked for when each pass begins. Without lanes that is the order on the compute stream.
+TEST(Overlap, ALaterRankGathersSoManyPassesEarlier) {
+  const auto gathered_at_each_pass = [](int ahead) {
+    std::vector<size_t> gathered;
+    run_thread_ranks(2, [&](Communicator& world) {
+      const auto device = create_cpu_device();
+      const auto ops = create_cpu_ops(1);
+      const auto compute = device->create_compute_stream();
+      TraceRow row("compute");
+      compute->set_trace_row(&row);
+      ParamList params(0, 1);
+      for (const int chunk : {0, 1, 2}) {
+        params.begin_unit(chunk);
+        params.declare({.name = std::to_string(chunk), .global_shape = {256}});
+      }
+      Arena weights(*device, "weights"), gradients(*device, "gradients");
+      FlatBuffer flat(params, {.sharding = Sharding::optim, .rank = world.rank(), .ranks = 2}, weights, gradients);
+      ParamGather gather(flat, weights);
+      const std::vector<int> chunks{0, 0, 1, 1, 2, 2};
+      gather.connect(*ops, *compute, *device, world, {.forward_chunks = chunks, .ahead = ahead}, nullptr);
+      gather.updated();
+      size_t count = 0;
+      std::vector<Span> spans;
+      for (const int chunk : chunks) {
+        gather.before_forward(chunk);
+        row.take(spans);
+        for (const Span& span : spans) count += span.info.name == std::string("all_gather");
+        if (world.rank() == 0) gathered.push_back(count);
+      }
+    });
+    return gathered;
+  };
+  EXPECT_EQ(gathered_at_each_pass(0), (std::vector<size_t>{2, 2, 3, 3, 3, 3}));
+  EXPECT_EQ(gathered_at_each_pass(1), (std::vector<size_t>{2, 3, 3, 3, 3, 3}));
+}
+
 // One layer's calls on the tensor lane in a micro-batch, forward and backward.
 struct LaneCalls {
   const char* mode;
@@ -156,6 +196,36 @@ TEST(Overlap, WithoutItASenderWaits) {
   const std::vector<Span> forward = step.spans("compute", "F"), sent = step.spans("rank 0 -> rank 1", "send");
   ASSERT_EQ(forward.size(), sent.size());
   for (size_t i = 0; i < sent.size(); ++i) EXPECT_LE(sent[i].end_ns, forward[i].end_ns) << "forward " << i;
+}
+
+// Over a link of 20 ms: that not one of the forward passes, each of which takes a fraction of a millisecond, ends
+// before what it sent has arrived is so unlikely that time may decide here.
+TEST(Overlap, WithItASenderGoesOn) {
+  Config config = tiny_config();
+  config.parallel.pipeline_model_parallel_size = 2;
+  config.comm.pipeline_link_latency_us = 20'000;
+  const TracedStep step = traced_steps(config, 2)[0];
+  const std::vector<Span> forward = step.spans("compute", "F"), sent = step.spans("rank 0 -> rank 1", "send");
+  ASSERT_EQ(forward.size(), sent.size());
+  size_t before = 0;
+  for (size_t i = 0; i < sent.size(); ++i) before += forward[i].end_ns < sent[i].end_ns;
+  EXPECT_GE(before, 1u);
+}
+
+TEST(Overlap, ReceivesTakeTheBuffersOfAsManyAsArePostedAhead) {
+  const auto buffers = [](bool overlap, int ahead) {
+    LoadedConfig loaded{.config = tiny_config(), .origins = {}, .path = "test"};
+    loaded.config.parallel.pipeline_model_parallel_size = 2;
+    loaded.config.overlap.overlap_p2p_comm = overlap;
+    loaded.config.overlap.p2p_receive_ahead = ahead;
+    const Layout layout = resolve(loaded, {.world_size = 2});
+    int64_t bytes = 0;
+    for (const MemoryItem& item : plan_memory(loaded.config, layout, {.pp = 1}).items)
+      if (item.name == "activations") bytes = item.bytes;
+    return bytes / (16 * 2 * 32 * 4);  // s b h fp32
+  };
+  EXPECT_EQ(buffers(true, 4) - buffers(true, 2), 2);
+  EXPECT_EQ(buffers(true, 2) - buffers(false, 2), 1);
 }
 
 }  // namespace

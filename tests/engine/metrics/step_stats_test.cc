@@ -165,6 +165,28 @@ TEST(TimeTable, MeansOfStepsAfterTheFirst) {
             "  tensor        2.00 KiB    25.00       5.00       20.00     0.00    20.0%\n");
 }
 
+TEST(TimeTable, ARowARank) {
+  TimeTable table(2);
+  const StepStats first = measure_step(
+      {{span(compute, 0, 60'000'000)}, {comm(data, 60'000'000, 70'000'000, 80'000'000, 8)}}, 0, 100'000'000);
+  const StepStats second = measure_step({{span(compute, 0, 70'000'000)}}, 0, 100'000'000);
+  StepStats both = first;
+  both += second;
+  table.add({}, both);  // does not count
+  for (int i = 0; i < 3; ++i) table.add(both, first);
+  StepStats three = second;
+  three += second, three += second;
+  EXPECT_EQ(table.own().compute, 180'000'000);
+  const std::vector<TextBlock> blocks =
+      table.describe(std::vector<RankTime>{{"rank 0", table.own()}, {"rank 1", three}});
+  EXPECT_EQ(render({blocks.back()}),
+            "milliseconds of a step, by rank\n"
+            "          compute  optimizer  data wire   wait  host   idle    step\n"
+            "  rank 0    60.00       0.00      10.00  10.00  0.00  20.00  100.00\n"
+            "  rank 1    70.00       0.00       0.00   0.00  0.00  30.00  100.00\n");
+  EXPECT_EQ(table.describe(std::vector<RankTime>(33)).size(), 2u) << "too many to read";
+}
+
 TEST(StepReport, Speed) {
   StepReport report;
   report_speed(report, {.samples = 8, .tokens = 1000, .flops = 4e12, .ranks = 2, .peak_tflops = 2}, 0.5,

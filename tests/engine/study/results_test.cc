@@ -90,7 +90,7 @@ TEST(StudyMetrics, AreTheMedianOfTheMeasuredStepsOfWhateverIsANumber) {
   write_text(dir / "metrics.jsonl", R"({"step":1,"loss":4,"step_seconds":100,"mfu":null}
 {"step":2,"loss":3,"step_seconds":2,"mfu":null,"brand_new_fraction":0.5}
 {"event":"eval","step":2,"validation_loss":9}
-{"step":3,"loss":2,"step_seconds":8,"mfu":null,"host":"a","exposed_comm_fraction":0.25}
+{"step":3,"loss":2,"step_seconds":8,"mfu":null,"host":"a","exposed_comm_fraction":0.25,"compute_fraction":0.5}
 {"step":4,"loss":1,"step_seconds":4,"mfu":null}
 )");
 
@@ -105,7 +105,9 @@ TEST(StudyMetrics, AreTheMedianOfTheMeasuredStepsOfWhateverIsANumber) {
                                                         {"step_seconds", 4},
                                                         {"brand_new_fraction", 0.5},
                                                         {"exposed_comm_fraction", 0.25},
-                                                        {"exposed_comm_seconds", 2}}));
+                                                        {"exposed_comm_seconds", 2},
+                                                        {"compute_fraction", 0.5},
+                                                        {"compute_seconds", 4}}));
 }
 
 TEST(StudyMetrics, OfAnUnfinishedRunDoNotCount) {

@@ -139,6 +139,51 @@ TEST_F(StudySummary, ALossThatIsAWholeOtherCurveIsCaughtUnderATolerance) {
   EXPECT_NE(summary().points[2].disagreement.find("the loss of step 3 is 2.1, but 2"), std::string::npos);
 }
 
+// What overlap hides and costs, against the points without a link and without overlap.
+TEST_F(StudySummary, OverlapIsComparedWithTheSameRunWithoutItAndWithoutALink) {
+  // given: links of nothing, 1 and 2 Gbit/s; the last one adds next to nothing
+  use(R"(name: overlap
+base: run.yaml
+ranks: 2
+steps: 4
+warmup_steps: 1
+repeats: 2
+set: {model.vocab_size: 100}
+factors:
+  - name: link
+    levels: {none: {}, slow: {comm.link_gbps: 1, comm.data_link_latency_us: 5}, fast: {comm.data_link_gbps: 2}}
+  - name: overlap
+    levels: {"off": {}, "on": {overlap.overlap_grad_reduce: true, overlap.collectives_in_flight: 2}}
+)");
+  ASSERT_EQ(plan_.points.size(), 6u);
+  enum : size_t { none_off, none_on, slow_off, slow_on, fast_off, fast_on };
+  EXPECT_EQ(plan_.points[slow_on].without_link, plan_.points[none_on].id);
+  EXPECT_EQ(plan_.points[slow_on].without_overlap, plan_.points[slow_off].id);
+  EXPECT_EQ(plan_.points[slow_on].without_both, plan_.points[none_off].id);
+  EXPECT_EQ(plan_.points[slow_off].without_overlap, plan_.points[slow_off].id);
+  EXPECT_EQ(plan_.points[none_on].without_link, plan_.points[none_on].id);
+  add(none_off, {10, 20}), add(slow_off, {14, 28}), add(fast_off, {10.25, 20.25});
+  add(none_on, {10, 20}), add(slow_on, {11, 24}), add(fast_on, {10.1, 20.1});
+  for (RunRow& row : rows_) row.metrics["compute_seconds"] = row.metrics["step_seconds"] / 2;
+
+  // when
+  const Summary result = summary();
+
+  // then
+  EXPECT_EQ(result.points[slow_on].metrics.at("hidden_fraction").max, 0.75);
+  EXPECT_EQ(result.points[slow_on].metrics.at("hidden_fraction").min, 0.5);
+  EXPECT_EQ(result.points[slow_on].metrics.at("compute_inflation").max, 12. / 14);
+  EXPECT_EQ(result.points[none_on].metrics.at("compute_inflation").median, 1);
+  EXPECT_FALSE(result.points[fast_on].metrics.contains("hidden_fraction")) << "it adds too little to be measured";
+  for (const size_t point : {none_off, slow_off, none_on})
+    EXPECT_FALSE(result.points[point].metrics.contains("hidden_fraction")) << point;
+  const Table table = result_table(study_, plan_, result);
+  const auto column = static_cast<size_t>(std::ranges::find(table.head, "hidden") - table.head.begin());
+  EXPECT_EQ(table.rows[slow_on].at(column), "62.5%");
+  EXPECT_EQ(table.rows[slow_off].at(column), "");
+  EXPECT_NE(markdown_report(study_, plan_, result).find("what overlap takes away again"), std::string::npos);
+}
+
 TEST_F(StudySummary, ResultsOfOtherPointsAreCountedAndLeftOut) {
   add(0, {1, 2});
   rows_[0].point = "someone else";

@@ -1,0 +1,37 @@
+// What benchmarks share: their options, and the median.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <fmt/format.h>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace trivet {
+
+// Pairs of `--name NUMBER` into what `known` points to. At anything else: a message, and exit code 64.
+inline void read_options(int argc, char** argv, const std::map<std::string, int64_t*>& known) {
+  const auto refuse = [&](const std::string& why) {
+    std::string names;
+    for (const auto& [name, value] : known) names += fmt::format(" [{} N]", name);
+    fmt::print(stderr, "{}; usage: {}{}\n", why, argv[0], names);
+    std::exit(64);
+  };
+  for (int i = 1; i < argc; i += 2) {
+    const auto option = known.find(argv[i]);
+    if (option == known.end()) refuse(fmt::format("unknown option {}", argv[i]));
+    if (i + 1 == argc) refuse(fmt::format("{} needs a number", argv[i]));
+    char* end = nullptr;
+    *option->second = std::strtoll(argv[i + 1], &end, 10);
+    if (end == argv[i + 1] || *end != '\0') refuse(fmt::format("{}: found {}", argv[i], argv[i + 1]));
+  }
+}
+
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace trivet
