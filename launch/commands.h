@@ -10,6 +10,7 @@ namespace trivet {
 void add_train_command(CLI::App& app, int& exit_code);  // exit_code: where the run did not end as usual
 void add_config_command(CLI::App& app);
 void add_data_command(CLI::App& app);
+void add_checkpoint_command(CLI::App& app);
 void add_schedule_command(CLI::App& app);
 void add_study_command(CLI::App& app);
 

@@ -8,7 +8,6 @@
 #include <memory>
 #include <numeric>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 #include "engine/data/dataset_info.h"
@@ -16,7 +15,9 @@
 #include "engine/data/statistics.h"
 #include "engine/data/tokenizer.h"
 #include "engine/data/utf8.h"
+#include "engine/metrics/text.h"
 #include "launch/commands.h"
+#include "launch/redrawn_line.h"
 
 namespace trivet {
 namespace {
@@ -24,43 +25,23 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Phase = PrepareProgress::Phase;
 
-std::string grouped(int64_t number) {
-  const std::string digits = std::to_string(number);
-  std::string text;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
-}
-
-// One line on stderr that is redrawn, or where that is no terminal a line every few seconds.
 class ProgressLine {
  public:
-  ~ProgressLine() { clear(); }
-
   void show(const PrepareProgress& progress) {
     const auto now = Clock::now();
+    bool due = line_.due();
     if (progress.phase != phase_ || !begun_) {
       phase_ = progress.phase;
       phase_begin_ = now;
-      // Training says nothing until it is done: its one line has to come at once.
-      shown_ = terminal_ || phase_ == Phase::training ? Clock::time_point{} : now;
       begun_ = true;
+      // Training says nothing until it is done: its one line has to come at once.
+      due = line_.terminal() || phase_ == Phase::training;
+      if (!due) line_.put_off();
     }
-    if (now - shown_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(5000))) return;
-    shown_ = now;
-    const std::string line = text(progress, std::chrono::duration<double>(now - phase_begin_).count());
-    if (terminal_) fmt::print(stderr, "\r\x1b[K{}", line);
-    else fmt::print(stderr, "{}\n", line);
-    std::fflush(stderr);
-    drawn_ = terminal_;
+    if (due) line_.draw(text(progress, std::chrono::duration<double>(now - phase_begin_).count()));
   }
 
-  void clear() {
-    if (drawn_) fmt::print(stderr, "\r\x1b[K");
-    drawn_ = false;
-  }
+  void clear() { line_.clear(); }
 
  private:
   static std::string text(const PrepareProgress& progress, double seconds) {
@@ -68,11 +49,8 @@ class ProgressLine {
     const double done = progress.bytes_total > 0
                             ? static_cast<double>(progress.bytes_read) / static_cast<double>(progress.bytes_total)
                             : 1;
-    const auto width = static_cast<size_t>(std::clamp(done, 0.0, 1.0) * 30);
-    const std::string bar = std::string(width, '=') + std::string(30 - width, ' ');
-    std::string line =
-        fmt::format("{} [{}] {:3.0f} %  {} documents", progress.phase == Phase::sampling ? "sampling" : "encoding", bar,
-                    100 * done, grouped(progress.documents));
+    std::string line = fmt::format("{} {}  {} documents", progress.phase == Phase::sampling ? "sampling" : "encoding",
+                                   progress_bar(done), grouped(progress.documents));
     if (progress.phase == Phase::encoding)
       line += fmt::format("  {} tokens  {:.2f} M tokens/s", grouped(progress.tokens),
                           static_cast<double>(progress.tokens) / std::max(seconds, 1e-9) / 1e6);
@@ -80,12 +58,10 @@ class ProgressLine {
     return line;
   }
 
-  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  RedrawnLine line_;
   bool begun_ = false;
-  bool drawn_ = false;
   Phase phase_ = Phase::encoding;
   Clock::time_point phase_begin_;
-  Clock::time_point shown_;
 };
 
 // ---- prepare

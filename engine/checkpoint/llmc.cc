@@ -1,0 +1,130 @@
+#include "engine/checkpoint/llmc.h"
+
+#include <algorithm>
+#include <array>
+#include <fmt/format.h>
+
+#include "engine/data/files.h"
+
+namespace trivet {
+namespace {
+
+constexpr int32_t kMagic = 20240326, kFp32 = 3, kBf16 = 5;
+constexpr int64_t kPadding = 128;  // llm.c's vocabularies are multiples of it
+using Header = std::array<int32_t, 256>;
+constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(Header));
+
+// In the order of the file: by kind, and within one by layer.
+std::vector<GptTensor> in_file_order(std::vector<GptTensor> tensors) {
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const GptTensor& a, const GptTensor& b) { return a.kind < b.kind; });
+  return tensors;
+}
+
+bool is_word_embedding(const GptTensor& tensor) { return tensor.name == kSharedEmbedding; }
+
+class LlmcWeights : public GptWeights {
+ public:
+  explicit LlmcWeights(const std::string& path) : GptWeights(path), file_(path) {
+    Header header;
+    if (file_.size() < kHeaderBytes)
+      throw DataError(
+          fmt::format("{}: has {} bytes, expected at least the {} of a header", path, file_.size(), kHeaderBytes));
+    file_.read_at(0, std::as_writable_bytes(std::span(header)));
+    if (header[0] != kMagic)
+      throw DataError(fmt::format("{}: found the magic number {}, expected {}", path, header[0], kMagic));
+    if (header[1] != kFp32 && header[1] != kBf16)
+      throw DataError(
+          fmt::format("{}: found version {}, expected {} (fp32) or {} (bf16)", path, header[1], kFp32, kBf16));
+    dtype_ = header[1] == kFp32 ? DType::f32 : DType::bf16;
+    Config config;
+    config.model.seq_length = header[2];
+    config.model.vocab_size = header[3];
+    config.model.num_layers = header[4];
+    config.model.num_attention_heads = header[5];
+    config.model.hidden_size = header[6];
+    config.model.ffn_hidden_size = int64_t{4} * header[6];
+    set_model(config);
+    if (header[7] < header[3])
+      throw DataError(fmt::format("{}: found {} rows for a vocabulary of {}, expected at least as many", path,
+                                  header[7], header[3]));
+    int64_t end = kHeaderBytes;
+    for (const GptTensor& tensor : in_file_order(tensors_)) {
+      offsets_[tensor.name] = end;
+      const int64_t padding = is_word_embedding(tensor) ? int64_t{header[7] - header[3]} * tensor.shape[1] : 0;
+      end += (tensor.shape.numel() + padding) * size_of(dtype_);
+    }
+    if (end != file_.size())
+      throw DataError(fmt::format("{}: has {} bytes, expected {} of a model of these sizes", path, file_.size(), end));
+  }
+
+  std::vector<float> read(const GptTensor& tensor) override {
+    std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
+    const int64_t offset = offsets_.at(tensor.name);
+    if (dtype_ == DType::f32) {
+      file_.read_at(offset, std::as_writable_bytes(std::span(values)));
+    } else {
+      std::vector<bf16> halves(values.size());
+      file_.read_at(offset, std::as_writable_bytes(std::span(halves)));
+      std::transform(halves.begin(), halves.end(), values.begin(), [](bf16 half) { return static_cast<float>(half); });
+    }
+    const ModelConfig& model = config_.model;
+    return tensor.query_key_value ? join_heads(values, model.num_attention_heads, model.hidden_size) : values;
+  }
+
+ private:
+  InputFile file_;
+  DType dtype_ = DType::f32;
+  std::map<std::string, int64_t> offsets_;
+};
+
+void expect_holds(const ModelConfig& model, const std::string& path) {
+  const auto refuse = [&](const std::string& what) {
+    throw ConfigError(fmt::format("{}: llm.c's format cannot hold this model: {}", path, what));
+  };
+  if (model.untie_embeddings_and_output_weights) refuse("its output weights are not tied to the embedding");
+  if (model.ffn_hidden_size != 4 * model.hidden_size)
+    refuse(fmt::format("ffn_hidden_size is {}, expected 4 * {}", *model.ffn_hidden_size, model.hidden_size));
+  if (model.layernorm_epsilon != 1e-5)
+    refuse(fmt::format("layernorm_epsilon is {}, expected 1e-5", model.layernorm_epsilon));
+}
+
+}  // namespace
+
+bool is_llmc_model(const std::string& path) {
+  if (!path.ends_with(".bin") || !file_exists(path)) return false;
+  const InputFile file(path);
+  int32_t magic = 0;
+  if (file.size() >= kHeaderBytes) file.read_at(0, std::as_writable_bytes(std::span(&magic, 1)));
+  return magic == kMagic;
+}
+
+std::unique_ptr<GptWeights> open_llmc(const std::string& path) { return std::make_unique<LlmcWeights>(path); }
+
+void write_llmc(GptWeights& weights, const std::string& path, DType dtype) {
+  const ModelConfig& model = weights.config().model;
+  expect_holds(model, path);
+  if (file_exists(path)) throw ConfigError(path + ": is there already; choose a name that is not");
+  const int64_t vocab = model.vocab_size.value(), padded = (vocab + kPadding - 1) / kPadding * kPadding;
+  Header header{};
+  const auto put = [&](size_t at, int64_t value) { header[at] = static_cast<int32_t>(value); };
+  const std::array<int64_t, 8> values{kMagic,           dtype == DType::f32 ? kFp32 : kBf16, model.seq_length,  vocab,
+                                      model.num_layers, model.num_attention_heads,           model.hidden_size, padded};
+  for (size_t i = 0; i < values.size(); ++i) put(i, values[i]);
+  OutputFile file(path);
+  file.write(header.data(), sizeof header);
+  for (const GptTensor& tensor : in_file_order(weights.tensors())) {
+    std::vector<float> numbers = weights.read(tensor);
+    if (tensor.query_key_value) numbers = split_heads(numbers, model.num_attention_heads, model.hidden_size);
+    if (is_word_embedding(tensor)) numbers.resize(static_cast<size_t>(padded * model.hidden_size));
+    if (dtype == DType::f32) {
+      file.write(numbers.data(), numbers.size() * sizeof(float));
+    } else {
+      const std::vector<bf16> halves(numbers.begin(), numbers.end());
+      file.write(halves.data(), halves.size() * sizeof(bf16));
+    }
+  }
+  file.commit();
+}
+
+}  // namespace trivet

@@ -1,0 +1,315 @@
+// trivet checkpoint inspect, verify, convert: what is in a checkpoint, whether it is sound, and the same weights in
+// other formats.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fmt/format.h>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/gpt_weights.h"
+#include "engine/checkpoint/hf_gpt2.h"
+#include "engine/checkpoint/llmc.h"
+#include "engine/checkpoint/shard.h"
+#include "engine/checkpoint/store.h"
+#include "engine/config/load.h"
+#include "engine/metrics/text.h"
+#include "launch/commands.h"
+#include "launch/redrawn_line.h"
+
+namespace trivet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// ---- inspect
+
+struct StoredTensor {
+  Shape shape;
+  int64_t pieces = 0, bytes = 0;
+};
+using StoredTensors = std::map<std::string, StoredTensor>;
+
+StoredTensors tensors_of(const Manifest& manifest) {
+  StoredTensors tensors;
+  for (const CheckpointFile& file : manifest.files)
+    for (const CheckpointPiece& piece : file.pieces) {
+      StoredTensor& tensor = tensors[piece.name];
+      tensor.shape = piece.slice.global;
+      tensor.pieces += 1;
+      tensor.bytes += piece.bytes();
+    }
+  return tensors;
+}
+
+// The names in the order in which people count: embedding, layer 2 before layer 10, the head.
+std::vector<std::string> in_natural_order(const StoredTensors& tensors, std::string_view prefix) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors)
+    if (name.starts_with(prefix) && (!prefix.empty() || !name.starts_with("optimizer."))) names.push_back(name);
+  const auto key = [&](const std::string& whole) {
+    const std::string_view name = std::string_view(whole).substr(prefix.size());
+    std::string text(name.starts_with("embedding.") ? "0" : name.starts_with("decoder.layers.") ? "1" : "2");
+    for (size_t i = 0; i < name.size();) {
+      const size_t digits = std::min(name.find_first_not_of("0123456789", i), name.size()) - i;
+      if (digits > 0) text += std::string(20 - std::min<size_t>(digits, 20), '0') + std::string(name.substr(i, digits));
+      else text += name[i];
+      i += std::max<size_t>(digits, 1);
+    }
+    return text;
+  };
+  std::sort(names.begin(), names.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  return names;
+}
+
+struct Statistics {
+  double least = std::numeric_limits<double>::infinity(), most = -least, mean = 0, deviation = 0;
+  int64_t zeros = 0, non_finite = 0;
+};
+
+// Of the finite ones.
+Statistics statistics_of(const std::vector<float>& values) {
+  Statistics s;
+  double sum = 0, squares = 0;
+  for (const float value : values) {
+    if (!std::isfinite(value)) {
+      ++s.non_finite;
+      continue;
+    }
+    s.least = std::min<double>(s.least, value);
+    s.most = std::max<double>(s.most, value);
+    s.zeros += value == 0;
+    sum += value;
+  }
+  const auto n = static_cast<double>(static_cast<int64_t>(values.size()) - s.non_finite);
+  s.mean = sum / n;
+  for (const float value : values)
+    if (std::isfinite(value)) squares += (value - s.mean) * (value - s.mean);
+  s.deviation = std::sqrt(squares / n);
+  return s;
+}
+
+class Inspector {
+ public:
+  explicit Inspector(const std::string& directory)
+      : checkpoint_(open_checkpoint(directory)),
+        tensors_(tensors_of(checkpoint_.manifest)),
+        device_(create_cpu_device()),
+        stream_(device_->create_compute_stream()) {}
+
+  void print(bool statistics) {
+    print_run();
+    struct Group {
+      const char* title;
+      std::string_view prefix;
+    };
+    for (const Group& group :
+         {Group{"weights", ""}, Group{"first moments", kFirstMoment}, Group{"second moments", kSecondMoment}}) {
+      const std::vector<std::string> names = in_natural_order(tensors_, group.prefix);
+      if (names.empty()) continue;
+      // The moments have the weights' shapes: their names alone would say nothing new.
+      if (group.prefix.empty() || statistics) print_tensors(group.title, names, group.prefix, statistics);
+      print_sum(group.title, names);
+    }
+    if (statistics)
+      fmt::print("\nnon-finite values: {}\n", non_finite_ == 0 ? "none" : grouped(non_finite_) + ", marked ! above");
+  }
+
+ private:
+  void print_run() const {
+    const Manifest& manifest = checkpoint_.manifest;
+    const TrainState& state = checkpoint_.state;
+    const Config config = parse_saved_config(state.config, checkpoint_.directory + "/train_state.json");
+    const ModelConfig& m = config.model;
+    int64_t bytes = 0, shards = 0;
+    for (const CheckpointFile& file : manifest.files) bytes += file.bytes, shards += !file.pieces.empty();
+    const auto number = [](const std::optional<int64_t>& value) { return value ? grouped(*value) : "?"; };
+    TextBlock block{.title = "",
+                    .rows = {{"checkpoint", checkpoint_.directory},
+                             {"step", fmt::format("{}, after {} samples, {} tokens", grouped(state.step),
+                                                  grouped(state.consumed_samples), grouped(state.consumed_tokens))},
+                             {"saved by", fmt::format("{} (run {})", manifest.layout, manifest.run)},
+                             {"files", fmt::format("{} shards, {} with the texts", shards, bytes_text(bytes))},
+                             {"model", fmt::format("{} layers, hidden {}, ffn {}, {} heads, {} positions", m.num_layers,
+                                                   grouped(m.hidden_size), number(m.ffn_hidden_size),
+                                                   m.num_attention_heads, grouped(m.seq_length))},
+                             {"vocabulary", fmt::format("{}, {} output weights", number(m.vocab_size),
+                                                        m.untie_embeddings_and_output_weights ? "untied" : "tied")},
+                             {"computed in", config.precision.dtype + "; stored in fp32"},
+                             {"tokenizer", state.tokenizer.empty() ? "unknown" : state.tokenizer}}};
+    if (!config.data.path.empty()) block.rows.push_back({"data", config.data.path});
+    if (!config.data.train_path.empty()) block.rows.push_back({"data", config.data.train_path});
+    fmt::print("{}", render({block}));
+  }
+
+  void print_tensors(const char* title, const std::vector<std::string>& names, std::string_view prefix,
+                     bool statistics) {
+    fmt::print("\n");
+    TextBlock table{.title = "", .align = "lrlrr"};
+    table.rows.push_back({title, "shape", "dtype", "pieces", "bytes"});
+    if (statistics) {
+      for (const char* column : {"min", "max", "mean", "std", "zeros", "non-finite"}) table.rows[0].push_back(column);
+      table.align += "rrrrrr";
+    }
+    for (const std::string& name : names) {
+      const StoredTensor& tensor = tensors_.at(name);
+      std::vector<std::string>& row = table.rows.emplace_back();
+      row = {name.substr(prefix.size()), to_string(tensor.shape), "F32", std::to_string(tensor.pieces),
+             grouped(tensor.bytes)};
+      if (!statistics) continue;
+      const Statistics s = statistics_of(read(name, tensor));
+      for (const double value : {s.least, s.most, s.mean, s.deviation}) row.push_back(fmt::format("{:.4g}", value));
+      row.push_back(grouped(s.zeros));
+      row.push_back(s.non_finite == 0 ? "0" : "! " + grouped(s.non_finite));
+      non_finite_ += s.non_finite;
+    }
+    fmt::print("{}", render({table}));
+  }
+
+  void print_sum(const char* title, const std::vector<std::string>& names) const {
+    int64_t elements = 0, bytes = 0;
+    for (const std::string& name : names) {
+      elements += tensors_.at(name).shape.numel();
+      bytes += tensors_.at(name).bytes;
+    }
+    fmt::print("{}: {} tensors, {} elements, {}\n", title, names.size(), grouped(elements), bytes_text(bytes));
+  }
+
+  std::vector<float> read(const std::string& name, const StoredTensor& stored) const {
+    const Shape& shape = stored.shape;
+    std::vector<float> values(static_cast<size_t>(shape.numel()));
+    const Slice whole{
+        .global = shape, .rows = shape.rank == 2 ? shape[0] : 1, .cols = shape[-1], .count = shape.numel()};
+    const StateTensor wanted{name, whole, {values.data(), DType::f32, {shape.numel()}}};
+    read_tensors(checkpoint_, {&wanted, 1}, *device_, *stream_);
+    return values;
+  }
+
+  const OpenCheckpoint checkpoint_;
+  const StoredTensors tensors_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  int64_t non_finite_ = 0;
+};
+
+void add_inspect(CLI::App& parent) {
+  struct Options {
+    std::string path;
+    bool statistics = false;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command = parent.add_subcommand("inspect", "show what is in a checkpoint");
+  command->add_option("path", options->path, "a checkpoint; of a folder of them or a run, the latest")
+      ->option_text("PATH")
+      ->required();
+  command->add_flag("--tensors", options->statistics,
+                    "moments too, and of each tensor the range, mean, standard deviation, zeros and non-finite values");
+  command->callback([options] { Inspector(find_checkpoints(options->path).front()).print(options->statistics); });
+}
+
+// ---- verify
+
+void verify(const std::string& directory) {
+  const auto start = Clock::now();
+  const OpenCheckpoint checkpoint = open_checkpoint(directory);
+  int64_t bytes = 0;
+  for (const CheckpointFile& file : checkpoint.manifest.files) bytes += file.bytes;
+  RedrawnLine line;
+  verify_checkpoint(checkpoint, [&](int64_t done) {
+    if (line.due())
+      line.draw(fmt::format("{} {}", directory, progress_bar(static_cast<double>(done) / static_cast<double>(bytes))));
+  });
+  line.clear();
+  const double seconds = seconds_since(start);
+  fmt::print("{}: sound: step {}, {} files, {} tensors, {} read and hashed in {:.2f} s, {:.2f} GB/s\n", directory,
+             grouped(checkpoint.state.step), checkpoint.manifest.files.size(), tensors_of(checkpoint.manifest).size(),
+             bytes_text(bytes), seconds, static_cast<double>(bytes) / std::max(seconds, 1e-9) / 1e9);
+}
+
+void verify_all(const std::vector<std::string>& directories) {
+  if (directories.size() == 1) return verify(directories[0]);
+  size_t damaged = 0;
+  for (const std::string& directory : directories) {
+    try {
+      verify(directory);
+    } catch (const DataError& error) {
+      ++damaged;
+      fmt::print("{}: DAMAGED: {}\n", directory, error.what());
+    }
+    std::fflush(stdout);
+  }
+  if (damaged > 0) throw DataError(fmt::format("{} of {} checkpoints are damaged", damaged, directories.size()));
+}
+
+void add_verify(CLI::App& parent) {
+  auto path = std::make_shared<std::string>();
+  CLI::App* command = parent.add_subcommand("verify", "read all of a checkpoint and compare it with its hashes");
+  command->add_option("path", *path, "a checkpoint, or a folder of them or a run: then all of them")
+      ->option_text("PATH")
+      ->required();
+  command->footer("exit codes: 0 sound; 65 damaged: file, tensor, what was found and expected; 74 cannot be read");
+  command->callback([path] { verify_all(find_checkpoints(*path)); });
+}
+
+// ---- convert
+
+struct Conversion {
+  std::string source, destination, to, dtype;
+};
+
+void convert(const Conversion& options) {
+  if (options.to == "trivet" && !options.dtype.empty())
+    throw ConfigError("--dtype " + options.dtype + ": Trivet's checkpoints are always fp32; leave it out");
+  const auto start = Clock::now();
+  const auto weights = open_gpt_weights(options.source);
+  const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
+  if (options.to == "hf") write_hf_gpt2(*weights, options.destination, dtype);
+  else if (options.to == "llmc") write_llmc(*weights, options.destination, dtype);
+  else write_checkpoint(*weights, options.destination);
+  fmt::print("{}: {} parameters in {} tensors of {}, {}, in {:.2f} s\n", options.destination,
+             grouped(parameters_of(weights->tensors())), weights->tensors().size(), weights->path(), name_of(dtype),
+             seconds_since(start));
+}
+
+void add_convert(CLI::App& parent) {
+  auto options = std::make_shared<Conversion>();
+  CLI::App* command = parent.add_subcommand("convert", "write the weights in another format");
+  command
+      ->add_option("source", options->source,
+                   "a checkpoint (or run: its latest), a Hugging Face GPT-2 (folder or .safetensors), or an llm.c "
+                   "model_*.bin")
+      ->option_text("SOURCE")
+      ->required();
+  command
+      ->add_option("destination", options->destination,
+                   "that is not there yet: a folder for hf, a file for llmc, a checkpoint's directory for trivet")
+      ->option_text("DESTINATION")
+      ->required();
+  command->add_option("--to", options->to, "the format to write")
+      ->option_text("hf|llmc|trivet")
+      ->required()
+      ->check(CLI::IsMember({"hf", "llmc", "trivet"}));
+  command->add_option("--dtype", options->dtype, "of hf and llmc")
+      ->option_text("fp32|bf16 [fp32]")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  command->callback([options] { convert(*options); });
+}
+
+}  // namespace
+
+void add_checkpoint_command(CLI::App& app) {
+  CLI::App* checkpoint = app.add_subcommand("checkpoint", "inspect, verify and convert checkpoints");
+  checkpoint->require_subcommand(1);
+  add_inspect(*checkpoint);
+  add_verify(*checkpoint);
+  add_convert(*checkpoint);
+}
+
+}  // namespace trivet
