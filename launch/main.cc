@@ -1,5 +1,5 @@
 // trivet: one program, a subcommand a file. Errors end here: one message, and the exit code that says who has to act
-// (0 done, 64 config or usage, 65 bad input data, 70 internal, 74 I/O, 93 do not requeue).
+// (0 done, 64 config or usage, 65 bad input data, 70 internal, 74 I/O, 75 saved, 93 do not requeue, 124 hang).
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   trivet::add_data_command(app);
   trivet::add_schedule_command(app);
   trivet::add_study_command(app);
+  trivet::add_flight_command(app);
   try {
     app.parse(argc, argv);
     return 0;

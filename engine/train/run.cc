@@ -14,6 +14,7 @@
 #include "engine/data/statistics.h"
 #include "engine/data/tokenizer.h"
 #include "engine/data/training_data.h"
+#include "engine/fault/run_guard.h"
 #include "engine/metrics/accounting.h"
 #include "engine/metrics/console.h"
 #include "engine/metrics/jsonl.h"
@@ -233,6 +234,28 @@ void write_sample(const Config& config, const RunOptions& options, Trainer& trai
   reporter.note("\n" + tokenizer->decode(text));
 }
 
+void train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& options, const TrainingData& data,
+           RunGuard& guard, Communicator& world, std::ostream& out) {
+  const Config& config = loaded.config;
+  if (world.rank() == 0) prepare_run_dir(config);
+  world.barrier();
+
+  Trainer trainer(config, layout, world, *data.train, data.valid.get(), false,
+                  guard.faults().none() ? nullptr : &guard.faults());
+  Reporter reporter(loaded, layout, trainer, out);
+  if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());
+  if (data.valid && world.rank() == 0) note_unigram_entropy(config.data, reporter);
+  while (trainer.steps_done() < config.train.train_iters) {
+    reporter.step(trainer.step());
+    guard.set_steps_done(trainer.steps_done());
+    const int64_t interval = config.train.eval_interval;
+    if (data.valid && (trainer.steps_done() % interval == 0 || trainer.steps_done() == config.train.train_iters))
+      evaluate(config, trainer, reporter);
+  }
+  if (!options.prompt.empty()) write_sample(config, options, trainer, reporter);
+  reporter.finish();
+}
+
 }  // namespace
 
 RunFacts facts_of(const Config& config, int world_size) {
@@ -251,20 +274,8 @@ void run_training(LoadedConfig loaded, const RunOptions& options, Communicator& 
         "cpu");
   const TrainingData data = open_training_data(config.data, config.model.seq_length, config.model.vocab_size.value(),
                                                config.train.eval_interval > 0);
-  if (world.rank() == 0) prepare_run_dir(config);
-  world.barrier();
-
-  Trainer trainer(config, layout, world, *data.train, data.valid.get());
-  Reporter reporter(loaded, layout, trainer, out);
-  if (data.valid && world.rank() == 0) note_unigram_entropy(config.data, reporter);
-  while (trainer.steps_done() < config.train.train_iters) {
-    reporter.step(trainer.step());
-    const int64_t interval = config.train.eval_interval;
-    if (data.valid && (trainer.steps_done() % interval == 0 || trainer.steps_done() == config.train.train_iters))
-      evaluate(config, trainer, reporter);
-  }
-  if (!options.prompt.empty()) write_sample(config, options, trainer, reporter);
-  reporter.finish();
+  RunGuard guard(config, options.faults, world);
+  guard.run([&](Communicator& watched) { train(loaded, layout, options, data, guard, watched, out); });
 }
 
 }  // namespace trivet

@@ -6,9 +6,11 @@
 
 #include <iosfwd>
 #include <string>
+#include <vector>
 
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
+#include "engine/fault/inject.h"
 #include "parallel/comm/comm.h"
 
 namespace trivet {
@@ -18,6 +20,7 @@ struct RunOptions {
   int64_t generate_tokens = 80;
   double temperature = 0.8;
   int64_t top_k = 40;
+  std::vector<Fault> faults;  // on purpose
 };
 
 // What resolve() has to know: asks the data for their vocabulary. Throws DataError.
