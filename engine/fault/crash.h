@@ -18,9 +18,10 @@ class CrashWatch {
   CrashWatch(const CrashWatch&) = delete;
   CrashWatch& operator=(const CrashWatch&) = delete;
 
-  int signal() const;         // that ends the process now; 0: none
-  bool in_my_thread() const;  // it hit the thread that made this object
-  void served();              // this rank has said what it had to say
+  int signal() const;                       // that ends the process now; 0: none
+  bool in_my_thread() const;                // it hit the thread that made this object
+  pid_t thread() const { return thread_; }  // that made it
+  void served();                            // this rank has said what it had to say
 
  private:
   const pid_t thread_;

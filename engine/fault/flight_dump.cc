@@ -48,6 +48,7 @@ FlightDump read_dump(const std::string& path) {
     log.rank = json.at("rank");
     dump.place = {json.at("host"), json.at("pid")};
     dump.why = json.at("why");
+    dump.main_thread = json.at("main_thread").get<std::string>().at(0);
     log.taken_ns = json.at("taken_ns");
     log.last_activity_ns = from_ago(log, json.at("idle_s"));
     for (const Json& line : json.at("groups")) {
@@ -83,7 +84,7 @@ FlightDump read_dump(const std::string& path) {
         throw DataError(fmt::format("{}: call {} is of group {}, peer {}, which there is not", path, record.number,
                                     record.group, record.peer));
     }
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const std::exception& error) {
     throw DataError(fmt::format("{}: {}", path, error.what()));
   }
   return dump;
@@ -176,13 +177,15 @@ void start_flight_folder(const std::string& run_dir, const std::vector<RankPlace
   file.commit();
 }
 
-void write_flight_dump(const std::string& run_dir, const RankPlace& place, const FlightLog& log,
-                       const std::string& why) {
+void write_flight_dump(const std::string& run_dir, const FlightDump& dump) {
+  const FlightLog& log = dump.log;
   OutputFile file(flight_path(run_dir, log.rank));
   const auto text = [](const std::string& s) { return Json(s).dump(-1, ' ', false, Json::error_handler_t::replace); };
-  file.write(fmt::format("{{\"rank\": {}, \"host\": {}, \"pid\": {}, \"taken_ns\": {}, \"idle_s\": {},\n\"why\": {},\n",
-                         log.rank, text(place.host), place.pid, log.taken_ns, ago(log, log.last_activity_ns).dump(),
-                         text(why)));
+  file.write(
+      fmt::format("{{\"rank\": {}, \"host\": {}, \"pid\": {}, \"taken_ns\": {}, \"idle_s\": {},\n\"why\": {}, "
+                  "\"main_thread\": \"{}\",\n",
+                  log.rank, text(dump.place.host), dump.place.pid, log.taken_ns, ago(log, log.last_activity_ns).dump(),
+                  text(dump.why), dump.main_thread));
   file.write("\"groups\": [");
   for (size_t i = 0; i < log.groups.size(); ++i) {
     const FlightGroup& group = log.groups[i];
@@ -241,7 +244,7 @@ FlightVerdict find_culprit(const FlightReport& report) {
   const std::vector<Wait> waits = find_waits(report);
   std::set<int> waiting;
   for (const Wait& wait : waits)
-    if (!wait.missing.empty()) waiting.insert(wait.rank);
+    if (!wait.missing.empty() && (wait.call().peer < 0 || wait.dump->main_thread != 'R')) waiting.insert(wait.rank);
   // Who has stopped altogether comes before who is still at work.
   for (const bool silent : {true, false})
     for (const Wait& wait : waits)
@@ -261,10 +264,10 @@ FlightVerdict find_culprit(const FlightReport& report) {
       const int other = wait.missing.front();
       const auto blocked = std::find_if(waits.begin(), waits.end(),
                                         [&](const Wait& w) { return w.rank == other && !w.missing.empty(); });
-      return {other, fmt::format("ranks wait for each other: rank {} on {} did not join {}, in which rank {} waits; it "
-                                 "waits in {}",
-                                 other, report.places[static_cast<size_t>(other)].host, call_of(wait), wait.rank,
-                                 call_of(*blocked))};
+      return {-1, fmt::format("ranks wait for each other: rank {} on {} did not join {}, in which rank {} waits; it "
+                              "waits in {}",
+                              other, report.places[static_cast<size_t>(other)].host, call_of(wait), wait.rank,
+                              call_of(*blocked))};
     }
   if (!waits.empty())
     return {-1, fmt::format("all ranks have joined {}, but its data does not arrive at rank {}, for {:.1f} s",

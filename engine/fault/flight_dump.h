@@ -23,8 +23,11 @@ struct RankPlace {
 struct FlightDump {
   RankPlace place;
   std::string why;  // it was written
-  FlightLog log;    // read from a file: records have `calls` instead of their signature's data type and operation
-  std::vector<std::string> calls;  // [record] as text
+  // Of the rank's main thread, as the kernel has it: R runs, S sleeps, T is stopped; ?: unknown. A rank that runs waits
+  // for nobody, even where it has asked for data ahead of time.
+  char main_thread = '?';
+  FlightLog log{};  // read from a file: records have `calls` instead of their signature's data type and operation
+  std::vector<std::string> calls{};  // [record] as text
 };
 
 std::string flight_folder(const std::string& run_dir);
@@ -32,8 +35,8 @@ std::string flight_path(const std::string& run_dir, int rank);
 
 // Rank 0, before the others go on: an empty folder with ranks.json. Throws IoError.
 void start_flight_folder(const std::string& run_dir, const std::vector<RankPlace>& places);
-void write_flight_dump(const std::string& run_dir, const RankPlace& place, const FlightLog& log,
-                       const std::string& why);
+// `dump.calls` are not looked at: the records say more.
+void write_flight_dump(const std::string& run_dir, const FlightDump& dump);
 
 struct FlightReport {
   std::vector<RankPlace> places;                 // [rank]
@@ -45,7 +48,7 @@ FlightReport read_flight_folder(const std::string& run_dir);
 // Who did not do what the others waited for. Of the ranks that are waited for, the culprit is one that itself waits for
 // nobody: it has written no dump (it was stopped, or is dead), or it is at work outside of communication.
 struct FlightVerdict {
-  int rank = -1;     // -1: nobody can be named
+  int rank = -1;     // -1: nobody can be named, as where ranks wait for each other
   std::string what;  // one line
 };
 FlightVerdict find_culprit(const FlightReport& report);

@@ -31,7 +31,7 @@ struct FaultAbout {
 constexpr std::array kFaults = {
     FaultAbout{FaultKind::kill, "kill", StepPhase::backward, "SIGKILL to the rank's process"},
     FaultAbout{FaultKind::abort, "abort", StepPhase::backward, "abort()"},
-    FaultAbout{FaultKind::segv, "segv", StepPhase::backward, "a write through a null pointer"},
+    FaultAbout{FaultKind::segv, "segv", StepPhase::backward, "SIGSEGV"},
     FaultAbout{FaultKind::throw_error, "throw", StepPhase::backward, "an internal error"},
     FaultAbout{FaultKind::stop, "stop", StepPhase::backward, "SIGSTOP to the rank's process: a hang"},
     FaultAbout{FaultKind::slow, "slow", StepPhase::step, "slow=F: from that step on the rank computes F times slower"},

@@ -120,13 +120,14 @@ void RunGuard::rank_failed() {
     const int code = error ? error->exit_code() : Error("").exit_code();
     const auto* numerics = dynamic_cast<const NumericsError*>(&failure);
     const int rank = numerics && numerics->rank >= 0 ? numerics->rank : world_.rank();
-    if (watchdog_->dump(failure.what()))
-      write_outcome(run_dir_, {.status = code == kStopped ? "stopped" : "failed",
-                               .exit_code = code,
-                               .root_cause_rank = code == kStopped ? -1 : rank,
-                               .host = code == kStopped ? "" : places_[static_cast<size_t>(rank)].host,
-                               .what = failure.what(),
-                               .step = steps_done_});
+    // Each rank that fails tries: the launcher may end this one before its turn. The first one counts.
+    write_outcome(run_dir_, {.status = code == kStopped ? "stopped" : "failed",
+                             .exit_code = code,
+                             .root_cause_rank = code == kStopped ? -1 : rank,
+                             .host = code == kStopped ? "" : places_[static_cast<size_t>(rank)].host,
+                             .what = failure.what(),
+                             .step = steps_done_});
+    if (code != kStopped) watchdog_->dump(failure.what());
     throw;
   }
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fstream>
 #include <unistd.h>
 
 #include "engine/data/files.h"
@@ -23,6 +24,20 @@ constexpr int64_t kTickNs = 250'000'000;
 constexpr double kDumpsWait = 2;  // seconds for the other ranks' dumps, beside the time in which they look
 
 bool process_exists(int64_t pid) { return kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH; }
+
+// As /proc has it. A thread that runs may be caught in a short sleep: a few looks.
+char state_of_thread(pid_t thread) {
+  char state = '?';
+  for (int look = 0; look < 3 && state != 'R'; ++look) {
+    if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::ifstream file(fmt::format("/proc/self/task/{}/stat", thread));
+    std::string text;
+    std::getline(file, text);
+    if (const size_t name_end = text.rfind(')'); name_end != std::string::npos && name_end + 2 < text.size())
+      state = text[name_end + 2];
+  }
+  return state;
+}
 
 void say(const std::string& line) {
   std::fwrite(line.data(), 1, line.size(), stderr);  // in one piece: the ranks share a terminal
@@ -65,10 +80,9 @@ Watchdog::Fired Watchdog::fired() const {
   return fired_;
 }
 
-bool Watchdog::dump(const std::string& why) {
-  const bool first = claim();
+void Watchdog::dump(const std::string& why) {
+  claim();
   write_dump(why);
-  return first;
 }
 
 // ---- the thread
@@ -221,7 +235,9 @@ bool Watchdog::write_dump(const std::string& why) {
   std::lock_guard lock(dump_mutex_);
   if (file_exists(flight_path(options_.run_dir, rank_))) return true;  // the first is the one that counts
   try {
-    write_flight_dump(options_.run_dir, place(), recorder_.log(), why);
+    write_flight_dump(
+        options_.run_dir,
+        {.place = place(), .why = why, .main_thread = state_of_thread(crash_.thread()), .log = recorder_.log()});
     return true;
   } catch (const std::exception& error) {
     say(fmt::format("[rank {}] no flight dump: {}\n", rank_, error.what()));

@@ -31,7 +31,7 @@ struct WatchdogOptions {
   double grace_s = 5;             // for the rank to end after world.abort(); then the process is ended
   std::string run_dir;            // with a flight folder (start_flight_folder)
   std::vector<RankPlace> places;  // [rank]
-  std::function<void()> touch;    // called now and then, on the watchdog's thread; empty: nothing
+  std::function<void()> touch{};  // called now and then, on the watchdog's thread; empty: nothing
 };
 
 class Watchdog {
@@ -49,9 +49,8 @@ class Watchdog {
   };
   Fired fired() const;
 
-  // The rank's main thread ends with an error: its flight dump. True: it is the first rank of the run that does, and so
-  // the one that writes the outcome.
-  bool dump(const std::string& why);
+  // The rank's main thread ends with an error: its flight dump, and the others' watchdogs make theirs.
+  void dump(const std::string& why);
 
  private:
   void watch();
