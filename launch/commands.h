@@ -12,6 +12,7 @@ void add_config_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_checkpoint_command(CLI::App& app);
 void add_schedule_command(CLI::App& app);
+void add_flight_command(CLI::App& app);
 void add_study_command(CLI::App& app);
 
 }  // namespace trivet

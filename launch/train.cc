@@ -21,9 +21,11 @@ struct Options {
   std::vector<std::string> sets;
   int ranks = 0;  // 0: not given
   RunOptions run;
+  std::vector<std::string> faults;
 };
 
-int run(const Options& options) {
+int run(Options& options) {
+  options.run.faults = parse_faults(options.faults);
   const LoadedConfig loaded = load_config(options.path, options.sets);
   std::atomic<int> exit_code = 0;  // the same on all ranks
   const auto rank_main = [&](Communicator& world) { exit_code = run_training(loaded, options.run, world, std::cout); };
@@ -75,6 +77,17 @@ void add_train_command(CLI::App& app, int& exit_code) {
                    "auto: from the run's newest checkpoint, if there is one; none; or the path of a checkpoint or run")
       ->option_text("auto|none|PATH")
       ->capture_default_str();
+  command
+      ->add_option("--inject", options->faults,
+                   "a fault on purpose (may be repeated); RANK is a number, last or all, PHASE one of step, forward,\n"
+                   "backward, reduce, optimizer, save; FAULT is one of\n" +
+                       fault_table())
+      ->option_text("FAULT:RANK:STEP[:PHASE]")
+      ->allow_extra_args(false);
+  command->footer(
+      "exit codes: 0 done, 64 configuration or usage, 65 bad input data, 70 internal error or a rank that failed,\n"
+      "74 I/O, 75 saved, please requeue, 93 do not requeue, 124 a hang, 128+n signal n. RUN_DIR/outcome.json says\n"
+      "more, and RUN_DIR/flight/ (trivet flight RUN_DIR) what each rank's communication was doing.");
   command->callback([options, &exit_code] {
     watch_stop_signals();
     options->run.stop_signal = stop_signal;

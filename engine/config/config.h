@@ -106,6 +106,7 @@ struct DataConfig {
 
 struct CommConfig {
   std::string backend = "auto";  // auto | thread | mpi
+  double timeout_s = 600;        // a call that is open for longer ends the run; 0: never
   // An emulated link between the ranks of a group (parallel/comm/link_comm.h): of all groups, or of one class of them.
   double link_latency_us = 0;
   double link_gbps = 0;                          // 10^9 bits a second; 0: no limit

@@ -199,6 +199,8 @@ std::vector<Field> make_fields() {
       {"data.prefetch", data<&D::prefetch>, "micro-batches prepared ahead by a background thread", range(1, 10'000)},
 
       {"comm.backend", comm<&C::backend>, "how ranks talk", {}, {"auto", "thread", "mpi"}},
+      {"comm.timeout_s", comm<&C::timeout_s>,
+       "a call that waits for longer ends the run: longer than a rank ever works alone; 0: never", at_least(0)},
       {"comm.link_latency_us", comm<&C::link_latency_us>, "latency of an emulated link between ranks; 0: none",
        at_least(0)},
       {"comm.link_gbps", comm<&C::link_gbps>, "its bandwidth, 10^9 bits a second; 0: no limit", at_least(0)},

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "engine/data/prefetch.h"
+#include "engine/fault/step_hook.h"
 #include "engine/model/gpt_stage.h"
 #include "parallel/pipeline/stage.h"
 
@@ -15,7 +16,9 @@ struct StepBatches {
   std::span<const Batch> batches;
   bool training = true;
   float loss_scale = 1;
-  int defer_heads = 0;  // of the last so many micro-batches the gradient of the output weight waits for finish()
+  int defer_heads = 0;       // of the last so many micro-batches the gradient of the output weight waits for finish()
+  int64_t step = 0;          // from 1
+  StepHook* hook = nullptr;  // null: none
 };
 
 class GptChunk : public Stage {

@@ -249,6 +249,7 @@ bool Checkpointing::after_step(const Votes& sum) {
 
 void Checkpointing::begin() {
   begun_ns_ = now_ns();
+  if (options_.hook) options_.hook->begin(StepPhase::save, trainer_.steps_done());
   saver_->begin(train_state());
 }
 

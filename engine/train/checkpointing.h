@@ -10,6 +10,7 @@
 
 #include "engine/checkpoint/saver.h"
 #include "engine/checkpoint/shard.h"
+#include "engine/fault/step_hook.h"
 #include "engine/metrics/step_report.h"
 #include "engine/train/trainer.h"
 #include "engine/train/votes.h"
@@ -34,6 +35,7 @@ class Checkpointing {
     std::string tokenizer;             // fingerprint of the data's; empty: unknown
     std::function<int()> stop_signal;  // that has asked this process to stop; 0: none
     Disk::Fault disk_fault;            // for tests and --inject
+    StepHook* hook = nullptr;          // is told of each save; null: nobody
   };
   // Collective over the trainer's world. `start_ns`: of the run, for exit_duration_in_mins.
   Checkpointing(const Config& config, const Layout& layout, Trainer& trainer, CheckpointNews news, Options options,

@@ -14,6 +14,7 @@
 #include "engine/data/statistics.h"
 #include "engine/data/tokenizer.h"
 #include "engine/data/training_data.h"
+#include "engine/fault/run_guard.h"
 #include "engine/metrics/accounting.h"
 #include "engine/metrics/console.h"
 #include "engine/metrics/jsonl.h"
@@ -168,8 +169,8 @@ class Reporter {
         .note = [this](const std::string& line) { note(line); },
         .resumed =
             [this](int64_t step, const std::string& checkpoint) {
-              console_->note(fmt::format("resumed from {} after step {} of {}", checkpoint, step,
-                                         config_.train.train_iters));
+              console_->note(
+                  fmt::format("resumed from {} after step {} of {}", checkpoint, step, config_.train.train_iters));
               log_->resume(step, checkpoint);
             },
         .saved =
@@ -267,6 +268,42 @@ void write_sample(const Config& config, const RunOptions& options, Trainer& trai
   reporter.note("\n" + tokenizer->decode(text));
 }
 
+int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& options,
+          const std::vector<std::string>& candidates, const TrainingData& data, RunGuard& guard, Communicator& world,
+          std::ostream& out, int64_t start_ns) {
+  const Config& config = loaded.config;
+  if (world.rank() == 0) prepare_run_dir(config);
+  world.barrier();
+
+  Trainer trainer(config, layout, world, *data.train, data.valid.get(), false,
+                  guard.faults().none() ? nullptr : &guard.faults());
+  Reporter reporter(loaded, layout, trainer, out);
+  if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());
+  if (data.valid && world.rank() == 0) note_unigram_entropy(config.data, reporter);
+  const auto vocabulary = data_vocabulary(config.data);
+  Checkpointing checkpointing(config, layout, trainer, reporter.news(),
+                              {.tokenizer = vocabulary ? vocabulary->fingerprint : "",
+                               .stop_signal = options.stop_signal,
+                               .disk_fault = options.disk_fault ? options.disk_fault : guard.faults().disk_fault(),
+                               .hook = guard.faults().none() ? nullptr : &guard.faults()},
+                              start_ns);
+  checkpointing.resume(candidates, options.resume == "auto");
+  guard.set_steps_done(trainer.steps_done());
+  bool going_on = trainer.steps_done() < config.train.train_iters;
+  while (going_on) {
+    const StepResult result = trainer.step();
+    const Votes votes = reporter.step(result, checkpointing.votes());
+    guard.set_steps_done(trainer.steps_done());
+    const int64_t interval = config.train.eval_interval;
+    if (data.valid && (trainer.steps_done() % interval == 0 || trainer.steps_done() == config.train.train_iters))
+      evaluate(config, trainer, reporter);
+    going_on = checkpointing.after_step(votes);
+  }
+  if (checkpointing.exit_code() == 0 && !options.prompt.empty()) write_sample(config, options, trainer, reporter);
+  reporter.finish();
+  return checkpointing.exit_code();
+}
+
 }  // namespace
 
 RunFacts facts_of(const Config& config, int world_size) {
@@ -287,30 +324,10 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   const TrainingData data = open_training_data(config.data, config.model.seq_length, config.model.vocab_size.value(),
                                                config.train.eval_interval > 0);
   const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, config);
-  if (world.rank() == 0) prepare_run_dir(config);
-  world.barrier();
-
-  Trainer trainer(config, layout, world, *data.train, data.valid.get());
-  Reporter reporter(loaded, layout, trainer, out);
-  if (data.valid && world.rank() == 0) note_unigram_entropy(config.data, reporter);
-  const auto vocabulary = data_vocabulary(config.data);
-  Checkpointing checkpointing(
-      config, layout, trainer, reporter.news(),
-      {.tokenizer = vocabulary ? vocabulary->fingerprint : "", .stop_signal = options.stop_signal, .disk_fault = options.disk_fault},
-      start_ns);
-  checkpointing.resume(candidates, options.resume == "auto");
-  bool going_on = trainer.steps_done() < config.train.train_iters;
-  while (going_on) {
-    const StepResult result = trainer.step();
-    const Votes votes = reporter.step(result, checkpointing.votes());
-    const int64_t interval = config.train.eval_interval;
-    if (data.valid && (trainer.steps_done() % interval == 0 || trainer.steps_done() == config.train.train_iters))
-      evaluate(config, trainer, reporter);
-    going_on = checkpointing.after_step(votes);
-  }
-  if (checkpointing.exit_code() == 0 && !options.prompt.empty()) write_sample(config, options, trainer, reporter);
-  reporter.finish();
-  return checkpointing.exit_code();
+  RunGuard guard(config, options.faults, world);
+  return guard.run([&](Communicator& watched) {
+    return train(loaded, layout, options, candidates, data, guard, watched, out, start_ns);
+  });
 }
 
 }  // namespace trivet

@@ -7,22 +7,25 @@
 #include <functional>
 #include <iosfwd>
 #include <string>
+#include <vector>
 
 #include "engine/checkpoint/disk.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
+#include "engine/fault/inject.h"
 #include "parallel/comm/comm.h"
 
 namespace trivet {
 
 struct RunOptions {
-  std::string prompt;  // text to go on from when training has ended; empty: none
+  std::string prompt{};  // text to go on from when training has ended; empty: none
   int64_t generate_tokens = 80;
   double temperature = 0.8;
   int64_t top_k = 40;
-  std::string resume = "auto";       // auto | none | a path: see checkpoints_to_resume()
-  std::function<int()> stop_signal;  // that has asked this process to stop; 0: none
-  Disk::Fault disk_fault;            // of what checkpoints do to the disk
+  std::string resume = "auto";         // auto | none | a path: see checkpoints_to_resume()
+  std::function<int()> stop_signal{};  // that has asked this process to stop; 0: none
+  Disk::Fault disk_fault{};            // of what checkpoints do to the disk
+  std::vector<Fault> faults{};         // on purpose
 };
 
 // What resolve() has to know: asks the data for their vocabulary. Throws DataError.

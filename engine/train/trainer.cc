@@ -50,8 +50,9 @@ int default_threads_per_rank(const Communicator& world) {
 }
 
 Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world, const GptDataset& train,
-                 const GptDataset* valid, bool poison)
+                 const GptDataset* valid, bool poison, FaultInjector* faults)
     : config_(config),
+      faults_(faults),
       world_(world),
       linked_world_(with_links(world, links_of(config.comm))),
       mesh_(make_mesh(*linked_world_, layout.mesh)),
@@ -60,7 +61,7 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       micro_batches_(layout.micro_batches),
       deferred_heads_(deferred_heads_of(config, layout)),
       schedule_(layout.schedule),
-      device_(create_cpu_device()),
+      device_(faults ? faults->limit_memory(create_cpu_device()) : create_cpu_device()),
       compute_(make_compute_stream(*device_, trace_)),
       ops_(create_cpu_ops(threads_)),
       state_(config_, layout, mesh_.at, *device_),
@@ -115,6 +116,15 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
                                          state_.boundary_buffers, pipeline);
   executor_->set_stages(std::move(stages));
   loader_ = std::make_unique<BatchLoader>(train, batch_plan(), config.data.prefetch);
+  if (faults && !state_.flat.owned.empty()) {
+    const OwnedPiece& piece = state_.flat.owned.front();
+    const Tensor main = state_.adam.main_weights();
+    faults->attach({.device = device_.get(),
+                    .stream = compute_.get(),
+                    .gradient = piece.grad,
+                    .weight = main ? main.slice(piece.local, piece.weight.numel()) : piece.weight,
+                    .loss = state_.loss});
+  }
   if (valid) valid_loader_ = std::make_unique<BatchLoader>(*valid, batch_plan(), config.data.prefetch);
 }
 
@@ -128,7 +138,12 @@ BatchPlan Trainer::batch_plan() const {
 void Trainer::load_step(BatchLoader& loader, bool training, float loss_scale) {
   ScopedSpan span(compute_->trace_row(), {"load_batches", Category::host});
   for (Batch& batch : batches_) batch = loader.next();
-  step_batches_ = {.batches = batches_, .training = training, .loss_scale = loss_scale, .defer_heads = deferred_heads_};
+  step_batches_ = {.batches = batches_,
+                   .training = training,
+                   .loss_scale = loss_scale,
+                   .defer_heads = deferred_heads_,
+                   .step = step_ + 1,
+                   .hook = training ? faults_ : nullptr};
 }
 
 double Trainer::read_loss() {
@@ -143,6 +158,7 @@ double Trainer::read_loss() {
 
 StepResult Trainer::step() {
   StepResult result{.step = step_ + 1, .start_ns = now_ns()};
+  begin(StepPhase::step);
   // Gradients that are averaged over the ranks are larger by their number until then, and so is the loss.
   const int64_t averaged = config_.overlap.average_in_collective ? mesh_.shape.d : 1;
   load_step(*loader_, true, static_cast<float>(averaged) / static_cast<float>(global_batch_ * state_.shape.seq));
@@ -151,7 +167,10 @@ StepResult Trainer::step() {
   executor_->run();
   for (GptChunk& chunk : chunks_) chunk.finish();
   result.pipeline_end_ns = now_ns();
+  begin(StepPhase::reduce);
   state_.grad_sync.finish(*mesh_.tensor, embedding_group_.get());
+  end(StepPhase::reduce);
+  begin(StepPhase::optimizer);
   result.loss = read_loss() / static_cast<double>(averaged);
 
   const OptimizerConfig& optimizer = config_.optimizer;
@@ -175,6 +194,8 @@ StepResult Trainer::step() {
                    *compute_);
   state_.param_gather.updated();
   compute_->synchronize();
+  end(StepPhase::optimizer);
+  end(StepPhase::step);
   ++step_;
   consumed_samples_ += global_batch_;
   result.end_ns = now_ns();

@@ -20,6 +20,7 @@
 #include "engine/config/config.h"
 #include "engine/data/gpt_dataset.h"
 #include "engine/data/prefetch.h"
+#include "engine/fault/inject.h"
 #include "engine/model/gpt_chunk.h"
 #include "engine/train/rank_state.h"
 #include "kernels/base/trace.h"
@@ -41,9 +42,9 @@ struct StepResult {
 class Trainer {
  public:
   // Collective over `world`. `train` and `valid` (null: no evaluation) outlive the trainer. poison, for tests: NaN into
-  // whatever must not be read (PipelineOptions::poison_slots, ParamGather::connect).
+  // whatever must not be read (PipelineOptions::poison_slots, ParamGather::connect). faults (null: none) outlive it.
   Trainer(const Config& config, const Layout& layout, Communicator& world, const GptDataset& train,
-          const GptDataset* valid, bool poison = false);
+          const GptDataset* valid, bool poison = false, FaultInjector* faults = nullptr);
 
   // One global batch. Throws NumericsError on all ranks, before the weights are touched, when the loss or a gradient is
   // not finite; the text names the parameter, the rank and the batch.
@@ -78,7 +79,15 @@ class Trainer {
   double read_loss();
   [[noreturn]] void report_non_finite(double loss);
 
+  void begin(StepPhase phase) {
+    if (faults_) faults_->begin(phase, step_ + 1);
+  }
+  void end(StepPhase phase) {
+    if (faults_) faults_->end(phase, step_ + 1);
+  }
+
   const Config config_;
+  FaultInjector* const faults_;
   Communicator& world_;
   std::unique_ptr<Communicator> linked_world_;  // whose groups have the config's emulated links
   Mesh mesh_;

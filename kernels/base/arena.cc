@@ -23,8 +23,10 @@ Tensor Arena::allocate(DType dtype, Shape shape) {
   try {
     data = device_.allocate(std::max<int64_t>(bytes, 1));
   } catch (const Error& error) {
-    fail("out of memory in arena '" + name_ + "', which holds " + std::to_string(bytes_) + " bytes already: " +
-         error.what() + "; a smaller micro_batch_size, activation recompute or more parallel ranks would help");
+    throw ConfigError("out of memory: " + name_ + " need " + std::to_string(bytes) + " bytes beside the " +
+                      std::to_string(bytes_) + " that they hold (" + error.what() +
+                      "); a smaller batch.micro_batch_size, model.recompute_granularity, a higher "
+                      "parallel.data_parallel_sharding_strategy or more tensor- or pipeline-parallel ranks would help");
   }
   blocks_.push_back({data, std::max<int64_t>(bytes, 1)});
   bytes_ += bytes;
@@ -49,8 +51,7 @@ Tensor Scratch::take(DType dtype, Shape shape) {
 }
 
 void Scratch::release(int64_t mark) {
-  if (host_)
-    ASAN_POISON_MEMORY_REGION(static_cast<std::byte*>(memory_.data) + mark, static_cast<size_t>(used_ - mark));
+  if (host_) ASAN_POISON_MEMORY_REGION(static_cast<std::byte*>(memory_.data) + mark, static_cast<size_t>(used_ - mark));
   used_ = mark;
 }
 

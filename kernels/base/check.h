@@ -34,8 +34,15 @@ struct IoError : Error {
 
 // A loss or gradient that is not finite: the run must not go on, nor be requeued as it is (exit code 93).
 struct NumericsError : Error {
-  using Error::Error;
+  explicit NumericsError(const std::string& what, int bad_rank = -1) : Error(what), rank(bad_rank) {}
   int exit_code() const override { return 93; }
+  int rank;  // where it was found; -1: not known
+};
+
+// Nothing has moved for too long; the text names the rank that is waited for (exit code 124).
+struct TimeoutError : Error {
+  using Error::Error;
+  int exit_code() const override { return 124; }
 };
 
 [[noreturn]] inline void fail(std::string_view what, std::source_location at = std::source_location::current()) {

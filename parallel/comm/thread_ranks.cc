@@ -20,7 +20,9 @@ namespace {
   } catch (const IoError& e) {
     throw IoError(text(e));
   } catch (const NumericsError& e) {
-    throw NumericsError(text(e));
+    throw NumericsError(text(e), e.rank);
+  } catch (const TimeoutError& e) {
+    throw TimeoutError(text(e));
   } catch (const std::exception& e) {
     throw Error(text(e));
   }

@@ -38,6 +38,10 @@ class Adam {
   Tensor second_moment(const OwnedPiece& piece) const { return part(v_, piece); }
 
   Tensor norm() const { return norm_; }              // [1] fp32; NaN where a gradient is not finite
+  // Of this rank's pieces, where OwnedPiece::local says; main_weights are null in an fp32 run.
+  Tensor main_weights() const { return main_weights_; }
+  Tensor first_moments() const { return m_; }
+  Tensor second_moments() const { return v_; }
   Tensor grad_scale() const { return grad_scale_; }  // [1] fp32
 
  private:

@@ -217,8 +217,8 @@ TEST_P(Resume, IsTheRunThatWasNotStoppedBitForBit) {
 
   constexpr int kStop = kSteps * 2 / 3;
   config.train.run_dir = dir / "stopped";
-  const RunResult first = run(config, c.layout.ranks(),
-                              {.prompt = "", .resume = "auto", .stop_signal = stop_after(kStop), .disk_fault = {}});
+  const RunResult first =
+      run(config, c.layout.ranks(), {.resume = "auto", .stop_signal = stop_after(kStop), .disk_fault = {}});
   EXPECT_EQ(first.exit_code, 75);
   EXPECT_NE(first.output.find("as a signal asked: it is saved"), std::string::npos) << first.output;
   ASSERT_EQ(first.losses.size(), static_cast<size_t>(kStop));
@@ -269,9 +269,7 @@ class Choice : public testing::Test {
         EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what() << "\nexpected: " << text;
     }
   }
-  static RunOptions from(const std::string& resume) {
-    return {.prompt = "", .resume = resume, .stop_signal = {}, .disk_fault = {}};
-  }
+  static RunOptions from(const std::string& resume) { return {.resume = resume, .stop_signal = {}, .disk_fault = {}}; }
 
   const TempDir dir_;
   Config config_;
@@ -351,7 +349,7 @@ TEST(Saving, GoesOnWhenTheDiskFailsAndEndsWhenItKeepsFailing) {
   const Disk::Fault fault = [&](DiskOp op, const std::string&) {
     return op == DiskOp::create && fails-- > 0 ? DiskFate::no_space : DiskFate::normal;
   };
-  const RunResult lucky = run(config, 1, {.prompt = "", .resume = "auto", .stop_signal = {}, .disk_fault = fault});
+  const RunResult lucky = run(config, 1, {.resume = "auto", .stop_signal = {}, .disk_fault = fault});
   EXPECT_EQ(lucky.losses.size(), 5u);
   EXPECT_NE(lucky.output.find("step 1 could not be saved (1 of at most 3 failures in a row): rank 0: "),
             std::string::npos)
@@ -362,7 +360,7 @@ TEST(Saving, GoesOnWhenTheDiskFailsAndEndsWhenItKeepsFailing) {
   config.train.run_dir = dir / "unlucky";
   fails = 1000;
   try {
-    run(config, 2, {.prompt = "", .resume = "auto", .stop_signal = {}, .disk_fault = fault});
+    run(config, 2, {.resume = "auto", .stop_signal = {}, .disk_fault = fault});
     FAIL();
   } catch (const IoError& error) {
     EXPECT_NE(std::string(error.what()).find("3 saves have failed in a row"), std::string::npos) << error.what();
@@ -379,8 +377,7 @@ TEST(Saving, ASlowDiskNeverQueues) {
   std::condition_variable changed;
   int steps = 0;
   const RunResult slow = run(config, 1,
-                             {.prompt = "",
-                              .resume = "auto",
+                             {.resume = "auto",
                               .stop_signal =
                                   [&] {
                                     const std::lock_guard lock(mutex);
@@ -424,8 +421,7 @@ TEST(Stopping, WithoutCheckpointsSaysThatNothingIsSaved) {
   const TempDir dir;
   Config config = small_run(dir / "run");
   config.checkpoint.save_interval = 0;
-  const RunResult stopped =
-      run(config, 1, {.prompt = "", .resume = "auto", .stop_signal = stop_after(2), .disk_fault = {}});
+  const RunResult stopped = run(config, 1, {.resume = "auto", .stop_signal = stop_after(2), .disk_fault = {}});
   EXPECT_EQ(stopped.exit_code, 143);
   EXPECT_EQ(stopped.losses.size(), 2u);
   EXPECT_NE(stopped.output.find("nothing is saved"), std::string::npos) << stopped.output;

@@ -1,0 +1,137 @@
+#include "engine/fault/run_guard.h"
+
+#include <array>
+#include <filesystem>
+#include <fmt/format.h>
+#include <map>
+#include <span>
+#include <utility>
+#include <xxhash.h>
+
+#include "engine/config/load.h"
+#include "engine/data/files.h"
+#include "engine/fault/outcome.h"
+#include "parallel/comm/thread_world.h"
+
+namespace trivet {
+namespace {
+
+uint64_t hash_of_file(const std::string& path) {
+  const InputFile file(path);
+  XXH3_state_t* state = XXH3_createState();
+  XXH3_64bits_reset(state);
+  std::vector<std::byte> part(1 << 20);
+  for (int64_t at = 0; at < file.size(); at += static_cast<int64_t>(part.size())) {
+    const auto bytes = std::min<int64_t>(static_cast<int64_t>(part.size()), file.size() - at);
+    file.read_at(at, std::span(part).first(static_cast<size_t>(bytes)));
+    XXH3_64bits_update(state, part.data(), static_cast<size_t>(bytes));
+  }
+  const uint64_t hash = XXH3_64bits_digest(state);
+  XXH3_freeState(state);
+  return hash;
+}
+
+}  // namespace
+
+void check_same_everywhere(const std::string& text, const std::vector<RankPlace>& places, Communicator& world) {
+  std::array<int64_t, 2> mine{};
+  // Ranks that are threads share the program.
+  const bool processes = places.size() > 1 && places[0].pid != places[1].pid;
+  if (processes) mine[0] = static_cast<int64_t>(hash_of_file("/proc/self/exe"));
+  mine[1] = static_cast<int64_t>(XXH3_64bits(text.data(), text.size()));
+  std::vector<std::array<int64_t, 2>> all(places.size(), mine);
+  const auto device = create_cpu_device();
+  const auto stream = device->create_compute_stream();
+  if (world.size() > 1)
+    world.all_gather({mine.data(), DType::i64, {2}}, {all.data(), DType::i64, {2 * world.size()}}, *stream);
+  for (size_t what = 0; what < mine.size(); ++what) {
+    std::map<int64_t, int> votes;
+    for (const auto& hashes : all) ++votes[hashes[what]];
+    if (votes.size() == 1) continue;
+    const int64_t usual = std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) {
+                            return a.second < b.second;
+                          })->first;
+    std::string odd;
+    int count = 0;
+    for (size_t rank = 0; rank < all.size(); ++rank)
+      if (all[rank][what] != usual && ++count <= 16)
+        odd += fmt::format("{}rank {} on {}", odd.empty() ? "" : ", ", rank, places[rank].host);
+    throw ConfigError(fmt::format("the ranks do not run the same {}: {}{} {} from the other {}",
+                                  what == 0 ? "program" : "configuration", odd,
+                                  count > 16 ? fmt::format(" and {} more", count - 16) : "",
+                                  count == 1 ? "differs" : "differ", all.size() - static_cast<size_t>(count)));
+  }
+}
+
+RunGuard::RunGuard(const Config& config, const std::vector<Fault>& faults, Communicator& world)
+    : run_dir_(config.train.run_dir),
+      world_(world),
+      faults_(faults, world.rank(), world.size()),
+      recorder_(world.rank()) {
+  places_ = gather_places(world);
+  check_same_everywhere(to_yaml(config), places_, world);
+  if (world.rank() == 0) {
+    std::error_code error;
+    std::filesystem::create_directories(run_dir_, error);
+    if (error) throw IoError(fmt::format("train.run_dir {}: {}", run_dir_, error.message()));
+    lock_.emplace(run_dir_);
+    clear_outcome(run_dir_);
+    start_flight_folder(run_dir_, places_);
+  }
+  world.barrier();
+  watched_ = with_flight_recorder(world, recorder_, faults_.none() ? nullptr : &faults_);
+  watchdog_.emplace(
+      recorder_, world, steps_done_,
+      WatchdogOptions{.timeout_s = config.comm.timeout_s, .run_dir = run_dir_, .places = places_, .touch = [this] {
+                        if (lock_) lock_->touch();
+                      }});
+}
+
+const std::string& RunGuard::lock_taken_from() const {
+  static const std::string nobody;
+  return lock_ ? lock_->taken_from() : nobody;
+}
+
+int RunGuard::run(const std::function<int(Communicator& world)>& rank_main) {
+  int exit_code = 0;
+  try {
+    exit_code = rank_main(*watched_);
+    // A rank that leaves here has nobody left who waits for it.
+    watched_->barrier();
+  } catch (...) {
+    rank_failed();
+  }
+  if (world_.rank() == 0)
+    write_outcome(run_dir_,
+                  {.status = exit_code == 0 ? "done" : "stopped", .exit_code = exit_code, .step = steps_done_});
+  watchdog_.reset();
+  return exit_code;
+}
+
+void RunGuard::rank_failed() {
+  const Watchdog::Fired fired = watchdog_->fired();
+  if (fired.exit_code == TimeoutError("").exit_code()) throw TimeoutError(fired.what);
+  if (fired.exit_code != 0) throw Error(fired.what);
+  try {
+    throw;
+  } catch (const PeerFailure& failure) {
+    watchdog_->dump(failure.what());
+    throw;
+  } catch (const std::exception& failure) {
+    const auto* error = dynamic_cast<const Error*>(&failure);
+    const int code = error ? error->exit_code() : Error("").exit_code();
+    const auto* numerics = dynamic_cast<const NumericsError*>(&failure);
+    const int rank = numerics && numerics->rank >= 0 ? numerics->rank : world_.rank();
+    // Each rank that fails tries: the launcher may end this one before its turn. The first one counts.
+    write_outcome(run_dir_, {.status = "failed",
+                             .exit_code = code,
+                             .root_cause_rank = rank,
+                             .host = places_[static_cast<size_t>(rank)].host,
+                             .what = failure.what(),
+                             .step = steps_done_});
+    watchdog_->dump(failure.what());
+    throw;
+  }
+}
+
+}  // namespace trivet

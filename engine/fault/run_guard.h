@@ -1,0 +1,49 @@
+// RunGuard: what stands around a run on every rank, so that it never hangs, never fails without a name, and can be
+// looked into afterwards: the lock of the run folder, the check that all ranks run the same, flight recorder, watchdog,
+// faults on purpose, outcome.json.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/config/config.h"
+#include "engine/fault/inject.h"
+#include "engine/fault/run_lock.h"
+#include "engine/fault/watchdog.h"
+
+namespace trivet {
+
+class RunGuard {
+ public:
+  // Collective over `world`. `config` is resolved. Creates train.run_dir. Throws ConfigError where another run is at
+  // work there, or where ranks differ in program or configuration; IoError.
+  RunGuard(const Config& config, const std::vector<Fault>& faults, Communicator& world);
+
+  // Runs the rank on a world that is recorded; returns its exit code. Its errors pass through, and leave the outcome
+  // behind; a hang is a TimeoutError that names the culprit.
+  int run(const std::function<int(Communicator& world)>& rank_main);
+
+  FaultInjector& faults() { return faults_; }
+  void set_steps_done(int64_t steps) { steps_done_ = steps; }
+  const std::string& lock_taken_from() const;  // empty: from nobody
+
+ private:
+  [[noreturn]] void rank_failed();
+  std::string run_dir_;
+  Communicator& world_;
+  FaultInjector faults_;
+  std::optional<RunLock> lock_;  // rank 0
+  std::vector<RankPlace> places_;
+  std::atomic<int64_t> steps_done_ = 0;
+  FlightRecorder recorder_;
+  std::unique_ptr<Communicator> watched_;
+  std::optional<Watchdog> watchdog_;
+};
+
+// Throws ConfigError that lists who differs, on all ranks: `text` is the resolved configuration. Collective.
+void check_same_everywhere(const std::string& text, const std::vector<RankPlace>& places, Communicator& world);
+
+}  // namespace trivet

@@ -1,0 +1,25 @@
+// StepHook: who wants to know where a rank is in a step. Called on the rank's main thread; null costs a test.
+#pragma once
+
+#include <cstdint>
+
+namespace trivet {
+
+enum class StepPhase : uint8_t {
+  step,       // begin: before anything of it; end: the weights are updated
+  forward,    // of each micro-batch and chunk
+  backward,   // likewise
+  reduce,     // the rest of the gradients' reduction
+  optimizer,  // norm, clipping, update
+  save,       // of a checkpoint; called by its writer
+};
+constexpr int kStepPhases = 6;
+
+class StepHook {
+ public:
+  virtual ~StepHook() = default;
+  virtual void begin(StepPhase phase, int64_t step) = 0;  // step: under way, from 1
+  virtual void end(StepPhase phase, int64_t step) = 0;
+};
+
+}  // namespace trivet

@@ -1,0 +1,272 @@
+#include "engine/fault/watchdog.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fstream>
+#include <unistd.h>
+
+#include "engine/data/files.h"
+#include "engine/fault/outcome.h"
+#include "kernels/base/device.h"
+
+namespace trivet {
+namespace {
+
+constexpr int kHungExit = 124;
+constexpr int64_t kTickNs = 250'000'000;
+constexpr double kDumpsWait = 2;  // seconds for the other ranks' dumps, beside the time in which they look
+
+bool process_exists(int64_t pid) { return kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH; }
+
+// As /proc has it. A thread that runs may be caught in a short sleep: a few looks.
+char state_of_thread(pid_t thread) {
+  char state = '?';
+  for (int look = 0; look < 3 && state != 'R'; ++look) {
+    if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::ifstream file(fmt::format("/proc/self/task/{}/stat", thread));
+    std::string text;
+    std::getline(file, text);
+    if (const size_t name_end = text.rfind(')'); name_end != std::string::npos && name_end + 2 < text.size())
+      state = text[name_end + 2];
+  }
+  return state;
+}
+
+void say(const std::string& line) {
+  std::fwrite(line.data(), 1, line.size(), stderr);  // in one piece: the ranks share a terminal
+  std::fflush(stderr);
+}
+
+}  // namespace
+
+Watchdog::Watchdog(const FlightRecorder& recorder, Communicator& world, const std::atomic<int64_t>& steps_done,
+                   WatchdogOptions options)
+    : recorder_(recorder),
+      world_(world),
+      steps_done_(steps_done),
+      options_(std::move(options)),
+      rank_(world.rank()),
+      tick_ns_(options_.timeout_s > 0
+                   ? std::clamp(static_cast<int64_t>(options_.timeout_s * 1e8), int64_t{20'000'000}, kTickNs)
+                   : kTickNs),
+      last_look_ns_(now_ns()) {
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const RankPlace& other = options_.places[static_cast<size_t>(rank)];
+    // One that cannot be seen now, across the border of a container, cannot be missed later.
+    if (other.host == place().host && other.pid != place().pid && process_exists(other.pid))
+      neighbours_.push_back(rank);
+  }
+  thread_ = std::thread([this] { watch(); });
+}
+
+Watchdog::~Watchdog() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+Watchdog::Fired Watchdog::fired() const {
+  std::lock_guard lock(mutex_);
+  return fired_;
+}
+
+void Watchdog::dump(const std::string& why) {
+  claim();
+  write_dump(why);
+}
+
+// ---- the thread
+
+void Watchdog::watch() {
+  while (!wait_for_stop(static_cast<double>(tick_ns_) * 1e-9)) {
+    if (const int signal = crash_.signal()) serve_crash(signal);
+    else if (!over_) look();
+    if (options_.touch) options_.touch();
+  }
+}
+
+void Watchdog::look() {
+  const int64_t now = now_ns();
+  // A longer gap is time in which this process did not run.
+  const int64_t elapsed = std::min(now - last_look_ns_, 4 * tick_ns_);
+  last_look_ns_ = now;
+  if (options_.timeout_s > 0) look_for_hang(elapsed);
+  if (!over_) look_for_dead_ranks();
+}
+
+void Watchdog::serve_crash(int signal) {
+  const bool threads = options_.places.size() > 1 && options_.places[0].pid == options_.places[1].pid;
+  const bool mine = !threads || crash_.in_my_thread();
+  const std::string what =
+      mine ? fmt::format("rank {} on {} has died of signal {} ({}) after step {}", rank_, place().host, signal,
+                         name_of_signal(signal), steps_done_.load())
+           : fmt::format("the process of rank {} has died of signal {} ({})", rank_, signal, name_of_signal(signal));
+  if (mine) {
+    claim();
+    say("[rank " + std::to_string(rank_) + "] " + what + "\n");
+    write_outcome(options_.run_dir, {.status = "died",
+                                     .exit_code = 128 + signal,
+                                     .root_cause_rank = rank_,
+                                     .host = place().host,
+                                     .what = what,
+                                     .step = steps_done_});
+  }
+  write_dump(what);
+  // No rank's main thread, but one of its streams: which rank's cannot be told.
+  if (!mine && rank_ == 0 && !wait_for_stop(0.2))
+    write_outcome(
+        options_.run_dir,
+        {.status = "died", .exit_code = 128 + signal, .host = place().host, .what = what, .step = steps_done_});
+  over_ = true;
+  crash_.served();
+}
+
+void Watchdog::look_for_hang(int64_t elapsed_ns) {
+  const auto open = recorder_.oldest_started();
+  if (open && open->number == watched_call_) {
+    watched_ns_ += elapsed_ns;
+  } else {
+    watched_call_ = open ? open->number : UINT64_MAX;
+    watched_ns_ = 0;
+  }
+  const int64_t activity = recorder_.last_activity_ns();
+  idle_ns_ = activity == activity_ns_ ? idle_ns_ + elapsed_ns : 0;
+  activity_ns_ = activity;
+
+  const auto timeout_ns = static_cast<int64_t>(options_.timeout_s * 1e9);
+  if (watched_ns_ >= timeout_ns) return report_hang();
+  // Whoever hangs, waits or computes for long looks whether another rank has lost patience.
+  if (idle_ns_ >= timeout_ns / 2 && file_exists(flight_folder(options_.run_dir) + "/fired")) follow();
+}
+
+void Watchdog::report_hang() {
+  const bool first = claim();
+  write_dump(fmt::format("a call has been open for {:.1f} s (comm.timeout_s: {})",
+                         static_cast<double>(watched_ns_) * 1e-9, options_.timeout_s));
+  if (!first) return follow();
+
+  const int64_t deadline = now_ns() + static_cast<int64_t>(kDumpsWait * 1e9) + 2 * kTickNs;
+  const auto all_dumped = [&] {
+    for (size_t rank = 0; rank < options_.places.size(); ++rank)
+      if (!file_exists(flight_path(options_.run_dir, static_cast<int>(rank)))) return false;
+    return true;
+  };
+  while (!all_dumped() && now_ns() < deadline)
+    if (wait_for_stop(0.05)) return;  // the rank has ended after all
+
+  FlightVerdict verdict;
+  try {
+    verdict = find_culprit(read_flight_folder(options_.run_dir));
+  } catch (const std::exception& error) {
+    verdict.what = fmt::format("rank {} on {} waits in a call; the flight dumps cannot be read: {}", rank_,
+                               place().host, error.what());
+  }
+  const std::string what = fmt::format("no progress for {:.1f} s: {}", options_.timeout_s, verdict.what);
+  write_outcome(options_.run_dir,
+                {.status = "hung",
+                 .exit_code = kHungExit,
+                 .root_cause_rank = verdict.rank,
+                 .host = verdict.rank < 0 ? "" : options_.places[static_cast<size_t>(verdict.rank)].host,
+                 .what = what,
+                 .step = steps_done_});
+  end_rank(kHungExit, what);
+}
+
+void Watchdog::look_for_dead_ranks() {
+  for (const int rank : neighbours_) {
+    const RankPlace& other = options_.places[static_cast<size_t>(rank)];
+    if (process_exists(other.pid)) continue;
+    const std::string what = fmt::format("rank {} on {} (process {}) has died after step {}", rank, other.host,
+                                         other.pid, steps_done_.load());
+    const bool first = claim();
+    write_dump(what);
+    if (!first) return follow();
+    write_outcome(options_.run_dir, {.status = "died",
+                                     .exit_code = Error("").exit_code(),
+                                     .root_cause_rank = rank,
+                                     .host = other.host,
+                                     .what = what,
+                                     .step = steps_done_});
+    return end_rank(Error("").exit_code(), what);
+  }
+}
+
+// Another rank reports, and will end the job.
+void Watchdog::follow() {
+  over_ = true;
+  write_dump("another rank has reported the end of the run");
+  if (!wait_for_stop(4 * options_.grace_s)) {
+    say(fmt::format("[rank {}] the run has come to its end, but nobody ends this process\n", rank_));
+    _exit(kHungExit);
+  }
+}
+
+void Watchdog::end_rank(int exit_code, const std::string& what) {
+  over_ = true;
+  {
+    std::lock_guard lock(mutex_);
+    fired_ = {exit_code, what};
+  }
+  world_.abort(what);
+  if (wait_for_stop(options_.grace_s)) return;
+  // Its main thread does not wait in a call, or does not come back from it.
+  say(fmt::format("[rank {}] {}\n", rank_, what));
+  _exit(exit_code);
+}
+
+bool Watchdog::claim() {
+  const std::string path = flight_folder(options_.run_dir) + "/fired";
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd >= 0) close(fd);
+  return fd >= 0 || errno != EEXIST;  // where there is no folder any more, everybody reports
+}
+
+bool Watchdog::write_dump(const std::string& why) {
+  std::lock_guard lock(dump_mutex_);
+  if (file_exists(flight_path(options_.run_dir, rank_))) return true;  // the first is the one that counts
+  try {
+    write_flight_dump(
+        options_.run_dir,
+        {.place = place(), .why = why, .main_thread = state_of_thread(crash_.thread()), .log = recorder_.log()});
+    return true;
+  } catch (const std::exception& error) {
+    say(fmt::format("[rank {}] no flight dump: {}\n", rank_, error.what()));
+    return false;
+  }
+}
+
+bool Watchdog::wait_for_stop(double seconds) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return stop_; });
+}
+
+std::vector<RankPlace> gather_places(Communicator& world) {
+  struct Card {
+    std::array<char, 248> host{};
+    int64_t pid = 0;
+  };
+  Card mine{.pid = getpid()};
+  gethostname(mine.host.data(), mine.host.size() - 1);
+  std::vector<Card> cards(static_cast<size_t>(world.size()));
+  constexpr auto kNumbers = static_cast<int64_t>(sizeof(Card) / sizeof(int64_t));
+  const auto device = create_cpu_device();
+  const auto stream = device->create_compute_stream();
+  if (world.size() > 1)
+    world.all_gather({&mine, DType::i64, {kNumbers}}, {cards.data(), DType::i64, {world.size() * kNumbers}}, *stream);
+  else cards[0] = mine;
+  std::vector<RankPlace> places;
+  for (const Card& card : cards) places.push_back({card.host.data(), card.pid});
+  return places;
+}
+
+}  // namespace trivet

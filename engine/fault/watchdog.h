@@ -1,0 +1,97 @@
+// Watchdog: a thread beside each rank that ends the run when it can no longer end itself.
+//
+//   a call is open for longer than the timeout   some rank hangs: all ranks that can write their flight dumps, the
+//   first
+//                                                to notice names the culprit, writes outcome.json and ends the job
+//                                                (124)
+//   a rank of this host has died                 the same; its launcher ends the job too, and tells the signal
+//   this process gets a fatal signal             flight dump and outcome.json before the process ends (crash.h)
+//
+// It looks a few times a second. Time counts by a monotonic clock, and only while the process runs: a job that was
+// suspended as a whole goes on. A rank may work alone, with the others waiting (rank 0 writes a file, reads data), for
+// no longer than the timeout.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/fault/crash.h"
+#include "engine/fault/flight_dump.h"
+#include "parallel/comm/comm.h"
+
+namespace trivet {
+
+struct WatchdogOptions {
+  double timeout_s = 600;         // 0: hangs are not looked for
+  double grace_s = 5;             // for the rank to end after world.abort(); then the process is ended
+  std::string run_dir;            // with a flight folder (start_flight_folder)
+  std::vector<RankPlace> places;  // [rank]
+  std::function<void()> touch{};  // called now and then, on the watchdog's thread; empty: nothing
+};
+
+class Watchdog {
+ public:
+  // By the rank's main thread. `recorder`, `world` and `steps_done` outlive it.
+  Watchdog(const FlightRecorder& recorder, Communicator& world, const std::atomic<int64_t>& steps_done,
+           WatchdogOptions options);
+  ~Watchdog();  // when the rank has ended, well or not
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  struct Fired {
+    int exit_code = 0;  // 124: a hang; 0: it has not fired
+    std::string what;
+  };
+  Fired fired() const;
+
+  // The rank's main thread ends with an error: its flight dump, and the others' watchdogs make theirs.
+  void dump(const std::string& why);
+
+ private:
+  void watch();
+  void look();
+  void serve_crash(int signal);
+  void look_for_hang(int64_t elapsed_ns);
+  void look_for_dead_ranks();
+  void report_hang();
+  void follow();
+  void end_rank(int exit_code, const std::string& what);
+
+  bool claim();  // to be the one who reports
+  bool write_dump(const std::string& why);
+  bool wait_for_stop(double seconds);
+  const RankPlace& place() const { return options_.places[static_cast<size_t>(rank_)]; }
+
+  const FlightRecorder& recorder_;
+  Communicator& world_;
+  const std::atomic<int64_t>& steps_done_;
+  const WatchdogOptions options_;
+  const int rank_;
+  const int64_t tick_ns_;
+  CrashWatch crash_;
+  std::vector<int> neighbours_;  // ranks that are other processes of this host
+
+  // The thread's own.
+  int64_t last_look_ns_ = 0;
+  uint64_t watched_call_ = UINT64_MAX;
+  int64_t watched_ns_ = 0;  // how long it has been open
+  int64_t activity_ns_ = 0, idle_ns_ = 0;
+  bool over_ = false;  // it has said what it had to say
+
+  std::mutex dump_mutex_;  // the thread and the rank's main thread write the same file
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;   // guarded by mutex_
+  Fired fired_;         // likewise
+  std::thread thread_;  // last
+};
+
+// The places of all ranks, on all ranks. Collective over `world`.
+std::vector<RankPlace> gather_places(Communicator& world);
+
+}  // namespace trivet

@@ -1,0 +1,111 @@
+#include "parallel/comm/flight_recorder.h"
+
+#include <algorithm>
+
+namespace trivet {
+
+const char* name_of(FlightState state) {
+  switch (state) {
+    case FlightState::none: break;
+    case FlightState::enqueued: return "enqueued";
+    case FlightState::started: return "started";
+    case FlightState::done: return "done";
+    case FlightState::failed: return "failed";
+  }
+  return "none";
+}
+
+std::string to_string(const FlightRecord& record) {
+  if (record.call.call != CommCall::transfer) return to_string(record.call);
+  return std::string(record.sends ? "send" : "recv") + " of " + std::to_string(record.call.numel) + " " +
+         name_of(record.call.dtype);
+}
+
+int FlightRecorder::add_group(std::string name, std::vector<int> world_ranks, int rank) {
+  FlightGroup group{.name = std::move(name), .world_ranks = std::move(world_ranks), .rank = rank};
+  group.sends_enqueued.resize(group.world_ranks.size());
+  group.receives_enqueued.resize(group.world_ranks.size());
+  group.sent.resize(group.world_ranks.size());
+  std::lock_guard lock(mutex_);
+  groups_.push_back(std::move(group));
+  return static_cast<int>(groups_.size()) - 1;
+}
+
+int FlightRecorder::enqueue(int group, CallSignature call, int peer, bool sends) noexcept {
+  std::lock_guard lock(mutex_);
+  FlightGroup& counts = groups_[static_cast<size_t>(group)];
+  const bool transfer = call.call == CommCall::transfer;
+  uint64_t& sequence = !transfer ? counts.enqueued
+                       : sends   ? counts.sends_enqueued[static_cast<size_t>(peer)]
+                                 : counts.receives_enqueued[static_cast<size_t>(peer)];
+  call.sequence = sequence++;
+  last_activity_ns_ = now_ns();
+  for (size_t tried = 0; tried < kCapacity; ++tried) {
+    const size_t slot = next_;
+    next_ = (next_ + 1) % kCapacity;
+    FlightRecord& record = records_[slot];
+    if (record.state == FlightState::enqueued || record.state == FlightState::started) continue;
+    record = {.number = calls_++,
+              .group = group,
+              .call = call,
+              .peer = peer,
+              .sends = sends,
+              .state = FlightState::enqueued,
+              .enqueued_ns = last_activity_ns_};
+    return static_cast<int>(slot);
+  }
+  ++calls_;
+  return -1;
+}
+
+void FlightRecorder::start(int slot) noexcept {
+  if (slot < 0) return;
+  std::lock_guard lock(mutex_);
+  FlightRecord& record = records_[static_cast<size_t>(slot)];
+  record.state = FlightState::started;
+  record.started_ns = last_activity_ns_ = now_ns();
+  if (record.call.call != CommCall::transfer) ++groups_[static_cast<size_t>(record.group)].started;
+}
+
+void FlightRecorder::finish(int slot, bool failed) noexcept {
+  if (slot < 0) return;
+  std::lock_guard lock(mutex_);
+  FlightRecord& record = records_[static_cast<size_t>(slot)];
+  record.state = failed ? FlightState::failed : FlightState::done;
+  record.done_ns = last_activity_ns_ = now_ns();
+  if (failed) return;
+  FlightGroup& group = groups_[static_cast<size_t>(record.group)];
+  if (record.call.call != CommCall::transfer) ++group.done;
+  else if (record.sends) ++group.sent[static_cast<size_t>(record.peer)];
+}
+
+std::optional<FlightRecorder::Open> FlightRecorder::oldest_started() const {
+  std::lock_guard lock(mutex_);
+  std::optional<Open> oldest;
+  for (const FlightRecord& record : records_)
+    if (record.state == FlightState::started && (!oldest || record.started_ns < oldest->started_ns))
+      oldest = {record.number, record.started_ns};
+  return oldest;
+}
+
+int64_t FlightRecorder::last_activity_ns() const {
+  std::lock_guard lock(mutex_);
+  return last_activity_ns_;
+}
+
+FlightLog FlightRecorder::log() const {
+  FlightLog log{.rank = rank_};
+  {
+    std::lock_guard lock(mutex_);
+    log.taken_ns = now_ns();
+    log.last_activity_ns = last_activity_ns_;
+    log.groups = groups_;
+    log.records.assign(records_.begin(), records_.end());
+  }
+  std::erase_if(log.records, [](const FlightRecord& record) { return record.state == FlightState::none; });
+  std::sort(log.records.begin(), log.records.end(),
+            [](const FlightRecord& a, const FlightRecord& b) { return a.number < b.number; });
+  return log;
+}
+
+}  // namespace trivet

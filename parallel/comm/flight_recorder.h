@@ -1,0 +1,87 @@
+// FlightRecorder: the last calls that one rank made through its communicators, and how far each of its groups is: what
+// one looks at when a run hangs or a rank dies.
+//
+// A rank owns one; its streams write to it (flight_comm.h), a watchdog reads it. All methods may be called by any
+// thread. Memory is fixed once the groups are there: nothing is allocated by a call. A call costs three short locked
+// sections that nobody else wants.
+//
+// A call is enqueued when the host has asked for it, started when its stream has come to it, so that peers can count on
+// this rank, and done when this rank's part is over. A call that is open (not done) is never overwritten.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/call_signature.h"
+
+namespace trivet {
+
+enum class FlightState : uint8_t { none, enqueued, started, done, failed };
+const char* name_of(FlightState state);
+
+struct FlightRecord {
+  uint64_t number = 0;  // of this rank's calls, from 0
+  int group = 0;        // index of FlightLog::groups
+  CallSignature call;   // sequence: of the group's collectives, or of this pair's transfers in this direction
+  int peer = -1;        // of a transfer, rank of the group
+  bool sends = false;   // a transfer: this rank is the sender
+  FlightState state = FlightState::none;
+  int64_t enqueued_ns = 0, started_ns = 0, done_ns = 0;  // of now_ns(); 0: not yet
+};
+std::string to_string(const FlightRecord& record);  // the call, without its times
+
+struct FlightGroup {
+  std::string name;
+  std::vector<int> world_ranks;                             // of the members, in group order
+  int rank = 0;                                             // this rank's
+  uint64_t enqueued = 0, started = 0, done = 0;             // collectives so far
+  std::vector<uint64_t> sends_enqueued{}, receives_enqueued{};  // transfers so far, by peer
+  std::vector<uint64_t> sent{};                               // of these: handed over
+};
+
+// A copy of it all.
+struct FlightLog {
+  int rank = 0;
+  int64_t taken_ns = 0;
+  int64_t last_activity_ns = 0;  // when a call last changed its state, or the recorder was made
+  std::vector<FlightGroup> groups{};
+  std::vector<FlightRecord> records{};  // in order of their numbers
+};
+
+class FlightRecorder {
+ public:
+  static constexpr size_t kCapacity = 256;
+
+  explicit FlightRecorder(int rank) : rank_(rank), last_activity_ns_(now_ns()) {}
+
+  int add_group(std::string name, std::vector<int> world_ranks, int rank);
+
+  // The result names the call below; -1: there were kCapacity open calls, and this one is not kept.
+  int enqueue(int group, CallSignature call, int peer = -1, bool sends = false) noexcept;
+  void start(int slot) noexcept;
+  void finish(int slot, bool failed) noexcept;
+
+  struct Open {
+    uint64_t number = 0;
+    int64_t started_ns = 0;
+  };
+  // Of the started calls, the one that has been open for longest.
+  std::optional<Open> oldest_started() const;
+  int64_t last_activity_ns() const;
+  FlightLog log() const;
+
+ private:
+  const int rank_;
+  mutable std::mutex mutex_;  // guards the rest
+  std::array<FlightRecord, kCapacity> records_{};
+  size_t next_ = 0;
+  uint64_t calls_ = 0;
+  std::vector<FlightGroup> groups_;
+  int64_t last_activity_ns_;
+};
+
+}  // namespace trivet

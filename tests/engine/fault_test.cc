@@ -1,0 +1,330 @@
+// Trouble in whole runs on thread ranks: faults on purpose, what they lead to, and what is left in the run folder.
+#include <csignal>
+#include <filesystem>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/config/load.h"
+#include "engine/data/indexed_dataset.h"
+#include "engine/fault/flight_dump.h"
+#include "engine/fault/outcome.h"
+#include "engine/fault/run_guard.h"
+#include "engine/train/run.h"
+#include "parallel/comm/world.h"
+#include "tests/engine/config/config_text.h"
+#include "tests/support/temp_dir.h"
+
+namespace trivet {
+namespace {
+
+// A folder with a dataset, in which runs of a tiny model take place.
+class RunFolder {
+ public:
+  RunFolder() {
+    IndexedDatasetWriter writer(dir_ / "corpus", TokenType::u16);
+    for (int document = 0; document < 20; ++document) {
+      std::vector<int32_t> tokens;
+      for (int i = 0; i < 60; ++i) tokens.push_back((document + i * i) % 100);
+      writer.add_document(tokens);
+    }
+    writer.finish();
+  }
+  // The exit code; `error` is what the program would print.
+  int run(int ranks, std::vector<std::string> sets, const std::vector<std::string>& faults) {
+    const std::string yaml =
+        "model: {num_layers: 2, hidden_size: 16, num_attention_heads: 4, seq_length: 16, "
+        "vocab_size: 100}\nbatch: {global_batch_size: 8}\ndata: {path: " +
+        (dir_ / "corpus") + ", split: \"100,0,0\"}\n" +
+        "device: {threads_per_rank: 1, peak_tflops: 1}\ntrain: {train_iters: 4, run_dir: " + run_dir() + "}\n";
+    std::ostringstream out;
+    error.clear();
+    try {
+      const LoadedConfig loaded = parse_config(yaml, "run.yaml", sets);
+      RunOptions options;
+      options.faults = parse_faults(faults);
+      run_thread_ranks(ranks, [&](Communicator& world) { run_training(loaded, options, world, out); });
+    } catch (const Error& e) {
+      error = e.what();
+      output = out.str();
+      return e.exit_code();
+    }
+    output = out.str();
+    return 0;
+  }
+  std::string run_dir() const { return dir_ / "run"; }
+  nlohmann::json outcome() const { return nlohmann::json::parse(read_text(run_dir() + "/outcome.json")); }
+  std::string error, output;
+
+ private:
+  TempDir dir_;
+};
+
+void expect_match(const std::string& text, const std::string& pattern) {
+  EXPECT_TRUE(std::regex_search(text, std::regex(pattern))) << pattern << "\nin\n" << text;
+}
+
+// ---- the fault table, as far as ranks that are threads show it
+
+struct Row {
+  const char* name;
+  std::vector<std::string> faults;
+  int exit_code;
+  const char* error;    // a pattern
+  int root_cause = -2;  // -2: any
+  std::vector<std::string> sets = {};
+};
+void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
+
+class FaultTable : public testing::TestWithParam<Row> {};
+
+TEST_P(FaultTable, EndsTheRunWithItsCodeAndItsName) {
+  const Row& row = GetParam();
+  // given
+  RunFolder folder;
+  std::vector<std::string> sets = {"parallel.tensor_model_parallel_size=2", "comm.timeout_s=20"};
+  sets.insert(sets.end(), row.sets.begin(), row.sets.end());
+  // when
+  const auto begin = std::chrono::steady_clock::now();
+  const int code = folder.run(4, sets, row.faults);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  // then
+  EXPECT_EQ(code, row.exit_code);
+  expect_match(folder.error, row.error);
+  EXPECT_LT(seconds, 15) << "the timeout is 20 s: it was not the watchdog that ended it";
+  const nlohmann::json outcome = folder.outcome();
+  EXPECT_EQ(outcome.at("exit_code"), code);
+  EXPECT_EQ(outcome.at("status"), code == 0 ? "done" : "failed");
+  if (row.root_cause != -2) {
+    EXPECT_EQ(outcome.at("root_cause_rank"), row.root_cause) << outcome;
+  }
+  if (code != 0) {
+    expect_match(outcome.at("what"), row.error);
+    for (const auto& dump : read_flight_folder(folder.run_dir()).dumps) EXPECT_TRUE(dump) << "each rank has dumped";
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder.run_dir() + "/lock"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Rows, FaultTable,
+    testing::Values(
+        Row{"none", {}, 0, "", -1}, Row{"error", {"throw:2:3:forward"}, 70, "step 3: an injected fault", 2},
+        Row{"skipped_call", {"skip:1:2:forward"}, 70, "group 'tensor'.*rank 0 calls .* rank 1 calls"},
+        Row{"additional_call", {"extra:last:2"}, 70, "rank [13] calls all_reduce.sum. of 1 int64|of 1 int64"},
+        Row{"wrong_size", {"wrong_size:3:2"}, 70, "of [0-9]+ fp32, rank 3 calls .* of [0-9]+ fp32"},
+        Row{"wrong_type", {"wrong_type:0:2"}, 70, "rank 0 calls .* bf16, rank [12] calls .* fp32"},
+        Row{"no_memory", {"oom:1:0"}, 64, "out of memory: weights need .*micro_batch_size", 1},
+        Row{"slow_is_no_failure", {"slow=3:1:2"}, 0, ""}),
+    [](const auto& info) { return info.param.name; });
+
+// ---- hangs
+
+// Rank `odd` does not make the call that the others wait in; it leaves when they have failed.
+TEST(Watchdog, NamesTheRankThatDidNotJoin) {
+  // given
+  constexpr int kRanks = 4, kOdd = 2;
+  const TempDir dir;
+  std::atomic<int> failed = 0;
+  std::string error;
+  // when
+  try {
+    run_thread_ranks(kRanks, [&](Communicator& plain) {
+      const auto places = gather_places(plain);
+      if (plain.rank() == 0) start_flight_folder(dir / "", places);
+      plain.barrier();
+      FlightRecorder recorder(plain.rank());
+      const auto world = with_flight_recorder(plain, recorder);
+      const auto pair = world->split(world->rank() / 2, world->rank(), "pair", Category::comm_tensor);
+      const std::atomic<int64_t> steps = 7;
+      Watchdog watchdog(recorder, plain, steps, {.timeout_s = 0.3, .run_dir = dir / "", .places = places});
+      const auto device = create_cpu_device();
+      const auto stream = device->create_compute_stream();
+      float x = 1;
+      try {
+        // Rank 3 waits for rank 2; 0 and 1 wait for rank 3, which is not to blame.
+        if (world->rank() == 3) pair->all_reduce({&x, DType::f32, {1}}, Reduce::sum, *stream);
+        if (world->rank() != kOdd) world->all_reduce({&x, DType::f32, {1}}, Reduce::sum, *stream);
+        else
+          while (failed < kRanks - 1) std::this_thread::yield();
+      } catch (const Error&) {
+        ++failed;
+        if (const auto fired = watchdog.fired(); fired.exit_code != 0) throw TimeoutError(fired.what);
+        throw;
+      }
+    });
+  } catch (const TimeoutError& e) {
+    error = e.what();
+  }
+  // then
+  expect_match(error,
+               "no progress for 0.3 s: rank 2 on .* did not join call [01] of group '(pair|world)'.*it computes");
+  const auto outcome = nlohmann::json::parse(read_text(dir / "outcome.json"));
+  EXPECT_EQ(outcome.at("status"), "hung");
+  EXPECT_EQ(outcome.at("exit_code"), 124);
+  EXPECT_EQ(outcome.at("root_cause_rank"), kOdd);
+  EXPECT_EQ(outcome.at("step"), 7);
+  const std::string description = describe_flight(read_flight_folder(dir / ""));
+  expect_match(description, "rank 3 has waited for .* in call 0 of group 'pair' .ranks 2, 3.*missing: rank 2");
+}
+
+// The dump of a rank that waits in the next call of its first group, or in nothing.
+FlightDump dump_of(int rank, const std::vector<std::vector<int>>& groups, int waits_in, char main_thread = 'S') {
+  FlightRecorder recorder(rank);
+  for (const auto& ranks : groups)
+    recorder.add_group("g" + std::to_string(ranks[0]), ranks,
+                       static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin()));
+  if (waits_in >= 0) recorder.start(recorder.enqueue(waits_in, {CommCall::barrier}));
+  FlightDump dump{.place = {"host" + std::to_string(rank), 100 + rank}, .why = "a \"test\"\n"};
+  dump.main_thread = main_thread;
+  dump.log = recorder.log();
+  return dump;
+}
+
+FlightVerdict verdict_of(const std::vector<FlightDump>& dumps, int world) {
+  const TempDir dir;
+  std::vector<RankPlace> places;
+  for (int rank = 0; rank < world; ++rank) places.push_back({"host" + std::to_string(rank), 100 + rank});
+  start_flight_folder(dir / "", places);
+  for (const FlightDump& dump : dumps) write_flight_dump(dir / "", dump);
+  return find_culprit(read_flight_folder(dir / ""));
+}
+
+TEST(FlightDumps, BlameTheEndOfAChainAndNotItsMiddle) {
+  // 0 waits for 1, 1 waits for 2, 2 has written nothing
+  const FlightVerdict verdict = verdict_of({dump_of(0, {{0, 1}}, 0), dump_of(1, {{0, 1}, {1, 2}}, 1)}, 3);
+  EXPECT_EQ(verdict.rank, 2);
+  expect_match(verdict.what,
+               "rank 2 on host2 did not join call 0 of group 'g1' .ranks 1, 2.: barrier.*stopped, or dead");
+}
+
+TEST(FlightDumps, SayThatRanksWaitForEachOther) {
+  const std::vector<std::vector<int>> groups = {{0, 1}, {1, 0}};
+  const FlightVerdict verdict = verdict_of({dump_of(0, groups, 0), dump_of(1, groups, 1)}, 2);
+  EXPECT_EQ(verdict.rank, -1);
+  expect_match(verdict.what, "ranks wait for each other: rank 1 on host1 did not join .* rank 0 waits");
+}
+
+TEST(FlightDumps, SayWhereAllHaveJoined) {
+  const std::vector<std::vector<int>> groups = {{0, 1}};
+  const FlightVerdict verdict = verdict_of({dump_of(0, groups, 0), dump_of(1, groups, 0)}, 2);
+  EXPECT_EQ(verdict.rank, -1);
+  expect_match(verdict.what, "all ranks have joined call 0");
+}
+
+TEST(FlightDumps, RefuseFilesThatAreNone) {
+  const TempDir dir;
+  start_flight_folder(dir / "", {{"a", 1}, {"b", 2}});
+  for (const char* text : {"", "{}", "[]", "{\"rank\": 0", "\xff\xfe"}) {
+    write_text(flight_path(dir / "", 1), text);
+    EXPECT_NE(message_of<DataError>([&] { read_flight_folder(dir / ""); }).find("rank-1.json"), std::string::npos);
+  }
+  // A group with a rank that is not of the run.
+  write_flight_dump(dir / "", dump_of(1, {{1, 5}}, 0));
+  expect_match(message_of<DataError>([&] { read_flight_folder(dir / ""); }), "rank 5 of 2 does not belong here");
+}
+
+// ---- outcome, lock, faults as text
+
+TEST(Outcome, TheFirstCountsAndKnowsTheLastCommittedStep) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir / "checkpoints");
+  write_text(dir / "checkpoints/latest", "step-00000120\n");
+  EXPECT_TRUE(write_outcome(dir / "", {.status = "hung", .exit_code = 124, .root_cause_rank = 3, .step = 130}));
+  EXPECT_FALSE(write_outcome(dir / "", {.status = "done"}));
+  const auto json = nlohmann::json::parse(read_text(dir / "outcome.json"));
+  EXPECT_EQ(json.at("status"), "hung");
+  EXPECT_EQ(json.at("last_committed_step"), 120);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir / ""), {}), 2) << "nothing else is left";
+  clear_outcome(dir / "");
+  EXPECT_TRUE(write_outcome(dir / "", {.status = "done"}));
+  EXPECT_FALSE(write_outcome(dir / "no/such/folder", {.status = "done"}));
+  for (const char* text : {"", "garbage", "step-", "step-x"}) {
+    write_text(dir / "checkpoints/latest", text);
+    EXPECT_EQ(last_committed_step(dir / ""), -1) << text;
+  }
+}
+
+TEST(RunLock, KeepsASecondRunOutUntilTheFirstIsGone) {
+  // given: another process that holds it
+  const TempDir dir;
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t holder = fork();
+  if (holder == 0) {
+    const RunLock lock(dir / "");
+    const bool told = write(ready[1], "x", 1) == 1;
+    while (told) pause();
+    _exit(1);
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+
+  // when it lives: refused
+  expect_match(message_of([&] { RunLock(dir / ""); }),
+               "another run is at work in it .process " + std::to_string(holder) + " on ");
+  // when it has been killed: taken over
+  kill(holder, SIGKILL);
+  waitpid(holder, nullptr, 0);
+  {
+    const RunLock lock(dir / "");
+    expect_match(lock.taken_from(), "process " + std::to_string(holder) + ".*whose process is gone");
+  }
+  // then nothing is left, and the next one has it to itself
+  EXPECT_TRUE(std::filesystem::is_empty(dir / ""));
+  EXPECT_EQ(RunLock(dir / "").taken_from(), "");
+}
+
+TEST(RunLock, JudgesALockOfAnotherHostByItsJobAndItsAge) {
+  const TempDir dir;
+  const std::string text = R"({"host": "elsewhere", "pid": 1, "process_start": 1, "job": "", "since": "then"})";
+  write_text(dir / "lock", text);
+  expect_match(message_of([&] { RunLock(dir / ""); }), "process 1 on elsewhere, since then");
+  std::filesystem::last_write_time(
+      dir / "lock", std::filesystem::file_time_type::clock::now() - std::chrono::seconds(RunLock::kStale + 100));
+  expect_match(RunLock(dir / "").taken_from(), "has not touched it for [34]");
+  write_text(dir / "lock", "half of a lo");  // of unknown host, and young
+  expect_match(message_of([&] { RunLock(dir / ""); }), "unknown host");
+}
+
+TEST(Inject, ReadsFaultsAndRefusesOthersWithTheList) {
+  const Fault slow = parse_fault("slow=2.5:last:4");
+  EXPECT_EQ(slow.kind, FaultKind::slow);
+  EXPECT_EQ(slow.factor, 2.5);
+  EXPECT_TRUE(slow.strikes(3, 4));
+  EXPECT_FALSE(slow.strikes(2, 4));
+  EXPECT_TRUE(parse_fault("kill:all:1").strikes(2, 4));
+  EXPECT_EQ(parse_fault("nan:0:1").phase, StepPhase::reduce);
+  EXPECT_EQ(parse_fault("nan:0:1:optimizer").phase, StepPhase::optimizer);
+  for (const char* text : {"", "kill", "kill:0", "kill:0:1:2:3", "boom:0:1", "kill:x:1", "kill:-1:1", "kill:0:0",
+                           "kill:0:1x", "kill:0:1:lunch", "slow:0:1", "slow=0.5:0:1", "slow=x:0:1", "kill=2:0:1",
+                           "oom:0:1", "eio:0:1:forward", "kill:99999999999:1"})
+    expect_match(message_of([&] { parse_fault(text); }), "--inject " + std::string(text) + ": .*expected FAULT:RANK");
+  expect_match(message_of([] { FaultInjector({{parse_fault("kill:4:1")}}, 0, 4); }), "rank 4 of a world of 4");
+}
+
+TEST(Inject, HandsWriteFaultsToTheWriterOnce) {
+  const std::vector<Fault> faults = {parse_fault("enospc:1:5"), parse_fault("torn_write:0:5")};
+  FaultInjector mine(faults, 1, 2);
+  const Disk::Fault disk = mine.disk_fault();
+  mine.begin(StepPhase::save, 4);
+  EXPECT_EQ(disk(DiskOp::write, ""), DiskFate::normal);
+  mine.begin(StepPhase::save, 5);
+  EXPECT_EQ(disk(DiskOp::sync, ""), DiskFate::normal);
+  EXPECT_EQ(disk(DiskOp::write, ""), DiskFate::no_space);
+  EXPECT_EQ(disk(DiskOp::write, ""), DiskFate::normal);
+}
+
+TEST(SameEverywhere, NamesTheRankWithAnotherConfiguration) {
+  const std::string error = message_of([] {
+    run_thread_ranks(4, [](Communicator& world) {
+      check_same_everywhere(world.rank() == 2 ? "b" : "a", gather_places(world), world);
+    });
+  });
+  expect_match(error, "the ranks do not run the same configuration: rank 2 on .* differs from the other 3");
+}
+
+}  // namespace
+}  // namespace trivet

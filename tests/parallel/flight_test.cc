@@ -1,0 +1,114 @@
+// The flight recorder: what it keeps of the calls, beside streams that make them, and that it changes nothing of them.
+#include <cmath>
+#include <gtest/gtest.h>
+#include <thread>
+
+#include "parallel/comm/flight_comm.h"
+#include "parallel/comm/world.h"
+#include "tests/support/rank_values.h"
+
+namespace trivet {
+namespace {
+
+TEST(FlightRecorder, KeepsTheLastCallsAndEveryOpenOne) {
+  // given: a call that never ends, and many that do
+  FlightRecorder recorder(3);
+  const int group = recorder.add_group("data", {3, 7}, 0);
+  const int open = recorder.enqueue(group, {CommCall::transfer, DType::f32, Reduce::sum, -1, 5}, 1, false);
+  recorder.start(open);
+  const int calls = 3 * static_cast<int>(FlightRecorder::kCapacity);
+
+  // when
+  for (int i = 0; i < calls; ++i) {
+    const int slot = recorder.enqueue(group, {CommCall::all_reduce, DType::bf16, Reduce::max, -1, i});
+    recorder.start(slot);
+    recorder.finish(slot, i + 1 == calls);
+  }
+
+  // then
+  const FlightLog log = recorder.log();
+  ASSERT_EQ(log.records.size(), FlightRecorder::kCapacity);
+  EXPECT_EQ(log.records.front().number, 0u) << "open, and so still here";
+  EXPECT_EQ(to_string(log.records.front()), "recv of 5 fp32");
+  EXPECT_EQ(log.records.front().state, FlightState::started);
+  EXPECT_EQ(recorder.oldest_started()->number, 0u);
+  const FlightRecord& last = log.records.back();
+  EXPECT_EQ(last.number, static_cast<uint64_t>(calls));
+  EXPECT_EQ(last.call.sequence, static_cast<uint64_t>(calls) - 1);
+  EXPECT_EQ(last.state, FlightState::failed);
+  EXPECT_GE(last.started_ns, last.enqueued_ns);
+  EXPECT_GE(last.done_ns, last.started_ns);
+  EXPECT_EQ(log.groups[0].started, static_cast<uint64_t>(calls));
+  EXPECT_EQ(log.groups[0].done, static_cast<uint64_t>(calls) - 1);
+}
+
+TEST(FlightRecorder, ForgetsRatherThanOverwritesWhenAllCallsAreOpen) {
+  // given
+  FlightRecorder recorder(0);
+  const int group = recorder.add_group("data", {0, 1}, 0);
+  for (size_t i = 0; i < FlightRecorder::kCapacity; ++i) recorder.start(recorder.enqueue(group, {}));
+  // when
+  const int slot = recorder.enqueue(group, {});
+  recorder.start(slot);
+  recorder.finish(slot, false);
+  // then
+  EXPECT_EQ(slot, -1);
+  EXPECT_EQ(recorder.log().records.back().number, FlightRecorder::kCapacity - 1);
+}
+
+TEST(FlightCommunicator, RecordsWhatEveryStreamCallsWhileItIsLookedAt) {
+  constexpr int kRanks = 3, kRounds = 15;
+  run_thread_ranks(kRanks, [](Communicator& plain) {
+    // given: a rank with two groups on two streams, and somebody who reads all the time
+    FlightRecorder recorder(plain.rank());
+    const auto world = with_flight_recorder(plain, recorder);
+    const auto pair = world->split(0, -world->rank(), "turned", Category::comm_tensor);
+    RankStreams rank;
+    const auto side = rank.device->create_side_stream(StreamPriority::normal);
+    TraceRow row("side");
+    side->set_trace_row(&row);
+    std::atomic<bool> over = false;
+    std::thread reader([&] {
+      while (!over) {
+        const FlightLog log = recorder.log();
+        for (const FlightRecord& record : log.records) EXPECT_NE(record.state, FlightState::failed);
+      }
+    });
+
+    // when
+    std::vector<float> x(4, 1), y(6, 1), z(2), moved(1, static_cast<float>(world->rank()));
+    for (int i = 0; i < kRounds; ++i) {
+      world->all_reduce(tensor_of(x), Reduce::max, *rank.stream);
+      pair->reduce_scatter(tensor_of(y), tensor_of(z), Reduce::sum, *side);
+      pair->all_gather(tensor_of(z), tensor_of(y), *side);
+    }
+    side->synchronize();
+    if (world->rank() == 0) world->send(tensor_of(moved), 2, *rank.stream);
+    if (world->rank() == 2) world->recv(tensor_of(moved), 0, *rank.stream);
+    world->barrier();
+    over = true;
+    reader.join();
+
+    // then: the numbers are right, and so are the counts
+    EXPECT_EQ(z[0], std::pow(3.f, kRounds));
+    EXPECT_EQ(moved[0], world->rank() == 2 ? 0.f : static_cast<float>(world->rank()));
+    const FlightLog log = recorder.log();
+    ASSERT_EQ(log.groups.size(), 2u);
+    EXPECT_EQ(log.groups[0].world_ranks, (std::vector{0, 1, 2}));
+    EXPECT_EQ(log.groups[1].world_ranks, (std::vector{2, 1, 0}));
+    EXPECT_EQ(log.groups[1].rank, 2 - world->rank());
+    EXPECT_EQ(log.groups[0].done, kRounds + 2u) << "with a split and a barrier";
+    EXPECT_EQ(log.groups[1].done, 2u * kRounds);
+    EXPECT_EQ(log.groups[0].sent[2], world->rank() == 0 ? 1u : 0u);
+    for (const FlightRecord& record : log.records) EXPECT_EQ(record.state, FlightState::done);
+    std::vector<Span> spans;
+    row.take(spans);
+    ASSERT_EQ(spans.size(), 2u * kRounds);
+    EXPECT_STREQ(spans[0].info.name, "reduce_scatter");
+    EXPECT_EQ(spans[0].info.category, Category::comm_tensor);
+    EXPECT_GT(spans[0].matched_ns, 0);
+  });
+}
+
+}  // namespace
+}  // namespace trivet

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# launch/supervise.sh over a command that fails as it is told: what it restarts, when it stops, and with which code.
+#   supervise_test.sh PATH-TO-SUPERVISE
+set -uo pipefail
+supervise=$1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+failed=0
+
+# Each attempt takes the first word of `plan`: CODE or CODE@STEP, the step that it commits before it ends. hang: until a
+# SIGTERM, then 75. A code told:N is in outcome.json, beside an exit code of 1.
+cat >fake <<'FAKE'
+#!/usr/bin/env bash
+read -r word rest <plan
+echo "$rest" >plan
+echo x >>attempts
+echo '{"step": 1}' >>run/metrics.jsonl
+if [[ $word == *@* ]]; then printf 'step-%08d\n' "${word#*@}" >run/checkpoints/latest; fi
+code=${word%@*}
+case $code in
+  hang) trap 'exit 75' TERM; touch hanging; while :; do sleep 0.05; done ;;
+  told:*) printf '{\n "status": "failed",\n "exit_code": %s,\n "what": "it is so"\n}\n' "${code#told:}" >run/outcome.json; exit 1 ;;
+  kill) kill -9 $$ ;;
+  *) exit "$code" ;;
+esac
+FAKE
+chmod +x fake
+
+expect() {  # WHAT CODE ATTEMPTS TEXT PLAN…
+  local what=$1 code=$2 attempts=$3 text=$4
+  shift 4
+  rm -rf run attempts; mkdir -p run/checkpoints; echo "$*" >plan
+  "$supervise" --run-dir run --restarts 2 --delay 0.05 -- ./fake >out 2>&1
+  local found=$? tries
+  tries=$(wc -l <attempts)
+  if ((found != code || tries != attempts)) || { [[ -n $text ]] && ! grep -q -- "$text" out; }; then
+    echo "$what: exit $found (expected $code), $tries attempts (expected $attempts), text \"$text\" in:"; cat out
+    failed=1
+  fi
+}
+
+expect 'done at once'                     0 1 '' 0
+expect 'restart after a failure'          0 2 'restart 1 from step 5' 70@5 0
+expect 'restart after a death by signal'  0 2 'ended with 137' kill@5 0
+expect 'time to the first new step'       0 2 'first new step [0-9.]* s after' 1@5 0
+expect 'configuration is not tried again' 64 1 'would not help' 64
+expect 'data is not tried again'          65 1 'would not help' 65
+expect 'numbers are not tried again'      93 2 'would not help' 70@3 93
+expect 'no progress'                      93 3 '2 restarts in a row without' 70 124 139 0
+expect 'progress in between'              0 6 '' 70 70 70@4 70 70 0
+expect 'the outcome file counts'          93 1 'ended with 93: it is so' told:93
+expect 'saved: again at once'             0 2 'ended with 75' 75@7 0
+SLURM_JOB_ID=7 expect 'saved: the scheduler requeues' 75 1 'ended with 75' 75@7 0
+
+# A signal goes to the command, and nothing is started after it.
+rm -rf run attempts hanging; mkdir -p run/checkpoints; echo hang >plan
+"$supervise" --run-dir run -- ./fake >out 2>&1 &
+pid=$!
+while [[ ! -e hanging ]]; do sleep 0.02; done
+kill -TERM "$pid"
+wait "$pid"
+code=$?
+if ((code != 75 || $(wc -l <attempts) != 1)); then echo "SIGTERM: exit $code"; cat out; failed=1; fi
+"$supervise" -- ./fake 2>/dev/null; (($? == 64)) || { echo 'usage'; failed=1; }
+exit $failed
