@@ -46,7 +46,7 @@ struct PointSummary {
   std::optional<double> exposed_wait(const std::string& comm_class) const;
 };
 
-constexpr double kMeasurable = 0.05;
+constexpr double kMeasurable = 0.1;
 
 struct Effect {
   int64_t contexts = 0;  // settings of the other factors it was seen in

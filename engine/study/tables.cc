@@ -47,7 +47,18 @@ struct Share {
   std::string name;
   const char* unit;  // a metric in the same one
   std::function<std::optional<double>(const PointSummary&)> of;
+  const char* ranged = nullptr;  // the metric of which the range is told, too: a difference of noisy numbers
 };
+
+std::string share_cell(const Share& share, const PointSummary& point) {
+  const auto value = share.of(point);
+  if (!value) return "";
+  const std::string text = metric_text(share.unit, *value);
+  const Sample* sample = share.ranged ? &point.metrics.at(share.ranged) : nullptr;
+  return !sample || sample->n < 2 ? text
+                                  : fmt::format("{} ({} to {})", text, metric_text(share.unit, sample->min),
+                                                metric_text(share.unit, sample->max));
+}
 
 // Those that some point has more than nothing of.
 std::vector<Share> told_shares(const Study& study, const Summary& summary) {
@@ -65,8 +76,11 @@ std::vector<Share> told_shares(const Study& study, const Summary& summary) {
   for (const char* comm_class : {"tensor", "pipeline", "data"})
     add(comm_class, "exposed_comm_fraction",
         [comm_class](const PointSummary& point) { return point.exposed(comm_class); });
-  metric("hidden", "hidden_fraction");
-  metric("compute", "compute_inflation");
+  for (const auto& [name, key] : {std::pair("hidden", "hidden_fraction"), std::pair("compute", "compute_inflation")}) {
+    const size_t before = shares.size();
+    metric(name, key);
+    if (shares.size() > before) shares.back().ranged = key;
+  }
   metric("bubble", "bubble_fraction");
   return shares;
 }
@@ -145,10 +159,7 @@ Table result_table(const Study& study, const Plan& plan, const Summary& summary)
     const auto sample = point.metrics.find(study.metric);
     row.push_back(sample == point.metrics.end() || sample->second.n < 2 ? "" : percent_text(sample->second.spread()));
     row.push_back(point.baseline ? "baseline" : ratio_cell(point));
-    for (const Share& share : shares) {
-      const auto value = share.of(point);
-      row.push_back(value ? metric_text(share.unit, *value) : "");
-    }
+    for (const Share& share : shares) row.push_back(share_cell(share, point));
     row.push_back(bytes_text(plan.points[i].memory_bytes));
     if (study.check_agreement) row.push_back(point.done == 0 ? "" : point.disagreement.empty() ? "agrees" : "DIFFERS");
     if (notes) row.push_back(note_of(point));

@@ -179,7 +179,7 @@ factors:
     EXPECT_FALSE(result.points[point].metrics.contains("hidden_fraction")) << point;
   const Table table = result_table(study_, plan_, result);
   const auto column = static_cast<size_t>(std::ranges::find(table.head, "hidden") - table.head.begin());
-  EXPECT_EQ(table.rows[slow_on].at(column), "62.5%");
+  EXPECT_EQ(table.rows[slow_on].at(column), "62.5% (50.0% to 75.0%)");
   EXPECT_EQ(table.rows[slow_off].at(column), "");
   EXPECT_NE(markdown_report(study_, plan_, result).find("what overlap takes away again"), std::string::npos);
 }
