@@ -156,8 +156,8 @@ class Reporter {
         .note = [this](const std::string& line) { note(line); },
         .resumed =
             [this](int64_t step, const std::string& checkpoint) {
-              console_->note(fmt::format("resumed from {} after step {} of {}", checkpoint, step,
-                                         config_.train.train_iters));
+              console_->note(
+                  fmt::format("resumed from {} after step {} of {}", checkpoint, step, config_.train.train_iters));
               log_->resume(step, checkpoint);
             },
         .saved =
