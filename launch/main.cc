@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   trivet::add_train_command(app, exit_code);
   trivet::add_config_command(app);
+  trivet::add_generate_command(app);
   trivet::add_data_command(app);
   trivet::add_checkpoint_command(app);
   trivet::add_schedule_command(app);

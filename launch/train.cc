@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
-#include <fmt/format.h>
 #include <iostream>
 #include <memory>
 
@@ -10,8 +9,8 @@
 #include "engine/config/validate.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
+#include "launch/ranks.h"
 #include "launch/signals.h"
-#include "parallel/comm/world.h"
 
 namespace trivet {
 namespace {
@@ -30,21 +29,7 @@ int run(Options& options) {
   std::atomic<int> exit_code = 0;  // the same on all ranks
   const auto rank_main = [&](Communicator& world) { exit_code = run_training(loaded, options.run, world, std::cout); };
 
-  const int launched = launched_world_size();
-  const std::string& backend = loaded.config.comm.backend;
-  if (backend == "mpi" || (backend == "auto" && launched > 0)) {
-    if (options.ranks > 0 && launched > 0 && options.ranks != launched)
-      throw ConfigError(fmt::format("--ranks {} under a launcher that started {} ranks: leave --ranks out there",
-                                    options.ranks, launched));
-    run_mpi_rank(rank_main);
-    return exit_code;
-  }
-  if (launched > 1)
-    throw ConfigError(
-        fmt::format("comm.backend is thread, but a launcher started {} processes: each would train a "
-                    "model of its own",
-                    launched));
-  run_thread_ranks(options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config), rank_main);
+  run_ranks(loaded.config.comm.backend, options.ranks, ranks_of_one_replica(loaded.config), rank_main);
   return exit_code;
 }
 

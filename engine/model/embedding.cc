@@ -6,7 +6,7 @@ Embedding::Embedding(ParamList& params, const GptShape& p, uint64_t dropout_seed
     : shape_(p),
       dropout_seed_(dropout_seed),
       word_(params, "embedding.word_embeddings", p.vocab, p.padded_vocab, p.hidden, {Init::normal, p.init_std}),
-      position_(params.declare({.name = "embedding.position_embeddings.weight",
+      position_(params.declare({.name = kPositionEmbedding,
                                 .global_shape = {p.seq, p.hidden},
                                 .init = {Init::normal, p.init_std},
                                 .sum_over_tensor_group = p.sequence_parallel})) {}

@@ -8,6 +8,7 @@
 #include "kernels/philox.h"
 
 namespace trivet {
+
 int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double u) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -25,7 +26,15 @@ int32_t sample_token(std::span<const float> logits, const Sampling& sampling, do
   const double top = logits[static_cast<size_t>(order[0])];
   for (size_t i = 0; i < kept; ++i)
     weights[i] = std::exp((logits[static_cast<size_t>(order[i])] - top) / sampling.temperature);
-  double left = u * std::accumulate(weights.begin(), weights.end(), 0.0);
+  double all = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (sampling.top_p < 1) {
+    double enough = 0;
+    size_t i = 0;
+    while (i < kept && (i == 0 || enough < sampling.top_p * all)) enough += weights[i++];
+    kept = i;
+    all = enough;
+  }
+  double left = u * all;
   for (size_t i = 0; i + 1 < kept; ++i) {
     left -= weights[i];
     if (left < 0) return order[i];
@@ -33,23 +42,31 @@ int32_t sample_token(std::span<const float> logits, const Sampling& sampling, do
   return order[kept - 1];
 }
 
-std::vector<int32_t> generate(Trainer& trainer, std::span<const int32_t> prompt, const Sampling& sampling) {
-  const GptShape& shape = trainer.state().shape;
+std::vector<int32_t> generate(const NextToken& model, std::span<const int32_t> prompt, const Sampling& sampling,
+                              const std::function<void(int32_t token)>& on_token) {
   if (prompt.empty()) throw ConfigError("the prompt has no tokens; generation needs at least one to go on from");
   for (const int32_t token : prompt)
-    if (token < 0 || token >= shape.vocab)
-      throw ConfigError(fmt::format("the prompt has token {}, but the vocabulary ends at {}", token, shape.vocab - 1));
+    if (token < 0 || token >= model.vocab)
+      throw ConfigError(fmt::format("the prompt has token {}, but the vocabulary ends at {}", token, model.vocab - 1));
 
   std::vector<int32_t> text(prompt.begin(), prompt.end());
   while (static_cast<int64_t>(text.size() - prompt.size()) < sampling.tokens) {
-    const size_t seen = std::min(text.size(), static_cast<size_t>(shape.seq));
-    const std::vector<float> logits = trainer.next_token_logits(std::span(text).last(seen));
+    const size_t seen = std::min(text.size(), static_cast<size_t>(model.seq));
+    const std::vector<float> logits = model.logits(std::span(text).last(seen));
     const double u = philox4x32(text.size(), 0, sampling.seed).w[0] * 0x1p-32;
     const int32_t token = sample_token(logits, sampling, u);
     if (token == sampling.stop_token) break;
     text.push_back(token);
+    if (on_token) on_token(token);
   }
   return {text.begin() + static_cast<std::ptrdiff_t>(prompt.size()), text.end()};
+}
+
+std::vector<int32_t> generate(Trainer& trainer, std::span<const int32_t> prompt, const Sampling& sampling) {
+  const GptShape& shape = trainer.state().shape;
+  return generate(NextToken{shape.vocab, shape.seq,
+                            [&](std::span<const int32_t> context) { return trainer.next_token_logits(context); }},
+                  prompt, sampling);
 }
 
 }  // namespace trivet

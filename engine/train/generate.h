@@ -2,6 +2,7 @@
 // sequence length; causal attention makes what stands behind the last token irrelevant.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -13,15 +14,25 @@ struct Sampling {
   int64_t tokens = 64;       // at most so many new ones
   double temperature = 0.8;  // 0: the most likely token each time
   int64_t top_k = 40;        // 0: from the whole vocabulary
+  double top_p = 1;  // of those, the likeliest that together have this probability, at least one (Holtzman et al. 2020)
   uint64_t seed = 0;
   int32_t stop_token = -1;  // ends the text; -1: none
 };
 
-// The new tokens, the same on every rank. Collective over the world. Throws ConfigError for an empty prompt or a token
-// that is not in the vocabulary. Only the last seq_length tokens are seen.
+// What generates: the logits of the token after a context of 1 to `seq` tokens, the same on every rank.
+struct NextToken {
+  int64_t vocab = 0, seq = 0;
+  std::function<std::vector<float>(std::span<const int32_t> context)> logits;
+};
+
+// The new tokens, the same on every rank; on_token, where there is one, hears of each as it is made. Collective over
+// the model's ranks. Throws ConfigError for an empty prompt or a token that is not in the vocabulary. Only the last
+// `seq` tokens are seen.
+std::vector<int32_t> generate(const NextToken& model, std::span<const int32_t> prompt, const Sampling& sampling,
+                              const std::function<void(int32_t token)>& on_token = {});
 std::vector<int32_t> generate(Trainer& trainer, std::span<const int32_t> prompt, const Sampling& sampling);
 
-// One draw from softmax(logits / temperature) among the top_k, by the uniform number u in [0, 1).
+// One draw from softmax(logits / temperature) among the top_k and top_p, by the uniform number u in [0, 1).
 int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double u);
 
 }  // namespace trivet

@@ -46,7 +46,8 @@ FlatOptions flat_options_of(const Config& config, const Layout& layout, const Gp
           .tied_embeddings = shape.tied_embeddings};
 }
 
-// Of one rank's chunks.
+}  // namespace
+
 std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const Config& config, const Layout& layout,
                                  const MeshPosition& at) {
   const Schedule& schedule = layout.schedule;
@@ -66,8 +67,6 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
   }
   return stages;
 }
-
-}  // namespace
 
 DType dtype_of(const PrecisionConfig& config) { return config.dtype == "bf16" ? DType::bf16 : DType::f32; }
 

@@ -29,6 +29,10 @@ int deferred_heads_of(const Config& config, const Layout& layout);
 PipelineOptions pipeline_options_of(const Config& config);
 Links links_of(const CommConfig& config);
 
+// The chunks of the rank that stands at `at`; declares their parameters.
+std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const Config& config, const Layout& layout,
+                                 const MeshPosition& at);
+
 struct RankState {
   RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device);
   RankState(const RankState&) = delete;

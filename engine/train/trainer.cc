@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/model/init.h"
+#include "engine/train/logits.h"
 #include "engine/train/lr_schedule.h"
 #include "parallel/comm/world.h"
 
@@ -234,25 +235,8 @@ std::vector<float> Trainer::next_token_logits(std::span<const int32_t> context) 
   step_batches_ = {.batches = batches_, .training = false, .loss_scale = 0};
   executor_->run_forward_only(1);
 
-  const int last_stage = schedule_.stages() - 1, last_rank = schedule_.rank_of(last_stage);
-  const int64_t columns = shape.padded_vocab / shape.t;
-  Scratch::Frame frame(state_.scratch);
-  const Tensor whole = frame.tensor(DType::f32, {shape.t, columns});
-  if (mesh_.at.pp == last_rank) {
-    const GptStage& stage = state_.stages[static_cast<size_t>(schedule_.chunk_of(last_stage))];
-    const Tensor row = stage.logits(executor_->slot_of(last_stage, 0))
-                           .view({shape.tokens(), columns})
-                           .slice((static_cast<int64_t>(context.size()) - 1) * shape.micro_batch, 1);
-    const Tensor mine = whole.slice(mesh_.at.tp, 1);
-    ops_->convert(row, mine, *compute_);
-    if (shape.t > 1) mesh_.tensor->all_gather(mine, whole, *compute_);
-  }
-  if (mesh_.shape.p > 1) mesh_.pipeline->broadcast(whole, last_rank, *compute_);
-  std::vector<float> logits(static_cast<size_t>(whole.numel()));
-  device_->copy_to_host(whole, logits.data(), *compute_);
-  compute_->synchronize();
-  logits.resize(static_cast<size_t>(shape.vocab));  // the rest is padding
-  return logits;
+  return read_logits({mesh_, schedule_, *executor_, state_.stages, state_.scratch, *ops_, *device_, *compute_}, shape,
+                     static_cast<int64_t>(context.size()) - 1);
 }
 
 void Trainer::report_non_finite(double loss) {

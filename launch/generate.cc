@@ -1,0 +1,239 @@
+// trivet generate CHECKPOINT: text from a saved model, on any layout. Ranks are threads of this process, or, under
+// mpirun or srun, this process is one rank.
+#include "engine/train/generate.h"
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/shard.h"
+#include "engine/checkpoint/store.h"
+#include "engine/config/load.h"
+#include "engine/data/files.h"
+#include "engine/data/sentencepiece_tokenizer.h"
+#include "engine/data/tokenizer.h"
+#include "engine/train/inference.h"
+#include "engine/train/texts.h"
+#include "launch/commands.h"
+#include "launch/ranks.h"
+
+namespace trivet {
+namespace {
+
+constexpr int64_t kLargestPrompt = 16 << 20;
+
+struct Options {
+  std::string checkpoint, prompt, prompt_file, tokenizer;
+  std::vector<int32_t> prompt_tokens;
+  Sampling sampling{.tokens = 80};
+  int ranks = 0, tensor = 1, pipeline = 1;
+  std::vector<std::string> sets;
+};
+
+// That the model was trained with; null where it cannot be found.
+std::unique_ptr<Tokenizer> find_tokenizer(const Options& options, const OpenCheckpoint& checkpoint) {
+  const std::string& fingerprint = checkpoint.state.tokenizer;
+  if (options.tokenizer == "bytes") return make_bytes_tokenizer();
+  if (!options.tokenizer.empty()) return load_sentencepiece(options.tokenizer);
+  if (fingerprint == "bytes") return make_bytes_tokenizer();
+  const DataConfig data = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json").data;
+  if (!data.tokenizer_model.empty() && file_exists(data.tokenizer_model))
+    return load_sentencepiece(data.tokenizer_model);
+  for (const std::string& prefix : {data.path, data.train_path})
+    if (!prefix.empty() && (file_exists(prefix + ".json") || file_exists(prefix + ".model")))
+      return open_tokenizer(prefix);
+  return nullptr;
+}
+
+std::unique_ptr<Tokenizer> open_checked_tokenizer(const Options& options, const OpenCheckpoint& checkpoint,
+                                                  int64_t vocab) {
+  auto tokenizer = find_tokenizer(options, checkpoint);
+  if (!tokenizer) return nullptr;
+  const std::string& expected = checkpoint.state.tokenizer;
+  if (!expected.empty() && tokenizer->fingerprint() != expected)
+    throw DataError(
+        fmt::format("{}: the model was trained with another tokenizer: found the fingerprint {}, expected "
+                    "{}",
+                    checkpoint.directory, tokenizer->fingerprint(), expected));
+  if (tokenizer->vocab_size() > vocab)
+    throw DataError(fmt::format("{}: the tokenizer has {} ids, but the model's vocabulary {}", checkpoint.directory,
+                                tokenizer->vocab_size(), vocab));
+  return tokenizer;
+}
+
+std::vector<int32_t> prompt_of(const Options& options, const Tokenizer* tokenizer, const std::string& checkpoint) {
+  if (!options.prompt_tokens.empty()) return options.prompt_tokens;
+  if (!tokenizer)
+    throw ConfigError(checkpoint +
+                      ": does not lead to its tokenizer; give --tokenizer PATH or bytes, or --prompt-tokens");
+  const std::string text =
+      options.prompt_file.empty() ? options.prompt : read_small_file(options.prompt_file, kLargestPrompt);
+  std::vector<int32_t> tokens = tokenizer->encode(text);
+  // Nothing to go on from: what follows the end of a document is the beginning of one.
+  if (tokens.empty()) tokens.push_back(tokenizer->eod());
+  return tokens;
+}
+
+// Prints text as its tokens come: what further tokens cannot change any more.
+class TextPrinter {
+ public:
+  explicit TextPrinter(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
+
+  void add(int32_t token) {
+    if (!tokenizer_) return put(fmt::format("{}{}", tokens_++ == 0 ? "" : ",", token));
+    held_.push_back(token);
+    const std::string text = tokenizer_->decode(held_);
+    const size_t whole = settled(text);
+    if (whole > printed_) put(text.substr(printed_, whole - printed_));
+    printed_ = std::max(printed_, whole);
+  }
+  void finish() {
+    if (tokenizer_) {
+      const std::string text = tokenizer_->decode(held_);
+      if (text.size() > printed_) put(text.substr(printed_));
+    }
+    put("\n");
+  }
+
+ private:
+  static void put(const std::string& text) {
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  }
+  // Without a character at the end of which more bytes may come, or for which a tokenizer that wants whole ones has put
+  // U+FFFD.
+  static size_t settled(const std::string& text) {
+    size_t end = text.size();
+    for (size_t back = 1; back <= std::min<size_t>(4, end); ++back) {
+      const auto byte = static_cast<unsigned char>(text[end - back]);
+      if (byte < 0x80) break;
+      if (byte < 0xC0) continue;
+      const size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : 2;
+      if (back < length) end -= back;
+      break;
+    }
+    while (end >= 3 && text.compare(end - 3, 3, "\xEF\xBF\xBD") == 0) end -= 3;
+    return end;
+  }
+
+  const Tokenizer* tokenizer_;
+  std::vector<int32_t> held_;
+  size_t printed_ = 0;  // bytes of the text
+  int64_t tokens_ = 0;
+};
+
+void run_rank(const Options& options, Communicator& world) {
+  using Clock = std::chrono::steady_clock;
+  const auto device = create_cpu_device();
+  const auto stream = device->create_compute_stream();
+  // Of a run that is still training, another may be the latest by now: rank 0 chooses.
+  const std::string directory =
+      broadcast_text(world, world.rank() == 0 ? find_checkpoints(options.checkpoint).front() : std::string{}, *stream);
+  const OpenCheckpoint checkpoint = open_checkpoint(directory);
+  LoadedConfig loaded = inference_config(checkpoint, options.tensor, options.pipeline, options.sets);
+  const Layout layout = resolve(loaded, {.world_size = world.size()});
+  const ModelConfig& model_config = loaded.config.model;
+  if (layout.mesh.d > 1)
+    throw ConfigError(
+        fmt::format("one model takes {} ranks (tensor {} x pipeline {}), but there are {}: give "
+                    "--tensor-parallel and --pipeline-parallel whose product that is",
+                    world.size() / layout.mesh.d, layout.mesh.t, layout.mesh.p, world.size()));
+
+  const auto tokenizer = open_checked_tokenizer(options, checkpoint, *model_config.vocab_size);
+  const std::vector<int32_t> prompt = prompt_of(options, tokenizer.get(), directory);
+  Sampling sampling = options.sampling;
+  if (tokenizer) sampling.stop_token = tokenizer->eod();
+
+  // No longer than this text will be: each token runs the whole context.
+  const auto text_length = static_cast<int64_t>(prompt.size()) + sampling.tokens;
+  const int64_t positions = std::min(model_config.seq_length, text_length);
+  const auto start = Clock::now();
+  InferenceModel model(loaded.config, layout, world, checkpoint, positions);
+  const auto loaded_at = Clock::now();
+  std::optional<TextPrinter> printer;
+  if (world.rank() == 0) {
+    printer.emplace(tokenizer.get());
+    for (const int32_t token : prompt) printer->add(token);
+  }
+  const NextToken next{*model_config.vocab_size, positions,
+                       [&](std::span<const int32_t> context) { return model.next_token_logits(context); }};
+  const auto text = generate(next, prompt, sampling, [&](int32_t token) {
+    if (printer) printer->add(token);
+  });
+  if (!printer) return;
+  printer->finish();
+  const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
+  const double took = seconds(Clock::now() - loaded_at);
+  const bool stopped = static_cast<int64_t>(text.size()) < sampling.tokens;
+  fmt::print(stderr, "[{}, step {}: loaded in {:.2f} s, {} tokens in {:.2f} s, {:.1f} tokens/s{}]\n", directory,
+             checkpoint.state.step, seconds(loaded_at - start), text.size(), took,
+             static_cast<double>(text.size()) / std::max(took, 1e-9), stopped ? ", end of document" : "");
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("generate", "let a saved model write");
+  Sampling& sampling = options->sampling;
+  command->add_option("checkpoint", options->checkpoint, "a checkpoint; of a folder of them or a run, the latest")
+      ->option_text("CHECKPOINT")
+      ->required();
+  CLI::Option* prompt =
+      command->add_option("--prompt", options->prompt, "text to go on from; without it, a new document")
+          ->option_text("TEXT");
+  CLI::Option* file = command->add_option("--prompt-file", options->prompt_file, "a file with it")
+                          ->option_text("FILE")
+                          ->excludes(prompt);
+  command->add_option("--prompt-tokens", options->prompt_tokens, "the same as token ids; needs no tokenizer")
+      ->option_text("1,2,3")
+      ->delimiter(',')
+      ->excludes(prompt)
+      ->excludes(file);
+  command->add_option("--tokenizer", options->tokenizer, "instead of the one that the run names")
+      ->option_text("PATH.model|bytes");
+  command->add_option("--tokens", sampling.tokens, "how many to add, at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--temperature", sampling.temperature, "0: the likeliest token each time")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--top-k", sampling.top_k, "sample among so many tokens; 0: among all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--top-p", sampling.top_p,
+                   "of those, among the likeliest that together have this probability; 1: among all")
+      ->check(CLI::Range(1e-9, 1.0))
+      ->capture_default_str();
+  command->add_option("--seed", sampling.seed, "another seed, another text")->capture_default_str();
+  command->add_option("--tensor-parallel", options->tensor, "ranks that share each layer")
+      ->option_text("T [1]")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--pipeline-parallel", options->pipeline, "ranks that share the layers out")
+      ->option_text("P [1]")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--ranks", options->ranks, "thread ranks; without it, T P")
+      ->option_text("N")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--set", options->sets, "any other key, such as precision.dtype=fp32 or device.threads_per_rank=4")
+      ->option_text("SECTION.KEY=VALUE ...")
+      ->take_all()
+      ->allow_extra_args(false);
+  command->callback([options] {
+    std::string backend = "auto";
+    for (const std::string& set : options->sets)
+      if (set.starts_with("comm.backend=")) backend = set.substr(13);
+    run_ranks(backend, options->ranks, options->tensor * options->pipeline,
+              [&](Communicator& world) { run_rank(*options, world); });
+  });
+}
+
+}  // namespace trivet
