@@ -160,4 +160,14 @@ class Ops {
 // threads: how many threads each op uses, those of its caller included. trivet::CpuOps itself is in kernels/cpu.
 std::unique_ptr<Ops> create_cpu_ops(int threads);
 
+struct CudaOptions {
+  bool tf32 = false;  // fp32 products by the tensor cores, which keep 10 bits of the mantissa of what they multiply
+  // How many of cuBLASLt's proposals a product's shape tries out when it first comes; 1 takes the first one untried, so
+  // that two runs choose alike.
+  int product_candidates = 8;
+};
+// On the GPU of `device`, which outlives them. Called by the thread that made the device. In a build without CUDA
+// (no_cuda.cc): ConfigError.
+std::unique_ptr<Ops> create_cuda_ops(Device& device, const CudaOptions& options = {});
+
 }  // namespace trivet

@@ -1,7 +1,4 @@
 // The CPU as a Device: host memory, worker threads as streams.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
@@ -9,7 +6,10 @@
 #include <deque>
 #include <exception>
 #include <fstream>
+#include <new>
+#include <sys/mman.h>
 #include <thread>
+#include <unistd.h>
 
 #include "kernels/base/device.h"
 
@@ -156,6 +156,30 @@ class WorkerStream : public Stream {
   std::thread thread_;  // last: it starts when the rest is there
 };
 
+class CpuGate : public Gate {
+ public:
+  void wait(Stream& stream) override {
+    stream.run({"gate", Category::host}, [state = state_, turn = ++waits_] {
+      std::unique_lock lock(state->mutex);
+      state->changed.wait(lock, [&] { return state->opened >= turn; });
+    });
+  }
+  void open() override {
+    std::lock_guard lock(state_->mutex);
+    ++state_->opened;
+    state_->changed.notify_all();
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    uint64_t opened = 0;
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  uint64_t waits_ = 0;
+};
+
 class CpuDevice : public Device {
  public:
   DeviceKind kind() const override { return DeviceKind::cpu; }
@@ -183,6 +207,7 @@ class CpuDevice : public Device {
   std::unique_ptr<Stream> create_compute_stream() override { return std::make_unique<InlineStream>(); }
   std::unique_ptr<Stream> create_side_stream(StreamPriority) override { return std::make_unique<WorkerStream>(); }
   std::unique_ptr<Event> create_event() override { return std::make_unique<CpuEvent>(); }
+  std::unique_ptr<Gate> create_gate() override { return std::make_unique<CpuGate>(); }
 
   void copy_to_device(const void* host, Tensor to, Stream& stream) override {
     stream.run({"copy_to_device", Category::host, to.bytes()},
@@ -198,6 +223,11 @@ class CpuDevice : public Device {
 };
 
 }  // namespace
+
+void* Device::allocate_host(int64_t bytes) {
+  return ::operator new (static_cast<size_t>(bytes), std::align_val_t{256});
+}
+void Device::deallocate_host(void* data, int64_t) noexcept { ::operator delete (data, std::align_val_t{256}); }
 
 std::unique_ptr<Device> create_cpu_device() { return std::make_unique<CpuDevice>(); }
 

@@ -1,18 +1,21 @@
 // A CUDA GPU as a Device: cudaMalloc, cudaStream_t, cudaEvent_t. Host code only.
-#include <cuda_runtime_api.h>
+#include "kernels/base/cuda_device.h"
 
+#include <atomic>
+#include <cuda.h>
 #include <exception>
 #include <mutex>
 
 #include "kernels/base/device.h"
 
 namespace trivet {
-namespace {
 
-void check_cuda(cudaError_t status, const char* call, std::source_location at = std::source_location::current()) {
+void check_cuda(cudaError_t status, const char* call, std::source_location at) {
   if (status != cudaSuccess)
     fail(std::string(call) + ": " + cudaGetErrorName(status) + ", " + cudaGetErrorString(status), at);
 }
+
+namespace {
 
 class CudaEvent : public Event {
  public:
@@ -55,6 +58,10 @@ class CudaStream : public Stream {
 
  protected:
   void enqueue(std::function<void()> work) override {
+    {
+      std::lock_guard lock(mutex_);
+      if (error_) std::rethrow_exception(error_);
+    }
     auto* item = new Item{this, std::move(work)};
     const cudaError_t status = cudaLaunchHostFunc(stream_, &CudaStream::run_item, item);
     if (status != cudaSuccess) delete item;
@@ -87,9 +94,38 @@ class CudaStream : public Stream {
   std::exception_ptr error_;
 };
 
+// The stream waits in the GPU's front end for a number in pinned memory: no thread and no multiprocessor waits with it.
+class CudaGate : public Gate {
+ public:
+  CudaGate() {
+    void* memory = nullptr;
+    check_cuda(cudaHostAlloc(&memory, sizeof *opened_, cudaHostAllocMapped), "cudaHostAlloc");
+    opened_ = new (memory) uint32_t(0);
+    // The driver's own library is not linked: a build machine may have none.
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    void* function = nullptr;
+    check_cuda(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &function, 12000, cudaEnableDefault, &found),
+               "cudaGetDriverEntryPointByVersion");
+    if (found != cudaDriverEntryPointSuccess) fail("this CUDA driver has no cuStreamWaitValue32");
+    wait_value_ = reinterpret_cast<decltype(wait_value_)>(function);
+  }
+  ~CudaGate() override { cudaFreeHost(opened_); }
+  void wait(Stream& stream) override {
+    const auto address = reinterpret_cast<CUdeviceptr>(opened_);
+    const CUresult status = wait_value_(raw(stream), address, ++waits_, CU_STREAM_WAIT_VALUE_GEQ);
+    if (status != CUDA_SUCCESS) fail("cuStreamWaitValue32: CUDA driver error " + std::to_string(status));
+  }
+  void open() override { std::atomic_ref(*opened_).fetch_add(1, std::memory_order_release); }
+
+ private:
+  uint32_t* opened_ = nullptr;  // pinned
+  uint32_t waits_ = 0;          // the comparison is cyclic
+  CUresult (*wait_value_)(CUstream, CUdeviceptr, cuuint32_t, unsigned int) = nullptr;
+};
+
 class CudaDevice : public Device {
  public:
-  explicit CudaDevice(int index) {
+  explicit CudaDevice(int index) : index_(index) {
     check_cuda(cudaSetDevice(index), "cudaSetDevice");
     check_cuda(cudaGetDeviceProperties(&properties_, index), "cudaGetDeviceProperties");
     check_cuda(cudaDeviceGetStreamPriorityRange(&lowest_, &highest_), "cudaDeviceGetStreamPriorityRange");
@@ -99,9 +135,11 @@ class CudaDevice : public Device {
   int64_t memory_bytes() const override { return static_cast<int64_t>(properties_.totalGlobalMem); }
 
   void* allocate(int64_t bytes) override {
+    use();
     void* data = nullptr;
     const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(bytes));
     if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // it is told below, not by the next launch
       size_t free = 0, total = 0;
       cudaMemGetInfo(&free, &total);
       fail("cannot allocate " + std::to_string(bytes) + " bytes on " + name() + ": " + std::to_string(free) + " of " +
@@ -112,32 +150,59 @@ class CudaDevice : public Device {
   }
   void deallocate(void* data, int64_t) noexcept override { cudaFree(data); }
 
-  std::unique_ptr<Stream> create_compute_stream() override { return std::make_unique<CudaStream>(lowest_); }
+  void* allocate_host(int64_t bytes) override {
+    use();
+    void* data = nullptr;
+    check_cuda(cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocDefault), "cudaHostAlloc");
+    return data;
+  }
+  void deallocate_host(void* data, int64_t) noexcept override { cudaFreeHost(data); }
+
+  std::unique_ptr<Stream> create_compute_stream() override {
+    use();
+    return std::make_unique<CudaStream>(lowest_);
+  }
   std::unique_ptr<Stream> create_side_stream(StreamPriority priority) override {
+    use();
     return std::make_unique<CudaStream>(priority == StreamPriority::high ? highest_ : lowest_);
   }
-  std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(); }
+  std::unique_ptr<Event> create_event() override {
+    use();
+    return std::make_unique<CudaEvent>();
+  }
+  std::unique_ptr<Gate> create_gate() override {
+    use();
+    return std::make_unique<CudaGate>();
+  }
 
   void copy_to_device(const void* host, Tensor to, Stream& stream) override {
+    if (to.bytes() == 0) return;
     check_cuda(cudaMemcpyAsync(to.data, host, static_cast<size_t>(to.bytes()), cudaMemcpyHostToDevice,
                                static_cast<CudaStream&>(stream).raw()),
                "cudaMemcpyAsync");
   }
   void copy_to_host(Tensor from, void* host, Stream& stream) override {
+    if (from.bytes() == 0) return;
     check_cuda(cudaMemcpyAsync(host, from.data, static_cast<size_t>(from.bytes()), cudaMemcpyDeviceToHost,
                                static_cast<CudaStream&>(stream).raw()),
                "cudaMemcpyAsync");
   }
 
  private:
+  void use() const { check_cuda(cudaSetDevice(index_), "cudaSetDevice"); }  // whichever thread calls
+
+  const int index_;
   cudaDeviceProp properties_{};
   int lowest_ = 0, highest_ = 0;
 };
 
 }  // namespace
 
+cudaStream_t raw(Stream& stream) { return static_cast<CudaStream&>(stream).raw(); }
+cudaEvent_t raw(Event& event) { return static_cast<CudaEvent&>(event).raw(); }
+
 std::unique_ptr<Device> create_cuda_device(int index) {
-  if (const int count = cuda_device_count(); index >= count)
+  if (const int count = cuda_device_count(); index < 0 || index >= count)
     throw ConfigError("device.kind is cuda and this rank would use GPU " + std::to_string(index) +
                       ", but this host has " + std::to_string(count) + " usable GPUs");
   return std::make_unique<CudaDevice>(index);

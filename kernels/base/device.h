@@ -12,11 +12,20 @@ namespace trivet {
 enum class DeviceKind { cpu, cuda };
 enum class StreamPriority { normal, high };
 
+// A place in a stream that a host thread opens: how work on the host that takes long (a message of another rank) holds
+// up a stream without holding up the threads that serve the streams. Opened once for each wait, in order.
+class Gate {
+ public:
+  virtual ~Gate() = default;
+  virtual void wait(Stream& stream) = 0;  // work queued from now on starts after one more open()
+  virtual void open() = 0;                // any thread
+};
+
 class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  virtual std::string name() const = 0;  // e.g. "NVIDIA H200", "Intel(R) Xeon(R) Processor"
+  virtual std::string name() const = 0;      // e.g. "NVIDIA H200", "Intel(R) Xeon(R) Processor"
   virtual int64_t memory_bytes() const = 0;  // of the device, in all
 
   // Bytes aligned to at least 256; contents undefined. Throws Error that names the size when there is no room.
@@ -32,6 +41,29 @@ class Device {
   // Between host memory and this device's, in stream order. The host memory must stay valid until the stream is past.
   virtual void copy_to_device(const void* host, Tensor to, Stream& stream) = 0;
   virtual void copy_to_host(Tensor from, void* host, Stream& stream) = 0;
+
+  // Host memory for such copies: pinned on a GPU, so that they run beside other work. Ordinary memory by default.
+  virtual void* allocate_host(int64_t bytes);
+  virtual void deallocate_host(void* data, int64_t bytes) noexcept;
+
+  // Null where the device has no streams of its own (a planning device).
+  virtual std::unique_ptr<Gate> create_gate() { return nullptr; }
+};
+
+// Owns host memory for copies (Device::allocate_host). The device outlives it.
+class HostBuffer {
+ public:
+  HostBuffer(Device& device, int64_t bytes) : device_(device), bytes_(bytes), data_(device.allocate_host(bytes)) {}
+  ~HostBuffer() { device_.deallocate_host(data_, bytes_); }
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  Device& device_;
+  int64_t bytes_;
+  void* data_;
 };
 
 std::unique_ptr<Device> create_cpu_device();

@@ -1,6 +1,5 @@
 // AdamW, fused with the rounding of the new weight into the model's: one pass over all of the optimizer's memory.
-#include <cmath>
-
+#include "kernels/adamw_constants.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
@@ -9,29 +8,8 @@
 namespace trivet {
 namespace {
 
-struct Constants {
-  float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
-  float step_size;        // learning rate / (1 - beta1^step)
-  float root_correction;  // 1 / sqrt(1 - beta2^step)
-  float decay;            // learning rate * weight decay
-};
-
-Constants constants_of(const AdamW& how) {
-  const double step = static_cast<double>(how.step);
-  const double correction1 = 1.0 - std::pow(static_cast<double>(how.beta1), step);
-  const double correction2 = 1.0 - std::pow(static_cast<double>(how.beta2), step);
-  return {.beta1 = how.beta1,
-          .one_minus_beta1 = static_cast<float>(1.0 - static_cast<double>(how.beta1)),
-          .beta2 = how.beta2,
-          .one_minus_beta2 = static_cast<float>(1.0 - static_cast<double>(how.beta2)),
-          .eps = how.eps,
-          .step_size = static_cast<float>(how.learning_rate / correction1),
-          .root_correction = static_cast<float>(1.0 / std::sqrt(correction2)),
-          .decay = static_cast<float>(static_cast<double>(how.learning_rate) * how.weight_decay)};
-}
-
 template <bool kModelWeight>
-void update(int64_t n, const Constants& k, float scale, const float* grad, float* weight, float* m, float* v,
+void update(int64_t n, const AdamWConstants& k, float scale, const float* grad, float* weight, float* m, float* v,
             bf16* model_weight) {
   for_vectors(n, [=](auto at) {
     const Floats g = at.load(grad) * scale, w = at.load(weight);

@@ -17,7 +17,7 @@ double gelu_gradient(double x) {
 }
 
 using ActivationTest = OpsTest;
-INSTANTIATE_TEST_SUITE_P(Cpu, ActivationTest, all_types_and_threads(), case_name);
+INSTANTIATE_TEST_SUITE_P(BackEnds, ActivationTest, all_types_and_back_ends(), case_name);
 
 // fp32 cannot represent what is left of 1 + tanh far below zero, so the error is absolute: of values of size |x|.
 double allowed(DType dtype, double x, double expected) {

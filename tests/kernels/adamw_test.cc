@@ -5,8 +5,7 @@ namespace trivet::test {
 namespace {
 
 using AdamWTest = OpsTest;
-INSTANTIATE_TEST_SUITE_P(Cpu, AdamWTest, testing::Combine(testing::Values(DType::f32), testing::Values(1, 2, 3)),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(BackEnds, AdamWTest, testing::Combine(testing::Values(DType::f32), back_ends()), case_name);
 
 struct State {
   Values weight, m, v;

@@ -8,6 +8,7 @@
 #include "kernels/base/arena.h"
 #include "kernels/ops.h"
 #include "kernels/philox.h"
+#include "tests/support/mirrored_ops.h"
 #include "tests/support/near.h"
 
 namespace trivet {
@@ -110,8 +111,12 @@ struct Reference {
   }
 };
 
-class AttentionTest : public testing::Test {
+// Parameter: whether CUDA computes; else the case says with how many threads the CPU does.
+class AttentionTest : public testing::TestWithParam<bool> {
  protected:
+  void SetUp() override {
+    if (GetParam() && cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
   struct Tensors {
     Tensor qkv, out, lse, dout, dqkv;
   };
@@ -148,7 +153,7 @@ class AttentionTest : public testing::Test {
   Tensors run(const Case& z, const Tensor& qkv, const Tensor& dout) {
     const Shape wide{z.s, z.b, z.heads * 3 * z.d}, narrow{z.s, z.b, z.heads * z.d};
     Tensors x{qkv, poisoned(z.dtype, narrow), poisoned(DType::f32, {z.b, z.heads, z.s}), dout, poisoned(z.dtype, wide)};
-    const auto ops = create_cpu_ops(z.threads);
+    const auto ops = test::create_test_ops(GetParam() ? test::kOnCuda : z.threads);
     const Ops::Attention how{z.heads, z.dropout};
     ops->attention_forward(x.qkv, x.out, x.lse, how, *stream);
     ops->attention_backward(x.dout, x.qkv, x.out, x.lse, x.dqkv, how, *stream);
@@ -193,6 +198,9 @@ class AttentionTest : public testing::Test {
   std::mt19937 random{7};
 };
 
+INSTANTIATE_TEST_SUITE_P(BackEnds, AttentionTest, testing::Bool(),
+                         [](const auto& info) { return std::string(info.param ? "cuda" : "cpu"); });
+
 const Dropout kDropout{.probability = 0.2f,
                        .seed = 11,
                        .site = 5,
@@ -202,7 +210,7 @@ const Dropout kDropout{.probability = 0.2f,
                        .first_head = 2,
                        .total_heads = 7};
 
-TEST_F(AttentionTest, MatchesTheDefinition) {
+TEST_P(AttentionTest, MatchesTheDefinition) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const auto& [s, b, heads, d] : {std::array<int64_t, 4>{1, 1, 1, 16},
                                          {2, 3, 2, 16},
@@ -219,24 +227,24 @@ TEST_F(AttentionTest, MatchesTheDefinition) {
       expect_reference({s, b, heads, d, dtype});
 }
 
-TEST_F(AttentionTest, MatchesTheDefinitionWithDropout) {
+TEST_P(AttentionTest, MatchesTheDefinitionWithDropout) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const auto& [s, b, heads, d] :
          {std::array<int64_t, 4>{5, 2, 2, 16}, {67, 2, 3, 32}, {150, 1, 2, 64}, {129, 1, 1, 128}})
       expect_reference({s, b, heads, d, dtype, kDropout});
 }
 
-TEST_F(AttentionTest, LongSequencesMatchTheDefinition) {
+TEST_P(AttentionTest, LongSequencesMatchTheDefinition) {
   expect_reference({600, 1, 1, 64, DType::f32, kDropout});
   expect_reference({600, 1, 1, 64, DType::bf16});
 }
 
-TEST_F(AttentionTest, LargeScoresDoNotOverflow) {
+TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
   // Scores of several hundred: one key takes all, and exp of the rest is zero.
   expect_reference({90, 1, 1, 64, DType::f32}, 12.0f);
 }
 
-TEST_F(AttentionTest, GradientOfTheDefinitionIsItsFiniteDifference) {
+TEST_P(AttentionTest, GradientOfTheDefinitionIsItsFiniteDifference) {
   // given the loss sum(out * dout) in double
   Case z{9, 2, 2, 4};
   z.dropout = kDropout;
@@ -264,7 +272,7 @@ TEST_F(AttentionTest, GradientOfTheDefinitionIsItsFiniteDifference) {
   }
 }
 
-TEST_F(AttentionTest, DropoutZeroesExactlyTheElementsOfTheContract) {
+TEST_P(AttentionTest, DropoutZeroesExactlyTheElementsOfTheContract) {
   // given equal scores and values that show which keys a query saw: value j is the unit vector j
   Case z{16, 2, 3, 16};
   z.dropout = kDropout;
@@ -290,7 +298,7 @@ TEST_F(AttentionTest, DropoutZeroesExactlyTheElementsOfTheContract) {
   EXPECT_GT(dropped, 0);
 }
 
-TEST_F(AttentionTest, TheFutureHasNoInfluence) {
+TEST_P(AttentionTest, TheFutureHasNoInfluence) {
   // given a sequence, and one that differs from position 40 on
   const Case z{70, 1, 2, 32};
   const Tensor qkv = drawn(z.dtype, {z.s, z.b, z.heads * 3 * z.d}, 1);
@@ -303,7 +311,7 @@ TEST_F(AttentionTest, TheFutureHasNoInfluence) {
   EXPECT_NE(bytes(first.out), bytes(second.out));
 }
 
-TEST_F(AttentionTest, ASecondRunAndAnotherNumberOfThreadsGiveTheSameBits) {
+TEST_P(AttentionTest, ASecondRunAndAnotherNumberOfThreadsGiveTheSameBits) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Case z{150, 2, 3, 48, dtype, kDropout};
     const Tensors first = run(z);
@@ -317,8 +325,8 @@ TEST_F(AttentionTest, ASecondRunAndAnotherNumberOfThreadsGiveTheSameBits) {
   }
 }
 
-TEST_F(AttentionTest, WrongArgumentsNameTheArgument) {
-  const auto ops = create_cpu_ops(1);
+TEST_P(AttentionTest, WrongArgumentsNameTheArgument) {
+  const auto ops = test::create_test_ops(GetParam() ? test::kOnCuda : 1);
   const Tensor qkv = drawn(DType::f32, {4, 2, 2 * 3 * 8}, 1), out = drawn(DType::f32, {4, 2, 16}, 1);
   const Tensor lse = drawn(DType::f32, {2, 2, 4}, 1);
   const auto expect_error = [&](auto&& call, const std::string& text) {

@@ -7,7 +7,7 @@ namespace trivet::test {
 namespace {
 
 using CrossEntropyTest = OpsTest;
-INSTANTIATE_TEST_SUITE_P(Cpu, CrossEntropyTest, all_types_and_threads(), case_name);
+INSTANTIATE_TEST_SUITE_P(BackEnds, CrossEntropyTest, all_types_and_back_ends(), case_name);
 
 struct Softmax {
   Values loss;         // a row

@@ -6,7 +6,7 @@ namespace trivet::test {
 namespace {
 
 using ElementwiseTest = OpsTest;
-INSTANTIATE_TEST_SUITE_P(Cpu, ElementwiseTest, all_types_and_threads(), case_name);
+INSTANTIATE_TEST_SUITE_P(BackEnds, ElementwiseTest, all_types_and_back_ends(), case_name);
 
 // Under the contract in kernels/ops.h: whether element (position, entry, column) is kept.
 bool kept(const Dropout& d, int64_t entry, int64_t position, int64_t column, int64_t width) {

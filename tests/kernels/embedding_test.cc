@@ -6,7 +6,7 @@ namespace trivet::test {
 namespace {
 
 using EmbeddingTest = OpsTest;
-INSTANTIATE_TEST_SUITE_P(Cpu, EmbeddingTest, all_types_and_threads(), case_name);
+INSTANTIATE_TEST_SUITE_P(BackEnds, EmbeddingTest, all_types_and_back_ends(), case_name);
 
 double at(const Tensor& t, int64_t row, int64_t column) { return get(t, row * t.cols() + column); }
 

@@ -54,7 +54,7 @@ Values plus(Values a, const Values& b) {
 }
 
 using LayerNormTest = OpsTest;
-INSTANTIATE_TEST_SUITE_P(Cpu, LayerNormTest, all_types_and_threads(), case_name);
+INSTANTIATE_TEST_SUITE_P(BackEnds, LayerNormTest, all_types_and_back_ends(), case_name);
 
 TEST_P(LayerNormTest, ForwardIsTheDefinition) {
   for (const auto& [n, h] : {std::pair<int64_t, int64_t>{67, 773}, {1, 1}, {3, 5}, {5, 32}, {7, 100}}) {

@@ -9,6 +9,7 @@
 
 #include "kernels/base/arena.h"
 #include "kernels/ops.h"
+#include "tests/support/mirrored_ops.h"
 #include "tests/support/near.h"
 
 namespace trivet {
@@ -39,8 +40,12 @@ double rounded(DType dtype, double x) {
   return dtype == DType::f32 ? static_cast<float>(x) : static_cast<float>(bf16(static_cast<float>(x)));
 }
 
-class MatmulTest : public testing::Test {
+// Parameter: the number of threads, or test::kOnCuda.
+class MatmulTest : public testing::TestWithParam<int> {
  protected:
+  void SetUp() override {
+    if (!ops) GTEST_SKIP() << "no GPU";
+  }
   struct Operands {
     Tensor a, b, c, bias;
   };
@@ -93,10 +98,13 @@ class MatmulTest : public testing::Test {
 
   std::unique_ptr<Device> device = create_cpu_device();
   std::unique_ptr<Stream> stream = device->create_compute_stream();
-  std::unique_ptr<Ops> ops = create_cpu_ops(2);
+  std::unique_ptr<Ops> ops = test::create_test_ops(GetParam());
   Arena arena{*device, "matmul test"};
   std::mt19937 random{1};
 };
+
+INSTANTIATE_TEST_SUITE_P(BackEnds, MatmulTest, testing::Values(2, test::kOnCuda),
+                         [](const auto& info) { return std::string(info.param == test::kOnCuda ? "cuda" : "cpu"); });
 
 // Every combination of a shape: 2 transposes x 3 type pairs x {plain, bias, accumulate}.
 template <class F>
@@ -111,13 +119,13 @@ void for_each_combination(int64_t m, int64_t n, int64_t k, F&& f) {
               f(Case{m, n, k, dtype, c_dtype, {transpose_a, transpose_b, accumulate, {}}, bias});
 }
 
-TEST_F(MatmulTest, EveryCombinationIsExactOnIntegers) {
+TEST_P(MatmulTest, EveryCombinationIsExactOnIntegers) {
   const int64_t shapes[][3] = {{1, 1, 1},    {1, 5, 3},     {7, 1, 9},     {3, 2, 1},    {16, 16, 32},   {17, 31, 33},
                                {64, 48, 65}, {33, 130, 77}, {1, 300, 129}, {257, 1, 40}, {130, 96, 200}, {96, 513, 31}};
   for (const auto& [m, n, k] : shapes) for_each_combination(m, n, k, [this](const Case& test) { expect_exact(test); });
 }
 
-TEST_F(MatmulTest, RandomShapesAreExactOnIntegers) {
+TEST_P(MatmulTest, RandomShapesAreExactOnIntegers) {
   std::uniform_int_distribution<int64_t> size(1, 150);
   for (int round = 0; round < 12; ++round) {
     const int64_t m = size(random), n = size(random), k = size(random);
@@ -125,7 +133,7 @@ TEST_F(MatmulTest, RandomShapesAreExactOnIntegers) {
   }
 }
 
-TEST_F(MatmulTest, NoRowsGiveNothingAndEmptySumsAreZero) {
+TEST_P(MatmulTest, NoRowsGiveNothingAndEmptySumsAreZero) {
   for (const auto& [dtype, c_dtype] :
        {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}}) {
     expect_exact({0, 40, 5, dtype, c_dtype, {}});
@@ -134,7 +142,7 @@ TEST_F(MatmulTest, NoRowsGiveNothingAndEmptySumsAreZero) {
   }
 }
 
-TEST_F(MatmulTest, AnElementHasTheSameBitsInEveryColumn) {
+TEST_P(MatmulTest, AnElementHasTheSameBitsInEveryColumn) {
   // given equal columns, some in a whole panel and some behind it, whose sum is a subnormal bf16
   const Tensor a = arena.allocate(DType::bf16, {1, 1}), b = arena.allocate(DType::bf16, {1, 40});
   const Tensor c = arena.allocate(DType::bf16, {1, 40}), bias = arena.allocate(DType::bf16, {40});
@@ -146,11 +154,11 @@ TEST_F(MatmulTest, AnElementHasTheSameBitsInEveryColumn) {
   for (int64_t i = 1; i < 40; ++i) EXPECT_EQ(c.as<bf16>()[i].bits, c.as<bf16>()[0].bits) << i;
 }
 
-TEST_F(MatmulTest, LongReductionsAreExactOnIntegers) {
+TEST_P(MatmulTest, LongReductionsAreExactOnIntegers) {
   for_each_combination(40, 72, 3001, [this](const Case& test) { expect_exact(test); });
 }
 
-TEST_F(MatmulTest, RealNumbersComeWithinTheTolerance) {
+TEST_P(MatmulTest, RealNumbersComeWithinTheTolerance) {
   for_each_combination(61, 53, 700, [this](const Case& test) {
     Operands x = operands(test, false);
     const std::vector<double> wanted = expected(test, x);
@@ -165,7 +173,7 @@ TEST_F(MatmulTest, RealNumbersComeWithinTheTolerance) {
   });
 }
 
-TEST_F(MatmulTest, ASecondRunGivesTheSameBits) {
+TEST_P(MatmulTest, ASecondRunGivesTheSameBits) {
   for_each_combination(190, 270, 350, [this](const Case& test) {
     Operands x = operands(test, false);
     const std::vector<char> before(static_cast<char*>(x.c.data), static_cast<char*>(x.c.data) + x.c.bytes());
@@ -177,7 +185,7 @@ TEST_F(MatmulTest, ASecondRunGivesTheSameBits) {
   });
 }
 
-TEST_F(MatmulTest, RowsOfHigherDimensionsAreOneMatrix) {
+TEST_P(MatmulTest, RowsOfHigherDimensionsAreOneMatrix) {
   const Case test{6, 5, 8, DType::f32, DType::f32, {}};
   Operands x = operands(test, true);
   const std::vector<double> wanted = expected(test, x);
@@ -187,7 +195,8 @@ TEST_F(MatmulTest, RowsOfHigherDimensionsAreOneMatrix) {
   for (int64_t i = 0; i < x.c.numel(); ++i) EXPECT_EQ(value(x.c, i), wanted[static_cast<size_t>(i)]);
 }
 
-TEST_F(MatmulTest, RanksOnTheirOwnThreadsAndStreamsDoNotDisturbEachOther) {
+TEST_P(MatmulTest, RanksOnTheirOwnThreadsAndStreamsDoNotDisturbEachOther) {
+  if (GetParam() == test::kOnCuda) GTEST_SKIP() << "of the CPU's worker threads";
   // given four ranks of one thread each, each with a compute stream and a side stream
   std::vector<std::thread> ranks;
   std::vector<std::vector<Operands>> results(4);
@@ -216,7 +225,7 @@ TEST_F(MatmulTest, RanksOnTheirOwnThreadsAndStreamsDoNotDisturbEachOther) {
         ASSERT_EQ(value(results[r][i].c, e), wanted[r][i][static_cast<size_t>(e)]);
 }
 
-TEST_F(MatmulTest, WrongArgumentsNameTheArgument) {
+TEST_P(MatmulTest, WrongArgumentsNameTheArgument) {
   const auto expect_error = [&](const Tensor& a, const Tensor& b, const Tensor& c, const Ops::Matmul& how,
                                 const std::string& text) {
     try {

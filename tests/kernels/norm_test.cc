@@ -66,8 +66,7 @@ testing::AssertionResult equals(const Tensor& bins, const FixedPoint& expected) 
 }
 
 using NormTest = OpsTest;
-INSTANTIATE_TEST_SUITE_P(Cpu, NormTest, testing::Combine(testing::Values(DType::f32), testing::Values(1, 2, 3)),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(BackEnds, NormTest, testing::Combine(testing::Values(DType::f32), back_ends()), case_name);
 
 // Random numbers of either sign whose exponents are evenly spread over [low, high].
 Tensor spread(Tensors& tensors, int64_t n, int low, int high) {

@@ -1,30 +1,38 @@
-// What every test of an op has: the CPU back end with so many threads, its compute stream, and tensors.
+// What every test of an op has: a back end, the CPU's with so many threads or CUDA, a stream, and tensors on the host.
 #pragma once
 
 #include <tuple>
 
 #include "kernels/ops.h"
+#include "tests/support/mirrored_ops.h"
 #include "tests/support/near.h"
 #include "tests/support/tensors.h"
 
 namespace trivet::test {
 
-// Parameters: the type T of activations and weights, and the number of threads.
+// Parameters: the type T of activations and weights, and the number of threads, or kOnCuda, which is skipped where
+// there is no GPU.
 class OpsTest : public testing::TestWithParam<std::tuple<DType, int>> {
  protected:
+  void SetUp() override {
+    if (!ops) GTEST_SKIP() << "no GPU";
+  }
   const DType dtype = std::get<0>(GetParam());
   const int threads = std::get<1>(GetParam());
   Tensors tensors;
-  std::unique_ptr<Ops> ops = create_cpu_ops(threads);
+  std::unique_ptr<Ops> ops = create_test_ops(threads);
   std::unique_ptr<Stream> stream = tensors.device().create_compute_stream();
 };
 
-inline auto all_types_and_threads() {
-  return testing::Combine(testing::Values(DType::f32, DType::bf16), testing::Values(1, 2, 3));
+inline auto back_ends() { return testing::Values(1, 2, 3, kOnCuda); }
+inline auto all_types_and_back_ends() {
+  return testing::Combine(testing::Values(DType::f32, DType::bf16), back_ends());
 }
 
 inline std::string case_name(const testing::TestParamInfo<std::tuple<DType, int>>& info) {
-  return std::string(name_of(std::get<0>(info.param))) + "_threads_" + std::to_string(std::get<1>(info.param));
+  const int threads = std::get<1>(info.param);
+  return std::string(name_of(std::get<0>(info.param))) +
+         (threads == kOnCuda ? "_cuda" : "_threads_" + std::to_string(threads));
 }
 
 // For near(): results that are sums of n terms of size about `scale`, summed in fp32 and then rounded to `dtype`.

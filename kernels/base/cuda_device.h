@@ -1,0 +1,44 @@
+// What CUDA code of every floor shares: checked calls, the raw handles behind Stream and Event, RAII for C handles.
+// Included only by files that CMake leaves out of a build without CUDA (cuda_*.cc, nccl_*.cc, *.cu).
+//
+// CUDA's current device belongs to a host thread. A rank makes its Device, streams and events on the thread that later
+// queues its work; another thread that uses them calls cudaSetDevice first.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <source_location>
+#include <utility>
+
+#include "kernels/base/stream.h"
+
+namespace trivet {
+
+// Throws Error with the call's name, CUDA's name of the error and its text.
+void check_cuda(cudaError_t status, const char* call, std::source_location at = std::source_location::current());
+
+// REQUIRES: made by a CUDA device.
+cudaStream_t raw(Stream& stream);
+cudaEvent_t raw(Event& event);
+
+// Owns one C handle, which `destroy` ends; its result is ignored, as a destructor has nobody to tell.
+template <class T, auto destroy>
+class Handle {
+ public:
+  Handle() = default;
+  explicit Handle(T raw) : raw_(raw) {}
+  ~Handle() {
+    if (raw_) destroy(raw_);
+  }
+  Handle(Handle&& other) noexcept : raw_(std::exchange(other.raw_, T{})) {}
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(raw_, other.raw_);
+    return *this;
+  }
+  operator T() const { return raw_; }  // NOLINT: it stands in for the handle
+  T* out() { return &raw_; }           // where a create function puts it
+
+ private:
+  T raw_{};
+};
+
+}  // namespace trivet

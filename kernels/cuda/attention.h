@@ -1,0 +1,40 @@
+// What the files of attention share: the arguments of its kernels, and who offers which kernels.
+//
+//   attention.cu                 the ops: checks, and the choice between the two below
+//   attention_flash.cu           bf16 by the tensor cores, heads of 64, 80, 96 or 128 columns
+//   attention_flash_backward.cu  the same, backward
+//   attention_plain.cu           any type and any head size up to 256: right, simple, and slow
+#pragma once
+
+#include <cstdint>
+#include <cuda_runtime_api.h>
+
+#include "kernels/base/dtype.h"
+#include "kernels/ops.h"
+
+namespace trivet {
+
+struct AttentionArgs {
+  const void* qkv;   // [s, b, heads, 3, d] T
+  void* out;         // [s, b, heads, d] T; read by the backward pass
+  float* lse;        // [b, heads, s]; read by the backward pass
+  const void* dout;  // [s, b, heads, d] T
+  void* dqkv;        // as qkv
+  float* delta;      // [b, heads, s]: of each query the sum over columns of dout * out
+  int64_t s, b, heads, d;
+  float scale;  // of scores: 1 / sqrt(d)
+  Dropout dropout;
+};
+
+bool flash_attention_has(DType dtype, int64_t d);
+void flash_attention_forward(const AttentionArgs& args, cudaStream_t stream);
+void flash_attention_backward(const AttentionArgs& args, cudaStream_t stream);
+
+inline constexpr int64_t kPlainAttentionColumns = 256;
+void plain_attention_forward(DType dtype, const AttentionArgs& args, cudaStream_t stream);
+void plain_attention_backward(DType dtype, const AttentionArgs& args, cudaStream_t stream);
+
+// delta = rowsum(dout * out): the first step of both backward passes.
+void attention_delta(DType dtype, const AttentionArgs& args, cudaStream_t stream);
+
+}  // namespace trivet

@@ -1,0 +1,199 @@
+// Causal flash attention on the tensor cores, forward (Dao 2023, "FlashAttention-2"). A block has 128 queries of one
+// head and walks its keys and values in tiles of 64, which arrive in shared memory while the tile before is worked on.
+// No score leaves the registers.
+//
+// Roofline: 4 s^2 d / 2 operations a head (half of the scores lie in the future) beside 8 s d bytes: bound by the
+// tensor cores from s of a few hundred on.
+#include "kernels/cuda/attention_head.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/tensor_core.cuh"
+
+namespace trivet {
+namespace {
+
+constexpr int kQueries = 128, kKeys = 64;          // of a block; of a tile
+constexpr int kWarps = 4, kThreads = 32 * kWarps;  // a warp has 32 queries, as two groups of 16
+constexpr int kGroups = 2, kKeyBlocks = kKeys / 8;
+
+template <int kD>
+constexpr size_t shared_bytes() {  // queries, and two stages of keys and values
+  return (kQueries + 4 * kKeys) * (kD + 8) * sizeof(__nv_bfloat16);
+}
+
+// ---- kernel
+
+// Lane with g = lane / 4, t = lane % 4 holds of its warp's queries the rows 16 m + g and 16 m + g + 8, m = 0, 1, and of
+// each 8 keys or columns those 2t and 2t + 1.
+template <int kD>
+__global__ void __launch_bounds__(kThreads)
+    flash_forward_kernel(HeadArgs<__nv_bfloat16> a, int query_tiles, int heads) {
+  constexpr int kLd = kD + 8, kSteps = kD / 16, kTile = kKeys * kLd;
+  extern __shared__ uint4 dynamic[];  // uint4: aligned for 16-byte copies
+  auto* const queries = reinterpret_cast<__nv_bfloat16*>(dynamic);
+  __nv_bfloat16* const stages = queries + kQueries * kLd;  // [2][keys, values][kKeys][kLd]
+
+  // The last queries have the most keys: they start first.
+  const int which = static_cast<int>(blockIdx.x) % heads;
+  const int tile = query_tiles - 1 - static_cast<int>(blockIdx.x) / heads;
+  const int first_query = tile * kQueries;
+  const int key_tiles = (min(first_query + kQueries, a.s) + kKeys - 1) / kKeys;
+  const __nv_bfloat16* const q = a.qkv + a.qkv_at(which);
+  const auto fetch = [&](int j) {
+    __nv_bfloat16* const to = stages + j % 2 * 2 * kTile;
+    copy_tile_async<kKeys, kD, kThreads>(to, q + kD, a.qkv_stride, j * kKeys, a.s);
+    copy_tile_async<kKeys, kD, kThreads>(to + kTile, q + 2 * kD, a.qkv_stride, j * kKeys, a.s);
+  };
+  copy_tile_async<kQueries, kD, kThreads>(queries, q, a.qkv_stride, first_query, a.s);
+  fetch(0);
+  close_copy_group();
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int warp_query = first_query + 32 * warp;
+  const float to_log2 = a.scale * 1.4426950408889634f;  // from raw scores to exponents of 2
+  Sums out[kGroups][kD / 8] = {};
+  float max[kGroups][2], total[kGroups][2] = {};  // of raw scores; this lane's part of the sum
+#pragma unroll
+  for (int m = 0; m < kGroups; ++m) max[m][0] = max[m][1] = -INFINITY;
+
+  for (int j = 0; j < key_tiles; ++j) {
+    if (j + 1 < key_tiles) fetch(j + 1);
+    close_copy_group();  // maybe an empty one: the count stays the same
+    wait_for_copies<1>();
+    __syncthreads();
+    const __nv_bfloat16* const keys = stages + j % 2 * 2 * kTile;
+    const __nv_bfloat16* const values = keys + kTile;
+    const int first_key = j * kKeys;
+
+    if (first_key <= warp_query + 31) {  // else the whole tile is in this warp's future
+      Sums scores[kGroups][kKeyBlocks] = {};
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        Left left[kGroups];
+#pragma unroll
+        for (int m = 0; m < kGroups; ++m) load_left(left[m], queries + (32 * warp + 16 * m) * kLd + 16 * step, kLd);
+#pragma unroll
+        for (int n = 0; n < kKeyBlocks; n += 2) {
+          uint32_t right[4];
+          load_right_of_rows(right, keys + 8 * n * kLd + 16 * step, kLd);
+#pragma unroll
+          for (int m = 0; m < kGroups; ++m) {
+            multiply(scores[m][n], left[m], right[0], right[1]);
+            multiply(scores[m][n + 1], left[m], right[2], right[3]);
+          }
+        }
+      }
+      if (first_key + kKeys - 1 > warp_query) {  // part of the tile is in the future of some of its queries
+#pragma unroll
+        for (int m = 0; m < kGroups; ++m)
+#pragma unroll
+          for (int n = 0; n < kKeyBlocks; ++n)
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+              if (first_key + 8 * n + 2 * t + e % 2 > warp_query + 16 * m + g + e / 2 * 8) scores[m][n][e] = -INFINITY;
+      }
+
+      // To probabilities, under the largest score so far. Key 0 is in no query's future, so after the first tile the
+      // maximum is a number.
+#pragma unroll
+      for (int m = 0; m < kGroups; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float largest = max[m][half];
+#pragma unroll
+          for (int n = 0; n < kKeyBlocks; ++n)
+            largest = fmaxf(largest, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
+          largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+          largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+          const float factor = power_of_2((max[m][half] - largest) * to_log2), offset = largest * to_log2;
+          max[m][half] = largest;
+          float sum = 0;
+#pragma unroll
+          for (int n = 0; n < kKeyBlocks; ++n)
+#pragma unroll
+            for (int e = 2 * half; e < 2 * half + 2; ++e) {
+              scores[m][n][e] = power_of_2(scores[m][n][e] * to_log2 - offset);
+              sum += scores[m][n][e];
+            }
+          total[m][half] = total[m][half] * factor + sum;
+#pragma unroll
+          for (int n = 0; n < kD / 8; ++n) {
+            out[m][n][2 * half] *= factor;
+            out[m][n][2 * half + 1] *= factor;
+          }
+        }
+      if (a.dropout.active) {
+#pragma unroll
+        for (int m = 0; m < kGroups; ++m)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int64_t row = a.dropout_row(which, warp_query + 16 * m + g + e / 2 * 8) + first_key + 2 * t + e % 2;
+#pragma unroll
+            for (int n = 0; n < kKeyBlocks; ++n) scores[m][n][e] *= dropout_scale(a.dropout, row + 8 * n);
+          }
+      }
+
+#pragma unroll
+      for (int step = 0; step < kKeys / 16; ++step) {
+        Left left[kGroups];
+#pragma unroll
+        for (int m = 0; m < kGroups; ++m) to_left(left[m], scores[m][2 * step], scores[m][2 * step + 1]);
+#pragma unroll
+        for (int n = 0; n < kD / 8; n += 2) {
+          uint32_t right[4];
+          load_right_of_columns(right, values + 16 * step * kLd + 8 * n, kLd);
+#pragma unroll
+          for (int m = 0; m < kGroups; ++m) {
+            multiply(out[m][n], left[m], right[0], right[1]);
+            multiply(out[m][n + 1], left[m], right[2], right[3]);
+          }
+        }
+      }
+    }
+    __syncthreads();  // all have read this stage before the next fetch writes it
+  }
+
+#pragma unroll
+  for (int m = 0; m < kGroups; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = total[m][half];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const int query = warp_query + 16 * m + g + 8 * half;
+      if (query >= a.s) continue;
+      const float factor = 1.0f / sum;
+      __nv_bfloat16* const to = a.out + a.out_at(which) + query * a.out_stride + 2 * t;
+#pragma unroll
+      for (int n = 0; n < kD / 8; ++n)
+        *reinterpret_cast<uint32_t*>(to + 8 * n) =
+            pair_of(out[m][n][2 * half] * factor, out[m][n][2 * half + 1] * factor);
+      if (t == 0) a.lse[a.lse_at(which) + query] = max[m][half] * a.scale + logf(sum);
+    }
+}
+
+// ---- launcher
+
+template <int kD>
+void launch(const AttentionArgs& args, cudaStream_t stream) {
+  const int64_t tiles = ceil_div(args.s, kQueries), heads = args.b * args.heads;
+  allow_shared(flash_forward_kernel<kD>, shared_bytes<kD>());
+  flash_forward_kernel<kD><<<blocks(tiles * heads, "attention_forward"), kThreads, shared_bytes<kD>(), stream>>>(
+      HeadArgs<__nv_bfloat16>(args), static_cast<int>(tiles), static_cast<int>(heads));
+}
+
+}  // namespace
+
+bool flash_attention_has(DType dtype, int64_t d) {
+  return dtype == DType::bf16 && (d == 64 || d == 80 || d == 96 || d == 128);
+}
+
+void flash_attention_forward(const AttentionArgs& args, cudaStream_t stream) {
+  switch (args.d) {
+    case 64: return launch<64>(args, stream);
+    case 80: return launch<80>(args, stream);
+    case 96: return launch<96>(args, stream);
+    default: return launch<128>(args, stream);
+  }
+}
+
+}  // namespace trivet

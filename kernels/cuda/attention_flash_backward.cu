@@ -1,0 +1,267 @@
+// The backward pass of flash attention. With D = rowsum(dO * O) and P recomputed from the forward pass's log-sum-exps,
+//   P = exp(scale S - lse)   dV = P^T dO   dP = dO V^T   dS = P * (dP - D)   dQ = scale dS K   dK = scale dS^T Q
+// and dropout's factors between P and dV, and on dP.
+//
+// Two kernels: one walks the queries of its keys for dK and dV, one the keys of its queries for dQ. S and dP are worked
+// out in both, 7 products of s^2 d in place of 5; for that no block waits for another, nothing is added by atomics, and
+// a second run gives the same bits.
+#include "kernels/cuda/attention_head.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/tensor_core.cuh"
+
+namespace trivet {
+namespace {
+
+constexpr int kRows = 128, kTile = 64;             // of what a block owns; of what it walks over
+constexpr int kWarps = 8, kThreads = 32 * kWarps;  // a warp has 16 rows
+constexpr int kBlocks = kTile / 8;                 // of 8 columns of a warp's scores
+constexpr float kLog2E = 1.4426950408889634f;
+
+// ---- device helpers
+
+// sums[16, kTile] = left[16, kD] right[kTile, kD]^T, both from shared memory.
+template <int kD>
+__device__ inline void multiply_rows(Sums (&sums)[kBlocks], const __nv_bfloat16* left_rows,
+                                     const __nv_bfloat16* right_rows) {
+  constexpr int kLd = kD + 8;
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sums[n][e] = 0;
+#pragma unroll
+  for (int step = 0; step < kD / 16; ++step) {
+    Left left;
+    load_left(left, left_rows + 16 * step, kLd);
+#pragma unroll
+    for (int n = 0; n < kBlocks; n += 2) {
+      uint32_t right[4];
+      load_right_of_rows(right, right_rows + 8 * n * kLd + 16 * step, kLd);
+      multiply(sums[n], left, right[0], right[1]);
+      multiply(sums[n + 1], left, right[2], right[3]);
+    }
+  }
+}
+
+// sums[16, kD] += left[16, kTile], in registers, times tile[kTile, kD].
+template <int kD>
+__device__ inline void add_product(Sums (&sums)[kD / 8], const Left (&left)[kTile / 16], const __nv_bfloat16* tile) {
+  constexpr int kLd = kD + 8;
+#pragma unroll
+  for (int step = 0; step < kTile / 16; ++step)
+#pragma unroll
+    for (int n = 0; n < kD / 8; n += 2) {
+      uint32_t right[4];
+      load_right_of_columns(right, tile + 16 * step * kLd + 8 * n, kLd);
+      multiply(sums[n], left[step], right[0], right[1]);
+      multiply(sums[n + 1], left[step], right[2], right[3]);
+    }
+}
+
+__device__ inline void to_lefts(Left (&left)[kTile / 16], const Sums (&sums)[kBlocks]) {
+#pragma unroll
+  for (int step = 0; step < kTile / 16; ++step) to_left(left[step], sums[2 * step], sums[2 * step + 1]);
+}
+
+// This lane's part of 16 rows from position `first` on, times `factor`.
+template <int kD>
+__device__ inline void store_rows(__nv_bfloat16* to, int64_t stride, const Sums (&sums)[kD / 8], float factor,
+                                  int first, int s) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first + g + 8 * half;
+    if (row >= s) continue;
+    __nv_bfloat16* const at = to + row * stride + 2 * t;
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n)
+      *reinterpret_cast<uint32_t*>(at + 8 * n) = pair_of(sums[n][2 * half] * factor, sums[n][2 * half + 1] * factor);
+  }
+}
+
+// ---- kernels
+
+template <int kD>
+constexpr size_t shared_bytes() {  // two matrices of what the block owns, two stages of two of what it walks over
+  return (2 * kRows + 4 * kTile) * (kD + 8) * sizeof(__nv_bfloat16) + 4 * kTile * sizeof(float);
+}
+
+// A block has 128 keys of one head, a warp 16 of them, and walks over the queries from the first that sees one of them.
+// Scores lie with keys as rows: a lane with g = lane / 4, t = lane % 4 has keys g and g + 8, and of each 8 queries
+// those 2t and 2t + 1.
+template <int kD>
+__global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadArgs<__nv_bfloat16> a, int heads) {
+  constexpr int kLd = kD + 8, kTileSize = kTile * kLd;
+  extern __shared__ uint4 dynamic[];
+  auto* const keys = reinterpret_cast<__nv_bfloat16*>(dynamic);
+  __nv_bfloat16* const values = keys + kRows * kLd;
+  __nv_bfloat16* const stages = values + kRows * kLd;                          // [2][queries, douts][kTile][kLd]
+  float* const row_stages = reinterpret_cast<float*>(stages + 4 * kTileSize);  // [2][lse, delta][kTile]
+
+  // The first keys have the most queries: they start first.
+  const int which = static_cast<int>(blockIdx.x) % heads, first_key = static_cast<int>(blockIdx.x) / heads * kRows;
+  const __nv_bfloat16* const q = a.qkv + a.qkv_at(which);
+  const __nv_bfloat16* const dout = a.dout + a.out_at(which);
+  const int64_t rows_at = a.lse_at(which);
+  const auto fetch = [&](int i) {
+    __nv_bfloat16* const to = stages + i % 2 * 2 * kTileSize;
+    copy_tile_async<kTile, kD, kThreads>(to, q, a.qkv_stride, i * kTile, a.s);
+    copy_tile_async<kTile, kD, kThreads>(to + kTileSize, dout, a.out_stride, i * kTile, a.s);
+    if (threadIdx.x < 2 * kTile) {
+      const int query = i * kTile + static_cast<int>(threadIdx.x) % kTile;
+      const float* const from = threadIdx.x < kTile ? a.lse : a.delta;
+      copy_async_4(row_stages + i % 2 * 2 * kTile + threadIdx.x, from + rows_at + (query < a.s ? query : 0),
+                   query < a.s);
+    }
+  };
+  const int first_tile = first_key / kTile, tiles = (a.s + kTile - 1) / kTile;
+  copy_tile_async<kRows, kD, kThreads>(keys, q + kD, a.qkv_stride, first_key, a.s);
+  copy_tile_async<kRows, kD, kThreads>(values, q + 2 * kD, a.qkv_stride, first_key, a.s);
+  fetch(first_tile);
+  close_copy_group();
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int warp_key = first_key + 16 * warp;
+  const float to_log2 = a.scale * kLog2E;
+  Sums dk[kD / 8] = {}, dv[kD / 8] = {};
+
+  for (int i = first_tile; i < tiles; ++i) {
+    if (i + 1 < tiles) fetch(i + 1);
+    close_copy_group();
+    wait_for_copies<1>();
+    __syncthreads();
+    const __nv_bfloat16* const queries = stages + i % 2 * 2 * kTileSize;
+    const __nv_bfloat16* const douts = queries + kTileSize;
+    const float* const lse = row_stages + i % 2 * 2 * kTile;
+    const float* const delta = lse + kTile;
+    const int first_query = i * kTile;
+
+    if (warp_key <= first_query + kTile - 1) {  // else no query of the tile sees a key of this warp
+      Sums p[kBlocks], ds[kBlocks];
+      multiply_rows<kD>(p, keys + 16 * warp * kLd, queries);
+      multiply_rows<kD>(ds, values + 16 * warp * kLd, douts);
+      const bool diagonal = warp_key + 15 > first_query;
+      // Queries behind the end are zeros, and so are their lse and delta: they add nothing.
+#pragma unroll
+      for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int column = 8 * n + 2 * t + e % 2, key = warp_key + g + e / 2 * 8;
+          p[n][e] = power_of_2(p[n][e] * to_log2 - lse[column] * kLog2E);
+          if (diagonal && key > first_query + column) p[n][e] = 0;
+          float keep = 1;
+          if (a.dropout.active) keep = dropout_scale(a.dropout, a.dropout_row(which, first_query + column) + key);
+          ds[n][e] = p[n][e] * (keep * ds[n][e] - delta[column]);
+          p[n][e] *= keep;
+        }
+      Left left[kTile / 16];
+      to_lefts(left, p);
+      add_product<kD>(dv, left, douts);
+      to_lefts(left, ds);
+      add_product<kD>(dk, left, queries);
+    }
+    __syncthreads();  // all have read this stage before the next fetch writes it
+  }
+
+  __nv_bfloat16* const to = a.dqkv + a.qkv_at(which);
+  store_rows<kD>(to + kD, a.qkv_stride, dk, a.scale, warp_key, a.s);
+  store_rows<kD>(to + 2 * kD, a.qkv_stride, dv, 1.0f, warp_key, a.s);
+}
+
+// A block has 128 queries of one head, a warp 16 of them, and walks over the keys up to the last query. Scores lie with
+// queries as rows.
+template <int kD>
+__global__ void __launch_bounds__(kThreads, 1)
+    flash_backward_queries_kernel(HeadArgs<__nv_bfloat16> a, int query_tiles, int heads) {
+  constexpr int kLd = kD + 8, kTileSize = kTile * kLd;
+  extern __shared__ uint4 dynamic[];
+  auto* const queries = reinterpret_cast<__nv_bfloat16*>(dynamic);
+  __nv_bfloat16* const douts = queries + kRows * kLd;
+  __nv_bfloat16* const stages = douts + kRows * kLd;  // [2][keys, values][kTile][kLd]
+
+  // The last queries have the most keys: they start first.
+  const int which = static_cast<int>(blockIdx.x) % heads;
+  const int first_query = (query_tiles - 1 - static_cast<int>(blockIdx.x) / heads) * kRows;
+  const int tiles = (min(first_query + kRows, a.s) + kTile - 1) / kTile;
+  const __nv_bfloat16* const q = a.qkv + a.qkv_at(which);
+  const auto fetch = [&](int j) {
+    __nv_bfloat16* const to = stages + j % 2 * 2 * kTileSize;
+    copy_tile_async<kTile, kD, kThreads>(to, q + kD, a.qkv_stride, j * kTile, a.s);
+    copy_tile_async<kTile, kD, kThreads>(to + kTileSize, q + 2 * kD, a.qkv_stride, j * kTile, a.s);
+  };
+  copy_tile_async<kRows, kD, kThreads>(queries, q, a.qkv_stride, first_query, a.s);
+  copy_tile_async<kRows, kD, kThreads>(douts, a.dout + a.out_at(which), a.out_stride, first_query, a.s);
+  fetch(0);
+  close_copy_group();
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int warp_query = first_query + 16 * warp;
+  const float to_log2 = a.scale * kLog2E;
+  float offset[2], delta[2];  // of this lane's two queries: lse as an exponent of 2, and D
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int query = warp_query + g + 8 * half;
+    offset[half] = query < a.s ? a.lse[a.lse_at(which) + query] * kLog2E : 0.0f;
+    delta[half] = query < a.s ? a.delta[a.lse_at(which) + query] : 0.0f;
+  }
+  Sums dq[kD / 8] = {};
+
+  for (int j = 0; j < tiles; ++j) {
+    if (j + 1 < tiles) fetch(j + 1);
+    close_copy_group();
+    wait_for_copies<1>();
+    __syncthreads();
+    const __nv_bfloat16* const keys = stages + j % 2 * 2 * kTileSize;
+    const __nv_bfloat16* const values = keys + kTileSize;
+    const int first_key = j * kTile;
+
+    if (first_key <= warp_query + 15) {  // else the whole tile is in this warp's future
+      Sums p[kBlocks], ds[kBlocks];
+      multiply_rows<kD>(p, queries + 16 * warp * kLd, keys);
+      multiply_rows<kD>(ds, douts + 16 * warp * kLd, values);
+      const bool diagonal = first_key + kTile - 1 > warp_query;
+#pragma unroll
+      for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int query = warp_query + g + e / 2 * 8, key = first_key + 8 * n + 2 * t + e % 2;
+          p[n][e] = power_of_2(p[n][e] * to_log2 - offset[e / 2]);
+          if (diagonal && key > query) p[n][e] = 0;
+          float keep = 1;
+          if (a.dropout.active) keep = dropout_scale(a.dropout, a.dropout_row(which, query) + key);
+          ds[n][e] = p[n][e] * (keep * ds[n][e] - delta[e / 2]);
+        }
+      Left left[kTile / 16];
+      to_lefts(left, ds);
+      add_product<kD>(dq, left, keys);
+    }
+    __syncthreads();
+  }
+  store_rows<kD>(a.dqkv + a.qkv_at(which), a.qkv_stride, dq, a.scale, warp_query, a.s);
+}
+
+// ---- launchers
+
+template <int kD>
+void launch(const AttentionArgs& args, cudaStream_t stream) {
+  const int64_t tiles = ceil_div(args.s, kRows), heads = args.b * args.heads;
+  const unsigned int grid = blocks(tiles * heads, "attention_backward");
+  const HeadArgs<__nv_bfloat16> head_args(args);
+  allow_shared(flash_backward_keys_kernel<kD>, shared_bytes<kD>());
+  allow_shared(flash_backward_queries_kernel<kD>, shared_bytes<kD>());
+  flash_backward_keys_kernel<kD><<<grid, kThreads, shared_bytes<kD>(), stream>>>(head_args, static_cast<int>(heads));
+  flash_backward_queries_kernel<kD>
+      <<<grid, kThreads, shared_bytes<kD>(), stream>>>(head_args, static_cast<int>(tiles), static_cast<int>(heads));
+}
+
+}  // namespace
+
+void flash_attention_backward(const AttentionArgs& args, cudaStream_t stream) {
+  switch (args.d) {
+    case 64: return launch<64>(args, stream);
+    case 80: return launch<80>(args, stream);
+    case 96: return launch<96>(args, stream);
+    default: return launch<128>(args, stream);
+  }
+}
+
+}  // namespace trivet

@@ -1,0 +1,185 @@
+// Causal attention for every type and head size: one warp a query (backward: and one a key), fp32 throughout. It serves
+// fp32, which exists for tests, and head sizes that the tensor-core kernels leave out.
+#include "kernels/cuda/attention_head.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/reduce.cuh"
+
+namespace trivet {
+namespace {
+
+constexpr int kWarps = 8;                              // of a block
+constexpr int kColumns = kPlainAttentionColumns / 32;  // of a head, each lane's at most: lane, lane + 32, …
+
+// ---- device helpers
+
+// A dot product of two rows of d elements, by one thread.
+template <class T>
+__device__ float dot(const T* a, const T* b, int d) {
+  float sum = 0;
+  for (int c = 0; c < d; ++c) sum += to_float(a[c]) * to_float(b[c]);
+  return sum;
+}
+
+// sum[c] += weight * row[c], for this lane's columns.
+template <class T>
+__device__ void add_row(float (&sum)[kColumns], float weight, const T* row, int d, int lane) {
+#pragma unroll
+  for (int k = 0; k < kColumns; ++k)
+    if (const int c = lane + 32 * k; c < d) sum[k] += weight * to_float(row[c]);
+}
+
+template <class T>
+__device__ void store_row(T* row, const float (&sum)[kColumns], float factor, int d, int lane) {
+#pragma unroll
+  for (int k = 0; k < kColumns; ++k)
+    if (const int c = lane + 32 * k; c < d) row[c] = from_float<T>(sum[k] * factor);
+}
+
+// Which (head of a batch entry, position) this warp has; false: none.
+__device__ bool warp_task(int s, int64_t tasks, int& which, int& position) {
+  const int64_t task = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  which = static_cast<int>(task / s);
+  position = static_cast<int>(task % s);
+  return task < tasks;
+}
+
+// ---- kernels
+
+// A warp has one query, and takes its keys 32 at a time: a lane works out the score of one key; then all lanes, each
+// for its columns, add the 32 values.
+template <class T>
+__global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> a, int64_t tasks) {
+  int which, query;
+  if (!warp_task(a.s, tasks, which, query)) return;
+  const int lane = threadIdx.x % 32;
+  const T* const q = a.qkv + a.qkv_at(which) + query * a.qkv_stride;
+  const T* const keys = a.qkv + a.qkv_at(which) + a.d;
+  const T* const values = keys + a.d;
+  float max = -INFINITY, total = 0, out[kColumns] = {};
+  for (int first = 0; first <= query; first += 32) {
+    const int key = first + lane;
+    const float score = key <= query ? a.scale * dot(q, keys + key * a.qkv_stride, a.d) : -INFINITY;
+    const float new_max = fmaxf(max, warp_reduce(score, Max()));
+    const float factor = expf(max - new_max);  // 0 the first time
+    float p = expf(score - new_max);
+    total = total * factor + warp_reduce(p, Sum());
+    max = new_max;
+    if (a.dropout.active && key <= query) p *= dropout_scale(a.dropout, a.dropout_row(which, query) + key);
+#pragma unroll
+    for (int k = 0; k < kColumns; ++k) out[k] *= factor;
+    const int count = min(32, query + 1 - first);
+    for (int other = 0; other < count; ++other)
+      add_row(out, __shfl_sync(kAllLanes, p, other), values + (first + other) * a.qkv_stride, a.d, lane);
+  }
+  store_row(a.out + a.out_at(which) + query * a.out_stride, out, 1.0f / total, a.d, lane);
+  if (lane == 0) a.lse[a.lse_at(which) + query] = max + logf(total);
+}
+
+// A warp has one query.
+template <class T>
+__global__ void __launch_bounds__(32 * kWarps) delta_kernel(HeadArgs<T> a, int64_t tasks) {
+  int which, query;
+  if (!warp_task(a.s, tasks, which, query)) return;
+  const int lane = threadIdx.x % 32;
+  const int64_t at = a.out_at(which) + query * a.out_stride;
+  float sum = 0;
+  for (int c = lane; c < a.d; c += 32) sum += to_float(a.dout[at + c]) * to_float(a.out[at + c]);
+  sum = warp_reduce(sum, Sum());
+  if (lane == 0) a.delta[a.lse_at(which) + query] = sum;
+}
+
+// The probability of a pair and the gradient of its score, with the dropout's factor: by one thread.
+template <class T>
+struct Pair {
+  float p_kept, ds;
+
+  __device__ Pair(const HeadArgs<T>& a, int which, int query, int key) {
+    const T* const q = a.qkv + a.qkv_at(which) + query * a.qkv_stride;
+    const T* const k = a.qkv + a.qkv_at(which) + key * a.qkv_stride + a.d;
+    const T* const dout = a.dout + a.out_at(which) + query * a.out_stride;
+    const int64_t row = a.lse_at(which) + query;
+    const float keep = a.dropout.active ? dropout_scale(a.dropout, a.dropout_row(which, query) + key) : 1.0f;
+    const float p = expf(a.scale * dot(q, k, a.d) - a.lse[row]);
+    p_kept = p * keep;
+    ds = p * (keep * dot(dout, k + a.d, a.d) - a.delta[row]);
+  }
+};
+
+// A warp has one query: dq = scale * sum over keys of ds * k. A lane works out ds of one key of 32 at a time.
+template <class T>
+__global__ void __launch_bounds__(32 * kWarps) plain_backward_queries_kernel(HeadArgs<T> a, int64_t tasks) {
+  int which, query;
+  if (!warp_task(a.s, tasks, which, query)) return;
+  const int lane = threadIdx.x % 32;
+  const T* const keys = a.qkv + a.qkv_at(which) + a.d;
+  float dq[kColumns] = {};
+  for (int first = 0; first <= query; first += 32) {
+    const int key = first + lane;
+    const float ds = key <= query ? Pair<T>(a, which, query, key).ds : 0.0f;
+    const int count = min(32, query + 1 - first);
+    for (int other = 0; other < count; ++other)
+      add_row(dq, __shfl_sync(kAllLanes, ds, other), keys + (first + other) * a.qkv_stride, a.d, lane);
+  }
+  store_row(a.dqkv + a.qkv_at(which) + query * a.qkv_stride, dq, a.scale, a.d, lane);
+}
+
+// A warp has one key: dk = scale * sum over queries of ds * q, dv = sum of p * dout. A lane has one query of 32.
+template <class T>
+__global__ void __launch_bounds__(32 * kWarps) plain_backward_keys_kernel(HeadArgs<T> a, int64_t tasks) {
+  int which, key;
+  if (!warp_task(a.s, tasks, which, key)) return;
+  const int lane = threadIdx.x % 32;
+  const T* const queries = a.qkv + a.qkv_at(which);
+  const T* const douts = a.dout + a.out_at(which);
+  float dk[kColumns] = {}, dv[kColumns] = {};
+  for (int first = key; first < a.s; first += 32) {
+    const int query = first + lane;
+    float p = 0, ds = 0;
+    if (query < a.s) {
+      const Pair<T> pair(a, which, query, key);
+      p = pair.p_kept;
+      ds = pair.ds;
+    }
+    const int count = min(32, a.s - first);
+    for (int other = 0; other < count; ++other) {
+      add_row(dk, __shfl_sync(kAllLanes, ds, other), queries + (first + other) * a.qkv_stride, a.d, lane);
+      add_row(dv, __shfl_sync(kAllLanes, p, other), douts + (first + other) * a.out_stride, a.d, lane);
+    }
+  }
+  T* const to = a.dqkv + a.qkv_at(which) + key * a.qkv_stride;
+  store_row(to + a.d, dk, a.scale, a.d, lane);
+  store_row(to + 2 * a.d, dv, 1.0f, a.d, lane);
+}
+
+// ---- launchers
+
+// f.template operator()<T>(tasks, grid): a warp for each position of each head.
+template <class F>
+void for_positions(DType dtype, const AttentionArgs& args, const F& f) {
+  const int64_t tasks = args.b * args.heads * args.s;
+  const unsigned int grid = blocks(ceil_div(tasks, kWarps), "attention");
+  dispatch_device(dtype, [&]<class T>() { f.template operator()<T>(tasks, grid); });
+}
+
+}  // namespace
+
+void plain_attention_forward(DType dtype, const AttentionArgs& args, cudaStream_t stream) {
+  for_positions(dtype, args, [&]<class T>(int64_t tasks, unsigned int grid) {
+    plain_forward_kernel<T><<<grid, 32 * kWarps, 0, stream>>>(HeadArgs<T>(args), tasks);
+  });
+}
+
+void attention_delta(DType dtype, const AttentionArgs& args, cudaStream_t stream) {
+  for_positions(dtype, args, [&]<class T>(int64_t tasks, unsigned int grid) {
+    delta_kernel<T><<<grid, 32 * kWarps, 0, stream>>>(HeadArgs<T>(args), tasks);
+  });
+}
+
+void plain_attention_backward(DType dtype, const AttentionArgs& args, cudaStream_t stream) {
+  for_positions(dtype, args, [&]<class T>(int64_t tasks, unsigned int grid) {
+    plain_backward_queries_kernel<T><<<grid, 32 * kWarps, 0, stream>>>(HeadArgs<T>(args), tasks);
+    plain_backward_keys_kernel<T><<<grid, 32 * kWarps, 0, stream>>>(HeadArgs<T>(args), tasks);
+  });
+}
+
+}  // namespace trivet

@@ -1,0 +1,173 @@
+// Softmax cross-entropy over a rank's columns. Logits are by far the largest activation, so each of the two passes goes
+// over them once; an exponential an element keeps up with that.
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/shapes.h"
+
+namespace trivet {
+namespace {
+
+// ---- device helpers
+
+// The sum of exp(x - max) of elements seen so far, and their maximum.
+struct OnlineSum {
+  float max = -INFINITY, sum = 0;
+
+  // To a maximum that is not smaller. (Where both are -infinity, their difference would be NaN.)
+  __device__ void rescale(float larger) {
+    if (larger != max) sum *= __expf(max - larger);
+    max = larger;
+  }
+};
+
+// ---- kernels
+
+// A block has one row; a thread has every blockDim.x-th pack of its real columns, with a maximum of its own.
+template <class T>
+__global__ void __launch_bounds__(512)
+    cross_entropy_forward_kernel(const T* logits, const int* targets, int64_t v, int64_t columns, int64_t first_column,
+                                 bool vectors, float* row_max, float* row_sum, float* target_logit) {
+  __shared__ float shared[32];
+  const int64_t row = blockIdx.x;
+  const T* const x = logits + row * v;
+  OnlineSum mine;
+#pragma unroll 2
+  for (int64_t i = static_cast<int64_t>(threadIdx.x) * kPack; i < columns; i += blockDim.x * kPack) {
+    const Pack pack = load_pack(x, i, columns, vectors);
+    float max = mine.max;
+#pragma unroll
+    for (int k = 0; k < kPack; ++k)
+      if (i + k < columns) max = fmaxf(max, pack.v[k]);  // a NaN is left out, and caught by the sum
+    mine.rescale(max);
+#pragma unroll
+    for (int k = 0; k < kPack; ++k)
+      if (i + k < columns) mine.sum += __expf(pack.v[k] - max);
+  }
+  const float max = block_reduce(mine.max, Max(), -INFINITY, shared);
+  mine.rescale(max);
+  const float sum = block_reduce(mine.sum, Sum(), 0.0f, shared);
+  if (threadIdx.x != 0) return;
+  const int64_t target = targets[row] - first_column;
+  target_logit[row] = target >= 0 && target < columns ? to_float(x[target]) : 0.0f;
+  row_max[row] = max;
+  row_sum[row] = sum;
+}
+
+// A thread has one pack of a row, as RowGrid deals them out; columns from `columns` on are padding.
+template <class T>
+__global__ void cross_entropy_backward_kernel(T* logits, const int* targets, int64_t v, int64_t columns,
+                                              int64_t first_column, int chunks, bool vectors, const float* row_max,
+                                              const float* row_sum, float scale) {
+  const int64_t row = blockIdx.x / chunks;
+  const int64_t i = (static_cast<int64_t>(blockIdx.x % chunks) * blockDim.x + threadIdx.x) * kPack;
+  if (i >= v) return;
+  T* const x = logits + row * v;
+  const float max = row_max[row], factor = scale / row_sum[row];
+  const int64_t target = targets[row] - first_column;
+  Pack pack = load_pack(x, i, v, vectors);
+#pragma unroll
+  for (int k = 0; k < kPack; ++k) {
+    float gradient = __expf(pack.v[k] - max) * factor;
+    if (i + k == target) gradient -= scale;  // rounded once, by the store
+    pack.v[k] = i + k < columns ? gradient : 0.0f;
+  }
+  store_pack(x, i, v, vectors, pack);
+}
+
+// A thread has one row.
+__global__ void cross_entropy_rescale_kernel(const float* row_max, const float* global_max, float* row_sum, int64_t n) {
+  const int64_t r = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (r < n) row_sum[r] *= expf(row_max[r] - global_max[r]);
+}
+
+// One block, whose threads share the rows.
+__global__ void __launch_bounds__(1024)
+    cross_entropy_loss_kernel(const float* row_max, const float* row_sum, const float* target_logit, int64_t n,
+                              float scale, float* loss) {
+  __shared__ double shared[32];
+  double sum = 0;
+  for (int64_t r = threadIdx.x; r < n; r += blockDim.x)
+    sum += log(static_cast<double>(row_sum[r])) + row_max[r] - target_logit[r];
+  sum = block_reduce(sum, Sum(), 0.0, shared);
+  if (threadIdx.x == 0) loss[0] = static_cast<float>(loss[0] + scale * sum);
+}
+
+// ---- launchers
+
+// How many of this rank's v columns are entries of the vocabulary, not padding.
+int64_t real_columns(int64_t first_column, int64_t vocab_size, int64_t v) {
+  return std::clamp<int64_t>(vocab_size - first_column, 0, v);
+}
+
+}  // namespace
+
+void CudaOps::cross_entropy_forward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
+                                    Tensor row_max, Tensor row_sum, Tensor target_logit, Stream& stream) {
+  constexpr const char* kOp = "cross_entropy_forward";
+  shapes::expect_float(kOp, "logits", logits);
+  const int64_t n = logits.rows(), v = logits.cols();
+  shapes::expect_vector(kOp, "targets", targets, DType::i32, n);
+  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
+  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
+  shapes::expect_vector(kOp, "target_logit", target_logit, DType::f32, n);
+  if (n == 0) return;
+  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
+    dispatch_device(logits.dtype, [&]<class T>() {
+      cross_entropy_forward_kernel<T><<<blocks(n, kOp), 512, 0, raw_stream>>>(
+          static_cast<const T*>(logits.data), targets.as<int32_t>(), v, real_columns(first_column, vocab_size, v),
+          first_column, v % kPack == 0 && aligned(logits), row_max.as<float>(), row_sum.as<float>(),
+          target_logit.as<float>());
+    });
+  });
+}
+
+void CudaOps::cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row_sum, Stream& stream) {
+  constexpr const char* kOp = "cross_entropy_rescale";
+  const int64_t n = row_max.numel();
+  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
+  shapes::expect_vector(kOp, "global_max", global_max, DType::f32, n);
+  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
+  if (n == 0) return;
+  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
+    cross_entropy_rescale_kernel<<<blocks(ceil_div(n, 256), kOp), 256, 0, raw_stream>>>(
+        row_max.as<float>(), global_max.as<float>(), row_sum.as<float>(), n);
+  });
+}
+
+void CudaOps::cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_logit, float scale, Tensor loss,
+                                 Stream& stream) {
+  constexpr const char* kOp = "cross_entropy_loss";
+  const int64_t n = row_max.numel();
+  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
+  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
+  shapes::expect_vector(kOp, "target_logit", target_logit, DType::f32, n);
+  shapes::expect_vector(kOp, "loss", loss, DType::f32, 1);
+  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
+    cross_entropy_loss_kernel<<<1, 1024, 0, raw_stream>>>(row_max.as<float>(), row_sum.as<float>(),
+                                                          target_logit.as<float>(), n, scale, loss.as<float>());
+  });
+}
+
+void CudaOps::cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
+                                     Tensor row_max, Tensor row_sum, float scale, Stream& stream) {
+  constexpr const char* kOp = "cross_entropy_backward";
+  shapes::expect_float(kOp, "logits", logits);
+  const int64_t n = logits.rows(), v = logits.cols();
+  shapes::expect_vector(kOp, "targets", targets, DType::i32, n);
+  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
+  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
+  if (n * v == 0) return;
+  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
+    const RowGrid grid(n, v, kOp);
+    dispatch_device(logits.dtype, [&]<class T>() {
+      cross_entropy_backward_kernel<T><<<grid.grid, grid.block, 0, raw_stream>>>(
+          static_cast<T*>(logits.data), targets.as<int32_t>(), v, real_columns(first_column, vocab_size, v),
+          first_column, grid.chunks, v % kPack == 0 && aligned(logits), row_max.as<float>(), row_sum.as<float>(),
+          scale);
+    });
+  });
+}
+
+}  // namespace trivet

@@ -1,0 +1,240 @@
+#include "kernels/cuda/cuda_products.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <limits>
+#include <vector>
+
+namespace trivet {
+namespace {
+
+// The largest power of two up to 256 that divides an address.
+int64_t alignment_of(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data) | 256;
+  return static_cast<int64_t>(address & (~address + 1));
+}
+
+cudaDataType_t cuda_type(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+using EventHandle = Handle<cudaEvent_t, cudaEventDestroy>;
+
+EventHandle timing_event() {
+  EventHandle event;
+  check_cuda(cudaEventCreate(event.out()), "cudaEventCreate");
+  return event;
+}
+
+}  // namespace
+
+// The functions of libcublasLt that are used, by their names without the prefix.
+struct CudaProducts::Library {
+  Library() {
+    const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
+    file_.reset(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
+    if (!file_)
+      file_.reset(dlopen(TRIVET_CUBLAS_LT, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));  // where the build found it
+    if (!file_) throw ConfigError("device.kind is cuda, but cuBLASLt cannot be loaded: " + std::string(dlerror()));
+    load(create, "cublasLtCreate");
+    load(destroy, "cublasLtDestroy");
+    load(status_text, "cublasLtGetStatusString");
+    load(desc_create, "cublasLtMatmulDescCreate");
+    load(desc_destroy, "cublasLtMatmulDescDestroy");
+    load(desc_set, "cublasLtMatmulDescSetAttribute");
+    load(layout_create, "cublasLtMatrixLayoutCreate");
+    load(layout_destroy, "cublasLtMatrixLayoutDestroy");
+    load(preference_create, "cublasLtMatmulPreferenceCreate");
+    load(preference_destroy, "cublasLtMatmulPreferenceDestroy");
+    load(preference_set, "cublasLtMatmulPreferenceSetAttribute");
+    load(heuristic, "cublasLtMatmulAlgoGetHeuristic");
+    load(matmul, "cublasLtMatmul");
+    check(create(&handle), "cublasLtCreate");
+  }
+  ~Library() { destroy(handle); }
+
+  void check(cublasStatus_t status, const char* call, std::source_location at = std::source_location::current()) const {
+    if (status != CUBLAS_STATUS_SUCCESS) fail(std::string(call) + ": " + status_text(status), at);
+  }
+
+  cublasLtHandle_t handle = nullptr;
+  decltype(&cublasLtCreate) create = nullptr;
+  decltype(&cublasLtDestroy) destroy = nullptr;
+  decltype(&cublasLtGetStatusString) status_text = nullptr;
+  decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
+  decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+  decltype(&cublasLtMatmul) matmul = nullptr;
+
+ private:
+  template <class Function>
+  void load(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(dlsym(file_.get(), name));
+    if (!function) throw ConfigError("the cuBLASLt that was loaded has no " + std::string(name));
+  }
+  struct Close {
+    void operator()(void* file) const { dlclose(file); }
+  };
+  std::unique_ptr<void, Close> file_;
+};
+
+// A shape's descriptors and the algorithm that was kept. cuBLASLt counts columns first: row-major c = a b is its
+// column-major c^T = b^T a^T, so b is its first operand and the bias runs along its rows, as it wants.
+struct CudaProducts::Plan {
+  Plan(const Library& library, const CudaProduct& p, bool tf32) : library(library) {
+    const cublasComputeType_t compute =
+        p.dtype == DType::f32 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    library.check(library.desc_create(&desc, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    const cublasOperation_t first = p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t second = p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    set(CUBLASLT_MATMUL_DESC_TRANSA, first);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, second);
+    if (p.bias) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.c_dtype));
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    }
+    layout(b, p.dtype, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
+    layout(a, p.dtype, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);
+    layout(c, p.c_dtype, p.n, p.m);
+  }
+  ~Plan() {
+    for (const cublasLtMatrixLayout_t layout : {a, b, c})
+      if (layout) library.layout_destroy(layout);
+    if (desc) library.desc_destroy(desc);
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    library.check(library.desc_set(desc, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+  }
+  void layout(cublasLtMatrixLayout_t& to, DType dtype, int64_t rows, int64_t columns) {
+    library.check(
+        library.layout_create(&to, cuda_type(dtype), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows),
+        "cublasLtMatrixLayoutCreate");
+  }
+
+  // out: where the result goes, p.c but for trials.
+  cublasStatus_t run(const CudaProduct& p, const cublasLtMatmulAlgo_t& with, void* out, std::byte* workspace,
+                     cudaStream_t stream) const {
+    const float alpha = 1, beta = p.accumulate ? 1 : 0;
+    return library.matmul(library.handle, desc, &alpha, p.b, b, p.a, a, &beta, p.c, c, out, c, &with, workspace,
+                          kWorkspaceBytes, stream);
+  }
+
+  // The library's proposals, what it holds to be the best first.
+  std::vector<cublasLtMatmulHeuristicResult_t> proposals(const CudaProduct& p, int most) const {
+    cublasLtMatmulPreference_t preference = nullptr;
+    library.check(library.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
+    const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, decltype(library.preference_destroy)>
+        owner(preference, library.preference_destroy);
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      library.check(library.preference_set(preference, attribute, &value, sizeof value),
+                    "cublasLtMatmulPreferenceSetAttribute");
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(kWorkspaceBytes));
+    // A sum that is cut over blocks is added up in fp32: never in c's own type.
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(alignment_of(p.b)));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(alignment_of(p.a)));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(alignment_of(p.c)));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(alignment_of(p.c)));
+    std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
+    int count = 0;
+    const cublasStatus_t status =
+        library.heuristic(library.handle, desc, b, a, c, c, preference, most, found.data(), &count);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) count = 0;
+    else library.check(status, "cublasLtMatmulAlgoGetHeuristic");
+    found.resize(static_cast<size_t>(count));
+    std::erase_if(found, [](const auto& proposal) { return proposal.state != CUBLAS_STATUS_SUCCESS; });
+    return found;
+  }
+
+  // Milliseconds of one product, the mean of a few after one to warm up; infinite where it does not run.
+  float trial(const CudaProduct& p, const cublasLtMatmulAlgo_t& with, void* out, std::byte* workspace,
+              cudaStream_t stream) const {
+    constexpr int kRuns = 4;
+    const EventHandle begin = timing_event(), end = timing_event();
+    if (run(p, with, out, workspace, stream) != CUBLAS_STATUS_SUCCESS) {
+      cudaGetLastError();  // or the next launch would report it
+      return std::numeric_limits<float>::infinity();
+    }
+    check_cuda(cudaEventRecord(begin, stream), "cudaEventRecord");
+    for (int i = 0; i < kRuns; ++i) library.check(run(p, with, out, workspace, stream), "cublasLtMatmul");
+    check_cuda(cudaEventRecord(end, stream), "cudaEventRecord");
+    check_cuda(cudaEventSynchronize(end), "cudaEventSynchronize");
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
+    return milliseconds / kRuns;
+  }
+
+  const Library& library;
+  cublasLtMatmulDesc_t desc = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
+  bool possible = false;
+  cublasLtMatmulAlgo_t algorithm{};
+};
+
+CudaProducts::CudaProducts(const CudaOptions& options) : options_(options), library_(std::make_unique<Library>()) {
+  check(options.product_candidates >= 1, "CudaOptions: product_candidates counts from 1");
+}
+CudaProducts::~CudaProducts() = default;
+
+CudaProducts::Key CudaProducts::key_of(const CudaProduct& p) {
+  const int flags = p.transpose_a | p.transpose_b << 1 | p.accumulate << 2 | (p.bias != nullptr) << 3 |
+                    (p.dtype == DType::bf16) << 4 | (p.c_dtype == DType::bf16) << 5;
+  int64_t alignments = 0;  // each up to 256
+  for (const void* data : {p.a, p.b, static_cast<const void*>(p.c), p.bias})
+    alignments = alignments * 512 + alignment_of(data);
+  return {p.m, p.n, p.k, flags, alignments};
+}
+
+std::unique_ptr<CudaProducts::Plan> CudaProducts::make_plan(const CudaProduct& p, std::byte* workspace, Device& device,
+                                                            cudaStream_t stream) const {
+  auto plan = std::make_unique<Plan>(*library_, p, options_.tf32);
+  // Small products take a launch's time whatever they do.
+  constexpr double kWorthTrials = 1e9;  // operations
+  const bool worth =
+      2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) > kWorthTrials;
+  const auto found = plan->proposals(p, worth ? options_.product_candidates : 1);
+  plan->possible = !found.empty();
+  if (!plan->possible) return plan;
+  plan->algorithm = found[0].algo;
+  if (found.size() == 1) return plan;
+
+  // What is added to must not be added to by trials. Another result is written over by the product itself.
+  const int64_t bytes = p.m * p.n * size_of(p.c_dtype);
+  void* out = p.c;
+  if (p.accumulate) {
+    try {
+      out = device.allocate(bytes);
+    } catch (const Error&) {
+      return plan;  // no room: the library's first choice
+    }
+  }
+  float best = std::numeric_limits<float>::infinity();
+  for (const auto& proposal : found)
+    if (const float time = plan->trial(p, proposal.algo, out, workspace, stream); time < best) {
+      best = time;
+      plan->algorithm = proposal.algo;
+    }
+  if (out != p.c) device.deallocate(out, bytes);
+  return plan;
+}
+
+bool CudaProducts::run(const CudaProduct& product, std::byte* workspace, Device& device, cudaStream_t stream) {
+  std::unique_ptr<Plan>& plan = plans_[key_of(product)];
+  if (!plan) plan = make_plan(product, workspace, device, stream);
+  if (!plan->possible) return false;
+  if (product.bias) plan->set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
+  library_->check(plan->run(product, plan->algorithm, product.c, workspace, stream), "cublasLtMatmul");
+  return true;
+}
+
+}  // namespace trivet

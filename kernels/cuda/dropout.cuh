@@ -1,0 +1,67 @@
+// Dropout masks on the GPU: the contract of trivet::Dropout (kernels/ops.h), a pack at a time.
+#pragma once
+
+#include "kernels/cuda/pack.cuh"
+#include "kernels/ops.h"
+#include "kernels/philox.h"
+
+namespace trivet {
+
+// A Dropout as kernels take it.
+struct DropoutArgs {
+  bool active;
+  uint32_t threshold;
+  float kept;  // 1 / (1 - probability)
+  uint64_t seed, site;
+  int64_t first_sample, seq_length, first_position;
+  int64_t first_head, total_heads;
+
+  explicit DropoutArgs(const Dropout& d)
+      : active(d.probability > 0),
+        threshold(dropout_threshold(d.probability)),
+        kept(1.0f / (1.0f - d.probability)),
+        seed(d.seed),
+        site(d.site),
+        first_sample(d.first_sample),
+        seq_length(d.seq_length),
+        first_position(d.first_position),
+        first_head(d.first_head),
+        total_heads(d.total_heads) {}
+
+  // Global index of column 0 of row r of an activation [s, b, width].
+  __device__ int64_t row_index(int64_t r, int64_t b, int64_t width) const {
+    return ((first_sample + r % b) * seq_length + first_position + r / b) * width;
+  }
+
+  // For the eight elements from `column` on of row r of an activation [s, b, width]; all 1 where nothing is dropped.
+  __device__ Pack scales(int64_t r, int64_t b, int64_t width, int64_t column) const {
+    Pack pack;
+    if (!active) {
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) pack.v[k] = 1.0f;
+      return pack;
+    }
+    const int64_t index = row_index(r, b, width) + column;
+    // They lie in two blocks of four words, or in three.
+    uint32_t w[12] = {};
+    const uint64_t block = static_cast<uint64_t>(index) / 4;
+    const bool by_one = index & 1, by_two = index & 2;
+#pragma unroll
+    for (int j = 0; j < 3; ++j) {
+      if (j == 2 && !by_one && !by_two) break;
+      const PhiloxWords words = philox4x32(block + j, site, seed);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) w[4 * j + k] = words.w[k];
+    }
+    // Moved down by index % 4, with constant positions only, so that the words stay in registers.
+#pragma unroll
+    for (int k = 0; k < 11; ++k) w[k] = by_one ? w[k + 1] : w[k];
+#pragma unroll
+    for (int k = 0; k < 10; ++k) w[k] = by_two ? w[k + 2] : w[k];
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) pack.v[k] = w[k] >= threshold ? kept : 0.0f;
+    return pack;
+  }
+};
+
+}  // namespace trivet

@@ -1,0 +1,221 @@
+// Bias, dropout and residual; sums over rows; fill, convert, add. All of these only move memory: each element is read
+// once and written once, in accesses of 16 bytes, and the roofline is the bandwidth.
+#include <bit>
+
+#include "kernels/cuda/column_partials.cuh"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/dropout.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/shapes.h"
+
+namespace trivet {
+namespace {
+
+// ---- kernels
+
+// A thread has one pack of a row of [n, h], as RowGrid deals them out.
+// out = residual + (x + bias) * mask; bias and residual may be null (0). Without residual: a dropout's backward pass.
+template <class T>
+__global__ void bias_dropout_add_kernel(const T* x, const T* bias, const T* residual, DropoutArgs dropout, T* out,
+                                        int64_t b, int64_t h, int chunks, bool vectors) {
+  const int64_t row = blockIdx.x / chunks;
+  const int64_t i = (static_cast<int64_t>(blockIdx.x % chunks) * blockDim.x + threadIdx.x) * kPack;
+  if (i >= h) return;
+  const int64_t at = row * h;
+  Pack sum = load_pack(x + at, i, h, vectors);
+  Pack beside{};
+  if (residual) beside = load_pack(residual + at, i, h, vectors);
+  if (bias) {
+    const Pack added = load_pack(bias, i, h, vectors);
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) sum.v[k] += added.v[k];
+  }
+  const Pack scale = dropout.scales(row, b, h, i);
+#pragma unroll
+  for (int k = 0; k < kPack; ++k) sum.v[k] = beside.v[k] + sum.v[k] * scale.v[k];
+  store_pack(out + at, i, h, vectors, sum);
+}
+
+// A thread has one pack of a flat array.
+template <class T>
+__global__ void add_kernel(const T* a, const T* b, T* out, int64_t n, bool vectors) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
+  if (i >= n) return;
+  Pack sum = load_pack(a, i, n, vectors);
+  const Pack other = load_pack(b, i, n, vectors);
+#pragma unroll
+  for (int k = 0; k < kPack; ++k) sum.v[k] += other.v[k];
+  store_pack(out, i, n, vectors, sum);
+}
+
+template <class From, class To>
+__global__ void convert_kernel(const From* from, To* to, int64_t n, bool vectors) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
+  if (i < n) store_pack(to, i, n, vectors, load_pack(from, i, n, vectors));
+}
+
+// A thread writes 16 bytes of a pattern that repeats every 8 bytes; the last ones, byte by byte.
+__global__ void fill_kernel(unsigned char* x, uint64_t pattern, int64_t bytes) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 16;
+  if (i >= bytes) return;
+  if (i + 16 <= bytes && reinterpret_cast<uintptr_t>(x) % 16 == 0)
+    *reinterpret_cast<ulonglong2*>(x + i) = {pattern, pattern};
+  else
+    for (int64_t k = i; k < min(i + 16, bytes); ++k) x[k] = static_cast<unsigned char>(pattern >> (k % 8 * 8));
+}
+
+// A block takes a tile of 256 columns (a lane has a pack of them) and every gridDim.y-th group of 8 rows (a warp has
+// one of them); its sums over rows go to partials[blockIdx.y][columns].
+template <class T>
+__global__ void __launch_bounds__(256)
+    column_sum_kernel(const T* x, int64_t n, int64_t columns, bool vectors, float* partials) {
+  constexpr int kRows = 8;  // warps
+  __shared__ float shared[kRows][256 + 8];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * 256, column = first + lane * kPack;
+  Pack sum{};
+  if (column < columns) {
+#pragma unroll 4
+    for (int64_t row = static_cast<int64_t>(blockIdx.y) * kRows + warp; row < n; row += gridDim.y * kRows) {
+      const Pack pack = load_pack(x + row * columns, column, columns, vectors);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) sum.v[k] += pack.v[k];
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kPack; ++k) shared[warp][lane * kPack + k] = sum.v[k];
+  __syncthreads();
+  const int64_t mine = first + threadIdx.x;
+  float total = 0;
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) total += shared[row][threadIdx.x];
+  if (mine < columns) partials[blockIdx.y * columns + mine] = total;
+}
+
+// ---- launchers
+
+constexpr int kThreads = 256;
+
+unsigned int grid_of_packs(int64_t n, const char* op) { return blocks(ceil_div(n, kThreads * kPack), op); }
+
+template <class T>
+void launch_bias_dropout_add(const char* op, Tensor x, Tensor bias, Tensor residual, const Dropout& dropout, Tensor out,
+                             cudaStream_t stream) {
+  const int64_t n = x.rows(), b = x.shape[1], h = x.shape[2];
+  if (n * h == 0) return;
+  const RowGrid grid(n, h, op);
+  bias_dropout_add_kernel<T><<<grid.grid, grid.block, 0, stream>>>(
+      static_cast<const T*>(x.data), static_cast<const T*>(bias.data), static_cast<const T*>(residual.data),
+      DropoutArgs(dropout), static_cast<T*>(out.data), b, h, grid.chunks,
+      h % kPack == 0 && aligned(x, bias, residual, out));
+}
+
+}  // namespace
+
+void CudaOps::column_sum(Tensor x, Tensor sum, Stream& stream) {
+  constexpr const char* kOp = "column_sum";
+  shapes::expect_float(kOp, "x", x);
+  const int64_t n = x.rows(), columns = x.cols();
+  shapes::expect_vector(kOp, "sum", sum, DType::f32, columns);
+  if (n * columns == 0) return;
+  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
+    // Enough blocks to fill the GPU, but at least 32 rows for each.
+    const int64_t tiles = ceil_div(columns, 256);
+    const int64_t parts = std::clamp<int64_t>(ceil_div(6 * multiprocessors_, tiles), 1, ceil_div(n, 32));
+    auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * columns * 4));
+    const dim3 grid(blocks(tiles, kOp), static_cast<unsigned int>(std::min<int64_t>(parts, 65535)));
+    dispatch_device(x.dtype, [&]<class T>() {
+      column_sum_kernel<T><<<grid, 256, 0, raw_stream>>>(static_cast<const T*>(x.data), n, columns,
+                                                         columns % kPack == 0 && aligned(x), partials);
+    });
+    add_column_partials(partials, grid.y, columns, sum.as<float>(), nullptr, raw_stream);
+  });
+}
+
+void CudaOps::bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Dropout& dropout, Tensor out,
+                               Stream& stream) {
+  constexpr const char* kOp = "bias_dropout_add";
+  shapes::expect_float(kOp, "x", x);
+  shapes::expect_rank(kOp, "x", x, x.dtype, 3);
+  if (bias) shapes::expect_vector(kOp, "bias", bias, x.dtype, x.shape[2]);
+  shapes::expect_like(kOp, "residual", residual, x);
+  shapes::expect_like(kOp, "out", out, x);
+  shapes::expect_probability(kOp, dropout.probability);
+  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
+    dispatch_device(x.dtype,
+                    [&]<class T>() { launch_bias_dropout_add<T>(kOp, x, bias, residual, dropout, out, raw_stream); });
+  });
+}
+
+void CudaOps::dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, Stream& stream) {
+  constexpr const char* kOp = "dropout_backward";
+  shapes::expect_float(kOp, "dout", dout);
+  shapes::expect_rank(kOp, "dout", dout, dout.dtype, 3);
+  shapes::expect_like(kOp, "dx", dx, dout);
+  shapes::expect_probability(kOp, dropout.probability);
+  if (dropout.probability == 0 && dx.data == dout.data) return;
+  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
+    dispatch_device(dout.dtype,
+                    [&]<class T>() { launch_bias_dropout_add<T>(kOp, dout, {}, {}, dropout, dx, raw_stream); });
+  });
+}
+
+void CudaOps::fill(Tensor x, float value, Stream& stream) {
+  constexpr const char* kOp = "fill";
+  shapes::expect_vector(kOp, "x", x, x.dtype, x.numel());
+  if (x.numel() == 0) return;
+  uint64_t pattern = 0;
+  switch (x.dtype) {
+    case DType::f32: pattern = std::bit_cast<uint32_t>(value) * 0x100000001ull; break;
+    case DType::bf16: pattern = bf16(value).bits * 0x1000100010001ull; break;
+    case DType::i32: pattern = static_cast<uint32_t>(static_cast<int32_t>(value)) * 0x100000001ull; break;
+    case DType::i64: pattern = static_cast<uint64_t>(static_cast<int64_t>(value)); break;
+    case DType::u8: pattern = static_cast<uint8_t>(value) * 0x101010101010101ull; break;
+  }
+  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
+    fill_kernel<<<blocks(ceil_div(x.bytes(), kThreads * 16), kOp), kThreads, 0, raw_stream>>>(
+        static_cast<unsigned char*>(x.data), pattern, x.bytes());
+  });
+}
+
+void CudaOps::convert(Tensor from, Tensor to, Stream& stream) {
+  constexpr const char* kOp = "convert";
+  const int64_t n = from.numel();
+  shapes::expect_vector(kOp, "to", to, to.dtype, n);
+  shapes::expect_vector(kOp, "from", from, from.dtype, n);
+  if (from.dtype == to.dtype) {
+    enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
+      check_cuda(
+          cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(from.bytes()), cudaMemcpyDeviceToDevice, raw_stream),
+          "cudaMemcpyAsync");
+    });
+    return;
+  }
+  shapes::expect_float(kOp, "from", from);
+  shapes::expect_float(kOp, "to", to);
+  if (n == 0) return;
+  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
+    dispatch_device(from.dtype, [&]<class From>() {
+      using To = std::conditional_t<std::is_same_v<From, float>, __nv_bfloat16, float>;
+      convert_kernel<From, To><<<grid_of_packs(n, kOp), kThreads, 0, raw_stream>>>(
+          static_cast<const From*>(from.data), static_cast<To*>(to.data), n, aligned(from, to));
+    });
+  });
+}
+
+void CudaOps::add(Tensor a, Tensor b, Tensor out, Stream& stream) {
+  constexpr const char* kOp = "add";
+  shapes::expect_float(kOp, "a", a);
+  shapes::expect_vector(kOp, "b", b, a.dtype, a.numel());
+  shapes::expect_vector(kOp, "out", out, a.dtype, a.numel());
+  if (a.numel() == 0) return;
+  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
+    dispatch_device(a.dtype, [&]<class T>() {
+      add_kernel<T><<<grid_of_packs(a.numel(), kOp), kThreads, 0, raw_stream>>>(
+          static_cast<const T*>(a.data), static_cast<const T*>(b.data), static_cast<T*>(out.data), a.numel(),
+          aligned(a, b, out));
+    });
+  });
+}
+
+}  // namespace trivet

@@ -1,0 +1,72 @@
+// What every launcher does: the checks of grids, the jump from trivet::bf16 to the compiler's type, the error of a
+// launch.
+#pragma once
+
+#include <algorithm>
+#include <cuda_bf16.h>
+
+#include "kernels/base/cuda_device.h"
+#include "kernels/base/tensor.h"
+
+namespace trivet {
+
+// The type that kernels know for an element type of tensors: __nv_bfloat16 for bf16.
+template <class T>
+using DeviceType = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat16, T>;
+
+// The elements of a tensor as kernels take them; null of a null tensor.
+template <class T>
+DeviceType<T>* elements(const Tensor& t) {
+  return reinterpret_cast<DeviceType<T>*>(t.data);
+}
+
+// Calls f.template operator()<float>() or <bf16>(), as dispatch_float, but with the compiler's type.
+template <class F>
+void dispatch_device(DType dtype, F&& f) {
+  dispatch_float(dtype, [&]<class T>() { f.template operator()<DeviceType<T>>(); });
+}
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// A grid of one dimension has room for 2^31 - 1 blocks; no op needs more on memory that exists.
+inline unsigned int blocks(int64_t count, const char* op) {
+  if (count > 0x7fffffff) fail(std::string(op) + ": " + std::to_string(count) + " blocks are more than a grid holds");
+  return static_cast<unsigned int>(count);
+}
+
+// Queues f(cudaStream_t), which launches the kernels of `info.name`.
+template <class F>
+void enqueue(Stream& stream, const SpanInfo& info, F&& f) {
+  f(raw(stream));
+  check_cuda(cudaGetLastError(), info.name);
+}
+
+// Whether vectors of 16 bytes may be read at the start of each of these tensors (a null tensor is no obstacle).
+template <class... Tensors>
+bool aligned(const Tensors&... tensors) {
+  return ((reinterpret_cast<uintptr_t>(tensors.data) % 16 == 0) && ...);
+}
+
+// A kernel that walks rows of a matrix [n, c] by packs of 8 columns: a block takes one chunk of one row.
+struct RowGrid {
+  unsigned int grid = 0, block = 0;
+  int chunks = 0;  // of a row: block i has row i / chunks, and from pack (i % chunks) * blockDim.x on
+
+  RowGrid(int64_t rows, int64_t columns, const char* op) {
+    const int64_t packs = ceil_div(columns, 8);
+    const int64_t threads = std::min<int64_t>(256, ceil_div(packs, 32) * 32);
+    block = static_cast<unsigned int>(std::max<int64_t>(threads, 32));
+    chunks = static_cast<int>(std::max<int64_t>(ceil_div(packs, block), 1));
+    grid = blocks(rows * chunks, op);
+  }
+};
+
+// For kernels that want more than the 48 KiB of shared memory that every kernel may have.
+template <class Kernel>
+void allow_shared(Kernel* kernel, size_t bytes) {
+  if (bytes > 48 * 1024)
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+               "cudaFuncSetAttribute");
+}
+
+}  // namespace trivet

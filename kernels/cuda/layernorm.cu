@@ -1,0 +1,240 @@
+// Layer normalisation by rows. Both kernels read a row from memory once: a thread keeps up to four packs of it in
+// registers, as they came, for the passes over the row that need its mean, its variance and its sums. Bound by memory:
+// 2 elements moved for each of the forward pass, 3 (4 with a residual) of the backward.
+#include "kernels/cuda/column_partials.cuh"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/shapes.h"
+
+namespace trivet {
+namespace {
+
+// ---- device helpers
+
+// A thread's part of a row of h elements: packs thread, thread + stride, …; the first four stay in registers, those of
+// longer rows are read again each time.
+template <class T>
+struct RowPart {
+  static constexpr int kHeld = 4;
+  const T* row;
+  int h;
+  int first, stride;  // in packs
+  bool vectors;
+  RawPack<T> held[kHeld];
+
+  __device__ RowPart(const T* row, int h, int first, int stride, bool vectors)
+      : row(row), h(h), first(first), stride(stride), vectors(vectors) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      const int i = index(k);
+      if (i < h) held[k] = load_raw(row, i, h, vectors);
+    }
+  }
+  __device__ int index(int k) const { return (first + k * stride) * kPack; }
+
+  // f(index of the pack's first element, pack)
+  template <class F>
+  __device__ void for_packs(const F& f) const {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k)
+      if (const int i = index(k); i < h) f(i, unpack(held[k]));
+    for (int i = index(kHeld); i < h; i += stride * kPack) f(i, load_pack(row, i, h, vectors));
+  }
+};
+
+__device__ inline float4 plus(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+
+constexpr int kMostThreads = 512;  // so that a thread may have 128 registers
+
+// ---- kernels
+
+// A block normalises one row; a thread has every blockDim.x-th pack of it.
+template <class T>
+__global__ void __launch_bounds__(kMostThreads)
+    layernorm_forward_kernel(const T* x, const T* gamma, const T* beta, float eps, int h, bool vectors, T* y,
+                             float* mean, float* rstd) {
+  __shared__ float shared[32];
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * h;
+  const RowPart<T> part(x + at, h, threadIdx.x, blockDim.x, vectors);
+  float sum = 0;
+  part.for_packs([&](int, const Pack& pack) {
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) sum += pack.v[k];  // behind the row's end: zeros
+  });
+  const float mu = block_reduce(sum, Sum(), 0.0f, shared) / static_cast<float>(h);
+  float squares = 0;
+  part.for_packs([&](int i, const Pack& pack) {
+#pragma unroll
+    for (int k = 0; k < kPack; ++k)
+      if (i + k < h) squares += (pack.v[k] - mu) * (pack.v[k] - mu);
+  });
+  const float variance = block_reduce(squares, Sum(), 0.0f, shared) / static_cast<float>(h);
+  const float r = 1.0f / sqrtf(variance + eps);
+  part.for_packs([&](int i, Pack pack) {
+    const Pack g = load_pack(gamma, i, h, vectors), b = load_pack(beta, i, h, vectors);
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) pack.v[k] = (pack.v[k] - mu) * r * g.v[k] + b.v[k];
+    store_pack(y + at, i, h, vectors, pack);
+  });
+  if (threadIdx.x == 0) {
+    mean[blockIdx.x] = mu;
+    rstd[blockIdx.x] = r;
+  }
+}
+
+// A block is a team of blockDim.x threads for one row (one warp, where there are several teams: blockDim.y), and takes
+// every (gridDim.x * blockDim.y)-th row. A thread owns the same columns of all of its rows, and sums their part of
+// dgamma and dbeta in shared memory: sums[team][2][padded], where nobody else touches them. At the end the block adds
+// up its teams and leaves partials[block][2][h]. A pack's halves lie apart, [2][packs] of float4, so that the lanes of
+// a warp touch all banks.
+template <class T>
+__global__ void __launch_bounds__(kMostThreads)
+    layernorm_backward_kernel(const T* dy, const T* x, const T* gamma, const float* mean, const float* rstd,
+                              const T* residual, int64_t n, int h, int packs, bool vectors, T* dx, float* partials) {
+  extern __shared__ float4 sums[];  // [teams][dgamma, dbeta][2][packs]
+  __shared__ float shared[32];
+  const int teams = blockDim.y, team = threadIdx.y;
+  float4* const dgamma = sums + team * 4 * packs;
+  float4* const dbeta = dgamma + 2 * packs;
+  for (int i = threadIdx.x; i < 4 * packs; i += blockDim.x) dgamma[i] = float4{};
+  __syncthreads();
+
+  const auto team_sum = [&](float value) {
+    return teams > 1 ? warp_reduce(value, Sum()) : block_reduce(value, Sum(), 0.0f, shared);
+  };
+  // All threads of a team leave the loop together, so that its reductions are complete.
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * teams + team; row < n;
+       row += static_cast<int64_t>(gridDim.x) * teams) {
+    const int64_t at = row * h;
+    const RowPart<T> x_part(x + at, h, threadIdx.x, blockDim.x, vectors);
+    const RowPart<T> dy_part(dy + at, h, threadIdx.x, blockDim.x, vectors);
+    const float mu = mean[row], r = rstd[row];
+    // f(index, xhat, dy, gamma) for each of this thread's packs
+    const auto for_packs = [&](const auto& f) {
+      const auto one = [&](int i, const RawPack<T>& raw_x, const RawPack<T>& raw_dy) {
+        Pack xhat = unpack(raw_x);
+#pragma unroll
+        for (int k = 0; k < kPack; ++k) xhat.v[k] = (xhat.v[k] - mu) * r;
+        f(i, xhat, unpack(raw_dy), load_pack(gamma, i, h, vectors));
+      };
+#pragma unroll
+      for (int k = 0; k < RowPart<T>::kHeld; ++k)
+        if (const int i = x_part.index(k); i < h) one(i, x_part.held[k], dy_part.held[k]);
+      for (int i = x_part.index(RowPart<T>::kHeld); i < h; i += static_cast<int>(blockDim.x) * kPack)
+        one(i, load_raw(x + at, i, h, vectors), load_raw(dy + at, i, h, vectors));
+    };
+    float g_sum = 0, gx_sum = 0;
+    for_packs([&](int, const Pack& xhat, const Pack& d, const Pack& g) {
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) {  // behind the row's end gamma is 0
+        g_sum += d.v[k] * g.v[k];
+        gx_sum += d.v[k] * g.v[k] * xhat.v[k];
+      }
+    });
+    const float g_mean = team_sum(g_sum) / static_cast<float>(h), gx_mean = team_sum(gx_sum) / static_cast<float>(h);
+    for_packs([&](int i, const Pack& xhat, const Pack& d, const Pack& g) {
+      Pack gradient{};
+      if (residual) gradient = load_pack(residual + at, i, h, vectors);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) {
+        gradient.v[k] += r * (d.v[k] * g.v[k] - g_mean - xhat.v[k] * gx_mean);
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {  // behind the row's end d is 0
+        const int to = half * packs + i / kPack, k = 4 * half;
+        dgamma[to] = plus(dgamma[to], {d.v[k] * xhat.v[k], d.v[k + 1] * xhat.v[k + 1], d.v[k + 2] * xhat.v[k + 2],
+                                       d.v[k + 3] * xhat.v[k + 3]});
+        dbeta[to] = plus(dbeta[to], {d.v[k], d.v[k + 1], d.v[k + 2], d.v[k + 3]});
+      }
+      store_pack(dx + at, i, h, vectors, gradient);
+    });
+  }
+
+  __syncthreads();
+  const int threads = blockDim.x * blockDim.y, me = threadIdx.y * blockDim.x + threadIdx.x;
+  for (int i = me; i < 2 * h; i += threads) {
+    const int column = i < h ? i : i - h, which = i < h ? 0 : 2;
+    const int at = ((which + column % kPack / 4) * packs + column / kPack) * 4 + column % 4;  // of a team's floats
+    float total = 0;
+    for (int other = 0; other < teams; ++other) total += reinterpret_cast<const float*>(sums + other * 4 * packs)[at];
+    partials[static_cast<int64_t>(blockIdx.x) * 2 * h + i] = total;
+  }
+}
+
+// ---- launchers
+
+void check_row(const char* op, int64_t h) {
+  if (h > 1 << 24) fail(std::string(op) + ": rows of " + std::to_string(h) + " elements are too long");
+}
+
+// Threads for rows of h elements: `packs` packs each, whole warps.
+unsigned int row_threads(int64_t h, int64_t packs) {
+  return static_cast<unsigned int>(
+      std::clamp<int64_t>(ceil_div(ceil_div(h, kPack), packs * 32) * 32, 32, kMostThreads));
+}
+
+}  // namespace
+
+void CudaOps::layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, Tensor y, Tensor mean, Tensor rstd,
+                                Stream& stream) {
+  constexpr const char* kOp = "layernorm_forward";
+  shapes::expect_float(kOp, "x", x);
+  const int64_t n = x.rows(), h = x.cols();
+  shapes::expect_vector(kOp, "gamma", gamma, x.dtype, h);
+  shapes::expect_vector(kOp, "beta", beta, x.dtype, h);
+  shapes::expect_like(kOp, "y", y, x);
+  shapes::expect_vector(kOp, "mean", mean, DType::f32, n);
+  shapes::expect_vector(kOp, "rstd", rstd, DType::f32, n);
+  if (n * h == 0) return;
+  check_row(kOp, h);
+  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
+    const bool vectors = h % kPack == 0 && aligned(x, gamma, beta, y);
+    dispatch_device(x.dtype, [&]<class T>() {
+      layernorm_forward_kernel<T><<<blocks(n, kOp), row_threads(h, 3), 0, raw_stream>>>(
+          static_cast<const T*>(x.data), static_cast<const T*>(gamma.data), static_cast<const T*>(beta.data), eps,
+          static_cast<int>(h), vectors, static_cast<T*>(y.data), mean.as<float>(), rstd.as<float>());
+    });
+  });
+}
+
+void CudaOps::layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual,
+                                 Tensor dx, Tensor dgamma, Tensor dbeta, Stream& stream) {
+  constexpr const char* kOp = "layernorm_backward";
+  shapes::expect_float(kOp, "x", x);
+  const int64_t n = x.rows(), h = x.cols();
+  shapes::expect_like(kOp, "dy", dy, x);
+  shapes::expect_vector(kOp, "gamma", gamma, x.dtype, h);
+  shapes::expect_vector(kOp, "mean", mean, DType::f32, n);
+  shapes::expect_vector(kOp, "rstd", rstd, DType::f32, n);
+  if (residual) shapes::expect_like(kOp, "residual", residual, x);
+  shapes::expect_like(kOp, "dx", dx, x);
+  shapes::expect_vector(kOp, "dgamma", dgamma, DType::f32, h);
+  shapes::expect_vector(kOp, "dbeta", dbeta, DType::f32, h);
+  if (n * h == 0) return;
+  check_row(kOp, h);
+  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
+    // Short rows: a warp each, eight to a block, which share one row of partial sums. Others: a block each.
+    const int64_t packs = ceil_div(h, kPack);
+    const bool short_rows = h <= 1024;
+    const dim3 block = short_rows ? dim3(32, 8) : dim3(row_threads(h, 2), 1);
+    const auto shared = static_cast<size_t>(block.y * 4 * packs) * sizeof(float4);
+    constexpr size_t kMostShared = 224 * 1024;
+    if (shared > kMostShared) fail("layernorm_backward: rows of " + std::to_string(h) + " elements are too long");
+    const int64_t per_multiprocessor = short_rows ? 2 : std::clamp<int64_t>(1024 / block.x, 1, 4);
+    const int64_t parts = std::min(ceil_div(n, block.y), per_multiprocessor * multiprocessors_);
+    auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * 2 * h * 4));
+    const bool vectors = h % kPack == 0 && aligned(x, dy, gamma, residual, dx);
+    dispatch_device(x.dtype, [&]<class T>() {
+      allow_shared(layernorm_backward_kernel<T>, shared);
+      layernorm_backward_kernel<T><<<blocks(parts, kOp), block, shared, raw_stream>>>(
+          static_cast<const T*>(dy.data), static_cast<const T*>(x.data), static_cast<const T*>(gamma.data),
+          mean.as<float>(), rstd.as<float>(), static_cast<const T*>(residual.data), n, static_cast<int>(h),
+          static_cast<int>(packs), vectors, static_cast<T*>(dx.data), partials);
+    });
+    add_column_partials(partials, parts, h, dgamma.as<float>(), dbeta.as<float>(), raw_stream);
+  });
+}
+
+}  // namespace trivet

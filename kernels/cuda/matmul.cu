@@ -1,0 +1,94 @@
+// Matrix products: cuBLASLt (cuda_products.h), and two small kernels for what it leaves: sums of nothing, shapes
+// without an algorithm, and a bf16 bias on an fp32 result.
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_products.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/shapes.h"
+
+namespace trivet {
+namespace {
+
+// ---- kernels
+
+// A thread has one element of c. Right for every shape, and slow.
+template <class T, class C>
+__global__ void plain_product_kernel(const T* a, const T* b, C* c, int64_t m, int64_t n, int64_t k, bool transpose_a,
+                                     bool transpose_b, bool accumulate) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= m * n) return;
+  const int64_t row = i / n, column = i % n;
+  float sum = 0;
+  for (int64_t l = 0; l < k; ++l)
+    sum += to_float(a[transpose_a ? l * m + row : row * k + l]) *
+           to_float(b[transpose_b ? column * k + l : l * n + column]);
+  c[i] = from_float<C>(accumulate ? to_float(c[i]) + sum : sum);
+}
+
+// A thread has one element: c[m, n] += bias[n].
+template <class T, class C>
+__global__ void add_bias_kernel(const T* bias, C* c, int64_t m, int64_t n) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < m * n) c[i] = from_float<C>(to_float(c[i]) + to_float(bias[i % n]));
+}
+
+// ---- launchers
+
+// f.template operator()<T, C>() for a product's types.
+template <class F>
+void with_types(DType dtype, DType c_dtype, const F& f) {
+  if (dtype == DType::f32) f.template operator()<float, float>();
+  else if (c_dtype == DType::f32) f.template operator()<__nv_bfloat16, float>();
+  else f.template operator()<__nv_bfloat16, __nv_bfloat16>();
+}
+
+void check_matmul(const Tensor& a, const Tensor& b, const Tensor& c, const Ops::Matmul& how) {
+  shapes::expect_float("matmul", "a", a);
+  const int64_t m = how.transpose_a ? a.cols() : a.rows(), k = how.transpose_a ? a.rows() : a.cols();
+  shapes::expect_float("matmul", "b", b);
+  const int64_t n = how.transpose_b ? b.rows() : b.cols();
+  shapes::expect_matrix("matmul", "b", b, a.dtype, how.transpose_b ? n : k, how.transpose_b ? k : n);
+  shapes::expect_float("matmul", "c", c);
+  shapes::expect_matrix("matmul", "c", c, c.dtype == DType::f32 ? DType::f32 : a.dtype, m, n);
+  if (how.bias) {
+    shapes::expect_vector("matmul", "bias", how.bias, a.dtype, n);
+    if (how.accumulate) fail("matmul: a bias cannot be added when accumulating");
+  }
+}
+
+}  // namespace
+
+void CudaOps::matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& stream) {
+  check_matmul(a, b, c, how);
+  const int64_t m = c.rows(), n = c.cols(), k = how.transpose_a ? a.rows() : a.cols();
+  if (m * n == 0) return;
+  enqueue(stream, {"matmul", Category::compute}, [&](cudaStream_t raw_stream) {
+    const bool fused_bias = how.bias && how.bias.dtype == c.dtype;
+    CudaProduct product{.m = m,
+                        .n = n,
+                        .k = k,
+                        .transpose_a = how.transpose_a,
+                        .transpose_b = how.transpose_b,
+                        .accumulate = how.accumulate,
+                        .dtype = a.dtype,
+                        .c_dtype = c.dtype,
+                        .a = a.data,
+                        .b = b.data,
+                        .c = c.data,
+                        .bias = fused_bias ? how.bias.data : nullptr};
+    const bool done =
+        k > 0 && products_->run(product, workspaces_.take(stream, CudaProducts::kWorkspaceBytes), device_, raw_stream);
+    if (done && (fused_bias || !how.bias)) return;
+    with_types(a.dtype, c.dtype, [&]<class T, class C>() {
+      const unsigned int grid = blocks(ceil_div(m * n, 256), "matmul");
+      C* const to = static_cast<C*>(c.data);
+      if (!done)
+        plain_product_kernel<T, C><<<grid, 256, 0, raw_stream>>>(static_cast<const T*>(a.data),
+                                                                 static_cast<const T*>(b.data), to, m, n, k,
+                                                                 how.transpose_a, how.transpose_b, how.accumulate);
+      if (how.bias) add_bias_kernel<T, C><<<grid, 256, 0, raw_stream>>>(static_cast<const T*>(how.bias.data), to, m, n);
+    });
+  });
+}
+
+}  // namespace trivet

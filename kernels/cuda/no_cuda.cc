@@ -1,0 +1,10 @@
+// The twin of this folder in a build without CUDA.
+#include "kernels/ops.h"
+
+namespace trivet {
+
+std::unique_ptr<Ops> create_cuda_ops(Device&, const CudaOptions&) {
+  throw ConfigError("device.kind is cuda, but this build has no CUDA: configure with -DTRIVET_CUDA=ON");
+}
+
+}  // namespace trivet

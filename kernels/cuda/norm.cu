@@ -1,0 +1,183 @@
+// The gradient norm: an exact sum of squares (kernels/exact_sum.h), and the scale that clips by it. The bins are
+// integers, so their sums do not depend on the order in which blocks come, and are the CPU's to the last bit.
+//
+// The squares are summed as in kernels/cpu/norm.cc, by runs of 512 elements, a warp's, 16 for each lane: in doubles
+// without rounding, by cutting each square at a bit position that the whole warp shares. Five double operations and
+// some fifteen others an element, where reading four bytes leaves time for about 27.
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/exact_sum.h"
+#include "kernels/shapes.h"
+
+namespace trivet {
+namespace {
+
+// ---- device helpers
+
+constexpr int kLaneElements = 16, kBlock = 32 * kLaneElements;
+// A lane takes 16 parts of up to 2^45 units q of its anchor, so its sum moves by at most 2^49 q: less than the 2^51 q
+// to the next power of two on either side of the anchor 1.5 * 2^52 q. See kernels/cpu/norm.cc.
+constexpr int kLevelBits = 45;
+// What is left after a level is added without a cut if all 512 together stay below 2^56 units.
+constexpr int kRestBits = 45;
+
+// 2^exponent. REQUIRES: a normal number.
+__device__ inline double power_of_two(int exponent) {
+  return __longlong_as_double(static_cast<long long>(1023 + exponent) << 52);
+}
+
+__device__ inline double square(float x) {
+  const double wide = x;
+  return wide * wide;  // exact: 48 bits
+}
+
+// One step of the cut: the part of r above q moves to the sum, and what is left is returned.
+__device__ inline double cut_at_anchor(double& sum, double r) {
+  const double next = sum + r;
+  const double rest = r - (next - sum);
+  sum = next;
+  return rest;
+}
+
+// bins += the lanes' sums, which are `anchor` too large and multiples of 2^exponent. Called by the whole warp.
+__device__ inline void flush(double sum, double anchor, int exponent, int64_t* bins) {
+  auto units = static_cast<long long>((sum - anchor) * power_of_two(-exponent));  // an integer
+  units = warp_reduce(units, Sum());
+  if (threadIdx.x % 32 == 0) exact_add(bins, units, exponent);
+}
+
+// bins += the squares of the warp's 512 elements, of which this lane has x. Called by the whole warp.
+__device__ void add_squares(const float (&x)[kLaneElements], int64_t* bins) {
+  // Of the magnitudes' bits; the smallest one's less one, so that 0 is left out.
+  unsigned int largest = 0, smallest = ~0u;
+#pragma unroll
+  for (int i = 0; i < kLaneElements; ++i) {
+    const unsigned int magnitude = __float_as_uint(x[i]) & 0x7fffffffu;
+    largest = max(largest, magnitude);
+    smallest = min(smallest, magnitude - 1);
+  }
+  largest = __reduce_max_sync(kAllLanes, largest);
+  smallest = __reduce_min_sync(kAllLanes, smallest);
+  if (largest == 0) return;
+  if (largest >= 0x7f800000u) {  // not all are finite: a lane after the other, by the definition
+    for (int lane = 0; lane < 32; ++lane) {
+      if (static_cast<int>(threadIdx.x) % 32 == lane) {
+#pragma unroll
+        for (int i = 0; i < kLaneElements; ++i) exact_add_square(bins, x[i]);
+      }
+      __syncwarp();
+    }
+    return;
+  }
+  const int largest_field = static_cast<int>(largest >> 23);
+  const int smallest_field = max(1, static_cast<int>((smallest + 1) >> 23));
+  const int top = 2 * (largest_field - 126), bottom = 2 * (smallest_field - 150);
+
+  // All squares are less than 2^top, and multiples of 2^bottom.
+  int exponent = top - kLevelBits;
+  double anchor = 1.5 * power_of_two(52 + exponent), high = anchor, low = 0;
+  if (exponent - 1 - bottom <= kRestBits) {
+#pragma unroll
+    for (int i = 0; i < kLaneElements; ++i) low += cut_at_anchor(high, square(x[i]));
+    flush(high, anchor, exponent, bins);
+    flush(low, 0, bottom, bins);
+    return;
+  }
+  // Numbers of very different sizes: the same, level by level.
+  double rest[kLaneElements];
+#pragma unroll
+  for (int i = 0; i < kLaneElements; ++i) rest[i] = cut_at_anchor(high, square(x[i]));
+  flush(high, anchor, exponent, bins);
+  for (int bound = exponent - 1; bound - bottom > kRestBits; bound = exponent - 1) {  // |rest| <= 2^bound
+    exponent = bound - kLevelBits;
+    high = anchor = 1.5 * power_of_two(52 + exponent);
+#pragma unroll
+    for (int i = 0; i < kLaneElements; ++i) rest[i] = cut_at_anchor(high, rest[i]);
+    flush(high, anchor, exponent, bins);
+  }
+#pragma unroll
+  for (int i = 0; i < kLaneElements; ++i) low += rest[i];
+  flush(low, 0, bottom, bins);
+}
+
+// ---- kernels
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+
+// A warp takes every (gridDim.x * kWarps)-th run of 512 elements and keeps bins of its own; at the end the block adds
+// its warps' to the result, one thread a bin. `vectors`: x is aligned to 16 bytes.
+__global__ void __launch_bounds__(kThreads, 2)
+    sum_of_squares_kernel(const float* x, int64_t n, bool vectors, unsigned long long* result) {
+  __shared__ int64_t bins[kWarps][kExactSumBins];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (lane < kExactSumBins) bins[warp][lane] = 0;
+  __syncwarp();
+  for (int64_t begin = (static_cast<int64_t>(blockIdx.x) * kWarps + warp) * kBlock; begin < n;
+       begin += static_cast<int64_t>(gridDim.x) * kWarps * kBlock) {
+    float mine[kLaneElements];
+    if (vectors && begin + kBlock <= n) {
+#pragma unroll
+      for (int i = 0; i < kLaneElements; i += 4) {
+        const float4 four = *reinterpret_cast<const float4*>(x + begin + i * 32 + lane * 4);
+        mine[i] = four.x, mine[i + 1] = four.y, mine[i + 2] = four.z, mine[i + 3] = four.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kLaneElements; ++i) {
+        const int64_t at = begin + i * 32 + lane;
+        mine[i] = at < n ? x[at] : 0.0f;
+      }
+    }
+    add_squares(mine, bins[warp]);
+  }
+  __syncthreads();
+  if (threadIdx.x >= kExactSumBins) return;
+  int64_t total = 0;
+  for (int other = 0; other < kWarps; ++other) total += bins[other][threadIdx.x];
+  if (total != 0) atomicAdd(result + threadIdx.x, static_cast<unsigned long long>(total));  // modulo 2^64: signs too
+}
+
+__global__ void canonicalize_kernel(int64_t* bins) { exact_canonicalize(bins); }
+
+// One thread. The operations are those of the CPU, none fused, so that all ranks clip alike.
+__global__ void clip_scale_kernel(const int64_t* bins, float multiplier, float max_norm, float* norm,
+                                  float* grad_scale) {
+  const double value = __dmul_rn(multiplier, sqrt(exact_total(bins)));
+  const double coefficient = max_norm > 0 ? max_norm / __dadd_rn(value, 1e-6) : 1;
+  norm[0] = static_cast<float>(value);
+  // A NaN stays one: gradients that are not finite must not pass for good ones.
+  grad_scale[0] = static_cast<float>(multiplier * (coefficient >= 1 ? 1 : coefficient));
+}
+
+}  // namespace
+
+// ---- launchers
+
+void CudaOps::sum_of_squares(Tensor x, Tensor bins, Stream& stream) {
+  constexpr const char* kOp = "sum_of_squares";
+  const int64_t n = x.numel();
+  shapes::expect_vector(kOp, "x", x, DType::f32, n);
+  shapes::expect_vector(kOp, "bins", bins, DType::i64, kExactSumBins);
+  enqueue(stream, {kOp, Category::optimizer}, [&](cudaStream_t raw_stream) {
+    const int64_t parts = std::min<int64_t>(ceil_div(n, kWarps * kBlock), 4 * multiprocessors_);
+    if (parts > 0)
+      sum_of_squares_kernel<<<blocks(parts, kOp), kThreads, 0, raw_stream>>>(
+          x.as<float>(), n, aligned(x), static_cast<unsigned long long*>(bins.data));
+    canonicalize_kernel<<<1, 1, 0, raw_stream>>>(bins.as<int64_t>());
+  });
+}
+
+void CudaOps::clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale,
+                         Stream& stream) {
+  constexpr const char* kOp = "clip_scale";
+  shapes::expect_vector(kOp, "bins", bins, DType::i64, kExactSumBins);
+  shapes::expect_vector(kOp, "norm", norm, DType::f32, 1);
+  shapes::expect_vector(kOp, "grad_scale", grad_scale, DType::f32, 1);
+  enqueue(stream, {kOp, Category::optimizer}, [&](cudaStream_t raw_stream) {
+    clip_scale_kernel<<<1, 1, 0, raw_stream>>>(bins.as<int64_t>(), multiplier, max_norm, norm.as<float>(),
+                                               grad_scale.as<float>());
+  });
+}
+
+}  // namespace trivet

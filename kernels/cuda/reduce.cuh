@@ -1,0 +1,39 @@
+// Sums and maxima over the threads of a warp or a block, by a fixed tree: every thread gets the result, and a second
+// run gets the same bits.
+#pragma once
+
+namespace trivet {
+
+inline constexpr unsigned int kAllLanes = 0xffffffffu;
+
+struct Sum {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Max {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+template <class T, class Op>
+__device__ inline T warp_reduce(T x, Op op) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x = op(x, __shfl_xor_sync(kAllLanes, x, offset));
+  return x;
+}
+
+// REQUIRES: all threads of a block of whole warps call it; `shared` has room for 32 elements, and may be used again by
+// the next call. `none`: what changes nothing.
+template <class T, class Op>
+__device__ inline T block_reduce(T x, Op op, T none, T* shared) {
+  x = warp_reduce(x, op);
+  if (blockDim.x == 32) return x;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  __syncthreads();  // the last call's readers are done
+  if (lane == 0) shared[warp] = x;
+  __syncthreads();
+  return warp_reduce(lane < static_cast<int>(blockDim.x) / 32 ? shared[lane] : none, op);
+}
+
+}  // namespace trivet

@@ -1,0 +1,50 @@
+// CudaWorkspaces: device memory that ops need while they run, one block a stream. Ops on a stream run in order, so they
+// take turns with its block and nobody waits. A block grows when an op needs more than any before it, which a step that
+// repeats does in its first round only; the stream is synchronised then.
+#pragma once
+
+#include <cstddef>
+#include <unordered_map>
+
+#include "kernels/base/cuda_device.h"
+#include "kernels/base/device.h"
+
+namespace trivet {
+
+class CudaWorkspaces {
+ public:
+  explicit CudaWorkspaces(Device& device) : device_(device) {}
+  ~CudaWorkspaces();
+  CudaWorkspaces(const CudaWorkspaces&) = delete;
+  CudaWorkspaces& operator=(const CudaWorkspaces&) = delete;
+
+  // At least `bytes`, contents undefined, for the op that is being queued on `stream`.
+  std::byte* take(Stream& stream, int64_t bytes);
+
+ private:
+  struct Block {
+    std::byte* data = nullptr;
+    int64_t bytes = 0;
+  };
+  Device& device_;
+  std::unordered_map<cudaStream_t, Block> blocks_;
+};
+
+// Cuts a workspace into parts, each aligned to 256 bytes. Without memory (null) it only counts.
+class WorkspaceCut {
+ public:
+  explicit WorkspaceCut(std::byte* data) : data_(data) {}
+  template <class T>
+  T* part(int64_t count) {
+    T* const at = data_ ? reinterpret_cast<T*>(data_ + bytes_) : nullptr;
+    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    return at;
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace trivet

@@ -1,0 +1,145 @@
+#include "parallel/comm/staged_comm.h"
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "parallel/comm/call_signature.h"
+
+namespace trivet {
+namespace {
+
+// The part of a host buffer that mirrors a tensor.
+Tensor at(void* buffer, int64_t offset, const Tensor& like) {
+  return {static_cast<std::byte*>(buffer) + offset, like.dtype, like.shape};
+}
+
+class StagedCommunicator : public Communicator {
+ public:
+  StagedCommunicator(Communicator& world, Device& device, Category category)
+      : inner_(world), device_(device), category_(category) {}
+  StagedCommunicator(std::unique_ptr<Communicator> group, Device& device, Category category)
+      : owned_(std::move(group)), inner_(*owned_), device_(device), category_(category) {}
+
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+
+  void all_reduce(Tensor full, Reduce op, Stream& stream) override {
+    if (size() == 1) return;
+    const Tensor host = at(buffer(full.bytes()), 0, full);
+    run("all_reduce", full, host, full, host, full.bytes(), stream,
+        [this, host, op](Stream& s) { inner_.all_reduce(host, op, s); });
+  }
+  void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) override {
+    check_shards("reduce_scatter", full, shard, rank(), size());
+    void* const memory = buffer(full.bytes());
+    const Tensor host = at(memory, 0, full), own = at(memory, rank() * shard.bytes(), shard);
+    run("reduce_scatter", full, host, shard, own, full.bytes(), stream,
+        [this, host, own, op](Stream& s) { inner_.reduce_scatter(host, own, op, s); });
+  }
+  void all_gather(Tensor shard, Tensor full, Stream& stream) override {
+    check_shards("all_gather", full, shard, rank(), size());
+    void* const memory = buffer(full.bytes());
+    const Tensor host = at(memory, 0, full), own = at(memory, rank() * shard.bytes(), shard);
+    run("all_gather", shard, own, full, host, full.bytes(), stream,
+        [this, host, own](Stream& s) { inner_.all_gather(own, host, s); });
+  }
+  void broadcast(Tensor data, int root, Stream& stream) override {
+    check(root >= 0 && root < size(), "broadcast from a rank outside the group");
+    if (size() == 1) return;
+    const Tensor host = at(buffer(data.bytes()), 0, data), none{};
+    run("broadcast", rank() == root ? data : none, host, rank() == root ? none : data, host, data.bytes(), stream,
+        [this, host, root](Stream& s) { inner_.broadcast(host, root, s); });
+  }
+  void send(Tensor data, int to, Stream& stream) override {
+    check(to >= 0 && to < size() && to != rank(), "send to a rank outside the group, or to itself");
+    const Tensor host = at(buffer(data.bytes()), 0, data);
+    run("send", data, host, {}, {}, data.bytes(), stream, [this, host, to](Stream& s) { inner_.send(host, to, s); });
+  }
+  void recv(Tensor data, int from, Stream& stream) override {
+    check(from >= 0 && from < size() && from != rank(), "recv from a rank outside the group, or from itself");
+    const Tensor host = at(buffer(data.bytes()), 0, data);
+    run("recv", {}, {}, data, host, data.bytes(), stream,
+        [this, host, from](Stream& s) { inner_.recv(host, from, s); });
+  }
+
+  void barrier() override {
+    worker_->synchronize();  // the group below is used by one thread at a time
+    inner_.barrier();
+  }
+  std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
+    worker_->synchronize();
+    return std::make_unique<StagedCommunicator>(inner_.split(color, key, std::move(name), category), device_, category);
+  }
+  void abort(const std::string& why) noexcept override { inner_.abort(why); }
+
+ private:
+  // How the last calls went: shared with what is still queued on streams.
+  struct Outcome {
+    std::mutex mutex;
+    std::exception_ptr error;
+
+    void fail(std::exception_ptr failure) {
+      std::lock_guard lock(mutex);
+      if (!error) error = failure;
+    }
+    void rethrow() {
+      std::lock_guard lock(mutex);
+      if (error) std::rethrow_exception(error);
+    }
+  };
+
+  // Host memory for one call. Calls follow each other on a stream, so they share it: the next one's copy starts after
+  // this one's has come back. What is too small is kept until the end, because queued copies may still use it.
+  void* buffer(int64_t bytes) {
+    if (buffers_.empty() || buffers_.back()->bytes() < bytes) {
+      const int64_t twice = buffers_.empty() ? 4096 : 2 * buffers_.back()->bytes();
+      buffers_.push_back(std::make_unique<HostBuffer>(device_, std::max(bytes, twice)));
+    }
+    return buffers_.back()->data();
+  }
+
+  // Copies `out` to host_out, makes `call(stream)` on the worker, and copies host_in to `in`. Null tensors stay.
+  template <class Call>
+  void run(const char* name, Tensor out, Tensor host_out, Tensor in, Tensor host_in, int64_t bytes, Stream& stream,
+           Call call) {
+    outcome_->rethrow();
+    if (out && out.bytes() > 0) device_.copy_to_host(out, host_out.data, stream);
+    // An event a call: one that was recorded again for the next call would make the worker wait for that one.
+    std::shared_ptr<Event> arrived = device_.create_event();
+    stream.record(*arrived);
+    worker_->run({name, category_, bytes}, [this, arrived, call, name, bytes, row = stream.trace_row()] {
+      try {
+        arrived->synchronize();
+        ScopedSpan span(row, {name, category_, bytes});
+        call(*inner_stream_);
+      } catch (...) {
+        outcome_->fail(std::current_exception());
+      }
+      gate_->open();  // in any case: a stream that waits for ever would hang its process
+    });
+    gate_->wait(stream);
+    if (in && in.bytes() > 0) device_.copy_to_device(host_in.data, in, stream);
+    stream.run({"staged", Category::host}, [outcome = outcome_] { outcome->rethrow(); });
+  }
+
+  std::unique_ptr<Communicator> owned_;
+  Communicator& inner_;
+  Device& device_;
+  const Category category_;
+  std::vector<std::unique_ptr<HostBuffer>> buffers_;
+  const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
+  const std::unique_ptr<Gate> gate_ = device_.create_gate();
+  const std::unique_ptr<Device> host_ = create_cpu_device();
+  const std::unique_ptr<Stream> inner_stream_ = host_->create_compute_stream();  // the worker's
+  // Last: its end waits for the calls that are under way.
+  const std::unique_ptr<Stream> worker_ = host_->create_side_stream(StreamPriority::normal);
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> create_staged_communicator(Communicator& world, Device& device) {
+  return std::make_unique<StagedCommunicator>(world, device, Category::comm_data);
+}
+
+}  // namespace trivet
