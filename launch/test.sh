@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs all tests: installs what is missing, builds, and starts ctest; then the same under AddressSanitizer with
-# UndefinedBehaviorSanitizer.
+# Runs all tests: installs what is missing, builds, and starts ctest; then the fuzz targets for a few seconds; then all
+# tests under AddressSanitizer with UndefinedBehaviorSanitizer.
 #   launch/test.sh [--quick | --tsan] [CTEST ARGUMENT…]
 #     --quick   without sanitizers      --tsan   under ThreadSanitizer too
 set -euo pipefail
@@ -21,6 +21,7 @@ run_tests() {  # DIR CTEST-ARGUMENT…
 
 build_trivet build
 run_tests build "$@"
+launch/fuzz.sh -runs=3000  # from the committed inputs on
 if ((asan)); then
   build_trivet build-asan -DTRIVET_SANITIZE=address,undefined -DTRIVET_CUDA=OFF
   # Open MPI keeps memory until the process ends: leaks are looked for in the tests of one process.

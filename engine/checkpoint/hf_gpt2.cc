@@ -145,11 +145,14 @@ class HfWeights : public GptWeights {
   // `expected`: the index's names of this file's tensors; null: there is no index.
   void open(const std::string& path, const std::set<std::string>* expected) {
     const File& file = *files_.emplace_back(std::make_unique<File>(path));
-    if (expected)
+    if (expected) {
+      std::set<std::string_view> names;
+      for (const SafeTensor& tensor : file.content.tensors) names.insert(tensor.name);
       for (const std::string& name : *expected)
-        if (!file.content.find(name))
+        if (!names.contains(name))
           throw DataError(
               fmt::format("{}: has no tensor '{}', which {} promises", path, name.substr(0, 200), kIndex + 1));
+    }
     for (const SafeTensor& tensor : file.content.tensors) {
       std::string name = tensor.name;
       if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());

@@ -9,7 +9,7 @@
 namespace trivet {
 namespace {
 
-constexpr int kDeepest = 8;
+constexpr size_t kDeepest = 8;
 
 // What a message shows of a value.
 std::string shown(const nlohmann::json& value) {
@@ -18,24 +18,56 @@ std::string shown(const nlohmann::json& value) {
   return text;
 }
 
+// Looks at a text without keeping it, and throws at what the library's own reader would let pass. (Its callbacks, with
+// which it could be told, walk an object's members for each that is added.)
+class Watch : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit Watch(const std::string& source) : source_(source) {}
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_array(size_t) override { return open(); }
+  bool start_object(size_t) override { return open(); }
+  bool end_array() override { return close(); }
+  bool end_object() override { return close(); }
+  bool key(string_t& name) override {
+    if (!keys_.back().insert(name).second)
+      throw DataError(fmt::format("{}: the key {} occurs twice in one object", source_, shown(name)));
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    throw DataError(fmt::format("{}: not valid JSON: {}", source_, std::string(error.what()).substr(0, 200)));
+  }
+
+ private:
+  bool open() {
+    if (keys_.size() == kDeepest) throw DataError(fmt::format("{}: JSON nested more than {} deep", source_, kDeepest));
+    keys_.emplace_back();
+    return true;
+  }
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& source_;
+  std::vector<std::set<std::string>> keys_;  // of what is open; empty of an array
+};
+
 }  // namespace
 
 nlohmann::json parse_strict_json(std::string_view text, const std::string& source) {
-  using nlohmann::json;
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > kDeepest) throw DataError(fmt::format("{}: JSON nested more than {} deep", source, kDeepest));
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
-      throw DataError(fmt::format("{}: the key {} occurs twice in one object", source, shown(parsed)));
-    return true;
-  };
-  try {
-    return json::parse(text.begin(), text.end(), watch);
-  } catch (const json::exception& error) {
-    throw DataError(fmt::format("{}: not valid JSON: {}", source, std::string(error.what()).substr(0, 200)));
-  }
+  // The library takes a zero byte for the end of the text, and would not look at what follows.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+    throw DataError(fmt::format("{}: not valid JSON: a zero byte at {}", source, zero));
+  Watch watch(source);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &watch);
+  return nlohmann::json::parse(text.begin(), text.end());
 }
 
 JsonReader::JsonReader(const nlohmann::json& object, std::string where) : object_(object), where_(std::move(where)) {

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Runs the fuzz targets over their committed corpus, and on from there: installs what is missing, builds them with clang
+# into build-fuzz, and ends with an error at the first input that crashes, which is left in build-fuzz/found.
+#   launch/fuzz.sh [SECONDS | -runs=N] [TARGET…]       seconds for each target [60]; targets: safetensors manifest
+#                                                       indexed_dataset config
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+cd "$root"
+limit=-max_total_time=60
+case ${1:-} in
+  -runs=*) limit=$1; shift ;;
+  [0-9]*) limit=-max_total_time=$1; shift ;;
+esac
+targets=("$@")
+(($#)) || targets=(safetensors manifest indexed_dataset config)
+
+packages+=(clang libclang-rt-14-dev)
+install_packages
+build_trivet build-fuzz -DTRIVET_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++
+mkdir -p build-fuzz/found
+for target in "${targets[@]}"; do
+  mkdir -p "build-fuzz/corpus/$target"  # what is new: not committed
+  log=build-fuzz/$target.log
+  run=$limit
+  # Reading a configuration takes ten times as long as the others.
+  [[ $target == config && $limit == -runs=* ]] && run=-runs=$((${limit#-runs=} / 10))
+  if ! "build-fuzz/tests/fuzz/${target}_fuzz" "$run" -seed=1 -max_len=4096 -timeout=10 -rss_limit_mb=1024 \
+    -artifact_prefix="build-fuzz/found/$target-" "build-fuzz/corpus/$target" "tests/fuzz/corpus/$target" >"$log" 2>&1; then
+    tail -n 60 "$log"
+    echo "fuzz: $target: failed; the input is in build-fuzz/found" >&2
+    exit 1
+  fi
+  echo "fuzz: $target: $(grep -E '^Done' "$log"), $(find "tests/fuzz/corpus/$target" -type f | wc -l) inputs committed"
+done

@@ -1,0 +1,139 @@
+// trivet checkpoint and trivet generate as a user starts them, and sampling.
+#include <cmath>
+#include <cstdlib>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <map>
+#include <sys/wait.h>
+
+#include "engine/checkpoint/gpt_weights.h"
+#include "engine/train/generate.h"
+#include "engine/train/inference.h"
+#include "parallel/comm/world.h"
+#include "tests/support/temp_dir.h"
+
+namespace trivet {
+namespace {
+
+const std::string kHf = TRIVET_SOURCE_DIR "/tests/golden/hf_gpt2";
+
+struct Ended {
+  int code;
+  std::string out, err;
+};
+
+// `trivet ARGUMENTS`, without a launcher's environment.
+Ended trivet(const TempDir& dir, const std::string& arguments) {
+  const std::string out = dir / "out.txt", err = dir / "err.txt";
+  const std::string command =
+      fmt::format("env -u OMPI_COMM_WORLD_SIZE {} {} >{} 2>{}", TRIVET_PROGRAM, arguments, out, err);
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_text(out), read_text(err)};
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
+  // given: a model from elsewhere
+  const TempDir dir;
+  const std::string run = dir / "run", step = run + "/checkpoints/step-00000000";
+  std::filesystem::create_directories(run + "/checkpoints");
+  const Ended converted = trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", kHf, step));
+  EXPECT_EQ(converted.code, 0) << converted.err;
+  EXPECT_TRUE(has(converted.out, "2,176 parameters in 28 tensors")) << converted.out;
+
+  // then: the run's folder leads to it; every tensor is listed, with its statistics where they are asked for
+  const Ended inspected = trivet(dir, "checkpoint inspect --tensors " + run);
+  EXPECT_EQ(inspected.code, 0) << inspected.err;
+  for (const char* part : {"step-00000000", "2 layers, hidden 8, ffn 32, 2 heads, 12 positions", "[40, 8]",
+                           "decoder.layers.1.mlp.linear_fc2.weight", "weights: 28 tensors, 2,176 elements, 8.50 KiB",
+                           "second moments: 28 tensors", "non-finite values: none"})
+    EXPECT_TRUE(has(inspected.out, part)) << part << "\n" << inspected.out;
+  const Ended verified = trivet(dir, "checkpoint verify " + run);
+  EXPECT_EQ(verified.code, 0) << verified.err;
+  EXPECT_TRUE(has(verified.out, "sound: step 0, 3 files, 84 tensors")) << verified.out;
+
+  // and: it writes the same tokens on every layout
+  const std::string generate =
+      fmt::format("generate {} --prompt-tokens 3,1,39 --tokens 12 --set device.threads_per_rank=1", run);
+  for (const char* how : {"--temperature 0", "--temperature 1.5 --top-k 0 --top-p 0.9 --seed 7"}) {
+    const Ended one = trivet(dir, fmt::format("{} {}", generate, how));
+    EXPECT_EQ(one.code, 0) << one.err;
+    EXPECT_TRUE(one.out.starts_with("3,1,39,")) << one.out;
+    EXPECT_EQ(std::count(one.out.begin(), one.out.end(), ','), 14) << one.out;
+    const Ended four = trivet(dir, fmt::format("{} {} --tensor-parallel 2 --pipeline-parallel 2", generate, how));
+    EXPECT_EQ(four.out, one.out) << four.err;
+  }
+  EXPECT_NE(trivet(dir, generate + " --top-k 0 --seed 1").out, trivet(dir, generate + " --top-k 0 --seed 2").out);
+
+  // and: what cannot be is refused, with what would do
+  const Ended text = trivet(dir, fmt::format("generate {} --prompt hello", run));
+  EXPECT_EQ(text.code, 64);
+  EXPECT_TRUE(has(text.err, "give --tokenizer PATH or bytes, or --prompt-tokens")) << text.err;
+  const Ended vocabulary = trivet(dir, fmt::format("generate {} --prompt hello --tokenizer bytes", run));
+  EXPECT_EQ(vocabulary.code, 65);
+  EXPECT_TRUE(has(vocabulary.err, "the tokenizer has 257 ids, but the model's vocabulary 40")) << vocabulary.err;
+  const Ended ranks = trivet(dir, generate + " --ranks 4");
+  EXPECT_EQ(ranks.code, 64);
+  EXPECT_TRUE(has(ranks.err, "give --tensor-parallel and --pipeline-parallel")) << ranks.err;
+  EXPECT_EQ(trivet(dir, fmt::format("generate {} --prompt-tokens 3,40", run)).code, 64);
+  EXPECT_EQ(trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", kHf, step)).code, 64);  // is there
+}
+
+TEST(CheckpointCommands, VerifyNamesWhatIsDamaged) {
+  // given: a run with two checkpoints, in one of which a bit of a weight has flipped
+  const TempDir dir;
+  const std::string folder = dir / "run/checkpoints/";
+  std::filesystem::create_directories(folder);
+  for (const char* name : {"step-00000000", "step-00000001"}) write_checkpoint(*open_gpt_weights(kHf), folder + name);
+  // (both say step 0: no matter here)
+  const std::string path = folder + "step-00000001/rank-00000.safetensors";
+  std::string bytes = read_text(path);
+  bytes[bytes.size() - 5] ^= 1;  // a second moment of the last tensor
+  write_text(path, bytes);
+
+  // then: verify names file, tensor, found and expected, and goes on with the other
+  const Ended one = trivet(dir, "checkpoint verify " + folder + "step-00000001");
+  EXPECT_EQ(one.code, 65);
+  for (const char* part :
+       {"rank-00000.safetensors: tensor optimizer.exp_avg_sq.decoder.final_layernorm.bias: found the hash", "expected",
+        "the file is damaged"})
+    EXPECT_TRUE(has(one.err, part)) << part << "\n" << one.err;
+  const Ended all = trivet(dir, "checkpoint verify " + (dir / "run"));
+  EXPECT_EQ(all.code, 65);
+  EXPECT_TRUE(has(all.out, "step-00000001: DAMAGED: ")) << all.out;
+  EXPECT_TRUE(has(all.out, "step-00000000: sound")) << all.out;
+  EXPECT_TRUE(has(all.err, "1 of 2 checkpoints are damaged")) << all.err;
+  EXPECT_EQ(trivet(dir, "checkpoint verify " + (dir / "nowhere")).code, 65);
+}
+
+TEST(Sampling, TopKAndTopPCutTheTail) {
+  // Probabilities 0.5, 0.25, 0.125, 0.125 of the tokens 2, 0, 1, 3.
+  const std::vector<float> logits{std::log(0.25f), std::log(0.125f), std::log(0.5f), std::log(0.125f)};
+  const auto drawn = [&](const Sampling& sampling) {
+    std::map<int32_t, int> counts;
+    for (int i = 0; i < 1000; ++i) ++counts[sample_token(logits, sampling, (i + 0.5) / 1000)];
+    return counts;
+  };
+  using Counts = std::map<int32_t, int>;
+  const Sampling all{.temperature = 1, .top_k = 0};
+  EXPECT_EQ(drawn(all), (Counts{{2, 500}, {0, 250}, {1, 125}, {3, 125}}));
+  Sampling sampling = all;
+  sampling.top_k = 2;
+  EXPECT_EQ(drawn(sampling), (Counts{{2, 667}, {0, 333}}));
+  sampling = all;
+  sampling.top_p = 0.6;  // 0.5 is not enough
+  EXPECT_EQ(drawn(sampling), (Counts{{2, 667}, {0, 333}}));
+  sampling.top_p = 0.4;
+  EXPECT_EQ(drawn(sampling), (Counts{{2, 1000}}));
+  sampling.top_p = 0.8;
+  EXPECT_EQ(drawn(sampling).size(), 3u);
+  sampling.top_k = 2;  // of those, first
+  EXPECT_EQ(drawn(sampling).size(), 2u);
+  sampling = all;
+  sampling.temperature = 0;
+  EXPECT_EQ(drawn(sampling), (Counts{{2, 1000}}));
+}
+
+}  // namespace
+}  // namespace trivet

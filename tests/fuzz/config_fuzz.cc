@@ -1,0 +1,27 @@
+// A run's YAML file: refused by a ConfigError, or a Config that is written and read as the same; and the values that a
+// checkpoint keeps of one.
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include "engine/config/fields.h"
+#include "engine/config/load.h"
+#include "kernels/base/check.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace trivet;
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  try {
+    const Config config = parse_config(text, "fuzz.yaml").config;
+    if (!same_values(config, parse_config(to_yaml(config), "again.yaml").config)) std::abort();
+    std::map<std::string, std::string> values;
+    for (const Field& field : fields()) values[std::string(field.name)] = format_field(field, config);
+    if (!same_values(config, parse_saved_config(values, "train_state.json"))) std::abort();
+  } catch (const ConfigError&) {
+  }
+  try {
+    parse_saved_config({{"model.num_layers", text}, {"data.path", text}}, "train_state.json");
+  } catch (const DataError&) {
+  }
+  return 0;
+}

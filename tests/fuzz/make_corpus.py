@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Makes tests/fuzz/corpus/: for each fuzz target sound files, and the hostile ones that have a name.
+
+    python3 tests/fuzz/make_corpus.py
+
+What a fuzzer finds is put beside them by hand, under a name that says what it was.
+"""
+import json
+import os
+import struct
+
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
+
+
+def put(target, name, data):
+    os.makedirs(os.path.join(HERE, target), exist_ok=True)
+    with open(os.path.join(HERE, target, name), "wb") as f:
+        f.write(data if isinstance(data, bytes) else data.encode())
+
+
+# ---- safetensors: length, header, data
+
+def tensors(header, data=b""):
+    header = header if isinstance(header, bytes) else header.encode()
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def one(shape="[2,2]", offsets="[0,16]", dtype="F32"):
+    return '{"w":{"dtype":"%s","shape":%s,"data_offsets":%s}}' % (dtype, shape, offsets)
+
+
+put("safetensors", "golden", tensors(one() + " " * 7, struct.pack("<4f", 1, 2, 3, 4)))
+put("safetensors", "metadata", tensors('{"__metadata__":{"format":"pt"},"a":{"dtype":"BF16","shape":[],"data_offsets":'
+                                       '[0,2]},"b":{"dtype":"U8","shape":[3,0],"data_offsets":[2,2]}}', b"xx"))
+put("safetensors", "no_tensors", tensors("{}"))
+put("safetensors", "empty_file", b"")
+put("safetensors", "huge_length", b"\x10\0\0\0\0\xff\xff\xff{}")
+put("safetensors", "no_header", b"\x3c" + bytes(7))
+put("safetensors", "bad_utf8", tensors(b"\xff"))
+put("safetensors", "only_a_brace", tensors("{"))
+put("safetensors", "trailing_bytes", tensors(one(), bytes(20)))
+put("safetensors", "missing_bytes", tensors(one(), bytes(14)))
+put("safetensors", "shape_and_offsets_differ", tensors(one("[2,2]", "[0,4]"), bytes(4)))
+put("safetensors", "shape_overflow", tensors(one("[2,18446744073709551614]"), bytes(16)))
+put("safetensors", "shape_overflow_signed", tensors(one("[2,9223372036854775807]"), bytes(16)))
+put("safetensors", "product_overflow", tensors(one("[281474976710655,281474976710655]"), bytes(16)))
+put("safetensors", "overlap", tensors('{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":'
+                                      '[4],"data_offsets":[2,6]}}', bytes(6)))
+put("safetensors", "part_of_a_byte", tensors(one("[3]", "[0,1]", "F4"), bytes(1)))
+put("safetensors", "duplicate", tensors('{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"\\u0061":{"dtype":"U8",'
+                                        '"shape":[0],"data_offsets":[0,0]}}'))
+put("safetensors", "zero_byte", tensors(b"{}\0{"))
+put("safetensors", "deep", tensors('{"w":' + "[" * 64))
+
+# ---- manifest, description of a shard, train state
+
+slice_ = {"tensor": "w", "global_shape": [2, 2], "box": [0, 2, 0, 2], "range": [0, 4], "offset": 8, "xxh3_64": "0" * 16}
+shard = {"file": "rank-00000.safetensors", "bytes": 24, "xxh3_128": "0" * 32, "pieces": [slice_]}
+manifest = {"format": "trivet checkpoint", "version": [1, 0], "step": 3, "run": "r", "layout": "l",
+            "block_bytes": 1 << 20, "files": [shard, {"file": "train_state.json", "bytes": 2, "xxh3_128": "0" * 32}]}
+
+
+def changed(value, **members):
+    return json.dumps({**value, **members})
+
+
+def with_piece(**members):
+    return changed(manifest, files=[{**shard, "pieces": [{**slice_, **members}]}])
+
+
+put("manifest", "sound", json.dumps(manifest))
+put("manifest", "shard", json.dumps(shard))
+put("manifest", "state", json.dumps({"step": 1, "consumed_samples": 2, "consumed_tokens": 3, "tokenizer": "bytes",
+                                     "config": {"model.num_layers": "2"}}))
+put("manifest", "newer", changed(manifest, version=[2, 0]))
+put("manifest", "leaves_the_folder", changed(manifest, files=[{**shard, "file": "../x"}]))
+put("manifest", "box_outside", with_piece(box=[1, 2, 0, 2]))
+put("manifest", "box_overflow", with_piece(box=[1 << 40, 1 << 40, 1 << 40, 1 << 40]))
+put("manifest", "range_outside", with_piece(range=[3, 2]))
+put("manifest", "shape_overflow", with_piece(global_shape=[1 << 40, 1 << 40]))
+put("manifest", "behind_the_file", with_piece(offset=(1 << 63) - 1))
+put("manifest", "hashes_missing", with_piece(xxh3_64=""))
+put("manifest", "too_few_elements", with_piece(range=[0, 3]))
+
+# ---- dataset: bytes of the .idx, .idx, .bin
+
+
+def dataset(idx, data):
+    return struct.pack("<H", len(idx)) + idx + data
+
+
+def index(lengths, pointers, documents, code=8, sequences=None, starts=None, version=1, magic=b"MMIDIDX\0\0"):
+    return (magic + struct.pack("<QBQQ", version, code, len(lengths) if sequences is None else sequences,
+                                len(documents) if starts is None else starts) +
+            b"".join(struct.pack("<i", n) for n in lengths) + b"".join(struct.pack("<q", n) for n in pointers) +
+            b"".join(struct.pack("<q", n) for n in documents))
+
+
+data = struct.pack("<5H", 1, 2, 3, 4, 5)
+good = index([3, 2], [0, 6], [0, 1, 2])
+put("indexed_dataset", "golden", dataset(good, data))
+put("indexed_dataset", "modes", dataset(good + bytes(2), data))
+put("indexed_dataset", "bytes", dataset(index([3, 2], [0, 3], [0, 1, 2], code=1), data[:5]))
+put("indexed_dataset", "int32", dataset(index([1], [0], [0, 1], code=4), bytes(4)))
+put("indexed_dataset", "no_sequences", dataset(index([], [], [0]), b""))
+put("indexed_dataset", "cut_off", dataset(good[:-1], data))
+put("indexed_dataset", "short_bin", dataset(good, data[:-1]))
+put("indexed_dataset", "unknown_type", dataset(index([3, 2], [0, 6], [0, 1, 2], code=9), data))
+put("indexed_dataset", "many_sequences", dataset(index([3, 2], [0, 6], [0, 1, 2], sequences=(1 << 64) - 1), data))
+put("indexed_dataset", "many_documents", dataset(index([3, 2], [0, 6], [0, 1, 2], starts=(1 << 61)), data))
+put("indexed_dataset", "negative_length", dataset(index([-3, 2], [0, 6], [0, 1, 2]), data))
+put("indexed_dataset", "negative_pointer", dataset(index([3, 2], [0, -6], [0, 1, 2]), data))
+put("indexed_dataset", "documents_descend", dataset(index([3, 2], [0, 6], [0, 2, 1, 2]), data))
+put("indexed_dataset", "another_version", dataset(index([3, 2], [0, 6], [0, 1, 2], version=2), data))
+
+# ---- config
+
+good = ("model:\n  num_layers: 2\n  hidden_size: 8\n  num_attention_heads: 2\n  seq_length: 4\n  vocab_size: 100\n"
+        "batch:\n  micro_batch_size: 1\n  global_batch_size: 2\noptimizer: {lr: 1e-3, clip_grad: .5}\n"
+        "data:\n  path: \"a\\tb # c\"\ntrain:\n  train_iters: 1_000\n")
+put("config", "sound", good)
+put("config", "duplicate", good + "model:\n  num_layers: 3\n")
+put("config", "list", "model: [1, 2]\n")
+put("config", "anchor", "model: &a {num_layers: *a}\n")
+put("config", "deep", "model: " + "[" * 40)
+put("config", "two_documents", good + "---\n" + good)
+put("config", "control", good + "#\x01\n")
+put("config", "tag", "model: !!map {num_layers: !!int 3}\n")
+put("config", "numbers", "model: {num_layers: 99999999999999999999, hidden_size: 1e400, seq_length: 0x10}\n")
+put("config", "merge", "? {a: b}\n: {<<: {c: d}}\n")

@@ -1,0 +1,46 @@
+// The texts of a checkpoint: manifest, description of a shard, train state. A manifest holds a hash of itself, which no
+// random text has: here each gets the one that fits.
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/checkpoint/manifest.h"
+#include "engine/data/content_hash.h"
+#include "kernels/base/check.h"
+
+namespace {
+
+// What parse() makes of the text is written by to_json() and read as the same; or the text is refused.
+template <class Parse>
+void check_round_trip(const std::string& text, Parse parse) {
+  std::string written;
+  try {
+    written = to_json(parse(text, "fuzz.json"));
+  } catch (const trivet::DataError&) {
+    return;
+  }
+  if (to_json(parse(written, "again.json")) != written) std::abort();
+}
+
+std::string with_its_hash(const std::string& text) {
+  auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) return text;
+  json.erase("xxh3_128");
+  try {
+    json["xxh3_128"] = trivet::content_hash(json.dump());
+    return json.dump();
+  } catch (const nlohmann::json::exception&) {  // not UTF-8
+    return text;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  check_round_trip(text, trivet::parse_manifest);
+  check_round_trip(with_its_hash(text), trivet::parse_manifest);
+  check_round_trip(text, trivet::parse_checkpoint_file);
+  check_round_trip(text, trivet::parse_train_state);
+  return 0;
+}
