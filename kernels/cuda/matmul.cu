@@ -11,10 +11,10 @@ namespace {
 
 // ---- kernels
 
-// A thread has one element of c. Right for every shape, and slow.
+// A thread has one element of c. Right for every shape, and slow. bias: null for none.
 template <class T, class C>
-__global__ void plain_product_kernel(const T* a, const T* b, C* c, int64_t m, int64_t n, int64_t k, bool transpose_a,
-                                     bool transpose_b, bool accumulate) {
+__global__ void plain_product_kernel(const T* a, const T* b, const T* bias, C* c, int64_t m, int64_t n, int64_t k,
+                                     bool transpose_a, bool transpose_b, bool accumulate) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= m * n) return;
   const int64_t row = i / n, column = i % n;
@@ -22,7 +22,9 @@ __global__ void plain_product_kernel(const T* a, const T* b, C* c, int64_t m, in
   for (int64_t l = 0; l < k; ++l)
     sum += to_float(a[transpose_a ? l * m + row : row * k + l]) *
            to_float(b[transpose_b ? column * k + l : l * n + column]);
-  c[i] = from_float<C>(accumulate ? to_float(c[i]) + sum : sum);
+  if (accumulate) sum += to_float(c[i]);
+  if (bias) sum += to_float(bias[column]);
+  c[i] = from_float<C>(sum);
 }
 
 // A thread has one element: c[m, n] += bias[n].
@@ -81,12 +83,13 @@ void CudaOps::matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& st
     if (done && (fused_bias || !how.bias)) return;
     with_types(a.dtype, c.dtype, [&]<class T, class C>() {
       const unsigned int grid = blocks(ceil_div(m * n, 256), "matmul");
+      const T* const bias = static_cast<const T*>(how.bias.data);
       C* const to = static_cast<C*>(c.data);
-      if (!done)
+      if (done) add_bias_kernel<T, C><<<grid, 256, 0, raw_stream>>>(bias, to, m, n);
+      else
         plain_product_kernel<T, C><<<grid, 256, 0, raw_stream>>>(static_cast<const T*>(a.data),
-                                                                 static_cast<const T*>(b.data), to, m, n, k,
+                                                                 static_cast<const T*>(b.data), bias, to, m, n, k,
                                                                  how.transpose_a, how.transpose_b, how.accumulate);
-      if (how.bias) add_bias_kernel<T, C><<<grid, 256, 0, raw_stream>>>(static_cast<const T*>(how.bias.data), to, m, n);
     });
   });
 }

@@ -1,0 +1,202 @@
+// How fast the CUDA operations are, at the sizes of a GPT-3 1.3B layer (16 sequences of 2048 a micro-batch). An op that
+// moves memory is held against a plain copy of 1 GiB on the device, measured here, by the bytes that it must read or
+// write once; products and attention tell their FLOP/s, against the dense bf16 peak where one is given.
+//
+//     cuda_ops_bench [peak in TFLOP/s, default 989.4: H100 and H200]
+//
+// Each row is the median of 15 rounds; a round queues some calls and waits for the stream.
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fmt/core.h>
+#include <functional>
+#include <vector>
+
+#include "kernels/base/arena.h"
+#include "kernels/ops.h"
+
+namespace trivet {
+namespace {
+
+constexpr int64_t kSeq = 2048, kBatch = 16, kRows = kSeq * kBatch, kHidden = 2048, kFfn = 4 * kHidden, kVocab = 50304;
+
+class Bench {
+ public:
+  explicit Bench(double peak) : peak_(peak * 1e12) {
+    const Tensor from = tensor(DType::u8, {1 << 30}), to = tensor(DType::u8, {1 << 30});
+    copy_ = 2.0 * (1 << 30) / seconds_of([&] { ops->convert(from, to, *stream); });
+    fmt::print("{}; copy: {:.0f} GB/s; peak {:.1f} TFLOP/s\n\n", device->name(), copy_ / 1e9, peak_ / 1e12);
+    fmt::print("{:<46} {:>9} {:>9} {:>8}\n", "op", "ms", "GB/s", "of copy");
+  }
+
+  // Contents depend on the index only, spread over [-3, 3) (integers: token ids).
+  Tensor tensor(DType dtype, Shape shape) {
+    const Tensor t = arena.allocate(dtype, shape);
+    std::vector<std::byte> host(static_cast<size_t>(t.bytes()));
+    const Tensor x{host.data(), dtype, shape};
+    for (int64_t i = 0; i < t.numel(); ++i) {
+      const uint64_t hash = static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15ull;
+      const float value = static_cast<float>(hash >> 40) * 0x6p-24f - 3.0f;
+      if (dtype == DType::f32) x.as<float>()[i] = value;
+      else if (dtype == DType::bf16) x.as<bf16>()[i] = bf16(value);
+      else if (dtype == DType::i32) x.as<int32_t>()[i] = static_cast<int32_t>((hash >> 40) % 50257);
+    }
+    device->copy_to_device(host.data(), t, *stream);
+    stream->synchronize();
+    return t;
+  }
+
+  void memory(const std::string& name, int64_t bytes, const std::function<void()>& call) {
+    const double seconds = seconds_of(call), rate = static_cast<double>(bytes) / seconds;
+    fmt::print("{:<46} {:>9.3f} {:>9.0f} {:>8.2f}\n", name, seconds * 1e3, rate / 1e9, rate / copy_);
+  }
+  void arithmetic(const std::string& name, double operations, const std::function<void()>& call) {
+    const double seconds = seconds_of(call), rate = operations / seconds;
+    fmt::print("{:<46} {:>9.3f} {:>9.1f} {:>8.2f}\n", name, seconds * 1e3, rate / 1e12, rate / peak_);
+  }
+
+  std::unique_ptr<Device> device = create_cuda_device(0);
+  Arena arena{*device, "bench"};
+  std::unique_ptr<Stream> stream = device->create_compute_stream();
+  std::unique_ptr<Ops> ops = create_cuda_ops(*device);
+
+ private:
+  double seconds_of(const std::function<void()>& call) {
+    const auto round = [&](int calls) {
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < calls; ++i) call();
+      stream->synchronize();
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
+    };
+    round(1);                                                                // to warm up, and to choose algorithms
+    const int calls = std::clamp(static_cast<int>(5e-3 / round(3)), 1, 50);  // so that a round lasts some milliseconds
+    std::vector<double> seconds;
+    for (int i = 0; i < 15; ++i) seconds.push_back(round(calls));
+    std::nth_element(seconds.begin(), seconds.begin() + 7, seconds.end());
+    return seconds[7];
+  }
+
+  double copy_ = 1;
+  const double peak_;
+};
+
+void activations(Bench& bench) {
+  Ops& ops = *bench.ops;
+  Stream& stream = *bench.stream;
+  const DType T = DType::bf16;
+  const Shape hidden_shape{kSeq, kBatch, kHidden};
+  const int64_t hidden = kRows * kHidden * 2, ffn = kRows * kFfn * 2;
+  const Tensor x = bench.tensor(T, hidden_shape), y = bench.tensor(T, hidden_shape), z = bench.tensor(T, hidden_shape);
+  const Tensor u = bench.tensor(T, {kRows, kFfn}), v = bench.tensor(T, {kRows, kFfn});
+  const Tensor bias = bench.tensor(T, {kHidden}), table = bench.tensor(T, {kVocab, kHidden});
+  const Tensor mean = bench.tensor(DType::f32, {kRows}), rstd = bench.tensor(DType::f32, {kRows});
+  const Tensor dgamma = bench.tensor(DType::f32, {kHidden}), sum = bench.tensor(DType::f32, {kFfn});
+  const Tensor tokens = bench.tensor(DType::i32, {kSeq, kBatch}), dtable = bench.tensor(DType::f32, {kVocab, kHidden});
+  const Tensor positions = bench.tensor(T, {kSeq, kHidden}), dpositions = bench.tensor(DType::f32, {kSeq, kHidden});
+  const Dropout none, tenth{.probability = 0.1f, .seed = 1, .site = 2, .seq_length = kSeq};
+
+  bench.memory("layernorm_forward", 2 * hidden,
+               [&] { ops.layernorm_forward(x, bias, bias, 1e-5f, y, mean, rstd, stream); });
+  bench.memory("layernorm_backward, residual", 4 * hidden,
+               [&] { ops.layernorm_backward(y, x, bias, mean, rstd, z, z, dgamma, dgamma, stream); });
+  bench.memory("gelu_forward", 2 * ffn, [&] { ops.gelu_forward(u, v, stream); });
+  bench.memory("gelu_backward, in place", 3 * ffn, [&] { ops.gelu_backward(u, v, v, stream); });
+  bench.memory("column_sum [32768, 2048]", hidden, [&] { ops.column_sum(x, dgamma, stream); });
+  bench.memory("column_sum [32768, 8192]", ffn, [&] { ops.column_sum(u, sum, stream); });
+  bench.memory("bias_dropout_add", 3 * hidden, [&] { ops.bias_dropout_add(x, bias, y, none, z, stream); });
+  bench.memory("bias_dropout_add, dropout 0.1", 3 * hidden,
+               [&] { ops.bias_dropout_add(x, bias, y, tenth, z, stream); });
+  bench.memory("embedding_forward", 2 * hidden, [&] { ops.embedding_forward(tokens, table, 0, z, stream); });
+  bench.memory("embedding_backward", hidden + 2 * kRows * kHidden * 4,
+               [&] { ops.embedding_backward(tokens, x, 0, dtable, stream); });
+  bench.memory("position_forward", 2 * hidden + positions.bytes(),
+               [&] { ops.position_forward(x, positions, none, z, stream); });
+  bench.memory("position_backward", 2 * hidden + 2 * dpositions.bytes(),
+               [&] { ops.position_backward(x, none, z, dpositions, stream); });
+}
+
+void head_and_optimizer(Bench& bench) {
+  Ops& ops = *bench.ops;
+  Stream& stream = *bench.stream;
+  constexpr int64_t kLogitRows = 8192, n = 256 << 20;
+  const Tensor logits = bench.tensor(DType::bf16, {kLogitRows, kVocab}),
+               targets = bench.tensor(DType::i32, {kLogitRows});
+  const Tensor max = bench.tensor(DType::f32, {kLogitRows}), row_sum = bench.tensor(DType::f32, {kLogitRows});
+  const Tensor target = bench.tensor(DType::f32, {kLogitRows});
+  bench.memory("cross_entropy_forward", logits.bytes(),
+               [&] { ops.cross_entropy_forward(logits, targets, 0, 50257, max, row_sum, target, stream); });
+  bench.memory("cross_entropy_backward", 2 * logits.bytes(),
+               [&] { ops.cross_entropy_backward(logits, targets, 0, 50257, max, row_sum, 1, stream); });
+  const Tensor weight = bench.tensor(DType::f32, {n}), grad = bench.tensor(DType::f32, {n});
+  const Tensor m = bench.tensor(DType::f32, {n}), v = bench.tensor(DType::f32, {n});
+  const Tensor model = bench.tensor(DType::bf16, {n}), scale = bench.tensor(DType::f32, {1});
+  const Tensor bins = bench.tensor(DType::i64, {kExactSumBins});
+  ops.fill(m, 0, stream);
+  ops.fill(v, 0, stream);
+  ops.fill(scale, 1, stream);
+  ops.fill(bins, 0, stream);
+  bench.memory("adamw, 268M", n * 30, [&] {
+    ops.adamw(weight, grad, m, v, model, scale, {.learning_rate = 1e-4f, .weight_decay = 0.1f}, stream);
+  });
+  bench.memory("sum_of_squares, 268M", n * 4, [&] { ops.sum_of_squares(grad, bins, stream); });
+  bench.memory("fill fp32, 268M", n * 4, [&] { ops.fill(m, 0, stream); });
+  bench.memory("convert fp32 -> bf16, 268M", n * 6, [&] { ops.convert(weight, model, stream); });
+}
+
+void products(Bench& bench) {
+  Ops& ops = *bench.ops;
+  Stream& stream = *bench.stream;
+  fmt::print("\n{:<46} {:>9} {:>9} {:>8}\n", "product or attention", "ms", "TFLOP/s", "of peak");
+  const auto layer = [&](const char* name, int64_t in, int64_t out) {
+    const DType T = DType::bf16;
+    const Tensor x = bench.tensor(T, {kRows, in}), w = bench.tensor(T, {out, in}), y = bench.tensor(T, {kRows, out});
+    const Tensor dw = bench.tensor(DType::f32, {out, in}), bias = bench.tensor(T, {out});
+    const double operations = 2.0 * static_cast<double>(kRows * in * out);
+    bench.arithmetic(fmt::format("{} forward, bias", name), operations,
+                     [&] { ops.matmul(x, w, y, {.transpose_b = true, .bias = bias}, stream); });
+    bench.arithmetic(fmt::format("{} backward_input", name), operations, [&] { ops.matmul(y, w, x, {}, stream); });
+    bench.arithmetic(fmt::format("{} backward_weight, fp32 +=", name), operations,
+                     [&] { ops.matmul(y, x, dw, {.transpose_a = true, .accumulate = true}, stream); });
+  };
+  layer("qkv 2048 -> 6144", kHidden, 3 * kHidden);
+  layer("proj 2048 -> 2048", kHidden, kHidden);
+  layer("fc1 2048 -> 8192", kHidden, kFfn);
+  layer("fc2 8192 -> 2048", kFfn, kHidden);
+}
+
+// Operations of the causal half only: 2 products forward, 5 backward.
+void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
+  Ops& ops = *bench.ops;
+  Stream& stream = *bench.stream;
+  const DType T = DType::bf16;
+  const Tensor qkv = bench.tensor(T, {s, b, 3 * heads * d}), out = bench.tensor(T, {s, b, heads * d});
+  const Tensor dout = bench.tensor(T, {s, b, heads * d}), dqkv = bench.tensor(T, {s, b, 3 * heads * d});
+  const Tensor lse = bench.tensor(DType::f32, {b, heads, s});
+  const double product = static_cast<double>(b * heads * s * s * d);
+  const Ops::Attention how{heads, {}};
+  const std::string shape = fmt::format("s {} b {} heads {} d {}", s, b, heads, d);
+  bench.arithmetic("attention_forward " + shape, 2 * product,
+                   [&] { ops.attention_forward(qkv, out, lse, how, stream); });
+  bench.arithmetic("attention_backward " + shape, 5 * product,
+                   [&] { ops.attention_backward(dout, qkv, out, lse, dqkv, how, stream); });
+}
+
+}  // namespace
+}  // namespace trivet
+
+int main(int argc, char** argv) {
+  using namespace trivet;
+  try {
+    Bench bench(argc > 1 ? std::atof(argv[1]) : 989.4);
+    activations(bench);
+    head_and_optimizer(bench);
+    products(bench);
+    attention(bench, 1024, 32, 12, 64);
+    attention(bench, 2048, 16, 16, 128);
+    attention(bench, 2048, 16, 32, 80);
+    return 0;
+  } catch (const Error& error) {
+    fmt::print(stderr, "cuda_ops_bench: {}\n", error.what());
+    return error.exit_code();
+  }
+}
