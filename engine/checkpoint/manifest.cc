@@ -190,6 +190,7 @@ std::string to_json(const TrainState& state) {
   const json out = {{"step", state.step},
                     {"consumed_samples", state.consumed_samples},
                     {"consumed_tokens", state.consumed_tokens},
+                    {"skipped_steps", state.skipped_steps},
                     {"config", state.config},
                     {"tokenizer", state.tokenizer}};
   return out.dump(1) + "\n";
@@ -201,6 +202,7 @@ TrainState parse_train_state(const std::string& text, const std::string& source)
   TrainState state{.step = reader.integer("step"),
                    .consumed_samples = reader.integer("consumed_samples"),
                    .consumed_tokens = reader.integer("consumed_tokens"),
+                   .skipped_steps = reader.integer("skipped_steps"),
                    .tokenizer = reader.text("tokenizer")};
   const JsonReader config = reader.object("config");
   for (const auto& [key, value] : whole.at("config").items()) state.config[key] = config.text(key.c_str());

@@ -132,8 +132,17 @@ struct TrainConfig {
   int64_t seed = 1234;  // of weights and dropout
   std::string run_dir = "runs/default";
   int64_t log_interval = 1;
-  double exit_duration_in_mins = 0;         // save and stop before the run has lasted so long; 0: no limit
-  bool trace = false;                       // write run_dir/trace.json
+  double exit_duration_in_mins = 0;  // save and stop before the run has lasted so long; 0: no limit
+  double straggler_factor = 2;       // a rank that works so many times as long as its peers is named; 0: not looked for
+  int64_t straggler_interval = 50;   // steps
+  // Numbers gone wrong: engine/train/number_check.h.
+  bool check_for_nan_in_loss_and_grad = true;
+  std::string non_finite_policy = "stop";  // stop | skip
+  double spike_factor = 0;                 // times the running median; 0: spikes are not looked for
+  std::string spike_policy = "warn";       // warn | skip | stop
+  int64_t max_consecutive_skips = 10;
+  int64_t check_weight_hash_across_dp_replicas_interval = 0;  // steps; 0: never
+  bool trace = false;                                         // write run_dir/trace.json
   std::string flops_convention = "causal";  // causal | full | 6n: of the model FLOPs behind TFLOP/s and MFU
 };
 

@@ -223,6 +223,13 @@ void derive(LoadedConfig& loaded, std::string_view key, std::optional<T>& to, T 
   loaded.origins[std::string(key)] = {Origin::derived, std::move(how)};
 }
 
+void check_factors(const TrainConfig& train, Problems& problems) {
+  for (const auto& [key, factor] : {std::pair("train.spike_factor", train.spike_factor),
+                                    std::pair("train.straggler_factor", train.straggler_factor)})
+    if (problems.clean({key}) && factor != 0 && factor <= 1)
+      problems.add(key, fmt::format("{} is no more than the usual; expected 0 (not looked for), or above 1", factor));
+}
+
 }  // namespace
 
 namespace {
@@ -311,6 +318,7 @@ void check_config(const LoadedConfig& loaded, Problems& problems) {
   check_tensor_overlap(loaded.config, problems);
   check_schedule(loaded, problems);
   check_data(loaded, problems);
+  check_factors(loaded.config.train, problems);
 }
 
 Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {

@@ -187,6 +187,7 @@ TrainState Checkpointing::train_state() const {
   TrainState state{.step = trainer_.steps_done(),
                    .consumed_samples = trainer_.consumed_samples(),
                    .consumed_tokens = trainer_.consumed_samples() * config_.model.seq_length,
+                   .skipped_steps = trainer_.skipped_steps(),
                    .tokenizer = options_.tokenizer};
   for (const Field& field : fields()) state.config[std::string(field.name)] = format_field(field, config_);
   return state;
@@ -221,7 +222,11 @@ bool Checkpointing::after_step(const Votes& sum) {
       if (saved_step_ != trainer_.steps_done())
         throw IoError(fmt::format("the last step could not be saved: {}", last_error_));
     } else if (trainer_.steps_done() % config_.checkpoint.save_interval == 0) {
-      if (saver_->saving()) {
+      if (!trainer_.numbers_ok()) {
+        if (news_.note)
+          news_.note(fmt::format("step {} is not saved: its numbers were not good, and it was skipped",
+                                 trainer_.steps_done()));
+      } else if (saver_->saving()) {
         if (news_.note)
           news_.note(
               fmt::format("step {} is not saved: step {} is still being written; a longer "
@@ -248,6 +253,8 @@ bool Checkpointing::after_step(const Votes& sum) {
 }
 
 void Checkpointing::begin() {
+  // What went wrong in a rank's memory must not become the latest checkpoint.
+  if (config_.train.check_weight_hash_across_dp_replicas_interval > 0) trainer_.check_replicas();
   begun_ns_ = now_ns();
   if (options_.hook) options_.hook->begin(StepPhase::save, trainer_.steps_done());
   saver_->begin(train_state());

@@ -137,7 +137,8 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
       param_gather(flat, weight_arena),
       adam(flat, optimizer_arena),
       scratch(scratch_arena, GptStage::scratch_bytes(shape)),
-      loss(activation_arena.allocate(DType::f32, {1})) {
+      step_sums(activation_arena.allocate(DType::f32, {4})),
+      loss(step_sums.slice(0, 1)) {
   const Schedule& schedule = layout.schedule;
   const Program& program = schedule.programs[static_cast<size_t>(at.pp)];
   const SlotPlan plan = plan_slots(program, schedule.v, SlotPool::per_chunk);

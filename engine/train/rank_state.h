@@ -49,7 +49,8 @@ struct RankState {
   Adam adam;
   Scratch scratch;
   std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: what the executor needs
-  Tensor loss;                           // [1] fp32
+  Tensor step_sums;                      // [4] fp32: loss, gradient norm, watched norm, this rank's own loss
+  Tensor loss;                           // [1] fp32, the first of these
   Tensor snapshot;                       // [saved_bytes] u8: what an asynchronous save writes; else null
 };
 

@@ -21,6 +21,7 @@
 #include "engine/metrics/peak_flops.h"
 #include "engine/metrics/perfetto.h"
 #include "engine/metrics/step_stats.h"
+#include "engine/metrics/straggler.h"
 #include "engine/metrics/time_table.h"
 #include "engine/train/checkpointing.h"
 #include "engine/train/generate.h"
@@ -130,7 +131,9 @@ class Reporter {
     const double seconds = static_cast<double>(result.end_ns - result.start_ns) * 1e-9;
     speed_.add(seconds);
     time_.add(stats, mine);
+    look_for_stragglers(result.step, mine);
     if (!console_) return sum;
+    if (!result.warning.empty()) note(result.warning);
     StepReport report;
     report.step = result.step;
     report.total_steps = config_.train.train_iters;
@@ -208,6 +211,23 @@ class Reporter {
     trace_.emplace(trace_part(rank), rank, rank_name(trainer_, rank), rows, origin,
                    [](const std::string& why) { fmt::print(stderr, "trivet: {}\n", why); });
   }
+  void look_for_stragglers(int64_t step, const StepStats& stats) {
+    const int64_t interval = config_.train.straggler_interval;
+    if (config_.train.straggler_factor == 0) return;
+    own_work_ += stats;
+    if (step % interval != 0) return;
+    constexpr auto kNumbers = static_cast<int64_t>(sizeof(OwnWork) / sizeof(int64_t));
+    const int ranks = trainer_.world().size();
+    std::vector<OwnWork> work(static_cast<size_t>(ranks), own_work_);
+    if (ranks > 1)
+      trainer_.world().all_gather({&own_work_, DType::i64, {kNumbers}}, {work.data(), DType::i64, {ranks * kNumbers}},
+                                  trainer_.context().compute);
+    own_work_ = {};
+    if (!console_) return;
+    std::vector<int> stages;
+    for (int rank = 0; rank < ranks; ++rank) stages.push_back(position_of(rank, trainer_.mesh().shape).pp);
+    for (const std::string& line : find_stragglers(work, stages, interval, config_.train.straggler_factor)) note(line);
+  }
   void collect_spans() {
     spans_.resize(trainer_.trace().rows().size());
     size_t i = 0;
@@ -221,6 +241,7 @@ class Reporter {
   RunningSpeed speed_;
   TimeTable time_;
   StepMeter meter_;
+  OwnWork own_work_;                      // since the last look
   std::vector<std::vector<Span>> spans_;  // [row]
   std::optional<Console> console_;
   std::optional<MetricsLog> log_;

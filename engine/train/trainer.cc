@@ -1,6 +1,7 @@
 #include "engine/train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +13,8 @@
 #include "engine/model/init.h"
 #include "engine/train/logits.h"
 #include "engine/train/lr_schedule.h"
+#include "engine/train/non_finite.h"
+#include "engine/train/replica_check.h"
 #include "parallel/comm/world.h"
 
 namespace trivet {
@@ -54,6 +57,7 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
                  const GptDataset* valid, bool poison, FaultInjector* faults)
     : config_(config),
       faults_(faults),
+      numbers_(config.train),
       world_(world),
       linked_world_(with_links(world, links_of(config.comm))),
       mesh_(make_mesh(*linked_world_, layout.mesh)),
@@ -147,10 +151,13 @@ void Trainer::load_step(BatchLoader& loader, bool training, float loss_scale) {
                    .hook = training ? faults_ : nullptr};
 }
 
+void Trainer::sum_over_stages_and_replicas(Tensor numbers) {
+  if (mesh_.shape.p > 1) mesh_.pipeline->all_reduce(numbers, Reduce::sum, *compute_);
+  if (mesh_.shape.d > 1) mesh_.data->all_reduce(numbers, Reduce::sum, *compute_);
+}
+
 double Trainer::read_loss() {
-  // Only the last stage has a loss; the others add zero.
-  if (mesh_.shape.p > 1) mesh_.pipeline->all_reduce(state_.loss, Reduce::sum, *compute_);
-  if (mesh_.shape.d > 1) mesh_.data->all_reduce(state_.loss, Reduce::sum, *compute_);
+  sum_over_stages_and_replicas(state_.loss);  // only the last stage has a loss; the others add zero
   float loss = 0;
   device_->copy_to_host(state_.loss, &loss, *compute_);
   compute_->synchronize();
@@ -172,33 +179,46 @@ StepResult Trainer::step() {
   state_.grad_sync.finish(*mesh_.tensor, embedding_group_.get());
   end(StepPhase::reduce);
   begin(StepPhase::optimizer);
-  result.loss = read_loss() / static_cast<double>(averaged);
-
   const OptimizerConfig& optimizer = config_.optimizer;
   state_.adam.compute_norm(*ops_, *mesh_.tensor, *mesh_.model, *mesh_.data, static_cast<float>(optimizer.clip_grad),
-                           *compute_);
+                           state_.loss, *compute_);
+  // The sums over pipeline and data ranks tell every rank of the world what it has to know to decide as all others do:
+  // a number that is not finite anywhere makes them so.
+  const Tensor sums = state_.step_sums;
+  ops_->convert(state_.adam.norm(), sums.slice(1, 1), *compute_);
+  ops_->convert(state_.adam.watched_norm(), sums.slice(2, 1), *compute_);
+  ops_->convert(state_.loss, sums.slice(3, 1), *compute_);
+  sum_over_stages_and_replicas(sums.slice(0, 3));
   float norm = 0;
+  std::array<float, 4> numbers{};
   device_->copy_to_host(state_.adam.norm(), &norm, *compute_);
+  device_->copy_to_host(sums, numbers.data(), *compute_);
   compute_->synchronize();
+  result.loss = numbers[0] / static_cast<double>(averaged);
   result.grad_norm = norm;
-  if (!std::isfinite(result.loss) || !std::isfinite(norm)) report_non_finite(result.loss);
+  const bool finite = std::isfinite(numbers[0]) && std::isfinite(numbers[1]) && std::isfinite(numbers[2]);
 
   result.learning_rate = learning_rate(optimizer, result.step);
-  state_.param_gather.finish();
-  state_.adam.step(*ops_,
-                   {.learning_rate = static_cast<float>(result.learning_rate),
-                    .beta1 = static_cast<float>(optimizer.adam_beta1),
-                    .beta2 = static_cast<float>(optimizer.adam_beta2),
-                    .eps = static_cast<float>(optimizer.adam_eps),
-                    .weight_decay = static_cast<float>(optimizer.weight_decay),
-                    .step = result.step},
-                   *compute_);
-  state_.param_gather.updated();
+  const bool update = may_update(result, numbers[3], numbers[1] / (mesh_.shape.p * mesh_.shape.d), finite);
+  if (update) state_.param_gather.finish();
+  if (update)
+    state_.adam.step(*ops_,
+                     {.learning_rate = static_cast<float>(result.learning_rate),
+                      .beta1 = static_cast<float>(optimizer.adam_beta1),
+                      .beta2 = static_cast<float>(optimizer.adam_beta2),
+                      .eps = static_cast<float>(optimizer.adam_eps),
+                      .weight_decay = static_cast<float>(optimizer.weight_decay),
+                      .step = result.step - numbers_.skipped()},
+                     *compute_);
+  if (update) state_.param_gather.updated();
   compute_->synchronize();
   end(StepPhase::optimizer);
   end(StepPhase::step);
   ++step_;
   consumed_samples_ += global_batch_;
+  if (const int64_t interval = config_.train.check_weight_hash_across_dp_replicas_interval;
+      interval > 0 && step_ % interval == 0)
+    check_replicas();
   result.end_ns = now_ns();
   return result;
 }
@@ -209,6 +229,7 @@ void Trainer::resume(const TrainState& state) {
   compute_->synchronize();
   step_ = state.step;
   consumed_samples_ = state.consumed_samples;
+  numbers_.set_skipped(state.skipped_steps);
   loader_->restart(consumed_samples_);
 }
 
@@ -239,46 +260,35 @@ std::vector<float> Trainer::next_token_logits(std::span<const int32_t> context) 
                      static_cast<int64_t>(context.size()) - 1);
 }
 
-void Trainer::report_non_finite(double loss) {
-  // Every rank looks through its own gradients; the first rank that finds something tells all, so that all throw alike.
-  std::array<char, 512> text{};
-  for (const OwnedPiece& piece : state_.flat.owned) {
-    std::vector<float> grad(static_cast<size_t>(piece.grad.numel()));
-    device_->copy_to_host(piece.grad, grad.data(), *compute_);
-    compute_->synchronize();
-    const auto bad = std::find_if(grad.begin(), grad.end(), [](float g) { return !std::isfinite(g); });
-    if (bad == grad.end()) continue;
-    const auto count = std::count_if(bad, grad.end(), [](float g) { return !std::isfinite(g); });
-    const std::string found =
-        fmt::format("{} of the {} gradients of {} on rank {} are not finite, the first is {} at {}", count, grad.size(),
-                    piece.param->spec.name, world_.rank(), *bad, piece.first + (bad - grad.begin()));
-    std::strncpy(text.data(), found.c_str(), text.size() - 1);
-    break;
-  }
-  // Gradients are listed from the output backwards, so the last rank with a find is as good as the first: take the
-  // smallest rank number.
-  Tensor first{state_.adam.norm()};
-  const float mine = text[0] ? -static_cast<float>(world_.rank()) : -static_cast<float>(world_.size());
-  device_->copy_to_device(&mine, first, *compute_);
-  world_.all_reduce(first, Reduce::max, *compute_);
-  float smallest = 0;
-  device_->copy_to_host(first, &smallest, *compute_);
-  compute_->synchronize();
-  const int finder = static_cast<int>(-smallest);
-  std::string where = "all gradients are finite";
-  if (finder < world_.size()) {
-    Scratch::Frame frame(state_.scratch);
-    const Tensor carrier = frame.tensor(DType::u8, {static_cast<int64_t>(text.size())});
-    device_->copy_to_device(text.data(), carrier, *compute_);
-    world_.broadcast(carrier, finder, *compute_);
-    device_->copy_to_host(carrier, text.data(), *compute_);
-    compute_->synchronize();
-    where = text.data();
-  }
-  throw NumericsError(
-      fmt::format("step {}: the loss is {} and {}; the batch is samples {} to {} of the training set; "
-                  "the weights are those before this step",
-                  step_ + 1, loss, where, consumed_samples(), consumed_samples() + global_batch_ - 1));
+bool Trainer::may_update(StepResult& result, float own_loss, double mean_norm, bool finite) {
+  const NumberCheck::Verdict verdict = numbers_.judge(result.loss, mean_norm, finite);
+  using Action = NumberCheck::Action;
+  if (verdict.action == Action::take) return true;
+  NonFinite found;
+  if (!finite) found = find_non_finite(state_, mesh_.at.pp, own_loss, world_, *device_, *compute_);
+  const std::string text =
+      fmt::format("step {}: {}the loss is {}{}{}; the batch is samples {} to {} of the training set", result.step,
+                  verdict.why == "not finite" ? "" : verdict.why + "; ", result.loss, finite ? "" : " and ", found.what,
+                  consumed_samples(), consumed_samples() + global_batch_ - 1);
+  if (verdict.action == Action::stop)
+    throw NumericsError(text + "; the weights are those before this step", found.rank);
+  result.skipped = verdict.action == Action::skip;
+  result.warning = result.skipped ? fmt::format("{}; the step is skipped, {} so far", text, numbers_.skipped()) : text;
+  return !result.skipped;
+}
+
+void Trainer::check_replicas() {
+  state_.param_gather.finish();
+  std::vector<int> world_ranks;
+  for (int dp = 0; dp < mesh_.shape.d; ++dp)
+    world_ranks.push_back(rank_of({.tp = mesh_.at.tp, .pp = mesh_.at.pp, .dp = dp}, mesh_.shape));
+  const ReplicaMismatch mismatch =
+      compare_replicas(state_.flat, state_.adam, *mesh_.data, world_ranks, *device_, *compute_);
+  replicas_agree_ = mismatch.rank < 0;
+  if (!replicas_agree_)
+    throw NumericsError(fmt::format("step {}: {}; what has been trained since the last comparison is not to be trusted",
+                                    step_, mismatch.what),
+                        world_ranks[static_cast<size_t>(mismatch.rank)]);
 }
 
 }  // namespace trivet

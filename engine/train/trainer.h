@@ -22,6 +22,7 @@
 #include "engine/data/prefetch.h"
 #include "engine/fault/inject.h"
 #include "engine/model/gpt_chunk.h"
+#include "engine/train/number_check.h"
 #include "engine/train/rank_state.h"
 #include "kernels/base/trace.h"
 #include "kernels/ops.h"
@@ -37,6 +38,8 @@ struct StepResult {
   double learning_rate = 0;
   int64_t start_ns = 0, end_ns = 0;  // of this rank's step
   int64_t pipeline_end_ns = 0;       // when the schedule was through
+  bool skipped = false;              // the weights are those before the step
+  std::string warning{};             // of numbers gone wrong; empty: none
 };
 
 class Trainer {
@@ -46,8 +49,9 @@ class Trainer {
   Trainer(const Config& config, const Layout& layout, Communicator& world, const GptDataset& train,
           const GptDataset* valid, bool poison = false, FaultInjector* faults = nullptr);
 
-  // One global batch. Throws NumericsError on all ranks, before the weights are touched, when the loss or a gradient is
-  // not finite; the text names the parameter, the rank and the batch.
+  // One global batch. Where the loss or a gradient is not finite, or a spike, all ranks alike do what the config says
+  // (number_check.h), before the weights are touched: a NumericsError, or a skipped step; the text names the parameter,
+  // the rank and the batch. NumericsError too where data-parallel replicas differ (replica_check.h).
   StepResult step();
   // Mean loss a token over the first `batches` global batches of the validation set, without dropout; the same batches
   // every time.
@@ -61,6 +65,13 @@ class Trainer {
 
   const Config& config() const { return config_; }
   int64_t steps_done() const { return step_; }
+  int64_t skipped_steps() const { return numbers_.skipped(); }
+  // Throws NumericsError where data-parallel ranks do not hold the same. Collective.
+  void check_replicas();
+  // What a checkpoint of the weights as they are now may become the latest for: the last step was taken, and the
+  // replicas agreed when they were last compared.
+  bool numbers_ok() const { return numbers_.last_was_good() && replicas_agree_; }
+  NumberCheck& numbers() { return numbers_; }
   int64_t consumed_samples() const { return consumed_samples_; }
   const Mesh& mesh() const { return mesh_; }
   Trace& trace() { return trace_; }
@@ -77,7 +88,9 @@ class Trainer {
   BatchPlan batch_plan() const;
   void load_step(BatchLoader& loader, bool training, float loss_scale);
   double read_loss();
-  [[noreturn]] void report_non_finite(double loss);
+  void sum_over_stages_and_replicas(Tensor numbers);
+  // Whether the step's gradients are to be used; fills in what the result says of it. Throws NumericsError.
+  bool may_update(StepResult& result, float own_loss, double mean_norm, bool finite);
 
   void begin(StepPhase phase) {
     if (faults_) faults_->begin(phase, step_ + 1);
@@ -88,6 +101,8 @@ class Trainer {
 
   const Config config_;
   FaultInjector* const faults_;
+  NumberCheck numbers_;
+  bool replicas_agree_ = true;
   Communicator& world_;
   std::unique_ptr<Communicator> linked_world_;  // whose groups have the config's emulated links
   Mesh mesh_;

@@ -7,9 +7,13 @@ Adam::Adam(FlatBuffer& flat, Arena& arena)
       main_weights_(flat.options.dtype == DType::f32 ? Tensor{} : arena.allocate(DType::f32, {flat.owned_numel})),
       m_(arena.allocate(DType::f32, {flat.owned_numel})),
       v_(arena.allocate(DType::f32, {flat.owned_numel})),
-      bins_(arena.allocate(DType::i64, {kExactSumBins})),
+      all_bins_(arena.allocate(DType::i64, {2 * kExactSumBins})),
+      bins_(all_bins_.slice(0, kExactSumBins)),
+      watched_bins_(all_bins_.slice(kExactSumBins, kExactSumBins)),
       norm_(arena.allocate(DType::f32, {1})),
-      grad_scale_(arena.allocate(DType::f32, {1})) {}
+      grad_scale_(arena.allocate(DType::f32, {1})),
+      watched_norm_(arena.allocate(DType::f32, {1})),
+      ignored_(arena.allocate(DType::f32, {1})) {}
 
 void Adam::reset(Ops& ops, Stream& stream) {
   if (main_weights_)
@@ -24,16 +28,19 @@ void Adam::publish(Ops& ops, Stream& stream) {
 }
 
 void Adam::compute_norm(Ops& ops, Communicator& tensor, Communicator& model, Communicator& data, float max_norm,
-                        Stream& stream) {
-  ops.fill(bins_, 0, stream);
+                        Tensor watched, Stream& stream) {
+  ops.fill(all_bins_, 0, stream);
   for (const OwnedPiece& piece : flat_.owned) {
     const bool replicated = piece.param->spec.cut_dim < 0;
     if (piece.param->spec.shared_copy) continue;
-    if (!replicated || tensor.rank() == 0) ops.sum_of_squares(piece.grad, bins_, stream);
+    // A replicated parameter counts once; the other copies of its gradient must be finite, too.
+    ops.sum_of_squares(piece.grad, !replicated || tensor.rank() == 0 ? bins_ : watched_bins_, stream);
   }
-  if (model.size() > 1) model.all_reduce(bins_, Reduce::sum, stream);
+  if (watched) ops.sum_of_squares(watched, watched_bins_, stream);
+  if (model.size() > 1) model.all_reduce(all_bins_, Reduce::sum, stream);
   if (flat_.shards_optimizer() && data.size() > 1) data.all_reduce(bins_, Reduce::sum, stream);
   ops.clip_scale(bins_, 1.0f, max_norm, norm_, grad_scale_, stream);
+  ops.clip_scale(watched_bins_, 1.0f, 0, watched_norm_, ignored_, stream);
 }
 
 void Adam::step(Ops& ops, const AdamW& how, Stream& stream) {

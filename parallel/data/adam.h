@@ -24,9 +24,11 @@ class Adam {
 
   // norm = sqrt of the sum of squares of all gradients of the model (its tensor and pipeline ranks, and the data-
   // parallel ranks that share them), before clipping; grad_scale as Ops::clip_scale makes it. REQUIRES: grads are those
-  // of the global batch. max_norm 0: no clipping.
+  // of the global batch. max_norm 0: no clipping. watched (null: nothing): other numbers of this rank, fp32, that are
+  // looked at on the way: watched_norm() is a NaN on all ranks of the model where one of them is not finite, or
+  // a gradient that norm does not count: the further copies of a replicated parameter's.
   void compute_norm(Ops& ops, Communicator& tensor, Communicator& model, Communicator& data, float max_norm,
-                    Stream& stream);
+                    Tensor watched, Stream& stream);
   // One step with the gradients scaled by grad_scale. `how.weight_decay` goes to the parameters that want it.
   void step(Ops& ops, const AdamW& how, Stream& stream);
 
@@ -37,7 +39,8 @@ class Adam {
   Tensor first_moment(const OwnedPiece& piece) const { return part(m_, piece); }
   Tensor second_moment(const OwnedPiece& piece) const { return part(v_, piece); }
 
-  Tensor norm() const { return norm_; }              // [1] fp32; NaN where a gradient is not finite
+  Tensor norm() const { return norm_; }                  // [1] fp32; NaN where a gradient is not finite
+  Tensor watched_norm() const { return watched_norm_; }  // [1] fp32
   // Of this rank's pieces, where OwnedPiece::local says; main_weights are null in an fp32 run.
   Tensor main_weights() const { return main_weights_; }
   Tensor first_moments() const { return m_; }
@@ -50,8 +53,9 @@ class Adam {
   FlatBuffer& flat_;
   Tensor main_weights_;  // [owned_numel] fp32; null in an fp32 run, where the model's are the main weights
   Tensor m_, v_;         // [owned_numel] fp32
-  Tensor bins_;          // [kExactSumBins] int64
-  Tensor norm_, grad_scale_;
+  Tensor all_bins_;      // [2 * kExactSumBins] int64: one all-reduce for both
+  Tensor bins_, watched_bins_;
+  Tensor norm_, grad_scale_, watched_norm_, ignored_;
 };
 
 }  // namespace trivet

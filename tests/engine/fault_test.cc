@@ -13,6 +13,7 @@
 #include "engine/fault/flight_dump.h"
 #include "engine/fault/outcome.h"
 #include "engine/fault/run_guard.h"
+#include "engine/metrics/straggler.h"
 #include "engine/train/run.h"
 #include "parallel/comm/world.h"
 #include "tests/engine/config/config_text.h"
@@ -117,8 +118,38 @@ INSTANTIATE_TEST_SUITE_P(
         Row{"wrong_size", {"wrong_size:3:2"}, 70, "of [0-9]+ fp32, rank 3 calls .* of [0-9]+ fp32"},
         Row{"wrong_type", {"wrong_type:0:2"}, 70, "rank 0 calls .* bf16, rank [12] calls .* fp32"},
         Row{"no_memory", {"oom:1:0"}, 64, "out of memory: weights need .*micro_batch_size", 1},
-        Row{"slow_is_no_failure", {"slow=3:1:2"}, 0, ""}),
+        Row{"not_finite", {"nan:3:2:optimizer"}, 93, "gradients of .* on rank 3 .*samples 8 to 15", 3},
+        Row{"other_bits",
+            {"bitflip:1:2"},
+            93,
+            "ranks 1, 3, of which no majority agrees",
+            -2,
+            {"train.check_weight_hash_across_dp_replicas_interval=1"}}),
     [](const auto& info) { return info.param.name; });
+
+TEST(Straggler, IsNamedWithWhereItLosesItsTime) {
+  RunFolder folder;
+  const int code = folder.run(
+      3, {"batch.global_batch_size=12", "train.straggler_interval=4", "train.straggler_factor=3"}, {"slow=200:1:2"});
+  EXPECT_EQ(code, 0) << folder.error;
+  expect_match(folder.output, "rank 1 is slow: its own work takes .* loses most in outside of operations");
+  EXPECT_EQ(folder.output.find("rank 0 is slow"), std::string::npos);
+}
+
+TEST(Straggler, IsComparedWithTheRanksOfItsStage) {
+  const auto ms = [](int64_t compute, int64_t host) {
+    return OwnWork{.compute = compute * 1'000'000, .optimizer = 0, .host = host * 1'000'000, .other = 0};
+  };
+  // The second stage has four times as much to do, and that is as it should be.
+  const std::vector<OwnWork> work = {ms(10, 1), ms(11, 1), ms(40, 1), ms(41, 60)};
+  const auto lines = find_stragglers(work, {0, 0, 1, 1}, 1, 2);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0],
+            "rank 3 is slow: its own work takes 101.0 ms a step, its peers' 41.0 ms; it loses most in host (data "
+            "loading)");
+  EXPECT_TRUE(find_stragglers({ms(1, 1)}, {0}, 1, 2).empty());
+  EXPECT_TRUE(find_stragglers(work, {0, 0, 1, 1}, 1000, 2).empty()) << "less than a millisecond a step";
+}
 
 // ---- hangs
 

@@ -1,11 +1,14 @@
 // The trainer beyond the equality of layouts: memory, numbers gone wrong, the learning rate, sampling, initial weights,
 // the cut of layers into stages.
+#include <atomic>
 #include <cmath>
+#include <cstring>
 #include <gtest/gtest.h>
 #include <limits>
 #include <malloc.h>
 
 #include "engine/config/layer_split.h"
+#include "engine/fault/inject.h"
 #include "engine/model/init.h"
 #include "engine/train/generate.h"
 #include "engine/train/lr_schedule.h"
@@ -20,14 +23,16 @@ namespace trivet::test {
 namespace {
 
 // A trainer on the tiny dataset, handed to `use`.
-void with_trainer(const Config& config, int ranks, const std::function<void(Trainer&, const Layout&)>& use) {
+void with_trainer(const Config& config, int ranks, const std::function<void(Trainer&, const Layout&)>& use,
+                  const std::vector<std::string>& fault_texts = {}) {
   const auto dataset = tiny_dataset();
   run_thread_ranks(ranks, [&](Communicator& world) {
     LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
     const Layout layout = resolve(loaded, {.world_size = ranks});
     const GptDataset data(dataset, {0, dataset->sequences()},
                           {.name = "train", .seq_length = config.model.seq_length, .vocab_size = 61, .seed = 1});
-    Trainer trainer(loaded.config, layout, world, data, nullptr);
+    FaultInjector faults(parse_faults(fault_texts), world.rank(), ranks);
+    Trainer trainer(loaded.config, layout, world, data, nullptr, false, faults.none() ? nullptr : &faults);
     use(trainer, layout);
   });
 }
@@ -181,6 +186,182 @@ TEST(NonFinite, StopsAllRanksAndNamesTheParameter) {
     EXPECT_NE(text.find("on rank "), std::string::npos) << text;
     EXPECT_NE(text.find("samples 8 to 15"), std::string::npos) << text;
   }
+}
+
+// Everything that a skipped step must leave alone.
+std::vector<std::byte> state_bits(Trainer& trainer) {
+  std::vector<std::byte> bits;
+  const auto add = [&](Tensor tensor) {
+    if (!tensor) return;
+    const auto* data = static_cast<const std::byte*>(tensor.data);
+    bits.insert(bits.end(), data, data + tensor.bytes());
+  };
+  RankState& state = trainer.state();
+  for (const OwnedPiece& piece : state.flat.owned) add(piece.weight);
+  for (const Tensor tensor : {state.adam.main_weights(), state.adam.first_moments(), state.adam.second_moments()})
+    add(tensor);
+  return bits;
+}
+
+struct SkipCase {
+  const char* name;
+  const char* fault;  // strikes at step 3
+  const char* text;   // of the warning
+  int t = 1, p = 1, d = 1;
+  const char* sharding = "no_shard";
+  const char* dtype = "fp32";
+};
+void PrintTo(const SkipCase& c, std::ostream* out) { *out << c.name; }
+
+class Skip : public testing::TestWithParam<SkipCase> {};
+
+TEST_P(Skip, LeavesEveryBitOfTheStateAloneOnAllRanks) {
+  const SkipCase& c = GetParam();
+  // given
+  Config config = tiny_config();
+  config.parallel.tensor_model_parallel_size = c.t;
+  config.parallel.pipeline_model_parallel_size = c.p;
+  config.parallel.data_parallel_sharding_strategy = c.sharding;
+  config.overlap.overlap_param_gather = std::string(c.sharding) != "no_shard";
+  config.precision.dtype = c.dtype;
+  config.train.non_finite_policy = "skip";
+  if (c.d == 3) config.batch.global_batch_size = 12;
+  with_trainer(config, c.t * c.p * c.d,
+               [&](Trainer& trainer, const Layout&) {
+                 trainer.step();
+                 EXPECT_FALSE(trainer.step().skipped);
+                 const auto before = state_bits(trainer);
+                 // when
+                 const StepResult result = trainer.step();
+                 // then
+                 EXPECT_TRUE(result.skipped);
+                 EXPECT_NE(result.warning.find(c.text), std::string::npos) << result.warning;
+                 EXPECT_NE(result.warning.find("step 3: "), std::string::npos) << result.warning;
+                 EXPECT_EQ(state_bits(trainer), before);
+                 EXPECT_FALSE(trainer.numbers_ok());
+                 EXPECT_EQ(trainer.skipped_steps(), 1);
+                 // and the run goes on
+                 const StepResult next = trainer.step();
+                 EXPECT_FALSE(next.skipped);
+                 EXPECT_TRUE(std::isfinite(next.loss));
+                 EXPECT_EQ(next.step, 4);
+                 EXPECT_NE(state_bits(trainer), before);
+                 EXPECT_TRUE(trainer.numbers_ok());
+               },
+               {c.fault});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    NonFinite, Skip,
+    testing::Values(SkipCase{"gradient", "nan:last:3", "(1 NaN, 0 infinite)", 1, 1, 2},
+                    SkipCase{"gradient_of_one_replica", "inf:1:3:optimizer", "on rank 1 (pipeline rank 0)", 1, 1, 3},
+                    SkipCase{"loss_of_one_tensor_rank", "nan:1:3:forward", "the loss of rank 1 is not finite", 2, 2, 2},
+                    SkipCase{"sharded_optimizer", "inf:0:3", "(0 NaN, 1 infinite)", 2, 1, 2, "optim", "bf16"},
+                    SkipCase{"sharded_weights", "nan:last:3", "gradients of ", 1, 2, 2, "optim_grads_params"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(SkippedStep, IsNoUpdateForTheBiasCorrection) {
+  // given: Adam's first update moves each weight by the learning rate, whatever the gradient
+  Config config = tiny_config();
+  config.train.non_finite_policy = "skip";
+  config.optimizer.weight_decay = 0;
+  config.optimizer.adam_eps = 1e-20;
+  with_trainer(config, 1,
+               [](Trainer& trainer, const Layout&) {
+                 EXPECT_TRUE(trainer.step().skipped);
+                 const auto before = state_bits(trainer);
+                 // when
+                 const StepResult first = trainer.step();
+                 // then
+                 const auto after = state_bits(trainer);
+                 double largest = 0;
+                 const Tensor weight = trainer.state().flat.owned.front().weight;
+                 for (int64_t i = 0; i < weight.numel(); ++i) {
+                   float was, is;
+                   std::memcpy(&was, before.data() + i * 4, 4);
+                   std::memcpy(&is, after.data() + i * 4, 4);
+                   largest = std::max(largest, std::abs(static_cast<double>(is) - was));
+                 }
+                 EXPECT_NEAR(largest / first.learning_rate, 1, 1e-3);
+                 EXPECT_DOUBLE_EQ(first.learning_rate, learning_rate(trainer.config().optimizer, 2))
+                     << "the schedule counts it";
+               },
+               {"nan:0:1"});
+}
+
+TEST(SkippedSteps, EndTheRunWhenThereAreTooMany) {
+  Config config = tiny_config();
+  config.train.non_finite_policy = "skip";
+  config.train.max_consecutive_skips = 2;
+  std::atomic<int> skipped = 0;
+  try {
+    with_trainer(config, 2,
+                 [&](Trainer& trainer, const Layout&) {
+                   for (int i = 0; i < 4; ++i) skipped += trainer.step().skipped;
+                 },
+                 {"nan:0:1", "nan:1:2", "nan:0:3"});
+    FAIL() << "four steps";
+  } catch (const NumericsError& error) {
+    EXPECT_NE(std::string(error.what()).find("train.max_consecutive_skips (2)"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(skipped, 4) << "two on each rank";
+}
+
+TEST(ReplicaCheck, NamesTheRankWhoseWeightsHaveAnotherBit) {
+  Config config = tiny_config();
+  config.train.check_weight_hash_across_dp_replicas_interval = 2;
+  config.batch.global_batch_size = 12;
+  std::atomic<int> distrusted = 0;
+  try {
+    with_trainer(config, 3,
+                 [&](Trainer& trainer, const Layout&) {
+                   for (int i = 0; i < 3; ++i) trainer.step();  // and a comparison at step 2
+                   EXPECT_TRUE(trainer.numbers_ok());
+                   try {
+                     trainer.step();
+                   } catch (const NumericsError&) {
+                     distrusted += !trainer.numbers_ok();
+                     throw;
+                   }
+                 },
+                 {"bitflip:1:3"});
+    FAIL() << "replicas that differ";
+  } catch (const NumericsError& error) {
+    EXPECT_EQ(error.rank, 1);
+    EXPECT_NE(std::string(error.what()).find("of rank 1 differs from that of the other 2 of ranks 0, 1, 2"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(distrusted, 3);
+}
+
+// ---- judging a step
+
+TEST(NumberCheck, FindsSpikesAgainstTheRunningMedian) {
+  using Action = NumberCheck::Action;
+  TrainConfig config;
+  config.spike_factor = 3;
+  config.spike_policy = "skip";
+  NumberCheck check(config);
+  for (int i = 0; i < 15; ++i) EXPECT_EQ(check.judge(i == 7 ? 100 : 2, 1, true).action, Action::take) << "too few yet";
+  EXPECT_EQ(check.judge(2, 1, true).action, Action::take);
+  EXPECT_EQ(check.judge(5.9, 2.9, true).action, Action::take);
+  const auto loss = check.judge(6.1, 1, true), norm = check.judge(2, 3.1, true);
+  EXPECT_EQ(loss.action, Action::skip);
+  EXPECT_EQ(loss.why, "a spike: the loss is 6.1, 3.0 times the median of the last 17 steps");
+  EXPECT_EQ(norm.action, Action::skip);
+  EXPECT_FALSE(check.last_was_good());
+  EXPECT_EQ(check.skipped(), 2);
+  // A level that lasts becomes the usual one where it is only warned of.
+  config.spike_policy = "warn";
+  NumberCheck warning(config);
+  for (int i = 0; i < 64; ++i) warning.judge(1, 1, true);
+  for (int i = 0; i < 33; ++i) EXPECT_EQ(warning.judge(10, 1, true).action, i < 32 ? Action::warn : Action::take) << i;
+  EXPECT_EQ(warning.skipped(), 0);
+  // Without the check, nothing is looked at.
+  config = {};
+  config.check_for_nan_in_loss_and_grad = false;
+  EXPECT_EQ(NumberCheck(config).judge(NAN, NAN, false).action, Action::take);
 }
 
 // ---- learning rate

@@ -1,0 +1,60 @@
+#include "engine/metrics/straggler.h"
+
+#include <algorithm>
+#include <array>
+#include <fmt/format.h>
+
+namespace trivet {
+namespace {
+
+int64_t median(std::vector<int64_t> values) {
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+struct Section {
+  const char* name;
+  int64_t OwnWork::*part;
+};
+constexpr std::array kSections = {Section{"compute", &OwnWork::compute}, Section{"optimizer", &OwnWork::optimizer},
+                                  Section{"host (data loading)", &OwnWork::host},
+                                  Section{"outside of operations", &OwnWork::other}};
+
+}  // namespace
+
+std::vector<std::string> find_stragglers(const std::vector<OwnWork>& work, const std::vector<int>& stages,
+                                         int64_t steps, double factor) {
+  std::vector<std::string> lines;
+  for (size_t rank = 0; rank < work.size(); ++rank) {
+    std::vector<OwnWork> peers;
+    for (size_t other = 0; other < work.size(); ++other)
+      if (other != rank && stages[other] == stages[rank]) peers.push_back(work[other]);
+    if (peers.empty())
+      for (size_t other = 0; other < work.size(); ++other)
+        if (other != rank) peers.push_back(work[other]);
+    if (peers.empty()) return lines;
+    const auto usual = [&](auto part) {
+      std::vector<int64_t> values;
+      for (const OwnWork& peer : peers) values.push_back(part(peer));
+      return median(values);
+    };
+    const int64_t mine = work[rank].sum(), theirs = usual([](const OwnWork&w) { return w.sum(); });
+    if (static_cast<double>(mine) <= factor * static_cast<double>(theirs) || mine - theirs < 1'000'000 * steps)
+      continue;
+    const Section* worst = nullptr;
+    int64_t lost = -1;
+    for (const Section& section : kSections) {
+      const int64_t more = work[rank].*section.part - usual([&](const OwnWork& w) { return w.*section.part; });
+      if (more > lost) lost = more, worst = &section;
+    }
+    const auto ms = [&](int64_t ns) { return static_cast<double>(ns) * 1e-6 / static_cast<double>(steps); };
+    lines.push_back(
+        fmt::format("rank {} is slow: its own work takes {:.1f} ms a step, its peers' {:.1f} ms; it loses "
+                    "most in {}",
+                    rank, ms(mine), ms(theirs), worst->name));
+  }
+  return lines;
+}
+
+}  // namespace trivet

@@ -1,0 +1,53 @@
+// NumberCheck: what is to become of a step, from its loss and gradient norm: all ranks put the same numbers in, and so
+// all decide alike.
+//
+// A loss or gradient that is not finite, or one that is train.spike_factor times the running median (of the last 64
+// steps that were taken, from the 16th on), is warned of, skipped or the end, as the policies say. A skipped step
+// leaves weights and moments as they are, bit for bit; its batch is consumed, and the learning-rate schedule, which
+// counts steps, goes on; Adam's bias correction counts updates, and does not. After train.max_consecutive_skips in a
+// row the run ends. The running median is not part of a checkpoint: a resumed run looks for spikes again from its 16th
+// step on.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "engine/config/config.h"
+
+namespace trivet {
+
+class NumberCheck {
+ public:
+  explicit NumberCheck(const TrainConfig& config);
+
+  enum class Action { take, warn, skip, stop };
+  struct Verdict {
+    Action action = Action::take;
+    std::string why{};  // but for take
+  };
+  // finite: loss and all gradients are. Once a step.
+  Verdict judge(double loss, double grad_norm, bool finite);
+
+  int64_t skipped() const { return skipped_; }
+  void set_skipped(int64_t steps) { skipped_ = steps; }  // when a run is resumed
+  bool last_was_good() const { return last_was_good_; }  // take, or a warning
+
+ private:
+  static constexpr size_t kWindow = 64, kFewest = 16;
+  struct History {
+    std::array<double, kWindow> values{};
+    double median(size_t count) const;
+  };
+
+  const bool check_finite_, skip_non_finite_;
+  const int64_t most_skips_;
+  const double spike_factor_;
+  const Action on_spike_;
+  History losses_, norms_;
+  size_t steps_ = 0;  // in the histories, ever
+  int64_t skipped_ = 0, in_a_row_ = 0;
+  bool last_was_good_ = true;
+};
+
+}  // namespace trivet

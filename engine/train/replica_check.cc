@@ -1,0 +1,65 @@
+#include "engine/train/replica_check.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <map>
+#include <xxhash.h>
+
+namespace trivet {
+
+ReplicaMismatch compare_replicas(const FlatBuffer& flat, const Adam& adam, Communicator& data,
+                                 const std::vector<int>& world_ranks, Device& device, Stream& stream) {
+  if (data.size() == 1) return {};
+  std::vector<std::string> names;
+  std::vector<int64_t> mine;
+  std::vector<std::byte> copy;
+  const auto add = [&](const char* kind, const Param& param, Tensor tensor) {
+    copy.resize(static_cast<size_t>(tensor.bytes()));
+    device.copy_to_host(tensor, copy.data(), stream);
+    stream.synchronize();
+    names.push_back(std::string(kind) + " " + param.spec.name);
+    mine.push_back(static_cast<int64_t>(XXH3_64bits(copy.data(), copy.size())));
+  };
+  for (const FlatBucket& bucket : flat.buckets)
+    if (bucket.weights)
+      for (const FlatSegment& segment : flat.segments_of(bucket))
+        add("the weight", *segment.param, segment.param->weight);
+  if (!flat.shards_optimizer())
+    for (const OwnedPiece& piece : flat.owned) {
+      const auto of = [&](Tensor owned) { return owned.slice(piece.local, piece.weight.numel()); };
+      if (adam.main_weights()) add("the main weight", *piece.param, of(adam.main_weights()));
+      add("the first moment of", *piece.param, of(adam.first_moments()));
+      add("the second moment of", *piece.param, of(adam.second_moments()));
+    }
+  if (mine.empty()) return {};
+
+  const auto count = static_cast<int64_t>(mine.size()), ranks = int64_t{data.size()};
+  std::vector<int64_t> all(mine.size() * static_cast<size_t>(ranks));
+  data.all_gather({mine.data(), DType::i64, {count}}, {all.data(), DType::i64, {ranks, count}}, stream);
+  stream.synchronize();
+  for (size_t tensor = 0; tensor < mine.size(); ++tensor) {
+    const auto hash_of = [&](int64_t rank) { return all[static_cast<size_t>(rank * count) + tensor]; };
+    std::map<int64_t, int64_t> votes;
+    for (int64_t rank = 0; rank < ranks; ++rank) ++votes[hash_of(rank)];
+    if (votes.size() == 1) continue;
+    const auto most =
+        std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (2 * most->second <= ranks)
+      return {0, fmt::format("{} is not the same on ranks {}, of which no majority agrees", names[tensor],
+                             fmt::join(world_ranks, ", "))};
+    ReplicaMismatch mismatch;
+    std::vector<int> odd;
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      if (hash_of(rank) != most->first) {
+        if (mismatch.rank < 0) mismatch.rank = static_cast<int>(rank);
+        odd.push_back(world_ranks[static_cast<size_t>(rank)]);
+      }
+    mismatch.what = fmt::format("{} of rank {} differs from that of the other {} of ranks {}", names[tensor],
+                                fmt::join(odd, ", "), most->second, fmt::join(world_ranks, ", "));
+    return mismatch;
+  }
+  return {};
+}
+
+}  // namespace trivet
