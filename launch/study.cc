@@ -130,7 +130,11 @@ void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>&
   fmt::print("\n{}",
              render({text_block(fmt::format("main effects on {}: a level over its factor's baseline", study.metric),
                                 effect_table(study, summary))}));
-  for (const Winner& winner : summary.winners) fmt::print("\n{}", command_text(study, plan.points[winner.point]));
+  for (const Winner& winner : summary.winners) {
+    const std::string conditions = describe_conditions(study, plan.points[winner.point].choice);
+    fmt::print("\n{}{}", conditions.empty() ? "" : "# with " + conditions + '\n',
+               command_text(study, plan.points[winner.point]));
+  }
 }
 
 void print_run(const Study& study, const Plan& plan, const StudyProgress& progress) {
