@@ -9,7 +9,9 @@
 #include <fmt/ranges.h>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/checkpoint/shard.h"
@@ -26,7 +28,7 @@
 namespace trivet {
 namespace {
 
-constexpr int64_t kLargestPrompt = 16 << 20;
+constexpr int64_t kLargestPrompt = 1 << 20;
 
 struct Options {
   std::string checkpoint, prompt, prompt_file, tokenizer;
@@ -85,9 +87,9 @@ class TextPrinter {
  public:
   explicit TextPrinter(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
 
-  void add(int32_t token) {
-    if (!tokenizer_) return put(fmt::format("{}{}", tokens_++ == 0 ? "" : ",", token));
-    held_.push_back(token);
+  void add(std::span<const int32_t> tokens) {
+    if (!tokenizer_) return put(fmt::format("{}{}", std::exchange(begun_, true) ? "," : "", fmt::join(tokens, ",")));
+    held_.insert(held_.end(), tokens.begin(), tokens.end());
     const std::string text = tokenizer_->decode(held_);
     const size_t whole = settled(text);
     if (whole > printed_) put(text.substr(printed_, whole - printed_));
@@ -125,7 +127,7 @@ class TextPrinter {
   const Tokenizer* tokenizer_;
   std::vector<int32_t> held_;
   size_t printed_ = 0;  // bytes of the text
-  int64_t tokens_ = 0;
+  bool begun_ = false;  // of token ids
 };
 
 void run_rank(const Options& options, Communicator& world) {
@@ -159,12 +161,12 @@ void run_rank(const Options& options, Communicator& world) {
   std::optional<TextPrinter> printer;
   if (world.rank() == 0) {
     printer.emplace(tokenizer.get());
-    for (const int32_t token : prompt) printer->add(token);
+    printer->add(prompt);
   }
   const NextToken next{*model_config.vocab_size, positions,
                        [&](std::span<const int32_t> context) { return model.next_token_logits(context); }};
   const auto text = generate(next, prompt, sampling, [&](int32_t token) {
-    if (printer) printer->add(token);
+    if (printer) printer->add({&token, 1});
   });
   if (!printer) return;
   printer->finish();

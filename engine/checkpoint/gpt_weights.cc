@@ -105,8 +105,7 @@ class CheckpointWeights : public GptWeights {
 std::map<std::string, std::string> model_values(const Config& config) {
   std::map<std::string, std::string> values;
   for (const Field& field : fields())
-    if (field.section() == "model" || field.name == "precision.dtype")
-      values[std::string(field.name)] = format_field(field, config);
+    if (field.section() == "model") values[std::string(field.name)] = format_field(field, config);
   return values;
 }
 
@@ -187,7 +186,7 @@ void write_checkpoint(GptWeights& weights, const std::string& directory) {
   const TrainState state{.config = model_values(weights.config())};
   std::string config = "# Of a model that was converted: what its files say.\nmodel:\n";
   for (const auto& [name, value] : state.config)
-    if (name.starts_with("model.")) config += fmt::format("  {}: {}\n", name.substr(6), value);
+    config += fmt::format("  {}: {}\n", name.substr(name.find('.') + 1), value);
   write_manifest(disk, temporary, std::move(manifest), state, config);
   disk.sync_directory(temporary);
   disk.rename(temporary, directory);

@@ -146,6 +146,23 @@ TEST(Convert, EveryWayAroundGivesTheSameBits) {
   EXPECT_EQ(static_cast<float>(bf16(original[0][0])), weights_of(dir / "hf16")[0][0]);
 }
 
+TEST(Convert, AnUntiedHeadIsATensorOfItsOwn) {
+  // given: the model with another head
+  const TempDir dir;
+  Edited model;
+  std::string head = model.find("transformer.wte.weight").bytes;
+  std::reverse(head.begin(), head.end());
+  for (size_t i = 3; i < head.size(); i += 4) head[i] = '\x3e';  // small numbers
+  model.tensors.push_back({"lm_head.weight", {40, 8}, head});
+  model.config["tie_word_embeddings"] = false;
+  model.write(dir / "hf");
+  // then: it comes back, and llm.c, which has no place for it, is refused it
+  write_checkpoint(*open_gpt_weights(dir / "hf"), dir / "trivet");
+  write_hf_gpt2(*open_gpt_weights(dir / "trivet"), dir / "again", DType::f32);
+  EXPECT_EQ(tensors_of(dir / "again/model.safetensors"), tensors_of(dir / "hf/model.safetensors"));
+  EXPECT_THROW(write_llmc(*open_gpt_weights(dir / "trivet"), dir / "model.bin", DType::f32), ConfigError);
+}
+
 TEST(Convert, ReadsShardsNamesWithoutPrefixMasksAndATiedHead) {
   // given: the model as older programs save it, in two files
   const TempDir dir;
