@@ -189,7 +189,7 @@ TEST(Sharding, TakesTheMemoryOfTheFormulas) {
                               : padded(embedding + layers * block + head, 128);
       const int64_t largest = std::max({padded(embedding, 128), padded(block, 128), padded(head, 128)});
       const int64_t of_optimizer = strategy == "no_shard" ? n : n / d;
-      const int64_t small = 8 * kExactSumBins + 4 + 4;  // the norm
+      const int64_t small = 2 * (8 * kExactSumBins + 4 + 4);  // the norms
       EXPECT_EQ(bytes["optimizer"], 12 * of_optimizer + small) << strategy << " d " << d;
       EXPECT_EQ(bytes["gradients"], units ? 4 * n / d + 2 * 4 * (largest + largest / d) : 4 * n)
           << strategy << " d " << d;
