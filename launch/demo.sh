@@ -14,4 +14,6 @@ if [[ ! -f data/gcide.json ]]; then
   build/trivet data prepare --input "$corpus" --document entry --tokenizer sentencepiece --vocab-size 4096 \
     --output data/gcide
 fi
-build/trivet train configs/tiny.yaml --ranks 8 --generate "A house is" "$@"
+rm -rf runs/demo  # of the last demo
+build/trivet train configs/tiny.yaml --ranks 8 --set train.run_dir=runs/demo --set checkpoint.save_interval=200 \
+  --set checkpoint.async_save=true --generate "A house is" "$@"
