@@ -17,7 +17,7 @@
 
 namespace trivet {
 
-// Where the run tells what happens; rank 0 alone has the first three.
+// Where the run tells what happens; empty but on rank 0.
 struct CheckpointNews {
   std::function<void(const std::string& line)> note;
   std::function<void(int64_t step, const std::string& checkpoint)> resumed;

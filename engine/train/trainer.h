@@ -68,10 +68,9 @@ class Trainer {
   int64_t skipped_steps() const { return numbers_.skipped(); }
   // Throws NumericsError where data-parallel ranks do not hold the same. Collective.
   void check_replicas();
-  // What a checkpoint of the weights as they are now may become the latest for: the last step was taken, and the
-  // replicas agreed when they were last compared.
+  // Whether a checkpoint of the weights as they are now may become the latest: the last step was taken, and the replicas
+  // agreed when they were last compared.
   bool numbers_ok() const { return numbers_.last_was_good() && replicas_agree_; }
-  NumberCheck& numbers() { return numbers_; }
   int64_t consumed_samples() const { return consumed_samples_; }
   const Mesh& mesh() const { return mesh_; }
   Trace& trace() { return trace_; }
