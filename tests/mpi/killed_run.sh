@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# A run on four MPI ranks, of which one is killed in the middle of a step, is started again by the supervisor and ends with
+# the losses and the checkpoint of a run that nobody killed.
+#   killed_run.sh TRIVET SUPERVISE TEXT -- MPIRUN ARGUMENT…
+set -euo pipefail
+trivet=$1 supervise=$2 text=$3
+shift 4
+mpirun=("$@")
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fail() { echo "killed_run: $*" >&2; tail -n 20 "$dir"/*.log >&2; exit 1; }
+
+"$trivet" data prepare --input "$text" --document paragraph --tokenizer bytes --output "$dir/text" >/dev/null
+cat >"$dir/run.yaml" <<'EOF'
+model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 32, hidden_dropout: 0.1}
+parallel: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 1, data_parallel_sharding_strategy: optim}
+overlap: {overlap_grad_reduce: true, overlap_param_gather: true}
+batch: {micro_batch_size: 2, global_batch_size: 8}
+precision: {dtype: bf16}
+train: {train_iters: 12}
+checkpoint: {save_interval: 4, async_save: true}
+device: {peak_tflops: 1, threads_per_rank: 1}
+EOF
+run() { "${mpirun[@]}" -n 4 "$trivet" train "$dir/run.yaml" --set data.path="$dir/text" --set train.run_dir="$dir/$1" "${@:2}"; }
+losses() { sed -n 's/.*"step":\([0-9]*\),.*"loss":\([^,]*\),.*/\1 \2/p' "$dir/$1/metrics.jsonl"; }
+
+attempt() {  # the first one is killed
+  local fault=()
+  [[ -e $dir/killed ]] || fault=(--inject kill:2:10:backward)
+  touch "$dir/killed"
+  run supervised "${fault[@]}"
+}
+if [[ ${KILLED_RUN_ATTEMPT-} ]]; then dir=$KILLED_RUN_ATTEMPT; trap - EXIT; attempt; exit; fi
+
+run straight >"$dir/straight.log" 2>&1 || fail "the run that nobody kills ended with $?"
+KILLED_RUN_ATTEMPT=$dir "$supervise" --run-dir "$dir/supervised" --delay 0 -- "$0" "$trivet" "$supervise" "$text" -- \
+  "${mpirun[@]}" >"$dir/supervised.log" 2>&1 || fail "the supervised run ended with $?"
+
+grep -q 'rank 2 on .* has died' "$dir/supervised.log" || fail "nobody says who has died"
+grep -q 'resumed from .*step-00000008 after step 8 of 12' "$dir/supervised.log" || fail "not resumed from step 8"
+[[ $(losses straight | wc -l) == 12 ]] || fail "12 steps were to be done"
+# Step 9 was done twice, the same both times.
+[[ $(losses supervised | sort -n -u) == "$(losses straight)" ]] || fail "other losses"
+for shard in "$dir"/straight/checkpoints/step-00000012/*.safetensors; do
+  cmp "$shard" "${shard/straight/supervised}" || fail "other weights"
+done
