@@ -5,7 +5,9 @@
 #include <cuda.h>
 #include <exception>
 #include <mutex>
+#include <optional>
 
+#include "kernels/base/cuda_spans.h"
 #include "kernels/base/device.h"
 
 namespace trivet {
@@ -38,6 +40,7 @@ class CudaStream : public Stream {
  public:
   explicit CudaStream(int priority) {
     check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority), "cudaStreamCreate");
+    spans_.emplace(stream_);
   }
   ~CudaStream() override {
     cudaStreamSynchronize(stream_);
@@ -51,10 +54,12 @@ class CudaStream : public Stream {
   }
   void synchronize() override {
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    spans_->tell_complete();
     std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
   }
   cudaStream_t raw() const { return stream_; }
+  CudaSpans& spans() { return *spans_; }
 
  protected:
   void enqueue(std::function<void()> work) override {
@@ -90,6 +95,7 @@ class CudaStream : public Stream {
   }
 
   cudaStream_t stream_ = nullptr;
+  std::optional<CudaSpans> spans_;
   std::mutex mutex_;
   std::exception_ptr error_;
 };
@@ -199,6 +205,12 @@ class CudaDevice : public Device {
 }  // namespace
 
 cudaStream_t raw(Stream& stream) { return static_cast<CudaStream&>(stream).raw(); }
+void begin_span(Stream& stream, const SpanInfo& info) {
+  if (stream.trace_row()) static_cast<CudaStream&>(stream).spans().begin(info, *stream.trace_row());
+}
+void end_span(Stream& stream) {
+  if (stream.trace_row()) static_cast<CudaStream&>(stream).spans().end();
+}
 cudaEvent_t raw(Event& event) { return static_cast<CudaEvent&>(event).raw(); }
 
 std::unique_ptr<Device> create_cuda_device(int index) {

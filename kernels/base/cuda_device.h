@@ -20,6 +20,19 @@ void check_cuda(cudaError_t status, const char* call, std::source_location at = 
 cudaStream_t raw(Stream& stream);
 cudaEvent_t raw(Event& event);
 
+// Marks on a stream the beginning and the end of a span of its row; nothing where it has no row. Spans do not nest.
+void begin_span(Stream& stream, const SpanInfo& info);
+void end_span(Stream& stream);
+
+// Queues f(cudaStream_t), the work of one span, and checks that its kernels were launched.
+template <class F>
+void enqueue(Stream& stream, const SpanInfo& info, F&& f) {
+  begin_span(stream, info);
+  f(raw(stream));
+  check_cuda(cudaGetLastError(), info.name);
+  end_span(stream);
+}
+
 // Owns one C handle, which `destroy` ends; its result is ignored, as a destructor has nobody to tell.
 template <class T, auto destroy>
 class Handle {

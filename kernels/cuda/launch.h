@@ -1,5 +1,4 @@
-// What every launcher does: the checks of grids, the jump from trivet::bf16 to the compiler's type, the error of a
-// launch.
+// What every launcher does: the checks of grids, and the jump from trivet::bf16 to the compiler's type.
 #pragma once
 
 #include <algorithm>
@@ -32,13 +31,6 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline unsigned int blocks(int64_t count, const char* op) {
   if (count > 0x7fffffff) fail(std::string(op) + ": " + std::to_string(count) + " blocks are more than a grid holds");
   return static_cast<unsigned int>(count);
-}
-
-// Queues f(cudaStream_t), which launches the kernels of `info.name`.
-template <class F>
-void enqueue(Stream& stream, const SpanInfo& info, F&& f) {
-  f(raw(stream));
-  check_cuda(cudaGetLastError(), info.name);
 }
 
 // Whether vectors of 16 bytes may be read at the start of each of these tensors (a null tensor is no obstacle).

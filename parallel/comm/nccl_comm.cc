@@ -132,11 +132,13 @@ struct NcclRank {
 
 class NcclCommunicator : public Communicator {
  public:
-  NcclCommunicator(Communicator& world, std::shared_ptr<NcclRank> rank) : host_(world), rank_(std::move(rank)) {
+  NcclCommunicator(Communicator& world, std::shared_ptr<NcclRank> rank)
+      : host_(world), rank_(std::move(rank)), category_(Category::comm_data) {
     connect("world");
   }
-  NcclCommunicator(std::unique_ptr<Communicator> host, std::shared_ptr<NcclRank> rank, const std::string& name)
-      : owned_(std::move(host)), host_(*owned_), rank_(std::move(rank)) {
+  NcclCommunicator(std::unique_ptr<Communicator> host, std::shared_ptr<NcclRank> rank, const std::string& name,
+                   Category category)
+      : owned_(std::move(host)), host_(*owned_), rank_(std::move(rank)), category_(category) {
     connect(name);
   }
 
@@ -145,14 +147,14 @@ class NcclCommunicator : public Communicator {
 
   void all_reduce(Tensor full, Reduce op, Stream& stream) override {
     if (size() == 1) return;
-    group_->call("all_reduce", [&](ncclComm_t comm) {
+    call("all_reduce", full, stream, [&](ncclComm_t comm) {
       return ncclAllReduce(full.data, full.data, count(full), nccl_type(full.dtype), nccl_op(op), comm, raw(stream));
     });
   }
   void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) override {
     check_shards("reduce_scatter", full, shard, rank(), size());
     if (size() == 1) return copy_alone(full, shard, stream);
-    group_->call("reduce_scatter", [&](ncclComm_t comm) {
+    call("reduce_scatter", full, stream, [&](ncclComm_t comm) {
       return ncclReduceScatter(full.data, shard.data, count(shard), nccl_type(full.dtype), nccl_op(op), comm,
                                raw(stream));
     });
@@ -160,26 +162,26 @@ class NcclCommunicator : public Communicator {
   void all_gather(Tensor shard, Tensor full, Stream& stream) override {
     check_shards("all_gather", full, shard, rank(), size());
     if (size() == 1) return copy_alone(shard, full, stream);
-    group_->call("all_gather", [&](ncclComm_t comm) {
+    call("all_gather", full, stream, [&](ncclComm_t comm) {
       return ncclAllGather(shard.data, full.data, count(shard), nccl_type(full.dtype), comm, raw(stream));
     });
   }
   void broadcast(Tensor data, int root, Stream& stream) override {
     check(root >= 0 && root < size(), "broadcast from a rank outside the group");
     if (size() == 1) return;
-    group_->call("broadcast", [&](ncclComm_t comm) {
+    call("broadcast", data, stream, [&](ncclComm_t comm) {
       return ncclBroadcast(data.data, data.data, count(data), nccl_type(data.dtype), root, comm, raw(stream));
     });
   }
   void send(Tensor data, int to, Stream& stream) override {
     check(to >= 0 && to < size() && to != rank(), "send to a rank outside the group, or to itself");
-    group_->call("send", [&](ncclComm_t comm) {
+    call("send", data, stream, [&](ncclComm_t comm) {
       return ncclSend(data.data, count(data), nccl_type(data.dtype), to, comm, raw(stream));
     });
   }
   void recv(Tensor data, int from, Stream& stream) override {
     check(from >= 0 && from < size() && from != rank(), "recv from a rank outside the group, or from itself");
-    group_->call("recv", [&](ncclComm_t comm) {
+    call("recv", data, stream, [&](ncclComm_t comm) {
       return ncclRecv(data.data, count(data), nccl_type(data.dtype), from, comm, raw(stream));
     });
   }
@@ -187,7 +189,7 @@ class NcclCommunicator : public Communicator {
 
   std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
     auto host = host_.split(color, key, name, category);
-    return std::make_unique<NcclCommunicator>(std::move(host), rank_, name);
+    return std::make_unique<NcclCommunicator>(std::move(host), rank_, name, category);
   }
 
   void abort(const std::string& why) noexcept override {
@@ -196,6 +198,10 @@ class NcclCommunicator : public Communicator {
   }
 
  private:
+  template <class F>
+  void call(const char* name, const Tensor& full, Stream& stream, const F& f) {
+    enqueue(stream, {name, category_, full.bytes()}, [&](cudaStream_t) { group_->call(name, f); });
+  }
   static size_t count(const Tensor& t) { return static_cast<size_t>(t.numel()); }
 
   // Rank 0 draws the id and the host's group carries it.
@@ -222,6 +228,7 @@ class NcclCommunicator : public Communicator {
   std::unique_ptr<Communicator> owned_;
   Communicator& host_;
   const std::shared_ptr<NcclRank> rank_;
+  const Category category_;
   std::shared_ptr<NcclGroup> group_;  // null: one rank
 };
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/base/arena.h"
 #include "parallel/comm/world.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/rank_values.h"
@@ -52,6 +53,40 @@ TEST(StagedOrder, CallsOnSideStreamsDoNotHoldUpTheCaller) {
     sending->synchronize();
     EXPECT_EQ(y, std::vector<float>(5000, static_cast<float>(1 - world.rank())));
   });
+}
+
+// Ranks that share the first GPU, each on a thread of its own.
+TEST(StagedOnCuda, RanksShareAGpu) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  for (const int ranks : {2, 4})
+    run_thread_ranks(ranks, [](Communicator& world) {
+      // given device tensors that hold each rank's numbers
+      const auto device = create_cuda_device(0);
+      Arena arena(*device, "staged test");
+      const auto staged = create_staged_communicator(world, *device);
+      const auto stream = device->create_side_stream(StreamPriority::normal);
+      const int64_t n = 50'000, size = world.size();
+      auto mine = filled<float>(n * size, world.rank(), random_value<float>);
+      const Tensor full = arena.allocate(DType::f32, {n * size}), shard = arena.allocate(DType::f32, {n});
+      std::vector<float> sum(mine.size()), slice(static_cast<size_t>(n)), gathered(mine.size());
+
+      // when calls follow each other on a stream
+      device->copy_to_device(mine.data(), full, *stream);
+      staged->reduce_scatter(full, shard, Reduce::sum, *stream);
+      staged->all_reduce(full, Reduce::sum, *stream);
+      device->copy_to_host(full, sum.data(), *stream);
+      device->copy_to_host(shard, slice.data(), *stream);
+      staged->all_gather(shard, full, *stream);
+      device->copy_to_host(full, gathered.data(), *stream);
+      stream->synchronize();
+
+      // then each has the bits of a sum in rank order
+      const auto expected = [&](int64_t i) { return rank_order_sum<float>(world.size(), i, random_value<float>); };
+      expect_elements(sum, expected, "all_reduce");
+      expect_elements(
+          slice, [&](int64_t i) { return expected(world.rank() * n + i); }, "reduce_scatter");
+      expect_elements(gathered, expected, "all_gather");
+    });
 }
 
 TEST(StagedFailure, PoisonsTheStreamAndTheGroup) {
