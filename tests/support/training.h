@@ -13,7 +13,7 @@ namespace trivet::test {
 // Steps of the runs whose losses are compared. A sanitizer makes them ten times as slow and looks for something that
 // the first steps show.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int kMatrixSteps = 3;
+inline constexpr int kMatrixSteps = 2;
 #else
 inline constexpr int kMatrixSteps = 10;
 #endif
