@@ -3,7 +3,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -41,9 +41,7 @@ void CpuOps::gelu_forward(Tensor x, Tensor y, Stream& stream) {
 
 void CpuOps::gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream& stream) {
   constexpr const char* kOp = "gelu_backward";
-  shapes::expect_float(kOp, "x", x);
-  shapes::expect_like(kOp, "dy", dy, x);
-  shapes::expect_like(kOp, "dx", dx, x);
+  shapes::check_gelu_backward(x, dy, dx);
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     dispatch_float(x.dtype, [&]<class T>() {
       parallel_for(threads, x.numel(), kGrain, [&](Range part, int) {

@@ -3,7 +3,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -28,14 +28,8 @@ void update(int64_t n, const AdamWConstants& k, float scale, const float* grad, 
 void CpuOps::adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale,
                    const AdamW& how, Stream& stream) {
   constexpr const char* kOp = "adamw";
+  shapes::check_adamw(weight, grad, m, v, model_weight, grad_scale, how);
   const int64_t n = weight.numel();
-  shapes::expect_vector(kOp, "weight", weight, DType::f32, n);
-  shapes::expect_vector(kOp, "grad", grad, DType::f32, n);
-  shapes::expect_vector(kOp, "m", m, DType::f32, n);
-  shapes::expect_vector(kOp, "v", v, DType::f32, n);
-  if (model_weight) shapes::expect_vector(kOp, "model_weight", model_weight, DType::bf16, n);
-  shapes::expect_vector(kOp, "grad_scale", grad_scale, DType::f32, 1);
-  check(how.step >= 1, "adamw: step counts from 1");
   stream.run({kOp, Category::optimizer}, [=, threads = threads_, k = constants_of(how)] {
     const float scale = grad_scale.as<float>()[0];
     parallel_for(threads, n, 8192, [&](Range part, int) {

@@ -7,7 +7,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -72,12 +72,8 @@ void backward_row(T* logits, int64_t n, int64_t v, int64_t target, float row_max
 void CpuOps::cross_entropy_forward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
                                    Tensor row_max, Tensor row_sum, Tensor target_logit, Stream& stream) {
   constexpr const char* kOp = "cross_entropy_forward";
-  shapes::expect_float(kOp, "logits", logits);
+  shapes::check_cross_entropy_forward(logits, targets, row_max, row_sum, target_logit);
   const int64_t n = logits.rows(), v = logits.cols();
-  shapes::expect_vector(kOp, "targets", targets, DType::i32, n);
-  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
-  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
-  shapes::expect_vector(kOp, "target_logit", target_logit, DType::f32, n);
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     const int64_t columns = real_columns(first_column, vocab_size, v);
     dispatch_float(logits.dtype, [&]<class T>() {
@@ -95,10 +91,8 @@ void CpuOps::cross_entropy_forward(Tensor logits, Tensor targets, int64_t first_
 
 void CpuOps::cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row_sum, Stream& stream) {
   constexpr const char* kOp = "cross_entropy_rescale";
+  shapes::check_cross_entropy_rescale(row_max, global_max, row_sum);
   const int64_t n = row_max.numel();
-  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
-  shapes::expect_vector(kOp, "global_max", global_max, DType::f32, n);
-  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
   stream.run({kOp, Category::compute}, [=] {
     const float* const local = row_max.as<float>();
     const float* const global = global_max.as<float>();
@@ -110,11 +104,8 @@ void CpuOps::cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row
 void CpuOps::cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_logit, float scale, Tensor loss,
                                 Stream& stream) {
   constexpr const char* kOp = "cross_entropy_loss";
+  shapes::check_cross_entropy_loss(row_max, row_sum, target_logit, loss);
   const int64_t n = row_max.numel();
-  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
-  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
-  shapes::expect_vector(kOp, "target_logit", target_logit, DType::f32, n);
-  shapes::expect_vector(kOp, "loss", loss, DType::f32, 1);
   stream.run({kOp, Category::compute}, [=] {
     double sum = 0;
     for (int64_t r = 0; r < n; ++r)
@@ -127,11 +118,8 @@ void CpuOps::cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_lo
 void CpuOps::cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
                                     Tensor row_max, Tensor row_sum, float scale, Stream& stream) {
   constexpr const char* kOp = "cross_entropy_backward";
-  shapes::expect_float(kOp, "logits", logits);
+  shapes::check_cross_entropy_backward(logits, targets, row_max, row_sum);
   const int64_t n = logits.rows(), v = logits.cols();
-  shapes::expect_vector(kOp, "targets", targets, DType::i32, n);
-  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
-  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     const int64_t columns = real_columns(first_column, vocab_size, v);
     dispatch_float(logits.dtype, [&]<class T>() {

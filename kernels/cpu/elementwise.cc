@@ -7,7 +7,7 @@
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -157,9 +157,7 @@ void CpuOps::convert(Tensor from, Tensor to, Stream& stream) {
 
 void CpuOps::add(Tensor a, Tensor b, Tensor out, Stream& stream) {
   constexpr const char* kOp = "add";
-  shapes::expect_float(kOp, "a", a);
-  shapes::expect_vector(kOp, "b", b, a.dtype, a.numel());
-  shapes::expect_vector(kOp, "out", out, a.dtype, a.numel());
+  shapes::check_add(a, b, out);
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     dispatch_float(a.dtype, [&]<class T>() {
       parallel_for(threads, a.numel(), kGrain, [&](Range part, int) {

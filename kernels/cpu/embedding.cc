@@ -5,7 +5,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/parallel_for.h"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 
@@ -31,11 +31,8 @@ void CpuOps::embedding_forward(Tensor tokens, Tensor table, int64_t first_row, T
 
 void CpuOps::embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, Tensor dtable, Stream& stream) {
   constexpr const char* kOp = "embedding_backward";
-  shapes::expect_float(kOp, "dout", dout);
+  shapes::check_embedding_backward(tokens, dout, dtable);
   const int64_t n = tokens.numel(), h = dout.cols(), table_rows = dtable.rows();
-  shapes::expect_vector(kOp, "tokens", tokens, DType::i32, n);
-  shapes::expect_matrix(kOp, "dout", dout, dout.dtype, n, h);
-  shapes::expect_matrix(kOp, "dtable", dtable, DType::f32, table_rows, h);
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     dispatch_float(dout.dtype, [&]<class T>() {
       // Cut by columns: each thread adds all tokens in order, so equal tokens need no care.
@@ -55,12 +52,8 @@ void CpuOps::embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, T
 
 void CpuOps::position_forward(Tensor x, Tensor positions, const Dropout& dropout, Tensor out, Stream& stream) {
   constexpr const char* kOp = "position_forward";
-  shapes::expect_float(kOp, "x", x);
-  shapes::expect_rank(kOp, "x", x, x.dtype, 3);
+  shapes::check_position_forward(x, positions, dropout, out);
   const int64_t s = x.shape[0], b = x.shape[1], h = x.shape[2];
-  shapes::expect_matrix(kOp, "positions", positions, x.dtype, s, h);
-  shapes::expect_like(kOp, "out", out, x);
-  shapes::expect_probability(kOp, dropout.probability);
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     dispatch_float(x.dtype, [&]<class T>() {
       parallel_for(threads, s * b, rows_per_grain(h), [&](Range rows, int) {
@@ -78,12 +71,8 @@ void CpuOps::position_forward(Tensor x, Tensor positions, const Dropout& dropout
 
 void CpuOps::position_backward(Tensor dout, const Dropout& dropout, Tensor dx, Tensor dpositions, Stream& stream) {
   constexpr const char* kOp = "position_backward";
-  shapes::expect_float(kOp, "dout", dout);
-  shapes::expect_rank(kOp, "dout", dout, dout.dtype, 3);
+  shapes::check_position_backward(dout, dropout, dx, dpositions);
   const int64_t s = dout.shape[0], b = dout.shape[1], h = dout.shape[2];
-  shapes::expect_like(kOp, "dx", dx, dout);
-  shapes::expect_matrix(kOp, "dpositions", dpositions, DType::f32, s, h);
-  shapes::expect_probability(kOp, dropout.probability);
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     dispatch_float(dout.dtype, [&]<class T>() {
       parallel_for(threads, s, rows_per_grain(b * h), [&](Range part, int) {

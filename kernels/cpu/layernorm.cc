@@ -5,7 +5,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -51,13 +51,8 @@ void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rst
 void CpuOps::layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, Tensor y, Tensor mean, Tensor rstd,
                                Stream& stream) {
   constexpr const char* kOp = "layernorm_forward";
-  shapes::expect_float(kOp, "x", x);
+  shapes::check_layernorm_forward(x, gamma, beta, y, mean, rstd);
   const int64_t n = x.rows(), h = x.cols();
-  shapes::expect_vector(kOp, "gamma", gamma, x.dtype, h);
-  shapes::expect_vector(kOp, "beta", beta, x.dtype, h);
-  shapes::expect_like(kOp, "y", y, x);
-  shapes::expect_vector(kOp, "mean", mean, DType::f32, n);
-  shapes::expect_vector(kOp, "rstd", rstd, DType::f32, n);
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     dispatch_float(x.dtype, [&]<class T>() {
       parallel_for(threads, n, rows_per_grain(h), [&](Range rows, int) {
@@ -72,16 +67,8 @@ void CpuOps::layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, T
 void CpuOps::layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual, Tensor dx,
                                 Tensor dgamma, Tensor dbeta, Stream& stream) {
   constexpr const char* kOp = "layernorm_backward";
-  shapes::expect_float(kOp, "x", x);
+  shapes::check_layernorm_backward(dy, x, gamma, mean, rstd, residual, dx, dgamma, dbeta);
   const int64_t n = x.rows(), h = x.cols();
-  shapes::expect_like(kOp, "dy", dy, x);
-  shapes::expect_vector(kOp, "gamma", gamma, x.dtype, h);
-  shapes::expect_vector(kOp, "mean", mean, DType::f32, n);
-  shapes::expect_vector(kOp, "rstd", rstd, DType::f32, n);
-  if (residual) shapes::expect_like(kOp, "residual", residual, x);
-  shapes::expect_like(kOp, "dx", dx, x);
-  shapes::expect_vector(kOp, "dgamma", dgamma, DType::f32, h);
-  shapes::expect_vector(kOp, "dbeta", dbeta, DType::f32, h);
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     const int64_t grain = rows_per_grain(h);
     const int parts = parts_of(threads, n, grain);

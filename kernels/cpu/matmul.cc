@@ -1,7 +1,7 @@
 #include "kernels/cpu/blocked_product.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/panels_amx.h"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -13,24 +13,10 @@ Product<T, C> product_of(const Tensor& a, const Tensor& b, const Tensor& c, cons
           how.transpose_b, how.accumulate};
 }
 
-void check_matmul(const Tensor& a, const Tensor& b, const Tensor& c, const Ops::Matmul& how) {
-  shapes::expect_float("matmul", "a", a);
-  const int64_t m = how.transpose_a ? a.cols() : a.rows(), k = how.transpose_a ? a.rows() : a.cols();
-  shapes::expect_float("matmul", "b", b);
-  const int64_t n = how.transpose_b ? b.rows() : b.cols();
-  shapes::expect_matrix("matmul", "b", b, a.dtype, how.transpose_b ? n : k, how.transpose_b ? k : n);
-  shapes::expect_float("matmul", "c", c);
-  shapes::expect_matrix("matmul", "c", c, c.dtype == DType::f32 ? DType::f32 : a.dtype, m, n);
-  if (how.bias) {
-    shapes::expect_vector("matmul", "bias", how.bias, a.dtype, n);
-    if (how.accumulate) fail("matmul: a bias cannot be added when accumulating");
-  }
-}
-
 }  // namespace
 
 void CpuOps::matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& stream) {
-  check_matmul(a, b, c, how);
+  shapes::check_matmul(a, b, c, how);
   stream.run({"matmul", Category::compute}, [this, a, b, c, how] {
     const auto run = [&]<class Panels, class T, class C>() {
       BlockedProduct<Panels, T, C> product(product_of<T, C>(a, b, c, how), threads_);

@@ -15,7 +15,7 @@
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
 #include "kernels/exact_sum.h"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -141,9 +141,7 @@ void CpuOps::sum_of_squares(Tensor x, Tensor bins, Stream& stream) {
 
 void CpuOps::clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale, Stream& stream) {
   constexpr const char* kOp = "clip_scale";
-  shapes::expect_vector(kOp, "bins", bins, DType::i64, kExactSumBins);
-  shapes::expect_vector(kOp, "norm", norm, DType::f32, 1);
-  shapes::expect_vector(kOp, "grad_scale", grad_scale, DType::f32, 1);
+  shapes::check_clip_scale(bins, norm, grad_scale);
   stream.run({kOp, Category::optimizer}, [=] {
     const double value = multiplier * std::sqrt(exact_total(bins.as<int64_t>()));
     const double coefficient = max_norm > 0 ? max_norm / (value + 1e-6) : 1;

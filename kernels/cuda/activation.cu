@@ -4,7 +4,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -68,9 +68,7 @@ void CudaOps::gelu_forward(Tensor x, Tensor y, Stream& stream) {
 
 void CudaOps::gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream& stream) {
   constexpr const char* kOp = "gelu_backward";
-  shapes::expect_float(kOp, "x", x);
-  shapes::expect_like(kOp, "dy", dy, x);
-  shapes::expect_like(kOp, "dx", dx, x);
+  shapes::check_gelu_backward(x, dy, dx);
   const int64_t n = x.numel();
   if (n == 0) return;
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {

@@ -4,7 +4,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -41,14 +41,8 @@ __global__ void __launch_bounds__(256)
 void CudaOps::adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale,
                     const AdamW& how, Stream& stream) {
   constexpr const char* kOp = "adamw";
+  shapes::check_adamw(weight, grad, m, v, model_weight, grad_scale, how);
   const int64_t n = weight.numel();
-  shapes::expect_vector(kOp, "weight", weight, DType::f32, n);
-  shapes::expect_vector(kOp, "grad", grad, DType::f32, n);
-  shapes::expect_vector(kOp, "m", m, DType::f32, n);
-  shapes::expect_vector(kOp, "v", v, DType::f32, n);
-  if (model_weight) shapes::expect_vector(kOp, "model_weight", model_weight, DType::bf16, n);
-  shapes::expect_vector(kOp, "grad_scale", grad_scale, DType::f32, 1);
-  check(how.step >= 1, "adamw: step counts from 1");
   if (n == 0) return;
   enqueue(stream, {kOp, Category::optimizer}, [&](cudaStream_t raw_stream) {
     adamw_kernel<<<blocks(ceil_div(n, 256 * kPack), kOp), 256, 0, raw_stream>>>(

@@ -4,7 +4,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -106,12 +106,8 @@ int64_t real_columns(int64_t first_column, int64_t vocab_size, int64_t v) {
 void CudaOps::cross_entropy_forward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
                                     Tensor row_max, Tensor row_sum, Tensor target_logit, Stream& stream) {
   constexpr const char* kOp = "cross_entropy_forward";
-  shapes::expect_float(kOp, "logits", logits);
+  shapes::check_cross_entropy_forward(logits, targets, row_max, row_sum, target_logit);
   const int64_t n = logits.rows(), v = logits.cols();
-  shapes::expect_vector(kOp, "targets", targets, DType::i32, n);
-  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
-  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
-  shapes::expect_vector(kOp, "target_logit", target_logit, DType::f32, n);
   if (n == 0) return;
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     dispatch_device(logits.dtype, [&]<class T>() {
@@ -125,10 +121,8 @@ void CudaOps::cross_entropy_forward(Tensor logits, Tensor targets, int64_t first
 
 void CudaOps::cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row_sum, Stream& stream) {
   constexpr const char* kOp = "cross_entropy_rescale";
+  shapes::check_cross_entropy_rescale(row_max, global_max, row_sum);
   const int64_t n = row_max.numel();
-  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
-  shapes::expect_vector(kOp, "global_max", global_max, DType::f32, n);
-  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
   if (n == 0) return;
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     cross_entropy_rescale_kernel<<<blocks(ceil_div(n, 256), kOp), 256, 0, raw_stream>>>(
@@ -139,11 +133,8 @@ void CudaOps::cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor ro
 void CudaOps::cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_logit, float scale, Tensor loss,
                                  Stream& stream) {
   constexpr const char* kOp = "cross_entropy_loss";
+  shapes::check_cross_entropy_loss(row_max, row_sum, target_logit, loss);
   const int64_t n = row_max.numel();
-  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
-  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
-  shapes::expect_vector(kOp, "target_logit", target_logit, DType::f32, n);
-  shapes::expect_vector(kOp, "loss", loss, DType::f32, 1);
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     cross_entropy_loss_kernel<<<1, 1024, 0, raw_stream>>>(row_max.as<float>(), row_sum.as<float>(),
                                                           target_logit.as<float>(), n, scale, loss.as<float>());
@@ -153,11 +144,8 @@ void CudaOps::cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_l
 void CudaOps::cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
                                      Tensor row_max, Tensor row_sum, float scale, Stream& stream) {
   constexpr const char* kOp = "cross_entropy_backward";
-  shapes::expect_float(kOp, "logits", logits);
+  shapes::check_cross_entropy_backward(logits, targets, row_max, row_sum);
   const int64_t n = logits.rows(), v = logits.cols();
-  shapes::expect_vector(kOp, "targets", targets, DType::i32, n);
-  shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
-  shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
   if (n * v == 0) return;
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     const RowGrid grid(n, v, kOp);

@@ -6,7 +6,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -205,9 +205,7 @@ void CudaOps::convert(Tensor from, Tensor to, Stream& stream) {
 
 void CudaOps::add(Tensor a, Tensor b, Tensor out, Stream& stream) {
   constexpr const char* kOp = "add";
-  shapes::expect_float(kOp, "a", a);
-  shapes::expect_vector(kOp, "b", b, a.dtype, a.numel());
-  shapes::expect_vector(kOp, "out", out, a.dtype, a.numel());
+  shapes::check_add(a, b, out);
   if (a.numel() == 0) return;
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     dispatch_device(a.dtype, [&]<class T>() {

@@ -4,7 +4,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -140,11 +140,8 @@ void CudaOps::embedding_forward(Tensor tokens, Tensor table, int64_t first_row, 
 
 void CudaOps::embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, Tensor dtable, Stream& stream) {
   constexpr const char* kOp = "embedding_backward";
-  shapes::expect_float(kOp, "dout", dout);
+  shapes::check_embedding_backward(tokens, dout, dtable);
   const int64_t n = tokens.numel(), h = dout.cols(), table_rows = dtable.rows();
-  shapes::expect_vector(kOp, "tokens", tokens, DType::i32, n);
-  shapes::expect_matrix(kOp, "dout", dout, dout.dtype, n, h);
-  shapes::expect_matrix(kOp, "dtable", dtable, DType::f32, table_rows, h);
   if (n * h == 0) return;
   if (n > 0x3fffffff) fail("embedding_backward: " + std::to_string(n) + " tokens are more than a call takes");
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
@@ -179,12 +176,8 @@ void CudaOps::embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, 
 
 void CudaOps::position_forward(Tensor x, Tensor positions, const Dropout& dropout, Tensor out, Stream& stream) {
   constexpr const char* kOp = "position_forward";
-  shapes::expect_float(kOp, "x", x);
-  shapes::expect_rank(kOp, "x", x, x.dtype, 3);
+  shapes::check_position_forward(x, positions, dropout, out);
   const int64_t s = x.shape[0], b = x.shape[1], h = x.shape[2];
-  shapes::expect_matrix(kOp, "positions", positions, x.dtype, s, h);
-  shapes::expect_like(kOp, "out", out, x);
-  shapes::expect_probability(kOp, dropout.probability);
   if (x.numel() == 0) return;
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     const RowGrid grid(s * b, h, kOp);
@@ -198,12 +191,8 @@ void CudaOps::position_forward(Tensor x, Tensor positions, const Dropout& dropou
 
 void CudaOps::position_backward(Tensor dout, const Dropout& dropout, Tensor dx, Tensor dpositions, Stream& stream) {
   constexpr const char* kOp = "position_backward";
-  shapes::expect_float(kOp, "dout", dout);
-  shapes::expect_rank(kOp, "dout", dout, dout.dtype, 3);
+  shapes::check_position_backward(dout, dropout, dx, dpositions);
   const int64_t s = dout.shape[0], b = dout.shape[1], h = dout.shape[2];
-  shapes::expect_like(kOp, "dx", dx, dout);
-  shapes::expect_matrix(kOp, "dpositions", dpositions, DType::f32, s, h);
-  shapes::expect_probability(kOp, dropout.probability);
   if (dout.numel() == 0) return;
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     const RowGrid grid(s, h, kOp);

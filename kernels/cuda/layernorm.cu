@@ -6,7 +6,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -180,13 +180,8 @@ unsigned int row_threads(int64_t h, int64_t packs) {
 void CudaOps::layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, Tensor y, Tensor mean, Tensor rstd,
                                 Stream& stream) {
   constexpr const char* kOp = "layernorm_forward";
-  shapes::expect_float(kOp, "x", x);
+  shapes::check_layernorm_forward(x, gamma, beta, y, mean, rstd);
   const int64_t n = x.rows(), h = x.cols();
-  shapes::expect_vector(kOp, "gamma", gamma, x.dtype, h);
-  shapes::expect_vector(kOp, "beta", beta, x.dtype, h);
-  shapes::expect_like(kOp, "y", y, x);
-  shapes::expect_vector(kOp, "mean", mean, DType::f32, n);
-  shapes::expect_vector(kOp, "rstd", rstd, DType::f32, n);
   if (n * h == 0) return;
   check_row(kOp, h);
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
@@ -202,16 +197,8 @@ void CudaOps::layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, 
 void CudaOps::layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual,
                                  Tensor dx, Tensor dgamma, Tensor dbeta, Stream& stream) {
   constexpr const char* kOp = "layernorm_backward";
-  shapes::expect_float(kOp, "x", x);
+  shapes::check_layernorm_backward(dy, x, gamma, mean, rstd, residual, dx, dgamma, dbeta);
   const int64_t n = x.rows(), h = x.cols();
-  shapes::expect_like(kOp, "dy", dy, x);
-  shapes::expect_vector(kOp, "gamma", gamma, x.dtype, h);
-  shapes::expect_vector(kOp, "mean", mean, DType::f32, n);
-  shapes::expect_vector(kOp, "rstd", rstd, DType::f32, n);
-  if (residual) shapes::expect_like(kOp, "residual", residual, x);
-  shapes::expect_like(kOp, "dx", dx, x);
-  shapes::expect_vector(kOp, "dgamma", dgamma, DType::f32, h);
-  shapes::expect_vector(kOp, "dbeta", dbeta, DType::f32, h);
   if (n * h == 0) return;
   check_row(kOp, h);
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {

@@ -4,7 +4,7 @@
 #include "kernels/cuda/cuda_products.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -44,24 +44,10 @@ void with_types(DType dtype, DType c_dtype, const F& f) {
   else f.template operator()<__nv_bfloat16, __nv_bfloat16>();
 }
 
-void check_matmul(const Tensor& a, const Tensor& b, const Tensor& c, const Ops::Matmul& how) {
-  shapes::expect_float("matmul", "a", a);
-  const int64_t m = how.transpose_a ? a.cols() : a.rows(), k = how.transpose_a ? a.rows() : a.cols();
-  shapes::expect_float("matmul", "b", b);
-  const int64_t n = how.transpose_b ? b.rows() : b.cols();
-  shapes::expect_matrix("matmul", "b", b, a.dtype, how.transpose_b ? n : k, how.transpose_b ? k : n);
-  shapes::expect_float("matmul", "c", c);
-  shapes::expect_matrix("matmul", "c", c, c.dtype == DType::f32 ? DType::f32 : a.dtype, m, n);
-  if (how.bias) {
-    shapes::expect_vector("matmul", "bias", how.bias, a.dtype, n);
-    if (how.accumulate) fail("matmul: a bias cannot be added when accumulating");
-  }
-}
-
 }  // namespace
 
 void CudaOps::matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& stream) {
-  check_matmul(a, b, c, how);
+  shapes::check_matmul(a, b, c, how);
   const int64_t m = c.rows(), n = c.cols(), k = how.transpose_a ? a.rows() : a.cols();
   if (m * n == 0) return;
   enqueue(stream, {"matmul", Category::compute}, [&](cudaStream_t raw_stream) {

@@ -8,7 +8,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/exact_sum.h"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -171,9 +171,7 @@ void CudaOps::sum_of_squares(Tensor x, Tensor bins, Stream& stream) {
 void CudaOps::clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale,
                          Stream& stream) {
   constexpr const char* kOp = "clip_scale";
-  shapes::expect_vector(kOp, "bins", bins, DType::i64, kExactSumBins);
-  shapes::expect_vector(kOp, "norm", norm, DType::f32, 1);
-  shapes::expect_vector(kOp, "grad_scale", grad_scale, DType::f32, 1);
+  shapes::check_clip_scale(bins, norm, grad_scale);
   enqueue(stream, {kOp, Category::optimizer}, [&](cudaStream_t raw_stream) {
     clip_scale_kernel<<<1, 1, 0, raw_stream>>>(bins.as<int64_t>(), multiplier, max_norm, norm.as<float>(),
                                                grad_scale.as<float>());
