@@ -2,12 +2,12 @@
 
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "engine/checkpoint/store.h"
 #include "engine/data/files.h"
 
 namespace trivet {
@@ -45,12 +45,7 @@ bool write_outcome(const std::string& run_dir, const Outcome& outcome) noexcept 
 
 int64_t last_committed_step(const std::string& run_dir) noexcept {
   try {
-    const std::string path = run_dir + "/checkpoints/latest";
-    if (!file_exists(path)) return -1;
-    const std::string name = read_small_file(path, 4096), prefix = "step-";
-    int64_t step = -1;
-    if (name.starts_with(prefix)) std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
-    return step;
+    return CheckpointStore(run_dir + "/checkpoints").latest().value_or(-1);
   } catch (const std::exception&) {
     return -1;
   }

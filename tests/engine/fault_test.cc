@@ -261,7 +261,7 @@ TEST(FlightDumps, RefuseFilesThatAreNone) {
 
 TEST(Outcome, TheFirstCountsAndKnowsTheLastCommittedStep) {
   const TempDir dir;
-  std::filesystem::create_directory(dir / "checkpoints");
+  std::filesystem::create_directories(dir / "checkpoints/step-00000120");
   write_text(dir / "checkpoints/latest", "step-00000120\n");
   EXPECT_TRUE(write_outcome(dir / "", {.status = "hung", .exit_code = 124, .root_cause_rank = 3, .step = 130}));
   EXPECT_FALSE(write_outcome(dir / "", {.status = "done"}));
