@@ -99,7 +99,7 @@ inline void check_find_non_finite(const Tensor& x, const Tensor& proceed, const 
   constexpr const char* kOp = "find_non_finite";
   expect_vector(kOp, "x", x, DType::f32, x.numel());
   expect_vector(kOp, "proceed", proceed, DType::f32, 1);
-  expect_vector(kOp, "found", found, DType::i64, 5);
+  expect_vector(kOp, "found", found, DType::i64, kNonFiniteNumbers);
 }
 
 inline void check_gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx) {

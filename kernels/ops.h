@@ -48,6 +48,9 @@ struct AdamW {
 // sum is exact, so it has the same bits in whatever order, on however many ranks, the parts are added.
 inline constexpr int64_t kExactSumBins = 24;
 
+// What Ops::find_non_finite tells.
+inline constexpr int64_t kNonFiniteNumbers = 5;
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -163,7 +166,7 @@ class Ops {
   virtual void judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) = 0;
   // Looks through x where the step is refused for what is not finite, so that a report can name it when the gradients
   // are gone: where proceed[0] is 0, found = {index of the first such element or -1, NaNs, infinities, bits of that
-  // element, bits of the one before it}; else found is left as it is. x: [n] fp32; found: [5] int64.
+  // element, bits of the one before it}; else found is left as it is. x: [n] fp32; found: [kNonFiniteNumbers] int64.
   virtual void find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream& stream) = 0;
 
   // ---- plain

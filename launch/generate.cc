@@ -20,8 +20,8 @@
 #include "engine/data/files.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/tokenizer.h"
+#include "engine/train/host_world.h"
 #include "engine/train/inference.h"
-#include "engine/train/texts.h"
 #include "launch/commands.h"
 #include "launch/ranks.h"
 
@@ -132,11 +132,10 @@ class TextPrinter {
 
 void run_rank(const Options& options, Communicator& world) {
   using Clock = std::chrono::steady_clock;
-  const auto device = create_cpu_device();
-  const auto stream = device->create_compute_stream();
+  HostWorld host(world);
   // Of a run that is still training, another may be the latest by now: rank 0 chooses.
   const std::string directory =
-      broadcast_text(world, world.rank() == 0 ? find_checkpoints(options.checkpoint).front() : std::string{}, *stream);
+      host.broadcast(world.rank() == 0 ? find_checkpoints(options.checkpoint).front() : std::string{});
   const OpenCheckpoint checkpoint = open_checkpoint(directory);
   LoadedConfig loaded = inference_config(checkpoint, options.tensor, options.pipeline, options.sets);
   const Layout layout = resolve(loaded, {.world_size = world.size()});

@@ -105,7 +105,9 @@ struct DataConfig {
 };
 
 struct CommConfig {
-  std::string backend = "auto";  // auto | thread | mpi
+  // Who the ranks are, threads or MPI's processes; and how they exchange the memory of GPUs: by NCCL, or staged through
+  // the host's, so that several ranks may share a GPU. auto: what the launcher and the GPUs allow.
+  std::string backend = "auto";  // auto | thread | mpi | nccl | staged
   double timeout_s = 600;        // a call that is open for longer ends the run; 0: never
   // An emulated link between the ranks of a group (parallel/comm/link_comm.h): of all groups, or of one class of them.
   double link_latency_us = 0;
@@ -142,12 +144,14 @@ struct TrainConfig {
   std::string spike_policy = "warn";       // warn | skip | stop
   int64_t max_consecutive_skips = 10;
   int64_t check_weight_hash_across_dp_replicas_interval = 0;  // steps; 0: never
-  bool trace = false;                                         // write run_dir/trace.json
+  bool deterministic_mode = false;  // nothing is chosen by timing it, so that two runs on GPUs give the same bits
+  bool trace = false;               // write run_dir/trace.json
   std::string flops_convention = "causal";  // causal | full | 6n: of the model FLOPs behind TFLOP/s and MFU
 };
 
 struct DeviceConfig {
-  std::string kind = "auto";          // auto | cpu | cuda
+  std::string kind = "auto";          // auto | cpu | cuda; auto: the GPUs, where the hosts have some
+  bool tf32 = false;                  // fp32 products on a GPU by its tensor cores, with 10 bits of mantissa
   int threads_per_rank = 0;           // 0: the cores of the host over its ranks
   std::optional<double> peak_tflops;  // of one rank in the run's dtype; auto: a table by GPU name, or measured
 };

@@ -30,7 +30,7 @@ void GptChunk::copy_input(int slot, Tensor input) { ctx_.ops.convert(input, stag
 
 void GptChunk::forward(int microbatch, int slot) {
   Phase phase(step_, StepPhase::forward);
-  const Batch& batch = step_.batches[static_cast<size_t>(microbatch)];
+  const HostBatch& batch = step_.batches[static_cast<size_t>(microbatch)];
   if (stage_.range().has_embedding) device_.copy_to_device(batch.tokens.data(), stage_.tokens(slot), ctx_.compute);
   if (stage_.range().has_head) device_.copy_to_device(batch.labels.data(), stage_.labels(slot), ctx_.compute);
   stage_.forward(ctx_, slot, micro_batch(microbatch), loss_);

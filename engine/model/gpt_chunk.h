@@ -4,16 +4,16 @@
 
 #include <span>
 
-#include "engine/data/prefetch.h"
 #include "engine/fault/step_hook.h"
 #include "engine/model/gpt_stage.h"
+#include "engine/model/step_input.h"
 #include "parallel/pipeline/stage.h"
 
 namespace trivet {
 
 // The micro-batches that a rank runs in one step, in order, and what holds for all of them.
 struct StepBatches {
-  std::span<const Batch> batches;
+  std::span<const HostBatch> batches;  // valid until the device has read them
   bool training = true;
   float loss_scale = 1;
   int defer_heads = 0;       // of the last so many micro-batches the gradient of the output weight waits for finish()

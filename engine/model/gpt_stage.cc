@@ -126,8 +126,8 @@ void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatc
   for (size_t g = groups_.size(); g-- > 0;) {
     const RecomputeGroup& group = groups_[g];
     const auto first = static_cast<size_t>(group.first), end = first + static_cast<size_t>(group.count);
-    std::optional<ScopedSpan> span;
-    if (group.lost.any()) span.emplace(ctx.compute.trace_row(), SpanInfo{"recompute", Category::phase});
+    std::optional<ScopedPhase> span;
+    if (group.lost.any()) span.emplace(ctx.compute, SpanInfo{"recompute", Category::phase});
     for (size_t i = first; i < end; ++i) {
       const BlockParts& lost = plan_[i].lost;
       if (lost.any()) ctx.units.before_forward(block_unit(i));

@@ -13,7 +13,6 @@
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
 #include "engine/data/files.h"
-#include "engine/train/texts.h"
 
 namespace trivet {
 namespace {
@@ -24,9 +23,9 @@ constexpr int kInterrupted = 128 + 15;  // exit code of a run that had to stop a
 
 std::string checkpoints_folder(const std::string& run_dir) { return run_dir + "/checkpoints"; }
 
-std::string random_run_name(Communicator& world, Stream& stream) {
+std::string random_run_name(HostWorld& host) {
   std::random_device random;
-  return broadcast_text(world, fmt::format("{:08x}{:08x}", random(), random()), stream);
+  return host.broadcast(fmt::format("{:08x}{:08x}", random(), random()));
 }
 
 // When Slurm ends the job, on the steady clock.
@@ -94,42 +93,39 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
     deadline_ns_ = start_ns + static_cast<int64_t>(config.train.exit_duration_in_mins * 60e9);
   if (const auto end = slurm_end_ns()) deadline_ns_ = std::min(deadline_ns_, *end);
   if (config.checkpoint.save_interval == 0) return;
-  Stream& compute = trainer.context().compute;
-  Communicator& world = trainer.world();
+  HostWorld& host = trainer.host();
   const CheckpointStore store(checkpoints_folder(config.train.run_dir), Disk(options_.disk_fault));
   std::string problem;
-  if (world.rank() == 0) {
+  if (host.rank() == 0) {
     try {
       store.prepare();
     } catch (const Error& error) {
       problem = error.what();
     }
   }
-  if (const std::string text = first_text(world, problem, compute); !text.empty()) throw IoError(text);
+  if (const std::string text = host.first_problem(problem); !text.empty()) throw IoError(text);
   RankState& state = trainer.state();
   saver_.emplace(CheckpointSaver::Options{.store = store,
-                                          .rank = world.rank(),
-                                          .ranks = world.size(),
-                                          .run = random_run_name(world, compute),
+                                          .rank = host.rank(),
+                                          .ranks = host.size(),
+                                          .run = random_run_name(host),
                                           .layout = layout_text(layout.mesh, config),
                                           .config = to_yaml(config),
                                           .keep_last = config.checkpoint.keep_last},
                  saved_tensors(state.flat, state.adam, trainer.mesh().at.tp), state.snapshot, trainer.device(),
-                 compute);
-  all_bytes_ = saver_->bytes();
-  world.all_reduce({&all_bytes_, DType::i64, {1}}, Reduce::sum, compute);
-  compute.synchronize();
+                 trainer.context().compute);
+  all_bytes_ = host.sum(saver_->bytes());
 }
 
 // ---- resuming
 
 void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall_back) {
   Stream& compute = trainer_.context().compute;
-  Communicator& world = trainer_.world();
+  HostWorld& host = trainer_.host();
   // What rank 0 sees; hosts need not see a folder's changes at the same time.
   std::string list;
   for (const std::string& path : candidates) list += path + "\n";
-  list = broadcast_text(world, list, compute);
+  list = host.broadcast(list);
   std::string problems;
   for (size_t begin = 0, end; (end = list.find('\n', begin)) != std::string::npos; begin = end + 1) {
     const std::string path = list.substr(begin, end - begin);
@@ -145,7 +141,7 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
     } catch (const Error& error) {
       problem = error.what();
     }
-    problem = first_text(world, problem, compute);
+    problem = host.first_problem(problem);
     if (problem.empty()) {
       trainer_.resume(state);
       saved_step_ = state.step;
@@ -209,6 +205,12 @@ bool Checkpointing::out_of_time(int64_t now) const {
                                    : static_cast<double>(all_bytes_) / kFirstGuess * 1e9;
   const double step_ns = static_cast<double>(std::max(longest_step_ns_, now - boundary_ns_));
   return static_cast<double>(deadline_ns_ - now) < kMargin * (step_ns + save_ns);
+}
+
+bool Checkpointing::needs_result(const Votes& sum) const {
+  const int64_t step = trainer_.steps_done();
+  return step >= config_.train.train_iters || sum.stop_signal > 0 || sum.out_of_time > 0 ||
+         (saver_ && step % config_.checkpoint.save_interval == 0);
 }
 
 bool Checkpointing::after_step(const Votes& sum) {
@@ -276,7 +278,7 @@ void Checkpointing::advance(const SaveVote& sum) {
            .seconds = static_cast<double>(took) * 1e-9});
     return;
   }
-  last_error_ = first_text(trainer_.world(), saver_->error(), trainer_.context().compute);
+  last_error_ = trainer_.host().first_problem(saver_->error());
   if (++failures_ >= config_.checkpoint.max_failed_saves)
     throw IoError(
         fmt::format("{} saves have failed in a row (checkpoint.max_failed_saves): {}", failures_, last_error_));
@@ -288,11 +290,7 @@ void Checkpointing::advance(const SaveVote& sum) {
 void Checkpointing::wait() {
   while (saver_->saving()) {
     saver_->wait();
-    SaveVote sum = saver_->vote();
-    trainer_.world().all_reduce({&sum, DType::i64, {sizeof sum / sizeof(int64_t)}}, Reduce::sum,
-                                trainer_.context().compute);
-    trainer_.context().compute.synchronize();
-    advance(sum);
+    advance(trainer_.host().sum(saver_->vote()));
   }
 }
 

@@ -46,6 +46,8 @@ class Checkpointing {
   void resume(const std::vector<std::string>& candidates, bool fall_back);
 
   Votes votes();
+  // Whether after_step() will save or end the run: then the step's result must be there before.
+  bool needs_result(const Votes& sum) const;
   // At a step boundary, with the sums of all ranks' votes. False: the run has to end here; exit_code() says how.
   bool after_step(const Votes& sum);
 

@@ -6,7 +6,6 @@
 #include "engine/config/load.h"
 #include "engine/train/logits.h"
 #include "engine/train/rank_state.h"
-#include "engine/train/trainer.h"
 
 namespace trivet {
 namespace {
@@ -38,13 +37,13 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
 
 InferenceModel::InferenceModel(const Config& config, const Layout& layout, Communicator& world,
                                const OpenCheckpoint& checkpoint, int64_t positions)
-    : mesh_(make_mesh(world, layout.mesh)),
+    : backend_(make_backend(config, world, threads_of_rank(config, world))),
+      device_(backend_.device.get()),
+      ops_(backend_.ops.get()),
+      mesh_(make_mesh(backend_.exchange ? *backend_.exchange : world, layout.mesh)),
       schedule_(layout.schedule),
       shape_(shorter(gpt_shape_of(config, layout, mesh_.at), positions)),
-      device_(create_cpu_device()),
       compute_(device_->create_compute_stream()),
-      ops_(create_cpu_ops(config.device.threads_per_rank > 0 ? config.device.threads_per_rank
-                                                             : default_threads_per_rank(world))),
       weights_(*device_, "weights"),
       activations_(*device_, "activations"),
       scratch_arena_(*device_, "scratch"),
@@ -59,7 +58,7 @@ InferenceModel::InferenceModel(const Config& config, const Layout& layout, Commu
            .weight_grads = no_queue_,
            .units = no_hooks_,
            .scratch = scratch_},
-      batches_(1) {
+      input_(*device_, 1, shape_.tokens()) {
   load(checkpoint, config.model.seq_length);
   std::vector<Stage*> stages;
   for (GptStage& stage : stages_) {
@@ -98,12 +97,11 @@ void InferenceModel::load(const OpenCheckpoint& checkpoint, int64_t seq_length) 
 std::vector<float> InferenceModel::next_token_logits(std::span<const int32_t> context) {
   check(!context.empty() && static_cast<int64_t>(context.size()) <= shape_.seq,
         "a context has 1 to `positions` tokens");
-  Batch& batch = batches_.front();
-  batch.tokens.assign(static_cast<size_t>(shape_.tokens()), 0);
-  batch.labels.assign(static_cast<size_t>(shape_.tokens()), 0);
-  for (size_t i = 0; i < context.size(); ++i) batch.tokens[i * static_cast<size_t>(shape_.micro_batch)] = context[i];
-  step_ = {.batches = batches_, .training = false, .loss_scale = 0};
+  const std::span<HostBatch> batches = input_.take();
+  batches.front().fill_with(context, static_cast<size_t>(shape_.micro_batch));
+  step_ = {.batches = batches, .training = false, .loss_scale = 0};
   executor_->run_forward_only(1);
+  input_.queued(*compute_);
   return read_logits({mesh_, schedule_, *executor_, stages_, scratch_, *ops_, *device_, *compute_}, shape_,
                      static_cast<int64_t>(context.size()) - 1);
 }

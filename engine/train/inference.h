@@ -11,8 +11,9 @@
 
 #include "engine/checkpoint/shard.h"
 #include "engine/config/validate.h"
-#include "engine/data/prefetch.h"
 #include "engine/model/gpt_chunk.h"
+#include "engine/model/step_input.h"
+#include "engine/train/backend.h"
 #include "kernels/base/trace.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/executor.h"
@@ -36,17 +37,19 @@ class InferenceModel {
   std::vector<float> next_token_logits(std::span<const int32_t> context);
 
   const GptShape& shape() const { return shape_; }
+  const Device& device() const { return *device_; }
   int64_t bytes() const { return weights_.bytes() + activations_.bytes() + scratch_arena_.bytes(); }
 
  private:
   void load(const OpenCheckpoint& checkpoint, int64_t seq_length);
 
+  Backend backend_;
+  Device* device_;
+  Ops* ops_;
   Mesh mesh_;
   Schedule schedule_;
   GptShape shape_;
-  std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> compute_;
-  std::unique_ptr<Ops> ops_;
   Arena weights_, activations_, scratch_arena_;
   Scratch scratch_;
   ParamList params_;
@@ -55,7 +58,7 @@ class InferenceModel {
   UnitHooks no_hooks_;
   WeightGradQueue no_queue_;
   Context ctx_;
-  std::vector<Batch> batches_;  // one
+  StepInput input_;  // of one micro-batch
   StepBatches step_;
   std::deque<GptChunk> chunks_;
   std::vector<Tensor> boundary_buffers_;

@@ -1,74 +1,66 @@
 #include "engine/train/non_finite.h"
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <fmt/format.h>
 
 namespace trivet {
 namespace {
 
+// As Ops::find_non_finite writes it.
+struct Found {
+  int64_t first, nans, infinities, bits, bits_before;
+  static float number(int64_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits)); }
+};
+static_assert(sizeof(Found) == kNonFiniteNumbers * sizeof(int64_t));
+
 // "" where all gradients of this rank are finite.
 std::string describe_gradients(const RankState& state, int pipeline_rank, int rank, Device& device, Stream& stream) {
-  for (const OwnedPiece& piece : state.flat.owned) {
-    std::vector<float> grad(static_cast<size_t>(piece.grad.numel()));
-    device.copy_to_host(piece.grad, grad.data(), stream);
-    stream.synchronize();
-    const auto is_bad = [](float g) { return !std::isfinite(g); };
-    const auto bad = std::find_if(grad.begin(), grad.end(), is_bad);
-    if (bad == grad.end()) continue;
-    const auto nans = std::count_if(bad, grad.end(), [](float g) { return std::isnan(g); });
-    const auto infs = std::count_if(bad, grad.end(), [](float g) { return std::isinf(g); });
-    const auto next = std::find_if_not(bad, grad.end(), is_bad);
-    std::string around;
-    if (bad != grad.begin()) around += fmt::format("; before it {:.6g}", *(bad - 1));
-    if (next != grad.end()) around += fmt::format("; the next finite one {:.6g}", *next);
-    return fmt::format(
-        "{} of the {} gradients of {} on rank {} (pipeline rank {}) are not finite ({} NaN, {} infinite), "
-        "the first is {} at {}{}",
-        nans + infs, grad.size(), piece.param->spec.name, rank, pipeline_rank, nans, infs, *bad,
-        piece.first + (bad - grad.begin()), around);
-  }
-  return "";
+  std::vector<Found> found(state.flat.buckets.size());
+  device.copy_to_host(state.non_finite, found.data(), stream);
+  stream.synchronize();
+  const auto bad = std::find_if(found.begin(), found.end(), [](const Found& bucket) { return bucket.first >= 0; });
+  if (bad == found.end()) return "";
+  Found all{};
+  for (const Found& bucket : found)
+    if (bucket.first >= 0) all.nans += bucket.nans, all.infinities += bucket.infinities;
+
+  const FlatBucket& bucket = state.flat.buckets[static_cast<size_t>(bad - found.begin())];
+  const int64_t at = bucket.own_begin + bad->first;
+  const auto segments = state.flat.segments_of(bucket);
+  const auto behind =
+      std::find_if(segments.begin(), segments.end(), [&](const FlatSegment& segment) { return segment.offset > at; });
+  const FlatSegment& segment = *(behind - 1);
+  return fmt::format(
+      "gradients of {} on rank {} (pipeline rank {}) are not finite; the first, at element {} of {}, is {}{}; of all "
+      "of this rank, {} are not ({} NaN, {} infinite)",
+      segment.param->spec.name, rank, pipeline_rank, at - segment.offset, segment.param->shape.numel(),
+      Found::number(bad->bits),
+      bad->first > 0 ? fmt::format(", the one before it {:.6g}", Found::number(bad->bits_before)) : "",
+      all.nans + all.infinities, all.nans, all.infinities);
 }
 
 }  // namespace
 
-NonFinite find_non_finite(RankState& state, int pipeline_rank, float own_loss, Communicator& world, Device& device,
+void search_non_finite(RankState& state, Ops& ops, Stream& stream) {
+  int64_t i = 0;
+  for (const FlatBucket& bucket : state.flat.buckets)
+    ops.find_non_finite(bucket.own_grads, state.step_number(RankState::kProceed),
+                        state.non_finite.slice(i++, 1).view({kNonFiniteNumbers}), stream);
+}
+
+NonFinite find_non_finite(const RankState& state, int pipeline_rank, float own_loss, HostWorld& host, Device& device,
                           Stream& stream) {
-  const auto first_rank_where = [&](bool mine) {
-    const Tensor number = state.adam.norm();
-    const float negative = -static_cast<float>(mine ? world.rank() : world.size());
-    device.copy_to_device(&negative, number, stream);
-    world.all_reduce(number, Reduce::max, stream);
-    float smallest = 0;
-    device.copy_to_host(number, &smallest, stream);
-    stream.synchronize();
-    return static_cast<int>(-smallest);
-  };
   NonFinite found;
-  const int loss_rank = first_rank_where(!std::isfinite(own_loss));
-  if (loss_rank < world.size()) {
+  const auto [loss_rank, loss] = host.first_text(std::isfinite(own_loss) ? "" : "the loss is not finite");
+  if (loss_rank >= 0) {
     found.rank = loss_rank;
     found.what = fmt::format("the loss of rank {} is not finite, ", loss_rank);
   }
-  std::array<char, 512> text{};
-  const std::string mine = describe_gradients(state, pipeline_rank, world.rank(), device, stream);
-  std::strncpy(text.data(), mine.c_str(), text.size() - 1);
-  const int finder = first_rank_where(!mine.empty());
-  if (finder == world.size()) {
-    found.what += "all gradients are finite";
-    return found;
-  }
-  if (found.rank < 0) found.rank = finder;
-  Scratch::Frame frame(state.scratch);
-  const Tensor carrier = frame.tensor(DType::u8, {static_cast<int64_t>(text.size())});
-  device.copy_to_device(text.data(), carrier, stream);
-  world.broadcast(carrier, finder, stream);
-  device.copy_to_host(carrier, text.data(), stream);
-  stream.synchronize();
-  found.what += text.data();
+  const auto [rank, text] = host.first_text(describe_gradients(state, pipeline_rank, host.rank(), device, stream));
+  found.what += rank < 0 ? "all gradients are finite" : text;
+  if (found.rank < 0) found.rank = rank;
   return found;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <limits>
 
 namespace trivet {
 
@@ -21,20 +22,32 @@ double NumberCheck::History::median(size_t count) const {
   return *middle;
 }
 
-NumberCheck::Verdict NumberCheck::judge(double loss, double grad_norm, bool finite) {
+double NumberCheck::spike(const History& history) const {
+  const size_t count = std::min(steps_, kWindow);
+  return spike_factor_ > 0 && count >= kFewest ? spike_factor_ * history.median(count)
+                                               : std::numeric_limits<double>::infinity();
+}
+
+NumberCheck::Limits NumberCheck::limits() const {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  if (on_spike_ == Action::warn) return {kNone, kNone, check_finite_};
+  return {loss_spike(), norm_spike(), check_finite_};
+}
+
+NumberCheck::Verdict NumberCheck::judge(const Numbers& numbers) {
+  const auto& [loss, grad_norm, finite, taken] = numbers;
   Verdict verdict;
   if (!finite) {
-    if (check_finite_) verdict = {skip_non_finite_ ? Action::skip : Action::stop, "not finite"};
-  } else if (spike_factor_ > 0) {
+    if (!taken) verdict = {skip_non_finite_ ? Action::skip : Action::stop, "not finite"};
+  } else if (!taken || loss > loss_spike() || grad_norm > norm_spike()) {
+    // The device compares in fp32, and has the last word.
     const size_t count = std::min(steps_, kWindow);
-    const double usual_loss = losses_.median(count), usual_norm = norms_.median(count);
-    if (count >= kFewest && loss > spike_factor_ * usual_loss)
-      verdict = {on_spike_, fmt::format("a spike: the loss is {:.6g}, {:.1f} times the median of the last {} steps",
-                                        loss, loss / usual_loss, count)};
-    else if (count >= kFewest && grad_norm > spike_factor_ * usual_norm)
-      verdict = {on_spike_, fmt::format("a spike: the gradient norm is {:.6g}, {:.1f} times the median of the last {} "
-                                        "steps",
-                                        grad_norm, grad_norm / usual_norm, count)};
+    const bool by_loss = loss / loss_spike() >= grad_norm / norm_spike();
+    const double value = by_loss ? loss : grad_norm, limit = by_loss ? loss_spike() : norm_spike();
+    if (taken == (on_spike_ == Action::warn))
+      verdict = {on_spike_,
+                 fmt::format("a spike: the {} is {:.6g}, {:.1f} times the median of the last {} steps",
+                             by_loss ? "loss" : "gradient norm", value, spike_factor_ * value / limit, count)};
   }
   last_was_good_ = verdict.action == Action::take || verdict.action == Action::warn;
   if (last_was_good_) {

@@ -1,5 +1,6 @@
 // NumberCheck: what is to become of a step, from its loss and gradient norm: all ranks put the same numbers in, and so
-// all decide alike.
+// all decide alike. The decision itself falls on the device, by limits that the steps before have set
+// (Ops::judge_step); the host hears of it when it reads the step's numbers, and draws the conclusions.
 //
 // A loss or gradient that is not finite, or one that is train.spike_factor times the running median (of the last 64
 // steps that were taken, from the 16th on), is warned of, skipped or the end, as the policies say. A skipped step
@@ -26,8 +27,21 @@ class NumberCheck {
     Action action = Action::take;
     std::string why{};  // but for take
   };
-  // finite: loss and all gradients are. Once a step.
-  Verdict judge(double loss, double grad_norm, bool finite);
+  // What a step is refused for where its numbers are, before the host knows them: a loss or norm above these (+inf:
+  // none is refused), and what is not finite.
+  struct Limits {
+    double loss, grad_norm;
+    bool finite;
+  };
+  Limits limits() const;
+
+  // What the device has found of a step, and whether it has taken it. Once a step, before the next one's limits.
+  struct Numbers {
+    double loss, grad_norm;
+    bool finite;  // loss and all gradients are
+    bool taken;
+  };
+  Verdict judge(const Numbers& numbers);
 
   int64_t skipped() const { return skipped_; }
   void set_skipped(int64_t steps) { skipped_ = steps; }  // when a run is resumed
@@ -39,6 +53,11 @@ class NumberCheck {
     std::array<double, kWindow> values{};
     double median(size_t count) const;
   };
+
+  // Above which they are spikes.
+  double loss_spike() const { return spike(losses_); }
+  double norm_spike() const { return spike(norms_); }
+  double spike(const History& history) const;
 
   const bool check_finite_, skip_non_finite_;
   const int64_t most_skips_;

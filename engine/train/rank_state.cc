@@ -137,8 +137,9 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
       param_gather(flat, weight_arena),
       adam(flat, optimizer_arena),
       scratch(scratch_arena, GptStage::scratch_bytes(shape)),
-      step_sums(activation_arena.allocate(DType::f32, {4})),
-      loss(step_sums.slice(0, 1)) {
+      step_numbers(optimizer_arena.allocate(DType::f32, {kStepNumbers})),
+      loss(step_number(kLoss)),
+      non_finite(optimizer_arena.allocate(DType::i64, {static_cast<int64_t>(flat.buckets.size()), kNonFiniteNumbers})) {
   const Schedule& schedule = layout.schedule;
   const Program& program = schedule.programs[static_cast<size_t>(at.pp)];
   const SlotPlan plan = plan_slots(program, schedule.v, SlotPool::per_chunk);

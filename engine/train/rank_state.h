@@ -49,9 +49,14 @@ struct RankState {
   Adam adam;
   Scratch scratch;
   std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: what the executor needs
-  Tensor step_sums;                      // [4] fp32: loss, gradient norm, watched norm, this rank's own loss
-  Tensor loss;                           // [1] fp32, the first of these
-  Tensor snapshot;                       // [saved_bytes] u8: what an asynchronous save writes; else null
+  // What a step tells, [kStepNumbers] fp32. The first three, summed over pipeline and data ranks, tell every rank of
+  // the world alike whether a number is not finite anywhere.
+  enum StepNumber { kLoss, kNorm, kWatchedNorm, kOwnLoss, kOwnNorm, kProceed, kStepNumbers };
+  Tensor step_numbers;
+  Tensor step_number(StepNumber which) const { return step_numbers.slice(which, 1); }
+  Tensor loss;        // [1] fp32: step_number(kLoss)
+  Tensor non_finite;  // [buckets, 5] int64: Ops::find_non_finite of each bucket's own gradients, in a refused step
+  Tensor snapshot;    // [saved_bytes] u8: what an asynchronous save writes; else null
 };
 
 // The memory of the rank that stands at `at`, without taking it.

@@ -8,7 +8,7 @@
 
 namespace trivet {
 
-ReplicaMismatch compare_replicas(const FlatBuffer& flat, const Adam& adam, Communicator& data,
+ReplicaMismatch compare_replicas(const FlatBuffer& flat, const Adam& adam, HostWorld& data,
                                  const std::vector<int>& world_ranks, Device& device, Stream& stream) {
   if (data.size() == 1) return {};
   std::vector<std::string> names;
@@ -35,9 +35,7 @@ ReplicaMismatch compare_replicas(const FlatBuffer& flat, const Adam& adam, Commu
   if (mine.empty()) return {};
 
   const auto count = static_cast<int64_t>(mine.size()), ranks = int64_t{data.size()};
-  std::vector<int64_t> all(mine.size() * static_cast<size_t>(ranks));
-  data.all_gather({mine.data(), DType::i64, {count}}, {all.data(), DType::i64, {ranks, count}}, stream);
-  stream.synchronize();
+  const std::vector<int64_t> all = data.gather(mine);
   for (size_t tensor = 0; tensor < mine.size(); ++tensor) {
     const auto hash_of = [&](int64_t rank) { return all[static_cast<size_t>(rank * count) + tensor]; };
     std::map<int64_t, int64_t> votes;

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/train/host_world.h"
 #include "kernels/base/device.h"
-#include "parallel/comm/comm.h"
 #include "parallel/data/adam.h"
 #include "parallel/data/flat_buffer.h"
 
@@ -20,8 +20,9 @@ struct ReplicaMismatch {
 
 // Compares the weights that are kept whole, parameter by parameter, and where the optimizer is not shared its main
 // weights and moments. Nothing that is shared out has a replica. REQUIRES: weights are whole (ParamGather::finish).
-// Collective over `data`; the same result on all its ranks. world_ranks: of the group, for the text.
-ReplicaMismatch compare_replicas(const FlatBuffer& flat, const Adam& adam, Communicator& data,
+// Collective over `data`, the ranks of one data-parallel group; the same result on
+// all of them. world_ranks: of the group, for the text.
+ReplicaMismatch compare_replicas(const FlatBuffer& flat, const Adam& adam, HostWorld& data,
                                  const std::vector<int>& world_ranks, Device& device, Stream& stream);
 
 }  // namespace trivet

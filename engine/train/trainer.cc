@@ -1,13 +1,9 @@
 #include "engine/train/trainer.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 #include <fmt/format.h>
-#include <sched.h>
-#include <thread>
+#include <limits>
 #include <vector>
 
 #include "engine/model/init.h"
@@ -15,10 +11,15 @@
 #include "engine/train/lr_schedule.h"
 #include "engine/train/non_finite.h"
 #include "engine/train/replica_check.h"
-#include "parallel/comm/world.h"
 
 namespace trivet {
 namespace {
+
+// Where a fault is to leave the rank without memory.
+Backend limited(Backend backend, FaultInjector* faults) {
+  if (faults) backend.device = faults->limit_memory(std::move(backend.device));
+  return backend;
+}
 
 std::unique_ptr<Stream> make_compute_stream(Device& device, Trace& trace) {
   auto stream = device.create_compute_stream();
@@ -37,38 +38,24 @@ std::unique_ptr<Communicator> make_embedding_group(const Mesh& mesh, const GptSh
 
 }  // namespace
 
-int default_threads_per_rank(const Communicator& world) {
-  cpu_set_t usable;
-  const int online = static_cast<int>(std::thread::hardware_concurrency());
-  const int cores = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : online;
-  int ranks = world.size();
-  if (launched_world_size() > 0) {
-    if (cores < online) return cores;  // the launcher has bound this process to cores of its own
-    for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"})
-      if (const char* value = std::getenv(name)) {
-        ranks = std::max(1, std::atoi(value));
-        break;
-      }
-  }
-  return std::max(1, cores / ranks);
-}
-
 Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world, const GptDataset& train,
-                 const GptDataset* valid, bool poison, FaultInjector* faults)
+                 const GptDataset* valid, const Options& options)
     : config_(config),
-      faults_(faults),
+      faults_(options.faults),
       numbers_(config.train),
-      world_(world),
-      linked_world_(with_links(world, links_of(config.comm))),
+      host_(world),
+      threads_(threads_of_rank(config, world)),
+      host_row_(trace_.add_row("host")),
+      backend_(limited(options.make_backend(config, world, threads_), options.faults)),
+      device_(backend_.device.get()),
+      ops_(backend_.ops.get()),
+      linked_world_(with_links(backend_.exchange ? *backend_.exchange : world, links_of(config.comm))),
       mesh_(make_mesh(*linked_world_, layout.mesh)),
-      threads_(config.device.threads_per_rank > 0 ? config.device.threads_per_rank : default_threads_per_rank(world)),
       global_batch_(config.batch.global_batch_size.value()),
       micro_batches_(layout.micro_batches),
       deferred_heads_(deferred_heads_of(config, layout)),
       schedule_(layout.schedule),
-      device_(faults ? faults->limit_memory(create_cpu_device()) : create_cpu_device()),
       compute_(make_compute_stream(*device_, trace_)),
-      ops_(create_cpu_ops(threads_)),
       state_(config_, layout, mesh_.at, *device_),
       data_parallel_(state_.grad_sync, state_.param_gather),
       tensor_lane_(state_.shape.overlaps_tensor_comm()
@@ -82,7 +69,10 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
            .weight_grads = no_queue_,
            .units = data_parallel_,
            .scratch = state_.scratch,
-           .tensor_lane = tensor_lane_.get()} {
+           .tensor_lane = tensor_lane_.get()},
+      input_(*device_, micro_batches_, state_.shape.tokens()),
+      host_numbers_(*device_, 2 * RankState::kStepNumbers * int64_t{sizeof(float)}),
+      step_through_(device_->create_event()) {
   const OverlapConfig& overlap = config.overlap;
   GradSync::Options reduce{.lanes = overlap.overlap_grad_reduce ? overlap.collectives_in_flight : 0,
                            .micro_batches = static_cast<int>(micro_batches_),
@@ -90,7 +80,7 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
   if (overlap.align_grad_reduce) reduce.delay = mesh_.at.pp;
   state_.grad_sync.connect(*ops_, *compute_, *device_, *mesh_.data, reduce, &trace_);
   ParamGather::Options gather{.lanes = overlap.overlap_param_gather ? overlap.collectives_in_flight : 0,
-                              .poison = poison};
+                              .poison = options.poison};
   if (overlap.align_param_gather) {
     for (const Op& op : schedule_.programs[static_cast<size_t>(mesh_.at.pp)])
       if (op.kind == OpKind::forward) gather.forward_chunks.push_back(op.chunk);
@@ -102,7 +92,6 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
   });
   state_.adam.reset(*ops_, *compute_);
 
-  batches_.resize(static_cast<size_t>(micro_batches_));
   std::vector<Stage*> stages;
   for (GptStage& stage : state_.stages) {
     Context ctx{.ops = ctx_.ops,
@@ -116,19 +105,19 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
     stages.push_back(&chunks_.emplace_back(stage, ctx, *device_, step_batches_, state_.loss));
   }
   PipelineOptions pipeline = pipeline_options_of(config);
-  pipeline.poison_slots = poison;
+  pipeline.poison_slots = options.poison;
   executor_ = std::make_unique<Executor>(schedule_, *mesh_.pipeline, *device_, *compute_, &trace_,
                                          state_.boundary_buffers, pipeline);
   executor_->set_stages(std::move(stages));
   loader_ = std::make_unique<BatchLoader>(train, batch_plan(), config.data.prefetch);
-  if (faults && !state_.flat.owned.empty()) {
+  if (faults_ && !state_.flat.owned.empty()) {
     const OwnedPiece& piece = state_.flat.owned.front();
     const Tensor main = state_.adam.main_weights();
-    faults->attach({.device = device_.get(),
-                    .stream = compute_.get(),
-                    .gradient = piece.grad,
-                    .weight = main ? main.slice(piece.local, piece.weight.numel()) : piece.weight,
-                    .loss = state_.loss});
+    faults_->attach({.device = device_,
+                     .stream = compute_.get(),
+                     .gradient = piece.grad,
+                     .weight = main ? main.slice(piece.local, piece.weight.numel()) : piece.weight,
+                     .loss = state_.loss});
   }
   if (valid) valid_loader_ = std::make_unique<BatchLoader>(*valid, batch_plan(), config.data.prefetch);
 }
@@ -141,9 +130,15 @@ BatchPlan Trainer::batch_plan() const {
 }
 
 void Trainer::load_step(BatchLoader& loader, bool training, float loss_scale) {
-  ScopedSpan span(compute_->trace_row(), {"load_batches", Category::host});
-  for (Batch& batch : batches_) batch = loader.next();
-  step_batches_ = {.batches = batches_,
+  ScopedSpan span(host_row_, {"load_batches", Category::host});
+  const std::span<HostBatch> batches = input_.take();
+  for (HostBatch& to : batches) {
+    const Batch& batch = loader.next();
+    std::copy(batch.tokens.begin(), batch.tokens.end(), to.tokens.begin());
+    std::copy(batch.labels.begin(), batch.labels.end(), to.labels.begin());
+    to.first_sample = batch.first_sample;
+  }
+  step_batches_ = {.batches = batches,
                    .training = training,
                    .loss_scale = loss_scale,
                    .defer_heads = deferred_heads_,
@@ -164,60 +159,94 @@ double Trainer::read_loss() {
   return loss;
 }
 
-StepResult Trainer::step() {
-  StepResult result{.step = step_ + 1, .start_ns = now_ns()};
+std::optional<StepResult> Trainer::queue_step() {
+  StepResult next{.step = step_ + 1, .consumed_samples = consumed_samples_ + global_batch_, .start_ns = now_ns()};
   begin(StepPhase::step);
-  // Gradients that are averaged over the ranks are larger by their number until then, and so is the loss.
-  const int64_t averaged = config_.overlap.average_in_collective ? mesh_.shape.d : 1;
-  load_step(*loader_, true, static_cast<float>(averaged) / static_cast<float>(global_batch_ * state_.shape.seq));
+  const double samples = static_cast<double>(global_batch_ * state_.shape.seq);
+  load_step(*loader_, true, static_cast<float>(static_cast<double>(loss_multiplier()) / samples));
   state_.grad_sync.begin_step();
   ops_->fill(state_.loss, 0, *compute_);
   executor_->run();
   for (GptChunk& chunk : chunks_) chunk.finish();
-  result.pipeline_end_ns = now_ns();
+  input_.queued(*compute_);
+  next.pipeline_end_ns = now_ns();
   begin(StepPhase::reduce);
   state_.grad_sync.finish(*mesh_.tensor, embedding_group_.get());
   end(StepPhase::reduce);
   begin(StepPhase::optimizer);
-  const OptimizerConfig& optimizer = config_.optimizer;
-  state_.adam.compute_norm(*ops_, *mesh_.tensor, *mesh_.model, *mesh_.data, static_cast<float>(optimizer.clip_grad),
-                           state_.loss, *compute_);
-  // The sums over pipeline and data ranks tell every rank of the world what it has to know to decide as all others do:
-  // a number that is not finite anywhere makes them so.
-  const Tensor sums = state_.step_sums;
-  ops_->convert(state_.adam.norm(), sums.slice(1, 1), *compute_);
-  ops_->convert(state_.adam.watched_norm(), sums.slice(2, 1), *compute_);
-  ops_->convert(state_.loss, sums.slice(3, 1), *compute_);
-  sum_over_stages_and_replicas(sums.slice(0, 3));
-  float norm = 0;
-  std::array<float, 4> numbers{};
-  device_->copy_to_host(state_.adam.norm(), &norm, *compute_);
-  device_->copy_to_host(sums, numbers.data(), *compute_);
-  compute_->synchronize();
-  result.loss = numbers[0] / static_cast<double>(averaged);
-  result.grad_norm = norm;
-  const bool finite = std::isfinite(numbers[0]) && std::isfinite(numbers[1]) && std::isfinite(numbers[2]);
-
-  result.learning_rate = learning_rate(optimizer, result.step);
-  const bool update = may_update(result, numbers[3], numbers[1] / (mesh_.shape.p * mesh_.shape.d), finite);
-  if (update) state_.param_gather.finish();
-  if (update)
-    state_.adam.step(*ops_,
-                     {.learning_rate = static_cast<float>(result.learning_rate),
-                      .beta1 = static_cast<float>(optimizer.adam_beta1),
-                      .beta2 = static_cast<float>(optimizer.adam_beta2),
-                      .eps = static_cast<float>(optimizer.adam_eps),
-                      .weight_decay = static_cast<float>(optimizer.weight_decay),
-                      .step = result.step - numbers_.skipped()},
-                     *compute_);
-  if (update) state_.param_gather.updated();
-  compute_->synchronize();
+  // The step before has been through for a while, or is now. What it tells decides what this one may be.
+  std::optional<StepResult> earlier;
+  size_t slot = 0;
+  if (out_) {
+    slot = 1 - out_->slot;
+    earlier = read_result();
+    next.start_ns = earlier->end_ns;
+  }
+  next.learning_rate = learning_rate(config_.optimizer, next.step);
+  queue_update(next);
+  device_->copy_to_host(state_.step_numbers, static_cast<float*>(host_numbers_.data()) + slot * RankState::kStepNumbers,
+                        *compute_);
+  compute_->record(*step_through_);
   end(StepPhase::optimizer);
   end(StepPhase::step);
-  ++step_;
-  consumed_samples_ += global_batch_;
+  out_ = QueuedStep{next, slot};
+  step_ = next.step;
+  consumed_samples_ = next.consumed_samples;
+  return earlier;
+}
+
+void Trainer::queue_update(const StepResult& step) {
+  const OptimizerConfig& optimizer = config_.optimizer;
+  const auto number = [&](RankState::StepNumber which) { return state_.step_number(which); };
+  state_.adam.compute_norm(*ops_, *mesh_.tensor, *mesh_.model, *mesh_.data, static_cast<float>(optimizer.clip_grad),
+                           state_.loss, *compute_);
+  ops_->convert(state_.adam.norm(), number(RankState::kNorm), *compute_);
+  ops_->convert(state_.adam.norm(), number(RankState::kOwnNorm), *compute_);
+  ops_->convert(state_.adam.watched_norm(), number(RankState::kWatchedNorm), *compute_);
+  ops_->convert(state_.loss, number(RankState::kOwnLoss), *compute_);
+  const Tensor sums = state_.step_numbers.slice(RankState::kLoss, 3);
+  sum_over_stages_and_replicas(sums);
+
+  const NumberCheck::Limits limits = numbers_.limits();
+  constexpr float kNone = std::numeric_limits<float>::infinity();
+  const auto at_most = [](double limit, int64_t times) {
+    return static_cast<float>(limit * static_cast<double>(times));
+  };
+  ops_->judge_step(sums,
+                   {.at_most = {at_most(limits.loss, loss_multiplier()),
+                                at_most(limits.grad_norm, mesh_.shape.p * mesh_.shape.d), kNone},
+                    .finite = limits.finite},
+                   number(RankState::kProceed), *compute_);
+  search_non_finite(state_, *ops_, *compute_);
+
+  state_.param_gather.finish();
+  state_.adam.step(*ops_, number(RankState::kProceed),
+                   {.learning_rate = static_cast<float>(step.learning_rate),
+                    .beta1 = static_cast<float>(optimizer.adam_beta1),
+                    .beta2 = static_cast<float>(optimizer.adam_beta2),
+                    .eps = static_cast<float>(optimizer.adam_eps),
+                    .weight_decay = static_cast<float>(optimizer.weight_decay),
+                    .step = step.step - numbers_.skipped()},
+                   *compute_);
+  state_.param_gather.updated();
+}
+
+StepResult Trainer::finish_step() {
+  check(out_.has_value(), "no step is out");
+  StepResult result = read_result();
+  compute_->synchronize();  // a stream that has failed says so
+  result.end_ns = now_ns();
+  return result;
+}
+
+StepResult Trainer::read_result() {
+  step_through_->synchronize();
+  const auto* numbers = static_cast<const float*>(host_numbers_.data()) + out_->slot * RankState::kStepNumbers;
+  StepResult result = out_->result;
+  out_.reset();
+  judge(result, {numbers, RankState::kStepNumbers});
   if (const int64_t interval = config_.train.check_weight_hash_across_dp_replicas_interval;
-      interval > 0 && step_ % interval == 0)
+      interval > 0 && result.step % interval == 0)
     check_replicas();
   result.end_ns = now_ns();
   return result;
@@ -240,6 +269,7 @@ double Trainer::evaluate(int64_t batches) {
   for (int64_t i = 0; i < batches; ++i) {
     load_step(*valid_loader_, false, 1.0f / static_cast<float>(batches * global_batch_ * state_.shape.seq));
     executor_->run_forward_only(static_cast<int>(micro_batches_));
+    input_.queued(*compute_);
   }
   return read_loss();
 }
@@ -247,34 +277,38 @@ double Trainer::evaluate(int64_t batches) {
 std::vector<float> Trainer::next_token_logits(std::span<const int32_t> context) {
   const GptShape& shape = state_.shape;
   check(!context.empty() && static_cast<int64_t>(context.size()) <= shape.seq, "a context has 1 to seq_length tokens");
-  // Batch entry 0 of micro-batch 0; what stands behind the context changes nothing before it.
-  Batch& batch = batches_.front();
-  batch.first_sample = 0;
-  batch.tokens.assign(static_cast<size_t>(shape.tokens()), 0);
-  batch.labels.assign(static_cast<size_t>(shape.tokens()), 0);
-  for (size_t i = 0; i < context.size(); ++i) batch.tokens[i * static_cast<size_t>(shape.micro_batch)] = context[i];
-  step_batches_ = {.batches = batches_, .training = false, .loss_scale = 0};
+  const std::span<HostBatch> batches = input_.take();
+  batches.front().fill_with(context, static_cast<size_t>(shape.micro_batch));
+  step_batches_ = {.batches = batches, .training = false, .loss_scale = 0};
   executor_->run_forward_only(1);
+  input_.queued(*compute_);
 
   return read_logits({mesh_, schedule_, *executor_, state_.stages, state_.scratch, *ops_, *device_, *compute_}, shape,
                      static_cast<int64_t>(context.size()) - 1);
 }
 
-bool Trainer::may_update(StepResult& result, float own_loss, double mean_norm, bool finite) {
-  const NumberCheck::Verdict verdict = numbers_.judge(result.loss, mean_norm, finite);
+void Trainer::judge(StepResult& result, std::span<const float> numbers) {
+  result.loss = numbers[RankState::kLoss] / static_cast<double>(loss_multiplier());
+  result.grad_norm = numbers[RankState::kOwnNorm];
+  const bool finite = std::isfinite(numbers[RankState::kLoss]) && std::isfinite(numbers[RankState::kNorm]) &&
+                      std::isfinite(numbers[RankState::kWatchedNorm]);
+  const NumberCheck::Verdict verdict =
+      numbers_.judge({.loss = result.loss,
+                      .grad_norm = numbers[RankState::kNorm] / static_cast<double>(mesh_.shape.p * mesh_.shape.d),
+                      .finite = finite,
+                      .taken = numbers[RankState::kProceed] != 0});
   using Action = NumberCheck::Action;
-  if (verdict.action == Action::take) return true;
+  if (verdict.action == Action::take) return;
   NonFinite found;
-  if (!finite) found = find_non_finite(state_, mesh_.at.pp, own_loss, world_, *device_, *compute_);
+  if (!finite) found = find_non_finite(state_, mesh_.at.pp, numbers[RankState::kOwnLoss], host_, *device_, *compute_);
   const std::string text =
       fmt::format("step {}: {}the loss is {}{}{}; the batch is samples {} to {} of the training set", result.step,
                   verdict.why == "not finite" ? "" : verdict.why + "; ", result.loss, finite ? "" : " and ", found.what,
-                  consumed_samples(), consumed_samples() + global_batch_ - 1);
+                  result.consumed_samples - global_batch_, result.consumed_samples - 1);
   if (verdict.action == Action::stop)
     throw NumericsError(text + "; the weights are those before this step", found.rank);
   result.skipped = verdict.action == Action::skip;
   result.warning = result.skipped ? fmt::format("{}; the step is skipped, {} so far", text, numbers_.skipped()) : text;
-  return !result.skipped;
 }
 
 void Trainer::check_replicas() {
@@ -282,8 +316,12 @@ void Trainer::check_replicas() {
   std::vector<int> world_ranks;
   for (int dp = 0; dp < mesh_.shape.d; ++dp)
     world_ranks.push_back(rank_of({.tp = mesh_.at.tp, .pp = mesh_.at.pp, .dp = dp}, mesh_.shape));
+  if (!replicas_)
+    replicas_ =
+        host_.world().split(mesh_.at.pp * mesh_.shape.t + mesh_.at.tp, mesh_.at.dp, "replicas", Category::comm_data);
+  HostWorld replicas(*replicas_);
   const ReplicaMismatch mismatch =
-      compare_replicas(state_.flat, state_.adam, *mesh_.data, world_ranks, *device_, *compute_);
+      compare_replicas(state_.flat, state_.adam, replicas, world_ranks, *device_, *compute_);
   replicas_agree_ = mismatch.rank < 0;
   if (!replicas_agree_)
     throw NumericsError(fmt::format("step {}: {}; what has been trained since the last comparison is not to be trusted",

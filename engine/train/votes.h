@@ -13,6 +13,13 @@ struct Votes {
   int64_t stop_signal = 0;  // the process was asked to stop
   int64_t out_of_time = 0;  // the next step might end too late
   SaveVote save;
+
+  void add(const Votes& other) {
+    stop_signal += other.stop_signal;
+    out_of_time += other.out_of_time;
+    save.busy += other.save.busy;
+    save.failed += other.save.failed;
+  }
 };
 
 struct StepSums {

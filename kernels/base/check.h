@@ -50,7 +50,8 @@ struct TimeoutError : Error {
 }
 
 inline void check(bool ok, std::string_view what, std::source_location at = std::source_location::current()) {
-  if (!ok) [[unlikely]] fail(what, at);
+  if (!ok) [[unlikely]]
+    fail(what, at);
 }
 
 }  // namespace trivet

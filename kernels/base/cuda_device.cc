@@ -58,6 +58,12 @@ class CudaStream : public Stream {
     std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
   }
+  void begin_phase(const SpanInfo& info) override {
+    if (trace_row()) spans_->begin_phase(info, *trace_row());
+  }
+  void end_phase() override {
+    if (trace_row()) spans_->end_phase();
+  }
   cudaStream_t raw() const { return stream_; }
   CudaSpans& spans() { return *spans_; }
 
@@ -139,6 +145,15 @@ class CudaDevice : public Device {
   DeviceKind kind() const override { return DeviceKind::cuda; }
   std::string name() const override { return properties_.name; }
   int64_t memory_bytes() const override { return static_cast<int64_t>(properties_.totalGlobalMem); }
+  std::string id() const override {
+    std::string text = "GPU-";
+    for (const char byte : properties_.uuid.bytes) {
+      const auto value = static_cast<unsigned char>(byte);
+      text += "0123456789abcdef"[value / 16];
+      text += "0123456789abcdef"[value % 16];
+    }
+    return text;
+  }
 
   void* allocate(int64_t bytes) override {
     use();

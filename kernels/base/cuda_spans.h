@@ -17,8 +17,12 @@ class CudaSpans {
   CudaSpans(const CudaSpans&) = delete;
   CudaSpans& operator=(const CudaSpans&) = delete;
 
+  ~CudaSpans();
   void begin(const SpanInfo& info, TraceRow& row);
   void end();
+  // Phases lie over spans, and nest.
+  void begin_phase(const SpanInfo& info, TraceRow& row);
+  void end_phase();
   void tell_complete();
 
  private:
@@ -29,12 +33,16 @@ class CudaSpans {
     TimingEvent begin, end;
   };
 
+  void attach(TraceRow& row);
+  void tell(Pending& span);
   TimingEvent recorded();
   int64_t nanoseconds_at(cudaEvent_t event);
 
   const cudaStream_t stream_;
   std::vector<TimingEvent> free_;
+  TraceRow* row_ = nullptr;      // whose take() asks for what is complete
   std::deque<Pending> pending_;  // in stream order; the last may still lack its end
+  std::deque<Pending> phases_;   // in the order of their beginnings; those still open lack their ends
   TimingEvent anchor_;           // passed at anchor_ns_ of the host's clock
   int64_t anchor_ns_ = 0;
 };

@@ -25,8 +25,9 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  virtual std::string name() const = 0;      // e.g. "NVIDIA H200", "Intel(R) Xeon(R) Processor"
-  virtual int64_t memory_bytes() const = 0;  // of the device, in all
+  virtual std::string name() const = 0;              // e.g. "NVIDIA H200", "Intel(R) Xeon(R) Processor"
+  virtual int64_t memory_bytes() const = 0;          // of the device, in all
+  virtual std::string id() const { return name(); }  // no other device of this host has it: a GPU's UUID
 
   // Bytes aligned to at least 256; contents undefined. Throws Error that names the size when there is no room.
   virtual void* allocate(int64_t bytes) = 0;

@@ -9,10 +9,12 @@
 // dropped, the error is rethrown by synchronize(), by the next run() and by whoever waits for an event behind it.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/trace.h"
 
@@ -46,6 +48,21 @@ class Stream {
     else enqueue([this, info, f = std::forward<F>(f)]() mutable { call(info, f); });
   }
 
+  // A phase is a span over the work that is queued between its two ends; phases of a stream nest. On a CPU stream the
+  // stream itself looks at the clock when it gets there.
+  virtual void begin_phase(const SpanInfo& info) {
+    if (trace_row_) mark([this, info] { phases_.push_back({info, now_ns()}); });
+  }
+  virtual void end_phase() {
+    if (!trace_row_) return;
+    mark([this] {
+      Span phase = phases_.back();
+      phases_.pop_back();
+      phase.end_ns = now_ns();
+      trace_row_->add(phase);
+    });
+  }
+
   void set_trace_row(TraceRow* row) { trace_row_ = row; }
   TraceRow* trace_row() const { return trace_row_; }
   bool is_inline() const { return inline_; }
@@ -62,7 +79,31 @@ class Stream {
     else f();
   }
 
+  template <class F>
+  void mark(F&& f) {
+    if (inline_) f();
+    else enqueue(std::forward<F>(f));
+  }
+
   TraceRow* trace_row_ = nullptr;
+  std::vector<Span> phases_;  // begun and not ended, where the stream is
+};
+
+// RAII: the phase of a scope.
+class ScopedPhase {
+ public:
+  ScopedPhase(Stream& stream, const SpanInfo& info) : stream_(stream), exceptions_(std::uncaught_exceptions()) {
+    stream_.begin_phase(info);
+  }
+  ~ScopedPhase() noexcept(false) {
+    if (std::uncaught_exceptions() == exceptions_) stream_.end_phase();  // else the stream may be poisoned
+  }
+  ScopedPhase(const ScopedPhase&) = delete;
+  ScopedPhase& operator=(const ScopedPhase&) = delete;
+
+ private:
+  Stream& stream_;
+  const int exceptions_;
 };
 
 }  // namespace trivet

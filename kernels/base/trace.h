@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -53,8 +54,11 @@ class TraceRow {
     std::lock_guard lock(mutex_);
     spans_.push_back(span);
   }
+  // Where spans are not told as they happen: called by take(), on the thread that feeds the stream.
+  void set_source(std::function<void()> source) { source_ = std::move(source); }
   // Moves the spans recorded so far into `out`, which is overwritten; keeps the capacity of both.
   void take(std::vector<Span>& out) {
+    if (source_) source_();
     std::lock_guard lock(mutex_);
     out.clear();
     out.swap(spans_);
@@ -62,6 +66,7 @@ class TraceRow {
 
  private:
   std::string name_;
+  std::function<void()> source_;
   std::mutex mutex_;
   std::vector<Span> spans_;
 };

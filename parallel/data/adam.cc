@@ -43,12 +43,12 @@ void Adam::compute_norm(Ops& ops, Communicator& tensor, Communicator& model, Com
   ops.clip_scale(watched_bins_, 1.0f, 0, watched_norm_, ignored_, stream);
 }
 
-void Adam::step(Ops& ops, const AdamW& how, Stream& stream) {
+void Adam::step(Ops& ops, Tensor proceed, const AdamW& how, Stream& stream) {
   for (const OwnedPiece& piece : flat_.owned) {
     AdamW mine = how;
     if (!piece.param->spec.weight_decay) mine.weight_decay = 0;
     ops.adamw(main_weights(piece), piece.grad, first_moment(piece), second_moment(piece),
-              main_weights_ ? piece.weight : Tensor{}, grad_scale_, {}, mine, stream);
+              main_weights_ ? piece.weight : Tensor{}, grad_scale_, proceed, mine, stream);
   }
 }
 

@@ -29,8 +29,9 @@ class Adam {
   // a gradient that norm does not count: the further copies of a replicated parameter's.
   void compute_norm(Ops& ops, Communicator& tensor, Communicator& model, Communicator& data, float max_norm,
                     Tensor watched, Stream& stream);
-  // One step with the gradients scaled by grad_scale. `how.weight_decay` goes to the parameters that want it.
-  void step(Ops& ops, const AdamW& how, Stream& stream);
+  // One step with the gradients scaled by grad_scale, where `proceed` ([1] fp32, on the device) is not 0; else nothing
+  // changes. `how.weight_decay` goes to the parameters that want it.
+  void step(Ops& ops, Tensor proceed, const AdamW& how, Stream& stream);
 
   // [n] fp32 of an owned piece: what a checkpoint keeps. Main weights are the piece's own in an fp32 run.
   Tensor main_weights(const OwnedPiece& piece) const {

@@ -116,7 +116,7 @@ void Executor::run_ops(const std::vector<size_t>& ops, bool forward_only) try {
     })));
   for (const size_t i : ops) {
     const Op& op = program_[i];
-    ScopedSpan span(compute_.trace_row(), {span_name(op.kind), Category::phase, 0, op.microbatch, op.chunk});
+    ScopedPhase phase(compute_, {span_name(op.kind), Category::phase, 0, op.microbatch, op.chunk});
     run_op(op, plan_.slot[i], plan_.stash[i]);
     const bool frees_slot = op.kind == OpKind::backward || op.kind == OpKind::backward_weight;
     if (options_.poison_slots && frees_slot && !forward_only) {

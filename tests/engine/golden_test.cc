@@ -97,7 +97,7 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
             EXPECT_EQ(param.grad.as<float>()[i], 0) << "padding of " << param.spec.name;
         }
       }
-      state.adam.step(*ops,
+      state.adam.step(*ops, {},
                       {.learning_rate = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .step = step + 1},
                       *stream);
     }

@@ -32,7 +32,7 @@ void with_trainer(const Config& config, int ranks, const std::function<void(Trai
     const GptDataset data(dataset, {0, dataset->sequences()},
                           {.name = "train", .seq_length = config.model.seq_length, .vocab_size = 61, .seed = 1});
     FaultInjector faults(parse_faults(fault_texts), world.rank(), ranks);
-    Trainer trainer(loaded.config, layout, world, data, nullptr, false, faults.none() ? nullptr : &faults);
+    Trainer trainer(loaded.config, layout, world, data, nullptr, {.faults = faults.none() ? nullptr : &faults});
     use(trainer, layout);
   });
 }
@@ -337,16 +337,22 @@ TEST(ReplicaCheck, NamesTheRankWhoseWeightsHaveAnotherBit) {
 
 // ---- judging a step
 
+// What becomes of a step whose numbers are these, the device having done as it was told.
+NumberCheck::Verdict judged(NumberCheck& check, double loss, double grad_norm) {
+  const auto limits = check.limits();
+  return check.judge({loss, grad_norm, true, loss <= limits.loss && grad_norm <= limits.grad_norm});
+}
+
 TEST(NumberCheck, FindsSpikesAgainstTheRunningMedian) {
   using Action = NumberCheck::Action;
   TrainConfig config;
   config.spike_factor = 3;
   config.spike_policy = "skip";
   NumberCheck check(config);
-  for (int i = 0; i < 15; ++i) EXPECT_EQ(check.judge(i == 7 ? 100 : 2, 1, true).action, Action::take) << "too few yet";
-  EXPECT_EQ(check.judge(2, 1, true).action, Action::take);
-  EXPECT_EQ(check.judge(5.9, 2.9, true).action, Action::take);
-  const auto loss = check.judge(6.1, 1, true), norm = check.judge(2, 3.1, true);
+  for (int i = 0; i < 15; ++i) EXPECT_EQ(judged(check, i == 7 ? 100 : 2, 1).action, Action::take) << "too few yet";
+  EXPECT_EQ(judged(check, 2, 1).action, Action::take);
+  EXPECT_EQ(judged(check, 5.9, 2.9).action, Action::take);
+  const auto loss = judged(check, 6.1, 1), norm = judged(check, 2, 3.1);
   EXPECT_EQ(loss.action, Action::skip);
   EXPECT_EQ(loss.why, "a spike: the loss is 6.1, 3.0 times the median of the last 17 steps");
   EXPECT_EQ(norm.action, Action::skip);
@@ -355,13 +361,13 @@ TEST(NumberCheck, FindsSpikesAgainstTheRunningMedian) {
   // A level that lasts becomes the usual one where it is only warned of.
   config.spike_policy = "warn";
   NumberCheck warning(config);
-  for (int i = 0; i < 64; ++i) warning.judge(1, 1, true);
-  for (int i = 0; i < 33; ++i) EXPECT_EQ(warning.judge(10, 1, true).action, i < 32 ? Action::warn : Action::take) << i;
+  for (int i = 0; i < 64; ++i) judged(warning, 1, 1);
+  for (int i = 0; i < 33; ++i) EXPECT_EQ(judged(warning, 10, 1).action, i < 32 ? Action::warn : Action::take) << i;
   EXPECT_EQ(warning.skipped(), 0);
   // Without the check, nothing is looked at.
   config = {};
   config.check_for_nan_in_loss_and_grad = false;
-  EXPECT_EQ(NumberCheck(config).judge(NAN, NAN, false).action, Action::take);
+  EXPECT_EQ(NumberCheck(config).judge({NAN, NAN, false, true}).action, Action::take);
 }
 
 // ---- learning rate

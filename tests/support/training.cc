@@ -77,7 +77,7 @@ Curve train(const Config& config, Communicator& world, int steps, bool poison_sl
   const GptDataset train(dataset, ranges[0], data), valid(dataset, ranges[1], data);
   LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
   const Layout layout = resolve(loaded, {.world_size = world.size()});
-  Trainer trainer(loaded.config, layout, world, train, &valid, poison_slots);
+  Trainer trainer(loaded.config, layout, world, train, &valid, {.poison = poison_slots});
   Curve curve;
   for (int i = 0; i < steps; ++i) {
     const StepResult result = trainer.step();

@@ -139,7 +139,7 @@ std::vector<double> load_and_go_on(const std::string& path, const Config& config
     const Layout resolved = resolve(loaded, {.world_size = world.size()});
     const GptDataset data(dataset, split_documents("80,20,0", dataset->sequences())[0],
                           {.name = "train", .seq_length = 16, .vocab_size = 61, .seed = config.data.seed});
-    Trainer trainer(loaded.config, resolved, world, data, nullptr, true);
+    Trainer trainer(loaded.config, resolved, world, data, nullptr, {.poison = true});
     Checkpointing checkpointing(loaded.config, resolved, trainer, {}, {}, now_ns());
     checkpointing.resume({path}, false);
     EXPECT_EQ(trainer.steps_done(), kSavedStep);

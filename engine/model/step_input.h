@@ -1,0 +1,61 @@
+// StepInput: the micro-batches of a step in host memory from which the device copies, two steps' worth: the host may
+// fill one while the device still reads the other.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/data/prefetch.h"
+#include "kernels/base/device.h"
+
+namespace trivet {
+
+// One micro-batch: [s, b] each, in memory that Device::copy_to_device reads well.
+struct HostBatch {
+  std::span<int32_t> tokens, labels;
+  int64_t first_sample = 0;
+
+  // Batch entry 0 is `context`; what stands behind it changes nothing before it.
+  void fill_with(std::span<const int32_t> context, size_t entries) {
+    std::fill(tokens.begin(), tokens.end(), 0);
+    std::fill(labels.begin(), labels.end(), 0);
+    for (size_t i = 0; i < context.size(); ++i) tokens[i * entries] = context[i];
+    first_sample = 0;
+  }
+};
+
+class StepInput {
+ public:
+  // tokens: of a micro-batch. The device outlives this.
+  StepInput(Device& device, int64_t micro_batches, int64_t tokens) {
+    for (Side& side : sides_) {
+      side.memory = std::make_unique<HostBuffer>(device, 2 * micro_batches * tokens * int64_t{sizeof(int32_t)});
+      side.read = device.create_event();
+      const auto n = static_cast<size_t>(tokens);
+      auto* next = static_cast<int32_t*>(side.memory->data());
+      for (int64_t i = 0; i < micro_batches; ++i, next += 2 * n) side.batches.push_back({{next, n}, {next + n, n}});
+    }
+  }
+
+  // The memory for the next step, which is free: the device has read what stood in it.
+  std::span<HostBatch> take() {
+    turn_ = 1 - turn_;
+    sides_[turn_].read->synchronize();
+    return sides_[turn_].batches;
+  }
+  // What is queued on `stream` by now is all that reads what was taken last.
+  void queued(Stream& stream) { stream.record(*sides_[turn_].read); }
+
+ private:
+  struct Side {
+    std::unique_ptr<HostBuffer> memory;
+    std::unique_ptr<Event> read;
+    std::vector<HostBatch> batches;
+  };
+  Side sides_[2];
+  size_t turn_ = 0;
+};
+
+}  // namespace trivet

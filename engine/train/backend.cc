@@ -1,0 +1,148 @@
+#include "engine/train/backend.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fmt/format.h>
+#include <sched.h>
+#include <set>
+#include <thread>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "engine/train/host_world.h"
+#include "parallel/comm/nccl_comm.h"
+#include "parallel/comm/staged_comm.h"
+#include "parallel/comm/world.h"
+
+namespace trivet {
+namespace {
+
+int64_t hash_of(const std::string& text) { return static_cast<int64_t>(XXH3_64bits(text.data(), text.size())); }
+
+// What tells this host from others, also where they are containers that all have the same name.
+std::string host_identity() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  std::string boot;
+  if (std::FILE* file = std::fopen("/proc/sys/kernel/random/boot_id", "r")) {
+    char text[64] = {};
+    if (std::fgets(text, sizeof text, file)) boot = text;
+    std::fclose(file);
+  }
+  return name + ("/" + boot);
+}
+
+// Whether the ranks compute on GPUs.
+bool choose_gpus(const Config& config, const std::vector<int64_t>& gpus) {
+  const auto none = std::find(gpus.begin(), gpus.end(), 0);
+  if (none == gpus.end()) return true;
+  const bool some = std::any_of(gpus.begin(), gpus.end(), [](int64_t count) { return count > 0; });
+  if (config.device.kind == "auto" && !some) return false;
+  throw ConfigError(fmt::format(
+      "device.kind: found {}, but the host of rank {} has no GPU that this build can use (found {} of the {} ranks' "
+      "hosts with one); expected cpu, or a build with CUDA and a driver on each host",
+      config.device.kind, none - gpus.begin(), std::count_if(gpus.begin(), gpus.end(), [](int64_t n) { return n > 0; }),
+      gpus.size()));
+}
+
+void check_switches_of_cpu(const Config& config) {
+  const auto refuse = [](const std::string& key, const std::string& found) {
+    throw ConfigError(fmt::format("{}: found {}, but this run computes on CPUs, where it means nothing", key, found));
+  };
+  if (config.comm.backend == "nccl" || config.comm.backend == "staged") refuse("comm.backend", config.comm.backend);
+  if (config.device.tf32) refuse("device.tf32", "true");
+}
+
+void check_switches_of_gpus(const Config& config) {
+  const CommConfig& c = config.comm;
+  for (const auto& [key, value] : {std::pair{"comm.tensor_link_latency_us", c.tensor_link_latency_us},
+                                   {"comm.tensor_link_gbps", c.tensor_link_gbps},
+                                   {"comm.pipeline_link_latency_us", c.pipeline_link_latency_us},
+                                   {"comm.pipeline_link_gbps", c.pipeline_link_gbps},
+                                   {"comm.data_link_latency_us", c.data_link_latency_us},
+                                   {"comm.data_link_gbps", c.data_link_gbps}})
+    if (value.value_or(0) > 0)
+      throw ConfigError(fmt::format(
+          "{}: found {}, but links are emulated between ranks that compute on CPUs only; set device.kind: cpu", key,
+          *value));
+}
+
+// How ranks exchange their GPUs' memory.
+void connect_gpus(Backend& backend, const Config& config, HostWorld& host) {
+  const std::vector<int64_t> ids = host.gather(hash_of(host_identity() + backend.device->id()));
+  const size_t gpus = std::set<int64_t>(ids.begin(), ids.end()).size();
+  const bool shared = gpus < ids.size();
+  const std::string sharing = fmt::format("{} ranks share {} GPU{}", ids.size(), gpus, gpus == 1 ? "" : "s");
+  if (config.comm.backend == "nccl" && shared)
+    throw ConfigError(
+        fmt::format("comm.backend: found nccl, but {}, and NCCL wants one for each rank; expected staged, "
+                    "or at most {} rank{}",
+                    sharing, gpus, gpus == 1 ? "" : "s"));
+  if (host.size() == 1) {
+    backend.exchange_name = "none: one rank";
+  } else if (config.comm.backend == "staged" || (shared && config.comm.backend != "nccl") || !built_with_nccl()) {
+    backend.exchange_name =
+        "staged through host memory, " + std::string(shared                            ? sharing
+                                                     : config.comm.backend == "staged" ? "as asked"
+                                                                                       : "without NCCL");
+  } else {
+    backend.exchange_name = "NCCL";
+  }
+  // Groups of their own: the engine goes on using the world for what is in host memory.
+  backend.host = host.world().split(0, host.rank(), "device memory", Category::comm_data);
+  if (backend.exchange_name == "NCCL")
+    backend.exchange = create_nccl_communicator(*backend.host, *backend.device, config.comm.timeout_s);
+  else backend.exchange = create_staged_communicator(*backend.host, *backend.device);
+}
+
+}  // namespace
+
+int default_threads_per_rank(const Communicator& world) {
+  cpu_set_t usable;
+  const int online = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : online;
+  int ranks = world.size();
+  if (launched_world_size() > 0) {
+    if (cores < online) return cores;  // the launcher has bound this process to cores of its own
+    for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"})
+      if (const char* value = std::getenv(name)) {
+        ranks = std::max(1, std::atoi(value));
+        break;
+      }
+  }
+  return std::max(1, cores / ranks);
+}
+
+int threads_of_rank(const Config& config, const Communicator& world) {
+  return config.device.threads_per_rank > 0 ? config.device.threads_per_rank : default_threads_per_rank(world);
+}
+
+Backend make_backend(const Config& config, Communicator& world, int threads) {
+  HostWorld host(world);
+  Backend backend;
+  const int own_gpus = config.device.kind == "cpu" ? 0 : cuda_device_count();
+  if (config.device.kind == "cpu" || !choose_gpus(config, host.gather(int64_t{own_gpus}))) {
+    check_switches_of_cpu(config);
+    backend.device = create_cpu_device();
+    backend.ops = create_cpu_ops(threads);
+    backend.exchange_name = launched_world_size() > 0 ? "MPI" : "threads";
+    return backend;
+  }
+  check_switches_of_gpus(config);
+  const std::vector<int64_t> hosts = host.gather(hash_of(host_identity()));
+  const auto before = std::count(hosts.begin(), hosts.begin() + host.rank(), hosts[static_cast<size_t>(host.rank())]);
+  std::string problem;
+  try {
+    // A launcher may show each rank its own GPU alone.
+    backend.device = create_cuda_device(static_cast<int>(before % own_gpus));
+    backend.ops = create_cuda_ops(
+        *backend.device, {.tf32 = config.device.tf32, .product_candidates = config.train.deterministic_mode ? 1 : 8});
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  if (problem = host.first_problem(problem); !problem.empty()) throw ConfigError(problem);
+  connect_gpus(backend, config, host);
+  return backend;
+}
+
+}  // namespace trivet

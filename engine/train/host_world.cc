@@ -1,0 +1,58 @@
+#include "engine/train/host_world.h"
+
+#include <algorithm>
+
+namespace trivet {
+
+HostWorld::HostWorld(Communicator& world)
+    : world_(world), device_(create_cpu_device()), stream_(device_->create_compute_stream()) {}
+
+void HostWorld::reduce(void* numbers, int64_t words, Reduce op) {
+  if (size() > 1) world_.all_reduce({numbers, DType::i64, {words}}, op, *stream_);
+}
+
+void HostWorld::gather(const void* mine, void* all, int64_t words) {
+  // A communicator only reads what it gathers.
+  world_.all_gather({const_cast<void*>(mine), DType::i64, {words}}, {all, DType::i64, {size(), words}}, *stream_);
+}
+
+double HostWorld::sum(double number) {
+  auto sum = static_cast<float>(number);
+  if (size() > 1) world_.all_reduce({&sum, DType::f32, {1}}, Reduce::sum, *stream_);
+  return sum;
+}
+
+int64_t HostWorld::max(int64_t number) {
+  reduce(&number, 1, Reduce::max);
+  return number;
+}
+
+int64_t HostWorld::broadcast(int64_t mine) {
+  if (size() > 1) world_.broadcast({&mine, DType::i64, {1}}, 0, *stream_);
+  return mine;
+}
+
+std::string HostWorld::broadcast(const std::string& mine) {
+  const int64_t bytes = broadcast(static_cast<int64_t>(mine.size()));
+  std::string text = mine;
+  text.resize(static_cast<size_t>(bytes));
+  if (bytes > 0 && size() > 1) world_.broadcast({text.data(), DType::u8, {bytes}}, 0, *stream_);
+  return text;
+}
+
+HostWorld::RankText HostWorld::first_text(const std::string& mine) {
+  constexpr int64_t kBytes = 1000;
+  const int64_t first = -max(mine.empty() ? -size() : -rank());
+  if (first == size()) return {};
+  std::vector<char> text(kBytes, '\0');
+  std::copy_n(mine.begin(), std::min<size_t>(mine.size(), kBytes - 1), text.begin());
+  if (size() > 1) world_.broadcast({text.data(), DType::u8, {kBytes}}, static_cast<int>(first), *stream_);
+  return {static_cast<int>(first), text.data()};
+}
+
+std::string HostWorld::first_problem(const std::string& mine) {
+  const auto [rank, text] = first_text(mine);
+  return rank < 0 ? std::string{} : "rank " + std::to_string(rank) + ": " + text;
+}
+
+}  // namespace trivet

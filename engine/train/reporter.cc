@@ -1,0 +1,198 @@
+#include "engine/train/reporter.h"
+
+#include <filesystem>
+#include <fmt/format.h>
+#include <ostream>
+#include <unistd.h>
+
+#include "engine/config/explain.h"
+#include "engine/metrics/accounting.h"
+#include "engine/metrics/peak_flops.h"
+#include "kernels/cpu/gemm_peak.h"
+
+namespace trivet {
+namespace {
+
+struct Peak {
+  double tflops = 0;  // of one rank
+  std::string origin;
+};
+
+// Every rank measures at the same time, as they will compute at the same time; the mean is one rank's share.
+Peak find_peak(const Config& config, Trainer& trainer) {
+  if (config.device.peak_tflops) return {*config.device.peak_tflops, "device.peak_tflops"};
+  if (trainer.device().kind() == DeviceKind::cuda)
+    if (const auto known = peak_tflops_by_name(trainer.device().name(), config.precision.dtype))
+      return {*known, "data sheet of " + trainer.device().name() + ", dense " + config.precision.dtype};
+  HostWorld& host = trainer.host();
+  host.barrier();
+  const double sum = host.sum(measure_gemm_peak_tflops(trainer.device(), trainer.ops(), dtype_of(config.precision)));
+  return {sum / host.size(),
+          fmt::format("matrix products in {} measured on all ranks at once", config.precision.dtype)};
+}
+
+// What the arenas of each pipeline rank hold, on every rank; tensor- and data-parallel peers hold as much.
+std::vector<MemoryPlan> gather_memory(Trainer& trainer) {
+  const MemoryPlan mine = trainer.state().memory();
+  std::vector<int64_t> bytes;
+  for (const MemoryItem& item : mine.items) bytes.push_back(item.bytes);
+  const std::vector<int64_t> all = trainer.host().gather(bytes);
+  const MeshShape& shape = trainer.mesh().shape;
+  std::vector<MemoryPlan> plans(static_cast<size_t>(shape.p), mine);
+  for (int pp = 0; pp < shape.p; ++pp)
+    for (size_t i = 0; i < bytes.size(); ++i)
+      plans[static_cast<size_t>(pp)].items[i].bytes =
+          all[static_cast<size_t>(rank_of({.tp = 0, .pp = pp, .dp = 0}, shape)) * bytes.size() + i];
+  return plans;
+}
+
+std::string rank_name(const Trainer& trainer, int rank) {
+  const MeshPosition at = position_of(rank, trainer.mesh().shape);
+  return fmt::format("rank {} (tp {}, pp {}, dp {})", rank, at.tp, at.pp, at.dp);
+}
+
+std::vector<RankTime> gather_times(Trainer& trainer, const StepStats& mine) {
+  std::vector<RankTime> times;
+  for (const StepStats& stats : trainer.host().gather(mine))
+    times.push_back({rank_name(trainer, static_cast<int>(times.size())), stats});
+  return times;
+}
+
+}  // namespace
+
+Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& trainer, std::ostream& out)
+    : config_(loaded.config), trainer_(trainer), host_(trainer.host()), time_(host_.size()) {
+  const bool first = host_.rank() == 0;
+  const Peak peak = find_peak(config_, trainer);
+  work_ = {
+      .samples = config_.batch.global_batch_size.value(),
+      .tokens = config_.batch.global_batch_size.value() * config_.model.seq_length,
+      .flops = flops_per_step(config_.model, config_.model.vocab_size.value(), config_.batch.global_batch_size.value(),
+                              parse_flops_convention(config_.train.flops_convention)),
+      .ranks = host_.size(),
+      .peak_tflops = peak.tflops};
+  const std::vector<MemoryPlan> memory = gather_memory(trainer);
+  if (first) {
+    console_.emplace(out, [] { return terminal_columns(STDOUT_FILENO); });
+    std::vector<TextBlock> blocks = describe_run(config_, layout, memory);
+    blocks.push_back({.title = "speed",
+                      .rows = {{"device", trainer.device().name()},
+                               {"exchange", trainer.exchange_name()},
+                               {"threads a rank", std::to_string(trainer.threads())},
+                               {"peak a rank", fmt::format("{:.3f} TFLOP/s: {}", peak.tflops, peak.origin)},
+                               {"model FLOPs", fmt::format("{} convention, {:.4g} a step",
+                                                           config_.train.flops_convention, work_.flops)}}});
+    console_->banner(blocks);
+    log_.emplace(config_.train.run_dir + "/metrics.jsonl", [this](const std::string& why) { console_->note(why); });
+  }
+  if (config_.train.trace) open_trace();
+  discard_spans();
+}
+
+Votes Reporter::step(const StepResult& result, const Votes& votes) {
+  collect_spans();
+  if (trace_) trace_->step(result.step, spans_);
+  const StepStats mine = meter_.measure(spans_, result.start_ns, result.end_ns);
+  const auto [stats, sum] = host_.sum(StepSums{mine, votes});  // one all-reduce for both
+  const double seconds = static_cast<double>(result.end_ns - result.start_ns) * 1e-9;
+  speed_.add(seconds);
+  time_.add(stats, mine);
+  look_for_stragglers(result.step, mine);
+  if (!console_) return sum;
+  if (!result.warning.empty()) note(result.warning);
+  StepReport report;
+  report.step = result.step;
+  report.total_steps = config_.train.train_iters;
+  report.consumed_samples = result.consumed_samples;
+  report.consumed_tokens = result.consumed_samples * config_.model.seq_length;
+  report.loss = result.loss;
+  report.grad_norm = result.grad_norm;
+  report.learning_rate = result.learning_rate;
+  report_speed(report, work_, seconds, stats);
+  if (trainer_.mesh().shape.p == 1) report.bubble_fraction = 0;  // idle time there is not the pipeline's
+  log_->step(report);
+  if (result.step % config_.train.log_interval == 0 || result.step == config_.train.train_iters) console_->step(report);
+  console_->progress(result.step, config_.train.train_iters, speed_.recent_step_seconds());
+  return sum;
+}
+
+void Reporter::evaluation(int64_t step, double loss, double seconds) {
+  discard_spans();
+  if (!console_) return;
+  const EvalReport report{.step = step,
+                          .validation_loss = loss,
+                          .samples = config_.train.eval_iters * config_.batch.global_batch_size.value(),
+                          .seconds = seconds};
+  log_->eval(report);
+  console_->eval(report);
+}
+
+void Reporter::note(const std::string& line) {
+  if (console_) console_->note(line);
+}
+
+CheckpointNews Reporter::news() {
+  if (!console_) return {};
+  return {
+      .note = [this](const std::string& line) { note(line); },
+      .resumed =
+          [this](int64_t step, const std::string& checkpoint) {
+            console_->note(
+                fmt::format("resumed from {} after step {} of {}", checkpoint, step, config_.train.train_iters));
+            log_->resume(step, checkpoint);
+          },
+      .saved =
+          [this](const SaveReport& report) {
+            console_->note(fmt::format("saved step {}: {} in {:.2f} s, of which training waited {:.3f} s", report.step,
+                                       bytes_text(report.bytes), report.seconds, report.stall_seconds));
+            log_->save(report);
+          }};
+}
+
+void Reporter::finish() {
+  const std::vector<RankTime> times = gather_times(trainer_, time_.own());
+  if (console_) console_->banner(time_.describe(times));
+  if (!trace_) return;
+  trace_->close();
+  host_.barrier();
+  if (!console_) return;
+  std::vector<std::string> parts;
+  for (int rank = 0; rank < host_.size(); ++rank) parts.push_back(trace_part(rank));
+  join_traces(parts, config_.train.run_dir + "/trace.json");
+  for (const std::string& part : parts) std::filesystem::remove(part);
+}
+
+std::string Reporter::trace_part(int rank) const {
+  return fmt::format("{}/trace.rank{}.json", config_.train.run_dir, rank);
+}
+
+void Reporter::open_trace() {
+  std::vector<std::string> rows;
+  for (TraceRow& row : trainer_.trace().rows()) rows.push_back(row.name());
+  // One origin for all ranks: rank 0's clock. Ranks of other hosts have clocks of their own.
+  const int64_t origin = host_.broadcast(now_ns());
+  const int rank = host_.rank();
+  trace_.emplace(trace_part(rank), rank, rank_name(trainer_, rank), rows, origin,
+                 [](const std::string& why) { fmt::print(stderr, "trivet: {}\n", why); });
+}
+
+void Reporter::look_for_stragglers(int64_t step, const StepStats& stats) {
+  const int64_t interval = config_.train.straggler_interval;
+  if (config_.train.straggler_factor == 0) return;
+  own_work_ += stats;
+  if (step % interval != 0) return;
+  const std::vector<OwnWork> work = host_.gather(own_work_);
+  own_work_ = {};
+  if (!console_) return;
+  std::vector<int> stages;
+  for (int rank = 0; rank < host_.size(); ++rank) stages.push_back(position_of(rank, trainer_.mesh().shape).pp);
+  for (const std::string& line : find_stragglers(work, stages, interval, config_.train.straggler_factor)) note(line);
+}
+
+void Reporter::collect_spans() {
+  spans_.resize(trainer_.trace().rows().size());
+  size_t i = 0;
+  for (TraceRow& row : trainer_.trace().rows()) row.take(spans_[i++]);
+}
+
+}  // namespace trivet

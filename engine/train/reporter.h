@@ -1,0 +1,59 @@
+// Reporter: what rank 0 tells of a run, on the console and in metrics.jsonl, and every rank's part of the trace. Each
+// rank has one and makes the same calls; ranks other than 0 have neither console nor log.
+#pragma once
+
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/config/load.h"
+#include "engine/config/validate.h"
+#include "engine/metrics/console.h"
+#include "engine/metrics/jsonl.h"
+#include "engine/metrics/perfetto.h"
+#include "engine/metrics/step_report.h"
+#include "engine/metrics/step_stats.h"
+#include "engine/metrics/straggler.h"
+#include "engine/metrics/time_table.h"
+#include "engine/train/checkpointing.h"
+#include "engine/train/trainer.h"
+#include "engine/train/votes.h"
+
+namespace trivet {
+
+class Reporter {
+ public:
+  // Collective: measures or looks up the peak, prints the banner. `loaded`, `trainer` and `out` outlive this.
+  Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& trainer, std::ostream& out);
+
+  // Collective. Returns the sums of the ranks' votes, which travel with the step's statistics.
+  Votes step(const StepResult& result, const Votes& votes);
+  void evaluation(int64_t step, double loss, double seconds);
+  void note(const std::string& line);
+  CheckpointNews news();
+  // Collective: gathers the ranks' times and joins their traces.
+  void finish();
+
+ private:
+  std::string trace_part(int rank) const;
+  void open_trace();
+  void look_for_stragglers(int64_t step, const StepStats& stats);
+  void collect_spans();
+  void discard_spans() { collect_spans(); }
+
+  const Config& config_;
+  Trainer& trainer_;
+  HostWorld& host_;
+  StepWork work_;
+  RunningSpeed speed_;
+  TimeTable time_;
+  StepMeter meter_;
+  OwnWork own_work_;                      // since the last look
+  std::vector<std::vector<Span>> spans_;  // [row]
+  std::optional<Console> console_;
+  std::optional<MetricsLog> log_;
+  std::optional<PerfettoWriter> trace_;
+};
+
+}  // namespace trivet
