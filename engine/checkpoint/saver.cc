@@ -22,7 +22,10 @@ CheckpointSaver::CheckpointSaver(Options options, std::vector<StateTensor> tenso
       written_(live_),
       copies_(static_cast<bool>(snapshot)),
       device_(device),
-      compute_(compute) {
+      compute_(compute),
+      reached_(device.create_event()),
+      reading_(snapshot || device.kind() == DeviceKind::cpu ? nullptr
+                                                            : device.create_side_stream(StreamPriority::normal)) {
   for (StateTensor& tensor : written_) {
     if (copies_)
       tensor.data = Tensor{static_cast<std::byte*>(snapshot.data) + bytes_, DType::f32, {tensor.slice.count}};
@@ -38,7 +41,7 @@ void CheckpointSaver::begin(const TrainState& state) {
   temporary_ = options_.store.temporary_path_of(state.step, options_.run);
   if (copies_)
     for (size_t i = 0; i < live_.size(); ++i) device_.copy_to_host(live_[i].data, written_[i].data.data, compute_);
-  compute_.synchronize();
+  compute_.record(*reached_);
   phase_ = Phase::writing;
   job_.start([this] { write(); });
   stall_seconds_ = static_cast<double>(now_ns() - start) * 1e-9;
@@ -47,7 +50,10 @@ void CheckpointSaver::begin(const TrainState& state) {
 void CheckpointSaver::write() {
   const Disk& disk = options_.store.disk();
   disk.make_directories(temporary_);
-  const CheckpointFile file = write_shard(disk, temporary_, shard_name(options_.rank), written_);
+  reached_->synchronize();
+  const std::string name = shard_name(options_.rank);
+  const CheckpointFile file = reading_ ? write_shard(disk, temporary_, name, written_, device_, *reading_)
+                                       : write_shard(disk, temporary_, name, written_);
   disk.write_file(temporary_ + "/" + description_name(options_.rank), to_json(file));
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -38,11 +39,12 @@ class CheckpointSaver {
     std::string config;  // config.resolved.yaml
     int64_t keep_last = 0;
   };
-  // `tensors`: saved_tensors, live. `snapshot` [saved_bytes] u8 in host memory: a copy is taken and written while
-  // training goes on; null: the live tensors are written, and training has to wait.
+  // `tensors`: saved_tensors, live. `snapshot` [saved_bytes] u8 in host memory (Device::allocate_host): a copy is taken
+  // and written while training goes on; null: the live tensors are written, and training has to wait.
   CheckpointSaver(Options options, std::vector<StateTensor> tensors, Tensor snapshot, Device& device, Stream& compute);
 
-  // REQUIRES: !saving(). Returns when the state may change again, but for a null snapshot.
+  // REQUIRES: !saving(). Saves the state that `compute` has reached; what is queued there from now on may change it,
+  // but for a null snapshot. The host does not wait.
   void begin(const TrainState& state);
   bool saving() const { return phase_ != Phase::idle; }
 
@@ -65,6 +67,8 @@ class CheckpointSaver {
   bool copies_;
   Device& device_;
   Stream& compute_;
+  std::unique_ptr<Event> reached_;   // the state is what is to be saved, and in the snapshot if there is one
+  std::unique_ptr<Stream> reading_;  // the writer's, where it reads a device's memory; else null
   TrainState state_;
   std::string temporary_;
   Phase phase_ = Phase::idle;

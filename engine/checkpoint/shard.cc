@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "engine/checkpoint/safetensors.h"
+#include "engine/checkpoint/staging_pair.h"
 #include "engine/data/files.h"
 
 namespace trivet {
@@ -187,14 +188,23 @@ void ShardWriter::write(std::span<const char> bytes) {
 }
 
 void ShardWriter::add(const void* data) {
-  CheckpointPiece& piece = file_.pieces.at(next_++);
+  const int64_t bytes = file_.pieces.at(next_).bytes();
+  if (bytes == 0) ++next_;
   // A block at a time, so that memory is read once: hashed for the manifest, then for the file, then written.
-  for (int64_t at = 0; at < piece.bytes(); at += Manifest::kBlockBytes) {
-    const std::span<const char> block(static_cast<const char*>(data) + at,
-                                      static_cast<size_t>(std::min(Manifest::kBlockBytes, piece.bytes() - at)));
-    piece.block_hashes.push_back(hash_block(block));
-    write(block);
-  }
+  for (int64_t at = 0; at < bytes; at += Manifest::kBlockBytes)
+    add_block({static_cast<const char*>(data) + at, static_cast<size_t>(std::min(Manifest::kBlockBytes, bytes - at))});
+}
+
+void ShardWriter::add_block(std::span<const char> block) {
+  CheckpointPiece& piece = file_.pieces.at(next_);
+  const auto bytes = static_cast<int64_t>(block.size());
+  check(bytes == std::min(Manifest::kBlockBytes, piece.bytes() - written_), "a shard is given half a block");
+  piece.block_hashes.push_back(hash_block(block));
+  write(block);
+  written_ += bytes;
+  if (written_ < piece.bytes()) return;
+  written_ = 0;
+  ++next_;
 }
 
 CheckpointFile ShardWriter::finish() {
@@ -204,12 +214,41 @@ CheckpointFile ShardWriter::finish() {
   return std::move(file_);
 }
 
-CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
-                           std::span<const StateTensor> tensors) {
+namespace {
+
+std::vector<CheckpointPiece> pieces_of(std::span<const StateTensor> tensors) {
   std::vector<CheckpointPiece> pieces;
   for (const StateTensor& tensor : tensors) pieces.push_back({.name = tensor.name, .slice = tensor.slice});
-  ShardWriter writer(disk, directory, name, std::move(pieces));
+  return pieces;
+}
+
+}  // namespace
+
+CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
+                           std::span<const StateTensor> tensors) {
+  ShardWriter writer(disk, directory, name, pieces_of(tensors));
   for (const StateTensor& tensor : tensors) writer.add(tensor.data.data);
+  return writer.finish();
+}
+
+CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
+                           std::span<const StateTensor> tensors, Device& device, Stream& stream) {
+  constexpr int64_t kBlock = Manifest::kBlockBytes / 4;  // elements
+  std::vector<Tensor> blocks;
+  for (const StateTensor& tensor : tensors)
+    for (int64_t at = 0; at < tensor.slice.count; at += kBlock)
+      blocks.push_back(tensor.data.slice(at, std::min(kBlock, tensor.slice.count - at)));
+  ShardWriter writer(disk, directory, name, pieces_of(tensors));
+  StagingPair staging(device, stream, Manifest::kBlockBytes);
+  const auto fetch = [&](size_t i) {
+    device.copy_to_host(blocks[i], staging.wait(i), stream);
+    staging.copies_queued(i);
+  };
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (i == 0) fetch(0);
+    if (i + 1 < blocks.size()) fetch(i + 1);
+    writer.add_block({staging.wait(i), static_cast<size_t>(blocks[i].bytes())});
+  }
   return writer.finish();
 }
 
@@ -250,30 +289,19 @@ OpenCheckpoint open_checkpoint(const std::string& directory) {
   return checkpoint;
 }
 
-void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
-                  int threads) {
-  const StoredTensors stored(checkpoint);
-  if (device.kind() != DeviceKind::cpu) {
-    std::vector<char> staging;
-    OpenFiles files(checkpoint.directory);
-    for (const StateTensor& tensor : wanted) {
-      staging.resize(static_cast<size_t>(tensor.data.bytes()));
-      stored.read(tensor, files, staging.data());
-      device.copy_to_device(staging.data(), tensor.data, stream);
-      stream.synchronize();
-    }
-    return;
-  }
-  // Each thread takes the next tensor. The first error counts, and ends the others' work.
-  stream.synchronize();
+namespace {
+
+// Reads tensors, number i to to(i). Each thread takes the next one. The first error counts, and ends the others' work.
+template <class To>
+void read_to_host(const StoredTensors& stored, const std::string& directory, std::span<const StateTensor> wanted,
+                  int threads, const To& to) {
   std::atomic<size_t> next = 0;
   std::exception_ptr error;
   std::mutex mutex;
   const auto work = [&] {
-    OpenFiles files(checkpoint.directory);
+    OpenFiles files(directory);
     try {
-      for (size_t i; (i = next++) < wanted.size();)
-        stored.read(wanted[i], files, static_cast<char*>(wanted[i].data.data));
+      for (size_t i; (i = next++) < wanted.size();) stored.read(wanted[i], files, to(i));
     } catch (...) {
       next = wanted.size();
       const std::lock_guard lock(mutex);
@@ -286,6 +314,40 @@ void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor>
     work();
   }
   if (error) std::rethrow_exception(error);
+}
+
+}  // namespace
+
+void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
+                  int threads) {
+  const StoredTensors stored(checkpoint);
+  if (device.kind() == DeviceKind::cpu) {
+    stream.synchronize();
+    return read_to_host(stored, checkpoint.directory, wanted, threads,
+                        [&](size_t i) { return static_cast<char*>(wanted[i].data.data); });
+  }
+  constexpr int64_t kStaged = 64 << 20;  // as many tensors at a time as this holds, or one
+  int64_t largest = 0, all = 0;
+  for (const StateTensor& tensor : wanted) {
+    largest = std::max(largest, tensor.data.bytes());
+    all += tensor.data.bytes();
+  }
+  StagingPair staging(device, stream, std::max({largest, std::min(all, kStaged), int64_t{1}}));
+  for (size_t turn = 0; !wanted.empty(); ++turn) {
+    std::vector<int64_t> places;
+    int64_t bytes = 0;
+    for (; places.size() < wanted.size(); bytes += wanted[places.size() - 1].data.bytes()) {
+      if (bytes + wanted[places.size()].data.bytes() > staging.bytes()) break;
+      places.push_back(bytes);
+    }
+    const auto some = wanted.first(places.size());
+    wanted = wanted.subspan(places.size());
+    char* const buffer = staging.wait(turn);
+    read_to_host(stored, checkpoint.directory, some, threads, [&](size_t i) { return buffer + places[i]; });
+    for (size_t i = 0; i < some.size(); ++i) device.copy_to_device(buffer + places[i], some[i].data, stream);
+    staging.copies_queued(turn);
+  }
+  stream.synchronize();
 }
 
 void verify_checkpoint(const OpenCheckpoint& checkpoint, const std::function<void(int64_t bytes)>& progress) {

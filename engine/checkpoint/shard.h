@@ -20,8 +20,9 @@ class ShardWriter {
  public:
   ShardWriter(const Disk& disk, const std::string& directory, const std::string& name,
               std::vector<CheckpointPiece> pieces);
-  void add(const void* data);  // the next piece, whole, in host memory
-  CheckpointFile finish();     // makes the file durable; its description for the manifest
+  void add(const void* data);                   // the next piece, whole, in host memory
+  void add_block(std::span<const char> block);  // the next kBlockBytes of it, or its rest
+  CheckpointFile finish();                      // makes the file durable; its description for the manifest
 
  private:
   void write(std::span<const char> bytes);
@@ -29,12 +30,16 @@ class ShardWriter {
   CheckpointFile file_;
   std::optional<Disk::File> out_;
   ContentHash hash_;
-  size_t next_ = 0;  // piece
+  size_t next_ = 0;      // piece
+  int64_t written_ = 0;  // bytes of it
 };
 
-// All of it at once.
+// All of it at once: tensors in host memory.
 CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
                            std::span<const StateTensor> tensors);
+// Tensors in memory of a device: while a block is written, the next one is copied, on a stream of the caller's.
+CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
+                           std::span<const StateTensor> tensors, Device& device, Stream& stream);
 
 // The files of a checkpoint that hold no tensors; manifest.json last. `manifest` names the shards, which are written.
 void write_manifest(const Disk& disk, const std::string& directory, Manifest manifest, const TrainState& state,
@@ -51,9 +56,9 @@ struct OpenCheckpoint {
 OpenCheckpoint open_checkpoint(const std::string& directory);
 
 // Fills the tensors from the checkpoint, whatever layout has saved it: each rank reads the blocks that hold what it
-// wants, with so many threads where the device's memory is the host's, and no byte is used that does not match its
-// hash. The stream is synchronised. Throws DataError naming file, tensor, found and expected; then the tensors'
-// contents are undefined.
+// wants, with so many threads, and no byte is used that does not match its hash. Where the device's memory is not the
+// host's, some tensors are read while those before are copied. The stream is synchronised. Throws DataError naming
+// file, tensor, found and expected; then the tensors' contents are undefined.
 void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
                   int threads = 1);
 

@@ -79,6 +79,9 @@ class EmptyDevice : public Device {
     return device_->create_side_stream(priority);
   }
   std::unique_ptr<Event> create_event() override { return device_->create_event(); }
+  std::unique_ptr<Gate> create_gate() override { return device_->create_gate(); }
+  void* allocate_host(int64_t bytes) override { return device_->allocate_host(bytes); }
+  void deallocate_host(void* data, int64_t bytes) noexcept override { device_->deallocate_host(data, bytes); }
   void copy_to_device(const void* host, Tensor to, Stream& stream) override {
     device_->copy_to_device(host, to, stream);
   }

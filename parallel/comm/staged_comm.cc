@@ -32,6 +32,7 @@ class StagedCommunicator : public Communicator {
   }
   void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) override {
     check_shards("reduce_scatter", full, shard, rank(), size());
+    if (size() == 1 && shard.data == full.data) return;
     void* const memory = buffer(full.bytes());
     const Tensor host = at(memory, 0, full), own = at(memory, rank() * shard.bytes(), shard);
     run("reduce_scatter", full, host, shard, own, full.bytes(), stream,
@@ -39,6 +40,7 @@ class StagedCommunicator : public Communicator {
   }
   void all_gather(Tensor shard, Tensor full, Stream& stream) override {
     check_shards("all_gather", full, shard, rank(), size());
+    if (size() == 1 && shard.data == full.data) return;
     void* const memory = buffer(full.bytes());
     const Tensor host = at(memory, 0, full), own = at(memory, rank() * shard.bytes(), shard);
     run("all_gather", shard, own, full, host, full.bytes(), stream,
@@ -108,10 +110,10 @@ class StagedCommunicator : public Communicator {
     // An event a call: one that was recorded again for the next call would make the worker wait for that one.
     std::shared_ptr<Event> arrived = device_.create_event();
     stream.record(*arrived);
-    worker_->run({name, category_, bytes}, [this, arrived, call, name, bytes, row = stream.trace_row()] {
+    worker_->run({name, category_, bytes}, [this, arrived, call, row = stream.trace_row()] {
       try {
         arrived->synchronize();
-        ScopedSpan span(row, {name, category_, bytes});
+        inner_stream_->set_trace_row(row);  // the call's own span, which tells when it was matched
         call(*inner_stream_);
       } catch (...) {
         outcome_->fail(std::current_exception());

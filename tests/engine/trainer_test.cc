@@ -193,8 +193,8 @@ std::vector<std::byte> state_bits(Trainer& trainer) {
   std::vector<std::byte> bits;
   const auto add = [&](Tensor tensor) {
     if (!tensor) return;
-    const auto* data = static_cast<const std::byte*>(tensor.data);
-    bits.insert(bits.end(), data, data + tensor.bytes());
+    const std::vector<std::byte> bytes = bytes_of(trainer, tensor);
+    bits.insert(bits.end(), bytes.begin(), bytes.end());
   };
   RankState& state = trainer.state();
   for (const OwnedPiece& piece : state.flat.owned) add(piece.weight);

@@ -1,5 +1,5 @@
-// What every device has to do, the CPU and, where there is one, a GPU: copies, the order of streams and events, host
-// functions and their failures, gates.
+// What every device has to do, the CPU, the tests' stand-in for a GPU and, where there is one, a GPU: copies, the order
+// of streams and events, host functions and their failures, gates.
 #include <atomic>
 #include <gtest/gtest.h>
 #include <numeric>
@@ -7,15 +7,19 @@
 #include <vector>
 
 #include "kernels/base/arena.h"
+#include "tests/support/split_device.h"
 
 namespace trivet::test {
 namespace {
 
-class DeviceTest : public testing::TestWithParam<DeviceKind> {
+class DeviceTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (GetParam() == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
-    device = GetParam() == DeviceKind::cuda ? create_cuda_device(0) : create_cpu_device();
+    const std::string name = GetParam();
+    if (name == "cuda" && cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+    device = name == "cuda"  ? create_cuda_device(0)
+             : name == "cpu" ? create_cpu_device()
+                             : create_split_device(name == "split_lazy");
     arena = std::make_unique<Arena>(*device, "device test");
     first = device->create_side_stream(StreamPriority::normal);
     second = device->create_side_stream(StreamPriority::high);
@@ -26,8 +30,8 @@ class DeviceTest : public testing::TestWithParam<DeviceKind> {
   std::unique_ptr<Stream> first, second;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, DeviceTest, testing::Values(DeviceKind::cpu, DeviceKind::cuda),
-                         [](const auto& info) { return std::string(info.param == DeviceKind::cpu ? "cpu" : "cuda"); });
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceTest, testing::Values("cpu", "split_lazy", "split_eager", "cuda"),
+                         [](const auto& info) { return info.param; });
 
 TEST_P(DeviceTest, CopiesThroughHostBuffersInStreamOrder) {
   constexpr int64_t n = 1 << 20;

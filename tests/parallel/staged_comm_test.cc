@@ -1,4 +1,4 @@
-// The staged back end with host memory for a device: the calls' order, copies and failures are the same on a GPU.
+// The staged back end: over host memory, over memory that the host cannot touch, and over a GPU where there is one.
 #include "parallel/comm/staged_comm.h"
 
 #include <gtest/gtest.h>
@@ -6,15 +6,20 @@
 #include "kernels/base/arena.h"
 #include "parallel/comm/world.h"
 #include "tests/support/comm_cases.h"
+#include "tests/support/comm_through_device.h"
 #include "tests/support/rank_values.h"
+#include "tests/support/split_device.h"
 
 namespace trivet {
 namespace {
 
-std::vector<CommCase> cases() {  // but for those of traces: what is staged leaves spans of its copies too
-  std::vector<CommCase> cases = collective_cases();
-  for (const CommCase& more : group_cases()) cases.push_back(more);
-  return cases;
+// ---- the cases that every back end passes
+
+// The case on tensors that the host cannot touch.
+void run_on_device(const CommCase& the_case, Communicator& world, Device& device) {
+  const auto staged = create_staged_communicator(world, device);
+  CommThroughDevice through(*staged, device);
+  the_case.body(through);
 }
 
 class StagedComm : public testing::TestWithParam<std::tuple<int, CommCase>> {};
@@ -28,16 +33,45 @@ TEST_P(StagedComm, conforms) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(ranks, StagedComm, testing::Combine(testing::Values(1, 3), testing::ValuesIn(cases())),
+TEST_P(StagedComm, conforms_out_of_the_hosts_reach) {
+  const auto& [ranks, the_case] = GetParam();
+  run_thread_ranks(ranks, [&the_case = the_case](Communicator& world) {
+    run_on_device(the_case, world, *test::create_split_device());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(ranks, StagedComm, testing::Combine(testing::Values(1, 3), testing::ValuesIn(comm_cases())),
                          [](const auto& info) {
                            return std::string(std::get<1>(info.param).name) + "_on_" +
                                   std::to_string(std::get<0>(info.param));
                          });
 
+TEST(StagedOnCuda, conforms) {  // ranks share the first GPU, each on a thread of its own
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  for (const CommCase& the_case : comm_cases())
+    run_thread_ranks(3, [&](Communicator& world) { run_on_device(the_case, world, *create_cuda_device(0)); });
+}
+
+// ---- calls on a device's own tensors, with no wait of the host between them
+
+class StagedDevice : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == std::string("cuda") && cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+  static std::unique_ptr<Device> create() {  // one a rank
+    const std::string name = GetParam();
+    return name == "cuda" ? create_cuda_device(0) : name == "cpu" ? create_cpu_device() : test::create_split_device();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(devices, StagedDevice, testing::Values("cpu", "split", "cuda"),
+                         [](const auto& info) { return info.param; });
+
 // Two ranks that both receive before they send, on streams of their own: the caller must not wait in a call.
-TEST(StagedOrder, CallsOnSideStreamsDoNotHoldUpTheCaller) {
+TEST_P(StagedDevice, CallsOnSideStreamsDoNotHoldUpTheCaller) {
   run_thread_ranks(2, [](Communicator& world) {
-    const auto device = create_cpu_device();
+    const auto device = create();
+    Arena arena(*device, "staged test");
     const auto staged = create_staged_communicator(world, *device);
     const auto in = staged->split(0, world.rank(), "in", Category::comm_pipeline);
     const auto out = staged->split(0, world.rank(), "out", Category::comm_pipeline);
@@ -46,22 +80,23 @@ TEST(StagedOrder, CallsOnSideStreamsDoNotHoldUpTheCaller) {
     // Both directions in one group would be a wait in a circle; so each rank receives in the group the other sends in.
     Communicator& mine = world.rank() == 0 ? *in : *out;
     Communicator& theirs = world.rank() == 0 ? *out : *in;
-    std::vector<float> x(5000, static_cast<float>(world.rank())), y(5000);
-    mine.recv(tensor_of(y), 1 - world.rank(), *receiving);
-    theirs.send(tensor_of(x), 1 - world.rank(), *sending);
+    const Tensor x = arena.allocate(DType::f32, {5000}), y = arena.allocate(DType::f32, {5000});
+    std::vector<float> sent(5000, static_cast<float>(world.rank())), received(5000);
+    mine.recv(y, 1 - world.rank(), *receiving);
+    device->copy_to_host(y, received.data(), *receiving);
+    device->copy_to_device(sent.data(), x, *sending);
+    theirs.send(x, 1 - world.rank(), *sending);
     receiving->synchronize();
     sending->synchronize();
-    EXPECT_EQ(y, std::vector<float>(5000, static_cast<float>(1 - world.rank())));
+    EXPECT_EQ(received, std::vector<float>(5000, static_cast<float>(1 - world.rank())));
   });
 }
 
-// Ranks that share the first GPU, each on a thread of its own.
-TEST(StagedOnCuda, RanksShareAGpu) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+TEST_P(StagedDevice, CallsFollowEachOther) {
   for (const int ranks : {2, 4})
     run_thread_ranks(ranks, [](Communicator& world) {
       // given device tensors that hold each rank's numbers
-      const auto device = create_cuda_device(0);
+      const auto device = create();
       Arena arena(*device, "staged test");
       const auto staged = create_staged_communicator(world, *device);
       const auto stream = device->create_side_stream(StreamPriority::normal);
@@ -89,16 +124,17 @@ TEST(StagedOnCuda, RanksShareAGpu) {
     });
 }
 
-TEST(StagedFailure, PoisonsTheStreamAndTheGroup) {
+TEST_P(StagedDevice, FailurePoisonsTheStreamAndTheGroup) {
   try {
     run_thread_ranks(2, [](Communicator& world) {
-      const auto device = create_cpu_device();
+      const auto device = create();
+      Arena arena(*device, "staged test");
       const auto staged = create_staged_communicator(world, *device);
       const auto stream = device->create_side_stream(StreamPriority::normal);
-      std::vector<float> x(world.rank() == 0 ? 10 : 11);
-      staged->all_reduce(tensor_of(x), Reduce::sum, *stream);
+      const Tensor x = arena.allocate(DType::f32, {world.rank() == 0 ? 10 : 11});
+      staged->all_reduce(x, Reduce::sum, *stream);
       EXPECT_THROW(stream->synchronize(), Error);
-      EXPECT_THROW(staged->all_reduce(tensor_of(x), Reduce::sum, *stream), Error);
+      EXPECT_THROW(staged->all_reduce(x, Reduce::sum, *stream), Error);
       stream->synchronize();
     });
     ADD_FAILURE() << "nothing was thrown";

@@ -5,139 +5,23 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/mapped_ops.h"
+
 namespace trivet::test {
 namespace {
 
-class MirroredOps : public Ops {
+class MirroredOps : public MappedOps {
  public:
   MirroredOps() : device_(create_cuda_device(0)), stream_(device_->create_compute_stream()) {
     ops_ = create_cuda_ops(*device_);
   }
 
-  void matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream&) override {
-    Call call(*this);
-    Matmul mine = how;
-    mine.bias = call(how.bias);
-    ops_->matmul(call(a), call(b), call(c), mine, *stream_);
-  }
-  void column_sum(Tensor x, Tensor sum, Stream&) override {
-    Call call(*this);
-    ops_->column_sum(call(x), call(sum), *stream_);
-  }
-  void layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, Tensor y, Tensor mean, Tensor rstd,
-                         Stream&) override {
-    Call call(*this);
-    ops_->layernorm_forward(call(x), call(gamma), call(beta), eps, call(y), call(mean), call(rstd), *stream_);
-  }
-  void layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual, Tensor dx,
-                          Tensor dgamma, Tensor dbeta, Stream&) override {
-    Call call(*this);
-    ops_->layernorm_backward(call(dy), call(x), call(gamma), call(mean), call(rstd), call(residual), call(dx),
-                             call(dgamma), call(dbeta), *stream_);
-  }
-  void gelu_forward(Tensor x, Tensor y, Stream&) override {
-    Call call(*this);
-    ops_->gelu_forward(call(x), call(y), *stream_);
-  }
-  void gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream&) override {
-    Call call(*this);
-    ops_->gelu_backward(call(x), call(dy), call(dx), *stream_);
-  }
-  void attention_forward(Tensor qkv, Tensor out, Tensor lse, const Attention& how, Stream&) override {
-    Call call(*this);
-    ops_->attention_forward(call(qkv), call(out), call(lse), how, *stream_);
-  }
-  void attention_backward(Tensor dout, Tensor qkv, Tensor out, Tensor lse, Tensor dqkv, const Attention& how,
-                          Stream&) override {
-    Call call(*this);
-    ops_->attention_backward(call(dout), call(qkv), call(out), call(lse), call(dqkv), how, *stream_);
-  }
-  void embedding_forward(Tensor tokens, Tensor table, int64_t first_row, Tensor out, Stream&) override {
-    Call call(*this);
-    ops_->embedding_forward(call(tokens), call(table), first_row, call(out), *stream_);
-  }
-  void embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, Tensor dtable, Stream&) override {
-    Call call(*this);
-    ops_->embedding_backward(call(tokens), call(dout), first_row, call(dtable), *stream_);
-  }
-  void position_forward(Tensor x, Tensor positions, const Dropout& dropout, Tensor out, Stream&) override {
-    Call call(*this);
-    ops_->position_forward(call(x), call(positions), dropout, call(out), *stream_);
-  }
-  void position_backward(Tensor dout, const Dropout& dropout, Tensor dx, Tensor dpositions, Stream&) override {
-    Call call(*this);
-    ops_->position_backward(call(dout), dropout, call(dx), call(dpositions), *stream_);
-  }
-  void bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Dropout& dropout, Tensor out, Stream&) override {
-    Call call(*this);
-    ops_->bias_dropout_add(call(x), call(bias), call(residual), dropout, call(out), *stream_);
-  }
-  void dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, Stream&) override {
-    Call call(*this);
-    ops_->dropout_backward(call(dout), dropout, call(dx), *stream_);
-  }
-  void cross_entropy_forward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size, Tensor row_max,
-                             Tensor row_sum, Tensor target_logit, Stream&) override {
-    Call call(*this);
-    ops_->cross_entropy_forward(call(logits), call(targets), first_column, vocab_size, call(row_max), call(row_sum),
-                                call(target_logit), *stream_);
-  }
-  void cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row_sum, Stream&) override {
-    Call call(*this);
-    ops_->cross_entropy_rescale(call(row_max), call(global_max), call(row_sum), *stream_);
-  }
-  void cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_logit, float scale, Tensor loss,
-                          Stream&) override {
-    Call call(*this);
-    ops_->cross_entropy_loss(call(row_max), call(row_sum), call(target_logit), scale, call(loss), *stream_);
-  }
-  void cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size, Tensor row_max,
-                              Tensor row_sum, float scale, Stream&) override {
-    Call call(*this);
-    ops_->cross_entropy_backward(call(logits), call(targets), first_column, vocab_size, call(row_max), call(row_sum),
-                                 scale, *stream_);
-  }
-  void adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale, Tensor proceed,
-             const AdamW& how, Stream&) override {
-    Call call(*this);
-    ops_->adamw(call(weight), call(grad), call(m), call(v), call(model_weight), call(grad_scale), call(proceed), how,
-                *stream_);
-  }
-  void sum_of_squares(Tensor x, Tensor bins, Stream&) override {
-    Call call(*this);
-    ops_->sum_of_squares(call(x), call(bins), *stream_);
-  }
-  void clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale, Stream&) override {
-    Call call(*this);
-    ops_->clip_scale(call(bins), multiplier, max_norm, call(norm), call(grad_scale), *stream_);
-  }
-  void judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream&) override {
-    Call call(*this);
-    ops_->judge_step(call(numbers), limits, call(proceed), *stream_);
-  }
-  void find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream&) override {
-    Call call(*this);
-    ops_->find_non_finite(call(x), call(proceed), call(found), *stream_);
-  }
-  void fill(Tensor x, float value, Stream&) override {
-    Call call(*this);
-    ops_->fill(call(x), value, *stream_);
-  }
-  void convert(Tensor from, Tensor to, Stream&) override {
-    Call call(*this);
-    ops_->convert(call(from), call(to), *stream_);
-  }
-  void add(Tensor a, Tensor b, Tensor out, Stream&) override {
-    Call call(*this);
-    ops_->add(call(a), call(b), call(out), *stream_);
-  }
-
  private:
   // The tensors of one call. They come back when it ends, also when the op refused them.
-  class Call {
+  class MirroredCall : public Call {
    public:
-    explicit Call(MirroredOps& ops) : device_(*ops.device_), stream_(*ops.stream_) {}
-    ~Call() {
+    explicit MirroredCall(MirroredOps& owner) : device_(*owner.device_), stream_(*owner.stream_), ops_(*owner.ops_) {}
+    ~MirroredCall() override {
       try {
         for (const Mirror& mirror : mirrors_) bring_back(mirror);
       } catch (const std::exception& error) {  // a kernel failed: the test has, and the device is of no more use
@@ -145,12 +29,9 @@ class MirroredOps : public Ops {
       }
       for (const Mirror& mirror : mirrors_) device_.deallocate(mirror.block, mirror.block_bytes);
     }
-    Call(const Call&) = delete;
-    Call& operator=(const Call&) = delete;
 
     // The GPU's view of a host tensor.
-    Tensor operator()(const Tensor& host) {
-      if (!host) return host;
+    Tensor map(const Tensor& host, int) override {
       for (const Mirror& mirror : mirrors_)
         if (mirror.host.data == host.data) {
           if (mirror.host.bytes() != host.bytes()) ADD_FAILURE() << "tensors of one call overlap in part";
@@ -169,6 +50,8 @@ class MirroredOps : public Ops {
       mirrors_.push_back(mirror);
       return {mirror.data, host.dtype, host.shape};
     }
+    Ops& ops() override { return ops_; }
+    Stream& stream() override { return stream_; }
 
    private:
     static constexpr int64_t kGuard = 512;
@@ -198,8 +81,11 @@ class MirroredOps : public Ops {
 
     Device& device_;
     Stream& stream_;
+    Ops& ops_;
     std::vector<Mirror> mirrors_;
   };
+
+  std::unique_ptr<Call> begin_call(const char*, Stream&) override { return std::make_unique<MirroredCall>(*this); }
 
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;

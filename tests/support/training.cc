@@ -6,7 +6,9 @@
 #include "engine/config/validate.h"
 #include "engine/data/indexed_dataset.h"
 #include "kernels/philox.h"
+#include "parallel/comm/staged_comm.h"
 #include "parallel/comm/world.h"
+#include "tests/support/split_device.h"
 #include "tests/support/temp_dir.h"
 
 namespace trivet::test {
@@ -67,7 +69,23 @@ uint64_t hash_bytes(const void* data, size_t bytes) {
 
 }  // namespace
 
-Curve train(const Config& config, Communicator& world, int steps, bool poison_slots) {
+Backend make_split_backend(const Config&, Communicator& world, int threads) {
+  Backend backend;
+  backend.device = create_split_device();
+  backend.ops = create_split_ops(*backend.device, threads);
+  backend.host = world.split(0, world.rank(), "device memory", Category::comm_data);
+  backend.exchange = create_staged_communicator(*backend.host, *backend.device);
+  return backend;
+}
+
+std::vector<std::byte> bytes_of(Trainer& trainer, Tensor tensor) {
+  std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes()));
+  trainer.device().copy_to_host(tensor, bytes.data(), trainer.context().compute);
+  trainer.context().compute.synchronize();
+  return bytes;
+}
+
+Curve train(const Config& config, Communicator& world, int steps, const Trainer::Options& options, bool ahead) {
   const auto dataset = tiny_dataset();
   const auto ranges = split_documents("80,20,0", dataset->sequences());
   const GptDataset::Options data{.name = "train",
@@ -77,24 +95,27 @@ Curve train(const Config& config, Communicator& world, int steps, bool poison_sl
   const GptDataset train(dataset, ranges[0], data), valid(dataset, ranges[1], data);
   LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
   const Layout layout = resolve(loaded, {.world_size = world.size()});
-  Trainer trainer(loaded.config, layout, world, train, &valid, {.poison = poison_slots});
+  Trainer trainer(loaded.config, layout, world, train, &valid, options);
   Curve curve;
-  for (int i = 0; i < steps; ++i) {
-    const StepResult result = trainer.step();
+  const auto add = [&](const StepResult& result) {
     curve.losses.push_back(result.loss);
     curve.norms.push_back(result.grad_norm);
+  };
+  for (int i = 0; i < steps; ++i) {
+    if (const auto earlier = trainer.queue_step()) add(*earlier);
+    if (!ahead || i + 1 == steps) add(trainer.finish_step());
   }
   curve.validation_loss = trainer.evaluate(2);
 
   // Of the weights of each parameter, wherever they stand; under ZeRO-3 no rank has them.
-  std::vector<int64_t> hashes(static_cast<size_t>(world.size()));
   trainer.state().param_gather.finish();
-  trainer.context().compute.synchronize();
   uint64_t hash = 0;
-  for (const Param& param : trainer.state().params.all())
-    if (param.weight) hash = hash * 31 + hash_bytes(param.weight.data, static_cast<size_t>(param.weight.bytes()));
-  hashes[static_cast<size_t>(world.rank())] = static_cast<int64_t>(hash);
-  world.all_reduce({hashes.data(), DType::i64, {world.size()}}, Reduce::sum, trainer.context().compute);
+  for (const Param& param : trainer.state().params.all()) {
+    if (!param.weight) continue;
+    const std::vector<std::byte> bytes = bytes_of(trainer, param.weight);
+    hash = hash * 31 + hash_bytes(bytes.data(), bytes.size());
+  }
+  const std::vector<int64_t> hashes = trainer.host().gather(static_cast<int64_t>(hash));
   curve.weights_hash = hash_bytes(hashes.data(), hashes.size() * sizeof hashes[0]);
   return curve;
 }
@@ -130,11 +151,11 @@ std::vector<TracedStep> traced_steps(const Config& config, int ranks) {
   return steps;
 }
 
-Curve train_on_threads(const Config& config, int ranks, int steps, bool poison_slots) {
+Curve train_on_threads(const Config& config, int ranks, int steps, const Trainer::Options& options, bool ahead) {
   tiny_dataset();  // made before the ranks ask for it
   Curve curve;
   run_thread_ranks(ranks, [&](Communicator& world) {
-    const Curve mine = train(config, world, steps, poison_slots);
+    const Curve mine = train(config, world, steps, options, ahead);
     if (world.rank() == 0) curve = mine;
   });
   return curve;

@@ -32,10 +32,23 @@ struct Curve {
   uint64_t weights_hash = 0;          // of all this rank's weights, over ranks in order; thread ranks only
 };
 
-// Trains `steps` steps on `world`, the same result on every rank.
-Curve train(const Config& config, Communicator& world, int steps, bool poison_slots = false);
+// Trains `steps` steps on `world`, the same result on every rank. ahead: each step is queued before the host reads the
+// result of the one before.
+Curve train(const Config& config, Communicator& world, int steps, const Trainer::Options& options, bool ahead = false);
 // Likewise on thread ranks.
-Curve train_on_threads(const Config& config, int ranks, int steps, bool poison_slots = false);
+Curve train_on_threads(const Config& config, int ranks, int steps, const Trainer::Options& options, bool ahead = false);
+inline Curve train(const Config& config, Communicator& world, int steps, bool poison_slots = false) {
+  return train(config, world, steps, {.poison = poison_slots});
+}
+inline Curve train_on_threads(const Config& config, int ranks, int steps, bool poison_slots = false) {
+  return train_on_threads(config, ranks, steps, {.poison = poison_slots});
+}
+
+// Ranks on devices whose memory the host cannot touch and whose streams wait to be waited for (split_device.h), which
+// exchange it through host memory: what GPUs that are staged ask of the engine.
+Backend make_split_backend(const Config& config, Communicator& world, int threads);
+// The bytes of a tensor of that trainer, wherever it lies.
+std::vector<std::byte> bytes_of(Trainer& trainer, Tensor tensor);
 
 // What the streams of one rank recorded in a step.
 struct TracedStep {

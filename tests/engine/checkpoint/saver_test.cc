@@ -17,7 +17,9 @@
 
 #include "engine/checkpoint/shard.h"
 #include "engine/data/content_hash.h"
+#include "kernels/base/arena.h"
 #include "kernels/philox.h"
+#include "tests/support/split_device.h"
 #include "tests/support/temp_dir.h"
 
 namespace trivet::test {
@@ -208,6 +210,47 @@ TEST(Saver, SavesWhatStoodInMemoryWhenItBegan) {
   EXPECT_EQ(read_text(dir / "c/latest"), "step-00000001\n");
   EXPECT_EQ(folder_listing(dir / "c/step-00000001"),
             "config.resolved.yaml manifest.json rank-00000.safetensors rank-00001.safetensors train_state.json");
+}
+
+// A device whose memory the host cannot touch, and whose stream has reached nothing before somebody waits for it.
+TEST(Saver, ReadsAndWritesWhatTheHostCannotTouch) {
+  const auto device = create_split_device();
+  const auto ops = create_split_ops(*device, 1);
+  Arena arena(*device, "saver test");
+  const auto compute = device->create_compute_stream();
+  // given tensors of many blocks, of one and of a few bytes
+  std::vector<StateTensor> tensors;
+  for (const int64_t n : {700'001, 1 << 18, 3})
+    tensors.push_back({fmt::format("t{}", n), {.global = {n}, .cols = n, .count = n}, arena.allocate(DType::f32, {n})});
+  std::vector<float> values(700'001);
+  std::iota(values.begin(), values.end(), 1.0f);
+  int64_t bytes = 0;
+  for (const StateTensor& tensor : tensors) bytes += tensor.data.bytes();
+  const HostBuffer snapshot(*device, bytes);
+
+  for (const bool copies : {true, false}) {
+    for (const StateTensor& tensor : tensors) device->copy_to_device(values.data(), tensor.data, *compute);
+    const TempDir dir;
+    CheckpointSaver saver(
+        {.store = CheckpointStore(dir / "c"), .run = "abc", .layout = "one rank", .config = "# none\n"}, tensors,
+        copies ? Tensor{snapshot.data(), DType::u8, {bytes}} : Tensor{}, *device, *compute);
+    // when they are saved, and with a snapshot training goes on at once
+    saver.begin({.step = 1});
+    if (copies)
+      for (const StateTensor& tensor : tensors) ops->fill(tensor.data, -1, *compute);
+    SaveEvent event = SaveEvent::none;
+    for (; event == SaveEvent::none; event = saver.advance(saver.vote())) saver.wait();
+    ASSERT_EQ(event, SaveEvent::committed) << saver.error();
+    // then what is read is what they were
+    for (const StateTensor& tensor : tensors) ops->fill(tensor.data, -2, *compute);
+    read_tensors(open_checkpoint(dir / "c/step-00000001"), tensors, *device, *compute, 2);
+    for (const StateTensor& tensor : tensors) {
+      std::vector<float> found(static_cast<size_t>(tensor.slice.count));
+      device->copy_to_host(tensor.data, found.data(), *compute);
+      compute->synchronize();
+      EXPECT_TRUE(std::equal(found.begin(), found.end(), values.begin())) << tensor.name;
+    }
+  }
 }
 
 TEST(Saver, KeepsTheLast) {

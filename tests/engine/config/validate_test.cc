@@ -215,7 +215,7 @@ TEST(Validate, RangesOfTheRest) {
                                 "optimizer.weight_decay=-1",
                                 "optimizer.clip_grad=-1",
                                 "data.seed=-1",
-                                "comm.backend=nccl",
+                                "comm.backend=gloo",
                                 "train.train_iters=-1",
                                 "train.eval_interval=-1",
                                 "train.eval_iters=0",

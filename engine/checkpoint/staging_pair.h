@@ -1,0 +1,49 @@
+// StagingPair: two host buffers in turn between a device and whoever works on the host: one is copied while the other
+// is worked on. Of one thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "kernels/base/device.h"
+
+namespace trivet {
+
+class StagingPair {
+ public:
+  // Of so many bytes each. Copies are queued on `stream`.
+  StagingPair(Device& device, Stream& stream, int64_t bytes) : device_(device), stream_(stream), bytes_(bytes) {}
+  ~StagingPair() {
+    try {
+      stream_.synchronize();  // also where the host has failed: copies under way use the buffers
+    } catch (...) {           // whoever uses the stream next hears of it
+    }
+  }
+  StagingPair(const StagingPair&) = delete;
+  StagingPair& operator=(const StagingPair&) = delete;
+
+  int64_t bytes() const { return bytes_; }
+  // Buffer i % 2, when the copies of its last turn are done.
+  char* wait(size_t i) {
+    Half& half = halves_[i % 2];
+    if (!half.buffer) {
+      half.buffer.emplace(device_, bytes_);
+      half.copied = device_.create_event();
+    }
+    half.copied->synchronize();
+    return static_cast<char*>(half.buffer->data());
+  }
+  void copies_queued(size_t i) { stream_.record(*halves_[i % 2].copied); }
+
+ private:
+  struct Half {
+    std::optional<HostBuffer> buffer;
+    std::unique_ptr<Event> copied;
+  };
+  Device& device_;
+  Stream& stream_;
+  const int64_t bytes_;
+  Half halves_[2];
+};
+
+}  // namespace trivet

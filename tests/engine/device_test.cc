@@ -1,0 +1,152 @@
+// The engine on a device whose memory the host cannot touch and whose streams run only when somebody waits for them
+// (tests/support/split_device.h): what a GPU asks of it. The arithmetic is the CPU's and sums are taken in rank order,
+// so every number must be the CPU's to the last bit; a host that looks at memory, or looks too early, dies or differs.
+#include <gtest/gtest.h>
+
+#include "engine/data/gpt_dataset.h"
+#include "engine/fault/inject.h"
+#include "parallel/comm/world.h"
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+constexpr int kSteps = std::min(kMatrixSteps, 4);
+
+void expect_same(const Curve& found, const Curve& expected) {
+  EXPECT_EQ(found.losses, expected.losses);
+  EXPECT_EQ(found.norms, expected.norms);
+  EXPECT_EQ(found.validation_loss, expected.validation_loss);
+  EXPECT_EQ(found.weights_hash, expected.weights_hash);
+}
+
+struct LayoutCase {
+  const char* name;
+  int t = 1, p = 1, d = 1;
+  std::function<void(Config&)> set = [](Config&) {};
+};
+void PrintTo(const LayoutCase& c, std::ostream* out) { *out << c.name; }
+
+class OnADevice : public testing::TestWithParam<LayoutCase> {};
+
+TEST_P(OnADevice, EveryNumberIsTheCpus) {
+  const LayoutCase& c = GetParam();
+  Config config = tiny_config();
+  config.parallel.tensor_model_parallel_size = c.t;
+  config.parallel.pipeline_model_parallel_size = c.p;
+  config.model.hidden_dropout = 0.1;
+  c.set(config);
+  const Curve cpu = train_on_threads(config, c.t * c.p * c.d, kSteps);
+  {
+    SCOPED_TRACE("each step is finished before the next");
+    expect_same(train_on_threads(config, c.t * c.p * c.d, kSteps, {.make_backend = make_split_backend}), cpu);
+  }
+  {
+    SCOPED_TRACE("a step ahead");
+    expect_same(
+        train_on_threads(config, c.t * c.p * c.d, kSteps, {.poison = true, .make_backend = make_split_backend}, true),
+        cpu);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, OnADevice,
+                         testing::Values(LayoutCase{"one"},
+                                         LayoutCase{"bf16", 1, 1, 1, [](Config& c) { c.precision.dtype = "bf16"; }},
+                                         LayoutCase{"ring", 2, 1, 1,
+                                                    [](Config& c) {
+                                                      c.parallel.sequence_parallel = true;
+                                                      c.overlap.tp_comm_overlap = "ring";
+                                                    }},
+                                         LayoutCase{"sharded_optimizer", 2, 1, 2,
+                                                    [](Config& c) {
+                                                      c.parallel.sequence_parallel = true;
+                                                      c.overlap.tp_comm_overlap = "bulk";
+                                                      c.parallel.data_parallel_sharding_strategy = "optim";
+                                                      c.parallel.bucket_size = 5000;
+                                                      c.overlap.overlap_grad_reduce = c.overlap.overlap_param_gather =
+                                                          true;
+                                                    }},
+                                         LayoutCase{"sharded_weights", 1, 1, 2,
+                                                    [](Config& c) {
+                                                      c.parallel.data_parallel_sharding_strategy = "optim_grads_params";
+                                                      c.overlap.overlap_grad_reduce = c.overlap.overlap_param_gather =
+                                                          true;
+                                                    }},
+                                         LayoutCase{"interleaved", 1, 2, 2,
+                                                    [](Config& c) {
+                                                      c.parallel.pipeline_schedule = "interleaved";
+                                                      c.parallel.virtual_pipeline_model_parallel_size = 2;
+                                                      c.parallel.data_parallel_sharding_strategy = "optim_grads";
+                                                    }},
+                                         LayoutCase{"zero_bubble_recompute", 1, 2, 1,
+                                                    [](Config& c) {
+                                                      c.parallel.pipeline_schedule = "zb-h1";
+                                                      c.model.recompute_granularity = "selective";
+                                                    }}),
+                         [](const auto& info) { return info.param.name; });
+
+// ---- a step ahead, and numbers gone wrong
+
+struct AheadCase {
+  const char* name;
+  MakeBackend make_backend;
+};
+void PrintTo(const AheadCase& c, std::ostream* out) { *out << c.name; }
+
+class AStepAhead : public testing::TestWithParam<AheadCase> {};
+
+// What happens in each of five steps of two ranks, the third of which goes wrong: "2.345 skipped: why".
+std::vector<std::string> five_steps(const Config& config, const MakeBackend& make_backend, bool ahead) {
+  const auto dataset = tiny_dataset();
+  std::vector<std::string> events;
+  try {
+    run_thread_ranks(2, [&](Communicator& world) {
+      const GptDataset data(dataset, {0, dataset->sequences()},
+                            {.name = "train", .seq_length = config.model.seq_length, .vocab_size = 61, .seed = 1});
+      LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
+      const Layout layout = resolve(loaded, {.world_size = 2});
+      const std::vector<std::string> texts{"nan:1:3:reduce"};
+      FaultInjector faults(parse_faults(texts), world.rank(), 2);
+      Trainer trainer(loaded.config, layout, world, data, nullptr, {.faults = &faults, .make_backend = make_backend});
+      const auto tell = [&](const StepResult& result) {
+        if (world.rank() == 0)
+          events.push_back(std::to_string(result.step) + " " + std::to_string(result.loss) + " " +
+                           std::to_string(result.learning_rate) + " " + result.warning);
+      };
+      for (int i = 0; i < 5; ++i) {
+        if (const auto earlier = trainer.queue_step()) tell(*earlier);
+        if (!ahead || i == 4) tell(trainer.finish_step());
+      }
+    });
+  } catch (const NumericsError& error) {
+    const std::string text = error.what();  // "rank 1: …": of whichever rank came first
+    events.push_back(text.substr(text.find("step ")));
+  }
+  return events;
+}
+
+TEST_P(AStepAhead, ASkippedStepIsTheSame) {
+  Config config = tiny_config();
+  config.train.non_finite_policy = "skip";
+  const auto expected = five_steps(config, make_backend, false);
+  ASSERT_EQ(expected.size(), 5u) << expected.back();
+  EXPECT_NE(expected[2].find("the step is skipped, 1 so far"), std::string::npos) << expected[2];
+  EXPECT_NE(expected[2].find("gradients of "), std::string::npos) << expected[2];
+
+  EXPECT_EQ(five_steps(config, GetParam().make_backend, true), expected);
+}
+
+TEST_P(AStepAhead, ARunThatStopsNamesTheSameCause) {
+  const auto expected = five_steps(tiny_config(), make_backend, false);
+  ASSERT_EQ(expected.size(), 3u);
+  EXPECT_TRUE(expected[2].starts_with("step 3: ")) << expected[2];
+
+  EXPECT_EQ(five_steps(tiny_config(), GetParam().make_backend, true), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(BackEnds, AStepAhead,
+                         testing::Values(AheadCase{"cpu", make_backend}, AheadCase{"device", make_split_backend}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace trivet::test

@@ -1,0 +1,85 @@
+#include "tests/support/mapped_ops.h"
+
+namespace trivet::test {
+
+void MappedOps::matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& stream) {
+  call(__func__, &Ops::matmul, stream, a, b, c, how);
+}
+void MappedOps::column_sum(Tensor x, Tensor sum, Stream& stream) { call(__func__, &Ops::column_sum, stream, x, sum); }
+void MappedOps::layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, Tensor y, Tensor mean, Tensor rstd,
+                                  Stream& stream) {
+  call(__func__, &Ops::layernorm_forward, stream, x, gamma, beta, eps, y, mean, rstd);
+}
+void MappedOps::layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual,
+                                   Tensor dx, Tensor dgamma, Tensor dbeta, Stream& stream) {
+  call(__func__, &Ops::layernorm_backward, stream, dy, x, gamma, mean, rstd, residual, dx, dgamma, dbeta);
+}
+void MappedOps::gelu_forward(Tensor x, Tensor y, Stream& stream) { call(__func__, &Ops::gelu_forward, stream, x, y); }
+void MappedOps::gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream& stream) {
+  call(__func__, &Ops::gelu_backward, stream, x, dy, dx);
+}
+void MappedOps::attention_forward(Tensor qkv, Tensor out, Tensor lse, const Attention& how, Stream& stream) {
+  call(__func__, &Ops::attention_forward, stream, qkv, out, lse, how);
+}
+void MappedOps::attention_backward(Tensor dout, Tensor qkv, Tensor out, Tensor lse, Tensor dqkv, const Attention& how,
+                                   Stream& stream) {
+  call(__func__, &Ops::attention_backward, stream, dout, qkv, out, lse, dqkv, how);
+}
+void MappedOps::embedding_forward(Tensor tokens, Tensor table, int64_t first_row, Tensor out, Stream& stream) {
+  call(__func__, &Ops::embedding_forward, stream, tokens, table, first_row, out);
+}
+void MappedOps::embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, Tensor dtable, Stream& stream) {
+  call(__func__, &Ops::embedding_backward, stream, tokens, dout, first_row, dtable);
+}
+void MappedOps::position_forward(Tensor x, Tensor positions, const Dropout& dropout, Tensor out, Stream& stream) {
+  call(__func__, &Ops::position_forward, stream, x, positions, dropout, out);
+}
+void MappedOps::position_backward(Tensor dout, const Dropout& dropout, Tensor dx, Tensor dpositions, Stream& stream) {
+  call(__func__, &Ops::position_backward, stream, dout, dropout, dx, dpositions);
+}
+void MappedOps::bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Dropout& dropout, Tensor out,
+                                 Stream& stream) {
+  call(__func__, &Ops::bias_dropout_add, stream, x, bias, residual, dropout, out);
+}
+void MappedOps::dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, Stream& stream) {
+  call(__func__, &Ops::dropout_backward, stream, dout, dropout, dx);
+}
+void MappedOps::cross_entropy_forward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
+                                      Tensor row_max, Tensor row_sum, Tensor target_logit, Stream& stream) {
+  call(__func__, &Ops::cross_entropy_forward, stream, logits, targets, first_column, vocab_size, row_max, row_sum,
+       target_logit);
+}
+void MappedOps::cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row_sum, Stream& stream) {
+  call(__func__, &Ops::cross_entropy_rescale, stream, row_max, global_max, row_sum);
+}
+void MappedOps::cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_logit, float scale, Tensor loss,
+                                   Stream& stream) {
+  call(__func__, &Ops::cross_entropy_loss, stream, row_max, row_sum, target_logit, scale, loss);
+}
+void MappedOps::cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
+                                       Tensor row_max, Tensor row_sum, float scale, Stream& stream) {
+  call(__func__, &Ops::cross_entropy_backward, stream, logits, targets, first_column, vocab_size, row_max, row_sum,
+       scale);
+}
+void MappedOps::adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale,
+                      Tensor proceed, const AdamW& how, Stream& stream) {
+  call(__func__, &Ops::adamw, stream, weight, grad, m, v, model_weight, grad_scale, proceed, how);
+}
+void MappedOps::sum_of_squares(Tensor x, Tensor bins, Stream& stream) {
+  call(__func__, &Ops::sum_of_squares, stream, x, bins);
+}
+void MappedOps::clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale,
+                           Stream& stream) {
+  call(__func__, &Ops::clip_scale, stream, bins, multiplier, max_norm, norm, grad_scale);
+}
+void MappedOps::judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) {
+  call(__func__, &Ops::judge_step, stream, numbers, limits, proceed);
+}
+void MappedOps::find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream& stream) {
+  call(__func__, &Ops::find_non_finite, stream, x, proceed, found);
+}
+void MappedOps::fill(Tensor x, float value, Stream& stream) { call(__func__, &Ops::fill, stream, x, value); }
+void MappedOps::convert(Tensor from, Tensor to, Stream& stream) { call(__func__, &Ops::convert, stream, from, to); }
+void MappedOps::add(Tensor a, Tensor b, Tensor out, Stream& stream) { call(__func__, &Ops::add, stream, a, b, out); }
+
+}  // namespace trivet::test
