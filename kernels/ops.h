@@ -58,6 +58,10 @@ class Ops {
     bool transpose_b = false;  // b is given as [n, k]
     bool accumulate = false;   // c += a b; else c = a b
     Tensor bias{};             // optional [n] T, added to every row; not with accumulate
+    // A GELU behind the product, which saves passes over memory. At most one of the two; c is T then, and nothing is
+    // accumulated. On a CPU with the bits of matmul and gelu_forward or gelu_backward behind it; elsewhere near them.
+    Tensor before_gelu{};    // optional [m, n] T output: a b + bias; c = gelu(before_gelu)
+    Tensor gelu_backward{};  // optional [m, n] T: c = (a b) * gelu'(gelu_backward); not with a bias
   };
   // c[m, n] = a[m, k] b[k, n] + bias. a, b: T. c: T, or fp32.
   virtual void matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& stream) = 0;
@@ -107,8 +111,7 @@ class Ops {
   // out = dropout(x + positions[position]). x, out: [s, b, h] T; positions: [s, h] T. out may alias x.
   virtual void position_forward(Tensor x, Tensor positions, const Dropout& dropout, Tensor out, Stream& stream) = 0;
   // dx = dropped dout; dpositions[position] += over the batch of dx. dpositions: [s, h] fp32. dx may alias dout.
-  virtual void position_backward(Tensor dout, const Dropout& dropout, Tensor dx, Tensor dpositions,
-                                 Stream& stream) = 0;
+  virtual void position_backward(Tensor dout, const Dropout& dropout, Tensor dx, Tensor dpositions, Stream& stream) = 0;
 
   // ---- residual branch
 
@@ -152,9 +155,9 @@ class Ops {
 
   // ---- plain
 
-  virtual void fill(Tensor x, float value, Stream& stream) = 0;            // x: any dtype
-  virtual void convert(Tensor from, Tensor to, Stream& stream) = 0;        // fp32 <-> bf16, or a copy
-  virtual void add(Tensor a, Tensor b, Tensor out, Stream& stream) = 0;    // out = a + b, T; out may alias either
+  virtual void fill(Tensor x, float value, Stream& stream) = 0;          // x: any dtype
+  virtual void convert(Tensor from, Tensor to, Stream& stream) = 0;      // fp32 <-> bf16, or a copy
+  virtual void add(Tensor a, Tensor b, Tensor out, Stream& stream) = 0;  // out = a + b, T; out may alias either
 };
 
 // threads: how many threads each op uses, those of its caller included. trivet::CpuOps itself is in kernels/cpu.

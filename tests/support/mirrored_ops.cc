@@ -18,6 +18,8 @@ class MirroredOps : public Ops {
     Call call(*this);
     Matmul mine = how;
     mine.bias = call(how.bias);
+    mine.before_gelu = call(how.before_gelu);
+    mine.gelu_backward = call(how.gelu_backward);
     ops_->matmul(call(a), call(b), call(c), mine, *stream_);
   }
   void column_sum(Tensor x, Tensor sum, Stream&) override {
