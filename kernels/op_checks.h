@@ -75,7 +75,7 @@ inline void check_cross_entropy_backward(const Tensor& logits, const Tensor& tar
 }
 
 inline void check_adamw(const Tensor& weight, const Tensor& grad, const Tensor& m, const Tensor& v,
-                        const Tensor& model_weight, const Tensor& grad_scale, const AdamW& how) {
+                        const Tensor& model_weight, const Tensor& grad_scale, const Tensor& proceed, const AdamW& how) {
   constexpr const char* kOp = "adamw";
   const int64_t n = weight.numel();
   expect_vector(kOp, "weight", weight, DType::f32, n);
@@ -84,7 +84,22 @@ inline void check_adamw(const Tensor& weight, const Tensor& grad, const Tensor& 
   expect_vector(kOp, "v", v, DType::f32, n);
   if (model_weight) expect_vector(kOp, "model_weight", model_weight, DType::bf16, n);
   expect_vector(kOp, "grad_scale", grad_scale, DType::f32, 1);
+  if (proceed) expect_vector(kOp, "proceed", proceed, DType::f32, 1);
   check(how.step >= 1, "adamw: step counts from 1");
+}
+
+inline void check_judge_step(const Tensor& numbers, const Tensor& proceed) {
+  constexpr const char* kOp = "judge_step";
+  check(numbers.numel() <= static_cast<int64_t>(Ops::kStepNumbers), "judge_step: more numbers than limits");
+  expect_vector(kOp, "numbers", numbers, DType::f32, numbers.numel());
+  expect_vector(kOp, "proceed", proceed, DType::f32, 1);
+}
+
+inline void check_find_non_finite(const Tensor& x, const Tensor& proceed, const Tensor& found) {
+  constexpr const char* kOp = "find_non_finite";
+  expect_vector(kOp, "x", x, DType::f32, x.numel());
+  expect_vector(kOp, "proceed", proceed, DType::f32, 1);
+  expect_vector(kOp, "found", found, DType::i64, 5);
 }
 
 inline void check_gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx) {

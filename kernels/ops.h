@@ -13,6 +13,7 @@
 //   * A wrong shape or dtype throws Error that names the op, the argument, what was found and what was expected.
 #pragma once
 
+#include <array>
 #include <memory>
 
 #include "kernels/base/device.h"
@@ -142,9 +143,10 @@ class Ops {
 
   // AdamW with decoupled decay (Loshchilov, Hutter 2019) on n elements, all fp32 but `model_weight`:
   //   g = grad * grad_scale[0];  m, v: moments;  weight -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * weight)
-  // model_weight: optional [n] bf16, receives the rounded weight. grad_scale: [1] fp32, on the device.
+  // model_weight: optional [n] bf16, receives the rounded weight. grad_scale: [1] fp32. proceed: optional [1] fp32;
+  // where it is 0, nothing is written. Both are read when the stream gets there: the host need not know them.
   virtual void adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale,
-                     const AdamW& how, Stream& stream) = 0;
+                     Tensor proceed, const AdamW& how, Stream& stream) = 0;
   // bins += the exact sum of squares of x (fp32), or bins.last() += the count of its non-finite elements.
   // bins: [kExactSumBins] int64.
   virtual void sum_of_squares(Tensor x, Tensor bins, Stream& stream) = 0;
@@ -152,6 +154,21 @@ class Ops {
   // min(1, max_norm / (norm + 1e-6)), or just multiplier where max_norm <= 0. All [1] fp32. As Megatron clips.
   virtual void clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale,
                           Stream& stream) = 0;
+
+  // ---- whether a step is taken, decided on the device
+
+  // What a step's numbers, up to kStepNumbers of them, may be.
+  static constexpr size_t kStepNumbers = 4;
+  struct StepLimits {
+    std::array<float, kStepNumbers> at_most;  // a finite number above it is refused; +inf: none is
+    bool finite = true;                       // a number that is not finite is refused
+  };
+  // proceed[0] = 1, or 0 where one of the numbers is refused. numbers: [n] fp32, proceed: [1] fp32.
+  virtual void judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) = 0;
+  // Looks through x where the step is refused for what is not finite, so that a report can name it when the gradients
+  // are gone: where proceed[0] is 0, found = {index of the first such element or -1, NaNs, infinities, bits of that
+  // element, bits of the one before it}; else found is left as it is. x: [n] fp32; found: [5] int64.
+  virtual void find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream& stream) = 0;
 
   // ---- plain
 

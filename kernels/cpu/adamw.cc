@@ -26,11 +26,12 @@ void update(int64_t n, const AdamWConstants& k, float scale, const float* grad, 
 }  // namespace
 
 void CpuOps::adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale,
-                   const AdamW& how, Stream& stream) {
+                   Tensor proceed, const AdamW& how, Stream& stream) {
   constexpr const char* kOp = "adamw";
-  shapes::check_adamw(weight, grad, m, v, model_weight, grad_scale, how);
+  shapes::check_adamw(weight, grad, m, v, model_weight, grad_scale, proceed, how);
   const int64_t n = weight.numel();
   stream.run({kOp, Category::optimizer}, [=, threads = threads_, k = constants_of(how)] {
+    if (proceed && proceed.as<float>()[0] == 0) return;
     const float scale = grad_scale.as<float>()[0];
     parallel_for(threads, n, 8192, [&](Range part, int) {
       const auto from = [=](const Tensor& t) { return t.as<float>() + part.begin; };

@@ -39,11 +39,13 @@ class CpuOps : public Ops {
                           Stream& stream) override;
   void cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size, Tensor row_max,
                               Tensor row_sum, float scale, Stream& stream) override;
-  void adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale, const AdamW& how,
-             Stream& stream) override;
+  void adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale, Tensor proceed,
+             const AdamW& how, Stream& stream) override;
   void sum_of_squares(Tensor x, Tensor bins, Stream& stream) override;
   void clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale,
                   Stream& stream) override;
+  void judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) override;
+  void find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream& stream) override;
   void fill(Tensor x, float value, Stream& stream) override;
   void convert(Tensor from, Tensor to, Stream& stream) override;
   void add(Tensor a, Tensor b, Tensor out, Stream& stream) override;

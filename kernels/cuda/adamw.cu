@@ -13,10 +13,10 @@ namespace {
 
 // A thread has one pack. Shards are cut at any element, so each of the arrays may start at any alignment.
 __global__ void __launch_bounds__(256)
-    adamw_kernel(int64_t n, AdamWConstants c, const float* grad_scale, const float* grad, float* weight, float* m,
-                 float* v, __nv_bfloat16* model_weight, bool vectors, bool model_vectors) {
+    adamw_kernel(int64_t n, AdamWConstants c, const float* grad_scale, const float* proceed, const float* grad,
+                 float* weight, float* m, float* v, __nv_bfloat16* model_weight, bool vectors, bool model_vectors) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
-  if (i >= n) return;
+  if (i >= n || (proceed && *proceed == 0)) return;
   const float scale = grad_scale[0];
   const Pack gradient = load_pack(grad, i, n, vectors);
   Pack w = load_pack(weight, i, n, vectors), first = load_pack(m, i, n, vectors), second = load_pack(v, i, n, vectors);
@@ -39,15 +39,15 @@ __global__ void __launch_bounds__(256)
 // ---- launchers
 
 void CudaOps::adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale,
-                    const AdamW& how, Stream& stream) {
+                    Tensor proceed, const AdamW& how, Stream& stream) {
   constexpr const char* kOp = "adamw";
-  shapes::check_adamw(weight, grad, m, v, model_weight, grad_scale, how);
+  shapes::check_adamw(weight, grad, m, v, model_weight, grad_scale, proceed, how);
   const int64_t n = weight.numel();
   if (n == 0) return;
   enqueue(stream, {kOp, Category::optimizer}, [&](cudaStream_t raw_stream) {
     adamw_kernel<<<blocks(ceil_div(n, 256 * kPack), kOp), 256, 0, raw_stream>>>(
-        n, constants_of(how), grad_scale.as<float>(), grad.as<float>(), weight.as<float>(), m.as<float>(),
-        v.as<float>(), elements<bf16>(model_weight), aligned(weight, grad, m, v), aligned(model_weight));
+        n, constants_of(how), grad_scale.as<float>(), elements<float>(proceed), grad.as<float>(), weight.as<float>(),
+        m.as<float>(), v.as<float>(), elements<bf16>(model_weight), aligned(weight, grad, m, v), aligned(model_weight));
   });
 }
 

@@ -48,7 +48,7 @@ void Adam::step(Ops& ops, const AdamW& how, Stream& stream) {
     AdamW mine = how;
     if (!piece.param->spec.weight_decay) mine.weight_decay = 0;
     ops.adamw(main_weights(piece), piece.grad, first_moment(piece), second_moment(piece),
-              main_weights_ ? piece.weight : Tensor{}, grad_scale_, mine, stream);
+              main_weights_ ? piece.weight : Tensor{}, grad_scale_, {}, mine, stream);
   }
 }
 

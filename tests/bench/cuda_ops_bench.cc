@@ -136,7 +136,7 @@ void head_and_optimizer(Bench& bench) {
   ops.fill(scale, 1, stream);
   ops.fill(bins, 0, stream);
   bench.memory("adamw, 268M", n * 30, [&] {
-    ops.adamw(weight, grad, m, v, model, scale, {.learning_rate = 1e-4f, .weight_decay = 0.1f}, stream);
+    ops.adamw(weight, grad, m, v, model, scale, {}, {.learning_rate = 1e-4f, .weight_decay = 0.1f}, stream);
   });
   bench.memory("sum_of_squares, 268M", n * 4, [&] { ops.sum_of_squares(grad, bins, stream); });
   bench.memory("fill fp32, 268M", n * 4, [&] { ops.fill(m, 0, stream); });

@@ -193,7 +193,7 @@ void optimizer(Bench& bench) {
   ops.fill(scale, 1, stream);
   const int64_t n = kParameters;
   bench.row("adamw, 124M", n * (4 * 4 + 3 * 4 + 2), 1, [&] {
-    ops.adamw(weight, grad, m, v, model_weight, scale, {.learning_rate = 1e-4f, .weight_decay = 0.1f}, stream);
+    ops.adamw(weight, grad, m, v, model_weight, scale, {}, {.learning_rate = 1e-4f, .weight_decay = 0.1f}, stream);
   });
   bench.row("sum_of_squares, 124M", n * 4, 1, [&] { ops.sum_of_squares(grad, bins, stream); });
   // Gaussian-like sizes: squares of one block reach over 70 bits.

@@ -33,7 +33,7 @@ TEST_P(AdamWTest, FollowsTheAlgorithm) {
     for (how.step = 1; how.step <= 4; ++how.step) {
       const Tensor grad = tensors.uniform(DType::f32, {n}, -3, 3);
 
-      ops->adamw(weight, grad, m, v, model_weight, grad_scale, how, *stream);
+      ops->adamw(weight, grad, m, v, model_weight, grad_scale, {}, how, *stream);
 
       reference_step(expected, values(grad), 0.125, how);
       EXPECT_TRUE(near(m, expected.m, tolerance(DType::f32, how.step)));
@@ -54,11 +54,11 @@ TEST_P(AdamWTest, AnyCutGivesTheSameBits) {
   const Tensor cut_model_weight = tensors.poisoned(DType::bf16, {n});
   const AdamW how{.learning_rate = 0.01f, .weight_decay = 0.1f, .step = 3};
 
-  ops->adamw(weight, grad, m, v, model_weight, grad_scale, how, *stream);
+  ops->adamw(weight, grad, m, v, model_weight, grad_scale, {}, how, *stream);
   for (int64_t begin = 0, size = 1; begin < n; begin += size) {
     size = std::min(size * 2 + 1, n - begin);
     const auto part = [&](const Tensor& t) { return t.slice(begin, size); };
-    ops->adamw(part(cut_weight), part(grad), part(cut_m), part(cut_v), part(cut_model_weight), grad_scale, how,
+    ops->adamw(part(cut_weight), part(grad), part(cut_m), part(cut_v), part(cut_model_weight), grad_scale, {}, how,
                *stream);
   }
 
@@ -73,7 +73,7 @@ TEST_P(AdamWTest, WithoutGradientOnlyDecay) {
   const Tensor m = tensors.full(DType::f32, {9}, 0), v = tensors.full(DType::f32, {9}, 0);
   const Tensor one = tensors.full(DType::f32, {1}, 1);
 
-  ops->adamw(weight, zero, m, v, {}, one, {.learning_rate = 0.5f, .weight_decay = 0.25f}, *stream);
+  ops->adamw(weight, zero, m, v, {}, one, {}, {.learning_rate = 0.5f, .weight_decay = 0.25f}, *stream);
 
   EXPECT_TRUE(near(weight, Values(9, 1.75), 0));
 }
@@ -83,7 +83,7 @@ TEST_P(AdamWTest, WrongArgumentsAreNamed) {
   const Tensor one = tensors.uniform(DType::f32, {1}), half = tensors.uniform(DType::bf16, {8});
   const auto step = [&](Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor scale,
                         AdamW how = {}) {
-    return [=, this] { ops->adamw(weight, grad, m, v, model_weight, scale, how, *stream); };
+    return [=, this] { ops->adamw(weight, grad, m, v, model_weight, scale, {}, how, *stream); };
   };
   EXPECT_TRUE(throws_naming(step(half, n, n, n, {}, one), {"adamw", " weight ", "bf16", "fp32"}));
   EXPECT_TRUE(throws_naming(step(n, wrong, n, n, {}, one), {"adamw", " grad ", "[7]", "[8]"}));

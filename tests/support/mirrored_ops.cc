@@ -99,10 +99,11 @@ class MirroredOps : public Ops {
     ops_->cross_entropy_backward(call(logits), call(targets), first_column, vocab_size, call(row_max), call(row_sum),
                                  scale, *stream_);
   }
-  void adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale, const AdamW& how,
-             Stream&) override {
+  void adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale, Tensor proceed,
+             const AdamW& how, Stream&) override {
     Call call(*this);
-    ops_->adamw(call(weight), call(grad), call(m), call(v), call(model_weight), call(grad_scale), how, *stream_);
+    ops_->adamw(call(weight), call(grad), call(m), call(v), call(model_weight), call(grad_scale), call(proceed), how,
+                *stream_);
   }
   void sum_of_squares(Tensor x, Tensor bins, Stream&) override {
     Call call(*this);
@@ -111,6 +112,14 @@ class MirroredOps : public Ops {
   void clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale, Stream&) override {
     Call call(*this);
     ops_->clip_scale(call(bins), multiplier, max_norm, call(norm), call(grad_scale), *stream_);
+  }
+  void judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream&) override {
+    Call call(*this);
+    ops_->judge_step(call(numbers), limits, call(proceed), *stream_);
+  }
+  void find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream&) override {
+    Call call(*this);
+    ops_->find_non_finite(call(x), call(proceed), call(found), *stream_);
   }
   void fill(Tensor x, float value, Stream&) override {
     Call call(*this);

@@ -1,0 +1,72 @@
+// Whether a step is taken: the decision, and where the numbers went wrong.
+#include <climits>
+
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/op_checks.h"
+
+namespace trivet {
+namespace {
+
+// ---- kernels
+
+// One thread: a few numbers.
+__global__ void judge_step_kernel(const float* numbers, int n, Ops::StepLimits limits, float* proceed) {
+  bool passes = true;
+  for (int i = 0; i < n; ++i) passes &= isfinite(numbers[i]) ? numbers[i] <= limits.at_most[i] : !limits.finite;
+  *proceed = passes ? 1.0f : 0.0f;
+}
+
+struct Smaller {
+  __device__ long long operator()(long long a, long long b) const { return a < b ? a : b; }
+};
+
+constexpr int kThreads = 1024;
+
+// One block, which has nothing to do in a step that is taken: what it costs then is its launch. In the other it walks
+// all of x, which need not be fast.
+__global__ void __launch_bounds__(kThreads)
+    find_non_finite_kernel(const float* x, int64_t n, const float* proceed, int64_t* found) {
+  __shared__ long long shared[32];
+  if (*proceed != 0) return;
+  long long first = LLONG_MAX, nans = 0, infinities = 0;
+  for (int64_t i = threadIdx.x; i < n; i += kThreads) {
+    if (isfinite(x[i])) continue;
+    if (first == LLONG_MAX) first = i;
+    if (isnan(x[i])) ++nans;
+    else ++infinities;
+  }
+  first = block_reduce(first, Smaller(), LLONG_MAX, shared);
+  nans = block_reduce(nans, Sum(), 0LL, shared);
+  infinities = block_reduce(infinities, Sum(), 0LL, shared);
+  if (threadIdx.x != 0) return;
+  const bool any = first != LLONG_MAX;
+  found[0] = any ? first : -1;
+  found[1] = nans;
+  found[2] = infinities;
+  found[3] = any ? __float_as_uint(x[first]) : 0;
+  found[4] = any && first > 0 ? __float_as_uint(x[first - 1]) : 0;
+}
+
+}  // namespace
+
+// ---- launchers
+
+void CudaOps::judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) {
+  shapes::check_judge_step(numbers, proceed);
+  enqueue(stream, {"judge_step", Category::optimizer}, [&](cudaStream_t raw_stream) {
+    judge_step_kernel<<<1, 1, 0, raw_stream>>>(numbers.as<float>(), static_cast<int>(numbers.numel()), limits,
+                                               proceed.as<float>());
+  });
+}
+
+void CudaOps::find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream& stream) {
+  shapes::check_find_non_finite(x, proceed, found);
+  enqueue(stream, {"find_non_finite", Category::optimizer}, [&](cudaStream_t raw_stream) {
+    find_non_finite_kernel<<<1, kThreads, 0, raw_stream>>>(x.as<float>(), x.numel(), proceed.as<float>(),
+                                                           found.as<int64_t>());
+  });
+}
+
+}  // namespace trivet

@@ -1,0 +1,92 @@
+// Whether a step is taken, decided where the numbers are.
+#include <bit>
+#include <limits>
+
+#include "tests/support/ops_fixture.h"
+
+namespace trivet::test {
+namespace {
+
+using StepCheckTest = OpsTest;
+INSTANTIATE_TEST_SUITE_P(BackEnds, StepCheckTest,
+                         testing::Combine(testing::Values(DType::f32), testing::Values(2, kOnCuda)), case_name);
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+TEST_P(StepCheckTest, RefusesWhatIsOverItsLimitOrNotFinite) {
+  struct Case {
+    std::array<float, 3> numbers, limits;
+    bool finite, proceeds;
+  };
+  const Case cases[] = {
+      {{1, 2, 3}, {kInf, kInf, kInf}, true, true},     {{1, 2, 3}, {1, 2, 3}, true, true},
+      {{1, 2, 3}, {1, 1.5f, 3}, true, false},          {{1, kNan, 3}, {kInf, kInf, kInf}, true, false},
+      {{1, 2, kInf}, {kInf, kInf, kInf}, true, false}, {{-kInf, 2, 3}, {kInf, kInf, kInf}, true, false},
+      {{1, kNan, kInf}, {1, 2, 3}, false, true},       {{1, kNan, 4}, {1, 2, 3}, false, false},
+  };
+  for (const Case& test : cases) {
+    const Tensor numbers =
+        tensors.make(DType::f32, {3}, [&](int64_t i) { return test.numbers[static_cast<size_t>(i)]; });
+    const Tensor proceed = tensors.poisoned(DType::f32, {1});
+
+    ops->judge_step(numbers, {{test.limits[0], test.limits[1], test.limits[2]}, test.finite}, proceed, *stream);
+
+    EXPECT_EQ(get(proceed, 0), test.proceeds ? 1 : 0) << test.numbers[0] << ' ' << test.numbers[1];
+  }
+}
+
+TEST_P(StepCheckTest, FindsTheFirstNumberThatIsNotFinite) {
+  for (const int64_t n : {int64_t{1}, int64_t{3000}}) {
+    const Tensor x = tensors.uniform(DType::f32, {n}), found = tensors.make(DType::i64, {5}, [](int64_t) { return 7; });
+    const Tensor refused = tensors.full(DType::f32, {1}, 0), taken = tensors.full(DType::f32, {1}, 1);
+    const auto at = [&](int64_t i) { return found.as<int64_t>()[i]; };
+    const auto number_at = [&](int64_t i) { return std::bit_cast<float>(static_cast<uint32_t>(at(i))); };
+
+    ops->find_non_finite(x, refused, found, *stream);
+    EXPECT_EQ(at(0), -1);
+    EXPECT_EQ(at(1), 0);
+
+    const int64_t first = n == 1 ? 0 : 1500;
+    x.as<float>()[first] = -kInf;
+    if (n > 1) x.as<float>()[n - 1] = kNan;
+    ops->find_non_finite(x, refused, found, *stream);
+    EXPECT_EQ(at(0), first);
+    EXPECT_EQ(at(1), n == 1 ? 0 : 1);
+    EXPECT_EQ(at(2), 1);
+    EXPECT_EQ(number_at(3), -kInf);
+    EXPECT_EQ(number_at(4), n == 1 ? 0 : x.as<float>()[first - 1]);
+
+    found.as<int64_t>()[0] = 7;
+    ops->find_non_finite(x, taken, found, *stream);
+    EXPECT_EQ(at(0), 7) << "of a step that is taken nothing is looked for";
+  }
+}
+
+TEST_P(StepCheckTest, ARefusedUpdateWritesNothing) {
+  const int64_t n = 5000;
+  const Tensor weight = tensors.uniform(DType::f32, {n}), m = tensors.uniform(DType::f32, {n});
+  const Tensor v = tensors.uniform(DType::f32, {n}, 0, 1), model_weight = tensors.uniform(DType::bf16, {n});
+  const Tensor grad = tensors.full(DType::f32, {n}, kNan), scale = tensors.full(DType::f32, {1}, 1);
+  const std::vector<Tensor> before = {tensors.copy(weight), tensors.copy(m), tensors.copy(v),
+                                      tensors.copy(model_weight)};
+
+  ops->adamw(weight, grad, m, v, model_weight, scale, tensors.full(DType::f32, {1}, 0), {.learning_rate = 1}, *stream);
+
+  EXPECT_TRUE(same_bits(weight, before[0]));
+  EXPECT_TRUE(same_bits(m, before[1]));
+  EXPECT_TRUE(same_bits(v, before[2]));
+  EXPECT_TRUE(same_bits(model_weight, before[3]));
+}
+
+TEST_P(StepCheckTest, WrongArgumentsAreNamed) {
+  const Tensor one = tensors.full(DType::f32, {1}, 1), five = tensors.full(DType::f32, {5}, 1);
+  const Tensor found = tensors.make(DType::i64, {5}, [](int64_t) { return 0; });
+  EXPECT_TRUE(throws_naming([&] { ops->judge_step(five, {}, one, *stream); }, {"judge_step", "numbers"}));
+  EXPECT_TRUE(throws_naming([&] { ops->judge_step(one, {}, five, *stream); }, {"judge_step", " proceed ", "[5]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->find_non_finite(five, one, five, *stream); }, {"find_non_finite", " found "}));
+  EXPECT_TRUE(throws_naming([&] { ops->find_non_finite(found, one, found, *stream); }, {"find_non_finite", " x "}));
+}
+
+}  // namespace
+}  // namespace trivet::test
