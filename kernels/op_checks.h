@@ -166,6 +166,13 @@ inline void check_matmul(const Tensor& a, const Tensor& b, const Tensor& c, cons
     expect_vector("matmul", "bias", how.bias, a.dtype, n);
     if (how.accumulate) fail("matmul: a bias cannot be added when accumulating");
   }
+  if (!how.before_gelu && !how.gelu_backward) return;
+  if (how.before_gelu) expect_matrix("matmul", "before_gelu", how.before_gelu, a.dtype, m, n);
+  if (how.gelu_backward) expect_matrix("matmul", "gelu_backward", how.gelu_backward, a.dtype, m, n);
+  expect_matrix("matmul", "c", c, a.dtype, m, n);
+  if (how.accumulate) fail("matmul: a GELU cannot be taken of a sum that accumulates");
+  if (how.before_gelu && how.gelu_backward) fail("matmul: before_gelu and gelu_backward cannot go together");
+  if (how.gelu_backward && how.bias) fail("matmul: a bias cannot be added before gelu_backward");
 }
 
 }  // namespace trivet::shapes

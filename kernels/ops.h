@@ -62,6 +62,10 @@ class Ops {
     bool transpose_b = false;  // b is given as [n, k]
     bool accumulate = false;   // c += a b; else c = a b
     Tensor bias{};             // optional [n] T, added to every row; not with accumulate
+    // A GELU behind the product, which saves passes over memory. At most one of the two; c is T then, and nothing is
+    // accumulated. On a CPU with the bits of matmul and gelu_forward or gelu_backward behind it; elsewhere near them.
+    Tensor before_gelu{};    // optional [m, n] T output: a b + bias; c = gelu(before_gelu)
+    Tensor gelu_backward{};  // optional [m, n] T: c = (a b) * gelu'(gelu_backward); not with a bias
   };
   // c[m, n] = a[m, k] b[k, n] + bias. a, b: T. c: T, or fp32.
   virtual void matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& stream) = 0;

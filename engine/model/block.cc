@@ -118,10 +118,7 @@ void Block::forward(Context& ctx, Tensor x, const MicroBatch& micro_batch, const
                              acts.middle, ctx.compute);
   }
   if (parts.norms) ln2_.forward(ctx, acts.middle, acts.ln2_out, acts.ln2_mean, acts.ln2_rstd);
-  if (parts.mlp) {
-    fc1_.forward(ctx, acts.ln2_out, acts.fc1_out);
-    ctx.ops.gelu_forward(acts.fc1_out, acts.gelu_out, ctx.compute);
-  }
+  if (parts.mlp) fc1_.forward(ctx, acts.ln2_out, acts.gelu_out, acts.fc1_out);
   if (parts.out) {
     fc2_.forward(ctx, acts.gelu_out, branch);
     ctx.ops.bias_dropout_add(branch, fc2_.bias().weight, acts.middle, dropout(DropoutSite::mlp_branch, micro_batch),
@@ -141,8 +138,7 @@ void Block::backward(Context& ctx, Tensor x, Tensor grad, const MicroBatch& micr
   const Tensor d_norm = frame.tensor(shape_.dtype, shape_.hidden_shape());  // of a layer norm's output
 
   const Tensor d_fc2 = branch_grad(DropoutSite::mlp_branch, grads.fc2_out);
-  fc2_.backward(ctx, acts.gelu_out, d_fc2, grads.fc1_out);
-  ctx.ops.gelu_backward(acts.fc1_out, grads.fc1_out, grads.fc1_out, ctx.compute);
+  fc2_.backward(ctx, acts.gelu_out, d_fc2, grads.fc1_out, acts.fc1_out);
   fc1_.backward(ctx, acts.ln2_out, grads.fc1_out, d_norm);
   ln2_.backward(ctx, d_norm, acts.middle, acts.ln2_mean, acts.ln2_rstd, grad, grad);
 

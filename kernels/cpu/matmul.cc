@@ -17,7 +17,8 @@ Product<T, C> product_of(const Tensor& a, const Tensor& b, const Tensor& c, cons
 
 void CpuOps::matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& stream) {
   shapes::check_matmul(a, b, c, how);
-  stream.run({"matmul", Category::compute}, [this, a, b, c, how] {
+  const Tensor to = how.before_gelu ? how.before_gelu : c;
+  stream.run({"matmul", Category::compute}, [this, a, b, c = to, how] {
     const auto run = [&]<class Panels, class T, class C>() {
       BlockedProduct<Panels, T, C> product(product_of<T, C>(a, b, c, how), threads_);
       product.run(workspaces_.lease(product.workspace_bytes()).data());
@@ -30,6 +31,10 @@ void CpuOps::matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& str
     else if (c.dtype == DType::f32) run_bf16.template operator()<float>();
     else run_bf16.template operator()<bf16>();
   });
+  // A GELU of each block of sums while it is in the cache takes 1.0 to 1.1 times as long (GPT-2 124M, fp32 and bf16):
+  // what limits here is arithmetic.
+  if (how.before_gelu) gelu_forward(how.before_gelu, c, stream);
+  if (how.gelu_backward) gelu_backward(how.gelu_backward, c, c, stream);
 }
 
 }  // namespace trivet

@@ -2,6 +2,7 @@
 //   gelu(x) = x s,   s = 1 / (1 + e^(-2u)),   gelu'(x) = s + x s (1 - s) 2u'.
 // Bound by memory: about 20 instructions an element beside 4 bytes (bf16, forward), where some 27 would fit.
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/gelu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/op_checks.h"
@@ -52,32 +53,38 @@ constexpr int kThreads = 256;
 
 // ---- launchers
 
+void launch_gelu_forward(const Tensor& x, const Tensor& y, cudaStream_t stream) {
+  const int64_t n = x.numel();
+  if (n == 0) return;
+  const unsigned int grid = blocks(ceil_div(n, kThreads * kPack), "gelu_forward");
+  dispatch_device(x.dtype, [&]<class T>() {
+    gelu_forward_kernel<T>
+        <<<grid, kThreads, 0, stream>>>(static_cast<const T*>(x.data), static_cast<T*>(y.data), n, aligned(x, y));
+  });
+}
+
+void launch_gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, cudaStream_t stream) {
+  const int64_t n = x.numel();
+  if (n == 0) return;
+  const unsigned int grid = blocks(ceil_div(n, kThreads * kPack), "gelu_backward");
+  dispatch_device(x.dtype, [&]<class T>() {
+    gelu_backward_kernel<T><<<grid, kThreads, 0, stream>>>(
+        static_cast<const T*>(x.data), static_cast<const T*>(dy.data), static_cast<T*>(dx.data), n, aligned(x, dy, dx));
+  });
+}
+
 void CudaOps::gelu_forward(Tensor x, Tensor y, Stream& stream) {
   constexpr const char* kOp = "gelu_forward";
   shapes::expect_float(kOp, "x", x);
   shapes::expect_like(kOp, "y", y, x);
-  const int64_t n = x.numel();
-  if (n == 0) return;
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    dispatch_device(x.dtype, [&]<class T>() {
-      gelu_forward_kernel<T><<<blocks(ceil_div(n, kThreads * kPack), kOp), kThreads, 0, raw_stream>>>(
-          static_cast<const T*>(x.data), static_cast<T*>(y.data), n, aligned(x, y));
-    });
-  });
+  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) { launch_gelu_forward(x, y, raw_stream); });
 }
 
 void CudaOps::gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream& stream) {
   constexpr const char* kOp = "gelu_backward";
   shapes::check_gelu_backward(x, dy, dx);
-  const int64_t n = x.numel();
-  if (n == 0) return;
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    dispatch_device(x.dtype, [&]<class T>() {
-      gelu_backward_kernel<T><<<blocks(ceil_div(n, kThreads * kPack), kOp), kThreads, 0, raw_stream>>>(
-          static_cast<const T*>(x.data), static_cast<const T*>(dy.data), static_cast<T*>(dx.data), n,
-          aligned(x, dy, dx));
-    });
-  });
+  enqueue(stream, {kOp, Category::compute},
+          [&](cudaStream_t raw_stream) { launch_gelu_backward(x, dy, dx, raw_stream); });
 }
 
 }  // namespace trivet

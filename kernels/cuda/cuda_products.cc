@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/cuda/gelu.h"
+
 namespace trivet {
 namespace {
 
@@ -16,12 +18,20 @@ int64_t alignment_of(const void* data) {
 
 cudaDataType_t cuda_type(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
 
-using EventHandle = Handle<cudaEvent_t, cudaEventDestroy>;
-
-EventHandle timing_event() {
-  EventHandle event;
-  check_cuda(cudaEventCreate(event.out()), "cudaEventCreate");
-  return event;
+// Milliseconds of what queue() queues, the mean of a few. The caller has queued it once, to warm up.
+template <class F>
+float milliseconds_of(cudaStream_t stream, const F& queue) {
+  constexpr int kRuns = 4;
+  Handle<cudaEvent_t, cudaEventDestroy> begin, end;
+  check_cuda(cudaEventCreate(begin.out()), "cudaEventCreate");
+  check_cuda(cudaEventCreate(end.out()), "cudaEventCreate");
+  check_cuda(cudaEventRecord(begin, stream), "cudaEventRecord");
+  for (int i = 0; i < kRuns; ++i) queue();
+  check_cuda(cudaEventRecord(end, stream), "cudaEventRecord");
+  check_cuda(cudaEventSynchronize(end), "cudaEventSynchronize");
+  float milliseconds = 0;
+  check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
+  return milliseconds / kRuns;
 }
 
 }  // namespace
@@ -93,11 +103,16 @@ struct CudaProducts::Plan {
     const cublasOperation_t second = p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     set(CUBLASLT_MATMUL_DESC_TRANSA, first);
     set(CUBLASLT_MATMUL_DESC_TRANSB, second);
-    if (p.bias) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.c_dtype));
-      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
-    }
+    // The library's GELU is the tanh form, as ours. With DGELU it could sum the bias gradient too (DGELU_BGRAD), but
+    // only write it, in c's type: it would be rounded to bf16 before it is added to the fp32 gradient. And that sum
+    // belongs to the half of the backward pass that a schedule may put off. So it is left to column_sum.
+    if (p.before_gelu)
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX);
+    else if (p.gelu_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU);
+    else if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.c_dtype));
+    if (p.has_gelu()) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);  // it lies as c does, in c's type
+    point_at(p);
     layout(b, p.dtype, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
     layout(a, p.dtype, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);
     layout(c, p.c_dtype, p.n, p.m);
@@ -113,6 +128,12 @@ struct CudaProducts::Plan {
   template <class T>
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     library.check(library.desc_set(desc, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+  }
+  // Of the operands that the descriptor holds.
+  void point_at(const CudaProduct& p) {
+    if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    if (p.before_gelu) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.before_gelu);
+    if (p.gelu_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.gelu_backward);
   }
   void layout(cublasLtMatrixLayout_t& to, DType dtype, int64_t rows, int64_t columns) {
     library.check(
@@ -149,29 +170,21 @@ struct CudaProducts::Plan {
     int count = 0;
     const cublasStatus_t status =
         library.heuristic(library.handle, desc, b, a, c, c, preference, most, found.data(), &count);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) count = 0;
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status != CUBLAS_STATUS_SUCCESS && p.has_gelu())) count = 0;
     else library.check(status, "cublasLtMatmulAlgoGetHeuristic");
     found.resize(static_cast<size_t>(count));
     std::erase_if(found, [](const auto& proposal) { return proposal.state != CUBLAS_STATUS_SUCCESS; });
     return found;
   }
 
-  // Milliseconds of one product, the mean of a few after one to warm up; infinite where it does not run.
+  // Milliseconds of one product; infinite where it does not run.
   float trial(const CudaProduct& p, const cublasLtMatmulAlgo_t& with, void* out, std::byte* workspace,
               cudaStream_t stream) const {
-    constexpr int kRuns = 4;
-    const EventHandle begin = timing_event(), end = timing_event();
     if (run(p, with, out, workspace, stream) != CUBLAS_STATUS_SUCCESS) {
       cudaGetLastError();  // or the next launch would report it
       return std::numeric_limits<float>::infinity();
     }
-    check_cuda(cudaEventRecord(begin, stream), "cudaEventRecord");
-    for (int i = 0; i < kRuns; ++i) library.check(run(p, with, out, workspace, stream), "cublasLtMatmul");
-    check_cuda(cudaEventRecord(end, stream), "cudaEventRecord");
-    check_cuda(cudaEventSynchronize(end), "cudaEventSynchronize");
-    float milliseconds = 0;
-    check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
-    return milliseconds / kRuns;
+    return milliseconds_of(stream, [&] { library.check(run(p, with, out, workspace, stream), "cublasLtMatmul"); });
   }
 
   const Library& library;
@@ -188,25 +201,28 @@ CudaProducts::~CudaProducts() = default;
 
 CudaProducts::Key CudaProducts::key_of(const CudaProduct& p) {
   const int flags = p.transpose_a | p.transpose_b << 1 | p.accumulate << 2 | (p.bias != nullptr) << 3 |
-                    (p.dtype == DType::bf16) << 4 | (p.c_dtype == DType::bf16) << 5;
+                    (p.dtype == DType::bf16) << 4 | (p.c_dtype == DType::bf16) << 5 | (p.before_gelu != nullptr) << 6 |
+                    (p.gelu_backward != nullptr) << 7;
   int64_t alignments = 0;  // each up to 256
-  for (const void* data : {p.a, p.b, static_cast<const void*>(p.c), p.bias})
+  for (const void* data :
+       {p.a, p.b, static_cast<const void*>(p.c), p.bias, p.before_gelu ? p.before_gelu : p.gelu_backward})
     alignments = alignments * 512 + alignment_of(data);
   return {p.m, p.n, p.k, flags, alignments};
 }
 
 std::unique_ptr<CudaProducts::Plan> CudaProducts::make_plan(const CudaProduct& p, std::byte* workspace, Device& device,
-                                                            cudaStream_t stream) const {
+                                                            cudaStream_t stream) {
   auto plan = std::make_unique<Plan>(*library_, p, options_.tf32);
   // Small products take a launch's time whatever they do.
   constexpr double kWorthTrials = 1e9;  // operations
-  const bool worth =
+  const bool tries =
+      options_.product_candidates > 1 &&
       2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) > kWorthTrials;
-  const auto found = plan->proposals(p, worth ? options_.product_candidates : 1);
+  const auto found = plan->proposals(p, tries ? options_.product_candidates : 1);
   plan->possible = !found.empty();
   if (!plan->possible) return plan;
   plan->algorithm = found[0].algo;
-  if (found.size() == 1) return plan;
+  if (!tries || (found.size() == 1 && !p.has_gelu())) return plan;
 
   // What is added to must not be added to by trials. Another result is written over by the product itself.
   const int64_t bytes = p.m * p.n * size_of(p.c_dtype);
@@ -225,15 +241,52 @@ std::unique_ptr<CudaProducts::Plan> CudaProducts::make_plan(const CudaProduct& p
       plan->algorithm = proposal.algo;
     }
   if (out != p.c) device.deallocate(out, bytes);
+  if (p.has_gelu()) plan->possible = best < time_apart(p, workspace, device, stream);
   return plan;
 }
 
+// Milliseconds of a product with a GELU as two kernels, which write what it is to write.
+float CudaProducts::time_apart(const CudaProduct& p, std::byte* workspace, Device& device, cudaStream_t stream) {
+  CudaProduct plain = p;
+  plain.before_gelu = nullptr;
+  plain.gelu_backward = nullptr;
+  if (p.before_gelu) plain.c = p.before_gelu;
+  const Plan& plan = plan_of(plain, workspace, device, stream);
+  if (!plan.possible) return std::numeric_limits<float>::infinity();
+  const auto tensor = [&](const void* data) { return Tensor{const_cast<void*>(data), p.c_dtype, {p.m, p.n}}; };
+  const auto queue = [&] {
+    library_->check(plan.run(plain, plan.algorithm, plain.c, workspace, stream), "cublasLtMatmul");
+    if (p.before_gelu) launch_gelu_forward(tensor(p.before_gelu), tensor(p.c), stream);
+    else launch_gelu_backward(tensor(p.gelu_backward), tensor(p.c), tensor(p.c), stream);
+  };
+  queue();
+  return milliseconds_of(stream, queue);
+}
+
+CudaProducts::Plan& CudaProducts::plan_of(const CudaProduct& product, std::byte* workspace, Device& device,
+                                          cudaStream_t stream) {
+  const Key key = key_of(product);
+  auto found = plans_.find(key);
+  if (found == plans_.end()) found = plans_.emplace(key, make_plan(product, workspace, device, stream)).first;
+  found->second->point_at(product);
+  return *found->second;
+}
+
 bool CudaProducts::run(const CudaProduct& product, std::byte* workspace, Device& device, cudaStream_t stream) {
-  std::unique_ptr<Plan>& plan = plans_[key_of(product)];
-  if (!plan) plan = make_plan(product, workspace, device, stream);
-  if (!plan->possible) return false;
-  if (product.bias) plan->set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
-  library_->check(plan->run(product, plan->algorithm, product.c, workspace, stream), "cublasLtMatmul");
+  // What the library asks of the matrix that a GELU is taken of.
+  if (product.has_gelu()) {
+    const void* const matrix = product.before_gelu ? product.before_gelu : product.gelu_backward;
+    if (product.dtype != product.c_dtype || product.n % 8 != 0 || alignment_of(matrix) < 16) return false;
+  }
+  Plan& plan = plan_of(product, workspace, device, stream);
+  if (!plan.possible) return false;
+  const cublasStatus_t status = plan.run(product, plan.algorithm, product.c, workspace, stream);
+  if (status != CUBLAS_STATUS_SUCCESS && product.has_gelu()) {  // an algorithm that was not tried, and does not run
+    cudaGetLastError();
+    plan.possible = false;
+    return false;
+  }
+  library_->check(status, "cublasLtMatmul");
   return true;
 }
 

@@ -1,5 +1,6 @@
 // CudaProducts: matrix products by cuBLASLt. The first product of a shape asks the library for its proposals, tries
-// each out on the very operands, and keeps the fastest; later ones take what was kept. The library is loaded when an
+// each out on the very operands, and keeps the fastest; later ones take what was kept. A GELU in the product competes
+// with the product and the GELU as two kernels: which is faster differs from GPU to GPU. The library is loaded when an
 // instance is made, because it takes half a second to load cold, which a program that runs on the CPU should not spend.
 #pragma once
 
@@ -12,14 +13,18 @@
 
 namespace trivet {
 
-// c[m, n] (+)= a[m, k] b[k, n] (+ bias), as Ops::matmul, row-major.
+// c[m, n] (+)= a[m, k] b[k, n] (+ bias), or with a GELU, as Ops::matmul, row-major.
 struct CudaProduct {
   int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate;
   DType dtype, c_dtype;  // of a and b; of c and the bias
   const void *a, *b;
   void* c;
-  const void* bias;  // null: none
+  const void* bias;           // null: none
+  void* before_gelu;          // null: none; of c's type, as the next
+  const void* gelu_backward;  // null: none
+
+  bool has_gelu() const { return before_gelu || gelu_backward; }
 };
 
 class CudaProducts {
@@ -30,19 +35,22 @@ class CudaProducts {
   // Bytes of workspace that run() is to be given.
   static constexpr int64_t kWorkspaceBytes = 32 << 20;
 
-  // Queues the product; false, and nothing is queued, where the library has no algorithm for it. The first call of a
-  // shape that accumulates takes memory of the size of c from `device` for its trials, if there is any.
+  // Queues the product; false, and nothing is queued, where the library has no algorithm for it, or where two kernels
+  // are faster than one with a GELU. The first call of a shape that accumulates takes memory of the size of c from
+  // `device` for its trials, if there is any.
   bool run(const CudaProduct& product, std::byte* workspace, Device& device, cudaStream_t stream);
 
  private:
   struct Library;
   struct Plan;
-  // Sizes; transposes, accumulation, types and bias; alignments of a, b, c and bias.
+  // Sizes; transposes, accumulation, types, bias and GELU; alignments of the operands.
   using Key = std::tuple<int64_t, int64_t, int64_t, int, int64_t>;
 
   static Key key_of(const CudaProduct& product);
+  Plan& plan_of(const CudaProduct& product, std::byte* workspace, Device& device, cudaStream_t stream);
   std::unique_ptr<Plan> make_plan(const CudaProduct& product, std::byte* workspace, Device& device,
-                                  cudaStream_t stream) const;
+                                  cudaStream_t stream);
+  float time_apart(const CudaProduct& product, std::byte* workspace, Device& device, cudaStream_t stream);
 
   const CudaOptions options_;
   const std::unique_ptr<Library> library_;

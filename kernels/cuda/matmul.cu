@@ -1,7 +1,8 @@
-// Matrix products: cuBLASLt (cuda_products.h), and two small kernels for what it leaves: sums of nothing, shapes
-// without an algorithm, and a bf16 bias on an fp32 result.
+// Matrix products: cuBLASLt (cuda_products.h), and small kernels for what it leaves: sums of nothing, shapes without an
+// algorithm, a bf16 bias on an fp32 result, and a GELU where it does not fit into the product.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_products.h"
+#include "kernels/cuda/gelu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/op_checks.h"
@@ -63,20 +64,33 @@ void CudaOps::matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& st
                         .a = a.data,
                         .b = b.data,
                         .c = c.data,
-                        .bias = fused_bias ? how.bias.data : nullptr};
-    const bool done =
-        k > 0 && products_->run(product, workspaces_.take(stream, CudaProducts::kWorkspaceBytes), device_, raw_stream);
-    if (done && (fused_bias || !how.bias)) return;
-    with_types(a.dtype, c.dtype, [&]<class T, class C>() {
-      const unsigned int grid = blocks(ceil_div(m * n, 256), "matmul");
-      const T* const bias = static_cast<const T*>(how.bias.data);
-      C* const to = static_cast<C*>(c.data);
-      if (done) add_bias_kernel<T, C><<<grid, 256, 0, raw_stream>>>(bias, to, m, n);
-      else
-        plain_product_kernel<T, C><<<grid, 256, 0, raw_stream>>>(static_cast<const T*>(a.data),
-                                                                 static_cast<const T*>(b.data), bias, to, m, n, k,
-                                                                 how.transpose_a, how.transpose_b, how.accumulate);
-    });
+                        .bias = fused_bias ? how.bias.data : nullptr,
+                        .before_gelu = how.before_gelu.data,
+                        .gelu_backward = how.gelu_backward.data};
+    const auto run = [&] {
+      return k > 0 &&
+             products_->run(product, workspaces_.take(stream, CudaProducts::kWorkspaceBytes), device_, raw_stream);
+    };
+    if (product.has_gelu()) {
+      if (run()) return;
+      product.before_gelu = nullptr;
+      product.gelu_backward = nullptr;
+      if (how.before_gelu) product.c = how.before_gelu.data;
+    }
+    const bool done = run();
+    if (!done || (how.bias && !fused_bias))
+      with_types(a.dtype, c.dtype, [&]<class T, class C>() {
+        const unsigned int grid = blocks(ceil_div(m * n, 256), "matmul");
+        const T* const bias = static_cast<const T*>(how.bias.data);
+        C* const to = static_cast<C*>(product.c);
+        if (done) add_bias_kernel<T, C><<<grid, 256, 0, raw_stream>>>(bias, to, m, n);
+        else
+          plain_product_kernel<T, C><<<grid, 256, 0, raw_stream>>>(static_cast<const T*>(a.data),
+                                                                   static_cast<const T*>(b.data), bias, to, m, n, k,
+                                                                   how.transpose_a, how.transpose_b, how.accumulate);
+      });
+    if (how.before_gelu) launch_gelu_forward(how.before_gelu, c, raw_stream);
+    if (how.gelu_backward) launch_gelu_backward(how.gelu_backward, c, c, raw_stream);
   });
 }
 

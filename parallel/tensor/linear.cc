@@ -3,6 +3,11 @@
 #include "parallel/tensor/sequence.h"
 
 namespace trivet {
+namespace {
+
+Tensor rows_of(const Tensor& x, int64_t first, int64_t rows) { return x ? x.slice(first, rows) : x; }
+
+}  // namespace
 
 // ---- column
 
@@ -12,11 +17,12 @@ ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string&
       bias_(params.declare({.name = name + ".bias", .global_shape = {out}, .cut_dim = 0, .weight_decay = decay_bias})),
       overlap_(overlap) {}
 
-void ColumnParallelLinear::forward(Context& ctx, Tensor x, Tensor y) const {
+void ColumnParallelLinear::forward(Context& ctx, Tensor x, Tensor y, Tensor before_gelu) const {
   Scratch::Frame frame(ctx.scratch);
   const auto multiply = [&](int64_t first, int64_t rows, Tensor whole) {
     ctx.ops.matmul(whole.slice(first, rows), weight_.weight, y.slice(first, rows),
-                   {.transpose_b = true, .bias = bias_.weight}, ctx.compute);
+                   {.transpose_b = true, .bias = bias_.weight, .before_gelu = rows_of(before_gelu, first, rows)},
+                   ctx.compute);
   };
   gather_and_multiply(ctx, overlap_, x, frame, multiply);
 }
@@ -72,10 +78,10 @@ void RowParallelLinear::forward(Context& ctx, Tensor x, Tensor y) const {
   multiply_and_reduce(ctx, overlap_, y, multiply);
 }
 
-void RowParallelLinear::backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) const {
+void RowParallelLinear::backward(Context& ctx, Tensor x, Tensor dy, Tensor dx, Tensor before_gelu) const {
   Scratch::Frame frame(ctx.scratch);
   const auto multiply = [&](int64_t first, int64_t rows, Tensor whole) {
-    backward_input(ctx, whole.slice(first, rows), dx.slice(first, rows));
+    backward_input(ctx, whole.slice(first, rows), dx.slice(first, rows), rows_of(before_gelu, first, rows));
   };
   const Tensor dy_whole = gather_and_multiply(ctx, overlap_, dy, frame, multiply);
   if (ctx.weight_grads.deferring()) {
@@ -88,8 +94,8 @@ void RowParallelLinear::backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) c
   }
 }
 
-void RowParallelLinear::backward_input(Context& ctx, Tensor dy_whole, Tensor dx) const {
-  ctx.ops.matmul(dy_whole, weight_.weight, dx, {}, ctx.compute);
+void RowParallelLinear::backward_input(Context& ctx, Tensor dy_whole, Tensor dx, Tensor before_gelu) const {
+  ctx.ops.matmul(dy_whole, weight_.weight, dx, {.gelu_backward = before_gelu}, ctx.compute);
 }
 
 void RowParallelLinear::backward_weight(Context& ctx, Tensor x, Tensor dy_whole, Tensor dy) const {

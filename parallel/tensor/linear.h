@@ -26,7 +26,8 @@ class ColumnParallelLinear {
   ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, bool decay_bias,
                        TensorOverlap overlap = TensorOverlap::none);
 
-  void forward(Context& ctx, Tensor x, Tensor y) const;  // y = x W^T + bias
+  // y = x W^T + bias; or, with before_gelu, which is as y: before_gelu = x W^T + bias and y its GELU.
+  void forward(Context& ctx, Tensor x, Tensor y, Tensor before_gelu = {}) const;
   // Both halves below, the second through the context's weight-gradient queue: x and dy must live until it has run.
   void backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) const;
   void backward_input(Context& ctx, Tensor dy, Tensor dx) const;  // dx = dy W
@@ -48,10 +49,11 @@ class RowParallelLinear {
                     bool sequence_parallel, TensorOverlap overlap = TensorOverlap::none);
 
   void forward(Context& ctx, Tensor x, Tensor y) const;  // y = x W^T
-  // As above. dy: [s*, b, out].
-  void backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) const;
-  // dy_whole: the gradient of y at all positions (gather_sequence), or rows of it.
-  void backward_input(Context& ctx, Tensor dy_whole, Tensor dx) const;             // dx = dy W
+  // As above. dy: [s*, b, out]. before_gelu (null: x is used as it is), as x, which then is its GELU: dx becomes the
+  // gradient of before_gelu instead of that of x.
+  void backward(Context& ctx, Tensor x, Tensor dy, Tensor dx, Tensor before_gelu = {}) const;
+  // dy_whole: the gradient of y at all positions (gather_sequence), or rows of it. dx = dy W, times gelu'(before_gelu).
+  void backward_input(Context& ctx, Tensor dy_whole, Tensor dx, Tensor before_gelu = {}) const;
   void backward_weight(Context& ctx, Tensor x, Tensor dy_whole, Tensor dy) const;  // dW += dy^T x, dbias += sum of dy
   const Param& bias() const { return bias_; }
 

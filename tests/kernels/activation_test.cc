@@ -1,4 +1,5 @@
-// GELU against its definition in double, and the vector exponential that it and the softmax are made of.
+// GELU against its definition in double, alone and in a product; and the vector exponential that it and the softmax are
+// made of.
 #include <numbers>
 
 #include "kernels/cpu/vector.h"
@@ -73,6 +74,79 @@ TEST_P(ActivationTest, NotANumberStaysOne) {
   for (const double value : values(y)) EXPECT_TRUE(std::isnan(value));
 }
 
+// ---- in a product
+
+struct Sizes {
+  int64_t m, n, k;
+};
+// The last is one that a GPU has fused kernels for; the first has rows that are not aligned.
+constexpr Sizes kProducts[] = {{5, 7, 3}, {37, 70, 45}, {64, 256, 96}};
+
+// What a b (both as given) may differ by from the sum in double, before it is rounded to dtype.
+double of_sum(int64_t k) { return tolerance(DType::f32, k, std::sqrt(static_cast<double>(k))); }
+
+TEST_P(ActivationTest, AProductWithGeluIsTheProductAndItsGelu) {
+  for (const auto& [m, n, k] : kProducts) {
+    const Tensor a = tensors.uniform(dtype, {m, k}, -2, 2), b = tensors.uniform(dtype, {n, k});
+    const Tensor bias = tensors.uniform(dtype, {n});
+    const Tensor before = tensors.poisoned(dtype, {m, n}), c = tensors.poisoned(dtype, {m, n});
+
+    ops->matmul(a, b, c, {.transpose_b = true, .bias = bias, .before_gelu = before}, *stream);
+
+    Values sums, expected;
+    for (int64_t i = 0; i < m * n; ++i) {
+      double sum = get(bias, i % n);
+      for (int64_t l = 0; l < k; ++l) sum += get(a, i / n * k + l) * get(b, i % n * k + l);
+      sums.push_back(sum);
+      expected.push_back(gelu(sum));
+    }
+    const auto of_before = [&](int64_t i) { return of_sum(k) + tolerance(dtype, 1, std::abs(sums[size_t(i)])); };
+    EXPECT_TRUE(near(before, sums, of_before));
+    EXPECT_TRUE(near(c, expected, [&](int64_t i) {  // gelu' is at most 1.13
+      return 1.13 * of_before(i) + allowed(dtype, sums[size_t(i)], expected[size_t(i)]);
+    }));
+    if (threads == kOnCuda) continue;
+
+    // On a CPU: the bits of the ops one by one, also where rows are made apart.
+    const Tensor x = tensors.poisoned(dtype, {m, n}), y = tensors.poisoned(dtype, {m, n});
+    ops->matmul(a, b, x, {.transpose_b = true, .bias = bias}, *stream);
+    ops->gelu_forward(x, y, *stream);
+    EXPECT_TRUE(same_bits(before, x));
+    EXPECT_TRUE(same_bits(c, y));
+    const Tensor part_before = tensors.poisoned(dtype, {2, n}), part = tensors.poisoned(dtype, {2, n});
+    ops->matmul(a.slice(1, 2), b, part, {.transpose_b = true, .bias = bias, .before_gelu = part_before}, *stream);
+    EXPECT_TRUE(same_bits(part_before, x.slice(1, 2)));
+    EXPECT_TRUE(same_bits(part, y.slice(1, 2)));
+  }
+}
+
+TEST_P(ActivationTest, AProductTimesTheDerivativeIsBoth) {
+  for (const auto& [m, n, k] : kProducts) {
+    const Tensor dy = tensors.uniform(dtype, {m, k}), weight = tensors.uniform(dtype, {k, n});
+    const Tensor x = tensors.uniform(dtype, {m, n}, -5, 5), dx = tensors.poisoned(dtype, {m, n});
+
+    ops->matmul(dy, weight, dx, {.gelu_backward = x}, *stream);
+
+    Values expected, products;
+    for (int64_t i = 0; i < m * n; ++i) {
+      double product = 0;
+      for (int64_t l = 0; l < k; ++l) product += get(dy, i / n * k + l) * get(weight, l * n + i % n);
+      products.push_back(product);
+      expected.push_back(product * gelu_gradient(get(x, i)));
+    }
+    EXPECT_TRUE(near(dx, expected, [&](int64_t i) {
+      const double of_product = of_sum(k) + tolerance(dtype, 1, std::abs(products[size_t(i)]));
+      return 1.13 * of_product + std::abs(products[size_t(i)]) * allowed(dtype, get(x, i), 1.13);
+    }));
+    if (threads == kOnCuda) continue;
+
+    const Tensor separate = tensors.poisoned(dtype, {m, n});
+    ops->matmul(dy, weight, separate, {}, *stream);
+    ops->gelu_backward(x, separate, separate, *stream);
+    EXPECT_TRUE(same_bits(dx, separate));
+  }
+}
+
 TEST(ActivationReference, AgreesWithFiniteDifferences) {
   for (double x = -6; x <= 6; x += 0.37) EXPECT_NEAR(gelu_gradient(x), (gelu(x + 1e-5) - gelu(x - 1e-5)) / 2e-5, 1e-8);
 }
@@ -86,6 +160,13 @@ TEST_P(ActivationTest, WrongArgumentsAreNamed) {
   EXPECT_TRUE(
       throws_naming([&] { ops->gelu_backward(x, type, x, *stream); }, {"gelu_backward", " dy ", "fp32", "bf16"}));
   EXPECT_TRUE(throws_naming([&] { ops->gelu_backward(x, x, other, *stream); }, {"gelu_backward", " dx ", "[6, 4]"}));
+  const Tensor square = tensors.uniform(dtype, {6, 6}), c = tensors.uniform(dtype, {4, 6});
+  const Tensor bias = tensors.uniform(dtype, {6});
+  const auto multiply = [&](const Ops::Matmul& how) { return [=, this] { ops->matmul(x, square, c, how, *stream); }; };
+  EXPECT_TRUE(throws_naming(multiply({.before_gelu = other}), {"matmul", " before_gelu ", "[6, 4]", "[4, 6]"}));
+  EXPECT_TRUE(throws_naming(multiply({.gelu_backward = type}), {"matmul", " gelu_backward ", "fp32", "bf16"}));
+  EXPECT_TRUE(throws_naming(multiply({.accumulate = true, .before_gelu = x}), {"matmul", "GELU", "accumulates"}));
+  EXPECT_TRUE(throws_naming(multiply({.bias = bias, .gelu_backward = x}), {"matmul", "bias", "gelu_backward"}));
 }
 
 float vector_exp(float x) { return exp(Floats{} + x)[kLanes - 1]; }

@@ -76,7 +76,8 @@ class MappedOps : public Ops {
       return argument ? call.map(argument, number) : argument;
     } else if constexpr (std::is_same_v<T, Matmul>) {
       Matmul how = argument;
-      if (how.bias) how.bias = call.map(how.bias, number);
+      for (Tensor* tensor : {&how.bias, &how.before_gelu, &how.gelu_backward})
+        if (*tensor) *tensor = call.map(*tensor, number);
       return how;
     } else {
       return argument;
