@@ -17,6 +17,8 @@ class PlanningDevice : public Device {
   int64_t memory_bytes() const override { return 0; }
   void* allocate(int64_t) override { return this; }
   void deallocate(void*, int64_t) noexcept override {}
+  void* allocate_host(int64_t) override { return this; }
+  void deallocate_host(void*, int64_t) noexcept override {}
   std::unique_ptr<Stream> create_compute_stream() override { fail("a planning device computes nothing"); }
   std::unique_ptr<Stream> create_side_stream(StreamPriority) override { fail("a planning device computes nothing"); }
   std::unique_ptr<Event> create_event() override { fail("a planning device computes nothing"); }
@@ -129,7 +131,7 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
       optimizer_arena(device, "optimizer"),
       activation_arena(device, "activations"),
       scratch_arena(device, "scratch"),
-      snapshot_arena(device, "snapshot"),
+      snapshot_arena(device, "snapshot", Arena::Where::host),
       params(at.tp, shape.t),
       stages(make_stages(params, shape, config, layout, at)),
       flat(params, flat_options_of(config, layout, shape, at), weight_arena, gradient_arena),

@@ -56,7 +56,7 @@ struct RankState {
   Tensor step_number(StepNumber which) const { return step_numbers.slice(which, 1); }
   Tensor loss;        // [1] fp32: step_number(kLoss)
   Tensor non_finite;  // [buckets, 5] int64: Ops::find_non_finite of each bucket's own gradients, in a refused step
-  Tensor snapshot;    // [saved_bytes] u8: what an asynchronous save writes; else null
+  Tensor snapshot;    // [saved_bytes] u8, in host memory: what an asynchronous save writes; else null
 };
 
 // The memory of the rank that stands at `at`, without taking it.

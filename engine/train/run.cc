@@ -67,7 +67,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   world.barrier();
 
   Trainer trainer(config, layout, world, *data.train, data.valid.get(),
-                  {.faults = guard.faults().none() ? nullptr : &guard.faults()});
+                  {.faults = guard.faults().none() ? nullptr : &guard.faults(), .make_backend = options.make_backend});
   Reporter reporter(loaded, layout, trainer, out);
   if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());
   if (data.valid && world.rank() == 0) note_unigram_entropy(config.data, reporter);

@@ -13,6 +13,7 @@
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
 #include "engine/fault/inject.h"
+#include "engine/train/backend.h"
 #include "parallel/comm/comm.h"
 
 namespace trivet {
@@ -26,6 +27,7 @@ struct RunOptions {
   std::function<int()> stop_signal{};  // that has asked this process to stop; 0: none
   Disk::Fault disk_fault{};            // of what checkpoints do to the disk
   std::vector<Fault> faults{};         // on purpose
+  MakeBackend make_backend = trivet::make_backend;
 };
 
 // What resolve() has to know: asks the data for their vocabulary. Throws DataError.

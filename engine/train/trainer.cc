@@ -45,7 +45,6 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       numbers_(config.train),
       host_(world),
       threads_(threads_of_rank(config, world)),
-      host_row_(trace_.add_row("host")),
       backend_(limited(options.make_backend(config, world, threads_), options.faults)),
       device_(backend_.device.get()),
       ops_(backend_.ops.get()),
@@ -56,6 +55,7 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       deferred_heads_(deferred_heads_of(config, layout)),
       schedule_(layout.schedule),
       compute_(make_compute_stream(*device_, trace_)),
+      host_row_(trace_.add_row("host")),
       state_(config_, layout, mesh_.at, *device_),
       data_parallel_(state_.grad_sync, state_.param_gather),
       tensor_lane_(state_.shape.overlaps_tensor_comm()

@@ -144,7 +144,6 @@ class Trainer {
   HostWorld host_;
   int threads_;
   Trace trace_;
-  TraceRow* host_row_;
   Backend backend_;
   Device* device_;
   Ops* ops_;
@@ -154,6 +153,7 @@ class Trainer {
   int deferred_heads_;
   Schedule schedule_;
   std::unique_ptr<Stream> compute_;
+  TraceRow* host_row_;
   RankState state_;
   DataParallel data_parallel_;
   std::unique_ptr<TensorLane> tensor_lane_;        // null: no tensor-parallel communication is overlapped

@@ -13,7 +13,9 @@
 namespace trivet {
 
 Arena::~Arena() {
-  for (const Block& block : blocks_) device_.deallocate(block.data, block.bytes);
+  for (const auto& [data, bytes] : blocks_)
+    if (where_ == Where::host) device_.deallocate_host(data, bytes);
+    else device_.deallocate(data, bytes);
 }
 
 Tensor Arena::allocate(DType dtype, Shape shape) {
@@ -21,7 +23,8 @@ Tensor Arena::allocate(DType dtype, Shape shape) {
   if (bytes < 0) fail("arena " + name_ + ": negative size " + to_string(shape));
   void* data = nullptr;
   try {
-    data = device_.allocate(std::max<int64_t>(bytes, 1));
+    const int64_t some = std::max<int64_t>(bytes, 1);
+    data = where_ == Where::host ? device_.allocate_host(some) : device_.allocate(some);
   } catch (const Error& error) {
     throw ConfigError("out of memory: " + name_ + " need " + std::to_string(bytes) + " bytes beside the " +
                       std::to_string(bytes_) + " that they hold (" + error.what() +

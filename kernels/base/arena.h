@@ -17,7 +17,9 @@ namespace trivet {
 
 class Arena {
  public:
-  Arena(Device& device, std::string name) : device_(device), name_(std::move(name)) {}
+  enum class Where { device, host };  // host: memory of the host from which the device copies well
+  Arena(Device& device, std::string name, Where where = Where::device)
+      : device_(device), name_(std::move(name)), where_(where) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -36,6 +38,7 @@ class Arena {
   };
   Device& device_;
   std::string name_;
+  const Where where_;
   std::vector<Block> blocks_;
   int64_t bytes_ = 0;
 };

@@ -203,6 +203,8 @@ class CpuDevice : public Device {
     return data;
   }
   void deallocate(void* data, int64_t) noexcept override { std::free(data); }
+  void* allocate_host(int64_t bytes) override { return allocate(bytes); }
+  void deallocate_host(void* data, int64_t bytes) noexcept override { deallocate(data, bytes); }
 
   std::unique_ptr<Stream> create_compute_stream() override { return std::make_unique<InlineStream>(); }
   std::unique_ptr<Stream> create_side_stream(StreamPriority) override { return std::make_unique<WorkerStream>(); }

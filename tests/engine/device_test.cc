@@ -85,6 +85,33 @@ INSTANTIATE_TEST_SUITE_P(Layouts, OnADevice,
                                                     }}),
                          [](const auto& info) { return info.param.name; });
 
+// The same on a real GPU, which the ranks share: in fp32 within the tolerance of layouts, and a second time bit for
+// bit.
+TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  const LayoutCase& c = GetParam();
+  Config config = tiny_config();
+  config.parallel.tensor_model_parallel_size = c.t;
+  config.parallel.pipeline_model_parallel_size = c.p;
+  config.model.hidden_dropout = 0.1;
+  c.set(config);
+  const int ranks = c.t * c.p * c.d;
+  const Curve cpu = train_on_threads(config, ranks, kSteps);
+  config.device.kind = "cuda";
+  config.comm.backend = "staged";
+  config.train.deterministic_mode = true;
+
+  const Curve gpu = train_on_threads(config, ranks, kSteps, {.poison = true}, true);
+
+  const double tolerance = config.precision.dtype == "bf16" ? 5e-3 : 2e-5;
+  for (size_t i = 0; i < cpu.losses.size(); ++i) {
+    EXPECT_NEAR(gpu.losses[i] / cpu.losses[i], 1, tolerance) << "step " << i + 1;
+    EXPECT_NEAR(gpu.norms[i] / cpu.norms[i], 1, 100 * tolerance) << "step " << i + 1;
+  }
+  EXPECT_NEAR(gpu.validation_loss / cpu.validation_loss, 1, tolerance);
+  expect_same(train_on_threads(config, ranks, kSteps, {}, false), gpu);
+}
+
 // ---- a step ahead, and numbers gone wrong
 
 struct AheadCase {
