@@ -43,6 +43,7 @@ InferenceModel::InferenceModel(const Config& config, const Layout& layout, Commu
       mesh_(make_mesh(backend_.exchange ? *backend_.exchange : world, layout.mesh)),
       schedule_(layout.schedule),
       shape_(shorter(gpt_shape_of(config, layout, mesh_.at), positions)),
+      input_(*device_, 1, shape_.tokens()),
       compute_(device_->create_compute_stream()),
       weights_(*device_, "weights"),
       activations_(*device_, "activations"),
@@ -57,8 +58,7 @@ InferenceModel::InferenceModel(const Config& config, const Layout& layout, Commu
            .sequence_parallel = shape_.sequence_parallel,
            .weight_grads = no_queue_,
            .units = no_hooks_,
-           .scratch = scratch_},
-      input_(*device_, 1, shape_.tokens()) {
+           .scratch = scratch_} {
   load(checkpoint, config.model.seq_length);
   std::vector<Stage*> stages;
   for (GptStage& stage : stages_) {

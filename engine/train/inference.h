@@ -49,6 +49,7 @@ class InferenceModel {
   Mesh mesh_;
   Schedule schedule_;
   GptShape shape_;
+  StepInput input_;  // of one micro-batch; before the stream that reads it
   std::unique_ptr<Stream> compute_;
   Arena weights_, activations_, scratch_arena_;
   Scratch scratch_;
@@ -58,7 +59,6 @@ class InferenceModel {
   UnitHooks no_hooks_;
   WeightGradQueue no_queue_;
   Context ctx_;
-  StepInput input_;  // of one micro-batch
   StepBatches step_;
   std::deque<GptChunk> chunks_;
   std::vector<Tensor> boundary_buffers_;

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
+#include <optional>
 
 #include "engine/config/validate.h"
 #include "engine/data/sentencepiece_tokenizer.h"
@@ -85,17 +86,19 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   const bool ahead = trainer.device().kind() == DeviceKind::cuda && !config.train.trace;
   bool going_on = trainer.steps_done() < config.train.train_iters;
   while (going_on) {
-    Votes votes;
+    std::optional<Votes> votes;  // none: the step just queued is the first one out, and nobody has said anything yet
     const auto report = [&](const StepResult& result) {
       guard.set_steps_done(result.step);
-      votes.add(reporter.step(result, checkpointing.votes()));
+      const Votes sum = reporter.step(result, checkpointing.votes());
+      if (votes) votes->add(sum);
+      else votes = sum;
     };
     if (const auto earlier = trainer.queue_step()) report(*earlier);
     const int64_t step = trainer.steps_done(), interval = config.train.eval_interval;
     const bool evaluates = data.valid && (step % interval == 0 || step == config.train.train_iters);
-    if (!ahead || evaluates || checkpointing.needs_result(votes)) report(trainer.finish_step());
+    if (!ahead || evaluates || checkpointing.needs_result(votes.value_or(Votes{}))) report(trainer.finish_step());
     if (evaluates) evaluate(config, trainer, reporter);
-    going_on = checkpointing.after_step(votes);
+    if (votes) going_on = checkpointing.after_step(*votes);
   }
   if (checkpointing.exit_code() == 0 && !options.prompt.empty()) write_sample(config, options, trainer, reporter);
   reporter.finish();

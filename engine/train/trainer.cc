@@ -54,6 +54,8 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       micro_batches_(layout.micro_batches),
       deferred_heads_(deferred_heads_of(config, layout)),
       schedule_(layout.schedule),
+      input_(*device_, micro_batches_, config.batch.micro_batch_size * config.model.seq_length),
+      host_numbers_(*device_, 2 * RankState::kStepNumbers * int64_t{sizeof(float)}),
       compute_(make_compute_stream(*device_, trace_)),
       host_row_(trace_.add_row("host")),
       state_(config_, layout, mesh_.at, *device_),
@@ -70,8 +72,6 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
            .units = data_parallel_,
            .scratch = state_.scratch,
            .tensor_lane = tensor_lane_.get()},
-      input_(*device_, micro_batches_, state_.shape.tokens()),
-      host_numbers_(*device_, 2 * RankState::kStepNumbers * int64_t{sizeof(float)}),
       step_through_(device_->create_event()) {
   const OverlapConfig& overlap = config.overlap;
   GradSync::Options reduce{.lanes = overlap.overlap_grad_reduce ? overlap.collectives_in_flight : 0,

@@ -152,6 +152,9 @@ class Trainer {
   int64_t global_batch_, micro_batches_;
   int deferred_heads_;
   Schedule schedule_;
+  // What queued copies read and write: they end when the streams do, and so before this.
+  StepInput input_;
+  HostBuffer host_numbers_;  // [2, kStepNumbers] fp32: of the last two steps
   std::unique_ptr<Stream> compute_;
   TraceRow* host_row_;
   RankState state_;
@@ -161,13 +164,11 @@ class Trainer {
   WeightGradQueue no_queue_;                       // of ctx_: outside a step no weight gradients are made
   Context ctx_;
   std::deque<WeightGradQueue> weight_grads_;  // [chunk]
-  StepInput input_;
-  StepBatches step_batches_;     // of the step under way
-  std::deque<GptChunk> chunks_;  // [chunk]
+  StepBatches step_batches_;                  // of the step under way
+  std::deque<GptChunk> chunks_;               // [chunk]
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<BatchLoader> loader_;
   std::unique_ptr<BatchLoader> valid_loader_;
-  HostBuffer host_numbers_;              // [2, kStepNumbers] fp32: of the last two steps
   std::unique_ptr<Event> step_through_;  // the last step that was queued
   std::optional<QueuedStep> out_;
   std::unique_ptr<Communicator> replicas_;   // of the data-parallel group, in host memory; made when they are compared
