@@ -26,6 +26,11 @@ class RunGuard {
   // behind; a hang is a TimeoutError that names the culprit.
   int run(const std::function<int(Communicator& world)>& rank_main);
 
+  // A world that moves the memory of `device` on its own streams, recorded too; `host`: the same ranks. Collective.
+  std::unique_ptr<Communicator> watch(std::unique_ptr<Communicator> exchange, Device& device, Communicator& host) {
+    return with_flight_recorder(std::move(exchange), device, host, recorder_);
+  }
+
   FaultInjector& faults() { return faults_; }
   void set_steps_done(int64_t steps) { steps_done_ = steps; }
   const std::string& lock_taken_from() const;  // empty: from nobody

@@ -90,7 +90,8 @@ void connect_gpus(Backend& backend, const Config& config, HostWorld& host) {
   }
   // Groups of their own: the engine goes on using the world for what is in host memory.
   backend.host = host.world().split(0, host.rank(), "device memory", Category::comm_data);
-  if (backend.exchange_name == "NCCL")
+  backend.exchange_on_device = backend.exchange_name == "NCCL";
+  if (backend.exchange_on_device)
     backend.exchange = create_nccl_communicator(*backend.host, *backend.device, config.comm.timeout_s);
   else backend.exchange = create_staged_communicator(*backend.host, *backend.device);
 }

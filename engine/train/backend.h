@@ -19,7 +19,8 @@ struct Backend {
   std::unique_ptr<Communicator> host;  // that `exchange` works over
   // The world's ranks, for tensors of `device`; null: the world itself moves them, as they are host memory.
   std::unique_ptr<Communicator> exchange;
-  std::string exchange_name;  // for people, as "NCCL"
+  std::string exchange_name{};      // for people, as "NCCL"
+  bool exchange_on_device = false;  // its calls run on the device's streams, and are nobody else's: NCCL
 };
 
 // What builds a rank's backend: make_backend, or what a test puts in its place. threads: of a rank on a CPU.

@@ -67,8 +67,14 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   if (world.rank() == 0) prepare_run_dir(config);
   world.barrier();
 
+  const MakeBackend make_watched_backend = [&](const Config& c, Communicator& w, int threads) {
+    Backend backend = options.make_backend(c, w, threads);
+    if (backend.exchange_on_device)
+      backend.exchange = guard.watch(std::move(backend.exchange), *backend.device, *backend.host);
+    return backend;
+  };
   Trainer trainer(config, layout, world, *data.train, data.valid.get(),
-                  {.faults = guard.faults().none() ? nullptr : &guard.faults(), .make_backend = options.make_backend});
+                  {.faults = guard.faults().none() ? nullptr : &guard.faults(), .make_backend = make_watched_backend});
   Reporter reporter(loaded, layout, trainer, out);
   if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());
   if (data.valid && world.rank() == 0) note_unigram_entropy(config.data, reporter);

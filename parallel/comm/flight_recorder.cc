@@ -79,7 +79,18 @@ void FlightRecorder::finish(int slot, bool failed) noexcept {
   else if (record.sends) ++group.sent[static_cast<size_t>(record.peer)];
 }
 
+void FlightRecorder::set_source(std::function<void()> source) {
+  std::lock_guard lock(source_mutex_);
+  source_ = std::move(source);
+}
+
+void FlightRecorder::ask_source() const {
+  std::lock_guard lock(source_mutex_);
+  if (source_) source_();
+}
+
 std::optional<FlightRecorder::Open> FlightRecorder::oldest_started() const {
+  ask_source();
   std::lock_guard lock(mutex_);
   std::optional<Open> oldest;
   for (const FlightRecord& record : records_)
@@ -89,11 +100,13 @@ std::optional<FlightRecorder::Open> FlightRecorder::oldest_started() const {
 }
 
 int64_t FlightRecorder::last_activity_ns() const {
+  ask_source();
   std::lock_guard lock(mutex_);
   return last_activity_ns_;
 }
 
 FlightLog FlightRecorder::log() const {
+  ask_source();
   FlightLog log{.rank = rank_};
   {
     std::lock_guard lock(mutex_);

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -36,11 +37,11 @@ std::string to_string(const FlightRecord& record);  // the call, without its tim
 
 struct FlightGroup {
   std::string name;
-  std::vector<int> world_ranks;                             // of the members, in group order
-  int rank = 0;                                             // this rank's
-  uint64_t enqueued = 0, started = 0, done = 0;             // collectives so far
+  std::vector<int> world_ranks;                                 // of the members, in group order
+  int rank = 0;                                                 // this rank's
+  uint64_t enqueued = 0, started = 0, done = 0;                 // collectives so far
   std::vector<uint64_t> sends_enqueued{}, receives_enqueued{};  // transfers so far, by peer
-  std::vector<uint64_t> sent{};                               // of these: handed over
+  std::vector<uint64_t> sent{};                                 // of these: handed over
 };
 
 // A copy of it all.
@@ -65,6 +66,10 @@ class FlightRecorder {
   void start(int slot) noexcept;
   void finish(int slot, bool failed) noexcept;
 
+  // Who has to be asked before the recorder can tell: calls start() and finish() for what has happened since. Null:
+  // nobody. Called by whoever asks the recorder.
+  void set_source(std::function<void()> source);
+
   struct Open {
     uint64_t number = 0;
     int64_t started_ns = 0;
@@ -75,8 +80,12 @@ class FlightRecorder {
   FlightLog log() const;
 
  private:
+  void ask_source() const;
+
   const int rank_;
-  mutable std::mutex mutex_;  // guards the rest
+  mutable std::mutex source_mutex_;
+  std::function<void()> source_;  // guarded by source_mutex_
+  mutable std::mutex mutex_;      // guards the rest
   std::array<FlightRecord, kCapacity> records_{};
   size_t next_ = 0;
   uint64_t calls_ = 0;

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 #include <thread>
 
+#include "kernels/base/arena.h"
 #include "parallel/comm/flight_comm.h"
+#include "parallel/comm/staged_comm.h"
 #include "parallel/comm/world.h"
 #include "tests/support/rank_values.h"
+#include "tests/support/split_device.h"
 
 namespace trivet {
 namespace {
@@ -107,6 +110,53 @@ TEST(FlightCommunicator, RecordsWhatEveryStreamCallsWhileItIsLookedAt) {
     EXPECT_STREQ(spans[0].info.name, "reduce_scatter");
     EXPECT_EQ(spans[0].info.category, Category::comm_tensor);
     EXPECT_GT(spans[0].matched_ns, 0);
+  });
+}
+
+// Calls on a device's own streams, which nothing of the recorder's may run on.
+TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
+  run_thread_ranks(2, [](Communicator& world) {
+    // given
+    const auto device = test::create_split_device(false);
+    const auto host = world.split(0, world.rank(), "host", Category::comm_data);
+    const auto staged = world.split(0, world.rank(), "staged", Category::comm_data);
+    FlightRecorder recorder(world.rank());
+    const auto recorded = with_flight_recorder(create_staged_communicator(*staged, *device), *device, *host, recorder);
+    const auto group = recorded->split(0, world.rank(), "data", Category::comm_data);
+    Arena arena(*device, "test");
+    const Tensor data = arena.allocate(DType::i64, {4});
+    const std::vector<int64_t> mine(4, world.rank() + 1);
+    std::vector<int64_t> sum(4);
+    const auto stream = device->create_compute_stream();
+    device->copy_to_device(mine.data(), data, *stream);
+    const auto last_state = [&] { return recorder.log().records.back().state; };
+    // when one rank comes to its call, then it is open there
+    if (world.rank() == 0) {
+      group->all_reduce(data, Reduce::sum, *stream);
+      while (last_state() != FlightState::started) std::this_thread::yield();
+      EXPECT_EQ(recorder.oldest_started()->number, 0u);
+    }
+    host->barrier();
+    if (world.rank() == 1) group->all_reduce(data, Reduce::sum, *stream);
+    device->copy_to_host(data, sum.data(), *stream);
+    stream->synchronize();
+    // then both have made it
+    EXPECT_EQ(sum, std::vector<int64_t>(4, 3));
+    EXPECT_EQ(last_state(), FlightState::done);
+    EXPECT_FALSE(recorder.oldest_started());
+    const FlightLog log = recorder.log();
+    ASSERT_EQ(log.groups.size(), 2u);
+    EXPECT_EQ(log.groups[1].name, "data");
+    EXPECT_EQ(log.groups[1].world_ranks, (std::vector<int>{0, 1}));
+    EXPECT_EQ(log.groups[1].done, 1u);
+    EXPECT_EQ(to_string(log.records.back()),
+              to_string(CallSignature{CommCall::all_reduce, DType::i64, Reduce::sum, -1, 4}));
+    // and calls without end need no memory without end: the recorder keeps the last of them
+    for (int i = 0; i < 600; ++i) group->all_reduce(data, Reduce::max, *stream);
+    stream->synchronize();
+    EXPECT_EQ(recorder.log().records.size(), FlightRecorder::kCapacity);
+    EXPECT_EQ(recorder.log().groups[1].enqueued, 601u);
+    world.barrier();
   });
 }
 

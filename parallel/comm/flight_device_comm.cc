@@ -1,0 +1,165 @@
+#include <deque>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "parallel/comm/flight_comm.h"
+
+namespace trivet {
+namespace {
+
+// The calls of one rank that are on its device's streams, each between two events.
+class DeviceCalls {
+ public:
+  DeviceCalls(FlightRecorder& recorder, Device& device) : recorder_(recorder), device_(device) {
+    recorder_.set_source([this] { look(); });
+  }
+  ~DeviceCalls() { recorder_.set_source(nullptr); }
+  DeviceCalls(const DeviceCalls&) = delete;
+  DeviceCalls& operator=(const DeviceCalls&) = delete;
+
+  // Queues call() and follows it.
+  template <class Call>
+  void run(int slot, Stream& stream, const Call& call) {
+    look();
+    Followed followed;
+    {
+      std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        followed = std::move(free_.back());
+        free_.pop_back();
+      }
+    }
+    followed.slot = slot;
+    followed.started = false;
+    for (std::unique_ptr<Event>* event : {&followed.begun, &followed.ended})
+      if (!*event) *event = device_.create_event();
+    stream.record(*followed.begun);
+    try {
+      call();
+    } catch (...) {
+      recorder_.finish(slot, true);
+      throw;
+    }
+    stream.record(*followed.ended);
+    std::lock_guard lock(mutex_);
+    under_way_.push_back(std::move(followed));
+  }
+
+  // Tells the recorder what has begun or ended since the last look. Any thread.
+  void look() {
+    std::lock_guard lock(mutex_);
+    std::erase_if(under_way_, [&](Followed& call) {
+      try {
+        if (!call.started && call.begun->done()) {
+          recorder_.start(call.slot);
+          call.started = true;
+        }
+        if (!call.started || !call.ended->done()) return false;
+        recorder_.finish(call.slot, false);
+      } catch (...) {  // the device has failed: whoever waits for its stream hears why
+        recorder_.finish(call.slot, true);
+      }
+      free_.push_back(std::move(call));
+      return true;
+    });
+  }
+
+ private:
+  struct Followed {
+    int slot = -1;
+    bool started = false;
+    std::unique_ptr<Event> begun, ended;
+  };
+  FlightRecorder& recorder_;
+  Device& device_;
+  std::mutex mutex_;
+  std::deque<Followed> under_way_;
+  std::vector<Followed> free_;
+};
+
+class FlightDeviceCommunicator : public Communicator {
+ public:
+  FlightDeviceCommunicator(std::unique_ptr<Communicator> inner, std::unique_ptr<Communicator> owned_host,
+                           Communicator& host, std::shared_ptr<DeviceCalls> calls, FlightRecorder& recorder,
+                           int world_rank, const std::string& name)
+      : owned_host_(std::move(owned_host)),
+        host_(host),
+        recorder_(recorder),
+        world_rank_(world_rank),
+        calls_(std::move(calls)),
+        inner_(std::move(inner)) {
+    const auto cpu = create_cpu_device();
+    const auto stream = cpu->create_compute_stream();
+    std::vector<int64_t> members(static_cast<size_t>(size()));
+    int64_t mine = world_rank;
+    host_.all_gather({&mine, DType::i64, {1}}, {members.data(), DType::i64, {size()}}, *stream);
+    group_ = recorder_.add_group(name, {members.begin(), members.end()}, rank());
+  }
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+
+  void all_reduce(Tensor full, Reduce op, Stream& stream) override {
+    run({CommCall::all_reduce, full.dtype, op, -1, full.numel()}, stream,
+        [&] { inner_->all_reduce(full, op, stream); });
+  }
+  void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) override {
+    run({CommCall::reduce_scatter, full.dtype, op, -1, full.numel()}, stream,
+        [&] { inner_->reduce_scatter(full, shard, op, stream); });
+  }
+  void all_gather(Tensor shard, Tensor full, Stream& stream) override {
+    run({CommCall::all_gather, full.dtype, Reduce::sum, -1, full.numel()}, stream,
+        [&] { inner_->all_gather(shard, full, stream); });
+  }
+  void broadcast(Tensor data, int root, Stream& stream) override {
+    run({CommCall::broadcast, data.dtype, Reduce::sum, root, data.numel()}, stream,
+        [&] { inner_->broadcast(data, root, stream); });
+  }
+  void send(Tensor data, int to, Stream& stream) override {
+    run(
+        {CommCall::transfer, data.dtype, Reduce::sum, -1, data.numel()}, stream,
+        [&] { inner_->send(data, to, stream); }, to, true);
+  }
+  void recv(Tensor data, int from, Stream& stream) override {
+    run(
+        {CommCall::transfer, data.dtype, Reduce::sum, -1, data.numel()}, stream,
+        [&] { inner_->recv(data, from, stream); }, from, false);
+  }
+  void barrier() override { inner_->barrier(); }
+  std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
+    auto host = host_.split(color, key, name + " (host)", category);
+    auto group = inner_->split(color, key, name, category);
+    Communicator& host_group = *host;
+    return std::make_unique<FlightDeviceCommunicator>(std::move(group), std::move(host), host_group, calls_, recorder_,
+                                                      world_rank_, name);
+  }
+  void abort(const std::string& why) noexcept override { inner_->abort(why); }
+
+ private:
+  template <class Call>
+  void run(const CallSignature& signature, Stream& stream, const Call& call, int peer = -1, bool sends = false) {
+    if (size() == 1) return call();
+    calls_->run(recorder_.enqueue(group_, signature, peer, sends), stream, call);
+  }
+
+  const std::unique_ptr<Communicator> owned_host_;
+  Communicator& host_;
+  FlightRecorder& recorder_;
+  const int world_rank_;
+  int group_ = 0;
+  const std::shared_ptr<DeviceCalls> calls_;
+  const std::unique_ptr<Communicator> inner_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> with_flight_recorder(std::unique_ptr<Communicator> exchange, Device& device,
+                                                   Communicator& host, FlightRecorder& recorder) {
+  auto calls = std::make_shared<DeviceCalls>(recorder, device);
+  const int rank = exchange->rank();
+  return std::make_unique<FlightDeviceCommunicator>(std::move(exchange), nullptr, host, std::move(calls), recorder,
+                                                    rank, "world (devices)");
+}
+
+}  // namespace trivet
