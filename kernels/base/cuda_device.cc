@@ -2,6 +2,7 @@
 #include "kernels/base/cuda_device.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <cuda.h>
 #include <exception>
 #include <mutex>
@@ -236,6 +237,9 @@ std::unique_ptr<Device> create_cuda_device(int index) {
 }
 
 int cuda_device_count() {
+  // Streams that share a queue of the hardware wait for each other, whatever they have been told: with several ranks on
+  // one GPU, which wait for each other on streams, for ever. As many queues as there can be; read when CUDA starts.
+  [[maybe_unused]] static const int set = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {
     cudaGetLastError();  // no driver: clear the sticky error

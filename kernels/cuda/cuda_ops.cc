@@ -1,5 +1,7 @@
 #include "kernels/cuda/cuda_ops.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/cuda_products.h"
 
 namespace trivet {
@@ -31,15 +33,16 @@ std::unique_ptr<Ops> create_cuda_ops(Device& device, const CudaOptions& options)
 
 CudaWorkspaces::~CudaWorkspaces() {
   for (const auto& [stream, block] : blocks_) device_.deallocate(block.data, block.bytes);
+  for (const Block& block : outgrown_) device_.deallocate(block.data, block.bytes);
 }
 
 std::byte* CudaWorkspaces::take(Stream& stream, int64_t bytes) {
   Block& block = blocks_[raw(stream)];
   if (block.bytes < bytes) {
-    check_cuda(cudaStreamSynchronize(raw(stream)), "cudaStreamSynchronize");  // ops before this one may use the old one
-    if (block.data) device_.deallocate(std::exchange(block.data, nullptr), std::exchange(block.bytes, 0));
-    block.data = static_cast<std::byte*>(device_.allocate(bytes));
-    block.bytes = bytes;
+    bytes = std::max(bytes, 2 * block.bytes);  // so that all that are outgrown take no more than the last
+    auto* const larger = static_cast<std::byte*>(device_.allocate(bytes));
+    if (block.data) outgrown_.push_back(block);
+    block = {larger, bytes};
   }
   return block.data;
 }

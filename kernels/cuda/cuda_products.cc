@@ -227,12 +227,9 @@ std::unique_ptr<CudaProducts::Plan> CudaProducts::make_plan(const CudaProduct& p
   // What is added to must not be added to by trials. Another result is written over by the product itself.
   const int64_t bytes = p.m * p.n * size_of(p.c_dtype);
   void* out = p.c;
-  if (p.accumulate) {
-    try {
-      out = device.allocate(bytes);
-    } catch (const Error&) {
-      return plan;  // no room: the library's first choice
-    }
+  if (p.accumulate && cudaMallocAsync(&out, static_cast<size_t>(bytes), stream) != cudaSuccess) {
+    cudaGetLastError();
+    return plan;  // no room: the library's first choice
   }
   float best = std::numeric_limits<float>::infinity();
   for (const auto& proposal : found)
@@ -240,7 +237,8 @@ std::unique_ptr<CudaProducts::Plan> CudaProducts::make_plan(const CudaProduct& p
       best = time;
       plan->algorithm = proposal.algo;
     }
-  if (out != p.c) device.deallocate(out, bytes);
+  // Not cudaFree, which waits for the whole GPU: for other ranks, too, that may wait for this one.
+  if (out != p.c) check_cuda(cudaFreeAsync(out, stream), "cudaFreeAsync");
   if (p.has_gelu()) plan->possible = best < time_apart(p, workspace, device, stream);
   return plan;
 }

@@ -1,10 +1,12 @@
 // CudaWorkspaces: device memory that ops need while they run, one block a stream. Ops on a stream run in order, so they
-// take turns with its block and nobody waits. A block grows when an op needs more than any before it, which a step that
-// repeats does in its first round only; the stream is synchronised then.
+// take turns with its block and nobody waits. An op that needs more than any before it gets a larger one, which a step
+// that repeats does in its first round only. The smaller one is kept until the end: cudaFree waits for all that the GPU
+// is doing, and of what other ranks have queued there some may wait for this one.
 #pragma once
 
 #include <cstddef>
 #include <unordered_map>
+#include <vector>
 
 #include "kernels/base/cuda_device.h"
 #include "kernels/base/device.h"
@@ -28,6 +30,7 @@ class CudaWorkspaces {
   };
   Device& device_;
   std::unordered_map<cudaStream_t, Block> blocks_;
+  std::vector<Block> outgrown_;
 };
 
 // Cuts a workspace into parts, each aligned to 256 bytes. Without memory (null) it only counts.
