@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/checkpoint/shard.h"
+#include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/load.h"
 #include "engine/data/files.h"

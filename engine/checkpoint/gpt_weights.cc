@@ -8,6 +8,7 @@
 
 #include "engine/checkpoint/hf_gpt2.h"
 #include "engine/checkpoint/llmc.h"
+#include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/fields.h"

@@ -1,4 +1,4 @@
-// Shards: the files of a checkpoint that hold tensors, written by one rank and read by any.
+// Shards: the files of a checkpoint that hold tensors, as one rank writes them; open_checkpoint.h reads them.
 #pragma once
 
 #include <optional>
@@ -8,11 +8,15 @@
 
 #include "engine/checkpoint/disk.h"
 #include "engine/checkpoint/manifest.h"
+#include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/state_tensors.h"
 #include "engine/data/content_hash.h"
 #include "kernels/base/device.h"
 
 namespace trivet {
+
+// The header of a shard with these pieces.
+SafeTensors shard_header(const CheckpointFile& file);
 
 // Writes a shard, the file `name` of `directory`, piece by piece: whoever has not all of it in memory at once.
 // `pieces`: names and slices; the writer fills in the rest. The hashes of a piece are taken before it is written.
@@ -44,26 +48,5 @@ CheckpointFile write_shard(const Disk& disk, const std::string& directory, const
 // The files of a checkpoint that hold no tensors; manifest.json last. `manifest` names the shards, which are written.
 void write_manifest(const Disk& disk, const std::string& directory, Manifest manifest, const TrainState& state,
                     const std::string& config);
-
-// Opens a committed checkpoint: its manifest, its train state, and whether every file it names is there, with its size.
-// A shard that it does not name is refused, too. Throws DataError, IoError.
-struct OpenCheckpoint {
-  std::string directory;
-  Manifest manifest{};
-  TrainState state{};
-  std::string config{};  // text of its config.resolved.yaml
-};
-OpenCheckpoint open_checkpoint(const std::string& directory);
-
-// Fills the tensors from the checkpoint, whatever layout has saved it: each rank reads the blocks that hold what it
-// wants, with so many threads, and no byte is used that does not match its hash. Where the device's memory is not the
-// host's, some tensors are read while those before are copied. The stream is synchronised. Throws DataError naming
-// file, tensor, found and expected; then the tensors' contents are undefined.
-void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
-                  int threads = 1);
-
-// Reads every file, and compares every hash and the shards' headers with the manifest. Calls progress(bytes read so
-// far). Throws DataError at the first that differs.
-void verify_checkpoint(const OpenCheckpoint& checkpoint, const std::function<void(int64_t bytes)>& progress);
 
 }  // namespace trivet

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/saver.h"
-#include "engine/checkpoint/shard.h"
 #include "engine/fault/step_hook.h"
 #include "engine/metrics/step_report.h"
 #include "engine/train/trainer.h"

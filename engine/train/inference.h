@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/checkpoint/shard.h"
+#include "engine/checkpoint/open_checkpoint.h"
 #include "engine/config/validate.h"
 #include "engine/model/gpt_chunk.h"
 #include "engine/model/step_input.h"

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/saver.h"
 #include "engine/checkpoint/shard.h"
 #include "kernels/base/trace.h"

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <thread>
 
-#include "engine/checkpoint/shard.h"
+#include "engine/checkpoint/open_checkpoint.h"
 #include "engine/config/load.h"
 #include "engine/train/checkpointing.h"
 #include "engine/train/run.h"
