@@ -55,7 +55,6 @@ class MpiReceive : public MpiTask {
   bool header_arrived_ = false;
   int64_t header_ns_ = 0;
   int64_t posted_ = 0, received_ = 0, chunks_ = 0;
-  bool done_ = false;  // guarded by mutex_
 };
 
 }  // namespace trivet
