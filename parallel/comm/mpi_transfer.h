@@ -1,6 +1,6 @@
 // Sends and receives of the MPI back end.
 //
-// A send copies its data into a buffer of a pool and returns; the progress thread delivers it. A receive waits for the
+// A send copies its data into a buffer of a pool and returns; MpiProgress delivers it. A receive waits for the
 // sender's header, which must announce what it expects, then takes the data straight into its tensor.
 #pragma once
 
