@@ -9,9 +9,9 @@
 //   all_reduce      both; a chunk is gathered as soon as its sum is there
 //   broadcast       gather from the root
 //
-// The progress thread moves the messages and adds a chunk as soon as its pieces are here, while they are in its cache;
-// the caller's thread only waits. Adding there instead was slower: a rank often has one core, and a chunk then cost two
-// switches of threads.
+// The thread that moves the messages (mpi_progress.h; mostly the caller itself) adds a chunk as soon as its pieces are
+// here, while they are in its cache. Leaving that to another was slower: a rank often has one core, and a chunk then
+// cost two switches of threads.
 #pragma once
 
 #include <array>
@@ -36,6 +36,7 @@ class MpiCollective : public MpiTask {
   int64_t matched_ns() const { return matched_ns_; }
 
   void advance() override;
+  bool work() override;
   void completed(int slot, int64_t chunk, int64_t bytes) override;
   void rank_ended(int world_rank) override;
 
@@ -73,15 +74,15 @@ class MpiCollective : public MpiTask {
 
   // The caller's side.
   void begin(CommCall call, const Tensor& data, Reduce op, int root);
-  void start();
-  void wait_until_done();
+  void run_call();
   void give_payload(int peer, const void* data, int64_t bytes);
   void set_lane(int peer, LaneKind kind, void* base, int64_t bytes, int64_t chunk);
   void set_scatter_lanes(std::byte* full, int64_t numel, int64_t element, int64_t chunk);
   void add_payloads(Reduce op, Tensor own, Tensor result);
   int64_t chunk_for(int64_t bytes) const;
+  int64_t gather_chunk(int peer) const;
 
-  // The progress thread's side.
+  // In the seat.
   void pump(int peer);
   void header_arrived(int peer, int64_t bytes);
   void add_arrived();
@@ -100,10 +101,17 @@ class MpiCollective : public MpiTask {
   std::vector<const void*> inputs_;  // of one addition; members so that a call allocates nothing
 
   Sum sum_;
+  // An all_gather's own piece. The waiting thread copies it, then it goes out from where it then lies.
+  struct OwnCopy {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    int64_t bytes = 0;  // that are left
+  } own_copy_;
+  int64_t own_here_ = 0;  // gate: chunks that may go out
+  bool headers_posted_ = false;
   int64_t remaining_ = 0;  // messages of this call that are not complete
   int headers_missing_ = 0;
   int64_t matched_ns_ = 0;
-  bool done_ = false;  // guarded by mutex_
 };
 
 }  // namespace trivet

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <mpi.h>
+#include <numeric>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <utility>
@@ -13,12 +14,18 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A turn without news: first give way to whoever wants the core, then sleep, longer each time.
-constexpr int kYields = 20;
-constexpr auto kFirstPause = 2us, kLongestPause = 50us;
+// Without news for a while a thread sleeps. Before that it only gives way: the other rank is mostly just behind, and
+// who sleeps comes back late. A core that others want is left at once, for their first turn on it takes longer than
+// that.
+constexpr auto kGivesWay = 500us;
+constexpr auto kLongestPause = 50us;
 // With no task under way a turn serves only what MPI itself still has to move (the tail of a buffered message, a
 // connection that a peer opens).
 constexpr auto kLongestIdle = 10000us;
+// The system's default slack would add 50 microseconds to each sleep.
+constexpr unsigned long kTimerSlack = 1000;  // nanoseconds
+// After this many turns without news, what a rank had sent before its goodbye has been seen.
+constexpr int kTurnsToSeeAll = 20;
 constexpr auto kUnreceivedSends = 10s;  // how long the end of a rank waits for its sends to be received
 constexpr int kGoodbyeTag = 0;
 
@@ -31,6 +38,19 @@ void check_mpi(int code, const char* call) {
 }
 
 }  // namespace
+
+// ---- since when there has been no news
+
+struct MpiProgress::Quiet {
+  int turns = 0;
+  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+
+  void count(bool news) {
+    if (news) *this = {};
+    else ++turns;
+  }
+  std::chrono::nanoseconds length() const { return std::chrono::steady_clock::now() - since; }
+};
 
 // ---- the messages under way
 
@@ -107,6 +127,30 @@ MpiTask::~MpiTask() {
   std::erase(progress_.tasks_, this);
 }
 
+bool MpiTask::done() {
+  std::lock_guard lock(mutex_);
+  return done_;
+}
+
+void MpiTask::run() {
+  {
+    std::lock_guard lock(mutex_);
+    done_ = false;
+  }
+  progress_.run(*this);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done_ || progress_.halted(); });
+  if (done_) return;
+  lock.unlock();
+  progress_.throw_halted();
+}
+
+void MpiTask::end() {
+  std::lock_guard lock(mutex_);
+  done_ = true;
+  changed_.notify_all();
+}
+
 // ---- any thread
 
 MpiProgress::MpiProgress() : requests_(std::make_unique<Requests>()), goodbye_(std::make_unique<Goodbye>(*this)) {
@@ -126,49 +170,41 @@ void MpiProgress::stop_thread() {
   {
     std::lock_guard lock(mutex_);
     phase_ = Phase::ended;
-    poked_ = true;
+    poke();
   }
-  changed_.notify_all();
   if (thread_.joinable()) thread_.join();
 }
 
+// REQUIRES: mutex_.
+void MpiProgress::poke() {
+  poked_ = true;
+  (seat_ == Seat::borrowed ? borrower_news_ : news_).notify_one();
+}
+
 void MpiProgress::submit(MpiTask& task) {
-  {
-    std::lock_guard lock(mutex_);
-    submitted_.push_back(&task);
-    poked_ = true;
-  }
-  changed_.notify_all();
+  std::lock_guard lock(mutex_);
+  submitted_.push_back(&task);
+  poke();
 }
 
 void MpiProgress::run(std::function<void()> f) {
   struct Call : MpiTask {
-    Call(MpiProgress& progress, std::function<void()> f) : MpiTask(progress), f(std::move(f)) {
-      progress.submit(*this);
-      std::unique_lock lock(mutex_);
-      wait(lock, [&] { return done; });
-    }
+    Call(MpiProgress& progress, std::function<void()> f) : MpiTask(progress), f(std::move(f)) { MpiTask::run(); }
     void advance() override {
       f();
-      std::lock_guard lock(mutex_);
-      done = true;
-      wake();
+      end();
     }
     void completed(int, int64_t, int64_t) override {}
     std::function<void()> f;
-    bool done = false;
   };
   Call call(*this, std::move(f));
 }
 
 void MpiProgress::halt(const std::string& why) noexcept {
-  {
-    std::lock_guard lock(mutex_);
-    if (why_.empty()) why_ = why;
-    poked_ = true;
-    halt_wanted_.store(true, std::memory_order_release);
-  }
-  changed_.notify_all();
+  std::lock_guard lock(mutex_);
+  if (why_.empty()) why_ = why;
+  halt_wanted_.store(true, std::memory_order_release);
+  poke();
 }
 
 void MpiProgress::throw_halted() {
@@ -180,9 +216,8 @@ void MpiProgress::finish() {
   {
     std::lock_guard lock(mutex_);
     phase_ = Phase::finishing;
-    poked_ = true;
+    poke();
   }
-  changed_.notify_all();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return phase_ == Phase::ended || halted(); });
   lock.unlock();
@@ -193,15 +228,67 @@ void MpiProgress::abort_job(int exit_code) {
   {
     std::lock_guard lock(mutex_);
     abort_code_ = exit_code;
-    poked_ = true;
     halt_wanted_.store(true, std::memory_order_release);
+    poke();
+    changed_.notify_all();
   }
-  changed_.notify_all();
   thread_.join();  // it does not return from MPI_Abort
   std::_Exit(exit_code);
 }
 
-// ---- the progress thread
+// ---- a thread that waits
+
+// Returns when the task is done, or when the rest is for others to do.
+void MpiProgress::run(MpiTask& task) {
+  if (!borrow_seat(&task)) {
+    bool worked = false;
+    while (task.work()) worked = true;
+    if (!borrow_seat(worked ? &task : nullptr)) return;
+  }
+  bool others_under_way = false;
+  try {
+    drive(task);
+    others_under_way = tasks_under_way_ > 0;
+  } catch (const std::exception& e) {
+    halt(e.what());
+  }
+  std::lock_guard lock(mutex_);
+  seat_ = Seat::free;
+  if (others_under_way || !submitted_.empty() || phase_ != Phase::running || halt_wanted_) poke();
+}
+
+bool MpiProgress::borrow_seat(MpiTask* to_submit) {
+  std::lock_guard lock(mutex_);
+  if (to_submit) submitted_.push_back(to_submit);
+  const bool borrowed = seat_ == Seat::free && !halt_wanted_;
+  if (borrowed) seat_ = Seat::borrowed;
+  else if (to_submit) poke();
+  return borrowed;
+}
+
+void MpiProgress::drive(MpiTask& task) {
+  Quiet quiet;
+  run_submitted();
+  bool worked = false;
+  while (task.work()) {
+    worked = true;
+    if (tasks_under_way_ > 1 || poked_) turn(quiet);
+  }
+  if (worked) task.advance();
+  quiet = {};
+  while (!task.done() && !halt_wanted_) {
+    if (turn(quiet)) continue;
+    if (quiet.length() < kGivesWay) {
+      sched_yield();
+    } else {
+      prctl(PR_SET_TIMERSLACK, kTimerSlack);
+      std::unique_lock lock(mutex_);
+      borrower_news_.wait_for(lock, pause_length(quiet), [&] { return poked_.load(); });
+    }
+  }
+}
+
+// ---- in the seat
 
 void MpiProgress::post_send(MpiTask& task, int slot, int64_t chunk, const void* data, int64_t bytes, int to, int tag) {
   MPI_Request* request = requests_->add(task, slot, chunk);
@@ -220,16 +307,15 @@ void MpiProgress::set_under_way(MpiTask& task, bool under_way) {
 }
 
 void MpiProgress::thread_main() {
-  // Sleeps of a few microseconds, not of the default slack's 50 more.
-  prctl(PR_SET_TIMERSLACK, 1000);
+  prctl(PR_SET_TIMERSLACK, kTimerSlack);
   // Over TCP, Open MPI asks the receiver before it sends more than 64 KiB, and the answer queues behind what travels
   // the other way: two ranks that exchange chunks would get little more than half of a slow link. So chunks go at once;
   // what the user has set stands.
   setenv("OMPI_MCA_btl_tcp_eager_limit", "1048576", 0);
   try {
     int provided = MPI_THREAD_SINGLE;
-    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-    check(provided >= MPI_THREAD_FUNNELED, "this MPI library does not support MPI_THREAD_FUNNELED");
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+    check(provided >= MPI_THREAD_SERIALIZED, "this MPI library does not support MPI_THREAD_SERIALIZED");
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &requests_->comm), "MPI_Comm_dup");
     check_mpi(MPI_Comm_set_errhandler(requests_->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check_mpi(MPI_Comm_rank(requests_->comm, &rank_), "MPI_Comm_rank");
@@ -238,6 +324,7 @@ void MpiProgress::thread_main() {
     int found = 0;
     check_mpi(MPI_Comm_get_attr(requests_->comm, MPI_TAG_UB, &max_tag, &found), "MPI_Comm_get_attr");
     max_tag_ = found ? *max_tag : 32767;
+    find_ranks_on_this_host();
     ended_.assign(static_cast<size_t>(size_), 0);
     goodbye_->listen();
     {
@@ -272,35 +359,72 @@ void MpiProgress::thread_main() {
   if (abort_code_ >= 0) MPI_Abort(MPI_COMM_WORLD, abort_code_);
 }
 
+void MpiProgress::find_ranks_on_this_host() {
+  MPI_Comm host;
+  MPI_Group host_group, world_group;
+  check_mpi(MPI_Comm_split_type(requests_->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
+  check_mpi(MPI_Comm_group(host, &host_group), "MPI_Comm_group");
+  check_mpi(MPI_Comm_group(requests_->comm, &world_group), "MPI_Comm_group");
+  std::vector<int> ranks(static_cast<size_t>(size_)), there(ranks.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  check_mpi(MPI_Group_translate_ranks(world_group, size_, ranks.data(), host_group, there.data()),
+            "MPI_Group_translate_ranks");
+  for (const int rank : there) on_this_host_.push_back(rank != MPI_UNDEFINED);
+  check_mpi(MPI_Group_free(&host_group), "MPI_Group_free");
+  check_mpi(MPI_Group_free(&world_group), "MPI_Group_free");
+  check_mpi(MPI_Comm_free(&host), "MPI_Comm_free");
+}
+
 void MpiProgress::loop() {
   bool said_goodbye = false;
-  for (int idle_turns = 0;; ++idle_turns) {
+  for (Quiet quiet;;) {
     bool finishing;
     {
-      std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
+      // Who leaves the seat with nothing under way does not wake us: what is left to do then has time.
+      while (seat_ == Seat::borrowed) news_.wait_for(lock, kLongestIdle);
+      seat_ = Seat::progress_thread;
+      if (poked_) quiet = {};
       if (halt_wanted_) return;
       if (phase_ == Phase::ended) fail("the MPI rank ends without MpiProgress::finish");
       finishing = phase_ == Phase::finishing;
     }
-    bool news = run_submitted();
     if (finishing && !said_goodbye) {
       goodbye_->say();
       said_goodbye = true;
     }
-    news |= poll();
+    const bool news = turn(quiet);
     if (said_goodbye && goodbye_->all_ended() && tasks_under_way_ == 0) return;
     if (said_goodbye && goodbye_->overdue()) fail("the rank has ended, but what it sent was never received");
-    // After this many turns without news, what a rank had sent before its goodbye has been seen.
-    if (idle_turns == kYields && goodbye_->any_ended()) report_ended_ranks();
-    if (news) idle_turns = 0;
-    else pause(idle_turns);
+    if (news) continue;
+
+    const bool give_way = tasks_under_way_ > 0 && quiet.length() < kGivesWay;
+    const auto length = pause_length(quiet);
+    std::unique_lock lock(mutex_);
+    seat_ = Seat::free;
+    if (give_way) {
+      lock.unlock();
+      sched_yield();
+    } else {
+      news_.wait_for(lock, length, [&] { return poked_ && seat_ == Seat::free; });
+    }
   }
+}
+
+// Whether there was news.
+bool MpiProgress::turn(Quiet& quiet) {
+  bool news = run_submitted();
+  news |= poll();
+  if (quiet.turns == kTurnsToSeeAll && goodbye_->any_ended()) report_ended_ranks();
+  quiet.count(news);
+  return news;
 }
 
 bool MpiProgress::run_submitted() {
   {
     std::lock_guard lock(mutex_);
     advancing_.swap(submitted_);
+    poked_ = false;
   }
   const bool any = !advancing_.empty();
   for (MpiTask* task : advancing_) task->advance();
@@ -308,15 +432,23 @@ bool MpiProgress::run_submitted() {
   return any;
 }
 
+std::chrono::nanoseconds MpiProgress::pause_length(const Quiet& quiet) const {
+  return std::clamp<std::chrono::nanoseconds>(quiet.length() / 2, 2us,
+                                              tasks_under_way_ > 0 ? kLongestPause : kLongestIdle);
+}
+
 bool MpiProgress::poll() {
   Requests& r = *requests_;
   if (r.requests.empty()) return false;
   r.indices.resize(r.requests.size());
   r.statuses.resize(r.requests.size());
-  int count = 0;
-  const int code =
-      MPI_Testsome(static_cast<int>(r.requests.size()), r.requests.data(), &count, r.indices.data(), r.statuses.data());
-  if (code != MPI_ERR_IN_STATUS) check_mpi(code, "MPI_Testsome");
+  int count = 0, code = MPI_SUCCESS;
+  // Open MPI looks at the requests first, then moves messages: what one call completes, only the next tells.
+  for (int i = 0; i < 2 && count == 0; ++i) {
+    code = MPI_Testsome(static_cast<int>(r.requests.size()), r.requests.data(), &count, r.indices.data(),
+                        r.statuses.data());
+    if (code != MPI_ERR_IN_STATUS) check_mpi(code, "MPI_Testsome");
+  }
   if (count == MPI_UNDEFINED || count == 0) return false;
   for (int i = 0; i < count; ++i) {
     const MPI_Status& status = r.statuses[static_cast<size_t>(i)];
@@ -337,20 +469,6 @@ void MpiProgress::report_ended_ranks() {
     if (task->under_way_)
       for (int rank = 0; rank < size_; ++rank)
         if (ended_[static_cast<size_t>(rank)]) task->rank_ended(rank);
-}
-
-void MpiProgress::pause(int idle_turns) {
-  // Without tasks too: the next call often follows the last at once, and waking up takes longer than it.
-  if (idle_turns < kYields) {
-    sched_yield();
-    return;
-  }
-  const auto longest = tasks_under_way_ > 0 ? kLongestPause : kLongestIdle;
-  const int doublings = std::min(idle_turns - kYields, 20);
-  const auto length = std::min<std::chrono::microseconds>(kFirstPause * (1 << doublings), longest);
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, length, [&] { return poked_; });
-  poked_ = false;
 }
 
 }  // namespace trivet

@@ -1,17 +1,25 @@
-// MpiProgress: the one thread of a process that calls MPI, from MPI_Init_thread to MPI_Finalize.
+// MpiProgress: moves the messages of a process. One thread at a time is in MPI (MPI_THREAD_SERIALIZED): the one that
+// has the seat.
 //
-// Everybody else gives it tasks. A task is a small state machine: the progress thread calls advance() when somebody
-// asked for it and completed() when one of the messages it posted is done; both may post more. Neither takes longer
-// than the copy of a chunk, so the progress thread soon comes to the next message of any task.
+// Messages belong to tasks. A task is a small state machine: the thread in the seat calls advance() when somebody asked
+// for it and completed() when one of the messages it posted is done; both may post more. Neither takes longer than the
+// copy of a chunk, so the thread in the seat soon comes to the next message of any task.
 //
-// It polls only while tasks are under way, with pauses that grow, and sleeps on a condition variable otherwise: it
-// never takes a core away from compute.
+// The seat is the progress thread's, from MPI_Init_thread to MPI_Finalize. A thread that waits for a task, and would
+// only block, borrows it when the progress thread is not in MPI just then: a call costs no switch of threads, and the
+// copies are made by the thread whose cache has the data. It moves all tasks while it has the seat. When its own is
+// done it leaves, and wakes the progress thread if others are still under way. So a thread is in MPI only between
+// taking the seat and leaving it, both under mutex_, which orders what the threads do to tasks and requests.
 //
-// When a task or MPI fails, or halt() is called, the progress thread lets go of all tasks and makes no more MPI calls
-// but MPI_Abort; everyone who waits for a task throws.
+// Whoever has the seat polls only while tasks are under way. Without news it first gives way to all who want the core,
+// then sleeps, longer each time: nobody takes a core away from compute.
+//
+// When a task or MPI fails, or halt() is called, the progress thread takes the seat for good, lets go of all tasks and
+// makes no more MPI calls but MPI_Abort; everyone who waits for a task throws.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -34,25 +42,32 @@ class MpiTask {
   MpiTask(const MpiTask&) = delete;
   MpiTask& operator=(const MpiTask&) = delete;
 
-  // On the progress thread. They throw Error to fail the rank.
+  // On the thread in the seat. They throw Error to fail the rank.
   virtual void advance() = 0;
   virtual void completed(int slot, int64_t chunk, int64_t bytes) = 0;  // bytes: of a received message
+  // On the thread that waits for the task, before it does nothing but wait: a chunk of work of its own; false when
+  // there is none left. When there was some, advance() is called once more behind it.
+  virtual bool work() { return false; }
   // While the task is under way: what had come from this rank of the world has been looked at, and no more will come.
   virtual void rank_ended(int) {}
 
  protected:
-  // On the waiting thread: blocks until `ready` (called under mutex_), or throws when the progress thread has halted.
-  template <class Ready>
-  void wait(std::unique_lock<std::mutex>& lock, Ready ready);
-  void wake() { changed_.notify_all(); }
+  // On the thread that waits for the task: moves messages if the seat is free, and blocks until end(); throws when the
+  // rank has halted.
+  void run();
+  // In advance() or completed(), as the last thing: the waiting thread may go on at once.
+  void end();
 
   MpiProgress& progress_;
-  std::mutex mutex_;
 
  private:
   friend class MpiProgress;
+  bool done();
+
+  std::mutex mutex_;  // guards done_
   std::condition_variable changed_;
-  bool under_way_ = false;  // progress thread only
+  bool done_ = false;
+  bool under_way_ = false;  // in the seat only
 };
 
 class MpiProgress {
@@ -65,10 +80,11 @@ class MpiProgress {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int max_tag() const { return max_tag_; }
+  bool on_this_host(int world_rank) const { return on_this_host_[static_cast<size_t>(world_rank)] != 0; }
 
-  // Any thread: the progress thread will call task.advance().
+  // Any thread, which does not wait: task.advance() will be called.
   void submit(MpiTask& task);
-  // Any thread: runs f on the progress thread, and waits for it. For benchmarks that measure MPI itself.
+  // Any thread: runs f in the seat, and waits for it. For benchmarks that measure MPI itself.
   void run(std::function<void()> f);
   // Any thread: fails the rank; the first reason counts.
   void halt(const std::string& why) noexcept;
@@ -80,7 +96,7 @@ class MpiProgress {
   // Ends the whole job.
   [[noreturn]] void abort_job(int exit_code);
 
-  // ---- for tasks, on the progress thread ----
+  // ---- for tasks, in the seat ----
 
   void post_send(MpiTask& task, int slot, int64_t chunk, const void* data, int64_t bytes, int to, int tag);
   void post_recv(MpiTask& task, int slot, int64_t chunk, void* data, int64_t bytes, int from, int tag);
@@ -90,26 +106,42 @@ class MpiProgress {
   friend class MpiTask;
   struct Requests;  // MPI's types stay in the .cc
   class Goodbye;
+  struct Quiet;
 
   void thread_main();
   void loop();
   void stop_thread();
+  void poke();
+
+  // A waiting thread's.
+  void run(MpiTask& task);
+  bool borrow_seat(MpiTask* to_submit);
+  void drive(MpiTask& task);
+
+  // In the seat.
+  void find_ranks_on_this_host();
+  bool turn(Quiet& quiet);
   bool run_submitted();
   bool poll();
   void report_ended_ranks();
-  void pause(int idle_turns);
+  std::chrono::nanoseconds pause_length(const Quiet& quiet) const;
 
+  // What belongs to the thread in the seat.
   std::unique_ptr<Requests> requests_;
-  int rank_ = 0, size_ = 1, max_tag_ = 0;
+  int rank_ = 0, size_ = 1, max_tag_ = 0;  // constant once MPI is up, as is on_this_host_
+  std::vector<char> on_this_host_;         // by rank of the world
   int tasks_under_way_ = 0;
   std::vector<char> ended_;  // by rank of the world
+  std::vector<MpiTask*> advancing_;
 
-  std::mutex mutex_;  // guards what follows down to why_
-  std::condition_variable changed_;
+  std::mutex mutex_;                       // guards what follows down to why_
+  std::condition_variable changed_;        // phase_, halted_
+  std::condition_variable news_;           // for the progress thread: poked_, or the seat is free
+  std::condition_variable borrower_news_;  // for the thread that has borrowed the seat: poked_
   std::vector<MpiTask*> submitted_;
-  std::vector<MpiTask*> advancing_;  // progress thread only
   enum class Phase { starting, running, finishing, ended } phase_ = Phase::starting;
-  bool poked_ = false;  // there is something new for the progress thread
+  enum class Seat { progress_thread, free, borrowed } seat_ = Seat::progress_thread;
+  std::atomic<bool> poked_ = false;  // there is something new for the thread in the seat; set under mutex_
   int abort_code_ = -1;
   std::string why_;
   std::atomic<bool> halt_wanted_ = false, halted_ = false;
@@ -118,14 +150,5 @@ class MpiProgress {
   std::unique_ptr<Goodbye> goodbye_;
   std::thread thread_;  // last: it starts when the rest is there
 };
-
-template <class Ready>
-void MpiTask::wait(std::unique_lock<std::mutex>& lock, Ready ready) {
-  changed_.wait(lock, [&] { return progress_.halted() || ready(); });
-  if (progress_.halted()) {
-    lock.unlock();
-    progress_.throw_halted();
-  }
-}
 
 }  // namespace trivet

@@ -109,11 +109,7 @@ int64_t MpiReceive::receive(int from, const CallSignature& signature, void* data
   header_arrived_ = false;
   posted_ = received_ = 0;
   chunks_ = chunks_of(signature);
-  done_ = false;
-  progress_.submit(*this);
-  std::unique_lock lock(mutex_);
-  wait(lock, [&] { return done_; });
-  lock.unlock();
+  run();
   if (const int64_t bytes = bytes_of(expected_); chunks_ == 0 && bytes > 0)
     std::memcpy(data, header_.payload.data(), static_cast<size_t>(bytes));
   return header_ns_;
@@ -138,9 +134,7 @@ void MpiReceive::completed(int slot, int64_t, int64_t bytes) {
   post_chunks();
   if (received_ < chunks_) return;
   progress_.set_under_way(*this, false);
-  std::lock_guard lock(mutex_);
-  done_ = true;
-  wake();
+  end();
 }
 
 void MpiReceive::post_chunks() {

@@ -1,6 +1,6 @@
 // Sends and receives of the MPI back end.
 //
-// A send copies its data into a buffer of a pool and returns; the progress thread delivers it. A receive waits for the
+// A send copies its data into a buffer of a pool and returns; MpiProgress delivers it. A receive waits for the
 // sender's header, which must announce what it expects, then takes the data straight into its tensor.
 #pragma once
 
@@ -55,7 +55,6 @@ class MpiReceive : public MpiTask {
   bool header_arrived_ = false;
   int64_t header_ns_ = 0;
   int64_t posted_ = 0, received_ = 0, chunks_ = 0;
-  bool done_ = false;  // guarded by mutex_
 };
 
 }  // namespace trivet

@@ -92,7 +92,8 @@ class CommTable {
   }
 
   // The first contender is ours; its ratio is to the best of the others, where there are others.
-  void print(const std::vector<Contender>& contenders) {
+  // Prints the rows of the collectives named, or of all.
+  void print(const std::vector<Contender>& contenders, const std::vector<std::string>& only = {}) {
     const double floor = copy_rate();
     if (world_.rank() == 0) {
       const auto cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -102,14 +103,15 @@ class CommTable {
       fmt::print(" {:>8}{}\n", "of copy", contenders.size() > 1 ? "  ours/best" : "");
     }
     for (const CommOp op : {CommOp::all_reduce, CommOp::reduce_scatter, CommOp::all_gather})
-      for (const int64_t mib : {1, 4, 16, 64}) row(contenders, op, mib, floor);
+      if (only.empty() || std::find(only.begin(), only.end(), kCommOpNames[static_cast<int>(op)]) != only.end())
+        for (const int64_t mib : {1, 4, 16, 64}) row(contenders, op, mib, floor);
   }
 
  private:
   void row(const std::vector<Contender>& contenders, CommOp op, int64_t mib, double floor) {
     CommBuffers memory(mib << 20, world_.rank(), world_.size(), *device_);
     std::vector<std::vector<double>> seconds(contenders.size());
-    const int64_t repetitions = std::clamp<int64_t>(128 / mib, 7, 31);
+    const int64_t repetitions = std::clamp<int64_t>(512 / mib, 15, 63);
     for (int64_t i = 0; i <= repetitions; ++i)
       for (size_t who = 0; who < contenders.size(); ++who) {
         memory.fill();
