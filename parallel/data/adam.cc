@@ -1,5 +1,7 @@
 #include "parallel/data/adam.h"
 
+#include <vector>
+
 namespace trivet {
 
 Adam::Adam(FlatBuffer& flat, Arena& arena)
@@ -29,14 +31,17 @@ void Adam::publish(Ops& ops, Stream& stream) {
 
 void Adam::compute_norm(Ops& ops, Communicator& tensor, Communicator& model, Communicator& data, float max_norm,
                         Tensor watched, Stream& stream) {
-  ops.fill(all_bins_, 0, stream);
+  std::vector<Tensor> counted, looked_at;
   for (const OwnedPiece& piece : flat_.owned) {
     const bool replicated = piece.param->spec.cut_dim < 0;
     if (piece.param->spec.shared_copy) continue;
     // A replicated parameter counts once; the other copies of its gradient must be finite, too.
-    ops.sum_of_squares(piece.grad, !replicated || tensor.rank() == 0 ? bins_ : watched_bins_, stream);
+    (!replicated || tensor.rank() == 0 ? counted : looked_at).push_back(piece.grad);
   }
-  if (watched) ops.sum_of_squares(watched, watched_bins_, stream);
+  if (watched) looked_at.push_back(watched);
+  ops.fill(all_bins_, 0, stream);
+  ops.sum_of_squares(counted, bins_, stream);
+  ops.sum_of_squares(looked_at, watched_bins_, stream);
   if (model.size() > 1) model.all_reduce(all_bins_, Reduce::sum, stream);
   if (flat_.shards_optimizer() && data.size() > 1) data.all_reduce(bins_, Reduce::sum, stream);
   ops.clip_scale(bins_, 1.0f, max_norm, norm_, grad_scale_, stream);
@@ -44,12 +49,15 @@ void Adam::compute_norm(Ops& ops, Communicator& tensor, Communicator& model, Com
 }
 
 void Adam::step(Ops& ops, const AdamW& how, Stream& stream) {
-  for (const OwnedPiece& piece : flat_.owned) {
-    AdamW mine = how;
-    if (!piece.param->spec.weight_decay) mine.weight_decay = 0;
-    ops.adamw(main_weights(piece), piece.grad, first_moment(piece), second_moment(piece),
-              main_weights_ ? piece.weight : Tensor{}, grad_scale_, {}, mine, stream);
-  }
+  std::vector<Ops::AdamWPiece> pieces;
+  for (const OwnedPiece& piece : flat_.owned)
+    pieces.push_back({.weight = main_weights(piece),
+                      .grad = piece.grad,
+                      .m = first_moment(piece),
+                      .v = second_moment(piece),
+                      .model_weight = main_weights_ ? piece.weight : Tensor{},
+                      .decays = piece.param->spec.weight_decay});
+  ops.adamw(pieces, grad_scale_, {}, how, stream);
 }
 
 }  // namespace trivet

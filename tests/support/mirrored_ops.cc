@@ -99,15 +99,19 @@ class MirroredOps : public Ops {
     ops_->cross_entropy_backward(call(logits), call(targets), first_column, vocab_size, call(row_max), call(row_sum),
                                  scale, *stream_);
   }
-  void adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale, Tensor proceed,
-             const AdamW& how, Stream&) override {
+  void adamw(std::span<const AdamWPiece> pieces, Tensor grad_scale, Tensor proceed, const AdamW& how,
+             Stream&) override {
     Call call(*this);
-    ops_->adamw(call(weight), call(grad), call(m), call(v), call(model_weight), call(grad_scale), call(proceed), how,
-                *stream_);
+    std::vector<AdamWPiece> mine;
+    for (const AdamWPiece& p : pieces)
+      mine.push_back({call(p.weight), call(p.grad), call(p.m), call(p.v), call(p.model_weight), p.decays});
+    ops_->adamw(mine, call(grad_scale), call(proceed), how, *stream_);
   }
-  void sum_of_squares(Tensor x, Tensor bins, Stream&) override {
+  void sum_of_squares(std::span<const Tensor> xs, Tensor bins, Stream&) override {
     Call call(*this);
-    ops_->sum_of_squares(call(x), call(bins), *stream_);
+    std::vector<Tensor> mine;
+    for (const Tensor& x : xs) mine.push_back(call(x));
+    ops_->sum_of_squares(mine, call(bins), *stream_);
   }
   void clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale, Stream&) override {
     Call call(*this);
