@@ -17,6 +17,16 @@ void check_cuda(cudaError_t status, const char* call, std::source_location at) {
     fail(std::string(call) + ": " + cudaGetErrorName(status) + ", " + cudaGetErrorString(status), at);
 }
 
+bool has_happened(cudaEvent_t event) {
+  const cudaError_t status = cudaEventQuery(event);
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  check_cuda(status, "cudaEventQuery");
+  return true;
+}
+
 namespace {
 
 class CudaEvent : public Event {
@@ -24,12 +34,7 @@ class CudaEvent : public Event {
   CudaEvent() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
   ~CudaEvent() override { cudaEventDestroy(event_); }
   void synchronize() override { check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
-  bool done() override {
-    const cudaError_t status = cudaEventQuery(event_);
-    if (status == cudaErrorNotReady) return false;
-    check_cuda(status, "cudaEventQuery");
-    return true;
-  }
+  bool done() override { return has_happened(event_); }
   cudaEvent_t raw() const { return event_; }
 
  private:

@@ -17,9 +17,7 @@ void CudaSpans::end() { pending_.back().end = recorded(); }
 void CudaSpans::tell_complete() {
   while (!pending_.empty() && pending_.front().end) {
     Pending& span = pending_.front();
-    const cudaError_t status = cudaEventQuery(span.end);
-    if (status == cudaErrorNotReady) return;
-    check_cuda(status, "cudaEventQuery");
+    if (!has_happened(span.end)) return;
     const int64_t start = nanoseconds_at(span.begin), end = nanoseconds_at(span.end);
     span.row->add({.info = span.info, .start_ns = start, .end_ns = std::max(start, end)});
     // A float of milliseconds grows coarse with time: the clock goes on from here now and then.
