@@ -166,6 +166,7 @@ double Trainer::read_loss() {
 
 StepResult Trainer::step() {
   StepResult result{.step = step_ + 1, .start_ns = now_ns()};
+  const HostRange range("step", result.step);
   begin(StepPhase::step);
   // Gradients that are averaged over the ranks are larger by their number until then, and so is the loss.
   const int64_t averaged = config_.overlap.average_in_collective ? mesh_.shape.d : 1;

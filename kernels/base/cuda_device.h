@@ -28,9 +28,11 @@ cudaEvent_t raw(Event& event);
 void begin_span(Stream& stream, const SpanInfo& info);
 void end_span(Stream& stream);
 
-// Queues f(cudaStream_t), the work of one span, and checks that its kernels were launched.
+// Queues f(cudaStream_t), the work of one span, and checks that its kernels were launched. For a profiler the host's
+// part of it is a range of the span's name.
 template <class F>
 void enqueue(Stream& stream, const SpanInfo& info, F&& f) {
+  const HostRange range(info.name);
   begin_span(stream, info);
   f(raw(stream));
   check_cuda(cudaGetLastError(), info.name);
