@@ -31,13 +31,20 @@ namespace {
 
 class CudaEvent : public Event {
  public:
-  CudaEvent() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
+  explicit CudaEvent(int device) : device_(device) {
+    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+  }
   ~CudaEvent() override { cudaEventDestroy(event_); }
-  void synchronize() override { check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+  void synchronize() override {
+    // Any thread may come here: one that has no device yet would start up GPU 0.
+    check_cuda(cudaSetDevice(device_), "cudaSetDevice");
+    check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize");
+  }
   bool done() override { return has_happened(event_); }
   cudaEvent_t raw() const { return event_; }
 
  private:
+  const int device_;
   cudaEvent_t event_ = nullptr;
 };
 
@@ -179,7 +186,7 @@ class CudaDevice : public Device {
   }
   std::unique_ptr<Event> create_event() override {
     use();
-    return std::make_unique<CudaEvent>();
+    return std::make_unique<CudaEvent>(index_);
   }
   std::unique_ptr<Gate> create_gate() override {
     use();

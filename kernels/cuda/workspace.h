@@ -1,10 +1,12 @@
 // CudaWorkspaces: device memory that ops need while they run, one block a stream. Ops on a stream run in order, so they
-// take turns with its block and nobody waits. A block grows when an op needs more than any before it, which a step that
-// repeats does in its first round only; the stream is synchronised then.
+// take turns with its block and nobody waits. A block is replaced when an op needs more than any before it, which a
+// step that repeats does in its first round only. The one before is kept until the end: queued ops may still use it,
+// and cudaFree waits for all that the GPU has to do, so also for another rank's stream that waits for this rank.
 #pragma once
 
 #include <cstddef>
 #include <unordered_map>
+#include <vector>
 
 #include "kernels/base/cuda_device.h"
 #include "kernels/base/device.h"
@@ -27,7 +29,7 @@ class CudaWorkspaces {
     int64_t bytes = 0;
   };
   Device& device_;
-  std::unordered_map<cudaStream_t, Block> blocks_;
+  std::unordered_map<cudaStream_t, std::vector<Block>> blocks_;  // the last is the one in use
 };
 
 // Cuts a workspace into parts, each aligned to 256 bytes. Without memory (null) it only counts.
