@@ -122,9 +122,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (lane < kExactSumBins) bins[warp][lane] = 0;
   __syncwarp();
   const int64_t runs = pieces.first[pieces.count];
+  int which = 0;
   for (int64_t run = static_cast<int64_t>(blockIdx.x) * kWarps + warp; run < runs;
        run += static_cast<int64_t>(gridDim.x) * kWarps) {
-    const int which = pieces.find(run);
+    if (run >= pieces.first[which + 1]) which = pieces.find(run);  // seldom: most elements are in a few large pieces
     const Piece& p = pieces.piece[which];
     const int64_t begin = (run - pieces.first[which]) * kBlock;
     float mine[kLaneElements];
