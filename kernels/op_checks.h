@@ -74,18 +74,26 @@ inline void check_cross_entropy_backward(const Tensor& logits, const Tensor& tar
   expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
 }
 
-inline void check_adamw(const Tensor& weight, const Tensor& grad, const Tensor& m, const Tensor& v,
-                        const Tensor& model_weight, const Tensor& grad_scale, const Tensor& proceed, const AdamW& how) {
+inline void check_adamw(std::span<const Ops::AdamWPiece> pieces, const Tensor& grad_scale, const Tensor& proceed,
+                        const AdamW& how) {
   constexpr const char* kOp = "adamw";
-  const int64_t n = weight.numel();
-  expect_vector(kOp, "weight", weight, DType::f32, n);
-  expect_vector(kOp, "grad", grad, DType::f32, n);
-  expect_vector(kOp, "m", m, DType::f32, n);
-  expect_vector(kOp, "v", v, DType::f32, n);
-  if (model_weight) expect_vector(kOp, "model_weight", model_weight, DType::bf16, n);
+  for (const Ops::AdamWPiece& piece : pieces) {
+    const int64_t n = piece.weight.numel();
+    expect_vector(kOp, "weight", piece.weight, DType::f32, n);
+    expect_vector(kOp, "grad", piece.grad, DType::f32, n);
+    expect_vector(kOp, "m", piece.m, DType::f32, n);
+    expect_vector(kOp, "v", piece.v, DType::f32, n);
+    if (piece.model_weight) expect_vector(kOp, "model_weight", piece.model_weight, DType::bf16, n);
+  }
   expect_vector(kOp, "grad_scale", grad_scale, DType::f32, 1);
   if (proceed) expect_vector(kOp, "proceed", proceed, DType::f32, 1);
   check(how.step >= 1, "adamw: step counts from 1");
+}
+
+inline void check_sum_of_squares(std::span<const Tensor> xs, const Tensor& bins) {
+  constexpr const char* kOp = "sum_of_squares";
+  for (const Tensor& x : xs) expect_vector(kOp, "x", x, DType::f32, x.numel());
+  expect_vector(kOp, "bins", bins, DType::i64, kExactSumBins);
 }
 
 inline void check_judge_step(const Tensor& numbers, const Tensor& proceed) {

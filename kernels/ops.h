@@ -15,6 +15,7 @@
 
 #include <array>
 #include <memory>
+#include <span>
 
 #include "kernels/base/device.h"
 #include "kernels/base/tensor.h"
@@ -144,15 +145,27 @@ class Ops {
 
   // ---- optimizer
 
-  // AdamW with decoupled decay (Loshchilov, Hutter 2019) on n elements, all fp32 but `model_weight`:
-  //   g = grad * grad_scale[0];  m, v: moments;  weight -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * weight)
-  // model_weight: optional [n] bf16, receives the rounded weight. grad_scale: [1] fp32. proceed: optional [1] fp32;
-  // where it is 0, nothing is written. Both are read when the stream gets there: the host need not know them.
-  virtual void adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale,
-                     Tensor proceed, const AdamW& how, Stream& stream) = 0;
-  // bins += the exact sum of squares of x (fp32), or bins.last() += the count of its non-finite elements.
+  // n elements of the optimizer's state, all [n] fp32 but model_weight.
+  struct AdamWPiece {
+    Tensor weight, grad, m, v;  // m, v: moments
+    Tensor model_weight{};      // optional [n] bf16, receives the rounded weight
+    bool decays = true;         // else the weight decay is 0
+  };
+  // AdamW with decoupled decay (Loshchilov, Hutter 2019), on all pieces at once:
+  //   g = grad * grad_scale[0];  weight -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * weight)
+  // grad_scale: [1] fp32. proceed: optional [1] fp32; where it is 0, nothing is written. Both are read when the stream
+  // gets there: the host need not know them. How elements are cut into pieces changes no bit.
+  virtual void adamw(std::span<const AdamWPiece> pieces, Tensor grad_scale, Tensor proceed, const AdamW& how,
+                     Stream& stream) = 0;
+  void adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale, Tensor proceed,
+             const AdamW& how, Stream& stream) {
+    const AdamWPiece piece{weight, grad, m, v, model_weight};
+    adamw(std::span(&piece, 1), grad_scale, proceed, how, stream);
+  }
+  // bins += the exact sum of squares of all xs (fp32), or bins.last() += the count of their non-finite elements.
   // bins: [kExactSumBins] int64.
-  virtual void sum_of_squares(Tensor x, Tensor bins, Stream& stream) = 0;
+  virtual void sum_of_squares(std::span<const Tensor> xs, Tensor bins, Stream& stream) = 0;
+  void sum_of_squares(Tensor x, Tensor bins, Stream& stream) { sum_of_squares(std::span(&x, 1), bins, stream); }
   // norm[0] = multiplier * sqrt(the sum in bins), NaN where an element was not finite; grad_scale[0] = multiplier *
   // min(1, max_norm / (norm + 1e-6)), or just multiplier where max_norm <= 0. All [1] fp32. As Megatron clips.
   virtual void clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale,

@@ -16,7 +16,9 @@ install_packages
 build_trivet build -DTRIVET_CUDA=ON -- kernels_test parallel_test cuda_ops_bench
 
 build/tests/kernels_test --gtest_filter='*cuda*:*Cuda*'
-build/tests/parallel_test --gtest_filter='*OnCuda*:*Nccl*'
+# Ranks that are threads share the GPU's context, which may come to a stop while a kernel is loaded at its first launch:
+# also for the rank that waits for the one that launches.
+CUDA_MODULE_LOADING=EAGER build/tests/parallel_test --gtest_filter='*OnCuda*:*Nccl*'
 if ((sanitize)); then
   for tool in memcheck racecheck synccheck; do
     echo "compute-sanitizer $tool"

@@ -161,6 +161,7 @@ double Trainer::read_loss() {
 
 std::optional<StepResult> Trainer::queue_step() {
   StepResult next{.step = step_ + 1, .consumed_samples = consumed_samples_ + global_batch_, .start_ns = now_ns()};
+  const HostRange range("step", next.step);
   begin(StepPhase::step);
   const double samples = static_cast<double>(global_batch_ * state_.shape.seq);
   load_step(*loader_, true, static_cast<float>(static_cast<double>(loss_multiplier()) / samples));

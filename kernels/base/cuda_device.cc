@@ -18,22 +18,34 @@ void check_cuda(cudaError_t status, const char* call, std::source_location at) {
     fail(std::string(call) + ": " + cudaGetErrorName(status) + ", " + cudaGetErrorString(status), at);
 }
 
+bool has_happened(cudaEvent_t event) {
+  const cudaError_t status = cudaEventQuery(event);
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  check_cuda(status, "cudaEventQuery");
+  return true;
+}
+
 namespace {
 
 class CudaEvent : public Event {
  public:
-  CudaEvent() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
-  ~CudaEvent() override { cudaEventDestroy(event_); }
-  void synchronize() override { check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
-  bool done() override {
-    const cudaError_t status = cudaEventQuery(event_);
-    if (status == cudaErrorNotReady) return false;
-    check_cuda(status, "cudaEventQuery");
-    return true;
+  explicit CudaEvent(int device) : device_(device) {
+    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
   }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  void synchronize() override {
+    // Any thread may come here: one that has no device yet would start up GPU 0.
+    check_cuda(cudaSetDevice(device_), "cudaSetDevice");
+    check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize");
+  }
+  bool done() override { return has_happened(event_); }
   cudaEvent_t raw() const { return event_; }
 
  private:
+  const int device_;
   cudaEvent_t event_ = nullptr;
 };
 
@@ -190,7 +202,7 @@ class CudaDevice : public Device {
   }
   std::unique_ptr<Event> create_event() override {
     use();
-    return std::make_unique<CudaEvent>();
+    return std::make_unique<CudaEvent>(index_);
   }
   std::unique_ptr<Gate> create_gate() override {
     use();

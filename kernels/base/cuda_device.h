@@ -16,6 +16,10 @@ namespace trivet {
 // Throws Error with the call's name, CUDA's name of the error and its text.
 void check_cuda(cudaError_t status, const char* call, std::source_location at = std::source_location::current());
 
+// Whether all that was queued before the event's last record is done. (CUDA also notes "not ready" as the thread's last
+// error, which enqueue() below would take for a failed launch: it is cleared.)
+bool has_happened(cudaEvent_t event);
+
 // REQUIRES: made by a CUDA device.
 cudaStream_t raw(Stream& stream);
 cudaEvent_t raw(Event& event);
@@ -24,9 +28,11 @@ cudaEvent_t raw(Event& event);
 void begin_span(Stream& stream, const SpanInfo& info);
 void end_span(Stream& stream);
 
-// Queues f(cudaStream_t), the work of one span, and checks that its kernels were launched.
+// Queues f(cudaStream_t), the work of one span, and checks that its kernels were launched. For a profiler the host's
+// part of it is a range of the span's name.
 template <class F>
 void enqueue(Stream& stream, const SpanInfo& info, F&& f) {
+  const HostRange range(info.name);
   begin_span(stream, info);
   f(raw(stream));
   check_cuda(cudaGetLastError(), info.name);

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/host_range.h"
+
 namespace trivet {
 
 // compute: arithmetic. comm_*: a collective or transfer, by the group it runs in. host: data loading and the like.
@@ -84,10 +86,10 @@ class SpanClock {
   uint64_t transfer_id_ = 0;
 };
 
-// RAII: the span of a scope. A null row costs one test.
+// RAII: the span of a scope, and its range in a profiler. A null row costs one test beside that.
 class ScopedSpan {
  public:
-  ScopedSpan(TraceRow* row, SpanInfo info) : row_(row), info_(info), start_(row ? now_ns() : 0) {}
+  ScopedSpan(TraceRow* row, SpanInfo info) : range_(info.name), row_(row), info_(info), start_(row ? now_ns() : 0) {}
   ~ScopedSpan() {
     if (!row_) return;
     const int64_t end = now_ns(), matched = clock_.matched_ns_;
@@ -98,6 +100,7 @@ class ScopedSpan {
   SpanClock& clock() { return clock_; }
 
  private:
+  HostRange range_;
   TraceRow* row_;
   SpanInfo info_;
   int64_t start_;

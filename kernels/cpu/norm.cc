@@ -10,6 +10,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel_for.h"
@@ -114,29 +115,32 @@ void add_squares(const float* x, Bins& bins) {
 
 }  // namespace
 
-void CpuOps::sum_of_squares(Tensor x, Tensor bins, Stream& stream) {
-  constexpr const char* kOp = "sum_of_squares";
-  const int64_t n = x.numel();
-  shapes::expect_vector(kOp, "x", x, DType::f32, n);
-  shapes::expect_vector(kOp, "bins", bins, DType::i64, kExactSumBins);
-  stream.run({kOp, Category::optimizer}, [=, threads = threads_] {
+void CpuOps::sum_of_squares(std::span<const Tensor> given, Tensor bins, Stream& stream) {
+  shapes::check_sum_of_squares(given, bins);
+  auto add_all = [=, threads = threads_, xs = std::vector(given.begin(), given.end())] {
     int64_t* const total = bins.as<int64_t>();
+    const auto size = [&](size_t i) { return xs[i].numel(); };
+    int64_t n = 0;
+    for (size_t i = 0; i < xs.size(); ++i) n += size(i);
     parallel_for(threads, n, 16 * kBlock, [&](Range part, int) {
       Bins local{};
-      const float* const data = x.as<float>();
-      int64_t i = part.begin;
-      for (; i + kBlock <= part.end; i += kBlock) add_squares(data + i, local);
-      if (i < part.end) {
-        float padded[kBlock] = {};
-        std::copy(data + i, data + part.end, padded);
-        add_squares(padded, local);
-      }
+      for_pieces(xs.size(), size, part, [&](size_t x, Range range) {
+        const float* const data = xs[x].as<float>();
+        int64_t i = range.begin;
+        for (; i + kBlock <= range.end; i += kBlock) add_squares(data + i, local);
+        if (i < range.end) {
+          float padded[kBlock] = {};
+          std::copy(data + i, data + range.end, padded);
+          add_squares(padded, local);
+        }
+      });
       // Integers: the order in which the threads get here does not matter.
       for (size_t k = 0; k < local.size(); ++k)
         std::atomic_ref(total[k]).fetch_add(local[k], std::memory_order_relaxed);
     });
     exact_canonicalize(total);
-  });
+  };
+  stream.run({"sum_of_squares", Category::optimizer}, std::move(add_all));
 }
 
 void CpuOps::clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale, Stream& stream) {

@@ -75,6 +75,16 @@ void parallel_for(int threads, int64_t n, int64_t grain, const F& body) {
       parts, [](const void* f, int part) { (*static_cast<const decltype(on_part)*>(f))(part); }, &on_part);
 }
 
+// f(i, range) for what of each piece lies in `part` of them all, laid end to end; size(i) is the length of piece i.
+template <class Size, class F>
+void for_pieces(size_t pieces, const Size& size, Range part, const F& f) {
+  int64_t begin = 0;
+  for (size_t i = 0; i < pieces && begin < part.end; begin += size(i), ++i) {
+    const Range range{std::max<int64_t>(part.begin - begin, 0), std::min(part.end - begin, size(i))};
+    if (range.begin < range.end) f(i, range);
+  }
+}
+
 // The grain in rows for rows of `row_elements` elements each.
 inline int64_t rows_per_grain(int64_t row_elements) {
   constexpr int64_t kElements = 16384;  // some microseconds of work: about what it costs to wake a thread

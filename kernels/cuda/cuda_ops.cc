@@ -32,19 +32,18 @@ std::unique_ptr<Ops> create_cuda_ops(Device& device, const CudaOptions& options)
 }
 
 CudaWorkspaces::~CudaWorkspaces() {
-  for (const auto& [stream, block] : blocks_) device_.deallocate(block.data, block.bytes);
-  for (const Block& block : outgrown_) device_.deallocate(block.data, block.bytes);
+  for (const auto& [stream, blocks] : blocks_)
+    for (const Block& block : blocks) device_.deallocate(block.data, block.bytes);
 }
 
 std::byte* CudaWorkspaces::take(Stream& stream, int64_t bytes) {
-  Block& block = blocks_[raw(stream)];
-  if (block.bytes < bytes) {
-    bytes = std::max(bytes, 2 * block.bytes);  // so that all that are outgrown take no more than the last
-    auto* const larger = static_cast<std::byte*>(device_.allocate(bytes));
-    if (block.data) outgrown_.push_back(block);
-    block = {larger, bytes};
+  std::vector<Block>& blocks = blocks_[raw(stream)];
+  if (blocks.empty() || blocks.back().bytes < bytes) {
+    // At least twice as much, so that the ones that are kept are never more than the one in use.
+    const int64_t size = std::max(bytes, blocks.empty() ? 0 : 2 * blocks.back().bytes);
+    blocks.push_back({static_cast<std::byte*>(device_.allocate(size)), size});
   }
-  return block.data;
+  return blocks.back().data;
 }
 
 }  // namespace trivet

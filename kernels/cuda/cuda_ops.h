@@ -43,9 +43,9 @@ class CudaOps : public Ops {
                           Stream& stream) override;
   void cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size, Tensor row_max,
                               Tensor row_sum, float scale, Stream& stream) override;
-  void adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale, Tensor proceed,
-             const AdamW& how, Stream& stream) override;
-  void sum_of_squares(Tensor x, Tensor bins, Stream& stream) override;
+  void adamw(std::span<const AdamWPiece> pieces, Tensor grad_scale, Tensor proceed, const AdamW& how,
+             Stream& stream) override;
+  void sum_of_squares(std::span<const Tensor> xs, Tensor bins, Stream& stream) override;
   void clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale,
                   Stream& stream) override;
   void judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) override;

@@ -210,7 +210,7 @@ CudaProducts::Key CudaProducts::key_of(const CudaProduct& p) {
   return {p.m, p.n, p.k, flags, alignments};
 }
 
-std::unique_ptr<CudaProducts::Plan> CudaProducts::make_plan(const CudaProduct& p, std::byte* workspace, Device& device,
+std::unique_ptr<CudaProducts::Plan> CudaProducts::make_plan(const CudaProduct& p, std::byte* workspace,
                                                             cudaStream_t stream) {
   auto plan = std::make_unique<Plan>(*library_, p, options_.tf32);
   // Small products take a launch's time whatever they do.
@@ -225,11 +225,15 @@ std::unique_ptr<CudaProducts::Plan> CudaProducts::make_plan(const CudaProduct& p
   if (!tries || (found.size() == 1 && !p.has_gelu())) return plan;
 
   // What is added to must not be added to by trials. Another result is written over by the product itself.
-  const int64_t bytes = p.m * p.n * size_of(p.c_dtype);
+  // In stream order: cudaFree would wait for the whole GPU, also for another rank's stream that waits for this rank.
   void* out = p.c;
-  if (p.accumulate && cudaMallocAsync(&out, static_cast<size_t>(bytes), stream) != cudaSuccess) {
-    cudaGetLastError();
-    return plan;  // no room: the library's first choice
+  if (p.accumulate) {
+    const auto bytes = static_cast<size_t>(p.m * p.n * size_of(p.c_dtype));
+    if (const cudaError_t status = cudaMallocAsync(&out, bytes, stream); status != cudaSuccess) {
+      if (status != cudaErrorMemoryAllocation) check_cuda(status, "cudaMallocAsync");
+      cudaGetLastError();  // or the next launch would report it
+      return plan;         // no room: the library's first choice
+    }
   }
   float best = std::numeric_limits<float>::infinity();
   for (const auto& proposal : found)
@@ -237,19 +241,18 @@ std::unique_ptr<CudaProducts::Plan> CudaProducts::make_plan(const CudaProduct& p
       best = time;
       plan->algorithm = proposal.algo;
     }
-  // Not cudaFree, which waits for the whole GPU: for other ranks, too, that may wait for this one.
   if (out != p.c) check_cuda(cudaFreeAsync(out, stream), "cudaFreeAsync");
-  if (p.has_gelu()) plan->possible = best < time_apart(p, workspace, device, stream);
+  if (p.has_gelu()) plan->possible = best < time_apart(p, workspace, stream);
   return plan;
 }
 
 // Milliseconds of a product with a GELU as two kernels, which write what it is to write.
-float CudaProducts::time_apart(const CudaProduct& p, std::byte* workspace, Device& device, cudaStream_t stream) {
+float CudaProducts::time_apart(const CudaProduct& p, std::byte* workspace, cudaStream_t stream) {
   CudaProduct plain = p;
   plain.before_gelu = nullptr;
   plain.gelu_backward = nullptr;
   if (p.before_gelu) plain.c = p.before_gelu;
-  const Plan& plan = plan_of(plain, workspace, device, stream);
+  const Plan& plan = plan_of(plain, workspace, stream);
   if (!plan.possible) return std::numeric_limits<float>::infinity();
   const auto tensor = [&](const void* data) { return Tensor{const_cast<void*>(data), p.c_dtype, {p.m, p.n}}; };
   const auto queue = [&] {
@@ -261,22 +264,23 @@ float CudaProducts::time_apart(const CudaProduct& p, std::byte* workspace, Devic
   return milliseconds_of(stream, queue);
 }
 
-CudaProducts::Plan& CudaProducts::plan_of(const CudaProduct& product, std::byte* workspace, Device& device,
-                                          cudaStream_t stream) {
+CudaProducts::Plan& CudaProducts::plan_of(const CudaProduct& product, std::byte* workspace, cudaStream_t stream) {
   const Key key = key_of(product);
   auto found = plans_.find(key);
-  if (found == plans_.end()) found = plans_.emplace(key, make_plan(product, workspace, device, stream)).first;
+  if (found == plans_.end()) found = plans_.emplace(key, make_plan(product, workspace, stream)).first;
   found->second->point_at(product);
   return *found->second;
 }
 
-bool CudaProducts::run(const CudaProduct& product, std::byte* workspace, Device& device, cudaStream_t stream) {
-  // What the library asks of the matrix that a GELU is taken of.
+bool CudaProducts::run(const CudaProduct& product, std::byte* workspace, cudaStream_t stream) {
+  // The library's GELU may be made of an approximate tanh: good enough for bf16, not for fp32, which is there for
+  // tests. And it asks some alignment of the matrix that the GELU is taken of.
   if (product.has_gelu()) {
     const void* const matrix = product.before_gelu ? product.before_gelu : product.gelu_backward;
-    if (product.dtype != product.c_dtype || product.n % 8 != 0 || alignment_of(matrix) < 16) return false;
+    const bool both_bf16 = product.dtype == DType::bf16 && product.c_dtype == DType::bf16;
+    if (!both_bf16 || product.n % 8 != 0 || alignment_of(matrix) < 16) return false;
   }
-  Plan& plan = plan_of(product, workspace, device, stream);
+  Plan& plan = plan_of(product, workspace, stream);
   if (!plan.possible) return false;
   const cublasStatus_t status = plan.run(product, plan.algorithm, product.c, workspace, stream);
   if (status != CUBLAS_STATUS_SUCCESS && product.has_gelu()) {  // an algorithm that was not tried, and does not run

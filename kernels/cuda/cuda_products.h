@@ -35,10 +35,10 @@ class CudaProducts {
   // Bytes of workspace that run() is to be given.
   static constexpr int64_t kWorkspaceBytes = 32 << 20;
 
-  // Queues the product; false, and nothing is queued, where the library has no algorithm for it, or where two kernels
-  // are faster than one with a GELU. The first call of a shape that accumulates takes memory of the size of c from
-  // `device` for its trials, if there is any.
-  bool run(const CudaProduct& product, std::byte* workspace, Device& device, cudaStream_t stream);
+  // Queues the product; false, and nothing is queued, where the library has no algorithm for it. A GELU it takes along
+  // only in bf16, and where that is faster than two kernels. The first call of a shape that accumulates takes memory of
+  // the size of c for its trials, if there is any.
+  bool run(const CudaProduct& product, std::byte* workspace, cudaStream_t stream);
 
  private:
   struct Library;
@@ -47,10 +47,9 @@ class CudaProducts {
   using Key = std::tuple<int64_t, int64_t, int64_t, int, int64_t>;
 
   static Key key_of(const CudaProduct& product);
-  Plan& plan_of(const CudaProduct& product, std::byte* workspace, Device& device, cudaStream_t stream);
-  std::unique_ptr<Plan> make_plan(const CudaProduct& product, std::byte* workspace, Device& device,
-                                  cudaStream_t stream);
-  float time_apart(const CudaProduct& product, std::byte* workspace, Device& device, cudaStream_t stream);
+  Plan& plan_of(const CudaProduct& product, std::byte* workspace, cudaStream_t stream);
+  std::unique_ptr<Plan> make_plan(const CudaProduct& product, std::byte* workspace, cudaStream_t stream);
+  float time_apart(const CudaProduct& product, std::byte* workspace, cudaStream_t stream);
 
   const CudaOptions options_;
   const std::unique_ptr<Library> library_;

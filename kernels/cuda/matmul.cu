@@ -68,8 +68,7 @@ void CudaOps::matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& st
                         .before_gelu = how.before_gelu.data,
                         .gelu_backward = how.gelu_backward.data};
     const auto run = [&] {
-      return k > 0 &&
-             products_->run(product, workspaces_.take(stream, CudaProducts::kWorkspaceBytes), device_, raw_stream);
+      return k > 0 && products_->run(product, workspaces_.take(stream, CudaProducts::kWorkspaceBytes), raw_stream);
     };
     if (product.has_gelu()) {
       if (run()) return;

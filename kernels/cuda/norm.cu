@@ -6,6 +6,7 @@
 // some fifteen others an element, where reading four bytes leaves time for about 27.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/piece_table.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/exact_sum.h"
 #include "kernels/op_checks.h"
@@ -105,28 +106,40 @@ __device__ void add_squares(const float (&x)[kLaneElements], int64_t* bins) {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-// A warp takes every (gridDim.x * kWarps)-th run of 512 elements and keeps bins of its own; at the end the block adds
-// its warps' to the result, one thread a bin. `vectors`: x is aligned to 16 bytes.
+struct Piece {
+  const float* x;
+  int64_t n;
+  bool vectors;  // x is aligned to 16 bytes
+};
+using Pieces = PieceTable<Piece, 400>;  // its parts are runs of 512 elements
+
+// A warp takes every (gridDim.x * kWarps)-th run and keeps bins of its own; at the end the block adds its warps' to the
+// result, one thread a bin.
 __global__ void __launch_bounds__(kThreads, 2)
-    sum_of_squares_kernel(const float* x, int64_t n, bool vectors, unsigned long long* result) {
+    sum_of_squares_kernel(const __grid_constant__ Pieces pieces, unsigned long long* result) {
   __shared__ int64_t bins[kWarps][kExactSumBins];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (lane < kExactSumBins) bins[warp][lane] = 0;
   __syncwarp();
-  for (int64_t begin = (static_cast<int64_t>(blockIdx.x) * kWarps + warp) * kBlock; begin < n;
-       begin += static_cast<int64_t>(gridDim.x) * kWarps * kBlock) {
+  const int64_t runs = pieces.first[pieces.count];
+  int which = 0;
+  for (int64_t run = static_cast<int64_t>(blockIdx.x) * kWarps + warp; run < runs;
+       run += static_cast<int64_t>(gridDim.x) * kWarps) {
+    if (run >= pieces.first[which + 1]) which = pieces.find(run);  // seldom: most elements are in a few large pieces
+    const Piece& p = pieces.piece[which];
+    const int64_t begin = (run - pieces.first[which]) * kBlock;
     float mine[kLaneElements];
-    if (vectors && begin + kBlock <= n) {
+    if (p.vectors && begin + kBlock <= p.n) {
 #pragma unroll
       for (int i = 0; i < kLaneElements; i += 4) {
-        const float4 four = *reinterpret_cast<const float4*>(x + begin + i * 32 + lane * 4);
+        const float4 four = *reinterpret_cast<const float4*>(p.x + begin + i * 32 + lane * 4);
         mine[i] = four.x, mine[i + 1] = four.y, mine[i + 2] = four.z, mine[i + 3] = four.w;
       }
     } else {
 #pragma unroll
       for (int i = 0; i < kLaneElements; ++i) {
         const int64_t at = begin + i * 32 + lane;
-        mine[i] = at < n ? x[at] : 0.0f;
+        mine[i] = at < p.n ? p.x[at] : 0.0f;
       }
     }
     add_squares(mine, bins[warp]);
@@ -154,16 +167,26 @@ __global__ void clip_scale_kernel(const int64_t* bins, float multiplier, float m
 
 // ---- launchers
 
-void CudaOps::sum_of_squares(Tensor x, Tensor bins, Stream& stream) {
+void CudaOps::sum_of_squares(std::span<const Tensor> xs, Tensor bins, Stream& stream) {
   constexpr const char* kOp = "sum_of_squares";
-  const int64_t n = x.numel();
-  shapes::expect_vector(kOp, "x", x, DType::f32, n);
-  shapes::expect_vector(kOp, "bins", bins, DType::i64, kExactSumBins);
+  shapes::check_sum_of_squares(xs, bins);
   enqueue(stream, {kOp, Category::optimizer}, [&](cudaStream_t raw_stream) {
-    const int64_t parts = std::min<int64_t>(ceil_div(n, kWarps * kBlock), 4 * multiprocessors_);
-    if (parts > 0)
-      sum_of_squares_kernel<<<blocks(parts, kOp), kThreads, 0, raw_stream>>>(
-          x.as<float>(), n, aligned(x), static_cast<unsigned long long*>(bins.data));
+    Pieces pieces;
+    const auto launch = [&] {
+      if (pieces.count > 0) {
+        const int64_t grid = std::min<int64_t>(ceil_div(pieces.total(), kWarps), 4 * multiprocessors_);
+        sum_of_squares_kernel<<<blocks(grid, kOp), kThreads, 0, raw_stream>>>(
+            pieces, static_cast<unsigned long long*>(bins.data));
+      }
+      pieces.clear();
+    };
+    for (const Tensor& x : xs) {
+      const int64_t n = x.numel();
+      if (n == 0) continue;
+      pieces.add({x.as<float>(), n, aligned(x)}, ceil_div(n, kBlock));
+      if (pieces.full()) launch();
+    }
+    launch();
     canonicalize_kernel<<<1, 1, 0, raw_stream>>>(bins.as<int64_t>());
   });
 }

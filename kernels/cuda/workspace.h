@@ -1,7 +1,7 @@
 // CudaWorkspaces: device memory that ops need while they run, one block a stream. Ops on a stream run in order, so they
-// take turns with its block and nobody waits. An op that needs more than any before it gets a larger one, which a step
-// that repeats does in its first round only. The smaller one is kept until the end: cudaFree waits for all that the GPU
-// is doing, and of what other ranks have queued there some may wait for this one.
+// take turns with its block and nobody waits. A block is replaced when an op needs more than any before it, which a
+// step that repeats does in its first round only. The one before is kept until the end: queued ops may still use it,
+// and cudaFree waits for all that the GPU has to do, so also for another rank's stream that waits for this rank.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,7 @@ class CudaWorkspaces {
     int64_t bytes = 0;
   };
   Device& device_;
-  std::unordered_map<cudaStream_t, Block> blocks_;
-  std::vector<Block> outgrown_;
+  std::unordered_map<cudaStream_t, std::vector<Block>> blocks_;  // the last is the one in use
 };
 
 // Cuts a workspace into parts, each aligned to 256 bytes. Without memory (null) it only counts.

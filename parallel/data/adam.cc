@@ -1,5 +1,7 @@
 #include "parallel/data/adam.h"
 
+#include <vector>
+
 namespace trivet {
 
 Adam::Adam(FlatBuffer& flat, Arena& arena)
@@ -13,7 +15,15 @@ Adam::Adam(FlatBuffer& flat, Arena& arena)
       norm_(arena.allocate(DType::f32, {1})),
       grad_scale_(arena.allocate(DType::f32, {1})),
       watched_norm_(arena.allocate(DType::f32, {1})),
-      ignored_(arena.allocate(DType::f32, {1})) {}
+      ignored_(arena.allocate(DType::f32, {1})) {
+  for (const OwnedPiece& piece : flat_.owned)
+    pieces_.push_back({.weight = main_weights(piece),
+                       .grad = piece.grad,
+                       .m = first_moment(piece),
+                       .v = second_moment(piece),
+                       .model_weight = main_weights_ ? piece.weight : Tensor{},
+                       .decays = piece.param->spec.weight_decay});
+}
 
 void Adam::reset(Ops& ops, Stream& stream) {
   if (main_weights_)
@@ -27,15 +37,21 @@ void Adam::publish(Ops& ops, Stream& stream) {
   for (const OwnedPiece& piece : flat_.owned) ops.convert(main_weights(piece), piece.weight, stream);
 }
 
-void Adam::compute_norm(Ops& ops, Communicator& tensor, Communicator& model, Communicator& data, float max_norm,
-                        Tensor watched, Stream& stream) {
-  ops.fill(all_bins_, 0, stream);
+void Adam::sort_gradients(int tensor_rank) {
   for (const OwnedPiece& piece : flat_.owned) {
     const bool replicated = piece.param->spec.cut_dim < 0;
     if (piece.param->spec.shared_copy) continue;
     // A replicated parameter counts once; the other copies of its gradient must be finite, too.
-    ops.sum_of_squares(piece.grad, !replicated || tensor.rank() == 0 ? bins_ : watched_bins_, stream);
+    (!replicated || tensor_rank == 0 ? counted_ : looked_at_).push_back(piece.grad);
   }
+}
+
+void Adam::compute_norm(Ops& ops, Communicator& tensor, Communicator& model, Communicator& data, float max_norm,
+                        Tensor watched, Stream& stream) {
+  if (counted_.empty() && looked_at_.empty()) sort_gradients(tensor.rank());
+  ops.fill(all_bins_, 0, stream);
+  ops.sum_of_squares(counted_, bins_, stream);
+  ops.sum_of_squares(looked_at_, watched_bins_, stream);
   if (watched) ops.sum_of_squares(watched, watched_bins_, stream);
   if (model.size() > 1) model.all_reduce(all_bins_, Reduce::sum, stream);
   if (flat_.shards_optimizer() && data.size() > 1) data.all_reduce(bins_, Reduce::sum, stream);
@@ -44,12 +60,7 @@ void Adam::compute_norm(Ops& ops, Communicator& tensor, Communicator& model, Com
 }
 
 void Adam::step(Ops& ops, Tensor proceed, const AdamW& how, Stream& stream) {
-  for (const OwnedPiece& piece : flat_.owned) {
-    AdamW mine = how;
-    if (!piece.param->spec.weight_decay) mine.weight_decay = 0;
-    ops.adamw(main_weights(piece), piece.grad, first_moment(piece), second_moment(piece),
-              main_weights_ ? piece.weight : Tensor{}, grad_scale_, proceed, mine, stream);
-  }
+  ops.adamw(pieces_, grad_scale_, proceed, how, stream);
 }
 
 }  // namespace trivet

@@ -49,6 +49,7 @@ class Adam {
   Tensor grad_scale() const { return grad_scale_; }  // [1] fp32
 
  private:
+  void sort_gradients(int tensor_rank);
   static Tensor part(Tensor owned, const OwnedPiece& piece) { return owned.slice(piece.local, piece.weight.numel()); }
 
   FlatBuffer& flat_;
@@ -57,6 +58,8 @@ class Adam {
   Tensor all_bins_;      // [2 * kExactSumBins] int64: one all-reduce for both
   Tensor bins_, watched_bins_;
   Tensor norm_, grad_scale_, watched_norm_, ignored_;
+  std::vector<Ops::AdamWPiece> pieces_;      // what this rank owns
+  std::vector<Tensor> counted_, looked_at_;  // gradients: of the norm, and those that must only be finite
 };
 
 }  // namespace trivet

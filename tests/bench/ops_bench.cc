@@ -195,6 +195,19 @@ void optimizer(Bench& bench) {
   bench.row("adamw, 124M", n * (4 * 4 + 3 * 4 + 2), 1, [&] {
     ops.adamw(weight, grad, m, v, model_weight, scale, {}, {.learning_rate = 1e-4f, .weight_decay = 0.1f}, stream);
   });
+  // As the model has it: 12 layers of 4 matrices, and 2 vectors beside each.
+  std::vector<Ops::AdamWPiece> pieces;
+  for (int64_t begin = 0; begin < n; begin += pieces.back().weight.numel()) {
+    const int64_t size = std::min<int64_t>(pieces.size() % 3 == 0 ? n / 48 : 768, n - begin);
+    const auto part = [&](const Tensor& t) { return t.slice(begin, size); };
+    pieces.push_back({part(weight), part(grad), part(m), part(v), part(model_weight)});
+  }
+  const AdamW how{.learning_rate = 1e-4f, .weight_decay = 0.1f};
+  bench.row(fmt::format("adamw, 124M in {} pieces", pieces.size()).c_str(), n * 30, 0,
+            [&] { ops.adamw(pieces, scale, {}, how, stream); });
+  bench.row("  one by one", n * 30, 0, [&] {
+    for (const Ops::AdamWPiece& piece : pieces) ops.adamw(std::span(&piece, 1), scale, {}, how, stream);
+  });
   bench.row("sum_of_squares, 124M", n * 4, 1, [&] { ops.sum_of_squares(grad, bins, stream); });
   // Gaussian-like sizes: squares of one block reach over 70 bits.
   for (int64_t i = 0; i < n; ++i) grad.as<float>()[i] *= weight.as<float>()[i] * 1e-4f * grad.as<float>()[i];

@@ -68,6 +68,41 @@ TEST_P(AdamWTest, AnyCutGivesTheSameBits) {
   EXPECT_TRUE(same_bits(model_weight, cut_model_weight));
 }
 
+// More pieces than a GPU takes in one launch, of all sizes; some do not decay, some have no model weight.
+TEST_P(AdamWTest, ManyPiecesAtOnceGetTheBitsOfEachAlone) {
+  const int64_t n = 20'000;
+  const Tensor grad = tensors.uniform(DType::f32, {n}, -3, 3), grad_scale = tensors.full(DType::f32, {1}, 0.7);
+  const Tensor weight = tensors.uniform(DType::f32, {n}), m = tensors.uniform(DType::f32, {n});
+  const Tensor v = tensors.uniform(DType::f32, {n}, 0, 1), model_weight = tensors.full(DType::bf16, {n}, 0);
+  const Tensor alone_weight = tensors.copy(weight), alone_m = tensors.copy(m), alone_v = tensors.copy(v);
+  const Tensor alone_model_weight = tensors.copy(model_weight);
+  const AdamW how{.learning_rate = 0.01f, .weight_decay = 0.1f, .step = 3};
+  AdamW without_decay = how;
+  without_decay.weight_decay = 0;
+
+  std::vector<Ops::AdamWPiece> pieces;
+  for (int64_t begin = 0; begin < n;) {
+    const auto i = static_cast<int64_t>(pieces.size());
+    const int64_t size = std::min(i == 5 ? 9'000 : i % 37 + 1, n - begin);
+    const bool decays = i % 3 != 0, has_model_weight = i % 5 != 0;
+    const auto part = [&](const Tensor& t) { return t.slice(begin, size); };
+    pieces.push_back(
+        {part(weight), part(grad), part(m), part(v), has_model_weight ? part(model_weight) : Tensor{}, decays});
+    ops->adamw(part(alone_weight), part(grad), part(alone_m), part(alone_v),
+               has_model_weight ? part(alone_model_weight) : Tensor{}, grad_scale, {}, decays ? how : without_decay,
+               *stream);
+    begin += size;
+  }
+  ASSERT_GT(pieces.size(), 400u);
+  ops->adamw(pieces, grad_scale, {}, how, *stream);
+  ops->adamw(std::span<const Ops::AdamWPiece>(), grad_scale, {}, how, *stream);
+
+  EXPECT_TRUE(same_bits(weight, alone_weight));
+  EXPECT_TRUE(same_bits(m, alone_m));
+  EXPECT_TRUE(same_bits(v, alone_v));
+  EXPECT_TRUE(same_bits(model_weight, alone_model_weight));
+}
+
 TEST_P(AdamWTest, WithoutGradientOnlyDecay) {
   const Tensor weight = tensors.full(DType::f32, {9}, 2), zero = tensors.full(DType::f32, {9}, 0);
   const Tensor m = tensors.full(DType::f32, {9}, 0), v = tensors.full(DType::f32, {9}, 0);

@@ -156,6 +156,21 @@ TEST_P(NormTest, OrderAndCutsDoNotMatter) {
   }
 }
 
+// More tensors than a GPU takes in one launch.
+TEST_P(NormTest, ManyTensorsAtOnceAreTheirSum) {
+  const int64_t n = 50'000;
+  const Tensor x = spread(tensors, n, -60, 10), bins = tensors.full(DType::i64, {kExactSumBins}, 0);
+  std::vector<Tensor> pieces;
+  for (int64_t begin = 0; begin < n; begin += pieces.back().numel())
+    pieces.push_back(
+        x.slice(begin, std::min<int64_t>(n - begin, pieces.size() % 7 == 0 ? 600 : pieces.size() % 13 + 1)));
+  ASSERT_GT(pieces.size(), 400u);
+
+  ops->sum_of_squares(pieces, bins, *stream);
+
+  EXPECT_TRUE(equals(bins, exact(x)));
+}
+
 TEST_P(NormTest, WhatIsNotFiniteIsCounted) {
   const Tensor x = tensors.uniform(DType::f32, {40'000}), bins = tensors.full(DType::i64, {kExactSumBins}, 0);
   set(x, 3, std::nan(""));

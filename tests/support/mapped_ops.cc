@@ -61,12 +61,14 @@ void MappedOps::cross_entropy_backward(Tensor logits, Tensor targets, int64_t fi
   call(__func__, &Ops::cross_entropy_backward, stream, logits, targets, first_column, vocab_size, row_max, row_sum,
        scale);
 }
-void MappedOps::adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale,
-                      Tensor proceed, const AdamW& how, Stream& stream) {
-  call(__func__, &Ops::adamw, stream, weight, grad, m, v, model_weight, grad_scale, proceed, how);
+void MappedOps::adamw(std::span<const AdamWPiece> pieces, Tensor grad_scale, Tensor proceed, const AdamW& how,
+                      Stream& stream) {
+  void (Ops::*const op)(std::span<const AdamWPiece>, Tensor, Tensor, const AdamW&, Stream&) = &Ops::adamw;
+  call(__func__, op, stream, pieces, grad_scale, proceed, how);
 }
-void MappedOps::sum_of_squares(Tensor x, Tensor bins, Stream& stream) {
-  call(__func__, &Ops::sum_of_squares, stream, x, bins);
+void MappedOps::sum_of_squares(std::span<const Tensor> xs, Tensor bins, Stream& stream) {
+  void (Ops::*const op)(std::span<const Tensor>, Tensor, Stream&) = &Ops::sum_of_squares;
+  call(__func__, op, stream, xs, bins);
 }
 void MappedOps::clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale,
                            Stream& stream) {

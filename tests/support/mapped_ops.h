@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include "kernels/ops.h"
 
@@ -36,9 +38,9 @@ class MappedOps : public Ops {
                           Stream& stream) override;
   void cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size, Tensor row_max,
                               Tensor row_sum, float scale, Stream& stream) override;
-  void adamw(Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor grad_scale, Tensor proceed,
-             const AdamW& how, Stream& stream) override;
-  void sum_of_squares(Tensor x, Tensor bins, Stream& stream) override;
+  void adamw(std::span<const AdamWPiece> pieces, Tensor grad_scale, Tensor proceed, const AdamW& how,
+             Stream& stream) override;
+  void sum_of_squares(std::span<const Tensor> xs, Tensor bins, Stream& stream) override;
   void clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale,
                   Stream& stream) override;
   void judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) override;
@@ -66,18 +68,31 @@ class MappedOps : public Ops {
     const auto call = begin_call(name, stream);
     int number = 0;
     // In braces, so that they are mapped from left to right.
-    std::tuple<Arguments...> mapped{map_argument(*call, arguments, number)...};
+    std::tuple<decltype(map_argument(*call, arguments, number))...> mapped{map_argument(*call, arguments, number)...};
     std::apply([&](const auto&... each) { (call->ops().*op)(each..., call->stream()); }, mapped);
   }
   template <class T>
-  static T map_argument(Call& call, const T& argument, int& number) {
+  static auto map_argument(Call& call, const T& argument, int& number) {
     ++number;
+    const auto map = [&](Tensor& tensor) {
+      if (tensor) tensor = call.map(tensor, number);
+    };
     if constexpr (std::is_same_v<T, Tensor>) {
-      return argument ? call.map(argument, number) : argument;
+      Tensor tensor = argument;
+      map(tensor);
+      return tensor;
+    } else if constexpr (std::is_same_v<T, std::span<const Tensor>>) {
+      std::vector<Tensor> tensors(argument.begin(), argument.end());
+      for (Tensor& tensor : tensors) map(tensor);
+      return tensors;
+    } else if constexpr (std::is_same_v<T, std::span<const AdamWPiece>>) {
+      std::vector<AdamWPiece> pieces(argument.begin(), argument.end());
+      for (AdamWPiece& piece : pieces)
+        for (Tensor* tensor : {&piece.weight, &piece.grad, &piece.m, &piece.v, &piece.model_weight}) map(*tensor);
+      return pieces;
     } else if constexpr (std::is_same_v<T, Matmul>) {
       Matmul how = argument;
-      for (Tensor* tensor : {&how.bias, &how.before_gelu, &how.gelu_backward})
-        if (*tensor) *tensor = call.map(*tensor, number);
+      for (Tensor* tensor : {&how.bias, &how.before_gelu, &how.gelu_backward}) map(*tensor);
       return how;
     } else {
       return argument;
