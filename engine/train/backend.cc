@@ -121,10 +121,6 @@ int threads_of_rank(const Config& config, const Communicator& world) {
 Backend make_backend(const Config& config, Communicator& world, int threads) {
   HostWorld host(world);
   Backend backend;
-  // Ranks that are threads share CUDA's context. Loading a kernel when it is first used may wait for what other ranks
-  // have queued there, which may wait for this one: so all are loaded when CUDA starts, which is now or was before.
-  if (config.device.kind != "cpu" && world.size() > 1 && launched_world_size() == 0)
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   const int own_gpus = config.device.kind == "cpu" ? 0 : cuda_device_count();
   if (config.device.kind == "cpu" || !choose_gpus(config, host.gather(int64_t{own_gpus}))) {
     check_switches_of_cpu(config);
