@@ -1,5 +1,6 @@
 #include "launch/ranks.h"
 
+#include <cstdlib>
 #include <fmt/format.h>
 
 #include "parallel/comm/world.h"
@@ -20,7 +21,11 @@ void run_ranks(const std::string& backend, int asked, int needed,
         fmt::format("comm.backend is thread, but a launcher started {} processes: each would run a "
                     "model of its own",
                     launched));
-  run_thread_ranks(asked > 0 ? asked : needed, rank_main);
+  // Thread ranks share CUDA's context. Loading a kernel when it is first used may wait for what other ranks have queued
+  // there, which may wait for this one: so all are loaded when CUDA starts.
+  const int ranks = asked > 0 ? asked : needed;
+  if (ranks > 1) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  run_thread_ranks(ranks, rank_main);
 }
 
 }  // namespace trivet

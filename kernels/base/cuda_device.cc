@@ -30,6 +30,11 @@ bool has_happened(cudaEvent_t event) {
 
 namespace {
 
+// Streams that share a queue of the hardware wait for each other, whatever they have been told: with several ranks on
+// one GPU, which wait for each other on streams, for ever. As many queues as there can be. CUDA reads it when it
+// starts; set before main(), while there is no other thread that may read the environment.
+[[maybe_unused]] const int kQueuesAreSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+
 class CudaEvent : public Event {
  public:
   explicit CudaEvent(int device) : device_(device) {
@@ -249,9 +254,6 @@ std::unique_ptr<Device> create_cuda_device(int index) {
 }
 
 int cuda_device_count() {
-  // Streams that share a queue of the hardware wait for each other, whatever they have been told: with several ranks on
-  // one GPU, which wait for each other on streams, for ever. As many queues as there can be; read when CUDA starts.
-  [[maybe_unused]] static const int set = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {
     cudaGetLastError();  // no driver: clear the sticky error
