@@ -144,7 +144,7 @@ if wants run; then
   if [[ $device == cuda ]]; then
     step run 'GPT-2 124M, 20 steps' 120 30 "$trivet" train configs/gpt2_124m.yaml "${one[@]}" --set train.train_iters=20 \
       --set batch.global_batch_size=64 --set batch.micro_batch_size=32 --set "train.run_dir=$runs/gpt2" \
-      --set checkpoint.save_interval=0 --set train.trace=true
+      --set checkpoint.save_interval=0
   fi
   rm -rf "$runs"
 fi
