@@ -73,6 +73,9 @@ libraries=$(nvidia_folders | awk '!seen[$0]++' | paste -sd :)
 others=${LD_LIBRARY_PATH-}
 our_libraries=$libraries${others:+:$others}
 search=$our_libraries  # of the next step
+# Ranks that are threads share the GPU's context, which may come to a stop while a kernel is loaded at its first launch:
+# also for the rank that waits for the one that launches.
+loading=EAGER
 for name in "${needed[@]}"; do
   lost=$(LD_LIBRARY_PATH=$our_libraries ldd "$(program "$name")" 2>&1 | grep -E 'not found|No such file') &&
     echo "gpu.sh: $name: $lost" >&2
@@ -87,7 +90,7 @@ step() {
   shift 4
   printf '\n== %s\n$ %s\n' "$name" "$*" | tee -a "$log"
   local -r from=$(stat -c %s "$log")
-  timeout -k 10 "$most" env LD_LIBRARY_PATH="$search" "$@" </dev/null >>"$log" 2>&1 || code=$?
+  timeout -k 10 "$most" env LD_LIBRARY_PATH="$search" CUDA_MODULE_LOADING="$loading" "$@" </dev/null >>"$log" 2>&1 || code=$?
   ((code == 0)) || verdict="FAILED with $code"
   ((code == 124 || code == 137)) && verdict="FAILED: over its $most s"
   ((code == 0)) || { failed=1; lines=40; }
@@ -118,9 +121,9 @@ for model in ${models//,/ }; do
   fi
   if wants torch; then
     for recipe in ${recipes//,/ }; do
-      search=$others
+      search=$others loading=LAZY
       step torch "torch_step $model $recipe" 240 4 python3 tests/bench/torch_step.py --model "$model" --recipe "$recipe"
-      search=$our_libraries
+      search=$our_libraries loading=EAGER
     done
   fi
 done
