@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: the tests that need one, the benchmarks beside PyTorch's, and a short real run. A step that
 # fails ends no other; the summary at the end tells which passed, and the exit code is 1 if one did not.
-#   launch/gpu.sh [--parts LIST] [--programs DIR] [--out DIR] [--limit SECONDS] [--models LIST] [--recipes LIST]
+#   launch/gpu.sh [--parts LIST] [--programs DIR] [--out DIR] [--limit S] [--total S] [--models LIST] [--recipes LIST]
 #     --parts      of tests,sanitize,ops,train,torch,run [tests,ops,train,torch,run]
 #                    tests     operations, communicators and layouts on the GPU        sanitize  some under
 #                    ops       each operation's share of its limit                               compute-sanitizer
@@ -10,15 +10,16 @@
 #     --programs   a folder that gpu_pack.sh made: nothing is installed or built
 #     --out        a log of each part, and summary.txt [runs/gpu]
 #     --limit      seconds of each step at most, instead of its own limit
+#     --total      seconds of all steps together: the last ones are cut or left out, and the summary is still written
 #     --models     of train and torch [124m,1.3b,6.7b-layers]
 #     --recipes    of torch: autocast, bf16 (tests/bench/torch_step.py) [autocast]
 #     --device     cpu tries the script itself where there is no GPU [cuda]
 set -uo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-usage() { sed -n '4,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
+usage() { sed -n '4,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
 
-parts=tests,ops,train,torch,run programs='' out=runs/gpu limit='' models='' recipes=autocast device=cuda
+parts=tests,ops,train,torch,run programs='' out=runs/gpu limit='' total='' models='' recipes=autocast device=cuda
 while (($#)); do
   (($# >= 2)) || usage
   case $1 in
@@ -26,6 +27,7 @@ while (($#)); do
     --programs) programs=$(realpath "$2") || exit 64 ;;
     --out) out=$2 ;;
     --limit) limit=$2 ;;
+    --total) total=$2 ;;
     --models) models=$2 ;;
     --recipes) recipes=$2 ;;
     --device) device=$2 ;;
@@ -33,7 +35,7 @@ while (($#)); do
   esac
   shift 2
 done
-[[ $parts =~ ^((tests|sanitize|ops|train|torch|run)(,|$))+$ && $device =~ ^(cpu|cuda)$ && $limit =~ ^[0-9]*$ ]] || usage
+[[ $parts =~ ^((tests|sanitize|ops|train|torch|run)(,|$))+$ && $device =~ ^(cpu|cuda)$ && $limit$total =~ ^[0-9]*$ ]] || usage
 if [[ $device == cuda ]]; then
   : "${models:=124m,1.3b,6.7b-layers}"
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader ||
@@ -63,7 +65,7 @@ import glob, importlib.util
 spec = importlib.util.find_spec("nvidia")
 for root in spec.submodule_search_locations if spec else []:
     for name in ("libcudart.so.1*", "libcublasLt.so.1*", "libnccl.so.2*"):
-        for path in sorted(glob.glob(f"{root}/*/lib/{name}"), reverse=True)[:1]:
+        for path in sorted(glob.glob(f"{root}/*/lib/{name}")):
             print(path.rpartition("/")[0])
 PYTHON
   local nvcc
@@ -88,9 +90,18 @@ summary=() failed=0
 step() {
   local part=$1 name=$2 most=${limit:-$3} lines=$4 log=$out/$1.log code=0 start=$SECONDS verdict=passed tests
   shift 4
+  if [[ -n $total ]]; then
+    local -r left=$((total - SECONDS))
+    if ((left < 5)); then
+      failed=1
+      summary+=("$(printf '%-34s    0 s  not run: no time is left' "$part: $name")")
+      return 1
+    fi
+    ((most <= left)) || most=$left
+  fi
   printf '\n== %s\n$ %s\n' "$name" "$*" | tee -a "$log"
   local -r from=$(stat -c %s "$log")
-  timeout -k 10 "$most" env LD_LIBRARY_PATH="$search" CUDA_MODULE_LOADING="$loading" "$@" </dev/null >>"$log" 2>&1 || code=$?
+  timeout -k 5 "$most" env LD_LIBRARY_PATH="$search" CUDA_MODULE_LOADING="$loading" "$@" </dev/null >>"$log" 2>&1 || code=$?
   ((code == 0)) || verdict="FAILED with $code"
   ((code == 124 || code == 137)) && verdict="FAILED: over its $most s"
   ((code == 0)) || { failed=1; lines=40; }
