@@ -1,32 +1,178 @@
-// Full training steps of GPT-2 124M, s = 1024, b = 4, on random tokens: milliseconds, tokens/s and MFU against the
-// matrix products measured in the same run, causal convention. The floor of a step is its model FLOPs at that peak.
+// Full training steps on random tokens.
+//
+//   train_bench --model 124m|1.3b|6.7b-layers|tiny [--device auto|cpu|cuda] [--dtype bf16|fp32] [--layers N]
+//               [--micro-batch B] [--micro-batches M] [--steps N] [--warm-up N]
+// One rank, a GPU where there is one, with micro-batches that fill an H200; `tiny` is for trying the program. On a
+// GPU steps are queued ahead, as `trivet train` does it. Their median, tokens/s, MFU in both conventions against the
+// data sheet and against a matrix product measured here, memory by purpose, what the host takes to queue a step, and
+// from the spans of the same steps where their time went. The last line is for programs. --model is 124m where it is
+// left out on a GPU.
+//
 //   train_bench [--steps N] [--dtype fp32|bf16] [--layers N]
-// Then the weak scaling of data parallelism: two ranks of one thread against one rank of one thread.
+// On a CPU: GPT-2 124M, s = 1024, b = 4: milliseconds, tokens/s and MFU against the matrix products measured in the
+// same run, causal convention. The floor of a step is its model FLOPs at that peak. Then the weak scaling of data
+// parallelism: two ranks of one thread against one rank of one thread.
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include "engine/data/indexed_dataset.h"
 #include "engine/metrics/accounting.h"
+#include "engine/metrics/peak_flops.h"
+#include "engine/metrics/text.h"
 #include "engine/train/trainer.h"
 #include "kernels/cpu/gemm_peak.h"
 #include "parallel/comm/world.h"
+#include "tests/bench/measured_steps.h"
 #include "tests/bench/random_tokens.h"
 
 namespace trivet {
 namespace {
 
-struct Options {
-  int steps = 4;
-  int64_t layers = 12;
-  std::vector<std::string> dtypes{"fp32", "bf16"};
+constexpr int64_t kVocab = 50257;
+
+struct Model {
+  std::string_view name;
+  int64_t layers, hidden, heads, seq, micro_batch;
 };
+constexpr Model kModels[] = {{"124m", 12, 768, 12, 1024, 64},         // GPT-2
+                             {"1.3b", 24, 2048, 16, 2048, 16},        // GPT-3 XL, with heads of 128
+                             {"6.7b-layers", 8, 4096, 32, 2048, 16},  // 8 of the 32 of GPT-3 6.7B
+                             {"tiny", 2, 128, 2, 64, 4}};
+
+struct Options {
+  std::string model, device = "auto";
+  std::optional<std::string> dtype;
+  std::optional<int> steps, warm_up;
+  std::optional<int64_t> layers, micro_batch;
+  int64_t micro_batches = 1;
+};
+
+struct TemporaryTokens {
+  TemporaryTokens() { write_random_tokens(prefix, kVocab); }
+  ~TemporaryTokens() {
+    for (const char* end : {".bin", ".idx"}) std::filesystem::remove(prefix + end);
+  }
+  const std::string prefix =
+      (std::filesystem::temp_directory_path() / fmt::format("trivet-train-bench.{}", getpid())).string();
+};
+
+ModelConfig config_of(const Model& model, const Options& options) {
+  return {.num_layers = options.layers.value_or(model.layers),
+          .hidden_size = model.hidden,
+          .ffn_hidden_size = 4 * model.hidden,
+          .num_attention_heads = model.heads,
+          .seq_length = model.seq,
+          .vocab_size = kVocab,
+          .init_method_std = 0.02};
+}
+
+GptDataset dataset_of(const IndexedDataset& tokens, const ModelConfig& model) {
+  return {std::make_shared<const IndexedDataset>(tokens.prefix()),
+          {0, 1},
+          {.name = "train", .seq_length = model.seq_length, .vocab_size = kVocab, .seed = 1}};
+}
+
+// ---- one rank, and everything about its steps
+
+void print_ops(const MeasuredSteps& measured, const TokenFlops& flops, double tokens) {
+  double products = 0, attention = 0;
+  for (const auto& [name, op] : measured.ops) {
+    if (name == "matmul") products += op.seconds;
+    if (name.starts_with("attention_")) attention += op.seconds;
+  }
+  const double window =
+      static_cast<double>(measured.stats.window) * 1e-9 / static_cast<double>(measured.seconds.size());
+  fmt::print("{:<28} {:>9} {:>7} {:>8}\n", "op, of a step", "ms", "share", "calls");
+  std::vector<std::pair<std::string, OpTime>> ops(measured.ops.begin(), measured.ops.end());
+  std::sort(ops.begin(), ops.end(), [](const auto& x, const auto& y) { return x.second.seconds > y.second.seconds; });
+  for (const auto& [name, op] : ops)
+    fmt::print("{:<28} {:>9.3f} {:>6.2f}% {:>8.1f}\n", name, op.seconds * 1e3, 100 * op.seconds / window, op.calls);
+  fmt::print("model FLOPs of products: {:.1f} TFLOP/s in matmul; of attention, causal: {:.1f} TFLOP/s\n",
+             (flops.layers + flops.logits) * tokens / products * 1e-12, flops.attention * tokens / attention * 1e-12);
+}
+
+void report_steps(const IndexedDataset& tokens, const Model& model, const Options& options) {
+  LoadedConfig loaded;
+  loaded.path = "bench";
+  loaded.config.model = config_of(model, options);
+  loaded.config.batch.micro_batch_size = options.micro_batch.value_or(model.micro_batch);
+  loaded.config.batch.global_batch_size = loaded.config.batch.micro_batch_size * options.micro_batches;
+  loaded.config.precision.dtype = options.dtype.value_or("bf16");
+  loaded.config.device.kind = options.device;
+  loaded.config.data.path = tokens.prefix();
+  loaded.config.train.train_iters = 1000;
+  const Layout layout = resolve(loaded, {.world_size = 1});
+  const Config& config = loaded.config;
+  const GptDataset data = dataset_of(tokens, config.model);
+  run_thread_ranks(1, [&](Communicator& world) {
+    Trainer trainer(config, layout, world, data, nullptr);
+    const bool gpu = trainer.device().kind() == DeviceKind::cuda;
+    const DType dtype = dtype_of(config.precision);
+    const int steps = options.steps.value_or(gpu ? 20 : 4);
+    const double batch = static_cast<double>(*config.batch.global_batch_size);
+    const double step_tokens = batch * static_cast<double>(model.seq);
+    fmt::print("{}: {} layers, h {}, {} heads, s {}, {} parameters; {}, {} x {} samples, {} tokens a step\n",
+               model.name, config.model.num_layers, model.hidden, model.heads, model.seq,
+               grouped(count_parameters(config.model, kVocab).total()), name_of(dtype), options.micro_batches,
+               config.batch.micro_batch_size, grouped(static_cast<int64_t>(step_tokens)));
+    fmt::print("memory   ");
+    const MemoryPlan memory = trainer.state().memory();
+    for (const MemoryItem& item : memory.items)
+      if (item.bytes > 0) fmt::print("{} {}, ", item.name, bytes_text(item.bytes));
+    fmt::print("in all {} of {}\n", bytes_text(memory.total()),
+               gpu ? bytes_text(trainer.device().memory_bytes()) : "the host's");
+
+    StepResult first = trainer.step();  // chooses algorithms, and touches everything for the first time
+    for (int i = 1; i < options.warm_up.value_or(gpu ? 5 : 1); ++i) trainer.step();
+    double product = product_peak_tflops(trainer.device(), trainer.ops(), dtype);
+    const MeasuredSteps measured = measure_steps(trainer, steps);
+    product = std::max(product, product_peak_tflops(trainer.device(), trainer.ops(), dtype));  // speeds change
+
+    const auto sheet =
+        gpu ? peak_tflops_by_name(trainer.device().name(), config.precision.dtype) : std::optional<double>();
+    const double seconds = MeasuredSteps::median(measured.seconds);
+    const auto mfu = [&](double of_seconds, FlopsConvention convention, double peak) {
+      const double flops = flops_per_token(config.model, kVocab, convention).total() * step_tokens;
+      return 100 * model_flops_utilisation(flops, of_seconds, 1, peak);
+    };
+    using enum FlopsConvention;
+    const double peak = sheet.value_or(product);
+    const double unspied = MeasuredSteps::median(measured.seconds_unspied);
+    const double idle = 100 - 100 * measured.stats.of_window(measured.stats.compute + measured.stats.optimizer);
+    fmt::print("device   {}; peak {}{:.2f} TFLOP/s in products measured here\n", trainer.device().name(),
+               sheet ? fmt::format("{:.1f} TFLOP/s by its data sheet, ", *sheet) : "", product);
+    fmt::print("step     {:.2f} ms (median of {}; {:.2f} to {:.2f}), {:.0f} tokens/s; without spans {:.2f} ms\n",
+               seconds * 1e3, steps, measured.seconds.front() * 1e3, measured.seconds.back() * 1e3,
+               step_tokens / seconds, unspied * 1e3);
+    fmt::print("MFU      full {:.1f}%, causal {:.1f}% of {}{}\n", mfu(seconds, full, peak), mfu(seconds, causal, peak),
+               sheet ? "the data sheet" : "the products measured",
+               sheet ? fmt::format("; full {:.1f}%, causal {:.1f}% of the products measured",
+                                   mfu(seconds, full, product), mfu(seconds, causal, product))
+                     : "");
+    fmt::print("host     queues a step in {:.2f} ms; {} nothing in {:.2f}% of a step\n", measured.host_seconds * 1e3,
+               gpu ? "the GPU computes" : "computes", idle);
+    fmt::print("loss     {:.4f} in step 1, {:.4f} in step {}\n", first.loss, measured.last_loss,
+               options.warm_up.value_or(gpu ? 5 : 1) + steps + 1);
+    print_ops(measured, flops_per_token(config.model, kVocab, causal), step_tokens);
+    fmt::print(
+        "result who=trivet model={} dtype={} tokens={} ms={:.3f} tokens_per_s={:.0f} mfu_full={:.2f} mfu_causal={:.2f} "
+        "product_tflops={:.1f} ms_without_spans={:.3f} host_ms={:.3f} idle={:.2f}\n",
+        model.name, name_of(dtype), static_cast<int64_t>(step_tokens), seconds * 1e3, step_tokens / seconds,
+        mfu(seconds, full, peak), mfu(seconds, causal, peak), product, unspied * 1e3, measured.host_seconds * 1e3,
+        idle);
+  });
+}
+
+// ---- on a CPU, and its scaling
 
 struct Result {
   double seconds = 0;                        // of a step: the median after the first
@@ -37,21 +183,15 @@ struct Result {
 Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, int threads, const Options& options) {
   LoadedConfig loaded;
   loaded.path = "bench";
-  loaded.config.model = {.num_layers = options.layers,
-                         .hidden_size = 768,
-                         .ffn_hidden_size = 3072,
-                         .num_attention_heads = 12,
-                         .seq_length = 1024,
-                         .vocab_size = 50257,
-                         .init_method_std = 0.02};
+  loaded.config.model = config_of(kModels[0], options);
   loaded.config.batch.micro_batch_size = 4;
   loaded.config.precision.dtype = dtype;
+  loaded.config.device.kind = "cpu";
   loaded.config.device.threads_per_rank = threads;
   loaded.config.data.path = tokens.prefix();
   loaded.config.train.train_iters = 1000;
   const Layout layout = resolve(loaded, {.world_size = ranks});
-  const GptDataset data(std::make_shared<const IndexedDataset>(tokens.prefix()), {0, 1},
-                        {.name = "train", .seq_length = 1024, .vocab_size = 50257, .seed = 1});
+  const GptDataset data = dataset_of(tokens, loaded.config.model);
   Result result;
   run_thread_ranks(ranks, [&](Communicator& world) {
     Trainer trainer(loaded.config, layout, world, data, nullptr);
@@ -60,7 +200,7 @@ Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, in
     world.barrier();
     std::vector<double> seconds;
     std::vector<Span> spans;
-    for (int i = 0; i <= options.steps; ++i) {
+    for (int i = 0; i <= options.steps.value_or(4); ++i) {
       trainer.trace().rows().front().take(spans);
       const StepResult step = trainer.step();
       seconds.push_back(static_cast<double>(step.end_ns - step.start_ns) * 1e-9);
@@ -81,16 +221,11 @@ Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, in
   return result;
 }
 
-void report(const IndexedDataset& tokens, const Options& options) {
+void report_on_cpu(const IndexedDataset& tokens, const Options& options) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  ModelConfig model{.num_layers = options.layers,
-                    .hidden_size = 768,
-                    .ffn_hidden_size = 3072,
-                    .num_attention_heads = 12,
-                    .seq_length = 1024,
-                    .vocab_size = 50257};
-  const double flops = flops_per_step(model, 50257, 4, FlopsConvention::causal);
-  for (const std::string& dtype : options.dtypes) {
+  const double flops = flops_per_step(config_of(kModels[0], options), kVocab, 4, FlopsConvention::causal);
+  for (const std::string& dtype :
+       options.dtype ? std::vector{*options.dtype} : std::vector<std::string>{"fp32", "bf16"}) {
     const Result result = run(tokens, dtype, 1, cores, options);
     const double floor = flops / (result.peak * 1e12);
     fmt::print(
@@ -110,17 +245,44 @@ void report(const IndexedDataset& tokens, const Options& options) {
 }  // namespace trivet
 
 int main(int argc, char** argv) {
-  trivet::Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (!std::strcmp(argv[i], "--steps")) options.steps = std::atoi(argv[i + 1]);
-    else if (!std::strcmp(argv[i], "--dtype")) options.dtypes = {argv[i + 1]};
-    else if (!std::strcmp(argv[i], "--layers")) options.layers = std::atoi(argv[i + 1]);
-    else return fmt::print(stderr, "train_bench: unknown option {}\n", argv[i]), 64;
+  using namespace trivet;
+  try {
+    Options options;
+    for (int i = 1; i < argc; i += 2) {
+      const std::string_view key = argv[i];
+      const char* const value = i + 1 < argc ? argv[i + 1] : nullptr;
+      const auto number = [&] {
+        const int n = std::atoi(value);
+        if (n <= 0) throw ConfigError(fmt::format("{}: found {}, expected a number above 0", key, value));
+        return n;
+      };
+      if (!value) throw ConfigError(fmt::format("{} needs a value", key));
+      if (key == "--model") options.model = value;
+      else if (key == "--device") options.device = value;
+      else if (key == "--dtype") options.dtype = value;
+      else if (key == "--steps") options.steps = number();
+      else if (key == "--warm-up") options.warm_up = number();
+      else if (key == "--layers") options.layers = number();
+      else if (key == "--micro-batch") options.micro_batch = number();
+      else if (key == "--micro-batches") options.micro_batches = number();
+      else throw ConfigError(fmt::format("unknown option {}", key));
+    }
+    const bool on_cpu = options.device == "cpu" || (options.device == "auto" && cuda_device_count() == 0);
+    const bool comparison = options.model.empty() && on_cpu;
+    if (comparison && (options.warm_up || options.micro_batch || options.micro_batches != 1))
+      throw ConfigError("--warm-up, --micro-batch and --micro-batches go with --model");
+    const auto model = std::find_if(std::begin(kModels), std::end(kModels), [&](const Model& m) {
+      return m.name == (options.model.empty() ? "124m" : options.model);
+    });
+    if (model == std::end(kModels))
+      throw ConfigError(fmt::format("--model: found {}, expected 124m, 1.3b, 6.7b-layers or tiny", options.model));
+    const TemporaryTokens file;
+    const IndexedDataset tokens(file.prefix);
+    if (comparison) report_on_cpu(tokens, options);
+    else report_steps(tokens, *model, options);
+    return 0;
+  } catch (const Error& error) {
+    fmt::print(stderr, "train_bench: {}\n", error.what());
+    return error.exit_code();
   }
-  const std::string prefix = (std::filesystem::temp_directory_path() / "trivet-train-bench").string();
-  trivet::write_random_tokens(prefix, 50257);
-  trivet::report(trivet::IndexedDataset(prefix), options);
-  std::filesystem::remove(prefix + ".bin");
-  std::filesystem::remove(prefix + ".idx");
-  return 0;
 }

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Packs the programs of gpu.sh for a machine that has a GPU, but not the packages to build on: programs without debug
+# information and every shared library they need, except glibc, libstdc++ (both as old as here or newer) and NVIDIA's
+# (cudart, cuBLASLt, NCCL: of a toolkit or of Python's nvidia packages).
+#   launch/gpu_pack.sh [--out DIR] [--march NAME] [--jobs N]
+#     --out     the folder to make, and DIR.tar.xz beside it [build-pack/pack]
+#     --march   instruction set of that machine's CPU, as for -march [x86-64-v3]
+# There, with the folder or the unpacked archive:
+#     DIR/launch/gpu.sh --programs DIR --out RESULTS        and, for one program, DIR/bin/trivet …
+# Ranks are threads there: the programs are built without MPI. Tests that read files of the source tree fail there; those
+# that gpu.sh runs read none.
+set -euo pipefail
+# shellcheck source=launch/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+usage() { sed -n '5,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
+out='' march=x86-64-v3 jobs=()
+while (($#)); do
+  (($# >= 2)) || usage
+  case $1 in
+    --out) out=$(realpath -m "$2") ;;
+    --march) march=$2 ;;
+    --jobs) jobs=(-j "$2") ;;
+    *) usage ;;
+  esac
+  shift 2
+done
+cd "$root"
+: "${out:=$root/build-pack/pack}"
+most=$((60 << 20))
+
+install_packages
+programs=(trivet kernels_test parallel_test engine_test cuda_ops_bench train_bench)
+# DT_RPATH, which also holds for the libraries of libraries.
+build_trivet build-pack -DTRIVET_MARCH="$march" -DTRIVET_MPI=OFF -DTRIVET_CUDA=ON -DTRIVET_NCCL=ON \
+  -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON -DCMAKE_INSTALL_RPATH="\$ORIGIN/../lib" \
+  -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags -- "${jobs[@]}" "${programs[@]}"
+
+rm -rf "$out"
+mkdir -p "$out"/{bin,lib,launch,tests/bench,configs}
+for name in "${programs[@]}"; do
+  from=build-pack/tests/$name
+  [[ $name == trivet ]] && from=build-pack/trivet
+  strip -o "$out/bin/$name" "$from"
+done
+elsewhere='^(linux-vdso|ld-linux.*|libc|libm|libpthread|librt|libdl|libstdc\+\+|libgcc_s|libcuda|libcudart|libcublas|libcublasLt|libnccl)\.so'
+ldd "$out"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u | while read -r name path; do
+  [[ $name =~ $elsewhere ]] || strip -o "$out/lib/$name" "$(realpath "$path")"
+done
+cp launch/gpu.sh launch/setup.sh "$out/launch/"
+cp tests/bench/torch_step.py "$out/tests/bench/"
+cp configs/*.yaml "$out/configs/"
+
+tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz -T0 -6 >"$out.tar.xz"
+size=$(du -sb "$out" | cut -f1)
+printf '%s: %d MiB; %s: %d MiB; for %s and GPUs of compute capability 9.0 or newer\n' "$out" $((size >> 20)) \
+  "$out.tar.xz" $(($(stat -c %s "$out.tar.xz") >> 20)) "$march"
+((size <= most)) || { echo "gpu_pack.sh: the folder has more than $((most >> 20)) MiB" >&2; exit 70; }

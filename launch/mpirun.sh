@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Trains on the GPUs of this machine, or of several: one MPI rank a GPU.
+#   launch/mpirun.sh [--gpus G] [--hosts A,B,…] RUN.yaml [ARGUMENT OF trivet train…]
+#     --gpus    of each machine [those that nvidia-smi shows here]
+#     --hosts   machines that ssh reaches, with Trivet and the data at the same paths [this one]
+# TRIVET is the program [build/trivet], built with MPI, CUDA and NCCL. Restarts: launch/supervise.sh --run-dir DIR -- launch/mpirun.sh …
+# To stop it with a checkpoint, send SIGUSR1 to mpirun, which passes it on: after SIGTERM it leaves ranks a few seconds.
+set -euo pipefail
+# shellcheck source=launch/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+usage() { sed -n '3,5s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
+
+gpus='' hosts=localhost
+while [[ ${1-} == --* ]]; do
+  (($# >= 2)) || usage
+  case $1 in
+    --gpus) gpus=$2 ;;
+    --hosts) hosts=$2 ;;
+    *) usage ;;
+  esac
+  shift 2
+done
+(($#)) || usage
+: "${gpus:=$(nvidia-smi -L | wc -l)}"
+[[ $gpus =~ ^[1-9][0-9]*$ ]] || usage
+run=$1
+shift
+
+# Ranks 0 to G-1 on the first machine, and so on. With parallel.order tp-dp-pp, the default, consecutive ranks are
+# tensor-parallel peers, which talk the most: they are inside a machine if tensor_model_parallel_size divides G. Then
+# come data-parallel replicas, and pipeline stages, which talk the least, are the farthest apart.
+machines=${hosts//,/ }
+read -ra names <<<"$machines"
+slots=$(printf "%s:$gpus," "${names[@]}")
+arguments=(-np $((gpus * ${#names[@]})) --host "${slots%,}" --map-by slot --rank-by slot --bind-to none)
+for name in LD_LIBRARY_PATH $(compgen -e NCCL_ || true); do
+  [[ -v $name ]] && arguments+=(-x "$name")
+done
+# cuda, not auto: a machine whose driver is broken is an error, not a slow run. A --set of yours comes later, and wins.
+exec mpirun "${arguments[@]}" "${TRIVET:-$root/build/trivet}" train "$run" --set device.kind=cuda "$@"
