@@ -350,7 +350,9 @@ std::vector<PipelineCase> pipeline_cases() {
     cases.push_back({kind, 2, v, 16, 1, 2, false});
     cases.push_back({kind, 2, v, 16, 2, 2, true});
   }
-  return cases;
+  std::vector<PipelineCase> some;
+  for (size_t n = 0; n < cases.size(); n += kMatrixStride) some.push_back(cases[n]);
+  return some;
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, PipelineLayout, testing::ValuesIn(pipeline_cases()), [](const auto& info) {

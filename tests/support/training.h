@@ -14,8 +14,10 @@ namespace trivet::test {
 // the first steps show.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr int kMatrixSteps = 2;
+inline constexpr size_t kMatrixStride = 2;  // of the cases of a large matrix every so-many-th runs
 #else
 inline constexpr int kMatrixSteps = 10;
+inline constexpr size_t kMatrixStride = 1;
 #endif
 
 // 4 layers, h 32, 4 heads, s 16, a vocabulary of 61 (no multiple of anything), b 2, global batch 8, lr high enough that
