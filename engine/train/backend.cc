@@ -118,24 +118,29 @@ int threads_of_rank(const Config& config, const Communicator& world) {
   return config.device.threads_per_rank > 0 ? config.device.threads_per_rank : default_threads_per_rank(world);
 }
 
+bool computes_on_gpus(const Config& config, Communicator& world) {
+  const bool gpus =
+      config.device.kind != "cpu" && choose_gpus(config, HostWorld(world).gather(int64_t{cuda_device_count()}));
+  if (gpus) check_switches_of_gpus(config);
+  else check_switches_of_cpu(config);
+  return gpus;
+}
+
 Backend make_backend(const Config& config, Communicator& world, int threads) {
   HostWorld host(world);
   Backend backend;
-  const int own_gpus = config.device.kind == "cpu" ? 0 : cuda_device_count();
-  if (config.device.kind == "cpu" || !choose_gpus(config, host.gather(int64_t{own_gpus}))) {
-    check_switches_of_cpu(config);
+  if (!computes_on_gpus(config, world)) {
     backend.device = create_cpu_device();
     backend.ops = create_cpu_ops(threads);
     backend.exchange_name = launched_world_size() > 0 ? "MPI" : "threads";
     return backend;
   }
-  check_switches_of_gpus(config);
   const std::vector<int64_t> hosts = host.gather(hash_of(host_identity()));
   const auto before = std::count(hosts.begin(), hosts.begin() + host.rank(), hosts[static_cast<size_t>(host.rank())]);
   std::string problem;
   try {
     // A launcher may show each rank its own GPU alone.
-    backend.device = create_cuda_device(static_cast<int>(before % own_gpus));
+    backend.device = create_cuda_device(static_cast<int>(before % cuda_device_count()));
     backend.ops = create_cuda_ops(
         *backend.device, {.tf32 = config.device.tf32, .product_candidates = config.train.deterministic_mode ? 1 : 8});
   } catch (const Error& error) {

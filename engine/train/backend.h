@@ -31,6 +31,10 @@ using MakeBackend = std::function<Backend(const Config& config, Communicator& wo
 // GPU, or shares one though NCCL is to connect them.
 Backend make_backend(const Config& config, Communicator& world, int threads);
 
+// Whether that would be GPUs. Throws what the configuration and the hosts are refused for, before anything is allocated
+// or written. Collective.
+bool computes_on_gpus(const Config& config, Communicator& world);
+
 // Threads that a rank computes with when the config does not say: this host's cores, as the process may use them, over
 // the ranks of this host.
 int default_threads_per_rank(const Communicator& world);

@@ -124,6 +124,7 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   const int64_t start_ns = now_ns();
   const Layout layout = resolve(loaded, facts_of(loaded.config, world.size()));
   const Config& config = loaded.config;
+  computes_on_gpus(config, world);  // or not: what cannot be is an error now
   const TrainingData data = open_training_data(config.data, config.model.seq_length, config.model.vocab_size.value(),
                                                config.train.eval_interval > 0);
   const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, config);
