@@ -98,7 +98,7 @@ inline void check_sum_of_squares(std::span<const Tensor> xs, const Tensor& bins)
 
 inline void check_judge_step(const Tensor& numbers, const Tensor& proceed) {
   constexpr const char* kOp = "judge_step";
-  check(numbers.numel() <= static_cast<int64_t>(Ops::kStepNumbers), "judge_step: more numbers than limits");
+  check(numbers.numel() <= static_cast<int64_t>(Ops::kJudgedNumbers), "judge_step: more numbers than limits");
   expect_vector(kOp, "numbers", numbers, DType::f32, numbers.numel());
   expect_vector(kOp, "proceed", proceed, DType::f32, 1);
 }

@@ -173,11 +173,11 @@ class Ops {
 
   // ---- whether a step is taken, decided on the device
 
-  // What a step's numbers, up to kStepNumbers of them, may be.
-  static constexpr size_t kStepNumbers = 4;
+  // What a step's numbers, up to kJudgedNumbers of them, may be.
+  static constexpr size_t kJudgedNumbers = 4;
   struct StepLimits {
-    std::array<float, kStepNumbers> at_most;  // a finite number above it is refused; +inf: none is
-    bool finite = true;                       // a number that is not finite is refused
+    std::array<float, kJudgedNumbers> at_most;  // a finite number above it is refused; +inf: none is
+    bool finite = true;                         // a number that is not finite is refused
   };
   // proceed[0] = 1, or 0 where one of the numbers is refused. numbers: [n] fp32, proceed: [1] fp32.
   virtual void judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) = 0;

@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "engine/data/prefetch.h"
 #include "kernels/base/device.h"
 
 namespace trivet {

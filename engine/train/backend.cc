@@ -67,36 +67,28 @@ void check_switches_of_gpus(const Config& config) {
           *value));
 }
 
-// How ranks exchange their GPUs' memory.
-void connect_gpus(Backend& backend, const Config& config, HostWorld& host) {
-  const std::vector<int64_t> ids = host.gather(hash_of(host_identity() + backend.device->id()));
+// How ranks exchange their GPUs' memory. Collective, and the same on all ranks. Throws ConfigError.
+struct Exchange {
+  enum Kind { none, staged, nccl } kind;
+  std::string name;  // for people
+};
+Exchange choose_exchange(const std::string& asked, const Device& device, HostWorld& host) {
+  const std::vector<int64_t> ids = host.gather(hash_of(host_identity() + device.id()));
   const size_t gpus = std::set<int64_t>(ids.begin(), ids.end()).size();
   const bool shared = gpus < ids.size();
   const std::string sharing = fmt::format("{} ranks share {} GPU{}", ids.size(), gpus, gpus == 1 ? "" : "s");
-  if (config.comm.backend == "nccl" && shared)
+  if (asked == "nccl" && shared)
     throw ConfigError(
         fmt::format("comm.backend: found nccl, but {}, and NCCL wants one for each rank; expected staged, "
                     "or at most {} rank{}",
                     sharing, gpus, gpus == 1 ? "" : "s"));
-  if (host.size() == 1) {
-    backend.exchange_name = "none: one rank";
-  } else if (config.comm.backend == "staged" || (shared && config.comm.backend != "nccl") || !built_with_nccl()) {
-    backend.exchange_name =
-        "staged through host memory, " + std::string(shared                            ? sharing
-                                                     : config.comm.backend == "staged" ? "as asked"
-                                                                                       : "without NCCL");
-  } else {
-    backend.exchange_name = "NCCL";
-  }
-  // Groups of their own: the engine goes on using the world for what is in host memory.
-  backend.host = host.world().split(0, host.rank(), "device memory", Category::comm_data);
-  backend.exchange_on_device = backend.exchange_name == "NCCL";
-  if (backend.exchange_on_device)
-    backend.exchange = create_nccl_communicator(*backend.host, *backend.device, config.comm.timeout_s);
-  else backend.exchange = create_staged_communicator(*backend.host, *backend.device);
+  if (host.size() == 1) return {Exchange::none, "none: one rank"};
+  const std::string staged = "staged through host memory, ";
+  if (shared) return {Exchange::staged, staged + sharing};
+  if (asked == "staged") return {Exchange::staged, staged + "as asked"};
+  if (asked != "nccl" && !built_with_nccl()) return {Exchange::staged, staged + "without NCCL"};
+  return {Exchange::nccl, "NCCL"};
 }
-
-}  // namespace
 
 int default_threads_per_rank(const Communicator& world) {
   cpu_set_t usable;
@@ -113,6 +105,8 @@ int default_threads_per_rank(const Communicator& world) {
   }
   return std::max(1, cores / ranks);
 }
+
+}  // namespace
 
 int threads_of_rank(const Config& config, const Communicator& world) {
   return config.device.threads_per_rank > 0 ? config.device.threads_per_rank : default_threads_per_rank(world);
@@ -147,7 +141,14 @@ Backend make_backend(const Config& config, Communicator& world, int threads) {
     problem = error.what();
   }
   if (problem = host.first_problem(problem); !problem.empty()) throw ConfigError(problem);
-  connect_gpus(backend, config, host);
+  const Exchange exchange = choose_exchange(config.comm.backend, *backend.device, host);
+  backend.exchange_name = exchange.name;
+  backend.exchange_on_device = exchange.kind == Exchange::nccl;
+  // Groups of their own: the engine goes on using the world for what is in host memory.
+  backend.host = world.split(0, world.rank(), "device memory", Category::comm_data);
+  backend.exchange = exchange.kind == Exchange::nccl
+                         ? create_nccl_communicator(*backend.host, *backend.device, config.comm.timeout_s)
+                         : create_staged_communicator(*backend.host, *backend.device);
   return backend;
 }
 

@@ -35,9 +35,8 @@ Backend make_backend(const Config& config, Communicator& world, int threads);
 // or written. Collective.
 bool computes_on_gpus(const Config& config, Communicator& world);
 
-// Threads that a rank computes with when the config does not say: this host's cores, as the process may use them, over
-// the ranks of this host.
-int default_threads_per_rank(const Communicator& world);
+// Threads that a rank computes with on a CPU: as the config says, or else this host's cores, as the process may use
+// them, over the ranks of this host.
 int threads_of_rank(const Config& config, const Communicator& world);
 
 }  // namespace trivet

@@ -16,12 +16,6 @@ void HostWorld::gather(const void* mine, void* all, int64_t words) {
   world_.all_gather({const_cast<void*>(mine), DType::i64, {words}}, {all, DType::i64, {size(), words}}, *stream_);
 }
 
-double HostWorld::sum(double number) {
-  auto sum = static_cast<float>(number);
-  if (size() > 1) world_.all_reduce({&sum, DType::f32, {1}}, Reduce::sum, *stream_);
-  return sum;
-}
-
 int64_t HostWorld::max(int64_t number) {
   reduce(&number, 1, Reduce::max);
   return number;

@@ -30,7 +30,6 @@ class HostWorld {
     reduce(&numbers, words<T>(), Reduce::sum);
     return numbers;
   }
-  double sum(double number);  // in rank order, in float
   int64_t max(int64_t number);
   // [rank], or the ranks' lists one behind the other, all as long as mine.
   template <class T>

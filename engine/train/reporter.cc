@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fmt/format.h>
+#include <numeric>
 #include <ostream>
 #include <unistd.h>
 
@@ -26,7 +27,9 @@ Peak find_peak(const Config& config, Trainer& trainer) {
       return {*known, "data sheet of " + trainer.device().name() + ", dense " + config.precision.dtype};
   HostWorld& host = trainer.host();
   host.barrier();
-  const double sum = host.sum(measure_gemm_peak_tflops(trainer.device(), trainer.ops(), dtype_of(config.precision)));
+  const std::vector<double> peaks =
+      host.gather(measure_gemm_peak_tflops(trainer.device(), trainer.ops(), dtype_of(config.precision)));
+  const double sum = std::accumulate(peaks.begin(), peaks.end(), 0.0);
   return {sum / host.size(),
           fmt::format("matrix products in {} measured on all ranks at once", config.precision.dtype)};
 }

@@ -24,28 +24,33 @@ struct LayoutCase {
   const char* name;
   int t = 1, p = 1, d = 1;
   std::function<void(Config&)> set = [](Config&) {};
+  int ranks() const { return t * p * d; }
 };
 void PrintTo(const LayoutCase& c, std::ostream* out) { *out << c.name; }
 
-class OnADevice : public testing::TestWithParam<LayoutCase> {};
-
-TEST_P(OnADevice, EveryNumberIsTheCpus) {
-  const LayoutCase& c = GetParam();
+Config config_of(const LayoutCase& c) {
   Config config = tiny_config();
   config.parallel.tensor_model_parallel_size = c.t;
   config.parallel.pipeline_model_parallel_size = c.p;
   config.model.hidden_dropout = 0.1;
   c.set(config);
-  const Curve cpu = train_on_threads(config, c.t * c.p * c.d, kSteps);
+  return config;
+}
+
+class OnADevice : public testing::TestWithParam<LayoutCase> {};
+
+TEST_P(OnADevice, EveryNumberIsTheCpus) {
+  const LayoutCase& c = GetParam();
+  Config config = config_of(c);
+  const Curve cpu = train_on_threads(config, c.ranks(), kSteps);
   {
     SCOPED_TRACE("each step is finished before the next");
-    expect_same(train_on_threads(config, c.t * c.p * c.d, kSteps, {.make_backend = make_split_backend}), cpu);
+    expect_same(train_on_threads(config, c.ranks(), kSteps, {.make_backend = make_split_backend}), cpu);
   }
   {
     SCOPED_TRACE("a step ahead");
-    expect_same(
-        train_on_threads(config, c.t * c.p * c.d, kSteps, {.poison = true, .make_backend = make_split_backend}, true),
-        cpu);
+    expect_same(train_on_threads(config, c.ranks(), kSteps, {.poison = true, .make_backend = make_split_backend}, true),
+                cpu);
   }
 }
 
@@ -90,12 +95,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, OnADevice,
 TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   const LayoutCase& c = GetParam();
-  Config config = tiny_config();
-  config.parallel.tensor_model_parallel_size = c.t;
-  config.parallel.pipeline_model_parallel_size = c.p;
-  config.model.hidden_dropout = 0.1;
-  c.set(config);
-  const int ranks = c.t * c.p * c.d;
+  Config config = config_of(c);
+  const int ranks = c.ranks();
   const Curve cpu = train_on_threads(config, ranks, kSteps);
   config.device.kind = "cuda";
   config.comm.backend = "staged";
