@@ -40,7 +40,7 @@ class RunFolder {
         "model: {num_layers: 2, hidden_size: 16, num_attention_heads: 4, seq_length: 16, "
         "vocab_size: 100}\nbatch: {global_batch_size: 8}\ndata: {path: " +
         (dir_ / "corpus") + ", split: \"100,0,0\"}\n" +
-        "device: {threads_per_rank: 1, peak_tflops: 1}\ntrain: {train_iters: 4, run_dir: " + run_dir() + "}\n";
+        "device: {kind: cpu, threads_per_rank: 1, peak_tflops: 1}\ntrain: {train_iters: 4, run_dir: " + run_dir() + "}\n";
     std::ostringstream out;
     error.clear();
     try {
