@@ -58,8 +58,8 @@ void launch_gelu_forward(const Tensor& x, const Tensor& y, cudaStream_t stream) 
   if (n == 0) return;
   const unsigned int grid = blocks(ceil_div(n, kThreads * kPack), "gelu_forward");
   dispatch_device(x.dtype, [&]<class T>() {
-    gelu_forward_kernel<T>
-        <<<grid, kThreads, 0, stream>>>(static_cast<const T*>(x.data), static_cast<T*>(y.data), n, aligned(x, y));
+    launch_kernel(gelu_forward_kernel<T>, {grid, kThreads, stream}, static_cast<const T*>(x.data),
+                  static_cast<T*>(y.data), n, aligned(x, y));
   });
 }
 
@@ -68,8 +68,8 @@ void launch_gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, c
   if (n == 0) return;
   const unsigned int grid = blocks(ceil_div(n, kThreads * kPack), "gelu_backward");
   dispatch_device(x.dtype, [&]<class T>() {
-    gelu_backward_kernel<T><<<grid, kThreads, 0, stream>>>(
-        static_cast<const T*>(x.data), static_cast<const T*>(dy.data), static_cast<T*>(dx.data), n, aligned(x, dy, dx));
+    launch_kernel(gelu_backward_kernel<T>, {grid, kThreads, stream}, static_cast<const T*>(x.data),
+                  static_cast<const T*>(dy.data), static_cast<T*>(dx.data), n, aligned(x, dy, dx));
   });
 }
 

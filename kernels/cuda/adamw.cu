@@ -63,8 +63,8 @@ void CudaOps::adamw(std::span<const AdamWPiece> given, Tensor grad_scale, Tensor
     Pieces pieces;
     const auto launch = [&] {
       if (pieces.count > 0)
-        adamw_kernel<<<blocks(pieces.total(), kOp), kThreads, 0, raw_stream>>>(
-            pieces, constants_of(how), grad_scale.as<float>(), elements<float>(proceed));
+        launch_kernel(adamw_kernel, {blocks(pieces.total(), kOp), kThreads, raw_stream}, pieces, constants_of(how),
+                      grad_scale.as<float>(), elements<float>(proceed));
       pieces.clear();
     };
     for (const AdamWPiece& p : given) {

@@ -28,8 +28,7 @@ template <int kD>
 __global__ void __launch_bounds__(kThreads)
     flash_forward_kernel(HeadArgs<__nv_bfloat16> a, int query_tiles, int heads) {
   constexpr int kLd = kD + 8, kSteps = kD / 16, kTile = kKeys * kLd;
-  extern __shared__ uint4 dynamic[];  // uint4: aligned for 16-byte copies
-  auto* const queries = reinterpret_cast<__nv_bfloat16*>(dynamic);
+  auto* const queries = dynamic_shared<__nv_bfloat16>();
   __nv_bfloat16* const stages = queries + kQueries * kLd;  // [2][keys, values][kKeys][kLd]
 
   // The last queries have the most keys: they start first.
@@ -177,8 +176,9 @@ template <int kD>
 void launch(const AttentionArgs& args, cudaStream_t stream) {
   const int64_t tiles = ceil_div(args.s, kQueries), heads = args.b * args.heads;
   allow_shared(flash_forward_kernel<kD>, shared_bytes<kD>());
-  flash_forward_kernel<kD><<<blocks(tiles * heads, "attention_forward"), kThreads, shared_bytes<kD>(), stream>>>(
-      HeadArgs<__nv_bfloat16>(args), static_cast<int>(tiles), static_cast<int>(heads));
+  launch_kernel(flash_forward_kernel<kD>,
+                {blocks(tiles * heads, "attention_forward"), kThreads, stream, shared_bytes<kD>()},
+                HeadArgs<__nv_bfloat16>(args), static_cast<int>(tiles), static_cast<int>(heads));
 }
 
 }  // namespace

@@ -91,8 +91,7 @@ constexpr size_t shared_bytes() {  // two matrices of what the block owns, two s
 template <int kD>
 __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadArgs<__nv_bfloat16> a, int heads) {
   constexpr int kLd = kD + 8, kTileSize = kTile * kLd;
-  extern __shared__ uint4 dynamic[];
-  auto* const keys = reinterpret_cast<__nv_bfloat16*>(dynamic);
+  auto* const keys = dynamic_shared<__nv_bfloat16>();
   __nv_bfloat16* const values = keys + kRows * kLd;
   __nv_bfloat16* const stages = values + kRows * kLd;                          // [2][queries, douts][kTile][kLd]
   float* const row_stages = reinterpret_cast<float*>(stages + 4 * kTileSize);  // [2][lse, delta][kTile]
@@ -173,8 +172,7 @@ template <int kD>
 __global__ void __launch_bounds__(kThreads, 1)
     flash_backward_queries_kernel(HeadArgs<__nv_bfloat16> a, int query_tiles, int heads) {
   constexpr int kLd = kD + 8, kTileSize = kTile * kLd;
-  extern __shared__ uint4 dynamic[];
-  auto* const queries = reinterpret_cast<__nv_bfloat16*>(dynamic);
+  auto* const queries = dynamic_shared<__nv_bfloat16>();
   __nv_bfloat16* const douts = queries + kRows * kLd;
   __nv_bfloat16* const stages = douts + kRows * kLd;  // [2][keys, values][kTile][kLd]
 
@@ -248,9 +246,10 @@ void launch(const AttentionArgs& args, cudaStream_t stream) {
   const HeadArgs<__nv_bfloat16> head_args(args);
   allow_shared(flash_backward_keys_kernel<kD>, shared_bytes<kD>());
   allow_shared(flash_backward_queries_kernel<kD>, shared_bytes<kD>());
-  flash_backward_keys_kernel<kD><<<grid, kThreads, shared_bytes<kD>(), stream>>>(head_args, static_cast<int>(heads));
-  flash_backward_queries_kernel<kD>
-      <<<grid, kThreads, shared_bytes<kD>(), stream>>>(head_args, static_cast<int>(tiles), static_cast<int>(heads));
+  launch_kernel(flash_backward_keys_kernel<kD>, {grid, kThreads, stream, shared_bytes<kD>()}, head_args,
+                static_cast<int>(heads));
+  launch_kernel(flash_backward_queries_kernel<kD>, {grid, kThreads, stream, shared_bytes<kD>()}, head_args,
+                static_cast<int>(tiles), static_cast<int>(heads));
 }
 
 }  // namespace

@@ -165,20 +165,20 @@ void for_positions(DType dtype, const AttentionArgs& args, const F& f) {
 
 void plain_attention_forward(DType dtype, const AttentionArgs& args, cudaStream_t stream) {
   for_positions(dtype, args, [&]<class T>(int64_t tasks, unsigned int grid) {
-    plain_forward_kernel<T><<<grid, 32 * kWarps, 0, stream>>>(HeadArgs<T>(args), tasks);
+    launch_kernel(plain_forward_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), tasks);
   });
 }
 
 void attention_delta(DType dtype, const AttentionArgs& args, cudaStream_t stream) {
   for_positions(dtype, args, [&]<class T>(int64_t tasks, unsigned int grid) {
-    delta_kernel<T><<<grid, 32 * kWarps, 0, stream>>>(HeadArgs<T>(args), tasks);
+    launch_kernel(delta_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), tasks);
   });
 }
 
 void plain_attention_backward(DType dtype, const AttentionArgs& args, cudaStream_t stream) {
   for_positions(dtype, args, [&]<class T>(int64_t tasks, unsigned int grid) {
-    plain_backward_queries_kernel<T><<<grid, 32 * kWarps, 0, stream>>>(HeadArgs<T>(args), tasks);
-    plain_backward_keys_kernel<T><<<grid, 32 * kWarps, 0, stream>>>(HeadArgs<T>(args), tasks);
+    launch_kernel(plain_backward_queries_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), tasks);
+    launch_kernel(plain_backward_keys_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), tasks);
   });
 }
 

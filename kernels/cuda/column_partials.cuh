@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/launch.h"
+
 namespace trivet {
 
 // A block has 32 columns, a lane each; its warps share the parts, every 8th each, and a column's 8 sums are added last.
@@ -34,7 +36,7 @@ inline void add_column_partials(const float* partials, int64_t parts, int64_t co
                                 cudaStream_t stream) {
   const int64_t all = second ? 2 * columns : columns;
   const auto grid = static_cast<unsigned int>((all + 31) / 32);
-  add_column_partials_kernel<<<grid, 256, 0, stream>>>(partials, parts, all, columns, first, second);
+  launch_kernel(add_column_partials_kernel, {grid, 256, stream}, partials, parts, all, columns, first, second);
 }
 
 }  // namespace trivet

@@ -111,10 +111,10 @@ void CudaOps::cross_entropy_forward(Tensor logits, Tensor targets, int64_t first
   if (n == 0) return;
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     dispatch_device(logits.dtype, [&]<class T>() {
-      cross_entropy_forward_kernel<T><<<blocks(n, kOp), 512, 0, raw_stream>>>(
-          static_cast<const T*>(logits.data), targets.as<int32_t>(), v, real_columns(first_column, vocab_size, v),
-          first_column, v % kPack == 0 && aligned(logits), row_max.as<float>(), row_sum.as<float>(),
-          target_logit.as<float>());
+      launch_kernel(cross_entropy_forward_kernel<T>, {blocks(n, kOp), 512, raw_stream},
+                    static_cast<const T*>(logits.data), targets.as<int32_t>(), v,
+                    real_columns(first_column, vocab_size, v), first_column, v % kPack == 0 && aligned(logits),
+                    row_max.as<float>(), row_sum.as<float>(), target_logit.as<float>());
     });
   });
 }
@@ -125,8 +125,8 @@ void CudaOps::cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor ro
   const int64_t n = row_max.numel();
   if (n == 0) return;
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    cross_entropy_rescale_kernel<<<blocks(ceil_div(n, 256), kOp), 256, 0, raw_stream>>>(
-        row_max.as<float>(), global_max.as<float>(), row_sum.as<float>(), n);
+    launch_kernel(cross_entropy_rescale_kernel, {blocks(ceil_div(n, 256), kOp), 256, raw_stream}, row_max.as<float>(),
+                  global_max.as<float>(), row_sum.as<float>(), n);
   });
 }
 
@@ -136,8 +136,8 @@ void CudaOps::cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_l
   shapes::check_cross_entropy_loss(row_max, row_sum, target_logit, loss);
   const int64_t n = row_max.numel();
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    cross_entropy_loss_kernel<<<1, 1024, 0, raw_stream>>>(row_max.as<float>(), row_sum.as<float>(),
-                                                          target_logit.as<float>(), n, scale, loss.as<float>());
+    launch_kernel(cross_entropy_loss_kernel, {1, 1024, raw_stream}, row_max.as<float>(), row_sum.as<float>(),
+                  target_logit.as<float>(), n, scale, loss.as<float>());
   });
 }
 
@@ -150,10 +150,9 @@ void CudaOps::cross_entropy_backward(Tensor logits, Tensor targets, int64_t firs
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     const RowGrid grid(n, v, kOp);
     dispatch_device(logits.dtype, [&]<class T>() {
-      cross_entropy_backward_kernel<T><<<grid.grid, grid.block, 0, raw_stream>>>(
-          static_cast<T*>(logits.data), targets.as<int32_t>(), v, real_columns(first_column, vocab_size, v),
-          first_column, grid.chunks, v % kPack == 0 && aligned(logits), row_max.as<float>(), row_sum.as<float>(),
-          scale);
+      launch_kernel(cross_entropy_backward_kernel<T>, {grid.grid, grid.block, raw_stream}, static_cast<T*>(logits.data),
+                    targets.as<int32_t>(), v, real_columns(first_column, vocab_size, v), first_column, grid.chunks,
+                    v % kPack == 0 && aligned(logits), row_max.as<float>(), row_sum.as<float>(), scale);
     });
   });
 }

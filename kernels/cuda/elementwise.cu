@@ -104,10 +104,9 @@ void launch_bias_dropout_add(const char* op, Tensor x, Tensor bias, Tensor resid
   const int64_t n = x.rows(), b = x.shape[1], h = x.shape[2];
   if (n * h == 0) return;
   const RowGrid grid(n, h, op);
-  bias_dropout_add_kernel<T><<<grid.grid, grid.block, 0, stream>>>(
-      static_cast<const T*>(x.data), static_cast<const T*>(bias.data), static_cast<const T*>(residual.data),
-      DropoutArgs(dropout), static_cast<T*>(out.data), b, h, grid.chunks,
-      h % kPack == 0 && aligned(x, bias, residual, out));
+  launch_kernel(bias_dropout_add_kernel<T>, {grid.grid, grid.block, stream}, static_cast<const T*>(x.data),
+                static_cast<const T*>(bias.data), static_cast<const T*>(residual.data), DropoutArgs(dropout),
+                static_cast<T*>(out.data), b, h, grid.chunks, h % kPack == 0 && aligned(x, bias, residual, out));
 }
 
 }  // namespace
@@ -125,8 +124,8 @@ void CudaOps::column_sum(Tensor x, Tensor sum, Stream& stream) {
     auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * columns * 4));
     const dim3 grid(blocks(tiles, kOp), static_cast<unsigned int>(std::min<int64_t>(parts, 65535)));
     dispatch_device(x.dtype, [&]<class T>() {
-      column_sum_kernel<T><<<grid, 256, 0, raw_stream>>>(static_cast<const T*>(x.data), n, columns,
-                                                         columns % kPack == 0 && aligned(x), partials);
+      launch_kernel(column_sum_kernel<T>, {grid, 256, raw_stream}, static_cast<const T*>(x.data), n, columns,
+                    columns % kPack == 0 && aligned(x), partials);
     });
     add_column_partials(partials, grid.y, columns, sum.as<float>(), nullptr, raw_stream);
   });
@@ -173,8 +172,8 @@ void CudaOps::fill(Tensor x, float value, Stream& stream) {
     case DType::u8: pattern = static_cast<uint8_t>(value) * 0x101010101010101ull; break;
   }
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    fill_kernel<<<blocks(ceil_div(x.bytes(), kThreads * 16), kOp), kThreads, 0, raw_stream>>>(
-        static_cast<unsigned char*>(x.data), pattern, x.bytes());
+    launch_kernel(fill_kernel, {blocks(ceil_div(x.bytes(), kThreads * 16), kOp), kThreads, raw_stream},
+                  static_cast<unsigned char*>(x.data), pattern, x.bytes());
   });
 }
 
@@ -197,8 +196,8 @@ void CudaOps::convert(Tensor from, Tensor to, Stream& stream) {
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     dispatch_device(from.dtype, [&]<class From>() {
       using To = std::conditional_t<std::is_same_v<From, float>, __nv_bfloat16, float>;
-      convert_kernel<From, To><<<grid_of_packs(n, kOp), kThreads, 0, raw_stream>>>(
-          static_cast<const From*>(from.data), static_cast<To*>(to.data), n, aligned(from, to));
+      launch_kernel(convert_kernel<From, To>, {grid_of_packs(n, kOp), kThreads, raw_stream},
+                    static_cast<const From*>(from.data), static_cast<To*>(to.data), n, aligned(from, to));
     });
   });
 }
@@ -209,9 +208,8 @@ void CudaOps::add(Tensor a, Tensor b, Tensor out, Stream& stream) {
   if (a.numel() == 0) return;
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     dispatch_device(a.dtype, [&]<class T>() {
-      add_kernel<T><<<grid_of_packs(a.numel(), kOp), kThreads, 0, raw_stream>>>(
-          static_cast<const T*>(a.data), static_cast<const T*>(b.data), static_cast<T*>(out.data), a.numel(),
-          aligned(a, b, out));
+      launch_kernel(add_kernel<T>, {grid_of_packs(a.numel(), kOp), kThreads, raw_stream}, static_cast<const T*>(a.data),
+                    static_cast<const T*>(b.data), static_cast<T*>(out.data), a.numel(), aligned(a, b, out));
     });
   });
 }

@@ -131,9 +131,9 @@ void CudaOps::embedding_forward(Tensor tokens, Tensor table, int64_t first_row, 
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     const RowGrid grid(n, h, kOp);
     dispatch_device(table.dtype, [&]<class T>() {
-      embedding_forward_kernel<T><<<grid.grid, grid.block, 0, raw_stream>>>(
-          tokens.as<int32_t>(), static_cast<const T*>(table.data), table.rows(), first_row, h, grid.chunks,
-          h % kPack == 0 && aligned(table, out), static_cast<T*>(out.data));
+      launch_kernel(embedding_forward_kernel<T>, {grid.grid, grid.block, raw_stream}, tokens.as<int32_t>(),
+                    static_cast<const T*>(table.data), table.rows(), first_row, h, grid.chunks,
+                    h % kPack == 0 && aligned(table, out), static_cast<T*>(out.data));
     });
   });
 }
@@ -161,15 +161,15 @@ void CudaOps::embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, 
     const int count = static_cast<int>(n);
     const unsigned int positions = blocks(ceil_div(n, 256), kOp);
     const int* const ids = tokens.as<int32_t>();
-    count_kernel<<<positions, 256, 0, raw_stream>>>(ids, count, first_row, table_rows, o);
-    place_kernel<<<positions, 256, 0, raw_stream>>>(ids, count, first_row, o);
-    collect_kernel<<<positions, 256, 0, raw_stream>>>(ids, count, first_row, o);
-    sort_kernel<<<positions, 256, 0, raw_stream>>>(ids, count, first_row, o);
+    launch_kernel(count_kernel, {positions, 256, raw_stream}, ids, count, first_row, table_rows, o);
+    launch_kernel(place_kernel, {positions, 256, raw_stream}, ids, count, first_row, o);
+    launch_kernel(collect_kernel, {positions, 256, raw_stream}, ids, count, first_row, o);
+    launch_kernel(sort_kernel, {positions, 256, raw_stream}, ids, count, first_row, o);
     const RowGrid grid(n, h, kOp);
     dispatch_device(dout.dtype, [&]<class T>() {
-      embedding_backward_kernel<T>
-          <<<grid.grid, grid.block, 0, raw_stream>>>(ids, static_cast<const T*>(dout.data), first_row, h, grid.chunks,
-                                                     h % kPack == 0 && aligned(dout, dtable), o, dtable.as<float>());
+      launch_kernel(embedding_backward_kernel<T>, {grid.grid, grid.block, raw_stream}, ids,
+                    static_cast<const T*>(dout.data), first_row, h, grid.chunks,
+                    h % kPack == 0 && aligned(dout, dtable), o, dtable.as<float>());
     });
   });
 }
@@ -182,9 +182,9 @@ void CudaOps::position_forward(Tensor x, Tensor positions, const Dropout& dropou
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     const RowGrid grid(s * b, h, kOp);
     dispatch_device(x.dtype, [&]<class T>() {
-      position_forward_kernel<T><<<grid.grid, grid.block, 0, raw_stream>>>(
-          static_cast<const T*>(x.data), static_cast<const T*>(positions.data), DropoutArgs(dropout),
-          static_cast<T*>(out.data), b, h, grid.chunks, h % kPack == 0 && aligned(x, positions, out));
+      launch_kernel(position_forward_kernel<T>, {grid.grid, grid.block, raw_stream}, static_cast<const T*>(x.data),
+                    static_cast<const T*>(positions.data), DropoutArgs(dropout), static_cast<T*>(out.data), b, h,
+                    grid.chunks, h % kPack == 0 && aligned(x, positions, out));
     });
   });
 }
@@ -197,9 +197,9 @@ void CudaOps::position_backward(Tensor dout, const Dropout& dropout, Tensor dx, 
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     const RowGrid grid(s, h, kOp);
     dispatch_device(dout.dtype, [&]<class T>() {
-      position_backward_kernel<T><<<grid.grid, grid.block, 0, raw_stream>>>(
-          static_cast<const T*>(dout.data), DropoutArgs(dropout), static_cast<T*>(dx.data), dpositions.as<float>(), b,
-          h, grid.chunks, h % kPack == 0 && aligned(dout, dx, dpositions));
+      launch_kernel(position_backward_kernel<T>, {grid.grid, grid.block, raw_stream}, static_cast<const T*>(dout.data),
+                    DropoutArgs(dropout), static_cast<T*>(dx.data), dpositions.as<float>(), b, h, grid.chunks,
+                    h % kPack == 0 && aligned(dout, dx, dpositions));
     });
   });
 }

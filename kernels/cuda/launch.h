@@ -1,8 +1,9 @@
-// What every launcher does: the checks of grids, and the jump from trivet::bf16 to the compiler's type.
+// What every launcher does: the checks of grids, the jump from trivet::bf16 to the compiler's type, and the launch.
 #pragma once
 
 #include <algorithm>
 #include <cuda_bf16.h>
+#include <utility>
 
 #include "kernels/base/cuda_device.h"
 #include "kernels/base/tensor.h"
@@ -53,11 +54,28 @@ struct RowGrid {
   }
 };
 
+// Which threads run a kernel, on which stream, with how many bytes of dynamic shared memory a block.
+struct Launch {
+  dim3 grid, block;
+  cudaStream_t stream;
+  size_t shared = 0;
+};
+
+template <class... Parameters, class... Arguments>
+void launch_kernel(void (*kernel)(Parameters...), const Launch& how, Arguments&&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = how.grid;
+  config.blockDim = how.block;
+  config.stream = how.stream;
+  config.dynamicSmemBytes = how.shared;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), "cudaLaunchKernelEx");
+}
+
 // For kernels that want more than the 48 KiB of shared memory that every kernel may have.
 template <class Kernel>
 void allow_shared(Kernel* kernel, size_t bytes) {
   if (bytes > 48 * 1024)
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
                "cudaFuncSetAttribute");
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/op_checks.h"
 
@@ -93,7 +94,7 @@ template <class T>
 __global__ void __launch_bounds__(kMostThreads)
     layernorm_backward_kernel(const T* dy, const T* x, const T* gamma, const float* mean, const float* rstd,
                               const T* residual, int64_t n, int h, int packs, bool vectors, T* dx, float* partials) {
-  extern __shared__ float4 sums[];  // [teams][dgamma, dbeta][2][packs]
+  float4* const sums = dynamic_shared<float4>();  // [teams][dgamma, dbeta][2][packs]
   __shared__ float shared[32];
   const int teams = blockDim.y, team = threadIdx.y;
   float4* const dgamma = sums + team * 4 * packs;
@@ -187,9 +188,9 @@ void CudaOps::layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, 
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     const bool vectors = h % kPack == 0 && aligned(x, gamma, beta, y);
     dispatch_device(x.dtype, [&]<class T>() {
-      layernorm_forward_kernel<T><<<blocks(n, kOp), row_threads(h, 3), 0, raw_stream>>>(
-          static_cast<const T*>(x.data), static_cast<const T*>(gamma.data), static_cast<const T*>(beta.data), eps,
-          static_cast<int>(h), vectors, static_cast<T*>(y.data), mean.as<float>(), rstd.as<float>());
+      launch_kernel(layernorm_forward_kernel<T>, {blocks(n, kOp), row_threads(h, 3), raw_stream},
+                    static_cast<const T*>(x.data), static_cast<const T*>(gamma.data), static_cast<const T*>(beta.data),
+                    eps, static_cast<int>(h), vectors, static_cast<T*>(y.data), mean.as<float>(), rstd.as<float>());
     });
   });
 }
@@ -215,10 +216,10 @@ void CudaOps::layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean,
     const bool vectors = h % kPack == 0 && aligned(x, dy, gamma, residual, dx);
     dispatch_device(x.dtype, [&]<class T>() {
       allow_shared(layernorm_backward_kernel<T>, shared);
-      layernorm_backward_kernel<T><<<blocks(parts, kOp), block, shared, raw_stream>>>(
-          static_cast<const T*>(dy.data), static_cast<const T*>(x.data), static_cast<const T*>(gamma.data),
-          mean.as<float>(), rstd.as<float>(), static_cast<const T*>(residual.data), n, static_cast<int>(h),
-          static_cast<int>(packs), vectors, static_cast<T*>(dx.data), partials);
+      launch_kernel(layernorm_backward_kernel<T>, {blocks(parts, kOp), block, raw_stream, shared},
+                    static_cast<const T*>(dy.data), static_cast<const T*>(x.data), static_cast<const T*>(gamma.data),
+                    mean.as<float>(), rstd.as<float>(), static_cast<const T*>(residual.data), n, static_cast<int>(h),
+                    static_cast<int>(packs), vectors, static_cast<T*>(dx.data), partials);
     });
     add_column_partials(partials, parts, h, dgamma.as<float>(), dbeta.as<float>(), raw_stream);
   });

@@ -82,11 +82,11 @@ void CudaOps::matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& st
         const unsigned int grid = blocks(ceil_div(m * n, 256), "matmul");
         const T* const bias = static_cast<const T*>(how.bias.data);
         C* const to = static_cast<C*>(product.c);
-        if (done) add_bias_kernel<T, C><<<grid, 256, 0, raw_stream>>>(bias, to, m, n);
+        if (done) launch_kernel(add_bias_kernel<T, C>, {grid, 256, raw_stream}, bias, to, m, n);
         else
-          plain_product_kernel<T, C><<<grid, 256, 0, raw_stream>>>(static_cast<const T*>(a.data),
-                                                                   static_cast<const T*>(b.data), bias, to, m, n, k,
-                                                                   how.transpose_a, how.transpose_b, how.accumulate);
+          launch_kernel(plain_product_kernel<T, C>, {grid, 256, raw_stream}, static_cast<const T*>(a.data),
+                        static_cast<const T*>(b.data), bias, to, m, n, k, how.transpose_a, how.transpose_b,
+                        how.accumulate);
       });
     if (how.before_gelu) launch_gelu_forward(how.before_gelu, c, raw_stream);
     if (how.gelu_backward) launch_gelu_backward(how.gelu_backward, c, c, raw_stream);

@@ -175,8 +175,8 @@ void CudaOps::sum_of_squares(std::span<const Tensor> xs, Tensor bins, Stream& st
     const auto launch = [&] {
       if (pieces.count > 0) {
         const int64_t grid = std::min<int64_t>(ceil_div(pieces.total(), kWarps), 4 * multiprocessors_);
-        sum_of_squares_kernel<<<blocks(grid, kOp), kThreads, 0, raw_stream>>>(
-            pieces, static_cast<unsigned long long*>(bins.data));
+        launch_kernel(sum_of_squares_kernel, {blocks(grid, kOp), kThreads, raw_stream}, pieces,
+                      static_cast<unsigned long long*>(bins.data));
       }
       pieces.clear();
     };
@@ -187,7 +187,7 @@ void CudaOps::sum_of_squares(std::span<const Tensor> xs, Tensor bins, Stream& st
       if (pieces.full()) launch();
     }
     launch();
-    canonicalize_kernel<<<1, 1, 0, raw_stream>>>(bins.as<int64_t>());
+    launch_kernel(canonicalize_kernel, {1, 1, raw_stream}, bins.as<int64_t>());
   });
 }
 
@@ -196,8 +196,8 @@ void CudaOps::clip_scale(Tensor bins, float multiplier, float max_norm, Tensor n
   constexpr const char* kOp = "clip_scale";
   shapes::check_clip_scale(bins, norm, grad_scale);
   enqueue(stream, {kOp, Category::optimizer}, [&](cudaStream_t raw_stream) {
-    clip_scale_kernel<<<1, 1, 0, raw_stream>>>(bins.as<int64_t>(), multiplier, max_norm, norm.as<float>(),
-                                               grad_scale.as<float>());
+    launch_kernel(clip_scale_kernel, {1, 1, raw_stream}, bins.as<int64_t>(), multiplier, max_norm, norm.as<float>(),
+                  grad_scale.as<float>());
   });
 }
 

@@ -56,16 +56,16 @@ __global__ void __launch_bounds__(kThreads)
 void CudaOps::judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) {
   shapes::check_judge_step(numbers, proceed);
   enqueue(stream, {"judge_step", Category::optimizer}, [&](cudaStream_t raw_stream) {
-    judge_step_kernel<<<1, 1, 0, raw_stream>>>(numbers.as<float>(), static_cast<int>(numbers.numel()), limits,
-                                               proceed.as<float>());
+    launch_kernel(judge_step_kernel, {1, 1, raw_stream}, numbers.as<float>(), static_cast<int>(numbers.numel()), limits,
+                  proceed.as<float>());
   });
 }
 
 void CudaOps::find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream& stream) {
   shapes::check_find_non_finite(x, proceed, found);
   enqueue(stream, {"find_non_finite", Category::optimizer}, [&](cudaStream_t raw_stream) {
-    find_non_finite_kernel<<<1, kThreads, 0, raw_stream>>>(x.as<float>(), x.numel(), proceed.as<float>(),
-                                                           found.as<int64_t>());
+    launch_kernel(find_non_finite_kernel, {1, kThreads, raw_stream}, x.as<float>(), x.numel(), proceed.as<float>(),
+                  found.as<int64_t>());
   });
 }
 

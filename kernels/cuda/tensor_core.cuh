@@ -14,53 +14,30 @@
 #include <cstdint>
 #include <cuda_bf16.h>
 
+#include "kernels/cuda/ptx.cuh"
+
 namespace trivet {
 
 using Sums = float[4];
 using Left = uint32_t[4];
 
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
 // Rows [0, 16) and columns [0, 16) of the tile at `tile`.
 __device__ inline void load_left(Left& a, const __nv_bfloat16* tile, int ld) {
   const int lane = threadIdx.x % 32;
-  const uint32_t address = shared_address(tile + lane % 16 * ld + lane / 16 * 8);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-               : "r"(address)
-               : "memory");
+  load_matrices(a, tile + lane % 16 * ld + lane / 16 * 8);
 }
 
 // Two Rights, for output columns [0, 8) and [8, 16): b[0], b[1] and b[2], b[3]. The operand's [k, n] is the tile's
 // transpose: tile row n, tile column k, 16 of each.
 __device__ inline void load_right_of_rows(uint32_t (&b)[4], const __nv_bfloat16* tile, int ld) {
   const int lane = threadIdx.x % 32;
-  const uint32_t address = shared_address(tile + (lane % 8 + lane / 16 * 8) * ld + lane / 8 % 2 * 8);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-               : "r"(address)
-               : "memory");
+  load_matrices(b, tile + (lane % 8 + lane / 16 * 8) * ld + lane / 8 % 2 * 8);
 }
 
 // The same for an operand that lies as it is meant: tile row k, tile column n.
 __device__ inline void load_right_of_columns(uint32_t (&b)[4], const __nv_bfloat16* tile, int ld) {
   const int lane = threadIdx.x % 32;
-  const uint32_t address = shared_address(tile + lane % 16 * ld + lane / 16 * 8);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-               : "r"(address)
-               : "memory");
-}
-
-// sums += a b
-__device__ inline void multiply(Sums& sums, const Left& a, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  load_matrices_transposed(b, tile + lane % 16 * ld + lane / 16 * 8);
 }
 
 __device__ inline uint32_t pair_of(float low, float high) {
@@ -78,26 +55,6 @@ __device__ inline void to_left(Left& a, const Sums& first, const Sums& second) {
 
 // ---- copies to shared memory that run while the warp goes on
 
-// 16 bytes, or zeros where `there` is false.
-__device__ inline void copy_async_16(void* to, const void* from, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :
-               : "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
-               : "memory");
-}
-__device__ inline void copy_async_4(void* to, const void* from, bool there) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-               :
-               : "r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0)
-               : "memory");
-}
-__device__ inline void close_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until all groups of this thread but the last `pending` have arrived.
-template <int pending>
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
-}
-
 // By the whole block: rows [first, first + kRows) of a matrix, each kColumns long and `stride` elements from the last,
 // to a tile; rows from `rows` on become zeros.
 template <int kRows, int kColumns, int kThreads>
@@ -114,13 +71,6 @@ __device__ inline void copy_tile_async(__nv_bfloat16* tile, const __nv_bfloat16*
     const __nv_bfloat16* const from = matrix + (there ? first + row : 0) * stride + column;
     copy_async_16(tile + row * kLd + column, from, there);
   }
-}
-
-// 2^x: what exp is made of here.
-__device__ inline float power_of_2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 }  // namespace trivet
