@@ -51,6 +51,7 @@ void check_switches_of_cpu(const Config& config) {
   };
   if (config.comm.backend == "nccl" || config.comm.backend == "staged") refuse("comm.backend", config.comm.backend);
   if (config.device.tf32) refuse("device.tf32", "true");
+  if (config.device.cuda_graph_impl != "none") refuse("device.cuda_graph_impl", config.device.cuda_graph_impl);
 }
 
 void check_switches_of_gpus(const Config& config) {
@@ -107,6 +108,14 @@ int default_threads_per_rank(const Communicator& world) {
 }
 
 }  // namespace
+
+std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backend) {
+  if (config.device.cuda_graph_impl == "none") return nullptr;
+  if (!backend.device->captures())
+    throw ConfigError(fmt::format("device.cuda_graph_impl: found {}, but {} has no graphs; expected none",
+                                  config.device.cuda_graph_impl, backend.device->name()));
+  return std::make_unique<GraphOps>(*backend.ops, *backend.device);
+}
 
 int threads_of_rank(const Config& config, const Communicator& world) {
   return config.device.threads_per_rank > 0 ? config.device.threads_per_rank : default_threads_per_rank(world);

@@ -8,7 +8,7 @@
 
 #include "engine/config/config.h"
 #include "kernels/base/device.h"
-#include "kernels/ops.h"
+#include "kernels/graph_ops.h"
 #include "parallel/comm/comm.h"
 
 namespace trivet {
@@ -30,6 +30,10 @@ using MakeBackend = std::function<Backend(const Config& config, Communicator& wo
 // rank takes the one of its number on this host. Collective. Throws ConfigError, on every rank, where a rank has no
 // GPU, or shares one though NCCL is to connect them.
 Backend make_backend(const Config& config, Communicator& world, int threads);
+
+// The backend's operations as graphs, where device.cuda_graph_impl asks for them; else null. The backend outlives them.
+// Throws ConfigError.
+std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backend);
 
 // Whether that would be GPUs. Throws what the configuration and the hosts are refused for, before anything is allocated
 // or written. Collective.
