@@ -17,5 +17,7 @@ inline constexpr int kOnCuda = 0;
 
 // CpuOps with so many threads, or for kOnCuda CUDA on the first GPU; null where that is asked for and there is none.
 std::unique_ptr<Ops> create_test_ops(int threads);
+// CUDA as the options have it; null where there is no GPU. Throws ConfigError where there is no cuDNN and it is asked for.
+std::unique_ptr<Ops> create_test_cuda_ops(const CudaOptions& options);
 
 }  // namespace trivet::test
