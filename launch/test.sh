@@ -23,11 +23,11 @@ build_trivet build
 run_tests build "$@"
 launch/fuzz.sh -runs=3000  # from the committed inputs on
 if ((asan)); then
-  build_trivet build-asan -DTRIVET_SANITIZE=address,undefined -DTRIVET_CUDA=OFF
+  build_trivet build-asan -DTRIVET_SANITIZE=address,undefined
   # Open MPI keeps memory until the process ends: leaks are looked for in the tests of one process.
   UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 run_tests build-asan -E '^mpi_' "$@"
 fi
 if ((tsan)); then
-  build_trivet build-tsan -DTRIVET_SANITIZE=thread -DTRIVET_CUDA=OFF
+  build_trivet build-tsan -DTRIVET_SANITIZE=thread
   TSAN_OPTIONS="suppressions=$root/tests/support/tsan.supp halt_on_error=1" run_tests build-tsan -E '^mpi_' "$@"
 fi

@@ -39,10 +39,8 @@ float milliseconds_of(cudaStream_t stream, const F& queue) {
 // The functions of libcublasLt that are used, by their names without the prefix.
 struct CudaProducts::Library {
   Library() {
-    const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-    file_.reset(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
-    if (!file_)
-      file_.reset(dlopen(TRIVET_CUBLAS_LT, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));  // where the build found it
+    for (const char* name : {TRIVET_CUBLAS_LT})  // from the build: one after the other
+      if (!file_) file_.reset(dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
     if (!file_) throw ConfigError("device.kind is cuda, but cuBLASLt cannot be loaded: " + std::string(dlerror()));
     load(create, "cublasLtCreate");
     load(destroy, "cublasLtDestroy");

@@ -1,0 +1,178 @@
+// The emulated GPU itself: that right programs run on it, and that wrong ones are found out. Of an emulated build.
+#include <gtest/gtest.h>
+#include <numeric>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
+
+namespace trivet {
+namespace {
+
+struct Numbers {
+  explicit Numbers(size_t count) : count(count) {
+    check_cuda(cudaMalloc(reinterpret_cast<void**>(&data), count * sizeof *data), "cudaMalloc");
+  }
+  ~Numbers() { cudaFree(data); }
+  std::vector<float> host(cudaStream_t stream) const {
+    std::vector<float> result(count);
+    check_cuda(cudaMemcpyAsync(result.data(), data, count * sizeof *data, cudaMemcpyDeviceToHost, stream),
+               "cudaMemcpyAsync");
+    return result;
+  }
+  size_t count;
+  float* data = nullptr;
+};
+
+struct OnAStream : testing::Test {
+  OnAStream() { check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"); }
+  ~OnAStream() override { cudaStreamDestroy(stream); }
+  cudaStream_t stream = nullptr;
+};
+using Emulation = OnAStream;
+using EmulationDeathTest = OnAStream;
+
+// ---- kernels, right and wrong
+
+// Each thread leaves its number for another one of the block.
+template <bool barrier>
+__global__ void mirror_kernel(float* to) {
+  __shared__ float shared[256];
+  shared[threadIdx.x] = -1;
+  __syncthreads();
+  shared[threadIdx.x] = static_cast<float>(threadIdx.x);
+  if (barrier) __syncthreads();
+  to[blockIdx.x * blockDim.x + threadIdx.x] = shared[blockDim.x - 1 - threadIdx.x];
+}
+
+template <bool waits>
+__global__ void copy_kernel(const float* from, float* to) {
+  float* const shared = dynamic_shared<float>();
+  copy_async_16(shared + 4 * threadIdx.x, from + 4 * threadIdx.x, threadIdx.x % 2 == 0);
+  close_copy_group();
+  if (waits) wait_for_copies<0>();
+  for (int i = 0; i < 4; ++i) to[4 * threadIdx.x + i] = shared[4 * threadIdx.x + i];
+}
+
+__global__ void divergent_kernel(float* to) {
+  float x = 1;
+  if (threadIdx.x % 2 == 0) x = __shfl_xor_sync(0xffffffffu, x, 1);
+  else __syncwarp();
+  to[threadIdx.x] = x;
+}
+__global__ void half_a_warp_kernel(float* to) {
+  if (threadIdx.x < 16) return;
+  to[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1.0f, 1);
+}
+__global__ void barrier_in_a_branch_kernel(float* to) {
+  if (threadIdx.x < 32) __syncthreads();
+  else __syncwarp(threadIdx.x == 32 ? 0x3u : 0x1u);
+  to[threadIdx.x] = 0;
+}
+__global__ void add_kernel(float* to, float value) { to[threadIdx.x] += value; }
+
+TEST_F(Emulation, ThreadsMeetAtBarriers) {
+  const Numbers numbers(4 * 256);
+  launch_kernel(mirror_kernel<true>, {4, 256, stream}, numbers.data);
+  const std::vector<float> got = numbers.host(stream);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], 255.0f - static_cast<float>(i % 256));
+}
+
+TEST_F(Emulation, AMissingBarrierShows) {
+  const Numbers numbers(4 * 256);
+  launch_kernel(mirror_kernel<false>, {4, 256, stream}, numbers.data);
+  const std::vector<float> got = numbers.host(stream);
+  EXPECT_GT(std::count(got.begin(), got.end(), -1.0f), 0);
+}
+
+TEST_F(Emulation, AMissingWaitForACopyShows) {
+  const Numbers from(128), to(128);
+  check_cuda(cudaMemsetAsync(from.data, 0x3f, 128 * sizeof(float), stream), "cudaMemsetAsync");
+  launch_kernel(copy_kernel<true>, {1, 32, stream, 512}, from.data, to.data);
+  std::vector<float> got = to.host(stream);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], i / 4 % 2 == 0 ? from.host(stream)[0] : 0.0f);
+  launch_kernel(copy_kernel<false>, {1, 32, stream, 512}, from.data, to.data);
+  got = to.host(stream);
+  for (const float value : got) EXPECT_TRUE(std::isnan(value));
+}
+
+TEST_F(EmulationDeathTest, WhatHasNoMeaningEndsTheProcess) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const Numbers numbers(64);
+  const auto run = [&](void (*kernel)(float*), unsigned int threads) {
+    launch_kernel(kernel, {1, threads, stream}, numbers.data);
+    cudaStreamSynchronize(stream);
+  };
+  EXPECT_DEATH(run(divergent_kernel, 32), "different instructions: .*__s.* and __s");
+  EXPECT_DEATH(run(half_a_warp_kernel, 32), "__shfl_xor_sync: lane .* has ended");
+  EXPECT_DEATH(run(barrier_in_a_branch_kernel, 64), "in its own mask|different instructions|wait, for ever");
+  std::vector<float> host(65);
+  EXPECT_DEATH(cudaMemcpyAsync(host.data(), numbers.data, 65 * 4, cudaMemcpyDeviceToHost, stream), "beyond the end");
+}
+
+// ---- the runtime
+
+TEST_F(Emulation, RefusesWhatTheDeviceDoesNotHave) {
+  const Numbers numbers(64);
+  const auto status_of = [&](const Launch& how) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = how.grid;
+    config.blockDim = how.block;
+    config.stream = stream;
+    config.dynamicSmemBytes = how.shared;
+    return cudaLaunchKernelEx(&config, add_kernel, numbers.data, 1.0f);
+  };
+  EXPECT_EQ(status_of({1, 1025, stream}), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(status_of({0, 32, stream}), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(status_of({dim3(1, 65536), 32, stream}), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(status_of({1, 32, stream, 48 * 1024 + 1}), cudaErrorInvalidValue);
+  allow_shared(add_kernel, 64 * 1024);
+  EXPECT_EQ(status_of({1, 32, stream, 64 * 1024}), cudaSuccess);
+  EXPECT_THROW(allow_shared(add_kernel, 228 * 1024), Error);
+}
+
+TEST_F(Emulation, CopiesKnowTheSides) {
+  const Numbers numbers(64);
+  std::vector<float> host(64);
+  EXPECT_EQ(cudaMemcpyAsync(host.data(), numbers.data, 16, cudaMemcpyHostToDevice, stream), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaMemcpyAsync(numbers.data, host.data(), 16, cudaMemcpyDeviceToDevice, stream), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaMemcpyAsync(host.data(), host.data(), 16, cudaMemcpyDeviceToHost, stream), cudaErrorInvalidValue);
+  EXPECT_TRUE(std::isnan(numbers.host(stream)[0]));
+}
+
+TEST_F(Emulation, HostFunctionsMayNotCallCuda) {
+  cudaError_t status = cudaSuccess;
+  check_cuda(cudaLaunchHostFunc(
+                 stream, [](void* result) { *static_cast<cudaError_t*>(result) = cudaSetDevice(0); }, &status),
+             "cudaLaunchHostFunc");
+  check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  EXPECT_EQ(status, cudaErrorNotPermitted);
+}
+
+TEST_F(Emulation, AGraphRunsWhatWasCaptured) {
+  const Numbers numbers(32);
+  check_cuda(cudaMemsetAsync(numbers.data, 0, 32 * sizeof(float), stream), "cudaMemsetAsync");
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  float value = 2;
+  launch_kernel(add_kernel, {1, 32, stream}, numbers.data, value);
+  value = 100;  // arguments were copied
+  void* memory = nullptr;
+  EXPECT_EQ(cudaMalloc(&memory, 16), cudaErrorStreamCaptureUnsupported);
+  cudaGraph_t graph = nullptr;
+  check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  EXPECT_EQ(numbers.host(stream)[31], 0.0f);
+  cudaGraphExec_t exec = nullptr;
+  check_cuda(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+  for (int i = 0; i < 3; ++i) check_cuda(cudaGraphLaunch(exec, stream), "cudaGraphLaunch");
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  EXPECT_EQ(numbers.host(stream)[31], 6.0f);
+
+  // What cannot be captured undoes the capture.
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+}
+
+}  // namespace
+}  // namespace trivet

@@ -1,0 +1,100 @@
+#include "tests/emulation/fiber.h"
+
+#include <cstdint>
+#include <sys/mman.h>
+
+#include "kernels/base/check.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+// Saves what a function must keep for its caller, and the stack pointer at *save; goes on at `load`. (The C library's
+// swapcontext asks the kernel twice each time, for signal masks: fifty times as long.)
+extern "C" void trivet_switch_stack(void** save, void* load);
+#if defined(__x86_64__)
+asm(R"(
+.text
+.globl trivet_switch_stack
+.type trivet_switch_stack, @function
+trivet_switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size trivet_switch_stack, .-trivet_switch_stack
+)");
+constexpr int kSaved = 6;
+#else
+#error "the emulation of CUDA changes stacks by x86-64 instructions"
+#endif
+
+namespace trivet::emulation {
+namespace {
+
+thread_local Fiber* running = nullptr;
+
+}  // namespace
+
+Fiber::Fiber() {
+  void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) fail("no memory for the stack of an emulated GPU thread");
+  stack_ = static_cast<std::byte*>(memory);
+  // As if run() had been called and had switched away at its first instruction: aligned for a function's entry.
+  auto* top = reinterpret_cast<void**>(stack_ + kStackBytes) - 1;  // where a return address would be
+  *--top = reinterpret_cast<void*>(&Fiber::run);
+  for (int i = 0; i < kSaved; ++i) *--top = nullptr;
+  fiber_at_ = top;
+}
+
+Fiber::~Fiber() { munmap(stack_, kStackBytes); }
+
+void Fiber::begin(const std::function<void()>& work) { work_ = &work; }
+
+void Fiber::resume() {
+  running = this;
+  enter(resumer_at_, fiber_at_, true);
+  running = nullptr;
+}
+
+void Fiber::give_back() {
+  Fiber& self = *running;
+  self.enter(self.fiber_at_, self.resumer_at_, false);
+}
+
+void Fiber::enter(void*& from, void* to, [[maybe_unused]] bool into_fiber) {
+#if defined(__SANITIZE_ADDRESS__)
+  if (into_fiber) __sanitizer_start_switch_fiber(&resumer_frames_, stack_, kStackBytes);
+  else __sanitizer_start_switch_fiber(&fiber_frames_, resumer_stack_, resumer_stack_bytes_);
+#endif
+  trivet_switch_stack(&from, to);
+#if defined(__SANITIZE_ADDRESS__)
+  if (into_fiber) __sanitizer_finish_switch_fiber(resumer_frames_, nullptr, nullptr);
+  else __sanitizer_finish_switch_fiber(fiber_frames_, &resumer_stack_, &resumer_stack_bytes_);
+#endif
+}
+
+// The bottom of every fiber's stack: one piece of work after the other.
+void Fiber::run() {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(nullptr, &running->resumer_stack_, &running->resumer_stack_bytes_);
+#endif
+  for (;;) {
+    (*running->work_)();
+    running->work_ = nullptr;
+    give_back();
+  }
+}
+
+}  // namespace trivet::emulation

@@ -1,0 +1,42 @@
+// How an emulated GPU runs a kernel: block after block, a block's threads as fibers of one thread of the host. A thread
+// runs until it waits for others: for its block (__syncthreads) or its warp (shuffles, tensor-core instructions). Which
+// of those that may run is next is shuffled, another way in every block: threads that count on an order that no barrier
+// gives them read what is not there yet.
+//
+// What a program may not do ends the process with a message: lanes of a warp that meet in different instructions, or
+// with one that has ended; threads that wait for each other for ever; addresses that an instruction does not take.
+// Dynamic shared memory is full of NaN when a block begins, and so is the target of an asynchronous copy until somebody
+// waits for it.
+#pragma once
+
+#include <cstdint>
+#include <cuda_runtime_api.h>
+#include <functional>
+#include <string>
+
+// Of the emulated thread that is running.
+extern thread_local uint3 threadIdx, blockIdx;
+extern thread_local dim3 blockDim, gridDim;
+
+namespace trivet::emulation {
+
+// Runs the whole grid. `thread` is what one thread does. `seed` decides the order of threads.
+void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread, uint64_t seed);
+
+// ---- for the thread that is running
+
+void* dynamic_shared_memory();
+void synchronize_block();
+
+// Meets the other lanes of the warp that are in `mask`: when all are here, one of them calls all(each lane's `mine`, or
+// null outside of the mask), and then all go on. `what` names the instruction.
+void meet_warp(uint32_t mask, const char* what, void* mine, void (*all)(void* const (&lanes)[32]));
+
+void copy_async(void* to, const void* from, size_t bytes, bool there);
+void close_copies();
+void wait_copies(int pending);
+
+// Ends the process: the program is wrong.
+[[noreturn]] void broken(const std::string& what);
+
+}  // namespace trivet::emulation

@@ -1,0 +1,99 @@
+// What kernels/cuda/ptx.cuh is on a GPU, by the PTX ISA's words (sections "ldmatrix", "Matrix Fragments for
+// mma.m16n8k16", "cp.async"), on an emulated one. It stands before that file in an emulated build's search path.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "tests/emulation/grid.h"
+
+namespace trivet {
+
+template <class T>
+T* dynamic_shared() {
+  return static_cast<T*>(emulation::dynamic_shared_memory());
+}
+
+namespace ptx {
+
+struct LoadMatrices {
+  const unsigned char* row;
+  uint32_t* to;
+};
+
+// Element (row, column) of matrix i of the four, whose rows the lanes have named.
+inline uint16_t element(void* const (&lanes)[32], int i, int row, int column) {
+  uint16_t value;
+  std::memcpy(&value, static_cast<const LoadMatrices*>(lanes[8 * i + row])->row + 2 * column, sizeof value);
+  return value;
+}
+
+template <bool transposed>
+void load(uint32_t (&to)[4], const void* row) {
+  LoadMatrices mine{static_cast<const unsigned char*>(row), to};
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) emulation::broken("ldmatrix: a row that is not aligned to 16 bytes");
+  emulation::meet_warp(0xffffffffu, transposed ? "ldmatrix.trans" : "ldmatrix", &mine, [](void* const(&lanes)[32]) {
+    for (int lane = 0; lane < 32; ++lane)
+      for (int i = 0; i < 4; ++i) {
+        const int g = lane / 4, t = lane % 4;
+        const uint32_t low = transposed ? element(lanes, i, 2 * t, g) : element(lanes, i, g, 2 * t);
+        const uint32_t high = transposed ? element(lanes, i, 2 * t + 1, g) : element(lanes, i, g, 2 * t + 1);
+        static_cast<LoadMatrices*>(lanes[lane])->to[i] = low | high << 16;
+      }
+  });
+}
+
+struct Multiply {
+  float* sums;
+  const uint32_t* a;
+  uint32_t b[2];
+};
+
+inline float bf16_of(uint32_t pair, int which) {
+  const uint32_t bits = which == 0 ? pair << 16 : pair & 0xffff0000u;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+}  // namespace ptx
+
+inline void load_matrices(uint32_t (&to)[4], const void* row) { ptx::load<false>(to, row); }
+inline void load_matrices_transposed(uint32_t (&to)[4], const void* row) { ptx::load<true>(to, row); }
+
+inline void multiply(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  ptx::Multiply mine{sums, a, {b0, b1}};
+  emulation::meet_warp(0xffffffffu, "mma", &mine, [](void* const(&lanes)[32]) {
+    // The fragments as matrices: a[16, 16], b[16, 8]. Register r of a lane of group g has rows g + 8 (r % 2).
+    float a[16][16], b[16][8];
+    for (int lane = 0; lane < 32; ++lane) {
+      const auto& of = *static_cast<const ptx::Multiply*>(lanes[lane]);
+      const int g = lane / 4, t = lane % 4;
+      for (int r = 0; r < 4; ++r)
+        for (int e = 0; e < 2; ++e) a[g + 8 * (r % 2)][2 * t + 8 * (r / 2) + e] = ptx::bf16_of(of.a[r], e);
+      for (int r = 0; r < 2; ++r)
+        for (int e = 0; e < 2; ++e) b[2 * t + 8 * r + e][g] = ptx::bf16_of(of.b[r], e);
+    }
+    for (int lane = 0; lane < 32; ++lane)
+      for (int e = 0; e < 4; ++e) {
+        const int row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
+        float& sum = static_cast<ptx::Multiply*>(lanes[lane])->sums[e];
+        double products = 0;
+        for (int k = 0; k < 16; ++k) products += static_cast<double>(a[row][k]) * b[k][column];
+        sum = static_cast<float>(sum + products);
+      }
+  });
+}
+
+inline void copy_async_16(void* to, const void* from, bool there) { emulation::copy_async(to, from, 16, there); }
+inline void copy_async_4(void* to, const void* from, bool there) { emulation::copy_async(to, from, 4, there); }
+inline void close_copy_group() { emulation::close_copies(); }
+template <int pending>
+void wait_for_copies() {
+  emulation::wait_copies(pending);
+}
+
+inline float power_of_2(float x) { return std::exp2(x); }
+
+}  // namespace trivet

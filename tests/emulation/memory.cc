@@ -1,0 +1,206 @@
+// Memory and devices of the emulated runtime.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <cuda.h>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "tests/emulation/grid.h"
+#include "tests/emulation/stream.h"
+
+namespace trivet::emulation {
+namespace {
+
+thread_local int device = 0;
+
+constexpr size_t kMemory = size_t{8} << 30;  // of each GPU
+
+struct Block {
+  size_t bytes;
+  int device;  // -1: pinned host memory
+};
+std::mutex blocks_mutex;
+std::map<uintptr_t, Block> blocks;  // by address
+
+int device_count() {
+  const char* asked = std::getenv("TRIVET_EMULATED_GPUS");
+  return asked ? std::atoi(asked) : 8;
+}
+
+size_t used_of(int device) {  // REQUIRES: the mutex
+  size_t used = 0;
+  for (const auto& [address, block] : blocks) used += block.device == device ? block.bytes : 0;
+  return used;
+}
+
+void* allocate(size_t bytes, int on) {
+  std::lock_guard lock(blocks_mutex);
+  if (on >= 0 && used_of(on) + bytes > kMemory) return nullptr;
+  // Exactly so many bytes, so that AddressSanitizer knows the end.
+  void* data = nullptr;
+  if (posix_memalign(&data, 256, std::max<size_t>(bytes, 1)) != 0) return nullptr;
+  std::memset(data, 0xff, bytes);
+  blocks[reinterpret_cast<uintptr_t>(data)] = {bytes, on};
+  return data;
+}
+
+bool release(void* data, bool of_device) {
+  {
+    std::lock_guard lock(blocks_mutex);
+    const auto found = blocks.find(reinterpret_cast<uintptr_t>(data));
+    if (found == blocks.end() || (found->second.device >= 0) != of_device) return false;
+    blocks.erase(found);
+  }
+  std::free(data);
+  return true;
+}
+
+// Where the bytes are: a GPU's number, -1 for pinned host memory, -2 for other memory of the host.
+int place_of(const void* data, size_t bytes) {
+  std::lock_guard lock(blocks_mutex);
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  auto after = blocks.upper_bound(address);
+  if (after == blocks.begin()) return -2;
+  const auto& [begin, block] = *--after;
+  if (address >= begin + block.bytes) return -2;
+  if (address + bytes > begin + block.bytes) broken("a copy goes beyond the end of its memory");
+  return block.device;
+}
+
+CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+  if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_INVALID_VALUE;
+  auto* at = reinterpret_cast<uint32_t*>(address);
+  const cudaError_t status = add(stream, [at, value] {
+    while (static_cast<int32_t>(std::atomic_ref(*at).load(std::memory_order_acquire) - value) < 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(20));  // as the GPU's front end asks again and again
+  });
+  return status == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace
+
+int current_device() { return device; }
+
+}  // namespace trivet::emulation
+
+using namespace trivet::emulation;
+
+extern "C" {
+
+// ---- memory
+
+cudaError_t cudaMalloc(void** data, size_t bytes) {
+  if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
+  *data = allocate(bytes, current_device());
+  return *data ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFree(void* data) {
+  if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
+  if (!data) return cudaSuccess;
+  const int where = place_of(data, 1);
+  if (where >= 0) drain_all(where);
+  return release(data, true) ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t) { return cudaMalloc(data, bytes); }
+cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
+  if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
+  return add(stream, [data] {
+    if (!release(data, true)) broken("cudaFreeAsync of what is no device memory");
+  });
+}
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned int) {
+  if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
+  *data = allocate(bytes, -1);
+  return *data ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFreeHost(void* data) {
+  if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
+  if (!data) return cudaSuccess;
+  for (int i = 0; i < device_count(); ++i) drain_all(i);
+  return release(data, false) ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  std::lock_guard lock(blocks_mutex);
+  *total = kMemory;
+  *free = kMemory - used_of(current_device());
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  const int target = place_of(to, bytes), source = place_of(from, bytes);
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice || target >= 0;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice || source >= 0;
+  if (to_device != (target >= 0) || from_device != (source >= 0)) return cudaErrorInvalidValue;
+  if (kind == cudaMemcpyHostToDevice && from_device) return cudaErrorInvalidValue;
+  if (kind == cudaMemcpyDeviceToHost && to_device) return cudaErrorInvalidValue;
+  const cudaError_t status = add(stream, [=] { std::memmove(to, from, bytes); });
+  if (status == cudaSuccess && (target == -2 || source == -2)) {
+    if (of(stream).capture) return cudaErrorStreamCaptureUnsupported;
+    of(stream).drain();
+  }
+  return status;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  if (place_of(to, bytes) < 0) return cudaErrorInvalidValue;
+  return add(stream, [=] { std::memset(to, value, bytes); });
+}
+
+// ---- devices and errors
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = device_count();
+  return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
+}
+cudaError_t cudaGetDevice(int* which) {
+  *which = current_device();
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int which) {
+  if (const cudaError_t status = allowed_anywhere(); status != cudaSuccess) return status;
+  if (which < 0 || which >= device_count()) return cudaErrorInvalidDevice;
+  device = which;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int which) {
+  if (which < 0 || which >= device_count()) return cudaErrorInvalidDevice;
+  *properties = {};
+  std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
+  properties->totalGlobalMem = kMemory;
+  properties->multiProcessorCount = 4;
+  properties->major = 9;
+  properties->uuid.bytes[0] = static_cast<char>(which + 1);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int which) {
+  if (which < 0 || which >= device_count()) return cudaErrorInvalidDevice;
+  if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorInvalidValue;
+  *value = 4;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+// Every error is returned by the call that meets it; none is kept.
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorName(cudaError_t error) {
+  static thread_local std::string name;
+  name = "CUDA error " + std::to_string(error);
+  return name.c_str();
+}
+const char* cudaGetErrorString(cudaError_t) { return "of the emulated runtime; driver_types.h tells its number"; }
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  const bool known = std::string(name) == "cuStreamWaitValue32";
+  *function = known ? reinterpret_cast<void*>(&wait_value) : nullptr;
+  if (found) *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
+
+}  // extern "C"

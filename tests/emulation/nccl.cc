@@ -1,0 +1,270 @@
+// The functions of NCCL that Trivet calls (parallel/comm/nccl_comm.cc), for ranks that are threads of one process, on
+// emulated GPUs. Types and names are those of NVIDIA's own <nccl.h>; an operation is a host function on its stream,
+// which meets those of the other ranks (nccl_clique.h). It is there to find mistakes of the caller, so it is as strict
+// as NCCL may be:
+//
+//   * A send waits for its receiver, on the stream. What is in one group makes progress together.
+//   * The first transfer between two ranks, and the first collective of each kind (not with NCCL_RUNTIME_CONNECT=0),
+//     connects the ranks: a communicator that does not block is ncclInProgress until all of them have called.
+//   * A communicator's operations run one after another in the order of the calls, also on several streams.
+//   * ncclCommFinalize is over when all ranks have called it.
+//   * Each rank has a GPU of its own.
+//
+// Ranks that call different things, where NCCL would hang or move what it should not, all have an asynchronous error.
+// A rank whose peer has aborted waits until it aborts too, as with NCCL; or, where TRIVET_EMULATED_NCCL_PATIENCE_MS is
+// set, has an asynchronous error after that. A call or value that is not emulated is refused.
+#include <algorithm>
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <thread>
+
+#include "tests/emulation/nccl_clique.h"
+
+using trivet::emulation::bytes_of;
+using trivet::emulation::NcclCall;
+using trivet::emulation::NcclClique;
+using trivet::emulation::NcclOperation;
+
+struct ncclComm {
+  std::shared_ptr<NcclClique> clique;
+  int rank = 0;
+  bool blocking = true, finalizing = false;
+  uint64_t tickets = 0, collectives = 0;               // so many were called
+  std::map<std::pair<bool, int>, uint64_t> transfers;  // {sends, peer}: likewise
+  std::vector<NcclOperation> connecting;               // that wait for their connections
+};
+
+namespace {
+
+// ---- ids
+
+struct Registry {
+  std::mutex mutex;
+  uint64_t drawn = 0;
+  std::map<std::string, std::shared_ptr<NcclClique>> cliques;  // by id; null until the first rank comes
+};
+Registry& registry() {
+  static Registry registry;
+  return registry;
+}
+std::string text_of(const ncclUniqueId& id) { return {id.internal, sizeof id.internal}; }
+
+// The clique of an id, which goes out of use when the last of its ranks has come.
+std::shared_ptr<NcclClique> join(const ncclUniqueId& id, int size, int rank, int device) {
+  Registry& ids = registry();
+  std::lock_guard lock(ids.mutex);
+  const auto found = ids.cliques.find(text_of(id));
+  if (found == ids.cliques.end()) return nullptr;
+  if (!found->second) found->second = std::make_shared<NcclClique>(size);
+  const std::shared_ptr<NcclClique> clique = found->second;
+  clique->join(rank, size, device);
+  if (clique->complete()) ids.cliques.erase(found);
+  return clique;
+}
+
+bool is_plain(const ncclConfig_t& config) {
+  ncclConfig_t plain = NCCL_CONFIG_INITIALIZER;
+  plain.blocking = config.blocking;
+  plain.commName = config.commName;
+  const auto fields = [](const ncclConfig_t& c) {
+    return std::tuple(c.size, c.magic, c.version, c.cgaClusterSize, c.minCTAs, c.maxCTAs, c.netName, c.splitShare,
+                      c.trafficClass, c.collnetEnable, c.CTAPolicy, c.shrinkShare, c.nvlsCTAs, c.nChannelsPerNetPeer,
+                      c.nvlinkCentricSched);
+  };
+  return fields(config) == fields(plain) &&
+         (config.blocking == 0 || config.blocking == 1 || config.blocking == NCCL_CONFIG_UNDEF_INT);
+}
+
+// ---- what a communicator is doing
+
+ncclResult_t state_of(ncclComm& comm) {
+  NcclClique& clique = *comm.clique;
+  if (const ncclResult_t error = clique.error(); error != ncclSuccess) return error;
+  std::erase_if(comm.connecting, [&](const NcclOperation& o) { return clique.connected(comm.rank, o); });
+  const bool waits = !clique.complete() || !comm.connecting.empty() ||
+                     (comm.finalizing && !(clique.all_finalized() && clique.idle(comm.rank, comm.tickets)));
+  return waits ? ncclInProgress : ncclSuccess;
+}
+
+// Of a call that is made: as it is, or once it is over.
+ncclResult_t settled(ncclComm& comm, bool at_once) {
+  if (!comm.blocking) return at_once ? state_of(comm) : ncclInProgress;
+  ncclResult_t state = state_of(comm);
+  for (; state == ncclInProgress; state = state_of(comm)) std::this_thread::yield();
+  return state;
+}
+
+struct Work {  // on a stream
+  std::shared_ptr<NcclClique> clique;
+  int rank;
+  uint64_t ticket;
+  std::vector<NcclOperation> operations;
+};
+
+// Puts one call, or the part of a group that is one communicator's, on its stream.
+ncclResult_t submit(ncclComm& comm, std::vector<NcclOperation> operations, cudaStream_t stream) {
+  bool at_once = true;
+  for (NcclOperation& o : operations) {
+    o.number = o.is_transfer() ? comm.transfers[{o.call == NcclCall::send, o.peer}]++ : comm.collectives++;
+    if (comm.clique->connect(comm.rank, o)) continue;
+    comm.connecting.push_back(o);
+    at_once = false;
+  }
+  auto work = std::make_unique<Work>(Work{comm.clique, comm.rank, comm.tickets++, std::move(operations)});
+  const auto run = [](void* data) {
+    const std::unique_ptr<Work> work(static_cast<Work*>(data));
+    work->clique->run(work->rank, work->ticket, work->operations);
+  };
+  if (cudaLaunchHostFunc(stream, run, work.get()) != cudaSuccess) return ncclUnhandledCudaError;
+  work.release();
+  return settled(comm, at_once);
+}
+
+// ---- groups, of a thread
+
+struct Queued {
+  ncclComm* comm;
+  NcclOperation operation;
+  cudaStream_t stream;
+};
+thread_local int group_depth = 0;
+thread_local std::vector<Queued> group;
+
+ncclResult_t call(ncclComm_t comm, const NcclOperation& o, cudaStream_t stream) {
+  if (!comm) return ncclInvalidArgument;
+  const bool reduces = o.call == NcclCall::all_reduce || o.call == NcclCall::reduce_scatter;
+  if (bytes_of(o.type) == 0 ||
+      (o.count > 0 && ((o.call != NcclCall::receive && !o.in) || (o.call != NcclCall::send && !o.out))))
+    return ncclInvalidArgument;
+  if (reduces && ((o.type != ncclFloat32 && o.type != ncclBfloat16 && o.type != ncclInt64) ||
+                  (o.reduce != ncclSum && o.reduce != ncclMax && (o.reduce != ncclAvg || o.type == ncclInt64))))
+    return ncclInvalidArgument;
+  const bool has_peer = o.is_transfer() || o.call == NcclCall::broadcast;
+  if (has_peer && (o.peer < 0 || o.peer >= comm->clique->size() || (o.is_transfer() && o.peer == comm->rank)))
+    return ncclInvalidArgument;
+  if (const ncclResult_t state = state_of(*comm); state != ncclSuccess)
+    return state == ncclInProgress ? ncclInvalidUsage : state;
+  if (comm->finalizing) return ncclInvalidUsage;
+  if (o.count == 0 && !o.is_transfer()) return ncclSuccess;  // the others need not hear of it
+  if (group_depth == 0) return submit(*comm, {o}, stream);
+  group.push_back({comm, o, stream});
+  return ncclSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  if (!id) return ncclInvalidArgument;
+  *id = {};
+  Registry& ids = registry();
+  std::lock_guard lock(ids.mutex);
+  ("trivet-emulated-" + std::to_string(ids.drawn++)).copy(id->internal, sizeof id->internal - 1);
+  ids.cliques[text_of(*id)] = nullptr;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  int device = 0;
+  if (!comm || !config || !is_plain(*config) || rank < 0 || rank >= size) return ncclInvalidArgument;
+  if (cudaGetDevice(&device) != cudaSuccess) return ncclUnhandledCudaError;
+  auto clique = join(id, size, rank, device);
+  if (!clique) return ncclInvalidArgument;
+  *comm = new ncclComm;
+  (*comm)->clique = std::move(clique);
+  (*comm)->rank = rank;
+  (*comm)->blocking = config->blocking != 0;
+  return settled(**comm, false);
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
+  if (!comm || !state) return ncclInvalidArgument;
+  *state = state_of(*comm);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  if (!comm || comm->finalizing) return ncclInvalidArgument;
+  if (const ncclResult_t state = state_of(*comm); state != ncclSuccess)
+    return state == ncclInProgress ? ncclInvalidUsage : state;
+  comm->finalizing = true;
+  comm->clique->finalize(comm->rank);
+  return settled(*comm, false);
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (!comm) return ncclInvalidArgument;
+  if (!comm->finalizing || state_of(*comm) == ncclInProgress) return ncclInvalidUsage;  // NCCL would wait
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  if (!comm) return ncclInvalidArgument;
+  comm->clique->abort(comm->rank);
+  delete comm;
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  constexpr const char* kTexts[] = {"no error",       "unhandled cuda error", "unhandled system error",
+                                    "internal error", "invalid argument",     "invalid usage",
+                                    "remote error",   "in progress"};
+  return result >= 0 && result < ncclNumResults ? kTexts[result] : "unknown";
+}
+const char* ncclGetLastError(ncclComm_t comm) {
+  return comm && comm->clique->error() != ncclSuccess ? comm->clique->error_text() : "";
+}
+
+ncclResult_t ncclGroupStart() {
+  ++group_depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (group_depth == 0) return ncclInvalidUsage;
+  if (--group_depth > 0) return ncclSuccess;
+  std::vector<Queued> queued;
+  queued.swap(group);
+  ncclResult_t result = ncclSuccess;
+  while (!queued.empty()) {
+    const auto [comm, operation, stream] = queued.front();
+    std::vector<NcclOperation> operations;
+    for (const Queued& q : queued)
+      if (q.comm == comm) {
+        if (q.stream != stream) return ncclInvalidUsage;  // not emulated
+        operations.push_back(q.operation);
+      }
+    std::erase_if(queued, [comm = comm](const Queued& q) { return q.comm == comm; });
+    const ncclResult_t one = submit(*comm, std::move(operations), stream);
+    if (result == ncclSuccess || (result == ncclInProgress && one != ncclSuccess)) result = one;
+  }
+  return result;
+}
+
+ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, {NcclCall::all_reduce, in, out, count, type, op}, stream);
+}
+ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, {NcclCall::reduce_scatter, in, out, count, type, op}, stream);
+}
+ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return call(comm, {NcclCall::all_gather, in, out, count, type}, stream);
+}
+ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return call(comm, {NcclCall::broadcast, in, out, count, type, ncclSum, root}, stream);
+}
+ncclResult_t ncclSend(const void* in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return call(comm, {NcclCall::send, in, nullptr, count, type, ncclSum, peer}, stream);
+}
+ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, {NcclCall::receive, nullptr, out, count, type, ncclSum, peer}, stream);
+}
+
+}  // extern "C"

@@ -1,0 +1,293 @@
+#include "tests/emulation/nccl_clique.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+namespace trivet::emulation {
+namespace {
+
+std::string to_string(int rank, const NcclOperation& o) {
+  constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "send", "receive"};
+  std::string text = "rank " + std::to_string(rank) + " calls " + kNames[static_cast<int>(o.call)] + " of " +
+                     std::to_string(o.count) + " of type " + std::to_string(o.type);
+  if (o.call == NcclCall::all_reduce || o.call == NcclCall::reduce_scatter)
+    text += " with operation " + std::to_string(o.reduce);
+  return o.peer < 0 ? text : text + " with rank " + std::to_string(o.peer);
+}
+
+bool same_collective(const NcclOperation& a, const NcclOperation& b) {
+  return a.call == b.call && a.count == b.count && a.type == b.type && a.reduce == b.reduce && a.peer == b.peer;
+}
+
+// ---- arithmetic
+
+struct Bf16 {
+  uint16_t bits;
+};
+float wide(float x) { return x; }
+float wide(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+int64_t wide(int64_t x) { return x; }
+void narrow(float x, float& to) { to = x; }
+void narrow(float x, Bf16& to) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  to.bits = static_cast<uint16_t>(std::isnan(x) ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+void narrow(int64_t x, int64_t& to) { to = x; }
+
+float added(float a, float b) { return a + b; }
+int64_t added(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+float larger(float a, float b) { return std::fmax(a, b); }
+int64_t larger(int64_t a, int64_t b) { return std::max(a, b); }
+
+// Elements [begin, begin + count) of the sum over inputs, in rank order.
+template <class T>
+std::vector<std::byte> reduced(const std::vector<const void*>& inputs, size_t begin, size_t count, ncclRedOp_t op) {
+  std::vector<T> sum(count);
+  const auto share = static_cast<float>(1.0 / static_cast<double>(inputs.size()));
+  for (size_t r = 0; r < inputs.size(); ++r)
+    for (size_t i = 0; i < count; ++i) {
+      T x = static_cast<const T*>(inputs[r])[begin + i];
+      if constexpr (!std::is_same_v<T, int64_t>)
+        if (op == ncclAvg) narrow(wide(x) * share, x);
+      if (r == 0) sum[i] = x;
+      else narrow(op == ncclMax ? larger(wide(sum[i]), wide(x)) : added(wide(sum[i]), wide(x)), sum[i]);
+    }
+  std::vector<std::byte> bytes(count * sizeof(T));
+  if (count > 0) std::memcpy(bytes.data(), sum.data(), bytes.size());
+  return bytes;
+}
+std::vector<std::byte> reduced(const NcclOperation& like, const std::vector<const void*>& inputs, size_t begin,
+                               size_t count) {
+  if (like.type == ncclFloat32) return reduced<float>(inputs, begin, count, like.reduce);
+  if (like.type == ncclBfloat16) return reduced<Bf16>(inputs, begin, count, like.reduce);
+  return reduced<int64_t>(inputs, begin, count, like.reduce);
+}
+
+void copy(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memmove(to, from, bytes);
+}
+
+}  // namespace
+
+size_t bytes_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclUint8: return 1;
+    case ncclBfloat16: return 2;
+    case ncclInt32:
+    case ncclFloat32: return 4;
+    case ncclInt64: return 8;
+    default: return 0;
+  }
+}
+size_t NcclOperation::bytes() const { return count * bytes_of(type); }
+
+NcclClique::NcclClique(int size)
+    : size_(size),
+      connects_early_([] {
+        const char* value = std::getenv("NCCL_RUNTIME_CONNECT");
+        return value && std::strcmp(value, "0") == 0;
+      }()),
+      turns_(static_cast<size_t>(size)) {}
+
+// ---- of the host's threads
+
+void NcclClique::join(int rank, int size, int device) {
+  std::lock_guard lock(mutex_);
+  if (size != size_) set_error(ncclInvalidArgument, "ranks disagree on how many there are");
+  if (devices_.contains(rank)) set_error(ncclInvalidUsage, "two ranks are rank " + std::to_string(rank));
+  for (const auto& [other, others] : devices_)
+    if (others == device)
+      set_error(ncclInvalidUsage, "ranks " + std::to_string(other) + " and " + std::to_string(rank) + " share GPU " +
+                                      std::to_string(device));
+  devices_[rank] = device;
+  changed_.notify_all();
+}
+
+bool NcclClique::complete() {
+  std::lock_guard lock(mutex_);
+  return devices_.size() == static_cast<size_t>(size_);
+}
+
+NcclClique::Connection NcclClique::connection_of(int rank, const NcclOperation& o) const {
+  if (o.call == NcclCall::send) return {-1, rank, o.peer};
+  if (o.call == NcclCall::receive) return {-1, o.peer, rank};
+  return {static_cast<int>(o.call), 0, 0};
+}
+
+bool NcclClique::is_made(const Connection& connection) {
+  const bool transfer = std::get<0>(connection) < 0;
+  if (!transfer && connects_early_) return true;
+  return connections_[connection].size() == static_cast<size_t>(transfer ? 2 : size_);
+}
+
+bool NcclClique::connect(int rank, const NcclOperation& operation) {
+  std::lock_guard lock(mutex_);
+  const Connection connection = connection_of(rank, operation);
+  const bool before = is_made(connection);
+  connections_[connection].insert(rank);
+  return before;
+}
+
+bool NcclClique::connected(int rank, const NcclOperation& operation) {
+  std::lock_guard lock(mutex_);
+  return is_made(connection_of(rank, operation));
+}
+
+void NcclClique::finalize(int rank) {
+  std::lock_guard lock(mutex_);
+  finalized_.insert(rank);
+}
+bool NcclClique::all_finalized() {
+  std::lock_guard lock(mutex_);
+  return finalized_.size() == static_cast<size_t>(size_);
+}
+bool NcclClique::idle(int rank, uint64_t tickets) {
+  std::lock_guard lock(mutex_);
+  return turns_[static_cast<size_t>(rank)] >= tickets;
+}
+
+void NcclClique::abort(int rank) {
+  std::lock_guard lock(mutex_);
+  aborted_.insert(rank);
+  changed_.notify_all();
+}
+
+void NcclClique::fail(ncclResult_t result, const std::string& text) {
+  std::lock_guard lock(mutex_);
+  set_error(result, text);
+}
+
+void NcclClique::set_error(ncclResult_t result, const std::string& text) {
+  if (error_ == ncclSuccess) {  // the first one is the cause
+    text_ = text;
+    error_ = result;
+  }
+  changed_.notify_all();
+}
+
+ncclResult_t NcclClique::error() {
+  std::lock_guard lock(mutex_);
+  return error_;
+}
+
+// ---- of the streams
+
+// False: the rank has aborted, or something has gone wrong, also where the condition holds.
+template <class Condition>
+bool NcclClique::wait(Lock& lock, int rank, const Condition& condition) {
+  const char* patience = std::getenv("TRIVET_EMULATED_NCCL_PATIENCE_MS");
+  std::chrono::steady_clock::time_point deadline{};
+  while (true) {
+    if (error_ != ncclSuccess || aborted_.contains(rank)) return false;
+    if (condition()) return true;
+    if (!patience || aborted_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (deadline == std::chrono::steady_clock::time_point{})
+      deadline = now + std::chrono::milliseconds(std::atoi(patience));
+    if (now < deadline) changed_.wait_until(lock, deadline);
+    else
+      set_error(ncclRemoteError, "rank " + std::to_string(*aborted_.begin()) + " has aborted while rank " +
+                                     std::to_string(rank) + " waits for it; NCCL itself may wait for ever");
+  }
+}
+
+void NcclClique::run(int rank, uint64_t ticket, const std::vector<NcclOperation>& operations) {
+  Lock lock(mutex_);
+  uint64_t& turn = turns_[static_cast<size_t>(rank)];
+  if (!wait(lock, rank, [&] { return turn == ticket; })) return;
+  std::vector<std::shared_ptr<Transfer>> transfers;
+  for (const NcclOperation& operation : operations)
+    if (operation.is_transfer()) transfers.push_back(post(rank, operation));
+  for (const NcclOperation& operation : operations)
+    if (!operation.is_transfer() && !meet(lock, rank, operation)) return;
+  for (const auto& transfer : transfers)
+    if (!wait(lock, rank, [&] { return transfer->done; })) return;
+  ++turn;
+  changed_.notify_all();
+}
+
+// The second of the two moves the data.
+std::shared_ptr<NcclClique::Transfer> NcclClique::post(int rank, const NcclOperation& o) {
+  const bool sends = o.call == NcclCall::send;
+  const int from = sends ? rank : o.peer, to = sends ? o.peer : rank;
+  auto& place = transfers_[{from, to, o.number}];
+  if (!place) place = std::make_shared<Transfer>();
+  const std::shared_ptr<Transfer> transfer = place;
+  (sends ? transfer->send : transfer->receive) = o;
+  if (!sends && o.bytes() > 0) std::memset(o.out, 0xff, o.bytes());  // NaN, for whoever looks too early
+  if (!transfer->send || !transfer->receive) return transfer;
+  if (transfer->send->count != transfer->receive->count || transfer->send->type != transfer->receive->type) {
+    set_error(ncclInvalidUsage, to_string(from, *transfer->send) + ", " + to_string(to, *transfer->receive) +
+                                    "; NCCL itself would hang or move what it should not");
+  } else if (!aborted_.contains(from) && !aborted_.contains(to)) {
+    copy(transfer->receive->out, transfer->send->in, o.bytes());
+    transfer->done = true;
+    transfers_.erase({from, to, o.number});
+    changed_.notify_all();
+  }
+  return transfer;
+}
+
+bool NcclClique::meet(Lock& lock, int rank, const NcclOperation& operation) {
+  Meeting& meeting = meetings_[operation.number];
+  meeting.calls[rank] = operation;
+  if (const auto& [first, call] = *meeting.calls.begin(); !same_collective(call, operation)) {
+    set_error(ncclInvalidUsage, to_string(first, call) + ", " + to_string(rank, operation) +
+                                    "; NCCL itself would hang or move what it should not");
+    return false;
+  }
+  if (meeting.calls.size() == static_cast<size_t>(size_) && aborted_.empty()) {
+    move(meeting);
+    meeting.done = true;
+    changed_.notify_all();
+  }
+  if (!wait(lock, rank, [&] { return meeting.done; })) return false;
+  if (++meeting.left == size_) meetings_.erase(operation.number);
+  return true;
+}
+
+// All ranks are here.
+void NcclClique::move(Meeting& meeting) {
+  const NcclOperation& like = meeting.calls.begin()->second;
+  const size_t bytes = like.bytes();
+  std::vector<const void*> inputs;
+  for (const auto& [rank, call] : meeting.calls) inputs.push_back(call.in);
+  const auto shard = [&](void* data, int rank) {
+    return static_cast<std::byte*>(data) + static_cast<size_t>(rank) * bytes;
+  };
+  switch (like.call) {
+    case NcclCall::all_reduce: {
+      const std::vector<std::byte> sum = reduced(like, inputs, 0, like.count);
+      for (const auto& [rank, call] : meeting.calls) copy(call.out, sum.data(), bytes);
+      return;
+    }
+    case NcclCall::reduce_scatter: {
+      std::vector<std::vector<std::byte>> sums;  // all of them before the first is written: it may be into an input
+      for (const auto& [rank, call] : meeting.calls)
+        sums.push_back(reduced(like, inputs, static_cast<size_t>(rank) * like.count, like.count));
+      for (const auto& [rank, call] : meeting.calls) copy(call.out, sums[static_cast<size_t>(rank)].data(), bytes);
+      return;
+    }
+    case NcclCall::all_gather:
+      for (const auto& [rank, call] : meeting.calls)
+        for (int from = 0; from < size_; ++from)
+          if (shard(call.out, from) != inputs[static_cast<size_t>(from)])
+            copy(shard(call.out, from), inputs[static_cast<size_t>(from)], bytes);
+      return;
+    case NcclCall::broadcast:
+      for (const auto& [rank, call] : meeting.calls) copy(call.out, inputs[static_cast<size_t>(like.peer)], bytes);
+      return;
+    default: return;
+  }
+}
+
+}  // namespace trivet::emulation

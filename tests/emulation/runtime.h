@@ -1,0 +1,22 @@
+// The emulated CUDA runtime: the functions of <cuda_runtime_api.h> that Trivet calls, on a machine without a GPU.
+//
+//   * A stream is a thread that does one piece of work after the other; streams run at the same time, as on a GPU.
+//   * Device memory is host memory, full of NaN when it is new. Copies check which side each address is on. A copy of
+//     host memory that is not pinned is through when the call returns, another one some time later.
+//   * cudaFree waits for all streams of its device, as the real one does.
+//   * Host functions may not call CUDA. While a thread captures, what is not allowed then is refused.
+//   * TRIVET_EMULATED_GPUS says how many GPUs there are; 8 without it.
+//
+// Where the real runtime reports an error, so does this one; what would be undefined behaviour on a GPU ends the
+// process with a message (grid.h).
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <functional>
+
+namespace trivet::emulation {
+
+// Queues a kernel; `thread` is what one thread of it does. Refuses grids and shared memory that the GPU does not have.
+cudaError_t launch_kernel(const cudaLaunchConfig_t& how, const void* kernel, const std::function<void()>& thread);
+
+}  // namespace trivet::emulation
