@@ -51,53 +51,49 @@ AttentionShape attention_shape_of(const Config& config) {
 AttentionTrial try_attention(const Config& config, Device& device, const MakeOps& make_ops) {
   const std::string& asked = config.model.attention_backend;
   const AttentionShape shape = attention_shape_of(config);
+  const auto time_cudnn = [&] { return time_attention(device, *make_ops(shape), shape); };
   AttentionTrial trial;
   if (asked == "cudnn") {
-    trial.why = "as asked";
     try {
-      trial.cudnn = make_ops(shape);
-    } catch (const ConfigError& error) {
+      time_cudnn();  // whether it runs
+    } catch (const Error& error) {
       throw ConfigError(
           fmt::format("model.attention_backend: found cudnn, but {}; expected auto or flash", error.what()));
     }
-    return trial;
+    return {.own = false, .cudnn = true, .why = "as asked"};
   }
-  trial.own = make_ops(std::nullopt);
   if (asked == "flash") trial.why = "as asked";
   else if (config.train.deterministic_mode) trial.why = "deterministic_mode measures nothing";
   else if (config.model.attention_dropout > 0) trial.why = "cuDNN has not the dropout of attention_dropout";
   if (!trial.why.empty()) return trial;
   try {
-    trial.cudnn = make_ops(shape);
-  } catch (const ConfigError& error) {
+    trial.cudnn_ns = time_cudnn();
+  } catch (const Error& error) {
     trial.why = error.what();
     return trial;
   }
-  trial.own_ns = time_attention(device, *trial.own, shape);
-  trial.cudnn_ns = time_attention(device, *trial.cudnn, shape);
+  trial.own_ns = time_attention(device, *make_ops(std::nullopt), shape);
+  trial.cudnn = true;
   return trial;
 }
 
-AttentionChoice choose_attention(AttentionTrial trial, HostWorld& host) {
+AttentionChoice choose_attention(const AttentionTrial& trial, HostWorld& host) {
   struct Sums {
-    int64_t own, cudnn;  // ranks that have it
+    int64_t own, cudnn;  // ranks for which it is not out of the question
     int64_t own_ns, cudnn_ns;
   };
-  const Sums sums = host.sum(Sums{trial.own != nullptr, trial.cudnn != nullptr, trial.own_ns, trial.cudnn_ns});
-  const int64_t ranks = host.size();
-  const auto milliseconds = [&](int64_t ns) { return static_cast<double>(ns) * 1e-6 / static_cast<double>(ranks); };
+  const Sums sums = host.sum(Sums{trial.own, trial.cudnn, trial.own_ns, trial.cudnn_ns});
+  const auto ranks = static_cast<int64_t>(host.size());
   if (sums.cudnn < ranks) {
     const auto [rank, why] = host.first_text(trial.cudnn ? "" : trial.why);
-    return {std::move(trial.own), fmt::format("{}: {}", kOwn, why)};
+    return {false, fmt::format("{}: {}", kOwn, why)};
   }
-  if (sums.own < ranks) return {std::move(trial.cudnn), fmt::format("{}: {}", kCudnn, trial.why)};
+  if (sums.own < ranks) return {true, fmt::format("{}: {}", kCudnn, trial.why)};
   const bool cudnn = sums.cudnn_ns < sums.own_ns;
-  const auto text = [&](const char* taken, int64_t ns, const char* other, int64_t other_ns) {
-    return fmt::format("{}: {:.3f} ms forward and backward, {} {:.3f} ms", taken, milliseconds(ns), other,
-                       milliseconds(other_ns));
-  };
-  return cudnn ? AttentionChoice{std::move(trial.cudnn), text(kCudnn, sums.cudnn_ns, kOwn, sums.own_ns)}
-               : AttentionChoice{std::move(trial.own), text(kOwn, sums.own_ns, kCudnn, sums.cudnn_ns)};
+  const auto milliseconds = [&](int64_t ns) { return static_cast<double>(ns) * 1e-6 / static_cast<double>(ranks); };
+  return {cudnn, fmt::format("{}: {:.3f} ms forward and backward, {} {:.3f} ms", cudnn ? kCudnn : kOwn,
+                             milliseconds(std::min(sums.own_ns, sums.cudnn_ns)), cudnn ? kOwn : kCudnn,
+                             milliseconds(std::max(sums.own_ns, sums.cudnn_ns)))};
 }
 
 }  // namespace trivet

@@ -20,20 +20,20 @@ AttentionShape attention_shape_of(const Config& config);
 // that cannot be.
 using MakeOps = std::function<std::unique_ptr<Ops>(const std::optional<AttentionShape>& cudnn)>;
 
-// What one rank found. The ways that are out of the question have no ops; both are there only where both were timed.
+// What one rank found. Its ops are gone, with the workspaces that they took.
 struct AttentionTrial {
-  std::unique_ptr<Ops> own, cudnn;
-  int64_t own_ns = 0, cudnn_ns = 0;  // of a forward and a backward pass
-  std::string why{};                 // only one is there
+  bool own = true, cudnn = false;    // which ways are not out of the question
+  int64_t own_ns = 0, cudnn_ns = 0;  // of a forward and a backward pass, where both are not
+  std::string why{};                 // one is
 };
 // Throws ConfigError where model.attention_backend asks for what cannot be. Not collective.
 AttentionTrial try_attention(const Config& config, Device& device, const MakeOps& make_ops);
 
 struct AttentionChoice {
-  std::unique_ptr<Ops> ops;
-  std::string name;  // for people
+  bool cudnn = false;
+  std::string name{};  // for people
 };
 // The same way on all ranks: cuDNN's only where each of them has it. Collective.
-AttentionChoice choose_attention(AttentionTrial trial, HostWorld& host);
+AttentionChoice choose_attention(const AttentionTrial& trial, HostWorld& host);
 
 }  // namespace trivet

@@ -126,6 +126,18 @@ bool computes_on_gpus(const Config& config, Communicator& world) {
 
 namespace {
 
+// An Error on one rank is a ConfigError on all.
+template <class F>
+void all_succeed(HostWorld& host, F&& f) {
+  std::string problem;
+  try {
+    f();
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  if (problem = host.first_problem(problem); !problem.empty()) throw ConfigError(problem);
+}
+
 // trains: micro-batches of one shape; else attention has none.
 Backend make_any_backend(const Config& config, Communicator& world, int threads, bool trains) {
   HostWorld host(world);
@@ -138,28 +150,23 @@ Backend make_any_backend(const Config& config, Communicator& world, int threads,
   }
   const std::vector<int64_t> hosts = host.gather(hash_of(host_identity()));
   const auto before = std::count(hosts.begin(), hosts.begin() + host.rank(), hosts[static_cast<size_t>(host.rank())]);
-  std::string problem;
-  AttentionTrial attention;
   const MakeOps make_ops = [&](const std::optional<AttentionShape>& cudnn) {
     return create_cuda_ops(*backend.device, {.tf32 = config.device.tf32,
                                              .product_candidates = config.train.deterministic_mode ? 1 : 8,
                                              .cudnn_attention = cudnn,
                                              .deterministic = config.train.deterministic_mode});
   };
-  try {
+  AttentionTrial trial;
+  all_succeed(host, [&] {
     // A launcher may show each rank its own GPU alone.
     backend.device = create_cuda_device(static_cast<int>(before % cuda_device_count()));
-    if (trains) attention = try_attention(config, *backend.device, make_ops);
-    else backend.ops = make_ops(std::nullopt);
-  } catch (const Error& error) {
-    problem = error.what();
-  }
-  if (problem = host.first_problem(problem); !problem.empty()) throw ConfigError(problem);
-  if (trains) {
-    AttentionChoice choice = choose_attention(std::move(attention), host);
-    backend.ops = std::move(choice.ops);
-    backend.attention_name = choice.name;
-  }
+    if (trains) trial = try_attention(config, *backend.device, make_ops);
+  });
+  const AttentionChoice attention = trains ? choose_attention(trial, host) : AttentionChoice{};
+  backend.attention_name = attention.name;
+  all_succeed(host, [&] {
+    backend.ops = make_ops(attention.cudnn ? std::optional(attention_shape_of(config)) : std::nullopt);
+  });
   const Exchange exchange = choose_exchange(config.comm.backend, *backend.device, host);
   backend.exchange_name = exchange.name;
   backend.exchange_on_device = exchange.kind == Exchange::nccl;

@@ -18,23 +18,19 @@ std::unique_ptr<Ops> own_only(const std::optional<AttentionShape>& cudnn) {
 
 class AttentionChoiceTest : public testing::Test {
  protected:
-  // The rank's choice, and whether it measured; one rank.
+  // One rank's.
   struct Found {
-    std::string name;
-    bool own = false, cudnn = false, measured = false;
+    AttentionTrial trial;
+    AttentionChoice choice;
+    bool measured() const { return trial.own_ns > 0 && trial.cudnn_ns > 0; }
   };
   Found choose(const MakeOps& make_ops) {
     Found found;
     run_thread_ranks(1, [&](Communicator& world) {
       HostWorld host(world);
       const auto device = create_cpu_device();
-      AttentionTrial trial = try_attention(config, *device, make_ops);
-      const Ops *const own = trial.own.get(), *const cudnn = trial.cudnn.get();
-      found.measured = trial.own_ns > 0 && trial.cudnn_ns > 0;
-      const AttentionChoice choice = choose_attention(std::move(trial), host);
-      found.name = choice.name;
-      found.own = own && choice.ops.get() == own;
-      found.cudnn = cudnn && choice.ops.get() == cudnn;
+      found.trial = try_attention(config, *device, make_ops);
+      found.choice = choose_attention(found.trial, host);
     });
     return found;
   }
@@ -46,26 +42,25 @@ TEST_F(AttentionChoiceTest, TheShapeIsThatOfAMicroBatchOnOneTensorParallelRank) 
   EXPECT_EQ(attention_shape_of(config), (AttentionShape{.s = 16, .b = 2, .heads = 2, .d = 8, .dtype = DType::f32}));
 }
 
-TEST_F(AttentionChoiceTest, AutoMeasuresBoth) {
+TEST_F(AttentionChoiceTest, AutoMeasuresBothAndTakesTheFaster) {
   const Found found = choose(both);
-  EXPECT_TRUE(found.measured);
-  EXPECT_NE(found.own, found.cudnn);
-  EXPECT_TRUE(found.name.starts_with(found.own ? "own kernels: " : "cuDNN: ")) << found.name;
+  EXPECT_TRUE(found.measured());
+  EXPECT_EQ(found.choice.cudnn, found.trial.cudnn_ns < found.trial.own_ns);
 }
 
 TEST_F(AttentionChoiceTest, WhatCannotBeIsNotChosenAndSaysWhy) {
   const Found found = choose(own_only);
-  EXPECT_TRUE(found.own);
-  EXPECT_FALSE(found.measured);
-  EXPECT_EQ(found.name, "own kernels: this build has no cuDNN");
+  EXPECT_FALSE(found.choice.cudnn);
+  EXPECT_FALSE(found.measured());
+  EXPECT_EQ(found.choice.name, "own kernels: this build has no cuDNN");
 }
 
 TEST_F(AttentionChoiceTest, NothingIsMeasuredInDeterministicModeNorWithDropout) {
   const auto expect_own = [&](const std::string& name) {
     const Found found = choose(both);
-    EXPECT_TRUE(found.own);
-    EXPECT_FALSE(found.measured);
-    EXPECT_EQ(found.name, name);
+    EXPECT_FALSE(found.choice.cudnn);
+    EXPECT_FALSE(found.measured());
+    EXPECT_EQ(found.choice.name, name);
   };
   config.train.deterministic_mode = true;
   expect_own("own kernels: deterministic_mode measures nothing");
@@ -76,12 +71,12 @@ TEST_F(AttentionChoiceTest, NothingIsMeasuredInDeterministicModeNorWithDropout) 
 
 TEST_F(AttentionChoiceTest, WhatIsAskedForIsTakenOrAnError) {
   config.model.attention_backend = "flash";
-  EXPECT_EQ(choose(both).name, "own kernels: as asked");
+  EXPECT_FALSE(choose(both).choice.cudnn);
+  EXPECT_EQ(choose(both).choice.name, "own kernels: as asked");
   config.model.attention_backend = "cudnn";
-  const Found found = choose(both);
-  EXPECT_TRUE(found.cudnn);
-  EXPECT_FALSE(found.measured);
-  EXPECT_EQ(found.name, "cuDNN: as asked");
+  config.train.deterministic_mode = true;
+  EXPECT_TRUE(choose(both).choice.cudnn);
+  EXPECT_EQ(choose(both).choice.name, "cuDNN: as asked");
   const auto device = create_cpu_device();
   try {
     try_attention(config, *device, own_only);
@@ -93,26 +88,21 @@ TEST_F(AttentionChoiceTest, WhatIsAskedForIsTakenOrAnError) {
 }
 
 TEST_F(AttentionChoiceTest, AllRanksTakeTheFasterOneOfTheirSumAndNoneWhatOneHasNot) {
-  const auto name_on_both = [](int64_t second_cudnn_ns) {
+  const auto name_on_both = [](const AttentionTrial& second) {
+    const AttentionTrial first{.cudnn = true, .own_ns = 4'000'000, .cudnn_ns = 3'000'000};
     std::string names[2];
     run_thread_ranks(2, [&](Communicator& world) {
       HostWorld host(world);
-      const bool second = world.rank() == 1;
-      AttentionTrial trial{
-          .own = create_cpu_ops(1), .cudnn = create_cpu_ops(1), .own_ns = 4'000'000, .cudnn_ns = 3'000'000};
-      if (second) trial.cudnn_ns = second_cudnn_ns;
-      if (second && second_cudnn_ns == 0) {
-        trial.cudnn = nullptr;
-        trial.why = "too old";
-      }
-      names[world.rank()] = choose_attention(std::move(trial), host).name;
+      names[world.rank()] = choose_attention(world.rank() == 0 ? first : second, host).name;
     });
     EXPECT_EQ(names[0], names[1]);
     return names[0];
   };
-  EXPECT_EQ(name_on_both(3'000'000), "cuDNN: 3.000 ms forward and backward, own kernels 4.000 ms");
-  EXPECT_EQ(name_on_both(7'000'000), "own kernels: 4.000 ms forward and backward, cuDNN 5.000 ms");
-  EXPECT_EQ(name_on_both(0), "own kernels: too old");
+  EXPECT_EQ(name_on_both({.cudnn = true, .own_ns = 4'000'000, .cudnn_ns = 3'000'000}),
+            "cuDNN: 3.000 ms forward and backward, own kernels 4.000 ms");
+  EXPECT_EQ(name_on_both({.cudnn = true, .own_ns = 4'000'000, .cudnn_ns = 7'000'000}),
+            "own kernels: 4.000 ms forward and backward, cuDNN 5.000 ms");
+  EXPECT_EQ(name_on_both({.why = "too old"}), "own kernels: too old");
 }
 
 TEST_F(AttentionChoiceTest, OnACpuOnlyAutoHasAMeaning) {
