@@ -51,7 +51,7 @@ class Builder {
     t.place = Place::between;
     t.type = Type::bf16;
     swap_matrix(t);
-    return step(GraphOp::same_bits, x, -1, add(t));
+    return step(GraphOp::reshape, x, -1, add(t));
   }
 
   // Scores of keys behind their query become -infinity.

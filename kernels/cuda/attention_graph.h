@@ -28,10 +28,16 @@ struct GraphTensor {
 };
 
 // out = op(x, y), each a tensor's index. Sums are kept in fp32.
+//   product                  x y, of the matrices [rows, columns]
+//   reshape                  x as it lies in memory, but in out's type, and with out's sizes and strides
+//   row_index, column_index  of the element, whatever x is
+//   at_least                 whether x >= y
+//   select                   x where `condition`, else y
+//   row_max, row_sum         over the columns
 enum class GraphOp {
-  product,    // of the matrices [rows, columns]: x y
-  same_bits,  // x, converted to out's type, where out's sizes and strides tell its elements in another order
-  copy,       // x
+  product,
+  reshape,
+  copy,
   multiply,
   divide,
   add,
@@ -39,11 +45,11 @@ enum class GraphOp {
   exp,
   log,
   row_index,
-  column_index,  // of the element, whatever x is
-  at_least,      // whether x >= y
-  select,        // x where `condition`, else y
+  column_index,
+  at_least,
+  select,
   row_max,
-  row_sum  // over the columns
+  row_sum
 };
 struct GraphStep {
   GraphOp op;
@@ -51,23 +57,12 @@ struct GraphStep {
   int out = -1;
 };
 
-// The tensors of both graphs that are memory, by their index. Query, key and value lie in one tensor, qkv, as the
-// layout of Ops::attention_forward has it: strides say so, and nothing is copied. Their gradients likewise, in dqkv.
+// The tensors of both graphs that are memory, by their index: [b, heads, s, d], and lse and delta [b, heads, s, 1].
+// Query, key and value lie in one tensor, qkv, as the layout of Ops::attention_forward has it: strides say so, and
+// nothing is copied. Their gradients likewise, in dqkv. The last two are fp32 workspace of the backward pass: delta, of
+// each query the sum over columns of dout * out; and what dquery is added up in, where that is by atomics.
 namespace attention_tensor {
-enum Index : int {
-  query,
-  key,
-  value,
-  out,
-  lse,  // [b, heads, s, d]; lse [b, heads, s, 1]
-  dout,
-  dquery,
-  dkey,
-  dvalue,      // backward
-  delta,       // of each query the sum over columns of dout * out: fp32 workspace
-  dquery_sum,  // fp32 workspace where dquery is added up by atomics
-  count
-};
+enum Index : int { query, key, value, out, lse, dout, dquery, dkey, dvalue, delta, dquery_sum, count };
 }  // namespace attention_tensor
 
 struct AttentionGraph {

@@ -99,7 +99,7 @@ void CudnnPlan::lower(const AttentionGraph& graph) {
       operation->set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
       operation->set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, tensor(step.x));
       operation->set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, tensor(step.out));
-    } else if (step.op == GraphOp::same_bits) {
+    } else if (step.op == GraphOp::reshape) {
       operation = &make(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
       operation->set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, tensor(step.x));
       operation->set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, tensor(step.out));

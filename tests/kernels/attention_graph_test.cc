@@ -67,7 +67,7 @@ class Interpreter {
         for (int64_t l = 0; l < of_x.size[3]; ++l)
           sum += column(l) * element(step.y, {where[0], where[1], l, where[3]});
         return sum;
-      case GraphOp::same_bits: {  // out's strides tell where in x's memory it is
+      case GraphOp::reshape: {  // out's strides tell where in x's memory it is
         const GraphTensor& out = graph_.tensors[static_cast<size_t>(step.out)];
         int64_t offset = 0;
         for (int k = 0; k < 4; ++k) offset += where[k] * out.stride[k];
