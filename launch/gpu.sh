@@ -64,7 +64,7 @@ nvidia_folders() {
 import glob, importlib.util
 spec = importlib.util.find_spec("nvidia")
 for root in spec.submodule_search_locations if spec else []:
-    for name in ("libcudart.so.1*", "libcublasLt.so.1*", "libnccl.so.2*"):
+    for name in ("libcudart.so.1*", "libcublasLt.so.1*", "libnccl.so.2*", "libcudnn.so.9*"):
         for path in sorted(glob.glob(f"{root}/*/lib/{name}")):
             print(path.rpartition("/")[0])
 PYTHON
