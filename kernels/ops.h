@@ -201,6 +201,8 @@ struct CudaOptions {
   // How many of cuBLASLt's proposals a product's shape tries out when it first comes; 1 takes the first one untried, so
   // that two runs choose alike.
   int product_candidates = 8;
+  // Smaller products, in multiplications and additions, take the first one too: they take a launch's time anyway.
+  double trial_operations = 1e9;
 };
 // On the GPU of `device`, which outlives them. Called by the thread that made the device. In a build without CUDA
 // (no_cuda.cc): ConfigError.

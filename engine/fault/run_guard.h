@@ -28,7 +28,7 @@ class RunGuard {
 
   // A world that moves the memory of `device` on its own streams, recorded too; `host`: the same ranks. Collective.
   std::unique_ptr<Communicator> watch(std::unique_ptr<Communicator> exchange, Device& device, Communicator& host) {
-    return with_flight_recorder(std::move(exchange), device, host, recorder_);
+    return with_flight_recorder(std::move(exchange), device, host, recorder_, faults_.none() ? nullptr : &faults_);
   }
 
   FaultInjector& faults() { return faults_; }

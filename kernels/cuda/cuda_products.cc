@@ -211,11 +211,9 @@ CudaProducts::Key CudaProducts::key_of(const CudaProduct& p) {
 std::unique_ptr<CudaProducts::Plan> CudaProducts::make_plan(const CudaProduct& p, std::byte* workspace,
                                                             cudaStream_t stream) {
   auto plan = std::make_unique<Plan>(*library_, p, options_.tf32);
-  // Small products take a launch's time whatever they do.
-  constexpr double kWorthTrials = 1e9;  // operations
   const bool tries =
       options_.product_candidates > 1 &&
-      2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) > kWorthTrials;
+      2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) > options_.trial_operations;
   const auto found = plan->proposals(p, tries ? options_.product_candidates : 1);
   plan->possible = !found.empty();
   if (!plan->possible) return plan;

@@ -6,7 +6,7 @@
 // independently.
 //
 // A send is buffered: it never waits for its receiver, so two ranks may send to each other before they receive. (The
-// CPU back ends; on a GPU a stream may wait.)
+// CPU back ends; on a GPU a stream may wait, and ranks that send to each other, or in a ring, call exchange().)
 //
 // Sums are taken in rank order in fp32, (((x0 + x1) + x2) + …), and rounded once for bf16: each element's owner
 // receives the other ranks' pieces and adds them in order. So a sum does not depend on how a buffer is cut into calls,
@@ -47,6 +47,11 @@ class Communicator {
   // Matched in order between each pair of ranks. The data may be reused when the stream is past the call.
   virtual void send(Tensor data, int to, Stream& stream) = 0;
   virtual void recv(Tensor data, int from, Stream& stream) = 0;
+  // Both at once: neither waits for the other.
+  virtual void exchange(Tensor out, int to, Tensor in, int from, Stream& stream) {
+    send(out, to, stream);
+    recv(in, from, stream);
+  }
   virtual void barrier() = 0;  // of the host threads, not of a stream
 
   // Ranks that pass the same `color` form the new group, ordered by `key`, then by rank. Every rank of this group

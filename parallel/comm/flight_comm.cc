@@ -51,8 +51,7 @@ class FlightCommunicator : public Communicator {
     const CallFault fault = prepare(stream);
     if (fault == CallFault::skip) return;
     full = changed(full, fault, size());
-    shard = changed(shard, fault, 1);
-    if (fault != CallFault::none) shard.data = static_cast<std::byte*>(full.data) + rank() * shard.bytes();
+    shard = changed_shard(shard, full, fault, rank());
     run(stream, "reduce_scatter", {CommCall::reduce_scatter, full.dtype, op, -1, full.numel()}, full.bytes(),
         [this, full, shard, op](Stream& s) { inner_.reduce_scatter(full, shard, op, s); });
   }
@@ -62,8 +61,7 @@ class FlightCommunicator : public Communicator {
     const CallFault fault = prepare(stream);
     if (fault == CallFault::skip) return;
     full = changed(full, fault, size());
-    shard = changed(shard, fault, 1);
-    if (fault != CallFault::none) shard.data = static_cast<std::byte*>(full.data) + rank() * shard.bytes();
+    shard = changed_shard(shard, full, fault, rank());
     run(stream, "all_gather", {CommCall::all_gather, full.dtype, Reduce::sum, -1, full.numel()}, full.bytes(),
         [this, shard, full](Stream& s) { inner_.all_gather(shard, full, s); });
   }
@@ -140,13 +138,6 @@ class FlightCommunicator : public Communicator {
         inner_.all_reduce({&extra_, DType::i64, {1}}, Reduce::sum, s);
       });
     return fault;
-  }
-  // A tensor that is shorter by n elements, or of half as large ones.
-  static Tensor changed(Tensor tensor, CallFault fault, int64_t n) {
-    if (fault == CallFault::wrong_size) return {tensor.data, tensor.dtype, {std::max(tensor.numel() - n, int64_t{0})}};
-    if (fault == CallFault::wrong_type)
-      return {tensor.data, tensor.dtype == DType::bf16 ? DType::u8 : DType::bf16, {tensor.numel()}};
-    return tensor;
   }
 
   std::unique_ptr<Communicator> owned_;

@@ -7,19 +7,11 @@
 #include <memory>
 
 #include "kernels/base/device.h"
+#include "parallel/comm/call_faults.h"
 #include "parallel/comm/comm.h"
 #include "parallel/comm/flight_recorder.h"
 
 namespace trivet {
-
-// For tests of what happens when a rank does not do as the others: asked before each collective of a group of several
-// ranks, on the thread that calls it.
-enum class CallFault { none, skip, extra, wrong_size, wrong_type };
-class CallFaults {
- public:
-  virtual ~CallFaults() = default;
-  virtual CallFault next_call() = 0;
-};
 
 // `world`, `recorder` and `faults` (null: none) outlive the result. Collective over `world`: so is split(), which tells
 // the ranks of the new group who is in it.
@@ -28,8 +20,9 @@ std::unique_ptr<Communicator> with_flight_recorder(Communicator& world, FlightRe
 
 // The same for `exchange`, which moves the memory of `device` on the device's own streams (NCCL). These are not stopped
 // for it: a call lies between two events, and the recorder looks at them when it is asked. `host`: the same ranks in
-// host memory; it, `device` and `recorder` outlive the result. Collective, and so is split().
+// host memory; it, `device`, `recorder` and `faults` outlive the result. Collective, and so is split().
 std::unique_ptr<Communicator> with_flight_recorder(std::unique_ptr<Communicator> exchange, Device& device,
-                                                   Communicator& host, FlightRecorder& recorder);
+                                                   Communicator& host, FlightRecorder& recorder,
+                                                   CallFaults* faults = nullptr);
 
 }  // namespace trivet

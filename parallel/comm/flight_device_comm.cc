@@ -11,10 +11,14 @@ namespace {
 // The calls of one rank that are on its device's streams, each between two events.
 class DeviceCalls {
  public:
-  DeviceCalls(FlightRecorder& recorder, Device& device) : recorder_(recorder), device_(device) {
+  DeviceCalls(FlightRecorder& recorder, Device& device, CallFaults* faults)
+      : recorder_(recorder), device_(device), faults_(faults) {
     recorder_.set_source([this] { look(); });
   }
-  ~DeviceCalls() { recorder_.set_source(nullptr); }
+  ~DeviceCalls() {
+    recorder_.set_source(nullptr);
+    if (extra_) device_.deallocate(extra_, kExtraBytes);
+  }
   DeviceCalls(const DeviceCalls&) = delete;
   DeviceCalls& operator=(const DeviceCalls&) = delete;
 
@@ -46,6 +50,13 @@ class DeviceCalls {
     under_way_.push_back(std::move(followed));
   }
 
+  CallFault next_fault() { return faults_ ? faults_->next_call() : CallFault::none; }
+  // What a call too many is made with.
+  Tensor extra() {
+    if (!extra_) extra_ = device_.allocate(kExtraBytes);
+    return {extra_, DType::i64, {1}};
+  }
+
   // Tells the recorder what has begun or ended since the last look. Any thread.
   void look() {
     std::lock_guard lock(mutex_);
@@ -71,8 +82,11 @@ class DeviceCalls {
     bool started = false;
     std::unique_ptr<Event> begun, ended;
   };
+  static constexpr int64_t kExtraBytes = 8;
   FlightRecorder& recorder_;
   Device& device_;
+  CallFaults* const faults_;
+  void* extra_ = nullptr;
   std::mutex mutex_;
   std::deque<Followed> under_way_;
   std::vector<Followed> free_;
@@ -101,18 +115,32 @@ class FlightDeviceCommunicator : public Communicator {
   int size() const override { return inner_->size(); }
 
   void all_reduce(Tensor full, Reduce op, Stream& stream) override {
+    const CallFault fault = prepare(stream);
+    if (fault == CallFault::skip) return;
+    full = changed(full, fault, 1);
     run({CommCall::all_reduce, full.dtype, op, -1, full.numel()}, stream,
         [&] { inner_->all_reduce(full, op, stream); });
   }
   void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) override {
+    const CallFault fault = prepare(stream);
+    if (fault == CallFault::skip) return;
+    full = changed(full, fault, size());
+    shard = changed_shard(shard, full, fault, rank());
     run({CommCall::reduce_scatter, full.dtype, op, -1, full.numel()}, stream,
         [&] { inner_->reduce_scatter(full, shard, op, stream); });
   }
   void all_gather(Tensor shard, Tensor full, Stream& stream) override {
+    const CallFault fault = prepare(stream);
+    if (fault == CallFault::skip) return;
+    full = changed(full, fault, size());
+    shard = changed_shard(shard, full, fault, rank());
     run({CommCall::all_gather, full.dtype, Reduce::sum, -1, full.numel()}, stream,
         [&] { inner_->all_gather(shard, full, stream); });
   }
   void broadcast(Tensor data, int root, Stream& stream) override {
+    const CallFault fault = prepare(stream);
+    if (fault == CallFault::skip) return;
+    data = changed(data, fault, 1);
     run({CommCall::broadcast, data.dtype, Reduce::sum, root, data.numel()}, stream,
         [&] { inner_->broadcast(data, root, stream); });
   }
@@ -126,6 +154,13 @@ class FlightDeviceCommunicator : public Communicator {
         {CommCall::transfer, data.dtype, Reduce::sum, -1, data.numel()}, stream,
         [&] { inner_->recv(data, from, stream); }, from, false);
   }
+  void exchange(Tensor out, int to, Tensor in, int from, Stream& stream) override {
+    const auto both = [&] { inner_->exchange(out, to, in, from, stream); };
+    const auto receive = [&] {
+      run({CommCall::transfer, in.dtype, Reduce::sum, -1, in.numel()}, stream, both, from, false);
+    };
+    run({CommCall::transfer, out.dtype, Reduce::sum, -1, out.numel()}, stream, receive, to, true);
+  }
   void barrier() override { inner_->barrier(); }
   std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
     auto host = host_.split(color, key, name + " (host)", category);
@@ -137,6 +172,16 @@ class FlightDeviceCommunicator : public Communicator {
   void abort(const std::string& why) noexcept override { inner_->abort(why); }
 
  private:
+  CallFault prepare(Stream& stream) {
+    const CallFault fault = size() == 1 ? CallFault::none : calls_->next_fault();
+    if (fault == CallFault::extra) {
+      const Tensor extra = calls_->extra();
+      run({CommCall::all_reduce, extra.dtype, Reduce::sum, -1, extra.numel()}, stream,
+          [&] { inner_->all_reduce(extra, Reduce::sum, stream); });
+    }
+    return fault;
+  }
+
   template <class Call>
   void run(const CallSignature& signature, Stream& stream, const Call& call, int peer = -1, bool sends = false) {
     if (size() == 1) return call();
@@ -155,8 +200,8 @@ class FlightDeviceCommunicator : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> with_flight_recorder(std::unique_ptr<Communicator> exchange, Device& device,
-                                                   Communicator& host, FlightRecorder& recorder) {
-  auto calls = std::make_shared<DeviceCalls>(recorder, device);
+                                                   Communicator& host, FlightRecorder& recorder, CallFaults* faults) {
+  auto calls = std::make_shared<DeviceCalls>(recorder, device, faults);
   const int rank = exchange->rank();
   return std::make_unique<FlightDeviceCommunicator>(std::move(exchange), nullptr, host, std::move(calls), recorder,
                                                     rank, "world (devices)");

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <nccl.h>
@@ -27,28 +28,22 @@ ncclDataType_t nccl_type(DType dtype) {
 
 ncclRedOp_t nccl_op(Reduce op) { return op == Reduce::sum ? ncclSum : op == Reduce::max ? ncclMax : ncclAvg; }
 
+// Collectives are connected when a group is made, as they were before NCCL 2.22: in the call that first needs them, the
+// host would wait for the other ranks, which may be waiting for this one in the first call of another group. And NCCL
+// takes its memory before the engine takes the rest. NCCL reads it when it starts; set before main(), while there is no
+// other thread that may read the environment.
+[[maybe_unused]] const int kConnectsEarly = setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+
 // One NCCL communicator. abort() may come from any thread: it stops a call that waits, and takes the communicator away
 // when no thread is inside NCCL.
 class NcclGroup {
  public:
-  NcclGroup(std::string name, int rank, int size, const ncclUniqueId& id, double timeout_s)
-      : name_(std::move(name)), rank_(rank), timeout_(timeout_s) {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    config.commName = name_.c_str();
-    std::lock_guard lock(mutex_);
-    try {
-      finish(ncclCommInitRankConfig(&comm_, size, id, rank, &config), "ncclCommInitRankConfig");
-    } catch (...) {
-      if (comm_) ncclCommAbort(comm_);
-      throw;
-    }
-  }
+  NcclGroup(std::string name, int rank, double timeout_s) : name_(std::move(name)), rank_(rank), timeout_(timeout_s) {}
   ~NcclGroup() {
     std::lock_guard lock(mutex_);
     if (!comm_) return;
-    try {  // the peers come here too, unless one has failed
-      finish(ncclCommFinalize(comm_), "ncclCommFinalize");
+    try {
+      finish(finalized_, "ncclCommFinalize");
       ncclCommDestroy(comm_);
     } catch (...) {
       ncclCommAbort(comm_);
@@ -56,6 +51,28 @@ class NcclGroup {
   }
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
+
+  // Comes before all else but abort(). Collective.
+  void open(int size, const ncclUniqueId& id) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.commName = name_.c_str();
+    std::lock_guard lock(mutex_);
+    if (failed_) fail_with("ncclCommInitRankConfig", "the group was aborted: " + why_);
+    try {
+      finish(ncclCommInitRankConfig(&comm_, size, id, rank_, &config), "ncclCommInitRankConfig");
+    } catch (...) {
+      if (comm_) ncclCommAbort(comm_);
+      comm_ = nullptr;
+      throw;
+    }
+  }
+
+  // No call follows; the destructor waits until the peers have come here too.
+  void close() noexcept {
+    std::lock_guard lock(mutex_);
+    if (comm_) finalized_ = ncclCommFinalize(comm_);
+  }
 
   // Makes one call f(ncclComm_t) and waits until NCCL has taken it: not until it has run.
   template <class F>
@@ -71,10 +88,10 @@ class NcclGroup {
   void abort(const std::string& why) noexcept {
     aborting_ = true;  // a call that waits gives up, and with it the mutex
     std::lock_guard lock(mutex_);
-    if (failed_ || !comm_) return;
+    if (failed_) return;
     failed_ = true;
     why_ = why;
-    ncclCommAbort(comm_);  // also ends the kernels that wait on this GPU
+    if (comm_) ncclCommAbort(comm_);  // also ends the kernels that wait on this GPU
     comm_ = nullptr;
   }
 
@@ -105,28 +122,31 @@ class NcclGroup {
   const double timeout_;
   std::mutex mutex_;  // held while a thread is inside NCCL
   ncclComm_t comm_ = nullptr;
+  ncclResult_t finalized_ = ncclInvalidUsage;  // what close() was told
   bool failed_ = false;
   std::string why_;
   std::atomic<bool> aborting_ = false;
 };
 
-// All groups of one rank, which end together.
+// All groups of one rank, which end together, and no earlier: ncclCommFinalize waits for the peers, so ranks that ended
+// one group after another, each in an order of its own, would wait for each other in a circle.
 struct NcclRank {
-  explicit NcclRank(double timeout_s) : timeout_s(timeout_s) {}
+  NcclRank(Device& device, double timeout_s) : device(device), timeout_s(timeout_s) {}
+  ~NcclRank() {
+    for (const auto& group : groups) group->close();
+  }
+  Device& device;
   const double timeout_s;
   std::mutex mutex;
-  std::vector<std::weak_ptr<NcclGroup>> groups;
+  std::vector<std::shared_ptr<NcclGroup>> groups;
 
-  std::shared_ptr<NcclGroup> add(std::shared_ptr<NcclGroup> group) {
+  std::shared_ptr<NcclGroup> add(const std::string& name, int rank) {
     std::lock_guard lock(mutex);
-    std::erase_if(groups, [](const auto& group) { return group.expired(); });
-    groups.push_back(group);
-    return group;
+    return groups.emplace_back(std::make_shared<NcclGroup>(name, rank, timeout_s));
   }
   void abort(const std::string& why) noexcept {
     std::lock_guard lock(mutex);
-    for (const auto& weak : groups)
-      if (const auto group = weak.lock()) group->abort(why);
+    for (const auto& group : groups) group->abort(why);
   }
 };
 
@@ -185,6 +205,18 @@ class NcclCommunicator : public Communicator {
       return ncclRecv(data.data, count(data), nccl_type(data.dtype), from, comm, raw(stream));
     });
   }
+  void exchange(Tensor out, int to, Tensor in, int from, Stream& stream) override {
+    for (const int peer : {to, from})
+      check(peer >= 0 && peer < size() && peer != rank(), "exchange with a rank outside the group, or with itself");
+    call("exchange", out, stream, [&](ncclComm_t comm) {
+      const ncclResult_t started = ncclGroupStart();
+      if (started != ncclSuccess) return started;
+      const ncclResult_t sent = ncclSend(out.data, count(out), nccl_type(out.dtype), to, comm, raw(stream));
+      const ncclResult_t received = ncclRecv(in.data, count(in), nccl_type(in.dtype), from, comm, raw(stream));
+      const ncclResult_t ended = ncclGroupEnd();
+      return is_error(sent) ? sent : is_error(received) ? received : ended;
+    });
+  }
   void barrier() override { host_.barrier(); }
 
   std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
@@ -202,6 +234,7 @@ class NcclCommunicator : public Communicator {
   void call(const char* name, const Tensor& full, Stream& stream, const F& f) {
     enqueue(stream, {name, category_, full.bytes()}, [&](cudaStream_t) { group_->call(name, f); });
   }
+  static bool is_error(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
   static size_t count(const Tensor& t) { return static_cast<size_t>(t.numel()); }
 
   // Rank 0 draws the id and the host's group carries it.
@@ -215,7 +248,27 @@ class NcclCommunicator : public Communicator {
     const auto host_device = create_cpu_device();
     const auto stream = host_device->create_compute_stream();
     host_.broadcast({id.internal, DType::u8, {sizeof id.internal}}, 0, *stream);
-    group_ = rank_->add(std::make_shared<NcclGroup>(name, rank(), size(), id, rank_->timeout_s));
+    group_ = rank_->add(name, rank());
+    group_->open(size(), id);
+    if (size() == 2 && category_ == Category::comm_pipeline) connect_pair();
+  }
+
+  // NCCL connects two ranks in the first transfer between them, and the host waits until both have called. The ends of
+  // a pipeline's channels are called at different times, and wait for other channels in between: they are connected
+  // now.
+  void connect_pair() {
+    const auto stream = rank_->device.create_side_stream(StreamPriority::normal);
+    void* const memory = rank_->device.allocate(2);
+    const int peer = 1 - rank();
+    try {
+      const Tensor out{memory, DType::u8, {1}}, in{static_cast<std::byte*>(memory) + 1, DType::u8, {1}};
+      exchange(out, peer, in, peer, *stream);
+      stream->synchronize();
+    } catch (...) {
+      rank_->device.deallocate(memory, 2);
+      throw;
+    }
+    rank_->device.deallocate(memory, 2);
   }
 
   void copy_alone(const Tensor& from, const Tensor& to, Stream& stream) {
@@ -238,7 +291,7 @@ bool built_with_nccl() { return true; }
 
 std::unique_ptr<Communicator> create_nccl_communicator(Communicator& world, Device& device, double timeout_s) {
   check(device.kind() == DeviceKind::cuda, "create_nccl_communicator needs a CUDA device");
-  auto rank = std::make_shared<NcclRank>(timeout_s);
+  auto rank = std::make_shared<NcclRank>(device, timeout_s);
   return std::make_unique<NcclCommunicator>(world, std::move(rank));
 }
 

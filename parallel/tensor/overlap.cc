@@ -55,8 +55,7 @@ struct Sequence {
 void gather_in_ring(TensorLane& lane, const Sequence& x, const MultiplyRows& multiply) {
   Stream& wire = lane.after_compute();
   for (int i = 1; i < x.t; ++i) {
-    lane.group().send(x.of(x.before(i - 1)), x.behind(1), wire);
-    lane.group().recv(x.of(x.before(i)), x.before(1), wire);
+    lane.group().exchange(x.of(x.before(i - 1)), x.behind(1), x.of(x.before(i)), x.before(1), wire);
     lane.mark(i);
   }
   multiply(x.rank * x.rows, x.rows, x.whole);
@@ -96,8 +95,7 @@ void reduce_in_ring(Context& ctx, const Sequence& partial, Tensor y, const Multi
     const int owner = partial.behind(i), from = partial.before(i);
     multiply(owner * partial.rows, partial.rows, partial.of(owner));
     Stream& wire = lane.after_compute();
-    lane.group().send(partial.of(owner), owner, wire);
-    lane.group().recv(term(from), from, wire);
+    lane.group().exchange(partial.of(owner), owner, term(from), from, wire);
   }
   multiply(rank * partial.rows, partial.rows, partial.of(rank));
   lane.join();

@@ -5,6 +5,7 @@
 
 #include "engine/data/gpt_dataset.h"
 #include "engine/fault/inject.h"
+#include "parallel/comm/nccl_comm.h"
 #include "parallel/comm/world.h"
 #include "tests/support/training.h"
 
@@ -90,8 +91,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, OnADevice,
                                                     }}),
                          [](const auto& info) { return info.param.name; });
 
-// The same on a real GPU, which the ranks share: in fp32 within the tolerance of layouts, and a second time bit for
-// bit.
+// The same on GPUs: in fp32 within the tolerance of layouts, and a second time bit for bit. So also over NCCL, where
+// each rank has a GPU: no group has more than two ranks, whose sum is the same in every order.
 TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   const LayoutCase& c = GetParam();
@@ -110,7 +111,13 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
     EXPECT_NEAR(gpu.norms[i] / cpu.norms[i], 1, 100 * tolerance) << "step " << i + 1;
   }
   EXPECT_NEAR(gpu.validation_loss / cpu.validation_loss, 1, tolerance);
-  expect_same(train_on_threads(config, ranks, kSteps, {}, false), gpu);
+  if (ranks == 1 || !built_with_nccl() || cuda_device_count() < ranks)
+    return expect_same(train_on_threads(config, ranks, kSteps, {}, false), gpu);
+  config.comm.backend = "nccl";
+  for (const bool ahead : {true, false}) {
+    SCOPED_TRACE(ahead ? "over NCCL, a step ahead" : "over NCCL");
+    expect_same(train_on_threads(config, ranks, kSteps, {.poison = true}, ahead), gpu);
+  }
 }
 
 // ---- a step ahead, and numbers gone wrong

@@ -17,7 +17,11 @@ double gelu_gradient(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
 }
 
-using ActivationTest = OpsTest;
+class ActivationTest : public OpsTest {
+ protected:
+  void expect_product_with_gelu();
+  void expect_product_with_derivative();
+};
 INSTANTIATE_TEST_SUITE_P(BackEnds, ActivationTest, all_types_and_back_ends(), case_name);
 
 // fp32 cannot represent what is left of 1 + tanh far below zero, so the error is absolute: of values of size |x|.
@@ -80,12 +84,12 @@ struct Sizes {
   int64_t m, n, k;
 };
 // The last is one that a GPU has fused kernels for; the first has rows that are not aligned.
-constexpr Sizes kProducts[] = {{5, 7, 3}, {37, 70, 45}, {64, 256, 96}};
+constexpr Sizes kProducts[] = {{5, 7, 3}, {37, 70, 45}, {64, 256, 96}, {24, 72, 40}, {16, 80, 50}};
 
 // What a b (both as given) may differ by from the sum in double, before it is rounded to dtype.
 double of_sum(int64_t k) { return tolerance(DType::f32, k, std::sqrt(static_cast<double>(k))); }
 
-TEST_P(ActivationTest, AProductWithGeluIsTheProductAndItsGelu) {
+void ActivationTest::expect_product_with_gelu() {
   for (const auto& [m, n, k] : kProducts) {
     const Tensor a = tensors.uniform(dtype, {m, k}, -2, 2), b = tensors.uniform(dtype, {n, k});
     const Tensor bias = tensors.uniform(dtype, {n});
@@ -120,7 +124,7 @@ TEST_P(ActivationTest, AProductWithGeluIsTheProductAndItsGelu) {
   }
 }
 
-TEST_P(ActivationTest, AProductTimesTheDerivativeIsBoth) {
+void ActivationTest::expect_product_with_derivative() {
   for (const auto& [m, n, k] : kProducts) {
     const Tensor dy = tensors.uniform(dtype, {m, k}), weight = tensors.uniform(dtype, {k, n});
     const Tensor x = tensors.uniform(dtype, {m, n}, -5, 5), dx = tensors.poisoned(dtype, {m, n});
@@ -145,6 +149,16 @@ TEST_P(ActivationTest, AProductTimesTheDerivativeIsBoth) {
     ops->gelu_backward(x, separate, separate, *stream);
     EXPECT_TRUE(same_bits(dx, separate));
   }
+}
+
+TEST_P(ActivationTest, AProductWithGeluIsTheProductAndItsGelu) { expect_product_with_gelu(); }
+TEST_P(ActivationTest, AProductTimesTheDerivativeIsBoth) { expect_product_with_derivative(); }
+
+TEST_P(ActivationTest, ProductsThatAreTriedOutAreTheSame) {
+  if (threads != kOnCuda) GTEST_SKIP() << "of the GPU's library";
+  ops = create_test_ops(threads, {.trial_operations = 0});
+  expect_product_with_gelu();
+  expect_product_with_derivative();
 }
 
 TEST(ActivationReference, AgreesWithFiniteDifferences) {

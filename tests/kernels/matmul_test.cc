@@ -133,6 +133,13 @@ TEST_P(MatmulTest, RandomShapesAreExactOnIntegers) {
   }
 }
 
+TEST_P(MatmulTest, WhatIsTriedOutIsExactOnIntegers) {
+  if (GetParam() != test::kOnCuda) GTEST_SKIP() << "of the GPU's library";
+  ops = test::create_test_ops(test::kOnCuda, {.trial_operations = 0});
+  const int64_t shapes[][3] = {{1, 300, 129}, {17, 31, 34}, {40, 96, 200}};
+  for (const auto& [m, n, k] : shapes) for_each_combination(m, n, k, [this](const Case& test) { expect_exact(test); });
+}
+
 TEST_P(MatmulTest, NoRowsGiveNothingAndEmptySumsAreZero) {
   for (const auto& [dtype, c_dtype] :
        {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}}) {

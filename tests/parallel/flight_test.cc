@@ -160,5 +160,45 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
   });
 }
 
+// The nth call of a rank is spoiled.
+class SpoilsOneCall : public CallFaults {
+ public:
+  SpoilsOneCall(CallFault fault, int call) : fault_(fault), calls_(call) {}
+  CallFault next_call() override { return --calls_ == 0 ? fault_ : CallFault::none; }
+
+ private:
+  const CallFault fault_;
+  int calls_;
+};
+
+TEST(FlightCommunicator, FaultsStrikeTheCallsOfADevice) {
+  const std::pair<CallFault, const char*> faults[] = {{CallFault::skip, "broadcast from 0 of 4 fp32"},
+                                                      {CallFault::extra, "all_reduce(sum) of 1 int64"},
+                                                      {CallFault::wrong_size, "all_gather of 6 fp32"},
+                                                      {CallFault::wrong_type, "all_gather of 8 bf16"}};
+  for (const auto& [fault, text] : faults) try {
+      run_thread_ranks(2, [fault = fault](Communicator& world) {
+        const auto device = test::create_split_device(false);
+        const auto host = world.split(0, world.rank(), "host", Category::comm_data);
+        const auto staged = world.split(0, world.rank(), "staged", Category::comm_data);
+        FlightRecorder recorder(world.rank());
+        SpoilsOneCall faults(world.rank() == 1 ? fault : CallFault::none, 2);
+        const auto group =
+            with_flight_recorder(create_staged_communicator(*staged, *device), *device, *host, recorder, &faults);
+        Arena arena(*device, "test");
+        const Tensor data = arena.allocate(DType::f32, {4}), all = arena.allocate(DType::f32, {8});
+        const auto stream = device->create_compute_stream();
+        FailureGuard guard(*group);
+        group->all_reduce(data, Reduce::sum, *stream);
+        group->all_gather(data, all, *stream);
+        group->broadcast(data, 0, *stream);
+        stream->synchronize();
+      });
+      ADD_FAILURE() << "nothing was thrown; expected " << text;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("rank 1 calls " + std::string(text)), std::string::npos) << error.what();
+    }
+}
+
 }  // namespace
 }  // namespace trivet

@@ -1,12 +1,16 @@
 // The NCCL back end, with a rank on a thread for each GPU of this host: skipped without a GPU, and on a single one only
-// what a group of one rank does. Numbers are small integers, so that sums are exact in NCCL's order too.
+// what a group of one rank does. Sums are of small integers or of two numbers, so that NCCL's order has the same bits.
+// In a build with an emulated CUDA they run everywhere (tests/emulation).
 #include "parallel/comm/nccl_comm.h"
 
 #include <algorithm>
 #include <gtest/gtest.h>
+#include <set>
 
 #include "kernels/base/arena.h"
 #include "parallel/comm/world.h"
+#include "tests/support/comm_cases.h"
+#include "tests/support/comm_through_device.h"
 #include "tests/support/rank_values.h"
 
 namespace trivet {
@@ -57,6 +61,114 @@ TEST(NcclComm, EveryCallMovesWhatItShould) {
       expect_elements(
           received, [&](int64_t i) { return sum((rank + size - 1) % size * n + i); }, "send, recv");
   });
+}
+
+// ---- what every back end passes
+
+// The common cases, but for those of what NCCL does not promise: sends that wait for nobody, a maximum that keeps NaN,
+// and when a call was matched.
+std::vector<CommCase> cases_of_nccl() {
+  std::vector<CommCase> cases = collective_cases();
+  for (const CommCase& more : group_cases()) cases.push_back(more);
+  const std::set<std::string> others{"transfers_arrive_in_order", "neighbours_exchange", "not_a_number_is_not_lost"};
+  std::erase_if(cases, [&](const CommCase& c) { return others.contains(c.name); });
+  return cases;
+}
+
+void run_on_gpus(int ranks, const std::function<void(Communicator& nccl, Device& device)>& body) {
+  run_thread_ranks(ranks, [&](Communicator& world) {
+    const auto device = create_cuda_device(world.rank());
+    const auto nccl = create_nccl_communicator(world, *device, kTimeout);
+    FailureGuard guard(*nccl);  // or the others would wait for this rank to the end of their patience
+    body(*nccl, *device);
+  });
+}
+
+class NcclCases : public testing::TestWithParam<CommCase> {};
+
+TEST_P(NcclCases, conforms) {
+  if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
+  run_on_gpus(2, [](Communicator& nccl, Device& device) {
+    CommThroughDevice through(nccl, device);
+    GetParam().body(through);
+  });
+}
+INSTANTIATE_TEST_SUITE_P(two_ranks, NcclCases, testing::ValuesIn(cases_of_nccl()),
+                         [](const auto& info) { return info.param.name; });
+
+// ---- what ranks must not wait for
+
+TEST(NcclComm, NeighboursInARingSendAtTheSameTime) {
+  const int ranks = std::min(cuda_device_count(), 3);
+  if (!built_with_nccl() || ranks < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
+  run_on_gpus(ranks, [](Communicator& nccl, Device& device) {
+    Arena arena(device, "nccl test");
+    const auto stream = device.create_side_stream(StreamPriority::normal);
+    const int64_t n = 1000;
+    const int next = (nccl.rank() + 1) % nccl.size(), previous = (nccl.rank() + nccl.size() - 1) % nccl.size();
+    const Tensor out = arena.allocate(DType::f32, {n}), in = arena.allocate(DType::f32, {n});
+    for (int round = 0; round < 3; ++round) {
+      const auto value = [round](int rank, int64_t i) { return random_value<float>(rank, i + round * n); };
+      auto sent = filled<float>(n, nccl.rank(), value);
+      std::vector<float> received(sent.size());
+      device.copy_to_device(sent.data(), out, *stream);
+      nccl.exchange(out, next, in, previous, *stream);
+      device.copy_to_host(in, received.data(), *stream);
+      stream->synchronize();
+      expect_elements(
+          received, [&](int64_t i) { return value(previous, i); }, "received");
+    }
+  });
+}
+
+// The ends of two channels as the executor has them: both ranks post the receive before they have anything to send.
+TEST(NcclComm, ThePairsOfAPipelineReceiveBeforeTheySend) {
+  if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
+  run_on_gpus(2, [](Communicator& nccl, Device& device) {
+    // given: a channel each way, which the ranks end in different orders
+    const int peer = 1 - nccl.rank();
+    auto forward = nccl.split(0, nccl.rank(), "0 to 1", Category::comm_pipeline);
+    auto backward = nccl.split(0, nccl.rank(), "1 to 0", Category::comm_pipeline);
+    auto& in = nccl.rank() == 0 ? backward : forward;
+    auto& out = nccl.rank() == 0 ? forward : backward;
+    Arena arena(device, "nccl test");
+    const auto receiving = device.create_side_stream(StreamPriority::normal);
+    const auto sending = device.create_side_stream(StreamPriority::normal);
+    const Tensor x = arena.allocate(DType::f32, {500}), y = arena.allocate(DType::f32, {500});
+    // when
+    in->recv(y, peer, *receiving);
+    auto sent = filled<float>(500, nccl.rank(), random_value<float>);
+    device.copy_to_device(sent.data(), x, *sending);
+    out->send(x, peer, *sending);
+    std::vector<float> received(500);
+    device.copy_to_host(y, received.data(), *receiving);
+    receiving->synchronize();
+    sending->synchronize();
+    // then
+    expect_elements(
+        received, [&](int64_t i) { return random_value<float>(peer, i); }, "received");
+    in.reset();
+    out.reset();
+  });
+}
+
+TEST(NcclComm, AnAbortEndsWhatAStreamWaitsIn) {
+  if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
+  try {
+    run_on_gpus(2, [](Communicator& nccl, Device& device) {
+      Arena arena(device, "nccl test");
+      const auto stream = device.create_side_stream(StreamPriority::normal);
+      const Tensor x = arena.allocate(DType::f32, {10});
+      if (nccl.rank() == 1) return nccl.barrier();  // it never calls the all_reduce; the abort ends this one too
+      nccl.all_reduce(x, Reduce::sum, *stream);
+      nccl.abort("enough");
+      stream->synchronize();
+      EXPECT_THROW(nccl.all_reduce(x, Reduce::sum, *stream), Error);
+    });
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("enough"), std::string::npos) << error.what();
+  }
 }
 
 TEST(NcclComm, SaysSoWhereItIsNotBuilt) {

@@ -42,6 +42,9 @@ class CommThroughDevice : public Communicator {
   void recv(Tensor data, int from, Stream& stream) override {
     run(stream, [=, this](Twins& on, Stream& s) { comm_.recv(on(data), from, s); });
   }
+  void exchange(Tensor out, int to, Tensor in, int from, Stream& stream) override {
+    run(stream, [=, this](Twins& on, Stream& s) { comm_.exchange(on(out), to, on(in), from, s); });
+  }
   void barrier() override { comm_.barrier(); }
   std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
     return std::make_unique<CommThroughDevice>(comm_.split(color, key, std::move(name), category), device_);

@@ -12,8 +12,9 @@ namespace {
 
 class MirroredOps : public MappedOps {
  public:
-  MirroredOps() : device_(create_cuda_device(0)), stream_(device_->create_compute_stream()) {
-    ops_ = create_cuda_ops(*device_);
+  explicit MirroredOps(const CudaOptions& options)
+      : device_(create_cuda_device(0)), stream_(device_->create_compute_stream()) {
+    ops_ = create_cuda_ops(*device_, options);
   }
 
  private:
@@ -94,9 +95,9 @@ class MirroredOps : public MappedOps {
 
 }  // namespace
 
-std::unique_ptr<Ops> create_test_ops(int threads) {
+std::unique_ptr<Ops> create_test_ops(int threads, const CudaOptions& options) {
   if (threads != kOnCuda) return create_cpu_ops(threads);
-  return cuda_device_count() > 0 ? std::make_unique<MirroredOps>() : nullptr;
+  return cuda_device_count() > 0 ? std::make_unique<MirroredOps>(options) : nullptr;
 }
 
 }  // namespace trivet::test

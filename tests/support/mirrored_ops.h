@@ -16,6 +16,6 @@ namespace trivet::test {
 inline constexpr int kOnCuda = 0;
 
 // CpuOps with so many threads, or for kOnCuda CUDA on the first GPU; null where that is asked for and there is none.
-std::unique_ptr<Ops> create_test_ops(int threads);
+std::unique_ptr<Ops> create_test_ops(int threads, const CudaOptions& options = {});
 
 }  // namespace trivet::test

@@ -28,6 +28,7 @@ Config tiny_config() {
   config.optimizer.lr_warmup_iters = 2;
   config.optimizer.lr_decay_iters = 20;
   config.train.train_iters = 20;
+  config.device.kind = "cpu";  // also where there are GPUs
   config.device.threads_per_rank = 1;
   config.data.path = "tiny";  // opened by the tests themselves
   config.data.prefetch = 1;
