@@ -228,6 +228,7 @@ TEST(GraphsThatAreThere, TakeAResumedStateAsItIs) {
     const auto expected = two_losses();
     const int64_t graphs = trainer.graphs()->counts().graphs;
 
+    trainer.state().param_gather.finish();  // which reads what is overwritten here
     size_t i = 0;
     for (const StateTensor& tensor : state_tensors(trainer.state().flat, trainer.state().adam))
       trainer.device().copy_to_device(saved[i++].data(), tensor.data, trainer.context().compute);
