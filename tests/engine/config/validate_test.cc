@@ -342,7 +342,7 @@ TEST(Validate, DataParallel) {
       load_error({"device.cuda_graph_impl=local", "model.hidden_dropout=0.1"}),
       "--set: device.cuda_graph_impl: local needs hidden_dropout 0, found 0.1: its masks follow from the sample's "
       "number, which is another in each micro-batch, and a graph repeats what it was made of");
-  EXPECT_EQ(load_error({"device.cuda_graph_impl=local"}), "");
+  EXPECT_EQ(load_good({"device.cuda_graph_impl=local"}).config.device.cuda_graph_impl, "local");
   const std::string halves =
       resolve_error({"parallel.data_parallel_sharding_strategy=optim_grads", "parallel.pipeline_schedule=zb-h1",
                      "parallel.pipeline_model_parallel_size=2", "batch.global_batch_size=4"},
