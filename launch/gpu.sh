@@ -117,6 +117,7 @@ for part in ${parts//,/ }; do : >"$out/$part.log"; done
 
 if wants tests; then
   step tests kernels_test 200 4 "$(program kernels_test)" --gtest_brief=1 --gtest_filter='*cuda*:*Cuda*'
+  step tests cudnn 200 4 "$(program kernels_test)" --gtest_brief=1 --gtest_filter='*cudnn*:*Cudnn*'
   step tests parallel_test 120 4 "$(program parallel_test)" --gtest_brief=1 \
     --gtest_filter='*Cuda*:*cuda*:*Nccl*:*NCCL*:*nccl*'
   step tests engine_test 200 4 "$(program engine_test)" --gtest_brief=1 --gtest_filter='*OnADevice*:*AStepAhead*:*OfAGpu*'
