@@ -165,8 +165,9 @@ TEST_P(AttentionTest, MatchesTheDefinitionWithDropout) {
 }
 
 TEST_P(AttentionTest, LongSequencesMatchTheDefinition) {
-  expect_reference({600, 1, 1, 64, DType::f32, kDropout});
-  expect_reference({600, 1, 1, 64, DType::bf16});
+  const int64_t s = GetParam() != By::cpu && test::gpu_is_emulated() ? 300 : 600;
+  expect_reference({s, 1, 1, 64, DType::f32, kDropout});
+  expect_reference({s, 1, 1, 64, DType::bf16});
 }
 
 TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
@@ -250,7 +251,7 @@ TEST_P(AttentionTest, ASecondRunAndAnotherNumberOfThreadsGiveTheSameBits) {
     Case z{150, 2, 3, 48, dtype, by_cudnn() ? Dropout{} : kDropout};
     if (!takes(z)) continue;
     const Tensors first = run(z);
-    for (const int threads : {2, 1, 3}) {
+    for (const int threads : GetParam() == By::cpu ? std::vector{2, 1, 3} : std::vector{1}) {
       z.threads = threads;
       const Tensors again = run(z, first.qkv, first.dout);
       EXPECT_EQ(bytes(first.out), bytes(again.out)) << threads;
