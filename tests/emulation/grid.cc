@@ -35,7 +35,7 @@ struct Warp {
   const char* what = nullptr;
 };
 
-// One block after another. Of one thread of the host.
+// One block after another. A thread of the host has one.
 class Block {
  public:
   void run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& work, uint64_t seed);
@@ -45,6 +45,7 @@ class Block {
   void meet(uint32_t mask, const char* what, void* mine, void (*all)(void* const (&lanes)[32]));
 
  private:
+  void run_block(size_t count, const std::function<void()>& work, uint64_t seed);
   void run_threads(uint64_t seed);
   void wait();
   void open_barrier_if_all_wait();
@@ -57,6 +58,7 @@ class Block {
   std::vector<Warp> warps_;
   size_t current_ = 0, live_ = 0, waiting_ = 0;
   void* shared_ = nullptr;
+  size_t shared_bytes_ = 0;
 };
 
 thread_local Block* current_block = nullptr;
@@ -67,27 +69,35 @@ void Block::run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<v
   const std::unique_ptr<void, void (*)(void*)> memory(std::aligned_alloc(256, (shared_bytes + 255) / 256 * 256),
                                                       std::free);
   shared_ = memory.get();
+  shared_bytes_ = shared_bytes;
   copies_.clear();
   order_.resize(count);
   std::iota(order_.begin(), order_.end(), size_t{0});
   blockDim = size;
   gridDim = grid;
-  for (unsigned int z = 0; z < grid.z; ++z)
-    for (unsigned int y = 0; y < grid.y; ++y)
-      for (unsigned int x = 0; x < grid.x; ++x) {
-        states_.assign(count, State::ready);
-        warps_.assign((count + 31) / 32, Warp());
-        for (CopyGroups& groups : copies_) groups.assign(1, {});
-        blockIdx = {x, y, z};
-        for (size_t i = 0; i < count; ++i) {
-          warps_[i / 32].live |= 1u << i % 32;
-          fibers_[i]->begin(work);
-        }
-        live_ = count;
-        waiting_ = 0;
-        std::memset(shared_, 0xff, shared_bytes);
-        run_threads(seed + ((uint64_t{z} * grid.y + y) * grid.x + x) * 0x9e3779b97f4a7c15u);
-      }
+  // Blocks in steps of a number that has no divisor in common with theirs, from somewhere on: each once.
+  const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
+  uint64_t step = seed * 0x9e3779b97f4a7c15u % blocks | 1;
+  while (std::gcd(step, blocks) != 1) ++step;
+  for (uint64_t i = 0, at = seed % blocks; i < blocks; ++i, at = (at + step) % blocks) {
+    blockIdx = {static_cast<unsigned int>(at % grid.x), static_cast<unsigned int>(at / grid.x % grid.y),
+                static_cast<unsigned int>(at / grid.x / grid.y)};
+    run_block(count, work, seed + at * 0x9e3779b97f4a7c15u);
+  }
+}
+
+void Block::run_block(size_t count, const std::function<void()>& work, uint64_t seed) {
+  states_.assign(count, State::ready);
+  warps_.assign((count + 31) / 32, Warp());
+  for (CopyGroups& groups : copies_) groups.assign(1, {});
+  for (size_t i = 0; i < count; ++i) {
+    warps_[i / 32].live |= 1u << i % 32;
+    fibers_[i]->begin(work);
+  }
+  live_ = count;
+  waiting_ = 0;
+  std::memset(shared_, 0xff, shared_bytes_);
+  run_threads(seed);
 }
 
 void Block::run_threads(uint64_t seed) {
