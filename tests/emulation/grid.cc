@@ -47,6 +47,7 @@ class Block {
  private:
   void run_block(size_t count, const std::function<void()>& work, uint64_t seed);
   void run_threads(uint64_t seed);
+  bool run_warp(size_t warp);
   void wait();
   void open_barrier_if_all_wait();
   std::string describe() const;
@@ -54,7 +55,7 @@ class Block {
   std::vector<std::unique_ptr<Fiber>> fibers_;  // kept from grid to grid
   std::vector<State> states_;                   // [thread], as the next two
   std::vector<CopyGroups> copies_;              // empty until the first copy of a grid
-  std::vector<size_t> order_;
+  size_t order_[32] = {};                       // of the lanes of warps
   std::vector<Warp> warps_;
   size_t current_ = 0, live_ = 0, waiting_ = 0;
   void* shared_ = nullptr;
@@ -71,8 +72,7 @@ void Block::run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<v
   shared_ = memory.get();
   shared_bytes_ = shared_bytes;
   copies_.clear();
-  order_.resize(count);
-  std::iota(order_.begin(), order_.end(), size_t{0});
+  std::iota(std::begin(order_), std::end(order_), size_t{0});
   blockDim = size;
   gridDim = grid;
   // Blocks in steps of a number that has no divisor in common with theirs, from somewhere on: each once.
@@ -100,25 +100,39 @@ void Block::run_block(size_t count, const std::function<void()>& work, uint64_t 
   run_threads(seed);
 }
 
+// A warp goes on as far as it can before the next one does: as far apart as barriers let them be.
 void Block::run_threads(uint64_t seed) {
-  std::shuffle(order_.begin(), order_.end(), std::minstd_rand(static_cast<unsigned int>(seed ^ seed >> 32)));
+  std::minstd_rand random(static_cast<unsigned int>(seed ^ seed >> 32));
+  std::shuffle(std::begin(order_), std::end(order_), random);
+  std::vector<size_t> warps(warps_.size());
+  std::iota(warps.begin(), warps.end(), size_t{0});
   while (live_ > 0) {
+    std::shuffle(warps.begin(), warps.end(), random);
     bool any = false;
-    for (const size_t i : order_) {
-      if (states_[i] != State::ready) continue;
-      any = true;
-      current_ = i;
-      const auto n = static_cast<unsigned int>(i);
-      threadIdx = {n % blockDim.x, n / blockDim.x % blockDim.y, n / blockDim.x / blockDim.y};
-      fibers_[i]->resume();
-      if (!fibers_[i]->done()) continue;
-      states_[i] = State::ended;
-      warps_[i / 32].live &= ~(1u << i % 32);
-      --live_;
-      open_barrier_if_all_wait();
-    }
-    if (!any && live_ > 0) broken("all threads of a block wait, for ever: " + describe());
+    for (const size_t warp : warps)
+      while (run_warp(warp)) any = true;
+    if (!any) broken("all threads of a block wait, for ever: " + describe());
   }
+}
+
+// Runs each of its threads that can run, until it waits. False if there was none.
+bool Block::run_warp(size_t warp) {
+  bool any = false;
+  for (const size_t lane : order_) {
+    const size_t i = 32 * warp + lane;
+    if (i >= states_.size() || states_[i] != State::ready) continue;
+    any = true;
+    current_ = i;
+    const auto n = static_cast<unsigned int>(i);
+    threadIdx = {n % blockDim.x, n / blockDim.x % blockDim.y, n / blockDim.x / blockDim.y};
+    fibers_[i]->resume();
+    if (!fibers_[i]->done()) continue;
+    states_[i] = State::ended;
+    warps_[warp].live &= ~(1u << lane);
+    --live_;
+    open_barrier_if_all_wait();
+  }
+  return any;
 }
 
 void Block::wait() {

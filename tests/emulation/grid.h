@@ -1,7 +1,8 @@
 // How an emulated GPU runs a kernel: block after block in a shuffled order, a block's threads as fibers of one thread
 // of the host. A thread runs until it waits for others: for its block (__syncthreads) or its warp (shuffles,
-// tensor-core instructions). Which of those that may run is next is shuffled, another way in every block: threads that
-// count on an order that no barrier gives them read what is not there yet.
+// tensor-core instructions). One warp goes as far as it can before another does, and which comes next, of warps and of
+// lanes, is shuffled: threads that count on an order that no barrier gives them read what is not there yet, or no
+// longer.
 //
 // What a program may not do ends the process with a message: lanes of a warp that meet in different instructions, or
 // with one that has ended; threads that wait for each other for ever; addresses that an instruction does not take.
