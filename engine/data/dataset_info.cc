@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "engine/data/content_hash.h"
+#include "engine/data/json.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -32,7 +32,7 @@ std::string to_json(const DatasetInfo& info) {
 std::optional<DatasetInfo> read_dataset_info(const std::string& prefix) {
   const std::string path = prefix + ".json";
   if (!file_exists(path)) return std::nullopt;
-  const auto json = nlohmann::json::parse(read_small_file(path, kMaxBytes), nullptr, false);
+  const auto json = parse_json_or_discard(read_small_file(path, kMaxBytes));
   if (!json.is_object()) throw DataError(path + ": expected a JSON object");
   const auto value = [&](const char* key) {
     const auto found = json.find(key);

@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "engine/data/files.h"
+#include "engine/data/json.h"
 
 namespace trivet {
 namespace {
@@ -19,7 +19,7 @@ constexpr int64_t kLargestFile = 64 << 20;
 
 Json parse(const std::string& path) {
   try {
-    return Json::parse(read_small_file(path, kLargestFile));
+    return parse_json<Json>(read_small_file(path, kLargestFile));
   } catch (const nlohmann::json::exception& error) {
     throw DataError(fmt::format("{}: {}", path, error.what()));
   }

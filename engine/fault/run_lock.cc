@@ -10,11 +10,11 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/data/files.h"
+#include "engine/data/json.h"
 #include "kernels/base/check.h"
 #include "kernels/base/trace.h"
 
@@ -54,7 +54,7 @@ Holder me() {
 // False: there is none, or it is gone again, or half written by somebody who was killed (then `holder` has no host).
 bool read_holder(const std::string& path, Holder& holder) {
   try {
-    const auto json = nlohmann::json::parse(read_small_file(path, 65536));
+    const auto json = parse_json(read_small_file(path, 65536));
     holder = {json.at("host"), json.at("pid"), json.at("process_start"), json.at("job"), json.at("since")};
     return true;
   } catch (const nlohmann::json::exception&) {

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/data/json.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -24,7 +24,7 @@ void for_each_event(const std::string& path, F&& f) {
   for (std::string line; std::getline(in, line);) {
     ++number;
     if (!line.starts_with(",{")) continue;
-    const json event = json::parse(line.begin() + 1, line.end(), nullptr, false);
+    const json event = parse_json_or_discard(std::string_view(line).substr(1));
     if (event.is_discarded()) throw DataError(fmt::format("{} line {}: is no trace event", path, number));
     try {
       f(event);

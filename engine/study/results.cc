@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/data/json.h"
 #include "engine/study/statistics.h"
 #include "kernels/base/check.h"
 
@@ -84,7 +84,7 @@ std::vector<RunRow> read_results(const std::string& path) {
   if (!std::filesystem::exists(path)) return rows;
   for_each_line(path, [&](const std::string& line, int64_t number) {
     try {
-      rows.push_back(row_of(Json::parse(line)));
+      rows.push_back(row_of(parse_json<Json>(line)));
     } catch (const std::exception& error) {
       throw DataError(fmt::format("{}:{}: is no result of a study: {}", path, number, error.what()));
     }
@@ -110,7 +110,7 @@ std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_
   std::map<std::string, std::vector<double>> values;
   std::string problem;
   for_each_line(path, [&](const std::string& line, int64_t number) {
-    const Json json = Json::parse(line, nullptr, false);
+    const Json json = parse_json_or_discard<Json>(line);
     if (!json.is_object()) {
       problem = fmt::format("metrics.jsonl:{}: is no object", number);
       return;

@@ -2,7 +2,6 @@
 #include <csignal>
 #include <filesystem>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
 #include <sys/wait.h>
@@ -10,6 +9,7 @@
 
 #include "engine/config/load.h"
 #include "engine/data/indexed_dataset.h"
+#include "engine/data/json.h"
 #include "engine/fault/flight_dump.h"
 #include "engine/fault/outcome.h"
 #include "engine/fault/run_guard.h"
@@ -57,7 +57,7 @@ class RunFolder {
     return 0;
   }
   std::string run_dir() const { return dir_ / "run"; }
-  nlohmann::json outcome() const { return nlohmann::json::parse(read_text(run_dir() + "/outcome.json")); }
+  nlohmann::json outcome() const { return parse_json(read_text(run_dir() + "/outcome.json")); }
   std::string error, output;
 
  private:
@@ -197,7 +197,7 @@ TEST(Watchdog, NamesTheRankThatDidNotJoin) {
   // then
   expect_match(error,
                "no progress for 0.3 s: rank 2 on .* did not join call [01] of group '(pair|world)'.*it computes");
-  const auto outcome = nlohmann::json::parse(read_text(dir / "outcome.json"));
+  const auto outcome = parse_json(read_text(dir / "outcome.json"));
   EXPECT_EQ(outcome.at("status"), "hung");
   EXPECT_EQ(outcome.at("exit_code"), 124);
   EXPECT_EQ(outcome.at("root_cause_rank"), kOdd);
@@ -270,7 +270,7 @@ TEST(Outcome, TheFirstCountsAndKnowsTheLastCommittedStep) {
   write_text(dir / "checkpoints/latest", "step-00000120\n");
   EXPECT_TRUE(write_outcome(dir / "", {.status = "hung", .exit_code = 124, .root_cause_rank = 3, .step = 130}));
   EXPECT_FALSE(write_outcome(dir / "", {.status = "done"}));
-  const auto json = nlohmann::json::parse(read_text(dir / "outcome.json"));
+  const auto json = parse_json(read_text(dir / "outcome.json"));
   EXPECT_EQ(json.at("status"), "hung");
   EXPECT_EQ(json.at("last_committed_step"), 120);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir / ""), {}), 2) << "nothing else is left";

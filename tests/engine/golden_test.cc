@@ -1,13 +1,13 @@
 // Trivet against PyTorch: losses, gradient norms and gradients of a small GPT over ten AdamW steps in fp32. The golden
 // numbers are PyTorch's in float64 (tests/golden/make_golden.py); both sides make the weights and tokens from the same
 // pure functions.
-#include <fstream>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "engine/data/json.h"
 #include "engine/model/init.h"
 #include "engine/train/rank_state.h"
 #include "parallel/comm/world.h"
+#include "tests/support/temp_dir.h"
 
 namespace trivet {
 namespace {
@@ -37,8 +37,8 @@ class Golden : public testing::TestWithParam<bool> {};
 
 TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
   const bool tied = GetParam();
-  std::ifstream file(std::string(TRIVET_SOURCE_DIR "/tests/golden/gpt_") + (tied ? "tied" : "untied") + ".json");
-  const auto golden = nlohmann::json::parse(file);
+  const auto golden =
+      parse_json(read_text(std::string(TRIVET_SOURCE_DIR "/tests/golden/gpt_") + (tied ? "tied" : "untied") + ".json"));
 
   run_thread_ranks(1, [&](Communicator& world) {
     // given: the same model and optimizer

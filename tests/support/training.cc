@@ -106,7 +106,7 @@ Curve train(const Config& config, Communicator& world, int steps, const Trainer:
     if (const auto earlier = trainer.queue_step()) add(*earlier);
     if (!ahead || i + 1 == steps) add(trainer.finish_step());
   }
-  curve.validation_loss = trainer.evaluate(2);
+  curve.validation_loss = trainer.evaluate(3);  // one more than the host may have ready: it waits for the device
 
   // Of the weights of each parameter, wherever they stand; under ZeRO-3 no rank has them.
   trainer.state().param_gather.finish();

@@ -4,12 +4,12 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/checkpoint/gpt_weights.h"
 #include "engine/checkpoint/hf_gpt2.h"
 #include "engine/checkpoint/llmc.h"
 #include "engine/checkpoint/safetensors.h"
+#include "engine/data/json.h"
 #include "engine/train/inference.h"
 #include "parallel/comm/world.h"
 #include "tests/support/temp_dir.h"
@@ -62,7 +62,7 @@ class Edited {
       file.read_at(content.data_offset + tensor.begin, std::as_writable_bytes(std::span(bytes)));
       tensors.push_back({tensor.name, tensor.shape, bytes});
     }
-    config = nlohmann::json::parse(read_text(kHf + "/config.json"));
+    config = parse_json(read_text(kHf + "/config.json"));
   }
   struct One {
     std::string name;
@@ -96,7 +96,7 @@ TEST(Convert, GivesTheLogitsOfHuggingFace) {
   // given: a checkpoint made of a model that transformers has saved
   const TempDir dir;
   write_checkpoint(*open_gpt_weights(kHf), dir / "step-00000000");
-  const auto golden = nlohmann::json::parse(read_text(kHf + "/logits.json"));
+  const auto golden = parse_json(read_text(kHf + "/logits.json"));
   const std::vector<int32_t> tokens = golden["tokens"];
 
   for (const auto& [tensor, pipeline] : {std::pair{1, 1}, {2, 2}}) {

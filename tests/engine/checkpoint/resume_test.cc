@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <spawn.h>
 #include <sstream>
 #include <sys/wait.h>
@@ -15,6 +14,7 @@
 
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/config/load.h"
+#include "engine/data/json.h"
 #include "engine/train/checkpointing.h"
 #include "engine/train/run.h"
 #include "parallel/comm/world.h"
@@ -78,7 +78,7 @@ RunResult run(const Config& config, int ranks, const RunOptions& options = {}) {
   result.output = out.str();
   std::istringstream lines(read_text(log).substr(before));
   for (std::string line; std::getline(lines, line);) {
-    const auto json = nlohmann::json::parse(line);
+    const auto json = parse_json(line);
     if (!json.contains("loss")) continue;
     if (result.losses.empty()) result.first_step = json["step"];
     result.losses.push_back(json["loss"]);

@@ -10,7 +10,6 @@
 #include <gtest/gtest.h>
 #include <map>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/data/content_hash.h"
+#include "engine/data/json.h"
 #include "kernels/base/arena.h"
 #include "kernels/philox.h"
 #include "tests/support/split_device.h"
@@ -377,7 +377,7 @@ class Damaged : public testing::Test {
   // With a hash that fits.
   void edit_manifest(const std::function<void(nlohmann::json&)>& change) {
     edit("manifest.json", [&](std::string& text) {
-      nlohmann::json json = nlohmann::json::parse(text);
+      nlohmann::json json = parse_json(text);
       change(json);
       json.erase("xxh3_128");
       json["xxh3_128"] = content_hash(json.dump());

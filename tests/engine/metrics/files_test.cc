@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <sys/resource.h>
 
+#include "engine/data/json.h"
 #include "engine/metrics/append_file.h"
 #include "engine/metrics/jsonl.h"
 #include "engine/metrics/perfetto.h"
@@ -25,7 +25,7 @@ AppendFile::Warn collect(std::vector<std::string>& warnings) {
 std::vector<json> json_lines(const std::string& path) {
   std::istringstream in(read_text(path));
   std::vector<json> lines;
-  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  for (std::string line; std::getline(in, line);) lines.push_back(parse_json(line));
   return lines;
 }
 
@@ -160,7 +160,7 @@ TEST(Perfetto, APartIsATraceOfItsOwn) {
     writer.step(1, some_spans());
     writer.step(2, std::vector<std::vector<Span>>(2));
   }
-  const json trace = json::parse(read_text(dir / "trace.json"));
+  const json trace = parse_json(read_text(dir / "trace.json"));
   std::vector<json> spans, names;
   for (const json& event : trace["traceEvents"]) {
     if (event["ph"] == "X") spans.push_back(event);
@@ -168,10 +168,10 @@ TEST(Perfetto, APartIsATraceOfItsOwn) {
   }
   EXPECT_EQ(names, (std::vector<json>{"rank 3 (tp 1)", "compute", "tensor"}));
   ASSERT_EQ(spans.size(), 3u);
-  EXPECT_EQ(spans[0], json::parse(R"({"ph":"X","name":"matmul","cat":"compute","pid":4,"tid":1,"ts":1.0,"dur":1.345,
+  EXPECT_EQ(spans[0], parse_json(R"({"ph":"X","name":"matmul","cat":"compute","pid":4,"tid":1,"ts":1.0,"dur":1.345,
                                       "args":{"step":1,"microbatch":2}})"));
   EXPECT_EQ(spans[1]["name"], "forward \"1\"");
-  EXPECT_EQ(spans[2], json::parse(R"({"ph":"X","name":"all_reduce","cat":"comm.tensor","pid":4,"tid":2,"ts":-0.001,
+  EXPECT_EQ(spans[2], parse_json(R"({"ph":"X","name":"all_reduce","cat":"comm.tensor","pid":4,"tid":2,"ts":-0.001,
                                       "dur":0.002,"args":{"step":1,"bytes":4096}})"));
 }
 
@@ -190,18 +190,18 @@ TEST(Perfetto, WaitsAreSlicesAndTransfersAreArrows) {
   join_traces(parts, dir / "trace.json");
   // then
   std::vector<json> waits, starts, ends;
-  const json trace = json::parse(read_text(dir / "trace.json"));
+  const json trace = parse_json(read_text(dir / "trace.json"));
   for (const json& event : trace["traceEvents"]) {
     if (event["name"] == "wait") waits.push_back(event);
     if (event["ph"] == "s") starts.push_back(event);
     if (event["ph"] == "f") ends.push_back(event);
   }
   EXPECT_EQ(waits, std::vector<json>{
-                       json::parse(R"({"ph":"X","name":"wait","cat":"wait","pid":2,"tid":1,"ts":1.0,"dur":4.1})")});
-  EXPECT_EQ(starts, std::vector<json>{json::parse(
+                       parse_json(R"({"ph":"X","name":"wait","cat":"wait","pid":2,"tid":1,"ts":1.0,"dur":4.1})")});
+  EXPECT_EQ(starts, std::vector<json>{parse_json(
                         R"({"ph":"s","bp":"e","name":"transfer","cat":"transfer","id":"0xfedcba9876543210",
                             "pid":1,"tid":1,"ts":5.0})")});
-  EXPECT_EQ(ends, std::vector<json>{json::parse(
+  EXPECT_EQ(ends, std::vector<json>{parse_json(
                       R"({"ph":"f","bp":"e","name":"transfer","cat":"transfer","id":"0xfedcba9876543210",
                           "pid":2,"tid":1,"ts":8.999})")});
 }
@@ -221,7 +221,7 @@ TEST(Perfetto, PartsAreJoinedEvenWhenCutOffByACrash) {
   // when
   join_traces(parts, dir / "trace.json");
   // then
-  const json trace = json::parse(read_text(dir / "trace.json"));
+  const json trace = parse_json(read_text(dir / "trace.json"));
   std::map<int, int> spans;
   for (const json& event : trace["traceEvents"]) spans[event["pid"].get<int>()] += event["ph"] == "X";
   EXPECT_EQ(spans, (std::map<int, int>{{1, 3}, {2, 2}, {3, 3}}));
