@@ -64,7 +64,7 @@ nvidia_folders() {
 import glob, importlib.util
 spec = importlib.util.find_spec("nvidia")
 for root in spec.submodule_search_locations if spec else []:
-    for name in ("libcudart.so.1*", "libcublasLt.so.1*", "libnccl.so.2*"):
+    for name in ("libcudart.so.1*", "libcublasLt.so.1*", "libnccl.so.2*", "libcudnn.so.9*"):
         for path in sorted(glob.glob(f"{root}/*/lib/{name}")):
             print(path.rpartition("/")[0])
 PYTHON
@@ -117,9 +117,10 @@ for part in ${parts//,/ }; do : >"$out/$part.log"; done
 
 if wants tests; then
   step tests kernels_test 200 4 "$(program kernels_test)" --gtest_brief=1 --gtest_filter='*cuda*:*Cuda*'
+  step tests cudnn 200 4 "$(program kernels_test)" --gtest_brief=1 --gtest_filter='*cudnn*:*Cudnn*'
   step tests parallel_test 120 4 "$(program parallel_test)" --gtest_brief=1 \
     --gtest_filter='*Cuda*:*cuda*:*Nccl*:*NCCL*:*nccl*'
-  step tests engine_test 200 4 "$(program engine_test)" --gtest_brief=1 --gtest_filter='*OnADevice*:*AStepAhead*'
+  step tests engine_test 200 4 "$(program engine_test)" --gtest_brief=1 --gtest_filter='*OnADevice*:*AStepAhead*:*OfAGpu*'
 fi
 
 if wants ops; then
@@ -129,6 +130,14 @@ fi
 for model in ${models//,/ }; do
   if wants train; then
     step train "train_bench $model" 120 45 "$(program train_bench)" --model "$model" --device "$device"
+    if [[ $model == 124m && $device == cuda ]]; then
+      # CUDA graphs: where micro-batches fill the GPU, and where the host is late
+      step train '124m, graphs' 120 12 "$(program train_bench)" --model 124m --cuda-graphs local
+      for graphs in none local; do
+        step train "124m, 8 x 2 samples, graphs $graphs" 90 12 "$(program train_bench)" --model 124m \
+          --micro-batch 2 --micro-batches 8 --cuda-graphs "$graphs"
+      done
+    fi
   fi
   if wants torch; then
     for recipe in ${recipes//,/ }; do
@@ -176,7 +185,7 @@ fi
 
 {
   if grep -qs '^result ' "$out/train.log" "$out/torch.log"; then
-    printf '\n%-12s %-15s %10s %12s %9s %11s %8s %9s\n' model who 'ms a step' tokens/s 'MFU full' 'MFU causal' idle 'Trivet x'
+    printf '\n%-12s %7s %-15s %10s %12s %9s %11s %8s %9s\n' model tokens who 'ms a step' tokens/s 'MFU full' 'MFU causal' idle 'Trivet x'
     cat "$out/train.log" "$out/torch.log" 2>/dev/null | awk '
       function value(key, i, pair) {
         for (i = 2; i <= NF; ++i) { split($i, pair, "="); if (pair[1] == key) return pair[2] }
@@ -184,12 +193,12 @@ fi
       }
       /^result / { n++; model[n] = value("model"); who[n] = value("who"); rate[n] = value("tokens_per_s"); ms[n] = value("ms")
         full[n] = value("mfu_full"); causal[n] = value("mfu_causal"); idle[n] = value("idle"); tokens[n] = value("tokens")
-        if (who[n] == "trivet") { ours[model[n]] = rate[n]; batch[model[n]] = tokens[n] } }
+        if (who[n] == "trivet") ours[model[n], tokens[n]] = rate[n] }
       END { for (i = 1; i <= n; ++i) {
-          ratio = who[i] != "trivet" && ours[model[i]] && batch[model[i]] == tokens[i] ? sprintf("%.3f", ours[model[i]] / rate[i]) : ""
-          printf "%-12s %-15s %10.2f %12d %8.1f%% %10.1f%% %8s %9s\n", model[i], who[i], ms[i], rate[i], full[i], causal[i], idle[i] == "" ? "" : idle[i] "%", ratio } }' |
-      sort -s -k1,1
-    echo "Trivet x: Trivet's tokens/s over PyTorch's, same model and batch"
+          ratio = who[i] != "trivet" && ours[model[i], tokens[i]] ? sprintf("%.3f", ours[model[i], tokens[i]] / rate[i]) : ""
+          printf "%-12s %7d %-15s %10.2f %12d %8.1f%% %10.1f%% %8s %9s\n", model[i], tokens[i], who[i], ms[i], rate[i], full[i], causal[i], idle[i] == "" ? "" : idle[i] "%", ratio } }' |
+      sort -s -k1,1 -k2,2nr
+    echo "Trivet x: Trivet's tokens/s over those of PyTorch, or of Trivet with CUDA graphs; same model and batch"
   fi
   echo
   printf '%s\n' "${summary[@]}"

@@ -34,10 +34,16 @@ of_outcome() { sed -n "s/^ *\"$1\": \"\{0,1\}\(.*[^\",]\)\"\{0,1\},\{0,1\}\$/\1/
 bytes_of_metrics() { stat -c %s "$run_dir/metrics.jsonl" 2>/dev/null || echo 0; }
 seconds_since() { awk -v a="$1" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }'; }
 
-child=0 asked=0
+child=0 asked=0 to_send=''
 forward() {
-  asked=1
-  ((child > 0)) && kill -s "$1" "$child" 2>/dev/null
+  asked=1 to_send=$1
+  pass_on
+}
+pass_on() {  # a signal may come when the command is started and its number not known yet
+  ((child > 0)) && [[ -n $to_send ]] || return 0
+  local signal
+  signal=$to_send to_send=''
+  kill -s "$signal" "$child" 2>/dev/null
 }
 for signal in TERM INT USR1; do trap "forward $signal" "$signal"; done
 set -m  # the command in a process group of its own: Ctrl-C reaches it through us, once
@@ -49,6 +55,7 @@ while :; do
   metrics=$(bytes_of_metrics)
   "$@" &
   child=$!
+  pass_on
   watcher=0
   if [[ -n $died ]]; then
     (
@@ -63,8 +70,8 @@ while :; do
   died=$(date +%s.%N)
   child=0
   if ((watcher > 0)); then
-    sleep 0.2  # its last look
-    kill "$watcher" 2>/dev/null
+    # Where there is a new step, it is about to say so and to end.
+    (($(bytes_of_metrics) > metrics)) || kill "$watcher" 2>/dev/null
     wait "$watcher" 2>/dev/null
   fi
 

@@ -34,6 +34,22 @@ void check_recompute(const ModelConfig& model, Problems& problems) {
                                          quote(name)));
 }
 
+void check_attention(const Config& config, Problems& problems) {
+  constexpr auto kBackend = "model.attention_backend";
+  if (config.model.attention_backend != "cudnn" || !problems.clean({kBackend})) return;
+  if (config.model.attention_dropout > 0 && problems.clean({"model.attention_dropout"}))
+    problems.add(kBackend,
+                 fmt::format("cudnn cannot be with attention_dropout {}: cuDNN draws other numbers than Trivet, "
+                             "whose dropout is the same under every layout; expected auto or flash, or no "
+                             "attention_dropout",
+                             config.model.attention_dropout));
+  if (config.precision.dtype != "bf16" && problems.clean({"precision.dtype"}))
+    problems.add(kBackend,
+                 fmt::format("cudnn needs precision.dtype bf16, found {}: its fused attention knows no other; "
+                             "expected auto or flash",
+                             config.precision.dtype));
+}
+
 void check_tensor_overlap(const Config& config, Problems& problems) {
   if (config.parallel.sequence_parallel) return;
   const OverlapConfig& o = config.overlap;
@@ -49,6 +65,17 @@ void check_tensor_overlap(const Config& config, Problems& problems) {
                    fmt::format("{} needs sequence_parallel (and so tensor_model_parallel_size above 1): it cuts the "
                                "gathering and scattering of positions",
                                *value));
+}
+
+void check_cuda_graphs(const Config& config, Problems& problems) {
+  constexpr auto kKey = "device.cuda_graph_impl";
+  if (config.device.cuda_graph_impl == "none" || !problems.clean({kKey})) return;
+  for (const auto& [name, probability] : {std::pair("hidden_dropout", config.model.hidden_dropout),
+                                          std::pair("attention_dropout", config.model.attention_dropout)})
+    if (probability > 0)
+      return problems.add(kKey, fmt::format("{} needs {} 0, found {}: its masks follow from the sample's number, which "
+                                            "is another in each micro-batch, and a graph repeats what it was made of",
+                                            config.device.cuda_graph_impl, name, probability));
 }
 
 void check_data_parallel(const Config& config, const RunFacts& facts, Problems& problems) {

@@ -27,6 +27,8 @@ struct ModelConfig {
   bool scale_output_layer_init = true;  // the layers that write to the residual stream: std / sqrt(2 L)
   double hidden_dropout = 0;
   double attention_dropout = 0;
+  // Who computes attention on a GPU: auto measures at the start (train.deterministic_mode: flash).
+  std::string attention_backend = "auto";  // auto | flash | cudnn
   double layernorm_epsilon = 1e-5;
   // Activations that are not kept for the backward pass but made again in it.
   std::string recompute_granularity = "none";   // none | selective | full
@@ -150,8 +152,10 @@ struct TrainConfig {
 };
 
 struct DeviceConfig {
-  std::string kind = "auto";          // auto | cpu | cuda; auto: the GPUs, where the hosts have some
-  bool tf32 = false;                  // fp32 products on a GPU by its tensor cores, with 10 bits of mantissa
+  std::string kind = "auto";  // auto | cpu | cuda; auto: the GPUs, where the hosts have some
+  bool tf32 = false;          // fp32 products on a GPU by its tensor cores, with 10 bits of mantissa
+  // none | local: on a GPU, what a micro-batch queues is captured and launched as a whole (kernels/graph_ops.h).
+  std::string cuda_graph_impl = "none";
   int threads_per_rank = 0;           // 0: the cores of the host over its ranks
   std::optional<double> peak_tflops;  // of one rank in the run's dtype; auto: a table by GPU name, or measured
 };

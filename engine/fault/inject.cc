@@ -86,6 +86,10 @@ class EmptyDevice : public Device {
     device_->copy_to_device(host, to, stream);
   }
   void copy_to_host(Tensor from, void* host, Stream& stream) override { device_->copy_to_host(from, host, stream); }
+  bool captures() const override { return device_->captures(); }
+  std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) override {
+    return device_->capture(stream, work);
+  }
 
  private:
   std::unique_ptr<Device> device_;

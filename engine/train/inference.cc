@@ -28,6 +28,7 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
   config.model.recompute_granularity = "full";  // of activations, only each block's output is kept
   config.model.recompute_method = "uniform";
   config.model.recompute_num_layers = 1;
+  config.model.attention_backend = "auto";  // of where it was trained; contexts here are of any length
   config.parallel.tensor_model_parallel_size = tensor;
   config.parallel.pipeline_model_parallel_size = pipeline;
   config.data.path = "none";  // a run has to name its data; this one reads none
@@ -37,9 +38,10 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
 
 InferenceModel::InferenceModel(const Config& config, const Layout& layout, Communicator& world,
                                const OpenCheckpoint& checkpoint, int64_t positions)
-    : backend_(make_backend(config, world, threads_of_rank(config, world))),
+    : backend_(make_inference_backend(config, world, threads_of_rank(config, world))),
       device_(backend_.device.get()),
-      ops_(backend_.ops.get()),
+      graphs_(make_graphs(config, backend_)),
+      ops_(graphs_ ? graphs_.get() : backend_.ops.get()),
       mesh_(make_mesh(backend_.exchange ? *backend_.exchange : world, layout.mesh)),
       schedule_(layout.schedule),
       shape_(shorter(gpt_shape_of(config, layout, mesh_.at), positions)),
@@ -100,7 +102,7 @@ std::vector<float> InferenceModel::next_token_logits(std::span<const int32_t> co
   const std::span<HostBatch> batches = input_.take();
   batches.front().fill_with(context, static_cast<size_t>(shape_.micro_batch));
   step_ = {.batches = batches, .training = false, .loss_scale = 0};
-  executor_->run_forward_only(1);
+  over(graphs_.get(), *compute_, [&] { executor_->run_forward_only(1); });
   input_.queued(*compute_);
   return read_logits({mesh_, schedule_, *executor_, stages_, scratch_, *ops_, *device_, *compute_}, shape_,
                      static_cast<int64_t>(context.size()) - 1);

@@ -45,6 +45,7 @@ class InferenceModel {
 
   Backend backend_;
   Device* device_;
+  std::unique_ptr<GraphOps> graphs_;
   Ops* ops_;
   Mesh mesh_;
   Schedule schedule_;

@@ -47,7 +47,8 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       threads_(threads_of_rank(config, world)),
       backend_(limited(options.make_backend(config, world, threads_), options.faults)),
       device_(backend_.device.get()),
-      ops_(backend_.ops.get()),
+      graphs_(make_graphs(config, backend_)),
+      ops_(graphs_ ? graphs_.get() : backend_.ops.get()),
       linked_world_(with_links(backend_.exchange ? *backend_.exchange : world, links_of(config.comm))),
       mesh_(make_mesh(*linked_world_, layout.mesh)),
       global_batch_(config.batch.global_batch_size.value()),
@@ -167,8 +168,10 @@ std::optional<StepResult> Trainer::queue_step() {
   load_step(*loader_, true, static_cast<float>(static_cast<double>(loss_multiplier()) / samples));
   state_.grad_sync.begin_step();
   ops_->fill(state_.loss, 0, *compute_);
-  executor_->run();
-  for (GptChunk& chunk : chunks_) chunk.finish();
+  over(graphs_.get(), *compute_, [&] {
+    executor_->run();
+    for (GptChunk& chunk : chunks_) chunk.finish();
+  });
   input_.queued(*compute_);
   next.pipeline_end_ns = now_ns();
   begin(StepPhase::reduce);
@@ -269,7 +272,7 @@ double Trainer::evaluate(int64_t batches) {
   ops_->fill(state_.loss, 0, *compute_);
   for (int64_t i = 0; i < batches; ++i) {
     load_step(*valid_loader_, false, 1.0f / static_cast<float>(batches * global_batch_ * state_.shape.seq));
-    executor_->run_forward_only(static_cast<int>(micro_batches_));
+    over(graphs_.get(), *compute_, [&] { executor_->run_forward_only(static_cast<int>(micro_batches_)); });
     input_.queued(*compute_);
   }
   return read_loss();
@@ -281,7 +284,7 @@ std::vector<float> Trainer::next_token_logits(std::span<const int32_t> context) 
   const std::span<HostBatch> batches = input_.take();
   batches.front().fill_with(context, static_cast<size_t>(shape.micro_batch));
   step_batches_ = {.batches = batches, .training = false, .loss_scale = 0};
-  executor_->run_forward_only(1);
+  over(graphs_.get(), *compute_, [&] { executor_->run_forward_only(1); });
   input_.queued(*compute_);
 
   return read_logits({mesh_, schedule_, *executor_, state_.stages, state_.scratch, *ops_, *device_, *compute_}, shape,

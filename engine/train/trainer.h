@@ -102,11 +102,13 @@ class Trainer {
   Trace& trace() { return trace_; }
   Device& device() { return *device_; }
   Ops& ops() { return *ops_; }
+  const GraphOps* graphs() const { return graphs_.get(); }  // null: what is queued is not repeated as a whole
   Context& context() { return ctx_; }
   RankState& state() { return state_; }
   Communicator& world() { return host_.world(); }
   HostWorld& host() { return host_; }
   const std::string& exchange_name() const { return backend_.exchange_name; }
+  const std::string& attention_name() const { return backend_.attention_name; }  // empty on a CPU
   Executor& executor() { return *executor_; }
   const Schedule& schedule() const { return schedule_; }
   int threads() const { return threads_; }
@@ -146,6 +148,7 @@ class Trainer {
   Trace trace_;
   Backend backend_;
   Device* device_;
+  std::unique_ptr<GraphOps> graphs_;
   Ops* ops_;
   std::unique_ptr<Communicator> linked_world_;  // of the device's memory; its groups have the config's emulated links
   Mesh mesh_;

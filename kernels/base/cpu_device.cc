@@ -231,6 +231,8 @@ void* Device::allocate_host(int64_t bytes) {
 }
 void Device::deallocate_host(void* data, int64_t) noexcept { ::operator delete (data, std::align_val_t{256}); }
 
+std::unique_ptr<Graph> Device::capture(Stream&, const std::function<void()>&) { fail(name() + " has no graphs"); }
+
 std::unique_ptr<Device> create_cpu_device() { return std::make_unique<CpuDevice>(); }
 
 }  // namespace trivet

@@ -65,28 +65,37 @@ class CudaStream : public Stream {
     cudaStreamDestroy(stream_);
   }
   void record(Event& event) override {
+    settle();
     check_cuda(cudaEventRecord(static_cast<CudaEvent&>(event).raw(), stream_), "cudaEventRecord");
   }
   void wait(Event& event) override {
+    settle();
     check_cuda(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).raw(), 0), "cudaStreamWaitEvent");
   }
   void synchronize() override {
+    settle();
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     spans_->tell_complete();
     std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
   }
   void begin_phase(const SpanInfo& info) override {
+    settle();
     if (trace_row()) spans_->begin_phase(info, *trace_row());
   }
   void end_phase() override {
+    settle();
     if (trace_row()) spans_->end_phase();
   }
-  cudaStream_t raw() const { return stream_; }
+  cudaStream_t raw() {  // for who queues something
+    settle();
+    return stream_;
+  }
   CudaSpans& spans() { return *spans_; }
 
  protected:
   void enqueue(std::function<void()> work) override {
+    settle();
     {
       std::lock_guard lock(mutex_);
       if (error_) std::rethrow_exception(error_);
@@ -214,6 +223,12 @@ class CudaDevice : public Device {
     return std::make_unique<CudaGate>();
   }
 
+  bool captures() const override { return true; }
+  std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) override {
+    use();
+    return capture_graph(stream, work);
+  }
+
   void copy_to_device(const void* host, Tensor to, Stream& stream) override {
     if (to.bytes() == 0) return;
     check_cuda(cudaMemcpyAsync(to.data, host, static_cast<size_t>(to.bytes()), cudaMemcpyHostToDevice,
@@ -239,6 +254,7 @@ class CudaDevice : public Device {
 
 cudaStream_t raw(Stream& stream) { return static_cast<CudaStream&>(stream).raw(); }
 void begin_span(Stream& stream, const SpanInfo& info) {
+  stream.settle();
   if (stream.trace_row()) static_cast<CudaStream&>(stream).spans().begin(info, *stream.trace_row());
 }
 void end_span(Stream& stream) {

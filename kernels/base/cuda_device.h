@@ -6,10 +6,12 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <functional>
+#include <memory>
 #include <source_location>
 #include <utility>
 
-#include "kernels/base/stream.h"
+#include "kernels/base/device.h"
 
 namespace trivet {
 
@@ -38,6 +40,9 @@ void enqueue(Stream& stream, const SpanInfo& info, F&& f) {
   check_cuda(cudaGetLastError(), info.name);
   end_span(stream);
 }
+
+// Device::capture of a GPU (cuda_graph.cc).
+std::unique_ptr<Graph> capture_graph(Stream& stream, const std::function<void()>& work);
 
 // Owns one C handle, which `destroy` ends; its result is ignored, as a destructor has nobody to tell.
 template <class T, auto destroy>

@@ -1,6 +1,7 @@
 // Device: where memory lives and streams run. One Device a rank, owned by the rank, outlives its arenas and streams.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,13 @@ class Gate {
   virtual ~Gate() = default;
   virtual void wait(Stream& stream) = 0;  // work queued from now on starts after one more open()
   virtual void open() = 0;                // any thread
+};
+
+// Work that a device keeps, with the arguments of its time, to be queued again as a whole: a CUDA graph.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void launch(Stream& stream) = 0;  // under one span, "graph"
 };
 
 class Device {
@@ -49,6 +57,11 @@ class Device {
 
   // Null where the device has no streams of its own (a planning device).
   virtual std::unique_ptr<Gate> create_gate() { return nullptr; }
+
+  // What work() queues on `stream` is kept and not run. It queues nothing elsewhere, records and waits for no event,
+  // and takes no memory: Error. REQUIRES: captures().
+  virtual bool captures() const { return false; }
+  virtual std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work);
 };
 
 // Owns host memory for copies (Device::allocate_host). The device outlives it.

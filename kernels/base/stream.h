@@ -51,9 +51,11 @@ class Stream {
   // A phase is a span over the work that is queued between its two ends; phases of a stream nest. On a CPU stream the
   // stream itself looks at the clock when it gets there.
   virtual void begin_phase(const SpanInfo& info) {
+    settle();
     if (trace_row_) mark([this, info] { phases_.push_back({info, now_ns()}); });
   }
   virtual void end_phase() {
+    settle();
     if (!trace_row_) return;
     mark([this] {
       Span phase = phases_.back();
@@ -61,6 +63,14 @@ class Stream {
       phase.end_ns = now_ns();
       trace_row_->add(phase);
     });
+  }
+
+  // Somebody holds work back, which is to stand in front of whatever is queued next: that calls `queue`, once. For
+  // streams of a device that captures() (device.h), and for one at a time (kernels/graph_ops.h).
+  void hold(std::function<void()> queue) { held_ = std::move(queue); }
+  // Queues what is held back. Every way into such a stream's queue begins with it.
+  void settle() {
+    if (held_) std::exchange(held_, nullptr)();
   }
 
   void set_trace_row(TraceRow* row) { trace_row_ = row; }
@@ -86,6 +96,7 @@ class Stream {
   }
 
   TraceRow* trace_row_ = nullptr;
+  std::function<void()> held_;
   std::vector<Span> phases_;  // begun and not ended, where the stream is
 };
 

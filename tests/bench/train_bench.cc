@@ -1,12 +1,12 @@
 // Full training steps on random tokens.
 //
 //   train_bench --model 124m|1.3b|6.7b-layers|tiny [--device auto|cpu|cuda] [--dtype bf16|fp32] [--layers N]
-//               [--micro-batch B] [--micro-batches M] [--steps N] [--warm-up N]
+//               [--micro-batch B] [--micro-batches M] [--steps N] [--warm-up N] [--cuda-graphs none|local]
 // One rank, a GPU where there is one, with micro-batches that fill an H200; `tiny` is for trying the program. On a
 // GPU steps are queued ahead, as `trivet train` does it. Their median, tokens/s, MFU in both conventions against the
 // data sheet and against a matrix product measured here, memory by purpose, what the host takes to queue a step, and
-// from the spans of the same steps where their time went. The last line is for programs. --model is 124m where it is
-// left out on a GPU.
+// from the spans of the same steps where their time went. --cuda-graphs is device.cuda_graph_impl: its graphs are one
+// span each. The last line is for programs. --model is 124m where it is left out on a GPU.
 //
 //   train_bench [--steps N] [--dtype fp32|bf16] [--layers N]
 // On a CPU: GPT-2 124M, s = 1024, b = 4: milliseconds, tokens/s and MFU against the matrix products measured in the
@@ -49,7 +49,7 @@ constexpr Model kModels[] = {{"124m", 12, 768, 12, 1024, 64},         // GPT-2
                              {"tiny", 2, 128, 2, 64, 4}};
 
 struct Options {
-  std::string model, device = "auto";
+  std::string model, device = "auto", graphs = "none";
   std::optional<std::string> dtype;
   std::optional<int> steps, warm_up;
   std::optional<int64_t> layers, micro_batch;
@@ -96,6 +96,7 @@ void print_ops(const MeasuredSteps& measured, const TokenFlops& flops, double to
   std::sort(ops.begin(), ops.end(), [](const auto& x, const auto& y) { return x.second.seconds > y.second.seconds; });
   for (const auto& [name, op] : ops)
     fmt::print("{:<28} {:>9.3f} {:>6.2f}% {:>8.1f}\n", name, op.seconds * 1e3, 100 * op.seconds / window, op.calls);
+  if (measured.ops.contains("graph")) return;  // which hides the operations
   fmt::print("model FLOPs of products: {:.1f} TFLOP/s in matmul; of attention, causal: {:.1f} TFLOP/s\n",
              (flops.layers + flops.logits) * tokens / products * 1e-12, flops.attention * tokens / attention * 1e-12);
 }
@@ -108,6 +109,7 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
   loaded.config.batch.global_batch_size = loaded.config.batch.micro_batch_size * options.micro_batches;
   loaded.config.precision.dtype = options.dtype.value_or("bf16");
   loaded.config.device.kind = options.device;
+  loaded.config.device.cuda_graph_impl = options.graphs;
   loaded.config.data.path = tokens.prefix();
   loaded.config.train.train_iters = 1000;
   const Layout layout = resolve(loaded, {.world_size = 1});
@@ -150,6 +152,7 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
     const double idle = 100 - 100 * measured.stats.of_window(measured.stats.compute + measured.stats.optimizer);
     fmt::print("device   {}; peak {}{:.2f} TFLOP/s in products measured here\n", trainer.device().name(),
                sheet ? fmt::format("{:.1f} TFLOP/s by its data sheet, ", *sheet) : "", product);
+    if (!trainer.attention_name().empty()) fmt::print("attention {}\n", trainer.attention_name());
     fmt::print("step     {:.2f} ms (median of {}; {:.2f} to {:.2f}), {:.0f} tokens/s; without spans {:.2f} ms\n",
                seconds * 1e3, steps, measured.seconds.front() * 1e3, measured.seconds.back() * 1e3,
                step_tokens / seconds, unspied * 1e3);
@@ -160,15 +163,20 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
                      : "");
     fmt::print("host     queues a step in {:.2f} ms; {} nothing in {:.2f}% of a step\n", measured.host_seconds * 1e3,
                gpu ? "the GPU computes" : "computes", idle);
+    if (const GraphOps* graphs = trainer.graphs()) {
+      const GraphOps::Counts& counts = graphs->counts();
+      fmt::print("graphs   {}, launched {} times for {} of the {} calls of passes in all steps\n", counts.graphs,
+                 counts.launches, counts.replayed, counts.calls);
+    }
     fmt::print("loss     {:.4f} in step 1, {:.4f} in step {}\n", first.loss, measured.last_loss,
                options.warm_up.value_or(gpu ? 5 : 1) + steps + 1);
     print_ops(measured, flops_per_token(config.model, kVocab, causal), step_tokens);
     fmt::print(
-        "result who=trivet model={} dtype={} tokens={} ms={:.3f} tokens_per_s={:.0f} mfu_full={:.2f} mfu_causal={:.2f} "
-        "product_tflops={:.1f} ms_without_spans={:.3f} host_ms={:.3f} idle={:.2f}\n",
-        model.name, name_of(dtype), static_cast<int64_t>(step_tokens), seconds * 1e3, step_tokens / seconds,
-        mfu(seconds, full, peak), mfu(seconds, causal, peak), product, unspied * 1e3, measured.host_seconds * 1e3,
-        idle);
+        "result who=trivet{} model={} dtype={} tokens={} ms={:.3f} tokens_per_s={:.0f} mfu_full={:.2f} "
+        "mfu_causal={:.2f} product_tflops={:.1f} ms_without_spans={:.3f} host_ms={:.3f} idle={:.2f}\n",
+        trainer.graphs() ? "-graphs" : "", model.name, name_of(dtype), static_cast<int64_t>(step_tokens), seconds * 1e3,
+        step_tokens / seconds, mfu(seconds, full, peak), mfu(seconds, causal, peak), product, unspied * 1e3,
+        measured.host_seconds * 1e3, idle);
   });
 }
 
@@ -265,12 +273,14 @@ int main(int argc, char** argv) {
       else if (key == "--layers") options.layers = number();
       else if (key == "--micro-batch") options.micro_batch = number();
       else if (key == "--micro-batches") options.micro_batches = number();
+      else if (key == "--cuda-graphs") options.graphs = value;
       else throw ConfigError(fmt::format("unknown option {}", key));
     }
     const bool on_cpu = options.device == "cpu" || (options.device == "auto" && cuda_device_count() == 0);
     const bool comparison = options.model.empty() && on_cpu;
-    if (comparison && (options.warm_up || options.micro_batch || options.micro_batches != 1))
-      throw ConfigError("--warm-up, --micro-batch and --micro-batches go with --model");
+    if (comparison &&
+        (options.warm_up || options.micro_batch || options.micro_batches != 1 || options.graphs != "none"))
+      throw ConfigError("--warm-up, --micro-batch, --micro-batches and --cuda-graphs go with --model");
     const auto model = std::find_if(std::begin(kModels), std::end(kModels), [&](const Model& m) {
       return m.name == (options.model.empty() ? "124m" : options.model);
     });

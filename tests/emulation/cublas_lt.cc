@@ -1,9 +1,9 @@
 // The functions of cuBLASLt that Trivet calls (kernels/cuda/cuda_products.cc), on the CPU: what that file loads in a
-// build with an emulated CUDA. Types and names are those of NVIDIA's own <cublasLt.h>; the work is put on the stream
-// with cudaLaunchHostFunc. It is there to find mistakes of the caller: what it does not know, or what the library's
-// documentation refuses, is refused with a status, and never passed over. Beyond that documentation it refuses what
-// only a mistake would ask for: operands that overlap what is written, an attribute that the epilogue does not use, an
-// algorithm for another problem than it was proposed for, and beta with a GELU.
+// build with an emulated CUDA. Types and names are those of NVIDIA's own <cublasLt.h>; the work is put on the stream,
+// or into the graph that captures it. It is there to find mistakes of the caller: what it does not know, or what the
+// library's documentation refuses, is refused with a status, and never passed over. Beyond that documentation it
+// refuses what only a mistake would ask for: operands that overlap what is written, an attribute that the epilogue does
+// not use, an algorithm for another problem than it was proposed for, and beta with a GELU.
 //
 // What the heuristic proposes, in this order; each algorithm has its own rounding:
 //
@@ -24,6 +24,7 @@
 #include <memory>
 
 #include "tests/emulation/lt_product.h"
+#include "tests/emulation/stream.h"
 
 using trivet::emulation::LtAlgorithm;
 using trivet::emulation::LtProduct;
@@ -287,7 +288,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   const Descriptor& how = *static_cast<Descriptor*>(desc);
   const Layout &la = *static_cast<Layout*>(a_layout), &lb = *static_cast<Layout*>(b_layout),
                &lc = *static_cast<Layout*>(c_layout), &ld = *static_cast<Layout*>(d_layout);
-  auto product = std::make_unique<LtProduct>();
+  const auto product = std::make_shared<LtProduct>();
   LtProduct& p = *product;
   if (const cublasStatus_t status = problem_of(how, la, lb, lc, ld, p); status != CUBLAS_STATUS_SUCCESS) return status;
   Algorithm with;
@@ -303,10 +304,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (const cublasStatus_t status = check_operands(p, la, lb, lc, ld, with); status != CUBLAS_STATUS_SUCCESS)
     return status;
   if (p.algorithm == LtAlgorithm::fails) return CUBLAS_STATUS_EXECUTION_FAILED;
-  const auto work = [](void* data) { run(*std::unique_ptr<LtProduct>(static_cast<LtProduct*>(data))); };
-  if (cudaLaunchHostFunc(stream, work, product.get()) != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
-  product.release();
-  return CUBLAS_STATUS_SUCCESS;
+  const cudaError_t status = trivet::emulation::add(stream, [product] { run(*product); });  // a graph does it again
+  return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 }  // extern "C"

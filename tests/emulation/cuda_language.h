@@ -90,7 +90,7 @@ T __shfl_xor_sync(unsigned int mask, T value, int flip) {
 template <class T, class Better>
 T trivet_reduce(unsigned int mask, const char* what, T value, Better) {
   trivet::emulation::Shuffle<T> mine{value, 0, value};
-  trivet::emulation::meet_warp(mask, what, &mine, [](void* const (&lanes)[32]) {
+  trivet::emulation::meet_warp(mask, what, &mine, [](void* const(&lanes)[32]) {
     using Lane = trivet::emulation::Shuffle<T>;
     const T* best = nullptr;
     for (void* lane : lanes)

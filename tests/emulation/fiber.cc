@@ -5,7 +5,7 @@
 
 #include "kernels/base/check.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TRIVET_ADDRESS_SANITIZER)
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -74,12 +74,12 @@ void Fiber::give_back() {
 }
 
 void Fiber::enter(void*& from, void* to, [[maybe_unused]] bool into_fiber) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TRIVET_ADDRESS_SANITIZER)
   if (into_fiber) __sanitizer_start_switch_fiber(&resumer_frames_, stack_, kStackBytes);
   else __sanitizer_start_switch_fiber(&fiber_frames_, resumer_stack_, resumer_stack_bytes_);
 #endif
   trivet_switch_stack(&from, to);
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TRIVET_ADDRESS_SANITIZER)
   if (into_fiber) __sanitizer_finish_switch_fiber(resumer_frames_, nullptr, nullptr);
   else __sanitizer_finish_switch_fiber(fiber_frames_, &resumer_stack_, &resumer_stack_bytes_);
 #endif
@@ -87,7 +87,7 @@ void Fiber::enter(void*& from, void* to, [[maybe_unused]] bool into_fiber) {
 
 // The bottom of every fiber's stack: one piece of work after the other.
 void Fiber::run() {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TRIVET_ADDRESS_SANITIZER)
   __sanitizer_finish_switch_fiber(nullptr, &running->resumer_stack_, &running->resumer_stack_bytes_);
 #endif
   for (;;) {

@@ -26,15 +26,12 @@ struct Copy {
   size_t bytes;
 };
 
-struct Thread {
-  enum State { ready, at_barrier, in_warp, ended } state = ready;
-  uint3 index{};
-  std::deque<std::vector<Copy>> copies;  // groups; the last one is open
-};
+enum class State : uint8_t { ready, at_barrier, in_warp, ended };
+using CopyGroups = std::deque<std::vector<Copy>>;  // the last one is open
 
 struct Warp {
   void* lanes[32] = {};
-  uint32_t here = 0, mask = 0;
+  uint32_t live = 0, here = 0, mask = 0;
   const char* what = nullptr;
 };
 
@@ -42,20 +39,21 @@ struct Warp {
 class Block {
  public:
   void run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& work, uint64_t seed);
-  Thread& thread() { return threads_[current_]; }
+  CopyGroups& copies();  // of the thread that is running
   void* shared() const { return shared_; }
   void synchronize();
   void meet(uint32_t mask, const char* what, void* mine, void (*all)(void* const (&lanes)[32]));
 
  private:
   void run_threads(uint64_t seed);
-  void wait(Thread::State state);
-  void release(Thread::State state, uint32_t first, uint32_t mask);
+  void wait();
   void open_barrier_if_all_wait();
   std::string describe() const;
 
   std::vector<std::unique_ptr<Fiber>> fibers_;  // kept from grid to grid
-  std::vector<Thread> threads_;
+  std::vector<State> states_;                   // [thread], as the next two
+  std::vector<CopyGroups> copies_;              // empty until the first copy of a grid
+  std::vector<size_t> order_;
   std::vector<Warp> warps_;
   size_t current_ = 0, live_ = 0, waiting_ = 0;
   void* shared_ = nullptr;
@@ -69,18 +67,20 @@ void Block::run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<v
   const std::unique_ptr<void, void (*)(void*)> memory(std::aligned_alloc(256, (shared_bytes + 255) / 256 * 256),
                                                       std::free);
   shared_ = memory.get();
+  copies_.clear();
+  order_.resize(count);
+  std::iota(order_.begin(), order_.end(), size_t{0});
   blockDim = size;
   gridDim = grid;
   for (unsigned int z = 0; z < grid.z; ++z)
     for (unsigned int y = 0; y < grid.y; ++y)
       for (unsigned int x = 0; x < grid.x; ++x) {
-        threads_.assign(count, Thread());
-        blockIdx = {x, y, z};
+        states_.assign(count, State::ready);
         warps_.assign((count + 31) / 32, Warp());
+        for (CopyGroups& groups : copies_) groups.assign(1, {});
+        blockIdx = {x, y, z};
         for (size_t i = 0; i < count; ++i) {
-          const auto n = static_cast<unsigned int>(i);
-          threads_[i].index = {n % size.x, n / size.x % size.y, n / size.x / size.y};
-          threads_[i].copies.emplace_back();
+          warps_[i / 32].live |= 1u << i % 32;
           fibers_[i]->begin(work);
         }
         live_ = count;
@@ -91,19 +91,19 @@ void Block::run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<v
 }
 
 void Block::run_threads(uint64_t seed) {
-  std::vector<size_t> order(threads_.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::shuffle(order.begin(), order.end(), std::minstd_rand(static_cast<unsigned int>(seed ^ seed >> 32)));
+  std::shuffle(order_.begin(), order_.end(), std::minstd_rand(static_cast<unsigned int>(seed ^ seed >> 32)));
   while (live_ > 0) {
     bool any = false;
-    for (const size_t i : order) {
-      if (threads_[i].state != Thread::ready) continue;
+    for (const size_t i : order_) {
+      if (states_[i] != State::ready) continue;
       any = true;
       current_ = i;
-      threadIdx = threads_[i].index;
+      const auto n = static_cast<unsigned int>(i);
+      threadIdx = {n % blockDim.x, n / blockDim.x % blockDim.y, n / blockDim.x / blockDim.y};
       fibers_[i]->resume();
       if (!fibers_[i]->done()) continue;
-      threads_[i].state = Thread::ended;
+      states_[i] = State::ended;
+      warps_[i / 32].live &= ~(1u << i % 32);
       --live_;
       open_barrier_if_all_wait();
     }
@@ -111,56 +111,60 @@ void Block::run_threads(uint64_t seed) {
   }
 }
 
-void Block::wait(Thread::State state) {
+void Block::wait() {
   const size_t self = current_;
-  threads_[self].state = state;
-  while (threads_[self].state != Thread::ready) Fiber::give_back();
+  while (states_[self] != State::ready) Fiber::give_back();
 }
 
 void Block::synchronize() {
   ++waiting_;
-  threads_[current_].state = Thread::at_barrier;
+  states_[current_] = State::at_barrier;
   open_barrier_if_all_wait();
-  if (threads_[current_].state != Thread::ready) wait(Thread::at_barrier);
+  wait();
 }
 
 void Block::open_barrier_if_all_wait() {
   if (waiting_ == 0 || waiting_ < live_) return;
   waiting_ = 0;
-  for (Thread& thread : threads_)
-    if (thread.state == Thread::at_barrier) thread.state = Thread::ready;
+  for (State& state : states_)
+    if (state == State::at_barrier) state = State::ready;
 }
 
 void Block::meet(uint32_t mask, const char* what, void* mine, void (*all)(void* const (&lanes)[32])) {
   Warp& warp = warps_[current_ / 32];
   const size_t lane = current_ % 32, first = current_ / 32 * 32;
   if (!(mask >> lane & 1)) broken(std::string(what) + ": a lane that is not in its own mask");
-  for (size_t other = 0; other < 32; ++other)
-    if ((mask >> other & 1) && (first + other >= threads_.size() || threads_[first + other].state == Thread::ended))
-      broken(std::string(what) + ": lane " + std::to_string(other) + " is in the mask, but has ended or never was");
+  if (const uint32_t gone = mask & ~warp.live)
+    broken(std::string(what) + ": lane " + std::to_string(std::countr_zero(gone)) +
+           " is in the mask, but has ended or never was");
   if (warp.here == 0) {
     warp.mask = mask;
     warp.what = what;
-  } else if (warp.mask != mask || std::strcmp(warp.what, what) != 0) {
+  } else if (warp.mask != mask || (warp.what != what && std::strcmp(warp.what, what) != 0)) {
     broken(std::string("lanes of a warp meet in different instructions: ") + warp.what + " and " + what);
   }
   warp.lanes[lane] = mine;
   warp.here |= 1u << lane;
-  if (warp.here != mask) return wait(Thread::in_warp);
+  if (warp.here != mask) {
+    states_[current_] = State::in_warp;
+    return wait();
+  }
   if (all) all(warp.lanes);
-  for (void*& other : warp.lanes) other = nullptr;
+  std::fill(std::begin(warp.lanes), std::end(warp.lanes), nullptr);
   warp.here = 0;
-  for (size_t other = 0; other < 32; ++other)
-    if ((mask >> other & 1) && other != lane) threads_[first + other].state = Thread::ready;
+  for (size_t other = first; mask; ++other, mask >>= 1)
+    if (mask & 1) states_[other] = State::ready;
+}
+
+CopyGroups& Block::copies() {
+  if (copies_.empty()) copies_.assign(states_.size(), CopyGroups(1));
+  return copies_[current_];
 }
 
 std::string Block::describe() const {
-  const auto count = [&](Thread::State state) {
-    return std::to_string(
-        std::count_if(threads_.begin(), threads_.end(), [&](const Thread& t) { return t.state == state; }));
-  };
-  std::string text = count(Thread::at_barrier) + " at a barrier, " + count(Thread::in_warp) + " in a warp's meeting, " +
-                     count(Thread::ended) + " have ended";
+  const auto count = [&](State state) { return std::to_string(std::count(states_.begin(), states_.end(), state)); };
+  const std::string text = count(State::at_barrier) + " at a barrier, " + count(State::in_warp) +
+                           " in a warp's meeting, " + count(State::ended) + " have ended";
   for (const Warp& warp : warps_)
     if (warp.here) return text + "; a warp waits in " + warp.what;
   return text;
@@ -185,13 +189,13 @@ void copy_async(void* to, const void* from, size_t bytes, bool there) {
   if (reinterpret_cast<uintptr_t>(to) % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0)
     broken("an asynchronous copy of " + std::to_string(bytes) + " bytes whose addresses are not aligned to them");
   std::memset(to, 0xff, bytes);
-  current_block->thread().copies.back().push_back({to, there ? from : nullptr, bytes});
+  current_block->copies().back().push_back({to, there ? from : nullptr, bytes});
 }
 
-void close_copies() { current_block->thread().copies.emplace_back(); }
+void close_copies() { current_block->copies().emplace_back(); }
 
 void wait_copies(int pending) {
-  std::deque<std::vector<Copy>>& groups = current_block->thread().copies;
+  CopyGroups& groups = current_block->copies();
   for (; groups.size() > static_cast<size_t>(pending) + 1; groups.pop_front())
     for (const Copy& copy : groups.front()) {
       if (copy.from) std::memcpy(copy.to, copy.from, copy.bytes);

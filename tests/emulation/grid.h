@@ -14,9 +14,11 @@
 #include <functional>
 #include <string>
 
-// Of the emulated thread that is running.
-extern thread_local uint3 threadIdx, blockIdx;
-extern thread_local dim3 blockDim, gridDim;
+// Of the emulated thread that is running. (The attribute: the library that has them is there from the start.)
+extern thread_local uint3 threadIdx __attribute__((tls_model("initial-exec")));
+extern thread_local uint3 blockIdx __attribute__((tls_model("initial-exec")));
+extern thread_local dim3 blockDim __attribute__((tls_model("initial-exec")));
+extern thread_local dim3 gridDim __attribute__((tls_model("initial-exec")));
 
 namespace trivet::emulation {
 

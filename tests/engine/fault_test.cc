@@ -86,16 +86,14 @@ TEST_P(FaultTable, EndsTheRunWithItsCodeAndItsName) {
   const Row& row = GetParam();
   // given
   RunFolder folder;
-  std::vector<std::string> sets = {"parallel.tensor_model_parallel_size=2", "comm.timeout_s=20"};
+  // The watchdog would come after ctest's own limit: it is not what ends the run.
+  std::vector<std::string> sets = {"parallel.tensor_model_parallel_size=2", "comm.timeout_s=3600"};
   sets.insert(sets.end(), row.sets.begin(), row.sets.end());
   // when
-  const auto begin = std::chrono::steady_clock::now();
   const int code = folder.run(4, sets, row.faults);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   // then
   EXPECT_EQ(code, row.exit_code);
   expect_match(folder.error, row.error);
-  EXPECT_LT(seconds, 15) << "the timeout is 20 s: it was not the watchdog that ended it";
   const nlohmann::json outcome = folder.outcome();
   EXPECT_EQ(outcome.at("exit_code"), code);
   EXPECT_EQ(outcome.at("status"), code == 0 ? "done" : "failed");
@@ -130,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Straggler, IsNamedWithWhereItLosesItsTime) {
   RunFolder folder;
   const int code = folder.run(
-      3, {"batch.global_batch_size=12", "train.straggler_interval=4", "train.straggler_factor=3"}, {"slow=200:1:2"});
+      3, {"batch.global_batch_size=12", "train.straggler_interval=4", "train.straggler_factor=1.5"}, {"slow=400:1:2"});
   EXPECT_EQ(code, 0) << folder.error;
   expect_match(folder.output, "rank 1 is slow: its own work takes .* loses most in outside of operations");
   EXPECT_EQ(folder.output.find("rank 0 is slow"), std::string::npos);
@@ -153,12 +151,13 @@ TEST(Straggler, IsComparedWithTheRanksOfItsStage) {
 
 // ---- hangs
 
-// Rank `odd` does not make the call that the others wait in; it leaves when they have failed.
+// Rank `odd` does not make the call that the others wait in; it leaves when they have failed. They wait on side streams
+// before anybody's time begins to run: a rank that is late on a busy machine must not be taken for the one that hangs.
 TEST(Watchdog, NamesTheRankThatDidNotJoin) {
   // given
   constexpr int kRanks = 4, kOdd = 2;
   const TempDir dir;
-  std::atomic<int> failed = 0;
+  std::atomic<int> waiting = 0, failed = 0;
   std::string error;
   // when
   try {
@@ -170,16 +169,22 @@ TEST(Watchdog, NamesTheRankThatDidNotJoin) {
       const auto world = with_flight_recorder(plain, recorder);
       const auto pair = world->split(world->rank() / 2, world->rank(), "pair", Category::comm_tensor);
       const std::atomic<int64_t> steps = 7;
-      Watchdog watchdog(recorder, plain, steps, {.timeout_s = 0.3, .run_dir = dir / "", .places = places});
       const auto device = create_cpu_device();
-      const auto stream = device->create_compute_stream();
       float x = 1;
+      const auto stream = device->create_side_stream(StreamPriority::normal);
+      // Rank 3 waits for rank 2; 0 and 1 wait for rank 3, which is not to blame.
+      if (world->rank() == 3) pair->all_reduce({&x, DType::f32, {1}}, Reduce::sum, *stream);
+      if (world->rank() != kOdd) {
+        world->all_reduce({&x, DType::f32, {1}}, Reduce::sum, *stream);
+        while (!recorder.oldest_started()) std::this_thread::yield();
+        ++waiting;
+      }
+      while (waiting < kRanks - 1) std::this_thread::yield();
+      Watchdog watchdog(recorder, plain, steps,
+                        {.timeout_s = 0.3, .grace_s = 60, .run_dir = dir / "", .places = places});
       try {
-        // Rank 3 waits for rank 2; 0 and 1 wait for rank 3, which is not to blame.
-        if (world->rank() == 3) pair->all_reduce({&x, DType::f32, {1}}, Reduce::sum, *stream);
-        if (world->rank() != kOdd) world->all_reduce({&x, DType::f32, {1}}, Reduce::sum, *stream);
-        else
-          while (failed < kRanks - 1) std::this_thread::yield();
+        while (world->rank() == kOdd && failed < kRanks - 1) std::this_thread::yield();
+        stream->synchronize();
       } catch (const Error&) {
         ++failed;
         if (const auto fired = watchdog.fired(); fired.exit_code != 0) throw TimeoutError(fired.what);

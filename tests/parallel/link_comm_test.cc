@@ -79,7 +79,7 @@ struct Traced : RankStreams {
 
 TEST(Link, CollectivesTakeTheirWireTimeAndTheWaiterSleeps) {
   run_thread_ranks(3, [](Communicator& world) {
-    constexpr Link kSlower{.latency_us = 20'000, .gbps = 8};  // so that the arithmetic is nothing beside it
+    constexpr Link kSlower{.latency_us = 100'000, .gbps = 8};  // so that the arithmetic is nothing beside it
     const auto linked = with_links(world, {.tensor = {}, .pipeline = {}, .data = kSlower});
     const auto group = linked->split(0, world.rank(), "group", Category::comm_data);
     Traced rank;
@@ -93,13 +93,13 @@ TEST(Link, CollectivesTakeTheirWireTimeAndTheWaiterSleeps) {
       EXPECT_GE(span.end_ns - span.matched_ns, least) << span.info.name;
       EXPECT_LT(busy, least / 2) << "a call that spins is busy all the time";
     };
-    timed(CommCall::all_reduce, 2 * (20'000'000 + 160'000),
+    timed(CommCall::all_reduce, 2 * (100'000'000 + 160'000),
           [&] { group->all_reduce(tensor_of(full), Reduce::sum, *rank.stream); });
-    timed(CommCall::reduce_scatter, 20'000'000 + 160'000,
+    timed(CommCall::reduce_scatter, 100'000'000 + 160'000,
           [&] { group->reduce_scatter(tensor_of(full), tensor_of(shard), Reduce::sum, *rank.stream); });
-    timed(CommCall::all_gather, 20'000'000 + 160'000,
+    timed(CommCall::all_gather, 100'000'000 + 160'000,
           [&] { group->all_gather(tensor_of(shard), tensor_of(full), *rank.stream); });
-    timed(CommCall::broadcast, 20'000'000 + 480'000, [&] { group->broadcast(tensor_of(full), 1, *rank.stream); });
+    timed(CommCall::broadcast, 100'000'000 + 480'000, [&] { group->broadcast(tensor_of(full), 1, *rank.stream); });
   });
 }
 

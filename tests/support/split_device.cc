@@ -1,6 +1,7 @@
 #include "tests/support/split_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -124,6 +125,7 @@ struct Streams {
   explicit Streams(bool hold_back) : lazy(hold_back) {}
   const bool lazy;
   const std::unique_ptr<Device> cpu = create_cpu_device();
+  std::atomic<int> captures = 0;  // under way
   std::mutex mutex;
 };
 
@@ -146,6 +148,23 @@ class LazyEvent : public Event {
   std::shared_ptr<Record> last_;  // under the lock
 };
 
+// What a graph is made of: host functions, each of which can be called again.
+class Recording : public Stream {
+ public:
+  void record(Event&) override { fail("an event is recorded while its stream is captured"); }
+  void wait(Event&) override { fail("an event is waited for while its stream is captured"); }
+  void synchronize() override { fail("a stream is waited for while it is captured"); }
+  void play() const {
+    for (const auto& function : functions_) function();
+  }
+
+ protected:
+  void enqueue(std::function<void()> work) override { functions_.push_back(std::move(work)); }
+
+ private:
+  std::vector<std::function<void()>> functions_;
+};
+
 class LazyStream : public Stream {
  public:
   explicit LazyStream(Streams& streams)
@@ -156,6 +175,7 @@ class LazyStream : public Stream {
   }
 
   void record(Event& event) override {
+    begin_item();
     LazyEvent& mine = own(event);
     std::lock_guard lock(streams_.mutex);
     const auto record = std::make_shared<Record>(streams_.cpu->create_event(), this, queued_ + 1);
@@ -166,6 +186,7 @@ class LazyStream : public Stream {
     });
   }
   void wait(Event& event) override {
+    begin_item();
     LazyEvent& theirs = own(event);
     std::lock_guard lock(streams_.mutex);
     if (!theirs.last_) return;
@@ -175,6 +196,7 @@ class LazyStream : public Stream {
     });
   }
   void synchronize() override {
+    begin_item();
     {
       std::lock_guard lock(streams_.mutex);
       hand_on(queued_);
@@ -188,7 +210,30 @@ class LazyStream : public Stream {
     }
   }
 
-  const Streams& streams() const { return streams_; }
+  Streams& streams() const { return streams_; }
+  // Where operations are queued: here, or, while the stream is captured, in what keeps them.
+  Stream& target() {
+    settle();
+    return recording_ ? static_cast<Stream&>(*recording_) : *this;
+  }
+  std::shared_ptr<const Recording> capture(const std::function<void()>& work) {
+    begin_item();
+    const auto recording = std::make_shared<Recording>();
+    recording_ = recording.get();
+    ++streams_.captures;
+    const auto end = [this] {
+      recording_ = nullptr;
+      --streams_.captures;
+    };
+    try {
+      work();
+    } catch (...) {
+      end();
+      throw;
+    }
+    end();
+    return recording;
+  }
   // Hands on all up to the record. REQUIRES: the lock.
   static void demand(const Record& record) {
     if (record.holder) record.holder->hand_on(record.number);
@@ -196,6 +241,7 @@ class LazyStream : public Stream {
 
  protected:
   void enqueue(std::function<void()> work) override {
+    begin_item();
     std::lock_guard lock(streams_.mutex);
     if (error_) std::rethrow_exception(error_);
     push([this, work = std::move(work)]() mutable {
@@ -212,6 +258,10 @@ class LazyStream : public Stream {
     auto* const mine = dynamic_cast<LazyEvent*>(&event);
     if (!mine || &mine->streams_ != &streams_) fail("an event of another device");
     return *mine;
+  }
+  void begin_item() {
+    if (recording_) fail("a stream is used while it is captured");
+    settle();
   }
   void push(std::function<void()> item) {
     items_.push_back(std::move(item));
@@ -230,7 +280,19 @@ class LazyStream : public Stream {
   std::deque<std::function<void()>> items_;
   int64_t queued_ = 0;
   std::exception_ptr error_;
+  Recording* recording_ = nullptr;  // while the stream is captured
   const std::unique_ptr<Stream> cpu_;
+};
+
+class LazyGraph : public Graph {
+ public:
+  explicit LazyGraph(std::shared_ptr<const Recording> recording) : recording_(std::move(recording)) {}
+  void launch(Stream& stream) override {
+    stream.run({"graph"}, [recording = recording_] { recording->play(); });
+  }
+
+ private:
+  const std::shared_ptr<const Recording> recording_;
 };
 
 std::shared_ptr<Record> LazyEvent::demand() {
@@ -248,9 +310,13 @@ class SplitDevice : public Device {
   std::string name() const override { return "split-memory test device"; }
   int64_t memory_bytes() const override { return SplitMemory::kBytes; }
 
-  void* allocate(int64_t bytes) override { return memory_.allocate(bytes); }
+  void* allocate(int64_t bytes) override {
+    expect_no_capture();
+    return memory_.allocate(bytes);
+  }
   void deallocate(void* data, int64_t) noexcept override { memory_.deallocate(data); }
   void* allocate_host(int64_t bytes) override {
+    expect_no_capture();
     void* const data = Device::allocate_host(bytes);
     poison(data, bytes);
     return data;
@@ -272,17 +338,26 @@ class SplitDevice : public Device {
                [=, from = behind("copy_to_host", from, 1)] { std::memcpy(host, from.data, bytes); });
   }
 
+  bool captures() const override { return true; }
+  std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) override {
+    return std::make_unique<LazyGraph>(own("capture", stream).capture(work));
+  }
+
   Tensor behind(const char* call, const Tensor& tensor, int argument) {
     return memory_.behind(tensor, [&] { return std::string(call) + ": argument " + std::to_string(argument); });
   }
-  void expect_own(const char* call, Stream& stream) const {
-    const auto* const mine = dynamic_cast<LazyStream*>(&stream);
+  LazyStream& own(const char* call, Stream& stream) const {
+    auto* const mine = dynamic_cast<LazyStream*>(&stream);
     if (!mine || &mine->streams() != &streams_) fail(std::string(call) + ": a stream of another device");
+    return *mine;
   }
 
  private:
+  void expect_no_capture() const {
+    if (streams_.captures > 0) fail("memory is taken while a stream is captured");
+  }
   size_t checked_copy(const char* call, const void* host, const Tensor& tensor, Stream& stream) const {
-    expect_own(call, stream);
+    own(call, stream);
     if (memory_.touches(host, tensor.bytes())) fail(std::string(call) + ": the host's side is memory of the device");
     return static_cast<size_t>(tensor.bytes());
   }
@@ -301,7 +376,7 @@ class SplitOps : public MappedOps {
     SplitCall(SplitOps& owner, const char* op, Stream& stream) : owner_(owner), op_(op), stream_(stream) {}
     Tensor map(const Tensor& tensor, int argument) override { return owner_.device_.behind(op_, tensor, argument); }
     Ops& ops() override { return *owner_.cpu_; }
-    Stream& stream() override { return stream_; }
+    Stream& stream() override { return owner_.device_.own(op_, stream_).target(); }
 
    private:
     SplitOps& owner_;
@@ -309,7 +384,7 @@ class SplitOps : public MappedOps {
     Stream& stream_;
   };
   std::unique_ptr<Call> begin_call(const char* op, Stream& stream) override {
-    device_.expect_own(op, stream);
+    device_.own(op, stream);
     return std::make_unique<SplitCall>(*this, op, stream);
   }
 

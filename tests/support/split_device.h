@@ -10,6 +10,8 @@
 //     changes a copy's source too early has changed it: without luck, and without a sleep. Such a stream starts nothing
 //     by itself: a program that waits for the effect of a host function by other means waits for ever.
 //   * A stream or an event of another device throws Error.
+//   * A graph repeats its operations with the arguments that they had when it was captured. Anything but operations on
+//     the stream that is captured throws Error meanwhile, memory that is taken too.
 //
 // What it does not imitate: a copy's target is not overwritten before the copy runs, because host memory may be used
 // again in stream order (the staged communicator does so), and giving memory back does not wait for streams as cudaFree

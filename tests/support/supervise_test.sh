@@ -57,7 +57,7 @@ SLURM_JOB_ID=7 expect 'saved: the scheduler requeues' 75 1 'ended with 75' 75@7 
 rm -rf run attempts hanging; mkdir -p run/checkpoints; echo hang >plan
 "$supervise" --run-dir run -- ./fake >out 2>&1 &
 pid=$!
-while [[ ! -e hanging ]]; do sleep 0.02; done
+while [[ ! -e hanging ]] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
 kill -TERM "$pid"
 wait "$pid"
 code=$?

@@ -469,8 +469,12 @@ class Program : public testing::Test {
       if (waitpid(child, &status, WNOHANG) != 0) return status;
       std::this_thread::yield();
     }
-    for (const int signal : signals) kill(child, signal);
+    // All are there before it can answer the first: it is stopped meanwhile.
     int status = 0;
+    kill(child, SIGSTOP);
+    waitpid(child, &status, WUNTRACED);
+    for (const int signal : signals) kill(child, signal);
+    kill(child, SIGCONT);
     waitpid(child, &status, 0);
     return status;
   }

@@ -195,6 +195,21 @@ TEST(Validate, Recompute) {
   load_good({"model.recompute_granularity=selective", "model.recompute_modules=layernorm, mlp"});
 }
 
+TEST(Validate, AttentionBackend) {
+  EXPECT_EQ(load_error({"model.attention_backend=fused"}),
+            "--set: model.attention_backend: found \"fused\", expected one of auto, flash, cudnn");
+  EXPECT_EQ(
+      load_error({"model.attention_backend=cudnn"}),
+      "--set: model.attention_backend: cudnn needs precision.dtype bf16, found fp32: its fused attention knows no "
+      "other; expected auto or flash");
+  EXPECT_EQ(
+      load_error({"model.attention_backend=cudnn", "precision.dtype=bf16", "model.attention_dropout=0.1"}),
+      "--set: model.attention_backend: cudnn cannot be with attention_dropout 0.1: cuDNN draws other numbers than "
+      "Trivet, whose dropout is the same under every layout; expected auto or flash, or no attention_dropout");
+  load_good({"model.attention_backend=cudnn", "precision.dtype=bf16"});
+  load_good({"model.attention_backend=flash", "model.attention_dropout=0.1"});
+}
+
 TEST(Validate, RangesOfTheRest) {
   for (const std::string set : {"model.hidden_dropout=1",
                                 "model.attention_dropout=-0.1",
@@ -323,6 +338,11 @@ TEST(Validate, DataParallel) {
       "cuts the gathering and scattering of positions");
   EXPECT_EQ(load_error({"overlap.tp_comm_overlap_proj=bulk"}),
             "--set: overlap.tp_comm_overlap_proj: found \"bulk\", expected one of default, none, ring, pipeline");
+  EXPECT_EQ(
+      load_error({"device.cuda_graph_impl=local", "model.hidden_dropout=0.1"}),
+      "--set: device.cuda_graph_impl: local needs hidden_dropout 0, found 0.1: its masks follow from the sample's "
+      "number, which is another in each micro-batch, and a graph repeats what it was made of");
+  EXPECT_EQ(load_good({"device.cuda_graph_impl=local"}).config.device.cuda_graph_impl, "local");
   const std::string halves =
       resolve_error({"parallel.data_parallel_sharding_strategy=optim_grads", "parallel.pipeline_schedule=zb-h1",
                      "parallel.pipeline_model_parallel_size=2", "batch.global_batch_size=4"},

@@ -1,6 +1,5 @@
 #include "engine/study/runner.h"
 
-#include <chrono>
 #include <csignal>
 #include <thread>
 #include <unistd.h>
@@ -179,17 +178,16 @@ TEST_F(StudyChild, EndsWithASignal) {
 }
 
 TEST_F(StudyChild, IsEndedAfterItsTimeWithWhatItStarted) {
-  const ChildEnd end = run("sleep 1000 & echo $! ; wait", 0.2);
-  EXPECT_EQ(end.how, ChildEnd::timed_out);
+  // A shell that was ended before it came to its first command is given more time.
+  for (double seconds = 0.2; read_text(dir_ / "out").find('\n') == std::string::npos; seconds *= 4)
+    ASSERT_EQ(run("sleep 1000 & echo $! ; wait", seconds).how, ChildEnd::timed_out);
   const pid_t grandchild = std::stoi(read_text(dir_ / "out"));
   // Init reaps it; until then it may be a zombie.
   const auto gone = [&] {
     const std::string stat = read_text("/proc/" + std::to_string(grandchild) + "/stat");
     return stat.empty() || stat.find(") Z ") != std::string::npos;
   };
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!gone() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-  EXPECT_TRUE(gone());
+  while (!gone()) std::this_thread::yield();  // or ctest ends the test
 }
 
 TEST_F(StudyChild, IsEndedWhenAStopIsAsked) {

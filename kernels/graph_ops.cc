@@ -1,0 +1,188 @@
+#include "kernels/graph_ops.h"
+
+#include <bit>
+
+namespace trivet {
+namespace {
+
+// ---- what decides a call, as numbers. Structs are taken apart by name, so that a member more does not compile.
+
+using Key = std::vector<uint64_t>;
+
+uint64_t address(const void* data) { return reinterpret_cast<uintptr_t>(data); }
+
+void add_to(Key& key, int64_t value) { key.push_back(static_cast<uint64_t>(value)); }
+void add_to(Key& key, float value) { key.push_back(std::bit_cast<uint32_t>(value)); }
+
+void add_to(Key& key, const Tensor& tensor) {
+  const auto& [data, dtype, shape] = tensor;
+  key.push_back(address(data));
+  if (!data) return;
+  key.push_back(static_cast<uint64_t>(dtype) << 32 | static_cast<uint64_t>(shape.rank));
+  for (int i = 0; i < shape.rank; ++i) add_to(key, shape[i]);
+}
+
+void add_to(Key& key, const Dropout& dropout) {
+  const auto& [probability, seed, site, first_sample, seq_length, first_position, first_head, total_heads] = dropout;
+  add_to(key, probability);
+  key.insert(key.end(), {seed, site});
+  for (const int64_t number : {first_sample, seq_length, first_position, first_head, total_heads}) add_to(key, number);
+}
+
+void add_to(Key& key, const Ops::Attention& attention) {
+  const auto& [heads, dropout] = attention;
+  add_to(key, heads);
+  add_to(key, dropout);
+}
+
+void add_to(Key& key, const Ops::Matmul& how) {
+  const auto& [transpose_a, transpose_b, accumulate, bias, before_gelu, gelu_backward] = how;
+  key.push_back(static_cast<uint64_t>(transpose_a | transpose_b << 1 | accumulate << 2));
+  for (const Tensor* tensor : {&bias, &before_gelu, &gelu_backward}) add_to(key, *tensor);
+}
+
+// ---- without dropout the number of the sample means nothing, and would make every micro-batch another
+
+template <class T>
+const T& plain(const T& argument) {
+  return argument;
+}
+Dropout plain(const Dropout& dropout) {
+  Dropout same = dropout;
+  if (same.probability == 0) same.first_sample = 0;
+  return same;
+}
+Ops::Attention plain(const Ops::Attention& how) { return {how.heads, plain(how.dropout)}; }
+
+// A launch costs the host about what a call does.
+constexpr size_t kFewestCalls = 2;
+
+}  // namespace
+
+GraphOps::GraphOps(Ops& ops, Device& device, int64_t most_calls) : ops_(ops), device_(device), most_calls_(most_calls) {
+  check(device.captures(), "GraphOps needs a device that has graphs");
+}
+
+size_t GraphOps::Hash::operator()(const Key& key) const {
+  uint64_t hash = key.size();
+  for (const uint64_t word : key) hash = std::rotl((hash ^ word) * 0x9E3779B97F4A7C15ull, 29);
+  return static_cast<size_t>(hash);
+}
+
+void GraphOps::begin(Stream& stream) {
+  check(!stream_, "GraphOps::over runs inside another one");
+  stream_ = &stream;
+}
+
+void GraphOps::end() {
+  stream_->hold(nullptr);
+  stream_ = nullptr;
+  key_.clear();
+  calls_.clear();
+}
+
+template <class Op, class... Arguments>
+void GraphOps::note(const char* name, Op op, Stream& stream, const Arguments&... arguments) {
+  if (&stream != stream_) return (ops_.*op)(arguments..., stream);
+  if (calls_.empty()) {
+    key_.assign(1, address(&stream));
+    stream.hold([this] { queue_segment(); });
+  }
+  key_.push_back(address(name));  // the text of each operation's name is in one place
+  (add_to(key_, plain(arguments)), ...);
+  calls_.emplace_back([this, op, &stream, ... same = plain(arguments)] { (ops_.*op)(same..., stream); });
+}
+
+void GraphOps::queue_segment() {
+  const auto queue_calls = [this] {
+    for (const auto& call : calls_) call();
+  };
+  const auto count = static_cast<int64_t>(calls_.size());
+  counts_.calls += count;
+  const auto found = graphs_.find(key_);
+  if (calls_.size() < kFewestCalls) {
+    queue_calls();
+  } else if (found == graphs_.end()) {
+    queue_calls();
+    if (kept_calls_ + count <= most_calls_) {
+      graphs_.emplace(key_, nullptr);
+      kept_calls_ += count;
+    }
+  } else {
+    if (!found->second) {
+      found->second = device_.capture(*stream_, queue_calls);
+      ++counts_.graphs;
+    }
+    found->second->launch(*stream_);
+    ++counts_.launches;
+    counts_.replayed += count;
+  }
+  calls_.clear();
+}
+
+// ---- the operations
+
+void GraphOps::matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& stream) {
+  note(__func__, &Ops::matmul, stream, a, b, c, how);
+}
+void GraphOps::column_sum(Tensor x, Tensor sum, Stream& stream) { note(__func__, &Ops::column_sum, stream, x, sum); }
+void GraphOps::layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, Tensor y, Tensor mean, Tensor rstd,
+                                 Stream& stream) {
+  note(__func__, &Ops::layernorm_forward, stream, x, gamma, beta, eps, y, mean, rstd);
+}
+void GraphOps::layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual,
+                                  Tensor dx, Tensor dgamma, Tensor dbeta, Stream& stream) {
+  note(__func__, &Ops::layernorm_backward, stream, dy, x, gamma, mean, rstd, residual, dx, dgamma, dbeta);
+}
+void GraphOps::gelu_forward(Tensor x, Tensor y, Stream& stream) { note(__func__, &Ops::gelu_forward, stream, x, y); }
+void GraphOps::gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream& stream) {
+  note(__func__, &Ops::gelu_backward, stream, x, dy, dx);
+}
+void GraphOps::attention_forward(Tensor qkv, Tensor out, Tensor lse, const Attention& how, Stream& stream) {
+  note(__func__, &Ops::attention_forward, stream, qkv, out, lse, how);
+}
+void GraphOps::attention_backward(Tensor dout, Tensor qkv, Tensor out, Tensor lse, Tensor dqkv, const Attention& how,
+                                  Stream& stream) {
+  note(__func__, &Ops::attention_backward, stream, dout, qkv, out, lse, dqkv, how);
+}
+void GraphOps::embedding_forward(Tensor tokens, Tensor table, int64_t first_row, Tensor out, Stream& stream) {
+  note(__func__, &Ops::embedding_forward, stream, tokens, table, first_row, out);
+}
+void GraphOps::embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, Tensor dtable, Stream& stream) {
+  note(__func__, &Ops::embedding_backward, stream, tokens, dout, first_row, dtable);
+}
+void GraphOps::position_forward(Tensor x, Tensor positions, const Dropout& dropout, Tensor out, Stream& stream) {
+  note(__func__, &Ops::position_forward, stream, x, positions, dropout, out);
+}
+void GraphOps::position_backward(Tensor dout, const Dropout& dropout, Tensor dx, Tensor dpositions, Stream& stream) {
+  note(__func__, &Ops::position_backward, stream, dout, dropout, dx, dpositions);
+}
+void GraphOps::bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Dropout& dropout, Tensor out,
+                                Stream& stream) {
+  note(__func__, &Ops::bias_dropout_add, stream, x, bias, residual, dropout, out);
+}
+void GraphOps::dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, Stream& stream) {
+  note(__func__, &Ops::dropout_backward, stream, dout, dropout, dx);
+}
+void GraphOps::cross_entropy_forward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
+                                     Tensor row_max, Tensor row_sum, Tensor target_logit, Stream& stream) {
+  note(__func__, &Ops::cross_entropy_forward, stream, logits, targets, first_column, vocab_size, row_max, row_sum,
+       target_logit);
+}
+void GraphOps::cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row_sum, Stream& stream) {
+  note(__func__, &Ops::cross_entropy_rescale, stream, row_max, global_max, row_sum);
+}
+void GraphOps::cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_logit, float scale, Tensor loss,
+                                  Stream& stream) {
+  note(__func__, &Ops::cross_entropy_loss, stream, row_max, row_sum, target_logit, scale, loss);
+}
+void GraphOps::cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
+                                      Tensor row_max, Tensor row_sum, float scale, Stream& stream) {
+  note(__func__, &Ops::cross_entropy_backward, stream, logits, targets, first_column, vocab_size, row_max, row_sum,
+       scale);
+}
+void GraphOps::fill(Tensor x, float value, Stream& stream) { note(__func__, &Ops::fill, stream, x, value); }
+void GraphOps::convert(Tensor from, Tensor to, Stream& stream) { note(__func__, &Ops::convert, stream, from, to); }
+void GraphOps::add(Tensor a, Tensor b, Tensor out, Stream& stream) { note(__func__, &Ops::add, stream, a, b, out); }
+
+}  // namespace trivet

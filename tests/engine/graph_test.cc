@@ -1,0 +1,271 @@
+// device.cuda_graph_impl: what micro-batches repeat is launched as graphs, and no number changes. On the tests'
+// stand-in for a GPU (tests/support/split_device.h), whose graphs repeat the arguments that they were made with, and on
+// a GPU where there is one.
+#include <gtest/gtest.h>
+
+#include "engine/checkpoint/state_tensors.h"
+#include "engine/config/validate.h"
+#include "engine/data/gpt_dataset.h"
+#include "parallel/comm/world.h"
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+struct GraphCase {
+  const char* name;
+  int t = 1, p = 1, d = 1;
+  std::function<void(Config&)> set = [](Config&) {};
+  int ranks() const { return t * p * d; }
+};
+void PrintTo(const GraphCase& c, std::ostream* out) { *out << c.name; }
+
+Config config_of(const GraphCase& c) {
+  Config config = tiny_config();
+  config.parallel.tensor_model_parallel_size = c.t;
+  config.parallel.pipeline_model_parallel_size = c.p;
+  c.set(config);
+  return config;
+}
+Config with_graphs(Config config) {
+  config.device.cuda_graph_impl = "local";
+  return config;
+}
+
+// Everything that rank 0 can see of a run that trains, evaluates and generates, so many times.
+struct Seen {
+  std::vector<double> losses, norms;
+  std::vector<float> logits;
+  std::vector<std::vector<std::byte>> weights;
+  GraphOps::Counts counts;
+};
+
+struct Rounds {
+  int rounds = 2, steps = 2;
+  int64_t evaluated = 2;
+};
+
+Seen run(const Config& config, int ranks, const Trainer::Options& options, const Rounds& how = {}) {
+  const auto dataset = tiny_dataset();
+  const auto ranges = split_documents("80,20,0", dataset->sequences());
+  Seen seen;
+  run_thread_ranks(ranks, [&](Communicator& world) {
+    const GptDataset::Options data{
+        .name = "train", .seq_length = config.model.seq_length, .vocab_size = *config.model.vocab_size, .seed = 1};
+    const GptDataset train(dataset, ranges[0], data), valid(dataset, ranges[1], data);
+    LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
+    const Layout layout = resolve(loaded, {.world_size = world.size()});
+    Trainer trainer(loaded.config, layout, world, train, &valid, options);
+    Seen mine;
+    const auto add = [&](const StepResult& result) {
+      mine.losses.push_back(result.loss);
+      mine.norms.push_back(result.grad_norm);
+    };
+    const std::vector<int32_t> context{3, 1, 4, 1, 5};
+    for (int round = 0; round < how.rounds; ++round) {
+      for (int i = 0; i < how.steps; ++i)
+        if (const auto earlier = trainer.queue_step()) add(*earlier);
+      add(trainer.finish_step());
+      mine.losses.push_back(trainer.evaluate(how.evaluated));
+      mine.logits = trainer.next_token_logits(context);
+    }
+    trainer.state().param_gather.finish();
+    for (const Param& param : trainer.state().params.all())
+      if (param.weight) mine.weights.push_back(bytes_of(trainer, param.weight));
+    if (trainer.graphs()) mine.counts = trainer.graphs()->counts();
+    if (world.rank() == 0) seen = std::move(mine);
+  });
+  return seen;
+}
+
+void expect_same(const Seen& found, const Seen& expected) {
+  EXPECT_EQ(found.losses, expected.losses);
+  EXPECT_EQ(found.norms, expected.norms);
+  EXPECT_EQ(found.logits, expected.logits);
+  EXPECT_EQ(found.weights, expected.weights);
+}
+
+class Graphs : public testing::TestWithParam<GraphCase> {};
+
+TEST_P(Graphs, ChangeNoNumber) {
+  const Config config = config_of(GetParam());
+  const Seen expected = run(config, GetParam().ranks(), {});
+
+  const Seen found = run(with_graphs(config), GetParam().ranks(), {.poison = true, .make_backend = make_split_backend});
+
+  expect_same(found, expected);
+  EXPECT_GT(found.counts.replayed, found.counts.calls / 3) << found.counts.graphs << " graphs";
+}
+
+TEST_P(Graphs, ChangeNoNumberOfAGpu) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  // Small, and few: the GPU may be emulated.
+  Config config = config_of(GetParam());
+  config.model.hidden_size = 16;
+  config.model.ffn_hidden_size = 32;
+  config.model.num_attention_heads = 2;
+  config.model.seq_length = 8;
+  config.batch.micro_batch_size = 1;
+  config.batch.global_batch_size = 2 * GetParam().d;
+  config.device.kind = "cuda";
+  config.comm.backend = "staged";
+  config.train.deterministic_mode = true;
+  const Rounds rounds{.rounds = 1, .steps = 3, .evaluated = 1};
+  const Seen expected = run(config, GetParam().ranks(), {}, rounds);
+
+  const Seen found = run(with_graphs(config), GetParam().ranks(), {}, rounds);
+
+  expect_same(found, expected);
+  EXPECT_GT(found.counts.replayed, found.counts.calls / 4) << found.counts.graphs << " graphs";
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Graphs,
+                         testing::Values(GraphCase{"one"},
+                                         GraphCase{"bf16", 1, 1, 1, [](Config& c) { c.precision.dtype = "bf16"; }},
+                                         GraphCase{"tensor_ring", 2, 1, 1,
+                                                   [](Config& c) {
+                                                     c.parallel.sequence_parallel = true;
+                                                     c.overlap.tp_comm_overlap = "ring";
+                                                   }},
+                                         GraphCase{"optim", 1, 1, 2,
+                                                   [](Config& c) {
+                                                     c.parallel.data_parallel_sharding_strategy = "optim";
+                                                     c.parallel.bucket_size = 5000;
+                                                     c.overlap.overlap_grad_reduce = c.overlap.overlap_param_gather =
+                                                         true;
+                                                   }},
+                                         GraphCase{"optim_grads", 1, 1, 2,
+                                                   [](Config& c) {
+                                                     c.parallel.data_parallel_sharding_strategy = "optim_grads";
+                                                     c.overlap.overlap_grad_reduce = true;
+                                                     c.model.recompute_granularity = "full";
+                                                     c.model.recompute_method = "uniform";
+                                                     c.model.recompute_num_layers = 2;
+                                                   }},
+                                         GraphCase{"optim_grads_params", 1, 1, 2,
+                                                   [](Config& c) {
+                                                     c.parallel.data_parallel_sharding_strategy = "optim_grads_params";
+                                                     c.overlap.overlap_grad_reduce = c.overlap.overlap_param_gather =
+                                                         true;
+                                                   }},
+                                         GraphCase{"interleaved", 1, 2, 1,
+                                                   [](Config& c) {
+                                                     c.parallel.pipeline_schedule = "interleaved";
+                                                     c.parallel.virtual_pipeline_model_parallel_size = 2;
+                                                     c.overlap.defer_embedding_wgrad_compute = true;
+                                                   }},
+                                         GraphCase{"zero_bubble", 1, 2, 1,
+                                                   [](Config& c) {
+                                                     c.parallel.pipeline_schedule = "zb-h1";
+                                                     c.model.recompute_granularity = "selective";
+                                                   }}),
+                         [](const auto& info) { return info.param.name; });
+
+// ---- how often, and what the trace shows
+
+TEST(GraphsOfOneRank, AreOneADirection) {
+  const Seen seen = run(with_graphs(tiny_config()), 1, {.make_backend = make_split_backend});
+  // Of the forward pass, of the backward pass, and of the forward pass with the loss scales of the evaluation and of
+  // nothing, which happened twice.
+  EXPECT_EQ(seen.counts.graphs, 4);
+  // 4 steps of 4 micro-batches, 2 evaluations of 2 batches of them, and 2 forward passes: each but for its first time.
+  EXPECT_EQ(seen.counts.launches, (4 * 4 - 1) * 2 + (2 * 2 * 4 - 1) + (2 - 1));
+}
+
+TEST(GraphsOfOneRank, AreOneSpanInTheirPhase) {
+  const auto dataset = tiny_dataset();
+  std::vector<Span> spans;
+  run_thread_ranks(1, [&](Communicator& world) {
+    const GptDataset data(dataset, {0, dataset->sequences()},
+                          {.name = "train", .seq_length = 16, .vocab_size = 61, .seed = 1});
+    LoadedConfig loaded{.config = with_graphs(tiny_config()), .origins = {}, .path = "test"};
+    const Layout layout = resolve(loaded, {.world_size = 1});
+    Trainer trainer(loaded.config, layout, world, data, nullptr, {.make_backend = make_split_backend});
+    trainer.step();
+    trainer.trace().rows().front().take(spans);
+    EXPECT_EQ(trainer.trace().rows().front().name(), "compute");
+    trainer.step();
+    trainer.trace().rows().front().take(spans);
+  });
+  int phases = 0;
+  for (const Span& phase : spans) {
+    const std::string name = phase.info.name;
+    if (name != "F" && name != "B") continue;
+    ++phases;
+    int graphs = 0, others = 0;
+    for (const Span& span : spans) {
+      if (span.start_ns < phase.start_ns || span.end_ns > phase.end_ns) continue;
+      if (span.info.name == std::string("graph")) ++graphs;
+      else if (span.info.category == Category::compute) ++others;
+    }
+    EXPECT_EQ(graphs, 1) << name << " " << phase.info.microbatch;
+    EXPECT_EQ(others, 0) << name << " " << phase.info.microbatch;
+  }
+  EXPECT_EQ(phases, 8);
+}
+
+// ---- a checkpoint is loaded into a trainer that has graphs
+
+TEST(GraphsThatAreThere, TakeAResumedStateAsItIs) {
+  Config config = with_graphs(tiny_config());
+  config.parallel.data_parallel_sharding_strategy = "optim";
+  config.overlap.overlap_param_gather = true;
+  const auto dataset = tiny_dataset();
+  run_thread_ranks(2, [&](Communicator& world) {
+    const GptDataset data(dataset, {0, dataset->sequences()},
+                          {.name = "train", .seq_length = 16, .vocab_size = 61, .seed = 1});
+    LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
+    const Layout layout = resolve(loaded, {.world_size = 2});
+    Trainer trainer(loaded.config, layout, world, data, nullptr, {.make_backend = make_split_backend});
+    const auto two_losses = [&] {
+      const double first = trainer.step().loss;
+      return std::pair(first, trainer.step().loss);
+    };
+    two_losses();
+    std::vector<std::vector<std::byte>> saved;
+    for (const StateTensor& tensor : state_tensors(trainer.state().flat, trainer.state().adam))
+      saved.push_back(bytes_of(trainer, tensor.data));
+    const auto expected = two_losses();
+    const int64_t graphs = trainer.graphs()->counts().graphs;
+
+    trainer.state().param_gather.finish();  // which reads what is overwritten here
+    size_t i = 0;
+    for (const StateTensor& tensor : state_tensors(trainer.state().flat, trainer.state().adam))
+      trainer.device().copy_to_device(saved[i++].data(), tensor.data, trainer.context().compute);
+    trainer.resume({.step = 2, .consumed_samples = 16});
+
+    EXPECT_EQ(two_losses(), expected);
+    EXPECT_GT(graphs, 0);
+    EXPECT_EQ(trainer.graphs()->counts().graphs, graphs);
+  });
+}
+
+// ---- where it cannot be
+
+std::string refusal(const Config& config, const Trainer::Options& options) {
+  try {
+    run(config, 1, options);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(GraphsThatCannotBe, SayWhy) {
+  Config config = with_graphs(tiny_config());
+  EXPECT_NE(refusal(config, {}).find("device.cuda_graph_impl: found local, but this run computes on CPUs"),
+            std::string::npos);
+  const auto cpu_backend = [](const Config&, Communicator&, int threads) {
+    Backend backend;
+    backend.device = create_cpu_device();
+    backend.ops = create_cpu_ops(threads);
+    return backend;
+  };
+  EXPECT_NE(refusal(config, {.make_backend = cpu_backend}).find("has no graphs; expected none"), std::string::npos);
+  config.model.attention_dropout = 0.1;
+  EXPECT_NE(refusal(config, {.make_backend = make_split_backend}).find("local needs attention_dropout 0, found 0.1"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace trivet::test

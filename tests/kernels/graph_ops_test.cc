@@ -1,0 +1,336 @@
+// GraphOps: what is repeated as a whole does what the calls do, and nothing that differs is taken for the same.
+#include "kernels/graph_ops.h"
+
+#include <gtest/gtest.h>
+#include <numeric>
+
+#include "tests/support/split_device.h"
+#include "tests/support/tensors.h"
+
+namespace trivet::test {
+namespace {
+
+// On the tests' stand-in for a GPU, and on a GPU where there is one.
+class GraphOpsTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const bool cuda = GetParam() == std::string("cuda");
+    if (cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+    device = cuda ? create_cuda_device(0) : create_split_device();
+    ops = cuda ? create_cuda_ops(*device, {.product_candidates = 1}) : create_split_ops(*device, 1);
+    graphs = std::make_unique<GraphOps>(*ops, *device);
+    arena = std::make_unique<Arena>(*device, "graph test");
+    stream = device->create_compute_stream();
+  }
+
+  Tensor on_device(const Tensor& host) {
+    const Tensor t = arena->allocate(host.dtype, host.shape);
+    device->copy_to_device(host.data, t, *stream);
+    stream->synchronize();
+    return t;
+  }
+  Tensor zeros(Shape shape, DType dtype = DType::f32) { return on_device(tensors.full(dtype, shape, 0)); }
+  std::vector<float> floats(const Tensor& t) {
+    std::vector<float> host(static_cast<size_t>(t.numel()));
+    device->copy_to_host(t, host.data(), *stream);
+    stream->synchronize();
+    return host;
+  }
+  // A segment of two calls: x += step, twice.
+  void add_twice(Tensor x, Tensor step) {
+    graphs->add(x, step, x, *stream);
+    graphs->add(x, step, x, *stream);
+  }
+
+  Tensors tensors;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<GraphOps> graphs;
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<Stream> stream;
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, GraphOpsTest, testing::Values("split", "cuda"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(GraphOpsTest, TheSecondTimeIsCapturedAndEveryTimeCounts) {
+  const Tensor x = zeros({5}), one = on_device(tensors.full(DType::f32, {5}, 1));
+  for (int times = 1; times <= 4; ++times) {
+    graphs->over(*stream, [&] { add_twice(x, one); });
+    EXPECT_EQ(floats(x), std::vector<float>(5, static_cast<float>(2 * times)));
+  }
+  EXPECT_EQ(graphs->counts().graphs, 1);
+  EXPECT_EQ(graphs->counts().launches, 3);
+  EXPECT_EQ(graphs->counts().replayed, 6);
+  EXPECT_EQ(graphs->counts().calls, 8);
+}
+
+TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
+  const Tensor x = zeros({3}), one = on_device(tensors.full(DType::f32, {3}, 1));
+  const HostBuffer ten(*device, 12), seen(*device, 24);
+  std::fill_n(static_cast<float*>(ten.data()), 3, 10.0f);
+  auto* const values = static_cast<float*>(seen.data());
+  const auto side = device->create_side_stream(StreamPriority::normal);
+  const auto computed = device->create_event(), copied = device->create_event();
+  TraceRow row("compute");
+  stream->set_trace_row(&row);
+  for (int i = 0; i < 3; ++i) {
+    bool ran = false;
+    graphs->over(*stream, [&] {
+      add_twice(x, one);
+      device->copy_to_host(x, values, *stream);
+      add_twice(x, one);
+      stream->record(*computed);  // x is 4
+      side->wait(*computed);
+      device->copy_to_host(x, values + 3, *side);
+      side->record(*copied);
+      stream->wait(*copied);
+      add_twice(x, one);
+      {
+        const ScopedPhase phase(*stream, {"phase", Category::phase});
+        add_twice(x, one);
+      }
+      device->copy_to_device(ten.data(), x, *stream);
+      add_twice(x, one);
+      stream->run({"host"}, [&] { ran = true; });
+      add_twice(x, one);
+    });
+    EXPECT_EQ(floats(x), std::vector<float>(3, 14));
+    EXPECT_TRUE(ran);
+    EXPECT_EQ(values[0], static_cast<float>(i == 0 ? 2 : 16));
+    EXPECT_EQ(values[3], static_cast<float>(i == 0 ? 4 : 18));
+    EXPECT_EQ(graphs->counts().calls, 12 * (i + 1));
+  }
+  // All six segments are of the same two calls. The first was queued call by call.
+  EXPECT_EQ(graphs->counts().graphs, 1);
+  EXPECT_EQ(graphs->counts().launches, 17);
+
+  // A graph is one span; a phase is around those between its ends.
+  std::vector<Span> spans;
+  stream->synchronize();
+  row.take(spans);
+  const auto count = [&](const std::string& name) {
+    return std::count_if(spans.begin(), spans.end(), [&](const Span& span) { return span.info.name == name; });
+  };
+  EXPECT_EQ(count("graph"), 17);
+  EXPECT_EQ(count("phase"), 3);
+  EXPECT_EQ(count("add"), 2);
+}
+
+TEST_P(GraphOpsTest, CallsOnOtherStreamsAndOutsideGoOnAsTheyAre) {
+  const Tensor x = zeros({4}), y = zeros({4}), one = on_device(tensors.full(DType::f32, {4}, 1));
+  const auto side = device->create_side_stream(StreamPriority::normal);
+  for (int i = 1; i <= 3; ++i) {
+    graphs->over(*stream, [&] {
+      graphs->add(y, one, y, *side);
+      graphs->add(y, one, y, *side);
+    });
+    side->synchronize();
+    add_twice(x, one);
+  }
+  EXPECT_EQ(floats(x), std::vector<float>(4, 6));
+  EXPECT_EQ(floats(y), std::vector<float>(4, 6));
+  EXPECT_EQ(graphs->counts().calls, 0);
+}
+
+TEST_P(GraphOpsTest, ACallThatThrowsLeavesNothingBehind) {
+  const Tensor x = zeros({4}), one = on_device(tensors.full(DType::f32, {4}, 1)), wrong = zeros({5});
+  const auto broken = [&] {
+    graphs->over(*stream, [&] {
+      graphs->add(x, one, x, *stream);
+      graphs->add(x, wrong, x, *stream);
+    });
+  };
+  EXPECT_TRUE(throws_naming(broken, {"add", "[5]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        graphs->over(*stream, [&] {
+          add_twice(x, one);  // is not queued
+          fail("something else");
+        });
+      },
+      {"something else"}));
+  EXPECT_EQ(floats(x), std::vector<float>(4, 1));
+  graphs->over(*stream, [&] { add_twice(x, one); });
+  EXPECT_EQ(floats(x), std::vector<float>(4, 3));
+}
+
+TEST_P(GraphOpsTest, WhatDoesNotFitInAnyMoreIsQueuedCallByCall) {
+  GraphOps few(*ops, *device, 5);
+  const Tensor x = zeros({4}), one = on_device(tensors.full(DType::f32, {4}, 1));
+  for (int times = 0; times < 3; ++times)
+    for (const int64_t length : {2, 3, 4})  // the third would make them nine
+      few.over(*stream, [&] {
+        for (int64_t i = 0; i < length; ++i) few.add(x, one, x, *stream);
+      });
+  EXPECT_EQ(floats(x), std::vector<float>(4, 27));
+  EXPECT_EQ(few.counts().graphs, 2);
+  EXPECT_EQ(few.counts().replayed, 2 * (2 + 3));
+}
+
+TEST_P(GraphOpsTest, ACaptureHasNothingButOperations) {
+  const Tensor x = zeros({4}), one = on_device(tensors.full(DType::f32, {4}, 1));
+  const auto event = device->create_event();
+  EXPECT_THROW(device->capture(*stream, [&] { stream->synchronize(); }), Error);
+  EXPECT_THROW(device->capture(*stream, [&] { device->deallocate(device->allocate(256), 256); }), Error);
+  EXPECT_THROW(device->capture(*stream, [&] { fail("of its own"); }), Error);
+  // The stream is as it was, and what was captured was not run.
+  const auto graph = device->capture(*stream, [&] { ops->add(x, one, x, *stream); });
+  EXPECT_EQ(floats(x), std::vector<float>(4, 0));
+  graph->launch(*stream);
+  graph->launch(*stream);
+  EXPECT_EQ(floats(x), std::vector<float>(4, 2));
+}
+
+TEST(GraphOps, WantADeviceThatHasGraphs) {
+  const auto cpu = create_cpu_device();
+  const auto ops = create_cpu_ops(1);
+  EXPECT_TRUE(throws_naming([&] { GraphOps(*ops, *cpu); }, {"GraphOps needs a device that has graphs"}));
+  const auto stream = cpu->create_compute_stream();
+  EXPECT_THROW(cpu->capture(*stream, [] {}), Error);
+}
+
+// ---- nothing that differs is the same: each argument of each operation
+
+class Keys : public GraphOpsTest {
+ protected:
+  // As T in another memory, which nothing else uses: the address is all that differs.
+  std::vector<Tensor> others(const Tensor& t) {
+    const Tensor copy = arena->allocate(t.dtype, t.shape);
+    ops->convert(t, copy, *stream);
+    return {copy};
+  }
+  std::vector<int64_t> others(int64_t value) { return {value + 1}; }
+  std::vector<float> others(float value) { return {2 * value}; }
+  std::vector<Dropout> others(const Dropout& base) {
+    std::vector<Dropout> all(8, base);
+    all[0].probability = 0.75f, all[1].seed += 1, all[2].site += 1, all[3].first_sample += 1, all[4].seq_length += 1;
+    all[5].first_position += 1, all[6].first_head += 1, all[7].total_heads += 1;
+    return all;
+  }
+  std::vector<Ops::Attention> others(const Ops::Attention& base) {
+    std::vector<Ops::Attention> all;
+    for (const Dropout& dropout : others(base.dropout)) all.push_back({base.heads, dropout});
+    return all;
+  }
+  std::vector<Ops::Matmul> others(const Ops::Matmul& base) {
+    using M = Ops::Matmul;
+    for (const auto tensor : {&M::bias, &M::before_gelu, &M::gelu_backward}) {
+      if (!(base.*tensor)) continue;
+      M other = base;
+      other.*tensor = others(base.*tensor)[0];
+      return {other};
+    }
+    const Tensor square = zeros({4, 4});
+    return {{.transpose_a = true}, {.transpose_b = true},   {.accumulate = true},
+            {.bias = zeros({4})},  {.before_gelu = square}, {.gelu_backward = square}};
+  }
+
+  // Queues the call twice in a segment, often enough for a graph, and then with each of its arguments another.
+  template <class Op, class... Arguments>
+  void expect_all_count(const char* name, Op op, const Arguments&... arguments) {
+    SCOPED_TRACE(name);
+    const auto queue = [&](const auto&... each) {
+      graphs->over(*stream, [&] {
+        for (int i = 0; i < 2; ++i) (graphs.get()->*op)(each..., *stream);
+      });
+      stream->synchronize();
+      return graphs->counts().launches;
+    };
+    const int64_t before = queue(arguments...);
+    EXPECT_EQ(queue(arguments...), before + 1);
+    vary<0>(
+        std::tuple(arguments...), [&](const auto& tuple) { return std::apply(queue, tuple); }, before + 1);
+  }
+  template <size_t i, class Tuple, class Queue>
+  void vary(const Tuple& base, const Queue& queue, int64_t launches) {
+    if constexpr (i < std::tuple_size_v<Tuple>) {
+      int number = 0;
+      for (const auto& other : others(std::get<i>(base))) {
+        Tuple changed = base;
+        std::get<i>(changed) = other;
+        EXPECT_EQ(queue(changed), launches) << "argument " << i + 1 << ", change " << number << ": a stale graph";
+        ++number;
+      }
+      vary<i + 1>(base, queue, launches);
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, Keys, testing::Values("split"), [](const auto& info) { return info.param; });
+
+TEST_P(Keys, EveryArgumentOfEveryOperationCounts) {
+  using O = Ops;
+  const auto square = [&] { return on_device(tensors.uniform(DType::f32, {4, 4})); };
+  const auto row = [&] { return on_device(tensors.uniform(DType::f32, {4})); };
+  const auto integers = [&](Shape shape) { return on_device(tensors.integers(DType::i32, shape, 0, 2)); };
+  const auto cube = [&] { return on_device(tensors.uniform(DType::f32, {4, 2, 4})); };  // [s, b, h]
+  const Dropout dropout{
+      .probability = 0.5f, .seed = 3, .site = 5, .first_sample = 2, .seq_length = 8, .total_heads = 4};
+
+  for (const O::Matmul& how : {O::Matmul{}, O::Matmul{.bias = row()}, O::Matmul{.before_gelu = square()},
+                               O::Matmul{.gelu_backward = square()}})
+    expect_all_count("matmul", &O::matmul, square(), square(), square(), how);
+  expect_all_count("column_sum", &O::column_sum, square(), row());
+  expect_all_count("layernorm_forward", &O::layernorm_forward, square(), row(), row(), 1e-5f, square(), row(), row());
+  expect_all_count("layernorm_backward", &O::layernorm_backward, square(), square(), row(), row(), row(), square(),
+                   square(), row(), row());
+  expect_all_count("gelu_forward", &O::gelu_forward, square(), square());
+  expect_all_count("gelu_backward", &O::gelu_backward, square(), square(), square());
+  const auto qkv = [&] { return on_device(tensors.uniform(DType::f32, {4, 2, 12})); };
+  const auto lse = [&] { return on_device(tensors.uniform(DType::f32, {2, 2, 4})); };
+  expect_all_count("attention_forward", &O::attention_forward, qkv(), cube(), lse(), O::Attention{2, dropout});
+  expect_all_count("attention_backward", &O::attention_backward, cube(), qkv(), cube(), lse(), qkv(),
+                   O::Attention{2, dropout});
+  expect_all_count("embedding_forward", &O::embedding_forward, integers({4, 2}), square(), int64_t{0}, cube());
+  expect_all_count("embedding_backward", &O::embedding_backward, integers({4, 2}), cube(), int64_t{0}, square());
+  expect_all_count("position_forward", &O::position_forward, cube(), square(), dropout, cube());
+  expect_all_count("position_backward", &O::position_backward, cube(), dropout, cube(), square());
+  expect_all_count("bias_dropout_add", &O::bias_dropout_add, cube(), row(), cube(), dropout, cube());
+  expect_all_count("dropout_backward", &O::dropout_backward, cube(), dropout, cube());
+  expect_all_count("cross_entropy_forward", &O::cross_entropy_forward, square(), integers({4}), int64_t{0}, int64_t{3},
+                   row(), row(), row());
+  expect_all_count("cross_entropy_rescale", &O::cross_entropy_rescale, row(), row(), row());
+  expect_all_count("cross_entropy_loss", &O::cross_entropy_loss, row(), row(), row(), 0.5f, zeros({1}));
+  expect_all_count("cross_entropy_backward", &O::cross_entropy_backward, square(), integers({4}), int64_t{0},
+                   int64_t{3}, row(), row(), 0.5f);
+  expect_all_count("fill", &O::fill, square(), 2.0f);
+  expect_all_count("convert", &O::convert, square(), square());
+  expect_all_count("add", &O::add, square(), square(), square());
+}
+
+TEST_P(Keys, ShapesTypesStreamsAndOperationsCount) {
+  const Tensor x = on_device(tensors.uniform(DType::f32, {4, 4})), y = zeros({4, 4});
+  const auto other_stream = device->create_compute_stream();
+  const auto queue = [&](const std::function<void(Stream&)>& call, Stream& on) {
+    graphs->over(on, [&] { call(on), call(on); });
+    on.synchronize();
+    return graphs->counts().launches;
+  };
+  const auto gelu = [&](Tensor from, Tensor to) {
+    return [this, from, to](Stream& on) { graphs->gelu_forward(from, to, on); };
+  };
+  queue(gelu(x, y), *stream);
+  ASSERT_EQ(queue(gelu(x, y), *stream), 1);
+  EXPECT_EQ(queue(gelu(x.view({16}), y.view({16})), *stream), 1);
+  EXPECT_EQ(queue(gelu(x.slice(0, 2), y.slice(0, 2)), *stream), 1);
+  const Tensor half_x{x.data, DType::bf16, x.shape}, half_y{y.data, DType::bf16, y.shape};
+  EXPECT_EQ(queue(gelu(half_x, half_y), *stream), 1);
+  EXPECT_EQ(queue(gelu(x, y), *other_stream), 1);
+  EXPECT_EQ(queue([&](Stream& on) { graphs->convert(x, y, on); }, *stream), 1);
+  EXPECT_EQ(queue(gelu(x, y), *stream), 2);
+}
+
+// Where nothing is dropped the number of the sample means nothing, and micro-batches are alike.
+TEST_P(Keys, ASampleIsNoMatterWithoutDropout) {
+  const Tensor x = zeros({4, 2, 4}), y = zeros({4, 2, 4});
+  for (int64_t sample = 0; sample < 3; ++sample)
+    graphs->over(*stream, [&] {
+      const Dropout dropout{.seed = 1, .first_sample = sample, .seq_length = 8};
+      graphs->dropout_backward(x, dropout, y, *stream);
+      graphs->bias_dropout_add(x, {}, y, dropout, y, *stream);
+    });
+  EXPECT_EQ(graphs->counts().launches, 2);
+}
+
+}  // namespace
+}  // namespace trivet::test
