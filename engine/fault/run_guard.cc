@@ -118,6 +118,11 @@ void RunGuard::rank_failed() {
     watchdog_->dump(failure.what());
     throw;
   } catch (const std::exception& failure) {
+    const int first = world_.failed_rank();
+    if (first >= 0 && first != world_.rank()) {  // a consequence too, such as numbers of a call on a GPU that was ended
+      watchdog_->dump(failure.what());
+      throw;
+    }
     const auto* error = dynamic_cast<const Error*>(&failure);
     const int code = error ? error->exit_code() : Error("").exit_code();
     const auto* numerics = dynamic_cast<const NumericsError*>(&failure);

@@ -62,6 +62,8 @@ class Communicator {
   // This rank gives up: its waiting and later calls in all groups throw Error with `why`, and the world ends. Any
   // thread may call it (a watchdog; FailureGuard).
   virtual void abort(const std::string& why) noexcept = 0;
+  // The rank of the world that has failed first; -1: none, or it cannot be told without waiting. Any thread.
+  virtual int failed_rank() const { return -1; }
 };
 
 }  // namespace trivet

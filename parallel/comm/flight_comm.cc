@@ -99,6 +99,7 @@ class FlightCommunicator : public Communicator {
     return std::make_unique<FlightCommunicator>(std::move(group), inner, shared_, name, category);
   }
   void abort(const std::string& why) noexcept override { inner_.abort(why); }
+  int failed_rank() const override { return inner_.failed_rank(); }
 
  private:
   int enqueue(const CallSignature& call, int peer = -1, bool sends = false) {

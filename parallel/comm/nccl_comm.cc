@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -130,11 +131,22 @@ class NcclGroup {
 
 // All groups of one rank, which end together, and no earlier: ncclCommFinalize waits for the peers, so ranks that ended
 // one group after another, each in an order of its own, would wait for each other in a circle.
+//
+// When a rank fails, the streams of the others wait inside NCCL, and their hosts for these streams, which no news from
+// the host's world reaches. So a thread of each rank looks whether there is such news.
 struct NcclRank {
-  NcclRank(Device& device, double timeout_s) : device(device), timeout_s(timeout_s) {}
+  NcclRank(Communicator& host, Device& device, double timeout_s)
+      : host(host), device(device), timeout_s(timeout_s), watcher_([this] { watch(); }) {}
   ~NcclRank() {
+    {
+      std::lock_guard lock(watch_mutex_);
+      over_ = true;
+    }
+    ends_.notify_all();
+    watcher_.join();
     for (const auto& group : groups) group->close();
   }
+  Communicator& host;
   Device& device;
   const double timeout_s;
   std::mutex mutex;
@@ -148,6 +160,21 @@ struct NcclRank {
     std::lock_guard lock(mutex);
     for (const auto& group : groups) group->abort(why);
   }
+
+ private:
+  void watch() {
+    std::unique_lock lock(watch_mutex_);
+    while (!ends_.wait_for(lock, std::chrono::milliseconds(100), [&] { return over_; })) {
+      const int failed = host.failed_rank();
+      if (failed < 0) continue;
+      return abort("rank " + std::to_string(failed) + " has failed");
+    }
+  }
+
+  std::mutex watch_mutex_;
+  std::condition_variable ends_;
+  bool over_ = false;
+  std::thread watcher_;  // last
 };
 
 class NcclCommunicator : public Communicator {
@@ -291,7 +318,7 @@ bool built_with_nccl() { return true; }
 
 std::unique_ptr<Communicator> create_nccl_communicator(Communicator& world, Device& device, double timeout_s) {
   check(device.kind() == DeviceKind::cuda, "create_nccl_communicator needs a CUDA device");
-  auto rank = std::make_shared<NcclRank>(device, timeout_s);
+  auto rank = std::make_shared<NcclRank>(world, device, timeout_s);
   return std::make_unique<NcclCommunicator>(world, std::move(rank));
 }
 

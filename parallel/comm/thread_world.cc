@@ -26,6 +26,11 @@ void ThreadWorld::fail(int rank, const std::string& why, std::exception_ptr caus
   wake_all();
 }
 
+int ThreadWorld::failed_rank() {
+  std::lock_guard lock(mutex_);
+  return failed_rank_;
+}
+
 void ThreadWorld::throw_peer_failure() {
   std::lock_guard lock(mutex_);
   throw PeerFailure("rank " + std::to_string(failed_rank_) + " failed: " + why_);

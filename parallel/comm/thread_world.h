@@ -37,6 +37,7 @@ class ThreadWorld {
   // The first call decides who failed. `cause` may come later (null: `why` is known before the exception is caught).
   void fail(int rank, const std::string& why, std::exception_ptr cause) noexcept;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
+  int failed_rank();  // -1: none
   [[noreturn]] void throw_peer_failure();
   // The first failure: its rank, and the exception that caused it.
   std::pair<int, std::exception_ptr> failure();

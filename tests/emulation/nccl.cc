@@ -11,8 +11,9 @@
 //   * Each rank has a GPU of its own.
 //
 // Ranks that call different things, where NCCL would hang or move what it should not, all have an asynchronous error.
-// A rank whose peer has aborted waits until it aborts too, as with NCCL; or, where TRIVET_EMULATED_NCCL_PATIENCE_MS is
-// set, has an asynchronous error after that. A call or value that is not emulated is refused.
+// Operations are not captured into graphs. A rank whose peer has aborted waits until it aborts too, as with NCCL; or,
+// where TRIVET_EMULATED_NCCL_PATIENCE_MS is set, has an asynchronous error after that. A call or value that is not
+// emulated is refused.
 #include <algorithm>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -145,7 +146,10 @@ ncclResult_t call(ncclComm_t comm, const NcclOperation& o, cudaStream_t stream) 
   if (const ncclResult_t state = state_of(*comm); state != ncclSuccess)
     return state == ncclInProgress ? ncclInvalidUsage : state;
   if (comm->finalizing) return ncclInvalidUsage;
-  if (o.count == 0 && !o.is_transfer()) return ncclSuccess;  // the others need not hear of it
+  cudaStreamCaptureStatus captures = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream, &captures) != cudaSuccess) return ncclUnhandledCudaError;
+  if (captures != cudaStreamCaptureStatusNone) return ncclInvalidUsage;  // not emulated
+  if (o.count == 0 && !o.is_transfer()) return ncclSuccess;              // the others need not hear of it
   if (group_depth == 0) return submit(*comm, {o}, stream);
   group.push_back({comm, o, stream});
   return ncclSuccess;

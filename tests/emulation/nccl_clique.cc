@@ -240,11 +240,13 @@ std::shared_ptr<NcclClique::Transfer> NcclClique::post(int rank, const NcclOpera
 bool NcclClique::meet(Lock& lock, int rank, const NcclOperation& operation) {
   Meeting& meeting = meetings_[operation.number];
   meeting.calls[rank] = operation;
-  if (const auto& [first, call] = *meeting.calls.begin(); !same_collective(call, operation)) {
-    set_error(ncclInvalidUsage, to_string(first, call) + ", " + to_string(rank, operation) +
-                                    "; NCCL itself would hang or move what it should not");
-    return false;
-  }
+  for (const auto& [other, call] : meeting.calls)
+    if (!same_collective(call, operation)) {
+      set_error(ncclInvalidUsage, to_string(std::min(rank, other), other < rank ? call : operation) + ", " +
+                                      to_string(std::max(rank, other), other < rank ? operation : call) +
+                                      "; NCCL itself would hang or move what it should not");
+      return false;
+    }
   if (meeting.calls.size() == static_cast<size_t>(size_) && aborted_.empty()) {
     move(meeting);
     meeting.done = true;

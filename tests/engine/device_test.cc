@@ -13,7 +13,7 @@ namespace trivet::test {
 namespace {
 
 constexpr int kSteps = std::min(kMatrixSteps, 4);
-constexpr int kGpuSteps = 2;  // an emulated GPU is slow
+constexpr int kGpuSteps = 2;
 
 void expect_same(const Curve& found, const Curve& expected) {
   EXPECT_EQ(found.losses, expected.losses);
@@ -98,6 +98,8 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   const LayoutCase& c = GetParam();
   Config config = config_of(c);
+  config.batch = {.micro_batch_size = 1, .global_batch_size = 4};  // an emulated GPU is slow
+  config.model.seq_length = 8;
   const int ranks = c.ranks();
   const Curve cpu = train_on_threads(config, ranks, kGpuSteps);
   config.device.kind = "cuda";

@@ -173,30 +173,48 @@ TEST(NcclComm, AnAbortEndsWhatAStreamWaitsIn) {
   }
 }
 
+TEST(NcclComm, ARankThatFailsEndsWhatTheStreamsOfTheOthersWaitIn) {
+  if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
+  try {
+    run_on_gpus(2, [](Communicator& nccl, Device& device) {
+      if (nccl.rank() == 1) throw DataError("on purpose");
+      Arena arena(device, "nccl test");
+      const auto stream = device.create_side_stream(StreamPriority::normal);
+      const Tensor x = arena.allocate(DType::f32, {10});
+      nccl.all_reduce(x, Reduce::sum, *stream);
+      stream->synchronize();
+      nccl.all_reduce(x, Reduce::sum, *stream);
+      ADD_FAILURE() << "the group goes on without a rank";
+    });
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const DataError& error) {
+    EXPECT_EQ(std::string(error.what()), "rank 1: on purpose");
+  }
+}
+
 // NCCL itself would hang, or move what it should not; the emulated one tells the ranks, as it would tell of a link that
 // breaks: in the next call.
 TEST(NcclComm, AnAsynchronousErrorEndsTheNextCallOfEveryRank) {
   if (!built_with_nccl() || cuda_device_count() < 3 || create_cuda_device(0)->name() != "emulated GPU")
     GTEST_SKIP() << "of the emulated NCCL";
   std::atomic<int> told = 0;
-  EXPECT_THROW(run_on_gpus(3,
-                           [&](Communicator& nccl, Device& device) {
-                             Arena arena(device, "nccl test");
-                             const auto stream = device.create_side_stream(StreamPriority::normal);
-                             const Tensor x = arena.allocate(DType::f32, {nccl.rank() == 1 ? 11 : 10});
-                             nccl.all_reduce(x, Reduce::sum, *stream);
-                             stream->synchronize();
-                             try {
-                               nccl.all_reduce(x, Reduce::sum, *stream);
-                             } catch (const Error& error) {
-                               const std::string text = error.what();
-                               EXPECT_NE(text.find("rank 1 calls all_reduce of 11"), std::string::npos) << text;
-                               if (++told < 3)
-                                 while (told < 3) std::this_thread::yield();
-                               throw;
-                             }
-                           }),
-               Error);
+  const auto rank_main = [&](Communicator& nccl, Device& device) {
+    Arena arena(device, "nccl test");
+    const auto stream = device.create_side_stream(StreamPriority::normal);
+    const Tensor x = arena.allocate(DType::f32, {nccl.rank() == 1 ? 11 : 10});
+    try {
+      nccl.all_reduce(x, Reduce::sum, *stream);  // one that comes late hears of it here
+      stream->synchronize();
+      nccl.all_reduce(x, Reduce::sum, *stream);
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("rank 1 calls all_reduce of 11"), std::string::npos) << text;
+      ++told;
+    }
+    nccl.barrier();
+    throw Error("the group is of no more use");
+  };
+  EXPECT_THROW(run_on_gpus(3, rank_main), Error);
   EXPECT_EQ(told, 3);
 }
 
