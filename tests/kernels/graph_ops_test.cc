@@ -117,6 +117,51 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
   EXPECT_EQ(count("add"), 2);
 }
 
+// Kernels, products of a library with its workspace, memory that is set and copied by the device.
+TEST_P(GraphOpsTest, OperationsOfEveryKindRepeat) {
+  constexpr DType T = DType::bf16;
+  constexpr int64_t s = 8, b = 2, h = 16, vocab = 32;
+  const auto uniform = [&](DType dtype, Shape shape) { return on_device(tensors.uniform(dtype, shape)); };
+  const auto empty = [&](DType dtype, Shape shape) { return on_device(tensors.poisoned(dtype, shape)); };
+  const Tensor tokens = on_device(tensors.integers(DType::i32, {s, b}, 0, vocab - 1));
+  const Tensor table = uniform(T, {vocab, h}), gamma = uniform(T, {h}), beta = uniform(T, {h});
+  const Tensor weight = uniform(T, {3 * h, h}), bias = uniform(T, {3 * h}), d_out = uniform(T, {s, b, h});
+  const Tensor x = empty(T, {s, b, h}), norm = empty(T, {s, b, h}), out = empty(T, {s, b, h});
+  const Tensor mean = empty(DType::f32, {s, b}), rstd = empty(DType::f32, {s, b}), lse = empty(DType::f32, {b, 2, s});
+  const Tensor qkv = empty(T, {s, b, 3 * h}), d_qkv = empty(T, {s, b, 3 * h}), copy = empty(T, {s, b, h});
+  const Tensor d_table = empty(DType::f32, {vocab, h}), d_weight = empty(DType::f32, {3 * h, h});
+  const auto pass = [&](Ops& on) {
+    on.fill(d_table, 0, *stream);
+    on.fill(d_weight, 0, *stream);
+    on.embedding_forward(tokens, table, 0, x, *stream);
+    on.layernorm_forward(x, gamma, beta, 1e-5f, norm, mean, rstd, *stream);
+    on.matmul(norm, weight, qkv, {.transpose_b = true, .bias = bias}, *stream);
+    on.attention_forward(qkv, out, lse, {.heads = 2, .dropout = {}}, *stream);
+    on.attention_backward(d_out, qkv, out, lse, d_qkv, {.heads = 2, .dropout = {}}, *stream);
+    on.matmul(d_qkv, norm, d_weight, {.transpose_a = true, .accumulate = true}, *stream);
+    on.convert(out, copy, *stream);
+    on.embedding_backward(tokens, d_out, 0, d_table, *stream);
+  };
+  const auto results = [&] {
+    std::vector<std::vector<std::byte>> bytes;
+    for (const Tensor& t : {qkv, out, lse, d_qkv, copy, d_weight, d_table}) {
+      bytes.emplace_back(static_cast<size_t>(t.bytes()));
+      device->copy_to_host(t, bytes.back().data(), *stream);
+      stream->synchronize();
+    }
+    return bytes;
+  };
+  pass(*ops);
+  const auto expected = results();
+  for (int i = 0; i < 3; ++i) {
+    for (const Tensor& t : {x, norm, qkv, out, lse, d_qkv, copy})
+      ops->fill(t, std::numeric_limits<float>::quiet_NaN(), *stream);
+    graphs->over(*stream, [&] { pass(*graphs); });
+    EXPECT_EQ(results(), expected) << "time " << i + 1;
+  }
+  EXPECT_EQ(graphs->counts().launches, 2);
+}
+
 TEST_P(GraphOpsTest, CallsOnOtherStreamsAndOutsideGoOnAsTheyAre) {
   const Tensor x = zeros({4}), y = zeros({4}), one = on_device(tensors.full(DType::f32, {4}, 1));
   const auto side = device->create_side_stream(StreamPriority::normal);
