@@ -9,12 +9,13 @@
 //   * Gradients of weights are fp32 and are added to (+=); gradients of activations are written (=).
 //   * Outputs alias inputs only where the contract says so. Null tensors are allowed only where marked optional.
 //   * Every op gives the same bits when it is run again, whatever the number of threads is doing besides; with
-//     another number of threads a rank, sums may be cut elsewhere.
+//     another number of threads a rank, sums may be cut elsewhere. (But for cuDNN's attention_backward: CudaOptions.)
 //   * A wrong shape or dtype throws Error that names the op, the argument, what was found and what was expected.
 #pragma once
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "kernels/base/device.h"
@@ -196,6 +197,13 @@ class Ops {
 // threads: how many threads each op uses, those of its caller included. trivet::CpuOps itself is in kernels/cpu.
 std::unique_ptr<Ops> create_cpu_ops(int threads);
 
+// Of one attention_forward, on this rank.
+struct AttentionShape {
+  int64_t s = 0, b = 0, heads = 0, d = 0;
+  DType dtype = DType::bf16;
+  bool operator==(const AttentionShape&) const = default;
+};
+
 struct CudaOptions {
   bool tf32 = false;  // fp32 products by the tensor cores, which keep 10 bits of the mantissa of what they multiply
   // How many of cuBLASLt's proposals a product's shape tries out when it first comes; 1 takes the first one untried, so
@@ -203,9 +211,14 @@ struct CudaOptions {
   int product_candidates = 8;
   // Smaller products, in multiplications and additions, take the first one too: they take a launch's time anyway.
   double trial_operations = 1e9;
+  // Attention of this shape, without dropout, is cuDNN's; all other attention is computed by the kernels of this
+  // folder.
+  std::optional<AttentionShape> cudnn_attention{};
+  // cuDNN's attention_backward adds in a fixed order; that takes 2 b heads s^2 bytes of workspace. Else in any order.
+  bool deterministic = true;
 };
 // On the GPU of `device`, which outlives them. Called by the thread that made the device. In a build without CUDA
-// (no_cuda.cc): ConfigError.
+// (no_cuda.cc), and where cuDNN is asked for and is not there, or has nothing for the shape: ConfigError.
 std::unique_ptr<Ops> create_cuda_ops(Device& device, const CudaOptions& options = {});
 
 }  // namespace trivet

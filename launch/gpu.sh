@@ -64,7 +64,7 @@ nvidia_folders() {
 import glob, importlib.util
 spec = importlib.util.find_spec("nvidia")
 for root in spec.submodule_search_locations if spec else []:
-    for name in ("libcudart.so.1*", "libcublasLt.so.1*", "libnccl.so.2*"):
+    for name in ("libcudart.so.1*", "libcublasLt.so.1*", "libnccl.so.2*", "libcudnn.so.9*"):
         for path in sorted(glob.glob(f"{root}/*/lib/{name}")):
             print(path.rpartition("/")[0])
 PYTHON
@@ -117,6 +117,7 @@ for part in ${parts//,/ }; do : >"$out/$part.log"; done
 
 if wants tests; then
   step tests kernels_test 200 4 "$(program kernels_test)" --gtest_brief=1 --gtest_filter='*cuda*:*Cuda*'
+  step tests cudnn 200 4 "$(program kernels_test)" --gtest_brief=1 --gtest_filter='*cudnn*:*Cudnn*'
   step tests parallel_test 120 4 "$(program parallel_test)" --gtest_brief=1 \
     --gtest_filter='*Cuda*:*cuda*:*Nccl*:*NCCL*:*nccl*'
   step tests engine_test 200 4 "$(program engine_test)" --gtest_brief=1 --gtest_filter='*OnADevice*:*AStepAhead*:*OfAGpu*'

@@ -3,6 +3,7 @@
 # tests under AddressSanitizer with UndefinedBehaviorSanitizer.
 #   launch/test.sh [--quick | --tsan] [CTEST ARGUMENT…]
 #     --quick   without sanitizers      --tsan   under ThreadSanitizer too
+# Under AddressSanitizer a test of ctest's is a share of a program's cases: GTEST_FILTER=… chooses among them, -R does not.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"

@@ -34,6 +34,22 @@ void check_recompute(const ModelConfig& model, Problems& problems) {
                                          quote(name)));
 }
 
+void check_attention(const Config& config, Problems& problems) {
+  constexpr auto kBackend = "model.attention_backend";
+  if (config.model.attention_backend != "cudnn" || !problems.clean({kBackend})) return;
+  if (config.model.attention_dropout > 0 && problems.clean({"model.attention_dropout"}))
+    problems.add(kBackend,
+                 fmt::format("cudnn cannot be with attention_dropout {}: cuDNN draws other numbers than Trivet, "
+                             "whose dropout is the same under every layout; expected auto or flash, or no "
+                             "attention_dropout",
+                             config.model.attention_dropout));
+  if (config.precision.dtype != "bf16" && problems.clean({"precision.dtype"}))
+    problems.add(kBackend,
+                 fmt::format("cudnn needs precision.dtype bf16, found {}: its fused attention knows no other; "
+                             "expected auto or flash",
+                             config.precision.dtype));
+}
+
 void check_tensor_overlap(const Config& config, Problems& problems) {
   if (config.parallel.sequence_parallel) return;
   const OverlapConfig& o = config.overlap;

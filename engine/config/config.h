@@ -27,6 +27,8 @@ struct ModelConfig {
   bool scale_output_layer_init = true;  // the layers that write to the residual stream: std / sqrt(2 L)
   double hidden_dropout = 0;
   double attention_dropout = 0;
+  // Who computes attention on a GPU: auto measures at the start (train.deterministic_mode: flash).
+  std::string attention_backend = "auto";  // auto | flash | cudnn
   double layernorm_epsilon = 1e-5;
   // Activations that are not kept for the backward pass but made again in it.
   std::string recompute_granularity = "none";   // none | selective | full

@@ -315,6 +315,7 @@ void check_config(const LoadedConfig& loaded, Problems& problems) {
   check_values(loaded.config, problems);
   check_model(loaded.config, problems);
   check_recompute(loaded.config.model, problems);
+  check_attention(loaded.config, problems);
   check_tensor_overlap(loaded.config, problems);
   check_cuda_graphs(loaded.config, problems);
   check_schedule(loaded, problems);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "engine/train/attention_choice.h"
 #include "engine/train/host_world.h"
 #include "parallel/comm/nccl_comm.h"
 #include "parallel/comm/staged_comm.h"
@@ -46,12 +47,15 @@ bool choose_gpus(const Config& config, const std::vector<int64_t>& gpus) {
 }
 
 void check_switches_of_cpu(const Config& config) {
-  const auto refuse = [](const std::string& key, const std::string& found) {
-    throw ConfigError(fmt::format("{}: found {}, but this run computes on CPUs, where it means nothing", key, found));
+  const auto refuse = [](const std::string& key, const std::string& found, const char* expected = "") {
+    throw ConfigError(
+        fmt::format("{}: found {}, but this run computes on CPUs, where it means nothing{}", key, found, expected));
   };
   if (config.comm.backend == "nccl" || config.comm.backend == "staged") refuse("comm.backend", config.comm.backend);
   if (config.device.tf32) refuse("device.tf32", "true");
   if (config.device.cuda_graph_impl != "none") refuse("device.cuda_graph_impl", config.device.cuda_graph_impl);
+  if (config.model.attention_backend != "auto")
+    refuse("model.attention_backend", config.model.attention_backend, "; expected auto");
 }
 
 void check_switches_of_gpus(const Config& config) {
@@ -129,7 +133,22 @@ bool computes_on_gpus(const Config& config, Communicator& world) {
   return gpus;
 }
 
-Backend make_backend(const Config& config, Communicator& world, int threads) {
+namespace {
+
+// An Error on one rank is a ConfigError on all.
+template <class F>
+void all_succeed(HostWorld& host, F&& f) {
+  std::string problem;
+  try {
+    f();
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  if (problem = host.first_problem(problem); !problem.empty()) throw ConfigError(problem);
+}
+
+// trains: micro-batches of one shape; else attention has none.
+Backend make_any_backend(const Config& config, Communicator& world, int threads, bool trains) {
   HostWorld host(world);
   Backend backend;
   if (!computes_on_gpus(config, world)) {
@@ -140,16 +159,23 @@ Backend make_backend(const Config& config, Communicator& world, int threads) {
   }
   const std::vector<int64_t> hosts = host.gather(hash_of(host_identity()));
   const auto before = std::count(hosts.begin(), hosts.begin() + host.rank(), hosts[static_cast<size_t>(host.rank())]);
-  std::string problem;
-  try {
+  const MakeOps make_ops = [&](const std::optional<AttentionShape>& cudnn) {
+    return create_cuda_ops(*backend.device, {.tf32 = config.device.tf32,
+                                             .product_candidates = config.train.deterministic_mode ? 1 : 8,
+                                             .cudnn_attention = cudnn,
+                                             .deterministic = config.train.deterministic_mode});
+  };
+  AttentionTrial trial;
+  all_succeed(host, [&] {
     // A launcher may show each rank its own GPU alone.
     backend.device = create_cuda_device(static_cast<int>(before % cuda_device_count()));
-    backend.ops = create_cuda_ops(
-        *backend.device, {.tf32 = config.device.tf32, .product_candidates = config.train.deterministic_mode ? 1 : 8});
-  } catch (const Error& error) {
-    problem = error.what();
-  }
-  if (problem = host.first_problem(problem); !problem.empty()) throw ConfigError(problem);
+    if (trains) trial = try_attention(config, *backend.device, make_ops);
+  });
+  const AttentionChoice attention = trains ? choose_attention(trial, host) : AttentionChoice{};
+  backend.attention_name = attention.name;
+  all_succeed(host, [&] {
+    backend.ops = make_ops(attention.cudnn ? std::optional(attention_shape_of(config)) : std::nullopt);
+  });
   const Exchange exchange = choose_exchange(config.comm.backend, *backend.device, host);
   backend.exchange_name = exchange.name;
   backend.exchange_on_device = exchange.kind == Exchange::nccl;
@@ -159,6 +185,15 @@ Backend make_backend(const Config& config, Communicator& world, int threads) {
                          ? create_nccl_communicator(*backend.host, *backend.device, config.comm.timeout_s)
                          : create_staged_communicator(*backend.host, *backend.device);
   return backend;
+}
+
+}  // namespace
+
+Backend make_backend(const Config& config, Communicator& world, int threads) {
+  return make_any_backend(config, world, threads, true);
+}
+Backend make_inference_backend(const Config& config, Communicator& world, int threads) {
+  return make_any_backend(config, world, threads, false);
 }
 
 }  // namespace trivet

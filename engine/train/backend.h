@@ -21,6 +21,7 @@ struct Backend {
   std::unique_ptr<Communicator> exchange;
   std::string exchange_name{};      // for people, as "NCCL"
   bool exchange_on_device = false;  // its calls run on the device's streams, and are nobody else's: NCCL
+  std::string attention_name{};     // for people: who computes attention, and why; empty on a CPU
 };
 
 // What builds a rank's backend: make_backend, or what a test puts in its place. threads: of a rank on a CPU.
@@ -34,6 +35,8 @@ Backend make_backend(const Config& config, Communicator& world, int threads);
 // The backend's operations as graphs, where device.cuda_graph_impl asks for them; else null. The backend outlives them.
 // Throws ConfigError.
 std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backend);
+// The same for contexts of any length, of which attention_backend says nothing: attention is Trivet's own kernels'.
+Backend make_inference_backend(const Config& config, Communicator& world, int threads);
 
 // Whether that would be GPUs. Throws what the configuration and the hosts are refused for, before anything is allocated
 // or written. Collective.

@@ -28,6 +28,7 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
   config.model.recompute_granularity = "full";  // of activations, only each block's output is kept
   config.model.recompute_method = "uniform";
   config.model.recompute_num_layers = 1;
+  config.model.attention_backend = "auto";  // of where it was trained; contexts here are of any length
   config.parallel.tensor_model_parallel_size = tensor;
   config.parallel.pipeline_model_parallel_size = pipeline;
   config.data.path = "none";  // a run has to name its data; this one reads none
@@ -37,7 +38,7 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
 
 InferenceModel::InferenceModel(const Config& config, const Layout& layout, Communicator& world,
                                const OpenCheckpoint& checkpoint, int64_t positions)
-    : backend_(make_backend(config, world, threads_of_rank(config, world))),
+    : backend_(make_inference_backend(config, world, threads_of_rank(config, world))),
       device_(backend_.device.get()),
       graphs_(make_graphs(config, backend_)),
       ops_(graphs_ ? graphs_.get() : backend_.ops.get()),

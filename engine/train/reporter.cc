@@ -85,6 +85,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
                                {"peak a rank", fmt::format("{:.3f} TFLOP/s: {}", peak.tflops, peak.origin)},
                                {"model FLOPs", fmt::format("{} convention, {:.4g} a step",
                                                            config_.train.flops_convention, work_.flops)}}});
+    if (!trainer.attention_name().empty()) blocks.back().rows.push_back({"attention", trainer.attention_name()});
     console_->banner(blocks);
     log_.emplace(config_.train.run_dir + "/metrics.jsonl", [this](const std::string& why) { console_->note(why); });
   }

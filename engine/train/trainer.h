@@ -108,6 +108,7 @@ class Trainer {
   Communicator& world() { return host_.world(); }
   HostWorld& host() { return host_; }
   const std::string& exchange_name() const { return backend_.exchange_name; }
+  const std::string& attention_name() const { return backend_.attention_name; }  // empty on a CPU
   Executor& executor() { return *executor_; }
   const Schedule& schedule() const { return schedule_; }
   int threads() const { return threads_; }

@@ -1,8 +1,9 @@
-// Causal multi-head self-attention: the ops. The kernels are in attention_flash*.cu and attention_plain.cu.
+// Causal multi-head self-attention: the ops. The kernels are in attention_flash*.cu and attention_plain.cu, or cuDNN's.
 #include <cmath>
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/shapes.h"
 
@@ -44,12 +45,19 @@ bool by_flash(const char* op, const AttentionArgs& args, DType dtype, const Tens
 
 }  // namespace
 
+bool CudaOps::by_cudnn(const AttentionArgs& args, DType dtype) const {
+  const AttentionShape shape{.s = args.s, .b = args.b, .heads = args.heads, .d = args.d, .dtype = dtype};
+  return cudnn_attention_ && shape == options_.cudnn_attention && args.dropout.probability == 0;
+}
+
 void CudaOps::attention_forward(Tensor qkv, Tensor out, Tensor lse, const Attention& how, Stream& stream) {
   constexpr const char* kOp = "attention_forward";
   const AttentionArgs args = check_attention(kOp, qkv, out, lse, how);
   if (qkv.numel() == 0) return;
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    if (by_flash(kOp, args, qkv.dtype, qkv, out)) flash_attention_forward(args, raw_stream);
+    if (by_cudnn(args, qkv.dtype) && aligned(qkv, out, lse))
+      cudnn_attention_->forward(args, workspaces_.take(stream, cudnn_attention_->forward_bytes()), raw_stream);
+    else if (by_flash(kOp, args, qkv.dtype, qkv, out)) flash_attention_forward(args, raw_stream);
     else plain_attention_forward(qkv.dtype, args, raw_stream);
   });
 }
@@ -64,6 +72,10 @@ void CudaOps::attention_backward(Tensor dout, Tensor qkv, Tensor out, Tensor lse
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     args.dout = dout.data;
     args.dqkv = dqkv.data;
+    if (by_cudnn(args, qkv.dtype) && aligned(dout, qkv, out, lse, dqkv)) {
+      cudnn_attention_->backward(args, workspaces_.take(stream, cudnn_attention_->backward_bytes()), raw_stream);
+      return;
+    }
     args.delta = reinterpret_cast<float*>(workspaces_.take(stream, lse.bytes()));
     attention_delta(qkv.dtype, args, raw_stream);
     if (by_flash(kOp, args, qkv.dtype, qkv, dout, dqkv)) flash_attention_backward(args, raw_stream);

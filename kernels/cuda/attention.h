@@ -1,9 +1,10 @@
 // What the files of attention share: the arguments of its kernels, and who offers which kernels.
 //
-//   attention.cu                 the ops: checks, and the choice between the two below
+//   attention.cu                 the ops: checks, and the choice between those below
 //   attention_flash.cu           bf16 by the tensor cores, heads of 64, 80, 96 or 128 columns
 //   attention_flash_backward.cu  the same, backward
 //   attention_plain.cu           any type and any head size up to 256: right, simple, and slow
+//   cudnn_attention.cc           cuDNN's, for the one shape that CudaOptions names
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/cuda_products.h"
+#include "kernels/cuda/cudnn_attention.h"
 
 namespace trivet {
 namespace {
@@ -23,6 +24,8 @@ CudaOps::CudaOps(Device& device, const CudaOptions& options)
       workspaces_(device),
       products_(std::make_unique<CudaProducts>(options)) {
   check(device.kind() == DeviceKind::cuda, "CudaOps needs a CUDA device");
+  if (options.cudnn_attention)
+    cudnn_attention_ = create_cudnn_attention(*options.cudnn_attention, options.deterministic);
 }
 
 CudaOps::~CudaOps() = default;

@@ -2,8 +2,8 @@
 // three sections: device helpers, kernels (raw pointers and sizes), launchers (the methods: checks, grid, launch).
 //
 // Every call queues its kernels on the stream given and returns; nothing synchronises, but for the first product of
-// each shape, which measures the algorithms it may choose from. No kernel adds floating-point numbers by atomics, so a
-// second run gives the same bits. An instance belongs to one rank and is used on the thread that made its Device.
+// each shape, which measures the algorithms it may choose from. No kernel of this folder adds floating-point numbers by
+// atomics, so a second run gives the same bits (cuDNN's attention: CudaOptions::deterministic). An instance belongs to one rank and is used on the thread that made its Device.
 #pragma once
 
 #include "kernels/cuda/workspace.h"
@@ -11,7 +11,9 @@
 
 namespace trivet {
 
+struct AttentionArgs;
 class CudaProducts;
+class CudnnAttention;
 
 class CudaOps : public Ops {
  public:
@@ -55,11 +57,14 @@ class CudaOps : public Ops {
   void add(Tensor a, Tensor b, Tensor out, Stream& stream) override;
 
  private:
+  bool by_cudnn(const AttentionArgs& args, DType dtype) const;
+
   Device& device_;
   const CudaOptions options_;
   const int multiprocessors_;
   CudaWorkspaces workspaces_;
   std::unique_ptr<CudaProducts> products_;
+  std::unique_ptr<CudnnAttention> cudnn_attention_;  // null: not asked for
 };
 
 }  // namespace trivet

@@ -47,7 +47,8 @@ class Communicator {
   // Matched in order between each pair of ranks. The data may be reused when the stream is past the call.
   virtual void send(Tensor data, int to, Stream& stream) = 0;
   virtual void recv(Tensor data, int from, Stream& stream) = 0;
-  // Both at once: neither waits for the other.
+  // Both at once: neither waits for the other. (As it stands here where sends are buffered; a communicator over one of
+  // another kind passes it on.)
   virtual void exchange(Tensor out, int to, Tensor in, int from, Stream& stream) {
     send(out, to, stream);
     recv(in, from, stream);

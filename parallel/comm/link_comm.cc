@@ -123,6 +123,11 @@ class LinkCommunicator : public Communicator {
     });
   }
 
+  void exchange(Tensor out, int to, Tensor in, int from, Stream& stream) override {
+    if (link_.none()) inner_.exchange(out, to, in, from, stream);
+    else Communicator::exchange(out, to, in, from, stream);
+  }
+
   void barrier() override { inner_.barrier(); }
   std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
     return std::make_unique<LinkCommunicator>(inner_.split(color, key, std::move(name), category), shared_, category);

@@ -1,12 +1,13 @@
 // How fast the CUDA operations are, at the sizes of a GPT-3 1.3B layer (16 sequences of 2048 a micro-batch). An op that
 // moves memory is held against a plain copy of 1 GiB on the device, measured here, by the bytes that it must read or
 // write once. Products and attention tell their FLOP/s, against the dense bf16 peak; products also the time of cuBLASLt
-// alone, the fastest of all its proposals for the shape, and those with a GELU the time of two ops in place of one.
+// alone, the fastest of all its proposals for the shape, and those with a GELU the time of two ops in place of one;
+// attention the time of cuDNN's, where it is built with and found.
 //
 //     cuda_ops_bench [peak in TFLOP/s, default 989.4: H100 and H200]
 //
 // Each row is the median of 15 rounds; a round queues some calls and waits for the stream. Issue 5 asks for 0.85 of the
-// copy, 0.95 of cuBLASLt.
+// copy, 0.95 of cuBLASLt, 0.85 of cuDNN's attention.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -222,10 +223,22 @@ void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
   const double product = static_cast<double>(b * heads * s * s * d);
   const Ops::Attention how{heads, {}};
   const std::string shape = fmt::format("s {} b {} heads {} d {}", s, b, heads, d);
-  bench.arithmetic("attention_forward " + shape, 2 * product,
-                   [&] { ops.attention_forward(qkv, out, lse, how, stream); });
-  bench.arithmetic("attention_backward " + shape, 5 * product,
-                   [&] { ops.attention_backward(dout, qkv, out, lse, dqkv, how, stream); });
+  std::unique_ptr<Ops> cudnn;
+  try {
+    cudnn =
+        create_cuda_ops(*bench.device, {.cudnn_attention = AttentionShape{s, b, heads, d, T}, .deterministic = false});
+  } catch (const ConfigError& error) {
+    fmt::print("{}: {}\n", shape, error.what());
+  }
+  const auto row = [&](const std::string& op, double operations, const std::function<void(Ops&)>& call) {
+    std::function<void()> other;
+    if (cudnn) other = [&] { call(*cudnn); };
+    bench.arithmetic(
+        op + shape, operations, [&] { call(ops); }, other);
+  };
+  row("attention_forward ", 2 * product, [&](Ops& by) { by.attention_forward(qkv, out, lse, how, stream); });
+  row("attention_backward ", 5 * product,
+      [&](Ops& by) { by.attention_backward(dout, qkv, out, lse, dqkv, how, stream); });
 }
 
 }  // namespace
@@ -238,7 +251,7 @@ int main(int argc, char** argv) {
     activations(bench);
     head_and_optimizer(bench);
     products(bench);
-    fmt::print("\n{:<46} {:>9} {:>9} {:>8}\n", "attention", "ms", "TFLOP/s", "of peak");
+    fmt::print("\n{:<46} {:>9} {:>9} {:>8} {:>9} {:>10}\n", "attention", "ms", "TFLOP/s", "of peak", "cuDNN", "of it");
     attention(bench, 1024, 32, 12, 64);
     attention(bench, 2048, 16, 16, 128);
     attention(bench, 2048, 16, 32, 80);

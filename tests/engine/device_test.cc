@@ -13,6 +13,7 @@ namespace trivet::test {
 namespace {
 
 constexpr int kSteps = std::min(kMatrixSteps, 4);
+constexpr int kGpuSteps = 2;  // an emulated GPU is slow
 
 void expect_same(const Curve& found, const Curve& expected) {
   EXPECT_EQ(found.losses, expected.losses);
@@ -98,12 +99,12 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   const LayoutCase& c = GetParam();
   Config config = config_of(c);
   const int ranks = c.ranks();
-  const Curve cpu = train_on_threads(config, ranks, kSteps);
+  const Curve cpu = train_on_threads(config, ranks, kGpuSteps);
   config.device.kind = "cuda";
   config.comm.backend = "staged";
   config.train.deterministic_mode = true;
 
-  const Curve gpu = train_on_threads(config, ranks, kSteps, {.poison = true}, true);
+  const Curve gpu = train_on_threads(config, ranks, kGpuSteps, {.poison = true}, true);
 
   const double tolerance = config.precision.dtype == "bf16" ? 5e-3 : 2e-5;
   for (size_t i = 0; i < cpu.losses.size(); ++i) {
@@ -111,13 +112,8 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
     EXPECT_NEAR(gpu.norms[i] / cpu.norms[i], 1, 100 * tolerance) << "step " << i + 1;
   }
   EXPECT_NEAR(gpu.validation_loss / cpu.validation_loss, 1, tolerance);
-  if (ranks == 1 || !built_with_nccl() || cuda_device_count() < ranks)
-    return expect_same(train_on_threads(config, ranks, kSteps, {}, false), gpu);
-  config.comm.backend = "nccl";
-  for (const bool ahead : {true, false}) {
-    SCOPED_TRACE(ahead ? "over NCCL, a step ahead" : "over NCCL");
-    expect_same(train_on_threads(config, ranks, kSteps, {.poison = true}, ahead), gpu);
-  }
+  if (ranks > 1 && built_with_nccl() && cuda_device_count() >= ranks) config.comm.backend = "nccl";
+  expect_same(train_on_threads(config, ranks, kGpuSteps, {}, false), gpu);
 }
 
 // ---- a step ahead, and numbers gone wrong

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <gtest/gtest.h>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -66,14 +67,21 @@ class MatmulTest : public testing::TestWithParam<int> {
 
   // What c should be, from the operands before the product.
   static std::vector<double> expected(const Case& test, const Operands& x) {
+    // Rows of a and columns of b, each in one piece.
+    std::vector<double> rows(static_cast<size_t>(test.m * test.k)), columns(static_cast<size_t>(test.n * test.k));
+    for (int64_t l = 0; l < test.k; ++l) {
+      for (int64_t i = 0; i < test.m; ++i)
+        rows[static_cast<size_t>(i * test.k + l)] = value(x.a, test.how.transpose_a ? l * test.m + i : i * test.k + l);
+      for (int64_t j = 0; j < test.n; ++j)
+        columns[static_cast<size_t>(j * test.k + l)] =
+            value(x.b, test.how.transpose_b ? j * test.k + l : l * test.n + j);
+    }
     std::vector<double> c(static_cast<size_t>(test.m * test.n));
     for (int64_t i = 0; i < test.m; ++i)
       for (int64_t j = 0; j < test.n; ++j) {
-        double sum = test.how.accumulate ? value(x.c, i * test.n + j) : test.bias ? value(x.bias, j) : 0;
-        for (int64_t l = 0; l < test.k; ++l)
-          sum += value(x.a, test.how.transpose_a ? l * test.m + i : i * test.k + l) *
-                 value(x.b, test.how.transpose_b ? j * test.k + l : l * test.n + j);
-        c[static_cast<size_t>(i * test.n + j)] = sum;
+        const double first = test.how.accumulate ? value(x.c, i * test.n + j) : test.bias ? value(x.bias, j) : 0;
+        c[static_cast<size_t>(i * test.n + j)] = std::inner_product(
+            rows.data() + i * test.k, rows.data() + (i + 1) * test.k, columns.data() + j * test.k, first);
       }
     return c;
   }

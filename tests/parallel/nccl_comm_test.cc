@@ -4,8 +4,10 @@
 #include "parallel/comm/nccl_comm.h"
 
 #include <algorithm>
+#include <atomic>
 #include <gtest/gtest.h>
 #include <set>
+#include <thread>
 
 #include "kernels/base/arena.h"
 #include "parallel/comm/world.h"
@@ -169,6 +171,33 @@ TEST(NcclComm, AnAbortEndsWhatAStreamWaitsIn) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("enough"), std::string::npos) << error.what();
   }
+}
+
+// NCCL itself would hang, or move what it should not; the emulated one tells the ranks, as it would tell of a link that
+// breaks: in the next call.
+TEST(NcclComm, AnAsynchronousErrorEndsTheNextCallOfEveryRank) {
+  if (!built_with_nccl() || cuda_device_count() < 3 || create_cuda_device(0)->name() != "emulated GPU")
+    GTEST_SKIP() << "of the emulated NCCL";
+  std::atomic<int> told = 0;
+  EXPECT_THROW(run_on_gpus(3,
+                           [&](Communicator& nccl, Device& device) {
+                             Arena arena(device, "nccl test");
+                             const auto stream = device.create_side_stream(StreamPriority::normal);
+                             const Tensor x = arena.allocate(DType::f32, {nccl.rank() == 1 ? 11 : 10});
+                             nccl.all_reduce(x, Reduce::sum, *stream);
+                             stream->synchronize();
+                             try {
+                               nccl.all_reduce(x, Reduce::sum, *stream);
+                             } catch (const Error& error) {
+                               const std::string text = error.what();
+                               EXPECT_NE(text.find("rank 1 calls all_reduce of 11"), std::string::npos) << text;
+                               if (++told < 3)
+                                 while (told < 3) std::this_thread::yield();
+                               throw;
+                             }
+                           }),
+               Error);
+  EXPECT_EQ(told, 3);
 }
 
 TEST(NcclComm, SaysSoWhereItIsNotBuilt) {

@@ -100,4 +100,6 @@ std::unique_ptr<Ops> create_test_ops(int threads, const CudaOptions& options) {
   return cuda_device_count() > 0 ? std::make_unique<MirroredOps>(options) : nullptr;
 }
 
+bool gpu_is_emulated() { return create_cuda_device(0)->name() == "emulated GPU"; }
+
 }  // namespace trivet::test

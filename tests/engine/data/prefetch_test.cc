@@ -71,7 +71,7 @@ TEST_F(BatchLoaderTest, ABatchStaysUntilTheNext) {
     const Batch& batch = loader.next();
     const std::vector<int32_t> before = batch.tokens;
     // Time for the loader's thread to overwrite it, if it were to.
-    for (int i = 0; i < 100; ++i) std::this_thread::yield();
+    for (int i = 0; i < 10; ++i) std::this_thread::yield();
     EXPECT_EQ(batch.tokens, before);
     EXPECT_EQ(reader.next().tokens, before);
   }

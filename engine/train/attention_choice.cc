@@ -1,0 +1,99 @@
+#include "engine/train/attention_choice.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <limits>
+
+#include "engine/train/rank_state.h"
+#include "kernels/base/arena.h"
+
+namespace trivet {
+namespace {
+
+constexpr const char* kOwn = "own kernels";
+constexpr const char* kCudnn = "cuDNN";
+
+// Nanoseconds of a forward and a backward pass, the fastest of a few. What the numbers are plays no part in what is
+// done.
+int64_t time_attention(Device& device, Ops& ops, const AttentionShape& z) {
+  constexpr int kRuns = 5;
+  const auto stream = device.create_compute_stream();
+  Arena arena(device, "attention trial");
+  const Shape wide{z.s, z.b, z.heads * 3 * z.d}, narrow{z.s, z.b, z.heads * z.d};
+  const Tensor qkv = arena.allocate(z.dtype, wide), dqkv = arena.allocate(z.dtype, wide);
+  const Tensor out = arena.allocate(z.dtype, narrow), dout = arena.allocate(z.dtype, narrow);
+  const Tensor lse = arena.allocate(DType::f32, {z.b, z.heads, z.s});
+  ops.fill(qkv, 0.5f, *stream);
+  ops.fill(dout, 0.25f, *stream);
+  const Ops::Attention how{.heads = z.heads, .dropout = {}};
+  int64_t best = std::numeric_limits<int64_t>::max();
+  for (int i = 0; i <= kRuns; ++i) {
+    const int64_t start = now_ns();
+    ops.attention_forward(qkv, out, lse, how, *stream);
+    ops.attention_backward(dout, qkv, out, lse, dqkv, how, *stream);
+    stream->synchronize();
+    if (i > 0) best = std::min(best, now_ns() - start);  // the first run loads kernels and takes workspace
+  }
+  return best;
+}
+
+}  // namespace
+
+AttentionShape attention_shape_of(const Config& config) {
+  const ModelConfig& model = config.model;
+  return {.s = model.seq_length,
+          .b = config.batch.micro_batch_size,
+          .heads = model.num_attention_heads / config.parallel.tensor_model_parallel_size,
+          .d = model.hidden_size / model.num_attention_heads,
+          .dtype = dtype_of(config.precision)};
+}
+
+AttentionTrial try_attention(const Config& config, Device& device, const MakeOps& make_ops) {
+  const std::string& asked = config.model.attention_backend;
+  const AttentionShape shape = attention_shape_of(config);
+  const auto time_cudnn = [&] { return time_attention(device, *make_ops(shape), shape); };
+  AttentionTrial trial;
+  if (asked == "cudnn") {
+    try {
+      time_cudnn();  // whether it runs
+    } catch (const Error& error) {
+      throw ConfigError(
+          fmt::format("model.attention_backend: found cudnn, but {}; expected auto or flash", error.what()));
+    }
+    return {.own = false, .cudnn = true, .why = "as asked"};
+  }
+  if (asked == "flash") trial.why = "as asked";
+  else if (config.train.deterministic_mode) trial.why = "deterministic_mode measures nothing";
+  else if (config.model.attention_dropout > 0) trial.why = "cuDNN has not the dropout of attention_dropout";
+  if (!trial.why.empty()) return trial;
+  try {
+    trial.cudnn_ns = time_cudnn();
+  } catch (const Error& error) {
+    trial.why = error.what();
+    return trial;
+  }
+  trial.own_ns = time_attention(device, *make_ops(std::nullopt), shape);
+  trial.cudnn = true;
+  return trial;
+}
+
+AttentionChoice choose_attention(const AttentionTrial& trial, HostWorld& host) {
+  struct Sums {
+    int64_t own, cudnn;  // ranks for which it is not out of the question
+    int64_t own_ns, cudnn_ns;
+  };
+  const Sums sums = host.sum(Sums{trial.own, trial.cudnn, trial.own_ns, trial.cudnn_ns});
+  const auto ranks = static_cast<int64_t>(host.size());
+  if (sums.cudnn < ranks) {
+    const auto [rank, why] = host.first_text(trial.cudnn ? "" : trial.why);
+    return {false, fmt::format("{}: {}", kOwn, why)};
+  }
+  if (sums.own < ranks) return {true, fmt::format("{}: {}", kCudnn, trial.why)};
+  const bool cudnn = sums.cudnn_ns < sums.own_ns;
+  const auto milliseconds = [&](int64_t ns) { return static_cast<double>(ns) * 1e-6 / static_cast<double>(ranks); };
+  return {cudnn, fmt::format("{}: {:.3f} ms forward and backward, {} {:.3f} ms", cudnn ? kCudnn : kOwn,
+                             milliseconds(std::min(sums.own_ns, sums.cudnn_ns)), cudnn ? kOwn : kCudnn,
+                             milliseconds(std::max(sums.own_ns, sums.cudnn_ns)))};
+}
+
+}  // namespace trivet

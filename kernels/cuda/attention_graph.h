@@ -1,0 +1,79 @@
+// AttentionGraph: causal attention told as a graph of small operations. cuDNN wants it so: it recognises the whole and
+// runs one fused kernel, in which no tensor between two operations is ever stored. The graph is plain data, so that it
+// can be checked where there is no GPU and no cuDNN: a test computes it, operation by operation.
+//
+// Every tensor has four sizes, [b, heads, rows, columns], and a stride for each, in elements. A size of 1 stands for as
+// many as the other operand has.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace trivet {
+
+struct GraphTensor {
+  enum class Type { f32, bf16, i32, boolean };
+  enum class Place {
+    memory,   // the caller's
+    between,  // the result of one operation and the operand of others
+    number    // `value`, which is told with each run
+  };
+  Place place = Place::between;
+  Type type = Type::f32;
+  std::array<int64_t, 4> size{}, stride{};
+  float value = 0;
+};
+
+// out = op(x, y), each a tensor's index. Sums are kept in fp32.
+//   product                  x y, of the matrices [rows, columns]
+//   reshape                  x as it lies in memory, but in out's type, and with out's sizes and strides
+//   row_index, column_index  of the element, whatever x is
+//   at_least                 whether x >= y
+//   select                   x where `condition`, else y
+//   row_max, row_sum         over the columns
+enum class GraphOp {
+  product,
+  reshape,
+  copy,
+  multiply,
+  divide,
+  add,
+  subtract,
+  exp,
+  log,
+  row_index,
+  column_index,
+  at_least,
+  select,
+  row_max,
+  row_sum
+};
+struct GraphStep {
+  GraphOp op;
+  int x = -1, y = -1, condition = -1;
+  int out = -1;
+};
+
+// The tensors of both graphs that are memory, by their index: [b, heads, s, d], and lse and delta [b, heads, s, 1].
+// Query, key and value lie in one tensor, qkv, as the layout of Ops::attention_forward has it: strides say so, and
+// nothing is copied. Their gradients likewise, in dqkv. The last two are fp32 workspace of the backward pass: delta, of
+// each query the sum over columns of dout * out; and what dquery is added up in, where that is by atomics.
+namespace attention_tensor {
+enum Index : int { query, key, value, out, lse, dout, dquery, dkey, dvalue, delta, dquery_sum, count };
+}  // namespace attention_tensor
+
+struct AttentionGraph {
+  std::vector<GraphTensor> tensors;
+  std::vector<GraphStep> steps;
+};
+
+// out = softmax(scale * query key^T, masked) value; lse = log of the sum of exp of the masked scores.
+AttentionGraph attention_forward_graph(const AttentionShape& shape);
+// dquery, dkey, dvalue. deterministic: the gradient of the scores is stored, [b, heads, s, s] in bf16, so that dquery
+// is a product with an order of its sums; else blocks of keys add to dquery_sum by atomics, in any order.
+AttentionGraph attention_backward_graph(const AttentionShape& shape, bool deterministic);
+
+}  // namespace trivet

@@ -1,0 +1,120 @@
+#include "kernels/cuda/cudnn_attention.h"
+
+#include <array>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_graph.h"
+#include "kernels/cuda/cudnn_plan.h"
+#include "kernels/cuda/workspace.h"
+
+namespace trivet {
+namespace {
+
+namespace t = attention_tensor;
+using Memory = std::array<void*, t::count>;
+
+void check_shape(const AttentionShape& z) {
+  if (z.dtype != DType::bf16)
+    throw ConfigError(std::string("cuDNN's fused attention is for bf16, found ") + name_of(z.dtype));
+  if (z.d % 8 != 0)
+    throw ConfigError("cuDNN's fused attention is for heads of a multiple of 8 columns, found " + std::to_string(z.d));
+}
+
+class Cudnn : public CudnnAttention {
+ public:
+  Cudnn(const AttentionShape& shape, bool deterministic)
+      : shape_(shape),
+        deterministic_(deterministic),
+        handle_(library_),
+        forward_(library_, attention_forward_graph(shape), handle_.raw),
+        backward_(library_, attention_backward_graph(shape, deterministic), handle_.raw) {}
+
+  int64_t forward_bytes() const override { return forward_.workspace_bytes(); }
+  int64_t backward_bytes() const override { return backward_parts(nullptr).bytes; }
+
+  void forward(const AttentionArgs& args, std::byte* workspace, CUstream_st* stream) override {
+    run(forward_, memory_of(args), workspace, stream);
+  }
+  void backward(const AttentionArgs& args, std::byte* workspace, CUstream_st* stream) override {
+    const BackwardParts parts = backward_parts(workspace);
+    Memory memory = memory_of(args);
+    memory[t::delta] = parts.delta;
+    memory[t::dquery_sum] = parts.dquery_sum;
+    run(backward_, memory, parts.rest, stream);
+  }
+
+ private:
+  struct LibraryHandle {
+    explicit LibraryHandle(const CudnnLibrary& library) : library(library) {
+      library.check(library.create(&raw), "cudnnCreate");
+    }
+    ~LibraryHandle() { library.destroy(raw); }
+    const CudnnLibrary& library;
+    cudnnHandle_t raw = nullptr;
+  };
+  struct BackwardParts {
+    float *delta, *dquery_sum;
+    std::byte* rest;
+    int64_t bytes;
+  };
+
+  BackwardParts backward_parts(std::byte* workspace) const {
+    WorkspaceCut cut(workspace);
+    const int64_t rows = shape_.b * shape_.heads * shape_.s;
+    float* const delta = cut.part<float>(rows);
+    float* const dquery_sum = deterministic_ ? nullptr : cut.part<float>(rows * shape_.d);
+    std::byte* const rest = cut.part<std::byte>(backward_.workspace_bytes());
+    return {delta, dquery_sum, rest, cut.bytes()};
+  }
+
+  // Query, key and value of a head lie one behind the other.
+  Memory memory_of(const AttentionArgs& args) const {
+    const auto part = [&](const void* qkv, int64_t which) -> void* {
+      return static_cast<bf16*>(const_cast<void*>(qkv)) + which * shape_.d;
+    };
+    Memory memory{};
+    for (int i = 0; i < 3; ++i) memory[t::query + i] = part(args.qkv, i);
+    if (args.dqkv)
+      for (int i = 0; i < 3; ++i) memory[t::dquery + i] = part(args.dqkv, i);
+    memory[t::out] = args.out;
+    memory[t::lse] = args.lse;
+    memory[t::dout] = const_cast<void*>(args.dout);
+    return memory;
+  }
+
+  void run(const CudnnPlan& plan, const Memory& memory, std::byte* workspace, CUstream_st* stream) {
+    library_.check(library_.set_stream(handle_.raw, stream), "cudnnSetStream");
+    plan.run(handle_.raw, memory, workspace);
+  }
+
+  const AttentionShape shape_;
+  const bool deterministic_;
+  const CudnnLibrary library_;
+  const LibraryHandle handle_;
+  const CudnnPlan forward_, backward_;
+};
+
+CudnnPlanned planned(const AttentionShape& shape, const AttentionGraph& graph, const std::string& device) {
+  check_shape(shape);
+  const CudnnLibrary library;
+  const CudnnPlan plan(library, graph, nullptr, device);
+  return {library.version(), plan.engine(), plan.workspace_bytes()};
+}
+
+}  // namespace
+
+bool built_with_cudnn() { return true; }
+
+std::unique_ptr<CudnnAttention> create_cudnn_attention(const AttentionShape& shape, bool deterministic) {
+  check_shape(shape);
+  return std::make_unique<Cudnn>(shape, deterministic);
+}
+
+CudnnPlanned plan_cudnn_forward(const AttentionShape& shape, const std::string& device) {
+  return planned(shape, attention_forward_graph(shape), device);
+}
+CudnnPlanned plan_cudnn_backward(const AttentionShape& shape, bool deterministic, const std::string& device) {
+  return planned(shape, attention_backward_graph(shape, deterministic), device);
+}
+
+}  // namespace trivet

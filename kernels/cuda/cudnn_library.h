@@ -1,0 +1,92 @@
+// CudnnLibrary: the functions of libcudnn that are used, loaded when an instance is made: it is large, and a machine
+// may lack it. CudnnDescriptor: one object of its graph API, which is made, given attributes, and finalized; finalized,
+// it is not changed any more. Both belong to one thread.
+#pragma once
+
+#include <cudnn.h>
+#include <memory>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "kernels/base/check.h"
+
+namespace trivet {
+
+class CudnnLibrary {
+ public:
+  // Throws ConfigError where there is none, or one that is too old.
+  CudnnLibrary();
+
+  std::string version() const;  // as "9.19.0"
+  // The last call's error, as the library tells it.
+  std::string last_error() const;
+  void check(cudnnStatus_t status, const char* call, std::source_location at = std::source_location::current()) const;
+
+  decltype(&cudnnGetVersion) get_version = nullptr;
+  decltype(&cudnnGetErrorString) status_text = nullptr;
+  decltype(&cudnnGetLastErrorString) get_last_error = nullptr;
+  decltype(&cudnnCreate) create = nullptr;
+  decltype(&cudnnDestroy) destroy = nullptr;
+  decltype(&cudnnSetStream) set_stream = nullptr;
+  decltype(&cudnnBackendCreateDescriptor) create_descriptor = nullptr;
+  decltype(&cudnnBackendDestroyDescriptor) destroy_descriptor = nullptr;
+  decltype(&cudnnBackendSetAttribute) set_attribute = nullptr;
+  decltype(&cudnnBackendGetAttribute) get_attribute = nullptr;
+  decltype(&cudnnBackendFinalize) finalize = nullptr;
+  decltype(&cudnnBackendExecute) execute = nullptr;
+
+ private:
+  template <class Function>
+  void load(Function& function, const char* name);
+  struct Close {
+    void operator()(void* file) const;
+  };
+  std::unique_ptr<void, Close> file_;
+};
+
+class CudnnDescriptor {
+ public:
+  // `library` outlives it.
+  CudnnDescriptor(const CudnnLibrary& library, cudnnBackendDescriptorType_t type) : library_(&library) {
+    library.check(library.create_descriptor(type, &raw_), "cudnnBackendCreateDescriptor");
+  }
+  ~CudnnDescriptor() {
+    if (raw_) library_->destroy_descriptor(raw_);
+  }
+  CudnnDescriptor(const CudnnDescriptor&) = delete;
+  CudnnDescriptor& operator=(const CudnnDescriptor&) = delete;
+
+  cudnnBackendDescriptor_t raw() const { return raw_; }
+
+  template <class T>
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const T& value) {
+    set(name, type, 1, &value);
+  }
+  template <class T>
+  void set_all(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const T& values) {
+    set(name, type, static_cast<int64_t>(values.size()), values.data());
+  }
+  void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& value) {
+    set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value.raw_);
+  }
+  void finalize() { library_->check(try_finalize(), "cudnnBackendFinalize"); }
+  cudnnStatus_t try_finalize() { return library_->finalize(raw_); }
+
+  int64_t get_int64(cudnnBackendAttributeName_t name) const {
+    int64_t value = 0, count = 0;
+    library_->check(library_->get_attribute(raw_, name, CUDNN_TYPE_INT64, 1, &count, &value),
+                    "cudnnBackendGetAttribute");
+    return value;
+  }
+
+ private:
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count, const void* values) {
+    library_->check(library_->set_attribute(raw_, name, type, count, values), "cudnnBackendSetAttribute");
+  }
+
+  const CudnnLibrary* library_;
+  cudnnBackendDescriptor_t raw_ = nullptr;
+};
+
+}  // namespace trivet

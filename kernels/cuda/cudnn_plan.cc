@@ -1,0 +1,202 @@
+#include "kernels/cuda/cudnn_plan.h"
+
+#include <utility>
+
+namespace trivet {
+namespace {
+
+using Place = GraphTensor::Place;
+
+cudnnDataType_t cudnn_type(GraphTensor::Type type) {
+  switch (type) {
+    case GraphTensor::Type::f32: return CUDNN_DATA_FLOAT;
+    case GraphTensor::Type::bf16: return CUDNN_DATA_BFLOAT16;
+    case GraphTensor::Type::i32: return CUDNN_DATA_INT32;
+    case GraphTensor::Type::boolean: return CUDNN_DATA_BOOLEAN;
+  }
+  fail("a graph's tensor without a type");
+}
+
+// The mode of an operation that is computed element by element.
+cudnnPointwiseMode_t pointwise_mode(GraphOp op) {
+  switch (op) {
+    case GraphOp::copy: return CUDNN_POINTWISE_IDENTITY;
+    case GraphOp::multiply: return CUDNN_POINTWISE_MUL;
+    case GraphOp::divide: return CUDNN_POINTWISE_DIV;
+    case GraphOp::add: return CUDNN_POINTWISE_ADD;
+    case GraphOp::subtract: return CUDNN_POINTWISE_SUB;
+    case GraphOp::exp: return CUDNN_POINTWISE_EXP;
+    case GraphOp::log: return CUDNN_POINTWISE_LOG;
+    case GraphOp::row_index:
+    case GraphOp::column_index: return CUDNN_POINTWISE_GEN_INDEX;
+    case GraphOp::at_least: return CUDNN_POINTWISE_CMP_GE;
+    case GraphOp::select: return CUDNN_POINTWISE_BINARY_SELECT;
+    default: fail("not an operation element by element");
+  }
+}
+
+// Names a tensor in the graph and in what is run; counts from 1.
+int64_t id_of(int tensor) { return tensor + 1; }
+
+}  // namespace
+
+CudnnPlan::CudnnPlan(const CudnnLibrary& library, const AttentionGraph& graph, cudnnHandle_t handle,
+                     const std::string& device)
+    : library_(library) {
+  lower(graph);
+  graph_ = &make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  graph_->set_all(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, operations_);
+  if (handle) graph_->set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle);
+  graph_->finalize();
+  choose_engine(handle, device);
+}
+
+CudnnDescriptor& CudnnPlan::make(cudnnBackendDescriptorType_t type) {
+  return *descriptors_.emplace_back(std::make_unique<CudnnDescriptor>(library_, type));
+}
+
+void CudnnPlan::lower(const AttentionGraph& graph) {
+  std::vector<const CudnnDescriptor*> tensors(graph.tensors.size());
+  const auto tensor = [&](int index) -> const CudnnDescriptor& {
+    const CudnnDescriptor*& known = tensors[static_cast<size_t>(index)];
+    if (known) return *known;
+    const GraphTensor& t = graph.tensors[static_cast<size_t>(index)];
+    CudnnDescriptor& desc = make(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    desc.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, cudnn_type(t.type));
+    desc.set_all(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, t.size);
+    desc.set_all(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, t.stride);
+    desc.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id_of(index));
+    desc.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, int64_t{16});
+    desc.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, t.place == Place::between);
+    desc.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, t.place == Place::number);
+    desc.finalize();
+    if (t.place == Place::memory) memory_.push_back(index);
+    if (t.place == Place::number) {
+      number_tensors_.push_back(index);
+      numbers_.push_back(t.value);
+    }
+    return *(known = &desc);
+  };
+
+  for (const GraphStep& step : graph.steps) {
+    CudnnDescriptor* operation = nullptr;
+    if (step.op == GraphOp::product) {
+      CudnnDescriptor& how = make(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+      how.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
+      how.finalize();
+      operation = &make(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+      operation->set(CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+      operation->set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, tensor(step.x));
+      operation->set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, tensor(step.y));
+      operation->set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, tensor(step.out));
+    } else if (step.op == GraphOp::row_max || step.op == GraphOp::row_sum) {
+      CudnnDescriptor& how = make(CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+      how.set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE,
+              step.op == GraphOp::row_max ? CUDNN_REDUCE_TENSOR_MAX : CUDNN_REDUCE_TENSOR_ADD);
+      how.set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
+      how.finalize();
+      operation = &make(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+      operation->set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
+      operation->set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, tensor(step.x));
+      operation->set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, tensor(step.out));
+    } else if (step.op == GraphOp::reshape) {
+      operation = &make(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+      operation->set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, tensor(step.x));
+      operation->set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, tensor(step.out));
+    } else {
+      CudnnDescriptor& how = make(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+      how.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, pointwise_mode(step.op));
+      how.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE,
+              step.op == GraphOp::at_least ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT);
+      if (step.op == GraphOp::row_index) how.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, int64_t{2});
+      if (step.op == GraphOp::column_index) how.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, int64_t{3});
+      how.finalize();
+      operation = &make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+      operation->set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+      operation->set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, tensor(step.x));
+      if (step.y >= 0) operation->set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, tensor(step.y));
+      if (step.condition >= 0) operation->set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, tensor(step.condition));
+      operation->set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, tensor(step.out));
+    }
+    operation->finalize();
+    operations_.push_back(operation->raw());
+  }
+}
+
+void CudnnPlan::choose_engine(cudnnHandle_t handle, const std::string& device) {
+  CudnnDescriptor* properties = nullptr;
+  if (!handle) {
+    properties = &make(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    properties->set_all(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, device);
+    properties->finalize();
+  }
+  for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
+    if (try_engines(mode, handle, properties)) return;
+  throw ConfigError("cuDNN " + library_.version() + " has no kernel for it" +
+                    (refusals_.empty() ? "" : " (" + refusals_ + ")"));
+}
+
+bool CudnnPlan::try_engines(cudnnBackendHeurMode_t mode, cudnnHandle_t handle, const CudnnDescriptor* device) {
+  CudnnDescriptor heuristics(library_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, *graph_);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
+  if (device) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *device);
+  if (heuristics.try_finalize() != CUDNN_STATUS_SUCCESS) {
+    refusals_ = library_.last_error();
+    return false;
+  }
+  int64_t count = 0;
+  library_.check(library_.get_attribute(heuristics.raw(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                        0, &count, nullptr),
+                 "cudnnBackendGetAttribute");
+  std::vector<CudnnDescriptor*> configs;
+  std::vector<cudnnBackendDescriptor_t> found;
+  for (int64_t i = 0; i < count; ++i)
+    found.push_back(configs.emplace_back(&make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR))->raw());
+  if (count > 0)
+    library_.check(library_.get_attribute(heuristics.raw(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, found.data()),
+                   "cudnnBackendGetAttribute");
+  for (int64_t i = 0; i < count; ++i) {  // as many as there are: those that cannot be are left out
+    CudnnDescriptor& config = *configs[static_cast<size_t>(i)];
+    CudnnDescriptor& plan = make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+    if (handle) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
+    if (device) plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *device);
+    if (plan.try_finalize() != CUDNN_STATUS_SUCCESS) {
+      refusals_ = library_.last_error();
+      continue;
+    }
+    plan_ = &plan;
+    workspace_bytes_ = plan.get_int64(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+    CudnnDescriptor engine(library_, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    cudnnBackendDescriptor_t raw = engine.raw();
+    library_.check(library_.get_attribute(config.raw(), CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                          &count, &raw),
+                   "cudnnBackendGetAttribute");
+    engine_ = engine.get_int64(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+    return true;
+  }
+  return false;
+}
+
+void CudnnPlan::run(cudnnHandle_t handle, std::span<void* const> memory, std::byte* workspace) const {
+  std::vector<int64_t> ids;
+  std::vector<const void*> data;
+  for (const int tensor : memory_) {
+    ids.push_back(id_of(tensor));
+    data.push_back(memory[static_cast<size_t>(tensor)]);
+  }
+  for (size_t i = 0; i < numbers_.size(); ++i) {
+    ids.push_back(id_of(number_tensors_[i]));
+    data.push_back(&numbers_[i]);
+  }
+  CudnnDescriptor pack(library_, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.set_all(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, ids);
+  pack.set_all(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, data);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace);
+  pack.finalize();
+  library_.check(library_.execute(handle, plan_->raw(), pack.raw()), "cudnnBackendExecute");
+}
+
+}  // namespace trivet

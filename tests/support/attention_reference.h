@@ -1,0 +1,110 @@
+// Attention as it is defined, in double arithmetic: for small sizes, and for comparing with.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "kernels/philox.h"
+
+namespace trivet::test {
+
+using Vector = std::vector<double>;
+
+struct AttentionCase {
+  int64_t s, b, heads, d;
+  DType dtype = DType::f32;
+  Dropout dropout{};
+  int threads = 2;
+};
+
+// 1 / (1 - p) where the contract of Dropout keeps a probability, else 0.
+inline double keep_factor(const Dropout& dropout, int64_t batch, int64_t head, int64_t query, int64_t key) {
+  if (dropout.probability == 0) return 1;
+  const int64_t index =
+      (((dropout.first_sample + batch) * dropout.total_heads + dropout.first_head + head) * dropout.seq_length +
+       query) *
+          dropout.seq_length +
+      key;
+  const auto words = philox4x32(static_cast<uint64_t>(index) / 4, dropout.site, dropout.seed);
+  const bool keep = words.w[index % 4] >= dropout_threshold(dropout.probability);
+  return keep ? 1.0 / (1.0 - static_cast<double>(dropout.probability)) : 0.0;
+}
+
+// The definition. Vectors in the layouts of kernels/ops.h.
+struct AttentionReference {
+  const AttentionCase& z;
+
+  size_t at(int64_t position, int64_t batch, int64_t head, int64_t part, int64_t column) const {
+    return static_cast<size_t>((((position * z.b + batch) * z.heads + head) * 3 + part) * z.d + column);
+  }
+  size_t out_at(int64_t position, int64_t batch, int64_t head, int64_t column) const {
+    return static_cast<size_t>(((position * z.b + batch) * z.heads + head) * z.d + column);
+  }
+  Vector scores(const Vector& qkv, int64_t batch, int64_t head, int64_t i) const {
+    Vector row(static_cast<size_t>(i + 1), 0.0);
+    for (int64_t j = 0; j <= i; ++j)
+      for (int64_t c = 0; c < z.d; ++c)
+        row[static_cast<size_t>(j)] +=
+            qkv[at(i, batch, head, 0, c)] * qkv[at(j, batch, head, 1, c)] / std::sqrt(static_cast<double>(z.d));
+    return row;
+  }
+  static double log_sum_exp(const Vector& row) {
+    const double largest = *std::max_element(row.begin(), row.end());
+    double sum = 0;
+    for (double x : row) sum += std::exp(x - largest);
+    return largest + std::log(sum);
+  }
+  template <class F>
+  void for_each_row(F&& f) const {
+    for (int64_t batch = 0; batch < z.b; ++batch)
+      for (int64_t head = 0; head < z.heads; ++head)
+        for (int64_t i = 0; i < z.s; ++i) f(batch, head, i);
+  }
+
+  void forward(const Vector& qkv, Vector& out, Vector& lse) const {
+    out.assign(static_cast<size_t>(z.s * z.b * z.heads * z.d), 0.0);
+    lse.assign(static_cast<size_t>(z.b * z.heads * z.s), 0.0);
+    for_each_row([&](int64_t batch, int64_t head, int64_t i) {
+      const Vector row = scores(qkv, batch, head, i);
+      const double log_sum = log_sum_exp(row);
+      lse[static_cast<size_t>((batch * z.heads + head) * z.s + i)] = log_sum;
+      for (int64_t j = 0; j <= i; ++j) {
+        const double p = std::exp(row[static_cast<size_t>(j)] - log_sum) * keep_factor(z.dropout, batch, head, i, j);
+        for (int64_t c = 0; c < z.d; ++c) out[out_at(i, batch, head, c)] += p * qkv[at(j, batch, head, 2, c)];
+      }
+    });
+  }
+
+  Vector backward(const Vector& qkv, const Vector& dout) const {
+    Vector dqkv(qkv.size(), 0.0);
+    const double scale = 1 / std::sqrt(static_cast<double>(z.d));
+    for_each_row([&](int64_t batch, int64_t head, int64_t i) {
+      const Vector row = scores(qkv, batch, head, i);
+      const double log_sum = log_sum_exp(row);
+      Vector p(row.size()), dp(row.size(), 0.0);
+      double delta = 0;
+      for (size_t j = 0; j < row.size(); ++j) {
+        const auto key = static_cast<int64_t>(j);
+        const double keep = keep_factor(z.dropout, batch, head, i, key);
+        p[j] = std::exp(row[j] - log_sum);
+        for (int64_t c = 0; c < z.d; ++c) {
+          dp[j] += keep * dout[out_at(i, batch, head, c)] * qkv[at(key, batch, head, 2, c)];
+          dqkv[at(key, batch, head, 2, c)] += keep * p[j] * dout[out_at(i, batch, head, c)];
+        }
+        delta += p[j] * dp[j];
+      }
+      for (size_t j = 0; j < row.size(); ++j)
+        for (int64_t c = 0; c < z.d; ++c) {
+          const auto key = static_cast<int64_t>(j);
+          const double dscore = p[j] * (dp[j] - delta) * scale;
+          dqkv[at(i, batch, head, 0, c)] += dscore * qkv[at(key, batch, head, 1, c)];
+          dqkv[at(key, batch, head, 1, c)] += dscore * qkv[at(i, batch, head, 0, c)];
+        }
+    });
+    return dqkv;
+  }
+};
+
+}  // namespace trivet::test
