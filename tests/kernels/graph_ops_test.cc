@@ -67,11 +67,15 @@ TEST_P(GraphOpsTest, TheSecondTimeIsCapturedAndEveryTimeCounts) {
 
 TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
   const Tensor x = zeros({3}), one = on_device(tensors.full(DType::f32, {3}, 1));
-  const HostBuffer ten(*device, 12), seen(*device, 24);
+  const HostBuffer ten(*device, 12), seen(*device, 36);
   std::fill_n(static_cast<float*>(ten.data()), 3, 10.0f);
   auto* const values = static_cast<float*>(seen.data());
   const auto side = device->create_side_stream(StreamPriority::normal);
   const auto computed = device->create_event(), copied = device->create_event();
+  const auto copy_beside = [&](float* to) {
+    device->copy_to_host(x, to, *side);
+    side->synchronize();
+  };
   TraceRow row("compute");
   stream->set_trace_row(&row);
   for (int i = 0; i < 3; ++i) {
@@ -80,16 +84,20 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
       add_twice(x, one);
       device->copy_to_host(x, values, *stream);
       add_twice(x, one);
-      stream->record(*computed);  // x is 4
+      stream->record(*computed);
       side->wait(*computed);
-      device->copy_to_host(x, values + 3, *side);
+      copy_beside(values + 3);
       side->record(*copied);
       stream->wait(*copied);
       add_twice(x, one);
+      stream->synchronize();
+      copy_beside(values + 6);
       {
         const ScopedPhase phase(*stream, {"phase", Category::phase});
         add_twice(x, one);
       }
+      add_twice(x, one);
+      ops->add(x, one, x, *stream);  // not through the graphs
       device->copy_to_device(ten.data(), x, *stream);
       add_twice(x, one);
       stream->run({"host"}, [&] { ran = true; });
@@ -97,24 +105,33 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
     });
     EXPECT_EQ(floats(x), std::vector<float>(3, 14));
     EXPECT_TRUE(ran);
-    EXPECT_EQ(values[0], static_cast<float>(i == 0 ? 2 : 16));
-    EXPECT_EQ(values[3], static_cast<float>(i == 0 ? 4 : 18));
-    EXPECT_EQ(graphs->counts().calls, 12 * (i + 1));
+    const float before = i == 0 ? 0 : 14;
+    EXPECT_EQ(values[0], before + 2);
+    EXPECT_EQ(values[3], before + 4);
+    EXPECT_EQ(values[6], before + 6);
+    EXPECT_EQ(graphs->counts().calls, 14 * (i + 1));
   }
-  // All six segments are of the same two calls. The first was queued call by call.
+  // All seven segments are of the same two calls. The first was queued call by call.
   EXPECT_EQ(graphs->counts().graphs, 1);
-  EXPECT_EQ(graphs->counts().launches, 17);
+  EXPECT_EQ(graphs->counts().launches, 20);
 
-  // A graph is one span; a phase is around those between its ends.
+  // A graph is one span, in its phase.
   std::vector<Span> spans;
   stream->synchronize();
   row.take(spans);
-  const auto count = [&](const std::string& name) {
-    return std::count_if(spans.begin(), spans.end(), [&](const Span& span) { return span.info.name == name; });
+  const auto count = [&](const std::string& name, const Span& inside) {
+    return std::count_if(spans.begin(), spans.end(), [&](const Span& span) {
+      return span.info.name == name && inside.start_ns <= span.start_ns && span.end_ns <= inside.end_ns;
+    });
   };
-  EXPECT_EQ(count("graph"), 17);
-  EXPECT_EQ(count("phase"), 3);
-  EXPECT_EQ(count("add"), 2);
+  const Span always{.info = {}, .end_ns = std::numeric_limits<int64_t>::max()};
+  EXPECT_EQ(count("graph", always), 20);
+  EXPECT_EQ(count("phase", always), 3);
+  EXPECT_EQ(count("add", always), 2 + 3);
+  for (const Span& span : spans)
+    if (span.info.category == Category::phase) {
+      EXPECT_EQ(count("graph", span), 1);
+    }
 }
 
 // Kernels, products of a library with its workspace, memory that is set and copied by the device.
