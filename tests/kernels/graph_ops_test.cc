@@ -67,11 +67,15 @@ TEST_P(GraphOpsTest, TheSecondTimeIsCapturedAndEveryTimeCounts) {
 
 TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
   const Tensor x = zeros({3}), one = on_device(tensors.full(DType::f32, {3}, 1));
-  const HostBuffer ten(*device, 12), seen(*device, 24);
+  const HostBuffer ten(*device, 12), seen(*device, 36);
   std::fill_n(static_cast<float*>(ten.data()), 3, 10.0f);
   auto* const values = static_cast<float*>(seen.data());
   const auto side = device->create_side_stream(StreamPriority::normal);
   const auto computed = device->create_event(), copied = device->create_event();
+  const auto copy_beside = [&](float* to) {
+    device->copy_to_host(x, to, *side);
+    side->synchronize();
+  };
   TraceRow row("compute");
   stream->set_trace_row(&row);
   for (int i = 0; i < 3; ++i) {
@@ -80,16 +84,20 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
       add_twice(x, one);
       device->copy_to_host(x, values, *stream);
       add_twice(x, one);
-      stream->record(*computed);  // x is 4
+      stream->record(*computed);
       side->wait(*computed);
-      device->copy_to_host(x, values + 3, *side);
+      copy_beside(values + 3);
       side->record(*copied);
       stream->wait(*copied);
       add_twice(x, one);
+      stream->synchronize();
+      copy_beside(values + 6);
       {
         const ScopedPhase phase(*stream, {"phase", Category::phase});
         add_twice(x, one);
       }
+      add_twice(x, one);
+      ops->add(x, one, x, *stream);  // not through the graphs
       device->copy_to_device(ten.data(), x, *stream);
       add_twice(x, one);
       stream->run({"host"}, [&] { ran = true; });
@@ -97,24 +105,78 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
     });
     EXPECT_EQ(floats(x), std::vector<float>(3, 14));
     EXPECT_TRUE(ran);
-    EXPECT_EQ(values[0], static_cast<float>(i == 0 ? 2 : 16));
-    EXPECT_EQ(values[3], static_cast<float>(i == 0 ? 4 : 18));
-    EXPECT_EQ(graphs->counts().calls, 12 * (i + 1));
+    const float before = i == 0 ? 0 : 14;
+    EXPECT_EQ(values[0], before + 2);
+    EXPECT_EQ(values[3], before + 4);
+    EXPECT_EQ(values[6], before + 6);
+    EXPECT_EQ(graphs->counts().calls, 14 * (i + 1));
   }
-  // All six segments are of the same two calls. The first was queued call by call.
+  // All seven segments are of the same two calls. The first was queued call by call.
   EXPECT_EQ(graphs->counts().graphs, 1);
-  EXPECT_EQ(graphs->counts().launches, 17);
+  EXPECT_EQ(graphs->counts().launches, 20);
 
-  // A graph is one span; a phase is around those between its ends.
+  // A graph is one span, in its phase.
   std::vector<Span> spans;
   stream->synchronize();
   row.take(spans);
-  const auto count = [&](const std::string& name) {
-    return std::count_if(spans.begin(), spans.end(), [&](const Span& span) { return span.info.name == name; });
+  const auto count = [&](const std::string& name, const Span& inside) {
+    return std::count_if(spans.begin(), spans.end(), [&](const Span& span) {
+      return span.info.name == name && inside.start_ns <= span.start_ns && span.end_ns <= inside.end_ns;
+    });
   };
-  EXPECT_EQ(count("graph"), 17);
-  EXPECT_EQ(count("phase"), 3);
-  EXPECT_EQ(count("add"), 2);
+  const Span always{.info = {}, .end_ns = std::numeric_limits<int64_t>::max()};
+  EXPECT_EQ(count("graph", always), 20);
+  EXPECT_EQ(count("phase", always), 3);
+  EXPECT_EQ(count("add", always), 2 + 3);
+  for (const Span& span : spans)
+    if (span.info.category == Category::phase) {
+      EXPECT_EQ(count("graph", span), 1);
+    }
+}
+
+// Kernels, products of a library with its workspace, memory that is set and copied by the device.
+TEST_P(GraphOpsTest, OperationsOfEveryKindRepeat) {
+  constexpr DType T = DType::bf16;
+  constexpr int64_t s = 8, b = 2, h = 16, vocab = 32;
+  const auto uniform = [&](DType dtype, Shape shape) { return on_device(tensors.uniform(dtype, shape)); };
+  const auto empty = [&](DType dtype, Shape shape) { return on_device(tensors.poisoned(dtype, shape)); };
+  const Tensor tokens = on_device(tensors.integers(DType::i32, {s, b}, 0, vocab - 1));
+  const Tensor table = uniform(T, {vocab, h}), gamma = uniform(T, {h}), beta = uniform(T, {h});
+  const Tensor weight = uniform(T, {3 * h, h}), bias = uniform(T, {3 * h}), d_out = uniform(T, {s, b, h});
+  const Tensor x = empty(T, {s, b, h}), norm = empty(T, {s, b, h}), out = empty(T, {s, b, h});
+  const Tensor mean = empty(DType::f32, {s, b}), rstd = empty(DType::f32, {s, b}), lse = empty(DType::f32, {b, 2, s});
+  const Tensor qkv = empty(T, {s, b, 3 * h}), d_qkv = empty(T, {s, b, 3 * h}), copy = empty(T, {s, b, h});
+  const Tensor d_table = empty(DType::f32, {vocab, h}), d_weight = empty(DType::f32, {3 * h, h});
+  const auto pass = [&](Ops& on) {
+    on.fill(d_table, 0, *stream);
+    on.fill(d_weight, 0, *stream);
+    on.embedding_forward(tokens, table, 0, x, *stream);
+    on.layernorm_forward(x, gamma, beta, 1e-5f, norm, mean, rstd, *stream);
+    on.matmul(norm, weight, qkv, {.transpose_b = true, .bias = bias}, *stream);
+    on.attention_forward(qkv, out, lse, {.heads = 2, .dropout = {}}, *stream);
+    on.attention_backward(d_out, qkv, out, lse, d_qkv, {.heads = 2, .dropout = {}}, *stream);
+    on.matmul(d_qkv, norm, d_weight, {.transpose_a = true, .accumulate = true}, *stream);
+    on.convert(out, copy, *stream);
+    on.embedding_backward(tokens, d_out, 0, d_table, *stream);
+  };
+  const auto results = [&] {
+    std::vector<std::vector<std::byte>> bytes;
+    for (const Tensor& t : {qkv, out, lse, d_qkv, copy, d_weight, d_table}) {
+      bytes.emplace_back(static_cast<size_t>(t.bytes()));
+      device->copy_to_host(t, bytes.back().data(), *stream);
+      stream->synchronize();
+    }
+    return bytes;
+  };
+  pass(*ops);
+  const auto expected = results();
+  for (int i = 0; i < 3; ++i) {
+    for (const Tensor& t : {x, norm, qkv, out, lse, d_qkv, copy})
+      ops->fill(t, std::numeric_limits<float>::quiet_NaN(), *stream);
+    graphs->over(*stream, [&] { pass(*graphs); });
+    EXPECT_EQ(results(), expected) << "time " << i + 1;
+  }
+  EXPECT_EQ(graphs->counts().launches, 2);
 }
 
 TEST_P(GraphOpsTest, CallsOnOtherStreamsAndOutsideGoOnAsTheyAre) {
