@@ -83,7 +83,9 @@ class Cudnn : public CudnnAttention {
   }
 
   void run(const CudnnPlan& plan, const Memory& memory, std::byte* workspace, CUstream_st* stream) {
-    library_.check(library_.set_stream(handle_.raw, stream), "cudnnSetStream");
+    // Once: a call that a graph is being made of should queue kernels and nothing else.
+    if (stream != stream_) library_.check(library_.set_stream(handle_.raw, stream), "cudnnSetStream");
+    stream_ = stream;
     plan.run(handle_.raw, memory, workspace);
   }
 
@@ -92,6 +94,7 @@ class Cudnn : public CudnnAttention {
   const CudnnLibrary library_;
   const LibraryHandle handle_;
   const CudnnPlan forward_, backward_;
+  CUstream_st* stream_ = nullptr;  // the handle's, which begins with CUDA's default stream
 };
 
 CudnnPlanned planned(const AttentionShape& shape, const AttentionGraph& graph, const std::string& device) {
