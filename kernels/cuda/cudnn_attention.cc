@@ -18,6 +18,8 @@ void check_shape(const AttentionShape& z) {
     throw ConfigError(std::string("cuDNN's fused attention is for bf16, found ") + name_of(z.dtype));
   if (z.d % 8 != 0)
     throw ConfigError("cuDNN's fused attention is for heads of a multiple of 8 columns, found " + std::to_string(z.d));
+  if (z.s < 2)  // cuDNN 9.26 crashes while it looks for an engine
+    throw ConfigError("cuDNN's fused attention is for 2 positions or more, found " + std::to_string(z.s));
 }
 
 class Cudnn : public CudnnAttention {
