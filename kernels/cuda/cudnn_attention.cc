@@ -18,6 +18,8 @@ void check_shape(const AttentionShape& z) {
     throw ConfigError(std::string("cuDNN's fused attention is for bf16, found ") + name_of(z.dtype));
   if (z.d % 8 != 0)
     throw ConfigError("cuDNN's fused attention is for heads of a multiple of 8 columns, found " + std::to_string(z.d));
+  if (z.s < 2)  // cuDNN 9.26 crashes while it looks for an engine
+    throw ConfigError("cuDNN's fused attention is for 2 positions or more, found " + std::to_string(z.s));
 }
 
 class Cudnn : public CudnnAttention {
@@ -83,7 +85,9 @@ class Cudnn : public CudnnAttention {
   }
 
   void run(const CudnnPlan& plan, const Memory& memory, std::byte* workspace, CUstream_st* stream) {
-    library_.check(library_.set_stream(handle_.raw, stream), "cudnnSetStream");
+    // Once: a call that a graph is being made of should queue kernels and nothing else.
+    if (stream != stream_) library_.check(library_.set_stream(handle_.raw, stream), "cudnnSetStream");
+    stream_ = stream;
     plan.run(handle_.raw, memory, workspace);
   }
 
@@ -92,6 +96,7 @@ class Cudnn : public CudnnAttention {
   const CudnnLibrary library_;
   const LibraryHandle handle_;
   const CudnnPlan forward_, backward_;
+  CUstream_st* stream_ = nullptr;  // the handle's, which begins with CUDA's default stream
 };
 
 CudnnPlanned planned(const AttentionShape& shape, const AttentionGraph& graph, const std::string& device) {

@@ -182,6 +182,7 @@ TEST(CudnnAttention, NamesWhatItHasNoKernelFor) {
   EXPECT_EQ(refusal({8, 1, 1, 64, DType::f32}), "cuDNN's fused attention is for bf16, found fp32");
   EXPECT_EQ(refusal({8, 1, 1, 20, DType::bf16}),
             "cuDNN's fused attention is for heads of a multiple of 8 columns, found 20");
+  EXPECT_EQ(refusal({1, 1, 1, 64, DType::bf16}), "cuDNN's fused attention is for 2 positions or more, found 1");
 }
 
 TEST(CudnnAttention, ABuildWithoutItSaysSo) {

@@ -23,6 +23,7 @@ int cuCtxPushCurrent() { return kNoDevice; }
 int cuDeviceGet() { return kNoDevice; }
 int cuGetErrorName() { return kNoDevice; }
 int cuGetErrorString() { return kNoDevice; }
+int cuKernelGetFunction() { return kNoDevice; }
 int cuLaunchCooperativeKernel() { return kNoDevice; }
 int cuLaunchKernel() { return kNoDevice; }
 int cuLaunchKernelEx() { return kNoDevice; }
