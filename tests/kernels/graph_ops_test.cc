@@ -47,6 +47,7 @@ class GraphOpsTest : public testing::TestWithParam<const char*> {
   std::unique_ptr<Ops> ops;
   std::unique_ptr<GraphOps> graphs;
   std::unique_ptr<Arena> arena;
+  TraceRow row{"compute"};
   std::unique_ptr<Stream> stream;
 };
 
@@ -76,7 +77,6 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
     device->copy_to_host(x, to, *side);
     side->synchronize();
   };
-  TraceRow row("compute");
   stream->set_trace_row(&row);
   for (int i = 0; i < 3; ++i) {
     bool ran = false;

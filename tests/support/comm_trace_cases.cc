@@ -27,8 +27,8 @@ Span only_span(TraceRow& row) {  // but for those of copies, of a back end that 
 
 void collectives_are_matched_when_all_have_called(Communicator& world) {
   if (world.size() == 1) return;
+  TraceRow row("row");  // before the streams: they tell it what they know to their end
   RankStreams rank;
-  TraceRow row("row");
   rank.stream->set_trace_row(&row);
   const int64_t n = world.size();
   for (const int64_t length : {1, 50003})
@@ -51,8 +51,8 @@ void collectives_are_matched_when_all_have_called(Communicator& world) {
 // A ring of transfers over two groups of the same ranks: no two transfers have the same number.
 void both_ends_of_a_transfer_have_its_number(Communicator& world) {
   if (world.size() == 1) return;
+  TraceRow row("row");  // before the streams: they tell it what they know to their end
   RankStreams rank;
-  TraceRow row("row");
   rank.stream->set_trace_row(&row);
   const auto other = world.split(0, world.rank(), "other", Category::comm_pipeline);
   const int next = (world.rank() + 1) % world.size(), previous = (world.rank() + world.size() - 1) % world.size();
