@@ -28,6 +28,7 @@ std::mutex blocks_mutex;
 std::map<uintptr_t, Block> blocks;  // by address
 
 int device_count() {
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible && !*visible) return 0;
   const char* asked = std::getenv("TRIVET_EMULATED_GPUS");
   return asked ? std::atoi(asked) : 8;
 }

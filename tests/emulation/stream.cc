@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <map>
-#include <set>
 
 #include "tests/emulation/grid.h"
 
@@ -13,7 +12,7 @@ namespace trivet::emulation {
 namespace {
 
 std::mutex streams_mutex;
-std::set<Stream*> streams;
+std::map<Stream*, std::shared_ptr<Stream>> streams;  // whoever waits for one keeps it, should it be destroyed meanwhile
 
 thread_local bool in_stream = false;  // this is a stream's thread
 thread_local int strict_captures = 0;
@@ -35,16 +34,9 @@ void EventState::wait_for(uint64_t record) {
   happened.wait(lock, [&] { return complete >= record; });
 }
 
-Stream::Stream(int device) : device_(device), thread_([this] { serve(); }) {
-  std::lock_guard lock(streams_mutex);
-  streams.insert(this);
-}
+Stream::Stream(int device) : device_(device), thread_([this] { serve(); }) {}
 
 Stream::~Stream() {
-  {
-    std::lock_guard lock(streams_mutex);
-    streams.erase(this);
-  }
   {
     std::lock_guard lock(mutex_);
     ends_ = true;
@@ -91,13 +83,13 @@ Stream& of(cudaStream_t stream) {
 }
 
 void drain_all(int device) {
-  std::vector<Stream*> all;
+  std::vector<std::shared_ptr<Stream>> all;
   {
     std::lock_guard lock(streams_mutex);
-    std::copy_if(streams.begin(), streams.end(), std::back_inserter(all),
-                 [&](const Stream* stream) { return stream->device() == device; });
+    for (const auto& [raw, stream] : streams)
+      if (stream->device() == device) all.push_back(stream);
   }
-  for (Stream* stream : all) stream->drain();
+  for (const auto& stream : all) stream->drain();
 }
 
 cudaError_t allowed_anywhere() { return in_stream ? cudaErrorNotPermitted : cudaSuccess; }
@@ -144,14 +136,24 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int) {
   if (const cudaError_t status = allowed_anywhere(); status != cudaSuccess) return status;
-  *stream = reinterpret_cast<cudaStream_t>(new Stream(current_device()));
+  const auto made = std::make_shared<Stream>(current_device());
+  std::lock_guard lock(streams_mutex);
+  streams[made.get()] = made;
+  *stream = reinterpret_cast<cudaStream_t>(made.get());
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  delete &of(stream);
+  std::shared_ptr<Stream> last;  // ends outside of the lock
+  {
+    std::lock_guard lock(streams_mutex);
+    const auto found = streams.find(&of(stream));
+    if (found == streams.end()) return cudaErrorInvalidResourceHandle;
+    last = std::move(found->second);
+    streams.erase(found);
+  }
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {

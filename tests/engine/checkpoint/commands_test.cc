@@ -26,7 +26,7 @@ struct Ended {
 Ended trivet(const TempDir& dir, const std::string& arguments) {
   const std::string out = dir / "out.txt", err = dir / "err.txt";
   const std::string command =
-      fmt::format("env -u OMPI_COMM_WORLD_SIZE {} {} >{} 2>{}", TRIVET_PROGRAM, arguments, out, err);
+      fmt::format("env -u OMPI_COMM_WORLD_SIZE CUDA_VISIBLE_DEVICES= {} {} >{} 2>{}", TRIVET_PROGRAM, arguments, out, err);
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_text(out), read_text(err)};
 }

@@ -38,7 +38,8 @@ void write_dataset(const std::string& prefix) {
 }
 
 TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
-  // given
+  // given a host without a GPU, wherever this runs
+  ASSERT_EQ(setenv("CUDA_VISIBLE_DEVICES", "", 1), 0);
   const TempDir data;
   write_dataset(data / "corpus");
   const StudyFolder folder(with(kGoodConfig, "path: corpus", "path: " + (data / "corpus")));
@@ -81,6 +82,7 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
   EXPECT_NE(page.find("runs/" + plan.points[0].id + "-1/trace.json"), std::string::npos);
   EXPECT_TRUE(std::filesystem::exists(study.out + "/runs/" + plan.points[0].id + "-1/trace.json"));
   EXPECT_FALSE(std::filesystem::exists(study.out + "/runs/" + plan.points[0].id + "-2/trace.json"));
+  unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
 }  // namespace
