@@ -50,14 +50,7 @@ class Board {
   void meet(int rank, const char* call) {
     std::unique_lock lock(point_->mutex);
     if (world->failed()) world->throw_peer_failure();
-    const uint64_t meeting = ++members[static_cast<size_t>(rank)].meetings;
-    if (++present_ == members.size()) {
-      present_ = 0;
-      held_ = meeting;
-      lock.unlock();
-      point_->changed.notify_all();
-      return;
-    }
+    const uint64_t meeting = arrive(rank);
     while (held_ < meeting) {
       if (world->failed()) world->throw_peer_failure();
       for (size_t i = 0; i < members.size(); ++i)
@@ -68,6 +61,15 @@ class Board {
     }
   }
 
+  // The meeting behind one in which ranks have begun to read each other's memory: nobody may leave, and give memory
+  // back, while another reads. None waits for anything in between, so all come: a failure elsewhere does not end this
+  // short wait.
+  void leave(int rank) {
+    std::unique_lock lock(point_->mutex);
+    const uint64_t meeting = arrive(rank);
+    point_->changed.wait(lock, [&] { return held_ >= meeting; });
+  }
+
   const std::shared_ptr<ThreadWorld> world;
   const std::vector<int> world_ranks;
   const std::string name;
@@ -76,6 +78,17 @@ class Board {
   std::vector<std::unique_ptr<Mailbox>> inboxes;  // one a receiver
 
  private:
+  // The number of the meeting that the rank has come to; the last one to come opens it. REQUIRES: the lock.
+  uint64_t arrive(int rank) {
+    const uint64_t meeting = ++members[static_cast<size_t>(rank)].meetings;
+    if (++present_ == members.size()) {
+      present_ = 0;
+      held_ = meeting;
+      point_->changed.notify_all();
+    }
+    return meeting;
+  }
+
   std::shared_ptr<WaitPoint> point_;
   size_t present_ = 0;  // ranks in the current meeting
   uint64_t held_ = 0;   // meetings that are over
@@ -248,7 +261,7 @@ class ThreadCommunicator : public Communicator {
         fail(mismatch_text(board_->name, board_->world_ranks[0], first, board_->world_ranks[r], other));
   }
 
-  // One collective: meet, do my part, meet again because the others read my memory.
+  // One collective: meet, do my part, and stay until the others, who read my memory, have done theirs.
   template <class Work>
   void run(Stream& stream, const CallSignature& signature, const char* call, Tensor published, int64_t bytes,
            Work work) {
@@ -256,8 +269,13 @@ class ThreadCommunicator : public Communicator {
       guarded([&] {
         rendezvous(signature, call, published.data);
         clock.matched();
-        work();
-        board_->meet(rank_, call);
+        try {
+          work();
+        } catch (...) {
+          board_->leave(rank_);
+          throw;
+        }
+        board_->leave(rank_);
       });
     });
   }
