@@ -64,6 +64,11 @@ INSTANTIATE_TEST_SUITE_P(Layouts, OnADevice,
                                                       c.parallel.sequence_parallel = true;
                                                       c.overlap.tp_comm_overlap = "ring";
                                                     }},
+                                         LayoutCase{"tensor_and_pipeline", 2, 2, 1,
+                                                    [](Config& c) {
+                                                      c.parallel.sequence_parallel = true;
+                                                      c.overlap.tp_comm_overlap = "pipeline";
+                                                    }},
                                          LayoutCase{"sharded_optimizer", 2, 1, 2,
                                                     [](Config& c) {
                                                       c.parallel.sequence_parallel = true;
