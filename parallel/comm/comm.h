@@ -24,6 +24,7 @@
 #include <memory>
 #include <string>
 
+#include "kernels/base/device.h"
 #include "kernels/base/stream.h"
 #include "kernels/base/tensor.h"
 
@@ -60,6 +61,14 @@ class Communicator {
     send(out, to, stream);
     recv(in, from, stream);
   }
+
+  // Memory of the device that a group can be told of, so that it moves what lies there without copying it first (NCCL's
+  // user buffers); null: there is none such. Of all groups of this world, and outlives them.
+  virtual Memory* buffer_memory() { return nullptr; }
+  // Tells it: `memory`, of buffer_memory(), has operands of this group's later calls, at the same offset on every rank.
+  // Until the handle ends, which comes before the memory goes back.
+  virtual std::shared_ptr<void> register_buffer([[maybe_unused]] Tensor memory) { return nullptr; }
+
   virtual void barrier() = 0;  // of the host threads, not of a stream
 
   // Ranks that pass the same `color` form the new group, ordered by `key`, then by rank. Every rank of this group

@@ -179,6 +179,8 @@ class FlightDeviceCommunicator : public Communicator {
     };
     run({CommCall::transfer, out.dtype, Reduce::sum, -1, out.numel()}, stream, receive, to, true);
   }
+  Memory* buffer_memory() override { return inner_->buffer_memory(); }
+  std::shared_ptr<void> register_buffer(Tensor memory) override { return inner_->register_buffer(memory); }
   void barrier() override { inner_->barrier(); }
   std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
     auto host = host_.split(color, key, name + " (host)", category);

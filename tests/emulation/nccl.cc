@@ -9,6 +9,7 @@
 //   * A communicator's operations run one after another in the order of the calls, also on several streams.
 //   * ncclCommFinalize is over when all ranks have called it.
 //   * Each rank has a GPU of its own.
+//   * Either all ranks of a collective work in registered buffers, at the same offset, or none does.
 //
 // Ranks that call different things, where NCCL would hang or move what it should not, all have an asynchronous error.
 // Nothing on a stream ends with an error: it waits until its rank aborts. So does a rank whose peer has aborted. With
@@ -20,9 +21,11 @@
 #include <nccl.h>
 #include <thread>
 
+#include "tests/emulation/nccl_buffers.h"
 #include "tests/emulation/nccl_clique.h"
 
 using trivet::emulation::bytes_of;
+using trivet::emulation::NcclBuffers;
 using trivet::emulation::NcclCall;
 using trivet::emulation::NcclClique;
 using trivet::emulation::NcclOperation;
@@ -34,6 +37,7 @@ struct ncclComm {
   uint64_t tickets = 0, collectives = 0;               // so many were called
   std::map<std::pair<bool, int>, uint64_t> transfers;  // {sends, peer}: likewise
   std::vector<NcclOperation> connecting;               // that wait for their connections
+  NcclBuffers buffers;
 };
 
 namespace {
@@ -103,10 +107,21 @@ struct Work {  // on a stream
   std::vector<NcclOperation> operations;
 };
 
+// Where a collective's whole tensor lies in a registered buffer, if its other one is registered too.
+std::optional<size_t> registered_at(const ncclComm& comm, const NcclOperation& o) {
+  if (o.is_transfer()) return {};
+  const size_t part = o.bytes(), whole = part * static_cast<size_t>(comm.clique->size());
+  const bool scatters = o.call == NcclCall::reduce_scatter, gathers = o.call == NcclCall::all_gather;
+  const auto in = comm.buffers.offset_of(o.in, scatters ? whole : part);
+  const auto out = comm.buffers.offset_of(o.out, gathers ? whole : part);
+  return in && out ? scatters ? in : out : std::nullopt;
+}
+
 // Puts one call, or the part of a group that is one communicator's, on its stream.
 ncclResult_t submit(ncclComm& comm, std::vector<NcclOperation> operations, cudaStream_t stream) {
   bool at_once = true;
   for (NcclOperation& o : operations) {
+    o.registered_at = registered_at(comm, o);
     o.number = o.is_transfer() ? comm.transfers[{o.call == NcclCall::send, o.peer}]++ : comm.collectives++;
     if (comm.clique->connect(comm.rank, o)) continue;
     comm.connecting.push_back(o);
@@ -210,6 +225,15 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->clique->abort(comm->rank);
   delete comm;
   return ncclSuccess;
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, size_t bytes, void** handle) {
+  if (!comm || !data || bytes == 0 || !handle) return ncclInvalidArgument;
+  *handle = comm->buffers.add(data, bytes);
+  return *handle ? ncclSuccess : ncclInvalidArgument;
+}
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
+  return comm && comm->buffers.remove(handle) ? ncclSuccess : ncclInvalidArgument;
 }
 
 const char* ncclGetErrorString(ncclResult_t result) {

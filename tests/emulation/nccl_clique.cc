@@ -16,11 +16,13 @@ std::string to_string(int rank, const NcclOperation& o) {
                      std::to_string(o.count) + " of type " + std::to_string(o.type);
   if (o.call == NcclCall::all_reduce || o.call == NcclCall::reduce_scatter)
     text += " with operation " + std::to_string(o.reduce);
+  if (o.registered_at) text += ", " + std::to_string(*o.registered_at) + " bytes into a registered buffer";
   return o.peer < 0 ? text : text + " with rank " + std::to_string(o.peer);
 }
 
 bool same_collective(const NcclOperation& a, const NcclOperation& b) {
-  return a.call == b.call && a.count == b.count && a.type == b.type && a.reduce == b.reduce && a.peer == b.peer;
+  return a.call == b.call && a.count == b.count && a.type == b.type && a.reduce == b.reduce && a.peer == b.peer &&
+         a.registered_at == b.registered_at;
 }
 
 // ---- arithmetic

@@ -28,8 +28,9 @@ struct NcclOperation {
   size_t count = 0;  // as the call of NCCL counts: of a shard, where there are shards
   ncclDataType_t type = ncclFloat32;
   ncclRedOp_t reduce = ncclSum;
-  int peer = -1;        // the root, or the other rank of a transfer
-  uint64_t number = 0;  // of this rank's collectives, or of the transfers between these two
+  int peer = -1;                          // the root, or the other rank of a transfer
+  std::optional<size_t> registered_at{};  // the offset of a collective's whole tensor in a registered buffer
+  uint64_t number = 0;                    // of this rank's collectives, or of the transfers between these two
 
   bool is_transfer() const { return call == NcclCall::send || call == NcclCall::receive; }
   size_t bytes() const;  // of `count` elements

@@ -329,6 +329,53 @@ TEST(NcclComm, AConnectionThatBreaksInATransferIsNamedOnBothSides) {
   EXPECT_EQ(told, 2);
 }
 
+// Also one behind the other in two groups. The emulated NCCL refuses memory that is not its own, ranks of which one
+// works elsewhere, and memory that goes back while a group knows it.
+TEST(NcclComm, WorksInBuffersThatAreRegistered) {
+  if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
+  std::atomic<int> told = 0;
+  const auto rank_main = [&](Communicator& nccl, Device& device) {
+    const auto stream = device.create_side_stream(StreamPriority::normal);
+    const auto lane = nccl.split(0, nccl.rank(), "lane", Category::comm_data);
+    Memory* const memory = nccl.buffer_memory();
+    ASSERT_NE(memory, nullptr);
+    Arena buffers(device, *memory, "buffers"), elsewhere(device, "elsewhere");
+    buffers.allocate(DType::f32, {3});  // another block
+    const Tensor full = buffers.allocate(DType::f32, {1000});
+    std::vector<std::shared_ptr<void>> registered;
+    for (Communicator* group : {&nccl, lane.get()})
+      for (const Tensor& block : buffers.blocks()) registered.push_back(group->register_buffer(block));
+    ASSERT_EQ(buffers.blocks().size(), 2);
+
+    auto numbers = filled<float>(1000, nccl.rank(), small_integer<float>);
+    device.copy_to_device(numbers.data(), full, *stream);
+    nccl.reduce_scatter(full, full.slice(500 * nccl.rank(), 500), Reduce::sum, *stream);
+    lane->all_gather(full.slice(500 * nccl.rank(), 500), full, *stream);
+    device.copy_to_host(full, numbers.data(), *stream);
+    stream->synchronize();
+    expect_elements(
+        numbers, [](int64_t i) { return rank_order_sum<float>(2, i, small_integer<float>); }, "in place");
+
+    if (!nccl_is_emulated()) return;
+    EXPECT_THROW(nccl.register_buffer(elsewhere.allocate(DType::f32, {10})), Error);
+    try {
+      const Tensor x = nccl.rank() == 0 ? full.slice(100, 10) : elsewhere.allocate(DType::f32, {10});
+      nccl.all_reduce(x, Reduce::sum, *stream);
+      stream->synchronize();
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("400 bytes into a registered buffer"), std::string::npos) << text;
+      ++told;
+    }
+  };
+  if (!nccl_is_emulated()) return run_on_gpus(2, rank_main);
+  try {
+    run_on_gpus(2, rank_main);
+  } catch (const Error&) {
+  }
+  EXPECT_EQ(told, 2);
+}
+
 TEST(NcclComm, SaysSoWhereItIsNotBuilt) {
   if (built_with_nccl()) GTEST_SKIP() << "this build has NCCL";
   run_thread_ranks(1, [](Communicator& world) {
