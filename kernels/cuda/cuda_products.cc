@@ -1,11 +1,11 @@
 #include "kernels/cuda/cuda_products.h"
 
 #include <cublasLt.h>
-#include <dlfcn.h>
 #include <limits>
 #include <vector>
 
 #include "kernels/cuda/gelu.h"
+#include "kernels/cuda/shared_library.h"
 
 namespace trivet {
 namespace {
@@ -39,22 +39,19 @@ float milliseconds_of(cudaStream_t stream, const F& queue) {
 // The functions of libcublasLt that are used, by their names without the prefix.
 struct CudaProducts::Library {
   Library() {
-    for (const char* name : {TRIVET_CUBLAS_LT})  // from the build: one after the other
-      if (!file_) file_.reset(dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
-    if (!file_) throw ConfigError("device.kind is cuda, but cuBLASLt cannot be loaded: " + std::string(dlerror()));
-    load(create, "cublasLtCreate");
-    load(destroy, "cublasLtDestroy");
-    load(status_text, "cublasLtGetStatusString");
-    load(desc_create, "cublasLtMatmulDescCreate");
-    load(desc_destroy, "cublasLtMatmulDescDestroy");
-    load(desc_set, "cublasLtMatmulDescSetAttribute");
-    load(layout_create, "cublasLtMatrixLayoutCreate");
-    load(layout_destroy, "cublasLtMatrixLayoutDestroy");
-    load(preference_create, "cublasLtMatmulPreferenceCreate");
-    load(preference_destroy, "cublasLtMatmulPreferenceDestroy");
-    load(preference_set, "cublasLtMatmulPreferenceSetAttribute");
-    load(heuristic, "cublasLtMatmulAlgoGetHeuristic");
-    load(matmul, "cublasLtMatmul");
+    file_.find(create, "cublasLtCreate");
+    file_.find(destroy, "cublasLtDestroy");
+    file_.find(status_text, "cublasLtGetStatusString");
+    file_.find(desc_create, "cublasLtMatmulDescCreate");
+    file_.find(desc_destroy, "cublasLtMatmulDescDestroy");
+    file_.find(desc_set, "cublasLtMatmulDescSetAttribute");
+    file_.find(layout_create, "cublasLtMatrixLayoutCreate");
+    file_.find(layout_destroy, "cublasLtMatrixLayoutDestroy");
+    file_.find(preference_create, "cublasLtMatmulPreferenceCreate");
+    file_.find(preference_destroy, "cublasLtMatmulPreferenceDestroy");
+    file_.find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
+    file_.find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
+    file_.find(matmul, "cublasLtMatmul");
     check(create(&handle), "cublasLtCreate");
   }
   ~Library() { destroy(handle); }
@@ -79,15 +76,7 @@ struct CudaProducts::Library {
   decltype(&cublasLtMatmul) matmul = nullptr;
 
  private:
-  template <class Function>
-  void load(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(dlsym(file_.get(), name));
-    if (!function) throw ConfigError("the cuBLASLt that was loaded has no " + std::string(name));
-  }
-  struct Close {
-    void operator()(void* file) const { dlclose(file); }
-  };
-  std::unique_ptr<void, Close> file_;
+  const SharedLibrary file_{"cuBLASLt", {TRIVET_CUBLAS_LT}, "device.kind is cuda, but "};  // the files: from the build
 };
 
 // A shape's descriptors and the algorithm that was kept. cuBLASLt counts columns first: row-major c = a b is its

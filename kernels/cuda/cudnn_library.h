@@ -4,12 +4,12 @@
 #pragma once
 
 #include <cudnn.h>
-#include <memory>
 #include <source_location>
 #include <string>
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/cuda/shared_library.h"
 
 namespace trivet {
 
@@ -37,12 +37,7 @@ class CudnnLibrary {
   decltype(&cudnnBackendExecute) execute = nullptr;
 
  private:
-  template <class Function>
-  void load(Function& function, const char* name);
-  struct Close {
-    void operator()(void* file) const;
-  };
-  std::unique_ptr<void, Close> file_;
+  SharedLibrary file_;
 };
 
 class CudnnDescriptor {
