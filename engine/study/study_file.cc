@@ -11,6 +11,7 @@
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
 #include "engine/config/scalar.h"
+#include "engine/config/words.h"
 
 namespace trivet {
 
