@@ -13,9 +13,7 @@ constexpr int kSteps = std::min(kMatrixSteps, 4);
 constexpr int kGpuSteps = 2;
 
 void expect_same(const Curve& found, const Curve& expected) {
-  EXPECT_EQ(found.losses, expected.losses);
-  EXPECT_EQ(found.norms, expected.norms);
-  EXPECT_EQ(found.validation_loss, expected.validation_loss);
+  expect_equal(found, expected);
   EXPECT_EQ(found.weights_hash, expected.weights_hash);
 }
 

@@ -9,7 +9,6 @@ namespace trivet::test {
 namespace {
 
 constexpr int kSteps = kMatrixSteps;
-constexpr double kTolerance = 2e-5;  // relative, fp32: sums over ranks are taken in another order
 
 const Curve& one_rank(bool tied) {
   static const Curve curves[2] = {[] {
@@ -19,19 +18,6 @@ const Curve& one_rank(bool tied) {
                                   }(),
                                   train_on_threads(tiny_config(), 1, kSteps)};
   return curves[tied];
-}
-
-void expect_near(const Curve& curve, const Curve& reference) {
-  ASSERT_EQ(curve.losses.size(), reference.losses.size());
-  for (size_t i = 0; i < reference.losses.size(); ++i)
-    EXPECT_NEAR(curve.losses[i], reference.losses[i], kTolerance * reference.losses[i]) << "step " << i + 1;
-  EXPECT_NEAR(curve.validation_loss, reference.validation_loss, kTolerance * reference.validation_loss);
-}
-
-void expect_equal(const Curve& curve, const Curve& reference) {
-  EXPECT_EQ(curve.losses, reference.losses);
-  EXPECT_EQ(curve.norms, reference.norms);
-  EXPECT_EQ(curve.validation_loss, reference.validation_loss);
 }
 
 TEST(Layouts, OneRankLearns) {

@@ -12,7 +12,6 @@ namespace trivet::test {
 namespace {
 
 constexpr int kSteps = std::min(kMatrixSteps, 6);
-constexpr double kTolerance = 2e-5;  // relative, fp32: sums over ranks are taken in another order
 
 constexpr const char* kStrategies[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
 
@@ -38,19 +37,6 @@ Config config_of(const Case& c, const char* strategy) {
   config.batch.global_batch_size = config.batch.micro_batch_size * c.d * c.micro_batches;
   config.precision.dtype = c.dtype;
   return config;
-}
-
-void expect_equal(const Curve& curve, const Curve& reference, const std::string& what) {
-  EXPECT_EQ(curve.losses, reference.losses) << what;
-  EXPECT_EQ(curve.norms, reference.norms) << what;
-  EXPECT_EQ(curve.validation_loss, reference.validation_loss) << what;
-}
-
-void expect_near(const Curve& curve, const Curve& reference, const std::string& what) {
-  ASSERT_EQ(curve.losses.size(), reference.losses.size());
-  for (size_t i = 0; i < reference.losses.size(); ++i)
-    EXPECT_NEAR(curve.losses[i], reference.losses[i], kTolerance * reference.losses[i]) << what << ", step " << i + 1;
-  EXPECT_NEAR(curve.validation_loss, reference.validation_loss, kTolerance * reference.validation_loss) << what;
 }
 
 class ShardingLayout : public testing::TestWithParam<Case> {};

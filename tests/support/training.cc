@@ -1,6 +1,7 @@
 #include "tests/support/training.h"
 
 #include <cstring>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include "engine/data/indexed_dataset.h"
@@ -139,6 +140,20 @@ void with_trainers(const Config& config, int ranks, const std::function<void(Tra
                    const Trainer::Options& options, const std::vector<std::string>& faults) {
   tiny_dataset();  // made before the ranks ask for it
   run_thread_ranks(ranks, [&](Communicator& world) { use(*TinyTrainer(config, world, options, faults)); });
+}
+
+void expect_equal(const Curve& curve, const Curve& reference, const std::string& what) {
+  EXPECT_EQ(curve.losses, reference.losses) << what;
+  EXPECT_EQ(curve.norms, reference.norms) << what;
+  EXPECT_EQ(curve.validation_loss, reference.validation_loss) << what;
+}
+
+void expect_near(const Curve& curve, const Curve& reference, const std::string& what) {
+  constexpr double kTolerance = 2e-5;
+  ASSERT_EQ(curve.losses.size(), reference.losses.size()) << what;
+  for (size_t i = 0; i < reference.losses.size(); ++i)
+    EXPECT_NEAR(curve.losses[i], reference.losses[i], kTolerance * reference.losses[i]) << what << ", step " << i + 1;
+  EXPECT_NEAR(curve.validation_loss, reference.validation_loss, kTolerance * reference.validation_loss) << what;
 }
 
 Curve train(const Config& config, Communicator& world, int steps, const Trainer::Options& options, bool ahead) {

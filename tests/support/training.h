@@ -85,6 +85,11 @@ struct Curve {
   uint64_t weights_hash = 0;          // of all this rank's weights, over ranks in order; thread ranks only
 };
 
+// What both saw is the same, bit by bit; the weights' hashes are not compared.
+void expect_equal(const Curve& curve, const Curve& reference, const std::string& what = "");
+// Losses within 2e-5 relative: in fp32, where sums over ranks are taken in another order.
+void expect_near(const Curve& curve, const Curve& reference, const std::string& what = "");
+
 // Trains `steps` steps on `world`, the same result on every rank. ahead: each step is queued before the host reads the
 // result of the one before.
 Curve train(const Config& config, Communicator& world, int steps, const Trainer::Options& options, bool ahead = false);
