@@ -87,9 +87,9 @@ class Canvas {
 };
 
 // The rows of the two bar plots: on the left the levels of each varied factor, in columns; on the right the bars.
-class Rows {
+class PlotRows {
  public:
-  Rows(const Study& study, const Plan& plan, Canvas& canvas) : plan_(plan), canvas_(canvas) {
+  PlotRows(const Study& study, const Plan& plan, Canvas& canvas) : plan_(plan), canvas_(canvas) {
     double x = 8;
     for (size_t f = 0; f < study.factors.size(); ++f) {
       const Factor& factor = study.factors[f];
@@ -145,7 +145,7 @@ std::string direction(const Study& study) { return is_better_high(study.metric) 
 
 std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summary) {
   Canvas canvas;
-  Rows rows(study, plan, canvas);
+  PlotRows rows(study, plan, canvas);
   const bool ratios =
       std::ranges::any_of(summary.points, [](const PointSummary& point) { return point.ratio.has_value(); });
   const auto sample_of = [&](size_t i) -> std::optional<Sample> {
@@ -197,7 +197,7 @@ std::string exposed_plot(const Study& study, const Plan& plan, const Summary& su
   constexpr std::array<Class, 3> kClasses{
       {{"tensor", "tensor-parallel"}, {"pipeline", "pipeline"}, {"data", "data-parallel"}}};
   Canvas canvas;
-  Rows rows(study, plan, canvas);
+  PlotRows rows(study, plan, canvas);
   double end = 0;
   bool any = false, waits = false;
   for (const PointSummary& point : summary.points) {

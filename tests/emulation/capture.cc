@@ -1,4 +1,5 @@
 // Captures and graphs of the emulated runtime.
+#include "tests/emulation/grid.h"
 #include "tests/emulation/stream.h"
 
 namespace trivet::emulation {
