@@ -38,45 +38,28 @@ float milliseconds_of(cudaStream_t stream, const F& queue) {
 
 // The functions of libcublasLt that are used, by their names without the prefix.
 struct CudaProducts::Library {
-  Library() {
-    file_.find(create, "cublasLtCreate");
-    file_.find(destroy, "cublasLtDestroy");
-    file_.find(status_text, "cublasLtGetStatusString");
-    file_.find(desc_create, "cublasLtMatmulDescCreate");
-    file_.find(desc_destroy, "cublasLtMatmulDescDestroy");
-    file_.find(desc_set, "cublasLtMatmulDescSetAttribute");
-    file_.find(layout_create, "cublasLtMatrixLayoutCreate");
-    file_.find(layout_destroy, "cublasLtMatrixLayoutDestroy");
-    file_.find(preference_create, "cublasLtMatmulPreferenceCreate");
-    file_.find(preference_destroy, "cublasLtMatmulPreferenceDestroy");
-    file_.find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
-    file_.find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
-    file_.find(matmul, "cublasLtMatmul");
-    check(create(&handle), "cublasLtCreate");
-  }
+  Library() { check(create(&handle), "cublasLtCreate"); }
   ~Library() { destroy(handle); }
 
   void check(cublasStatus_t status, const char* call, std::source_location at = std::source_location::current()) const {
     if (status != CUBLAS_STATUS_SUCCESS) fail(std::string(call) + ": " + status_text(status), at);
   }
 
+  const SharedLibrary file{"cuBLASLt", {TRIVET_CUBLAS_LT}, "device.kind is cuda, but "};  // the files: from the build
   cublasLtHandle_t handle = nullptr;
-  decltype(&cublasLtCreate) create = nullptr;
-  decltype(&cublasLtDestroy) destroy = nullptr;
-  decltype(&cublasLtGetStatusString) status_text = nullptr;
-  decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
-  decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
-  decltype(&cublasLtMatmul) matmul = nullptr;
-
- private:
-  const SharedLibrary file_{"cuBLASLt", {TRIVET_CUBLAS_LT}, "device.kind is cuda, but "};  // the files: from the build
+  const decltype(&cublasLtCreate) create = file["cublasLtCreate"];
+  const decltype(&cublasLtDestroy) destroy = file["cublasLtDestroy"];
+  const decltype(&cublasLtGetStatusString) status_text = file["cublasLtGetStatusString"];
+  const decltype(&cublasLtMatmulDescCreate) desc_create = file["cublasLtMatmulDescCreate"];
+  const decltype(&cublasLtMatmulDescDestroy) desc_destroy = file["cublasLtMatmulDescDestroy"];
+  const decltype(&cublasLtMatmulDescSetAttribute) desc_set = file["cublasLtMatmulDescSetAttribute"];
+  const decltype(&cublasLtMatrixLayoutCreate) layout_create = file["cublasLtMatrixLayoutCreate"];
+  const decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = file["cublasLtMatrixLayoutDestroy"];
+  const decltype(&cublasLtMatmulPreferenceCreate) preference_create = file["cublasLtMatmulPreferenceCreate"];
+  const decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = file["cublasLtMatmulPreferenceDestroy"];
+  const decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = file["cublasLtMatmulPreferenceSetAttribute"];
+  const decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = file["cublasLtMatmulAlgoGetHeuristic"];
+  const decltype(&cublasLtMatmul) matmul = file["cublasLtMatmul"];
 };
 
 // A shape's descriptors and the algorithm that was kept. cuBLASLt counts columns first: row-major c = a b is its
@@ -140,7 +123,7 @@ struct CudaProducts::Plan {
   std::vector<cublasLtMatmulHeuristicResult_t> proposals(const CudaProduct& p, int most) const {
     cublasLtMatmulPreference_t preference = nullptr;
     library.check(library.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
-    const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, decltype(library.preference_destroy)>
+    const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, decltype(&cublasLtMatmulPreferenceDestroy)>
         owner(preference, library.preference_destroy);
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
       library.check(library.preference_set(preference, attribute, &value, sizeof value),

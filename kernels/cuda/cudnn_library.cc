@@ -8,20 +8,8 @@ constexpr size_t kOldest = 91600;
 
 }  // namespace
 
-// The system's, or else the one that the build found.
+// The system's file, or else the one that the build found.
 CudnnLibrary::CudnnLibrary() : file_("cuDNN", {"libcudnn.so." + std::to_string(CUDNN_MAJOR), TRIVET_CUDNN_LIBRARY}) {
-  file_.find(get_version, "cudnnGetVersion");
-  file_.find(status_text, "cudnnGetErrorString");
-  file_.find(get_last_error, "cudnnGetLastErrorString");
-  file_.find(create, "cudnnCreate");
-  file_.find(destroy, "cudnnDestroy");
-  file_.find(set_stream, "cudnnSetStream");
-  file_.find(create_descriptor, "cudnnBackendCreateDescriptor");
-  file_.find(destroy_descriptor, "cudnnBackendDestroyDescriptor");
-  file_.find(set_attribute, "cudnnBackendSetAttribute");
-  file_.find(get_attribute, "cudnnBackendGetAttribute");
-  file_.find(finalize, "cudnnBackendFinalize");
-  file_.find(execute, "cudnnBackendExecute");
   if (get_version() < kOldest)
     throw ConfigError("the cuDNN that was loaded is " + version() + ", expected 9.16 or newer");
 }

@@ -22,11 +22,23 @@ class SharedLibrary {
     if (!handle_) throw ConfigError(context + name_ + " cannot be loaded: " + dlerror());
   }
 
-  // ConfigError where the library has no such function.
-  template <class Function>
-  void find(Function& function, const char* symbol) const {
-    function = reinterpret_cast<Function>(dlsym(handle_.get(), symbol));
-    if (!function) throw ConfigError("the " + name_ + " that was loaded has no " + symbol);
+  // A function by its name, for a pointer of its type. ConfigError where the library has none.
+  class Function {
+   public:
+    template <class F>
+    operator F*() const {
+      return reinterpret_cast<F*>(address_);
+    }
+
+   private:
+    friend SharedLibrary;
+    explicit Function(void* address) : address_(address) {}
+    void* address_;
+  };
+  Function operator[](const char* symbol) const {
+    void* const address = dlsym(handle_.get(), symbol);
+    if (!address) throw ConfigError("the " + name_ + " that was loaded has no " + symbol);
+    return Function(address);
   }
 
  private:
