@@ -73,7 +73,8 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
            .units = data_parallel_,
            .scratch = state_.scratch,
            .tensor_lane = tensor_lane_.get()},
-      step_through_(device_->create_event()) {
+      step_through_(device_->create_event()),
+      guard_(*linked_world_) {
   const OverlapConfig& overlap = config.overlap;
   GradSync::Options reduce{.lanes = overlap.overlap_grad_reduce ? overlap.collectives_in_flight : 0,
                            .micro_batches = static_cast<int>(micro_batches_),

@@ -62,6 +62,11 @@ class Device {
   // and takes no memory: Error. REQUIRES: captures().
   virtual bool captures() const { return false; }
   virtual std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work);
+
+  // What this device's streams do is not to be relied upon from now on, because work on them was broken off: whoever
+  // waits for them or asks their events throws Error with `why`. Any thread; the first reason counts. By default
+  // nothing: of a CPU stream the work itself throws.
+  virtual void poison(const std::string&) noexcept {}
 };
 
 // Owns host memory for copies (Device::allocate_host). The device outlives it.

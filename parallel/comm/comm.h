@@ -20,6 +20,7 @@
 // span, save for the copy between a shard and a disjoint `full`.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,6 +30,12 @@
 namespace trivet {
 
 enum class Reduce { sum, max, average };  // average: the sum, divided by the number of ranks
+
+// The first failure of a world. rank -1: none.
+struct Failure {
+  int rank = -1;
+  std::string why{};
+};
 
 class Communicator {
  public:
@@ -62,8 +69,10 @@ class Communicator {
   // This rank gives up: its waiting and later calls in all groups throw Error with `why`, and the world ends. Any
   // thread may call it (a watchdog; FailureGuard).
   virtual void abort(const std::string& why) noexcept = 0;
-  // The rank of the world that has failed first; -1: none, or it cannot be told without waiting. Any thread.
-  virtual int failed_rank() const { return -1; }
+  // Which rank of the world has failed first; of MPI's ranks each knows only of itself. Any thread.
+  virtual Failure failure() const { return {}; }
+  // `witness` names the call that this rank is in; it is asked, on any thread, before such calls are broken off.
+  virtual void set_witness(std::function<std::string()> /*witness*/) {}
 };
 
 }  // namespace trivet

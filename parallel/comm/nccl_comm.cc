@@ -5,6 +5,9 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <fmt/format.h>
+#include <functional>
 #include <mutex>
 #include <nccl.h>
 #include <thread>
@@ -35,12 +38,44 @@ ncclRedOp_t nccl_op(Reduce op) { return op == Reduce::sum ? ncclSum : op == Redu
 // other thread that may read the environment.
 [[maybe_unused]] const int kConnectsEarly = setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 
-// One NCCL communicator. abort() may come from any thread: it stops a call that waits, and takes the communicator away
-// when no thread is inside NCCL.
+// One NCCL communicator. abort() and error() may come from any thread: abort() stops a call that waits, and takes the
+// communicator away when no thread is inside NCCL.
 class NcclGroup {
  public:
-  NcclGroup(std::string name, int rank, double timeout_s) : name_(std::move(name)), rank_(rank), timeout_(timeout_s) {}
+  NcclGroup(const std::string& name, int rank, int size, double timeout_s)
+      : name_(name),
+        label_("group '" + name + "', its rank " + std::to_string(rank) + " of " + std::to_string(size)),
+        rank_(rank),
+        size_(size),
+        timeout_(timeout_s) {}
   ~NcclGroup() {
+    if (comm_) ncclCommAbort(comm_);
+  }
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+
+  // Comes before all else but abort(). Collective.
+  void open(const ncclUniqueId& id) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.commName = name_.c_str();
+    std::lock_guard lock(mutex_);
+    if (failed_) fail_with("ncclCommInitRankConfig", "the group was aborted: " + why_);
+    try {
+      finish(ncclCommInitRankConfig(&comm_, size_, id, rank_, &config), "ncclCommInitRankConfig");
+    } catch (...) {
+      if (comm_) ncclCommAbort(comm_);
+      comm_ = nullptr;
+      throw;
+    }
+  }
+
+  // No call follows; end() waits until the peers have come here too.
+  void close() noexcept {
+    std::lock_guard lock(mutex_);
+    if (comm_) finalized_ = ncclCommFinalize(comm_);
+  }
+  void end() noexcept {
     std::lock_guard lock(mutex_);
     if (!comm_) return;
     try {
@@ -49,30 +84,7 @@ class NcclGroup {
     } catch (...) {
       ncclCommAbort(comm_);
     }
-  }
-  NcclGroup(const NcclGroup&) = delete;
-  NcclGroup& operator=(const NcclGroup&) = delete;
-
-  // Comes before all else but abort(). Collective.
-  void open(int size, const ncclUniqueId& id) {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    config.commName = name_.c_str();
-    std::lock_guard lock(mutex_);
-    if (failed_) fail_with("ncclCommInitRankConfig", "the group was aborted: " + why_);
-    try {
-      finish(ncclCommInitRankConfig(&comm_, size, id, rank_, &config), "ncclCommInitRankConfig");
-    } catch (...) {
-      if (comm_) ncclCommAbort(comm_);
-      comm_ = nullptr;
-      throw;
-    }
-  }
-
-  // No call follows; the destructor waits until the peers have come here too.
-  void close() noexcept {
-    std::lock_guard lock(mutex_);
-    if (comm_) finalized_ = ncclCommFinalize(comm_);
+    comm_ = nullptr;
   }
 
   // Makes one call f(ncclComm_t) and waits until NCCL has taken it: not until it has run.
@@ -82,8 +94,21 @@ class NcclGroup {
     if (failed_) fail_with(what, "the group was aborted: " + why_);
     ncclResult_t earlier = ncclSuccess;
     ncclCommGetAsyncError(comm_, &earlier);
-    if (earlier != ncclSuccess && earlier != ncclInProgress) fail_with(what, text_of(earlier) + ", of an earlier call");
+    if (is_error(earlier)) fail_with(what, text_of(earlier) + ", of an earlier call");
     finish(f(comm_), what);
+    ++calls_;
+    last_ = what;
+  }
+
+  // What NCCL has found wrong behind the calls; empty: nothing, or a thread is inside NCCL and hears of it there.
+  std::string error() noexcept {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    ncclResult_t state = ncclSuccess;
+    if (!lock || !comm_) return {};
+    if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state); asked != ncclSuccess) state = asked;
+    if (!is_error(state)) return {};
+    return label_ + ": " + text_of(state) + ", noticed after " + std::to_string(calls_) + " calls" +
+           (calls_ > 0 ? std::string(", of which the last is ") + last_ : std::string());
   }
 
   void abort(const std::string& why) noexcept {
@@ -96,9 +121,11 @@ class NcclGroup {
     comm_ = nullptr;
   }
 
+  static bool is_error(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
+
  private:
   [[noreturn]] void fail_with(const char* what, const std::string& why) const {
-    fail("group '" + name_ + "', rank " + std::to_string(rank_) + ": " + what + ": " + why);
+    fail(label_ + ": " + what + ": " + why);
   }
   std::string text_of(ncclResult_t result) const {
     return std::string(ncclGetErrorString(result)) + " (" + ncclGetLastError(comm_) + ")";
@@ -111,19 +138,21 @@ class NcclGroup {
       if (aborting_) fail_with(what, "aborted");
       const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
       if (spent.count() > timeout_)
-        fail_with(what, "not done after " + std::to_string(static_cast<int>(timeout_)) + " s");
+        fail_with(what, fmt::format("not done after {:g} s: another rank of the group has not come to it", timeout_));
       std::this_thread::yield();
       if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result); asked != ncclSuccess) result = asked;
     }
     if (result != ncclSuccess) fail_with(what, text_of(result));
   }
 
-  const std::string name_;
-  const int rank_;
+  const std::string name_, label_;
+  const int rank_, size_;
   const double timeout_;
   std::mutex mutex_;  // held while a thread is inside NCCL
   ncclComm_t comm_ = nullptr;
   ncclResult_t finalized_ = ncclInvalidUsage;  // what close() was told
+  int64_t calls_ = 0;
+  const char* last_ = "";  // of them
   bool failed_ = false;
   std::string why_;
   std::atomic<bool> aborting_ = false;
@@ -132,44 +161,91 @@ class NcclGroup {
 // All groups of one rank, which end together, and no earlier: ncclCommFinalize waits for the peers, so ranks that ended
 // one group after another, each in an order of its own, would wait for each other in a circle.
 //
-// When a rank fails, the streams of the others wait inside NCCL, and their hosts for these streams, which no news from
-// the host's world reaches. So a thread of each rank looks whether there is such news.
-struct NcclRank {
+// When a rank fails, or a connection, streams wait inside NCCL, and hosts for these streams: no news from the host's
+// world reaches them, and NCCL tells an error of the kernels that wait to whoever asks for it. So a thread of each rank
+// looks for both, until its groups have ended. On either it breaks off what NCCL does on this rank, and poisons the
+// device, so that the host, wherever it waits, goes on with the error and not with what was left half done.
+class NcclRank {
+ public:
   NcclRank(Communicator& host, Device& device, double timeout_s)
-      : host(host), device(device), timeout_s(timeout_s), watcher_([this] { watch(); }) {}
+      : host(host), device(device), timeout_s_(timeout_s), exceptions_(std::uncaught_exceptions()), watcher_([this] {
+          watch();
+        }) {}
   ~NcclRank() {
+    if (std::uncaught_exceptions() > exceptions_) abort("an exception ends the rank");
+    for (const auto& group : groups_) group->close();
+    for (const auto& group : groups_) group->end();
     {
       std::lock_guard lock(watch_mutex_);
       over_ = true;
     }
     ends_.notify_all();
     watcher_.join();
-    for (const auto& group : groups) group->close();
   }
   Communicator& host;
   Device& device;
-  const double timeout_s;
-  std::mutex mutex;
-  std::vector<std::shared_ptr<NcclGroup>> groups;
 
-  std::shared_ptr<NcclGroup> add(const std::string& name, int rank) {
-    std::lock_guard lock(mutex);
-    return groups.emplace_back(std::make_shared<NcclGroup>(name, rank, timeout_s));
+  std::shared_ptr<NcclGroup> add(const std::string& name, int rank, int size) {
+    auto group = std::make_shared<NcclGroup>(name, rank, size, timeout_s_);
+    std::lock_guard lock(mutex_);
+    if (!why_.empty()) group->abort(why_);
+    return groups_.emplace_back(std::move(group));
+  }
+  void set_witness(std::function<std::string()> witness) {
+    std::lock_guard lock(mutex_);
+    witness_ = std::move(witness);
+  }
+  // Aborts, and throws Error that says why, where something has gone wrong. Any thread.
+  void look() {
+    std::lock_guard looks(look_mutex_);
+    std::string why;
+    if (const Failure failure = host.failure(); failure.rank >= 0) {
+      why = "rank " + std::to_string(failure.rank) + " has failed: " + failure.why;
+    } else {
+      why = error();
+      if (why.empty()) return;
+      host.abort(why);
+    }
+    abort(why);
+    throw Error(why_);
   }
   void abort(const std::string& why) noexcept {
-    std::lock_guard lock(mutex);
-    for (const auto& group : groups) group->abort(why);
+    std::lock_guard lock(mutex_);
+    if (!why_.empty()) return;
+    why_ = why;
+    if (witness_) witness_();
+    device.poison(why);
+    for (const auto& group : groups_) group->abort(why);
   }
 
  private:
   void watch() {
     std::unique_lock lock(watch_mutex_);
-    while (!ends_.wait_for(lock, std::chrono::milliseconds(100), [&] { return over_; })) {
-      const int failed = host.failed_rank();
-      if (failed < 0) continue;
-      return abort("rank " + std::to_string(failed) + " has failed");
-    }
+    while (!ends_.wait_for(lock, kLook, [&] { return over_; })) try {
+        look();
+      } catch (const Error&) {
+        return;  // who waits or calls hears of it
+      }
   }
+  std::string error() {
+    std::lock_guard lock(mutex_);
+    for (const auto& group : groups_) {
+      const std::string error = group->error();
+      if (error.empty()) continue;
+      const std::string where = witness_ ? witness_() : "";
+      return where.empty() ? error : error + "; this rank is in " + where;
+    }
+    return {};
+  }
+
+  static constexpr std::chrono::milliseconds kLook{100};
+  const double timeout_s_;
+  const int exceptions_;
+  std::mutex mutex_;  // guards the next three
+  std::vector<std::shared_ptr<NcclGroup>> groups_;
+  std::function<std::string()> witness_;
+  std::string why_;  // not empty: it has aborted, and this stays
+  std::mutex look_mutex_;
 
   std::mutex watch_mutex_;
   std::condition_variable ends_;
@@ -241,7 +317,7 @@ class NcclCommunicator : public Communicator {
       const ncclResult_t sent = ncclSend(out.data, count(out), nccl_type(out.dtype), to, comm, raw(stream));
       const ncclResult_t received = ncclRecv(in.data, count(in), nccl_type(in.dtype), from, comm, raw(stream));
       const ncclResult_t ended = ncclGroupEnd();
-      return is_error(sent) ? sent : is_error(received) ? received : ended;
+      return NcclGroup::is_error(sent) ? sent : NcclGroup::is_error(received) ? received : ended;
     });
   }
   void barrier() override { host_.barrier(); }
@@ -252,16 +328,24 @@ class NcclCommunicator : public Communicator {
   }
 
   void abort(const std::string& why) noexcept override {
+    host_.abort(why);  // first: to NCCL of another rank this one is then a peer that is gone, and not the cause
     rank_->abort(why);
-    host_.abort(why);
   }
+  Failure failure() const override { return host_.failure(); }
+  void set_witness(std::function<std::string()> witness) override { rank_->set_witness(std::move(witness)); }
 
  private:
   template <class F>
   void call(const char* name, const Tensor& full, Stream& stream, const F& f) {
-    enqueue(stream, {name, category_, full.bytes()}, [&](cudaStream_t) { group_->call(name, f); });
+    enqueue(stream, {name, category_, full.bytes()}, [&](cudaStream_t) {
+      try {
+        group_->call(name, f);
+      } catch (const Error&) {
+        rank_->look();  // it may be an earlier call's
+        throw;
+      }
+    });
   }
-  static bool is_error(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
   static size_t count(const Tensor& t) { return static_cast<size_t>(t.numel()); }
 
   // Rank 0 draws the id and the host's group carries it.
@@ -275,8 +359,8 @@ class NcclCommunicator : public Communicator {
     const auto host_device = create_cpu_device();
     const auto stream = host_device->create_compute_stream();
     host_.broadcast({id.internal, DType::u8, {sizeof id.internal}}, 0, *stream);
-    group_ = rank_->add(name, rank());
-    group_->open(size(), id);
+    group_ = rank_->add(name, rank(), size());
+    group_->open(id);
     if (size() == 2 && category_ == Category::comm_pipeline) connect_pair();
   }
 

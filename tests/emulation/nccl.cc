@@ -11,9 +11,10 @@
 //   * Each rank has a GPU of its own.
 //
 // Ranks that call different things, where NCCL would hang or move what it should not, all have an asynchronous error.
-// Operations are not captured into graphs. A rank whose peer has aborted waits until it aborts too, as with NCCL; or,
-// where TRIVET_EMULATED_NCCL_PATIENCE_MS is set, has an asynchronous error after that. A call or value that is not
-// emulated is refused.
+// Nothing on a stream ends with an error: it waits until its rank aborts. So does a rank whose peer has aborted. With
+// TRIVET_EMULATED_NCCL_FAULT=NAME:RANK:CALL[:silent], in communicators of that name that rank's so-maniest call (from
+// 0) never happens, and the rank has ncclRemoteError (silent: nothing); its peers are not told. Operations are not
+// captured into graphs. A call or value that is not emulated is refused.
 #include <algorithm>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -51,12 +52,12 @@ Registry& registry() {
 std::string text_of(const ncclUniqueId& id) { return {id.internal, sizeof id.internal}; }
 
 // The clique of an id, which goes out of use when the last of its ranks has come.
-std::shared_ptr<NcclClique> join(const ncclUniqueId& id, int size, int rank, int device) {
+std::shared_ptr<NcclClique> join(const ncclUniqueId& id, const char* name, int size, int rank, int device) {
   Registry& ids = registry();
   std::lock_guard lock(ids.mutex);
   const auto found = ids.cliques.find(text_of(id));
   if (found == ids.cliques.end()) return nullptr;
-  if (!found->second) found->second = std::make_shared<NcclClique>(size);
+  if (!found->second) found->second = std::make_shared<NcclClique>(size, name ? name : "");
   const std::shared_ptr<NcclClique> clique = found->second;
   clique->join(rank, size, device);
   if (clique->complete()) ids.cliques.erase(found);
@@ -80,7 +81,7 @@ bool is_plain(const ncclConfig_t& config) {
 
 ncclResult_t state_of(ncclComm& comm) {
   NcclClique& clique = *comm.clique;
-  if (const ncclResult_t error = clique.error(); error != ncclSuccess) return error;
+  if (const ncclResult_t error = clique.error(comm.rank); error != ncclSuccess) return error;
   std::erase_if(comm.connecting, [&](const NcclOperation& o) { return clique.connected(comm.rank, o); });
   const bool waits = !clique.complete() || !comm.connecting.empty() ||
                      (comm.finalizing && !(clique.all_finalized() && clique.idle(comm.rank, comm.tickets)));
@@ -173,7 +174,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   int device = 0;
   if (!comm || !config || !is_plain(*config) || rank < 0 || rank >= size) return ncclInvalidArgument;
   if (cudaGetDevice(&device) != cudaSuccess) return ncclUnhandledCudaError;
-  auto clique = join(id, size, rank, device);
+  auto clique = join(id, config->commName, size, rank, device);
   if (!clique) return ncclInvalidArgument;
   *comm = new ncclComm;
   (*comm)->clique = std::move(clique);
@@ -218,7 +219,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
   return result >= 0 && result < ncclNumResults ? kTexts[result] : "unknown";
 }
 const char* ncclGetLastError(ncclComm_t comm) {
-  return comm && comm->clique->error() != ncclSuccess ? comm->clique->error_text() : "";
+  return comm && comm->clique->error(comm->rank) != ncclSuccess ? comm->clique->error_text() : "";
 }
 
 ncclResult_t ncclGroupStart() {

@@ -40,6 +40,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         LayoutCase{"one"}, LayoutCase{"bf16", {}, [](Config& c) { c.precision.dtype = "bf16"; }},
         LayoutCase{"ring", {.t = 2, .sequence_parallel = true}, [](Config& c) { c.overlap.tp_comm_overlap = "ring"; }},
+        LayoutCase{"tensor_and_pipeline",
+                   {.t = 2, .p = 2, .sequence_parallel = true},
+                   [](Config& c) { c.overlap.tp_comm_overlap = "pipeline"; }},
         LayoutCase{"sharded_optimizer",
                    {.t = 2, .d = 2, .sequence_parallel = true, .strategy = "optim"},
                    [](Config& c) {

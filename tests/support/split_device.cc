@@ -25,7 +25,7 @@ class SplitDevice : public Device {
   void* allocate_host(int64_t bytes) override {
     expect_no_capture();
     void* const data = Device::allocate_host(bytes);
-    poison(data, bytes);
+    spoil(data, bytes);
     return data;
   }
 

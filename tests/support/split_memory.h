@@ -21,7 +21,7 @@
 namespace trivet::test {
 
 // NaN as fp32 and as bf16, and a large number as an integer.
-inline void poison(void* data, int64_t bytes) {
+inline void spoil(void* data, int64_t bytes) {
   constexpr uint16_t kPattern = 0x7fff;
   std::fill_n(static_cast<uint16_t*>(data), bytes / 2, kPattern);
   if (bytes % 2) static_cast<unsigned char*>(data)[bytes - 1] = 0x7f;
@@ -59,7 +59,7 @@ class SplitMemory {
     std::byte* const behind = front_ + kBytes + begin;
     ASAN_UNPOISON_MEMORY_REGION(behind, static_cast<size_t>(bytes));
     ASAN_POISON_MEMORY_REGION(behind + bytes, static_cast<size_t>(room - bytes));
-    poison(behind, bytes);
+    spoil(behind, bytes);
     return front_ + begin;
   }
 
@@ -68,7 +68,7 @@ class SplitMemory {
     const auto block = blocks_.find(static_cast<std::byte*>(data) - front_);
     if (block == blocks_.end()) return;
     std::byte* const behind = static_cast<std::byte*>(data) + kBytes;
-    poison(behind, block->second.bytes);
+    spoil(behind, block->second.bytes);
     ASAN_POISON_MEMORY_REGION(behind, static_cast<size_t>(block->second.bytes));
     blocks_.erase(block);
   }
