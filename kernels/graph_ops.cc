@@ -63,6 +63,8 @@ GraphOps::GraphOps(Ops& ops, Device& device, int64_t most_calls) : ops_(ops), de
   check(device.captures(), "GraphOps needs a device that has graphs");
 }
 
+GraphOps::~GraphOps() = default;
+
 size_t GraphOps::Hash::operator()(const Key& key) const {
   uint64_t hash = key.size();
   for (const uint64_t word : key) hash = std::rotl((hash ^ word) * 0x9E3779B97F4A7C15ull, 29);
@@ -82,7 +84,7 @@ void GraphOps::end() {
 }
 
 template <class Op, class... Arguments>
-void GraphOps::note(const char* name, Op op, Stream& stream, const Arguments&... arguments) {
+void GraphOps::call(const char* name, Op op, Stream& stream, const Arguments&... arguments) {
   if (&stream != stream_) return (ops_.*op)(arguments..., stream);
   if (calls_.empty()) {
     key_.assign(1, address(&stream));
@@ -91,6 +93,11 @@ void GraphOps::note(const char* name, Op op, Stream& stream, const Arguments&...
   key_.push_back(address(name));  // the text of each operation's name is in one place
   (add_to(key_, plain(arguments)), ...);
   calls_.emplace_back([this, op, &stream, ... same = plain(arguments)] { (ops_.*op)(same..., stream); });
+}
+
+template <class Op, class... Arguments>
+void GraphOps::call_once_a_step(const char*, Op op, Stream& stream, const Arguments&... arguments) {
+  (ops_.*op)(arguments..., stream);
 }
 
 void GraphOps::queue_segment() {
@@ -119,70 +126,5 @@ void GraphOps::queue_segment() {
   }
   calls_.clear();
 }
-
-// ---- the operations
-
-void GraphOps::matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& stream) {
-  note(__func__, &Ops::matmul, stream, a, b, c, how);
-}
-void GraphOps::column_sum(Tensor x, Tensor sum, Stream& stream) { note(__func__, &Ops::column_sum, stream, x, sum); }
-void GraphOps::layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, Tensor y, Tensor mean, Tensor rstd,
-                                 Stream& stream) {
-  note(__func__, &Ops::layernorm_forward, stream, x, gamma, beta, eps, y, mean, rstd);
-}
-void GraphOps::layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual,
-                                  Tensor dx, Tensor dgamma, Tensor dbeta, Stream& stream) {
-  note(__func__, &Ops::layernorm_backward, stream, dy, x, gamma, mean, rstd, residual, dx, dgamma, dbeta);
-}
-void GraphOps::gelu_forward(Tensor x, Tensor y, Stream& stream) { note(__func__, &Ops::gelu_forward, stream, x, y); }
-void GraphOps::gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream& stream) {
-  note(__func__, &Ops::gelu_backward, stream, x, dy, dx);
-}
-void GraphOps::attention_forward(Tensor qkv, Tensor out, Tensor lse, const Attention& how, Stream& stream) {
-  note(__func__, &Ops::attention_forward, stream, qkv, out, lse, how);
-}
-void GraphOps::attention_backward(Tensor dout, Tensor qkv, Tensor out, Tensor lse, Tensor dqkv, const Attention& how,
-                                  Stream& stream) {
-  note(__func__, &Ops::attention_backward, stream, dout, qkv, out, lse, dqkv, how);
-}
-void GraphOps::embedding_forward(Tensor tokens, Tensor table, int64_t first_row, Tensor out, Stream& stream) {
-  note(__func__, &Ops::embedding_forward, stream, tokens, table, first_row, out);
-}
-void GraphOps::embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, Tensor dtable, Stream& stream) {
-  note(__func__, &Ops::embedding_backward, stream, tokens, dout, first_row, dtable);
-}
-void GraphOps::position_forward(Tensor x, Tensor positions, const Dropout& dropout, Tensor out, Stream& stream) {
-  note(__func__, &Ops::position_forward, stream, x, positions, dropout, out);
-}
-void GraphOps::position_backward(Tensor dout, const Dropout& dropout, Tensor dx, Tensor dpositions, Stream& stream) {
-  note(__func__, &Ops::position_backward, stream, dout, dropout, dx, dpositions);
-}
-void GraphOps::bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Dropout& dropout, Tensor out,
-                                Stream& stream) {
-  note(__func__, &Ops::bias_dropout_add, stream, x, bias, residual, dropout, out);
-}
-void GraphOps::dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, Stream& stream) {
-  note(__func__, &Ops::dropout_backward, stream, dout, dropout, dx);
-}
-void GraphOps::cross_entropy_forward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
-                                     Tensor row_max, Tensor row_sum, Tensor target_logit, Stream& stream) {
-  note(__func__, &Ops::cross_entropy_forward, stream, logits, targets, first_column, vocab_size, row_max, row_sum,
-       target_logit);
-}
-void GraphOps::cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row_sum, Stream& stream) {
-  note(__func__, &Ops::cross_entropy_rescale, stream, row_max, global_max, row_sum);
-}
-void GraphOps::cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_logit, float scale, Tensor loss,
-                                  Stream& stream) {
-  note(__func__, &Ops::cross_entropy_loss, stream, row_max, row_sum, target_logit, scale, loss);
-}
-void GraphOps::cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
-                                      Tensor row_max, Tensor row_sum, float scale, Stream& stream) {
-  note(__func__, &Ops::cross_entropy_backward, stream, logits, targets, first_column, vocab_size, row_max, row_sum,
-       scale);
-}
-void GraphOps::fill(Tensor x, float value, Stream& stream) { note(__func__, &Ops::fill, stream, x, value); }
-void GraphOps::convert(Tensor from, Tensor to, Stream& stream) { note(__func__, &Ops::convert, stream, from, to); }
-void GraphOps::add(Tensor a, Tensor b, Tensor out, Stream& stream) { note(__func__, &Ops::add, stream, a, b, out); }
 
 }  // namespace trivet

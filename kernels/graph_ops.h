@@ -16,17 +16,18 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/wrapped_ops.h"
 
 namespace trivet {
 
-class GraphOps : public Ops {
+class GraphOps : public WrappedOps<GraphOps> {
  public:
   // Both outlive this. most_calls: that are kept, as keys or in graphs; a segment that does not fit in any more is
   // queued call by call for good. REQUIRES: device.captures().
   GraphOps(Ops& ops, Device& device, int64_t most_calls = 100'000);
+  ~GraphOps() override;
 
-  // Runs f(). Calls on other streams, and those below the line at the end, go on as they are.
+  // Runs f(). Calls on other streams, and those of the optimizer, once a step, go on as they are.
   template <class F>
   void over(Stream& stream, F&& f) {
     begin(stream);
@@ -48,56 +49,9 @@ class GraphOps : public Ops {
   };
   const Counts& counts() const { return counts_; }
 
-  void matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& stream) override;
-  void column_sum(Tensor x, Tensor sum, Stream& stream) override;
-  void layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, Tensor y, Tensor mean, Tensor rstd,
-                         Stream& stream) override;
-  void layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual, Tensor dx,
-                          Tensor dgamma, Tensor dbeta, Stream& stream) override;
-  void gelu_forward(Tensor x, Tensor y, Stream& stream) override;
-  void gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream& stream) override;
-  void attention_forward(Tensor qkv, Tensor out, Tensor lse, const Attention& how, Stream& stream) override;
-  void attention_backward(Tensor dout, Tensor qkv, Tensor out, Tensor lse, Tensor dqkv, const Attention& how,
-                          Stream& stream) override;
-  void embedding_forward(Tensor tokens, Tensor table, int64_t first_row, Tensor out, Stream& stream) override;
-  void embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, Tensor dtable, Stream& stream) override;
-  void position_forward(Tensor x, Tensor positions, const Dropout& dropout, Tensor out, Stream& stream) override;
-  void position_backward(Tensor dout, const Dropout& dropout, Tensor dx, Tensor dpositions, Stream& stream) override;
-  void bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Dropout& dropout, Tensor out,
-                        Stream& stream) override;
-  void dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, Stream& stream) override;
-  void cross_entropy_forward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size, Tensor row_max,
-                             Tensor row_sum, Tensor target_logit, Stream& stream) override;
-  void cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row_sum, Stream& stream) override;
-  void cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_logit, float scale, Tensor loss,
-                          Stream& stream) override;
-  void cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size, Tensor row_max,
-                              Tensor row_sum, float scale, Stream& stream) override;
-  void fill(Tensor x, float value, Stream& stream) override;
-  void convert(Tensor from, Tensor to, Stream& stream) override;
-  void add(Tensor a, Tensor b, Tensor out, Stream& stream) override;
-
-  // ---- of the optimizer, once a step
-
-  void adamw(std::span<const AdamWPiece> pieces, Tensor grad_scale, Tensor proceed, const AdamW& how,
-             Stream& stream) override {
-    ops_.adamw(pieces, grad_scale, proceed, how, stream);
-  }
-  void sum_of_squares(std::span<const Tensor> xs, Tensor bins, Stream& stream) override {
-    ops_.sum_of_squares(xs, bins, stream);
-  }
-  void clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale,
-                  Stream& stream) override {
-    ops_.clip_scale(bins, multiplier, max_norm, norm, grad_scale, stream);
-  }
-  void judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) override {
-    ops_.judge_step(numbers, limits, proceed, stream);
-  }
-  void find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream& stream) override {
-    ops_.find_non_finite(x, proceed, found, stream);
-  }
-
  private:
+  friend class WrappedOps<GraphOps>;
+
   // The stream, and all arguments of the calls, each as one number or more.
   using Key = std::vector<uint64_t>;
   struct Hash {
@@ -108,7 +62,10 @@ class GraphOps : public Ops {
   void end();
   // (ops_.*op)(arguments..., stream), later.
   template <class Op, class... Arguments>
-  void note(const char* name, Op op, Stream& stream, const Arguments&... arguments);
+  void call(const char* name, Op op, Stream& stream, const Arguments&... arguments);
+  // The same, now.
+  template <class Op, class... Arguments>
+  void call_once_a_step(const char* name, Op op, Stream& stream, const Arguments&... arguments);
   void queue_segment();
 
   Ops& ops_;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "engine/config/fields.h"
+#include "engine/config/words.h"
 #include "parallel/data/flat_buffer.h"
 
 namespace trivet {

@@ -1,5 +1,5 @@
 // Fields: the one table of all configuration keys. Loading, --set, "did you mean", range checks, `trivet config` and
-// config.resolved.yaml all walk it, so a new member of Config needs one line here (fields.cc) and nothing else.
+// config.resolved.yaml all walk it, so a new member of Config needs one line in field_table.cc and nothing else.
 #pragma once
 
 #include <limits>
@@ -60,13 +60,5 @@ std::optional<std::string> check_field(const Field& field, const Config& config)
 // The value as YAML; parse_field of it gives the same value back, bit by bit.
 std::string format_field(const Field& field, const Config& config);
 bool same_values(const Config& a, const Config& b);
-
-// The candidate that `text` is probably a misspelling of; "" where nothing is near.
-std::string_view nearest(std::string_view text, const std::vector<std::string_view>& candidates);
-std::string join(const std::vector<std::string_view>& words, std::string_view separator);
-// The parts of the text between commas, without the spaces around them; at least one, perhaps empty.
-std::vector<std::string_view> split_words(std::string_view text);
-// The text in quotes, at most 60 characters of it, control characters made visible.
-std::string quote(std::string_view text);
 
 }  // namespace trivet

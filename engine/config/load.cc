@@ -13,6 +13,7 @@
 
 #include "engine/config/fields.h"
 #include "engine/config/validate.h"
+#include "engine/config/words.h"
 #include "kernels/base/check.h"
 
 namespace trivet {

@@ -10,6 +10,7 @@
 #include "engine/config/check_switches.h"
 #include "engine/config/fields.h"
 #include "engine/config/layer_split.h"
+#include "engine/config/words.h"
 #include "parallel/data/flat_buffer.h"
 #include "parallel/pipeline/check.h"
 

@@ -11,13 +11,13 @@
 namespace trivet {
 namespace {
 
-constexpr int64_t kVersion = 1;
+constexpr int64_t kInfoVersion = 1;
 constexpr int64_t kMaxBytes = 1 << 20;
 
 }  // namespace
 
 std::string to_json(const DatasetInfo& info) {
-  const nlohmann::ordered_json json = {{"version", kVersion},
+  const nlohmann::ordered_json json = {{"version", kInfoVersion},
                                        {"tokenizer", info.tokenizer},
                                        {"fingerprint", info.fingerprint},
                                        {"vocab_size", info.vocab_size},
@@ -53,7 +53,7 @@ std::optional<DatasetInfo> read_dataset_info(const std::string& prefix) {
     return found.template get<int64_t>();
   };
   constexpr int64_t kMost = INT64_MAX;
-  number("version", kVersion, kVersion);
+  number("version", kInfoVersion, kInfoVersion);
   DatasetInfo info;
   info.tokenizer = text("tokenizer");
   if (info.tokenizer != "bytes" && info.tokenizer != "sentencepiece")

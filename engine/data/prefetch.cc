@@ -1,6 +1,5 @@
 #include "engine/data/prefetch.h"
 
-#include <chrono>
 #include <fmt/format.h>
 
 #include "kernels/base/check.h"
@@ -96,9 +95,7 @@ const Batch& BatchLoader::next() {
   if (taken_ > 0 && slot(taken_ - 1).error) std::rethrow_exception(slot(taken_ - 1).error);
   ++taken_;
   changed_.notify_all();
-  const auto begin = std::chrono::steady_clock::now();
   changed_.wait(lock, [this] { return prepared_ >= taken_; });
-  wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   Slot& ready = slot(taken_ - 1);
   if (ready.error) std::rethrow_exception(ready.error);
   return ready.batch;

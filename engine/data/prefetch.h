@@ -53,9 +53,6 @@ class BatchLoader {
   // Begins anew at this sample: every evaluation reads the same data. Allocates nothing but a thread.
   void restart(int64_t start_sample);
 
-  // How long next() has waited for the background thread in all: time that prefetching did not hide.
-  double wait_seconds() const { return wait_seconds_; }
-
  private:
   struct Slot {
     Batch batch;
@@ -72,7 +69,6 @@ class BatchLoader {
   BatchPlan plan_;
   std::vector<Slot> slots_;      // a ring of depth + 1: one is the consumer's
   std::vector<int32_t> sample_;  // [s + 1], of whoever prepares
-  double wait_seconds_ = 0;
 
   std::mutex mutex_;
   std::condition_variable changed_;

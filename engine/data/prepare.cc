@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kBatchBytes = 4 << 20;
 constexpr int64_t kTrainBytesPerId = 512;
-constexpr int64_t kMaxVocab = 1 << 20;
+constexpr int64_t kMaxSentencePieceVocab = 1 << 20;
 
 using Report = std::function<void(const PrepareProgress&)>;
 using Phase = PrepareProgress::Phase;
@@ -44,9 +44,9 @@ void check_options(const PrepareOptions& options) {
           "--tokenizer sentencepiece needs either --vocab-size N, to train a model, or --model FILE, to use one");
   require(options.model.empty() || !options.train_bytes, "--train-bytes has no use with --model");
   if (options.vocab_size)
-    require(
-        kMinSentencePieceVocab <= *options.vocab_size && *options.vocab_size <= kMaxVocab,
-        fmt::format("--vocab-size is {}, expected {} to {}", *options.vocab_size, kMinSentencePieceVocab, kMaxVocab));
+    require(kMinSentencePieceVocab <= *options.vocab_size && *options.vocab_size <= kMaxSentencePieceVocab,
+            fmt::format("--vocab-size is {}, expected {} to {}", *options.vocab_size, kMinSentencePieceVocab,
+                        kMaxSentencePieceVocab));
   if (options.train_bytes)
     require(*options.train_bytes > 0,
             fmt::format("--train-bytes is {}, expected a positive number", *options.train_bytes));

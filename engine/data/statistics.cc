@@ -52,18 +52,6 @@ double unigram_entropy(const IndexedDataset& dataset, DocumentRange documents) {
   return unigram_entropy(count_tokens(dataset, documents));
 }
 
-double unigram_cross_entropy(const std::vector<int64_t>& train, const std::vector<int64_t>& data) {
-  check(train.size() == data.size(), fmt::format("token counts of {} and {} ids", train.size(), data.size()));
-  const auto train_total =
-      static_cast<double>(std::accumulate(train.begin(), train.end(), int64_t{0}) + static_cast<int64_t>(train.size()));
-  const auto data_total = static_cast<double>(std::accumulate(data.begin(), data.end(), int64_t{0}));
-  check(data_total > 0, "the mean loss of no tokens");
-  double nats = 0;
-  for (size_t id = 0; id < data.size(); ++id)
-    nats -= static_cast<double>(data[id]) / data_total * std::log(static_cast<double>(train[id] + 1) / train_total);
-  return nats;
-}
-
 LengthSummary summarize_lengths(const IndexedDataset& dataset, DocumentRange documents) {
   if (documents.size() == 0) return {};
   std::vector<int64_t> lengths;

@@ -20,10 +20,6 @@ std::vector<int64_t> count_tokens(const IndexedDataset& dataset, DocumentRange d
 double unigram_entropy(const std::vector<int64_t>& counts);
 double unigram_entropy(const IndexedDataset& dataset, DocumentRange documents);
 
-// The mean loss, in nats a token, on `data` of a model that predicts the frequencies of `train`, each count one higher
-// so that none is zero. REQUIRES: as many entries in both, some in `data`.
-double unigram_cross_entropy(const std::vector<int64_t>& train, const std::vector<int64_t>& data);
-
 struct LengthSummary {
   int64_t least = 0;
   int64_t median = 0;

@@ -1,5 +1,7 @@
 #include "engine/metrics/step_report.h"
 
+#include <cmath>
+
 #include "engine/metrics/accounting.h"
 
 namespace trivet {
@@ -25,15 +27,9 @@ void report_speed(StepReport& report, const StepWork& work, double step_seconds,
 
 void RunningSpeed::add(double step_seconds) {
   ++steps_;
-  if (steps_ == warm_up_steps_ + 1) counted_ = 0, seconds_ = 0, recent_ = StepReport::kUnknown;
-  ++counted_;
-  seconds_ += step_seconds;
+  if (steps_ == warm_up_steps_ + 1) recent_ = StepReport::kUnknown;
   constexpr double kWeight = 0.07;  // 0.93^10 is about a half
-  recent_ = counted_ == 1 ? step_seconds : recent_ + kWeight * (step_seconds - recent_);
-}
-
-double RunningSpeed::mean_step_seconds() const {
-  return counted_ == 0 ? StepReport::kUnknown : seconds_ / static_cast<double>(counted_);
+  recent_ = std::isnan(recent_) ? step_seconds : recent_ + kWeight * (step_seconds - recent_);
 }
 
 double RunningSpeed::recent_step_seconds() const { return recent_; }

@@ -58,26 +58,24 @@ struct EvalReport {
 
 struct SaveReport {
   int64_t step = 0;
-  int64_t bytes = 0;          // of all ranks
-  double stall_seconds = 0;   // that training stood still
-  double seconds = 0;         // until it was committed, as the next step boundary saw it
+  int64_t bytes = 0;         // of all ranks
+  double stall_seconds = 0;  // that training stood still
+  double seconds = 0;        // until it was committed, as the next step boundary saw it
 };
 
-// The mean speed of the steps so far. The first ones, in which everything is touched for the first time, do not count
+// The speed of the last steps. The first ones, in which everything is touched for the first time, do not count
 // once there are others.
 class RunningSpeed {
  public:
   explicit RunningSpeed(int64_t warm_up_steps = 1) : warm_up_steps_(warm_up_steps) {}
   void add(double step_seconds);
   int64_t steps() const { return steps_; }
-  double mean_step_seconds() const;    // kUnknown before the first step
-  double recent_step_seconds() const;  // mean that forgets: half of it is the last ten steps or so
+  // A mean that forgets: half of it is the last ten steps or so. kUnknown before the first one.
+  double recent_step_seconds() const;
 
  private:
   int64_t warm_up_steps_;
   int64_t steps_ = 0;
-  int64_t counted_ = 0;
-  double seconds_ = 0;
   double recent_ = StepReport::kUnknown;
 };
 

@@ -7,27 +7,9 @@
 #include <iterator>
 
 #include "engine/study/tables.h"
+#include "parallel/pipeline/svg.h"
 
 namespace trivet {
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      case '\n':
-      case '\t': out += c; break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) out += "\xef\xbf\xbd";  // U+FFFD
-        else out += c;
-    }
-  }
-  return out;
-}
 
 namespace {
 
@@ -76,13 +58,6 @@ std::string shortened(std::string_view text, size_t most) {
   return std::string(text);
 }
 
-// A round step so that at most `wanted` of them make `length`.
-double round_step(double length, double wanted) {
-  const double raw = length / wanted, power = std::pow(10, std::floor(std::log10(raw)));
-  const double digit = raw / power;
-  return power * (digit > 5 ? 10 : digit > 2 ? 5 : digit > 1 ? 2 : 1);
-}
-
 class Canvas {
  public:
   template <class... Args>
@@ -112,9 +87,9 @@ class Canvas {
 };
 
 // The rows of the two bar plots: on the left the levels of each varied factor, in columns; on the right the bars.
-class Rows {
+class PlotRows {
  public:
-  Rows(const Study& study, const Plan& plan, Canvas& canvas) : plan_(plan), canvas_(canvas) {
+  PlotRows(const Study& study, const Plan& plan, Canvas& canvas) : plan_(plan), canvas_(canvas) {
     double x = 8;
     for (size_t f = 0; f < study.factors.size(); ++f) {
       const Factor& factor = study.factors[f];
@@ -170,7 +145,7 @@ std::string direction(const Study& study) { return is_better_high(study.metric) 
 
 std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summary) {
   Canvas canvas;
-  Rows rows(study, plan, canvas);
+  PlotRows rows(study, plan, canvas);
   const bool ratios =
       std::ranges::any_of(summary.points, [](const PointSummary& point) { return point.ratio.has_value(); });
   const auto sample_of = [&](size_t i) -> std::optional<Sample> {
@@ -222,7 +197,7 @@ std::string exposed_plot(const Study& study, const Plan& plan, const Summary& su
   constexpr std::array<Class, 3> kClasses{
       {{"tensor", "tensor-parallel"}, {"pipeline", "pipeline"}, {"data", "data-parallel"}}};
   Canvas canvas;
-  Rows rows(study, plan, canvas);
+  PlotRows rows(study, plan, canvas);
   double end = 0;
   bool any = false, waits = false;
   for (const PointSummary& point : summary.points) {

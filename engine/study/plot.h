@@ -3,14 +3,10 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "engine/study/summary.h"
 
 namespace trivet {
-
-// For HTML and SVG, as text or within quotes; control characters become visible.
-std::string escaped(std::string_view text);
 
 // A bar a point: the ratio to the baseline, or the metric where there is no baseline; whiskers are the range of the
 // repeats, the winner and the baseline stand out.

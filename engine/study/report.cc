@@ -7,6 +7,7 @@
 #include "engine/study/plot.h"
 #include "engine/study/points.h"
 #include "engine/study/tables.h"
+#include "parallel/pipeline/svg.h"
 
 namespace trivet {
 namespace {

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "engine/checkpoint/state_tensors.h"
-#include "engine/config/fields.h"
+#include "engine/config/words.h"
 
 namespace trivet {
 namespace {

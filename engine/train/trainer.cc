@@ -176,7 +176,6 @@ std::optional<StepResult> Trainer::queue_step() {
     for (GptChunk& chunk : chunks_) chunk.finish();
   });
   input_.queued(*compute_);
-  next.pipeline_end_ns = now_ns();
   begin(StepPhase::reduce);
   state_.grad_sync.finish(*mesh_.tensor, embedding_group_.get());
   end(StepPhase::reduce);

@@ -44,11 +44,10 @@ struct StepResult {
   double grad_norm = 0;
   double learning_rate = 0;
   int64_t consumed_samples = 0;  // with those of this step
-  int64_t start_ns = 0,
-          end_ns = 0;           // of this rank's step; where steps are queued ahead, from the end of the last one on
-  int64_t pipeline_end_ns = 0;  // when the schedule was through, or queued
-  bool skipped = false;         // the weights are those before the step
-  std::string warning{};        // of numbers gone wrong; empty: none
+  // Of this rank's step; where steps are queued ahead, from the end of the last one on.
+  int64_t start_ns = 0, end_ns = 0;
+  bool skipped = false;   // the weights are those before the step
+  std::string warning{};  // of numbers gone wrong; empty: none
 };
 
 class Trainer {

@@ -1,11 +1,11 @@
 #include "kernels/cuda/cuda_products.h"
 
 #include <cublasLt.h>
-#include <dlfcn.h>
 #include <limits>
 #include <vector>
 
 #include "kernels/cuda/gelu.h"
+#include "kernels/cuda/shared_library.h"
 
 namespace trivet {
 namespace {
@@ -38,56 +38,28 @@ float milliseconds_of(cudaStream_t stream, const F& queue) {
 
 // The functions of libcublasLt that are used, by their names without the prefix.
 struct CudaProducts::Library {
-  Library() {
-    for (const char* name : {TRIVET_CUBLAS_LT})  // from the build: one after the other
-      if (!file_) file_.reset(dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
-    if (!file_) throw ConfigError("device.kind is cuda, but cuBLASLt cannot be loaded: " + std::string(dlerror()));
-    load(create, "cublasLtCreate");
-    load(destroy, "cublasLtDestroy");
-    load(status_text, "cublasLtGetStatusString");
-    load(desc_create, "cublasLtMatmulDescCreate");
-    load(desc_destroy, "cublasLtMatmulDescDestroy");
-    load(desc_set, "cublasLtMatmulDescSetAttribute");
-    load(layout_create, "cublasLtMatrixLayoutCreate");
-    load(layout_destroy, "cublasLtMatrixLayoutDestroy");
-    load(preference_create, "cublasLtMatmulPreferenceCreate");
-    load(preference_destroy, "cublasLtMatmulPreferenceDestroy");
-    load(preference_set, "cublasLtMatmulPreferenceSetAttribute");
-    load(heuristic, "cublasLtMatmulAlgoGetHeuristic");
-    load(matmul, "cublasLtMatmul");
-    check(create(&handle), "cublasLtCreate");
-  }
+  Library() { check(create(&handle), "cublasLtCreate"); }
   ~Library() { destroy(handle); }
 
   void check(cublasStatus_t status, const char* call, std::source_location at = std::source_location::current()) const {
     if (status != CUBLAS_STATUS_SUCCESS) fail(std::string(call) + ": " + status_text(status), at);
   }
 
+  const SharedLibrary file{"cuBLASLt", {TRIVET_CUBLAS_LT}, "device.kind is cuda, but "};  // the files: from the build
   cublasLtHandle_t handle = nullptr;
-  decltype(&cublasLtCreate) create = nullptr;
-  decltype(&cublasLtDestroy) destroy = nullptr;
-  decltype(&cublasLtGetStatusString) status_text = nullptr;
-  decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
-  decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
-  decltype(&cublasLtMatmul) matmul = nullptr;
-
- private:
-  template <class Function>
-  void load(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(dlsym(file_.get(), name));
-    if (!function) throw ConfigError("the cuBLASLt that was loaded has no " + std::string(name));
-  }
-  struct Close {
-    void operator()(void* file) const { dlclose(file); }
-  };
-  std::unique_ptr<void, Close> file_;
+  const decltype(&cublasLtCreate) create = file["cublasLtCreate"];
+  const decltype(&cublasLtDestroy) destroy = file["cublasLtDestroy"];
+  const decltype(&cublasLtGetStatusString) status_text = file["cublasLtGetStatusString"];
+  const decltype(&cublasLtMatmulDescCreate) desc_create = file["cublasLtMatmulDescCreate"];
+  const decltype(&cublasLtMatmulDescDestroy) desc_destroy = file["cublasLtMatmulDescDestroy"];
+  const decltype(&cublasLtMatmulDescSetAttribute) desc_set = file["cublasLtMatmulDescSetAttribute"];
+  const decltype(&cublasLtMatrixLayoutCreate) layout_create = file["cublasLtMatrixLayoutCreate"];
+  const decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = file["cublasLtMatrixLayoutDestroy"];
+  const decltype(&cublasLtMatmulPreferenceCreate) preference_create = file["cublasLtMatmulPreferenceCreate"];
+  const decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = file["cublasLtMatmulPreferenceDestroy"];
+  const decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = file["cublasLtMatmulPreferenceSetAttribute"];
+  const decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = file["cublasLtMatmulAlgoGetHeuristic"];
+  const decltype(&cublasLtMatmul) matmul = file["cublasLtMatmul"];
 };
 
 // A shape's descriptors and the algorithm that was kept. cuBLASLt counts columns first: row-major c = a b is its
@@ -151,7 +123,7 @@ struct CudaProducts::Plan {
   std::vector<cublasLtMatmulHeuristicResult_t> proposals(const CudaProduct& p, int most) const {
     cublasLtMatmulPreference_t preference = nullptr;
     library.check(library.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
-    const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, decltype(library.preference_destroy)>
+    const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, decltype(&cublasLtMatmulPreferenceDestroy)>
         owner(preference, library.preference_destroy);
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
       library.check(library.preference_set(preference, attribute, &value, sizeof value),

@@ -4,16 +4,18 @@
 #pragma once
 
 #include <cudnn.h>
-#include <memory>
 #include <source_location>
 #include <string>
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/cuda/shared_library.h"
 
 namespace trivet {
 
 class CudnnLibrary {
+  const SharedLibrary file_;
+
  public:
   // Throws ConfigError where there is none, or one that is too old.
   CudnnLibrary();
@@ -23,26 +25,18 @@ class CudnnLibrary {
   std::string last_error() const;
   void check(cudnnStatus_t status, const char* call, std::source_location at = std::source_location::current()) const;
 
-  decltype(&cudnnGetVersion) get_version = nullptr;
-  decltype(&cudnnGetErrorString) status_text = nullptr;
-  decltype(&cudnnGetLastErrorString) get_last_error = nullptr;
-  decltype(&cudnnCreate) create = nullptr;
-  decltype(&cudnnDestroy) destroy = nullptr;
-  decltype(&cudnnSetStream) set_stream = nullptr;
-  decltype(&cudnnBackendCreateDescriptor) create_descriptor = nullptr;
-  decltype(&cudnnBackendDestroyDescriptor) destroy_descriptor = nullptr;
-  decltype(&cudnnBackendSetAttribute) set_attribute = nullptr;
-  decltype(&cudnnBackendGetAttribute) get_attribute = nullptr;
-  decltype(&cudnnBackendFinalize) finalize = nullptr;
-  decltype(&cudnnBackendExecute) execute = nullptr;
-
- private:
-  template <class Function>
-  void load(Function& function, const char* name);
-  struct Close {
-    void operator()(void* file) const;
-  };
-  std::unique_ptr<void, Close> file_;
+  const decltype(&cudnnGetVersion) get_version = file_["cudnnGetVersion"];
+  const decltype(&cudnnGetErrorString) status_text = file_["cudnnGetErrorString"];
+  const decltype(&cudnnGetLastErrorString) get_last_error = file_["cudnnGetLastErrorString"];
+  const decltype(&cudnnCreate) create = file_["cudnnCreate"];
+  const decltype(&cudnnDestroy) destroy = file_["cudnnDestroy"];
+  const decltype(&cudnnSetStream) set_stream = file_["cudnnSetStream"];
+  const decltype(&cudnnBackendCreateDescriptor) create_descriptor = file_["cudnnBackendCreateDescriptor"];
+  const decltype(&cudnnBackendDestroyDescriptor) destroy_descriptor = file_["cudnnBackendDestroyDescriptor"];
+  const decltype(&cudnnBackendSetAttribute) set_attribute = file_["cudnnBackendSetAttribute"];
+  const decltype(&cudnnBackendGetAttribute) get_attribute = file_["cudnnBackendGetAttribute"];
+  const decltype(&cudnnBackendFinalize) finalize = file_["cudnnBackendFinalize"];
+  const decltype(&cudnnBackendExecute) execute = file_["cudnnBackendExecute"];
 };
 
 class CudnnDescriptor {

@@ -78,31 +78,38 @@ void CudnnPlan::lower(const AttentionGraph& graph) {
     return *(known = &desc);
   };
 
+  // An operation on these tensors, but for those that it does not have (-1); `how`, if any, says more about it.
+  using Attribute = cudnnBackendAttributeName_t;
+  const auto add = [&](cudnnBackendDescriptorType_t type, Attribute how_name, CudnnDescriptor* how,
+                       std::initializer_list<std::pair<Attribute, int>> on) {
+    CudnnDescriptor& operation = make(type);
+    if (how) {
+      how->finalize();
+      operation.set(how_name, *how);
+    }
+    for (const auto& [name, index] : on)
+      if (index >= 0) operation.set(name, tensor(index));
+    operation.finalize();
+    operations_.push_back(operation.raw());
+  };
   for (const GraphStep& step : graph.steps) {
-    CudnnDescriptor* operation = nullptr;
     if (step.op == GraphOp::product) {
       CudnnDescriptor& how = make(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
       how.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
-      how.finalize();
-      operation = &make(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
-      operation->set(CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
-      operation->set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, tensor(step.x));
-      operation->set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, tensor(step.y));
-      operation->set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, tensor(step.out));
+      add(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, CUDNN_ATTR_OPERATION_MATMUL_DESC, &how,
+          {{CUDNN_ATTR_OPERATION_MATMUL_ADESC, step.x},
+           {CUDNN_ATTR_OPERATION_MATMUL_BDESC, step.y},
+           {CUDNN_ATTR_OPERATION_MATMUL_CDESC, step.out}});
     } else if (step.op == GraphOp::row_max || step.op == GraphOp::row_sum) {
       CudnnDescriptor& how = make(CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
       how.set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE,
               step.op == GraphOp::row_max ? CUDNN_REDUCE_TENSOR_MAX : CUDNN_REDUCE_TENSOR_ADD);
       how.set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
-      how.finalize();
-      operation = &make(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
-      operation->set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
-      operation->set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, tensor(step.x));
-      operation->set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, tensor(step.out));
+      add(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, CUDNN_ATTR_OPERATION_REDUCTION_DESC, &how,
+          {{CUDNN_ATTR_OPERATION_REDUCTION_XDESC, step.x}, {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, step.out}});
     } else if (step.op == GraphOp::reshape) {
-      operation = &make(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
-      operation->set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, tensor(step.x));
-      operation->set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, tensor(step.out));
+      add(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, {}, nullptr,
+          {{CUDNN_ATTR_OPERATION_RESHAPE_XDESC, step.x}, {CUDNN_ATTR_OPERATION_RESHAPE_YDESC, step.out}});
     } else {
       CudnnDescriptor& how = make(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
       how.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, pointwise_mode(step.op));
@@ -110,16 +117,12 @@ void CudnnPlan::lower(const AttentionGraph& graph) {
               step.op == GraphOp::at_least ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT);
       if (step.op == GraphOp::row_index) how.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, int64_t{2});
       if (step.op == GraphOp::column_index) how.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, int64_t{3});
-      how.finalize();
-      operation = &make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-      operation->set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
-      operation->set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, tensor(step.x));
-      if (step.y >= 0) operation->set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, tensor(step.y));
-      if (step.condition >= 0) operation->set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, tensor(step.condition));
-      operation->set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, tensor(step.out));
+      add(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &how,
+          {{CUDNN_ATTR_OPERATION_POINTWISE_XDESC, step.x},
+           {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, step.y},
+           {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, step.condition},
+           {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, step.out}});
     }
-    operation->finalize();
-    operations_.push_back(operation->raw());
   }
 }
 

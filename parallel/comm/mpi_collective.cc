@@ -176,7 +176,7 @@ int64_t MpiCollective::chunk_for(int64_t bytes) const {
 }
 
 int64_t MpiCollective::gather_chunk(int p) const {
-  return progress_.on_this_host(group_.world_rank(p)) ? kGatherChunkOfHost : kGatherChunk;
+  return progress_.mpi().on_this_host(group_.world_rank(p)) ? kGatherChunkOfHost : kGatherChunk;
 }
 
 void MpiCollective::add_payloads(Reduce op, Tensor own, Tensor result) {
@@ -212,9 +212,9 @@ void MpiCollective::advance() {
   const int tag = group_.tag(MpiTag::call);
   for_each_peer([&](int p) {
     Peer& peer = peers_[static_cast<size_t>(p)];
-    progress_.post_recv(*this, p * kSlots + kHeaderIn, 0, &peer.in, MpiHeader::kBytes, group_.world_rank(p), tag);
-    progress_.post_send(*this, p * kSlots + kHeaderOut, 0, &peer.out, MpiHeader::bytes(peer.out_payload),
-                        group_.world_rank(p), tag);
+    progress_.mpi().post_recv(*this, p * kSlots + kHeaderIn, 0, &peer.in, MpiHeader::kBytes, group_.world_rank(p), tag);
+    progress_.mpi().post_send(*this, p * kSlots + kHeaderOut, 0, &peer.out, MpiHeader::bytes(peer.out_payload),
+                              group_.world_rank(p), tag);
   });
   for_each_peer([&](int p) { pump(p); });
 }
@@ -232,8 +232,8 @@ void MpiCollective::pump(int p) {
     for (; lane.posted < limit; ++lane.posted) {
       const int64_t c = lane.posted, bytes = std::min(lane.chunk, lane.bytes - c * lane.chunk);
       std::byte* data = lane.base + (lane.ring ? c % kBounceWindow : c) * lane.chunk;
-      if (in) progress_.post_recv(*this, p * kSlots + kind, c, data, bytes, group_.world_rank(p), tag);
-      else progress_.post_send(*this, p * kSlots + kind, c, data, bytes, group_.world_rank(p), tag);
+      if (in) progress_.mpi().post_recv(*this, p * kSlots + kind, c, data, bytes, group_.world_rank(p), tag);
+      else progress_.mpi().post_send(*this, p * kSlots + kind, c, data, bytes, group_.world_rank(p), tag);
     }
   }
 }

@@ -19,8 +19,8 @@ class MpiCommunicator : public Communicator {
         received_(static_cast<size_t>(size())),
         collective_(process.progress, group_),
         receive_(process.progress, group_) {
-    check(group_.tag(MpiTag::transfer_data) <= process.progress.max_tag(),
-          "too many groups: this MPI library has tags up to " + std::to_string(process.progress.max_tag()));
+    check(group_.tag(MpiTag::transfer_data) <= process.progress.mpi().max_tag(),
+          "too many groups: this MPI library has tags up to " + std::to_string(process.progress.mpi().max_tag()));
   }
 
   int rank() const override { return group_.rank; }

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <mpi.h>
-#include <numeric>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <utility>
@@ -29,14 +27,6 @@ constexpr int kTurnsToSeeAll = 20;
 constexpr auto kUnreceivedSends = 10s;  // how long the end of a rank waits for its sends to be received
 constexpr int kGoodbyeTag = 0;
 
-void check_mpi(int code, const char* call) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING] = "unknown error";
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  fail(std::string(call) + ": " + text);
-}
-
 }  // namespace
 
 // ---- since when there has been no news
@@ -52,36 +42,6 @@ struct MpiProgress::Quiet {
   std::chrono::nanoseconds length() const { return std::chrono::steady_clock::now() - since; }
 };
 
-// ---- the messages under way
-
-struct MpiProgress::Requests {
-  struct Owner {
-    MpiTask* task;
-    int slot;
-    int64_t chunk;
-  };
-  MPI_Comm comm = MPI_COMM_NULL;  // our own, apart from what a benchmark sends
-  std::vector<MPI_Request> requests;
-  std::vector<Owner> owners;
-  std::vector<int> indices;
-  std::vector<MPI_Status> statuses;
-
-  MPI_Request* add(MpiTask& task, int slot, int64_t chunk) {
-    owners.push_back({&task, slot, chunk});
-    return &requests.emplace_back(MPI_REQUEST_NULL);
-  }
-  void remove_completed() {
-    size_t kept = 0;
-    for (size_t i = 0; i < requests.size(); ++i)
-      if (requests[i] != MPI_REQUEST_NULL) {
-        requests[kept] = requests[i];
-        owners[kept++] = owners[i];
-      }
-    requests.resize(kept);
-    owners.resize(kept);
-  }
-};
-
 // Tells every other rank that this one has ended, and hears it from them. It is never "under way": the messages of the
 // others may come at any time, or only at the end.
 class MpiProgress::Goodbye : public MpiTask {
@@ -89,12 +49,12 @@ class MpiProgress::Goodbye : public MpiTask {
   explicit Goodbye(MpiProgress& progress) : MpiTask(progress) {}
   void listen() {
     for (int r = 0; r < progress_.size(); ++r)
-      if (r != progress_.rank()) progress_.post_recv(*this, r, 0, nullptr, 0, r, kGoodbyeTag);
+      if (r != progress_.rank()) progress_.mpi().post_recv(*this, r, 0, nullptr, 0, r, kGoodbyeTag);
     to_hear_ = progress_.size() - 1;
   }
   void say() {
     for (int r = 0; r < progress_.size(); ++r)
-      if (r != progress_.rank()) progress_.post_send(*this, -1, 0, nullptr, 0, r, kGoodbyeTag);
+      if (r != progress_.rank()) progress_.mpi().post_send(*this, -1, 0, nullptr, 0, r, kGoodbyeTag);
     to_send_ = progress_.size() - 1;
     deadline_ = std::chrono::steady_clock::now() + kUnreceivedSends;
   }
@@ -153,7 +113,7 @@ void MpiTask::end() {
 
 // ---- any thread
 
-MpiProgress::MpiProgress() : requests_(std::make_unique<Requests>()), goodbye_(std::make_unique<Goodbye>(*this)) {
+MpiProgress::MpiProgress() : goodbye_(std::make_unique<Goodbye>(*this)) {
   thread_ = std::thread([this] { thread_main(); });
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return phase_ != Phase::starting || halted(); });
@@ -215,7 +175,7 @@ void MpiProgress::throw_halted() {
 Failure MpiProgress::failure() {
   if (!halted()) return {};
   std::lock_guard lock(mutex_);
-  return {rank_, why_};
+  return {rank(), why_};
 }
 
 void MpiProgress::finish() {
@@ -296,16 +256,6 @@ void MpiProgress::drive(MpiTask& task) {
 
 // ---- in the seat
 
-void MpiProgress::post_send(MpiTask& task, int slot, int64_t chunk, const void* data, int64_t bytes, int to, int tag) {
-  MPI_Request* request = requests_->add(task, slot, chunk);
-  check_mpi(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, requests_->comm, request), "MPI_Isend");
-}
-
-void MpiProgress::post_recv(MpiTask& task, int slot, int64_t chunk, void* data, int64_t bytes, int from, int tag) {
-  MPI_Request* request = requests_->add(task, slot, chunk);
-  check_mpi(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, tag, requests_->comm, request), "MPI_Irecv");
-}
-
 void MpiProgress::set_under_way(MpiTask& task, bool under_way) {
   if (task.under_way_ == under_way) return;
   task.under_way_ = under_way;
@@ -314,24 +264,9 @@ void MpiProgress::set_under_way(MpiTask& task, bool under_way) {
 
 void MpiProgress::thread_main() {
   prctl(PR_SET_TIMERSLACK, kTimerSlack);
-  // Over TCP, Open MPI asks the receiver before it sends more than 64 KiB, and the answer queues behind what travels
-  // the other way: two ranks that exchange chunks would get little more than half of a slow link. So chunks go at once;
-  // what the user has set stands.
-  setenv("OMPI_MCA_btl_tcp_eager_limit", "1048576", 0);
   try {
-    int provided = MPI_THREAD_SINGLE;
-    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
-    check(provided >= MPI_THREAD_SERIALIZED, "this MPI library does not support MPI_THREAD_SERIALIZED");
-    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &requests_->comm), "MPI_Comm_dup");
-    check_mpi(MPI_Comm_set_errhandler(requests_->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    check_mpi(MPI_Comm_rank(requests_->comm, &rank_), "MPI_Comm_rank");
-    check_mpi(MPI_Comm_size(requests_->comm, &size_), "MPI_Comm_size");
-    int* max_tag = nullptr;
-    int found = 0;
-    check_mpi(MPI_Comm_get_attr(requests_->comm, MPI_TAG_UB, &max_tag, &found), "MPI_Comm_get_attr");
-    max_tag_ = found ? *max_tag : 32767;
-    find_ranks_on_this_host();
-    ended_.assign(static_cast<size_t>(size_), 0);
+    mpi_.start();
+    ended_.assign(static_cast<size_t>(size()), 0);
     goodbye_->listen();
     {
       std::lock_guard lock(mutex_);
@@ -340,8 +275,7 @@ void MpiProgress::thread_main() {
     changed_.notify_all();
     loop();
     if (!halt_wanted_) {
-      check_mpi(MPI_Comm_free(&requests_->comm), "MPI_Comm_free");
-      check_mpi(MPI_Finalize(), "MPI_Finalize");
+      mpi_.stop();
       std::lock_guard lock(mutex_);
       phase_ = Phase::ended;
       changed_.notify_all();
@@ -362,23 +296,7 @@ void MpiProgress::thread_main() {
   std::unique_lock lock(mutex_);
   changed_.notify_all();
   changed_.wait(lock, [&] { return abort_code_ >= 0 || phase_ == Phase::ended; });
-  if (abort_code_ >= 0) MPI_Abort(MPI_COMM_WORLD, abort_code_);
-}
-
-void MpiProgress::find_ranks_on_this_host() {
-  MPI_Comm host;
-  MPI_Group host_group, world_group;
-  check_mpi(MPI_Comm_split_type(requests_->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
-  check_mpi(MPI_Comm_group(host, &host_group), "MPI_Comm_group");
-  check_mpi(MPI_Comm_group(requests_->comm, &world_group), "MPI_Comm_group");
-  std::vector<int> ranks(static_cast<size_t>(size_)), there(ranks.size());
-  std::iota(ranks.begin(), ranks.end(), 0);
-  check_mpi(MPI_Group_translate_ranks(world_group, size_, ranks.data(), host_group, there.data()),
-            "MPI_Group_translate_ranks");
-  for (const int rank : there) on_this_host_.push_back(rank != MPI_UNDEFINED);
-  check_mpi(MPI_Group_free(&host_group), "MPI_Group_free");
-  check_mpi(MPI_Group_free(&world_group), "MPI_Group_free");
-  check_mpi(MPI_Comm_free(&host), "MPI_Comm_free");
+  if (abort_code_ >= 0) mpi_.abort(abort_code_);
 }
 
 void MpiProgress::loop() {
@@ -420,7 +338,7 @@ void MpiProgress::loop() {
 // Whether there was news.
 bool MpiProgress::turn(Quiet& quiet) {
   bool news = run_submitted();
-  news |= poll();
+  news |= mpi_.poll();
   if (quiet.turns == kTurnsToSeeAll && goodbye_->any_ended()) report_ended_ranks();
   quiet.count(news);
   return news;
@@ -443,37 +361,11 @@ std::chrono::nanoseconds MpiProgress::pause_length(const Quiet& quiet) const {
                                               tasks_under_way_ > 0 ? kLongestPause : kLongestIdle);
 }
 
-bool MpiProgress::poll() {
-  Requests& r = *requests_;
-  if (r.requests.empty()) return false;
-  r.indices.resize(r.requests.size());
-  r.statuses.resize(r.requests.size());
-  int count = 0, code = MPI_SUCCESS;
-  // Open MPI looks at the requests first, then moves messages: what one call completes, only the next tells.
-  for (int i = 0; i < 2 && count == 0; ++i) {
-    code = MPI_Testsome(static_cast<int>(r.requests.size()), r.requests.data(), &count, r.indices.data(),
-                        r.statuses.data());
-    if (code != MPI_ERR_IN_STATUS) check_mpi(code, "MPI_Testsome");
-  }
-  if (count == MPI_UNDEFINED || count == 0) return false;
-  for (int i = 0; i < count; ++i) {
-    const MPI_Status& status = r.statuses[static_cast<size_t>(i)];
-    if (code == MPI_ERR_IN_STATUS) check_mpi(status.MPI_ERROR, "MPI_Testsome");
-    // A copy: completed() may post more, which moves the table.
-    const Requests::Owner owner = r.owners[static_cast<size_t>(r.indices[static_cast<size_t>(i)])];
-    int bytes = 0;
-    check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
-    owner.task->completed(owner.slot, owner.chunk, bytes);
-  }
-  r.remove_completed();
-  return true;
-}
-
 void MpiProgress::report_ended_ranks() {
   std::lock_guard lock(tasks_mutex_);
   for (MpiTask* task : tasks_)
     if (task->under_way_)
-      for (int rank = 0; rank < size_; ++rank)
+      for (int rank = 0; rank < size(); ++rank)
         if (ended_[static_cast<size_t>(rank)]) task->rank_ended(rank);
 }
 

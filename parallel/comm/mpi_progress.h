@@ -31,6 +31,7 @@
 
 #include "kernels/base/check.h"
 #include "parallel/comm/comm.h"
+#include "parallel/comm/mpi_endpoint.h"
 
 namespace trivet {
 
@@ -78,10 +79,10 @@ class MpiProgress {
   MpiProgress(const MpiProgress&) = delete;
   MpiProgress& operator=(const MpiProgress&) = delete;
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  int max_tag() const { return max_tag_; }
-  bool on_this_host(int world_rank) const { return on_this_host_[static_cast<size_t>(world_rank)] != 0; }
+  int rank() const { return mpi_.rank(); }
+  int size() const { return mpi_.size(); }
+  // For tasks in the seat. What does not change may be asked by any thread.
+  MpiEndpoint& mpi() { return mpi_; }
 
   // Any thread, which does not wait: task.advance() will be called.
   void submit(MpiTask& task);
@@ -98,15 +99,11 @@ class MpiProgress {
   // Ends the whole job.
   [[noreturn]] void abort_job(int exit_code);
 
-  // ---- for tasks, in the seat ----
-
-  void post_send(MpiTask& task, int slot, int64_t chunk, const void* data, int64_t bytes, int to, int tag);
-  void post_recv(MpiTask& task, int slot, int64_t chunk, void* data, int64_t bytes, int from, int tag);
+  // For tasks in the seat.
   void set_under_way(MpiTask& task, bool under_way);
 
  private:
   friend class MpiTask;
-  struct Requests;  // MPI's types stay in the .cc
   class Goodbye;
   struct Quiet;
 
@@ -121,17 +118,13 @@ class MpiProgress {
   void drive(MpiTask& task);
 
   // In the seat.
-  void find_ranks_on_this_host();
   bool turn(Quiet& quiet);
   bool run_submitted();
-  bool poll();
   void report_ended_ranks();
   std::chrono::nanoseconds pause_length(const Quiet& quiet) const;
 
   // What belongs to the thread in the seat.
-  std::unique_ptr<Requests> requests_;
-  int rank_ = 0, size_ = 1, max_tag_ = 0;  // constant once MPI is up, as is on_this_host_
-  std::vector<char> on_this_host_;         // by rank of the world
+  MpiEndpoint mpi_;
   int tasks_under_way_ = 0;
   std::vector<char> ended_;  // by rank of the world
   std::vector<MpiTask*> advancing_;

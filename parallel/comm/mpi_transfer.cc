@@ -46,13 +46,13 @@ class MpiSend : public MpiTask {
   void advance() override {
     if (posted_ < 0) {
       progress_.set_under_way(*this, true);
-      progress_.post_send(*this, header_slot, 0, &header_, MpiHeader::bytes(payload_), to_, header_tag_);
+      progress_.mpi().post_send(*this, header_slot, 0, &header_, MpiHeader::bytes(payload_), to_, header_tag_);
       posted_ = 0;
     }
     if (bytes_ > 0) {
       const int64_t begin = posted_++ * kChunk;
-      progress_.post_send(*this, data_slot, posted_ - 1, buffer.data() + begin, std::min(kChunk, bytes_ - begin), to_,
-                          data_tag_);
+      progress_.mpi().post_send(*this, data_slot, posted_ - 1, buffer.data() + begin, std::min(kChunk, bytes_ - begin),
+                                to_, data_tag_);
     }
   }
   void completed(int, int64_t, int64_t) override {
@@ -116,8 +116,8 @@ int64_t MpiReceive::receive(int from, const CallSignature& signature, void* data
 
 void MpiReceive::advance() {
   progress_.set_under_way(*this, true);
-  progress_.post_recv(*this, header_slot, 0, &header_, MpiHeader::kBytes, group_.world_rank(from_),
-                      group_.tag(MpiTag::transfer));
+  progress_.mpi().post_recv(*this, header_slot, 0, &header_, MpiHeader::kBytes, group_.world_rank(from_),
+                            group_.tag(MpiTag::transfer));
 }
 
 void MpiReceive::completed(int slot, int64_t, int64_t bytes) {
@@ -139,8 +139,8 @@ void MpiReceive::completed(int slot, int64_t, int64_t bytes) {
 void MpiReceive::post_chunks() {
   for (; posted_ < std::min(chunks_, received_ + kWindow); ++posted_) {
     const int64_t begin = posted_ * kChunk;
-    progress_.post_recv(*this, data_slot, posted_, data_ + begin, std::min(kChunk, bytes_of(expected_) - begin),
-                        group_.world_rank(from_), group_.tag(MpiTag::transfer_data));
+    progress_.mpi().post_recv(*this, data_slot, posted_, data_ + begin, std::min(kChunk, bytes_of(expected_) - begin),
+                              group_.world_rank(from_), group_.tag(MpiTag::transfer_data));
   }
 }
 

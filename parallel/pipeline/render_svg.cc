@@ -7,6 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "parallel/pipeline/render.h"
+#include "parallel/pipeline/svg.h"
 
 namespace trivet {
 namespace {
@@ -46,24 +47,6 @@ constexpr const char* kGradients = "#3a9b52";
 // ---- the page
 
 constexpr double kLeft = 66, kRight = 80, kRow = 26, kGap = 5, kLane = 7, kHead = 44, kCharacter = 0.58;
-
-std::string in_xml(std::string_view text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '&') out += "&amp;";
-    else if (c == '<') out += "&lt;";
-    else if (c == '>') out += "&gt;";
-    else out += c;
-  }
-  return out;
-}
-
-// A round step so that about `wanted` of them make `length`.
-double round_step(double length, double wanted) {
-  const double raw = length / wanted, power = std::pow(10, std::floor(std::log10(raw)));
-  const double digit = raw / power;
-  return power * (digit > 5 ? 10 : digit > 2 ? 5 : digit > 1 ? 2 : 1);
-}
 
 class Page {
  public:
@@ -129,7 +112,7 @@ class Page {
   // Returns the y below the last row.
   double timeline(const Timeline& timeline, double first, double top) {
     put("<text x=\"{}\" y=\"{:.1f}\" font-size=\"15\" font-weight=\"bold\">{}</text>", kLeft, top + 15,
-        in_xml(timeline.title));
+        escaped(timeline.title));
     put("<text x=\"{}\" y=\"{:.1f}\" fill=\"#555\">{}</text>", kLeft, top + 32, caption(timeline));
     const double rows = top + kHead;
     const double right = x_of(length_);

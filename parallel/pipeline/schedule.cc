@@ -114,13 +114,4 @@ SlotPlan plan_slots(const Program& program, int chunks, SlotPool pool) {
   return plan;
 }
 
-int last_weight_gradient(const Program& program, int chunk) {
-  for (size_t i = program.size(); i-- > 0;) {
-    const Op& op = program[i];
-    if (op.chunk == chunk && (op.kind == OpKind::backward || op.kind == OpKind::backward_weight))
-      return static_cast<int>(i);
-  }
-  return -1;
-}
-
 }  // namespace trivet

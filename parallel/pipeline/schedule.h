@@ -102,9 +102,6 @@ struct SlotPlan {
 // REQUIRES: a program that check() accepts; throws Error for an op whose F (or I) is missing.
 SlotPlan plan_slots(const Program& program, int chunks, SlotPool pool);
 
-// The op after which nothing is added to the chunk's weight gradients any more: its last B or W. -1: there is none.
-int last_weight_gradient(const Program& program, int chunk);
-
 // ---- generators
 
 struct ScheduleRequest {

@@ -20,6 +20,7 @@
 #include "parallel/comm/world.h"
 #include "tests/bench/random_tokens.h"
 #include "tests/bench/support.h"
+#include "tests/support/temp_dir.h"
 
 namespace trivet {
 namespace {
@@ -28,7 +29,7 @@ struct Options {
   int64_t steps = 10, layers = 12, hidden = 256, seq = 128;
 };
 
-Config base_config(const std::string& folder, const Options& options) {
+Config base_config(const TempDir& folder, const Options& options) {
   Config c;
   c.model.num_layers = options.layers;
   c.model.hidden_size = options.hidden;
@@ -37,10 +38,10 @@ Config base_config(const std::string& folder, const Options& options) {
   c.model.vocab_size = 512;
   c.batch.micro_batch_size = 4;
   c.device.threads_per_rank = 1;
-  c.data.path = folder + "/tokens";
+  c.data.path = folder / "tokens";
   c.data.split = "100,0,0";
   c.train.train_iters = options.steps;
-  c.train.run_dir = folder + "/run";
+  c.train.run_dir = folder / "run";
   c.device.peak_tflops = 1;  // not asked for here
   return c;
 }
@@ -122,12 +123,10 @@ int main(int argc, char** argv) {
                         {"--layers", &options.layers},
                         {"--hidden", &options.hidden},
                         {"--seq", &options.seq}});
-  const std::string folder = (std::filesystem::temp_directory_path() / "trivet-overlap-bench").string();
-  std::filesystem::create_directories(folder);
-  trivet::write_random_tokens(folder + "/tokens", 512);
+  const trivet::TempDir folder;
+  trivet::write_random_tokens(folder / "tokens", 512);
   const trivet::Config config = trivet::base_config(folder, options);
   trivet::data_parallel(config);
   trivet::tensor_parallel(config);
-  std::filesystem::remove_all(folder);
   return 0;
 }

@@ -4,7 +4,6 @@
 // the bytes that the plan and the arenas say.
 //   schedule_bench [--steps N] [--layers N] [--hidden N] [--seq N] [--microbatches N]
 // Ranks need a core each: on a busy machine the ratio tells of the neighbours.
-#include <filesystem>
 #include <fmt/format.h>
 #include <sstream>
 #include <string>
@@ -15,6 +14,7 @@
 #include "parallel/comm/world.h"
 #include "tests/bench/random_tokens.h"
 #include "tests/bench/support.h"
+#include "tests/support/temp_dir.h"
 
 namespace trivet {
 namespace {
@@ -23,7 +23,7 @@ struct Options {
   int64_t steps = 10, layers = 8, hidden = 256, seq = 128, microbatches = 8;
 };
 
-LoadedConfig config_of(const std::string& kind, const std::string& folder, const Options& options) {
+LoadedConfig config_of(const std::string& kind, const TempDir& folder, const Options& options) {
   LoadedConfig loaded;
   loaded.path = "bench";
   Config& c = loaded.config;
@@ -38,11 +38,11 @@ LoadedConfig config_of(const std::string& kind, const std::string& folder, const
   c.parallel.pipeline_schedule = kind;
   if (kind.starts_with("interleaved")) c.parallel.virtual_pipeline_model_parallel_size = 2;
   c.device.threads_per_rank = 1;
-  c.data.path = folder + "/tokens";
+  c.data.path = folder / "tokens";
   c.data.split = "100,0,0";
   c.train.train_iters = options.steps;
   c.train.trace = true;
-  c.train.run_dir = folder + "/" + kind;
+  c.train.run_dir = folder / kind;
   c.device.peak_tflops = 1;  // not asked for here
   return loaded;
 }
@@ -53,7 +53,7 @@ std::string text_of(const std::vector<Peak>& peaks) {
   return text;
 }
 
-void report(const std::string& kind, const std::string& folder, const Options& options) {
+void report(const std::string& kind, const TempDir& folder, const Options& options) {
   const LoadedConfig loaded = config_of(kind, folder, options);
   std::ostringstream log;
   run_thread_ranks(2, [&](Communicator& world) { run_training(loaded, {}, world, log); });
@@ -85,13 +85,11 @@ int main(int argc, char** argv) {
                         {"--hidden", &options.hidden},
                         {"--seq", &options.seq},
                         {"--microbatches", &options.microbatches}});
-  const std::string folder = (std::filesystem::temp_directory_path() / "trivet-schedule-bench").string();
-  std::filesystem::create_directories(folder);
-  trivet::write_random_tokens(folder + "/tokens", 2048);
+  const trivet::TempDir folder;
+  trivet::write_random_tokens(folder / "tokens", 2048);
   fmt::print("                       ms a step                  bubble of total    slots/stashes\n");
   fmt::print("schedule          measured predicted   ratio   measured  pred.    of each rank\n");
   for (const char* kind : {"gpipe", "1f1b", "1f1b-eager", "interleaved", "interleaved-bfs", "zb-h1", "zb-h2", "zb-v"})
     trivet::report(kind, folder, options);
-  std::filesystem::remove_all(folder);
   return 0;
 }

@@ -4,7 +4,6 @@
 //   trace_bench [--pairs N]
 // Then how late a linked call completes: the emulated link's deadline against the end of the call.
 #include <algorithm>
-#include <filesystem>
 #include <fmt/format.h>
 #include <vector>
 
@@ -12,10 +11,11 @@
 #include "engine/metrics/perfetto.h"
 #include "engine/metrics/step_stats.h"
 #include "engine/train/trainer.h"
-#include "kernels/philox.h"
 #include "parallel/comm/link_comm.h"
 #include "parallel/comm/world.h"
+#include "tests/bench/random_tokens.h"
 #include "tests/bench/support.h"
+#include "tests/support/temp_dir.h"
 
 namespace trivet {
 namespace {
@@ -34,12 +34,8 @@ double span_ns() {
   return best;
 }
 
-void tracing(const std::filesystem::path& folder, int64_t pairs) {
-  IndexedDatasetWriter writer(folder / "tokens", TokenType::u16);
-  std::vector<int32_t> tokens(1 << 17);
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(philox4x32(i, 0, 1).w[0] % 4096);
-  writer.add_document(tokens);
-  writer.finish();
+void tracing(const TempDir& folder, int64_t pairs) {
+  write_random_tokens(folder / "tokens", 4096);
 
   LoadedConfig loaded;
   loaded.path = "bench";
@@ -116,10 +112,8 @@ void lateness() {
 int main(int argc, char** argv) {
   int64_t pairs = 40;
   trivet::read_options(argc, argv, {{"--pairs", &pairs}});
-  const auto folder = std::filesystem::temp_directory_path() / "trivet-trace-bench";
-  std::filesystem::create_directories(folder);
+  const trivet::TempDir folder;
   trivet::tracing(folder, pairs);
   trivet::lateness();
-  std::filesystem::remove_all(folder);
   return 0;
 }

@@ -9,10 +9,9 @@
 //
 //   k odd and below 16        nothing: CUBLAS_STATUS_NOT_SUPPORTED
 //   a GELU, rows of D % 64    8: `fails` alone; 16: `fails` before the others
-//   otherwise                 halves_in_d_type, where the preference allows sums in D's type; whole; one whose `state`
-//   is
-//                             an error; halves, where the preference allows sums in fp32 and the workspace suffices;
-//                             fails, where four or more are asked for
+//   otherwise                 halves_in_d_type, where the preference allows sums in D's type; whole; one whose
+//                             `state` is an error; halves, where the preference allows sums in fp32 and the workspace
+//                             suffices; fails, where four or more are asked for
 //
 // An algorithm runs only on operands that are aligned as the preference promised, or to 16 bytes.
 #include <algorithm>

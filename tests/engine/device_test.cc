@@ -3,10 +3,7 @@
 // so every number must be the CPU's to the last bit; a host that looks at memory, or looks too early, dies or differs.
 #include <gtest/gtest.h>
 
-#include "engine/data/gpt_dataset.h"
-#include "engine/fault/inject.h"
 #include "parallel/comm/nccl_comm.h"
-#include "parallel/comm/world.h"
 #include "tests/support/training.h"
 
 namespace trivet::test {
@@ -16,27 +13,8 @@ constexpr int kSteps = std::min(kMatrixSteps, 4);
 constexpr int kGpuSteps = 2;
 
 void expect_same(const Curve& found, const Curve& expected) {
-  EXPECT_EQ(found.losses, expected.losses);
-  EXPECT_EQ(found.norms, expected.norms);
-  EXPECT_EQ(found.validation_loss, expected.validation_loss);
+  expect_equal(found, expected);
   EXPECT_EQ(found.weights_hash, expected.weights_hash);
-}
-
-struct LayoutCase {
-  const char* name;
-  int t = 1, p = 1, d = 1;
-  std::function<void(Config&)> set = [](Config&) {};
-  int ranks() const { return t * p * d; }
-};
-void PrintTo(const LayoutCase& c, std::ostream* out) { *out << c.name; }
-
-Config config_of(const LayoutCase& c) {
-  Config config = tiny_config();
-  config.parallel.tensor_model_parallel_size = c.t;
-  config.parallel.pipeline_model_parallel_size = c.p;
-  config.model.hidden_dropout = 0.1;
-  c.set(config);
-  return config;
 }
 
 class OnADevice : public testing::TestWithParam<LayoutCase> {};
@@ -44,6 +22,7 @@ class OnADevice : public testing::TestWithParam<LayoutCase> {};
 TEST_P(OnADevice, EveryNumberIsTheCpus) {
   const LayoutCase& c = GetParam();
   Config config = config_of(c);
+  config.model.hidden_dropout = 0.1;
   const Curve cpu = train_on_threads(config, c.ranks(), kSteps);
   {
     SCOPED_TRACE("each step is finished before the next");
@@ -56,46 +35,27 @@ TEST_P(OnADevice, EveryNumberIsTheCpus) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, OnADevice,
-                         testing::Values(LayoutCase{"one"},
-                                         LayoutCase{"bf16", 1, 1, 1, [](Config& c) { c.precision.dtype = "bf16"; }},
-                                         LayoutCase{"ring", 2, 1, 1,
-                                                    [](Config& c) {
-                                                      c.parallel.sequence_parallel = true;
-                                                      c.overlap.tp_comm_overlap = "ring";
-                                                    }},
-                                         LayoutCase{"tensor_and_pipeline", 2, 2, 1,
-                                                    [](Config& c) {
-                                                      c.parallel.sequence_parallel = true;
-                                                      c.overlap.tp_comm_overlap = "pipeline";
-                                                    }},
-                                         LayoutCase{"sharded_optimizer", 2, 1, 2,
-                                                    [](Config& c) {
-                                                      c.parallel.sequence_parallel = true;
-                                                      c.overlap.tp_comm_overlap = "bulk";
-                                                      c.parallel.data_parallel_sharding_strategy = "optim";
-                                                      c.parallel.bucket_size = 5000;
-                                                      c.overlap.overlap_grad_reduce = c.overlap.overlap_param_gather =
-                                                          true;
-                                                    }},
-                                         LayoutCase{"sharded_weights", 1, 1, 2,
-                                                    [](Config& c) {
-                                                      c.parallel.data_parallel_sharding_strategy = "optim_grads_params";
-                                                      c.overlap.overlap_grad_reduce = c.overlap.overlap_param_gather =
-                                                          true;
-                                                    }},
-                                         LayoutCase{"interleaved", 1, 2, 2,
-                                                    [](Config& c) {
-                                                      c.parallel.pipeline_schedule = "interleaved";
-                                                      c.parallel.virtual_pipeline_model_parallel_size = 2;
-                                                      c.parallel.data_parallel_sharding_strategy = "optim_grads";
-                                                    }},
-                                         LayoutCase{"zero_bubble_recompute", 1, 2, 1,
-                                                    [](Config& c) {
-                                                      c.parallel.pipeline_schedule = "zb-h1";
-                                                      c.model.recompute_granularity = "selective";
-                                                    }}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, OnADevice,
+    testing::Values(
+        LayoutCase{"one"}, LayoutCase{"bf16", {}, [](Config& c) { c.precision.dtype = "bf16"; }},
+        LayoutCase{"ring", {.t = 2, .sequence_parallel = true}, [](Config& c) { c.overlap.tp_comm_overlap = "ring"; }},
+        LayoutCase{"tensor_and_pipeline",
+                   {.t = 2, .p = 2, .sequence_parallel = true},
+                   [](Config& c) { c.overlap.tp_comm_overlap = "pipeline"; }},
+        LayoutCase{"sharded_optimizer",
+                   {.t = 2, .d = 2, .sequence_parallel = true, .strategy = "optim"},
+                   [](Config& c) {
+                     c.overlap.tp_comm_overlap = "bulk";
+                     c.parallel.bucket_size = 5000;
+                     overlap_data_parallel(c);
+                   }},
+        LayoutCase{"sharded_weights", {.d = 2, .strategy = "optim_grads_params"}, overlap_data_parallel},
+        LayoutCase{"interleaved", {.p = 2, .d = 2, .schedule = "interleaved", .v = 2, .strategy = "optim_grads"}},
+        LayoutCase{"zero_bubble_recompute",
+                   {.p = 2, .schedule = "zb-h1"},
+                   [](Config& c) { c.model.recompute_granularity = "selective"; }}),
+    [](const auto& info) { return info.param.name; });
 
 // The same on GPUs: in fp32 within the tolerance of layouts, and a second time bit for bit. So also over NCCL, where
 // each rank has a GPU: no group has more than two ranks, whose sum is the same in every order.
@@ -103,6 +63,7 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   const LayoutCase& c = GetParam();
   Config config = config_of(c);
+  config.model.hidden_dropout = 0.1;
   config.batch = {.micro_batch_size = 1, .global_batch_size = 4};  // an emulated GPU is slow
   config.model.seq_length = 8;
   const int ranks = c.ranks();
@@ -121,7 +82,7 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   EXPECT_NEAR(gpu.validation_loss / cpu.validation_loss, 1, tolerance);
   if (ranks > 1 && built_with_nccl() && cuda_device_count() >= ranks) {
     config.comm.backend = "nccl";
-    config.comm.nccl_ub = c.d > 1;
+    config.comm.nccl_ub = c.cut.d > 1;
   }
   expect_same(train_on_threads(config, ranks, kGpuSteps, {}, false), gpu);
 }
@@ -138,27 +99,21 @@ class AStepAhead : public testing::TestWithParam<AheadCase> {};
 
 // What happens in each of five steps of two ranks, the third of which goes wrong: "2.345 skipped: why".
 std::vector<std::string> five_steps(const Config& config, const MakeBackend& make_backend, bool ahead) {
-  const auto dataset = tiny_dataset();
   std::vector<std::string> events;
   try {
-    run_thread_ranks(2, [&](Communicator& world) {
-      const GptDataset data(dataset, {0, dataset->sequences()},
-                            {.name = "train", .seq_length = config.model.seq_length, .vocab_size = 61, .seed = 1});
-      LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
-      const Layout layout = resolve(loaded, {.world_size = 2});
-      const std::vector<std::string> texts{"nan:1:3:reduce"};
-      FaultInjector faults(parse_faults(texts), world.rank(), 2);
-      Trainer trainer(loaded.config, layout, world, data, nullptr, {.faults = &faults, .make_backend = make_backend});
-      const auto tell = [&](const StepResult& result) {
-        if (world.rank() == 0)
-          events.push_back(std::to_string(result.step) + " " + std::to_string(result.loss) + " " +
-                           std::to_string(result.learning_rate) + " " + result.warning);
-      };
-      for (int i = 0; i < 5; ++i) {
-        if (const auto earlier = trainer.queue_step()) tell(*earlier);
-        if (!ahead || i == 4) tell(trainer.finish_step());
-      }
-    });
+    with_trainers(config, 2,
+                  [&](Trainer& trainer) {
+                    const auto tell = [&](const StepResult& result) {
+                      if (trainer.world().rank() == 0)
+                        events.push_back(std::to_string(result.step) + " " + std::to_string(result.loss) + " " +
+                                         std::to_string(result.learning_rate) + " " + result.warning);
+                    };
+                    for (int i = 0; i < 5; ++i) {
+                      if (const auto earlier = trainer.queue_step()) tell(*earlier);
+                      if (!ahead || i == 4) tell(trainer.finish_step());
+                    }
+                  },
+                  {.make_backend = make_backend}, {"nan:1:3:reduce"});
   } catch (const NumericsError& error) {
     const std::string text = error.what();  // "rank 1: …": of whichever rank came first
     events.push_back(text.substr(text.find("step ")));

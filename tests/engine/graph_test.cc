@@ -4,30 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "engine/checkpoint/state_tensors.h"
-#include "engine/config/validate.h"
-#include "engine/data/gpt_dataset.h"
-#include "parallel/comm/world.h"
 #include "tests/support/mirrored_ops.h"
 #include "tests/support/training.h"
 
 namespace trivet::test {
 namespace {
 
-struct GraphCase {
-  const char* name;
-  int t = 1, p = 1, d = 1;
-  std::function<void(Config&)> set = [](Config&) {};
-  int ranks() const { return t * p * d; }
-};
-void PrintTo(const GraphCase& c, std::ostream* out) { *out << c.name; }
-
-Config config_of(const GraphCase& c) {
-  Config config = tiny_config();
-  config.parallel.tensor_model_parallel_size = c.t;
-  config.parallel.pipeline_model_parallel_size = c.p;
-  c.set(config);
-  return config;
-}
 Config with_graphs(Config config) {
   config.device.cuda_graph_impl = "local";
   return config;
@@ -47,35 +29,30 @@ struct Rounds {
 };
 
 Seen run(const Config& config, int ranks, const Trainer::Options& options, const Rounds& how = {}) {
-  const auto dataset = tiny_dataset();
-  const auto ranges = split_documents("80,20,0", dataset->sequences());
   Seen seen;
-  run_thread_ranks(ranks, [&](Communicator& world) {
-    const GptDataset::Options data{
-        .name = "train", .seq_length = config.model.seq_length, .vocab_size = *config.model.vocab_size, .seed = 1};
-    const GptDataset train(dataset, ranges[0], data), valid(dataset, ranges[1], data);
-    LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
-    const Layout layout = resolve(loaded, {.world_size = world.size()});
-    Trainer trainer(loaded.config, layout, world, train, &valid, options);
-    Seen mine;
-    const auto add = [&](const StepResult& result) {
-      mine.losses.push_back(result.loss);
-      mine.norms.push_back(result.grad_norm);
-    };
-    const std::vector<int32_t> context{3, 1, 4, 1, 5};
-    for (int round = 0; round < how.rounds; ++round) {
-      for (int i = 0; i < how.steps; ++i)
-        if (const auto earlier = trainer.queue_step()) add(*earlier);
-      add(trainer.finish_step());
-      mine.losses.push_back(trainer.evaluate(how.evaluated));
-      mine.logits = trainer.next_token_logits(context);
-    }
-    trainer.state().param_gather.finish();
-    for (const Param& param : trainer.state().params.all())
-      if (param.weight) mine.weights.push_back(bytes_of(trainer, param.weight));
-    if (trainer.graphs()) mine.counts = trainer.graphs()->counts();
-    if (world.rank() == 0) seen = std::move(mine);
-  });
+  with_trainers(
+      config, ranks,
+      [&](Trainer& trainer) {
+        Seen mine;
+        const auto add = [&](const StepResult& result) {
+          mine.losses.push_back(result.loss);
+          mine.norms.push_back(result.grad_norm);
+        };
+        const std::vector<int32_t> context{3, 1, 4, 1, 5};
+        for (int round = 0; round < how.rounds; ++round) {
+          for (int i = 0; i < how.steps; ++i)
+            if (const auto earlier = trainer.queue_step()) add(*earlier);
+          add(trainer.finish_step());
+          mine.losses.push_back(trainer.evaluate(how.evaluated));
+          mine.logits = trainer.next_token_logits(context);
+        }
+        trainer.state().param_gather.finish();
+        for (const Param& param : trainer.state().params.all())
+          if (param.weight) mine.weights.push_back(bytes_of(trainer, param.weight));
+        if (trainer.graphs()) mine.counts = trainer.graphs()->counts();
+        if (trainer.world().rank() == 0) seen = std::move(mine);
+      },
+      options);
   return seen;
 }
 
@@ -86,7 +63,7 @@ void expect_same(const Seen& found, const Seen& expected) {
   EXPECT_EQ(found.weights, expected.weights);
 }
 
-class Graphs : public testing::TestWithParam<GraphCase> {};
+class Graphs : public testing::TestWithParam<LayoutCase> {};
 
 TEST_P(Graphs, ChangeNoNumber) {
   const Config config = config_of(GetParam());
@@ -110,7 +87,7 @@ TEST_P(Graphs, ChangeNoNumberOfAGpu) {
   config.model.num_attention_heads = 2;
   config.model.seq_length = 8;
   config.batch.micro_batch_size = 1;
-  config.batch.global_batch_size = 2 * GetParam().d;
+  config.batch.global_batch_size = 2 * GetParam().cut.d;
   config.device.kind = "cuda";
   config.comm.backend = "staged";
   config.train.deterministic_mode = true;
@@ -123,47 +100,34 @@ TEST_P(Graphs, ChangeNoNumberOfAGpu) {
   EXPECT_GT(found.counts.replayed, found.counts.calls / 4) << found.counts.graphs << " graphs";
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, Graphs,
-                         testing::Values(GraphCase{"one"},
-                                         GraphCase{"bf16", 1, 1, 1, [](Config& c) { c.precision.dtype = "bf16"; }},
-                                         GraphCase{"tensor_ring", 2, 1, 1,
-                                                   [](Config& c) {
-                                                     c.parallel.sequence_parallel = true;
-                                                     c.overlap.tp_comm_overlap = "ring";
-                                                   }},
-                                         GraphCase{"optim", 1, 1, 2,
-                                                   [](Config& c) {
-                                                     c.parallel.data_parallel_sharding_strategy = "optim";
-                                                     c.parallel.bucket_size = 5000;
-                                                     c.overlap.overlap_grad_reduce = c.overlap.overlap_param_gather =
-                                                         true;
-                                                   }},
-                                         GraphCase{"optim_grads", 1, 1, 2,
-                                                   [](Config& c) {
-                                                     c.parallel.data_parallel_sharding_strategy = "optim_grads";
-                                                     c.overlap.overlap_grad_reduce = true;
-                                                     c.model.recompute_granularity = "full";
-                                                     c.model.recompute_method = "uniform";
-                                                     c.model.recompute_num_layers = 2;
-                                                   }},
-                                         GraphCase{"optim_grads_params", 1, 1, 2,
-                                                   [](Config& c) {
-                                                     c.parallel.data_parallel_sharding_strategy = "optim_grads_params";
-                                                     c.overlap.overlap_grad_reduce = c.overlap.overlap_param_gather =
-                                                         true;
-                                                   }},
-                                         GraphCase{"interleaved", 1, 2, 1,
-                                                   [](Config& c) {
-                                                     c.parallel.pipeline_schedule = "interleaved";
-                                                     c.parallel.virtual_pipeline_model_parallel_size = 2;
-                                                     c.overlap.defer_embedding_wgrad_compute = true;
-                                                   }},
-                                         GraphCase{"zero_bubble", 1, 2, 1,
-                                                   [](Config& c) {
-                                                     c.parallel.pipeline_schedule = "zb-h1";
-                                                     c.model.recompute_granularity = "selective";
-                                                   }}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, Graphs,
+    testing::Values(LayoutCase{"one"}, LayoutCase{"bf16", {}, [](Config& c) { c.precision.dtype = "bf16"; }},
+                    LayoutCase{"tensor_ring",
+                               {.t = 2, .sequence_parallel = true},
+                               [](Config& c) { c.overlap.tp_comm_overlap = "ring"; }},
+                    LayoutCase{"optim",
+                               {.d = 2, .strategy = "optim"},
+                               [](Config& c) {
+                                 c.parallel.bucket_size = 5000;
+                                 overlap_data_parallel(c);
+                               }},
+                    LayoutCase{"optim_grads",
+                               {.d = 2, .strategy = "optim_grads"},
+                               [](Config& c) {
+                                 c.overlap.overlap_grad_reduce = true;
+                                 c.model.recompute_granularity = "full";
+                                 c.model.recompute_method = "uniform";
+                                 c.model.recompute_num_layers = 2;
+                               }},
+                    LayoutCase{"optim_grads_params", {.d = 2, .strategy = "optim_grads_params"}, overlap_data_parallel},
+                    LayoutCase{"interleaved",
+                               {.p = 2, .schedule = "interleaved", .v = 2},
+                               [](Config& c) { c.overlap.defer_embedding_wgrad_compute = true; }},
+                    LayoutCase{"zero_bubble",
+                               {.p = 2, .schedule = "zb-h1"},
+                               [](Config& c) { c.model.recompute_granularity = "selective"; }}),
+    [](const auto& info) { return info.param.name; });
 
 // ---- how often, and what the trace shows
 
@@ -177,20 +141,17 @@ TEST(GraphsOfOneRank, AreOneADirection) {
 }
 
 TEST(GraphsOfOneRank, AreOneSpanInTheirPhase) {
-  const auto dataset = tiny_dataset();
   std::vector<Span> spans;
-  run_thread_ranks(1, [&](Communicator& world) {
-    const GptDataset data(dataset, {0, dataset->sequences()},
-                          {.name = "train", .seq_length = 16, .vocab_size = 61, .seed = 1});
-    LoadedConfig loaded{.config = with_graphs(tiny_config()), .origins = {}, .path = "test"};
-    const Layout layout = resolve(loaded, {.world_size = 1});
-    Trainer trainer(loaded.config, layout, world, data, nullptr, {.make_backend = make_split_backend});
-    trainer.step();
-    trainer.trace().rows().front().take(spans);
-    EXPECT_EQ(trainer.trace().rows().front().name(), "compute");
-    trainer.step();
-    trainer.trace().rows().front().take(spans);
-  });
+  with_trainers(with_graphs(tiny_config()), 1,
+                [&](Trainer& trainer) {
+                  TraceRow& row = trainer.trace().rows().front();
+                  EXPECT_EQ(row.name(), "compute");
+                  for (int i = 0; i < 2; ++i) {
+                    trainer.step();
+                    row.take(spans);
+                  }
+                },
+                {.make_backend = make_split_backend});
   int phases = 0;
   for (const Span& phase : spans) {
     const std::string name = phase.info.name;
@@ -214,13 +175,7 @@ TEST(GraphsThatAreThere, TakeAResumedStateAsItIs) {
   Config config = with_graphs(tiny_config());
   config.parallel.data_parallel_sharding_strategy = "optim";
   config.overlap.overlap_param_gather = true;
-  const auto dataset = tiny_dataset();
-  run_thread_ranks(2, [&](Communicator& world) {
-    const GptDataset data(dataset, {0, dataset->sequences()},
-                          {.name = "train", .seq_length = 16, .vocab_size = 61, .seed = 1});
-    LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
-    const Layout layout = resolve(loaded, {.world_size = 2});
-    Trainer trainer(loaded.config, layout, world, data, nullptr, {.make_backend = make_split_backend});
+  const auto use = [](Trainer& trainer) {
     const auto two_losses = [&] {
       const double first = trainer.step().loss;
       return std::pair(first, trainer.step().loss);
@@ -241,7 +196,8 @@ TEST(GraphsThatAreThere, TakeAResumedStateAsItIs) {
     EXPECT_EQ(two_losses(), expected);
     EXPECT_GT(graphs, 0);
     EXPECT_EQ(trainer.graphs()->counts().graphs, graphs);
-  });
+  };
+  with_trainers(config, 2, use, {.make_backend = make_split_backend});
 }
 
 // ---- where it cannot be

@@ -9,7 +9,6 @@ namespace trivet::test {
 namespace {
 
 constexpr int kSteps = kMatrixSteps;
-constexpr double kTolerance = 2e-5;  // relative, fp32: sums over ranks are taken in another order
 
 const Curve& one_rank(bool tied) {
   static const Curve curves[2] = {[] {
@@ -19,19 +18,6 @@ const Curve& one_rank(bool tied) {
                                   }(),
                                   train_on_threads(tiny_config(), 1, kSteps)};
   return curves[tied];
-}
-
-void expect_near(const Curve& curve, const Curve& reference) {
-  ASSERT_EQ(curve.losses.size(), reference.losses.size());
-  for (size_t i = 0; i < reference.losses.size(); ++i)
-    EXPECT_NEAR(curve.losses[i], reference.losses[i], kTolerance * reference.losses[i]) << "step " << i + 1;
-  EXPECT_NEAR(curve.validation_loss, reference.validation_loss, kTolerance * reference.validation_loss);
-}
-
-void expect_equal(const Curve& curve, const Curve& reference) {
-  EXPECT_EQ(curve.losses, reference.losses);
-  EXPECT_EQ(curve.norms, reference.norms);
-  EXPECT_EQ(curve.validation_loss, reference.validation_loss);
 }
 
 TEST(Layouts, OneRankLearns) {
@@ -54,9 +40,7 @@ class TensorDataLayout : public testing::TestWithParam<TensorData> {};
 
 TEST_P(TensorDataLayout, HasTheLossesOfOneRank) {
   const auto [t, sequence_parallel, d] = GetParam();
-  Config config = tiny_config();
-  config.parallel.tensor_model_parallel_size = t;
-  config.parallel.sequence_parallel = sequence_parallel;
+  const Config config = cut(tiny_config(), {.t = t, .sequence_parallel = sequence_parallel});
   const Curve curve = train_on_threads(config, t * d, kSteps);
   expect_near(curve, one_rank(true));
   const Curve again = train_on_threads(config, t * d, kSteps);
@@ -102,24 +86,15 @@ TEST(Layouts, BucketSizeAndBatchCutsChangeNothing) {
 
 // An emulated link changes when things arrive, never what.
 TEST(Layouts, LinksChangeNothing) {
-  struct Case {
-    int t, p, d;
-    const char* schedule;
-    int64_t v;
-  };
-  for (const Case& c : {Case{2, 1, 2, "1f1b", 1}, Case{1, 2, 2, "1f1b", 1}, Case{1, 2, 1, "zb-v", 2},
-                        Case{2, 2, 1, "interleaved", 2}}) {
-    Config config = tiny_config();
-    config.parallel.tensor_model_parallel_size = c.t;
-    config.parallel.sequence_parallel = c.t > 1;
-    config.parallel.pipeline_model_parallel_size = c.p;
-    config.parallel.pipeline_schedule = c.schedule;
-    config.parallel.virtual_pipeline_model_parallel_size = c.v;
-    const Curve reference = train_on_threads(config, c.t * c.p * c.d, 3);
+  for (const Cut& c :
+       {Cut{.t = 2, .d = 2, .sequence_parallel = true}, Cut{.p = 2, .d = 2}, Cut{.p = 2, .schedule = "zb-v"},
+        Cut{.t = 2, .p = 2, .sequence_parallel = true, .schedule = "interleaved", .v = 2}}) {
+    Config config = cut(tiny_config(), c);
+    const Curve reference = train_on_threads(config, c.ranks(), 3);
     config.comm.link_latency_us = 20;
     config.comm.link_gbps = 4;
     config.comm.pipeline_link_gbps = 0.5;
-    const Curve linked = train_on_threads(config, c.t * c.p * c.d, 3, true);
+    const Curve linked = train_on_threads(config, c.ranks(), 3, true);
     expect_equal(linked, reference);
     EXPECT_EQ(linked.weights_hash, reference.weights_hash);
   }
@@ -140,11 +115,7 @@ class TensorOverlapLayout : public testing::TestWithParam<TensorOverlapCase> {};
 // Rows of a product do not depend on each other, and sums are taken in rank order whichever way the parts come.
 TEST_P(TensorOverlapLayout, ChangesNoNumber) {
   const TensorOverlapCase& c = GetParam();
-  Config config = tiny_config();
-  config.parallel.tensor_model_parallel_size = c.t;
-  config.parallel.sequence_parallel = true;
-  config.parallel.pipeline_schedule = c.schedule;
-  config.parallel.pipeline_model_parallel_size = c.p;
+  Config config = cut(tiny_config(), {.t = c.t, .p = c.p, .sequence_parallel = true, .schedule = c.schedule});
   config.precision.dtype = c.dtype;
   const Curve reference = train_on_threads(config, c.t * c.p, kSteps);
   config.overlap.tp_comm_overlap = c.mode;
@@ -232,13 +203,9 @@ Config with_recompute(Config config, const RecomputeCase& c) {
 TEST_P(RecomputeLayout, ChangesNoNumber) {
   const RecomputeCase& c = GetParam();
   for (const bool dropout : {false, true}) {
-    Config config = tiny_config();
+    Config config = cut(tiny_config(), {.t = c.t, .p = c.p, .sequence_parallel = c.t > 1, .schedule = c.schedule});
     config.model.num_layers = 8;
     config.model.hidden_dropout = config.model.attention_dropout = dropout ? 0.1 : 0;
-    config.parallel.pipeline_schedule = c.schedule;
-    config.parallel.pipeline_model_parallel_size = c.p;
-    config.parallel.tensor_model_parallel_size = c.t;
-    config.parallel.sequence_parallel = c.t > 1;
     const Curve kept = train_on_threads(config, c.p * c.t, 4);
     // Poisoned: what is not made again is NaN.
     const Curve curve = train_on_threads(with_recompute(config, c), c.p * c.t, 4, true);
@@ -281,33 +248,20 @@ void PrintTo(const PipelineCase& c, std::ostream* out) { *out << c.schedule << "
 
 class PipelineLayout : public testing::TestWithParam<PipelineCase> {};
 
-Curve reference_of(const PipelineCase& c, int layers) {
+Config uncut(const PipelineCase& c) {
   Config config = tiny_config();
-  config.model.num_layers = layers;
+  config.model.num_layers = c.v == 3 ? 12 : 8;
   config.model.untie_embeddings_and_output_weights = !c.tied;
   config.batch.global_batch_size = c.global_batch;
-  return train_on_threads(config, 1, kSteps);
-}
-
-Config config_of(const PipelineCase& c, int layers) {
-  Config config = tiny_config();
-  config.model.num_layers = layers;
-  config.model.untie_embeddings_and_output_weights = !c.tied;
-  config.batch.global_batch_size = c.global_batch;
-  config.parallel.pipeline_schedule = c.schedule;
-  config.parallel.pipeline_model_parallel_size = c.p;
-  config.parallel.virtual_pipeline_model_parallel_size = c.v;
-  config.parallel.tensor_model_parallel_size = c.t;
-  config.parallel.sequence_parallel = c.t > 1;
   return config;
 }
 
 TEST_P(PipelineLayout, HasTheLossesOfOneRank) {
   const PipelineCase& c = GetParam();
-  const int layers = c.v == 3 ? 12 : 8, ranks = c.p * c.t * c.d;
-  const Curve reference = reference_of(c, layers);
+  const int ranks = c.p * c.t * c.d;
+  const Curve reference = train_on_threads(uncut(c), 1, kSteps);
   const bool same_order = !c.tied && c.t == 1 && c.d == 1;
-  Config config = config_of(c, layers);
+  Config config = cut(uncut(c), {c.t, c.p, c.d, c.t > 1, c.schedule.c_str(), c.v});
   // Poisoned slots: whatever reads an activation after its time reads NaN.
   const Curve curve = train_on_threads(config, ranks, kSteps, true);
   if (same_order) expect_equal(curve, reference);

@@ -200,13 +200,12 @@ TEST(Overlap, WithoutItASenderWaits) {
 
 TEST(Overlap, ReceivesTakeTheBuffersOfAsManyAsArePostedAhead) {
   const auto buffers = [](bool overlap, int ahead) {
-    LoadedConfig loaded{.config = tiny_config(), .origins = {}, .path = "test"};
-    loaded.config.parallel.pipeline_model_parallel_size = 2;
-    loaded.config.overlap.overlap_p2p_comm = overlap;
-    loaded.config.overlap.p2p_receive_ahead = ahead;
-    const Layout layout = resolve(loaded, {.world_size = 2});
+    Config config = cut(tiny_config(), {.p = 2});
+    config.overlap.overlap_p2p_comm = overlap;
+    config.overlap.p2p_receive_ahead = ahead;
+    const auto [run, layout] = resolved(config, 2);
     int64_t bytes = 0;
-    for (const MemoryItem& item : plan_memory(loaded.config, layout, {.pp = 1}).items)
+    for (const MemoryItem& item : plan_memory(run, layout, {.pp = 1}).items)
       if (item.name == "activations") bytes = item.bytes;
     return bytes / (16 * 2 * 32 * 4);  // s b h fp32
   };

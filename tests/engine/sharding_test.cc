@@ -12,7 +12,6 @@ namespace trivet::test {
 namespace {
 
 constexpr int kSteps = std::min(kMatrixSteps, 6);
-constexpr double kTolerance = 2e-5;  // relative, fp32: sums over ranks are taken in another order
 
 constexpr const char* kStrategies[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
 
@@ -32,31 +31,12 @@ std::string name_of_case(const Case& c) {
   return name;
 }
 
-Config config_of(const Case& c, const std::string& strategy) {
-  Config config = tiny_config();
+Config config_of(const Case& c, const char* strategy) {
+  Config config = cut(tiny_config(), {c.t, c.p, c.d, c.t > 1, c.schedule, c.v, strategy});
   config.model.untie_embeddings_and_output_weights = !c.tied;
-  config.parallel.tensor_model_parallel_size = c.t;
-  config.parallel.sequence_parallel = c.t > 1;
-  config.parallel.pipeline_model_parallel_size = c.p;
-  config.parallel.pipeline_schedule = c.schedule;
-  config.parallel.virtual_pipeline_model_parallel_size = c.v;
-  config.parallel.data_parallel_sharding_strategy = strategy;
   config.batch.global_batch_size = config.batch.micro_batch_size * c.d * c.micro_batches;
   config.precision.dtype = c.dtype;
   return config;
-}
-
-void expect_equal(const Curve& curve, const Curve& reference, const std::string& what) {
-  EXPECT_EQ(curve.losses, reference.losses) << what;
-  EXPECT_EQ(curve.norms, reference.norms) << what;
-  EXPECT_EQ(curve.validation_loss, reference.validation_loss) << what;
-}
-
-void expect_near(const Curve& curve, const Curve& reference, const std::string& what) {
-  ASSERT_EQ(curve.losses.size(), reference.losses.size());
-  for (size_t i = 0; i < reference.losses.size(); ++i)
-    EXPECT_NEAR(curve.losses[i], reference.losses[i], kTolerance * reference.losses[i]) << what << ", step " << i + 1;
-  EXPECT_NEAR(curve.validation_loss, reference.validation_loss, kTolerance * reference.validation_loss) << what;
 }
 
 class ShardingLayout : public testing::TestWithParam<Case> {};
@@ -72,7 +52,7 @@ TEST_P(ShardingLayout, HasTheLossesOfOneRank) {
   Curve no_shard;
   for (const std::string strategy : kStrategies) {
     if (strategy.starts_with("optim_grads") && std::string(c.schedule).starts_with("zb")) continue;  // refused
-    Config config = config_of(c, strategy);
+    Config config = config_of(c, strategy.c_str());
     const Curve curve = train_on_threads(config, c.ranks(), kSteps, true);
     if (fp32) expect_near(curve, one_rank, strategy);
     if (strategy == "no_shard") no_shard = curve;
@@ -111,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Matrix, ShardingLayout,
 // One parameter a bucket, everything in one, and sizes that do not divide.
 TEST(Sharding, BucketSizeChangesNothing) {
   for (const std::string strategy : {"no_shard", "optim"}) {
-    Config config = config_of({.d = 3}, strategy);
+    Config config = config_of({.d = 3}, strategy.c_str());
     const Curve reference = train_on_threads(config, 3, kSteps);
     config.overlap.overlap_grad_reduce = true;
     config.overlap.overlap_param_gather = strategy == "optim";
@@ -156,7 +136,7 @@ TEST(Sharding, AverageInCollective) {
 
 TEST(Sharding, WorksWithRecompute) {
   for (const std::string strategy : {"optim", "optim_grads_params"}) {
-    Config config = config_of({.d = 2}, strategy);
+    Config config = config_of({.d = 2}, strategy.c_str());
     config.overlap.overlap_grad_reduce = config.overlap.overlap_param_gather = true;
     const Curve reference = train_on_threads(config, 2, kSteps, true);
     config.model.recompute_granularity = "full";
@@ -172,11 +152,9 @@ TEST(Sharding, WorksWithRecompute) {
 TEST(Sharding, TakesTheMemoryOfTheFormulas) {
   for (const int d : {1, 2, 4, 8}) {
     for (const std::string strategy : kStrategies) {
-      LoadedConfig loaded{
-          .config = config_of({.d = d, .tied = false, .dtype = "bf16"}, strategy), .origins = {}, .path = "test"};
-      const Layout layout = resolve(loaded, {.world_size = d});
+      const auto [run, layout] = resolved(config_of({.d = d, .tied = false, .dtype = "bf16"}, strategy.c_str()), d);
       std::map<std::string, int64_t> bytes;
-      for (const MemoryItem& item : plan_memory(loaded.config, layout, {}).items) bytes[item.name] = item.bytes;
+      for (const MemoryItem& item : plan_memory(run, layout, {}).items) bytes[item.name] = item.bytes;
       // Elements of the layout: with buckets that are units each is padded to 128, with one bucket all together.
       const int64_t h = 32, f = 128, s = 16, vocab = 61, layers = 4;
       const auto padded = [](int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; };

@@ -10,11 +10,7 @@ namespace trivet::test {
 namespace {
 
 struct Case {
-  int t, p, d;
-  bool sequence_parallel = false;
-  std::string schedule = "1f1b";
-  int64_t v = 1;
-  std::string sharding = "no_shard";
+  Cut cut;
   bool overlap = false;  // of gradients, and of sharded weights
   bool link = false;     // between the processes, not between the threads: it changes nothing
 };
@@ -64,15 +60,9 @@ std::vector<Case> cases_for(int ranks) {
 
 // 0 where both curves are equal, bit for bit; rank 0 says what is not.
 int compare(const Case& c, Communicator& world) {
-  Config config = tiny_config();
-  config.parallel.tensor_model_parallel_size = c.t;
-  config.parallel.pipeline_model_parallel_size = c.p;
-  config.parallel.sequence_parallel = c.sequence_parallel;
-  config.parallel.pipeline_schedule = c.schedule;
-  config.parallel.virtual_pipeline_model_parallel_size = c.v;
-  config.parallel.data_parallel_sharding_strategy = c.sharding;
+  Config config = cut(tiny_config(), c.cut);
   config.overlap.overlap_grad_reduce = c.overlap;
-  config.overlap.overlap_param_gather = c.overlap && c.sharding != "no_shard";
+  config.overlap.overlap_param_gather = c.overlap && c.cut.strategy != std::string("no_shard");
   Config linked = config;
   if (c.link) linked.comm.link_latency_us = 30, linked.comm.link_gbps = 2;
   const Curve processes = train(linked, world, 10);
@@ -82,8 +72,8 @@ int compare(const Case& c, Communicator& world) {
                      processes.validation_loss == threads.validation_loss &&
                      processes.weights_hash == threads.weights_hash;
   fmt::print("[{}] t {} p {} d {} sequence parallel {} {} {}{}: last loss {} over processes, {} over threads\n",
-             equal ? "  OK  " : "FAILED", c.t, c.p, c.d, c.sequence_parallel, c.schedule, c.sharding,
-             c.overlap ? " overlapped" : "", processes.losses.back(), threads.losses.back());
+             equal ? "  OK  " : "FAILED", c.cut.t, c.cut.p, c.cut.d, c.cut.sequence_parallel, c.cut.schedule,
+             c.cut.strategy, c.overlap ? " overlapped" : "", processes.losses.back(), threads.losses.back());
   return equal ? 0 : 1;
 }
 

@@ -1,9 +1,9 @@
 #include "tests/support/training.h"
 
 #include <cstring>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "engine/config/validate.h"
 #include "engine/data/indexed_dataset.h"
 #include "kernels/philox.h"
 #include "parallel/comm/staged_comm.h"
@@ -33,6 +33,30 @@ Config tiny_config() {
   config.data.path = "tiny";  // opened by the tests themselves
   config.data.prefetch = 1;
   return config;
+}
+
+Config cut(Config config, const Cut& how) {
+  config.parallel.tensor_model_parallel_size = how.t;
+  config.parallel.pipeline_model_parallel_size = how.p;
+  config.parallel.sequence_parallel = how.sequence_parallel;
+  config.parallel.pipeline_schedule = how.schedule;
+  if (how.v > 0) config.parallel.virtual_pipeline_model_parallel_size = how.v;
+  config.parallel.data_parallel_sharding_strategy = how.strategy;
+  return config;
+}
+
+void PrintTo(const LayoutCase& c, std::ostream* out) { *out << c.name; }
+
+Config config_of(const LayoutCase& c) {
+  Config config = cut(tiny_config(), c.cut);
+  c.set(config);
+  return config;
+}
+
+Resolved resolved(const Config& config, int ranks) {
+  LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
+  const Layout layout = resolve(loaded, {.world_size = ranks});
+  return {loaded.config, layout};
 }
 
 std::string tiny_dataset_prefix() {
@@ -86,17 +110,55 @@ std::vector<std::byte> bytes_of(Trainer& trainer, Tensor tensor) {
   return bytes;
 }
 
-Curve train(const Config& config, Communicator& world, int steps, const Trainer::Options& options, bool ahead) {
+namespace {
+
+GptDataset part_of_dataset(size_t part, const Config& config) {
   const auto dataset = tiny_dataset();
-  const auto ranges = split_documents("80,20,0", dataset->sequences());
-  const GptDataset::Options data{.name = "train",
-                                 .seq_length = config.model.seq_length,
-                                 .vocab_size = *config.model.vocab_size,
-                                 .seed = config.data.seed};
-  const GptDataset train(dataset, ranges[0], data), valid(dataset, ranges[1], data);
-  LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
-  const Layout layout = resolve(loaded, {.world_size = world.size()});
-  Trainer trainer(loaded.config, layout, world, train, &valid, options);
+  return GptDataset(dataset, split_documents("80,20,0", dataset->sequences())[part],
+                    {.name = "train",
+                     .seq_length = config.model.seq_length,
+                     .vocab_size = *config.model.vocab_size,
+                     .seed = config.data.seed});
+}
+
+Trainer::Options with_faults(Trainer::Options options, FaultInjector& faults) {
+  if (!faults.none()) options.faults = &faults;
+  return options;
+}
+
+}  // namespace
+
+TinyTrainer::TinyTrainer(const Config& config, Communicator& world, Trainer::Options options,
+                         const std::vector<std::string>& faults)
+    : run_(resolved(config, world.size())),
+      train_(part_of_dataset(0, run_.config)),
+      valid_(part_of_dataset(1, run_.config)),
+      faults_(parse_faults(faults), world.rank(), world.size()),
+      trainer_(run_.config, run_.layout, world, train_, &valid_, with_faults(std::move(options), faults_)) {}
+
+void with_trainers(const Config& config, int ranks, const std::function<void(Trainer&)>& use,
+                   const Trainer::Options& options, const std::vector<std::string>& faults) {
+  tiny_dataset();  // made before the ranks ask for it
+  run_thread_ranks(ranks, [&](Communicator& world) { use(*TinyTrainer(config, world, options, faults)); });
+}
+
+void expect_equal(const Curve& curve, const Curve& reference, const std::string& what) {
+  EXPECT_EQ(curve.losses, reference.losses) << what;
+  EXPECT_EQ(curve.norms, reference.norms) << what;
+  EXPECT_EQ(curve.validation_loss, reference.validation_loss) << what;
+}
+
+void expect_near(const Curve& curve, const Curve& reference, const std::string& what) {
+  constexpr double kTolerance = 2e-5;
+  ASSERT_EQ(curve.losses.size(), reference.losses.size()) << what;
+  for (size_t i = 0; i < reference.losses.size(); ++i)
+    EXPECT_NEAR(curve.losses[i], reference.losses[i], kTolerance * reference.losses[i]) << what << ", step " << i + 1;
+  EXPECT_NEAR(curve.validation_loss, reference.validation_loss, kTolerance * reference.validation_loss) << what;
+}
+
+Curve train(const Config& config, Communicator& world, int steps, const Trainer::Options& options, bool ahead) {
+  TinyTrainer made(config, world, options);
+  Trainer& trainer = *made;
   Curve curve;
   const auto add = [&](const StepResult& result) {
     curve.losses.push_back(result.loss);
@@ -131,15 +193,9 @@ std::vector<Span> TracedStep::spans(const std::string& row, const std::string& n
 }
 
 std::vector<TracedStep> traced_steps(const Config& config, int ranks) {
-  const auto dataset = tiny_dataset();
   std::vector<TracedStep> steps(static_cast<size_t>(ranks));
-  run_thread_ranks(ranks, [&](Communicator& world) {
-    const GptDataset data(dataset, split_documents("100,0,0", dataset->sequences())[0],
-                          {.name = "train", .seq_length = config.model.seq_length, .vocab_size = 61, .seed = 1});
-    LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
-    const Layout layout = resolve(loaded, {.world_size = world.size()});
-    Trainer trainer(loaded.config, layout, world, data, nullptr);
-    TracedStep& step = steps[static_cast<size_t>(world.rank())];
+  with_trainers(config, ranks, [&](Trainer& trainer) {
+    TracedStep& step = steps[static_cast<size_t>(trainer.world().rank())];
     for (const TraceRow& row : trainer.trace().rows()) step.names.push_back(row.name());
     step.rows.resize(step.names.size());
     for (int i = 0; i < 3; ++i) {
@@ -157,7 +213,7 @@ std::vector<TracedStep> traced_steps(const Config& config, int ranks) {
 }
 
 Curve train_on_threads(const Config& config, int ranks, int steps, const Trainer::Options& options, bool ahead) {
-  tiny_dataset();  // made before the ranks ask for it
+  tiny_dataset();
   Curve curve;
   run_thread_ranks(ranks, [&](Communicator& world) {
     const Curve mine = train(config, world, steps, options, ahead);

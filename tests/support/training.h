@@ -1,11 +1,13 @@
 // Small training runs for tests: a config, a dataset that is made once, and the losses of a run on thread ranks.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
-#include "engine/config/config.h"
+#include "engine/config/validate.h"
 #include "engine/train/trainer.h"
 
 namespace trivet::test {
@@ -24,15 +26,69 @@ inline constexpr size_t kMatrixStride = 1;
 // ten steps move the loss. Resolved.
 Config tiny_config();
 
+// How a run is cut over ranks.
+struct Cut {
+  int t = 1, p = 1, d = 1;
+  bool sequence_parallel = false;
+  const char* schedule = "1f1b";
+  int64_t v = 0;  // 0: what the schedule needs
+  const char* strategy = "no_shard";
+  int ranks() const { return t * p * d; }
+};
+Config cut(Config config, const Cut& how);
+inline void overlap_data_parallel(Config& config) {
+  config.overlap.overlap_grad_reduce = config.overlap.overlap_param_gather = true;
+}
+
+// A case of a table of layouts.
+struct LayoutCase {
+  const char* name;
+  Cut cut{};
+  std::function<void(Config&)> set = [](Config&) {};  // what else
+  int ranks() const { return cut.ranks(); }
+};
+void PrintTo(const LayoutCase& c, std::ostream* out);
+// The tiny config as the case has it.
+Config config_of(const LayoutCase& c);
+
+// As a run of so many ranks takes it.
+struct Resolved {
+  Config config;
+  Layout layout;
+};
+Resolved resolved(const Config& config, int ranks);
+
 // Documents of random length over a vocabulary of 61 in which tokens follow one another with a pattern to be learned.
 std::shared_ptr<const IndexedDataset> tiny_dataset();
 std::string tiny_dataset_prefix();  // of its files
+
+// A trainer on the tiny dataset, a fifth of which is for validation. faults: as the command line has them.
+class TinyTrainer {
+ public:
+  TinyTrainer(const Config& config, Communicator& world, Trainer::Options options = {},
+              const std::vector<std::string>& faults = {});
+  Trainer& operator*() { return trainer_; }
+
+ private:
+  const Resolved run_;
+  const GptDataset train_, valid_;
+  FaultInjector faults_;
+  Trainer trainer_;
+};
+// Hands one to `use` on each of so many thread ranks.
+void with_trainers(const Config& config, int ranks, const std::function<void(Trainer&)>& use,
+                   const Trainer::Options& options = {}, const std::vector<std::string>& faults = {});
 
 struct Curve {
   std::vector<double> losses, norms;  // of each step
   double validation_loss = 0;         // after the last
   uint64_t weights_hash = 0;          // of all this rank's weights, over ranks in order; thread ranks only
 };
+
+// What both saw is the same, bit by bit; the weights' hashes are not compared.
+void expect_equal(const Curve& curve, const Curve& reference, const std::string& what = "");
+// Losses within 2e-5 relative: in fp32, where sums over ranks are taken in another order.
+void expect_near(const Curve& curve, const Curve& reference, const std::string& what = "");
 
 // Trains `steps` steps on `world`, the same result on every rank. ahead: each step is queued before the host reads the
 // result of the one before.

@@ -39,24 +39,6 @@ Config small_run(const std::string& run_dir) {
   return config;
 }
 
-struct Layout4 {
-  const char* name;
-  int t = 1, p = 1, d = 1, v = 1;
-  const char* strategy = "no_shard";
-  int ranks() const { return t * p * d; }
-};
-
-void lay_out(Config& config, const Layout4& layout) {
-  config.parallel.tensor_model_parallel_size = layout.t;
-  config.parallel.sequence_parallel = layout.t > 1;
-  config.parallel.pipeline_model_parallel_size = layout.p;
-  if (layout.v > 1) {
-    config.parallel.pipeline_schedule = "interleaved";
-    config.parallel.virtual_pipeline_model_parallel_size = layout.v;
-  }
-  config.parallel.data_parallel_sharding_strategy = layout.strategy;
-}
-
 struct RunResult {
   std::vector<double> losses;  // [step], of this start of the program
   std::string output;
@@ -135,19 +117,14 @@ std::string step_path(const std::string& run_dir, int64_t step) {
 constexpr int kSavedStep = 3, kMore = std::min(kMatrixSteps, 5);
 
 // Loads `path` under a layout: all that the ranks own has the checkpoint's bits; returns the losses of the next steps.
-std::vector<double> load_and_go_on(const std::string& path, const Config& config, const Layout4& layout) {
+std::vector<double> load_and_go_on(const std::string& path, Config config, const Cut& how) {
   const auto saved = contents(path);
-  const auto dataset = tiny_dataset();
+  config = cut(config, how);
+  config.checkpoint.save_interval = 0;
+  const Layout layout = resolved(config, how.ranks()).layout;
   std::vector<double> losses;
-  run_thread_ranks(layout.ranks(), [&](Communicator& world) {
-    LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
-    loaded.config.checkpoint.save_interval = 0;
-    lay_out(loaded.config, layout);
-    const Layout resolved = resolve(loaded, {.world_size = world.size()});
-    const GptDataset data(dataset, split_documents("80,20,0", dataset->sequences())[0],
-                          {.name = "train", .seq_length = 16, .vocab_size = 61, .seed = config.data.seed});
-    Trainer trainer(loaded.config, resolved, world, data, nullptr, {.poison = true});
-    Checkpointing checkpointing(loaded.config, resolved, trainer, {}, {}, now_ns());
+  const auto use = [&](Trainer& trainer) {
+    Checkpointing checkpointing(trainer.config(), layout, trainer, {}, {}, now_ns());
     checkpointing.resume({path}, false);
     EXPECT_EQ(trainer.steps_done(), kSavedStep);
     size_t names = 0;
@@ -162,32 +139,32 @@ std::vector<double> load_and_go_on(const std::string& path, const Config& config
     EXPECT_GT(names, 3u);
     for (int i = 0; i < kMore; ++i) {
       const double loss = trainer.step().loss;
-      if (world.rank() == 0) losses.push_back(loss);
+      if (trainer.world().rank() == 0) losses.push_back(loss);
     }
-  });
+  };
+  with_trainers(config, how.ranks(), use, {.poison = true});
   return losses;
 }
 
-constexpr Layout4 kLayouts[] = {{.name = "t1_p1_d1"},
-                                {.name = "t2_p2_d2_interleaved", .t = 2, .p = 2, .d = 2, .v = 2},
-                                {.name = "t4_p1_d2_optim", .t = 4, .d = 2, .strategy = "optim"},
-                                {.name = "t1_p4_d1", .p = 4},
-                                {.name = "t1_p2_d2_zero3", .p = 2, .d = 2, .strategy = "optim_grads_params"}};
+const LayoutCase kLayouts[] = {
+    {"t1_p1_d1"},
+    {"t2_p2_d2_interleaved", {.t = 2, .p = 2, .d = 2, .sequence_parallel = true, .schedule = "interleaved", .v = 2}},
+    {"t4_p1_d2_optim", {.t = 4, .d = 2, .sequence_parallel = true, .strategy = "optim"}},
+    {"t1_p4_d1", {.p = 4}},
+    {"t1_p2_d2_zero3", {.p = 2, .d = 2, .strategy = "optim_grads_params"}}};
 
-class Resharding : public testing::TestWithParam<Layout4> {};
+class Resharding : public testing::TestWithParam<LayoutCase> {};
 
 TEST_P(Resharding, EveryLayoutLoadsWhatThisOneSaved) {
   const TempDir dir;
   Config config = small_run(dir / "run");
   config.train.train_iters = kSavedStep + kMore;
   config.checkpoint.save_interval = kSavedStep;
-  Config from = config;
-  lay_out(from, GetParam());
-  const RunResult whole = run(from, GetParam().ranks());
+  const RunResult whole = run(cut(config, GetParam().cut), GetParam().ranks());
   ASSERT_EQ(whole.losses.size(), static_cast<size_t>(kSavedStep + kMore));
-  for (const Layout4& layout : kLayouts) {
+  for (const LayoutCase& layout : kLayouts) {
     SCOPED_TRACE(layout.name);
-    const std::vector<double> losses = load_and_go_on(step_path(config.train.run_dir, kSavedStep), config, layout);
+    const std::vector<double> losses = load_and_go_on(step_path(config.train.run_dir, kSavedStep), config, layout.cut);
     ASSERT_EQ(losses.size(), static_cast<size_t>(kMore));
     for (int i = 0; i < kMore; ++i) {
       const double expected = whole.losses[static_cast<size_t>(kSavedStep + i)];
@@ -203,7 +180,7 @@ INSTANTIATE_TEST_SUITE_P(From, Resharding, testing::ValuesIn(kLayouts),
 
 struct ResumeCase {
   const char* name;
-  Layout4 layout;
+  Cut cut{};
   const char* dtype = "fp32";
   bool overlap = false, async = false;
   bool on_a_device = false;  // whose memory the host cannot touch; steps are queued ahead there
@@ -214,14 +191,13 @@ class Resume : public testing::TestWithParam<ResumeCase> {};
 TEST_P(Resume, IsTheRunThatWasNotStoppedBitForBit) {
   const ResumeCase& c = GetParam();
   const TempDir dir;
-  Config config = small_run(dir / "straight");
+  Config config = cut(small_run(dir / "straight"), c.cut);
   config.model.hidden_dropout = config.model.attention_dropout = 0.1;
   config.precision.dtype = c.dtype;
-  lay_out(config, c.layout);
   config.overlap.overlap_grad_reduce = config.overlap.overlap_param_gather = c.overlap;
   config.checkpoint.async_save = c.async;
   if (c.on_a_device) config.checkpoint.save_interval = 5;  // after a save no step is out
-  const RunResult straight = run(config, c.layout.ranks());
+  const RunResult straight = run(config, c.cut.ranks());
   EXPECT_EQ(straight.exit_code, 0);
   ASSERT_EQ(straight.losses.size(), static_cast<size_t>(kSteps));
 
@@ -230,14 +206,14 @@ TEST_P(Resume, IsTheRunThatWasNotStoppedBitForBit) {
   if (c.on_a_device) options.make_backend = make_split_backend;
   constexpr int kAsked = kSteps * 2 / 3 - 1;
   options.stop_signal = stop_after(kAsked);
-  const RunResult first = run(config, c.layout.ranks(), options);
+  const RunResult first = run(config, c.cut.ranks(), options);
   // A step that is queued already is finished, too.
   const int kStop = c.on_a_device ? kAsked + 1 : kAsked;
   EXPECT_EQ(first.exit_code, 75);
   EXPECT_NE(first.output.find("as a signal asked: it is saved"), std::string::npos) << first.output;
   ASSERT_EQ(first.losses.size(), static_cast<size_t>(kStop));
   options.stop_signal = {};
-  const RunResult second = run(config, c.layout.ranks(), options);
+  const RunResult second = run(config, c.cut.ranks(), options);
   EXPECT_EQ(second.exit_code, 0);
   EXPECT_EQ(second.first_step, kStop + 1);
 
@@ -248,16 +224,29 @@ TEST_P(Resume, IsTheRunThatWasNotStoppedBitForBit) {
 }
 INSTANTIATE_TEST_SUITE_P(
     Of, Resume,
-    testing::Values(ResumeCase{"fp32", {.name = ""}}, ResumeCase{"bf16", {.name = ""}, "bf16", false, true},
-                    ResumeCase{"t2_p2_d2_interleaved_optim_overlapped",
-                               {.name = "", .t = 2, .p = 2, .d = 2, .v = 2, .strategy = "optim"},
-                               "bf16",
-                               true,
-                               true},
-                    ResumeCase{"d2_zero3", {.name = "", .d = 2, .strategy = "optim_grads_params"}, "fp32", true, true},
-                    ResumeCase{"t2_d2_no_shard", {.name = "", .t = 2, .d = 2}, "bf16"},
-                    ResumeCase{"on_a_device", {.name = "", .d = 2, .strategy = "optim"}, "bf16", true, true, true},
-                    ResumeCase{"on_a_device_waiting", {.name = "", .p = 2}, "fp32", false, false, true}),
+    testing::Values(
+        ResumeCase{"fp32"}, ResumeCase{.name = "bf16", .dtype = "bf16", .async = true},
+        ResumeCase{.name = "t2_p2_d2_interleaved_optim_overlapped",
+                   .cut = {.t = 2,
+                           .p = 2,
+                           .d = 2,
+                           .sequence_parallel = true,
+                           .schedule = "interleaved",
+                           .v = 2,
+                           .strategy = "optim"},
+                   .dtype = "bf16",
+                   .overlap = true,
+                   .async = true},
+        ResumeCase{
+            .name = "d2_zero3", .cut = {.d = 2, .strategy = "optim_grads_params"}, .overlap = true, .async = true},
+        ResumeCase{.name = "t2_d2_no_shard", .cut = {.t = 2, .d = 2, .sequence_parallel = true}, .dtype = "bf16"},
+        ResumeCase{.name = "on_a_device",
+                   .cut = {.d = 2, .strategy = "optim"},
+                   .dtype = "bf16",
+                   .overlap = true,
+                   .async = true,
+                   .on_a_device = true},
+        ResumeCase{.name = "on_a_device_waiting", .cut = {.p = 2}, .on_a_device = true}),
     [](const auto& param) { return std::string(param.param.name); });
 
 // ---- which checkpoint

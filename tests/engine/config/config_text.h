@@ -1,12 +1,11 @@
-// The configuration that the tests vary, and the message of the error that a call throws.
+// The configuration that the tests vary.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <string>
 #include <vector>
 
 #include "engine/config/load.h"
-#include "kernels/base/check.h"
+#include "tests/support/message_of.h"
 
 namespace trivet {
 
@@ -24,20 +23,6 @@ train:
 
 inline LoadedConfig load_good(const std::vector<std::string>& sets = {}) {
   return parse_config(kGoodConfig, "run.yaml", sets);
-}
-
-template <class E = ConfigError, class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  } catch (const std::exception& e) {
-    ADD_FAILURE() << "another exception: " << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "no exception";
-  return "";
 }
 
 inline std::string parse_error(const std::string& text, const std::vector<std::string>& sets = {}) {

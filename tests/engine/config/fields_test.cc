@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/config/scalar.h"
+#include "engine/config/words.h"
 
 namespace trivet {
 namespace {

@@ -27,7 +27,7 @@ Documents numbered_documents(int count, int longest, uint64_t seed) {
 }
 
 struct Fixture {
-  TemporaryDirectory directory;
+  TempDir directory;
   std::shared_ptr<const IndexedDataset> dataset;
 
   explicit Fixture(const Documents& documents) {
@@ -243,9 +243,9 @@ TEST(GptDataset, RefusesTooFewTokens) {
 TEST(GptDataset, NamesATokenOutsideTheVocabulary) {
   for (const int32_t bad : {9, -1}) {
     Fixture fixture({{0, 1, 2, 3}, {4, 5, 6, 7}});
-    std::string bytes = read_bytes(fixture.directory / "d.bin");
+    std::string bytes = read_text(fixture.directory / "d.bin");
     std::memcpy(bytes.data() + 5 * sizeof(bad), &bad, sizeof(bad));
-    write_bytes(fixture.directory / "d.bin", bytes);
+    write_text(fixture.directory / "d.bin", bytes);
     const GptDataset data(fixture.dataset, fixture.all(), {"train", 7, 9, 1});
     const std::string message = message_of<DataError>([&] { sample_of(data, 0); });
     EXPECT_TRUE(contains(message, fixture.directory / "d.bin"));

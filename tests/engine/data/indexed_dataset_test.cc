@@ -45,17 +45,17 @@ Documents read_all(const IndexedDataset& dataset) {
 }
 
 TEST(IndexedDataset, WritesMegatronsBytes) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   write_dataset(directory / "d", kDocuments);
-  EXPECT_EQ(read_bytes(directory / "d.idx"), kGoldenIndex);
-  EXPECT_EQ(read_bytes(directory / "d.bin"), kGoldenTokens);
-  EXPECT_EQ(directory.names(), (std::vector<std::string>{"d.bin", "d.idx"}));
+  EXPECT_EQ(read_text(directory / "d.idx"), kGoldenIndex);
+  EXPECT_EQ(read_text(directory / "d.bin"), kGoldenTokens);
+  EXPECT_EQ(names_in(directory / ""), (std::vector<std::string>{"d.bin", "d.idx"}));
 }
 
 TEST(IndexedDataset, ReadsWhatItWroteInEveryType) {
   const Documents documents = {{0, 255, 7}, {}, {1}, std::vector<int32_t>(20000, 42), {}};
   for (const TokenType type : {TokenType::u8, TokenType::u16, TokenType::i32}) {
-    const TemporaryDirectory directory;
+    const TempDir directory;
     write_dataset(directory / "d", documents, type);
     const IndexedDataset dataset(directory / "d");
     EXPECT_EQ(dataset.token_type(), type);
@@ -66,7 +66,7 @@ TEST(IndexedDataset, ReadsWhatItWroteInEveryType) {
 }
 
 TEST(IndexedDataset, KeepsTheLargestIds) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   write_dataset(directory / "a", {{65535}}, TokenType::u16);
   write_dataset(directory / "b", {{std::numeric_limits<int32_t>::max()}}, TokenType::i32);
   EXPECT_EQ(read_all(IndexedDataset(directory / "a")), (Documents{{65535}}));
@@ -77,7 +77,7 @@ TEST(IndexedDataset, KeepsTheLargestIds) {
 }
 
 TEST(IndexedDataset, OpensWithoutDocuments) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   write_dataset(directory / "d", {});
   const IndexedDataset dataset(directory / "d");
   EXPECT_EQ(dataset.documents(), 0);
@@ -86,17 +86,17 @@ TEST(IndexedDataset, OpensWithoutDocuments) {
 
 TEST(IndexedDataset, OpensDocumentsOfSeveralSequences) {
   // given: both sequences in one document, so a document index of 0, 2; and modes, all text
-  const TemporaryDirectory directory;
+  const TempDir directory;
   std::string index = with(kGoldenIndex, 26, uint64_t{2}).substr(0, 58);
   index += from_hex("0000000000000000 0200000000000000");
-  write_bytes(directory / "d.bin", kGoldenTokens);
+  write_text(directory / "d.bin", kGoldenTokens);
   for (const std::string& modes : {std::string(), std::string(2, '\0')}) {
-    write_bytes(directory / "d.idx", index + modes);
+    write_text(directory / "d.idx", index + modes);
     const IndexedDataset dataset(directory / "d");
     EXPECT_EQ(dataset.documents(), 1);
     EXPECT_EQ(read_all(dataset), kDocuments);
   }
-  write_bytes(directory / "d.idx", index + std::string("\0\1", 2));
+  write_text(directory / "d.idx", index + std::string("\0\1", 2));
   EXPECT_TRUE(contains(message_of<DataError>([&] { IndexedDataset{directory / "d"}; }), "mode of sequence 1 is 1"));
 }
 
@@ -136,9 +136,9 @@ TEST(IndexedDataset, NamesTheFieldThatIsWrong) {
       {"one byte more", kGoldenIndex + '\0', {"file size is 83, expected 82"}},
   };
   for (const Damage& damage : damages) {
-    const TemporaryDirectory directory;
-    write_bytes(directory / "d.bin", kGoldenTokens);
-    write_bytes(directory / "d.idx", damage.index);
+    const TempDir directory;
+    write_text(directory / "d.bin", kGoldenTokens);
+    write_text(directory / "d.idx", damage.index);
     const std::string message = message_of<DataError>([&] { IndexedDataset{directory / "d"}; });
     EXPECT_TRUE(contains(message, directory / "d.idx")) << damage.what;
     for (const std::string& part : damage.said) EXPECT_TRUE(contains(message, part)) << damage.what;
@@ -146,26 +146,26 @@ TEST(IndexedDataset, NamesTheFieldThatIsWrong) {
 }
 
 TEST(IndexedDataset, RefusesEveryTruncation) {
-  const TemporaryDirectory directory;
-  write_bytes(directory / "d.bin", kGoldenTokens);
+  const TempDir directory;
+  write_text(directory / "d.bin", kGoldenTokens);
   for (size_t size = 0; size < kGoldenIndex.size(); ++size) {
-    write_bytes(directory / "d.idx", kGoldenIndex.substr(0, size));
+    write_text(directory / "d.idx", kGoldenIndex.substr(0, size));
     EXPECT_THROW(IndexedDataset{directory / "d"}, DataError) << size;
   }
-  write_bytes(directory / "d.idx", kGoldenIndex);
+  write_text(directory / "d.idx", kGoldenIndex);
   for (size_t size = 0; size < kGoldenTokens.size(); ++size) {
-    write_bytes(directory / "d.bin", kGoldenTokens.substr(0, size));
+    write_text(directory / "d.bin", kGoldenTokens.substr(0, size));
     EXPECT_TRUE(contains(message_of<DataError>([&] { IndexedDataset{directory / "d"}; }), "d.bin: file size is"));
   }
 }
 
 TEST(IndexedDataset, RefusesEveryFlippedBitOfTheIndex) {
-  const TemporaryDirectory directory;
-  write_bytes(directory / "d.bin", kGoldenTokens);
+  const TempDir directory;
+  write_text(directory / "d.bin", kGoldenTokens);
   for (size_t bit = 0; bit < kGoldenIndex.size() * 8; ++bit) {
     std::string index = kGoldenIndex;
     index[bit / 8] = static_cast<char>(index[bit / 8] ^ (1 << bit % 8));
-    write_bytes(directory / "d.idx", index);
+    write_text(directory / "d.idx", index);
     // Here document 0 becomes empty, which is a dataset too.
     if (bit == 66 * 8) continue;
     EXPECT_THROW(IndexedDataset{directory / "d"}, DataError) << "bit " << bit;
@@ -174,7 +174,7 @@ TEST(IndexedDataset, RefusesEveryFlippedBitOfTheIndex) {
 
 TEST(IndexedDataset, SurvivesRandomDamage) {
   // given: bytes overwritten, removed and inserted at random
-  const TemporaryDirectory directory;
+  const TempDir directory;
   std::mt19937_64 random(1);
   int opened = 0;
   for (int round = 0; round < 1500; ++round) {
@@ -190,8 +190,8 @@ TEST(IndexedDataset, SurvivesRandomDamage) {
         case 3: bytes[at] = static_cast<char>(random() % 2 ? 0x7f : 0xff); break;
       }
     }
-    write_bytes(directory / "d.idx", index);
-    write_bytes(directory / "d.bin", tokens);
+    write_text(directory / "d.idx", index);
+    write_text(directory / "d.bin", tokens);
     // then: a DataError, or a dataset that can be read in full
     try {
       read_all(IndexedDataset(directory / "d"));
@@ -204,14 +204,14 @@ TEST(IndexedDataset, SurvivesRandomDamage) {
 }
 
 TEST(IndexedDataset, NamesAMissingFile) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   EXPECT_TRUE(contains(message_of<IoError>([&] { IndexedDataset{directory / "d"}; }), directory / "d.bin"));
-  write_bytes(directory / "d.bin", kGoldenTokens);
+  write_text(directory / "d.bin", kGoldenTokens);
   EXPECT_TRUE(contains(message_of<IoError>([&] { IndexedDataset{directory / "d"}; }), directory / "d.idx"));
 }
 
 TEST(IndexedDataset, AFileThatShrinksIsAnErrorNotASignal) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   write_dataset(directory / "d", kDocuments);
   const IndexedDataset dataset(directory / "d");
   std::filesystem::resize_file(directory / "d.bin", 5);
@@ -220,7 +220,7 @@ TEST(IndexedDataset, AFileThatShrinksIsAnErrorNotASignal) {
 }
 
 TEST(IndexedDataset, ReadsOnlyItsTokens) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   write_dataset(directory / "d", kDocuments);
   const IndexedDataset dataset(directory / "d");
   std::vector<int32_t> tokens(2);
@@ -230,33 +230,33 @@ TEST(IndexedDataset, ReadsOnlyItsTokens) {
 }
 
 TEST(IndexedDatasetWriter, LeavesNothingUnlessItFinishes) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   {
     IndexedDatasetWriter writer(directory / "d", TokenType::u16);
     writer.add_document(kDocuments[0]);
   }
-  EXPECT_TRUE(directory.names().empty());
+  EXPECT_TRUE(names_in(directory / "").empty());
 }
 
 TEST(IndexedDatasetWriter, ExcludesASecondWriter) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   IndexedDatasetWriter first(directory / "d", TokenType::u16);
   EXPECT_TRUE(
       contains(message_of<IoError>([&] { IndexedDatasetWriter(directory / "d", TokenType::u16); }), "another process"));
   first.finish();
-  EXPECT_EQ(directory.names(), (std::vector<std::string>{"d.bin", "d.idx"}));
+  EXPECT_EQ(names_in(directory / ""), (std::vector<std::string>{"d.bin", "d.idx"}));
 }
 
 TEST(IndexedDatasetWriter, OverwritesWhatAKilledWriterLeft) {
-  const TemporaryDirectory directory;
-  write_bytes(directory / "d.bin.tmp", "half of something longer than what comes now");
+  const TempDir directory;
+  write_text(directory / "d.bin.tmp", "half of something longer than what comes now");
   write_dataset(directory / "d", kDocuments);
-  EXPECT_EQ(read_bytes(directory / "d.bin"), kGoldenTokens);
+  EXPECT_EQ(read_text(directory / "d.bin"), kGoldenTokens);
 }
 
 TEST(IndexedDatasetWriter, AFullDiskLeavesNothing) {
   // given: files may not grow beyond 1 MiB
-  const TemporaryDirectory directory;
+  const TempDir directory;
   struct rlimit before;
   getrlimit(RLIMIT_FSIZE, &before);
   const auto old_handler = signal(SIGXFSZ, SIG_IGN);
@@ -269,7 +269,7 @@ TEST(IndexedDatasetWriter, AFullDiskLeavesNothing) {
   signal(SIGXFSZ, old_handler);
   // then
   EXPECT_TRUE(contains(message, "d.bin.tmp: cannot write"));
-  EXPECT_TRUE(directory.names().empty());
+  EXPECT_TRUE(names_in(directory / "").empty());
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ class BatchLoaderTest : public testing::Test {
     return {dataset_, {0, dataset_->sequences()}, {"train", kSeq, vocab_size, 1}};
   }
 
-  TemporaryDirectory directory_;
+  TempDir directory_;
   std::shared_ptr<const IndexedDataset> dataset_;
 };
 

@@ -1,55 +1,27 @@
-// What the data tests share: a directory of their own, datasets made of given documents, raw bytes in and out.
+// What the data tests share: datasets made of given documents, and texts.
 #pragma once
 
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
-#include <functional>
 #include <gtest/gtest.h>
-#include <iterator>
 #include <memory>
 #include <random>
-#include <stdlib.h>
 #include <string>
 #include <vector>
 
 #include "engine/data/indexed_dataset.h"
-#include "kernels/base/check.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temp_dir.h"
 
 namespace trivet {
 
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "trivet-data-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = pattern;
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::vector<std::string> names() const {
-    std::vector<std::string> found;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) found.push_back(entry.path().filename());
-    std::sort(found.begin(), found.end());
-    return found;
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
-inline std::string read_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-inline void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+// The files of a folder, in alphabetical order.
+inline std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) found.push_back(entry.path().filename());
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 using Documents = std::vector<std::vector<int32_t>>;
@@ -58,21 +30,6 @@ inline void write_dataset(const std::string& prefix, const Documents& documents,
   IndexedDatasetWriter writer(prefix, type);
   for (const auto& document : documents) writer.add_document(document);
   writer.finish();
-}
-
-// The text of the E that `body` throws; a failed expectation where it throws none.
-template <typename E>
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& other) {
-    ADD_FAILURE() << "threw something else: " << other.what();
-    return "";
-  }
-  ADD_FAILURE() << "threw nothing";
-  return "";
 }
 
 // Sentences of made-up words, the frequent ones short, with capitals, numbers and marks. Deterministic.

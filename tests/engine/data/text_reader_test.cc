@@ -25,11 +25,11 @@ void write_gzip(const std::string& path, const std::string& bytes) {
 }
 
 TEST(TextReader, CutsDocuments) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   const std::string text =
       "\n\nHead \\Head\\, n.\n   A  thing.\t[1913]\r\n\n   2. Another\n      thing.\n \t \nNext\n\n\nLast without an "
       "end";
-  write_bytes(directory / "a", text);
+  write_text(directory / "a", text);
   const std::vector<std::string> files = {directory / "a"};
   using Texts = std::vector<std::string>;
   EXPECT_EQ(documents_of(files, DocumentMode::file), Texts{text});
@@ -40,17 +40,17 @@ TEST(TextReader, CutsDocuments) {
 }
 
 TEST(TextReader, EntriesOfOneLineAndMoreStayApart) {
-  const TemporaryDirectory directory;
-  write_bytes(directory / "a", "a\nb\n\nc\nd\n  e\n\n f\n\ng");
+  const TempDir directory;
+  write_text(directory / "a", "a\nb\n\nc\nd\n  e\n\n f\n\ng");
   EXPECT_EQ(documents_of({directory / "a"}, DocumentMode::entry), (std::vector<std::string>{"a b", "c d e\nf", "g"}));
 }
 
 TEST(TextReader, DocumentsDoNotReachOverFiles) {
-  const TemporaryDirectory directory;
-  write_bytes(directory / "a", "one");
-  write_bytes(directory / "b", "");
-  write_bytes(directory / "c", " \n\n ");
-  write_bytes(directory / "d", "  two\n");
+  const TempDir directory;
+  write_text(directory / "a", "one");
+  write_text(directory / "b", "");
+  write_text(directory / "c", " \n\n ");
+  write_text(directory / "d", "  two\n");
   const std::vector<std::string> files = {directory / "a", directory / "b", directory / "c", directory / "d"};
   for (const auto mode : {DocumentMode::paragraph, DocumentMode::entry})
     EXPECT_EQ(documents_of(files, mode), (std::vector<std::string>{"one", "two"}));
@@ -59,7 +59,7 @@ TEST(TextReader, DocumentsDoNotReachOverFiles) {
 
 TEST(TextReader, ReadsTheSameCompressed) {
   // given: text of many blocks, with lines of all lengths and any bytes
-  const TemporaryDirectory directory;
+  const TempDir directory;
   std::mt19937_64 random(1);
   std::string text;
   while (text.size() < 700'000) {
@@ -67,14 +67,14 @@ TEST(TextReader, ReadsTheSameCompressed) {
     for (size_t i = 0; i < length; ++i) text += static_cast<char>(random() % 8 == 0 ? random() : 'a' + random() % 20);
     text += random() % 3 == 0 ? "\n\n" : "\n";
   }
-  write_bytes(directory / "plain", text);
+  write_text(directory / "plain", text);
   write_gzip(directory / "a.gz", text);
   write_gzip(directory / "a.dz", text);
   write_gzip(directory / "unnamed", text);
   // Two members, as `cat a.gz b.gz` makes them.
   write_gzip(directory / "front", text.substr(0, 300'000));
   write_gzip(directory / "back", text.substr(300'000));
-  write_bytes(directory / "two.gz", read_bytes(directory / "front") + read_bytes(directory / "back"));
+  write_text(directory / "two.gz", read_text(directory / "front") + read_text(directory / "back"));
   for (const auto mode : {DocumentMode::file, DocumentMode::paragraph, DocumentMode::entry}) {
     const auto expected = documents_of({directory / "plain"}, mode);
     for (const char* name : {"a.gz", "a.dz", "unnamed", "two.gz"})
@@ -83,13 +83,13 @@ TEST(TextReader, ReadsTheSameCompressed) {
 }
 
 TEST(TextReader, RefusesDamagedFiles) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   std::string text;
   for (const std::string& sentence : made_up_sentences(20000, 3)) text += sentence + "\n\n";
   write_gzip(directory / "a.gz", text);
-  const std::string bytes = read_bytes(directory / "a.gz"), path = directory / "b.gz";
+  const std::string bytes = read_text(directory / "a.gz"), path = directory / "b.gz";
   const auto message = [&](const std::string& damaged) {
-    write_bytes(path, damaged);
+    write_text(path, damaged);
     return message_of<DataError>([&] { documents_of({path}, DocumentMode::paragraph); });
   };
   for (const size_t size : {size_t{11}, bytes.size() / 2, bytes.size() - 8, bytes.size() - 1})
@@ -105,8 +105,8 @@ TEST(TextReader, RefusesDamagedFiles) {
 }
 
 TEST(TextReader, NamesAFileThatCannotBeRead) {
-  const TemporaryDirectory directory;
-  write_bytes(directory / "a", "text");
+  const TempDir directory;
+  write_text(directory / "a", "text");
   EXPECT_TRUE(contains(message_of<IoError>([&] {
                          TextReader({directory / "a", directory / "b"}, DocumentMode::file);
                        }),

@@ -167,12 +167,12 @@ TEST(SentencePiece, RefusesAModelWithoutAnEnd) {
 }
 
 TEST(SentencePiece, RefusesWhatIsNoModel) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   const std::string path = directory / "x.model";
   EXPECT_TRUE(contains(message_of<IoError>([&] { load_sentencepiece(path); }), path));
   for (const std::string& bytes :
        {std::string(), std::string("not a model"), std::string(1000, '\0'), std::string(1000, '\xff')}) {
-    write_bytes(path, bytes);
+    write_text(path, bytes);
     EXPECT_TRUE(contains(message_of<DataError>([&] { load_sentencepiece(path); }), path));
   }
 }
@@ -242,12 +242,12 @@ DatasetInfo info_of(const Tokenizer& tokenizer) {
 }
 
 TEST(OpenTokenizer, OpensWhatMadeTheDataset) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   const std::string prefix = directory / "d";
-  write_bytes(prefix + ".json", to_json(info_of(*make_bytes_tokenizer())));
+  write_text(prefix + ".json", to_json(info_of(*make_bytes_tokenizer())));
   EXPECT_EQ(open_tokenizer(prefix)->kind(), "bytes");
-  write_bytes(prefix + ".model", trained_model());
-  write_bytes(prefix + ".json", to_json(info_of(*make_sentencepiece(trained_model(), "m"))));
+  write_text(prefix + ".model", trained_model());
+  write_text(prefix + ".json", to_json(info_of(*make_sentencepiece(trained_model(), "m"))));
   EXPECT_EQ(open_tokenizer(prefix)->vocab_size(), kVocab);
   std::filesystem::remove(prefix + ".json");
   EXPECT_EQ(open_tokenizer(prefix)->vocab_size(), kVocab);
@@ -256,11 +256,11 @@ TEST(OpenTokenizer, OpensWhatMadeTheDataset) {
 }
 
 TEST(OpenTokenizer, RefusesAnotherModelThanTheDatasets) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   const std::string prefix = directory / "d", other = train_sentencepiece(made_up_sentences(2000, 5), kVocab);
-  write_bytes(prefix + ".json", to_json(info_of(*make_sentencepiece(trained_model(), "m"))));
+  write_text(prefix + ".json", to_json(info_of(*make_sentencepiece(trained_model(), "m"))));
   EXPECT_THROW(open_tokenizer(prefix), IoError);
-  write_bytes(prefix + ".model", other);
+  write_text(prefix + ".model", other);
   const std::string message = message_of<DataError>([&] { open_tokenizer(prefix); });
   EXPECT_TRUE(contains(message, prefix + ".model has 400 ids"));
   EXPECT_TRUE(contains(message, make_sentencepiece(other, "m")->fingerprint()));
@@ -268,20 +268,20 @@ TEST(OpenTokenizer, RefusesAnotherModelThanTheDatasets) {
 }
 
 TEST(DatasetInfo, ComesBackAsItWas) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   EXPECT_EQ(read_dataset_info(directory / "d"), std::nullopt);
   const DatasetInfo info = {"bytes", "bytes", 257, 256, 1, INT64_MAX, 0, "0123"};
-  write_bytes(directory / "d.json", to_json(info));
+  write_text(directory / "d.json", to_json(info));
   EXPECT_EQ(read_dataset_info(directory / "d"), info);
 }
 
 TEST(DatasetInfo, NamesTheKeyThatIsWrong) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   const std::string good = to_json({"bytes", "bytes", 257, 256, 1, 2, 3, "0123"});
   const auto message = [&](const std::string& from, const std::string& to) {
     std::string bytes = good;
     bytes.replace(bytes.find(from), from.size(), to);
-    write_bytes(directory / "d.json", bytes);
+    write_text(directory / "d.json", bytes);
     return message_of<DataError>([&] { read_dataset_info(directory / "d"); });
   };
   EXPECT_TRUE(contains(message("{", "["), "d.json: expected a JSON object"));
@@ -294,12 +294,12 @@ TEST(DatasetInfo, NamesTheKeyThatIsWrong) {
   EXPECT_TRUE(contains(message("256", "257"), "eod is 257, expected 0 to 256"));
   EXPECT_TRUE(contains(message("256", "-1"), "eod is -1"));
   EXPECT_TRUE(contains(message("\"tokens\"", "\"token\""), "key \"tokens\" is missing"));
-  write_bytes(directory / "d.json", std::string(2 << 20, ' '));
+  write_text(directory / "d.json", std::string(2 << 20, ' '));
   EXPECT_TRUE(contains(message_of<DataError>([&] { read_dataset_info(directory / "d"); }), "expected at most 1048576"));
 }
 
 TEST(DatasetInfo, HasToAgreeWithTheDataset) {
-  const TemporaryDirectory directory;
+  const TempDir directory;
   write_dataset(directory / "d", {{1, 2, 3}, {4, 5}});
   const IndexedDataset dataset(directory / "d");
   check_counts({"bytes", "bytes", 257, 256, 2, 5, 3, ""}, dataset);

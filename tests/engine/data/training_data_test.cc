@@ -13,7 +13,7 @@ class TrainingDataTest : public testing::Test {
   std::string prepared(const std::string& name, int documents, std::optional<int64_t> vocab_size = std::nullopt) {
     std::string text;
     for (const std::string& sentence : made_up_sentences(documents, 21)) text += sentence + "\n\n";
-    write_bytes(directory_ / (name + ".txt"), text);
+    write_text(directory_ / (name + ".txt"), text);
     PrepareOptions options;
     options.inputs = {directory_ / (name + ".txt")};
     options.output = directory_ / name;
@@ -24,7 +24,7 @@ class TrainingDataTest : public testing::Test {
     return options.output;
   }
 
-  TemporaryDirectory directory_;
+  TempDir directory_;
   DataConfig config_;
 };
 
@@ -86,7 +86,7 @@ TEST_F(TrainingDataTest, RefusesTwoTokenizers) {
   EXPECT_TRUE(contains(message, "b.json has 257 ids (bytes)"));
   config_.valid_path.clear();
   config_.tokenizer_model = directory_ / "other.model";
-  write_bytes(config_.tokenizer_model, train_sentencepiece(made_up_sentences(900, 5), 320));
+  write_text(config_.tokenizer_model, train_sentencepiece(made_up_sentences(900, 5), 320));
   EXPECT_TRUE(contains(message_of<DataError>([&] { data_vocabulary(config_); }), "other.model has 320 ids"));
 }
 

@@ -52,26 +52,15 @@ StepStats by_definition(const TracedStep& step) {
   return stats;
 }
 
-struct Case {
-  const char* name;
-  int t, p, d;
-  const char* schedule;
-  int64_t v;
-};
-
-class RealSteps : public testing::TestWithParam<Case> {};
+class RealSteps : public testing::TestWithParam<LayoutCase> {};
 
 TEST_P(RealSteps, EveryNanosecondCountsOnce) {
   // given
-  const Case& c = GetParam();
-  Config config = tiny_config();
-  config.parallel.tensor_model_parallel_size = c.t;
-  config.parallel.pipeline_model_parallel_size = c.p;
-  config.parallel.pipeline_schedule = c.schedule;
-  config.parallel.virtual_pipeline_model_parallel_size = c.v;
+  const Cut& c = GetParam().cut;
+  Config config = config_of(GetParam());
   config.comm.link_latency_us = 50;
   // when
-  const std::vector<TracedStep> steps = traced_steps(config, c.t * c.p * c.d);
+  const std::vector<TracedStep> steps = traced_steps(config, c.ranks());
   // then
   StepMeter meter;
   for (const TracedStep& step : steps) {
@@ -95,14 +84,15 @@ TEST_P(RealSteps, EveryNanosecondCountsOnce) {
       EXPECT_EQ(stats.bytes[k] > 0, sizes[k] > 1) << name_of(static_cast<CommClass>(k));
       EXPECT_EQ(stats.wire[k] + stats.exposed_wait[k] > 0, sizes[k] > 1) << name_of(static_cast<CommClass>(k));
     }
-    EXPECT_GE(StepStats::sum(stats.wire), c.t * c.p * c.d > 1 ? 50'000 : 0);
+    EXPECT_GE(StepStats::sum(stats.wire), c.ranks() > 1 ? 50'000 : 0);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, RealSteps,
-                         testing::Values(Case{"alone", 1, 1, 1, "1f1b", 1}, Case{"tensor", 2, 1, 1, "1f1b", 1},
-                                         Case{"pipeline", 1, 2, 1, "1f1b", 1}, Case{"data", 1, 1, 2, "1f1b", 1},
-                                         Case{"all", 2, 2, 2, "interleaved", 2}),
+                         testing::Values(LayoutCase{"alone"}, LayoutCase{"tensor", {.t = 2}},
+                                         LayoutCase{"pipeline", {.p = 2}}, LayoutCase{"data", {.d = 2}},
+                                         LayoutCase{"all",
+                                                    {.t = 2, .p = 2, .d = 2, .schedule = "interleaved", .v = 2}}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -1,0 +1,52 @@
+// SharedLibrary: a library that a machine may lack, loaded when an instance is made; its functions are looked up by
+// name.
+#pragma once
+
+#include <dlfcn.h>
+#include <initializer_list>
+#include <memory>
+#include <string>
+
+#include "kernels/base/check.h"
+
+namespace trivet {
+
+class SharedLibrary {
+ public:
+  // name: as people know it. files: the first that can be loaded. Where there is none: ConfigError, which opens with
+  // `context`.
+  SharedLibrary(std::string name, std::initializer_list<std::string> files, const std::string& context = "")
+      : name_(std::move(name)) {
+    for (const std::string& file : files)
+      if (!handle_) handle_.reset(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
+    if (!handle_) throw ConfigError(context + name_ + " cannot be loaded: " + dlerror());
+  }
+
+  // A function by its name, for a pointer of its type. ConfigError where the library has none.
+  class Function {
+   public:
+    template <class F>
+    operator F*() const {
+      return reinterpret_cast<F*>(address_);
+    }
+
+   private:
+    friend SharedLibrary;
+    explicit Function(void* address) : address_(address) {}
+    void* address_;
+  };
+  Function operator[](const char* symbol) const {
+    void* const address = dlsym(handle_.get(), symbol);
+    if (!address) throw ConfigError("the " + name_ + " that was loaded has no " + symbol);
+    return Function(address);
+  }
+
+ private:
+  struct Close {
+    void operator()(void* handle) const { dlclose(handle); }
+  };
+  std::string name_;
+  std::unique_ptr<void, Close> handle_;
+};
+
+}  // namespace trivet

@@ -1,0 +1,115 @@
+// Events of the emulated runtime.
+#include <chrono>
+
+#include "tests/emulation/stream.h"
+
+namespace trivet::emulation {
+namespace {
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+std::shared_ptr<EventState>& of(cudaEvent_t event) { return *reinterpret_cast<std::shared_ptr<EventState>*>(event); }
+
+}  // namespace
+
+void EventState::wait_for(uint64_t record) {
+  std::unique_lock lock(mutex);
+  happened.wait(lock, [&] { return complete >= record; });
+}
+
+}  // namespace trivet::emulation
+
+using namespace trivet::emulation;
+
+extern "C" {
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
+  if (const cudaError_t status = allowed_anywhere(); status != cudaSuccess) return status;
+  auto* state = new std::shared_ptr(std::make_shared<EventState>());
+  (*state)->timed = !(flags & cudaEventDisableTiming);
+  *event = reinterpret_cast<cudaEvent_t>(state);
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete &of(event);  // streams that are still to come to it hold its state
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (const cudaError_t status = allowed_anywhere(); status != cudaSuccess) return status;
+  const std::shared_ptr<EventState> state = of(event);
+  if (const auto& capture = of(stream).capture) {
+    state->captured = capture;
+    return cudaSuccess;
+  }
+  uint64_t record = 0;
+  {
+    std::lock_guard lock(state->mutex);
+    record = ++state->recorded;
+    state->captured.reset();
+  }
+  return add(stream, [state, record] {
+    {
+      std::lock_guard lock(state->mutex);
+      state->complete = record;
+      state->at_ns = now_ns();
+    }
+    state->happened.notify_all();
+  });
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
+  const std::shared_ptr<EventState> state = of(event);
+  Stream& waits = of(stream);
+  if (const auto captured = state->captured.lock()) {
+    if (waits.capture && waits.capture != captured) return cudaErrorStreamCaptureMerge;
+    if (!waits.capture) captured->streams.push_back(stream);
+    waits.capture = captured;
+    return cudaSuccess;  // what is captured runs in the order of the calls
+  }
+  if (waits.capture) {
+    waits.capture->refused = true;
+    return cudaErrorStreamCaptureIsolation;
+  }
+  uint64_t record = 0;
+  {
+    std::lock_guard lock(state->mutex);
+    record = state->recorded;
+  }
+  return add(stream, [state, record] { state->wait_for(record); });
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
+  const std::shared_ptr<EventState> state = of(event);
+  if (!state->captured.expired()) return cudaErrorCapturedEvent;
+  std::lock_guard lock(state->mutex);
+  return state->complete >= state->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
+  const std::shared_ptr<EventState> state = of(event);
+  if (!state->captured.expired()) return cudaErrorCapturedEvent;
+  uint64_t record = 0;
+  {
+    std::lock_guard lock(state->mutex);
+    record = state->recorded;
+  }
+  state->wait_for(record);
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  int64_t at[2];
+  for (const auto& [event, ns] : {std::pair{begin, &at[0]}, {end, &at[1]}}) {
+    const std::shared_ptr<EventState> state = of(event);
+    std::lock_guard lock(state->mutex);
+    if (!state->timed || state->recorded == 0) return cudaErrorInvalidResourceHandle;
+    if (state->complete < state->recorded) return cudaErrorNotReady;
+    *ns = state->at_ns;
+  }
+  *milliseconds = static_cast<float>(static_cast<double>(at[1] - at[0]) * 1e-6);
+  return cudaSuccess;
+}
+
+}  // extern "C"

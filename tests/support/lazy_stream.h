@@ -1,0 +1,206 @@
+// The streams of a split device (split_device.h): what is queued is held back here, and handed on to a stream of the
+// CPU's when somebody waits for it.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "kernels/base/device.h"
+
+namespace trivet::test {
+
+class LazyStream;
+
+// A record of an event, to wait for.
+struct Record {
+  std::shared_ptr<Event> event;  // of the CPU's device
+  LazyStream* holder = nullptr;  // null: handed on
+  int64_t number = 0;            // how many items of the holder end with it
+};
+
+// Shared by the streams of a device. One lock for all: handing on one stream's items hands on those of others.
+struct Streams {
+  explicit Streams(bool hold_back) : lazy(hold_back) {}
+  const bool lazy;
+  const std::unique_ptr<Device> cpu = create_cpu_device();
+  std::atomic<int> captures = 0;  // under way
+  std::mutex mutex;
+};
+
+class LazyEvent : public Event {
+ public:
+  explicit LazyEvent(Streams& streams) : streams_(streams) {}
+  void synchronize() override {
+    if (const auto record = demand()) record->event->synchronize();
+  }
+  bool done() override {
+    const auto record = demand();
+    return !record || record->event->done();
+  }
+
+ private:
+  friend LazyStream;
+  std::shared_ptr<Record> demand();
+
+  Streams& streams_;
+  std::shared_ptr<Record> last_;  // under the lock
+};
+
+// What a graph is made of: host functions, each of which can be called again.
+class Recording : public Stream {
+ public:
+  void record(Event&) override { fail("an event is recorded while its stream is captured"); }
+  void wait(Event&) override { fail("an event is waited for while its stream is captured"); }
+  void synchronize() override { fail("a stream is waited for while it is captured"); }
+  void play() const {
+    for (const auto& function : functions_) function();
+  }
+
+ protected:
+  void enqueue(std::function<void()> work) override { functions_.push_back(std::move(work)); }
+
+ private:
+  std::vector<std::function<void()>> functions_;
+};
+
+class LazyStream : public Stream {
+ public:
+  explicit LazyStream(Streams& streams)
+      : streams_(streams), cpu_(streams.cpu->create_side_stream(StreamPriority::normal)) {}
+  ~LazyStream() override {
+    std::lock_guard lock(streams_.mutex);
+    hand_on(queued_);
+  }
+
+  void record(Event& event) override {
+    begin_item();
+    LazyEvent& mine = own(event);
+    std::lock_guard lock(streams_.mutex);
+    const auto record = std::make_shared<Record>(streams_.cpu->create_event(), this, queued_ + 1);
+    mine.last_ = record;
+    push([this, record] {
+      cpu_->record(*record->event);
+      record->holder = nullptr;
+    });
+  }
+  void wait(Event& event) override {
+    begin_item();
+    LazyEvent& theirs = own(event);
+    std::lock_guard lock(streams_.mutex);
+    if (!theirs.last_) return;
+    push([this, record = theirs.last_] {
+      demand(*record);
+      cpu_->wait(*record->event);
+    });
+  }
+  void synchronize() override {
+    begin_item();
+    {
+      std::lock_guard lock(streams_.mutex);
+      hand_on(queued_);
+    }
+    try {
+      cpu_->synchronize();
+    } catch (...) {
+      std::lock_guard lock(streams_.mutex);
+      error_ = std::current_exception();
+      throw;
+    }
+  }
+
+  Streams& streams() const { return streams_; }
+  // Where operations are queued: here, or, while the stream is captured, in what keeps them.
+  Stream& target() {
+    settle();
+    return recording_ ? static_cast<Stream&>(*recording_) : *this;
+  }
+  std::shared_ptr<const Recording> capture(const std::function<void()>& work) {
+    begin_item();
+    const auto recording = std::make_shared<Recording>();
+    recording_ = recording.get();
+    ++streams_.captures;
+    const auto end = [this] {
+      recording_ = nullptr;
+      --streams_.captures;
+    };
+    try {
+      work();
+    } catch (...) {
+      end();
+      throw;
+    }
+    end();
+    return recording;
+  }
+  // Hands on all up to the record. REQUIRES: the lock.
+  static void demand(const Record& record) {
+    if (record.holder) record.holder->hand_on(record.number);
+  }
+
+ protected:
+  void enqueue(std::function<void()> work) override {
+    begin_item();
+    std::lock_guard lock(streams_.mutex);
+    if (error_) std::rethrow_exception(error_);
+    push([this, work = std::move(work)]() mutable {
+      try {
+        cpu_->run({"handed on"}, std::move(work));
+      } catch (...) {  // earlier work has thrown
+        error_ = std::current_exception();
+      }
+    });
+  }
+
+ private:
+  LazyEvent& own(Event& event) const {
+    auto* const mine = dynamic_cast<LazyEvent*>(&event);
+    if (!mine || &mine->streams_ != &streams_) fail("an event of another device");
+    return *mine;
+  }
+  void begin_item() {
+    if (recording_) fail("a stream is used while it is captured");
+    settle();
+  }
+  void push(std::function<void()> item) {
+    items_.push_back(std::move(item));
+    ++queued_;
+    if (!streams_.lazy) hand_on(queued_);
+  }
+  void hand_on(int64_t number) {
+    while (queued_ - static_cast<int64_t>(items_.size()) < number) {
+      const auto item = std::move(items_.front());
+      items_.pop_front();
+      item();
+    }
+  }
+
+  Streams& streams_;
+  std::deque<std::function<void()>> items_;
+  int64_t queued_ = 0;
+  std::exception_ptr error_;
+  Recording* recording_ = nullptr;  // while the stream is captured
+  const std::unique_ptr<Stream> cpu_;
+};
+
+class LazyGraph : public Graph {
+ public:
+  explicit LazyGraph(std::shared_ptr<const Recording> recording) : recording_(std::move(recording)) {}
+  void launch(Stream& stream) override {
+    stream.run({"graph"}, [recording = recording_] { recording->play(); });
+  }
+
+ private:
+  const std::shared_ptr<const Recording> recording_;
+};
+
+inline std::shared_ptr<Record> LazyEvent::demand() {
+  std::lock_guard lock(streams_.mutex);
+  if (last_) LazyStream::demand(*last_);
+  return last_;
+}
+
+}  // namespace trivet::test

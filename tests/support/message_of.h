@@ -1,0 +1,27 @@
+// The text of the error that a call throws.
+#pragma once
+
+#include <exception>
+#include <gtest/gtest.h>
+#include <string>
+
+#include "kernels/base/check.h"
+
+namespace trivet {
+
+// Of the E that f() throws; a failed expectation where it throws none.
+template <class E = ConfigError, class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& other) {
+    ADD_FAILURE() << "another exception: " << other.what();
+    return other.what();
+  }
+  ADD_FAILURE() << "no exception";
+  return "";
+}
+
+}  // namespace trivet
