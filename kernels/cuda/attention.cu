@@ -56,7 +56,12 @@ void CudaOps::flash_forward(const AttentionArgs& args, CUstream_st* stream) cons
 }
 
 void CudaOps::flash_backward(const AttentionArgs& args, CUstream_st* stream) const {
-  flash_attention_backward(args, stream);
+  if (by_hopper_) {
+    hopper_attention_backward_keys(args, multiprocessors_, stream);
+    hopper_attention_backward_queries(args, multiprocessors_, stream);
+  } else {
+    flash_attention_backward(args, stream);
+  }
 }
 
 void CudaOps::attention_forward(Tensor qkv, Tensor out, Tensor lse, const Attention& how, Stream& stream) {

@@ -165,7 +165,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     wait_for(&b.queries_full, turn % 2);
     wait_for(&b.keys_full[keys.stage], keys.parity);
     my_turn();
-    begin_products(scores);
+    begin_products();
     start_product_of_rows(scores, shared.queries, 64 * group, shared.keys(keys.stage));
     close_products();
     next_turn();
@@ -181,7 +181,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     for (int j = 1; j < count; ++j) {
       wait_for(&b.keys_full[keys.stage], keys.parity);
       my_turn();
-      begin_products(scores);
+      begin_products();
       start_product_of_rows(scores, shared.queries, 64 * group, shared.keys(keys.stage));
       close_products();
       wait_for(&b.values_full[values.stage], values.parity);

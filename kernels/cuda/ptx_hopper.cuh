@@ -125,9 +125,10 @@ __device__ inline void wait_for_products(Registers&... registers) {
   (settle(registers), ...);
 }
 
-// A lane's operands of asm: its sums of columns 8 n to 8 n + 31, and their names there.
-#define TRIVET_SUMS_4(n) "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3])
-#define TRIVET_SUMS_16(n) TRIVET_SUMS_4(n), TRIVET_SUMS_4(n + 1), TRIVET_SUMS_4(n + 2), TRIVET_SUMS_4(n + 3)
+// A lane's operands of asm: its sums of columns 8 n to 8 n + 31, as `how` has them, and their names there.
+#define TRIVET_SUMS_4(how, n) how(sums[n][0]), how(sums[n][1]), how(sums[n][2]), how(sums[n][3])
+#define TRIVET_SUMS_16(how, n) \
+  TRIVET_SUMS_4(how, n), TRIVET_SUMS_4(how, n + 1), TRIVET_SUMS_4(how, n + 2), TRIVET_SUMS_4(how, n + 3)
 #define TRIVET_NAMES_32                                                                                       \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
   "%23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -135,44 +136,50 @@ __device__ inline void wait_for_products(Registers&... registers) {
   TRIVET_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define TRIVET_NAMES_64 \
   TRIVET_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-// The instruction, with the names of the operands behind the sums: left, right, whether to add.
-#define TRIVET_PRODUCT(size, names, left, right, adds, transposed)                              \
-  "{\n.reg .pred adds;\nsetp.ne.b32 adds, " adds ", 0;\nwgmma.mma_async.sync.aligned.m64n" size \
-  "k16.f32.bf16.bf16 {" names "}, " left ", " right ", adds, 1, 1, " transposed ";\n}"
+// The instruction: how many columns, the names of its operands, whether it adds, which operands are transposed.
+#define TRIVET_PRODUCT(size, names, left, right, adds, transposed)                                     \
+  "wgmma.mma_async.sync.aligned.m64n" size "k16.f32.bf16.bf16 {" names "}, " left ", " right ", " adds \
+  ", 1, 1, " transposed ";"
 
-// sums[64, kN] = (add ? sums : 0) + left[64, 16] right[16, kN], both in shared memory and told by their descriptors,
-// with k in a row of each.
-template <int kN>
-__device__ inline void multiply_rows(float (&sums)[kN / 8][4], uint64_t left, uint64_t right, bool add) {
+// sums[64, kN] = (kAdd ? sums : 0) + left[64, 16] right[16, kN], both in shared memory and told by their descriptors,
+// with k in a row of each. Sums that are not added to need not be anything before.
+template <int kN, bool kAdd>
+__device__ inline void multiply_rows(float (&sums)[kN / 8][4], uint64_t left, uint64_t right) {
   static_assert(kN == 64 || kN == 128);
-  const int adds = add;
-  if constexpr (kN == 64)
-    asm volatile(TRIVET_PRODUCT("64", TRIVET_NAMES_32, "%32", "%33", "%34", "0, 0")
-                 : TRIVET_SUMS_16(0), TRIVET_SUMS_16(4)
-                 : "l"(left), "l"(right), "r"(adds));
+  if constexpr (kN == 64 && kAdd)
+    asm volatile(TRIVET_PRODUCT("64", TRIVET_NAMES_32, "%32", "%33", "1", "0, 0")
+                 : TRIVET_SUMS_16("+f", 0), TRIVET_SUMS_16("+f", 4)
+                 : "l"(left), "l"(right));
+  else if constexpr (kN == 64)
+    asm volatile(TRIVET_PRODUCT("64", TRIVET_NAMES_32, "%32", "%33", "0", "0, 0")
+                 : TRIVET_SUMS_16("=f", 0), TRIVET_SUMS_16("=f", 4)
+                 : "l"(left), "l"(right));
+  else if constexpr (kAdd)
+    asm volatile(TRIVET_PRODUCT("128", TRIVET_NAMES_64, "%64", "%65", "1", "0, 0")
+                 : TRIVET_SUMS_16("+f", 0), TRIVET_SUMS_16("+f", 4), TRIVET_SUMS_16("+f", 8), TRIVET_SUMS_16("+f", 12)
+                 : "l"(left), "l"(right));
   else
-    asm volatile(TRIVET_PRODUCT("128", TRIVET_NAMES_64, "%64", "%65", "%66", "0, 0")
-                 : TRIVET_SUMS_16(0), TRIVET_SUMS_16(4), TRIVET_SUMS_16(8), TRIVET_SUMS_16(12)
-                 : "l"(left), "l"(right), "r"(adds));
+    asm volatile(TRIVET_PRODUCT("128", TRIVET_NAMES_64, "%64", "%65", "0", "0, 0")
+                 : TRIVET_SUMS_16("=f", 0), TRIVET_SUMS_16("=f", 4), TRIVET_SUMS_16("=f", 8), TRIVET_SUMS_16("=f", 12)
+                 : "l"(left), "l"(right));
 }
 
-// The same with left in registers, and right with its columns in a row.
+// sums[64, kN] += left[64, 16] right[16, kN], left in registers, and right with its columns in a row.
 template <int kN>
-__device__ inline void multiply_columns(float (&sums)[kN / 8][4], const uint32_t (&left)[4], uint64_t right, bool add) {
+__device__ inline void multiply_columns(float (&sums)[kN / 8][4], const uint32_t (&left)[4], uint64_t right) {
   static_assert(kN == 64 || kN == 96 || kN == 128);
-  const int adds = add;
   if constexpr (kN == 64)
-    asm volatile(TRIVET_PRODUCT("64", TRIVET_NAMES_32, "{%32, %33, %34, %35}", "%36", "%37", "1")
-                 : TRIVET_SUMS_16(0), TRIVET_SUMS_16(4)
-                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(adds));
+    asm volatile(TRIVET_PRODUCT("64", TRIVET_NAMES_32, "{%32, %33, %34, %35}", "%36", "1", "1")
+                 : TRIVET_SUMS_16("+f", 0), TRIVET_SUMS_16("+f", 4)
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));
   else if constexpr (kN == 96)
-    asm volatile(TRIVET_PRODUCT("96", TRIVET_NAMES_48, "{%48, %49, %50, %51}", "%52", "%53", "1")
-                 : TRIVET_SUMS_16(0), TRIVET_SUMS_16(4), TRIVET_SUMS_16(8)
-                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(adds));
+    asm volatile(TRIVET_PRODUCT("96", TRIVET_NAMES_48, "{%48, %49, %50, %51}", "%52", "1", "1")
+                 : TRIVET_SUMS_16("+f", 0), TRIVET_SUMS_16("+f", 4), TRIVET_SUMS_16("+f", 8)
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));
   else
-    asm volatile(TRIVET_PRODUCT("128", TRIVET_NAMES_64, "{%64, %65, %66, %67}", "%68", "%69", "1")
-                 : TRIVET_SUMS_16(0), TRIVET_SUMS_16(4), TRIVET_SUMS_16(8), TRIVET_SUMS_16(12)
-                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(adds));
+    asm volatile(TRIVET_PRODUCT("128", TRIVET_NAMES_64, "{%64, %65, %66, %67}", "%68", "1", "1")
+                 : TRIVET_SUMS_16("+f", 0), TRIVET_SUMS_16("+f", 4), TRIVET_SUMS_16("+f", 8), TRIVET_SUMS_16("+f", 12)
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));
 }
 
 #undef TRIVET_PRODUCT

@@ -58,9 +58,10 @@ template <int kN, int kRows, int kD>
 __device__ inline void start_product_of_rows(float (&sums)[kN / 8][4], const Tile<kRows, kD>& left, int row,
                                              const Tile<kN, kD>& right) {
   const uint64_t a = left.by_rows(row), b = right.by_rows(0);
+  multiply_rows<kN, false>(sums, a, b);
 #pragma unroll
-  for (int step = 0; step < kD / 16; ++step)
-    multiply_rows<kN>(sums, a + left.by_row_step(step), b + right.by_row_step(step), step > 0);
+  for (int step = 1; step < kD / 16; ++step)
+    multiply_rows<kN, true>(sums, a + left.by_row_step(step), b + right.by_row_step(step));
 }
 
 // Starts sums[64, kColumns] += left[64, kRows] right[kRows, kColumns].
@@ -70,7 +71,7 @@ __device__ inline void start_sum_of_columns(float (&sums)[Tile<kRows, kD>::kColu
   const uint64_t b = right.by_columns();
 #pragma unroll
   for (int step = 0; step < kRows / 16; ++step)
-    multiply_columns<Tile<kRows, kD>::kColumns>(sums, left[step], b + right.by_column_step(step), true);
+    multiply_columns<Tile<kRows, kD>::kColumns>(sums, left[step], b + right.by_column_step(step));
 }
 
 }  // namespace trivet

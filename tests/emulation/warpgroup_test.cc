@@ -68,7 +68,7 @@ __global__ void products_kernel(const __nv_bfloat16* left, const __nv_bfloat16* 
   }
 
   float scores[kRight / 8][4], sums[Right::kColumns / 8][4] = {};
-  if (slip != Slip::no_product_fence) begin_products(scores);
+  if (slip != Slip::no_product_fence) begin_products();
   start_product_of_rows(scores, a, 0, b);
   close_products();
   if (slip == Slip::sums_touched) scores[0][0] = 1;

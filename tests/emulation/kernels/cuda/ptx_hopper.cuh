@@ -70,15 +70,15 @@ void wait_for_products(Registers&... registers) {
   (ptx::expect_done(registers), ...);
 }
 
-template <int kN>
-void multiply_rows(float (&sums)[kN / 8][4], uint64_t left, uint64_t right, bool add) {
+template <int kN, bool kAdd>
+void multiply_rows(float (&sums)[kN / 8][4], uint64_t left, uint64_t right) {
   static_assert(kN == 64 || kN == 128);
-  emulation::start_product({&sums[0][0], kN, nullptr, left, right, false, add});
+  emulation::start_product({&sums[0][0], kN, nullptr, left, right, false, kAdd});
 }
 template <int kN>
-void multiply_columns(float (&sums)[kN / 8][4], const uint32_t (&left)[4], uint64_t right, bool add) {
+void multiply_columns(float (&sums)[kN / 8][4], const uint32_t (&left)[4], uint64_t right) {
   static_assert(kN == 64 || kN == 96 || kN == 128);
-  emulation::start_product({&sums[0][0], kN, left, 0, right, true, add});
+  emulation::start_product({&sums[0][0], kN, left, 0, right, true, true});
 }
 
 }  // namespace trivet
