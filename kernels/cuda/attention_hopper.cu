@@ -26,10 +26,11 @@ struct Shape {
   using Keys = Tile<kKeys, kD>;
 };
 
-// Barriers behind the tiles.
+// Behind the tiles.
 struct Barriers {
   Barrier queries_full, queries_free, keys_full[kStages], keys_free[kStages], values_full[kStages],
       values_free[kStages];
+  float unread[4 * kWarpgroup];
 };
 
 template <int kD>
@@ -145,7 +146,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     const int block_query = (schedule.tiles - 1 - tile) * S::kQueries, first_query = block_query + 64 * group;
     const int count = key_tiles(block_query, S::kQueries, a.s);
     Running running;
-    const auto scores_to_left = [&](int j) {
+    const auto make_probabilities = [&](int j) {
       if ((j + 1) * kKeys - 1 > first_query) mask(scores, first_query, j * kKeys);
       running.to_probabilities(scores, to_log2);
       if constexpr (kDropout) {
@@ -171,7 +172,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     next_turn();
     wait_for_products<0>(scores);
     scores_are_done(0);
-    scores_to_left(0);
+    make_probabilities(0);
     to_lefts(left, scores);
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n)
@@ -191,7 +192,8 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
       next_turn();
       wait_for_products<1>(scores);
       scores_are_done(j);
-      scores_to_left(j);
+      make_probabilities(j);
+      work_before_waiting(running.total[0] + running.total[1], &b.unread[threadIdx.x]);
       wait_for_products<0>(out, left);
       warp_arrives(&b.values_free[values.stage]);
       values.advance();

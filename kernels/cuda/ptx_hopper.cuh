@@ -99,7 +99,7 @@ __device__ inline void give_registers() {
 // ---- products of a warpgroup ("wgmma"): they run while the warps go on. Until a wait that covers it, nobody may touch
 // a product's sums, nor change its operands. warpgroup.cuh says which thread holds what.
 
-// Keeps what the compiler does with these registers on its side of this point.
+// Keeps what the compiler does with these registers on its side of this point: they depend on no wait that it knows of.
 __device__ inline void settle(float& x) { asm volatile("" : "+f"(x)::"memory"); }
 __device__ inline void settle(uint32_t& x) { asm volatile("" : "+r"(x)::"memory"); }
 template <class T, int kBlocks>
@@ -115,6 +115,11 @@ template <class... Registers>
 __device__ inline void begin_products(Registers&... registers) {
   (settle(registers), ...);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+// What `x` is made of is worked out before the next wait, while products run. (ptxas takes a wait before arithmetic
+// that does not need it, but not before a store: so x is stored, in shared memory, where nobody looks.)
+__device__ inline void work_before_waiting(float x, float* place) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared_address(place)), "f"(x) : "memory");
 }
 // The products since the last call are a group.
 __device__ inline void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
