@@ -232,31 +232,29 @@ template <int kD, bool kDropout>
 __global__ void __launch_bounds__(Shape<kD>::kThreads, 1)
     hopper_forward_kernel(HeadArgs<__nv_bfloat16> a, HeadSchedule schedule, const __grid_constant__ TileMap query_map,
                           const __grid_constant__ TileMap key_map) {
-  if constexpr (kHopper) {
-    using S = Shape<kD>;
-    const Shared<kD> shared;
-    Barriers& b = shared.barriers;
-    if (threadIdx.x == 0) {
-      constexpr uint32_t kReaders = 4 * S::kGroups;  // warps
-      initialize(&b.queries_full, 1);
-      initialize(&b.queries_free, kReaders);
-      for (int stage = 0; stage < kStages; ++stage) {
-        initialize(&b.keys_full[stage], 1);
-        initialize(&b.values_full[stage], 1);
-        initialize(&b.keys_free[stage], kReaders);
-        initialize(&b.values_free[stage], kReaders);
-      }
-      publish_barriers();
+  using S = Shape<kD>;
+  const Shared<kD> shared;
+  Barriers& b = shared.barriers;
+  if (threadIdx.x == 0) {
+    constexpr uint32_t kReaders = 4 * S::kGroups;  // warps
+    initialize(&b.queries_full, 1);
+    initialize(&b.queries_free, kReaders);
+    for (int stage = 0; stage < kStages; ++stage) {
+      initialize(&b.keys_full[stage], 1);
+      initialize(&b.values_full[stage], 1);
+      initialize(&b.keys_free[stage], kReaders);
+      initialize(&b.values_free[stage], kReaders);
     }
-    __syncthreads();
-    const int group = warpgroup_index() - 1;
-    if (group < 0) {
-      give_registers<S::kFetcherRegisters>();
-      if (threadIdx.x == 0) fetch(shared, schedule, a.s, query_map, key_map);
-    } else {
-      take_registers<S::kRegisters>();
-      compute<kD, kDropout>(shared, schedule, a, group);
-    }
+    publish_barriers();
+  }
+  __syncthreads();
+  const int group = warpgroup_index() - 1;
+  if (group < 0) {
+    give_registers<S::kFetcherRegisters>();
+    if (threadIdx.x == 0) fetch(shared, schedule, a.s, query_map, key_map);
+  } else {
+    take_registers<S::kRegisters>();
+    compute<kD, kDropout>(shared, schedule, a, group);
   }
 }
 

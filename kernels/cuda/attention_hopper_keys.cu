@@ -196,28 +196,26 @@ template <int kD, bool kDropout>
 __global__ void __launch_bounds__(kThreads, 1)
     hopper_keys_kernel(HeadArgs<__nv_bfloat16> a, HeadSchedule schedule, const __grid_constant__ TileMap key_map,
                        const __grid_constant__ TileMap query_map, const __grid_constant__ TileMap dout_map) {
-  if constexpr (kHopper) {
-    const Shared<kD> shared;
-    Rest& r = shared.rest;
-    if (threadIdx.x == 0) {
-      constexpr uint32_t kReaders = 4 * kGroups;  // warps
-      initialize(&r.keys_full, 1);
-      initialize(&r.keys_free, kReaders);
-      for (int stage = 0; stage < kStages; ++stage) {
-        initialize(&r.queries_full[stage], 32 + 1);
-        initialize(&r.queries_free[stage], kReaders);
-      }
-      publish_barriers();
+  const Shared<kD> shared;
+  Rest& r = shared.rest;
+  if (threadIdx.x == 0) {
+    constexpr uint32_t kReaders = 4 * kGroups;  // warps
+    initialize(&r.keys_full, 1);
+    initialize(&r.keys_free, kReaders);
+    for (int stage = 0; stage < kStages; ++stage) {
+      initialize(&r.queries_full[stage], 32 + 1);
+      initialize(&r.queries_free[stage], kReaders);
     }
-    __syncthreads();
-    const int group = warpgroup_index() - 1;
-    if (group < 0) {
-      give_registers<kFetcherRegisters>();
-      if (threadIdx.x < 32) fetch(shared, schedule, a, key_map, query_map, dout_map);
-    } else {
-      take_registers<kRegisters>();
-      compute<kD, kDropout>(shared, schedule, a, group);
-    }
+    publish_barriers();
+  }
+  __syncthreads();
+  const int group = warpgroup_index() - 1;
+  if (group < 0) {
+    give_registers<kFetcherRegisters>();
+    if (threadIdx.x < 32) fetch(shared, schedule, a, key_map, query_map, dout_map);
+  } else {
+    take_registers<kRegisters>();
+    compute<kD, kDropout>(shared, schedule, a, group);
   }
 }
 

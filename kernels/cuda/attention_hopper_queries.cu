@@ -153,28 +153,26 @@ template <int kD, bool kDropout>
 __global__ void __launch_bounds__(kThreads, 1)
     hopper_queries_kernel(HeadArgs<__nv_bfloat16> a, HeadSchedule schedule, const __grid_constant__ TileMap query_map,
                           const __grid_constant__ TileMap dout_map, const __grid_constant__ TileMap key_map) {
-  if constexpr (kHopper) {
-    const Shared<kD> shared;
-    Barriers& b = shared.barriers;
-    if (threadIdx.x == 0) {
-      constexpr uint32_t kReaders = 4 * kGroups;  // warps
-      initialize(&b.queries_full, 1);
-      initialize(&b.queries_free, kReaders);
-      for (int stage = 0; stage < kStages; ++stage) {
-        initialize(&b.keys_full[stage], 1);
-        initialize(&b.keys_free[stage], kReaders);
-      }
-      publish_barriers();
+  const Shared<kD> shared;
+  Barriers& b = shared.barriers;
+  if (threadIdx.x == 0) {
+    constexpr uint32_t kReaders = 4 * kGroups;  // warps
+    initialize(&b.queries_full, 1);
+    initialize(&b.queries_free, kReaders);
+    for (int stage = 0; stage < kStages; ++stage) {
+      initialize(&b.keys_full[stage], 1);
+      initialize(&b.keys_free[stage], kReaders);
     }
-    __syncthreads();
-    const int group = warpgroup_index() - 1;
-    if (group < 0) {
-      give_registers<kFetcherRegisters>();
-      if (threadIdx.x == 0) fetch(shared, schedule, a.s, query_map, dout_map, key_map);
-    } else {
-      take_registers<kRegisters>();
-      compute<kD, kDropout>(shared, schedule, a, group);
-    }
+    publish_barriers();
+  }
+  __syncthreads();
+  const int group = warpgroup_index() - 1;
+  if (group < 0) {
+    give_registers<kFetcherRegisters>();
+    if (threadIdx.x == 0) fetch(shared, schedule, a.s, query_map, dout_map, key_map);
+  } else {
+    take_registers<kRegisters>();
+    compute<kD, kDropout>(shared, schedule, a, group);
   }
 }
 

@@ -1,7 +1,8 @@
-// Hopper's own instructions (sm_90a, and no other GPU), one function each: products that a warpgroup, four warps in a
-// row, starts on matrices in shared memory; copies of tiles to shared memory by the tensor memory accelerator (TMA);
-// and the barriers by which threads wait for such copies. Names of sections are the PTX ISA's. (A build that emulates
-// CUDA has a file of its own in this one's place: tests/emulation/kernels/cuda/ptx_hopper.cuh.)
+// Hopper's own instructions (sm_90a, and no other GPU: only *_hopper*.cu are compiled for it), one function each:
+// products that a warpgroup, four warps in a row, starts on matrices in shared memory; copies of tiles to shared memory
+// by the tensor memory accelerator (TMA); and the barriers by which threads wait for such copies. Names of sections are
+// the PTX ISA's. (A build that emulates CUDA has a file of its own in this one's place:
+// tests/emulation/kernels/cuda/ptx_hopper.cuh.)
 #pragma once
 
 #include <cstdint>
@@ -10,13 +11,6 @@
 #include "kernels/cuda/ptx.cuh"
 
 namespace trivet {
-
-// Whether the code is compiled for a GPU that has them: what calls these functions stands behind `if constexpr`.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-inline constexpr bool kHopper = true;
-#else
-inline constexpr bool kHopper = false;
-#endif
 
 // Dynamic shared memory aligned to 1024 bytes, over which the widest swizzle repeats.
 __device__ inline unsigned char* dynamic_shared_tiles() {

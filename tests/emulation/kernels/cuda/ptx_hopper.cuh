@@ -10,8 +10,6 @@
 
 namespace trivet {
 
-inline constexpr bool kHopper = true;
-
 inline unsigned char* dynamic_shared_tiles() { return dynamic_shared<unsigned char>(); }
 
 using Barrier = uint64_t;
