@@ -1,4 +1,4 @@
-// Products of warpgroups. Each warp computes its 16 rows, at its own wait.
+// Products of warpgroups. Each warp's 16 rows are computed when it waits for them and nobody else can go on.
 #include "tests/emulation/warpgroup.h"
 
 #include <cstring>
@@ -29,7 +29,7 @@ struct Held {
 struct Warp {
   std::deque<std::vector<Started>> groups{1};  // the last one is open
   std::map<const float*, Held> held;           // by the first lane's sums
-  bool fenced = false;
+  bool fenced = false, waits = false;
   size_t calls = 0;
 };
 
@@ -135,13 +135,13 @@ bool is_poison(const float* sums, int count) {
   return true;
 }
 
-int first_row() { return static_cast<int>(warp_index() % 4) * kRows; }
+int first_row(size_t warp) { return static_cast<int>(warp % 4) * kRows; }
 
-void compute(Warp& w, Started& product) {
+void compute(Warp& w, int first_row, Started& product) {
   const Product& first = product.lanes[0];
   const int columns = first.columns, count = columns / 2;
   std::vector<uint16_t> left, right;
-  read_operands(first, first_row(), left, right);
+  read_operands(first, first_row, left, right);
   if (right != product.right || (!first.left && left != product.left))
     broken("wgmma: an operand in shared memory changes, or arrives, between the product's start and its end");
   for (int lane = 0; first.left && lane < 32; ++lane)
@@ -190,7 +190,7 @@ void start(void* const (&lanes)[32]) {
   agree("wgmma of " + std::to_string(first.columns) + " columns, " + std::to_string(first.left_matrix) + ", " +
         std::to_string(first.right_matrix));
   if (!w.fenced) broken("wgmma: no wgmma.fence since the last wait, or ever");
-  read_operands(first, first_row(), started.left, started.right);
+  read_operands(first, first_row(warp_index()), started.left, started.right);
   if (first.left) {
     for (int lane = 0; lane < 32; ++lane) std::memcpy(started.left_registers[lane], started.lanes[lane].left, 16);
     gather_registers(started);
@@ -235,12 +235,19 @@ void close_products() {
 void wait_for_products(int pending) {
   meet_all("wgmma.wait_group", &pending, [](void* const(&lanes)[32]) {
     Warp& w = warp();
-    const int left = *static_cast<const int*>(lanes[0]);
+    const auto left = static_cast<size_t>(*static_cast<const int*>(lanes[0]));
     agree("wgmma.wait_group " + std::to_string(left));
     w.fenced = false;
-    for (; w.groups.size() > static_cast<size_t>(left) + 1; w.groups.pop_front())
-      for (Started& product : w.groups.front()) compute(w, product);
+    if (w.groups.size() <= left + 1) return;
+    w.waits = true;
+    later([&w, left, row = first_row(warp_index())] {
+      for (; w.groups.size() > left + 1; w.groups.pop_front())
+        for (Started& product : w.groups.front()) compute(w, row, product);
+      w.waits = false;
+      wake(&w);
+    });
   });
+  while (warp().waits) sleep_at(&warp(), "wgmma.wait_group");
 }
 
 bool product_pends(const float* sums) {

@@ -4,8 +4,9 @@
 // Where the ISA leaves room, the program's worst case happens:
 //   * The sums of a product are NaN from its start to the wait that covers it; touched in between, they end the
 //   process.
-//   * A product is computed at that wait. Its operands must then still be what they were when it was started, registers
-//     and shared memory: not yet written or already overwritten, they end the process.
+//   * A product is computed at that wait, when no other thread of the block can go on. Its operands must then still be
+//     what they were when it was started, registers and shared memory: not yet written or already overwritten, they end
+//     the process.
 //   * What a copy will fill is NaN until the copy is done, and that is when no thread of the block can go on.
 //   * Products and copies see shared memory as of the last fence.proxy.async, and what copies have written.
 #pragma once

@@ -174,6 +174,13 @@ TEST_P(AttentionTest, LongSequencesMatchTheDefinition) {
   expect_reference({s, 1, 1, 64, DType::bf16});
 }
 
+TEST_P(AttentionTest, MoreTilesThanMultiprocessorsMatchTheDefinition) {
+  if (GetParam() == By::cpu) GTEST_SKIP() << "has none";
+  // An emulated GPU has four.
+  expect_reference({200, 1, 3, 64, DType::bf16});
+  expect_reference({270, 1, 2, 80, DType::bf16});
+}
+
 TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
   // Scores of several hundred: one key takes all, and exp of the rest is zero.
   expect_reference({90, 1, 1, 64, by_cudnn() ? DType::bf16 : DType::f32}, 12.0f);
