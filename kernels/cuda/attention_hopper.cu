@@ -83,17 +83,6 @@ __device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, in
   }
 }
 
-// Scores of keys behind their query become -infinity.
-__device__ inline void mask(float (&scores)[kKeyBlocks][4], int first_query, int first_key) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const int ahead = first_query + 16 * warp + lane / 4 - first_key - lane % 4 * 2;  // of this lane's first elements
-#pragma unroll
-  for (int n = 0; n < kKeyBlocks; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if (8 * n + e % 2 > ahead + e / 2 * 8) scores[n][e] = -INFINITY;
-}
-
 // Of this lane's two queries.
 struct Running {
   float max[2] = {-INFINITY, -INFINITY}, total[2] = {};  // of raw scores; this lane's part of the sum
@@ -148,7 +137,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     const int count = key_tiles(block_query, S::kQueries, a.s);
     Running running;
     const auto make_probabilities = [&](int j) {
-      if ((j + 1) * kKeys - 1 > first_query) mask(scores, first_query, j * kKeys);
+      if ((j + 1) * kKeys - 1 > first_query) mask_future<true>(scores, first_query, j * kKeys, -INFINITY);
       running.to_probabilities(scores, to_log2);
       if constexpr (kDropout) {
         const int64_t row = a.dropout_row(which, first_query + 16 * warp + g) + j * kKeys;
@@ -175,10 +164,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     scores_are_done(0);
     make_probabilities(0);
     to_lefts(left, scores);
-#pragma unroll
-    for (int n = 0; n < kBlocks; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) out[n][e] = 0;
+    clear(out);
 
     for (int j = 1; j < count; ++j) {
       wait_for(&b.keys_full[keys.stage], keys.parity);

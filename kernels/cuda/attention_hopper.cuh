@@ -83,6 +83,29 @@ __device__ inline float dropout_scale(const DropoutArgs& dropout, uint64_t kept,
   return kept >> i & 1 ? dropout.kept : 0.0f;
 }
 
+// Pairs of a query and a key behind it become `value`, in a tile of a warpgroup whose rows and columns begin with these
+// positions. Rows are queries, or else keys.
+template <bool kRowsAreQueries, int kBlocks>
+__device__ inline void mask_future(float (&x)[kBlocks][4], int first_row, int first_column, float value) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const int ahead = first_row + 16 * warp + lane / 4 - first_column - lane % 4 * 2;  // of this lane's first element
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int row = ahead + e / 2 * 8, column = 8 * n + e % 2;
+      if (kRowsAreQueries ? column > row : row > column) x[n][e] = value;
+    }
+}
+
+template <int kBlocks>
+__device__ inline void clear(float (&sums)[kBlocks][4]) {
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sums[n][e] = 0;
+}
+
 // Rounds 16 kSteps columns of sums to the left operand of the next product.
 template <int kSteps>
 __device__ inline void to_lefts(uint32_t (&left)[kSteps][4], const float (&sums)[2 * kSteps][4]) {

@@ -21,7 +21,7 @@
 namespace trivet {
 namespace {
 
-constexpr int kKeys = 128, kQueries = 64, kStages = 2, kBlocks = kQueries / 8;
+constexpr int kKeys = 128, kQueries = 64, kStages = 3, kBlocks = kQueries / 8;
 constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup;
 constexpr int kFetcherRegisters = 40, kRegisters = 232;
 
@@ -87,17 +87,6 @@ __device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, co
   }
 }
 
-// Probabilities of keys behind their query become 0.
-__device__ inline void mask(float (&p)[kBlocks][4], int first_key, int first_query) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const int ahead = first_key + 16 * warp + lane / 4 - first_query - lane % 4 * 2;  // of this lane's first elements
-#pragma unroll
-  for (int n = 0; n < kBlocks; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if (ahead + e / 2 * 8 > 8 * n + e % 2) p[n][e] = 0;
-}
-
 // By a warpgroup, the `group`-th of those that compute.
 template <int kD, bool kDropout>
 __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
@@ -110,10 +99,13 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
 
   float p[kBlocks][4], ds[kBlocks][4], dk[kSums][4], dv[kSums][4];
   uint32_t p_left[kQueries / 16][4], ds_left[kQueries / 16][4];
-  RingPosition<kStages> at;
+  // dV and dK may run on into the next tile, so that its scores follow them without a gap. With 128 columns there are
+  // too few registers for that.
+  constexpr bool kRunOn = kD < 128;
+  RingPosition<kStages> at, oldest;
   const auto give_back = [&] {
-    warp_arrives(&r.queries_free[at.stage]);
-    at.advance();
+    warp_arrives(&r.queries_free[oldest.stage]);
+    oldest.advance();
   };
 
   for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
@@ -123,12 +115,12 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     // The first queries of a block see no key of its second warpgroup.
     for (; (i + 1) * kQueries <= first_key && i < tiles; ++i) {
       wait_for(&r.queries_full[at.stage], at.parity);
+      at.advance();
       give_back();
     }
-#pragma unroll
-    for (int n = 0; n < kSums; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) dk[n][e] = dv[n][e] = 0;
+    const int first = i;
+    clear(dk);
+    clear(dv);
 
     for (; i < tiles; ++i) {
       const int first_query = i * kQueries;
@@ -138,7 +130,12 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
       close_products();
       start_product_of_rows(ds, shared.values, 64 * group, shared.douts(at.stage));
       close_products();
-      wait_for_products<1>(p);  // dP may still run
+      if constexpr (kRunOn) {
+        wait_for_products<1>(p, dk, dv, p_left, ds_left);  // dP may still run
+        if (i > first) give_back();
+      } else {
+        wait_for_products<1>(p);
+      }
       const float* const lse = r.lse[at.stage];
       const float* const delta = r.delta[at.stage];
       // Queries behind the end are zeros, and so are their lse and delta: they add nothing.
@@ -148,7 +145,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
 #pragma unroll
         for (int e = 0; e < 4; ++e) p[n][e] = power_of_2(p[n][e] * to_log2 - (e % 2 == 0 ? offset.x : offset.y));
       }
-      if (first_key + 63 > first_query) mask(p, first_key, first_query);
+      if (first_key + 63 > first_query) mask_future<false>(p, first_key, first_query, 0);
       uint64_t kept = 0;
       if constexpr (kDropout) {
         const int64_t corner = a.dropout_row(which, first_query) + first_key + 16 * warp + g;
@@ -179,8 +176,15 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
       begin_products(dk, ds_left);
       start_sum_of_columns(dk, ds_left, shared.queries(at.stage));
       close_products();
+      at.advance();
+      if constexpr (!kRunOn) {
+        wait_for_products<0>(dk, dv, p_left, ds_left);
+        give_back();
+      }
+    }
+    if constexpr (kRunOn) {
       wait_for_products<0>(dk, dv, p_left, ds_left);
-      give_back();
+      if (first < tiles) give_back();
     }
     warp_arrives(&r.keys_free);
 

@@ -65,17 +65,6 @@ __device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, in
   }
 }
 
-// Probabilities of keys behind their query become 0.
-__device__ inline void mask(float (&p)[kBlocks][4], int first_query, int first_key) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const int ahead = first_query + 16 * warp + lane / 4 - first_key - lane % 4 * 2;  // of this lane's first elements
-#pragma unroll
-  for (int n = 0; n < kBlocks; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if (8 * n + e % 2 > ahead + e / 2 * 8) p[n][e] = 0;
-}
-
 // By a warpgroup, the `group`-th of those that compute.
 template <int kD, bool kDropout>
 __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
@@ -98,10 +87,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
       offset[half] = query < a.s ? a.lse[a.lse_at(which) + query] * kLog2E : 0.0f;
       delta[half] = query < a.s ? a.delta[a.lse_at(which) + query] : 0.0f;
     }
-#pragma unroll
-    for (int n = 0; n < kSums; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) dq[n][e] = 0;
+    clear(dq);
 
     wait_for(&b.queries_full, turn % 2);
     for (int j = 0; j < count; ++j) {
@@ -117,7 +103,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
       for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) p[n][e] = power_of_2(p[n][e] * to_log2 - offset[e / 2]);
-      if (first_key + kKeys - 1 > first_query) mask(p, first_query, first_key);
+      if (first_key + kKeys - 1 > first_query) mask_future<true>(p, first_query, first_key, 0);
       uint64_t kept = 0;
       if constexpr (kDropout) {
         const int64_t corner = a.dropout_row(which, lane_query) + first_key;

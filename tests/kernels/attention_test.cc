@@ -175,8 +175,8 @@ TEST_P(AttentionTest, LongSequencesMatchTheDefinition) {
 }
 
 TEST_P(AttentionTest, MoreTilesThanMultiprocessorsMatchTheDefinition) {
-  if (GetParam() == By::cpu) GTEST_SKIP() << "has none";
-  // An emulated GPU has four.
+  if (GetParam() == By::cpu || GetParam() == By::cuda_older) GTEST_SKIP() << "has none, or does not count them";
+  // An emulated GPU has four, and the older kernels have a block for each tile.
   expect_reference({200, 1, 3, 64, DType::bf16});
   expect_reference({270, 1, 2, 80, DType::bf16});
 }
