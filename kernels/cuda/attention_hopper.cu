@@ -16,11 +16,12 @@
 namespace trivet {
 namespace {
 
-constexpr int kKeys = 128, kStages = 2, kKeyBlocks = kKeys / 8;
+constexpr int kKeys = 128, kKeyBlocks = kKeys / 8, kMostStages = 3;
 
 template <int kD>
 struct Shape {
   static constexpr int kGroups = kD == 64 ? 3 : 2, kQueries = 64 * kGroups, kThreads = (1 + kGroups) * kWarpgroup;
+  static constexpr int kStages = kD == 128 ? 2 : kMostStages;  // as many as there is room for
   // Of 65536 registers in all.
   static constexpr int kFetcherRegisters = kGroups == 2 ? 24 : 32, kRegisters = kGroups == 2 ? 240 : 160;
   using Queries = Tile<kQueries, kD>;
@@ -29,19 +30,20 @@ struct Shape {
 
 // Behind the tiles.
 struct Barriers {
-  Barrier queries_full, queries_free, keys_full[kStages], keys_free[kStages], values_full[kStages],
-      values_free[kStages];
+  Barrier queries_full, queries_free;
+  Barrier keys_full[kMostStages], keys_free[kMostStages], values_full[kMostStages], values_free[kMostStages];
   float unread[4 * kWarpgroup];
 };
 
 template <int kD>
 struct Shared {
   using S = Shape<kD>;
-  static constexpr size_t kBytes = S::Queries::kBytes + 2 * kStages * S::Keys::kBytes + sizeof(Barriers);
+  static constexpr size_t kTiles = S::Queries::kBytes + 2 * S::kStages * S::Keys::kBytes;
+  static constexpr size_t kBytes = kTiles + sizeof(Barriers);
 
   unsigned char* const begin = dynamic_shared_tiles();
   const typename S::Queries queries{begin};
-  Barriers& barriers = *reinterpret_cast<Barriers*>(begin + S::Queries::kBytes + 2 * kStages * S::Keys::kBytes);
+  Barriers& barriers = *reinterpret_cast<Barriers*>(begin + kTiles);
 
   __device__ typename S::Keys keys(int stage) const {
     return {begin + S::Queries::kBytes + 2 * stage * S::Keys::kBytes};
@@ -63,7 +65,7 @@ __device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, in
                       const TileMap& key_map) {
   using S = Shape<kD>;
   Barriers& b = shared.barriers;
-  RingPosition<kStages> at;
+  RingPosition<S::kStages> at;
   for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
     const int first_query = (schedule.tiles - 1 - tile) * S::kQueries;
     const int count = key_tiles(first_query, S::kQueries, s);
@@ -131,7 +133,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
 
   float scores[kKeyBlocks][4], out[kBlocks][4];
   uint32_t left[kKeys / 16][4];  // probabilities of the tile before
-  RingPosition<kStages> keys, values;
+  RingPosition<S::kStages> keys, values;
   for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
     const int block_query = (schedule.tiles - 1 - tile) * S::kQueries, first_query = block_query + 64 * group;
     const int count = key_tiles(block_query, S::kQueries, a.s);
@@ -226,7 +228,7 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 1)
     constexpr uint32_t kReaders = 4 * S::kGroups;  // warps
     initialize(&b.queries_full, 1);
     initialize(&b.queries_free, kReaders);
-    for (int stage = 0; stage < kStages; ++stage) {
+    for (int stage = 0; stage < S::kStages; ++stage) {
       initialize(&b.keys_full[stage], 1);
       initialize(&b.values_full[stage], 1);
       initialize(&b.keys_free[stage], kReaders);

@@ -7,6 +7,8 @@
 // it finishes this one.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/attention_head.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/warpgroup.cuh"
