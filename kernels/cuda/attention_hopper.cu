@@ -138,13 +138,18 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     const int block_query = (schedule.tiles - 1 - tile) * S::kQueries, first_query = block_query + 64 * group;
     const int count = key_tiles(block_query, S::kQueries, a.s);
     Running running;
+    uint64_t kept = 0;  // of the next tile's probabilities; drawn before its scores need registers
+    const auto draw = [&](int j) {
+      if constexpr (kDropout) {
+        const int64_t row = a.dropout_row(which, first_query + 16 * warp + g) + j * kKeys;
+        kept = kept_by_dropout<kKeyBlocks>(
+            a.dropout, [&](int half, int column) { return row + 8 * half * a.dropout.seq_length + column; });
+      }
+    };
     const auto make_probabilities = [&](int j) {
       if ((j + 1) * kKeys - 1 > first_query) mask_future<true>(scores, first_query, j * kKeys, -INFINITY);
       running.to_probabilities(scores, to_log2);
       if constexpr (kDropout) {
-        const int64_t row = a.dropout_row(which, first_query + 16 * warp + g) + j * kKeys;
-        const uint64_t kept = kept_by_dropout<kKeyBlocks>(
-            a.dropout, [&](int half, int column) { return row + 8 * half * a.dropout.seq_length + column; });
 #pragma unroll
         for (int i = 0; i < 4 * kKeyBlocks; ++i) scores[i / 4][i % 4] *= dropout_scale(a.dropout, kept, i);
       }
@@ -155,6 +160,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
       if (j == count - 1) warp_arrives(&b.queries_free);
     };
 
+    draw(0);
     wait_for(&b.queries_full, turn % 2);
     wait_for(&b.keys_full[keys.stage], keys.parity);
     my_turn();
@@ -169,6 +175,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     clear(out);
 
     for (int j = 1; j < count; ++j) {
+      draw(j);
       wait_for(&b.keys_full[keys.stage], keys.parity);
       my_turn();
       begin_products();

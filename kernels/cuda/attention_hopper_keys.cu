@@ -100,7 +100,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
   float p[kBlocks][4], ds[kBlocks][4], dk[kSums][4], dv[kSums][4];
   uint32_t p_left[kQueries / 16][4], ds_left[kQueries / 16][4];
   // dV and dK may run on into the next tile, so that its scores follow them without a gap. With 128 columns there are
-  // too few registers for that.
+  // too few registers for that (and with dropout 88 bytes a thread spill as it is).
   constexpr bool kRunOn = kD < 128;
   RingPosition<kStages> at, oldest;
   const auto give_back = [&] {
@@ -124,6 +124,12 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
 
     for (; i < tiles; ++i) {
       const int first_query = i * kQueries;
+      uint64_t kept = 0;  // drawn before the scores need registers
+      if constexpr (kDropout) {
+        const int64_t corner = a.dropout_row(which, first_query) + first_key + 16 * warp + g;
+        kept = kept_by_dropout<kBlocks>(
+            a.dropout, [&](int half, int column) { return corner + column * a.dropout.seq_length + 8 * half; });
+      }
       wait_for(&r.queries_full[at.stage], at.parity);
       begin_products();
       start_product_of_rows(p, shared.keys, 64 * group, shared.queries(at.stage));
@@ -146,11 +152,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
         for (int e = 0; e < 4; ++e) p[n][e] = power_of_2(p[n][e] * to_log2 - (e % 2 == 0 ? offset.x : offset.y));
       }
       if (first_key + 63 > first_query) mask_future<false>(p, first_key, first_query, 0);
-      uint64_t kept = 0;
       if constexpr (kDropout) {
-        const int64_t corner = a.dropout_row(which, first_query) + first_key + 16 * warp + g;
-        kept = kept_by_dropout<kBlocks>(
-            a.dropout, [&](int half, int column) { return corner + column * a.dropout.seq_length + 8 * half; });
         float p_kept[kBlocks][4];
 #pragma unroll
         for (int k = 0; k < 4 * kBlocks; ++k)
