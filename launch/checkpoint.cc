@@ -200,7 +200,7 @@ class Inspector {
   int64_t non_finite_ = 0;
 };
 
-void add_inspect(CLI::App& parent) {
+void add_checkpoint_inspect(CLI::App& parent) {
   struct Options {
     std::string path;
     bool statistics = false;
@@ -308,7 +308,7 @@ void add_convert(CLI::App& parent) {
 void add_checkpoint_command(CLI::App& app) {
   CLI::App* checkpoint = app.add_subcommand("checkpoint", "inspect, verify and convert checkpoints");
   checkpoint->require_subcommand(1);
-  add_inspect(*checkpoint);
+  add_checkpoint_inspect(*checkpoint);
   add_verify(*checkpoint);
   add_convert(*checkpoint);
 }

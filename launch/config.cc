@@ -14,7 +14,7 @@
 namespace trivet {
 namespace {
 
-struct Options {
+struct ConfigOptions {
   std::string path;
   std::vector<std::string> sets;
   int ranks = 0;
@@ -29,7 +29,7 @@ std::vector<MemoryPlan> memory_of_pipeline_ranks(const Config& config, const Lay
   return plans;
 }
 
-void run(const Options& options) {
+void run(const ConfigOptions& options) {
   if (options.keys) {
     fmt::print("{}", render({describe_keys()}));
     return;
@@ -49,7 +49,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_config_command(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ConfigOptions>();
   CLI::App* command = app.add_subcommand("config", "show a run's resolved values, parameters and memory");
   command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml");
   command->add_option("--set", options->sets, "a value instead of the file's")

@@ -174,7 +174,7 @@ void inspect(const std::string& prefix, int64_t shown) {
     print_document(dataset, (2 * i + 1) * dataset.sequences() / (2 * count), tokenizer.get());
 }
 
-void add_inspect(CLI::App& data) {
+void add_data_inspect(CLI::App& data) {
   auto prefix = std::make_shared<std::string>();
   auto shown = std::make_shared<int64_t>(3);
   CLI::App* command = data.add_subcommand("inspect", "Check a dataset and show what is in it");
@@ -189,7 +189,7 @@ void add_data_command(CLI::App& app) {
   CLI::App* data = app.add_subcommand("data", "Make and inspect datasets");
   data->require_subcommand(1);
   add_prepare(*data);
-  add_inspect(*data);
+  add_data_inspect(*data);
 }
 
 }  // namespace trivet

@@ -30,7 +30,7 @@ namespace {
 
 constexpr int64_t kLargestPrompt = 1 << 20;
 
-struct Options {
+struct GenerateOptions {
   std::string checkpoint, prompt, prompt_file, tokenizer;
   std::vector<int32_t> prompt_tokens;
   Sampling sampling{.tokens = 80};
@@ -39,7 +39,7 @@ struct Options {
 };
 
 // That the model was trained with; null where it cannot be found.
-std::unique_ptr<Tokenizer> find_tokenizer(const Options& options, const OpenCheckpoint& checkpoint) {
+std::unique_ptr<Tokenizer> find_tokenizer(const GenerateOptions& options, const OpenCheckpoint& checkpoint) {
   const std::string& fingerprint = checkpoint.state.tokenizer;
   if (options.tokenizer == "bytes") return make_bytes_tokenizer();
   if (!options.tokenizer.empty()) return load_sentencepiece(options.tokenizer);
@@ -53,7 +53,7 @@ std::unique_ptr<Tokenizer> find_tokenizer(const Options& options, const OpenChec
   return nullptr;
 }
 
-std::unique_ptr<Tokenizer> open_checked_tokenizer(const Options& options, const OpenCheckpoint& checkpoint,
+std::unique_ptr<Tokenizer> open_checked_tokenizer(const GenerateOptions& options, const OpenCheckpoint& checkpoint,
                                                   int64_t vocab) {
   auto tokenizer = find_tokenizer(options, checkpoint);
   if (!tokenizer) return nullptr;
@@ -69,7 +69,8 @@ std::unique_ptr<Tokenizer> open_checked_tokenizer(const Options& options, const 
   return tokenizer;
 }
 
-std::vector<int32_t> prompt_of(const Options& options, const Tokenizer* tokenizer, const std::string& checkpoint) {
+std::vector<int32_t> prompt_of(const GenerateOptions& options, const Tokenizer* tokenizer,
+                               const std::string& checkpoint) {
   if (!options.prompt_tokens.empty()) return options.prompt_tokens;
   if (!tokenizer)
     throw ConfigError(checkpoint +
@@ -130,7 +131,7 @@ class TextPrinter {
   bool begun_ = false;  // of token ids
 };
 
-void run_rank(const Options& options, Communicator& world) {
+void run_rank(const GenerateOptions& options, Communicator& world) {
   using Clock = std::chrono::steady_clock;
   HostWorld host(world);
   // Of a run that is still training, another may be the latest by now: rank 0 chooses.
@@ -180,7 +181,7 @@ void run_rank(const Options& options, Communicator& world) {
 }  // namespace
 
 void add_generate_command(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateOptions>();
   CLI::App* command = app.add_subcommand("generate", "let a saved model write");
   Sampling& sampling = options->sampling;
   command->add_option("checkpoint", options->checkpoint, "a checkpoint; of a folder of them or a run, the latest")

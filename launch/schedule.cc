@@ -21,7 +21,7 @@
 namespace trivet {
 namespace {
 
-struct Options {
+struct ScheduleOptions {
   std::vector<std::string> kinds{"1f1b"};
   int p = 4, m = 8;
   std::optional<int> v, group_size;
@@ -42,7 +42,7 @@ StageCosts stage_costs(const char* option, const std::vector<double>& numbers) {
 }
 
 // The costs of a rank's layers are shared by its chunks; embedding and head come on top of the first and last stage.
-Costs costs_of(const Options& options, const Schedule& schedule) {
+Costs costs_of(const ScheduleOptions& options, const Schedule& schedule) {
   Costs costs = options.transfer;
   const StageCosts rank = stage_costs("--costs", options.costs);
   const double v = schedule.v;
@@ -58,7 +58,7 @@ Costs costs_of(const Options& options, const Schedule& schedule) {
   return costs;
 }
 
-std::vector<Schedule> schedules_of(const Options& options) {
+std::vector<Schedule> schedules_of(const ScheduleOptions& options) {
   std::vector<Schedule> schedules;
   if (!options.file.empty()) {
     schedules.push_back(read_schedule_file(options.file));
@@ -70,7 +70,7 @@ std::vector<Schedule> schedules_of(const Options& options) {
   return schedules;
 }
 
-std::string title_of(const Options& options, const Schedule& schedule) {
+std::string title_of(const ScheduleOptions& options, const Schedule& schedule) {
   std::string title = fmt::format("{}: p = {}, m = {}", schedule.kind, schedule.p, schedule.m);
   if (schedule.v > 1) title += fmt::format(", v = {}", schedule.v);
   if (schedule.group_size && *schedule.group_size != schedule.p) title += fmt::format(", N = {}", *schedule.group_size);
@@ -167,7 +167,7 @@ void print_costs(const MeasuredRun& run) {
   }
 }
 
-void run(const Options& options) {
+void run(const ScheduleOptions& options) {
   std::optional<MeasuredRun> measured;
   if (!options.measured.empty()) measured = read_measured_run(options.measured, options.step);
   const std::vector<Schedule> schedules = measured ? std::vector{measured->schedule} : schedules_of(options);
@@ -208,7 +208,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_schedule_command(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ScheduleOptions>();
   CLI::App* command = app.add_subcommand("schedule", "show pipeline schedules and simulate a step of them");
 
   std::string kinds = "schedules to show, one or several:";

@@ -27,7 +27,7 @@
 namespace trivet {
 namespace {
 
-struct Options {
+struct StudyOptions {
   std::string path;
   std::string out;
   bool plan = false, probe = false, best = false, report = false, retry_failed = false;
@@ -177,7 +177,7 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
     throw Error("no run of the study succeeded: " + summary.points[0].failure);
 }
 
-void run(const Options& options) {
+void run(const StudyOptions& options) {
   if (launched_world_size() > 0)
     throw ConfigError("trivet study starts the ranks of its runs itself: call it without mpirun or srun");
   Study study = load_study(options.path);
@@ -213,7 +213,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_study_command(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudyOptions>();
   CLI::App* command =
       app.add_subcommand("study", "measure what settings do to a run: factors, levels, repeats, a report");
   command->add_option("study", options->path, "YAML file of the study (engine/study/study_file.h says what is in it)")

@@ -2,7 +2,7 @@
 # Runs all tests: installs what is missing, builds, and starts ctest; then the fuzz targets for a few seconds; then all
 # tests under AddressSanitizer with UndefinedBehaviorSanitizer.
 #   launch/test.sh [--quick | --tsan] [CTEST ARGUMENT…]
-#     --quick   without sanitizers      --tsan   under ThreadSanitizer too
+#     --quick   without sanitizers      --tsan   under ThreadSanitizer too: also what CUDA kernels lack in barriers
 # Under AddressSanitizer a test of ctest's is a share of a program's cases: GTEST_FILTER=… chooses among them, -R does not.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

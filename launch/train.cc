@@ -15,7 +15,7 @@
 namespace trivet {
 namespace {
 
-struct Options {
+struct TrainOptions {
   std::string path;
   std::vector<std::string> sets;
   int ranks = 0;  // 0: not given
@@ -23,7 +23,7 @@ struct Options {
   std::vector<std::string> faults;
 };
 
-int run(Options& options) {
+int run(TrainOptions& options) {
   options.run.faults = parse_faults(options.faults);
   const LoadedConfig loaded = load_config(options.path, options.sets);
   std::atomic<int> exit_code = 0;  // the same on all ranks
@@ -36,7 +36,7 @@ int run(Options& options) {
 }  // namespace
 
 void add_train_command(CLI::App& app, int& exit_code) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TrainOptions>();
   CLI::App* command = app.add_subcommand("train", "train a model");
   command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml")->required();
   command->add_option("--ranks", options->ranks, "thread ranks; without it, as many as one model needs")

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/device.h"
+#include "kernels/base/arena.h"
 #include "parallel/comm/comm.h"
 
 namespace trivet {
@@ -29,6 +29,14 @@ class Lanes {
       lane.group = group.split(0, group.rank(), own_name, category);
       lane.stream = device.create_side_stream(StreamPriority::high);
       if (trace) lane.stream->set_trace_row(trace->add_row(own_name));
+    }
+  }
+
+  // Tells every communicator that collectives run over of this memory (Communicator::register_buffer).
+  void register_buffers(const Arena& arena) {
+    for (const Tensor& block : arena.blocks()) {
+      if (lanes_.empty()) registered_.push_back(group_.register_buffer(block));
+      for (const Lane& lane : lanes_) registered_.push_back(lane.group->register_buffer(block));
     }
   }
 
@@ -57,6 +65,7 @@ class Lanes {
   Stream& compute_;
   std::unique_ptr<Event> computed_;
   std::vector<Lane> lanes_;
+  std::vector<std::shared_ptr<void>> registered_;
   size_t turn_ = 0;
 };
 

@@ -96,6 +96,8 @@ void check_data_parallel(const Config& config, const RunFacts& facts, Problems& 
                                d, facts.world_size, config.parallel.tensor_model_parallel_size,
                                config.parallel.pipeline_model_parallel_size));
   };
+  if (config.comm.nccl_ub && d <= 1)
+    problems.add("comm.nccl_ub", fmt::format("true has no buffers to register: the data parallel size is {}", d));
   alone(overlap.overlap_grad_reduce, kReduce);
   alone(overlap.overlap_param_gather, kGather);
   if (overlap.overlap_param_gather && sharding == Sharding::no_shard)

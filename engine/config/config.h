@@ -110,6 +110,7 @@ struct CommConfig {
   // Who the ranks are, threads or MPI's processes; and how they exchange the memory of GPUs: by NCCL, or staged through
   // the host's, so that several ranks may share a GPU. auto: what the launcher and the GPUs allow.
   std::string backend = "auto";  // auto | thread | mpi | nccl | staged
+  bool nccl_ub = false;          // weights and gradients in memory that NCCL's data-parallel groups know
   double timeout_s = 600;        // a call that is open for longer ends the run; 0: never
   // An emulated link between the ranks of a group (parallel/comm/link_comm.h): of all groups, or of one class of them.
   double link_latency_us = 0;

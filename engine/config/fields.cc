@@ -208,6 +208,9 @@ std::vector<Field> make_fields() {
        "who the ranks are (thread, mpi), or how their GPUs talk (nccl, staged)",
        {},
        {"auto", "thread", "mpi", "nccl", "staged"}},
+      {"comm.nccl_ub", comm<&C::nccl_ub>,
+       "weights and gradients in memory that NCCL's data-parallel groups know and work on without copies (user "
+       "buffers)"},
       {"comm.timeout_s", comm<&C::timeout_s>,
        "a call that waits for longer ends the run: longer than a rank ever works alone; 0: never", at_least(0)},
       {"comm.link_latency_us", comm<&C::link_latency_us>, "latency of an emulated link between ranks; 0: none",

@@ -90,6 +90,7 @@ class EmptyDevice : public Device {
   std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) override {
     return device_->capture(stream, work);
   }
+  void poison(const std::string& why) noexcept override { device_->poison(why); }
 
  private:
   std::unique_ptr<Device> device_;

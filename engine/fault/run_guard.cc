@@ -11,7 +11,6 @@
 #include "engine/config/load.h"
 #include "engine/data/files.h"
 #include "engine/fault/outcome.h"
-#include "parallel/comm/thread_world.h"
 
 namespace trivet {
 namespace {
@@ -114,12 +113,9 @@ void RunGuard::rank_failed() {
   if (fired.exit_code != 0) throw Error(fired.what);
   try {
     throw;
-  } catch (const PeerFailure& failure) {
-    watchdog_->dump(failure.what());
-    throw;
   } catch (const std::exception& failure) {
-    const int first = world_.failed_rank();
-    if (first >= 0 && first != world_.rank()) {  // a consequence too, such as numbers of a call on a GPU that was ended
+    const int first = world_.failure().rank;
+    if (first >= 0 && first != world_.rank()) {  // a consequence
       watchdog_->dump(failure.what());
       throw;
     }

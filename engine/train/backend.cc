@@ -52,6 +52,7 @@ void check_switches_of_cpu(const Config& config) {
         fmt::format("{}: found {}, but this run computes on CPUs, where it means nothing{}", key, found, expected));
   };
   if (config.comm.backend == "nccl" || config.comm.backend == "staged") refuse("comm.backend", config.comm.backend);
+  if (config.comm.nccl_ub) refuse("comm.nccl_ub", "true");
   if (config.device.tf32) refuse("device.tf32", "true");
   if (config.device.cuda_graph_impl != "none") refuse("device.cuda_graph_impl", config.device.cuda_graph_impl);
   if (config.model.attention_backend != "auto")
@@ -177,6 +178,11 @@ Backend make_any_backend(const Config& config, Communicator& world, int threads,
     backend.ops = make_ops(attention.cudnn ? std::optional(attention_shape_of(config)) : std::nullopt);
   });
   const Exchange exchange = choose_exchange(config.comm.backend, *backend.device, host);
+  if (config.comm.nccl_ub && exchange.kind != Exchange::nccl)
+    throw ConfigError(
+        fmt::format("comm.nccl_ub: true registers buffers with NCCL, but GPUs exchange memory otherwise "
+                    "({}); expected false",
+                    exchange.name));
   backend.exchange_name = exchange.name;
   backend.exchange_on_device = exchange.kind == Exchange::nccl;
   // Groups of their own: the engine goes on using the world for what is in host memory.

@@ -60,7 +60,8 @@ InferenceModel::InferenceModel(const Config& config, const Layout& layout, Commu
            .sequence_parallel = shape_.sequence_parallel,
            .weight_grads = no_queue_,
            .units = no_hooks_,
-           .scratch = scratch_} {
+           .scratch = scratch_},
+      guard_(backend_.exchange ? *backend_.exchange : world) {
   load(checkpoint, config.model.seq_length);
   std::vector<Stage*> stages;
   for (GptStage& stage : stages_) {

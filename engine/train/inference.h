@@ -15,6 +15,7 @@
 #include "engine/model/step_input.h"
 #include "engine/train/backend.h"
 #include "kernels/base/trace.h"
+#include "parallel/comm/world.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/unit_hooks.h"
@@ -64,6 +65,7 @@ class InferenceModel {
   std::deque<GptChunk> chunks_;
   std::vector<Tensor> boundary_buffers_;
   std::unique_ptr<Executor> executor_;
+  FailureGuard guard_;  // last: it is the first to end
 };
 
 }  // namespace trivet

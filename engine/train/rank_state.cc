@@ -124,10 +124,11 @@ Links links_of(const CommConfig& c) {
           .data = link(c.data_link_latency_us, c.data_link_gbps)};
 }
 
-RankState::RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device)
+RankState::RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device,
+                     Memory* buffers)
     : shape(gpt_shape_of(config, layout, at)),
-      weight_arena(device, "weights"),
-      gradient_arena(device, "gradients"),
+      weight_arena(device, buffers ? *buffers : device, "weights"),
+      gradient_arena(device, buffers ? *buffers : device, "gradients"),
       optimizer_arena(device, "optimizer"),
       activation_arena(device, "activations"),
       scratch_arena(device, "scratch"),

@@ -34,7 +34,9 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
                                  const MeshPosition& at);
 
 struct RankState {
-  RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device);
+  // buffers: where the memory of weights and gradients comes from; null: from the device.
+  RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device,
+            Memory* buffers = nullptr);
   RankState(const RankState&) = delete;
 
   MemoryPlan memory() const;

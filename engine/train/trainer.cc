@@ -59,7 +59,7 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       host_numbers_(*device_, 2 * RankState::kStepNumbers * int64_t{sizeof(float)}),
       compute_(make_compute_stream(*device_, trace_)),
       host_row_(trace_.add_row("host")),
-      state_(config_, layout, mesh_.at, *device_),
+      state_(config_, layout, mesh_.at, *device_, config.comm.nccl_ub ? mesh_.data->buffer_memory() : nullptr),
       data_parallel_(state_.grad_sync, state_.param_gather),
       tensor_lane_(state_.shape.overlaps_tensor_comm()
                        ? std::make_unique<TensorLane>(*mesh_.tensor, *device_, *compute_, &trace_)
@@ -73,15 +73,18 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
            .units = data_parallel_,
            .scratch = state_.scratch,
            .tensor_lane = tensor_lane_.get()},
-      step_through_(device_->create_event()) {
+      step_through_(device_->create_event()),
+      guard_(*linked_world_) {
   const OverlapConfig& overlap = config.overlap;
   GradSync::Options reduce{.lanes = overlap.overlap_grad_reduce ? overlap.collectives_in_flight : 0,
                            .micro_batches = static_cast<int>(micro_batches_),
-                           .op = overlap.average_in_collective ? Reduce::average : Reduce::sum};
+                           .op = overlap.average_in_collective ? Reduce::average : Reduce::sum,
+                           .register_buffers = config.comm.nccl_ub};
   if (overlap.align_grad_reduce) reduce.delay = mesh_.at.pp;
   state_.grad_sync.connect(*ops_, *compute_, *device_, *mesh_.data, reduce, &trace_);
   ParamGather::Options gather{.lanes = overlap.overlap_param_gather ? overlap.collectives_in_flight : 0,
-                              .poison = options.poison};
+                              .poison = options.poison,
+                              .register_buffers = config.comm.nccl_ub};
   if (overlap.align_param_gather) {
     for (const Op& op : schedule_.programs[static_cast<size_t>(mesh_.at.pp)])
       if (op.kind == OpKind::forward) gather.forward_chunks.push_back(op.chunk);

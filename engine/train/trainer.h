@@ -32,6 +32,7 @@
 #include "engine/train/rank_state.h"
 #include "kernels/base/trace.h"
 #include "kernels/ops.h"
+#include "parallel/comm/world.h"
 #include "parallel/data/data_parallel.h"
 #include "parallel/mesh.h"
 
@@ -176,6 +177,7 @@ class Trainer {
   std::optional<QueuedStep> out_;
   std::unique_ptr<Communicator> replicas_;   // of the data-parallel group, in host memory; made when they are compared
   int64_t step_ = 0, consumed_samples_ = 0;  // with the step that is out
+  FailureGuard guard_;                       // last: it is the first to end
 };
 
 }  // namespace trivet

@@ -15,7 +15,7 @@ namespace trivet {
 Arena::~Arena() {
   for (const auto& [data, bytes] : blocks_)
     if (where_ == Where::host) device_.deallocate_host(data, bytes);
-    else device_.deallocate(data, bytes);
+    else memory_.deallocate(data, bytes);
 }
 
 Tensor Arena::allocate(DType dtype, Shape shape) {
@@ -24,7 +24,7 @@ Tensor Arena::allocate(DType dtype, Shape shape) {
   void* data = nullptr;
   try {
     const int64_t some = std::max<int64_t>(bytes, 1);
-    data = where_ == Where::host ? device_.allocate_host(some) : device_.allocate(some);
+    data = where_ == Where::host ? device_.allocate_host(some) : memory_.allocate(some);
   } catch (const Error& error) {
     throw ConfigError("out of memory: " + name_ + " need " + std::to_string(bytes) + " bytes beside the " +
                       std::to_string(bytes_) + " that they hold (" + error.what() +
@@ -34,6 +34,12 @@ Tensor Arena::allocate(DType dtype, Shape shape) {
   blocks_.push_back({data, std::max<int64_t>(bytes, 1)});
   bytes_ += bytes;
   return {data, dtype, shape};
+}
+
+std::vector<Tensor> Arena::blocks() const {
+  std::vector<Tensor> blocks;
+  for (const auto& [data, bytes] : blocks_) blocks.push_back({data, DType::u8, {bytes}});
+  return blocks;
 }
 
 Scratch::Scratch(Arena& arena, int64_t bytes)

@@ -19,7 +19,10 @@ class Arena {
  public:
   enum class Where { device, host };  // host: memory of the host from which the device copies well
   Arena(Device& device, std::string name, Where where = Where::device)
-      : device_(device), name_(std::move(name)), where_(where) {}
+      : device_(device), memory_(device), name_(std::move(name)), where_(where) {}
+  // Its blocks come from `memory`, which the device can use and which outlives the arena.
+  Arena(Device& device, Memory& memory, std::string name)
+      : device_(device), memory_(memory), name_(std::move(name)), where_(Where::device) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -29,6 +32,7 @@ class Arena {
 
   const std::string& name() const { return name_; }
   int64_t bytes() const { return bytes_; }  // handed out so far
+  std::vector<Tensor> blocks() const;       // [bytes] u8 each: what has been handed out, one for each allocation
   Device& device() { return device_; }
 
  private:
@@ -37,6 +41,7 @@ class Arena {
     int64_t bytes;
   };
   Device& device_;
+  Memory& memory_;
   std::string name_;
   const Where where_;
   std::vector<Block> blocks_;

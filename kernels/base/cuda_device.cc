@@ -35,9 +35,30 @@ namespace {
 // starts; set before main(), while there is no other thread that may read the environment.
 [[maybe_unused]] const int kQueuesAreSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 
+// Why a device's streams cannot be relied upon, once that is so.
+class Poison {
+ public:
+  void set(const std::string& why) noexcept {
+    std::lock_guard lock(mutex_);
+    if (is_set_) return;
+    why_ = why;
+    is_set_.store(true, std::memory_order_release);
+  }
+  void check() const {
+    if (!is_set_.load(std::memory_order_acquire)) return;
+    std::lock_guard lock(mutex_);
+    throw Error(why_);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string why_;
+  std::atomic<bool> is_set_ = false;
+};
+
 class CudaEvent : public Event {
  public:
-  explicit CudaEvent(int device) : device_(device) {
+  CudaEvent(int device, const Poison& poison) : device_(device), poison_(poison) {
     check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
   }
   ~CudaEvent() override { cudaEventDestroy(event_); }
@@ -45,18 +66,23 @@ class CudaEvent : public Event {
     // Any thread may come here: one that has no device yet would start up GPU 0.
     check_cuda(cudaSetDevice(device_), "cudaSetDevice");
     check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    poison_.check();
   }
-  bool done() override { return has_happened(event_); }
+  bool done() override {
+    poison_.check();
+    return has_happened(event_);
+  }
   cudaEvent_t raw() const { return event_; }
 
  private:
   const int device_;
+  const Poison& poison_;
   cudaEvent_t event_ = nullptr;
 };
 
 class CudaStream : public Stream {
  public:
-  explicit CudaStream(int priority) {
+  CudaStream(int priority, const Poison& poison) : poison_(poison) {
     check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority), "cudaStreamCreate");
     spans_.emplace(stream_);
   }
@@ -75,6 +101,7 @@ class CudaStream : public Stream {
   void synchronize() override {
     settle();
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    poison_.check();
     spans_->tell_complete();
     std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
@@ -127,6 +154,7 @@ class CudaStream : public Stream {
     }
   }
 
+  const Poison& poison_;
   cudaStream_t stream_ = nullptr;
   std::optional<CudaSpans> spans_;
   std::mutex mutex_;
@@ -208,15 +236,15 @@ class CudaDevice : public Device {
 
   std::unique_ptr<Stream> create_compute_stream() override {
     use();
-    return std::make_unique<CudaStream>(lowest_);
+    return std::make_unique<CudaStream>(lowest_, poison_);
   }
   std::unique_ptr<Stream> create_side_stream(StreamPriority priority) override {
     use();
-    return std::make_unique<CudaStream>(priority == StreamPriority::high ? highest_ : lowest_);
+    return std::make_unique<CudaStream>(priority == StreamPriority::high ? highest_ : lowest_, poison_);
   }
   std::unique_ptr<Event> create_event() override {
     use();
-    return std::make_unique<CudaEvent>(index_);
+    return std::make_unique<CudaEvent>(index_, poison_);
   }
   std::unique_ptr<Gate> create_gate() override {
     use();
@@ -228,6 +256,7 @@ class CudaDevice : public Device {
     use();
     return capture_graph(stream, work);
   }
+  void poison(const std::string& why) noexcept override { poison_.set(why); }
 
   void copy_to_device(const void* host, Tensor to, Stream& stream) override {
     if (to.bytes() == 0) return;
@@ -246,6 +275,7 @@ class CudaDevice : public Device {
   void use() const { check_cuda(cudaSetDevice(index_), "cudaSetDevice"); }  // whichever thread calls
 
   const int index_;
+  Poison poison_;
   cudaDeviceProp properties_{};
   int lowest_ = 0, highest_ = 0;
 };

@@ -29,17 +29,21 @@ class Graph {
   virtual void launch(Stream& stream) = 0;  // under one span, "graph"
 };
 
-class Device {
+// Where blocks of memory come from.
+class Memory {
  public:
-  virtual ~Device() = default;
+  virtual ~Memory() = default;
+  // Bytes aligned to at least 256; contents undefined. Throws Error that names the size when there is no room.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void deallocate(void* data, int64_t bytes) noexcept = 0;
+};
+
+class Device : public Memory {
+ public:
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;              // e.g. "NVIDIA H200", "Intel(R) Xeon(R) Processor"
   virtual int64_t memory_bytes() const = 0;          // of the device, in all
   virtual std::string id() const { return name(); }  // no other device of this host has it: a GPU's UUID
-
-  // Bytes aligned to at least 256; contents undefined. Throws Error that names the size when there is no room.
-  virtual void* allocate(int64_t bytes) = 0;
-  virtual void deallocate(void* data, int64_t bytes) noexcept = 0;
 
   // The stream that a rank computes on: inline on a CPU.
   virtual std::unique_ptr<Stream> create_compute_stream() = 0;
@@ -62,6 +66,11 @@ class Device {
   // and takes no memory: Error. REQUIRES: captures().
   virtual bool captures() const { return false; }
   virtual std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work);
+
+  // What this device's streams do is not to be relied upon from now on, because work on them was broken off: whoever
+  // waits for them or asks their events throws Error with `why`. Any thread; the first reason counts. By default
+  // nothing: of a CPU stream the work itself throws.
+  virtual void poison(const std::string&) noexcept {}
 };
 
 // Owns host memory for copies (Device::allocate_host). The device outlives it.

@@ -27,7 +27,7 @@ using HalfFloats = float __attribute__((vector_size(kVectorBytes / 2)));
 using Int64s = int64_t __attribute__((vector_size(kVectorBytes)));
 
 // A block's elements are dealt out to 32 lanes, kSums vectors of kWidth.
-constexpr int64_t kBlock = 1024, kWidth = kVectorBytes / 8, kSums = 32 / kWidth;
+constexpr int64_t kElements = 1024, kWidth = kVectorBytes / 8, kSums = 32 / kWidth;
 // A lane takes 32 parts of up to 2^45 q, so its sum moves by at most 2^50 q: less than the 2^51 q to the next power
 // of two on either side of the anchor.
 constexpr int kLevelBits = 45;
@@ -72,9 +72,9 @@ void add_block(const float* x, int top, int bottom, Bins& bins) {
   for (Doubles& sum : high) sum = Doubles{} + anchor;
   int bound = exponent - 1;  // |rest| <= 2^bound
   if (bound - bottom <= kRestBits) {
-    for (int64_t i = 0; i < kBlock; i += kSums * kWidth) {
+    for (int64_t i = 0; i < kElements; i += kSums * kWidth) {
       // The next block comes from memory while this one, in the cache, is summed.
-      for (int64_t line = 0; line < kSums * kWidth; line += 16) __builtin_prefetch(x + kBlock + i + line);
+      for (int64_t line = 0; line < kSums * kWidth; line += 16) __builtin_prefetch(x + kElements + i + line);
       for (int64_t k = 0; k < kSums; ++k) low[k] += cut_at_anchor(high[k], squares_at(x + i + k * kWidth));
     }
     flush(high, anchor, exponent, bins);
@@ -82,30 +82,30 @@ void add_block(const float* x, int top, int bottom, Bins& bins) {
     return;
   }
   // Numbers of very different sizes in one block: the same, level by level.
-  Doubles rest[kBlock / kWidth];
-  for (int64_t i = 0; i < kBlock / kWidth; ++i) rest[i] = cut_at_anchor(high[i % kSums], squares_at(x + i * kWidth));
+  Doubles rest[kElements / kWidth];
+  for (int64_t i = 0; i < kElements / kWidth; ++i) rest[i] = cut_at_anchor(high[i % kSums], squares_at(x + i * kWidth));
   flush(high, anchor, exponent, bins);
   for (; bound - bottom > kRestBits; bound = exponent - 1) {
     exponent = bound - kLevelBits;
     const double next_anchor = 1.5 * power_of_two(52 + exponent);
     for (Doubles& sum : high) sum = Doubles{} + next_anchor;
-    for (int64_t i = 0; i < kBlock / kWidth; ++i) rest[i] = cut_at_anchor(high[i % kSums], rest[i]);
+    for (int64_t i = 0; i < kElements / kWidth; ++i) rest[i] = cut_at_anchor(high[i % kSums], rest[i]);
     flush(high, next_anchor, exponent, bins);
   }
-  for (int64_t i = 0; i < kBlock / kWidth; ++i) low[i % kSums] += rest[i];
+  for (int64_t i = 0; i < kElements / kWidth; ++i) low[i % kSums] += rest[i];
   flush(low, 0, bottom, bins);
 }
 
 void add_squares(const float* x, Bins& bins) {
   uint32_t largest = 0, smallest = ~0u;  // of the magnitudes' bits; the smallest one's less one, so that 0 is left out
-  for (int64_t i = 0; i < kBlock; ++i) {
+  for (int64_t i = 0; i < kElements; ++i) {
     const uint32_t magnitude = std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu;
     largest = std::max(largest, magnitude);
     smallest = std::min(smallest, magnitude - 1);
   }
   if (largest == 0) return;
   if (largest >= 0x7f800000u) {
-    for (int64_t i = 0; i < kBlock; ++i) exact_add_square(bins.data(), x[i]);
+    for (int64_t i = 0; i < kElements; ++i) exact_add_square(bins.data(), x[i]);
     return;
   }
   const int largest_field = static_cast<int>(largest >> 23);
@@ -122,14 +122,14 @@ void CpuOps::sum_of_squares(std::span<const Tensor> given, Tensor bins, Stream& 
     const auto size = [&](size_t i) { return xs[i].numel(); };
     int64_t n = 0;
     for (size_t i = 0; i < xs.size(); ++i) n += size(i);
-    parallel_for(threads, n, 16 * kBlock, [&](Range part, int) {
+    parallel_for(threads, n, 16 * kElements, [&](Range part, int) {
       Bins local{};
       for_pieces(xs.size(), size, part, [&](size_t x, Range range) {
         const float* const data = xs[x].as<float>();
         int64_t i = range.begin;
-        for (; i + kBlock <= range.end; i += kBlock) add_squares(data + i, local);
+        for (; i + kElements <= range.end; i += kElements) add_squares(data + i, local);
         if (i < range.end) {
-          float padded[kBlock] = {};
+          float padded[kElements] = {};
           std::copy(data + i, data + range.end, padded);
           add_squares(padded, local);
         }

@@ -22,6 +22,8 @@ struct CallSignature {
   bool operator==(const CallSignature&) const = default;
 };
 
+inline int64_t bytes_of(const CallSignature& s) { return s.numel * size_of(s.dtype); }
+
 inline std::string to_string(const CallSignature& s) {
   std::string text;
   switch (s.call) {

@@ -20,15 +20,23 @@
 // span, save for the copy between a shard and a disjoint `full`.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "kernels/base/device.h"
 #include "kernels/base/stream.h"
 #include "kernels/base/tensor.h"
 
 namespace trivet {
 
 enum class Reduce { sum, max, average };  // average: the sum, divided by the number of ranks
+
+// The first failure of a world. rank -1: none.
+struct Failure {
+  int rank = -1;
+  std::string why{};
+};
 
 class Communicator {
  public:
@@ -53,6 +61,14 @@ class Communicator {
     send(out, to, stream);
     recv(in, from, stream);
   }
+
+  // Memory of the device that a group can be told of, so that it moves what lies there without copying it first (NCCL's
+  // user buffers); null: there is none such. Of all groups of this world, and outlives them.
+  virtual Memory* buffer_memory() { return nullptr; }
+  // Tells it: `memory`, of buffer_memory(), has operands of this group's later calls, at the same offset on every rank.
+  // Until the handle ends, which comes before the memory goes back.
+  virtual std::shared_ptr<void> register_buffer([[maybe_unused]] Tensor memory) { return nullptr; }
+
   virtual void barrier() = 0;  // of the host threads, not of a stream
 
   // Ranks that pass the same `color` form the new group, ordered by `key`, then by rank. Every rank of this group
@@ -62,8 +78,10 @@ class Communicator {
   // This rank gives up: its waiting and later calls in all groups throw Error with `why`, and the world ends. Any
   // thread may call it (a watchdog; FailureGuard).
   virtual void abort(const std::string& why) noexcept = 0;
-  // The rank of the world that has failed first; -1: none, or it cannot be told without waiting. Any thread.
-  virtual int failed_rank() const { return -1; }
+  // Which rank of the world has failed first; of MPI's ranks each knows only of itself. Any thread.
+  virtual Failure failure() const { return {}; }
+  // `witness` names the call that this rank is in; it is asked, on any thread, before such calls are broken off.
+  virtual void set_witness(std::function<std::string()> /*witness*/) {}
 };
 
 }  // namespace trivet

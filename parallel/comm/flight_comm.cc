@@ -99,7 +99,7 @@ class FlightCommunicator : public Communicator {
     return std::make_unique<FlightCommunicator>(std::move(group), inner, shared_, name, category);
   }
   void abort(const std::string& why) noexcept override { inner_.abort(why); }
-  int failed_rank() const override { return inner_.failed_rank(); }
+  Failure failure() const override { return inner_.failure(); }
 
  private:
   int enqueue(const CallSignature& call, int peer = -1, bool sends = false) {

@@ -76,6 +76,24 @@ class DeviceCalls {
     });
   }
 
+  // Names the call that has been under way for longest. Whatever is queued counts as failed from here on.
+  std::string end_calls() {
+    const FlightLog log = recorder_.log();
+    const FlightRecord* first = nullptr;
+    for (const FlightRecord& record : log.records)
+      if (record.state == FlightState::started && (!first || record.started_ns < first->started_ns)) first = &record;
+    std::lock_guard lock(mutex_);
+    for (const Followed& call : under_way_) recorder_.finish(call.slot, true);
+    under_way_.clear();
+    if (!first) return {};
+    const FlightGroup& group = log.groups[static_cast<size_t>(first->group)];
+    std::string text = to_string(*first);
+    if (first->peer >= 0)
+      text += (first->sends ? " to rank " : " from rank ") +
+              std::to_string(group.world_ranks[static_cast<size_t>(first->peer)]);
+    return "call " + std::to_string(first->call.sequence) + " of group '" + group.name + "', " + text;
+  }
+
  private:
   struct Followed {
     int slot = -1;
@@ -161,6 +179,8 @@ class FlightDeviceCommunicator : public Communicator {
     };
     run({CommCall::transfer, out.dtype, Reduce::sum, -1, out.numel()}, stream, receive, to, true);
   }
+  Memory* buffer_memory() override { return inner_->buffer_memory(); }
+  std::shared_ptr<void> register_buffer(Tensor memory) override { return inner_->register_buffer(memory); }
   void barrier() override { inner_->barrier(); }
   std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
     auto host = host_.split(color, key, name + " (host)", category);
@@ -170,6 +190,7 @@ class FlightDeviceCommunicator : public Communicator {
                                                       world_rank_, name);
   }
   void abort(const std::string& why) noexcept override { inner_->abort(why); }
+  Failure failure() const override { return inner_->failure(); }
 
  private:
   CallFault prepare(Stream& stream) {
@@ -202,6 +223,7 @@ class FlightDeviceCommunicator : public Communicator {
 std::unique_ptr<Communicator> with_flight_recorder(std::unique_ptr<Communicator> exchange, Device& device,
                                                    Communicator& host, FlightRecorder& recorder, CallFaults* faults) {
   auto calls = std::make_shared<DeviceCalls>(recorder, device, faults);
+  exchange->set_witness([calls] { return calls->end_calls(); });
   const int rank = exchange->rank();
   return std::make_unique<FlightDeviceCommunicator>(std::move(exchange), nullptr, host, std::move(calls), recorder,
                                                     rank, "world (devices)");

@@ -128,6 +128,8 @@ class LinkCommunicator : public Communicator {
     else Communicator::exchange(out, to, in, from, stream);
   }
 
+  Memory* buffer_memory() override { return inner_.buffer_memory(); }
+  std::shared_ptr<void> register_buffer(Tensor memory) override { return inner_.register_buffer(memory); }
   void barrier() override { inner_.barrier(); }
   std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
     return std::make_unique<LinkCommunicator>(inner_.split(color, key, std::move(name), category), shared_, category);

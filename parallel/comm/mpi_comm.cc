@@ -103,6 +103,7 @@ class MpiCommunicator : public Communicator {
   }
 
   void abort(const std::string& why) noexcept override { process_.progress.halt(why); }
+  Failure failure() const override { return process_.progress.failure(); }
 
  private:
   static CallSignature transfer_signature(const Tensor& data, uint64_t sequence) {

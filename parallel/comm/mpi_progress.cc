@@ -212,6 +212,12 @@ void MpiProgress::throw_halted() {
   throw Error(why_);
 }
 
+Failure MpiProgress::failure() {
+  if (!halted()) return {};
+  std::lock_guard lock(mutex_);
+  return {rank_, why_};
+}
+
 void MpiProgress::finish() {
   {
     std::lock_guard lock(mutex_);

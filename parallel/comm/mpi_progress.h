@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "parallel/comm/comm.h"
 
 namespace trivet {
 
@@ -90,6 +91,7 @@ class MpiProgress {
   void halt(const std::string& why) noexcept;
   bool halted() const { return halted_.load(std::memory_order_acquire); }
   [[noreturn]] void throw_halted();
+  Failure failure();  // of this rank
 
   // The main thread, at the end of the rank: tells the other ranks, waits until all have ended and finalises.
   void finish();

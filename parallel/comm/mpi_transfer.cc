@@ -9,7 +9,6 @@ constexpr int64_t kChunk = 512 << 10;
 constexpr int64_t kWindow = 4;  // chunks that a receiver asks for at once
 enum Slot { header_slot, data_slot };
 
-int64_t bytes_of(const CallSignature& s) { return s.numel * size_of(s.dtype); }
 // Data that does not fit into the header follows in chunks.
 int64_t chunks_of(const CallSignature& s) {
   return bytes_of(s) <= MpiHeader::kPayload ? 0 : (bytes_of(s) + kChunk - 1) / kChunk;

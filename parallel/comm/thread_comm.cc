@@ -213,7 +213,7 @@ class ThreadCommunicator : public Communicator {
   }
 
   void abort(const std::string& why) noexcept override { board_->world->fail(world_rank(), why, nullptr); }
-  int failed_rank() const override { return board_->world->failed_rank(); }
+  Failure failure() const override { return board_->world->first_failure(); }
 
  private:
   int world_rank() const { return world_rank(rank_); }

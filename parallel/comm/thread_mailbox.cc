@@ -4,12 +4,6 @@
 #include <cstring>
 
 namespace trivet {
-namespace {
-
-size_t bytes_of(const CallSignature& s) { return static_cast<size_t>(s.numel * size_of(s.dtype)); }
-
-}  // namespace
-
 Mailbox::Buffer Mailbox::take_buffer(size_t bytes) {
   // The smallest that fits, so that a pool of mixed sizes keeps its large buffers for large tensors.
   auto best = free_.end();
@@ -22,7 +16,7 @@ Mailbox::Buffer Mailbox::take_buffer(size_t bytes) {
 }
 
 void Mailbox::put(int from, const CallSignature& signature, const void* data) {
-  const size_t bytes = bytes_of(signature);
+  const auto bytes = static_cast<size_t>(bytes_of(signature));
   const int64_t sent_ns = now_ns();
   std::unique_lock lock(point_->mutex);
   if (waiting_.state == Waiting::open && waiting_.from == from && waiting_.expected == signature) {
@@ -59,7 +53,7 @@ Mailbox::Taken Mailbox::take(int from, const CallSignature& expected, void* data
       Parcel parcel = std::move(*it);
       parcels_.erase(it);
       lock.unlock();
-      if (const size_t bytes = bytes_of(expected); parcel.signature == expected && bytes > 0)
+      if (const auto bytes = static_cast<size_t>(bytes_of(expected)); parcel.signature == expected && bytes > 0)
         std::memcpy(data, parcel.buffer.data.get(), bytes);
       lock.lock();
       free_.push_back(std::move(parcel.buffer));

@@ -26,9 +26,9 @@ void ThreadWorld::fail(int rank, const std::string& why, std::exception_ptr caus
   wake_all();
 }
 
-int ThreadWorld::failed_rank() {
+Failure ThreadWorld::first_failure() {
   std::lock_guard lock(mutex_);
-  return failed_rank_;
+  return {failed_rank_, why_};
 }
 
 void ThreadWorld::throw_peer_failure() {

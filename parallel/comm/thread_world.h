@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "parallel/comm/comm.h"
 
 namespace trivet {
 
@@ -37,9 +38,9 @@ class ThreadWorld {
   // The first call decides who failed. `cause` may come later (null: `why` is known before the exception is caught).
   void fail(int rank, const std::string& why, std::exception_ptr cause) noexcept;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  int failed_rank();  // -1: none
+  Failure first_failure();
   [[noreturn]] void throw_peer_failure();
-  // The first failure: its rank, and the exception that caused it.
+  // Of the first failure: its rank, and the exception that caused it.
   std::pair<int, std::exception_ptr> failure();
 
   // Of a new group: no other of this world has it.

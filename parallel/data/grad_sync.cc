@@ -2,7 +2,7 @@
 
 namespace trivet {
 
-GradSync::GradSync(FlatBuffer& flat, Arena& arena) : flat_(flat) {
+GradSync::GradSync(FlatBuffer& flat, Arena& arena) : flat_(flat), arena_(arena) {
   int64_t elements = 0;
   for (const OwnedPiece& piece : flat_.owned) {
     if (!piece.param->spec.sum_over_tensor_group) continue;
@@ -26,6 +26,7 @@ void GradSync::connect(Ops& ops, Stream& compute, Device& device, Communicator& 
   compute_ = &compute;
   options_ = options;
   lanes_.emplace(data, Category::comm_data, device, compute, trace, "gradients", options.lanes);
+  if (options.register_buffers) lanes_->register_buffers(arena_);
   for (size_t i = 0; i < flat_.buckets.size(); ++i) reduced_.push_back(device.create_event());
   for (Streamed& buffer : streamed_) buffer.reduced = device.create_event();
   pending_.resize(flat_.buckets.size());

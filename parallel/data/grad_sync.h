@@ -19,7 +19,8 @@ namespace trivet {
 
 class GradSync {
  public:
-  // Takes the memory for streamed buckets and for the sum over the tensor group from `arena`.
+  // Takes the memory for streamed buckets and for the sum over the tensor group from `arena`, which also has the
+  // gradients that are kept.
   GradSync(FlatBuffer& flat, Arena& arena);
 
   struct Options {
@@ -28,6 +29,7 @@ class GradSync {
     Reduce op = Reduce::sum;     // over the data-parallel group; average: gradients are larger by its size until then
     std::optional<int> delay{};  // so many backward passes later than the bucket is full. Stages that are r hops from
                                  // the first take r: then all start theirs at the same time (align_grad_reduce)
+    bool register_buffers = false;  // the communicators are told where the arena is
   };
   // Collective over `data`, which outlives this.
   void connect(Ops& ops, Stream& compute, Device& device, Communicator& data, const Options& options, Trace* trace);
@@ -55,6 +57,7 @@ class GradSync {
   void sum_partial(Communicator& tensor);
 
   FlatBuffer& flat_;
+  const Arena& arena_;
   std::vector<Streamed> streamed_;
   size_t next_streamed_ = 0;
   std::vector<const OwnedPiece*> partial_;  // of parameters with sum_over_tensor_group

@@ -5,7 +5,7 @@
 
 namespace trivet {
 
-ParamGather::ParamGather(FlatBuffer& flat, Arena& arena) : flat_(flat) {
+ParamGather::ParamGather(FlatBuffer& flat, Arena& arena) : flat_(flat), arena_(arena) {
   if (!flat_.streams_weights()) return;
   for (int i = 0; i < FlatBuffer::kStreamed; ++i)
     streamed_.push_back(
@@ -18,6 +18,7 @@ void ParamGather::connect(Ops& ops, Stream& compute, Device& device, Communicato
   compute_ = &compute;
   options_ = options;
   lanes_.emplace(data, Category::comm_data, device, compute, trace, "weights", options.lanes);
+  if (options.register_buffers) lanes_->register_buffers(arena_);
   for (size_t i = 0; i < flat_.buckets.size(); ++i) gathered_.push_back(device.create_event());
   for (Streamed& buffer : streamed_) buffer.gathered = device.create_event();
   under_way_.resize(flat_.buckets.size());

@@ -18,7 +18,7 @@ namespace trivet {
 
 class ParamGather {
  public:
-  // Takes the memory for streamed buckets from `arena`.
+  // Takes the memory for streamed buckets from `arena`, which also has the weights that are kept.
   ParamGather(FlatBuffer& flat, Arena& arena);
 
   struct Options {
@@ -29,6 +29,7 @@ class ParamGather {
     // by all stages at the same time (align_param_gather); empty: all at once.
     std::vector<int> forward_chunks{};
     int ahead = 0;
+    bool register_buffers = false;  // the communicators are told where the arena is
   };
   // Collective over `data`, which outlives this.
   void connect(Ops& ops, Stream& compute, Device& device, Communicator& data, const Options& options, Trace* trace);
@@ -59,6 +60,7 @@ class ParamGather {
   void gather(Tensor part, Tensor whole, Event& gathered);
 
   FlatBuffer& flat_;
+  const Arena& arena_;
   std::vector<Streamed> streamed_;
   size_t current_ = 0;  // of streamed_: in use
 

@@ -47,7 +47,7 @@ constexpr const char* kGradients = "#3a9b52";
 
 constexpr double kLeft = 66, kRight = 80, kRow = 26, kGap = 5, kLane = 7, kHead = 44, kCharacter = 0.58;
 
-std::string escaped(std::string_view text) {
+std::string in_xml(std::string_view text) {
   std::string out;
   for (char c : text) {
     if (c == '&') out += "&amp;";
@@ -129,7 +129,7 @@ class Page {
   // Returns the y below the last row.
   double timeline(const Timeline& timeline, double first, double top) {
     put("<text x=\"{}\" y=\"{:.1f}\" font-size=\"15\" font-weight=\"bold\">{}</text>", kLeft, top + 15,
-        escaped(timeline.title));
+        in_xml(timeline.title));
     put("<text x=\"{}\" y=\"{:.1f}\" fill=\"#555\">{}</text>", kLeft, top + 32, caption(timeline));
     const double rows = top + kHead;
     const double right = x_of(length_);

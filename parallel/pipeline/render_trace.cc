@@ -10,7 +10,7 @@
 namespace trivet {
 namespace {
 
-std::string escaped(std::string_view text) {
+std::string in_json(std::string_view text) {
   std::string out;
   for (char c : text) {
     if (c == '"' || c == '\\') out += '\\';
@@ -74,7 +74,7 @@ class Writer {
 
   void name_rank(const std::string& title, int rank) {
     const int pid = first_pid_ + rank;
-    event(R"("ph":"M","pid":{},"name":"process_name","args":{{"name":"{} rank {}"}})", pid, escaped(title), rank);
+    event(R"("ph":"M","pid":{},"name":"process_name","args":{{"name":"{} rank {}"}})", pid, in_json(title), rank);
     event(R"("ph":"M","pid":{},"name":"process_sort_index","args":{{"sort_index":{}}})", pid, pid);
     event(R"("ph":"M","pid":{},"tid":1,"name":"thread_name","args":{{"name":"compute"}})", pid);
   }

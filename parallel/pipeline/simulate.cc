@@ -47,12 +47,12 @@ struct RankState {
   double free_at = 0;    // blocking: the end of its last send
 };
 
-struct Event {
+struct RankEvent {
   enum class Kind : uint8_t { start, end } kind;
   double time;
   size_t sequence;  // of equal times the first made comes first, so that a run can be repeated
   int rank;
-  bool operator>(const Event& other) const {
+  bool operator>(const RankEvent& other) const {
     return time != other.time ? time > other.time : sequence > other.sequence;
   }
 };
@@ -76,9 +76,9 @@ class Engine {
   void run() {
     for (int rank = 0; rank < schedule_.p; ++rank) boundary(rank, nullptr, 0);
     while (!events_.empty()) {
-      const Event event = events_.top();
+      const RankEvent event = events_.top();
       events_.pop();
-      if (event.kind == Event::Kind::start) start(event.rank, event.time);
+      if (event.kind == RankEvent::Kind::start) start(event.rank, event.time);
       else end(event.rank, event.time);
     }
   }
@@ -130,13 +130,11 @@ class Engine {
   size_t wire_of(const Channel& channel) const {
     return 2 * size(channel.from) + (channel.to == (channel.from + 1) % schedule_.p ? 0 : 1);
   }
-  size_t index_of(const Channel& channel) const {
-    return 2 * wire_of(channel) + static_cast<size_t>(channel.payload);
-  }
+  size_t index_of(const Channel& channel) const { return 2 * wire_of(channel) + static_cast<size_t>(channel.payload); }
   ChannelState& state_of(const Channel& channel) { return channels_[index_of(channel)]; }
   const ChannelState& state_of(const Channel& channel) const { return channels_[index_of(channel)]; }
 
-  void push(Event::Kind kind, double time, int rank) { events_.push({kind, time, sequence_++, rank}); }
+  void push(RankEvent::Kind kind, double time, int rank) { events_.push({kind, time, sequence_++, rank}); }
 
   bool forward_missing(int rank, const Op& op) const {
     return (op.kind == OpKind::backward || op.kind == OpKind::backward_input) && !forward_done_[number_of(rank, op)];
@@ -159,7 +157,7 @@ class Engine {
       when = std::max(when, value.there);
     }
     state.engaged = true;
-    push(Event::Kind::start, when, rank);
+    push(RankEvent::Kind::start, when, rank);
   }
 
   void start(int rank, double now) {
@@ -176,7 +174,7 @@ class Engine {
     const auto& stages = costs_.stages;
     const double cost = stages[stages.size() == 1 ? 0 : size(schedule_.stage_of(rank, op.chunk))].of(op.kind);
     timeline_.ops.push_back({rank, op, now, now + cost});
-    push(Event::Kind::end, now + cost, rank);
+    push(RankEvent::Kind::end, now + cost, rank);
   }
 
   void end(int rank, double now) {
@@ -256,7 +254,7 @@ class Engine {
   std::vector<bool> forward_done_, input_half_done_;  // [stage][micro-batch]
   std::vector<ChannelState> channels_;                // [rank][next or previous][payload]
   std::vector<double> wire_free_at_;                  // [rank][next or previous]
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::priority_queue<RankEvent, std::vector<RankEvent>, std::greater<>> events_;
   size_t sequence_ = 0;
   Timeline timeline_;
 };

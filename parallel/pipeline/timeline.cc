@@ -6,11 +6,9 @@
 namespace trivet {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
-
 struct RankTime {
-  double first = kNever;
-  double last = -kNever;
+  double first = std::numeric_limits<double>::infinity();
+  double last = -std::numeric_limits<double>::infinity();
   double busy = 0;
 };
 
@@ -36,7 +34,7 @@ double mean_busy(const std::vector<RankTime>& times) {
 Bubble bubble_of(const Timeline& timeline) {
   if (timeline.ops.empty()) return {};
   const std::vector<RankTime> times = rank_times(timeline);
-  double first = kNever, last = -kNever;
+  double first = std::numeric_limits<double>::infinity(), last = -std::numeric_limits<double>::infinity();
   for (const RankTime& time : times) {
     first = std::min(first, time.first);
     last = std::max(last, time.last);

@@ -1,4 +1,5 @@
 // The emulated GPU itself: that right programs run on it, and that wrong ones are found out. Of an emulated build.
+#include <cstdlib>
 #include <gtest/gtest.h>
 #include <numeric>
 #include <vector>
@@ -45,6 +46,15 @@ __global__ void mirror_kernel(float* to) {
   to[blockIdx.x * blockDim.x + threadIdx.x] = shared[blockDim.x - 1 - threadIdx.x];
 }
 
+// The same for another one of the warp.
+template <bool barrier>
+__global__ void neighbour_kernel(float* to) {
+  __shared__ float shared[32];
+  shared[threadIdx.x] = static_cast<float>(threadIdx.x);
+  if (barrier) __syncwarp();
+  to[threadIdx.x] = shared[threadIdx.x ^ 1];
+}
+
 template <bool waits>
 __global__ void copy_kernel(const float* from, float* to) {
   float* const shared = dynamic_shared<float>();
@@ -78,12 +88,29 @@ TEST_F(Emulation, ThreadsMeetAtBarriers) {
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], 255.0f - static_cast<float>(i % 256));
 }
 
+#if defined(__SANITIZE_THREAD__)
+// In whatever order the threads ran, and also where the numbers were right. ThreadSanitizer's exit code is 66.
+TEST_F(EmulationDeathTest, AMissingBarrierIsARace) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const Numbers numbers(512);
+  const auto run = [&](void (*kernel)(float*), unsigned int threads) {
+    for (int i = 0; i < 2; ++i) launch_kernel(kernel, {2, threads, stream}, numbers.data);
+    cudaStreamSynchronize(stream);
+    std::exit(0);
+  };
+  EXPECT_EXIT(run(mirror_kernel<true>, 256), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(run(mirror_kernel<false>, 256), testing::ExitedWithCode(66), "data race.*mirror_kernel");
+  EXPECT_EXIT(run(neighbour_kernel<true>, 32), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(run(neighbour_kernel<false>, 32), testing::ExitedWithCode(66), "data race.*neighbour_kernel");
+}
+#else
 TEST_F(Emulation, AMissingBarrierShows) {
   const Numbers numbers(4 * 256);
   launch_kernel(mirror_kernel<false>, {4, 256, stream}, numbers.data);
   const std::vector<float> got = numbers.host(stream);
   EXPECT_GT(std::count(got.begin(), got.end(), -1.0f), 0);
 }
+#endif
 
 TEST_F(Emulation, AMissingWaitForACopyShows) {
   const Numbers from(128), to(128);

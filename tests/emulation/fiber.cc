@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "kernels/base/check.h"
+#include "tests/emulation/order.h"
 
 #if defined(TRIVET_ADDRESS_SANITIZER)
 #include <sanitizer/common_interface_defs.h>
@@ -56,16 +57,28 @@ Fiber::Fiber() {
   *--top = reinterpret_cast<void*>(&Fiber::run);
   for (int i = 0; i < kSaved; ++i) *--top = nullptr;
   fiber_at_ = top;
+#if defined(TRIVET_THREAD_SANITIZER)
+  fiber_thread_ = __tsan_create_fiber(0);
+#endif
 }
 
-Fiber::~Fiber() { munmap(stack_, kStackBytes); }
+Fiber::~Fiber() {
+#if defined(TRIVET_THREAD_SANITIZER)
+  __tsan_destroy_fiber(fiber_thread_);
+#endif
+  munmap(stack_, kStackBytes);
+}
 
-void Fiber::begin(const std::function<void()>& work) { work_ = &work; }
+void Fiber::begin(const std::function<void()>& work) {
+  work_ = &work;
+  leaves(this);
+}
 
 void Fiber::resume() {
   running = this;
   enter(resumer_at_, fiber_at_, true);
   running = nullptr;
+  if (done()) passes(this);
 }
 
 void Fiber::give_back() {
@@ -77,6 +90,9 @@ void Fiber::enter(void*& from, void* to, [[maybe_unused]] bool into_fiber) {
 #if defined(TRIVET_ADDRESS_SANITIZER)
   if (into_fiber) __sanitizer_start_switch_fiber(&resumer_frames_, stack_, kStackBytes);
   else __sanitizer_start_switch_fiber(&fiber_frames_, resumer_stack_, resumer_stack_bytes_);
+#elif defined(TRIVET_THREAD_SANITIZER)
+  if (into_fiber) resumer_thread_ = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(into_fiber ? fiber_thread_ : resumer_thread_, __tsan_switch_to_fiber_no_sync);
 #endif
   trivet_switch_stack(&from, to);
 #if defined(TRIVET_ADDRESS_SANITIZER)
@@ -91,7 +107,9 @@ void Fiber::run() {
   __sanitizer_finish_switch_fiber(nullptr, &running->resumer_stack_, &running->resumer_stack_bytes_);
 #endif
   for (;;) {
+    passes(running);
     (*running->work_)();
+    leaves(running);
     running->work_ = nullptr;
     give_back();
   }

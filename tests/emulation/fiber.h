@@ -36,6 +36,8 @@ class Fiber {
   void* resumer_frames_ = nullptr;
   const void* resumer_stack_ = nullptr;
   size_t resumer_stack_bytes_ = 0;
+  void* fiber_thread_ = nullptr;  // who they are to ThreadSanitizer
+  void* resumer_thread_ = nullptr;
 };
 
 }  // namespace trivet::emulation

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/emulation/fiber.h"
+#include "tests/emulation/order.h"
 
 thread_local uint3 threadIdx, blockIdx;
 thread_local dim3 blockDim, gridDim;
@@ -33,6 +34,8 @@ struct Warp {
   void* lanes[32] = {};
   uint32_t live = 0, here = 0, mask = 0;
   const char* what = nullptr;
+  char places[2] = {};  // of every other meeting
+  bool turn = false;
 };
 
 // One block after another. A thread of the host has one.
@@ -65,6 +68,8 @@ class Block {
   std::vector<std::pair<const void*, const char*>> beds_;  // [thread]: where it sleeps, and in which instruction
   std::vector<std::function<void()>> later_;
   size_t current_ = 0, live_ = 0, waiting_ = 0;
+  char barriers_[2] = {};  // every other one: a thread may be at the next while another has yet to pass this one
+  bool turn_ = false;
   void* shared_ = nullptr;
   size_t shared_bytes_ = 0;
   uint64_t number_ = 0;
@@ -100,13 +105,13 @@ void Block::run_block(size_t count, const std::function<void()>& work, uint64_t 
   beds_.assign(count, {});
   ++number_;
   for (CopyGroups& groups : copies_) groups.assign(1, {});
+  std::memset(shared_, 0xff, shared_bytes_);
   for (size_t i = 0; i < count; ++i) {
     warps_[i / 32].live |= 1u << i % 32;
     fibers_[i]->begin(work);
   }
   live_ = count;
   waiting_ = 0;
-  std::memset(shared_, 0xff, shared_bytes_);
   run_threads(seed);
 }
 
@@ -159,13 +164,17 @@ void Block::wait() {
 void Block::synchronize() {
   ++waiting_;
   states_[current_] = State::at_barrier;
+  char* const place = &barriers_[turn_];
+  leaves(place);
   open_barrier_if_all_wait();
   wait();
+  passes(place);
 }
 
 void Block::open_barrier_if_all_wait() {
   if (waiting_ == 0 || waiting_ < live_) return;
   waiting_ = 0;
+  turn_ = !turn_;
   for (State& state : states_)
     if (state == State::at_barrier) state = State::ready;
 }
@@ -185,11 +194,18 @@ void Block::meet(uint32_t mask, const char* what, void* mine, void (*all)(void* 
   }
   warp.lanes[lane] = mine;
   warp.here |= 1u << lane;
+  char* const place = all ? nullptr : &warp.places[warp.turn];  // __syncwarp alone orders memory
+  if (place) leaves(place);
   if (warp.here != mask) {
     states_[current_] = State::in_warp;
-    return wait();
+    wait();
+    if (place) passes(place);
+    return;
   }
+  if (place) passes(place);
+  const Unobserved stands_for_all;
   if (all) all(warp.lanes);
+  warp.turn = !warp.turn;
   std::fill(std::begin(warp.lanes), std::end(warp.lanes), nullptr);
   warp.here = 0;
   for (size_t other = first; mask; ++other, mask >>= 1)

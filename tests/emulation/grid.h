@@ -2,7 +2,7 @@
 // of the host. A thread runs until it waits for others: for its block (__syncthreads) or its warp (shuffles,
 // tensor-core instructions). One warp goes as far as it can before another does, and which comes next, of warps and of
 // lanes, is shuffled: threads that count on an order that no barrier gives them read what is not there yet, or no
-// longer.
+// longer. Under ThreadSanitizer a missing barrier is a report, whatever the order was (order.h).
 //
 // What a program may not do ends the process with a message: lanes of a warp that meet in different instructions, or
 // with one that has ended; threads that wait for each other for ever; addresses that an instruction does not take.

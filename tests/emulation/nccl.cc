@@ -9,19 +9,23 @@
 //   * A communicator's operations run one after another in the order of the calls, also on several streams.
 //   * ncclCommFinalize is over when all ranks have called it.
 //   * Each rank has a GPU of its own.
+//   * Either all ranks of a collective work in registered buffers, at the same offset, or none does.
 //
 // Ranks that call different things, where NCCL would hang or move what it should not, all have an asynchronous error.
-// Operations are not captured into graphs. A rank whose peer has aborted waits until it aborts too, as with NCCL; or,
-// where TRIVET_EMULATED_NCCL_PATIENCE_MS is set, has an asynchronous error after that. A call or value that is not
-// emulated is refused.
+// Nothing on a stream ends with an error: it waits until its rank aborts. So does a rank whose peer has aborted. With
+// TRIVET_EMULATED_NCCL_FAULT=NAME:RANK:CALL[:silent], in communicators of that name that rank's so-maniest call (from
+// 0) never happens, and the rank has ncclRemoteError (silent: nothing); its peers are not told. Operations are not
+// captured into graphs. A call or value that is not emulated is refused.
 #include <algorithm>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <thread>
 
+#include "tests/emulation/nccl_buffers.h"
 #include "tests/emulation/nccl_clique.h"
 
 using trivet::emulation::bytes_of;
+using trivet::emulation::NcclBuffers;
 using trivet::emulation::NcclCall;
 using trivet::emulation::NcclClique;
 using trivet::emulation::NcclOperation;
@@ -33,6 +37,7 @@ struct ncclComm {
   uint64_t tickets = 0, collectives = 0;               // so many were called
   std::map<std::pair<bool, int>, uint64_t> transfers;  // {sends, peer}: likewise
   std::vector<NcclOperation> connecting;               // that wait for their connections
+  NcclBuffers buffers;
 };
 
 namespace {
@@ -51,12 +56,12 @@ Registry& registry() {
 std::string text_of(const ncclUniqueId& id) { return {id.internal, sizeof id.internal}; }
 
 // The clique of an id, which goes out of use when the last of its ranks has come.
-std::shared_ptr<NcclClique> join(const ncclUniqueId& id, int size, int rank, int device) {
+std::shared_ptr<NcclClique> join(const ncclUniqueId& id, const char* name, int size, int rank, int device) {
   Registry& ids = registry();
   std::lock_guard lock(ids.mutex);
   const auto found = ids.cliques.find(text_of(id));
   if (found == ids.cliques.end()) return nullptr;
-  if (!found->second) found->second = std::make_shared<NcclClique>(size);
+  if (!found->second) found->second = std::make_shared<NcclClique>(size, name ? name : "");
   const std::shared_ptr<NcclClique> clique = found->second;
   clique->join(rank, size, device);
   if (clique->complete()) ids.cliques.erase(found);
@@ -80,7 +85,7 @@ bool is_plain(const ncclConfig_t& config) {
 
 ncclResult_t state_of(ncclComm& comm) {
   NcclClique& clique = *comm.clique;
-  if (const ncclResult_t error = clique.error(); error != ncclSuccess) return error;
+  if (const ncclResult_t error = clique.error(comm.rank); error != ncclSuccess) return error;
   std::erase_if(comm.connecting, [&](const NcclOperation& o) { return clique.connected(comm.rank, o); });
   const bool waits = !clique.complete() || !comm.connecting.empty() ||
                      (comm.finalizing && !(clique.all_finalized() && clique.idle(comm.rank, comm.tickets)));
@@ -102,10 +107,21 @@ struct Work {  // on a stream
   std::vector<NcclOperation> operations;
 };
 
+// Where a collective's whole tensor lies in a registered buffer, if its other one is registered too.
+std::optional<size_t> registered_at(const ncclComm& comm, const NcclOperation& o) {
+  if (o.is_transfer()) return {};
+  const size_t part = o.bytes(), whole = part * static_cast<size_t>(comm.clique->size());
+  const bool scatters = o.call == NcclCall::reduce_scatter, gathers = o.call == NcclCall::all_gather;
+  const auto in = comm.buffers.offset_of(o.in, scatters ? whole : part);
+  const auto out = comm.buffers.offset_of(o.out, gathers ? whole : part);
+  return in && out ? scatters ? in : out : std::nullopt;
+}
+
 // Puts one call, or the part of a group that is one communicator's, on its stream.
 ncclResult_t submit(ncclComm& comm, std::vector<NcclOperation> operations, cudaStream_t stream) {
   bool at_once = true;
   for (NcclOperation& o : operations) {
+    o.registered_at = registered_at(comm, o);
     o.number = o.is_transfer() ? comm.transfers[{o.call == NcclCall::send, o.peer}]++ : comm.collectives++;
     if (comm.clique->connect(comm.rank, o)) continue;
     comm.connecting.push_back(o);
@@ -173,7 +189,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   int device = 0;
   if (!comm || !config || !is_plain(*config) || rank < 0 || rank >= size) return ncclInvalidArgument;
   if (cudaGetDevice(&device) != cudaSuccess) return ncclUnhandledCudaError;
-  auto clique = join(id, size, rank, device);
+  auto clique = join(id, config->commName, size, rank, device);
   if (!clique) return ncclInvalidArgument;
   *comm = new ncclComm;
   (*comm)->clique = std::move(clique);
@@ -211,6 +227,15 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return ncclSuccess;
 }
 
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, size_t bytes, void** handle) {
+  if (!comm || !data || bytes == 0 || !handle) return ncclInvalidArgument;
+  *handle = comm->buffers.add(data, bytes);
+  return *handle ? ncclSuccess : ncclInvalidArgument;
+}
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
+  return comm && comm->buffers.remove(handle) ? ncclSuccess : ncclInvalidArgument;
+}
+
 const char* ncclGetErrorString(ncclResult_t result) {
   constexpr const char* kTexts[] = {"no error",       "unhandled cuda error", "unhandled system error",
                                     "internal error", "invalid argument",     "invalid usage",
@@ -218,7 +243,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
   return result >= 0 && result < ncclNumResults ? kTexts[result] : "unknown";
 }
 const char* ncclGetLastError(ncclComm_t comm) {
-  return comm && comm->clique->error() != ncclSuccess ? comm->clique->error_text() : "";
+  return comm && comm->clique->error(comm->rank) != ncclSuccess ? comm->clique->error_text() : "";
 }
 
 ncclResult_t ncclGroupStart() {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 
 namespace trivet::emulation {
 namespace {
@@ -16,11 +16,13 @@ std::string to_string(int rank, const NcclOperation& o) {
                      std::to_string(o.count) + " of type " + std::to_string(o.type);
   if (o.call == NcclCall::all_reduce || o.call == NcclCall::reduce_scatter)
     text += " with operation " + std::to_string(o.reduce);
+  if (o.registered_at) text += ", " + std::to_string(*o.registered_at) + " bytes into a registered buffer";
   return o.peer < 0 ? text : text + " with rank " + std::to_string(o.peer);
 }
 
 bool same_collective(const NcclOperation& a, const NcclOperation& b) {
-  return a.call == b.call && a.count == b.count && a.type == b.type && a.reduce == b.reduce && a.peer == b.peer;
+  return a.call == b.call && a.count == b.count && a.type == b.type && a.reduce == b.reduce && a.peer == b.peer &&
+         a.registered_at == b.registered_at;
 }
 
 // ---- arithmetic
@@ -87,13 +89,27 @@ size_t bytes_of(ncclDataType_t type) {
 }
 size_t NcclOperation::bytes() const { return count * bytes_of(type); }
 
-NcclClique::NcclClique(int size)
+NcclClique::NcclClique(int size, const std::string& name)
     : size_(size),
+      fault_(fault_of(name)),
       connects_early_([] {
         const char* value = std::getenv("NCCL_RUNTIME_CONNECT");
         return value && std::strcmp(value, "0") == 0;
       }()),
       turns_(static_cast<size_t>(size)) {}
+
+NcclClique::Fault NcclClique::fault_of(const std::string& name) {
+  const char* value = std::getenv("TRIVET_EMULATED_NCCL_FAULT");
+  std::istringstream text(value ? value : "");
+  std::string of;
+  Fault fault;
+  if (!std::getline(text, of, ':') || of != name) return {};
+  text >> fault.rank;
+  text.ignore();
+  text >> fault.ticket;
+  fault.silent = text.get() == ':';
+  return fault;
+}
 
 // ---- of the host's threads
 
@@ -158,11 +174,6 @@ void NcclClique::abort(int rank) {
   changed_.notify_all();
 }
 
-void NcclClique::fail(ncclResult_t result, const std::string& text) {
-  std::lock_guard lock(mutex_);
-  set_error(result, text);
-}
-
 void NcclClique::set_error(ncclResult_t result, const std::string& text) {
   if (error_ == ncclSuccess) {  // the first one is the cause
     text_ = text;
@@ -171,39 +182,30 @@ void NcclClique::set_error(ncclResult_t result, const std::string& text) {
   changed_.notify_all();
 }
 
-ncclResult_t NcclClique::error() {
+ncclResult_t NcclClique::error(int rank) {
   std::lock_guard lock(mutex_);
-  return error_;
+  return fault_struck_ && rank != fault_.rank ? ncclSuccess : error_;
 }
 
 // ---- of the streams
 
-// False: the rank has aborted, or something has gone wrong, also where the condition holds.
+// False: the rank has aborted. An error ends no wait: nothing moves any more, as in a kernel of NCCL.
 template <class Condition>
 bool NcclClique::wait(Lock& lock, int rank, const Condition& condition) {
-  const char* patience = std::getenv("TRIVET_EMULATED_NCCL_PATIENCE_MS");
-  std::chrono::steady_clock::time_point deadline{};
-  while (true) {
-    if (error_ != ncclSuccess || aborted_.contains(rank)) return false;
-    if (condition()) return true;
-    if (!patience || aborted_.empty()) {
-      changed_.wait(lock);
-      continue;
-    }
-    const auto now = std::chrono::steady_clock::now();
-    if (deadline == std::chrono::steady_clock::time_point{})
-      deadline = now + std::chrono::milliseconds(std::atoi(patience));
-    if (now < deadline) changed_.wait_until(lock, deadline);
-    else
-      set_error(ncclRemoteError, "rank " + std::to_string(*aborted_.begin()) + " has aborted while rank " +
-                                     std::to_string(rank) + " waits for it; NCCL itself may wait for ever");
-  }
+  changed_.wait(lock, [&] { return aborted_.contains(rank) || condition(); });
+  return !aborted_.contains(rank);
 }
 
 void NcclClique::run(int rank, uint64_t ticket, const std::vector<NcclOperation>& operations) {
   Lock lock(mutex_);
   uint64_t& turn = turns_[static_cast<size_t>(rank)];
   if (!wait(lock, rank, [&] { return turn == ticket; })) return;
+  if (rank == fault_.rank && ticket == fault_.ticket) {
+    if (fault_.silent && !wait(lock, rank, [] { return false; })) return;
+    fault_struck_ = error_ == ncclSuccess;
+    set_error(ncclRemoteError, "a connection is gone, as TRIVET_EMULATED_NCCL_FAULT asks for");
+  }
+  if (!wait(lock, rank, [&] { return error_ == ncclSuccess; })) return;
   std::vector<std::shared_ptr<Transfer>> transfers;
   for (const NcclOperation& operation : operations)
     if (operation.is_transfer()) transfers.push_back(post(rank, operation));
@@ -245,9 +247,9 @@ bool NcclClique::meet(Lock& lock, int rank, const NcclOperation& operation) {
       set_error(ncclInvalidUsage, to_string(std::min(rank, other), other < rank ? call : operation) + ", " +
                                       to_string(std::max(rank, other), other < rank ? operation : call) +
                                       "; NCCL itself would hang or move what it should not");
-      return false;
+      break;
     }
-  if (meeting.calls.size() == static_cast<size_t>(size_) && aborted_.empty()) {
+  if (meeting.calls.size() == static_cast<size_t>(size_) && aborted_.empty() && error_ == ncclSuccess) {
     move(meeting);
     meeting.done = true;
     changed_.notify_all();

@@ -28,8 +28,9 @@ struct NcclOperation {
   size_t count = 0;  // as the call of NCCL counts: of a shard, where there are shards
   ncclDataType_t type = ncclFloat32;
   ncclRedOp_t reduce = ncclSum;
-  int peer = -1;        // the root, or the other rank of a transfer
-  uint64_t number = 0;  // of this rank's collectives, or of the transfers between these two
+  int peer = -1;                          // the root, or the other rank of a transfer
+  std::optional<size_t> registered_at{};  // the offset of a collective's whole tensor in a registered buffer
+  uint64_t number = 0;                    // of this rank's collectives, or of the transfers between these two
 
   bool is_transfer() const { return call == NcclCall::send || call == NcclCall::receive; }
   size_t bytes() const;  // of `count` elements
@@ -39,7 +40,8 @@ size_t bytes_of(ncclDataType_t type);  // 0: not emulated
 
 class NcclClique {
  public:
-  explicit NcclClique(int size);
+  // `name`: of the communicator, by which a fault finds it.
+  NcclClique(int size, const std::string& name);
   int size() const { return size_; }
 
   // ---- of the host's threads
@@ -56,14 +58,13 @@ class NcclClique {
   bool idle(int rank, uint64_t tickets);  // its first `tickets` operations are done
   // Ends what the rank waits in; its memory is not touched any more.
   void abort(int rank);
-  void fail(ncclResult_t result, const std::string& text);
-  ncclResult_t error();
+  ncclResult_t error(int rank);
   const char* error_text() const { return text_.c_str(); }  // once error() is not success
 
   // ---- of the streams
 
   // The rank's operations of one call or group, which make progress together. `ticket` counts these: they run one after
-  // another, on whichever stream.
+  // another, on whichever stream. Where there is an error, the rank waits until it aborts.
   void run(int rank, uint64_t ticket, const std::vector<NcclOperation>& operations);
 
  private:
@@ -88,7 +89,15 @@ class NcclClique {
   void move(Meeting& meeting);
   void set_error(ncclResult_t result, const std::string& text);  // REQUIRES: mutex_
 
+  struct Fault {  // one call that never happens: of this rank, which has ncclRemoteError instead, or nothing
+    int rank = -1;
+    uint64_t ticket = 0;
+    bool silent = false;
+  };
+  static Fault fault_of(const std::string& name);
+
   const int size_;
+  const Fault fault_;
   const bool connects_early_;  // NCCL_RUNTIME_CONNECT=0: collectives, when the communicator is made
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -99,6 +108,7 @@ class NcclClique {
   std::map<uint64_t, Meeting> meetings_;
   std::map<std::tuple<int, int, uint64_t>, std::shared_ptr<Transfer>> transfers_;
   ncclResult_t error_ = ncclSuccess;
+  bool fault_struck_ = false;  // the error is of the one rank
   std::string text_;
 };
 

@@ -64,6 +64,11 @@ INSTANTIATE_TEST_SUITE_P(Layouts, OnADevice,
                                                       c.parallel.sequence_parallel = true;
                                                       c.overlap.tp_comm_overlap = "ring";
                                                     }},
+                                         LayoutCase{"tensor_and_pipeline", 2, 2, 1,
+                                                    [](Config& c) {
+                                                      c.parallel.sequence_parallel = true;
+                                                      c.overlap.tp_comm_overlap = "pipeline";
+                                                    }},
                                          LayoutCase{"sharded_optimizer", 2, 1, 2,
                                                     [](Config& c) {
                                                       c.parallel.sequence_parallel = true;
@@ -114,7 +119,10 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
     EXPECT_NEAR(gpu.norms[i] / cpu.norms[i], 1, 100 * tolerance) << "step " << i + 1;
   }
   EXPECT_NEAR(gpu.validation_loss / cpu.validation_loss, 1, tolerance);
-  if (ranks > 1 && built_with_nccl() && cuda_device_count() >= ranks) config.comm.backend = "nccl";
+  if (ranks > 1 && built_with_nccl() && cuda_device_count() >= ranks) {
+    config.comm.backend = "nccl";
+    config.comm.nccl_ub = c.d > 1;
+  }
   expect_same(train_on_threads(config, ranks, kGpuSteps, {}, false), gpu);
 }
 

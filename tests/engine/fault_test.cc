@@ -1,5 +1,6 @@
 // Trouble in whole runs on thread ranks: faults on purpose, what they lead to, and what is left in the run folder.
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <regex>
@@ -15,6 +16,8 @@
 #include "engine/fault/run_guard.h"
 #include "engine/metrics/straggler.h"
 #include "engine/train/run.h"
+#include "kernels/base/arena.h"
+#include "parallel/comm/nccl_comm.h"
 #include "parallel/comm/world.h"
 #include "tests/engine/config/config_text.h"
 #include "tests/support/temp_dir.h"
@@ -40,7 +43,8 @@ class RunFolder {
         "model: {num_layers: 2, hidden_size: 16, num_attention_heads: 4, seq_length: 16, "
         "vocab_size: 100}\nbatch: {global_batch_size: 8}\ndata: {path: " +
         (dir_ / "corpus") + ", split: \"100,0,0\"}\n" +
-        "device: {kind: cpu, threads_per_rank: 1, peak_tflops: 1}\ntrain: {train_iters: 4, run_dir: " + run_dir() + "}\n";
+        "device: {kind: cpu, threads_per_rank: 1, peak_tflops: 1}\ntrain: {train_iters: 4, run_dir: " + run_dir() +
+        "}\n";
     std::ostringstream out;
     error.clear();
     try {
@@ -70,6 +74,22 @@ void expect_match(const std::string& text, const std::string& pattern) {
 
 // ---- the fault table, as far as ranks that are threads show it
 
+bool nccl_is_emulated() {
+  return built_with_nccl() && cuda_device_count() >= 4 && create_cuda_device(0)->name() == "emulated GPU";
+}
+
+// What a communicator of the emulated NCCL meets in the meantime (tests/emulation/nccl.cc); null: nothing.
+class EmulatedNcclFault {
+ public:
+  explicit EmulatedNcclFault(const char* fault) {
+    if (fault) setenv("TRIVET_EMULATED_NCCL_FAULT", fault, 1);
+  }
+  ~EmulatedNcclFault() { unsetenv("TRIVET_EMULATED_NCCL_FAULT"); }
+  EmulatedNcclFault(const EmulatedNcclFault&) = delete;
+};
+
+const std::vector<std::string> kOverNccl = {"device.kind=cuda", "comm.backend=nccl", "batch.global_batch_size=2"};
+
 struct Row {
   const char* name;
   std::vector<std::string> faults;
@@ -77,15 +97,25 @@ struct Row {
   const char* error;    // a pattern
   int root_cause = -2;  // -2: any
   std::vector<std::string> sets = {};
+  const char* nccl_fault = nullptr;  // of the emulated NCCL
 };
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
+
+std::vector<std::string> over_nccl(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> sets = kOverNccl;
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
 
 class FaultTable : public testing::TestWithParam<Row> {};
 
 TEST_P(FaultTable, EndsTheRunWithItsCodeAndItsName) {
   const Row& row = GetParam();
+  if (!row.sets.empty() && row.sets.front() == kOverNccl.front() && !nccl_is_emulated())
+    GTEST_SKIP() << "of the emulated NCCL: the real one does not tell of calls that do not fit";
   // given
   RunFolder folder;
+  const EmulatedNcclFault nccl_fault(row.nccl_fault);
   // The watchdog would come after ctest's own limit: it is not what ends the run.
   std::vector<std::string> sets = {"parallel.tensor_model_parallel_size=2", "comm.timeout_s=3600"};
   sets.insert(sets.end(), row.sets.begin(), row.sets.end());
@@ -96,7 +126,7 @@ TEST_P(FaultTable, EndsTheRunWithItsCodeAndItsName) {
   expect_match(folder.error, row.error);
   const nlohmann::json outcome = folder.outcome();
   EXPECT_EQ(outcome.at("exit_code"), code);
-  EXPECT_EQ(outcome.at("status"), code == 0 ? "done" : "failed");
+  EXPECT_EQ(outcome.at("status"), code == 0 ? "done" : code == 124 ? "hung" : "failed");
   if (row.root_cause != -2) {
     EXPECT_EQ(outcome.at("root_cause_rank"), row.root_cause) << outcome;
   }
@@ -122,7 +152,36 @@ INSTANTIATE_TEST_SUITE_P(
             93,
             "ranks 1, 3, of which no majority agrees",
             -2,
-            {"train.check_weight_hash_across_dp_replicas_interval=1"}}),
+            {"train.check_weight_hash_across_dp_replicas_interval=1"}},
+        Row{"error_on_gpus", {"throw:2:2:forward"}, 70, "step 2: an injected fault", 2, over_nccl()},
+        Row{"error_in_a_pipeline_on_gpus",
+            {"throw:3:2:backward"},
+            70,
+            "step 2: an injected fault",
+            3,
+            over_nccl({"parallel.pipeline_model_parallel_size=2"})},
+        Row{"no_memory_on_gpus", {"oom:1:0"}, 64, "out of memory: weights need .*micro_batch_size", 1, over_nccl()},
+        Row{"not_finite_on_gpus", {"nan:3:1:optimizer"}, 93, "gradients of .* on rank 3", 3, over_nccl()},
+        Row{"skipped_call_on_gpus",
+            {"skip:1:1:forward"},
+            70,
+            "group 'tensor', its rank [01] of 2: .*rank 0 calls [a-z_]* of [0-9]+ .*rank 1 calls .*; this rank is in "
+            "call [0-9]+ of group 'tensor', ",
+            -2,
+            over_nccl()},
+        Row{"wrong_size_on_gpus",
+            {"wrong_size:3:1"},
+            70,
+            "group '[a-z]*', its rank [01] of 2: .*rank 1 calls [a-z_]* of [0-9]+ ",
+            -2,
+            over_nccl()},
+        Row{"connection_breaks_on_gpus",
+            {},
+            70,
+            "group 'tensor', its rank 1 of 2: remote error .*; this rank is in call [0-9]+ of group 'tensor', ",
+            -2,
+            over_nccl(),
+            "tensor:1:15"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Straggler, IsNamedWithWhereItLosesItsTime) {
@@ -204,6 +263,56 @@ TEST(Watchdog, NamesTheRankThatDidNotJoin) {
   EXPECT_EQ(outcome.at("step"), 7);
   const std::string description = describe_flight(read_flight_folder(dir / ""));
   expect_match(description, "rank 3 has waited for .* in call 0 of group 'pair' .ranks 2, 3.*missing: rank 2");
+}
+
+// A call of NCCL that never ends, though all have come to it and nobody is told of an error: the hosts wait for their
+// streams.
+TEST(Watchdog, EndsWhatTheStreamsOfGpusWaitIn) {
+  if (!nccl_is_emulated()) GTEST_SKIP() << "of the emulated NCCL";
+  // given
+  const EmulatedNcclFault fault("world:1:1:silent");
+  const TempDir dir;
+  std::atomic<int> waiting = 0, ended = 0;
+  std::string error;
+  // when
+  try {
+    run_thread_ranks(2, [&](Communicator& plain) {
+      const auto places = gather_places(plain);
+      if (plain.rank() == 0) start_flight_folder(dir / "", places);
+      FlightRecorder recorder(plain.rank());
+      const auto device = create_cuda_device(plain.rank());
+      const auto host = plain.split(0, plain.rank(), "host", Category::comm_data);
+      const auto nccl = with_flight_recorder(create_nccl_communicator(*host, *device, 3600), *device, plain, recorder);
+      const std::atomic<int64_t> steps = 7;
+      Arena arena(*device, "test");
+      const Tensor x = arena.allocate(DType::f32, {4});
+      const auto stream = device->create_compute_stream();
+      for (int i = 0; i < 2; ++i) nccl->all_reduce(x, Reduce::sum, *stream);
+      const auto in_the_second = [&] {
+        const auto open = recorder.oldest_started();
+        return open && open->number == 1;
+      };
+      while (!in_the_second()) std::this_thread::yield();
+      ++waiting;
+      while (waiting < 2) std::this_thread::yield();
+      Watchdog watchdog(recorder, plain, steps,
+                        {.timeout_s = 0.3, .grace_s = 60, .run_dir = dir / "", .places = places});
+      try {
+        stream->synchronize();
+      } catch (const Error& end) {
+        expect_match(end.what(), "has failed: no progress for 0.3 s: all ranks have joined call 1 of group 'world");
+        ++ended;
+        if (const auto fired = watchdog.fired(); fired.exit_code != 0) throw TimeoutError(fired.what);
+        throw;
+      }
+    });
+  } catch (const TimeoutError& e) {
+    error = e.what();
+  }
+  // then
+  EXPECT_EQ(ended, 2);
+  expect_match(error, "no progress for 0.3 s: all ranks have joined call 1 of group 'world .devices.'.*all_reduce");
+  EXPECT_EQ(parse_json(read_text(dir / "outcome.json")).at("status"), "hung");
 }
 
 // The dump of a rank that waits in the next call of its first group, or in nothing.

@@ -107,13 +107,14 @@ TEST_P(LayerNormTest, BackwardIsTheDerivative) {
     EXPECT_TRUE(near(dbeta, expected.dbeta, tolerance(DType::f32, n, 4)));
 
     // With the residual's gradient; in place of dy; in place of the residual: all the same bits.
-    const Tensor with = tensors.poisoned(dtype, {n, h}), unused = tensors.full(DType::f32, {h}, 0);
-    ops->layernorm_backward(dy, x, gamma, mean, rstd, residual, with, unused, unused, *stream);
+    const Tensor with = tensors.poisoned(dtype, {n, h});
+    const Tensor of_gamma = tensors.full(DType::f32, {h}, 0), of_beta = tensors.full(DType::f32, {h}, 0);
+    ops->layernorm_backward(dy, x, gamma, mean, rstd, residual, with, of_gamma, of_beta, *stream);
     const Values sum = plus(expected.dx, values(residual));
     EXPECT_TRUE(near(with, sum, summed(dtype, sum, h, scale)));
     const Tensor over_dy = tensors.copy(dy), over_residual = tensors.copy(residual);
-    ops->layernorm_backward(over_dy, x, gamma, mean, rstd, residual, over_dy, unused, unused, *stream);
-    ops->layernorm_backward(dy, x, gamma, mean, rstd, over_residual, over_residual, unused, unused, *stream);
+    ops->layernorm_backward(over_dy, x, gamma, mean, rstd, residual, over_dy, of_gamma, of_beta, *stream);
+    ops->layernorm_backward(dy, x, gamma, mean, rstd, over_residual, over_residual, of_gamma, of_beta, *stream);
     EXPECT_TRUE(same_bits(over_dy, with));
     EXPECT_TRUE(same_bits(over_residual, with));
   }

@@ -18,7 +18,7 @@ cat >"$folder/run.yaml" <<YAML
 model: {num_layers: 2, hidden_size: 16, num_attention_heads: 4, seq_length: 16}
 batch: {global_batch_size: 12}
 data: {path: $folder/corpus, split: "100,0,0"}
-device: {threads_per_rank: 1, peak_tflops: 1}
+device: {kind: cpu, threads_per_rank: 1, peak_tflops: 1}
 comm: {timeout_s: 3600}
 train: {train_iters: 5, run_dir: $folder/run}
 YAML

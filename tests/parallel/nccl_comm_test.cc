@@ -4,12 +4,15 @@
 #include "parallel/comm/nccl_comm.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstdlib>
 #include <gtest/gtest.h>
 #include <set>
 #include <thread>
 
 #include "kernels/base/arena.h"
+#include "parallel/comm/flight_comm.h"
 #include "parallel/comm/world.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/comm_through_device.h"
@@ -19,6 +22,16 @@ namespace trivet {
 namespace {
 
 constexpr double kTimeout = 60;
+
+template <class F>
+void expect_error(const F& f, const std::string& text) {
+  try {
+    f();
+    ADD_FAILURE() << "nothing was thrown; expected " << text;
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+  }
+}
 
 TEST(NcclComm, EveryCallMovesWhatItShould) {
   if (!built_with_nccl() || cuda_device_count() == 0) GTEST_SKIP() << "no NCCL, or no GPU";
@@ -77,10 +90,11 @@ std::vector<CommCase> cases_of_nccl() {
   return cases;
 }
 
-void run_on_gpus(int ranks, const std::function<void(Communicator& nccl, Device& device)>& body) {
+void run_on_gpus(int ranks, const std::function<void(Communicator& nccl, Device& device)>& body,
+                 double timeout_s = kTimeout) {
   run_thread_ranks(ranks, [&](Communicator& world) {
     const auto device = create_cuda_device(world.rank());
-    const auto nccl = create_nccl_communicator(world, *device, kTimeout);
+    const auto nccl = create_nccl_communicator(world, *device, timeout_s);
     FailureGuard guard(*nccl);  // or the others would wait for this rank to the end of their patience
     body(*nccl, *device);
   });
@@ -154,18 +168,23 @@ TEST(NcclComm, ThePairsOfAPipelineReceiveBeforeTheySend) {
   });
 }
 
+// ---- failures
+
 TEST(NcclComm, AnAbortEndsWhatAStreamWaitsIn) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   try {
     run_on_gpus(2, [](Communicator& nccl, Device& device) {
       Arena arena(device, "nccl test");
       const auto stream = device.create_side_stream(StreamPriority::normal);
+      const auto event = device.create_event();
       const Tensor x = arena.allocate(DType::f32, {10});
       if (nccl.rank() == 1) return nccl.barrier();  // it never calls the all_reduce; the abort ends this one too
       nccl.all_reduce(x, Reduce::sum, *stream);
+      stream->record(*event);
       nccl.abort("enough");
-      stream->synchronize();
-      EXPECT_THROW(nccl.all_reduce(x, Reduce::sum, *stream), Error);
+      expect_error([&] { stream->synchronize(); }, "enough");
+      expect_error([&] { event->synchronize(); }, "enough");
+      expect_error([&] { nccl.all_reduce(x, Reduce::sum, *stream); }, "enough");
     });
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
@@ -182,9 +201,8 @@ TEST(NcclComm, ARankThatFailsEndsWhatTheStreamsOfTheOthersWaitIn) {
       const auto stream = device.create_side_stream(StreamPriority::normal);
       const Tensor x = arena.allocate(DType::f32, {10});
       nccl.all_reduce(x, Reduce::sum, *stream);
-      stream->synchronize();
-      nccl.all_reduce(x, Reduce::sum, *stream);
-      ADD_FAILURE() << "the group goes on without a rank";
+      expect_error([&] { stream->synchronize(); }, "rank 1 has failed");
+      expect_error([&] { nccl.all_reduce(x, Reduce::sum, *stream); }, "rank 1 has failed");
     });
     ADD_FAILURE() << "nothing was thrown";
   } catch (const DataError& error) {
@@ -192,30 +210,170 @@ TEST(NcclComm, ARankThatFailsEndsWhatTheStreamsOfTheOthersWaitIn) {
   }
 }
 
+// Rank 0 has nothing left to do, and ends its groups, which NCCL does together with the peers.
+TEST(NcclComm, ARankThatIsThroughDoesNotWaitForOneThatFails) {
+  if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
+  try {
+    run_on_gpus(
+        2,
+        [](Communicator& nccl, Device&) {
+          if (nccl.rank() == 1) throw DataError("on purpose");
+        },
+        3600);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const DataError& error) {
+    EXPECT_EQ(std::string(error.what()), "rank 1: on purpose");
+  }
+}
+
+// Rank 1 takes the id, and then hangs or fails.
+TEST(NcclComm, ARankThatDoesNotComeEndsTheStartOfTheOthers) {
+  if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
+  for (const bool fails : {false, true}) try {
+      run_thread_ranks(2, [&](Communicator& world) {
+        if (world.rank() == 0) {
+          const auto device = create_cuda_device(0);
+          create_nccl_communicator(world, *device, fails ? 3600 : 0.05);
+          return;
+        }
+        const auto host = create_cpu_device();
+        const auto stream = host->create_compute_stream();
+        std::array<char, 128> id{};
+        world.broadcast({id.data(), DType::u8, {id.size()}}, 0, *stream);
+        if (fails) throw DataError("on purpose");
+        while (world.failure().rank < 0) std::this_thread::yield();
+      });
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      const char* const expected = fails ? "rank 1: on purpose"
+                                         : "rank 0: group 'world', its rank 0 of 2: ncclCommInitRankConfig: not done "
+                                           "after 0.05 s: another rank of the group has not come to it";
+      EXPECT_NE(text.find(expected), std::string::npos) << text;
+    }
+}
+
+bool nccl_is_emulated() {
+  return built_with_nccl() && cuda_device_count() > 0 && create_cuda_device(0)->name() == "emulated GPU";
+}
+
 // NCCL itself would hang, or move what it should not; the emulated one tells the ranks, as it would tell of a link that
-// breaks: in the next call.
-TEST(NcclComm, AnAsynchronousErrorEndsTheNextCallOfEveryRank) {
-  if (!built_with_nccl() || cuda_device_count() < 3 || create_cuda_device(0)->name() != "emulated GPU")
-    GTEST_SKIP() << "of the emulated NCCL";
+// breaks: while their streams wait. Rank 2 waits on the host.
+TEST(NcclComm, AnAsynchronousErrorEndsEveryRankWhereverItWaits) {
+  if (!nccl_is_emulated()) GTEST_SKIP() << "of the emulated NCCL";
   std::atomic<int> told = 0;
   const auto rank_main = [&](Communicator& nccl, Device& device) {
     Arena arena(device, "nccl test");
     const auto stream = device.create_side_stream(StreamPriority::normal);
     const Tensor x = arena.allocate(DType::f32, {nccl.rank() == 1 ? 11 : 10});
     try {
-      nccl.all_reduce(x, Reduce::sum, *stream);  // one that comes late hears of it here
-      stream->synchronize();
-      nccl.all_reduce(x, Reduce::sum, *stream);
+      nccl.barrier();
+      if (nccl.rank() < 2) nccl.all_reduce(x, Reduce::sum, *stream);
+      if (nccl.rank() < 2) stream->synchronize();
+      nccl.barrier();
     } catch (const Error& error) {
       const std::string text = error.what();
       EXPECT_NE(text.find("rank 1 calls all_reduce of 11"), std::string::npos) << text;
       ++told;
+      throw;
     }
-    nccl.barrier();
-    throw Error("the group is of no more use");
   };
   EXPECT_THROW(run_on_gpus(3, rank_main), Error);
   EXPECT_EQ(told, 3);
+}
+
+// The receiver's connection breaks behind connect_pair(), in its second transfer; the sender's NCCL does not notice.
+TEST(NcclComm, AConnectionThatBreaksInATransferIsNamedOnBothSides) {
+  if (!nccl_is_emulated()) GTEST_SKIP() << "of the emulated NCCL";
+  setenv("TRIVET_EMULATED_NCCL_FAULT", "0 to 1:1:2", 1);
+  std::atomic<int> told = 0;
+  try {
+    run_thread_ranks(2, [&](Communicator& world) {
+      const auto device = create_cuda_device(world.rank());
+      const auto host = world.split(0, world.rank(), "host", Category::comm_data);
+      FlightRecorder recorder(world.rank());
+      const auto nccl =
+          with_flight_recorder(create_nccl_communicator(world, *device, kTimeout), *device, *host, recorder);
+      const auto channel = nccl->split(0, world.rank(), "0 to 1", Category::comm_pipeline);
+      Arena arena(*device, "nccl test");
+      const auto stream = device->create_side_stream(StreamPriority::normal);
+      const Tensor x = arena.allocate(DType::f32, {500});
+      const FailureGuard guard(*nccl);
+      try {
+        for (int i = 0; i < 3; ++i) {
+          if (world.rank() == 0) channel->send(x, 1, *stream);
+          else channel->recv(x, 0, *stream);
+        }
+        stream->synchronize();
+      } catch (const Error& error) {
+        const std::string text = error.what();
+        EXPECT_NE(text.find("group '0 to 1', its rank 1 of 2: remote error (a connection is gone"), std::string::npos)
+            << text;
+        EXPECT_NE(text.find("this rank is in call 1 of group '0 to 1', recv of 500 fp32 from rank 0"),
+                  std::string::npos)
+            << text;
+        EXPECT_EQ(text.find("rank 1 has failed: ") == 0, world.rank() == 0) << text;
+        ++told;
+        const auto records = recorder.log().records;
+        EXPECT_EQ(std::count_if(records.begin(), records.end(),
+                                [](const FlightRecord& r) { return r.state == FlightState::failed; }),
+                  2)
+            << "the first of the three transfers is through";
+        throw;
+      }
+    });
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error&) {
+  }
+  unsetenv("TRIVET_EMULATED_NCCL_FAULT");
+  EXPECT_EQ(told, 2);
+}
+
+// Also one behind the other in two groups. The emulated NCCL refuses memory that is not its own, ranks of which one
+// works elsewhere, and memory that goes back while a group knows it.
+TEST(NcclComm, WorksInBuffersThatAreRegistered) {
+  if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
+  std::atomic<int> told = 0;
+  const auto rank_main = [&](Communicator& nccl, Device& device) {
+    const auto stream = device.create_side_stream(StreamPriority::normal);
+    const auto lane = nccl.split(0, nccl.rank(), "lane", Category::comm_data);
+    Memory* const memory = nccl.buffer_memory();
+    ASSERT_NE(memory, nullptr);
+    Arena buffers(device, *memory, "buffers"), elsewhere(device, "elsewhere");
+    buffers.allocate(DType::f32, {3});  // another block
+    const Tensor full = buffers.allocate(DType::f32, {1000});
+    std::vector<std::shared_ptr<void>> registered;
+    for (Communicator* group : {&nccl, lane.get()})
+      for (const Tensor& block : buffers.blocks()) registered.push_back(group->register_buffer(block));
+    ASSERT_EQ(buffers.blocks().size(), 2);
+
+    auto numbers = filled<float>(1000, nccl.rank(), small_integer<float>);
+    device.copy_to_device(numbers.data(), full, *stream);
+    nccl.reduce_scatter(full, full.slice(500 * nccl.rank(), 500), Reduce::sum, *stream);
+    lane->all_gather(full.slice(500 * nccl.rank(), 500), full, *stream);
+    device.copy_to_host(full, numbers.data(), *stream);
+    stream->synchronize();
+    expect_elements(
+        numbers, [](int64_t i) { return rank_order_sum<float>(2, i, small_integer<float>); }, "in place");
+
+    if (!nccl_is_emulated()) return;
+    EXPECT_THROW(nccl.register_buffer(elsewhere.allocate(DType::f32, {10})), Error);
+    try {
+      const Tensor x = nccl.rank() == 0 ? full.slice(100, 10) : elsewhere.allocate(DType::f32, {10});
+      nccl.all_reduce(x, Reduce::sum, *stream);
+      stream->synchronize();
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("400 bytes into a registered buffer"), std::string::npos) << text;
+      ++told;
+    }
+  };
+  if (!nccl_is_emulated()) return run_on_gpus(2, rank_main);
+  try {
+    run_on_gpus(2, rank_main);
+  } catch (const Error&) {
+  }
+  EXPECT_EQ(told, 2);
 }
 
 TEST(NcclComm, SaysSoWhereItIsNotBuilt) {

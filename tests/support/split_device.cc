@@ -22,7 +22,7 @@ namespace trivet::test {
 namespace {
 
 // NaN as fp32 and as bf16, and a large number as an integer.
-void poison(void* data, int64_t bytes) {
+void spoil(void* data, int64_t bytes) {
   constexpr uint16_t kPattern = 0x7fff;
   std::fill_n(static_cast<uint16_t*>(data), bytes / 2, kPattern);
   if (bytes % 2) static_cast<unsigned char*>(data)[bytes - 1] = 0x7f;
@@ -63,7 +63,7 @@ class SplitMemory {
     std::byte* const behind = front_ + kBytes + begin;
     ASAN_UNPOISON_MEMORY_REGION(behind, static_cast<size_t>(bytes));
     ASAN_POISON_MEMORY_REGION(behind + bytes, static_cast<size_t>(room - bytes));
-    poison(behind, bytes);
+    spoil(behind, bytes);
     return front_ + begin;
   }
 
@@ -72,7 +72,7 @@ class SplitMemory {
     const auto block = blocks_.find(static_cast<std::byte*>(data) - front_);
     if (block == blocks_.end()) return;
     std::byte* const behind = static_cast<std::byte*>(data) + kBytes;
-    poison(behind, block->second.bytes);
+    spoil(behind, block->second.bytes);
     ASAN_POISON_MEMORY_REGION(behind, static_cast<size_t>(block->second.bytes));
     blocks_.erase(block);
   }
@@ -318,7 +318,7 @@ class SplitDevice : public Device {
   void* allocate_host(int64_t bytes) override {
     expect_no_capture();
     void* const data = Device::allocate_host(bytes);
-    poison(data, bytes);
+    spoil(data, bytes);
     return data;
   }
 

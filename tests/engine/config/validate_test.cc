@@ -310,6 +310,8 @@ TEST(Validate, DataParallel) {
       resolve_error({"overlap.overlap_grad_reduce=true"}),
       "--set: overlap.overlap_grad_reduce: true has nothing to overlap: the data parallel size is 1 (world 1 over "
       "tensor 1 x pipeline 1); leave it out, or start more ranks");
+  EXPECT_EQ(resolve_error({"comm.nccl_ub=true"}),
+            "--set: comm.nccl_ub: true has no buffers to register: the data parallel size is 1");
   EXPECT_EQ(resolve_error({"overlap.overlap_param_gather=true"}, two),
             "--set: overlap.overlap_param_gather: true needs data_parallel_sharding_strategy optim or above: with "
             "no_shard every rank updates all weights, and nothing is gathered");

@@ -21,7 +21,7 @@ inline uint32_t shared_address(const void* pointer) { return emulation::address_
 namespace ptx {
 
 struct LoadMatrices {
-  const unsigned char* row;
+  unsigned char row[16];
   uint32_t* to;
 };
 
@@ -34,8 +34,9 @@ inline uint16_t element(void* const (&lanes)[32], int i, int row, int column) {
 
 template <bool transposed>
 void load(uint32_t (&to)[4], const void* row) {
-  LoadMatrices mine{static_cast<const unsigned char*>(row), to};
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) emulation::broken("ldmatrix: a row that is not aligned to 16 bytes");
+  LoadMatrices mine{{}, to};
+  std::memcpy(mine.row, row, sizeof mine.row);  // by this lane, so that ThreadSanitizer knows who reads
   emulation::meet_warp(0xffffffffu, transposed ? "ldmatrix.trans" : "ldmatrix", &mine, [](void* const(&lanes)[32]) {
     for (int lane = 0; lane < 32; ++lane)
       for (int i = 0; i < 4; ++i) {
