@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/emulation/grid.h"
+#include "tests/emulation/order.h"
 #include "tests/emulation/warpgroup.h"
 
 namespace trivet::emulation {
@@ -103,7 +104,10 @@ const unsigned char* as_async_proxy(uint32_t address, size_t bytes, const char* 
   return m.async.data() + address - kFirstSharedAddress;
 }
 
-void fence_async_proxy() { std::memcpy(memory().async.data(), dynamic_shared_memory(), memory().async.size()); }
+void fence_async_proxy() {
+  const Unobserved not_this_threads;
+  std::memcpy(memory().async.data(), dynamic_shared_memory(), memory().async.size());
+}
 
 void barrier_initialize(uint64_t* barrier, uint32_t arrivals) {
   if (reinterpret_cast<uintptr_t>(barrier) % 8 != 0 || arrivals < 1 || arrivals >= 1u << 20)
@@ -119,11 +123,13 @@ void barrier_arrive(uint64_t* barrier, uint32_t expected_bytes) {
   if (expected_bytes >= 1u << 20) broken("mbarrier.arrive.expect_tx: 2^20 bytes, or more");
   phase.bytes += expected_bytes;
   --phase.pending;
+  leaves(barrier);
   advance(barrier);
 }
 
 void barrier_wait(uint64_t* barrier, uint32_t parity) {
   while (phase_of(barrier, "mbarrier.try_wait").parity == (parity & 1)) sleep_at(barrier, "mbarrier.try_wait");
+  passes(barrier);
 }
 
 void named_barrier(int barrier, int threads, bool waits) {
@@ -132,16 +138,19 @@ void named_barrier(int barrier, int threads, bool waits) {
   Named& named = memory().named[barrier];
   if (named.arrived > 0 && named.threads != threads) broken("bar: threads that do not agree on how many meet");
   named.threads = threads;
+  leaves(&named);
   if (++named.arrived == threads) {
     named.arrived = 0;
     wake(&named);
   } else if (waits) {
     sleep_at(&named, "bar.sync");
   }
+  if (waits) passes(&named);
 }
 
 void copy_tile(void* to, const void* map, int column, int matrix, int row, uint64_t* barrier) {
   constexpr const char* kWhat = "cp.async.bulk.tensor";
+  const Unobserved not_this_threads;
   Box box{{}, 0, {column, matrix, row}, barrier};
   std::memcpy(&box.map, map, sizeof box.map);
   if (box.map.magic != kTileMapMagic) broken("cp.async.bulk.tensor: no tensor map");

@@ -131,6 +131,7 @@ void Block::run_threads(uint64_t seed) {
     const size_t which = random() % later_.size();
     const std::function<void()> work = std::move(later_[which]);
     later_.erase(later_.begin() + static_cast<std::ptrdiff_t>(which));
+    const Unobserved no_threads;
     work();
   }
   if (!later_.empty()) broken("a block ends while its copies to shared memory are under way");
