@@ -214,6 +214,8 @@ struct CudaOptions {
   // Attention of this shape, without dropout, is cuDNN's; all other attention is computed by the kernels of this
   // folder.
   std::optional<AttentionShape> cudnn_attention{};
+  // Attention on a GPU of compute capability 9.0 (H100, H200) is by kernels of its own, which no other GPU can run.
+  bool hopper_attention = true;
   // cuDNN's attention_backward adds in a fixed order; that takes 2 b heads s^2 bytes of workspace. Else in any order.
   bool deterministic = true;
 };

@@ -50,6 +50,20 @@ bool CudaOps::by_cudnn(const AttentionArgs& args, DType dtype) const {
   return cudnn_attention_ && shape == options_.cudnn_attention && args.dropout.probability == 0;
 }
 
+void CudaOps::flash_forward(const AttentionArgs& args, CUstream_st* stream) const {
+  if (by_hopper_) hopper_attention_forward(args, multiprocessors_, stream);
+  else flash_attention_forward(args, stream);
+}
+
+void CudaOps::flash_backward(const AttentionArgs& args, CUstream_st* stream) const {
+  if (by_hopper_) {
+    hopper_attention_backward_keys(args, multiprocessors_, stream);
+    hopper_attention_backward_queries(args, multiprocessors_, stream);
+  } else {
+    flash_attention_backward(args, stream);
+  }
+}
+
 void CudaOps::attention_forward(Tensor qkv, Tensor out, Tensor lse, const Attention& how, Stream& stream) {
   constexpr const char* kOp = "attention_forward";
   const AttentionArgs args = check_attention(kOp, qkv, out, lse, how);
@@ -57,7 +71,7 @@ void CudaOps::attention_forward(Tensor qkv, Tensor out, Tensor lse, const Attent
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     if (by_cudnn(args, qkv.dtype) && aligned(qkv, out, lse))
       cudnn_attention_->forward(args, workspaces_.take(stream, cudnn_attention_->forward_bytes()), raw_stream);
-    else if (by_flash(kOp, args, qkv.dtype, qkv, out)) flash_attention_forward(args, raw_stream);
+    else if (by_flash(kOp, args, qkv.dtype, qkv, out)) flash_forward(args, raw_stream);
     else plain_attention_forward(qkv.dtype, args, raw_stream);
   });
 }
@@ -78,7 +92,7 @@ void CudaOps::attention_backward(Tensor dout, Tensor qkv, Tensor out, Tensor lse
     }
     args.delta = reinterpret_cast<float*>(workspaces_.take(stream, lse.bytes()));
     attention_delta(qkv.dtype, args, raw_stream);
-    if (by_flash(kOp, args, qkv.dtype, qkv, dout, dqkv)) flash_attention_backward(args, raw_stream);
+    if (by_flash(kOp, args, qkv.dtype, qkv, dout, dqkv)) flash_backward(args, raw_stream);
     else plain_attention_backward(qkv.dtype, args, raw_stream);
   });
 }

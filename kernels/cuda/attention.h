@@ -3,6 +3,9 @@
 //   attention.cu                 the ops: checks, and the choice between those below
 //   attention_flash.cu           bf16 by the tensor cores, heads of 64, 80, 96 or 128 columns
 //   attention_flash_backward.cu  the same, backward
+//   attention_hopper.cu          the same on GPUs of compute capability 9.0, by Hopper's own instructions
+//   attention_hopper_keys.cu     backward: gradients of keys and values
+//   attention_hopper_queries.cu  and of queries
 //   attention_plain.cu           any type and any head size up to 256: right, simple, and slow
 //   cudnn_attention.cc           cuDNN's, for the one shape that CudaOptions names
 #pragma once
@@ -30,6 +33,11 @@ struct AttentionArgs {
 bool flash_attention_has(DType dtype, int64_t d);
 void flash_attention_forward(const AttentionArgs& args, cudaStream_t stream);
 void flash_attention_backward(const AttentionArgs& args, cudaStream_t stream);
+
+// The same ones, on a GPU of compute capability 9.0 with so many multiprocessors.
+void hopper_attention_forward(const AttentionArgs& args, int multiprocessors, cudaStream_t stream);
+void hopper_attention_backward_keys(const AttentionArgs& args, int multiprocessors, cudaStream_t stream);
+void hopper_attention_backward_queries(const AttentionArgs& args, int multiprocessors, cudaStream_t stream);
 
 inline constexpr int64_t kPlainAttentionColumns = 256;
 void plain_attention_forward(DType dtype, const AttentionArgs& args, cudaStream_t stream);

@@ -6,12 +6,15 @@
 
 namespace trivet {
 
-// Whether the dropout keeps an element, in a function of its own: the generator's registers are not kept free for it
-// where nothing is dropped.
-__device__ __noinline__ static bool dropout_keeps(int64_t index, uint64_t seed, uint64_t site, uint32_t threshold) {
+// Whether the dropout keeps an element.
+__device__ inline bool dropout_keeps_here(int64_t index, uint64_t seed, uint64_t site, uint32_t threshold) {
   const PhiloxWords words = philox4x32(static_cast<uint64_t>(index) / 4, site, seed);
   const int word = static_cast<int>(index & 3);
   return (word == 0 ? words.w[0] : word == 1 ? words.w[1] : word == 2 ? words.w[2] : words.w[3]) >= threshold;
+}
+// The same in a function of its own: the generator's registers are not kept free for it where nothing is dropped.
+__device__ __noinline__ static bool dropout_keeps(int64_t index, uint64_t seed, uint64_t site, uint32_t threshold) {
+  return dropout_keeps_here(index, seed, site, threshold);
 }
 __device__ inline float dropout_scale(const DropoutArgs& d, int64_t index) {
   return dropout_keeps(index, d.seed, d.site, d.threshold) ? d.kept : 0.0f;

@@ -75,17 +75,23 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
   if (lane == 0) a.lse[a.lse_at(which) + query] = max + logf(total);
 }
 
-// A warp has one query.
+// Sixteen lanes have one query of one head, which come in the order of memory, and take packs of its columns.
+constexpr int kRowLanes = 16, kRows = 32 * kWarps / kRowLanes;  // of a block
 template <class T>
-__global__ void __launch_bounds__(32 * kWarps) delta_kernel(HeadArgs<T> a, int64_t tasks) {
-  int which, query;
-  if (!warp_task(a.s, tasks, which, query)) return;
-  const int lane = threadIdx.x % 32;
-  const int64_t at = a.out_at(which) + query * a.out_stride;
+__global__ void __launch_bounds__(32 * kWarps) delta_kernel(HeadArgs<T> a, int heads, int64_t rows, bool vectors) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / kRowLanes;
+  const int lane = threadIdx.x % kRowLanes;
   float sum = 0;
-  for (int c = lane; c < a.d; c += 32) sum += to_float(a.dout[at + c]) * to_float(a.out[at + c]);
-  sum = warp_reduce(sum, Sum());
-  if (lane == 0) a.delta[a.lse_at(which) + query] = sum;
+  if (row < rows)
+    for (int c = kPack * lane; c < a.d; c += kPack * kRowLanes) {
+      const Pack dout = load_pack(a.dout + row * a.d, c, a.d, vectors);
+      const Pack out = load_pack(a.out + row * a.d, c, a.d, vectors);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) sum += dout.v[k] * out.v[k];
+    }
+#pragma unroll
+  for (int offset = kRowLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
+  if (row < rows && lane == 0) a.delta[a.lse_at(static_cast<int>(row % heads)) + row / heads] = sum;
 }
 
 // The probability of a pair and the gradient of its score, with the dropout's factor: by one thread.
@@ -170,8 +176,13 @@ void plain_attention_forward(DType dtype, const AttentionArgs& args, cudaStream_
 }
 
 void attention_delta(DType dtype, const AttentionArgs& args, cudaStream_t stream) {
-  for_positions(dtype, args, [&]<class T>(int64_t tasks, unsigned int grid) {
-    launch_kernel(delta_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), tasks);
+  const int64_t heads = args.b * args.heads, rows = heads * args.s;
+  const bool vectors = args.d % kPack == 0 && reinterpret_cast<uintptr_t>(args.out) % 16 == 0 &&
+                       reinterpret_cast<uintptr_t>(args.dout) % 16 == 0;
+  const unsigned int grid = blocks(ceil_div(rows, kRows), "attention_backward");
+  dispatch_device(dtype, [&]<class T>() {
+    launch_kernel(delta_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), static_cast<int>(heads), rows,
+                  vectors);
   });
 }
 

@@ -8,11 +8,17 @@
 namespace trivet {
 namespace {
 
-int multiprocessors_of_current_device() {
-  int device = 0, count = 0;
+int attribute_of_current_device(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-  return count;
+  check_cuda(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
+// Exactly: what Hopper's instructions can do beyond its PTX, its successors cannot.
+bool current_device_is_hopper() {
+  return attribute_of_current_device(cudaDevAttrComputeCapabilityMajor) == 9 &&
+         attribute_of_current_device(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
 }  // namespace
@@ -20,7 +26,8 @@ int multiprocessors_of_current_device() {
 CudaOps::CudaOps(Device& device, const CudaOptions& options)
     : device_(device),
       options_(options),
-      multiprocessors_(multiprocessors_of_current_device()),
+      multiprocessors_(attribute_of_current_device(cudaDevAttrMultiProcessorCount)),
+      by_hopper_(options.hopper_attention && current_device_is_hopper()),
       workspaces_(device),
       products_(std::make_unique<CudaProducts>(options)) {
   check(device.kind() == DeviceKind::cuda, "CudaOps needs a CUDA device");

@@ -58,10 +58,13 @@ class CudaOps : public Ops {
 
  private:
   bool by_cudnn(const AttentionArgs& args, DType dtype) const;
+  void flash_forward(const AttentionArgs& args, CUstream_st* stream) const;
+  void flash_backward(const AttentionArgs& args, CUstream_st* stream) const;
 
   Device& device_;
   const CudaOptions options_;
   const int multiprocessors_;
+  const bool by_hopper_;  // attention that the tensor-core kernels take
   CudaWorkspaces workspaces_;
   std::unique_ptr<CudaProducts> products_;
   std::unique_ptr<CudnnAttention> cudnn_attention_;  // null: not asked for

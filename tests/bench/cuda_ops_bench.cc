@@ -2,7 +2,7 @@
 // moves memory is held against a plain copy of 1 GiB on the device, measured here, by the bytes that it must read or
 // write once. Products and attention tell their FLOP/s, against the dense bf16 peak; products also the time of cuBLASLt
 // alone, the fastest of all its proposals for the shape, and those with a GELU the time of two ops in place of one;
-// attention the time of cuDNN's, where it is built with and found.
+// attention the time of the kernels for all GPUs, and of cuDNN's, where it is built with and found.
 //
 //     cuda_ops_bench [peak in TFLOP/s, default 989.4: H100 and H200]
 //
@@ -55,14 +55,18 @@ class Bench {
     const double seconds = seconds_of(call), rate = static_cast<double>(bytes) / seconds;
     fmt::print("{:<46} {:>9.3f} {:>9.0f} {:>8.2f}\n", name, seconds * 1e3, rate / 1e9, rate / copy_);
   }
-  // other: null, or another way to the same, whose time stands beside this one's, and its share of it.
+  // others: other ways to the same, or null, whose times stand beside this one's, and its shares of them.
   void arithmetic(const std::string& name, double operations, const std::function<void()>& call,
-                  const std::function<void()>& other = nullptr) {
+                  const std::vector<std::function<void()>>& others) {
     const double seconds = seconds_of(call), rate = operations / seconds;
     fmt::print("{:<46} {:>9.3f} {:>9.1f} {:>8.2f}", name, seconds * 1e3, rate / 1e12, rate / peak_);
-    if (other) {
-      const double others = seconds_of(other);
-      fmt::print(" {:>9.3f} {:>10.2f}", others * 1e3, others / seconds);
+    for (const auto& other : others) {
+      if (!other) {
+        fmt::print(" {:>9} {:>10}", "-", "-");
+        continue;
+      }
+      const double theirs = seconds_of(other);
+      fmt::print(" {:>9.3f} {:>10.2f}", theirs * 1e3, theirs / seconds);
     }
     fmt::print("\n");
     std::fflush(stdout);
@@ -174,9 +178,8 @@ void products(Bench& bench) {
     const int64_t k = how.transpose_a ? a.rows() : a.cols();
     const auto alone = cublaslt_product(a, b, c, how, stream);
     how.bias = bias;
-    bench.arithmetic(
-        name, 2.0 * static_cast<double>(c.numel()) * static_cast<double>(k), [&] { ops.matmul(a, b, c, how, stream); },
-        alone);
+    bench.arithmetic(name, 2.0 * static_cast<double>(c.numel()) * static_cast<double>(k),
+                     [&] { ops.matmul(a, b, c, how, stream); }, {alone});
   };
   const auto layer = [&](const std::string& name, int64_t in, int64_t out) {
     const Tensor x = bench.tensor(T, {kRows, in}), w = bench.tensor(T, {out, in}), y = bench.tensor(T, {kRows, out});
@@ -196,23 +199,20 @@ void products(Bench& bench) {
   const Tensor y = bench.tensor(T, {kRows, kFfn}), bias = bench.tensor(T, {kFfn});
   const Tensor up = bench.tensor(T, {kFfn, kHidden}), down = bench.tensor(T, {kHidden, kFfn});
   const double operations = 2.0 * static_cast<double>(kRows * kHidden * kFfn);
-  bench.arithmetic(
-      "fc1 forward, bias, GELU", operations,
-      [&] { ops.matmul(x, up, y, {.transpose_b = true, .bias = bias, .before_gelu = u}, stream); },
-      [&] {
-        ops.matmul(x, up, u, {.transpose_b = true, .bias = bias}, stream);
-        ops.gelu_forward(u, y, stream);
-      });
-  bench.arithmetic(
-      "fc2 backward_input, GELU's derivative", operations,
-      [&] { ops.matmul(x, down, y, {.gelu_backward = u}, stream); },
-      [&] {
-        ops.matmul(x, down, y, {}, stream);
-        ops.gelu_backward(u, y, y, stream);
-      });
+  bench.arithmetic("fc1 forward, bias, GELU", operations,
+                   [&] { ops.matmul(x, up, y, {.transpose_b = true, .bias = bias, .before_gelu = u}, stream); }, {[&] {
+                     ops.matmul(x, up, u, {.transpose_b = true, .bias = bias}, stream);
+                     ops.gelu_forward(u, y, stream);
+                   }});
+  bench.arithmetic("fc2 backward_input, GELU's derivative", operations,
+                   [&] { ops.matmul(x, down, y, {.gelu_backward = u}, stream); }, {[&] {
+                     ops.matmul(x, down, y, {}, stream);
+                     ops.gelu_backward(u, y, y, stream);
+                   }});
 }
 
-// Operations of the causal half only: 2 products forward, 5 backward.
+// Operations of the causal half only: 2 products forward, 5 backward. Beside cuDNN's those of Trivet's kernels for all
+// GPUs, where there are others for this one; and the same with cuDNN's in a fixed order, which Trivet's always have.
 void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
   Ops& ops = *bench.ops;
   Stream& stream = *bench.stream;
@@ -223,18 +223,21 @@ void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
   const double product = static_cast<double>(b * heads * s * s * d);
   const Ops::Attention how{heads, {}};
   const std::string shape = fmt::format("s {} b {} heads {} d {}", s, b, heads, d);
-  std::unique_ptr<Ops> cudnn;
+  const std::unique_ptr<Ops> older = create_cuda_ops(*bench.device, {.hopper_attention = false});
+  std::unique_ptr<Ops> cudnn, in_order;
+  const AttentionShape cudnn_shape{s, b, heads, d, T};
   try {
-    cudnn =
-        create_cuda_ops(*bench.device, {.cudnn_attention = AttentionShape{s, b, heads, d, T}, .deterministic = false});
+    cudnn = create_cuda_ops(*bench.device, {.cudnn_attention = cudnn_shape, .deterministic = false});
+    in_order = create_cuda_ops(*bench.device, {.cudnn_attention = cudnn_shape});
   } catch (const ConfigError& error) {
     fmt::print("{}: {}\n", shape, error.what());
   }
   const auto row = [&](const std::string& op, double operations, const std::function<void(Ops&)>& call) {
-    std::function<void()> other;
-    if (cudnn) other = [&] { call(*cudnn); };
+    std::vector<std::function<void()>> others;
+    for (Ops* other : {older.get(), cudnn.get(), in_order.get()})
+      others.push_back(other ? [&call, other] { call(*other); } : std::function<void()>());
     bench.arithmetic(
-        op + shape, operations, [&] { call(ops); }, other);
+        op + shape, operations, [&] { call(ops); }, others);
   };
   row("attention_forward ", 2 * product, [&](Ops& by) { by.attention_forward(qkv, out, lse, how, stream); });
   row("attention_backward ", 5 * product,
@@ -251,9 +254,11 @@ int main(int argc, char** argv) {
     activations(bench);
     head_and_optimizer(bench);
     products(bench);
-    fmt::print("\n{:<46} {:>9} {:>9} {:>8} {:>9} {:>10}\n", "attention", "ms", "TFLOP/s", "of peak", "cuDNN", "of it");
+    fmt::print("\n{:<46} {:>9} {:>9} {:>8} {:>9} {:>10} {:>9} {:>10} {:>9} {:>10}\n", "attention", "ms", "TFLOP/s",
+               "of peak", "older", "of it", "cuDNN", "of it", "in order", "of it");
     attention(bench, 1024, 32, 12, 64);
     attention(bench, 2048, 16, 16, 128);
+    attention(bench, 8192, 4, 16, 128);
     attention(bench, 2048, 16, 32, 80);
     return 0;
   } catch (const Error& error) {

@@ -23,11 +23,13 @@
 #undef __shared__
 #undef __launch_bounds__
 #undef __noinline__
+#undef __grid_constant__
 #define __global__
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
 #define __noinline__
+#define __grid_constant__
 // A block's threads run on one thread of the host, and no other block at the same time.
 #define __shared__ static thread_local
 

@@ -27,7 +27,7 @@ struct Copy {
   size_t bytes;
 };
 
-enum class State : uint8_t { ready, at_barrier, in_warp, ended };
+enum class State : uint8_t { ready, at_barrier, in_warp, asleep, ended };
 using CopyGroups = std::deque<std::vector<Copy>>;  // the last one is open
 
 struct Warp {
@@ -44,8 +44,13 @@ class Block {
   void run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& work, uint64_t seed);
   CopyGroups& copies();  // of the thread that is running
   void* shared() const { return shared_; }
+  size_t shared_bytes() const { return shared_bytes_; }
+  uint64_t number() const { return number_; }
   void synchronize();
   void meet(uint32_t mask, const char* what, void* mine, void (*all)(void* const (&lanes)[32]));
+  void sleep_at(const void* place, const char* what);
+  void wake(const void* place);
+  void later(std::function<void()> work) { later_.push_back(std::move(work)); }
 
  private:
   void run_block(size_t count, const std::function<void()>& work, uint64_t seed);
@@ -60,11 +65,14 @@ class Block {
   std::vector<CopyGroups> copies_;              // empty until the first copy of a grid
   size_t order_[32] = {};                       // of the lanes of warps
   std::vector<Warp> warps_;
+  std::vector<std::pair<const void*, const char*>> beds_;  // [thread]: where it sleeps, and in which instruction
+  std::vector<std::function<void()>> later_;
   size_t current_ = 0, live_ = 0, waiting_ = 0;
   char barriers_[2] = {};  // every other one: a thread may be at the next while another has yet to pass this one
   bool turn_ = false;
   void* shared_ = nullptr;
   size_t shared_bytes_ = 0;
+  uint64_t number_ = 0;
 };
 
 thread_local Block* current_block = nullptr;
@@ -72,7 +80,7 @@ thread_local Block* current_block = nullptr;
 void Block::run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& work, uint64_t seed) {
   const size_t count = size_t{size.x} * size.y * size.z;
   while (fibers_.size() < count) fibers_.push_back(std::make_unique<Fiber>());
-  const std::unique_ptr<void, void (*)(void*)> memory(std::aligned_alloc(256, (shared_bytes + 255) / 256 * 256),
+  const std::unique_ptr<void, void (*)(void*)> memory(std::aligned_alloc(1024, (shared_bytes + 1023) / 1024 * 1024),
                                                       std::free);
   shared_ = memory.get();
   shared_bytes_ = shared_bytes;
@@ -94,6 +102,8 @@ void Block::run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<v
 void Block::run_block(size_t count, const std::function<void()>& work, uint64_t seed) {
   states_.assign(count, State::ready);
   warps_.assign((count + 31) / 32, Warp());
+  beds_.assign(count, {});
+  ++number_;
   for (CopyGroups& groups : copies_) groups.assign(1, {});
   std::memset(shared_, 0xff, shared_bytes_);
   for (size_t i = 0; i < count; ++i) {
@@ -116,8 +126,15 @@ void Block::run_threads(uint64_t seed) {
     bool any = false;
     for (const size_t warp : warps)
       while (run_warp(warp)) any = true;
-    if (!any) broken("all threads of a block wait, for ever: " + describe());
+    if (any) continue;
+    if (later_.empty()) broken("all threads of a block wait, for ever: " + describe());
+    const size_t which = random() % later_.size();
+    const std::function<void()> work = std::move(later_[which]);
+    later_.erase(later_.begin() + static_cast<std::ptrdiff_t>(which));
+    const Unobserved no_threads;
+    work();
   }
+  if (!later_.empty()) broken("a block ends while its copies to shared memory are under way");
 }
 
 // Runs each of its threads that can run, until it waits. False if there was none.
@@ -196,6 +213,17 @@ void Block::meet(uint32_t mask, const char* what, void* mine, void (*all)(void* 
     if (mask & 1) states_[other] = State::ready;
 }
 
+void Block::sleep_at(const void* place, const char* what) {
+  beds_[current_] = {place, what};
+  states_[current_] = State::asleep;
+  wait();
+}
+
+void Block::wake(const void* place) {
+  for (size_t i = 0; i < states_.size(); ++i)
+    if (states_[i] == State::asleep && beds_[i].first == place) states_[i] = State::ready;
+}
+
 CopyGroups& Block::copies() {
   if (copies_.empty()) copies_.assign(states_.size(), CopyGroups(1));
   return copies_[current_];
@@ -203,8 +231,14 @@ CopyGroups& Block::copies() {
 
 std::string Block::describe() const {
   const auto count = [&](State state) { return std::to_string(std::count(states_.begin(), states_.end(), state)); };
-  const std::string text = count(State::at_barrier) + " at a barrier, " + count(State::in_warp) +
-                           " in a warp's meeting, " + count(State::ended) + " have ended";
+  std::string text = count(State::at_barrier) + " at a barrier, " + count(State::in_warp) + " in a warp's meeting, " +
+                     count(State::asleep) + " for a barrier in shared memory or one of some warps, " +
+                     count(State::ended) + " have ended";
+  for (size_t i = 0; i < states_.size(); ++i)
+    if (states_[i] == State::asleep) {
+      text += "; thread " + std::to_string(i) + " waits in " + beds_[i].second;
+      break;
+    }
   for (const Warp& warp : warps_)
     if (warp.here) return text + "; a warp waits in " + warp.what;
   return text;
@@ -224,6 +258,12 @@ void synchronize_block() { current_block->synchronize(); }
 void meet_warp(uint32_t mask, const char* what, void* mine, void (*all)(void* const (&lanes)[32])) {
   current_block->meet(mask, what, mine, all);
 }
+
+void sleep_at(const void* place, const char* what) { current_block->sleep_at(place, what); }
+void wake(const void* place) { current_block->wake(place); }
+void later(std::function<void()> work) { current_block->later(std::move(work)); }
+uint64_t block_number() { return current_block->number(); }
+size_t dynamic_shared_bytes() { return current_block->shared_bytes(); }
 
 void copy_async(void* to, const void* from, size_t bytes, bool there) {
   if (reinterpret_cast<uintptr_t>(to) % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0)

@@ -35,6 +35,14 @@ void synchronize_block();
 // null outside of the mask), and then all go on. `what` names the instruction.
 void meet_warp(uint32_t mask, const char* what, void* mine, void (*all)(void* const (&lanes)[32]));
 
+// Waits until somebody wakes those who sleep at `place`; `what` names the instruction.
+void sleep_at(const void* place, const char* what);
+void wake(const void* place);
+// Work of a unit that runs beside the block's threads: done, piece by piece in any order, when no thread can go on.
+void later(std::function<void()> work);
+uint64_t block_number();  // of all that this thread of the host has begun to run
+size_t dynamic_shared_bytes();
+
 void copy_async(void* to, const void* from, size_t bytes, bool there);
 void close_copies();
 void wait_copies(int pending);

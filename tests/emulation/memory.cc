@@ -12,6 +12,7 @@
 
 #include "tests/emulation/grid.h"
 #include "tests/emulation/stream.h"
+#include "tests/emulation/warpgroup.h"
 
 namespace trivet::emulation {
 namespace {
@@ -81,6 +82,36 @@ CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsi
       std::this_thread::sleep_for(std::chrono::microseconds(20));  // as the GPU's front end asks again and again
   });
   return status == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+// Of the three-dimensional maps of bf16 that Trivet makes.
+CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data, const cuuint64_t* size,
+                      const cuuint64_t* stride, const cuuint32_t* box, const cuuint32_t* element_stride,
+                      CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
+                      CUtensorMapFloatOOBfill fill) {
+  EncodedTileMap encoded{kTileMapMagic, static_cast<const unsigned char*>(data), {}, {}, {}, 2, 16};
+  if (swizzle == CU_TENSOR_MAP_SWIZZLE_32B) encoded.swizzle_bytes = 32;
+  if (swizzle == CU_TENSOR_MAP_SWIZZLE_64B) encoded.swizzle_bytes = 64;
+  if (swizzle == CU_TENSOR_MAP_SWIZZLE_128B) encoded.swizzle_bytes = 128;
+  bool right = type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 && rank == 3 && interleave == CU_TENSOR_MAP_INTERLEAVE_NONE &&
+               fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && reinterpret_cast<uintptr_t>(map) % 64 == 0 &&
+               reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  for (int i = 0; i < 3; ++i) {
+    encoded.size[i] = size[i];
+    encoded.box[i] = box[i];
+    right =
+        right && size[i] >= 1 && size[i] <= uint64_t{1} << 32 && box[i] >= 1 && box[i] <= 256 && element_stride[i] == 1;
+  }
+  for (int i = 0; i < 2; ++i) {
+    encoded.stride[i] = stride[i];
+    right = right && stride[i] % 16 == 0 && stride[i] < uint64_t{1} << 40;
+  }
+  const uint32_t row_bytes = box[0] * encoded.element_bytes;
+  right = right && row_bytes % 16 == 0 && (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || row_bytes <= encoded.swizzle_bytes);
+  if (!right) return CUDA_ERROR_INVALID_VALUE;
+  static_assert(sizeof encoded <= sizeof *map);
+  std::memcpy(map, &encoded, sizeof encoded);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -178,9 +209,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int which) {
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int which) {
   if (which < 0 || which >= device_count()) return cudaErrorInvalidDevice;
-  if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorInvalidValue;
-  *value = 4;
-  return cudaSuccess;
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount: *value = 4; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
+    default: return cudaErrorInvalidValue;
+  }
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
@@ -198,9 +232,10 @@ const char* cudaGetErrorString(cudaError_t) { return "of the emulated runtime; d
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int, unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
-  const bool known = std::string(name) == "cuStreamWaitValue32";
-  *function = known ? reinterpret_cast<void*>(&wait_value) : nullptr;
-  if (found) *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  *function = std::string(name) == "cuStreamWaitValue32"      ? reinterpret_cast<void*>(&wait_value)
+              : std::string(name) == "cuTensorMapEncodeTiled" ? reinterpret_cast<void*>(&encode_tiled)
+                                                              : nullptr;
+  if (found) *found = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
 

@@ -20,9 +20,10 @@ using test::Vector;
 using Case = test::AttentionCase;
 using Reference = test::AttentionReference;
 
-// Who computes. On the CPU the case says with how many threads. cuDNN takes some of the cases, and adds in any order or
-// in a fixed one.
-enum class By { cpu, cuda, cudnn, cudnn_in_order };
+// Who computes. On the CPU the case says with how many threads. On a Hopper GPU cuda are its own kernels, where there
+// are some for the case, and cuda_older those of all GPUs. cuDNN takes some of the cases, and adds in any order or in a
+// fixed one.
+enum class By { cpu, cuda, cuda_older, cudnn, cudnn_in_order };
 
 class AttentionTest : public testing::TestWithParam<By> {
  protected:
@@ -32,11 +33,13 @@ class AttentionTest : public testing::TestWithParam<By> {
   }
   static bool by_cudnn() { return GetParam() == By::cudnn || GetParam() == By::cudnn_in_order; }
   static bool takes(const Case& z) {
+    // The older kernels differ from the others in those.
+    if (GetParam() == By::cuda_older) return z.dtype == DType::bf16 && z.d % 16 == 0 && z.d >= 64;
     return !by_cudnn() || (z.dtype == DType::bf16 && z.s > 1 && z.d % 8 == 0 && z.dropout.probability == 0);
   }
   static std::unique_ptr<Ops> ops_for(const Case& z) {
     if (GetParam() == By::cpu) return test::create_test_ops(z.threads);
-    CudaOptions options{.deterministic = GetParam() != By::cudnn};
+    CudaOptions options{.hopper_attention = GetParam() != By::cuda_older, .deterministic = GetParam() != By::cudnn};
     if (by_cudnn())
       options.cudnn_attention = AttentionShape{.s = z.s, .b = z.b, .heads = z.heads, .d = z.d, .dtype = z.dtype};
     return test::create_test_ops(test::kOnCuda, options);
@@ -124,10 +127,11 @@ class AttentionTest : public testing::TestWithParam<By> {
 };
 
 std::string name_of_test(const testing::TestParamInfo<By>& info) {
-  constexpr const char* kNames[] = {"cpu", "cuda", "cudnn", "cudnn_in_order"};
+  constexpr const char* kNames[] = {"cpu", "cuda", "cuda_older", "cudnn", "cudnn_in_order"};
   return kNames[static_cast<size_t>(info.param)];
 }
-INSTANTIATE_TEST_SUITE_P(BackEnds, AttentionTest, testing::Values(By::cpu, By::cuda, By::cudnn, By::cudnn_in_order),
+INSTANTIATE_TEST_SUITE_P(BackEnds, AttentionTest,
+                         testing::Values(By::cpu, By::cuda, By::cuda_older, By::cudnn, By::cudnn_in_order),
                          name_of_test);
 
 const Dropout kDropout{.probability = 0.2f,
@@ -168,6 +172,13 @@ TEST_P(AttentionTest, LongSequencesMatchTheDefinition) {
   const int64_t s = GetParam() != By::cpu && test::gpu_is_emulated() ? 300 : 600;
   expect_reference({s, 1, 1, 64, DType::f32, kDropout});
   expect_reference({s, 1, 1, 64, DType::bf16});
+}
+
+TEST_P(AttentionTest, MoreTilesThanMultiprocessorsMatchTheDefinition) {
+  if (GetParam() == By::cpu || GetParam() == By::cuda_older) GTEST_SKIP() << "has none, or does not count them";
+  // An emulated GPU has four, and the older kernels have a block for each tile.
+  expect_reference({200, 1, 3, 64, DType::bf16});
+  expect_reference({270, 1, 2, 80, DType::bf16});
 }
 
 TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
@@ -247,8 +258,9 @@ TEST_P(AttentionTest, TheFutureHasNoInfluence) {
 
 TEST_P(AttentionTest, ASecondRunAndAnotherNumberOfThreadsGiveTheSameBits) {
   if (GetParam() == By::cudnn) GTEST_SKIP() << "adds in any order";
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    Case z{150, 2, 3, 48, dtype, by_cudnn() ? Dropout{} : kDropout};
+  const Dropout dropout = by_cudnn() ? Dropout{} : kDropout;
+  for (Case z : {Case{150, 2, 3, 48, DType::f32, dropout}, Case{100, 2, 1, 48, DType::bf16, dropout},
+                 Case{200, 1, 1, 64, DType::bf16, dropout}}) {
     if (!takes(z)) continue;
     const Tensors first = run(z);
     for (const int threads : GetParam() == By::cpu ? std::vector{2, 1, 3} : std::vector{1}) {

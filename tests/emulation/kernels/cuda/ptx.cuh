@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "tests/emulation/grid.h"
+#include "tests/emulation/warpgroup.h"
 
 namespace trivet {
 
@@ -14,6 +15,8 @@ template <class T>
 T* dynamic_shared() {
   return static_cast<T*>(emulation::dynamic_shared_memory());
 }
+
+inline uint32_t shared_address(const void* pointer) { return emulation::address_in_shared(pointer); }
 
 namespace ptx {
 

@@ -1,0 +1,152 @@
+// What Hopper's attention kernels share: how blocks take their work, stages of tiles, and stores.
+//
+// A block has a warpgroup that fetches and two or three that compute. One thread of the first has the TMA copy tiles
+// into stages of shared memory, as they become free; the others wait for stages, compute, and give them back. So the
+// kernel's two halves never wait for a __syncthreads, and registers go to those who compute. A grid has one block for
+// each multiprocessor, which takes one tile of one head after the other; its first tiles of the next are fetched while
+// it finishes this one.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/attention_head.cuh"
+#include "kernels/cuda/tensor_core.cuh"
+#include "kernels/cuda/warpgroup.cuh"
+
+namespace trivet {
+
+inline constexpr int kWarpgroup = 128;  // threads
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+// Tiles of one head are read again and again: heads are taken in sets whose tiles fit the L2 cache together. Of a set,
+// those tiles come first that have the most to do.
+struct HeadSchedule {
+  int tiles, heads, set;
+
+  // `bytes`: of one head, read by each of its tiles.
+  HeadSchedule(int64_t tiles, int64_t heads, int64_t bytes)
+      : tiles(static_cast<int>(tiles)),
+        heads(static_cast<int>(heads)),
+        set(static_cast<int>(std::clamp<int64_t>((int64_t{32} << 20) / bytes, 1, heads))) {}
+
+  // The block's task of this turn: `tile` counts from the one with the most work. False: it has no more. Every second
+  // turn goes through the blocks in the other direction, so that none has the larger one each time.
+  __device__ bool task(int turn, int& which, int& tile) const {
+    const int grid = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+    const int index = turn * grid + (turn % 2 == 0 ? block : grid - 1 - block);
+    if (index >= tiles * heads) return false;
+    const int first = index / (set * tiles) * set, here = min(set, heads - first), rest = index - first * tiles;
+    which = first + rest % here;
+    tile = rest / here;
+    return true;
+  }
+};
+
+// Position in a ring of stages. Who waits for a stage to be full waits for `parity`, who waits for it to be free for
+// the other one, which is over from the start.
+template <int kStages>
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// By all of a warp: one arrival.
+__device__ inline void warp_arrives(Barrier* barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(barrier);
+}
+
+// The same in all lanes of a warp, and known to be, so that descriptors are kept in uniform registers.
+__device__ inline int warpgroup_index() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+}
+
+// Which of this lane's sums of a tile of 8 kBlocks columns the dropout keeps: bit 4 n + e for sums[n][e]. index_of(row
+// half, column) is that of one. A loop that stays one: the generator is long.
+template <int kBlocks, class F>
+__device__ inline uint64_t kept_by_dropout(const DropoutArgs& dropout, const F& index_of) {
+  static_assert(kBlocks <= 16);
+  const int t = threadIdx.x % 4;
+  uint64_t kept = 0;
+#pragma unroll 1
+  for (int i = 0; i < 4 * kBlocks; ++i)
+    if (dropout_keeps_here(index_of(i / 2 % 2, i / 4 * 8 + 2 * t + i % 2), dropout.seed, dropout.site,
+                           dropout.threshold))
+      kept |= uint64_t{1} << i;
+  return kept;
+}
+__device__ inline float dropout_scale(const DropoutArgs& dropout, uint64_t kept, int i) {
+  return kept >> i & 1 ? dropout.kept : 0.0f;
+}
+
+// Pairs of a query and a key behind it become `value`, in a tile of a warpgroup whose rows and columns begin with these
+// positions. Rows are queries, or else keys.
+template <bool kRowsAreQueries, int kBlocks>
+__device__ inline void mask_future(float (&x)[kBlocks][4], int first_row, int first_column, float value) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const int ahead = first_row + 16 * warp + lane / 4 - first_column - lane % 4 * 2;  // of this lane's first element
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int row = ahead + e / 2 * 8, column = 8 * n + e % 2;
+      if (kRowsAreQueries ? column > row : row > column) x[n][e] = value;
+    }
+}
+
+template <int kBlocks>
+__device__ inline void clear(float (&sums)[kBlocks][4]) {
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sums[n][e] = 0;
+}
+
+// Rounds 16 kSteps columns of sums to the left operand of the next product.
+template <int kSteps>
+__device__ inline void to_lefts(uint32_t (&left)[kSteps][4], const float (&sums)[2 * kSteps][4]) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) to_left(left[step], sums[2 * step], sums[2 * step + 1]);
+}
+
+// A warpgroup's 64 rows of sums from row `first` on, times a factor for each half of this lane's rows, to rows of
+// kD columns that are `stride` elements apart; rows from s on are left out. Four lanes have eight columns of a row, of
+// each block of eight: they trade, so that each has all eight of every fourth block, and stores 16 bytes.
+template <int kD, int kBlocks>
+__device__ inline void store_rows(__nv_bfloat16* to, int64_t stride, const float (&sums)[kBlocks][4],
+                                  const float (&factor)[2], int first, int s) {
+  static_assert(kBlocks % 4 == 0);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4, t = lane % 4;
+  const bool odd = t & 1, high = t & 2;
+  // Exchanges a with the b of the lane that has the other of a pair.
+  const auto trade = [](uint32_t& a, uint32_t& b, bool second, int flip) {
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, second ? a : b, flip);
+    (second ? a : b) = got;
+  };
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first + 16 * warp + g + 8 * half;
+    __nv_bfloat16* const at = to + row * stride + 8 * t;
+#pragma unroll
+    for (int n = 0; n < kBlocks; n += 4) {
+      uint32_t word[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        word[i] = pair_of(sums[n + i][2 * half] * factor[half], sums[n + i][2 * half + 1] * factor[half]);
+      trade(word[0], word[1], odd, 1);
+      trade(word[2], word[3], odd, 1);
+      trade(word[0], word[2], high, 2);
+      trade(word[1], word[3], high, 2);
+      if (row < s && 8 * (n + t) < kD)
+        *reinterpret_cast<uint4*>(at + 8 * n) = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+  }
+}
+
+}  // namespace trivet

@@ -1,0 +1,191 @@
+// Hopper's own instructions (sm_90a, and no other GPU: only *_hopper*.cu are compiled for it), one function each:
+// products that a warpgroup, four warps in a row, starts on matrices in shared memory; copies of tiles to shared memory
+// by the tensor memory accelerator (TMA); and the barriers by which threads wait for such copies. Names of sections are
+// the PTX ISA's. (A build that emulates CUDA has a file of its own in this one's place:
+// tests/emulation/kernels/cuda/ptx_hopper.cuh.)
+#pragma once
+
+#include <cstdint>
+#include <cuda.h>
+
+#include "kernels/cuda/ptx.cuh"
+
+namespace trivet {
+
+// Dynamic shared memory aligned to 1024 bytes, over which the widest swizzle repeats.
+__device__ inline unsigned char* dynamic_shared_tiles() {
+  extern __shared__ __align__(1024) unsigned char tiles[];
+  return tiles;
+}
+
+// ---- barriers in shared memory ("mbarrier"): a phase is over when as many threads have arrived as the barrier was
+// initialised for, and all bytes that they have announced are there. Phases are even and odd in turn, from even on.
+
+using Barrier = uint64_t;
+
+__device__ inline void initialize(Barrier* barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+// By the thread that has initialised barriers; the block's threads meet before they use them.
+__device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void arrive(Barrier* barrier) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+// Arrives, and announces bytes that copies will bring in this phase.
+__device__ inline void arrive_and_expect(Barrier* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+// Until the phase of that parity is over: the present one, or else the last one.
+__device__ inline void wait_for(Barrier* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra through;\n"
+      "bra again;\n"
+      "through:\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// ---- copies ("cp.async.bulk.tensor")
+
+// What the TMA knows of a tensor in global memory: made by the host (tile_map.h), a kernel's parameter. Columns beyond
+// the tensor's arrive as zeros, and so do rows.
+using TileMap = CUtensorMap;
+
+// By one thread: the map's box of columns and rows from (column, row) on of matrix `matrix`. `barrier` is told of the
+// bytes.
+__device__ inline void copy_tile(void* to, const TileMap& map, int column, int matrix, int row, Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
+      :
+      : "r"(shared_address(to)), "l"(&map), "r"(column), "r"(matrix), "r"(row), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// ---- warps among each other
+
+// Barriers of hardware, 1 to 15 ("bar", "barrier"): `threads` threads meet, of which those that only arrive go on.
+__device__ inline void meet(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ inline void arrive_at(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// By all warps of a warpgroup: how many registers a thread has from now on ("setmaxnreg").
+template <int kCount>
+__device__ inline void take_registers() {
+  static_assert(kCount >= 24 && kCount <= 256 && kCount % 8 == 0);
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ inline void give_registers() {
+  static_assert(kCount >= 24 && kCount <= 256 && kCount % 8 == 0);
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+// ---- products of a warpgroup ("wgmma"): they run while the warps go on. Until a wait that covers it, nobody may touch
+// a product's sums, nor change its operands. warpgroup.cuh says which thread holds what.
+
+// Keeps what the compiler does with these registers on its side of this point: they depend on no wait that it knows of.
+__device__ inline void settle(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+__device__ inline void settle(uint32_t& x) { asm volatile("" : "+r"(x)::"memory"); }
+template <class T, int kBlocks>
+__device__ inline void settle(T (&registers)[kBlocks][4]) {
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) settle(registers[n][e]);
+}
+
+// Before products whose registers something else has written, or read: these, sums and left operands.
+template <class... Registers>
+__device__ inline void begin_products(Registers&... registers) {
+  (settle(registers), ...);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+// What `x` is made of is worked out before the next wait, while products run. (ptxas takes a wait before arithmetic
+// that does not need it, but not before a store: so x is stored, in shared memory, where nobody looks.)
+__device__ inline void work_before_waiting(float x, float* place) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared_address(place)), "f"(x) : "memory");
+}
+// The products since the last call are a group.
+__device__ inline void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until all groups but the last `pending` are through; `registers` are those that they have used.
+template <int pending, class... Registers>
+__device__ inline void wait_for_products(Registers&... registers) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+  (settle(registers), ...);
+}
+
+// A lane's operands of asm: its sums of columns 8 n to 8 n + 31, as `how` has them, and their names there.
+#define TRIVET_SUMS_4(how, n) how(sums[n][0]), how(sums[n][1]), how(sums[n][2]), how(sums[n][3])
+#define TRIVET_SUMS_16(how, n) \
+  TRIVET_SUMS_4(how, n), TRIVET_SUMS_4(how, n + 1), TRIVET_SUMS_4(how, n + 2), TRIVET_SUMS_4(how, n + 3)
+#define TRIVET_NAMES_32                                                                                       \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TRIVET_NAMES_48 \
+  TRIVET_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define TRIVET_NAMES_64 \
+  TRIVET_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+// The instruction: how many columns, the names of its operands, whether it adds, which operands are transposed.
+#define TRIVET_PRODUCT(size, names, left, right, adds, transposed)                                     \
+  "wgmma.mma_async.sync.aligned.m64n" size "k16.f32.bf16.bf16 {" names "}, " left ", " right ", " adds \
+  ", 1, 1, " transposed ";"
+
+// sums[64, kN] = (kAdd ? sums : 0) + left[64, 16] right[16, kN], both in shared memory and told by their descriptors,
+// with k in a row of each. Sums that are not added to need not be anything before.
+template <int kN, bool kAdd>
+__device__ inline void multiply_rows(float (&sums)[kN / 8][4], uint64_t left, uint64_t right) {
+  static_assert(kN == 64 || kN == 128);
+  if constexpr (kN == 64 && kAdd)
+    asm volatile(TRIVET_PRODUCT("64", TRIVET_NAMES_32, "%32", "%33", "1", "0, 0")
+                 : TRIVET_SUMS_16("+f", 0), TRIVET_SUMS_16("+f", 4)
+                 : "l"(left), "l"(right));
+  else if constexpr (kN == 64)
+    asm volatile(TRIVET_PRODUCT("64", TRIVET_NAMES_32, "%32", "%33", "0", "0, 0")
+                 : TRIVET_SUMS_16("=f", 0), TRIVET_SUMS_16("=f", 4)
+                 : "l"(left), "l"(right));
+  else if constexpr (kAdd)
+    asm volatile(TRIVET_PRODUCT("128", TRIVET_NAMES_64, "%64", "%65", "1", "0, 0")
+                 : TRIVET_SUMS_16("+f", 0), TRIVET_SUMS_16("+f", 4), TRIVET_SUMS_16("+f", 8), TRIVET_SUMS_16("+f", 12)
+                 : "l"(left), "l"(right));
+  else
+    asm volatile(TRIVET_PRODUCT("128", TRIVET_NAMES_64, "%64", "%65", "0", "0, 0")
+                 : TRIVET_SUMS_16("=f", 0), TRIVET_SUMS_16("=f", 4), TRIVET_SUMS_16("=f", 8), TRIVET_SUMS_16("=f", 12)
+                 : "l"(left), "l"(right));
+}
+
+// sums[64, kN] += left[64, 16] right[16, kN], left in registers, and right with its columns in a row.
+template <int kN>
+__device__ inline void multiply_columns(float (&sums)[kN / 8][4], const uint32_t (&left)[4], uint64_t right) {
+  static_assert(kN == 64 || kN == 96 || kN == 128);
+  if constexpr (kN == 64)
+    asm volatile(TRIVET_PRODUCT("64", TRIVET_NAMES_32, "{%32, %33, %34, %35}", "%36", "1", "1")
+                 : TRIVET_SUMS_16("+f", 0), TRIVET_SUMS_16("+f", 4)
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));
+  else if constexpr (kN == 96)
+    asm volatile(TRIVET_PRODUCT("96", TRIVET_NAMES_48, "{%48, %49, %50, %51}", "%52", "1", "1")
+                 : TRIVET_SUMS_16("+f", 0), TRIVET_SUMS_16("+f", 4), TRIVET_SUMS_16("+f", 8)
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));
+  else
+    asm volatile(TRIVET_PRODUCT("128", TRIVET_NAMES_64, "{%64, %65, %66, %67}", "%68", "1", "1")
+                 : TRIVET_SUMS_16("+f", 0), TRIVET_SUMS_16("+f", 4), TRIVET_SUMS_16("+f", 8), TRIVET_SUMS_16("+f", 12)
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));
+}
+
+#undef TRIVET_PRODUCT
+#undef TRIVET_NAMES_64
+#undef TRIVET_NAMES_48
+#undef TRIVET_NAMES_32
+#undef TRIVET_SUMS_16
+#undef TRIVET_SUMS_4
+
+}  // namespace trivet

@@ -1,0 +1,77 @@
+// Tiles in shared memory as Hopper's products read them, and products of whole tiles.
+//
+// A tile [rows, columns] of bf16 lies in blocks of kBlock columns, one behind the other, each by rows of kBlock
+// elements; within a block the 16-byte pieces are swizzled as the TMA does it: over 128 bytes, with 64 columns, piece p
+// of row r lies where piece p ^ r % 8 would; over 64 bytes, with 32 columns, p ^ r / 2 % 4. So eight rows of one piece,
+// what a product reads at once, lie in different banks (PTX ISA, "Asynchronous Warpgroup Level Swizzle").
+//
+// Sums and left operands lie in registers as mma's do (tensor_core.cuh): warp w of the warpgroup has rows 16 w to
+// 16 w + 15, and of those a lane with g = lane / 4 and t = lane % 4 the rows g and g + 8, columns 2t and 2t + 1 of
+// each eight (PTX ISA, "Matrix Fragments for wgmma.mma_async.m64nNk16").
+#pragma once
+
+#include "kernels/cuda/ptx_hopper.cuh"
+
+namespace trivet {
+
+// A matrix descriptor (PTX ISA, "Matrix Descriptor Format"): bits 0-13 the address, 16-29 the leading, 32-45 the stride
+// dimension byte offset, each without its last four bits; 62-63 the swizzle, 1: 128 bytes, 2: 64 bytes.
+__device__ constexpr uint64_t matrix_descriptor(uint32_t address, uint32_t leading, uint32_t stride, int swizzle) {
+  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
+         static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(swizzle == 128 ? 1 : 2) << 62;
+}
+
+// kRows rows of a head of kD columns. Heads of 80 columns take 96, of which the last are zeros: blocks of 16 columns
+// would need none, but products of them would be slow.
+template <int kRows, int kD>
+struct Tile {
+  static constexpr int kBlock = kD % 64 == 0 ? 64 : 32, kBlocks = (kD + kBlock - 1) / kBlock;
+  static constexpr int kColumns = kBlocks * kBlock, kSwizzle = 2 * kBlock;  // in bytes
+  static constexpr uint32_t kBlockBytes = kRows * kSwizzle, kBytes = kBlocks * kBlockBytes;
+  static_assert(kRows % 8 == 0);
+
+  unsigned char* data;
+
+  // Rows from `row` on with k along them; of that, the 16 columns of each step are by_row_step(step) further.
+  __device__ uint64_t by_rows(int row) const {
+    return matrix_descriptor(shared_address(data) + row * kSwizzle, 16, 8 * kSwizzle, kSwizzle);
+  }
+  static constexpr uint64_t by_row_step(int step) {
+    return (16 * step / kBlock * kBlockBytes + 32 * step % kSwizzle) >> 4;
+  }
+  // All columns, with k along the rows; the 16 rows of each step are by_column_step(step) further.
+  __device__ uint64_t by_columns() const {
+    return matrix_descriptor(shared_address(data), kBlockBytes, 8 * kSwizzle, kSwizzle);
+  }
+  static constexpr uint64_t by_column_step(int step) { return (16 * step * kSwizzle) >> 4; }
+
+  // By one thread: rows from `row` on, into this tile. Announces nothing.
+  __device__ void fetch(const TileMap& map, int matrix, int row, Barrier* barrier) const {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block)
+      copy_tile(data + block * kBlockBytes, map, block * kBlock, matrix, row, barrier);
+  }
+};
+
+// Starts sums[64, kN] = left[row…, kD] right[kN, kD]^T.
+template <int kN, int kRows, int kD>
+__device__ inline void start_product_of_rows(float (&sums)[kN / 8][4], const Tile<kRows, kD>& left, int row,
+                                             const Tile<kN, kD>& right) {
+  const uint64_t a = left.by_rows(row), b = right.by_rows(0);
+  multiply_rows<kN, false>(sums, a, b);
+#pragma unroll
+  for (int step = 1; step < kD / 16; ++step)
+    multiply_rows<kN, true>(sums, a + left.by_row_step(step), b + right.by_row_step(step));
+}
+
+// Starts sums[64, kColumns] += left[64, kRows] right[kRows, kColumns].
+template <int kRows, int kD>
+__device__ inline void start_sum_of_columns(float (&sums)[Tile<kRows, kD>::kColumns / 8][4],
+                                            const uint32_t (&left)[kRows / 16][4], const Tile<kRows, kD>& right) {
+  const uint64_t b = right.by_columns();
+#pragma unroll
+  for (int step = 0; step < kRows / 16; ++step)
+    multiply_columns<Tile<kRows, kD>::kColumns>(sums, left[step], b + right.by_column_step(step));
+}
+
+}  // namespace trivet
