@@ -74,6 +74,9 @@ InferenceModel::InferenceModel(const Config& config, const Layout& layout, Commu
   executor_ =
       std::make_unique<Executor>(schedule_, *mesh_.pipeline, *device_, *compute_, nullptr, boundary_buffers_, options);
   executor_->set_stages(std::move(stages));
+  // Ranks that are threads: to give pinned memory back, as load() does, may take CUDA until the streams of all GPUs are
+  // through, and a rank that went ahead would have its stream wait in NCCL for this one.
+  world.barrier();
 }
 
 void InferenceModel::load(const OpenCheckpoint& checkpoint, int64_t seq_length) {
