@@ -51,7 +51,7 @@ cp tests/bench/torch_step.py "$out/tests/bench/"
 cp configs/*.yaml "$out/configs/"
 
 tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz -T0 -6 >"$out.tar.xz"
-size=$(du -sb "$out" | cut -f1)
+size=$(du -sb "$out" | cut -f1) packed=$(stat -c %s "$out.tar.xz")
 printf '%s: %d MiB; %s: %d MiB; for %s and GPUs of compute capability 9.0 or newer\n' "$out" $((size >> 20)) \
-  "$out.tar.xz" $(($(stat -c %s "$out.tar.xz") >> 20)) "$march"
-((size <= most)) || { echo "gpu_pack.sh: the folder has more than $((most >> 20)) MiB" >&2; exit 70; }
+  "$out.tar.xz" $((packed >> 20)) "$march"
+((packed <= most)) || { echo "gpu_pack.sh: the archive has more than $((most >> 20)) MiB" >&2; exit 70; }
