@@ -188,12 +188,7 @@ bool flash_attention_has(DType dtype, int64_t d) {
 }
 
 void flash_attention_forward(const AttentionArgs& args, cudaStream_t stream) {
-  switch (args.d) {
-    case 64: return launch<64>(args, stream);
-    case 80: return launch<80>(args, stream);
-    case 96: return launch<96>(args, stream);
-    default: return launch<128>(args, stream);
-  }
+  dispatch_head(args.d, [&]<int kD>() { launch<kD>(args, stream); });
 }
 
 }  // namespace trivet

@@ -255,12 +255,7 @@ void launch(const AttentionArgs& args, cudaStream_t stream) {
 }  // namespace
 
 void flash_attention_backward(const AttentionArgs& args, cudaStream_t stream) {
-  switch (args.d) {
-    case 64: return launch<64>(args, stream);
-    case 80: return launch<80>(args, stream);
-    case 96: return launch<96>(args, stream);
-    default: return launch<128>(args, stream);
-  }
+  dispatch_head(args.d, [&]<int kD>() { launch<kD>(args, stream); });
 }
 
 }  // namespace trivet

@@ -63,4 +63,17 @@ struct HeadArgs {
   }
 };
 
+// Calls f.template operator()<64>(), or with 80, 96 or 128: the head sizes that kernels are compiled for
+// (flash_attention_has).
+template <class F>
+void dispatch_head(int64_t d, F&& f) {
+  switch (d) {
+    case 64: return f.template operator()<64>();
+    case 80: return f.template operator()<80>();
+    case 96: return f.template operator()<96>();
+    case 128: return f.template operator()<128>();
+    default: fail("attention has no kernel for heads of " + std::to_string(d) + " columns");
+  }
+}
+
 }  // namespace trivet

@@ -275,12 +275,7 @@ void launch(const AttentionArgs& args, int multiprocessors, cudaStream_t stream)
 }  // namespace
 
 void hopper_attention_forward(const AttentionArgs& args, int multiprocessors, cudaStream_t stream) {
-  switch (args.d) {
-    case 64: return launch<64>(args, multiprocessors, stream);
-    case 80: return launch<80>(args, multiprocessors, stream);
-    case 96: return launch<96>(args, multiprocessors, stream);
-    default: return launch<128>(args, multiprocessors, stream);
-  }
+  dispatch_head(args.d, [&]<int kD>() { launch<kD>(args, multiprocessors, stream); });
 }
 
 }  // namespace trivet

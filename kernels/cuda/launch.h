@@ -75,7 +75,8 @@ void launch_kernel(void (*kernel)(Parameters...), const Launch& how, Arguments&&
 template <class Kernel>
 void allow_shared(Kernel* kernel, size_t bytes) {
   if (bytes > 48 * 1024)
-    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(bytes)),
                "cudaFuncSetAttribute");
 }
 
