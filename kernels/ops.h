@@ -24,12 +24,13 @@
 namespace trivet {
 
 // Which elements a dropout zeroes: a pure function of the seed, the site (one number a dropout in the model) and the
-// element's global coordinates, so that it is the same under every layout. For the activation of a micro-batch,
-//   index = ((first_sample + batch entry) * seq_length + first_position + position) * width + column
-// and for attention probabilities,
-//   index = (((first_sample + batch entry) * total_heads + first_head + head) * seq_length + query) * seq_length + key.
-// The element is kept when word (index % 4) of philox4x32(index / 4, site, seed) >= dropout_threshold(probability),
-// and is then scaled by 1 / (1 - probability).
+// element's global coordinates, so that it is the same under every layout. With 7 rounds of Philox (kernels/philox.h),
+// an activation of a micro-batch has word index % 4 of philox4x32(index / 4, site, seed), where
+//   index = ((first_sample + batch entry) * seq_length + first_position + position) * width + column,
+// and a probability of attention word query / 8 % 2 * 2 + key / 8 % 2 of philox4x32(square, site, seed), where
+//   square = (((first_sample + batch entry) * total_heads + first_head + head) * pairs + dropout_pair(key)) * pairs +
+//            dropout_pair(query)   with pairs = dropout_pairs(seq_length).
+// The element is kept when its word >= dropout_threshold(probability), and is then scaled by 1 / (1 - probability).
 struct Dropout {
   float probability = 0;  // 0: everything is kept and nothing is drawn
   uint64_t seed = 0;

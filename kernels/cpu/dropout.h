@@ -27,6 +27,10 @@ inline Words multiply_lower(Words x, uint32_t m) {
 struct FourWords {
   Words w[4];
 };
+// The words' lower halves alone.
+using NarrowWords = uint32_t __attribute__((vector_size(kVectorBytes / 2)));
+using NarrowFloats = float __attribute__((vector_size(kVectorBytes / 2)));
+inline NarrowWords narrow(Words x) { return __builtin_convertvector(x, NarrowWords); }
 
 template <int... lane>
 inline Words lane_numbers(std::integer_sequence<int, lane...>) {
@@ -42,7 +46,7 @@ inline FourWords philox_vector(uint64_t first_counter, uint64_t counter_high, ui
   const Words counter = first_counter + lane_numbers(std::make_integer_sequence<int, kCounters>());
   Words c0 = counter, c1 = counter >> 32, c2 = Words{} + counter_high, c3 = Words{} + (counter_high >> 32);
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < kDropoutRounds; ++round) {
     const Words p0 = multiply_lower(c0, 0xD2511F53u), p1 = multiply_lower(c2, 0xCD9E8D57u);
     c0 = (p1 >> 32) ^ c1 ^ k0;
     c1 = p1;

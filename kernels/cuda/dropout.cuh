@@ -49,7 +49,7 @@ struct DropoutArgs {
 #pragma unroll
     for (int j = 0; j < 3; ++j) {
       if (j == 2 && !by_one && !by_two) break;
-      const PhiloxWords words = philox4x32(block + j, site, seed);
+      const PhiloxWords words = philox4x32<kDropoutRounds>(block + j, site, seed);
 #pragma unroll
       for (int k = 0; k < 4; ++k) w[4 * j + k] = words.w[k];
     }

@@ -11,7 +11,7 @@ INSTANTIATE_TEST_SUITE_P(BackEnds, ElementwiseTest, all_types_and_back_ends(), c
 // Under the contract in kernels/ops.h: whether element (position, entry, column) is kept.
 bool kept(const Dropout& d, int64_t entry, int64_t position, int64_t column, int64_t width) {
   const int64_t index = ((d.first_sample + entry) * d.seq_length + d.first_position + position) * width + column;
-  const PhiloxWords words = philox4x32(static_cast<uint64_t>(index / 4), d.site, d.seed);
+  const PhiloxWords words = philox4x32<7>(static_cast<uint64_t>(index / 4), d.site, d.seed);
   return words.w[index % 4] >= dropout_threshold(d.probability);
 }
 

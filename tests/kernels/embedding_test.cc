@@ -13,7 +13,7 @@ double at(const Tensor& t, int64_t row, int64_t column) { return get(t, row * t.
 // The factor of an element under the contract in kernels/ops.h, word by word.
 double factor(const Dropout& d, int64_t entry, int64_t position, int64_t column, int64_t width) {
   const int64_t index = ((d.first_sample + entry) * d.seq_length + d.first_position + position) * width + column;
-  const PhiloxWords words = philox4x32(static_cast<uint64_t>(index / 4), d.site, d.seed);
+  const PhiloxWords words = philox4x32<7>(static_cast<uint64_t>(index / 4), d.site, d.seed);
   return words.w[index % 4] >= dropout_threshold(d.probability) ? 1.0 / (1.0 - d.probability) : 0.0;
 }
 
