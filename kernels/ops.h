@@ -31,11 +31,13 @@ namespace trivet {
 //   square = (((first_sample + batch entry) * total_heads + first_head + head) * pairs + dropout_pair(key)) * pairs +
 //            dropout_pair(query)   with pairs = dropout_pairs(seq_length).
 // The element is kept when its word >= dropout_threshold(probability), and is then scaled by 1 / (1 - probability).
+// The number of the sample is read on the device when the op runs: all else is the same in every micro-batch, so that a
+// graph of the calls can be launched for each.
 struct Dropout {
   float probability = 0;  // 0: everything is kept and nothing is drawn
   uint64_t seed = 0;
   uint64_t site = 0;
-  int64_t first_sample = 0;    // global index of the micro-batch's first sample
+  Tensor first_sample = {};    // [1] int64, the micro-batch's first; null where nothing is drawn
   int64_t seq_length = 0;      // of the whole sequence
   int64_t first_position = 0;  // of this rank's slice, under sequence parallelism
   int64_t first_head = 0;      // of this rank, and

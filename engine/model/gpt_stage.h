@@ -42,7 +42,9 @@ class GptStage {
 
   Tensor tokens(int slot) const { return slot_at(slot).tokens; }  // [s, b] int32: whoever runs the stage fills it
   Tensor labels(int slot) const { return slot_at(slot).labels; }  // [s, b] int32: likewise
-  Tensor input(int slot) const { return slot_at(slot).input; }    // [s*, b, h]: the previous stage's output goes here
+  // [1] int64, null without dropout: likewise, for passes that train.
+  Tensor first_sample(int slot) const { return slot_at(slot).first_sample; }
+  Tensor input(int slot) const { return slot_at(slot).input; }  // [s*, b, h]: the previous stage's output goes here
   void set_input(int slot, Tensor input) { slots_.at(static_cast<size_t>(slot)).input = input; }
   Tensor output(int slot) const;                                       // [s*, b, h]: goes to the next stage
   Tensor logits(int slot) const { return slot_at(slot).head.logits; }  // [s, b, padded_vocab/t], after forward
@@ -63,7 +65,7 @@ class GptStage {
 
  private:
   struct Slot {
-    Tensor tokens, labels;
+    Tensor tokens, labels, first_sample;
     Tensor input;
     std::vector<BlockActivations> blocks;
     HeadActivations head;

@@ -63,9 +63,10 @@ void store_block(const float* block, float factor, T* to, int64_t ld, int64_t ro
 class AttentionDropout {
  public:
   AttentionDropout(const Dropout& dropout, int64_t batch, int64_t head)
-      : dropout_(dropout),
-        pairs_(dropout_pairs(dropout.seq_length)),
-        head_((dropout.first_sample + batch) * dropout.total_heads + dropout.first_head + head) {}
+      : dropout_(dropout), pairs_(dropout_pairs(dropout.seq_length)) {
+    if (active())
+      head_ = (*dropout.first_sample.as<int64_t>() + batch) * dropout.total_heads + dropout.first_head + head;
+  }
 
   bool active() const { return dropout_.probability > 0; }
 
@@ -91,8 +92,8 @@ class AttentionDropout {
 
  private:
   const Dropout& dropout_;
-  int64_t pairs_;  // of positions
-  int64_t head_;   // of all heads of all samples
+  int64_t pairs_;     // of positions
+  int64_t head_ = 0;  // of all heads of all samples
 };
 
 }  // namespace trivet

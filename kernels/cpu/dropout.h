@@ -81,9 +81,11 @@ inline const float* dropout_scales(const Dropout& dropout, int64_t first, int64_
   return buffer + first % 4;
 }
 
-// Global index of column 0 of row r of an activation [s, b, width].
+// Global index of column 0 of row r of an activation [s, b, width]; 0 where nothing is drawn.
 inline int64_t dropout_row_index(const Dropout& dropout, int64_t r, int64_t b, int64_t width) {
-  return ((dropout.first_sample + r % b) * dropout.seq_length + dropout.first_position + r / b) * width;
+  if (dropout.probability == 0) return 0;
+  const int64_t sample = *dropout.first_sample.as<int64_t>() + r % b;
+  return (sample * dropout.seq_length + dropout.first_position + r / b) * width;
 }
 
 // Calls f(at, scale) for each vector of columns of a row; the columns' values are to be multiplied by `scale`: always

@@ -60,7 +60,7 @@ void CpuOps::bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Drop
   if (bias) shapes::expect_vector(kOp, "bias", bias, x.dtype, h);
   shapes::expect_like(kOp, "residual", residual, x);
   shapes::expect_like(kOp, "out", out, x);
-  shapes::expect_probability(kOp, dropout.probability);
+  shapes::expect_dropout(kOp, dropout);
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     dispatch_float(x.dtype, [&]<class T>() {
       parallel_for(threads, x.rows(), rows_per_grain(h), [&](Range rows, int) {
@@ -89,7 +89,7 @@ void CpuOps::dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, St
   shapes::expect_rank(kOp, "dout", dout, dout.dtype, 3);
   const int64_t b = dout.shape[1], h = dout.shape[2];
   shapes::expect_like(kOp, "dx", dx, dout);
-  shapes::expect_probability(kOp, dropout.probability);
+  shapes::expect_dropout(kOp, dropout);
   if (dropout.probability == 0 && dx.data == dout.data) return;
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     dispatch_float(dout.dtype, [&]<class T>() {

@@ -43,7 +43,7 @@ struct HeadArgs {
   // The square that the probability of a query and a key belongs to, for dropout.
   __device__ int64_t dropout_square(int which, int query, int key) const {
     const int64_t batch = which / heads, head = which % heads;
-    const int64_t row = (dropout.first_sample + batch) * dropout.total_heads + dropout.first_head + head;
+    const int64_t row = (*dropout.first_sample + batch) * dropout.total_heads + dropout.first_head + head;
     const int64_t pairs = dropout_pairs(dropout.seq_length);
     return (row * pairs + dropout_pair(key)) * pairs + dropout_pair(query);
   }

@@ -139,7 +139,7 @@ void CudaOps::bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Dro
   if (bias) shapes::expect_vector(kOp, "bias", bias, x.dtype, x.shape[2]);
   shapes::expect_like(kOp, "residual", residual, x);
   shapes::expect_like(kOp, "out", out, x);
-  shapes::expect_probability(kOp, dropout.probability);
+  shapes::expect_dropout(kOp, dropout);
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     dispatch_device(x.dtype,
                     [&]<class T>() { launch_bias_dropout_add<T>(kOp, x, bias, residual, dropout, out, raw_stream); });
@@ -151,7 +151,7 @@ void CudaOps::dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, S
   shapes::expect_float(kOp, "dout", dout);
   shapes::expect_rank(kOp, "dout", dout, dout.dtype, 3);
   shapes::expect_like(kOp, "dx", dx, dout);
-  shapes::expect_probability(kOp, dropout.probability);
+  shapes::expect_dropout(kOp, dropout);
   if (dropout.probability == 0 && dx.data == dout.data) return;
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     dispatch_device(dout.dtype,

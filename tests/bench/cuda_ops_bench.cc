@@ -110,7 +110,9 @@ void activations(Bench& bench) {
   const Tensor dgamma = bench.tensor(DType::f32, {kHidden}), sum = bench.tensor(DType::f32, {kFfn});
   const Tensor tokens = bench.tensor(DType::i32, {kSeq, kBatch}), dtable = bench.tensor(DType::f32, {kVocab, kHidden});
   const Tensor positions = bench.tensor(T, {kSeq, kHidden}), dpositions = bench.tensor(DType::f32, {kSeq, kHidden});
-  const Dropout none, tenth{.probability = 0.1f, .seed = 1, .site = 2, .seq_length = kSeq};
+  const Dropout none,
+      tenth{
+          .probability = 0.1f, .seed = 1, .site = 2, .first_sample = bench.tensor(DType::i64, {1}), .seq_length = kSeq};
 
   bench.memory("layernorm_forward", 2 * hidden,
                [&] { ops.layernorm_forward(x, bias, bias, 1e-5f, y, mean, rstd, stream); });
