@@ -42,6 +42,8 @@ class GradSync {
   // stage share over `embedding`, the two of them (null: no such weight here).
   void finish(Communicator& tensor, Communicator* embedding);
 
+  int64_t registered_bytes() const { return lanes_->registered_bytes(); }  // REQUIRES: connected
+
  private:
   // What a streamed bucket needs while it is there.
   struct Streamed {
