@@ -193,6 +193,7 @@ class Ops {
   // ---- plain
 
   virtual void fill(Tensor x, float value, Stream& stream) = 0;          // x: any dtype
+  virtual void clear(std::span<const Tensor> xs, Stream& stream) = 0;    // all bytes 0; xs: any dtypes
   virtual void convert(Tensor from, Tensor to, Stream& stream) = 0;      // fp32 <-> bf16, or a copy
   virtual void add(Tensor a, Tensor b, Tensor out, Stream& stream) = 0;  // out = a + b, T; out may alias either
 };

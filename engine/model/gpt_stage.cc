@@ -6,7 +6,7 @@
 namespace trivet {
 
 GptStage::GptStage(ParamList& params, const GptShape& shape, const StageRange& range, uint64_t seed,
-                   const Recompute& recompute, const Param* word_embedding)
+                   const Recompute& recompute, Param* word_embedding)
     : shape_(shape), range_(range), groups_(recompute.groups(range.num_layers)) {
   for (const RecomputeGroup& group : groups_) {
     for (int64_t i = 0; i < group.count; ++i) plan_.push_back({group.lost, static_cast<size_t>(i)});

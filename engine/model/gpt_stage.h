@@ -29,7 +29,7 @@ class GptStage {
   // Declares the parameters, in the order of the forward pass. The dropout masks follow from `seed`. word_embedding:
   // the weight to tie the head to, where another stage of this rank has it; else null.
   GptStage(ParamList& params, const GptShape& shape, const StageRange& range, uint64_t seed,
-           const Recompute& recompute = {}, const Param* word_embedding = nullptr);
+           const Recompute& recompute = {}, Param* word_embedding = nullptr);
   GptStage(const GptStage&) = delete;
 
   // stashes: how many micro-batches may be between the two halves of a backward that are run apart; each holds the
@@ -59,7 +59,7 @@ class GptStage {
   // NaN into everything the slot holds.
   void poison(Context& ctx, int slot) const;
 
-  const Param* word_embedding() const { return embedding_ ? &embedding_->word_weight() : nullptr; }
+  Param* word_embedding() { return embedding_ ? &embedding_->word_weight() : nullptr; }
   const GptShape& shape() const { return shape_; }
   const StageRange& range() const { return range_; }
 

@@ -133,6 +133,26 @@ TEST_P(ElementwiseTest, DropoutDoesNotDependOnTheCut) {
   }
 }
 
+TEST_P(ElementwiseTest, ClearMakesZerosOfAListAndOfNothingElse) {
+  // More than a launch takes, of 0 to 6 elements from all kinds of offsets on, and a long one.
+  const int64_t n = 410, each = 9;
+  const Tensor x = tensors.full(dtype, {n * each}, 1), wide = tensors.uniform(dtype, {3, 5000});
+  std::vector<Tensor> pieces{wide.slice(1, 1)};
+  Values expected(static_cast<size_t>(n * each), 1.0);
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t first = i * each + i % 3, length = i % 7;
+    pieces.push_back(x.slice(first, length));
+    std::fill_n(expected.begin() + first, length, 0.0);
+  }
+  const Tensor before = tensors.copy(wide);
+
+  ops->clear(pieces, *stream);
+
+  EXPECT_TRUE(near(x, expected, 0));
+  EXPECT_TRUE(same_bits(wide.slice(1, 1), tensors.full(dtype, {5000}, 0)));
+  for (const int64_t row : {0, 2}) EXPECT_TRUE(same_bits(wide.slice(row, 1), before.slice(row, 1)));
+}
+
 TEST_P(ElementwiseTest, AddAndItsAliases) {
   for (const int64_t n : {1, 31, 70'001}) {
     const Tensor a = tensors.uniform(dtype, {n}), b = tensors.uniform(dtype, {n}), out = tensors.poisoned(dtype, {n});
