@@ -24,6 +24,10 @@ using Reference = test::AttentionReference;
 // are some for the case, and cuda_older those of all GPUs. cuDNN takes some of the cases, and adds in any order or in a
 // fixed one.
 enum class By { cpu, cuda, cuda_older, cudnn, cudnn_in_order };
+void PrintTo(By by, std::ostream* out) {
+  constexpr const char* kNames[] = {"cpu", "cuda", "cuda_older", "cudnn", "cudnn_in_order"};
+  *out << kNames[static_cast<size_t>(by)];
+}
 
 class AttentionTest : public testing::TestWithParam<By> {
  protected:
@@ -126,13 +130,9 @@ class AttentionTest : public testing::TestWithParam<By> {
   std::mt19937 random{7};
 };
 
-std::string name_of_test(const testing::TestParamInfo<By>& info) {
-  constexpr const char* kNames[] = {"cpu", "cuda", "cuda_older", "cudnn", "cudnn_in_order"};
-  return kNames[static_cast<size_t>(info.param)];
-}
 INSTANTIATE_TEST_SUITE_P(BackEnds, AttentionTest,
                          testing::Values(By::cpu, By::cuda, By::cuda_older, By::cudnn, By::cudnn_in_order),
-                         name_of_test);
+                         testing::PrintToStringParamName());
 
 int64_t first_sample = 3;
 const Dropout kDropout{.probability = 0.2f,

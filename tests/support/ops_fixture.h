@@ -8,6 +8,12 @@
 #include "tests/support/near.h"
 #include "tests/support/tensors.h"
 
+namespace trivet {
+
+inline void PrintTo(DType dtype, std::ostream* out) { *out << name_of(dtype); }  // in the names of cases
+
+}  // namespace trivet
+
 namespace trivet::test {
 
 // Parameters: the type T of activations and weights, and the number of threads, or kOnCuda, which is skipped where
