@@ -18,6 +18,10 @@ thread_local bool in_stream = false;  // this is a stream's thread
 std::mutex limits_mutex;
 std::map<const void*, size_t> shared_limits;  // of kernels that have asked for more
 
+// Without asking a kernel has 48 KiB of shared memory in all. How much of it its own variables take is not known here:
+// as if it were a third.
+constexpr size_t kSharedWithoutAsking = 32 * 1024;
+
 }  // namespace
 
 Stream::Stream(int device) : device_(device), thread_([this] { serve(); }) {}
@@ -98,7 +102,8 @@ cudaError_t launch_kernel(const cudaLaunchConfig_t& how, const void* kernel, con
   {
     std::lock_guard lock(limits_mutex);
     const auto limit = shared_limits.find(kernel);
-    if (how.dynamicSmemBytes > (limit == shared_limits.end() ? 48 * 1024 : limit->second)) return cudaErrorInvalidValue;
+    if (how.dynamicSmemBytes > (limit == shared_limits.end() ? kSharedWithoutAsking : limit->second))
+      return cudaErrorInvalidValue;
   }
   return add(how.stream, [grid, block, shared = how.dynamicSmemBytes, thread, seed = launches++] {
     run_grid(grid, block, shared, thread, seed);
