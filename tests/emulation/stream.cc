@@ -2,8 +2,10 @@
 #include "tests/emulation/stream.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <map>
+#include <shared_mutex>
 
 #include "tests/emulation/grid.h"
 
@@ -14,6 +16,9 @@ std::mutex streams_mutex;
 std::map<Stream*, std::shared_ptr<Stream>> streams;  // whoever waits for one keeps it, should it be destroyed meanwhile
 
 thread_local bool in_stream = false;  // this is a stream's thread
+
+// Held by who queues something, and alone by who waits for the device.
+std::array<std::shared_mutex, 64> device_mutexes;
 
 std::mutex limits_mutex;
 std::map<const void*, size_t> shared_limits;  // of kernels that have asked for more
@@ -73,6 +78,7 @@ Stream& of(cudaStream_t stream) {
 }
 
 void drain_all(int device) {
+  std::unique_lock alone(device_mutexes[static_cast<size_t>(device)]);
   std::vector<std::shared_ptr<Stream>> all;
   {
     std::lock_guard lock(streams_mutex);
@@ -87,8 +93,12 @@ cudaError_t allowed_anywhere() { return in_stream ? cudaErrorNotPermitted : cuda
 cudaError_t add(cudaStream_t stream, Work work) {
   if (const cudaError_t status = allowed_anywhere(); status != cudaSuccess) return status;
   Stream& to = of(stream);
-  if (to.capture) to.capture->work.push_back(std::move(work));
-  else to.queue(std::move(work));
+  if (to.capture) {
+    to.capture->work.push_back(std::move(work));
+    return cudaSuccess;
+  }
+  std::shared_lock lock(device_mutexes[static_cast<size_t>(to.device())]);
+  to.queue(std::move(work));
   return cudaSuccess;
 }
 
