@@ -87,7 +87,10 @@ class Bench {
       stream->synchronize();
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
     };
-    round(1);                                                                // to warm up, and to choose algorithms
+    round(1);  // which chooses algorithms
+    // A GPU that had nothing to do, while operands were made, takes a while to come to its clock.
+    const auto start = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(100)) round(3);
     const int calls = std::clamp(static_cast<int>(5e-3 / round(3)), 1, 50);  // so that a round lasts some milliseconds
     std::vector<double> seconds;
     for (int i = 0; i < 15; ++i) seconds.push_back(round(calls));
