@@ -75,9 +75,10 @@ libraries=$(nvidia_folders | awk '!seen[$0]++' | paste -sd :)
 others=${LD_LIBRARY_PATH-}
 our_libraries=$libraries${others:+:$others}
 search=$our_libraries  # of the next step
-# Ranks that are threads share the GPU's context, which may come to a stop while a kernel is loaded at its first launch:
-# also for the rank that waits for the one that launches.
-loading=EAGER
+# Of the next step: empty, CUDA loads a kernel at its first launch. Ranks that are threads share the GPU's context, which
+# may come to a stop meanwhile, also for the rank that waits for the one that launches: the tests load all of them at the
+# start, which takes seconds for those of NVIDIA's libraries. (`trivet` sees to that by itself.)
+loading=
 for name in "${needed[@]}"; do
   lost=$(LD_LIBRARY_PATH=$our_libraries ldd "$(program "$name")" 2>&1 | grep -E 'not found|No such file') &&
     echo "gpu.sh: $name: $lost" >&2
@@ -101,7 +102,8 @@ step() {
   fi
   printf '\n== %s\n$ %s\n' "$name" "$*" | tee -a "$log"
   local -r from=$(stat -c %s "$log")
-  timeout -k 5 "$most" env LD_LIBRARY_PATH="$search" CUDA_MODULE_LOADING="$loading" "$@" </dev/null >>"$log" 2>&1 || code=$?
+  timeout -k 5 "$most" env LD_LIBRARY_PATH="$search" ${loading:+CUDA_MODULE_LOADING=$loading} "$@" \
+    </dev/null >>"$log" 2>&1 || code=$?
   ((code == 0)) || verdict="FAILED with $code"
   ((code == 124 || code == 137)) && verdict="FAILED: over its $most s"
   ((code == 0)) || { failed=1; lines=40; }
@@ -116,11 +118,13 @@ wants() { [[ ,$parts, == *,$1,* ]]; }
 for part in ${parts//,/ }; do : >"$out/$part.log"; done
 
 if wants tests; then
+  loading=EAGER
   step tests kernels_test 200 4 "$(program kernels_test)" --gtest_brief=1 --gtest_filter='*cuda*:*Cuda*'
   step tests cudnn 200 4 "$(program kernels_test)" --gtest_brief=1 --gtest_filter='*cudnn*:*Cudnn*'
   step tests parallel_test 120 4 "$(program parallel_test)" --gtest_brief=1 \
     --gtest_filter='*Cuda*:*cuda*:*Nccl*:*NCCL*:*nccl*'
   step tests engine_test 200 4 "$(program engine_test)" --gtest_brief=1 --gtest_filter='*OnADevice*:*AStepAhead*:*OfAGpu*'
+  loading=
 fi
 
 if wants ops; then
@@ -141,9 +145,9 @@ for model in ${models//,/ }; do
   fi
   if wants torch; then
     for recipe in ${recipes//,/ }; do
-      search=$others loading=LAZY
+      search=$others
       step torch "torch_step $model $recipe" 240 4 python3 tests/bench/torch_step.py --model "$model" --recipe "$recipe"
-      search=$our_libraries loading=EAGER
+      search=$our_libraries
     done
   fi
 done
@@ -173,6 +177,7 @@ if wants run; then
 fi
 
 if wants sanitize; then
+  loading=EAGER
   for tool in memcheck racecheck synccheck; do
     step sanitize "$tool" 180 5 compute-sanitizer --error-exitcode 1 --tool "$tool" "$(program kernels_test)" \
       --gtest_brief=1 --gtest_filter='*LayerNorm*cuda*:*Norm*Sums*cuda*:*ColumnSum*cuda*:*Equal*cuda*:*CrossEntropy*cuda*:*StepCheck*cuda*:*Attention*MatchesTheDefinition/cuda*'

@@ -40,11 +40,13 @@ template <class T>
 __global__ void gelu_backward_kernel(const T* x, const T* dy, T* dx, int64_t n, bool vectors) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
   if (i >= n) return;
-  const Pack at = load_pack(x, i, n, vectors);
-  Pack gradient = load_pack(dy, i, n, vectors);
+  with_flag(is_whole(i, n, vectors), [&](auto whole) {
+    const Pack at = load_pack(x, i, n, whole);
+    Pack gradient = load_pack(dy, i, n, whole);
 #pragma unroll
-  for (int k = 0; k < kPack; ++k) gradient.v[k] *= gelu_gradient(at.v[k]);
-  store_pack(dx, i, n, vectors, gradient);
+    for (int k = 0; k < kPack; ++k) gradient.v[k] *= gelu_gradient(at.v[k]);
+    store_pack(dx, i, n, whole, gradient);
+  });
 }
 
 constexpr int kThreads = 256;

@@ -34,21 +34,23 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
   const int64_t block = blockIdx.x - pieces.first[which], i = (block * kThreads + threadIdx.x) * kPack, n = p.n;
   if (i >= n) return;
   const float scale = grad_scale[0], decay = p.decays ? c.decay : 0.0f;
-  const Pack gradient = load_pack(p.grad, i, n, p.vectors);
-  Pack w = load_pack(p.weight, i, n, p.vectors), first = load_pack(p.m, i, n, p.vectors),
-       second = load_pack(p.v, i, n, p.vectors);
+  with_flag(is_whole(i, n, p.vectors), [&](auto whole) {
+    const Pack gradient = load_pack(p.grad, i, n, whole);
+    Pack w = load_pack(p.weight, i, n, whole), first = load_pack(p.m, i, n, whole),
+         second = load_pack(p.v, i, n, whole);
 #pragma unroll
-  for (int k = 0; k < kPack; ++k) {
-    const float g = gradient.v[k] * scale;
-    first.v[k] = c.beta1 * first.v[k] + c.one_minus_beta1 * g;
-    second.v[k] = c.beta2 * second.v[k] + c.one_minus_beta2 * (g * g);
-    const float root = sqrtf(second.v[k]) * c.root_correction + c.eps;
-    w.v[k] -= c.step_size * first.v[k] / root + decay * w.v[k];
-  }
-  store_pack(p.m, i, n, p.vectors, first);
-  store_pack(p.v, i, n, p.vectors, second);
-  store_pack(p.weight, i, n, p.vectors, w);
-  if (p.model_weight) store_pack(p.model_weight, i, n, p.model_vectors, w);
+    for (int k = 0; k < kPack; ++k) {
+      const float g = gradient.v[k] * scale;
+      first.v[k] = c.beta1 * first.v[k] + c.one_minus_beta1 * g;
+      second.v[k] = c.beta2 * second.v[k] + c.one_minus_beta2 * (g * g);
+      const float root = sqrtf(second.v[k]) * c.root_correction + c.eps;
+      w.v[k] -= c.step_size * first.v[k] / root + decay * w.v[k];
+    }
+    store_pack(p.m, i, n, whole, first);
+    store_pack(p.v, i, n, whole, second);
+    store_pack(p.weight, i, n, whole, w);
+    if (p.model_weight) store_pack(p.model_weight, i, n, p.model_vectors, w);
+  });
 }
 
 }  // namespace

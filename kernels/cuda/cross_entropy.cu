@@ -24,7 +24,8 @@ struct OnlineSum {
 
 // ---- kernels
 
-// A block has one row; a thread has every blockDim.x-th pack of its real columns, with a maximum of its own.
+// A block has one row; a thread has every blockDim.x-th pack of its real columns, with a maximum of its own. `vectors`:
+// rows are whole packs, of which the last real one may end in padding.
 template <class T>
 __global__ void __launch_bounds__(512)
     cross_entropy_forward_kernel(const T* logits, const int* targets, int64_t v, int64_t columns, int64_t first_column,
@@ -33,18 +34,20 @@ __global__ void __launch_bounds__(512)
   const int64_t row = blockIdx.x;
   const T* const x = logits + row * v;
   OnlineSum mine;
+  with_flag(vectors, [&](auto whole) {
 #pragma unroll 2
-  for (int64_t i = static_cast<int64_t>(threadIdx.x) * kPack; i < columns; i += blockDim.x * kPack) {
-    const Pack pack = load_pack(x, i, columns, vectors);
-    float max = mine.max;
+    for (int64_t i = static_cast<int64_t>(threadIdx.x) * kPack; i < columns; i += blockDim.x * kPack) {
+      const Pack pack = load_pack(x, i, columns, whole);
+      float max = mine.max;
 #pragma unroll
-    for (int k = 0; k < kPack; ++k)
-      if (i + k < columns) max = fmaxf(max, pack.v[k]);  // a NaN is left out, and caught by the sum
-    mine.rescale(max);
+      for (int k = 0; k < kPack; ++k)
+        if (i + k < columns) max = fmaxf(max, pack.v[k]);  // a NaN is left out, and caught by the sum
+      mine.rescale(max);
 #pragma unroll
-    for (int k = 0; k < kPack; ++k)
-      if (i + k < columns) mine.sum += __expf(pack.v[k] - max);
-  }
+      for (int k = 0; k < kPack; ++k)
+        if (i + k < columns) mine.sum += __expf(pack.v[k] - max);
+    }
+  });
   const float max = block_reduce(mine.max, Max(), -INFINITY, shared);
   mine.rescale(max);
   const float sum = block_reduce(mine.sum, Sum(), 0.0f, shared);

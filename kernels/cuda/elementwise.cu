@@ -23,18 +23,18 @@ __global__ void bias_dropout_add_kernel(const T* x, const T* bias, const T* resi
   const int64_t i = (static_cast<int64_t>(blockIdx.x % chunks) * blockDim.x + threadIdx.x) * kPack;
   if (i >= h) return;
   const int64_t at = row * h;
-  Pack sum = load_pack(x + at, i, h, vectors);
-  Pack beside{};
-  if (residual) beside = load_pack(residual + at, i, h, vectors);
-  if (bias) {
-    const Pack added = load_pack(bias, i, h, vectors);
+  with_flag(vectors, [&](auto whole) {
+    Pack sum = load_pack(x + at, i, h, whole), beside{}, added{};
+    if (residual) beside = load_pack(residual + at, i, h, whole);
+    if (bias) added = load_pack(bias, i, h, whole);
+    const Pack scale = dropout.scales(row, b, h, i);
 #pragma unroll
-    for (int k = 0; k < kPack; ++k) sum.v[k] += added.v[k];
-  }
-  const Pack scale = dropout.scales(row, b, h, i);
-#pragma unroll
-  for (int k = 0; k < kPack; ++k) sum.v[k] = beside.v[k] + sum.v[k] * scale.v[k];
-  store_pack(out + at, i, h, vectors, sum);
+    for (int k = 0; k < kPack; ++k) {
+      if (bias) sum.v[k] += added.v[k];
+      sum.v[k] = beside.v[k] + sum.v[k] * scale.v[k];
+    }
+    store_pack(out + at, i, h, whole, sum);
+  });
 }
 
 // A thread has one pack of a flat array.
@@ -42,11 +42,13 @@ template <class T>
 __global__ void add_kernel(const T* a, const T* b, T* out, int64_t n, bool vectors) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
   if (i >= n) return;
-  Pack sum = load_pack(a, i, n, vectors);
-  const Pack other = load_pack(b, i, n, vectors);
+  with_flag(is_whole(i, n, vectors), [&](auto whole) {
+    Pack sum = load_pack(a, i, n, whole);
+    const Pack other = load_pack(b, i, n, whole);
 #pragma unroll
-  for (int k = 0; k < kPack; ++k) sum.v[k] += other.v[k];
-  store_pack(out, i, n, vectors, sum);
+    for (int k = 0; k < kPack; ++k) sum.v[k] += other.v[k];
+    store_pack(out, i, n, whole, sum);
+  });
 }
 
 template <class From, class To>
@@ -92,14 +94,15 @@ __global__ void __launch_bounds__(256)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * 256, column = first + lane * kPack;
   Pack sum{};
-  if (column < columns) {
+  if (column < columns)
+    with_flag(vectors, [&](auto whole) {
 #pragma unroll 4
-    for (int64_t row = static_cast<int64_t>(blockIdx.y) * kRows + warp; row < n; row += gridDim.y * kRows) {
-      const Pack pack = load_pack(x + row * columns, column, columns, vectors);
+      for (int64_t row = static_cast<int64_t>(blockIdx.y) * kRows + warp; row < n; row += gridDim.y * kRows) {
+        const Pack pack = load_pack(x + row * columns, column, columns, whole);
 #pragma unroll
-      for (int k = 0; k < kPack; ++k) sum.v[k] += pack.v[k];
-    }
-  }
+        for (int k = 0; k < kPack; ++k) sum.v[k] += pack.v[k];
+      }
+    });
 #pragma unroll
   for (int k = 0; k < kPack; ++k) shared[warp][lane * kPack + k] = sum.v[k];
   __syncthreads();

@@ -71,14 +71,18 @@ __global__ void embedding_backward_kernel(const int* tokens, const T* dout, int6
   const int64_t row = tokens[r] - first_row;
   const int* const positions = o.sorted + o.offset[row];
   const int count = o.count[row];
-  Pack sum = load_pack(dtable + row * h, i, h, vectors);
-#pragma unroll 4
-  for (int k = 0; k < count; ++k) {
-    const Pack pack = load_pack(dout + static_cast<int64_t>(positions[k]) * h, i, h, vectors);
+  with_flag(vectors, [&](auto whole) {
+    Pack sum = load_pack(dtable + row * h, i, h, whole);
+    // In text one token in twenty may be the same: thousands of rows for one block, of which many are to be on their
+    // way.
+#pragma unroll 16
+    for (int k = 0; k < count; ++k) {
+      const Pack pack = load_pack(dout + static_cast<int64_t>(positions[k]) * h, i, h, whole);
 #pragma unroll
-    for (int j = 0; j < kPack; ++j) sum.v[j] += pack.v[j];
-  }
-  store_pack(dtable + row * h, i, h, vectors, sum);
+      for (int j = 0; j < kPack; ++j) sum.v[j] += pack.v[j];
+    }
+    store_pack(dtable + row * h, i, h, whole, sum);
+  });
 }
 
 // RowGrid over s * b rows: out = dropout(x + positions).
@@ -88,12 +92,14 @@ __global__ void position_forward_kernel(const T* x, const T* positions, DropoutA
   const int64_t row = blockIdx.x / chunks;
   const int64_t i = (static_cast<int64_t>(blockIdx.x % chunks) * blockDim.x + threadIdx.x) * kPack;
   if (i >= h) return;
-  Pack sum = load_pack(x + row * h, i, h, vectors);
-  const Pack position = load_pack(positions + row / b * h, i, h, vectors);
-  const Pack scale = dropout.scales(row, b, h, i);
+  with_flag(vectors, [&](auto whole) {
+    Pack sum = load_pack(x + row * h, i, h, whole);
+    const Pack position = load_pack(positions + row / b * h, i, h, whole);
+    const Pack scale = dropout.scales(row, b, h, i);
 #pragma unroll
-  for (int k = 0; k < kPack; ++k) sum.v[k] = (sum.v[k] + position.v[k]) * scale.v[k];
-  store_pack(out + row * h, i, h, vectors, sum);
+    for (int k = 0; k < kPack; ++k) sum.v[k] = (sum.v[k] + position.v[k]) * scale.v[k];
+    store_pack(out + row * h, i, h, whole, sum);
+  });
 }
 
 // RowGrid over the s positions; a thread adds its pack of the b rows of its position, in order.

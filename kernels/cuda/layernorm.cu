@@ -16,21 +16,19 @@ namespace {
 
 // A thread's part of a row of h elements: packs thread, thread + stride, …; the first four stay in registers, those of
 // longer rows are read again each time.
-template <class T>
+template <class T, class Whole>
 struct RowPart {
   static constexpr int kHeld = 4;
   const T* row;
   int h;
   int first, stride;  // in packs
-  bool vectors;
   RawPack<T> held[kHeld];
 
-  __device__ RowPart(const T* row, int h, int first, int stride, bool vectors)
-      : row(row), h(h), first(first), stride(stride), vectors(vectors) {
+  __device__ RowPart(const T* row, int h, int first, int stride) : row(row), h(h), first(first), stride(stride) {
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) {
       const int i = index(k);
-      if (i < h) held[k] = load_raw(row, i, h, vectors);
+      if (i < h) held[k] = load_raw(row, i, h, Whole());
     }
   }
   __device__ int index(int k) const { return (first + k * stride) * kPack; }
@@ -41,7 +39,7 @@ struct RowPart {
 #pragma unroll
     for (int k = 0; k < kHeld; ++k)
       if (const int i = index(k); i < h) f(i, unpack(held[k]));
-    for (int i = index(kHeld); i < h; i += stride * kPack) f(i, load_pack(row, i, h, vectors));
+    for (int i = index(kHeld); i < h; i += stride * kPack) f(i, load_pack(row, i, h, Whole()));
   }
 };
 
@@ -52,13 +50,13 @@ constexpr int kMostThreads = 512;  // so that a thread may have 128 registers
 // ---- kernels
 
 // A block normalises one row; a thread has every blockDim.x-th pack of it.
-template <class T>
+template <class T, class Whole>
 __global__ void __launch_bounds__(kMostThreads)
-    layernorm_forward_kernel(const T* x, const T* gamma, const T* beta, float eps, int h, bool vectors, T* y,
-                             float* mean, float* rstd) {
+    layernorm_forward_kernel(const T* x, const T* gamma, const T* beta, float eps, int h, T* y, float* mean,
+                             float* rstd) {
   __shared__ float shared[32];
   const int64_t at = static_cast<int64_t>(blockIdx.x) * h;
-  const RowPart<T> part(x + at, h, threadIdx.x, blockDim.x, vectors);
+  const RowPart<T, Whole> part(x + at, h, threadIdx.x, blockDim.x);
   float sum = 0;
   part.for_packs([&](int, const Pack& pack) {
 #pragma unroll
@@ -74,10 +72,10 @@ __global__ void __launch_bounds__(kMostThreads)
   const float variance = block_reduce(squares, Sum(), 0.0f, shared) / static_cast<float>(h);
   const float r = 1.0f / sqrtf(variance + eps);
   part.for_packs([&](int i, Pack pack) {
-    const Pack g = load_pack(gamma, i, h, vectors), b = load_pack(beta, i, h, vectors);
+    const Pack g = load_pack(gamma, i, h, Whole()), b = load_pack(beta, i, h, Whole());
 #pragma unroll
     for (int k = 0; k < kPack; ++k) pack.v[k] = (pack.v[k] - mu) * r * g.v[k] + b.v[k];
-    store_pack(y + at, i, h, vectors, pack);
+    store_pack(y + at, i, h, Whole(), pack);
   });
   if (threadIdx.x == 0) {
     mean[blockIdx.x] = mu;
@@ -90,10 +88,10 @@ __global__ void __launch_bounds__(kMostThreads)
 // dgamma and dbeta in shared memory: sums[team][2][padded], where nobody else touches them. At the end the block adds
 // up its teams and leaves partials[block][2][h]. A pack's halves lie apart, [2][packs] of float4, so that the lanes of
 // a warp touch all banks.
-template <class T>
+template <class T, class Whole>
 __global__ void __launch_bounds__(kMostThreads)
     layernorm_backward_kernel(const T* dy, const T* x, const T* gamma, const float* mean, const float* rstd,
-                              const T* residual, int64_t n, int h, int packs, bool vectors, T* dx, float* partials) {
+                              const T* residual, int64_t n, int h, int packs, T* dx, float* partials) {
   float4* const sums = dynamic_shared<float4>();  // [teams][dgamma, dbeta][2][packs]
   __shared__ float shared[32];
   const int teams = blockDim.y, team = threadIdx.y;
@@ -109,8 +107,8 @@ __global__ void __launch_bounds__(kMostThreads)
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * teams + team; row < n;
        row += static_cast<int64_t>(gridDim.x) * teams) {
     const int64_t at = row * h;
-    const RowPart<T> x_part(x + at, h, threadIdx.x, blockDim.x, vectors);
-    const RowPart<T> dy_part(dy + at, h, threadIdx.x, blockDim.x, vectors);
+    const RowPart<T, Whole> x_part(x + at, h, threadIdx.x, blockDim.x);
+    const RowPart<T, Whole> dy_part(dy + at, h, threadIdx.x, blockDim.x);
     const float mu = mean[row], r = rstd[row];
     // f(index, xhat, dy, gamma) for each of this thread's packs
     const auto for_packs = [&](const auto& f) {
@@ -118,13 +116,13 @@ __global__ void __launch_bounds__(kMostThreads)
         Pack xhat = unpack(raw_x);
 #pragma unroll
         for (int k = 0; k < kPack; ++k) xhat.v[k] = (xhat.v[k] - mu) * r;
-        f(i, xhat, unpack(raw_dy), load_pack(gamma, i, h, vectors));
+        f(i, xhat, unpack(raw_dy), load_pack(gamma, i, h, Whole()));
       };
 #pragma unroll
-      for (int k = 0; k < RowPart<T>::kHeld; ++k)
+      for (int k = 0; k < RowPart<T, Whole>::kHeld; ++k)
         if (const int i = x_part.index(k); i < h) one(i, x_part.held[k], dy_part.held[k]);
-      for (int i = x_part.index(RowPart<T>::kHeld); i < h; i += static_cast<int>(blockDim.x) * kPack)
-        one(i, load_raw(x + at, i, h, vectors), load_raw(dy + at, i, h, vectors));
+      for (int i = x_part.index(RowPart<T, Whole>::kHeld); i < h; i += static_cast<int>(blockDim.x) * kPack)
+        one(i, load_raw(x + at, i, h, Whole()), load_raw(dy + at, i, h, Whole()));
     };
     float g_sum = 0, gx_sum = 0;
     for_packs([&](int, const Pack& xhat, const Pack& d, const Pack& g) {
@@ -137,7 +135,7 @@ __global__ void __launch_bounds__(kMostThreads)
     const float g_mean = team_sum(g_sum) / static_cast<float>(h), gx_mean = team_sum(gx_sum) / static_cast<float>(h);
     for_packs([&](int i, const Pack& xhat, const Pack& d, const Pack& g) {
       Pack gradient{};
-      if (residual) gradient = load_pack(residual + at, i, h, vectors);
+      if (residual) gradient = load_pack(residual + at, i, h, Whole());
 #pragma unroll
       for (int k = 0; k < kPack; ++k) {
         gradient.v[k] += r * (d.v[k] * g.v[k] - g_mean - xhat.v[k] * gx_mean);
@@ -149,7 +147,7 @@ __global__ void __launch_bounds__(kMostThreads)
                                        d.v[k + 3] * xhat.v[k + 3]});
         dbeta[to] = plus(dbeta[to], {d.v[k], d.v[k + 1], d.v[k + 2], d.v[k + 3]});
       }
-      store_pack(dx + at, i, h, vectors, gradient);
+      store_pack(dx + at, i, h, Whole(), gradient);
     });
   }
 
@@ -165,6 +163,15 @@ __global__ void __launch_bounds__(kMostThreads)
 }
 
 // ---- launchers
+
+// f.template operator()<T, Whole>(): elements, and whether rows are read and written by whole packs.
+template <class F>
+void dispatch_kernel(DType dtype, bool vectors, const F& f) {
+  dispatch_device(dtype, [&]<class T>() {
+    if (vectors) f.template operator()<T, std::true_type>();
+    else f.template operator()<T, std::false_type>();
+  });
+}
 
 void check_row(const char* op, int64_t h) {
   if (h > 1 << 24) fail(std::string(op) + ": rows of " + std::to_string(h) + " elements are too long");
@@ -186,11 +193,10 @@ void CudaOps::layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, 
   if (n * h == 0) return;
   check_row(kOp, h);
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    const bool vectors = h % kPack == 0 && aligned(x, gamma, beta, y);
-    dispatch_device(x.dtype, [&]<class T>() {
-      launch_kernel(layernorm_forward_kernel<T>, {blocks(n, kOp), row_threads(h, 3), raw_stream},
+    dispatch_kernel(x.dtype, h % kPack == 0 && aligned(x, gamma, beta, y), [&]<class T, class Whole>() {
+      launch_kernel(layernorm_forward_kernel<T, Whole>, {blocks(n, kOp), row_threads(h, 3), raw_stream},
                     static_cast<const T*>(x.data), static_cast<const T*>(gamma.data), static_cast<const T*>(beta.data),
-                    eps, static_cast<int>(h), vectors, static_cast<T*>(y.data), mean.as<float>(), rstd.as<float>());
+                    eps, static_cast<int>(h), static_cast<T*>(y.data), mean.as<float>(), rstd.as<float>());
     });
   });
 }
@@ -213,13 +219,12 @@ void CudaOps::layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean,
     const int64_t per_multiprocessor = short_rows ? 2 : std::clamp<int64_t>(1024 / block.x, 1, 4);
     const int64_t parts = std::min(ceil_div(n, block.y), per_multiprocessor * multiprocessors_);
     auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * 2 * h * 4));
-    const bool vectors = h % kPack == 0 && aligned(x, dy, gamma, residual, dx);
-    dispatch_device(x.dtype, [&]<class T>() {
-      allow_shared(layernorm_backward_kernel<T>, shared);
-      launch_kernel(layernorm_backward_kernel<T>, {blocks(parts, kOp), block, raw_stream, shared},
+    dispatch_kernel(x.dtype, h % kPack == 0 && aligned(x, dy, gamma, residual, dx), [&]<class T, class Whole>() {
+      allow_shared(layernorm_backward_kernel<T, Whole>, shared);
+      launch_kernel(layernorm_backward_kernel<T, Whole>, {blocks(parts, kOp), block, raw_stream, shared},
                     static_cast<const T*>(dy.data), static_cast<const T*>(x.data), static_cast<const T*>(gamma.data),
                     mean.as<float>(), rstd.as<float>(), static_cast<const T*>(residual.data), n, static_cast<int>(h),
-                    static_cast<int>(packs), vectors, static_cast<T*>(dx.data), partials);
+                    static_cast<int>(packs), static_cast<T*>(dx.data), partials);
     });
     add_column_partials(partials, parts, h, dgamma.as<float>(), dbeta.as<float>(), raw_stream);
   });

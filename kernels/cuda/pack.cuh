@@ -1,9 +1,14 @@
 // Packs: eight neighbouring elements as a thread loads, holds and stores them. bf16 comes in one access of 16 bytes,
 // fp32 in two. Where rows are not aligned, or end inside a pack, elements come one by one: the same arithmetic, slower.
+//
+// `whole` is whether a pack is read or written as vectors: it is aligned to 16 bytes, and all of it is there. A kernel
+// of several loads asks once, by with_flag, and is compiled twice: with a branch at each load the compiler lets it wait
+// for what it has loaded before it starts the next, and a thread has one load on its way in place of all of them.
 #pragma once
 
 #include <cstdint>
 #include <cuda_bf16.h>
+#include <type_traits>
 
 namespace trivet {
 
@@ -35,11 +40,25 @@ __device__ inline Pack unpack(const RawPack<T>& raw) {
   return pack;
 }
 
-// Elements [i, i + 8) of x[0, n); zeros from n on. `vectors`: x is aligned to 16 bytes, and i a multiple of 8.
-template <class T>
-__device__ inline RawPack<T> load_raw(const T* x, int64_t i, int64_t n, bool vectors) {
+// body(std::true_type()) or body(std::false_type()).
+template <class Body>
+__device__ inline void with_flag(bool flag, const Body& body) {
+  if (flag) body(std::true_type());
+  else body(std::false_type());
+}
+
+// Where a bool is given for `whole`: x is aligned to 16 bytes, and i a multiple of 8.
+template <class Whole>
+__device__ inline bool is_whole(int64_t i, int64_t n, Whole whole) {
+  if constexpr (std::is_same_v<Whole, bool>) return whole && i + kPack <= n;
+  else return whole;
+}
+
+// Elements [i, i + 8) of x[0, n); zeros from n on.
+template <class T, class Whole>
+__device__ inline RawPack<T> load_raw(const T* x, int64_t i, int64_t n, Whole whole) {
   RawPack<T> raw;
-  if (vectors && i + kPack <= n) {
+  if (is_whole(i, n, whole)) {
     constexpr int kVectors = sizeof(RawPack<T>) / 16;
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) reinterpret_cast<uint4*>(&raw)[k] = reinterpret_cast<const uint4*>(x + i)[k];
@@ -49,18 +68,18 @@ __device__ inline RawPack<T> load_raw(const T* x, int64_t i, int64_t n, bool vec
   }
   return raw;
 }
-template <class T>
-__device__ inline Pack load_pack(const T* x, int64_t i, int64_t n, bool vectors) {
-  return unpack(load_raw(x, i, n, vectors));
+template <class T, class Whole>
+__device__ inline Pack load_pack(const T* x, int64_t i, int64_t n, Whole whole) {
+  return unpack(load_raw(x, i, n, whole));
 }
 
 // Elements from n on are not written.
-template <class T>
-__device__ inline void store_pack(T* x, int64_t i, int64_t n, bool vectors, const Pack& pack) {
+template <class T, class Whole>
+__device__ inline void store_pack(T* x, int64_t i, int64_t n, Whole whole, const Pack& pack) {
   RawPack<T> raw;
 #pragma unroll
   for (int k = 0; k < kPack; ++k) raw.v[k] = from_float<T>(pack.v[k]);
-  if (vectors && i + kPack <= n) {
+  if (is_whole(i, n, whole)) {
     constexpr int kVectors = sizeof(RawPack<T>) / 16;
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) reinterpret_cast<uint4*>(x + i)[k] = reinterpret_cast<const uint4*>(&raw)[k];

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <exception>
 #include <fmt/format.h>
+#include <utility>
 
 namespace trivet {
 namespace {
@@ -50,16 +51,17 @@ void NcclGroup::close() noexcept {
   if (comm_) finalized_ = ncclCommFinalize(comm_);
 }
 
-void NcclGroup::end() noexcept {
+bool NcclGroup::end() noexcept {
   std::lock_guard lock(mutex_);
-  if (!comm_) return;
+  if (!comm_) return true;
   try {
     finish(finalized_, "ncclCommFinalize");
-    ncclCommDestroy(comm_);
   } catch (...) {
-    ncclCommAbort(comm_);
+    return false;
   }
+  ncclCommDestroy(comm_);
   comm_ = nullptr;
+  return true;
 }
 
 void NcclGroup::check_usable(const char* what) {
@@ -92,14 +94,12 @@ std::string NcclGroup::error() noexcept {
          (calls_ > 0 ? std::string(", of which the last is ") + last_ : std::string());
 }
 
-void NcclGroup::abort(const std::string& why) noexcept {
+ncclComm_t NcclGroup::take_away(const std::string& why) noexcept {
   aborting_ = true;  // a call that waits gives up, and with it the mutex
   std::lock_guard lock(mutex_);
-  if (failed_) return;
+  if (!failed_) why_ = why;
   failed_ = true;
-  why_ = why;
-  if (comm_) ncclCommAbort(comm_);  // also ends the kernels that wait on this GPU
-  comm_ = nullptr;
+  return std::exchange(comm_, nullptr);
 }
 
 void NcclGroup::fail_with(const char* what, const std::string& why) const { fail(label_ + ": " + what + ": " + why); }
@@ -143,7 +143,8 @@ NcclRank::NcclRank(Communicator& host, Device& device, double timeout_s)
 NcclRank::~NcclRank() {
   if (std::uncaught_exceptions() > exceptions_) abort("an exception ends the rank");
   for (const auto& group : groups_) group->close();
-  for (const auto& group : groups_) group->end();
+  for (const auto& group : groups_)
+    if (!group->end()) abort("the peers of a group do not end it");
   {
     std::lock_guard lock(watch_mutex_);
     over_ = true;
@@ -155,7 +156,7 @@ NcclRank::~NcclRank() {
 std::shared_ptr<NcclGroup> NcclRank::add(const std::string& name, int rank, int size) {
   auto group = std::make_shared<NcclGroup>(name, rank, size, timeout_s_);
   std::lock_guard lock(mutex_);
-  if (!why_.empty()) group->abort(why_);
+  if (!why_.empty()) group->take_away(why_);
   return groups_.emplace_back(std::move(group));
 }
 
@@ -184,7 +185,10 @@ void NcclRank::abort(const std::string& why) noexcept {
   why_ = why;
   if (witness_) witness_();
   device.poison(why);
-  for (const auto& group : groups_) group->abort(why);
+  ncclGroupStart();
+  for (const auto& group : groups_)
+    if (ncclComm_t comm = group->take_away(why)) ncclCommAbort(comm);  // also ends its kernels that wait on this GPU
+  ncclGroupEnd();
 }
 
 void NcclRank::watch() {

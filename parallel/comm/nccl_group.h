@@ -17,8 +17,7 @@
 
 namespace trivet {
 
-// One NCCL communicator. abort() and error() may come from any thread: abort() stops a call that waits, and takes the
-// communicator away when no thread is inside NCCL.
+// One NCCL communicator. take_away() and error() may come from any thread.
 class NcclGroup {
  public:
   NcclGroup(const std::string& name, int rank, int size, double timeout_s);
@@ -26,11 +25,12 @@ class NcclGroup {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  // Comes before all else but abort(). Collective.
+  // Comes before all else but take_away(). Collective.
   void open(const ncclUniqueId& id);
-  // No call follows; end() waits until the peers have come here too.
+  // No call follows; end() waits until the peers have come here too. False: they did not, and it is there to be
+  // aborted.
   void close() noexcept;
-  void end() noexcept;
+  bool end() noexcept;
 
   // Makes one call f(ncclComm_t) and waits until NCCL has taken it: not until it has run.
   template <class F>
@@ -48,7 +48,9 @@ class NcclGroup {
 
   // What NCCL has found wrong behind the calls; empty: nothing, or a thread is inside NCCL and hears of it there.
   std::string error() noexcept;
-  void abort(const std::string& why) noexcept;
+  // Stops a call that waits, lets every other one throw `why`, and hands the communicator out to be aborted, once no
+  // thread is inside NCCL with it. Null: there is none (any more).
+  ncclComm_t take_away(const std::string& why) noexcept;
 
   static bool is_error(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
 
@@ -84,7 +86,9 @@ class NcclMemory : public Memory {
 // When a rank fails, or a connection, streams wait inside NCCL, and hosts for these streams: no news from the host's
 // world reaches them, and NCCL tells an error of the kernels that wait to whoever asks for it. So a thread of each rank
 // looks for both, until its groups have ended. On either it breaks off what NCCL does on this rank, and poisons the
-// device, so that the host, wherever it waits, goes on with the error and not with what was left half done.
+// device, so that the host, wherever it waits, goes on with the error and not with what was left half done. All
+// communicators are aborted in one group of NCCL's: each frees memory, which may take CUDA until the whole GPU is
+// through, and so, one after another, until the kernels of those that come later have ended.
 class NcclRank {
  public:
   NcclRank(Communicator& host, Device& device, double timeout_s);

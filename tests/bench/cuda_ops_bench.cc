@@ -9,11 +9,13 @@
 // Each row is the median of 15 rounds; a round queues some calls and waits for the stream. Issue 5 asks for 0.85 of the
 // copy, 0.95 of cuBLASLt, 0.85 of cuDNN's attention.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fmt/core.h>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "kernels/base/arena.h"
@@ -85,7 +87,10 @@ class Bench {
       stream->synchronize();
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
     };
-    round(1);                                                                // to warm up, and to choose algorithms
+    round(1);  // which chooses algorithms
+    // A GPU that had nothing to do, while operands were made, takes a while to come to its clock.
+    const auto start = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(100)) round(3);
     const int calls = std::clamp(static_cast<int>(5e-3 / round(3)), 1, 50);  // so that a round lasts some milliseconds
     std::vector<double> seconds;
     for (int i = 0; i < 15; ++i) seconds.push_back(round(calls));
@@ -110,6 +115,11 @@ void activations(Bench& bench) {
   const Tensor dgamma = bench.tensor(DType::f32, {kHidden}), sum = bench.tensor(DType::f32, {kFfn});
   const Tensor tokens = bench.tensor(DType::i32, {kSeq, kBatch}), dtable = bench.tensor(DType::f32, {kVocab, kHidden});
   const Tensor positions = bench.tensor(T, {kSeq, kHidden}), dpositions = bench.tensor(DType::f32, {kSeq, kHidden});
+  // Rows of the table: one that comes again need not be moved again.
+  std::vector<int32_t> ids(static_cast<size_t>(kRows));
+  bench.device->copy_to_host(tokens, ids.data(), stream);
+  stream.synchronize();
+  const auto rows = static_cast<int64_t>(std::set<int32_t>(ids.begin(), ids.end()).size());
   const Dropout none,
       tenth{
           .probability = 0.1f, .seed = 1, .site = 2, .first_sample = bench.tensor(DType::i64, {1}), .seq_length = kSeq};
@@ -120,13 +130,17 @@ void activations(Bench& bench) {
                [&] { ops.layernorm_backward(y, x, bias, mean, rstd, z, z, dgamma, dgamma, stream); });
   bench.memory("gelu_forward", 2 * ffn, [&] { ops.gelu_forward(u, v, stream); });
   bench.memory("gelu_backward, in place", 3 * ffn, [&] { ops.gelu_backward(u, v, v, stream); });
-  bench.memory("column_sum [32768, 2048]", hidden, [&] { ops.column_sum(x, dgamma, stream); });
+  // In turns: half of one would still be in the GPU's cache.
+  bench.memory("column_sum [32768, 2048]", hidden, [&, turn = 0]() mutable {
+    ops.column_sum(std::array{x, y, z}[static_cast<size_t>(turn++ % 3)], dgamma, stream);
+  });
   bench.memory("column_sum [32768, 8192]", ffn, [&] { ops.column_sum(u, sum, stream); });
   bench.memory("bias_dropout_add", 3 * hidden, [&] { ops.bias_dropout_add(x, bias, y, none, z, stream); });
   bench.memory("bias_dropout_add, dropout 0.1", 3 * hidden,
                [&] { ops.bias_dropout_add(x, bias, y, tenth, z, stream); });
-  bench.memory("embedding_forward", 2 * hidden, [&] { ops.embedding_forward(tokens, table, 0, z, stream); });
-  bench.memory("embedding_backward", hidden + 2 * kRows * kHidden * 4,
+  bench.memory("embedding_forward", hidden + rows * kHidden * 2,
+               [&] { ops.embedding_forward(tokens, table, 0, z, stream); });
+  bench.memory("embedding_backward", hidden + 2 * rows * kHidden * 4,
                [&] { ops.embedding_backward(tokens, x, 0, dtable, stream); });
   bench.memory("position_forward", 2 * hidden + positions.bytes(),
                [&] { ops.position_forward(x, positions, none, z, stream); });

@@ -152,7 +152,7 @@ TEST_F(Emulation, RefusesWhatTheDeviceDoesNotHave) {
   EXPECT_EQ(status_of({1, 1025, stream}), cudaErrorInvalidConfiguration);
   EXPECT_EQ(status_of({0, 32, stream}), cudaErrorInvalidConfiguration);
   EXPECT_EQ(status_of({dim3(1, 65536), 32, stream}), cudaErrorInvalidConfiguration);
-  EXPECT_EQ(status_of({1, 32, stream, 48 * 1024 + 1}), cudaErrorInvalidValue);
+  EXPECT_EQ(status_of({1, 32, stream, 48 * 1024}), cudaErrorInvalidValue);  // beside variables of its own
   allow_shared(add_kernel, 64 * 1024);
   EXPECT_EQ(status_of({1, 32, stream, 64 * 1024}), cudaSuccess);
   EXPECT_THROW(allow_shared(add_kernel, 228 * 1024), Error);

@@ -8,6 +8,8 @@
 //     connects the ranks: a communicator that does not block is ncclInProgress until all of them have called.
 //   * A communicator's operations run one after another in the order of the calls, also on several streams.
 //   * ncclCommFinalize is over when all ranks have called it.
+//   * ncclCommAbort waits for the whole GPU: for the operations of the other communicators too, but not of those that
+//     are aborted in the same group. Where these do not end in ten seconds, the process does.
 //   * Each rank has a GPU of its own.
 //   * Either all ranks of a collective work in registered buffers, at the same offset, or none does.
 //
@@ -17,13 +19,17 @@
 // 0) never happens, and the rank has ncclRemoteError (silent: nothing); its peers are not told. Operations are not
 // captured into graphs. A call or value that is not emulated is refused.
 #include <algorithm>
+#include <chrono>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <thread>
+#include <utility>
 
+#include "tests/emulation/grid.h"
 #include "tests/emulation/nccl_buffers.h"
 #include "tests/emulation/nccl_clique.h"
 
+using trivet::emulation::broken;
 using trivet::emulation::bytes_of;
 using trivet::emulation::NcclBuffers;
 using trivet::emulation::NcclCall;
@@ -32,9 +38,9 @@ using trivet::emulation::NcclOperation;
 
 struct ncclComm {
   std::shared_ptr<NcclClique> clique;
-  int rank = 0;
+  int rank = 0, device = 0;
   bool blocking = true, finalizing = false;
-  uint64_t tickets = 0, collectives = 0;               // so many were called
+  uint64_t collectives = 0;                            // so many were called
   std::map<std::pair<bool, int>, uint64_t> transfers;  // {sends, peer}: likewise
   std::vector<NcclOperation> connecting;               // that wait for their connections
   NcclBuffers buffers;
@@ -81,6 +87,43 @@ bool is_plain(const ncclConfig_t& config) {
          (config.blocking == 0 || config.blocking == 1 || config.blocking == NCCL_CONFIG_UNDEF_INT);
 }
 
+// ---- which communicators there are
+
+struct Alive {
+  std::shared_ptr<NcclClique> clique;
+  int rank, device;
+};
+std::mutex alive_mutex;
+std::map<const ncclComm*, Alive> alive;
+
+void end(ncclComm* comm) {
+  {
+    std::lock_guard lock(alive_mutex);
+    alive.erase(comm);
+  }
+  delete comm;
+}
+
+// Of these, which all know by now that they are aborted.
+void end_aborted(const std::vector<ncclComm*>& comms) {
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  for (ncclComm* comm : comms) {
+    const int device = comm->device;
+    end(comm);
+    const auto gpu_is_through = [&] {
+      std::lock_guard lock(alive_mutex);
+      return std::all_of(alive.begin(), alive.end(), [&](const auto& other) {
+        return other.second.device != device || other.second.clique->idle(other.second.rank);
+      });
+    };
+    while (!gpu_is_through()) {
+      if (std::chrono::steady_clock::now() > late)
+        broken("ncclCommAbort waits for the GPU, where another communicator's operations wait for their peers");
+      std::this_thread::yield();
+    }
+  }
+}
+
 // ---- what a communicator is doing
 
 ncclResult_t state_of(ncclComm& comm) {
@@ -88,7 +131,7 @@ ncclResult_t state_of(ncclComm& comm) {
   if (const ncclResult_t error = clique.error(comm.rank); error != ncclSuccess) return error;
   std::erase_if(comm.connecting, [&](const NcclOperation& o) { return clique.connected(comm.rank, o); });
   const bool waits = !clique.complete() || !comm.connecting.empty() ||
-                     (comm.finalizing && !(clique.all_finalized() && clique.idle(comm.rank, comm.tickets)));
+                     (comm.finalizing && !(clique.all_finalized() && clique.idle(comm.rank)));
   return waits ? ncclInProgress : ncclSuccess;
 }
 
@@ -127,7 +170,8 @@ ncclResult_t submit(ncclComm& comm, std::vector<NcclOperation> operations, cudaS
     comm.connecting.push_back(o);
     at_once = false;
   }
-  auto work = std::make_unique<Work>(Work{comm.clique, comm.rank, comm.tickets++, std::move(operations)});
+  auto work =
+      std::make_unique<Work>(Work{comm.clique, comm.rank, comm.clique->ticket(comm.rank), std::move(operations)});
   const auto run = [](void* data) {
     const std::unique_ptr<Work> work(static_cast<Work*>(data));
     work->clique->run(work->rank, work->ticket, work->operations);
@@ -146,6 +190,7 @@ struct Queued {
 };
 thread_local int group_depth = 0;
 thread_local std::vector<Queued> group;
+thread_local std::vector<ncclComm*> aborted_in_group;
 
 ncclResult_t call(ncclComm_t comm, const NcclOperation& o, cudaStream_t stream) {
   if (!comm) return ncclInvalidArgument;
@@ -194,6 +239,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   *comm = new ncclComm;
   (*comm)->clique = std::move(clique);
   (*comm)->rank = rank;
+  (*comm)->device = device;
+  {
+    std::lock_guard lock(alive_mutex);
+    alive[*comm] = {(*comm)->clique, rank, device};
+  }
   (*comm)->blocking = config->blocking != 0;
   return settled(**comm, false);
 }
@@ -216,14 +266,15 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (!comm) return ncclInvalidArgument;
   if (!comm->finalizing || state_of(*comm) == ncclInProgress) return ncclInvalidUsage;  // NCCL would wait
-  delete comm;
+  end(comm);
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (!comm) return ncclInvalidArgument;
   comm->clique->abort(comm->rank);
-  delete comm;
+  if (group_depth > 0) aborted_in_group.push_back(comm);
+  else end_aborted({comm});
   return ncclSuccess;
 }
 
@@ -254,6 +305,7 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() {
   if (group_depth == 0) return ncclInvalidUsage;
   if (--group_depth > 0) return ncclSuccess;
+  end_aborted(std::exchange(aborted_in_group, {}));
   std::vector<Queued> queued;
   queued.swap(group);
   ncclResult_t result = ncclSuccess;

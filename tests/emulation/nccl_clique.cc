@@ -96,6 +96,7 @@ NcclClique::NcclClique(int size, const std::string& name)
         const char* value = std::getenv("NCCL_RUNTIME_CONNECT");
         return value && std::strcmp(value, "0") == 0;
       }()),
+      tickets_(static_cast<size_t>(size)),
       turns_(static_cast<size_t>(size)) {}
 
 NcclClique::Fault NcclClique::fault_of(const std::string& name) {
@@ -163,9 +164,14 @@ bool NcclClique::all_finalized() {
   std::lock_guard lock(mutex_);
   return finalized_.size() == static_cast<size_t>(size_);
 }
-bool NcclClique::idle(int rank, uint64_t tickets) {
+uint64_t NcclClique::ticket(int rank) {
   std::lock_guard lock(mutex_);
-  return turns_[static_cast<size_t>(rank)] >= tickets;
+  return tickets_[static_cast<size_t>(rank)]++;
+}
+bool NcclClique::idle(int rank) {
+  std::lock_guard lock(mutex_);
+  const auto at = static_cast<size_t>(rank);
+  return turns_[at] == tickets_[at] || aborted_.contains(rank);
 }
 
 void NcclClique::abort(int rank) {

@@ -55,7 +55,8 @@ class NcclClique {
   bool connected(int rank, const NcclOperation& operation);
   void finalize(int rank);
   bool all_finalized();
-  bool idle(int rank, uint64_t tickets);  // its first `tickets` operations are done
+  uint64_t ticket(int rank);  // of the rank's next run(): these are counted
+  bool idle(int rank);        // all that have a ticket are done, or the rank has aborted
   // Ends what the rank waits in; its memory is not touched any more.
   void abort(int rank);
   ncclResult_t error(int rank);
@@ -104,7 +105,7 @@ class NcclClique {
   std::map<int, int> devices_;  // of the ranks that have joined
   std::map<Connection, std::set<int>> connections_;
   std::set<int> aborted_, finalized_;
-  std::vector<uint64_t> turns_;  // [rank] tickets that are over
+  std::vector<uint64_t> tickets_, turns_;  // [rank] how many there are, and how many of them are over
   std::map<uint64_t, Meeting> meetings_;
   std::map<std::tuple<int, int, uint64_t>, std::shared_ptr<Transfer>> transfers_;
   ncclResult_t error_ = ncclSuccess;

@@ -2,8 +2,10 @@
 #include "tests/emulation/stream.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <map>
+#include <shared_mutex>
 
 #include "tests/emulation/grid.h"
 
@@ -15,8 +17,15 @@ std::map<Stream*, std::shared_ptr<Stream>> streams;  // whoever waits for one ke
 
 thread_local bool in_stream = false;  // this is a stream's thread
 
+// Held by who queues something, and alone by who waits for the device.
+std::array<std::shared_mutex, 64> device_mutexes;
+
 std::mutex limits_mutex;
 std::map<const void*, size_t> shared_limits;  // of kernels that have asked for more
+
+// Without asking a kernel has 48 KiB of shared memory in all. How much of it its own variables take is not known here:
+// as if it were a third.
+constexpr size_t kSharedWithoutAsking = 32 * 1024;
 
 }  // namespace
 
@@ -69,6 +78,7 @@ Stream& of(cudaStream_t stream) {
 }
 
 void drain_all(int device) {
+  std::unique_lock alone(device_mutexes[static_cast<size_t>(device)]);
   std::vector<std::shared_ptr<Stream>> all;
   {
     std::lock_guard lock(streams_mutex);
@@ -83,8 +93,12 @@ cudaError_t allowed_anywhere() { return in_stream ? cudaErrorNotPermitted : cuda
 cudaError_t add(cudaStream_t stream, Work work) {
   if (const cudaError_t status = allowed_anywhere(); status != cudaSuccess) return status;
   Stream& to = of(stream);
-  if (to.capture) to.capture->work.push_back(std::move(work));
-  else to.queue(std::move(work));
+  if (to.capture) {
+    to.capture->work.push_back(std::move(work));
+    return cudaSuccess;
+  }
+  std::shared_lock lock(device_mutexes[static_cast<size_t>(to.device())]);
+  to.queue(std::move(work));
   return cudaSuccess;
 }
 
@@ -98,7 +112,8 @@ cudaError_t launch_kernel(const cudaLaunchConfig_t& how, const void* kernel, con
   {
     std::lock_guard lock(limits_mutex);
     const auto limit = shared_limits.find(kernel);
-    if (how.dynamicSmemBytes > (limit == shared_limits.end() ? 48 * 1024 : limit->second)) return cudaErrorInvalidValue;
+    if (how.dynamicSmemBytes > (limit == shared_limits.end() ? kSharedWithoutAsking : limit->second))
+      return cudaErrorInvalidValue;
   }
   return add(how.stream, [grid, block, shared = how.dynamicSmemBytes, thread, seed = launches++] {
     run_grid(grid, block, shared, thread, seed);

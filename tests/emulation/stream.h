@@ -57,6 +57,7 @@ class Stream {
 };
 
 Stream& of(cudaStream_t stream);
+// Waits for all that the device has to do. Meanwhile nobody else gives it more: their calls wait.
 void drain_all(int device);
 
 // Success where this thread may make a call that does not go with a capture of its own (unless a relaxed one), nor, as

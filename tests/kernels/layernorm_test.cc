@@ -88,7 +88,9 @@ TEST_P(LayerNormTest, ForwardSurvivesALargeMean) {
 }
 
 TEST_P(LayerNormTest, BackwardIsTheDerivative) {
-  for (const auto& [n, h] : {std::pair<int64_t, int64_t>{67, 773}, {1, 2}, {3, 5}, {33, 64}}) {
+  // 768, of GPT-2 124M: a GPU's sums of dgamma and dbeta take 48 KiB of shared memory, to the byte. It comes first: a
+  // kernel that was allowed more keeps that.
+  for (const auto& [n, h] : {std::pair<int64_t, int64_t>{9, 768}, {67, 773}, {1, 2}, {3, 5}, {33, 64}}) {
     const Tensor x = tensors.uniform(dtype, {n, h}), dy = tensors.uniform(dtype, {n, h});
     const Tensor gamma = tensors.uniform(dtype, {h}), residual = tensors.uniform(dtype, {n, h});
     const Normalized forward = reference_forward(values(x), values(gamma), Values(static_cast<size_t>(h)), kEps);

@@ -192,6 +192,26 @@ TEST(NcclComm, AnAbortEndsWhatAStreamWaitsIn) {
   }
 }
 
+// NCCL frees what it has for a communicator, and may wait for the whole GPU to do so.
+TEST(NcclComm, AnAbortEndsWhatSeveralGroupsWaitInAtTheSameTime) {
+  if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
+  EXPECT_THROW(run_on_gpus(2,
+                           [](Communicator& nccl, Device& device) {
+                             const auto lane = nccl.split(0, nccl.rank(), "lane", Category::comm_data);
+                             if (nccl.rank() == 1) return nccl.barrier();  // until the abort
+                             Arena arena(device, "nccl test");
+                             const auto first = device.create_side_stream(StreamPriority::normal);
+                             const auto second = device.create_side_stream(StreamPriority::normal);
+                             const Tensor x = arena.allocate(DType::f32, {10}), y = arena.allocate(DType::f32, {10});
+                             nccl.all_reduce(x, Reduce::sum, *first);
+                             lane->all_reduce(y, Reduce::sum, *second);
+                             nccl.abort("enough");
+                             expect_error([&] { first->synchronize(); }, "enough");
+                             expect_error([&] { second->synchronize(); }, "enough");
+                           }),
+               Error);
+}
+
 TEST(NcclComm, ARankThatFailsEndsWhatTheStreamsOfTheOthersWaitIn) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   try {
