@@ -22,6 +22,7 @@ enum class Slip {
   tile_overwritten,
   operand_register_changed,
   read_before_arrival,
+  barrier_not_published,
   nobody_arrives
 };
 
@@ -41,7 +42,7 @@ __global__ void products_kernel(const __nv_bfloat16* left, const __nv_bfloat16* 
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) {
     initialize(barrier, slip == Slip::nobody_arrives ? 2 : 1);
-    publish_barriers();
+    if (slip != Slip::barrier_not_published) publish_barriers();
   }
   __syncthreads();
   if (by_tma) {
@@ -185,6 +186,7 @@ TEST_F(WarpgroupEmulationDeathTest, WrongProgramsEndTheProcess) {
   EXPECT_DEATH(run_64(false, Slip::tile_overwritten), "operand in shared memory changes");
   EXPECT_DEATH(run_64(false, Slip::operand_register_changed), "registers of an operand change");
   EXPECT_DEATH(run_64(true, Slip::read_before_arrival), "changes, or arrives|under way");
+  EXPECT_DEATH(run_64(true, Slip::barrier_not_published), "no fence.mbarrier_init");
   EXPECT_DEATH(run_64(true, Slip::nobody_arrives), "wait, for ever: .* mbarrier.try_wait");
 }
 
