@@ -15,7 +15,15 @@
 
 namespace trivet {
 
-inline constexpr int kWarpgroup = 128;  // threads
+inline constexpr int kWarpgroup = 128;             // threads
+inline constexpr size_t kMostShared = 227 * 1024;  // bytes that a block may have
+
+// Whether the warpgroups may have so many registers a thread, of those with which the launch bounds let a block start.
+// One that asked for more than the others have given back would wait for ever.
+constexpr bool registers_suffice(int groups, int fetcher, int each) {
+  const int at_start = 65536 / ((1 + groups) * kWarpgroup) / 8 * 8;
+  return fetcher <= at_start && at_start <= each && fetcher + groups * each <= (1 + groups) * at_start;
+}
 inline constexpr float kLog2E = 1.4426950408889634f;
 
 // Tiles of one head are read again and again: heads are taken in sets whose tiles fit the L2 cache together. Of the

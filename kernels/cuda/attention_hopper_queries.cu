@@ -19,6 +19,7 @@ namespace {
 constexpr int kQueries = 128, kKeys = 128, kStages = 2, kBlocks = kKeys / 8;
 constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup;
 constexpr int kFetcherRegisters = 24, kRegisters = 240;
+static_assert(registers_suffice(kGroups, kFetcherRegisters, kRegisters));
 
 struct Barriers {
   Barrier queries_full, queries_free, keys_full[kStages], keys_free[kStages];
@@ -29,6 +30,7 @@ struct Shared {
   using Queries = Tile<kQueries, kD>;
   using Keys = Tile<kKeys, kD>;
   static constexpr size_t kTiles = 2 * Queries::kBytes + 2 * kStages * Keys::kBytes, kBytes = kTiles + sizeof(Barriers);
+  static_assert(kBytes <= kMostShared);
 
   unsigned char* const begin = dynamic_shared_tiles();
   const Queries queries{begin}, douts{begin + Queries::kBytes};
@@ -51,16 +53,18 @@ __device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, in
   RingPosition<kStages> at;
   for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
     const int first_query = (schedule.tiles - 1 - tile) * kQueries, count = key_tiles(first_query, s);
-    wait_for(&b.queries_free, turn % 2 ^ 1);
-    arrive_and_expect(&b.queries_full, 2 * S::Queries::kBytes);
-    shared.queries.fetch(query_map, 3 * which, first_query, &b.queries_full);
-    shared.douts.fetch(dout_map, which, first_query, &b.queries_full);
     for (int j = 0; j < count; ++j, at.advance()) {
       Barrier* const full = &b.keys_full[at.stage];
       wait_for(&b.keys_free[at.stage], at.parity ^ 1);
       arrive_and_expect(full, 2 * S::Keys::kBytes);
       shared.keys(at.stage).fetch(key_map, 3 * which + 1, j * kKeys, full);
       shared.values(at.stage).fetch(key_map, 3 * which + 2, j * kKeys, full);
+      if (j > 0) continue;
+      // The last task's queries are read longer than all keys but its last: a stage of keys is free before.
+      wait_for(&b.queries_free, turn % 2 ^ 1);
+      arrive_and_expect(&b.queries_full, 2 * S::Queries::kBytes);
+      shared.queries.fetch(query_map, 3 * which, first_query, &b.queries_full);
+      shared.douts.fetch(dout_map, which, first_query, &b.queries_full);
     }
   }
 }
