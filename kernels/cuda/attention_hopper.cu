@@ -2,7 +2,7 @@
 // queries of one head (192 with 64 columns), each warpgroup that computes has 64 of them, and walks their keys and
 // values in tiles of 128. A warpgroup starts the scores of the next tile, and the sums of this one's values, before it
 // makes probabilities of scores; and warpgroups take turns to start products, so that while one makes probabilities the
-// tensor cores work for another. No score leaves the registers.
+// tensor cores work for another. It leaves out tiles that only others' queries see. No score leaves the registers.
 //
 // Roofline, an estimate by counting: a tile of 128 keys takes a warpgroup 4 * 64 * 128 d operations, 1024 cycles of the
 // tensor cores with d = 128, 512 with d = 64 (4096 operations a cycle). Each of its warps, one a scheduler, issues 490
@@ -22,8 +22,8 @@ template <int kD>
 struct Shape {
   static constexpr int kGroups = kD == 64 ? 3 : 2, kQueries = 64 * kGroups, kThreads = (1 + kGroups) * kWarpgroup;
   static constexpr int kStages = kD == 128 ? 2 : kMostStages;  // as many as there is room for
-  // Of 65536 registers in all.
   static constexpr int kFetcherRegisters = kGroups == 2 ? 24 : 32, kRegisters = kGroups == 2 ? 240 : 160;
+  static_assert(registers_suffice(kGroups, kFetcherRegisters, kRegisters));
   using Queries = Tile<kQueries, kD>;
   using Keys = Tile<kKeys, kD>;
 };
@@ -40,6 +40,7 @@ struct Shared {
   using S = Shape<kD>;
   static constexpr size_t kTiles = S::Queries::kBytes + 2 * S::kStages * S::Keys::kBytes;
   static constexpr size_t kBytes = kTiles + sizeof(Barriers);
+  static_assert(kBytes <= kMostShared);
 
   unsigned char* const begin = dynamic_shared_tiles();
   const typename S::Queries queries{begin};
@@ -137,6 +138,8 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
   for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
     const int block_query = (schedule.tiles - 1 - tile) * S::kQueries, first_query = block_query + 64 * group;
     const int count = key_tiles(block_query, S::kQueries, a.s);
+    // So many of them are seen by queries of this warpgroup. One whose queries are all behind the end works on one.
+    const int seen = first_query < a.s ? key_tiles(first_query, 64, a.s) : 1;
     Running running;
     uint64_t kept = 0;  // of the next tile's probabilities; drawn before its scores need registers
     const auto draw = [&](int j) {
@@ -157,7 +160,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     const auto scores_are_done = [&](int j) {
       warp_arrives(&b.keys_free[keys.stage]);
       keys.advance();
-      if (j == count - 1) warp_arrives(&b.queries_free);
+      if (j == seen - 1) warp_arrives(&b.queries_free);
     };
 
     draw(0);
@@ -174,7 +177,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     to_lefts(left, scores);
     clear(out);
 
-    for (int j = 1; j < count; ++j) {
+    for (int j = 1; j < seen; ++j) {
       draw(j);
       wait_for(&b.keys_full[keys.stage], keys.parity);
       my_turn();
@@ -204,9 +207,23 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     begin_products(out, left);
     start_sum_of_columns(out, left, shared.values(values.stage));
     close_products();
+    const auto pass = [&] {
+      my_turn();
+      next_turn();
+    };
+    if (seen < count) pass();  // the others need not wait for this product
     wait_for_products<0>(out, left);
     warp_arrives(&b.values_free[values.stage]);
     values.advance();
+    for (int j = seen; j < count; ++j) {  // tiles that only others see: given back unread
+      if (j > seen) pass();
+      wait_for(&b.keys_full[keys.stage], keys.parity);
+      warp_arrives(&b.keys_free[keys.stage]);
+      keys.advance();
+      wait_for(&b.values_full[values.stage], values.parity);
+      warp_arrives(&b.values_free[values.stage]);
+      values.advance();
+    }
 
     float factor[2];
 #pragma unroll
