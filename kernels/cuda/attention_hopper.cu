@@ -16,7 +16,8 @@
 namespace trivet {
 namespace {
 
-constexpr int kKeys = 128, kKeyBlocks = kKeys / 8, kMostStages = 3;
+// Two stages of queries: a warpgroup goes on to the next task while others are at this one's last tiles.
+constexpr int kKeys = 128, kKeyBlocks = kKeys / 8, kMostStages = 3, kQueryStages = 2;
 
 template <int kD>
 struct Shape {
@@ -30,7 +31,7 @@ struct Shape {
 
 // Behind the tiles.
 struct Barriers {
-  Barrier queries_full, queries_free;
+  Barrier queries_full[kQueryStages], queries_free[kQueryStages];
   Barrier keys_full[kMostStages], keys_free[kMostStages], values_full[kMostStages], values_free[kMostStages];
   float unread[4 * kWarpgroup];
 };
@@ -38,19 +39,18 @@ struct Barriers {
 template <int kD>
 struct Shared {
   using S = Shape<kD>;
-  static constexpr size_t kTiles = S::Queries::kBytes + 2 * S::kStages * S::Keys::kBytes;
+  static constexpr size_t kQueryTiles = kQueryStages * S::Queries::kBytes;
+  static constexpr size_t kTiles = kQueryTiles + 2 * S::kStages * S::Keys::kBytes;
   static constexpr size_t kBytes = kTiles + sizeof(Barriers);
   static_assert(kBytes <= kMostShared);
 
   unsigned char* const begin = dynamic_shared_tiles();
-  const typename S::Queries queries{begin};
   Barriers& barriers = *reinterpret_cast<Barriers*>(begin + kTiles);
 
-  __device__ typename S::Keys keys(int stage) const {
-    return {begin + S::Queries::kBytes + 2 * stage * S::Keys::kBytes};
-  }
+  __device__ typename S::Queries queries(int stage) const { return {begin + stage * S::Queries::kBytes}; }
+  __device__ typename S::Keys keys(int stage) const { return {begin + kQueryTiles + 2 * stage * S::Keys::kBytes}; }
   __device__ typename S::Keys values(int stage) const {
-    return {begin + S::Queries::kBytes + (2 * stage + 1) * S::Keys::kBytes};
+    return {begin + kQueryTiles + (2 * stage + 1) * S::Keys::kBytes};
   }
 };
 
@@ -67,7 +67,8 @@ __device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, in
   using S = Shape<kD>;
   Barriers& b = shared.barriers;
   RingPosition<S::kStages> at;
-  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
+  RingPosition<kQueryStages> queries;
+  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn, queries.advance()) {
     const int first_query = (schedule.tiles - 1 - tile) * S::kQueries;
     const int count = key_tiles(first_query, S::kQueries, s);
     for (int j = 0; j < count; ++j, at.advance()) {
@@ -75,9 +76,9 @@ __device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, in
       arrive_and_expect(&b.keys_full[at.stage], S::Keys::kBytes);
       shared.keys(at.stage).fetch(key_map, 3 * which + 1, j * kKeys, &b.keys_full[at.stage]);
       if (j == 0) {
-        wait_for(&b.queries_free, turn % 2 ^ 1);
-        arrive_and_expect(&b.queries_full, S::Queries::kBytes);
-        shared.queries.fetch(query_map, 3 * which, first_query, &b.queries_full);
+        wait_for(&b.queries_free[queries.stage], queries.parity ^ 1);
+        arrive_and_expect(&b.queries_full[queries.stage], S::Queries::kBytes);
+        shared.queries(queries.stage).fetch(query_map, 3 * which, first_query, &b.queries_full[queries.stage]);
       }
       wait_for(&b.values_free[at.stage], at.parity ^ 1);
       arrive_and_expect(&b.values_full[at.stage], S::Keys::kBytes);
@@ -135,6 +136,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
   float scores[kKeyBlocks][4], out[kBlocks][4];
   uint32_t left[kKeys / 16][4];  // probabilities of the tile before
   RingPosition<S::kStages> keys, values;
+  RingPosition<kQueryStages> queries;
   for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
     const int block_query = (schedule.tiles - 1 - tile) * S::kQueries, first_query = block_query + 64 * group;
     const int count = key_tiles(block_query, S::kQueries, a.s);
@@ -160,15 +162,17 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     const auto scores_are_done = [&](int j) {
       warp_arrives(&b.keys_free[keys.stage]);
       keys.advance();
-      if (j == seen - 1) warp_arrives(&b.queries_free);
+      if (j < seen - 1) return;
+      warp_arrives(&b.queries_free[queries.stage]);
+      queries.advance();
     };
 
     draw(0);
-    wait_for(&b.queries_full, turn % 2);
+    wait_for(&b.queries_full[queries.stage], queries.parity);
     wait_for(&b.keys_full[keys.stage], keys.parity);
     my_turn();
     begin_products();
-    start_product_of_rows(scores, shared.queries, 64 * group, shared.keys(keys.stage));
+    start_product_of_rows(scores, shared.queries(queries.stage), 64 * group, shared.keys(keys.stage));
     close_products();
     next_turn();
     wait_for_products<0>(scores);
@@ -182,7 +186,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
       wait_for(&b.keys_full[keys.stage], keys.parity);
       my_turn();
       begin_products();
-      start_product_of_rows(scores, shared.queries, 64 * group, shared.keys(keys.stage));
+      start_product_of_rows(scores, shared.queries(queries.stage), 64 * group, shared.keys(keys.stage));
       close_products();
       wait_for(&b.values_full[values.stage], values.parity);
       begin_products(out, left);
@@ -250,8 +254,10 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 1)
   Barriers& b = shared.barriers;
   if (threadIdx.x == 0) {
     constexpr uint32_t kReaders = 4 * S::kGroups;  // warps
-    initialize(&b.queries_full, 1);
-    initialize(&b.queries_free, kReaders);
+    for (int stage = 0; stage < kQueryStages; ++stage) {
+      initialize(&b.queries_full[stage], 1);
+      initialize(&b.queries_free[stage], kReaders);
+    }
     for (int stage = 0; stage < S::kStages; ++stage) {
       initialize(&b.keys_full[stage], 1);
       initialize(&b.values_full[stage], 1);
