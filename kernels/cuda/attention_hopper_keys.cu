@@ -107,7 +107,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
   float p[kBlocks][4], ds[kBlocks][4], dk[kSums][4], dv[kSums][4];
   uint32_t p_left[kQueries / 16][4], ds_left[kQueries / 16][4];
   // dV and dK may run on into the next tile, so that its scores follow them without a gap. With 128 columns there are
-  // too few registers for that (and with dropout 88 bytes a thread spill as it is).
+  // too few registers for that (and with dropout some 90 bytes a thread spill as it is).
   constexpr bool kRunOn = kD < 128;
   RingPosition<kStages> at, oldest;
   RingPosition<kKeyStages> keys;
