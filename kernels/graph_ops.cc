@@ -26,7 +26,8 @@ void add_to(Key& key, const Dropout& dropout) {
   const auto& [probability, seed, site, first_sample, seq_length, first_position, first_head, total_heads] = dropout;
   add_to(key, probability);
   key.insert(key.end(), {seed, site});
-  for (const int64_t number : {first_sample, seq_length, first_position, first_head, total_heads}) add_to(key, number);
+  add_to(key, first_sample);
+  for (const int64_t number : {seq_length, first_position, first_head, total_heads}) add_to(key, number);
 }
 
 void add_to(Key& key, const Ops::Attention& attention) {
@@ -40,19 +41,6 @@ void add_to(Key& key, const Ops::Matmul& how) {
   key.push_back(static_cast<uint64_t>(transpose_a | transpose_b << 1 | accumulate << 2));
   for (const Tensor* tensor : {&bias, &before_gelu, &gelu_backward}) add_to(key, *tensor);
 }
-
-// ---- without dropout the number of the sample means nothing, and would make every micro-batch another
-
-template <class T>
-const T& plain(const T& argument) {
-  return argument;
-}
-Dropout plain(const Dropout& dropout) {
-  Dropout same = dropout;
-  if (same.probability == 0) same.first_sample = 0;
-  return same;
-}
-Ops::Attention plain(const Ops::Attention& how) { return {how.heads, plain(how.dropout)}; }
 
 // A launch costs the host about what a call does.
 constexpr size_t kFewestCalls = 2;
@@ -91,8 +79,8 @@ void GraphOps::call(const char* name, Op op, Stream& stream, const Arguments&...
     stream.hold([this] { queue_segment(); });
   }
   key_.push_back(address(name));  // the text of each operation's name is in one place
-  (add_to(key_, plain(arguments)), ...);
-  calls_.emplace_back([this, op, &stream, ... same = plain(arguments)] { (ops_.*op)(same..., stream); });
+  (add_to(key_, arguments), ...);
+  calls_.emplace_back([this, op, &stream, arguments...] { (ops_.*op)(arguments..., stream); });
 }
 
 template <class Op, class... Arguments>

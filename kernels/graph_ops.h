@@ -9,8 +9,6 @@
 // time it is captured, and from then on its graph is launched. So a graph is never used for anything but the very calls
 // that it was made of, whoever makes them and whatever else changes, and the numbers are those of the calls. Where the
 // segments end is no matter of right or wrong either: communication, overlapped or not, cuts them by being there.
-//
-// An argument that is never the same twice, as the sample's number of a dropout, makes every segment a new one.
 #pragma once
 
 #include <unordered_map>

@@ -7,6 +7,13 @@
 
 namespace trivet::shapes {
 
+inline void expect_dropout(const char* op, const Dropout& dropout) {
+  const float p = dropout.probability;
+  if (!(p >= 0 && p < 1)) [[unlikely]]
+    fail(std::string(op) + ": dropout probability is " + std::to_string(p) + ", expected [0, 1)");
+  if (p > 0) expect_vector(op, "dropout.first_sample", dropout.first_sample, DType::i64, 1);
+}
+
 inline void check_layernorm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta, const Tensor& y,
                                     const Tensor& mean, const Tensor& rstd) {
   constexpr const char* kOp = "layernorm_forward";
@@ -134,7 +141,7 @@ inline void check_position_forward(const Tensor& x, const Tensor& positions, con
   const int64_t s = x.shape[0], h = x.shape[2];
   expect_matrix(kOp, "positions", positions, x.dtype, s, h);
   expect_like(kOp, "out", out, x);
-  expect_probability(kOp, dropout.probability);
+  expect_dropout(kOp, dropout);
 }
 
 inline void check_position_backward(const Tensor& dout, const Dropout& dropout, const Tensor& dx,
@@ -145,7 +152,7 @@ inline void check_position_backward(const Tensor& dout, const Dropout& dropout, 
   const int64_t s = dout.shape[0], h = dout.shape[2];
   expect_like(kOp, "dx", dx, dout);
   expect_matrix(kOp, "dpositions", dpositions, DType::f32, s, h);
-  expect_probability(kOp, dropout.probability);
+  expect_dropout(kOp, dropout);
 }
 
 inline void check_clip_scale(const Tensor& bins, const Tensor& norm, const Tensor& grad_scale) {

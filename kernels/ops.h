@@ -24,17 +24,20 @@
 namespace trivet {
 
 // Which elements a dropout zeroes: a pure function of the seed, the site (one number a dropout in the model) and the
-// element's global coordinates, so that it is the same under every layout. For the activation of a micro-batch,
-//   index = ((first_sample + batch entry) * seq_length + first_position + position) * width + column
-// and for attention probabilities,
-//   index = (((first_sample + batch entry) * total_heads + first_head + head) * seq_length + query) * seq_length + key.
-// The element is kept when word (index % 4) of philox4x32(index / 4, site, seed) >= dropout_threshold(probability),
-// and is then scaled by 1 / (1 - probability).
+// element's global coordinates, so that it is the same under every layout. With 7 rounds of Philox (kernels/philox.h),
+// an activation of a micro-batch has word index % 4 of philox4x32(index / 4, site, seed), where
+//   index = ((first_sample + batch entry) * seq_length + first_position + position) * width + column,
+// and a probability of attention word query / 8 % 2 * 2 + key / 8 % 2 of philox4x32(square, site, seed), where
+//   square = (((first_sample + batch entry) * total_heads + first_head + head) * pairs + dropout_pair(key)) * pairs +
+//            dropout_pair(query)   with pairs = dropout_pairs(seq_length).
+// The element is kept when its word >= dropout_threshold(probability), and is then scaled by 1 / (1 - probability).
+// The number of the sample is read on the device when the op runs: all else is the same in every micro-batch, so that a
+// graph of the calls can be launched for each.
 struct Dropout {
   float probability = 0;  // 0: everything is kept and nothing is drawn
   uint64_t seed = 0;
   uint64_t site = 0;
-  int64_t first_sample = 0;    // global index of the micro-batch's first sample
+  Tensor first_sample = {};    // [1] int64, the micro-batch's first; null where nothing is drawn
   int64_t seq_length = 0;      // of the whole sequence
   int64_t first_position = 0;  // of this rank's slice, under sequence parallelism
   int64_t first_head = 0;      // of this rank, and
@@ -190,6 +193,7 @@ class Ops {
   // ---- plain
 
   virtual void fill(Tensor x, float value, Stream& stream) = 0;          // x: any dtype
+  virtual void clear(std::span<const Tensor> xs, Stream& stream) = 0;    // all bytes 0; xs: any dtypes
   virtual void convert(Tensor from, Tensor to, Stream& stream) = 0;      // fp32 <-> bf16, or a copy
   virtual void add(Tensor a, Tensor b, Tensor out, Stream& stream) = 0;  // out = a + b, T; out may alias either
 };

@@ -1,5 +1,5 @@
-// Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as
-// 1, 2, 3" (SC'11): four random words as a pure function of a 128-bit counter and a 64-bit key. Dropout and the
+// Philox4x32, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2,
+// 3" (SC'11): four random words as a pure function of a 128-bit counter and a 64-bit key. Dropout and the
 // initialisation of weights draw from it by global index, so every layout and every device sees the same numbers.
 #pragma once
 
@@ -18,11 +18,12 @@ struct PhiloxWords {
   uint32_t w[4];
 };
 
+template <int kRounds = 10>
 TRIVET_HOST_DEVICE inline PhiloxWords philox4x32(uint64_t counter_low, uint64_t counter_high, uint64_t key) {
   uint32_t c0 = static_cast<uint32_t>(counter_low), c1 = static_cast<uint32_t>(counter_low >> 32);
   uint32_t c2 = static_cast<uint32_t>(counter_high), c3 = static_cast<uint32_t>(counter_high >> 32);
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     const uint64_t p0 = 0xD2511F53ull * c0, p1 = 0xCD9E8D57ull * c2;
     c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
     c1 = static_cast<uint32_t>(p1);
@@ -34,10 +35,20 @@ TRIVET_HOST_DEVICE inline PhiloxWords philox4x32(uint64_t counter_low, uint64_t 
   return {{c0, c1, c2, c3}};
 }
 
-// Whether a dropout of probability p keeps the element with this global index: word index % 4 of block index / 4,
-// kept when word >= p * 2^32.
+// Dropout draws four elements from a block of words, by the rules in kernels/ops.h. 7 rounds are the fewest that pass
+// all tests of BigCrush (the paper's section 4.3 and table 2); on GPUs, where masks are made anew wherever they are
+// needed, the rounds are what dropout costs.
+inline constexpr int kDropoutRounds = 7;
+
+// An element is kept when its word is at least this, for a dropout of probability p.
 TRIVET_HOST_DEVICE inline uint32_t dropout_threshold(float p) {
   return static_cast<uint32_t>(static_cast<double>(p) * 4294967296.0);
 }
+
+// Attention's probabilities share blocks in squares of two queries and two keys: those with positions x and x + 8, of
+// each 16. So a lane of a GPU's tensor cores has all four of a square among its sums, whether rows are queries or keys.
+// The number of a position's pair, and how many pairs a sequence of length s has:
+TRIVET_HOST_DEVICE inline int64_t dropout_pair(int64_t position) { return position / 16 * 8 + position % 8; }
+TRIVET_HOST_DEVICE inline int64_t dropout_pairs(int64_t s) { return (s + 15) / 16 * 8; }
 
 }  // namespace trivet

@@ -51,10 +51,4 @@ inline void expect_like(const char* op, const char* argument, const Tensor& t, c
   expect_matrix(op, argument, t, other.dtype, other.rows(), other.cols());
 }
 
-// 0 <= probability < 1.
-inline void expect_probability(const char* op, float probability) {
-  if (!(probability >= 0 && probability < 1)) [[unlikely]]
-    fail(std::string(op) + ": dropout probability is " + std::to_string(probability) + ", expected [0, 1)");
-}
-
 }  // namespace trivet::shapes

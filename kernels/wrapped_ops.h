@@ -1,7 +1,7 @@
 // WrappedOps: the one list of all operations, for what stands before other operations and does the same with each
 // call: notes it, maps its tensors. Self derives from WrappedOps<Self> and has two templates, which may be private,
 //   void call(const char* name, Op op, Stream& stream, const Arguments&... arguments);
-//   void call_once_a_step(…the same…);  // for the operations of the optimizer
+//   void call_once_a_step(…the same…);  // for those of the optimizer, and others that take lists
 // op: the member of Ops that was called, arguments: all that it was given but the stream. It is called as an Ops.
 #pragma once
 
@@ -93,6 +93,9 @@ class WrappedOps : public Ops {
   }
   void find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream& stream) override {
     self().call_once_a_step(__func__, &Ops::find_non_finite, stream, x, proceed, found);
+  }
+  void clear(std::span<const Tensor> xs, Stream& stream) override {
+    self().call_once_a_step(__func__, &Ops::clear, stream, xs);
   }
   void fill(Tensor x, float value, Stream& stream) override { self().call(__func__, &Ops::fill, stream, x, value); }
   void convert(Tensor from, Tensor to, Stream& stream) override {

@@ -35,10 +35,12 @@ class Lanes {
   // Tells every communicator that collectives run over of this memory (Communicator::register_buffer).
   void register_buffers(const Arena& arena) {
     for (const Tensor& block : arena.blocks()) {
-      if (lanes_.empty()) registered_.push_back(group_.register_buffer(block));
-      for (const Lane& lane : lanes_) registered_.push_back(lane.group->register_buffer(block));
+      if (lanes_.empty()) register_buffer(group_, block);
+      for (const Lane& lane : lanes_) register_buffer(*lane.group, block);
     }
   }
+  // Of which they have been told, counted for each of them.
+  int64_t registered_bytes() const { return registered_bytes_; }
 
   bool beside_compute() const { return !lanes_.empty(); }
 
@@ -61,11 +63,17 @@ class Lanes {
   }
 
  private:
+  void register_buffer(Communicator& group, const Tensor& block) {
+    registered_.push_back(group.register_buffer(block));
+    if (registered_.back()) registered_bytes_ += block.bytes();
+  }
+
   Communicator& group_;
   Stream& compute_;
   std::unique_ptr<Event> computed_;
   std::vector<Lane> lanes_;
   std::vector<std::shared_ptr<void>> registered_;
+  int64_t registered_bytes_ = 0;
   size_t turn_ = 0;
 };
 

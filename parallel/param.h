@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/tensor.h"
@@ -36,6 +37,8 @@ struct ParamSpec {
   bool shared_copy = false;
   // Rows of global_shape[0] from this one on are padding (vocabulary): initialised to zero, never trained. -1: none.
   int64_t padding_from = -1;
+  // Who adds to its gradient asks Param::accumulates(), and so nobody has to zero it first.
+  bool first_one_writes = false;
 };
 
 struct Param {
@@ -45,6 +48,11 @@ struct Param {
   int64_t cut_offset = 0;  // first index of this rank's part along cut_dim
   Tensor weight;           // shape, model dtype; a view of the flat weight buffer
   Tensor grad;             // shape, fp32; a view of the flat gradient buffer
+  // Where spec.first_one_writes: `grad` is that of an earlier step, or of another parameter that was there.
+  bool grad_is_stale = false;
+
+  // Whether `grad` has something to add to. If not, the caller writes all of it.
+  bool accumulates() { return !std::exchange(grad_is_stale, false); }
 };
 
 // Parameters of a stage that are used together: its embedding, a block, its head.

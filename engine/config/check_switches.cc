@@ -68,17 +68,6 @@ void check_tensor_overlap(const Config& config, Problems& problems) {
                                *value));
 }
 
-void check_cuda_graphs(const Config& config, Problems& problems) {
-  constexpr auto kKey = "device.cuda_graph_impl";
-  if (config.device.cuda_graph_impl == "none" || !problems.clean({kKey})) return;
-  for (const auto& [name, probability] : {std::pair("hidden_dropout", config.model.hidden_dropout),
-                                          std::pair("attention_dropout", config.model.attention_dropout)})
-    if (probability > 0)
-      return problems.add(kKey, fmt::format("{} needs {} 0, found {}: its masks follow from the sample's number, which "
-                                            "is another in each micro-batch, and a graph repeats what it was made of",
-                                            config.device.cuda_graph_impl, name, probability));
-}
-
 void check_data_parallel(const Config& config, const RunFacts& facts, Problems& problems) {
   constexpr auto kStrategy = "parallel.data_parallel_sharding_strategy", kBucket = "parallel.bucket_size",
                  kReduce = "overlap.overlap_grad_reduce", kGather = "overlap.overlap_param_gather",

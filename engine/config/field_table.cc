@@ -227,10 +227,9 @@ std::vector<Field> make_fields() {
 
       choice("device.kind", at<&E::kind>, "where arithmetic runs", {"auto", "cpu", "cuda"}),
       {"device.tf32", at<&E::tf32>, "fp32 products on a GPU by its tensor cores, with 10 bits of mantissa"},
-      choice(
-          "device.cuda_graph_impl", at<&E::cuda_graph_impl>,
-          "launch what micro-batches repeat on a GPU as CUDA graphs: for small models, whose host is late. No dropout",
-          {"none", "local"}),
+      choice("device.cuda_graph_impl", at<&E::cuda_graph_impl>,
+             "launch what micro-batches repeat on a GPU as CUDA graphs: for small models, whose host is late",
+             {"none", "local"}),
       {"device.threads_per_rank", at<&E::threads_per_rank>, "CPU threads of a rank; 0: the host's cores over its ranks",
        range(0, 4096)},
       {"device.peak_tflops", at<&E::peak_tflops>, "of one rank in the run's dtype; auto: by GPU name, or measured",

@@ -16,7 +16,7 @@ class Embedding {
   void forward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Tensor out) const;
   // grad: [s*, b, h], the gradient of `out`; overwritten.
   void backward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Tensor grad) const;
-  const Param& word_weight() const { return word_.weight(); }
+  Param& word_weight() { return word_.weight(); }
 
  private:
   Dropout dropout(const MicroBatch& micro_batch) const;

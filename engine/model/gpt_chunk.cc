@@ -19,8 +19,8 @@ class Phase {
 
 }  // namespace
 
-MicroBatch GptChunk::micro_batch(int microbatch) const {
-  return {.first_sample = step_.batches[static_cast<size_t>(microbatch)].first_sample,
+MicroBatch GptChunk::micro_batch(int microbatch, int slot) const {
+  return {.first_sample = stage_.first_sample(slot),
           .training = step_.training,
           .loss_scale = step_.loss_scale,
           .defer_head_weight = microbatch >= static_cast<int>(step_.batches.size()) - step_.defer_heads};
@@ -33,20 +33,22 @@ void GptChunk::forward(int microbatch, int slot) {
   const HostBatch& batch = step_.batches[static_cast<size_t>(microbatch)];
   if (stage_.range().has_embedding) device_.copy_to_device(batch.tokens.data(), stage_.tokens(slot), ctx_.compute);
   if (stage_.range().has_head) device_.copy_to_device(batch.labels.data(), stage_.labels(slot), ctx_.compute);
-  stage_.forward(ctx_, slot, micro_batch(microbatch), loss_);
+  if (step_.training && stage_.shape().drops())
+    device_.copy_to_device(&batch.first_sample, stage_.first_sample(slot), ctx_.compute);
+  stage_.forward(ctx_, slot, micro_batch(microbatch, slot), loss_);
   phase.end();
 }
 
 void GptChunk::backward(int microbatch, int slot, Tensor grad) {
   Phase phase(step_, StepPhase::backward);
-  stage_.backward(ctx_, slot, -1, micro_batch(microbatch), grad);
+  stage_.backward(ctx_, slot, -1, micro_batch(microbatch, slot), grad);
   phase.end();
 }
 
 void GptChunk::backward_input(int microbatch, int slot, int stash, Tensor grad) {
   Phase phase(step_, StepPhase::backward);
   ctx_.weight_grads.defer(stash);
-  stage_.backward(ctx_, slot, stash, micro_batch(microbatch), grad);
+  stage_.backward(ctx_, slot, stash, micro_batch(microbatch, slot), grad);
   ctx_.weight_grads.run_now();
   phase.end();
 }

@@ -40,7 +40,7 @@ class GptChunk : public Stage {
   void poison(int slot) override { stage_.poison(ctx_, slot); }
 
  private:
-  MicroBatch micro_batch(int microbatch) const;
+  MicroBatch micro_batch(int microbatch, int slot) const;
 
   GptStage& stage_;
   Context ctx_;

@@ -6,7 +6,7 @@
 namespace trivet {
 
 GptStage::GptStage(ParamList& params, const GptShape& shape, const StageRange& range, uint64_t seed,
-                   const Recompute& recompute, const Param* word_embedding)
+                   const Recompute& recompute, Param* word_embedding)
     : shape_(shape), range_(range), groups_(recompute.groups(range.num_layers)) {
   for (const RecomputeGroup& group : groups_) {
     for (int64_t i = 0; i < group.count; ++i) plan_.push_back({group.lost, static_cast<size_t>(i)});
@@ -36,6 +36,7 @@ void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_b
     Slot slot;
     if (range_.has_embedding) slot.tokens = activations.allocate(DType::i32, {shape_.seq, shape_.micro_batch});
     if (range_.has_head) slot.labels = activations.allocate(DType::i32, {shape_.seq, shape_.micro_batch});
+    if (shape_.drops()) slot.first_sample = activations.allocate(DType::i64, {1});
     slot.input = activations.allocate(shape_.dtype, shape_.hidden_shape());
     for (const BlockPlan& plan : plan_)
       slot.blocks.push_back(allocate_block_activations(activations, shape_, plan.lost.others()));

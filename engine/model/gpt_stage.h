@@ -29,7 +29,7 @@ class GptStage {
   // Declares the parameters, in the order of the forward pass. The dropout masks follow from `seed`. word_embedding:
   // the weight to tie the head to, where another stage of this rank has it; else null.
   GptStage(ParamList& params, const GptShape& shape, const StageRange& range, uint64_t seed,
-           const Recompute& recompute = {}, const Param* word_embedding = nullptr);
+           const Recompute& recompute = {}, Param* word_embedding = nullptr);
   GptStage(const GptStage&) = delete;
 
   // stashes: how many micro-batches may be between the two halves of a backward that are run apart; each holds the
@@ -42,7 +42,9 @@ class GptStage {
 
   Tensor tokens(int slot) const { return slot_at(slot).tokens; }  // [s, b] int32: whoever runs the stage fills it
   Tensor labels(int slot) const { return slot_at(slot).labels; }  // [s, b] int32: likewise
-  Tensor input(int slot) const { return slot_at(slot).input; }    // [s*, b, h]: the previous stage's output goes here
+  // [1] int64, null without dropout: likewise, for passes that train.
+  Tensor first_sample(int slot) const { return slot_at(slot).first_sample; }
+  Tensor input(int slot) const { return slot_at(slot).input; }  // [s*, b, h]: the previous stage's output goes here
   void set_input(int slot, Tensor input) { slots_.at(static_cast<size_t>(slot)).input = input; }
   Tensor output(int slot) const;                                       // [s*, b, h]: goes to the next stage
   Tensor logits(int slot) const { return slot_at(slot).head.logits; }  // [s, b, padded_vocab/t], after forward
@@ -57,13 +59,13 @@ class GptStage {
   // NaN into everything the slot holds.
   void poison(Context& ctx, int slot) const;
 
-  const Param* word_embedding() const { return embedding_ ? &embedding_->word_weight() : nullptr; }
+  Param* word_embedding() { return embedding_ ? &embedding_->word_weight() : nullptr; }
   const GptShape& shape() const { return shape_; }
   const StageRange& range() const { return range_; }
 
  private:
   struct Slot {
-    Tensor tokens, labels;
+    Tensor tokens, labels, first_sample;
     Tensor input;
     std::vector<BlockActivations> blocks;
     HeadActivations head;

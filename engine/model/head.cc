@@ -24,12 +24,13 @@ ParamSpec output_spec(const GptShape& p) {
           .cut_dim = 0,
           .init = {Init::normal, p.init_std},
           .shared_copy = p.tied_embeddings,
-          .padding_from = p.vocab};
+          .padding_from = p.vocab,
+          .first_one_writes = true};
 }
 
 }  // namespace
 
-Head::Head(ParamList& params, const GptShape& p, const Param* output_weight)
+Head::Head(ParamList& params, const GptShape& p, Param* output_weight)
     : shape_(p),
       norm_(params, "decoder.final_layernorm", p),
       output_(output_weight ? *output_weight : params.declare(output_spec(p))) {}
@@ -64,7 +65,7 @@ void Head::backward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& mic
 void Head::backward_weight(Context& ctx, Tensor norm_out, Tensor d_logits) const {
   Scratch::Frame frame(ctx.scratch);
   ctx.ops.matmul(d_logits, gather_sequence(ctx, norm_out, frame), output_.grad,
-                 {.transpose_a = true, .accumulate = true}, ctx.compute);
+                 {.transpose_a = true, .accumulate = output_.accumulates()}, ctx.compute);
 }
 
 }  // namespace trivet

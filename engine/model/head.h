@@ -22,7 +22,7 @@ class Head {
  public:
   // output_weight: [padded_vocab/t, h]; the word embedding's where they are tied on one stage, else null: declared
   // here.
-  Head(ParamList& params, const GptShape& shape, const Param* output_weight);
+  Head(ParamList& params, const GptShape& shape, Param* output_weight);
 
   // x: [s*, b, h]; labels: [s, b] int32. loss[0] += loss_scale * sum over tokens.
   void forward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
@@ -38,7 +38,7 @@ class Head {
 
   const GptShape& shape_;
   LayerNorm norm_;
-  const Param& output_;
+  Param& output_;
 };
 
 }  // namespace trivet

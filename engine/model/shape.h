@@ -29,6 +29,7 @@ struct GptShape {
   int64_t local_seq() const { return sequence_parallel ? seq / t : seq; }  // positions outside the linear layers
   int64_t local_heads() const { return heads / t; }
   int64_t tokens() const { return seq * micro_batch; }
+  bool drops() const { return hidden_dropout > 0 || attention_dropout > 0; }
   bool overlaps_tensor_comm() const {
     return qkv_overlap != TensorOverlap::none || proj_overlap != TensorOverlap::none ||
            fc1_overlap != TensorOverlap::none || fc2_overlap != TensorOverlap::none;
@@ -38,7 +39,7 @@ struct GptShape {
 
 // What a pass over one micro-batch has to know.
 struct MicroBatch {
-  int64_t first_sample = 0;        // global index of its first sample: keys the dropout
+  Tensor first_sample = {};        // [1] int64 on the device, its first sample's global index: keys the dropout
   bool training = true;            // false: no dropout
   float loss_scale = 1;            // each token's loss counts this much in the loss and in the gradient
   bool defer_head_weight = false;  // the output weight's gradient is left to GptStage::run_deferred
@@ -49,7 +50,8 @@ enum class DropoutSite : uint64_t { embedding = 0, attention = 1, attention_bran
 
 inline Dropout make_dropout(const GptShape& shape, float probability, DropoutSite site, int64_t layer, uint64_t seed,
                             const MicroBatch& micro_batch) {
-  return {.probability = micro_batch.training ? probability : 0.0f,
+  if (!micro_batch.training || probability == 0) return {};
+  return {.probability = probability,
           .seed = seed,
           .site = static_cast<uint64_t>(layer) * 4 + static_cast<uint64_t>(site),
           .first_sample = micro_batch.first_sample,

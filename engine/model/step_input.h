@@ -11,10 +11,10 @@
 
 namespace trivet {
 
-// One micro-batch: [s, b] each, in memory that Device::copy_to_device reads well.
+// One micro-batch, in memory that Device::copy_to_device reads well.
 struct HostBatch {
-  std::span<int32_t> tokens, labels;
-  int64_t first_sample = 0;
+  std::span<int32_t> tokens, labels;  // [s, b] each
+  int64_t& first_sample;              // its first one's global index
 
   // Batch entry 0 is `context`; what stands behind it changes nothing before it.
   void fill_with(std::span<const int32_t> context, size_t entries) {
@@ -30,11 +30,14 @@ class StepInput {
   // tokens: of a micro-batch. The device outlives this.
   StepInput(Device& device, int64_t micro_batches, int64_t tokens) {
     for (Side& side : sides_) {
-      side.memory = std::make_unique<HostBuffer>(device, 2 * micro_batches * tokens * int64_t{sizeof(int32_t)});
+      const int64_t bytes = sizeof(int64_t) + 2 * tokens * sizeof(int32_t);
+      side.memory = std::make_unique<HostBuffer>(device, micro_batches * bytes);
       side.read = device.create_event();
       const auto n = static_cast<size_t>(tokens);
-      auto* next = static_cast<int32_t*>(side.memory->data());
-      for (int64_t i = 0; i < micro_batches; ++i, next += 2 * n) side.batches.push_back({{next, n}, {next + n, n}});
+      auto* const samples = static_cast<int64_t*>(side.memory->data());
+      auto* next = reinterpret_cast<int32_t*>(samples + micro_batches);
+      for (int64_t i = 0; i < micro_batches; ++i, next += 2 * n)
+        side.batches.push_back({{next, n}, {next + n, n}, samples[i]});
     }
   }
 

@@ -55,7 +55,7 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
   const Schedule& schedule = layout.schedule;
   const auto seed = static_cast<uint64_t>(config.train.seed);
   std::deque<GptStage> stages;
-  const Param* word_embedding = nullptr;
+  Param* word_embedding = nullptr;
   for (int chunk = 0; chunk < schedule.v; ++chunk) {
     const auto number = static_cast<size_t>(schedule.stage_of(at.pp, chunk));
     const auto& layers = layout.layers_of_stage;
@@ -64,7 +64,7 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
                            .num_layers = layers[number],
                            .has_embedding = number == 0,
                            .has_head = number + 1 == layers.size()};
-    const GptStage& stage = stages.emplace_back(params, shape, range, seed, recompute_of(config.model), word_embedding);
+    GptStage& stage = stages.emplace_back(params, shape, range, seed, recompute_of(config.model), word_embedding);
     if (stage.word_embedding()) word_embedding = stage.word_embedding();
   }
   return stages;

@@ -78,9 +78,15 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
   if (first) {
     console_.emplace(out, [] { return terminal_columns(STDOUT_FILENO); });
     std::vector<TextBlock> blocks = describe_run(config_, layout, memory);
+    std::string exchange = trainer.exchange_name();
+    if (config_.comm.nccl_ub) {
+      const RankState& state = trainer.state();
+      exchange += fmt::format("; {} of user buffers registered",
+                              bytes_text(state.grad_sync.registered_bytes() + state.param_gather.registered_bytes()));
+    }
     blocks.push_back({.title = "speed",
                       .rows = {{"device", trainer.device().name()},
-                               {"exchange", trainer.exchange_name()},
+                               {"exchange", exchange},
                                {"threads a rank", std::to_string(trainer.threads())},
                                {"peak a rank", fmt::format("{:.3f} TFLOP/s: {}", peak.tflops, peak.origin)},
                                {"model FLOPs", fmt::format("{} convention, {:.4g} a step",

@@ -79,7 +79,8 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
   GradSync::Options reduce{.lanes = overlap.overlap_grad_reduce ? overlap.collectives_in_flight : 0,
                            .micro_batches = static_cast<int>(micro_batches_),
                            .op = overlap.average_in_collective ? Reduce::average : Reduce::sum,
-                           .register_buffers = config.comm.nccl_ub};
+                           .register_buffers = config.comm.nccl_ub,
+                           .poison = options.poison};
   if (overlap.align_grad_reduce) reduce.delay = mesh_.at.pp;
   state_.grad_sync.connect(*ops_, *compute_, *device_, *mesh_.data, reduce, &trace_);
   ParamGather::Options gather{.lanes = overlap.overlap_param_gather ? overlap.collectives_in_flight : 0,

@@ -3,7 +3,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/panels_amx.h"
 #include "kernels/cpu/parallel_for.h"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -16,7 +16,7 @@ AttentionSizes check_attention(const char* op, const Tensor& qkv, const Tensor& 
   const AttentionSizes z{qkv.shape[0], qkv.shape[1], how.heads, qkv.shape[2] / (3 * how.heads)};
   shapes::expect_matrix(op, "out", out, qkv.dtype, z.s * z.b, z.heads * z.d);
   shapes::expect_matrix(op, "lse", lse, DType::f32, z.b * z.heads, z.s);
-  shapes::expect_probability(op, how.dropout.probability);
+  shapes::expect_dropout(op, how.dropout);
   return z;
 }
 

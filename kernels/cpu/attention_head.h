@@ -63,23 +63,37 @@ void store_block(const float* block, float factor, T* to, int64_t ld, int64_t ro
 class AttentionDropout {
  public:
   AttentionDropout(const Dropout& dropout, int64_t batch, int64_t head)
-      : dropout_(dropout),
-        row0_(((dropout.first_sample + batch) * dropout.total_heads + dropout.first_head + head) * dropout.seq_length) {
+      : dropout_(dropout), pairs_(dropout_pairs(dropout.seq_length)) {
+    if (active())
+      head_ = (*dropout.first_sample.as<int64_t>() + batch) * dropout.total_heads + dropout.first_head + head;
   }
 
   bool active() const { return dropout_.probability > 0; }
+
+  // A vector of squares of consecutive queries at a time.
   void draw(int64_t query_panel, int64_t key_panel, float* block) const {
-    alignas(64) float by_query[kBlock], buffer[kPanel + kDropoutSlack];
-    for (int64_t i = 0; i < kPanel; ++i) {
-      const int64_t first = (row0_ + query_panel * kPanel + i) * dropout_.seq_length + key_panel * kPanel;
-      std::copy_n(dropout_scales(dropout_, first, kPanel, buffer), kPanel, by_query + i * kPanel);
+    static_assert(kPanel % 16 == 0 && 8 % kCounters == 0);
+    const uint32_t threshold = dropout_threshold(dropout_.probability);
+    const float kept = 1.0f / (1.0f - dropout_.probability);
+    const auto put = [&](Words words, int64_t key, int64_t query) {
+      const NarrowFloats scale = narrow(words) >= threshold ? NarrowFloats{} + kept : NarrowFloats{};
+      std::memcpy(block + key * kPanel + query, &scale, sizeof scale);
+    };
+    for (int64_t k = 0; k < kPanel / 2; ++k) {
+      const int64_t row = (head_ * pairs_ + key_panel * kPanel / 2 + k) * pairs_ + query_panel * kPanel / 2;
+      const int64_t key = k / 8 * 16 + k % 8;
+      for (int64_t q = 0; q < kPanel / 2; q += kCounters) {
+        const int64_t query = q / 8 * 16 + q % 8;
+        const FourWords words = philox_vector(static_cast<uint64_t>(row + q), dropout_.site, dropout_.seed);
+        for (int word = 0; word < 4; ++word) put(words.w[word], key + word % 2 * 8, query + word / 2 * 8);
+      }
     }
-    transpose_block(by_query, kPanel, block);
   }
 
  private:
   const Dropout& dropout_;
-  int64_t row0_;  // of the matrix [all heads of all samples * seq_length, seq_length] of probabilities
+  int64_t pairs_;     // of positions
+  int64_t head_ = 0;  // of all heads of all samples
 };
 
 }  // namespace trivet

@@ -47,6 +47,7 @@ class CpuOps : public Ops {
   void judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) override;
   void find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream& stream) override;
   void fill(Tensor x, float value, Stream& stream) override;
+  void clear(std::span<const Tensor> xs, Stream& stream) override;
   void convert(Tensor from, Tensor to, Stream& stream) override;
   void add(Tensor a, Tensor b, Tensor out, Stream& stream) override;
 

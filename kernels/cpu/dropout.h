@@ -27,6 +27,10 @@ inline Words multiply_lower(Words x, uint32_t m) {
 struct FourWords {
   Words w[4];
 };
+// The words' lower halves alone.
+using NarrowWords = uint32_t __attribute__((vector_size(kVectorBytes / 2)));
+using NarrowFloats = float __attribute__((vector_size(kVectorBytes / 2)));
+inline NarrowWords narrow(Words x) { return __builtin_convertvector(x, NarrowWords); }
 
 template <int... lane>
 inline Words lane_numbers(std::integer_sequence<int, lane...>) {
@@ -42,7 +46,7 @@ inline FourWords philox_vector(uint64_t first_counter, uint64_t counter_high, ui
   const Words counter = first_counter + lane_numbers(std::make_integer_sequence<int, kCounters>());
   Words c0 = counter, c1 = counter >> 32, c2 = Words{} + counter_high, c3 = Words{} + (counter_high >> 32);
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < kDropoutRounds; ++round) {
     const Words p0 = multiply_lower(c0, 0xD2511F53u), p1 = multiply_lower(c2, 0xCD9E8D57u);
     c0 = (p1 >> 32) ^ c1 ^ k0;
     c1 = p1;
@@ -77,9 +81,11 @@ inline const float* dropout_scales(const Dropout& dropout, int64_t first, int64_
   return buffer + first % 4;
 }
 
-// Global index of column 0 of row r of an activation [s, b, width].
+// Global index of column 0 of row r of an activation [s, b, width]; 0 where nothing is drawn.
 inline int64_t dropout_row_index(const Dropout& dropout, int64_t r, int64_t b, int64_t width) {
-  return ((dropout.first_sample + r % b) * dropout.seq_length + dropout.first_position + r / b) * width;
+  if (dropout.probability == 0) return 0;
+  const int64_t sample = *dropout.first_sample.as<int64_t>() + r % b;
+  return (sample * dropout.seq_length + dropout.first_position + r / b) * width;
 }
 
 // Calls f(at, scale) for each vector of columns of a row; the columns' values are to be multiplied by `scale`: always

@@ -60,7 +60,7 @@ void CpuOps::bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Drop
   if (bias) shapes::expect_vector(kOp, "bias", bias, x.dtype, h);
   shapes::expect_like(kOp, "residual", residual, x);
   shapes::expect_like(kOp, "out", out, x);
-  shapes::expect_probability(kOp, dropout.probability);
+  shapes::expect_dropout(kOp, dropout);
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     dispatch_float(x.dtype, [&]<class T>() {
       parallel_for(threads, x.rows(), rows_per_grain(h), [&](Range rows, int) {
@@ -89,7 +89,7 @@ void CpuOps::dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, St
   shapes::expect_rank(kOp, "dout", dout, dout.dtype, 3);
   const int64_t b = dout.shape[1], h = dout.shape[2];
   shapes::expect_like(kOp, "dx", dx, dout);
-  shapes::expect_probability(kOp, dropout.probability);
+  shapes::expect_dropout(kOp, dropout);
   if (dropout.probability == 0 && dx.data == dout.data) return;
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     dispatch_float(dout.dtype, [&]<class T>() {
@@ -112,7 +112,7 @@ void CpuOps::fill(Tensor x, float value, Stream& stream) {
     stream.run({kOp, Category::compute}, [=, threads = threads_] {
       parallel_for(threads, x.numel(), kGrain, [&](Range part, int) {
         T* const begin = x.as<T>() + part.begin;
-        // Zeroing gradients is what it is for; memset knows how to write much memory without reading it first.
+        // memset knows how to write much memory without reading it first.
         if (value == 0 && !std::signbit(value))
           std::memset(static_cast<void*>(begin), 0, sizeof(T) * static_cast<size_t>(part.size()));
         else std::fill(begin, begin + part.size(), element);
@@ -126,6 +126,15 @@ void CpuOps::fill(Tensor x, float value, Stream& stream) {
     case DType::i64: return fill_as(static_cast<int64_t>(value));
     case DType::u8: return fill_as(static_cast<uint8_t>(value));
   }
+}
+
+void CpuOps::clear(std::span<const Tensor> xs, Stream& stream) {
+  stream.run({"clear", Category::compute}, [all = std::vector<Tensor>(xs.begin(), xs.end()), threads = threads_] {
+    for (const Tensor& x : all)
+      parallel_for(threads, x.bytes(), kGrain, [&](Range part, int) {
+        std::memset(static_cast<std::byte*>(x.data) + part.begin, 0, static_cast<size_t>(part.size()));
+      });
+  });
 }
 
 void CpuOps::convert(Tensor from, Tensor to, Stream& stream) {

@@ -5,7 +5,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/shapes.h"
+#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -18,7 +18,7 @@ AttentionArgs check_attention(const char* op, const Tensor& qkv, const Tensor& o
   const int64_t s = qkv.shape[0], b = qkv.shape[1], d = qkv.shape[2] / (3 * how.heads);
   shapes::expect_matrix(op, "out", out, qkv.dtype, s * b, how.heads * d);
   shapes::expect_matrix(op, "lse", lse, DType::f32, b * how.heads, s);
-  shapes::expect_probability(op, how.dropout.probability);
+  shapes::expect_dropout(op, how.dropout);
   return {.qkv = qkv.data,
           .out = out.data,
           .lse = lse.as<float>(),

@@ -122,13 +122,11 @@ __global__ void __launch_bounds__(kThreads)
         }
       if (a.dropout.active) {
 #pragma unroll
-        for (int m = 0; m < kGroups; ++m)
+        for (int m = 0; m < kGroups; ++m) {
+          const uint64_t kept = kept_by_dropout<true, kKeyBlocks>(a, which, warp_query + 16 * m, first_key);
 #pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const int64_t row = a.dropout_row(which, warp_query + 16 * m + g + e / 2 * 8) + first_key + 2 * t + e % 2;
-#pragma unroll
-            for (int n = 0; n < kKeyBlocks; ++n) scores[m][n][e] *= dropout_scale(a.dropout, row + 8 * n);
-          }
+          for (int i = 0; i < 4 * kKeyBlocks; ++i) scores[m][i / 4][i % 4] *= dropout_scale(a.dropout, kept, i);
+        }
       }
 
 #pragma unroll

@@ -139,7 +139,9 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
       multiply_rows<kD>(p, keys + 16 * warp * kLd, queries);
       multiply_rows<kD>(ds, values + 16 * warp * kLd, douts);
       const bool diagonal = warp_key + 15 > first_query;
-      // Queries behind the end are zeros, and so are their lse and delta: they add nothing.
+      uint64_t kept = 0;
+      if (a.dropout.active) kept = kept_by_dropout<false, kBlocks>(a, which, warp_key, first_query);
+        // Queries behind the end are zeros, and so are their lse and delta: they add nothing.
 #pragma unroll
       for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
@@ -148,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
           p[n][e] = power_of_2(p[n][e] * to_log2 - lse[column] * kLog2E);
           if (diagonal && key > first_query + column) p[n][e] = 0;
           float keep = 1;
-          if (a.dropout.active) keep = dropout_scale(a.dropout, a.dropout_row(which, first_query + column) + key);
+          if (a.dropout.active) keep = dropout_scale(a.dropout, kept, 4 * n + e);
           ds[n][e] = p[n][e] * (keep * ds[n][e] - delta[column]);
           p[n][e] *= keep;
         }
@@ -217,6 +219,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       multiply_rows<kD>(p, queries + 16 * warp * kLd, keys);
       multiply_rows<kD>(ds, douts + 16 * warp * kLd, values);
       const bool diagonal = first_key + kTile - 1 > warp_query;
+      uint64_t kept = 0;
+      if (a.dropout.active) kept = kept_by_dropout<true, kBlocks>(a, which, warp_query, first_key);
 #pragma unroll
       for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
@@ -225,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           p[n][e] = power_of_2(p[n][e] * to_log2 - offset[e / 2]);
           if (diagonal && key > query) p[n][e] = 0;
           float keep = 1;
-          if (a.dropout.active) keep = dropout_scale(a.dropout, a.dropout_row(which, query) + key);
+          if (a.dropout.active) keep = dropout_scale(a.dropout, kept, 4 * n + e);
           ds[n][e] = p[n][e] * (keep * ds[n][e] - delta[e / 2]);
         }
       Left left[kTile / 16];

@@ -6,20 +6,6 @@
 
 namespace trivet {
 
-// Whether the dropout keeps an element.
-__device__ inline bool dropout_keeps_here(int64_t index, uint64_t seed, uint64_t site, uint32_t threshold) {
-  const PhiloxWords words = philox4x32(static_cast<uint64_t>(index) / 4, site, seed);
-  const int word = static_cast<int>(index & 3);
-  return (word == 0 ? words.w[0] : word == 1 ? words.w[1] : word == 2 ? words.w[2] : words.w[3]) >= threshold;
-}
-// The same in a function of its own: the generator's registers are not kept free for it where nothing is dropped.
-__device__ __noinline__ static bool dropout_keeps(int64_t index, uint64_t seed, uint64_t site, uint32_t threshold) {
-  return dropout_keeps_here(index, seed, site, threshold);
-}
-__device__ inline float dropout_scale(const DropoutArgs& d, int64_t index) {
-  return dropout_keeps(index, d.seed, d.site, d.threshold) ? d.kept : 0.0f;
-}
-
 // AttentionArgs for a kernel: typed, with what does not depend on the head worked out.
 template <class T>
 struct HeadArgs {
@@ -54,14 +40,43 @@ struct HeadArgs {
   __device__ int64_t out_at(int which) const { return static_cast<int64_t>(which) * d; }
   __device__ int64_t lse_at(int which) const { return static_cast<int64_t>(which) * s; }
 
-  // Global index of the probability of (query, key 0), for dropout.
-  __device__ int64_t dropout_row(int which, int query) const {
+  // The square that the probability of a query and a key belongs to, for dropout.
+  __device__ int64_t dropout_square(int which, int query, int key) const {
     const int64_t batch = which / heads, head = which % heads;
-    return (((dropout.first_sample + batch) * dropout.total_heads + dropout.first_head + head) * dropout.seq_length +
-            query) *
-           dropout.seq_length;
+    const int64_t row = (*dropout.first_sample + batch) * dropout.total_heads + dropout.first_head + head;
+    const int64_t pairs = dropout_pairs(dropout.seq_length);
+    return (row * pairs + dropout_pair(key)) * pairs + dropout_pair(query);
   }
 };
+
+// Which of this lane's sums of 16 rows and 8 kBlocks columns (tensor_core.cuh) the dropout keeps: bit 4 n + e for
+// sums[n][e]. Rows and columns begin at multiples of 16; one are queries, the others keys. A square is a column of two
+// rows and the column 8 further. In a loop that stays one: the generator is long.
+template <bool kRowsAreQueries, int kBlocks, class T>
+__device__ inline uint64_t kept_by_dropout(const HeadArgs<T>& a, int which, int first_row, int first_column) {
+  static_assert(kBlocks <= 16 && kBlocks % 2 == 0);
+  constexpr int kNextKey = kRowsAreQueries ? 4 : 2, kNextQuery = kRowsAreQueries ? 2 : 4;  // from bit to bit
+  const int lane = threadIdx.x % 32, row = first_row + lane / 4, column = first_column + lane % 4 * 2;
+  const DropoutArgs& dropout = a.dropout;
+  const int64_t first = kRowsAreQueries ? a.dropout_square(which, row, column) : a.dropout_square(which, column, row);
+  const int64_t stride = kRowsAreQueries ? dropout_pairs(dropout.seq_length) : 1;  // from a column's square to the next
+  uint64_t kept = 0;
+#pragma unroll 1
+  for (int i = 0; i < kBlocks; ++i) {
+    const int pair = i / 2 * 8 + i % 2;
+    const PhiloxWords words =
+        philox4x32<kDropoutRounds>(static_cast<uint64_t>(first + pair * stride), dropout.site, dropout.seed);
+    const uint32_t four = (words.w[0] >= dropout.threshold ? 1u : 0u) |
+                          (words.w[1] >= dropout.threshold ? 1u << kNextKey : 0u) |
+                          (words.w[2] >= dropout.threshold ? 1u << kNextQuery : 0u) |
+                          (words.w[3] >= dropout.threshold ? 1u << (kNextKey + kNextQuery) : 0u);
+    kept |= uint64_t{four} << pair;
+  }
+  return kept;
+}
+__device__ inline float dropout_scale(const DropoutArgs& dropout, uint64_t kept, int i) {
+  return kept >> i & 1 ? dropout.kept : 0.0f;
+}
 
 // Calls f.template operator()<64>(), or with 80, 96 or 128: the head sizes that kernels are compiled for
 // (flash_attention_has).

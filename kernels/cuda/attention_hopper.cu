@@ -145,11 +145,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     Running running;
     uint64_t kept = 0;  // of the next tile's probabilities; drawn before its scores need registers
     const auto draw = [&](int j) {
-      if constexpr (kDropout) {
-        const int64_t row = a.dropout_row(which, first_query + 16 * warp + g) + j * kKeys;
-        kept = kept_by_dropout<kKeyBlocks>(
-            a.dropout, [&](int half, int column) { return row + 8 * half * a.dropout.seq_length + column; });
-      }
+      if constexpr (kDropout) kept = kept_by_dropout<true, kKeyBlocks>(a, which, first_query + 16 * warp, j * kKeys);
     };
     const auto make_probabilities = [&](int j) {
       if ((j + 1) * kKeys - 1 > first_query) mask_future<true>(scores, first_query, j * kKeys, -INFINITY);

@@ -81,24 +81,6 @@ __device__ inline int warpgroup_index() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
 }
 
-// Which of this lane's sums of a tile of 8 kBlocks columns the dropout keeps: bit 4 n + e for sums[n][e]. index_of(row
-// half, column) is that of one. A loop that stays one: the generator is long.
-template <int kBlocks, class F>
-__device__ inline uint64_t kept_by_dropout(const DropoutArgs& dropout, const F& index_of) {
-  static_assert(kBlocks <= 16);
-  const int t = threadIdx.x % 4;
-  uint64_t kept = 0;
-#pragma unroll 1
-  for (int i = 0; i < 4 * kBlocks; ++i)
-    if (dropout_keeps_here(index_of(i / 2 % 2, i / 4 * 8 + 2 * t + i % 2), dropout.seed, dropout.site,
-                           dropout.threshold))
-      kept |= uint64_t{1} << i;
-  return kept;
-}
-__device__ inline float dropout_scale(const DropoutArgs& dropout, uint64_t kept, int i) {
-  return kept >> i & 1 ? dropout.kept : 0.0f;
-}
-
 // Pairs of a query and a key behind it become `value`, in a tile of a warpgroup whose rows and columns begin with these
 // positions. Rows are queries, or else keys.
 template <bool kRowsAreQueries, int kBlocks>

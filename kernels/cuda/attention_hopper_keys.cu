@@ -99,7 +99,7 @@ template <int kD, bool kDropout>
 __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
                         int group) {
   constexpr int kSums = Tile<kQueries, kD>::kColumns / 8;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4, t = lane % 4;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, t = lane % 4;
   const int tiles = (a.s + kQueries - 1) / kQueries;
   const float to_log2 = a.scale * kLog2E;
   Rest& r = shared.rest;
@@ -133,11 +133,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     for (; i < tiles; ++i) {
       const int first_query = i * kQueries;
       uint64_t kept = 0;  // drawn before the scores need registers
-      if constexpr (kDropout) {
-        const int64_t corner = a.dropout_row(which, first_query) + first_key + 16 * warp + g;
-        kept = kept_by_dropout<kBlocks>(
-            a.dropout, [&](int half, int column) { return corner + column * a.dropout.seq_length + 8 * half; });
-      }
+      if constexpr (kDropout) kept = kept_by_dropout<false, kBlocks>(a, which, first_key + 16 * warp, first_query);
       wait_for(&r.queries_full[at.stage], at.parity);
       begin_products();
       start_product_of_rows(p, shared.keys(keys.stage), 64 * group, shared.queries(at.stage));

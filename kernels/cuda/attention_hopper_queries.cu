@@ -93,11 +93,11 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
   RingPosition<kQueryStages<kD>> queries;
   for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn, queries.advance()) {
     const int block_query = (schedule.tiles - 1 - tile) * kQueries, first_query = block_query + 64 * group;
-    const int lane_query = first_query + 16 * warp + lane / 4, count = key_tiles(block_query, a.s);
+    const int warp_query = first_query + 16 * warp, count = key_tiles(block_query, a.s);
     float offset[2], delta[2];  // of this lane's two queries: lse as an exponent of 2, and D
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int query = lane_query + 8 * half;
+      const int query = warp_query + lane / 4 + 8 * half;
       offset[half] = query < a.s ? a.lse[a.lse_at(which) + query] * kLog2E : 0.0f;
       delta[half] = query < a.s ? a.delta[a.lse_at(which) + query] : 0.0f;
     }
@@ -119,11 +119,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
         for (int e = 0; e < 4; ++e) p[n][e] = power_of_2(p[n][e] * to_log2 - offset[e / 2]);
       if (first_key + kKeys - 1 > first_query) mask_future<true>(p, first_query, first_key, 0);
       uint64_t kept = 0;
-      if constexpr (kDropout) {
-        const int64_t corner = a.dropout_row(which, lane_query) + first_key;
-        kept = kept_by_dropout<kBlocks>(
-            a.dropout, [&](int half, int column) { return corner + 8 * half * a.dropout.seq_length + column; });
-      }
+      if constexpr (kDropout) kept = kept_by_dropout<true, kBlocks>(a, which, warp_query, first_key);
       wait_for_products<0>(ds);
 #pragma unroll
       for (int n = 0; n < kBlocks; ++n)

@@ -28,6 +28,15 @@ __device__ void add_row(float (&sum)[kColumns], float weight, const T* row, int 
     if (const int c = lane + 32 * k; c < d) sum[k] += weight * to_float(row[c]);
 }
 
+// By one thread, and so it draws four words for one: see kept_by_dropout.
+template <class T>
+__device__ float dropout_factor(const HeadArgs<T>& a, int which, int query, int key) {
+  const auto square = static_cast<uint64_t>(a.dropout_square(which, query, key));
+  const PhiloxWords words = philox4x32<kDropoutRounds>(square, a.dropout.site, a.dropout.seed);
+  const uint32_t of_query[2] = {query / 8 % 2 ? words.w[2] : words.w[0], query / 8 % 2 ? words.w[3] : words.w[1]};
+  return (key / 8 % 2 ? of_query[1] : of_query[0]) >= a.dropout.threshold ? a.dropout.kept : 0.0f;
+}
+
 template <class T>
 __device__ void store_row(T* row, const float (&sum)[kColumns], float factor, int d, int lane) {
 #pragma unroll
@@ -64,7 +73,7 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
     float p = expf(score - new_max);
     total = total * factor + warp_reduce(p, Sum());
     max = new_max;
-    if (a.dropout.active && key <= query) p *= dropout_scale(a.dropout, a.dropout_row(which, query) + key);
+    if (a.dropout.active && key <= query) p *= dropout_factor(a, which, query, key);
 #pragma unroll
     for (int k = 0; k < kColumns; ++k) out[k] *= factor;
     const int count = min(32, query + 1 - first);
@@ -107,7 +116,7 @@ struct Pair {
     const T* const k = a.qkv + a.qkv_at(which) + key * a.qkv_stride + a.d;
     const T* const dout = a.dout + a.out_at(which) + query * a.out_stride;
     const int64_t row = a.lse_at(which) + query;
-    const float keep = a.dropout.active ? dropout_scale(a.dropout, a.dropout_row(which, query) + key) : 1.0f;
+    const float keep = a.dropout.active ? dropout_factor(a, which, query, key) : 1.0f;
     const float p = expf(a.scale * dot(q, k, a.d) - a.lse[row]);
     p_kept = p * keep;
     ds = p * (keep * dot(dout, k + a.d, a.d) - a.delta[row]);

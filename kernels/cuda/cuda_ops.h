@@ -3,7 +3,8 @@
 //
 // Every call queues its kernels on the stream given and returns; nothing synchronises, but for the first product of
 // each shape, which measures the algorithms it may choose from. No kernel of this folder adds floating-point numbers by
-// atomics, so a second run gives the same bits (cuDNN's attention: CudaOptions::deterministic). An instance belongs to one rank and is used on the thread that made its Device.
+// atomics, so a second run gives the same bits (cuDNN's attention: CudaOptions::deterministic). An instance belongs to
+// one rank and is used on the thread that made its Device.
 #pragma once
 
 #include "kernels/cuda/workspace.h"
@@ -53,6 +54,7 @@ class CudaOps : public Ops {
   void judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) override;
   void find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream& stream) override;
   void fill(Tensor x, float value, Stream& stream) override;
+  void clear(std::span<const Tensor> xs, Stream& stream) override;
   void convert(Tensor from, Tensor to, Stream& stream) override;
   void add(Tensor a, Tensor b, Tensor out, Stream& stream) override;
 

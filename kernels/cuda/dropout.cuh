@@ -13,7 +13,8 @@ struct DropoutArgs {
   uint32_t threshold;
   float kept;  // 1 / (1 - probability)
   uint64_t seed, site;
-  int64_t first_sample, seq_length, first_position;
+  const int64_t* first_sample;
+  int64_t seq_length, first_position;
   int64_t first_head, total_heads;
 
   explicit DropoutArgs(const Dropout& d)
@@ -22,7 +23,7 @@ struct DropoutArgs {
         kept(1.0f / (1.0f - d.probability)),
         seed(d.seed),
         site(d.site),
-        first_sample(d.first_sample),
+        first_sample(static_cast<const int64_t*>(d.first_sample.data)),
         seq_length(d.seq_length),
         first_position(d.first_position),
         first_head(d.first_head),
@@ -30,7 +31,7 @@ struct DropoutArgs {
 
   // Global index of column 0 of row r of an activation [s, b, width].
   __device__ int64_t row_index(int64_t r, int64_t b, int64_t width) const {
-    return ((first_sample + r % b) * seq_length + first_position + r / b) * width;
+    return ((*first_sample + r % b) * seq_length + first_position + r / b) * width;
   }
 
   // For the eight elements from `column` on of row r of an activation [s, b, width]; all 1 where nothing is dropped.
@@ -49,7 +50,7 @@ struct DropoutArgs {
 #pragma unroll
     for (int j = 0; j < 3; ++j) {
       if (j == 2 && !by_one && !by_two) break;
-      const PhiloxWords words = philox4x32(block + j, site, seed);
+      const PhiloxWords words = philox4x32<kDropoutRounds>(block + j, site, seed);
 #pragma unroll
       for (int k = 0; k < 4; ++k) w[4 * j + k] = words.w[k];
     }

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/piece_table.cuh"
 #include "kernels/op_checks.h"
 
 namespace trivet {
@@ -62,6 +63,23 @@ __global__ void fill_kernel(unsigned char* x, uint64_t pattern, int64_t bytes) {
     *reinterpret_cast<ulonglong2*>(x + i) = {pattern, pattern};
   else
     for (int64_t k = i; k < min(i + 16, bytes); ++k) x[k] = static_cast<unsigned char>(pattern >> (k % 8 * 8));
+}
+
+struct Cleared {
+  unsigned char* x;
+  int64_t bytes;
+};
+using ClearedPieces = PieceTable<Cleared, 400>;  // its parts are what a block clears
+
+// A thread writes 16 zeros, or the last few or those of a piece that is not aligned one by one.
+__global__ void __launch_bounds__(256) clear_kernel(const __grid_constant__ ClearedPieces pieces) {
+  const int which = pieces.find(blockIdx.x);
+  const Cleared& piece = pieces.piece[which];
+  const int64_t i = ((blockIdx.x - pieces.first[which]) * blockDim.x + threadIdx.x) * 16;
+  if (i + 16 <= piece.bytes && reinterpret_cast<uintptr_t>(piece.x) % 16 == 0)
+    *reinterpret_cast<ulonglong2*>(piece.x + i) = {0, 0};
+  else
+    for (int64_t k = i; k < min(i + 16, piece.bytes); ++k) piece.x[k] = 0;
 }
 
 // A block takes a tile of 256 columns (a lane has a pack of them) and every gridDim.y-th group of 8 rows (a warp has
@@ -139,7 +157,7 @@ void CudaOps::bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Dro
   if (bias) shapes::expect_vector(kOp, "bias", bias, x.dtype, x.shape[2]);
   shapes::expect_like(kOp, "residual", residual, x);
   shapes::expect_like(kOp, "out", out, x);
-  shapes::expect_probability(kOp, dropout.probability);
+  shapes::expect_dropout(kOp, dropout);
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     dispatch_device(x.dtype,
                     [&]<class T>() { launch_bias_dropout_add<T>(kOp, x, bias, residual, dropout, out, raw_stream); });
@@ -151,7 +169,7 @@ void CudaOps::dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, S
   shapes::expect_float(kOp, "dout", dout);
   shapes::expect_rank(kOp, "dout", dout, dout.dtype, 3);
   shapes::expect_like(kOp, "dx", dx, dout);
-  shapes::expect_probability(kOp, dropout.probability);
+  shapes::expect_dropout(kOp, dropout);
   if (dropout.probability == 0 && dx.data == dout.data) return;
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     dispatch_device(dout.dtype,
@@ -174,6 +192,23 @@ void CudaOps::fill(Tensor x, float value, Stream& stream) {
   enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
     launch_kernel(fill_kernel, {blocks(ceil_div(x.bytes(), kThreads * 16), kOp), kThreads, raw_stream},
                   static_cast<unsigned char*>(x.data), pattern, x.bytes());
+  });
+}
+
+void CudaOps::clear(std::span<const Tensor> xs, Stream& stream) {
+  constexpr const char* kOp = "clear";
+  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
+    ClearedPieces pieces;
+    const auto launch = [&] {
+      if (pieces.count > 0) launch_kernel(clear_kernel, {blocks(pieces.total(), kOp), kThreads, raw_stream}, pieces);
+      pieces.clear();
+    };
+    for (const Tensor& x : xs) {
+      if (x.bytes() == 0) continue;
+      pieces.add({static_cast<unsigned char*>(x.data), x.bytes()}, ceil_div(x.bytes(), kThreads * 16));
+      if (pieces.full()) launch();
+    }
+    launch();
   });
 }
 

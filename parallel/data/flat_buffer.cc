@@ -100,7 +100,36 @@ void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
   }
 }
 
-void FlatBuffer::clear_grads(Ops& ops, Stream& stream) const { ops.fill(kept_grads, 0, stream); }
+void FlatBuffer::clear_grads(Ops& ops, Stream& stream) const {
+  std::vector<Tensor> cleared;
+  for (size_t i = 0; i < buckets.size(); ++i)
+    if (buckets[i].grads) begin_grads(i, buckets[i].grads, cleared);
+    else cleared.push_back(buckets[i].own_grads);
+  ops.clear(cleared, stream);
+}
+
+void FlatBuffer::clear_grads(size_t bucket, Tensor whole, Ops& ops, Stream& stream) const {
+  std::vector<Tensor> cleared;
+  begin_grads(bucket, whole, cleared);
+  ops.clear(cleared, stream);
+}
+
+// What is to be 0 lies between the parameters whose gradients become stale, gaps included.
+void FlatBuffer::begin_grads(size_t bucket, Tensor whole, std::vector<Tensor>& cleared) const {
+  int64_t done = 0;
+  const auto clear_to = [&](int64_t end) {
+    if (end > done) cleared.push_back(whole.slice(done, end - done));
+  };
+  for (const FlatSegment& segment : segments_of(buckets[bucket])) {
+    Param& param = *segment.param;
+    if (!param.spec.first_one_writes) continue;
+    param.grad_is_stale = true;
+    const int64_t at = segment.offset - buckets[bucket].begin;
+    clear_to(at);
+    done = at + param.shape.numel();
+  }
+  clear_to(buckets[bucket].numel());
+}
 
 void FlatBuffer::point_weights(size_t bucket, Tensor whole) const {
   for (const FlatSegment& segment : segments_of(buckets[bucket]))

@@ -81,8 +81,11 @@ struct FlatBuffer {
   bool shards_optimizer() const { return options.sharding != Sharding::no_shard; }
   bool streams_grads() const { return trivet::streams_grads(options.sharding); }
   bool streams_weights() const { return options.sharding == Sharding::optim_grads_params; }
-  // Zeros all gradients that are kept, before a step.
+  // Makes the gradients that are kept ready for a step's sums: 0, or stale where the first one to add writes it
+  // (Param::accumulates), which are nearly all.
   void clear_grads(Ops& ops, Stream& stream) const;
+  // The same for a bucket's gradients in `whole` [bucket's numel], where its parameters are pointed to.
+  void clear_grads(size_t bucket, Tensor whole, Ops& ops, Stream& stream) const;
   // Points the bucket's parameters into `whole` [bucket's numel or more]; null: nowhere.
   void point_weights(size_t bucket, Tensor whole) const;
   void point_grads(size_t bucket, Tensor whole) const;
@@ -104,6 +107,7 @@ struct FlatBuffer {
  private:
   void lay_out(ParamList& params);
   void allocate(Arena& weight_arena, Arena& gradient_arena);
+  void begin_grads(size_t bucket, Tensor whole, std::vector<Tensor>& cleared) const;
 };
 
 // The segment in its shape, in a tensor that begins at element `begin` of the layout; null in a null one.

@@ -1,5 +1,7 @@
 #include "parallel/data/grad_sync.h"
 
+#include <limits>
+
 namespace trivet {
 
 GradSync::GradSync(FlatBuffer& flat, Arena& arena) : flat_(flat), arena_(arena) {
@@ -33,6 +35,7 @@ void GradSync::connect(Ops& ops, Stream& compute, Device& device, Communicator& 
 }
 
 void GradSync::begin_step() {
+  if (options_.poison) ops_->fill(flat_.kept_grads, std::numeric_limits<float>::quiet_NaN(), *compute_);
   flat_.clear_grads(*ops_, *compute_);
   for (size_t i = 0; i < pending_.size(); ++i)
     pending_[i] = static_cast<int64_t>(flat_.buckets[i].units.size()) * options_.micro_batches;
@@ -60,7 +63,8 @@ void GradSync::before_backward(int unit) {
     settle(buffer);
     buffer.bucket = static_cast<int>(i);
     const Tensor grads = buffer.whole.slice(0, bucket.numel());
-    ops_->fill(grads, 0, *compute_);
+    if (options_.poison) ops_->fill(grads, std::numeric_limits<float>::quiet_NaN(), *compute_);
+    flat_.clear_grads(i, grads, *ops_, *compute_);
     flat_.point_grads(i, grads);
   }
 }

@@ -30,6 +30,7 @@ class GradSync {
     std::optional<int> delay{};  // so many backward passes later than the bucket is full. Stages that are r hops from
                                  // the first take r: then all start theirs at the same time (align_grad_reduce)
     bool register_buffers = false;  // the communicators are told where the arena is
+    bool poison = false;            // test that nothing is read before it is written: NaN where gradients begin
   };
   // Collective over `data`, which outlives this.
   void connect(Ops& ops, Stream& compute, Device& device, Communicator& data, const Options& options, Trace* trace);
@@ -41,6 +42,8 @@ class GradSync {
   // own positions (sequence parallelism) over the tensor group; then the weight that the first and the last pipeline
   // stage share over `embedding`, the two of them (null: no such weight here).
   void finish(Communicator& tensor, Communicator* embedding);
+
+  int64_t registered_bytes() const { return lanes_->registered_bytes(); }  // REQUIRES: connected
 
  private:
   // What a streamed bucket needs while it is there.

@@ -45,6 +45,8 @@ class ParamGather {
   // Waits for all gathers: what is kept whole is whole, and nothing reads the ranks' own parts any more.
   void finish();
 
+  int64_t registered_bytes() const { return lanes_->registered_bytes(); }  // REQUIRES: connected
+
  private:
   struct Streamed {
     Tensor whole;  // [largest] model dtype

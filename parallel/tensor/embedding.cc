@@ -10,7 +10,8 @@ VocabParallelEmbedding::VocabParallelEmbedding(ParamList& params, const std::str
                               .global_shape = {padded_vocab, hidden},
                               .cut_dim = 0,
                               .init = init,
-                              .padding_from = vocab_size})) {}
+                              .padding_from = vocab_size,
+                              .first_one_writes = true})) {}
 
 void VocabParallelEmbedding::forward(Context& ctx, Tensor tokens, Tensor out) const {
   reduce_sequence(ctx, out, [&](Tensor partial) {
@@ -20,6 +21,8 @@ void VocabParallelEmbedding::forward(Context& ctx, Tensor tokens, Tensor out) co
 
 void VocabParallelEmbedding::backward_weight(Context& ctx, Tensor tokens, Tensor dout) const {
   Scratch::Frame frame(ctx.scratch);
+  // A tied output weight has written it by now, unless that is on another stage or was put off.
+  if (!weight_.accumulates()) ctx.ops.fill(weight_.grad, 0, ctx.compute);
   ctx.ops.embedding_backward(tokens, gather_sequence(ctx, dout, frame), weight_.cut_offset, weight_.grad, ctx.compute);
 }
 

@@ -18,7 +18,7 @@ class VocabParallelEmbedding {
   // tokens: [s, b] int32, the whole sequence on every rank; out: [s, b, h], or [s/t, b, h] under sequence parallelism.
   void forward(Context& ctx, Tensor tokens, Tensor out) const;
   void backward_weight(Context& ctx, Tensor tokens, Tensor dout) const;
-  const Param& weight() const { return weight_; }
+  Param& weight() { return weight_; }
 
  private:
   Param& weight_;  // [padded_vocab/t, h]

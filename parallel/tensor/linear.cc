@@ -13,7 +13,8 @@ Tensor rows_of(const Tensor& x, int64_t first, int64_t rows) { return x ? x.slic
 
 ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out,
                                            Init init, bool decay_bias, TensorOverlap overlap)
-    : weight_(params.declare({.name = name + ".weight", .global_shape = {out, in}, .cut_dim = 0, .init = init})),
+    : weight_(params.declare(
+          {.name = name + ".weight", .global_shape = {out, in}, .cut_dim = 0, .init = init, .first_one_writes = true})),
       bias_(params.declare({.name = name + ".bias", .global_shape = {out}, .cut_dim = 0, .weight_decay = decay_bias})),
       overlap_(overlap) {}
 
@@ -48,15 +49,15 @@ void ColumnParallelLinear::backward_in_bulk(Context& ctx, Tensor x, Tensor dy, T
   ctx.ops.matmul(dy, weight_.weight, partial, {}, ctx.compute);
   lane.group().reduce_scatter(partial, dx, Reduce::sum, lane.after_compute());
   lane.wait(0);
-  ctx.ops.matmul(dy, gathered, weight_.grad, {.transpose_a = true, .accumulate = true}, ctx.compute);
+  ctx.ops.matmul(dy, gathered, weight_.grad, {.transpose_a = true, .accumulate = weight_.accumulates()}, ctx.compute);
   ctx.ops.column_sum(dy, bias_.grad, ctx.compute);
   lane.join();
 }
 
 void ColumnParallelLinear::backward_weight(Context& ctx, Tensor x, Tensor dy) const {
   Scratch::Frame frame(ctx.scratch);
-  ctx.ops.matmul(dy, gather_sequence(ctx, x, frame), weight_.grad, {.transpose_a = true, .accumulate = true},
-                 ctx.compute);
+  ctx.ops.matmul(dy, gather_sequence(ctx, x, frame), weight_.grad,
+                 {.transpose_a = true, .accumulate = weight_.accumulates()}, ctx.compute);
   ctx.ops.column_sum(dy, bias_.grad, ctx.compute);
 }
 
@@ -64,7 +65,8 @@ void ColumnParallelLinear::backward_weight(Context& ctx, Tensor x, Tensor dy) co
 
 RowParallelLinear::RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init,
                                      bool decay_bias, bool sequence_parallel, TensorOverlap overlap)
-    : weight_(params.declare({.name = name + ".weight", .global_shape = {out, in}, .cut_dim = 1, .init = init})),
+    : weight_(params.declare(
+          {.name = name + ".weight", .global_shape = {out, in}, .cut_dim = 1, .init = init, .first_one_writes = true})),
       bias_(params.declare({.name = name + ".bias",
                             .global_shape = {out},
                             .weight_decay = decay_bias,
@@ -99,7 +101,7 @@ void RowParallelLinear::backward_input(Context& ctx, Tensor dy_whole, Tensor dx,
 }
 
 void RowParallelLinear::backward_weight(Context& ctx, Tensor x, Tensor dy_whole, Tensor dy) const {
-  ctx.ops.matmul(dy_whole, x, weight_.grad, {.transpose_a = true, .accumulate = true}, ctx.compute);
+  ctx.ops.matmul(dy_whole, x, weight_.grad, {.transpose_a = true, .accumulate = weight_.accumulates()}, ctx.compute);
   // Of this rank's own positions only: under sequence parallelism the trainer sums it over the tensor group.
   ctx.ops.column_sum(dy, bias_.grad, ctx.compute);
 }

@@ -110,7 +110,9 @@ void activations(Bench& bench) {
   const Tensor dgamma = bench.tensor(DType::f32, {kHidden}), sum = bench.tensor(DType::f32, {kFfn});
   const Tensor tokens = bench.tensor(DType::i32, {kSeq, kBatch}), dtable = bench.tensor(DType::f32, {kVocab, kHidden});
   const Tensor positions = bench.tensor(T, {kSeq, kHidden}), dpositions = bench.tensor(DType::f32, {kSeq, kHidden});
-  const Dropout none, tenth{.probability = 0.1f, .seed = 1, .site = 2, .seq_length = kSeq};
+  const Dropout none,
+      tenth{
+          .probability = 0.1f, .seed = 1, .site = 2, .first_sample = bench.tensor(DType::i64, {1}), .seq_length = kSeq};
 
   bench.memory("layernorm_forward", 2 * hidden,
                [&] { ops.layernorm_forward(x, bias, bias, 1e-5f, y, mean, rstd, stream); });
@@ -221,7 +223,7 @@ void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
   const Tensor dout = bench.tensor(T, {s, b, heads * d}), dqkv = bench.tensor(T, {s, b, 3 * heads * d});
   const Tensor lse = bench.tensor(DType::f32, {b, heads, s});
   const double product = static_cast<double>(b * heads * s * s * d);
-  const Ops::Attention how{heads, {}};
+  const Tensor sample = bench.tensor(DType::i64, {1});
   const std::string shape = fmt::format("s {} b {} heads {} d {}", s, b, heads, d);
   const std::unique_ptr<Ops> older = create_cuda_ops(*bench.device, {.hopper_attention = false});
   std::unique_ptr<Ops> cudnn, in_order;
@@ -232,16 +234,24 @@ void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
   } catch (const ConfigError& error) {
     fmt::print("{}: {}\n", shape, error.what());
   }
-  const auto row = [&](const std::string& op, double operations, const std::function<void(Ops&)>& call) {
+  const auto row = [&](const std::string& op, double operations, const std::function<void(Ops&)>& call, bool drops) {
     std::vector<std::function<void()>> others;
-    for (Ops* other : {older.get(), cudnn.get(), in_order.get()})
+    for (Ops* other : {older.get(), drops ? nullptr : cudnn.get(), drops ? nullptr : in_order.get()})
       others.push_back(other ? [&call, other] { call(*other); } : std::function<void()>());
     bench.arithmetic(
         op + shape, operations, [&] { call(ops); }, others);
   };
-  row("attention_forward ", 2 * product, [&](Ops& by) { by.attention_forward(qkv, out, lse, how, stream); });
-  row("attention_backward ", 5 * product,
-      [&](Ops& by) { by.attention_backward(dout, qkv, out, lse, dqkv, how, stream); });
+  for (const float dropout : {0.0f, 0.1f}) {
+    const Ops::Attention how{
+        heads, {.probability = dropout, .seed = 1, .first_sample = sample, .seq_length = s, .total_heads = heads}};
+    const std::string name = dropout > 0 ? "dropout, " : "attention_";
+    row(
+        name + "forward ", 2 * product, [&](Ops& by) { by.attention_forward(qkv, out, lse, how, stream); },
+        dropout > 0);
+    row(
+        name + "backward ", 5 * product,
+        [&](Ops& by) { by.attention_backward(dout, qkv, out, lse, dqkv, how, stream); }, dropout > 0);
+  }
 }
 
 }  // namespace

@@ -113,12 +113,23 @@ class Bench {
     const Tensor out = tensor(arena, dtype_, {kSeq, kBatch, kHidden}), dout = tensor(arena, dtype_, out.shape);
     const Tensor lse = tensor(arena, DType::f32, {kBatch, kHeads, kSeq});
     const Ops::Attention how{.heads = kHeads, .dropout = {}};
+    Ops::Attention dropping{.heads = kHeads,
+                            .dropout = {.probability = 0.1f,
+                                        .seed = 1,
+                                        .first_sample = arena.allocate(DType::i64, {1}),
+                                        .seq_length = kSeq,
+                                        .total_heads = kHeads}};
+    ops_->fill(dropping.dropout.first_sample, 0, *stream_);
     const double product = 2.0 * kSeq * (kSeq + 1) / 2 * kHidden * kBatch;
     const std::string sizes = fmt::format("{:>20}", "s 1024, 48 heads");
     print("attention forward", sizes, 2 * product,
           best_of([&] { ops_->attention_forward(qkv, out, lse, how, *stream_); }, nullptr), kLayers);
     print("attention backward", sizes, 4 * product,
           best_of([&] { ops_->attention_backward(dout, qkv, out, lse, dqkv, how, *stream_); }, nullptr), kLayers);
+    print("  forward, dropout 0.1", sizes, 2 * product,
+          best_of([&] { ops_->attention_forward(qkv, out, lse, dropping, *stream_); }, nullptr), 0);
+    print("  backward, dropout 0.1", sizes, 4 * product,
+          best_of([&] { ops_->attention_backward(dout, qkv, out, lse, dqkv, dropping, *stream_); }, nullptr), 0);
   }
 
   void print(const std::string& name, const std::string& sizes, double flops, const Best& best, int64_t calls) {

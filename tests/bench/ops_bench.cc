@@ -132,7 +132,9 @@ void activations(Bench& bench, DType dtype) {
   const Tensor tokens = bench.tensor(DType::i32, {kSeq, kBatch}), table = bench.tensor(dtype, {kVocab, kHidden});
   const Tensor dtable = bench.tensor(DType::f32, {kVocab, kHidden});
   const Tensor positions = bench.tensor(dtype, {kSeq, kHidden}), dpositions = bench.tensor(DType::f32, {kSeq, kHidden});
-  const Dropout none, tenth{.probability = 0.1f, .seed = 1, .site = 2, .seq_length = kSeq};
+  const Dropout none,
+      tenth{
+          .probability = 0.1f, .seed = 1, .site = 2, .first_sample = bench.tensor(DType::i64, {1}), .seq_length = kSeq};
 
   ops.layernorm_forward(x, bias, bias, 1e-5f, y, mean, rstd, stream);
   bench.row(named("layernorm_forward").c_str(), 2 * hidden, calls(2 * kLayers + 1),

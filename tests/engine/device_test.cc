@@ -87,6 +87,46 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   expect_same(train_on_threads(config, ranks, kGpuSteps, {}, false), gpu);
 }
 
+// ---- user buffers
+
+Config with_user_buffers(const std::string& backend) {
+  Config config = tiny_config();
+  config.device.kind = "cuda";
+  config.comm.backend = backend;
+  config.comm.nccl_ub = true;
+  config.parallel.data_parallel_sharding_strategy = "optim";
+  overlap_data_parallel(config);
+  config.overlap.collectives_in_flight = 2;
+  return config;
+}
+
+TEST(UserBuffers, AreAllWeightsAndGradientsForEachLane) {
+  if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "needs NCCL and two GPUs";
+  with_trainers(with_user_buffers("nccl"), 2, [](Trainer& trainer) {
+    RankState& state = trainer.state();
+    EXPECT_EQ(state.grad_sync.registered_bytes(), 2 * state.gradient_arena.bytes());
+    EXPECT_EQ(state.param_gather.registered_bytes(), 2 * state.weight_arena.bytes());
+    EXPECT_GT(state.weight_arena.bytes(), 0);
+  });
+}
+
+TEST(UserBuffers, AreRefusedWhereNobodyKnowsThem) {
+  const auto refusal = [](const Config& config) -> std::string {
+    try {
+      with_trainers(config, 2, [](Trainer&) {});
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  Config config = with_user_buffers("auto");
+  config.device.kind = "cpu";
+  EXPECT_NE(refusal(config).find("comm.nccl_ub: found true, but this run computes on CPUs"), std::string::npos);
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU for staged ranks";
+  EXPECT_NE(refusal(with_user_buffers("staged")).find("comm.nccl_ub: true registers buffers with NCCL, but GPUs "),
+            std::string::npos);
+}
+
 // ---- a step ahead, and numbers gone wrong
 
 struct AheadCase {

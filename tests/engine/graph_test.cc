@@ -10,6 +10,11 @@
 namespace trivet::test {
 namespace {
 
+void drop(Config& config) {
+  config.model.hidden_dropout = 0.1;
+  config.model.attention_dropout = 0.2;
+}
+
 Config with_graphs(Config config) {
   config.device.cuda_graph_impl = "local";
   return config;
@@ -102,7 +107,13 @@ TEST_P(Graphs, ChangeNoNumberOfAGpu) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, Graphs,
-    testing::Values(LayoutCase{"one"}, LayoutCase{"bf16", {}, [](Config& c) { c.precision.dtype = "bf16"; }},
+    testing::Values(LayoutCase{"one"},
+                    LayoutCase{"bf16",
+                               {},
+                               [](Config& c) {
+                                 c.precision.dtype = "bf16";
+                                 drop(c);
+                               }},
                     LayoutCase{"tensor_ring",
                                {.t = 2, .sequence_parallel = true},
                                [](Config& c) { c.overlap.tp_comm_overlap = "ring"; }},
@@ -119,6 +130,7 @@ INSTANTIATE_TEST_SUITE_P(
                                  c.model.recompute_granularity = "full";
                                  c.model.recompute_method = "uniform";
                                  c.model.recompute_num_layers = 2;
+                                 drop(c);
                                }},
                     LayoutCase{"optim_grads_params", {.d = 2, .strategy = "optim_grads_params"}, overlap_data_parallel},
                     LayoutCase{"interleaved",
@@ -126,18 +138,21 @@ INSTANTIATE_TEST_SUITE_P(
                                [](Config& c) { c.overlap.defer_embedding_wgrad_compute = true; }},
                     LayoutCase{"zero_bubble",
                                {.p = 2, .schedule = "zb-h1"},
-                               [](Config& c) { c.model.recompute_granularity = "selective"; }}),
+                               [](Config& c) {
+                                 c.model.recompute_granularity = "selective";
+                                 drop(c);
+                               }}),
     [](const auto& info) { return info.param.name; });
 
 // ---- how often, and what the trace shows
 
 TEST(GraphsOfOneRank, AreOneADirection) {
   const Seen seen = run(with_graphs(tiny_config()), 1, {.make_backend = make_split_backend});
-  // Of the forward pass, of the backward pass, and of the forward pass with the loss scales of the evaluation and of
-  // nothing, which happened twice.
-  EXPECT_EQ(seen.counts.graphs, 4);
+  // Of the forward pass, of the backward passes that write gradients and that add to them, and of the forward pass with
+  // the loss scales of the evaluation and of nothing, which happened twice.
+  EXPECT_EQ(seen.counts.graphs, 5);
   // 4 steps of 4 micro-batches, 2 evaluations of 2 batches of them, and 2 forward passes: each but for its first time.
-  EXPECT_EQ(seen.counts.launches, (4 * 4 - 1) * 2 + (2 * 2 * 4 - 1) + (2 - 1));
+  EXPECT_EQ(seen.counts.launches, (4 * 4 - 1) + (4 - 1) + (4 * 3 - 1) + (2 * 2 * 4 - 1) + (2 - 1));
 }
 
 TEST(GraphsOfOneRank, AreOneSpanInTheirPhase) {
@@ -212,7 +227,7 @@ std::string refusal(const Config& config, const Trainer::Options& options) {
 }
 
 TEST(GraphsThatCannotBe, SayWhy) {
-  Config config = with_graphs(tiny_config());
+  const Config config = with_graphs(tiny_config());
   EXPECT_NE(refusal(config, {}).find("device.cuda_graph_impl: found local, but this run computes on CPUs"),
             std::string::npos);
   const auto cpu_backend = [](const Config&, Communicator&, int threads) {
@@ -222,9 +237,6 @@ TEST(GraphsThatCannotBe, SayWhy) {
     return backend;
   };
   EXPECT_NE(refusal(config, {.make_backend = cpu_backend}).find("has no graphs; expected none"), std::string::npos);
-  config.model.attention_dropout = 0.1;
-  EXPECT_NE(refusal(config, {.make_backend = make_split_backend}).find("local needs attention_dropout 0, found 0.1"),
-            std::string::npos);
 }
 
 }  // namespace

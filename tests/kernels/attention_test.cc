@@ -134,10 +134,11 @@ INSTANTIATE_TEST_SUITE_P(BackEnds, AttentionTest,
                          testing::Values(By::cpu, By::cuda, By::cuda_older, By::cudnn, By::cudnn_in_order),
                          name_of_test);
 
+int64_t first_sample = 3;
 const Dropout kDropout{.probability = 0.2f,
                        .seed = 11,
                        .site = 5,
-                       .first_sample = 3,
+                       .first_sample = {&first_sample, DType::i64, {1}},
                        .seq_length = 600,
                        .first_position = 0,
                        .first_head = 2,

@@ -179,8 +179,9 @@ TEST(Arena, SaysWhatItHoldsWhenMemoryEnds) {
   const auto device = create_cpu_device();
   Arena arena(*device, "activations");
   arena.allocate(DType::u8, {1000});
-  EXPECT_TRUE(throws_naming([&] { arena.allocate(DType::u8, {int64_t{1} << 60}); },
-                            {"out of memory", "activations", "beside the 1000", "1152921504606846976", "micro_batch_size"}));
+  EXPECT_TRUE(
+      throws_naming([&] { arena.allocate(DType::u8, {int64_t{1} << 60}); },
+                    {"out of memory", "activations", "beside the 1000", "1152921504606846976", "micro_batch_size"}));
   EXPECT_TRUE(throws_naming([&] { arena.allocate(DType::u8, {-1}); }, {"activations", "negative", "[-1]"}));
   EXPECT_EQ(arena.bytes(), 1000);
 }
@@ -288,6 +289,13 @@ TEST(Philox, GivesTheKnownAnswers) {
     const PhiloxWords found = philox4x32(answer.low, answer.high, answer.key);
     for (int i = 0; i < 4; ++i) EXPECT_EQ(found.w[i], answer.words[i]);
   }
+}
+
+// And with the 7 rounds that dropout takes.
+TEST(Philox, GivesTheKnownAnswerOfSevenRounds) {
+  const PhiloxWords found = philox4x32<7>(0, 0, 0);
+  const uint32_t words[4] = {0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48};
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(found.w[i], words[i]);
 }
 
 TEST(Philox, TheThresholdIsTheShareOfAllWords) {

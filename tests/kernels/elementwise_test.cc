@@ -10,8 +10,9 @@ INSTANTIATE_TEST_SUITE_P(BackEnds, ElementwiseTest, all_types_and_back_ends(), c
 
 // Under the contract in kernels/ops.h: whether element (position, entry, column) is kept.
 bool kept(const Dropout& d, int64_t entry, int64_t position, int64_t column, int64_t width) {
-  const int64_t index = ((d.first_sample + entry) * d.seq_length + d.first_position + position) * width + column;
-  const PhiloxWords words = philox4x32(static_cast<uint64_t>(index / 4), d.site, d.seed);
+  const int64_t sample = *d.first_sample.as<int64_t>() + entry;
+  const int64_t index = (sample * d.seq_length + d.first_position + position) * width + column;
+  const PhiloxWords words = philox4x32<7>(static_cast<uint64_t>(index / 4), d.site, d.seed);
   return words.w[index % 4] >= dropout_threshold(d.probability);
 }
 
@@ -46,7 +47,7 @@ TEST_P(ElementwiseTest, BiasDropoutAdd) {
         const Dropout dropout{.probability = static_cast<float>(probability),
                               .seed = 0x123456789abcdefull,
                               .site = 9,
-                              .first_sample = 1'000'003,
+                              .first_sample = tensors.number(1'000'003),
                               .seq_length = 4096,
                               .first_position = 1025};
         const Tensor x = tensors.uniform(dtype, {s, b, h}), residual = tensors.uniform(dtype, {s, b, h});
@@ -76,7 +77,8 @@ TEST_P(ElementwiseTest, BiasDropoutAdd) {
 TEST_P(ElementwiseTest, DropoutBackwardUsesTheForwardMask) {
   for (const float probability : {0.0f, 0.5f, 0.25f}) {
     const int64_t s = 29, b = 3, h = 601;
-    const Dropout dropout{.probability = probability, .seed = 5, .site = 6, .first_sample = 7, .seq_length = 29};
+    const Dropout dropout{
+        .probability = probability, .seed = 5, .site = 6, .first_sample = tensors.number(7), .seq_length = 29};
     const Tensor ones = tensors.full(dtype, {s, b, h}, 1), zeros = tensors.full(dtype, {s, b, h}, 0);
     const Tensor mask = tensors.poisoned(dtype, {s, b, h}), dx = tensors.poisoned(dtype, {s, b, h});
     ops->bias_dropout_add(ones, {}, zeros, dropout, mask, *stream);
@@ -92,7 +94,11 @@ TEST_P(ElementwiseTest, DropoutBackwardUsesTheForwardMask) {
 TEST_P(ElementwiseTest, DropoutKeepsItsShare) {
   const int64_t s = 50, b = 2, h = 1000;
   for (const double probability : {0.1, 0.5, 0.8}) {
-    const Dropout dropout{.probability = static_cast<float>(probability), .seed = 11, .site = 1, .seq_length = s};
+    const Dropout dropout{.probability = static_cast<float>(probability),
+                          .seed = 11,
+                          .site = 1,
+                          .first_sample = tensors.number(0),
+                          .seq_length = s};
     const Tensor x = tensors.full(dtype, {s, b, h}, 1);
 
     ops->dropout_backward(x, dropout, x, *stream);
@@ -107,7 +113,7 @@ TEST_P(ElementwiseTest, DropoutKeepsItsShare) {
 // A slice of the sequence, or a sample of the batch, drops what the whole drops there.
 TEST_P(ElementwiseTest, DropoutDoesNotDependOnTheCut) {
   const int64_t s = 6, b = 4, h = 33;
-  const Dropout dropout{.probability = 0.4f, .seed = 3, .site = 2, .first_sample = 8, .seq_length = s};
+  const Dropout dropout{.probability = 0.4f, .seed = 3, .site = 2, .first_sample = tensors.number(8), .seq_length = s};
   const Tensor ones = tensors.full(dtype, {s, b, h}, 1), whole = tensors.poisoned(dtype, {s, b, h});
   ops->dropout_backward(ones, dropout, whole, *stream);
 
@@ -120,11 +126,31 @@ TEST_P(ElementwiseTest, DropoutDoesNotDependOnTheCut) {
   }
   for (int64_t entry = 0; entry < b; ++entry) {  // micro-batches of one sample
     Dropout part = dropout;
-    part.first_sample = dropout.first_sample + entry;
+    part.first_sample = tensors.number(8 + entry);
     const Tensor sample = tensors.full(dtype, {s, 1, h}, 1);
     ops->dropout_backward(sample, part, sample, *stream);
     for (int64_t i = 0; i < s * h; ++i) EXPECT_EQ(get(sample, i), get(whole, (i / h * b + entry) * h + i % h));
   }
+}
+
+TEST_P(ElementwiseTest, ClearMakesZerosOfAListAndOfNothingElse) {
+  // More than a launch takes, of 0 to 6 elements from all kinds of offsets on, and a long one.
+  const int64_t n = 410, each = 9;
+  const Tensor x = tensors.full(dtype, {n * each}, 1), wide = tensors.uniform(dtype, {3, 5000});
+  std::vector<Tensor> pieces{wide.slice(1, 1)};
+  Values expected(static_cast<size_t>(n * each), 1.0);
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t first = i * each + i % 3, length = i % 7;
+    pieces.push_back(x.slice(first, length));
+    std::fill_n(expected.begin() + first, length, 0.0);
+  }
+  const Tensor before = tensors.copy(wide);
+
+  ops->clear(pieces, *stream);
+
+  EXPECT_TRUE(near(x, expected, 0));
+  EXPECT_TRUE(same_bits(wide.slice(1, 1), tensors.full(dtype, {5000}, 0)));
+  for (const int64_t row : {0, 2}) EXPECT_TRUE(same_bits(wide.slice(row, 1), before.slice(row, 1)));
 }
 
 TEST_P(ElementwiseTest, AddAndItsAliases) {
@@ -187,7 +213,7 @@ TEST_P(ElementwiseTest, WrongArgumentsAreNamed) {
   const Tensor x = tensors.uniform(dtype, {4, 2, 6}), flat = tensors.uniform(dtype, {8, 6});
   const Tensor other = tensors.uniform(dtype, {4, 2, 5}), sum = tensors.uniform(DType::f32, {6});
   const Tensor whole = tensors.integers(DType::i32, {48}, 0, 1), bias = tensors.uniform(dtype, {6});
-  const Dropout none, negative{.probability = -0.5f};
+  const Dropout none, negative{.probability = -0.5f}, of_no_sample{.probability = 0.5f};
   EXPECT_TRUE(
       throws_naming([&] { ops->column_sum(x, bias.slice(0, 5), *stream); }, {"column_sum", " sum ", "[5]", "[6]"}));
   EXPECT_TRUE(throws_naming([&] { ops->column_sum(whole, sum, *stream); }, {"column_sum", " x ", "int32"}));
@@ -200,6 +226,7 @@ TEST_P(ElementwiseTest, WrongArgumentsAreNamed) {
   EXPECT_TRUE(throws_naming(residual(x, bias, {}, none, x), {op, " residual ", "null"}));
   EXPECT_TRUE(throws_naming(residual(x, bias, x, none, other), {op, " out ", "[4, 2, 5]", "[8, 6]"}));
   EXPECT_TRUE(throws_naming(residual(x, bias, x, negative, x), {op, "probability", "-0.5"}));
+  EXPECT_TRUE(throws_naming(residual(x, bias, x, of_no_sample, x), {op, "first_sample", "null", "int64"}));
   EXPECT_TRUE(throws_naming([&] { ops->dropout_backward(flat, none, flat, *stream); }, {"dropout_backward", "dout"}));
   EXPECT_TRUE(throws_naming([&] { ops->dropout_backward(x, none, other, *stream); }, {"dropout_backward", " dx "}));
   EXPECT_TRUE(

@@ -12,8 +12,9 @@ double at(const Tensor& t, int64_t row, int64_t column) { return get(t, row * t.
 
 // The factor of an element under the contract in kernels/ops.h, word by word.
 double factor(const Dropout& d, int64_t entry, int64_t position, int64_t column, int64_t width) {
-  const int64_t index = ((d.first_sample + entry) * d.seq_length + d.first_position + position) * width + column;
-  const PhiloxWords words = philox4x32(static_cast<uint64_t>(index / 4), d.site, d.seed);
+  const int64_t index =
+      ((*d.first_sample.as<int64_t>() + entry) * d.seq_length + d.first_position + position) * width + column;
+  const PhiloxWords words = philox4x32<7>(static_cast<uint64_t>(index / 4), d.site, d.seed);
   return words.w[index % 4] >= dropout_threshold(d.probability) ? 1.0 / (1.0 - d.probability) : 0.0;
 }
 
@@ -73,7 +74,7 @@ TEST_P(EmbeddingTest, PositionsAreAddedThenDropped) {
     const Dropout dropout{.probability = static_cast<float>(probability),
                           .seed = 77,
                           .site = 4,
-                          .first_sample = 6,
+                          .first_sample = tensors.number(6),
                           .seq_length = 64,
                           .first_position = 32};
     const Tensor x = tensors.uniform(dtype, {s, b, h}), positions = tensors.uniform(dtype, {s, h});
@@ -96,8 +97,12 @@ TEST_P(EmbeddingTest, PositionsAreAddedThenDropped) {
 TEST_P(EmbeddingTest, PositionBackwardSumsOverTheBatch) {
   for (const float probability : {0.0f, 0.5f}) {  // 1 / (1 - 0.5) is exact, and so are the sums
     const int64_t s = 29, b = 3, h = 601;
-    const Dropout dropout{
-        .probability = probability, .seed = 77, .site = 4, .first_sample = 6, .seq_length = 64, .first_position = 32};
+    const Dropout dropout{.probability = probability,
+                          .seed = 77,
+                          .site = 4,
+                          .first_sample = tensors.number(6),
+                          .seq_length = 64,
+                          .first_position = 32};
     const Tensor dout = tensors.integers(dtype, {s, b, h}, -9, 9), dx = tensors.poisoned(dtype, {s, b, h});
     const Tensor dpositions = tensors.integers(DType::f32, {s, h}, -9, 9);
     Values expected_dx, expected_sum = values(dpositions);

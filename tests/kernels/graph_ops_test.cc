@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <numeric>
+#include <set>
 
 #include "tests/support/split_device.h"
 #include "tests/support/tensors.h"
@@ -65,6 +66,30 @@ TEST_P(GraphOpsTest, TheSecondTimeIsCapturedAndEveryTimeCounts) {
   EXPECT_EQ(graphs->counts().launches, 3);
   EXPECT_EQ(graphs->counts().replayed, 6);
   EXPECT_EQ(graphs->counts().calls, 8);
+}
+
+TEST_P(GraphOpsTest, OneGraphDropsWhatEachSampleIsToDrop) {
+  const Tensor ones = on_device(tensors.full(DType::f32, {4, 2, 4}, 1)), y = zeros({4, 2, 4});
+  const Dropout dropout{.probability = 0.5f, .seed = 1, .first_sample = zeros({1}, DType::i64), .seq_length = 4};
+  std::set<std::vector<float>> masks;
+  for (int64_t sample = 0; sample < 5; ++sample) {
+    const Tensor number = tensors.number(sample);
+    device->copy_to_device(number.data, dropout.first_sample, *stream);
+
+    graphs->over(*stream, [&] {
+      through().dropout_backward(ones, dropout, y, *stream);
+      through().add(ones, y, y, *stream);
+    });
+
+    const std::vector<float> found = floats(y);
+    ops->dropout_backward(ones, dropout, y, *stream);
+    ops->add(ones, y, y, *stream);
+    EXPECT_EQ(found, floats(y)) << sample;
+    masks.insert(found);
+  }
+  EXPECT_EQ(graphs->counts().graphs, 1);
+  EXPECT_EQ(graphs->counts().launches, 4);
+  EXPECT_EQ(masks.size(), 5u);
 }
 
 TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
@@ -267,8 +292,9 @@ class Keys : public GraphOpsTest {
   std::vector<float> others(float value) { return {2 * value}; }
   std::vector<Dropout> others(const Dropout& base) {
     std::vector<Dropout> all(8, base);
-    all[0].probability = 0.75f, all[1].seed += 1, all[2].site += 1, all[3].first_sample += 1, all[4].seq_length += 1;
-    all[5].first_position += 1, all[6].first_head += 1, all[7].total_heads += 1;
+    all[0].probability = 0.75f, all[1].seed += 1, all[2].site += 1, all[4].seq_length += 1;
+    all[3].first_sample = others(base.first_sample)[0], all[5].first_position += 1, all[6].first_head += 1,
+    all[7].total_heads += 1;
     return all;
   }
   std::vector<Ops::Attention> others(const Ops::Attention& base) {
@@ -327,8 +353,12 @@ TEST_P(Keys, EveryArgumentOfEveryOperationCounts) {
   const auto row = [&] { return on_device(tensors.uniform(DType::f32, {4})); };
   const auto integers = [&](Shape shape) { return on_device(tensors.integers(DType::i32, shape, 0, 2)); };
   const auto cube = [&] { return on_device(tensors.uniform(DType::f32, {4, 2, 4})); };  // [s, b, h]
-  const Dropout dropout{
-      .probability = 0.5f, .seed = 3, .site = 5, .first_sample = 2, .seq_length = 8, .total_heads = 4};
+  const Dropout dropout{.probability = 0.5f,
+                        .seed = 3,
+                        .site = 5,
+                        .first_sample = on_device(tensors.number(2)),
+                        .seq_length = 8,
+                        .total_heads = 4};
 
   for (const O::Matmul& how : {O::Matmul{}, O::Matmul{.bias = row()}, O::Matmul{.before_gelu = square()},
                                O::Matmul{.gelu_backward = square()}})
@@ -381,18 +411,6 @@ TEST_P(Keys, ShapesTypesStreamsAndOperationsCount) {
   EXPECT_EQ(queue(gelu(x, y), *other_stream), 1);
   EXPECT_EQ(queue([&](Stream& on) { through().convert(x, y, on); }, *stream), 1);
   EXPECT_EQ(queue(gelu(x, y), *stream), 2);
-}
-
-// Where nothing is dropped the number of the sample means nothing, and micro-batches are alike.
-TEST_P(Keys, ASampleIsNoMatterWithoutDropout) {
-  const Tensor x = zeros({4, 2, 4}), y = zeros({4, 2, 4});
-  for (int64_t sample = 0; sample < 3; ++sample)
-    graphs->over(*stream, [&] {
-      const Dropout dropout{.seed = 1, .first_sample = sample, .seq_length = 8};
-      through().dropout_backward(x, dropout, y, *stream);
-      through().bias_dropout_add(x, {}, y, dropout, y, *stream);
-    });
-  EXPECT_EQ(graphs->counts().launches, 2);
 }
 
 }  // namespace

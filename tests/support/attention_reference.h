@@ -22,13 +22,14 @@ struct AttentionCase {
 // 1 / (1 - p) where the contract of Dropout keeps a probability, else 0.
 inline double keep_factor(const Dropout& dropout, int64_t batch, int64_t head, int64_t query, int64_t key) {
   if (dropout.probability == 0) return 1;
-  const int64_t index =
-      (((dropout.first_sample + batch) * dropout.total_heads + dropout.first_head + head) * dropout.seq_length +
-       query) *
-          dropout.seq_length +
-      key;
-  const auto words = philox4x32(static_cast<uint64_t>(index) / 4, dropout.site, dropout.seed);
-  const bool keep = words.w[index % 4] >= dropout_threshold(dropout.probability);
+  // In each 16 positions, 0 to 7 are paired with 8 to 15.
+  const int64_t pairs = (dropout.seq_length + 15) / 16 * 8;
+  const auto pair = [](int64_t position) { return position / 16 * 8 + position % 8; };
+  const int64_t row = (*dropout.first_sample.as<int64_t>() + batch) * dropout.total_heads + dropout.first_head + head;
+  const int64_t square = (row * pairs + pair(key)) * pairs + pair(query);
+  const auto words = philox4x32<7>(static_cast<uint64_t>(square), dropout.site, dropout.seed);
+  const int word = (query % 16 >= 8 ? 2 : 0) + (key % 16 >= 8 ? 1 : 0);
+  const bool keep = words.w[word] >= dropout_threshold(dropout.probability);
   return keep ? 1.0 / (1.0 - static_cast<double>(dropout.probability)) : 0.0;
 }
 

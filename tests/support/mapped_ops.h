@@ -58,6 +58,14 @@ class MappedOps : public WrappedOps<MappedOps> {
       for (AdamWPiece& piece : pieces)
         for (Tensor* tensor : {&piece.weight, &piece.grad, &piece.m, &piece.v, &piece.model_weight}) map(*tensor);
       return pieces;
+    } else if constexpr (std::is_same_v<T, Dropout>) {
+      Dropout dropout = argument;
+      map(dropout.first_sample);
+      return dropout;
+    } else if constexpr (std::is_same_v<T, Attention>) {
+      Attention how = argument;
+      map(how.dropout.first_sample);
+      return how;
     } else if constexpr (std::is_same_v<T, Matmul>) {
       Matmul how = argument;
       for (Tensor* tensor : {&how.bias, &how.before_gelu, &how.gelu_backward}) map(*tensor);

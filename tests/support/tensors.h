@@ -75,6 +75,7 @@ class Tensors {
   Tensor full(DType dtype, Shape shape, double value) {
     return make(dtype, shape, [=](int64_t) { return value; });
   }
+  Tensor number(int64_t value) { return full(DType::i64, {1}, static_cast<double>(value)); }  // [1], below 2^53
   Tensor of(DType dtype, const Values& all) {
     return make(dtype, {static_cast<int64_t>(all.size())}, [&](int64_t i) { return all[static_cast<size_t>(i)]; });
   }
