@@ -2,7 +2,7 @@
 // queries of one head (192 with 64 columns), each warpgroup that computes has 64 of them, and walks their keys and
 // values in tiles of 128. A warpgroup starts the scores of the next tile, and the sums of this one's values, before it
 // makes probabilities of scores; and warpgroups take turns to start products, so that while one makes probabilities the
-// tensor cores work for another. No score leaves the registers.
+// tensor cores work for another. It leaves out tiles that only others' queries see. No score leaves the registers.
 //
 // Roofline, an estimate by counting: a tile of 128 keys takes a warpgroup 4 * 64 * 128 d operations, 1024 cycles of the
 // tensor cores with d = 128, 512 with d = 64 (4096 operations a cycle). Each of its warps, one a scheduler, issues 490
@@ -16,21 +16,22 @@
 namespace trivet {
 namespace {
 
-constexpr int kKeys = 128, kKeyBlocks = kKeys / 8, kMostStages = 3;
+// Two stages of queries: a warpgroup goes on to the next task while others are at this one's last tiles.
+constexpr int kKeys = 128, kKeyBlocks = kKeys / 8, kMostStages = 3, kQueryStages = 2;
 
 template <int kD>
 struct Shape {
   static constexpr int kGroups = kD == 64 ? 3 : 2, kQueries = 64 * kGroups, kThreads = (1 + kGroups) * kWarpgroup;
   static constexpr int kStages = kD == 128 ? 2 : kMostStages;  // as many as there is room for
-  // Of 65536 registers in all.
   static constexpr int kFetcherRegisters = kGroups == 2 ? 24 : 32, kRegisters = kGroups == 2 ? 240 : 160;
+  static_assert(registers_suffice(kGroups, kFetcherRegisters, kRegisters));
   using Queries = Tile<kQueries, kD>;
   using Keys = Tile<kKeys, kD>;
 };
 
 // Behind the tiles.
 struct Barriers {
-  Barrier queries_full, queries_free;
+  Barrier queries_full[kQueryStages], queries_free[kQueryStages];
   Barrier keys_full[kMostStages], keys_free[kMostStages], values_full[kMostStages], values_free[kMostStages];
   float unread[4 * kWarpgroup];
 };
@@ -38,18 +39,18 @@ struct Barriers {
 template <int kD>
 struct Shared {
   using S = Shape<kD>;
-  static constexpr size_t kTiles = S::Queries::kBytes + 2 * S::kStages * S::Keys::kBytes;
+  static constexpr size_t kQueryTiles = kQueryStages * S::Queries::kBytes;
+  static constexpr size_t kTiles = kQueryTiles + 2 * S::kStages * S::Keys::kBytes;
   static constexpr size_t kBytes = kTiles + sizeof(Barriers);
+  static_assert(kBytes <= kMostShared);
 
   unsigned char* const begin = dynamic_shared_tiles();
-  const typename S::Queries queries{begin};
   Barriers& barriers = *reinterpret_cast<Barriers*>(begin + kTiles);
 
-  __device__ typename S::Keys keys(int stage) const {
-    return {begin + S::Queries::kBytes + 2 * stage * S::Keys::kBytes};
-  }
+  __device__ typename S::Queries queries(int stage) const { return {begin + stage * S::Queries::kBytes}; }
+  __device__ typename S::Keys keys(int stage) const { return {begin + kQueryTiles + 2 * stage * S::Keys::kBytes}; }
   __device__ typename S::Keys values(int stage) const {
-    return {begin + S::Queries::kBytes + (2 * stage + 1) * S::Keys::kBytes};
+    return {begin + kQueryTiles + (2 * stage + 1) * S::Keys::kBytes};
   }
 };
 
@@ -66,7 +67,8 @@ __device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, in
   using S = Shape<kD>;
   Barriers& b = shared.barriers;
   RingPosition<S::kStages> at;
-  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
+  RingPosition<kQueryStages> queries;
+  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn, queries.advance()) {
     const int first_query = (schedule.tiles - 1 - tile) * S::kQueries;
     const int count = key_tiles(first_query, S::kQueries, s);
     for (int j = 0; j < count; ++j, at.advance()) {
@@ -74,9 +76,9 @@ __device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, in
       arrive_and_expect(&b.keys_full[at.stage], S::Keys::kBytes);
       shared.keys(at.stage).fetch(key_map, 3 * which + 1, j * kKeys, &b.keys_full[at.stage]);
       if (j == 0) {
-        wait_for(&b.queries_free, turn % 2 ^ 1);
-        arrive_and_expect(&b.queries_full, S::Queries::kBytes);
-        shared.queries.fetch(query_map, 3 * which, first_query, &b.queries_full);
+        wait_for(&b.queries_free[queries.stage], queries.parity ^ 1);
+        arrive_and_expect(&b.queries_full[queries.stage], S::Queries::kBytes);
+        shared.queries(queries.stage).fetch(query_map, 3 * which, first_query, &b.queries_full[queries.stage]);
       }
       wait_for(&b.values_free[at.stage], at.parity ^ 1);
       arrive_and_expect(&b.values_full[at.stage], S::Keys::kBytes);
@@ -134,9 +136,12 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
   float scores[kKeyBlocks][4], out[kBlocks][4];
   uint32_t left[kKeys / 16][4];  // probabilities of the tile before
   RingPosition<S::kStages> keys, values;
+  RingPosition<kQueryStages> queries;
   for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
     const int block_query = (schedule.tiles - 1 - tile) * S::kQueries, first_query = block_query + 64 * group;
     const int count = key_tiles(block_query, S::kQueries, a.s);
+    // So many of them are seen by queries of this warpgroup. One whose queries are all behind the end works on one.
+    const int seen = first_query < a.s ? key_tiles(first_query, 64, a.s) : 1;
     Running running;
     uint64_t kept = 0;  // of the next tile's probabilities; drawn before its scores need registers
     const auto draw = [&](int j) {
@@ -153,15 +158,17 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     const auto scores_are_done = [&](int j) {
       warp_arrives(&b.keys_free[keys.stage]);
       keys.advance();
-      if (j == count - 1) warp_arrives(&b.queries_free);
+      if (j < seen - 1) return;
+      warp_arrives(&b.queries_free[queries.stage]);
+      queries.advance();
     };
 
     draw(0);
-    wait_for(&b.queries_full, turn % 2);
+    wait_for(&b.queries_full[queries.stage], queries.parity);
     wait_for(&b.keys_full[keys.stage], keys.parity);
     my_turn();
     begin_products();
-    start_product_of_rows(scores, shared.queries, 64 * group, shared.keys(keys.stage));
+    start_product_of_rows(scores, shared.queries(queries.stage), 64 * group, shared.keys(keys.stage));
     close_products();
     next_turn();
     wait_for_products<0>(scores);
@@ -170,12 +177,12 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     to_lefts(left, scores);
     clear(out);
 
-    for (int j = 1; j < count; ++j) {
+    for (int j = 1; j < seen; ++j) {
       draw(j);
       wait_for(&b.keys_full[keys.stage], keys.parity);
       my_turn();
       begin_products();
-      start_product_of_rows(scores, shared.queries, 64 * group, shared.keys(keys.stage));
+      start_product_of_rows(scores, shared.queries(queries.stage), 64 * group, shared.keys(keys.stage));
       close_products();
       wait_for(&b.values_full[values.stage], values.parity);
       begin_products(out, left);
@@ -200,9 +207,23 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     begin_products(out, left);
     start_sum_of_columns(out, left, shared.values(values.stage));
     close_products();
+    const auto pass = [&] {
+      my_turn();
+      next_turn();
+    };
+    if (seen < count) pass();  // the others need not wait for this product
     wait_for_products<0>(out, left);
     warp_arrives(&b.values_free[values.stage]);
     values.advance();
+    for (int j = seen; j < count; ++j) {  // tiles that only others see: given back unread
+      if (j > seen) pass();
+      wait_for(&b.keys_full[keys.stage], keys.parity);
+      warp_arrives(&b.keys_free[keys.stage]);
+      keys.advance();
+      wait_for(&b.values_full[values.stage], values.parity);
+      warp_arrives(&b.values_free[values.stage]);
+      values.advance();
+    }
 
     float factor[2];
 #pragma unroll
@@ -229,8 +250,10 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 1)
   Barriers& b = shared.barriers;
   if (threadIdx.x == 0) {
     constexpr uint32_t kReaders = 4 * S::kGroups;  // warps
-    initialize(&b.queries_full, 1);
-    initialize(&b.queries_free, kReaders);
+    for (int stage = 0; stage < kQueryStages; ++stage) {
+      initialize(&b.queries_full[stage], 1);
+      initialize(&b.queries_free[stage], kReaders);
+    }
     for (int stage = 0; stage < S::kStages; ++stage) {
       initialize(&b.keys_full[stage], 1);
       initialize(&b.values_full[stage], 1);

@@ -15,30 +15,44 @@
 
 namespace trivet {
 
-inline constexpr int kWarpgroup = 128;  // threads
+inline constexpr int kWarpgroup = 128;             // threads
+inline constexpr size_t kMostShared = 227 * 1024;  // bytes that a block may have
+
+// Whether the warpgroups may have so many registers a thread, of those with which the launch bounds let a block start.
+// One that asked for more than the others have given back would wait for ever.
+constexpr bool registers_suffice(int groups, int fetcher, int each) {
+  const int at_start = 65536 / ((1 + groups) * kWarpgroup) / 8 * 8;
+  return fetcher <= at_start && at_start <= each && fetcher + groups * each <= (1 + groups) * at_start;
+}
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-// Tiles of one head are read again and again: heads are taken in sets whose tiles fit the L2 cache together. Of a set,
-// those tiles come first that have the most to do.
+// Tiles of one head are read again and again: heads are taken in sets whose tiles fit the L2 cache together. Of the
+// last set, those tiles come first that have the most to do; of the one before it, last; and so on in turn, so that
+// from task to task the work hardly changes. With that, blocks that take the tasks to and fro (below) get equal shares;
+// were all sets to begin with their longest tasks, some blocks would meet one in each set, and be late by a quarter.
 struct HeadSchedule {
-  int tiles, heads, set;
+  int tiles, heads, set, sets;
 
   // `bytes`: of one head, read by each of its tiles.
   HeadSchedule(int64_t tiles, int64_t heads, int64_t bytes)
       : tiles(static_cast<int>(tiles)),
         heads(static_cast<int>(heads)),
-        set(static_cast<int>(std::clamp<int64_t>((int64_t{32} << 20) / bytes, 1, heads))) {}
+        set(static_cast<int>(std::clamp<int64_t>((int64_t{32} << 20) / bytes, 1, heads))),
+        sets((this->heads + set - 1) / set) {}
 
-  // The block's task of this turn: `tile` counts from the one with the most work. False: it has no more. Every second
+  // A block's task of this turn: `tile` counts from the one with the most work. False: it has no more. Every second
   // turn goes through the blocks in the other direction, so that none has the larger one each time.
-  __device__ bool task(int turn, int& which, int& tile) const {
-    const int grid = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-    const int index = turn * grid + (turn % 2 == 0 ? block : grid - 1 - block);
+  __host__ __device__ bool task(int block, int blocks, int turn, int& which, int& tile) const {
+    const int index = turn * blocks + (turn % 2 == 0 ? block : blocks - 1 - block);
     if (index >= tiles * heads) return false;
-    const int first = index / (set * tiles) * set, here = min(set, heads - first), rest = index - first * tiles;
+    const int number = index / (set * tiles), first = number * set, rest = index - first * tiles;
+    const int here = set < heads - first ? set : heads - first;  // heads of this set
     which = first + rest % here;
-    tile = rest / here;
+    tile = (sets - number) % 2 == 1 ? rest / here : tiles - 1 - rest / here;
     return true;
+  }
+  __device__ bool task(int turn, int& which, int& tile) const {
+    return task(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), turn, which, tile);
   }
 };
 

@@ -21,28 +21,33 @@
 namespace trivet {
 namespace {
 
-constexpr int kKeys = 128, kQueries = 64, kStages = 3, kBlocks = kQueries / 8;
+// Two stages of keys and values: the next task's arrive while this one's last queries are worked on.
+constexpr int kKeys = 128, kQueries = 64, kStages = 3, kKeyStages = 2, kBlocks = kQueries / 8;
 constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup;
 constexpr int kFetcherRegisters = 40, kRegisters = 232;
+static_assert(registers_suffice(kGroups, kFetcherRegisters, kRegisters));
 
 // Behind the tiles. lse as an exponent of 2.
 struct Rest {
   float lse[kStages][kQueries], delta[kStages][kQueries];
-  Barrier keys_full, keys_free, queries_full[kStages], queries_free[kStages];
+  Barrier keys_full[kKeyStages], keys_free[kKeyStages], queries_full[kStages], queries_free[kStages];
 };
 
 template <int kD>
 struct Shared {
   using Keys = Tile<kKeys, kD>;
   using Queries = Tile<kQueries, kD>;
-  static constexpr size_t kTiles = 2 * Keys::kBytes + 2 * kStages * Queries::kBytes, kBytes = kTiles + sizeof(Rest);
+  static constexpr size_t kKeyTiles = 2 * kKeyStages * Keys::kBytes;
+  static constexpr size_t kTiles = kKeyTiles + 2 * kStages * Queries::kBytes, kBytes = kTiles + sizeof(Rest);
+  static_assert(kBytes <= kMostShared);
 
   unsigned char* const begin = dynamic_shared_tiles();
-  const Keys keys{begin}, values{begin + Keys::kBytes};
   Rest& rest = *reinterpret_cast<Rest*>(begin + kTiles);
 
-  __device__ Queries queries(int stage) const { return {begin + 2 * Keys::kBytes + 2 * stage * Queries::kBytes}; }
-  __device__ Queries douts(int stage) const { return {begin + 2 * Keys::kBytes + (2 * stage + 1) * Queries::kBytes}; }
+  __device__ Keys keys(int stage) const { return {begin + 2 * stage * Keys::kBytes}; }
+  __device__ Keys values(int stage) const { return {begin + (2 * stage + 1) * Keys::kBytes}; }
+  __device__ Queries queries(int stage) const { return {begin + kKeyTiles + 2 * stage * Queries::kBytes}; }
+  __device__ Queries douts(int stage) const { return {begin + kKeyTiles + (2 * stage + 1) * Queries::kBytes}; }
 };
 
 // ---- device helpers
@@ -55,12 +60,14 @@ __device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, co
   Rest& r = shared.rest;
   const int lane = threadIdx.x, tiles = (a.s + kQueries - 1) / kQueries;
   RingPosition<kStages> at;
-  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
+  RingPosition<kKeyStages> keys;
+  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn, keys.advance()) {
     if (lane == 0) {
-      wait_for(&r.keys_free, turn % 2 ^ 1);
-      arrive_and_expect(&r.keys_full, 2 * S::Keys::kBytes);
-      shared.keys.fetch(key_map, 3 * which + 1, tile * kKeys, &r.keys_full);
-      shared.values.fetch(key_map, 3 * which + 2, tile * kKeys, &r.keys_full);
+      Barrier* const full = &r.keys_full[keys.stage];
+      wait_for(&r.keys_free[keys.stage], keys.parity ^ 1);
+      arrive_and_expect(full, 2 * S::Keys::kBytes);
+      shared.keys(keys.stage).fetch(key_map, 3 * which + 1, tile * kKeys, full);
+      shared.values(keys.stage).fetch(key_map, 3 * which + 2, tile * kKeys, full);
     }
     for (int i = tile * kKeys / kQueries; i < tiles; ++i, at.advance()) {
       float lse[kQueries / 32], delta[kQueries / 32];
@@ -72,17 +79,17 @@ __device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, co
       }
       Barrier* const full = &r.queries_full[at.stage];
       wait_for(&r.queries_free[at.stage], at.parity ^ 1);
+      if (lane == 0) {  // before lse and delta are here
+        arrive_and_expect(full, 2 * S::Queries::kBytes);
+        shared.queries(at.stage).fetch(query_map, 3 * which, i * kQueries, full);
+        shared.douts(at.stage).fetch(dout_map, which, i * kQueries, full);
+      }
 #pragma unroll
       for (int k = 0; k < kQueries / 32; ++k) {
         r.lse[at.stage][32 * k + lane] = lse[k];
         r.delta[at.stage][32 * k + lane] = delta[k];
       }
       arrive(full);
-      if (lane == 0) {
-        arrive_and_expect(full, 2 * S::Queries::kBytes);
-        shared.queries(at.stage).fetch(query_map, 3 * which, i * kQueries, full);
-        shared.douts(at.stage).fetch(dout_map, which, i * kQueries, full);
-      }
     }
   }
 }
@@ -100,9 +107,10 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
   float p[kBlocks][4], ds[kBlocks][4], dk[kSums][4], dv[kSums][4];
   uint32_t p_left[kQueries / 16][4], ds_left[kQueries / 16][4];
   // dV and dK may run on into the next tile, so that its scores follow them without a gap. With 128 columns there are
-  // too few registers for that (and with dropout 88 bytes a thread spill as it is).
+  // too few registers for that (and with dropout some 90 bytes a thread spill as it is).
   constexpr bool kRunOn = kD < 128;
   RingPosition<kStages> at, oldest;
+  RingPosition<kKeyStages> keys;
   const auto give_back = [&] {
     warp_arrives(&r.queries_free[oldest.stage]);
     oldest.advance();
@@ -110,7 +118,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
 
   for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
     const int first_key = tile * kKeys + 64 * group;
-    wait_for(&r.keys_full, turn % 2);
+    wait_for(&r.keys_full[keys.stage], keys.parity);
     int i = tile * kKeys / kQueries;
     // The first queries of a block see no key of its second warpgroup.
     for (; (i + 1) * kQueries <= first_key && i < tiles; ++i) {
@@ -128,9 +136,9 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
       if constexpr (kDropout) kept = kept_by_dropout<false, kBlocks>(a, which, first_key + 16 * warp, first_query);
       wait_for(&r.queries_full[at.stage], at.parity);
       begin_products();
-      start_product_of_rows(p, shared.keys, 64 * group, shared.queries(at.stage));
+      start_product_of_rows(p, shared.keys(keys.stage), 64 * group, shared.queries(at.stage));
       close_products();
-      start_product_of_rows(ds, shared.values, 64 * group, shared.douts(at.stage));
+      start_product_of_rows(ds, shared.values(keys.stage), 64 * group, shared.douts(at.stage));
       close_products();
       if constexpr (kRunOn) {
         wait_for_products<1>(p, dk, dv, p_left, ds_left);  // dP may still run
@@ -184,7 +192,8 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
       wait_for_products<0>(dk, dv, p_left, ds_left);
       if (first < tiles) give_back();
     }
-    warp_arrives(&r.keys_free);
+    warp_arrives(&r.keys_free[keys.stage]);
+    keys.advance();
 
     __nv_bfloat16* const to = a.dqkv + a.qkv_at(which);
     const float of_dk[2] = {a.scale, a.scale}, of_dv[2] = {1.0f, 1.0f};
@@ -203,8 +212,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   Rest& r = shared.rest;
   if (threadIdx.x == 0) {
     constexpr uint32_t kReaders = 4 * kGroups;  // warps
-    initialize(&r.keys_full, 1);
-    initialize(&r.keys_free, kReaders);
+    for (int stage = 0; stage < kKeyStages; ++stage) {
+      initialize(&r.keys_full[stage], 1);
+      initialize(&r.keys_free[stage], kReaders);
+    }
     for (int stage = 0; stage < kStages; ++stage) {
       initialize(&r.queries_full[stage], 32 + 1);
       initialize(&r.queries_free[stage], kReaders);

@@ -19,23 +19,32 @@ namespace {
 constexpr int kQueries = 128, kKeys = 128, kStages = 2, kBlocks = kKeys / 8;
 constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup;
 constexpr int kFetcherRegisters = 24, kRegisters = 240;
+static_assert(registers_suffice(kGroups, kFetcherRegisters, kRegisters));
 
+// Two stages of queries where there is room: a warpgroup goes on to the next task while the other one is at this one's.
+template <int kD>
+inline constexpr int kQueryStages = kD == 128 ? 1 : 2;
+
+template <int kD>
 struct Barriers {
-  Barrier queries_full, queries_free, keys_full[kStages], keys_free[kStages];
+  Barrier queries_full[kQueryStages<kD>], queries_free[kQueryStages<kD>], keys_full[kStages], keys_free[kStages];
 };
 
 template <int kD>
 struct Shared {
   using Queries = Tile<kQueries, kD>;
   using Keys = Tile<kKeys, kD>;
-  static constexpr size_t kTiles = 2 * Queries::kBytes + 2 * kStages * Keys::kBytes, kBytes = kTiles + sizeof(Barriers);
+  static constexpr size_t kQueryTiles = 2 * kQueryStages<kD> * Queries::kBytes;
+  static constexpr size_t kTiles = kQueryTiles + 2 * kStages * Keys::kBytes, kBytes = kTiles + sizeof(Barriers<kD>);
+  static_assert(kBytes <= kMostShared);
 
   unsigned char* const begin = dynamic_shared_tiles();
-  const Queries queries{begin}, douts{begin + Queries::kBytes};
-  Barriers& barriers = *reinterpret_cast<Barriers*>(begin + kTiles);
+  Barriers<kD>& barriers = *reinterpret_cast<Barriers<kD>*>(begin + kTiles);
 
-  __device__ Keys keys(int stage) const { return {begin + 2 * Queries::kBytes + 2 * stage * Keys::kBytes}; }
-  __device__ Keys values(int stage) const { return {begin + 2 * Queries::kBytes + (2 * stage + 1) * Keys::kBytes}; }
+  __device__ Queries queries(int stage) const { return {begin + 2 * stage * Queries::kBytes}; }
+  __device__ Queries douts(int stage) const { return {begin + (2 * stage + 1) * Queries::kBytes}; }
+  __device__ Keys keys(int stage) const { return {begin + kQueryTiles + 2 * stage * Keys::kBytes}; }
+  __device__ Keys values(int stage) const { return {begin + kQueryTiles + (2 * stage + 1) * Keys::kBytes}; }
 };
 
 // ---- device helpers
@@ -47,20 +56,24 @@ template <int kD>
 __device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, int s, const TileMap& query_map,
                       const TileMap& dout_map, const TileMap& key_map) {
   using S = Shared<kD>;
-  Barriers& b = shared.barriers;
+  Barriers<kD>& b = shared.barriers;
   RingPosition<kStages> at;
-  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
+  RingPosition<kQueryStages<kD>> queries;
+  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn, queries.advance()) {
     const int first_query = (schedule.tiles - 1 - tile) * kQueries, count = key_tiles(first_query, s);
-    wait_for(&b.queries_free, turn % 2 ^ 1);
-    arrive_and_expect(&b.queries_full, 2 * S::Queries::kBytes);
-    shared.queries.fetch(query_map, 3 * which, first_query, &b.queries_full);
-    shared.douts.fetch(dout_map, which, first_query, &b.queries_full);
     for (int j = 0; j < count; ++j, at.advance()) {
       Barrier* const full = &b.keys_full[at.stage];
       wait_for(&b.keys_free[at.stage], at.parity ^ 1);
       arrive_and_expect(full, 2 * S::Keys::kBytes);
       shared.keys(at.stage).fetch(key_map, 3 * which + 1, j * kKeys, full);
       shared.values(at.stage).fetch(key_map, 3 * which + 2, j * kKeys, full);
+      if (j > 0) continue;
+      // The last task's queries are read longer than all keys but its last: a stage of keys is free before.
+      Barrier* const queries_full = &b.queries_full[queries.stage];
+      wait_for(&b.queries_free[queries.stage], queries.parity ^ 1);
+      arrive_and_expect(queries_full, 2 * S::Queries::kBytes);
+      shared.queries(queries.stage).fetch(query_map, 3 * which, first_query, queries_full);
+      shared.douts(queries.stage).fetch(dout_map, which, first_query, queries_full);
     }
   }
 }
@@ -72,12 +85,13 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
   constexpr int kSums = Tile<kKeys, kD>::kColumns / 8;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const float to_log2 = a.scale * kLog2E;
-  Barriers& b = shared.barriers;
+  Barriers<kD>& b = shared.barriers;
 
   float p[kBlocks][4], ds[kBlocks][4], dq[kSums][4];
   uint32_t left[kKeys / 16][4];
   RingPosition<kStages> at;
-  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
+  RingPosition<kQueryStages<kD>> queries;
+  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn, queries.advance()) {
     const int block_query = (schedule.tiles - 1 - tile) * kQueries, first_query = block_query + 64 * group;
     const int warp_query = first_query + 16 * warp, count = key_tiles(block_query, a.s);
     float offset[2], delta[2];  // of this lane's two queries: lse as an exponent of 2, and D
@@ -89,14 +103,14 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     }
     clear(dq);
 
-    wait_for(&b.queries_full, turn % 2);
+    wait_for(&b.queries_full[queries.stage], queries.parity);
     for (int j = 0; j < count; ++j) {
       const int first_key = j * kKeys;
       wait_for(&b.keys_full[at.stage], at.parity);
       begin_products();
-      start_product_of_rows(p, shared.queries, 64 * group, shared.keys(at.stage));
+      start_product_of_rows(p, shared.queries(queries.stage), 64 * group, shared.keys(at.stage));
       close_products();
-      start_product_of_rows(ds, shared.douts, 64 * group, shared.values(at.stage));
+      start_product_of_rows(ds, shared.douts(queries.stage), 64 * group, shared.values(at.stage));
       close_products();
       wait_for_products<1>(p);  // dP may still run
 #pragma unroll
@@ -118,7 +132,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
       begin_products(dq, left);
       start_sum_of_columns(dq, left, shared.keys(at.stage));
       close_products();
-      if (j == count - 1) warp_arrives(&b.queries_free);
+      if (j == count - 1) warp_arrives(&b.queries_free[queries.stage]);
       wait_for_products<0>(dq, left);
       warp_arrives(&b.keys_free[at.stage]);
       at.advance();
@@ -136,11 +150,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     hopper_queries_kernel(HeadArgs<__nv_bfloat16> a, HeadSchedule schedule, const __grid_constant__ TileMap query_map,
                           const __grid_constant__ TileMap dout_map, const __grid_constant__ TileMap key_map) {
   const Shared<kD> shared;
-  Barriers& b = shared.barriers;
+  Barriers<kD>& b = shared.barriers;
   if (threadIdx.x == 0) {
     constexpr uint32_t kReaders = 4 * kGroups;  // warps
-    initialize(&b.queries_full, 1);
-    initialize(&b.queries_free, kReaders);
+    for (int stage = 0; stage < kQueryStages<kD>; ++stage) {
+      initialize(&b.queries_full[stage], 1);
+      initialize(&b.queries_free[stage], kReaders);
+    }
     for (int stage = 0; stage < kStages; ++stage) {
       initialize(&b.keys_full[stage], 1);
       initialize(&b.keys_free[stage], kReaders);

@@ -84,14 +84,17 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
   if (lane == 0) a.lse[a.lse_at(which) + query] = max + logf(total);
 }
 
-// Sixteen lanes have one query of one head, which come in the order of memory, and take packs of its columns.
+// Sixteen lanes have one query of one head, and take packs of its columns; a block has 16 heads of one position, which
+// lie side by side. (No row's number is divided: 64 bits of it would take longer than the memory.)
 constexpr int kRowLanes = 16, kRows = 32 * kWarps / kRowLanes;  // of a block
 template <class T>
-__global__ void __launch_bounds__(32 * kWarps) delta_kernel(HeadArgs<T> a, int heads, int64_t rows, bool vectors) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / kRowLanes;
+__global__ void __launch_bounds__(32 * kWarps) delta_kernel(HeadArgs<T> a, int heads, bool vectors) {
+  const int query = static_cast<int>(blockIdx.x);
+  const int which = static_cast<int>(blockIdx.y * kRows + threadIdx.x / kRowLanes);
+  const int64_t row = static_cast<int64_t>(query) * heads + which;
   const int lane = threadIdx.x % kRowLanes;
   float sum = 0;
-  if (row < rows)
+  if (which < heads)
     for (int c = kPack * lane; c < a.d; c += kPack * kRowLanes) {
       const Pack dout = load_pack(a.dout + row * a.d, c, a.d, vectors);
       const Pack out = load_pack(a.out + row * a.d, c, a.d, vectors);
@@ -100,7 +103,7 @@ __global__ void __launch_bounds__(32 * kWarps) delta_kernel(HeadArgs<T> a, int h
     }
 #pragma unroll
   for (int offset = kRowLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
-  if (row < rows && lane == 0) a.delta[a.lse_at(static_cast<int>(row % heads)) + row / heads] = sum;
+  if (which < heads && lane == 0) a.delta[a.lse_at(which) + query] = sum;
 }
 
 // The probability of a pair and the gradient of its score, with the dropout's factor: by one thread.
@@ -185,13 +188,12 @@ void plain_attention_forward(DType dtype, const AttentionArgs& args, cudaStream_
 }
 
 void attention_delta(DType dtype, const AttentionArgs& args, cudaStream_t stream) {
-  const int64_t heads = args.b * args.heads, rows = heads * args.s;
+  const int64_t heads = args.b * args.heads;
   const bool vectors = args.d % kPack == 0 && reinterpret_cast<uintptr_t>(args.out) % 16 == 0 &&
                        reinterpret_cast<uintptr_t>(args.dout) % 16 == 0;
-  const unsigned int grid = blocks(ceil_div(rows, kRows), "attention_backward");
+  const dim3 grid(blocks(args.s, "attention_backward"), blocks(ceil_div(heads, kRows), "attention_backward"));
   dispatch_device(dtype, [&]<class T>() {
-    launch_kernel(delta_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), static_cast<int>(heads), rows,
-                  vectors);
+    launch_kernel(delta_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), static_cast<int>(heads), vectors);
   });
 }
 

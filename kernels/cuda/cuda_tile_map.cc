@@ -29,7 +29,7 @@ CUtensorMap make_tile_map(const void* data, int64_t rows, int64_t matrices, int6
   const cuuint64_t stride[2] = {size[0] * 2, size[0] * size[1] * 2};
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(box_columns), 1, static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t each[3] = {1, 1, 1};
-  alignas(64) CUtensorMap map;
+  CUtensorMap map;
   const CUresult status =
       encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), size, stride, box, each,
              CU_TENSOR_MAP_INTERLEAVE_NONE, box_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,

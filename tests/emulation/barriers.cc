@@ -26,7 +26,7 @@ struct Named {
 // Of the block that is running.
 struct Memory {
   uint64_t block = 0;
-  std::map<const void*, uint32_t> barriers;  // those that were initialised
+  std::map<const void*, bool> barriers;  // those that were initialised: whether a fence has published them since
   Named named[16];
   std::vector<unsigned char> async;  // shared memory as the async proxy sees it
 };
@@ -43,7 +43,9 @@ Memory& memory() {
 }
 
 Phase& phase_of(uint64_t* barrier, const char* what) {
-  if (!memory().barriers.contains(barrier)) broken(std::string(what) + ": a barrier that nobody has initialised");
+  const auto found = memory().barriers.find(barrier);
+  if (found == memory().barriers.end()) broken(std::string(what) + ": a barrier that nobody has initialised");
+  if (!found->second) broken(std::string(what) + ": no fence.mbarrier_init since the barrier was initialised");
   return *reinterpret_cast<Phase*>(barrier);
 }
 
@@ -113,8 +115,12 @@ void barrier_initialize(uint64_t* barrier, uint32_t arrivals) {
   if (reinterpret_cast<uintptr_t>(barrier) % 8 != 0 || arrivals < 1 || arrivals >= 1u << 20)
     broken("mbarrier.init: an address that is not aligned to 8 bytes, or a count that is not in 1 to 2^20 - 1");
   offset_of(barrier, 8, "mbarrier.init");
-  memory().barriers[barrier] = arrivals;
+  memory().barriers[barrier] = false;
   *reinterpret_cast<Phase*>(barrier) = {0, arrivals, arrivals, 0, 0};
+}
+
+void fence_initialized_barriers() {
+  for (auto& [barrier, published] : memory().barriers) published = true;
 }
 
 void barrier_arrive(uint64_t* barrier, uint32_t expected_bytes) {

@@ -19,6 +19,7 @@ namespace trivet::emulation {
 // ---- barriers in shared memory
 
 void barrier_initialize(uint64_t* barrier, uint32_t arrivals);
+void fence_initialized_barriers();
 void barrier_arrive(uint64_t* barrier, uint32_t expected_bytes);
 void barrier_wait(uint64_t* barrier, uint32_t parity);
 

@@ -1,11 +1,14 @@
 // Hopper's instructions on the emulated GPU: that right programs compute what they should, from tiles laid out by hand
-// as the PTX ISA draws them and from tiles that the TMA copied; and that wrong programs are found out.
+// as the PTX ISA draws them and from tiles that the TMA copied; and that wrong programs are found out. And who computes
+// which tiles of attention there.
 #include "kernels/cuda/warpgroup.cuh"
 
 #include <gtest/gtest.h>
+#include <numeric>
 #include <random>
 #include <vector>
 
+#include "kernels/cuda/attention_hopper.cuh"
 #include "kernels/cuda/cuda_tile_map.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_core.cuh"
@@ -22,6 +25,7 @@ enum class Slip {
   tile_overwritten,
   operand_register_changed,
   read_before_arrival,
+  barrier_not_published,
   nobody_arrives
 };
 
@@ -41,7 +45,7 @@ __global__ void products_kernel(const __nv_bfloat16* left, const __nv_bfloat16* 
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) {
     initialize(barrier, slip == Slip::nobody_arrives ? 2 : 1);
-    publish_barriers();
+    if (slip != Slip::barrier_not_published) publish_barriers();
   }
   __syncthreads();
   if (by_tma) {
@@ -185,7 +189,27 @@ TEST_F(WarpgroupEmulationDeathTest, WrongProgramsEndTheProcess) {
   EXPECT_DEATH(run_64(false, Slip::tile_overwritten), "operand in shared memory changes");
   EXPECT_DEATH(run_64(false, Slip::operand_register_changed), "registers of an operand change");
   EXPECT_DEATH(run_64(true, Slip::read_before_arrival), "changes, or arrives|under way");
+  EXPECT_DEATH(run_64(true, Slip::barrier_not_published), "no fence.mbarrier_init");
   EXPECT_DEATH(run_64(true, Slip::nobody_arrives), "wait, for ever: .* mbarrier.try_wait");
+}
+
+// Tile i of n has n - i parts of work, as under a causal mask.
+TEST(HeadSchedule, GivesBlocksEveryTileOnceAndEqualShares) {
+  constexpr int kBlocks = 132;  // of an H200
+  for (const auto& [tiles, heads, mebibytes] :
+       {std::array<int, 3>{16, 32, 1}, {16, 128, 1}, {32, 24, 2}, {64, 12, 4}, {64, 32, 4}, {8, 200, 1}, {3, 1, 64}}) {
+    const HeadSchedule schedule(tiles, heads, int64_t{mebibytes} << 20);
+    std::vector<int> taken(static_cast<size_t>(tiles * heads)), work(kBlocks);
+    for (int block = 0; block < kBlocks; ++block)
+      for (int turn = 0, which, tile; schedule.task(block, kBlocks, turn, which, tile); ++turn) {
+        ++taken.at(static_cast<size_t>(which * tiles + tile));
+        work[static_cast<size_t>(block)] += tiles - tile;
+      }
+    EXPECT_EQ(taken, std::vector<int>(taken.size(), 1)) << tiles << " tiles of " << heads << " heads";
+    if (tiles * heads < kBlocks) continue;
+    const double mean = std::accumulate(work.begin(), work.end(), 0.0) / kBlocks;
+    EXPECT_LT(*std::max_element(work.begin(), work.end()), 1.08 * mean) << tiles << " tiles of " << heads << " heads";
+  }
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ inline unsigned char* dynamic_shared_tiles() { return dynamic_shared<unsigned ch
 using Barrier = uint64_t;
 
 inline void initialize(Barrier* barrier, uint32_t arrivals) { emulation::barrier_initialize(barrier, arrivals); }
-inline void publish_barriers() {}
+inline void publish_barriers() { emulation::fence_initialized_barriers(); }
 inline void arrive(Barrier* barrier) { emulation::barrier_arrive(barrier, 0); }
 inline void arrive_and_expect(Barrier* barrier, uint32_t bytes) { emulation::barrier_arrive(barrier, bytes); }
 inline void wait_for(Barrier* barrier, uint32_t parity) { emulation::barrier_wait(barrier, parity); }
