@@ -2,11 +2,12 @@
 # On a machine with a GPU: the tests that need one, the benchmarks beside PyTorch's, and a short real run. A step that
 # fails ends no other; the summary at the end tells which passed, and the exit code is 1 if one did not.
 #   launch/gpu.sh [--parts LIST] [--programs DIR] [--out DIR] [--limit S] [--total S] [--models LIST] [--recipes LIST]
-#     --parts      of tests,sanitize,ops,train,torch,run [tests,ops,train,torch,run]
+#     --parts      of tests,sanitize,ops,train,torch,run,nccl [tests,ops,train,torch,run,nccl]
 #                    tests     operations, communicators and layouts on the GPU        sanitize  some under
 #                    ops       each operation's share of its limit                               compute-sanitizer
 #                    train     whole steps (train_bench)     torch  the same in PyTorch, and the ratios
 #                    run       data, training, resuming, two ranks on the GPU, and generating text
+#                    nccl      two NCCL ranks on the GPU, as two hosts, against staged ones
 #     --programs   a folder that gpu_pack.sh made: nothing is installed or built
 #     --out        a log of each part, and summary.txt [runs/gpu]
 #     --limit      seconds of each step at most, instead of its own limit
@@ -17,9 +18,9 @@
 set -uo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-usage() { sed -n '4,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
+usage() { sed -n '4,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
 
-parts=tests,ops,train,torch,run programs='' out=runs/gpu limit='' total='' models='' recipes=autocast device=cuda
+parts=tests,ops,train,torch,run,nccl programs='' out=runs/gpu limit='' total='' models='' recipes=autocast device=cuda
 while (($#)); do
   (($# >= 2)) || usage
   case $1 in
@@ -35,7 +36,7 @@ while (($#)); do
   esac
   shift 2
 done
-[[ $parts =~ ^((tests|sanitize|ops|train|torch|run)(,|$))+$ && $device =~ ^(cpu|cuda)$ && $limit$total =~ ^[0-9]*$ ]] || usage
+[[ $parts =~ ^((tests|sanitize|ops|train|torch|run|nccl)(,|$))+$ && $device =~ ^(cpu|cuda)$ && $limit$total =~ ^[0-9]*$ ]] || usage
 if [[ $device == cuda ]]; then
   : "${models:=124m,1.3b,6.7b-layers}"
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader ||
@@ -152,18 +153,22 @@ for model in ${models//,/ }; do
   fi
 done
 
-if wants run; then
+if wants run || wants nccl; then
   runs=$(mktemp -d)
+  trap 'rm -rf "$runs"' EXIT
   awk 'BEGIN { split("tensor pipeline data gradient weight token layer step", what, " ")
     for (i = 1; i <= 40000; ++i) printf "Rank %d of %d sends its %s to rank %d.%s", i % 8, 8, what[i % 7 + 1], (i + 1) % 8, i % 50 ? " " : "\n\n" }' >"$runs/text.txt"
   trivet=$(program trivet)
+  step run 'data prepare' 30 3 "$trivet" data prepare --input "$runs/text.txt" --output "$runs/text" --tokenizer bytes \
+    --document paragraph
+fi
+
+if wants run; then
   one=(--set "data.path=$runs/text" --set "train.run_dir=$runs/run" --set "device.kind=$device"
     --set parallel.tensor_model_parallel_size=1 --set parallel.pipeline_model_parallel_size=1
     --set parallel.sequence_parallel=false --set optimizer.lr_warmup_iters=5 --set checkpoint.save_interval=10 --set train.eval_interval=10)
   shared=(--ranks 2 --set "device.kind=$device" --set "data.path=$runs/text" --set "train.run_dir=$runs/shared"
     --set parallel.pipeline_model_parallel_size=1 --set optimizer.lr_warmup_iters=5 --set train.train_iters=10)
-  step run 'data prepare' 30 3 "$trivet" data prepare --input "$runs/text.txt" --output "$runs/text" --tokenizer bytes \
-    --document paragraph
   step run 'train, 20 steps' 90 45 "$trivet" train configs/tiny.yaml "${one[@]}" --set train.train_iters=20
   step run 'resumed, 10 more' 60 16 "$trivet" train configs/tiny.yaml "${one[@]}" --set train.train_iters=30
   step run 'two ranks, tensor parallel' 90 14 "$trivet" train configs/tiny.yaml "${shared[@]}"
@@ -173,7 +178,33 @@ if wants run; then
       --set batch.global_batch_size=64 --set batch.micro_batch_size=32 --set "train.run_dir=$runs/gpt2" \
       --set checkpoint.save_interval=0
   fi
-  rm -rf "$runs"
+fi
+
+# NCCL refuses two ranks on one GPU, but tells hosts apart by NCCL_HOSTID: with one of its own for each process it takes
+# sockets between them. No group has more than two ranks, whose sum is the same in every order: so are the losses.
+if wants nccl; then
+  mpirun=(mpirun)
+  [[ -n $programs ]] && mpirun=(env LD_LIBRARY_PATH="$programs/lib:$search" OPAL_PREFIX="$programs/ompi"
+    OPAL_PKGLIBDIR="$programs/ompi/lib/openmpi" OPAL_PKGDATADIR="$programs/ompi/share/openmpi" OMPI_MCA_plm=isolated
+    "$programs/ompi/bin/mpirun")
+  mpirun+=(--oversubscribe --bind-to none)
+  losses() { grep -o '"step":[0-9]*,\|"loss":[^,]*' "$1/metrics.jsonl"; }
+  two() {  # NAME [--set …]: five steps of two staged ranks, and of two NCCL ranks
+    local -r name=$1 both=(train configs/tiny.yaml --set "device.kind=$device" --set "data.path=$runs/text" --set train.train_iters=5
+      --set parallel.tensor_model_parallel_size=1 --set parallel.pipeline_model_parallel_size=1
+      --set parallel.sequence_parallel=false --set optimizer.lr_warmup_iters=1 --set train.deterministic_mode=true "${@:2}")
+    local first=(--set comm.backend=staged) second=(--set comm.backend=nccl)
+    [[ $device == cpu ]] && first=(--set comm.backend=thread) second=(--set comm.backend=mpi)
+    step nccl "$name, staged" 60 3 "$trivet" "${both[@]}" "${first[@]}" --ranks 2 --set "train.run_dir=$runs/$name-staged" &&
+      step nccl "$name, NCCL" 90 3 "${mpirun[@]}" -n 1 -x NCCL_HOSTID=first "$trivet" "${both[@]}" "${second[@]}" \
+        --set "train.run_dir=$runs/$name-nccl" : -n 1 -x NCCL_HOSTID=second "$trivet" "${both[@]}" "${second[@]}" \
+        --set "train.run_dir=$runs/$name-nccl" &&
+      step nccl "$name, the same losses" 5 3 diff <(losses "$runs/$name-staged") <(losses "$runs/$name-nccl")
+  }
+  two data --set parallel.data_parallel_sharding_strategy=optim --set overlap.overlap_grad_reduce=true \
+    --set overlap.overlap_param_gather=true
+  two tensor --set parallel.tensor_model_parallel_size=2 --set parallel.sequence_parallel=true
+  two pipeline --set parallel.pipeline_model_parallel_size=2
 fi
 
 if wants sanitize; then

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # Packs the programs of gpu.sh for a machine that has a GPU, but not the packages to build on: programs without debug
 # information and every shared library they need, except glibc, libstdc++ (both as old as here or newer) and NVIDIA's
-# (cudart, cuBLASLt, NCCL: of a toolkit or of Python's nvidia packages).
+# (cudart, cuBLASLt, NCCL: of a toolkit or of Python's nvidia packages). And Open MPI, for ranks that are processes.
 #   launch/gpu_pack.sh [--out DIR] [--march NAME] [--jobs N]
 #     --out     the folder to make, and DIR.tar.xz beside it [build-pack/pack]
 #     --march   instruction set of that machine's CPU, as for -march [x86-64-v3]
 # There, with the folder or the unpacked archive:
 #     DIR/launch/gpu.sh --programs DIR --out RESULTS        and, for one program, DIR/bin/trivet …
-# Ranks are threads there: the programs are built without MPI. Tests that read files of the source tree fail there; those
-# that gpu.sh runs read none.
+# Tests that read files of the source tree fail there; those that gpu.sh runs read none.
 set -euo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -31,7 +30,7 @@ most=$((60 << 20))
 install_packages
 programs=(trivet kernels_test parallel_test engine_test cuda_ops_bench train_bench)
 # DT_RPATH, which also holds for the libraries of libraries.
-build_trivet build-pack -DTRIVET_MARCH="$march" -DTRIVET_MPI=OFF -DTRIVET_CUDA=ON -DTRIVET_NCCL=ON \
+build_trivet build-pack -DTRIVET_MARCH="$march" -DTRIVET_MPI=ON -DTRIVET_CUDA=ON -DTRIVET_NCCL=ON \
   -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON -DCMAKE_INSTALL_RPATH="\$ORIGIN/../lib" \
   -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags -- "${jobs[@]}" "${programs[@]}"
 
@@ -42,8 +41,16 @@ for name in "${programs[@]}"; do
   [[ $name == trivet ]] && from=build-pack/trivet
   strip -o "$out/bin/$name" "$from"
 done
+# Open MPI's components for one machine: none for networks, schedulers and files.
+mkdir -p "$out"/ompi/{bin,share,lib/openmpi}
+cp -rL /usr/share/openmpi "$out/ompi/share/"
+for program in mpirun orted; do strip -o "$out/ompi/bin/$program" "$(realpath "$(command -v $program)")"; done
+for component in /usr/lib/*/openmpi/lib/openmpi*/mca_*.so; do
+  [[ $component =~ ucx|_ofi|psm|openib|slurm|flux|gridengine|fcoll|sharedfp|scoll|sshmem|memheap|monitoring ]] ||
+    strip -o "$out/ompi/lib/openmpi/$(basename "$component")" "$(realpath "$component")"
+done
 elsewhere='^(linux-vdso|ld-linux.*|libc|libm|libpthread|librt|libdl|libstdc\+\+|libgcc_s|libcuda|libcudart|libcublas|libcublasLt|libnccl)\.so'
-ldd "$out"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u | while read -r name path; do
+ldd "$out"/bin/* "$out"/ompi/bin/* "$out"/ompi/lib/openmpi/* | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u | while read -r name path; do
   [[ $name =~ $elsewhere ]] || strip -o "$out/lib/$name" "$(realpath "$path")"
 done
 cp launch/gpu.sh launch/setup.sh "$out/launch/"

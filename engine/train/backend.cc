@@ -20,8 +20,11 @@ namespace {
 
 int64_t hash_of(const std::string& text) { return static_cast<int64_t>(XXH3_64bits(text.data(), text.size())); }
 
-// What tells this host from others, also where they are containers that all have the same name.
+// What tells this host from others, also where they are containers that all have the same name. NCCL goes by
+// NCCL_HOSTID where it is set: processes for which it differs may share a GPU over NCCL, which then takes sockets (for
+// tests).
 std::string host_identity() {
+  if (const char* id = std::getenv("NCCL_HOSTID")) return id;
   char name[256] = {};
   gethostname(name, sizeof name - 1);
   std::string boot;

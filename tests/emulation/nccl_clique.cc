@@ -294,7 +294,10 @@ void NcclClique::move(Meeting& meeting) {
             copy(shard(call.out, from), inputs[static_cast<size_t>(from)], bytes);
       return;
     case NcclCall::broadcast:
-      for (const auto& [rank, call] : meeting.calls) copy(call.out, inputs[static_cast<size_t>(like.peer)], bytes);
+      // In place the root's own memory is only read: it may be working on it.
+      for (const auto& [rank, call] : meeting.calls)
+        if (const void* const from = inputs[static_cast<size_t>(like.peer)]; call.out != from)
+          copy(call.out, from, bytes);
       return;
     default: return;
   }
