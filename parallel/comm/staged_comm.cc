@@ -17,9 +17,13 @@ Tensor at(void* buffer, int64_t offset, const Tensor& like) {
 class StagedCommunicator : public Communicator {
  public:
   StagedCommunicator(Communicator& world, Device& device, Category category)
-      : inner_(world), device_(device), category_(category) {}
+      : inner_(world), device_(device), category_(category) {
+    if (size() > 1) buffer(kFirstBytes);
+  }
   StagedCommunicator(std::unique_ptr<Communicator> group, Device& device, Category category)
-      : owned_(std::move(group)), inner_(*owned_), device_(device), category_(category) {}
+      : owned_(std::move(group)), inner_(*owned_), device_(device), category_(category) {
+    if (size() > 1) buffer(kFirstBytes);
+  }
 
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
@@ -93,9 +97,12 @@ class StagedCommunicator : public Communicator {
 
   // Host memory for one call. Calls follow each other on a stream, so they share it: the next one's copy starts after
   // this one's has come back. What is too small is kept until the end, because queued copies may still use it.
+  // To take pinned memory may hold the GPU up (CUDA's guide: implicit synchronization), also a stream of another rank
+  // that waits for this one: the first part is taken when the group is made and nobody waits.
+  static constexpr int64_t kFirstBytes = 1 << 20;
   void* buffer(int64_t bytes) {
     if (buffers_.empty() || buffers_.back()->bytes() < bytes) {
-      const int64_t twice = buffers_.empty() ? 4096 : 2 * buffers_.back()->bytes();
+      const int64_t twice = buffers_.empty() ? 0 : 2 * buffers_.back()->bytes();
       buffers_.push_back(std::make_unique<HostBuffer>(device_, std::max(bytes, twice)));
     }
     return buffers_.back()->data();
