@@ -14,12 +14,38 @@ Tensor at(void* buffer, int64_t offset, const Tensor& like) {
   return {static_cast<std::byte*>(buffer) + offset, like.dtype, like.shape};
 }
 
+// Pinned memory of a group and of all that are split from it. Some of it is taken when a group is made, and it goes
+// back when the last group ends. To give it back CUDA waits for all streams of the GPU, and lets no thread queue more
+// until then; to take it may hold them up, too (its guide: implicit synchronization). In between, a stream of another
+// rank on the same GPU may wait for what this rank or a third one is only about to queue.
+class Pinned {
+ public:
+  HostBuffer& add_buffer(Device& device, int64_t bytes) {
+    std::lock_guard lock(mutex_);
+    return *buffers_.emplace_back(std::make_unique<HostBuffer>(device, bytes));
+  }
+  Gate& add_gate(Device& device) {
+    std::lock_guard lock(mutex_);
+    return *gates_.emplace_back(device.create_gate());
+  }
+
+ private:
+  std::mutex mutex_;  // groups may be used by different threads
+  std::vector<std::unique_ptr<HostBuffer>> buffers_;
+  std::vector<std::unique_ptr<Gate>> gates_;
+};
+
 class StagedCommunicator : public Communicator {
  public:
   StagedCommunicator(Communicator& world, Device& device, Category category)
-      : inner_(world), device_(device), category_(category) {}
-  StagedCommunicator(std::unique_ptr<Communicator> group, Device& device, Category category)
-      : owned_(std::move(group)), inner_(*owned_), device_(device), category_(category) {}
+      : inner_(world), device_(device), category_(category), pinned_(std::make_shared<Pinned>()) {
+    if (size() > 1) buffer(kFirstBytes);
+  }
+  StagedCommunicator(std::unique_ptr<Communicator> group, Device& device, Category category,
+                     std::shared_ptr<Pinned> pinned)
+      : owned_(std::move(group)), inner_(*owned_), device_(device), category_(category), pinned_(std::move(pinned)) {
+    if (size() > 1) buffer(kFirstBytes);
+  }
 
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
@@ -71,7 +97,8 @@ class StagedCommunicator : public Communicator {
   }
   std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
     worker_->synchronize();
-    return std::make_unique<StagedCommunicator>(inner_.split(color, key, std::move(name), category), device_, category);
+    return std::make_unique<StagedCommunicator>(inner_.split(color, key, std::move(name), category), device_, category,
+                                                pinned_);
   }
   void abort(const std::string& why) noexcept override { inner_.abort(why); }
 
@@ -92,13 +119,11 @@ class StagedCommunicator : public Communicator {
   };
 
   // Host memory for one call. Calls follow each other on a stream, so they share it: the next one's copy starts after
-  // this one's has come back. What is too small is kept until the end, because queued copies may still use it.
+  // this one's has come back.
   void* buffer(int64_t bytes) {
-    if (buffers_.empty() || buffers_.back()->bytes() < bytes) {
-      const int64_t twice = buffers_.empty() ? 4096 : 2 * buffers_.back()->bytes();
-      buffers_.push_back(std::make_unique<HostBuffer>(device_, std::max(bytes, twice)));
-    }
-    return buffers_.back()->data();
+    if (!buffer_ || buffer_->bytes() < bytes)
+      buffer_ = &pinned_->add_buffer(device_, std::max(bytes, buffer_ ? 2 * buffer_->bytes() : 0));
+    return buffer_->data();
   }
 
   // Copies `out` to host_out, makes `call(stream)` on the worker, and copies host_in to `in`. Null tensors stay.
@@ -118,9 +143,9 @@ class StagedCommunicator : public Communicator {
       } catch (...) {
         outcome_->fail(std::current_exception());
       }
-      gate_->open();  // in any case: a stream that waits for ever would hang its process
+      gate_.open();  // in any case: a stream that waits for ever would hang its process
     });
-    gate_->wait(stream);
+    gate_.wait(stream);
     if (in && in.bytes() > 0) device_.copy_to_device(host_in.data, in, stream);
     stream.run({"staged", Category::host}, [outcome = outcome_] { outcome->rethrow(); });
   }
@@ -129,9 +154,11 @@ class StagedCommunicator : public Communicator {
   Communicator& inner_;
   Device& device_;
   const Category category_;
-  std::vector<std::unique_ptr<HostBuffer>> buffers_;
+  static constexpr int64_t kFirstBytes = 1 << 20;
+  const std::shared_ptr<Pinned> pinned_;
+  HostBuffer* buffer_ = nullptr;  // what is too small stays until the end: queued copies may still use it
   const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
-  const std::unique_ptr<Gate> gate_ = device_.create_gate();
+  Gate& gate_ = pinned_->add_gate(device_);
   const std::unique_ptr<Device> host_ = create_cpu_device();
   const std::unique_ptr<Stream> inner_stream_ = host_->create_compute_stream();  // the worker's
   // Last: its end waits for the calls that are under way.
