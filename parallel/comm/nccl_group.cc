@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <exception>
 #include <fmt/format.h>
-#include <utility>
 
 namespace trivet {
 namespace {
@@ -94,12 +93,17 @@ std::string NcclGroup::error() noexcept {
          (calls_ > 0 ? std::string(", of which the last is ") + last_ : std::string());
 }
 
-ncclComm_t NcclGroup::take_away(const std::string& why) noexcept {
+std::unique_lock<std::mutex> NcclGroup::stop(const std::string& why) noexcept {
   aborting_ = true;  // a call that waits gives up, and with it the mutex
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (!failed_) why_ = why;
   failed_ = true;
-  return std::exchange(comm_, nullptr);
+  return lock;
+}
+
+void NcclGroup::abort() noexcept {
+  if (comm_) ncclCommAbort(comm_);  // also ends its kernels that wait on this GPU
+  comm_ = nullptr;
 }
 
 void NcclGroup::fail_with(const char* what, const std::string& why) const { fail(label_ + ": " + what + ": " + why); }
@@ -156,7 +160,7 @@ NcclRank::~NcclRank() {
 std::shared_ptr<NcclGroup> NcclRank::add(const std::string& name, int rank, int size) {
   auto group = std::make_shared<NcclGroup>(name, rank, size, timeout_s_);
   std::lock_guard lock(mutex_);
-  if (!why_.empty()) group->take_away(why_);
+  if (!why_.empty()) group->stop(why_);
   return groups_.emplace_back(std::move(group));
 }
 
@@ -185,9 +189,12 @@ void NcclRank::abort(const std::string& why) noexcept {
   why_ = why;
   if (witness_) witness_();
   device.poison(why);
+  std::vector<std::unique_lock<std::mutex>> held;  // until no communicator knows any memory
   ncclGroupStart();
-  for (const auto& group : groups_)
-    if (ncclComm_t comm = group->take_away(why)) ncclCommAbort(comm);  // also ends its kernels that wait on this GPU
+  for (const auto& group : groups_) {
+    held.push_back(group->stop(why));
+    group->abort();
+  }
   ncclGroupEnd();
 }
 

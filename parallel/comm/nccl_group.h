@@ -17,7 +17,7 @@
 
 namespace trivet {
 
-// One NCCL communicator. take_away() and error() may come from any thread.
+// One NCCL communicator. stop() and error() may come from any thread.
 class NcclGroup {
  public:
   NcclGroup(const std::string& name, int rank, int size, double timeout_s);
@@ -25,7 +25,7 @@ class NcclGroup {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  // Comes before all else but take_away(). Collective.
+  // Comes before all else but stop(). Collective.
   void open(const ncclUniqueId& id);
   // No call follows; end() waits until the peers have come here too. False: they did not, and it is there to be
   // aborted.
@@ -48,9 +48,10 @@ class NcclGroup {
 
   // What NCCL has found wrong behind the calls; empty: nothing, or a thread is inside NCCL and hears of it there.
   std::string error() noexcept;
-  // Stops a call that waits, lets every other one throw `why`, and hands the communicator out to be aborted, once no
-  // thread is inside NCCL with it. Null: there is none (any more).
-  ncclComm_t take_away(const std::string& why) noexcept;
+  // Stops a call that waits, and lets every other one throw `why`. Who holds the result is alone with NCCL here.
+  std::unique_lock<std::mutex> stop(const std::string& why) noexcept;
+  // REQUIRES: what stop() gave is held, and until NCCL's group ends in which this is called.
+  void abort() noexcept;
 
   static bool is_error(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
 
