@@ -35,19 +35,27 @@ class DeviceCalls {
       }
     }
     followed.slot = slot;
-    followed.started = false;
+    followed.started = followed.queued = false;
     for (std::unique_ptr<Event>* event : {&followed.begun, &followed.ended})
       if (!*event) *event = device_.create_event();
-    stream.record(*followed.begun);
+    Event& ended = *followed.ended;
     try {
+      stream.record(*followed.begun);
+      {
+        std::lock_guard lock(mutex_);  // before the call: it may begin, and fail, before the host is back from it
+        under_way_.push_back(std::move(followed));
+      }
       call();
+      stream.record(ended);
     } catch (...) {
       recorder_.finish(slot, true);
+      std::lock_guard lock(mutex_);
+      std::erase_if(under_way_, [&](const Followed& other) { return other.slot == slot; });
       throw;
     }
-    stream.record(*followed.ended);
     std::lock_guard lock(mutex_);
-    under_way_.push_back(std::move(followed));
+    for (Followed& other : under_way_)
+      if (other.slot == slot) other.queued = true;
   }
 
   CallFault next_fault() { return faults_ ? faults_->next_call() : CallFault::none; }
@@ -66,7 +74,7 @@ class DeviceCalls {
           recorder_.start(call.slot);
           call.started = true;
         }
-        if (!call.started || !call.ended->done()) return false;
+        if (!call.started || !call.queued || !call.ended->done()) return false;
         recorder_.finish(call.slot, false);
       } catch (...) {  // the device has failed: whoever waits for its stream hears why
         recorder_.finish(call.slot, true);
@@ -83,7 +91,10 @@ class DeviceCalls {
     for (const FlightRecord& record : log.records)
       if (record.state == FlightState::started && (!first || record.started_ns < first->started_ns)) first = &record;
     std::lock_guard lock(mutex_);
-    for (const Followed& call : under_way_) recorder_.finish(call.slot, true);
+    for (Followed& call : under_way_) {
+      recorder_.finish(call.slot, true);
+      free_.push_back(std::move(call));
+    }
     under_way_.clear();
     if (!first) return {};
     const FlightGroup& group = log.groups[static_cast<size_t>(first->group)];
@@ -97,7 +108,7 @@ class DeviceCalls {
  private:
   struct Followed {
     int slot = -1;
-    bool started = false;
+    bool started = false, queued = false;  // queued: all of it, `ended` too
     std::unique_ptr<Event> begun, ended;
   };
   static constexpr int64_t kExtraBytes = 8;
