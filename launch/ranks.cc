@@ -10,7 +10,8 @@ namespace trivet {
 void run_ranks(const std::string& backend, int asked, int needed,
                const std::function<void(Communicator& world)>& rank_main) {
   const int launched = launched_world_size();
-  if (backend == "mpi" || (backend == "auto" && launched > 0)) {
+  // nccl and staged say how GPUs talk, not who the ranks are.
+  if (backend == "mpi" || (backend != "thread" && launched > 0)) {
     if (asked > 0 && launched > 0 && asked != launched)
       throw ConfigError(
           fmt::format("--ranks {} under a launcher that started {} ranks: leave --ranks out there", asked, launched));

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A run on four MPI ranks, of which one is killed in the middle of a step, is started again by the supervisor and ends with
-# the losses and the checkpoint of a run that nobody killed.
+# the losses and the checkpoint of a run that nobody killed. And under a launcher ranks are processes also where the
+# configuration says how GPUs would talk.
 #   killed_run.sh TRIVET SUPERVISE TEXT -- MPIRUN ARGUMENT…
 set -euo pipefail
 trivet=$1 supervise=$2 text=$3
@@ -44,4 +45,9 @@ grep -q 'resumed from .*step-00000008 after step 8 of 12' "$dir/supervised.log" 
 [[ $(losses supervised | sort -n -u) == "$(losses straight)" ]] || fail "other losses"
 for shard in "$dir"/straight/checkpoints/step-00000012/*.safetensors; do
   cmp "$shard" "${shard/straight/supervised}" || fail "other weights"
+done
+
+for backend in nccl staged; do
+  run "$backend" --set comm.backend="$backend" --set device.kind=cpu >"$dir/$backend.log" 2>&1 && fail "$backend ran on CPUs"
+  grep -q "rank 3. comm.backend: found $backend, but this run computes on CPUs" "$dir/$backend.log" || fail "$backend: another error"
 done
