@@ -87,6 +87,18 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   expect_same(train_on_threads(config, ranks, kGpuSteps, {}, false), gpu);
 }
 
+// ---- what a step does not write twice
+
+TEST(Gradients, OfMatricesAreLeftToTheFirstProductToWrite) {
+  with_trainers(tiny_config(), 1, [](Trainer& trainer) {
+    trainer.state().grad_sync.begin_step();
+    for (const Param& param : trainer.state().params.all())
+      EXPECT_EQ(param.grad_is_stale, param.shape.rank == 2 && param.spec.name != kPositionEmbedding) << param.spec.name;
+    trainer.step();
+    for (const Param& param : trainer.state().params.all()) EXPECT_FALSE(param.grad_is_stale) << param.spec.name;
+  });
+}
+
 // ---- user buffers
 
 Config with_user_buffers(const std::string& backend) {
