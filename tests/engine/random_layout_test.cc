@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/config/fields.h"
+#include "engine/train/checkpointing.h"
 #include "parallel/pipeline/check.h"
 #include "tests/support/random_schedule.h"
 #include "tests/support/temp_dir.h"
@@ -211,6 +212,41 @@ bool uses_ring(const OverlapConfig& overlap) {
          overlap.tp_comm_overlap_fc2 == "ring";
 }
 
+// The checkpoint's path.
+std::string save_after_a_step(Config config, int ranks, const Trainer::Options& options, const std::string& run_dir) {
+  config.train.run_dir = run_dir;
+  config.checkpoint.save_interval = 1;
+  const Layout layout = resolved(config, ranks).layout;
+  with_trainers(
+      config, ranks,
+      [&](Trainer& trainer) {
+        Checkpointing checkpointing(trainer.config(), layout, trainer, {}, {}, now_ns());
+        trainer.step();
+        checkpointing.after_step({});
+      },
+      options);
+  return CheckpointStore(run_dir + "/checkpoints").path_of(1);
+}
+
+// The losses of the steps that are left.
+std::vector<double> go_on(const std::string& checkpoint, const Config& config, int ranks,
+                          const Trainer::Options& options) {
+  const Layout layout = resolved(config, ranks).layout;
+  std::vector<double> losses;
+  with_trainers(
+      config, ranks,
+      [&](Trainer& trainer) {
+        Checkpointing checkpointing(trainer.config(), layout, trainer, {}, {}, now_ns());
+        checkpointing.resume({checkpoint}, false);
+        for (int i = 1; i < kSteps; ++i) {
+          const double loss = trainer.step().loss;
+          if (trainer.world().rank() == 0) losses.push_back(loss);
+        }
+      },
+      options);
+  return losses;
+}
+
 class RandomLayout : public testing::TestWithParam<int> {};
 
 TEST_P(RandomLayout, HasTheLossesOfOneRank) {
@@ -225,13 +261,22 @@ TEST_P(RandomLayout, HasTheLossesOfOneRank) {
   const Curve plain = runs.same_order ? one : train_on_threads(runs.plain, runs.t * plain_p * runs.d, kSteps);
   Trainer::Options options{.poison = true};
   if (runs.on_split_devices) options.make_backend = make_split_backend;
-  const Curve full = train_on_threads(runs.full, runs.t * runs.p * runs.d, kSteps, options, runs.ahead);
+  const int ranks = runs.t * runs.p * runs.d;
+  const Curve full = train_on_threads(runs.full, ranks, kSteps, options, runs.ahead);
 
   if (runs.full.precision.dtype == "fp32") expect_near(plain, one, "plain against one rank");
   else expect_within(5e-3, plain, one, "plain against one rank");
   // Sums that travel from rank to rank are rounded on each.
   if (runs.full.precision.dtype == "bf16" && uses_ring(runs.full.overlap)) expect_within(5e-3, full, plain, "full");
   else expect_equal(full, plain, "full against plain");
+
+  // Saved after its first step, and gone on with: under the same layout bit for bit, and on one rank.
+  const std::string saved = save_after_a_step(runs.full, ranks, options, dir / "run");
+  const std::vector<double> rest(full.losses.begin() + 1, full.losses.end());
+  EXPECT_EQ(go_on(saved, runs.full, ranks, options), rest);
+  const std::vector<double> alone = go_on(saved, runs.one, 1, {});
+  const double tolerance = runs.full.precision.dtype == "fp32" ? 2e-5 : 5e-3;
+  for (size_t i = 0; i < rest.size(); ++i) EXPECT_NEAR(alone[i] / rest[i], 1, tolerance) << "resumed on one rank";
 }
 
 int how_many() {
