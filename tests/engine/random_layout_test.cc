@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <gtest/gtest.h>
+#include <utility>
 
 #include "engine/config/fields.h"
 #include "engine/train/checkpointing.h"
+#include "tests/support/mirrored_ops.h"
 #include "tests/support/random_runs.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/training.h"
@@ -15,6 +17,8 @@ namespace trivet::test {
 namespace {
 
 constexpr int kSteps = std::min(kMatrixSteps, 3);
+
+const char* wanted() { return std::getenv("TRIVET_RANDOM_LAYOUTS"); }
 
 void expect_within(double tolerance, const Curve& curve, const Curve& reference, const char* what) {
   for (size_t i = 0; i < reference.losses.size(); ++i)
@@ -116,10 +120,30 @@ TEST_P(RandomLayout, IsRefusedOrRunsWithAnyChange) {
   }
 }
 
-int how_many() {
-  const char* wanted = std::getenv("TRIVET_RANDOM_LAYOUTS");
-  return wanted ? std::atoi(wanted) : kMatrixStride == 1 ? 60 : 12;
+// On GPUs: within the tolerance of layouts of the CPU, and a second time bit for bit.
+TEST_P(RandomLayout, IsTheSameOnGpus) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  if (gpu_is_emulated() && !wanted())
+    GTEST_SKIP() << "takes long on an emulated GPU: TRIVET_RANDOM_LAYOUTS was not set";
+  const TempDir dir;
+  Runs runs = draw_runs(GetParam(), dir / "");
+  SCOPED_TRACE(runs.text());
+  Config& config = runs.full;
+  config.comm = {};
+  const std::string graphs = std::exchange(config.device.cuda_graph_impl, "none");
+  const Curve cpu = train_on_threads(config, runs.ranks(), 2);
+  config.device.kind = "cuda";
+  config.device.cuda_graph_impl = graphs;
+  config.comm.backend = "staged";
+  config.train.deterministic_mode = true;
+
+  const Curve gpu = train_on_threads(config, runs.ranks(), 2, {.poison = true}, runs.ahead);
+
+  expect_within(config.precision.dtype == "fp32" ? 2e-5 : 5e-3, gpu, cpu, "the GPU against the CPU");
+  expect_equal(train_on_threads(config, runs.ranks(), 2), gpu, "again");
 }
+
+int how_many() { return wanted() ? std::atoi(wanted()) : kMatrixStride == 1 ? 60 : 12; }
 
 INSTANTIATE_TEST_SUITE_P(Drawn, RandomLayout, testing::Range(0, how_many()));
 
