@@ -46,7 +46,7 @@ std::string save_after_a_step(Config config, int ranks, const Trainer::Options& 
   return CheckpointStore(run_dir + "/checkpoints").path_of(1);
 }
 
-// The losses of the steps that are left.
+// The losses of the steps that are left, for which each rank has taken the memory that was planned.
 std::vector<double> go_on(const std::string& checkpoint, const Config& config, int ranks,
                           const Trainer::Options& options) {
   const Layout layout = resolved(config, ranks).layout;
@@ -60,6 +60,7 @@ std::vector<double> go_on(const std::string& checkpoint, const Config& config, i
           const double loss = trainer.step().loss;
           if (trainer.world().rank() == 0) losses.push_back(loss);
         }
+        EXPECT_EQ(trainer.state().memory().items, plan_memory(trainer.config(), layout, trainer.mesh().at).items);
       },
       options);
   return losses;
