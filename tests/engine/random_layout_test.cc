@@ -100,7 +100,9 @@ TEST_P(RandomLayout, IsRefusedOrRunsWithAnyChange) {
   const TempDir dir;
   Runs runs = draw_runs(GetParam(), dir / "");
   Draw draw(GetParam());
-  for (int changes = draw.of(1, 3); changes > 0; --changes) change_a_key(draw, runs.full);
+  if (!runs.schedule_text.empty() && draw.one_in(2)) exchange_two_ops(draw, runs);
+  else
+    for (int changes = draw.of(1, 3); changes > 0; --changes) change_a_key(draw, runs.full);
   SCOPED_TRACE(runs.text());
   Trainer::Options options{.poison = true};
   if (runs.on_split_devices) options.make_backend = make_split_backend;

@@ -1,5 +1,6 @@
 #include "tests/support/random_runs.h"
 
+#include <algorithm>
 #include <fmt/format.h>
 #include <fstream>
 
@@ -175,6 +176,16 @@ Runs draw_runs(int number, const std::string& folder) {
   runs.same_order = untied && !streams && runs.t == 1 && runs.d == 1;
   draw_switches(draw, runs);
   return runs;
+}
+
+void exchange_two_ops(Draw& draw, const Runs& runs) {
+  Schedule schedule = parse_schedule(runs.schedule_text, "drawn");
+  Program& program = schedule.programs[static_cast<size_t>(draw.of(0, schedule.p - 1))];
+  const int first = draw.of(0, static_cast<int>(program.size()) - 2);
+  // Near each other: most such programs can still run.
+  const int second = std::min(first + draw.of(1, 3), static_cast<int>(program.size()) - 1);
+  std::swap(program[static_cast<size_t>(first)], program[static_cast<size_t>(second)]);
+  std::ofstream(runs.full.parallel.pipeline_schedule) << to_text(schedule);
 }
 
 // One of the keys of the model and its layout, to a value that it may have taken alone.

@@ -41,6 +41,9 @@ struct Runs {
 // The number-th. Files that it needs are put into `folder`.
 Runs draw_runs(int number, const std::string& folder);
 
+// Exchanges two ops of a rank, in a schedule that was drawn.
+void exchange_two_ops(Draw& draw, const Runs& runs);
+
 // Sets one of the keys of the model and its layout to a value that it may have taken alone.
 void change_a_key(Draw& draw, Config& config);
 
