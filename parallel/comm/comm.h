@@ -49,7 +49,8 @@ class Communicator {
   // shard = this rank's 1/size() slice of the sum. REQUIRES: full.numel() == size() * shard.numel(); shard is that
   // slice of `full` itself, or disjoint. The rest of `full` is left as it was.
   virtual void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) = 0;
-  // full = the shards of all ranks in rank order. REQUIRES: as above.
+  // full = the shards of all ranks in rank order. REQUIRES: as above. A shard that is part of `full` is only read:
+  // others may read it meanwhile, too.
   virtual void all_gather(Tensor shard, Tensor full, Stream& stream) = 0;
   virtual void broadcast(Tensor data, int root, Stream& stream) = 0;
   // Matched in order between each pair of ranks. The data may be reused when the stream is past the call.

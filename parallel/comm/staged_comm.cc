@@ -14,6 +14,11 @@ Tensor at(void* buffer, int64_t offset, const Tensor& like) {
   return {static_cast<std::byte*>(buffer) + offset, like.dtype, like.shape};
 }
 
+// Elements [first, first + count), in one row.
+Tensor flat(const Tensor& whole, int64_t first, int64_t count) {
+  return {static_cast<std::byte*>(whole.data) + first * size_of(whole.dtype), whole.dtype, {count}};
+}
+
 // Pinned memory of a group and of all that are split from it. Some of it is taken when a group is made, and it goes
 // back when the last group ends. To give it back CUDA waits for all streams of the GPU, and lets no thread queue more
 // until then; to take it may hold them up, too (its guide: implicit synchronization). In between, a stream of another
@@ -53,7 +58,7 @@ class StagedCommunicator : public Communicator {
   void all_reduce(Tensor full, Reduce op, Stream& stream) override {
     if (size() == 1) return;
     const Tensor host = at(buffer(full.bytes()), 0, full);
-    run("all_reduce", full, host, full, host, full.bytes(), stream,
+    run("all_reduce", {full, host}, {{full, host}}, full.bytes(), stream,
         [this, host, op](Stream& s) { inner_.all_reduce(host, op, s); });
   }
   void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) override {
@@ -61,7 +66,7 @@ class StagedCommunicator : public Communicator {
     if (size() == 1 && shard.data == full.data) return;
     void* const memory = buffer(full.bytes());
     const Tensor host = at(memory, 0, full), own = at(memory, rank() * shard.bytes(), shard);
-    run("reduce_scatter", full, host, shard, own, full.bytes(), stream,
+    run("reduce_scatter", {full, host}, {{shard, own}}, full.bytes(), stream,
         [this, host, own, op](Stream& s) { inner_.reduce_scatter(host, own, op, s); });
   }
   void all_gather(Tensor shard, Tensor full, Stream& stream) override {
@@ -69,25 +74,30 @@ class StagedCommunicator : public Communicator {
     if (size() == 1 && shard.data == full.data) return;
     void* const memory = buffer(full.bytes());
     const Tensor host = at(memory, 0, full), own = at(memory, rank() * shard.bytes(), shard);
-    run("all_gather", shard, own, full, host, full.bytes(), stream,
-        [this, host, own](Stream& s) { inner_.all_gather(own, host, s); });
+    const auto gather = [this, host, own](Stream& s) { inner_.all_gather(own, host, s); };
+    const int64_t each = shard.numel(), before = rank() * each, behind = full.numel() - before - each;
+    if (shard.data != flat(full, before, each).data)
+      return run("all_gather", {shard, own}, {{full, host}}, full.bytes(), stream, gather);
+    run("all_gather", {shard, own},
+        {{flat(full, 0, before), host}, {flat(full, before + each, behind), flat(host, before + each, behind)}},
+        full.bytes(), stream, gather);
   }
   void broadcast(Tensor data, int root, Stream& stream) override {
     check(root >= 0 && root < size(), "broadcast from a rank outside the group");
     if (size() == 1) return;
     const Tensor host = at(buffer(data.bytes()), 0, data), none{};
-    run("broadcast", rank() == root ? data : none, host, rank() == root ? none : data, host, data.bytes(), stream,
+    run("broadcast", {rank() == root ? data : none, host}, {{rank() == root ? none : data, host}}, data.bytes(), stream,
         [this, host, root](Stream& s) { inner_.broadcast(host, root, s); });
   }
   void send(Tensor data, int to, Stream& stream) override {
     check(to >= 0 && to < size() && to != rank(), "send to a rank outside the group, or to itself");
     const Tensor host = at(buffer(data.bytes()), 0, data);
-    run("send", data, host, {}, {}, data.bytes(), stream, [this, host, to](Stream& s) { inner_.send(host, to, s); });
+    run("send", {data, host}, {}, data.bytes(), stream, [this, host, to](Stream& s) { inner_.send(host, to, s); });
   }
   void recv(Tensor data, int from, Stream& stream) override {
     check(from >= 0 && from < size() && from != rank(), "recv from a rank outside the group, or from itself");
     const Tensor host = at(buffer(data.bytes()), 0, data);
-    run("recv", {}, {}, data, host, data.bytes(), stream,
+    run("recv", {}, {{data, host}}, data.bytes(), stream,
         [this, host, from](Stream& s) { inner_.recv(host, from, s); });
   }
 
@@ -126,12 +136,18 @@ class StagedCommunicator : public Communicator {
     return buffer_->data();
   }
 
-  // Copies `out` to host_out, makes `call(stream)` on the worker, and copies host_in to `in`. Null tensors stay.
+  // A part of the device's memory, and what mirrors it.
+  struct Mirrored {
+    Tensor device, host;
+    bool any() const { return device && device.bytes() > 0; }
+  };
+
+  // Copies `out` to the host, makes `call(stream)` on the worker, and copies `in` back.
   template <class Call>
-  void run(const char* name, Tensor out, Tensor host_out, Tensor in, Tensor host_in, int64_t bytes, Stream& stream,
+  void run(const char* name, const Mirrored& out, std::initializer_list<Mirrored> in, int64_t bytes, Stream& stream,
            Call call) {
     outcome_->rethrow();
-    if (out && out.bytes() > 0) device_.copy_to_host(out, host_out.data, stream);
+    if (out.any()) device_.copy_to_host(out.device, out.host.data, stream);
     // An event a call: one that was recorded again for the next call would make the worker wait for that one.
     std::shared_ptr<Event> arrived = device_.create_event();
     stream.record(*arrived);
@@ -146,7 +162,8 @@ class StagedCommunicator : public Communicator {
       gate_.open();  // in any case: a stream that waits for ever would hang its process
     });
     gate_.wait(stream);
-    if (in && in.bytes() > 0) device_.copy_to_device(host_in.data, in, stream);
+    for (const Mirrored& part : in)
+      if (part.any()) device_.copy_to_device(part.host.data, part.device, stream);
     stream.run({"staged", Category::host}, [outcome = outcome_] { outcome->rethrow(); });
   }
 
