@@ -30,7 +30,22 @@ build_trivet() {
     rm -f "$root/.cmake.log"
     printf '%s' "$wanted" >"$stamp"
   fi
-  ninja -C "$dir" --quiet "$@"
+  # On a terminal ninja keeps a line up to date; elsewhere a line each tenth of the way, and whatever is no such line.
+  if [[ -t 1 ]]; then
+    ninja -C "$dir" "$@"
+  else
+    NINJA_STATUS='%p ' ninja -C "$dir" "$@" | {
+      local line tenths=0
+      while IFS= read -r line; do
+        if [[ ! $line =~ ^\ *([0-9]+)%\  ]]; then
+          [[ $line == "ninja: Entering"* || $line == "ninja: no work"* ]] || echo "$line"
+        elif ((BASH_REMATCH[1] / 10 > tenths)); then
+          tenths=$((BASH_REMATCH[1] / 10))
+          echo "$dir: ${tenths}0 % built"
+        fi
+      done
+    }
+  fi
 }
 
 # mpirun as root needs to be told so, in containers most of all.
