@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -43,19 +45,20 @@ class DeviceCalls {
       stream.record(*followed.begun);
       {
         std::lock_guard lock(mutex_);  // before the call: it may begin, and fail, before the host is back from it
-        under_way_.push_back(std::move(followed));
+        under_way_[&stream].push_back(std::move(followed));
       }
       call();
       stream.record(ended);
     } catch (...) {
       recorder_.finish(slot, true);
       std::lock_guard lock(mutex_);
-      std::erase_if(under_way_, [&](const Followed& other) { return other.slot == slot; });
+      std::erase_if(under_way_[&stream], [&](const Followed& other) { return other.slot == slot; });
       throw;
     }
     std::lock_guard lock(mutex_);
-    for (Followed& other : under_way_)
-      if (other.slot == slot) other.queued = true;
+    std::deque<Followed>& calls = under_way_[&stream];
+    const auto mine = std::find_if(calls.rbegin(), calls.rend(), [&](const Followed& c) { return c.slot == slot; });
+    if (mine != calls.rend()) mine->queued = true;
   }
 
   CallFault next_fault() { return faults_ ? faults_->next_call() : CallFault::none; }
@@ -65,23 +68,20 @@ class DeviceCalls {
     return {extra_, DType::i64, {1}};
   }
 
-  // Tells the recorder what has begun or ended since the last look. Any thread.
+  // Tells the recorder what has begun or ended since the last look. Calls on a stream begin in their order: behind the
+  // first that has not, no event is asked, and there may be a step's worth of them. Any thread.
   void look() {
     std::lock_guard lock(mutex_);
-    std::erase_if(under_way_, [&](Followed& call) {
-      try {
-        if (!call.started && call.begun->done()) {
-          recorder_.start(call.slot);
-          call.started = true;
+    for (auto& [stream, calls] : under_way_)
+      for (auto call = calls.begin(); call != calls.end();) {
+        if (!is_over(*call)) {
+          if (!call->started) break;
+          ++call;  // the two calls of an exchange are under way at once
+          continue;
         }
-        if (!call.started || !call.queued || !call.ended->done()) return false;
-        recorder_.finish(call.slot, false);
-      } catch (...) {  // the device has failed: whoever waits for its stream hears why
-        recorder_.finish(call.slot, true);
+        free_.push_back(std::move(*call));
+        call = calls.erase(call);
       }
-      free_.push_back(std::move(call));
-      return true;
-    });
   }
 
   // Names the call that has been under way for longest. Whatever is queued counts as failed from here on.
@@ -91,10 +91,11 @@ class DeviceCalls {
     for (const FlightRecord& record : log.records)
       if (record.state == FlightState::started && (!first || record.started_ns < first->started_ns)) first = &record;
     std::lock_guard lock(mutex_);
-    for (Followed& call : under_way_) {
-      recorder_.finish(call.slot, true);
-      free_.push_back(std::move(call));
-    }
+    for (auto& [stream, calls] : under_way_)
+      for (Followed& call : calls) {
+        recorder_.finish(call.slot, true);
+        free_.push_back(std::move(call));
+      }
     under_way_.clear();
     if (!first) return {};
     const FlightGroup& group = log.groups[static_cast<size_t>(first->group)];
@@ -112,12 +113,27 @@ class DeviceCalls {
     std::unique_ptr<Event> begun, ended;
   };
   static constexpr int64_t kExtraBytes = 8;
+
+  bool is_over(Followed& call) {
+    try {
+      if (!call.started && call.begun->done()) {
+        recorder_.start(call.slot);
+        call.started = true;
+      }
+      if (!call.started || !call.queued || !call.ended->done()) return false;
+      recorder_.finish(call.slot, false);
+    } catch (...) {  // the device has failed: whoever waits for its stream hears why
+      recorder_.finish(call.slot, true);
+    }
+    return true;
+  }
+
   FlightRecorder& recorder_;
   Device& device_;
   CallFaults* const faults_;
   void* extra_ = nullptr;
   std::mutex mutex_;
-  std::deque<Followed> under_way_;
+  std::map<const Stream*, std::deque<Followed>> under_way_;  // in the order in which they were queued
   std::vector<Followed> free_;
 };
 

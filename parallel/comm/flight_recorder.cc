@@ -40,26 +40,28 @@ int FlightRecorder::enqueue(int group, CallSignature call, int peer, bool sends)
                                  : counts.receives_enqueued[static_cast<size_t>(peer)];
   call.sequence = sequence++;
   last_activity_ns_ = now_ns();
-  for (size_t tried = 0; tried < kCapacity; ++tried) {
-    const size_t slot = next_;
-    next_ = (next_ + 1) % kCapacity;
-    FlightRecord& record = records_[slot];
-    if (record.state == FlightState::enqueued || record.state == FlightState::started) continue;
-    record = {.number = calls_++,
-              .group = group,
-              .call = call,
-              .peer = peer,
-              .sends = sends,
-              .state = FlightState::enqueued,
-              .enqueued_ns = last_activity_ns_};
-    return static_cast<int>(slot);
+  const auto is_open = [](const FlightRecord& record) {
+    return record.state == FlightState::enqueued || record.state == FlightState::started;
+  };
+  size_t tried = 0;
+  while (tried < records_.size() && is_open(records_[next_])) next_ = (next_ + 1) % records_.size(), ++tried;
+  if (tried == records_.size()) {
+    next_ = records_.size();
+    records_.resize(2 * records_.size());
   }
-  ++calls_;
-  return -1;
+  const size_t slot = next_;
+  next_ = (next_ + 1) % records_.size();
+  records_[slot] = {.number = calls_++,
+                    .group = group,
+                    .call = call,
+                    .peer = peer,
+                    .sends = sends,
+                    .state = FlightState::enqueued,
+                    .enqueued_ns = last_activity_ns_};
+  return static_cast<int>(slot);
 }
 
 void FlightRecorder::start(int slot) noexcept {
-  if (slot < 0) return;
   std::lock_guard lock(mutex_);
   FlightRecord& record = records_[static_cast<size_t>(slot)];
   record.state = FlightState::started;
@@ -68,7 +70,6 @@ void FlightRecorder::start(int slot) noexcept {
 }
 
 void FlightRecorder::finish(int slot, bool failed) noexcept {
-  if (slot < 0) return;
   std::lock_guard lock(mutex_);
   FlightRecord& record = records_[static_cast<size_t>(slot)];
   record.state = failed ? FlightState::failed : FlightState::done;
@@ -113,7 +114,7 @@ FlightLog FlightRecorder::log() const {
     log.taken_ns = now_ns();
     log.last_activity_ns = last_activity_ns_;
     log.groups = groups_;
-    log.records.assign(records_.begin(), records_.end());
+    log.records = records_;
   }
   std::erase_if(log.records, [](const FlightRecord& record) { return record.state == FlightState::none; });
   std::sort(log.records.begin(), log.records.end(),

@@ -2,14 +2,13 @@
 // one looks at when a run hangs or a rank dies.
 //
 // A rank owns one; its streams write to it (flight_comm.h), a watchdog reads it. All methods may be called by any
-// thread. Memory is fixed once the groups are there: nothing is allocated by a call. A call costs three short locked
-// sections that nobody else wants.
+// thread. A call costs three short locked sections that nobody else wants.
 //
 // A call is enqueued when the host has asked for it, started when its stream has come to it, so that peers can count on
-// this rank, and done when this rank's part is over. A call that is open (not done) is never overwritten.
+// this rank, and done when this rank's part is over. A call that is open (not done) is never overwritten: where a host
+// queues calls far ahead of its GPU, there is room for all of them, and memory grows to the most ever open at once.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -55,13 +54,13 @@ struct FlightLog {
 
 class FlightRecorder {
  public:
-  static constexpr size_t kCapacity = 256;
+  static constexpr size_t kCapacity = 256;  // calls that are kept, or more where more are open
 
-  explicit FlightRecorder(int rank) : rank_(rank), last_activity_ns_(now_ns()) {}
+  explicit FlightRecorder(int rank) : rank_(rank), records_(kCapacity), last_activity_ns_(now_ns()) {}
 
   int add_group(std::string name, std::vector<int> world_ranks, int rank);
 
-  // The result names the call below; -1: there were kCapacity open calls, and this one is not kept.
+  // The result names the call below.
   int enqueue(int group, CallSignature call, int peer = -1, bool sends = false) noexcept;
   void start(int slot) noexcept;
   void finish(int slot, bool failed) noexcept;
@@ -86,7 +85,7 @@ class FlightRecorder {
   mutable std::mutex source_mutex_;
   std::function<void()> source_;  // guarded by source_mutex_
   mutable std::mutex mutex_;      // guards the rest
-  std::array<FlightRecord, kCapacity> records_{};
+  std::vector<FlightRecord> records_;
   size_t next_ = 0;
   uint64_t calls_ = 0;
   std::vector<FlightGroup> groups_;

@@ -51,6 +51,14 @@ INSTANTIATE_TEST_SUITE_P(
                      overlap_data_parallel(c);
                    }},
         LayoutCase{"sharded_weights", {.d = 2, .strategy = "optim_grads_params"}, overlap_data_parallel},
+        // Many gradients are on their way to a rank that comes last to its backward passes.
+        LayoutCase{"gpipe",
+                   {.p = 2, .schedule = "gpipe"},
+                   [](Config& c) {
+                     c.parallel.decoder_first_pipeline_num_layers = 3;
+                     c.parallel.decoder_last_pipeline_num_layers = 1;
+                     c.batch.micro_batch_size = 1;
+                   }},
         LayoutCase{"interleaved", {.p = 2, .d = 2, .schedule = "interleaved", .v = 2, .strategy = "optim_grads"}},
         LayoutCase{"zero_bubble_recompute",
                    {.p = 2, .schedule = "zb-h1"},

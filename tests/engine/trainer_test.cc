@@ -6,11 +6,13 @@
 #include <gtest/gtest.h>
 #include <limits>
 #include <malloc.h>
+#include <set>
 
 #include "engine/config/layer_split.h"
 #include "engine/model/init.h"
 #include "engine/train/generate.h"
 #include "engine/train/lr_schedule.h"
+#include "kernels/wrapped_ops.h"
 #include "tests/support/training.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -136,6 +138,173 @@ TEST(Bf16, LearnsLikeFp32) {
   const Curve two_ways = train_on_threads(cut(config, {.t = 2, .p = 2}), 4, 10);
   for (size_t i = 0; i < fp32.losses.size(); ++i)
     EXPECT_NEAR(two_ways.losses[i], fp32.losses[i], 0.02) << "step " << i + 1;
+}
+
+// ---- the update
+
+std::vector<float> floats_of(Trainer& trainer, Tensor tensor) {
+  const std::vector<std::byte> bytes = bytes_of(trainer, tensor);
+  std::vector<float> numbers(bytes.size() / sizeof(float));
+  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  return numbers;
+}
+
+// One step in double, from the state before it and the gradients that it leaves, with numbers that no default has.
+TEST(Update, IsAdamWOfClippedGradientsWithTheNumbersOfTheConfig) {
+  for (const double clip : {0.0, 0.05})
+    for (const bool all_decay : {false, true}) {
+      Config config = tiny_config();
+      const double lr = 0.01, beta1 = 0.8, beta2 = 0.9, eps = 1e-3, decay = 0.3;
+      config.optimizer.lr = lr;  // from the second step on, where the warm-up ends
+      config.optimizer.adam_beta1 = beta1;
+      config.optimizer.adam_beta2 = beta2;
+      config.optimizer.adam_eps = eps;
+      config.optimizer.weight_decay = decay;
+      config.optimizer.clip_grad = clip;
+      config.optimizer.decay_norms_and_biases = all_decay;
+      with_trainers(config, 1, [&](Trainer& trainer) {
+        trainer.step();
+        const RankState& state = trainer.state();
+        const auto of = [&](Tensor (Adam::*which)(const OwnedPiece&) const) {
+          std::vector<std::vector<float>> all;
+          for (const OwnedPiece& piece : state.flat.owned)
+            all.push_back(floats_of(trainer, (state.adam.*which)(piece)));
+          return all;
+        };
+        const auto weights = of(&Adam::main_weights), m = of(&Adam::first_moment), v = of(&Adam::second_moment);
+        // when
+        const StepResult result = trainer.step();
+        // then
+        const auto updated = of(&Adam::main_weights);
+        double squares = 0, difference = 0;
+        for (const OwnedPiece& piece : state.flat.owned)
+          for (const float g : floats_of(trainer, piece.grad)) squares += static_cast<double>(g) * g;
+        const double norm = std::sqrt(squares), scale = clip > 0 ? clip / (norm + 1e-6) : 1;
+        EXPECT_LT(scale, clip > 0 ? 0.5 : 1.5);
+        EXPECT_NEAR(result.grad_norm, norm, 1e-6 * norm);
+        for (size_t p = 0; p < weights.size(); ++p) {
+          const OwnedPiece& piece = state.flat.owned[p];
+          const bool decays = all_decay || piece.param->shape.rank == 2;
+          const std::vector<float> grad = floats_of(trainer, piece.grad);
+          for (size_t i = 0; i < grad.size(); ++i) {
+            const double g = grad[i] * scale, w = weights[p][i];
+            const double m_hat = (beta1 * m[p][i] + (1 - beta1) * g) / (1 - beta1 * beta1);
+            const double v_hat = (beta2 * v[p][i] + (1 - beta2) * g * g) / (1 - beta2 * beta2);
+            const double expected = w - lr * (m_hat / (std::sqrt(v_hat) + eps) + (decays ? decay * w : 0));
+            difference = std::max(difference, std::abs(updated[p][i] - expected));
+          }
+        }
+        EXPECT_LT(difference, 1e-6);
+      });
+    }
+}
+
+// ---- evaluation
+
+TEST(Evaluation, IsTheMeanLossATokenWithoutDropout) {
+  const auto losses = [](const Config& config) {
+    std::vector<double> losses;
+    with_trainers(config, 1, [&](Trainer& trainer) { losses = {trainer.evaluate(1), trainer.evaluate(3)}; });
+    return losses;
+  };
+  Config config = tiny_config();
+  const std::vector<double> plain = losses(config);
+  for (const double loss : plain) EXPECT_NEAR(loss, std::log(61.0), 0.05);
+  EXPECT_NE(plain[0], plain[1]);
+  config.model.hidden_dropout = config.model.attention_dropout = 0.5;
+  EXPECT_EQ(losses(config), plain);
+}
+
+TEST(Evaluation, InMidRunChangesNothing) {
+  Config config = cut(tiny_config(), {.p = 2, .d = 2, .strategy = "optim_grads_params"});
+  config.model.hidden_dropout = config.model.attention_dropout = 0.1;
+  config.overlap.average_in_collective = true;
+  overlap_data_parallel(config);
+  const auto losses = [&](bool evaluates) {
+    std::vector<double> losses;
+    with_trainers(config, 4,
+                  [&](Trainer& trainer) {
+                    std::vector<double> mine;
+                    for (int i = 0; i < 4; ++i) {
+                      mine.push_back(trainer.step().loss);
+                      if (evaluates) trainer.evaluate(1 + i % 2);
+                    }
+                    if (trainer.world().rank() == 0) losses = mine;
+                  },
+                  {.poison = true});
+    return losses;
+  };
+  EXPECT_EQ(losses(true), losses(false));
+}
+
+// ---- dropout
+
+// Notes the dropouts of the calls.
+class DropoutNotes : public WrappedOps<DropoutNotes> {
+ public:
+  struct Note {
+    std::string op;
+    Dropout dropout;
+  };
+  DropoutNotes(std::unique_ptr<Ops> ops, std::vector<Note>& notes) : ops_(std::move(ops)), notes_(notes) {}
+
+ private:
+  friend class WrappedOps<DropoutNotes>;
+  template <class Op, class... Arguments>
+  void call(const char* name, Op op, Stream& stream, const Arguments&... arguments) {
+    (note(name, arguments), ...);
+    (*ops_.*op)(arguments..., stream);
+  }
+  template <class Op, class... Arguments>
+  void call_once_a_step(const char* name, Op op, Stream& stream, const Arguments&... arguments) {
+    call(name, op, stream, arguments...);
+  }
+  void note(const char* name, const Dropout& dropout) { notes_.push_back({name, dropout}); }
+  void note(const char* name, const Attention& how) { note(name, how.dropout); }
+  template <class T>
+  void note(const char*, const T&) {}
+
+  const std::unique_ptr<Ops> ops_;
+  std::vector<Note>& notes_;
+};
+
+TEST(DropoutSites, AreUnlikeForwardsAndTheSameBackwards) {
+  // given
+  Config config = tiny_config();
+  config.model.hidden_dropout = 0.1;
+  config.model.attention_dropout = 0.2;
+  std::vector<DropoutNotes::Note> notes;
+  const MakeBackend noting = [&](const Config& c, Communicator& world, int threads) {
+    Backend backend = make_backend(c, world, threads);
+    backend.ops = std::make_unique<DropoutNotes>(std::move(backend.ops), notes);
+    return backend;
+  };
+  const auto sites_of = [&](std::initializer_list<std::string_view> ops) {
+    std::multiset<uint64_t> sites;
+    for (const auto& [op, dropout] : notes)
+      if (std::find(ops.begin(), ops.end(), op) != ops.end()) sites.insert(dropout.site);
+    return sites;
+  };
+  with_trainers(config, 1,
+                [&](Trainer& trainer) {
+                  // when
+                  trainer.step();
+                  // then: each micro-batch has the embedding's and three of each layer
+                  const auto all = sites_of({"position_forward", "attention_forward", "bias_dropout_add"});
+                  EXPECT_EQ(std::set(all.begin(), all.end()).size(), 1u + 3 * 4);
+                  EXPECT_EQ(all.size(), 4u * (1 + 3 * 4));
+                  EXPECT_EQ(sites_of({"position_backward"}), sites_of({"position_forward"}));
+                  EXPECT_EQ(sites_of({"attention_backward"}), sites_of({"attention_forward"}));
+                  EXPECT_EQ(sites_of({"dropout_backward"}), sites_of({"bias_dropout_add"}));
+                  for (const auto& [op, dropout] : notes)
+                    EXPECT_EQ(dropout.probability, op.starts_with("attention") ? 0.2f : 0.1f) << op;
+                  // and none where nothing is trained
+                  notes.clear();
+                  trainer.evaluate(1);
+                  EXPECT_FALSE(notes.empty());
+                  for (const auto& [op, dropout] : notes) EXPECT_EQ(dropout.probability, 0) << op;
+                },
+                {.make_backend = noting});
 }
 
 // ---- numbers gone wrong
@@ -303,6 +472,32 @@ TEST(ReplicaCheck, NamesTheRankWhoseWeightsHaveAnotherBit) {
         << error.what();
   }
   EXPECT_EQ(distrusted, 3);
+}
+
+// The limits that the device compares with are those of the loss and norm, however many ranks add them up: the same
+// steps are spikes under every layout.
+TEST(Spikes, AreTheSameStepsUnderEveryLayout) {
+  const auto spikes = [](const Cut& how, bool average) {
+    Config config = cut(tiny_config(), how);
+    config.train.train_iters = 30;
+    config.optimizer.lr = 1e-5;  // at one level
+    config.optimizer.min_lr = 1e-6;
+    config.train.spike_factor = 1.05;
+    config.train.spike_policy = "skip";
+    config.overlap.average_in_collective = average;
+    std::vector<int64_t> steps;
+    with_trainers(config, how.ranks(), [&](Trainer& trainer) {
+      for (int i = 0; i < 30; ++i)
+        if (const StepResult result = trainer.step(); result.skipped && trainer.world().rank() == 0)
+          steps.push_back(result.step);
+    });
+    return steps;
+  };
+  const std::vector<int64_t> expected = spikes({}, false);
+  EXPECT_GE(expected.size(), 2u);
+  EXPECT_LE(expected.size(), 12u);
+  EXPECT_EQ(spikes({.p = 2, .d = 2}, false), expected);
+  EXPECT_EQ(spikes({.d = 2, .strategy = "optim"}, true), expected);
 }
 
 // ---- judging a step

@@ -139,6 +139,8 @@ TEST_P(StagedDevice, FailurePoisonsTheStreamAndTheGroup) {
       staged->all_reduce(x, Reduce::sum, *stream);
       EXPECT_THROW(stream->synchronize(), Error);
       EXPECT_THROW(staged->all_reduce(x, Reduce::sum, *stream), Error);
+      const auto another = device->create_side_stream(StreamPriority::normal);
+      EXPECT_THROW(staged->all_reduce(x, Reduce::sum, *another), Error);
       stream->synchronize();
     });
     ADD_FAILURE() << "nothing was thrown";

@@ -153,6 +153,10 @@ void expect_near(const Curve& curve, const Curve& reference, const std::string& 
   ASSERT_EQ(curve.losses.size(), reference.losses.size()) << what;
   for (size_t i = 0; i < reference.losses.size(); ++i)
     EXPECT_NEAR(curve.losses[i], reference.losses[i], kTolerance * reference.losses[i]) << what << ", step " << i + 1;
+  // Adam hardly feels a gradient that is too large in every step: norms tell.
+  ASSERT_EQ(curve.norms.size(), reference.norms.size()) << what;
+  for (size_t i = 0; i < reference.norms.size(); ++i)
+    EXPECT_NEAR(curve.norms[i], reference.norms[i], 10 * kTolerance * reference.norms[i]) << what << ", step " << i + 1;
   EXPECT_NEAR(curve.validation_loss, reference.validation_loss, kTolerance * reference.validation_loss) << what;
 }
 

@@ -249,6 +249,28 @@ INSTANTIATE_TEST_SUITE_P(
         ResumeCase{.name = "on_a_device_waiting", .cut = {.p = 2}, .on_a_device = true}),
     [](const auto& param) { return std::string(param.param.name); });
 
+// Adam's bias correction counts updates: what was skipped before the checkpoint is none behind it either.
+TEST(ResumedRun, KnowsOfTheStepsThatWereSkipped) {
+  const TempDir dir;
+  Config config = small_run(dir / "straight");
+  config.train.train_iters = 6;
+  config.train.non_finite_policy = "skip";
+  config.checkpoint.save_interval = 3;
+  RunOptions options;
+  options.faults = parse_faults(std::vector<std::string>{"nan:0:2"});
+  const RunResult straight = run(config, 1, options);
+  EXPECT_NE(straight.output.find("the step is skipped, 1 so far"), std::string::npos) << straight.output;
+  ASSERT_EQ(straight.losses.size(), 6u);
+
+  config.train.run_dir = dir / "resumed";
+  options = {};
+  options.resume = step_path(dir / "straight", 3);
+  const RunResult resumed = run(config, 1, options);
+
+  EXPECT_EQ(resumed.losses, std::vector<double>(straight.losses.begin() + 3, straight.losses.end()));
+  EXPECT_EQ(contents(step_path(dir / "resumed", 6)), contents(step_path(dir / "straight", 6)));
+}
+
 // ---- which checkpoint
 
 class Choice : public testing::Test {
