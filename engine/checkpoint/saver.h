@@ -52,8 +52,10 @@ class CheckpointSaver {
   SaveEvent advance(const SaveVote& sum);
   void wait() { job_.wait(); }  // until this rank has done its part of the phase
 
-  int64_t step() const { return state_.step; }             // of the save under way, or the last
-  const std::string& error() const { return error_; }      // of this rank, if it was what made the last save fail
+  int64_t step() const { return state_.step; }         // of the save under way, or the last
+  const std::string& error() const { return error_; }  // of this rank, if it was what made the last save fail
+  // Why old ones are still there after the last commit; on rank 0, else empty.
+  const std::string& not_removed() const { return not_removed_; }
   int64_t bytes() const { return bytes_; }                 // of this rank's tensors
   double stall_seconds() const { return stall_seconds_; }  // of the last begin()
 
@@ -72,7 +74,7 @@ class CheckpointSaver {
   TrainState state_;
   std::string temporary_;
   Phase phase_ = Phase::idle;
-  std::string error_;
+  std::string error_, not_removed_;
   bool failed_ = false;  // this rank, in this phase
   int64_t bytes_ = 0;
   double stall_seconds_ = 0;

@@ -37,7 +37,8 @@ void sync_directory_of(const std::string& path) {
 }  // namespace
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
-  fd_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not to wait for a writer where the name is a pipe's; files do not mind.
+  fd_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd_ < 0) fail_io(path_, "open it");
   struct stat status;
   if (fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -70,6 +71,15 @@ void InputFile::will_read(int64_t offset, int64_t bytes) const {
 bool file_exists(const std::string& path) {
   struct stat status;
   return stat(path.c_str(), &status) == 0;
+}
+
+std::vector<std::string> list_directory(const std::string& path) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(path, error), end; !error && at != end; at.increment(error))
+    names.push_back(at->path().filename().string());
+  if (error) throw IoError(fmt::format("{}: cannot list it: {}", path, error.message()));
+  return names;
 }
 
 void remove_file_if_exists(const std::string& path) {

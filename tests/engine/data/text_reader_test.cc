@@ -1,6 +1,7 @@
 #include "engine/data/text_reader.h"
 
 #include <random>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include "engine/data/line_sample.h"
@@ -114,6 +115,10 @@ TEST(TextReader, NamesAFileThatCannotBeRead) {
   std::filesystem::create_directory(directory / "c");
   EXPECT_TRUE(
       contains(message_of<IoError>([&] { TextReader({directory / "c"}, DocumentMode::file); }), "not a regular file"));
+  // Nobody writes to this pipe.
+  ASSERT_EQ(mkfifo((directory / "pipe").c_str(), 0666), 0);
+  EXPECT_TRUE(contains(message_of<IoError>([&] { TextReader({directory / "pipe"}, DocumentMode::file); }),
+                       "not a regular file"));
 }
 
 TEST(DocumentMode, KnowsItsNames) {
