@@ -271,6 +271,30 @@ TEST(Convert, NothingThatIsThereIsOverwritten) {
   EXPECT_EQ(read_text(dir / "there"), "mine");
 }
 
+TEST(Convert, LeavesNothingHalfDone) {
+  // given: a model whose last tensor cannot be read to its end, under a name that is no UTF-8
+  const TempDir dir;
+  const std::string source = dir / "hf\xff";
+  fs::copy(kHf, source);
+  const auto torn = open_gpt_weights(source);
+  fs::resize_file(source + "/model.safetensors", fs::file_size(source + "/model.safetensors") - 4);
+  EXPECT_THROW(write_checkpoint(*torn, dir / "out"), DataError);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir / ""), {}), 1) << "the source alone";
+  // and: a name with a slash at its end is the name of the folder
+  fs::remove(source + "/model.safetensors");
+  fs::copy(kHf + "/model.safetensors", source + "/model.safetensors");
+  write_checkpoint(*open_gpt_weights(source), dir / "out/");
+  EXPECT_EQ(weights_of(dir / "out"), weights_of(kHf));
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir / ""), {}), 2);
+}
+
+TEST(Convert, NamesWhatCannotBeLookedAt) {
+  const TempDir dir;
+  fs::create_symlink("loop", dir / "loop");
+  EXPECT_EQ(error_of(dir / "loop"), (dir / "loop") + ": cannot be found: Too many levels of symbolic links");
+  EXPECT_EQ(error_of(dir / "none"), (dir / "none") + ": there is no such file or directory");
+}
+
 TEST(Convert, HeadsAreSplitAndJoined) {
   // Two heads of two rows each: q0 q0 k0 k0 v0 v0 q1 q1 k1 k1 v1 v1, of one column.
   const std::vector<float> joined{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
