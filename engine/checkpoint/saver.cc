@@ -74,6 +74,7 @@ void CheckpointSaver::commit() {
   write_manifest(disk, temporary_, std::move(manifest), state_, options_.config);
   for (int rank = 0; rank < options_.ranks; ++rank) disk.remove_all(temporary_ + "/" + description_name(rank));
   open_checkpoint(temporary_);  // a disk that lies about what it has written is found out now, as far as sizes tell
+  if (options_.before_commit) options_.before_commit();
   options_.store.commit(state_.step, temporary_);
   // On NFS a folder in which somebody has a file open cannot be removed: the save is none the worse for it.
   try {

@@ -38,6 +38,7 @@ class CheckpointSaver {
     std::string layout;  // for people
     std::string config;  // config.resolved.yaml
     int64_t keep_last = 0;
+    std::function<void()> before_commit{};  // on rank 0; throws where there must be none
   };
   // `tensors`: saved_tensors, live. `snapshot` [saved_bytes] u8 in host memory (Device::allocate_host): a copy is taken
   // and written while training goes on; null: the live tensors are written, and training has to wait.

@@ -151,16 +151,22 @@ RunLock::RunLock(const std::string& run_dir) : path_(run_dir + "/lock") {
   throw ConfigError(fmt::format("train.run_dir {}: several runs start in it at the same time", run_dir));
 }
 
-bool RunLock::is_mine() const noexcept {
+std::string RunLock::in_the_file() const noexcept {
   try {
-    return read_small_file(path_, kLargest) == text_;
+    return read_small_file(path_, kLargest);
   } catch (const std::exception&) {
-    return false;
+    return {};
   }
 }
 
+void RunLock::check() const {
+  // One that somebody has removed is nobody else's.
+  if (const std::string text = in_the_file(); !text.empty() && text != text_)
+    throw ConfigError(fmt::format("{}: another run has taken the folder over: {}", path_, text));
+}
+
 RunLock::~RunLock() {
-  if (is_mine()) unlink(path_.c_str());
+  if (in_the_file() == text_) unlink(path_.c_str());
 }
 
 RunLock::OpenFile::~OpenFile() {
@@ -171,7 +177,7 @@ void RunLock::touch() noexcept {
   const int64_t now = now_ns();
   if (now - touched_ns_ < kTouch * int64_t{1'000'000'000}) return;
   touched_ns_ = now;
-  if (is_mine()) utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
+  if (in_the_file() == text_) utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
 }
 
 }  // namespace trivet

@@ -20,6 +20,8 @@ class RunLock {
   RunLock& operator=(const RunLock&) = delete;
 
   void touch() noexcept;  // now and then; any one thread
+  // Throws ConfigError where another run has taken it over: from one that was suspended, or cut off, for kStale.
+  void check() const;
   // Of whom the lock was taken over; empty: nobody.
   const std::string& taken_from() const { return taken_from_; }
 
@@ -28,7 +30,7 @@ class RunLock {
     int fd = -1;
     ~OpenFile();
   };
-  bool is_mine() const noexcept;
+  std::string in_the_file() const noexcept;  // empty: there is none, or none that can be read
 
   std::string path_;
   std::string taken_from_;

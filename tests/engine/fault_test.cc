@@ -481,8 +481,10 @@ TEST(RunLock, ThatWasTakenOverIsNotRemoved) {
   const TempDir dir;
   {
     RunLock lock(dir / "");
+    lock.check();
     write_text(dir / "other", "another's");
     std::filesystem::rename(dir / "other", dir / "lock");
+    expect_match(message_of([&] { lock.check(); }), "/lock: another run has taken the folder over: another's");
   }
   EXPECT_EQ(read_text(dir / "lock"), "another's");
 }
