@@ -60,10 +60,8 @@ std::optional<int64_t> CheckpointStore::latest() const {
 
 std::vector<std::string> CheckpointStore::paths() const {
   std::vector<int64_t> ordered = steps();
-  if (const auto newest = latest()) {
-    const auto at = std::find(ordered.begin(), ordered.end(), *newest);
-    if (at != ordered.end()) std::rotate(ordered.begin(), at, at + 1);
-  }
+  if (const auto newest = latest())
+    std::stable_partition(ordered.begin(), ordered.end(), [&](int64_t step) { return step <= *newest; });
   std::vector<std::string> paths;
   for (const int64_t step : ordered) paths.push_back(path_of(step));
   return paths;

@@ -38,7 +38,8 @@ class CheckpointStore {
   // nothing from the commit; it is tried again after the next one, or at the next start.
   void remove_old(int64_t step, const std::string& temporary, int64_t keep_last) const;
 
-  // All of them, the one that `latest` names first, then from the newest on.
+  // All of them, the one that `latest` names first, then those before it, from the newest on. Steps beyond it come
+  // last: a run that was begun again from further back has given them up.
   std::vector<std::string> paths() const;
 
   const std::string& folder() const { return folder_; }

@@ -37,14 +37,16 @@ void sync_directory_of(const std::string& path) {
 }  // namespace
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
-  // Not to wait for a writer where the name is a pipe's; files do not mind.
-  fd_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd_ < 0) fail_io(path_, "open it");
+  // Looked at before it is opened, which would wait for a writer where the name is a pipe's.
   struct stat status;
-  if (fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    const bool regular = S_ISREG(status.st_mode);
+  if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) throw IoError(path_ + ": not a regular file");
+  fd_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) fail_io(path_, "open it");
+  if (fstat(fd_, &status) != 0) {
+    const int reason = errno;
     close(fd_);
-    throw IoError(fmt::format("{}: {}", path_, regular ? std::strerror(errno) : "not a regular file"));
+    errno = reason;
+    fail_io(path_, "look at it");
   }
   size_ = status.st_size;
 }

@@ -676,6 +676,16 @@ TEST_F(Damaged, WritesThatReportSuccessAndAreNot) {
   EXPECT_GT(points, 8);
 }
 
+TEST(Store, ThoseBeforeTheLatestComeBeforeThoseThatWereGivenUp) {
+  const TempDir dir;
+  SmallWorld world(dir / "c", {}, 0);
+  for (const int64_t step : {1, 2, 3, 4, 2}) ASSERT_EQ(world.save(step), SaveEvent::committed);
+  const CheckpointStore store(dir / "c");
+  EXPECT_EQ(store.paths(), (std::vector{store.path_of(2), store.path_of(1), store.path_of(4), store.path_of(3)}));
+  std::filesystem::remove(dir / "c/latest");
+  EXPECT_EQ(store.paths().front(), store.path_of(4));
+}
+
 TEST(Store, LatestThatNamesNoStepIsPassedOver) {
   const TempDir dir;
   ASSERT_EQ(SmallWorld(dir / "c").save(1), SaveEvent::committed);
