@@ -468,6 +468,12 @@ TEST(Disk, SomeFileSystemsHaveNothingToSynchroniseForFolders) {
   EXPECT_THROW(Disk().sync_directory("/proc/nothing"), IoError);
 }
 
+TEST(Disk, AsksTheSystemToSynchroniseFiles) {
+  Disk disk;
+  Disk::File file(disk, "/dev/null", 0);  // which cannot be
+  EXPECT_THROW(file.sync(), IoError);
+}
+
 TEST(Saver, SurvivesADiskThatRefusesAnyOfItsOperations) {
   struct Refusal {
     DiskFate fate;
