@@ -318,6 +318,7 @@ void check_config(const LoadedConfig& loaded, Problems& problems) {
   check_recompute(loaded.config.model, problems);
   check_attention(loaded.config, problems);
   check_tensor_overlap(loaded.config, problems);
+  check_pipeline_overlap(loaded.config, problems);
   check_schedule(loaded, problems);
   check_data(loaded, problems);
   check_factors(loaded.config.train, problems);

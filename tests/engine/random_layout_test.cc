@@ -16,7 +16,7 @@
 namespace trivet::test {
 namespace {
 
-constexpr int kSteps = std::min(kMatrixSteps, 3);
+constexpr int kRandomSteps = std::min(kMatrixSteps, 3);
 
 const char* wanted() { return std::getenv("TRIVET_RANDOM_LAYOUTS"); }
 
@@ -56,7 +56,7 @@ std::vector<double> go_on(const std::string& checkpoint, const Config& config, i
       [&](Trainer& trainer) {
         Checkpointing checkpointing(trainer.config(), layout, trainer, {}, {}, now_ns());
         checkpointing.resume({checkpoint}, false);
-        for (int i = 1; i < kSteps; ++i) {
+        for (int i = 1; i < kRandomSteps; ++i) {
           const double loss = trainer.step().loss;
           if (trainer.world().rank() == 0) losses.push_back(loss);
         }
@@ -74,11 +74,11 @@ TEST_P(RandomLayout, HasTheLossesOfOneRank) {
   SCOPED_TRACE(runs.text());
   const int plain_p = runs.plain.parallel.pipeline_model_parallel_size;
 
-  const Curve one = train_on_threads(runs.one, 1, kSteps);
-  const Curve plain = runs.same_order ? one : train_on_threads(runs.plain, runs.t * plain_p * runs.d, kSteps);
+  const Curve one = train_on_threads(runs.one, 1, kRandomSteps);
+  const Curve plain = runs.same_order ? one : train_on_threads(runs.plain, runs.t * plain_p * runs.d, kRandomSteps);
   Trainer::Options options{.poison = true};
   if (runs.on_split_devices) options.make_backend = make_split_backend;
-  const Curve full = train_on_threads(runs.full, runs.ranks(), kSteps, options, runs.ahead);
+  const Curve full = train_on_threads(runs.full, runs.ranks(), kRandomSteps, options, runs.ahead);
 
   if (runs.full.precision.dtype == "fp32") expect_near(plain, one, "plain against one rank");
   else expect_within(5e-3, plain, one, "plain against one rank");

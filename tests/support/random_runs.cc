@@ -97,7 +97,7 @@ void draw_switches(Draw& draw, Runs& runs) {
   const std::string& strategy = config.parallel.data_parallel_sharding_strategy;
   const bool streams = strategy == "optim_grads" || strategy == "optim_grads_params";
   overlap.overlap_p2p_comm = !draw.one_in(4);
-  overlap.p2p_receive_ahead = draw.of(1, 4);
+  if (overlap.overlap_p2p_comm && runs.p > 1) overlap.p2p_receive_ahead = draw.of(1, 4);
   if (runs.d > 1) {
     overlap.overlap_grad_reduce = draw.one_in(2);
     overlap.overlap_param_gather = strategy != "no_shard" && draw.one_in(2);
