@@ -19,6 +19,7 @@
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/load.h"
+#include "engine/data/files.h"
 #include "engine/metrics/text.h"
 #include "launch/commands.h"
 #include "launch/redrawn_line.h"
@@ -240,9 +241,15 @@ void verify_all(const std::vector<std::string>& directories) {
   for (const std::string& directory : directories) {
     try {
       verify(directory);
-    } catch (const DataError& error) {
-      ++damaged;
-      fmt::print("{}: DAMAGED: {}\n", directory, error.what());
+    } catch (const Error& error) {
+      if (!file_exists(directory)) {
+        fmt::print("{}: was removed meanwhile: the run keeps its last ones\n", directory);
+      } else if (dynamic_cast<const DataError*>(&error)) {
+        ++damaged;
+        fmt::print("{}: DAMAGED: {}\n", directory, error.what());
+      } else {
+        throw;
+      }
     }
     std::fflush(stdout);
   }

@@ -6,10 +6,11 @@
 #     --delay      before a restart, doubled as long as there is no progress, at most 60 [1]
 # Ends with 0 when the command is done; with 64, 65 or 93 at once, as a restart would not help; with 75 (saved, please
 # requeue) where a scheduler requeues the job (SLURM_JOB_ID is set), else the command is started again at once.
-# SIGTERM, SIGINT and SIGUSR1 go to the command, whose end is then the end.
+# SIGTERM, SIGINT, SIGUSR1 and SIGHUP (a terminal that is closed; not under nohup) go to the command, whose end is then
+# the end.
 set -uo pipefail
 
-usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
+usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
 say() { echo "supervise: $*" >&2; }
 is_number() { [[ $1 =~ ^[0-9]+(\.[0-9]+)?$ ]]; }
 
@@ -45,7 +46,10 @@ pass_on() {  # a signal may come when the command is started and its number not 
   signal=$to_send to_send=''
   kill -s "$signal" "$child" 2>/dev/null
 }
-for signal in TERM INT USR1; do trap "forward $signal" "$signal"; done
+for signal in TERM INT USR1 HUP; do
+  # shellcheck disable=SC2064
+  trap "forward $signal" "$signal"
+done
 set -m  # the command in a process group of its own: Ctrl-C reaches it through us, once
 
 stalled=0 attempt=0 wait_s=$delay died=''
@@ -59,7 +63,7 @@ while :; do
   watcher=0
   if [[ -n $died ]]; then
     (
-      trap - TERM INT USR1
+      trap - TERM INT USR1 HUP
       while (($(bytes_of_metrics) <= metrics)); do sleep 0.1; done
       say "restart $attempt: first new step $(seconds_since "$died") s after the end of the last attempt"
     ) &
@@ -95,7 +99,11 @@ while :; do
   fi
   attempt=$((attempt + 1))
   if ((code != 75)); then
-    sleep "$wait_s"
+    sleep "$wait_s" &  # which a signal ends
+    child=$!
+    pass_on
+    wait "$child"
+    child=0
     ((asked)) && exit "$code"
     if ((stalled > 0)); then wait_s=$(awk -v s="$wait_s" 'BEGIN { s *= 2; print s > 60 ? 60 : s }'); fi
   fi

@@ -9,6 +9,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "engine/data/files.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -20,7 +21,8 @@ int error_of(DiskFate fate) {
     case DiskFate::io_error: return EIO;
     case DiskFate::read_only: return EROFS;
     case DiskFate::normal:
-    case DiskFate::torn: break;
+    case DiskFate::torn:
+    case DiskFate::unsupported: break;
   }
   return 0;
 }
@@ -63,12 +65,19 @@ void Disk::finish(DiskOp op, const std::string& path, const std::function<int()>
 }
 
 void Disk::make_directories(const std::string& path) const {
+  std::vector<std::string> changed;  // those that get a new name, the innermost first
+  for (std::string made = path; !made.empty() && !file_exists(made);) {
+    made = std::filesystem::path(made).parent_path().string();
+    changed.push_back(made.empty() ? "." : made);
+  }
   finish(DiskOp::make_directory, path, [&] {
     std::error_code error;
     std::filesystem::create_directories(path, error);
     errno = error.value();
     return error ? -1 : 0;
   });
+  for (const std::string& directory : changed)
+    if (access(directory.c_str(), R_OK) == 0) sync_directory(directory);  // one that may not be listed cannot be
 }
 
 void Disk::rename(const std::string& from, const std::string& to) const {
@@ -76,14 +85,12 @@ void Disk::rename(const std::string& from, const std::string& to) const {
 }
 
 bool Disk::exchange(const std::string& a, const std::string& b) const {
-  bool done = true;
-  finish(DiskOp::exchange, b, [&] {
-    if (renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return 0;
-    if (errno != EINVAL && errno != ENOSYS) return -1;
-    done = false;
-    return 0;
-  });
-  return done;
+  const DiskFate fate = fault_ ? fault_(DiskOp::exchange, b) : DiskFate::normal;
+  if (const int error = error_of(fate)) fail_io(DiskOp::exchange, b, error);
+  if (fate == DiskFate::unsupported) return false;
+  if (renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno != EINVAL && errno != ENOSYS) fail_io(DiskOp::exchange, b, errno);
+  return false;
 }
 
 void Disk::remove_all(const std::string& path) const {
@@ -99,7 +106,8 @@ void Disk::sync_directory(const std::string& path) const {
   finish(DiskOp::sync, path, [&] {
     const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return -1;
-    const int result = fsync(fd), reason = errno;
+    // EINVAL: a file system that has nothing to synchronise for directories.
+    const int result = fsync(fd) == 0 || errno == EINVAL ? 0 : -1, reason = errno;
     close(fd);
     errno = reason;
     return result;

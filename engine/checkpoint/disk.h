@@ -16,8 +16,9 @@ namespace trivet {
 enum class DiskOp { make_directory, create, reserve, write, sync, rename, exchange, remove };
 const char* name_of(DiskOp op);
 
-// What becomes of an operation. torn: a write that reports success and writes half.
-enum class DiskFate { normal, no_space, io_error, read_only, torn };
+// What becomes of an operation. torn: a write that reports success and writes half; unsupported: an exchange on a file
+// system that has none, as NFS.
+enum class DiskFate { normal, no_space, io_error, read_only, torn, unsupported };
 
 class Disk {
  public:
@@ -25,7 +26,8 @@ class Disk {
   Disk() = default;
   explicit Disk(Fault fault) : fault_(std::move(fault)) {}
 
-  void make_directories(const std::string& path) const;  // and those above it
+  // And those above it. The names of those that were not there are durable.
+  void make_directories(const std::string& path) const;
   void rename(const std::string& from, const std::string& to) const;
   // The two names change places at once. False where the file system cannot.
   bool exchange(const std::string& a, const std::string& b) const;

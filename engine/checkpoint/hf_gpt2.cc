@@ -102,6 +102,11 @@ std::string config_json(const ModelConfig& model, DType dtype) {
 // Masks that old versions saved with the weights.
 bool is_mask(std::string_view name) { return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"); }
 
+bool is_folder(const std::string& path) {
+  std::error_code ignored;  // whatever cannot be looked at is none; whoever opens it says why
+  return fs::is_directory(path, ignored);
+}
+
 // A file of the model's own folder and nothing else, however it is written.
 bool is_plain_file_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.size() < 256 && name.find_first_of("/\\") == std::string::npos &&
@@ -111,7 +116,7 @@ bool is_plain_file_name(const std::string& name) {
 class HfWeights : public GptWeights {
  public:
   explicit HfWeights(const std::string& path) : GptWeights(path) {
-    const bool folder = fs::is_directory(path);
+    const bool folder = is_folder(path);
     folder_ = folder ? path : fs::path(path).parent_path().string();
     if (folder_.empty()) folder_ = ".";
     if (!file_exists(folder_ + kConfig))
@@ -231,7 +236,7 @@ class HfWeights : public GptWeights {
 }  // namespace
 
 bool is_hf_model(const std::string& path) {
-  if (!fs::is_directory(path)) return path.ends_with(".safetensors") && file_exists(path);
+  if (!is_folder(path)) return path.ends_with(".safetensors") && file_exists(path);
   return file_exists(path + kFile) || file_exists(path + kIndex) || file_exists(path + kConfig);
 }
 
@@ -242,7 +247,8 @@ void write_hf_gpt2(GptWeights& weights, const std::string& folder, DType dtype) 
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw IoError(fmt::format("{}: cannot make it: {}", folder, error.message()));
-  if (!fs::is_empty(folder)) throw ConfigError(folder + ": is not empty; choose a folder that is, or a new name");
+  if (!list_directory(folder).empty())
+    throw ConfigError(folder + ": is not empty; choose a folder that is, or a new name");
 
   SafeTensors content{.metadata = {{"format", "pt"}}};
   for (const GptTensor& tensor : weights.tensors()) {

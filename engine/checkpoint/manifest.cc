@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kLargestDim = int64_t{1} << 40;
+constexpr int64_t kLargestDim = int64_t{1} << 40, kMostElements = int64_t{1} << 60;  // whose bytes can be counted
 
 json describe(const CheckpointFile& file) {
   json pieces = json::array();
@@ -54,7 +54,7 @@ Slice parse_slice(const JsonReader& reader) {
   const auto shape = numbers(reader, "global_shape", 1, 2, kLargestDim);
   slice.global = shape.size() == 1 ? Shape{shape[0]} : Shape{shape[0], shape[1]};
   int64_t numel;
-  if (__builtin_mul_overflow(slice.global_rows(), slice.global_cols(), &numel))
+  if (__builtin_mul_overflow(slice.global_rows(), slice.global_cols(), &numel) || numel > kMostElements)
     reader.refuse("global_shape", to_string(slice.global), "fewer elements");
   const auto box = numbers(reader, "box", 4, 4, kLargestDim);
   slice.row = box[0], slice.rows = box[1], slice.col = box[2], slice.cols = box[3];
@@ -145,11 +145,16 @@ void check_tensors(const Manifest& manifest, const std::string& source) {
 
 constexpr const char* kSelfHash = "xxh3_128";
 
+// A path need not be UTF-8, which JSON must be. No save fails for that: the bytes that are none become U+FFFD.
+std::string text_of(const json& value, int indent = -1) {
+  return value.dump(indent, ' ', false, json::error_handler_t::replace);
+}
+
 }  // namespace
 
 uint64_t hash_block(std::span<const char> block) { return XXH3_64bits(block.data(), block.size()); }
 
-std::string to_json(const CheckpointFile& file) { return describe(file).dump() + "\n"; }
+std::string to_json(const CheckpointFile& file) { return text_of(describe(file)) + "\n"; }
 
 CheckpointFile parse_checkpoint_file(const std::string& text, const std::string& source) {
   return parse_file(parse_strict_json(text, source), source);
@@ -161,8 +166,8 @@ std::string to_json(const Manifest& manifest) {
               {"layout", manifest.layout},     {"block_bytes", Manifest::kBlockBytes},
               {"files", json::array()}};
   for (const CheckpointFile& file : manifest.files) out["files"].push_back(describe(file));
-  out[kSelfHash] = content_hash(out.dump());  // the keys are sorted: one text for one content
-  return out.dump() + "\n";
+  out[kSelfHash] = content_hash(text_of(out));  // the keys are sorted: one text for one content
+  return text_of(out) + "\n";
 }
 
 Manifest parse_manifest(const std::string& text, const std::string& source) {
@@ -193,7 +198,7 @@ std::string to_json(const TrainState& state) {
                     {"skipped_steps", state.skipped_steps},
                     {"config", state.config},
                     {"tokenizer", state.tokenizer}};
-  return out.dump(1) + "\n";
+  return text_of(out, 1) + "\n";
 }
 
 TrainState parse_train_state(const std::string& text, const std::string& source) {

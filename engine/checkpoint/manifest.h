@@ -31,7 +31,7 @@ struct TrainState {
   int64_t step = 0;              // optimizer steps done or skipped
   int64_t consumed_samples = 0;  // the next one's number
   int64_t consumed_tokens = 0;
-  int64_t skipped_steps = 0;  // of the steps: Adam's bias correction does not count them
+  int64_t skipped_steps = 0;                    // of the steps: Adam's bias correction does not count them
   std::map<std::string, std::string> config{};  // "section.key" -> the value as YAML, of the run that saved it
   std::string tokenizer{};                      // its fingerprint; empty: unknown
 };

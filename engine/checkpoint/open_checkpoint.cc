@@ -160,10 +160,9 @@ OpenCheckpoint open_checkpoint(const std::string& directory) {
     if (bytes != file.bytes)
       throw DataError(fmt::format("{}/{}: has {} bytes, expected {}", directory, file.name, bytes, file.bytes));
   }
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : list_directory(directory)) {
     const auto& files = checkpoint.manifest.files;
-    if (entry.path().extension() == ".safetensors" &&
+    if (name.ends_with(".safetensors") &&
         std::none_of(files.begin(), files.end(), [&](const auto& file) { return file.name == name; }))
       throw DataError(fmt::format("{}/{}: a shard that {} does not name", directory, name, path));
   }

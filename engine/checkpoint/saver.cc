@@ -39,6 +39,7 @@ void CheckpointSaver::begin(const TrainState& state) {
   const int64_t start = now_ns();
   state_ = state;
   error_.clear();
+  not_removed_.clear();
   temporary_ = options_.store.temporary_path_of(state.step, options_.run);
   if (copies_)
     for (size_t i = 0; i < live_.size(); ++i) device_.copy_to_host(live_[i].data, written_[i].data.data, compute_);
@@ -73,7 +74,14 @@ void CheckpointSaver::commit() {
   write_manifest(disk, temporary_, std::move(manifest), state_, options_.config);
   for (int rank = 0; rank < options_.ranks; ++rank) disk.remove_all(temporary_ + "/" + description_name(rank));
   open_checkpoint(temporary_);  // a disk that lies about what it has written is found out now, as far as sizes tell
-  options_.store.commit(state_.step, temporary_, options_.keep_last);
+  if (options_.before_commit) options_.before_commit();
+  options_.store.commit(state_.step, temporary_);
+  // On NFS a folder in which somebody has a file open cannot be removed: the save is none the worse for it.
+  try {
+    options_.store.remove_old(state_.step, temporary_, options_.keep_last);
+  } catch (const IoError& error) {
+    not_removed_ = error.what();
+  }
 }
 
 SaveVote CheckpointSaver::vote() {

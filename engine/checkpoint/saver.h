@@ -38,6 +38,7 @@ class CheckpointSaver {
     std::string layout;  // for people
     std::string config;  // config.resolved.yaml
     int64_t keep_last = 0;
+    std::function<void()> before_commit{};  // on rank 0; throws where there must be none
   };
   // `tensors`: saved_tensors, live. `snapshot` [saved_bytes] u8 in host memory (Device::allocate_host): a copy is taken
   // and written while training goes on; null: the live tensors are written, and training has to wait.
@@ -52,8 +53,10 @@ class CheckpointSaver {
   SaveEvent advance(const SaveVote& sum);
   void wait() { job_.wait(); }  // until this rank has done its part of the phase
 
-  int64_t step() const { return state_.step; }             // of the save under way, or the last
-  const std::string& error() const { return error_; }      // of this rank, if it was what made the last save fail
+  int64_t step() const { return state_.step; }         // of the save under way, or the last
+  const std::string& error() const { return error_; }  // of this rank, if it was what made the last save fail
+  // Why old ones are still there after the last commit; on rank 0, else empty.
+  const std::string& not_removed() const { return not_removed_; }
   int64_t bytes() const { return bytes_; }                 // of this rank's tensors
   double stall_seconds() const { return stall_seconds_; }  // of the last begin()
 
@@ -72,7 +75,7 @@ class CheckpointSaver {
   TrainState state_;
   std::string temporary_;
   Phase phase_ = Phase::idle;
-  std::string error_;
+  std::string error_, not_removed_;
   bool failed_ = false;  // this rank, in this phase
   int64_t bytes_ = 0;
   double stall_seconds_ = 0;

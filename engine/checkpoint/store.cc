@@ -1,7 +1,9 @@
 #include "engine/checkpoint/store.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
 
@@ -12,6 +14,7 @@ namespace trivet {
 namespace {
 
 constexpr std::string_view kPrefix = "step-", kTemporary = ".tmp-";
+constexpr const char *kReplaced = "-old", *kDoomed = ".tmp-old";
 
 std::string name_of_step(int64_t step) { return fmt::format("{}{:08d}", kPrefix, step); }
 
@@ -34,11 +37,9 @@ std::string CheckpointStore::temporary_path_of(int64_t step, const std::string& 
 
 std::vector<int64_t> CheckpointStore::steps() const {
   std::vector<int64_t> steps;
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error))
-    if (const auto step = step_of_name(at->path().filename().string())) steps.push_back(*step);
-  if (error && error != std::errc::no_such_file_or_directory)
-    throw IoError(fmt::format("{}: cannot list it: {}", folder_, error.message()));
+  if (!file_exists(folder_) && errno == ENOENT) return steps;
+  for (const std::string& name : list_directory(folder_))
+    if (const auto step = step_of_name(name)) steps.push_back(*step);
   std::sort(steps.rbegin(), steps.rend());
   return steps;
 }
@@ -59,10 +60,8 @@ std::optional<int64_t> CheckpointStore::latest() const {
 
 std::vector<std::string> CheckpointStore::paths() const {
   std::vector<int64_t> ordered = steps();
-  if (const auto newest = latest()) {
-    const auto at = std::find(ordered.begin(), ordered.end(), *newest);
-    if (at != ordered.end()) std::rotate(ordered.begin(), at, at + 1);
-  }
+  if (const auto newest = latest())
+    std::stable_partition(ordered.begin(), ordered.end(), [&](int64_t step) { return step <= *newest; });
   std::vector<std::string> paths;
   for (const int64_t step : ordered) paths.push_back(path_of(step));
   return paths;
@@ -70,7 +69,9 @@ std::vector<std::string> CheckpointStore::paths() const {
 
 std::vector<std::string> find_checkpoints(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
-  if (!file_exists(path)) throw DataError(path + ": there is no such file or directory");
+  if (!file_exists(path))
+    throw DataError(path + (errno == ENOENT ? ": there is no such file or directory"
+                                            : fmt::format(": cannot be found: {}", std::strerror(errno))));
   if (!std::filesystem::is_directory(path)) throw DataError(path + ": is a file, expected a checkpoint's directory");
   if (file_exists(path + "/manifest.json")) return {path};
   for (const std::string& folder : {path, path + "/checkpoints"})
@@ -78,46 +79,53 @@ std::vector<std::string> find_checkpoints(std::string path) {
   throw DataError(path + ": is no checkpoint (there is no manifest.json), and no folder or run with checkpoints");
 }
 
-void CheckpointStore::prepare() const {
+std::string CheckpointStore::prepare() const {
   disk_.make_directories(folder_);
   std::vector<std::string> leftovers;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : list_directory(folder_)) {
     const bool of_step = name.starts_with(kPrefix) && name.find(kTemporary) != std::string::npos;
-    if (of_step || name == "latest.tmp") leftovers.push_back(entry.path().string());
+    if (of_step || name == "latest.tmp") leftovers.push_back(name);
   }
-  for (const std::string& path : leftovers) disk_.remove_all(path);
+  std::string problem;
+  for (const std::string& name : leftovers) {
+    try {
+      disk_.remove_all(folder_ + "/" + name);
+    } catch (const IoError& error) {
+      problem = error.what();
+    }
+  }
+  return problem;
 }
 
-void CheckpointStore::commit(int64_t step, const std::string& temporary, int64_t keep_last) const {
+void CheckpointStore::commit(int64_t step, const std::string& temporary) const {
   const std::string path = path_of(step);
   disk_.sync_directory(temporary);
   // Where the step was saved before, by a run that another one has begun again from further back, the new one takes its
-  // place at once: there is no moment without either.
+  // place at once: there is no moment without either. On a file system that has no such operation there is one.
   if (!file_exists(path)) {
     disk_.rename(temporary, path);
   } else if (!disk_.exchange(temporary, path)) {
-    const std::string old = temporary + "-old";
-    disk_.rename(path, old);
+    disk_.rename(path, temporary + kReplaced);
     disk_.rename(temporary, path);
-    disk_.remove_all(old);
   }
   disk_.sync_directory(folder_);
   disk_.write_file(folder_ + "/latest.tmp", name_of_step(step) + "\n");
   disk_.rename(folder_ + "/latest.tmp", folder_ + "/latest");
   disk_.sync_directory(folder_);
+}
 
-  if (file_exists(temporary)) disk_.remove_all(temporary);  // the old one, after an exchange
+void CheckpointStore::remove_old(int64_t step, const std::string& temporary, int64_t keep_last) const {
+  for (const std::string& replaced : {temporary, temporary + kReplaced})
+    if (file_exists(replaced)) disk_.remove_all(replaced);
   if (keep_last == 0) return;
   // From the newest on, whatever the others' steps are: those beyond this one belong to a run that was given up.
   std::vector<int64_t> old = steps();
   std::erase_if(old, [&](int64_t s) { return s >= step; });
-  for (size_t i = static_cast<size_t>(keep_last) - 1; i < old.size(); ++i) {
-    // First its name: a half-removed one must not look whole.
-    const std::string doomed = path_of(old[i]) + std::string(kTemporary) + "old";
-    disk_.rename(path_of(old[i]), doomed);
-    disk_.remove_all(doomed);
-  }
+  // First its name: a half-removed one must not look whole.
+  for (size_t i = static_cast<size_t>(keep_last) - 1; i < old.size(); ++i)
+    disk_.rename(path_of(old[i]), path_of(old[i]) + kDoomed);
+  for (const std::string& name : list_directory(folder_))
+    if (name.starts_with(kPrefix) && name.ends_with(kDoomed)) disk_.remove_all(folder_ + "/" + name);
 }
 
 }  // namespace trivet

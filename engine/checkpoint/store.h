@@ -7,7 +7,7 @@
 // A save: shards, fsync each; train_state.json, config, manifest.json, fsync each; fsync the folder of the step; rename
 // it to its name; fsync the folder above; `latest` by the same steps; only then are old ones removed. So at whatever
 // point a run is killed, every name that begins with "step-" and has no ".tmp" is whole, and one that was committed
-// stays.
+// stays. (But where a step is saved a second time on a file system that cannot exchange two names: see commit().)
 #pragma once
 
 #include <optional>
@@ -29,13 +29,17 @@ class CheckpointStore {
   std::string path_of(int64_t step) const;
   std::string temporary_path_of(int64_t step, const std::string& run) const;
 
-  // Removes what killed runs have left, and makes the folder. For one rank, while nobody saves.
-  void prepare() const;
-  // Makes `temporary`, whose files are written and synchronised, the checkpoint of its step, and the latest one; then
-  // keeps only the last `keep_last` (0: all).
-  void commit(int64_t step, const std::string& temporary, int64_t keep_last) const;
+  // Makes the folder, and removes what killed runs have left: what cannot be removed stays, and is said. For one rank,
+  // while nobody saves.
+  std::string prepare() const;
+  // Makes `temporary`, whose files are written and synchronised, the checkpoint of its step, and the latest one.
+  void commit(int64_t step, const std::string& temporary) const;
+  // After that: removes what it replaced, and all but the last `keep_last` (0: keeps all). What cannot be removed takes
+  // nothing from the commit; it is tried again after the next one, or at the next start.
+  void remove_old(int64_t step, const std::string& temporary, int64_t keep_last) const;
 
-  // All of them, the one that `latest` names first, then from the newest on.
+  // All of them, the one that `latest` names first, then those before it, from the newest on. Steps beyond it come
+  // last: a run that was begun again from further back has given them up.
   std::vector<std::string> paths() const;
 
   const std::string& folder() const { return folder_; }

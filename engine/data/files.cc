@@ -37,13 +37,16 @@ void sync_directory_of(const std::string& path) {
 }  // namespace
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
+  // Looked at before it is opened, which would wait for a writer where the name is a pipe's.
+  struct stat status;
+  if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) throw IoError(path_ + ": not a regular file");
   fd_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd_ < 0) fail_io(path_, "open it");
-  struct stat status;
-  if (fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    const bool regular = S_ISREG(status.st_mode);
+  if (fstat(fd_, &status) != 0) {
+    const int reason = errno;
     close(fd_);
-    throw IoError(fmt::format("{}: {}", path_, regular ? std::strerror(errno) : "not a regular file"));
+    errno = reason;
+    fail_io(path_, "look at it");
   }
   size_ = status.st_size;
 }
@@ -70,6 +73,15 @@ void InputFile::will_read(int64_t offset, int64_t bytes) const {
 bool file_exists(const std::string& path) {
   struct stat status;
   return stat(path.c_str(), &status) == 0;
+}
+
+std::vector<std::string> list_directory(const std::string& path) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(path, error), end; !error && at != end; at.increment(error))
+    names.push_back(at->path().filename().string());
+  if (error) throw IoError(fmt::format("{}: cannot list it: {}", path, error.message()));
+  return names;
 }
 
 void remove_file_if_exists(const std::string& path) {

@@ -35,7 +35,9 @@ class InputFile {
   int64_t size_ = 0;
 };
 
-bool file_exists(const std::string& path);
+bool file_exists(const std::string& path);  // if not, errno says why
+// The names in a directory, in no order.
+std::vector<std::string> list_directory(const std::string& path);
 void remove_file_if_exists(const std::string& path);
 
 // The content of a small file; one of more than max_bytes is a DataError.

@@ -1,10 +1,9 @@
 #include "engine/data/text_reader.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <fmt/format.h>
 #include <limits>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <zlib.h>
@@ -43,13 +42,21 @@ DocumentMode document_mode(const std::string& name) {
 // One file, decompressed, by blocks and by lines.
 class TextReader::File {
  public:
-  explicit File(const std::string& path) : path_(path), stream_(gzopen(path.c_str(), "rb")), block_(kBlockBytes, '\0') {
-    if (stream_ == nullptr) throw IoError(fmt::format("{}: cannot open it: {}", path_, std::strerror(errno)));
-    gzbuffer(stream_, kBlockBytes);
+  explicit File(const std::string& path) : file_(path), input_(kBlockBytes, '\0'), block_(kBlockBytes, '\0') {
+    refill();
+    compressed_ = stream_.avail_in >= 2 && input_.starts_with("\x1f\x8b");
+    if (compressed_) check(inflateInit2(&stream_, MAX_WBITS + 16) == Z_OK,
+                           "zlib has no memory");  // 16: as gzip writes
+    else if (path.ends_with(".gz") || path.ends_with(".dz"))
+      throw DataError(fmt::format("{}: is not compressed by gzip, as its name says", path));
   }
-  ~File() { gzclose_r(stream_); }
+  ~File() {
+    if (compressed_) inflateEnd(&stream_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
 
-  int64_t bytes_read() const { return std::max<int64_t>(gzoffset(stream_), 0); }
+  int64_t bytes_read() const { return at_ - stream_.avail_in; }
 
   // The rest of the current block, or the next one; empty at the end.
   std::string_view read() {
@@ -76,28 +83,69 @@ class TextReader::File {
   }
 
   [[noreturn]] void reject_long() const {
-    throw DataError(fmt::format("{}: a document has more than {} bytes, which a dataset cannot hold: cut it", path_,
-                                kMaxDocumentBytes));
+    throw DataError(
+        fmt::format("{}: a document has more than {} bytes, which "
+                    "a dataset cannot hold: cut it",
+                    file_.path(), kMaxDocumentBytes));
   }
 
  private:
-  void fill() {
-    const int size = gzread(stream_, block_.data(), static_cast<unsigned>(block_.size()));
-    // A cut-off file gives what it has and reports itself at its end only.
-    int error = Z_OK;
-    const char* text = gzerror(stream_, &error);
-    if (error == Z_ERRNO) throw IoError(fmt::format("{}: cannot read it: {}", path_, std::strerror(errno)));
-    if (error == Z_BUF_ERROR) throw DataError(fmt::format("{}: the compressed file is cut off", path_));
-    if (size < 0 || error != Z_OK) throw DataError(fmt::format("{}: the compressed file is damaged: {}", path_, text));
-    if ((path_.ends_with(".gz") || path_.ends_with(".dz")) && gzdirect(stream_) != 0)
-      throw DataError(fmt::format("{}: is not compressed by gzip, as its name says", path_));
-    rest_ = std::string_view(block_).substr(0, static_cast<size_t>(size));
+  // The next bytes of the file to the stream; false where there are none.
+  bool refill() {
+    const auto bytes = static_cast<size_t>(std::min<int64_t>(kBlockBytes, file_.size() - at_));
+    file_.read_at(at_, std::as_writable_bytes(std::span(input_).first(bytes)));
+    at_ += static_cast<int64_t>(bytes);
+    stream_.next_in = reinterpret_cast<Bytef*>(input_.data());
+    stream_.avail_in = static_cast<uInt>(bytes);
+    return bytes > 0;
   }
 
-  std::string path_;
-  gzFile stream_;
+  void fill() {
+    size_t bytes = stream_.avail_in;
+    if (compressed_) {
+      bytes = decompress();
+    } else {
+      block_.swap(input_);
+      refill();
+    }
+    rest_ = std::string_view(block_).substr(0, bytes);
+  }
+
+  // A block, less at the end.
+  size_t decompress() {
+    stream_.next_out = reinterpret_cast<Bytef*>(block_.data());
+    stream_.avail_out = static_cast<uInt>(block_.size());
+    while (stream_.avail_out > 0) {
+      if (stream_.avail_in == 0 && !refill()) {
+        if (!between_) throw DataError(fmt::format("{}: the compressed file is cut off", file_.path()));
+        break;
+      }
+      // Behind a compressed text comes another one, or zeros. (What is neither
+      // is damage: zlib's own reader of files takes it for the end, and loses
+      // all that follows.)
+      if (between_ && *stream_.next_in == 0) {
+        ++stream_.next_in;
+        --stream_.avail_in;
+        continue;
+      }
+      if (between_) inflateReset(&stream_);
+      const int result = inflate(&stream_, Z_NO_FLUSH);
+      between_ = result == Z_STREAM_END;
+      if (result != Z_OK && !between_)
+        throw DataError(fmt::format("{}: the compressed file is damaged: {}", file_.path(),
+                                    stream_.msg ? stream_.msg : zError(result)));
+    }
+    return block_.size() - stream_.avail_out;
+  }
+
+  const InputFile file_;
+  std::string input_;  // as stored
   std::string block_;
   std::string_view rest_;  // of block_, not yet read
+  z_stream stream_{};      // its input is what is left of input_, compressed or not
+  int64_t at_ = 0;         // bytes of the file that are, or were, in input_
+  bool compressed_ = false;
+  bool between_ = false;  // a compressed text has ended
 };
 
 TextReader::TextReader(std::vector<std::string> files, DocumentMode mode) : files_(std::move(files)), mode_(mode) {

@@ -26,7 +26,8 @@ DocumentMode document_mode(const std::string& name);
 class TextReader {
  public:
   // Opens every file to see that it is there; a missing one is an IoError. Gzip is told by content, but a .gz or .dz
-  // file that is none is a DataError, as is one that is cut off or fails its checksum.
+  // file that is none is a DataError, as is one that is cut off, fails its checksum or has anything but more compressed
+  // text, or zeros, behind a compressed text.
   TextReader(std::vector<std::string> files, DocumentMode mode);
   ~TextReader();
 

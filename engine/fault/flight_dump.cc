@@ -60,9 +60,10 @@ FlightDump read_dump(const std::string& path) {
       group.started = line.at("started");
       group.done = line.at("done");
       group.sent = line.at("sent").get<std::vector<uint64_t>>();
-      if (group.sent.size() != group.world_ranks.size())
-        throw DataError(fmt::format("{}: group {} has {} ranks, but sends to {}", path, group.name,
-                                    group.world_ranks.size(), group.sent.size()));
+      const auto members = static_cast<int64_t>(group.world_ranks.size());
+      if (group.sent.size() != group.world_ranks.size() || group.rank < 0 || group.rank >= members)
+        throw DataError(fmt::format("{}: group {} has {} ranks, but sends to {}, and this is rank {} of it", path,
+                                    group.name, members, group.sent.size(), group.rank));
     }
     for (const Json& line : json.at("calls")) {
       FlightRecord& record = log.records.emplace_back();
@@ -80,7 +81,7 @@ FlightDump read_dump(const std::string& path) {
       const int members = record.group < 0 || record.group >= static_cast<int>(log.groups.size())
                               ? -1
                               : static_cast<int>(log.groups[static_cast<size_t>(record.group)].world_ranks.size());
-      if (record.peer >= members)
+      if (record.peer < -1 || record.peer >= members)
         throw DataError(fmt::format("{}: call {} is of group {}, peer {}, which there is not", path, record.number,
                                     record.group, record.peer));
     }

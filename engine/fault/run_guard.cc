@@ -1,7 +1,6 @@
 #include "engine/fault/run_guard.h"
 
 #include <array>
-#include <filesystem>
 #include <fmt/format.h>
 #include <map>
 #include <span>
@@ -70,9 +69,11 @@ RunGuard::RunGuard(const Config& config, const std::vector<Fault>& faults, Commu
   places_ = gather_places(world);
   check_same_everywhere(to_yaml(config), places_, world);
   if (world.rank() == 0) {
-    std::error_code error;
-    std::filesystem::create_directories(run_dir_, error);
-    if (error) throw IoError(fmt::format("train.run_dir {}: {}", run_dir_, error.message()));
+    try {
+      Disk().make_directories(run_dir_);
+    } catch (const IoError& error) {
+      throw IoError(fmt::format("train.run_dir {}", error.what()));
+    }
     lock_.emplace(run_dir_);
     clear_outcome(run_dir_);
     start_flight_folder(run_dir_, places_);

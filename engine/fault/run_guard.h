@@ -34,6 +34,10 @@ class RunGuard {
   FaultInjector& faults() { return faults_; }
   void set_steps_done(int64_t steps) { steps_done_ = steps; }
   const std::string& lock_taken_from() const;  // empty: from nobody
+  // Rank 0, before it changes what another run may lean on: throws ConfigError where the folder is another's by now.
+  void check_lock() const {
+    if (lock_) lock_->check();
+  }
 
  private:
   [[noreturn]] void rank_failed();

@@ -49,7 +49,8 @@ void MetricsLog::eval(const EvalReport& r) {
 
 void MetricsLog::resume(int64_t step, const std::string& checkpoint) {
   const nlohmann::ordered_json line = {{"event", "resume"}, {"step", step}, {"checkpoint", checkpoint}};
-  file_.append(line.dump() + '\n');
+  // The name of a folder need not be UTF-8.
+  file_.append(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n');
 }
 
 void MetricsLog::save(const SaveReport& r) {

@@ -84,7 +84,8 @@ StudyLock::StudyLock(const Study& study) {
   const std::string path = study.out + "/lock";
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd_ < 0) throw IoError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
-  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+  // On a file system without locks the study goes on without one.
+  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(fd_);
     throw IoError(path + ": is held by another trivet study that runs in this folder");
   }

@@ -98,7 +98,8 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
   std::string problem;
   if (host.rank() == 0) {
     try {
-      store.prepare();
+      if (const std::string left = store.prepare(); !left.empty() && news_.note)
+        news_.note("what an earlier run has left cannot be removed: " + left);
     } catch (const Error& error) {
       problem = error.what();
     }
@@ -111,7 +112,8 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
                                           .run = random_run_name(host),
                                           .layout = layout_text(layout.mesh, config),
                                           .config = to_yaml(config),
-                                          .keep_last = config.checkpoint.keep_last},
+                                          .keep_last = config.checkpoint.keep_last,
+                                          .before_commit = options_.before_commit},
                  saved_tensors(state.flat, state.adam, trainer.mesh().at.tp), state.snapshot, trainer.device(),
                  trainer.context().compute);
   all_bytes_ = host.sum(saver_->bytes());
@@ -276,6 +278,9 @@ void Checkpointing::advance(const SaveVote& sum) {
            .bytes = all_bytes_,
            .stall_seconds = config_.checkpoint.async_save ? saver_->stall_seconds() : static_cast<double>(took) * 1e-9,
            .seconds = static_cast<double>(took) * 1e-9});
+    if (news_.note && !saver_->not_removed().empty())
+      news_.note(fmt::format("step {} is saved, but old checkpoints could not be removed: {}", saver_->step(),
+                             saver_->not_removed()));
     return;
   }
   last_error_ = trainer_.host().first_problem(saver_->error());

@@ -32,10 +32,11 @@ std::vector<std::string> checkpoints_to_resume(const std::string& how, const Con
 class Checkpointing {
  public:
   struct Options {
-    std::string tokenizer;             // fingerprint of the data's; empty: unknown
-    std::function<int()> stop_signal;  // that has asked this process to stop; 0: none
-    Disk::Fault disk_fault;            // for tests and --inject
-    StepHook* hook = nullptr;          // is told of each save; null: nobody
+    std::string tokenizer;                  // fingerprint of the data's; empty: unknown
+    std::function<int()> stop_signal;       // that has asked this process to stop; 0: none
+    Disk::Fault disk_fault;                 // for tests and --inject
+    StepHook* hook = nullptr;               // is told of each save; null: nobody
+    std::function<void()> before_commit{};  // on rank 0; throws where the folder is no longer the run's
   };
   // Collective over the trainer's world. `start_ns`: of the run, for exit_duration_in_mins.
   Checkpointing(const Config& config, const Layout& layout, Trainer& trainer, CheckpointNews news, Options options,

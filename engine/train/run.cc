@@ -83,7 +83,8 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
                               {.tokenizer = vocabulary ? vocabulary->fingerprint : "",
                                .stop_signal = options.stop_signal,
                                .disk_fault = options.disk_fault ? options.disk_fault : guard.faults().disk_fault(),
-                               .hook = guard.faults().none() ? nullptr : &guard.faults()},
+                               .hook = guard.faults().none() ? nullptr : &guard.faults(),
+                               .before_commit = [&guard] { guard.check_lock(); }},
                               start_ns);
   checkpointing.resume(candidates, options.resume == "auto");
   guard.set_steps_done(trainer.steps_done());

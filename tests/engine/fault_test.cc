@@ -1,10 +1,12 @@
 // Trouble in whole runs on thread ranks: faults on purpose, what they lead to, and what is left in the run folder.
 #include <csignal>
 #include <cstdlib>
+#include <fcntl.h>
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <regex>
 #include <sstream>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -370,6 +372,20 @@ TEST(FlightDumps, RefuseFilesThatAreNone) {
     write_text(flight_path(dir / "", 1), text);
     EXPECT_NE(message_of<DataError>([&] { read_flight_folder(dir / ""); }).find("rank-1.json"), std::string::npos);
   }
+  // Numbers that point nowhere.
+  const FlightDump good = dump_of(1, {{0, 1}}, 0);
+  write_flight_dump(dir / "", good);
+  const std::string text = read_text(flight_path(dir / "", 1));
+  for (const auto& [from, to] : {std::pair{"\"ranks\":[0,1],\"rank\":1", "\"ranks\":[0,1],\"rank\":7"},
+                                 {"\"group_index\":0", "\"group_index\":9"},
+                                 {"\"peer\":-1", "\"peer\":-2"}}) {
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from << "\n" << text;
+    write_text(flight_path(dir / "", 1), std::string(text).replace(at, std::string(from).size(), to));
+    EXPECT_NE(message_of<DataError>([&] { describe_flight(read_flight_folder(dir / "")); }).find("rank-1.json"),
+              std::string::npos)
+        << to;
+  }
   // A group with a rank that is not of the run.
   write_flight_dump(dir / "", dump_of(1, {{1, 5}}, 0));
   expect_match(message_of<DataError>([&] { read_flight_folder(dir / ""); }), "rank 5 of 2 does not belong here");
@@ -436,6 +452,45 @@ TEST(RunLock, JudgesALockOfAnotherHostByItsJobAndItsAge) {
   expect_match(RunLock(dir / "").taken_from(), "has not touched it for [34]");
   write_text(dir / "lock", "half of a lo");  // of unknown host, and young
   expect_match(message_of([&] { RunLock(dir / ""); }), "unknown host");
+}
+
+// Two containers of one host: neither sees the other's processes.
+TEST(RunLock, OfAnotherContainerIsKeptAsLongAsItsFileIsOpen) {
+  // given: a lock of this host, of a process with a number that nobody has here
+  const TempDir dir;
+  std::string mine;
+  {
+    const RunLock lock(dir / "");
+    mine = read_text(dir / "lock");
+  }
+  nlohmann::json text = parse_json(mine);
+  text["pid"] = 1 << 30;
+  text["processes"] = "pid:[1]";
+  write_text(dir / "lock", text.dump());
+  const int holder = open((dir / "lock").c_str(), O_RDWR);
+  ASSERT_EQ(flock(holder, LOCK_EX), 0);
+  // when it lives: refused; when it is gone: taken over
+  expect_match(message_of([&] { RunLock(dir / ""); }), "another run is at work in it .process 1073741824");
+  close(holder);
+  expect_match(RunLock(dir / "").taken_from(), "process 1073741824 .*whose process is gone");
+  // and a lock that is held says that it is
+  const RunLock lock(dir / "");
+  const int other = open((dir / "lock").c_str(), O_RDONLY);
+  EXPECT_EQ(flock(other, LOCK_SH | LOCK_NB), -1);
+  close(other);
+}
+
+// A run that was suspended for long finds another one in its folder, and leaves it its lock.
+TEST(RunLock, ThatWasTakenOverIsNotRemoved) {
+  const TempDir dir;
+  {
+    RunLock lock(dir / "");
+    lock.check();
+    write_text(dir / "other", "another's");
+    std::filesystem::rename(dir / "other", dir / "lock");
+    expect_match(message_of([&] { lock.check(); }), "/lock: another run has taken the folder over: another's");
+  }
+  EXPECT_EQ(read_text(dir / "lock"), "another's");
 }
 
 TEST(Inject, ReadsFaultsAndRefusesOthersWithTheList) {

@@ -70,14 +70,16 @@ def with_piece(**members):
 
 put("manifest", "sound", json.dumps(manifest))
 put("manifest", "shard", json.dumps(shard))
-put("manifest", "state", json.dumps({"step": 1, "consumed_samples": 2, "consumed_tokens": 3, "tokenizer": "bytes",
-                                     "config": {"model.num_layers": "2"}}))
+put("manifest", "state", json.dumps({"step": 1, "consumed_samples": 2, "consumed_tokens": 3, "skipped_steps": 0,
+                                     "tokenizer": "bytes", "config": {"model.num_layers": "2"}}))
 put("manifest", "newer", changed(manifest, version=[2, 0]))
 put("manifest", "leaves_the_folder", changed(manifest, files=[{**shard, "file": "../x"}]))
 put("manifest", "box_outside", with_piece(box=[1, 2, 0, 2]))
 put("manifest", "box_overflow", with_piece(box=[1 << 40, 1 << 40, 1 << 40, 1 << 40]))
 put("manifest", "range_outside", with_piece(range=[3, 2]))
 put("manifest", "shape_overflow", with_piece(global_shape=[1 << 40, 1 << 40]))
+put("manifest", "range_overflow", with_piece(global_shape=[1 << 40, 1 << 22], box=[0, 1 << 40, 0, 1 << 22],
+                                             range=[1 << 62, 1 << 62], xxh3_64=""))
 put("manifest", "behind_the_file", with_piece(offset=(1 << 63) - 1))
 put("manifest", "hashes_missing", with_piece(xxh3_64=""))
 put("manifest", "too_few_elements", with_piece(range=[0, 3]))
@@ -128,3 +130,68 @@ put("config", "control", good + "#\x01\n")
 put("config", "tag", "model: !!map {num_layers: !!int 3}\n")
 put("config", "numbers", "model: {num_layers: 99999999999999999999, hidden_size: 1e400, seq_length: 0x10}\n")
 put("config", "merge", "? {a: b}\n: {<<: {c: d}}\n")
+
+# ---- weights: llm.c, Hugging Face
+
+
+def llmc(version=3, positions=2, vocab=3, layers=1, heads=1, channels=2, padded=3, magic=20240326, values=None):
+    c = channels
+    count = padded * c + positions * c + layers * (12 * c * c + 13 * c) + 2 * c
+    data = struct.pack("<%df" % count, *range(count)) if values is None else values
+    header = [magic, version, positions, vocab, layers, heads, channels, padded]
+    return b"L" + struct.pack("<256i", *header, *[0] * 248) + data
+
+
+most = (1 << 31) - 1
+put("weights", "llmc", llmc())
+put("weights", "llmc_padded", llmc(padded=128))
+put("weights", "llmc_bf16", llmc(version=5, values=bytes(2 * (6 + 4 + 48 + 26 + 4))))
+put("weights", "llmc_cut_off", llmc()[:-1])
+put("weights", "llmc_header", llmc()[:1000])
+put("weights", "llmc_too_many", llmc(layers=most, values=b""))
+put("weights", "llmc_largest", llmc(positions=10**7, vocab=10**9, layers=4, channels=10**6, padded=most, values=b""))
+put("weights", "llmc_negative", llmc(channels=-1, values=b""))
+put("weights", "llmc_padding", llmc(padded=-most - 1, values=b""))
+put("weights", "llmc_heads", llmc(heads=3))
+
+
+def hf_tensors(c=2, names=None):
+    shapes = {"wte": [3, c], "wpe": [2, c], "ln_f": [c], "h.0.ln_1": [c], "h.0.ln_2": [c], "h.0.attn.c_attn": [c, 3 * c],
+              "h.0.attn.c_proj": [c, c], "h.0.mlp.c_fc": [c, 4 * c], "h.0.mlp.c_proj": [4 * c, c]}
+    all_of = {}
+    for name, shape in shapes.items():
+        all_of[name + ".weight"] = shape
+        if not name.startswith("w"):
+            all_of[name + ".bias"] = shape[-1:]
+    return {name: shape for name, shape in all_of.items() if names is None or names(name)}
+
+
+def hf_shard(shapes, dtype="F32"):
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        size = (4 if dtype == "F32" else 2) * int.__mul__(*([*shape, 1][:2]))
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    return tensors(json.dumps(header, separators=(",", ":")), bytes(i % 60 for i in range(at)))
+
+
+def hf(config, index, first, second=b""):
+    config, index = config.encode(), index.encode()
+    return b"H" + struct.pack("<3H", len(config), len(index), len(first)) + config + index + first + second
+
+
+gpt2 = {"model_type": "gpt2", "n_layer": 1, "n_embd": 2, "n_head": 1, "n_positions": 2, "vocab_size": 3}
+whole = hf_shard(hf_tensors())
+put("weights", "hf", hf(json.dumps(gpt2), "", whole))
+put("weights", "hf_halves", hf(json.dumps(gpt2), "", hf_shard(hf_tensors(), "F16")))
+put("weights", "hf_brain", hf(json.dumps(gpt2), "", hf_shard(hf_tensors(), "BF16")))
+first, second = hf_tensors(names=lambda n: n < "h.0.m"), hf_tensors(names=lambda n: n >= "h.0.m")
+places = {**{n: "1" for n in first}, **{n: "2" for n in second}}
+put("weights", "hf_shards", hf(json.dumps(gpt2), json.dumps({"weight_map": places}), hf_shard(first), hf_shard(second)))
+put("weights", "hf_leaves_the_folder", hf(json.dumps(gpt2), json.dumps({"weight_map": {"wte.weight": "../x"}}), whole))
+put("weights", "hf_no_shard", hf(json.dumps(gpt2), json.dumps({"weight_map": {"wte.weight": "3"}}), whole))
+put("weights", "hf_zero_in_name", hf(json.dumps(gpt2), '{"weight_map": {"a\\u0000b": "1"}}', whole))
+put("weights", "hf_largest", hf(changed(gpt2, n_layer=4, n_embd=10**6, n_inner=4 * 10**6, n_head=1), "", whole))
+put("weights", "hf_no_heads", hf(changed(gpt2, n_head=0), "", whole))
+put("weights", "hf_untied", hf(changed(gpt2, tie_word_embeddings=False), "", whole))
+put("weights", "hf_texts", hf(changed(gpt2, n_layer="1", layer_norm_epsilon=None), "", whole))

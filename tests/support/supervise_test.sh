@@ -5,7 +5,7 @@ set -uo pipefail
 supervise=$1
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-cd "$folder"
+cd "$folder" || exit 1
 failed=0
 
 # Each attempt takes the first word of `plan`: CODE or CODE@STEP, the step that it commits before it ends. hang: until a
@@ -19,7 +19,7 @@ echo '{"step": 1}' >>run/metrics.jsonl
 if [[ $word == *@* ]]; then printf 'step-%08d\n' "${word#*@}" >run/checkpoints/latest; fi
 code=${word%@*}
 case $code in
-  hang) trap 'exit 75' TERM; touch hanging; while :; do sleep 0.05; done ;;
+  hang) trap 'exit 75' TERM; echo $$ >hanging; while :; do sleep 0.05; done ;;
   told:*) printf '{\n "status": "failed",\n "exit_code": %s,\n "what": "it is so"\n}\n' "${code#told:}" >run/outcome.json; exit 1 ;;
   kill) kill -9 $$ ;;
   *) exit "$code" ;;
@@ -62,5 +62,26 @@ kill -TERM "$pid"
 wait "$pid"
 code=$?
 if ((code != 75 || $(wc -l <attempts) != 1)); then echo "SIGTERM: exit $code"; cat out; failed=1; fi
+# So does the end of a terminal: nothing goes on without its supervisor. (Under nohup it does, which is inherited.)
+if ! ((16#$(awk '/^SigIgn/ { print $2 }' /proc/self/status) & 1)); then
+  rm -rf run attempts hanging; mkdir -p run/checkpoints; echo hang >plan
+  "$supervise" --run-dir run -- ./fake >out 2>&1 &
+  pid=$!
+  while [[ ! -s hanging ]] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
+  kill -HUP "$pid"
+  wait "$pid"
+  code=$?
+  if ((code != 129)) || kill -9 "$(<hanging)" 2>/dev/null; then echo "SIGHUP: exit $code, or the command is left"; failed=1; fi
+fi
+
+# A signal ends the delay before a restart, too.
+rm -rf run attempts; mkdir -p run/checkpoints; echo 70 0 >plan
+"$supervise" --run-dir run --delay 1000000 -- ./fake >out 2>&1 &
+pid=$!
+while ! grep -q 'ended with 70' out && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
+kill -TERM "$pid"
+wait "$pid"
+code=$?
+if ((code != 70 || $(wc -l <attempts) != 1)); then echo "SIGTERM in the delay: exit $code"; cat out; failed=1; fi
 "$supervise" -- ./fake 2>/dev/null; (($? == 64)) || { echo 'usage'; failed=1; }
 exit $failed

@@ -25,8 +25,8 @@ struct Ended {
 // `trivet ARGUMENTS`, without a launcher's environment.
 Ended trivet(const TempDir& dir, const std::string& arguments) {
   const std::string out = dir / "out.txt", err = dir / "err.txt";
-  const std::string command =
-      fmt::format("env -u OMPI_COMM_WORLD_SIZE CUDA_VISIBLE_DEVICES= {} {} >{} 2>{}", TRIVET_PROGRAM, arguments, out, err);
+  const std::string command = fmt::format("env -u OMPI_COMM_WORLD_SIZE CUDA_VISIBLE_DEVICES= {} {} >{} 2>{}",
+                                          TRIVET_PROGRAM, arguments, out, err);
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_text(out), read_text(err)};
 }
@@ -105,6 +105,13 @@ TEST(CheckpointCommands, VerifyNamesWhatIsDamaged) {
   EXPECT_TRUE(has(all.out, "step-00000000: sound")) << all.out;
   EXPECT_TRUE(has(all.err, "1 of 2 checkpoints are damaged")) << all.err;
   EXPECT_EQ(trivet(dir, "checkpoint verify " + (dir / "nowhere")).code, 65);
+
+  // and: one that a run at work has removed since its folder was listed is not damaged
+  std::filesystem::remove_all(folder + "step-00000001");
+  std::filesystem::create_symlink("gone", folder + "step-00000001");
+  const Ended gone = trivet(dir, "checkpoint verify " + (dir / "run"));
+  EXPECT_EQ(gone.code, 0) << gone.out << gone.err;
+  EXPECT_TRUE(has(gone.out, "step-00000001: was removed meanwhile")) << gone.out;
 }
 
 TEST(Sampling, TopKAndTopPCutTheTail) {

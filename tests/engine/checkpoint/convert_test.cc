@@ -68,6 +68,7 @@ class Edited {
     std::string name;
     std::vector<int64_t> shape;
     std::string bytes;
+    std::string dtype = "F32";
   };
   One& find(const std::string& name) {
     return *std::find_if(tensors.begin(), tensors.end(), [&](const One& t) { return t.name == name; });
@@ -78,7 +79,7 @@ class Edited {
     for (const One& tensor : tensors) {
       const auto begin = static_cast<int64_t>(data.size());
       data += tensor.bytes;
-      content.tensors.push_back({tensor.name, "F32", tensor.shape, begin, static_cast<int64_t>(data.size())});
+      content.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, begin, static_cast<int64_t>(data.size())});
     }
     write_text(path, safetensors_header(content) + data);
   }
@@ -223,6 +224,8 @@ TEST(Convert, RefusesWhatIsNoSuchModelAndNamesTheTensor) {
          m.tensors.push_back({"lm_head.weight", {40, 8}, std::string(1280, '\1')});
        },
        "lm_head.weight differs from wte.weight"},
+      {[&](Edited& m) { m.find(qkv).dtype = "I32"; },
+       "tensor transformer.h.1.attn.c_attn.weight: found I32, expected F32, F16 or BF16"},
       {[](Edited& m) { m.config["tie_word_embeddings"] = false; }, "tensor lm_head.weight: not found"},
       {[](Edited& m) { m.config["model_type"] = "llama"; }, "model_type: found 'llama', expected 'gpt2'"},
       {[](Edited& m) { m.config["activation_function"] = "relu"; }, "activation_function: found \"relu\""},
@@ -254,6 +257,7 @@ TEST(Convert, RefusesLlmcFilesThatDoNotFitTheirHeader) {
   EXPECT_NE(error_with(1, 4, good.size()).find("found version 4"), std::string::npos);
   EXPECT_NE(error_with(4, 3, good.size()).find("has "), std::string::npos);      // another layer
   EXPECT_NE(error_with(4, 2, good.size() - 1).find("has "), std::string::npos);  // a byte too few
+  EXPECT_NE(error_with(4, 2, good.size() + 1).find("has "), std::string::npos);  // or too many
   EXPECT_NE(error_with(4, -1, good.size()).find("num_layers"), std::string::npos);
   EXPECT_NE(error_with(7, 1, good.size()).find("found 1 rows"), std::string::npos);
   EXPECT_NE(error_with(6, INT32_MAX, good.size()).find("hidden_size"), std::string::npos);
@@ -269,6 +273,30 @@ TEST(Convert, NothingThatIsThereIsOverwritten) {
   EXPECT_THROW(write_checkpoint(*weights, dir / "folder"), ConfigError);
   EXPECT_THROW(write_hf_gpt2(*weights, dir / "folder", DType::f32), ConfigError);
   EXPECT_EQ(read_text(dir / "there"), "mine");
+}
+
+TEST(Convert, LeavesNothingHalfDone) {
+  // given: a model whose last tensor cannot be read to its end, under a name that is no UTF-8
+  const TempDir dir;
+  const std::string source = dir / "hf\xff";
+  fs::copy(kHf, source);
+  const auto torn = open_gpt_weights(source);
+  fs::resize_file(source + "/model.safetensors", fs::file_size(source + "/model.safetensors") - 4);
+  EXPECT_THROW(write_checkpoint(*torn, dir / "out"), DataError);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir / ""), {}), 1) << "the source alone";
+  // and: a name with a slash at its end is the name of the folder
+  fs::remove(source + "/model.safetensors");
+  fs::copy(kHf + "/model.safetensors", source + "/model.safetensors");
+  write_checkpoint(*open_gpt_weights(source), dir / "out/");
+  EXPECT_EQ(weights_of(dir / "out"), weights_of(kHf));
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir / ""), {}), 2);
+}
+
+TEST(Convert, NamesWhatCannotBeLookedAt) {
+  const TempDir dir;
+  fs::create_symlink("loop", dir / "loop");
+  EXPECT_EQ(error_of(dir / "loop"), (dir / "loop") + ": cannot be found: Too many levels of symbolic links");
+  EXPECT_EQ(error_of(dir / "none"), (dir / "none") + ": there is no such file or directory");
 }
 
 TEST(Convert, HeadsAreSplitAndJoined) {

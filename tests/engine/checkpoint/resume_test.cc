@@ -395,6 +395,30 @@ TEST(Saving, GoesOnWhenTheDiskFailsAndEndsWhenItKeepsFailing) {
   }
 }
 
+// A run comes back that was suspended for so long that another one has its folder: it commits nothing there any more.
+TEST(Saving, EndsInAFolderThatIsAnothersByNow) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 9;
+  config.checkpoint.save_interval = 1;
+  const Disk::Fault fault = [&](DiskOp op, const std::string& path) {
+    if (op != DiskOp::make_directory || path.find("step-00000003") == std::string::npos) return DiskFate::normal;
+    write_text(dir / "other", "another's");
+    std::filesystem::rename(dir / "other", dir / "run/lock");
+    return DiskFate::normal;
+  };
+  try {
+    run(config, 1, {.resume = "auto", .stop_signal = {}, .disk_fault = fault});
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string(error.what()).find("another run has taken the folder over: another's"), std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").steps(), (std::vector<int64_t>{2, 1}));
+  EXPECT_EQ(read_text(dir / "run/checkpoints/latest"), "step-00000002\n");
+  EXPECT_EQ(read_text(dir / "run/lock"), "another's");
+}
+
 TEST(Saving, ASlowDiskNeverQueues) {
   const TempDir dir;
   Config config = small_run(dir / "run");

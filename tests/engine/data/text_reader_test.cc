@@ -1,6 +1,7 @@
 #include "engine/data/text_reader.h"
 
 #include <random>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include "engine/data/line_sample.h"
@@ -100,6 +101,16 @@ TEST(TextReader, RefusesDamagedFiles) {
   flipped = bytes;
   flipped[bytes.size() - 6] = static_cast<char>(flipped[bytes.size() - 6] ^ 4);
   EXPECT_TRUE(contains(message(flipped), "damaged: "));
+  // Several texts in a file, as many tools write it: what is behind the first is not left out without a word.
+  flipped = bytes + bytes;
+  flipped[bytes.size()] = static_cast<char>(flipped[bytes.size()] ^ 4);
+  EXPECT_TRUE(contains(message(flipped), "damaged: incorrect header check"));
+  EXPECT_TRUE(contains(message(bytes + "garbage"), "damaged: incorrect header check"));
+  EXPECT_TRUE(contains(message(bytes + bytes.substr(0, 5)), "cut off"));
+  write_text(path, bytes + std::string(1 << 20, '\0') + bytes);
+  EXPECT_EQ(documents_of({path}, DocumentMode::paragraph).size(), 40000u);
+  write_text(path, bytes + std::string(512, '\0'));
+  EXPECT_EQ(documents_of({path}, DocumentMode::paragraph).size(), 20000u);
   EXPECT_TRUE(contains(message("plain text"), "is not compressed by gzip"));
   EXPECT_TRUE(contains(message(""), "is not compressed by gzip"));
 }
@@ -114,6 +125,10 @@ TEST(TextReader, NamesAFileThatCannotBeRead) {
   std::filesystem::create_directory(directory / "c");
   EXPECT_TRUE(
       contains(message_of<IoError>([&] { TextReader({directory / "c"}, DocumentMode::file); }), "not a regular file"));
+  // Nobody writes to this pipe.
+  ASSERT_EQ(mkfifo((directory / "pipe").c_str(), 0666), 0);
+  EXPECT_TRUE(contains(message_of<IoError>([&] { TextReader({directory / "pipe"}, DocumentMode::file); }),
+                       "not a regular file"));
 }
 
 TEST(DocumentMode, KnowsItsNames) {

@@ -29,6 +29,14 @@ std::vector<json> json_lines(const std::string& path) {
   return lines;
 }
 
+TEST(MetricsLog, TakesNamesOfAnyBytes) {
+  const TempDir dir;
+  MetricsLog(dir / "metrics.jsonl", nullptr).resume(7, "run\xff/step");
+  const auto lines = json_lines(dir / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["checkpoint"], "run\xef\xbf\xbd/step");
+}
+
 TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
   // given
   const TempDir dir;

@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <filesystem>
+#include <fmt/format.h>
+
+#include "engine/checkpoint/gpt_weights.h"
+#include "engine/checkpoint/hf_gpt2.h"
+#include "engine/checkpoint/llmc.h"
+#include "engine/checkpoint/open_checkpoint.h"
+#include "engine/checkpoint/shard.h"
+#include "engine/checkpoint/store.h"
+#include "engine/config/fields.h"
+#include "engine/config/load.h"
+#include "engine/data/files.h"
+
+namespace trivet {
+namespace {
+
+class CheckpointWeights : public GptWeights {
+ public:
+  explicit CheckpointWeights(const std::string& directory)
+      : GptWeights(directory),
+        checkpoint_(open_checkpoint(directory)),
+        device_(create_cpu_device()),
+        stream_(device_->create_compute_stream()) {
+    set_model(parse_saved_config(checkpoint_.state.config, directory + "/train_state.json"));
+  }
+
+  std::vector<float> read(const GptTensor& tensor) override {
+    std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
+    const StateTensor wanted{tensor.name, whole(tensor), {values.data(), DType::f32, {tensor.shape.numel()}}};
+    read_tensors(checkpoint_, {&wanted, 1}, *device_, *stream_);
+    return values;
+  }
+
+  static Slice whole(const GptTensor& tensor) {
+    const Shape& shape = tensor.shape;
+    return {.global = shape, .rows = shape.rank == 2 ? shape[0] : 1, .cols = shape[-1], .count = shape.numel()};
+  }
+
+ private:
+  OpenCheckpoint checkpoint_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+};
+
+// What a checkpoint has to say of a model that no run of ours made: its sizes.
+std::map<std::string, std::string> model_values(const Config& config) {
+  std::map<std::string, std::string> values;
+  for (const Field& field : fields())
+    if (field.section() == "model") values[std::string(field.name)] = format_field(field, config);
+  return values;
+}
+
+void write_files(GptWeights& weights, const Disk& disk, const std::string& folder) {
+  std::vector<CheckpointPiece> pieces;
+  int64_t largest = 0;
+  for (const GptTensor& tensor : weights.tensors()) {
+    largest = std::max(largest, tensor.shape.numel());
+    for (const char* prefix : {"", kFirstMoment, kSecondMoment})
+      pieces.push_back({.name = prefix + tensor.name, .slice = CheckpointWeights::whole(tensor)});
+  }
+  disk.make_directories(folder);
+  ShardWriter shard(disk, folder, "rank-00000.safetensors", std::move(pieces));
+  const std::vector<float> zeros(static_cast<size_t>(largest));
+  for (const GptTensor& tensor : weights.tensors()) {
+    shard.add(weights.read(tensor).data());
+    shard.add(zeros.data());
+    shard.add(zeros.data());
+  }
+  Manifest manifest{.step = 0, .run = "converted", .layout = "converted from " + weights.path()};
+  manifest.files.push_back(shard.finish());
+  const TrainState state{.config = model_values(weights.config())};
+  std::string config = "# Of a model that was converted: what its files say.\nmodel:\n";
+  for (const auto& [name, value] : state.config)
+    config += fmt::format("  {}: {}\n", name.substr(name.find('.') + 1), value);
+  write_manifest(disk, folder, std::move(manifest), state, config);
+  disk.sync_directory(folder);
+}
+
+}  // namespace
+
+std::unique_ptr<GptWeights> open_checkpoint_weights(const std::string& directory) {
+  return std::make_unique<CheckpointWeights>(directory);
+}
+
+std::unique_ptr<GptWeights> open_gpt_weights(const std::string& path) {
+  if (is_hf_model(path)) return open_hf_gpt2(path);
+  if (is_llmc_model(path)) return open_llmc(path);
+  return open_checkpoint_weights(find_checkpoints(path).front());
+}
+
+void write_checkpoint(GptWeights& weights, const std::string& directory) {
+  if (file_exists(directory)) throw ConfigError(directory + ": is there already; choose a name that is not");
+  std::string name = directory;
+  while (name.ends_with('/')) name.pop_back();
+  const Disk disk;
+  const std::string temporary = name + ".tmp-convert";
+  disk.remove_all(temporary);
+  try {
+    write_files(weights, disk, temporary);
+    disk.rename(temporary, name);
+  } catch (...) {
+    std::error_code ignored;  // the first problem is the one to tell of
+    std::filesystem::remove_all(temporary, ignored);
+    throw;
+  }
+  const std::string above = std::filesystem::path(name).parent_path().string();
+  disk.sync_directory(above.empty() ? "." : above);
+}
+
+}  // namespace trivet

@@ -1,0 +1,89 @@
+// Weights from elsewhere: an llm.c file, or a Hugging Face folder. Refused by an error of ours, or every tensor is
+// read, and what is written of them in the same format gives the same bits. The input is one byte,
+//   L   and an llm.c file; or
+//   H   and three lengths of two bytes: config.json, model.safetensors.index.json, a shard, and another with the rest.
+//       Without an index the first shard is model.safetensors.
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+
+#include "engine/checkpoint/hf_gpt2.h"
+#include "engine/checkpoint/llmc.h"
+#include "kernels/base/check.h"
+
+namespace {
+
+using namespace trivet;
+namespace fs = std::filesystem;
+
+// In memory where the system has such a folder.
+struct Folder {
+  std::string path = fs::is_directory("/dev/shm") ? "/dev/shm/trivet-fuzz-XXXXXX" : "/tmp/trivet-fuzz-XXXXXX";
+  Folder() {
+    if (!mkdtemp(path.data())) std::abort();
+  }
+  ~Folder() { fs::remove_all(path); }
+};
+
+void write(const std::string& path, std::string_view bytes) {
+  if (bytes.empty()) fs::remove(path);
+  else std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+void expect_same(GptWeights& found, GptWeights& expected) {
+  if (found.tensors().size() != expected.tensors().size()) std::abort();
+  for (const GptTensor& tensor : expected.tensors()) {
+    const std::vector<float> a = found.read(tensor), b = expected.read(tensor);
+    if (a.size() != b.size() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) != 0) std::abort();
+  }
+}
+
+void read_llmc(const std::string& folder, std::string_view bytes) {
+  const std::string path = folder + "/model.bin", again = folder + "/again.bin";
+  write(path, bytes);
+  const auto weights = open_llmc(path);
+  fs::remove(again);
+  write_llmc(*weights, again, DType::f32);
+  expect_same(*open_llmc(again), *weights);
+}
+
+void read_hf(const std::string& folder, std::string_view bytes) {
+  if (bytes.size() < 6) return;
+  std::string_view parts[4];
+  std::string_view rest = bytes.substr(6);
+  for (size_t i = 0; i < 3; ++i) {
+    const size_t length =
+        static_cast<uint8_t>(bytes[2 * i]) | static_cast<size_t>(static_cast<uint8_t>(bytes[2 * i + 1])) << 8;
+    parts[i] = rest.substr(0, length);
+    rest.remove_prefix(parts[i].size());
+  }
+  parts[3] = rest;
+  const bool index = !parts[1].empty();
+  write(folder + "/config.json", parts[0]);
+  write(folder + "/model.safetensors.index.json", parts[1]);
+  write(folder + "/model.safetensors", index ? "" : parts[2]);
+  write(folder + "/1", index ? parts[2] : "");
+  write(folder + "/2", index ? parts[3] : "");
+  const auto weights = open_hf_gpt2(folder);
+  fs::remove_all(folder + "/again");
+  write_hf_gpt2(*weights, folder + "/again", DType::f32);
+  expect_same(*open_hf_gpt2(folder + "/again"), *weights);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const Folder folder;
+  if (size == 0) return 0;
+  const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  try {
+    if (data[0] == 'L') read_llmc(folder.path, bytes);
+    else read_hf(folder.path, bytes);
+  } catch (const DataError&) {
+  } catch (const IoError&) {  // a shard that is not there
+  }
+  return 0;
+}
