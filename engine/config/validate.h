@@ -20,6 +20,9 @@ struct RunFacts {
   std::optional<int64_t> dataset_vocab_size = {};  // the tokenizer's, where there is a dataset
 };
 
+// What a run can have at most, so that products of sizes stay numbers.
+constexpr int kMostRanks = 1'000'000;
+
 // How a resolved configuration is laid out on its ranks.
 struct Layout {
   MeshShape mesh;
