@@ -125,6 +125,7 @@ if wants tests; then
   step tests parallel_test 120 4 "$(program parallel_test)" --gtest_brief=1 \
     --gtest_filter='*Cuda*:*cuda*:*Nccl*:*NCCL*:*nccl*'
   step tests engine_test 200 4 "$(program engine_test)" --gtest_brief=1 --gtest_filter='*OnADevice*:*AStepAhead*:*OfAGpu*'
+  step tests random_layouts 120 4 "$(program engine_test)" --gtest_brief=1 --gtest_filter='*RandomLayout.IsTheSameOnGpus*'
   loading=
 fi
 

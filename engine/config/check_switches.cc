@@ -82,6 +82,20 @@ void check_tensor_overlap(const Config& config, Problems& problems) {
                                *value));
 }
 
+void check_pipeline_overlap(const Config& config, Problems& problems) {
+  constexpr auto kAhead = "overlap.p2p_receive_ahead";
+  const int ahead = config.overlap.p2p_receive_ahead, p = config.parallel.pipeline_model_parallel_size;
+  if (ahead == OverlapConfig().p2p_receive_ahead || !problems.clean({kAhead})) return;
+  if (p == 1)
+    problems.add(kAhead,
+                 fmt::format("{} needs pipeline_model_parallel_size above 1, found 1: nothing is received", ahead));
+  else if (!config.overlap.overlap_p2p_comm)
+    problems.add(kAhead,
+                 fmt::format("{} has no effect with overlap_p2p_comm false: then as few receives are posted ahead "
+                             "as the schedule needs",
+                             ahead));
+}
+
 void check_data_parallel(const Config& config, const RunFacts& facts, Problems& problems) {
   constexpr auto kStrategy = "parallel.data_parallel_sharding_strategy", kBucket = "parallel.bucket_size",
                  kReduce = "overlap.overlap_grad_reduce", kGather = "overlap.overlap_param_gather",

@@ -16,6 +16,7 @@ void check_attention(const Config& config, Problems& problems);
 void check_device(const Config& config, Problems& problems);
 void check_saving(const CheckpointConfig& checkpoint, Problems& problems);
 void check_tensor_overlap(const Config& config, Problems& problems);
+void check_pipeline_overlap(const Config& config, Problems& problems);
 // Sharding and the overlap of data-parallel communication.
 void check_data_parallel(const Config& config, const RunFacts& facts, Problems& problems);
 

@@ -334,6 +334,7 @@ void check_config(const LoadedConfig& loaded, Problems& problems) {
   check_attention(loaded.config, problems);
   check_device(loaded.config, problems);
   check_tensor_overlap(loaded.config, problems);
+  check_pipeline_overlap(loaded.config, problems);
   check_schedule(loaded, problems);
   check_data(loaded, problems);
   check_train(loaded.config.train, problems);

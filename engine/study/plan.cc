@@ -73,8 +73,7 @@ void remove_links(CommConfig& comm) {
 // Every call of `config` has compute wait for it. What is no overlap of communication stays.
 void remove_overlap(Config& config) {
   const OverlapConfig& given = config.overlap;
-  OverlapConfig none{.p2p_receive_ahead = given.p2p_receive_ahead,
-                     .average_in_collective = given.average_in_collective,
+  OverlapConfig none{.average_in_collective = given.average_in_collective,
                      .defer_embedding_wgrad_compute = given.defer_embedding_wgrad_compute,
                      .wgrad_deferral_limit = given.wgrad_deferral_limit};
   // A run without a pipeline has the switch on, and nothing to switch.

@@ -109,7 +109,8 @@ void GradSync::finish(Communicator& tensor, Communicator* embedding) {
     if (flat_.buckets[i].grads && pending_[i] >= 0) start(i);
   for (size_t i = 0; i < flat_.buckets.size(); ++i)
     if (flat_.buckets[i].grads) compute_->wait(*reduced_[i]);
-  for (Streamed& buffer : streamed_) settle(buffer);
+  // The older first: of a rank with a single unit, both buffers hold its gradients, and micro-batches keep their order.
+  for (size_t i = 0; i < streamed_.size(); ++i) settle(streamed_[next_streamed_++ % streamed_.size()]);
   if (!partial_.empty()) sum_partial(tensor);
   if (embedding) {
     check(shared_bucket_ >= 0, "this rank is in the embedding group without the shared embedding");

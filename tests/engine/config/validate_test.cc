@@ -305,6 +305,12 @@ TEST(Validate, PipelinesThatCannotBe) {
   says(error({"model.recompute_granularity=full", "model.recompute_method=block", "model.recompute_num_layers=3"}),
        {"model.recompute_num_layers: 3 is above the 2 layers of the largest stage"});
   says(error({"parallel.pipeline_schedule=./none.txt"}), {"parallel.pipeline_schedule", "./none.txt"});
+  says(load_error({"parallel.pipeline_model_parallel_size=4", "overlap.p2p_receive_ahead=4",
+                   "overlap.overlap_p2p_comm=false"}),
+       {"overlap.p2p_receive_ahead: 4 has no effect with overlap_p2p_comm false"});
+  EXPECT_EQ(
+      load_error({"overlap.p2p_receive_ahead=4"}),
+      "--set: overlap.p2p_receive_ahead: 4 needs pipeline_model_parallel_size above 1, found 1: nothing is received");
 }
 
 TEST(Validate, MoreRanksThanThereCanBe) {

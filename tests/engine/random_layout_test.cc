@@ -1,0 +1,154 @@
+// Layouts that nobody thought of: the switches of a run are drawn, all at once, and the numbers must still be those of
+// one rank. Where the matrix of layout_test.cc has a row for each switch, this has their combinations, schedules of
+// random order among them. TRIVET_RANDOM_LAYOUTS=10000 draws so many in place of a few dozen.
+#include <algorithm>
+#include <cstdlib>
+#include <gtest/gtest.h>
+#include <utility>
+
+#include "engine/config/fields.h"
+#include "engine/train/checkpointing.h"
+#include "tests/support/mirrored_ops.h"
+#include "tests/support/random_runs.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+constexpr int kRandomSteps = std::min(kMatrixSteps, 3);
+
+const char* wanted() { return std::getenv("TRIVET_RANDOM_LAYOUTS"); }
+
+void expect_within(double tolerance, const Curve& curve, const Curve& reference, const char* what) {
+  for (size_t i = 0; i < reference.losses.size(); ++i)
+    EXPECT_NEAR(curve.losses[i] / reference.losses[i], 1, tolerance) << what << ", step " << i + 1;
+}
+
+bool uses_ring(const OverlapConfig& overlap) {
+  return overlap.tp_comm_overlap == "ring" || overlap.tp_comm_overlap_qkv == "ring" ||
+         overlap.tp_comm_overlap_fc2 == "ring";
+}
+
+// The checkpoint's path.
+std::string save_after_a_step(Config config, int ranks, const Trainer::Options& options, const std::string& run_dir) {
+  config.train.run_dir = run_dir;
+  config.checkpoint.save_interval = 1;
+  const Layout layout = resolved(config, ranks).layout;
+  with_trainers(
+      config, ranks,
+      [&](Trainer& trainer) {
+        Checkpointing checkpointing(trainer.config(), layout, trainer, {}, {}, now_ns());
+        trainer.step();
+        checkpointing.after_step({});
+      },
+      options);
+  return CheckpointStore(run_dir + "/checkpoints").path_of(1);
+}
+
+// The losses of the steps that are left, for which each rank has taken the memory that was planned.
+std::vector<double> go_on(const std::string& checkpoint, const Config& config, int ranks,
+                          const Trainer::Options& options) {
+  const Layout layout = resolved(config, ranks).layout;
+  std::vector<double> losses;
+  with_trainers(
+      config, ranks,
+      [&](Trainer& trainer) {
+        Checkpointing checkpointing(trainer.config(), layout, trainer, {}, {}, now_ns());
+        checkpointing.resume({checkpoint}, false);
+        for (int i = 1; i < kRandomSteps; ++i) {
+          const double loss = trainer.step().loss;
+          if (trainer.world().rank() == 0) losses.push_back(loss);
+        }
+        EXPECT_EQ(trainer.state().memory().items, plan_memory(trainer.config(), layout, trainer.mesh().at).items);
+      },
+      options);
+  return losses;
+}
+
+class RandomLayout : public testing::TestWithParam<int> {};
+
+TEST_P(RandomLayout, HasTheLossesOfOneRank) {
+  const TempDir dir;
+  const Runs runs = draw_runs(GetParam(), dir / "");
+  SCOPED_TRACE(runs.text());
+  const int plain_p = runs.plain.parallel.pipeline_model_parallel_size;
+
+  const Curve one = train_on_threads(runs.one, 1, kRandomSteps);
+  const Curve plain = runs.same_order ? one : train_on_threads(runs.plain, runs.t * plain_p * runs.d, kRandomSteps);
+  Trainer::Options options{.poison = true};
+  if (runs.on_split_devices) options.make_backend = make_split_backend;
+  const Curve full = train_on_threads(runs.full, runs.ranks(), kRandomSteps, options, runs.ahead);
+
+  if (runs.full.precision.dtype == "fp32") expect_near(plain, one, "plain against one rank");
+  else expect_within(5e-3, plain, one, "plain against one rank");
+  // Sums that travel from rank to rank are rounded on each.
+  if (runs.full.precision.dtype == "bf16" && uses_ring(runs.full.overlap)) expect_within(5e-3, full, plain, "full");
+  else expect_equal(full, plain, "full against plain");
+
+  // Saved after its first step, and gone on with: under the same layout bit for bit, and on one rank.
+  const std::string saved = save_after_a_step(runs.full, runs.ranks(), options, dir / "run");
+  const std::vector<double> rest(full.losses.begin() + 1, full.losses.end());
+  EXPECT_EQ(go_on(saved, runs.full, runs.ranks(), options), rest);
+  const std::vector<double> alone = go_on(saved, runs.one, 1, {});
+  const double tolerance = runs.full.precision.dtype == "fp32" ? 2e-5 : 5e-3;
+  for (size_t i = 0; i < rest.size(); ++i) EXPECT_NEAR(alone[i] / rest[i], 1, tolerance) << "resumed on one rank";
+}
+
+// A switch that cannot be is refused by its key, before anything is allocated; what is not refused runs, and rightly.
+TEST_P(RandomLayout, IsRefusedOrRunsWithAnyChange) {
+  const TempDir dir;
+  Runs runs = draw_runs(GetParam(), dir / "");
+  Draw draw(GetParam());
+  if (!runs.schedule_text.empty() && draw.one_in(2)) exchange_two_ops(draw, runs);
+  else
+    for (int changes = draw.of(1, 3); changes > 0; --changes) change_a_key(draw, runs.full);
+  SCOPED_TRACE(runs.text());
+  Trainer::Options options{.poison = true};
+  if (runs.on_split_devices) options.make_backend = make_split_backend;
+  try {
+    const Curve curve = train_on_threads(runs.full, runs.ranks(), 2, options, runs.ahead);
+
+    Config one = tiny_config();
+    one.model = runs.full.model;
+    one.optimizer = runs.full.optimizer;
+    one.precision = runs.full.precision;
+    one.batch = resolved(runs.full, runs.ranks()).config.batch;
+    one.model.attention_backend = "auto";
+    expect_within(runs.full.precision.dtype == "fp32" ? 2e-5 : 5e-3, curve, train_on_threads(one, 1, 2), "one rank");
+  } catch (const ConfigError& refusal) {
+    EXPECT_TRUE(std::ranges::any_of(fields(), [&](const Field& field) {
+      return std::string_view(refusal.what()).find(field.name) != std::string_view::npos;
+    })) << refusal.what();
+  }
+}
+
+// On GPUs: within the tolerance of layouts of the CPU, and a second time bit for bit.
+TEST_P(RandomLayout, IsTheSameOnGpus) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  if (gpu_is_emulated() && !wanted())
+    GTEST_SKIP() << "takes long on an emulated GPU: TRIVET_RANDOM_LAYOUTS was not set";
+  const TempDir dir;
+  Runs runs = draw_runs(GetParam(), dir / "");
+  SCOPED_TRACE(runs.text());
+  Config& config = runs.full;
+  config.comm = {};
+  const std::string graphs = std::exchange(config.device.cuda_graph_impl, "none");
+  const Curve cpu = train_on_threads(config, runs.ranks(), 2);
+  config.device.kind = "cuda";
+  config.device.cuda_graph_impl = graphs;
+  config.comm.backend = "staged";
+  config.train.deterministic_mode = true;
+
+  const Curve gpu = train_on_threads(config, runs.ranks(), 2, {.poison = true}, runs.ahead);
+
+  expect_within(config.precision.dtype == "fp32" ? 2e-5 : 5e-3, gpu, cpu, "the GPU against the CPU");
+  expect_equal(train_on_threads(config, runs.ranks(), 2), gpu, "again");
+}
+
+int how_many() { return wanted() ? std::atoi(wanted()) : kMatrixStride == 1 ? 60 : 12; }
+
+INSTANTIATE_TEST_SUITE_P(Drawn, RandomLayout, testing::Range(0, how_many()));
+
+}  // namespace
+}  // namespace trivet::test

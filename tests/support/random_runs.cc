@@ -1,0 +1,215 @@
+#include "tests/support/random_runs.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <fstream>
+
+#include "engine/config/fields.h"
+#include "kernels/base/check.h"
+#include "parallel/pipeline/check.h"
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+std::string words_of(const Config& config) {
+  const Config defaults = tiny_config();
+  std::string words;
+  for (const Field& field : fields())
+    if (format_field(field, config) != format_field(field, defaults))
+      words += fmt::format(" {}={}", field.name, format_field(field, config));
+  return words;
+}
+
+// What is trained, which all three runs share.
+Config draw_model(Draw& draw, const Runs& runs, bool sequence_parallel) {
+  Config config = tiny_config();
+  ModelConfig& model = config.model;
+  model.num_attention_heads = runs.t * draw.of(1, 2);
+  model.hidden_size = model.num_attention_heads * draw.among({4, 6, 8, 16});
+  model.ffn_hidden_size = runs.t * draw.of(1, 24);
+  model.seq_length = sequence_parallel ? runs.t * draw.of(1, 6) : draw.of(2, 20);
+  model.vocab_size = draw.of(61, 70);
+  model.make_vocab_size_divisible_by = draw.among({1, 8, 32});
+  model.untie_embeddings_and_output_weights = draw.one_in(2);
+  model.scale_output_layer_init = draw.one_in(2);
+  if (draw.one_in(3)) model.hidden_dropout = 0.1;
+  if (draw.one_in(3)) model.attention_dropout = 0.2;
+  config.optimizer.decay_norms_and_biases = draw.one_in(3);
+  config.optimizer.clip_grad = draw.among({0.0, 0.5, 1.0});
+  config.optimizer.lr_decay_style = draw.among({"cosine", "linear"});
+  config.precision.dtype = draw.one_in(5) ? "bf16" : "fp32";
+  config.batch.micro_batch_size = draw.of(1, 3);
+  const int micro_batches = draw.of(1, runs.d > 2 ? 4 : 9);
+  config.batch.global_batch_size = config.batch.micro_batch_size * runs.d * micro_batches;
+  return config;
+}
+
+void draw_schedule(Draw& draw, Runs& runs, bool whole_backward_passes, const std::string& folder) {
+  Config& config = runs.full;
+  const int m = static_cast<int>(*config.batch.global_batch_size / config.batch.micro_batch_size / runs.d);
+  ParallelConfig& c = config.parallel;
+  c.pipeline_model_parallel_size = runs.p;
+  int v = 1;
+  if (draw.one_in(3)) {
+    v = draw.of(1, 3);
+    const StageMap map = draw.one_in(2) ? StageMap::interleaved : StageMap::v_shaped;
+    const Schedule schedule =
+        random_schedule(draw.random(), runs.p, v, m, map, !whole_backward_passes && draw.one_in(2));
+    check_schedule(schedule);
+    check(gradients_in_order(schedule), "a schedule was drawn that adds gradients in another order");
+    runs.schedule_text = to_text(schedule);
+    c.pipeline_schedule = folder + "/random.txt";
+    std::ofstream(c.pipeline_schedule) << runs.schedule_text;
+  } else {
+    std::vector<const char*> kinds{"gpipe", "1f1b", "1f1b-eager", "interleaved-bfs"};
+    if (m >= runs.p) kinds.push_back("interleaved");
+    if (!whole_backward_passes) kinds.insert(kinds.end(), {"zb-h1", "zb-h2", "zb-v"});
+    if (!whole_backward_passes && m >= 2 * runs.p) kinds.push_back("dualpipe-v");
+    c.pipeline_schedule = kinds[static_cast<size_t>(draw.of(0, static_cast<int>(kinds.size()) - 1))];
+    const bool v_shaped = c.pipeline_schedule == "zb-v" || c.pipeline_schedule == "dualpipe-v";
+    if (c.pipeline_schedule.starts_with("interleaved")) {
+      v = draw.of(2, 3);
+      c.virtual_pipeline_model_parallel_size = v;
+    } else if (v_shaped) {
+      v = 2;
+    }
+    if (c.pipeline_schedule == "interleaved" && draw.one_in(2)) c.microbatch_group_size_per_vp_stage = m;
+  }
+  // Layers for every stage, and perhaps other numbers of them at the ends.
+  const int stages = runs.p * v;
+  int layers = stages * draw.of(1, 2);
+  if (stages > 2 && draw.one_in(3)) {
+    const int first = draw.of(0, 2), last = draw.of(0, 2);
+    c.decoder_first_pipeline_num_layers = first;
+    c.decoder_last_pipeline_num_layers = last;
+    layers = (stages - 2) * draw.of(1, 2) + first + last;
+  } else if (stages > 1 && draw.one_in(3)) {
+    layers = 2 * stages - 2;
+    c.account_for_embedding_in_pipeline_split = c.account_for_loss_in_pipeline_split = true;
+  }
+  config.model.num_layers = layers;
+}
+
+void draw_switches(Draw& draw, Runs& runs) {
+  Config& config = runs.full;
+  OverlapConfig& overlap = config.overlap;
+  const std::string& strategy = config.parallel.data_parallel_sharding_strategy;
+  const bool streams = strategy == "optim_grads" || strategy == "optim_grads_params";
+  overlap.overlap_p2p_comm = !draw.one_in(4);
+  if (overlap.overlap_p2p_comm && runs.p > 1) overlap.p2p_receive_ahead = draw.of(1, 4);
+  if (runs.d > 1) {
+    overlap.overlap_grad_reduce = draw.one_in(2);
+    overlap.overlap_param_gather = strategy != "no_shard" && draw.one_in(2);
+    if (overlap.overlap_grad_reduce || overlap.overlap_param_gather) overlap.collectives_in_flight = draw.of(1, 3);
+    overlap.align_grad_reduce = overlap.overlap_grad_reduce && runs.p > 1 && !streams && draw.one_in(2);
+    if (!streams && draw.one_in(2)) config.parallel.bucket_size = draw.of(1, 5000);
+  }
+  // The embedding adds to a tied gradient on the same rank, at another time.
+  overlap.defer_embedding_wgrad_compute =
+      runs.p > 1 && !streams && config.model.untie_embeddings_and_output_weights && draw.one_in(3);
+  if (overlap.defer_embedding_wgrad_compute) overlap.wgrad_deferral_limit = draw.of(0, 3);
+  if (config.parallel.sequence_parallel) {
+    overlap.tp_comm_overlap = draw.among({"none", "bulk", "ring", "pipeline"});
+    overlap.tp_comm_overlap_qkv = draw.among({"default", "none", "bulk", "ring", "pipeline"});
+    overlap.tp_comm_overlap_fc2 = draw.among({"default", "none", "ring", "pipeline"});
+  }
+  ModelConfig& model = config.model;
+  if (draw.one_in(3)) {
+    model.recompute_granularity = "selective";
+    model.recompute_modules = draw.among({"core_attn", "layernorm", "mlp", "core_attn,mlp", "layernorm,core_attn,mlp"});
+  } else if (draw.one_in(2)) {
+    model.recompute_granularity = "full";
+    model.recompute_method = draw.among({"uniform", "block"});
+    model.recompute_num_layers = 1;
+  }
+  config.parallel.order = draw.among({"tp-dp-pp", "tp-pp-dp"});
+  runs.on_split_devices = draw.one_in(3);
+  runs.ahead = draw.one_in(2);
+  if (runs.on_split_devices) {
+    if (draw.one_in(2)) config.device.cuda_graph_impl = "local";
+  } else if (draw.one_in(4)) {
+    config.comm.link_latency_us = 20;
+    config.comm.link_gbps = 4;
+  }
+}
+
+}  // namespace
+
+std::string Runs::text() const {
+  return fmt::format("{} ranks{}{}:{}\n{}", ranks(), on_split_devices ? ", split devices" : "",
+                     ahead ? ", a step ahead" : "", words_of(full), schedule_text);
+}
+
+Runs draw_runs(int number, const std::string& folder) {
+  Draw draw(number);
+  Runs runs;
+  do {
+    runs.t = draw.among({1, 1, 2, 2, 3, 4});
+    runs.p = draw.among({1, 2, 2, 3, 4});
+    runs.d = draw.among({1, 1, 2, 2, 3, 4});
+  } while (runs.t * runs.p * runs.d > 12);
+  const bool sequence_parallel = runs.t > 1 && draw.one_in(2);
+  const char* strategy = draw.among({"no_shard", "optim", "optim_grads", "optim_grads_params"});
+  const bool streams = std::string(strategy).starts_with("optim_");
+
+  runs.full = draw_model(draw, runs, sequence_parallel);
+  runs.full.parallel.tensor_model_parallel_size = runs.t;
+  runs.full.parallel.sequence_parallel = sequence_parallel;
+  runs.full.parallel.data_parallel_sharding_strategy = strategy;
+  runs.full.overlap.average_in_collective = runs.d > 1 && draw.one_in(3);
+  draw_schedule(draw, runs, streams, folder);
+
+  runs.one = tiny_config();
+  runs.one.model = runs.full.model;
+  runs.one.optimizer = runs.full.optimizer;
+  runs.one.precision = runs.full.precision;
+  runs.one.batch = runs.full.batch;
+  // Tied embeddings of two stages are summed in another order, and so are the sums of tensor- and data-parallel ranks.
+  const bool untied = runs.full.model.untie_embeddings_and_output_weights;
+  runs.plain = runs.full;
+  if (untied) runs.plain.parallel = runs.one.parallel;
+  runs.plain.parallel.tensor_model_parallel_size = runs.t;
+  runs.plain.parallel.sequence_parallel = sequence_parallel;
+  runs.plain.parallel.data_parallel_sharding_strategy = streams ? strategy : "no_shard";
+  // A strategy that shares gradients adds each micro-batch's as a whole.
+  runs.same_order = untied && !streams && runs.t == 1 && runs.d == 1;
+  draw_switches(draw, runs);
+  return runs;
+}
+
+void exchange_two_ops(Draw& draw, const Runs& runs) {
+  Schedule schedule = parse_schedule(runs.schedule_text, "drawn");
+  Program& program = schedule.programs[static_cast<size_t>(draw.of(0, schedule.p - 1))];
+  const int first = draw.of(0, static_cast<int>(program.size()) - 2);
+  // Near each other: most such programs can still run.
+  const int second = std::min(first + draw.of(1, 3), static_cast<int>(program.size()) - 1);
+  std::swap(program[static_cast<size_t>(first)], program[static_cast<size_t>(second)]);
+  std::ofstream(runs.full.parallel.pipeline_schedule) << to_text(schedule);
+}
+
+// One of the keys of the model and its layout, to a value that it may have taken alone.
+void change_a_key(Draw& draw, Config& config) {
+  for (;;) {
+    const Field& field = fields()[static_cast<size_t>(draw.of(0, static_cast<int>(fields().size()) - 1))];
+    const auto section = field.section();
+    if (section != "model" && section != "parallel" && section != "overlap" && section != "batch" &&
+        section != "precision")
+      continue;
+    std::string text = fmt::format("{}", draw.of(0, 6));
+    if (field.name == "model.vocab_size") text = fmt::format("{}", draw.of(61, 70));  // what the dataset has
+    else if (field.name == "parallel.pipeline_schedule")
+      text = schedule_kinds()[static_cast<size_t>(draw.of(0, 8))].name;
+    else if (!field.choices.empty())
+      text = field.choices[static_cast<size_t>(draw.of(0, static_cast<int>(field.choices.size()) - 1))];
+    else if (std::holds_alternative<bool*>(field.ref(config))) text = draw.one_in(2) ? "true" : "false";
+    else if (field.key().ends_with("dropout")) text = "0.3";
+    else if (std::holds_alternative<double*>(field.ref(config)) ||
+             std::holds_alternative<std::string*>(field.ref(config)))
+      continue;
+    parse_field(field, {.text = text}, config);
+    return;
+  }
+}
+
+}  // namespace trivet::test
