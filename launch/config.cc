@@ -10,6 +10,7 @@
 #include "engine/train/rank_state.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
+#include "launch/option_checks.h"
 
 namespace trivet {
 namespace {
@@ -58,7 +59,7 @@ void add_config_command(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_option("--ranks", options->ranks, "ranks of the run; without it, as many as one model needs")
       ->option_text("N")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1, kMostRanks));
   command->add_flag("--yaml", options->yaml, "print the resolved configuration as YAML instead");
   command->add_flag("--keys", options->keys, "list every key, what it takes, its default and its meaning");
   command->callback([options] { run(*options); });

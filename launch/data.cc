@@ -17,6 +17,7 @@
 #include "engine/data/utf8.h"
 #include "engine/metrics/text.h"
 #include "launch/commands.h"
+#include "launch/option_checks.h"
 #include "launch/redrawn_line.h"
 
 namespace trivet {
@@ -179,7 +180,7 @@ void add_data_inspect(CLI::App& data) {
   auto shown = std::make_shared<int64_t>(3);
   CLI::App* command = data.add_subcommand("inspect", "Check a dataset and show what is in it");
   command->add_option("prefix", *prefix, "PREFIX of the dataset's .bin and .idx")->required();
-  command->add_option("--documents", *shown, "How many documents to show [3]")->check(CLI::NonNegativeNumber);
+  command->add_option("--documents", *shown, "How many documents to show [3]")->check(whole_number(0));
   command->callback([prefix, shown] { inspect(*prefix, *shown); });
 }
 

@@ -23,6 +23,7 @@
 #include "engine/train/host_world.h"
 #include "engine/train/inference.h"
 #include "launch/commands.h"
+#include "launch/option_checks.h"
 #include "launch/ranks.h"
 
 namespace trivet {
@@ -201,29 +202,31 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--tokenizer", options->tokenizer, "instead of the one that the run names")
       ->option_text("PATH.model|bytes");
   command->add_option("--tokens", sampling.tokens, "how many to add, at most")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number(1))
       ->capture_default_str();
   command->add_option("--temperature", sampling.temperature, "0: the likeliest token each time")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least_zero())
       ->capture_default_str();
   command->add_option("--top-k", sampling.top_k, "sample among so many tokens; 0: among all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number(0))
       ->capture_default_str();
   command
       ->add_option("--top-p", sampling.top_p,
                    "of those, among the likeliest that together have this probability; 1: among all")
-      ->check(CLI::Range(1e-9, 1.0))
+      ->check(share())
       ->capture_default_str();
-  command->add_option("--seed", sampling.seed, "another seed, another text")->capture_default_str();
+  command->add_option("--seed", sampling.seed, "another seed, another text")
+      ->check(whole_number(0))
+      ->capture_default_str();
   command->add_option("--tensor-parallel", options->tensor, "ranks that share each layer")
       ->option_text("T [1]")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1, kMostRanks));
   command->add_option("--pipeline-parallel", options->pipeline, "ranks that share the layers out")
       ->option_text("P [1]")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1, kMostRanks));
   command->add_option("--ranks", options->ranks, "thread ranks; without it, T P")
       ->option_text("N")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1, kMostRanks));
   command
       ->add_option("--set", options->sets, "any other key, such as precision.dtype=fp32 or device.threads_per_rank=4")
       ->option_text("SECTION.KEY=VALUE ...")
@@ -233,7 +236,11 @@ void add_generate_command(CLI::App& app) {
     std::string backend = "auto";
     for (const std::string& set : options->sets)
       if (set.starts_with("comm.backend=")) backend = set.substr(13);
-    run_ranks(backend, options->ranks, options->tensor * options->pipeline,
+    const int64_t replica = int64_t{options->tensor} * options->pipeline;
+    if (replica > kMostRanks)
+      throw ConfigError(fmt::format("--tensor-parallel {} x --pipeline-parallel {} are {} ranks, expected at most {}",
+                                    options->tensor, options->pipeline, replica, kMostRanks));
+    run_ranks(backend, options->ranks, static_cast<int>(replica),
               [&](Communicator& world) { run_rank(*options, world); });
   });
 }

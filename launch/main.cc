@@ -2,12 +2,41 @@
 // (0 done, 64 config or usage, 65 bad input data, 70 internal, 74 I/O, 75 saved, start again, 93 do not requeue,
 // 124 hang).
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <iostream>
+#include <string>
+#include <unistd.h>
+#include <vector>
 
 #include "kernels/base/check.h"
 #include "launch/commands.h"
 
+namespace {
+
+// A file that is opened while standard output is closed would take its number, and get what is printed.
+void open_standard_streams() {
+  for (int fd = open("/dev/null", O_RDWR); fd >= 0; fd = open("/dev/null", O_RDWR))
+    if (fd > STDERR_FILENO) {
+      close(fd);
+      return;
+    }
+}
+
+// What was printed is out, or the disk behind standard output is full.
+bool flushed() { return std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout.flush().good(); }
+
+int report_lost_output() {
+  std::fprintf(stderr, "trivet: standard output cannot be written: %s\n", std::strerror(errno));
+  return trivet::IoError("").exit_code();
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  open_standard_streams();
   CLI::App app("Trivet: GPT pretraining with tensor, pipeline and data parallelism", "trivet");
   app.require_subcommand(1);
   int exit_code = 0;
@@ -21,14 +50,23 @@ int main(int argc, char** argv) {
   trivet::add_flight_command(app);
   try {
     app.parse(argc, argv);
-    return exit_code;
+    // What a training run prints is in its folder, too: it is done where it has done its steps.
+    if (exit_code != 0 || app.got_subcommand("train")) return exit_code;
+    return flushed() ? 0 : report_lost_output();
+  } catch (const CLI::RequiredError& error) {
+    // "A subcommand is required" is not all that there is to say to one who gave a word that is none.
+    const std::vector<std::string> unknown = app.remaining(true);
+    if (!unknown.empty()) std::fprintf(stderr, "trivet: there is no subcommand or argument %s\n", unknown[0].c_str());
+    app.exit(error);
+    return 64;
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
-    return code == 0 ? 0 : 64;
+    return code != 0 ? 64 : flushed() ? 0 : report_lost_output();
   } catch (const trivet::Error& error) {
     std::fprintf(stderr, "trivet: %s\n", error.what());
     return error.exit_code();
   } catch (const std::exception& error) {
+    if (std::ferror(stdout)) return report_lost_output();
     std::fprintf(stderr, "trivet: internal error: %s\n", error.what());
     return 70;
   }

@@ -13,6 +13,7 @@
 #include "engine/train/measured_run.h"
 #include "kernels/base/check.h"
 #include "launch/commands.h"
+#include "launch/option_checks.h"
 #include "parallel/pipeline/check.h"
 #include "parallel/pipeline/closed_form.h"
 #include "parallel/pipeline/render.h"
@@ -220,7 +221,9 @@ void add_schedule_command(CLI::App& app) {
                                            "beside its simulation with the costs that the run shows")
                               ->option_text("RUN_DIR")
                               ->excludes(file);
-  command->add_option("--step", options->step, "with --measured: the step; default: the median one")->needs(measured);
+  command->add_option("--step", options->step, "with --measured: the step; default: the median one")
+      ->check(whole_number(1))
+      ->needs(measured);
   const auto request = [&](const char* name, auto& value, const std::string& help) {
     return command->add_option(name, value, help)->excludes(file)->excludes(measured);
   };
@@ -242,8 +245,10 @@ void add_schedule_command(CLI::App& app) {
   command->add_option("--latency", options->transfer.latency, "time from sending a message to having it")
       ->excludes(measured);
   CLI::Option* bytes = command->add_option("--bytes", options->transfer.bytes, "size of a message")->excludes(measured);
-  command->add_option("--bandwidth", options->transfer.bandwidth, "of a wire between two ranks, bytes a unit of time")
-      ->needs(bytes);
+  bytes->needs(command
+                   ->add_option("--bandwidth", options->transfer.bandwidth,
+                                "of a wire between two ranks, bytes a unit of time; 0: no limit")
+                   ->needs(bytes));
   command->add_flag("--blocking", options->transfer.blocking, "a rank that sends does nothing else meanwhile")
       ->excludes(measured);
   command->add_option("--depth", options->transfer.channel_depth, "messages that a channel holds; default: any number")
@@ -252,12 +257,15 @@ void add_schedule_command(CLI::App& app) {
       ->check(CLI::IsMember({"s", "ms", "us"}))
       ->excludes(measured);
 
-  CLI::Option* svg = command->add_option("--svg", options->svg, "write the picture to this file");
+  CLI::Option* svg = command->add_option("--svg", options->svg, "write the picture to this file")->check(file_name());
   command->add_flag("--transfers", options->transfers, "with --svg: a lane of messages under each rank")->needs(svg);
   command->add_option("--width", options->width, "with --svg: pixels; default: as wide as the numbers need")
+      ->check(whole_number(1, 100'000))
       ->needs(svg);
-  CLI::Option* trace = command->add_option("--trace", options->trace, "write a trace for ui.perfetto.dev to this file");
-  command->add_option("--columns", options->columns, "width of the text picture; default: the terminal's");
+  CLI::Option* trace = command->add_option("--trace", options->trace, "write a trace for ui.perfetto.dev to this file")
+                           ->check(file_name());
+  command->add_option("--columns", options->columns, "width of the text picture; default: the terminal's")
+      ->check(whole_number(1, 100'000));
   command->add_flag("--text", options->text, "print only the text form, which --file reads")
       ->excludes(svg)
       ->excludes(trace);

@@ -9,6 +9,7 @@
 #include "engine/config/validate.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
+#include "launch/option_checks.h"
 #include "launch/ranks.h"
 #include "launch/signals.h"
 
@@ -41,21 +42,25 @@ void add_train_command(CLI::App& app, int& exit_code) {
   command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml")->required();
   command->add_option("--ranks", options->ranks, "thread ranks; without it, as many as one model needs")
       ->option_text("N")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1, kMostRanks));
   command->add_option("--set", options->sets, "a value instead of the file's")
       ->option_text("SECTION.KEY=VALUE ...")
       ->take_all()
       ->allow_extra_args(false);
-  command->add_option("--generate", options->run.prompt, "text that the trained model goes on from at the end")
-      ->option_text("PROMPT");
+  CLI::Option* prompt =
+      command->add_option("--generate", options->run.prompt, "text that the trained model goes on from at the end")
+          ->option_text("PROMPT");
   command->add_option("--generate-tokens", options->run.generate_tokens, "how many tokens it adds")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number(1))
+      ->needs(prompt)
       ->capture_default_str();
   command->add_option("--temperature", options->run.temperature, "of the sampling; 0: the likeliest token each time")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least_zero())
+      ->needs(prompt)
       ->capture_default_str();
   command->add_option("--top-k", options->run.top_k, "sample among so many tokens; 0: among all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number(0))
+      ->needs(prompt)
       ->capture_default_str();
   command
       ->add_option("--resume", options->run.resume,

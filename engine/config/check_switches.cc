@@ -51,6 +51,20 @@ void check_attention(const Config& config, Problems& problems) {
                              config.precision.dtype));
 }
 
+void check_device(const Config& config, Problems& problems) {
+  if (config.device.tf32 && config.precision.dtype != "fp32" && problems.clean({"device.tf32", "precision.dtype"}))
+    problems.add("device.tf32", fmt::format("true has no effect with precision.dtype {}: it is of fp32 products",
+                                            config.precision.dtype));
+}
+
+void check_saving(const CheckpointConfig& checkpoint, Problems& problems) {
+  if (checkpoint.save_interval > 0 || !problems.clean({"checkpoint.save_interval"})) return;
+  constexpr auto kNoEffect = "{} has no effect with save_interval 0: nothing is saved";
+  if (checkpoint.async_save) problems.add("checkpoint.async_save", fmt::format(kNoEffect, true));
+  if (checkpoint.keep_last > 0 && problems.clean({"checkpoint.keep_last"}))
+    problems.add("checkpoint.keep_last", fmt::format(kNoEffect, checkpoint.keep_last));
+}
+
 void check_tensor_overlap(const Config& config, Problems& problems) {
   if (config.parallel.sequence_parallel) return;
   const OverlapConfig& o = config.overlap;

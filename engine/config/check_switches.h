@@ -13,6 +13,8 @@ int64_t default_bucket_size(int64_t d);
 
 void check_recompute(const ModelConfig& model, Problems& problems);
 void check_attention(const Config& config, Problems& problems);
+void check_device(const Config& config, Problems& problems);
+void check_saving(const CheckpointConfig& checkpoint, Problems& problems);
 void check_tensor_overlap(const Config& config, Problems& problems);
 void check_pipeline_overlap(const Config& config, Problems& problems);
 // Sharding and the overlap of data-parallel communication.

@@ -84,18 +84,18 @@ std::string data_parallel_text(const Config& config) {
   return fmt::format("{}, {}, {}", strategy, buckets, overlap);
 }
 
-// "tensor 5 us and 100 Gbit/s, data 10 Gbit/s"; empty without links.
-std::string describe_links(const CommConfig& c) {
+// "tensor 5 us and 100 Gbit/s, data 10 Gbit/s"; empty without links. A group of one rank has none.
+std::string describe_links(const CommConfig& c, const MeshShape& mesh) {
   std::string text;
-  const auto add = [&](const char* name, double latency_us, double gbps) {
-    if (latency_us == 0 && gbps == 0) return;
+  const auto add = [&](const char* name, int ranks, double latency_us, double gbps) {
+    if (ranks == 1 || (latency_us == 0 && gbps == 0)) return;
     text += fmt::format("{}{} ", text.empty() ? "" : ", ", name);
     if (latency_us > 0) text += fmt::format("{} us{}", latency_us, gbps > 0 ? " and " : "");
     if (gbps > 0) text += fmt::format("{} Gbit/s", gbps);
   };
-  add("tensor", *c.tensor_link_latency_us, *c.tensor_link_gbps);
-  add("pipeline", *c.pipeline_link_latency_us, *c.pipeline_link_gbps);
-  add("data", *c.data_link_latency_us, *c.data_link_gbps);
+  add("tensor", mesh.t, *c.tensor_link_latency_us, *c.tensor_link_gbps);
+  add("pipeline", mesh.p, *c.pipeline_link_latency_us, *c.pipeline_link_gbps);
+  add("data", mesh.d, *c.data_link_latency_us, *c.data_link_gbps);
   return text;
 }
 
@@ -116,7 +116,7 @@ TextBlock describe_layout(const Config& config, const Layout& layout) {
     block.rows.push_back({"",
                           "it adds the gradients of a stage in another order than one rank does: losses may differ "
                           "in the last bits"});
-  if (const std::string links = describe_links(config.comm); !links.empty())
+  if (const std::string links = describe_links(config.comm, mesh); !links.empty())
     block.rows.push_back({"emulated links", links});
   return block;
 }

@@ -91,7 +91,7 @@ std::vector<Field> make_fields() {
       {"parallel.virtual_pipeline_model_parallel_size", at<&P::virtual_pipeline_model_parallel_size>,
        "model chunks of a pipeline rank, v; auto: what the schedule needs", range(1, 10'000)},
       {"parallel.pipeline_schedule", at<&P::pipeline_schedule>,
-       "a kind that `trivet schedule --kinds` lists, or a file with a schedule"},
+       "a kind that `trivet schedule --help` lists, or a file with a schedule"},
       {"parallel.microbatch_group_size_per_vp_stage", at<&P::microbatch_group_size_per_vp_stage>,
        "interleaved: micro-batches of a chunk in a row; auto: the smallest that fits", range(1, 1'000'000)},
       {"parallel.decoder_first_pipeline_num_layers", at<&P::decoder_first_pipeline_num_layers>,

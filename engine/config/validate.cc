@@ -112,6 +112,12 @@ void check_model(const Config& config, Problems& problems) {
     cut.push_back({"model.seq_length", model.seq_length});
   }
   expect_divides(problems, kTensor, t, cut);
+
+  constexpr auto kPipeline = "parallel.pipeline_model_parallel_size";
+  const int64_t p = config.parallel.pipeline_model_parallel_size;
+  if (problems.clean({kTensor, kPipeline}) && t * p > kMostRanks)
+    problems.add(kTensor, fmt::format("{} x pipeline_model_parallel_size ({}) are {} ranks, expected at most {}", t, p,
+                                      t * p, kMostRanks));
 }
 
 void check_schedule(const LoadedConfig& loaded, Problems& problems) {
@@ -207,14 +213,17 @@ void check_ranks(const LoadedConfig& loaded, const RunFacts& facts, Problems& pr
 void check_vocab(const LoadedConfig& loaded, const RunFacts& facts, Problems& problems) {
   if (!problems.clean({"model.vocab_size"})) return;
   const auto given_size = loaded.config.model.vocab_size, dataset_size = facts.dataset_vocab_size;
-  if (!given_size && !dataset_size)
+  const DataConfig& data = loaded.config.data;
+  const std::string& prefix = data.path.empty() ? data.train_path : data.path;
+  if (!given_size && !dataset_size && !prefix.empty())
     problems.add("model.vocab_size",
-                 "is auto, and there is no dataset with a tokenizer to take it from; give a number");
-  else if (given_size && dataset_size && *given_size < *dataset_size)
-    problems.add("model.vocab_size",
-                 fmt::format("{} is below the {} tokens of the dataset's tokenizer, expected at least "
-                             "that, or auto",
-                             *given_size, *dataset_size));
+                 fmt::format("is auto, and the dataset {0} has no tokenizer to take it from: there is neither {0}.json "
+                             "nor {0}.model; make the dataset first, or give a number",
+                             prefix));
+  else if (given_size && dataset_size && *given_size != *dataset_size)
+    problems.add("model.vocab_size", fmt::format("{} is not the {} of the dataset's tokenizer, expected that, or auto; "
+                                                 "make_vocab_size_divisible_by says how it is padded",
+                                                 *given_size, *dataset_size));
 }
 
 template <class T>
@@ -224,7 +233,13 @@ void derive(LoadedConfig& loaded, std::string_view key, std::optional<T>& to, T 
   loaded.origins[std::string(key)] = {Origin::derived, std::move(how)};
 }
 
-void check_factors(const TrainConfig& train, Problems& problems) {
+void check_train(const TrainConfig& train, Problems& problems) {
+  if (problems.clean({"train.run_dir"}) && train.run_dir.empty())
+    problems.add("train.run_dir", "is empty, expected the folder of the run");
+  if (problems.clean({"train.non_finite_policy"}) && train.non_finite_policy == "skip" &&
+      !train.check_for_nan_in_loss_and_grad)
+    problems.add("train.non_finite_policy",
+                 "skip has no effect with check_for_nan_in_loss_and_grad false: nothing looks for such a step");
   for (const auto& [key, factor] : {std::pair("train.spike_factor", train.spike_factor),
                                     std::pair("train.straggler_factor", train.straggler_factor)})
     if (problems.clean({key}) && factor != 0 && factor <= 1)
@@ -317,11 +332,13 @@ void check_config(const LoadedConfig& loaded, Problems& problems) {
   check_model(loaded.config, problems);
   check_recompute(loaded.config.model, problems);
   check_attention(loaded.config, problems);
+  check_device(loaded.config, problems);
   check_tensor_overlap(loaded.config, problems);
   check_pipeline_overlap(loaded.config, problems);
   check_schedule(loaded, problems);
   check_data(loaded, problems);
-  check_factors(loaded.config.train, problems);
+  check_train(loaded.config.train, problems);
+  check_saving(loaded.config.checkpoint, problems);
 }
 
 Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {

@@ -20,6 +20,9 @@ struct RunFacts {
   std::optional<int64_t> dataset_vocab_size = {};  // the tokenizer's, where there is a dataset
 };
 
+// What a run can have at most, so that products of sizes stay numbers.
+constexpr int kMostRanks = 1'000'000;
+
 // How a resolved configuration is laid out on its ranks.
 struct Layout {
   MeshShape mesh;
@@ -31,8 +34,9 @@ struct Layout {
 
 void check_config(const LoadedConfig& loaded, Problems& problems);
 
-// After it, every optional of `loaded.config` but device.peak_tflops (which only the device can tell) has a value, with
-// the origin `derived`. Throws ConfigError.
+// After it, every optional of `loaded.config` has a value, with the origin `derived`, but device.peak_tflops (which
+// only the device can tell) and what the layout says instead: how layers are split, and the group of an interleaved
+// schedule. Throws ConfigError.
 Layout resolve(LoadedConfig& loaded, const RunFacts& facts);
 
 // The fewest ranks that can hold one whole model: t p.

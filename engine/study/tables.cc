@@ -170,6 +170,11 @@ Table result_table(const Study& study, const Plan& plan, const Summary& summary)
 
 std::string legend_text(const Summary& summary) {
   std::string text;
+  if (summary.metrics.contains("exposed_wait_fraction"))
+    text +=
+        "Exposed: communication while a rank computes nothing, on the wire or waiting for a peer (exposed and wait of "
+        "a "
+        "run's log together); waiting: that part of it. ";
   if (summary.metrics.contains("hidden_fraction"))
     text +=
         "Hidden: of the time that the link adds to a step without overlap, what overlap takes away again (1 - (step - "

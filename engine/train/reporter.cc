@@ -22,16 +22,16 @@ struct Peak {
 // Every rank measures at the same time, as they will compute at the same time; the mean is one rank's share.
 Peak find_peak(const Config& config, Trainer& trainer) {
   if (config.device.peak_tflops) return {*config.device.peak_tflops, "device.peak_tflops"};
+  const std::string arithmetic = config.device.tf32 ? "tf32" : config.precision.dtype;
   if (trainer.device().kind() == DeviceKind::cuda)
-    if (const auto known = peak_tflops_by_name(trainer.device().name(), config.precision.dtype))
-      return {*known, "data sheet of " + trainer.device().name() + ", dense " + config.precision.dtype};
+    if (const auto known = peak_tflops_by_name(trainer.device().name(), arithmetic))
+      return {*known, "data sheet of " + trainer.device().name() + ", dense " + arithmetic};
   HostWorld& host = trainer.host();
   host.barrier();
   const std::vector<double> peaks =
       host.gather(measure_gemm_peak_tflops(trainer.device(), trainer.ops(), dtype_of(config.precision)));
   const double sum = std::accumulate(peaks.begin(), peaks.end(), 0.0);
-  return {sum / host.size(),
-          fmt::format("matrix products in {} measured on all ranks at once", config.precision.dtype)};
+  return {sum / host.size(), fmt::format("matrix products in {} measured on all ranks at once", arithmetic)};
 }
 
 // What the arenas of each pipeline rank hold, on every rank; tensor- and data-parallel peers hold as much.

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
+#include <memory>
 #include <optional>
 
 #include "engine/config/validate.h"
@@ -44,10 +45,13 @@ void note_unigram_entropy(const DataConfig& data, Reporter& reporter) {
   reporter.note(fmt::format("the validation set's unigram entropy is {:.4f} nats a token", entropy));
 }
 
+std::unique_ptr<Tokenizer> tokenizer_of(const DataConfig& data) {
+  return data.tokenizer_model.empty() ? open_tokenizer(data.path.empty() ? data.train_path : data.path)
+                                      : load_sentencepiece(data.tokenizer_model);
+}
+
 void write_sample(const Config& config, const RunOptions& options, Trainer& trainer, Reporter& reporter) {
-  const auto tokenizer = config.data.tokenizer_model.empty()
-                             ? open_tokenizer(config.data.path.empty() ? config.data.train_path : config.data.path)
-                             : load_sentencepiece(config.data.tokenizer_model);
+  const auto tokenizer = tokenizer_of(config.data);
   const Sampling sampling{.tokens = options.generate_tokens,
                           .temperature = options.temperature,
                           .top_k = options.top_k,
@@ -129,6 +133,7 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   const TrainingData data = open_training_data(config.data, config.model.seq_length, config.model.vocab_size.value(),
                                                config.train.eval_interval > 0);
   const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, config);
+  if (!options.prompt.empty()) tokenizer_of(config.data);  // that it is there is known now, not when all is trained
   RunGuard guard(config, options.faults, world);
   return guard.run([&](Communicator& watched) {
     return train(loaded, layout, options, candidates, data, guard, watched, out, start_ns);

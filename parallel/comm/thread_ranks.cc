@@ -1,4 +1,5 @@
 // run_thread_ranks.
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -45,7 +46,15 @@ void run_thread_ranks(int n, const std::function<void(Communicator& world)>& ran
     world->end(rank);
   };
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < n; ++rank) threads.emplace_back(run, rank);
+  threads.reserve(static_cast<size_t>(n));
+  try {
+    for (int rank = 0; rank < n; ++rank) threads.emplace_back(run, rank);
+  } catch (const std::system_error& e) {
+    // Those that have started wait for the others, which will not come: they are told why.
+    const auto rank = static_cast<int>(threads.size());
+    const ConfigError error("ranks: the system has no thread for each of " + std::to_string(n) + ": " + e.what());
+    world->fail(rank, error.what(), std::make_exception_ptr(error));
+  }
   for (std::thread& thread : threads) thread.join();
   if (const auto [rank, cause] = world->failure(); cause) rethrow_with_rank(rank, cause);
 }

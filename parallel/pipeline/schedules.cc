@@ -268,17 +268,19 @@ Schedule make_schedule(const ScheduleRequest& request) {
   if (m < 1) throw ConfigError(fmt::format("schedule {} needs m >= 1 micro-batches, but m = {}", kind, m));
   if (wanted_group && kind != "interleaved")
     throw ConfigError(fmt::format("schedule {} takes no group size (it is {}); interleaved does", kind, *wanted_group));
+  const int chunks = chunks_of(request);
+  constexpr double kMostPasses = 1e7;  // an op is 12 bytes, and whoever checks or simulates it takes ten times that
+  if (const double passes = 1.0 * p * m * chunks; passes > kMostPasses)
+    throw ConfigError(
+        fmt::format("schedule {} of p = {} ranks, m = {} micro-batches and v = {} chunks a rank has {:.3g} forward "
+                    "passes, expected at most {:.0f}",
+                    kind, p, m, chunks, passes, kMostPasses));
   if (kind == "dualpipe-v" && m < 2 * p)
     throw ConfigError(
         fmt::format("schedule dualpipe-v needs m >= 2 p = {} micro-batches, but m = {}; zb-v takes any m", 2 * p, m));
 
-  Schedule schedule{.kind = kind,
-                    .p = p,
-                    .m = m,
-                    .v = chunks_of(request),
-                    .map = StageMap::interleaved,
-                    .group_size = {},
-                    .programs = {}};
+  Schedule schedule{
+      .kind = kind, .p = p, .m = m, .v = chunks, .map = StageMap::interleaved, .group_size = {}, .programs = {}};
   if (kind == "zb-v" || kind == "dualpipe-v") schedule.map = StageMap::v_shaped;
   if (kind == "interleaved") schedule.group_size = group_of(request);
   const int v = schedule.v;

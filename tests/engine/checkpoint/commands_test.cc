@@ -33,6 +33,38 @@ Ended trivet(const TempDir& dir, const std::string& arguments) {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
+// Arguments that cannot be are refused at once, in words, with exit code 64.
+TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
+  const TempDir dir;
+  for (const auto& [arguments, part] : std::vector<std::pair<const char*, const char*>>{
+           {"nosuch", "there is no subcommand or argument nosuch"},
+           {"config --ranks 0", "--ranks: found \"0\", expected an integer from 1 to 1000000\n"},
+           {"config --ranks 010", "--ranks: found \"010\""},
+           {"data inspect x --documents -1", "--documents: found \"-1\", expected an integer of at least 0\n"},
+           {"generate x --temperature nan", "--temperature: found \"nan\", expected a number of at least 0\n"},
+           {"generate x --top-p 0", "--top-p: found \"0\", expected a number above 0, at most 1\n"},
+           {"generate x --tensor-parallel 100000 --pipeline-parallel 100000",
+            "are 10000000000 ranks, expected at most"},
+           {"train x --top-k 3", "--top-k requires --generate"},
+           {"schedule --bytes 5", "--bytes requires --bandwidth"},
+           {"schedule --svg ''", "--svg: is empty, expected the name of a file"},
+           {"schedule --pipeline 65536 --microbatches 2000000000", "e+14 forward passes, expected at most 10000000"}}) {
+    const Ended ended = trivet(dir, arguments);
+    EXPECT_EQ(ended.code, 64) << arguments;
+    EXPECT_TRUE(has(ended.err, part)) << arguments << ": " << ended.err;
+  }
+}
+
+// Standard output that is lost is an error; one that was closed on purpose is /dev/null.
+TEST(CommandLine, KnowsThatItsOutputIsWritten) {
+  const auto code = [](const std::string& to) {
+    const int status = std::system(fmt::format("{} schedule --text {}", TRIVET_PROGRAM, to).c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  EXPECT_EQ(code(">/dev/full 2>/dev/null"), 74);
+  EXPECT_EQ(code(">&-"), 0);
+}
+
 TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
   // given: a model from elsewhere
   const TempDir dir;

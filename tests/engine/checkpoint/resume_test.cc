@@ -18,6 +18,7 @@
 #include "engine/train/checkpointing.h"
 #include "engine/train/run.h"
 #include "parallel/comm/world.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/training.h"
 
@@ -532,6 +533,17 @@ TEST_F(Program, SavesAndExitsOnSignals) {
 TEST_F(Program, ASecondSignalEndsItAtOnce) {
   const int status = signalled({SIGTERM, SIGINT});
   EXPECT_TRUE(WIFSIGNALED(status) && (WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGTERM));
+}
+
+// A dataset without a tokenizer cannot be written in, which is known before the first step and not after the last.
+TEST(Sample, NeedsATokenizerBeforeTraining) {
+  const TempDir dir;
+  const Config config = small_run(dir / "run");
+  RunOptions options;
+  options.prompt = "A house";
+  const std::string error = message_of<DataError>([&] { run(config, 1, options); });
+  EXPECT_NE(error.find("to say which tokenizer made it"), std::string::npos) << error;
+  EXPECT_FALSE(std::filesystem::exists(config.train.run_dir));
 }
 
 }  // namespace

@@ -41,8 +41,7 @@ TEST(MemoryPlan, TensorParallelRanksHoldTheirPart) {
   // vocabulary padded to 256, two embeddings of 128 rows a rank; qkv 96 -> 128 and 12 -> 64; fc1 160 -> 192 and 20 ->
   // 64
   const int64_t layer = 4 * 64 + (128 + 64) + (64 + 64) + (192 + 64) + (192 + 64);
-  EXPECT_EQ(plan_memory(loaded.config, layout, {}).items[0].bytes,
-            4 * (2 * 128 * 8 + 16 * 8 + 2 * layer + 2 * 64));
+  EXPECT_EQ(plan_memory(loaded.config, layout, {}).items[0].bytes, 4 * (2 * 128 * 8 + 16 * 8 + 2 * layer + 2 * 64));
 }
 
 TEST(Explain, ShowsEachValueWithItsOrigin) {
@@ -89,9 +88,9 @@ memory a rank
 }
 
 TEST(Explain, NamesTheEmulatedLinks) {
-  LoadedConfig loaded = load_good({"comm.link_latency_us=5", "comm.data_link_gbps=12.5", "comm.tensor_link_latency_us=0",
-                                   "comm.data_link_latency_us=0"});
-  const Layout layout = resolve(loaded, {});
+  LoadedConfig loaded = load_good({"comm.link_latency_us=5", "comm.data_link_gbps=12.5", "comm.tensor_link_gbps=3",
+                                   "comm.data_link_latency_us=0", "parallel.pipeline_model_parallel_size=2"});
+  const Layout layout = resolve(loaded, {.world_size = 4});  // no tensor groups, and so no link of theirs
   const std::string text = with_single_spaces(render(describe_run(loaded.config, layout, {{{{"weights", 2048}}}})));
   EXPECT_NE(text.find("\n emulated links pipeline 5 us, data 12.5 Gbit/s\n"), std::string::npos) << text;
 }

@@ -39,9 +39,9 @@ TEST(Resolve, KeepsWhatWasGiven) {
                                    "optimizer.min_lr=0", "optimizer.lr_decay_iters=7", "optimizer.lr_warmup_iters=7",
                                    "parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true",
                                    "parallel.order=tp-pp-dp"});
-  const Layout layout = resolve(loaded, {.world_size = 6, .dataset_vocab_size = 90});
+  const Layout layout = resolve(loaded, {.world_size = 6, .dataset_vocab_size = 100});
   EXPECT_EQ(loaded.config.model.ffn_hidden_size, 24);
-  EXPECT_EQ(loaded.config.model.vocab_size, 100);  // may be larger than the dataset's
+  EXPECT_EQ(loaded.config.model.vocab_size, 100);
   EXPECT_EQ(loaded.config.optimizer.min_lr, 0);
   EXPECT_EQ(layout.mesh.t, 2);
   EXPECT_EQ(layout.mesh.d, 3);
@@ -276,11 +276,11 @@ TEST(Validate, PipelinesThatCannotBe) {
   const auto says = [](const std::string& text, std::initializer_list<const char*> parts) {
     for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks: " << part;
   };
-  says(error({"model.num_layers=3"}), {"model.num_layers (3)", "4 pipeline stages", "4 or"});
+  says(error({"model.num_layers=3"}), {"model.num_layers (3)", "4 pipeline stages", "num_layers 4 or 8 would"});
   says(error({"model.num_layers=10"}), {"model.num_layers (10)", "num_layers 8 or 12 would"});
   says(error({"parallel.pipeline_schedule=2f2b"}), {"parallel.pipeline_schedule", "'2f2b'", "1f1b, 1f1b-eager"});
   says(error({"parallel.pipeline_schedule=interleaved", "parallel.virtual_pipeline_model_parallel_size=3"}),
-       {"model.num_layers (8)", "12 pipeline stages", "12 or"});
+       {"model.num_layers (8)", "12 pipeline stages", "num_layers 12 or 24 would"});
   says(error({"parallel.pipeline_schedule=interleaved", "parallel.virtual_pipeline_model_parallel_size=1"}),
        {"v >= 2", "v = 1", "use 1f1b"});
   says(error({"parallel.virtual_pipeline_model_parallel_size=2"}), {"schedule 1f1b", "v = 2", "interleaved"});
@@ -299,6 +299,9 @@ TEST(Validate, PipelinesThatCannotBe) {
   says(error({"parallel.decoder_last_pipeline_num_layers=2", "parallel.account_for_loss_in_pipeline_split=true"}),
        {"exclude"});
   says(error({"parallel.account_for_loss_in_pipeline_split=true"}), {"accounted for at the ends", "9 layers"});
+  says(resolve_error({"parallel.account_for_embedding_in_pipeline_split=true"}), {"need more than one pipeline stage"});
+  says(error({"batch.global_batch_size=100000000"}),
+       {"m = 100000000 micro-batches", "4e+08 forward passes, expected at most 10000000"});
   says(error({"model.recompute_granularity=full", "model.recompute_method=block", "model.recompute_num_layers=3"}),
        {"model.recompute_num_layers: 3 is above the 2 layers of the largest stage"});
   says(error({"parallel.pipeline_schedule=./none.txt"}), {"parallel.pipeline_schedule", "./none.txt"});
@@ -308,6 +311,28 @@ TEST(Validate, PipelinesThatCannotBe) {
   EXPECT_EQ(
       load_error({"overlap.p2p_receive_ahead=4"}),
       "--set: overlap.p2p_receive_ahead: 4 needs pipeline_model_parallel_size above 1, found 1: nothing is received");
+}
+
+TEST(Validate, MoreRanksThanThereCanBe) {
+  EXPECT_EQ(load_error({"model.num_attention_heads=65536", "model.hidden_size=65536",
+                        "parallel.tensor_model_parallel_size=65536", "parallel.pipeline_model_parallel_size=65536"}),
+            "--set: parallel.tensor_model_parallel_size: 65536 x pipeline_model_parallel_size (65536) are 4294967296 "
+            "ranks, expected at most 1000000");
+}
+
+TEST(Validate, SwitchesThatCannotApply) {
+  EXPECT_EQ(load_error({"device.tf32=true", "precision.dtype=bf16"}),
+            "--set: device.tf32: true has no effect with precision.dtype bf16: it is of fp32 products");
+  EXPECT_EQ(load_error({"checkpoint.async_save=true", "checkpoint.keep_last=3"}),
+            "the configuration has 2 problems:\n"
+            "--set: checkpoint.async_save: true has no effect with save_interval 0: nothing is saved\n"
+            "--set: checkpoint.keep_last: 3 has no effect with save_interval 0: nothing is saved");
+  EXPECT_EQ(load_error({"train.non_finite_policy=skip", "train.check_for_nan_in_loss_and_grad=false"}),
+            "--set: train.non_finite_policy: skip has no effect with check_for_nan_in_loss_and_grad false: nothing "
+            "looks for such a step");
+  EXPECT_EQ(load_error({"train.run_dir="}), "--set: train.run_dir: is empty, expected the folder of the run");
+  load_good({"device.tf32=true"});
+  load_good({"checkpoint.async_save=true", "checkpoint.save_interval=1"});
 }
 
 TEST(Validate, DataParallel) {
@@ -358,11 +383,12 @@ TEST(Validate, DataParallel) {
 TEST(Validate, Vocabulary) {
   EXPECT_EQ(
       resolve_error({"model.vocab_size=auto"}),
-      "--set: model.vocab_size: is auto, and there is no dataset with a tokenizer to take it from; give a number");
-  EXPECT_EQ(
-      resolve_error({}, {.dataset_vocab_size = 101}),
-      "run.yaml:6: model.vocab_size: 100 is below the 101 tokens of the dataset's tokenizer, expected at least that, "
-      "or auto");
+      "--set: model.vocab_size: is auto, and the dataset corpus has no tokenizer to take it from: there is neither "
+      "corpus.json nor corpus.model; make the dataset first, or give a number");
+  EXPECT_EQ(resolve_error({}, {.dataset_vocab_size = 101}),
+            "run.yaml:6: model.vocab_size: 100 is not the 101 of the dataset's tokenizer, expected that, or auto; "
+            "make_vocab_size_divisible_by says how it is padded");
+  EXPECT_NE(resolve_error({}, {.dataset_vocab_size = 99}).find("100 is not the 99"), std::string::npos);
 }
 
 TEST(Validate, SeveralProblemsOfARunInOneError) {
@@ -371,7 +397,8 @@ TEST(Validate, SeveralProblemsOfARunInOneError) {
       "the configuration has 2 problems:\n"
       "--set: batch.global_batch_size: 5 is not divisible by micro_batch_size (1) x data parallel size (2) = 2; 4 "
       "or 6 would work\n"
-      "--set: model.vocab_size: is auto, and there is no dataset with a tokenizer to take it from; give a number");
+      "--set: model.vocab_size: is auto, and the dataset corpus has no tokenizer to take it from: there is neither "
+      "corpus.json nor corpus.model; make the dataset first, or give a number");
 }
 
 }  // namespace
