@@ -116,6 +116,9 @@ void check_data_parallel(const Config& config, const RunFacts& facts, Problems& 
   };
   if (config.comm.nccl_ub && d <= 1)
     problems.add("comm.nccl_ub", fmt::format("true has no buffers to register: the data parallel size is {}", d));
+  if (const int64_t interval = config.train.check_weight_hash_across_dp_replicas_interval; interval > 0 && d <= 1)
+    problems.add("train.check_weight_hash_across_dp_replicas_interval",
+                 fmt::format("{} has no replicas to compare: the data parallel size is 1; leave it out", interval));
   alone(overlap.overlap_grad_reduce, kReduce);
   alone(overlap.overlap_param_gather, kGather);
   if (overlap.overlap_param_gather && sharding == Sharding::no_shard)

@@ -172,13 +172,6 @@ std::vector<TextBlock> describe_run(const Config& config, const Layout& layout, 
           describe_work(config, layout), describe_memory(memory)};
 }
 
-TextBlock describe_peak(const std::string& dtype, std::optional<double> tflops, const std::string& source) {
-  return {"peak",
-          {{"arithmetic",
-            tflops ? fmt::format("{:.4g} TFLOP/s a rank in {}: {}", *tflops, dtype, source)
-                   : fmt::format("unknown in {}: {}; no MFU, unless device.peak_tflops is given", dtype, source)}}};
-}
-
 TextBlock describe_keys() {
   const Config defaults;
   return by_section([&](const Field& field) -> std::vector<std::string> {

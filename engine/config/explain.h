@@ -19,10 +19,6 @@ TextBlock describe_values(const LoadedConfig& loaded);
 // Model, parameters, layout, batch and FLOPs, and memory of each pipeline rank, [p].
 std::vector<TextBlock> describe_run(const Config& config, const Layout& layout, const std::vector<MemoryPlan>& memory);
 
-// The peak arithmetic of a rank that MFU refers to, and where the number is from ("device.peak_tflops", "measured", the
-// GPU's name).
-TextBlock describe_peak(const std::string& dtype, std::optional<double> tflops, const std::string& source);
-
 // Every key with what it takes, its default and what it means.
 TextBlock describe_keys();
 

@@ -45,8 +45,7 @@ class TextReader::File {
   explicit File(const std::string& path) : file_(path), input_(kBlockBytes, '\0'), block_(kBlockBytes, '\0') {
     refill();
     compressed_ = stream_.avail_in >= 2 && input_.starts_with("\x1f\x8b");
-    if (compressed_) check(inflateInit2(&stream_, MAX_WBITS + 16) == Z_OK,
-                           "zlib has no memory");  // 16: as gzip writes
+    if (compressed_) check(inflateInit2(&stream_, MAX_WBITS + 16) == Z_OK, "zlib has no memory");  // 16: as gzip writes
     else if (path.ends_with(".gz") || path.ends_with(".dz"))
       throw DataError(fmt::format("{}: is not compressed by gzip, as its name says", path));
   }
@@ -83,10 +82,8 @@ class TextReader::File {
   }
 
   [[noreturn]] void reject_long() const {
-    throw DataError(
-        fmt::format("{}: a document has more than {} bytes, which "
-                    "a dataset cannot hold: cut it",
-                    file_.path(), kMaxDocumentBytes));
+    throw DataError(fmt::format("{}: a document has more than {} bytes, which a dataset cannot hold: cut it",
+                                file_.path(), kMaxDocumentBytes));
   }
 
  private:
@@ -120,9 +117,8 @@ class TextReader::File {
         if (!between_) throw DataError(fmt::format("{}: the compressed file is cut off", file_.path()));
         break;
       }
-      // Behind a compressed text comes another one, or zeros. (What is neither
-      // is damage: zlib's own reader of files takes it for the end, and loses
-      // all that follows.)
+      // Behind a compressed text comes another one, or zeros. (What is neither is damage: zlib's own reader of files
+      // takes it for the end, and loses all that follows.)
       if (between_ && *stream_.next_in == 0) {
         ++stream_.next_in;
         --stream_.avail_in;

@@ -95,13 +95,6 @@ TEST(Explain, NamesTheEmulatedLinks) {
   EXPECT_NE(text.find("\n emulated links pipeline 5 us, data 12.5 Gbit/s\n"), std::string::npos) << text;
 }
 
-TEST(Explain, SaysWhereThePeakIsFrom) {
-  EXPECT_EQ(render({describe_peak("bf16", 989.4, "NVIDIA H200")}),
-            "peak\n  arithmetic  989.4 TFLOP/s a rank in bf16: NVIDIA H200\n");
-  EXPECT_EQ(render({describe_peak("bf16", {}, "GPU X")}),
-            "peak\n  arithmetic  unknown in bf16: GPU X; no MFU, unless device.peak_tflops is given\n");
-}
-
 TEST(Explain, ListsEveryKey) {
   const std::string text = with_single_spaces(render({describe_keys()}));
   EXPECT_NE(text.find("hidden_size required"), std::string::npos) << text;

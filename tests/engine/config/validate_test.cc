@@ -341,6 +341,10 @@ TEST(Validate, DataParallel) {
       resolve_error({"overlap.overlap_grad_reduce=true"}),
       "--set: overlap.overlap_grad_reduce: true has nothing to overlap: the data parallel size is 1 (world 1 over "
       "tensor 1 x pipeline 1); leave it out, or start more ranks");
+  EXPECT_EQ(
+      resolve_error({"train.check_weight_hash_across_dp_replicas_interval=5"}),
+      "--set: train.check_weight_hash_across_dp_replicas_interval: 5 has no replicas to compare: the data parallel "
+      "size is 1; leave it out");
   EXPECT_EQ(resolve_error({"comm.nccl_ub=true"}),
             "--set: comm.nccl_ub: true has no buffers to register: the data parallel size is 1");
   EXPECT_EQ(resolve_error({"overlap.overlap_param_gather=true"}, two),
