@@ -2,7 +2,6 @@
 // run amounts to. `trivet config` prints all of it; `trivet train` opens with the second part.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
