@@ -76,7 +76,7 @@ double machine_peak_tflops(const std::string& dtype) {
 
 void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   const bool measured = std::ranges::any_of(rows, [&](const RunRow& row) {
-    return row.outcome == Outcome::done && std::ranges::count(plan.points, row.point, &Point::id) > 0;
+    return row.outcome == RunEnd::done && std::ranges::count(plan.points, row.point, &Point::id) > 0;
   });
   const double peak = measured || plan.points.empty() ? 0 : machine_peak_tflops(plan.points[0].dtype);
   const CostPrediction cost = predict_cost(study, plan, rows, peak);
@@ -140,7 +140,7 @@ void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>&
 void print_run(const Study& study, const Plan& plan, const StudyProgress& progress) {
   const RunRow& row = progress.row;
   std::string result = row.reason;
-  if (row.outcome == Outcome::done) {
+  if (row.outcome == RunEnd::done) {
     const auto metric = row.metrics.find(study.metric);
     result = metric == row.metrics.end() ? "no " + study.metric : metric_text(study.metric, metric->second);
     if (const auto exposed = row.metrics.find("exposed_comm_fraction"); exposed != row.metrics.end())

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr int64_t kLargestConfig = 1 << 20, kLargestIndex = 16 << 20;
-constexpr std::string_view kPrefix = "transformer.";
+constexpr std::string_view kHfPrefix = "transformer.";
 constexpr const char* kFile = "/model.safetensors";
 constexpr const char* kIndex = "/model.safetensors.index.json";
 constexpr const char* kConfig = "/config.json";
@@ -160,7 +160,7 @@ class HfWeights : public GptWeights {
     }
     for (const SafeTensor& tensor : file.content.tensors) {
       std::string name = tensor.name;
-      if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
+      if (name.starts_with(kHfPrefix)) name.erase(0, kHfPrefix.size());
       if (!is_mask(name) && !places_.try_emplace(name, Place{&file, &tensor}).second)
         throw DataError(fmt::format("{}: tensor '{}': the model has two of it", path, tensor.name.substr(0, 200)));
     }
@@ -256,7 +256,7 @@ void write_hf_gpt2(GptWeights& weights, const std::string& folder, DType dtype) 
     if (tensor.conv1d) std::reverse(shape.begin(), shape.end());
     const bool head = tensor.hf_name.starts_with("lm_head.");
     const int64_t begin = content.data_bytes(), bytes = tensor.shape.numel() * size_of(dtype);
-    content.tensors.push_back({(head ? "" : std::string(kPrefix)) + tensor.hf_name,
+    content.tensors.push_back({(head ? "" : std::string(kHfPrefix)) + tensor.hf_name,
                                dtype == DType::bf16 ? "BF16" : "F32", shape, begin, begin + bytes});
   }
   OutputFile file(folder + kFile);

@@ -15,7 +15,7 @@ void TimeTable::add(const StepStats& of_all_ranks, const StepStats& of_this_rank
 
 namespace {
 
-constexpr size_t kMostRanks = 32;  // that anybody reads a row of
+constexpr size_t kMostRanksShown = 32;  // that anybody reads a row of
 
 TextBlock describe_ranks(std::span<const RankTime> ranks, const StepStats& all, int64_t steps) {
   TextBlock block = {"milliseconds of a step, by rank", {{"", "compute", "optimizer"}}, "lrr"};
@@ -74,7 +74,7 @@ std::vector<TextBlock> TimeTable::describe(std::span<const RankTime> ranks) cons
   }
   std::vector<TextBlock> blocks{time};
   if (comm.rows.size() > 1) blocks.push_back(comm);
-  if (ranks.size() > 1 && ranks.size() <= kMostRanks) blocks.push_back(describe_ranks(ranks, sum_, counted_));
+  if (ranks.size() > 1 && ranks.size() <= kMostRanksShown) blocks.push_back(describe_ranks(ranks, sum_, counted_));
   return blocks;
 }
 

@@ -34,7 +34,7 @@ std::vector<std::string> find_disagreements(const Study& study, const Plan& plan
   for (size_t i = 0; i < plan.points.size(); ++i)
     for (int64_t repeat = 1; repeat <= study.repeats; ++repeat) {
       const RunRow* row = find_row(rows, plan.points[i].id, repeat);
-      if (!row || row->outcome != Outcome::done) continue;
+      if (!row || row->outcome != RunEnd::done) continue;
       const std::string what = fmt::format("repeat {} of {}", repeat, describe_choice(study, plan.points[i].choice));
       const auto [reference, first] = references.try_emplace(plan.points[i].numbers, Reference{row, what});
       if (first || !found[i].empty()) continue;

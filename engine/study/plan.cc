@@ -151,14 +151,14 @@ Plan make_plan(const Study& study) {
 }
 
 std::vector<PlannedRun> remaining_runs(const Study& study, const Plan& plan, std::span<const RunRow> rows) {
-  std::map<std::string, std::map<int64_t, Outcome>> ended;  // by point and repeat
+  std::map<std::string, std::map<int64_t, RunEnd>> ended;  // by point and repeat
   for (const RunRow& row : rows) ended[row.point][row.repeat] = row.outcome;
   std::vector<PlannedRun> runs;
   for (int64_t repeat = 1; repeat <= study.repeats; ++repeat)
     for (size_t n = 0; n < plan.points.size(); ++n) {
       const size_t point = repeat % 2 == 1 ? n : plan.points.size() - 1 - n;
       const auto& outcomes = ended[plan.points[point].id];
-      const bool failed = std::ranges::any_of(outcomes, [](const auto& run) { return run.second != Outcome::done; });
+      const bool failed = std::ranges::any_of(outcomes, [](const auto& run) { return run.second != RunEnd::done; });
       if (!failed && !outcomes.contains(repeat)) runs.push_back({point, repeat});
     }
   return runs;
@@ -171,7 +171,7 @@ CostPrediction predict_cost(const Study& study, const Plan& plan, std::span<cons
   for (const Point& point : plan.points) {
     std::vector<double> seconds;
     for (const RunRow& row : rows)
-      if (row.point == point.id && row.outcome == Outcome::done) seconds.push_back(row.seconds);
+      if (row.point == point.id && row.outcome == RunEnd::done) seconds.push_back(row.seconds);
     cost.seconds.push_back(median(seconds));
     if (seconds.empty()) continue;
     ++measured;

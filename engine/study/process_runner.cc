@@ -109,11 +109,11 @@ RunPoint process_runner(const Study& study, std::string program, StopSignals* st
     switch (end.how) {
       case ChildEnd::stopped: return std::nullopt;
       case ChildEnd::timed_out:
-        row.outcome = Outcome::timed_out;
+        row.outcome = RunEnd::timed_out;
         row.reason = fmt::format("took longer than timeout_minutes ({:g})", study.timeout_minutes);
         break;
       case ChildEnd::signalled:
-        row.outcome = Outcome::failed;
+        row.outcome = RunEnd::failed;
         row.reason = fmt::format("signal {} ({}): {}", end.code, ::strsignal(end.code),
                                  failure_reason(text_of(run_dir + "/stderr.log")));
         break;
@@ -121,7 +121,7 @@ RunPoint process_runner(const Study& study, std::string program, StopSignals* st
         row.reason = end.code == 0 ? read_metrics(run_dir + "/metrics.jsonl", study.steps, study.warmup_steps, row)
                                    : failure_reason(text_of(run_dir + "/stderr.log"));
         if (end.code != 0 && row.reason.empty()) row.reason = "it said nothing";
-        if (!row.reason.empty()) row.outcome = Outcome::failed;
+        if (!row.reason.empty()) row.outcome = RunEnd::failed;
         break;
     }
     // Every run writes one, so that all are measured alike; one a point is enough to look at.

@@ -159,7 +159,7 @@ class Page {
     out_ += "<h2>Failed runs</h2>\n<ul>\n";
     for (const RunRow& row : rows_) {
       const auto point = std::ranges::find(plan_.points, row.point, &Point::id);
-      if (row.outcome == Outcome::done || point == plan_.points.end()) continue;
+      if (row.outcome == RunEnd::done || point == plan_.points.end()) continue;
       put("<li>{}, repeat {}, {}: {} (<a href=\"{}/stderr.log\">stderr</a>)</li>\n",
           escaped(describe_choice(study_, point->choice)), row.repeat, name_of(row.outcome), escaped(row.reason),
           escaped(row.folder));

@@ -29,8 +29,8 @@ void for_each_line(const std::string& path, Each&& each) {
   if (file.bad()) throw IoError(path + ": cannot be read");
 }
 
-Outcome parse_outcome(const std::string& text) {
-  for (const Outcome outcome : {Outcome::done, Outcome::failed, Outcome::timed_out})
+RunEnd parse_outcome(const std::string& text) {
+  for (const RunEnd outcome : {RunEnd::done, RunEnd::failed, RunEnd::timed_out})
     if (text == name_of(outcome)) return outcome;
   throw DataError("unknown outcome " + text);
 }
@@ -56,11 +56,11 @@ RunRow row_of(const Json& json) {
 
 }  // namespace
 
-const char* name_of(Outcome outcome) {
+const char* name_of(RunEnd outcome) {
   switch (outcome) {
-    case Outcome::done: return "done";
-    case Outcome::failed: return "failed";
-    case Outcome::timed_out: return "timed_out";
+    case RunEnd::done: return "done";
+    case RunEnd::failed: return "failed";
+    case RunEnd::timed_out: return "timed_out";
   }
   return "?";
 }
@@ -100,7 +100,7 @@ const RunRow* find_row(const std::vector<RunRow>& rows, std::string_view point, 
 
 std::vector<RunRow> without_failures(const std::vector<RunRow>& rows) {
   std::vector<RunRow> done;
-  std::ranges::copy_if(rows, std::back_inserter(done), [](const RunRow& row) { return row.outcome == Outcome::done; });
+  std::ranges::copy_if(rows, std::back_inserter(done), [](const RunRow& row) { return row.outcome == RunEnd::done; });
   return done;
 }
 

@@ -11,14 +11,14 @@
 
 namespace trivet {
 
-enum class Outcome : uint8_t { done, failed, timed_out };
-const char* name_of(Outcome outcome);
+enum class RunEnd : uint8_t { done, failed, timed_out };
+const char* name_of(RunEnd outcome);
 
 struct RunRow {
   std::string point;                                             // Point::id
   int64_t repeat = 1;                                            // from 1
   std::vector<std::pair<std::string, std::string>> levels = {};  // factor and label, for people
-  Outcome outcome = Outcome::done;
+  RunEnd outcome = RunEnd::done;
   std::string reason = {};  // of a failure
   int exit_code = 0;
   std::string started = {};                    // UTC, 2026-01-31T23:59:59Z

@@ -25,7 +25,7 @@ void make_folder(const std::string& path) {
 
 double seconds_of(const Study& study, const Plan& plan, const std::vector<RunRow>& rows,
                   std::span<const PlannedRun> runs) {
-  const bool measured = std::ranges::any_of(rows, [](const RunRow& row) { return row.outcome == Outcome::done; });
+  const bool measured = std::ranges::any_of(rows, [](const RunRow& row) { return row.outcome == RunEnd::done; });
   if (!measured) return std::nan("");
   const CostPrediction cost = predict_cost(study, plan, rows, std::nan(""));
   double sum = 0;

@@ -10,7 +10,7 @@ std::vector<const RunRow*> done_rows(const Study& study, const std::vector<RunRo
   std::vector<const RunRow*> found;
   for (int64_t repeat = 1; repeat <= study.repeats; ++repeat) {
     const RunRow* row = find_row(rows, point.id, repeat);
-    found.push_back(row && row->outcome == Outcome::done ? row : nullptr);
+    found.push_back(row && row->outcome == RunEnd::done ? row : nullptr);
   }
   return found;
 }
@@ -32,7 +32,7 @@ PointSummary summarize_point(const Study& study, const Point& point, const std::
   }
   for (const auto& [key, numbers] : values) summary.metrics[key] = sample_of(numbers);
   for (int64_t repeat = 1; repeat <= study.repeats; ++repeat)
-    if (const RunRow* row = find_row(rows, point.id, repeat); row && row->outcome != Outcome::done)
+    if (const RunRow* row = find_row(rows, point.id, repeat); row && row->outcome != RunEnd::done)
       summary.failure = row->reason;
   return summary;
 }

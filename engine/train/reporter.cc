@@ -14,13 +14,13 @@
 namespace trivet {
 namespace {
 
-struct Peak {
+struct FoundPeak {
   double tflops = 0;  // of one rank
   std::string origin;
 };
 
 // Every rank measures at the same time, as they will compute at the same time; the mean is one rank's share.
-Peak find_peak(const Config& config, Trainer& trainer) {
+FoundPeak find_peak(const Config& config, Trainer& trainer) {
   if (config.device.peak_tflops) return {*config.device.peak_tflops, "device.peak_tflops"};
   const std::string arithmetic = config.device.tf32 ? "tf32" : config.precision.dtype;
   if (trainer.device().kind() == DeviceKind::cuda)
@@ -66,7 +66,7 @@ std::vector<RankTime> gather_times(Trainer& trainer, const StepStats& mine) {
 Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& trainer, std::ostream& out)
     : config_(loaded.config), trainer_(trainer), host_(trainer.host()), time_(host_.size()) {
   const bool first = host_.rank() == 0;
-  const Peak peak = find_peak(config_, trainer);
+  const FoundPeak peak = find_peak(config_, trainer);
   work_ = {
       .samples = config_.batch.global_batch_size.value(),
       .tokens = config_.batch.global_batch_size.value() * config_.model.seq_length,

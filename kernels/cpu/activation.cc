@@ -20,7 +20,7 @@ inline Floats gelu_gradient(Floats far) {
   return s - x * (kLinear + 3.0f * kCubic * x2) * s * (e * s);
 }
 
-constexpr int64_t kGrain = 8192;  // elements worth a thread
+constexpr int64_t kHeavyGrain = 8192;  // elements worth a thread
 
 }  // namespace
 
@@ -30,7 +30,7 @@ void CpuOps::gelu_forward(Tensor x, Tensor y, Stream& stream) {
   shapes::expect_like(kOp, "y", y, x);
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     dispatch_float(x.dtype, [&]<class T>() {
-      parallel_for(threads, x.numel(), kGrain, [&](Range part, int) {
+      parallel_for(threads, x.numel(), kHeavyGrain, [&](Range part, int) {
         const T* const in = x.as<T>() + part.begin;
         T* const out = y.as<T>() + part.begin;
         for_vectors(part.size(), [=](auto at) { at.store(out, gelu(at.load(in))); });
@@ -44,7 +44,7 @@ void CpuOps::gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream& stream) {
   shapes::check_gelu_backward(x, dy, dx);
   stream.run({kOp, Category::compute}, [=, threads = threads_] {
     dispatch_float(x.dtype, [&]<class T>() {
-      parallel_for(threads, x.numel(), kGrain, [&](Range part, int) {
+      parallel_for(threads, x.numel(), kHeavyGrain, [&](Range part, int) {
         const T* const in = x.as<T>() + part.begin;
         const T* const gradient = dy.as<T>() + part.begin;
         T* const out = dx.as<T>() + part.begin;

@@ -9,7 +9,7 @@
 namespace trivet::test {
 namespace {
 
-constexpr int kSteps = std::min(kMatrixSteps, 4);
+constexpr int kDeviceSteps = std::min(kMatrixSteps, 4);
 constexpr int kGpuSteps = 2;
 
 void expect_same(const Curve& found, const Curve& expected) {
@@ -23,15 +23,16 @@ TEST_P(OnADevice, EveryNumberIsTheCpus) {
   const LayoutCase& c = GetParam();
   Config config = config_of(c);
   config.model.hidden_dropout = 0.1;
-  const Curve cpu = train_on_threads(config, c.ranks(), kSteps);
+  const Curve cpu = train_on_threads(config, c.ranks(), kDeviceSteps);
   {
     SCOPED_TRACE("each step is finished before the next");
-    expect_same(train_on_threads(config, c.ranks(), kSteps, {.make_backend = make_split_backend}), cpu);
+    expect_same(train_on_threads(config, c.ranks(), kDeviceSteps, {.make_backend = make_split_backend}), cpu);
   }
   {
     SCOPED_TRACE("a step ahead");
-    expect_same(train_on_threads(config, c.ranks(), kSteps, {.poison = true, .make_backend = make_split_backend}, true),
-                cpu);
+    expect_same(
+        train_on_threads(config, c.ranks(), kDeviceSteps, {.poison = true, .make_backend = make_split_backend}, true),
+        cpu);
   }
 }
 

@@ -11,7 +11,7 @@
 namespace trivet::test {
 namespace {
 
-constexpr int kSteps = std::min(kMatrixSteps, 6);
+constexpr int kShardingSteps = std::min(kMatrixSteps, 6);
 
 constexpr const char* kStrategies[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
 
@@ -47,13 +47,13 @@ TEST_P(ShardingLayout, HasTheLossesOfOneRank) {
   alone.t = alone.p = alone.d = alone.v = 1;
   alone.schedule = "1f1b";
   alone.micro_batches = c.micro_batches * c.d;
-  const Curve one_rank = train_on_threads(config_of(alone, "no_shard"), 1, kSteps);
+  const Curve one_rank = train_on_threads(config_of(alone, "no_shard"), 1, kShardingSteps);
   const bool fp32 = std::string(c.dtype) == "fp32";
   Curve no_shard;
   for (const std::string strategy : kStrategies) {
     if (strategy.starts_with("optim_grads") && std::string(c.schedule).starts_with("zb")) continue;  // refused
     Config config = config_of(c, strategy.c_str());
-    const Curve curve = train_on_threads(config, c.ranks(), kSteps, true);
+    const Curve curve = train_on_threads(config, c.ranks(), kShardingSteps, true);
     if (fp32) expect_near(curve, one_rank, strategy);
     if (strategy == "no_shard") no_shard = curve;
     // Under the last two gradients are summed over ranks before they are summed over micro-batches.
@@ -64,14 +64,14 @@ TEST_P(ShardingLayout, HasTheLossesOfOneRank) {
     if (c.d == 1) continue;
     // Overlap changes time, never numbers.
     config.overlap.overlap_grad_reduce = true;
-    expect_equal(train_on_threads(config, c.ranks(), kSteps, true), curve, strategy + " overlap_grad_reduce");
+    expect_equal(train_on_threads(config, c.ranks(), kShardingSteps, true), curve, strategy + " overlap_grad_reduce");
     if (strategy == "no_shard") continue;
     config.overlap.overlap_param_gather = true;
     config.overlap.collectives_in_flight = 3;
-    expect_equal(train_on_threads(config, c.ranks(), kSteps, true), curve, strategy + " both, three in flight");
+    expect_equal(train_on_threads(config, c.ranks(), kShardingSteps, true), curve, strategy + " both, three in flight");
     config.overlap.overlap_grad_reduce = false;
     config.overlap.collectives_in_flight = 1;
-    expect_equal(train_on_threads(config, c.ranks(), kSteps, true), curve, strategy + " overlap_param_gather");
+    expect_equal(train_on_threads(config, c.ranks(), kShardingSteps, true), curve, strategy + " overlap_param_gather");
   }
 }
 
@@ -92,12 +92,12 @@ INSTANTIATE_TEST_SUITE_P(Matrix, ShardingLayout,
 TEST(Sharding, BucketSizeChangesNothing) {
   for (const std::string strategy : {"no_shard", "optim"}) {
     Config config = config_of({.d = 3}, strategy.c_str());
-    const Curve reference = train_on_threads(config, 3, kSteps);
+    const Curve reference = train_on_threads(config, 3, kShardingSteps);
     config.overlap.overlap_grad_reduce = true;
     config.overlap.overlap_param_gather = strategy == "optim";
     for (const int64_t bucket_size : {1, 1000, 7777, 1 << 30}) {
       config.parallel.bucket_size = bucket_size;
-      const Curve curve = train_on_threads(config, 3, kSteps, true);
+      const Curve curve = train_on_threads(config, 3, kShardingSteps, true);
       expect_equal(curve, reference, fmt::format("{} bucket_size {}", strategy, bucket_size));
       EXPECT_EQ(curve.weights_hash, reference.weights_hash);
     }
@@ -111,20 +111,20 @@ TEST(Sharding, AlignmentChangesNothing) {
                         Case{.p = 2, .d = 2, .v = 2, .micro_batches = 4, .schedule = "zb-v"}}) {
     Config config = config_of(c, "optim");
     config.parallel.bucket_size = 2000;
-    const Curve reference = train_on_threads(config, c.ranks(), kSteps, true);
+    const Curve reference = train_on_threads(config, c.ranks(), kShardingSteps, true);
     config.overlap.overlap_grad_reduce = config.overlap.overlap_param_gather = true;
     config.overlap.align_grad_reduce = true;
     config.overlap.align_param_gather = c.v > 1;
-    expect_equal(train_on_threads(config, c.ranks(), kSteps, true), reference, c.schedule);
+    expect_equal(train_on_threads(config, c.ranks(), kShardingSteps, true), reference, c.schedule);
   }
 }
 
 TEST(Sharding, AverageInCollective) {
   for (const int d : {2, 3}) {
     Config config = config_of({.d = d}, "optim");
-    const Curve reference = train_on_threads(config, d, kSteps);
+    const Curve reference = train_on_threads(config, d, kShardingSteps);
     config.overlap.average_in_collective = true;
-    const Curve curve = train_on_threads(config, d, kSteps);
+    const Curve curve = train_on_threads(config, d, kShardingSteps);
     if (d == 2) {
       expect_equal(curve, reference, "halves are exact");
     } else {
@@ -138,12 +138,13 @@ TEST(Sharding, WorksWithRecompute) {
   for (const std::string strategy : {"optim", "optim_grads_params"}) {
     Config config = config_of({.d = 2}, strategy.c_str());
     config.overlap.overlap_grad_reduce = config.overlap.overlap_param_gather = true;
-    const Curve reference = train_on_threads(config, 2, kSteps, true);
+    const Curve reference = train_on_threads(config, 2, kShardingSteps, true);
     config.model.recompute_granularity = "full";
     config.model.recompute_method = "uniform";
     for (const int64_t layers : {1, 3}) {
       config.model.recompute_num_layers = layers;
-      expect_equal(train_on_threads(config, 2, kSteps, true), reference, fmt::format("{} {}", strategy, layers));
+      expect_equal(train_on_threads(config, 2, kShardingSteps, true), reference,
+                   fmt::format("{} {}", strategy, layers));
     }
   }
 }

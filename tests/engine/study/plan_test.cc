@@ -135,7 +135,7 @@ TEST(Plan, FinishedRunsAndFailedPointsAreNotRunAgain) {
   const Study study = folder.study();
   const Plan plan = make_plan(study);
   std::vector<RunRow> rows{row_of(plan.points[0], 1, 1), row_of(plan.points[1], 1, 1)};
-  rows[1].outcome = Outcome::failed;
+  rows[1].outcome = RunEnd::failed;
 
   // when
   const auto rest = remaining_runs(study, plan, rows);

@@ -32,7 +32,7 @@ RunRow some_row() {
   return {.point = "0123456789abcdef",
           .repeat = 2,
           .levels = {{"z \"factor\"", "1"}, {"a", "µ\\"}},
-          .outcome = Outcome::failed,
+          .outcome = RunEnd::failed,
           .reason = "line\nand \xff no UTF-8",
           .exit_code = 64,
           .started = "2026-01-31T23:59:59Z",
@@ -58,7 +58,7 @@ TEST(StudyResults, AreReadBackWithAllDigits) {
   EXPECT_EQ(rows[1].point, row.point);
   EXPECT_EQ(rows[1].repeat, 2);
   EXPECT_EQ(rows[1].levels, row.levels);
-  EXPECT_EQ(rows[1].outcome, Outcome::failed);
+  EXPECT_EQ(rows[1].outcome, RunEnd::failed);
   EXPECT_EQ(rows[1].reason, "line\nand \xef\xbf\xbd no UTF-8");
   EXPECT_EQ(rows[1].metrics, row.metrics);
   EXPECT_EQ(rows[1].losses, row.losses);
@@ -78,7 +78,7 @@ TEST(StudyResults, LeaveATornLastLineOutAndRefuseOthers) {
 
 TEST(StudyResults, LastRowOfARepeatCounts) {
   std::vector<RunRow> rows{some_row(), some_row()};
-  rows[1].outcome = Outcome::done;
+  rows[1].outcome = RunEnd::done;
   EXPECT_EQ(find_row(rows, rows[0].point, 2), &rows[1]);
   EXPECT_EQ(find_row(rows, rows[0].point, 1), nullptr);
   EXPECT_EQ(without_failures(rows).size(), 1u);

@@ -86,7 +86,7 @@ TEST_F(StudyRunner, FailuresAreRowsAndAreNotRepeatedUnlessAsked) {
     RunRow row = row_of(point, repeat, 1);
     ++calls;
     if (point.id != plan_.points[2].id) return std::optional(row);
-    row.outcome = Outcome::failed;
+    row.outcome = RunEnd::failed;
     row.reason = "out of luck";
     return std::optional(row);
   };
@@ -103,7 +103,7 @@ TEST_F(StudyRunner, FailuresAreRowsAndAreNotRepeatedUnlessAsked) {
   retry.retry_failed = true;
   EXPECT_EQ(run(seconds(1), retry), StudyEnd::complete);
   EXPECT_EQ(made_.size(), 2u);
-  EXPECT_EQ(find_row(rows_, plan_.points[2].id, 1)->outcome, Outcome::done);
+  EXPECT_EQ(find_row(rows_, plan_.points[2].id, 1)->outcome, RunEnd::done);
 }
 
 TEST_F(StudyRunner, StartsNoRunThatWouldEndAfterTheBudget) {

@@ -199,7 +199,7 @@ TEST_F(StudySummary, CsvQuotesWhatNeedsIt) {
   use(with(kGoodStudy, "small: {}", "'a, \"b\"': {}"));
   add(0, {0.1, 0.3});
   rows_.push_back(row_of(plan_.points[1], 1, 1));
-  rows_.back().outcome = Outcome::failed;
+  rows_.back().outcome = RunEnd::failed;
   rows_.back().reason = "two\nlines";
 
   // when
@@ -240,7 +240,7 @@ TEST_F(StudySummary, PagesAndPicturesEscapeEverything) {
   for (RunRow& row : rows_)
     row.command = row.machine = row.folder = evil, row.metrics[evil] = 1, row.metrics["exposed_data_fraction"] = 0.5;
   rows_.push_back(row_of(plan_.points[4], 1, 1));
-  rows_.back().outcome = Outcome::failed;
+  rows_.back().outcome = RunEnd::failed;
   rows_.back().reason = evil;
   rows_[3].losses[0] = 7;
   plan_.dropped.push_back({{0, 0}, evil});
