@@ -17,18 +17,25 @@ struct Lane {
   std::unique_ptr<Stream> stream;
 };
 
+// What work beside compute needs from its rank; all of it outlives that work.
+struct LaneSite {
+  Device& device;
+  Stream& compute;
+  Communicator& group;
+  Trace* trace = nullptr;  // null: nothing is recorded
+};
+
 class Lanes {
  public:
-  // Collective over `group`, which outlives this. name: of the lanes in the trace.
-  Lanes(Communicator& group, Category category, Device& device, Stream& compute, Trace* trace, const std::string& name,
-        int count)
-      : group_(group), compute_(compute), computed_(device.create_event()) {
+  // Collective over on.group. name: of the lanes in the trace.
+  Lanes(const LaneSite& on, Category category, const std::string& name, int count)
+      : group_(on.group), compute_(on.compute), computed_(on.device.create_event()) {
     for (int i = 0; i < count; ++i) {
       const std::string own_name = count == 1 ? name : name + " " + std::to_string(i);
       Lane& lane = lanes_.emplace_back();
-      lane.group = group.split(0, group.rank(), own_name, category);
-      lane.stream = device.create_side_stream(StreamPriority::high);
-      if (trace) lane.stream->set_trace_row(trace->add_row(own_name));
+      lane.group = group_.split(0, group_.rank(), own_name, category);
+      lane.stream = on.device.create_side_stream(StreamPriority::high);
+      if (on.trace) lane.stream->set_trace_row(on.trace->add_row(own_name));
     }
   }
 

@@ -37,7 +37,7 @@ struct ParamSpec {
   bool shared_copy = false;
   // Rows of global_shape[0] from this one on are padding (vocabulary): initialised to zero, never trained. -1: none.
   int64_t padding_from = -1;
-  // Who adds to its gradient asks Param::accumulates(), and so nobody has to zero it first.
+  // Who adds to its gradient asks Param::take_overwrite(), and so nobody has to zero it first.
   bool first_one_writes = false;
 };
 
@@ -48,11 +48,13 @@ struct Param {
   int64_t cut_offset = 0;  // first index of this rank's part along cut_dim
   Tensor weight;           // shape, model dtype; a view of the flat weight buffer
   Tensor grad;             // shape, fp32; a view of the flat gradient buffer
+  // Of the copies that tensor-parallel ranks and stages hold of it, the one that the norm counts and checkpoints keep.
+  bool first_copy = true;
   // Where spec.first_one_writes: `grad` is that of an earlier step, or of another parameter that was there.
-  bool grad_is_stale = false;
+  bool overwrite = false;
 
-  // Whether `grad` has something to add to. If not, the caller writes all of it.
-  bool accumulates() { return !std::exchange(grad_is_stale, false); }
+  // Whether the caller is to write all of `grad`, rather than add to it. The next one then adds.
+  bool take_overwrite() { return std::exchange(overwrite, false); }
 };
 
 // Parameters of a stage that are used together: its embedding, a block, its head.
@@ -82,6 +84,7 @@ class ParamList {
     param.shape = param.spec.global_shape;
     check(!units_.empty(), "a parameter is declared outside of any unit");
     param.unit = static_cast<int>(units_.size()) - 1;
+    param.first_copy = !param.spec.shared_copy && (param.spec.cut_dim >= 0 || tensor_rank_ == 0);
     if (const int dim = param.spec.cut_dim; dim >= 0) {
       const int64_t n = param.shape[dim];
       if (n % tensor_size_ != 0)

@@ -5,10 +5,9 @@ namespace {
 
 // Calls f(piece, begin, end) with the elements of each owned piece that this rank saves.
 template <class F>
-void for_each_saved(const FlatBuffer& flat, int tensor_rank, F&& f) {
+void for_each_saved(const FlatBuffer& flat, F&& f) {
   for (const OwnedPiece& piece : flat.owned) {
-    const ParamSpec& spec = piece.param->spec;
-    if (spec.shared_copy || (spec.cut_dim < 0 && tensor_rank != 0)) continue;
+    if (!piece.param->first_copy) continue;
     const int64_t n = piece.weight.numel();
     if (flat.shards_optimizer()) f(piece, int64_t{0}, n);
     else f(piece, n * flat.options.rank / flat.options.ranks, n * (flat.options.rank + 1) / flat.options.ranks);
@@ -36,17 +35,16 @@ std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Adam& adam)
   return tensors;
 }
 
-std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Adam& adam, int tensor_rank) {
+std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Adam& adam) {
   std::vector<StateTensor> tensors;
-  for_each_saved(flat, tensor_rank, [&](const OwnedPiece& piece, int64_t begin, int64_t end) {
-    add_state(tensors, adam, piece, begin, end);
-  });
+  for_each_saved(
+      flat, [&](const OwnedPiece& piece, int64_t begin, int64_t end) { add_state(tensors, adam, piece, begin, end); });
   return tensors;
 }
 
-int64_t saved_bytes(const FlatBuffer& flat, int tensor_rank) {
+int64_t saved_bytes(const FlatBuffer& flat) {
   int64_t elements = 0;
-  for_each_saved(flat, tensor_rank, [&](const OwnedPiece& piece, int64_t begin, int64_t end) {
+  for_each_saved(flat, [&](const OwnedPiece& piece, int64_t begin, int64_t end) {
     elements += slice_of(*piece.param, piece.first + begin, end - begin).count;
   });
   return 3 * elements * size_of(DType::f32);

@@ -25,11 +25,11 @@ inline constexpr const char* kSecondMoment = "optimizer.exp_avg_sq.";
 // All that this rank owns, in the order of the flat buffer: what it loads.
 std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Adam& adam);
 
-// What this rank saves of it. Over all ranks every element of the model once: copies of tied weights are left out,
-// of weights that tensor ranks share rank 0 has the say, and what data-parallel ranks all own they divide.
-std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Adam& adam, int tensor_rank);
+// What this rank saves of it. Over all ranks every element of the model once: of a weight's copies the first
+// (Param::first_copy), and what data-parallel ranks all own they divide.
+std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Adam& adam);
 
 // The bytes of saved_tensors before there is any memory behind them.
-int64_t saved_bytes(const FlatBuffer& flat, int tensor_rank);
+int64_t saved_bytes(const FlatBuffer& flat);
 
 }  // namespace trivet

@@ -87,6 +87,7 @@ Tensor GptStage::output(int slot) const { return block_input(slot_at(slot), -1, 
 
 void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_batch, Tensor loss) const {
   const Slot& slot = slot_at(slot_index);
+  ctx.units.begin_pass(Pass::forward);
   if (embedding_) {
     ctx.units.before_forward(embedding_unit_);
     embedding_->forward(ctx, slot.tokens, micro_batch, slot.input);
@@ -99,6 +100,7 @@ void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_bat
     ctx.units.before_forward(head_unit_);
     head_->forward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, loss);
   }
+  ctx.units.end_pass(Pass::forward);
 }
 
 void GptStage::run_deferred(Context& ctx) {
@@ -113,6 +115,7 @@ void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatc
   Slot& slot = slots_.at(static_cast<size_t>(slot_index));
   // Behind the weight halves where they are put off.
   const auto done = [&](int unit) { ctx.weight_grads.push([&ctx, unit] { ctx.units.after_backward(unit); }); };
+  ctx.units.begin_pass(Pass::backward);
   if (head_) {
     ctx.units.before_backward(head_unit_);
     head_->backward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, grad);
@@ -147,6 +150,7 @@ void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatc
     embedding_->backward(ctx, slot.tokens, micro_batch, grad);
     done(embedding_unit_);
   }
+  ctx.weight_grads.push([&ctx] { ctx.units.end_pass(Pass::backward); });
 }
 
 void GptStage::poison(Context& ctx, int slot_index) const {

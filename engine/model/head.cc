@@ -65,7 +65,7 @@ void Head::backward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& mic
 void Head::backward_weight(Context& ctx, Tensor norm_out, Tensor d_logits) const {
   Scratch::Frame frame(ctx.scratch);
   ctx.ops.matmul(d_logits, gather_sequence(ctx, norm_out, frame), output_.grad,
-                 {.transpose_a = true, .accumulate = output_.accumulates()}, ctx.compute);
+                 {.transpose_a = true, .accumulate = !output_.take_overwrite()}, ctx.compute);
 }
 
 }  // namespace trivet

@@ -114,8 +114,7 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
                                           .config = to_yaml(config),
                                           .keep_last = config.checkpoint.keep_last,
                                           .before_commit = options_.before_commit},
-                 saved_tensors(state.flat, state.adam, trainer.mesh().at.tp), state.snapshot, trainer.device(),
-                 trainer.context().compute);
+                 saved_tensors(state.flat, state.adam), state.snapshot, trainer.device(), trainer.context().compute);
   all_bytes_ = host.sum(saver_->bytes());
 }
 

@@ -136,8 +136,6 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
       params(at.tp, shape.t),
       stages(make_stages(params, shape, config, layout, at)),
       flat(params, flat_options_of(config, layout, shape, at), weight_arena, gradient_arena),
-      grad_sync(flat, gradient_arena),
-      param_gather(flat, weight_arena),
       adam(flat, optimizer_arena),
       scratch(scratch_arena, GptStage::scratch_bytes(shape)),
       step_numbers(optimizer_arena.allocate(DType::f32, {kStepNumbers})),
@@ -156,7 +154,7 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
   for (int i = 0; i < Executor::boundary_buffers(schedule, at.pp, pipeline_options_of(config)); ++i)
     boundary_buffers.push_back(activation_arena.allocate(shape.dtype, shape.hidden_shape()));
   if (config.checkpoint.save_interval > 0 && config.checkpoint.async_save)
-    snapshot = snapshot_arena.allocate(DType::u8, {saved_bytes(flat, at.tp)});
+    snapshot = snapshot_arena.allocate(DType::u8, {saved_bytes(flat)});
 }
 
 MemoryPlan RankState::memory() const {

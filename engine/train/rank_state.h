@@ -14,8 +14,6 @@
 #include "parallel/comm/link_comm.h"
 #include "parallel/data/adam.h"
 #include "parallel/data/flat_buffer.h"
-#include "parallel/data/grad_sync.h"
-#include "parallel/data/param_gather.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/executor.h"
 
@@ -46,8 +44,6 @@ struct RankState {
   ParamList params;
   std::deque<GptStage> stages;  // [chunk]
   FlatBuffer flat;
-  GradSync grad_sync;
-  ParamGather param_gather;
   Adam adam;
   Scratch scratch;
   std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: what the executor needs

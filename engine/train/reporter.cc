@@ -80,9 +80,9 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
     std::vector<TextBlock> blocks = describe_run(config_, layout, memory);
     std::string exchange = trainer.exchange_name();
     if (config_.comm.nccl_ub) {
-      const RankState& state = trainer.state();
+      const auto& [grads, weights] = trainer.data_parallel();
       exchange += fmt::format("; {} of user buffers registered",
-                              bytes_text(state.grad_sync.registered_bytes() + state.param_gather.registered_bytes()));
+                              bytes_text(grads.registered_bytes() + weights.registered_bytes()));
     }
     blocks.push_back({.title = "speed",
                       .rows = {{"device", trainer.device().name()},

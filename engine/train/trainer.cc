@@ -27,6 +27,30 @@ std::unique_ptr<Stream> make_compute_stream(Device& device, Trace& trace) {
   return stream;
 }
 
+GradSync::Options grad_sync_options(const Config& config, const Layout& layout, const MeshPosition& at,
+                                    const RankState& state, bool poison) {
+  const OverlapConfig& overlap = config.overlap;
+  return {.lanes = overlap.overlap_grad_reduce ? overlap.collectives_in_flight : 0,
+          .micro_batches = static_cast<int>(layout.micro_batches),
+          .op = overlap.average_in_collective ? Reduce::average : Reduce::sum,
+          .delay = overlap.align_grad_reduce ? std::optional(at.pp) : std::nullopt,
+          .registered = config.comm.nccl_ub ? &state.gradient_arena : nullptr,
+          .poison = poison};
+}
+
+ParamGather::Options param_gather_options(const Config& config, const Layout& layout, const MeshPosition& at,
+                                          const RankState& state, bool poison) {
+  const OverlapConfig& overlap = config.overlap;
+  ParamGather::Options options{.lanes = overlap.overlap_param_gather ? overlap.collectives_in_flight : 0,
+                               .poison = poison,
+                               .registered = config.comm.nccl_ub ? &state.weight_arena : nullptr};
+  if (!overlap.align_param_gather) return options;
+  for (const Op& op : layout.schedule.programs[static_cast<size_t>(at.pp)])
+    if (op.kind == OpKind::forward) options.forward_chunks.push_back(op.chunk);
+  options.ahead = at.pp;
+  return options;
+}
+
 // Where tied embeddings live on two stages, their ranks; null for the ranks between, and where one rank has both.
 std::unique_ptr<Communicator> make_embedding_group(const Mesh& mesh, const GptShape& shape, const Schedule& schedule) {
   const int first = schedule.rank_of(0), last = schedule.rank_of(schedule.stages() - 1);
@@ -60,9 +84,11 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       compute_(make_compute_stream(*device_, trace_)),
       host_row_(trace_.add_row("host")),
       state_(config_, layout, mesh_.at, *device_, config.comm.nccl_ub ? mesh_.data->buffer_memory() : nullptr),
-      data_parallel_(state_.grad_sync, state_.param_gather),
+      data_parallel_(state_.flat, *ops_, {*device_, *compute_, *mesh_.data, &trace_},
+                     grad_sync_options(config, layout, mesh_.at, state_, options.poison),
+                     param_gather_options(config, layout, mesh_.at, state_, options.poison)),
       tensor_lane_(state_.shape.overlaps_tensor_comm()
-                       ? std::make_unique<TensorLane>(*mesh_.tensor, *device_, *compute_, &trace_)
+                       ? std::make_unique<TensorLane>(LaneSite{*device_, *compute_, *mesh_.tensor, &trace_})
                        : nullptr),
       embedding_group_(make_embedding_group(mesh_, state_.shape, schedule_)),
       ctx_{.ops = *ops_,
@@ -75,26 +101,11 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
            .tensor_lane = tensor_lane_.get()},
       step_through_(device_->create_event()),
       guard_(*linked_world_) {
-  const OverlapConfig& overlap = config.overlap;
-  GradSync::Options reduce{.lanes = overlap.overlap_grad_reduce ? overlap.collectives_in_flight : 0,
-                           .micro_batches = static_cast<int>(micro_batches_),
-                           .op = overlap.average_in_collective ? Reduce::average : Reduce::sum,
-                           .register_buffers = config.comm.nccl_ub,
-                           .poison = options.poison};
-  if (overlap.align_grad_reduce) reduce.delay = mesh_.at.pp;
-  state_.grad_sync.connect(*ops_, *compute_, *device_, *mesh_.data, reduce, &trace_);
-  ParamGather::Options gather{.lanes = overlap.overlap_param_gather ? overlap.collectives_in_flight : 0,
-                              .poison = options.poison,
-                              .register_buffers = config.comm.nccl_ub};
-  if (overlap.align_param_gather) {
-    for (const Op& op : schedule_.programs[static_cast<size_t>(mesh_.at.pp)])
-      if (op.kind == OpKind::forward) gather.forward_chunks.push_back(op.chunk);
-    gather.ahead = mesh_.at.pp;
-  }
-  state_.param_gather.connect(*ops_, *compute_, *device_, *mesh_.data, gather, &trace_);
-  state_.param_gather.initialize([&](const Param& param) {
-    initialize_weight(param, static_cast<uint64_t>(config.train.seed), threads_, *device_, *compute_);
-  });
+  state_.flat.initialize(
+      [&](const Param& param) {
+        initialize_weight(param, static_cast<uint64_t>(config.train.seed), threads_, *device_, *compute_);
+      },
+      *ops_, *compute_);
   state_.adam.reset(*ops_, *compute_);
 
   std::vector<Stage*> stages;
@@ -170,7 +181,7 @@ std::optional<StepResult> Trainer::queue_step() {
   begin(StepPhase::step);
   const double samples = static_cast<double>(global_batch_ * state_.shape.seq);
   load_step(*loader_, true, static_cast<float>(static_cast<double>(loss_multiplier()) / samples));
-  state_.grad_sync.begin_step();
+  data_parallel_.grads.begin_step();
   ops_->fill(state_.loss, 0, *compute_);
   over(graphs_.get(), *compute_, [&] {
     executor_->run();
@@ -178,7 +189,7 @@ std::optional<StepResult> Trainer::queue_step() {
   });
   input_.queued(*compute_);
   begin(StepPhase::reduce);
-  state_.grad_sync.finish(*mesh_.tensor, embedding_group_.get());
+  data_parallel_.grads.finish(*mesh_.tensor, embedding_group_.get());
   end(StepPhase::reduce);
   begin(StepPhase::optimizer);
   // The step before has been through for a while, or is now. What it tells decides what this one may be.
@@ -205,8 +216,8 @@ std::optional<StepResult> Trainer::queue_step() {
 void Trainer::queue_update(const StepResult& step) {
   const OptimizerConfig& optimizer = config_.optimizer;
   const auto number = [&](RankState::StepNumber which) { return state_.step_number(which); };
-  state_.adam.compute_norm(*ops_, *mesh_.tensor, *mesh_.model, *mesh_.data, static_cast<float>(optimizer.clip_grad),
-                           state_.loss, *compute_);
+  state_.adam.compute_norm(*ops_, *mesh_.model, *mesh_.data, static_cast<float>(optimizer.clip_grad), state_.loss,
+                           *compute_);
   ops_->convert(state_.adam.norm(), number(RankState::kNorm), *compute_);
   ops_->convert(state_.adam.norm(), number(RankState::kOwnNorm), *compute_);
   ops_->convert(state_.adam.watched_norm(), number(RankState::kWatchedNorm), *compute_);
@@ -226,7 +237,7 @@ void Trainer::queue_update(const StepResult& step) {
                    number(RankState::kProceed), *compute_);
   search_non_finite(state_, *ops_, *compute_);
 
-  state_.param_gather.finish();
+  data_parallel_.weights.finish();
   state_.adam.step(*ops_, number(RankState::kProceed),
                    {.learning_rate = static_cast<float>(step.learning_rate),
                     .beta1 = static_cast<float>(optimizer.adam_beta1),
@@ -235,7 +246,7 @@ void Trainer::queue_update(const StepResult& step) {
                     .weight_decay = static_cast<float>(optimizer.weight_decay),
                     .step = step.step - numbers_.skipped()},
                    *compute_);
-  state_.param_gather.updated();
+  data_parallel_.weights.updated();
 }
 
 StepResult Trainer::finish_step() {
@@ -261,7 +272,7 @@ StepResult Trainer::read_result() {
 
 void Trainer::resume(const TrainState& state) {
   state_.adam.publish(*ops_, *compute_);
-  state_.param_gather.updated();
+  data_parallel_.weights.updated();
   compute_->synchronize();
   step_ = state.step;
   consumed_samples_ = state.consumed_samples;
@@ -319,7 +330,7 @@ void Trainer::judge(StepResult& result, std::span<const float> numbers) {
 }
 
 void Trainer::check_replicas() {
-  state_.param_gather.finish();
+  data_parallel_.weights.finish();
   std::vector<int> world_ranks;
   for (int dp = 0; dp < mesh_.shape.d; ++dp)
     world_ranks.push_back(rank_of({.tp = mesh_.at.tp, .pp = mesh_.at.pp, .dp = dp}, mesh_.shape));

@@ -105,6 +105,7 @@ class Trainer {
   const GraphOps* graphs() const { return graphs_.get(); }  // null: what is queued is not repeated as a whole
   Context& context() { return ctx_; }
   RankState& state() { return state_; }
+  DataParallel& data_parallel() { return data_parallel_; }
   Communicator& world() { return host_.world(); }
   HostWorld& host() { return host_; }
   const std::string& exchange_name() const { return backend_.exchange_name; }

@@ -23,6 +23,10 @@ Adam::Adam(FlatBuffer& flat, Arena& arena)
                        .v = second_moment(piece),
                        .model_weight = main_weights_ ? piece.weight : Tensor{},
                        .decays = piece.param->spec.weight_decay});
+  // The other tensor ranks' copies of a replicated parameter's gradient must be finite, too.
+  for (const OwnedPiece& piece : flat_.owned)
+    if (piece.param->first_copy) counted_.push_back(piece.grad);
+    else if (!piece.param->spec.shared_copy) looked_at_.push_back(piece.grad);
 }
 
 void Adam::reset(Ops& ops, Stream& stream) {
@@ -37,18 +41,8 @@ void Adam::publish(Ops& ops, Stream& stream) {
   for (const OwnedPiece& piece : flat_.owned) ops.convert(main_weights(piece), piece.weight, stream);
 }
 
-void Adam::sort_gradients(int tensor_rank) {
-  for (const OwnedPiece& piece : flat_.owned) {
-    const bool replicated = piece.param->spec.cut_dim < 0;
-    if (piece.param->spec.shared_copy) continue;
-    // A replicated parameter counts once; the other copies of its gradient must be finite, too.
-    (!replicated || tensor_rank == 0 ? counted_ : looked_at_).push_back(piece.grad);
-  }
-}
-
-void Adam::compute_norm(Ops& ops, Communicator& tensor, Communicator& model, Communicator& data, float max_norm,
-                        Tensor watched, Stream& stream) {
-  if (counted_.empty() && looked_at_.empty()) sort_gradients(tensor.rank());
+void Adam::compute_norm(Ops& ops, Communicator& model, Communicator& data, float max_norm, Tensor watched,
+                        Stream& stream) {
   ops.fill(all_bins_, 0, stream);
   ops.sum_of_squares(counted_, bins_, stream);
   ops.sum_of_squares(looked_at_, watched_bins_, stream);

@@ -3,7 +3,7 @@
 //
 // The norm is an exact sum of squares (Ops::sum_of_squares), so it has the same bits however the parameters are cut
 // over ranks, and clipping cannot make equal layouts differ. It is one pass over the pieces and one or two small
-// all-reduces, and stays on the device. Replicated parameters are counted on tensor rank 0 alone, tied ones once.
+// all-reduces, and stays on the device. Of each parameter's copies the first is counted (Param::first_copy).
 #pragma once
 
 #include "kernels/ops.h"
@@ -27,8 +27,7 @@ class Adam {
   // of the global batch. max_norm 0: no clipping. watched (null: nothing): other numbers of this rank, fp32, that are
   // looked at on the way: watched_norm() is a NaN on all ranks of the model where one of them is not finite, or
   // a gradient that norm does not count: the further copies of a replicated parameter's.
-  void compute_norm(Ops& ops, Communicator& tensor, Communicator& model, Communicator& data, float max_norm,
-                    Tensor watched, Stream& stream);
+  void compute_norm(Ops& ops, Communicator& model, Communicator& data, float max_norm, Tensor watched, Stream& stream);
   // One step with the gradients scaled by grad_scale, where `proceed` ([1] fp32, on the device) is not 0; else nothing
   // changes. `how.weight_decay` goes to the parameters that want it.
   void step(Ops& ops, Tensor proceed, const AdamW& how, Stream& stream);
@@ -49,7 +48,6 @@ class Adam {
   Tensor grad_scale() const { return grad_scale_; }  // [1] fp32
 
  private:
-  void sort_gradients(int tensor_rank);
   static Tensor part(Tensor owned, const OwnedPiece& piece) { return owned.slice(piece.local, piece.weight.numel()); }
 
   FlatBuffer& flat_;

@@ -6,19 +6,27 @@
 
 namespace trivet {
 
-class DataParallel : public UnitHooks {
- public:
-  DataParallel(GradSync& grads, ParamGather& weights) : grads_(grads), weights_(weights) {}
-  void before_forward(int unit) override { weights_.before_forward(unit); }
-  void before_backward(int unit) override {
-    weights_.before_backward(unit);
-    grads_.before_backward(unit);
-  }
-  void after_backward(int unit) override { grads_.after_backward(unit); }
+struct DataParallel : UnitHooks {
+  // Collective over on.group, the data-parallel ranks.
+  DataParallel(FlatBuffer& flat, Ops& ops, const LaneSite& on, const GradSync::Options& reduce,
+               const ParamGather::Options& gather)
+      : grads(flat, ops, on, reduce), weights(flat, ops, on, gather) {}
 
- private:
-  GradSync& grads_;
-  ParamGather& weights_;
+  void begin_pass(Pass pass) override {
+    if (pass == Pass::forward) weights.begin_forward_pass();
+  }
+  void end_pass(Pass pass) override {
+    if (pass == Pass::backward) grads.end_backward_pass();
+  }
+  void before_forward(int unit) override { weights.before_forward(unit); }
+  void before_backward(int unit) override {
+    weights.before_backward(unit);
+    grads.before_backward(unit);
+  }
+  void after_backward(int unit) override { grads.after_backward(unit); }
+
+  GradSync grads;
+  ParamGather weights;
 };
 
 }  // namespace trivet

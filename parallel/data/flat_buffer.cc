@@ -20,6 +20,7 @@ FlatBuffer::FlatBuffer(ParamList& params, const FlatOptions& given, Arena& weigh
   for (const ParamUnit& unit : params.units()) stage_of_unit.push_back(unit.stage);
   lay_out(params);
   allocate(weight_arena, gradient_arena);
+  allocate_streamed(weight_arena, gradient_arena);
 }
 
 void FlatBuffer::lay_out(ParamList& params) {
@@ -100,6 +101,37 @@ void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
   }
 }
 
+void FlatBuffer::allocate_streamed(Arena& weight_arena, Arena& gradient_arena) {
+  int64_t largest = 0, partial = 0;
+  for (const FlatBucket& bucket : buckets)
+    if (!bucket.grads || !bucket.weights) largest = std::max(largest, bucket.numel());
+  for (int i = 0; i < kStreamed; ++i) {
+    if (streams_weights()) streamed_weights.push_back(weight_arena.allocate(options.dtype, {largest}));
+    if (streams_grads())
+      streamed_grads.push_back({.whole = gradient_arena.allocate(DType::f32, {largest}),
+                                .part = gradient_arena.allocate(DType::f32, {largest / options.ranks})});
+  }
+  for (const OwnedPiece& piece : owned) {
+    if (!piece.param->spec.sum_over_tensor_group) continue;
+    tensor_partial.push_back(&piece);
+    partial += piece.grad.numel();
+  }
+  if (partial > 0) tensor_sums = gradient_arena.allocate(DType::f32, {partial});
+}
+
+void FlatBuffer::initialize(const std::function<void(const Param&)>& write, Ops& ops, Stream& stream) const {
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    const FlatBucket& bucket = buckets[i];
+    const Tensor whole = bucket.weights ? bucket.weights : streamed_weights[0].slice(0, bucket.numel());
+    ops.fill(whole, 0, stream);
+    point_weights(i, whole);
+    for (const FlatSegment& segment : segments_of(bucket)) write(*segment.param);
+    if (bucket.weights) continue;
+    ops.convert(whole.slice(bucket.own_begin - bucket.begin, bucket.own_weights.numel()), bucket.own_weights, stream);
+    point_weights(i, {});
+  }
+}
+
 void FlatBuffer::clear_grads(Ops& ops, Stream& stream) const {
   std::vector<Tensor> cleared;
   for (size_t i = 0; i < buckets.size(); ++i)
@@ -114,7 +146,7 @@ void FlatBuffer::clear_grads(size_t bucket, Tensor whole, Ops& ops, Stream& stre
   ops.clear(cleared, stream);
 }
 
-// What is to be 0 lies between the parameters whose gradients become stale, gaps included.
+// What is to be 0 lies between the parameters whose gradients will be overwritten, gaps included.
 void FlatBuffer::begin_grads(size_t bucket, Tensor whole, std::vector<Tensor>& cleared) const {
   int64_t done = 0;
   const auto clear_to = [&](int64_t end) {
@@ -123,7 +155,7 @@ void FlatBuffer::begin_grads(size_t bucket, Tensor whole, std::vector<Tensor>& c
   for (const FlatSegment& segment : segments_of(buckets[bucket])) {
     Param& param = *segment.param;
     if (!param.spec.first_one_writes) continue;
-    param.grad_is_stale = true;
+    param.overwrite = true;
     const int64_t at = segment.offset - buckets[bucket].begin;
     clear_to(at);
     done = at + param.shape.numel();
@@ -139,13 +171,6 @@ void FlatBuffer::point_weights(size_t bucket, Tensor whole) const {
 void FlatBuffer::point_grads(size_t bucket, Tensor whole) const {
   for (const FlatSegment& segment : segments_of(buckets[bucket]))
     segment.param->grad = view_of(whole, buckets[bucket].begin, segment);
-}
-
-int64_t FlatBuffer::largest_streamed() const {
-  int64_t largest = 0;
-  for (const FlatBucket& bucket : buckets)
-    if (!bucket.grads || !bucket.weights) largest = std::max(largest, bucket.numel());
-  return largest;
 }
 
 Tensor view_of(Tensor flat, int64_t begin, const FlatSegment& segment) {

@@ -19,6 +19,7 @@
 // The weight that tied embeddings share is used by two units, and so is always kept whole.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -75,14 +76,17 @@ struct FlatBuffer {
 
   // Lays the parameters out, takes the memory, contents undefined, and points every parameter's weight and grad into it
   // where they are kept. A bucket closes with the parameter that brings it to bucket_size elements, with a stage, and
-  // around the shared embedding; or with a unit.
+  // around the shared embedding; or with a unit. What is streamed gets its buffers here, too.
   FlatBuffer(ParamList& params, const FlatOptions& options, Arena& weight_arena, Arena& gradient_arena);
 
   bool shards_optimizer() const { return options.sharding != Sharding::no_shard; }
   bool streams_grads() const { return trivet::streams_grads(options.sharding); }
   bool streams_weights() const { return options.sharding == Sharding::optim_grads_params; }
-  // Makes the gradients that are kept ready for a step's sums: 0, or stale where the first one to add writes it
-  // (Param::accumulates), which are nearly all.
+  // Calls write(param) for all parameters, one bucket at a time with whole weights to write to, zeroed; keeps what is
+  // this rank's.
+  void initialize(const std::function<void(const Param&)>& write, Ops& ops, Stream& stream) const;
+  // Makes the gradients that are kept ready for a step's sums: 0, or to be overwritten by the first one to add
+  // (Param::take_overwrite), which are nearly all.
   void clear_grads(Ops& ops, Stream& stream) const;
   // The same for a bucket's gradients in `whole` [bucket's numel], where its parameters are pointed to.
   void clear_grads(size_t bucket, Tensor whole, Ops& ops, Stream& stream) const;
@@ -92,7 +96,6 @@ struct FlatBuffer {
   std::span<const FlatSegment> segments_of(const FlatBucket& bucket) const {
     return std::span(segments).subspan(bucket.first_segment, bucket.end_segment - bucket.first_segment);
   }
-  int64_t largest_streamed() const;  // elements of the largest bucket that is not kept whole
 
   FlatOptions options;
   std::vector<FlatSegment> segments;  // backward order
@@ -103,10 +106,22 @@ struct FlatBuffer {
   int64_t numel = 0;                // of the layout
   int64_t owned_numel = 0;          // of this rank's parts: numel, or numel / ranks
   Tensor kept_weights, kept_grads;  // the memory of all buckets, one behind the other
+  // Where streamed buckets are while their units are at work; empty: none are streamed.
+  struct StreamedGrads {
+    Tensor whole;  // [largest] fp32
+    Tensor part;   // [largest / ranks] this rank's part of the sum
+  };
+  std::vector<StreamedGrads> streamed_grads;  // [kStreamed]
+  std::vector<Tensor> streamed_weights;       // [kStreamed], [largest] model dtype
+  // Own gradients that each tensor-parallel rank has of its own positions only, and one behind the other [their
+  // elements] fp32 when they are summed; null: none.
+  std::vector<const OwnedPiece*> tensor_partial;
+  Tensor tensor_sums;
 
  private:
   void lay_out(ParamList& params);
   void allocate(Arena& weight_arena, Arena& gradient_arena);
+  void allocate_streamed(Arena& weight_arena, Arena& gradient_arena);
   void begin_grads(size_t bucket, Tensor whole, std::vector<Tensor>& cleared) const;
 };
 

@@ -19,58 +19,48 @@ namespace trivet {
 
 class GradSync {
  public:
-  // Takes the memory for streamed buckets and for the sum over the tensor group from `arena`, which also has the
-  // gradients that are kept.
-  GradSync(FlatBuffer& flat, Arena& arena);
-
   struct Options {
     int lanes = 0;               // collectives in flight beside compute; 0: none, they run on the compute stream
     int micro_batches = 1;       // of a step
     Reduce op = Reduce::sum;     // over the data-parallel group; average: gradients are larger by its size until then
     std::optional<int> delay{};  // so many backward passes later than the bucket is full. Stages that are r hops from
                                  // the first take r: then all start theirs at the same time (align_grad_reduce)
-    bool register_buffers = false;  // the communicators are told where the arena is
-    bool poison = false;            // test that nothing is read before it is written: NaN where gradients begin
+    const Arena* registered = nullptr;  // of which the communicators are told: it has the gradients; null: of none
+    bool poison = false;                // test that nothing is read before it is written: NaN where gradients begin
   };
-  // Collective over `data`, which outlives this.
-  void connect(Ops& ops, Stream& compute, Device& device, Communicator& data, const Options& options, Trace* trace);
+  // Collective over on.group.
+  GradSync(FlatBuffer& flat, Ops& ops, const LaneSite& on, const Options& options);
 
   void begin_step();
   void before_backward(int unit);
   void after_backward(int unit);
+  void end_backward_pass();
   // Everything that is left. Then, in one all-reduce, the replicated parameters of which each tensor rank saw only its
   // own positions (sequence parallelism) over the tensor group; then the weight that the first and the last pipeline
   // stage share over `embedding`, the two of them (null: no such weight here).
   void finish(Communicator& tensor, Communicator* embedding);
 
-  int64_t registered_bytes() const { return lanes_->registered_bytes(); }  // REQUIRES: connected
+  int64_t registered_bytes() const { return lanes_.registered_bytes(); }
 
  private:
-  // What a streamed bucket needs while it is there.
+  // One of flat_.streamed_grads.
   struct Streamed {
-    Tensor whole;  // [largest] fp32
-    Tensor part;   // [largest / d]
     std::unique_ptr<Event> reduced;
     int bucket = -1;          // whose gradients it holds
     bool travelling = false;  // reduced or on its way; not yet added to the own part
   };
   void reduce(Tensor whole, Tensor part, Event& reduced);
   void start(size_t bucket);  // one that is kept whole
-  void settle(Streamed& buffer);
+  void settle(size_t streamed);
   void sum_partial(Communicator& tensor);
 
   FlatBuffer& flat_;
-  const Arena& arena_;
+  Ops& ops_;
+  Stream& compute_;
+  const Options options_;
   std::vector<Streamed> streamed_;
   size_t next_streamed_ = 0;
-  std::vector<const OwnedPiece*> partial_;  // of parameters with sum_over_tensor_group
-  Tensor staging_;                          // [their elements] fp32
-  int shared_bucket_ = -1;                  // of the tied word embedding
-
-  Ops* ops_ = nullptr;
-  Stream* compute_ = nullptr;
-  std::optional<Lanes> lanes_;
-  Options options_;
+  int shared_bucket_ = -1;                       // of the tied word embedding
   std::vector<std::unique_ptr<Event>> reduced_;  // [bucket]
   std::vector<int64_t> pending_;  // [bucket] backward passes of units that will add to it; -1: its reduction has begun
   int64_t backward_passes_ = 0;   // of stages, in this step
@@ -79,6 +69,7 @@ class GradSync {
     int64_t until;  // backward_passes_
   };
   std::deque<Delayed> delayed_;
+  Lanes lanes_;  // last: their streams end before what they record
 };
 
 }  // namespace trivet

@@ -5,28 +5,22 @@
 
 namespace trivet {
 
-ParamGather::ParamGather(FlatBuffer& flat, Arena& arena) : flat_(flat), arena_(arena) {
-  if (!flat_.streams_weights()) return;
-  for (int i = 0; i < FlatBuffer::kStreamed; ++i)
-    streamed_.push_back(
-        {.whole = arena.allocate(flat_.options.dtype, {flat_.largest_streamed()}), .gathered = nullptr});
-}
-
-void ParamGather::connect(Ops& ops, Stream& compute, Device& device, Communicator& data, const Options& options,
-                          Trace* trace) {
-  ops_ = &ops;
-  compute_ = &compute;
-  options_ = options;
-  lanes_.emplace(data, Category::comm_data, device, compute, trace, "weights", options.lanes);
-  if (options.register_buffers) lanes_->register_buffers(arena_);
-  for (size_t i = 0; i < flat_.buckets.size(); ++i) gathered_.push_back(device.create_event());
-  for (Streamed& buffer : streamed_) buffer.gathered = device.create_event();
-  under_way_.resize(flat_.buckets.size());
-  not_begun_.resize(flat_.buckets.size());
+ParamGather::ParamGather(FlatBuffer& flat, Ops& ops, const LaneSite& on, const Options& options)
+    : flat_(flat),
+      ops_(ops),
+      compute_(on.compute),
+      options_(options),
+      not_begun_(flat.buckets.size()),
+      under_way_(flat.buckets.size()),
+      lanes_(on, Category::comm_data, "weights", options.lanes) {
+  if (options_.registered) lanes_.register_buffers(*options_.registered);
+  for (size_t i = 0; i < flat_.buckets.size(); ++i) gathered_.push_back(on.device.create_event());
+  for (size_t i = 0; i < flat_.streamed_weights.size(); ++i)
+    streamed_.push_back({.gathered = on.device.create_event()});
 }
 
 void ParamGather::gather(Tensor part, Tensor whole, Event& gathered) {
-  lanes_->run(gathered, [&](Communicator& data, Stream& stream) { data.all_gather(part, whole, stream); });
+  lanes_.run(gathered, [&](Communicator& data, Stream& stream) { data.all_gather(part, whole, stream); });
 }
 
 void ParamGather::updated() {
@@ -40,8 +34,8 @@ void ParamGather::updated() {
     if (bucket.weights && options_.poison) {
       const int64_t before = bucket.own_begin - bucket.begin, behind = before + bucket.own_weights.numel();
       const float nan = std::numeric_limits<float>::quiet_NaN();
-      ops_->fill(bucket.weights.slice(0, before), nan, *compute_);
-      ops_->fill(bucket.weights.slice(behind, bucket.numel() - behind), nan, *compute_);
+      ops_.fill(bucket.weights.slice(0, before), nan, compute_);
+      ops_.fill(bucket.weights.slice(behind, bucket.numel() - behind), nan, compute_);
     }
   }
   if (options_.forward_chunks.empty())
@@ -62,21 +56,23 @@ void ParamGather::start_stage(int stage) {
 
 // Megatron's rule: when pass k + ahead is the first of a chunk, the next chunk's weights are due; the first chunk's are
 // due at once.
-void ParamGather::forward_pass_begins() {
+void ParamGather::begin_forward_pass() {
+  if (options_.forward_chunks.empty()) return;
   start_stage(0);
   const std::vector<int>& chunks = options_.forward_chunks;
   const size_t due = std::min(forward_passes_ + static_cast<size_t>(options_.ahead), chunks.size() - 1);
   const int last = *std::max_element(chunks.begin(), chunks.begin() + static_cast<std::ptrdiff_t>(due) + 1);
   for (int stage = 1; stage <= last + 1; ++stage) start_stage(stage);
+  ++forward_passes_;
 }
 
 void ParamGather::finish() {
   for (const int stage : flat_.stage_of_unit) start_stage(stage);
   for (size_t i = 0; i < under_way_.size(); ++i) {
-    if (under_way_[i]) compute_->wait(*gathered_[i]);
+    if (under_way_[i]) compute_.wait(*gathered_[i]);
     under_way_[i] = false;
   }
-  for (Streamed& buffer : streamed_) compute_->wait(*buffer.gathered);
+  for (Streamed& buffer : streamed_) compute_.wait(*buffer.gathered);
 }
 
 int ParamGather::streamed_bucket(int unit) const {
@@ -91,39 +87,31 @@ size_t ParamGather::gather_streamed(int bucket_number) {
     if (streamed_[i].bucket == bucket_number) return i;
   const size_t taken = (current_ + 1) % streamed_.size();
   Streamed& buffer = streamed_[taken];
-  compute_->wait(*buffer.gathered);  // something that was gathered ahead and not used
+  compute_.wait(*buffer.gathered);  // something that was gathered ahead and not used
   if (buffer.bucket >= 0) flat_.point_weights(static_cast<size_t>(buffer.bucket), {});
   buffer.bucket = bucket_number;
   const FlatBucket& bucket = flat_.buckets[static_cast<size_t>(bucket_number)];
-  const Tensor whole = buffer.whole.slice(0, bucket.numel());
-  if (options_.poison) ops_->fill(whole, std::numeric_limits<float>::quiet_NaN(), *compute_);
+  const Tensor whole = flat_.streamed_weights[taken].slice(0, bucket.numel());
+  if (options_.poison) ops_.fill(whole, std::numeric_limits<float>::quiet_NaN(), compute_);
   gather(bucket.own_weights, whole, *buffer.gathered);
   return taken;
 }
 
 void ParamGather::use(int unit, int next) {
-  const int own_stage = flat_.stage_of_unit[static_cast<size_t>(unit)];
-  if (!options_.forward_chunks.empty() && next > unit &&
-      (unit == 0 || flat_.stage_of_unit[static_cast<size_t>(unit) - 1] != own_stage)) {
-    forward_pass_begins();
-    ++forward_passes_;
-  }
   for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)])
     if (not_begun_[i]) start_stage(flat_.stage_of_unit[static_cast<size_t>(flat_.buckets[i].units.front())]);
   for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)]) {
-    if (under_way_[i]) compute_->wait(*gathered_[i]);
+    if (under_way_[i]) compute_.wait(*gathered_[i]);
     under_way_[i] = false;
   }
   if (streamed_.empty()) return;
   if (const int bucket = streamed_bucket(unit); bucket >= 0) {
     current_ = gather_streamed(bucket);
-    Streamed& buffer = streamed_[current_];
-    compute_->wait(*buffer.gathered);
-    flat_.point_weights(static_cast<size_t>(bucket),
-                        buffer.whole.slice(0, flat_.buckets[static_cast<size_t>(bucket)].numel()));
+    compute_.wait(*streamed_[current_].gathered);
+    flat_.point_weights(static_cast<size_t>(bucket), flat_.streamed_weights[current_]);
   }
-  if (!lanes_->beside_compute() || next < 0 || next >= static_cast<int>(flat_.stage_of_unit.size())) return;
-  if (flat_.stage_of_unit[static_cast<size_t>(next)] != own_stage) return;
+  if (!lanes_.beside_compute() || next < 0 || next >= static_cast<int>(flat_.stage_of_unit.size())) return;
+  if (flat_.stage_of_unit[static_cast<size_t>(next)] != flat_.stage_of_unit[static_cast<size_t>(unit)]) return;
   if (const int bucket = streamed_bucket(next); bucket >= 0) gather_streamed(bucket);
 }
 

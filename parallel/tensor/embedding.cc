@@ -22,7 +22,7 @@ void VocabParallelEmbedding::forward(Context& ctx, Tensor tokens, Tensor out) co
 void VocabParallelEmbedding::backward_weight(Context& ctx, Tensor tokens, Tensor dout) const {
   Scratch::Frame frame(ctx.scratch);
   // A tied output weight has written it by now, unless that is on another stage or was put off.
-  if (!weight_.accumulates()) ctx.ops.fill(weight_.grad, 0, ctx.compute);
+  if (weight_.take_overwrite()) ctx.ops.fill(weight_.grad, 0, ctx.compute);
   ctx.ops.embedding_backward(tokens, gather_sequence(ctx, dout, frame), weight_.cut_offset, weight_.grad, ctx.compute);
 }
 

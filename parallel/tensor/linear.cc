@@ -49,7 +49,8 @@ void ColumnParallelLinear::backward_in_bulk(Context& ctx, Tensor x, Tensor dy, T
   ctx.ops.matmul(dy, weight_.weight, partial, {}, ctx.compute);
   lane.group().reduce_scatter(partial, dx, Reduce::sum, lane.after_compute());
   lane.wait(0);
-  ctx.ops.matmul(dy, gathered, weight_.grad, {.transpose_a = true, .accumulate = weight_.accumulates()}, ctx.compute);
+  ctx.ops.matmul(dy, gathered, weight_.grad, {.transpose_a = true, .accumulate = !weight_.take_overwrite()},
+                 ctx.compute);
   ctx.ops.column_sum(dy, bias_.grad, ctx.compute);
   lane.join();
 }
@@ -57,7 +58,7 @@ void ColumnParallelLinear::backward_in_bulk(Context& ctx, Tensor x, Tensor dy, T
 void ColumnParallelLinear::backward_weight(Context& ctx, Tensor x, Tensor dy) const {
   Scratch::Frame frame(ctx.scratch);
   ctx.ops.matmul(dy, gather_sequence(ctx, x, frame), weight_.grad,
-                 {.transpose_a = true, .accumulate = weight_.accumulates()}, ctx.compute);
+                 {.transpose_a = true, .accumulate = !weight_.take_overwrite()}, ctx.compute);
   ctx.ops.column_sum(dy, bias_.grad, ctx.compute);
 }
 
@@ -101,7 +102,8 @@ void RowParallelLinear::backward_input(Context& ctx, Tensor dy_whole, Tensor dx,
 }
 
 void RowParallelLinear::backward_weight(Context& ctx, Tensor x, Tensor dy_whole, Tensor dy) const {
-  ctx.ops.matmul(dy_whole, x, weight_.grad, {.transpose_a = true, .accumulate = weight_.accumulates()}, ctx.compute);
+  ctx.ops.matmul(dy_whole, x, weight_.grad, {.transpose_a = true, .accumulate = !weight_.take_overwrite()},
+                 ctx.compute);
   // Of this rank's own positions only: under sequence parallelism the trainer sums it over the tensor group.
   ctx.ops.column_sum(dy, bias_.grad, ctx.compute);
 }

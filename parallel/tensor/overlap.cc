@@ -16,12 +16,12 @@ TensorOverlap parse_tensor_overlap(std::string_view name) {
 
 // ---- the lane
 
-TensorLane::TensorLane(Communicator& tensor, Device& device, Stream& compute, Trace* trace)
-    : lanes_(tensor, Category::comm_tensor, device, compute, trace, "tensor", 1),
+TensorLane::TensorLane(const LaneSite& on)
+    : lanes_(on, Category::comm_tensor, "tensor", 1),
       lane_(lanes_.after_compute()),
-      compute_(compute),
-      joined_(device.create_event()) {
-  for (int i = 0; i < tensor.size(); ++i) marks_.push_back(device.create_event());
+      compute_(on.compute),
+      joined_(on.device.create_event()) {
+  for (int i = 0; i < on.group.size(); ++i) marks_.push_back(on.device.create_event());
 }
 
 void TensorLane::mark(int i) { lane_.stream->record(*marks_.at(static_cast<size_t>(i))); }

@@ -46,8 +46,7 @@ TensorOverlap parse_tensor_overlap(std::string_view name);  // throws ConfigErro
 // The stream beside the compute stream that tensor-parallel communication overlaps on: the wire of the pictures.
 class TensorLane {
  public:
-  // Collective over `tensor`.
-  TensorLane(Communicator& tensor, Device& device, Stream& compute, Trace* trace);
+  explicit TensorLane(const LaneSite& on);  // collective over on.group, the tensor-parallel ranks
 
   Communicator& group() { return *lane_.group; }
   // The lane's stream: what is queued next runs after what compute has queued so far.

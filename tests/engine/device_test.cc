@@ -100,11 +100,11 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
 
 TEST(Gradients, OfMatricesAreLeftToTheFirstProductToWrite) {
   with_trainers(tiny_config(), 1, [](Trainer& trainer) {
-    trainer.state().grad_sync.begin_step();
+    trainer.data_parallel().grads.begin_step();
     for (const Param& param : trainer.state().params.all())
-      EXPECT_EQ(param.grad_is_stale, param.shape.rank == 2 && param.spec.name != kPositionEmbedding) << param.spec.name;
+      EXPECT_EQ(param.overwrite, param.shape.rank == 2 && param.spec.name != kPositionEmbedding) << param.spec.name;
     trainer.step();
-    for (const Param& param : trainer.state().params.all()) EXPECT_FALSE(param.grad_is_stale) << param.spec.name;
+    for (const Param& param : trainer.state().params.all()) EXPECT_FALSE(param.overwrite) << param.spec.name;
   });
 }
 
@@ -125,8 +125,8 @@ TEST(UserBuffers, AreAllWeightsAndGradientsForEachLane) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "needs NCCL and two GPUs";
   with_trainers(with_user_buffers("nccl"), 2, [](Trainer& trainer) {
     RankState& state = trainer.state();
-    EXPECT_EQ(state.grad_sync.registered_bytes(), 2 * state.gradient_arena.bytes());
-    EXPECT_EQ(state.param_gather.registered_bytes(), 2 * state.weight_arena.bytes());
+    EXPECT_EQ(trainer.data_parallel().grads.registered_bytes(), 2 * state.gradient_arena.bytes());
+    EXPECT_EQ(trainer.data_parallel().weights.registered_bytes(), 2 * state.weight_arena.bytes());
     EXPECT_GT(state.weight_arena.bytes(), 0);
   });
 }

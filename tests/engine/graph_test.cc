@@ -51,7 +51,7 @@ Seen run(const Config& config, int ranks, const Trainer::Options& options, const
           mine.losses.push_back(trainer.evaluate(how.evaluated));
           mine.logits = trainer.next_token_logits(context);
         }
-        trainer.state().param_gather.finish();
+        trainer.data_parallel().weights.finish();
         for (const Param& param : trainer.state().params.all())
           if (param.weight) mine.weights.push_back(bytes_of(trainer, param.weight));
         if (trainer.graphs()) mine.counts = trainer.graphs()->counts();
@@ -202,7 +202,7 @@ TEST(GraphsThatAreThere, TakeAResumedStateAsItIs) {
     const auto expected = two_losses();
     const int64_t graphs = trainer.graphs()->counts().graphs;
 
-    trainer.state().param_gather.finish();  // which reads what is overwritten here
+    trainer.data_parallel().weights.finish();  // which reads what is overwritten here
     size_t i = 0;
     for (const StateTensor& tensor : state_tensors(trainer.state().flat, trainer.state().adam))
       trainer.device().copy_to_device(saved[i++].data(), tensor.data, trainer.context().compute);

@@ -125,14 +125,15 @@ TEST(Overlap, ALaterRankGathersSoManyPassesEarlier) {
       }
       Arena weights(*device, "weights"), gradients(*device, "gradients");
       FlatBuffer flat(params, {.sharding = Sharding::optim, .rank = world.rank(), .ranks = 2}, weights, gradients);
-      ParamGather gather(flat, weights);
       const std::vector<int> chunks{0, 0, 1, 1, 2, 2};
-      gather.connect(*ops, *compute, *device, world, {.forward_chunks = chunks, .ahead = ahead}, nullptr);
+      ParamGather gather(flat, *ops, {*device, *compute, world}, {.forward_chunks = chunks, .ahead = ahead});
       gather.updated();
       size_t count = 0;
       std::vector<Span> spans;
       for (const int chunk : chunks) {
+        gather.begin_forward_pass();
         gather.before_forward(chunk);
+        gather.before_forward(chunk);  // a unit that is made again: no pass of its own
         row.take(spans);
         for (const Span& span : spans) count += span.info.name == std::string("all_gather");
         if (world.rank() == 0) gathered.push_back(count);
@@ -142,6 +143,51 @@ TEST(Overlap, ALaterRankGathersSoManyPassesEarlier) {
   };
   EXPECT_EQ(gathered_at_each_pass(0), (std::vector<size_t>{2, 2, 3, 3, 3, 3}));
   EXPECT_EQ(gathered_at_each_pass(1), (std::vector<size_t>{2, 3, 3, 3, 3, 3}));
+}
+
+// What a stage tells while it runs, in order.
+struct ToldHooks : UnitHooks {
+  void begin_pass(Pass pass) override { tell("begin ", pass == Pass::forward ? 0 : 1); }
+  void end_pass(Pass pass) override { tell("end ", pass == Pass::forward ? 0 : 1); }
+  void before_forward(int unit) override { tell("F", unit); }
+  void before_backward(int unit) override { tell("B", unit); }
+  void after_backward(int unit) override { tell("done ", unit); }
+  void tell(const char* what, int of) { told += what + std::to_string(of) + " "; }
+  std::string take() { return std::exchange(told, ""); }
+  std::string told;
+};
+
+TEST(UnitHooks, APassEndsBehindItsWeightHalvesAndRecomputeBeginsNone) {
+  Config config = tiny_config();
+  config.model.num_layers = 2;
+  config.model.recompute_granularity = "full";
+  config.model.recompute_method = "uniform";
+  config.model.recompute_num_layers = 1;
+  const auto [run, layout] = resolved(config, 1);
+  run_thread_ranks(1, [&, &run = run, &layout = layout](Communicator& world) {
+    const auto device = create_cpu_device();
+    const auto ops = create_cpu_ops(1);
+    const auto compute = device->create_compute_stream();
+    RankState state(run, layout, {}, *device);
+    state.flat.initialize([](const Param&) {}, *ops, *compute);
+    state.flat.clear_grads(*ops, *compute);
+    for (const Tensor labels : {state.stages[0].tokens(0), state.stages[0].labels(0)}) ops->fill(labels, 0, *compute);
+    WeightGradQueue queue;
+    ToldHooks hooks;
+    Context ctx{.ops = *ops,
+                .compute = *compute,
+                .tensor = world,
+                .weight_grads = queue,
+                .units = hooks,
+                .scratch = state.scratch};
+    state.stages[0].forward(ctx, 0, {}, state.loss);
+    EXPECT_EQ(hooks.take(), "begin 0 F0 F1 F2 F3 end 0 ");
+    queue.defer(0);
+    state.stages[0].backward(ctx, 0, -1, {}, state.boundary_buffers[0]);
+    EXPECT_EQ(hooks.take(), "begin 1 B3 F2 B2 F1 B1 B0 ");
+    queue.run(0);
+    EXPECT_EQ(hooks.take(), "done 3 done 2 done 1 done 0 end 1 ");
+  });
 }
 
 // One layer's calls on the tensor lane in a micro-batch, forward and backward.

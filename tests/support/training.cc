@@ -175,7 +175,7 @@ Curve train(const Config& config, Communicator& world, int steps, const Trainer:
   curve.validation_loss = trainer.evaluate(3);  // one more than the host may have ready: it waits for the device
 
   // Of the weights of each parameter, wherever they stand; under ZeRO-3 no rank has them.
-  trainer.state().param_gather.finish();
+  trainer.data_parallel().weights.finish();
   uint64_t hash = 0;
   for (const Param& param : trainer.state().params.all()) {
     if (!param.weight) continue;
@@ -205,7 +205,7 @@ std::vector<TracedStep> traced_steps(const Config& config, int ranks) {
     for (int i = 0; i < 3; ++i) {
       const StepResult result = trainer.step();
       if (i == 2) {  // the gathers that follow the last step belong to it, however late they run
-        trainer.state().param_gather.finish();
+        trainer.data_parallel().weights.finish();
         trainer.context().compute.synchronize();
       }
       size_t number = 0;
