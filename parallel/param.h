@@ -19,8 +19,6 @@ struct Init {
 
 // The weight that the first and last pipeline stage share where embeddings are tied.
 inline constexpr const char* kSharedEmbedding = "embedding.word_embeddings.weight";
-// The one with a row for each position of a sequence.
-inline constexpr const char* kPositionEmbedding = "embedding.position_embeddings.weight";
 
 // What a layer declares. The name, global shape and initial values are the same under every layout.
 struct ParamSpec {

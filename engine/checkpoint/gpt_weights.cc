@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "engine/config/fields.h"
+#include "engine/config/model_spec.h"
 
 namespace trivet {
 
@@ -27,7 +28,7 @@ void GptWeights::set_model(const Config& config) {
                                 model.hidden_size));
   config_.model = config.model;
   config_.precision = config.precision;
-  tensors_ = gpt_tensors(config_.model);
+  tensors_ = gpt_tensors(model_spec_of(config_.model));
 }
 
 std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t cols) {

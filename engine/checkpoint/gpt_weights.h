@@ -15,6 +15,7 @@
 
 #include "engine/checkpoint/manifest.h"
 #include "engine/config/config.h"
+#include "engine/model/modules.h"
 
 namespace trivet {
 
@@ -27,8 +28,8 @@ struct GptTensor {
   bool query_key_value = false;  // rows have another order elsewhere
 };
 
-// Of a model whose sizes are all given, in the order of the forward pass: those that the model itself declares.
-std::vector<GptTensor> gpt_tensors(const ModelConfig& model);
+// In the order of the forward pass: those that the model's layers declare.
+std::vector<GptTensor> gpt_tensors(const ModelSpec& model);
 int64_t parameters_of(const std::vector<GptTensor>& tensors);
 
 class GptWeights {

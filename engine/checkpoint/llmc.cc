@@ -21,7 +21,7 @@ std::vector<GptTensor> in_file_order(std::vector<GptTensor> tensors) {
   return tensors;
 }
 
-bool is_word_embedding(const GptTensor& tensor) { return tensor.name == kSharedEmbedding; }
+bool is_word_embedding(const GptTensor& tensor) { return tensor.kind == 0; }
 
 class LlmcWeights : public GptWeights {
  public:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "engine/config/fields.h"
+#include "engine/config/model_spec.h"
 #include "engine/metrics/accounting.h"
 #include "parallel/data/flat_buffer.h"
 #include "parallel/pipeline/check.h"
@@ -44,12 +45,11 @@ TextBlock describe_model(const Config& config) {
 }
 
 TextBlock describe_parameters(const Config& config, const Layout& layout) {
-  const ModelConfig& model = config.model;
-  const ParameterCount exact = count_parameters(model, *model.vocab_size);
-  const ParameterCount padded = count_parameters(model, layout.padded_vocab);
-  TextBlock block = {"parameters",
-                     {{"", "vocabulary " + grouped(*model.vocab_size), "padded to " + grouped(layout.padded_vocab)}},
-                     "lrr"};
+  const ModelSpec model = model_spec_of(config.model);
+  const ParameterCount exact = count_parameters(model);
+  const ParameterCount padded = count_parameters(model.with_vocab(layout.padded_vocab));
+  TextBlock block = {
+      "parameters", {{"", "vocabulary " + grouped(model.vocab), "padded to " + grouped(layout.padded_vocab)}}, "lrr"};
   for (size_t i = 0; i < kModelParts; ++i)
     if (exact.of[i] > 0)
       block.rows.push_back({name_of(static_cast<ModelPart>(i)), grouped(exact.of[i]), grouped(padded.of[i])});
@@ -125,7 +125,7 @@ TextBlock describe_work(const Config& config, const Layout& layout) {
   const int64_t samples = *config.batch.global_batch_size, tokens = samples * config.model.seq_length;
   const double all_tokens = static_cast<double>(tokens) * static_cast<double>(config.train.train_iters);
   const auto convention = parse_flops_convention(config.train.flops_convention);
-  const auto flops = flops_per_token(config.model, *config.model.vocab_size, convention);
+  const auto flops = flops_per_token(model_spec_of(config.model), convention);
   return {"work",
           {{"step", fmt::format("{} samples = {} data-parallel ranks x {} micro-batches of {}", grouped(samples),
                                 layout.mesh.d, grouped(layout.micro_batches), config.batch.micro_batch_size)},

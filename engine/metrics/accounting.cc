@@ -3,12 +3,31 @@
 #include <numeric>
 #include <string>
 
+#include "engine/model/modules.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
 namespace {
 
-int64_t ffn_of(const ModelConfig& model) { return model.ffn_hidden_size.value_or(4 * model.hidden_size); }
+bool is_linear(Module module) {
+  return module == Module::qkv || module == Module::proj || module == Module::fc1 || module == Module::fc2;
+}
+
+ModelPart part_of(Module module) {
+  switch (module) {
+    case Module::word_embeddings: return ModelPart::word_embeddings;
+    case Module::position_embeddings: return ModelPart::position_embeddings;
+    case Module::qkv:
+    case Module::proj: return ModelPart::attention;
+    case Module::fc1:
+    case Module::fc2: return ModelPart::mlp;
+    case Module::attention_norm:
+    case Module::mlp_norm:
+    case Module::final_norm: return ModelPart::norms;
+    case Module::output_layer: return ModelPart::output_layer;
+  }
+  fail("a module of no part");
+}
 
 }  // namespace
 
@@ -24,40 +43,12 @@ const char* name_of(ModelPart part) {
   return "?";
 }
 
-std::vector<ParameterTensor> parameter_tensors(const ModelConfig& model, int64_t vocab) {
-  const int64_t h = model.hidden_size, f = ffn_of(model);
-  std::vector<ParameterTensor> tensors;
-  tensors.reserve(static_cast<size_t>(12 * model.num_layers + 5));
-  const auto add = [&](ModelPart part, int64_t elements, bool cut) { tensors.push_back({part, elements, cut}); };
-
-  add(ModelPart::word_embeddings, vocab * h, true);
-  add(ModelPart::position_embeddings, model.seq_length * h, false);
-  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
-    add(ModelPart::norms, h, false);
-    add(ModelPart::norms, h, false);
-    add(ModelPart::attention, 3 * h * h, true);  // query, key, value
-    add(ModelPart::attention, 3 * h, true);
-    add(ModelPart::attention, h * h, true);  // projection
-    add(ModelPart::attention, h, false);
-    add(ModelPart::norms, h, false);
-    add(ModelPart::norms, h, false);
-    add(ModelPart::mlp, f * h, true);
-    add(ModelPart::mlp, f, true);
-    add(ModelPart::mlp, h * f, true);
-    add(ModelPart::mlp, h, false);
-  }
-  add(ModelPart::norms, h, false);
-  add(ModelPart::norms, h, false);
-  if (model.untie_embeddings_and_output_weights) add(ModelPart::output_layer, vocab * h, true);
-  return tensors;
-}
-
 int64_t ParameterCount::total() const { return std::accumulate(of.begin(), of.end(), int64_t{0}); }
 
-ParameterCount count_parameters(const ModelConfig& model, int64_t vocab) {
+ParameterCount count_parameters(const ModelSpec& model) {
   ParameterCount count;
-  for (const ParameterTensor& tensor : parameter_tensors(model, vocab))
-    count.of[static_cast<size_t>(tensor.part)] += tensor.elements;
+  for (const ModelTensor& tensor : model_tensors(model))
+    count.of[static_cast<size_t>(part_of(tensor.module))] += tensor.param.global_shape.numel();
   return count;
 }
 
@@ -76,20 +67,26 @@ const char* name_of(FlopsConvention convention) {
   return "?";
 }
 
-TokenFlops flops_per_token(const ModelConfig& model, int64_t vocab, FlopsConvention convention) {
+TokenFlops flops_per_token(const ModelSpec& model, FlopsConvention convention) {
   if (convention == FlopsConvention::six_n)
-    return {.layers = 6.0 * static_cast<double>(count_parameters(model, vocab).total())};
-  const double L = static_cast<double>(model.num_layers), h = static_cast<double>(model.hidden_size);
-  const double f = static_cast<double>(ffn_of(model)), s = static_cast<double>(model.seq_length);
+    return {.layers = 6.0 * static_cast<double>(count_parameters(model).total())};
+  // A token meets each element of a linear layer's weight in three multiplications and additions: forward, and for
+  // both gradients. Likewise the output layer's, which may be the word embedding's.
+  double weights = 0;
+  for (const ModelTensor& tensor : model_tensors(model))
+    if (is_linear(tensor.module) && tensor.param.global_shape.rank == 2)
+      weights += static_cast<double>(tensor.param.global_shape.numel());
+  const double s = static_cast<double>(model.seq);
   const double positions = convention == FlopsConvention::causal ? s / 2 : s;  // that a token attends to, on average
-  return {.layers = L * (24 * h * h + 12 * h * f),
-          .attention = 12 * L * h * positions,
-          .logits = 6 * h * static_cast<double>(vocab)};
+  const double width = static_cast<double>(model.attention.heads * model.attention.head_width);
+  return {.layers = 6 * weights,
+          .attention = 12 * static_cast<double>(model.num_layers) * width * positions,
+          .logits = 6 * static_cast<double>(model.hidden) * static_cast<double>(model.vocab)};
 }
 
-double flops_per_step(const ModelConfig& model, int64_t vocab, int64_t global_batch, FlopsConvention convention) {
-  return flops_per_token(model, vocab, convention).total() * static_cast<double>(global_batch) *
-         static_cast<double>(model.seq_length);
+double flops_per_step(const ModelSpec& model, int64_t global_batch, FlopsConvention convention) {
+  return flops_per_token(model, convention).total() * static_cast<double>(global_batch) *
+         static_cast<double>(model.seq);
 }
 
 double model_flops_utilisation(double flops, double seconds, int ranks, double peak_tflops) {

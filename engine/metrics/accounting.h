@@ -1,15 +1,14 @@
-// Accounting: parameters, model FLOPs and MFU of a GPT, counted, not measured. Sizes are a resolved ModelConfig's;
-// `vocab` is passed apart, because a run stores and multiplies its padded vocabulary (Layout::padded_vocab) while the
-// model one names has the tokenizer's.
+// Accounting: parameters, model FLOPs and MFU, counted, not measured: of the parameters that the model's layers
+// declare. A model's own vocabulary is the tokenizer's; a run stores and multiplies a padded one
+// (ModelSpec::with_vocab).
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <vector>
 
-#include "engine/config/config.h"
+#include "engine/model/spec.h"
 
 namespace trivet {
 
@@ -17,25 +16,15 @@ enum class ModelPart : uint8_t { word_embeddings, position_embeddings, attention
 constexpr size_t kModelParts = 6;
 const char* name_of(ModelPart part);
 
-// One parameter tensor of the whole model. `cut`: tensor parallelism divides it into t equal parts.
-struct ParameterTensor {
-  ModelPart part;
-  int64_t elements;
-  bool cut;
-};
-
-// In the order of the forward pass. With tied embeddings the output layer has none of its own.
-std::vector<ParameterTensor> parameter_tensors(const ModelConfig& model, int64_t vocab);
-
 struct ParameterCount {
   std::array<int64_t, kModelParts> of{};  // by ModelPart
   int64_t total() const;
   int64_t operator[](ModelPart part) const { return of[static_cast<size_t>(part)]; }
 };
 
-// L (4 h^2 + 2 h f + 9 h + f) + 2 h + s h + vocab h (twice with untied embeddings): every weight, bias and norm; with
-// f = 4 h, a layer is 12 h^2 + 13 h.
-ParameterCount count_parameters(const ModelConfig& model, int64_t vocab);
+// Every weight, bias and norm. Of a GPT: L (4 h^2 + 2 h f + 9 h + f) + 2 h + s h + vocab h (twice with untied
+// embeddings); with f = 4 h, a layer is 12 h^2 + 13 h.
+ParameterCount count_parameters(const ModelSpec& model);
 
 // How the FLOPs of a step are counted. All count a product of an m x k by a k x n matrix as 2 m k n, the backward pass
 // as twice the forward pass, and no recomputation (model FLOPs, not hardware FLOPs).
@@ -48,16 +37,16 @@ const char* name_of(FlopsConvention convention);
 
 // Forward and backward of one token, by the kind of product. Exact below 2^53.
 struct TokenFlops {
-  double layers = 0;     // the linear layers: L (24 h^2 + 12 h f)
+  double layers = 0;     // the linear layers, of a GPT: L (24 h^2 + 12 h f)
   double attention = 0;  // scores and their product with the values: 12 L h s (causal: half)
   double logits = 0;     // the output layer: 6 h vocab
   double total() const { return layers + attention + logits; }
 };
-// Under six_n everything is in `layers`, and `vocab` counts the parameters.
-TokenFlops flops_per_token(const ModelConfig& model, int64_t vocab, FlopsConvention convention);
+// Under six_n everything is in `layers`.
+TokenFlops flops_per_token(const ModelSpec& model, FlopsConvention convention);
 
 // One optimizer step over `global_batch` samples of seq_length tokens, on all ranks together.
-double flops_per_step(const ModelConfig& model, int64_t vocab, int64_t global_batch, FlopsConvention convention);
+double flops_per_step(const ModelSpec& model, int64_t global_batch, FlopsConvention convention);
 
 // Model FLOPs utilisation: the share of `ranks` x `peak_tflops` that a step of `seconds` achieved.
 double model_flops_utilisation(double flops, double seconds, int ranks, double peak_tflops);

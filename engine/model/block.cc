@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "engine/model/modules.h"
+
 namespace trivet {
 
 // ---- memory
@@ -60,7 +62,7 @@ BlockGradients allocate_block_gradients(Arena& arena, const GptShape& p, bool ha
   BlockGradients g;
   g.qkv = arena.allocate(p.dtype, {p.seq, p.micro_batch, 3 * p.hidden / p.t});
   g.fc1_out = arena.allocate(p.dtype, {p.seq, p.micro_batch, p.ffn / p.t});
-  if (halves_apart || p.hidden_dropout > 0) {
+  if (halves_apart || p.training.hidden_dropout > 0) {
     g.proj_out = arena.allocate(p.dtype, p.hidden_shape());
     g.fc2_out = arena.allocate(p.dtype, p.hidden_shape());
   }
@@ -71,13 +73,11 @@ BlockGradients allocate_block_gradients(Arena& arena, const GptShape& p, bool ha
 
 namespace {
 
-std::string layer_name(int64_t layer, const char* part) {
-  return "decoder.layers." + std::to_string(layer) + "." + part;
-}
 // The layers that write to the residual stream start smaller, so that its variance does not grow with depth.
 Init output_init(const GptShape& p) {
-  const float scale = p.scale_output_layer_init ? 1.0f / std::sqrt(2.0f * static_cast<float>(p.num_layers)) : 1.0f;
-  return {Init::normal, p.init_std * scale};
+  const float scale =
+      p.training.scale_output_layer_init ? 1.0f / std::sqrt(2.0f * static_cast<float>(p.num_layers)) : 1.0f;
+  return {Init::normal, p.training.init_std * scale};
 }
 
 }  // namespace
@@ -86,19 +86,20 @@ Block::Block(ParamList& params, const GptShape& p, int64_t layer, uint64_t dropo
     : shape_(p),
       layer_(layer),
       dropout_seed_(dropout_seed),
-      ln1_(params, layer_name(layer, "input_layernorm"), p),
-      qkv_(params, layer_name(layer, "self_attention.linear_qkv"), p.hidden, 3 * p.hidden, {Init::normal, p.init_std},
+      ln1_(params, name_of(Module::attention_norm, layer), p),
+      qkv_(params, name_of(Module::qkv, layer), p.hidden, 3 * p.hidden, {Init::normal, p.training.init_std},
            p.decay_norms_and_biases, p.qkv_overlap),
-      proj_(params, layer_name(layer, "self_attention.linear_proj"), p.hidden, p.hidden, output_init(p),
-            p.decay_norms_and_biases, p.sequence_parallel, p.proj_overlap),
-      ln2_(params, layer_name(layer, "pre_mlp_layernorm"), p),
-      fc1_(params, layer_name(layer, "mlp.linear_fc1"), p.hidden, p.ffn, {Init::normal, p.init_std},
+      proj_(params, name_of(Module::proj, layer), p.hidden, p.hidden, output_init(p), p.decay_norms_and_biases,
+            p.sequence_parallel, p.proj_overlap),
+      ln2_(params, name_of(Module::mlp_norm, layer), p),
+      fc1_(params, name_of(Module::fc1, layer), p.hidden, p.ffn, {Init::normal, p.training.init_std},
            p.decay_norms_and_biases, p.fc1_overlap),
-      fc2_(params, layer_name(layer, "mlp.linear_fc2"), p.ffn, p.hidden, output_init(p), p.decay_norms_and_biases,
+      fc2_(params, name_of(Module::fc2, layer), p.ffn, p.hidden, output_init(p), p.decay_norms_and_biases,
            p.sequence_parallel, p.fc2_overlap) {}
 
 Dropout Block::dropout(DropoutSite site, const MicroBatch& micro_batch) const {
-  const float probability = site == DropoutSite::attention ? shape_.attention_dropout : shape_.hidden_dropout;
+  const float probability =
+      site == DropoutSite::attention ? shape_.training.attention_dropout : shape_.training.hidden_dropout;
   return make_dropout(shape_, probability, site, layer_, dropout_seed_, micro_batch);
 }
 

@@ -1,18 +1,21 @@
 #include "engine/model/embedding.h"
 
+#include "engine/model/modules.h"
+
 namespace trivet {
 
 Embedding::Embedding(ParamList& params, const GptShape& p, uint64_t dropout_seed)
     : shape_(p),
       dropout_seed_(dropout_seed),
-      word_(params, "embedding.word_embeddings", p.vocab, p.padded_vocab, p.hidden, {Init::normal, p.init_std}),
-      position_(params.declare({.name = kPositionEmbedding,
+      word_(params, name_of(Module::word_embeddings), p.vocab, p.padded_vocab, p.hidden,
+            {Init::normal, p.training.init_std}),
+      position_(params.declare({.name = name_of(Module::position_embeddings) + ".weight",
                                 .global_shape = {p.seq, p.hidden},
-                                .init = {Init::normal, p.init_std},
+                                .init = {Init::normal, p.training.init_std},
                                 .sum_over_tensor_group = p.sequence_parallel})) {}
 
 Dropout Embedding::dropout(const MicroBatch& micro_batch) const {
-  return make_dropout(shape_, shape_.hidden_dropout, DropoutSite::embedding, 0, dropout_seed_, micro_batch);
+  return make_dropout(shape_, shape_.training.hidden_dropout, DropoutSite::embedding, 0, dropout_seed_, micro_batch);
 }
 
 Tensor Embedding::local_rows(Tensor positions) const {

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/model/spec.h"
+
 namespace trivet {
 
 GptStage::GptStage(ParamList& params, const GptShape& shape, const StageRange& range, uint64_t seed,
                    const Recompute& recompute, Param* word_embedding)
     : shape_(shape), range_(range), groups_(recompute.groups(range.num_layers)) {
+  expect_runs(shape_);
   for (const RecomputeGroup& group : groups_) {
     for (int64_t i = 0; i < group.count; ++i) plan_.push_back({group.lost, static_cast<size_t>(i)});
     plan_.back().lost.out = false;  // what goes on to the next group or stage is kept

@@ -1,5 +1,6 @@
 #include "engine/model/head.h"
 
+#include "engine/model/modules.h"
 #include "parallel/tensor/sequence.h"
 
 namespace trivet {
@@ -19,10 +20,10 @@ namespace {
 
 // Tied to an embedding on another stage, the weight keeps the embedding's name: it is the same weight.
 ParamSpec output_spec(const GptShape& p) {
-  return {.name = p.tied_embeddings ? kSharedEmbedding : "output_layer.weight",
+  return {.name = name_of(p.tied_embeddings ? Module::word_embeddings : Module::output_layer) + ".weight",
           .global_shape = {p.padded_vocab, p.hidden},
           .cut_dim = 0,
-          .init = {Init::normal, p.init_std},
+          .init = {Init::normal, p.training.init_std},
           .shared_copy = p.tied_embeddings,
           .padding_from = p.vocab,
           .first_one_writes = true};
@@ -32,7 +33,7 @@ ParamSpec output_spec(const GptShape& p) {
 
 Head::Head(ParamList& params, const GptShape& p, Param* output_weight)
     : shape_(p),
-      norm_(params, "decoder.final_layernorm", p),
+      norm_(params, name_of(Module::final_norm), p),
       output_(output_weight ? *output_weight : params.declare(output_spec(p))) {}
 
 void Head::forward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,

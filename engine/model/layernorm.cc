@@ -12,7 +12,7 @@ LayerNorm::LayerNorm(ParamList& params, const std::string& name, const GptShape&
                            .global_shape = {shape.hidden},
                            .weight_decay = shape.decay_norms_and_biases,
                            .sum_over_tensor_group = shape.sequence_parallel})),
-      eps(shape.layernorm_epsilon) {}
+      eps(static_cast<float>(shape.norm_epsilon)) {}
 
 void LayerNorm::forward(Context& ctx, Tensor x, Tensor y, Tensor mean, Tensor rstd) const {
   ctx.ops.layernorm_forward(x, gamma.weight, beta.weight, eps, y, mean, rstd, ctx.compute);

@@ -1,8 +1,9 @@
-// GptShape: the sizes of a GPT and of one rank's part of it, as the layers need them.
+// GptShape: a model and one rank's part of it, as the layers need them.
 #pragma once
 
 #include <cstdint>
 
+#include "engine/model/spec.h"
 #include "kernels/base/dtype.h"
 #include "kernels/ops.h"
 #include "parallel/param.h"
@@ -10,26 +11,20 @@
 
 namespace trivet {
 
-struct GptShape {
-  int64_t num_layers = 0, hidden = 0, ffn = 0, heads = 0, seq = 0;
-  int64_t vocab = 0, padded_vocab = 0;  // padded to a multiple of make_vocab_size_divisible_by * t
+struct GptShape : ModelSpec {
+  int64_t padded_vocab = 0;  // a multiple of t
   int64_t micro_batch = 0;
   int t = 1, tensor_rank = 0;
   bool sequence_parallel = false;
-  bool tied_embeddings = true;
   DType dtype = DType::f32;  // of weights and activations
-  float layernorm_epsilon = 1e-5f;
-  float hidden_dropout = 0, attention_dropout = 0;
-  float init_std = 0.02f;
-  bool scale_output_layer_init = true;
   bool decay_norms_and_biases = false;
   TensorOverlap qkv_overlap = TensorOverlap::none, proj_overlap = TensorOverlap::none;
   TensorOverlap fc1_overlap = TensorOverlap::none, fc2_overlap = TensorOverlap::none;
 
   int64_t local_seq() const { return sequence_parallel ? seq / t : seq; }  // positions outside the linear layers
-  int64_t local_heads() const { return heads / t; }
+  int64_t local_heads() const { return attention.heads / t; }
   int64_t tokens() const { return seq * micro_batch; }
-  bool drops() const { return hidden_dropout > 0 || attention_dropout > 0; }
+  bool drops() const { return training.hidden_dropout > 0 || training.attention_dropout > 0; }
   bool overlaps_tensor_comm() const {
     return qkv_overlap != TensorOverlap::none || proj_overlap != TensorOverlap::none ||
            fc1_overlap != TensorOverlap::none || fc2_overlap != TensorOverlap::none;
@@ -58,7 +53,7 @@ inline Dropout make_dropout(const GptShape& shape, float probability, DropoutSit
           .seq_length = shape.seq,
           .first_position = shape.sequence_parallel ? shape.tensor_rank * shape.local_seq() : 0,
           .first_head = shape.tensor_rank * shape.local_heads(),
-          .total_heads = shape.heads};
+          .total_heads = shape.attention.heads};
 }
 
 }  // namespace trivet

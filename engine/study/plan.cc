@@ -8,6 +8,7 @@
 
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
+#include "engine/config/model_spec.h"
 #include "engine/config/validate.h"
 #include "engine/data/content_hash.h"
 #include "engine/metrics/accounting.h"
@@ -110,9 +111,9 @@ Point resolve_point(const Study& study, const Choice& choice) {
   if (point.launcher == Launcher::threads && all_ranks > machine_bytes())
     throw ConfigError(fmt::format("needs {} of memory on its {} ranks, but this machine has {}", bytes_text(all_ranks),
                                   point.ranks, bytes_text(machine_bytes())));
-  point.flops = static_cast<double>(study.steps) *
-                flops_per_step(config.model, *config.model.vocab_size, *config.batch.global_batch_size,
-                               parse_flops_convention(config.train.flops_convention));
+  point.flops =
+      static_cast<double>(study.steps) * flops_per_step(model_spec_of(config.model), *config.batch.global_batch_size,
+                                                        parse_flops_convention(config.train.flops_convention));
   point.dtype = config.precision.dtype;
   point.numbers = numbers_of(study, choice);
   point.id = hash_of(study, point, config);

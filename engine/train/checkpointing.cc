@@ -12,6 +12,7 @@
 
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
+#include "engine/config/model_spec.h"
 #include "engine/data/files.h"
 
 namespace trivet {
@@ -43,21 +44,24 @@ std::string layout_text(const MeshShape& mesh, const Config& config) {
                      config.parallel.pipeline_schedule, config.parallel.data_parallel_sharding_strategy);
 }
 
-// The keys that make another model of the same tensors, or tensors of other shapes.
-constexpr std::array<std::string_view, 8> kModelKeys{
-    "model.num_layers", "model.hidden_size", "model.ffn_hidden_size",   "model.num_attention_heads",
-    "model.seq_length", "model.vocab_size",  "model.layernorm_epsilon", "model.untie_embeddings_and_output_weights"};
 // The sections that change how a run goes on.
 constexpr std::array<std::string_view, 5> kRunSections{"model", "batch", "optimizer", "precision", "data"};
 
+// Whether `value` of this one key makes another model of the run's.
+bool changes_model(const Field& field, const std::string& value, const Config& config) {
+  Config changed = config;
+  if (parse_field(field, {value}, changed) || check_field(field, changed)) return true;  // of a version that has others
+  return !model_spec_of(changed.model).same_model(model_spec_of(config.model));
+}
+
 void check_same_model(const OpenCheckpoint& checkpoint, const Config& config) {
   std::string problems;
-  for (const std::string_view key : kModelKeys) {
-    const auto found = checkpoint.state.config.find(std::string(key));
-    const std::string expected = format_field(*find_field(key), config);
-    if (found != checkpoint.state.config.end() && found->second != expected)
-      problems +=
-          fmt::format("\n  {}: found {} in the checkpoint, expected this run's {}", key, found->second, expected);
+  for (const Field& field : fields()) {
+    if (field.section() != "model") continue;
+    const auto found = checkpoint.state.config.find(std::string(field.name));
+    if (found != checkpoint.state.config.end() && changes_model(field, found->second, config))
+      problems += fmt::format("\n  {}: found {} in the checkpoint, expected this run's {}", field.name, found->second,
+                              format_field(field, config));
   }
   if (!problems.empty()) throw DataError(checkpoint.directory + ": the checkpoint is of another model:" + problems);
 }

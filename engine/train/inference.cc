@@ -4,6 +4,7 @@
 
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
+#include "engine/model/modules.h"
 #include "engine/train/logits.h"
 #include "engine/train/rank_state.h"
 
@@ -89,7 +90,8 @@ void InferenceModel::load(const OpenCheckpoint& checkpoint, int64_t seq_length) 
     param.weight = weights_.allocate(shape_.dtype, param.shape);
     ops_->fill(param.weight, 0, *compute_);  // padding
     Slice slice = slice_of(param, 0, param.shape.numel());
-    if (param.spec.name == kPositionEmbedding) slice.global.dims[0] = seq_length;  // of which this has the first rows
+    if (param.spec.name == name_of(Module::position_embeddings) + ".weight")
+      slice.global.dims[0] = seq_length;  // of which this has the first rows
     if (slice.count == 0) continue;
     const Tensor target = param.weight.view({param.weight.numel()}).slice(0, slice.count);
     const StateTensor wanted{param.spec.name, slice, staging ? staging.slice(0, slice.count) : target};

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "engine/checkpoint/state_tensors.h"
+#include "engine/config/model_spec.h"
 #include "engine/config/words.h"
 
 namespace trivet {
@@ -78,29 +79,19 @@ GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition&
     const auto mode = parse_tensor_overlap(of_layer == "default" ? c.overlap.tp_comm_overlap : of_layer);
     return mode == TensorOverlap::bulk && !column ? TensorOverlap::none : mode;
   };
-  return {.num_layers = c.model.num_layers,
-          .hidden = c.model.hidden_size,
-          .ffn = c.model.ffn_hidden_size.value(),
-          .heads = c.model.num_attention_heads,
-          .seq = c.model.seq_length,
-          .vocab = c.model.vocab_size.value(),
-          .padded_vocab = layout.padded_vocab,
-          .micro_batch = c.batch.micro_batch_size,
-          .t = layout.mesh.t,
-          .tensor_rank = at.tp,
-          .sequence_parallel = c.parallel.sequence_parallel,
-          .tied_embeddings = !c.model.untie_embeddings_and_output_weights,
-          .dtype = dtype_of(c.precision),
-          .layernorm_epsilon = static_cast<float>(c.model.layernorm_epsilon),
-          .hidden_dropout = static_cast<float>(c.model.hidden_dropout),
-          .attention_dropout = static_cast<float>(c.model.attention_dropout),
-          .init_std = static_cast<float>(c.model.init_method_std),
-          .scale_output_layer_init = c.model.scale_output_layer_init,
-          .decay_norms_and_biases = c.optimizer.decay_norms_and_biases,
-          .qkv_overlap = overlap(c.overlap.tp_comm_overlap_qkv, true),
-          .proj_overlap = overlap(c.overlap.tp_comm_overlap_proj, false),
-          .fc1_overlap = overlap(c.overlap.tp_comm_overlap_fc1, true),
-          .fc2_overlap = overlap(c.overlap.tp_comm_overlap_fc2, false)};
+  GptShape shape{model_spec_of(c.model)};
+  shape.padded_vocab = layout.padded_vocab;
+  shape.micro_batch = c.batch.micro_batch_size;
+  shape.t = layout.mesh.t;
+  shape.tensor_rank = at.tp;
+  shape.sequence_parallel = c.parallel.sequence_parallel;
+  shape.dtype = dtype_of(c.precision);
+  shape.decay_norms_and_biases = c.optimizer.decay_norms_and_biases;
+  shape.qkv_overlap = overlap(c.overlap.tp_comm_overlap_qkv, true);
+  shape.proj_overlap = overlap(c.overlap.tp_comm_overlap_proj, false);
+  shape.fc1_overlap = overlap(c.overlap.tp_comm_overlap_fc1, true);
+  shape.fc2_overlap = overlap(c.overlap.tp_comm_overlap_fc2, false);
+  return shape;
 }
 
 int deferred_heads_of(const Config& config, const Layout& layout) {

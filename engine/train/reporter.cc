@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/config/explain.h"
+#include "engine/config/model_spec.h"
 #include "engine/metrics/accounting.h"
 #include "engine/metrics/peak_flops.h"
 #include "kernels/cpu/gemm_peak.h"
@@ -67,13 +68,12 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
     : config_(loaded.config), trainer_(trainer), host_(trainer.host()), time_(host_.size()) {
   const bool first = host_.rank() == 0;
   const FoundPeak peak = find_peak(config_, trainer);
-  work_ = {
-      .samples = config_.batch.global_batch_size.value(),
-      .tokens = config_.batch.global_batch_size.value() * config_.model.seq_length,
-      .flops = flops_per_step(config_.model, config_.model.vocab_size.value(), config_.batch.global_batch_size.value(),
-                              parse_flops_convention(config_.train.flops_convention)),
-      .ranks = host_.size(),
-      .peak_tflops = peak.tflops};
+  work_ = {.samples = config_.batch.global_batch_size.value(),
+           .tokens = config_.batch.global_batch_size.value() * config_.model.seq_length,
+           .flops = flops_per_step(model_spec_of(config_.model), config_.batch.global_batch_size.value(),
+                                   parse_flops_convention(config_.train.flops_convention)),
+           .ranks = host_.size(),
+           .peak_tflops = peak.tflops};
   const std::vector<MemoryPlan> memory = gather_memory(trainer);
   if (first) {
     console_.emplace(out, [] { return terminal_columns(STDOUT_FILENO); });

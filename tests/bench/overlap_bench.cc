@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/config/model_spec.h"
 #include "engine/metrics/accounting.h"
 #include "engine/train/run.h"
 #include "parallel/comm/world.h"
@@ -80,7 +81,8 @@ void data_parallel(Config config) {
   config.parallel.bucket_size = 150'000;
   const Result no_link = run(config);
   // Each rank sends half of the fp32 gradients, and half of the fp32 weights.
-  const double bytes = 2 * 4 * 0.5 * static_cast<double>(count_parameters(config.model, 512).total());
+  const double bytes =
+      2 * 4 * 0.5 * static_cast<double>(count_parameters(model_spec_of(config.model).with_vocab(512)).total());
   config.comm.data_link_gbps = bytes * 8 / 1e9 / (0.5 * no_link.step_ms / 1e3);
   fmt::print(
       "data parallel, optim, {:.1f} MiB a rank and step over {:.3f} Gbit/s: {:.1f} ms; without a link {:.1f} ms\n",

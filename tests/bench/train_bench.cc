@@ -24,6 +24,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "engine/config/model_spec.h"
 #include "engine/data/indexed_dataset.h"
 #include "engine/metrics/accounting.h"
 #include "engine/metrics/peak_flops.h"
@@ -124,7 +125,7 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
     const double step_tokens = batch * static_cast<double>(model.seq);
     fmt::print("{}: {} layers, h {}, {} heads, s {}, {} parameters; {}, {} x {} samples, {} tokens a step\n",
                model.name, config.model.num_layers, model.hidden, model.heads, model.seq,
-               grouped(count_parameters(config.model, kVocab).total()), name_of(dtype), options.micro_batches,
+               grouped(count_parameters(model_spec_of(config.model)).total()), name_of(dtype), options.micro_batches,
                config.batch.micro_batch_size, grouped(static_cast<int64_t>(step_tokens)));
     fmt::print("memory   ");
     const MemoryPlan memory = trainer.state().memory();
@@ -143,7 +144,7 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
         gpu ? peak_tflops_by_name(trainer.device().name(), config.precision.dtype) : std::optional<double>();
     const double seconds = MeasuredSteps::median(measured.seconds);
     const auto mfu = [&](double of_seconds, FlopsConvention convention, double peak) {
-      const double flops = flops_per_token(config.model, kVocab, convention).total() * step_tokens;
+      const double flops = flops_per_token(model_spec_of(config.model), convention).total() * step_tokens;
       return 100 * model_flops_utilisation(flops, of_seconds, 1, peak);
     };
     using enum FlopsConvention;
@@ -170,7 +171,7 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
     }
     fmt::print("loss     {:.4f} in step 1, {:.4f} in step {}\n", first.loss, measured.last_loss,
                options.warm_up.value_or(gpu ? 5 : 1) + steps + 1);
-    print_ops(measured, flops_per_token(config.model, kVocab, causal), step_tokens);
+    print_ops(measured, flops_per_token(model_spec_of(config.model), causal), step_tokens);
     fmt::print(
         "result who=trivet{} model={} dtype={} tokens={} ms={:.3f} tokens_per_s={:.0f} mfu_full={:.2f} "
         "mfu_causal={:.2f} product_tflops={:.1f} ms_without_spans={:.3f} host_ms={:.3f} idle={:.2f}\n",
@@ -231,7 +232,7 @@ Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, in
 
 void report_on_cpu(const IndexedDataset& tokens, const Options& options) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const double flops = flops_per_step(config_of(kModels[0], options), kVocab, 4, FlopsConvention::causal);
+  const double flops = flops_per_step(model_spec_of(config_of(kModels[0], options)), 4, FlopsConvention::causal);
   for (const std::string& dtype :
        options.dtype ? std::vector{*options.dtype} : std::vector<std::string>{"fp32", "bf16"}) {
     const Result result = run(tokens, dtype, 1, cores, options);

@@ -1,43 +1,39 @@
-// gpt_tensors() for the weights target: from a table. The engine's own asks the model, which brings all operations
-// along.
+// model_tensors() for the weights target: from a table. The engine's own asks the layers, which bring all operations
+// along. Names are the table's own, too: what other formats call them does not depend on them.
 #include <array>
 #include <fmt/format.h>
 
-#include "engine/checkpoint/gpt_weights.h"
-#include "parallel/param.h"
+#include "engine/model/modules.h"
+#include "kernels/base/check.h"
 
 namespace trivet {
 
-std::vector<GptTensor> gpt_tensors(const ModelConfig& model) {
+std::vector<ModelTensor> model_tensors(const ModelSpec& model) {
   if (model.num_layers > 4) throw DataError("more layers than are worth the time");
-  const int64_t h = model.hidden_size, f = model.ffn_hidden_size.value(), v = model.vocab_size.value();
-  const std::array<GptTensor, 12> block{{{.name = "ln_1.weight", .shape = {h}},
-                                         {.name = "ln_1.bias", .shape = {h}},
-                                         {.name = "attn.c_attn.weight", .shape = {3 * h, h}, .conv1d = true},
-                                         {.name = "attn.c_attn.bias", .shape = {3 * h}},
-                                         {.name = "attn.c_proj.weight", .shape = {h, h}, .conv1d = true},
-                                         {.name = "attn.c_proj.bias", .shape = {h}},
-                                         {.name = "ln_2.weight", .shape = {h}},
-                                         {.name = "ln_2.bias", .shape = {h}},
-                                         {.name = "mlp.c_fc.weight", .shape = {f, h}, .conv1d = true},
-                                         {.name = "mlp.c_fc.bias", .shape = {f}},
-                                         {.name = "mlp.c_proj.weight", .shape = {h, f}, .conv1d = true},
-                                         {.name = "mlp.c_proj.bias", .shape = {h}}}};
-  std::vector<GptTensor> tensors;
-  const auto add = [&](GptTensor tensor, const std::string& prefix, size_t kind) {
-    tensor.hf_name = prefix + tensor.name;
-    tensor.name = tensor.hf_name == "wte.weight" ? kSharedEmbedding : tensor.hf_name;
-    tensor.kind = kind;
-    tensor.query_key_value = tensor.hf_name.find("c_attn") != std::string::npos;
-    tensors.push_back(tensor);
+  const int64_t h = model.hidden, f = model.ffn;
+  std::vector<ModelTensor> tensors;
+  const auto add = [&](Module module, int64_t layer, const char* parameter, Shape shape) {
+    tensors.push_back(
+        {module,
+         layer,
+         {.name = fmt::format("{}.{}.{}", static_cast<int>(module), layer, parameter), .global_shape = shape}});
   };
-  add({.name = "wte.weight", .shape = {v, h}}, "", 0);
-  add({.name = "wpe.weight", .shape = {model.seq_length, h}}, "", 1);
-  for (int64_t layer = 0; layer < model.num_layers; ++layer)
-    for (size_t i = 0; i < block.size(); ++i) add(block[i], fmt::format("h.{}.", layer), 2 + i);
-  add({.name = "ln_f.weight", .shape = {h}}, "", 14);
-  add({.name = "ln_f.bias", .shape = {h}}, "", 15);
-  if (model.untie_embeddings_and_output_weights) add({.name = "lm_head.weight", .shape = {v, h}}, "", 16);
+  const auto add_both = [&](Module module, int64_t layer, Shape shape) {
+    add(module, layer, "weight", shape);
+    add(module, layer, "bias", {shape[0]});
+  };
+  add(Module::word_embeddings, 0, "weight", {model.vocab, h});
+  add(Module::position_embeddings, 0, "weight", {model.seq, h});
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    add_both(Module::attention_norm, layer, {h});
+    add_both(Module::qkv, layer, {3 * h, h});
+    add_both(Module::proj, layer, {h, h});
+    add_both(Module::mlp_norm, layer, {h});
+    add_both(Module::fc1, layer, {f, h});
+    add_both(Module::fc2, layer, {h, f});
+  }
+  add_both(Module::final_norm, 0, {h});
+  if (!model.tied_embeddings) add(Module::output_layer, 0, "weight", {model.vocab, h});
   return tensors;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/config/explain.h"
+#include "engine/config/model_spec.h"
 #include "engine/metrics/accounting.h"
 #include "engine/train/rank_state.h"
 #include "tests/support/temp_dir.h"
@@ -47,7 +48,7 @@ TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
   // then
   EXPECT_EQ(*c.model.vocab_size, stated_vocab);
   EXPECT_EQ(parameters, fmt::format("{} with a vocabulary of {}",
-                                    grouped(count_parameters(c.model, stated_vocab).total()), grouped(stated_vocab)));
+                                    grouped(count_parameters(model_spec_of(c.model)).total()), grouped(stated_vocab)));
   EXPECT_EQ(stated(text, "a step"),
             fmt::format("{} samples x {} = {} tokens", grouped(samples), grouped(c.model.seq_length), grouped(tokens)));
   EXPECT_EQ(stated(text, "a run"),

@@ -4,32 +4,33 @@
 #include <gtest/gtest.h>
 
 #include "engine/metrics/peak_flops.h"
+#include "engine/model/modules.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
 namespace {
 
-ModelConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq) {
-  ModelConfig model;
-  model.num_layers = layers;
-  model.hidden_size = hidden;
-  model.num_attention_heads = heads;
-  model.seq_length = seq;
-  return model;
+ModelSpec gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq, int64_t vocab) {
+  return {.num_layers = layers,
+          .hidden = hidden,
+          .ffn = 4 * hidden,
+          .seq = seq,
+          .vocab = vocab,
+          .attention = {.heads = heads, .kv_heads = heads, .head_width = hidden / heads}};
 }
 
 TEST(Parameters, OfGpt2) {
-  ModelConfig model = gpt(12, 768, 12, 1024);
-  EXPECT_EQ(count_parameters(model, 50257).total(), 124'439'808);
-  model.untie_embeddings_and_output_weights = true;
-  EXPECT_EQ(count_parameters(model, 50257).total(), 124'439'808 + 50257 * 768);
-  EXPECT_EQ(count_parameters(gpt(48, 1600, 25, 1024), 50257).total(), 1'557'611'200);  // GPT-2 XL
+  ModelSpec model = gpt(12, 768, 12, 1024, 50257);
+  EXPECT_EQ(count_parameters(model).total(), 124'439'808);
+  model.tied_embeddings = false;
+  EXPECT_EQ(count_parameters(model).total(), 124'439'808 + 50257 * 768);
+  EXPECT_EQ(count_parameters(gpt(48, 1600, 25, 1024, 50257)).total(), 1'557'611'200);  // GPT-2 XL
 }
 
 TEST(Parameters, ByPartWithAnFfnOfItsOwn) {
-  ModelConfig model = gpt(3, 16, 2, 10);
-  model.ffn_hidden_size = 40;
-  const ParameterCount count = count_parameters(model, 7);
+  ModelSpec model = gpt(3, 16, 2, 10, 7);
+  model.ffn = 40;
+  const ParameterCount count = count_parameters(model);
   EXPECT_EQ(count[ModelPart::word_embeddings], 7 * 16);
   EXPECT_EQ(count[ModelPart::position_embeddings], 10 * 16);
   EXPECT_EQ(count[ModelPart::attention], 3 * (4 * 16 * 16 + 4 * 16));
@@ -42,7 +43,7 @@ TEST(Parameters, ByPartWithAnFfnOfItsOwn) {
 TEST(Parameters, OfNarayananEtAl2021) {
   // P of their equation (2), which leaves out the final norm, for the rows of their table 1.
   const auto billions = [](int64_t layers, int64_t hidden, int64_t heads) {
-    const int64_t without_final_norm = count_parameters(gpt(layers, hidden, heads, 2048), 51200).total() - 2 * hidden;
+    const int64_t without_final_norm = count_parameters(gpt(layers, hidden, heads, 2048, 51200)).total() - 2 * hidden;
     return static_cast<double>(without_final_norm) / 1e9;
   };
   EXPECT_NEAR(billions(24, 2304, 24), 1.652, 5e-4);
@@ -53,42 +54,42 @@ TEST(Parameters, OfNarayananEtAl2021) {
 }
 
 TEST(Parameters, TensorsComeInTheOrderOfTheForwardPass) {
-  ModelConfig model = gpt(1, 4, 2, 3);
-  model.untie_embeddings_and_output_weights = true;
+  ModelSpec model = gpt(1, 4, 2, 3, 5);
+  model.tied_embeddings = false;
   std::vector<int64_t> elements, cut;
-  for (const ParameterTensor& tensor : parameter_tensors(model, 5)) {
-    elements.push_back(tensor.elements);
-    if (tensor.cut) cut.push_back(tensor.elements);
+  for (const ModelTensor& tensor : model_tensors(model)) {
+    elements.push_back(tensor.param.global_shape.numel());
+    if (tensor.param.cut_dim >= 0) cut.push_back(elements.back());
   }
   EXPECT_EQ(elements, (std::vector<int64_t>{20, 12, 4, 4, 48, 12, 16, 4, 4, 4, 64, 16, 64, 4, 4, 4, 20}));
   EXPECT_EQ(cut, (std::vector<int64_t>{20, 48, 12, 16, 64, 16, 64, 20}));
 }
 
 TEST(Flops, OfGpt3AToken) {
-  const ModelConfig model = gpt(96, 12288, 96, 2048);
-  EXPECT_NEAR(flops_per_token(model, 51200, FlopsConvention::causal).total(), 1.061947e12, 5e5);
-  EXPECT_NEAR(flops_per_token(model, 51200, FlopsConvention::full).total(), 1.076443e12, 5e5);
-  EXPECT_EQ(flops_per_token(model, 51200, FlopsConvention::six_n).total(),
-            6.0 * static_cast<double>(count_parameters(model, 51200).total()));
+  const ModelSpec model = gpt(96, 12288, 96, 2048, 51200);
+  EXPECT_NEAR(flops_per_token(model, FlopsConvention::causal).total(), 1.061947e12, 5e5);
+  EXPECT_NEAR(flops_per_token(model, FlopsConvention::full).total(), 1.076443e12, 5e5);
+  EXPECT_EQ(flops_per_token(model, FlopsConvention::six_n).total(),
+            6.0 * static_cast<double>(count_parameters(model).total()));
 }
 
 TEST(Flops, ByHand) {
-  ModelConfig model = gpt(2, 8, 4, 16);
-  model.ffn_hidden_size = 24;
+  ModelSpec model = gpt(2, 8, 4, 16, 100);
+  model.ffn = 24;
   // forward multiply-adds of a token: qkv 3 h h, projection h h, mlp 2 h f; scores and values 2 s h, causally half
   const double layers = 2 * (4 * 64 + 2 * 8 * 24), attention = 2 * 2 * 16 * 8, logits = 8 * 100;
-  const TokenFlops full = flops_per_token(model, 100, FlopsConvention::full);
-  const TokenFlops causal = flops_per_token(model, 100, FlopsConvention::causal);
+  const TokenFlops full = flops_per_token(model, FlopsConvention::full);
+  const TokenFlops causal = flops_per_token(model, FlopsConvention::causal);
   EXPECT_EQ(full.layers, 6 * layers);
   EXPECT_EQ(full.attention, 6 * attention);
   EXPECT_EQ(full.logits, 6 * logits);
   EXPECT_EQ(causal.total(), 6 * (layers + attention / 2 + logits));
-  EXPECT_EQ(flops_per_step(model, 100, 5, FlopsConvention::full), 6 * (layers + attention + logits) * 5 * 16);
+  EXPECT_EQ(flops_per_step(model, 5, FlopsConvention::full), 6 * (layers + attention + logits) * 5 * 16);
 }
 
 TEST(Flops, OfNarayananEtAl2021AndKorthikantiEtAl2022) {
   const auto step = [](int64_t layers, int64_t hidden, int64_t batch) {
-    const TokenFlops token = flops_per_token(gpt(layers, hidden, 1, 2048), 51200, FlopsConvention::full);
+    const TokenFlops token = flops_per_token(gpt(layers, hidden, 1, 2048, 51200), FlopsConvention::full);
     const double tokens = static_cast<double>(batch) * 2048;
     return TokenFlops{token.layers * tokens, token.attention * tokens, token.logits * tokens};
   };

@@ -1,0 +1,40 @@
+// The modules of a model that have parameters, and the parameters of a whole model, as its layers declare them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/model/spec.h"
+#include "parallel/param.h"
+
+namespace trivet {
+
+// In the order of the forward pass; the output layer has none of its own where embeddings are tied.
+enum class Module : uint8_t {
+  word_embeddings,
+  position_embeddings,
+  attention_norm,  // from here to fc2: one in each block
+  qkv,
+  proj,
+  mlp_norm,
+  fc1,
+  fc2,
+  final_norm,
+  output_layer
+};
+inline constexpr size_t kModules = 10;
+
+// The module's name in checkpoints, which is Megatron's. Its parameters are NAME.weight and, but for embeddings and the
+// output layer, NAME.bias. layer: from 0; read where blocks have such a module.
+std::string name_of(Module module, int64_t layer = 0);
+
+struct ModelTensor {
+  Module module{};
+  int64_t layer = 0;  // 0 outside of blocks
+  ParamSpec param;    // of the whole model; its vocabulary is without padding
+};
+// In the order of the forward pass. Throws ConfigError where the model cannot run (expect_runs).
+std::vector<ModelTensor> model_tensors(const ModelSpec& spec);
+
+}  // namespace trivet

@@ -1,0 +1,55 @@
+// ModelSpec: which model: its sizes, and of which kind its parts are. It knows no layout and no rank. What follows from
+// it is declared once, by the layers that are built from it (modules.h): parameters, FLOPs, the tensors of checkpoints
+// and of other formats.
+#pragma once
+
+#include <cstdint>
+
+namespace trivet {
+
+enum class Norm : uint8_t { layernorm, rmsnorm };
+enum class Activation : uint8_t { gelu, swiglu };  // gelu: the tanh form of GPT-2
+enum class Positions : uint8_t { learned, rope };
+
+struct AttentionSpec {
+  int64_t heads = 0;       // of queries
+  int64_t kv_heads = 0;    // of keys and values, each of which serves heads / kv_heads of queries
+  int64_t head_width = 0;  // d_head
+  bool operator==(const AttentionSpec&) const = default;
+};
+
+struct ModelSpec {
+  int64_t num_layers = 0, hidden = 0, ffn = 0, seq = 0;
+  int64_t vocab = 0;  // without padding
+  AttentionSpec attention{};
+  Norm norm = Norm::layernorm;
+  double norm_epsilon = 1e-5;  // added to the variance
+  Activation activation = Activation::gelu;
+  Positions positions = Positions::learned;
+  bool biases = true;           // of the linear layers of blocks
+  bool tied_embeddings = true;  // the output layer's weight is the word embedding's
+  // How it starts and what training drops. Of what a trained model computes it is no part.
+  struct Training {
+    float hidden_dropout = 0, attention_dropout = 0;
+    float init_std = 0.02f;
+    bool scale_output_layer_init = true;
+    bool operator==(const Training&) const = default;
+  } training{};
+  bool operator==(const ModelSpec&) const = default;
+
+  ModelSpec with_vocab(int64_t n) const {
+    ModelSpec spec = *this;
+    spec.vocab = n;
+    return spec;
+  }
+  // Whether a checkpoint of `other` is one of this: both have the same tensors and compute the same of them.
+  bool same_model(ModelSpec other) const {
+    other.training = training;
+    return other == *this;
+  }
+};
+
+// The one place that knows what the layers cannot do yet. Throws ConfigError that says what and why.
+void expect_runs(const ModelSpec& spec);
+
+}  // namespace trivet

@@ -1,0 +1,242 @@
+// A model is described once: what its layers declare, what accounting counts, what checkpoints hold, what other formats
+// name and what a step multiplies are the same model.
+#include "engine/model/spec.h"
+
+#include <atomic>
+#include <gtest/gtest.h>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "engine/checkpoint/gpt_weights.h"
+#include "engine/checkpoint/state_tensors.h"
+#include "engine/config/model_spec.h"
+#include "engine/metrics/accounting.h"
+#include "engine/model/modules.h"
+#include "kernels/wrapped_ops.h"
+#include "tests/support/message_of.h"
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+// Models that differ in every size from one another.
+std::vector<ModelConfig> models() {
+  const ModelConfig tiny = tiny_config().model;
+  ModelConfig untied = tiny, narrow = tiny, long_one = tiny;
+  untied.untie_embeddings_and_output_weights = true;
+  narrow.num_layers = 2;
+  narrow.hidden_size = 16;
+  narrow.ffn_hidden_size = 24;
+  narrow.num_attention_heads = 2;
+  narrow.vocab_size = 63;
+  long_one.seq_length = 24;
+  long_one.num_attention_heads = 8;
+  long_one.ffn_hidden_size = std::nullopt;
+  return {tiny, untied, narrow, long_one};
+}
+
+// What our layers make of the model, written out.
+int64_t by_hand(const ModelSpec& m) {
+  const int64_t h = m.hidden, f = m.ffn, layer = 3 * h * h + 3 * h + h * h + h + 2 * h * f + f + h + 4 * h;
+  return m.vocab * h * (m.tied_embeddings ? 1 : 2) + m.seq * h + m.num_layers * layer + 2 * h;
+}
+
+using Elements = std::map<std::string, int64_t>;  // by the parameter's name
+
+Elements declared_by(const ModelSpec& spec) {
+  Elements elements;
+  for (const ModelTensor& tensor : model_tensors(spec)) elements[tensor.param.name] = tensor.param.global_shape.numel();
+  return elements;
+}
+
+// Of the weights in a checkpoint of all ranks.
+Elements saved_by(Config config, int ranks) {
+  Elements elements;
+  std::mutex mutex;
+  with_trainers(config, ranks, [&](Trainer& trainer) {
+    const std::lock_guard lock(mutex);
+    const RankState& state = trainer.state();
+    for (const StateTensor& tensor : saved_tensors(state.flat, state.adam))
+      if (!tensor.name.starts_with("optimizer.")) elements[tensor.name] += tensor.slice.count;
+  });
+  return elements;
+}
+
+TEST(ModelSpec, CountsDeclarationsCheckpointsAndForeignNamesAgree) {
+  for (const ModelConfig& model : models()) {
+    Config config = tiny_config();
+    config.model = model;
+    const ModelSpec spec = model_spec_of(model);
+    SCOPED_TRACE("hidden " + std::to_string(spec.hidden) + ", heads " + std::to_string(spec.attention.heads));
+
+    // then: accounting counts what the layers declare, which is what the formula says
+    const Elements declared = declared_by(spec);
+    int64_t sum = 0;
+    for (const auto& [name, elements] : declared) sum += elements;
+    EXPECT_EQ(sum, by_hand(spec));
+    EXPECT_EQ(count_parameters(spec).total(), sum);
+
+    // then: checkpoints hold each of its elements once, however the model is cut
+    EXPECT_EQ(saved_by(config, 1), declared);
+    config.parallel.sequence_parallel = true;
+    EXPECT_EQ(saved_by(cut(config, {.t = 2, .p = 2, .d = 2, .strategy = "optim"}), 8), declared);
+
+    // then: other formats have a name of their own for each
+    Elements foreign;
+    std::set<std::string> hf_names;
+    std::set<std::pair<size_t, std::string>> kinds;
+    for (const GptTensor& tensor : gpt_tensors(spec)) {
+      foreign[tensor.name] = tensor.shape.numel();
+      hf_names.insert(tensor.hf_name);
+      kinds.insert({tensor.kind, tensor.name});
+    }
+    EXPECT_EQ(foreign, declared);
+    EXPECT_EQ(hf_names.size(), declared.size());
+    EXPECT_EQ(kinds.size(), declared.size());
+  }
+}
+
+TEST(ModelSpec, NamesAreThoseOfTheFormats) {
+  // given
+  ModelSpec spec = model_spec_of(tiny_config().model);
+  spec.num_layers = 12;
+  spec.tied_embeddings = false;
+
+  // when: the tensors outside of blocks, and those of one block
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const GptTensor& tensor : gpt_tensors(spec))
+    if (tensor.name.find(".layers.") == std::string::npos || tensor.name.find(".layers.11.") != std::string::npos)
+      names.emplace_back(tensor.name, tensor.hf_name);
+
+  // then: Megatron's and Hugging Face's, in the order of an llm.c file
+  EXPECT_EQ(names, (std::vector<std::pair<std::string, std::string>>{
+                       {"embedding.word_embeddings.weight", "wte.weight"},
+                       {"embedding.position_embeddings.weight", "wpe.weight"},
+                       {"decoder.layers.11.input_layernorm.weight", "h.11.ln_1.weight"},
+                       {"decoder.layers.11.input_layernorm.bias", "h.11.ln_1.bias"},
+                       {"decoder.layers.11.self_attention.linear_qkv.weight", "h.11.attn.c_attn.weight"},
+                       {"decoder.layers.11.self_attention.linear_qkv.bias", "h.11.attn.c_attn.bias"},
+                       {"decoder.layers.11.self_attention.linear_proj.weight", "h.11.attn.c_proj.weight"},
+                       {"decoder.layers.11.self_attention.linear_proj.bias", "h.11.attn.c_proj.bias"},
+                       {"decoder.layers.11.pre_mlp_layernorm.weight", "h.11.ln_2.weight"},
+                       {"decoder.layers.11.pre_mlp_layernorm.bias", "h.11.ln_2.bias"},
+                       {"decoder.layers.11.mlp.linear_fc1.weight", "h.11.mlp.c_fc.weight"},
+                       {"decoder.layers.11.mlp.linear_fc1.bias", "h.11.mlp.c_fc.bias"},
+                       {"decoder.layers.11.mlp.linear_fc2.weight", "h.11.mlp.c_proj.weight"},
+                       {"decoder.layers.11.mlp.linear_fc2.bias", "h.11.mlp.c_proj.bias"},
+                       {"decoder.final_layernorm.weight", "ln_f.weight"},
+                       {"decoder.final_layernorm.bias", "ln_f.bias"},
+                       {"output_layer.weight", "lm_head.weight"}}));
+}
+
+// ---- FLOPs
+
+struct Counted {
+  std::atomic<int64_t> products = 0, attention = 0;
+};
+
+// Counts what passes: 2 m n k of each product, and of attention its two products of s x s scores, forward once and
+// backward twice, as model FLOPs count them.
+class CountingOps : public WrappedOps<CountingOps> {
+ public:
+  CountingOps(std::unique_ptr<Ops> ops, Counted& counted) : ops_(std::move(ops)), counted_(counted) {}
+
+ private:
+  friend class WrappedOps<CountingOps>;
+  template <class Op, class... Arguments>
+  void call(const char* name, Op op, Stream& stream, const Arguments&... arguments) {
+    if constexpr (std::is_same_v<Op, decltype(&Ops::matmul)>) count(arguments...);
+    if (std::string_view(name) == "attention_forward") count_attention(1, arguments...);
+    if (std::string_view(name) == "attention_backward") count_attention(2, arguments...);
+    (ops_.get()->*op)(arguments..., stream);
+  }
+  template <class Op, class... Arguments>
+  void call_once_a_step(const char* name, Op op, Stream& stream, const Arguments&... arguments) {
+    call(name, op, stream, arguments...);
+  }
+  void count(const Tensor& a, const Tensor&, const Tensor& c, const Ops::Matmul& how) {
+    const int64_t k = how.transpose_a ? a.numel() / a.shape[-1] : a.shape[-1];
+    counted_.products += 2 * c.numel() * k;
+  }
+  template <class... Others>
+  void count_attention(int64_t passes, const Tensor& x, const Tensor& y, const Others&...) {
+    const Tensor& narrow = x.numel() < y.numel() ? x : y;  // [s, b, heads * d]; the other is q, k and v
+    counted_.attention += passes * 2 * 2 * narrow.numel() * narrow.shape[0];
+  }
+  template <class... Others>
+  void count_attention(int64_t, const Others&...) {}
+
+  std::unique_ptr<Ops> ops_;
+  Counted& counted_;
+};
+
+TEST(ModelSpec, FlopsAreWhatTheProductsOfAStepTake) {
+  for (const ModelConfig& model : models())
+    for (const Cut& layout : {Cut{}, Cut{.t = 2, .p = 2, .d = 2, .sequence_parallel = true}}) {
+      // given
+      Config config = tiny_config();
+      config.model = model;
+      config = cut(config, layout);
+      const Resolved run = resolved(config, layout.ranks());
+      Counted counted;
+      const MakeBackend counting = [&](const Config& of, Communicator& world, int threads) {
+        Backend backend = make_backend(of, world, threads);
+        backend.ops = std::make_unique<CountingOps>(std::move(backend.ops), counted);
+        return backend;
+      };
+
+      // when: a step of all ranks
+      with_trainers(config, layout.ranks(), [](Trainer& trainer) { trainer.step(); }, {.make_backend = counting});
+
+      // then: it has multiplied what accounting says, with the vocabulary as it is padded
+      const ModelSpec spec = model_spec_of(run.config.model).with_vocab(run.layout.padded_vocab);
+      const TokenFlops token = flops_per_token(spec, FlopsConvention::full);
+      const auto tokens = static_cast<double>(*run.config.batch.global_batch_size * spec.seq);
+      EXPECT_EQ(static_cast<double>(counted.products), (token.layers + token.logits) * tokens);
+      EXPECT_EQ(static_cast<double>(counted.attention), token.attention * tokens);
+    }
+}
+
+// ---- what cannot run
+
+TEST(ModelSpec, WhatCannotRunIsRefusedWithTheReason) {
+  const ModelSpec gpt = model_spec_of(tiny_config().model);
+  EXPECT_NO_THROW(expect_runs(gpt));
+  const auto refused = [&](const auto& change) {
+    ModelSpec spec = gpt;
+    change(spec);
+    return message_of<ConfigError>([&] { model_tensors(spec); });
+  };
+  const std::string begin = "this model cannot run yet: found ";
+  EXPECT_EQ(refused([](ModelSpec& m) { m.norm = Norm::rmsnorm; }),
+            begin + "RMSNorm, expected layer norms: there is no other norm among the operations");
+  EXPECT_EQ(refused([](ModelSpec& m) { m.activation = Activation::swiglu; }),
+            begin + "SwiGLU, expected GELU: a block has one product before its activation");
+  EXPECT_EQ(refused([](ModelSpec& m) { m.positions = Positions::rope; }),
+            begin + "rotary positions, expected learned ones: attention does not turn queries and keys");
+  EXPECT_EQ(refused([](ModelSpec& m) { m.biases = false; }),
+            begin + "linear layers without biases, expected biases: every linear layer declares one");
+  EXPECT_EQ(refused([](ModelSpec& m) { m.attention.kv_heads = 2; }),
+            begin + "2 heads of keys and values for 4 of queries, expected as many: a block lays them out in threes");
+  EXPECT_EQ(
+      refused([](ModelSpec& m) { m.attention.head_width = 16; }),
+      begin + "4 heads of width 16 in a hidden size of 32, expected heads that fill it: the projection is square");
+}
+
+TEST(ModelSpec, WhatTrainingDropsIsNoOtherModel) {
+  const ModelSpec gpt = model_spec_of(tiny_config().model);
+  ModelSpec other = gpt;
+  other.training = {.hidden_dropout = 0.1f, .init_std = 1, .scale_output_layer_init = false};
+  EXPECT_TRUE(gpt.same_model(other));
+  for (const auto& change : std::vector<std::function<void(ModelSpec&)>>{
+           [](ModelSpec& m) { m.norm_epsilon = 1e-6; }, [](ModelSpec& m) { m.tied_embeddings = false; },
+           [](ModelSpec& m) { m.attention.heads = 2; }, [](ModelSpec& m) { m.vocab = 62; }}) {
+    other = gpt;
+    change(other);
+    EXPECT_FALSE(gpt.same_model(other));
+  }
+}
+
+}  // namespace
+}  // namespace trivet::test
