@@ -33,7 +33,7 @@ class Lanes {
     for (int i = 0; i < count; ++i) {
       const std::string own_name = count == 1 ? name : name + " " + std::to_string(i);
       Lane& lane = lanes_.emplace_back();
-      lane.group = group_.split(0, group_.rank(), own_name, category);
+      lane.group = group_.twin(own_name, category);
       lane.stream = on.device.create_side_stream(StreamPriority::high);
       if (on.trace) lane.stream->set_trace_row(on.trace->add_row(own_name));
     }

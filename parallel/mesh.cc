@@ -30,11 +30,16 @@ Mesh make_mesh(Communicator& world, const MeshShape& shape) {
   mesh.shape = shape;
   mesh.at = position_of(world.rank(), shape);
   const auto [tp, pp, dp] = mesh.at;
-  mesh.tensor = world.split(pp * shape.d + dp, tp, "tensor", Category::comm_tensor);
-  mesh.data = world.split(tp * shape.p + pp, dp, "data", Category::comm_data);
-  mesh.pipeline = world.split(tp * shape.d + dp, pp, "pipeline", Category::comm_pipeline);
-  mesh.model =
-      world.split(dp, pp * shape.t + tp, "model", shape.p > 1 ? Category::comm_pipeline : Category::comm_tensor);
+  std::vector<int> tensor, data, pipeline, model;
+  for (int i = 0; i < shape.t; ++i) tensor.push_back(rank_of({.tp = i, .pp = pp, .dp = dp}, shape));
+  for (int i = 0; i < shape.d; ++i) data.push_back(rank_of({.tp = tp, .pp = pp, .dp = i}, shape));
+  for (int i = 0; i < shape.p; ++i) pipeline.push_back(rank_of({.tp = tp, .pp = i, .dp = dp}, shape));
+  for (int i = 0; i < shape.p * shape.t; ++i)
+    model.push_back(rank_of({.tp = i % shape.t, .pp = i / shape.t, .dp = dp}, shape));
+  mesh.tensor = world.split(tensor, "tensor", Category::comm_tensor);
+  mesh.data = world.split(data, "data", Category::comm_data);
+  mesh.pipeline = world.split(pipeline, "pipeline", Category::comm_pipeline);
+  mesh.model = world.split(model, "model", shape.p > 1 ? Category::comm_pipeline : Category::comm_tensor);
   return mesh;
 }
 

@@ -112,7 +112,7 @@ struct CommConfig {
   std::string backend = "auto";  // auto | thread | mpi | nccl | staged
   bool nccl_ub = false;          // weights and gradients in memory that NCCL's data-parallel groups know
   double timeout_s = 600;        // a call that is open for longer ends the run; 0: never
-  // An emulated link between the ranks of a group (parallel/comm/link_comm.h): of all groups, or of one class of them.
+  // An emulated link between the ranks of a group (parallel/comm/link.h): of all groups, or of one class of them.
   double link_latency_us = 0;
   double link_gbps = 0;                          // 10^9 bits a second; 0: no limit
   std::optional<double> tensor_link_latency_us;  // link_latency_us; so the others

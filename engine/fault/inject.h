@@ -16,7 +16,7 @@
 #include "engine/checkpoint/disk.h"
 #include "engine/fault/step_hook.h"
 #include "kernels/base/device.h"
-#include "parallel/comm/flight_comm.h"
+#include "parallel/comm/call_faults.h"
 
 namespace trivet {
 

@@ -26,9 +26,9 @@ class RunGuard {
   // behind; a hang is a TimeoutError that names the culprit.
   int run(const std::function<int(Communicator& world)>& rank_main);
 
-  // A world that moves the memory of `device` on its own streams, recorded too; `host`: the same ranks. Collective.
-  std::unique_ptr<Communicator> watch(std::unique_ptr<Communicator> exchange, Device& device, Communicator& host) {
-    return with_flight_recorder(std::move(exchange), device, host, recorder_, faults_.none() ? nullptr : &faults_);
+  // The same group, recorded too: one that moves the memory of a device on its own streams.
+  std::unique_ptr<Communicator> watch(Communicator& exchange) {
+    return with_flight_recorder(exchange, recorder_, faults_.none() ? nullptr : &faults_);
   }
 
   FaultInjector& faults() { return faults_; }

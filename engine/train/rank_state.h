@@ -11,7 +11,7 @@
 #include "engine/config/validate.h"
 #include "engine/model/gpt_stage.h"
 #include "kernels/base/arena.h"
-#include "parallel/comm/link_comm.h"
+#include "parallel/comm/link.h"
 #include "parallel/data/adam.h"
 #include "parallel/data/flat_buffer.h"
 #include "parallel/mesh.h"

@@ -73,8 +73,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
 
   const MakeBackend make_watched_backend = [&](const Config& c, Communicator& w, int threads) {
     Backend backend = options.make_backend(c, w, threads);
-    if (backend.exchange_on_device)
-      backend.exchange = guard.watch(std::move(backend.exchange), *backend.device, *backend.host);
+    if (backend.exchange_on_device) backend.exchange = guard.watch(*backend.exchange);
     return backend;
   };
   Trainer trainer(config, layout, world, *data.train, data.valid.get(),

@@ -55,9 +55,7 @@ ParamGather::Options param_gather_options(const Config& config, const Layout& la
 std::unique_ptr<Communicator> make_embedding_group(const Mesh& mesh, const GptShape& shape, const Schedule& schedule) {
   const int first = schedule.rank_of(0), last = schedule.rank_of(schedule.stages() - 1);
   if (!shape.tied_embeddings || first == last) return nullptr;
-  const bool mine = mesh.at.pp == first || mesh.at.pp == last;
-  auto group = mesh.pipeline->split(mine ? 0 : 1, mesh.at.pp, "embedding", Category::comm_pipeline);
-  return mine ? std::move(group) : nullptr;
+  return mesh.pipeline->split({first, last}, "embedding", Category::comm_pipeline);
 }
 
 }  // namespace
@@ -334,9 +332,7 @@ void Trainer::check_replicas() {
   std::vector<int> world_ranks;
   for (int dp = 0; dp < mesh_.shape.d; ++dp)
     world_ranks.push_back(rank_of({.tp = mesh_.at.tp, .pp = mesh_.at.pp, .dp = dp}, mesh_.shape));
-  if (!replicas_)
-    replicas_ =
-        host_.world().split(mesh_.at.pp * mesh_.shape.t + mesh_.at.tp, mesh_.at.dp, "replicas", Category::comm_data);
+  if (!replicas_) replicas_ = host_.world().split(world_ranks, "replicas", Category::comm_data);
   HostWorld replicas(*replicas_);
   const ReplicaMismatch mismatch =
       compare_replicas(state_.flat, state_.adam, replicas, world_ranks, *device_, *compute_);

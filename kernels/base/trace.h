@@ -78,6 +78,7 @@ class SpanClock {
  public:
   // All participants have made the call now, or at a time in the past (by a peer's clock: cut to the span).
   void matched(int64_t ns = now_ns()) { matched_ns_ = ns; }
+  int64_t matched_ns() const { return matched_ns_; }  // 0: not yet
   void set_transfer_id(uint64_t id) { transfer_id_ = id; }
 
  private:

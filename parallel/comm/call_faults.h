@@ -1,10 +1,10 @@
-// For tests of what happens when a rank does not do as the others: faults of collectives, which a flight recorder
-// (flight_comm.h) puts in.
+// For tests of what happens when a rank does not do as the others: faults of collectives, which a
+// Communicator puts in.
 #pragma once
 
 #include <algorithm>
 
-#include "kernels/base/tensor.h"
+#include "parallel/comm/call.h"
 
 namespace trivet {
 
@@ -17,18 +17,24 @@ class CallFaults {
   virtual CallFault next_call() = 0;
 };
 
-// The tensor that the fault makes of one: shorter by n elements, or of another type that is no larger.
-inline Tensor changed(const Tensor& tensor, CallFault fault, int64_t n) {
-  if (fault == CallFault::wrong_size) return {tensor.data, tensor.dtype, {std::max(tensor.numel() - n, int64_t{0})}};
-  if (fault == CallFault::wrong_type)
-    return {tensor.data, tensor.dtype == DType::bf16 ? DType::u8 : DType::bf16, {tensor.numel()}};
-  return tensor;
-}
-// A shard that is changed as its whole is lies where it would lie in it.
-inline Tensor changed_shard(const Tensor& shard, const Tensor& full, CallFault fault, int rank) {
-  Tensor part = changed(shard, fault, 1);
-  if (fault != CallFault::none) part.data = static_cast<std::byte*>(full.data) + rank * part.bytes();
-  return part;
+// The call that the fault makes of one: its tensors are shorter, or of another type that is no larger. A shard lies
+// then where it would lie in its whole.
+inline Call changed(Call call, CallFault fault, int rank, int size) {
+  if (fault != CallFault::wrong_size && fault != CallFault::wrong_type) return call;
+  const auto change = [&](Tensor& x, int64_t fewer) {
+    if (fault == CallFault::wrong_size) x = {x.data, x.dtype, {std::max(x.numel() - fewer, int64_t{0})}};
+    else x = {x.data, x.dtype == DType::bf16 ? DType::u8 : DType::bf16, {x.numel()}};
+  };
+  const bool gathers = call.kind == CommCall::all_gather, scatters = call.kind == CommCall::reduce_scatter;
+  const bool parts = gathers || scatters || call.kind == CommCall::all_to_all;
+  change(call.in, parts && !gathers ? size : 1);
+  change(call.out, parts && !scatters ? size : 1);
+  if (gathers || scatters) {
+    const Tensor& full = gathers ? call.out : call.in;
+    Tensor& shard = gathers ? call.in : call.out;
+    shard.data = static_cast<std::byte*>(full.data) + rank * shard.bytes();
+  }
+  return call;
 }
 
 }  // namespace trivet

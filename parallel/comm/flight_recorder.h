@@ -1,7 +1,7 @@
 // FlightRecorder: the last calls that one rank made through its communicators, and how far each of its groups is: what
 // one looks at when a run hangs or a rank dies.
 //
-// A rank owns one; its streams write to it (flight_comm.h), a watchdog reads it. All methods may be called by any
+// A rank owns one; its communicators write to it, a watchdog reads it. All methods may be called by any
 // thread. A call costs three short locked sections that nobody else wants.
 //
 // A call is enqueued when the host has asked for it, started when its stream has come to it, so that peers can count on
@@ -11,12 +11,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "parallel/comm/call_signature.h"
+#include "kernels/base/trace.h"
+#include "parallel/comm/call.h"
 
 namespace trivet {
 
@@ -91,5 +93,13 @@ class FlightRecorder {
   std::vector<FlightGroup> groups_;
   int64_t last_activity_ns_;
 };
+
+class CallFaults;
+class Communicator;
+// The same group as `world`, of which, and of the groups split off it, every call is written down. `recorder` and
+// `faults` (null: none) outlive the result. On a host a call is recorded as it runs on its stream; on a device it lies
+// between two events of its stream (device_calls.h).
+std::unique_ptr<Communicator> with_flight_recorder(Communicator& world, FlightRecorder& recorder,
+                                                   CallFaults* faults = nullptr);
 
 }  // namespace trivet

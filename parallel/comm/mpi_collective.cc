@@ -19,18 +19,26 @@ int64_t slice_begin(int64_t numel, int rank, int size) { return numel * rank / s
 
 }  // namespace
 
-MpiCollective::MpiCollective(MpiProgress& progress, const MpiGroup& group)
+MpiCollective::MpiCollective(MpiProgress& progress, const CommGroup& group)
     : MpiTask(progress), group_(group), peers_(static_cast<size_t>(group.size())) {}
 
 // ---- the calls
 
-void MpiCollective::barrier() {
-  begin(CommCall::barrier, {nullptr, DType::u8, {0}}, Reduce::sum, -1);
-  run_call();
+void MpiCollective::perform(const Call& call, const CallSignature& mine) {
+  begin(mine);
+  switch (call.kind) {
+    case CommCall::all_reduce: return all_reduce(call.in, call.op);
+    case CommCall::reduce_scatter: return reduce_scatter(call.in, call.out, call.op);
+    case CommCall::all_gather:
+    case CommCall::split: return all_gather(call.in, call.out);
+    case CommCall::all_to_all: return all_to_all(call.in, call.out);
+    case CommCall::broadcast: return broadcast(call.in, call.peer);
+    case CommCall::transfer:
+    case CommCall::barrier: return run_call();
+  }
 }
 
 void MpiCollective::all_reduce(Tensor full, Reduce op) {
-  begin(CommCall::all_reduce, full, op, -1);
   if (full.bytes() <= MpiHeader::kPayload) {
     for_each_peer([&](int p) { give_payload(p, full.data, full.bytes()); });
     run_call();
@@ -55,7 +63,6 @@ void MpiCollective::all_reduce(Tensor full, Reduce op) {
 }
 
 void MpiCollective::reduce_scatter(Tensor full, Tensor shard, Reduce op) {
-  begin(CommCall::reduce_scatter, full, op, -1);
   auto* data = static_cast<std::byte*>(full.data);
   std::byte* own = data + group_.rank * shard.bytes();
   if (shard.bytes() <= MpiHeader::kPayload) {
@@ -69,8 +76,7 @@ void MpiCollective::reduce_scatter(Tensor full, Tensor shard, Reduce op) {
   run_call();
 }
 
-void MpiCollective::all_gather(Tensor shard, Tensor full, CommCall call) {
-  begin(call, full, Reduce::sum, -1);
+void MpiCollective::all_gather(Tensor shard, Tensor full) {
   const int64_t bytes = shard.bytes();
   const bool small = bytes <= MpiHeader::kPayload;
   const auto place = [&](int r) { return static_cast<std::byte*>(full.data) + r * bytes; };
@@ -91,8 +97,24 @@ void MpiCollective::all_gather(Tensor shard, Tensor full, CommCall call) {
     });
 }
 
+void MpiCollective::all_to_all(Tensor from, Tensor to) {
+  const int64_t bytes = from.bytes() / group_.size();
+  const bool small = bytes <= MpiHeader::kPayload;
+  const auto part = [&](const Tensor& x, int r) { return static_cast<std::byte*>(x.data) + r * bytes; };
+  for_each_peer([&](int p) {
+    if (small) return give_payload(p, part(from, p), bytes);
+    set_lane(p, gather_out, part(from, p), bytes, gather_chunk(p));
+    set_lane(p, gather_in, part(to, p), bytes, gather_chunk(p));
+  });
+  if (bytes > 0) std::memcpy(part(to, group_.rank), part(from, group_.rank), static_cast<size_t>(bytes));
+  run_call();
+  if (small && bytes > 0)
+    for_each_peer([&](int p) {
+      std::memcpy(part(to, p), peers_[static_cast<size_t>(p)].in.payload.data(), static_cast<size_t>(bytes));
+    });
+}
+
 void MpiCollective::broadcast(Tensor data, int root) {
-  begin(CommCall::broadcast, data, Reduce::sum, root);
   const bool small = data.bytes() <= MpiHeader::kPayload;
   Peer& from = peers_[static_cast<size_t>(root)];
   if (group_.rank == root) {
@@ -113,8 +135,8 @@ void MpiCollective::broadcast(Tensor data, int root) {
 
 // ---- the caller's thread
 
-void MpiCollective::begin(CommCall call, const Tensor& data, Reduce op, int root) {
-  signature_ = {call, data.dtype, op, root, data.numel(), sequence_++};
+void MpiCollective::begin(const CallSignature& mine) {
+  signature_ = mine;
   for (Peer& peer : peers_) {
     peer.lanes = {};
     peer.out_payload = peer.in_payload = 0;
@@ -209,7 +231,7 @@ void MpiCollective::advance() {
   }
   headers_posted_ = true;
   progress_.set_under_way(*this, true);
-  const int tag = group_.tag(MpiTag::call);
+  const int tag = mpi_tag(group_, MpiTag::call);
   for_each_peer([&](int p) {
     Peer& peer = peers_[static_cast<size_t>(p)];
     progress_.mpi().post_recv(*this, p * kSlots + kHeaderIn, 0, &peer.in, MpiHeader::kBytes, group_.world_rank(p), tag);
@@ -228,7 +250,7 @@ void MpiCollective::pump(int p) {
     if (in && !peer.header_arrived) continue;
     int64_t limit = std::min(lane.chunks, lane.done + kWindow);
     if (lane.gate) limit = std::min(limit, *lane.gate + lane.slack);
-    const int tag = group_.tag(kind == scatter_in || kind == scatter_out ? MpiTag::scatter : MpiTag::gather);
+    const int tag = mpi_tag(group_, kind == scatter_in || kind == scatter_out ? MpiTag::scatter : MpiTag::gather);
     for (; lane.posted < limit; ++lane.posted) {
       const int64_t c = lane.posted, bytes = std::min(lane.chunk, lane.bytes - c * lane.chunk);
       std::byte* data = lane.base + (lane.ring ? c % kBounceWindow : c) * lane.chunk;

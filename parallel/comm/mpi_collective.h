@@ -6,6 +6,7 @@
 //
 //   reduce_scatter  scatter: my slice p goes to rank p; the pieces of my slice arrive in a small bounce buffer
 //   all_gather      gather: my shard goes to all
+//   all_to_all      gather, of another part for each
 //   all_reduce      both; a chunk is gathered as soon as its sum is there
 //   broadcast       gather from the root
 //
@@ -24,14 +25,11 @@ namespace trivet {
 
 class MpiCollective : public MpiTask {
  public:
-  MpiCollective(MpiProgress& progress, const MpiGroup& group);
+  MpiCollective(MpiProgress& progress, const CommGroup& group);
 
-  // One caller at a time; each returns when this rank is done. REQUIRES: more than one rank.
-  void all_reduce(Tensor full, Reduce op);
-  void reduce_scatter(Tensor full, Tensor shard, Reduce op);
-  void all_gather(Tensor shard, Tensor full, CommCall call = CommCall::all_gather);
-  void broadcast(Tensor data, int root);
-  void barrier();
+  // Any call but a transfer; a split gathers Call::in. One caller at a time; returns when this rank is done. REQUIRES:
+  // more than one rank.
+  void perform(const Call& call, const CallSignature& mine);
   // Of the last call: when the headers of all peers were here, so that all had made it.
   int64_t matched_ns() const { return matched_ns_; }
 
@@ -73,7 +71,12 @@ class MpiCollective : public MpiTask {
   static constexpr int64_t kWindow = 32, kBounceWindow = 4;
 
   // The caller's side.
-  void begin(CommCall call, const Tensor& data, Reduce op, int root);
+  void all_reduce(Tensor full, Reduce op);
+  void reduce_scatter(Tensor full, Tensor shard, Reduce op);
+  void all_gather(Tensor shard, Tensor full);
+  void all_to_all(Tensor from, Tensor to);
+  void broadcast(Tensor data, int root);
+  void begin(const CallSignature& mine);
   void run_call();
   void give_payload(int peer, const void* data, int64_t bytes);
   void set_lane(int peer, LaneKind kind, void* base, int64_t bytes, int64_t chunk);
@@ -93,10 +96,9 @@ class MpiCollective : public MpiTask {
     for (int i = 1; i < group_.size(); ++i) f((group_.rank + i) % group_.size());
   }
 
-  const MpiGroup& group_;
+  const CommGroup& group_;
   std::vector<Peer> peers_;  // by rank of the group; this rank's own is unused
   CallSignature signature_;
-  uint64_t sequence_ = 0;
   KeptBuffer bounce_;
   std::vector<const void*> inputs_;  // of one addition; members so that a call allocates nothing
 

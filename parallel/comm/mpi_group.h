@@ -1,4 +1,4 @@
-// What the MPI back end's parts know of a group, and the header that goes before its data.
+// What the MPI back end's parts share: the tags of a group, its header that goes before its data.
 //
 // All groups share one MPI communicator; a group's number makes its tags, so that groups never see each other's
 // messages. Between two ranks the messages of one tag arrive in the order in which they were sent.
@@ -13,23 +13,17 @@
 #include <sys/mman.h>
 #include <vector>
 
-#include "parallel/comm/call_signature.h"
+#include "parallel/comm/back_end.h"
 
 namespace trivet {
 
 enum class MpiTag { call, scatter, gather, transfer, transfer_data };
 constexpr int kMpiTags = 5;
 
-struct MpiGroup {
-  int number = 1;                // from 1; unlike every other group that shares a rank with it
-  int rank = 0;                  // of this process in the group
-  std::vector<int> world_ranks;  // of the members
-  std::string name;
-
-  int size() const { return static_cast<int>(world_ranks.size()); }
-  int world_rank(int member) const { return world_ranks[static_cast<size_t>(member)]; }
-  int tag(MpiTag kind) const { return number * kMpiTags + static_cast<int>(kind); }
-};
+// Of a group: its number is at least 1.
+inline int mpi_tag(const CommGroup& group, MpiTag kind) {
+  return static_cast<int>(group.number) * kMpiTags + static_cast<int>(kind);
+}
 
 // A call's header carries its signature, and small data with it: one message instead of two. Its size stays below what
 // MPI libraries send eagerly (4 KiB between two processes of one host).

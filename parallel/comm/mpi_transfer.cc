@@ -22,11 +22,11 @@ class MpiSend : public MpiTask {
   MpiSend(MpiProgress& progress, MpiSendPool& pool) : MpiTask(progress), pool_(pool) {}
 
   // The sender's thread copies chunk by chunk; the first is on its way while the next is copied.
-  void send(const MpiGroup& group, int to, const CallSignature& signature, const void* data) {
+  void send(const CommGroup& group, int to, const CallSignature& signature, const void* data) {
     const int64_t bytes = bytes_of(signature), chunks = chunks_of(signature);
     to_ = group.world_rank(to);
-    header_tag_ = group.tag(MpiTag::transfer);
-    data_tag_ = group.tag(MpiTag::transfer_data);
+    header_tag_ = mpi_tag(group, MpiTag::transfer);
+    data_tag_ = mpi_tag(group, MpiTag::transfer_data);
     header_.signature = signature;
     payload_ = chunks == 0 ? bytes : 0;
     bytes_ = chunks == 0 ? 0 : bytes;
@@ -75,7 +75,7 @@ class MpiSend : public MpiTask {
 MpiSendPool::MpiSendPool(MpiProgress& progress) : progress_(progress) {}
 MpiSendPool::~MpiSendPool() = default;
 
-void MpiSendPool::send(const MpiGroup& group, int to, const CallSignature& signature, const void* data) {
+void MpiSendPool::send(const CommGroup& group, int to, const CallSignature& signature, const void* data) {
   if (progress_.halted()) progress_.throw_halted();
   take(bytes_of(signature)).send(group, to, signature, data);
 }
@@ -117,7 +117,7 @@ int64_t MpiReceive::receive(int from, const CallSignature& signature, void* data
 void MpiReceive::advance() {
   progress_.set_under_way(*this, true);
   progress_.mpi().post_recv(*this, header_slot, 0, &header_, MpiHeader::kBytes, group_.world_rank(from_),
-                            group_.tag(MpiTag::transfer));
+                            mpi_tag(group_, MpiTag::transfer));
 }
 
 void MpiReceive::completed(int slot, int64_t, int64_t bytes) {
@@ -140,7 +140,7 @@ void MpiReceive::post_chunks() {
   for (; posted_ < std::min(chunks_, received_ + kWindow); ++posted_) {
     const int64_t begin = posted_ * kChunk;
     progress_.mpi().post_recv(*this, data_slot, posted_, data_ + begin, std::min(kChunk, bytes_of(expected_) - begin),
-                              group_.world_rank(from_), group_.tag(MpiTag::transfer_data));
+                              group_.world_rank(from_), mpi_tag(group_, MpiTag::transfer_data));
   }
 }
 

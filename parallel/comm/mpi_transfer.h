@@ -21,7 +21,7 @@ class MpiSendPool {
   explicit MpiSendPool(MpiProgress& progress);
   ~MpiSendPool();
   // Returns when the data may be reused; it has not arrived yet. One caller at a time for a pair of group and peer.
-  void send(const MpiGroup& group, int to, const CallSignature& signature, const void* data);
+  void send(const CommGroup& group, int to, const CallSignature& signature, const void* data);
 
  private:
   friend class MpiSend;
@@ -36,7 +36,7 @@ class MpiSendPool {
 
 class MpiReceive : public MpiTask {
  public:
-  MpiReceive(MpiProgress& progress, const MpiGroup& group) : MpiTask(progress), group_(group) {}
+  MpiReceive(MpiProgress& progress, const CommGroup& group) : MpiTask(progress), group_(group) {}
   // Returns when the data is here; the result is when its header arrived. One caller at a time.
   int64_t receive(int from, const CallSignature& signature, void* data);
 
@@ -47,7 +47,7 @@ class MpiReceive : public MpiTask {
  private:
   void post_chunks();
 
-  const MpiGroup& group_;
+  const CommGroup& group_;
   int from_ = -1;
   CallSignature expected_;
   std::byte* data_ = nullptr;

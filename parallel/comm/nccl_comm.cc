@@ -1,10 +1,9 @@
 #include "parallel/comm/nccl_comm.h"
 
+#include <array>
 #include <cstring>
-#include <vector>
 
 #include "kernels/base/cuda_device.h"
-#include "parallel/comm/call_signature.h"
 #include "parallel/comm/nccl_group.h"
 
 namespace trivet {
@@ -23,85 +22,45 @@ ncclDataType_t nccl_type(DType dtype) {
 
 ncclRedOp_t nccl_op(Reduce op) { return op == Reduce::sum ? ncclSum : op == Reduce::max ? ncclMax : ncclAvg; }
 
-class NcclCommunicator : public Communicator {
+size_t count(const Tensor& t) { return static_cast<size_t>(t.numel()); }
+
+class NcclBackEnd : public DeviceBackEnd {
  public:
-  NcclCommunicator(Communicator& world, std::shared_ptr<NcclRank> rank)
-      : host_(world), rank_(std::move(rank)), category_(Category::comm_data) {
-    connect("world");
-  }
-  NcclCommunicator(std::unique_ptr<Communicator> host, std::shared_ptr<NcclRank> rank, const std::string& name,
-                   Category category)
-      : owned_(std::move(host)), host_(*owned_), rank_(std::move(rank)), category_(category) {
-    connect(name);
+  // Over `host`, which `owned` keeps where it is not the world. name: of the group, in errors.
+  NcclBackEnd(Communicator& host, std::unique_ptr<Communicator> owned, std::shared_ptr<NcclRank> rank, CommGroup of)
+      : DeviceBackEnd(std::move(of), rank->device), owned_(std::move(owned)), host_(host), rank_(std::move(rank)) {
+    connect();
   }
 
-  int rank() const override { return host_.rank(); }
-  int size() const override { return host_.size(); }
-
-  void all_reduce(Tensor full, Reduce op, Stream& stream) override {
-    if (size() == 1) return;
-    call("all_reduce", full, stream, [&](ncclComm_t comm) {
-      return ncclAllReduce(full.data, full.data, count(full), nccl_type(full.dtype), nccl_op(op), comm, raw(stream));
-    });
-  }
-  void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) override {
-    check_shards("reduce_scatter", full, shard, rank(), size());
-    if (size() == 1) return copy_alone(full, shard, stream);
-    call("reduce_scatter", full, stream, [&](ncclComm_t comm) {
-      return ncclReduceScatter(full.data, shard.data, count(shard), nccl_type(full.dtype), nccl_op(op), comm,
-                               raw(stream));
-    });
-  }
-  void all_gather(Tensor shard, Tensor full, Stream& stream) override {
-    check_shards("all_gather", full, shard, rank(), size());
-    if (size() == 1) return copy_alone(shard, full, stream);
-    call("all_gather", full, stream, [&](ncclComm_t comm) {
-      return ncclAllGather(shard.data, full.data, count(shard), nccl_type(full.dtype), comm, raw(stream));
-    });
-  }
-  void broadcast(Tensor data, int root, Stream& stream) override {
-    check(root >= 0 && root < size(), "broadcast from a rank outside the group");
-    if (size() == 1) return;
-    call("broadcast", data, stream, [&](ncclComm_t comm) {
-      return ncclBroadcast(data.data, data.data, count(data), nccl_type(data.dtype), root, comm, raw(stream));
-    });
-  }
-  void send(Tensor data, int to, Stream& stream) override {
-    check(to >= 0 && to < size() && to != rank(), "send to a rank outside the group, or to itself");
-    call("send", data, stream, [&](ncclComm_t comm) {
-      return ncclSend(data.data, count(data), nccl_type(data.dtype), to, comm, raw(stream));
-    });
-  }
-  void recv(Tensor data, int from, Stream& stream) override {
-    check(from >= 0 && from < size() && from != rank(), "recv from a rank outside the group, or from itself");
-    call("recv", data, stream, [&](ncclComm_t comm) {
-      return ncclRecv(data.data, count(data), nccl_type(data.dtype), from, comm, raw(stream));
-    });
-  }
-  void exchange(Tensor out, int to, Tensor in, int from, Stream& stream) override {
-    for (const int peer : {to, from})
-      check(peer >= 0 && peer < size() && peer != rank(), "exchange with a rank outside the group, or with itself");
-    call("exchange", out, stream, [&](ncclComm_t comm) {
-      const ncclResult_t started = ncclGroupStart();
-      if (started != ncclSuccess) return started;
-      const ncclResult_t sent = ncclSend(out.data, count(out), nccl_type(out.dtype), to, comm, raw(stream));
-      const ncclResult_t received = ncclRecv(in.data, count(in), nccl_type(in.dtype), from, comm, raw(stream));
-      const ncclResult_t ended = ncclGroupEnd();
-      return NcclGroup::is_error(sent) ? sent : NcclGroup::is_error(received) ? received : ended;
+  void enqueue(std::span<const Call> calls, Stream& stream) override {
+    const Call& first = calls.front();
+    if (group.size() == 1) return copy_alone(first, stream);
+    SpanInfo span = span_of(first);
+    if (calls.size() > 1) span.name = "exchange";
+    trivet::enqueue(stream, span, [&](cudaStream_t on) {
+      try {
+        group_->call(span.name,
+                     [&](ncclComm_t comm) { return calls.size() > 1 ? both(calls, comm, on) : one(first, comm, on); });
+      } catch (const Error&) {
+        rank_->look();  // it may be an earlier call's
+        throw;
+      }
     });
   }
 
   Memory* buffer_memory() override { return &rank_->memory; }
   std::shared_ptr<void> register_buffer(Tensor memory) override {
-    if (size() == 1) return nullptr;
-    return {group_->register_buffer(memory), [group = group_](void* handle) { group->deregister(handle); }};
+    if (group.size() == 1) return nullptr;
+    return {group_->register_buffer(memory), [nccl = group_](void* handle) { nccl->deregister(handle); }};
   }
 
   void barrier() override { host_.barrier(); }
 
-  std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
-    auto host = host_.split(color, key, name, category);
-    return std::make_unique<NcclCommunicator>(std::move(host), rank_, name, category);
+  std::shared_ptr<CommBackEnd> split(const std::vector<int>& members, CommGroup part) override {
+    auto host = host_.split(members, part.name + " (host)", part.category);
+    if (!host) return nullptr;
+    Communicator& of_part = *host;
+    return std::make_shared<NcclBackEnd>(of_part, std::move(host), rank_, std::move(part));
   }
 
   void abort(const std::string& why) noexcept override {
@@ -112,33 +71,79 @@ class NcclCommunicator : public Communicator {
   void set_witness(std::function<std::string()> witness) override { rank_->set_witness(std::move(witness)); }
 
  private:
+  ncclResult_t one(const Call& call, ncclComm_t comm, cudaStream_t on) const {
+    const Tensor &in = call.in, &out = call.out;
+    switch (call.kind) {
+      case CommCall::all_reduce:
+        return ncclAllReduce(in.data, out.data, count(in), nccl_type(in.dtype), nccl_op(call.op), comm, on);
+      case CommCall::reduce_scatter:
+        return ncclReduceScatter(in.data, out.data, count(out), nccl_type(in.dtype), nccl_op(call.op), comm, on);
+      case CommCall::all_gather: return ncclAllGather(in.data, out.data, count(in), nccl_type(in.dtype), comm, on);
+      case CommCall::all_to_all: return all_to_all(in, out, comm, on);
+      case CommCall::broadcast:
+        return ncclBroadcast(in.data, out.data, count(in), nccl_type(in.dtype), call.peer, comm, on);
+      case CommCall::transfer:
+        if (call.sends) return ncclSend(in.data, count(in), nccl_type(in.dtype), call.peer, comm, on);
+        return ncclRecv(out.data, count(out), nccl_type(out.dtype), call.peer, comm, on);
+      case CommCall::barrier:
+      case CommCall::split: break;
+    }
+    return ncclInvalidUsage;
+  }
+
+  // NCCL starts what a group holds at once.
   template <class F>
-  void call(const char* name, const Tensor& full, Stream& stream, const F& f) {
-    enqueue(stream, {name, category_, full.bytes()}, [&](cudaStream_t) {
-      try {
-        group_->call(name, f);
-      } catch (const Error&) {
-        rank_->look();  // it may be an earlier call's
-        throw;
+  static ncclResult_t grouped(const F& calls) {
+    ncclResult_t first_error = ncclGroupStart();
+    if (first_error != ncclSuccess) return first_error;
+    const auto note = [&](ncclResult_t result) {
+      if (first_error == ncclSuccess && NcclGroup::is_error(result)) first_error = result;
+    };
+    calls(note);
+    const ncclResult_t ended = ncclGroupEnd();
+    return first_error != ncclSuccess ? first_error : ended;
+  }
+  ncclResult_t both(std::span<const Call> calls, ncclComm_t comm, cudaStream_t on) const {
+    return grouped([&](const auto& note) {
+      for (const Call& call : calls) note(one(call, comm, on));
+    });
+  }
+  ncclResult_t all_to_all(const Tensor& from, const Tensor& to, ncclComm_t comm, cudaStream_t on) const {
+    const int64_t numel = from.numel() / group.size(), bytes = numel * size_of(from.dtype);
+    const auto part = [&](const Tensor& x, int r) -> void* { return static_cast<std::byte*>(x.data) + r * bytes; };
+    if (bytes > 0)
+      check_cuda(cudaMemcpyAsync(part(to, group.rank), part(from, group.rank), static_cast<size_t>(bytes),
+                                 cudaMemcpyDeviceToDevice, on),
+                 "cudaMemcpyAsync");
+    return grouped([&](const auto& note) {
+      for (int r = 0; r < group.size(); ++r) {
+        if (r == group.rank) continue;
+        note(ncclSend(part(from, r), static_cast<size_t>(numel), nccl_type(from.dtype), r, comm, on));
+        note(ncclRecv(part(to, r), static_cast<size_t>(numel), nccl_type(to.dtype), r, comm, on));
       }
     });
   }
-  static size_t count(const Tensor& t) { return static_cast<size_t>(t.numel()); }
+
+  void copy_alone(const Call& call, Stream& stream) const {
+    check_cuda(cudaMemcpyAsync(call.out.data, call.in.data, static_cast<size_t>(call.in.bytes()),
+                               cudaMemcpyDeviceToDevice, raw(stream)),
+               "cudaMemcpyAsync");
+  }
 
   // Rank 0 draws the id and the host's group carries it.
-  void connect(const std::string& name) {
-    if (size() == 1) return;
+  void connect() {
+    if (group.size() == 1) return;
     ncclUniqueId id;
     std::memset(&id, 0, sizeof id);
-    if (rank() == 0)
+    if (group.rank == 0)
       if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess)
-        fail("group '" + name + "': ncclGetUniqueId: " + ncclGetErrorString(result));
+        fail("group '" + group.name + "': ncclGetUniqueId: " + ncclGetErrorString(result));
     const auto host_device = create_cpu_device();
     const auto stream = host_device->create_compute_stream();
     host_.broadcast({id.internal, DType::u8, {sizeof id.internal}}, 0, *stream);
-    group_ = rank_->add(name, rank(), size());
+    group_ = rank_->add(group.name, group.rank, group.size());
     group_->open(id);
-    if (size() == 2 && category_ == Category::comm_pipeline) connect_pair();
+    if (group.size() == 2 && group.category == Category::comm_pipeline) connect_pair();
   }
 
   // NCCL connects two ranks in the first transfer between them, and the host waits until both have called. The ends of
@@ -147,10 +152,12 @@ class NcclCommunicator : public Communicator {
   void connect_pair() {
     const auto stream = rank_->device.create_side_stream(StreamPriority::normal);
     void* const memory = rank_->device.allocate(2);
-    const int peer = 1 - rank();
+    const int peer = 1 - group.rank;
     try {
       const Tensor out{memory, DType::u8, {1}}, in{static_cast<std::byte*>(memory) + 1, DType::u8, {1}};
-      exchange(out, peer, in, peer, *stream);
+      const std::array<Call, 2> exchange{Call{.kind = CommCall::transfer, .in = out, .peer = peer, .sends = true},
+                                         Call{.kind = CommCall::transfer, .out = in, .peer = peer}};
+      enqueue(exchange, *stream);
       stream->synchronize();
     } catch (...) {
       rank_->device.deallocate(memory, 2);
@@ -159,17 +166,9 @@ class NcclCommunicator : public Communicator {
     rank_->device.deallocate(memory, 2);
   }
 
-  void copy_alone(const Tensor& from, const Tensor& to, Stream& stream) {
-    if (from.data == to.data || from.bytes() == 0) return;
-    check_cuda(
-        cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(from.bytes()), cudaMemcpyDeviceToDevice, raw(stream)),
-        "cudaMemcpyAsync");
-  }
-
-  std::unique_ptr<Communicator> owned_;
+  const std::unique_ptr<Communicator> owned_;
   Communicator& host_;
   const std::shared_ptr<NcclRank> rank_;
-  const Category category_;
   std::shared_ptr<NcclGroup> group_;  // null: one rank
 };
 
@@ -180,7 +179,10 @@ bool built_with_nccl() { return true; }
 std::unique_ptr<Communicator> create_nccl_communicator(Communicator& world, Device& device, double timeout_s) {
   check(device.kind() == DeviceKind::cuda, "create_nccl_communicator needs a CUDA device");
   auto rank = std::make_shared<NcclRank>(world, device, timeout_s);
-  return std::make_unique<NcclCommunicator>(world, std::move(rank));
+  CommGroup group = world.group();
+  group.name = "world";
+  return std::make_unique<Communicator>(
+      std::make_shared<NcclBackEnd>(world, nullptr, std::move(rank), std::move(group)));
 }
 
 }  // namespace trivet

@@ -4,15 +4,8 @@
 #include <mutex>
 #include <vector>
 
-#include "parallel/comm/call_signature.h"
-
 namespace trivet {
 namespace {
-
-// The part of a host buffer that mirrors a tensor.
-Tensor at(void* buffer, int64_t offset, const Tensor& like) {
-  return {static_cast<std::byte*>(buffer) + offset, like.dtype, like.shape};
-}
 
 // Elements [first, first + count), in one row.
 Tensor flat(const Tensor& whole, int64_t first, int64_t count) {
@@ -40,77 +33,31 @@ class Pinned {
   std::vector<std::unique_ptr<Gate>> gates_;
 };
 
-class StagedCommunicator : public Communicator {
+class StagedBackEnd : public DeviceBackEnd {
  public:
-  StagedCommunicator(Communicator& world, Device& device, Category category)
-      : inner_(world), device_(device), category_(category), pinned_(std::make_shared<Pinned>()) {
-    if (size() > 1) buffer(kFirstBytes);
-  }
-  StagedCommunicator(std::unique_ptr<Communicator> group, Device& device, Category category,
-                     std::shared_ptr<Pinned> pinned)
-      : owned_(std::move(group)), inner_(*owned_), device_(device), category_(category), pinned_(std::move(pinned)) {
-    if (size() > 1) buffer(kFirstBytes);
+  // Over `host`, which `owned` keeps where it is not the world.
+  StagedBackEnd(Communicator& host, std::unique_ptr<Communicator> owned, Device& device, std::shared_ptr<Pinned> pinned)
+      : DeviceBackEnd(host.group(), device), owned_(std::move(owned)), inner_(host), pinned_(std::move(pinned)) {
+    if (group.size() > 1) buffer(kFirstBytes);
   }
 
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-
-  void all_reduce(Tensor full, Reduce op, Stream& stream) override {
-    if (size() == 1) return;
-    const Tensor host = at(buffer(full.bytes()), 0, full);
-    run("all_reduce", {full, host}, {{full, host}}, full.bytes(), stream,
-        [this, host, op](Stream& s) { inner_.all_reduce(host, op, s); });
-  }
-  void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) override {
-    check_shards("reduce_scatter", full, shard, rank(), size());
-    if (size() == 1 && shard.data == full.data) return;
-    void* const memory = buffer(full.bytes());
-    const Tensor host = at(memory, 0, full), own = at(memory, rank() * shard.bytes(), shard);
-    run("reduce_scatter", {full, host}, {{shard, own}}, full.bytes(), stream,
-        [this, host, own, op](Stream& s) { inner_.reduce_scatter(host, own, op, s); });
-  }
-  void all_gather(Tensor shard, Tensor full, Stream& stream) override {
-    check_shards("all_gather", full, shard, rank(), size());
-    if (size() == 1 && shard.data == full.data) return;
-    void* const memory = buffer(full.bytes());
-    const Tensor host = at(memory, 0, full), own = at(memory, rank() * shard.bytes(), shard);
-    const auto gather = [this, host, own](Stream& s) { inner_.all_gather(own, host, s); };
-    const int64_t each = shard.numel(), before = rank() * each, behind = full.numel() - before - each;
-    if (shard.data != flat(full, before, each).data)
-      return run("all_gather", {shard, own}, {{full, host}}, full.bytes(), stream, gather);
-    run("all_gather", {shard, own},
-        {{flat(full, 0, before), host}, {flat(full, before + each, behind), flat(host, before + each, behind)}},
-        full.bytes(), stream, gather);
-  }
-  void broadcast(Tensor data, int root, Stream& stream) override {
-    check(root >= 0 && root < size(), "broadcast from a rank outside the group");
-    if (size() == 1) return;
-    const Tensor host = at(buffer(data.bytes()), 0, data), none{};
-    run("broadcast", {rank() == root ? data : none, host}, {{rank() == root ? none : data, host}}, data.bytes(), stream,
-        [this, host, root](Stream& s) { inner_.broadcast(host, root, s); });
-  }
-  void send(Tensor data, int to, Stream& stream) override {
-    check(to >= 0 && to < size() && to != rank(), "send to a rank outside the group, or to itself");
-    const Tensor host = at(buffer(data.bytes()), 0, data);
-    run("send", {data, host}, {}, data.bytes(), stream, [this, host, to](Stream& s) { inner_.send(host, to, s); });
-  }
-  void recv(Tensor data, int from, Stream& stream) override {
-    check(from >= 0 && from < size() && from != rank(), "recv from a rank outside the group, or from itself");
-    const Tensor host = at(buffer(data.bytes()), 0, data);
-    run("recv", {}, {{data, host}}, data.bytes(), stream,
-        [this, host, from](Stream& s) { inner_.recv(host, from, s); });
+  void enqueue(std::span<const Call> calls, Stream& stream) override {
+    for (const Call& call : calls) enqueue(call, stream);
   }
 
   void barrier() override {
     worker_->synchronize();  // the group below is used by one thread at a time
     inner_.barrier();
   }
-  std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
+  std::shared_ptr<CommBackEnd> split(const std::vector<int>& members, CommGroup part) override {
     worker_->synchronize();
-    return std::make_unique<StagedCommunicator>(inner_.split(color, key, std::move(name), category), device_, category,
-                                                pinned_);
+    auto host = inner_.split(members, part.name, part.category);
+    if (!host) return nullptr;
+    Communicator& of_part = *host;
+    return std::make_shared<StagedBackEnd>(of_part, std::move(host), device, pinned_);
   }
   void abort(const std::string& why) noexcept override { inner_.abort(why); }
+  Failure failure() const override { return inner_.failure(); }
 
  private:
   // How the last calls went: shared with what is still queued on streams.
@@ -132,50 +79,68 @@ class StagedCommunicator : public Communicator {
   // this one's has come back.
   void* buffer(int64_t bytes) {
     if (!buffer_ || buffer_->bytes() < bytes)
-      buffer_ = &pinned_->add_buffer(device_, std::max(bytes, buffer_ ? 2 * buffer_->bytes() : 0));
+      buffer_ = &pinned_->add_buffer(device, std::max(bytes, buffer_ ? 2 * buffer_->bytes() : 0));
     return buffer_->data();
   }
 
-  // A part of the device's memory, and what mirrors it.
-  struct Mirrored {
-    Tensor device, host;
-    bool any() const { return device && device.bytes() > 0; }
-  };
+  // The same call of host memory: `whole` lies there, and a shard in its place within.
+  Call on_host(const Call& call) {
+    Call host = call;
+    const bool reduces = call.kind == CommCall::reduce_scatter, gathers = call.kind == CommCall::all_gather;
+    const bool swaps = call.kind == CommCall::all_to_all;
+    auto* const memory = static_cast<std::byte*>(buffer(call.whole().bytes() * (swaps ? 2 : 1)));
+    const auto shard = [&](const Tensor& x) { return memory + group.rank * x.bytes(); };
+    if (call.in) host.in.data = gathers ? shard(call.in) : memory;
+    if (call.out) host.out.data = reduces ? shard(call.out) : swaps ? memory + call.in.bytes() : memory;
+    return host;
+  }
 
-  // Copies `out` to the host, makes `call(stream)` on the worker, and copies `in` back.
-  template <class Call>
-  void run(const char* name, const Mirrored& out, std::initializer_list<Mirrored> in, int64_t bytes, Stream& stream,
-           Call call) {
+  // The parts of the device's memory that a call leaves there, which are read meanwhile: its own part of what it
+  // gathers in place, and what a root broadcasts.
+  void copy_back(const Call& call, const Call& host, Stream& stream) {
+    const auto copy = [&](int64_t first, int64_t count) {
+      const Tensor from = flat(host.out, first, count), to = flat(call.out, first, count);
+      if (to.bytes() > 0) device.copy_to_device(from.data, to, stream);
+    };
+    if (!call.out || (call.kind == CommCall::broadcast && group.rank == call.peer)) return;
+    const int64_t whole = call.out.numel(), own = call.in.numel(), before = group.rank * own;
+    const bool in_place = call.kind == CommCall::all_gather && call.in.data == flat(call.out, before, own).data;
+    if (!in_place) return copy(0, whole);
+    copy(0, before);
+    copy(before + own, whole - before - own);
+  }
+
+  // Copies what goes out to the host, makes the call on the worker, and copies what comes in back.
+  void enqueue(const Call& call, Stream& stream) {
     outcome_->rethrow();
-    if (out.any()) device_.copy_to_host(out.device, out.host.data, stream);
+    const Call host = on_host(call);
+    const bool goes_out = call.in && (call.kind != CommCall::broadcast || group.rank == call.peer);
+    if (goes_out && call.in.bytes() > 0) device.copy_to_host(call.in, host.in.data, stream);
     // An event a call: one that was recorded again for the next call would make the worker wait for that one.
-    std::shared_ptr<Event> arrived = device_.create_event();
+    std::shared_ptr<Event> arrived = device.create_event();
     stream.record(*arrived);
-    worker_->run({name, category_, bytes}, [this, arrived, call, row = stream.trace_row()] {
+    worker_->run(span_of(call), [this, arrived, host, row = stream.trace_row()] {
       try {
         arrived->synchronize();
         inner_stream_->set_trace_row(row);  // the call's own span, which tells when it was matched
-        call(*inner_stream_);
+        inner_.call(host, *inner_stream_);
       } catch (...) {
         outcome_->fail(std::current_exception());
       }
       gate_.open();  // in any case: a stream that waits for ever would hang its process
     });
     gate_.wait(stream);
-    for (const Mirrored& part : in)
-      if (part.any()) device_.copy_to_device(part.host.data, part.device, stream);
+    copy_back(call, host, stream);
     stream.run({"staged", Category::host}, [outcome = outcome_] { outcome->rethrow(); });
   }
 
-  std::unique_ptr<Communicator> owned_;
+  const std::unique_ptr<Communicator> owned_;
   Communicator& inner_;
-  Device& device_;
-  const Category category_;
   static constexpr int64_t kFirstBytes = 1 << 20;
   const std::shared_ptr<Pinned> pinned_;
   HostBuffer* buffer_ = nullptr;  // what is too small stays until the end: queued copies may still use it
   const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
-  Gate& gate_ = pinned_->add_gate(device_);
+  Gate& gate_ = pinned_->add_gate(device);
   const std::unique_ptr<Device> host_ = create_cpu_device();
   const std::unique_ptr<Stream> inner_stream_ = host_->create_compute_stream();  // the worker's
   // Last: its end waits for the calls that are under way.
@@ -185,7 +150,8 @@ class StagedCommunicator : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> create_staged_communicator(Communicator& world, Device& device) {
-  return std::make_unique<StagedCommunicator>(world, device, Category::comm_data);
+  return std::make_unique<Communicator>(
+      std::make_shared<StagedBackEnd>(world, nullptr, device, std::make_shared<Pinned>()));
 }
 
 }  // namespace trivet

@@ -1,11 +1,9 @@
 #include "parallel/comm/thread_comm.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <map>
+#include <numeric>
 
-#include "parallel/comm/call_signature.h"
 #include "parallel/comm/rank_order_reduce.h"
 #include "parallel/comm/thread_mailbox.h"
 #include "parallel/comm/thread_world.h"
@@ -41,8 +39,8 @@ class Board {
   // the first rank of the next call may write while the last of this one still reads.
   struct Member {
     Post posts[2];
-    int color = 0, key = 0;
-    std::shared_ptr<Board> child;  // of a split: made by the first rank of a colour
+    std::vector<int> split_into;   // members of the group that it will be in
+    std::shared_ptr<Board> child;  // of a split: made by the first of these
     uint64_t meetings = 0;         // guarded by the board
   };
 
@@ -94,216 +92,143 @@ class Board {
   uint64_t held_ = 0;   // meetings that are over
 };
 
-class ThreadCommunicator : public Communicator {
+class ThreadBackEnd : public HostBackEnd {
  public:
-  ThreadCommunicator(std::shared_ptr<Board> board, int rank, Category category)
-      : board_(std::move(board)), rank_(rank), category_(category) {}
+  ThreadBackEnd(std::shared_ptr<Board> board, CommGroup of) : HostBackEnd(std::move(of)), board_(std::move(board)) {}
 
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(board_->members.size()); }
-
-  void all_reduce(Tensor full, Reduce op, Stream& stream) override {
-    if (size() == 1) return;
-    run(stream, {CommCall::all_reduce, full.dtype, op, -1, full.numel()}, "all_reduce", full, [this, full, op] {
-      // Each rank owns one part: it adds the part of all ranks and writes the sum to all ranks. Nobody else reads it.
-      const int64_t begin = full.numel() * rank_ / size(), end = full.numel() * (rank_ + 1) / size();
-      std::vector<const void*>& in = inputs_;
-      std::vector<void*>& out = outputs_;
-      in.clear();
-      out.clear();
-      for (size_t r = 0; r < board_->members.size(); ++r) {
-        out.push_back(static_cast<std::byte*>(post_of(r).data) + begin * size_of(full.dtype));
-        in.push_back(out.back());
-      }
-      reduce_in_rank_order(op, full.dtype, in, out, end - begin);
-    });
-  }
-
-  void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) override {
-    check_shards("reduce_scatter", full, shard, rank_, size());
-    if (size() == 1) return copy_alone(full, shard, "reduce_scatter", stream);
-    run(stream, {CommCall::reduce_scatter, full.dtype, op, -1, full.numel()}, "reduce_scatter", full,
-        [this, shard, op] {
-          inputs_.clear();
-          for (size_t r = 0; r < board_->members.size(); ++r)
-            inputs_.push_back(static_cast<std::byte*>(post_of(r).data) + rank_ * shard.bytes());
-          outputs_.assign(1, shard.data);
-          reduce_in_rank_order(op, shard.dtype, inputs_, outputs_, shard.numel());
-        });
-  }
-
-  void all_gather(Tensor shard, Tensor full, Stream& stream) override {
-    check_shards("all_gather", full, shard, rank_, size());
-    if (size() == 1) return copy_alone(shard, full, "all_gather", stream);
-    run(stream, {CommCall::all_gather, full.dtype, Reduce::sum, -1, full.numel()}, "all_gather", shard, full.bytes(),
-        [this, shard, full] {
-          // Each rank starts with its own shard, so that they do not all read the same one.
-          for (int i = 0; i < size(); ++i) {
-            const int from = (rank_ + i) % size();
-            copy(post_of(static_cast<size_t>(from)).data, static_cast<std::byte*>(full.data) + from * shard.bytes(),
-                 shard.bytes());
-          }
-        });
-  }
-
-  void broadcast(Tensor data, int root, Stream& stream) override {
-    check(root >= 0 && root < size(), "broadcast from a rank outside the group");
-    if (size() == 1) return;
-    run(stream, {CommCall::broadcast, data.dtype, Reduce::sum, root, data.numel()}, "broadcast", data,
-        [this, data, root] { copy(post_of(static_cast<size_t>(root)).data, data.data, data.bytes()); });
-  }
-
-  void send(Tensor data, int to, Stream& stream) override {
-    check(to >= 0 && to < size() && to != rank_, "send to a rank outside the group, or to itself");
-    stream.run({"send", category_, data.bytes()}, [this, data, to](SpanClock& clock) {
-      guarded([&] {
-        const uint64_t sequence = sent_[to]++;
-        clock.set_transfer_id(transfer_id(board_->number, world_rank(), world_rank(to), sequence));
-        Mailbox& inbox = *board_->inboxes[static_cast<size_t>(to)];
-        inbox.put(rank_, {CommCall::transfer, data.dtype, Reduce::sum, -1, data.numel(), sequence}, data.data);
-      });
-    });
-  }
-
-  void recv(Tensor data, int from, Stream& stream) override {
-    check(from >= 0 && from < size() && from != rank_, "recv from a rank outside the group, or from itself");
-    stream.run({"recv", category_, data.bytes()}, [this, data, from](SpanClock& clock) {
-      guarded([&] {
-        const CallSignature mine{CommCall::transfer, data.dtype, Reduce::sum, -1, data.numel(), received_[from]++};
-        const int from_world = world_rank(from);
-        clock.set_transfer_id(transfer_id(board_->number, from_world, world_rank(), mine.sequence));
-        const auto [theirs, sent_ns] = board_->inboxes[static_cast<size_t>(rank_)]->take(
-            from, mine, data.data, *board_->world, from_world, board_->name);
-        clock.matched(sent_ns);
-        if (theirs != mine) fail(mismatch_text(board_->name, from_world, theirs, world_rank(), mine));
-      });
-    });
-  }
-
-  void barrier() override {
-    guarded([&] { rendezvous({}, "barrier", nullptr); });
-  }
-
-  std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
+  std::shared_ptr<CommBackEnd> split(const std::vector<int>& members, CommGroup part) override {
     std::shared_ptr<Board> child;
-    int new_rank = 0;
     guarded([&] {
-      Board::Member& me = board_->members[static_cast<size_t>(rank_)];
-      me.color = color;
-      me.key = key;
-      rendezvous({CommCall::split}, "split", nullptr);
-      std::vector<int> group;  // ranks of this group with my colour, in the new order
-      for (int r = 0; r < size(); ++r)
-        if (board_->members[static_cast<size_t>(r)].color == color) group.push_back(r);
-      std::stable_sort(group.begin(), group.end(), [&](int a, int b) {
-        return board_->members[static_cast<size_t>(a)].key < board_->members[static_cast<size_t>(b)].key;
-      });
-      new_rank = static_cast<int>(std::find(group.begin(), group.end(), rank_) - group.begin());
-      if (new_rank == 0) {
-        std::vector<int> world_ranks;
-        for (int r : group) world_ranks.push_back(board_->world_ranks[static_cast<size_t>(r)]);
-        me.child = std::make_shared<Board>(board_->world, std::move(world_ranks), name);
-      }
-      board_->meet(rank_, "split");
-      child = board_->members[static_cast<size_t>(group.front())].child;
-      board_->meet(rank_, "split");
+      Board::Member& me = board_->members[static_cast<size_t>(group.rank)];
+      me.split_into = members;
+      rendezvous(next_signature({.kind = CommCall::split}), nullptr);
+      if (part.rank >= 0)
+        for (const int other : members)
+          if (board_->members[static_cast<size_t>(other)].split_into != members)
+            fail(split_mismatch_text(group, part.name, other));
+      if (part.rank == 0) me.child = std::make_shared<Board>(board_->world, part.world_ranks, part.name);
+      board_->meet(group.rank, "split");
+      if (part.rank >= 0) child = board_->members[static_cast<size_t>(members.front())].child;
+      board_->meet(group.rank, "split");
       me.child.reset();
     });
-    return std::make_unique<ThreadCommunicator>(std::move(child), new_rank, category);
+    if (!child) return nullptr;
+    part.number = child->number;
+    return std::make_shared<ThreadBackEnd>(std::move(child), std::move(part));
   }
 
-  void abort(const std::string& why) noexcept override { board_->world->fail(world_rank(), why, nullptr); }
+  void abort(const std::string& why) noexcept override { board_->world->fail(group.world_rank(), why, nullptr); }
   Failure failure() const override { return board_->world->first_failure(); }
 
+ protected:
+  void move(const Call& call, const CallSignature& mine, SpanClock& clock) override {
+    if (call.kind == CommCall::transfer) return call.sends ? send(call, mine) : receive(call, mine, clock);
+    rendezvous(mine, call.in.data);
+    clock.matched();
+    if (call.kind == CommCall::barrier) return;
+    // Meet, do my part, and stay until the others, who read my memory, have done theirs.
+    try {
+      take_part(call);
+    } catch (...) {
+      board_->leave(group.rank);
+      throw;
+    }
+    board_->leave(group.rank);
+  }
+
+  void failed(const std::exception& why) noexcept override {
+    if (!dynamic_cast<const PeerFailure*>(&why))
+      board_->world->fail(group.world_rank(), why.what(), std::current_exception());
+  }
+
  private:
-  int world_rank() const { return world_rank(rank_); }
-  int world_rank(int rank) const { return board_->world_ranks[static_cast<size_t>(rank)]; }
+  void take_part(const Call& call) {
+    switch (call.kind) {
+      case CommCall::all_reduce: {
+        // Each rank owns one part: it adds the part of all ranks and writes the sum to all ranks. Nobody else reads it.
+        const int64_t n = call.in.numel(), begin = n * group.rank / group.size(),
+                      end = n * (group.rank + 1) / group.size();
+        post_addresses(begin * size_of(call.in.dtype));
+        outputs_.clear();
+        for (const void* input : inputs_) outputs_.push_back(const_cast<void*>(input));
+        return reduce_in_rank_order(call.op, call.in.dtype, inputs_, outputs_, end - begin);
+      }
+      case CommCall::reduce_scatter:
+        post_addresses(group.rank * call.out.bytes());
+        outputs_.assign(1, call.out.data);
+        return reduce_in_rank_order(call.op, call.out.dtype, inputs_, outputs_, call.out.numel());
+      case CommCall::all_gather: return gather(0, call.in.bytes(), call.out.data);
+      case CommCall::all_to_all: {
+        const int64_t part = call.in.bytes() / group.size();
+        return gather(group.rank * part, part, call.out.data);
+      }
+      case CommCall::broadcast: return copy(post_of(call.peer).data, call.out.data, call.out.bytes());
+      default: return;
+    }
+  }
+
+  // Where the tensors that the ranks have published are, `offset` bytes on.
+  void post_addresses(int64_t offset) {
+    inputs_.clear();
+    for (int r = 0; r < group.size(); ++r) inputs_.push_back(static_cast<std::byte*>(post_of(r).data) + offset);
+  }
+
+  // The same bytes of what each rank has published, in rank order. Each rank starts with its own, so that they do not
+  // all read the same one.
+  void gather(int64_t offset, int64_t bytes, void* to) {
+    post_addresses(offset);
+    for (int i = 0; i < group.size(); ++i) {
+      const int from = (group.rank + i) % group.size();
+      copy(inputs_[static_cast<size_t>(from)], static_cast<std::byte*>(to) + from * bytes, bytes);
+    }
+  }
+
+  void send(const Call& call, const CallSignature& mine) {
+    board_->inboxes[static_cast<size_t>(call.peer)]->put(group.rank, mine, call.in.data);
+  }
+
+  void receive(const Call& call, const CallSignature& mine, SpanClock& clock) {
+    const int from_world = group.world_rank(call.peer);
+    const auto [theirs, sent_ns] = board_->inboxes[static_cast<size_t>(group.rank)]->take(
+        call.peer, mine, call.out.data, *board_->world, from_world, group.name);
+    clock.matched(sent_ns);
+    if (theirs != mine) fail(mismatch_text(group.name, from_world, theirs, group.world_rank(), mine));
+  }
 
   static void copy(const void* from, void* to, int64_t bytes) {
     if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
 
-  void copy_alone(Tensor from, Tensor to, const char* call, Stream& stream) {
-    if (from.data != to.data)
-      stream.run({call, category_, from.bytes()}, [from, to] { copy(from.data, to.data, from.bytes()); });
-  }
-
-  // Runs f; when it throws, every rank of the world learns of it.
-  template <class F>
-  void guarded(F&& f) {
-    check(!busy_.exchange(true), "a communicator is used by two threads at once");
-    try {
-      f();
-    } catch (const PeerFailure&) {
-      busy_ = false;
-      throw;
-    } catch (const std::exception& e) {
-      busy_ = false;
-      board_->world->fail(world_rank(), e.what(), std::current_exception());
-      throw;
-    }
-    busy_ = false;
-  }
-
   // What the rank of this group has published of the current call.
-  const Board::Post& post_of(size_t rank) const { return board_->members[rank].posts[turn_]; }
+  const Board::Post& post_of(int rank) const { return board_->members[static_cast<size_t>(rank)].posts[turn_]; }
 
   // Publishes my call and waits for all ranks; throws when theirs differ from the first rank's.
-  void rendezvous(CallSignature signature, const char* call, void* data) {
-    turn_ = sequence_ % 2;
-    Board::Post& mine = board_->members[static_cast<size_t>(rank_)].posts[turn_];
-    mine = {signature, data};
-    mine.signature.sequence = sequence_++;
-    board_->meet(rank_, call);
+  void rendezvous(const CallSignature& mine, void* data) {
+    turn_ = mine.sequence % 2;
+    board_->members[static_cast<size_t>(group.rank)].posts[turn_] = {mine, data};
+    board_->meet(group.rank, name_of(Call{.kind = mine.call}));
     const CallSignature& first = post_of(0).signature;
-    for (size_t r = 1; r < board_->members.size(); ++r)
+    for (int r = 1; r < group.size(); ++r)
       if (const CallSignature& other = post_of(r).signature; other != first)
-        fail(mismatch_text(board_->name, board_->world_ranks[0], first, board_->world_ranks[r], other));
-  }
-
-  // One collective: meet, do my part, and stay until the others, who read my memory, have done theirs.
-  template <class Work>
-  void run(Stream& stream, const CallSignature& signature, const char* call, Tensor published, int64_t bytes,
-           Work work) {
-    stream.run({call, category_, bytes}, [this, signature, call, published, work](SpanClock& clock) {
-      guarded([&] {
-        rendezvous(signature, call, published.data);
-        clock.matched();
-        try {
-          work();
-        } catch (...) {
-          board_->leave(rank_);
-          throw;
-        }
-        board_->leave(rank_);
-      });
-    });
-  }
-  template <class Work>
-  void run(Stream& stream, const CallSignature& signature, const char* call, Tensor published, Work work) {
-    run(stream, signature, call, published, published.bytes(), std::move(work));
+        fail(mismatch_text(group.name, group.world_rank(0), first, group.world_rank(r), other));
   }
 
   std::shared_ptr<Board> board_;
-  int rank_;
-  Category category_;
-  uint64_t sequence_ = 0;
-  size_t turn_ = 0;                          // which posts the current call uses
-  std::map<int, uint64_t> sent_, received_;  // transfers so far, by peer
-  std::vector<const void*> inputs_;          // of one reduction; members so that a call allocates nothing
+  size_t turn_ = 0;                  // which posts the current call uses
+  std::vector<const void*> inputs_;  // of one call; members so that a call allocates nothing
   std::vector<void*> outputs_;
-  std::atomic<bool> busy_ = false;
 };
 
 }  // namespace
 
 std::vector<std::unique_ptr<Communicator>> create_thread_communicators(std::shared_ptr<ThreadWorld> world, int size) {
-  std::vector<int> ranks;
-  for (int r = 0; r < size; ++r) ranks.push_back(r);
-  auto board = std::make_shared<Board>(std::move(world), std::move(ranks), "world");
+  CommGroup group{.name = "world", .world_ranks = std::vector<int>(static_cast<size_t>(size))};
+  std::iota(group.world_ranks.begin(), group.world_ranks.end(), 0);
+  auto board = std::make_shared<Board>(std::move(world), group.world_ranks, group.name);
+  group.number = board->number;
   std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int r = 0; r < size; ++r)
-    communicators.push_back(std::make_unique<ThreadCommunicator>(board, r, Category::comm_data));
+  for (group.rank = 0; group.rank < size; ++group.rank)
+    communicators.push_back(std::make_unique<Communicator>(std::make_shared<ThreadBackEnd>(board, group)));
   return communicators;
 }
 

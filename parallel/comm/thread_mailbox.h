@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/comm/call_signature.h"
+#include "parallel/comm/call.h"
 #include "parallel/comm/thread_world.h"
 
 namespace trivet {

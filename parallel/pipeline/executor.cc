@@ -76,10 +76,8 @@ Executor::Executor(const Schedule& schedule, Communicator& pipeline, Device& dev
   const auto take_buffer = [&] { return buffers.at(next_buffer++); };
   for (int i = 0; i < gradient_buffers(schedule_, rank_); ++i) gradients_.push_back(take_buffer());
   for (const Channel& channel : all_channels(schedule_)) {
-    const bool mine = rank_ == channel.from || rank_ == channel.to;
-    auto pair =
-        pipeline.split(mine ? 0 : 1, rank_ == channel.from ? 0 : 1, to_string(channel), Category::comm_pipeline);
-    if (!mine) continue;
+    auto pair = pipeline.split({channel.from, channel.to}, to_string(channel), Category::comm_pipeline);
+    if (!pair) continue;
     TraceRow* row = trace ? trace->add_row(to_string(channel)) : nullptr;
     if (rank_ == channel.from) {
       sends_[channel] = std::make_unique<SendEnd>(std::move(pair), device_, row);

@@ -11,7 +11,7 @@
 #include "engine/metrics/perfetto.h"
 #include "engine/metrics/step_stats.h"
 #include "engine/train/trainer.h"
-#include "parallel/comm/link_comm.h"
+#include "parallel/comm/link.h"
 #include "parallel/comm/world.h"
 #include "tests/bench/random_tokens.h"
 #include "tests/bench/support.h"
@@ -87,7 +87,7 @@ void lateness() {
     std::vector<double> late;
     run_thread_ranks(2, [&](Communicator& world) {
       const auto linked = with_links(world, {.tensor = {}, .pipeline = {}, .data = link});
-      const auto group = linked->split(0, world.rank(), "group", Category::comm_data);
+      const auto group = linked->twin("group", Category::comm_data);
       const auto device = create_cpu_device();
       const auto stream = device->create_compute_stream();
       TraceRow row("row");

@@ -4,7 +4,8 @@
 #include <thread>
 
 #include "kernels/base/arena.h"
-#include "parallel/comm/flight_comm.h"
+#include "parallel/comm/call_faults.h"
+#include "parallel/comm/flight_recorder.h"
 #include "parallel/comm/staged_comm.h"
 #include "parallel/comm/world.h"
 #include "tests/support/rank_values.h"
@@ -75,7 +76,7 @@ TEST(FlightCommunicator, RecordsWhatEveryStreamCallsWhileItIsLookedAt) {
     // given: a rank with two groups on two streams, and somebody who reads all the time
     FlightRecorder recorder(plain.rank());
     const auto world = with_flight_recorder(plain, recorder);
-    const auto pair = world->split(0, -world->rank(), "turned", Category::comm_tensor);
+    const auto pair = world->split({2, 1, 0}, "turned", Category::comm_tensor);
     RankStreams rank;
     const auto side = rank.device->create_side_stream(StreamPriority::normal);
     TraceRow row("side");
@@ -128,11 +129,11 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
   run_thread_ranks(2, [](Communicator& world) {
     // given
     const auto device = test::create_split_device(false);
-    const auto host = world.split(0, world.rank(), "host", Category::comm_data);
-    const auto staged = world.split(0, world.rank(), "staged", Category::comm_data);
+    const auto host = world.twin("host", Category::comm_data);
     FlightRecorder recorder(world.rank());
-    const auto recorded = with_flight_recorder(create_staged_communicator(*staged, *device), *device, *host, recorder);
-    const auto group = recorded->split(0, world.rank(), "data", Category::comm_data);
+    const auto staged = create_staged_communicator(*host, *device);
+    const auto recorded = with_flight_recorder(*staged, recorder);
+    const auto group = recorded->twin("data", Category::comm_data);
     Arena arena(*device, "test");
     const Tensor data = arena.allocate(DType::i64, {4});
     const std::vector<int64_t> mine(4, world.rank() + 1);
@@ -146,7 +147,7 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
       while (last_state() != FlightState::started) std::this_thread::yield();
       EXPECT_EQ(recorder.oldest_started()->number, 0u);
     }
-    host->barrier();
+    world.barrier();
     if (world.rank() == 1) group->all_reduce(data, Reduce::sum, *stream);
     device->copy_to_host(data, sum.data(), *stream);
     stream->synchronize();
@@ -203,12 +204,10 @@ TEST(FlightCommunicator, FaultsStrikeTheCallsOfADevice) {
   for (const auto& [fault, text] : faults) try {
       run_thread_ranks(2, [fault = fault](Communicator& world) {
         const auto device = test::create_split_device(false);
-        const auto host = world.split(0, world.rank(), "host", Category::comm_data);
-        const auto staged = world.split(0, world.rank(), "staged", Category::comm_data);
         FlightRecorder recorder(world.rank());
         SpoilsOneCall faults(world.rank() == 1 ? fault : CallFault::none, 2);
-        const auto group =
-            with_flight_recorder(create_staged_communicator(*staged, *device), *device, *host, recorder, &faults);
+        const auto staged = create_staged_communicator(world, *device);
+        const auto group = with_flight_recorder(*staged, recorder, &faults);
         Arena arena(*device, "test");
         const Tensor data = arena.allocate(DType::f32, {4}), all = arena.allocate(DType::f32, {8});
         const auto stream = device->create_compute_stream();

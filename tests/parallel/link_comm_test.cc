@@ -1,10 +1,9 @@
 // The emulated link: the conformance cases over it, its formulas, and that nothing arrives too early.
-#include "parallel/comm/link_comm.h"
-
 #include <algorithm>
 #include <ctime>
 #include <gtest/gtest.h>
 
+#include "parallel/comm/link.h"
 #include "parallel/comm/world.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/rank_values.h"
@@ -21,7 +20,7 @@ TEST_P(LinkComm, conforms) {
   run_thread_ranks(ranks, [&](Communicator& world) {
     const Link link{.latency_us = 3, .gbps = 400};
     const auto linked = with_links(world, {.tensor = link, .pipeline = {.latency_us = 5}, .data = link});
-    const auto all = linked->split(0, world.rank(), "all", Category::comm_data);
+    const auto all = linked->twin("all", Category::comm_data);
     the_case.body(*all);
   });
 }
@@ -40,6 +39,7 @@ TEST(Link, WireTimes) {
   EXPECT_EQ(time(CommCall::reduce_scatter, 4).busy_ns, 3000);
   EXPECT_EQ(time(CommCall::reduce_scatter, 4).total(), 13000);
   EXPECT_EQ(time(CommCall::all_gather, 2).total(), 12000);
+  EXPECT_EQ(time(CommCall::all_to_all, 4).total(), 13000);
   EXPECT_EQ(time(CommCall::all_reduce, 4).total(), 26000);
   EXPECT_EQ(time(CommCall::broadcast, 4).total(), 22000);
   EXPECT_EQ(time(CommCall::transfer, 4).total(), 14000);
@@ -81,7 +81,7 @@ TEST(Link, CollectivesTakeTheirWireTimeAndTheWaiterSleeps) {
   run_thread_ranks(3, [](Communicator& world) {
     constexpr Link kSlower{.latency_us = 100'000, .gbps = 8};  // so that the arithmetic is nothing beside it
     const auto linked = with_links(world, {.tensor = {}, .pipeline = {}, .data = kSlower});
-    const auto group = linked->split(0, world.rank(), "group", Category::comm_data);
+    const auto group = linked->twin("group", Category::comm_data);
     Traced rank;
     std::vector<float> full(60000), shard(20000);
     const auto timed = [&](CommCall call, int64_t least, auto&& f) {
@@ -99,6 +99,9 @@ TEST(Link, CollectivesTakeTheirWireTimeAndTheWaiterSleeps) {
           [&] { group->reduce_scatter(tensor_of(full), tensor_of(shard), Reduce::sum, *rank.stream); });
     timed(CommCall::all_gather, 100'000'000 + 160'000,
           [&] { group->all_gather(tensor_of(shard), tensor_of(full), *rank.stream); });
+    std::vector<float> parts(60000);
+    timed(CommCall::all_to_all, 100'000'000 + 160'000,
+          [&] { group->all_to_all(tensor_of(full), tensor_of(parts), *rank.stream); });
     timed(CommCall::broadcast, 100'000'000 + 480'000, [&] { group->broadcast(tensor_of(full), 1, *rank.stream); });
   });
 }
@@ -112,9 +115,7 @@ TEST(Link, SendsOfARankShareItsPort) {
   run_thread_ranks(3, [&](Communicator& world) {
     const auto linked = with_links(world, {.tensor = {}, .pipeline = kSlow, .data = {}});
     std::unique_ptr<Communicator> pairs[3];  // [1], [2]: rank 0 and this one
-    for (int to = 1; to <= 2; ++to)
-      pairs[to] =
-          linked->split(world.rank() == 0 || world.rank() == to ? 0 : 1, world.rank(), "pair", Category::comm_pipeline);
+    for (int to = 1; to <= 2; ++to) pairs[to] = linked->split({0, to}, "pair", Category::comm_pipeline);
     Traced rank;
     std::vector<float> x(kFloats);
     if (world.rank() == 0) {
@@ -139,7 +140,7 @@ TEST(Link, SendsOfARankShareItsPort) {
 TEST(Link, ASendDoesNotWait) {
   run_thread_ranks(2, [](Communicator& world) {
     const auto linked = with_links(world, {.tensor = {}, .pipeline = {.latency_us = 1e10, .gbps = 1e-6}, .data = {}});
-    const auto group = linked->split(0, world.rank(), "group", Category::comm_pipeline);
+    const auto group = linked->twin("group", Category::comm_pipeline);
     Traced rank;
     std::vector<float> x(1000);
     for (int i = 0; i < 3; ++i) group->send(tensor_of(x), 1 - world.rank(), *rank.stream);
@@ -150,8 +151,8 @@ TEST(Link, ASendDoesNotWait) {
 TEST(Link, AGroupWithoutALinkIsAsBefore) {
   run_thread_ranks(2, [](Communicator& world) {
     const auto linked = with_links(world, {.tensor = {}, .pipeline = {}, .data = {.latency_us = 1e9}});
-    const auto tensor = linked->split(0, world.rank(), "tensor", Category::comm_tensor);
-    const auto alone = linked->split(world.rank(), 0, "alone", Category::comm_data);
+    const auto tensor = linked->twin("tensor", Category::comm_tensor);
+    const auto alone = linked->split({world.rank()}, "alone", Category::comm_data);
     Traced rank;
     std::vector<float> x(10, 1.0f);
     tensor->all_reduce(tensor_of(x), Reduce::sum, *rank.stream);
@@ -168,7 +169,7 @@ TEST(Link, ErrorsPassThrough) {
   try {
     run_thread_ranks(2, [](Communicator& world) {
       const auto linked = with_links(world, {.tensor = {}, .pipeline = {}, .data = kSlow});
-      const auto group = linked->split(0, world.rank(), "group", Category::comm_data);
+      const auto group = linked->twin("group", Category::comm_data);
       Traced rank;
       std::vector<float> x(10);
       group->all_reduce(part_of(x, 0, world.rank() == 0 ? 10 : 9), Reduce::sum, *rank.stream);

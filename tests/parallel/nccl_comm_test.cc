@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "kernels/base/arena.h"
-#include "parallel/comm/flight_comm.h"
+#include "parallel/comm/flight_recorder.h"
 #include "parallel/comm/world.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/comm_through_device.h"
@@ -40,7 +40,7 @@ TEST(NcclComm, EveryCallMovesWhatItShould) {
     Arena arena(*device, "nccl test");
     const auto stream = device->create_side_stream(StreamPriority::high);
     const auto nccl = create_nccl_communicator(world, *device, kTimeout);
-    const auto group = nccl->split(0, world.size() - world.rank(), "reversed", Category::comm_data);
+    const auto group = nccl->split(ranks_from(world.size() - 1, 0), "reversed", Category::comm_data);
     ASSERT_EQ(group->rank(), world.size() - 1 - world.rank());
     const int64_t n = 10'000, size = group->size(), rank = group->rank();
     const auto sum = [&](int64_t i) { return rank_order_sum<float>(group->size(), i, small_integer<float>); };
@@ -51,10 +51,11 @@ TEST(NcclComm, EveryCallMovesWhatItShould) {
     device->copy_to_device(mine.data(), full, *stream);
     stream->synchronize();
 
-    // when they are summed in shards, gathered, and sent round the ring
+    // when they are summed in shards, gathered, sent round the ring, and swapped part by part
     group->reduce_scatter(full, shard, Reduce::sum, *stream);
     group->all_gather(shard, full, *stream);
-    std::vector<float> gathered(mine.size()), received(static_cast<size_t>(n));
+    const Tensor swapped = arena.allocate(DType::f32, {n * size});
+    std::vector<float> gathered(mine.size()), received(static_cast<size_t>(n)), parts(mine.size());
     device->copy_to_host(full, gathered.data(), *stream);
     if (size > 1) {
       // Even ranks send first: on a GPU a send may wait for its receiver.
@@ -65,6 +66,9 @@ TEST(NcclComm, EveryCallMovesWhatItShould) {
       if (rank % 2 == 1) group->send(shard, next, *stream);
       device->copy_to_host(in, received.data(), *stream);
     }
+    device->copy_to_device(mine.data(), full, *stream);
+    group->all_to_all(full, swapped, *stream);
+    device->copy_to_host(swapped, parts.data(), *stream);
     group->all_reduce(shard, Reduce::max, *stream);
     group->broadcast(shard, 0, *stream);
     stream->synchronize();
@@ -72,6 +76,9 @@ TEST(NcclComm, EveryCallMovesWhatItShould) {
 
     // then every element is where it belongs
     expect_elements(gathered, sum, "reduce_scatter, all_gather");
+    expect_elements(
+        parts, [&](int64_t i) { return small_integer<float>(static_cast<int>(i / n), rank * n + i % n); },
+        "all_to_all");
     if (size > 1)
       expect_elements(
           received, [&](int64_t i) { return sum((rank + size - 1) % size * n + i); }, "send, recv");
@@ -105,7 +112,7 @@ class NcclCases : public testing::TestWithParam<CommCase> {};
 TEST_P(NcclCases, conforms) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   run_on_gpus(2, [](Communicator& nccl, Device& device) {
-    CommThroughDevice through(nccl, device);
+    Communicator through = through_device(nccl, device);
     GetParam().body(through);
   });
 }
@@ -143,8 +150,8 @@ TEST(NcclComm, ThePairsOfAPipelineReceiveBeforeTheySend) {
   run_on_gpus(2, [](Communicator& nccl, Device& device) {
     // given: a channel each way, which the ranks end in different orders
     const int peer = 1 - nccl.rank();
-    auto forward = nccl.split(0, nccl.rank(), "0 to 1", Category::comm_pipeline);
-    auto backward = nccl.split(0, nccl.rank(), "1 to 0", Category::comm_pipeline);
+    auto forward = nccl.twin("0 to 1", Category::comm_pipeline);
+    auto backward = nccl.twin("1 to 0", Category::comm_pipeline);
     auto& in = nccl.rank() == 0 ? backward : forward;
     auto& out = nccl.rank() == 0 ? forward : backward;
     Arena arena(device, "nccl test");
@@ -197,7 +204,7 @@ TEST(NcclComm, AnAbortEndsWhatSeveralGroupsWaitInAtTheSameTime) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   EXPECT_THROW(run_on_gpus(2,
                            [](Communicator& nccl, Device& device) {
-                             const auto lane = nccl.split(0, nccl.rank(), "lane", Category::comm_data);
+                             const auto lane = nccl.twin("lane", Category::comm_data);
                              if (nccl.rank() == 1) return nccl.barrier();  // until the abort
                              Arena arena(device, "nccl test");
                              const auto first = device.create_side_stream(StreamPriority::normal);
@@ -310,11 +317,10 @@ TEST(NcclComm, AConnectionThatBreaksInATransferIsNamedOnBothSides) {
   try {
     run_thread_ranks(2, [&](Communicator& world) {
       const auto device = create_cuda_device(world.rank());
-      const auto host = world.split(0, world.rank(), "host", Category::comm_data);
       FlightRecorder recorder(world.rank());
-      const auto nccl =
-          with_flight_recorder(create_nccl_communicator(world, *device, kTimeout), *device, *host, recorder);
-      const auto channel = nccl->split(0, world.rank(), "0 to 1", Category::comm_pipeline);
+      const auto plain = create_nccl_communicator(world, *device, kTimeout);
+      const auto nccl = with_flight_recorder(*plain, recorder);
+      const auto channel = nccl->twin("0 to 1", Category::comm_pipeline);
       Arena arena(*device, "nccl test");
       const auto stream = device->create_side_stream(StreamPriority::normal);
       const Tensor x = arena.allocate(DType::f32, {500});
@@ -356,7 +362,7 @@ TEST(NcclComm, WorksInBuffersThatAreRegistered) {
   std::atomic<int> told = 0;
   const auto rank_main = [&](Communicator& nccl, Device& device) {
     const auto stream = device.create_side_stream(StreamPriority::normal);
-    const auto lane = nccl.split(0, nccl.rank(), "lane", Category::comm_data);
+    const auto lane = nccl.twin("lane", Category::comm_data);
     Memory* const memory = nccl.buffer_memory();
     ASSERT_NE(memory, nullptr);
     Arena buffers(device, *memory, "buffers"), elsewhere(device, "elsewhere");

@@ -18,7 +18,7 @@ namespace {
 // The case on tensors that the host cannot touch.
 void run_on_device(const CommCase& the_case, Communicator& world, Device& device) {
   const auto staged = create_staged_communicator(world, device);
-  CommThroughDevice through(*staged, device);
+  Communicator through = through_device(*staged, device);
   the_case.body(through);
   staged->barrier();  // a rank that gave its memory back might keep others, on the same GPU, from going on
 }
@@ -74,8 +74,8 @@ TEST_P(StagedDevice, CallsOnSideStreamsDoNotHoldUpTheCaller) {
     const auto device = create();
     Arena arena(*device, "staged test");
     const auto staged = create_staged_communicator(world, *device);
-    const auto in = staged->split(0, world.rank(), "in", Category::comm_pipeline);
-    const auto out = staged->split(0, world.rank(), "out", Category::comm_pipeline);
+    const auto in = staged->twin("in", Category::comm_pipeline);
+    const auto out = staged->twin("out", Category::comm_pipeline);
     const auto receiving = device->create_side_stream(StreamPriority::normal);
     const auto sending = device->create_side_stream(StreamPriority::normal);
     // Both directions in one group would be a wait in a circle; so each rank receives in the group the other sends in.

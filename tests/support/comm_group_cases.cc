@@ -72,7 +72,7 @@ void receive_on_a_worker_stream(Communicator& world) {
   if (world.size() == 1) return;
   RankStreams rank;
   const int next = (world.rank() + 1) % world.size(), previous = (world.rank() + world.size() - 1) % world.size();
-  const auto incoming = world.split(0, world.rank(), "incoming", Category::comm_pipeline);
+  const auto incoming = world.twin("incoming", Category::comm_pipeline);
   const auto worker = rank.device->create_side_stream(StreamPriority::normal);
   const auto received = rank.device->create_event();
   // Even ranks receive over one group and send over the other; so do odd ranks, the other way round.
@@ -102,8 +102,8 @@ void receive_on_a_worker_stream(Communicator& world) {
 void groups_proceed_side_by_side(Communicator& world) {
   RankStreams rank;
   const int n = world.size();
-  const auto a = world.split(0, world.rank(), "a", Category::comm_data);
-  const auto b = world.split(0, -world.rank(), "b", Category::comm_tensor);
+  const auto a = world.twin("a", Category::comm_data);
+  const auto b = world.split(ranks_from(n - 1, 0), "b", Category::comm_tensor);
   const auto stream_a = rank.device->create_side_stream(StreamPriority::normal);
   const auto stream_b = rank.device->create_side_stream(StreamPriority::high);
   for (int round = 0; round < 10; ++round) {
@@ -137,27 +137,38 @@ std::vector<int64_t> members(Communicator& group, int world_rank, Stream& stream
   return all;
 }
 
-void split_by_colour_and_key(Communicator& world) {
+void split_by_members(Communicator& world) {
   RankStreams rank;
   const int n = world.size(), me = world.rank();
-  // Odd and even ranks, the higher ranks first; the colours are any numbers.
-  const auto reversed = world.split(me % 2 == 0 ? -5 : 1000, -me, "reversed", Category::comm_data);
-  std::vector<int64_t> expected;
+  // Odd and even ranks, the higher ranks first.
+  std::vector<int> listed;
   for (int r = n - 1; r >= 0; --r)
-    if (r % 2 == me % 2) expected.push_back(r);
+    if (r % 2 == me % 2) listed.push_back(r);
+  const auto reversed = world.split(listed, "reversed", Category::comm_data);
+  std::vector<int64_t> expected(listed.begin(), listed.end());
   EXPECT_EQ(members(*reversed, me, *rank.stream), expected);
-  // Equal keys: by rank.
-  const auto same = world.split(7, 0, "same", Category::comm_data);
+  // All.
+  const auto same = world.twin("same", Category::comm_data);
   expected.clear();
   for (int r = 0; r < n; ++r) expected.push_back(r);
   EXPECT_EQ(members(*same, me, *rank.stream), expected);
+  // Two, and nobody else.
+  const auto ends = world.split(n > 1 ? std::vector{n - 1, 0} : std::vector{0}, "ends", Category::comm_data);
+  ASSERT_EQ(ends != nullptr, me == 0 || me == n - 1);
+  if (ends && n > 1) {
+    EXPECT_EQ(members(*ends, me, *rank.stream), (std::vector<int64_t>{n - 1, 0}));
+  }
   // Everybody alone.
-  const auto alone = world.split(me, 0, "alone", Category::comm_data);
+  const auto alone = world.split({me}, "alone", Category::comm_data);
   EXPECT_EQ(alone->size(), 1);
   auto x = filled<float>(10, me, random_value<float>);
   std::vector<float> copy(10);
   alone->all_reduce(tensor_of(x), Reduce::sum, *rank.stream);
   alone->all_gather(tensor_of(x), tensor_of(copy), *rank.stream);
+  expect_elements(
+      copy, [&](int64_t i) { return random_value<float>(me, i); }, "copy of the only rank");
+  std::fill(copy.begin(), copy.end(), 0.0f);
+  alone->all_to_all(tensor_of(x), tensor_of(copy), *rank.stream);
   alone->broadcast(tensor_of(copy), 0, *rank.stream);
   alone->barrier();
   expect_elements(
@@ -167,9 +178,12 @@ void split_by_colour_and_key(Communicator& world) {
 void split_a_split(Communicator& world) {
   RankStreams rank;
   const int n = world.size(), me = world.rank();
-  const auto half = world.split(me < n / 2, me, "half", Category::comm_data);
-  const auto quarter = half->split(half->rank() < half->size() / 2, -half->rank(), "quarter", Category::comm_tensor);
-  const auto whole = world.split(0, me, "whole", Category::comm_data);  // beside the small ones
+  const auto half =
+      world.split(me < n / 2 ? ranks_from(0, n / 2 - 1) : ranks_from(n / 2, n - 1), "half", Category::comm_data);
+  const int h = half->size();
+  const auto quarter = half->split(half->rank() < h / 2 ? ranks_from(h / 2 - 1, 0) : ranks_from(h - 1, h / 2),
+                                   "quarter", Category::comm_tensor);
+  const auto whole = world.twin("whole", Category::comm_data);  // beside the small ones
   const auto group = members(*quarter, me, *rank.stream);
   EXPECT_TRUE(std::is_sorted(group.rbegin(), group.rend()));
   std::vector<int64_t> x = {1}, y = {1};
@@ -181,8 +195,8 @@ void split_a_split(Communicator& world) {
   EXPECT_EQ(x[0], cube(quarter->size()));
   EXPECT_EQ(y[0], cube(n));
   // Only some ranks split again: the group numbers of the ranks differ from here on.
-  if (me < n / 2) half->split(0, 0, "again", Category::comm_data)->barrier();
-  world.split(0, me, "last", Category::comm_data)->barrier();
+  if (me < n / 2) half->twin("again", Category::comm_data)->barrier();
+  world.twin("last", Category::comm_data)->barrier();
 }
 
 void meshes(Communicator& world) {
@@ -215,7 +229,7 @@ std::vector<CommCase> group_cases() {
           {"neighbours_exchange", neighbours_exchange},
           {"receive_on_a_worker_stream", receive_on_a_worker_stream},
           {"groups_proceed_side_by_side", groups_proceed_side_by_side},
-          {"split_by_colour_and_key", split_by_colour_and_key},
+          {"split_by_members", split_by_members},
           {"split_a_split", split_a_split},
           {"meshes", meshes}};
 }

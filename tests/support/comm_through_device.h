@@ -45,50 +45,42 @@ class TwinMemory {
   std::multimap<int64_t, void*> free_;  // by size
 };
 
-class CommThroughDevice : public Communicator {
+class ThroughDevice : public HostBackEnd {
  public:
-  CommThroughDevice(Communicator& comm, Device& device)
-      : comm_(comm), device_(device), memory_(std::make_shared<TwinMemory>(device)) {}
-  CommThroughDevice(std::unique_ptr<Communicator> comm, Device& device, std::shared_ptr<TwinMemory> memory = nullptr)
-      : owned_(std::move(comm)),
-        comm_(*owned_),
-        device_(device),
-        memory_(memory ? std::move(memory) : std::make_shared<TwinMemory>(device)) {}
+  ThroughDevice(Communicator& comm, std::unique_ptr<Communicator> owned, Device& device,
+                std::shared_ptr<TwinMemory> memory)
+      : HostBackEnd(comm.group()), owned_(std::move(owned)), comm_(comm), device_(device), memory_(std::move(memory)) {
+    stream_->set_trace_row(&row_);
+  }
 
-  int rank() const override { return comm_.rank(); }
-  int size() const override { return comm_.size(); }
-  void all_reduce(Tensor full, Reduce op, Stream& stream) override {
-    run(stream, [=, this](Twins& on, Stream& s) { comm_.all_reduce(on(full), op, s); });
-  }
-  void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) override {
-    run(stream, [=, this](Twins& on, Stream& s) {
-      const Tensor all = on(full);  // first: the shard may be a part of it
-      comm_.reduce_scatter(all, on(shard), op, s);
-    });
-  }
-  void all_gather(Tensor shard, Tensor full, Stream& stream) override {
-    run(stream, [=, this](Twins& on, Stream& s) {
-      const Tensor all = on(full);
-      comm_.all_gather(on(shard), all, s);
-    });
-  }
-  void broadcast(Tensor data, int root, Stream& stream) override {
-    run(stream, [=, this](Twins& on, Stream& s) { comm_.broadcast(on(data), root, s); });
-  }
-  void send(Tensor data, int to, Stream& stream) override {
-    run(stream, [=, this](Twins& on, Stream& s) { comm_.send(on(data), to, s); });
-  }
-  void recv(Tensor data, int from, Stream& stream) override {
-    run(stream, [=, this](Twins& on, Stream& s) { comm_.recv(on(data), from, s); });
-  }
-  void exchange(Tensor out, int to, Tensor in, int from, Stream& stream) override {
-    run(stream, [=, this](Twins& on, Stream& s) { comm_.exchange(on(out), to, on(in), from, s); });
-  }
   void barrier() override { comm_.barrier(); }
-  std::unique_ptr<Communicator> split(int color, int key, std::string name, Category category) override {
-    return std::make_unique<CommThroughDevice>(comm_.split(color, key, std::move(name), category), device_, memory_);
+  std::shared_ptr<CommBackEnd> split(const std::vector<int>& members, CommGroup part) override {
+    auto group = comm_.split(members, part.name, part.category);
+    if (!group) return nullptr;
+    Communicator& comm = *group;
+    return std::make_shared<ThroughDevice>(comm, std::move(group), device_, memory_);
   }
   void abort(const std::string& why) noexcept override { comm_.abort(why); }
+  Failure failure() const override { return comm_.failure(); }
+
+ protected:
+  void move(const Call& call, const CallSignature&, SpanClock& clock) override {
+    Twins on(device_, *memory_, *stream_);
+    Call there = call;
+    const bool out_first = call.kind == CommCall::all_gather;  // the shard may be a part of it
+    if (out_first) there.out = on(call.out);
+    if (call.in) there.in = on(call.in);
+    if (call.out && !out_first) there.out = on(call.out);
+    comm_.call(there, *stream_);
+    on.bring_back();
+    row_.take(spans_);
+    for (const Span& span : spans_)
+      if (is_comm(span.info.category)) {
+        clock.matched(span.matched_ns);
+        clock.set_transfer_id(span.transfer_id);
+      }
+  }
+  void failed(const std::exception&) noexcept override {}
 
  private:
   // The tensors of one call, on the device.
@@ -98,7 +90,7 @@ class CommThroughDevice : public Communicator {
     ~Twins() {
       try {
         stream_.synchronize();
-      } catch (...) {  // run() has thrown it
+      } catch (...) {  // bring_back() has thrown it
       }
       for (const Twin& twin : twins_) memory_.give_back(twin.device.data, twin.host.bytes());
     }
@@ -132,21 +124,18 @@ class CommThroughDevice : public Communicator {
     std::deque<Twin> twins_;
   };
 
-  template <class Call>
-  void run(Stream& stream, const Call& call) {
-    stream.run({"through the device", Category::host}, [this, call, row = stream.trace_row()] {
-      stream_->set_trace_row(row);
-      Twins twins(device_, *memory_, *stream_);
-      call(twins, *stream_);
-      twins.bring_back();
-    });
-  }
-
   const std::unique_ptr<Communicator> owned_;
   Communicator& comm_;
   Device& device_;
   const std::shared_ptr<TwinMemory> memory_;  // also of the groups that are split from this one
+  TraceRow row_{"on the device"};
+  std::vector<Span> spans_;
   const std::unique_ptr<Stream> stream_ = device_.create_side_stream(StreamPriority::normal);
 };
+
+// Over `comm`, which outlives the result.
+inline Communicator through_device(Communicator& comm, Device& device) {
+  return Communicator(std::make_shared<ThroughDevice>(comm, nullptr, device, std::make_shared<TwinMemory>(device)));
+}
 
 }  // namespace trivet

@@ -32,13 +32,14 @@ void collectives_are_matched_when_all_have_called(Communicator& world) {
   rank.stream->set_trace_row(&row);
   const int64_t n = world.size();
   for (const int64_t length : {1, 50003})
-    for (int call = 0; call < 4; ++call) {
-      std::vector<float> full(static_cast<size_t>(length * n), 1.0f), shard(static_cast<size_t>(length));
+    for (int call = 0; call < 5; ++call) {
+      std::vector<float> full(static_cast<size_t>(length * n), 1.0f), shard(static_cast<size_t>(length)), to(full);
       switch (call) {
         case 0: world.all_reduce(tensor_of(full), Reduce::sum, *rank.stream); break;
         case 1: world.reduce_scatter(tensor_of(full), tensor_of(shard), Reduce::sum, *rank.stream); break;
         case 2: world.all_gather(tensor_of(shard), tensor_of(full), *rank.stream); break;
-        case 3: world.broadcast(tensor_of(full), static_cast<int>(n) - 1, *rank.stream); break;
+        case 3: world.all_to_all(tensor_of(full), tensor_of(to), *rank.stream); break;
+        case 4: world.broadcast(tensor_of(full), static_cast<int>(n) - 1, *rank.stream); break;
       }
       const Span span = only_span(row);
       const std::vector<int64_t> starts = everybodys(world, span.start_ns);
@@ -54,7 +55,7 @@ void both_ends_of_a_transfer_have_its_number(Communicator& world) {
   TraceRow row("row");  // before the streams: they tell it what they know to their end
   RankStreams rank;
   rank.stream->set_trace_row(&row);
-  const auto other = world.split(0, world.rank(), "other", Category::comm_pipeline);
+  const auto other = world.twin("other", Category::comm_pipeline);
   const int next = (world.rank() + 1) % world.size(), previous = (world.rank() + world.size() - 1) % world.size();
   std::set<uint64_t> seen;
   for (int number = 0; number < 5; ++number)

@@ -17,6 +17,14 @@ struct RankStreams {
   std::unique_ptr<Stream> stream = device->create_compute_stream();
 };
 
+// first, first + 1, … last; or first, first - 1, … last.
+inline std::vector<int> ranks_from(int first, int last) {
+  std::vector<int> ranks;
+  for (int r = first; r != last; r += first < last ? 1 : -1) ranks.push_back(r);
+  ranks.push_back(last);
+  return ranks;
+}
+
 template <class T>
 Tensor tensor_of(std::vector<T>& values) {
   return {values.data(), dtype_of<T>(), {static_cast<int64_t>(values.size())}};

@@ -1,0 +1,153 @@
+// What moves the data of a Communicator (comm.h), which has checked the arguments and stands around each call with the
+// trace, the flight recorder, emulated links and injected faults. There are two kinds: one whose calls block a host
+// thread (threads, MPI), and one whose calls are queued on the streams of a device (NCCL, staged). A new back end
+// passes the cases of tests/support/comm_cases.h.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/device.h"
+#include "parallel/comm/call.h"
+
+namespace trivet {
+
+// The first failure of a world. rank -1: none.
+struct Failure {
+  int rank = -1;
+  std::string why{};
+};
+
+// Who is in a group.
+struct CommGroup {
+  std::string name;                         // for the trace and for errors
+  std::vector<int> world_ranks;             // of the members, in group order
+  int rank = 0;                             // this rank's place among them; -1: none
+  Category category = Category::comm_data;  // of its calls, in the trace
+  uint64_t number = 0;                      // unlike that of every other group that shares two ranks with it
+
+  int size() const { return static_cast<int>(world_ranks.size()); }
+  int world_rank(int member) const { return world_ranks[static_cast<size_t>(member)]; }
+  int world_rank() const { return world_rank(rank); }
+
+  // Of these members of this group. Throws Error where one is none, or is named twice.
+  CommGroup part(std::span<const int> members, std::string part_name, Category part_category) const {
+    CommGroup group{.name = std::move(part_name), .world_ranks = {}, .rank = -1, .category = part_category};
+    for (const int member : members) {
+      check(member >= 0 && member < size(), "split '" + group.name + "' of group '" + name + "': no member has rank " +
+                                                std::to_string(member) + " of " + std::to_string(size()));
+      const int of_world = world_rank(member);
+      check(std::find(group.world_ranks.begin(), group.world_ranks.end(), of_world) == group.world_ranks.end(),
+            "split '" + group.name + "' of group '" + name + "': rank " + std::to_string(member) + " is named twice");
+      if (member == rank) group.rank = group.size();
+      group.world_ranks.push_back(of_world);
+    }
+    return group;
+  }
+};
+
+// Where a member of a new group has listed other members than this rank.
+inline std::string split_mismatch_text(const CommGroup& group, const std::string& part, int other) {
+  return "group '" + group.name + "', split '" + part + "': ranks " + std::to_string(group.world_rank()) + " and " +
+         std::to_string(group.world_rank(other)) + " list different members";
+}
+
+class CommBackEnd {
+ public:
+  explicit CommBackEnd(CommGroup of) : group(std::move(of)) {}
+  virtual ~CommBackEnd() = default;
+  CommBackEnd(const CommBackEnd&) = delete;
+  CommBackEnd& operator=(const CommBackEnd&) = delete;
+
+  virtual void barrier() = 0;
+  // Collective over this group. `part`: of the members that this rank names; null where it is not among them.
+  virtual std::shared_ptr<CommBackEnd> split(const std::vector<int>& members, CommGroup part) = 0;
+  virtual void abort(const std::string& why) noexcept = 0;
+  virtual Failure failure() const = 0;
+  virtual Memory* buffer_memory() { return nullptr; }
+  virtual std::shared_ptr<void> register_buffer(Tensor) { return nullptr; }
+
+  const CommGroup group;
+};
+
+// One whose tensors are host memory.
+class HostBackEnd : public CommBackEnd {
+ public:
+  explicit HostBackEnd(CommGroup of)
+      : CommBackEnd(std::move(of)),
+        sent_(static_cast<size_t>(group.size())),
+        received_(static_cast<size_t>(group.size())) {}
+
+  // Returns when this rank's part of the call is over, and tells `clock` what the trace wants. For one thread at a
+  // time. REQUIRES: more than one rank. When it throws, every rank of the world hears of it.
+  void perform(const Call& call, SpanClock& clock) {
+    guarded([&] {
+      const CallSignature mine = next_signature(call);
+      if (call.kind == CommCall::transfer) {
+        const int me = group.world_rank(), other = group.world_rank(call.peer);
+        clock.set_transfer_id(
+            transfer_id(group.number, call.sends ? me : other, call.sends ? other : me, mine.sequence));
+      }
+      move(call, mine, clock);
+    });
+  }
+  void barrier() override {
+    SpanClock unused;
+    if (group.size() > 1) perform({.kind = CommCall::barrier}, unused);
+  }
+
+ protected:
+  virtual void move(const Call& call, const CallSignature& mine, SpanClock& clock) = 0;
+  // This rank's call has failed.
+  virtual void failed(const std::exception& why) noexcept = 0;
+
+  CallSignature next_signature(const Call& call) {
+    auto& by_peer = call.sends ? sent_ : received_;
+    return signature_of(call,
+                        call.kind == CommCall::transfer ? by_peer[static_cast<size_t>(call.peer)]++ : sequence_++);
+  }
+
+  template <class F>
+  void guarded(F&& f) {
+    check(!busy_.exchange(true), "a communicator is used by two threads at once");
+    try {
+      f();
+    } catch (const std::exception& e) {
+      busy_ = false;
+      failed(e);
+      throw;
+    }
+    busy_ = false;
+  }
+
+ private:
+  uint64_t sequence_ = 0;
+  std::vector<uint64_t> sent_, received_;  // transfers so far, by peer
+  std::atomic<bool> busy_ = false;
+};
+
+// One whose calls run on the streams of a device.
+class DeviceBackEnd : public CommBackEnd {
+ public:
+  DeviceBackEnd(CommGroup of, Device& on) : CommBackEnd(std::move(of)), device(on) {}
+
+  // Queues a call, and leaves its span; or a send and a receive of which neither waits for the other. In a group of one
+  // rank it copies Call::in to Call::out.
+  virtual void enqueue(std::span<const Call> calls, Stream& stream) = 0;
+  // `witness` names the call that this rank is in; it is asked, on any thread, before such calls are broken off.
+  virtual void set_witness(std::function<std::string()> /*witness*/) {}
+
+  Device& device;
+
+ protected:
+  SpanInfo span_of(const Call& call) const { return {name_of(call), group.category, call.whole().bytes()}; }
+};
+
+}  // namespace trivet

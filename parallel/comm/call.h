@@ -1,0 +1,110 @@
+// Call: one call of a Communicator, as its back end gets it. CallSignature: what a rank says it is calling. Ranks
+// compare theirs before any data moves, so that a skipped call, a wrong size or a wrong type is an error that names
+// both sides, not a hang or silent corruption.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/base/tensor.h"
+
+namespace trivet {
+
+enum class Reduce { sum, max, average };  // average: the sum, divided by the number of ranks
+
+enum class CommCall : uint8_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  all_to_all,
+  broadcast,
+  transfer,
+  barrier,
+  split
+};
+
+struct Call {
+  CommCall kind = CommCall::barrier;
+  Tensor in{}, out{};  // the same one in an all_reduce and a broadcast; a send has no `out`, a receive no `in`
+  Reduce op = Reduce::sum;
+  int peer = -1;       // root of a broadcast, the other end of a transfer
+  bool sends = false;  // a transfer: this rank is the sender
+
+  // What the call is measured by: `full`, or the tensor sent.
+  const Tensor& whole() const {
+    const bool comes_in = kind == CommCall::all_gather || (kind == CommCall::transfer && !sends);
+    return comes_in ? out : in;
+  }
+};
+
+inline const char* name_of(const Call& call) {
+  switch (call.kind) {
+    case CommCall::all_reduce: return "all_reduce";
+    case CommCall::reduce_scatter: return "reduce_scatter";
+    case CommCall::all_gather: return "all_gather";
+    case CommCall::all_to_all: return "all_to_all";
+    case CommCall::broadcast: return "broadcast";
+    case CommCall::transfer: return call.sends ? "send" : "recv";
+    case CommCall::barrier: return "barrier";
+    case CommCall::split: return "split";
+  }
+  return "?";
+}
+
+// Plain bytes: it travels in message headers. All fields are set, so that operator== means "the same call".
+struct CallSignature {
+  CommCall call = CommCall::barrier;
+  DType dtype = DType::u8;
+  Reduce reduce = Reduce::sum;
+  int32_t root = -1;      // of a broadcast
+  int64_t numel = 0;      // of Call::whole()
+  uint64_t sequence = 0;  // how many calls (of a pair's transfers, for a transfer) went before
+  bool operator==(const CallSignature&) const = default;
+};
+
+inline CallSignature signature_of(const Call& call, uint64_t sequence = 0) {
+  const bool moves = call.kind != CommCall::barrier && call.kind != CommCall::split;
+  return {call.kind,
+          moves ? call.whole().dtype : DType::u8,
+          call.op,
+          call.kind == CommCall::broadcast ? call.peer : -1,
+          moves ? call.whole().numel() : 0,
+          sequence};
+}
+
+inline int64_t bytes_of(const CallSignature& s) { return s.numel * size_of(s.dtype); }
+
+inline std::string to_string(const CallSignature& s) {
+  std::string text = s.call == CommCall::transfer ? "transfer" : name_of(Call{.kind = s.call});
+  if (s.call == CommCall::barrier || s.call == CommCall::split) return text;
+  if (s.call == CommCall::all_reduce || s.call == CommCall::reduce_scatter)
+    text += s.reduce == Reduce::sum ? "(sum)" : s.reduce == Reduce::max ? "(max)" : "(average)";
+  if (s.call == CommCall::broadcast) text += " from " + std::to_string(s.root);
+  return text + " of " + std::to_string(s.numel) + " " + name_of(s.dtype);
+}
+
+// Of one transfer, for the trace: both ends compute the same. `group` is unlike that of every other group that shares
+// these two ranks of the world.
+inline uint64_t transfer_id(uint64_t group, int from_world, int to_world, uint64_t sequence) {
+  uint64_t id = 0;
+  for (const uint64_t x : {group, static_cast<uint64_t>(from_world), static_cast<uint64_t>(to_world), sequence}) {
+    id += x + 0x9e3779b97f4a7c15u;  // splitmix64 of one number after another
+    id = (id ^ (id >> 30)) * 0xbf58476d1ce4e5b9u;
+    id = (id ^ (id >> 27)) * 0x94d049bb133111ebu;
+    id ^= id >> 31;
+  }
+  return id;
+}
+
+// The error text of two ranks of the world that disagree.
+inline std::string mismatch_text(const std::string& group, int rank_a, const CallSignature& a, int rank_b,
+                                 const CallSignature& b) {
+  if (a.call == CommCall::transfer)
+    return "group '" + group + "', transfer " + std::to_string(a.sequence) + ": rank " + std::to_string(rank_a) +
+           " sends " + std::to_string(a.numel) + " " + name_of(a.dtype) + ", rank " + std::to_string(rank_b) +
+           " receives " + std::to_string(b.numel) + " " + name_of(b.dtype);
+  return "group '" + group + "', call " + std::to_string(a.sequence) + ": rank " + std::to_string(rank_a) + " calls " +
+         to_string(a) + ", rank " + std::to_string(rank_b) + " calls " + to_string(b);
+}
+
+}  // namespace trivet

@@ -1,0 +1,210 @@
+#include "parallel/comm/comm.h"
+
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include "parallel/comm/call_faults.h"
+#include "parallel/comm/device_calls.h"
+#include "parallel/comm/flight_recorder.h"
+
+namespace trivet {
+namespace {
+
+struct Bytes {
+  explicit Bytes(const Tensor& x)
+      : begin(reinterpret_cast<uintptr_t>(x.data)), end(begin + static_cast<uintptr_t>(x.bytes())) {}
+  bool overlaps(const Bytes& other) const { return begin < other.end && other.begin < end; }
+  uintptr_t begin, end;
+};
+
+std::string count_of(const Tensor& x) { return std::to_string(x.numel()) + " " + name_of(x.dtype); }
+
+void check_shards(const char* call, const Tensor& full, const Tensor& shard, const CommGroup& group) {
+  if (full.dtype != shard.dtype || full.numel() != shard.numel() * group.size())
+    fail(std::string(call) + ": full has " + count_of(full) + ", shard has " + count_of(shard) + ", the group " +
+         std::to_string(group.size()) + " ranks");
+  const Bytes whole(full), part(shard);
+  if (part.begin != whole.begin + static_cast<uintptr_t>(group.rank * shard.bytes()) && part.overlaps(whole))
+    fail(std::string(call) + ": shard overlaps full, but is not this rank's slice of it");
+}
+
+}  // namespace
+
+Communicator::Communicator(std::shared_ptr<CommBackEnd> back_end) : Communicator(std::move(back_end), {}) {}
+Communicator::Communicator(std::shared_ptr<CommBackEnd> back_end, Tools tools)
+    : back_end_(std::move(back_end)),
+      host_(dynamic_cast<HostBackEnd*>(back_end_.get())),
+      device_(dynamic_cast<DeviceBackEnd*>(back_end_.get())),
+      tools_(std::move(tools)) {}
+
+// ---- the calls
+
+void Communicator::all_reduce(Tensor full, Reduce op, Stream& stream) {
+  call({.kind = CommCall::all_reduce, .in = full, .out = full, .op = op}, stream);
+}
+void Communicator::reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) {
+  call({.kind = CommCall::reduce_scatter, .in = full, .out = shard, .op = op}, stream);
+}
+void Communicator::all_gather(Tensor shard, Tensor full, Stream& stream) {
+  call({.kind = CommCall::all_gather, .in = shard, .out = full}, stream);
+}
+void Communicator::all_to_all(Tensor from, Tensor to, Stream& stream) {
+  call({.kind = CommCall::all_to_all, .in = from, .out = to}, stream);
+}
+void Communicator::broadcast(Tensor data, int root, Stream& stream) {
+  call({.kind = CommCall::broadcast, .in = data, .out = data, .peer = root}, stream);
+}
+void Communicator::send(Tensor data, int to, Stream& stream) {
+  call({.kind = CommCall::transfer, .in = data, .peer = to, .sends = true}, stream);
+}
+void Communicator::recv(Tensor data, int from, Stream& stream) {
+  call({.kind = CommCall::transfer, .out = data, .peer = from}, stream);
+}
+
+void Communicator::exchange(Tensor out, int to, Tensor in, int from, Stream& stream) {
+  const std::array<Call, 2> both{Call{.kind = CommCall::transfer, .in = out, .peer = to, .sends = true},
+                                 Call{.kind = CommCall::transfer, .out = in, .peer = from}};
+  for (const Call& call : both) check_arguments(call);
+  if (host_) {  // where sends are buffered
+    for (const Call& call : both) queue(call, stream);
+  } else if (tools_.device_calls) {
+    DeviceCalls& calls = *tools_.device_calls;
+    const int sends = enter(both[0]);
+    calls.run(sends, stream, [&] { calls.run(enter(both[1]), stream, [&] { device_->enqueue(both, stream); }); });
+  } else {
+    device_->enqueue(both, stream);
+  }
+}
+
+// ---- what stands around each
+
+void Communicator::check_arguments(const Call& call) const {
+  const std::string name = name_of(call);
+  const bool in_group = call.peer >= 0 && call.peer < size();
+  switch (call.kind) {
+    case CommCall::reduce_scatter: return check_shards(name_of(call), call.in, call.out, group());
+    case CommCall::all_gather: return check_shards(name_of(call), call.out, call.in, group());
+    case CommCall::all_to_all:
+      if (call.in.dtype != call.out.dtype || call.in.numel() != call.out.numel() || call.in.numel() % size() != 0)
+        fail("all_to_all: from has " + count_of(call.in) + ", to has " + count_of(call.out) + ", the group " +
+             std::to_string(size()) + " ranks");
+      return check(!Bytes(call.in).overlaps(Bytes(call.out)), "all_to_all: from and to overlap");
+    case CommCall::broadcast: return check(in_group, "broadcast from a rank outside the group");
+    case CommCall::transfer:
+      return check(in_group && call.peer != rank(), name + (call.sends ? " to" : " from") +
+                                                        " a rank outside the group, or " +
+                                                        (call.sends ? "to" : "from") + " itself");
+    default: return;
+  }
+}
+
+void Communicator::call(Call call, Stream& stream) {
+  check_arguments(call);  // before a fault changes them
+  if (size() == 1) return copy_alone(call, stream);
+  if (tools_.faults && call.kind != CommCall::transfer) {
+    const CallFault fault = tools_.faults->next_call();
+    if (fault == CallFault::skip) return;
+    if (fault == CallFault::extra) {
+      const Tensor one = device_ ? tools_.device_calls->extra() : Tensor{&extra_, DType::i64, {1}};
+      queue({.kind = CommCall::all_reduce, .in = one, .out = one}, stream);
+    }
+    call = changed(call, fault, rank(), size());
+  }
+  queue(call, stream);
+}
+
+// A group of one rank.
+void Communicator::copy_alone(const Call& call, Stream& stream) {
+  const int64_t bytes = call.in.bytes();
+  if (call.in.data == call.out.data || bytes == 0) return;
+  if (device_) return device_->enqueue({&call, 1}, stream);
+  stream.run({name_of(call), group().category, bytes},
+             [call, bytes] { std::memcpy(call.out.data, call.in.data, static_cast<size_t>(bytes)); });
+}
+
+void Communicator::queue(const Call& call, Stream& stream) {
+  const int slot = enter(call);
+  if (device_ && tools_.device_calls)
+    return tools_.device_calls->run(slot, stream, [&] { device_->enqueue({&call, 1}, stream); });
+  if (device_) return device_->enqueue({&call, 1}, stream);
+  stream.run({name_of(call), group().category, call.whole().bytes()}, [this, call, slot](SpanClock& clock) {
+    int64_t arrival_ns = 0;
+    recorded(slot, [&] {
+      if (tools_.link.none()) host_->perform(call, clock);
+      else arrival_ns = tools_.links->perform(tools_.link, *host_, call, clock);
+    });
+    sleep_until(arrival_ns);
+  });
+}
+
+int Communicator::enter(const Call& call) {
+  if (!tools_.recorder) return -1;
+  const int peer = call.kind == CommCall::transfer ? call.peer : -1;
+  return tools_.recorder->enqueue(tools_.recorder_group, signature_of(call), peer, call.sends);
+}
+
+template <class F>
+void Communicator::recorded(int slot, F&& f) {
+  if (!tools_.recorder) return f();
+  tools_.recorder->start(slot);
+  try {
+    f();
+  } catch (...) {
+    tools_.recorder->finish(slot, true);
+    throw;
+  }
+  tools_.recorder->finish(slot, false);
+}
+
+// ---- groups. A device's are made, and meet, over a host's, which is recorded itself.
+
+void Communicator::barrier() {
+  if (device_ || size() == 1) return back_end_->barrier();
+  recorded(enter({.kind = CommCall::barrier}), [this] { back_end_->barrier(); });
+}
+
+std::unique_ptr<Communicator> Communicator::split(const std::vector<int>& members, std::string name,
+                                                  Category category) {
+  const CommGroup part = group().part(members, std::move(name), category);
+  std::shared_ptr<CommBackEnd> made;
+  if (device_) made = back_end_->split(members, part);
+  else recorded(enter({.kind = CommCall::split}), [&] { made = back_end_->split(members, part); });
+  if (!made) return nullptr;
+  Tools tools = tools_;
+  if (tools.recorder) tools.recorder_group = tools.recorder->add_group(part.name, part.world_ranks, part.rank);
+  if (tools.links) tools.link = tools.links->of(category);
+  return std::unique_ptr<Communicator>(new Communicator(std::move(made), std::move(tools)));
+}
+
+std::unique_ptr<Communicator> Communicator::twin(std::string name, Category category) {
+  std::vector<int> all(static_cast<size_t>(size()));
+  std::iota(all.begin(), all.end(), 0);
+  return split(all, std::move(name), category);
+}
+
+std::unique_ptr<Communicator> with_flight_recorder(Communicator& world, FlightRecorder& recorder, CallFaults* faults) {
+  Communicator::Tools tools = world.tools_;
+  const CommGroup& group = world.group();
+  tools.recorder = &recorder;
+  tools.recorder_group =
+      recorder.add_group(group.name + (world.device_ ? " (devices)" : ""), group.world_ranks, group.rank);
+  tools.faults = faults;
+  if (world.device_) {
+    tools.device_calls = std::make_shared<DeviceCalls>(recorder, world.device_->device);
+    world.device_->set_witness([calls = tools.device_calls] { return calls->end_calls(); });
+  }
+  return std::unique_ptr<Communicator>(new Communicator(world.back_end_, std::move(tools)));
+}
+
+std::unique_ptr<Communicator> with_links(Communicator& world, const Links& links) {
+  Communicator::Tools tools = world.tools_;
+  if (links.any()) {
+    check(world.host_ != nullptr, "links are emulated between ranks whose tensors are in host memory");
+    check_one_host(world);
+    tools.links = std::make_shared<EmulatedLinks>(links);
+  }
+  return std::unique_ptr<Communicator>(new Communicator(world.back_end_, std::move(tools)));
+}
+
+}  // namespace trivet

@@ -1,0 +1,103 @@
+#include "parallel/comm/link.h"
+
+#include <cerrno>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <sys/prctl.h>
+
+#include "parallel/comm/comm.h"
+
+namespace trivet {
+namespace {
+
+constexpr double kLongest = 1e15;  // ns: eleven days, and far from the end of the clock
+
+int64_t nanoseconds(double ns) { return static_cast<int64_t>(std::min(ns, kLongest)); }
+
+// Goes before each transfer, in a message of its own.
+struct Stamp {
+  int64_t sent_ns = 0, arrival_ns = 0;
+  Tensor tensor() { return {this, DType::i64, {2}}; }
+};
+static_assert(sizeof(Stamp) == 2 * sizeof(int64_t));
+
+}  // namespace
+
+// The wake-up comes late by the thread's timer slack, 50 us by default: as much as a link's latency.
+void sleep_until(int64_t ns) {
+  if (ns <= now_ns()) return;
+  const int slack = prctl(PR_GET_TIMERSLACK);
+  prctl(PR_SET_TIMERSLACK, 1);
+  const timespec time{.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, nullptr) == EINTR) {
+  }
+  if (slack > 0) prctl(PR_SET_TIMERSLACK, slack);
+}
+
+int64_t EmulatedLinks::perform(const Link& link, HostBackEnd& back_end, const Call& call, SpanClock& clock) {
+  LinkPort& port = ports_[static_cast<size_t>(back_end.group.category)];
+  const WireTime wire = wire_time(link, call.kind, call.whole().bytes(), back_end.group.size());
+  if (call.kind != CommCall::transfer) {
+    back_end.perform(call, clock);
+    return port.send(clock.matched_ns(), wire.busy_ns) + wire.latency_ns;
+  }
+  Stamp stamp;
+  Call stamped = call;
+  (call.sends ? stamped.in : stamped.out) = stamp.tensor();
+  if (call.sends) {
+    stamp.sent_ns = now_ns();
+    stamp.arrival_ns = port.send(stamp.sent_ns, wire.busy_ns) + wire.latency_ns;
+  }
+  back_end.perform(stamped, clock);
+  back_end.perform(call, clock);
+  if (call.sends) return 0;
+  clock.matched(stamp.sent_ns);
+  return stamp.arrival_ns;
+}
+
+Link Links::of(Category category) const {
+  switch (category) {
+    case Category::comm_tensor: return tensor;
+    case Category::comm_pipeline: return pipeline;
+    case Category::comm_data: return data;
+    default: return {};
+  }
+}
+
+WireTime wire_time(const Link& link, CommCall call, int64_t bytes, int ranks) {
+  const double b = static_cast<double>(bytes), n = ranks, part = b * (n - 1) / n;
+  const auto cost = [&](int latencies, double bytes_out) {
+    return WireTime{.busy_ns = nanoseconds(8 * bytes_out / link.gbps),
+                    .latency_ns = nanoseconds(latencies * 1e3 * link.latency_us)};
+  };
+  switch (call) {
+    case CommCall::reduce_scatter:
+    case CommCall::all_gather:
+    case CommCall::all_to_all: return cost(1, part);
+    case CommCall::all_reduce: return cost(2, 2 * part);
+    case CommCall::broadcast: return cost(1, b * (n - 1));
+    case CommCall::transfer: return cost(1, b);
+    case CommCall::barrier:
+    case CommCall::split: break;
+  }
+  return {};
+}
+
+// The kernel numbers its boots: where all see the same number they share a host, and so its clock.
+void check_one_host(Communicator& world) {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  const auto hash = static_cast<int64_t>(std::hash<std::string>{}(boot) >> 1);
+  std::array<int64_t, 2> ends{hash, -hash};
+  const auto device = create_cpu_device();
+  const auto stream = device->create_compute_stream();
+  world.all_reduce({ends.data(), DType::i64, {2}}, Reduce::max, *stream);
+  if (ends[0] != -ends[1])
+    throw ConfigError(
+        "comm.link_latency_us, comm.link_gbps: a link can be emulated on one host only, and the ranks are on several; "
+        "leave the links of comm: out there");
+}
+
+}  // namespace trivet
