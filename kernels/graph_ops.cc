@@ -5,42 +5,28 @@
 namespace trivet {
 namespace {
 
-// ---- what decides a call, as numbers. Structs are taken apart by name, so that a member more does not compile.
-
 using Key = std::vector<uint64_t>;
 
 uint64_t address(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
-void add_to(Key& key, int64_t value) { key.push_back(static_cast<uint64_t>(value)); }
-void add_to(Key& key, float value) { key.push_back(std::bit_cast<uint32_t>(value)); }
+// What decides a call, as numbers.
+template <class T>
+void add_to(Key& key, T number) {
+  if constexpr (std::is_same_v<T, float>) key.push_back(std::bit_cast<uint32_t>(number));
+  else key.push_back(static_cast<uint64_t>(number));
+}
 
 void add_to(Key& key, const Tensor& tensor) {
-  const auto& [data, dtype, shape] = tensor;
+  const auto& [data, dtype, shape] = tensor;  // a member more does not compile
   key.push_back(address(data));
   if (!data) return;
   key.push_back(static_cast<uint64_t>(dtype) << 32 | static_cast<uint64_t>(shape.rank));
   for (int i = 0; i < shape.rank; ++i) add_to(key, shape[i]);
 }
 
-void add_to(Key& key, const Dropout& dropout) {
-  const auto& [probability, seed, site, first_sample, seq_length, first_position, first_head, total_heads] = dropout;
-  add_to(key, probability);
-  key.insert(key.end(), {seed, site});
-  add_to(key, first_sample);
-  for (const int64_t number : {seq_length, first_position, first_head, total_heads}) add_to(key, number);
-}
-
-void add_to(Key& key, const Ops::Attention& attention) {
-  const auto& [heads, dropout] = attention;
-  add_to(key, heads);
-  add_to(key, dropout);
-}
-
-void add_to(Key& key, const Ops::Matmul& how) {
-  const auto& [transpose_a, transpose_b, accumulate, bias, before_gelu, gelu_backward] = how;
-  key.push_back(static_cast<uint64_t>(transpose_a | transpose_b << 1 | accumulate << 2));
-  for (const Tensor* tensor : {&bias, &before_gelu, &gelu_backward}) add_to(key, *tensor);
-}
+// Of the optimizer, or taking lists: a graph would save nothing.
+template <class Op>
+constexpr bool kOnceAStep = Op::kSpan.category == Category::optimizer || std::is_same_v<Op, op::Clear>;
 
 // A launch costs the host about what a call does.
 constexpr size_t kFewestCalls = 2;
@@ -71,26 +57,29 @@ void GraphOps::end() {
   calls_.clear();
 }
 
-template <class Op, class... Arguments>
-void GraphOps::call(const char* name, Op op, Stream& stream, const Arguments&... arguments) {
-  if (&stream != stream_) return (ops_.*op)(arguments..., stream);
+void GraphOps::run(const AnyOp& any, Stream& stream) {
+  const bool notes = &stream == stream_ && std::visit([]<class Op>(const Op&) { return !kOnceAStep<Op>; }, any);
+  if (!notes) return ops_.run(any, stream);
   if (calls_.empty()) {
     key_.assign(1, address(&stream));
     stream.hold([this] { queue_segment(); });
   }
-  key_.push_back(address(name));  // the text of each operation's name is in one place
-  (add_to(key_, arguments), ...);
-  calls_.emplace_back([this, op, &stream, arguments...] { (ops_.*op)(arguments..., stream); });
-}
-
-template <class Op, class... Arguments>
-void GraphOps::call_once_a_step(const char*, Op op, Stream& stream, const Arguments&... arguments) {
-  (ops_.*op)(arguments..., stream);
+  key_.push_back(any.index());
+  std::visit(
+      [this]<class Op>(const Op& op) {
+        if constexpr (!kOnceAStep<Op>)
+          for_each_field(op, [this]<class T>(const T& field) {
+            if constexpr (is_argument<T>) add_to(key_, static_cast<const Tensor&>(field));
+            else add_to(key_, field);
+          });
+      },
+      any);
+  calls_.push_back(any);
 }
 
 void GraphOps::queue_segment() {
   const auto queue_calls = [this] {
-    for (const auto& call : calls_) call();
+    for (const AnyOp& call : calls_) ops_.run(call, *stream_);
   };
   const auto count = static_cast<int64_t>(calls_.size());
   counts_.calls += count;

@@ -14,16 +14,18 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/wrapped_ops.h"
+#include "kernels/ops.h"
 
 namespace trivet {
 
-class GraphOps : public WrappedOps<GraphOps> {
+class GraphOps : public Ops {
  public:
   // Both outlive this. most_calls: that are kept, as keys or in graphs; a segment that does not fit in any more is
   // queued call by call for good. REQUIRES: device.captures().
   GraphOps(Ops& ops, Device& device, int64_t most_calls = 100'000);
   ~GraphOps() override;
+
+  void run(const AnyOp& op, Stream& stream) override;
 
   // Runs f(). Calls on other streams, and those of the optimizer, once a step, go on as they are.
   template <class F>
@@ -48,9 +50,7 @@ class GraphOps : public WrappedOps<GraphOps> {
   const Counts& counts() const { return counts_; }
 
  private:
-  friend class WrappedOps<GraphOps>;
-
-  // The stream, and all arguments of the calls, each as one number or more.
+  // The stream, and of each call its op and all arguments, each as one number or more.
   using Key = std::vector<uint64_t>;
   struct Hash {
     size_t operator()(const Key& key) const;
@@ -58,12 +58,6 @@ class GraphOps : public WrappedOps<GraphOps> {
 
   void begin(Stream& stream);
   void end();
-  // (ops_.*op)(arguments..., stream), later.
-  template <class Op, class... Arguments>
-  void call(const char* name, Op op, Stream& stream, const Arguments&... arguments);
-  // The same, now.
-  template <class Op, class... Arguments>
-  void call_once_a_step(const char* name, Op op, Stream& stream, const Arguments&... arguments);
   void queue_segment();
 
   Ops& ops_;
@@ -72,7 +66,7 @@ class GraphOps : public WrappedOps<GraphOps> {
   Stream* stream_ = nullptr;  // of the over() that runs
   // The segment that is being noted.
   Key key_;
-  std::vector<std::function<void()>> calls_;
+  std::vector<AnyOp> calls_;
   std::unordered_map<Key, std::unique_ptr<Graph>, Hash> graphs_;  // null: queued once
   int64_t kept_calls_ = 0;                                        // of all keys
   Counts counts_;

@@ -21,6 +21,8 @@ struct Context {
   UnitHooks& units;
   Scratch& scratch;
   TensorLane* tensor_lane = nullptr;  // null: tensor-parallel communication is not overlapped
+
+  void run(const AnyOp& op) const { ops.run(op, compute); }
 };
 
 }  // namespace trivet

@@ -111,19 +111,28 @@ void Block::forward(Context& ctx, Tensor x, const MicroBatch& micro_batch, const
   if (parts.norms) ln1_.forward(ctx, x, acts.ln1_out, acts.ln1_mean, acts.ln1_rstd);
   if (parts.qkv) qkv_.forward(ctx, acts.ln1_out, acts.qkv);
   if (parts.core_attention)
-    ctx.ops.attention_forward(acts.qkv, acts.attention_out, acts.lse,
-                              {shape_.local_heads(), dropout(DropoutSite::attention, micro_batch)}, ctx.compute);
+    ctx.run(op::AttentionForward{.qkv = acts.qkv,
+                                 .out = acts.attention_out,
+                                 .lse = acts.lse,
+                                 .heads = shape_.local_heads(),
+                                 .dropout = dropout(DropoutSite::attention, micro_batch)});
   if (parts.middle) {
     proj_.forward(ctx, acts.attention_out, branch);
-    ctx.ops.bias_dropout_add(branch, proj_.bias().weight, x, dropout(DropoutSite::attention_branch, micro_batch),
-                             acts.middle, ctx.compute);
+    ctx.run(op::BiasDropoutAdd{.x = branch,
+                               .bias = proj_.bias().weight,
+                               .residual = x,
+                               .dropout = dropout(DropoutSite::attention_branch, micro_batch),
+                               .out = acts.middle});
   }
   if (parts.norms) ln2_.forward(ctx, acts.middle, acts.ln2_out, acts.ln2_mean, acts.ln2_rstd);
   if (parts.mlp) fc1_.forward(ctx, acts.ln2_out, acts.gelu_out, acts.fc1_out);
   if (parts.out) {
     fc2_.forward(ctx, acts.gelu_out, branch);
-    ctx.ops.bias_dropout_add(branch, fc2_.bias().weight, acts.middle, dropout(DropoutSite::mlp_branch, micro_batch),
-                             acts.out, ctx.compute);
+    ctx.run(op::BiasDropoutAdd{.x = branch,
+                               .bias = fc2_.bias().weight,
+                               .residual = acts.middle,
+                               .dropout = dropout(DropoutSite::mlp_branch, micro_batch),
+                               .out = acts.out});
   }
 }
 
@@ -132,7 +141,7 @@ void Block::backward(Context& ctx, Tensor x, Tensor grad, const MicroBatch& micr
   // The gradient that enters a branch: the residual stream's, dropped as the branch's output was.
   const auto branch_grad = [&](DropoutSite site, Tensor buffer) {
     if (!buffer) return grad;
-    ctx.ops.dropout_backward(grad, dropout(site, micro_batch), buffer, ctx.compute);
+    ctx.run(op::DropoutBackward{.dout = grad, .dropout = dropout(site, micro_batch), .dx = buffer});
     return buffer;
   };
   Scratch::Frame frame(ctx.scratch);
@@ -146,8 +155,13 @@ void Block::backward(Context& ctx, Tensor x, Tensor grad, const MicroBatch& micr
   const Tensor d_proj = branch_grad(DropoutSite::attention_branch, grads.proj_out);
   const Tensor d_attention = frame.tensor(shape_.dtype, acts.attention_out.shape);
   proj_.backward(ctx, acts.attention_out, d_proj, d_attention);
-  ctx.ops.attention_backward(d_attention, acts.qkv, acts.attention_out, acts.lse, grads.qkv,
-                             {shape_.local_heads(), dropout(DropoutSite::attention, micro_batch)}, ctx.compute);
+  ctx.run(op::AttentionBackward{.dout = d_attention,
+                                .qkv = acts.qkv,
+                                .out = acts.attention_out,
+                                .lse = acts.lse,
+                                .dqkv = grads.qkv,
+                                .heads = shape_.local_heads(),
+                                .dropout = dropout(DropoutSite::attention, micro_batch)});
   qkv_.backward(ctx, acts.ln1_out, grads.qkv, d_norm);
   ln1_.backward(ctx, d_norm, x, acts.ln1_mean, acts.ln1_rstd, grad, grad);
 }

@@ -25,11 +25,13 @@ Tensor Embedding::local_rows(Tensor positions) const {
 
 void Embedding::forward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Tensor out) const {
   word_.forward(ctx, tokens, out);
-  ctx.ops.position_forward(out, local_rows(position_.weight), dropout(micro_batch), out, ctx.compute);
+  ctx.run(op::PositionForward{
+      .x = out, .positions = local_rows(position_.weight), .dropout = dropout(micro_batch), .out = out});
 }
 
 void Embedding::backward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Tensor grad) const {
-  ctx.ops.position_backward(grad, dropout(micro_batch), grad, local_rows(position_.grad), ctx.compute);
+  ctx.run(op::PositionBackward{
+      .dout = grad, .dropout = dropout(micro_batch), .dx = grad, .dpositions = local_rows(position_.grad)});
   word_.backward_weight(ctx, tokens, grad);
 }
 

@@ -26,7 +26,7 @@ MicroBatch GptChunk::micro_batch(int microbatch, int slot) const {
           .defer_head_weight = microbatch >= static_cast<int>(step_.batches.size()) - step_.defer_heads};
 }
 
-void GptChunk::copy_input(int slot, Tensor input) { ctx_.ops.convert(input, stage_.input(slot), ctx_.compute); }
+void GptChunk::copy_input(int slot, Tensor input) { ctx_.run(op::Convert{input, stage_.input(slot)}); }
 
 void GptChunk::forward(int microbatch, int slot) {
   Phase phase(step_, StepPhase::forward);

@@ -165,7 +165,7 @@ void GptStage::poison(Context& ctx, int slot_index) const {
   for (const BlockActivations& acts : slot.blocks) add(acts);
   for (const BlockActivations& acts : recomputed_) add(acts);
   for (const Tensor& tensor : held)
-    if (tensor) ctx.ops.fill(tensor, std::numeric_limits<float>::quiet_NaN(), ctx.compute);
+    if (tensor) ctx.run(op::Fill{tensor, std::numeric_limits<float>::quiet_NaN()});
 }
 
 }  // namespace trivet

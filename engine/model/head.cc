@@ -41,8 +41,8 @@ void Head::forward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micr
   norm_.forward(ctx, x, acts.norm_out, acts.norm_mean, acts.norm_rstd);
   {
     Scratch::Frame frame(ctx.scratch);
-    ctx.ops.matmul(gather_sequence(ctx, acts.norm_out, frame), output_.weight, acts.logits, {.transpose_b = true},
-                   ctx.compute);
+    ctx.run(op::Matmul{
+        .a = gather_sequence(ctx, acts.norm_out, frame), .b = output_.weight, .c = acts.logits, .transpose_b = true});
   }
   vocab_parallel_cross_entropy_forward(ctx, acts.logits, labels, vocab_range(), micro_batch.loss_scale, acts.loss_state,
                                        loss);
@@ -59,14 +59,17 @@ void Head::backward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& mic
   Scratch::Frame frame(ctx.scratch);
   const Tensor d_norm = frame.tensor(shape_.dtype, shape_.hidden_shape());
   reduce_sequence(ctx, d_norm,
-                  [&](Tensor partial) { ctx.ops.matmul(acts.logits, output_.weight, partial, {}, ctx.compute); });
+                  [&](Tensor partial) { ctx.run(op::Matmul{.a = acts.logits, .b = output_.weight, .c = partial}); });
   norm_.backward(ctx, d_norm, x, acts.norm_mean, acts.norm_rstd, {}, grad);
 }
 
 void Head::backward_weight(Context& ctx, Tensor norm_out, Tensor d_logits) const {
   Scratch::Frame frame(ctx.scratch);
-  ctx.ops.matmul(d_logits, gather_sequence(ctx, norm_out, frame), output_.grad,
-                 {.transpose_a = true, .accumulate = !output_.take_overwrite()}, ctx.compute);
+  ctx.run(op::Matmul{.a = d_logits,
+                     .b = gather_sequence(ctx, norm_out, frame),
+                     .c = output_.grad,
+                     .transpose_a = true,
+                     .accumulate = !output_.take_overwrite()});
 }
 
 }  // namespace trivet

@@ -15,12 +15,21 @@ LayerNorm::LayerNorm(ParamList& params, const std::string& name, const GptShape&
       eps(static_cast<float>(shape.norm_epsilon)) {}
 
 void LayerNorm::forward(Context& ctx, Tensor x, Tensor y, Tensor mean, Tensor rstd) const {
-  ctx.ops.layernorm_forward(x, gamma.weight, beta.weight, eps, y, mean, rstd, ctx.compute);
+  ctx.run(op::LayernormForward{
+      .x = x, .gamma = gamma.weight, .beta = beta.weight, .eps = eps, .y = y, .mean = mean, .rstd = rstd});
 }
 
 void LayerNorm::backward(Context& ctx, Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor residual,
                          Tensor dx) const {
-  ctx.ops.layernorm_backward(dy, x, gamma.weight, mean, rstd, residual, dx, gamma.grad, beta.grad, ctx.compute);
+  ctx.run(op::LayernormBackward{.dy = dy,
+                                .x = x,
+                                .gamma = gamma.weight,
+                                .mean = mean,
+                                .rstd = rstd,
+                                .residual = residual,
+                                .dx = dx,
+                                .dgamma = gamma.grad,
+                                .dbeta = beta.grad});
 }
 
 }  // namespace trivet

@@ -25,13 +25,13 @@ int64_t time_attention(Device& device, Ops& ops, const AttentionShape& z) {
   const Tensor qkv = arena.allocate(z.dtype, wide), dqkv = arena.allocate(z.dtype, wide);
   const Tensor out = arena.allocate(z.dtype, narrow), dout = arena.allocate(z.dtype, narrow);
   const Tensor lse = arena.allocate(DType::f32, {z.b, z.heads, z.s});
-  ops.fill(qkv, 0.5f, *stream);
-  ops.fill(dout, 0.25f, *stream);
-  const Ops::Attention how{.heads = z.heads, .dropout = {}};
+  ops.run(op::Fill{qkv, 0.5f}, *stream);
+  ops.run(op::Fill{dout, 0.25f}, *stream);
   const auto run = [&] {
     const int64_t start = now_ns();
-    ops.attention_forward(qkv, out, lse, how, *stream);
-    ops.attention_backward(dout, qkv, out, lse, dqkv, how, *stream);
+    ops.run(op::AttentionForward{.qkv = qkv, .out = out, .lse = lse, .heads = z.heads}, *stream);
+    ops.run(op::AttentionBackward{.dout = dout, .qkv = qkv, .out = out, .lse = lse, .dqkv = dqkv, .heads = z.heads},
+            *stream);
     stream->synchronize();
     return now_ns() - start;
   };

@@ -88,7 +88,7 @@ void InferenceModel::load(const OpenCheckpoint& checkpoint, int64_t seq_length) 
   const Tensor staging = shape_.dtype == DType::f32 ? Tensor{} : staging_arena.allocate(DType::f32, {largest});
   for (Param& param : params_.all()) {
     param.weight = weights_.allocate(shape_.dtype, param.shape);
-    ops_->fill(param.weight, 0, *compute_);  // padding
+    ops_->run(op::Fill{param.weight, 0}, *compute_);  // padding
     Slice slice = slice_of(param, 0, param.shape.numel());
     if (param.spec.name == name_of(Module::position_embeddings) + ".weight")
       slice.global.dims[0] = seq_length;  // of which this has the first rows
@@ -97,7 +97,7 @@ void InferenceModel::load(const OpenCheckpoint& checkpoint, int64_t seq_length) 
     const StateTensor wanted{param.spec.name, slice, staging ? staging.slice(0, slice.count) : target};
     compute_->synchronize();
     read_tensors(checkpoint, {&wanted, 1}, *device_, *compute_);
-    if (staging) ops_->convert(wanted.data, target, *compute_);
+    if (staging) ops_->run(op::Convert{wanted.data, target}, *compute_);
     compute_->synchronize();
   }
 }

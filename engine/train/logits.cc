@@ -14,7 +14,7 @@ std::vector<float> read_logits(const LogitsOf& model, const GptShape& shape, int
                            .view({shape.tokens(), columns})
                            .slice(position * shape.micro_batch, 1);
     const Tensor mine = whole.slice(mesh.at.tp, 1);
-    ops.convert(row, mine, compute);
+    ops.run(op::Convert{row, mine}, compute);
     if (shape.t > 1) mesh.tensor->all_gather(mine, whole, compute);
   }
   if (mesh.shape.p > 1) mesh.pipeline->broadcast(whole, last_rank, compute);

@@ -8,7 +8,7 @@
 namespace trivet {
 namespace {
 
-// As Ops::find_non_finite writes it.
+// As op::FindNonFinite writes it.
 struct Found {
   int64_t first, nans, infinities, bits, bits_before;
   static float number(int64_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits)); }
@@ -46,8 +46,10 @@ std::string describe_gradients(const RankState& state, int pipeline_rank, int ra
 void search_non_finite(RankState& state, Ops& ops, Stream& stream) {
   int64_t i = 0;
   for (const FlatBucket& bucket : state.flat.buckets)
-    ops.find_non_finite(bucket.own_grads, state.step_number(RankState::kProceed),
-                        state.non_finite.slice(i++, 1).view({kNonFiniteNumbers}), stream);
+    ops.run(op::FindNonFinite{.x = bucket.own_grads,
+                              .proceed = state.step_number(RankState::kProceed),
+                              .found = state.non_finite.slice(i++, 1).view({kNonFiniteNumbers})},
+            stream);
 }
 
 NonFinite find_non_finite(const RankState& state, int pipeline_rank, float own_loss, HostWorld& host, Device& device,

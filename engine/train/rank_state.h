@@ -53,7 +53,7 @@ struct RankState {
   Tensor step_numbers;
   Tensor step_number(StepNumber which) const { return step_numbers.slice(which, 1); }
   Tensor loss;        // [1] fp32: step_number(kLoss)
-  Tensor non_finite;  // [buckets, 5] int64: Ops::find_non_finite of each bucket's own gradients, in a refused step
+  Tensor non_finite;  // [buckets, 5] int64: op::FindNonFinite of each bucket's own gradients, in a refused step
   Tensor snapshot;    // [saved_bytes] u8, in host memory: what an asynchronous save writes; else null
 };
 

@@ -180,7 +180,7 @@ std::optional<StepResult> Trainer::queue_step() {
   const double samples = static_cast<double>(global_batch_ * state_.shape.seq);
   load_step(*loader_, true, static_cast<float>(static_cast<double>(loss_multiplier()) / samples));
   data_parallel_.grads.begin_step();
-  ops_->fill(state_.loss, 0, *compute_);
+  ops_->run(op::Fill{state_.loss, 0}, *compute_);
   over(graphs_.get(), *compute_, [&] {
     executor_->run();
     for (GptChunk& chunk : chunks_) chunk.finish();
@@ -216,10 +216,10 @@ void Trainer::queue_update(const StepResult& step) {
   const auto number = [&](RankState::StepNumber which) { return state_.step_number(which); };
   state_.adam.compute_norm(*ops_, *mesh_.model, *mesh_.data, static_cast<float>(optimizer.clip_grad), state_.loss,
                            *compute_);
-  ops_->convert(state_.adam.norm(), number(RankState::kNorm), *compute_);
-  ops_->convert(state_.adam.norm(), number(RankState::kOwnNorm), *compute_);
-  ops_->convert(state_.adam.watched_norm(), number(RankState::kWatchedNorm), *compute_);
-  ops_->convert(state_.loss, number(RankState::kOwnLoss), *compute_);
+  ops_->run(op::Convert{state_.adam.norm(), number(RankState::kNorm)}, *compute_);
+  ops_->run(op::Convert{state_.adam.norm(), number(RankState::kOwnNorm)}, *compute_);
+  ops_->run(op::Convert{state_.adam.watched_norm(), number(RankState::kWatchedNorm)}, *compute_);
+  ops_->run(op::Convert{state_.loss, number(RankState::kOwnLoss)}, *compute_);
   const Tensor sums = state_.step_numbers.slice(RankState::kLoss, 3);
   sum_over_stages_and_replicas(sums);
 
@@ -228,11 +228,12 @@ void Trainer::queue_update(const StepResult& step) {
   const auto at_most = [](double limit, int64_t times) {
     return static_cast<float>(limit * static_cast<double>(times));
   };
-  ops_->judge_step(sums,
-                   {.at_most = {at_most(limits.loss, loss_multiplier()),
-                                at_most(limits.grad_norm, mesh_.shape.p * mesh_.shape.d), kNone},
-                    .finite = limits.finite},
-                   number(RankState::kProceed), *compute_);
+  ops_->run(op::JudgeStep{.numbers = sums,
+                          .limits = {.at_most = {at_most(limits.loss, loss_multiplier()),
+                                                 at_most(limits.grad_norm, mesh_.shape.p * mesh_.shape.d), kNone},
+                                     .finite = limits.finite},
+                          .proceed = number(RankState::kProceed)},
+            *compute_);
   search_non_finite(state_, *ops_, *compute_);
 
   data_parallel_.weights.finish();
@@ -281,7 +282,7 @@ void Trainer::resume(const TrainState& state) {
 double Trainer::evaluate(int64_t batches) {
   check(valid_loader_ != nullptr, "evaluation without a validation set");
   valid_loader_->restart(0);
-  ops_->fill(state_.loss, 0, *compute_);
+  ops_->run(op::Fill{state_.loss, 0}, *compute_);
   for (int64_t i = 0; i < batches; ++i) {
     load_step(*valid_loader_, false, 1.0f / static_cast<float>(batches * global_batch_ * state_.shape.seq));
     over(graphs_.get(), *compute_, [&] { executor_->run_forward_only(static_cast<int>(micro_batches_)); });

@@ -3,7 +3,6 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -24,32 +23,23 @@ constexpr int64_t kHeavyGrain = 8192;  // elements worth a thread
 
 }  // namespace
 
-void CpuOps::gelu_forward(Tensor x, Tensor y, Stream& stream) {
-  constexpr const char* kOp = "gelu_forward";
-  shapes::expect_float(kOp, "x", x);
-  shapes::expect_like(kOp, "y", y, x);
-  stream.run({kOp, Category::compute}, [=, threads = threads_] {
-    dispatch_float(x.dtype, [&]<class T>() {
-      parallel_for(threads, x.numel(), kHeavyGrain, [&](Range part, int) {
-        const T* const in = x.as<T>() + part.begin;
-        T* const out = y.as<T>() + part.begin;
-        for_vectors(part.size(), [=](auto at) { at.store(out, gelu(at.load(in))); });
-      });
+void CpuOps::compute(const op::GeluForward& op) {
+  dispatch_float(op.x.dtype, [&]<class T>() {
+    parallel_for(threads_, op.x.numel(), kHeavyGrain, [&](Range part, int) {
+      const T* const in = op.x.as<T>() + part.begin;
+      T* const out = op.y.as<T>() + part.begin;
+      for_vectors(part.size(), [=](auto at) { at.store(out, gelu(at.load(in))); });
     });
   });
 }
 
-void CpuOps::gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream& stream) {
-  constexpr const char* kOp = "gelu_backward";
-  shapes::check_gelu_backward(x, dy, dx);
-  stream.run({kOp, Category::compute}, [=, threads = threads_] {
-    dispatch_float(x.dtype, [&]<class T>() {
-      parallel_for(threads, x.numel(), kHeavyGrain, [&](Range part, int) {
-        const T* const in = x.as<T>() + part.begin;
-        const T* const gradient = dy.as<T>() + part.begin;
-        T* const out = dx.as<T>() + part.begin;
-        for_vectors(part.size(), [=](auto at) { at.store(out, at.load(gradient) * gelu_gradient(at.load(in))); });
-      });
+void CpuOps::compute(const op::GeluBackward& op) {
+  dispatch_float(op.x.dtype, [&]<class T>() {
+    parallel_for(threads_, op.x.numel(), kHeavyGrain, [&](Range part, int) {
+      const T* const in = op.x.as<T>() + part.begin;
+      const T* const gradient = op.dy.as<T>() + part.begin;
+      T* const out = op.dx.as<T>() + part.begin;
+      for_vectors(part.size(), [=](auto at) { at.store(out, at.load(gradient) * gelu_gradient(at.load(in))); });
     });
   });
 }

@@ -1,11 +1,8 @@
 // AdamW, fused with the rounding of the new weight into the model's: one pass over all of the optimizer's memory.
-#include <vector>
-
 #include "kernels/adamw_constants.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -27,33 +24,28 @@ void update(int64_t n, const AdamWConstants& k, float scale, const float* grad, 
 
 }  // namespace
 
-void CpuOps::adamw(std::span<const AdamWPiece> given, Tensor grad_scale, Tensor proceed, const AdamW& how,
-                   Stream& stream) {
-  shapes::check_adamw(given, grad_scale, proceed, how);
-  AdamW without_decay = how;
+void CpuOps::compute(const op::AdamWStep& op) {
+  if (op.proceed && op.proceed.as<float>()[0] == 0) return;
+  AdamW without_decay = op.how;
   without_decay.weight_decay = 0;
-  auto update_all = [=, threads = threads_, with_decay = constants_of(how), no_decay = constants_of(without_decay),
-                     pieces = std::vector(given.begin(), given.end())] {
-    if (proceed && proceed.as<float>()[0] == 0) return;
-    const float scale = grad_scale.as<float>()[0];
-    const auto size = [&](size_t i) { return pieces[i].weight.numel(); };
-    int64_t n = 0;
-    for (size_t i = 0; i < pieces.size(); ++i) n += size(i);
-    parallel_for(threads, n, 8192, [&](Range part, int) {
-      for_pieces(pieces.size(), size, part, [&](size_t i, Range range) {
-        const AdamWPiece& piece = pieces[i];
-        const AdamWConstants& k = piece.decays ? with_decay : no_decay;
-        const auto from = [=](const Tensor& t) { return t.as<float>() + range.begin; };
-        if (piece.model_weight)
-          update<true>(range.size(), k, scale, from(piece.grad), from(piece.weight), from(piece.m), from(piece.v),
-                       piece.model_weight.as<bf16>() + range.begin);
-        else
-          update<false>(range.size(), k, scale, from(piece.grad), from(piece.weight), from(piece.m), from(piece.v),
-                        nullptr);
-      });
+  const AdamWConstants with_decay = constants_of(op.how), no_decay = constants_of(without_decay);
+  const float scale = op.grad_scale.as<float>()[0];
+  const auto size = [&](size_t i) { return op.pieces[i].weight.numel(); };
+  int64_t n = 0;
+  for (size_t i = 0; i < op.pieces.size(); ++i) n += size(i);
+  parallel_for(threads_, n, 8192, [&](Range part, int) {
+    for_pieces(op.pieces.size(), size, part, [&](size_t i, Range range) {
+      const AdamWPiece& piece = op.pieces[i];
+      const AdamWConstants& k = piece.decays ? with_decay : no_decay;
+      const auto from = [=](const Tensor& t) { return t.as<float>() + range.begin; };
+      if (piece.model_weight)
+        update<true>(range.size(), k, scale, from(piece.grad), from(piece.weight), from(piece.m), from(piece.v),
+                     piece.model_weight.as<bf16>() + range.begin);
+      else
+        update<false>(range.size(), k, scale, from(piece.grad), from(piece.weight), from(piece.m), from(piece.v),
+                      nullptr);
     });
-  };
-  stream.run({"adamw", Category::optimizer}, std::move(update_all));
+  });
 }
 
 }  // namespace trivet

@@ -3,21 +3,12 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/panels_amx.h"
 #include "kernels/cpu/parallel_for.h"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
 
-AttentionSizes check_attention(const char* op, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                               const Ops::Attention& how) {
-  shapes::expect_float(op, "qkv", qkv);
-  if (how.heads < 1 || qkv.shape.rank != 3 || qkv.shape[2] % (3 * how.heads) != 0)
-    shapes::mismatch(op, "qkv", qkv, "[s, b, heads * 3 * d] with " + std::to_string(how.heads) + " heads");
-  const AttentionSizes z{qkv.shape[0], qkv.shape[1], how.heads, qkv.shape[2] / (3 * how.heads)};
-  shapes::expect_matrix(op, "out", out, qkv.dtype, z.s * z.b, z.heads * z.d);
-  shapes::expect_matrix(op, "lse", lse, DType::f32, z.b * z.heads, z.s);
-  shapes::expect_dropout(op, how.dropout);
-  return z;
+AttentionSizes sizes_of(const Tensor& qkv, int64_t heads) {
+  return {qkv.shape[0], qkv.shape[1], heads, qkv.shape[2] / (3 * heads)};
 }
 
 // f.template operator()<Panels, T>() for the panels that suit tensors of this type on this machine.
@@ -38,49 +29,42 @@ int64_t shares_of_head(const AttentionSizes& z, int threads) {
 
 }  // namespace
 
-void CpuOps::attention_forward(Tensor qkv, Tensor out, Tensor lse, const Attention& how, Stream& stream) {
-  const AttentionSizes z = check_attention("attention_forward", qkv, out, lse, how);
-  stream.run({"attention_forward", Category::compute}, [=, this, dropout = how.dropout] {
-    with_panels(qkv.dtype, [&]<class Panels, class T>() {
-      using Forward = AttentionForward<Panels, T>;
-      const int64_t bytes = Forward::workspace_bytes(z), shares = shares_of_head(z, threads_);
-      const Workspaces::Lease workspace = workspaces_.lease(threads_ * bytes);
-      parallel_for(threads_, z.b * z.heads * shares, 1, [&](Range tasks, int part) {
-        [[maybe_unused]] const typename Panels::Session session;
-        Forward forward(z, workspace.data() + part * bytes);
-        for (int64_t task = tasks.begin; task < tasks.end; ++task) {
-          const int64_t batch = task / shares / z.heads, head = task / shares % z.heads;
-          forward.run(head_view<const T>(qkv.as<T>(), z, 3 * z.d, batch, head),
-                      head_view(out.as<T>(), z, z.d, batch, head), lse.as<float>() + (batch * z.heads + head) * z.s,
-                      {dropout, batch, head}, task % shares, shares);
-        }
-      });
+void CpuOps::compute(const op::AttentionForward& op) {
+  const AttentionSizes z = sizes_of(op.qkv, op.heads);
+  with_panels(op.qkv.dtype, [&]<class Panels, class T>() {
+    using Forward = AttentionForward<Panels, T>;
+    const int64_t bytes = Forward::workspace_bytes(z), shares = shares_of_head(z, threads_);
+    const Workspaces::Lease workspace = workspaces_.lease(threads_ * bytes);
+    parallel_for(threads_, z.b * z.heads * shares, 1, [&](Range tasks, int part) {
+      [[maybe_unused]] const typename Panels::Session session;
+      Forward forward(z, workspace.data() + part * bytes);
+      for (int64_t task = tasks.begin; task < tasks.end; ++task) {
+        const int64_t batch = task / shares / z.heads, head = task / shares % z.heads;
+        forward.run(head_view<const T>(op.qkv.as<T>(), z, 3 * z.d, batch, head),
+                    head_view(op.out.as<T>(), z, z.d, batch, head), op.lse.as<float>() + (batch * z.heads + head) * z.s,
+                    {op.dropout, batch, head}, task % shares, shares);
+      }
     });
   });
 }
 
-void CpuOps::attention_backward(Tensor dout, Tensor qkv, Tensor out, Tensor lse, Tensor dqkv, const Attention& how,
-                                Stream& stream) {
-  const AttentionSizes z = check_attention("attention_backward", qkv, out, lse, how);
-  shapes::expect_like("attention_backward", "dout", dout, out);
-  shapes::expect_like("attention_backward", "dqkv", dqkv, qkv);
-  stream.run({"attention_backward", Category::compute}, [=, this, dropout = how.dropout] {
-    with_panels(qkv.dtype, [&]<class Panels, class T>() {
-      using Backward = AttentionBackward<Panels, T>;
-      const int64_t bytes = Backward::workspace_bytes(z);
-      const Workspaces::Lease workspace = workspaces_.lease(threads_ * bytes);
-      parallel_for(threads_, z.b * z.heads, 1, [&](Range tasks, int part) {
-        [[maybe_unused]] const typename Panels::Session session;
-        Backward backward(z, workspace.data() + part * bytes);
-        for (int64_t task = tasks.begin; task < tasks.end; ++task) {
-          const int64_t batch = task / z.heads, head = task % z.heads;
-          backward.run(head_view<const T>(dout.as<T>(), z, z.d, batch, head),
-                       head_view<const T>(qkv.as<T>(), z, 3 * z.d, batch, head),
-                       head_view<const T>(out.as<T>(), z, z.d, batch, head),
-                       lse.as<float>() + (batch * z.heads + head) * z.s,
-                       head_view(dqkv.as<T>(), z, 3 * z.d, batch, head), {dropout, batch, head});
-        }
-      });
+void CpuOps::compute(const op::AttentionBackward& op) {
+  const AttentionSizes z = sizes_of(op.qkv, op.heads);
+  with_panels(op.qkv.dtype, [&]<class Panels, class T>() {
+    using Backward = AttentionBackward<Panels, T>;
+    const int64_t bytes = Backward::workspace_bytes(z);
+    const Workspaces::Lease workspace = workspaces_.lease(threads_ * bytes);
+    parallel_for(threads_, z.b * z.heads, 1, [&](Range tasks, int part) {
+      [[maybe_unused]] const typename Panels::Session session;
+      Backward backward(z, workspace.data() + part * bytes);
+      for (int64_t task = tasks.begin; task < tasks.end; ++task) {
+        const int64_t batch = task / z.heads, head = task % z.heads;
+        backward.run(head_view<const T>(op.dout.as<T>(), z, z.d, batch, head),
+                     head_view<const T>(op.qkv.as<T>(), z, 3 * z.d, batch, head),
+                     head_view<const T>(op.out.as<T>(), z, z.d, batch, head),
+                     op.lse.as<float>() + (batch * z.heads + head) * z.s,
+                     head_view(op.dqkv.as<T>(), z, 3 * z.d, batch, head), {op.dropout, batch, head});
+      }
     });
   });
 }

@@ -14,7 +14,7 @@
 
 namespace trivet {
 
-// c[m, n] = or += a[m, k] b[k, n] + bias: Ops::matmul on plain pointers.
+// c[m, n] = or += a[m, k] b[k, n] + bias: op::Matmul on plain pointers.
 template <class T, class C>
 struct Product {
   int64_t m, n, k;

@@ -1,4 +1,4 @@
-// CpuOps: the operations of kernels/ops.h on the CPU. Each .cc file of this folder holds a few of them.
+// CpuOps: the operations of kernels/ops.h on the CPU. Each .cc file of this folder computes a few of them.
 //
 // Matrix products and attention are made of panels (panels.h); the rest are loops that the compiler vectorises. All is
 // cut over `threads` OpenMP threads in a fixed way, so that a run repeats bit for bit. An instance belongs to one rank.
@@ -14,44 +14,38 @@ class CpuOps : public Ops {
   explicit CpuOps(int threads);
   int threads() const { return threads_; }
 
-  void matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& stream) override;
-  void column_sum(Tensor x, Tensor sum, Stream& stream) override;
-  void layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, Tensor y, Tensor mean, Tensor rstd,
-                         Stream& stream) override;
-  void layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual, Tensor dx,
-                          Tensor dgamma, Tensor dbeta, Stream& stream) override;
-  void gelu_forward(Tensor x, Tensor y, Stream& stream) override;
-  void gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream& stream) override;
-  void attention_forward(Tensor qkv, Tensor out, Tensor lse, const Attention& how, Stream& stream) override;
-  void attention_backward(Tensor dout, Tensor qkv, Tensor out, Tensor lse, Tensor dqkv, const Attention& how,
-                          Stream& stream) override;
-  void embedding_forward(Tensor tokens, Tensor table, int64_t first_row, Tensor out, Stream& stream) override;
-  void embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, Tensor dtable, Stream& stream) override;
-  void position_forward(Tensor x, Tensor positions, const Dropout& dropout, Tensor out, Stream& stream) override;
-  void position_backward(Tensor dout, const Dropout& dropout, Tensor dx, Tensor dpositions, Stream& stream) override;
-  void bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Dropout& dropout, Tensor out,
-                        Stream& stream) override;
-  void dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, Stream& stream) override;
-  void cross_entropy_forward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size, Tensor row_max,
-                             Tensor row_sum, Tensor target_logit, Stream& stream) override;
-  void cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row_sum, Stream& stream) override;
-  void cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_logit, float scale, Tensor loss,
-                          Stream& stream) override;
-  void cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size, Tensor row_max,
-                              Tensor row_sum, float scale, Stream& stream) override;
-  void adamw(std::span<const AdamWPiece> pieces, Tensor grad_scale, Tensor proceed, const AdamW& how,
-             Stream& stream) override;
-  void sum_of_squares(std::span<const Tensor> xs, Tensor bins, Stream& stream) override;
-  void clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale,
-                  Stream& stream) override;
-  void judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) override;
-  void find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream& stream) override;
-  void fill(Tensor x, float value, Stream& stream) override;
-  void clear(std::span<const Tensor> xs, Stream& stream) override;
-  void convert(Tensor from, Tensor to, Stream& stream) override;
-  void add(Tensor a, Tensor b, Tensor out, Stream& stream) override;
+  void run(const AnyOp& op, Stream& stream) override;
 
  private:
+  // In the op's place of its stream, with arguments that it has checked.
+  void compute(const op::Matmul& op);  // but for the GELU behind it, which run() makes an op of its own
+  void compute(const op::ColumnSum& op);
+  void compute(const op::LayernormForward& op);
+  void compute(const op::LayernormBackward& op);
+  void compute(const op::GeluForward& op);
+  void compute(const op::GeluBackward& op);
+  void compute(const op::AttentionForward& op);
+  void compute(const op::AttentionBackward& op);
+  void compute(const op::EmbeddingForward& op);
+  void compute(const op::EmbeddingBackward& op);
+  void compute(const op::PositionForward& op);
+  void compute(const op::PositionBackward& op);
+  void compute(const op::BiasDropoutAdd& op);
+  void compute(const op::DropoutBackward& op);
+  void compute(const op::CrossEntropyForward& op);
+  void compute(const op::CrossEntropyRescale& op);
+  void compute(const op::CrossEntropyLoss& op);
+  void compute(const op::CrossEntropyBackward& op);
+  void compute(const op::AdamWStep& op);
+  void compute(const op::SumOfSquares& op);
+  void compute(const op::ClipScale& op);
+  void compute(const op::JudgeStep& op);
+  void compute(const op::FindNonFinite& op);
+  void compute(const op::Fill& op);
+  void compute(const op::Clear& op);
+  void compute(const op::Convert& op);
+  void compute(const op::Add& op);
+
   int threads_;
   Workspaces workspaces_;  // of products and attention
 };

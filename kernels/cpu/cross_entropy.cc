@@ -7,7 +7,6 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -69,67 +68,50 @@ void backward_row(T* logits, int64_t n, int64_t v, int64_t target, float row_max
 
 }  // namespace
 
-void CpuOps::cross_entropy_forward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
-                                   Tensor row_max, Tensor row_sum, Tensor target_logit, Stream& stream) {
-  constexpr const char* kOp = "cross_entropy_forward";
-  shapes::check_cross_entropy_forward(logits, targets, row_max, row_sum, target_logit);
-  const int64_t n = logits.rows(), v = logits.cols();
-  stream.run({kOp, Category::compute}, [=, threads = threads_] {
-    const int64_t columns = real_columns(first_column, vocab_size, v);
-    dispatch_float(logits.dtype, [&]<class T>() {
-      parallel_for(threads, n, rows_per_grain(v), [&](Range rows, int) {
-        for (int64_t r = rows.begin; r < rows.end; ++r) {
-          const T* const row = logits.as<T>() + r * v;
-          const int64_t target = targets.as<int32_t>()[r] - first_column;
-          target_logit.as<float>()[r] = target >= 0 && target < columns ? static_cast<float>(row[target]) : 0.0f;
-          forward_row(row, columns, row_max.as<float>()[r], row_sum.as<float>()[r]);
-        }
-      });
+void CpuOps::compute(const op::CrossEntropyForward& op) {
+  const int64_t n = op.logits.rows(), v = op.logits.cols();
+  const int64_t columns = real_columns(op.first_column, op.vocab_size, v);
+  dispatch_float(op.logits.dtype, [&]<class T>() {
+    parallel_for(threads_, n, rows_per_grain(v), [&](Range rows, int) {
+      for (int64_t r = rows.begin; r < rows.end; ++r) {
+        const T* const row = op.logits.as<T>() + r * v;
+        const int64_t target = op.targets.as<int32_t>()[r] - op.first_column;
+        op.target_logit.as<float>()[r] = target >= 0 && target < columns ? static_cast<float>(row[target]) : 0.0f;
+        forward_row(row, columns, op.row_max.as<float>()[r], op.row_sum.as<float>()[r]);
+      }
     });
   });
 }
 
-void CpuOps::cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row_sum, Stream& stream) {
-  constexpr const char* kOp = "cross_entropy_rescale";
-  shapes::check_cross_entropy_rescale(row_max, global_max, row_sum);
-  const int64_t n = row_max.numel();
-  stream.run({kOp, Category::compute}, [=] {
-    const float* const local = row_max.as<float>();
-    const float* const global = global_max.as<float>();
-    float* const sum = row_sum.as<float>();
-    for_vectors(n, [=](auto at) { at.store(sum, at.load(sum) * exp(at.load(local) - at.load(global))); });
-  });
+void CpuOps::compute(const op::CrossEntropyRescale& op) {
+  const float* const local = op.row_max.as<float>();
+  const float* const global = op.global_max.as<float>();
+  float* const sum = op.row_sum.as<float>();
+  for_vectors(op.row_max.numel(),
+              [=](auto at) { at.store(sum, at.load(sum) * exp(at.load(local) - at.load(global))); });
 }
 
-void CpuOps::cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_logit, float scale, Tensor loss,
-                                Stream& stream) {
-  constexpr const char* kOp = "cross_entropy_loss";
-  shapes::check_cross_entropy_loss(row_max, row_sum, target_logit, loss);
-  const int64_t n = row_max.numel();
-  stream.run({kOp, Category::compute}, [=] {
-    double sum = 0;
-    for (int64_t r = 0; r < n; ++r)
-      sum +=
-          std::log(static_cast<double>(row_sum.as<float>()[r])) + row_max.as<float>()[r] - target_logit.as<float>()[r];
-    loss.as<float>()[0] = static_cast<float>(loss.as<float>()[0] + scale * sum);
-  });
+void CpuOps::compute(const op::CrossEntropyLoss& op) {
+  const float* const row_max = op.row_max.as<float>();
+  const float* const row_sum = op.row_sum.as<float>();
+  const float* const target_logit = op.target_logit.as<float>();
+  float& loss = *op.loss.as<float>();
+  double sum = 0;
+  for (int64_t r = 0; r < op.row_max.numel(); ++r)
+    sum += std::log(static_cast<double>(row_sum[r])) + row_max[r] - target_logit[r];
+  loss = static_cast<float>(loss + op.scale * sum);
 }
 
-void CpuOps::cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
-                                    Tensor row_max, Tensor row_sum, float scale, Stream& stream) {
-  constexpr const char* kOp = "cross_entropy_backward";
-  shapes::check_cross_entropy_backward(logits, targets, row_max, row_sum);
-  const int64_t n = logits.rows(), v = logits.cols();
-  stream.run({kOp, Category::compute}, [=, threads = threads_] {
-    const int64_t columns = real_columns(first_column, vocab_size, v);
-    dispatch_float(logits.dtype, [&]<class T>() {
-      parallel_for(threads, n, rows_per_grain(v), [&](Range rows, int) {
-        for (int64_t r = rows.begin; r < rows.end; ++r) {
-          const int64_t target = targets.as<int32_t>()[r] - first_column;
-          backward_row(logits.as<T>() + r * v, columns, v, target >= 0 && target < columns ? target : -1,
-                       row_max.as<float>()[r], row_sum.as<float>()[r], scale);
-        }
-      });
+void CpuOps::compute(const op::CrossEntropyBackward& op) {
+  const int64_t n = op.logits.rows(), v = op.logits.cols();
+  const int64_t columns = real_columns(op.first_column, op.vocab_size, v);
+  dispatch_float(op.logits.dtype, [&]<class T>() {
+    parallel_for(threads_, n, rows_per_grain(v), [&](Range rows, int) {
+      for (int64_t r = rows.begin; r < rows.end; ++r) {
+        const int64_t target = op.targets.as<int32_t>()[r] - op.first_column;
+        backward_row(op.logits.as<T>() + r * v, columns, v, target >= 0 && target < columns ? target : -1,
+                     op.row_max.as<float>()[r], op.row_sum.as<float>()[r], op.scale);
+      }
     });
   });
 }

@@ -19,13 +19,13 @@ double measure_gemm_peak_tflops(Device& device, Ops& ops, DType dtype) {
   for (const Size& size : kSizes) {
     const Tensor a = arena.allocate(dtype, {size.m, size.k}), b = arena.allocate(dtype, {size.n, size.k});
     const Tensor c = arena.allocate(dtype, {size.m, size.n});
-    ops.fill(a, 0.5f, *stream);
-    ops.fill(b, 0.25f, *stream);
+    ops.run(op::Fill{a, 0.5f}, *stream);
+    ops.run(op::Fill{b, 0.25f}, *stream);
     const double flops = 2.0 * static_cast<double>(size.m * size.n) * static_cast<double>(size.k);
     // The first run creates the kernel and touches the pages; it may be slow, but it is a run too.
     for (const int64_t begin = now_ns(); static_cast<double>(now_ns() - begin) * 1e-9 < kSeconds;) {
       const int64_t start = now_ns();
-      ops.matmul(a, b, c, {.transpose_b = true}, *stream);
+      ops.run(op::Matmul{.a = a, .b = b, .c = c, .transpose_b = true}, *stream);
       stream->synchronize();
       best = std::max(best, flops / static_cast<double>(now_ns() - start) * 1e-3);
     }

@@ -5,7 +5,6 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -48,50 +47,39 @@ void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rst
 
 }  // namespace
 
-void CpuOps::layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, Tensor y, Tensor mean, Tensor rstd,
-                               Stream& stream) {
-  constexpr const char* kOp = "layernorm_forward";
-  shapes::check_layernorm_forward(x, gamma, beta, y, mean, rstd);
-  const int64_t n = x.rows(), h = x.cols();
-  stream.run({kOp, Category::compute}, [=, threads = threads_] {
-    dispatch_float(x.dtype, [&]<class T>() {
-      parallel_for(threads, n, rows_per_grain(h), [&](Range rows, int) {
-        for (int64_t r = rows.begin; r < rows.end; ++r)
-          forward_row(x.as<T>() + r * h, gamma.as<T>(), beta.as<T>(), eps, h, y.as<T>() + r * h, mean.as<float>()[r],
-                      rstd.as<float>()[r]);
-      });
+void CpuOps::compute(const op::LayernormForward& op) {
+  const int64_t n = op.x.rows(), h = op.x.cols();
+  dispatch_float(op.x.dtype, [&]<class T>() {
+    parallel_for(threads_, n, rows_per_grain(h), [&](Range rows, int) {
+      for (int64_t r = rows.begin; r < rows.end; ++r)
+        forward_row(op.x.as<T>() + r * h, op.gamma.as<T>(), op.beta.as<T>(), op.eps, h, op.y.as<T>() + r * h,
+                    op.mean.as<float>()[r], op.rstd.as<float>()[r]);
     });
   });
 }
 
-void CpuOps::layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual, Tensor dx,
-                                Tensor dgamma, Tensor dbeta, Stream& stream) {
-  constexpr const char* kOp = "layernorm_backward";
-  shapes::check_layernorm_backward(dy, x, gamma, mean, rstd, residual, dx, dgamma, dbeta);
-  const int64_t n = x.rows(), h = x.cols();
-  stream.run({kOp, Category::compute}, [=, threads = threads_] {
-    const int64_t grain = rows_per_grain(h);
-    const int parts = parts_of(threads, n, grain);
-    std::vector<float> partials(static_cast<size_t>(parts * 2 * h));  // a part's dgamma, then its dbeta: some KiB
-    dispatch_float(x.dtype, [&]<class T>() {
-      parallel_for(threads, n, grain, [&](Range rows, int part) {
-        float* const dg = partials.data() + part * 2 * h;
-        const auto loop = [&]<bool kResidual>() {
-          for (int64_t r = rows.begin; r < rows.end; ++r)
-            backward_row<kResidual>(dy.as<T>() + r * h, x.as<T>() + r * h, gamma.as<T>(), mean.as<float>()[r],
-                                    rstd.as<float>()[r], kResidual ? residual.as<T>() + r * h : nullptr, h,
-                                    dx.as<T>() + r * h, dg, dg + h);
-        };
-        if (residual) loop.template operator()<true>();
-        else loop.template operator()<false>();
-      });
+void CpuOps::compute(const op::LayernormBackward& op) {
+  const int64_t n = op.x.rows(), h = op.x.cols(), grain = rows_per_grain(h);
+  const int parts = parts_of(threads_, n, grain);
+  std::vector<float> partials(static_cast<size_t>(parts * 2 * h));  // a part's dgamma, then its dbeta: some KiB
+  dispatch_float(op.x.dtype, [&]<class T>() {
+    parallel_for(threads_, n, grain, [&](Range rows, int part) {
+      float* const dg = partials.data() + part * 2 * h;
+      const auto loop = [&]<bool kResidual>() {
+        for (int64_t r = rows.begin; r < rows.end; ++r)
+          backward_row<kResidual>(op.dy.as<T>() + r * h, op.x.as<T>() + r * h, op.gamma.as<T>(), op.mean.as<float>()[r],
+                                  op.rstd.as<float>()[r], kResidual ? op.residual.as<T>() + r * h : nullptr, h,
+                                  op.dx.as<T>() + r * h, dg, dg + h);
+      };
+      if (op.residual) loop.template operator()<true>();
+      else loop.template operator()<false>();
     });
-    for (int part = 0; part < parts; ++part) {
-      const float* const dg = partials.data() + part * 2 * h;
-      for (int64_t c = 0; c < h; ++c) dgamma.as<float>()[c] += dg[c];
-      for (int64_t c = 0; c < h; ++c) dbeta.as<float>()[c] += dg[h + c];
-    }
   });
+  for (int part = 0; part < parts; ++part) {
+    const float* const dg = partials.data() + part * 2 * h;
+    for (int64_t c = 0; c < h; ++c) op.dgamma.as<float>()[c] += dg[c];
+    for (int64_t c = 0; c < h; ++c) op.dbeta.as<float>()[c] += dg[h + c];
+  }
 }
 
 }  // namespace trivet

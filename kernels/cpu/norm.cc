@@ -10,13 +10,11 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
 #include "kernels/exact_sum.h"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -115,44 +113,35 @@ void add_squares(const float* x, Bins& bins) {
 
 }  // namespace
 
-void CpuOps::sum_of_squares(std::span<const Tensor> given, Tensor bins, Stream& stream) {
-  shapes::check_sum_of_squares(given, bins);
-  auto add_all = [=, threads = threads_, xs = std::vector(given.begin(), given.end())] {
-    int64_t* const total = bins.as<int64_t>();
-    const auto size = [&](size_t i) { return xs[i].numel(); };
-    int64_t n = 0;
-    for (size_t i = 0; i < xs.size(); ++i) n += size(i);
-    parallel_for(threads, n, 16 * kElements, [&](Range part, int) {
-      Bins local{};
-      for_pieces(xs.size(), size, part, [&](size_t x, Range range) {
-        const float* const data = xs[x].as<float>();
-        int64_t i = range.begin;
-        for (; i + kElements <= range.end; i += kElements) add_squares(data + i, local);
-        if (i < range.end) {
-          float padded[kElements] = {};
-          std::copy(data + i, data + range.end, padded);
-          add_squares(padded, local);
-        }
-      });
-      // Integers: the order in which the threads get here does not matter.
-      for (size_t k = 0; k < local.size(); ++k)
-        std::atomic_ref(total[k]).fetch_add(local[k], std::memory_order_relaxed);
+void CpuOps::compute(const op::SumOfSquares& op) {
+  int64_t* const total = op.bins.as<int64_t>();
+  const auto size = [&](size_t i) { return op.xs[i].numel(); };
+  int64_t n = 0;
+  for (size_t i = 0; i < op.xs.size(); ++i) n += size(i);
+  parallel_for(threads_, n, 16 * kElements, [&](Range part, int) {
+    Bins local{};
+    for_pieces(op.xs.size(), size, part, [&](size_t x, Range range) {
+      const float* const data = op.xs[x].as<float>();
+      int64_t i = range.begin;
+      for (; i + kElements <= range.end; i += kElements) add_squares(data + i, local);
+      if (i < range.end) {
+        float padded[kElements] = {};
+        std::copy(data + i, data + range.end, padded);
+        add_squares(padded, local);
+      }
     });
-    exact_canonicalize(total);
-  };
-  stream.run({"sum_of_squares", Category::optimizer}, std::move(add_all));
+    // Integers: the order in which the threads get here does not matter.
+    for (size_t k = 0; k < local.size(); ++k) std::atomic_ref(total[k]).fetch_add(local[k], std::memory_order_relaxed);
+  });
+  exact_canonicalize(total);
 }
 
-void CpuOps::clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale, Stream& stream) {
-  constexpr const char* kOp = "clip_scale";
-  shapes::check_clip_scale(bins, norm, grad_scale);
-  stream.run({kOp, Category::optimizer}, [=] {
-    const double value = multiplier * std::sqrt(exact_total(bins.as<int64_t>()));
-    const double coefficient = max_norm > 0 ? max_norm / (value + 1e-6) : 1;
-    norm.as<float>()[0] = static_cast<float>(value);
-    // A NaN stays one: gradients that are not finite must not pass for good ones.
-    grad_scale.as<float>()[0] = static_cast<float>(multiplier * (coefficient >= 1 ? 1 : coefficient));
-  });
+void CpuOps::compute(const op::ClipScale& op) {
+  const double value = op.multiplier * std::sqrt(exact_total(op.bins.as<int64_t>()));
+  const double coefficient = op.max_norm > 0 ? op.max_norm / (value + 1e-6) : 1;
+  op.norm.as<float>()[0] = static_cast<float>(value);
+  // A NaN stays one: gradients that are not finite must not pass for good ones.
+  op.grad_scale.as<float>()[0] = static_cast<float>(op.multiplier * (coefficient >= 1 ? 1 : coefficient));
 }
 
 }  // namespace trivet

@@ -5,7 +5,6 @@
 #include "kernels/cuda/gelu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -60,8 +59,7 @@ void launch_gelu_forward(const Tensor& x, const Tensor& y, cudaStream_t stream) 
   if (n == 0) return;
   const unsigned int grid = blocks(ceil_div(n, kThreads * kPack), "gelu_forward");
   dispatch_device(x.dtype, [&]<class T>() {
-    launch_kernel(gelu_forward_kernel<T>, {grid, kThreads, stream}, static_cast<const T*>(x.data),
-                  static_cast<T*>(y.data), n, aligned(x, y));
+    launch_kernel(gelu_forward_kernel<T>, {grid, kThreads, stream}, elements<T>(x), elements<T>(y), n, aligned(x, y));
   });
 }
 
@@ -70,23 +68,15 @@ void launch_gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, c
   if (n == 0) return;
   const unsigned int grid = blocks(ceil_div(n, kThreads * kPack), "gelu_backward");
   dispatch_device(x.dtype, [&]<class T>() {
-    launch_kernel(gelu_backward_kernel<T>, {grid, kThreads, stream}, static_cast<const T*>(x.data),
-                  static_cast<const T*>(dy.data), static_cast<T*>(dx.data), n, aligned(x, dy, dx));
+    launch_kernel(gelu_backward_kernel<T>, {grid, kThreads, stream}, elements<T>(x), elements<T>(dy), elements<T>(dx),
+                  n, aligned(x, dy, dx));
   });
 }
 
-void CudaOps::gelu_forward(Tensor x, Tensor y, Stream& stream) {
-  constexpr const char* kOp = "gelu_forward";
-  shapes::expect_float(kOp, "x", x);
-  shapes::expect_like(kOp, "y", y, x);
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) { launch_gelu_forward(x, y, raw_stream); });
-}
+void CudaOps::launch(const op::GeluForward& op, cudaStream_t stream) { launch_gelu_forward(op.x, op.y, stream); }
 
-void CudaOps::gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream& stream) {
-  constexpr const char* kOp = "gelu_backward";
-  shapes::check_gelu_backward(x, dy, dx);
-  enqueue(stream, {kOp, Category::compute},
-          [&](cudaStream_t raw_stream) { launch_gelu_backward(x, dy, dx, raw_stream); });
+void CudaOps::launch(const op::GeluBackward& op, cudaStream_t stream) {
+  launch_gelu_backward(op.x, op.dy, op.dx, stream);
 }
 
 }  // namespace trivet

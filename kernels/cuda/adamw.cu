@@ -6,7 +6,6 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/piece_table.cuh"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -57,35 +56,30 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
 
 // ---- launchers
 
-void CudaOps::adamw(std::span<const AdamWPiece> given, Tensor grad_scale, Tensor proceed, const AdamW& how,
-                    Stream& stream) {
-  constexpr const char* kOp = "adamw";
-  shapes::check_adamw(given, grad_scale, proceed, how);
-  enqueue(stream, {kOp, Category::optimizer}, [&](cudaStream_t raw_stream) {
-    Pieces pieces;
-    const auto launch = [&] {
-      if (pieces.count > 0)
-        launch_kernel(adamw_kernel, {blocks(pieces.total(), kOp), kThreads, raw_stream}, pieces, constants_of(how),
-                      grad_scale.as<float>(), elements<float>(proceed));
-      pieces.clear();
-    };
-    for (const AdamWPiece& p : given) {
-      const int64_t n = p.weight.numel();
-      if (n == 0) continue;
-      pieces.add({.weight = p.weight.as<float>(),
-                  .grad = p.grad.as<float>(),
-                  .m = p.m.as<float>(),
-                  .v = p.v.as<float>(),
-                  .model_weight = elements<bf16>(p.model_weight),
-                  .n = n,
-                  .decays = p.decays,
-                  .vectors = aligned(p.weight, p.grad, p.m, p.v),
-                  .model_vectors = aligned(p.model_weight)},
-                 ceil_div(n, kThreads * kPack));
-      if (pieces.full()) launch();
-    }
-    launch();
-  });
+void CudaOps::launch(const op::AdamWStep& op, cudaStream_t stream) {
+  Pieces pieces;
+  const auto launch_pieces = [&] {
+    if (pieces.count > 0)
+      launch_kernel(adamw_kernel, {blocks(pieces.total(), op.kSpan.name), kThreads, stream}, pieces,
+                    constants_of(op.how), elements<float>(op.grad_scale), elements<float>(op.proceed));
+    pieces.clear();
+  };
+  for (const AdamWPiece& p : op.pieces) {
+    const int64_t n = p.weight.numel();
+    if (n == 0) continue;
+    pieces.add({.weight = p.weight.as<float>(),
+                .grad = p.grad.as<float>(),
+                .m = p.m.as<float>(),
+                .v = p.v.as<float>(),
+                .model_weight = elements<bf16>(p.model_weight),
+                .n = n,
+                .decays = p.decays,
+                .vectors = aligned(p.weight, p.grad, p.m, p.v),
+                .model_vectors = aligned(p.model_weight)},
+               ceil_div(n, kThreads * kPack));
+    if (pieces.full()) launch_pieces();
+  }
+  launch_pieces();
 }
 
 }  // namespace trivet

@@ -5,32 +5,25 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
 
-AttentionArgs check_attention(const char* op, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                              const Ops::Attention& how) {
-  shapes::expect_float(op, "qkv", qkv);
-  if (how.heads < 1 || qkv.shape.rank != 3 || qkv.shape[2] % (3 * how.heads) != 0)
-    shapes::mismatch(op, "qkv", qkv, "[s, b, heads * 3 * d] with " + std::to_string(how.heads) + " heads");
-  const int64_t s = qkv.shape[0], b = qkv.shape[1], d = qkv.shape[2] / (3 * how.heads);
-  shapes::expect_matrix(op, "out", out, qkv.dtype, s * b, how.heads * d);
-  shapes::expect_matrix(op, "lse", lse, DType::f32, b * how.heads, s);
-  shapes::expect_dropout(op, how.dropout);
+AttentionArgs arguments_of(const Tensor& qkv, const Tensor& out, const Tensor& lse, int64_t heads,
+                           const Dropout& dropout) {
+  const int64_t d = qkv.shape[2] / (3 * heads);
   return {.qkv = qkv.data,
           .out = out.data,
           .lse = lse.as<float>(),
           .dout = nullptr,
           .dqkv = nullptr,
           .delta = nullptr,
-          .s = s,
-          .b = b,
-          .heads = how.heads,
+          .s = qkv.shape[0],
+          .b = qkv.shape[1],
+          .heads = heads,
           .d = d,
           .scale = 1.0f / std::sqrt(static_cast<float>(d)),
-          .dropout = how.dropout};
+          .dropout = dropout};
 }
 
 // Whether the tensor-core kernels take it: by type, head size and alignment.
@@ -64,37 +57,30 @@ void CudaOps::flash_backward(const AttentionArgs& args, CUstream_st* stream) con
   }
 }
 
-void CudaOps::attention_forward(Tensor qkv, Tensor out, Tensor lse, const Attention& how, Stream& stream) {
-  constexpr const char* kOp = "attention_forward";
-  const AttentionArgs args = check_attention(kOp, qkv, out, lse, how);
-  if (qkv.numel() == 0) return;
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    if (by_cudnn(args, qkv.dtype) && aligned(qkv, out, lse))
-      cudnn_attention_->forward(args, workspaces_.take(stream, cudnn_attention_->forward_bytes()), raw_stream);
-    else if (by_flash(kOp, args, qkv.dtype, qkv, out)) flash_forward(args, raw_stream);
-    else plain_attention_forward(qkv.dtype, args, raw_stream);
-  });
+void CudaOps::launch(const op::AttentionForward& op, cudaStream_t stream) {
+  if (op.qkv.numel() == 0) return;
+  const AttentionArgs args = arguments_of(op.qkv, op.out, op.lse, op.heads, op.dropout);
+  const DType dtype = op.qkv.dtype;
+  if (by_cudnn(args, dtype) && aligned(op.qkv, op.out, op.lse))
+    cudnn_attention_->forward(args, workspaces_.take(stream, cudnn_attention_->forward_bytes()), stream);
+  else if (by_flash(op.kSpan.name, args, dtype, op.qkv, op.out)) flash_forward(args, stream);
+  else plain_attention_forward(dtype, args, stream);
 }
 
-void CudaOps::attention_backward(Tensor dout, Tensor qkv, Tensor out, Tensor lse, Tensor dqkv, const Attention& how,
-                                 Stream& stream) {
-  constexpr const char* kOp = "attention_backward";
-  AttentionArgs args = check_attention(kOp, qkv, out, lse, how);
-  shapes::expect_like(kOp, "dout", dout, out);
-  shapes::expect_like(kOp, "dqkv", dqkv, qkv);
-  if (qkv.numel() == 0) return;
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    args.dout = dout.data;
-    args.dqkv = dqkv.data;
-    if (by_cudnn(args, qkv.dtype) && aligned(dout, qkv, out, lse, dqkv)) {
-      cudnn_attention_->backward(args, workspaces_.take(stream, cudnn_attention_->backward_bytes()), raw_stream);
-      return;
-    }
-    args.delta = reinterpret_cast<float*>(workspaces_.take(stream, lse.bytes()));
-    attention_delta(qkv.dtype, args, raw_stream);
-    if (by_flash(kOp, args, qkv.dtype, qkv, dout, dqkv)) flash_backward(args, raw_stream);
-    else plain_attention_backward(qkv.dtype, args, raw_stream);
-  });
+void CudaOps::launch(const op::AttentionBackward& op, cudaStream_t stream) {
+  if (op.qkv.numel() == 0) return;
+  AttentionArgs args = arguments_of(op.qkv, op.out, op.lse, op.heads, op.dropout);
+  const DType dtype = op.qkv.dtype;
+  args.dout = op.dout.data;
+  args.dqkv = op.dqkv.data;
+  if (by_cudnn(args, dtype) && aligned(op.dout, op.qkv, op.out, op.lse, op.dqkv)) {
+    cudnn_attention_->backward(args, workspaces_.take(stream, cudnn_attention_->backward_bytes()), stream);
+    return;
+  }
+  args.delta = reinterpret_cast<float*>(workspaces_.take(stream, op.lse.bytes()));
+  attention_delta(dtype, args, stream);
+  if (by_flash(op.kSpan.name, args, dtype, op.qkv, op.dout, op.dqkv)) flash_backward(args, stream);
+  else plain_attention_backward(dtype, args, stream);
 }
 
 }  // namespace trivet

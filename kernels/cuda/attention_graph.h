@@ -58,7 +58,7 @@ struct GraphStep {
 };
 
 // The tensors of both graphs that are memory, by their index: [b, heads, s, d], and lse and delta [b, heads, s, 1].
-// Query, key and value lie in one tensor, qkv, as the layout of Ops::attention_forward has it: strides say so, and
+// Query, key and value lie in one tensor, qkv, as the layout of op::AttentionForward has it: strides say so, and
 // nothing is copied. Their gradients likewise, in dqkv. The last two are fp32 workspace of the backward pass: delta, of
 // each query the sum over columns of dout * out; and what dquery is added up in, where that is by atomics.
 namespace attention_tensor {

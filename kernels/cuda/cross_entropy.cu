@@ -4,7 +4,6 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -106,57 +105,38 @@ int64_t real_columns(int64_t first_column, int64_t vocab_size, int64_t v) {
 
 }  // namespace
 
-void CudaOps::cross_entropy_forward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
-                                    Tensor row_max, Tensor row_sum, Tensor target_logit, Stream& stream) {
-  constexpr const char* kOp = "cross_entropy_forward";
-  shapes::check_cross_entropy_forward(logits, targets, row_max, row_sum, target_logit);
-  const int64_t n = logits.rows(), v = logits.cols();
+void CudaOps::launch(const op::CrossEntropyForward& op, cudaStream_t stream) {
+  const int64_t n = op.logits.rows(), v = op.logits.cols();
   if (n == 0) return;
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    dispatch_device(logits.dtype, [&]<class T>() {
-      launch_kernel(cross_entropy_forward_kernel<T>, {blocks(n, kOp), 512, raw_stream},
-                    static_cast<const T*>(logits.data), targets.as<int32_t>(), v,
-                    real_columns(first_column, vocab_size, v), first_column, v % kPack == 0 && aligned(logits),
-                    row_max.as<float>(), row_sum.as<float>(), target_logit.as<float>());
-    });
+  dispatch_device(op.logits.dtype, [&]<class T>() {
+    launch_kernel(cross_entropy_forward_kernel<T>, {blocks(n, op.kSpan.name), 512, stream}, elements<T>(op.logits),
+                  op.targets.as<int32_t>(), v, real_columns(op.first_column, op.vocab_size, v), op.first_column,
+                  v % kPack == 0 && aligned(op.logits), op.row_max.as<float>(), op.row_sum.as<float>(),
+                  op.target_logit.as<float>());
   });
 }
 
-void CudaOps::cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row_sum, Stream& stream) {
-  constexpr const char* kOp = "cross_entropy_rescale";
-  shapes::check_cross_entropy_rescale(row_max, global_max, row_sum);
-  const int64_t n = row_max.numel();
+void CudaOps::launch(const op::CrossEntropyRescale& op, cudaStream_t stream) {
+  const int64_t n = op.row_max.numel();
   if (n == 0) return;
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    launch_kernel(cross_entropy_rescale_kernel, {blocks(ceil_div(n, 256), kOp), 256, raw_stream}, row_max.as<float>(),
-                  global_max.as<float>(), row_sum.as<float>(), n);
-  });
+  launch_kernel(cross_entropy_rescale_kernel, {blocks(ceil_div(n, 256), op.kSpan.name), 256, stream},
+                op.row_max.as<float>(), op.global_max.as<float>(), op.row_sum.as<float>(), n);
 }
 
-void CudaOps::cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_logit, float scale, Tensor loss,
-                                 Stream& stream) {
-  constexpr const char* kOp = "cross_entropy_loss";
-  shapes::check_cross_entropy_loss(row_max, row_sum, target_logit, loss);
-  const int64_t n = row_max.numel();
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    launch_kernel(cross_entropy_loss_kernel, {1, 1024, raw_stream}, row_max.as<float>(), row_sum.as<float>(),
-                  target_logit.as<float>(), n, scale, loss.as<float>());
-  });
+void CudaOps::launch(const op::CrossEntropyLoss& op, cudaStream_t stream) {
+  launch_kernel(cross_entropy_loss_kernel, {1, 1024, stream}, op.row_max.as<float>(), op.row_sum.as<float>(),
+                op.target_logit.as<float>(), op.row_max.numel(), op.scale, op.loss.as<float>());
 }
 
-void CudaOps::cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size,
-                                     Tensor row_max, Tensor row_sum, float scale, Stream& stream) {
-  constexpr const char* kOp = "cross_entropy_backward";
-  shapes::check_cross_entropy_backward(logits, targets, row_max, row_sum);
-  const int64_t n = logits.rows(), v = logits.cols();
+void CudaOps::launch(const op::CrossEntropyBackward& op, cudaStream_t stream) {
+  const int64_t n = op.logits.rows(), v = op.logits.cols();
   if (n * v == 0) return;
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    const RowGrid grid(n, v, kOp);
-    dispatch_device(logits.dtype, [&]<class T>() {
-      launch_kernel(cross_entropy_backward_kernel<T>, {grid.grid, grid.block, raw_stream}, static_cast<T*>(logits.data),
-                    targets.as<int32_t>(), v, real_columns(first_column, vocab_size, v), first_column, grid.chunks,
-                    v % kPack == 0 && aligned(logits), row_max.as<float>(), row_sum.as<float>(), scale);
-    });
+  const RowGrid grid(n, v, op.kSpan.name);
+  dispatch_device(op.logits.dtype, [&]<class T>() {
+    launch_kernel(cross_entropy_backward_kernel<T>, {grid.grid, grid.block, stream}, elements<T>(op.logits),
+                  op.targets.as<int32_t>(), v, real_columns(op.first_column, op.vocab_size, v), op.first_column,
+                  grid.chunks, v % kPack == 0 && aligned(op.logits), op.row_max.as<float>(), op.row_sum.as<float>(),
+                  op.scale);
   });
 }
 

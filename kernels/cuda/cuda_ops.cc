@@ -37,6 +37,15 @@ CudaOps::CudaOps(Device& device, const CudaOptions& options)
 
 CudaOps::~CudaOps() = default;
 
+void CudaOps::run(const AnyOp& any, Stream& stream) {
+  std::visit(
+      [&](const auto& op) {
+        op.check();
+        enqueue(stream, op.kSpan, [&](cudaStream_t raw_stream) { launch(op, raw_stream); });
+      },
+      any);
+}
+
 std::unique_ptr<Ops> create_cuda_ops(Device& device, const CudaOptions& options) {
   return std::make_unique<CudaOps>(device, options);
 }
@@ -46,8 +55,8 @@ CudaWorkspaces::~CudaWorkspaces() {
     for (const Block& block : blocks) device_.deallocate(block.data, block.bytes);
 }
 
-std::byte* CudaWorkspaces::take(Stream& stream, int64_t bytes) {
-  std::vector<Block>& blocks = blocks_[raw(stream)];
+std::byte* CudaWorkspaces::take(cudaStream_t stream, int64_t bytes) {
+  std::vector<Block>& blocks = blocks_[stream];
   if (blocks.empty() || blocks.back().bytes < bytes) {
     // At least twice as much, so that the ones that are kept are never more than the one in use.
     const int64_t size = std::max(bytes, blocks.empty() ? 0 : 2 * blocks.back().bytes);

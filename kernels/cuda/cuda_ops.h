@@ -1,5 +1,5 @@
 // CudaOps: the operations of kernels/ops.h on one NVIDIA GPU. Each .cu file of this folder holds a few of them, in
-// three sections: device helpers, kernels (raw pointers and sizes), launchers (the methods: checks, grid, launch).
+// three sections: device helpers, kernels (raw pointers and sizes), launchers (the methods: grid, launch).
 //
 // Every call queues its kernels on the stream given and returns; nothing synchronises, but for the first product of
 // each shape, which measures the algorithms it may choose from. No kernel of this folder adds floating-point numbers by
@@ -21,44 +21,38 @@ class CudaOps : public Ops {
   CudaOps(Device& device, const CudaOptions& options);
   ~CudaOps() override;
 
-  void matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& stream) override;
-  void column_sum(Tensor x, Tensor sum, Stream& stream) override;
-  void layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, Tensor y, Tensor mean, Tensor rstd,
-                         Stream& stream) override;
-  void layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual, Tensor dx,
-                          Tensor dgamma, Tensor dbeta, Stream& stream) override;
-  void gelu_forward(Tensor x, Tensor y, Stream& stream) override;
-  void gelu_backward(Tensor x, Tensor dy, Tensor dx, Stream& stream) override;
-  void attention_forward(Tensor qkv, Tensor out, Tensor lse, const Attention& how, Stream& stream) override;
-  void attention_backward(Tensor dout, Tensor qkv, Tensor out, Tensor lse, Tensor dqkv, const Attention& how,
-                          Stream& stream) override;
-  void embedding_forward(Tensor tokens, Tensor table, int64_t first_row, Tensor out, Stream& stream) override;
-  void embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, Tensor dtable, Stream& stream) override;
-  void position_forward(Tensor x, Tensor positions, const Dropout& dropout, Tensor out, Stream& stream) override;
-  void position_backward(Tensor dout, const Dropout& dropout, Tensor dx, Tensor dpositions, Stream& stream) override;
-  void bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Dropout& dropout, Tensor out,
-                        Stream& stream) override;
-  void dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, Stream& stream) override;
-  void cross_entropy_forward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size, Tensor row_max,
-                             Tensor row_sum, Tensor target_logit, Stream& stream) override;
-  void cross_entropy_rescale(Tensor row_max, Tensor global_max, Tensor row_sum, Stream& stream) override;
-  void cross_entropy_loss(Tensor row_max, Tensor row_sum, Tensor target_logit, float scale, Tensor loss,
-                          Stream& stream) override;
-  void cross_entropy_backward(Tensor logits, Tensor targets, int64_t first_column, int64_t vocab_size, Tensor row_max,
-                              Tensor row_sum, float scale, Stream& stream) override;
-  void adamw(std::span<const AdamWPiece> pieces, Tensor grad_scale, Tensor proceed, const AdamW& how,
-             Stream& stream) override;
-  void sum_of_squares(std::span<const Tensor> xs, Tensor bins, Stream& stream) override;
-  void clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale,
-                  Stream& stream) override;
-  void judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) override;
-  void find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream& stream) override;
-  void fill(Tensor x, float value, Stream& stream) override;
-  void clear(std::span<const Tensor> xs, Stream& stream) override;
-  void convert(Tensor from, Tensor to, Stream& stream) override;
-  void add(Tensor a, Tensor b, Tensor out, Stream& stream) override;
+  void run(const AnyOp& op, Stream& stream) override;
 
  private:
+  // Queues the kernels of an op whose arguments are checked.
+  void launch(const op::Matmul& op, CUstream_st* stream);
+  void launch(const op::ColumnSum& op, CUstream_st* stream);
+  void launch(const op::LayernormForward& op, CUstream_st* stream);
+  void launch(const op::LayernormBackward& op, CUstream_st* stream);
+  void launch(const op::GeluForward& op, CUstream_st* stream);
+  void launch(const op::GeluBackward& op, CUstream_st* stream);
+  void launch(const op::AttentionForward& op, CUstream_st* stream);
+  void launch(const op::AttentionBackward& op, CUstream_st* stream);
+  void launch(const op::EmbeddingForward& op, CUstream_st* stream);
+  void launch(const op::EmbeddingBackward& op, CUstream_st* stream);
+  void launch(const op::PositionForward& op, CUstream_st* stream);
+  void launch(const op::PositionBackward& op, CUstream_st* stream);
+  void launch(const op::BiasDropoutAdd& op, CUstream_st* stream);
+  void launch(const op::DropoutBackward& op, CUstream_st* stream);
+  void launch(const op::CrossEntropyForward& op, CUstream_st* stream);
+  void launch(const op::CrossEntropyRescale& op, CUstream_st* stream);
+  void launch(const op::CrossEntropyLoss& op, CUstream_st* stream);
+  void launch(const op::CrossEntropyBackward& op, CUstream_st* stream);
+  void launch(const op::AdamWStep& op, CUstream_st* stream);
+  void launch(const op::SumOfSquares& op, CUstream_st* stream);
+  void launch(const op::ClipScale& op, CUstream_st* stream);
+  void launch(const op::JudgeStep& op, CUstream_st* stream);
+  void launch(const op::FindNonFinite& op, CUstream_st* stream);
+  void launch(const op::Fill& op, CUstream_st* stream);
+  void launch(const op::Clear& op, CUstream_st* stream);
+  void launch(const op::Convert& op, CUstream_st* stream);
+  void launch(const op::Add& op, CUstream_st* stream);
+
   bool by_cudnn(const AttentionArgs& args, DType dtype) const;
   void flash_forward(const AttentionArgs& args, CUstream_st* stream) const;
   void flash_backward(const AttentionArgs& args, CUstream_st* stream) const;

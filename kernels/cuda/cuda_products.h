@@ -13,7 +13,7 @@
 
 namespace trivet {
 
-// c[m, n] (+)= a[m, k] b[k, n] (+ bias), or with a GELU, as Ops::matmul, row-major.
+// c[m, n] (+)= a[m, k] b[k, n] (+ bias), or with a GELU, as op::Matmul, row-major.
 struct CudaProduct {
   int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate;

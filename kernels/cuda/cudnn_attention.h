@@ -1,6 +1,6 @@
 // CudnnAttention: attention_forward and attention_backward of one shape by cuDNN's fused kernels. Plans are made when
 // an instance is, which takes seconds (the library is loaded, kernels are compiled); a run queues one of them. Without
-// dropout: cuDNN draws from a generator of its own, so the mask would be another one than Ops::Attention names.
+// dropout: cuDNN draws from a generator of its own, so the mask would be another one than trivet::Dropout names.
 //
 // An instance belongs to one CudaOps, and to its thread. no_cudnn.cc is the twin in a build without cuDNN.
 #pragma once

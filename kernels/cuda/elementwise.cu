@@ -7,7 +7,6 @@
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/piece_table.cuh"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -119,136 +118,95 @@ constexpr int kThreads = 256;
 
 unsigned int grid_of_packs(int64_t n, const char* op) { return blocks(ceil_div(n, kThreads * kPack), op); }
 
-template <class T>
-void launch_bias_dropout_add(const char* op, Tensor x, Tensor bias, Tensor residual, const Dropout& dropout, Tensor out,
-                             cudaStream_t stream) {
+void launch_bias_dropout_add(const char* op, const Tensor& x, const Tensor& bias, const Tensor& residual,
+                             const Dropout& dropout, const Tensor& out, cudaStream_t stream) {
   const int64_t n = x.rows(), b = x.shape[1], h = x.shape[2];
   if (n * h == 0) return;
   const RowGrid grid(n, h, op);
-  launch_kernel(bias_dropout_add_kernel<T>, {grid.grid, grid.block, stream}, static_cast<const T*>(x.data),
-                static_cast<const T*>(bias.data), static_cast<const T*>(residual.data), DropoutArgs(dropout),
-                static_cast<T*>(out.data), b, h, grid.chunks, h % kPack == 0 && aligned(x, bias, residual, out));
+  dispatch_device(x.dtype, [&]<class T>() {
+    launch_kernel(bias_dropout_add_kernel<T>, {grid.grid, grid.block, stream}, elements<T>(x), elements<T>(bias),
+                  elements<T>(residual), DropoutArgs(dropout), elements<T>(out), b, h, grid.chunks,
+                  h % kPack == 0 && aligned(x, bias, residual, out));
+  });
 }
 
 }  // namespace
 
-void CudaOps::column_sum(Tensor x, Tensor sum, Stream& stream) {
-  constexpr const char* kOp = "column_sum";
-  shapes::expect_float(kOp, "x", x);
-  const int64_t n = x.rows(), columns = x.cols();
-  shapes::expect_vector(kOp, "sum", sum, DType::f32, columns);
+void CudaOps::launch(const op::ColumnSum& op, cudaStream_t stream) {
+  const int64_t n = op.x.rows(), columns = op.x.cols();
   if (n * columns == 0) return;
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    // Enough blocks to fill the GPU, but at least 32 rows for each.
-    const int64_t tiles = ceil_div(columns, 256);
-    const int64_t parts = std::clamp<int64_t>(ceil_div(6 * multiprocessors_, tiles), 1, ceil_div(n, 32));
-    auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * columns * 4));
-    const dim3 grid(blocks(tiles, kOp), static_cast<unsigned int>(std::min<int64_t>(parts, 65535)));
-    dispatch_device(x.dtype, [&]<class T>() {
-      launch_kernel(column_sum_kernel<T>, {grid, 256, raw_stream}, static_cast<const T*>(x.data), n, columns,
-                    columns % kPack == 0 && aligned(x), partials);
-    });
-    add_column_partials(partials, grid.y, columns, sum.as<float>(), nullptr, raw_stream);
+  // Enough blocks to fill the GPU, but at least 32 rows for each.
+  const int64_t tiles = ceil_div(columns, 256);
+  const int64_t parts = std::clamp<int64_t>(ceil_div(6 * multiprocessors_, tiles), 1, ceil_div(n, 32));
+  auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * columns * 4));
+  const dim3 grid(blocks(tiles, op.kSpan.name), static_cast<unsigned int>(std::min<int64_t>(parts, 65535)));
+  dispatch_device(op.x.dtype, [&]<class T>() {
+    launch_kernel(column_sum_kernel<T>, {grid, 256, stream}, elements<T>(op.x), n, columns,
+                  columns % kPack == 0 && aligned(op.x), partials);
   });
+  add_column_partials(partials, grid.y, columns, op.sum.as<float>(), nullptr, stream);
 }
 
-void CudaOps::bias_dropout_add(Tensor x, Tensor bias, Tensor residual, const Dropout& dropout, Tensor out,
-                               Stream& stream) {
-  constexpr const char* kOp = "bias_dropout_add";
-  shapes::expect_float(kOp, "x", x);
-  shapes::expect_rank(kOp, "x", x, x.dtype, 3);
-  if (bias) shapes::expect_vector(kOp, "bias", bias, x.dtype, x.shape[2]);
-  shapes::expect_like(kOp, "residual", residual, x);
-  shapes::expect_like(kOp, "out", out, x);
-  shapes::expect_dropout(kOp, dropout);
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    dispatch_device(x.dtype,
-                    [&]<class T>() { launch_bias_dropout_add<T>(kOp, x, bias, residual, dropout, out, raw_stream); });
-  });
+void CudaOps::launch(const op::BiasDropoutAdd& op, cudaStream_t stream) {
+  launch_bias_dropout_add(op.kSpan.name, op.x, op.bias, op.residual, op.dropout, op.out, stream);
 }
 
-void CudaOps::dropout_backward(Tensor dout, const Dropout& dropout, Tensor dx, Stream& stream) {
-  constexpr const char* kOp = "dropout_backward";
-  shapes::expect_float(kOp, "dout", dout);
-  shapes::expect_rank(kOp, "dout", dout, dout.dtype, 3);
-  shapes::expect_like(kOp, "dx", dx, dout);
-  shapes::expect_dropout(kOp, dropout);
-  if (dropout.probability == 0 && dx.data == dout.data) return;
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    dispatch_device(dout.dtype,
-                    [&]<class T>() { launch_bias_dropout_add<T>(kOp, dout, {}, {}, dropout, dx, raw_stream); });
-  });
+void CudaOps::launch(const op::DropoutBackward& op, cudaStream_t stream) {
+  if (op.dropout.probability == 0 && op.dx.data == op.dout.data) return;
+  launch_bias_dropout_add(op.kSpan.name, op.dout, {}, {}, op.dropout, op.dx, stream);
 }
 
-void CudaOps::fill(Tensor x, float value, Stream& stream) {
-  constexpr const char* kOp = "fill";
-  shapes::expect_vector(kOp, "x", x, x.dtype, x.numel());
-  if (x.numel() == 0) return;
+void CudaOps::launch(const op::Fill& op, cudaStream_t stream) {
+  if (op.x.numel() == 0) return;
   uint64_t pattern = 0;
-  switch (x.dtype) {
-    case DType::f32: pattern = std::bit_cast<uint32_t>(value) * 0x100000001ull; break;
-    case DType::bf16: pattern = bf16(value).bits * 0x1000100010001ull; break;
-    case DType::i32: pattern = static_cast<uint32_t>(static_cast<int32_t>(value)) * 0x100000001ull; break;
-    case DType::i64: pattern = static_cast<uint64_t>(static_cast<int64_t>(value)); break;
-    case DType::u8: pattern = static_cast<uint8_t>(value) * 0x101010101010101ull; break;
+  switch (op.x.dtype) {
+    case DType::f32: pattern = std::bit_cast<uint32_t>(op.value) * 0x100000001ull; break;
+    case DType::bf16: pattern = bf16(op.value).bits * 0x1000100010001ull; break;
+    case DType::i32: pattern = static_cast<uint32_t>(static_cast<int32_t>(op.value)) * 0x100000001ull; break;
+    case DType::i64: pattern = static_cast<uint64_t>(static_cast<int64_t>(op.value)); break;
+    case DType::u8: pattern = static_cast<uint8_t>(op.value) * 0x101010101010101ull; break;
   }
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    launch_kernel(fill_kernel, {blocks(ceil_div(x.bytes(), kThreads * 16), kOp), kThreads, raw_stream},
-                  static_cast<unsigned char*>(x.data), pattern, x.bytes());
-  });
+  launch_kernel(fill_kernel, {blocks(ceil_div(op.x.bytes(), kThreads * 16), op.kSpan.name), kThreads, stream},
+                static_cast<unsigned char*>(op.x.data), pattern, op.x.bytes());
 }
 
-void CudaOps::clear(std::span<const Tensor> xs, Stream& stream) {
-  constexpr const char* kOp = "clear";
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    ClearedPieces pieces;
-    const auto launch = [&] {
-      if (pieces.count > 0) launch_kernel(clear_kernel, {blocks(pieces.total(), kOp), kThreads, raw_stream}, pieces);
-      pieces.clear();
-    };
-    for (const Tensor& x : xs) {
-      if (x.bytes() == 0) continue;
-      pieces.add({static_cast<unsigned char*>(x.data), x.bytes()}, ceil_div(x.bytes(), kThreads * 16));
-      if (pieces.full()) launch();
-    }
-    launch();
-  });
+void CudaOps::launch(const op::Clear& op, cudaStream_t stream) {
+  ClearedPieces pieces;
+  const auto launch_pieces = [&] {
+    if (pieces.count > 0)
+      launch_kernel(clear_kernel, {blocks(pieces.total(), op.kSpan.name), kThreads, stream}, pieces);
+    pieces.clear();
+  };
+  for (const Tensor& x : op.xs) {
+    if (x.bytes() == 0) continue;
+    pieces.add({static_cast<unsigned char*>(x.data), x.bytes()}, ceil_div(x.bytes(), kThreads * 16));
+    if (pieces.full()) launch_pieces();
+  }
+  launch_pieces();
 }
 
-void CudaOps::convert(Tensor from, Tensor to, Stream& stream) {
-  constexpr const char* kOp = "convert";
-  const int64_t n = from.numel();
-  shapes::expect_vector(kOp, "to", to, to.dtype, n);
-  shapes::expect_vector(kOp, "from", from, from.dtype, n);
-  if (from.dtype == to.dtype) {
-    enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-      check_cuda(
-          cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(from.bytes()), cudaMemcpyDeviceToDevice, raw_stream),
-          "cudaMemcpyAsync");
-    });
+void CudaOps::launch(const op::Convert& op, cudaStream_t stream) {
+  const int64_t n = op.from.numel();
+  if (op.from.dtype == op.to.dtype) {
+    check_cuda(cudaMemcpyAsync(op.to.data, op.from.data, static_cast<size_t>(op.from.bytes()), cudaMemcpyDeviceToDevice,
+                               stream),
+               "cudaMemcpyAsync");
     return;
   }
-  shapes::expect_float(kOp, "from", from);
-  shapes::expect_float(kOp, "to", to);
   if (n == 0) return;
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    dispatch_device(from.dtype, [&]<class From>() {
-      using To = std::conditional_t<std::is_same_v<From, float>, __nv_bfloat16, float>;
-      launch_kernel(convert_kernel<From, To>, {grid_of_packs(n, kOp), kThreads, raw_stream},
-                    static_cast<const From*>(from.data), static_cast<To*>(to.data), n, aligned(from, to));
-    });
+  dispatch_device(op.from.dtype, [&]<class From>() {
+    using To = std::conditional_t<std::is_same_v<From, float>, __nv_bfloat16, float>;
+    launch_kernel(convert_kernel<From, To>, {grid_of_packs(n, op.kSpan.name), kThreads, stream},
+                  elements<From>(op.from), elements<To>(op.to), n, aligned(op.from, op.to));
   });
 }
 
-void CudaOps::add(Tensor a, Tensor b, Tensor out, Stream& stream) {
-  constexpr const char* kOp = "add";
-  shapes::check_add(a, b, out);
-  if (a.numel() == 0) return;
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    dispatch_device(a.dtype, [&]<class T>() {
-      launch_kernel(add_kernel<T>, {grid_of_packs(a.numel(), kOp), kThreads, raw_stream}, static_cast<const T*>(a.data),
-                    static_cast<const T*>(b.data), static_cast<T*>(out.data), a.numel(), aligned(a, b, out));
-    });
+void CudaOps::launch(const op::Add& op, cudaStream_t stream) {
+  const int64_t n = op.a.numel();
+  if (n == 0) return;
+  dispatch_device(op.a.dtype, [&]<class T>() {
+    launch_kernel(add_kernel<T>, {grid_of_packs(n, op.kSpan.name), kThreads, stream}, elements<T>(op.a),
+                  elements<T>(op.b), elements<T>(op.out), n, aligned(op.a, op.b, op.out));
   });
 }
 

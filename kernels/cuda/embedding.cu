@@ -4,7 +4,6 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -127,86 +126,67 @@ __global__ void position_backward_kernel(const T* dout, DropoutArgs dropout, T* 
 
 // ---- launchers
 
-void CudaOps::embedding_forward(Tensor tokens, Tensor table, int64_t first_row, Tensor out, Stream& stream) {
-  constexpr const char* kOp = "embedding_forward";
-  shapes::expect_float(kOp, "table", table);
-  const int64_t n = tokens.numel(), h = table.cols();
-  shapes::expect_vector(kOp, "tokens", tokens, DType::i32, n);
-  shapes::expect_matrix(kOp, "out", out, table.dtype, n, h);
+void CudaOps::launch(const op::EmbeddingForward& op, cudaStream_t stream) {
+  const int64_t n = op.tokens.numel(), h = op.table.cols();
   if (n * h == 0) return;
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    const RowGrid grid(n, h, kOp);
-    dispatch_device(table.dtype, [&]<class T>() {
-      launch_kernel(embedding_forward_kernel<T>, {grid.grid, grid.block, raw_stream}, tokens.as<int32_t>(),
-                    static_cast<const T*>(table.data), table.rows(), first_row, h, grid.chunks,
-                    h % kPack == 0 && aligned(table, out), static_cast<T*>(out.data));
-    });
+  const RowGrid grid(n, h, op.kSpan.name);
+  dispatch_device(op.table.dtype, [&]<class T>() {
+    launch_kernel(embedding_forward_kernel<T>, {grid.grid, grid.block, stream}, op.tokens.as<int32_t>(),
+                  elements<T>(op.table), op.table.rows(), op.first_row, h, grid.chunks,
+                  h % kPack == 0 && aligned(op.table, op.out), elements<T>(op.out));
   });
 }
 
-void CudaOps::embedding_backward(Tensor tokens, Tensor dout, int64_t first_row, Tensor dtable, Stream& stream) {
-  constexpr const char* kOp = "embedding_backward";
-  shapes::check_embedding_backward(tokens, dout, dtable);
-  const int64_t n = tokens.numel(), h = dout.cols(), table_rows = dtable.rows();
+void CudaOps::launch(const op::EmbeddingBackward& op, cudaStream_t stream) {
+  const int64_t n = op.tokens.numel(), h = op.dout.cols(), table_rows = op.dtable.rows();
   if (n * h == 0) return;
   if (n > 0x3fffffff) fail("embedding_backward: " + std::to_string(n) + " tokens are more than a call takes");
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    const auto cut = [&](WorkspaceCut memory) {
-      Occurrences o{};
-      o.count = memory.part<int>(table_rows + 1);  // and the total, so that one memset clears both
-      o.total = o.count ? o.count + table_rows : nullptr;
-      o.offset = memory.part<int>(table_rows);
-      o.slot = memory.part<int>(n);
-      o.unsorted = memory.part<int>(n);
-      o.sorted = memory.part<int>(n);
-      return std::pair(o, memory.bytes());
-    };
-    const Occurrences o = cut(WorkspaceCut(workspaces_.take(stream, cut(WorkspaceCut(nullptr)).second))).first;
-    check_cuda(cudaMemsetAsync(o.count, 0, static_cast<size_t>(table_rows + 1) * sizeof(int), raw_stream),
-               "cudaMemsetAsync");
-    const int count = static_cast<int>(n);
-    const unsigned int positions = blocks(ceil_div(n, 256), kOp);
-    const int* const ids = tokens.as<int32_t>();
-    launch_kernel(count_kernel, {positions, 256, raw_stream}, ids, count, first_row, table_rows, o);
-    launch_kernel(place_kernel, {positions, 256, raw_stream}, ids, count, first_row, o);
-    launch_kernel(collect_kernel, {positions, 256, raw_stream}, ids, count, first_row, o);
-    launch_kernel(sort_kernel, {positions, 256, raw_stream}, ids, count, first_row, o);
-    const RowGrid grid(n, h, kOp);
-    dispatch_device(dout.dtype, [&]<class T>() {
-      launch_kernel(embedding_backward_kernel<T>, {grid.grid, grid.block, raw_stream}, ids,
-                    static_cast<const T*>(dout.data), first_row, h, grid.chunks,
-                    h % kPack == 0 && aligned(dout, dtable), o, dtable.as<float>());
-    });
+  const auto cut = [&](WorkspaceCut memory) {
+    Occurrences o{};
+    o.count = memory.part<int>(table_rows + 1);  // and the total, so that one memset clears both
+    o.total = o.count ? o.count + table_rows : nullptr;
+    o.offset = memory.part<int>(table_rows);
+    o.slot = memory.part<int>(n);
+    o.unsorted = memory.part<int>(n);
+    o.sorted = memory.part<int>(n);
+    return std::pair(o, memory.bytes());
+  };
+  const Occurrences o = cut(WorkspaceCut(workspaces_.take(stream, cut(WorkspaceCut(nullptr)).second))).first;
+  check_cuda(cudaMemsetAsync(o.count, 0, static_cast<size_t>(table_rows + 1) * sizeof(int), stream), "cudaMemsetAsync");
+  const int count = static_cast<int>(n);
+  const Launch positions{blocks(ceil_div(n, 256), op.kSpan.name), 256, stream};
+  const int* const ids = op.tokens.as<int32_t>();
+  launch_kernel(count_kernel, positions, ids, count, op.first_row, table_rows, o);
+  launch_kernel(place_kernel, positions, ids, count, op.first_row, o);
+  launch_kernel(collect_kernel, positions, ids, count, op.first_row, o);
+  launch_kernel(sort_kernel, positions, ids, count, op.first_row, o);
+  const RowGrid grid(n, h, op.kSpan.name);
+  dispatch_device(op.dout.dtype, [&]<class T>() {
+    launch_kernel(embedding_backward_kernel<T>, {grid.grid, grid.block, stream}, ids, elements<T>(op.dout),
+                  op.first_row, h, grid.chunks, h % kPack == 0 && aligned(op.dout, op.dtable), o,
+                  op.dtable.as<float>());
   });
 }
 
-void CudaOps::position_forward(Tensor x, Tensor positions, const Dropout& dropout, Tensor out, Stream& stream) {
-  constexpr const char* kOp = "position_forward";
-  shapes::check_position_forward(x, positions, dropout, out);
-  const int64_t s = x.shape[0], b = x.shape[1], h = x.shape[2];
-  if (x.numel() == 0) return;
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    const RowGrid grid(s * b, h, kOp);
-    dispatch_device(x.dtype, [&]<class T>() {
-      launch_kernel(position_forward_kernel<T>, {grid.grid, grid.block, raw_stream}, static_cast<const T*>(x.data),
-                    static_cast<const T*>(positions.data), DropoutArgs(dropout), static_cast<T*>(out.data), b, h,
-                    grid.chunks, h % kPack == 0 && aligned(x, positions, out));
-    });
+void CudaOps::launch(const op::PositionForward& op, cudaStream_t stream) {
+  const int64_t s = op.x.shape[0], b = op.x.shape[1], h = op.x.shape[2];
+  if (op.x.numel() == 0) return;
+  const RowGrid grid(s * b, h, op.kSpan.name);
+  dispatch_device(op.x.dtype, [&]<class T>() {
+    launch_kernel(position_forward_kernel<T>, {grid.grid, grid.block, stream}, elements<T>(op.x),
+                  elements<T>(op.positions), DropoutArgs(op.dropout), elements<T>(op.out), b, h, grid.chunks,
+                  h % kPack == 0 && aligned(op.x, op.positions, op.out));
   });
 }
 
-void CudaOps::position_backward(Tensor dout, const Dropout& dropout, Tensor dx, Tensor dpositions, Stream& stream) {
-  constexpr const char* kOp = "position_backward";
-  shapes::check_position_backward(dout, dropout, dx, dpositions);
-  const int64_t s = dout.shape[0], b = dout.shape[1], h = dout.shape[2];
-  if (dout.numel() == 0) return;
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    const RowGrid grid(s, h, kOp);
-    dispatch_device(dout.dtype, [&]<class T>() {
-      launch_kernel(position_backward_kernel<T>, {grid.grid, grid.block, raw_stream}, static_cast<const T*>(dout.data),
-                    DropoutArgs(dropout), static_cast<T*>(dx.data), dpositions.as<float>(), b, h, grid.chunks,
-                    h % kPack == 0 && aligned(dout, dx, dpositions));
-    });
+void CudaOps::launch(const op::PositionBackward& op, cudaStream_t stream) {
+  const int64_t s = op.dout.shape[0], b = op.dout.shape[1], h = op.dout.shape[2];
+  if (op.dout.numel() == 0) return;
+  const RowGrid grid(s, h, op.kSpan.name);
+  dispatch_device(op.dout.dtype, [&]<class T>() {
+    launch_kernel(position_backward_kernel<T>, {grid.grid, grid.block, stream}, elements<T>(op.dout),
+                  DropoutArgs(op.dropout), elements<T>(op.dx), op.dpositions.as<float>(), b, h, grid.chunks,
+                  h % kPack == 0 && aligned(op.dout, op.dx, op.dpositions));
   });
 }
 

@@ -7,7 +7,6 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -185,49 +184,40 @@ unsigned int row_threads(int64_t h, int64_t packs) {
 
 }  // namespace
 
-void CudaOps::layernorm_forward(Tensor x, Tensor gamma, Tensor beta, float eps, Tensor y, Tensor mean, Tensor rstd,
-                                Stream& stream) {
-  constexpr const char* kOp = "layernorm_forward";
-  shapes::check_layernorm_forward(x, gamma, beta, y, mean, rstd);
-  const int64_t n = x.rows(), h = x.cols();
+void CudaOps::launch(const op::LayernormForward& op, cudaStream_t stream) {
+  const int64_t n = op.x.rows(), h = op.x.cols();
   if (n * h == 0) return;
-  check_row(kOp, h);
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    dispatch_kernel(x.dtype, h % kPack == 0 && aligned(x, gamma, beta, y), [&]<class T, class Whole>() {
-      launch_kernel(layernorm_forward_kernel<T, Whole>, {blocks(n, kOp), row_threads(h, 3), raw_stream},
-                    static_cast<const T*>(x.data), static_cast<const T*>(gamma.data), static_cast<const T*>(beta.data),
-                    eps, static_cast<int>(h), static_cast<T*>(y.data), mean.as<float>(), rstd.as<float>());
-    });
+  check_row(op.kSpan.name, h);
+  dispatch_kernel(op.x.dtype, h % kPack == 0 && aligned(op.x, op.gamma, op.beta, op.y), [&]<class T, class Whole>() {
+    launch_kernel(layernorm_forward_kernel<T, Whole>, {blocks(n, op.kSpan.name), row_threads(h, 3), stream},
+                  elements<T>(op.x), elements<T>(op.gamma), elements<T>(op.beta), op.eps, static_cast<int>(h),
+                  elements<T>(op.y), op.mean.as<float>(), op.rstd.as<float>());
   });
 }
 
-void CudaOps::layernorm_backward(Tensor dy, Tensor x, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual,
-                                 Tensor dx, Tensor dgamma, Tensor dbeta, Stream& stream) {
-  constexpr const char* kOp = "layernorm_backward";
-  shapes::check_layernorm_backward(dy, x, gamma, mean, rstd, residual, dx, dgamma, dbeta);
-  const int64_t n = x.rows(), h = x.cols();
+void CudaOps::launch(const op::LayernormBackward& op, cudaStream_t stream) {
+  const int64_t n = op.x.rows(), h = op.x.cols();
   if (n * h == 0) return;
-  check_row(kOp, h);
-  enqueue(stream, {kOp, Category::compute}, [&](cudaStream_t raw_stream) {
-    // Short rows: a warp each, eight to a block, which share one row of partial sums. Others: a block each.
-    const int64_t packs = ceil_div(h, kPack);
-    const bool short_rows = h <= 1024;
-    const dim3 block = short_rows ? dim3(32, 8) : dim3(row_threads(h, 2), 1);
-    const auto shared = static_cast<size_t>(block.y * 4 * packs) * sizeof(float4);
-    constexpr size_t kMostShared = 224 * 1024;
-    if (shared > kMostShared) fail("layernorm_backward: rows of " + std::to_string(h) + " elements are too long");
-    const int64_t per_multiprocessor = short_rows ? 2 : std::clamp<int64_t>(1024 / block.x, 1, 4);
-    const int64_t parts = std::min(ceil_div(n, block.y), per_multiprocessor * multiprocessors_);
-    auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * 2 * h * 4));
-    dispatch_kernel(x.dtype, h % kPack == 0 && aligned(x, dy, gamma, residual, dx), [&]<class T, class Whole>() {
-      allow_shared(layernorm_backward_kernel<T, Whole>, shared);
-      launch_kernel(layernorm_backward_kernel<T, Whole>, {blocks(parts, kOp), block, raw_stream, shared},
-                    static_cast<const T*>(dy.data), static_cast<const T*>(x.data), static_cast<const T*>(gamma.data),
-                    mean.as<float>(), rstd.as<float>(), static_cast<const T*>(residual.data), n, static_cast<int>(h),
-                    static_cast<int>(packs), static_cast<T*>(dx.data), partials);
-    });
-    add_column_partials(partials, parts, h, dgamma.as<float>(), dbeta.as<float>(), raw_stream);
+  check_row(op.kSpan.name, h);
+  // Short rows: a warp each, eight to a block, which share one row of partial sums. Others: a block each.
+  const int64_t packs = ceil_div(h, kPack);
+  const bool short_rows = h <= 1024;
+  const dim3 block = short_rows ? dim3(32, 8) : dim3(row_threads(h, 2), 1);
+  const auto shared = static_cast<size_t>(block.y * 4 * packs) * sizeof(float4);
+  constexpr size_t kMostShared = 224 * 1024;
+  if (shared > kMostShared) fail("layernorm_backward: rows of " + std::to_string(h) + " elements are too long");
+  const int64_t per_multiprocessor = short_rows ? 2 : std::clamp<int64_t>(1024 / block.x, 1, 4);
+  const int64_t parts = std::min(ceil_div(n, block.y), per_multiprocessor * multiprocessors_);
+  auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * 2 * h * 4));
+  const bool vectors = h % kPack == 0 && aligned(op.x, op.dy, op.gamma, op.residual, op.dx);
+  dispatch_kernel(op.x.dtype, vectors, [&]<class T, class Whole>() {
+    allow_shared(layernorm_backward_kernel<T, Whole>, shared);
+    launch_kernel(layernorm_backward_kernel<T, Whole>, {blocks(parts, op.kSpan.name), block, stream, shared},
+                  elements<T>(op.dy), elements<T>(op.x), elements<T>(op.gamma), op.mean.as<float>(),
+                  op.rstd.as<float>(), elements<T>(op.residual), n, static_cast<int>(h), static_cast<int>(packs),
+                  elements<T>(op.dx), partials);
   });
+  add_column_partials(partials, parts, h, op.dgamma.as<float>(), op.dbeta.as<float>(), stream);
 }
 
 }  // namespace trivet

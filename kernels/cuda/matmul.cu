@@ -5,7 +5,6 @@
 #include "kernels/cuda/gelu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -47,50 +46,45 @@ void with_types(DType dtype, DType c_dtype, const F& f) {
 
 }  // namespace
 
-void CudaOps::matmul(Tensor a, Tensor b, Tensor c, const Matmul& how, Stream& stream) {
-  shapes::check_matmul(a, b, c, how);
-  const int64_t m = c.rows(), n = c.cols(), k = how.transpose_a ? a.rows() : a.cols();
+void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
+  const int64_t m = op.c.rows(), n = op.c.cols(), k = op.transpose_a ? op.a.rows() : op.a.cols();
   if (m * n == 0) return;
-  enqueue(stream, {"matmul", Category::compute}, [&](cudaStream_t raw_stream) {
-    const bool fused_bias = how.bias && how.bias.dtype == c.dtype;
-    CudaProduct product{.m = m,
-                        .n = n,
-                        .k = k,
-                        .transpose_a = how.transpose_a,
-                        .transpose_b = how.transpose_b,
-                        .accumulate = how.accumulate,
-                        .dtype = a.dtype,
-                        .c_dtype = c.dtype,
-                        .a = a.data,
-                        .b = b.data,
-                        .c = c.data,
-                        .bias = fused_bias ? how.bias.data : nullptr,
-                        .before_gelu = how.before_gelu.data,
-                        .gelu_backward = how.gelu_backward.data};
-    const auto run = [&] {
-      return k > 0 && products_->run(product, workspaces_.take(stream, CudaProducts::kWorkspaceBytes), raw_stream);
-    };
-    if (product.has_gelu()) {
-      if (run()) return;
-      product.before_gelu = nullptr;
-      product.gelu_backward = nullptr;
-      if (how.before_gelu) product.c = how.before_gelu.data;
-    }
-    const bool done = run();
-    if (!done || (how.bias && !fused_bias))
-      with_types(a.dtype, c.dtype, [&]<class T, class C>() {
-        const unsigned int grid = blocks(ceil_div(m * n, 256), "matmul");
-        const T* const bias = static_cast<const T*>(how.bias.data);
-        C* const to = static_cast<C*>(product.c);
-        if (done) launch_kernel(add_bias_kernel<T, C>, {grid, 256, raw_stream}, bias, to, m, n);
-        else
-          launch_kernel(plain_product_kernel<T, C>, {grid, 256, raw_stream}, static_cast<const T*>(a.data),
-                        static_cast<const T*>(b.data), bias, to, m, n, k, how.transpose_a, how.transpose_b,
-                        how.accumulate);
-      });
-    if (how.before_gelu) launch_gelu_forward(how.before_gelu, c, raw_stream);
-    if (how.gelu_backward) launch_gelu_backward(how.gelu_backward, c, c, raw_stream);
-  });
+  const bool fused_bias = op.bias && op.bias.dtype == op.c.dtype;
+  CudaProduct product{.m = m,
+                      .n = n,
+                      .k = k,
+                      .transpose_a = op.transpose_a,
+                      .transpose_b = op.transpose_b,
+                      .accumulate = op.accumulate,
+                      .dtype = op.a.dtype,
+                      .c_dtype = op.c.dtype,
+                      .a = op.a.data,
+                      .b = op.b.data,
+                      .c = op.c.data,
+                      .bias = fused_bias ? op.bias.data : nullptr,
+                      .before_gelu = op.before_gelu.data,
+                      .gelu_backward = op.gelu_backward.data};
+  const auto run = [&] {
+    return k > 0 && products_->run(product, workspaces_.take(stream, CudaProducts::kWorkspaceBytes), stream);
+  };
+  if (product.has_gelu()) {
+    if (run()) return;
+    product.before_gelu = nullptr;
+    product.gelu_backward = nullptr;
+    if (op.before_gelu) product.c = op.before_gelu.data;
+  }
+  const bool done = run();
+  if (!done || (op.bias && !fused_bias))
+    with_types(op.a.dtype, op.c.dtype, [&]<class T, class C>() {
+      const unsigned int grid = blocks(ceil_div(m * n, 256), op.kSpan.name);
+      C* const to = static_cast<C*>(product.c);
+      if (done) launch_kernel(add_bias_kernel<T, C>, {grid, 256, stream}, elements<T>(op.bias), to, m, n);
+      else
+        launch_kernel(plain_product_kernel<T, C>, {grid, 256, stream}, elements<T>(op.a), elements<T>(op.b),
+                      elements<T>(op.bias), to, m, n, k, op.transpose_a, op.transpose_b, op.accumulate);
+    });
+  if (op.before_gelu) launch_gelu_forward(op.before_gelu, op.c, stream);
+  if (op.gelu_backward) launch_gelu_backward(op.gelu_backward, op.c, op.c, stream);
 }
 
 }  // namespace trivet

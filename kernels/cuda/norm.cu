@@ -9,7 +9,6 @@
 #include "kernels/cuda/piece_table.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/exact_sum.h"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -167,38 +166,29 @@ __global__ void clip_scale_kernel(const int64_t* bins, float multiplier, float m
 
 // ---- launchers
 
-void CudaOps::sum_of_squares(std::span<const Tensor> xs, Tensor bins, Stream& stream) {
-  constexpr const char* kOp = "sum_of_squares";
-  shapes::check_sum_of_squares(xs, bins);
-  enqueue(stream, {kOp, Category::optimizer}, [&](cudaStream_t raw_stream) {
-    Pieces pieces;
-    const auto launch = [&] {
-      if (pieces.count > 0) {
-        const int64_t grid = std::min<int64_t>(ceil_div(pieces.total(), kWarps), 4 * multiprocessors_);
-        launch_kernel(sum_of_squares_kernel, {blocks(grid, kOp), kThreads, raw_stream}, pieces,
-                      static_cast<unsigned long long*>(bins.data));
-      }
-      pieces.clear();
-    };
-    for (const Tensor& x : xs) {
-      const int64_t n = x.numel();
-      if (n == 0) continue;
-      pieces.add({x.as<float>(), n, aligned(x)}, ceil_div(n, kBlock));
-      if (pieces.full()) launch();
+void CudaOps::launch(const op::SumOfSquares& op, cudaStream_t stream) {
+  Pieces pieces;
+  const auto launch_pieces = [&] {
+    if (pieces.count > 0) {
+      const int64_t grid = std::min<int64_t>(ceil_div(pieces.total(), kWarps), 4 * multiprocessors_);
+      launch_kernel(sum_of_squares_kernel, {blocks(grid, op.kSpan.name), kThreads, stream}, pieces,
+                    static_cast<unsigned long long*>(op.bins.data));
     }
-    launch();
-    launch_kernel(canonicalize_kernel, {1, 1, raw_stream}, bins.as<int64_t>());
-  });
+    pieces.clear();
+  };
+  for (const Tensor& x : op.xs) {
+    const int64_t n = x.numel();
+    if (n == 0) continue;
+    pieces.add({x.as<float>(), n, aligned(x)}, ceil_div(n, kBlock));
+    if (pieces.full()) launch_pieces();
+  }
+  launch_pieces();
+  launch_kernel(canonicalize_kernel, {1, 1, stream}, op.bins.as<int64_t>());
 }
 
-void CudaOps::clip_scale(Tensor bins, float multiplier, float max_norm, Tensor norm, Tensor grad_scale,
-                         Stream& stream) {
-  constexpr const char* kOp = "clip_scale";
-  shapes::check_clip_scale(bins, norm, grad_scale);
-  enqueue(stream, {kOp, Category::optimizer}, [&](cudaStream_t raw_stream) {
-    launch_kernel(clip_scale_kernel, {1, 1, raw_stream}, bins.as<int64_t>(), multiplier, max_norm, norm.as<float>(),
-                  grad_scale.as<float>());
-  });
+void CudaOps::launch(const op::ClipScale& op, cudaStream_t stream) {
+  launch_kernel(clip_scale_kernel, {1, 1, stream}, op.bins.as<int64_t>(), op.multiplier, op.max_norm,
+                op.norm.as<float>(), op.grad_scale.as<float>());
 }
 
 }  // namespace trivet

@@ -4,7 +4,6 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/op_checks.h"
 
 namespace trivet {
 namespace {
@@ -12,7 +11,7 @@ namespace {
 // ---- kernels
 
 // One thread: a few numbers.
-__global__ void judge_step_kernel(const float* numbers, int n, Ops::StepLimits limits, float* proceed) {
+__global__ void judge_step_kernel(const float* numbers, int n, StepLimits limits, float* proceed) {
   bool passes = true;
   for (int i = 0; i < n; ++i) passes &= isfinite(numbers[i]) ? numbers[i] <= limits.at_most[i] : !limits.finite;
   *proceed = passes ? 1.0f : 0.0f;
@@ -53,20 +52,14 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- launchers
 
-void CudaOps::judge_step(Tensor numbers, const StepLimits& limits, Tensor proceed, Stream& stream) {
-  shapes::check_judge_step(numbers, proceed);
-  enqueue(stream, {"judge_step", Category::optimizer}, [&](cudaStream_t raw_stream) {
-    launch_kernel(judge_step_kernel, {1, 1, raw_stream}, numbers.as<float>(), static_cast<int>(numbers.numel()), limits,
-                  proceed.as<float>());
-  });
+void CudaOps::launch(const op::JudgeStep& op, cudaStream_t stream) {
+  launch_kernel(judge_step_kernel, {1, 1, stream}, op.numbers.as<float>(), static_cast<int>(op.numbers.numel()),
+                op.limits, op.proceed.as<float>());
 }
 
-void CudaOps::find_non_finite(Tensor x, Tensor proceed, Tensor found, Stream& stream) {
-  shapes::check_find_non_finite(x, proceed, found);
-  enqueue(stream, {"find_non_finite", Category::optimizer}, [&](cudaStream_t raw_stream) {
-    launch_kernel(find_non_finite_kernel, {1, kThreads, raw_stream}, x.as<float>(), x.numel(), proceed.as<float>(),
-                  found.as<int64_t>());
-  });
+void CudaOps::launch(const op::FindNonFinite& op, cudaStream_t stream) {
+  launch_kernel(find_non_finite_kernel, {1, kThreads, stream}, op.x.as<float>(), op.x.numel(), op.proceed.as<float>(),
+                op.found.as<int64_t>());
 }
 
 }  // namespace trivet

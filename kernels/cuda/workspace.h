@@ -21,7 +21,7 @@ class CudaWorkspaces {
   CudaWorkspaces& operator=(const CudaWorkspaces&) = delete;
 
   // At least `bytes`, contents undefined, for the op that is being queued on `stream`.
-  std::byte* take(Stream& stream, int64_t bytes);
+  std::byte* take(cudaStream_t stream, int64_t bytes);
 
  private:
   struct Block {

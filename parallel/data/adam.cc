@@ -16,13 +16,15 @@ Adam::Adam(FlatBuffer& flat, Arena& arena)
       grad_scale_(arena.allocate(DType::f32, {1})),
       watched_norm_(arena.allocate(DType::f32, {1})),
       ignored_(arena.allocate(DType::f32, {1})) {
+  std::vector<AdamWPiece> pieces;
   for (const OwnedPiece& piece : flat_.owned)
-    pieces_.push_back({.weight = main_weights(piece),
-                       .grad = piece.grad,
-                       .m = first_moment(piece),
-                       .v = second_moment(piece),
-                       .model_weight = main_weights_ ? piece.weight : Tensor{},
-                       .decays = piece.param->spec.weight_decay});
+    pieces.push_back({.weight = main_weights(piece),
+                      .grad = piece.grad,
+                      .m = first_moment(piece),
+                      .v = second_moment(piece),
+                      .model_weight = main_weights_ ? piece.weight : Tensor{},
+                      .decays = piece.param->spec.weight_decay});
+  pieces_ = std::move(pieces);
   // The other tensor ranks' copies of a replicated parameter's gradient must be finite, too.
   for (const OwnedPiece& piece : flat_.owned)
     if (piece.param->first_copy) counted_.push_back(piece.grad);
@@ -31,30 +33,33 @@ Adam::Adam(FlatBuffer& flat, Arena& arena)
 
 void Adam::reset(Ops& ops, Stream& stream) {
   if (main_weights_)
-    for (const OwnedPiece& piece : flat_.owned) ops.convert(piece.weight, main_weights(piece), stream);
-  ops.fill(m_, 0, stream);
-  ops.fill(v_, 0, stream);
+    for (const OwnedPiece& piece : flat_.owned) ops.run(op::Convert{piece.weight, main_weights(piece)}, stream);
+  ops.run(op::Fill{m_, 0}, stream);
+  ops.run(op::Fill{v_, 0}, stream);
 }
 
 void Adam::publish(Ops& ops, Stream& stream) {
   if (!main_weights_) return;
-  for (const OwnedPiece& piece : flat_.owned) ops.convert(main_weights(piece), piece.weight, stream);
+  for (const OwnedPiece& piece : flat_.owned) ops.run(op::Convert{main_weights(piece), piece.weight}, stream);
 }
 
 void Adam::compute_norm(Ops& ops, Communicator& model, Communicator& data, float max_norm, Tensor watched,
                         Stream& stream) {
-  ops.fill(all_bins_, 0, stream);
-  ops.sum_of_squares(counted_, bins_, stream);
-  ops.sum_of_squares(looked_at_, watched_bins_, stream);
-  if (watched) ops.sum_of_squares(watched, watched_bins_, stream);
+  ops.run(op::Fill{all_bins_, 0}, stream);
+  ops.run(op::SumOfSquares{.xs = counted_, .bins = bins_}, stream);
+  ops.run(op::SumOfSquares{.xs = looked_at_, .bins = watched_bins_}, stream);
+  if (watched) ops.run(op::SumOfSquares{.xs = {watched}, .bins = watched_bins_}, stream);
   if (model.size() > 1) model.all_reduce(all_bins_, Reduce::sum, stream);
   if (flat_.shards_optimizer() && data.size() > 1) data.all_reduce(bins_, Reduce::sum, stream);
-  ops.clip_scale(bins_, 1.0f, max_norm, norm_, grad_scale_, stream);
-  ops.clip_scale(watched_bins_, 1.0f, 0, watched_norm_, ignored_, stream);
+  const auto clip = [&](Tensor bins, float most, Tensor norm, Tensor scale) {
+    ops.run(op::ClipScale{.bins = bins, .multiplier = 1, .max_norm = most, .norm = norm, .grad_scale = scale}, stream);
+  };
+  clip(bins_, max_norm, norm_, grad_scale_);
+  clip(watched_bins_, 0, watched_norm_, ignored_);
 }
 
 void Adam::step(Ops& ops, Tensor proceed, const AdamW& how, Stream& stream) {
-  ops.adamw(pieces_, grad_scale_, proceed, how, stream);
+  ops.run(op::AdamWStep{.pieces = pieces_, .grad_scale = grad_scale_, .proceed = proceed, .how = how}, stream);
 }
 
 }  // namespace trivet

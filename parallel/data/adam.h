@@ -1,7 +1,7 @@
 // The optimizer of a rank: gradient norm over the whole model, clipping, AdamW (Loshchilov, Hutter 2019) on fp32
 // weights and moments of the pieces that the rank owns: all parameters, or its part of each bucket (ZeRO).
 //
-// The norm is an exact sum of squares (Ops::sum_of_squares), so it has the same bits however the parameters are cut
+// The norm is an exact sum of squares (op::SumOfSquares), so it has the same bits however the parameters are cut
 // over ranks, and clipping cannot make equal layouts differ. It is one pass over the pieces and one or two small
 // all-reduces, and stays on the device. Of each parameter's copies the first is counted (Param::first_copy).
 #pragma once
@@ -23,7 +23,7 @@ class Adam {
   void publish(Ops& ops, Stream& stream);
 
   // norm = sqrt of the sum of squares of all gradients of the model (its tensor and pipeline ranks, and the data-
-  // parallel ranks that share them), before clipping; grad_scale as Ops::clip_scale makes it. REQUIRES: grads are those
+  // parallel ranks that share them), before clipping; grad_scale as op::ClipScale makes it. REQUIRES: grads are those
   // of the global batch. max_norm 0: no clipping. watched (null: nothing): other numbers of this rank, fp32, that are
   // looked at on the way: watched_norm() is a NaN on all ranks of the model where one of them is not finite, or
   // a gradient that norm does not count: the further copies of a replicated parameter's.
@@ -56,7 +56,7 @@ class Adam {
   Tensor all_bins_;      // [2 * kExactSumBins] int64: one all-reduce for both
   Tensor bins_, watched_bins_;
   Tensor norm_, grad_scale_, watched_norm_, ignored_;
-  std::vector<Ops::AdamWPiece> pieces_;      // what this rank owns
+  List<AdamWPiece> pieces_;                  // what this rank owns
   std::vector<Tensor> counted_, looked_at_;  // gradients: of the norm, and those that must only be finite
 };
 

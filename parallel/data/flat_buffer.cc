@@ -123,11 +123,12 @@ void FlatBuffer::initialize(const std::function<void(const Param&)>& write, Ops&
   for (size_t i = 0; i < buckets.size(); ++i) {
     const FlatBucket& bucket = buckets[i];
     const Tensor whole = bucket.weights ? bucket.weights : streamed_weights[0].slice(0, bucket.numel());
-    ops.fill(whole, 0, stream);
+    ops.run(op::Fill{whole, 0}, stream);
     point_weights(i, whole);
     for (const FlatSegment& segment : segments_of(bucket)) write(*segment.param);
     if (bucket.weights) continue;
-    ops.convert(whole.slice(bucket.own_begin - bucket.begin, bucket.own_weights.numel()), bucket.own_weights, stream);
+    ops.run(op::Convert{whole.slice(bucket.own_begin - bucket.begin, bucket.own_weights.numel()), bucket.own_weights},
+            stream);
     point_weights(i, {});
   }
 }
@@ -137,13 +138,13 @@ void FlatBuffer::clear_grads(Ops& ops, Stream& stream) const {
   for (size_t i = 0; i < buckets.size(); ++i)
     if (buckets[i].grads) begin_grads(i, buckets[i].grads, cleared);
     else cleared.push_back(buckets[i].own_grads);
-  ops.clear(cleared, stream);
+  ops.run(op::Clear{cleared}, stream);
 }
 
 void FlatBuffer::clear_grads(size_t bucket, Tensor whole, Ops& ops, Stream& stream) const {
   std::vector<Tensor> cleared;
   begin_grads(bucket, whole, cleared);
-  ops.clear(cleared, stream);
+  ops.run(op::Clear{cleared}, stream);
 }
 
 // What is to be 0 lies between the parameters whose gradients will be overwritten, gaps included.

@@ -20,7 +20,7 @@ GradSync::GradSync(FlatBuffer& flat, Ops& ops, const LaneSite& on, const Options
 }
 
 void GradSync::begin_step() {
-  if (options_.poison) ops_.fill(flat_.kept_grads, std::numeric_limits<float>::quiet_NaN(), compute_);
+  if (options_.poison) ops_.run(op::Fill{flat_.kept_grads, std::numeric_limits<float>::quiet_NaN()}, compute_);
   flat_.clear_grads(ops_, compute_);
   for (size_t i = 0; i < pending_.size(); ++i)
     pending_[i] = static_cast<int64_t>(flat_.buckets[i].units.size()) * options_.micro_batches;
@@ -48,7 +48,7 @@ void GradSync::before_backward(int unit) {
     settle(taken);
     streamed_[taken].bucket = static_cast<int>(i);
     const Tensor grads = flat_.streamed_grads[taken].whole.slice(0, bucket.numel());
-    if (options_.poison) ops_.fill(grads, std::numeric_limits<float>::quiet_NaN(), compute_);
+    if (options_.poison) ops_.run(op::Fill{grads, std::numeric_limits<float>::quiet_NaN()}, compute_);
     flat_.clear_grads(i, grads, ops_, compute_);
     flat_.point_grads(i, grads);
   }
@@ -85,7 +85,7 @@ void GradSync::settle(size_t streamed) {
   if (buffer.travelling) {
     const Tensor own = flat_.buckets[static_cast<size_t>(buffer.bucket)].own_grads;
     compute_.wait(*buffer.reduced);
-    ops_.add(own, flat_.streamed_grads[streamed].part.slice(0, own.numel()), own, compute_);
+    ops_.run(op::Add{own, flat_.streamed_grads[streamed].part.slice(0, own.numel()), own}, compute_);
   }
   buffer.travelling = false;
   buffer.bucket = -1;
@@ -115,9 +115,9 @@ void GradSync::sum_partial(Communicator& tensor) {
       offset += piece->grad.numel();
     }
   };
-  for_each_part([&](Tensor grad, Tensor staged) { ops_.convert(grad, staged, compute_); });
+  for_each_part([&](Tensor grad, Tensor staged) { ops_.run(op::Convert{grad, staged}, compute_); });
   tensor.all_reduce(flat_.tensor_sums, Reduce::sum, compute_);
-  for_each_part([&](Tensor grad, Tensor staged) { ops_.convert(staged, grad, compute_); });
+  for_each_part([&](Tensor grad, Tensor staged) { ops_.run(op::Convert{staged, grad}, compute_); });
 }
 
 }  // namespace trivet

@@ -34,8 +34,8 @@ void ParamGather::updated() {
     if (bucket.weights && options_.poison) {
       const int64_t before = bucket.own_begin - bucket.begin, behind = before + bucket.own_weights.numel();
       const float nan = std::numeric_limits<float>::quiet_NaN();
-      ops_.fill(bucket.weights.slice(0, before), nan, compute_);
-      ops_.fill(bucket.weights.slice(behind, bucket.numel() - behind), nan, compute_);
+      ops_.run(op::Fill{bucket.weights.slice(0, before), nan}, compute_);
+      ops_.run(op::Fill{bucket.weights.slice(behind, bucket.numel() - behind), nan}, compute_);
     }
   }
   if (options_.forward_chunks.empty())
@@ -92,7 +92,7 @@ size_t ParamGather::gather_streamed(int bucket_number) {
   buffer.bucket = bucket_number;
   const FlatBucket& bucket = flat_.buckets[static_cast<size_t>(bucket_number)];
   const Tensor whole = flat_.streamed_weights[taken].slice(0, bucket.numel());
-  if (options_.poison) ops_.fill(whole, std::numeric_limits<float>::quiet_NaN(), compute_);
+  if (options_.poison) ops_.run(op::Fill{whole, std::numeric_limits<float>::quiet_NaN()}, compute_);
   gather(bucket.own_weights, whole, *buffer.gathered);
   return taken;
 }

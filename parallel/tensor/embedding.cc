@@ -15,15 +15,19 @@ VocabParallelEmbedding::VocabParallelEmbedding(ParamList& params, const std::str
 
 void VocabParallelEmbedding::forward(Context& ctx, Tensor tokens, Tensor out) const {
   reduce_sequence(ctx, out, [&](Tensor partial) {
-    ctx.ops.embedding_forward(tokens, weight_.weight, weight_.cut_offset, partial, ctx.compute);
+    ctx.run(op::EmbeddingForward{
+        .tokens = tokens, .table = weight_.weight, .first_row = weight_.cut_offset, .out = partial});
   });
 }
 
 void VocabParallelEmbedding::backward_weight(Context& ctx, Tensor tokens, Tensor dout) const {
   Scratch::Frame frame(ctx.scratch);
   // A tied output weight has written it by now, unless that is on another stage or was put off.
-  if (weight_.take_overwrite()) ctx.ops.fill(weight_.grad, 0, ctx.compute);
-  ctx.ops.embedding_backward(tokens, gather_sequence(ctx, dout, frame), weight_.cut_offset, weight_.grad, ctx.compute);
+  if (weight_.take_overwrite()) ctx.run(op::Fill{weight_.grad, 0});
+  ctx.run(op::EmbeddingBackward{.tokens = tokens,
+                                .dout = gather_sequence(ctx, dout, frame),
+                                .first_row = weight_.cut_offset,
+                                .dtable = weight_.grad});
 }
 
 }  // namespace trivet

@@ -21,9 +21,12 @@ ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string&
 void ColumnParallelLinear::forward(Context& ctx, Tensor x, Tensor y, Tensor before_gelu) const {
   Scratch::Frame frame(ctx.scratch);
   const auto multiply = [&](int64_t first, int64_t rows, Tensor whole) {
-    ctx.ops.matmul(whole.slice(first, rows), weight_.weight, y.slice(first, rows),
-                   {.transpose_b = true, .bias = bias_.weight, .before_gelu = rows_of(before_gelu, first, rows)},
-                   ctx.compute);
+    ctx.run(op::Matmul{.a = whole.slice(first, rows),
+                       .b = weight_.weight,
+                       .c = y.slice(first, rows),
+                       .transpose_b = true,
+                       .bias = bias_.weight,
+                       .before_gelu = rows_of(before_gelu, first, rows)});
   };
   gather_and_multiply(ctx, overlap_, x, frame, multiply);
 }
@@ -35,7 +38,7 @@ void ColumnParallelLinear::backward(Context& ctx, Tensor x, Tensor dy, Tensor dx
 }
 
 void ColumnParallelLinear::backward_input(Context& ctx, Tensor dy, Tensor dx) const {
-  reduce_sequence(ctx, dx, [&](Tensor partial) { ctx.ops.matmul(dy, weight_.weight, partial, {}, ctx.compute); });
+  reduce_sequence(ctx, dx, [&](Tensor partial) { ctx.run(op::Matmul{.a = dy, .b = weight_.weight, .c = partial}); });
 }
 
 // x travels beside dy W, and dx beside dy^T x.
@@ -46,20 +49,23 @@ void ColumnParallelLinear::backward_in_bulk(Context& ctx, Tensor x, Tensor dy, T
   const Tensor gathered = frame.tensor(x.dtype, whole), partial = frame.tensor(dx.dtype, whole);
   lane.group().all_gather(x, gathered, lane.after_compute());
   lane.mark(0);
-  ctx.ops.matmul(dy, weight_.weight, partial, {}, ctx.compute);
+  ctx.run(op::Matmul{.a = dy, .b = weight_.weight, .c = partial});
   lane.group().reduce_scatter(partial, dx, Reduce::sum, lane.after_compute());
   lane.wait(0);
-  ctx.ops.matmul(dy, gathered, weight_.grad, {.transpose_a = true, .accumulate = !weight_.take_overwrite()},
-                 ctx.compute);
-  ctx.ops.column_sum(dy, bias_.grad, ctx.compute);
+  ctx.run(op::Matmul{
+      .a = dy, .b = gathered, .c = weight_.grad, .transpose_a = true, .accumulate = !weight_.take_overwrite()});
+  ctx.run(op::ColumnSum{dy, bias_.grad});
   lane.join();
 }
 
 void ColumnParallelLinear::backward_weight(Context& ctx, Tensor x, Tensor dy) const {
   Scratch::Frame frame(ctx.scratch);
-  ctx.ops.matmul(dy, gather_sequence(ctx, x, frame), weight_.grad,
-                 {.transpose_a = true, .accumulate = !weight_.take_overwrite()}, ctx.compute);
-  ctx.ops.column_sum(dy, bias_.grad, ctx.compute);
+  ctx.run(op::Matmul{.a = dy,
+                     .b = gather_sequence(ctx, x, frame),
+                     .c = weight_.grad,
+                     .transpose_a = true,
+                     .accumulate = !weight_.take_overwrite()});
+  ctx.run(op::ColumnSum{dy, bias_.grad});
 }
 
 // ---- row
@@ -76,7 +82,7 @@ RowParallelLinear::RowParallelLinear(ParamList& params, const std::string& name,
 
 void RowParallelLinear::forward(Context& ctx, Tensor x, Tensor y) const {
   const auto multiply = [&](int64_t first, int64_t rows, Tensor partial) {
-    ctx.ops.matmul(x.slice(first, rows), weight_.weight, partial, {.transpose_b = true}, ctx.compute);
+    ctx.run(op::Matmul{.a = x.slice(first, rows), .b = weight_.weight, .c = partial, .transpose_b = true});
   };
   multiply_and_reduce(ctx, overlap_, y, multiply);
 }
@@ -98,14 +104,14 @@ void RowParallelLinear::backward(Context& ctx, Tensor x, Tensor dy, Tensor dx, T
 }
 
 void RowParallelLinear::backward_input(Context& ctx, Tensor dy_whole, Tensor dx, Tensor before_gelu) const {
-  ctx.ops.matmul(dy_whole, weight_.weight, dx, {.gelu_backward = before_gelu}, ctx.compute);
+  ctx.run(op::Matmul{.a = dy_whole, .b = weight_.weight, .c = dx, .gelu_backward = before_gelu});
 }
 
 void RowParallelLinear::backward_weight(Context& ctx, Tensor x, Tensor dy_whole, Tensor dy) const {
-  ctx.ops.matmul(dy_whole, x, weight_.grad, {.transpose_a = true, .accumulate = !weight_.take_overwrite()},
-                 ctx.compute);
+  ctx.run(op::Matmul{
+      .a = dy_whole, .b = x, .c = weight_.grad, .transpose_a = true, .accumulate = !weight_.take_overwrite()});
   // Of this rank's own positions only: under sequence parallelism the trainer sums it over the tensor group.
-  ctx.ops.column_sum(dy, bias_.grad, ctx.compute);
+  ctx.run(op::ColumnSum{dy, bias_.grad});
 }
 
 }  // namespace trivet

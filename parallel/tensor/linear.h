@@ -42,7 +42,7 @@ class ColumnParallelLinear {
   TensorOverlap overlap_;
 };
 
-// The bias is not added here but by whoever adds the residual (Ops::bias_dropout_add), after the reduction: once.
+// The bias is not added here but by whoever adds the residual (op::BiasDropoutAdd), after the reduction: once.
 class RowParallelLinear {
  public:
   RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, bool decay_bias,

@@ -99,8 +99,8 @@ void reduce_in_ring(Context& ctx, const Sequence& partial, Tensor y, const Multi
   }
   multiply(rank * partial.rows, partial.rows, partial.of(rank));
   lane.join();
-  ctx.ops.add(term(0), term(1), y, ctx.compute);
-  for (int r = 2; r < t; ++r) ctx.ops.add(y, term(r), y, ctx.compute);
+  ctx.run(op::Add{term(0), term(1), y});
+  for (int r = 2; r < t; ++r) ctx.run(op::Add{y, term(r), y});
 }
 
 void reduce_in_pipeline(TensorLane& lane, const Sequence& partial, Tensor y, const MultiplyRows& multiply) {
@@ -124,7 +124,7 @@ Tensor gather_and_multiply(Context& ctx, TensorOverlap mode, Tensor x, Scratch::
     return whole;
   }
   const Sequence sequence(ctx, x, frame);
-  ctx.ops.convert(x, sequence.of(sequence.rank), ctx.compute);
+  ctx.run(op::Convert{x, sequence.of(sequence.rank)});
   if (mode == TensorOverlap::ring) gather_in_ring(*ctx.tensor_lane, sequence, multiply);
   else gather_in_pipeline(*ctx.tensor_lane, sequence, multiply);
   ctx.tensor_lane->join();  // the own part has left too

@@ -1,10 +1,10 @@
-// The same product as Ops::matmul by cuBLASLt alone, to compare with: the fastest of all that the library proposes for
+// The same product as op::Matmul by cuBLASLt alone, to compare with: the fastest of all that the library proposes for
 // the shape, with a workspace of its own. Null in a build without CUDA.
 #pragma once
 
 #include <functional>
 
-#include "kernels/ops.h"
+#include "tests/support/matmul_options.h"
 
 #ifdef TRIVET_BENCH_CUBLASLT
 #include <cublasLt.h>
@@ -22,7 +22,7 @@ namespace trivet {
 class CublasLtProduct {
  public:
   // No bias, no GELU. Tries the proposals out on the operands; what accumulates is added to.
-  CublasLtProduct(Tensor a, Tensor b, Tensor c, const Ops::Matmul& how, Stream& stream)
+  CublasLtProduct(Tensor a, Tensor b, Tensor c, const test::MatmulOptions& how, Stream& stream)
       : a_data_(a.data), b_data_(b.data), c_data_(c.data), beta_(how.accumulate ? 1 : 0), stream_(raw(stream)) {
     const auto type = [](const Tensor& t) { return t.dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF; };
     check(cublasLtCreate(handle_.out()));
@@ -99,13 +99,16 @@ class CublasLtProduct {
 };
 
 // Queues the product on the stream.
-inline std::function<void()> cublaslt_product(Tensor a, Tensor b, Tensor c, const Ops::Matmul& how, Stream& stream) {
+inline std::function<void()> cublaslt_product(Tensor a, Tensor b, Tensor c, const test::MatmulOptions& how,
+                                              Stream& stream) {
   return [product = std::make_shared<CublasLtProduct>(a, b, c, how, stream)] { (*product)(); };
 }
 
 #else
 
-inline std::function<void()> cublaslt_product(Tensor, Tensor, Tensor, const Ops::Matmul&, Stream&) { return nullptr; }
+inline std::function<void()> cublaslt_product(Tensor, Tensor, Tensor, const test::MatmulOptions&, Stream&) {
+  return nullptr;
+}
 
 #endif
 

@@ -21,6 +21,7 @@
 #include "kernels/base/arena.h"
 #include "kernels/ops.h"
 #include "tests/bench/cublaslt_product.h"
+#include "tests/support/matmul_options.h"
 
 namespace trivet {
 namespace {
@@ -31,7 +32,7 @@ class Bench {
  public:
   explicit Bench(double peak) : peak_(peak * 1e12) {
     const Tensor from = tensor(DType::u8, {1 << 30}), to = tensor(DType::u8, {1 << 30});
-    copy_ = 2.0 * (1 << 30) / seconds_of([&] { ops->convert(from, to, *stream); });
+    copy_ = 2.0 * (1 << 30) / seconds_of([&] { ops->run(op::Convert{from, to}, *stream); });
     fmt::print("{}; copy: {:.0f} GB/s; peak {:.1f} TFLOP/s\n\n", device->name(), copy_ / 1e9, peak_ / 1e12);
     fmt::print("{:<46} {:>9} {:>9} {:>8}\n", "op", "ms", "GB/s", "of copy");
   }
@@ -124,28 +125,48 @@ void activations(Bench& bench) {
       tenth{
           .probability = 0.1f, .seed = 1, .site = 2, .first_sample = bench.tensor(DType::i64, {1}), .seq_length = kSeq};
 
-  bench.memory("layernorm_forward", 2 * hidden,
-               [&] { ops.layernorm_forward(x, bias, bias, 1e-5f, y, mean, rstd, stream); });
-  bench.memory("layernorm_backward, residual", 4 * hidden,
-               [&] { ops.layernorm_backward(y, x, bias, mean, rstd, z, z, dgamma, dgamma, stream); });
-  bench.memory("gelu_forward", 2 * ffn, [&] { ops.gelu_forward(u, v, stream); });
-  bench.memory("gelu_backward, in place", 3 * ffn, [&] { ops.gelu_backward(u, v, v, stream); });
+  bench.memory("layernorm_forward", 2 * hidden, [&] {
+    ops.run(op::LayernormForward{.x = x, .gamma = bias, .beta = bias, .eps = 1e-5f, .y = y, .mean = mean, .rstd = rstd},
+            stream);
+  });
+  bench.memory("layernorm_backward, residual", 4 * hidden, [&] {
+    ops.run(op::LayernormBackward{.dy = y,
+                                  .x = x,
+                                  .gamma = bias,
+                                  .mean = mean,
+                                  .rstd = rstd,
+                                  .residual = z,
+                                  .dx = z,
+                                  .dgamma = dgamma,
+                                  .dbeta = dgamma},
+            stream);
+  });
+  bench.memory("gelu_forward", 2 * ffn, [&] { ops.run(op::GeluForward{u, v}, stream); });
+  bench.memory("gelu_backward, in place", 3 * ffn,
+               [&] { ops.run(op::GeluBackward{.x = u, .dy = v, .dx = v}, stream); });
   // In turns: half of one would still be in the GPU's cache.
   bench.memory("column_sum [32768, 2048]", hidden, [&, turn = 0]() mutable {
-    ops.column_sum(std::array{x, y, z}[static_cast<size_t>(turn++ % 3)], dgamma, stream);
+    ops.run(op::ColumnSum{std::array{x, y, z}[static_cast<size_t>(turn++ % 3)], dgamma}, stream);
   });
-  bench.memory("column_sum [32768, 8192]", ffn, [&] { ops.column_sum(u, sum, stream); });
-  bench.memory("bias_dropout_add", 3 * hidden, [&] { ops.bias_dropout_add(x, bias, y, none, z, stream); });
-  bench.memory("bias_dropout_add, dropout 0.1", 3 * hidden,
-               [&] { ops.bias_dropout_add(x, bias, y, tenth, z, stream); });
-  bench.memory("embedding_forward", hidden + rows * kHidden * 2,
-               [&] { ops.embedding_forward(tokens, table, 0, z, stream); });
-  bench.memory("embedding_backward", hidden + 2 * rows * kHidden * 4,
-               [&] { ops.embedding_backward(tokens, x, 0, dtable, stream); });
-  bench.memory("position_forward", 2 * hidden + positions.bytes(),
-               [&] { ops.position_forward(x, positions, none, z, stream); });
-  bench.memory("position_backward", 2 * hidden + 2 * dpositions.bytes(),
-               [&] { ops.position_backward(x, none, z, dpositions, stream); });
+  bench.memory("column_sum [32768, 8192]", ffn, [&] { ops.run(op::ColumnSum{u, sum}, stream); });
+  bench.memory("bias_dropout_add", 3 * hidden, [&] {
+    ops.run(op::BiasDropoutAdd{.x = x, .bias = bias, .residual = y, .dropout = none, .out = z}, stream);
+  });
+  bench.memory("bias_dropout_add, dropout 0.1", 3 * hidden, [&] {
+    ops.run(op::BiasDropoutAdd{.x = x, .bias = bias, .residual = y, .dropout = tenth, .out = z}, stream);
+  });
+  bench.memory("embedding_forward", hidden + rows * kHidden * 2, [&] {
+    ops.run(op::EmbeddingForward{.tokens = tokens, .table = table, .first_row = 0, .out = z}, stream);
+  });
+  bench.memory("embedding_backward", hidden + 2 * rows * kHidden * 4, [&] {
+    ops.run(op::EmbeddingBackward{.tokens = tokens, .dout = x, .first_row = 0, .dtable = dtable}, stream);
+  });
+  bench.memory("position_forward", 2 * hidden + positions.bytes(), [&] {
+    ops.run(op::PositionForward{.x = x, .positions = positions, .dropout = none, .out = z}, stream);
+  });
+  bench.memory("position_backward", 2 * hidden + 2 * dpositions.bytes(), [&] {
+    ops.run(op::PositionBackward{.dout = x, .dropout = none, .dx = z, .dpositions = dpositions}, stream);
+  });
 }
 
 void head_and_optimizer(Bench& bench) {
@@ -156,33 +177,54 @@ void head_and_optimizer(Bench& bench) {
                targets = bench.tensor(DType::i32, {kLogitRows});
   const Tensor max = bench.tensor(DType::f32, {kLogitRows}), row_sum = bench.tensor(DType::f32, {kLogitRows});
   const Tensor target = bench.tensor(DType::f32, {kLogitRows});
-  bench.memory("cross_entropy_forward", logits.bytes(),
-               [&] { ops.cross_entropy_forward(logits, targets, 0, 50257, max, row_sum, target, stream); });
-  bench.memory("cross_entropy_backward", 2 * logits.bytes(),
-               [&] { ops.cross_entropy_backward(logits, targets, 0, 50257, max, row_sum, 1, stream); });
+  bench.memory("cross_entropy_forward", logits.bytes(), [&] {
+    ops.run(op::CrossEntropyForward{.logits = logits,
+                                    .targets = targets,
+                                    .first_column = 0,
+                                    .vocab_size = 50257,
+                                    .row_max = max,
+                                    .row_sum = row_sum,
+                                    .target_logit = target},
+            stream);
+  });
+  bench.memory("cross_entropy_backward", 2 * logits.bytes(), [&] {
+    ops.run(op::CrossEntropyBackward{.logits = logits,
+                                     .targets = targets,
+                                     .first_column = 0,
+                                     .vocab_size = 50257,
+                                     .row_max = max,
+                                     .row_sum = row_sum,
+                                     .scale = 1},
+            stream);
+  });
   const Tensor weight = bench.tensor(DType::f32, {n}), grad = bench.tensor(DType::f32, {n});
   const Tensor m = bench.tensor(DType::f32, {n}), v = bench.tensor(DType::f32, {n});
   const Tensor model = bench.tensor(DType::bf16, {n}), scale = bench.tensor(DType::f32, {1});
   const Tensor bins = bench.tensor(DType::i64, {kExactSumBins});
-  ops.fill(m, 0, stream);
-  ops.fill(v, 0, stream);
-  ops.fill(scale, 1, stream);
-  ops.fill(bins, 0, stream);
+  ops.run(op::Fill{m, 0}, stream);
+  ops.run(op::Fill{v, 0}, stream);
+  ops.run(op::Fill{scale, 1}, stream);
+  ops.run(op::Fill{bins, 0}, stream);
   bench.memory("adamw, 268M", n * 30, [&] {
-    ops.adamw(weight, grad, m, v, model, scale, {}, {.learning_rate = 1e-4f, .weight_decay = 0.1f}, stream);
+    ops.run(op::AdamWStep{.pieces = {{weight, grad, m, v, model}},
+                          .grad_scale = scale,
+                          .how = {.learning_rate = 1e-4f, .weight_decay = 0.1f}},
+            stream);
   });
   // The pieces of a model of 36 layers: matrices, and beside each two vectors.
-  std::vector<Ops::AdamWPiece> pieces;
+  std::vector<AdamWPiece> pieces;
   for (int64_t begin = 0; begin < n; begin += pieces.back().weight.numel()) {
     const int64_t size = std::min<int64_t>(pieces.size() % 3 == 0 ? n / 144 : 2048, n - begin);
     const auto part = [&](const Tensor& t) { return t.slice(begin, size); };
     pieces.push_back({part(weight), part(grad), part(m), part(v), part(model)});
   }
-  bench.memory(fmt::format("adamw, 268M in {} pieces", pieces.size()), n * 30,
-               [&] { ops.adamw(pieces, scale, {}, {.learning_rate = 1e-4f, .weight_decay = 0.1f}, stream); });
-  bench.memory("sum_of_squares, 268M", n * 4, [&] { ops.sum_of_squares(grad, bins, stream); });
-  bench.memory("fill fp32, 268M", n * 4, [&] { ops.fill(m, 0, stream); });
-  bench.memory("convert fp32 -> bf16, 268M", n * 6, [&] { ops.convert(weight, model, stream); });
+  bench.memory(fmt::format("adamw, 268M in {} pieces", pieces.size()), n * 30, [&] {
+    ops.run(op::AdamWStep{.pieces = pieces, .grad_scale = scale, .how = {.learning_rate = 1e-4f, .weight_decay = 0.1f}},
+            stream);
+  });
+  bench.memory("sum_of_squares, 268M", n * 4, [&] { ops.run(op::SumOfSquares{.xs = {grad}, .bins = bins}, stream); });
+  bench.memory("fill fp32, 268M", n * 4, [&] { ops.run(op::Fill{m, 0}, stream); });
+  bench.memory("convert fp32 -> bf16, 268M", n * 6, [&] { ops.run(op::Convert{weight, model}, stream); });
 }
 
 void products(Bench& bench) {
@@ -190,12 +232,13 @@ void products(Bench& bench) {
   Stream& stream = *bench.stream;
   constexpr DType T = DType::bf16;
   fmt::print("\n{:<46} {:>9} {:>9} {:>8} {:>9} {:>10}\n", "product", "ms", "TFLOP/s", "of peak", "cuBLASLt", "of it");
-  const auto product = [&](const std::string& name, Tensor a, Tensor b, Tensor c, Ops::Matmul how, Tensor bias = {}) {
+  const auto product = [&](const std::string& name, Tensor a, Tensor b, Tensor c, test::MatmulOptions how,
+                           Tensor bias = {}) {
     const int64_t k = how.transpose_a ? a.rows() : a.cols();
     const auto alone = cublaslt_product(a, b, c, how, stream);
     how.bias = bias;
     bench.arithmetic(name, 2.0 * static_cast<double>(c.numel()) * static_cast<double>(k),
-                     [&] { ops.matmul(a, b, c, how, stream); }, {alone});
+                     [&] { ops.run(how.of(a, b, c), stream); }, {alone});
   };
   const auto layer = [&](const std::string& name, int64_t in, int64_t out) {
     const Tensor x = bench.tensor(T, {kRows, in}), w = bench.tensor(T, {out, in}), y = bench.tensor(T, {kRows, out});
@@ -216,14 +259,18 @@ void products(Bench& bench) {
   const Tensor up = bench.tensor(T, {kFfn, kHidden}), down = bench.tensor(T, {kHidden, kFfn});
   const double operations = 2.0 * static_cast<double>(kRows * kHidden * kFfn);
   bench.arithmetic("fc1 forward, bias, GELU", operations,
-                   [&] { ops.matmul(x, up, y, {.transpose_b = true, .bias = bias, .before_gelu = u}, stream); }, {[&] {
-                     ops.matmul(x, up, u, {.transpose_b = true, .bias = bias}, stream);
-                     ops.gelu_forward(u, y, stream);
+                   [&] {
+                     ops.run(op::Matmul{.a = x, .b = up, .c = y, .transpose_b = true, .bias = bias, .before_gelu = u},
+                             stream);
+                   },
+                   {[&] {
+                     ops.run(op::Matmul{.a = x, .b = up, .c = u, .transpose_b = true, .bias = bias}, stream);
+                     ops.run(op::GeluForward{u, y}, stream);
                    }});
   bench.arithmetic("fc2 backward_input, GELU's derivative", operations,
-                   [&] { ops.matmul(x, down, y, {.gelu_backward = u}, stream); }, {[&] {
-                     ops.matmul(x, down, y, {}, stream);
-                     ops.gelu_backward(u, y, y, stream);
+                   [&] { ops.run(op::Matmul{.a = x, .b = down, .c = y, .gelu_backward = u}, stream); }, {[&] {
+                     ops.run(op::Matmul{.a = x, .b = down, .c = y}, stream);
+                     ops.run(op::GeluBackward{.x = u, .dy = y, .dx = y}, stream);
                    }});
 }
 
@@ -248,23 +295,24 @@ void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
   } catch (const ConfigError& error) {
     fmt::print("{}: {}\n", shape, error.what());
   }
-  const auto row = [&](const std::string& op, double operations, const std::function<void(Ops&)>& call, bool drops) {
+  const auto row = [&](const std::string& name, double operations, const AnyOp& op, bool drops) {
     std::vector<std::function<void()>> others;
     for (Ops* other : {older.get(), drops ? nullptr : cudnn.get(), drops ? nullptr : in_order.get()})
-      others.push_back(other ? [&call, other] { call(*other); } : std::function<void()>());
+      others.push_back(other ? [&, other] { other->run(op, stream); } : std::function<void()>());
     bench.arithmetic(
-        op + shape, operations, [&] { call(ops); }, others);
+        name + shape, operations, [&] { ops.run(op, stream); }, others);
   };
-  for (const float dropout : {0.0f, 0.1f}) {
-    const Ops::Attention how{
-        heads, {.probability = dropout, .seed = 1, .first_sample = sample, .seq_length = s, .total_heads = heads}};
-    const std::string name = dropout > 0 ? "dropout, " : "attention_";
-    row(
-        name + "forward ", 2 * product, [&](Ops& by) { by.attention_forward(qkv, out, lse, how, stream); },
-        dropout > 0);
-    row(
-        name + "backward ", 5 * product,
-        [&](Ops& by) { by.attention_backward(dout, qkv, out, lse, dqkv, how, stream); }, dropout > 0);
+  for (const float probability : {0.0f, 0.1f}) {
+    const Dropout dropout{
+        .probability = probability, .seed = 1, .first_sample = sample, .seq_length = s, .total_heads = heads};
+    const bool drops = probability > 0;
+    const std::string name = drops ? "dropout, " : "attention_";
+    row(name + "forward ", 2 * product,
+        op::AttentionForward{.qkv = qkv, .out = out, .lse = lse, .heads = heads, .dropout = dropout}, drops);
+    row(name + "backward ", 5 * product,
+        op::AttentionBackward{
+            .dout = dout, .qkv = qkv, .out = out, .lse = lse, .dqkv = dqkv, .heads = heads, .dropout = dropout},
+        drops);
   }
 }
 

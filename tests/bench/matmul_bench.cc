@@ -20,6 +20,7 @@
 #include "kernels/cpu/gemm_peak.h"
 #include "kernels/ops.h"
 #include "tests/bench/onednn_product.h"
+#include "tests/support/matmul_options.h"
 
 namespace trivet {
 namespace {
@@ -79,7 +80,7 @@ class Bench {
       const Tensor gradient = tensor(arena, DType::f32, {linear.out, linear.in});
       row(linear, " forward", x, weight, y, {.transpose_b = true});
       row(linear, " backward input", y, weight, x, {});
-      ops_->fill(x, 0.01f, *stream_);  // it was a result
+      ops_->run(op::Fill{x, 0.01f}, *stream_);  // it was a result
       row(linear, " backward weight", y, x, gradient, {.transpose_a = true, .accumulate = true});
     }
     if (std::string("attention").find(only_) != std::string::npos) attention();
@@ -95,14 +96,14 @@ class Bench {
  private:
   Tensor tensor(Arena& arena, DType dtype, Shape shape) {
     const Tensor t = arena.allocate(dtype, shape);
-    ops_->fill(t, 0.01f, *stream_);
+    ops_->run(op::Fill{t, 0.01f}, *stream_);
     return t;
   }
 
-  void row(const Linear& linear, const char* pass, Tensor a, Tensor b, Tensor c, const Ops::Matmul& how) {
+  void row(const Linear& linear, const char* pass, Tensor a, Tensor b, Tensor c, const test::MatmulOptions& how) {
     const int64_t k = how.transpose_a ? a.rows() : a.cols();
     const double flops = 2.0 * static_cast<double>(c.numel()) * static_cast<double>(k);
-    const Best best = best_of([&] { ops_->matmul(a, b, c, how, *stream_); }, onednn_product(a, b, c, how, threads_));
+    const Best best = best_of([&] { ops_->run(how.of(a, b, c), *stream_); }, onednn_product(a, b, c, how, threads_));
     print(std::string(linear.name) + pass, fmt::format("{:>6} {:>6} {:>6}", c.rows(), c.cols(), k), flops, best,
           linear.calls);
   }
@@ -112,24 +113,24 @@ class Bench {
     const Tensor qkv = tensor(arena, dtype_, {kSeq, kBatch, 3 * kHidden}), dqkv = tensor(arena, dtype_, qkv.shape);
     const Tensor out = tensor(arena, dtype_, {kSeq, kBatch, kHidden}), dout = tensor(arena, dtype_, out.shape);
     const Tensor lse = tensor(arena, DType::f32, {kBatch, kHeads, kSeq});
-    const Ops::Attention how{.heads = kHeads, .dropout = {}};
-    Ops::Attention dropping{.heads = kHeads,
-                            .dropout = {.probability = 0.1f,
-                                        .seed = 1,
-                                        .first_sample = arena.allocate(DType::i64, {1}),
-                                        .seq_length = kSeq,
-                                        .total_heads = kHeads}};
-    ops_->fill(dropping.dropout.first_sample, 0, *stream_);
+    const Dropout tenth{.probability = 0.1f,
+                        .seed = 1,
+                        .first_sample = arena.allocate(DType::i64, {1}),
+                        .seq_length = kSeq,
+                        .total_heads = kHeads};
+    ops_->run(op::Fill{tenth.first_sample, 0}, *stream_);
     const double product = 2.0 * kSeq * (kSeq + 1) / 2 * kHidden * kBatch;
-    const std::string sizes = fmt::format("{:>20}", "s 1024, 48 heads");
-    print("attention forward", sizes, 2 * product,
-          best_of([&] { ops_->attention_forward(qkv, out, lse, how, *stream_); }, nullptr), kLayers);
-    print("attention backward", sizes, 4 * product,
-          best_of([&] { ops_->attention_backward(dout, qkv, out, lse, dqkv, how, *stream_); }, nullptr), kLayers);
-    print("  forward, dropout 0.1", sizes, 2 * product,
-          best_of([&] { ops_->attention_forward(qkv, out, lse, dropping, *stream_); }, nullptr), 0);
-    print("  backward, dropout 0.1", sizes, 4 * product,
-          best_of([&] { ops_->attention_backward(dout, qkv, out, lse, dqkv, dropping, *stream_); }, nullptr), 0);
+    const auto row = [&](const char* name, double products, const AnyOp& op, int calls) {
+      print(name, fmt::format("{:>20}", "s 1024, 48 heads"), products * product,
+            best_of([&] { ops_->run(op, *stream_); }, nullptr), calls);
+    };
+    op::AttentionForward forward{.qkv = qkv, .out = out, .lse = lse, .heads = kHeads};
+    op::AttentionBackward backward{.dout = dout, .qkv = qkv, .out = out, .lse = lse, .dqkv = dqkv, .heads = kHeads};
+    row("attention forward", 2, forward, kLayers);
+    row("attention backward", 4, backward, kLayers);
+    forward.dropout = backward.dropout = tenth;
+    row("  forward, dropout 0.1", 2, forward, 0);
+    row("  backward, dropout 0.1", 4, backward, 0);
   }
 
   void print(const std::string& name, const std::string& sizes, double flops, const Best& best, int64_t calls) {

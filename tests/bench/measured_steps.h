@@ -42,7 +42,8 @@ inline double product_peak_tflops(Device& device, Ops& ops, DType dtype) {
   double best = 0;
   for (int round = 0; round <= kRounds; ++round) {  // the first warms up
     const int64_t start = now_ns();
-    for (int i = 0; i < kProducts; ++i) ops.matmul(operands[0], operands[1], c, {.transpose_b = true}, *stream);
+    for (int i = 0; i < kProducts; ++i)
+      ops.run(op::Matmul{.a = operands[0], .b = operands[1], .c = c, .transpose_b = true}, *stream);
     stream->synchronize();
     const double flops = kProducts * 2.0 * static_cast<double>(kSize) * static_cast<double>(kSize * kSize);
     if (round > 0) best = std::max(best, flops / static_cast<double>(now_ns() - start) * 1e-3);

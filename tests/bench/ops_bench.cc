@@ -136,34 +136,56 @@ void activations(Bench& bench, DType dtype) {
       tenth{
           .probability = 0.1f, .seed = 1, .site = 2, .first_sample = bench.tensor(DType::i64, {1}), .seq_length = kSeq};
 
-  ops.layernorm_forward(x, bias, bias, 1e-5f, y, mean, rstd, stream);
-  bench.row(named("layernorm_forward").c_str(), 2 * hidden, calls(2 * kLayers + 1),
-            [&] { ops.layernorm_forward(x, bias, bias, 1e-5f, y, mean, rstd, stream); });
-  bench.row(named("layernorm_backward, residual").c_str(), 4 * hidden, calls(2 * kLayers + 1),
-            [&] { ops.layernorm_backward(y, x, bias, mean, rstd, z, z, dgamma, dgamma, stream); });
-  bench.row(named("gelu_forward").c_str(), 2 * ffn, calls(kLayers), [&] { ops.gelu_forward(u, v, stream); });
-  bench.row(named("gelu_backward").c_str(), 3 * ffn, calls(kLayers), [&] { ops.gelu_backward(u, v, w, stream); });
-  bench.row(named("column_sum [4096, 768]").c_str(), hidden, calls(2 * kLayers),
-            [&] { ops.column_sum(x, dgamma, stream); });
-  bench.row(named("column_sum [4096, 3072]").c_str(), ffn, calls(kLayers), [&] { ops.column_sum(u, sum, stream); });
+  ops.run(op::LayernormForward{.x = x, .gamma = bias, .beta = bias, .eps = 1e-5f, .y = y, .mean = mean, .rstd = rstd},
+          stream);
+  bench.row(named("layernorm_forward").c_str(), 2 * hidden, calls(2 * kLayers + 1), [&] {
+    ops.run(op::LayernormForward{.x = x, .gamma = bias, .beta = bias, .eps = 1e-5f, .y = y, .mean = mean, .rstd = rstd},
+            stream);
+  });
+  bench.row(named("layernorm_backward, residual").c_str(), 4 * hidden, calls(2 * kLayers + 1), [&] {
+    ops.run(op::LayernormBackward{.dy = y,
+                                  .x = x,
+                                  .gamma = bias,
+                                  .mean = mean,
+                                  .rstd = rstd,
+                                  .residual = z,
+                                  .dx = z,
+                                  .dgamma = dgamma,
+                                  .dbeta = dgamma},
+            stream);
+  });
+  bench.row(named("gelu_forward").c_str(), 2 * ffn, calls(kLayers), [&] { ops.run(op::GeluForward{u, v}, stream); });
+  bench.row(named("gelu_backward").c_str(), 3 * ffn, calls(kLayers),
+            [&] { ops.run(op::GeluBackward{.x = u, .dy = v, .dx = w}, stream); });
+  bench.row(named("column_sum [4096, 768]").c_str(), hidden, calls(2 * kLayers), [&] {
+    ops.run(op::ColumnSum{x, dgamma}, stream);
+  });
+  bench.row(named("column_sum [4096, 3072]").c_str(), ffn, calls(kLayers), [&] {
+    ops.run(op::ColumnSum{u, sum}, stream);
+  });
   const Tensor qkv = bench.tensor(dtype, {kRows, 3 * kHidden});
-  bench.row(named("column_sum [4096, 2304]").c_str(), qkv.bytes(), calls(kLayers),
-            [&] { ops.column_sum(qkv, sum.slice(0, 3 * kHidden), stream); });
-  bench.row(named("bias_dropout_add, no dropout").c_str(), 3 * hidden, calls(2 * kLayers),
-            [&] { ops.bias_dropout_add(x, bias, y, none, z, stream); });
-  bench.row(named("bias_dropout_add, dropout 0.1").c_str(), 3 * hidden, 0,
-            [&] { ops.bias_dropout_add(x, bias, y, tenth, z, stream); });
+  bench.row(named("column_sum [4096, 2304]").c_str(), qkv.bytes(), calls(kLayers), [&] {
+    ops.run(op::ColumnSum{qkv, sum.slice(0, 3 * kHidden)}, stream);
+  });
+  bench.row(named("bias_dropout_add, no dropout").c_str(), 3 * hidden, calls(2 * kLayers), [&] {
+    ops.run(op::BiasDropoutAdd{.x = x, .bias = bias, .residual = y, .dropout = none, .out = z}, stream);
+  });
+  bench.row(named("bias_dropout_add, dropout 0.1").c_str(), 3 * hidden, 0, [&] {
+    ops.run(op::BiasDropoutAdd{.x = x, .bias = bias, .residual = y, .dropout = tenth, .out = z}, stream);
+  });
   bench.row(named("dropout_backward, dropout 0.1").c_str(), 2 * hidden, 0,
-            [&] { ops.dropout_backward(x, tenth, z, stream); });
+            [&] { ops.run(op::DropoutBackward{.dout = x, .dropout = tenth, .dx = z}, stream); });
   bench.row(named("embedding_forward").c_str(), 2 * hidden, calls(1),
-            [&] { ops.embedding_forward(tokens, table, 0, z, stream); });
-  bench.row(named("embedding_backward").c_str(), hidden + 2 * kRows * kHidden * 4, calls(1),
-            [&] { ops.embedding_backward(tokens, x, 0, dtable, stream); });
+            [&] { ops.run(op::EmbeddingForward{.tokens = tokens, .table = table, .first_row = 0, .out = z}, stream); });
+  bench.row(named("embedding_backward").c_str(), hidden + 2 * kRows * kHidden * 4, calls(1), [&] {
+    ops.run(op::EmbeddingBackward{.tokens = tokens, .dout = x, .first_row = 0, .dtable = dtable}, stream);
+  });
   bench.row(named("position_forward").c_str(), 2 * hidden + positions.bytes(), calls(1),
-            [&] { ops.position_forward(x, positions, none, z, stream); });
-  bench.row(named("position_backward").c_str(), 2 * hidden + 2 * dpositions.bytes(), calls(1),
-            [&] { ops.position_backward(x, none, z, dpositions, stream); });
-  bench.row(named("add").c_str(), 3 * hidden, 0, [&] { ops.add(x, y, z, stream); });
+            [&] { ops.run(op::PositionForward{.x = x, .positions = positions, .dropout = none, .out = z}, stream); });
+  bench.row(named("position_backward").c_str(), 2 * hidden + 2 * dpositions.bytes(), calls(1), [&] {
+    ops.run(op::PositionBackward{.dout = x, .dropout = none, .dx = z, .dpositions = dpositions}, stream);
+  });
+  bench.row(named("add").c_str(), 3 * hidden, 0, [&] { ops.run(op::Add{x, y, z}, stream); });
 }
 
 void cross_entropy(Bench& bench, DType dtype) {
@@ -174,13 +196,31 @@ void cross_entropy(Bench& bench, DType dtype) {
   const Tensor logits = bench.tensor(dtype, {kRows, kVocab}), targets = bench.tensor(DType::i32, {kRows});
   const Tensor max = bench.tensor(DType::f32, {kRows}), sum = bench.tensor(DType::f32, {kRows});
   const Tensor target = bench.tensor(DType::f32, {kRows}), loss = bench.tensor(DType::f32, {1});
-  bench.row(named("cross_entropy_forward").c_str(), logits.bytes(), calls,
-            [&] { ops.cross_entropy_forward(logits, targets, 0, 50257, max, sum, target, stream); });
-  bench.row("cross_entropy_loss", 3 * max.bytes(), calls,
-            [&] { ops.cross_entropy_loss(max, sum, target, 1, loss, stream); });
+  bench.row(named("cross_entropy_forward").c_str(), logits.bytes(), calls, [&] {
+    ops.run(op::CrossEntropyForward{.logits = logits,
+                                    .targets = targets,
+                                    .first_column = 0,
+                                    .vocab_size = 50257,
+                                    .row_max = max,
+                                    .row_sum = sum,
+                                    .target_logit = target},
+            stream);
+  });
+  bench.row("cross_entropy_loss", 3 * max.bytes(), calls, [&] {
+    ops.run(op::CrossEntropyLoss{.row_max = max, .row_sum = sum, .target_logit = target, .scale = 1, .loss = loss},
+            stream);
+  });
   // scale = the sum: what is written keeps the size of probabilities, run after run
-  bench.row(named("cross_entropy_backward").c_str(), 2 * logits.bytes(), calls,
-            [&] { ops.cross_entropy_backward(logits, targets, 0, 50257, max, sum, 1, stream); });
+  bench.row(named("cross_entropy_backward").c_str(), 2 * logits.bytes(), calls, [&] {
+    ops.run(op::CrossEntropyBackward{.logits = logits,
+                                     .targets = targets,
+                                     .first_column = 0,
+                                     .vocab_size = 50257,
+                                     .row_max = max,
+                                     .row_sum = sum,
+                                     .scale = 1},
+            stream);
+  });
 }
 
 void optimizer(Bench& bench) {
@@ -190,15 +230,18 @@ void optimizer(Bench& bench) {
   const Tensor weight = flat(DType::f32), grad = flat(DType::f32), m = flat(DType::f32), v = flat(DType::f32);
   const Tensor model_weight = flat(DType::bf16), scale = bench.tensor(DType::f32, {1});
   const Tensor bins = bench.tensor(DType::i64, {kExactSumBins});
-  ops.fill(m, 0, stream);
-  ops.fill(v, 0, stream);
-  ops.fill(scale, 1, stream);
+  ops.run(op::Fill{m, 0}, stream);
+  ops.run(op::Fill{v, 0}, stream);
+  ops.run(op::Fill{scale, 1}, stream);
   const int64_t n = kParameters;
   bench.row("adamw, 124M", n * (4 * 4 + 3 * 4 + 2), 1, [&] {
-    ops.adamw(weight, grad, m, v, model_weight, scale, {}, {.learning_rate = 1e-4f, .weight_decay = 0.1f}, stream);
+    ops.run(op::AdamWStep{.pieces = {{weight, grad, m, v, model_weight}},
+                          .grad_scale = scale,
+                          .how = {.learning_rate = 1e-4f, .weight_decay = 0.1f}},
+            stream);
   });
   // As the model has it: 12 layers of 4 matrices, and 2 vectors beside each.
-  std::vector<Ops::AdamWPiece> pieces;
+  std::vector<AdamWPiece> pieces;
   for (int64_t begin = 0; begin < n; begin += pieces.back().weight.numel()) {
     const int64_t size = std::min<int64_t>(pieces.size() % 3 == 0 ? n / 48 : 768, n - begin);
     const auto part = [&](const Tensor& t) { return t.slice(begin, size); };
@@ -206,18 +249,20 @@ void optimizer(Bench& bench) {
   }
   const AdamW how{.learning_rate = 1e-4f, .weight_decay = 0.1f};
   bench.row(fmt::format("adamw, 124M in {} pieces", pieces.size()).c_str(), n * 30, 0,
-            [&] { ops.adamw(pieces, scale, {}, how, stream); });
+            [&] { ops.run(op::AdamWStep{.pieces = pieces, .grad_scale = scale, .how = how}, stream); });
   bench.row("  one by one", n * 30, 0, [&] {
-    for (const Ops::AdamWPiece& piece : pieces) ops.adamw(std::span(&piece, 1), scale, {}, how, stream);
+    for (const AdamWPiece& piece : pieces)
+      ops.run(op::AdamWStep{.pieces = {piece}, .grad_scale = scale, .how = how}, stream);
   });
-  bench.row("sum_of_squares, 124M", n * 4, 1, [&] { ops.sum_of_squares(grad, bins, stream); });
+  bench.row("sum_of_squares, 124M", n * 4, 1, [&] { ops.run(op::SumOfSquares{.xs = {grad}, .bins = bins}, stream); });
   // Gaussian-like sizes: squares of one block reach over 70 bits.
   for (int64_t i = 0; i < n; ++i) grad.as<float>()[i] *= weight.as<float>()[i] * 1e-4f * grad.as<float>()[i];
-  bench.row("sum_of_squares, 124M, a wide range", n * 4, 0, [&] { ops.sum_of_squares(grad, bins, stream); });
-  bench.row("fill fp32, 124M", n * 4, 1, [&] { ops.fill(m, 0, stream); });
-  bench.row("convert fp32 -> bf16, 124M", n * 6, 0, [&] { ops.convert(weight, model_weight, stream); });
-  bench.row("convert bf16 -> fp32, 124M", n * 6, 0, [&] { ops.convert(model_weight, m, stream); });
-  bench.row("convert fp32 -> fp32, 124M", n * 8, 0, [&] { ops.convert(weight, m, stream); });
+  bench.row("sum_of_squares, 124M, a wide range", n * 4, 0,
+            [&] { ops.run(op::SumOfSquares{.xs = {grad}, .bins = bins}, stream); });
+  bench.row("fill fp32, 124M", n * 4, 1, [&] { ops.run(op::Fill{m, 0}, stream); });
+  bench.row("convert fp32 -> bf16, 124M", n * 6, 0, [&] { ops.run(op::Convert{weight, model_weight}, stream); });
+  bench.row("convert bf16 -> fp32, 124M", n * 6, 0, [&] { ops.run(op::Convert{model_weight, m}, stream); });
+  bench.row("convert fp32 -> fp32, 124M", n * 8, 0, [&] { ops.run(op::Convert{weight, m}, stream); });
 }
 
 }  // namespace

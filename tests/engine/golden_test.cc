@@ -59,7 +59,7 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
                 .units = none,
                 .scratch = state.scratch,
                 .tensor_lane = nullptr};
-    ops->fill(state.flat.kept_weights, 0, *stream);
+    ops->run(op::Fill{state.flat.kept_weights, 0}, *stream);
     for (const Param& param : state.params.all()) initialize_weight(param, 1234, 1, *device, *stream);
     state.adam.reset(*ops, *stream);
 
@@ -72,7 +72,7 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
         }
       const MicroBatch micro_batch{.loss_scale = 1.0f / (kSeq * kBatch)};
       state.flat.clear_grads(*ops, *stream);
-      ops->fill(state.loss, 0, *stream);
+      ops->run(op::Fill{state.loss, 0}, *stream);
       stage.forward(ctx, 0, micro_batch, state.loss);
       stage.backward(ctx, 0, -1, micro_batch, grad);
 

@@ -171,7 +171,8 @@ TEST(UnitHooks, APassEndsBehindItsWeightHalvesAndRecomputeBeginsNone) {
     RankState state(run, layout, {}, *device);
     state.flat.initialize([](const Param&) {}, *ops, *compute);
     state.flat.clear_grads(*ops, *compute);
-    for (const Tensor labels : {state.stages[0].tokens(0), state.stages[0].labels(0)}) ops->fill(labels, 0, *compute);
+    for (const Tensor labels : {state.stages[0].tokens(0), state.stages[0].labels(0)})
+      ops->run(op::Fill{labels, 0}, *compute);
     WeightGradQueue queue;
     ToldHooks hooks;
     Context ctx{.ops = *ops,

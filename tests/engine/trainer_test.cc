@@ -12,7 +12,7 @@
 #include "engine/model/init.h"
 #include "engine/train/generate.h"
 #include "engine/train/lr_schedule.h"
-#include "kernels/wrapped_ops.h"
+#include "kernels/ops.h"
 #include "tests/support/training.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -240,7 +240,7 @@ TEST(Evaluation, InMidRunChangesNothing) {
 // ---- dropout
 
 // Notes the dropouts of the calls.
-class DropoutNotes : public WrappedOps<DropoutNotes> {
+class DropoutNotes : public Ops {
  public:
   struct Note {
     std::string op;
@@ -248,22 +248,16 @@ class DropoutNotes : public WrappedOps<DropoutNotes> {
   };
   DropoutNotes(std::unique_ptr<Ops> ops, std::vector<Note>& notes) : ops_(std::move(ops)), notes_(notes) {}
 
- private:
-  friend class WrappedOps<DropoutNotes>;
-  template <class Op, class... Arguments>
-  void call(const char* name, Op op, Stream& stream, const Arguments&... arguments) {
-    (note(name, arguments), ...);
-    (*ops_.*op)(arguments..., stream);
+  void run(const AnyOp& any, Stream& stream) override {
+    std::visit(
+        [&](const auto& op) {
+          if constexpr (requires { op.dropout; }) notes_.push_back({op.kSpan.name, op.dropout});
+        },
+        any);
+    ops_->run(any, stream);
   }
-  template <class Op, class... Arguments>
-  void call_once_a_step(const char* name, Op op, Stream& stream, const Arguments&... arguments) {
-    call(name, op, stream, arguments...);
-  }
-  void note(const char* name, const Dropout& dropout) { notes_.push_back({name, dropout}); }
-  void note(const char* name, const Attention& how) { note(name, how.dropout); }
-  template <class T>
-  void note(const char*, const T&) {}
 
+ private:
   const std::unique_ptr<Ops> ops_;
   std::vector<Note>& notes_;
 };

@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "kernels/cpu/vector.h"
+#include "tests/support/matmul_options.h"
 #include "tests/support/ops_fixture.h"
 
 namespace trivet::test {
@@ -33,7 +34,7 @@ TEST_P(ActivationTest, GeluIsTheDefinition) {
   for (const int64_t n : {1, 7, 40'007}) {
     const Tensor x = tensors.uniform(dtype, {n}, -12, 12), y = tensors.poisoned(dtype, {n});
 
-    ops->gelu_forward(x, y, *stream);
+    ops->run(op::GeluForward{x, y}, *stream);
 
     Values expected;
     for (const double at : values(x)) expected.push_back(gelu(at));
@@ -46,13 +47,13 @@ TEST_P(ActivationTest, GeluBackwardIsTheDerivative) {
     const Tensor x = tensors.uniform(dtype, {n}, -12, 12), dy = tensors.uniform(dtype, {n});
     const Tensor dx = tensors.poisoned(dtype, {n});
 
-    ops->gelu_backward(x, dy, dx, *stream);
+    ops->run(op::GeluBackward{.x = x, .dy = dy, .dx = dx}, *stream);
 
     Values expected;
     for (int64_t i = 0; i < n; ++i) expected.push_back(get(dy, i) * gelu_gradient(get(x, i)));
     EXPECT_TRUE(near(dx, expected, [&](int64_t i) { return allowed(dtype, get(x, i), expected[size_t(i)]); }));
     const Tensor over_dy = tensors.copy(dy);
-    ops->gelu_backward(x, over_dy, over_dy, *stream);
+    ops->run(op::GeluBackward{.x = x, .dy = over_dy, .dx = over_dy}, *stream);
     EXPECT_TRUE(same_bits(over_dy, dx));
   }
 }
@@ -63,8 +64,8 @@ TEST_P(ActivationTest, GeluIsFlatFarOut) {
   const Tensor x = tensors.of(dtype, far), dy = tensors.full(dtype, {6}, 1);
   const Tensor y = tensors.poisoned(dtype, {6}), dx = tensors.poisoned(dtype, {6});
 
-  ops->gelu_forward(x, y, *stream);
-  ops->gelu_backward(x, dy, dx, *stream);
+  ops->run(op::GeluForward{x, y}, *stream);
+  ops->run(op::GeluBackward{.x = x, .dy = dy, .dx = dx}, *stream);
 
   for (int64_t i = 0; i < 6; ++i) {
     EXPECT_NEAR(get(y, i), i < 3 ? 0 : get(x, i), 1e-3);
@@ -74,7 +75,7 @@ TEST_P(ActivationTest, GeluIsFlatFarOut) {
 
 TEST_P(ActivationTest, NotANumberStaysOne) {
   const Tensor x = tensors.full(dtype, {40}, std::nan("")), y = tensors.full(dtype, {40}, 0);
-  ops->gelu_forward(x, y, *stream);
+  ops->run(op::GeluForward{x, y}, *stream);
   for (const double value : values(y)) EXPECT_TRUE(std::isnan(value));
 }
 
@@ -95,7 +96,7 @@ void ActivationTest::expect_product_with_gelu() {
     const Tensor bias = tensors.uniform(dtype, {n});
     const Tensor before = tensors.poisoned(dtype, {m, n}), c = tensors.poisoned(dtype, {m, n});
 
-    ops->matmul(a, b, c, {.transpose_b = true, .bias = bias, .before_gelu = before}, *stream);
+    ops->run(op::Matmul{.a = a, .b = b, .c = c, .transpose_b = true, .bias = bias, .before_gelu = before}, *stream);
 
     Values sums, expected;
     for (int64_t i = 0; i < m * n; ++i) {
@@ -113,12 +114,15 @@ void ActivationTest::expect_product_with_gelu() {
 
     // On a CPU: the bits of the ops one by one, also where rows are made apart.
     const Tensor x = tensors.poisoned(dtype, {m, n}), y = tensors.poisoned(dtype, {m, n});
-    ops->matmul(a, b, x, {.transpose_b = true, .bias = bias}, *stream);
-    ops->gelu_forward(x, y, *stream);
+    ops->run(op::Matmul{.a = a, .b = b, .c = x, .transpose_b = true, .bias = bias}, *stream);
+    ops->run(op::GeluForward{x, y}, *stream);
     EXPECT_TRUE(same_bits(before, x));
     EXPECT_TRUE(same_bits(c, y));
     const Tensor part_before = tensors.poisoned(dtype, {2, n}), part = tensors.poisoned(dtype, {2, n});
-    ops->matmul(a.slice(1, 2), b, part, {.transpose_b = true, .bias = bias, .before_gelu = part_before}, *stream);
+    ops->run(
+        op::Matmul{
+            .a = a.slice(1, 2), .b = b, .c = part, .transpose_b = true, .bias = bias, .before_gelu = part_before},
+        *stream);
     EXPECT_TRUE(same_bits(part_before, x.slice(1, 2)));
     EXPECT_TRUE(same_bits(part, y.slice(1, 2)));
   }
@@ -129,7 +133,7 @@ void ActivationTest::expect_product_with_derivative() {
     const Tensor dy = tensors.uniform(dtype, {m, k}), weight = tensors.uniform(dtype, {k, n});
     const Tensor x = tensors.uniform(dtype, {m, n}, -5, 5), dx = tensors.poisoned(dtype, {m, n});
 
-    ops->matmul(dy, weight, dx, {.gelu_backward = x}, *stream);
+    ops->run(op::Matmul{.a = dy, .b = weight, .c = dx, .gelu_backward = x}, *stream);
 
     Values expected, products;
     for (int64_t i = 0; i < m * n; ++i) {
@@ -145,8 +149,8 @@ void ActivationTest::expect_product_with_derivative() {
     if (threads == kOnCuda) continue;
 
     const Tensor separate = tensors.poisoned(dtype, {m, n});
-    ops->matmul(dy, weight, separate, {}, *stream);
-    ops->gelu_backward(x, separate, separate, *stream);
+    ops->run(op::Matmul{.a = dy, .b = weight, .c = separate}, *stream);
+    ops->run(op::GeluBackward{.x = x, .dy = separate, .dx = separate}, *stream);
     EXPECT_TRUE(same_bits(dx, separate));
   }
 }
@@ -168,15 +172,21 @@ TEST(ActivationReference, AgreesWithFiniteDifferences) {
 TEST_P(ActivationTest, WrongArgumentsAreNamed) {
   const Tensor x = tensors.uniform(dtype, {4, 6}), other = tensors.uniform(dtype, {6, 4});
   const Tensor type = tensors.uniform(dtype == DType::f32 ? DType::bf16 : DType::f32, {4, 6});
-  EXPECT_TRUE(throws_naming([&] { ops->gelu_forward({}, x, *stream); }, {"gelu_forward", " x ", "null"}));
-  EXPECT_TRUE(
-      throws_naming([&] { ops->gelu_forward(x, other, *stream); }, {"gelu_forward", " y ", "[6, 4]", "[4, 6]"}));
-  EXPECT_TRUE(
-      throws_naming([&] { ops->gelu_backward(x, type, x, *stream); }, {"gelu_backward", " dy ", "fp32", "bf16"}));
-  EXPECT_TRUE(throws_naming([&] { ops->gelu_backward(x, x, other, *stream); }, {"gelu_backward", " dx ", "[6, 4]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::GeluForward{{}, x}, *stream); }, {"gelu_forward", " x ", "null"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::GeluForward{x, other}, *stream);
+      },
+      {"gelu_forward", " y ", "[6, 4]", "[4, 6]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::GeluBackward{.x = x, .dy = type, .dx = x}, *stream); },
+                            {"gelu_backward", " dy ", "fp32", "bf16"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::GeluBackward{.x = x, .dy = x, .dx = other}, *stream); },
+                            {"gelu_backward", " dx ", "[6, 4]"}));
   const Tensor square = tensors.uniform(dtype, {6, 6}), c = tensors.uniform(dtype, {4, 6});
   const Tensor bias = tensors.uniform(dtype, {6});
-  const auto multiply = [&](const Ops::Matmul& how) { return [=, this] { ops->matmul(x, square, c, how, *stream); }; };
+  const auto multiply = [&](const MatmulOptions& how) {
+    return [=, this] { ops->run(how.of(x, square, c), *stream); };
+  };
   EXPECT_TRUE(throws_naming(multiply({.before_gelu = other}), {"matmul", " before_gelu ", "[6, 4]", "[4, 6]"}));
   EXPECT_TRUE(throws_naming(multiply({.gelu_backward = type}), {"matmul", " gelu_backward ", "fp32", "bf16"}));
   EXPECT_TRUE(throws_naming(multiply({.accumulate = true, .before_gelu = x}), {"matmul", "GELU", "accumulates"}));

@@ -33,7 +33,8 @@ TEST_P(AdamWTest, FollowsTheAlgorithm) {
     for (how.step = 1; how.step <= 4; ++how.step) {
       const Tensor grad = tensors.uniform(DType::f32, {n}, -3, 3);
 
-      ops->adamw(weight, grad, m, v, model_weight, grad_scale, {}, how, *stream);
+      ops->run(op::AdamWStep{.pieces = {{weight, grad, m, v, model_weight}}, .grad_scale = grad_scale, .how = how},
+               *stream);
 
       reference_step(expected, values(grad), 0.125, how);
       EXPECT_TRUE(near(m, expected.m, tolerance(DType::f32, how.step)));
@@ -54,12 +55,15 @@ TEST_P(AdamWTest, AnyCutGivesTheSameBits) {
   const Tensor cut_model_weight = tensors.poisoned(DType::bf16, {n});
   const AdamW how{.learning_rate = 0.01f, .weight_decay = 0.1f, .step = 3};
 
-  ops->adamw(weight, grad, m, v, model_weight, grad_scale, {}, how, *stream);
+  ops->run(op::AdamWStep{.pieces = {{weight, grad, m, v, model_weight}}, .grad_scale = grad_scale, .how = how},
+           *stream);
   for (int64_t begin = 0, size = 1; begin < n; begin += size) {
     size = std::min(size * 2 + 1, n - begin);
     const auto part = [&](const Tensor& t) { return t.slice(begin, size); };
-    ops->adamw(part(cut_weight), part(grad), part(cut_m), part(cut_v), part(cut_model_weight), grad_scale, {}, how,
-               *stream);
+    ops->run(op::AdamWStep{.pieces = {{part(cut_weight), part(grad), part(cut_m), part(cut_v), part(cut_model_weight)}},
+                           .grad_scale = grad_scale,
+                           .how = how},
+             *stream);
   }
 
   EXPECT_TRUE(same_bits(weight, cut_weight));
@@ -80,7 +84,7 @@ TEST_P(AdamWTest, ManyPiecesAtOnceGetTheBitsOfEachAlone) {
   AdamW without_decay = how;
   without_decay.weight_decay = 0;
 
-  std::vector<Ops::AdamWPiece> pieces;
+  std::vector<AdamWPiece> pieces;
   for (int64_t begin = 0; begin < n;) {
     const auto i = static_cast<int64_t>(pieces.size());
     const int64_t size = std::min(i == 5 ? 9'000 : i % 37 + 1, n - begin);
@@ -88,14 +92,16 @@ TEST_P(AdamWTest, ManyPiecesAtOnceGetTheBitsOfEachAlone) {
     const auto part = [&](const Tensor& t) { return t.slice(begin, size); };
     pieces.push_back(
         {part(weight), part(grad), part(m), part(v), has_model_weight ? part(model_weight) : Tensor{}, decays});
-    ops->adamw(part(alone_weight), part(grad), part(alone_m), part(alone_v),
-               has_model_weight ? part(alone_model_weight) : Tensor{}, grad_scale, {}, decays ? how : without_decay,
-               *stream);
+    ops->run(op::AdamWStep{.pieces = {{part(alone_weight), part(grad), part(alone_m), part(alone_v),
+                                       has_model_weight ? part(alone_model_weight) : Tensor{}}},
+                           .grad_scale = grad_scale,
+                           .how = decays ? how : without_decay},
+             *stream);
     begin += size;
   }
   ASSERT_GT(pieces.size(), 400u);
-  ops->adamw(pieces, grad_scale, {}, how, *stream);
-  ops->adamw(std::span<const Ops::AdamWPiece>(), grad_scale, {}, how, *stream);
+  ops->run(op::AdamWStep{.pieces = pieces, .grad_scale = grad_scale, .how = how}, *stream);
+  ops->run(op::AdamWStep{.pieces = {}, .grad_scale = grad_scale, .how = how}, *stream);
 
   EXPECT_TRUE(same_bits(weight, alone_weight));
   EXPECT_TRUE(same_bits(m, alone_m));
@@ -108,7 +114,10 @@ TEST_P(AdamWTest, WithoutGradientOnlyDecay) {
   const Tensor m = tensors.full(DType::f32, {9}, 0), v = tensors.full(DType::f32, {9}, 0);
   const Tensor one = tensors.full(DType::f32, {1}, 1);
 
-  ops->adamw(weight, zero, m, v, {}, one, {}, {.learning_rate = 0.5f, .weight_decay = 0.25f}, *stream);
+  ops->run(
+      op::AdamWStep{
+          .pieces = {{weight, zero, m, v}}, .grad_scale = one, .how = {.learning_rate = 0.5f, .weight_decay = 0.25f}},
+      *stream);
 
   EXPECT_TRUE(near(weight, Values(9, 1.75), 0));
 }
@@ -118,7 +127,9 @@ TEST_P(AdamWTest, WrongArgumentsAreNamed) {
   const Tensor one = tensors.uniform(DType::f32, {1}), half = tensors.uniform(DType::bf16, {8});
   const auto step = [&](Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor scale,
                         AdamW how = {}) {
-    return [=, this] { ops->adamw(weight, grad, m, v, model_weight, scale, {}, how, *stream); };
+    return [=, this] {
+      ops->run(op::AdamWStep{.pieces = {{weight, grad, m, v, model_weight}}, .grad_scale = scale, .how = how}, *stream);
+    };
   };
   EXPECT_TRUE(throws_naming(step(half, n, n, n, {}, one), {"adamw", " weight ", "bf16", "fp32"}));
   EXPECT_TRUE(throws_naming(step(n, wrong, n, n, {}, one), {"adamw", " grad ", "[7]", "[8]"}));

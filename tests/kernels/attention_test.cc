@@ -85,9 +85,16 @@ class AttentionTest : public testing::TestWithParam<By> {
     const Shape wide{z.s, z.b, z.heads * 3 * z.d}, narrow{z.s, z.b, z.heads * z.d};
     Tensors x{qkv, poisoned(z.dtype, narrow), poisoned(DType::f32, {z.b, z.heads, z.s}), dout, poisoned(z.dtype, wide)};
     const auto ops = ops_for(z);
-    const Ops::Attention how{z.heads, z.dropout};
-    ops->attention_forward(x.qkv, x.out, x.lse, how, *stream);
-    ops->attention_backward(x.dout, x.qkv, x.out, x.lse, x.dqkv, how, *stream);
+    ops->run(op::AttentionForward{.qkv = x.qkv, .out = x.out, .lse = x.lse, .heads = z.heads, .dropout = z.dropout},
+             *stream);
+    ops->run(op::AttentionBackward{.dout = x.dout,
+                                   .qkv = x.qkv,
+                                   .out = x.out,
+                                   .lse = x.lse,
+                                   .dqkv = x.dqkv,
+                                   .heads = z.heads,
+                                   .dropout = z.dropout},
+             *stream);
     stream->synchronize();
     return x;
   }
@@ -138,7 +145,7 @@ int64_t first_sample = 3;
 const Dropout kDropout{.probability = 0.2f,
                        .seed = 11,
                        .site = 5,
-                       .first_sample = {&first_sample, DType::i64, {1}},
+                       .first_sample = Tensor{&first_sample, DType::i64, {1}},
                        .seq_length = 600,
                        .first_position = 0,
                        .first_head = 2,
@@ -293,29 +300,22 @@ TEST_P(AttentionTest, WrongArgumentsNameTheArgument) {
       EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
     }
   };
+  expect_error([&] { ops->run(op::AttentionForward{.qkv = qkv, .out = out, .lse = lse, .heads = 5}, *stream); },
+               "attention_forward: qkv is [4, 2, 48]");
+  expect_error([&] { ops->run(op::AttentionForward{.qkv = qkv, .out = qkv, .lse = lse, .heads = 2}, *stream); },
+               "attention_forward: out is [4, 2, 48]");
+  expect_error([&] { ops->run(op::AttentionForward{.qkv = qkv, .out = out, .lse = out, .heads = 2}, *stream); },
+               "attention_forward: lse is [4, 2, 16]");
   expect_error(
       [&] {
-        ops->attention_forward(qkv, out, lse, {5, {}}, *stream);
-      },
-      "attention_forward: qkv is [4, 2, 48]");
-  expect_error(
-      [&] {
-        ops->attention_forward(qkv, qkv, lse, {2, {}}, *stream);
-      },
-      "attention_forward: out is [4, 2, 48]");
-  expect_error(
-      [&] {
-        ops->attention_forward(qkv, out, out, {2, {}}, *stream);
-      },
-      "attention_forward: lse is [4, 2, 16]");
-  expect_error(
-      [&] {
-        ops->attention_backward(lse, qkv, out, lse, qkv, {2, {}}, *stream);
+        ops->run(op::AttentionBackward{.dout = lse, .qkv = qkv, .out = out, .lse = lse, .dqkv = qkv, .heads = 2},
+                 *stream);
       },
       "attention_backward: dout is [2, 2, 4]");
   expect_error(
       [&] {
-        ops->attention_backward(out, qkv, out, lse, out, {2, {}}, *stream);
+        ops->run(op::AttentionBackward{.dout = out, .qkv = qkv, .out = out, .lse = lse, .dqkv = out, .heads = 2},
+                 *stream);
       },
       "attention_backward: dqkv is [4, 2, 16]");
 }

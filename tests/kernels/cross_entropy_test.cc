@@ -54,8 +54,14 @@ class Problem {
       Part part{rank * v, tensors_.poisoned(logits.dtype, {n, v}), tensors_.poisoned(DType::f32, {n}),
                 tensors_.poisoned(DType::f32, {n}), tensors_.poisoned(DType::f32, {n})};
       for (int64_t i = 0; i < n * v; ++i) set(part.logits, i, get(logits, i / v * columns + part.first + i % v));
-      ops.cross_entropy_forward(part.logits, targets, part.first, vocab_size, part.row_max, part.row_sum,
-                                part.target_logit, stream);
+      ops.run(op::CrossEntropyForward{.logits = part.logits,
+                                      .targets = targets,
+                                      .first_column = part.first,
+                                      .vocab_size = vocab_size,
+                                      .row_max = part.row_max,
+                                      .row_sum = part.row_sum,
+                                      .target_logit = part.target_logit},
+              stream);
       parts.push_back(part);
     }
     // The collectives: maximum, then sums.
@@ -64,16 +70,27 @@ class Problem {
     for (const Part& part : parts)
       for (int64_t r = 0; r < n; ++r) set(global_max, r, std::max(get(global_max, r), get(part.row_max, r)));
     for (const Part& part : parts) {
-      ops.cross_entropy_rescale(part.row_max, global_max, part.row_sum, stream);
+      ops.run(op::CrossEntropyRescale{.row_max = part.row_max, .global_max = global_max, .row_sum = part.row_sum},
+              stream);
       for (int64_t r = 0; r < n; ++r) {
         set(sum, r, get(sum, r) + get(part.row_sum, r));
         set(target, r, get(target, r) + get(part.target_logit, r));
       }
     }
     const Tensor loss = tensors_.full(DType::f32, {1}, 100);  // it is added to
-    ops.cross_entropy_loss(global_max, sum, target, scale, loss, stream);
+    ops.run(
+        op::CrossEntropyLoss{
+            .row_max = global_max, .row_sum = sum, .target_logit = target, .scale = scale, .loss = loss},
+        stream);
     for (const Part& part : parts)
-      ops.cross_entropy_backward(part.logits, targets, part.first, vocab_size, global_max, sum, scale, stream);
+      ops.run(op::CrossEntropyBackward{.logits = part.logits,
+                                       .targets = targets,
+                                       .first_column = part.first,
+                                       .vocab_size = vocab_size,
+                                       .row_max = global_max,
+                                       .row_sum = sum,
+                                       .scale = scale},
+              stream);
     return (get(loss, 0) - 100) / scale;
   }
 
@@ -122,13 +139,27 @@ TEST_P(CrossEntropyTest, ARankOfPaddingOnly) {
   const Tensor row_max = tensors.poisoned(DType::f32, {n}), row_sum = tensors.poisoned(DType::f32, {n});
   const Tensor target = tensors.poisoned(DType::f32, {n}), global_max = tensors.full(DType::f32, {n}, 3);
 
-  ops->cross_entropy_forward(logits, targets, 120, 100, row_max, row_sum, target, *stream);
-  ops->cross_entropy_rescale(row_max, global_max, row_sum, *stream);
+  ops->run(op::CrossEntropyForward{.logits = logits,
+                                   .targets = targets,
+                                   .first_column = 120,
+                                   .vocab_size = 100,
+                                   .row_max = row_max,
+                                   .row_sum = row_sum,
+                                   .target_logit = target},
+           *stream);
+  ops->run(op::CrossEntropyRescale{.row_max = row_max, .global_max = global_max, .row_sum = row_sum}, *stream);
 
   EXPECT_TRUE(near(row_max, Values(n, -std::numeric_limits<double>::infinity()), 0));
   EXPECT_TRUE(near(row_sum, Values(n, 0.0), 0));
   EXPECT_TRUE(near(target, Values(n, 0.0), 0));
-  ops->cross_entropy_backward(logits, targets, 120, 100, global_max, global_max, 1, *stream);
+  ops->run(op::CrossEntropyBackward{.logits = logits,
+                                    .targets = targets,
+                                    .first_column = 120,
+                                    .vocab_size = 100,
+                                    .row_max = global_max,
+                                    .row_sum = global_max,
+                                    .scale = 1},
+           *stream);
   EXPECT_TRUE(near(logits, Values(n * v, 0.0), 0));
 }
 
@@ -142,7 +173,14 @@ TEST_P(CrossEntropyTest, LargeLogitsDoNotOverflow) {
   const Tensor max = tensors.poisoned(DType::f32, {2}), sum = tensors.poisoned(DType::f32, {2});
   const Tensor target = tensors.poisoned(DType::f32, {2});
 
-  ops->cross_entropy_forward(logits, targets, 0, v, max, sum, target, *stream);
+  ops->run(op::CrossEntropyForward{.logits = logits,
+                                   .targets = targets,
+                                   .first_column = 0,
+                                   .vocab_size = v,
+                                   .row_max = max,
+                                   .row_sum = sum,
+                                   .target_logit = target},
+           *stream);
 
   EXPECT_TRUE(near(max, {1024, 2048}, 0));
   EXPECT_TRUE(near(sum, {1, 1}, 0));
@@ -155,8 +193,16 @@ TEST_P(CrossEntropyTest, NotANumberReachesTheLoss) {
   const Tensor max = tensors.poisoned(DType::f32, {1}), sum = tensors.poisoned(DType::f32, {1});
   const Tensor target = tensors.poisoned(DType::f32, {1}), loss = tensors.full(DType::f32, {1}, 0);
 
-  ops->cross_entropy_forward(logits, targets, 0, 300, max, sum, target, *stream);
-  ops->cross_entropy_loss(max, sum, target, 1, loss, *stream);
+  ops->run(op::CrossEntropyForward{.logits = logits,
+                                   .targets = targets,
+                                   .first_column = 0,
+                                   .vocab_size = 300,
+                                   .row_max = max,
+                                   .row_sum = sum,
+                                   .target_logit = target},
+           *stream);
+  ops->run(op::CrossEntropyLoss{.row_max = max, .row_sum = sum, .target_logit = target, .scale = 1, .loss = loss},
+           *stream);
 
   EXPECT_TRUE(std::isnan(get(loss, 0)));
 }
@@ -181,7 +227,16 @@ TEST_P(CrossEntropyTest, WrongArgumentsAreNamed) {
   const Tensor n = tensors.uniform(DType::f32, {4}), m = tensors.uniform(DType::f32, {3});
   const Tensor one = tensors.uniform(DType::f32, {1});
   const auto forward = [&](Tensor l, Tensor t, Tensor a, Tensor b, Tensor c) {
-    return [=, this] { ops->cross_entropy_forward(l, t, 0, 6, a, b, c, *stream); };
+    return [=, this] {
+      ops->run(op::CrossEntropyForward{.logits = l,
+                                       .targets = t,
+                                       .first_column = 0,
+                                       .vocab_size = 6,
+                                       .row_max = a,
+                                       .row_sum = b,
+                                       .target_logit = c},
+               *stream);
+    };
   };
   EXPECT_TRUE(throws_naming(forward(targets, targets, n, n, n), {"cross_entropy_forward", "logits", "int32"}));
   EXPECT_TRUE(throws_naming(forward(logits, n, n, n, n), {"cross_entropy_forward", "targets", "fp32", "int32"}));
@@ -189,21 +244,62 @@ TEST_P(CrossEntropyTest, WrongArgumentsAreNamed) {
   EXPECT_TRUE(throws_naming(forward(logits, targets, n, m, n), {"cross_entropy_forward", "row_sum", "[3]", "[4]"}));
   EXPECT_TRUE(throws_naming(forward(logits, targets, n, n, m), {"cross_entropy_forward", "target_logit", "[3]"}));
   EXPECT_TRUE(
-      throws_naming([&] { ops->cross_entropy_rescale(n, m, n, *stream); }, {"cross_entropy_rescale", "global_max"}));
+      throws_naming([&] { ops->run(op::CrossEntropyRescale{.row_max = n, .global_max = m, .row_sum = n}, *stream); },
+                    {"cross_entropy_rescale", "global_max"}));
   EXPECT_TRUE(
-      throws_naming([&] { ops->cross_entropy_rescale(n, n, m, *stream); }, {"cross_entropy_rescale", "row_sum"}));
-  EXPECT_TRUE(
-      throws_naming([&] { ops->cross_entropy_loss(n, m, n, 1, one, *stream); }, {"cross_entropy_loss", "row_sum"}));
-  EXPECT_TRUE(throws_naming([&] { ops->cross_entropy_loss(n, n, m, 1, one, *stream); },
-                            {"cross_entropy_loss", "target_logit"}));
-  EXPECT_TRUE(throws_naming([&] { ops->cross_entropy_loss(n, n, n, 1, n, *stream); },
-                            {"cross_entropy_loss", " loss ", "[4]", "[1]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->cross_entropy_backward(logits, n, 0, 6, n, n, 1, *stream); },
-                            {"cross_entropy_backward", "targets"}));
-  EXPECT_TRUE(throws_naming([&] { ops->cross_entropy_backward(logits, targets, 0, 6, m, n, 1, *stream); },
-                            {"cross_entropy_backward", "row_max"}));
-  EXPECT_TRUE(throws_naming([&] { ops->cross_entropy_backward(logits, targets, 0, 6, n, m, 1, *stream); },
-                            {"cross_entropy_backward", "row_sum"}));
+      throws_naming([&] { ops->run(op::CrossEntropyRescale{.row_max = n, .global_max = n, .row_sum = m}, *stream); },
+                    {"cross_entropy_rescale", "row_sum"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::CrossEntropyLoss{.row_max = n, .row_sum = m, .target_logit = n, .scale = 1, .loss = one}, *stream);
+      },
+      {"cross_entropy_loss", "row_sum"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::CrossEntropyLoss{.row_max = n, .row_sum = n, .target_logit = m, .scale = 1, .loss = one}, *stream);
+      },
+      {"cross_entropy_loss", "target_logit"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::CrossEntropyLoss{.row_max = n, .row_sum = n, .target_logit = n, .scale = 1, .loss = n}, *stream);
+      },
+      {"cross_entropy_loss", " loss ", "[4]", "[1]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::CrossEntropyBackward{.logits = logits,
+                                          .targets = n,
+                                          .first_column = 0,
+                                          .vocab_size = 6,
+                                          .row_max = n,
+                                          .row_sum = n,
+                                          .scale = 1},
+                 *stream);
+      },
+      {"cross_entropy_backward", "targets"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::CrossEntropyBackward{.logits = logits,
+                                          .targets = targets,
+                                          .first_column = 0,
+                                          .vocab_size = 6,
+                                          .row_max = m,
+                                          .row_sum = n,
+                                          .scale = 1},
+                 *stream);
+      },
+      {"cross_entropy_backward", "row_max"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::CrossEntropyBackward{.logits = logits,
+                                          .targets = targets,
+                                          .first_column = 0,
+                                          .vocab_size = 6,
+                                          .row_max = n,
+                                          .row_sum = m,
+                                          .scale = 1},
+                 *stream);
+      },
+      {"cross_entropy_backward", "row_sum"}));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ TEST_P(ElementwiseTest, ColumnSumAddsOverRows) {
     Values expected = values(sum);
     for (int64_t i = 0; i < n * c; ++i) expected[size_t(i % c)] += get(x, i);
 
-    ops->column_sum(x, sum, *stream);
+    ops->run(op::ColumnSum{x, sum}, *stream);
 
     EXPECT_TRUE(near(sum, expected, 0));
   }
@@ -35,7 +35,7 @@ TEST_P(ElementwiseTest, ColumnSumOfManyRowsStaysAccurate) {
   Values expected(3);
   for (int64_t i = 0; i < n * c; ++i) expected[size_t(i % c)] += get(x, i);
 
-  ops->column_sum(x, sum, *stream);
+  ops->run(op::ColumnSum{x, sum}, *stream);
 
   EXPECT_TRUE(near(sum, expected, 2e-6 * expected[0]));
 }
@@ -54,7 +54,8 @@ TEST_P(ElementwiseTest, BiasDropoutAdd) {
         const Tensor bias = with_bias ? tensors.uniform(dtype, {h}) : Tensor{};
         const Tensor out = tensors.poisoned(dtype, {s, b, h});
 
-        ops->bias_dropout_add(x, bias, residual, dropout, out, *stream);
+        ops->run(op::BiasDropoutAdd{.x = x, .bias = bias, .residual = residual, .dropout = dropout, .out = out},
+                 *stream);
 
         Values expected;
         for (int64_t i = 0; i < s * b * h; ++i) {
@@ -65,8 +66,12 @@ TEST_P(ElementwiseTest, BiasDropoutAdd) {
         }
         EXPECT_TRUE(near(out, expected, summed(dtype, expected, 1, 2 / (1 - probability))));
         const Tensor over_x = tensors.copy(x), over_residual = tensors.copy(residual);
-        ops->bias_dropout_add(over_x, bias, residual, dropout, over_x, *stream);
-        ops->bias_dropout_add(x, bias, over_residual, dropout, over_residual, *stream);
+        ops->run(op::BiasDropoutAdd{.x = over_x, .bias = bias, .residual = residual, .dropout = dropout, .out = over_x},
+                 *stream);
+        ops->run(
+            op::BiasDropoutAdd{
+                .x = x, .bias = bias, .residual = over_residual, .dropout = dropout, .out = over_residual},
+            *stream);
         EXPECT_TRUE(same_bits(over_x, out));
         EXPECT_TRUE(same_bits(over_residual, out));
       }
@@ -81,12 +86,12 @@ TEST_P(ElementwiseTest, DropoutBackwardUsesTheForwardMask) {
         .probability = probability, .seed = 5, .site = 6, .first_sample = tensors.number(7), .seq_length = 29};
     const Tensor ones = tensors.full(dtype, {s, b, h}, 1), zeros = tensors.full(dtype, {s, b, h}, 0);
     const Tensor mask = tensors.poisoned(dtype, {s, b, h}), dx = tensors.poisoned(dtype, {s, b, h});
-    ops->bias_dropout_add(ones, {}, zeros, dropout, mask, *stream);
+    ops->run(op::BiasDropoutAdd{.x = ones, .bias = {}, .residual = zeros, .dropout = dropout, .out = mask}, *stream);
 
-    ops->dropout_backward(ones, dropout, dx, *stream);
+    ops->run(op::DropoutBackward{.dout = ones, .dropout = dropout, .dx = dx}, *stream);
 
     EXPECT_TRUE(same_bits(dx, mask));
-    ops->dropout_backward(ones, dropout, ones, *stream);  // in place
+    ops->run(op::DropoutBackward{.dout = ones, .dropout = dropout, .dx = ones}, *stream);  // in place
     EXPECT_TRUE(same_bits(ones, mask));
   }
 }
@@ -101,7 +106,7 @@ TEST_P(ElementwiseTest, DropoutKeepsItsShare) {
                           .seq_length = s};
     const Tensor x = tensors.full(dtype, {s, b, h}, 1);
 
-    ops->dropout_backward(x, dropout, x, *stream);
+    ops->run(op::DropoutBackward{.dout = x, .dropout = dropout, .dx = x}, *stream);
 
     const Values all = values(x);
     const double share =
@@ -115,20 +120,20 @@ TEST_P(ElementwiseTest, DropoutDoesNotDependOnTheCut) {
   const int64_t s = 6, b = 4, h = 33;
   const Dropout dropout{.probability = 0.4f, .seed = 3, .site = 2, .first_sample = tensors.number(8), .seq_length = s};
   const Tensor ones = tensors.full(dtype, {s, b, h}, 1), whole = tensors.poisoned(dtype, {s, b, h});
-  ops->dropout_backward(ones, dropout, whole, *stream);
+  ops->run(op::DropoutBackward{.dout = ones, .dropout = dropout, .dx = whole}, *stream);
 
   for (int64_t position = 0; position < s; position += 2) {  // sequence parallel: two positions a rank
     Dropout part = dropout;
     part.first_position = position;
     const Tensor slice = tensors.poisoned(dtype, {2, b, h});
-    ops->dropout_backward(ones.slice(position, 2), part, slice, *stream);
+    ops->run(op::DropoutBackward{.dout = ones.slice(position, 2), .dropout = part, .dx = slice}, *stream);
     EXPECT_TRUE(same_bits(slice, whole.slice(position, 2)));
   }
   for (int64_t entry = 0; entry < b; ++entry) {  // micro-batches of one sample
     Dropout part = dropout;
     part.first_sample = tensors.number(8 + entry);
     const Tensor sample = tensors.full(dtype, {s, 1, h}, 1);
-    ops->dropout_backward(sample, part, sample, *stream);
+    ops->run(op::DropoutBackward{.dout = sample, .dropout = part, .dx = sample}, *stream);
     for (int64_t i = 0; i < s * h; ++i) EXPECT_EQ(get(sample, i), get(whole, (i / h * b + entry) * h + i % h));
   }
 }
@@ -146,7 +151,7 @@ TEST_P(ElementwiseTest, ClearMakesZerosOfAListAndOfNothingElse) {
   }
   const Tensor before = tensors.copy(wide);
 
-  ops->clear(pieces, *stream);
+  ops->run(op::Clear{pieces}, *stream);
 
   EXPECT_TRUE(near(x, expected, 0));
   EXPECT_TRUE(same_bits(wide.slice(1, 1), tensors.full(dtype, {5000}, 0)));
@@ -159,12 +164,12 @@ TEST_P(ElementwiseTest, AddAndItsAliases) {
     Values expected;
     for (int64_t i = 0; i < n; ++i) expected.push_back(get(a, i) + get(b, i));
 
-    ops->add(a, b, out, *stream);
+    ops->run(op::Add{a, b, out}, *stream);
 
     EXPECT_TRUE(near(out, expected, summed(dtype, expected, 1)));
     const Tensor over_a = tensors.copy(a), over_b = tensors.copy(b);
-    ops->add(over_a, b, over_a, *stream);
-    ops->add(a, over_b, over_b, *stream);
+    ops->run(op::Add{over_a, b, over_a}, *stream);
+    ops->run(op::Add{a, over_b, over_b}, *stream);
     EXPECT_TRUE(same_bits(over_a, out));
     EXPECT_TRUE(same_bits(over_b, out));
   }
@@ -177,7 +182,7 @@ TEST_P(ElementwiseTest, ConvertRoundsToNearestEven) {
       set(from, 0, std::numeric_limits<double>::infinity());
       const Tensor expected = tensors.make(to, {n}, [&](int64_t i) { return get(from, i); });
 
-      ops->convert(from, out, *stream);
+      ops->run(op::Convert{from, out}, *stream);
 
       EXPECT_TRUE(same_bits(out, expected));
     }
@@ -189,8 +194,8 @@ TEST_P(ElementwiseTest, FillAndCopyTakeAnyType) {
     for (const double value : {7.0, 0.0}) {
       const Tensor x = tensors.poisoned(any, {70'001}), y = tensors.poisoned(any, {70'001});
 
-      ops->fill(x, static_cast<float>(value), *stream);
-      ops->convert(x, y, *stream);
+      ops->run(op::Fill{x, static_cast<float>(value)}, *stream);
+      ops->run(op::Convert{x, y}, *stream);
 
       EXPECT_TRUE(near(x, Values(70'001, value), 0));
       EXPECT_TRUE(same_bits(x, y));
@@ -201,11 +206,11 @@ TEST_P(ElementwiseTest, FillAndCopyTakeAnyType) {
 TEST_P(ElementwiseTest, NothingIsFine) {
   const Tensor none = tensors.poisoned(dtype, {0, 2, 8}), bias = tensors.uniform(dtype, {8});
   const Tensor sum = tensors.full(DType::f32, {8}, 3);
-  ops->bias_dropout_add(none, bias, none, {}, none, *stream);
-  ops->dropout_backward(none, {}, none, *stream);
-  ops->add(none, none, none, *stream);
-  ops->gelu_forward(none, none, *stream);
-  ops->column_sum(none, sum, *stream);
+  ops->run(op::BiasDropoutAdd{.x = none, .bias = bias, .residual = none, .dropout = {}, .out = none}, *stream);
+  ops->run(op::DropoutBackward{.dout = none, .dropout = {}, .dx = none}, *stream);
+  ops->run(op::Add{none, none, none}, *stream);
+  ops->run(op::GeluForward{none, none}, *stream);
+  ops->run(op::ColumnSum{none, sum}, *stream);
   EXPECT_TRUE(near(sum, Values(8, 3.0), 0));
 }
 
@@ -214,11 +219,16 @@ TEST_P(ElementwiseTest, WrongArgumentsAreNamed) {
   const Tensor other = tensors.uniform(dtype, {4, 2, 5}), sum = tensors.uniform(DType::f32, {6});
   const Tensor whole = tensors.integers(DType::i32, {48}, 0, 1), bias = tensors.uniform(dtype, {6});
   const Dropout none, negative{.probability = -0.5f}, of_no_sample{.probability = 0.5f};
-  EXPECT_TRUE(
-      throws_naming([&] { ops->column_sum(x, bias.slice(0, 5), *stream); }, {"column_sum", " sum ", "[5]", "[6]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->column_sum(whole, sum, *stream); }, {"column_sum", " x ", "int32"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::ColumnSum{x, bias.slice(0, 5)}, *stream);
+      },
+      {"column_sum", " sum ", "[5]", "[6]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::ColumnSum{whole, sum}, *stream); }, {"column_sum", " x ", "int32"}));
   const auto residual = [&](Tensor x, Tensor bias, Tensor residual, Dropout dropout, Tensor out) {
-    return [=, this] { ops->bias_dropout_add(x, bias, residual, dropout, out, *stream); };
+    return [=, this] {
+      ops->run(op::BiasDropoutAdd{.x = x, .bias = bias, .residual = residual, .dropout = dropout, .out = out}, *stream);
+    };
   };
   const std::string op = "bias_dropout_add";
   EXPECT_TRUE(throws_naming(residual(flat, bias, flat, none, flat), {op, " x ", "[8, 6]", "3 dimensions"}));
@@ -227,16 +237,30 @@ TEST_P(ElementwiseTest, WrongArgumentsAreNamed) {
   EXPECT_TRUE(throws_naming(residual(x, bias, x, none, other), {op, " out ", "[4, 2, 5]", "[8, 6]"}));
   EXPECT_TRUE(throws_naming(residual(x, bias, x, negative, x), {op, "probability", "-0.5"}));
   EXPECT_TRUE(throws_naming(residual(x, bias, x, of_no_sample, x), {op, "first_sample", "null", "int64"}));
-  EXPECT_TRUE(throws_naming([&] { ops->dropout_backward(flat, none, flat, *stream); }, {"dropout_backward", "dout"}));
-  EXPECT_TRUE(throws_naming([&] { ops->dropout_backward(x, none, other, *stream); }, {"dropout_backward", " dx "}));
-  EXPECT_TRUE(
-      throws_naming([&] { ops->dropout_backward(x, negative, x, *stream); }, {"dropout_backward", "probability"}));
-  EXPECT_TRUE(throws_naming([&] { ops->add(x, other, x, *stream); }, {"add", " b ", "[4, 2, 5]", "[48]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->add(x, x, other, *stream); }, {"add", " out ", "[4, 2, 5]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->convert(x, other, *stream); }, {"convert", " to ", "[4, 2, 5]", "[48]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->convert(x, whole, *stream); }, {"convert", " to ", "int32", "fp32 or bf16"}));
-  EXPECT_TRUE(throws_naming([&] { ops->convert(whole, x, *stream); }, {"convert", " from ", "int32", "fp32 or bf16"}));
-  EXPECT_TRUE(throws_naming([&] { ops->fill({}, 0, *stream); }, {"fill", " x ", "null"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::DropoutBackward{.dout = flat, .dropout = none, .dx = flat}, *stream); },
+                            {"dropout_backward", "dout"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::DropoutBackward{.dout = x, .dropout = none, .dx = other}, *stream); },
+                            {"dropout_backward", " dx "}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::DropoutBackward{.dout = x, .dropout = negative, .dx = x}, *stream); },
+                            {"dropout_backward", "probability"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::Add{x, other, x}, *stream); }, {"add", " b ", "[4, 2, 5]", "[48]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::Add{x, x, other}, *stream); }, {"add", " out ", "[4, 2, 5]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::Convert{x, other}, *stream);
+      },
+      {"convert", " to ", "[4, 2, 5]", "[48]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::Convert{x, whole}, *stream);
+      },
+      {"convert", " to ", "int32", "fp32 or bf16"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::Convert{whole, x}, *stream);
+      },
+      {"convert", " from ", "int32", "fp32 or bf16"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::Fill{{}, 0}, *stream); }, {"fill", " x ", "null"}));
 }
 
 }  // namespace

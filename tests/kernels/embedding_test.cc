@@ -24,7 +24,7 @@ TEST_P(EmbeddingTest, ForwardTakesRowsOfThisRankAndZeroElsewhere) {
     const Tensor tokens = tensors.integers(DType::i32, {s, b}, 0, 49);
     const Tensor table = tensors.uniform(dtype, {rows, h}), out = tensors.poisoned(dtype, {s, b, h});
 
-    ops->embedding_forward(tokens, table, first_row, out, *stream);
+    ops->run(op::EmbeddingForward{.tokens = tokens, .table = table, .first_row = first_row, .out = out}, *stream);
 
     Values expected;
     for (const double token : values(tokens)) {
@@ -47,7 +47,7 @@ TEST_P(EmbeddingTest, BackwardAddsEachTokensGradientToItsRow) {
       for (int64_t c = 0; c < h && row >= 0 && row < rows; ++c) expected[size_t(row * h + c)] += at(dout, r, c);
     }
 
-    ops->embedding_backward(tokens, dout, first_row, dtable, *stream);
+    ops->run(op::EmbeddingBackward{.tokens = tokens, .dout = dout, .first_row = first_row, .dtable = dtable}, *stream);
 
     EXPECT_TRUE(near(dtable, expected, 0));
   }
@@ -59,7 +59,7 @@ TEST_P(EmbeddingTest, BackwardAddsEqualTokensInOrder) {
   const Tensor tokens = tensors.full(DType::i32, {n, 1}, 3), dout = tensors.uniform(dtype, {n, 1, h}, -1e3, 1e3);
   const Tensor dtable = tensors.full(DType::f32, {4, h}, 0);
 
-  ops->embedding_backward(tokens, dout, 0, dtable, *stream);
+  ops->run(op::EmbeddingBackward{.tokens = tokens, .dout = dout, .first_row = 0, .dtable = dtable}, *stream);
 
   for (int64_t c = 0; c < h; ++c) {
     float sum = 0;
@@ -80,7 +80,7 @@ TEST_P(EmbeddingTest, PositionsAreAddedThenDropped) {
     const Tensor x = tensors.uniform(dtype, {s, b, h}), positions = tensors.uniform(dtype, {s, h});
     const Tensor out = tensors.poisoned(dtype, {s, b, h});
 
-    ops->position_forward(x, positions, dropout, out, *stream);
+    ops->run(op::PositionForward{.x = x, .positions = positions, .dropout = dropout, .out = out}, *stream);
 
     Values expected;
     for (int64_t r = 0; r < s * b; ++r)
@@ -89,7 +89,7 @@ TEST_P(EmbeddingTest, PositionsAreAddedThenDropped) {
         expected.push_back((at(x, r, c) + at(positions, r / b, c)) * scale);
       }
     EXPECT_TRUE(near(out, expected, summed(dtype, expected, 1, 2)));
-    ops->position_forward(x, positions, dropout, x, *stream);  // in place
+    ops->run(op::PositionForward{.x = x, .positions = positions, .dropout = dropout, .out = x}, *stream);  // in place
     EXPECT_TRUE(same_bits(x, out));
   }
 }
@@ -112,12 +112,13 @@ TEST_P(EmbeddingTest, PositionBackwardSumsOverTheBatch) {
         expected_sum[size_t(r / b * h + c)] += expected_dx.back();
       }
 
-    ops->position_backward(dout, dropout, dx, dpositions, *stream);
+    ops->run(op::PositionBackward{.dout = dout, .dropout = dropout, .dx = dx, .dpositions = dpositions}, *stream);
 
     EXPECT_TRUE(near(dx, expected_dx, 0));
     EXPECT_TRUE(near(dpositions, expected_sum, 0));
     const Tensor unused = tensors.full(DType::f32, {s, h}, 0);
-    ops->position_backward(dout, dropout, dout, unused, *stream);  // in place
+    ops->run(op::PositionBackward{.dout = dout, .dropout = dropout, .dx = dout, .dpositions = unused},
+             *stream);  // in place
     EXPECT_TRUE(same_bits(dout, dx));
   }
 }
@@ -128,34 +129,50 @@ TEST_P(EmbeddingTest, WrongArgumentsAreNamed) {
   const Tensor positions = tensors.uniform(dtype, {4, 6}), sums = tensors.uniform(DType::f32, {4, 6});
   const Tensor grad = tensors.uniform(DType::f32, {9, 6}), narrow = tensors.uniform(DType::f32, {9, 5});
   const Dropout none, certain{.probability = 1};
-  EXPECT_TRUE(throws_naming([&] { ops->embedding_forward(table, table, 0, x, *stream); },
-                            {"embedding_forward", "tokens", "int32"}));
-  EXPECT_TRUE(throws_naming([&] { ops->embedding_forward(tokens, tokens, 0, x, *stream); },
-                            {"embedding_forward", "table", "int32"}));
-  EXPECT_TRUE(throws_naming([&] { ops->embedding_forward(tokens, table, 0, table, *stream); },
-                            {"embedding_forward", "out", "[9, 6]", "[8, 6]"}));
-  EXPECT_TRUE(
-      throws_naming([&] { ops->embedding_backward(x, x, 0, grad, *stream); }, {"embedding_backward", "tokens"}));
-  EXPECT_TRUE(throws_naming([&] { ops->embedding_backward(tokens, table, 0, grad, *stream); },
-                            {"embedding_backward", "dout", "[9, 6]", "[8, 6]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->embedding_backward(tokens, x, 0, narrow, *stream); },
-                            {"embedding_backward", "dtable", "[9, 5]", "[9, 6]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->position_forward(flat, positions, none, x, *stream); },
-                            {"position_forward", " x ", "[8, 6]", "3 dimensions"}));
-  EXPECT_TRUE(throws_naming([&] { ops->position_forward(x, table, none, x, *stream); },
-                            {"position_forward", "positions", "[9, 6]", "[4, 6]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->position_forward(x, positions, none, table, *stream); },
-                            {"position_forward", "out", "[9, 6]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->position_forward(x, positions, certain, x, *stream); },
-                            {"position_forward", "probability", "1.0"}));
-  EXPECT_TRUE(throws_naming([&] { ops->position_backward(flat, none, x, sums, *stream); },
-                            {"position_backward", "dout", "3 dimensions"}));
-  EXPECT_TRUE(throws_naming([&] { ops->position_backward(x, none, table, sums, *stream); },
-                            {"position_backward", "dx", "[9, 6]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->position_backward(x, none, x, grad, *stream); },
-                            {"position_backward", "dpositions", "[9, 6]", "[4, 6]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->position_backward(x, certain, x, sums, *stream); },
-                            {"position_backward", "probability"}));
+  EXPECT_TRUE(throws_naming(
+      [&] { ops->run(op::EmbeddingForward{.tokens = table, .table = table, .first_row = 0, .out = x}, *stream); },
+      {"embedding_forward", "tokens", "int32"}));
+  EXPECT_TRUE(throws_naming(
+      [&] { ops->run(op::EmbeddingForward{.tokens = tokens, .table = tokens, .first_row = 0, .out = x}, *stream); },
+      {"embedding_forward", "table", "int32"}));
+  EXPECT_TRUE(throws_naming(
+      [&] { ops->run(op::EmbeddingForward{.tokens = tokens, .table = table, .first_row = 0, .out = table}, *stream); },
+      {"embedding_forward", "out", "[9, 6]", "[8, 6]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] { ops->run(op::EmbeddingBackward{.tokens = x, .dout = x, .first_row = 0, .dtable = grad}, *stream); },
+      {"embedding_backward", "tokens"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::EmbeddingBackward{.tokens = tokens, .dout = table, .first_row = 0, .dtable = grad}, *stream);
+      },
+      {"embedding_backward", "dout", "[9, 6]", "[8, 6]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] { ops->run(op::EmbeddingBackward{.tokens = tokens, .dout = x, .first_row = 0, .dtable = narrow}, *stream); },
+      {"embedding_backward", "dtable", "[9, 5]", "[9, 6]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] { ops->run(op::PositionForward{.x = flat, .positions = positions, .dropout = none, .out = x}, *stream); },
+      {"position_forward", " x ", "[8, 6]", "3 dimensions"}));
+  EXPECT_TRUE(throws_naming(
+      [&] { ops->run(op::PositionForward{.x = x, .positions = table, .dropout = none, .out = x}, *stream); },
+      {"position_forward", "positions", "[9, 6]", "[4, 6]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] { ops->run(op::PositionForward{.x = x, .positions = positions, .dropout = none, .out = table}, *stream); },
+      {"position_forward", "out", "[9, 6]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] { ops->run(op::PositionForward{.x = x, .positions = positions, .dropout = certain, .out = x}, *stream); },
+      {"position_forward", "probability", "1.0"}));
+  EXPECT_TRUE(throws_naming(
+      [&] { ops->run(op::PositionBackward{.dout = flat, .dropout = none, .dx = x, .dpositions = sums}, *stream); },
+      {"position_backward", "dout", "3 dimensions"}));
+  EXPECT_TRUE(throws_naming(
+      [&] { ops->run(op::PositionBackward{.dout = x, .dropout = none, .dx = table, .dpositions = sums}, *stream); },
+      {"position_backward", "dx", "[9, 6]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] { ops->run(op::PositionBackward{.dout = x, .dropout = none, .dx = x, .dpositions = grad}, *stream); },
+      {"position_backward", "dpositions", "[9, 6]", "[4, 6]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] { ops->run(op::PositionBackward{.dout = x, .dropout = certain, .dx = x, .dpositions = sums}, *stream); },
+      {"position_backward", "probability"}));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "tests/support/op_samples.h"
 #include "tests/support/split_device.h"
 #include "tests/support/tensors.h"
 
@@ -40,8 +41,8 @@ class GraphOpsTest : public testing::TestWithParam<const char*> {
   Ops& through() { return *graphs; }
   // A segment of two calls: x += step, twice.
   void add_twice(Tensor x, Tensor step) {
-    through().add(x, step, x, *stream);
-    through().add(x, step, x, *stream);
+    through().run(op::Add{x, step, x}, *stream);
+    through().run(op::Add{x, step, x}, *stream);
   }
 
   Tensors tensors;
@@ -77,13 +78,13 @@ TEST_P(GraphOpsTest, OneGraphDropsWhatEachSampleIsToDrop) {
     device->copy_to_device(number.data, dropout.first_sample, *stream);
 
     graphs->over(*stream, [&] {
-      through().dropout_backward(ones, dropout, y, *stream);
-      through().add(ones, y, y, *stream);
+      through().run(op::DropoutBackward{.dout = ones, .dropout = dropout, .dx = y}, *stream);
+      through().run(op::Add{ones, y, y}, *stream);
     });
 
     const std::vector<float> found = floats(y);
-    ops->dropout_backward(ones, dropout, y, *stream);
-    ops->add(ones, y, y, *stream);
+    ops->run(op::DropoutBackward{.dout = ones, .dropout = dropout, .dx = y}, *stream);
+    ops->run(op::Add{ones, y, y}, *stream);
     EXPECT_EQ(found, floats(y)) << sample;
     masks.insert(found);
   }
@@ -123,7 +124,7 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
         add_twice(x, one);
       }
       add_twice(x, one);
-      ops->add(x, one, x, *stream);  // not through the graphs
+      ops->run(op::Add{x, one, x}, *stream);  // not through the graphs
       device->copy_to_device(ten.data(), x, *stream);
       add_twice(x, one);
       stream->run({"host"}, [&] { ran = true; });
@@ -174,16 +175,19 @@ TEST_P(GraphOpsTest, OperationsOfEveryKindRepeat) {
   const Tensor qkv = empty(T, {s, b, 3 * h}), d_qkv = empty(T, {s, b, 3 * h}), copy = empty(T, {s, b, h});
   const Tensor d_table = empty(DType::f32, {vocab, h}), d_weight = empty(DType::f32, {3 * h, h});
   const auto pass = [&](Ops& on) {
-    on.fill(d_table, 0, *stream);
-    on.fill(d_weight, 0, *stream);
-    on.embedding_forward(tokens, table, 0, x, *stream);
-    on.layernorm_forward(x, gamma, beta, 1e-5f, norm, mean, rstd, *stream);
-    on.matmul(norm, weight, qkv, {.transpose_b = true, .bias = bias}, *stream);
-    on.attention_forward(qkv, out, lse, {.heads = 2, .dropout = {}}, *stream);
-    on.attention_backward(d_out, qkv, out, lse, d_qkv, {.heads = 2, .dropout = {}}, *stream);
-    on.matmul(d_qkv, norm, d_weight, {.transpose_a = true, .accumulate = true}, *stream);
-    on.convert(out, copy, *stream);
-    on.embedding_backward(tokens, d_out, 0, d_table, *stream);
+    on.run(op::Fill{d_table, 0}, *stream);
+    on.run(op::Fill{d_weight, 0}, *stream);
+    on.run(op::EmbeddingForward{.tokens = tokens, .table = table, .first_row = 0, .out = x}, *stream);
+    on.run(
+        op::LayernormForward{.x = x, .gamma = gamma, .beta = beta, .eps = 1e-5f, .y = norm, .mean = mean, .rstd = rstd},
+        *stream);
+    on.run(op::Matmul{.a = norm, .b = weight, .c = qkv, .transpose_b = true, .bias = bias}, *stream);
+    on.run(op::AttentionForward{.qkv = qkv, .out = out, .lse = lse, .heads = 2}, *stream);
+    on.run(op::AttentionBackward{.dout = d_out, .qkv = qkv, .out = out, .lse = lse, .dqkv = d_qkv, .heads = 2},
+           *stream);
+    on.run(op::Matmul{.a = d_qkv, .b = norm, .c = d_weight, .transpose_a = true, .accumulate = true}, *stream);
+    on.run(op::Convert{out, copy}, *stream);
+    on.run(op::EmbeddingBackward{.tokens = tokens, .dout = d_out, .first_row = 0, .dtable = d_table}, *stream);
   };
   const auto results = [&] {
     std::vector<std::vector<std::byte>> bytes;
@@ -198,7 +202,7 @@ TEST_P(GraphOpsTest, OperationsOfEveryKindRepeat) {
   const auto expected = results();
   for (int i = 0; i < 3; ++i) {
     for (const Tensor& t : {x, norm, qkv, out, lse, d_qkv, copy})
-      ops->fill(t, std::numeric_limits<float>::quiet_NaN(), *stream);
+      ops->run(op::Fill{t, std::numeric_limits<float>::quiet_NaN()}, *stream);
     graphs->over(*stream, [&] { pass(*graphs); });
     EXPECT_EQ(results(), expected) << "time " << i + 1;
   }
@@ -210,8 +214,8 @@ TEST_P(GraphOpsTest, CallsOnOtherStreamsAndOutsideGoOnAsTheyAre) {
   const auto side = device->create_side_stream(StreamPriority::normal);
   for (int i = 1; i <= 3; ++i) {
     graphs->over(*stream, [&] {
-      through().add(y, one, y, *side);
-      through().add(y, one, y, *side);
+      through().run(op::Add{y, one, y}, *side);
+      through().run(op::Add{y, one, y}, *side);
     });
     side->synchronize();
     add_twice(x, one);
@@ -225,8 +229,8 @@ TEST_P(GraphOpsTest, ACallThatThrowsLeavesNothingBehind) {
   const Tensor x = zeros({4}), one = on_device(tensors.full(DType::f32, {4}, 1)), wrong = zeros({5});
   const auto broken = [&] {
     graphs->over(*stream, [&] {
-      through().add(x, one, x, *stream);
-      through().add(x, wrong, x, *stream);
+      through().run(op::Add{x, one, x}, *stream);
+      through().run(op::Add{x, wrong, x}, *stream);
     });
   };
   EXPECT_TRUE(throws_naming(broken, {"add", "[5]"}));
@@ -249,7 +253,7 @@ TEST_P(GraphOpsTest, WhatDoesNotFitInAnyMoreIsQueuedCallByCall) {
   for (int times = 0; times < 3; ++times)
     for (const int64_t length : {2, 3, 4})  // the third would make them nine
       few.over(*stream, [&] {
-        for (int64_t i = 0; i < length; ++i) static_cast<Ops&>(few).add(x, one, x, *stream);
+        for (int64_t i = 0; i < length; ++i) static_cast<Ops&>(few).run(op::Add{x, one, x}, *stream);
       });
   EXPECT_EQ(floats(x), std::vector<float>(4, 27));
   EXPECT_EQ(few.counts().graphs, 2);
@@ -263,7 +267,7 @@ TEST_P(GraphOpsTest, ACaptureHasNothingButOperations) {
   EXPECT_THROW(device->capture(*stream, [&] { device->deallocate(device->allocate(256), 256); }), Error);
   EXPECT_THROW(device->capture(*stream, [&] { fail("of its own"); }), Error);
   // The stream is as it was, and what was captured was not run.
-  const auto graph = device->capture(*stream, [&] { ops->add(x, one, x, *stream); });
+  const auto graph = device->capture(*stream, [&] { ops->run(op::Add{x, one, x}, *stream); });
   EXPECT_EQ(floats(x), std::vector<float>(4, 0));
   graph->launch(*stream);
   graph->launch(*stream);
@@ -282,113 +286,84 @@ TEST(GraphOps, WantADeviceThatHasGraphs) {
 
 class Keys : public GraphOpsTest {
  protected:
-  // As T in another memory, which nothing else uses: the address is all that differs.
-  std::vector<Tensor> others(const Tensor& t) {
-    const Tensor copy = arena->allocate(t.dtype, t.shape);
-    ops->convert(t, copy, *stream);
-    return {copy};
+  // Makes a field another, in this alone, and tells whether it could: null tensors stay null.
+  bool change(Tensor& t) {
+    if (!t) return false;
+    const Tensor copy = arena->allocate(t.dtype, t.shape);  // the address is all that differs
+    ops->run(op::Convert{t, copy}, *stream);
+    t = copy;
+    return true;
   }
-  std::vector<int64_t> others(int64_t value) { return {value + 1}; }
-  std::vector<float> others(float value) { return {2 * value}; }
-  std::vector<Dropout> others(const Dropout& base) {
-    std::vector<Dropout> all(8, base);
-    all[0].probability = 0.75f, all[1].seed += 1, all[2].site += 1, all[4].seq_length += 1;
-    all[3].first_sample = others(base.first_sample)[0], all[5].first_position += 1, all[6].first_head += 1,
-    all[7].total_heads += 1;
-    return all;
+  template <class T>
+  requires std::is_arithmetic_v<T>
+  bool change(T& number) {
+    if constexpr (std::is_same_v<T, bool>) number = !number;
+    else if constexpr (std::is_same_v<T, float>) number *= 1.5f;
+    else ++number;
+    return true;
   }
-  std::vector<Ops::Attention> others(const Ops::Attention& base) {
-    std::vector<Ops::Attention> all;
-    for (const Dropout& dropout : others(base.dropout)) all.push_back({base.heads, dropout});
-    return all;
+  // Queues the op twice in a segment, and tells how many graphs have been launched since.
+  int64_t queue(const AnyOp& op) {
+    graphs->over(*stream, [&] {
+      for (int i = 0; i < 2; ++i) through().run(op, *stream);
+    });
+    stream->synchronize();
+    return graphs->counts().launches;
   }
-  std::vector<Ops::Matmul> others(const Ops::Matmul& base) {
-    using M = Ops::Matmul;
-    for (const auto tensor : {&M::bias, &M::before_gelu, &M::gelu_backward}) {
-      if (!(base.*tensor)) continue;
-      M other = base;
-      other.*tensor = others(base.*tensor)[0];
-      return {other};
-    }
-    const Tensor square = zeros({4, 4});
-    return {{.transpose_a = true}, {.transpose_b = true},   {.accumulate = true},
-            {.bias = zeros({4})},  {.before_gelu = square}, {.gelu_backward = square}};
-  }
-
-  // Queues the call twice in a segment, often enough for a graph, and then with each of its arguments another.
-  template <class Op, class... Arguments>
-  void expect_all_count(const char* name, Op op, const Arguments&... arguments) {
-    SCOPED_TRACE(name);
-    const auto queue = [&](const auto&... each) {
-      graphs->over(*stream, [&] {
-        for (int i = 0; i < 2; ++i) (through().*op)(each..., *stream);
+  // The op is new, then repeated, and then comes with each of its fields another, where its check lets it.
+  template <class Op>
+  void expect_all_count(const Op& op) {
+    SCOPED_TRACE(Op::kSpan.name);
+    const int64_t before = graphs->counts().launches;
+    EXPECT_EQ(queue(op), before);
+    EXPECT_EQ(queue(op), before + 1);
+    int fields = 0;
+    for_each_field(op, [&](const auto&) { ++fields; });
+    for (int which = 0; which < fields; ++which) {
+      Op other = op;
+      int field = 0;
+      bool changed = false, tensor = false;
+      for_each_field(other, [&]<class T>(T& each) {
+        if (field++ != which) return;
+        if constexpr (!is_list<T>) changed = change(each);
+        tensor = is_argument<T>;
       });
-      stream->synchronize();
-      return graphs->counts().launches;
-    };
-    const int64_t before = queue(arguments...);
-    EXPECT_EQ(queue(arguments...), before + 1);
-    vary<0>(
-        std::tuple(arguments...), [&](const auto& tuple) { return std::apply(queue, tuple); }, before + 1);
-  }
-  template <size_t i, class Tuple, class Queue>
-  void vary(const Tuple& base, const Queue& queue, int64_t launches) {
-    if constexpr (i < std::tuple_size_v<Tuple>) {
-      int number = 0;
-      for (const auto& other : others(std::get<i>(base))) {
-        Tuple changed = base;
-        std::get<i>(changed) = other;
-        EXPECT_EQ(queue(changed), launches) << "argument " << i + 1 << ", change " << number << ": a stale graph";
-        ++number;
+      try {
+        other.check();
+      } catch (const Error& error) {
+        EXPECT_FALSE(tensor) << error.what();
+        continue;
       }
-      vary<i + 1>(base, queue, launches);
+      if (changed) {
+        EXPECT_EQ(queue(other), before + 1) << "field " << which + 1 << ": a stale graph";
+      }
     }
   }
 };
 INSTANTIATE_TEST_SUITE_P(Devices, Keys, testing::Values("split"), [](const auto& info) { return info.param; });
 
-TEST_P(Keys, EveryArgumentOfEveryOperationCounts) {
-  using O = Ops;
-  const auto square = [&] { return on_device(tensors.uniform(DType::f32, {4, 4})); };
-  const auto row = [&] { return on_device(tensors.uniform(DType::f32, {4})); };
-  const auto integers = [&](Shape shape) { return on_device(tensors.integers(DType::i32, shape, 0, 2)); };
-  const auto cube = [&] { return on_device(tensors.uniform(DType::f32, {4, 2, 4})); };  // [s, b, h]
-  const Dropout dropout{.probability = 0.5f,
-                        .seed = 3,
-                        .site = 5,
-                        .first_sample = on_device(tensors.number(2)),
-                        .seq_length = 8,
-                        .total_heads = 4};
+TEST_P(Keys, EveryFieldOfEveryOpCounts) {
+  OpSamples samples([&](DType type, Shape shape) {
+    return on_device(type == DType::f32 ? tensors.uniform(type, shape) : tensors.integers(type, shape, 0, 1));
+  });
+  int once_a_step = 0;
+  for (const AnyOp& sample : samples.all())
+    std::visit(
+        [&]<class Op>(const Op& op) {
+          if (Op::kSpan.category == Category::optimizer || std::is_same_v<Op, op::Clear>) ++once_a_step;
+          else expect_all_count(op);
+        },
+        sample);
+  EXPECT_EQ(once_a_step, 6);
+}
 
-  for (const O::Matmul& how : {O::Matmul{}, O::Matmul{.bias = row()}, O::Matmul{.before_gelu = square()},
-                               O::Matmul{.gelu_backward = square()}})
-    expect_all_count("matmul", &O::matmul, square(), square(), square(), how);
-  expect_all_count("column_sum", &O::column_sum, square(), row());
-  expect_all_count("layernorm_forward", &O::layernorm_forward, square(), row(), row(), 1e-5f, square(), row(), row());
-  expect_all_count("layernorm_backward", &O::layernorm_backward, square(), square(), row(), row(), row(), square(),
-                   square(), row(), row());
-  expect_all_count("gelu_forward", &O::gelu_forward, square(), square());
-  expect_all_count("gelu_backward", &O::gelu_backward, square(), square(), square());
-  const auto qkv = [&] { return on_device(tensors.uniform(DType::f32, {4, 2, 12})); };
-  const auto lse = [&] { return on_device(tensors.uniform(DType::f32, {2, 2, 4})); };
-  expect_all_count("attention_forward", &O::attention_forward, qkv(), cube(), lse(), O::Attention{2, dropout});
-  expect_all_count("attention_backward", &O::attention_backward, cube(), qkv(), cube(), lse(), qkv(),
-                   O::Attention{2, dropout});
-  expect_all_count("embedding_forward", &O::embedding_forward, integers({4, 2}), square(), int64_t{0}, cube());
-  expect_all_count("embedding_backward", &O::embedding_backward, integers({4, 2}), cube(), int64_t{0}, square());
-  expect_all_count("position_forward", &O::position_forward, cube(), square(), dropout, cube());
-  expect_all_count("position_backward", &O::position_backward, cube(), dropout, cube(), square());
-  expect_all_count("bias_dropout_add", &O::bias_dropout_add, cube(), row(), cube(), dropout, cube());
-  expect_all_count("dropout_backward", &O::dropout_backward, cube(), dropout, cube());
-  expect_all_count("cross_entropy_forward", &O::cross_entropy_forward, square(), integers({4}), int64_t{0}, int64_t{3},
-                   row(), row(), row());
-  expect_all_count("cross_entropy_rescale", &O::cross_entropy_rescale, row(), row(), row());
-  expect_all_count("cross_entropy_loss", &O::cross_entropy_loss, row(), row(), row(), 0.5f, zeros({1}));
-  expect_all_count("cross_entropy_backward", &O::cross_entropy_backward, square(), integers({4}), int64_t{0},
-                   int64_t{3}, row(), row(), 0.5f);
-  expect_all_count("fill", &O::fill, square(), 2.0f);
-  expect_all_count("convert", &O::convert, square(), square());
-  expect_all_count("add", &O::add, square(), square(), square());
+TEST_P(Keys, OptionalTensorsCount) {
+  const auto square = [&] { return on_device(tensors.uniform(DType::f32, {4, 4})); };
+  const Tensor a = square(), b = square(), c = square();
+  expect_all_count(op::Matmul{.a = a, .b = b, .c = c});
+  expect_all_count(op::Matmul{.a = a, .b = b, .c = c, .bias = zeros({4})});
+  expect_all_count(op::Matmul{.a = a, .b = b, .c = c, .before_gelu = square()});
+  expect_all_count(op::Matmul{.a = a, .b = b, .c = c, .gelu_backward = square()});
 }
 
 TEST_P(Keys, ShapesTypesStreamsAndOperationsCount) {
@@ -400,7 +375,7 @@ TEST_P(Keys, ShapesTypesStreamsAndOperationsCount) {
     return graphs->counts().launches;
   };
   const auto gelu = [&](Tensor from, Tensor to) {
-    return [this, from, to](Stream& on) { through().gelu_forward(from, to, on); };
+    return [this, from, to](Stream& on) { through().run(op::GeluForward{from, to}, on); };
   };
   queue(gelu(x, y), *stream);
   ASSERT_EQ(queue(gelu(x, y), *stream), 1);
@@ -409,7 +384,7 @@ TEST_P(Keys, ShapesTypesStreamsAndOperationsCount) {
   const Tensor half_x{x.data, DType::bf16, x.shape}, half_y{y.data, DType::bf16, y.shape};
   EXPECT_EQ(queue(gelu(half_x, half_y), *stream), 1);
   EXPECT_EQ(queue(gelu(x, y), *other_stream), 1);
-  EXPECT_EQ(queue([&](Stream& on) { through().convert(x, y, on); }, *stream), 1);
+  EXPECT_EQ(queue([&](Stream& on) { through().run(op::Convert{x, y}, on); }, *stream), 1);
   EXPECT_EQ(queue(gelu(x, y), *stream), 2);
 }
 

@@ -63,7 +63,9 @@ TEST_P(LayerNormTest, ForwardIsTheDefinition) {
     const Tensor y = tensors.poisoned(dtype, {n, h});
     const Tensor mean = tensors.poisoned(DType::f32, {n}), rstd = tensors.poisoned(DType::f32, {n});
 
-    ops->layernorm_forward(x, gamma, beta, kEps, y, mean, rstd, *stream);
+    ops->run(
+        op::LayernormForward{.x = x, .gamma = gamma, .beta = beta, .eps = kEps, .y = y, .mean = mean, .rstd = rstd},
+        *stream);
 
     const Normalized expected = reference_forward(values(x), values(gamma), values(beta), kEps);
     const double largest_rstd = *std::max_element(expected.rstd.begin(), expected.rstd.end());
@@ -81,7 +83,8 @@ TEST_P(LayerNormTest, ForwardSurvivesALargeMean) {
   const Tensor y = tensors.poisoned(dtype, {1, h});
   const Tensor mean = tensors.poisoned(DType::f32, {1}), rstd = tensors.poisoned(DType::f32, {1});
 
-  ops->layernorm_forward(x, gamma, beta, kEps, y, mean, rstd, *stream);
+  ops->run(op::LayernormForward{.x = x, .gamma = gamma, .beta = beta, .eps = kEps, .y = y, .mean = mean, .rstd = rstd},
+           *stream);
 
   const Normalized expected = reference_forward(values(x), values(gamma), values(beta), kEps);
   EXPECT_TRUE(near(y, expected.y, tolerance(dtype, 1)));
@@ -102,7 +105,10 @@ TEST_P(LayerNormTest, BackwardIsTheDerivative) {
     const double scale = 4 * *std::max_element(forward.rstd.begin(), forward.rstd.end());
 
     const Tensor dx = tensors.poisoned(dtype, {n, h});
-    ops->layernorm_backward(dy, x, gamma, mean, rstd, {}, dx, dgamma, dbeta, *stream);
+    ops->run(
+        op::LayernormBackward{
+            .dy = dy, .x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dx = dx, .dgamma = dgamma, .dbeta = dbeta},
+        *stream);
 
     EXPECT_TRUE(near(dx, expected.dx, summed(dtype, expected.dx, h, scale)));
     EXPECT_TRUE(near(dgamma, expected.dgamma, tolerance(DType::f32, n, 4)));
@@ -111,12 +117,39 @@ TEST_P(LayerNormTest, BackwardIsTheDerivative) {
     // With the residual's gradient; in place of dy; in place of the residual: all the same bits.
     const Tensor with = tensors.poisoned(dtype, {n, h});
     const Tensor of_gamma = tensors.full(DType::f32, {h}, 0), of_beta = tensors.full(DType::f32, {h}, 0);
-    ops->layernorm_backward(dy, x, gamma, mean, rstd, residual, with, of_gamma, of_beta, *stream);
+    ops->run(op::LayernormBackward{.dy = dy,
+                                   .x = x,
+                                   .gamma = gamma,
+                                   .mean = mean,
+                                   .rstd = rstd,
+                                   .residual = residual,
+                                   .dx = with,
+                                   .dgamma = of_gamma,
+                                   .dbeta = of_beta},
+             *stream);
     const Values sum = plus(expected.dx, values(residual));
     EXPECT_TRUE(near(with, sum, summed(dtype, sum, h, scale)));
     const Tensor over_dy = tensors.copy(dy), over_residual = tensors.copy(residual);
-    ops->layernorm_backward(over_dy, x, gamma, mean, rstd, residual, over_dy, of_gamma, of_beta, *stream);
-    ops->layernorm_backward(dy, x, gamma, mean, rstd, over_residual, over_residual, of_gamma, of_beta, *stream);
+    ops->run(op::LayernormBackward{.dy = over_dy,
+                                   .x = x,
+                                   .gamma = gamma,
+                                   .mean = mean,
+                                   .rstd = rstd,
+                                   .residual = residual,
+                                   .dx = over_dy,
+                                   .dgamma = of_gamma,
+                                   .dbeta = of_beta},
+             *stream);
+    ops->run(op::LayernormBackward{.dy = dy,
+                                   .x = x,
+                                   .gamma = gamma,
+                                   .mean = mean,
+                                   .rstd = rstd,
+                                   .residual = over_residual,
+                                   .dx = over_residual,
+                                   .dgamma = of_gamma,
+                                   .dbeta = of_beta},
+             *stream);
     EXPECT_TRUE(same_bits(over_dy, with));
     EXPECT_TRUE(same_bits(over_residual, with));
   }
@@ -131,7 +164,10 @@ TEST_P(LayerNormTest, RunsRepeatBitForBit) {
   for (int run = 0; run < 3; ++run) {
     const Tensor dx = tensors.poisoned(dtype, {n, h});
     const Tensor dgamma = tensors.full(DType::f32, {h}, 0), dbeta = tensors.full(DType::f32, {h}, 0);
-    ops->layernorm_backward(dy, x, gamma, mean, rstd, {}, dx, dgamma, dbeta, *stream);
+    ops->run(
+        op::LayernormBackward{
+            .dy = dy, .x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dx = dx, .dgamma = dgamma, .dbeta = dbeta},
+        *stream);
     if (run == 0) first[0] = dx, first[1] = dgamma, first[2] = dbeta;
     EXPECT_TRUE(same_bits(dx, first[0]));
     EXPECT_TRUE(same_bits(dgamma, first[1]));
@@ -164,7 +200,11 @@ TEST_P(LayerNormTest, WrongArgumentsAreNamed) {
   const Tensor n = tensors.uniform(DType::f32, {4}), sum = tensors.uniform(DType::f32, {6});
   const Tensor short_h = tensors.uniform(dtype, {5}), whole = tensors.integers(DType::i32, {4, 6}, 0, 1);
   const auto forward = [&](Tensor x, Tensor gamma, Tensor beta, Tensor y, Tensor mean, Tensor rstd) {
-    return [=, this] { ops->layernorm_forward(x, gamma, beta, kEps, y, mean, rstd, *stream); };
+    return [=, this] {
+      ops->run(
+          op::LayernormForward{.x = x, .gamma = gamma, .beta = beta, .eps = kEps, .y = y, .mean = mean, .rstd = rstd},
+          *stream);
+    };
   };
   EXPECT_TRUE(throws_naming(forward(whole, h, h, x, n, n), {"layernorm_forward", " x ", "int32", "fp32 or bf16"}));
   EXPECT_TRUE(throws_naming(forward(x, short_h, h, x, n, n), {"layernorm_forward", "gamma", "[5]", "[6]"}));
@@ -175,7 +215,18 @@ TEST_P(LayerNormTest, WrongArgumentsAreNamed) {
 
   const auto backward = [&](Tensor dy, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual, Tensor dx,
                             Tensor dgamma, Tensor dbeta) {
-    return [=, this] { ops->layernorm_backward(dy, x, gamma, mean, rstd, residual, dx, dgamma, dbeta, *stream); };
+    return [=, this] {
+      ops->run(op::LayernormBackward{.dy = dy,
+                                     .x = x,
+                                     .gamma = gamma,
+                                     .mean = mean,
+                                     .rstd = rstd,
+                                     .residual = residual,
+                                     .dx = dx,
+                                     .dgamma = dgamma,
+                                     .dbeta = dbeta},
+               *stream);
+    };
   };
   const auto named = [](const char* argument) { return std::vector<std::string>{"layernorm_backward", argument}; };
   EXPECT_TRUE(throws_naming(backward(h, h, n, n, {}, x, sum, sum), named(" dy ")));

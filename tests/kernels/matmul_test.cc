@@ -10,6 +10,7 @@
 
 #include "kernels/base/arena.h"
 #include "kernels/ops.h"
+#include "tests/support/matmul_options.h"
 #include "tests/support/mirrored_ops.h"
 #include "tests/support/near.h"
 
@@ -20,7 +21,7 @@ struct ProductCase {
   int64_t m, n, k;
   DType dtype;    // of a, b and the bias
   DType c_dtype;  // of c
-  Ops::Matmul how;
+  test::MatmulOptions how;
   bool bias = false;
 };
 
@@ -89,9 +90,9 @@ class MatmulTest : public testing::TestWithParam<int> {
   void run(const ProductCase& test, Operands& x) {
     if (!test.how.accumulate)
       for (int64_t i = 0; i < x.c.numel(); ++i) set_value(x.c, i, std::numeric_limits<float>::quiet_NaN());
-    Ops::Matmul how = test.how;
+    test::MatmulOptions how = test.how;
     how.bias = x.bias;
-    ops->matmul(x.a, x.b, x.c, how, *stream);
+    ops->run(how.of(x.a, x.b, x.c), *stream);
     stream->synchronize();
   }
 
@@ -163,10 +164,10 @@ TEST_P(MatmulTest, AnElementHasTheSameBitsInEveryColumn) {
   // given equal columns, some in a whole panel and some behind it, whose sum is a subnormal bf16
   const Tensor a = arena.allocate(DType::bf16, {1, 1}), b = arena.allocate(DType::bf16, {1, 40});
   const Tensor c = arena.allocate(DType::bf16, {1, 40}), bias = arena.allocate(DType::bf16, {40});
-  ops->fill(a, 0, *stream);
-  ops->fill(b, 1, *stream);
+  ops->run(op::Fill{a, 0}, *stream);
+  ops->run(op::Fill{b, 1}, *stream);
   for (int64_t i = 0; i < 40; ++i) bias.as<bf16>()[i].bits = 0x0011;
-  ops->matmul(a, b, c, {.bias = bias}, *stream);
+  ops->run(op::Matmul{.a = a, .b = b, .c = c, .bias = bias}, *stream);
   stream->synchronize();
   for (int64_t i = 1; i < 40; ++i) EXPECT_EQ(c.as<bf16>()[i].bits, c.as<bf16>()[0].bits) << i;
 }
@@ -230,7 +231,7 @@ TEST_P(MatmulTest, RanksOnTheirOwnThreadsAndStreamsDoNotDisturbEachOther) {
       const auto my_ops = create_cpu_ops(1);
       const auto compute = device->create_compute_stream(), side = device->create_side_stream(StreamPriority::normal);
       for (size_t i = 0; i < 4; ++i)
-        my_ops->matmul(results[r][i].a, results[r][i].b, results[r][i].c, test.how, i % 2 ? *side : *compute);
+        my_ops->run(test.how.of(results[r][i].a, results[r][i].b, results[r][i].c), i % 2 ? *side : *compute);
       side->synchronize();
     });
   for (std::thread& rank : ranks) rank.join();
@@ -243,10 +244,10 @@ TEST_P(MatmulTest, RanksOnTheirOwnThreadsAndStreamsDoNotDisturbEachOther) {
 }
 
 TEST_P(MatmulTest, WrongArgumentsNameTheArgument) {
-  const auto expect_error = [&](const Tensor& a, const Tensor& b, const Tensor& c, const Ops::Matmul& how,
+  const auto expect_error = [&](const Tensor& a, const Tensor& b, const Tensor& c, const test::MatmulOptions& how,
                                 const std::string& text) {
     try {
-      ops->matmul(a, b, c, how, *stream);
+      ops->run(how.of(a, b, c), *stream);
       ADD_FAILURE() << "accepted; expected an error with: " << text;
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();

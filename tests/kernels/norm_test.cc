@@ -95,7 +95,7 @@ TEST_P(NormTest, SumsOfAllSizesAreExact) {
                            {"1e-38 to 1e38", 5000, -126, 126}}) {
     const Tensor x = spread(tensors, test.n, test.low, test.high), bins = tensors.full(DType::i64, {kExactSumBins}, 0);
 
-    ops->sum_of_squares(x, bins, *stream);
+    ops->run(op::SumOfSquares{.xs = {x}, .bins = bins}, *stream);
 
     EXPECT_TRUE(equals(bins, exact(x))) << test.what;
   }
@@ -107,7 +107,7 @@ TEST_P(NormTest, ALargeNumberDoesNotHideSmallOnes) {
     const Tensor x = tensors.uniform(DType::f32, {2048}, -1, 1), bins = tensors.full(DType::i64, {kExactSumBins}, 0);
     for (int64_t i = 0; i < 2048; ++i) set(x, i, std::ldexp(1 - std::abs(get(x, i)) / 2, i % 1024 == 700 ? 0 : -gap));
 
-    ops->sum_of_squares(x, bins, *stream);
+    ops->run(op::SumOfSquares{.xs = {x}, .bins = bins}, *stream);
 
     EXPECT_TRUE(equals(bins, exact(x))) << "gap 2^" << gap;
   }
@@ -119,7 +119,7 @@ TEST_P(NormTest, LanesDoNotOverflow) {
   const Tensor bins = tensors.full(DType::i64, {kExactSumBins}, 0);
   for (int64_t i = 0; i < x.numel(); i += 1024) set(x, i + 3, 0x1p-22);
 
-  ops->sum_of_squares(x, bins, *stream);
+  ops->run(op::SumOfSquares{.xs = {x}, .bins = bins}, *stream);
 
   EXPECT_TRUE(equals(bins, exact(x)));
 }
@@ -127,14 +127,14 @@ TEST_P(NormTest, LanesDoNotOverflow) {
 TEST_P(NormTest, ZerosOfEitherSignAddNothing) {
   const Tensor x = tensors.make(DType::f32, {5000}, [](int64_t i) { return i % 2 ? 0.0 : -0.0; });
   const Tensor bins = tensors.full(DType::i64, {kExactSumBins}, 0);
-  ops->sum_of_squares(x, bins, *stream);
+  ops->run(op::SumOfSquares{.xs = {x}, .bins = bins}, *stream);
   EXPECT_TRUE(near(bins, Values(kExactSumBins, 0.0), 0));
 }
 
 TEST_P(NormTest, OrderAndCutsDoNotMatter) {
   const int64_t n = 50'000;
   const Tensor x = spread(tensors, n, -60, 10), whole = tensors.full(DType::i64, {kExactSumBins}, 0);
-  ops->sum_of_squares(x, whole, *stream);
+  ops->run(op::SumOfSquares{.xs = {x}, .bins = whole}, *stream);
 
   for (int run = 0; run < 5; ++run) {
     // Shuffled, and in pieces of any size: added to one accumulator, as calls on one rank …
@@ -144,9 +144,9 @@ TEST_P(NormTest, OrderAndCutsDoNotMatter) {
     const Tensor ranks = tensors.full(DType::i64, {kExactSumBins}, 0);
     for (int64_t begin = 0, size; begin < n; begin += size) {
       size = std::min<int64_t>(n - begin, static_cast<int64_t>(tensors.random()() % 9000));
-      ops->sum_of_squares(shuffled.slice(begin, size), calls, *stream);
+      ops->run(op::SumOfSquares{.xs = {shuffled.slice(begin, size)}, .bins = calls}, *stream);
       const Tensor rank = tensors.full(DType::i64, {kExactSumBins}, 0);
-      ops->sum_of_squares(shuffled.slice(begin, size), rank, *stream);
+      ops->run(op::SumOfSquares{.xs = {shuffled.slice(begin, size)}, .bins = rank}, *stream);
       for (int64_t i = 0; i < kExactSumBins; ++i) ranks.as<int64_t>()[i] += rank.as<int64_t>()[i];
     }
     EXPECT_TRUE(same_bits(calls, whole));
@@ -166,7 +166,7 @@ TEST_P(NormTest, ManyTensorsAtOnceAreTheirSum) {
         x.slice(begin, std::min<int64_t>(n - begin, pieces.size() % 7 == 0 ? 600 : pieces.size() % 13 + 1)));
   ASSERT_GT(pieces.size(), 400u);
 
-  ops->sum_of_squares(pieces, bins, *stream);
+  ops->run(op::SumOfSquares{.xs = {pieces}, .bins = bins}, *stream);
 
   EXPECT_TRUE(equals(bins, exact(x)));
 }
@@ -178,8 +178,8 @@ TEST_P(NormTest, WhatIsNotFiniteIsCounted) {
   set(x, 39'999, -std::numeric_limits<double>::infinity());
   const Tensor norm = tensors.poisoned(DType::f32, {1}), scale = tensors.full(DType::f32, {1}, 5);
 
-  ops->sum_of_squares(x, bins, *stream);
-  ops->clip_scale(bins, 1, 1, norm, scale, *stream);
+  ops->run(op::SumOfSquares{.xs = {x}, .bins = bins}, *stream);
+  ops->run(op::ClipScale{.bins = bins, .multiplier = 1, .max_norm = 1, .norm = norm, .grad_scale = scale}, *stream);
 
   EXPECT_EQ(bins.as<int64_t>()[kExactSumDigits], 3);
   EXPECT_TRUE(std::isnan(get(norm, 0)));
@@ -188,7 +188,7 @@ TEST_P(NormTest, WhatIsNotFiniteIsCounted) {
 
 TEST_P(NormTest, ClipScaleFollowsMegatron) {
   const Tensor x = tensors.of(DType::f32, {3, 4}), bins = tensors.full(DType::i64, {kExactSumBins}, 0);
-  ops->sum_of_squares(x, bins, *stream);
+  ops->run(op::SumOfSquares{.xs = {x}, .bins = bins}, *stream);
   struct Case {
     float multiplier, max_norm;
     double norm, scale;
@@ -199,7 +199,10 @@ TEST_P(NormTest, ClipScaleFollowsMegatron) {
                            Case{2, -1, 10, 2}}) {
     const Tensor norm = tensors.poisoned(DType::f32, {1}), scale = tensors.poisoned(DType::f32, {1});
 
-    ops->clip_scale(bins, test.multiplier, test.max_norm, norm, scale, *stream);
+    ops->run(
+        op::ClipScale{
+            .bins = bins, .multiplier = test.multiplier, .max_norm = test.max_norm, .norm = norm, .grad_scale = scale},
+        *stream);
 
     EXPECT_FLOAT_EQ(get(norm, 0), test.norm);
     EXPECT_FLOAT_EQ(get(scale, 0), test.scale);
@@ -209,7 +212,7 @@ TEST_P(NormTest, ClipScaleFollowsMegatron) {
 TEST_P(NormTest, ClipScaleOfNothing) {
   const Tensor bins = tensors.full(DType::i64, {kExactSumBins}, 0);
   const Tensor norm = tensors.poisoned(DType::f32, {1}), scale = tensors.poisoned(DType::f32, {1});
-  ops->clip_scale(bins, 1, 1, norm, scale, *stream);
+  ops->run(op::ClipScale{.bins = bins, .multiplier = 1, .max_norm = 1, .norm = norm, .grad_scale = scale}, *stream);
   EXPECT_EQ(get(norm, 0), 0);
   EXPECT_EQ(get(scale, 0), 1);
 }
@@ -239,14 +242,25 @@ TEST_P(NormTest, WrongArgumentsAreNamed) {
   const Tensor x = tensors.uniform(DType::f32, {8}), half = tensors.uniform(DType::bf16, {8});
   const Tensor bins = tensors.full(DType::i64, {kExactSumBins}, 0), few = tensors.full(DType::i64, {3}, 0);
   const Tensor one = tensors.uniform(DType::f32, {1});
-  EXPECT_TRUE(
-      throws_naming([&] { ops->sum_of_squares(half, bins, *stream); }, {"sum_of_squares", " x ", "bf16", "fp32"}));
-  EXPECT_TRUE(
-      throws_naming([&] { ops->sum_of_squares(x, few, *stream); }, {"sum_of_squares", " bins ", "[3]", "[24]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->clip_scale(few, 1, 1, one, one, *stream); }, {"clip_scale", " bins ", "[3]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->clip_scale(bins, 1, 1, x, one, *stream); }, {"clip_scale", " norm ", "[8]"}));
-  EXPECT_TRUE(
-      throws_naming([&] { ops->clip_scale(bins, 1, 1, one, x, *stream); }, {"clip_scale", " grad_scale ", "[8]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::SumOfSquares{.xs = {half}, .bins = bins}, *stream); },
+                            {"sum_of_squares", " x ", "bf16", "fp32"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::SumOfSquares{.xs = {x}, .bins = few}, *stream); },
+                            {"sum_of_squares", " bins ", "[3]", "[24]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::ClipScale{.bins = few, .multiplier = 1, .max_norm = 1, .norm = one, .grad_scale = one}, *stream);
+      },
+      {"clip_scale", " bins ", "[3]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::ClipScale{.bins = bins, .multiplier = 1, .max_norm = 1, .norm = x, .grad_scale = one}, *stream);
+      },
+      {"clip_scale", " norm ", "[8]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::ClipScale{.bins = bins, .multiplier = 1, .max_norm = 1, .norm = one, .grad_scale = x}, *stream);
+      },
+      {"clip_scale", " grad_scale ", "[8]"}));
 }
 
 }  // namespace

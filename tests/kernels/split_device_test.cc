@@ -38,10 +38,10 @@ TEST_F(SplitDeviceTest, AnOpHasTheBitsOfTheCpus) {
   const Tensor a = tensors.uniform(DType::bf16, {33, 40}), b = tensors.uniform(DType::bf16, {40, 17});
   const Tensor bias = tensors.uniform(DType::bf16, {17}), expected = tensors.poisoned(DType::f32, {33, 17});
   const auto inline_stream = tensors.device().create_compute_stream();
-  cpu_ops->matmul(a, b, expected, {.bias = bias}, *inline_stream);
+  cpu_ops->run(op::Matmul{.a = a, .b = b, .c = expected, .bias = bias}, *inline_stream);
 
   const Tensor c = arena.allocate(DType::f32, {33, 17});
-  ops->matmul(on_device(a), on_device(b), c, {.bias = on_device(bias)}, *stream);
+  ops->run(op::Matmul{.a = on_device(a), .b = on_device(b), .c = c, .bias = on_device(bias)}, *stream);
 
   EXPECT_TRUE(same_bits(on_host(c), expected));
 }
@@ -68,15 +68,19 @@ TEST_F(SplitDeviceTest, MemoryOfTheWrongSideIsNamed) {
   const auto refuses = [](const std::function<void()>& run, const std::string& part) {
     return throws_naming(run, {part});
   };
-  EXPECT_TRUE(
-      refuses([&] { ops->gelu_backward(there, here, there, *stream); }, "gelu_backward: argument 2, [10] fp32"));
+  EXPECT_TRUE(refuses([&] { ops->run(op::GeluBackward{.x = there, .dy = here, .dx = there}, *stream); },
+                      "gelu_backward: argument 2, [10] fp32"));
   EXPECT_TRUE(refuses([&] { device->copy_to_device(here.data, here, *stream); }, "copy_to_device: argument 2"));
   EXPECT_TRUE(refuses([&] { device->copy_to_host(there, there.data, *stream); }, "copy_to_host: the host's side"));
-  EXPECT_TRUE(refuses([&] { ops->fill({there.data, DType::f32, {11}}, 0, *stream); }, "fill: argument 1, [11]"));
+  EXPECT_TRUE(refuses(
+      [&] {
+        ops->run(op::Fill{Tensor{there.data, DType::f32, {11}}, 0}, *stream);
+      },
+      "fill: argument 1, [11]"));
   device->deallocate(device->allocate(4), 4);
   void* const gone = device->allocate(4);
   device->deallocate(gone, 4);
-  EXPECT_TRUE(refuses([&] { ops->fill({gone, DType::f32, {1}}, 0, *stream); }, "not inside a block"));
+  EXPECT_TRUE(refuses([&] { ops->run(op::Fill{Tensor{gone, DType::f32, {1}}, 0}, *stream); }, "not inside a block"));
 }
 
 TEST_F(SplitDeviceTest, StreamsAndEventsOfAnotherDeviceAreRefused) {
@@ -84,7 +88,11 @@ TEST_F(SplitDeviceTest, StreamsAndEventsOfAnotherDeviceAreRefused) {
   const auto inline_stream = tensors.device().create_compute_stream();
   const auto another = create_split_device();
   const auto foreign = another->create_event(), cpu_event = tensors.device().create_event();
-  EXPECT_TRUE(throws_naming([&] { ops->fill(there, 0, *inline_stream); }, {"fill: a stream of another device"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::Fill{there, 0}, *inline_stream);
+      },
+      {"fill: a stream of another device"}));
   EXPECT_TRUE(throws_naming([&] { stream->record(*foreign); }, {"an event of another device"}));
   EXPECT_TRUE(throws_naming([&] { stream->wait(*cpu_event); }, {"an event of another device"}));
 }
@@ -110,7 +118,7 @@ TEST_F(SplitDeviceTest, NothingRunsBeforeSomebodyWaits) {
   float source = 1, target = -1, other = -1;
 
   // given a copy on one stream, behind an op on another
-  ops->fill(x, 3, *stream);
+  ops->run(op::Fill{x, 3}, *stream);
   stream->record(*filled);
   device->copy_to_device(&source, x.slice(0, 1), *stream);
   device->copy_to_host(x.slice(0, 1), &other, *stream);

@@ -2,76 +2,48 @@
 #pragma once
 
 #include <memory>
-#include <span>
-#include <tuple>
-#include <type_traits>
-#include <vector>
 
-#include "kernels/wrapped_ops.h"
+#include "kernels/ops.h"
 
 namespace trivet::test {
 
-class MappedOps : public WrappedOps<MappedOps> {
+class MappedOps : public Ops {
+ public:
+  void run(const AnyOp& any, Stream& stream) override {
+    std::visit(
+        [&](auto op) {  // a copy
+          const auto call = begin_call(op.kSpan.name, stream);
+          int number = 0;
+          for_each_field(op, [&](auto& field) { map(*call, field, ++number); });
+          call->ops().run(op, call->stream());
+        },
+        any);
+  }
+
  protected:
   // One call of an op. It ends after the op has returned, or thrown.
   class Call {
    public:
     virtual ~Call() = default;
-    // What the op is given instead of `tensor`, which is not null: the call's argument of this number, from 1.
-    virtual Tensor map(const Tensor& tensor, int argument) = 0;
+    // What the op is given instead of `tensor`, which is not null: the op's field of this number, from 1.
+    virtual Tensor map(const Tensor& tensor, Role role, int field) = 0;
     virtual Ops& ops() = 0;
     virtual Stream& stream() = 0;
   };
   virtual std::unique_ptr<Call> begin_call(const char* op, Stream& stream) = 0;
 
  private:
-  friend class WrappedOps<MappedOps>;
-  // (ops.*op)(arguments..., stream) with the call's tensors, ops and stream.
-  template <class Op, class... Arguments>
-  void call(const char* name, Op op, Stream& stream, const Arguments&... arguments) {
-    const auto call = begin_call(name, stream);
-    int number = 0;
-    // In braces, so that they are mapped from left to right.
-    std::tuple<decltype(map_argument(*call, arguments, number))...> mapped{map_argument(*call, arguments, number)...};
-    std::apply([&](const auto&... each) { (call->ops().*op)(each..., call->stream()); }, mapped);
-  }
-  template <class Op, class... Arguments>
-  void call_once_a_step(const char* name, Op op, Stream& stream, const Arguments&... arguments) {
-    call(name, op, stream, arguments...);
-  }
   template <class T>
-  static auto map_argument(Call& call, const T& argument, int& number) {
-    ++number;
-    const auto map = [&](Tensor& tensor) {
-      if (tensor) tensor = call.map(tensor, number);
-    };
-    if constexpr (std::is_same_v<T, Tensor>) {
-      Tensor tensor = argument;
-      map(tensor);
-      return tensor;
-    } else if constexpr (std::is_same_v<T, std::span<const Tensor>>) {
-      std::vector<Tensor> tensors(argument.begin(), argument.end());
-      for (Tensor& tensor : tensors) map(tensor);
-      return tensors;
-    } else if constexpr (std::is_same_v<T, std::span<const AdamWPiece>>) {
-      std::vector<AdamWPiece> pieces(argument.begin(), argument.end());
-      for (AdamWPiece& piece : pieces)
-        for (Tensor* tensor : {&piece.weight, &piece.grad, &piece.m, &piece.v, &piece.model_weight}) map(*tensor);
-      return pieces;
-    } else if constexpr (std::is_same_v<T, Dropout>) {
-      Dropout dropout = argument;
-      map(dropout.first_sample);
-      return dropout;
-    } else if constexpr (std::is_same_v<T, Attention>) {
-      Attention how = argument;
-      map(how.dropout.first_sample);
-      return how;
-    } else if constexpr (std::is_same_v<T, Matmul>) {
-      Matmul how = argument;
-      for (Tensor* tensor : {&how.bias, &how.before_gelu, &how.gelu_backward}) map(*tensor);
-      return how;
-    } else {
-      return argument;
+  static void map(Call& call, T& field, int number) {
+    if constexpr (is_argument<T>) {
+      if (field) field = call.map(field, T::role, number);
+    } else if constexpr (is_list<T>) {
+      std::vector elements(field.begin(), field.end());
+      for (auto& element : elements) {
+        if constexpr (is_argument<std::remove_reference_t<decltype(element)>>) map(call, element, number);
+        else for_each_field(element, [&](auto& inner) { map(call, inner, number); });
+      }
+      field = std::move(elements);
     }
   }
 };

@@ -32,7 +32,7 @@ class MirroredOps : public MappedOps {
     }
 
     // The GPU's view of a host tensor.
-    Tensor map(const Tensor& host, int) override {
+    Tensor map(const Tensor& host, Role, int) override {
       for (const Mirror& mirror : mirrors_)
         if (mirror.host.data == host.data) {
           if (mirror.host.bytes() != host.bytes()) ADD_FAILURE() << "tensors of one call overlap in part";

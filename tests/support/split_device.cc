@@ -81,7 +81,9 @@ class SplitOps : public MappedOps {
   class SplitCall : public Call {
    public:
     SplitCall(SplitOps& owner, const char* op, Stream& stream) : owner_(owner), op_(op), stream_(stream) {}
-    Tensor map(const Tensor& tensor, int argument) override { return owner_.device_.behind(op_, tensor, argument); }
+    Tensor map(const Tensor& tensor, Role, int argument) override {
+      return owner_.device_.behind(op_, tensor, argument);
+    }
     Ops& ops() override { return *owner_.cpu_; }
     Stream& stream() override { return owner_.device_.own(op_, stream_).target(); }
 

@@ -239,12 +239,12 @@ TEST(Saver, ReadsAndWritesWhatTheHostCannotTouch) {
     // when they are saved, and with a snapshot training goes on at once
     saver.begin({.step = 1});
     if (copies)
-      for (const StateTensor& tensor : tensors) ops->fill(tensor.data, -1, *compute);
+      for (const StateTensor& tensor : tensors) ops->run(op::Fill{tensor.data, -1}, *compute);
     SaveEvent event = SaveEvent::none;
     for (; event == SaveEvent::none; event = saver.advance(saver.vote())) saver.wait();
     ASSERT_EQ(event, SaveEvent::committed) << saver.error();
     // then what is read is what they were
-    for (const StateTensor& tensor : tensors) ops->fill(tensor.data, -2, *compute);
+    for (const StateTensor& tensor : tensors) ops->run(op::Fill{tensor.data, -2}, *compute);
     read_tensors(open_checkpoint(dir / "c/step-00000001"), tensors, *device, *compute, 2);
     for (const StateTensor& tensor : tensors) {
       std::vector<float> found(static_cast<size_t>(tensor.slice.count));

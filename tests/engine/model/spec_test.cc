@@ -13,7 +13,7 @@
 #include "engine/config/model_spec.h"
 #include "engine/metrics/accounting.h"
 #include "engine/model/modules.h"
-#include "kernels/wrapped_ops.h"
+#include "kernels/ops.h"
 #include "tests/support/message_of.h"
 #include "tests/support/training.h"
 
@@ -138,34 +138,23 @@ struct Counted {
 
 // Counts what passes: 2 m n k of each product, and of attention its two products of s x s scores, forward once and
 // backward twice, as model FLOPs count them.
-class CountingOps : public WrappedOps<CountingOps> {
+class CountingOps : public Ops {
  public:
   CountingOps(std::unique_ptr<Ops> ops, Counted& counted) : ops_(std::move(ops)), counted_(counted) {}
 
+  void run(const AnyOp& op, Stream& stream) override {
+    if (const auto* product = std::get_if<op::Matmul>(&op)) {
+      const Tensor& a = product->a;
+      counted_.products += 2 * product->c.numel() * (product->transpose_a ? a.numel() / a.shape[-1] : a.shape[-1]);
+    }
+    if (const auto* forward = std::get_if<op::AttentionForward>(&op)) counted_.attention += flops_of(forward->out);
+    if (const auto* backward = std::get_if<op::AttentionBackward>(&op))
+      counted_.attention += 2 * flops_of(backward->out);
+    ops_->run(op, stream);
+  }
+
  private:
-  friend class WrappedOps<CountingOps>;
-  template <class Op, class... Arguments>
-  void call(const char* name, Op op, Stream& stream, const Arguments&... arguments) {
-    if constexpr (std::is_same_v<Op, decltype(&Ops::matmul)>) count(arguments...);
-    if (std::string_view(name) == "attention_forward") count_attention(1, arguments...);
-    if (std::string_view(name) == "attention_backward") count_attention(2, arguments...);
-    (ops_.get()->*op)(arguments..., stream);
-  }
-  template <class Op, class... Arguments>
-  void call_once_a_step(const char* name, Op op, Stream& stream, const Arguments&... arguments) {
-    call(name, op, stream, arguments...);
-  }
-  void count(const Tensor& a, const Tensor&, const Tensor& c, const Ops::Matmul& how) {
-    const int64_t k = how.transpose_a ? a.numel() / a.shape[-1] : a.shape[-1];
-    counted_.products += 2 * c.numel() * k;
-  }
-  template <class... Others>
-  void count_attention(int64_t passes, const Tensor& x, const Tensor& y, const Others&...) {
-    const Tensor& narrow = x.numel() < y.numel() ? x : y;  // [s, b, heads * d]; the other is q, k and v
-    counted_.attention += passes * 2 * 2 * narrow.numel() * narrow.shape[0];
-  }
-  template <class... Others>
-  void count_attention(int64_t, const Others&...) {}
+  static int64_t flops_of(const Tensor& out) { return 2 * 2 * out.numel() * out.shape[0]; }  // [s, b, heads * d]
 
   std::unique_ptr<Ops> ops_;
   Counted& counted_;

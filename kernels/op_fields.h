@@ -1,0 +1,133 @@
+// What an op's struct (kernels/ops.h) is made of: tensors whose types say what the op does with them, lists, numbers,
+// and plain structs of these. for_each_field() walks through them in the order in which they are declared, so that
+// whatever handles every argument of every op alike (keys of graphs, mirrors of tensors, recorders) knows no op.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/tensor.h"
+
+namespace trivet {
+
+// in: read. out: written and never read. in_out: read and written, as a sum that is added to.
+enum class Role { in, out, in_out };
+
+// A tensor argument of an op. Only an optional one may be null.
+template <Role role_, bool optional_ = false>
+struct Argument : Tensor {
+  static constexpr Role role = role_;
+  static constexpr bool optional = optional_;
+  Argument() = default;
+  Argument(const Tensor& tensor) : Tensor(tensor) {}  // NOLINT: it is that tensor
+};
+using In = Argument<Role::in>;
+using Out = Argument<Role::out>;
+using InOut = Argument<Role::in_out>;
+using OptionalIn = Argument<Role::in, true>;
+using OptionalOut = Argument<Role::out, true>;
+using OptionalInOut = Argument<Role::in_out, true>;
+
+// Elements that do not change any more, shared by all copies: an op may run long after its call.
+template <class T>
+class List {
+ public:
+  List() = default;
+  List(std::vector<T> elements)  // NOLINT: it is that vector
+      : elements_(std::make_shared<const std::vector<T>>(std::move(elements))) {}
+  List(std::initializer_list<T> elements) : List(std::vector<T>(elements)) {}
+  template <std::convertible_to<T> U>
+  List(const std::vector<U>& elements)  // NOLINT: Tensors, as inputs or outputs
+      : List(std::vector<T>(elements.begin(), elements.end())) {}
+  size_t size() const { return elements_ ? elements_->size() : 0; }
+  const T* begin() const { return elements_ ? elements_->data() : nullptr; }
+  const T* end() const { return begin() + size(); }
+  const T& operator[](size_t i) const { return (*elements_)[i]; }
+
+ private:
+  std::shared_ptr<const std::vector<T>> elements_;
+};
+
+template <class T>
+constexpr bool is_argument = std::is_base_of_v<Tensor, std::remove_cv_t<T>>;
+template <class T>
+constexpr bool is_list = false;
+template <class T>
+constexpr bool is_list<List<T>> = true;
+template <class T>
+constexpr bool is_list<const List<T>> = true;
+
+namespace op_fields {
+
+struct Anything {
+  template <class T>
+  operator T() const;  // NOLINT: it stands for a field of any type
+};
+template <class Struct, class... Fields>
+constexpr size_t count() {
+  if constexpr (requires { Struct{Fields()..., Anything()}; }) return count<Struct, Fields..., Anything>();
+  else return sizeof...(Fields);
+}
+
+// f(field) for the fields of a plain struct. (A pack in a structured binding will do without the cases: C++26.)
+template <class Struct, class F>
+void visit(Struct& all, F&& f) {
+  constexpr size_t n = count<std::remove_const_t<Struct>>();
+  const auto each = [&](auto&... field) { (f(field), ...); };
+  static_assert(n >= 1 && n <= 12, "a struct of an op has one to twelve fields: add a case");
+  if constexpr (n == 1) {
+    auto& [a] = all;
+    each(a);
+  } else if constexpr (n == 2) {
+    auto& [a, b] = all;
+    each(a, b);
+  } else if constexpr (n == 3) {
+    auto& [a, b, c] = all;
+    each(a, b, c);
+  } else if constexpr (n == 4) {
+    auto& [a, b, c, d] = all;
+    each(a, b, c, d);
+  } else if constexpr (n == 5) {
+    auto& [a, b, c, d, e] = all;
+    each(a, b, c, d, e);
+  } else if constexpr (n == 6) {
+    auto& [a, b, c, d, e, g] = all;
+    each(a, b, c, d, e, g);
+  } else if constexpr (n == 7) {
+    auto& [a, b, c, d, e, g, h] = all;
+    each(a, b, c, d, e, g, h);
+  } else if constexpr (n == 8) {
+    auto& [a, b, c, d, e, g, h, i] = all;
+    each(a, b, c, d, e, g, h, i);
+  } else if constexpr (n == 9) {
+    auto& [a, b, c, d, e, g, h, i, j] = all;
+    each(a, b, c, d, e, g, h, i, j);
+  } else if constexpr (n == 10) {
+    auto& [a, b, c, d, e, g, h, i, j, k] = all;
+    each(a, b, c, d, e, g, h, i, j, k);
+  } else if constexpr (n == 11) {
+    auto& [a, b, c, d, e, g, h, i, j, k, l] = all;
+    each(a, b, c, d, e, g, h, i, j, k, l);
+  } else {
+    auto& [a, b, c, d, e, g, h, i, j, k, l, m] = all;
+    each(a, b, c, d, e, g, h, i, j, k, l, m);
+  }
+}
+
+}  // namespace op_fields
+
+// Calls f on every tensor, list and number of an op, and of the structs in it. `all` may be const.
+template <class Struct, class F>
+void for_each_field(Struct& all, F&& f) {
+  op_fields::visit(all, [&]<class T>(T& field) {
+    if constexpr (is_argument<T> || is_list<T> || std::is_arithmetic_v<T>) f(field);
+    else if constexpr (requires { std::tuple_size<T>::value; }) std::for_each(field.begin(), field.end(), f);  // array
+    else for_each_field(field, f);
+  });
+}
+
+}  // namespace trivet

@@ -1,0 +1,17 @@
+// The choices of an op::Matmul apart from its matrices: what tables of cases hold.
+#pragma once
+
+#include "kernels/ops.h"
+
+namespace trivet::test {
+
+struct MatmulOptions {
+  bool transpose_a = false, transpose_b = false, accumulate = false;
+  Tensor bias{}, before_gelu{}, gelu_backward{};
+
+  op::Matmul of(Tensor a, Tensor b, Tensor c) const {
+    return {a, b, c, transpose_a, transpose_b, accumulate, bias, before_gelu, gelu_backward};
+  }
+};
+
+}  // namespace trivet::test
