@@ -20,7 +20,7 @@
 #include "engine/data/files.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/tokenizer.h"
-#include "engine/train/host_world.h"
+#include "parallel/comm/host_world.h"
 #include "engine/train/inference.h"
 #include "launch/commands.h"
 #include "launch/option_checks.h"

@@ -10,6 +10,7 @@
 #include "engine/config/load.h"
 #include "engine/data/files.h"
 #include "engine/fault/outcome.h"
+#include "parallel/comm/host_world.h"
 
 namespace trivet {
 namespace {
@@ -37,11 +38,7 @@ void check_same_everywhere(const std::string& text, const std::vector<RankPlace>
   const bool processes = places.size() > 1 && places[0].pid != places[1].pid;
   if (processes) mine[0] = static_cast<int64_t>(hash_of_file("/proc/self/exe"));
   mine[1] = static_cast<int64_t>(XXH3_64bits(text.data(), text.size()));
-  std::vector<std::array<int64_t, 2>> all(places.size(), mine);
-  const auto device = create_cpu_device();
-  const auto stream = device->create_compute_stream();
-  if (world.size() > 1)
-    world.all_gather({mine.data(), DType::i64, {2}}, {all.data(), DType::i64, {2 * world.size()}}, *stream);
+  const std::vector<std::array<int64_t, 2>> all = HostWorld(world).gather(mine);
   for (size_t what = 0; what < mine.size(); ++what) {
     std::map<int64_t, int> votes;
     for (const auto& hashes : all) ++votes[hashes[what]];

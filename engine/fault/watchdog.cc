@@ -14,7 +14,7 @@
 
 #include "engine/data/files.h"
 #include "engine/fault/outcome.h"
-#include "kernels/base/device.h"
+#include "parallel/comm/host_world.h"
 
 namespace trivet {
 namespace {
@@ -257,15 +257,8 @@ std::vector<RankPlace> gather_places(Communicator& world) {
   };
   Card mine{.pid = getpid()};
   gethostname(mine.host.data(), mine.host.size() - 1);
-  std::vector<Card> cards(static_cast<size_t>(world.size()));
-  constexpr auto kNumbers = static_cast<int64_t>(sizeof(Card) / sizeof(int64_t));
-  const auto device = create_cpu_device();
-  const auto stream = device->create_compute_stream();
-  if (world.size() > 1)
-    world.all_gather({&mine, DType::i64, {kNumbers}}, {cards.data(), DType::i64, {world.size() * kNumbers}}, *stream);
-  else cards[0] = mine;
   std::vector<RankPlace> places;
-  for (const Card& card : cards) places.push_back({card.host.data(), card.pid});
+  for (const Card& card : HostWorld(world).gather(mine)) places.push_back({card.host.data(), card.pid});
   return places;
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "engine/config/config.h"
-#include "engine/train/host_world.h"
+#include "parallel/comm/host_world.h"
 #include "kernels/ops.h"
 
 namespace trivet {

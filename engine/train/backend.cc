@@ -10,7 +10,7 @@
 #include <xxhash.h>
 
 #include "engine/train/attention_choice.h"
-#include "engine/train/host_world.h"
+#include "parallel/comm/host_world.h"
 #include "parallel/comm/nccl_comm.h"
 #include "parallel/comm/staged_comm.h"
 #include "parallel/comm/world.h"

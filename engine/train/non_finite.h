@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "engine/train/host_world.h"
+#include "parallel/comm/host_world.h"
 #include "engine/train/rank_state.h"
 
 namespace trivet {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/train/host_world.h"
+#include "parallel/comm/host_world.h"
 #include "kernels/base/device.h"
 #include "parallel/data/adam.h"
 #include "parallel/data/flat_buffer.h"

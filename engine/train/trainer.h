@@ -27,7 +27,7 @@
 #include "engine/model/gpt_chunk.h"
 #include "engine/model/step_input.h"
 #include "engine/train/backend.h"
-#include "engine/train/host_world.h"
+#include "parallel/comm/host_world.h"
 #include "engine/train/number_check.h"
 #include "engine/train/rank_state.h"
 #include "kernels/base/trace.h"

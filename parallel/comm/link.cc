@@ -7,7 +7,7 @@
 #include <string>
 #include <sys/prctl.h>
 
-#include "parallel/comm/comm.h"
+#include "parallel/comm/host_world.h"
 
 namespace trivet {
 namespace {
@@ -90,11 +90,8 @@ void check_one_host(Communicator& world) {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   const auto hash = static_cast<int64_t>(std::hash<std::string>{}(boot) >> 1);
-  std::array<int64_t, 2> ends{hash, -hash};
-  const auto device = create_cpu_device();
-  const auto stream = device->create_compute_stream();
-  world.all_reduce({ends.data(), DType::i64, {2}}, Reduce::max, *stream);
-  if (ends[0] != -ends[1])
+  HostWorld host(world);
+  if (host.max(hash) != -host.max(-hash))
     throw ConfigError(
         "comm.link_latency_us, comm.link_gbps: a link can be emulated on one host only, and the ranks are on several; "
         "leave the links of comm: out there");

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/base/cuda_device.h"
+#include "parallel/comm/host_world.h"
 #include "parallel/comm/nccl_group.h"
 
 namespace trivet {
@@ -138,9 +139,7 @@ class NcclBackEnd : public DeviceBackEnd {
     if (group.rank == 0)
       if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess)
         fail("group '" + group.name + "': ncclGetUniqueId: " + ncclGetErrorString(result));
-    const auto host_device = create_cpu_device();
-    const auto stream = host_device->create_compute_stream();
-    host_.broadcast({id.internal, DType::u8, {sizeof id.internal}}, 0, *stream);
+    id = HostWorld(host_).broadcast(id);
     group_ = rank_->add(group.name, group.rank, group.size());
     group_->open(id);
     if (group.size() == 2 && group.category == Category::comm_pipeline) connect_pair();

@@ -13,6 +13,7 @@
 
 #include "kernels/base/arena.h"
 #include "parallel/comm/flight_recorder.h"
+#include "parallel/comm/host_world.h"
 #include "parallel/comm/world.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/comm_through_device.h"
@@ -263,10 +264,7 @@ TEST(NcclComm, ARankThatDoesNotComeEndsTheStartOfTheOthers) {
           create_nccl_communicator(world, *device, fails ? 3600 : 0.05);
           return;
         }
-        const auto host = create_cpu_device();
-        const auto stream = host->create_compute_stream();
-        std::array<char, 128> id{};
-        world.broadcast({id.data(), DType::u8, {id.size()}}, 0, *stream);
+        HostWorld(world).broadcast(std::array<char, 128>{});
         if (fails) throw DataError("on purpose");
         while (world.failure().rank < 0) std::this_thread::yield();
       });

@@ -1,4 +1,4 @@
-#include "engine/train/host_world.h"
+#include "parallel/comm/host_world.h"
 
 #include <algorithm>
 
@@ -21,9 +21,8 @@ int64_t HostWorld::max(int64_t number) {
   return number;
 }
 
-int64_t HostWorld::broadcast(int64_t mine) {
-  if (size() > 1) world_.broadcast({&mine, DType::i64, {1}}, 0, *stream_);
-  return mine;
+void HostWorld::from_first(void* numbers, int64_t words) {
+  if (size() > 1) world_.broadcast({numbers, DType::i64, {words}}, 0, *stream_);
 }
 
 std::string HostWorld::broadcast(const std::string& mine) {

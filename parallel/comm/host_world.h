@@ -1,5 +1,5 @@
-// HostWorld: the ranks of a world as they exchange what is in host memory: times, votes, texts. Training itself moves
-// the device's memory over communicators of its own (backend.h).
+// HostWorld: the ranks of a group as they exchange what is in host memory: times, votes, texts, ids. Training itself
+// moves a device's memory over communicators of its own.
 //
 // Every call is collective, and has its result when it returns. For one thread of each rank.
 #pragma once
@@ -43,8 +43,13 @@ class HostWorld {
     return all;
   }
 
-  int64_t broadcast(int64_t mine);                 // rank 0's
-  std::string broadcast(const std::string& mine);  // rank 0's
+  // Rank 0's.
+  template <class T>
+  T broadcast(T mine) {
+    from_first(&mine, words<T>());
+    return mine;
+  }
+  std::string broadcast(const std::string& mine);
   // The first rank whose text is not empty, and at most 1000 characters of it; rank -1 where all are.
   struct RankText {
     int rank = -1;
@@ -62,6 +67,7 @@ class HostWorld {
   }
   void reduce(void* numbers, int64_t words, Reduce op);
   void gather(const void* mine, void* all, int64_t words);
+  void from_first(void* numbers, int64_t words);
 
   Communicator& world_;
   std::unique_ptr<Device> device_;
