@@ -36,10 +36,10 @@ Mesh make_mesh(Communicator& world, const MeshShape& shape) {
   for (int i = 0; i < shape.p; ++i) pipeline.push_back(rank_of({.tp = tp, .pp = i, .dp = dp}, shape));
   for (int i = 0; i < shape.p * shape.t; ++i)
     model.push_back(rank_of({.tp = i % shape.t, .pp = i / shape.t, .dp = dp}, shape));
-  mesh.tensor = world.split(tensor, "tensor", Category::comm_tensor);
-  mesh.data = world.split(data, "data", Category::comm_data);
-  mesh.pipeline = world.split(pipeline, "pipeline", Category::comm_pipeline);
-  mesh.model = world.split(model, "model", shape.p > 1 ? Category::comm_pipeline : Category::comm_tensor);
+  mesh.tensor = world.split(tensor, "tensor", comm_of("tensor"));
+  mesh.data = world.split(data, "data", comm_of("data"));
+  mesh.pipeline = world.split(pipeline, "pipeline", comm_of("pipeline"));
+  mesh.model = world.split(model, "model", shape.p > 1 ? comm_of("pipeline") : comm_of("tensor"));
   return mesh;
 }
 

@@ -30,8 +30,8 @@ void MetricsLog::step(const StepReport& r) {
       {"idle_fraction", r.idle_fraction},
       {"overlap_ratio", r.overlap_ratio},
   };
-  for (size_t k = 0; k < kCommClasses; ++k) {
-    const std::string name = std::string("exposed_") + name_of(static_cast<CommClass>(k));
+  for (size_t k = 0; k < kCommClasses.size(); ++k) {
+    const std::string name = "exposed_" + std::string(kCommClasses[k]);
     line[name + "_wire_fraction"] = r.class_wire_fraction[k];
     line[name + "_wait_fraction"] = r.class_wait_fraction[k];
   }

@@ -95,7 +95,7 @@ void PerfettoWriter::step(int64_t step, std::span<const std::vector<Span>> rows)
   const auto to = std::back_inserter(out);
   for (size_t row = 0; row < rows.size(); ++row) {
     for (const Span& span : rows[row]) {
-      put_slice(out, row, json_name(span.info.name), name_of(span.info.category), span.start_ns, span.end_ns);
+      put_slice(out, row, json_name(span.info.name), name_of(span.info.category).c_str(), span.start_ns, span.end_ns);
       fmt::format_to(to, FMT_COMPILE(",\"args\":{{\"step\":{}"), step);
       if (span.info.bytes > 0) fmt::format_to(to, FMT_COMPILE(",\"bytes\":{}"), span.info.bytes);
       if (span.info.microbatch >= 0) fmt::format_to(to, FMT_COMPILE(",\"microbatch\":{}"), span.info.microbatch);

@@ -18,7 +18,7 @@ void report_speed(StepReport& report, const StepWork& work, double step_seconds,
   report.exposed_wait_fraction = stats.of_window(StepStats::sum(stats.exposed_wait));
   report.host_fraction = stats.of_window(stats.host);
   report.idle_fraction = stats.of_window(stats.idle);
-  for (size_t k = 0; k < kCommClasses; ++k) {
+  for (size_t k = 0; k < kCommClasses.size(); ++k) {
     report.class_wire_fraction[k] = stats.of_window(stats.exposed_wire[k]);
     report.class_wait_fraction[k] = stats.of_window(stats.exposed_wait[k]);
   }

@@ -25,7 +25,7 @@ struct StepReport {
   double mfu = kUnknown;  // stays unknown where the peak is
   double bubble_fraction = kUnknown;
   // Of the step, as StepStats has them; compute to idle add up to 1.
-  using Fractions = std::array<double, kCommClasses>;  // by CommClass
+  using Fractions = std::array<double, kCommClasses.size()>;  // of kCommClasses
   double compute_fraction = kUnknown;
   double optimizer_fraction = kUnknown;
   double exposed_wire_fraction = kUnknown;

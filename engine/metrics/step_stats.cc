@@ -14,26 +14,10 @@ std::optional<double> hidden_part(int64_t all, int64_t exposed) {
   return static_cast<double>(all - exposed) / static_cast<double>(all);
 }
 
-size_t class_of(Category category) {
-  return static_cast<size_t>(category) - static_cast<size_t>(Category::comm_tensor);
-}
-static_assert(static_cast<int>(Category::comm_data) - static_cast<int>(Category::comm_tensor) == kCommClasses - 1);
-
 }  // namespace
 
-const char* name_of(CommClass k) {
-  switch (k) {
-    case CommClass::tensor: return "tensor";
-    case CommClass::pipeline: return "pipeline";
-    case CommClass::data: return "data";
-  }
-  return "?";
-}
-
 std::optional<double> StepStats::overlap_ratio() const { return hidden_part(sum(wire), sum(exposed_wire)); }
-std::optional<double> StepStats::overlap_ratio(CommClass k) const {
-  return hidden_part(wire[static_cast<size_t>(k)], exposed_wire[static_cast<size_t>(k)]);
-}
+std::optional<double> StepStats::overlap_ratio(size_t k) const { return hidden_part(wire[k], exposed_wire[k]); }
 
 StepStats& StepStats::operator+=(const StepStats& other) {
   for (int64_t StepStats::*x :
@@ -41,7 +25,7 @@ StepStats& StepStats::operator+=(const StepStats& other) {
     this->*x += other.*x;
   for (ByClass StepStats::*x :
        {&StepStats::wire, &StepStats::exposed_wire, &StepStats::exposed_wait, &StepStats::bytes})
-    for (size_t k = 0; k < kCommClasses; ++k) (this->*x)[k] += (other.*x)[k];
+    for (size_t k = 0; k < kCommClasses.size(); ++k) (this->*x)[k] += (other.*x)[k];
   return *this;
 }
 
@@ -120,7 +104,7 @@ StepStats StepMeter::measure(std::span<const std::vector<Span>> rows, int64_t st
     const int64_t time = time_of[state];
     if (time == 0) continue;
     // The lowest bit is what counts; among the wire's bits, of which class it is.
-    const unsigned wires = state >> wire & ((1u << kCommClasses) - 1);
+    const unsigned wires = state >> wire & ((1u << kCommClasses.size()) - 1);
     if (wires != 0) stats.wire[static_cast<size_t>(std::countr_zero(wires))] += time;
     const auto first = static_cast<size_t>(std::countr_zero(state));
     if (state == 0) stats.idle += time;

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <array>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <vector>
@@ -25,10 +26,7 @@
 
 namespace trivet {
 
-enum class CommClass : uint8_t { tensor, pipeline, data };
-constexpr size_t kCommClasses = 3;
-const char* name_of(CommClass k);
-using ByClass = std::array<int64_t, kCommClasses>;  // by CommClass
+using ByClass = std::array<int64_t, kCommClasses.size()>;  // of kCommClasses
 
 // Nanoseconds: exact, and added up over ranks or steps by +=, after which the fractions are those of the sum. Nothing
 // but int64_t, so that an all-reduce can add them, too.
@@ -43,11 +41,11 @@ struct StepStats {
   int64_t idle = 0;
   ByClass bytes{};  // of the tensors communicated: a collective's once, a transfer's at both of its ends
 
-  static int64_t sum(const ByClass& x) { return x[0] + x[1] + x[2]; }
+  static int64_t sum(const ByClass& x) { return std::accumulate(x.begin(), x.end(), int64_t{0}); }
   double of_window(int64_t ns) const { return window == 0 ? 0 : static_cast<double>(ns) / static_cast<double>(window); }
-  double bubble_fraction() const { return of_window(idle + exposed_wait[static_cast<size_t>(CommClass::pipeline)]); }
-  std::optional<double> overlap_ratio() const;             // empty where nothing was on the wire
-  std::optional<double> overlap_ratio(CommClass k) const;  // of the class alone
+  double bubble_fraction() const { return of_window(idle + exposed_wait[class_of(comm_of("pipeline"))]); }
+  std::optional<double> overlap_ratio() const;          // empty where nothing was on the wire
+  std::optional<double> overlap_ratio(size_t k) const;  // of the class alone
 
   StepStats& operator+=(const StepStats& other);
 };
@@ -64,7 +62,14 @@ class StepMeter {
     int64_t begin, end;
   };
   // What a rank can be doing, the first first.
-  enum Activity { compute, optimizer, wire, wait = wire + kCommClasses, host = wait + kCommClasses, kActivities };
+  enum Activity {
+    compute,
+    optimizer,
+    wire,
+    wait = wire + kCommClasses.size(),
+    host = wait + kCommClasses.size(),
+    kActivities
+  };
 
   void collect(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns, ByClass& bytes);
 

@@ -20,10 +20,10 @@ constexpr size_t kMostRanksShown = 32;  // that anybody reads a row of
 TextBlock describe_ranks(std::span<const RankTime> ranks, const StepStats& all, int64_t steps) {
   TextBlock block = {"milliseconds of a step, by rank", {{"", "compute", "optimizer"}}, "lrr"};
   std::vector<size_t> classes;
-  for (size_t k = 0; k < kCommClasses; ++k)
+  for (size_t k = 0; k < kCommClasses.size(); ++k)
     if (all.bytes[k] > 0) classes.push_back(k);
   for (const size_t k : classes)
-    block.rows[0].push_back(std::string(name_of(static_cast<CommClass>(k))) + " wire"), block.rows[0].push_back("wait");
+    block.rows[0].push_back(std::string(kCommClasses[k]) + " wire"), block.rows[0].push_back("wait");
   for (const char* name : {"host", "idle", "step"}) block.rows[0].push_back(name);
   block.align.resize(block.rows[0].size(), 'r');
   for (const RankTime& rank : ranks) {
@@ -65,10 +65,10 @@ std::vector<TextBlock> TimeTable::describe(std::span<const RankTime> ranks) cons
   TextBlock comm = {"communication of a step",
                     {{"", "bytes", "wire ms", "hidden ms", "exposed ms", "wait ms", "overlap"}},
                     "lrrrrrr"};
-  for (size_t k = 0; k < kCommClasses; ++k) {
+  for (size_t k = 0; k < kCommClasses.size(); ++k) {
     if (sum_.bytes[k] == 0) continue;
-    const auto overlap = sum_.overlap_ratio(static_cast<CommClass>(k));
-    comm.rows.push_back({name_of(static_cast<CommClass>(k)), bytes(sum_.bytes[k]), ms(sum_.wire[k]),
+    const auto overlap = sum_.overlap_ratio(k);
+    comm.rows.push_back({std::string(kCommClasses[k]), bytes(sum_.bytes[k]), ms(sum_.wire[k]),
                          ms(sum_.wire[k] - sum_.exposed_wire[k]), ms(sum_.exposed_wire[k]), ms(sum_.exposed_wait[k]),
                          percent_text(overlap.value_or(std::nan("")))});
   }

@@ -189,7 +189,7 @@ Backend make_any_backend(const Config& config, Communicator& world, int threads,
   backend.exchange_name = exchange.name;
   backend.exchange_on_device = exchange.kind == Exchange::nccl;
   // Groups of their own: the engine goes on using the world for what is in host memory.
-  backend.host = world.twin("device memory", Category::comm_data);
+  backend.host = world.twin("device memory", comm_of("data"));
   backend.exchange = exchange.kind == Exchange::nccl
                          ? create_nccl_communicator(*backend.host, *backend.device, config.comm.timeout_s)
                          : create_staged_communicator(*backend.host, *backend.device);

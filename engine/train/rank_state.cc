@@ -110,9 +110,9 @@ Links links_of(const CommConfig& c) {
     if (gbps.value() > 0) result.gbps = *gbps;
     return result;
   };
-  return {.tensor = link(c.tensor_link_latency_us, c.tensor_link_gbps),
-          .pipeline = link(c.pipeline_link_latency_us, c.pipeline_link_gbps),
-          .data = link(c.data_link_latency_us, c.data_link_gbps)};
+  return {{"tensor", link(c.tensor_link_latency_us, c.tensor_link_gbps)},
+          {"pipeline", link(c.pipeline_link_latency_us, c.pipeline_link_gbps)},
+          {"data", link(c.data_link_latency_us, c.data_link_gbps)}};
 }
 
 RankState::RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device,

@@ -55,7 +55,7 @@ ParamGather::Options param_gather_options(const Config& config, const Layout& la
 std::unique_ptr<Communicator> make_embedding_group(const Mesh& mesh, const GptShape& shape, const Schedule& schedule) {
   const int first = schedule.rank_of(0), last = schedule.rank_of(schedule.stages() - 1);
   if (!shape.tied_embeddings || first == last) return nullptr;
-  return mesh.pipeline->split({first, last}, "embedding", Category::comm_pipeline);
+  return mesh.pipeline->split({first, last}, "embedding", comm_of("pipeline"));
 }
 
 }  // namespace
@@ -333,7 +333,7 @@ void Trainer::check_replicas() {
   std::vector<int> world_ranks;
   for (int dp = 0; dp < mesh_.shape.d; ++dp)
     world_ranks.push_back(rank_of({.tp = mesh_.at.tp, .pp = mesh_.at.pp, .dp = dp}, mesh_.shape));
-  if (!replicas_) replicas_ = host_.world().split(world_ranks, "replicas", Category::comm_data);
+  if (!replicas_) replicas_ = host_.world().split(world_ranks, "replicas", comm_of("data"));
   HostWorld replicas(*replicas_);
   const ReplicaMismatch mismatch =
       compare_replicas(state_.flat, state_.adam, replicas, world_ranks, *device_, *compute_);

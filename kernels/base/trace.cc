@@ -2,17 +2,14 @@
 
 namespace trivet {
 
-const char* name_of(Category category) {
+std::string name_of(Category category) {
   switch (category) {
     case Category::compute: return "compute";
-    case Category::comm_tensor: return "comm.tensor";
-    case Category::comm_pipeline: return "comm.pipeline";
-    case Category::comm_data: return "comm.data";
     case Category::optimizer: return "optimizer";
     case Category::host: return "host";
     case Category::phase: return "phase";
+    default: return "comm." + std::string(kCommClasses.at(class_of(category)));
   }
-  return "?";
 }
 
 }  // namespace trivet

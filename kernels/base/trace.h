@@ -6,24 +6,37 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/host_range.h"
 
 namespace trivet {
 
-// compute: arithmetic. comm_*: a collective or transfer, by the group it runs in. host: data loading and the like.
-// phase: a name laid over other spans (forward, backward, optimizer); never counted as work of its own.
-enum class Category : uint8_t { compute, comm_tensor, comm_pipeline, comm_data, optimizer, host, phase };
-const char* name_of(Category category);
-constexpr bool is_comm(Category c) {
-  return c == Category::comm_tensor || c == Category::comm_pipeline || c == Category::comm_data;
+// The classes of communication, by which traces, metrics and emulated links tell it apart: named after the groups of
+// the mesh. In the order in which a step's time is counted (engine/metrics/step_stats.h).
+constexpr std::array<std::string_view, 3> kCommClasses = {"tensor", "pipeline", "data"};
+
+// compute: arithmetic. host: data loading and the like. phase: a name laid over other spans (forward, backward,
+// optimizer); never counted as work of its own. first_comm + k: a collective or transfer of class k.
+enum class Category : uint8_t { compute, optimizer, host, phase, first_comm };
+std::string name_of(Category category);  // "comm.tensor"
+
+constexpr bool is_comm(Category c) { return c >= Category::first_comm; }
+// Index in kCommClasses. REQUIRES: is_comm.
+constexpr size_t class_of(Category c) { return static_cast<size_t>(c) - static_cast<size_t>(Category::first_comm); }
+// Communication of the class that has this name, one of kCommClasses.
+constexpr Category comm_of(std::string_view class_name) {
+  size_t k = 0;
+  while (kCommClasses.at(k) != class_name) ++k;
+  return static_cast<Category>(static_cast<size_t>(Category::first_comm) + k);
 }
 
 struct SpanInfo {

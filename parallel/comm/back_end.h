@@ -27,11 +27,11 @@ struct Failure {
 
 // Who is in a group.
 struct CommGroup {
-  std::string name;                         // for the trace and for errors
-  std::vector<int> world_ranks;             // of the members, in group order
-  int rank = 0;                             // this rank's place among them; -1: none
-  Category category = Category::comm_data;  // of its calls, in the trace
-  uint64_t number = 0;                      // unlike that of every other group that shares two ranks with it
+  std::string name;                     // for the trace and for errors
+  std::vector<int> world_ranks;         // of the members, in group order
+  int rank = 0;                         // this rank's place among them; -1: none
+  Category category = comm_of("data");  // of its calls, in the trace
+  uint64_t number = 0;                  // unlike that of every other group that shares two ranks with it
 
   int size() const { return static_cast<int>(world_ranks.size()); }
   int world_rank(int member) const { return world_ranks[static_cast<size_t>(member)]; }

@@ -1,5 +1,6 @@
 #include "parallel/comm/comm.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <numeric>
@@ -199,7 +200,7 @@ std::unique_ptr<Communicator> with_flight_recorder(Communicator& world, FlightRe
 
 std::unique_ptr<Communicator> with_links(Communicator& world, const Links& links) {
   Communicator::Tools tools = world.tools_;
-  if (links.any()) {
+  if (std::any_of(links.begin(), links.end(), [](const auto& link) { return !link.second.none(); })) {
     check(world.host_ != nullptr, "links are emulated between ranks whose tensors are in host memory");
     check_one_host(world);
     tools.links = std::make_shared<EmulatedLinks>(links);

@@ -37,7 +37,7 @@ void sleep_until(int64_t ns) {
 }
 
 int64_t EmulatedLinks::perform(const Link& link, HostBackEnd& back_end, const Call& call, SpanClock& clock) {
-  LinkPort& port = ports_[static_cast<size_t>(back_end.group.category)];
+  LinkPort& port = ports_.at(class_of(back_end.group.category));
   const WireTime wire = wire_time(link, call.kind, call.whole().bytes(), back_end.group.size());
   if (call.kind != CommCall::transfer) {
     back_end.perform(call, clock);
@@ -55,15 +55,6 @@ int64_t EmulatedLinks::perform(const Link& link, HostBackEnd& back_end, const Ca
   if (call.sends) return 0;
   clock.matched(stamp.sent_ns);
   return stamp.arrival_ns;
-}
-
-Link Links::of(Category category) const {
-  switch (category) {
-    case Category::comm_tensor: return tensor;
-    case Category::comm_pipeline: return pipeline;
-    case Category::comm_data: return data;
-    default: return {};
-  }
 }
 
 WireTime wire_time(const Link& link, CommCall call, int64_t bytes, int ranks) {

@@ -22,6 +22,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 
@@ -35,12 +36,8 @@ struct Link {
   bool none() const { return latency_us == 0 && gbps == std::numeric_limits<double>::infinity(); }
 };
 
-// By the category of a group; other categories have none.
-struct Links {
-  Link tensor, pipeline, data;
-  Link of(Category category) const;
-  bool any() const { return !(tensor.none() && pipeline.none() && data.none()); }
-};
+// By the class of a group (kCommClasses); others have none.
+using Links = std::map<std::string_view, Link>;
 
 // How long a call of `bytes` (of Call::whole()) keeps a rank's port busy, and what comes on top of it.
 struct WireTime {
@@ -69,13 +66,16 @@ class LinkPort {
 class EmulatedLinks {
  public:
   explicit EmulatedLinks(const Links& links) : links_(links) {}
-  Link of(Category category) const { return links_.of(category); }
+  Link of(Category category) const {
+    const auto found = links_.find(kCommClasses.at(class_of(category)));
+    return found == links_.end() ? Link{} : found->second;
+  }
   // Makes the call over `link`; returns when the link lets it be over, in now_ns(). REQUIRES: a link.
   int64_t perform(const Link& link, HostBackEnd& back_end, const Call& call, SpanClock& clock);
 
  private:
   const Links links_;
-  std::array<LinkPort, static_cast<size_t>(Category::phase) + 1> ports_;  // by category
+  std::array<LinkPort, kCommClasses.size()> ports_;
 };
 
 // Sleeps to a time of now_ns(); returns at once where that is over.

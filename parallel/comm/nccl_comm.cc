@@ -142,7 +142,7 @@ class NcclBackEnd : public DeviceBackEnd {
     id = HostWorld(host_).broadcast(id);
     group_ = rank_->add(group.name, group.rank, group.size());
     group_->open(id);
-    if (group.size() == 2 && group.category == Category::comm_pipeline) connect_pair();
+    if (group.size() == 2 && group.category == comm_of("pipeline")) connect_pair();
   }
 
   // NCCL connects two ranks in the first transfer between them, and the host waits until both have called. The ends of

@@ -13,7 +13,7 @@
 // Where it departs from comm.h: sums are taken in NCCL's order (two runs with the same NCCL, layout and machine agree),
 // those of bf16 are rounded after each addition, and a maximum passes over NaN; ranks' calls are not compared; a send
 // may wait for its receiver, and the first transfer between two ranks holds both hosts up until both have called (but
-// not in a pair of Category::comm_pipeline); no span carries when a call was matched. An abort leaves the device
+// not in a pair of comm_of("pipeline")); no span carries when a call was matched. An abort leaves the device
 // poisoned (device.h): it is good for nothing but to be taken down.
 #pragma once
 

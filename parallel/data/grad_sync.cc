@@ -10,7 +10,7 @@ GradSync::GradSync(FlatBuffer& flat, Ops& ops, const LaneSite& on, const Options
       compute_(on.compute),
       options_(options),
       pending_(flat.buckets.size()),
-      lanes_(on, Category::comm_data, "gradients", options.lanes) {
+      lanes_(on, comm_of("data"), "gradients", options.lanes) {
   if (options_.registered) lanes_.register_buffers(*options_.registered);
   for (size_t i = 0; i < flat_.buckets.size(); ++i) {
     reduced_.push_back(on.device.create_event());

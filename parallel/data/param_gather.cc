@@ -12,7 +12,7 @@ ParamGather::ParamGather(FlatBuffer& flat, Ops& ops, const LaneSite& on, const O
       options_(options),
       not_begun_(flat.buckets.size()),
       under_way_(flat.buckets.size()),
-      lanes_(on, Category::comm_data, "weights", options.lanes) {
+      lanes_(on, comm_of("data"), "weights", options.lanes) {
   if (options_.registered) lanes_.register_buffers(*options_.registered);
   for (size_t i = 0; i < flat_.buckets.size(); ++i) gathered_.push_back(on.device.create_event());
   for (size_t i = 0; i < flat_.streamed_weights.size(); ++i)

@@ -76,7 +76,7 @@ Executor::Executor(const Schedule& schedule, Communicator& pipeline, Device& dev
   const auto take_buffer = [&] { return buffers.at(next_buffer++); };
   for (int i = 0; i < gradient_buffers(schedule_, rank_); ++i) gradients_.push_back(take_buffer());
   for (const Channel& channel : all_channels(schedule_)) {
-    auto pair = pipeline.split({channel.from, channel.to}, to_string(channel), Category::comm_pipeline);
+    auto pair = pipeline.split({channel.from, channel.to}, to_string(channel), comm_of("pipeline"));
     if (!pair) continue;
     TraceRow* row = trace ? trace->add_row(to_string(channel)) : nullptr;
     if (rank_ == channel.from) {

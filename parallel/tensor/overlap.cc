@@ -17,7 +17,7 @@ TensorOverlap parse_tensor_overlap(std::string_view name) {
 // ---- the lane
 
 TensorLane::TensorLane(const LaneSite& on)
-    : lanes_(on, Category::comm_tensor, "tensor", 1),
+    : lanes_(on, comm_of("tensor"), "tensor", 1),
       lane_(lanes_.after_compute()),
       compute_(on.compute),
       joined_(on.device.create_event()) {

@@ -86,8 +86,8 @@ void lateness() {
     const Link link{.latency_us = latency_us};
     std::vector<double> late;
     run_thread_ranks(2, [&](Communicator& world) {
-      const auto linked = with_links(world, {.tensor = {}, .pipeline = {}, .data = link});
-      const auto group = linked->twin("group", Category::comm_data);
+      const auto linked = with_links(world, {{"data", link}});
+      const auto group = linked->twin("group", comm_of("data"));
       const auto device = create_cpu_device();
       const auto stream = device->create_compute_stream();
       TraceRow row("row");

@@ -232,7 +232,7 @@ TEST(Watchdog, NamesTheRankThatDidNotJoin) {
       plain.barrier();
       FlightRecorder recorder(plain.rank());
       const auto world = with_flight_recorder(plain, recorder);
-      const auto pair = world->split({world->rank() & ~1, world->rank() | 1}, "pair", Category::comm_tensor);
+      const auto pair = world->split({world->rank() & ~1, world->rank() | 1}, "pair", comm_of("tensor"));
       const std::atomic<int64_t> steps = 7;
       const auto device = create_cpu_device();
       float x = 1;
@@ -287,7 +287,7 @@ TEST(Watchdog, EndsWhatTheStreamsOfGpusWaitIn) {
       if (plain.rank() == 0) start_flight_folder(dir / "", places);
       FlightRecorder recorder(plain.rank());
       const auto device = create_cuda_device(plain.rank());
-      const auto host = plain.twin("host", Category::comm_data);
+      const auto host = plain.twin("host", comm_of("data"));
       const auto unwatched = create_nccl_communicator(*host, *device, 3600);
       const auto nccl = with_flight_recorder(*unwatched, recorder);
       const std::atomic<int64_t> steps = 7;

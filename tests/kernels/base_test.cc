@@ -129,14 +129,14 @@ TEST_F(StreamTest, WorkLeavesSpansOnItsRow) {
   Trace trace;
   TraceRow* const row = trace.add_row("side");
   side->set_trace_row(row);
-  side->run({"first", Category::comm_data, 64, 3}, [] {});
+  side->run({"first", comm_of("data"), 64, 3}, [] {});
   side->run({"second", Category::compute}, [] {});
   side->synchronize();
   std::vector<Span> spans;
   row->take(spans);
   ASSERT_EQ(spans.size(), 2u);
   EXPECT_STREQ(spans[0].info.name, "first");
-  EXPECT_EQ(spans[0].info.category, Category::comm_data);
+  EXPECT_EQ(spans[0].info.category, comm_of("data"));
   EXPECT_EQ(spans[0].info.bytes, 64);
   EXPECT_EQ(spans[0].info.microbatch, 3);
   EXPECT_LE(spans[0].start_ns, spans[0].end_ns);

@@ -23,7 +23,7 @@ void fail_as(const std::string& kind, Communicator& world) {
     world.all_reduce(tensor_of(x), Reduce::sum, stream);
   } else if (kind == "throw_beside_worker") {
     // The failing rank's worker stream waits for peers that wait for the failing rank.
-    const auto side = world.twin("side", Category::comm_data);
+    const auto side = world.twin("side", comm_of("data"));
     const auto worker = rank.device->create_side_stream(StreamPriority::normal);
     const FailureGuard guard(world);
     if (odd_one) {
@@ -41,7 +41,7 @@ void fail_as(const std::string& kind, Communicator& world) {
     else world.all_reduce(tensor_of(x), Reduce::sum, stream);
   } else if (kind == "worker_size") {
     // The mismatch shows on a worker stream while the main thread waits in another group.
-    const auto side = world.twin("side", Category::comm_data);
+    const auto side = world.twin("side", comm_of("data"));
     const auto worker = rank.device->create_side_stream(StreamPriority::normal);
     side->all_reduce(part_of(x, 0, odd_one ? 999 : 1000), Reduce::sum, *worker);
     std::vector<float> y(1);

@@ -64,8 +64,8 @@ TEST(ThreadFailure, keeps_its_type_and_names_its_rank) {
 TEST(ThreadFailure, ends_every_wait_in_every_group) {
   const std::string text = failure_of<IoError>(8, [](Communicator& world) {
     RankStreams rank;
-    const auto pair = world.split({world.rank() & ~1, world.rank() | 1}, "pair", Category::comm_tensor);
-    const auto nested = pair->twin("nested", Category::comm_tensor);
+    const auto pair = world.split({world.rank() & ~1, world.rank() | 1}, "pair", comm_of("tensor"));
+    const auto nested = pair->twin("nested", comm_of("tensor"));
     const auto worker = rank.device->create_side_stream(StreamPriority::normal);
     const FailureGuard guard(world);
     std::vector<float> x(100), y(100);
@@ -75,7 +75,7 @@ TEST(ThreadFailure, ends_every_wait_in_every_group) {
     }
     if (world.rank() == 6) nested->all_reduce(tensor_of(x), Reduce::sum, *worker);  // 7 takes part
     if (world.rank() % 2 == 0) nested->recv(tensor_of(y), 1, *rank.stream);         // nobody sends
-    else if (world.rank() == 3) world.twin("never", Category::comm_data);
+    else if (world.rank() == 3) world.twin("never", comm_of("data"));
     else world.all_reduce(tensor_of(y), Reduce::sum, *rank.stream);
   });
   EXPECT_EQ(text, "rank 7: disk is full");
@@ -85,7 +85,7 @@ TEST(ThreadFailure, ends_every_wait_in_every_group) {
 TEST(ThreadFailure, guard_ends_calls_on_the_failing_ranks_streams) {
   const std::string text = failure_of<DataError>(2, [](Communicator& world) {
     RankStreams rank;
-    const auto side = world.twin("side", Category::comm_data);
+    const auto side = world.twin("side", comm_of("data"));
     const auto worker = rank.device->create_side_stream(StreamPriority::normal);
     const FailureGuard guard(world);
     std::vector<float> x(100);
@@ -173,10 +173,10 @@ TEST(ThreadMismatch, names_both_ends_of_a_transfer) {
         world.send(part_of(x, 0, 7), 1, *rank.stream);
         if (receiver_waits) world.barrier();
       } else {
-        if (!receiver_waits) world.twin("wait", Category::comm_data);
+        if (!receiver_waits) world.twin("wait", comm_of("data"));
         world.recv(tensor_of(x), 0, *rank.stream);
       }
-      if (world.rank() == 0 && !receiver_waits) world.twin("wait", Category::comm_data);
+      if (world.rank() == 0 && !receiver_waits) world.twin("wait", comm_of("data"));
     });
     expect_contains(text, {"rank 1: ", "rank 0 sends 7 fp32", "rank 1 receives 10 fp32"});
   }
@@ -184,7 +184,7 @@ TEST(ThreadMismatch, names_both_ends_of_a_transfer) {
 
 TEST(ThreadMismatch, names_who_lists_other_members_of_a_new_group) {
   const std::string text = failure_of(3, [](Communicator& world) {
-    world.split(world.rank() == 1 ? std::vector{0, 1} : std::vector{0, 1, 2}, "odd", Category::comm_data);
+    world.split(world.rank() == 1 ? std::vector{0, 1} : std::vector{0, 1, 2}, "odd", comm_of("data"));
   });
   expect_contains(text, {"group 'world', split 'odd': ranks", "list different members"});
 }
@@ -199,8 +199,8 @@ TEST(ThreadMismatch, arguments_are_checked_before_anything_moves) {
     EXPECT_THROW(world.all_to_all(part_of(x, 0, 3), part_of(x, 4, 3), *rank.stream), Error);  // no two parts
     EXPECT_THROW(world.all_to_all(part_of(x, 0, 4), part_of(x, 3, 4), *rank.stream), Error);  // they overlap
     EXPECT_THROW(world.broadcast(tensor_of(x), 2, *rank.stream), Error);
-    EXPECT_THROW(world.split({0, 2}, "nobody", Category::comm_data), Error);
-    EXPECT_THROW(world.split({1, 0, 1}, "twice", Category::comm_data), Error);
+    EXPECT_THROW(world.split({0, 2}, "nobody", comm_of("data")), Error);
+    EXPECT_THROW(world.split({1, 0, 1}, "twice", comm_of("data")), Error);
     EXPECT_THROW(world.send(tensor_of(x), world.rank(), *rank.stream), Error);
     EXPECT_THROW(world.recv(tensor_of(x), -1, *rank.stream), Error);
     world.barrier();  // the world is still fine

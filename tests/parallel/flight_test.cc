@@ -76,7 +76,7 @@ TEST(FlightCommunicator, RecordsWhatEveryStreamCallsWhileItIsLookedAt) {
     // given: a rank with two groups on two streams, and somebody who reads all the time
     FlightRecorder recorder(plain.rank());
     const auto world = with_flight_recorder(plain, recorder);
-    const auto pair = world->split({2, 1, 0}, "turned", Category::comm_tensor);
+    const auto pair = world->split({2, 1, 0}, "turned", comm_of("tensor"));
     RankStreams rank;
     const auto side = rank.device->create_side_stream(StreamPriority::normal);
     TraceRow row("side");
@@ -119,7 +119,7 @@ TEST(FlightCommunicator, RecordsWhatEveryStreamCallsWhileItIsLookedAt) {
     row.take(spans);
     ASSERT_EQ(spans.size(), 2u * kRounds);
     EXPECT_STREQ(spans[0].info.name, "reduce_scatter");
-    EXPECT_EQ(spans[0].info.category, Category::comm_tensor);
+    EXPECT_EQ(spans[0].info.category, comm_of("tensor"));
     EXPECT_GT(spans[0].matched_ns, 0);
   });
 }
@@ -129,11 +129,11 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
   run_thread_ranks(2, [](Communicator& world) {
     // given
     const auto device = test::create_split_device(false);
-    const auto host = world.twin("host", Category::comm_data);
+    const auto host = world.twin("host", comm_of("data"));
     FlightRecorder recorder(world.rank());
     const auto staged = create_staged_communicator(*host, *device);
     const auto recorded = with_flight_recorder(*staged, recorder);
-    const auto group = recorded->twin("data", Category::comm_data);
+    const auto group = recorded->twin("data", comm_of("data"));
     Arena arena(*device, "test");
     const Tensor data = arena.allocate(DType::i64, {4});
     const std::vector<int64_t> mine(4, world.rank() + 1);

@@ -19,8 +19,8 @@ TEST_P(LinkComm, conforms) {
   const auto& [ranks, the_case] = GetParam();
   run_thread_ranks(ranks, [&](Communicator& world) {
     const Link link{.latency_us = 3, .gbps = 400};
-    const auto linked = with_links(world, {.tensor = link, .pipeline = {.latency_us = 5}, .data = link});
-    const auto all = linked->twin("all", Category::comm_data);
+    const auto linked = with_links(world, {{"tensor", link}, {"pipeline", {.latency_us = 5}}, {"data", link}});
+    const auto all = linked->twin("all", comm_of("data"));
     the_case.body(*all);
   });
 }
@@ -49,12 +49,11 @@ TEST(Link, WireTimes) {
   EXPECT_GT(wire_time({.gbps = 1e-300}, CommCall::transfer, 1 << 30, 2).total(), 0) << "no overflow";
 }
 
-TEST(Link, GoesByTheCategoryOfAGroup) {
-  const Links links{.tensor = {.latency_us = 1}, .pipeline = {.latency_us = 2}, .data = {.gbps = 3}};
-  EXPECT_EQ(links.of(Category::comm_tensor).latency_us, 1);
-  EXPECT_EQ(links.of(Category::comm_pipeline).latency_us, 2);
-  EXPECT_EQ(links.of(Category::comm_data).gbps, 3);
-  EXPECT_TRUE(links.of(Category::compute).none());
+TEST(Link, GoesByTheClassOfAGroup) {
+  const EmulatedLinks links({{"tensor", {.latency_us = 1}}, {"data", {.gbps = 3}}});
+  EXPECT_EQ(links.of(comm_of("tensor")).latency_us, 1);
+  EXPECT_EQ(links.of(comm_of("data")).gbps, 3);
+  EXPECT_TRUE(links.of(comm_of("pipeline")).none());
 }
 
 // ---- time. A busy machine makes a call later, never earlier.
@@ -80,8 +79,8 @@ struct Traced : RankStreams {
 TEST(Link, CollectivesTakeTheirWireTimeAndTheWaiterSleeps) {
   run_thread_ranks(3, [](Communicator& world) {
     constexpr Link kSlower{.latency_us = 100'000, .gbps = 8};  // so that the arithmetic is nothing beside it
-    const auto linked = with_links(world, {.tensor = {}, .pipeline = {}, .data = kSlower});
-    const auto group = linked->twin("group", Category::comm_data);
+    const auto linked = with_links(world, {{"data", kSlower}});
+    const auto group = linked->twin("group", comm_of("data"));
     Traced rank;
     std::vector<float> full(60000), shard(20000);
     const auto timed = [&](CommCall call, int64_t least, auto&& f) {
@@ -113,9 +112,9 @@ TEST(Link, SendsOfARankShareItsPort) {
   std::vector<Span> received[3];
   std::vector<Span> sent;
   run_thread_ranks(3, [&](Communicator& world) {
-    const auto linked = with_links(world, {.tensor = {}, .pipeline = kSlow, .data = {}});
+    const auto linked = with_links(world, {{"pipeline", kSlow}});
     std::unique_ptr<Communicator> pairs[3];  // [1], [2]: rank 0 and this one
-    for (int to = 1; to <= 2; ++to) pairs[to] = linked->split({0, to}, "pair", Category::comm_pipeline);
+    for (int to = 1; to <= 2; ++to) pairs[to] = linked->split({0, to}, "pair", comm_of("pipeline"));
     Traced rank;
     std::vector<float> x(kFloats);
     if (world.rank() == 0) {
@@ -139,8 +138,8 @@ TEST(Link, SendsOfARankShareItsPort) {
 // A send that waited for its transfer would not come back before the test is ended for taking too long.
 TEST(Link, ASendDoesNotWait) {
   run_thread_ranks(2, [](Communicator& world) {
-    const auto linked = with_links(world, {.tensor = {}, .pipeline = {.latency_us = 1e10, .gbps = 1e-6}, .data = {}});
-    const auto group = linked->twin("group", Category::comm_pipeline);
+    const auto linked = with_links(world, {{"pipeline", {.latency_us = 1e10, .gbps = 1e-6}}});
+    const auto group = linked->twin("group", comm_of("pipeline"));
     Traced rank;
     std::vector<float> x(1000);
     for (int i = 0; i < 3; ++i) group->send(tensor_of(x), 1 - world.rank(), *rank.stream);
@@ -150,9 +149,9 @@ TEST(Link, ASendDoesNotWait) {
 
 TEST(Link, AGroupWithoutALinkIsAsBefore) {
   run_thread_ranks(2, [](Communicator& world) {
-    const auto linked = with_links(world, {.tensor = {}, .pipeline = {}, .data = {.latency_us = 1e9}});
-    const auto tensor = linked->twin("tensor", Category::comm_tensor);
-    const auto alone = linked->split({world.rank()}, "alone", Category::comm_data);
+    const auto linked = with_links(world, {{"data", {.latency_us = 1e9}}});
+    const auto tensor = linked->twin("tensor", comm_of("tensor"));
+    const auto alone = linked->split({world.rank()}, "alone", comm_of("data"));
     Traced rank;
     std::vector<float> x(10, 1.0f);
     tensor->all_reduce(tensor_of(x), Reduce::sum, *rank.stream);
@@ -168,8 +167,8 @@ TEST(Link, AGroupWithoutALinkIsAsBefore) {
 TEST(Link, ErrorsPassThrough) {
   try {
     run_thread_ranks(2, [](Communicator& world) {
-      const auto linked = with_links(world, {.tensor = {}, .pipeline = {}, .data = kSlow});
-      const auto group = linked->twin("group", Category::comm_data);
+      const auto linked = with_links(world, {{"data", kSlow}});
+      const auto group = linked->twin("group", comm_of("data"));
       Traced rank;
       std::vector<float> x(10);
       group->all_reduce(part_of(x, 0, world.rank() == 0 ? 10 : 9), Reduce::sum, *rank.stream);

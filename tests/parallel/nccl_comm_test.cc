@@ -41,7 +41,7 @@ TEST(NcclComm, EveryCallMovesWhatItShould) {
     Arena arena(*device, "nccl test");
     const auto stream = device->create_side_stream(StreamPriority::high);
     const auto nccl = create_nccl_communicator(world, *device, kTimeout);
-    const auto group = nccl->split(ranks_from(world.size() - 1, 0), "reversed", Category::comm_data);
+    const auto group = nccl->split(ranks_from(world.size() - 1, 0), "reversed", comm_of("data"));
     ASSERT_EQ(group->rank(), world.size() - 1 - world.rank());
     const int64_t n = 10'000, size = group->size(), rank = group->rank();
     const auto sum = [&](int64_t i) { return rank_order_sum<float>(group->size(), i, small_integer<float>); };
@@ -151,8 +151,8 @@ TEST(NcclComm, ThePairsOfAPipelineReceiveBeforeTheySend) {
   run_on_gpus(2, [](Communicator& nccl, Device& device) {
     // given: a channel each way, which the ranks end in different orders
     const int peer = 1 - nccl.rank();
-    auto forward = nccl.twin("0 to 1", Category::comm_pipeline);
-    auto backward = nccl.twin("1 to 0", Category::comm_pipeline);
+    auto forward = nccl.twin("0 to 1", comm_of("pipeline"));
+    auto backward = nccl.twin("1 to 0", comm_of("pipeline"));
     auto& in = nccl.rank() == 0 ? backward : forward;
     auto& out = nccl.rank() == 0 ? forward : backward;
     Arena arena(device, "nccl test");
@@ -205,7 +205,7 @@ TEST(NcclComm, AnAbortEndsWhatSeveralGroupsWaitInAtTheSameTime) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   EXPECT_THROW(run_on_gpus(2,
                            [](Communicator& nccl, Device& device) {
-                             const auto lane = nccl.twin("lane", Category::comm_data);
+                             const auto lane = nccl.twin("lane", comm_of("data"));
                              if (nccl.rank() == 1) return nccl.barrier();  // until the abort
                              Arena arena(device, "nccl test");
                              const auto first = device.create_side_stream(StreamPriority::normal);
@@ -318,7 +318,7 @@ TEST(NcclComm, AConnectionThatBreaksInATransferIsNamedOnBothSides) {
       FlightRecorder recorder(world.rank());
       const auto plain = create_nccl_communicator(world, *device, kTimeout);
       const auto nccl = with_flight_recorder(*plain, recorder);
-      const auto channel = nccl->twin("0 to 1", Category::comm_pipeline);
+      const auto channel = nccl->twin("0 to 1", comm_of("pipeline"));
       Arena arena(*device, "nccl test");
       const auto stream = device->create_side_stream(StreamPriority::normal);
       const Tensor x = arena.allocate(DType::f32, {500});
@@ -360,7 +360,7 @@ TEST(NcclComm, WorksInBuffersThatAreRegistered) {
   std::atomic<int> told = 0;
   const auto rank_main = [&](Communicator& nccl, Device& device) {
     const auto stream = device.create_side_stream(StreamPriority::normal);
-    const auto lane = nccl.twin("lane", Category::comm_data);
+    const auto lane = nccl.twin("lane", comm_of("data"));
     Memory* const memory = nccl.buffer_memory();
     ASSERT_NE(memory, nullptr);
     Arena buffers(device, *memory, "buffers"), elsewhere(device, "elsewhere");

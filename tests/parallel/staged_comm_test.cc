@@ -74,8 +74,8 @@ TEST_P(StagedDevice, CallsOnSideStreamsDoNotHoldUpTheCaller) {
     const auto device = create();
     Arena arena(*device, "staged test");
     const auto staged = create_staged_communicator(world, *device);
-    const auto in = staged->twin("in", Category::comm_pipeline);
-    const auto out = staged->twin("out", Category::comm_pipeline);
+    const auto in = staged->twin("in", comm_of("pipeline"));
+    const auto out = staged->twin("out", comm_of("pipeline"));
     const auto receiving = device->create_side_stream(StreamPriority::normal);
     const auto sending = device->create_side_stream(StreamPriority::normal);
     // Both directions in one group would be a wait in a circle; so each rank receives in the group the other sends in.

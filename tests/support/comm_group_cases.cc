@@ -72,7 +72,7 @@ void receive_on_a_worker_stream(Communicator& world) {
   if (world.size() == 1) return;
   RankStreams rank;
   const int next = (world.rank() + 1) % world.size(), previous = (world.rank() + world.size() - 1) % world.size();
-  const auto incoming = world.twin("incoming", Category::comm_pipeline);
+  const auto incoming = world.twin("incoming", comm_of("pipeline"));
   const auto worker = rank.device->create_side_stream(StreamPriority::normal);
   const auto received = rank.device->create_event();
   // Even ranks receive over one group and send over the other; so do odd ranks, the other way round.
@@ -102,8 +102,8 @@ void receive_on_a_worker_stream(Communicator& world) {
 void groups_proceed_side_by_side(Communicator& world) {
   RankStreams rank;
   const int n = world.size();
-  const auto a = world.twin("a", Category::comm_data);
-  const auto b = world.split(ranks_from(n - 1, 0), "b", Category::comm_tensor);
+  const auto a = world.twin("a", comm_of("data"));
+  const auto b = world.split(ranks_from(n - 1, 0), "b", comm_of("tensor"));
   const auto stream_a = rank.device->create_side_stream(StreamPriority::normal);
   const auto stream_b = rank.device->create_side_stream(StreamPriority::high);
   for (int round = 0; round < 10; ++round) {
@@ -144,22 +144,22 @@ void split_by_members(Communicator& world) {
   std::vector<int> listed;
   for (int r = n - 1; r >= 0; --r)
     if (r % 2 == me % 2) listed.push_back(r);
-  const auto reversed = world.split(listed, "reversed", Category::comm_data);
+  const auto reversed = world.split(listed, "reversed", comm_of("data"));
   std::vector<int64_t> expected(listed.begin(), listed.end());
   EXPECT_EQ(members(*reversed, me, *rank.stream), expected);
   // All.
-  const auto same = world.twin("same", Category::comm_data);
+  const auto same = world.twin("same", comm_of("data"));
   expected.clear();
   for (int r = 0; r < n; ++r) expected.push_back(r);
   EXPECT_EQ(members(*same, me, *rank.stream), expected);
   // Two, and nobody else.
-  const auto ends = world.split(n > 1 ? std::vector{n - 1, 0} : std::vector{0}, "ends", Category::comm_data);
+  const auto ends = world.split(n > 1 ? std::vector{n - 1, 0} : std::vector{0}, "ends", comm_of("data"));
   ASSERT_EQ(ends != nullptr, me == 0 || me == n - 1);
   if (ends && n > 1) {
     EXPECT_EQ(members(*ends, me, *rank.stream), (std::vector<int64_t>{n - 1, 0}));
   }
   // Everybody alone.
-  const auto alone = world.split({me}, "alone", Category::comm_data);
+  const auto alone = world.split({me}, "alone", comm_of("data"));
   EXPECT_EQ(alone->size(), 1);
   auto x = filled<float>(10, me, random_value<float>);
   std::vector<float> copy(10);
@@ -179,11 +179,11 @@ void split_a_split(Communicator& world) {
   RankStreams rank;
   const int n = world.size(), me = world.rank();
   const auto half =
-      world.split(me < n / 2 ? ranks_from(0, n / 2 - 1) : ranks_from(n / 2, n - 1), "half", Category::comm_data);
+      world.split(me < n / 2 ? ranks_from(0, n / 2 - 1) : ranks_from(n / 2, n - 1), "half", comm_of("data"));
   const int h = half->size();
   const auto quarter = half->split(half->rank() < h / 2 ? ranks_from(h / 2 - 1, 0) : ranks_from(h - 1, h / 2),
-                                   "quarter", Category::comm_tensor);
-  const auto whole = world.twin("whole", Category::comm_data);  // beside the small ones
+                                   "quarter", comm_of("tensor"));
+  const auto whole = world.twin("whole", comm_of("data"));  // beside the small ones
   const auto group = members(*quarter, me, *rank.stream);
   EXPECT_TRUE(std::is_sorted(group.rbegin(), group.rend()));
   std::vector<int64_t> x = {1}, y = {1};
@@ -195,8 +195,8 @@ void split_a_split(Communicator& world) {
   EXPECT_EQ(x[0], cube(quarter->size()));
   EXPECT_EQ(y[0], cube(n));
   // Only some ranks split again: the group numbers of the ranks differ from here on.
-  if (me < n / 2) half->twin("again", Category::comm_data)->barrier();
-  world.twin("last", Category::comm_data)->barrier();
+  if (me < n / 2) half->twin("again", comm_of("data"))->barrier();
+  world.twin("last", comm_of("data"))->barrier();
 }
 
 void meshes(Communicator& world) {

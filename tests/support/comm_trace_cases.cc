@@ -55,7 +55,7 @@ void both_ends_of_a_transfer_have_its_number(Communicator& world) {
   TraceRow row("row");  // before the streams: they tell it what they know to their end
   RankStreams rank;
   rank.stream->set_trace_row(&row);
-  const auto other = world.twin("other", Category::comm_pipeline);
+  const auto other = world.twin("other", comm_of("pipeline"));
   const int next = (world.rank() + 1) % world.size(), previous = (world.rank() + world.size() - 1) % world.size();
   std::set<uint64_t> seen;
   for (int number = 0; number < 5; ++number)

@@ -98,7 +98,7 @@ Backend make_split_backend(const Config&, Communicator& world, int threads) {
   Backend backend;
   backend.device = create_split_device();
   backend.ops = create_split_ops(*backend.device, threads);
-  backend.host = world.twin("device memory", Category::comm_data);
+  backend.host = world.twin("device memory", comm_of("data"));
   backend.exchange = create_staged_communicator(*backend.host, *backend.device);
   return backend;
 }

@@ -59,9 +59,9 @@ TEST(Resolve, ALinkIsThatOfAllGroupsUnlessAGroupHasItsOwn) {
   EXPECT_EQ(loaded.config.comm.data_link_latency_us, 5);
   EXPECT_EQ(to_string(loaded.origins.at("comm.data_link_gbps")), "derived: link_gbps");
   const Links links = links_of(loaded.config.comm);
-  EXPECT_EQ(links.tensor.latency_us, 5);
-  EXPECT_EQ(links.tensor.gbps, std::numeric_limits<double>::infinity()) << "0: no limit";
-  EXPECT_EQ(links.data.gbps, 10);
+  EXPECT_EQ(links.at("tensor").latency_us, 5);
+  EXPECT_EQ(links.at("tensor").gbps, std::numeric_limits<double>::infinity()) << "0: no limit";
+  EXPECT_EQ(links.at("data").gbps, 10);
 }
 
 TEST(Load, ANegativeLinkIsNamed) {

@@ -157,7 +157,7 @@ TEST(AppendFile, ATornRecordOfARunThatWasKilledIsCutOff) {
 std::vector<std::vector<Span>> some_spans() {
   return {{{{.name = "matmul", .category = Category::compute, .microbatch = 2}, 5'001'000, 5'002'345},
            {{.name = "forward \"1\"", .category = Category::phase}, 5'000'000, 5'003'000}},
-          {{{.name = "all_reduce", .category = Category::comm_tensor, .bytes = 4096}, 4'999'999, 5'000'001}}};
+          {{{.name = "all_reduce", .category = comm_of("tensor"), .bytes = 4096}, 4'999'999, 5'000'001}}};
 }
 
 TEST(Perfetto, APartIsATraceOfItsOwn) {
@@ -189,11 +189,11 @@ TEST(Perfetto, WaitsAreSlicesAndTransfersAreArrows) {
   const std::vector<std::string> rows = {"0>1"}, parts = {dir / "trace.rank0.json", dir / "trace.rank1.json"};
   constexpr uint64_t kId = 0xfedcba9876543210u;
   PerfettoWriter(parts[0], 0, "rank 0", rows, 0, nullptr)
-      .step(1, std::vector<std::vector<Span>>{
-                   {{{.name = "send", .category = Category::comm_pipeline}, 5000, 6000, 0, kId}}});
+      .step(1,
+            std::vector<std::vector<Span>>{{{{.name = "send", .category = comm_of("pipeline")}, 5000, 6000, 0, kId}}});
   PerfettoWriter(parts[1], 1, "rank 1", rows, 0, nullptr)
       .step(1, std::vector<std::vector<Span>>{
-                   {{{.name = "recv", .category = Category::comm_pipeline}, 1000, 9000, 5100, kId}}});
+                   {{{.name = "recv", .category = comm_of("pipeline")}, 1000, 9000, 5100, kId}}});
   // when
   join_traces(parts, dir / "trace.json");
   // then

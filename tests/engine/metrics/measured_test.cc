@@ -35,14 +35,14 @@ std::string write_trace(const TempDir& dir, bool whole) {
       {span("matmul", Category::compute, 10, 11), span("matmul", Category::compute, 11, 12),
        span("F", Category::phase, 9, 12, 0), span("matmul", Category::compute, 21, 26),
        span("B", Category::phase, 12, 26, 0)},
-      {span("send", Category::comm_pipeline, 12, 13)},
-      {span("recv", Category::comm_pipeline, 12, 21)}};
+      {span("send", comm_of("pipeline"), 12, 13)},
+      {span("recv", comm_of("pipeline"), 12, 21)}};
   const std::vector<std::vector<Span>> step1{
       {span("matmul", Category::compute, 13, 16), span("F", Category::phase, 9, 16, 0),
        span("matmul", Category::compute, 16, 18), span("recompute", Category::phase, 16, 17),
-       span("all_reduce", Category::comm_tensor, 18, 20), span("B", Category::phase, 16, 20, 0)},
-      {span("recv", Category::comm_pipeline, 9, 13)},
-      {span("send", Category::comm_pipeline, 20, 21)}};
+       span("all_reduce", comm_of("tensor"), 18, 20), span("B", Category::phase, 16, 20, 0)},
+      {span("recv", comm_of("pipeline"), 9, 13)},
+      {span("send", comm_of("pipeline"), 20, 21)}};
   rank0.step(7, step0);
   if (whole) rank1.step(7, step1);
   other.step(7, step0);

@@ -34,9 +34,7 @@ StepStats by_definition(const TracedStep& step) {
         case Category::host: host = true; break;
         case Category::phase: break;
         default: {
-          const int k = span.info.category == Category::comm_tensor ? 0
-                        : span.info.category == Category::comm_data ? 2
-                                                                    : 1;
+          const int k = span.info.category == comm_of("tensor") ? 0 : span.info.category == comm_of("data") ? 2 : 1;
           (begin < span.matched_ns ? wait : wire)[k] = true;
         }
       }
@@ -80,9 +78,9 @@ TEST_P(RealSteps, EveryNanosecondCountsOnce) {
     EXPECT_GT(stats.optimizer, 0);
     // Each class that has peers was on the wire for at least one latency, and only these.
     const int sizes[] = {c.t, c.p, c.d};
-    for (size_t k = 0; k < kCommClasses; ++k) {
-      EXPECT_EQ(stats.bytes[k] > 0, sizes[k] > 1) << name_of(static_cast<CommClass>(k));
-      EXPECT_EQ(stats.wire[k] + stats.exposed_wait[k] > 0, sizes[k] > 1) << name_of(static_cast<CommClass>(k));
+    for (size_t k = 0; k < kCommClasses.size(); ++k) {
+      EXPECT_EQ(stats.bytes[k] > 0, sizes[k] > 1) << kCommClasses[k];
+      EXPECT_EQ(stats.wire[k] + stats.exposed_wait[k] > 0, sizes[k] > 1) << kCommClasses[k];
     }
     EXPECT_GE(StepStats::sum(stats.wire), c.ranks() > 1 ? 50'000 : 0);
   }

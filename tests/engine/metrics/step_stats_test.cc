@@ -11,9 +11,8 @@
 namespace trivet {
 namespace {
 
-constexpr auto compute = Category::compute, optimizer = Category::optimizer, tensor = Category::comm_tensor,
-               pipeline = Category::comm_pipeline, data = Category::comm_data, host = Category::host,
-               phase = Category::phase;
+constexpr auto compute = Category::compute, optimizer = Category::optimizer, tensor = comm_of("tensor"),
+               pipeline = comm_of("pipeline"), data = comm_of("data"), host = Category::host, phase = Category::phase;
 
 Span span(Category category, int64_t start, int64_t end) { return {{.name = "x", .category = category}, start, end}; }
 
@@ -37,7 +36,7 @@ StepStats by_counting(const Rows& rows, int64_t start, int64_t end) {
         if (!(s.start_ns <= t && t < s.end_ns)) continue;
         const auto c = static_cast<size_t>(s.info.category);
         on[c] = true;
-        if (is_comm(s.info.category)) (t < s.matched_ns ? wait : wire)[c - 1] = true;
+        if (is_comm(s.info.category)) (t < s.matched_ns ? wait : wire)[class_of(s.info.category)] = true;
       }
     const auto is = [&](Category c) { return on[static_cast<size_t>(c)]; };
     const int first_wire = wire[0] ? 0 : wire[1] ? 1 : wire[2] ? 2 : -1;
@@ -92,7 +91,7 @@ TEST(StepStats, ByHand) {
   EXPECT_EQ(stats.bytes, (ByClass{7, 8, 5}));
   EXPECT_DOUBLE_EQ(stats.bubble_fraction(), 0.12);
   EXPECT_DOUBLE_EQ(stats.overlap_ratio().value(), 23.0 / 42);
-  EXPECT_DOUBLE_EQ(stats.overlap_ratio(CommClass::data).value(), 18.0 / 23);
+  EXPECT_DOUBLE_EQ(stats.overlap_ratio(class_of(comm_of("data"))).value(), 18.0 / 23);
 }
 
 TEST(StepStats, SpansAreCutToTheWindow) {
