@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/base/trace.h"
+#include "kernels/heads_view.h"
 #include "kernels/op_fields.h"
 
 namespace trivet {
@@ -99,23 +100,26 @@ struct GeluBackward {
 // ---- causal multi-head self-attention with online softmax (Dao et al. 2022); never holds more than a tile-row of
 //      scores a thread
 
-// qkv: [s, b, heads * 3 * d] T, for each head its query, key and value of d elements; out: [s, b, heads * d] T;
-// lse: [b, heads, s] fp32, log of the sum of exp of the scaled scores. Scores are scaled by 1 / sqrt(d).
+// softmax(q k^T / sqrt(d), masked) v of each query head. The views are of one type, T, and of the same s, b, groups and
+// d; q has any number of heads a group, k and v one.
 struct AttentionForward {
   static constexpr SpanInfo kSpan{"attention_forward"};
-  In qkv;
-  Out out, lse;
-  int64_t heads;      // on this rank
-  Dropout dropout{};  // of the probabilities
+  QkvOf<In> qkv;
+  Out out;            // [s, b, heads * d] T
+  Out lse;            // [b, heads, s] fp32, log of the sum of exp of the scaled scores
+  Dropout dropout{};  // of the probabilities, each a function of its query head
   void check() const;
 };
 
-// dqkv as qkv. dout as out. Recomputes the probabilities from qkv and lse.
+// Recomputes the probabilities from q, k and lse. dk and dv are sums over the query heads of their group, in the order
+// of the heads, and of each over its queries, kept in fp32 and rounded once (cuDNN's: in an order of its own, each
+// head's rounded). So they have the same bits on every layout that keeps whole groups on a rank.
 struct AttentionBackward {
   static constexpr SpanInfo kSpan{"attention_backward"};
-  In dout, qkv, out, lse;
-  Out dqkv;
-  int64_t heads;
+  In dout;  // as out
+  QkvOf<In> qkv;
+  In out, lse;      // of the forward pass
+  QkvOf<Out> dqkv;  // of the sizes of qkv; the strides are its own
   Dropout dropout{};
   void check() const;
 };

@@ -19,14 +19,47 @@ void expect_activation(const char* op, const char* argument, const Tensor& t) {
   shapes::expect_rank(op, argument, t, t.dtype, 3);
 }
 
-void expect_attention(const char* op, const Tensor& qkv, const Tensor& out, const Tensor& lse, int64_t heads,
+// There, of this type, and inside its memory.
+template <class Memory>
+void expect_heads(const char* op, const char* argument, const HeadsOf<Memory>& x, DType dtype) {
+  const auto& [s, b, groups, members, d, position, entry, group, member] = x.layout;
+  if (!x.memory || x.memory.dtype != dtype) [[unlikely]]
+    shapes::mismatch(op, argument, x.memory, name_of(dtype));
+  if (s < 0 || b < 0 || groups < 1 || members < 1 || d < 1 || x.first < 0 || position < 0 || entry < 0 || group < 0 ||
+      member < 0) [[unlikely]]
+    fail(std::string(op) + ": " + argument + " has a size or a stride below what can be");
+  const int64_t end = x.first + x.layout.at(s - 1, b - 1, groups * members - 1) + d;
+  if (s * b > 0 && end > x.memory.numel()) [[unlikely]]
+    shapes::mismatch(op, argument, x.memory,
+                     "at least the " + std::to_string(end) + " elements that its strides reach");
+}
+
+std::string describe_heads(const HeadsLayout& z, int64_t members) {
+  return to_string(Shape{z.s, z.b, z.groups * members, z.d}) + " in " + std::to_string(z.groups) + " groups";
+}
+
+// The type and the sizes of `like`, but for `members` heads a group.
+template <class Memory>
+void expect_heads_like(const char* op, const char* argument, const HeadsOf<Memory>& x, const HeadsOf<In>& like,
+                       int64_t members) {
+  expect_heads(op, argument, x, like.memory.dtype);
+  const HeadsLayout &z = x.layout, &other = like.layout;
+  if (z.s != other.s || z.b != other.b || z.groups != other.groups || z.members != members || z.d != other.d)
+      [[unlikely]]
+    fail(std::string(op) + ": " + argument + " is " + describe_heads(z, z.members) + ", expected " +
+         describe_heads(other, members));
+}
+
+void expect_attention(const char* op, const QkvOf<In>& qkv, const Tensor& out, const Tensor& lse,
                       const Dropout& dropout) {
-  shapes::expect_float(op, "qkv", qkv);
-  if (heads < 1 || qkv.shape.rank != 3 || qkv.shape[2] % (3 * heads) != 0)
-    shapes::mismatch(op, "qkv", qkv, "[s, b, heads * 3 * d] with " + std::to_string(heads) + " heads");
-  const int64_t s = qkv.shape[0], b = qkv.shape[1], d = qkv.shape[2] / (3 * heads);
-  shapes::expect_matrix(op, "out", out, qkv.dtype, s * b, heads * d);
-  shapes::expect_matrix(op, "lse", lse, DType::f32, b * heads, s);
+  const HeadsLayout& z = qkv.q.layout;
+  const DType T = qkv.q.memory.dtype;
+  shapes::expect_float(op, "q", qkv.q.memory);
+  expect_heads(op, "q", qkv.q, T);
+  expect_heads_like(op, "k", qkv.k, qkv.q, 1);
+  expect_heads_like(op, "v", qkv.v, qkv.q, 1);
+  shapes::expect_matrix(op, "out", out, T, z.s * z.b, z.heads() * z.d);
+  shapes::expect_matrix(op, "lse", lse, DType::f32, z.b * z.heads(), z.s);
   expect_dropout(op, dropout);
 }
 
@@ -97,12 +130,15 @@ void GeluBackward::check() const {
   shapes::expect_like(kSpan.name, "dx", dx, x);
 }
 
-void AttentionForward::check() const { expect_attention(kSpan.name, qkv, out, lse, heads, dropout); }
+void AttentionForward::check() const { expect_attention(kSpan.name, qkv, out, lse, dropout); }
 
 void AttentionBackward::check() const {
-  expect_attention(kSpan.name, qkv, out, lse, heads, dropout);
-  shapes::expect_like(kSpan.name, "dout", dout, out);
-  shapes::expect_like(kSpan.name, "dqkv", dqkv, qkv);
+  constexpr const char* kOp = kSpan.name;
+  expect_attention(kOp, qkv, out, lse, dropout);
+  shapes::expect_like(kOp, "dout", dout, out);
+  expect_heads_like(kOp, "dq", dqkv.q, qkv.q, qkv.q.layout.members);
+  expect_heads_like(kOp, "dk", dqkv.k, qkv.q, 1);
+  expect_heads_like(kOp, "dv", dqkv.v, qkv.q, 1);
 }
 
 void EmbeddingForward::check() const {

@@ -47,12 +47,18 @@ class Ops {
 // threads: how many threads each op uses, those of its caller included. trivet::CpuOps itself is in kernels/cpu.
 std::unique_ptr<Ops> create_cpu_ops(int threads);
 
-// Of one attention, on this rank.
+// What a plan for attention is made for: sizes, strides and T of its views. Gradients have the strides of what they are
+// the gradients of.
 struct AttentionShape {
-  int64_t s = 0, b = 0, heads = 0, d = 0;
+  HeadsLayout q, k, v;
   DType dtype = DType::bf16;
   bool operator==(const AttentionShape&) const = default;
 };
+// With queries, keys and values in one tensor (qkv_views).
+inline AttentionShape packed_attention(int64_t s, int64_t b, int64_t heads, int64_t kv_heads, int64_t d, DType dtype) {
+  const QkvViews views = qkv_views(Tensor{nullptr, dtype, {s, b, (heads + 2 * kv_heads) * d}}, heads, kv_heads);
+  return {views.q.layout, views.k.layout, views.v.layout, dtype};
+}
 
 struct CudaOptions {
   bool tf32 = false;  // fp32 products by the tensor cores, which keep 10 bits of the mantissa of what they multiply

@@ -103,6 +103,10 @@ Dropout Block::dropout(DropoutSite site, const MicroBatch& micro_batch) const {
   return make_dropout(shape_, probability, site, layer_, dropout_seed_, micro_batch);
 }
 
+QkvViews Block::heads_of(Tensor qkv) const {
+  return qkv_views(qkv, shape_.local_heads(), shape_.attention.kv_heads / shape_.t);
+}
+
 void Block::forward(Context& ctx, Tensor x, const MicroBatch& micro_batch, const BlockActivations& acts,
                     const BlockParts& parts) const {
   Scratch::Frame frame(ctx.scratch);
@@ -111,10 +115,9 @@ void Block::forward(Context& ctx, Tensor x, const MicroBatch& micro_batch, const
   if (parts.norms) ln1_.forward(ctx, x, acts.ln1_out, acts.ln1_mean, acts.ln1_rstd);
   if (parts.qkv) qkv_.forward(ctx, acts.ln1_out, acts.qkv);
   if (parts.core_attention)
-    ctx.run(op::AttentionForward{.qkv = acts.qkv,
+    ctx.run(op::AttentionForward{.qkv = heads_of(acts.qkv),
                                  .out = acts.attention_out,
                                  .lse = acts.lse,
-                                 .heads = shape_.local_heads(),
                                  .dropout = dropout(DropoutSite::attention, micro_batch)});
   if (parts.middle) {
     proj_.forward(ctx, acts.attention_out, branch);
@@ -156,11 +159,10 @@ void Block::backward(Context& ctx, Tensor x, Tensor grad, const MicroBatch& micr
   const Tensor d_attention = frame.tensor(shape_.dtype, acts.attention_out.shape);
   proj_.backward(ctx, acts.attention_out, d_proj, d_attention);
   ctx.run(op::AttentionBackward{.dout = d_attention,
-                                .qkv = acts.qkv,
+                                .qkv = heads_of(acts.qkv),
                                 .out = acts.attention_out,
                                 .lse = acts.lse,
-                                .dqkv = grads.qkv,
-                                .heads = shape_.local_heads(),
+                                .dqkv = heads_of(grads.qkv),
                                 .dropout = dropout(DropoutSite::attention, micro_batch)});
   qkv_.backward(ctx, acts.ln1_out, grads.qkv, d_norm);
   ln1_.backward(ctx, d_norm, x, acts.ln1_mean, acts.ln1_rstd, grad, grad);

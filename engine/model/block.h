@@ -63,6 +63,7 @@ class Block {
 
  private:
   Dropout dropout(DropoutSite site, const MicroBatch& micro_batch) const;
+  QkvViews heads_of(Tensor qkv) const;
 
   const GptShape& shape_;
   int64_t layer_;

@@ -21,17 +21,18 @@ int64_t time_attention(Device& device, Ops& ops, const AttentionShape& z) {
   constexpr int64_t kWarmUp = 100'000'000;
   const auto stream = device.create_compute_stream();
   Arena arena(device, "attention trial");
-  const Shape wide{z.s, z.b, z.heads * 3 * z.d}, narrow{z.s, z.b, z.heads * z.d};
+  const int64_t s = z.q.s, b = z.q.b, heads = z.q.heads(), kv_heads = z.q.groups, d = z.q.d;
+  const Shape wide{s, b, (heads + 2 * kv_heads) * d}, narrow{s, b, heads * d};
   const Tensor qkv = arena.allocate(z.dtype, wide), dqkv = arena.allocate(z.dtype, wide);
   const Tensor out = arena.allocate(z.dtype, narrow), dout = arena.allocate(z.dtype, narrow);
-  const Tensor lse = arena.allocate(DType::f32, {z.b, z.heads, z.s});
+  const Tensor lse = arena.allocate(DType::f32, {b, heads, s});
+  const QkvViews x = qkv_views(qkv, heads, kv_heads), dx = qkv_views(dqkv, heads, kv_heads);
   ops.run(op::Fill{qkv, 0.5f}, *stream);
   ops.run(op::Fill{dout, 0.25f}, *stream);
   const auto run = [&] {
     const int64_t start = now_ns();
-    ops.run(op::AttentionForward{.qkv = qkv, .out = out, .lse = lse, .heads = z.heads}, *stream);
-    ops.run(op::AttentionBackward{.dout = dout, .qkv = qkv, .out = out, .lse = lse, .dqkv = dqkv, .heads = z.heads},
-            *stream);
+    ops.run(op::AttentionForward{.qkv = x, .out = out, .lse = lse}, *stream);
+    ops.run(op::AttentionBackward{.dout = dout, .qkv = x, .out = out, .lse = lse, .dqkv = dx}, *stream);
     stream->synchronize();
     return now_ns() - start;
   };
@@ -46,11 +47,9 @@ int64_t time_attention(Device& device, Ops& ops, const AttentionShape& z) {
 
 AttentionShape attention_shape_of(const Config& config) {
   const ModelConfig& model = config.model;
-  return {.s = model.seq_length,
-          .b = config.batch.micro_batch_size,
-          .heads = model.num_attention_heads / config.parallel.tensor_model_parallel_size,
-          .d = model.hidden_size / model.num_attention_heads,
-          .dtype = dtype_of(config.precision)};
+  const int64_t heads = model.num_attention_heads / config.parallel.tensor_model_parallel_size;
+  return packed_attention(model.seq_length, config.batch.micro_batch_size, heads, heads,
+                          model.hidden_size / model.num_attention_heads, dtype_of(config.precision));
 }
 
 AttentionTrial try_attention(const Config& config, Device& device, const MakeOps& make_ops) {

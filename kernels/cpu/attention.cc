@@ -7,8 +7,11 @@
 namespace trivet {
 namespace {
 
-AttentionSizes sizes_of(const Tensor& qkv, int64_t heads) {
-  return {qkv.shape[0], qkv.shape[1], heads, qkv.shape[2] / (3 * heads)};
+AttentionSizes sizes_of(const HeadsLayout& q) { return {q.s, q.b, q.groups, q.members, q.d}; }
+
+// out or dout.
+HeadsView rows_of(const Tensor& x, const AttentionSizes& z) {
+  return heads_view(x.view({z.s, z.b, z.heads() * z.d}), z.heads(), z.groups);
 }
 
 // f.template operator()<Panels, T>() for the panels that suit tensors of this type on this machine.
@@ -22,7 +25,7 @@ void with_panels(DType dtype, const F& f) {
 // In how many shares a head's queries are dealt out, so that all threads have about as much to do. Every share packs
 // the head's keys and values for itself.
 int64_t shares_of_head(const AttentionSizes& z, int threads) {
-  const int64_t heads = z.b * z.heads;
+  const int64_t heads = z.b * z.heads();
   if (heads % threads == 0 || heads >= 8 * threads) return 1;
   return std::min(z.panels(), (8 * threads + heads - 1) / heads);
 }
@@ -30,40 +33,48 @@ int64_t shares_of_head(const AttentionSizes& z, int threads) {
 }  // namespace
 
 void CpuOps::compute(const op::AttentionForward& op) {
-  const AttentionSizes z = sizes_of(op.qkv, op.heads);
-  with_panels(op.qkv.dtype, [&]<class Panels, class T>() {
-    using Forward = AttentionForward<Panels, T>;
+  const AttentionSizes z = sizes_of(op.qkv.q.layout);
+  const HeadsView out = rows_of(op.out, z);
+  with_panels(op.out.dtype, [&]<class Panels, class T>() {
+    using Forward = HeadForward<Panels, T>;
     const int64_t bytes = Forward::workspace_bytes(z), shares = shares_of_head(z, threads_);
     const Workspaces::Lease workspace = workspaces_.lease(threads_ * bytes);
-    parallel_for(threads_, z.b * z.heads * shares, 1, [&](Range tasks, int part) {
+    parallel_for(threads_, z.b * z.heads() * shares, 1, [&](Range tasks, int part) {
       [[maybe_unused]] const typename Panels::Session session;
       Forward forward(z, workspace.data() + part * bytes);
       for (int64_t task = tasks.begin; task < tasks.end; ++task) {
-        const int64_t batch = task / shares / z.heads, head = task / shares % z.heads;
-        forward.run(head_view<const T>(op.qkv.as<T>(), z, 3 * z.d, batch, head),
-                    head_view(op.out.as<T>(), z, z.d, batch, head), op.lse.as<float>() + (batch * z.heads + head) * z.s,
-                    {op.dropout, batch, head}, task % shares, shares);
+        const int64_t row = task / shares, entry = row / z.heads(), head = row % z.heads(), group = head / z.members;
+        forward.run(head_of<const T>(op.qkv.q, entry, head), head_of<const T>(op.qkv.k, entry, group),
+                    head_of<const T>(op.qkv.v, entry, group), head_of<T>(out, entry, head),
+                    op.lse.as<float>() + row * z.s, {op.dropout, entry, head}, task % shares, shares);
       }
     });
   });
 }
 
 void CpuOps::compute(const op::AttentionBackward& op) {
-  const AttentionSizes z = sizes_of(op.qkv, op.heads);
-  with_panels(op.qkv.dtype, [&]<class Panels, class T>() {
-    using Backward = AttentionBackward<Panels, T>;
+  const AttentionSizes z = sizes_of(op.qkv.q.layout);
+  const HeadsView dout = rows_of(op.dout, z), out = rows_of(op.out, z);
+  with_panels(op.out.dtype, [&]<class Panels, class T>() {
+    using Backward = GroupBackward<Panels, T>;
     const int64_t bytes = Backward::workspace_bytes(z);
     const Workspaces::Lease workspace = workspaces_.lease(threads_ * bytes);
-    parallel_for(threads_, z.b * z.heads, 1, [&](Range tasks, int part) {
+    parallel_for(threads_, z.b * z.groups, 1, [&](Range tasks, int part) {
       [[maybe_unused]] const typename Panels::Session session;
       Backward backward(z, workspace.data() + part * bytes);
-      for (int64_t task = tasks.begin; task < tasks.end; ++task) {
-        const int64_t batch = task / z.heads, head = task % z.heads;
-        backward.run(head_view<const T>(op.dout.as<T>(), z, z.d, batch, head),
-                     head_view<const T>(op.qkv.as<T>(), z, 3 * z.d, batch, head),
-                     head_view<const T>(op.out.as<T>(), z, z.d, batch, head),
-                     op.lse.as<float>() + (batch * z.heads + head) * z.s,
-                     head_view(op.dqkv.as<T>(), z, 3 * z.d, batch, head), {op.dropout, batch, head});
+      for (int64_t row = tasks.begin * z.members; row < tasks.end * z.members; ++row) {
+        const int64_t entry = row / z.heads(), head = row % z.heads(), group = head / z.members;
+        backward.run({.member = head % z.members,
+                      .dout = head_of<const T>(dout, entry, head),
+                      .q = head_of<const T>(op.qkv.q, entry, head),
+                      .k = head_of<const T>(op.qkv.k, entry, group),
+                      .v = head_of<const T>(op.qkv.v, entry, group),
+                      .out = head_of<const T>(out, entry, head),
+                      .lse = op.lse.as<float>() + row * z.s,
+                      .dq = head_of<T>(op.dqkv.q, entry, head),
+                      .dk = head_of<T>(op.dqkv.k, entry, group),
+                      .dv = head_of<T>(op.dqkv.v, entry, group)},
+                     {op.dropout, entry, head});
       }
     });
   });

@@ -1,7 +1,8 @@
-// The backward pass of one head, by tiles of keys and queries (Dao et al. 2022, algorithm 4). With D = rowsum(dO o O),
+// The backward pass of a group's heads, by tiles of keys and queries (Dao et al. 2022, algorithm 4). With D =
+// rowsum(dO o O),
 //   P = exp(S - lse)   dV = P^T dO   dP = dO V^T   dS = P o (dP - D)   dQ = dS K   dK = dS^T Q
-// and dropout's factors between P and dV, and on dP. Keys are the outer loop: dK and dV of a tile are finished before
-// the next one starts, dQ of all positions is summed beside.
+// and dropout's factors between P and dV, and on dP. Query heads are the outer loop, keys the one inside: dK and dV of
+// a tile are finished, for this head, before the next one starts, dQ of all positions is summed beside.
 #pragma once
 
 #include "kernels/cpu/attention_head.h"
@@ -9,17 +10,17 @@
 namespace trivet {
 
 template <class Panels, class T>
-class AttentionBackward {
+class GroupBackward {
  public:
-  AttentionBackward(const AttentionSizes& sizes, std::byte* workspace) : z_(sizes) {
+  GroupBackward(const AttentionSizes& sizes, std::byte* workspace) : z_(sizes) {
     auto* elements = reinterpret_cast<Element*>(workspace);
     for (Element** matrix : {&keys_, &values_, &queries_, &douts_, &key_columns_, &query_columns_, &dout_columns_})
       *matrix = elements, elements += matrix_blocks(z_) * kBlock;
     for (Element** tile : {&p_, &ds_, &ds_right_}) *tile = elements, elements += kTile * kTile * kBlock;
     dq_ = reinterpret_cast<float*>(elements);
     dk_ = dq_ + matrix_blocks(z_) * kBlock;
-    dv_ = dk_ + kTile * z_.d_panels() * kBlock;
-    scores_ = dv_ + kTile * z_.d_panels() * kBlock;
+    dv_ = dk_ + sum_panels(z_) * z_.d_panels() * kBlock;
+    scores_ = dv_ + sum_panels(z_) * z_.d_panels() * kBlock;
     dp_ = scores_ + kBlock;
     keep_ = dp_ + kBlock;
     lse_ = keep_ + kBlock;
@@ -28,29 +29,38 @@ class AttentionBackward {
 
   static int64_t workspace_bytes(const AttentionSizes& z) {
     const int64_t elements = 7 * matrix_blocks(z) + 3 * kTile * kTile;
-    const int64_t floats = matrix_blocks(z) + 2 * kTile * z.d_panels() + 3;
+    const int64_t floats = matrix_blocks(z) + 2 * sum_panels(z) * z.d_panels() + 3;
     return kBlock * (elements * static_cast<int64_t>(sizeof(Element)) + floats * static_cast<int64_t>(sizeof(float))) +
            2 * z.panels() * kPanel * static_cast<int64_t>(sizeof(float));
   }
 
-  // qkv and dqkv: the views of q and dq; those of k and v are d and 2 d columns on. lse: [s].
-  void run(HeadView<const T> dout, HeadView<const T> qkv, HeadView<const T> out, const float* lse, HeadView<T> dqkv,
-           const AttentionDropout& dropout) {
-    pack(dout, qkv);
-    set_rows(dout, out, lse);
+  // One query head of the group; its lse: [s]. Called for the members in their order, which is that of the sums: the
+  // first one packs the keys and values, the last one stores dk and dv.
+  struct Head {
+    int64_t member;
+    HeadMatrix<const T> dout, q, k, v, out;
+    const float* lse;
+    HeadMatrix<T> dq, dk, dv;
+  };
+  void run(const Head& head, const AttentionDropout& dropout) {
+    const bool first = head.member == 0, last = head.member == z_.members - 1;
+    if (first) pack_keys(head.k, head.v);
+    pack_queries(head.q, head.dout);
+    set_rows(head.dout, head.out, head.lse);
     std::fill_n(dq_, matrix_blocks(z_) * kBlock, 0.0f);
     for (int64_t j0 = 0; j0 < z_.panels(); j0 += kTile) {
       const Range keys{j0, std::min(j0 + kTile, z_.panels())};
-      std::fill_n(dk_, 2 * kTile * z_.d_panels() * kBlock, 0.0f);
+      if (first)
+        for (float* const sums : {dk_, dv_}) std::fill_n(sums + sum_at(j0, 0), kTile * z_.d_panels() * kBlock, 0.0f);
       for (int64_t i0 = j0; i0 < z_.panels(); i0 += kTile) {
         const Range queries{i0, std::min(i0 + kTile, z_.panels())};
         for (int64_t j = keys.begin; j < keys.end; ++j)
           for (int64_t i = std::max(j, i0); i < queries.end; ++i) score_block(j, i, dropout);
         multiply_tile(keys, queries);
       }
-      store_keys(keys, dqkv);
+      if (last) store_keys(keys, head.dk, head.dv);
     }
-    store_queries(dqkv);
+    store_queries(head.dq);
   }
 
  private:
@@ -61,28 +71,43 @@ class AttentionBackward {
   };
 
   static int64_t matrix_blocks(const AttentionSizes& z) { return z.panels() * z.d_panels(); }
+  // Panels of keys whose dk and dv are kept: a tile's; or all, where several heads add to them.
+  static int64_t sum_panels(const AttentionSizes& z) {
+    return z.members == 1 ? kTile : (z.panels() + kTile - 1) / kTile * kTile;
+  }
+  // Where in dk_ and dv_ the block of this panel of keys and of columns is.
+  int64_t sum_at(int64_t j, int64_t c) const { return (j % sum_panels(z_) * z_.d_panels() + c) * kBlock; }
   int64_t steps() const { return z_.d_panels(); }
   static int64_t in_tile(int64_t row, int64_t column) { return (row % kTile * kTile + column % kTile) * kBlock; }
 
-  void pack(HeadView<const T> dout, HeadView<const T> qkv) {
-    const int64_t d = z_.d;
+  void pack_keys(HeadMatrix<const T> k, HeadMatrix<const T> v) {
     for (int64_t i = 0; i < z_.panels(); ++i) {
       const int64_t at = i * steps() * kBlock, rows = z_.s - i * kPanel;
-      Panels::template pack_rows<Side::right>(qkv.panel(i), qkv.ld, rows, d, queries_ + at);
-      Panels::template pack_rows<Side::left>(qkv.panel(i) + d, qkv.ld, rows, d, keys_ + at);
-      Panels::template pack_rows<Side::left>(qkv.panel(i) + 2 * d, qkv.ld, rows, d, values_ + at);
-      Panels::template pack_rows<Side::right>(dout.panel(i), dout.ld, rows, d, douts_ + at);
+      Panels::template pack_rows<Side::left>(k.panel(i), k.ld, rows, z_.d, keys_ + at);
+      Panels::template pack_rows<Side::left>(v.panel(i), v.ld, rows, z_.d, values_ + at);
     }
-    for (int64_t p = 0; p < z_.d_panels(); ++p) {
-      const int64_t at = p * z_.panels() * kBlock, column = p * kPanel;
-      Panels::template pack_columns<Side::right>(qkv.data + column, qkv.ld, d - column, z_.s, query_columns_ + at);
-      Panels::template pack_columns<Side::left>(qkv.data + d + column, qkv.ld, d - column, z_.s, key_columns_ + at);
-      Panels::template pack_columns<Side::right>(dout.data + column, dout.ld, d - column, z_.s, dout_columns_ + at);
+    pack_all_columns<Side::left>(k, key_columns_);
+  }
+
+  void pack_queries(HeadMatrix<const T> q, HeadMatrix<const T> dout) {
+    for (int64_t i = 0; i < z_.panels(); ++i) {
+      const int64_t at = i * steps() * kBlock, rows = z_.s - i * kPanel;
+      Panels::template pack_rows<Side::right>(q.panel(i), q.ld, rows, z_.d, queries_ + at);
+      Panels::template pack_rows<Side::right>(dout.panel(i), dout.ld, rows, z_.d, douts_ + at);
     }
+    pack_all_columns<Side::right>(q, query_columns_);
+    pack_all_columns<Side::right>(dout, dout_columns_);
+  }
+
+  template <Side side>
+  void pack_all_columns(HeadMatrix<const T> x, Element* to) {
+    for (int64_t p = 0; p < z_.d_panels(); ++p)
+      Panels::template pack_columns<side>(x.data + p * kPanel, x.ld, z_.d - p * kPanel, z_.s,
+                                          to + p * z_.panels() * kBlock);
   }
 
   // lse and D of each query; past the end, what makes its probabilities 0.
-  void set_rows(HeadView<const T> dout, HeadView<const T> out, const float* lse) {
+  void set_rows(HeadMatrix<const T> dout, HeadMatrix<const T> out, const float* lse) {
     for (int64_t i = 0; i < z_.s; ++i) {
       lse_[i] = lse[i];
       delta_[i] =
@@ -136,8 +161,7 @@ class AttentionBackward {
       const int64_t first = std::max(j, queries.begin), count = queries.end - first;
       if (count <= 0) continue;
       for (int64_t c = 0; c < z_.d_panels(); ++c) {
-        const int64_t columns = (c * z_.panels() + first) * kBlock,
-                      sum = ((j - keys.begin) * z_.d_panels() + c) * kBlock;
+        const int64_t columns = (c * z_.panels() + first) * kBlock, sum = sum_at(j, c);
         Panels::template multiply<true>(p_ + in_tile(j, first), dout_columns_ + columns, count, dv_ + sum);
         Panels::template multiply<true>(ds_ + in_tile(j, first), query_columns_ + columns, count, dk_ + sum);
       }
@@ -151,22 +175,21 @@ class AttentionBackward {
     }
   }
 
-  void store_keys(Range keys, HeadView<T> dqkv) const {
+  void store_keys(Range keys, HeadMatrix<T> dk, HeadMatrix<T> dv) const {
     for (int64_t j = keys.begin; j < keys.end; ++j)
       for (int64_t c = 0; c < z_.d_panels(); ++c) {
-        const int64_t sum = ((j - keys.begin) * z_.d_panels() + c) * kBlock, column = c * kPanel,
-                      rows = z_.s - j * kPanel;
-        store_block(dk_ + sum, z_.scale(), dqkv.panel(j) + z_.d + column, dqkv.ld, rows, z_.d - column);
-        store_block(dv_ + sum, 1, dqkv.panel(j) + 2 * z_.d + column, dqkv.ld, rows, z_.d - column);
+        const int64_t sum = sum_at(j, c), column = c * kPanel, rows = z_.s - j * kPanel;
+        store_block(dk_ + sum, z_.scale(), dk.panel(j) + column, dk.ld, rows, z_.d - column);
+        store_block(dv_ + sum, 1, dv.panel(j) + column, dv.ld, rows, z_.d - column);
       }
   }
 
-  void store_queries(HeadView<T> dqkv) const {
+  void store_queries(HeadMatrix<T> dq) const {
     alignas(64) float block[kBlock];
     for (int64_t i = 0; i < z_.panels(); ++i)
       for (int64_t c = 0; c < z_.d_panels(); ++c) {
         transpose_block(dq_ + (i * z_.d_panels() + c) * kBlock, kPanel, block);
-        store_block(block, z_.scale(), dqkv.panel(i) + c * kPanel, dqkv.ld, z_.s - i * kPanel, z_.d - c * kPanel);
+        store_block(block, z_.scale(), dq.panel(i) + c * kPanel, dq.ld, z_.s - i * kPanel, z_.d - c * kPanel);
       }
   }
 
@@ -180,7 +203,7 @@ class AttentionBackward {
   Element *p_, *ds_;             // left:  [keys][queries]
   Element* ds_right_;            // right: [queries][keys]
   float* dq_;                    // [panels][d panels] blocks, transposed
-  float *dk_, *dv_;              // [kTile][d panels] blocks
+  float *dk_, *dv_;              // [sum_panels][d panels] blocks
   float *scores_, *dp_, *keep_;  // a block each
   float *lse_, *delta_;          // [positions]
 };

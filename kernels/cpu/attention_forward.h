@@ -6,9 +6,9 @@
 namespace trivet {
 
 template <class Panels, class T>
-class AttentionForward {
+class HeadForward {
  public:
-  AttentionForward(const AttentionSizes& sizes, std::byte* workspace)
+  HeadForward(const AttentionSizes& sizes, std::byte* workspace)
       : z_(sizes),
         keys_(reinterpret_cast<Element*>(workspace)),
         values_(keys_ + matrix_blocks(z_) * kBlock),
@@ -23,17 +23,12 @@ class AttentionForward {
     return kBlock * (elements * static_cast<int64_t>(sizeof(Element)) + floats * static_cast<int64_t>(sizeof(float)));
   }
 
-  // Query panels first, first + stride, …  qkv: the view of q; k and v are d and 2 d columns on. lse: [s].
-  void run(HeadView<const T> qkv, HeadView<T> out, float* lse, const AttentionDropout& dropout, int64_t first,
-           int64_t stride) {
-    for (int64_t j = 0; j < z_.panels(); ++j)
-      Panels::template pack_rows<Side::left>(qkv.panel(j) + z_.d, qkv.ld, z_.s - j * kPanel, z_.d,
-                                             keys_ + j * z_.d_panels() * kBlock);
-    for (int64_t p = 0; p < z_.d_panels(); ++p)
-      Panels::template pack_columns<Side::left>(qkv.data + 2 * z_.d + p * kPanel, qkv.ld, z_.d - p * kPanel, z_.s,
-                                                values_ + p * z_.panels() * kBlock);
+  // Query panels first, first + stride, …  lse: [s].
+  void run(HeadMatrix<const T> q, HeadMatrix<const T> k, HeadMatrix<const T> v, HeadMatrix<T> out, float* lse,
+           const AttentionDropout& dropout, int64_t first, int64_t stride) {
+    if (k.data != packed_) pack(k, v);
     for (int64_t i = first; i < z_.panels(); i += stride) {
-      Panels::template pack_rows<Side::right>(qkv.panel(i), qkv.ld, z_.s - i * kPanel, z_.d, query_);
+      Panels::template pack_rows<Side::right>(q.panel(i), q.ld, z_.s - i * kPanel, z_.d, query_);
       query_panel(i, dropout);
       finish(i, out, lse);
     }
@@ -44,6 +39,16 @@ class AttentionForward {
   static constexpr int64_t kTile = 8;  // panels of keys whose scores are held at once
 
   static int64_t matrix_blocks(const AttentionSizes& z) { return z.panels() * z.d_panels(); }
+
+  void pack(HeadMatrix<const T> k, HeadMatrix<const T> v) {
+    for (int64_t j = 0; j < z_.panels(); ++j)
+      Panels::template pack_rows<Side::left>(k.panel(j), k.ld, z_.s - j * kPanel, z_.d,
+                                             keys_ + j * z_.d_panels() * kBlock);
+    for (int64_t p = 0; p < z_.d_panels(); ++p)
+      Panels::template pack_columns<Side::left>(v.data + p * kPanel, v.ld, z_.d - p * kPanel, z_.s,
+                                                values_ + p * z_.panels() * kBlock);
+    packed_ = k.data;
+  }
 
   void query_panel(int64_t i, const AttentionDropout& dropout) {
     largest_ = filled_row(-std::numeric_limits<float>::infinity());
@@ -115,7 +120,7 @@ class AttentionForward {
     total_ = total;
   }
 
-  void finish(int64_t i, HeadView<T> out, float* lse) {
+  void finish(int64_t i, HeadMatrix<T> out, float* lse) {
     alignas(64) float block[kBlock];
     const int64_t rows = std::min(kPanel, z_.s - i * kPanel);
     for (int64_t row = 0; row < z_.d_panels() * kPanel; ++row)
@@ -133,6 +138,7 @@ class AttentionForward {
   }
 
   const AttentionSizes z_;
+  const T* packed_ = nullptr;     // the keys whose panels are below: heads of a group share them
   Element* const keys_;           // [panels][d steps], left: all keys
   Element* const values_;         // [d panels][position steps], left: all values, transposed
   Element* const query_;          // [d steps], right: a panel

@@ -1,4 +1,4 @@
-// What the two directions of attention share on the CPU: sizes, where a head lies in the tensors, and blocks of scores.
+// What the two directions of attention share on the CPU: sizes, one head of a view, and blocks of scores.
 //
 // Both work on one head of one batch entry at a time, by panels of 32 positions, and hold scores transposed: a block is
 // [32 keys, 32 queries]. So a maximum, a sum or a log-sum-exp of each query is a row of vectors, nothing is ever
@@ -14,23 +14,24 @@
 namespace trivet {
 
 struct AttentionSizes {
-  int64_t s, b, heads, d;
+  int64_t s, b, groups, members, d;
+  int64_t heads() const { return groups * members; }
   int64_t panels() const { return panels_of(s); }    // of positions
   int64_t d_panels() const { return panels_of(d); }  // of a head's columns; steps where those are summed over
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(d)); }
 };
 
-// One head of one batch entry of a tensor [s, b, heads * width]: position p, column c is at data[p * ld + c].
+// One head of one batch entry: position p, column c is at data[p * ld + c].
 template <class T>
-struct HeadView {
+struct HeadMatrix {
   T* data;
   int64_t ld;
   T* panel(int64_t i) const { return data + i * kPanel * ld; }
 };
 
-template <class T>
-HeadView<T> head_view(T* tensor, const AttentionSizes& sizes, int64_t width, int64_t batch, int64_t head) {
-  return {tensor + (batch * sizes.heads + head) * width, sizes.b * sizes.heads * width};
+template <class T, class Memory>
+HeadMatrix<T> head_of(const HeadsOf<Memory>& view, int64_t entry, int64_t head) {
+  return {static_cast<T*>(view.data()) + view.layout.at(0, entry, head), view.layout.position};
 }
 
 inline PanelRow load_row(const float* from) {

@@ -3,84 +3,98 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_tile_map.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/launch.h"
 
 namespace trivet {
 namespace {
 
-AttentionArgs arguments_of(const Tensor& qkv, const Tensor& out, const Tensor& lse, int64_t heads,
-                           const Dropout& dropout) {
-  const int64_t d = qkv.shape[2] / (3 * heads);
-  return {.qkv = qkv.data,
-          .out = out.data,
-          .lse = lse.as<float>(),
-          .dout = nullptr,
-          .dqkv = nullptr,
+// Of both passes.
+template <class Attention>
+AttentionArgs args_of(const Attention& op) {
+  const HeadsLayout& z = op.qkv.q.layout;
+  const Tensor out = op.out.view({z.s, z.b, z.heads() * z.d});
+  return {.qkv = op.qkv,
+          .out = heads_view(out, z.heads(), z.groups),
+          .lse = op.lse.template as<float>(),
+          .dout = {},
+          .dqkv = {},
           .delta = nullptr,
-          .s = qkv.shape[0],
-          .b = qkv.shape[1],
-          .heads = heads,
-          .d = d,
-          .scale = 1.0f / std::sqrt(static_cast<float>(d)),
-          .dropout = dropout};
+          .s = z.s,
+          .b = z.b,
+          .groups = z.groups,
+          .members = z.members,
+          .d = z.d,
+          .scale = 1.0f / std::sqrt(static_cast<float>(z.d)),
+          .dropout = op.dropout};
 }
 
+// Whether vectors of 16 bytes may be read at the start of each row of each head.
+bool aligned(const HeadsView& x) {
+  const HeadsLayout& z = x.layout;
+  const int64_t pack = 16 / size_of(x.memory.dtype);
+  return reinterpret_cast<uintptr_t>(x.data()) % 16 == 0 && z.position % pack == 0 && z.entry % pack == 0 &&
+         z.group % pack == 0 && z.member % pack == 0;
+}
+bool aligned(const QkvViews& views) { return aligned(views.q) && aligned(views.k) && aligned(views.v); }
+
 // Whether the tensor-core kernels take it: by type, head size and alignment.
-template <class... Tensors>
-bool by_flash(const char* op, const AttentionArgs& args, DType dtype, const Tensors&... tensors) {
-  if (flash_attention_has(dtype, args.d) && aligned(tensors...)) return true;
-  if (args.d > kPlainAttentionColumns)
-    fail(std::string(op) + ": heads of " + std::to_string(args.d) + " columns, expected at most " +
+bool by_flash(const char* op, const AttentionArgs& a) {
+  if (flash_attention_has(a.dtype(), a.d) && aligned(a.qkv) && aligned(a.out) && aligned(a.dout) && aligned(a.dqkv))
+    return true;
+  if (a.d > kPlainAttentionColumns)
+    fail(std::string(op) + ": heads of " + std::to_string(a.d) + " columns, expected at most " +
          std::to_string(kPlainAttentionColumns));
   return false;
 }
 
 }  // namespace
 
-bool CudaOps::by_cudnn(const AttentionArgs& args, DType dtype) const {
-  const AttentionShape shape{.s = args.s, .b = args.b, .heads = args.heads, .d = args.d, .dtype = dtype};
-  return cudnn_attention_ && shape == options_.cudnn_attention && args.dropout.probability == 0;
+bool CudaOps::by_cudnn(const AttentionArgs& a) const {
+  const auto shape_of = [&](const QkvViews& views) -> AttentionShape {
+    return {views.q.layout, views.k.layout, views.v.layout, a.dtype()};
+  };
+  return cudnn_attention_ && a.dropout.probability == 0 && shape_of(a.qkv) == options_.cudnn_attention &&
+         aligned(a.qkv) && aligned(a.out) &&
+         (!a.dout.memory || (shape_of(a.dqkv) == options_.cudnn_attention && aligned(a.dout) && aligned(a.dqkv)));
 }
 
-void CudaOps::flash_forward(const AttentionArgs& args, CUstream_st* stream) const {
-  if (by_hopper_) hopper_attention_forward(args, multiprocessors_, stream);
+// Views that the TMA has no map of are left to the older kernels.
+bool CudaOps::by_hopper(const AttentionArgs& a) const {
+  return hopper_ && tile_map_has(a.qkv.q) && tile_map_has(a.qkv.k) && tile_map_has(a.qkv.v);
+}
+
+void CudaOps::launch(const op::AttentionForward& op, cudaStream_t stream) {
+  if (op.out.numel() == 0) return;
+  const AttentionArgs args = args_of(op);
+  if (by_cudnn(args) && aligned(op.lse))
+    cudnn_attention_->forward(args, workspaces_.take(stream, cudnn_attention_->forward_bytes()), stream);
+  else if (!by_flash(op.kSpan.name, args)) plain_attention_forward(args, stream);
+  else if (by_hopper(args)) hopper_attention_forward(args, multiprocessors_, stream);
   else flash_attention_forward(args, stream);
 }
 
-void CudaOps::flash_backward(const AttentionArgs& args, CUstream_st* stream) const {
-  if (by_hopper_) {
+void CudaOps::launch(const op::AttentionBackward& op, cudaStream_t stream) {
+  if (op.out.numel() == 0) return;
+  AttentionArgs args = args_of(op);
+  args.dout = args.out;
+  args.dout.memory = op.dout;
+  args.dqkv = op.dqkv;
+  if (by_cudnn(args) && aligned(op.lse)) {
+    cudnn_attention_->backward(args, workspaces_.take(stream, cudnn_attention_->backward_bytes()), stream);
+    return;
+  }
+  args.delta = reinterpret_cast<float*>(workspaces_.take(stream, op.lse.bytes()));
+  attention_delta(args, stream);
+  if (!by_flash(op.kSpan.name, args)) {
+    plain_attention_backward(args, stream);
+  } else if (by_hopper(args)) {
     hopper_attention_backward_keys(args, multiprocessors_, stream);
     hopper_attention_backward_queries(args, multiprocessors_, stream);
   } else {
     flash_attention_backward(args, stream);
   }
-}
-
-void CudaOps::launch(const op::AttentionForward& op, cudaStream_t stream) {
-  if (op.qkv.numel() == 0) return;
-  const AttentionArgs args = arguments_of(op.qkv, op.out, op.lse, op.heads, op.dropout);
-  const DType dtype = op.qkv.dtype;
-  if (by_cudnn(args, dtype) && aligned(op.qkv, op.out, op.lse))
-    cudnn_attention_->forward(args, workspaces_.take(stream, cudnn_attention_->forward_bytes()), stream);
-  else if (by_flash(op.kSpan.name, args, dtype, op.qkv, op.out)) flash_forward(args, stream);
-  else plain_attention_forward(dtype, args, stream);
-}
-
-void CudaOps::launch(const op::AttentionBackward& op, cudaStream_t stream) {
-  if (op.qkv.numel() == 0) return;
-  AttentionArgs args = arguments_of(op.qkv, op.out, op.lse, op.heads, op.dropout);
-  const DType dtype = op.qkv.dtype;
-  args.dout = op.dout.data;
-  args.dqkv = op.dqkv.data;
-  if (by_cudnn(args, dtype) && aligned(op.dout, op.qkv, op.out, op.lse, op.dqkv)) {
-    cudnn_attention_->backward(args, workspaces_.take(stream, cudnn_attention_->backward_bytes()), stream);
-    return;
-  }
-  args.delta = reinterpret_cast<float*>(workspaces_.take(stream, op.lse.bytes()));
-  attention_delta(dtype, args, stream);
-  if (by_flash(op.kSpan.name, args, dtype, op.qkv, op.dout, op.dqkv)) flash_backward(args, stream);
-  else plain_attention_backward(dtype, args, stream);
 }
 
 }  // namespace trivet

@@ -19,31 +19,36 @@
 namespace trivet {
 
 struct AttentionArgs {
-  const void* qkv;   // [s, b, heads, 3, d] T
-  void* out;         // [s, b, heads, d] T; read by the backward pass
-  float* lse;        // [b, heads, s]; read by the backward pass
-  const void* dout;  // [s, b, heads, d] T
-  void* dqkv;        // as qkv
-  float* delta;      // [b, heads, s]: of each query the sum over columns of dout * out
-  int64_t s, b, heads, d;
+  QkvViews qkv;
+  HeadsView out;   // read by the backward pass
+  float* lse;      // [b, heads, s]; read by the backward pass
+  HeadsView dout;  // null in the forward pass, as dqkv and delta
+  QkvViews dqkv;
+  float* delta;  // [b, heads, s]: of each query the sum over columns of dout * out
+  int64_t s, b, groups, members, d;
   float scale;  // of scores: 1 / sqrt(d)
   Dropout dropout;
+
+  DType dtype() const { return qkv.q.memory.dtype; }
+  int64_t query_heads() const { return b * groups * members; }  // of all batch entries
+  int64_t kv_heads() const { return b * groups; }               // likewise
 };
 
 bool flash_attention_has(DType dtype, int64_t d);
 void flash_attention_forward(const AttentionArgs& args, cudaStream_t stream);
 void flash_attention_backward(const AttentionArgs& args, cudaStream_t stream);
 
-// The same ones, on a GPU of compute capability 9.0 with so many multiprocessors.
+// The same ones, on a GPU of compute capability 9.0 with so many multiprocessors, where tensor maps have all that they
+// read (tile_map_has).
 void hopper_attention_forward(const AttentionArgs& args, int multiprocessors, cudaStream_t stream);
 void hopper_attention_backward_keys(const AttentionArgs& args, int multiprocessors, cudaStream_t stream);
 void hopper_attention_backward_queries(const AttentionArgs& args, int multiprocessors, cudaStream_t stream);
 
 inline constexpr int64_t kPlainAttentionColumns = 256;
-void plain_attention_forward(DType dtype, const AttentionArgs& args, cudaStream_t stream);
-void plain_attention_backward(DType dtype, const AttentionArgs& args, cudaStream_t stream);
+void plain_attention_forward(const AttentionArgs& args, cudaStream_t stream);
+void plain_attention_backward(const AttentionArgs& args, cudaStream_t stream);
 
 // delta = rowsum(dout * out): the first step of both backward passes.
-void attention_delta(DType dtype, const AttentionArgs& args, cudaStream_t stream);
+void attention_delta(const AttentionArgs& args, cudaStream_t stream);
 
 }  // namespace trivet

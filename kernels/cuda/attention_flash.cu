@@ -36,13 +36,15 @@ __global__ void __launch_bounds__(kThreads)
   const int tile = query_tiles - 1 - static_cast<int>(blockIdx.x) / heads;
   const int first_query = tile * kQueries;
   const int key_tiles = (min(first_query + kQueries, a.s) + kKeys - 1) / kKeys;
-  const __nv_bfloat16* const q = a.qkv + a.qkv_at(which);
+  const __nv_bfloat16* const q = a.query_head(a.q, which);
+  const __nv_bfloat16* const k = a.kv_head(a.k, which / a.members);
+  const __nv_bfloat16* const v = a.kv_head(a.v, which / a.members);
   const auto fetch = [&](int j) {
     __nv_bfloat16* const to = stages + j % 2 * 2 * kTile;
-    copy_tile_async<kKeys, kD, kThreads>(to, q + kD, a.qkv_stride, j * kKeys, a.s);
-    copy_tile_async<kKeys, kD, kThreads>(to + kTile, q + 2 * kD, a.qkv_stride, j * kKeys, a.s);
+    copy_tile_async<kKeys, kD, kThreads>(to, k, a.k.position, j * kKeys, a.s);
+    copy_tile_async<kKeys, kD, kThreads>(to + kTile, v, a.v.position, j * kKeys, a.s);
   };
-  copy_tile_async<kQueries, kD, kThreads>(queries, q, a.qkv_stride, first_query, a.s);
+  copy_tile_async<kQueries, kD, kThreads>(queries, q, a.q.position, first_query, a.s);
   fetch(0);
   close_copy_group();
 
@@ -172,7 +174,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <int kD>
 void launch(const AttentionArgs& args, cudaStream_t stream) {
-  const int64_t tiles = ceil_div(args.s, kQueries), heads = args.b * args.heads;
+  const int64_t tiles = ceil_div(args.s, kQueries), heads = args.query_heads();
   allow_shared(flash_forward_kernel<kD>, shared_bytes<kD>());
   launch_kernel(flash_forward_kernel<kD>,
                 {blocks(tiles * heads, "attention_forward"), kThreads, stream, shared_bytes<kD>()},

@@ -85,11 +85,11 @@ constexpr size_t shared_bytes() {  // two matrices of what the block owns, two s
   return (2 * kRows + 4 * kTile) * (kD + 8) * sizeof(__nv_bfloat16) + 4 * kTile * sizeof(float);
 }
 
-// A block has 128 keys of one head, a warp 16 of them, and walks over the queries from the first that sees one of them.
-// Scores lie with keys as rows: a lane with g = lane / 4, t = lane % 4 has keys g and g + 8, and of each 8 queries
-// those 2t and 2t + 1.
+// A block has 128 keys of one kv head, a warp 16 of them, and walks over the queries of each query head of its group,
+// from the first that sees one of them. Scores lie with keys as rows: a lane with g = lane / 4, t = lane % 4 has keys g
+// and g + 8, and of each 8 queries those 2t and 2t + 1.
 template <int kD>
-__global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadArgs<__nv_bfloat16> a, int heads) {
+__global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadArgs<__nv_bfloat16> a, int kv_heads) {
   constexpr int kLd = kD + 8, kTileSize = kTile * kLd;
   auto* const keys = dynamic_shared<__nv_bfloat16>();
   __nv_bfloat16* const values = keys + kRows * kLd;
@@ -97,25 +97,24 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
   float* const row_stages = reinterpret_cast<float*>(stages + 4 * kTileSize);  // [2][lse, delta][kTile]
 
   // The first keys have the most queries: they start first.
-  const int which = static_cast<int>(blockIdx.x) % heads, first_key = static_cast<int>(blockIdx.x) / heads * kRows;
-  const __nv_bfloat16* const q = a.qkv + a.qkv_at(which);
-  const __nv_bfloat16* const dout = a.dout + a.out_at(which);
-  const int64_t rows_at = a.lse_at(which);
-  const auto fetch = [&](int i) {
-    __nv_bfloat16* const to = stages + i % 2 * 2 * kTileSize;
-    copy_tile_async<kTile, kD, kThreads>(to, q, a.qkv_stride, i * kTile, a.s);
-    copy_tile_async<kTile, kD, kThreads>(to + kTileSize, dout, a.out_stride, i * kTile, a.s);
+  const int kv = static_cast<int>(blockIdx.x) % kv_heads, first_key = static_cast<int>(blockIdx.x) / kv_heads * kRows;
+  const int first_tile = first_key / kTile, tiles = (a.s + kTile - 1) / kTile - first_tile;  // of a query head
+  const auto head_of = [&](int step) { return kv * a.members + step / tiles; };
+  const auto query_of = [&](int step) { return (first_tile + step % tiles) * kTile; };
+  const auto fetch = [&](int step) {
+    const int which = head_of(step), first_query = query_of(step);
+    __nv_bfloat16* const to = stages + step % 2 * 2 * kTileSize;
+    copy_tile_async<kTile, kD, kThreads>(to, a.query_head(a.q, which), a.q.position, first_query, a.s);
+    copy_tile_async<kTile, kD, kThreads>(to + kTileSize, a.dout + a.out_at(which), a.out_stride, first_query, a.s);
     if (threadIdx.x < 2 * kTile) {
-      const int query = i * kTile + static_cast<int>(threadIdx.x) % kTile;
-      const float* const from = threadIdx.x < kTile ? a.lse : a.delta;
-      copy_async_4(row_stages + i % 2 * 2 * kTile + threadIdx.x, from + rows_at + (query < a.s ? query : 0),
-                   query < a.s);
+      const int query = first_query + static_cast<int>(threadIdx.x) % kTile;
+      const float* const from = (threadIdx.x < kTile ? a.lse : a.delta) + a.lse_at(which);
+      copy_async_4(row_stages + step % 2 * 2 * kTile + threadIdx.x, from + (query < a.s ? query : 0), query < a.s);
     }
   };
-  const int first_tile = first_key / kTile, tiles = (a.s + kTile - 1) / kTile;
-  copy_tile_async<kRows, kD, kThreads>(keys, q + kD, a.qkv_stride, first_key, a.s);
-  copy_tile_async<kRows, kD, kThreads>(values, q + 2 * kD, a.qkv_stride, first_key, a.s);
-  fetch(first_tile);
+  copy_tile_async<kRows, kD, kThreads>(keys, a.kv_head(a.k, kv), a.k.position, first_key, a.s);
+  copy_tile_async<kRows, kD, kThreads>(values, a.kv_head(a.v, kv), a.v.position, first_key, a.s);
+  fetch(0);
   close_copy_group();
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -123,16 +122,16 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
   const float to_log2 = a.scale * kLog2E;
   Sums dk[kD / 8] = {}, dv[kD / 8] = {};
 
-  for (int i = first_tile; i < tiles; ++i) {
-    if (i + 1 < tiles) fetch(i + 1);
+  for (int step = 0; step < a.members * tiles; ++step) {
+    if (step + 1 < a.members * tiles) fetch(step + 1);
     close_copy_group();
     wait_for_copies<1>();
     __syncthreads();
-    const __nv_bfloat16* const queries = stages + i % 2 * 2 * kTileSize;
+    const __nv_bfloat16* const queries = stages + step % 2 * 2 * kTileSize;
     const __nv_bfloat16* const douts = queries + kTileSize;
-    const float* const lse = row_stages + i % 2 * 2 * kTile;
+    const float* const lse = row_stages + step % 2 * 2 * kTile;
     const float* const delta = lse + kTile;
-    const int first_query = i * kTile;
+    const int first_query = query_of(step);
 
     if (warp_key <= first_query + kTile - 1) {  // else no query of the tile sees a key of this warp
       Sums p[kBlocks], ds[kBlocks];
@@ -140,7 +139,7 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
       multiply_rows<kD>(ds, values + 16 * warp * kLd, douts);
       const bool diagonal = warp_key + 15 > first_query;
       uint64_t kept = 0;
-      if (a.dropout.active) kept = kept_by_dropout<false, kBlocks>(a, which, warp_key, first_query);
+      if (a.dropout.active) kept = kept_by_dropout<false, kBlocks>(a, head_of(step), warp_key, first_query);
         // Queries behind the end are zeros, and so are their lse and delta: they add nothing.
 #pragma unroll
       for (int n = 0; n < kBlocks; ++n)
@@ -163,9 +162,8 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
     __syncthreads();  // all have read this stage before the next fetch writes it
   }
 
-  __nv_bfloat16* const to = a.dqkv + a.qkv_at(which);
-  store_rows<kD>(to + kD, a.qkv_stride, dk, a.scale, warp_key, a.s);
-  store_rows<kD>(to + 2 * kD, a.qkv_stride, dv, 1.0f, warp_key, a.s);
+  store_rows<kD>(a.kv_head(a.dk, kv), a.dk.position, dk, a.scale, warp_key, a.s);
+  store_rows<kD>(a.kv_head(a.dv, kv), a.dv.position, dv, 1.0f, warp_key, a.s);
 }
 
 // A block has 128 queries of one head, a warp 16 of them, and walks over the keys up to the last query. Scores lie with
@@ -182,13 +180,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int which = static_cast<int>(blockIdx.x) % heads;
   const int first_query = (query_tiles - 1 - static_cast<int>(blockIdx.x) / heads) * kRows;
   const int tiles = (min(first_query + kRows, a.s) + kTile - 1) / kTile;
-  const __nv_bfloat16* const q = a.qkv + a.qkv_at(which);
+  const __nv_bfloat16* const k = a.kv_head(a.k, which / a.members);
+  const __nv_bfloat16* const v = a.kv_head(a.v, which / a.members);
   const auto fetch = [&](int j) {
     __nv_bfloat16* const to = stages + j % 2 * 2 * kTileSize;
-    copy_tile_async<kTile, kD, kThreads>(to, q + kD, a.qkv_stride, j * kTile, a.s);
-    copy_tile_async<kTile, kD, kThreads>(to + kTileSize, q + 2 * kD, a.qkv_stride, j * kTile, a.s);
+    copy_tile_async<kTile, kD, kThreads>(to, k, a.k.position, j * kTile, a.s);
+    copy_tile_async<kTile, kD, kThreads>(to + kTileSize, v, a.v.position, j * kTile, a.s);
   };
-  copy_tile_async<kRows, kD, kThreads>(queries, q, a.qkv_stride, first_query, a.s);
+  copy_tile_async<kRows, kD, kThreads>(queries, a.query_head(a.q, which), a.q.position, first_query, a.s);
   copy_tile_async<kRows, kD, kThreads>(douts, a.dout + a.out_at(which), a.out_stride, first_query, a.s);
   fetch(0);
   close_copy_group();
@@ -238,22 +237,22 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     __syncthreads();
   }
-  store_rows<kD>(a.dqkv + a.qkv_at(which), a.qkv_stride, dq, a.scale, warp_query, a.s);
+  store_rows<kD>(a.query_head(a.dq, which), a.dq.position, dq, a.scale, warp_query, a.s);
 }
 
 // ---- launchers
 
 template <int kD>
 void launch(const AttentionArgs& args, cudaStream_t stream) {
-  const int64_t tiles = ceil_div(args.s, kRows), heads = args.b * args.heads;
-  const unsigned int grid = blocks(tiles * heads, "attention_backward");
+  const int64_t tiles = ceil_div(args.s, kRows);
   const HeadArgs<__nv_bfloat16> head_args(args);
-  allow_shared(flash_backward_keys_kernel<kD>, shared_bytes<kD>());
-  allow_shared(flash_backward_queries_kernel<kD>, shared_bytes<kD>());
-  launch_kernel(flash_backward_keys_kernel<kD>, {grid, kThreads, stream, shared_bytes<kD>()}, head_args,
-                static_cast<int>(heads));
-  launch_kernel(flash_backward_queries_kernel<kD>, {grid, kThreads, stream, shared_bytes<kD>()}, head_args,
-                static_cast<int>(tiles), static_cast<int>(heads));
+  const auto go = [&](auto* kernel, int64_t heads, auto... sizes) {
+    allow_shared(kernel, shared_bytes<kD>());
+    launch_kernel(kernel, {blocks(tiles * heads, "attention_backward"), kThreads, stream, shared_bytes<kD>()},
+                  head_args, static_cast<int>(sizes)...);
+  };
+  go(flash_backward_keys_kernel<kD>, args.kv_heads(), args.kv_heads());
+  go(flash_backward_queries_kernel<kD>, args.query_heads(), tiles, args.query_heads());
 }
 
 }  // namespace

@@ -15,17 +15,18 @@ using Sizes = std::array<int64_t, 4>;
 // softmax is the one in which cuDNN knows them (its documentation, and NVIDIA's cudnn-frontend).
 class Builder {
  public:
-  explicit Builder(const AttentionShape& z) : z_(z) {
+  explicit Builder(const AttentionShape& shape) : z_{shape.q.b, shape.q.heads(), shape.q.s, shape.q.d} {
     namespace t = attention_tensor;
     graph_.tensors.resize(t::count);
-    const int64_t d = z.d, head = 3 * d, batch = z.heads * head, position = z.b * batch;
-    const Sizes size{z.b, z.heads, z.s, d}, of_qkv{batch, head, position, 1};
-    const Sizes of_out{z.heads * d, d, z.b * z.heads * d, 1}, dense{z.heads * z.s * d, z.s * d, d, 1};
-    for (const int i : {t::query, t::key, t::value, t::dquery, t::dkey, t::dvalue})
-      graph_.tensors[i] = {Place::memory, Type::bf16, size, of_qkv};
+    const HeadsLayout* const layouts[] = {&shape.q, &shape.k, &shape.v};
+    for (int i = 0; i < 3; ++i)
+      for (const int first : {t::query, t::dquery}) graph_.tensors[first + i] = view(*layouts[i]);
+    const Sizes size{z_.b, z_.heads, z_.s, z_.d};
+    const Sizes of_out{z_.heads * z_.d, z_.d, z_.b * z_.heads * z_.d, 1};
     for (const int i : {t::out, t::dout}) graph_.tensors[i] = {Place::memory, Type::bf16, size, of_out};
     for (const int i : {t::lse, t::delta}) graph_.tensors[i] = {Place::memory, Type::f32, row_sizes(), row_strides()};
-    graph_.tensors[t::dquery_sum] = {Place::memory, Type::f32, size, dense};
+    graph_.tensors[t::dquery_sum] = {Place::memory, Type::f32, size, dense()};
+    for (const int i : {t::dkey_share, t::dvalue_share}) graph_.tensors[i] = {Place::memory, Type::bf16, size, dense()};
   }
 
   // Tells a tensor of memory as the matrix [columns, rows]: the operand of a product that takes its transpose.
@@ -34,10 +35,7 @@ class Builder {
   int number(float value) { return add({Place::number, Type::f32, {1, 1, 1, 1}, {1, 1, 1, 1}, value}); }
   int scores(Type type = Type::f32) { return add({Place::between, type, score_sizes(), score_strides()}); }
   int row() { return add({Place::between, Type::f32, row_sizes(), row_strides()}); }
-  int columns() {
-    return add(
-        {Place::between, Type::f32, {z_.b, z_.heads, z_.s, z_.d}, {z_.heads * z_.s * z_.d, z_.s * z_.d, z_.d, 1}});
-  }
+  int columns() { return add({Place::between, Type::f32, {z_.b, z_.heads, z_.s, z_.d}, dense()}); }
 
   int step(GraphOp op, int x, int y, int out) {
     graph_.steps.push_back({.op = op, .x = x, .y = y, .out = out});
@@ -64,9 +62,23 @@ class Builder {
     return out;
   }
 
+  // to = x^T y: the gradient of keys or values. share: of each query head, where several add to one.
+  void add_gradient(int x, int y, int share, int to) {
+    const bool grouped = graph_.tensors[static_cast<size_t>(to)].size[1] != z_.heads;
+    step(GraphOp::product, transposed(x), y, grouped ? share : to);
+    if (grouped) step(GraphOp::head_sum, share, -1, to);
+  }
+
   AttentionGraph take() { return std::move(graph_); }
 
  private:
+  static GraphTensor view(const HeadsLayout& z) {
+    check(heads_are_equidistant(z), "the heads of a GraphTensor have one stride");
+    return {Place::memory,
+            Type::bf16,
+            {z.b, z.heads(), z.s, z.d},
+            {z.entry, z.members == 1 ? z.group : z.member, z.position, 1}};
+  }
   static void swap_matrix(GraphTensor& t) {
     std::swap(t.size[2], t.size[3]);
     std::swap(t.stride[2], t.stride[3]);
@@ -80,13 +92,19 @@ class Builder {
   Sizes score_sizes() const { return {z_.b, z_.heads, z_.s, z_.s}; }
   Sizes score_strides() const { return {z_.heads * z_.s * z_.s, z_.s * z_.s, z_.s, 1}; }
 
-  const AttentionShape& z_;
+  Sizes dense() const { return {z_.heads * z_.s * z_.d, z_.s * z_.d, z_.d, 1}; }
+
+  const struct { int64_t b, heads, s, d; } z_;
   AttentionGraph graph_;
 };
 
-float score_scale(const AttentionShape& shape) { return 1.0f / std::sqrt(static_cast<float>(shape.d)); }
+float score_scale(const AttentionShape& shape) { return 1.0f / std::sqrt(static_cast<float>(shape.q.d)); }
 
 }  // namespace
+
+bool heads_are_equidistant(const HeadsLayout& z) {
+  return z.groups == 1 || z.members == 1 || z.group == z.members * z.member;
+}
 
 AttentionGraph attention_forward_graph(const AttentionShape& shape) {
   namespace t = attention_tensor;
@@ -115,12 +133,12 @@ AttentionGraph attention_backward_graph(const AttentionShape& shape, bool determ
   int x = g.on_scores(GraphOp::multiply, g.on_scores(GraphOp::product, t::query, t::key), scale);
   x = g.causal(g.on_scores(GraphOp::subtract, x, t::lse));
   const int p = g.on_scores(GraphOp::exp, x);
-  g.step(GraphOp::product, g.transposed(p), t::dout, t::dvalue);
+  g.add_gradient(p, t::dout, t::dvalue_share, t::dvalue);
   // the gradient of the scores, and dkey
   g.tell_transposed(t::value);
   x = g.on_scores(GraphOp::subtract, g.on_scores(GraphOp::product, t::dout, t::value), t::delta);
   const int ds = g.on_scores(GraphOp::multiply, g.on_scores(GraphOp::multiply, x, p), scale);
-  g.step(GraphOp::product, g.transposed(ds), t::query, t::dkey);
+  g.add_gradient(ds, t::query, t::dkey_share, t::dkey);
   // dquery
   const int key = g.transposed(t::key);
   if (deterministic) g.step(GraphOp::product, ds, key, t::dquery);

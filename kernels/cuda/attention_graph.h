@@ -3,7 +3,7 @@
 // can be checked where there is no GPU and no cuDNN: a test computes it, operation by operation.
 //
 // Every tensor has four sizes, [b, heads, rows, columns], and a stride for each, in elements. A size of 1 stands for as
-// many as the other operand has.
+// many as the other operand has; in a product y may have fewer heads, of which each meets a group of x's heads.
 #pragma once
 
 #include <array>
@@ -34,6 +34,7 @@ struct GraphTensor {
 //   at_least                 whether x >= y
 //   select                   x where `condition`, else y
 //   row_max, row_sum         over the columns
+//   head_sum                 over the heads of each group: out has fewer
 enum class GraphOp {
   product,
   reshape,
@@ -49,7 +50,8 @@ enum class GraphOp {
   at_least,
   select,
   row_max,
-  row_sum
+  row_sum,
+  head_sum
 };
 struct GraphStep {
   GraphOp op;
@@ -58,17 +60,36 @@ struct GraphStep {
 };
 
 // The tensors of both graphs that are memory, by their index: [b, heads, s, d], and lse and delta [b, heads, s, 1].
-// Query, key and value lie in one tensor, qkv, as the layout of op::AttentionForward has it: strides say so, and
-// nothing is copied. Their gradients likewise, in dqkv. The last two are fp32 workspace of the backward pass: delta, of
-// each query the sum over columns of dout * out; and what dquery is added up in, where that is by atomics.
+// Key, value and their gradients have a head a group. Query, key and value lie as the views of the shape: strides say
+// so, and nothing is copied. Their gradients likewise. The others are workspace of the backward pass: delta, of each
+// query the sum over columns of dout * out, in fp32; what dquery is added up in, in fp32, where that is by atomics; and
+// in bf16 each query head's share of dkey and dvalue, where a group has several.
 namespace attention_tensor {
-enum Index : int { query, key, value, out, lse, dout, dquery, dkey, dvalue, delta, dquery_sum, count };
+enum Index : int {
+  query,
+  key,
+  value,
+  out,
+  lse,
+  dout,
+  dquery,
+  dkey,
+  dvalue,
+  delta,
+  dquery_sum,
+  dkey_share,
+  dvalue_share,
+  count
+};
 }  // namespace attention_tensor
 
 struct AttentionGraph {
   std::vector<GraphTensor> tensors;
   std::vector<GraphStep> steps;
 };
+
+// A GraphTensor has one stride from head to head, which a layout must have for a graph.
+bool heads_are_equidistant(const HeadsLayout& z);
 
 // out = softmax(scale * query key^T, masked) value; lse = log of the sum of exp of the masked scores.
 AttentionGraph attention_forward_graph(const AttentionShape& shape);

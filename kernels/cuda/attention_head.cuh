@@ -1,4 +1,4 @@
-// Where one head of one batch entry lies in the tensors of attention, as kernels see it.
+// Where one head of one batch entry lies in the views of attention, as kernels see it.
 #pragma once
 
 #include "kernels/cuda/attention.h"
@@ -6,43 +6,69 @@
 
 namespace trivet {
 
+// A HeadsView for a kernel.
+template <class T>
+struct Heads {
+  T* data;
+  int64_t position, entry, group, member;  // strides
+
+  explicit Heads(const HeadsView& x)
+      : data(static_cast<T*>(x.data())),
+        position(x.layout.position),
+        entry(x.layout.entry),
+        group(x.layout.group),
+        member(x.layout.member) {}
+};
+
 // AttentionArgs for a kernel: typed, with what does not depend on the head worked out.
 template <class T>
 struct HeadArgs {
-  const T* qkv;
+  Heads<const T> q, k, v;
   T* out;
   float* lse;
   const T* dout;
-  T* dqkv;
+  Heads<T> dq, dk, dv;
   float* delta;
-  int s, heads, d;
-  int64_t qkv_stride, out_stride;  // from a position to the next, in elements
+  int s, groups, members, d;
+  int64_t out_stride;  // of out and dout, from a position to the next
   float scale;
   DropoutArgs dropout;
 
   explicit HeadArgs(const AttentionArgs& a)
-      : qkv(static_cast<const T*>(a.qkv)),
-        out(static_cast<T*>(a.out)),
+      : q(a.qkv.q),
+        k(a.qkv.k),
+        v(a.qkv.v),
+        out(static_cast<T*>(a.out.data())),
         lse(a.lse),
-        dout(static_cast<const T*>(a.dout)),
-        dqkv(static_cast<T*>(a.dqkv)),
+        dout(static_cast<const T*>(a.dout.data())),
+        dq(a.dqkv.q),
+        dk(a.dqkv.k),
+        dv(a.dqkv.v),
         delta(a.delta),
         s(static_cast<int>(a.s)),
-        heads(static_cast<int>(a.heads)),
+        groups(static_cast<int>(a.groups)),
+        members(static_cast<int>(a.members)),
         d(static_cast<int>(a.d)),
-        qkv_stride(a.b * a.heads * 3 * a.d),
-        out_stride(a.b * a.heads * a.d),
+        out_stride(a.out.layout.position),
         scale(a.scale),
         dropout(a.dropout) {}
 
-  // `which` counts heads of batch entries: batch * heads + head. Column 0 of position 0:
-  __device__ int64_t qkv_at(int which) const { return static_cast<int64_t>(which) * 3 * d; }  // of q; k at + d, v + 2 d
+  // `which` counts query heads of batch entries, entry * heads + head, and which / members kv heads, entry * groups +
+  // group. Column 0 of position 0:
+  template <class U>
+  __device__ U* query_head(const Heads<U>& x, int which) const {
+    return kv_head(x, which / members) + which % members * x.member;
+  }
+  template <class U>
+  __device__ U* kv_head(const Heads<U>& x, int kv) const {
+    return x.data + kv / groups * x.entry + kv % groups * x.group;
+  }
   __device__ int64_t out_at(int which) const { return static_cast<int64_t>(which) * d; }
   __device__ int64_t lse_at(int which) const { return static_cast<int64_t>(which) * s; }
 
   // The square that the probability of a query and a key belongs to, for dropout.
   __device__ int64_t dropout_square(int which, int query, int key) const {
-    const int64_t batch = which / heads, head = which % heads;
+    const int64_t heads = groups * members, batch = which / heads, head = which % heads;
     const int64_t row = (*dropout.first_sample + batch) * dropout.total_heads + dropout.first_head + head;
     const int64_t pairs = dropout_pairs(dropout.seq_length);
     return (row * pairs + dropout_pair(key)) * pairs + dropout_pair(query);

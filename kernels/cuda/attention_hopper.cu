@@ -10,7 +10,6 @@
 // function units. With d = 128 two warpgroups need 2048 cycles of the tensor cores and 1060 of these units: bound by
 // the tensor cores. With d = 64 three need 1536 and 1584: by both alike. Heads of 80 columns take the sums of 96.
 #include "kernels/cuda/attention_hopper.cuh"
-#include "kernels/cuda/cuda_tile_map.h"
 #include "kernels/cuda/launch.h"
 
 namespace trivet {
@@ -62,8 +61,8 @@ __device__ int key_tiles(int first_query, int queries, int s) {
 
 // By one thread.
 template <int kD>
-__device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, int s, const TileMap& query_map,
-                      const TileMap& key_map) {
+__device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, int s, const HeadTiles& tiles,
+                      const TileMap& query_map, const TileMap& key_map, const TileMap& value_map) {
   using S = Shape<kD>;
   Barriers& b = shared.barriers;
   RingPosition<S::kStages> at;
@@ -71,18 +70,19 @@ __device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, in
   for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn, queries.advance()) {
     const int first_query = (schedule.tiles - 1 - tile) * S::kQueries;
     const int count = key_tiles(first_query, S::kQueries, s);
+    const int key = tiles.key(which / tiles.members), value = tiles.value(which / tiles.members);
     for (int j = 0; j < count; ++j, at.advance()) {
       wait_for(&b.keys_free[at.stage], at.parity ^ 1);
       arrive_and_expect(&b.keys_full[at.stage], S::Keys::kBytes);
-      shared.keys(at.stage).fetch(key_map, 3 * which + 1, j * kKeys, &b.keys_full[at.stage]);
+      shared.keys(at.stage).fetch(key_map, key, j * kKeys, &b.keys_full[at.stage]);
       if (j == 0) {
         wait_for(&b.queries_free[queries.stage], queries.parity ^ 1);
         arrive_and_expect(&b.queries_full[queries.stage], S::Queries::kBytes);
-        shared.queries(queries.stage).fetch(query_map, 3 * which, first_query, &b.queries_full[queries.stage]);
+        shared.queries(queries.stage).fetch(query_map, tiles.query(which), first_query, &b.queries_full[queries.stage]);
       }
       wait_for(&b.values_free[at.stage], at.parity ^ 1);
       arrive_and_expect(&b.values_full[at.stage], S::Keys::kBytes);
-      shared.values(at.stage).fetch(key_map, 3 * which + 2, j * kKeys, &b.values_full[at.stage]);
+      shared.values(at.stage).fetch(value_map, value, j * kKeys, &b.values_full[at.stage]);
     }
   }
 }
@@ -243,8 +243,9 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
 
 template <int kD, bool kDropout>
 __global__ void __launch_bounds__(Shape<kD>::kThreads, 1)
-    hopper_forward_kernel(HeadArgs<__nv_bfloat16> a, HeadSchedule schedule, const __grid_constant__ TileMap query_map,
-                          const __grid_constant__ TileMap key_map) {
+    hopper_forward_kernel(HeadArgs<__nv_bfloat16> a, HeadSchedule schedule, HeadTiles tiles,
+                          const __grid_constant__ TileMap query_map, const __grid_constant__ TileMap key_map,
+                          const __grid_constant__ TileMap value_map) {
   using S = Shape<kD>;
   const Shared<kD> shared;
   Barriers& b = shared.barriers;
@@ -266,7 +267,7 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 1)
   const int group = warpgroup_index() - 1;
   if (group < 0) {
     give_registers<S::kFetcherRegisters>();
-    if (threadIdx.x == 0) fetch(shared, schedule, a.s, query_map, key_map);
+    if (threadIdx.x == 0) fetch(shared, schedule, a.s, tiles, query_map, key_map, value_map);
   } else {
     take_registers<S::kRegisters>();
     compute<kD, kDropout>(shared, schedule, a, group);
@@ -278,14 +279,14 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 1)
 template <int kD>
 void launch(const AttentionArgs& args, int multiprocessors, cudaStream_t stream) {
   using S = Shape<kD>;
-  const int64_t tiles = ceil_div(args.s, S::kQueries), heads = args.b * args.heads;
-  const HeadSchedule schedule(tiles, heads, args.s * args.d * 2 * 2);
-  const auto map = [&](int rows) { return make_tile_map(args.qkv, args.s, 3 * heads, kD, rows, S::Keys::kBlock); };
+  const int64_t tiles = ceil_div(args.s, S::kQueries), heads = args.query_heads();
+  const HeadSchedule schedule(tiles, heads, ceil_div(args.s * args.d * 2 * 2, args.members));
+  const auto map = [&](const HeadsView& view, int rows) { return make_tile_map(view, rows, S::Keys::kBlock); };
   const unsigned int grid = blocks(std::min<int64_t>(tiles * heads, multiprocessors), "attention_forward");
   const auto go = [&](auto* kernel) {
     allow_shared(kernel, Shared<kD>::kBytes);
     launch_kernel(kernel, {grid, S::kThreads, stream, Shared<kD>::kBytes}, HeadArgs<__nv_bfloat16>(args), schedule,
-                  map(S::kQueries), map(kKeys));
+                  HeadTiles(args), map(args.qkv.q, S::kQueries), map(args.qkv.k, kKeys), map(args.qkv.v, kKeys));
   };
   if (args.dropout.probability > 0) go(hopper_forward_kernel<kD, true>);
   else go(hopper_forward_kernel<kD, false>);

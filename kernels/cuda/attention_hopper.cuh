@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention_head.cuh"
+#include "kernels/cuda/cuda_tile_map.h"
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/warpgroup.cuh"
 
@@ -56,12 +57,37 @@ struct HeadSchedule {
   }
 };
 
+// In which matrices of their tile maps the heads lie; which and kv count them as in HeadArgs.
+struct HeadTiles {
+  TileSteps q, k, v;
+  int groups, members;
+
+  explicit HeadTiles(const AttentionArgs& a)
+      : q(a.qkv.q.layout),
+        k(a.qkv.k.layout),
+        v(a.qkv.v.layout),
+        groups(static_cast<int>(a.groups)),
+        members(static_cast<int>(a.members)) {}
+  __device__ int query(int which) const { return at(q, which / members) + which % members * q.member; }
+  __device__ int key(int kv) const { return at(k, kv); }
+  __device__ int value(int kv) const { return at(v, kv); }
+
+ private:
+  __device__ int at(const TileSteps& steps, int kv) const {
+    return kv / groups * steps.entry + kv % groups * steps.group;
+  }
+};
+
 // Position in a ring of stages. Who waits for a stage to be full waits for `parity`, who waits for it to be free for
 // the other one, which is over from the start.
 template <int kStages>
 struct RingPosition {
   int stage = 0;
   uint32_t parity = 0;
+  // Where one stands that has advanced so often: worked out, it takes no registers meanwhile.
+  __device__ static RingPosition of_turn(int turn) {
+    return {turn % kStages, static_cast<uint32_t>(turn / kStages % 2)};
+  }
   __device__ void advance() {
     if (++stage == kStages) {
       stage = 0;

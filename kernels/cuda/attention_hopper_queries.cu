@@ -10,7 +10,6 @@
 // nvcc 13.0 compiles the loop, of which 64 are exponentials: 512 cycles of the special function units. Bound by the
 // tensor cores. Together the two kernels take them 7/5 of the time of the 5 products that one would need.
 #include "kernels/cuda/attention_hopper.cuh"
-#include "kernels/cuda/cuda_tile_map.h"
 #include "kernels/cuda/launch.h"
 
 namespace trivet {
@@ -53,26 +52,28 @@ __device__ int key_tiles(int first_query, int s) { return (min(first_query + kQu
 
 // By one thread.
 template <int kD>
-__device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, int s, const TileMap& query_map,
-                      const TileMap& dout_map, const TileMap& key_map) {
+__device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, int s, const HeadTiles& tiles,
+                      const TileMap& query_map, const TileMap& dout_map, const TileMap& key_map,
+                      const TileMap& value_map) {
   using S = Shared<kD>;
   Barriers<kD>& b = shared.barriers;
   RingPosition<kStages> at;
   RingPosition<kQueryStages<kD>> queries;
   for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn, queries.advance()) {
     const int first_query = (schedule.tiles - 1 - tile) * kQueries, count = key_tiles(first_query, s);
+    const int key = tiles.key(which / tiles.members), value = tiles.value(which / tiles.members);
     for (int j = 0; j < count; ++j, at.advance()) {
       Barrier* const full = &b.keys_full[at.stage];
       wait_for(&b.keys_free[at.stage], at.parity ^ 1);
       arrive_and_expect(full, 2 * S::Keys::kBytes);
-      shared.keys(at.stage).fetch(key_map, 3 * which + 1, j * kKeys, full);
-      shared.values(at.stage).fetch(key_map, 3 * which + 2, j * kKeys, full);
+      shared.keys(at.stage).fetch(key_map, key, j * kKeys, full);
+      shared.values(at.stage).fetch(value_map, value, j * kKeys, full);
       if (j > 0) continue;
       // The last task's queries are read longer than all keys but its last: a stage of keys is free before.
       Barrier* const queries_full = &b.queries_full[queries.stage];
       wait_for(&b.queries_free[queries.stage], queries.parity ^ 1);
       arrive_and_expect(queries_full, 2 * S::Queries::kBytes);
-      shared.queries(queries.stage).fetch(query_map, 3 * which, first_query, queries_full);
+      shared.queries(queries.stage).fetch(query_map, tiles.query(which), first_query, queries_full);
       shared.douts(queries.stage).fetch(dout_map, which, first_query, queries_full);
     }
   }
@@ -139,7 +140,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     }
 
     const float factor[2] = {a.scale, a.scale};
-    store_rows<kD>(a.dqkv + a.qkv_at(which), a.qkv_stride, dq, factor, first_query, a.s);
+    store_rows<kD>(a.query_head(a.dq, which), a.dq.position, dq, factor, first_query, a.s);
   }
 }
 
@@ -147,8 +148,9 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
 
 template <int kD, bool kDropout>
 __global__ void __launch_bounds__(kThreads, 1)
-    hopper_queries_kernel(HeadArgs<__nv_bfloat16> a, HeadSchedule schedule, const __grid_constant__ TileMap query_map,
-                          const __grid_constant__ TileMap dout_map, const __grid_constant__ TileMap key_map) {
+    hopper_queries_kernel(HeadArgs<__nv_bfloat16> a, HeadSchedule schedule, HeadTiles tiles,
+                          const __grid_constant__ TileMap query_map, const __grid_constant__ TileMap dout_map,
+                          const __grid_constant__ TileMap key_map, const __grid_constant__ TileMap value_map) {
   const Shared<kD> shared;
   Barriers<kD>& b = shared.barriers;
   if (threadIdx.x == 0) {
@@ -167,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = warpgroup_index() - 1;
   if (group < 0) {
     give_registers<kFetcherRegisters>();
-    if (threadIdx.x == 0) fetch(shared, schedule, a.s, query_map, dout_map, key_map);
+    if (threadIdx.x == 0) fetch(shared, schedule, a.s, tiles, query_map, dout_map, key_map, value_map);
   } else {
     take_registers<kRegisters>();
     compute<kD, kDropout>(shared, schedule, a, group);
@@ -179,16 +181,14 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int kD>
 void launch(const AttentionArgs& args, int multiprocessors, cudaStream_t stream) {
   using S = Shared<kD>;
-  constexpr int kColumns = S::Keys::kBlock;
-  const int64_t tiles = ceil_div(args.s, kQueries), heads = args.b * args.heads;
-  const HeadSchedule schedule(tiles, heads, args.s * args.d * 2 * 2);
+  const int64_t tiles = ceil_div(args.s, kQueries), heads = args.query_heads();
+  const HeadSchedule schedule(tiles, heads, ceil_div(args.s * args.d * 2 * 2, args.members));
+  const auto map = [&](const HeadsView& view, int rows) { return make_tile_map(view, rows, S::Keys::kBlock); };
   const unsigned int grid = blocks(std::min<int64_t>(tiles * heads, multiprocessors), "attention_backward");
   const auto go = [&](auto* kernel) {
     allow_shared(kernel, S::kBytes);
-    launch_kernel(kernel, {grid, kThreads, stream, S::kBytes}, HeadArgs<__nv_bfloat16>(args), schedule,
-                  make_tile_map(args.qkv, args.s, 3 * heads, kD, kQueries, kColumns),
-                  make_tile_map(args.dout, args.s, heads, kD, kQueries, kColumns),
-                  make_tile_map(args.qkv, args.s, 3 * heads, kD, kKeys, kColumns));
+    launch_kernel(kernel, {grid, kThreads, stream, S::kBytes}, HeadArgs<__nv_bfloat16>(args), schedule, HeadTiles(args),
+                  map(args.qkv.q, kQueries), map(args.dout, kQueries), map(args.qkv.k, kKeys), map(args.qkv.v, kKeys));
   };
   if (args.dropout.probability > 0) go(hopper_queries_kernel<kD, true>);
   else go(hopper_queries_kernel<kD, false>);

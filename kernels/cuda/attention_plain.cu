@@ -61,13 +61,13 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
   int which, query;
   if (!warp_task(a.s, tasks, which, query)) return;
   const int lane = threadIdx.x % 32;
-  const T* const q = a.qkv + a.qkv_at(which) + query * a.qkv_stride;
-  const T* const keys = a.qkv + a.qkv_at(which) + a.d;
-  const T* const values = keys + a.d;
+  const T* const q = a.query_head(a.q, which) + query * a.q.position;
+  const T* const keys = a.kv_head(a.k, which / a.members);
+  const T* const values = a.kv_head(a.v, which / a.members);
   float max = -INFINITY, total = 0, out[kColumns] = {};
   for (int first = 0; first <= query; first += 32) {
     const int key = first + lane;
-    const float score = key <= query ? a.scale * dot(q, keys + key * a.qkv_stride, a.d) : -INFINITY;
+    const float score = key <= query ? a.scale * dot(q, keys + key * a.k.position, a.d) : -INFINITY;
     const float new_max = fmaxf(max, warp_reduce(score, Max()));
     const float factor = expf(max - new_max);  // 0 the first time
     float p = expf(score - new_max);
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
     for (int k = 0; k < kColumns; ++k) out[k] *= factor;
     const int count = min(32, query + 1 - first);
     for (int other = 0; other < count; ++other)
-      add_row(out, __shfl_sync(kAllLanes, p, other), values + (first + other) * a.qkv_stride, a.d, lane);
+      add_row(out, __shfl_sync(kAllLanes, p, other), values + (first + other) * a.v.position, a.d, lane);
   }
   store_row(a.out + a.out_at(which) + query * a.out_stride, out, 1.0f / total, a.d, lane);
   if (lane == 0) a.lse[a.lse_at(which) + query] = max + logf(total);
@@ -106,20 +106,33 @@ __global__ void __launch_bounds__(32 * kWarps) delta_kernel(HeadArgs<T> a, int h
   if (which < heads && lane == 0) a.delta[a.lse_at(which) + query] = sum;
 }
 
+// A query head, and the keys and values that it meets.
+template <class T>
+struct PairedHeads {
+  const T *queries, *keys, *values, *douts;
+
+  __device__ PairedHeads(const HeadArgs<T>& a, int which)
+      : queries(a.query_head(a.q, which)),
+        keys(a.kv_head(a.k, which / a.members)),
+        values(a.kv_head(a.v, which / a.members)),
+        douts(a.dout + a.out_at(which)) {}
+};
+
 // The probability of a pair and the gradient of its score, with the dropout's factor: by one thread.
 template <class T>
 struct Pair {
   float p_kept, ds;
 
-  __device__ Pair(const HeadArgs<T>& a, int which, int query, int key) {
-    const T* const q = a.qkv + a.qkv_at(which) + query * a.qkv_stride;
-    const T* const k = a.qkv + a.qkv_at(which) + key * a.qkv_stride + a.d;
-    const T* const dout = a.dout + a.out_at(which) + query * a.out_stride;
+  __device__ Pair(const HeadArgs<T>& a, const PairedHeads<T>& heads, int which, int query, int key) {
+    const T* const q = heads.queries + query * a.q.position;
+    const T* const k = heads.keys + key * a.k.position;
+    const T* const v = heads.values + key * a.v.position;
+    const T* const dout = heads.douts + query * a.out_stride;
     const int64_t row = a.lse_at(which) + query;
     const float keep = a.dropout.active ? dropout_factor(a, which, query, key) : 1.0f;
     const float p = expf(a.scale * dot(q, k, a.d) - a.lse[row]);
     p_kept = p * keep;
-    ds = p * (keep * dot(dout, k + a.d, a.d) - a.delta[row]);
+    ds = p * (keep * dot(dout, v, a.d) - a.delta[row]);
   }
 };
 
@@ -129,77 +142,79 @@ __global__ void __launch_bounds__(32 * kWarps) plain_backward_queries_kernel(Hea
   int which, query;
   if (!warp_task(a.s, tasks, which, query)) return;
   const int lane = threadIdx.x % 32;
-  const T* const keys = a.qkv + a.qkv_at(which) + a.d;
+  const PairedHeads<T> heads(a, which);
   float dq[kColumns] = {};
   for (int first = 0; first <= query; first += 32) {
     const int key = first + lane;
-    const float ds = key <= query ? Pair<T>(a, which, query, key).ds : 0.0f;
+    const float ds = key <= query ? Pair<T>(a, heads, which, query, key).ds : 0.0f;
     const int count = min(32, query + 1 - first);
     for (int other = 0; other < count; ++other)
-      add_row(dq, __shfl_sync(kAllLanes, ds, other), keys + (first + other) * a.qkv_stride, a.d, lane);
+      add_row(dq, __shfl_sync(kAllLanes, ds, other), heads.keys + (first + other) * a.k.position, a.d, lane);
   }
-  store_row(a.dqkv + a.qkv_at(which) + query * a.qkv_stride, dq, a.scale, a.d, lane);
+  store_row(a.query_head(a.dq, which) + query * a.dq.position, dq, a.scale, a.d, lane);
 }
 
-// A warp has one key: dk = scale * sum over queries of ds * q, dv = sum of p * dout. A lane has one query of 32.
+// A warp has one key: dk = scale * sum over queries of ds * q, dv = sum of p * dout, of all query heads that meet it. A
+// lane has one query of 32.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) plain_backward_keys_kernel(HeadArgs<T> a, int64_t tasks) {
-  int which, key;
-  if (!warp_task(a.s, tasks, which, key)) return;
+  int kv, key;
+  if (!warp_task(a.s, tasks, kv, key)) return;
   const int lane = threadIdx.x % 32;
-  const T* const queries = a.qkv + a.qkv_at(which);
-  const T* const douts = a.dout + a.out_at(which);
   float dk[kColumns] = {}, dv[kColumns] = {};
-  for (int first = key; first < a.s; first += 32) {
-    const int query = first + lane;
-    float p = 0, ds = 0;
-    if (query < a.s) {
-      const Pair<T> pair(a, which, query, key);
-      p = pair.p_kept;
-      ds = pair.ds;
-    }
-    const int count = min(32, a.s - first);
-    for (int other = 0; other < count; ++other) {
-      add_row(dk, __shfl_sync(kAllLanes, ds, other), queries + (first + other) * a.qkv_stride, a.d, lane);
-      add_row(dv, __shfl_sync(kAllLanes, p, other), douts + (first + other) * a.out_stride, a.d, lane);
+  for (int which = kv * a.members; which < (kv + 1) * a.members; ++which) {
+    const PairedHeads<T> heads(a, which);
+    for (int first = key; first < a.s; first += 32) {
+      const int query = first + lane;
+      float p = 0, ds = 0;
+      if (query < a.s) {
+        const Pair<T> pair(a, heads, which, query, key);
+        p = pair.p_kept;
+        ds = pair.ds;
+      }
+      const int count = min(32, a.s - first);
+      for (int other = 0; other < count; ++other) {
+        add_row(dk, __shfl_sync(kAllLanes, ds, other), heads.queries + (first + other) * a.q.position, a.d, lane);
+        add_row(dv, __shfl_sync(kAllLanes, p, other), heads.douts + (first + other) * a.out_stride, a.d, lane);
+      }
     }
   }
-  T* const to = a.dqkv + a.qkv_at(which) + key * a.qkv_stride;
-  store_row(to + a.d, dk, a.scale, a.d, lane);
-  store_row(to + 2 * a.d, dv, 1.0f, a.d, lane);
+  store_row(a.kv_head(a.dk, kv) + key * a.dk.position, dk, a.scale, a.d, lane);
+  store_row(a.kv_head(a.dv, kv) + key * a.dv.position, dv, 1.0f, a.d, lane);
 }
 
 // ---- launchers
 
 // f.template operator()<T>(tasks, grid): a warp for each position of each head.
 template <class F>
-void for_positions(DType dtype, const AttentionArgs& args, const F& f) {
-  const int64_t tasks = args.b * args.heads * args.s;
+void for_positions(const AttentionArgs& args, int64_t heads, const F& f) {
+  const int64_t tasks = heads * args.s;
   const unsigned int grid = blocks(ceil_div(tasks, kWarps), "attention");
-  dispatch_device(dtype, [&]<class T>() { f.template operator()<T>(tasks, grid); });
+  dispatch_device(args.dtype(), [&]<class T>() { f.template operator()<T>(tasks, grid); });
 }
 
 }  // namespace
 
-void plain_attention_forward(DType dtype, const AttentionArgs& args, cudaStream_t stream) {
-  for_positions(dtype, args, [&]<class T>(int64_t tasks, unsigned int grid) {
+void plain_attention_forward(const AttentionArgs& args, cudaStream_t stream) {
+  for_positions(args, args.query_heads(), [&]<class T>(int64_t tasks, unsigned int grid) {
     launch_kernel(plain_forward_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), tasks);
   });
 }
 
-void attention_delta(DType dtype, const AttentionArgs& args, cudaStream_t stream) {
-  const int64_t heads = args.b * args.heads;
-  const bool vectors = args.d % kPack == 0 && reinterpret_cast<uintptr_t>(args.out) % 16 == 0 &&
-                       reinterpret_cast<uintptr_t>(args.dout) % 16 == 0;
+void attention_delta(const AttentionArgs& args, cudaStream_t stream) {
+  const int64_t heads = args.query_heads();
+  const bool vectors = args.d % kPack == 0 && aligned(args.out.memory, args.dout.memory);
   const dim3 grid(blocks(args.s, "attention_backward"), blocks(ceil_div(heads, kRows), "attention_backward"));
-  dispatch_device(dtype, [&]<class T>() {
+  dispatch_device(args.dtype(), [&]<class T>() {
     launch_kernel(delta_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), static_cast<int>(heads), vectors);
   });
 }
 
-void plain_attention_backward(DType dtype, const AttentionArgs& args, cudaStream_t stream) {
-  for_positions(dtype, args, [&]<class T>(int64_t tasks, unsigned int grid) {
+void plain_attention_backward(const AttentionArgs& args, cudaStream_t stream) {
+  for_positions(args, args.query_heads(), [&]<class T>(int64_t tasks, unsigned int grid) {
     launch_kernel(plain_backward_queries_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), tasks);
+  });
+  for_positions(args, args.kv_heads(), [&]<class T>(int64_t tasks, unsigned int grid) {
     launch_kernel(plain_backward_keys_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), tasks);
   });
 }

@@ -27,7 +27,7 @@ CudaOps::CudaOps(Device& device, const CudaOptions& options)
     : device_(device),
       options_(options),
       multiprocessors_(attribute_of_current_device(cudaDevAttrMultiProcessorCount)),
-      by_hopper_(options.hopper_attention && current_device_is_hopper()),
+      hopper_(options.hopper_attention && current_device_is_hopper()),
       workspaces_(device),
       products_(std::make_unique<CudaProducts>(options)) {
   check(device.kind() == DeviceKind::cuda, "CudaOps needs a CUDA device");

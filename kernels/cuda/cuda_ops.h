@@ -53,14 +53,13 @@ class CudaOps : public Ops {
   void launch(const op::Convert& op, CUstream_st* stream);
   void launch(const op::Add& op, CUstream_st* stream);
 
-  bool by_cudnn(const AttentionArgs& args, DType dtype) const;
-  void flash_forward(const AttentionArgs& args, CUstream_st* stream) const;
-  void flash_backward(const AttentionArgs& args, CUstream_st* stream) const;
+  bool by_cudnn(const AttentionArgs& args) const;
+  bool by_hopper(const AttentionArgs& args) const;
 
   Device& device_;
   const CudaOptions options_;
   const int multiprocessors_;
-  const bool by_hopper_;  // attention that the tensor-core kernels take
+  const bool hopper_;  // has kernels of its own for attention that the tensor-core kernels take
   CudaWorkspaces workspaces_;
   std::unique_ptr<CudaProducts> products_;
   std::unique_ptr<CudnnAttention> cudnn_attention_;  // null: not asked for

@@ -16,10 +16,14 @@ using Memory = std::array<void*, t::count>;
 void check_shape(const AttentionShape& z) {
   if (z.dtype != DType::bf16)
     throw ConfigError(std::string("cuDNN's fused attention is for bf16, found ") + name_of(z.dtype));
-  if (z.d % 8 != 0)
-    throw ConfigError("cuDNN's fused attention is for heads of a multiple of 8 columns, found " + std::to_string(z.d));
-  if (z.s < 2)  // cuDNN 9.26 crashes while it looks for an engine
-    throw ConfigError("cuDNN's fused attention is for 2 positions or more, found " + std::to_string(z.s));
+  if (z.q.d % 8 != 0)
+    throw ConfigError("cuDNN's fused attention is for heads of a multiple of 8 columns, found " +
+                      std::to_string(z.q.d));
+  if (z.q.s < 2)  // cuDNN 9.26 crashes while it looks for an engine
+    throw ConfigError("cuDNN's fused attention is for 2 positions or more, found " + std::to_string(z.q.s));
+  if (!heads_are_equidistant(z.q))
+    throw ConfigError("cuDNN's fused attention is for query heads at one distance from another, found groups of " +
+                      std::to_string(z.q.members) + " that lie further apart, as beside their keys and values");
 }
 
 class Cudnn : public CudnnAttention {
@@ -42,6 +46,8 @@ class Cudnn : public CudnnAttention {
     Memory memory = memory_of(args);
     memory[t::delta] = parts.delta;
     memory[t::dquery_sum] = parts.dquery_sum;
+    memory[t::dkey_share] = parts.dkey_share;
+    memory[t::dvalue_share] = parts.dvalue_share;
     run(backward_, memory, parts.rest, stream);
   }
 
@@ -56,31 +62,32 @@ class Cudnn : public CudnnAttention {
   };
   struct BackwardParts {
     float *delta, *dquery_sum;
+    bf16 *dkey_share, *dvalue_share;
     std::byte* rest;
     int64_t bytes;
   };
 
   BackwardParts backward_parts(std::byte* workspace) const {
     WorkspaceCut cut(workspace);
-    const int64_t rows = shape_.b * shape_.heads * shape_.s;
-    float* const delta = cut.part<float>(rows);
-    float* const dquery_sum = deterministic_ ? nullptr : cut.part<float>(rows * shape_.d);
+    const int64_t columns = shape_.q.numel();
+    const auto share = [&] { return shape_.q.members == 1 ? nullptr : cut.part<bf16>(columns); };
+    float* const delta = cut.part<float>(columns / shape_.q.d);
+    float* const dquery_sum = deterministic_ ? nullptr : cut.part<float>(columns);
+    bf16 *const dkey_share = share(), *const dvalue_share = share();
     std::byte* const rest = cut.part<std::byte>(backward_.workspace_bytes());
-    return {delta, dquery_sum, rest, cut.bytes()};
+    return {delta, dquery_sum, dkey_share, dvalue_share, rest, cut.bytes()};
   }
 
-  // Query, key and value of a head lie one behind the other.
-  Memory memory_of(const AttentionArgs& args) const {
-    const auto part = [&](const void* qkv, int64_t which) -> void* {
-      return static_cast<bf16*>(const_cast<void*>(qkv)) + which * shape_.d;
-    };
+  static Memory memory_of(const AttentionArgs& args) {
     Memory memory{};
-    for (int i = 0; i < 3; ++i) memory[t::query + i] = part(args.qkv, i);
-    if (args.dqkv)
-      for (int i = 0; i < 3; ++i) memory[t::dquery + i] = part(args.dqkv, i);
-    memory[t::out] = args.out;
+    const auto place = [&](int first, const QkvViews& views) {
+      memory[first] = views.q.data(), memory[first + 1] = views.k.data(), memory[first + 2] = views.v.data();
+    };
+    place(t::query, args.qkv);
+    place(t::dquery, args.dqkv);
+    memory[t::out] = args.out.data();
     memory[t::lse] = args.lse;
-    memory[t::dout] = const_cast<void*>(args.dout);
+    memory[t::dout] = args.dout.data();
     return memory;
   }
 

@@ -100,7 +100,7 @@ void CudnnPlan::lower(const AttentionGraph& graph) {
           {{CUDNN_ATTR_OPERATION_MATMUL_ADESC, step.x},
            {CUDNN_ATTR_OPERATION_MATMUL_BDESC, step.y},
            {CUDNN_ATTR_OPERATION_MATMUL_CDESC, step.out}});
-    } else if (step.op == GraphOp::row_max || step.op == GraphOp::row_sum) {
+    } else if (step.op == GraphOp::row_max || step.op == GraphOp::row_sum || step.op == GraphOp::head_sum) {
       CudnnDescriptor& how = make(CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
       how.set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE,
               step.op == GraphOp::row_max ? CUDNN_REDUCE_TENSOR_MAX : CUDNN_REDUCE_TENSOR_ADD);

@@ -288,13 +288,14 @@ void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
   const std::string shape = fmt::format("s {} b {} heads {} d {}", s, b, heads, d);
   const std::unique_ptr<Ops> older = create_cuda_ops(*bench.device, {.hopper_attention = false});
   std::unique_ptr<Ops> cudnn, in_order;
-  const AttentionShape cudnn_shape{s, b, heads, d, T};
+  const AttentionShape cudnn_shape = packed_attention(s, b, heads, heads, d, T);
   try {
     cudnn = create_cuda_ops(*bench.device, {.cudnn_attention = cudnn_shape, .deterministic = false});
     in_order = create_cuda_ops(*bench.device, {.cudnn_attention = cudnn_shape});
   } catch (const ConfigError& error) {
     fmt::print("{}: {}\n", shape, error.what());
   }
+  const QkvViews x = qkv_views(qkv, heads, heads), dx = qkv_views(dqkv, heads, heads);
   const auto row = [&](const std::string& name, double operations, const AnyOp& op, bool drops) {
     std::vector<std::function<void()>> others;
     for (Ops* other : {older.get(), drops ? nullptr : cudnn.get(), drops ? nullptr : in_order.get()})
@@ -307,12 +308,10 @@ void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
         .probability = probability, .seed = 1, .first_sample = sample, .seq_length = s, .total_heads = heads};
     const bool drops = probability > 0;
     const std::string name = drops ? "dropout, " : "attention_";
-    row(name + "forward ", 2 * product,
-        op::AttentionForward{.qkv = qkv, .out = out, .lse = lse, .heads = heads, .dropout = dropout}, drops);
-    row(name + "backward ", 5 * product,
-        op::AttentionBackward{
-            .dout = dout, .qkv = qkv, .out = out, .lse = lse, .dqkv = dqkv, .heads = heads, .dropout = dropout},
+    row(name + "forward ", 2 * product, op::AttentionForward{.qkv = x, .out = out, .lse = lse, .dropout = dropout},
         drops);
+    row(name + "backward ", 5 * product,
+        op::AttentionBackward{.dout = dout, .qkv = x, .out = out, .lse = lse, .dqkv = dx, .dropout = dropout}, drops);
   }
 }
 

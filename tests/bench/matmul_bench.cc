@@ -124,8 +124,9 @@ class Bench {
       print(name, fmt::format("{:>20}", "s 1024, 48 heads"), products * product,
             best_of([&] { ops_->run(op, *stream_); }, nullptr), calls);
     };
-    op::AttentionForward forward{.qkv = qkv, .out = out, .lse = lse, .heads = kHeads};
-    op::AttentionBackward backward{.dout = dout, .qkv = qkv, .out = out, .lse = lse, .dqkv = dqkv, .heads = kHeads};
+    const QkvViews x = qkv_views(qkv, kHeads, kHeads), dx = qkv_views(dqkv, kHeads, kHeads);
+    op::AttentionForward forward{.qkv = x, .out = out, .lse = lse};
+    op::AttentionBackward backward{.dout = dout, .qkv = x, .out = out, .lse = lse, .dqkv = dx};
     row("attention forward", 2, forward, kLayers);
     row("attention backward", 4, backward, kLayers);
     forward.dropout = backward.dropout = tenth;

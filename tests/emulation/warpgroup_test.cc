@@ -134,14 +134,15 @@ struct WarpgroupEmulation : testing::Test {
       if (!by_tma) return static_cast<float>(of[static_cast<size_t>(row * kD + column)]);
       return row + 3 < rows ? static_cast<float>(stacked[static_cast<size_t>(((row + 3) * 3 + 1) * kD + column)]) : 0;
     };
-    const __nv_bfloat16* const map_data = on_device(stacked);
+    const HeadsView map_view =
+        heads_view({const_cast<__nv_bfloat16*>(on_device(stacked)), DType::bf16, {rows, 1, 3 * kD}}, 3, 3);
     float* const scores = on_device(std::vector<float>(kLeft * kRight));
     float* const sums = on_device(std::vector<float>(kLeft * kD));
     constexpr size_t kBytes = Tile<kLeft, kD>::kBytes + Tile<kRight, kD>::kBytes + sizeof(Barrier);
     allow_shared(products_kernel<kD>, kBytes);
     launch_kernel(products_kernel<kD>, {1, 2 * kLeft, stream, kBytes}, on_device(left), on_device(right),
-                  make_tile_map(map_data, rows, 3, kD, kLeft, Tile<kLeft, kD>::kBlock),
-                  make_tile_map(map_data, rows, 3, kD, kRight, Tile<kRight, kD>::kBlock), by_tma, slip, scores, sums);
+                  make_tile_map(map_view, kLeft, Tile<kLeft, kD>::kBlock),
+                  make_tile_map(map_view, kRight, Tile<kRight, kD>::kBlock), by_tma, slip, scores, sums);
     const std::vector<float> found_scores = on_host(scores, kLeft * kRight), found = on_host(sums, kLeft * kD);
     if (!expect_numbers) {
       EXPECT_TRUE(std::isnan(found_scores[0]));

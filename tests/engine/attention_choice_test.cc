@@ -39,7 +39,7 @@ class AttentionChoiceTest : public testing::Test {
 
 TEST_F(AttentionChoiceTest, TheShapeIsThatOfAMicroBatchOnOneTensorParallelRank) {
   config.parallel.tensor_model_parallel_size = 2;
-  EXPECT_EQ(attention_shape_of(config), (AttentionShape{.s = 16, .b = 2, .heads = 2, .d = 8, .dtype = DType::f32}));
+  EXPECT_EQ(attention_shape_of(config), packed_attention(16, 2, 2, 2, 8, DType::f32));
 }
 
 TEST_F(AttentionChoiceTest, AutoMeasuresBothAndTakesTheFaster) {

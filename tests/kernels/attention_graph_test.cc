@@ -62,11 +62,14 @@ class Interpreter {
     const auto column = [&](int64_t l) { return element(step.x, {where[0], where[1], where[2], l}); };
     double sum = 0, most = -INFINITY;
     switch (step.op) {
-      case GraphOp::product:
-        EXPECT_EQ(of_x.size[3], graph_.tensors[static_cast<size_t>(step.y)].size[2]);
+      case GraphOp::product: {
+        const Sizes& of_y = graph_.tensors[static_cast<size_t>(step.y)].size;
+        EXPECT_EQ(of_x.size[3], of_y[2]);
+        EXPECT_EQ(of_x.size[1] % of_y[1], 0);
         for (int64_t l = 0; l < of_x.size[3]; ++l)
-          sum += column(l) * element(step.y, {where[0], where[1], l, where[3]});
+          sum += column(l) * element(step.y, {where[0], where[1] / (of_x.size[1] / of_y[1]), l, where[3]});
         return sum;
+      }
       case GraphOp::reshape: {  // out's strides tell where in x's memory it is
         const GraphTensor& out = graph_.tensors[static_cast<size_t>(step.out)];
         int64_t offset = 0;
@@ -90,6 +93,12 @@ class Interpreter {
       case GraphOp::row_sum:
         for (int64_t l = 0; l < of_x.size[3]; ++l) sum += column(l);
         return sum;
+      case GraphOp::head_sum: {
+        const int64_t members = of_x.size[1] / graph_.tensors[static_cast<size_t>(step.out)].size[1];
+        for (int64_t l = 0; l < members; ++l)
+          sum += element(step.x, {where[0], where[1] * members + l, where[2], where[3]});
+        return sum;
+      }
     }
     return NAN;
   }
@@ -104,11 +113,80 @@ void expect_near(const char* what, const Vector& found, const Vector& wanted) {
   for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], wanted[i], 1e-5) << what << " at " << i;
 }
 
+// A tensor of one kind of heads for each, cut out of a Vector as the reference has it; and put back there.
+struct Apart {
+  AttentionShape shape;
+  std::array<Vector, 3> parts;
+  explicit Apart(const AttentionCase& z, const Vector& qkv) {
+    const auto layout = [&](int64_t members) {
+      return HeadsLayout::in_groups(z.s, z.b, z.groups(), members, z.d, members * z.d);
+    };
+    shape = {layout(z.members()), layout(1), layout(1), DType::bf16};
+    const HeadsLayout* const layouts[] = {&shape.q, &shape.k, &shape.v};
+    for (size_t i = 0; i < 3; ++i) parts[i].resize(static_cast<size_t>(layouts[i]->numel()), NAN);
+    each(z, [&](size_t of_qkv, size_t part, size_t at) { parts[part][at] = qkv[of_qkv]; });
+  }
+  Vector together(const AttentionCase& z) const {
+    Vector qkv(static_cast<size_t>(z.s * z.b * z.qkv_width()));
+    each(z, [&](size_t of_qkv, size_t part, size_t at) { qkv[of_qkv] = parts[part][at]; });
+    return qkv;
+  }
+  template <class F>
+  void each(const AttentionCase& z, const F& f) const {
+    for (int64_t p = 0; p < z.s; ++p)
+      for (int64_t b = 0; b < z.b; ++b)
+        for (int64_t head = 0; head < z.heads; ++head)
+          for (int64_t part = 0; part < 3; ++part)
+            for (int64_t c = 0; c < z.d; ++c) {
+              const int64_t at = part == 0 ? shape.q.at(p, b, head) : shape.k.at(p, b, head / z.members());
+              f(AttentionReference{z}.at(p, b, head, part, c), static_cast<size_t>(part), static_cast<size_t>(at + c));
+            }
+  }
+};
+
+TEST(AttentionGraph, ComputesTheDefinitionOfHeadsThatShareKeysAndValues) {
+  for (const auto& [s, heads, kv_heads] : {std::array<int64_t, 3>{7, 4, 2}, {5, 3, 1}, {6, 2, 2}}) {
+    const AttentionCase z{.s = s, .b = 2, .heads = heads, .d = 8, .dtype = DType::bf16, .kv_heads = kv_heads};
+    std::mt19937 random{3};
+    std::normal_distribution<double> normal;
+    Vector qkv(static_cast<size_t>(z.s * z.b * z.qkv_width())), dout(static_cast<size_t>(s * z.b * heads * z.d));
+    for (double& v : qkv) v = normal(random);
+    for (double& v : dout) v = normal(random);
+    Vector wanted_out, wanted_lse;
+    AttentionReference{z}.forward(qkv, wanted_out, wanted_lse);
+    Apart x(z, qkv), dx(z, Vector(qkv.size(), NAN));
+
+    Vector out(wanted_out.size(), NAN), lse(wanted_lse.size(), NAN);
+    const AttentionGraph forward = attention_forward_graph(x.shape);
+    Interpreter f(forward);
+    for (int i = 0; i < 3; ++i) f.place(t::query + i, x.parts[static_cast<size_t>(i)].data());
+    f.place(t::out, out.data());
+    f.place(t::lse, lse.data());
+    f.run();
+    expect_near("out", out, wanted_out);
+    expect_near("lse", lse, wanted_lse);
+
+    for (const bool deterministic : {false, true}) {
+      const AttentionGraph backward = attention_backward_graph(x.shape, deterministic);
+      Interpreter g(backward);
+      for (int i = 0; i < 3; ++i) {
+        g.place(t::query + i, x.parts[static_cast<size_t>(i)].data());
+        g.place(t::dquery + i, dx.parts[static_cast<size_t>(i)].data());
+      }
+      g.place(t::out, out.data());
+      g.place(t::lse, lse.data());
+      g.place(t::dout, dout.data());
+      g.run();
+      expect_near("dqkv", dx.together(z), AttentionReference{z}.backward(qkv, dout));
+    }
+  }
+}
+
 TEST(AttentionGraph, ComputesTheDefinitionFromAndIntoTheLayoutOfOps) {
   for (const auto& [s, b, heads, d] : {Sizes{1, 1, 1, 8}, Sizes{7, 2, 3, 16}, Sizes{12, 3, 2, 8}}) {
     // given numbers in the layout of the ops
     const AttentionCase z{s, b, heads, d, DType::bf16};
-    const AttentionShape shape{s, b, heads, d, DType::bf16};
+    const AttentionShape shape = packed_attention(s, b, heads, heads, d, DType::bf16);
     std::mt19937 random{3};
     std::normal_distribution<double> normal;
     Vector qkv(static_cast<size_t>(s * b * heads * 3 * d)), dout(qkv.size() / 3);
@@ -162,11 +240,16 @@ TEST(CudnnAttention, HasKernelsForTheGraphsOnAnH200ThatIsNotHere) {
     ASSERT_TRUE(dlopen(TRIVET_STAND_IN_DRIVER, RTLD_NOW | RTLD_GLOBAL)) << dlerror();
 #endif
   }
-  const AttentionShape shape{.s = 256, .b = 2, .heads = 3, .d = 64, .dtype = DType::bf16};
-  const int64_t scores = shape.b * shape.heads * shape.s * shape.s;
-  EXPECT_GE(plan_cudnn_forward(shape, kH200).engine, 0);
-  EXPECT_LT(plan_cudnn_backward(shape, false, kH200).workspace_bytes, 2 * scores);
-  EXPECT_GE(plan_cudnn_backward(shape, true, kH200).workspace_bytes, 2 * scores);  // it stores their gradient
+  AttentionShape of_groups = packed_attention(256, 2, 3, 1, 64, DType::bf16);
+  for (HeadsLayout* z : {&of_groups.q, &of_groups.k, &of_groups.v})
+    *z = HeadsLayout::in_groups(256, 2, 2, z == &of_groups.q ? 4 : 1, 64, z == &of_groups.q ? 4 * 64 : 64);
+  for (const AttentionShape& shape :
+       {packed_attention(256, 2, 3, 3, 64, DType::bf16), packed_attention(256, 2, 3, 1, 64, DType::bf16), of_groups}) {
+    const int64_t scores = shape.q.b * shape.q.heads() * shape.q.s * shape.q.s;
+    EXPECT_GE(plan_cudnn_forward(shape, kH200).engine, 0);
+    EXPECT_LT(plan_cudnn_backward(shape, false, kH200).workspace_bytes, 2 * scores);
+    EXPECT_GE(plan_cudnn_backward(shape, true, kH200).workspace_bytes, 2 * scores);  // it stores their gradient
+  }
 }
 
 TEST(CudnnAttention, NamesWhatItHasNoKernelFor) {
@@ -179,10 +262,14 @@ TEST(CudnnAttention, NamesWhatItHasNoKernelFor) {
       return error.what();
     }
   };
-  EXPECT_EQ(refusal({8, 1, 1, 64, DType::f32}), "cuDNN's fused attention is for bf16, found fp32");
-  EXPECT_EQ(refusal({8, 1, 1, 20, DType::bf16}),
+  EXPECT_EQ(refusal(packed_attention(8, 1, 1, 1, 64, DType::f32)), "cuDNN's fused attention is for bf16, found fp32");
+  EXPECT_EQ(refusal(packed_attention(8, 1, 1, 1, 20, DType::bf16)),
             "cuDNN's fused attention is for heads of a multiple of 8 columns, found 20");
-  EXPECT_EQ(refusal({1, 1, 1, 64, DType::bf16}), "cuDNN's fused attention is for 2 positions or more, found 1");
+  EXPECT_EQ(refusal(packed_attention(1, 1, 1, 1, 64, DType::bf16)),
+            "cuDNN's fused attention is for 2 positions or more, found 1");
+  EXPECT_EQ(refusal(packed_attention(8, 1, 4, 2, 64, DType::bf16)),
+            "cuDNN's fused attention is for query heads at one distance from another, found groups of 2 that lie "
+            "further apart, as beside their keys and values");
 }
 
 TEST(CudnnAttention, ABuildWithoutItSaysSo) {

@@ -182,9 +182,9 @@ TEST_P(GraphOpsTest, OperationsOfEveryKindRepeat) {
         op::LayernormForward{.x = x, .gamma = gamma, .beta = beta, .eps = 1e-5f, .y = norm, .mean = mean, .rstd = rstd},
         *stream);
     on.run(op::Matmul{.a = norm, .b = weight, .c = qkv, .transpose_b = true, .bias = bias}, *stream);
-    on.run(op::AttentionForward{.qkv = qkv, .out = out, .lse = lse, .heads = 2}, *stream);
-    on.run(op::AttentionBackward{.dout = d_out, .qkv = qkv, .out = out, .lse = lse, .dqkv = d_qkv, .heads = 2},
-           *stream);
+    const QkvViews views = qkv_views(qkv, 2, 2), d_views = qkv_views(d_qkv, 2, 2);
+    on.run(op::AttentionForward{.qkv = views, .out = out, .lse = lse}, *stream);
+    on.run(op::AttentionBackward{.dout = d_out, .qkv = views, .out = out, .lse = lse, .dqkv = d_views}, *stream);
     on.run(op::Matmul{.a = d_qkv, .b = norm, .c = d_weight, .transpose_a = true, .accumulate = true}, *stream);
     on.run(op::Convert{out, copy}, *stream);
     on.run(op::EmbeddingBackward{.tokens = tokens, .dout = d_out, .first_row = 0, .dtable = d_table}, *stream);

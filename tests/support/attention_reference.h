@@ -17,6 +17,11 @@ struct AttentionCase {
   DType dtype = DType::f32;
   Dropout dropout{};
   int threads = 2;
+  int64_t kv_heads = 0;  // 0: as many as heads
+
+  int64_t groups() const { return kv_heads == 0 ? heads : kv_heads; }
+  int64_t members() const { return heads / groups(); }
+  int64_t qkv_width() const { return (heads + 2 * groups()) * d; }
 };
 
 // 1 / (1 - p) where the contract of Dropout keeps a probability, else 0.
@@ -33,12 +38,15 @@ inline double keep_factor(const Dropout& dropout, int64_t batch, int64_t head, i
   return keep ? 1.0 / (1.0 - static_cast<double>(dropout.probability)) : 0.0;
 }
 
-// The definition. Vectors in the layouts of kernels/ops.h.
+// The definition. Vectors as tensors: queries, keys and values in one for all (qkv_views in kernels/heads_view.h).
 struct AttentionReference {
   const AttentionCase& z;
 
+  // Of a query head: of its query (part 0), or of the key or value that it meets (1, 2).
   size_t at(int64_t position, int64_t batch, int64_t head, int64_t part, int64_t column) const {
-    return static_cast<size_t>((((position * z.b + batch) * z.heads + head) * 3 + part) * z.d + column);
+    const int64_t group = (position * z.b + batch) * z.groups() + head / z.members();
+    const int64_t unit = part == 0 ? head % z.members() : z.members() + part - 1;
+    return static_cast<size_t>((group * (z.members() + 2) + unit) * z.d + column);
   }
   size_t out_at(int64_t position, int64_t batch, int64_t head, int64_t column) const {
     return static_cast<size_t>(((position * z.b + batch) * z.heads + head) * z.d + column);

@@ -28,6 +28,12 @@ class OpSamples {
   Tensor cube() { return make_(DType::f32, {4, 2, 4}); }  // [s, b, h]
   Tensor bins() { return make_(DType::i64, {kExactSumBins}); }
   Tensor tokens() { return make_(DType::i32, {4, 2}); }
+  // Two heads, with room behind them, so that their strides may be others.
+  QkvViews qkv() {
+    QkvViews views = qkv_views(Tensor{nullptr, DType::f32, {4, 2, 12}}, 2, 2);
+    for (HeadsView* view : {&views.q, &views.k, &views.v}) view->memory = make_(DType::f32, {8, 2, 12});
+    return views;
+  }
   Dropout dropout() {
     return {.probability = 0.5f,
             .seed = 3,
@@ -56,19 +62,14 @@ class OpSamples {
   op::GeluForward sample(op::GeluForward*) { return {square(), square()}; }
   op::GeluBackward sample(op::GeluBackward*) { return {square(), square(), square()}; }
   op::AttentionForward sample(op::AttentionForward*) {
-    return {.qkv = make_(DType::f32, {4, 2, 12}),
-            .out = cube(),
-            .lse = make_(DType::f32, {2, 2, 4}),
-            .heads = 2,
-            .dropout = dropout()};
+    return {.qkv = qkv(), .out = cube(), .lse = make_(DType::f32, {2, 2, 4}), .dropout = dropout()};
   }
   op::AttentionBackward sample(op::AttentionBackward*) {
     return {.dout = cube(),
-            .qkv = make_(DType::f32, {4, 2, 12}),
+            .qkv = qkv(),
             .out = cube(),
             .lse = make_(DType::f32, {2, 2, 4}),
-            .dqkv = make_(DType::f32, {4, 2, 12}),
-            .heads = 2,
+            .dqkv = qkv(),
             .dropout = dropout()};
   }
   op::EmbeddingForward sample(op::EmbeddingForward*) { return {tokens(), square(), 0, cube()}; }

@@ -1,0 +1,89 @@
+// HeadsView: where the heads of queries, keys or values lie in a tensor. Attention reads and writes nothing else, so
+// every layout is a choice of strides:
+//
+//   a tensor for all    [s, b, kv_heads * (heads / kv_heads + 2) * d], of each group its queries, then its key, then
+//   its
+//                       value: Megatron's order. With as many kv heads as heads, the query, key and value of each head.
+//   a tensor each       [s, b, heads * d] for queries, [s, b, kv_heads * d] for keys and for values
+//
+// Heads are counted by groups: the query heads of a group share one head of keys and one of values (grouped-query
+// attention, Ainslie et al. 2023), so query head h reads kv head h / members.
+#pragma once
+
+#include "kernels/base/tensor.h"
+
+namespace trivet {
+
+// Sizes, and strides in elements. A head's columns are contiguous.
+struct HeadsLayout {
+  int64_t s = 0, b = 0, groups = 0, members = 0, d = 0;    // members: heads of a group; 1 for keys and values
+  int64_t position = 0, entry = 0, group = 0, member = 0;  // from a position, batch entry … to the next
+
+  int64_t heads() const { return groups * members; }
+  int64_t numel() const { return s * b * heads() * d; }
+  // Column 0 of a head, counted from the view's first element.
+  int64_t at(int64_t p, int64_t e, int64_t head) const {
+    return p * position + e * entry + head / members * group + head % members * member;
+  }
+  // As one tensor [s, b, groups, group_width] in which a group has `members` heads side by side.
+  static HeadsLayout in_groups(int64_t s, int64_t b, int64_t groups, int64_t members, int64_t d, int64_t group_width) {
+    return {s, b, groups, members, d, b * groups * group_width, groups * group_width, group_width, d};
+  }
+  bool operator==(const HeadsLayout&) const = default;
+};
+
+// Memory: Tensor, or an op's argument (kernels/op_fields.h).
+template <class Memory>
+struct HeadsOf {
+  Memory memory{};    // all heads lie in it
+  int64_t first = 0;  // column 0 of head 0 of batch entry 0 at position 0: the element of `memory`
+  HeadsLayout layout{};
+
+  void* data() const { return static_cast<std::byte*>(memory.data) + first * size_of(memory.dtype); }
+  template <class Other>
+  operator HeadsOf<Other>() const {  // NOLINT: it is that view
+    return {memory, first, layout};
+  }
+};
+template <class Memory>
+struct QkvOf {
+  HeadsOf<Memory> q, k, v;
+  template <class Other>
+  operator QkvOf<Other>() const {  // NOLINT: they are those views
+    return {q, k, v};
+  }
+};
+using HeadsView = HeadsOf<Tensor>;
+using QkvViews = QkvOf<Tensor>;
+
+// Query heads of a group. Throws Error where kv_heads do not divide heads.
+inline int64_t group_members(int64_t heads, int64_t kv_heads) {
+  if (kv_heads < 1 || heads < 1 || heads % kv_heads != 0)
+    fail("attention: " + std::to_string(heads) + " query heads, expected a multiple of the " +
+         std::to_string(kv_heads) + " kv heads");
+  return heads / kv_heads;
+}
+
+// qkv: [s, b, kv_heads * (heads / kv_heads + 2) * d], the tensor for all.
+inline QkvViews qkv_views(const Tensor& qkv, int64_t heads, int64_t kv_heads) {
+  const int64_t members = group_members(heads, kv_heads), units = kv_heads * (members + 2);
+  if (qkv.shape.rank != 3 || qkv.shape[2] % units != 0)
+    fail("attention: qkv is " + to_string(qkv.shape) + ", expected [s, b, " + std::to_string(units) + " * d] with " +
+         std::to_string(heads) + " query heads and " + std::to_string(kv_heads) + " kv heads");
+  const int64_t s = qkv.shape[0], b = qkv.shape[1], d = qkv.shape[2] / units;
+  const auto part = [&](int64_t first, int64_t count) {
+    return HeadsView{qkv, first * d, HeadsLayout::in_groups(s, b, kv_heads, count, d, (members + 2) * d)};
+  };
+  return {part(0, members), part(members, 1), part(members + 1, 1)};
+}
+
+// x: [s, b, heads * d], a tensor of one kind of heads; keys and values have as many as groups.
+inline HeadsView heads_view(const Tensor& x, int64_t heads, int64_t groups) {
+  const int64_t members = group_members(heads, groups);
+  if (x.shape.rank != 3 || x.shape[2] % heads != 0)
+    fail("attention: found " + to_string(x.shape) + ", expected [s, b, " + std::to_string(heads) + " * d]");
+  const int64_t d = x.shape[2] / heads;
+  return {x, 0, HeadsLayout::in_groups(x.shape[0], x.shape[1], groups, members, d, members * d)};
+}
+
+}  // namespace trivet
