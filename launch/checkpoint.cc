@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
+#include "base/text.h"
 #include "engine/checkpoint/gpt_weights.h"
 #include "engine/checkpoint/hf_gpt2.h"
 #include "engine/checkpoint/llmc.h"
@@ -19,8 +21,6 @@
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/load.h"
-#include "engine/data/files.h"
-#include "engine/metrics/text.h"
 #include "launch/commands.h"
 #include "launch/redrawn_line.h"
 

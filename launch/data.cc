@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "base/text.h"
 #include "engine/data/dataset_info.h"
 #include "engine/data/prepare.h"
 #include "engine/data/statistics.h"
 #include "engine/data/tokenizer.h"
 #include "engine/data/utf8.h"
-#include "engine/metrics/text.h"
 #include "launch/commands.h"
 #include "launch/option_checks.h"
 #include "launch/redrawn_line.h"

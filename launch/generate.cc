@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/files.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/load.h"
-#include "engine/data/files.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/tokenizer.h"
 #include "parallel/comm/host_world.h"

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fmt/format.h>
 
+#include "base/files.h"
 #include "engine/checkpoint/gpt_weights.h"
 #include "engine/checkpoint/hf_gpt2.h"
 #include "engine/checkpoint/llmc.h"
@@ -10,7 +11,6 @@
 #include "engine/checkpoint/store.h"
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
-#include "engine/data/files.h"
 
 namespace trivet {
 namespace {

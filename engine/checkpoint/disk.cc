@@ -9,7 +9,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "engine/data/files.h"
+#include "base/files.h"
 #include "kernels/base/check.h"
 
 namespace trivet {

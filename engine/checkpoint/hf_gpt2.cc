@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/files.h"
+#include "base/json.h"
 #include "engine/checkpoint/safetensors.h"
-#include "engine/checkpoint/strict_json.h"
-#include "engine/data/files.h"
 
 namespace trivet {
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 #include <fmt/format.h>
 
-#include "engine/data/files.h"
+#include "base/files.h"
 
 namespace trivet {
 namespace {

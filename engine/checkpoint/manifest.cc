@@ -7,8 +7,8 @@
 #include <tuple>
 #include <xxhash.h>
 
-#include "engine/checkpoint/strict_json.h"
-#include "engine/data/content_hash.h"
+#include "base/content_hash.h"
+#include "base/json.h"
 
 namespace trivet {
 namespace {

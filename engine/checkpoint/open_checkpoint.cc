@@ -13,10 +13,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/content_hash.h"
+#include "base/files.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/staging_pair.h"
-#include "engine/data/content_hash.h"
-#include "engine/data/files.h"
 
 namespace trivet {
 namespace {

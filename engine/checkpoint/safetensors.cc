@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "engine/checkpoint/strict_json.h"
+#include "base/json.h"
 #include "kernels/base/dtype.h"
 
 namespace trivet {

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/files.h"
+#include "base/files.h"
 
 namespace trivet {
 

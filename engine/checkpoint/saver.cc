@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <fmt/format.h>
 
+#include "base/files.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/shard.h"
-#include "engine/data/files.h"
 #include "kernels/base/trace.h"
 
 namespace trivet {

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "base/content_hash.h"
 #include "engine/checkpoint/disk.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/state_tensors.h"
-#include "engine/data/content_hash.h"
 #include "kernels/base/device.h"
 
 namespace trivet {

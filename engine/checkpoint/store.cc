@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fmt/format.h>
 
-#include "engine/data/files.h"
+#include "base/files.h"
 #include "kernels/base/check.h"
 
 namespace trivet {

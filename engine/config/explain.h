@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "base/text.h"
 #include "engine/config/load.h"
 #include "engine/config/memory_plan.h"
 #include "engine/config/validate.h"
-#include "engine/metrics/text.h"
 
 namespace trivet {
 

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 #include <vector>
 
-#include "engine/data/content_hash.h"
-#include "engine/data/json.h"
+#include "base/content_hash.h"
+#include "base/json.h"
 #include "kernels/base/check.h"
 
 namespace trivet {

@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/content_hash.h"
-#include "engine/data/files.h"
+#include "base/content_hash.h"
+#include "base/files.h"
 
 namespace trivet {
 

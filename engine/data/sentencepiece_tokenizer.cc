@@ -9,8 +9,8 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "engine/data/content_hash.h"
-#include "engine/data/files.h"
+#include "base/content_hash.h"
+#include "base/files.h"
 #include "engine/data/sentencepiece_model.h"
 #include "kernels/base/check.h"
 

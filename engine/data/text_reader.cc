@@ -8,7 +8,7 @@
 #include <utility>
 #include <zlib.h>
 
-#include "engine/data/files.h"
+#include "base/files.h"
 #include "kernels/base/check.h"
 
 namespace trivet {

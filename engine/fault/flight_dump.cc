@@ -7,8 +7,8 @@
 #include <map>
 #include <set>
 
-#include "engine/data/files.h"
-#include "engine/data/json.h"
+#include "base/files.h"
+#include "base/json.h"
 
 namespace trivet {
 namespace {

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "base/files.h"
 #include "engine/checkpoint/store.h"
-#include "engine/data/files.h"
 
 namespace trivet {
 

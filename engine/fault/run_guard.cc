@@ -7,8 +7,8 @@
 #include <utility>
 #include <xxhash.h>
 
+#include "base/files.h"
 #include "engine/config/load.h"
-#include "engine/data/files.h"
 #include "engine/fault/outcome.h"
 #include "parallel/comm/host_world.h"
 

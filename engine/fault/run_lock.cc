@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/data/files.h"
-#include "engine/data/json.h"
+#include "base/files.h"
+#include "base/json.h"
 #include "kernels/base/check.h"
 #include "kernels/base/trace.h"
 

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <unistd.h>
 
-#include "engine/data/files.h"
+#include "base/files.h"
 #include "engine/fault/outcome.h"
 #include "parallel/comm/host_world.h"
 

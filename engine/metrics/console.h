@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "base/text.h"
 #include "engine/metrics/step_report.h"
-#include "engine/metrics/text.h"
 
 namespace trivet {
 

@@ -3,7 +3,7 @@
 // on in the same file. Written by rank 0; every line is in the file when the call returns.
 #pragma once
 
-#include "engine/metrics/append_file.h"
+#include "base/append_file.h"
 #include "engine/metrics/step_report.h"
 
 namespace trivet {

@@ -7,7 +7,7 @@
 #include <map>
 #include <optional>
 
-#include "engine/data/json.h"
+#include "base/json.h"
 #include "kernels/base/check.h"
 
 namespace trivet {

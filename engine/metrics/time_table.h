@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/text.h"
 #include "engine/metrics/step_stats.h"
-#include "engine/metrics/text.h"
 
 namespace trivet {
 

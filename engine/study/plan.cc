@@ -6,15 +6,15 @@
 #include <map>
 #include <unistd.h>
 
+#include "base/content_hash.h"
+#include "base/statistics.h"
+#include "base/text.h"
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
 #include "engine/config/model_spec.h"
 #include "engine/config/validate.h"
-#include "engine/data/content_hash.h"
 #include "engine/metrics/accounting.h"
-#include "engine/metrics/text.h"
 #include "engine/study/points.h"
-#include "engine/study/statistics.h"
 #include "engine/train/rank_state.h"
 #include "engine/train/run.h"
 

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <iterator>
 
+#include "base/svg.h"
 #include "engine/study/tables.h"
-#include "parallel/pipeline/svg.h"
 
 namespace trivet {
 

@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <fmt/format.h>
 
+#include "base/svg.h"
 #include "engine/study/plot.h"
 #include "engine/study/points.h"
 #include "engine/study/tables.h"
-#include "parallel/pipeline/svg.h"
 
 namespace trivet {
 namespace {

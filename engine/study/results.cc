@@ -10,8 +10,8 @@
 #include <iterator>
 #include <set>
 
-#include "engine/data/json.h"
-#include "engine/study/statistics.h"
+#include "base/json.h"
+#include "base/statistics.h"
 #include "kernels/base/check.h"
 
 namespace trivet {

@@ -10,7 +10,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "engine/metrics/append_file.h"
+#include "base/append_file.h"
 #include "engine/study/points.h"
 #include "kernels/base/check.h"
 

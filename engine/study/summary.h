@@ -24,8 +24,8 @@
 #include <string>
 #include <vector>
 
+#include "base/statistics.h"
 #include "engine/study/plan.h"
-#include "engine/study/statistics.h"
 
 namespace trivet {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/metrics/text.h"
+#include "base/text.h"
 #include "engine/study/summary.h"
 
 namespace trivet {

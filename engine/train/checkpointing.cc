@@ -10,10 +10,10 @@
 #include <fmt/format.h>
 #include <random>
 
+#include "base/files.h"
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
 #include "engine/config/model_spec.h"
-#include "engine/data/files.h"
 
 namespace trivet {
 namespace {

@@ -5,9 +5,9 @@
 #include <iterator>
 #include <limits>
 
+#include "base/svg.h"
 #include "kernels/base/check.h"
 #include "parallel/pipeline/render.h"
-#include "parallel/pipeline/svg.h"
 
 namespace trivet {
 namespace {

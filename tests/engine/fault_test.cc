@@ -10,9 +10,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/json.h"
 #include "engine/config/load.h"
 #include "engine/data/indexed_dataset.h"
-#include "engine/data/json.h"
 #include "engine/fault/flight_dump.h"
 #include "engine/fault/outcome.h"
 #include "engine/fault/run_guard.h"

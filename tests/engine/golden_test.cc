@@ -3,7 +3,7 @@
 // pure functions.
 #include <gtest/gtest.h>
 
-#include "engine/data/json.h"
+#include "base/json.h"
 #include "engine/model/init.h"
 #include "engine/train/rank_state.h"
 #include "parallel/comm/world.h"

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/content_hash.h"
 #include "engine/checkpoint/manifest.h"
-#include "engine/data/content_hash.h"
 #include "kernels/base/check.h"
 
 namespace {

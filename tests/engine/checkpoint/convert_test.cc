@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "base/json.h"
 #include "engine/checkpoint/gpt_weights.h"
 #include "engine/checkpoint/hf_gpt2.h"
 #include "engine/checkpoint/llmc.h"
 #include "engine/checkpoint/safetensors.h"
-#include "engine/data/json.h"
 #include "engine/train/inference.h"
 #include "parallel/comm/world.h"
 #include "tests/support/temp_dir.h"

@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <thread>
 
+#include "base/json.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/config/load.h"
-#include "engine/data/json.h"
 #include "engine/train/checkpointing.h"
 #include "engine/train/run.h"
 #include "parallel/comm/world.h"

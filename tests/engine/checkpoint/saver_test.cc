@@ -15,10 +15,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/content_hash.h"
+#include "base/json.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/shard.h"
-#include "engine/data/content_hash.h"
-#include "engine/data/json.h"
 #include "kernels/base/arena.h"
 #include "kernels/philox.h"
 #include "tests/support/split_device.h"

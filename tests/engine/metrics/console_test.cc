@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <sstream>
 
-#include "engine/metrics/text.h"
+#include "base/text.h"
 
 namespace trivet {
 namespace {

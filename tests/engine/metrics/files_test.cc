@@ -7,8 +7,8 @@
 #include <sstream>
 #include <sys/resource.h>
 
-#include "engine/data/json.h"
-#include "engine/metrics/append_file.h"
+#include "base/append_file.h"
+#include "base/json.h"
 #include "engine/metrics/jsonl.h"
 #include "engine/metrics/perfetto.h"
 #include "tests/support/temp_dir.h"

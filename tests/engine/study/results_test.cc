@@ -3,7 +3,7 @@
 #include <cmath>
 #include <gtest/gtest.h>
 
-#include "engine/study/statistics.h"
+#include "base/statistics.h"
 #include "kernels/base/check.h"
 #include "tests/engine/config/config_text.h"
 #include "tests/support/temp_dir.h"

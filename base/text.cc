@@ -1,4 +1,4 @@
-#include "engine/metrics/text.h"
+#include "base/text.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "engine/metrics/append_file.h"
+#include "base/append_file.h"
 
 #include <algorithm>
 #include <cerrno>

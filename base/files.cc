@@ -1,4 +1,4 @@
-#include "engine/data/files.h"
+#include "base/files.h"
 
 #include <algorithm>
 #include <cerrno>

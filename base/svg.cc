@@ -1,4 +1,4 @@
-#include "parallel/pipeline/svg.h"
+#include "base/svg.h"
 
 #include <cmath>
 

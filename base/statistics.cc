@@ -1,4 +1,4 @@
-#include "engine/study/statistics.h"
+#include "base/statistics.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "engine/data/content_hash.h"
+#include "base/content_hash.h"
 
 #include <fmt/format.h>
 #include <new>

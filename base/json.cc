@@ -1,4 +1,4 @@
-#include "engine/checkpoint/strict_json.h"
+#include "base/json.h"
 
 #include <fmt/format.h>
 #include <set>
@@ -7,6 +7,22 @@
 #include "kernels/base/check.h"
 
 namespace trivet {
+
+template <class Json>
+Json parse_json(std::string_view text) {
+  return Json::parse(text);
+}
+
+template <class Json>
+Json parse_json_or_discard(std::string_view text) {
+  return Json::parse(text, nullptr, false);
+}
+
+template nlohmann::json parse_json(std::string_view);
+template nlohmann::json parse_json_or_discard(std::string_view);
+template nlohmann::ordered_json parse_json(std::string_view);
+template nlohmann::ordered_json parse_json_or_discard(std::string_view);
+
 namespace {
 
 constexpr size_t kDeepest = 8;

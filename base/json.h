@@ -1,0 +1,52 @@
+// Reading JSON. The library's parser is a template that takes seconds to compile: it is compiled once, in json.cc.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace trivet {
+
+// ---- what Trivet itself has written
+
+// The value that the text is. Json: nlohmann::json, or ordered_json, which keeps the order of members.
+// Throws Json::parse_error where it is none.
+template <class Json = nlohmann::json>
+Json parse_json(std::string_view text);
+
+// Likewise, but a discarded value (is_discarded()) where it is none.
+template <class Json = nlohmann::json>
+Json parse_json_or_discard(std::string_view text);
+
+extern template nlohmann::json parse_json(std::string_view);
+extern template nlohmann::json parse_json_or_discard(std::string_view);
+extern template nlohmann::ordered_json parse_json(std::string_view);
+extern template nlohmann::ordered_json parse_json_or_discard(std::string_view);
+
+// ---- files that nobody vouches for
+
+// What the standard leaves to the reader is refused: a key given twice, more than eight levels of nesting, bytes that
+// are not UTF-8, or text after the value is a DataError naming `source`.
+nlohmann::json parse_strict_json(std::string_view text, const std::string& source);
+
+// Reads one object's members by name. A missing member, a value of another type or out of bounds is a DataError that
+// names file and member, what was found and what was expected.
+class JsonReader {
+ public:
+  JsonReader(const nlohmann::json& object, std::string where);
+
+  int64_t integer(const char* name, int64_t least = 0, int64_t most = INT64_MAX) const;
+  std::string text(const char* name) const;
+  const nlohmann::json& array(const char* name) const;
+  JsonReader object(const char* name) const;
+  [[noreturn]] void refuse(const char* name, const std::string& found, const std::string& expected) const;
+  const std::string& where() const { return where_; }
+
+ private:
+  const nlohmann::json& member(const char* name, const char* expected) const;
+
+  const nlohmann::json& object_;
+  std::string where_;
+};
+
+}  // namespace trivet
