@@ -1,7 +1,9 @@
 #include "base/content_hash.h"
 
+#include <algorithm>
 #include <fmt/format.h>
 #include <new>
+#include <vector>
 #include <xxhash.h>
 
 namespace trivet {
@@ -23,6 +25,18 @@ std::string ContentHash::hex() const {
 std::string content_hash(std::string_view bytes) {
   ContentHash hash;
   hash.add(bytes.data(), bytes.size());
+  return hash.hex();
+}
+
+std::string content_hash(const InputFile& file) {
+  ContentHash hash;
+  std::vector<std::byte> block(1 << 20);
+  for (int64_t offset = 0; offset < file.size();) {
+    const auto part = std::span(block).first(std::min(block.size(), static_cast<size_t>(file.size() - offset)));
+    file.read_at(offset, part);
+    hash.add(part.data(), part.size());
+    offset += static_cast<int64_t>(part.size());
+  }
   return hash.hex();
 }
 

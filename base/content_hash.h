@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/files.h"
+
 struct XXH3_state_s;
 
 namespace trivet {
@@ -24,5 +26,6 @@ class ContentHash {
 };
 
 std::string content_hash(std::string_view bytes);
+std::string content_hash(const InputFile& file);  // of all of it
 
 }  // namespace trivet

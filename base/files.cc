@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fmt/format.h>
+#include <fstream>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,17 +25,31 @@ constexpr size_t kBufferBytes = 1 << 20;
 void sync_directory_of(const std::string& path) {
   const auto parent = std::filesystem::path(path).parent_path();
   const std::string directory = parent.empty() ? std::string(".") : parent.string();
-  const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail_io(directory, "open the directory");
-  // EINVAL: a file system that has nothing to synchronise for directories.
-  const bool ok = fsync(fd) == 0 || errno == EINVAL;
-  const int reason = errno;
-  close(fd);
-  errno = reason;
-  if (!ok) fail_io(directory, "synchronise the directory");
+  if (!sync_directory(directory)) fail_io(directory, "synchronise the directory");
 }
 
 }  // namespace
+
+size_t write_all(int fd, std::span<const char> bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    done += static_cast<size_t>(n);
+  }
+  return done;
+}
+
+bool sync_directory(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool ok = fsync(fd) == 0 || errno == EINVAL;  // which says that there is nothing to synchronise
+  const int reason = errno;
+  close(fd);
+  errno = reason;
+  return ok;
+}
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
   // Looked at before it is opened, which would wait for a writer where the name is a pipe's.
@@ -97,7 +112,16 @@ std::string read_small_file(const std::string& path, int64_t max_bytes) {
   return text;
 }
 
-OutputFile::OutputFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {
+void for_each_line(const std::string& path, const std::function<void(const std::string& line, int64_t number)>& each) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail_io(path, "open it");
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line) && !file.eof(); ++number) each(line, number);
+  if (file.bad()) fail_io(path, "read it");
+}
+
+OutputFile::OutputFile(std::string path, std::string temporary)
+    : path_(std::move(path)), temporary_(std::move(temporary)) {
   fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (fd_ < 0) fail_io(temporary_, "create it");
   // The one who holds the lock and whose file still has the name may write; file systems without locks: last one wins.
@@ -136,12 +160,8 @@ void OutputFile::write(const void* data, size_t bytes) {
 }
 
 void OutputFile::flush() {
-  for (size_t done = 0; done < buffer_.size();) {
-    const ssize_t n = ::write(fd_, buffer_.data() + done, buffer_.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_io(temporary_, fmt::format("write {} bytes", buffer_.size() - done));
-    done += static_cast<size_t>(n);
-  }
+  const size_t done = write_all(fd_, buffer_);
+  if (done < buffer_.size()) fail_io(temporary_, fmt::format("write {} bytes", buffer_.size() - done));
   buffer_.clear();
 }
 
@@ -157,6 +177,35 @@ void OutputFile::commit() {
   if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_io(temporary_, "rename it to " + path_);
   ours_ = false;
   sync_directory_of(path_);
+}
+
+bool OutputFile::commit_as_first() {
+  sync();
+  // link() and not rename(), which would replace what is there.
+  const bool first = link(temporary_.c_str(), path_.c_str()) == 0;
+  if (!first && errno != EEXIST) fail_io(temporary_, "link it to " + path_);
+  if (!first) return false;
+  unlink(temporary_.c_str());
+  ours_ = false;
+  sync_directory_of(path_);
+  return true;
+}
+
+void write_file(const std::string& path, std::string_view text) {
+  std::error_code error;
+  const auto type = std::filesystem::symlink_status(path, error).type();
+  if (type == std::filesystem::file_type::regular || type == std::filesystem::file_type::not_found) {
+    OutputFile file(path);
+    file.write(text);
+    return file.commit();
+  }
+  const int fd = open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
+  if (fd < 0) fail_io(path, "open it");
+  const bool whole = write_all(fd, text) == text.size();
+  const int reason = errno;
+  close(fd);
+  errno = reason;
+  if (!whole) fail_io(path, "write it");
 }
 
 }  // namespace trivet

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,12 +43,21 @@ void remove_file_if_exists(const std::string& path);
 
 // The content of a small file; one of more than max_bytes is a DataError.
 std::string read_small_file(const std::string& path, int64_t max_bytes);
+// Calls each(line, number from 1) for every line that has its end: a last one without was cut off.
+void for_each_line(const std::string& path, const std::function<void(const std::string& line, int64_t number)>& each);
+
+// Writes bytes to a file descriptor. The number written: less than all of them where errno says why.
+size_t write_all(int fd, std::span<const char> bytes);
+// False where errno says why. A file system that has nothing to synchronise for directories is no reason.
+bool sync_directory(const std::string& path);
 
 // Writes PATH.tmp; commit() makes it durable and renames it to PATH. Without commit() the destructor removes it. Two
 // writers of one path exclude each other; what a killed writer left is overwritten.
 class OutputFile {
  public:
-  explicit OutputFile(std::string path);
+  explicit OutputFile(std::string path) : OutputFile(path, path + ".tmp") {}
+  // Another name than PATH.tmp, in the same folder: writers that may come at the same time each take their own.
+  OutputFile(std::string path, std::string temporary);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -57,6 +67,10 @@ class OutputFile {
   // Makes what was written durable under the temporary name: after this only the rename can fail.
   void sync();
   void commit();
+  // The same, but the first to come keeps the name: false where PATH is there already. The file stays open, and locked,
+  // as long as this lives.
+  bool commit_as_first();
+  const std::string& temporary() const { return temporary_; }
 
  private:
   void flush();
@@ -68,5 +82,8 @@ class OutputFile {
   bool synced_ = false;  // nothing was written since sync()
   std::vector<char> buffer_;
 };
+
+// A whole file, durable when this returns. What is no file of its own, a link, pipe or device, takes the text as it is.
+void write_file(const std::string& path, std::string_view text);
 
 }  // namespace trivet

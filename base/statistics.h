@@ -1,7 +1,9 @@
-// Statistics of a few repeats: middle and range rather than mean and deviation, for three noisy numbers.
+// Statistics of a few repeats: middle and range rather than mean and deviation, for three noisy numbers. And votes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -9,6 +11,29 @@ namespace trivet {
 
 // Of an even number, the mean of the middle two; NaN of none.
 double median(std::vector<double> values);
+
+// One of the values: the middle one in their order, of an even number the upper of two. REQUIRES: there is one.
+template <class T>
+T upper_median(std::vector<T> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// What most of the votes say, and how many do: the same on all ranks that count the same votes.
+// REQUIRES: there is one.
+template <class T>
+struct Majority {
+  T value;
+  int64_t votes = 0;
+};
+template <class T>
+Majority<T> majority_of(std::span<const T> votes) {
+  std::map<T, int64_t> counts;
+  for (const T& vote : votes) ++counts[vote];
+  const auto most = std::ranges::max_element(counts, {}, [](const auto& count) { return count.second; });
+  return {most->first, most->second};
+}
 
 struct Sample {
   int64_t n = 0;

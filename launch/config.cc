@@ -53,13 +53,8 @@ void add_config_command(CLI::App& app) {
   auto options = std::make_shared<ConfigOptions>();
   CLI::App* command = app.add_subcommand("config", "show a run's resolved values, parameters and memory");
   command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml");
-  command->add_option("--set", options->sets, "a value instead of the file's")
-      ->option_text("SECTION.KEY=VALUE ...")
-      ->take_all()
-      ->allow_extra_args(false);
-  command->add_option("--ranks", options->ranks, "ranks of the run; without it, as many as one model needs")
-      ->option_text("N")
-      ->check(whole_number(1, kMostRanks));
+  add_set_option(*command, options->sets, "a value instead of the file's");
+  add_ranks_option(*command, options->ranks, "ranks of the run; without it, as many as one model needs");
   command->add_flag("--yaml", options->yaml, "print the resolved configuration as YAML instead");
   command->add_flag("--keys", options->keys, "list every key, what it takes, its default and its meaning");
   command->callback([options] { run(*options); });

@@ -224,14 +224,8 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--pipeline-parallel", options->pipeline, "ranks that share the layers out")
       ->option_text("P [1]")
       ->check(whole_number(1, kMostRanks));
-  command->add_option("--ranks", options->ranks, "thread ranks; without it, T P")
-      ->option_text("N")
-      ->check(whole_number(1, kMostRanks));
-  command
-      ->add_option("--set", options->sets, "any other key, such as precision.dtype=fp32 or device.threads_per_rank=4")
-      ->option_text("SECTION.KEY=VALUE ...")
-      ->take_all()
-      ->allow_extra_args(false);
+  add_ranks_option(*command, options->ranks, "thread ranks; without it, T P");
+  add_set_option(*command, options->sets, "any other key, such as precision.dtype=fp32 or device.threads_per_rank=4");
   command->callback([options] {
     std::string backend = "auto";
     for (const std::string& set : options->sets)

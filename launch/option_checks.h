@@ -1,5 +1,5 @@
-// Checks of the numbers that options take, in the words of the configuration's: CLI11's own let NaN pass, and print the
-// largest double where there is no upper bound.
+// Options that several commands have, and checks of the numbers that options take, in the words of the configuration's:
+// CLI11's own let NaN pass, and print the largest double where there is no upper bound.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "engine/config/scalar.h"
+#include "engine/config/validate.h"
 #include "engine/config/words.h"
 
 namespace trivet {
@@ -51,6 +52,14 @@ inline CLI::Validator share() {
     return fmt::format("found {}, expected a number above 0, at most 1", quote(text));
   };
   return {check, ""};
+}
+
+// --set and --ranks, which several commands have.
+inline void add_set_option(CLI::App& command, std::vector<std::string>& sets, const char* help) {
+  command.add_option("--set", sets, help)->option_text("SECTION.KEY=VALUE ...")->take_all()->allow_extra_args(false);
+}
+inline void add_ranks_option(CLI::App& command, int& ranks, const char* help) {
+  command.add_option("--ranks", ranks, help)->option_text("N")->check(whole_number(1, kMostRanks));
 }
 
 }  // namespace trivet

@@ -5,13 +5,13 @@
 #include <iostream>
 #include <memory>
 
+#include "base/stop_signal.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
 #include "launch/option_checks.h"
 #include "launch/ranks.h"
-#include "launch/signals.h"
 
 namespace trivet {
 namespace {
@@ -40,13 +40,8 @@ void add_train_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* command = app.add_subcommand("train", "train a model");
   command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml")->required();
-  command->add_option("--ranks", options->ranks, "thread ranks; without it, as many as one model needs")
-      ->option_text("N")
-      ->check(whole_number(1, kMostRanks));
-  command->add_option("--set", options->sets, "a value instead of the file's")
-      ->option_text("SECTION.KEY=VALUE ...")
-      ->take_all()
-      ->allow_extra_args(false);
+  add_ranks_option(*command, options->ranks, "thread ranks; without it, as many as one model needs");
+  add_set_option(*command, options->sets, "a value instead of the file's");
   CLI::Option* prompt =
       command->add_option("--generate", options->run.prompt, "text that the trained model goes on from at the end")
           ->option_text("PROMPT");

@@ -103,15 +103,7 @@ void Disk::remove_all(const std::string& path) const {
 }
 
 void Disk::sync_directory(const std::string& path) const {
-  finish(DiskOp::sync, path, [&] {
-    const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return -1;
-    // EINVAL: a file system that has nothing to synchronise for directories.
-    const int result = fsync(fd) == 0 || errno == EINVAL ? 0 : -1, reason = errno;
-    close(fd);
-    errno = reason;
-    return result;
-  });
+  finish(DiskOp::sync, path, [&] { return trivet::sync_directory(path) ? 0 : -1; });
 }
 
 void Disk::write_file(const std::string& path, const std::string& text) const {
@@ -143,13 +135,9 @@ void Disk::File::write(std::span<const char> bytes) {
   const DiskFate fate = disk_.fault_ ? disk_.fault_(DiskOp::write, path_) : DiskFate::normal;
   if (const int error = error_of(fate)) fail_io(DiskOp::write, path_, error);
   if (fate == DiskFate::torn) bytes = bytes.first(bytes.size() / 2);
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_io(DiskOp::write, path_, errno, fmt::format(" ({} more bytes)", bytes.size()));
-    bytes = bytes.subspan(static_cast<size_t>(n));
-    written_ += n;
-  }
+  const size_t done = write_all(fd_, bytes);
+  written_ += static_cast<int64_t>(done);
+  if (done < bytes.size()) fail_io(DiskOp::write, path_, errno, fmt::format(" ({} more bytes)", bytes.size() - done));
   // The disk starts on what has gathered while the next bytes are on their way here. A hint: sync() is what counts.
   constexpr int64_t kGathered = 16 << 20;
   if (written_ - started_ < kGathered) return;

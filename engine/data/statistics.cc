@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <numeric>
 
+#include "base/statistics.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -57,10 +58,8 @@ LengthSummary summarize_lengths(const IndexedDataset& dataset, DocumentRange doc
   std::vector<int64_t> lengths;
   lengths.reserve(static_cast<size_t>(documents.size()));
   for (int64_t i = documents.begin; i < documents.end; ++i) lengths.push_back(dataset.length(i));
-  const auto middle = lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() / 2);
-  std::nth_element(lengths.begin(), middle, lengths.end());
   const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
-  return {*least, *middle, *most, std::count(lengths.begin(), lengths.end(), 0)};
+  return {*least, upper_median(lengths), *most, std::count(lengths.begin(), lengths.end(), 0)};
 }
 
 }  // namespace trivet

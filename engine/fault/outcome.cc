@@ -1,14 +1,14 @@
 #include "engine/fault/outcome.h"
 
 #include <atomic>
-#include <cerrno>
-#include <cstdio>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "base/files.h"
+#include "base/host.h"
 #include "engine/checkpoint/store.h"
+#include "kernels/base/check.h"
 
 namespace trivet {
 
@@ -18,11 +18,8 @@ bool write_outcome(const std::string& run_dir, const Outcome& outcome) noexcept 
   try {
     const std::string path = run_dir + "/outcome.json";
     if (file_exists(path)) return false;
-    char host[256] = "";
-    gethostname(host, sizeof host - 1);
     static std::atomic<int> number = 0;  // of this process's attempts: ranks that are threads
-    const std::string own = fmt::format("{}.{}-{}-{}", path, host, getpid(), number++);
-    OutputFile file(own);
+    OutputFile file(path, fmt::format("{}.{}-{}-{}", path, host_name(), getpid(), number++));
     file.write(nlohmann::ordered_json{{"status", outcome.status},
                                       {"exit_code", outcome.exit_code},
                                       {"root_cause_rank", outcome.root_cause_rank},
@@ -32,12 +29,12 @@ bool write_outcome(const std::string& run_dir, const Outcome& outcome) noexcept 
                                       {"last_committed_step", last_committed_step(run_dir)}}
                    .dump(1, ' ', false, nlohmann::json::error_handler_t::replace) +
                "\n");
-    file.commit();
-    // link() and not rename(): the second to come must not replace the first.
-    bool first = link(own.c_str(), path.c_str()) == 0;
-    if (!first && errno != EEXIST) first = rename(own.c_str(), path.c_str()) == 0;  // a file system without links
-    unlink(own.c_str());
-    return first;
+    try {
+      return file.commit_as_first();
+    } catch (const IoError&) {  // a file system without links
+      file.commit();
+      return true;
+    }
   } catch (const std::exception&) {
     return false;
   }

@@ -2,32 +2,19 @@
 
 #include <array>
 #include <fmt/format.h>
-#include <map>
-#include <span>
 #include <utility>
-#include <xxhash.h>
 
-#include "base/files.h"
+#include "base/content_hash.h"
+#include "base/statistics.h"
 #include "engine/config/load.h"
-#include "engine/fault/outcome.h"
 #include "parallel/comm/host_world.h"
 
 namespace trivet {
 namespace {
 
-uint64_t hash_of_file(const std::string& path) {
-  const InputFile file(path);
-  XXH3_state_t* state = XXH3_createState();
-  XXH3_64bits_reset(state);
-  std::vector<std::byte> part(1 << 20);
-  for (int64_t at = 0; at < file.size(); at += static_cast<int64_t>(part.size())) {
-    const auto bytes = std::min<int64_t>(static_cast<int64_t>(part.size()), file.size() - at);
-    file.read_at(at, std::span(part).first(static_cast<size_t>(bytes)));
-    XXH3_64bits_update(state, part.data(), static_cast<size_t>(bytes));
-  }
-  const uint64_t hash = XXH3_64bits_digest(state);
-  XXH3_freeState(state);
-  return hash;
+// The first half of a content_hash().
+int64_t number_of(const std::string& hash) {
+  return static_cast<int64_t>(std::stoull(hash.substr(0, 16), nullptr, 16));
 }
 
 }  // namespace
@@ -36,25 +23,23 @@ void check_same_everywhere(const std::string& text, const std::vector<RankPlace>
   std::array<int64_t, 2> mine{};
   // Ranks that are threads share the program.
   const bool processes = places.size() > 1 && places[0].pid != places[1].pid;
-  if (processes) mine[0] = static_cast<int64_t>(hash_of_file("/proc/self/exe"));
-  mine[1] = static_cast<int64_t>(XXH3_64bits(text.data(), text.size()));
+  if (processes) mine[0] = number_of(content_hash(InputFile("/proc/self/exe")));
+  mine[1] = number_of(content_hash(text));
   const std::vector<std::array<int64_t, 2>> all = HostWorld(world).gather(mine);
   for (size_t what = 0; what < mine.size(); ++what) {
-    std::map<int64_t, int> votes;
-    for (const auto& hashes : all) ++votes[hashes[what]];
-    if (votes.size() == 1) continue;
-    const int64_t usual = std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) {
-                            return a.second < b.second;
-                          })->first;
+    std::vector<int64_t> hashes;
+    for (const auto& of_rank : all) hashes.push_back(of_rank[what]);
+    const auto usual = majority_of<int64_t>(hashes);
+    const auto count = static_cast<int64_t>(all.size()) - usual.votes;
+    if (count == 0) continue;
     std::string odd;
-    int count = 0;
+    int told = 0;
     for (size_t rank = 0; rank < all.size(); ++rank)
-      if (all[rank][what] != usual && ++count <= 16)
+      if (hashes[rank] != usual.value && ++told <= 16)
         odd += fmt::format("{}rank {} on {}", odd.empty() ? "" : ", ", rank, places[rank].host);
-    throw ConfigError(fmt::format("the ranks do not run the same {}: {}{} {} from the other {}",
-                                  what == 0 ? "program" : "configuration", odd,
-                                  count > 16 ? fmt::format(" and {} more", count - 16) : "",
-                                  count == 1 ? "differs" : "differ", all.size() - static_cast<size_t>(count)));
+    throw ConfigError(fmt::format(
+        "the ranks do not run the same {}: {}{} {} from the other {}", what == 0 ? "program" : "configuration", odd,
+        count > 16 ? fmt::format(" and {} more", count - 16) : "", count == 1 ? "differs" : "differ", usual.votes));
   }
 }
 
@@ -98,9 +83,7 @@ int RunGuard::run(const std::function<int(Communicator& world)>& rank_main) {
   } catch (...) {
     rank_failed();
   }
-  if (world_.rank() == 0)
-    write_outcome(run_dir_,
-                  {.status = exit_code == 0 ? "done" : "stopped", .exit_code = exit_code, .step = steps_done_});
+  if (world_.rank() == 0) watchdog_->record({.status = exit_code == 0 ? "done" : "stopped", .exit_code = exit_code});
   watchdog_.reset();
   return exit_code;
 }
@@ -122,12 +105,7 @@ void RunGuard::rank_failed() {
     const auto* numerics = dynamic_cast<const NumericsError*>(&failure);
     const int rank = numerics && numerics->rank >= 0 ? numerics->rank : world_.rank();
     // Each rank that fails tries: the launcher may end this one before its turn. The first one counts.
-    write_outcome(run_dir_, {.status = "failed",
-                             .exit_code = code,
-                             .root_cause_rank = rank,
-                             .host = places_[static_cast<size_t>(rank)].host,
-                             .what = failure.what(),
-                             .step = steps_done_});
+    watchdog_->record({.status = "failed", .exit_code = code, .root_cause_rank = rank, .what = failure.what()});
     watchdog_->dump(failure.what());
     throw;
   }

@@ -1,20 +1,16 @@
 #include "engine/fault/run_lock.h"
 
-#include <cerrno>
-#include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <fcntl.h>
 #include <filesystem>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <fstream>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/files.h"
+#include "base/host.h"
 #include "base/json.h"
 #include "kernels/base/check.h"
 #include "kernels/base/trace.h"
@@ -22,52 +18,58 @@
 namespace trivet {
 namespace {
 
-constexpr int64_t kLargest = 65536;  // bytes of a lock
-
 struct Holder {
   std::string host;
   int64_t pid = 0;
-  int64_t start = 0;      // of the process, clock ticks after the boot: tells it from a later one with its number
+  int64_t start = 0;      // of the process: tells it from a later one with its number
   std::string processes;  // the namespace of its process numbers: a container has one of its own
   std::string job;        // of the scheduler; empty: none
   std::string since;
 };
 
-// Field 22 of /proc/PID/stat; -1: there is no such process.
+// -1: there is no such process.
 int64_t start_of_process(int64_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string text;
-  if (!std::getline(file, text)) return -1;
-  const size_t name_end = text.rfind(')');  // the name may hold anything
-  if (name_end == std::string::npos) return -1;
-  const char* at = text.c_str() + name_end + 2;
-  if (*at == 'Z' || *at == 'X') return -1;
-  for (int field = 3; field < 22 && at; ++field)
-    if ((at = std::strchr(at, ' '))) ++at;
-  return at ? std::atoll(at) : -1;
+  const ProcessState process = process_state(fmt::format("/proc/{}", pid));
+  return process.state == 'Z' || process.state == 'X' ? -1 : process.start;
 }
 
 Holder me() {
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
   const char* job = std::getenv("SLURM_JOB_ID");
   std::error_code ignored;
   const std::string processes = std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
-  return {host,      getpid(),       start_of_process(getpid()),
-          processes, job ? job : "", fmt::format("{:%F %T}", fmt::localtime(std::time(nullptr)))};
+  return {host_name(), getpid(),       start_of_process(getpid()),
+          processes,   job ? job : "", fmt::format("{:%F %T}", fmt::localtime(std::time(nullptr)))};
 }
 
-// False: there is none, or it is gone again, or half written by somebody who was killed (then `holder` has no host).
-bool read_holder(const std::string& path, Holder& holder) {
+std::string to_text(const Holder& holder) {
+  return nlohmann::ordered_json{{"host", holder.host},           {"pid", holder.pid}, {"process_start", holder.start},
+                                {"processes", holder.processes}, {"job", holder.job}, {"since", holder.since}}
+             .dump() +
+         "\n";
+}
+
+// Without a host where it was half written by somebody who was killed.
+Holder parse_holder(const std::string& text) {
   try {
-    const auto json = parse_json(read_small_file(path, kLargest));
-    holder = {json.at("host"), json.at("pid"),  json.at("process_start"), json.value("processes", ""),
-              json.at("job"),  json.at("since")};
-    return true;
+    const auto json = parse_json(text);
+    return {json.at("host"), json.at("pid"),  json.at("process_start"), json.value("processes", ""),
+            json.at("job"),  json.at("since")};
   } catch (const nlohmann::json::exception&) {
-    return file_exists(path);
-  } catch (const Error&) {
-    return file_exists(path);
+    return {};
+  }
+}
+
+std::string describe(const Holder& holder) {
+  return fmt::format("process {} on {}{}, since {}", holder.pid, holder.host.empty() ? "an unknown host" : holder.host,
+                     holder.job.empty() ? "" : ", job " + holder.job, holder.since.empty() ? "?" : holder.since);
+}
+
+// Empty: there is none, or none that can be read.
+std::string text_of(const std::string& path) noexcept {
+  try {
+    return read_small_file(path, 65536);
+  } catch (const std::exception&) {
+    return {};
   }
 }
 
@@ -79,14 +81,14 @@ bool nobody_has_open(const std::string& path) {
   return nobody;
 }
 
-// Why the holder cannot be at work any more; empty: it may be.
+// Why the holder cannot be at work any more; empty: it may be. `own_file`: written just now.
 std::string why_stale(const Holder& holder, const Holder& mine, const std::string& path, const std::string& own_file) {
-  if (holder.host == mine.host && (holder.processes.empty() || holder.processes == mine.processes)) {
-    const int64_t start = start_of_process(holder.pid);
-    if (start < 0 || start != holder.start) return "whose process is gone";
-    return "";
+  if (holder.host == mine.host) {
+    const bool seen = holder.processes.empty() || holder.processes == mine.processes;
+    const int64_t start = seen ? start_of_process(holder.pid) : -1;
+    if (seen ? start < 0 || start != holder.start : nobody_has_open(path)) return "whose process is gone";
+    if (seen) return "";
   }
-  if (holder.host == mine.host && nobody_has_open(path)) return "whose process is gone";
   if (!holder.job.empty() && holder.job == mine.job) return "an earlier attempt of this job";
   struct stat theirs, now;  // both times are the file server's
   if (stat(path.c_str(), &theirs) == 0 && stat(own_file.c_str(), &now) == 0 &&
@@ -97,87 +99,51 @@ std::string why_stale(const Holder& holder, const Holder& mine, const std::strin
 
 }  // namespace
 
-RunLock::RunLock(const std::string& run_dir) : path_(run_dir + "/lock") {
-  const Holder mine = me();
-  const std::string own = fmt::format("{}.{}-{}-{}", path_, mine.host, mine.pid, mine.start);
-  {
-    text_ = nlohmann::ordered_json{{"host", mine.host},           {"pid", mine.pid}, {"process_start", mine.start},
-                                   {"processes", mine.processes}, {"job", mine.job}, {"since", mine.since}}
-                .dump() +
-            "\n";
-    OutputFile file(own);
-    file.write(text_);
-    file.commit();
-  }
-  open_.fd = open(own.c_str(), O_RDWR | O_CLOEXEC);
-  if (open_.fd >= 0) flock(open_.fd, LOCK_EX | LOCK_NB);  // see nobody_has_open()
-  bool stale_failed = false;
+RunLock::RunLock(const std::string& run_dir)
+    : path_(run_dir + "/lock"),
+      text_(to_text(me())),
+      file_(path_, fmt::format("{}.{}-{}-{}", path_, host_name(), getpid(), start_of_process(getpid()))) {
+  file_.write(text_);
   for (int attempt = 0; attempt < 3; ++attempt) {
-    if (link(own.c_str(), path_.c_str()) == 0) {
-      unlink(own.c_str());
+    if (file_.commit_as_first()) {
       touched_ns_ = now_ns();
       return;
     }
-    const int reason = errno;
-    Holder holder;
-    if (reason != EEXIST) {
-      unlink(own.c_str());
-      throw IoError(fmt::format("{}: {}", path_, std::strerror(reason)));
-    }
-    if (!read_holder(path_, holder)) continue;  // released meanwhile
-    const std::string stale = why_stale(holder, mine, path_, own);
-    const std::string who =
-        fmt::format("process {} on {}{}, since {}", holder.pid, holder.host.empty() ? "an unknown host" : holder.host,
-                    holder.job.empty() ? "" : ", job " + holder.job, holder.since.empty() ? "?" : holder.since);
-    if (stale.empty()) {
-      unlink(own.c_str());
+    const std::string text = text_of(path_);
+    if (!file_exists(path_)) continue;  // released meanwhile
+    const Holder holder = parse_holder(text);
+    const std::string stale = why_stale(holder, parse_holder(text_), path_, file_.temporary());
+    if (stale.empty())
       throw ConfigError(
-          fmt::format("train.run_dir {}: another run is at work in it ({}); expected a folder of one's "
-                      "own, or remove {} where that run is gone",
-                      run_dir, who, path_));
-    }
-    // Of several that take it over, one renames it.
-    const std::string aside = own + ".stale";
+          fmt::format("train.run_dir {}: another run is at work in it ({}); expected a folder of one's own, or remove "
+                      "{} where that run is gone",
+                      run_dir, describe(holder), path_));
+    // Of several that take it over, one renames it. Where that is another lock by now, it gets its name back.
+    const std::string aside = file_.temporary() + ".stale";
     if (rename(path_.c_str(), aside.c_str()) != 0) continue;
-    Holder renamed;
-    read_holder(aside, renamed);
-    const bool same = renamed.host == holder.host && renamed.pid == holder.pid && renamed.start == holder.start;
-    if (same) taken_from_ = who + ", " + stale;
-    else if (link(aside.c_str(), path_.c_str()) != 0) stale_failed = true;  // two others at once: give up
+    const bool taken = text_of(aside) == text, given_back = !taken && link(aside.c_str(), path_.c_str()) == 0;
     unlink(aside.c_str());
-    if (stale_failed) break;
+    if (taken) taken_from_ = describe(holder) + ", " + stale;
+    else if (!given_back) break;  // two others at once: give up
   }
-  unlink(own.c_str());
   throw ConfigError(fmt::format("train.run_dir {}: several runs start in it at the same time", run_dir));
-}
-
-std::string RunLock::in_the_file() const noexcept {
-  try {
-    return read_small_file(path_, kLargest);
-  } catch (const std::exception&) {
-    return {};
-  }
 }
 
 void RunLock::check() const {
   // One that somebody has removed is nobody else's.
-  if (const std::string text = in_the_file(); !text.empty() && text != text_)
+  if (const std::string text = text_of(path_); !text.empty() && text != text_)
     throw ConfigError(fmt::format("{}: another run has taken the folder over: {}", path_, text));
 }
 
 RunLock::~RunLock() {
-  if (in_the_file() == text_) unlink(path_.c_str());
-}
-
-RunLock::OpenFile::~OpenFile() {
-  if (fd >= 0) close(fd);
+  if (text_of(path_) == text_) unlink(path_.c_str());
 }
 
 void RunLock::touch() noexcept {
   const int64_t now = now_ns();
   if (now - touched_ns_ < kTouch * int64_t{1'000'000'000}) return;
   touched_ns_ = now;
-  if (in_the_file() == text_) utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
+  if (text_of(path_) == text_) utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
 }
 
 }  // namespace trivet

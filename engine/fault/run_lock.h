@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/files.h"
+
 namespace trivet {
 
 class RunLock {
@@ -26,16 +28,10 @@ class RunLock {
   const std::string& taken_from() const { return taken_from_; }
 
  private:
-  struct OpenFile {
-    int fd = -1;
-    ~OpenFile();
-  };
-  std::string in_the_file() const noexcept;  // empty: there is none, or none that can be read
-
   std::string path_;
-  std::string taken_from_;
   std::string text_;  // of the lock
-  OpenFile open_;     // and locked, as long as this process lives
+  std::string taken_from_;
+  OutputFile file_;  // open, and locked, as long as this process lives
   int64_t touched_ns_ = 0;
 };
 

@@ -9,11 +9,10 @@
 #include <cstring>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <fstream>
 #include <unistd.h>
 
 #include "base/files.h"
-#include "engine/fault/outcome.h"
+#include "base/host.h"
 #include "parallel/comm/host_world.h"
 
 namespace trivet {
@@ -30,11 +29,7 @@ char state_of_thread(pid_t thread) {
   char state = '?';
   for (int look = 0; look < 3 && state != 'R'; ++look) {
     if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    std::ifstream file(fmt::format("/proc/self/task/{}/stat", thread));
-    std::string text;
-    std::getline(file, text);
-    if (const size_t name_end = text.rfind(')'); name_end != std::string::npos && name_end + 2 < text.size())
-      state = text[name_end + 2];
+    state = process_state(fmt::format("/proc/self/task/{}", thread)).state;
   }
   return state;
 }
@@ -85,6 +80,12 @@ void Watchdog::dump(const std::string& why) {
   write_dump(why);
 }
 
+void Watchdog::record(Outcome outcome) {
+  outcome.step = steps_done_;
+  if (outcome.root_cause_rank >= 0) outcome.host = options_.places[static_cast<size_t>(outcome.root_cause_rank)].host;
+  write_outcome(options_.run_dir, outcome);
+}
+
 // ---- the thread
 
 void Watchdog::watch() {
@@ -114,19 +115,12 @@ void Watchdog::serve_crash(int signal) {
   if (mine) {
     claim();
     say("[rank " + std::to_string(rank_) + "] " + what + "\n");
-    write_outcome(options_.run_dir, {.status = "died",
-                                     .exit_code = 128 + signal,
-                                     .root_cause_rank = rank_,
-                                     .host = place().host,
-                                     .what = what,
-                                     .step = steps_done_});
+    record({.status = "died", .exit_code = 128 + signal, .root_cause_rank = rank_, .what = what});
   }
   write_dump(what);
   // No rank's main thread, but one of its streams: which rank's cannot be told.
   if (!mine && rank_ == 0 && !wait_for_stop(0.2))
-    write_outcome(
-        options_.run_dir,
-        {.status = "died", .exit_code = 128 + signal, .host = place().host, .what = what, .step = steps_done_});
+    record({.status = "died", .exit_code = 128 + signal, .host = place().host, .what = what});
   over_ = true;
   crash_.served();
 }
@@ -172,13 +166,7 @@ void Watchdog::report_hang() {
                                place().host, error.what());
   }
   const std::string what = fmt::format("no progress for {:.1f} s: {}", options_.timeout_s, verdict.what);
-  write_outcome(options_.run_dir,
-                {.status = "hung",
-                 .exit_code = kHungExit,
-                 .root_cause_rank = verdict.rank,
-                 .host = verdict.rank < 0 ? "" : options_.places[static_cast<size_t>(verdict.rank)].host,
-                 .what = what,
-                 .step = steps_done_});
+  record({.status = "hung", .exit_code = kHungExit, .root_cause_rank = verdict.rank, .what = what});
   end_rank(kHungExit, what);
 }
 
@@ -191,12 +179,7 @@ void Watchdog::look_for_dead_ranks() {
     const bool first = claim();
     write_dump(what);
     if (!first) return follow();
-    write_outcome(options_.run_dir, {.status = "died",
-                                     .exit_code = Error("").exit_code(),
-                                     .root_cause_rank = rank,
-                                     .host = other.host,
-                                     .what = what,
-                                     .step = steps_done_});
+    record({.status = "died", .exit_code = Error("").exit_code(), .root_cause_rank = rank, .what = what});
     return end_rank(Error("").exit_code(), what);
   }
 }
@@ -256,7 +239,7 @@ std::vector<RankPlace> gather_places(Communicator& world) {
     int64_t pid = 0;
   };
   Card mine{.pid = getpid()};
-  gethostname(mine.host.data(), mine.host.size() - 1);
+  host_name().copy(mine.host.data(), mine.host.size() - 1);
   std::vector<RankPlace> places;
   for (const Card& card : HostWorld(world).gather(mine)) places.push_back({card.host.data(), card.pid});
   return places;

@@ -1,9 +1,8 @@
 // Watchdog: a thread beside each rank that ends the run when it can no longer end itself.
 //
-//   a call is open for longer than the timeout   some rank hangs: all ranks that can write their flight dumps, the
-//   first
-//                                                to notice names the culprit, writes outcome.json and ends the job
-//                                                (124)
+//   a call is open for longer than the timeout   some rank hangs: all ranks that can write their flight dumps; the
+//                                                first to notice names the culprit, writes outcome.json and ends the
+//                                                job (124)
 //   a rank of this host has died                 the same; its launcher ends the job too, and tells the signal
 //   this process gets a fatal signal             flight dump and outcome.json before the process ends (crash.h)
 //
@@ -22,6 +21,7 @@
 
 #include "engine/fault/crash.h"
 #include "engine/fault/flight_dump.h"
+#include "engine/fault/outcome.h"
 #include "parallel/comm/comm.h"
 
 namespace trivet {
@@ -51,6 +51,8 @@ class Watchdog {
 
   // The rank's main thread ends with an error: its flight dump, and the others' watchdogs make theirs.
   void dump(const std::string& why);
+  // Writes outcome.json, if it is the first. Fills in the steps done, and the host of the rank that was the cause.
+  void record(Outcome outcome);
 
  private:
   void watch();

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 namespace trivet {
 namespace {
@@ -93,12 +91,6 @@ void Console::draw_bar() {
        << std::string(static_cast<size_t>(std::max(0, picture - static_cast<int>(filled) - 1)), ' ') << "]  " << bar_;
   out_.flush();
   bar_drawn_ = true;
-}
-
-int terminal_columns(int fd) {
-  winsize size = {};
-  if (!isatty(fd) || ioctl(fd, TIOCGWINSZ, &size) != 0) return 0;
-  return size.ws_col;
 }
 
 }  // namespace trivet

@@ -51,7 +51,4 @@ class Console {
   std::chrono::steady_clock::time_point next_draw_{};
 };
 
-// Columns of the terminal behind a file descriptor.
-int terminal_columns(int fd);
-
 }  // namespace trivet

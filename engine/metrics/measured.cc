@@ -1,13 +1,13 @@
 #include "engine/metrics/measured.h"
 
 #include <algorithm>
-#include <cstring>
 #include <fmt/format.h>
-#include <fstream>
 #include <map>
 #include <optional>
 
+#include "base/files.h"
 #include "base/json.h"
+#include "base/statistics.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -18,12 +18,8 @@ using nlohmann::json;
 // The event lines of a trace (perfetto.h writes one event a line).
 template <class F>
 void for_each_event(const std::string& path, F&& f) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw IoError(path + ": cannot be read: " + std::strerror(errno));
-  size_t number = 0;
-  for (std::string line; std::getline(in, line);) {
-    ++number;
-    if (!line.starts_with(",{")) continue;
+  for_each_line(path, [&](const std::string& line, int64_t number) {
+    if (!line.starts_with(",{")) return;
     const json event = parse_json_or_discard(std::string_view(line).substr(1));
     if (event.is_discarded()) throw DataError(fmt::format("{} line {}: is no trace event", path, number));
     try {
@@ -31,8 +27,7 @@ void for_each_event(const std::string& path, F&& f) {
     } catch (const json::exception& error) {
       throw DataError(fmt::format("{} line {}: is no event of a Trivet trace: {}", path, number, error.what()));
     }
-  }
-  if (in.bad()) throw IoError(path + ": cannot be read: " + std::strerror(errno));
+  });
 }
 
 std::optional<OpKind> kind_of(const std::string& name) {
@@ -153,12 +148,7 @@ std::optional<Timeline> timeline_of(const Schedule& schedule, std::map<int, Rank
   return timeline;
 }
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
+double median_or_zero(const std::vector<double>& values) { return values.empty() ? 0 : upper_median(values); }
 
 }  // namespace
 
@@ -192,10 +182,10 @@ Costs measured_costs(const Schedule& schedule, std::span<const MeasuredStep> ste
   Costs costs;
   costs.unit = "ms";
   costs.blocking = blocking;
-  costs.latency = median(messages);
+  costs.latency = median_or_zero(messages);
   costs.stages.resize(static_cast<size_t>(schedule.stages()));
   for (int stage = 0; stage < schedule.stages(); ++stage) {
-    const auto of = [&](OpKind kind) { return median(lasted[{stage, kind}]); };
+    const auto of = [&](OpKind kind) { return median_or_zero(lasted[{stage, kind}]); };
     StageCosts& cost = costs.stages[static_cast<size_t>(stage)];
     cost.forward = of(OpKind::forward);
     cost.backward_input = of(OpKind::backward_input);

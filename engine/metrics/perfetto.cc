@@ -9,6 +9,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "base/files.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -120,12 +121,9 @@ void join_traces(std::span<const std::string> parts, const std::string& path) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out << kOpening;
   for (const std::string& part : parts) {
-    std::ifstream in(part, std::ios::binary);
-    if (!in) throw IoError(part + ": cannot be read: " + std::strerror(errno));
-    // A line without its newline was cut off.
-    for (std::string line; std::getline(in, line) && !in.eof();)
+    for_each_line(part, [&](const std::string& line, int64_t) {
       if (line.starts_with(',')) out << line << '\n';
-    if (in.bad()) throw IoError(part + ": cannot be read: " + std::strerror(errno));
+    });
   }
   out << kClosing;
   out.flush();

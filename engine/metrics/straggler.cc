@@ -1,17 +1,12 @@
 #include "engine/metrics/straggler.h"
 
-#include <algorithm>
 #include <array>
 #include <fmt/format.h>
 
+#include "base/statistics.h"
+
 namespace trivet {
 namespace {
-
-int64_t median(std::vector<int64_t> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 struct Section {
   const char* name;
@@ -37,7 +32,7 @@ std::vector<std::string> find_stragglers(const std::vector<OwnWork>& work, const
     const auto usual = [&](auto part) {
       std::vector<int64_t> values;
       for (const OwnWork& peer : peers) values.push_back(part(peer));
-      return median(values);
+      return upper_median(std::move(values));
     };
     const int64_t mine = work[rank].sum(), theirs = usual([](const OwnWork&w) { return w.sum(); });
     if (static_cast<double>(mine) <= factor * static_cast<double>(theirs) || mine - theirs < 1'000'000 * steps)

@@ -1,15 +1,13 @@
 #include "engine/study/results.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
-#include <fstream>
 #include <iterator>
 #include <set>
 
+#include "base/files.h"
 #include "base/json.h"
 #include "base/statistics.h"
 #include "kernels/base/check.h"
@@ -18,16 +16,6 @@ namespace trivet {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Calls each(line, number) for every line that has its end.
-template <class Each>
-void for_each_line(const std::string& path, Each&& each) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw IoError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
-  std::string line;
-  for (int64_t number = 1; std::getline(file, line) && !file.eof(); ++number) each(line, number);
-  if (file.bad()) throw IoError(path + ": cannot be read");
-}
 
 RunEnd parse_outcome(const std::string& text) {
   for (const RunEnd outcome : {RunEnd::done, RunEnd::failed, RunEnd::timed_out})

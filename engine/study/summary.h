@@ -11,9 +11,9 @@
 //   compute_inflation   time of a step in which a rank computes, over that with no communication beside compute: what
 //                       sharing cores and memory costs
 //   hidden_fraction     1 - (T - T without a link) / (N - N without a link), T and N the time of a step of the point
-//   and
-//                       of the same without overlap: of the time that the link adds without overlap, how much overlap
-//                       takes away again. Only where the link adds at least kMeasurable of the step: below, it is noise
+//                       and of the same without overlap: of the time that the link adds without overlap, how much
+//                       overlap takes away again. Only where the link adds at least kMeasurable of the step: below,
+//                       it is noise
 #pragma once
 
 #include <algorithm>

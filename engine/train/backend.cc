@@ -6,9 +6,9 @@
 #include <sched.h>
 #include <set>
 #include <thread>
-#include <unistd.h>
 #include <xxhash.h>
 
+#include "base/host.h"
 #include "engine/train/attention_choice.h"
 #include "parallel/comm/host_world.h"
 #include "parallel/comm/nccl_comm.h"
@@ -25,15 +25,7 @@ int64_t hash_of(const std::string& text) { return static_cast<int64_t>(XXH3_64bi
 // tests).
 std::string host_identity() {
   if (const char* id = std::getenv("NCCL_HOSTID")) return id;
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  std::string boot;
-  if (std::FILE* file = std::fopen("/proc/sys/kernel/random/boot_id", "r")) {
-    char text[64] = {};
-    if (std::fgets(text, sizeof text, file)) boot = text;
-    std::fclose(file);
-  }
-  return name + ("/" + boot);
+  return host_name() + "/" + boot_id();
 }
 
 // Whether the ranks compute on GPUs.

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <fmt/format.h>
 #include <limits>
+#include <vector>
+
+#include "base/statistics.h"
 
 namespace trivet {
 
@@ -15,17 +18,10 @@ NumberCheck::NumberCheck(const TrainConfig& config)
                 : config.spike_policy == "skip" ? Action::skip
                                                 : Action::stop) {}
 
-double NumberCheck::History::median(size_t count) const {
-  std::array<double, kWindow> sorted = values;
-  const auto middle = sorted.begin() + static_cast<int64_t>(count / 2);
-  std::nth_element(sorted.begin(), middle, sorted.begin() + static_cast<int64_t>(count));
-  return *middle;
-}
-
 double NumberCheck::spike(const History& history) const {
   const size_t count = std::min(steps_, kWindow);
-  return spike_factor_ > 0 && count >= kFewest ? spike_factor_ * history.median(count)
-                                               : std::numeric_limits<double>::infinity();
+  if (spike_factor_ == 0 || count < kFewest) return std::numeric_limits<double>::infinity();
+  return spike_factor_ * upper_median(std::vector(history.begin(), history.begin() + static_cast<int64_t>(count)));
 }
 
 NumberCheck::Limits NumberCheck::limits() const {
@@ -52,8 +48,8 @@ NumberCheck::Verdict NumberCheck::judge(const Numbers& numbers) {
   last_was_good_ = verdict.action == Action::take || verdict.action == Action::warn;
   if (last_was_good_) {
     if (finite) {
-      losses_.values[steps_ % kWindow] = loss;
-      norms_.values[steps_++ % kWindow] = grad_norm;
+      losses_[steps_ % kWindow] = loss;
+      norms_[steps_++ % kWindow] = grad_norm;
     }
     in_a_row_ = 0;
   } else if (verdict.action == Action::skip) {

@@ -49,10 +49,7 @@ class NumberCheck {
 
  private:
   static constexpr size_t kWindow = 64, kFewest = 16;
-  struct History {
-    std::array<double, kWindow> values{};
-    double median(size_t count) const;
-  };
+  using History = std::array<double, kWindow>;
 
   // Above which they are spikes.
   double loss_spike() const { return spike(losses_); }
@@ -63,7 +60,7 @@ class NumberCheck {
   const int64_t most_skips_;
   const double spike_factor_;
   const Action on_spike_;
-  History losses_, norms_;
+  History losses_{}, norms_{};
   size_t steps_ = 0;  // in the histories, ever
   int64_t skipped_ = 0, in_a_row_ = 0;
   bool last_was_good_ = true;

@@ -1,10 +1,10 @@
 #include "engine/train/replica_check.h"
 
-#include <algorithm>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <map>
 #include <xxhash.h>
+
+#include "base/statistics.h"
 
 namespace trivet {
 
@@ -37,24 +37,22 @@ ReplicaMismatch compare_replicas(const FlatBuffer& flat, const Adam& adam, HostW
   const auto count = static_cast<int64_t>(mine.size()), ranks = int64_t{data.size()};
   const std::vector<int64_t> all = data.gather(mine);
   for (size_t tensor = 0; tensor < mine.size(); ++tensor) {
-    const auto hash_of = [&](int64_t rank) { return all[static_cast<size_t>(rank * count) + tensor]; };
-    std::map<int64_t, int64_t> votes;
-    for (int64_t rank = 0; rank < ranks; ++rank) ++votes[hash_of(rank)];
-    if (votes.size() == 1) continue;
-    const auto most =
-        std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-    if (2 * most->second <= ranks)
+    std::vector<int64_t> hashes;  // [rank]
+    for (int64_t rank = 0; rank < ranks; ++rank) hashes.push_back(all[static_cast<size_t>(rank * count) + tensor]);
+    const auto most = majority_of<int64_t>(hashes);
+    if (most.votes == ranks) continue;
+    if (2 * most.votes <= ranks)
       return {0, fmt::format("{} is not the same on ranks {}, of which no majority agrees", names[tensor],
                              fmt::join(world_ranks, ", "))};
     ReplicaMismatch mismatch;
     std::vector<int> odd;
-    for (int64_t rank = 0; rank < ranks; ++rank)
-      if (hash_of(rank) != most->first) {
+    for (size_t rank = 0; rank < hashes.size(); ++rank)
+      if (hashes[rank] != most.value) {
         if (mismatch.rank < 0) mismatch.rank = static_cast<int>(rank);
-        odd.push_back(world_ranks[static_cast<size_t>(rank)]);
+        odd.push_back(world_ranks[rank]);
       }
     mismatch.what = fmt::format("{} of rank {} differs from that of the other {} of ranks {}", names[tensor],
-                                fmt::join(odd, ", "), most->second, fmt::join(world_ranks, ", "));
+                                fmt::join(odd, ", "), most.votes, fmt::join(world_ranks, ", "));
     return mismatch;
   }
   return {};

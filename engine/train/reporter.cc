@@ -6,6 +6,7 @@
 #include <ostream>
 #include <unistd.h>
 
+#include "base/host.h"
 #include "engine/config/explain.h"
 #include "engine/config/model_spec.h"
 #include "engine/metrics/accounting.h"

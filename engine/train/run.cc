@@ -2,10 +2,10 @@
 
 #include <filesystem>
 #include <fmt/format.h>
-#include <fstream>
 #include <memory>
 #include <optional>
 
+#include "base/files.h"
 #include "engine/config/validate.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/statistics.h"
@@ -24,10 +24,7 @@ void prepare_run_dir(const Config& config) {
   std::error_code error;
   std::filesystem::create_directories(config.train.run_dir, error);
   if (error) throw IoError(fmt::format("train.run_dir {}: {}", config.train.run_dir, error.message()));
-  const std::string path = config.train.run_dir + "/config.resolved.yaml";
-  std::ofstream file(path);
-  file << to_yaml(config);
-  if (!file.flush()) throw IoError(path + ": cannot be written");
+  write_file(config.train.run_dir + "/config.resolved.yaml", to_yaml(config));
 }
 
 void evaluate(const Config& config, Trainer& trainer, Reporter& reporter) {

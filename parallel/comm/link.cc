@@ -2,11 +2,11 @@
 
 #include <cerrno>
 #include <ctime>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <sys/prctl.h>
 
+#include "base/host.h"
 #include "parallel/comm/host_world.h"
 
 namespace trivet {
@@ -78,9 +78,7 @@ WireTime wire_time(const Link& link, CommCall call, int64_t bytes, int ranks) {
 
 // The kernel numbers its boots: where all see the same number they share a host, and so its clock.
 void check_one_host(Communicator& world) {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  const auto hash = static_cast<int64_t>(std::hash<std::string>{}(boot) >> 1);
+  const auto hash = static_cast<int64_t>(std::hash<std::string>{}(boot_id()) >> 1);
   HostWorld host(world);
   if (host.max(hash) != -host.max(-hash))
     throw ConfigError(

@@ -284,16 +284,18 @@ TEST(DatasetInfo, NamesTheKeyThatIsWrong) {
     write_text(directory / "d.json", bytes);
     return message_of<DataError>([&] { read_dataset_info(directory / "d"); });
   };
-  EXPECT_TRUE(contains(message("{", "["), "d.json: expected a JSON object"));
-  EXPECT_TRUE(contains(message("\"version\": 1", "\"version\": 2"), "version is 2, expected 1 to 1"));
-  EXPECT_TRUE(contains(message("\"tokenizer\": \"bytes\"", "\"tokenizer\": \"x\""), "tokenizer is \"x\", expected"));
-  EXPECT_TRUE(contains(message("\"tokenizer\": \"bytes\"", "\"tokenizer\": 1"), "tokenizer is no text"));
-  EXPECT_TRUE(contains(message("257", "0"), "vocab_size is 0, expected 1"));
-  EXPECT_TRUE(contains(message("257", "18446744073709551615"), "vocab_size is 18446744073709551615"));
-  EXPECT_TRUE(contains(message("257", "256.5"), "vocab_size is 256.5"));
-  EXPECT_TRUE(contains(message("256", "257"), "eod is 257, expected 0 to 256"));
-  EXPECT_TRUE(contains(message("256", "-1"), "eod is -1"));
-  EXPECT_TRUE(contains(message("\"tokens\"", "\"token\""), "key \"tokens\" is missing"));
+  EXPECT_TRUE(contains(message("{", "["), "d.json: not valid JSON"));
+  EXPECT_TRUE(
+      contains(message("\"version\": 1", "\"version\": 2"), "version: found 2, expected an integer from 1 to 1"));
+  EXPECT_TRUE(
+      contains(message("\"tokenizer\": \"bytes\"", "\"tokenizer\": \"x\""), "tokenizer: found \"x\", expected"));
+  EXPECT_TRUE(contains(message("\"tokenizer\": \"bytes\"", "\"tokenizer\": 1"), "tokenizer: found 1, expected a text"));
+  EXPECT_TRUE(contains(message("257", "0"), "vocab_size: found 0, expected an integer from 1"));
+  EXPECT_TRUE(contains(message("257", "18446744073709551615"), "vocab_size: found 18446744073709551615"));
+  EXPECT_TRUE(contains(message("257", "256.5"), "vocab_size: found 256.5"));
+  EXPECT_TRUE(contains(message("256", "257"), "eod: found 257, expected an integer from 0 to 256"));
+  EXPECT_TRUE(contains(message("256", "-1"), "eod: found -1"));
+  EXPECT_TRUE(contains(message("\"tokens\"", "\"token\""), "tokens: found nothing"));
   write_text(directory / "d.json", std::string(2 << 20, ' '));
   EXPECT_TRUE(contains(message_of<DataError>([&] { read_dataset_info(directory / "d"); }), "expected at most 1048576"));
 }

@@ -1,4 +1,4 @@
-#include "launch/signals.h"
+#include "base/stop_signal.h"
 
 #include <atomic>
 #include <csignal>
