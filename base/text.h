@@ -19,6 +19,12 @@ struct TextBlock {
   std::string title;
   std::vector<std::vector<std::string>> rows = {};
   std::string align = {};
+
+  // Begins a table whose first row has the names of its columns.
+  void column(std::string name, char alignment) {
+    if (rows.empty()) rows.emplace_back();
+    rows[0].push_back(std::move(name)), align += alignment;
+  }
 };
 
 // The blocks one after another, the first column as wide in all of them. No line ends with spaces.

@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
-#include <fstream>
 #include <memory>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/files.h"
+#include "base/host.h"
+#include "base/text.h"
 #include "engine/train/measured_run.h"
 #include "kernels/base/check.h"
 #include "launch/commands.h"
@@ -92,18 +93,6 @@ std::string title_of(const ScheduleOptions& options, const Schedule& schedule) {
   return title;
 }
 
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) throw IoError(fmt::format("{}: cannot be written", path));
-}
-
-int terminal_columns() {
-  winsize size{};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 160;
-}
-
 // Of each rank, or short where ranks are alike or many.
 std::string peaks_text(const std::vector<Peak>& peaks, int Peak::*member) {
   std::string text;
@@ -114,11 +103,10 @@ std::string peaks_text(const std::vector<Peak>& peaks, int Peak::*member) {
   return text;
 }
 
-struct Row {
-  std::string cells[10];
-};
+const std::vector<std::string> kColumns = {"schedule", "makespan", "bubble",     "closed form", "no barrier",
+                                           "of ideal", "of total", "peak slots", "stashes",     "transfers"};
 
-Row row_of(const Schedule& schedule, const Costs& costs, const Timeline& timeline) {
+std::vector<std::string> row_of(const Schedule& schedule, const Costs& costs, const Timeline& timeline) {
   const Bubble bubble = bubble_of(timeline);
   const std::vector<Peak> peaks = peaks_of(programs_of(timeline), schedule.v);
   const ChannelDepths depths = channel_depths(schedule);
@@ -128,31 +116,16 @@ Row row_of(const Schedule& schedule, const Costs& costs, const Timeline& timelin
   });
   const bool free = costs.latency == 0 && (costs.bytes == 0 || costs.bandwidth == 0) && costs.channel_depth == 0;
   const auto form = alike && free ? closed_form(schedule, costs.stages[0]) : std::nullopt;
-  return {{schedule.kind, fmt::format("{:.6g}", bubble.makespan), fmt::format("{:.6g}", bubble.time()),
-           form ? fmt::format("{:.6g} = {}", form->bubble, form->formula) : "-",
-           fmt::format("{:.6g}", bubble_without_barrier(timeline).time()),
-           fmt::format("{:.1f} %", 100 * bubble.of_ideal()), fmt::format("{:.1f} %", 100 * bubble.of_total()),
-           peaks_text(peaks, &Peak::slots) + (schedule.v > 1 ? fmt::format(" (1/{})", schedule.v) : ""),
-           peaks_text(peaks, &Peak::stashes), fmt::format("{} (depth {})", timeline.transfers.size(), depths.smooth)}};
-}
-
-void print_table(const std::vector<Row>& rows) {
-  const Row head{{"schedule", "makespan", "bubble", "closed form", "no barrier", "of ideal", "of total", "peak slots",
-                  "stashes", "transfers"}};
-  constexpr size_t columns = std::size(Row{}.cells);
-  size_t width[columns];
-  for (size_t i = 0; i < columns; ++i) {
-    width[i] = head.cells[i].size();
-    for (const Row& row : rows) width[i] = std::max(width[i], row.cells[i].size());
-  }
-  const auto print = [&](const Row& row) {
-    std::string line;
-    for (size_t i = 0; i < columns; ++i) line += fmt::format("{:<{}}  ", row.cells[i], width[i]);
-    line.resize(line.find_last_not_of(' ') + 1);
-    fmt::print("{}\n", line);
-  };
-  print(head);
-  for (const Row& row : rows) print(row);
+  return {schedule.kind,
+          fmt::format("{:.6g}", bubble.makespan),
+          fmt::format("{:.6g}", bubble.time()),
+          form ? fmt::format("{:.6g} = {}", form->bubble, form->formula) : "-",
+          fmt::format("{:.6g}", bubble_without_barrier(timeline).time()),
+          fmt::format("{:.1f} %", 100 * bubble.of_ideal()),
+          fmt::format("{:.1f} %", 100 * bubble.of_total()),
+          peaks_text(peaks, &Peak::slots) + (schedule.v > 1 ? fmt::format(" (1/{})", schedule.v) : ""),
+          peaks_text(peaks, &Peak::stashes),
+          fmt::format("{} (depth {})", timeline.transfers.size(), depths.smooth)};
 }
 
 // The costs that a run's steps show, a line a stage.
@@ -178,19 +151,20 @@ void run(const ScheduleOptions& options) {
     return;
   }
   TextOptions look;
-  look.columns = options.columns > 0 ? options.columns : terminal_columns();
+  look.columns = options.columns > 0 ? options.columns : terminal_columns(STDOUT_FILENO);
+  if (look.columns == 0) look.columns = 160;
   look.colors = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
   std::vector<Timeline> timelines;
-  std::vector<Row> rows;
-  const auto show = [&](const Schedule& schedule, const Costs& costs, Timeline timeline) -> Row& {
+  TextBlock table{.title = "", .rows = {kColumns}};
+  const auto show = [&](const Schedule& schedule, const Costs& costs, Timeline timeline, const char* how = "") {
     fmt::print("{}\n{}\n", timeline.title, render_text(timeline, look));
-    rows.push_back(row_of(schedule, costs, timeline));
+    table.rows.push_back(row_of(schedule, costs, timeline));
+    table.rows.back()[0] += how;
     timelines.push_back(std::move(timeline));
-    return rows.back();
   };
   if (measured) {
-    show(schedules[0], measured->costs, measured->measured).cells[0] += ", measured";
-    show(schedules[0], measured->costs, measured->simulated).cells[0] += ", simulated";
+    show(schedules[0], measured->costs, measured->measured, ", measured");
+    show(schedules[0], measured->costs, measured->simulated, ", simulated");
   } else {
     for (const Schedule& schedule : schedules) {
       const Costs costs = costs_of(options, schedule);
@@ -199,7 +173,7 @@ void run(const ScheduleOptions& options) {
       show(schedule, costs, std::move(timeline));
     }
   }
-  print_table(rows);
+  fmt::print("{}", render({table}));
   if (measured) print_costs(*measured);
   if (!options.svg.empty())
     write_file(options.svg, render_svg(timelines, {.width = options.width, .transfers = options.transfers}));

@@ -7,11 +7,13 @@
 #include <cmath>
 #include <filesystem>
 #include <fmt/format.h>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <thread>
 
+#include "base/files.h"
+#include "base/stop_signal.h"
+#include "engine/study/child_process.h"
 #include "engine/study/points.h"
 #include "engine/study/process_runner.h"
 #include "engine/study/report.h"
@@ -50,22 +52,13 @@ std::string program_path() {
   return path.string();
 }
 
-void write_text(const std::string& path, const std::string& text) {
-  // A reader sees the old file or the new one, also when the study is killed here.
-  const std::string part = path + ".part";
-  std::ofstream file(part, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file || std::rename(part.c_str(), path.c_str()) != 0) throw IoError(path + ": cannot be written");
-}
-
 void write_reports(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   const Summary summary = summarize(study, plan, rows);
   std::filesystem::create_directories(study.out);
-  write_text(study.out + "/table.md", markdown_report(study, plan, summary));
-  write_text(study.out + "/table.csv", csv_report(study, plan, summary));
-  write_text(study.out + "/report.html", html_report(study, plan, summary, rows));
-  write_text(study.out + "/plot.svg", ratio_picture(study, plan, summary));
+  write_file(study.out + "/table.md", markdown_report(study, plan, summary));
+  write_file(study.out + "/table.csv", csv_report(study, plan, summary));
+  write_file(study.out + "/report.html", html_report(study, plan, summary, rows));
+  write_file(study.out + "/plot.svg", ratio_picture(study, plan, summary));
 }
 
 double machine_peak_tflops(const std::string& dtype) {
@@ -82,7 +75,7 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
   const CostPrediction cost = predict_cost(study, plan, rows, peak);
   const std::vector<PlannedRun> runs = remaining_runs(study, plan, rows);
 
-  Table table;
+  TextBlock table{.title = fmt::format("study {}: points", study.name)};
   for (const Factor& factor : study.factors) table.column(factor.name, 'l');
   table.column("ranks", 'r');
   table.column("memory a rank", 'r');
@@ -101,8 +94,8 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
     total += static_cast<double>(todo) * cost.seconds[i];
     round += cost.seconds[i];
   }
-  fmt::print("{}", render({text_block(fmt::format("study {}: points", study.name), table)}));
-  if (!plan.dropped.empty()) fmt::print("\n{}", render({text_block("dropped", dropped_table(study, plan))}));
+  fmt::print("{}", render({table}));
+  if (!plan.dropped.empty()) fmt::print("\n{}", render({dropped_table(study, plan)}));
   fmt::print("\n{}.\n", extent_text(study, plan, summarize(study, plan, rows)));
   fmt::print("{} runs to do: {}{}, from {}.\n", runs.size(), cost.at_least ? "at least " : "about ",
              duration_text(std::ceil(total)), cost.source);
@@ -127,9 +120,7 @@ void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>&
   const Summary summary = summarize(study, plan, rows);
   for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("{}\n", winner);
   if (summary.winners.empty()) return;
-  fmt::print("\n{}",
-             render({text_block(fmt::format("main effects on {}: a level over its factor's baseline", study.metric),
-                                effect_table(study, summary))}));
+  fmt::print("\n{}", render({effect_table(study, summary)}));
   for (const Winner& winner : summary.winners) {
     const std::string conditions = describe_conditions(study, plan.points[winner.point].choice);
     fmt::print("\n{}{}", conditions.empty() ? "" : "# with " + conditions + '\n',
@@ -156,8 +147,7 @@ void print_run(const Study& study, const Plan& plan, const StudyProgress& progre
 
 void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, StudyEnd end) {
   const Summary summary = summarize(study, plan, rows);
-  fmt::print("\n{}\n{}.\n", render({text_block("results", result_table(study, plan, summary))}),
-             extent_text(study, plan, summary));
+  fmt::print("\n{}\n{}.\n", render({result_table(study, plan, summary)}), extent_text(study, plan, summary));
   for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("Best: {}\n", winner);
   fmt::print("Report: {}/report.html\n", study.out);
   std::fflush(stdout);
@@ -195,16 +185,16 @@ void run(const StudyOptions& options) {
   }
   if (!runs) return print_plan(study, plan, rows);
 
-  StopSignals stop;
-  write_text(study.out + "/study.yaml", study.text);
-  RunnerOptions runner{
-      .retry_failed = options.retry_failed, .now_seconds = now_seconds, .stop_asked = [&] { return stop.asked(); }};
+  watch_stop_signals();
+  const auto stop_asked = [] { return stop_signal() != 0; };
+  write_file(study.out + "/study.yaml", study.text);
+  RunnerOptions runner{.retry_failed = options.retry_failed, .now_seconds = now_seconds, .stop_asked = stop_asked};
   if (options.probe) runner.most_runs = rows.empty() ? 1 : 0;
   runner.ended = [&](const StudyProgress& progress) {
     print_run(study, plan, progress);
     if (progress.round_ended) write_reports(study, plan, rows);
   };
-  const StudyEnd end = run_study(study, plan, rows, process_runner(study, program_path(), &stop), runner);
+  const StudyEnd end = run_study(study, plan, rows, process_runner(study, program_path(), stop_asked), runner);
   write_reports(study, plan, rows);
   if (options.probe) return print_plan(study, plan, rows);
   finish(study, plan, rows, end);

@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,14 +21,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr double kGraceSeconds = 5;  // from SIGTERM to SIGKILL
 
-sigset_t stop_set() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  return set;
-}
-
 int open_log(const std::string& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) throw IoError(path + ": cannot be opened for writing: " + std::strerror(errno));
@@ -41,9 +32,6 @@ int open_log(const std::string& path) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(127);  // it died before it could be watched
-  sigset_t none;
-  sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
   const int in = ::open("/dev/null", O_RDONLY);
   ::dup2(in, 0);
   ::dup2(out, 1);
@@ -55,43 +43,25 @@ int open_log(const std::string& path) {
   ::_exit(127);
 }
 
-// Whether the process has ended within the time, or before `stop` asks.
-bool wait_for_end(int pidfd, double seconds, StopSignals* stop) {
+bool never() { return false; }
+
+// Whether the process has ended within the time, and before a stop is asked.
+bool wait_for_end(int pidfd, double seconds, const std::function<bool()>& stop_asked) {
   const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
-  while (true) {
-    if (stop && stop->asked()) return false;
+  while (!stop_asked()) {
     const double left = std::chrono::duration<double>(deadline - Clock::now()).count();
     if (left <= 0) return false;
-    pollfd fds[2] = {{pidfd, POLLIN, 0}, {stop ? stop->fd() : -1, POLLIN, 0}};
-    const int ready = ::poll(fds, 2, static_cast<int>(std::min(left * 1000 + 1, 1e6)));
+    pollfd process{pidfd, POLLIN, 0};
+    const int ready = ::poll(&process, 1, static_cast<int>(std::min(left * 1000 + 1, 100.)));
     if (ready < 0 && errno != EINTR) throw IoError(std::string("poll: ") + std::strerror(errno));
-    if (ready > 0 && fds[0].revents != 0) return true;
+    if (ready > 0) return true;
   }
+  return false;
 }
 
 }  // namespace
 
-StopSignals::StopSignals() {
-  const sigset_t set = stop_set();
-  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (fd_ < 0) throw IoError(std::string("signalfd: ") + std::strerror(errno));
-}
-
-StopSignals::~StopSignals() {
-  asked();  // what came last has been answered by ending
-  ::close(fd_);
-  const sigset_t set = stop_set();
-  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
-}
-
-bool StopSignals::asked() {
-  signalfd_siginfo info;
-  while (::read(fd_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) asked_ = true;
-  return asked_;
-}
-
-ChildEnd run_child(const ChildCommand& command, StopSignals* stop) {
+ChildEnd run_child(const ChildCommand& command, const std::function<bool()>& stop_asked) {
   std::vector<char*> arguments;
   for (const std::string& argument : command.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
@@ -111,10 +81,10 @@ ChildEnd run_child(const ChildCommand& command, StopSignals* stop) {
   }
 
   ChildEnd end;
-  if (!wait_for_end(pidfd, command.timeout_seconds > 0 ? command.timeout_seconds : HUGE_VAL, stop)) {
-    end.how = stop && stop->asked() ? ChildEnd::stopped : ChildEnd::timed_out;
+  if (!wait_for_end(pidfd, command.timeout_seconds > 0 ? command.timeout_seconds : HUGE_VAL, stop_asked)) {
+    end.how = stop_asked() ? ChildEnd::stopped : ChildEnd::timed_out;
     ::kill(-child, SIGTERM);
-    wait_for_end(pidfd, kGraceSeconds, nullptr);
+    wait_for_end(pidfd, kGraceSeconds, never);
   }
   if (end.how != ChildEnd::exited) ::kill(-child, SIGKILL);  // what is left of its group
   ::close(pidfd);

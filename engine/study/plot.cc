@@ -58,13 +58,8 @@ std::string shortened(std::string_view text, size_t most) {
   return std::string(text);
 }
 
-class Canvas {
+class Canvas : public SvgBody {
  public:
-  template <class... Args>
-  void put(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(body_), format, std::forward<Args>(args)...);
-    body_ += '\n';
-  }
   void text(double x, double y, const char* classes, std::string_view text) {
     put("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\">{}</text>", x, y, classes, escaped(text));
   }
@@ -81,9 +76,6 @@ class Canvas {
         "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\" aria-label=\"{2}\">\n<style>{3}</style>\n{4}</svg>\n",
         width, height, escaped(label), style(), body_);
   }
-
- private:
-  std::string body_;
 };
 
 // The rows of the two bar plots: on the left the levels of each varied factor, in columns; on the right the bars.

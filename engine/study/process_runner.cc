@@ -14,6 +14,7 @@
 #include <sstream>
 #include <thread>
 
+#include "engine/study/child_process.h"
 #include "engine/study/points.h"
 #include "kernels/base/check.h"
 
@@ -86,8 +87,8 @@ std::vector<std::string> command_of(const Study& study, const Point& point, cons
   return command;
 }
 
-RunPoint process_runner(const Study& study, std::string program, StopSignals* stop) {
-  return [&study, program = std::move(program), stop, machine = machine_text()](
+RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked) {
+  return [&study, program = std::move(program), stop_asked = std::move(stop_asked), machine = machine_text()](
              const Point& point, int64_t repeat) -> std::optional<RunRow> {
     RunRow row;
     row.folder = fmt::format("runs/{}-{}", point.id, repeat);
@@ -103,7 +104,7 @@ RunPoint process_runner(const Study& study, std::string program, StopSignals* st
                                     .stdout_path = run_dir + "/stdout.log",
                                     .stderr_path = run_dir + "/stderr.log",
                                     .timeout_seconds = 60 * study.timeout_minutes},
-                                   stop);
+                                   stop_asked);
     row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     row.exit_code = end.code;
     switch (end.how) {

@@ -2,15 +2,15 @@
 // what a run writes, and its output in stdout.log and stderr.log.
 #pragma once
 
+#include <functional>
 #include <string>
 
-#include "engine/study/child_process.h"
 #include "engine/study/runner.h"
 
 namespace trivet {
 
-// `program`: the path of trivet. `stop`: null, or what ends a run early.
-RunPoint process_runner(const Study& study, std::string program, StopSignals* stop);
+// `program`: the path of trivet. `stop_asked`: ends a run early.
+RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked);
 
 // The command that runs a point, with `run_dir` as its folder.
 std::vector<std::string> command_of(const Study& study, const Point& point, const std::string& program,

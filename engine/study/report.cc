@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fmt/format.h>
+#include <ranges>
 
 #include "base/svg.h"
 #include "engine/study/plot.h"
@@ -106,9 +107,9 @@ class Page {
                          escaped(texts[i]));
     return row;
   }
-  static std::string table(const Table& table) {
-    std::string text = "<table>\n<thead><tr>" + cells(table.head, table.align, "th") + "</tr></thead>\n<tbody>\n";
-    for (const auto& row : table.rows) text += "<tr>" + cells(row, table.align, "td") + "</tr>\n";
+  static std::string table(const TextBlock& table) {
+    std::string text = "<table>\n<thead><tr>" + cells(table.rows[0], table.align, "th") + "</tr></thead>\n<tbody>\n";
+    for (const auto& row : table.rows | std::views::drop(1)) text += "<tr>" + cells(row, table.align, "td") + "</tr>\n";
     return text + "</tbody>\n</table>\n";
   }
 
@@ -125,19 +126,19 @@ class Page {
   }
 
   void points() {
-    const Table results = result_table(study_, plan_, summary_);
+    const TextBlock results = result_table(study_, plan_, summary_);
     put("<h2>Table</h2>\n<div class=\"wide\"><table>\n<thead><tr>{}<th>files</th></tr></thead>\n<tbody>\n",
-        cells(results.head, results.align, "th"));
-    for (size_t i = 0; i < results.rows.size(); ++i)
+        cells(results.rows[0], results.align, "th"));
+    for (size_t i = 0; i < plan_.points.size(); ++i)
       put("<tr{}>{}<td>{}</td></tr>\n", summary_.wins(i) ? " class=\"best\"" : "",
-          cells(results.rows[i], results.align, "td"), links_of(summary_.points[i]));
+          cells(results.rows[i + 1], results.align, "td"), links_of(summary_.points[i]));
     out_ +=
         "</tbody>\n</table></div>\n<p class=\"soft\"><small>The spread is the range of the repeats over their "
         "median. The fractions are of the time of all ranks. A trace opens in ui.perfetto.dev.</small></p>\n";
     if (const std::string legend = legend_text(summary_); !legend.empty())
       put("<p class=\"soft\"><small>{}</small></p>\n", escaped(legend));
     if (summary_.metrics.empty()) return;
-    Table all;
+    TextBlock all;
     all.column("point", 'l');
     for (const std::string& metric : summary_.metrics) all.column(metric, 'r');
     for (size_t i = 0; i < plan_.points.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <functional>
+#include <ranges>
 
 #include "engine/study/points.h"
 
@@ -136,8 +137,8 @@ std::string metric_name(std::string_view metric) {
 
 std::string ratio_text(double ratio) { return fmt::format("{:.3f}", ratio); }
 
-Table result_table(const Study& study, const Plan& plan, const Summary& summary) {
-  Table table;
+TextBlock result_table(const Study& study, const Plan& plan, const Summary& summary) {
+  TextBlock table{.title = "results"};
   for (const size_t f : varied(study)) table.column(study.factors[f].name, 'l');
   table.column("runs", 'r');
   table.column(metric_name(study.metric), 'r');
@@ -184,8 +185,8 @@ std::string legend_text(const Summary& summary) {
   return text;
 }
 
-Table effect_table(const Study& study, const Summary& summary) {
-  Table table;
+TextBlock effect_table(const Study& study, const Summary& summary) {
+  TextBlock table{.title = fmt::format("main effects on {}: a level over its factor's baseline", study.metric)};
   table.column("factor", 'l');
   table.column("level", 'l');
   table.column("effect", 'r');
@@ -206,8 +207,8 @@ Table effect_table(const Study& study, const Summary& summary) {
   return table;
 }
 
-Table dropped_table(const Study& study, const Plan& plan) {
-  Table table;
+TextBlock dropped_table(const Study& study, const Plan& plan) {
+  TextBlock table{.title = "dropped"};
   table.column("point", 'l');
   table.column("why it cannot run", 'l');
   for (const DroppedPoint& point : plan.dropped)
@@ -215,23 +216,17 @@ Table dropped_table(const Study& study, const Plan& plan) {
   return table;
 }
 
-std::string markdown(const Table& table) {
+std::string markdown(const TextBlock& table) {
   const auto line = [](const std::vector<std::string>& cells) {
     std::string text = "|";
     for (const std::string& cell : cells) text += ' ' + markdown_cell(cell) + " |";
     return text + '\n';
   };
-  std::string text = line(table.head) + "|";
+  std::string text = line(table.rows[0]) + "|";
   for (const char alignment : table.align) text += alignment == 'r' ? "---:|" : "---|";
   text += '\n';
-  for (const auto& row : table.rows) text += line(row);
+  for (const auto& row : table.rows | std::views::drop(1)) text += line(row);
   return text;
-}
-
-TextBlock text_block(std::string title, const Table& table) {
-  TextBlock block{.title = std::move(title), .rows = {table.head}, .align = table.align};
-  block.rows.insert(block.rows.end(), table.rows.begin(), table.rows.end());
-  return block;
 }
 
 std::string extent_text(const Study& study, const Plan& plan, const Summary& summary) {

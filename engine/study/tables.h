@@ -10,27 +10,18 @@
 
 namespace trivet {
 
-struct Table {
-  std::vector<std::string> head;
-  std::string align = {};  // 'l' or 'r' for each column
-  std::vector<std::vector<std::string>> rows = {};
-
-  void column(std::string name, char alignment) { head.push_back(std::move(name)), align += alignment; }
-};
-
-// A row a point: levels of the factors, repeats, median of the metric, spread, ratio to the baseline, exposed
-// communication, memory a rank, agreement, what went wrong.
-Table result_table(const Study& study, const Plan& plan, const Summary& summary);
+// The first row of each has the names of the columns. A row a point: levels of the factors, repeats, median of the
+// metric, spread, ratio to the baseline, exposed communication, memory a rank, agreement, what went wrong.
+TextBlock result_table(const Study& study, const Plan& plan, const Summary& summary);
 // A row a level of each factor.
-Table effect_table(const Study& study, const Summary& summary);
+TextBlock effect_table(const Study& study, const Summary& summary);
 // A row a point that cannot run.
-Table dropped_table(const Study& study, const Plan& plan);
+TextBlock dropped_table(const Study& study, const Plan& plan);
 
 // What the result table's columns say that are comparisons with other points; "" where it has none of them.
 std::string legend_text(const Summary& summary);
 
-std::string markdown(const Table& table);
-TextBlock text_block(std::string title, const Table& table);
+std::string markdown(const TextBlock& table);
 
 // The report in Markdown: what was asked, the winner, the tables above.
 std::string markdown_report(const Study& study, const Plan& plan, const Summary& summary);

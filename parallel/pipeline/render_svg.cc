@@ -48,7 +48,7 @@ constexpr const char* kGradients = "#3a9b52";
 
 constexpr double kLeft = 66, kRight = 80, kRow = 26, kGap = 5, kLane = 7, kHead = 44, kCharacter = 0.58;
 
-class Page {
+class Page : SvgBody {
  public:
   Page(std::span<const Timeline> timelines, const SvgOptions& options) : timelines_(timelines), options_(options) {
     double narrowest = std::numeric_limits<double>::infinity();  // the shortest op
@@ -90,11 +90,6 @@ class Page {
   }
 
  private:
-  template <class... Args>
-  void put(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(body_), format, std::forward<Args>(args)...);
-    body_ += '\n';
-  }
   double x_of(double time) const { return kLeft + time * scale_; }
 
   // A class an op kind and chunk, named by its letter: .F0 .F1 …; in-cell text takes its colour from .f0 .f1 …
@@ -228,7 +223,6 @@ class Page {
   double digits_ = 1;          // of the largest micro-batch: all numbers are as small as its would have to be
   int chunks_ = 1;
   std::array<bool, 4> used_{};  // op kinds
-  std::string body_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <fmt/format.h>
 
+#include "base/svg.h"
 #include "parallel/pipeline/render.h"
 
 namespace trivet {
@@ -96,8 +97,7 @@ std::string render_text(const Timeline& timeline, const TextOptions& options) {
     text += fmt::format("{:<{}}{}|\n", fmt::format("rank {}", rank), widest.size(), line);
   }
   // The axis: a time about every 20 columns, at a round number.
-  const double raw = 20 / scale, power = std::pow(10, std::floor(std::log10(raw)));
-  const double step = power * (raw / power > 5 ? 10 : raw / power > 2 ? 5 : raw / power > 1 ? 2 : 1);
+  const double step = round_step(20, scale);
   std::string axis(column(last) + 1, ' ');
   for (int i = 0; first + i * step <= last; ++i) {
     const std::string mark = fmt::format("^{:g}{}", i * step, timeline.unit);

@@ -51,7 +51,7 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   };
   options.stop_asked = [] { return false; };
-  const RunPoint point = process_runner(study, TRIVET_PROGRAM, nullptr);
+  const RunPoint point = process_runner(study, TRIVET_PROGRAM, [] { return false; });
 
   // when: two runs, and a call that finds them in the file
   std::vector<RunRow> rows;

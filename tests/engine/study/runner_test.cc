@@ -4,6 +4,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "base/stop_signal.h"
 #include "engine/study/child_process.h"
 #include "engine/study/process_runner.h"
 #include "tests/engine/study/study_text.h"
@@ -153,12 +154,13 @@ TEST_F(StudyRunner, OneAtATime) {
 
 class StudyChild : public testing::Test {
  protected:
-  ChildEnd run(const std::string& script, double timeout = 0, StopSignals* stop = nullptr) {
+  ChildEnd run(
+      const std::string& script, double timeout = 0, bool (*stop_asked)() = [] { return false; }) {
     return run_child({.arguments = {"sh", "-c", script},
                       .stdout_path = dir_ / "out",
                       .stderr_path = dir_ / "err",
                       .timeout_seconds = timeout},
-                     stop);
+                     stop_asked);
   }
   TempDir dir_;
 };
@@ -191,16 +193,17 @@ TEST_F(StudyChild, IsEndedAfterItsTimeWithWhatItStarted) {
 }
 
 TEST_F(StudyChild, IsEndedWhenAStopIsAsked) {
-  StopSignals stop;
-  EXPECT_FALSE(stop.asked());
-  ::raise(SIGTERM);  // blocked: it waits for whoever asks
-  EXPECT_EQ(run("sleep 1000", 0, &stop).how, ChildEnd::stopped);
-  EXPECT_TRUE(stop.asked());
+  watch_stop_signals();
+  EXPECT_EQ(stop_signal(), 0);
+  const ChildEnd end = run("kill -TERM $PPID; sleep 1000", 0, [] { return stop_signal() != 0; });
+  EXPECT_EQ(end.how, ChildEnd::stopped);
+  EXPECT_EQ(stop_signal(), SIGTERM);
 }
 
 TEST_F(StudyChild, ThatCannotBeStartedSaysWhy) {
   const ChildEnd end =
-      run_child({.arguments = {dir_ / "nothing"}, .stdout_path = dir_ / "out", .stderr_path = dir_ / "err"}, nullptr);
+      run_child({.arguments = {dir_ / "nothing"}, .stdout_path = dir_ / "out", .stderr_path = dir_ / "err"},
+                [] { return false; });
   EXPECT_EQ(end.code, 127);
   EXPECT_NE(read_text(dir_ / "err").find("cannot be started: No such file"), std::string::npos);
 }

@@ -177,10 +177,10 @@ factors:
   EXPECT_FALSE(result.points[fast_on].metrics.contains("hidden_fraction")) << "it adds too little to be measured";
   for (const size_t point : {none_off, slow_off, none_on})
     EXPECT_FALSE(result.points[point].metrics.contains("hidden_fraction")) << point;
-  const Table table = result_table(study_, plan_, result);
-  const auto column = static_cast<size_t>(std::ranges::find(table.head, "hidden") - table.head.begin());
-  EXPECT_EQ(table.rows[slow_on].at(column), "62.5% (50.0% to 75.0%)");
-  EXPECT_EQ(table.rows[slow_off].at(column), "");
+  const TextBlock table = result_table(study_, plan_, result);
+  const auto column = static_cast<size_t>(std::ranges::find(table.rows[0], "hidden") - table.rows[0].begin());
+  EXPECT_EQ(table.rows[1 + slow_on].at(column), "62.5% (50.0% to 75.0%)");
+  EXPECT_EQ(table.rows[1 + slow_off].at(column), "");
   EXPECT_NE(markdown_report(study_, plan_, result).find("what overlap takes away again"), std::string::npos);
 }
 
@@ -282,15 +282,15 @@ TEST_F(StudySummary, ExposedTimeIsToldWithOrWithoutWaiting) {
 
   // when
   const Summary result = summary();
-  const Table table = result_table(study_, plan_, result);
+  const TextBlock table = result_table(study_, plan_, result);
   const std::string picture = exposed_plot(study_, plan_, result);
 
   // then
   EXPECT_EQ(result.points[0].exposed("data"), 0.25);
   EXPECT_EQ(result.points[2].exposed("data"), 0.75);
-  const auto column = std::ranges::find(table.head, "data") - table.head.begin();
-  EXPECT_EQ(table.rows[2][static_cast<size_t>(column)], "75.0%");
-  EXPECT_EQ(std::ranges::count(table.head, "tensor"), 0) << "nothing of it anywhere";
+  const auto column = std::ranges::find(table.rows[0], "data") - table.rows[0].begin();
+  EXPECT_EQ(table.rows[1 + 2][static_cast<size_t>(column)], "75.0%");
+  EXPECT_EQ(std::ranges::count(table.rows[0], "tensor"), 0) << "nothing of it anywhere";
   EXPECT_NE(picture.find("waiting for a peer: 500 ms, 50.0%"), std::string::npos) << picture;
 }
 
