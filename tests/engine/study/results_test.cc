@@ -3,30 +3,12 @@
 #include <cmath>
 #include <gtest/gtest.h>
 
-#include "base/statistics.h"
 #include "kernels/base/check.h"
 #include "tests/engine/config/config_text.h"
 #include "tests/support/temp_dir.h"
 
 namespace trivet {
 namespace {
-
-TEST(StudyStatistics, AreExact) {
-  EXPECT_TRUE(std::isnan(median({})));
-  EXPECT_EQ(median({3}), 3);
-  EXPECT_EQ(median({5, 1, 4}), 4);
-  EXPECT_EQ(median({8, 1, 2, 4}), 3);
-  const std::vector<double> values{8, 2, 4};
-  const Sample sample = sample_of(values);
-  EXPECT_EQ(sample.n, 3);
-  EXPECT_EQ(sample.median, 4);
-  EXPECT_EQ(sample.min, 2);
-  EXPECT_EQ(sample.max, 8);
-  EXPECT_EQ(sample.spread(), 1.5);
-  EXPECT_EQ(sample_of(std::vector<double>{7}).spread(), 0);
-  EXPECT_DOUBLE_EQ(geometric_mean(std::vector<double>{0.5, 2, 8}), 2);
-  EXPECT_EQ(geometric_mean({}), 1);
-}
 
 RunRow some_row() {
   return {.point = "0123456789abcdef",

@@ -1,0 +1,91 @@
+#include "base/files.h"
+
+#include <fcntl.h>
+#include <filesystem>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "base/content_hash.h"
+#include "base/host.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temp_dir.h"
+
+namespace trivet {
+namespace {
+
+TEST(OutputFile, TheFirstToComeKeepsTheName) {
+  // given: two writers of one path at the same time
+  const TempDir dir;
+  const std::string path = dir / "outcome";
+  OutputFile first(path, path + ".1"), second(path, path + ".2");
+  first.write("first");
+  second.write("second");
+  // when
+  EXPECT_TRUE(first.commit_as_first());
+  EXPECT_FALSE(second.commit_as_first());
+  // then: it is the first one's, and stays locked as long as that one lives
+  EXPECT_EQ(read_text(path), "first");
+  EXPECT_FALSE(file_exists(path + ".1"));
+  const int fd = open(path.c_str(), O_RDONLY);
+  EXPECT_EQ(flock(fd, LOCK_SH | LOCK_NB), -1);
+  close(fd);
+}
+
+TEST(OutputFile, AWriterThatCameTooLateLeavesNothing) {
+  const TempDir dir;
+  write_text(dir / "a", "there");
+  {
+    OutputFile file(dir / "a", dir / "a.mine");
+    file.write("mine");
+    EXPECT_FALSE(file.commit_as_first());
+  }
+  EXPECT_EQ(list_directory(dir / ""), std::vector<std::string>{"a"});
+  EXPECT_EQ(read_text(dir / "a"), "there");
+}
+
+TEST(WriteFile, ReplacesAFileWholeAndFillsADeviceAsItIs) {
+  const TempDir dir;
+  write_text(dir / "a", "a longer text than the new one");
+  write_file(dir / "a", "new");
+  EXPECT_EQ(read_text(dir / "a"), "new");
+  EXPECT_EQ(list_directory(dir / ""), std::vector<std::string>{"a"});
+  write_file("/dev/null", "anything");
+  std::filesystem::create_symlink(dir / "a", dir / "link");
+  write_file(dir / "link", "thru");
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
+  EXPECT_EQ(read_text(dir / "a"), "thru");
+  EXPECT_NE(message_of<IoError>([] { write_file("/dev/full", "x"); }).find("No space left"), std::string::npos);
+  EXPECT_THROW(write_file(dir / "none/a", "x"), IoError);
+}
+
+TEST(ForEachLine, LeavesOutALineThatWasCutOff) {
+  const TempDir dir;
+  write_text(dir / "log", "a\n\nb\nhalf of a li");
+  std::vector<std::pair<int64_t, std::string>> lines;
+  for_each_line(dir / "log", [&](const std::string& line, int64_t number) { lines.emplace_back(number, line); });
+  EXPECT_EQ(lines, (std::vector<std::pair<int64_t, std::string>>{{1, "a"}, {2, ""}, {3, "b"}}));
+  EXPECT_THROW(for_each_line(dir / "none", [](const std::string&, int64_t) {}), IoError);
+}
+
+TEST(ContentHash, OfAFileIsThatOfItsBytes) {
+  const TempDir dir;
+  const std::string bytes((3 << 20) + 17, 'x');
+  write_text(dir / "a", bytes);
+  EXPECT_EQ(content_hash(InputFile(dir / "a")), content_hash(bytes));
+}
+
+TEST(Host, KnowsProcesses) {
+  const ProcessState mine = process_state("/proc/self");
+  EXPECT_EQ(mine.state, 'R');
+  EXPECT_GT(mine.start, 0);
+  EXPECT_EQ(process_state("/proc/" + std::to_string(getpid())).start, mine.start);
+  EXPECT_EQ(process_state("/proc/none").start, -1);
+  EXPECT_FALSE(host_name().empty());
+  const int null = open("/dev/null", O_RDWR);
+  EXPECT_EQ(terminal_columns(null), 0);
+  close(null);
+}
+
+}  // namespace
+}  // namespace trivet
