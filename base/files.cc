@@ -103,6 +103,19 @@ void remove_file_if_exists(const std::string& path) {
   if (unlink(path.c_str()) != 0 && errno != ENOENT) fail_io(path, "remove it");
 }
 
+void make_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw IoError(fmt::format("{}: cannot be made: {}", path, error.message()));
+}
+
+void empty_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (error) throw IoError(fmt::format("{}: cannot be emptied: {}", path, error.message()));
+  make_folder(path);
+}
+
 std::string read_small_file(const std::string& path, int64_t max_bytes) {
   const InputFile file(path);
   if (file.size() > max_bytes)

@@ -40,6 +40,8 @@ bool file_exists(const std::string& path);  // if not, errno says why
 // The names in a directory, in no order.
 std::vector<std::string> list_directory(const std::string& path);
 void remove_file_if_exists(const std::string& path);
+void make_folder(const std::string& path);   // and those above it
+void empty_folder(const std::string& path);  // likewise, without whatever is in it
 
 // The content of a small file; one of more than max_bytes is a DataError.
 std::string read_small_file(const std::string& path, int64_t max_bytes);

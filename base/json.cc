@@ -23,6 +23,10 @@ template nlohmann::json parse_json_or_discard(std::string_view);
 template nlohmann::ordered_json parse_json(std::string_view);
 template nlohmann::ordered_json parse_json_or_discard(std::string_view);
 
+std::string json_text(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 namespace {
 
 constexpr size_t kDeepest = 8;

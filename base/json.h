@@ -23,6 +23,9 @@ extern template nlohmann::json parse_json_or_discard(std::string_view);
 extern template nlohmann::ordered_json parse_json(std::string_view);
 extern template nlohmann::ordered_json parse_json_or_discard(std::string_view);
 
+// A text as JSON has it, within quotes; bytes that are not UTF-8 become U+FFFD.
+std::string json_text(std::string_view text);
+
 // ---- files that nobody vouches for
 
 // What the standard leaves to the reader is refused: a key given twice, more than eight levels of nesting, bytes that

@@ -54,7 +54,7 @@ std::string program_path() {
 
 void write_reports(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   const Summary summary = summarize(study, plan, rows);
-  std::filesystem::create_directories(study.out);
+  make_folder(study.out);
   write_file(study.out + "/table.md", markdown_report(study, plan, summary));
   write_file(study.out + "/table.csv", csv_report(study, plan, summary));
   write_file(study.out + "/report.html", html_report(study, plan, summary, rows));

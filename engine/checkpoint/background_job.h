@@ -1,37 +1,38 @@
-// BackgroundJob: a thread that does one job at a time while its owner goes on. Used by one thread beside its own.
+// BackgroundJob: one job at a time on a thread of its own while its owner goes on. Used by one thread.
 #pragma once
 
-#include <condition_variable>
+#include <chrono>
 #include <functional>
-#include <mutex>
+#include <future>
 #include <string>
-#include <thread>
+
+#include "kernels/base/check.h"
 
 namespace trivet {
 
 class BackgroundJob {
  public:
-  BackgroundJob() : thread_([this] { run(); }) {}
-  ~BackgroundJob();  // waits for the job under way
-  BackgroundJob(const BackgroundJob&) = delete;
-  BackgroundJob& operator=(const BackgroundJob&) = delete;
-
   // REQUIRES: not busy.
-  void start(std::function<void()> job);
-  bool busy() const;
-  void wait() const;  // until not busy
+  void start(std::function<void()> job) {
+    check(!busy(), "a background job is started while another is under way");
+    error_ = std::async(std::launch::async, [job = std::move(job)]() -> std::string {
+      try {
+        job();
+        return {};
+      } catch (const std::exception& error) {
+        return error.what();
+      }
+    });
+  }
+  bool busy() const { return error_.valid() && error_.wait_for(std::chrono::seconds(0)) != std::future_status::ready; }
+  void wait() const {  // until not busy
+    if (error_.valid()) error_.wait();
+  }
   // What the last job threw; empty: nothing, or it was taken before. REQUIRES: not busy.
-  std::string take_error();
+  std::string take_error() { return error_.valid() ? error_.get() : std::string(); }
 
  private:
-  void run();
-
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  std::function<void()> job_;  // under way, or about to be; guarded by mutex_
-  std::string error_;          // guarded by mutex_
-  bool ending_ = false;        // guarded by mutex_
-  std::thread thread_;
+  std::future<std::string> error_;  // of the last job, if nobody has taken it; waits for the job where it is destroyed
 };
 
 }  // namespace trivet

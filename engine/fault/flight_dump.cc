@@ -1,7 +1,6 @@
 #include "engine/fault/flight_dump.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <map>
@@ -166,10 +165,7 @@ std::string flight_path(const std::string& run_dir, int rank) {
 
 void start_flight_folder(const std::string& run_dir, const std::vector<RankPlace>& places) {
   const std::string folder = flight_folder(run_dir);
-  std::error_code error;
-  std::filesystem::remove_all(folder, error);
-  if (!error) std::filesystem::create_directories(folder, error);
-  if (error) throw IoError(fmt::format("{}: {}", folder, error.message()));
+  empty_folder(folder);
   OutputFile file(folder + "/ranks.json");
   for (size_t rank = 0; rank < places.size(); ++rank)
     file.write(fmt::format("{} {}{}\n", rank == 0 ? "[" : ",",
@@ -181,12 +177,11 @@ void start_flight_folder(const std::string& run_dir, const std::vector<RankPlace
 void write_flight_dump(const std::string& run_dir, const FlightDump& dump) {
   const FlightLog& log = dump.log;
   OutputFile file(flight_path(run_dir, log.rank));
-  const auto text = [](const std::string& s) { return Json(s).dump(-1, ' ', false, Json::error_handler_t::replace); };
   file.write(
       fmt::format("{{\"rank\": {}, \"host\": {}, \"pid\": {}, \"taken_ns\": {}, \"idle_s\": {},\n\"why\": {}, "
                   "\"main_thread\": \"{}\",\n",
-                  log.rank, text(dump.place.host), dump.place.pid, log.taken_ns, ago(log, log.last_activity_ns).dump(),
-                  text(dump.why), dump.main_thread));
+                  log.rank, json_text(dump.place.host), dump.place.pid, log.taken_ns,
+                  ago(log, log.last_activity_ns).dump(), json_text(dump.why), dump.main_thread));
   file.write("\"groups\": [");
   for (size_t i = 0; i < log.groups.size(); ++i) {
     const FlightGroup& group = log.groups[i];

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
 #include "base/files.h"
+#include "base/json.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -22,10 +22,6 @@ constexpr std::string_view kOpening =
     "{\"displayTimeUnit\":\"ms\",\"traceEvents\":["
     "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":1,\"tid\":1,\"args\":{\"sort_index\":0}}\n";
 constexpr std::string_view kClosing = "]}\n";
-
-std::string json_text(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
 
 // Process and thread 0 are the idle task to Perfetto, which hides or merges them.
 int pid_of(int rank) { return rank + 1; }

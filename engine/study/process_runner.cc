@@ -14,6 +14,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/files.h"
 #include "engine/study/child_process.h"
 #include "engine/study/points.h"
 #include "kernels/base/check.h"
@@ -36,13 +37,6 @@ std::string processor_name() {
 double load_average() {
   double load = 0;
   return ::getloadavg(&load, 1) == 1 ? load : 0;
-}
-
-void empty_folder(const std::string& path) {
-  std::error_code error;
-  std::filesystem::remove_all(path, error);
-  if (!error) std::filesystem::create_directories(path, error);
-  if (error) throw IoError(fmt::format("{}: cannot be made: {}", path, error.message()));
 }
 
 }  // namespace

@@ -5,23 +5,17 @@
 #include <cmath>
 #include <cstring>
 #include <fcntl.h>
-#include <filesystem>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include "base/append_file.h"
+#include "base/files.h"
 #include "engine/study/points.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
 namespace {
-
-void make_folder(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) throw IoError(fmt::format("{}: cannot be made: {}", path, error.message()));
-}
 
 double seconds_of(const Study& study, const Plan& plan, const std::vector<RunRow>& rows,
                   std::span<const PlannedRun> runs) {

@@ -1,6 +1,5 @@
 #include "engine/train/run.h"
 
-#include <filesystem>
 #include <fmt/format.h>
 #include <memory>
 #include <optional>
@@ -19,13 +18,6 @@
 
 namespace trivet {
 namespace {
-
-void prepare_run_dir(const Config& config) {
-  std::error_code error;
-  std::filesystem::create_directories(config.train.run_dir, error);
-  if (error) throw IoError(fmt::format("train.run_dir {}: {}", config.train.run_dir, error.message()));
-  write_file(config.train.run_dir + "/config.resolved.yaml", to_yaml(config));
-}
 
 void evaluate(const Config& config, Trainer& trainer, Reporter& reporter) {
   const int64_t begin = now_ns();
@@ -65,7 +57,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
           const std::vector<std::string>& candidates, const TrainingData& data, RunGuard& guard, Communicator& world,
           std::ostream& out, int64_t start_ns) {
   const Config& config = loaded.config;
-  if (world.rank() == 0) prepare_run_dir(config);
+  if (world.rank() == 0) write_file(config.train.run_dir + "/config.resolved.yaml", to_yaml(config));
   world.barrier();
 
   const MakeBackend make_watched_backend = [&](const Config& c, Communicator& w, int threads) {

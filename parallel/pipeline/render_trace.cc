@@ -4,21 +4,12 @@
 #include <iterator>
 #include <map>
 
+#include "base/json.h"
 #include "kernels/base/check.h"
 #include "parallel/pipeline/render.h"
 
 namespace trivet {
 namespace {
-
-std::string in_json(std::string_view text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    else out += c;
-  }
-  return out;
-}
 
 double microseconds_of(std::string_view unit) {
   if (unit == "s") return 1e6;
@@ -74,7 +65,8 @@ class Writer {
 
   void name_rank(const std::string& title, int rank) {
     const int pid = first_pid_ + rank;
-    event(R"("ph":"M","pid":{},"name":"process_name","args":{{"name":"{} rank {}"}})", pid, in_json(title), rank);
+    event(R"("ph":"M","pid":{},"name":"process_name","args":{{"name":{}}})", pid,
+          json_text(fmt::format("{} rank {}", title, rank)));
     event(R"("ph":"M","pid":{},"name":"process_sort_index","args":{{"sort_index":{}}})", pid, pid);
     event(R"("ph":"M","pid":{},"tid":1,"name":"thread_name","args":{{"name":"compute"}})", pid);
   }
