@@ -9,10 +9,8 @@ namespace trivet {
 namespace {
 
 // A chunk is small enough that the piece just received is still in the cache when it is added, and that the thread in
-// the seat soon comes to other messages; and large enough to hide what a message costs. Within a host the kernel copies
-// it in one go, which is a few percent faster for a larger one.
-constexpr int64_t kSmallestChunk = 32 << 10, kLargestSumChunk = 256 << 10, kGatherChunk = 512 << 10,
-                  kGatherChunkOfHost = 2 << 20;
+// the seat soon comes to other messages; and large enough to hide what a message costs.
+constexpr int64_t kSmallestChunk = 32 << 10, kLargestSumChunk = 256 << 10, kGatherChunk = 512 << 10;
 constexpr int64_t kMostBounce = 16 << 20;  // bytes a group, for all peers
 
 int64_t slice_begin(int64_t numel, int rank, int size) { return numel * rank / size; }
@@ -77,40 +75,33 @@ void MpiCollective::reduce_scatter(Tensor full, Tensor shard, Reduce op) {
 }
 
 void MpiCollective::all_gather(Tensor shard, Tensor full) {
-  const int64_t bytes = shard.bytes();
-  const bool small = bytes <= MpiHeader::kPayload;
-  const auto place = [&](int r) { return static_cast<std::byte*>(full.data) + r * bytes; };
+  const auto place = [&](int r) { return static_cast<std::byte*>(full.data) + r * shard.bytes(); };
   std::byte* const own = place(group_.rank);
-  const bool copies = shard.data != own && bytes > 0;
-  for_each_peer([&](int p) {
-    if (small) return give_payload(p, shard.data, bytes);
-    set_lane(p, gather_out, own, bytes, gather_chunk(p));
-    if (copies) peers_[static_cast<size_t>(p)].lanes[gather_out].gate = &own_here_;
-    set_lane(p, gather_in, place(p), bytes, gather_chunk(p));
-  });
-  if (copies && small) std::memcpy(own, shard.data, static_cast<size_t>(bytes));
-  else if (copies) own_copy_ = {own, static_cast<const std::byte*>(shard.data), bytes};
-  run_call();
-  if (small && bytes > 0)
-    for_each_peer([&](int p) {
-      std::memcpy(place(p), peers_[static_cast<size_t>(p)].in.payload.data(), static_cast<size_t>(bytes));
-    });
+  if (shard.data != own && shard.bytes() > 0) std::memcpy(own, shard.data, static_cast<size_t>(shard.bytes()));
+  swap(
+      shard.bytes(), [&](int) { return own; }, place);
 }
 
 void MpiCollective::all_to_all(Tensor from, Tensor to) {
   const int64_t bytes = from.bytes() / group_.size();
+  const auto part_of = [bytes](const Tensor& x, int r) { return static_cast<std::byte*>(x.data) + r * bytes; };
+  if (bytes > 0) std::memcpy(part_of(to, group_.rank), part_of(from, group_.rank), static_cast<size_t>(bytes));
+  swap(
+      bytes, [&](int p) { return part_of(from, p); }, [&](int p) { return part_of(to, p); });
+}
+
+template <class Out, class In>
+void MpiCollective::swap(int64_t bytes, const Out& out, const In& in) {
   const bool small = bytes <= MpiHeader::kPayload;
-  const auto part = [&](const Tensor& x, int r) { return static_cast<std::byte*>(x.data) + r * bytes; };
   for_each_peer([&](int p) {
-    if (small) return give_payload(p, part(from, p), bytes);
-    set_lane(p, gather_out, part(from, p), bytes, gather_chunk(p));
-    set_lane(p, gather_in, part(to, p), bytes, gather_chunk(p));
+    if (small) return give_payload(p, out(p), bytes);
+    set_lane(p, gather_out, out(p), bytes, kGatherChunk);
+    set_lane(p, gather_in, in(p), bytes, kGatherChunk);
   });
-  if (bytes > 0) std::memcpy(part(to, group_.rank), part(from, group_.rank), static_cast<size_t>(bytes));
   run_call();
   if (small && bytes > 0)
     for_each_peer([&](int p) {
-      std::memcpy(part(to, p), peers_[static_cast<size_t>(p)].in.payload.data(), static_cast<size_t>(bytes));
+      std::memcpy(in(p), peers_[static_cast<size_t>(p)].in.payload.data(), static_cast<size_t>(bytes));
     });
 }
 
@@ -120,13 +111,13 @@ void MpiCollective::broadcast(Tensor data, int root) {
   if (group_.rank == root) {
     for_each_peer([&](int p) {
       if (small) give_payload(p, data.data, data.bytes());
-      else set_lane(p, gather_out, data.data, data.bytes(), gather_chunk(p));
+      else set_lane(p, gather_out, data.data, data.bytes(), kGatherChunk);
     });
     for (Peer& peer : peers_) peer.in_payload = 0;
   } else if (small) {
     from.in_payload = data.bytes();
   } else {
-    set_lane(root, gather_in, data.data, data.bytes(), gather_chunk(root));
+    set_lane(root, gather_in, data.data, data.bytes(), kGatherChunk);
   }
   run_call();
   if (small && group_.rank != root && data.bytes() > 0)
@@ -143,9 +134,6 @@ void MpiCollective::begin(const CallSignature& mine) {
     peer.header_arrived = false;
     peer.out.signature = signature_;
   }
-  own_copy_ = {};
-  own_here_ = 0;
-  headers_posted_ = false;
 }
 
 void MpiCollective::run_call() {
@@ -197,10 +185,6 @@ int64_t MpiCollective::chunk_for(int64_t bytes) const {
   return std::clamp(quarter, kSmallestChunk, largest / 4096 * 4096);
 }
 
-int64_t MpiCollective::gather_chunk(int p) const {
-  return progress_.mpi().on_this_host(group_.world_rank(p)) ? kGatherChunkOfHost : kGatherChunk;
-}
-
 void MpiCollective::add_payloads(Reduce op, Tensor own, Tensor result) {
   inputs_.clear();
   for (int r = 0; r < group_.size(); ++r)
@@ -209,27 +193,9 @@ void MpiCollective::add_payloads(Reduce op, Tensor own, Tensor result) {
   reduce_in_rank_order(op, result.dtype, inputs_, outputs, result.numel());
 }
 
-// The own piece goes before the others' pieces: what a rank reads out of its peers' memory has then left the peers' own
-// caches, from where it comes more slowly than out of the common one. The peers take it from its new place for the same
-// reason (of 1 MiB, 4 % of the whole call). And it goes from its end: what was written last is still in the cache.
-bool MpiCollective::work() {
-  if (own_copy_.bytes == 0) return false;
-  const int64_t bytes = std::min(own_copy_.bytes, kGatherChunk);
-  own_copy_.bytes -= bytes;
-  std::memcpy(own_copy_.to + own_copy_.bytes, own_copy_.from + own_copy_.bytes, static_cast<size_t>(bytes));
-  return true;
-}
-
 // ---- in the seat
 
-// The second call: the own piece is in its place.
 void MpiCollective::advance() {
-  if (headers_posted_) {
-    own_here_ = INT64_MAX;
-    for_each_peer([&](int p) { pump(p); });
-    return;
-  }
-  headers_posted_ = true;
   progress_.set_under_way(*this, true);
   const int tag = mpi_tag(group_, MpiTag::call);
   for_each_peer([&](int p) {

@@ -34,7 +34,6 @@ class MpiCollective : public MpiTask {
   int64_t matched_ns() const { return matched_ns_; }
 
   void advance() override;
-  bool work() override;
   void completed(int slot, int64_t chunk, int64_t bytes) override;
   void rank_ended(int world_rank) override;
 
@@ -76,6 +75,9 @@ class MpiCollective : public MpiTask {
   void all_gather(Tensor shard, Tensor full);
   void all_to_all(Tensor from, Tensor to);
   void broadcast(Tensor data, int root);
+  // Sends the bytes at out(p) to each peer p, and receives as many at in(p).
+  template <class Out, class In>
+  void swap(int64_t bytes, const Out& out, const In& in);
   void begin(const CallSignature& mine);
   void run_call();
   void give_payload(int peer, const void* data, int64_t bytes);
@@ -83,7 +85,6 @@ class MpiCollective : public MpiTask {
   void set_scatter_lanes(std::byte* full, int64_t numel, int64_t element, int64_t chunk);
   void add_payloads(Reduce op, Tensor own, Tensor result);
   int64_t chunk_for(int64_t bytes) const;
-  int64_t gather_chunk(int peer) const;
 
   // In the seat.
   void pump(int peer);
@@ -103,14 +104,6 @@ class MpiCollective : public MpiTask {
   std::vector<const void*> inputs_;  // of one addition; members so that a call allocates nothing
 
   Sum sum_;
-  // An all_gather's own piece. The waiting thread copies it, then it goes out from where it then lies.
-  struct OwnCopy {
-    std::byte* to = nullptr;
-    const std::byte* from = nullptr;
-    int64_t bytes = 0;  // that are left
-  } own_copy_;
-  int64_t own_here_ = 0;  // gate: chunks that may go out
-  bool headers_posted_ = false;
   int64_t remaining_ = 0;  // messages of this call that are not complete
   int headers_missing_ = 0;
   int64_t matched_ns_ = 0;

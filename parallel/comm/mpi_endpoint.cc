@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <mpi.h>
-#include <numeric>
 #include <string>
 
 #include "parallel/comm/mpi_progress.h"
@@ -68,23 +67,6 @@ void MpiEndpoint::start() {
   int found = 0;
   check_mpi(MPI_Comm_get_attr(comm, MPI_TAG_UB, &max_tag, &found), "MPI_Comm_get_attr");
   max_tag_ = found ? *max_tag : 32767;
-  find_ranks_on_this_host();
-}
-
-void MpiEndpoint::find_ranks_on_this_host() {
-  MPI_Comm host;
-  MPI_Group host_group, world_group;
-  check_mpi(MPI_Comm_split_type(messages_->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
-  check_mpi(MPI_Comm_group(host, &host_group), "MPI_Comm_group");
-  check_mpi(MPI_Comm_group(messages_->comm, &world_group), "MPI_Comm_group");
-  std::vector<int> ranks(static_cast<size_t>(size_)), there(ranks.size());
-  std::iota(ranks.begin(), ranks.end(), 0);
-  check_mpi(MPI_Group_translate_ranks(world_group, size_, ranks.data(), host_group, there.data()),
-            "MPI_Group_translate_ranks");
-  for (const int rank : there) on_this_host_.push_back(rank != MPI_UNDEFINED);
-  check_mpi(MPI_Group_free(&host_group), "MPI_Group_free");
-  check_mpi(MPI_Group_free(&world_group), "MPI_Group_free");
-  check_mpi(MPI_Comm_free(&host), "MPI_Comm_free");
 }
 
 void MpiEndpoint::stop() {

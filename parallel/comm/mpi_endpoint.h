@@ -23,7 +23,6 @@ class MpiEndpoint {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int max_tag() const { return max_tag_; }
-  bool on_this_host(int world_rank) const { return on_this_host_[static_cast<size_t>(world_rank)] != 0; }
 
   void post_send(MpiTask& task, int slot, int64_t chunk, const void* data, int64_t bytes, int to, int tag);
   void post_recv(MpiTask& task, int slot, int64_t chunk, void* data, int64_t bytes, int from, int tag);
@@ -33,11 +32,8 @@ class MpiEndpoint {
  private:
   struct Messages;  // MPI's types stay in the .cc
 
-  void find_ranks_on_this_host();
-
   std::unique_ptr<Messages> messages_;
   int rank_ = 0, size_ = 1, max_tag_ = 0;
-  std::vector<char> on_this_host_;  // by rank of the world
 };
 
 }  // namespace trivet

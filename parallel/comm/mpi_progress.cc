@@ -206,11 +206,7 @@ void MpiProgress::abort_job(int exit_code) {
 
 // Returns when the task is done, or when the rest is for others to do.
 void MpiProgress::run(MpiTask& task) {
-  if (!borrow_seat(&task)) {
-    bool worked = false;
-    while (task.work()) worked = true;
-    if (!borrow_seat(worked ? &task : nullptr)) return;
-  }
+  if (!borrow_seat(task)) return;
   bool others_under_way = false;
   try {
     drive(task);
@@ -223,25 +219,19 @@ void MpiProgress::run(MpiTask& task) {
   if (others_under_way || !submitted_.empty() || phase_ != Phase::running || halt_wanted_) poke();
 }
 
-bool MpiProgress::borrow_seat(MpiTask* to_submit) {
+// Submits the task in any case.
+bool MpiProgress::borrow_seat(MpiTask& task) {
   std::lock_guard lock(mutex_);
-  if (to_submit) submitted_.push_back(to_submit);
+  submitted_.push_back(&task);
   const bool borrowed = seat_ == Seat::free && !halt_wanted_;
   if (borrowed) seat_ = Seat::borrowed;
-  else if (to_submit) poke();
+  else poke();
   return borrowed;
 }
 
 void MpiProgress::drive(MpiTask& task) {
   Quiet quiet;
   run_submitted();
-  bool worked = false;
-  while (task.work()) {
-    worked = true;
-    if (tasks_under_way_ > 1 || poked_) turn(quiet);
-  }
-  if (worked) task.advance();
-  quiet = {};
   while (!task.done() && !halt_wanted_) {
     if (turn(quiet)) continue;
     if (quiet.length() < kGivesWay) {

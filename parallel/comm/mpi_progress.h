@@ -47,9 +47,6 @@ class MpiTask {
   // On the thread in the seat. They throw Error to fail the rank.
   virtual void advance() = 0;
   virtual void completed(int slot, int64_t chunk, int64_t bytes) = 0;  // bytes: of a received message
-  // On the thread that waits for the task, before it does nothing but wait: a chunk of work of its own; false when
-  // there is none left. When there was some, advance() is called once more behind it.
-  virtual bool work() { return false; }
   // While the task is under way: what had come from this rank of the world has been looked at, and no more will come.
   virtual void rank_ended(int) {}
 
@@ -114,7 +111,7 @@ class MpiProgress {
 
   // A waiting thread's.
   void run(MpiTask& task);
-  bool borrow_seat(MpiTask* to_submit);
+  bool borrow_seat(MpiTask& task);
   void drive(MpiTask& task);
 
   // In the seat.
