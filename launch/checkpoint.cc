@@ -144,7 +144,7 @@ class Inspector {
                                                    m.num_attention_heads, grouped(m.seq_length))},
                              {"vocabulary", fmt::format("{}, {} output weights", number(m.vocab_size),
                                                         m.untie_embeddings_and_output_weights ? "untied" : "tied")},
-                             {"computed in", config.precision.dtype + "; stored in fp32"},
+                             {"computed in", std::string(word_of(config.precision.dtype)) + "; stored in fp32"},
                              {"tokenizer", state.tokenizer.empty() ? "unknown" : state.tokenizer}}};
     if (!config.data.path.empty()) block.rows.push_back({"data", config.data.path});
     if (!config.data.train_path.empty()) block.rows.push_back({"data", config.data.train_path});

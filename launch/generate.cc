@@ -227,14 +227,12 @@ void add_generate_command(CLI::App& app) {
   add_ranks_option(*command, options->ranks, "thread ranks; without it, T P");
   add_set_option(*command, options->sets, "any other key, such as precision.dtype=fp32 or device.threads_per_rank=4");
   command->callback([options] {
-    std::string backend = "auto";
-    for (const std::string& set : options->sets)
-      if (set.starts_with("comm.backend=")) backend = set.substr(13);
+    const Config asked = parse_sets(options->sets);
     const int64_t replica = int64_t{options->tensor} * options->pipeline;
     if (replica > kMostRanks)
       throw ConfigError(fmt::format("--tensor-parallel {} x --pipeline-parallel {} are {} ranks, expected at most {}",
                                     options->tensor, options->pipeline, replica, kMostRanks));
-    run_ranks(backend, options->ranks, static_cast<int>(replica),
+    run_ranks(asked.comm.backend, options->ranks, static_cast<int>(replica),
               [&](Communicator& world) { run_rank(*options, world); });
   });
 }

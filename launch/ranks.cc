@@ -7,11 +7,11 @@
 
 namespace trivet {
 
-void run_ranks(const std::string& backend, int asked, int needed,
+void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
                const std::function<void(Communicator& world)>& rank_main) {
   const int launched = launched_world_size();
   // nccl and staged say how GPUs talk, not who the ranks are.
-  if (backend == "mpi" || (backend != "thread" && launched > 0)) {
+  if (backend == CommBackend::mpi || (backend != CommBackend::thread && launched > 0)) {
     if (asked > 0 && launched > 0 && asked != launched)
       throw ConfigError(
           fmt::format("--ranks {} under a launcher that started {} ranks: leave --ranks out there", asked, launched));

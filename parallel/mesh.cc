@@ -2,12 +2,6 @@
 
 namespace trivet {
 
-RankOrder parse_rank_order(std::string_view text) {
-  if (text == "tp-dp-pp") return RankOrder::tp_dp_pp;
-  if (text == "tp-pp-dp") return RankOrder::tp_pp_dp;
-  throw ConfigError("parallel.order: found \"" + std::string(text) + "\", expected tp-dp-pp or tp-pp-dp");
-}
-
 MeshPosition position_of(int rank, const MeshShape& shape) {
   check(rank >= 0 && rank < shape.world(),
         "rank " + std::to_string(rank) + " is outside a mesh of " + std::to_string(shape.world()) + " ranks");

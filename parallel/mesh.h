@@ -5,7 +5,6 @@
 #pragma once
 
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "parallel/comm/comm.h"
@@ -13,7 +12,6 @@
 namespace trivet {
 
 enum class RankOrder { tp_dp_pp, tp_pp_dp };
-RankOrder parse_rank_order(std::string_view text);  // throws ConfigError
 
 struct MeshShape {
   int t = 1, p = 1, d = 1;

@@ -11,50 +11,47 @@ namespace trivet {
 
 int64_t default_bucket_size(int64_t d) { return std::max<int64_t>(40'000'000, 1'000'000 * d); }
 
-void check_recompute(const ModelConfig& model, Problems& problems) {
+void check_recompute(const Config& config, Problems& problems) {
+  const ModelConfig& model = config.model;
   constexpr auto kGranularity = "model.recompute_granularity", kModules = "model.recompute_modules",
                  kMethod = "model.recompute_method", kLayers = "model.recompute_num_layers";
   if (!problems.clean({kGranularity, kMethod, kLayers})) return;
-  const bool full = model.recompute_granularity == "full", selective = model.recompute_granularity == "selective";
+  const bool full = model.recompute_granularity == RecomputeGranularity::full,
+             selective = model.recompute_granularity == RecomputeGranularity::selective;
   const auto no_effect = [&](std::string_view key, std::string_view found, std::string_view with) {
     problems.add(key, fmt::format("{} has no effect with recompute_granularity {}, only with {}", found,
-                                  model.recompute_granularity, with));
+                                  word_of(model.recompute_granularity), with));
   };
-  if (!full && model.recompute_method != "none") no_effect(kMethod, model.recompute_method, "full");
+  const bool no_method = model.recompute_method == RecomputeMethod::none;
+  if (!full && !no_method) no_effect(kMethod, word_of(model.recompute_method), "full");
   if (!full && model.recompute_num_layers != 0) no_effect(kLayers, std::to_string(model.recompute_num_layers), "full");
-  if (full && model.recompute_method == "none")
-    problems.add(kMethod, "recompute_granularity full needs uniform or block, found none");
+  if (full && no_method) problems.add(kMethod, "recompute_granularity full needs uniform or block, found none");
   if (full && model.recompute_num_layers == 0)
     problems.add(kLayers, "recompute_granularity full needs a number of layers, found 0; 1 keeps the least memory");
   if (!selective && model.recompute_modules != ModelConfig().recompute_modules)
-    no_effect(kModules, quote(model.recompute_modules), "selective");
-  for (const std::string_view name : split_words(model.recompute_modules))
-    if (name != "core_attn" && name != "layernorm" && name != "mlp")
-      problems.add(kModules, fmt::format("found {}, expected core_attn, layernorm or mlp, or several with commas "
-                                         "between",
-                                         quote(name)));
+    no_effect(kModules, format_field(*find_field(kModules), config), "selective");
 }
 
 void check_attention(const Config& config, Problems& problems) {
   constexpr auto kBackend = "model.attention_backend";
-  if (config.model.attention_backend != "cudnn" || !problems.clean({kBackend})) return;
+  if (config.model.attention_backend != AttentionBackend::cudnn || !problems.clean({kBackend})) return;
   if (config.model.attention_dropout > 0 && problems.clean({"model.attention_dropout"}))
     problems.add(kBackend,
                  fmt::format("cudnn cannot be with attention_dropout {}: cuDNN draws other numbers than Trivet, "
                              "whose dropout is the same under every layout; expected auto or flash, or no "
                              "attention_dropout",
                              config.model.attention_dropout));
-  if (config.precision.dtype != "bf16" && problems.clean({"precision.dtype"}))
+  if (config.precision.dtype != DType::bf16 && problems.clean({"precision.dtype"}))
     problems.add(kBackend,
                  fmt::format("cudnn needs precision.dtype bf16, found {}: its fused attention knows no other; "
                              "expected auto or flash",
-                             config.precision.dtype));
+                             word_of(config.precision.dtype)));
 }
 
 void check_device(const Config& config, Problems& problems) {
-  if (config.device.tf32 && config.precision.dtype != "fp32" && problems.clean({"device.tf32", "precision.dtype"}))
+  if (config.device.tf32 && config.precision.dtype != DType::f32 && problems.clean({"device.tf32", "precision.dtype"}))
     problems.add("device.tf32", fmt::format("true has no effect with precision.dtype {}: it is of fp32 products",
-                                            config.precision.dtype));
+                                            word_of(config.precision.dtype)));
 }
 
 void check_saving(const CheckpointConfig& checkpoint, Problems& problems) {
@@ -68,18 +65,18 @@ void check_saving(const CheckpointConfig& checkpoint, Problems& problems) {
 void check_tensor_overlap(const Config& config, Problems& problems) {
   if (config.parallel.sequence_parallel) return;
   const OverlapConfig& o = config.overlap;
-  const std::pair<std::string_view, const std::string*> keys[] = {
-      {"overlap.tp_comm_overlap", &o.tp_comm_overlap},
-      {"overlap.tp_comm_overlap_qkv", &o.tp_comm_overlap_qkv},
-      {"overlap.tp_comm_overlap_proj", &o.tp_comm_overlap_proj},
-      {"overlap.tp_comm_overlap_fc1", &o.tp_comm_overlap_fc1},
-      {"overlap.tp_comm_overlap_fc2", &o.tp_comm_overlap_fc2}};
+  const std::pair<std::string_view, std::optional<TensorOverlap>> keys[] = {
+      {"overlap.tp_comm_overlap", o.tp_comm_overlap},
+      {"overlap.tp_comm_overlap_qkv", o.tp_comm_overlap_qkv},
+      {"overlap.tp_comm_overlap_proj", o.tp_comm_overlap_proj},
+      {"overlap.tp_comm_overlap_fc1", o.tp_comm_overlap_fc1},
+      {"overlap.tp_comm_overlap_fc2", o.tp_comm_overlap_fc2}};
   for (const auto& [key, value] : keys)
-    if (*value != "none" && *value != "default" && problems.clean({key}))
+    if (value.value_or(TensorOverlap::none) != TensorOverlap::none && problems.clean({key}))
       problems.add(key,
                    fmt::format("{} needs sequence_parallel (and so tensor_model_parallel_size above 1): it cuts the "
                                "gathering and scattering of positions",
-                               *value));
+                               word_of(*value)));
 }
 
 void check_pipeline_overlap(const Config& config, Problems& problems) {
@@ -103,8 +100,8 @@ void check_data_parallel(const Config& config, const RunFacts& facts, Problems& 
   if (!problems.clean({kStrategy, "parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size"}))
     return;
   const int64_t d = facts.world_size / ranks_of_one_replica(config);
-  const std::string& strategy = config.parallel.data_parallel_sharding_strategy;
-  const Sharding sharding = parse_sharding(strategy);
+  const Sharding sharding = config.parallel.data_parallel_sharding_strategy;
+  const std::string_view strategy = word_of(sharding);
   const OverlapConfig& overlap = config.overlap;
   const auto alone = [&](bool on, std::string_view key) {
     if (on && d <= 1)

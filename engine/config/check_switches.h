@@ -11,7 +11,7 @@ namespace trivet {
 // Megatron's rule for data-parallel size d: a ring's chunk, bucket / d, must stay long enough to use the bandwidth.
 int64_t default_bucket_size(int64_t d);
 
-void check_recompute(const ModelConfig& model, Problems& problems);
+void check_recompute(const Config& config, Problems& problems);
 void check_attention(const Config& config, Problems& problems);
 void check_device(const Config& config, Problems& problems);
 void check_saving(const CheckpointConfig& checkpoint, Problems& problems);

@@ -11,6 +11,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "engine/config/choices.h"
 
 namespace trivet {
 
@@ -27,14 +30,12 @@ struct ModelConfig {
   bool scale_output_layer_init = true;  // the layers that write to the residual stream: std / sqrt(2 L)
   double hidden_dropout = 0;
   double attention_dropout = 0;
-  // Who computes attention on a GPU: auto measures at the start (train.deterministic_mode: flash).
-  std::string attention_backend = "auto";  // auto | flash | cudnn
+  std::optional<AttentionBackend> attention_backend = {};  // auto: the faster one, measured at the start
   double layernorm_epsilon = 1e-5;
-  // Activations that are not kept for the backward pass but made again in it.
-  std::string recompute_granularity = "none";   // none | selective | full
-  std::string recompute_modules = "core_attn";  // selective: which of core_attn, layernorm, mlp
-  std::string recompute_method = "none";        // full: uniform | block
-  int64_t recompute_num_layers = 0;             // full: layers of a group (uniform), or of each stage (block)
+  RecomputeGranularity recompute_granularity = RecomputeGranularity::none;
+  std::vector<RecomputeModule> recompute_modules = {RecomputeModule::core_attn};  // selective
+  RecomputeMethod recompute_method = RecomputeMethod::none;                       // full
+  int64_t recompute_num_layers = 0;                                               // full
 };
 
 struct ParallelConfig {
@@ -48,8 +49,8 @@ struct ParallelConfig {
   bool account_for_embedding_in_pipeline_split = false;
   bool account_for_loss_in_pipeline_split = false;
   bool sequence_parallel = false;
-  std::string order = "tp-dp-pp";
-  std::string data_parallel_sharding_strategy = "no_shard";  // no_shard | optim | optim_grads | optim_grads_params
+  RankOrder order = RankOrder::tp_dp_pp;
+  Sharding data_parallel_sharding_strategy = Sharding::no_shard;
   std::optional<int64_t> bucket_size;  // elements of a bucket of gradients and weights: max(40e6, 1e6 d)
 };
 
@@ -64,13 +65,11 @@ struct OverlapConfig {
   bool average_in_collective = false;  // divide by d while reducing; off: the loss is scaled beforehand
   bool defer_embedding_wgrad_compute = false;  // the output weight's gradients wait for the pipeline to drain
   int64_t wgrad_deferral_limit = 0;            // of at most so many micro-batches, the last ones; 0: of all
-  // Tensor-parallel communication and the products beside it, under sequence parallelism: none | bulk | ring |
-  // pipeline; of one linear layer: default is what tp_comm_overlap says.
-  std::string tp_comm_overlap = "none";
-  std::string tp_comm_overlap_qkv = "default";
-  std::string tp_comm_overlap_proj = "default";
-  std::string tp_comm_overlap_fc1 = "default";
-  std::string tp_comm_overlap_fc2 = "default";
+  TensorOverlap tp_comm_overlap = TensorOverlap::none;
+  std::optional<TensorOverlap> tp_comm_overlap_qkv;  // default: tp_comm_overlap; so the others
+  std::optional<TensorOverlap> tp_comm_overlap_proj;
+  std::optional<TensorOverlap> tp_comm_overlap_fc1;
+  std::optional<TensorOverlap> tp_comm_overlap_fc2;
 };
 
 struct BatchConfig {
@@ -83,7 +82,7 @@ struct OptimizerConfig {
   std::optional<double> min_lr;  // lr / 10
   int64_t lr_warmup_iters = 0;
   std::optional<int64_t> lr_decay_iters;  // train_iters
-  std::string lr_decay_style = "cosine";  // cosine | linear | constant
+  LrDecay lr_decay_style = LrDecay::cosine;
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
@@ -93,12 +92,12 @@ struct OptimizerConfig {
 };
 
 struct PrecisionConfig {
-  std::string dtype = "fp32";  // fp32 | bf16: of weights and activations; main weights, moments, gradients are fp32
+  DType dtype = DType::f32;
 };
 
 struct DataConfig {
   std::string path;  // prefix of .bin/.idx, cut into train/validation/test by `split`; or
-  std::string split = "98,2,0";
+  std::vector<double> split = {98, 2, 0};
   std::string train_path;  // prefixes of their own
   std::string valid_path;
   std::string tokenizer_model;  // PREFIX.model beside the dataset where there is one
@@ -107,11 +106,11 @@ struct DataConfig {
 };
 
 struct CommConfig {
-  // Who the ranks are, threads or MPI's processes; and how they exchange the memory of GPUs: by NCCL, or staged through
-  // the host's, so that several ranks may share a GPU. auto: what the launcher and the GPUs allow.
-  std::string backend = "auto";  // auto | thread | mpi | nccl | staged
-  bool nccl_ub = false;          // weights and gradients in memory that NCCL's data-parallel groups know
-  double timeout_s = 600;        // a call that is open for longer ends the run; 0: never
+  // thread, mpi: who the ranks are. nccl, staged (through the host's memory, so that ranks may share a GPU): how they
+  // exchange the memory of GPUs. auto: what the launcher and the GPUs allow.
+  std::optional<CommBackend> backend;
+  bool nccl_ub = false;    // weights and gradients in memory that NCCL's data-parallel groups know
+  double timeout_s = 600;  // a call that is open for longer ends the run; 0: never
   // An emulated link between the ranks of a group (parallel/comm/link.h): of all groups, or of one class of them.
   double link_latency_us = 0;
   double link_gbps = 0;                          // 10^9 bits a second; 0: no limit
@@ -142,22 +141,21 @@ struct TrainConfig {
   int64_t straggler_interval = 50;   // steps
   // Numbers gone wrong: engine/train/number_check.h.
   bool check_for_nan_in_loss_and_grad = true;
-  std::string non_finite_policy = "stop";  // stop | skip
-  double spike_factor = 0;                 // times the running median; 0: spikes are not looked for
-  std::string spike_policy = "warn";       // warn | skip | stop
+  StepAction non_finite_policy = StepAction::stop;  // or skip
+  double spike_factor = 0;                          // times the running median; 0: spikes are not looked for
+  StepAction spike_policy = StepAction::warn;       // or skip, or stop
   int64_t max_consecutive_skips = 10;
   int64_t check_weight_hash_across_dp_replicas_interval = 0;  // steps; 0: never
   bool deterministic_mode = false;  // nothing is chosen by timing it, so that two runs on GPUs give the same bits
   bool trace = false;               // write run_dir/trace.json
-  std::string flops_convention = "causal";  // causal | full | 6n: of the model FLOPs behind TFLOP/s and MFU
+  FlopsConvention flops_convention = FlopsConvention::causal;
 };
 
 struct DeviceConfig {
-  std::string kind = "auto";  // auto | cpu | cuda; auto: the GPUs, where the hosts have some
-  bool tf32 = false;          // fp32 products on a GPU by its tensor cores, with 10 bits of mantissa
-  // none | local: on a GPU, what a micro-batch queues is captured and launched as a whole (kernels/graph_ops.h).
-  std::string cuda_graph_impl = "none";
-  int threads_per_rank = 0;           // 0: the cores of the host over its ranks
+  std::optional<DeviceKind> kind;  // auto: the GPUs, where the hosts have some
+  bool tf32 = false;               // fp32 products on a GPU by its tensor cores, with 10 bits of mantissa
+  CudaGraphs cuda_graph_impl = CudaGraphs::none;  // local: what a micro-batch queues is launched as a graph
+  int threads_per_rank = 0;                       // 0: the cores of the host over its ranks
   std::optional<double> peak_tflops;  // of one rank in the run's dtype; auto: a table by GPU name, or measured
 };
 

@@ -4,6 +4,7 @@
 
 #include "engine/config/fields.h"
 #include "engine/config/model_spec.h"
+#include "engine/config/words.h"
 #include "engine/metrics/accounting.h"
 #include "parallel/data/flat_buffer.h"
 #include "parallel/pipeline/check.h"
@@ -25,9 +26,14 @@ TextBlock by_section(const Row& row) {
 }
 
 std::string recompute_text(const ModelConfig& m) {
-  if (m.recompute_granularity == "selective") return m.recompute_modules + " of every layer";
-  if (m.recompute_granularity == "none") return "none";
-  if (m.recompute_method == "block") return fmt::format("the first {} layers of each stage", m.recompute_num_layers);
+  if (m.recompute_granularity == RecomputeGranularity::none) return "none";
+  if (m.recompute_granularity == RecomputeGranularity::selective) {
+    std::vector<std::string_view> modules;
+    for (const RecomputeModule module : m.recompute_modules) modules.push_back(word_of(module));
+    return join(modules, ",") + " of every layer";
+  }
+  if (m.recompute_method == RecomputeMethod::block)
+    return fmt::format("the first {} layers of each stage", m.recompute_num_layers);
   return m.recompute_num_layers == 1 ? "every layer, from its input"
                                      : fmt::format("every layer, in groups of {}", m.recompute_num_layers);
 }
@@ -40,7 +46,7 @@ TextBlock describe_model(const Config& config) {
                              grouped(m.hidden_size), grouped(*m.ffn_hidden_size), m.num_attention_heads,
                              m.hidden_size / m.num_attention_heads, grouped(m.seq_length))},
        {"output layer", m.untie_embeddings_and_output_weights ? "has its own weight" : "tied to the word embeddings"},
-       {"dtype", config.precision.dtype},
+       {"dtype", std::string(word_of(config.precision.dtype))},
        {"recompute", recompute_text(m)}}};
 }
 
@@ -71,8 +77,8 @@ std::string run_lengths(const std::vector<int64_t>& values) {
 }
 
 std::string data_parallel_text(const Config& config) {
-  const std::string& strategy = config.parallel.data_parallel_sharding_strategy;
-  const std::string buckets = streams_grads(parse_sharding(strategy))
+  const Sharding strategy = config.parallel.data_parallel_sharding_strategy;
+  const std::string buckets = streams_grads(strategy)
                                   ? "a bucket a unit of the model"
                                   : "buckets of " + grouped(*config.parallel.bucket_size) + " elements";
   const OverlapConfig& o = config.overlap;
@@ -81,7 +87,7 @@ std::string data_parallel_text(const Config& config) {
                         : o.overlap_param_gather                        ? "weights travel beside compute"
                                                                         : "no overlap";
   if (o.collectives_in_flight > 1) overlap += fmt::format(", {} collectives at once", o.collectives_in_flight);
-  return fmt::format("{}, {}, {}", strategy, buckets, overlap);
+  return fmt::format("{}, {}, {}", word_of(strategy), buckets, overlap);
 }
 
 // "tensor 5 us and 100 Gbit/s, data 10 Gbit/s"; empty without links. A group of one rank has none.
@@ -104,7 +110,7 @@ TextBlock describe_layout(const Config& config, const Layout& layout) {
   const Schedule& schedule = layout.schedule;
   TextBlock block = {"layout",
                      {{"ranks", fmt::format("{} = tensor {} x pipeline {} x data {}, in the order {}", mesh.world(),
-                                            mesh.t, mesh.p, mesh.d, config.parallel.order)},
+                                            mesh.t, mesh.p, mesh.d, word_of(config.parallel.order))},
                       {"sequence parallel", config.parallel.sequence_parallel ? "yes" : "no"}}};
   block.rows.push_back(
       {"pipeline", mesh.p == 1
@@ -124,7 +130,7 @@ TextBlock describe_layout(const Config& config, const Layout& layout) {
 TextBlock describe_work(const Config& config, const Layout& layout) {
   const int64_t samples = *config.batch.global_batch_size, tokens = samples * config.model.seq_length;
   const double all_tokens = static_cast<double>(tokens) * static_cast<double>(config.train.train_iters);
-  const auto convention = parse_flops_convention(config.train.flops_convention);
+  const auto convention = config.train.flops_convention;
   const auto flops = flops_per_token(model_spec_of(config.model), convention);
   return {"work",
           {{"step", fmt::format("{} samples = {} data-parallel ranks x {} micro-batches of {}", grouped(samples),
@@ -134,7 +140,7 @@ TextBlock describe_work(const Config& config, const Layout& layout) {
                                                     : fmt::format("{:.4g}", all_tokens),
                                   grouped(config.train.train_iters))},
            {"model FLOPs", fmt::format("{:.6e} a token, {:.6e} a step (convention: {})", flops.total(),
-                                       flops.total() * static_cast<double>(tokens), name_of(convention))}}};
+                                       flops.total() * static_cast<double>(tokens), word_of(convention))}}};
 }
 
 TextBlock describe_memory(const std::vector<MemoryPlan>& ranks) {

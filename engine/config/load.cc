@@ -304,6 +304,14 @@ LoadedConfig parse_config(const std::string& text, const std::string& path, std:
   return loaded;
 }
 
+Config parse_sets(std::span<const std::string> sets) {
+  LoadedConfig loaded;
+  Problems problems(loaded.path, loaded.origins);
+  for (const std::string& argument : sets) apply_set(argument, loaded, problems);
+  problems.throw_if_any();
+  return loaded.config;
+}
+
 Config parse_saved_config(const std::map<std::string, std::string>& values, const std::string& source) {
   std::string text;
   std::string_view section;

@@ -28,6 +28,9 @@ LoadedConfig load_config(const std::string& path, std::span<const std::string> s
 // The same from text; `path` only names it.
 LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets = {});
 
+// What `sets` alone say, over the defaults, and not judged. Throws ConfigError.
+Config parse_sets(std::span<const std::string> sets);
+
 // The Config of another run that kept "section.key" -> the value as YAML, as format_field() writes it: what is absent
 // has its default, keys that this version does not know are passed over, and whether the values go together is not
 // asked. Throws DataError naming `source`.

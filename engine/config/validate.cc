@@ -1,10 +1,9 @@
 #include "engine/config/validate.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <numeric>
 
 #include "engine/config/check_switches.h"
@@ -67,22 +66,6 @@ void expect_divides(Problems& problems, std::string_view key, int64_t part, cons
   problems.add(key, fmt::format("{} does not divide {}; {} would work", part, failing, list(divisors(common, part))));
 }
 
-// The shares of data.split; empty where the text is not one to three shares with a sum above 0.
-std::vector<double> split_shares(std::string_view text) {
-  std::vector<double> shares;
-  double sum = 0;
-  for (const std::string_view part : split_words(text)) {
-    double share = 0;
-    const auto end = std::from_chars(part.data(), part.data() + part.size(), share);
-    if (end.ec != std::errc() || end.ptr != part.data() + part.size() || !std::isfinite(share) || share < 0) return {};
-    shares.push_back(share);
-    sum += share;
-  }
-  if (shares.size() > 3 || !(sum > 0) || !std::isfinite(sum)) return {};
-  shares.resize(3, 0.0);
-  return shares;
-}
-
 void check_values(const Config& config, Problems& problems) {
   const Config defaults;
   for (const Field& field : fields()) {
@@ -124,7 +107,7 @@ void check_schedule(const LoadedConfig& loaded, Problems& problems) {
   const OptimizerConfig& optimizer = loaded.config.optimizer;
   const double lr = optimizer.lr, min_lr = optimizer.min_lr.value_or(lr / 10);
   const int64_t decay = optimizer.lr_decay_iters.value_or(loaded.config.train.train_iters);
-  if (optimizer.lr_decay_style == "constant" && problems.clean({"optimizer.lr_decay_style"})) {
+  if (optimizer.lr_decay_style == LrDecay::constant && problems.clean({"optimizer.lr_decay_style"})) {
     // resolve() writes the values that change nothing, so these are welcome back.
     constexpr auto kNoEffect =
         "{} has no effect with lr_decay_style constant; leave it out, or choose cosine or linear";
@@ -159,7 +142,7 @@ void check_data(const LoadedConfig& loaded, Problems& problems) {
   }
   if (data.path.empty()) {
     if (data.split != DataConfig().split && problems.clean({"data.split"}))
-      problems.add("data.split", quote(data.split) +
+      problems.add("data.split", format_field(*find_field("data.split"), loaded.config) +
                                      " has no effect with data.train_path: only data.path is cut; leave "
                                      "it out");
     if (evaluates && data.valid_path.empty())
@@ -172,18 +155,16 @@ void check_data(const LoadedConfig& loaded, Problems& problems) {
     problems.add("data.valid_path",
                  "goes with data.train_path, found data.path: its validation data is cut by data.split");
   if (!problems.clean({"data.split"})) return;
-  const auto shares = split_shares(data.split);
-  if (shares.empty())
-    problems.add("data.split",
-                 fmt::format("found {}, expected up to three shares of train, validation and test such as "
-                             "98,2,0",
-                             quote(data.split)));
-  else if (shares[0] == 0) problems.add("data.split", fmt::format("{} leaves nothing to train on", data.split));
-  else if (evaluates && shares[1] == 0)
+  const double sum = std::accumulate(data.split.begin(), data.split.end(), 0.0);
+  const std::string split = fmt::format("{}", fmt::join(data.split, ","));
+  if (data.split.size() > 3 || !(sum > 0) || !std::isfinite(sum))
+    problems.add("data.split", fmt::format("found \"{}\", expected {}", split, expected(*find_field("data.split"))));
+  else if (data.split[0] == 0) problems.add("data.split", fmt::format("{} leaves nothing to train on", split));
+  else if (evaluates && (data.split.size() < 2 || data.split[1] == 0))
     problems.add("train.eval_interval",
                  fmt::format("{} needs validation data, and data.split ({}) leaves none; 0 never "
                              "evaluates",
-                             loaded.config.train.eval_interval, data.split));
+                             loaded.config.train.eval_interval, split));
 }
 
 void check_ranks(const LoadedConfig& loaded, const RunFacts& facts, Problems& problems) {
@@ -236,7 +217,7 @@ void derive(LoadedConfig& loaded, std::string_view key, std::optional<T>& to, T 
 void check_train(const TrainConfig& train, Problems& problems) {
   if (problems.clean({"train.run_dir"}) && train.run_dir.empty())
     problems.add("train.run_dir", "is empty, expected the folder of the run");
-  if (problems.clean({"train.non_finite_policy"}) && train.non_finite_policy == "skip" &&
+  if (problems.clean({"train.non_finite_policy"}) && train.non_finite_policy == StepAction::skip &&
       !train.check_for_nan_in_loss_and_grad)
     problems.add("train.non_finite_policy",
                  "skip has no effect with check_for_nan_in_loss_and_grad false: nothing looks for such a step");
@@ -287,13 +268,13 @@ void resolve_pipeline(LoadedConfig& loaded, Layout& layout, Problems& problems) 
       std::any_of(layout.schedule.programs.begin(), layout.schedule.programs.end(), [](const auto& ops) {
         return std::any_of(ops.begin(), ops.end(), [](const Op& op) { return op.kind == OpKind::backward_weight; });
       });
-  if (halves && streams_grads(parse_sharding(c.data_parallel_sharding_strategy)))
+  if (halves && streams_grads(c.data_parallel_sharding_strategy))
     problems.add(
         "parallel.data_parallel_sharding_strategy",
         fmt::format("{} needs whole backward passes, but the schedule {} puts weight gradients off: they would "
                     "have to be kept for all micro-batches under way; optim works, and so do 1f1b and "
                     "interleaved",
-                    c.data_parallel_sharding_strategy, layout.schedule.kind));
+                    word_of(c.data_parallel_sharding_strategy), layout.schedule.kind));
   if (loaded.config.overlap.align_param_gather && layout.schedule.v == 1)
     problems.add(
         "overlap.align_param_gather",
@@ -330,7 +311,7 @@ int ranks_of_one_replica(const Config& config) {
 void check_config(const LoadedConfig& loaded, Problems& problems) {
   check_values(loaded.config, problems);
   check_model(loaded.config, problems);
-  check_recompute(loaded.config.model, problems);
+  check_recompute(loaded.config, problems);
   check_attention(loaded.config, problems);
   check_device(loaded.config, problems);
   check_tensor_overlap(loaded.config, problems);
@@ -355,7 +336,7 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   layout.mesh = {.t = config.parallel.tensor_model_parallel_size,
                  .p = config.parallel.pipeline_model_parallel_size,
                  .d = facts.world_size / replica,
-                 .order = parse_rank_order(config.parallel.order)};
+                 .order = config.parallel.order};
 
   derive(loaded, "model.ffn_hidden_size", config.model.ffn_hidden_size, 4 * config.model.hidden_size,
          "4 * hidden_size");
@@ -366,7 +347,7 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   derive(loaded, "parallel.bucket_size", config.parallel.bucket_size, default_bucket_size(layout.mesh.d),
          "max(40e6, 1e6 d)");
   // A constant schedule never leaves lr.
-  const bool constant = config.optimizer.lr_decay_style == "constant";
+  const bool constant = config.optimizer.lr_decay_style == LrDecay::constant;
   derive(loaded, "optimizer.min_lr", config.optimizer.min_lr, constant ? config.optimizer.lr : config.optimizer.lr / 10,
          constant ? "lr" : "lr / 10");
   derive(loaded, "optimizer.lr_decay_iters", config.optimizer.lr_decay_iters, config.train.train_iters, "train_iters");

@@ -54,7 +54,7 @@ std::string quote(std::string_view text) {
   constexpr size_t kMost = 60;
   std::string out = "\"";
   for (const char c : text.substr(0, kMost)) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) out += fmt::format("\\x{:02x}", c);
+    if (is_control(c)) out += fmt::format("\\x{:02x}", c);
     else out += c;
   }
   return out + (text.size() > kMost ? "…\"" : "\"");

@@ -12,6 +12,7 @@ std::string_view nearest(std::string_view text, const std::vector<std::string_vi
 std::string join(const std::vector<std::string_view>& words, std::string_view separator);
 // The parts of the text between commas, without the spaces around them; at least one, perhaps empty.
 std::vector<std::string_view> split_words(std::string_view text);
+inline bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 // The text in quotes, at most 60 characters of it, control characters made visible.
 std::string quote(std::string_view text);
 

@@ -1,12 +1,10 @@
 #include "engine/data/gpt_dataset.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <fmt/format.h>
 #include <limits>
 #include <numeric>
-#include <string_view>
 
 #include "engine/data/shuffle.h"
 #include "kernels/base/check.h"
@@ -20,32 +18,11 @@ constexpr int64_t kMaxEntries = std::numeric_limits<uint32_t>::max();
 
 }  // namespace
 
-std::array<DocumentRange, 3> split_documents(const std::string& split, int64_t documents) {
-  const auto reject = [&](std::string_view why) {
-    throw ConfigError(
-        fmt::format("data.split is \"{}\": {}; expected up to three weights of train, validation and test such as "
-                    "\"98,2,0\"",
-                    split, why));
-  };
+std::array<DocumentRange, 3> split_documents(std::span<const double> shares, int64_t documents) {
   std::array<double, 3> weights{};
-  size_t count = 0;
-  for (std::string_view rest = split; !rest.empty() || count == 0;) {
-    const size_t comma = rest.find(',');
-    std::string_view word = rest.substr(0, comma);
-    while (word.starts_with(' ')) word.remove_prefix(1);
-    while (word.ends_with(' ')) word.remove_suffix(1);
-    if (count == weights.size()) reject("more than three weights");
-    double& weight = weights[count++];
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), weight);
-    if (error != std::errc() || end != word.data() + word.size()) reject(fmt::format("\"{}\" is not a number", word));
-    if (!(weight >= 0) || std::isinf(weight)) reject("a weight is negative or not finite");
-    if (comma == std::string_view::npos) break;
-    rest.remove_prefix(comma + 1);
-    if (rest.empty()) reject("it ends with a comma");
-  }
+  check(shares.size() <= weights.size(), "documents are cut into training, validation and test data");
+  std::copy(shares.begin(), shares.end(), weights.begin());
   const double sum = weights[0] + weights[1] + weights[2];
-  if (!(sum > 0) || std::isinf(sum)) reject("the weights have no positive finite sum");
-
   std::array<DocumentRange, 3> ranges;
   double end = 0;
   int64_t begin = 0;

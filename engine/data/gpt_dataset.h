@@ -32,9 +32,9 @@ struct DocumentRange {
   bool operator==(const DocumentRange&) const = default;
 };
 
-// Train, validation and test documents by weights such as "98,2,0" (missing ones are 0): contiguous ranges whose ends
-// are rounded as Megatron does. A text that is not that is a ConfigError.
-std::array<DocumentRange, 3> split_documents(const std::string& split, int64_t documents);
+// Train, validation and test documents by shares such as {98, 2, 0} (missing ones are 0): contiguous ranges whose ends
+// are rounded as Megatron does. REQUIRES: at most three, none below 0, a finite sum above 0.
+std::array<DocumentRange, 3> split_documents(std::span<const double> shares, int64_t documents);
 
 // Safe to call from many threads at once. Memory: for each of the at most three epochs in use 4 bytes a document and
 // 12 bytes a window; an epoch's tables are built when its first sample is asked for.

@@ -1,6 +1,6 @@
 #include "engine/data/training_data.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <vector>
 
 #include "engine/data/dataset_info.h"
@@ -75,7 +75,7 @@ TrainingData open_training_data(const DataConfig& config, int64_t seq_length, in
     const auto [train, valid, test] = split_documents(config.split, dataset->sequences());
     if (with_validation && valid.size() == 0)
       throw ConfigError(fmt::format("data.split is \"{}\", which leaves none of the {} documents of {} for validation",
-                                    config.split, dataset->sequences(), config.path));
+                                    fmt::join(config.split, ","), dataset->sequences(), config.path));
     data.train = cut(dataset, train, "train");
     if (with_validation) data.valid = cut(dataset, valid, "valid");
     return data;

@@ -52,21 +52,6 @@ ParameterCount count_parameters(const ModelSpec& model) {
   return count;
 }
 
-FlopsConvention parse_flops_convention(std::string_view text) {
-  for (const auto convention : {FlopsConvention::causal, FlopsConvention::full, FlopsConvention::six_n})
-    if (text == name_of(convention)) return convention;
-  throw ConfigError("train.flops_convention: found " + std::string(text) + ", expected one of causal, full, 6n");
-}
-
-const char* name_of(FlopsConvention convention) {
-  switch (convention) {
-    case FlopsConvention::causal: return "causal";
-    case FlopsConvention::full: return "full";
-    case FlopsConvention::six_n: return "6n";
-  }
-  return "?";
-}
-
 TokenFlops flops_per_token(const ModelSpec& model, FlopsConvention convention) {
   if (convention == FlopsConvention::six_n)
     return {.layers = 6.0 * static_cast<double>(count_parameters(model).total())};

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string_view>
 
 #include "engine/model/spec.h"
 
@@ -32,8 +31,6 @@ ParameterCount count_parameters(const ModelSpec& model);
 //   full    over the full s x s square: Megatron-LM and NeMo before, Narayanan et al. 2021 and Korthikanti et al. 2022
 //   six_n   6 x parameters: Kaplan et al. 2020, without attention scores
 enum class FlopsConvention : uint8_t { causal, full, six_n };
-FlopsConvention parse_flops_convention(std::string_view text);  // causal | full | 6n; throws ConfigError
-const char* name_of(FlopsConvention convention);
 
 // Forward and backward of one token, by the kind of product. Exact below 2^53.
 struct TokenFlops {

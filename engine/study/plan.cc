@@ -74,9 +74,10 @@ void remove_links(CommConfig& comm) {
 // Every call of `config` has compute wait for it. What is no overlap of communication stays.
 void remove_overlap(Config& config) {
   const OverlapConfig& given = config.overlap;
-  OverlapConfig none{.average_in_collective = given.average_in_collective,
-                     .defer_embedding_wgrad_compute = given.defer_embedding_wgrad_compute,
-                     .wgrad_deferral_limit = given.wgrad_deferral_limit};
+  OverlapConfig none;
+  none.average_in_collective = given.average_in_collective;
+  none.defer_embedding_wgrad_compute = given.defer_embedding_wgrad_compute;
+  none.wgrad_deferral_limit = given.wgrad_deferral_limit;
   // A run without a pipeline has the switch on, and nothing to switch.
   none.overlap_p2p_comm = config.parallel.pipeline_model_parallel_size == 1 && given.overlap_p2p_comm;
   config.overlap = none;
@@ -113,8 +114,8 @@ Point resolve_point(const Study& study, const Choice& choice) {
                                   point.ranks, bytes_text(machine_bytes())));
   point.flops =
       static_cast<double>(study.steps) * flops_per_step(model_spec_of(config.model), *config.batch.global_batch_size,
-                                                        parse_flops_convention(config.train.flops_convention));
-  point.dtype = config.precision.dtype;
+                                                        config.train.flops_convention);
+  point.dtype = word_of(config.precision.dtype);
   point.numbers = numbers_of(study, choice);
   point.id = hash_of(study, point, config);
   Config other = config;

@@ -251,8 +251,7 @@ class StudyReader : YamlReader {
   }
   void add_level(const YAML::Node& at, Factor& factor, Level level) {
     const std::string where = "factors." + factor.name;
-    const bool control =
-        std::ranges::any_of(level.label, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+    const bool control = std::ranges::any_of(level.label, is_control);
     if (level.label.empty() || level.label.size() > 100 || control)
       return problem(at, where, fmt::format("found the level {}, expected up to 100 characters", quote(level.label)));
     if (std::ranges::any_of(factor.levels, [&](const Level& other) { return other.label == level.label; }))

@@ -49,15 +49,15 @@ AttentionShape attention_shape_of(const Config& config) {
   const ModelConfig& model = config.model;
   const int64_t heads = model.num_attention_heads / config.parallel.tensor_model_parallel_size;
   return packed_attention(model.seq_length, config.batch.micro_batch_size, heads, heads,
-                          model.hidden_size / model.num_attention_heads, dtype_of(config.precision));
+                          model.hidden_size / model.num_attention_heads, config.precision.dtype);
 }
 
 AttentionTrial try_attention(const Config& config, Device& device, const MakeOps& make_ops) {
-  const std::string& asked = config.model.attention_backend;
+  const std::optional<AttentionBackend> asked = config.model.attention_backend;
   const AttentionShape shape = attention_shape_of(config);
   const auto time_cudnn = [&] { return time_attention(device, *make_ops(shape), shape); };
   AttentionTrial trial;
-  if (asked == "cudnn") {
+  if (asked == AttentionBackend::cudnn) {
     try {
       time_cudnn();  // whether it runs
     } catch (const Error& error) {
@@ -66,7 +66,7 @@ AttentionTrial try_attention(const Config& config, Device& device, const MakeOps
     }
     return {.own = false, .cudnn = true, .why = "as asked"};
   }
-  if (asked == "flash") trial.why = "as asked";
+  if (asked == AttentionBackend::flash) trial.why = "as asked";
   else if (config.train.deterministic_mode) trial.why = "deterministic_mode measures nothing";
   else if (config.model.attention_dropout > 0) trial.why = "cuDNN has not the dropout of attention_dropout";
   if (!trial.why.empty()) return trial;

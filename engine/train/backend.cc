@@ -33,25 +33,27 @@ bool choose_gpus(const Config& config, const std::vector<int64_t>& gpus) {
   const auto none = std::find(gpus.begin(), gpus.end(), 0);
   if (none == gpus.end()) return true;
   const bool some = std::any_of(gpus.begin(), gpus.end(), [](int64_t count) { return count > 0; });
-  if (config.device.kind == "auto" && !some) return false;
+  if (!config.device.kind && !some) return false;
   throw ConfigError(fmt::format(
       "device.kind: found {}, but the host of rank {} has no GPU that this build can use (found {} of the {} ranks' "
       "hosts with one); expected cpu, or a build with CUDA and a driver on each host",
-      config.device.kind, none - gpus.begin(), std::count_if(gpus.begin(), gpus.end(), [](int64_t n) { return n > 0; }),
-      gpus.size()));
+      config.device.kind ? word_of(*config.device.kind) : "auto", none - gpus.begin(),
+      std::count_if(gpus.begin(), gpus.end(), [](int64_t n) { return n > 0; }), gpus.size()));
 }
 
 void check_switches_of_cpu(const Config& config) {
-  const auto refuse = [](const std::string& key, const std::string& found, const char* expected = "") {
+  const auto refuse = [](std::string_view key, std::string_view found, const char* expected = "") {
     throw ConfigError(
         fmt::format("{}: found {}, but this run computes on CPUs, where it means nothing{}", key, found, expected));
   };
-  if (config.comm.backend == "nccl" || config.comm.backend == "staged") refuse("comm.backend", config.comm.backend);
+  const auto backend = config.comm.backend;
+  if (backend == CommBackend::nccl || backend == CommBackend::staged) refuse("comm.backend", word_of(*backend));
   if (config.comm.nccl_ub) refuse("comm.nccl_ub", "true");
   if (config.device.tf32) refuse("device.tf32", "true");
-  if (config.device.cuda_graph_impl != "none") refuse("device.cuda_graph_impl", config.device.cuda_graph_impl);
-  if (config.model.attention_backend != "auto")
-    refuse("model.attention_backend", config.model.attention_backend, "; expected auto");
+  if (config.device.cuda_graph_impl != CudaGraphs::none)
+    refuse("device.cuda_graph_impl", word_of(config.device.cuda_graph_impl));
+  if (config.model.attention_backend)
+    refuse("model.attention_backend", word_of(*config.model.attention_backend), "; expected auto");
 }
 
 void check_switches_of_gpus(const Config& config) {
@@ -73,12 +75,12 @@ struct Exchange {
   enum Kind { none, staged, nccl } kind;
   std::string name;  // for people
 };
-Exchange choose_exchange(const std::string& asked, const Device& device, HostWorld& host) {
+Exchange choose_exchange(std::optional<CommBackend> asked, const Device& device, HostWorld& host) {
   const std::vector<int64_t> ids = host.gather(hash_of(host_identity() + device.id()));
   const size_t gpus = std::set<int64_t>(ids.begin(), ids.end()).size();
   const bool shared = gpus < ids.size();
   const std::string sharing = fmt::format("{} ranks share {} GPU{}", ids.size(), gpus, gpus == 1 ? "" : "s");
-  if (asked == "nccl" && shared)
+  if (asked == CommBackend::nccl && shared)
     throw ConfigError(
         fmt::format("comm.backend: found nccl, but {}, and NCCL wants one for each rank; expected staged, "
                     "or at most {} rank{}",
@@ -86,8 +88,8 @@ Exchange choose_exchange(const std::string& asked, const Device& device, HostWor
   if (host.size() == 1) return {Exchange::none, "none: one rank"};
   const std::string staged = "staged through host memory, ";
   if (shared) return {Exchange::staged, staged + sharing};
-  if (asked == "staged") return {Exchange::staged, staged + "as asked"};
-  if (asked != "nccl" && !built_with_nccl()) return {Exchange::staged, staged + "without NCCL"};
+  if (asked == CommBackend::staged) return {Exchange::staged, staged + "as asked"};
+  if (asked != CommBackend::nccl && !built_with_nccl()) return {Exchange::staged, staged + "without NCCL"};
   return {Exchange::nccl, "NCCL"};
 }
 
@@ -110,10 +112,10 @@ int default_threads_per_rank(const Communicator& world) {
 }  // namespace
 
 std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backend) {
-  if (config.device.cuda_graph_impl == "none") return nullptr;
+  if (config.device.cuda_graph_impl == CudaGraphs::none) return nullptr;
   if (!backend.device->captures())
     throw ConfigError(fmt::format("device.cuda_graph_impl: found {}, but {} has no graphs; expected none",
-                                  config.device.cuda_graph_impl, backend.device->name()));
+                                  word_of(config.device.cuda_graph_impl), backend.device->name()));
   return std::make_unique<GraphOps>(*backend.ops, *backend.device);
 }
 
@@ -122,8 +124,8 @@ int threads_of_rank(const Config& config, const Communicator& world) {
 }
 
 bool computes_on_gpus(const Config& config, Communicator& world) {
-  const bool gpus =
-      config.device.kind != "cpu" && choose_gpus(config, HostWorld(world).gather(int64_t{cuda_device_count()}));
+  const bool gpus = config.device.kind != DeviceKind::cpu &&
+                    choose_gpus(config, HostWorld(world).gather(int64_t{cuda_device_count()}));
   if (gpus) check_switches_of_gpus(config);
   else check_switches_of_cpu(config);
   return gpus;

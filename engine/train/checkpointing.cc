@@ -41,7 +41,7 @@ std::optional<int64_t> slurm_end_ns() {
 
 std::string layout_text(const MeshShape& mesh, const Config& config) {
   return fmt::format("tensor {} x pipeline {} x data {}, {}, {}", mesh.t, mesh.p, mesh.d,
-                     config.parallel.pipeline_schedule, config.parallel.data_parallel_sharding_strategy);
+                     config.parallel.pipeline_schedule, word_of(config.parallel.data_parallel_sharding_strategy));
 }
 
 // The sections that change how a run goes on.

@@ -26,10 +26,10 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
   Config config;
   config.model = saved.model;
   config.precision = saved.precision;
-  config.model.recompute_granularity = "full";  // of activations, only each block's output is kept
-  config.model.recompute_method = "uniform";
+  config.model.recompute_granularity = RecomputeGranularity::full;  // of activations, only each block's output is kept
+  config.model.recompute_method = RecomputeMethod::uniform;
   config.model.recompute_num_layers = 1;
-  config.model.attention_backend = "auto";  // of where it was trained; contexts here are of any length
+  config.model.attention_backend.reset();  // of where it was trained; contexts here are of any length
   config.parallel.tensor_model_parallel_size = tensor;
   config.parallel.pipeline_model_parallel_size = pipeline;
   config.data.path = "none";  // a run has to name its data; this one reads none

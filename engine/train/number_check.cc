@@ -11,12 +11,10 @@ namespace trivet {
 
 NumberCheck::NumberCheck(const TrainConfig& config)
     : check_finite_(config.check_for_nan_in_loss_and_grad),
-      skip_non_finite_(config.non_finite_policy == "skip"),
+      skip_non_finite_(config.non_finite_policy == StepAction::skip),
       most_skips_(config.max_consecutive_skips),
       spike_factor_(config.spike_factor),
-      on_spike_(config.spike_policy == "warn"   ? Action::warn
-                : config.spike_policy == "skip" ? Action::skip
-                                                : Action::stop) {}
+      on_spike_(config.spike_policy) {}
 
 double NumberCheck::spike(const History& history) const {
   const size_t count = std::min(steps_, kWindow);

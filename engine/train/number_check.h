@@ -22,7 +22,7 @@ class NumberCheck {
  public:
   explicit NumberCheck(const TrainConfig& config);
 
-  enum class Action { take, warn, skip, stop };
+  using Action = StepAction;
   struct Verdict {
     Action action = Action::take;
     std::string why{};  // but for take

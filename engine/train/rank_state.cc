@@ -5,7 +5,6 @@
 
 #include "engine/checkpoint/state_tensors.h"
 #include "engine/config/model_spec.h"
-#include "engine/config/words.h"
 
 namespace trivet {
 namespace {
@@ -28,14 +27,14 @@ class PlanningDevice : public Device {
 };
 
 Recompute recompute_of(const ModelConfig& c) {
-  if (c.recompute_granularity == "full")
-    return {BlockParts::all(), c.recompute_method == "uniform", c.recompute_num_layers};
+  if (c.recompute_granularity == RecomputeGranularity::full)
+    return {BlockParts::all(), c.recompute_method == RecomputeMethod::uniform, c.recompute_num_layers};
   Recompute recompute;
-  if (c.recompute_granularity == "none") return recompute;
-  for (const std::string_view module : split_words(c.recompute_modules)) {
-    recompute.lost.core_attention |= module == "core_attn";
-    recompute.lost.norms |= module == "layernorm";
-    recompute.lost.mlp |= module == "mlp";
+  if (c.recompute_granularity == RecomputeGranularity::none) return recompute;
+  for (const RecomputeModule module : c.recompute_modules) {
+    recompute.lost.core_attention |= module == RecomputeModule::core_attn;
+    recompute.lost.norms |= module == RecomputeModule::layernorm;
+    recompute.lost.mlp |= module == RecomputeModule::mlp;
   }
   return recompute;
 }
@@ -43,7 +42,7 @@ Recompute recompute_of(const ModelConfig& c) {
 FlatOptions flat_options_of(const Config& config, const Layout& layout, const GptShape& shape, const MeshPosition& at) {
   return {.dtype = shape.dtype,
           .bucket_size = config.parallel.bucket_size.value(),
-          .sharding = parse_sharding(config.parallel.data_parallel_sharding_strategy),
+          .sharding = config.parallel.data_parallel_sharding_strategy,
           .rank = at.dp,
           .ranks = layout.mesh.d,
           .tied_embeddings = shape.tied_embeddings};
@@ -71,12 +70,10 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
   return stages;
 }
 
-DType dtype_of(const PrecisionConfig& config) { return config.dtype == "bf16" ? DType::bf16 : DType::f32; }
-
 GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition& at) {
   // Bulk is for the column-parallel layers; the others have nothing independent to run beside.
-  const auto overlap = [&](const std::string& of_layer, bool column) {
-    const auto mode = parse_tensor_overlap(of_layer == "default" ? c.overlap.tp_comm_overlap : of_layer);
+  const auto overlap = [&](std::optional<TensorOverlap> of_layer, bool column) {
+    const TensorOverlap mode = of_layer.value_or(c.overlap.tp_comm_overlap);
     return mode == TensorOverlap::bulk && !column ? TensorOverlap::none : mode;
   };
   GptShape shape{model_spec_of(c.model)};
@@ -85,7 +82,7 @@ GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition&
   shape.t = layout.mesh.t;
   shape.tensor_rank = at.tp;
   shape.sequence_parallel = c.parallel.sequence_parallel;
-  shape.dtype = dtype_of(c.precision);
+  shape.dtype = c.precision.dtype;
   shape.decay_norms_and_biases = c.optimizer.decay_norms_and_biases;
   shape.qkv_overlap = overlap(c.overlap.tp_comm_overlap_qkv, true);
   shape.proj_overlap = overlap(c.overlap.tp_comm_overlap_proj, false);

@@ -21,7 +21,6 @@ namespace trivet {
 
 // What a resolved config says, in the words of the floors below.
 GptShape gpt_shape_of(const Config& config, const Layout& layout, const MeshPosition& at);
-DType dtype_of(const PrecisionConfig& config);
 // Micro-batches of a step whose gradient of the output weight is put off.
 int deferred_heads_of(const Config& config, const Layout& layout);
 PipelineOptions pipeline_options_of(const Config& config);

@@ -24,14 +24,14 @@ struct FoundPeak {
 // Every rank measures at the same time, as they will compute at the same time; the mean is one rank's share.
 FoundPeak find_peak(const Config& config, Trainer& trainer) {
   if (config.device.peak_tflops) return {*config.device.peak_tflops, "device.peak_tflops"};
-  const std::string arithmetic = config.device.tf32 ? "tf32" : config.precision.dtype;
+  const std::string arithmetic = config.device.tf32 ? "tf32" : std::string(word_of(config.precision.dtype));
   if (trainer.device().kind() == DeviceKind::cuda)
     if (const auto known = peak_tflops_by_name(trainer.device().name(), arithmetic))
       return {*known, "data sheet of " + trainer.device().name() + ", dense " + arithmetic};
   HostWorld& host = trainer.host();
   host.barrier();
   const std::vector<double> peaks =
-      host.gather(measure_gemm_peak_tflops(trainer.device(), trainer.ops(), dtype_of(config.precision)));
+      host.gather(measure_gemm_peak_tflops(trainer.device(), trainer.ops(), config.precision.dtype));
   const double sum = std::accumulate(peaks.begin(), peaks.end(), 0.0);
   return {sum / host.size(), fmt::format("matrix products in {} measured on all ranks at once", arithmetic)};
 }
@@ -72,7 +72,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
   work_ = {.samples = config_.batch.global_batch_size.value(),
            .tokens = config_.batch.global_batch_size.value() * config_.model.seq_length,
            .flops = flops_per_step(model_spec_of(config_.model), config_.batch.global_batch_size.value(),
-                                   parse_flops_convention(config_.train.flops_convention)),
+                                   config_.train.flops_convention),
            .ranks = host_.size(),
            .peak_tflops = peak.tflops};
   const std::vector<MemoryPlan> memory = gather_memory(trainer);
@@ -91,7 +91,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
                                {"threads a rank", std::to_string(trainer.threads())},
                                {"peak a rank", fmt::format("{:.3f} TFLOP/s: {}", peak.tflops, peak.origin)},
                                {"model FLOPs", fmt::format("{} convention, {:.4g} a step",
-                                                           config_.train.flops_convention, work_.flops)}}});
+                                                           word_of(config_.train.flops_convention), work_.flops)}}});
     if (!trainer.attention_name().empty()) blocks.back().rows.push_back({"attention", trainer.attention_name()});
     console_->banner(blocks);
     log_.emplace(config_.train.run_dir + "/metrics.jsonl", [this](const std::string& why) { console_->note(why); });

@@ -2,18 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string>
 
 namespace trivet {
-
-Sharding parse_sharding(std::string_view name) {
-  if (name == "no_shard") return Sharding::no_shard;
-  if (name == "optim") return Sharding::optim;
-  if (name == "optim_grads") return Sharding::optim_grads;
-  if (name == "optim_grads_params") return Sharding::optim_grads_params;
-  throw ConfigError("there is no sharding strategy '" + std::string(name) +
-                    "'; there are no_shard, optim, optim_grads and optim_grads_params");
-}
 
 FlatBuffer::FlatBuffer(ParamList& params, const FlatOptions& given, Arena& weight_arena, Arena& gradient_arena)
     : options(given), buckets_of_unit(params.units().size()) {

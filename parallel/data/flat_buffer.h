@@ -21,7 +21,6 @@
 
 #include <functional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "kernels/base/arena.h"
@@ -31,7 +30,6 @@
 namespace trivet {
 
 enum class Sharding { no_shard, optim, optim_grads, optim_grads_params };
-Sharding parse_sharding(std::string_view name);  // throws ConfigError
 // A bucket is then a unit of the model, and its gradients are there for the units at work.
 constexpr bool streams_grads(Sharding sharding) { return sharding >= Sharding::optim_grads; }
 

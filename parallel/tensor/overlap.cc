@@ -6,14 +6,6 @@
 
 namespace trivet {
 
-TensorOverlap parse_tensor_overlap(std::string_view name) {
-  if (name == "none") return TensorOverlap::none;
-  if (name == "bulk") return TensorOverlap::bulk;
-  if (name == "ring") return TensorOverlap::ring;
-  if (name == "pipeline") return TensorOverlap::pipeline;
-  throw ConfigError("there is no tensor overlap '" + std::string(name) + "'; there are none, bulk, ring and pipeline");
-}
-
 // ---- the lane
 
 TensorLane::TensorLane(const LaneSite& on)

@@ -32,7 +32,6 @@
 
 #include <functional>
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "parallel/context.h"
@@ -41,7 +40,6 @@
 namespace trivet {
 
 enum class TensorOverlap { none, bulk, ring, pipeline };
-TensorOverlap parse_tensor_overlap(std::string_view name);  // throws ConfigError
 
 // The stream beside the compute stream that tensor-parallel communication overlaps on: the wire of the pictures.
 class TensorLane {

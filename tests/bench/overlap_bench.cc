@@ -40,7 +40,7 @@ Config base_config(const TempDir& folder, const Options& options) {
   c.batch.micro_batch_size = 4;
   c.device.threads_per_rank = 1;
   c.data.path = folder / "tokens";
-  c.data.split = "100,0,0";
+  c.data.split = {100, 0, 0};
   c.train.train_iters = options.steps;
   c.train.run_dir = folder / "run";
   c.device.peak_tflops = 1;  // not asked for here
@@ -77,7 +77,7 @@ void print(const std::string& name, const Result& result, const Result& none, co
 }
 
 void data_parallel(Config config) {
-  config.parallel.data_parallel_sharding_strategy = "optim";
+  config.parallel.data_parallel_sharding_strategy = Sharding::optim;
   config.parallel.bucket_size = 150'000;
   const Result no_link = run(config);
   // Each rank sends half of the fp32 gradients, and half of the fp32 weights.
@@ -107,11 +107,12 @@ void tensor_parallel(Config config) {
   fmt::print("tensor parallel, {:.1f} MiB a rank and step over {:.3f} Gbit/s: {:.1f} ms; without a link {:.1f} ms\n",
              bytes / (1 << 20), *config.comm.tensor_link_gbps, 0.5 * no_link.step_ms, no_link.step_ms);
   Result none;
-  for (const char* mode : {"none", "bulk", "ring", "pipeline"}) {
+  for (const TensorOverlap mode :
+       {TensorOverlap::none, TensorOverlap::bulk, TensorOverlap::ring, TensorOverlap::pipeline}) {
     config.overlap.tp_comm_overlap = mode;
     const Result result = run(config);
-    if (std::string(mode) == "none") none = result;
-    print(mode, result, none, no_link);
+    if (mode == TensorOverlap::none) none = result;
+    print(std::string(word_of(mode)).c_str(), result, none, no_link);
   }
 }
 

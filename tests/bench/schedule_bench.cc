@@ -39,7 +39,7 @@ LoadedConfig config_of(const std::string& kind, const TempDir& folder, const Opt
   if (kind.starts_with("interleaved")) c.parallel.virtual_pipeline_model_parallel_size = 2;
   c.device.threads_per_rank = 1;
   c.data.path = folder / "tokens";
-  c.data.split = "100,0,0";
+  c.data.split = {100, 0, 0};
   c.train.train_iters = options.steps;
   c.train.trace = true;
   c.train.run_dir = folder / kind;

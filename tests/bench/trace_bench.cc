@@ -46,7 +46,7 @@ void tracing(const TempDir& folder, int64_t pairs) {
                          .seq_length = 128,
                          .vocab_size = 4096};
   loaded.config.batch = {.micro_batch_size = 4, .global_batch_size = 16};
-  loaded.config.precision.dtype = "bf16";
+  loaded.config.precision.dtype = DType::bf16;
   loaded.config.device.threads_per_rank = 1;
   loaded.config.data.path = folder / "tokens";
   loaded.config.train.train_iters = 100'000;

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "engine/config/load.h"
 #include "engine/config/model_spec.h"
 #include "engine/data/indexed_dataset.h"
 #include "engine/metrics/accounting.h"
@@ -103,14 +104,12 @@ void print_ops(const MeasuredSteps& measured, const TokenFlops& flops, double to
 }
 
 void report_steps(const IndexedDataset& tokens, const Model& model, const Options& options) {
-  LoadedConfig loaded;
-  loaded.path = "bench";
+  const std::vector<std::string> sets = {"precision.dtype=" + options.dtype.value_or("bf16"),
+                                         "device.kind=" + options.device, "device.cuda_graph_impl=" + options.graphs};
+  LoadedConfig loaded{.config = parse_sets(sets), .origins = {}, .path = "bench"};
   loaded.config.model = config_of(model, options);
   loaded.config.batch.micro_batch_size = options.micro_batch.value_or(model.micro_batch);
   loaded.config.batch.global_batch_size = loaded.config.batch.micro_batch_size * options.micro_batches;
-  loaded.config.precision.dtype = options.dtype.value_or("bf16");
-  loaded.config.device.kind = options.device;
-  loaded.config.device.cuda_graph_impl = options.graphs;
   loaded.config.data.path = tokens.prefix();
   loaded.config.train.train_iters = 1000;
   const Layout layout = resolve(loaded, {.world_size = 1});
@@ -119,7 +118,7 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
   run_thread_ranks(1, [&](Communicator& world) {
     Trainer trainer(config, layout, world, data, nullptr);
     const bool gpu = trainer.device().kind() == DeviceKind::cuda;
-    const DType dtype = dtype_of(config.precision);
+    const DType dtype = config.precision.dtype;
     const int steps = options.steps.value_or(gpu ? 20 : 4);
     const double batch = static_cast<double>(*config.batch.global_batch_size);
     const double step_tokens = batch * static_cast<double>(model.seq);
@@ -140,8 +139,8 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
     const MeasuredSteps measured = measure_steps(trainer, steps);
     product = std::max(product, product_peak_tflops(trainer.device(), trainer.ops(), dtype));  // speeds change
 
-    const auto sheet =
-        gpu ? peak_tflops_by_name(trainer.device().name(), config.precision.dtype) : std::optional<double>();
+    const auto sheet = gpu ? peak_tflops_by_name(trainer.device().name(), std::string(word_of(config.precision.dtype)))
+                           : std::optional<double>();
     const double seconds = MeasuredSteps::median(measured.seconds);
     const auto mfu = [&](double of_seconds, FlopsConvention convention, double peak) {
       const double flops = flops_per_token(model_spec_of(config.model), convention).total() * step_tokens;
@@ -190,12 +189,11 @@ struct Result {
 };
 
 Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, int threads, const Options& options) {
-  LoadedConfig loaded;
-  loaded.path = "bench";
+  const std::vector<std::string> sets = {"precision.dtype=" + dtype};
+  LoadedConfig loaded{.config = parse_sets(sets), .origins = {}, .path = "bench"};
   loaded.config.model = config_of(kModels[0], options);
   loaded.config.batch.micro_batch_size = 4;
-  loaded.config.precision.dtype = dtype;
-  loaded.config.device.kind = "cpu";
+  loaded.config.device.kind = DeviceKind::cpu;
   loaded.config.device.threads_per_rank = threads;
   loaded.config.data.path = tokens.prefix();
   loaded.config.train.train_iters = 1000;
@@ -205,7 +203,7 @@ Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, in
   run_thread_ranks(ranks, [&](Communicator& world) {
     Trainer trainer(loaded.config, layout, world, data, nullptr);
     world.barrier();
-    double peak = measure_gemm_peak_tflops(trainer.device(), trainer.ops(), dtype_of(loaded.config.precision));
+    double peak = measure_gemm_peak_tflops(trainer.device(), trainer.ops(), loaded.config.precision.dtype);
     world.barrier();
     std::vector<double> seconds;
     std::vector<Span> spans;
@@ -216,7 +214,7 @@ Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, in
     }
     world.barrier();
     // Once more behind the steps: these machines change their speed.
-    peak = std::max(peak, measure_gemm_peak_tflops(trainer.device(), trainer.ops(), dtype_of(loaded.config.precision)));
+    peak = std::max(peak, measure_gemm_peak_tflops(trainer.device(), trainer.ops(), loaded.config.precision.dtype));
     if (world.rank() != 0) return;
     seconds.erase(seconds.begin());
     std::sort(seconds.begin(), seconds.end());

@@ -70,10 +70,10 @@ TEST_F(AttentionChoiceTest, NothingIsMeasuredInDeterministicModeNorWithDropout) 
 }
 
 TEST_F(AttentionChoiceTest, WhatIsAskedForIsTakenOrAnError) {
-  config.model.attention_backend = "flash";
+  config.model.attention_backend = AttentionBackend::flash;
   EXPECT_FALSE(choose(both).choice.cudnn);
   EXPECT_EQ(choose(both).choice.name, "own kernels: as asked");
-  config.model.attention_backend = "cudnn";
+  config.model.attention_backend = AttentionBackend::cudnn;
   config.train.deterministic_mode = true;
   EXPECT_TRUE(choose(both).choice.cudnn);
   EXPECT_EQ(choose(both).choice.name, "cuDNN: as asked");
@@ -106,20 +106,20 @@ TEST_F(AttentionChoiceTest, AllRanksTakeTheFasterOneOfTheirSumAndNoneWhatOneHasN
 }
 
 TEST_F(AttentionChoiceTest, OnACpuOnlyAutoHasAMeaning) {
-  config.device.kind = "cpu";
-  for (const std::string asked : {"flash", "cudnn"}) {
+  config.device.kind = DeviceKind::cpu;
+  for (const AttentionBackend asked : {AttentionBackend::flash, AttentionBackend::cudnn}) {
     config.model.attention_backend = asked;
     run_thread_ranks(1, [&](Communicator& world) {
       try {
         make_backend(config, world, 1);
         ADD_FAILURE() << "no error";
       } catch (const ConfigError& error) {
-        EXPECT_EQ(error.what(), "model.attention_backend: found " + asked +
+        EXPECT_EQ(error.what(), "model.attention_backend: found " + std::string(word_of(asked)) +
                                     ", but this run computes on CPUs, where it means nothing; expected auto");
       }
     });
   }
-  config.model.attention_backend = "auto";
+  config.model.attention_backend = std::nullopt;
   run_thread_ranks(1, [&](Communicator& world) { EXPECT_EQ(make_backend(config, world, 1).attention_name, ""); });
 }
 

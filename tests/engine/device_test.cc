@@ -39,32 +39,34 @@ TEST_P(OnADevice, EveryNumberIsTheCpus) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, OnADevice,
-    testing::Values(
-        LayoutCase{"one"}, LayoutCase{"bf16", {}, [](Config& c) { c.precision.dtype = "bf16"; }},
-        LayoutCase{"ring", {.t = 2, .sequence_parallel = true}, [](Config& c) { c.overlap.tp_comm_overlap = "ring"; }},
-        LayoutCase{"tensor_and_pipeline",
-                   {.t = 2, .p = 2, .sequence_parallel = true},
-                   [](Config& c) { c.overlap.tp_comm_overlap = "pipeline"; }},
-        LayoutCase{"sharded_optimizer",
-                   {.t = 2, .d = 2, .sequence_parallel = true, .strategy = "optim"},
-                   [](Config& c) {
-                     c.overlap.tp_comm_overlap = "bulk";
-                     c.parallel.bucket_size = 5000;
-                     overlap_data_parallel(c);
-                   }},
-        LayoutCase{"sharded_weights", {.d = 2, .strategy = "optim_grads_params"}, overlap_data_parallel},
-        // Many gradients are on their way to a rank that comes last to its backward passes.
-        LayoutCase{"gpipe",
-                   {.p = 2, .schedule = "gpipe"},
-                   [](Config& c) {
-                     c.parallel.decoder_first_pipeline_num_layers = 3;
-                     c.parallel.decoder_last_pipeline_num_layers = 1;
-                     c.batch.micro_batch_size = 1;
-                   }},
-        LayoutCase{"interleaved", {.p = 2, .d = 2, .schedule = "interleaved", .v = 2, .strategy = "optim_grads"}},
-        LayoutCase{"zero_bubble_recompute",
-                   {.p = 2, .schedule = "zb-h1"},
-                   [](Config& c) { c.model.recompute_granularity = "selective"; }}),
+    testing::Values(LayoutCase{"one"}, LayoutCase{"bf16", {}, [](Config& c) { c.precision.dtype = DType::bf16; }},
+                    LayoutCase{"ring",
+                               {.t = 2, .sequence_parallel = true},
+                               [](Config& c) { c.overlap.tp_comm_overlap = TensorOverlap::ring; }},
+                    LayoutCase{"tensor_and_pipeline",
+                               {.t = 2, .p = 2, .sequence_parallel = true},
+                               [](Config& c) { c.overlap.tp_comm_overlap = TensorOverlap::pipeline; }},
+                    LayoutCase{"sharded_optimizer",
+                               {.t = 2, .d = 2, .sequence_parallel = true, .strategy = "optim"},
+                               [](Config& c) {
+                                 c.overlap.tp_comm_overlap = TensorOverlap::bulk;
+                                 c.parallel.bucket_size = 5000;
+                                 overlap_data_parallel(c);
+                               }},
+                    LayoutCase{"sharded_weights", {.d = 2, .strategy = "optim_grads_params"}, overlap_data_parallel},
+                    // Many gradients are on their way to a rank that comes last to its backward passes.
+                    LayoutCase{"gpipe",
+                               {.p = 2, .schedule = "gpipe"},
+                               [](Config& c) {
+                                 c.parallel.decoder_first_pipeline_num_layers = 3;
+                                 c.parallel.decoder_last_pipeline_num_layers = 1;
+                                 c.batch.micro_batch_size = 1;
+                               }},
+                    LayoutCase{"interleaved",
+                               {.p = 2, .d = 2, .schedule = "interleaved", .v = 2, .strategy = "optim_grads"}},
+                    LayoutCase{"zero_bubble_recompute",
+                               {.p = 2, .schedule = "zb-h1"},
+                               [](Config& c) { c.model.recompute_granularity = RecomputeGranularity::selective; }}),
     [](const auto& info) { return info.param.name; });
 
 // The same on GPUs: in fp32 within the tolerance of layouts, and a second time bit for bit. So also over NCCL, where
@@ -78,20 +80,20 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   config.model.seq_length = 8;
   const int ranks = c.ranks();
   const Curve cpu = train_on_threads(config, ranks, kGpuSteps);
-  config.device.kind = "cuda";
-  config.comm.backend = "staged";
+  config.device.kind = DeviceKind::cuda;
+  config.comm.backend = CommBackend::staged;
   config.train.deterministic_mode = true;
 
   const Curve gpu = train_on_threads(config, ranks, kGpuSteps, {.poison = true}, true);
 
-  const double tolerance = config.precision.dtype == "bf16" ? 5e-3 : 2e-5;
+  const double tolerance = config.precision.dtype == DType::bf16 ? 5e-3 : 2e-5;
   for (size_t i = 0; i < cpu.losses.size(); ++i) {
     EXPECT_NEAR(gpu.losses[i] / cpu.losses[i], 1, tolerance) << "step " << i + 1;
     EXPECT_NEAR(gpu.norms[i] / cpu.norms[i], 1, 100 * tolerance) << "step " << i + 1;
   }
   EXPECT_NEAR(gpu.validation_loss / cpu.validation_loss, 1, tolerance);
   if (ranks > 1 && built_with_nccl() && cuda_device_count() >= ranks) {
-    config.comm.backend = "nccl";
+    config.comm.backend = CommBackend::nccl;
     config.comm.nccl_ub = c.cut.d > 1;
   }
   expect_same(train_on_threads(config, ranks, kGpuSteps, {}, false), gpu);
@@ -115,10 +117,10 @@ TEST(Gradients, OfMatricesAreLeftToTheFirstProductToWrite) {
 
 Config with_user_buffers(const std::string& backend) {
   Config config = tiny_config();
-  config.device.kind = "cuda";
-  config.comm.backend = backend;
+  config.device.kind = DeviceKind::cuda;
+  set_key(config, "comm.backend", backend);
   config.comm.nccl_ub = true;
-  config.parallel.data_parallel_sharding_strategy = "optim";
+  config.parallel.data_parallel_sharding_strategy = Sharding::optim;
   overlap_data_parallel(config);
   config.overlap.collectives_in_flight = 2;
   return config;
@@ -144,7 +146,7 @@ TEST(UserBuffers, AreRefusedWhereNobodyKnowsThem) {
     return "";
   };
   Config config = with_user_buffers("auto");
-  config.device.kind = "cpu";
+  config.device.kind = DeviceKind::cpu;
   EXPECT_NE(refusal(config).find("comm.nccl_ub: found true, but this run computes on CPUs"), std::string::npos);
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU for staged ranks";
   EXPECT_NE(refusal(with_user_buffers("staged")).find("comm.nccl_ub: true registers buffers with NCCL, but GPUs "),
@@ -187,7 +189,7 @@ std::vector<std::string> five_steps(const Config& config, const MakeBackend& mak
 
 TEST_P(AStepAhead, ASkippedStepIsTheSame) {
   Config config = tiny_config();
-  config.train.non_finite_policy = "skip";
+  config.train.non_finite_policy = StepAction::skip;
   const auto expected = five_steps(config, make_backend, false);
   ASSERT_EQ(expected.size(), 5u) << expected.back();
   EXPECT_NE(expected[2].find("the step is skipped, 1 so far"), std::string::npos) << expected[2];

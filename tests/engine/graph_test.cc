@@ -16,7 +16,7 @@ void drop(Config& config) {
 }
 
 Config with_graphs(Config config) {
-  config.device.cuda_graph_impl = "local";
+  config.device.cuda_graph_impl = CudaGraphs::local;
   return config;
 }
 
@@ -93,8 +93,8 @@ TEST_P(Graphs, ChangeNoNumberOfAGpu) {
   config.model.seq_length = 8;
   config.batch.micro_batch_size = 1;
   config.batch.global_batch_size = 2 * GetParam().cut.d;
-  config.device.kind = "cuda";
-  config.comm.backend = "staged";
+  config.device.kind = DeviceKind::cuda;
+  config.comm.backend = CommBackend::staged;
   config.train.deterministic_mode = true;
   const Rounds rounds{.rounds = 1, .steps = 3, .evaluated = 1};
   const Seen expected = run(config, GetParam().ranks(), {}, rounds);
@@ -111,12 +111,12 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"bf16",
                                {},
                                [](Config& c) {
-                                 c.precision.dtype = "bf16";
+                                 c.precision.dtype = DType::bf16;
                                  drop(c);
                                }},
                     LayoutCase{"tensor_ring",
                                {.t = 2, .sequence_parallel = true},
-                               [](Config& c) { c.overlap.tp_comm_overlap = "ring"; }},
+                               [](Config& c) { c.overlap.tp_comm_overlap = TensorOverlap::ring; }},
                     LayoutCase{"optim",
                                {.d = 2, .strategy = "optim"},
                                [](Config& c) {
@@ -127,8 +127,8 @@ INSTANTIATE_TEST_SUITE_P(
                                {.d = 2, .strategy = "optim_grads"},
                                [](Config& c) {
                                  c.overlap.overlap_grad_reduce = true;
-                                 c.model.recompute_granularity = "full";
-                                 c.model.recompute_method = "uniform";
+                                 c.model.recompute_granularity = RecomputeGranularity::full;
+                                 c.model.recompute_method = RecomputeMethod::uniform;
                                  c.model.recompute_num_layers = 2;
                                  drop(c);
                                }},
@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"zero_bubble",
                                {.p = 2, .schedule = "zb-h1"},
                                [](Config& c) {
-                                 c.model.recompute_granularity = "selective";
+                                 c.model.recompute_granularity = RecomputeGranularity::selective;
                                  drop(c);
                                }}),
     [](const auto& info) { return info.param.name; });
@@ -188,7 +188,7 @@ TEST(GraphsOfOneRank, AreOneSpanInTheirPhase) {
 
 TEST(GraphsThatAreThere, TakeAResumedStateAsItIs) {
   Config config = with_graphs(tiny_config());
-  config.parallel.data_parallel_sharding_strategy = "optim";
+  config.parallel.data_parallel_sharding_strategy = Sharding::optim;
   config.overlap.overlap_param_gather = true;
   const auto use = [](Trainer& trainer) {
     const auto two_losses = [&] {

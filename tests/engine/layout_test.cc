@@ -116,9 +116,9 @@ class TensorOverlapLayout : public testing::TestWithParam<TensorOverlapCase> {};
 TEST_P(TensorOverlapLayout, ChangesNoNumber) {
   const TensorOverlapCase& c = GetParam();
   Config config = cut(tiny_config(), {.t = c.t, .p = c.p, .sequence_parallel = true, .schedule = c.schedule});
-  config.precision.dtype = c.dtype;
+  set_key(config, "precision.dtype", c.dtype);
   const Curve reference = train_on_threads(config, c.t * c.p, kSteps);
-  config.overlap.tp_comm_overlap = c.mode;
+  set_key(config, "overlap.tp_comm_overlap", c.mode);
   const Curve curve = train_on_threads(config, c.t * c.p, kSteps);
   if (std::string(c.dtype) == "bf16" && c.t > 2 && std::string(c.mode) == "ring") {
     for (size_t i = 0; i < curve.losses.size(); ++i) EXPECT_NEAR(curve.losses[i], reference.losses[i], 0.01);
@@ -148,10 +148,10 @@ TEST(TensorOverlap, IsChosenForEachLinear) {
   config.parallel.tensor_model_parallel_size = 2;
   config.parallel.sequence_parallel = true;
   const Curve reference = train_on_threads(config, 2, kSteps);
-  config.overlap.tp_comm_overlap = "pipeline";
-  config.overlap.tp_comm_overlap_qkv = "ring";
-  config.overlap.tp_comm_overlap_fc1 = "bulk";
-  config.overlap.tp_comm_overlap_fc2 = "none";
+  config.overlap.tp_comm_overlap = TensorOverlap::pipeline;
+  config.overlap.tp_comm_overlap_qkv = TensorOverlap::ring;
+  config.overlap.tp_comm_overlap_fc1 = TensorOverlap::bulk;
+  config.overlap.tp_comm_overlap_fc2 = TensorOverlap::none;
   expect_equal(train_on_threads(config, 2, kSteps), reference);
 }
 
@@ -164,7 +164,7 @@ TEST(Layouts, DeferredHeadsChangeNothing) {
       config.model.untie_embeddings_and_output_weights = !tied;
       config.parallel.pipeline_model_parallel_size = 2;
       config.parallel.pipeline_schedule = schedule;
-      config.parallel.data_parallel_sharding_strategy = "optim";
+      config.parallel.data_parallel_sharding_strategy = Sharding::optim;
       config.overlap.overlap_grad_reduce = true;
       config.batch.global_batch_size = 16;  // four micro-batches
       const Curve reference = train_on_threads(config, 4, kSteps);
@@ -193,9 +193,9 @@ struct RecomputeCase {
 class RecomputeLayout : public testing::TestWithParam<RecomputeCase> {};
 
 Config with_recompute(Config config, const RecomputeCase& c) {
-  config.model.recompute_granularity = c.granularity;
-  config.model.recompute_modules = c.modules;
-  config.model.recompute_method = c.method;
+  set_key(config, "model.recompute_granularity", c.granularity);
+  set_key(config, "model.recompute_modules", c.modules);
+  set_key(config, "model.recompute_method", c.method);
   config.model.recompute_num_layers = c.layers;
   return config;
 }

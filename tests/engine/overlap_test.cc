@@ -30,7 +30,7 @@ TEST(Overlap, GradientsAreReducedOnLanesOfTheirOwn) {
     EXPECT_EQ(step.spans("gradients", "all_reduce").size(), parameters);
     EXPECT_EQ(step.spans("gradients", "reduce_scatter").size(), 0u);
   }
-  config.parallel.data_parallel_sharding_strategy = "optim";
+  config.parallel.data_parallel_sharding_strategy = Sharding::optim;
   config.overlap.collectives_in_flight = 3;
   for (const TracedStep& step : traced_steps(config, 2)) {
     size_t sum = 0;
@@ -45,7 +45,7 @@ TEST(Overlap, GradientsAreReducedOnLanesOfTheirOwn) {
 
 TEST(Overlap, WeightsAreGatheredOnLanesOfTheirOwn) {
   Config config = data_parallel_config(1 << 30);
-  config.parallel.data_parallel_sharding_strategy = "optim";
+  config.parallel.data_parallel_sharding_strategy = Sharding::optim;
   TracedStep step = traced_steps(config, 2)[0];
   EXPECT_EQ(step.spans("weights", "all_gather").size(), 0u);
   EXPECT_EQ(step.spans("compute", "all_gather").size(), 1u);
@@ -59,7 +59,7 @@ TEST(Overlap, WeightsAreGatheredOnLanesOfTheirOwn) {
 TEST(Overlap, StreamedUnitsTravelForEveryMicroBatch) {
   Config config = data_parallel_config(0);
   config.parallel.bucket_size.reset();
-  config.parallel.data_parallel_sharding_strategy = "optim_grads_params";
+  config.parallel.data_parallel_sharding_strategy = Sharding::optim_grads_params;
   config.overlap.overlap_grad_reduce = config.overlap.overlap_param_gather = true;
   const TracedStep step = traced_steps(config, 2)[0];
   const size_t units = kLayers + 2, micro_batches = kMicroBatches / 2;
@@ -69,7 +69,7 @@ TEST(Overlap, StreamedUnitsTravelForEveryMicroBatch) {
 
 Config aligned_config() {
   Config config = data_parallel_config(1 << 30);  // a bucket a chunk
-  config.parallel.data_parallel_sharding_strategy = "optim";
+  config.parallel.data_parallel_sharding_strategy = Sharding::optim;
   config.parallel.pipeline_model_parallel_size = 2;
   config.parallel.pipeline_schedule = "interleaved";
   config.parallel.virtual_pipeline_model_parallel_size = 2;
@@ -206,7 +206,7 @@ TEST(Overlap, TensorLaneRunsWhatTheModeSays) {
     Config config = tiny_config();
     config.parallel.tensor_model_parallel_size = t;
     config.parallel.sequence_parallel = true;
-    config.overlap.tp_comm_overlap = calls.mode;
+    set_key(config, "overlap.tp_comm_overlap", calls.mode);
     const TracedStep step = traced_steps(config, t)[0];
     const auto count = [&](const char* name) { return static_cast<int64_t>(step.spans("tensor", name).size()); };
     const int64_t times = kLayers * kMicroBatches;

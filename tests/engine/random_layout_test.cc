@@ -26,8 +26,8 @@ void expect_within(double tolerance, const Curve& curve, const Curve& reference,
 }
 
 bool uses_ring(const OverlapConfig& overlap) {
-  return overlap.tp_comm_overlap == "ring" || overlap.tp_comm_overlap_qkv == "ring" ||
-         overlap.tp_comm_overlap_fc2 == "ring";
+  return overlap.tp_comm_overlap == TensorOverlap::ring || overlap.tp_comm_overlap_qkv == TensorOverlap::ring ||
+         overlap.tp_comm_overlap_fc2 == TensorOverlap::ring;
 }
 
 // The checkpoint's path.
@@ -80,10 +80,11 @@ TEST_P(RandomLayout, HasTheLossesOfOneRank) {
   if (runs.on_split_devices) options.make_backend = make_split_backend;
   const Curve full = train_on_threads(runs.full, runs.ranks(), kRandomSteps, options, runs.ahead);
 
-  if (runs.full.precision.dtype == "fp32") expect_near(plain, one, "plain against one rank");
+  if (runs.full.precision.dtype == DType::f32) expect_near(plain, one, "plain against one rank");
   else expect_within(5e-3, plain, one, "plain against one rank");
   // Sums that travel from rank to rank are rounded on each.
-  if (runs.full.precision.dtype == "bf16" && uses_ring(runs.full.overlap)) expect_within(5e-3, full, plain, "full");
+  if (runs.full.precision.dtype == DType::bf16 && uses_ring(runs.full.overlap))
+    expect_within(5e-3, full, plain, "full");
   else expect_equal(full, plain, "full against plain");
 
   // Saved after its first step, and gone on with: under the same layout bit for bit, and on one rank.
@@ -91,7 +92,7 @@ TEST_P(RandomLayout, HasTheLossesOfOneRank) {
   const std::vector<double> rest(full.losses.begin() + 1, full.losses.end());
   EXPECT_EQ(go_on(saved, runs.full, runs.ranks(), options), rest);
   const std::vector<double> alone = go_on(saved, runs.one, 1, {});
-  const double tolerance = runs.full.precision.dtype == "fp32" ? 2e-5 : 5e-3;
+  const double tolerance = runs.full.precision.dtype == DType::f32 ? 2e-5 : 5e-3;
   for (size_t i = 0; i < rest.size(); ++i) EXPECT_NEAR(alone[i] / rest[i], 1, tolerance) << "resumed on one rank";
 }
 
@@ -114,8 +115,9 @@ TEST_P(RandomLayout, IsRefusedOrRunsWithAnyChange) {
     one.optimizer = runs.full.optimizer;
     one.precision = runs.full.precision;
     one.batch = resolved(runs.full, runs.ranks()).config.batch;
-    one.model.attention_backend = "auto";
-    expect_within(runs.full.precision.dtype == "fp32" ? 2e-5 : 5e-3, curve, train_on_threads(one, 1, 2), "one rank");
+    one.model.attention_backend = std::nullopt;
+    expect_within(runs.full.precision.dtype == DType::f32 ? 2e-5 : 5e-3, curve, train_on_threads(one, 1, 2),
+                  "one rank");
   } catch (const ConfigError& refusal) {
     EXPECT_TRUE(std::ranges::any_of(fields(), [&](const Field& field) {
       return std::string_view(refusal.what()).find(field.name) != std::string_view::npos;
@@ -133,16 +135,16 @@ TEST_P(RandomLayout, IsTheSameOnGpus) {
   SCOPED_TRACE(runs.text());
   Config& config = runs.full;
   config.comm = {};
-  const std::string graphs = std::exchange(config.device.cuda_graph_impl, "none");
+  const CudaGraphs graphs = std::exchange(config.device.cuda_graph_impl, CudaGraphs::none);
   const Curve cpu = train_on_threads(config, runs.ranks(), 2);
-  config.device.kind = "cuda";
+  config.device.kind = DeviceKind::cuda;
   config.device.cuda_graph_impl = graphs;
-  config.comm.backend = "staged";
+  config.comm.backend = CommBackend::staged;
   config.train.deterministic_mode = true;
 
   const Curve gpu = train_on_threads(config, runs.ranks(), 2, {.poison = true}, runs.ahead);
 
-  expect_within(config.precision.dtype == "fp32" ? 2e-5 : 5e-3, gpu, cpu, "the GPU against the CPU");
+  expect_within(config.precision.dtype == DType::f32 ? 2e-5 : 5e-3, gpu, cpu, "the GPU against the CPU");
   expect_equal(train_on_threads(config, runs.ranks(), 2), gpu, "again");
 }
 

@@ -35,7 +35,7 @@ Config config_of(const Case& c, const char* strategy) {
   Config config = cut(tiny_config(), {c.t, c.p, c.d, c.t > 1, c.schedule, c.v, strategy});
   config.model.untie_embeddings_and_output_weights = !c.tied;
   config.batch.global_batch_size = config.batch.micro_batch_size * c.d * c.micro_batches;
-  config.precision.dtype = c.dtype;
+  set_key(config, "precision.dtype", c.dtype);
   return config;
 }
 
@@ -139,8 +139,8 @@ TEST(Sharding, WorksWithRecompute) {
     Config config = config_of({.d = 2}, strategy.c_str());
     config.overlap.overlap_grad_reduce = config.overlap.overlap_param_gather = true;
     const Curve reference = train_on_threads(config, 2, kShardingSteps, true);
-    config.model.recompute_granularity = "full";
-    config.model.recompute_method = "uniform";
+    config.model.recompute_granularity = RecomputeGranularity::full;
+    config.model.recompute_method = RecomputeMethod::uniform;
     for (const int64_t layers : {1, 3}) {
       config.model.recompute_num_layers = layers;
       expect_equal(train_on_threads(config, 2, kShardingSteps, true), reference,

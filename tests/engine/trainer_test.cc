@@ -66,9 +66,9 @@ TEST_P(Memory, IsWhatWasPlannedAndDoesNotGrow) {
   });
 }
 
-void bf16(Config& c) { c.precision.dtype = "bf16"; }
+void bf16(Config& c) { c.precision.dtype = DType::bf16; }
 auto tensor_overlap(const char* mode) {
-  return [=](Config& c) { c.overlap.tp_comm_overlap = mode; };
+  return [=](Config& c) { set_key(c, "overlap.tp_comm_overlap", mode); };
 }
 
 constexpr Cut kSequence{.t = 2, .sequence_parallel = true};
@@ -85,17 +85,17 @@ INSTANTIATE_TEST_SUITE_P(
                                {.t = 4, .sequence_parallel = true},
                                [](Config& c) {
                                  bf16(c);
-                                 c.overlap.tp_comm_overlap = "pipeline";
+                                 c.overlap.tp_comm_overlap = TensorOverlap::pipeline;
                                }},
                     LayoutCase{"recompute",
                                {.p = 2},
                                [](Config& c) {
-                                 c.model.recompute_granularity = "full";
-                                 c.model.recompute_method = "uniform";
+                                 c.model.recompute_granularity = RecomputeGranularity::full;
+                                 c.model.recompute_method = RecomputeMethod::uniform;
                                  c.model.recompute_num_layers = 2;
                                }},
                     LayoutCase{"recompute_attention", kSequence,
-                               [](Config& c) { c.model.recompute_granularity = "selective"; }},
+                               [](Config& c) { c.model.recompute_granularity = RecomputeGranularity::selective; }},
                     LayoutCase{"v_shaped", {.t = 2, .p = 2, .sequence_parallel = true, .schedule = "zb-v"}, bf16}),
     [](const auto& info) { return info.param.name; });
 
@@ -103,12 +103,12 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(PlannedMemory, RecomputeSavesWhatItDoesNotKeep) {
   const auto activations = [](const char* granularity, const char* modules, const char* method, int64_t layers) {
     Config config = tiny_config();
-    config.precision.dtype = "bf16";
+    config.precision.dtype = DType::bf16;
     config.parallel.pipeline_model_parallel_size = 2;
     config.model.num_layers = 8;  // 4 a stage
-    config.model.recompute_granularity = granularity;
-    config.model.recompute_modules = modules;
-    config.model.recompute_method = method;
+    set_key(config, "model.recompute_granularity", granularity);
+    set_key(config, "model.recompute_modules", modules);
+    set_key(config, "model.recompute_method", method);
     config.model.recompute_num_layers = layers;
     const auto [run, layout] = resolved(config, 2);
     for (const MemoryItem& item : plan_memory(run, layout, {.tp = 0, .pp = 0, .dp = 0}).items)
@@ -132,7 +132,7 @@ TEST(PlannedMemory, RecomputeSavesWhatItDoesNotKeep) {
 TEST(Bf16, LearnsLikeFp32) {
   Config config = tiny_config();
   const Curve fp32 = train_on_threads(config, 1, 10);
-  config.precision.dtype = "bf16";
+  config.precision.dtype = DType::bf16;
   const Curve bf16 = train_on_threads(config, 4, 10);  // data parallel
   for (size_t i = 0; i < fp32.losses.size(); ++i) EXPECT_NEAR(bf16.losses[i], fp32.losses[i], 0.02) << "step " << i + 1;
   const Curve two_ways = train_on_threads(cut(config, {.t = 2, .p = 2}), 4, 10);
@@ -354,8 +354,8 @@ TEST_P(Skip, LeavesEveryBitOfTheStateAloneOnAllRanks) {
   // given
   Config config = cut(tiny_config(), c.cut);
   config.overlap.overlap_param_gather = std::string(c.cut.strategy) != "no_shard";
-  config.precision.dtype = c.dtype;
-  config.train.non_finite_policy = "skip";
+  set_key(config, "precision.dtype", c.dtype);
+  config.train.non_finite_policy = StepAction::skip;
   if (c.cut.d == 3) config.batch.global_batch_size = 12;
   with_trainers(config, c.cut.ranks(),
                 [&](Trainer& trainer) {
@@ -396,7 +396,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(SkippedStep, IsNoUpdateForTheBiasCorrection) {
   // given: Adam's first update moves each weight by the learning rate, whatever the gradient
   Config config = tiny_config();
-  config.train.non_finite_policy = "skip";
+  config.train.non_finite_policy = StepAction::skip;
   config.optimizer.weight_decay = 0;
   config.optimizer.adam_eps = 1e-20;
   with_trainers(config, 1,
@@ -424,7 +424,7 @@ TEST(SkippedStep, IsNoUpdateForTheBiasCorrection) {
 
 TEST(SkippedSteps, EndTheRunWhenThereAreTooMany) {
   Config config = tiny_config();
-  config.train.non_finite_policy = "skip";
+  config.train.non_finite_policy = StepAction::skip;
   config.train.max_consecutive_skips = 2;
   std::atomic<int> skipped = 0;
   try {
@@ -477,7 +477,7 @@ TEST(Spikes, AreTheSameStepsUnderEveryLayout) {
     config.optimizer.lr = 1e-5;  // at one level
     config.optimizer.min_lr = 1e-6;
     config.train.spike_factor = 1.05;
-    config.train.spike_policy = "skip";
+    config.train.spike_policy = StepAction::skip;
     config.overlap.average_in_collective = average;
     std::vector<int64_t> steps;
     with_trainers(config, how.ranks(), [&](Trainer& trainer) {
@@ -506,7 +506,7 @@ TEST(NumberCheck, FindsSpikesAgainstTheRunningMedian) {
   using Action = NumberCheck::Action;
   TrainConfig config;
   config.spike_factor = 3;
-  config.spike_policy = "skip";
+  config.spike_policy = StepAction::skip;
   NumberCheck check(config);
   for (int i = 0; i < 15; ++i) EXPECT_EQ(judged(check, i == 7 ? 100 : 2, 1).action, Action::take) << "too few yet";
   EXPECT_EQ(judged(check, 2, 1).action, Action::take);
@@ -518,7 +518,7 @@ TEST(NumberCheck, FindsSpikesAgainstTheRunningMedian) {
   EXPECT_FALSE(check.last_was_good());
   EXPECT_EQ(check.skipped(), 2);
   // A level that lasts becomes the usual one where it is only warned of.
-  config.spike_policy = "warn";
+  config.spike_policy = StepAction::warn;
   NumberCheck warning(config);
   for (int i = 0; i < 64; ++i) judged(warning, 1, 1);
   for (int i = 0; i < 33; ++i) EXPECT_EQ(judged(warning, 10, 1).action, i < 32 ? Action::warn : Action::take) << i;
@@ -538,9 +538,9 @@ TEST(LearningRate, WarmsUpThenDecays) {
   EXPECT_DOUBLE_EQ(learning_rate(config, 60), 0.55);  // half way down the cosine
   EXPECT_DOUBLE_EQ(learning_rate(config, 110), 0.1);
   EXPECT_DOUBLE_EQ(learning_rate(config, 1000), 0.1);
-  config.lr_decay_style = "linear";
+  config.lr_decay_style = LrDecay::linear;
   EXPECT_DOUBLE_EQ(learning_rate(config, 35), 0.775);
-  config.lr_decay_style = "constant";
+  config.lr_decay_style = LrDecay::constant;
   EXPECT_DOUBLE_EQ(learning_rate(config, 1000), 1.0);
 }
 

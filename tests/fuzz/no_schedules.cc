@@ -1,8 +1,6 @@
 // What resolve() calls, beside check_config() in validate.cc. The config target never resolves anything, and clang 14
 // cannot compile the schedules.
 #include "kernels/base/check.h"
-#include "parallel/data/flat_buffer.h"
-#include "parallel/mesh.h"
 #include "parallel/pipeline/check.h"
 #include "parallel/pipeline/schedule.h"
 
@@ -12,7 +10,5 @@ void check_schedule(const Schedule&) { fail("not in a fuzz target"); }
 Schedule make_schedule(const ScheduleRequest&) { fail("not in a fuzz target"); }
 std::span<const ScheduleKind> schedule_kinds() { fail("not in a fuzz target"); }
 Schedule read_schedule_file(const std::string&) { fail("not in a fuzz target"); }
-RankOrder parse_rank_order(std::string_view) { fail("not in a fuzz target"); }
-Sharding parse_sharding(std::string_view) { fail("not in a fuzz target"); }
 
 }  // namespace trivet

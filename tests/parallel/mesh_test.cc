@@ -38,18 +38,6 @@ TEST(Mesh, default_order_is_megatrons) {
   EXPECT_EQ(position_of(15, shape), (MeshPosition{.tp = 1, .pp = 3, .dp = 1}));
 }
 
-TEST(Mesh, order_is_parsed_or_the_choices_are_named) {
-  EXPECT_EQ(parse_rank_order("tp-dp-pp"), RankOrder::tp_dp_pp);
-  EXPECT_EQ(parse_rank_order("tp-pp-dp"), RankOrder::tp_pp_dp);
-  try {
-    parse_rank_order("pp-tp-dp");
-    FAIL() << "accepted";
-  } catch (const ConfigError& e) {
-    for (const char* part : {"pp-tp-dp", "tp-dp-pp", "tp-pp-dp", "order"})
-      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
-  }
-}
-
 TEST(Mesh, has_to_fill_the_world) {
   EXPECT_THROW(run_thread_ranks(4, [](Communicator& world) { make_mesh(world, {.t = 3, .p = 1, .d = 1}); }), Error);
   EXPECT_THROW(position_of(8, {.t = 2, .p = 2, .d = 2}), Error);

@@ -37,8 +37,8 @@ Config draw_model(Draw& draw, const Runs& runs, bool sequence_parallel) {
   if (draw.one_in(3)) model.attention_dropout = 0.2;
   config.optimizer.decay_norms_and_biases = draw.one_in(3);
   config.optimizer.clip_grad = draw.among({0.0, 0.5, 1.0});
-  config.optimizer.lr_decay_style = draw.among({"cosine", "linear"});
-  config.precision.dtype = draw.one_in(5) ? "bf16" : "fp32";
+  config.optimizer.lr_decay_style = draw.among({LrDecay::cosine, LrDecay::linear});
+  config.precision.dtype = draw.one_in(5) ? DType::bf16 : DType::f32;
   config.batch.micro_batch_size = draw.of(1, 3);
   const int micro_batches = draw.of(1, runs.d > 2 ? 4 : 9);
   config.batch.global_batch_size = config.batch.micro_batch_size * runs.d * micro_batches;
@@ -94,13 +94,13 @@ void draw_schedule(Draw& draw, Runs& runs, bool whole_backward_passes, const std
 void draw_switches(Draw& draw, Runs& runs) {
   Config& config = runs.full;
   OverlapConfig& overlap = config.overlap;
-  const std::string& strategy = config.parallel.data_parallel_sharding_strategy;
-  const bool streams = strategy == "optim_grads" || strategy == "optim_grads_params";
+  const Sharding strategy = config.parallel.data_parallel_sharding_strategy;
+  const bool streams = streams_grads(strategy);
   overlap.overlap_p2p_comm = !draw.one_in(4);
   if (overlap.overlap_p2p_comm && runs.p > 1) overlap.p2p_receive_ahead = draw.of(1, 4);
   if (runs.d > 1) {
     overlap.overlap_grad_reduce = draw.one_in(2);
-    overlap.overlap_param_gather = strategy != "no_shard" && draw.one_in(2);
+    overlap.overlap_param_gather = strategy != Sharding::no_shard && draw.one_in(2);
     if (overlap.overlap_grad_reduce || overlap.overlap_param_gather) overlap.collectives_in_flight = draw.of(1, 3);
     overlap.align_grad_reduce = overlap.overlap_grad_reduce && runs.p > 1 && !streams && draw.one_in(2);
     if (!streams && draw.one_in(2)) config.parallel.bucket_size = draw.of(1, 5000);
@@ -110,24 +110,29 @@ void draw_switches(Draw& draw, Runs& runs) {
       runs.p > 1 && !streams && config.model.untie_embeddings_and_output_weights && draw.one_in(3);
   if (overlap.defer_embedding_wgrad_compute) overlap.wgrad_deferral_limit = draw.of(0, 3);
   if (config.parallel.sequence_parallel) {
-    overlap.tp_comm_overlap = draw.among({"none", "bulk", "ring", "pipeline"});
-    overlap.tp_comm_overlap_qkv = draw.among({"default", "none", "bulk", "ring", "pipeline"});
-    overlap.tp_comm_overlap_fc2 = draw.among({"default", "none", "ring", "pipeline"});
+    using enum TensorOverlap;
+    using Optional = std::optional<TensorOverlap>;
+    overlap.tp_comm_overlap = draw.among({none, bulk, ring, pipeline});
+    overlap.tp_comm_overlap_qkv = draw.among<Optional>({{}, none, bulk, ring, pipeline});
+    overlap.tp_comm_overlap_fc2 = draw.among<Optional>({{}, none, ring, pipeline});
   }
   ModelConfig& model = config.model;
   if (draw.one_in(3)) {
-    model.recompute_granularity = "selective";
-    model.recompute_modules = draw.among({"core_attn", "layernorm", "mlp", "core_attn,mlp", "layernorm,core_attn,mlp"});
+    model.recompute_granularity = RecomputeGranularity::selective;
+    using enum RecomputeModule;
+    using Modules = std::vector<RecomputeModule>;
+    model.recompute_modules =
+        draw.among<Modules>({{core_attn}, {layernorm}, {mlp}, {core_attn, mlp}, {layernorm, core_attn, mlp}});
   } else if (draw.one_in(2)) {
-    model.recompute_granularity = "full";
-    model.recompute_method = draw.among({"uniform", "block"});
+    model.recompute_granularity = RecomputeGranularity::full;
+    model.recompute_method = draw.among({RecomputeMethod::uniform, RecomputeMethod::block});
     model.recompute_num_layers = 1;
   }
-  config.parallel.order = draw.among({"tp-dp-pp", "tp-pp-dp"});
+  config.parallel.order = draw.among({RankOrder::tp_dp_pp, RankOrder::tp_pp_dp});
   runs.on_split_devices = draw.one_in(3);
   runs.ahead = draw.one_in(2);
   if (runs.on_split_devices) {
-    if (draw.one_in(2)) config.device.cuda_graph_impl = "local";
+    if (draw.one_in(2)) config.device.cuda_graph_impl = CudaGraphs::local;
   } else if (draw.one_in(4)) {
     config.comm.link_latency_us = 20;
     config.comm.link_gbps = 4;
@@ -150,8 +155,9 @@ Runs draw_runs(int number, const std::string& folder) {
     runs.d = draw.among({1, 1, 2, 2, 3, 4});
   } while (runs.t * runs.p * runs.d > 12);
   const bool sequence_parallel = runs.t > 1 && draw.one_in(2);
-  const char* strategy = draw.among({"no_shard", "optim", "optim_grads", "optim_grads_params"});
-  const bool streams = std::string(strategy).starts_with("optim_");
+  const Sharding strategy =
+      draw.among({Sharding::no_shard, Sharding::optim, Sharding::optim_grads, Sharding::optim_grads_params});
+  const bool streams = streams_grads(strategy);
 
   runs.full = draw_model(draw, runs, sequence_parallel);
   runs.full.parallel.tensor_model_parallel_size = runs.t;
@@ -171,7 +177,7 @@ Runs draw_runs(int number, const std::string& folder) {
   if (untied) runs.plain.parallel = runs.one.parallel;
   runs.plain.parallel.tensor_model_parallel_size = runs.t;
   runs.plain.parallel.sequence_parallel = sequence_parallel;
-  runs.plain.parallel.data_parallel_sharding_strategy = streams ? strategy : "no_shard";
+  runs.plain.parallel.data_parallel_sharding_strategy = streams ? strategy : Sharding::no_shard;
   // A strategy that shares gradients adds each micro-batch's as a whole.
   runs.same_order = untied && !streams && runs.t == 1 && runs.d == 1;
   draw_switches(draw, runs);
@@ -200,13 +206,11 @@ void change_a_key(Draw& draw, Config& config) {
     if (field.name == "model.vocab_size") text = fmt::format("{}", draw.of(61, 70));  // what the dataset has
     else if (field.name == "parallel.pipeline_schedule")
       text = schedule_kinds()[static_cast<size_t>(draw.of(0, 8))].name;
-    else if (!field.choices.empty())
-      text = field.choices[static_cast<size_t>(draw.of(0, static_cast<int>(field.choices.size()) - 1))];
-    else if (std::holds_alternative<bool*>(field.ref(config))) text = draw.one_in(2) ? "true" : "false";
+    else if (!field.words.empty())
+      text = field.words[static_cast<size_t>(draw.of(0, static_cast<int>(field.words.size()) - 1))];
+    else if (field.noun == "true or false") text = draw.one_in(2) ? "true" : "false";
     else if (field.key().ends_with("dropout")) text = "0.3";
-    else if (std::holds_alternative<double*>(field.ref(config)) ||
-             std::holds_alternative<std::string*>(field.ref(config)))
-      continue;
+    else if (field.noun == "a number" || field.noun == "text") continue;
     parse_field(field, {.text = text}, config);
     return;
   }

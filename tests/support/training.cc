@@ -28,11 +28,17 @@ Config tiny_config() {
   config.optimizer.lr_warmup_iters = 2;
   config.optimizer.lr_decay_iters = 20;
   config.train.train_iters = 20;
-  config.device.kind = "cpu";  // also where there are GPUs
+  config.device.kind = DeviceKind::cpu;  // also where there are GPUs
   config.device.threads_per_rank = 1;
   config.data.path = "tiny";  // opened by the tests themselves
   config.data.prefetch = 1;
   return config;
+}
+
+void set_key(Config& config, std::string_view key, std::string_view value) {
+  const Field* field = find_field(key);
+  check(field, std::string(key) + " is no key");
+  if (const auto problem = parse_field(*field, {.text = std::string(value)}, config)) fail(*problem);
 }
 
 Config cut(Config config, const Cut& how) {
@@ -41,7 +47,7 @@ Config cut(Config config, const Cut& how) {
   config.parallel.sequence_parallel = how.sequence_parallel;
   config.parallel.pipeline_schedule = how.schedule;
   if (how.v > 0) config.parallel.virtual_pipeline_model_parallel_size = how.v;
-  config.parallel.data_parallel_sharding_strategy = how.strategy;
+  set_key(config, "parallel.data_parallel_sharding_strategy", how.strategy);
   return config;
 }
 
@@ -114,7 +120,7 @@ namespace {
 
 GptDataset part_of_dataset(size_t part, const Config& config) {
   const auto dataset = tiny_dataset();
-  return GptDataset(dataset, split_documents("80,20,0", dataset->sequences())[part],
+  return GptDataset(dataset, split_documents(std::vector<double>{80, 20, 0}, dataset->sequences())[part],
                     {.name = "train",
                      .seq_length = config.model.seq_length,
                      .vocab_size = *config.model.vocab_size,

@@ -26,6 +26,9 @@ inline constexpr size_t kMatrixStride = 1;
 // ten steps move the loss. Resolved.
 Config tiny_config();
 
+// Gives a key the value that a file would give it.
+void set_key(Config& config, std::string_view key, std::string_view value);
+
 // How a run is cut over ranks.
 struct Cut {
   int t = 1, p = 1, d = 1;

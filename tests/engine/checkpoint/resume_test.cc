@@ -32,7 +32,7 @@ constexpr int kSteps = std::min(2 * kMatrixSteps, 20);  // an epoch of the tiny 
 Config small_run(const std::string& run_dir) {
   Config config = tiny_config();
   config.data.path = tiny_dataset_prefix();
-  config.data.split = "80,20,0";
+  config.data.split = {80, 20, 0};
   config.train.train_iters = kSteps;
   config.train.run_dir = run_dir;
   config.checkpoint.save_interval = 1000;
@@ -194,7 +194,7 @@ TEST_P(Resume, IsTheRunThatWasNotStoppedBitForBit) {
   const TempDir dir;
   Config config = cut(small_run(dir / "straight"), c.cut);
   config.model.hidden_dropout = config.model.attention_dropout = 0.1;
-  config.precision.dtype = c.dtype;
+  set_key(config, "precision.dtype", c.dtype);
   config.overlap.overlap_grad_reduce = config.overlap.overlap_param_gather = c.overlap;
   config.checkpoint.async_save = c.async;
   if (c.on_a_device) config.checkpoint.save_interval = 5;  // after a save no step is out
@@ -255,7 +255,7 @@ TEST(ResumedRun, KnowsOfTheStepsThatWereSkipped) {
   const TempDir dir;
   Config config = small_run(dir / "straight");
   config.train.train_iters = 6;
-  config.train.non_finite_policy = "skip";
+  config.train.non_finite_policy = StepAction::skip;
   config.checkpoint.save_interval = 3;
   RunOptions options;
   options.faults = parse_faults(std::vector<std::string>{"nan:0:2"});

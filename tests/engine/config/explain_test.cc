@@ -21,7 +21,7 @@ TEST(MemoryPlan, CountsWhatTheFlatBuffersHold) {
   // 2 norms: 4 x 64; qkv: 192 + 64; projection: 64 + 64; fc1: 256 + 64; fc2: 256 + 64
   const int64_t layer = 4 * 64 + 256 + 128 + 320 + 320;
   const int64_t elements = 128 * 8 + 16 * 8 + 2 * layer + 2 * 64;
-  const auto bytes_in = [&](const char* dtype) {
+  const auto bytes_in = [&](DType dtype) {
     loaded.config.precision.dtype = dtype;
     std::vector<int64_t> bytes;
     for (const MemoryItem& item : plan_memory(loaded.config, layout, {}).items) bytes.push_back(item.bytes);
@@ -30,8 +30,8 @@ TEST(MemoryPlan, CountsWhatTheFlatBuffersHold) {
   };
   // The norms of the gradients and of what is only looked at; a step's numbers; what is looked for in a refused step.
   const int64_t norm = 2 * (kExactSumBins * 8 + 4 + 4) + 6 * 4 + 2 * kNonFiniteNumbers * 8;
-  EXPECT_EQ(bytes_in("fp32"), (std::vector<int64_t>{4 * elements, 4 * elements, 8 * elements + norm}));
-  EXPECT_EQ(bytes_in("bf16"), (std::vector<int64_t>{2 * elements, 4 * elements, 12 * elements + norm}));
+  EXPECT_EQ(bytes_in(DType::f32), (std::vector<int64_t>{4 * elements, 4 * elements, 8 * elements + norm}));
+  EXPECT_EQ(bytes_in(DType::bf16), (std::vector<int64_t>{2 * elements, 4 * elements, 12 * elements + norm}));
 }
 
 TEST(MemoryPlan, TensorParallelRanksHoldTheirPart) {

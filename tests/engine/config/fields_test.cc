@@ -62,18 +62,13 @@ TEST(Fields, CoverEveryMemberOfConfig) {
   const auto* const base = reinterpret_cast<const char*>(&config);
   size_t end = 0;
   for (const Field& field : fields()) {
-    const auto [address, size, alignment] = std::visit(
-        [](const auto* v) { return std::tuple(reinterpret_cast<const char*>(v), sizeof *v, alignof(decltype(*v))); },
-        field.ref(config));
-    const auto begin = static_cast<size_t>(address - base);
+    const auto begin = static_cast<size_t>(static_cast<const char*>(field.at(config)) - base);
     size_t next = end;
-    // A struct of the next section may begin at a coarser alignment than its first member.
-    const size_t step = field.key() == "kind" || field.key() == "dtype" ? alignof(std::string) : alignment;
-    while (next % step != 0) ++next;
-    if (begin != next)
+    while (next % field.alignment != 0) ++next;
+    if (begin != next)  // the struct of the next section may begin at a coarser alignment than its first member
       while (next % alignof(int64_t) != 0) ++next;
     EXPECT_EQ(begin, next) << "before " << field.name << " (or the table is in another order than config.h)";
-    end = begin + size;
+    end = begin + field.size;
   }
   while (end % alignof(Config) != 0) ++end;
   EXPECT_EQ(end, sizeof(Config)) << "after " << fields().back().name;

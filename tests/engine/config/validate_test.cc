@@ -91,10 +91,10 @@ TEST(Resolve, ConfigsMadeInCodeAreJudgedToo) {
   loaded.config.model.seq_length = 4;
   loaded.config.model.vocab_size = 9;
   loaded.config.data.path = "x";
-  loaded.config.precision.dtype = "int8";
+  loaded.config.precision.dtype = DType::i32;
   EXPECT_EQ(message_of([&] { resolve(loaded, {}); }),
             "the configuration has 2 problems:\n"
-            "precision.dtype: found \"int8\", expected one of fp32, bf16\n"
+            "precision.dtype: found 2, expected one of fp32, bf16\n"
             "train.train_iters: is required: optimizer steps, an integer from 1 to 1000000000000");
 }
 
@@ -163,10 +163,15 @@ TEST(Validate, Data) {
       load_error({"data.split=100,0,0", "train.eval_interval=5"}),
       "--set: train.eval_interval: 5 needs validation data, and data.split (100,0,0) leaves none; 0 never evaluates");
   EXPECT_EQ(load_error({"data.split=0,1,0"}), "--set: data.split: 0,1,0 leaves nothing to train on");
-  for (const std::string split : {"", "1,2,3,4", "a,b", "1,,2", "-1,2", "0,0,0", "nan,1,1", "1e308,1e308", "1;2"})
+  for (const std::string split :
+       {"", ",", "98,", "a", "1,2,3,4", "a,b", "1,,2", "-1,2", "0,0,0", "nan", "nan,1,1", "inf,1", "1;2"})
     EXPECT_EQ(load_error({"data.split=" + split}),
               "--set: data.split: found \"" + split +
                   "\", expected up to three shares of train, validation and test such as 98,2,0");
+  EXPECT_EQ(
+      load_error({"data.split=1e308,1e308"}),
+      "--set: data.split: found \"1e+308,1e+308\", expected up to three shares of train, validation and test such "
+      "as 98,2,0");
   load_good({"data.split=9, 1"});
   load_good({"data.path=", "data.train_path=a", "data.valid_path=b", "train.eval_interval=5"});
   EXPECT_EQ(load_error({"data.prefetch=0"}), "--set: data.prefetch: found 0, expected an integer from 1 to 10000");
@@ -375,7 +380,7 @@ TEST(Validate, DataParallel) {
       "cuts the gathering and scattering of positions");
   EXPECT_EQ(load_error({"overlap.tp_comm_overlap_proj=bulk"}),
             "--set: overlap.tp_comm_overlap_proj: found \"bulk\", expected one of default, none, ring, pipeline");
-  EXPECT_EQ(load_good({"device.cuda_graph_impl=local"}).config.device.cuda_graph_impl, "local");
+  EXPECT_EQ(load_good({"device.cuda_graph_impl=local"}).config.device.cuda_graph_impl, CudaGraphs::local);
   const std::string halves =
       resolve_error({"parallel.data_parallel_sharding_strategy=optim_grads", "parallel.pipeline_schedule=zb-h1",
                      "parallel.pipeline_model_parallel_size=2", "batch.global_batch_size=4"},

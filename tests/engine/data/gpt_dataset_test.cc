@@ -97,20 +97,22 @@ TEST(Permutation, IsUniform) {
   EXPECT_LT(chi_square, 60);
 }
 
+using Shares = std::vector<double>;
+
 TEST(SplitDocuments, CutsAsMegatron) {
   using Ranges = std::array<DocumentRange, 3>;
-  EXPECT_EQ(split_documents("98,2,0", 1000), (Ranges{{{0, 980}, {980, 1000}, {1000, 1000}}}));
-  EXPECT_EQ(split_documents("969, 30, 1", 126300), (Ranges{{{0, 122385}, {122385, 126174}, {126174, 126300}}}));
-  EXPECT_EQ(split_documents("1", 5), (Ranges{{{0, 5}, {5, 5}, {5, 5}}}));
-  EXPECT_EQ(split_documents("0,1", 5), (Ranges{{{0, 0}, {0, 5}, {5, 5}}}));
+  EXPECT_EQ(split_documents(Shares{98, 2, 0}, 1000), (Ranges{{{0, 980}, {980, 1000}, {1000, 1000}}}));
+  EXPECT_EQ(split_documents(Shares{969, 30, 1}, 126300), (Ranges{{{0, 122385}, {122385, 126174}, {126174, 126300}}}));
+  EXPECT_EQ(split_documents(Shares{1}, 5), (Ranges{{{0, 5}, {5, 5}, {5, 5}}}));
+  EXPECT_EQ(split_documents(Shares{0, 1}, 5), (Ranges{{{0, 0}, {0, 5}, {5, 5}}}));
   // Half to even, as Python rounds: 2.5 and 7.5 documents.
-  EXPECT_EQ(split_documents("1,1", 5)[0].end, 2);
-  EXPECT_EQ(split_documents("1,1", 15)[0].end, 8);
-  EXPECT_EQ(split_documents("98,2,0", 0), (Ranges{}));
+  EXPECT_EQ(split_documents(Shares{1, 1}, 5)[0].end, 2);
+  EXPECT_EQ(split_documents(Shares{1, 1}, 15)[0].end, 8);
+  EXPECT_EQ(split_documents(Shares{98, 2, 0}, 0), (Ranges{}));
 }
 
 TEST(SplitDocuments, CoversEveryDocumentOnce) {
-  for (const char* split : {"98,2,0", "1,1,1", "0.1,0.2,0.7", "3,0,4", "1e-3,1e3"}) {
+  for (const Shares& split : {Shares{98, 2, 0}, {1, 1, 1}, {0.1, 0.2, 0.7}, {3, 0, 4}, {1e-3, 1e3}}) {
     for (int64_t documents = 0; documents < 200; ++documents) {
       const auto [train, valid, test] = split_documents(split, documents);
       EXPECT_EQ(train.begin, 0);
@@ -118,13 +120,6 @@ TEST(SplitDocuments, CoversEveryDocumentOnce) {
       EXPECT_EQ(valid.end, test.begin);
       EXPECT_EQ(test.end, documents);
     }
-  }
-}
-
-TEST(SplitDocuments, RefusesWhatIsNoSplit) {
-  for (const char* split : {"", ",", "98,", "a", "1,2,3,4", "-1,2", "0,0,0", "nan", "inf,1", "1e308,1e308", "1;2"}) {
-    const std::string message = message_of<ConfigError>([&] { split_documents(split, 10); });
-    EXPECT_TRUE(contains(message, "data.split")) << split;
   }
 }
 
@@ -170,7 +165,7 @@ TEST(GptDataset, EveryTokenOfEveryEpochIsALabelOnce) {
 TEST(GptDataset, SplitsDoNotOverlap) {
   const Documents documents = numbered_documents(300, 20, 2);
   const Fixture fixture(documents);
-  const auto ranges = split_documents("70,20,10", fixture.dataset->sequences());
+  const auto ranges = split_documents(Shares{70, 20, 10}, fixture.dataset->sequences());
   std::set<int32_t> seen;
   size_t total = 0;
   for (const DocumentRange range : ranges) {

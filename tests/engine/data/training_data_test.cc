@@ -30,7 +30,7 @@ class TrainingDataTest : public testing::Test {
 
 TEST_F(TrainingDataTest, CutsOneDataset) {
   config_.path = prepared("d", 100);
-  config_.split = "90,10,0";
+  config_.split = {90, 10, 0};
   const TrainingData data = open_training_data(config_, 32, 257, true);
   const IndexedDataset dataset(config_.path);
   EXPECT_EQ(data.train->tokens_per_epoch(), dataset.begin(90));
@@ -53,7 +53,7 @@ TEST_F(TrainingDataTest, RefusesPathsThatContradict) {
   const auto message = [&] { return message_of<ConfigError>([&] { open_training_data(config_, 32, 257, true); }); };
   EXPECT_TRUE(contains(message(), "expected exactly one"));
   config_.path = prepared("d", 20);
-  config_.split = "1,0";
+  config_.split = {1, 0};
   EXPECT_TRUE(contains(message(), "data.split is \"1,0\", which leaves none of the 20 documents"));
   config_.valid_path = config_.path;
   EXPECT_TRUE(contains(message(), "data.valid_path"));

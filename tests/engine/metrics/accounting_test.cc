@@ -107,12 +107,6 @@ TEST(Flops, OfNarayananEtAl2021AndKorthikantiEtAl2022) {
   EXPECT_NEAR((f.total() + f.attention) / 1.2029e15, 1, 1e-4);  // as they count attention recomputed
 }
 
-TEST(Flops, ConventionsHaveNames) {
-  for (const auto convention : {FlopsConvention::causal, FlopsConvention::full, FlopsConvention::six_n})
-    EXPECT_EQ(parse_flops_convention(name_of(convention)), convention);
-  EXPECT_THROW(parse_flops_convention("half"), ConfigError);
-}
-
 TEST(Mfu, IsTheShareOfThePeak) {
   EXPECT_DOUBLE_EQ(model_flops_utilisation(4e12, 2.0, 4, 1.0), 0.5);
   EXPECT_TRUE(std::isnan(model_flops_utilisation(1, 1, 1, std::nan(""))));

@@ -99,7 +99,7 @@ TEST_P(MeasuredEngine, RunsWhatTheSimulatorSimulates) {
   config.parallel.pipeline_schedule = GetParam();
   if (std::string(GetParam()).starts_with("interleaved")) config.parallel.virtual_pipeline_model_parallel_size = 2;
   config.data.path = tiny_dataset()->prefix();
-  config.data.split = "100,0,0";
+  config.data.split = {100, 0, 0};
   config.train.train_iters = 3;
   config.optimizer.lr_decay_iters = 3;
   config.train.trace = true;

@@ -1,0 +1,51 @@
+// Choices: the enums of a configuration, and what a file calls their values. Those on which a lower floor acts are
+// declared there.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "engine/metrics/accounting.h"
+#include "kernels/base/device.h"
+#include "kernels/base/dtype.h"
+#include "parallel/data/flat_buffer.h"
+#include "parallel/mesh.h"
+#include "parallel/tensor/overlap.h"
+
+namespace trivet {
+
+enum class AttentionBackend { flash, cudnn };
+enum class RecomputeGranularity { none, selective, full };
+enum class RecomputeModule { core_attn, layernorm, mlp };
+enum class RecomputeMethod { none, uniform, block };
+enum class LrDecay { cosine, linear, constant };
+enum class CommBackend { thread, mpi, nccl, staged };
+enum class StepAction { take, warn, skip, stop };  // what becomes of a step, when its numbers are known
+enum class CudaGraphs { none, local };
+
+// words_of(E): what a file calls the values of E, in their order. Values beyond these are none of a configuration's.
+template <class... Words>
+constexpr std::array<std::string_view, sizeof...(Words)> word_list(Words... words) {
+  return {words...};
+}
+constexpr auto words_of(AttentionBackend) { return word_list("flash", "cudnn"); }
+constexpr auto words_of(RecomputeGranularity) { return word_list("none", "selective", "full"); }
+constexpr auto words_of(RecomputeModule) { return word_list("core_attn", "layernorm", "mlp"); }
+constexpr auto words_of(RecomputeMethod) { return word_list("none", "uniform", "block"); }
+constexpr auto words_of(LrDecay) { return word_list("cosine", "linear", "constant"); }
+constexpr auto words_of(CommBackend) { return word_list("thread", "mpi", "nccl", "staged"); }
+constexpr auto words_of(StepAction) { return word_list("take", "warn", "skip", "stop"); }
+constexpr auto words_of(FlopsConvention) { return word_list("causal", "full", "6n"); }
+constexpr auto words_of(CudaGraphs) { return word_list("none", "local"); }
+constexpr auto words_of(DType) { return word_list("fp32", "bf16"); }
+constexpr auto words_of(DeviceKind) { return word_list("cpu", "cuda"); }
+constexpr auto words_of(RankOrder) { return word_list("tp-dp-pp", "tp-pp-dp"); }
+constexpr auto words_of(Sharding) { return word_list("no_shard", "optim", "optim_grads", "optim_grads_params"); }
+constexpr auto words_of(TensorOverlap) { return word_list("none", "bulk", "ring", "pipeline"); }
+
+template <class E>
+constexpr std::string_view word_of(E value) {
+  return words_of(value)[static_cast<size_t>(value)];
+}
+
+}  // namespace trivet
