@@ -20,11 +20,11 @@
 #include "engine/config/load.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/tokenizer.h"
-#include "parallel/comm/host_world.h"
 #include "engine/train/inference.h"
 #include "launch/commands.h"
 #include "launch/option_checks.h"
 #include "launch/ranks.h"
+#include "parallel/comm/host_world.h"
 
 namespace trivet {
 namespace {

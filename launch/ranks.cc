@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <fmt/format.h>
 
+#include "engine/config/hints.h"
 #include "parallel/comm/world.h"
 
 namespace trivet {
@@ -10,12 +11,13 @@ namespace trivet {
 void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
                const std::function<void(Communicator& world)>& rank_main) {
   const int launched = launched_world_size();
+  const auto main = [&](Communicator& world) { naming_keys([&] { rank_main(world); }); };
   // nccl and staged say how GPUs talk, not who the ranks are.
   if (backend == CommBackend::mpi || (backend != CommBackend::thread && launched > 0)) {
     if (asked > 0 && launched > 0 && asked != launched)
       throw ConfigError(
           fmt::format("--ranks {} under a launcher that started {} ranks: leave --ranks out there", asked, launched));
-    return run_mpi_rank(rank_main);
+    return naming_keys([&] { run_mpi_rank(main); });
   }
   if (launched > 1)
     throw ConfigError(
@@ -26,7 +28,7 @@ void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
   // there, which may wait for this one: so all are loaded when CUDA starts.
   const int ranks = asked > 0 ? asked : needed;
   if (ranks > 1) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-  run_thread_ranks(ranks, rank_main);
+  run_thread_ranks(ranks, main);
 }
 
 }  // namespace trivet

@@ -87,7 +87,7 @@ class ParamList {
       const int64_t n = param.shape[dim];
       if (n % tensor_size_ != 0)
         throw ConfigError(param.spec.name + ": dimension " + std::to_string(dim) + " (" + std::to_string(n) +
-                          ") is not divisible by tensor_model_parallel_size (" + std::to_string(tensor_size_) + ")");
+                          ") is not divisible by the tensor-parallel size (" + std::to_string(tensor_size_) + ")");
       param.shape.dims[static_cast<size_t>(dim)] = n / tensor_size_;
       param.cut_offset = n / tensor_size_ * tensor_rank_;
     }

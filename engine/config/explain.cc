@@ -1,10 +1,10 @@
 #include "engine/config/explain.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <ranges>
 
 #include "engine/config/fields.h"
 #include "engine/config/model_spec.h"
-#include "engine/config/words.h"
 #include "engine/metrics/accounting.h"
 #include "parallel/data/flat_buffer.h"
 #include "parallel/pipeline/check.h"
@@ -28,9 +28,8 @@ TextBlock by_section(const Row& row) {
 std::string recompute_text(const ModelConfig& m) {
   if (m.recompute_granularity == RecomputeGranularity::none) return "none";
   if (m.recompute_granularity == RecomputeGranularity::selective) {
-    std::vector<std::string_view> modules;
-    for (const RecomputeModule module : m.recompute_modules) modules.push_back(word_of(module));
-    return join(modules, ",") + " of every layer";
+    const auto modules = m.recompute_modules | std::views::transform(word_of<RecomputeModule>);
+    return fmt::format("{} of every layer", fmt::join(modules, ","));
   }
   if (m.recompute_method == RecomputeMethod::block)
     return fmt::format("the first {} layers of each stage", m.recompute_num_layers);
@@ -181,8 +180,9 @@ std::vector<TextBlock> describe_run(const Config& config, const Layout& layout, 
 TextBlock describe_keys() {
   const Config defaults;
   return by_section([&](const Field& field) -> std::vector<std::string> {
-    return {std::string(field.key()), field.required ? "required" : format_field(field, defaults), expected(field),
-            std::string(field.about)};
+    const std::string_view unit = field.numbers.unit;
+    return {std::string(field.key()), field.required ? "required" : format_field(field, defaults),
+            unit.empty() ? expected(field) : fmt::format("{} ({})", expected(field), unit), std::string(field.about)};
   });
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "engine/config/words.h"
 
@@ -29,10 +29,11 @@ const Field* find_field(std::string_view name) {
 }
 
 std::string expected(const Field& field) {
-  if (!field.takes.empty()) return field.takes;
-  if (!field.words.empty())
-    return "one of " + (field.empty.empty() ? "" : field.empty + ", ") + join(field.words, ", ");
-  return std::string(field.noun) + describe(field.numbers) + (field.empty.empty() ? "" : ", or " + field.empty);
+  if (!field.takes.empty()) return std::string(field.takes);
+  const bool may_be_empty = !field.empty.empty();
+  if (field.words.empty())
+    return fmt::format("{}{}{}{}", field.noun, describe(field.numbers), may_be_empty ? ", or " : "", field.empty);
+  return fmt::format("one of {}{}{}", field.empty, may_be_empty ? ", " : "", fmt::join(field.words, ", "));
 }
 
 std::optional<std::string> parse_field(const Field& field, const Scalar& scalar, Config& config) {

@@ -2,7 +2,6 @@
 // config.resolved.yaml all walk it, so a new member of Config needs its line in field_table.cc and nothing else.
 #pragma once
 
-#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -30,24 +29,24 @@ struct Numbers {
 };
 
 struct Field {
-  std::string name = {};   // "section.key"
-  std::string about = {};  // one line
-  Numbers numbers = {};    // of a number, and of each in a list
-  bool required = false;   // the default stands for "not given"
-  std::string empty = {};  // how an optional without a value is written: "auto"; empty: not an optional
+  std::string_view name = {};   // "section.key"
+  std::string_view about = {};  // one line
+  Numbers numbers = {};         // of a number, and of each in a list
+  bool required = false;        // the default stands for "not given"
+  std::string_view empty = {};  // how an optional without a value is written: "auto"; empty: not an optional
   std::vector<std::string_view> words = {};  // of an enum, and of each in a list
-  std::string takes = {};                    // what expected() says, where that cannot be derived
+  std::string_view takes = {};               // what expected() says, where that cannot be derived
 
   // By the type of the member in config.h (value_types.h). The values are reached by `at`.
   std::string_view noun;  // "an integer"
   size_t size, alignment;
-  bool (*read)(const Field&, const Scalar&, void* to);  // false: the text is no value of the type; `to` is spoilt
+  bool (*read)(const Field&, const Scalar&, void* to);  // false: no value of the type; `to` is then anything
   std::string (*write)(const Field&, const void*);      // as YAML
   bool (*fits)(const Field&, const void*);              // inside `numbers`, among `words`
-  std::function<void*(Config&)> at = {};
+  void* (*at)(Config&) = nullptr;
 
-  std::string_view section() const { return std::string_view(name).substr(0, name.find('.')); }
-  std::string_view key() const { return std::string_view(name).substr(name.find('.') + 1); }
+  std::string_view section() const { return name.substr(0, name.find('.')); }
+  std::string_view key() const { return name.substr(name.find('.') + 1); }
 };
 
 // In the order of config.h.

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <fstream>
 #include <sstream>
 #include <yaml-cpp/eventhandler.h>
@@ -47,8 +47,8 @@ void unknown_key(std::string_view where, std::string_view section, std::string_v
     if (field.key() == near && (!here || field.section() == section)) meant.push_back(field.name);
   for (const std::string_view name : meant) problems.mute(name);
   problems.add_at(where, fmt::format("{}.{}", section, key.substr(0, 100)),
-                  meant.empty() ? fmt::format("unknown key; {} has {}", section, join(siblings, ", "))
-                                : fmt::format("unknown key - did you mean {}?", join(meant, " or ")));
+                  meant.empty() ? fmt::format("unknown key; {} has {}", section, fmt::join(siblings, ", "))
+                                : fmt::format("unknown key - did you mean {}?", fmt::join(meant, " or ")));
 }
 
 void unknown_section(std::string_view where, std::string_view name, Problems& problems) {
@@ -56,7 +56,7 @@ void unknown_section(std::string_view where, std::string_view name, Problems& pr
   const auto names = section_names();
   const std::string_view near = nearest(name.substr(0, name.find('.')), names);
   problems.add_at(where, name.substr(0, 100),
-                  near.empty() ? fmt::format("unknown section; sections are {}", join(names, ", "))
+                  near.empty() ? fmt::format("unknown section; sections are {}", fmt::join(names, ", "))
                                : fmt::format("unknown section - did you mean {}?", near));
   for (const Field& field : fields())
     if (field.section() == near) problems.mute(field.name);

@@ -36,7 +36,7 @@ void Problems::add_at(std::string_view where, std::string_view key, std::string_
   lines_.push_back(std::move(line));
 }
 
-bool Problems::clean(std::initializer_list<std::string_view> keys) const {
+bool Problems::clean(const std::vector<std::string_view>& keys) const {
   return std::none_of(keys.begin(), keys.end(), [&](std::string_view key) { return keys_.contains(key); });
 }
 

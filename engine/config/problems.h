@@ -4,7 +4,6 @@
 //   run.yaml:12: model.num_attention_heads: found 0, expected an integer from 1 to 1000000
 #pragma once
 
-#include <initializer_list>
 #include <map>
 #include <set>
 #include <string>
@@ -36,7 +35,7 @@ class Problems {
   void mute(std::string_view key) { keys_.emplace(key); }
 
   // No problem so far with any of these keys, so that a check of how they go together makes sense.
-  bool clean(std::initializer_list<std::string_view> keys) const;
+  bool clean(const std::vector<std::string_view>& keys) const;
   // Further problems are only counted: no need to word them well.
   bool full() const { return count_ >= kMostLines; }
   bool empty() const { return count_ == 0; }

@@ -67,7 +67,7 @@ bool read_value(const Field& field, const Scalar& scalar, T& to) {
 template <class T>
 std::string write_value(const Field& field, const T& value) {
   if constexpr (kIsOptional<T>) {
-    return value ? write_value(field, *value) : field.empty;
+    return value ? write_value(field, *value) : std::string(field.empty);
   } else if constexpr (kIsVector<T>) {
     std::string text;
     for (const auto& item : value) text += (text.empty() ? "" : ",") + write_value(field, item);

@@ -28,15 +28,6 @@ std::string_view nearest(std::string_view text, const std::vector<std::string_vi
   return best;
 }
 
-std::string join(const std::vector<std::string_view>& words, std::string_view separator) {
-  std::string text;
-  for (const std::string_view word : words) {
-    if (!text.empty()) text += separator;
-    text += word;
-  }
-  return text;
-}
-
 std::vector<std::string_view> split_words(std::string_view text) {
   std::vector<std::string_view> words;
   while (true) {

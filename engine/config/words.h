@@ -9,7 +9,6 @@ namespace trivet {
 
 // The candidate that `text` is probably a misspelling of; "" where nothing is near.
 std::string_view nearest(std::string_view text, const std::vector<std::string_view>& candidates);
-std::string join(const std::vector<std::string_view>& words, std::string_view separator);
 // The parts of the text between commas, without the spaces around them; at least one, perhaps empty.
 std::vector<std::string_view> split_words(std::string_view text);
 inline bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }

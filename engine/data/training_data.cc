@@ -10,17 +10,6 @@
 namespace trivet {
 namespace {
 
-void check_paths(const DataConfig& config) {
-  if (config.path.empty() == config.train_path.empty())
-    throw ConfigError(fmt::format("data.path is \"{}\" and data.train_path is \"{}\": expected exactly one of them",
-                                  config.path, config.train_path));
-  if (!config.path.empty() && !config.valid_path.empty())
-    throw ConfigError(
-        fmt::format("data.valid_path is \"{}\": it goes with data.train_path; data.split cuts the "
-                    "validation data out of data.path",
-                    config.valid_path));
-}
-
 std::vector<std::string> prefixes(const DataConfig& config) {
   std::vector<std::string> all;
   for (const std::string& prefix : {config.path, config.train_path, config.valid_path})
@@ -36,7 +25,6 @@ Vocabulary vocabulary_of_model(const std::string& path) {
 }  // namespace
 
 std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
-  check_paths(config);
   std::vector<Vocabulary> found;
   if (!config.tokenizer_model.empty()) found.push_back(vocabulary_of_model(config.tokenizer_model));
   for (const std::string& prefix : prefixes(config)) {
@@ -56,10 +44,6 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
 
 TrainingData open_training_data(const DataConfig& config, int64_t seq_length, int64_t vocab_size,
                                 bool with_validation) {
-  const auto vocabulary = data_vocabulary(config);
-  if (vocabulary && vocabulary->size != vocab_size)
-    throw DataError(fmt::format("model.vocab_size is {}, expected {}, the vocabulary of {} ({})", vocab_size,
-                                vocabulary->size, vocabulary->source, vocabulary->fingerprint));
   const auto open = [](const std::string& prefix) {
     auto dataset = std::make_shared<const IndexedDataset>(prefix);
     if (const auto info = read_dataset_info(prefix)) check_counts(*info, *dataset);
@@ -80,8 +64,6 @@ TrainingData open_training_data(const DataConfig& config, int64_t seq_length, in
     if (with_validation) data.valid = cut(dataset, valid, "valid");
     return data;
   }
-  if (with_validation && config.valid_path.empty())
-    throw ConfigError("data.valid_path is empty: expected the prefix of the validation data, or train.eval_interval 0");
   const auto train = open(config.train_path);
   data.train = cut(train, {0, train->sequences()}, "train");
   if (with_validation) {

@@ -27,8 +27,9 @@ struct TrainingData {
   std::unique_ptr<GptDataset> valid;  // null where it was not asked for
 };
 
-// Opens what data.path and data.split, or data.train_path and data.valid_path, name. Neither or both, or validation
-// data that are asked for and not there, are a ConfigError. A vocabulary that is not the data's is a DataError.
+// Opens what data.path and data.split, or data.train_path and data.valid_path, name. REQUIRES: they keep the rules of
+// values, and vocab_size those of ranks (engine/config/rules.h). A split that leaves no whole document for validation
+// data that are asked for is a ConfigError.
 TrainingData open_training_data(const DataConfig& config, int64_t seq_length, int64_t vocab_size, bool with_validation);
 
 }  // namespace trivet

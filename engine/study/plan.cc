@@ -113,8 +113,8 @@ Point resolve_point(const Study& study, const Choice& choice) {
     throw ConfigError(fmt::format("needs {} of memory on its {} ranks, but this machine has {}", bytes_text(all_ranks),
                                   point.ranks, bytes_text(machine_bytes())));
   point.flops =
-      static_cast<double>(study.steps) * flops_per_step(model_spec_of(config.model), *config.batch.global_batch_size,
-                                                        config.train.flops_convention);
+      static_cast<double>(study.steps) *
+      flops_per_step(model_spec_of(config.model), *config.batch.global_batch_size, config.train.flops_convention);
   point.dtype = word_of(config.precision.dtype);
   point.numbers = numbers_of(study, choice);
   point.id = hash_of(study, point, config);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <set>
 #include <yaml-cpp/yaml.h>
 
@@ -167,7 +167,7 @@ class StudyReader : YamlReader {
     problem(at, path_of(where, key.substr(0, 100)),
             meant.empty() ? fmt::format("unknown key; expected a key of a run (trivet config --keys lists them){}",
                                         of_level ? ", ranks or launcher" : "")
-                          : fmt::format("unknown key - did you mean {}?", join(meant, " or ")));
+                          : fmt::format("unknown key - did you mean {}?", fmt::join(meant, " or ")));
   }
   std::vector<Setting> settings(const YAML::Node& node, const std::string& where, bool of_level) {
     std::vector<Setting> all;

@@ -2,7 +2,7 @@
 // and something harmless is read instead, so that one pass finds all problems. For a class that reads one kind of file.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <functional>
 #include <initializer_list>
 #include <optional>
@@ -64,7 +64,7 @@ class YamlReader {
                const std::vector<std::string_view>& known, std::string_view what) {
     const std::string_view near = nearest(name, known);
     problem(at, path_of(where, name.substr(0, 100)),
-            near.empty() ? fmt::format("unknown {}; expected one of {}", what, join(known, ", "))
+            near.empty() ? fmt::format("unknown {}; expected one of {}", what, fmt::join(known, ", "))
                          : fmt::format("unknown {} - did you mean {}?", what, near));
   }
   static std::string path_of(const std::string& where, std::string_view name) {
@@ -116,7 +116,7 @@ class YamlReader {
   Enum choice(const YAML::Node& node, const std::string& where, std::initializer_list<Enum> values, Enum otherwise) {
     std::vector<std::string_view> names;
     for (const Enum value : values) names.emplace_back(name_of(value));
-    const std::string expected = "one of " + join(names, ", ");
+    const std::string expected = fmt::format("one of {}", fmt::join(names, ", "));
     const auto given = scalar(node, where, expected);
     if (!given) return otherwise;
     for (const Enum value : values)

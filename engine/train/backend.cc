@@ -9,6 +9,8 @@
 #include <xxhash.h>
 
 #include "base/host.h"
+#include "engine/config/hints.h"
+#include "engine/config/rules.h"
 #include "engine/train/attention_choice.h"
 #include "parallel/comm/host_world.h"
 #include "parallel/comm/nccl_comm.h"
@@ -26,48 +28,6 @@ int64_t hash_of(const std::string& text) { return static_cast<int64_t>(XXH3_64bi
 std::string host_identity() {
   if (const char* id = std::getenv("NCCL_HOSTID")) return id;
   return host_name() + "/" + boot_id();
-}
-
-// Whether the ranks compute on GPUs.
-bool choose_gpus(const Config& config, const std::vector<int64_t>& gpus) {
-  const auto none = std::find(gpus.begin(), gpus.end(), 0);
-  if (none == gpus.end()) return true;
-  const bool some = std::any_of(gpus.begin(), gpus.end(), [](int64_t count) { return count > 0; });
-  if (!config.device.kind && !some) return false;
-  throw ConfigError(fmt::format(
-      "device.kind: found {}, but the host of rank {} has no GPU that this build can use (found {} of the {} ranks' "
-      "hosts with one); expected cpu, or a build with CUDA and a driver on each host",
-      config.device.kind ? word_of(*config.device.kind) : "auto", none - gpus.begin(),
-      std::count_if(gpus.begin(), gpus.end(), [](int64_t n) { return n > 0; }), gpus.size()));
-}
-
-void check_switches_of_cpu(const Config& config) {
-  const auto refuse = [](std::string_view key, std::string_view found, const char* expected = "") {
-    throw ConfigError(
-        fmt::format("{}: found {}, but this run computes on CPUs, where it means nothing{}", key, found, expected));
-  };
-  const auto backend = config.comm.backend;
-  if (backend == CommBackend::nccl || backend == CommBackend::staged) refuse("comm.backend", word_of(*backend));
-  if (config.comm.nccl_ub) refuse("comm.nccl_ub", "true");
-  if (config.device.tf32) refuse("device.tf32", "true");
-  if (config.device.cuda_graph_impl != CudaGraphs::none)
-    refuse("device.cuda_graph_impl", word_of(config.device.cuda_graph_impl));
-  if (config.model.attention_backend)
-    refuse("model.attention_backend", word_of(*config.model.attention_backend), "; expected auto");
-}
-
-void check_switches_of_gpus(const Config& config) {
-  const CommConfig& c = config.comm;
-  for (const auto& [key, value] : {std::pair{"comm.tensor_link_latency_us", c.tensor_link_latency_us},
-                                   {"comm.tensor_link_gbps", c.tensor_link_gbps},
-                                   {"comm.pipeline_link_latency_us", c.pipeline_link_latency_us},
-                                   {"comm.pipeline_link_gbps", c.pipeline_link_gbps},
-                                   {"comm.data_link_latency_us", c.data_link_latency_us},
-                                   {"comm.data_link_gbps", c.data_link_gbps}})
-    if (value.value_or(0) > 0)
-      throw ConfigError(fmt::format(
-          "{}: found {}, but links are emulated between ranks that compute on CPUs only; set device.kind: cpu", key,
-          *value));
 }
 
 // How ranks exchange their GPUs' memory. Collective, and the same on all ranks. Throws ConfigError.
@@ -124,11 +84,9 @@ int threads_of_rank(const Config& config, const Communicator& world) {
 }
 
 bool computes_on_gpus(const Config& config, Communicator& world) {
-  const bool gpus = config.device.kind != DeviceKind::cpu &&
-                    choose_gpus(config, HostWorld(world).gather(int64_t{cuda_device_count()}));
-  if (gpus) check_switches_of_gpus(config);
-  else check_switches_of_cpu(config);
-  return gpus;
+  // Who is to compute on CPUs asks no driver.
+  const int64_t gpus = config.device.kind == DeviceKind::cpu ? 0 : cuda_device_count();
+  return on_gpus(config, HostWorld(world).gather(gpus));
 }
 
 namespace {
@@ -140,7 +98,7 @@ void all_succeed(HostWorld& host, F&& f) {
   try {
     f();
   } catch (const Error& error) {
-    problem = error.what();
+    problem = with_hint(error);
   }
   if (problem = host.first_problem(problem); !problem.empty()) throw ConfigError(problem);
 }

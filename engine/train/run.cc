@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/files.h"
+#include "engine/config/hints.h"
 #include "engine/config/validate.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/statistics.h"
@@ -107,8 +108,6 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
 }  // namespace
 
 RunFacts facts_of(const Config& config, int world_size) {
-  // Which paths are there and which are not is for resolve() to judge, with everything else.
-  if (config.data.path.empty() == config.data.train_path.empty()) return {.world_size = world_size};
   const auto vocabulary = data_vocabulary(config.data);
   return {.world_size = world_size, .dataset_vocab_size = vocabulary ? std::optional(vocabulary->size) : std::nullopt};
 }
@@ -124,7 +123,7 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   if (!options.prompt.empty()) tokenizer_of(config.data);  // that it is there is known now, not when all is trained
   RunGuard guard(config, options.faults, world);
   return guard.run([&](Communicator& watched) {
-    return train(loaded, layout, options, candidates, data, guard, watched, out, start_ns);
+    return naming_keys([&] { return train(loaded, layout, options, candidates, data, guard, watched, out, start_ns); });
   });
 }
 

@@ -27,9 +27,8 @@ Tensor Arena::allocate(DType dtype, Shape shape) {
     data = where_ == Where::host ? device_.allocate_host(some) : memory_.allocate(some);
   } catch (const Error& error) {
     throw ConfigError("out of memory: " + name_ + " need " + std::to_string(bytes) + " bytes beside the " +
-                      std::to_string(bytes_) + " that they hold (" + error.what() +
-                      "); a smaller batch.micro_batch_size, model.recompute_granularity, a higher "
-                      "parallel.data_parallel_sharding_strategy or more tensor- or pipeline-parallel ranks would help");
+                          std::to_string(bytes_) + " that they hold (" + error.what() + ")",
+                      Lack::memory);
   }
   blocks_.push_back({data, std::max<int64_t>(bytes, 1)});
   bytes_ += bytes;

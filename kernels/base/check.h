@@ -16,10 +16,13 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
   virtual int exit_code() const { return 70; }
 };
+// What a device or a build has not. Floors that know the configuration say which key asks for it, and what helps.
+enum class Lack { none, gpu, mpi, nccl, memory, links };
 // The user's configuration or command line cannot work (exit code 64).
 struct ConfigError : Error {
-  using Error::Error;
+  explicit ConfigError(const std::string& what, Lack of = Lack::none) : Error(what), lack(of) {}
   int exit_code() const override { return 64; }
+  Lack lack;
 };
 // An input file (dataset, tokenizer, checkpoint) is not what it should be (exit code 65).
 struct DataError : Error {

@@ -294,8 +294,9 @@ cudaEvent_t raw(Event& event) { return static_cast<CudaEvent&>(event).raw(); }
 
 std::unique_ptr<Device> create_cuda_device(int index) {
   if (const int count = cuda_device_count(); index < 0 || index >= count)
-    throw ConfigError("device.kind is cuda and this rank would use GPU " + std::to_string(index) +
-                      ", but this host has " + std::to_string(count) + " usable GPUs");
+    throw ConfigError(
+        "this host has " + std::to_string(count) + " usable GPUs, and this rank would use GPU " + std::to_string(index),
+        Lack::gpu);
   return std::make_unique<CudaDevice>(index);
 }
 

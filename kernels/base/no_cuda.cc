@@ -4,7 +4,7 @@
 namespace trivet {
 
 std::unique_ptr<Device> create_cuda_device(int) {
-  throw ConfigError("device.kind is cuda, but this build has no CUDA: configure with -DTRIVET_CUDA=ON");
+  throw ConfigError("this build has no CUDA: configure with -DTRIVET_CUDA=ON", Lack::gpu);
 }
 
 int cuda_device_count() { return 0; }

@@ -45,7 +45,7 @@ struct CudaProducts::Library {
     if (status != CUBLAS_STATUS_SUCCESS) fail(std::string(call) + ": " + status_text(status), at);
   }
 
-  const SharedLibrary file{"cuBLASLt", {TRIVET_CUBLAS_LT}, "device.kind is cuda, but "};  // the files: from the build
+  const SharedLibrary file{"cuBLASLt", {TRIVET_CUBLAS_LT}, Lack::gpu};  // the files: from the build
   cublasLtHandle_t handle = nullptr;
   const decltype(&cublasLtCreate) create = file["cublasLtCreate"];
   const decltype(&cublasLtDestroy) destroy = file["cublasLtDestroy"];

@@ -4,7 +4,7 @@
 namespace trivet {
 
 std::unique_ptr<Ops> create_cuda_ops(Device&, const CudaOptions&) {
-  throw ConfigError("device.kind is cuda, but this build has no CUDA: configure with -DTRIVET_CUDA=ON");
+  throw ConfigError("this build has no CUDA: configure with -DTRIVET_CUDA=ON", Lack::gpu);
 }
 
 }  // namespace trivet

@@ -13,13 +13,12 @@ namespace trivet {
 
 class SharedLibrary {
  public:
-  // name: as people know it. files: the first that can be loaded. Where there is none: ConfigError, which opens with
-  // `context`.
-  SharedLibrary(std::string name, std::initializer_list<std::string> files, const std::string& context = "")
+  // name: as people know it. files: the first that can be loaded. Where there is none: ConfigError of `lack`.
+  SharedLibrary(std::string name, std::initializer_list<std::string> files, Lack lack = Lack::none)
       : name_(std::move(name)) {
     for (const std::string& file : files)
       if (!handle_) handle_.reset(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
-    if (!handle_) throw ConfigError(context + name_ + " cannot be loaded: " + dlerror());
+    if (!handle_) throw ConfigError(name_ + " cannot be loaded: " + dlerror(), lack);
   }
 
   // A function by its name, for a pointer of its type. ConfigError where the library has none.

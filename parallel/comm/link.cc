@@ -81,9 +81,7 @@ void check_one_host(Communicator& world) {
   const auto hash = static_cast<int64_t>(std::hash<std::string>{}(boot_id()) >> 1);
   HostWorld host(world);
   if (host.max(hash) != -host.max(-hash))
-    throw ConfigError(
-        "comm.link_latency_us, comm.link_gbps: a link can be emulated on one host only, and the ranks are on several; "
-        "leave the links of comm: out there");
+    throw ConfigError("a link can be emulated on one host only, and the ranks are on several", Lack::links);
 }
 
 }  // namespace trivet

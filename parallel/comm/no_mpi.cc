@@ -7,8 +7,10 @@ bool built_with_mpi() { return false; }
 
 void run_mpi_rank(const std::function<void(Communicator& world)>&) {
   throw ConfigError(
-      "comm.backend: mpi is not in this build; install an MPI library (libopenmpi-dev) and configure with "
-      "-DTRIVET_MPI=ON, or run the ranks as threads");
+      "MPI is not in this build; install an MPI library (libopenmpi-dev) and configure with -DTRIVET_MPI=ON, or run "
+      "the "
+      "ranks as threads",
+      Lack::mpi);
 }
 
 }  // namespace trivet

@@ -24,7 +24,7 @@ class GradSync {
     int micro_batches = 1;       // of a step
     Reduce op = Reduce::sum;     // over the data-parallel group; average: gradients are larger by its size until then
     std::optional<int> delay{};  // so many backward passes later than the bucket is full. Stages that are r hops from
-                                 // the first take r: then all start theirs at the same time (align_grad_reduce)
+                                 // the first take r: then all start theirs at the same time
     const Arena* registered = nullptr;  // of which the communicators are told: it has the gradients; null: of none
     bool poison = false;                // test that nothing is read before it is written: NaN where gradients begin
   };

@@ -22,7 +22,7 @@ class ParamGather {
     bool poison = false;  // test that nothing is read too early: what is about to be gathered is filled with NaN first
     // The chunks of a rank's forward passes, in their order, and how many passes later than the first stage this one
     // is. With them a chunk's weights are gathered when the first stage runs the first pass of the chunk before, and so
-    // by all stages at the same time (align_param_gather); empty: all at once.
+    // by all stages at the same time; empty: all at once.
     std::vector<int> forward_chunks{};
     int ahead = 0;
     const Arena* registered = nullptr;  // of which the communicators are told: it has the weights; null: of none

@@ -160,8 +160,8 @@ struct ToldHooks : UnitHooks {
 TEST(UnitHooks, APassEndsBehindItsWeightHalvesAndRecomputeBeginsNone) {
   Config config = tiny_config();
   config.model.num_layers = 2;
-  config.model.recompute_granularity = "full";
-  config.model.recompute_method = "uniform";
+  config.model.recompute_granularity = RecomputeGranularity::full;
+  config.model.recompute_method = RecomputeMethod::uniform;
   config.model.recompute_num_layers = 1;
   const auto [run, layout] = resolved(config, 1);
   run_thread_ranks(1, [&, &run = run, &layout = layout](Communicator& world) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "engine/config/fields.h"
 #include "engine/data/indexed_dataset.h"
 #include "kernels/philox.h"
 #include "parallel/comm/staged_comm.h"

@@ -98,7 +98,9 @@ TEST(Explain, NamesTheEmulatedLinks) {
 TEST(Explain, ListsEveryKey) {
   const std::string text = with_single_spaces(render({describe_keys()}));
   EXPECT_NE(text.find("hidden_size required"), std::string::npos) << text;
-  EXPECT_NE(text.find("an integer from 1 to 4000000, or auto"), std::string::npos);
+  EXPECT_NE(text.find("an integer from 1 to 4000000, or auto (columns)"), std::string::npos);
+  EXPECT_NE(text.find("one of default, none, ring, pipeline"), std::string::npos);
+  EXPECT_NE(text.find("core_attn, layernorm or mlp, or several with commas between"), std::string::npos);
   EXPECT_NE(text.find("one of cosine, linear, constant"), std::string::npos);
 }
 

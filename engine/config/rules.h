@@ -1,0 +1,47 @@
+// Rules: how the values of a configuration have to go together. Each is a row: the key at fault, the others that it
+// looks at, the condition that breaks it, and what was found, why that cannot be, and what would do. A row stands once,
+// with what has to be known to ask it: the values alone (load_config asks), the ranks and the dataset, the layout
+// (resolve), or the devices (make_backend). So `trivet config`, `train`, `generate` and `study` refuse a configuration
+// in the same words. Nothing that was asked for is turned off silently: a switch that cannot apply breaks a rule.
+#pragma once
+
+#include <fmt/format.h>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "engine/config/layout.h"
+#include "engine/config/problems.h"
+
+namespace trivet {
+
+class Rules {
+ public:
+  explicit Rules(Problems& problems) : problems_(problems) {}
+
+  // Where a key has a problem already, what follows from it is none of its own. Conditions are evaluated all the same:
+  // they must stand values out of range.
+  template <class... Args>
+  void operator()(std::string_view key, const std::vector<std::string_view>& with, bool broken,
+                  fmt::format_string<const Args&...> text, const Args&... args) {
+    if (broken && problems_.clean({key}) && problems_.clean(with)) problems_.add(key, fmt::format(text, args...));
+  }
+
+ private:
+  Problems& problems_;
+};
+
+void check_rules_of_values(const Config& config, Problems& problems);
+void check_rules_of_ranks(const Config& config, const RunFacts& facts, Problems& problems);
+void check_rules_of_layout(const Config& config, const Layout& layout, Problems& problems);
+
+// Whether the ranks compute on GPUs. host_gpus: the usable GPUs of each rank's host. Throws the broken rules of devices
+// as a ConfigError.
+bool on_gpus(const Config& config, std::span<const int64_t> host_gpus);
+
+// The divisors of n, at most six: those nearest to `near`. "1, 2 or 4"
+std::string divisors(int64_t n, int64_t near);
+// Whether `whole` is a multiple; of what is no size, none is.
+constexpr bool divides(int64_t part, int64_t whole) { return part > 0 && whole % part == 0; }
+
+}  // namespace trivet

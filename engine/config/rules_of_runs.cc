@@ -1,0 +1,172 @@
+// The rules of a run: of its ranks and dataset, its layout, its devices.
+#include <algorithm>
+#include <fmt/format.h>
+
+#include "engine/config/rules.h"
+
+namespace trivet {
+namespace {
+
+constexpr auto kTensor = "parallel.tensor_model_parallel_size", kPipeline = "parallel.pipeline_model_parallel_size",
+               kStrategy = "parallel.data_parallel_sharding_strategy", kReduce = "overlap.overlap_grad_reduce",
+               kGather = "overlap.overlap_param_gather", kDefer = "overlap.defer_embedding_wgrad_compute";
+
+// The multiples of `unit` next to n.
+std::string multiples(int64_t n, int64_t unit) {
+  const int64_t below = n / unit * unit;
+  return below > 0 ? fmt::format("{} or {}", below, below + unit) : fmt::to_string(unit);
+}
+
+void check_world(const Config& c, int world, Rules& rule) {
+  const int replica = ranks_of_one_replica(c);
+  const char* const product = " (tensor_model_parallel_size x pipeline_model_parallel_size)";
+  rule(kTensor, {}, world % replica != 0, "{}{} does not divide the world of {} {}; {} would, or start {} ranks",
+       replica, c.parallel.pipeline_model_parallel_size > 1 ? product : "", world, world == 1 ? "rank" : "ranks",
+       divisors(world, replica), multiples(world, replica));
+  const int64_t d = world / replica, b = c.batch.micro_batch_size, unit = std::max<int64_t>(b * d, 1);
+  const int64_t global = c.batch.global_batch_size.value_or(unit);
+  rule("batch.global_batch_size", {"batch.micro_batch_size", kTensor}, !divides(unit, global),
+       "{} is not divisible by micro_batch_size ({}) x data parallel size ({}) = {}; {} would work", global, b, d, unit,
+       multiples(global, unit));
+}
+
+void check_vocabulary(const Config& c, const std::optional<int64_t>& of_dataset, Rules& rule) {
+  const auto given = c.model.vocab_size;
+  const std::string& prefix = c.data.path.empty() ? c.data.train_path : c.data.path;
+  rule("model.vocab_size", {}, !given && !of_dataset && !prefix.empty(),
+       "is auto, and the dataset {0} has no tokenizer to take it from: there is neither {0}.json nor {0}.model; make "
+       "the dataset first, or give a number",
+       prefix);
+  rule("model.vocab_size", {}, given && of_dataset && *given != *of_dataset,
+       "{} is not the {} of the dataset's tokenizer, expected that, or auto; make_vocab_size_divisible_by says how it "
+       "is padded",
+       given.value_or(0), of_dataset.value_or(0));
+}
+
+void check_data_parallel(const Config& c, int world, Rules& rule) {
+  const ParallelConfig& p = c.parallel;
+  const OverlapConfig& o = c.overlap;
+  const int64_t d = world / ranks_of_one_replica(c), hashes = c.train.check_weight_hash_across_dp_replicas_interval;
+  const bool alone = d <= 1;
+  rule("comm.nccl_ub", {}, c.comm.nccl_ub && alone, "true has no buffers to register: the data parallel size is {}", d);
+  rule("train.check_weight_hash_across_dp_replicas_interval", {}, hashes > 0 && alone,
+       "{} has no replicas to compare: the data parallel size is 1; leave it out", hashes);
+  rule("overlap.average_in_collective", {}, o.average_in_collective && alone,
+       "true has nothing to average: the data parallel size is 1; leave it out");
+  for (const auto& [key, wanted] : {std::pair(kReduce, o.overlap_grad_reduce), {kGather, o.overlap_param_gather}})
+    rule(key, {}, wanted && alone,
+         "true has nothing to overlap: the data parallel size is {} (world {} over tensor {} x pipeline {}); leave it "
+         "out, or start more ranks",
+         d, world, p.tensor_model_parallel_size, p.pipeline_model_parallel_size);
+}
+
+void check_sharding(const Config& c, int world, Rules& rule) {
+  const OverlapConfig& o = c.overlap;
+  const Sharding sharding = c.parallel.data_parallel_sharding_strategy;
+  const std::string_view strategy = word_of(sharding);
+  const bool units = streams_grads(sharding), one_stage = c.parallel.pipeline_model_parallel_size == 1;
+  rule(kGather, {kStrategy}, o.overlap_param_gather && sharding == Sharding::no_shard,
+       "true needs data_parallel_sharding_strategy optim or above: with no_shard every rank updates all weights, and "
+       "nothing is gathered");
+  rule("overlap.collectives_in_flight", {kReduce, kGather},
+       o.collectives_in_flight > 1 && !o.overlap_grad_reduce && !o.overlap_param_gather,
+       "{} needs overlap_grad_reduce or overlap_param_gather: without them collectives run one after the other",
+       o.collectives_in_flight);
+  const auto align = [&](std::string_view key, bool on, bool overlapped, std::string_view needs, bool streamed) {
+    rule(key, {}, on && !overlapped, "true needs {}: it says when overlapped collectives start", needs);
+    rule(key, {}, on && one_stage,
+         "true needs pipeline_model_parallel_size above 1, found 1: there is nothing to align with");
+    rule(key, {kStrategy}, on && streamed, "true has no effect with {}: its collectives start when a unit is at work",
+         strategy);
+  };
+  align("overlap.align_grad_reduce", o.align_grad_reduce, o.overlap_grad_reduce, "overlap_grad_reduce", units);
+  align("overlap.align_param_gather", o.align_param_gather, o.overlap_param_gather, "overlap_param_gather",
+        sharding == Sharding::optim_grads_params);
+  rule(kDefer, {}, o.defer_embedding_wgrad_compute && one_stage,
+       "true needs pipeline_model_parallel_size above 1, found 1: there are no other stages to wait for");
+  rule(kDefer, {kStrategy}, o.defer_embedding_wgrad_compute && units,
+       "true cannot be with {}: the gradients of a unit are reduced as soon as its backward is through; optim works",
+       strategy);
+  rule("overlap.wgrad_deferral_limit", {kDefer}, o.wgrad_deferral_limit > 0 && !o.defer_embedding_wgrad_compute,
+       "{} needs defer_embedding_wgrad_compute", o.wgrad_deferral_limit);
+  const int64_t usual = default_bucket_size(world / ranks_of_one_replica(c));
+  const int64_t bucket = c.parallel.bucket_size.value_or(usual);
+  rule("parallel.bucket_size", {kStrategy}, units && bucket != usual,
+       "{} has no effect with {}: there a bucket is a unit of the model (embedding, layer, head); leave it out", bucket,
+       strategy);
+}
+
+void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t> host_gpus, Rules& rule) {
+  const auto lacking = std::ranges::find(host_gpus, 0);
+  rule("device.kind", {}, gpus && lacking != host_gpus.end(),
+       "found {}, but the host of rank {} has no GPU that this build can use (found {} of the {} ranks' hosts with "
+       "one); expected cpu, or a build with CUDA and a driver on each host",
+       c.device.kind ? "cuda" : "auto", lacking - host_gpus.begin(),
+       std::ranges::count_if(host_gpus, [](int64_t count) { return count > 0; }), host_gpus.size());
+  constexpr auto kOnCpus = "found {}, but this run computes on CPUs, where it means nothing{}";
+  const CommBackend backend = c.comm.backend.value_or(CommBackend::thread);
+  rule("comm.backend", {}, !gpus && (backend == CommBackend::nccl || backend == CommBackend::staged), kOnCpus,
+       word_of(backend), "");
+  rule("comm.nccl_ub", {}, !gpus && c.comm.nccl_ub, kOnCpus, true, "");
+  rule("device.tf32", {}, !gpus && c.device.tf32, kOnCpus, true, "");
+  rule("device.cuda_graph_impl", {}, !gpus && c.device.cuda_graph_impl != CudaGraphs::none, kOnCpus,
+       word_of(c.device.cuda_graph_impl), "");
+  rule("model.attention_backend", {}, !gpus && c.model.attention_backend, kOnCpus,
+       word_of(c.model.attention_backend.value_or(AttentionBackend::flash)), "; expected auto");
+  const CommConfig& m = c.comm;
+  const std::pair<std::string_view, std::optional<double>> links[] = {
+      {"comm.tensor_link_latency_us", m.tensor_link_latency_us},     {"comm.tensor_link_gbps", m.tensor_link_gbps},
+      {"comm.pipeline_link_latency_us", m.pipeline_link_latency_us}, {"comm.pipeline_link_gbps", m.pipeline_link_gbps},
+      {"comm.data_link_latency_us", m.data_link_latency_us},         {"comm.data_link_gbps", m.data_link_gbps}};
+  for (const auto& [key, value] : links)
+    rule(key, {"device.kind"}, gpus && value.value_or(0) > 0,
+         "found {}, but links are emulated between ranks that compute on CPUs only; set device.kind: cpu",
+         value.value_or(0));
+}
+
+}  // namespace
+
+void check_rules_of_ranks(const Config& config, const RunFacts& facts, Problems& problems) {
+  Rules rule(problems);
+  const auto sizes_are_known = [&] { return problems.clean({kTensor, kPipeline}); };
+  if (sizes_are_known()) check_world(config, facts.world_size, rule);
+  check_vocabulary(config, facts.dataset_vocab_size, rule);
+  if (!sizes_are_known()) return;
+  check_data_parallel(config, facts.world_size, rule);
+  check_sharding(config, facts.world_size, rule);
+}
+
+void check_rules_of_layout(const Config& c, const Layout& layout, Problems& problems) {
+  Rules rule(problems);
+  const Sharding sharding = c.parallel.data_parallel_sharding_strategy;
+  const bool halves = std::ranges::any_of(layout.schedule.programs, [](const Program& program) {
+    return std::ranges::any_of(program, [](const Op& op) { return op.kind == OpKind::backward_weight; });
+  });
+  rule(kStrategy, {}, halves && streams_grads(sharding),
+       "{} needs whole backward passes, but the schedule {} puts weight gradients off: they would have to be kept for "
+       "all micro-batches under way; optim works, and so do 1f1b and interleaved",
+       word_of(sharding), layout.schedule.kind);
+  rule("overlap.align_param_gather", {}, c.overlap.align_param_gather && layout.schedule.v == 1,
+       "true needs several chunks a rank (interleaved schedules, zb-v): the schedule {} has one, whose weights are "
+       "needed at once",
+       layout.schedule.kind);
+  if (layout.layers_of_stage.empty()) return;  // that is a problem of its own
+  const int64_t largest = std::ranges::max(layout.layers_of_stage);
+  rule("model.recompute_num_layers", {}, c.model.recompute_num_layers > largest,
+       "{} is above the {} {} of the largest stage, expected at most that", c.model.recompute_num_layers, largest,
+       largest == 1 ? "layer" : "layers");
+}
+
+bool on_gpus(const Config& config, std::span<const int64_t> host_gpus) {
+  const bool some = std::ranges::any_of(host_gpus, [](int64_t gpus) { return gpus > 0; });
+  const bool gpus = config.device.kind ? config.device.kind == DeviceKind::cuda : some;
+  const std::string no_file;
+  const Origins no_origins;
+  Problems problems(no_file, no_origins);
+  Rules rule(problems);
+  check_rules_of_devices(config, gpus, host_gpus, rule);
+  problems.throw_if_any();
+  return gpus;
+}
+
+}  // namespace trivet

@@ -1,0 +1,188 @@
+// The rules of the values alone, in the order of config.h.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fmt/ranges.h>
+#include <numeric>
+
+#include "engine/config/fields.h"
+#include "engine/config/rules.h"
+
+namespace trivet {
+namespace {
+
+void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
+  const ModelConfig& model = c.model;
+  rule("model.num_attention_heads", {"model.hidden_size"}, !divides(model.num_attention_heads, model.hidden_size),
+       "{} does not divide hidden_size ({}); {} would work", model.num_attention_heads, model.hidden_size,
+       divisors(model.hidden_size, model.num_attention_heads));
+
+  constexpr auto kTensor = "parallel.tensor_model_parallel_size", kPipeline = "parallel.pipeline_model_parallel_size";
+  const int64_t t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
+  rule("parallel.sequence_parallel", {kTensor}, c.parallel.sequence_parallel && t == 1,
+       "true needs tensor_model_parallel_size above 1, found 1: the sequence is divided among the tensor-parallel "
+       "ranks, and there are no others");
+  // What t has to divide, as far as it is known.
+  int64_t common = 0;
+  std::string failing;
+  const auto cut = [&](std::string_view name, int64_t value, const std::vector<std::string_view>& keys) {
+    if (!problems.clean(keys)) return;
+    common = std::gcd(common, value);
+    if (!divides(t, value)) failing += fmt::format("{}{} ({})", failing.empty() ? "" : " nor ", name, value);
+  };
+  cut("num_attention_heads", model.num_attention_heads, {"model.num_attention_heads"});
+  cut("ffn_hidden_size", model.ffn_hidden_size.value_or(4 * model.hidden_size),
+      {"model.ffn_hidden_size", "model.hidden_size"});
+  if (c.parallel.sequence_parallel) cut("seq_length", model.seq_length, {"model.seq_length"});
+  rule(kTensor, {}, !failing.empty(), "{} does not divide {}; {} would work", t, failing, divisors(common, t));
+  rule(kTensor, {kPipeline}, t * p > kMostRanks,
+       "{} x pipeline_model_parallel_size ({}) are {} ranks, expected at most {}", t, p, t * p, kMostRanks);
+}
+
+void check_recompute(const Config& c, Rules& rule) {
+  constexpr auto kGranularity = "model.recompute_granularity";
+  const ModelConfig& m = c.model;
+  const bool full = m.recompute_granularity == RecomputeGranularity::full;
+  const bool selective = m.recompute_granularity == RecomputeGranularity::selective;
+  const bool method = m.recompute_method != RecomputeMethod::none;
+  constexpr auto kNoEffect = "{} has no effect with recompute_granularity {}, only with {}";
+  const std::string_view granularity = word_of(m.recompute_granularity);
+  rule("model.recompute_modules", {kGranularity}, !selective && m.recompute_modules != ModelConfig().recompute_modules,
+       kNoEffect, format_field(*find_field("model.recompute_modules"), c), granularity, "selective");
+  rule("model.recompute_method", {kGranularity}, !full && method, kNoEffect, word_of(m.recompute_method), granularity,
+       "full");
+  rule("model.recompute_method", {kGranularity}, full && !method,
+       "recompute_granularity full needs uniform or block, found none");
+  rule("model.recompute_num_layers", {kGranularity}, !full && m.recompute_num_layers != 0, kNoEffect,
+       m.recompute_num_layers, granularity, "full");
+  rule("model.recompute_num_layers", {kGranularity}, full && m.recompute_num_layers == 0,
+       "recompute_granularity full needs a number of layers, found 0; 1 keeps the least memory");
+}
+
+void check_arithmetic(const Config& c, Rules& rule) {
+  const bool cudnn = c.model.attention_backend == AttentionBackend::cudnn;
+  rule("model.attention_backend", {"model.attention_dropout"}, cudnn && c.model.attention_dropout > 0,
+       "cudnn cannot be with attention_dropout {}: cuDNN draws other numbers than Trivet, whose dropout is the same "
+       "under every layout; expected auto or flash, or no attention_dropout",
+       c.model.attention_dropout);
+  const DType dtype = c.precision.dtype;
+  rule("model.attention_backend", {"precision.dtype"}, cudnn && dtype != DType::bf16,
+       "cudnn needs precision.dtype bf16, found {}: its fused attention knows no other; expected auto or flash",
+       format_field(*find_field("precision.dtype"), c));
+  rule("device.tf32", {"precision.dtype"}, c.device.tf32 && dtype != DType::f32,
+       "true has no effect with precision.dtype {}: it is of fp32 products",
+       format_field(*find_field("precision.dtype"), c));
+}
+
+void check_overlap(const Config& c, Rules& rule) {
+  const OverlapConfig& o = c.overlap;
+  const std::pair<std::string_view, std::optional<TensorOverlap>> modes[] = {
+      {"overlap.tp_comm_overlap", o.tp_comm_overlap},
+      {"overlap.tp_comm_overlap_qkv", o.tp_comm_overlap_qkv},
+      {"overlap.tp_comm_overlap_proj", o.tp_comm_overlap_proj},
+      {"overlap.tp_comm_overlap_fc1", o.tp_comm_overlap_fc1},
+      {"overlap.tp_comm_overlap_fc2", o.tp_comm_overlap_fc2}};
+  for (const auto& [key, asked] : modes) {
+    const TensorOverlap mode = asked.value_or(TensorOverlap::none);
+    rule(key, {}, mode != TensorOverlap::none && !c.parallel.sequence_parallel,
+         "{} needs sequence_parallel (and so tensor_model_parallel_size above 1): it cuts the gathering and scattering "
+         "of positions",
+         word_of(mode));
+  }
+  const bool ahead = o.p2p_receive_ahead != OverlapConfig().p2p_receive_ahead;
+  const bool alone = c.parallel.pipeline_model_parallel_size == 1;
+  rule("overlap.p2p_receive_ahead", {}, ahead && alone,
+       "{} needs pipeline_model_parallel_size above 1, found 1: nothing is received", o.p2p_receive_ahead);
+  rule("overlap.p2p_receive_ahead", {}, ahead && !o.overlap_p2p_comm,
+       "{} has no effect with overlap_p2p_comm false: then as few receives are posted ahead as the schedule needs",
+       o.p2p_receive_ahead);
+}
+
+void check_optimizer(const Config& c, Rules& rule) {
+  const OptimizerConfig& o = c.optimizer;
+  const double min_lr = o.min_lr.value_or(o.lr / 10);
+  const int64_t decay = o.lr_decay_iters.value_or(c.train.train_iters);
+  // resolve() writes the values of a constant schedule that change nothing, so these are welcome back.
+  const bool constant = o.lr_decay_style == LrDecay::constant;
+  constexpr auto kNoEffect = "{} has no effect with lr_decay_style constant; leave it out, or choose cosine or linear";
+  rule("optimizer.min_lr", {"optimizer.lr", "optimizer.lr_decay_style"}, constant && o.min_lr && min_lr != o.lr,
+       kNoEffect, min_lr);
+  rule("optimizer.lr_decay_iters", {"train.train_iters", "optimizer.lr_decay_style"},
+       constant && decay != c.train.train_iters, kNoEffect, decay);
+  rule("optimizer.min_lr", {"optimizer.lr"}, min_lr > o.lr, "{} is above lr ({}), expected at most that", min_lr, o.lr);
+  rule("optimizer.lr_warmup_iters", {"optimizer.lr_decay_iters", "train.train_iters"}, o.lr_warmup_iters > decay,
+       "{} is above {} ({}), expected at most that: the warm-up is the first part of the schedule", o.lr_warmup_iters,
+       o.lr_decay_iters ? "lr_decay_iters" : "train_iters", decay);
+}
+
+void check_data(const Config& c, Rules& rule) {
+  const DataConfig& data = c.data;
+  const bool one = !data.path.empty(), two = !data.train_path.empty();
+  rule("data.train_path", {"data.path"}, one && two,
+       "excludes data.path, which is also given: name one dataset to cut by data.split, or one for training and one "
+       "for validation");
+  rule("data.path", {"data.train_path"}, !one && !two,
+       "is required, or data.train_path: the prefix of a dataset's .bin and .idx files");
+  rule("data.valid_path", {"data.path", "data.train_path"}, one && !data.valid_path.empty(),
+       "goes with data.train_path, found data.path: its validation data is cut by data.split");
+  const std::vector<std::string_view> paths = {"data.path", "data.train_path", "data.valid_path"};
+  const std::string split = fmt::format("{}", fmt::join(data.split, ","));
+  const double sum = std::accumulate(data.split.begin(), data.split.end(), 0.0);
+  rule("data.split", paths, two && data.split != DataConfig().split,
+       "\"{}\" has no effect with data.train_path: only data.path is cut; leave it out", split);
+  rule("data.split", paths, data.split.size() > 3 || !(sum > 0) || !std::isfinite(sum), "found \"{}\", expected {}",
+       split, expected(*find_field("data.split")));
+  rule("data.split", paths, !data.split.empty() && data.split[0] == 0, "{} leaves nothing to train on", split);
+  const bool evaluates = c.train.eval_interval > 0;
+  rule("train.eval_interval", paths, evaluates && two && data.valid_path.empty(),
+       "{} needs data.valid_path beside data.train_path; give it, or 0 to never evaluate", c.train.eval_interval);
+  rule("train.eval_interval", {"data.path", "data.split"},
+       evaluates && one && (data.split.size() < 2 || data.split[1] == 0),
+       "{} needs validation data, and data.split ({}) leaves none; 0 never evaluates", c.train.eval_interval, split);
+}
+
+void check_training(const Config& c, Rules& rule) {
+  const CheckpointConfig& k = c.checkpoint;
+  constexpr auto kNoEffect = "{} has no effect with save_interval 0: nothing is saved";
+  rule("checkpoint.async_save", {"checkpoint.save_interval"}, k.async_save && k.save_interval == 0, kNoEffect, true);
+  rule("checkpoint.keep_last", {"checkpoint.save_interval"}, k.keep_last > 0 && k.save_interval == 0, kNoEffect,
+       k.keep_last);
+  const TrainConfig& t = c.train;
+  rule("train.run_dir", {}, t.run_dir.empty(), "is empty, expected the folder of the run");
+  rule("train.non_finite_policy", {}, t.non_finite_policy == StepAction::skip && !t.check_for_nan_in_loss_and_grad,
+       "skip has no effect with check_for_nan_in_loss_and_grad false: nothing looks for such a step");
+  constexpr auto kUsual = "{} is no more than the usual; expected 0 (not looked for), or above 1";
+  rule("train.spike_factor", {}, t.spike_factor != 0 && t.spike_factor <= 1, kUsual, t.spike_factor);
+  rule("train.straggler_factor", {}, t.straggler_factor != 0 && t.straggler_factor <= 1, kUsual, t.straggler_factor);
+}
+
+}  // namespace
+
+void check_rules_of_values(const Config& config, Problems& problems) {
+  Rules rule(problems);
+  check_sizes(config, problems, rule);
+  check_recompute(config, rule);
+  check_arithmetic(config, rule);
+  check_overlap(config, rule);
+  check_optimizer(config, rule);
+  check_data(config, rule);
+  check_training(config, rule);
+}
+
+std::string divisors(int64_t n, int64_t near) {
+  std::vector<int64_t> found;
+  for (int64_t i = 1; i <= n / i; ++i) {
+    if (n % i != 0) continue;
+    found.push_back(i);
+    if (i != n / i) found.push_back(n / i);
+  }
+  if (found.empty()) return "";
+  std::ranges::sort(found, {}, [near](int64_t x) { return std::abs(x - near); });
+  found.resize(std::min<size_t>(found.size(), 6));
+  std::ranges::sort(found);
+  const std::string last = std::to_string(found.back());
+  found.pop_back();
+  return found.empty() ? last : fmt::format("{} or {}", fmt::join(found, ", "), last);
+}
+
+}  // namespace trivet
