@@ -6,6 +6,12 @@ packages=(g++ cmake ninja-build pkg-config libgtest-dev dict-gcide
           libopenmpi-dev openmpi-bin libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libfmt-dev libsentencepiece-dev
           zlib1g-dev libxxhash-dev)
 
+# A compiler cache is used where there is one. Precompiled headers are as new as the build, and name no macro.
+if command -v ccache >/dev/null; then
+  export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-ccache}
+  export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS-pch_defines,time_macros,include_file_mtime,include_file_ctime}
+fi
+
 install_packages() {
   local missing=() package sudo=()
   for package in "${packages[@]}"; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs all tests: installs what is missing, builds, and starts ctest; then the fuzz targets for a few seconds; then all
-# tests under AddressSanitizer with UndefinedBehaviorSanitizer.
+# tests under AddressSanitizer with UndefinedBehaviorSanitizer, and CUDA emulated. Prints where the time went.
 #   launch/test.sh [--unity] [--quick | --tsan] [CTEST ARGUMENT…]
 #     --unity   several sources are compiled as one, in a folder of their own: quicker from nothing, as CI begins
 #     --quick   without sanitizers      --tsan   under ThreadSanitizer too: also what CUDA kernels lack in barriers
@@ -23,17 +23,35 @@ run_tests() {  # DIR CTEST-ARGUMENT…
   local dir=$1
   shift
   (cd "$dir" && ctest --output-on-failure -j "$(nproc)" "$@")
+  echo "$dir: the slowest tests"
+  sort -k3,3nr "$dir/Testing/Temporary/CTestCostData.txt" | awk 'NR <= 8 {printf "%7.1f s  %s\n", $3, $1}'
 }
 
-build_trivet "${plain[@]}"
-run_tests "${plain[0]}" "$@"
-launch/fuzz.sh -runs=3000  # from the committed inputs on
+cpu_seconds() {  # of the children that have ended
+  local stat
+  read -ra stat </proc/$$/stat
+  echo $(((stat[15] + stat[16]) / $(getconf CLK_TCK)))
+}
+phases=()
+phase() {  # NAME COMMAND…: runs it, and notes its time
+  local name=$1 begin=$SECONDS cpu
+  cpu=$(cpu_seconds)
+  shift
+  "$@"
+  phases+=("$(printf '%6d s %6d s of CPU  %s' $((SECONDS - begin)) $(($(cpu_seconds) - cpu)) "$name")")
+}
+trap 'printf "%s\n" "where the time went:" "${phases[@]}" "$(printf "%6d s in all" $SECONDS)"' EXIT
+
+phase "build" build_trivet "${plain[@]}"
+phase "tests, of MPI ranks too" run_tests "${plain[0]}" "$@"
+phase "fuzz targets" launch/fuzz.sh -runs=3000  # from the committed inputs on
 if ((asan)); then
-  build_trivet build-asan -DTRIVET_SANITIZE=address,undefined
-  # Open MPI keeps memory until the process ends: leaks are looked for in the tests of one process.
-  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 run_tests build-asan -E '^mpi_' "$@"
+  phase "build with AddressSanitizer" build_trivet build-asan -DTRIVET_SANITIZE=address,undefined
+  export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+  phase "tests with AddressSanitizer, CUDA emulated" run_tests build-asan "$@"
 fi
 if ((tsan)); then
-  build_trivet build-tsan -DTRIVET_SANITIZE=thread
-  TSAN_OPTIONS="suppressions=$root/tests/support/tsan.supp halt_on_error=1" run_tests build-tsan -E '^mpi_' "$@"
+  phase "build with ThreadSanitizer" build_trivet build-tsan -DTRIVET_SANITIZE=thread
+  export TSAN_OPTIONS="suppressions=$root/tests/support/tsan.supp halt_on_error=1"
+  phase "tests with ThreadSanitizer, CUDA emulated" run_tests build-tsan "$@"
 fi
