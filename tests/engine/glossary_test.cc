@@ -1,0 +1,72 @@
+// docs/glossary.md has a line for each key of a configuration and each column of a log, and for no other.
+#include <filesystem>
+#include <gtest/gtest.h>
+#include <set>
+#include <sstream>
+
+#include "engine/config/fields.h"
+#include "engine/data/json.h"
+#include "engine/metrics/console.h"
+#include "engine/metrics/jsonl.h"
+#include "tests/support/temp_dir.h"
+
+namespace trivet {
+namespace {
+
+using Names = std::multiset<std::string>;
+
+// What begins the rows of the table behind the line `opening`, "| `NAME` | …".
+Names glossary(const std::string& opening) {
+  std::ifstream in(std::filesystem::path(TRIVET_SOURCE_DIR) / "docs/glossary.md");
+  std::string line;
+  while (std::getline(in, line) && !line.starts_with(opening)) continue;
+  EXPECT_TRUE(in) << opening;
+  while (std::getline(in, line) && !line.starts_with("|---")) continue;
+  Names names;
+  while (std::getline(in, line) && line.starts_with("| `")) names.insert(line.substr(3, line.find('`', 3) - 3));
+  return names;
+}
+
+TEST(Glossary, HasEveryKey) {
+  Names keys;
+  for (const Field& field : fields()) keys.emplace(field.name);
+  EXPECT_EQ(glossary("## Config keys"), keys);
+}
+
+TEST(Glossary, HasEveryColumnOfTheConsole) {
+  // given: a header, whose columns are two spaces apart at least
+  std::ostringstream out;
+  Console(out, nullptr).step({});
+  std::string header = out.str().substr(0, out.str().find('\n')) + "  ";
+  // when
+  Names columns;
+  for (size_t begin; (begin = header.find_first_not_of(' ')) != std::string::npos;) {
+    header.erase(0, begin);
+    columns.insert(header.substr(0, header.find("  ")));
+    header.erase(0, header.find("  "));
+  }
+  // then
+  EXPECT_EQ(glossary("Columns of the console"), columns);
+}
+
+TEST(Glossary, HasEveryKeyOfMetricsJsonl) {
+  // given: a line of each kind
+  const TempDir dir;
+  MetricsLog log(dir / "metrics.jsonl", nullptr);
+  log.step({});
+  log.eval({});
+  log.save({});
+  log.resume(1, "step-00000001");
+  // when
+  std::ifstream in(dir / "metrics.jsonl");
+  std::set<std::string> keys;
+  for (std::string line; std::getline(in, line);) {
+    const nlohmann::json record = parse_json(line);
+    for (const auto& [key, value] : record.items()) keys.insert(key);
+  }
+  // then
+  EXPECT_EQ(glossary("Keys of a line of"), Names(keys.begin(), keys.end()));
+}
+
+}  // namespace
+}  // namespace trivet
