@@ -4,8 +4,8 @@
 #include <set>
 #include <sstream>
 
+#include "base/json.h"
 #include "engine/config/fields.h"
-#include "engine/data/json.h"
 #include "engine/metrics/console.h"
 #include "engine/metrics/jsonl.h"
 #include "tests/support/temp_dir.h"
