@@ -63,7 +63,7 @@ TokenFlops flops_per_token(const ModelSpec& model, FlopsConvention convention) {
       weights += static_cast<double>(tensor.param.global_shape.numel());
   const double s = static_cast<double>(model.seq);
   const double positions = convention == FlopsConvention::causal ? s / 2 : s;  // that a token attends to, on average
-  const double width = static_cast<double>(model.attention.heads * model.attention.head_width);
+  const double width = static_cast<double>(model.attention.width());
   return {.layers = 6 * weights,
           .attention = 12 * static_cast<double>(model.num_layers) * width * positions,
           .logits = 6 * static_cast<double>(model.hidden) * static_cast<double>(model.vocab)};

@@ -1,5 +1,6 @@
 #include "engine/model/block.h"
 
+#include <array>
 #include <cmath>
 
 #include "engine/model/modules.h"
@@ -8,63 +9,84 @@ namespace trivet {
 
 // ---- memory
 
-BlockActivations allocate_block_activations(Arena& arena, const GptShape& p, const BlockParts& parts) {
-  const DType T = p.dtype;
-  const Shape rows{p.local_seq(), p.micro_batch}, hidden = p.hidden_shape();
-  const Shape ffn{p.seq, p.micro_batch, p.ffn / p.t};
-  BlockActivations a;
-  if (parts.norms) {
-    a.ln1_out = arena.allocate(T, hidden);
-    a.ln1_mean = arena.allocate(DType::f32, rows);
-    a.ln1_rstd = arena.allocate(DType::f32, rows);
-    a.ln2_out = arena.allocate(T, hidden);
-    a.ln2_mean = arena.allocate(DType::f32, rows);
-    a.ln2_rstd = arena.allocate(DType::f32, rows);
-  }
-  if (parts.qkv) a.qkv = arena.allocate(T, {p.seq, p.micro_batch, 3 * p.hidden / p.t});
-  if (parts.core_attention) {
-    a.attention_out = arena.allocate(T, {p.seq, p.micro_batch, p.hidden / p.t});
-    a.lse = arena.allocate(DType::f32, {p.micro_batch, p.local_heads(), p.seq});
-  }
-  if (parts.middle) a.middle = arena.allocate(T, hidden);
-  if (parts.mlp) {
-    a.fc1_out = arena.allocate(T, ffn);
-    a.gelu_out = arena.allocate(T, ffn);
-  }
-  if (parts.out) a.out = arena.allocate(T, hidden);
-  return a;
-}
-
 namespace {
 
-using A = BlockActivations;
-constexpr Tensor A::*kTensors[] = {&A::ln1_out, &A::ln1_mean, &A::ln1_rstd, &A::qkv,      &A::attention_out,
-                                   &A::lse,     &A::middle,   &A::ln2_out,  &A::ln2_mean, &A::ln2_rstd,
-                                   &A::fc1_out, &A::gelu_out, &A::out};
+// What a tensor of a block is, of one rank.
+enum class Kind {
+  hidden,   // [s*, b, h]
+  rows,     // [s*, b] fp32
+  qkv,      // [s, b, 3h/t]
+  heads,    // [s, b, h/t]
+  softmax,  // [b, a/t, s] fp32
+  ffn       // [s, b, f/t]
+};
+
+Tensor allocate(Arena& arena, const GptShape& p, Kind kind) {
+  switch (kind) {
+    case Kind::hidden: return arena.allocate(p.dtype, p.hidden_shape());
+    case Kind::rows: return arena.allocate(DType::f32, {p.local_seq(), p.micro_batch});
+    case Kind::qkv: return arena.allocate(p.dtype, {p.seq, p.micro_batch, p.attention.qkv_width() / p.t});
+    case Kind::heads: return arena.allocate(p.dtype, {p.seq, p.micro_batch, p.attention.width() / p.t});
+    case Kind::softmax: return arena.allocate(DType::f32, {p.micro_batch, p.local_heads(), p.seq});
+    case Kind::ffn: return arena.allocate(p.dtype, {p.seq, p.micro_batch, p.ffn / p.t});
+  }
+  fail("a kind of tensor that no block has");
+}
+
+struct Entry {
+  Tensor& tensor;
+  Kind kind;
+  bool BlockParts::*writer;
+};
+
+// The one list of a block's activations.
+std::array<Entry, 13> list(BlockActivations& a) {
+  using P = BlockParts;
+  return {{{a.ln1_out, Kind::hidden, &P::norms},
+           {a.ln1_mean, Kind::rows, &P::norms},
+           {a.ln1_rstd, Kind::rows, &P::norms},
+           {a.qkv, Kind::qkv, &P::qkv},
+           {a.attention_out, Kind::heads, &P::core_attention},
+           {a.lse, Kind::softmax, &P::core_attention},
+           {a.middle, Kind::hidden, &P::middle},
+           {a.ln2_out, Kind::hidden, &P::norms},
+           {a.ln2_mean, Kind::rows, &P::norms},
+           {a.ln2_rstd, Kind::rows, &P::norms},
+           {a.fc1_out, Kind::ffn, &P::mlp},
+           {a.gelu_out, Kind::ffn, &P::mlp},
+           {a.out, Kind::hidden, &P::out}}};
+}
 
 }  // namespace
 
-BlockActivations merge(const BlockActivations& kept, const BlockActivations& others) {
-  BlockActivations merged = kept;
-  for (const auto tensor : kTensors)
-    if (!(merged.*tensor)) merged.*tensor = others.*tensor;
-  return merged;
+BlockActivations allocate_block_activations(Arena& arena, const GptShape& p, const BlockParts& parts) {
+  BlockActivations a;
+  for (const Entry& entry : list(a))
+    if (parts.*entry.writer) entry.tensor = allocate(arena, p, entry.kind);
+  return a;
 }
 
-std::vector<Tensor> tensors_of(const BlockActivations& acts) {
+BlockActivations merge(BlockActivations kept, BlockActivations others) {
+  const auto into = list(kept), from = list(others);
+  for (size_t i = 0; i < into.size(); ++i)
+    if (!into[i].tensor) into[i].tensor = from[i].tensor;
+  return kept;
+}
+
+std::vector<Tensor> tensors_of(BlockActivations acts) {
   std::vector<Tensor> tensors;
-  for (const auto tensor : kTensors)
-    if (acts.*tensor) tensors.push_back(acts.*tensor);
+  for (const Entry& entry : list(acts))
+    if (entry.tensor) tensors.push_back(entry.tensor);
   return tensors;
 }
 
 BlockGradients allocate_block_gradients(Arena& arena, const GptShape& p, bool halves_apart) {
   BlockGradients g;
-  g.qkv = arena.allocate(p.dtype, {p.seq, p.micro_batch, 3 * p.hidden / p.t});
-  g.fc1_out = arena.allocate(p.dtype, {p.seq, p.micro_batch, p.ffn / p.t});
+  g.qkv = allocate(arena, p, Kind::qkv);
+  g.fc1_out = allocate(arena, p, Kind::ffn);
   if (halves_apart || p.training.hidden_dropout > 0) {
-    g.proj_out = arena.allocate(p.dtype, p.hidden_shape());
-    g.fc2_out = arena.allocate(p.dtype, p.hidden_shape());
+    g.proj_out = allocate(arena, p, Kind::hidden);
+    g.fc2_out = allocate(arena, p, Kind::hidden);
   }
   return g;
 }
@@ -87,10 +109,10 @@ Block::Block(ParamList& params, const GptShape& p, int64_t layer, uint64_t dropo
       layer_(layer),
       dropout_seed_(dropout_seed),
       ln1_(params, name_of(Module::attention_norm, layer), p),
-      qkv_(params, name_of(Module::qkv, layer), p.hidden, 3 * p.hidden, {Init::normal, p.training.init_std},
+      qkv_(params, name_of(Module::qkv, layer), p.hidden, p.attention.qkv_width(), {Init::normal, p.training.init_std},
            p.decay_norms_and_biases, p.qkv_overlap),
-      proj_(params, name_of(Module::proj, layer), p.hidden, p.hidden, output_init(p), p.decay_norms_and_biases,
-            p.sequence_parallel, p.proj_overlap),
+      proj_(params, name_of(Module::proj, layer), p.attention.width(), p.hidden, output_init(p),
+            p.decay_norms_and_biases, p.sequence_parallel, p.proj_overlap),
       ln2_(params, name_of(Module::mlp_norm, layer), p),
       fc1_(params, name_of(Module::fc1, layer), p.hidden, p.ffn, {Init::normal, p.training.init_std},
            p.decay_norms_and_biases, p.fc1_overlap),

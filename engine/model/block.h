@@ -36,8 +36,8 @@ struct BlockActivations {
 // Those that `parts` write; the others are null.
 BlockActivations allocate_block_activations(Arena& arena, const GptShape& shape, const BlockParts& parts);
 // The tensors of `kept`, and where they are null those of `others`.
-BlockActivations merge(const BlockActivations& kept, const BlockActivations& others);
-std::vector<Tensor> tensors_of(const BlockActivations& acts);  // that are not null
+BlockActivations merge(BlockActivations kept, BlockActivations others);
+std::vector<Tensor> tensors_of(BlockActivations acts);  // that are not null
 
 // The gradients that the weight-gradient half of a block reads. One set serves all blocks in turn, unless the halves
 // are run apart: then each block of a micro-batch under way has its own.

@@ -19,7 +19,7 @@ void expect_runs(const ModelSpec& spec) {
   expect(a.kv_heads == a.heads,
          std::to_string(a.kv_heads) + " heads of keys and values for " + std::to_string(a.heads) + " of queries",
          "as many: a block lays them out in threes");
-  expect(a.heads * a.head_width == spec.hidden,
+  expect(a.width() == spec.hidden,
          std::to_string(a.heads) + " heads of width " + std::to_string(a.head_width) + " in a hidden size of " +
              std::to_string(spec.hidden),
          "heads that fill it: the projection is square");

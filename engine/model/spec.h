@@ -15,6 +15,8 @@ struct AttentionSpec {
   int64_t heads = 0;       // of queries
   int64_t kv_heads = 0;    // of keys and values, each of which serves heads / kv_heads of queries
   int64_t head_width = 0;  // d_head
+  int64_t width() const { return heads * head_width; }
+  int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_width; }
   bool operator==(const AttentionSpec&) const = default;
 };
 
