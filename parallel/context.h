@@ -4,7 +4,7 @@
 
 #include "kernels/base/arena.h"
 #include "kernels/ops.h"
-#include "parallel/comm/comm.h"
+#include "parallel/tensor_group.h"
 #include "parallel/unit_hooks.h"
 #include "parallel/weight_grad_queue.h"
 
@@ -15,8 +15,7 @@ class TensorLane;  // parallel/tensor/overlap.h
 struct Context {
   Ops& ops;
   Stream& compute;
-  Communicator& tensor;            // the tensor-parallel group
-  bool sequence_parallel = false;  // activations outside the linear layers hold s/t positions
+  TensorGroup tensor;
   WeightGradQueue& weight_grads;
   UnitHooks& units;
   Scratch& scratch;

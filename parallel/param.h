@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/tensor.h"
+#include "parallel/placed.h"
 
 namespace trivet {
 
@@ -27,9 +27,8 @@ struct ParamSpec {
   int cut_dim = -1;    // dimension that tensor parallelism cuts into equal contiguous parts; -1: replicated
   Init init{};
   bool weight_decay = true;  // false for biases and norms
-  // Replicated, but each tensor-parallel rank computes the gradient of its own part of the sequence only, so the
-  // gradients have to be summed over the tensor group (true only under sequence parallelism).
-  bool sum_over_tensor_group = false;
+  // How what it is added to or multiplied with stands. ParamList derives from it over whom gradients are summed.
+  Place used_on = Place::whole;
   // A copy of a weight that another pipeline stage declares too (tied embeddings): its gradients are summed over both,
   // and the norm counts it there.
   bool shared_copy = false;
@@ -48,6 +47,9 @@ struct Param {
   Tensor grad;             // shape, fp32; a view of the flat gradient buffer
   // Of the copies that tensor-parallel ranks and stages hold of it, the one that the norm counts and checkpoints keep.
   bool first_copy = true;
+  // It is replicated, but each tensor-parallel rank computes the gradient of its own part only: the gradients have to
+  // be summed over the tensor group.
+  bool sum_over_tensor_group = false;
   // Where spec.first_one_writes: `grad` is that of an earlier step, or of another parameter that was there.
   bool overwrite = false;
 
@@ -64,7 +66,8 @@ struct ParamUnit {
 // All parameters of a rank in the order of the forward pass; addresses stay valid.
 class ParamList {
  public:
-  ParamList(int tensor_rank, int tensor_size) : tensor_rank_(tensor_rank), tensor_size_(tensor_size) {}
+  ParamList(int tensor_rank, int tensor_size, bool sequence_parallel = false)
+      : tensor_rank_(tensor_rank), tensor_size_(tensor_size), sequence_parallel_(sequence_parallel) {}
 
   // The parameters declared from now on make up a unit. Returns its number, from 0 in the order of declaration.
   int begin_unit(int stage) {
@@ -83,6 +86,7 @@ class ParamList {
     check(!units_.empty(), "a parameter is declared outside of any unit");
     param.unit = static_cast<int>(units_.size()) - 1;
     param.first_copy = !param.spec.shared_copy && (param.spec.cut_dim >= 0 || tensor_rank_ == 0);
+    param.sum_over_tensor_group = param.spec.cut_dim < 0 && differs(param.spec.used_on);
     if (const int dim = param.spec.cut_dim; dim >= 0) {
       const int64_t n = param.shape[dim];
       if (n % tensor_size_ != 0)
@@ -93,11 +97,16 @@ class ParamList {
     }
     return params_.emplace_back(std::move(param));
   }
+  // Whether a replicated parameter meets another part of the activations on each tensor-parallel rank.
+  bool differs(Place used_on) const {
+    return used_on == Place::hidden || used_on == Place::vocab || (used_on == Place::residual && sequence_parallel_);
+  }
   std::deque<Param>& all() { return params_; }
   const std::deque<Param>& all() const { return params_; }
 
  private:
   int tensor_rank_, tensor_size_;
+  bool sequence_parallel_;
   std::deque<Param> params_;
   std::vector<ParamUnit> units_;
 };

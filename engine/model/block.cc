@@ -82,11 +82,11 @@ std::vector<Tensor> tensors_of(BlockActivations acts) {
 
 BlockGradients allocate_block_gradients(Arena& arena, const GptShape& p, bool halves_apart) {
   BlockGradients g;
-  g.qkv = allocate(arena, p, Kind::qkv);
-  g.fc1_out = allocate(arena, p, Kind::ffn);
+  g.qkv = Hidden(allocate(arena, p, Kind::qkv));
+  g.fc1_out = Hidden(allocate(arena, p, Kind::ffn));
   if (halves_apart || p.training.hidden_dropout > 0) {
-    g.proj_out = allocate(arena, p, Kind::hidden);
-    g.fc2_out = allocate(arena, p, Kind::hidden);
+    g.proj_out = Residual(allocate(arena, p, Kind::hidden));
+    g.fc2_out = Residual(allocate(arena, p, Kind::hidden));
   }
   return g;
 }
@@ -112,12 +112,12 @@ Block::Block(ParamList& params, const GptShape& p, int64_t layer, uint64_t dropo
       qkv_(params, name_of(Module::qkv, layer), p.hidden, p.attention.qkv_width(), {Init::normal, p.training.init_std},
            p.decay_norms_and_biases, p.qkv_overlap),
       proj_(params, name_of(Module::proj, layer), p.attention.width(), p.hidden, output_init(p),
-            p.decay_norms_and_biases, p.sequence_parallel, p.proj_overlap),
+            p.decay_norms_and_biases, p.proj_overlap),
       ln2_(params, name_of(Module::mlp_norm, layer), p),
       fc1_(params, name_of(Module::fc1, layer), p.hidden, p.ffn, {Init::normal, p.training.init_std},
            p.decay_norms_and_biases, p.fc1_overlap),
       fc2_(params, name_of(Module::fc2, layer), p.ffn, p.hidden, output_init(p), p.decay_norms_and_biases,
-           p.sequence_parallel, p.fc2_overlap) {}
+           p.fc2_overlap) {}
 
 Dropout Block::dropout(DropoutSite site, const MicroBatch& micro_batch) const {
   const float probability =
@@ -125,14 +125,14 @@ Dropout Block::dropout(DropoutSite site, const MicroBatch& micro_batch) const {
   return make_dropout(shape_, probability, site, layer_, dropout_seed_, micro_batch);
 }
 
-QkvViews Block::heads_of(Tensor qkv) const {
+QkvViews Block::heads_of(Hidden qkv) const {
   return qkv_views(qkv, shape_.local_heads(), shape_.attention.kv_heads / shape_.t);
 }
 
-void Block::forward(Context& ctx, Tensor x, const MicroBatch& micro_batch, const BlockActivations& acts,
+void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, const BlockActivations& acts,
                     const BlockParts& parts) const {
   Scratch::Frame frame(ctx.scratch);
-  const Tensor branch = parts.middle || parts.out ? frame.tensor(shape_.dtype, shape_.hidden_shape()) : Tensor{};
+  const Residual branch(parts.middle || parts.out ? frame.tensor(shape_.dtype, shape_.hidden_shape()) : Tensor{});
 
   if (parts.norms) ln1_.forward(ctx, x, acts.ln1_out, acts.ln1_mean, acts.ln1_rstd);
   if (parts.qkv) qkv_.forward(ctx, acts.ln1_out, acts.qkv);
@@ -161,24 +161,24 @@ void Block::forward(Context& ctx, Tensor x, const MicroBatch& micro_batch, const
   }
 }
 
-void Block::backward(Context& ctx, Tensor x, Tensor grad, const MicroBatch& micro_batch, const BlockActivations& acts,
-                     const BlockGradients& grads) const {
+void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& micro_batch,
+                     const BlockActivations& acts, const BlockGradients& grads) const {
   // The gradient that enters a branch: the residual stream's, dropped as the branch's output was.
-  const auto branch_grad = [&](DropoutSite site, Tensor buffer) {
+  const auto branch_grad = [&](DropoutSite site, Residual buffer) {
     if (!buffer) return grad;
     ctx.run(op::DropoutBackward{.dout = grad, .dropout = dropout(site, micro_batch), .dx = buffer});
     return buffer;
   };
   Scratch::Frame frame(ctx.scratch);
-  const Tensor d_norm = frame.tensor(shape_.dtype, shape_.hidden_shape());  // of a layer norm's output
+  const Residual d_norm(frame.tensor(shape_.dtype, shape_.hidden_shape()));  // of a layer norm's output
 
-  const Tensor d_fc2 = branch_grad(DropoutSite::mlp_branch, grads.fc2_out);
+  const Residual d_fc2 = branch_grad(DropoutSite::mlp_branch, grads.fc2_out);
   fc2_.backward(ctx, acts.gelu_out, d_fc2, grads.fc1_out, acts.fc1_out);
   fc1_.backward(ctx, acts.ln2_out, grads.fc1_out, d_norm);
   ln2_.backward(ctx, d_norm, acts.middle, acts.ln2_mean, acts.ln2_rstd, grad, grad);
 
-  const Tensor d_proj = branch_grad(DropoutSite::attention_branch, grads.proj_out);
-  const Tensor d_attention = frame.tensor(shape_.dtype, acts.attention_out.shape);
+  const Residual d_proj = branch_grad(DropoutSite::attention_branch, grads.proj_out);
+  const Hidden d_attention(frame.tensor(shape_.dtype, acts.attention_out.shape));
   proj_.backward(ctx, acts.attention_out, d_proj, d_attention);
   ctx.run(op::AttentionBackward{.dout = d_attention,
                                 .qkv = heads_of(acts.qkv),

@@ -21,17 +21,17 @@
 namespace trivet {
 
 struct BlockActivations {
-  Tensor ln1_out;             // [s*, b, h]
+  Residual ln1_out;           // [s*, b, h]
   Tensor ln1_mean, ln1_rstd;  // [s*, b] fp32
-  Tensor qkv;                 // [s, b, 3h/t]
-  Tensor attention_out;       // [s, b, h/t]
+  Hidden qkv;                 // [s, b, 3h/t]
+  Hidden attention_out;       // [s, b, h/t]
   Tensor lse;                 // [b, a/t, s] fp32
-  Tensor middle;              // [s*, b, h] the residual stream between the branches
-  Tensor ln2_out;             // [s*, b, h]
+  Residual middle;            // [s*, b, h] the residual stream between the branches
+  Residual ln2_out;           // [s*, b, h]
   Tensor ln2_mean, ln2_rstd;  // [s*, b] fp32
-  Tensor fc1_out;             // [s, b, f/t]
-  Tensor gelu_out;            // [s, b, f/t]
-  Tensor out;                 // [s*, b, h]
+  Hidden fc1_out;             // [s, b, f/t]
+  Hidden gelu_out;            // [s, b, f/t]
+  Residual out;               // [s*, b, h]
 };
 // Those that `parts` write; the others are null.
 BlockActivations allocate_block_activations(Arena& arena, const GptShape& shape, const BlockParts& parts);
@@ -42,10 +42,10 @@ std::vector<Tensor> tensors_of(BlockActivations acts);  // that are not null
 // The gradients that the weight-gradient half of a block reads. One set serves all blocks in turn, unless the halves
 // are run apart: then each block of a micro-batch under way has its own.
 struct BlockGradients {
-  Tensor proj_out;  // [s*, b, h] null where the gradient of the residual stream itself serves (no dropout, not apart)
-  Tensor qkv;       // [s, b, 3h/t]
-  Tensor fc2_out;   // [s*, b, h] null as above
-  Tensor fc1_out;   // [s, b, f/t]
+  Residual proj_out;  // [s*, b, h] null where the gradient of the residual stream itself serves (no dropout, not apart)
+  Hidden qkv;         // [s, b, 3h/t]
+  Residual fc2_out;   // [s*, b, h] null as above
+  Hidden fc1_out;     // [s, b, f/t]
 };
 BlockGradients allocate_block_gradients(Arena& arena, const GptShape& shape, bool halves_apart);
 
@@ -55,15 +55,15 @@ class Block {
   Block(ParamList& params, const GptShape& shape, int64_t layer, uint64_t dropout_seed);
 
   // The parts read x and what earlier parts wrote into `acts`.
-  void forward(Context& ctx, Tensor x, const MicroBatch& micro_batch, const BlockActivations& acts,
+  void forward(Context& ctx, Residual x, const MicroBatch& micro_batch, const BlockActivations& acts,
                const BlockParts& parts = BlockParts::all()) const;
   // grad: [s*, b, h] in place, of acts.out -> of x.
-  void backward(Context& ctx, Tensor x, Tensor grad, const MicroBatch& micro_batch, const BlockActivations& acts,
+  void backward(Context& ctx, Residual x, Residual grad, const MicroBatch& micro_batch, const BlockActivations& acts,
                 const BlockGradients& grads) const;
 
  private:
   Dropout dropout(DropoutSite site, const MicroBatch& micro_batch) const;
-  QkvViews heads_of(Tensor qkv) const;
+  QkvViews heads_of(Hidden qkv) const;
 
   const GptShape& shape_;
   int64_t layer_;

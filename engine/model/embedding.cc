@@ -12,7 +12,7 @@ Embedding::Embedding(ParamList& params, const GptShape& p, uint64_t dropout_seed
       position_(params.declare({.name = name_of(Module::position_embeddings) + ".weight",
                                 .global_shape = {p.seq, p.hidden},
                                 .init = {Init::normal, p.training.init_std},
-                                .sum_over_tensor_group = p.sequence_parallel})) {}
+                                .used_on = Place::residual})) {}
 
 Dropout Embedding::dropout(const MicroBatch& micro_batch) const {
   return make_dropout(shape_, shape_.training.hidden_dropout, DropoutSite::embedding, 0, dropout_seed_, micro_batch);
@@ -23,13 +23,13 @@ Tensor Embedding::local_rows(Tensor positions) const {
                                   : positions;
 }
 
-void Embedding::forward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Tensor out) const {
+void Embedding::forward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Residual out) const {
   word_.forward(ctx, tokens, out);
   ctx.run(op::PositionForward{
       .x = out, .positions = local_rows(position_.weight), .dropout = dropout(micro_batch), .out = out});
 }
 
-void Embedding::backward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Tensor grad) const {
+void Embedding::backward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Residual grad) const {
   ctx.run(op::PositionBackward{
       .dout = grad, .dropout = dropout(micro_batch), .dx = grad, .dpositions = local_rows(position_.grad)});
   word_.backward_weight(ctx, tokens, grad);

@@ -13,9 +13,9 @@ class Embedding {
   Embedding(ParamList& params, const GptShape& shape, uint64_t dropout_seed);
 
   // tokens: [s, b] int32; out: [s*, b, h].
-  void forward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Tensor out) const;
+  void forward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Residual out) const;
   // grad: [s*, b, h], the gradient of `out`; overwritten.
-  void backward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Tensor grad) const;
+  void backward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Residual grad) const;
   Param& word_weight() { return word_.weight(); }
 
  private:

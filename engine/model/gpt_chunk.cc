@@ -41,14 +41,14 @@ void GptChunk::forward(int microbatch, int slot) {
 
 void GptChunk::backward(int microbatch, int slot, Tensor grad) {
   Phase phase(step_, StepPhase::backward);
-  stage_.backward(ctx_, slot, -1, micro_batch(microbatch, slot), grad);
+  stage_.backward(ctx_, slot, -1, micro_batch(microbatch, slot), Residual(grad));
   phase.end();
 }
 
 void GptChunk::backward_input(int microbatch, int slot, int stash, Tensor grad) {
   Phase phase(step_, StepPhase::backward);
   ctx_.weight_grads.defer(stash);
-  stage_.backward(ctx_, slot, stash, micro_batch(microbatch, slot), grad);
+  stage_.backward(ctx_, slot, stash, micro_batch(microbatch, slot), Residual(grad));
   ctx_.weight_grads.run_now();
   phase.end();
 }

@@ -28,7 +28,7 @@ class GptChunk : public Stage {
       : stage_(stage), ctx_(ctx), device_(device), step_(step), loss_(loss) {}
 
   Tensor input(int slot) const override { return stage_.input(slot); }
-  void set_input(int slot, Tensor input) override { stage_.set_input(slot, input); }
+  void set_input(int slot, Tensor input) override { stage_.set_input(slot, Residual(input)); }
   void copy_input(int slot, Tensor input) override;
   Tensor output(int slot) const override { return stage_.output(slot); }
   void forward(int microbatch, int slot) override;

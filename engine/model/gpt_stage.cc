@@ -40,7 +40,7 @@ void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_b
     if (range_.has_embedding) slot.tokens = activations.allocate(DType::i32, {shape_.seq, shape_.micro_batch});
     if (range_.has_head) slot.labels = activations.allocate(DType::i32, {shape_.seq, shape_.micro_batch});
     if (shape_.drops()) slot.first_sample = activations.allocate(DType::i64, {1});
-    slot.input = activations.allocate(shape_.dtype, shape_.hidden_shape());
+    slot.input = Residual(activations.allocate(shape_.dtype, shape_.hidden_shape()));
     for (const BlockPlan& plan : plan_)
       slot.blocks.push_back(allocate_block_activations(activations, shape_, plan.lost.others()));
     if (range_.has_head) slot.head = allocate_head_activations(activations, shape_);
@@ -86,7 +86,7 @@ BlockActivations GptStage::activations(const Slot& slot, int stash, size_t block
   return merge(slot.blocks[block], recomputed_[plan_[block].place_in_group]);
 }
 
-Tensor GptStage::output(int slot) const { return block_input(slot_at(slot), -1, blocks_.size()); }
+Residual GptStage::output(int slot) const { return block_input(slot_at(slot), -1, blocks_.size()); }
 
 void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_batch, Tensor loss) const {
   const Slot& slot = slot_at(slot_index);
@@ -114,7 +114,7 @@ void GptStage::run_deferred(Context& ctx) {
   heads_waiting_ = 0;
 }
 
-void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatch& micro_batch, Tensor grad) {
+void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatch& micro_batch, Residual grad) {
   Slot& slot = slots_.at(static_cast<size_t>(slot_index));
   // Behind the weight halves where they are put off.
   const auto done = [&](int unit) { ctx.weight_grads.push([&ctx, unit] { ctx.units.after_backward(unit); }); };

@@ -44,16 +44,16 @@ class GptStage {
   Tensor labels(int slot) const { return slot_at(slot).labels; }  // [s, b] int32: likewise
   // [1] int64, null without dropout: likewise, for passes that train.
   Tensor first_sample(int slot) const { return slot_at(slot).first_sample; }
-  Tensor input(int slot) const { return slot_at(slot).input; }  // [s*, b, h]: the previous stage's output goes here
-  void set_input(int slot, Tensor input) { slots_.at(static_cast<size_t>(slot)).input = input; }
-  Tensor output(int slot) const;                                       // [s*, b, h]: goes to the next stage
-  Tensor logits(int slot) const { return slot_at(slot).head.logits; }  // [s, b, padded_vocab/t], after forward
+  Residual input(int slot) const { return slot_at(slot).input; }  // [s*, b, h]: the previous stage's output goes here
+  void set_input(int slot, Residual input) { slots_.at(static_cast<size_t>(slot)).input = input; }
+  Residual output(int slot) const;                                    // [s*, b, h]: goes to the next stage
+  Vocab logits(int slot) const { return slot_at(slot).head.logits; }  // [s, b, padded_vocab/t], after forward
 
   // On the last stage, loss[0] (fp32) += loss_scale * sum over the tokens of the cross-entropy.
   void forward(Context& ctx, int slot, const MicroBatch& micro_batch, Tensor loss) const;
   // grad: [s*, b, h], the gradient of the output (ignored on the last stage), becomes that of the input (undefined on
   // the first stage). stash: where the gradients go that a deferred weight-gradient half reads; -1 where it is not.
-  void backward(Context& ctx, int slot, int stash, const MicroBatch& micro_batch, Tensor grad);
+  void backward(Context& ctx, int slot, int stash, const MicroBatch& micro_batch, Residual grad);
   // The gradients of the output weight that backward has put off, in its order.
   void run_deferred(Context& ctx);
   // NaN into everything the slot holds.
@@ -66,14 +66,14 @@ class GptStage {
  private:
   struct Slot {
     Tensor tokens, labels, first_sample;
-    Tensor input;
+    Residual input;
     std::vector<BlockActivations> blocks;
     HeadActivations head;
   };
   // What the gradient of the output weight reads.
   struct DeferredHead {
-    Tensor norm_out;  // [s*, b, h]
-    Tensor d_logits;  // [s, b, padded_vocab/t]
+    Residual norm_out;  // [s*, b, h]
+    Vocab d_logits;     // [s, b, padded_vocab/t]
   };
   const Slot& slot_at(int slot) const { return slots_.at(static_cast<size_t>(slot)); }
   // What a deferred weight-gradient half reads of one block beside what its slot keeps.
@@ -89,7 +89,7 @@ class GptStage {
   // are apart.
   BlockActivations activations(const Slot& slot, int stash, size_t block) const;
   int block_unit(size_t block) const { return first_block_unit_ + static_cast<int>(block); }
-  Tensor block_input(const Slot& slot, int stash, size_t block) const {
+  Residual block_input(const Slot& slot, int stash, size_t block) const {
     return block == 0 ? slot.input : activations(slot, stash, block - 1).out;
   }
 

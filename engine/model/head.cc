@@ -7,10 +7,10 @@ namespace trivet {
 
 HeadActivations allocate_head_activations(Arena& arena, const GptShape& p) {
   HeadActivations a;
-  a.norm_out = arena.allocate(p.dtype, p.hidden_shape());
+  a.norm_out = Residual(arena.allocate(p.dtype, p.hidden_shape()));
   a.norm_mean = arena.allocate(DType::f32, {p.local_seq(), p.micro_batch});
   a.norm_rstd = arena.allocate(DType::f32, {p.local_seq(), p.micro_batch});
-  a.logits = arena.allocate(p.dtype, {p.seq, p.micro_batch, p.padded_vocab / p.t});
+  a.logits = Vocab(arena.allocate(p.dtype, {p.seq, p.micro_batch, p.padded_vocab / p.t}));
   a.loss_state.row_max = arena.allocate(DType::f32, {p.tokens()});
   a.loss_state.row_sum = arena.allocate(DType::f32, {p.tokens()});
   return a;
@@ -36,7 +36,7 @@ Head::Head(ParamList& params, const GptShape& p, Param* output_weight)
       norm_(params, name_of(Module::final_norm), p),
       output_(output_weight ? *output_weight : params.declare(output_spec(p))) {}
 
-void Head::forward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
+void Head::forward(Context& ctx, Residual x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
                    Tensor loss) const {
   norm_.forward(ctx, x, acts.norm_out, acts.norm_mean, acts.norm_rstd);
   {
@@ -48,8 +48,8 @@ void Head::forward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micr
                                        loss);
 }
 
-void Head::backward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
-                    Tensor grad) const {
+void Head::backward(Context& ctx, Residual x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
+                    Residual grad) const {
   vocab_parallel_cross_entropy_backward(ctx, acts.logits, labels, vocab_range(), micro_batch.loss_scale,
                                         acts.loss_state);
   // The weight half runs here even where a schedule keeps the halves apart: its input, the gradient of the logits, is
@@ -57,13 +57,13 @@ void Head::backward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& mic
   // for it all the same, for the last few micro-batches (defer_embedding_wgrad_compute).
   if (!micro_batch.defer_head_weight) backward_weight(ctx, acts.norm_out, acts.logits);
   Scratch::Frame frame(ctx.scratch);
-  const Tensor d_norm = frame.tensor(shape_.dtype, shape_.hidden_shape());
+  const Residual d_norm(frame.tensor(shape_.dtype, shape_.hidden_shape()));
   reduce_sequence(ctx, d_norm,
-                  [&](Tensor partial) { ctx.run(op::Matmul{.a = acts.logits, .b = output_.weight, .c = partial}); });
+                  [&](Partial partial) { ctx.run(op::Matmul{.a = acts.logits, .b = output_.weight, .c = partial}); });
   norm_.backward(ctx, d_norm, x, acts.norm_mean, acts.norm_rstd, {}, grad);
 }
 
-void Head::backward_weight(Context& ctx, Tensor norm_out, Tensor d_logits) const {
+void Head::backward_weight(Context& ctx, Residual norm_out, Vocab d_logits) const {
   Scratch::Frame frame(ctx.scratch);
   ctx.run(op::Matmul{.a = d_logits,
                      .b = gather_sequence(ctx, norm_out, frame),

@@ -11,9 +11,9 @@
 namespace trivet {
 
 struct HeadActivations {
-  Tensor norm_out;               // [s*, b, h]
+  Residual norm_out;             // [s*, b, h]
   Tensor norm_mean, norm_rstd;   // [s*, b] fp32
-  Tensor logits;                 // [s, b, padded_vocab/t]; its own gradient after backward
+  Vocab logits;                  // [s, b, padded_vocab/t]; its own gradient after backward
   CrossEntropyState loss_state;  // [s * b] fp32 each
 };
 HeadActivations allocate_head_activations(Arena& arena, const GptShape& shape);
@@ -25,13 +25,13 @@ class Head {
   Head(ParamList& params, const GptShape& shape, Param* output_weight);
 
   // x: [s*, b, h]; labels: [s, b] int32. loss[0] += loss_scale * sum over tokens.
-  void forward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
+  void forward(Context& ctx, Residual x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
                Tensor loss) const;
   // grad: [s*, b, h] output, the gradient of x. Runs backward_weight, unless micro_batch.defer_head_weight.
-  void backward(Context& ctx, Tensor x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
-                Tensor grad) const;
+  void backward(Context& ctx, Residual x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
+                Residual grad) const;
   // The gradient of the output weight. norm_out: as forward made it; d_logits: as backward left the logits.
-  void backward_weight(Context& ctx, Tensor norm_out, Tensor d_logits) const;
+  void backward_weight(Context& ctx, Residual norm_out, Vocab d_logits) const;
 
  private:
   VocabRange vocab_range() const { return {output_.cut_offset, shape_.vocab}; }

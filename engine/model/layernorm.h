@@ -16,9 +16,9 @@ struct LayerNorm {
   Param& beta;   // [h]
   float eps;
 
-  void forward(Context& ctx, Tensor x, Tensor y, Tensor mean, Tensor rstd) const;
+  void forward(Context& ctx, Residual x, Residual y, Tensor mean, Tensor rstd) const;
   // dx = residual (optional, may be dx itself) + the gradient of x.
-  void backward(Context& ctx, Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor residual, Tensor dx) const;
+  void backward(Context& ctx, Residual dy, Residual x, Tensor mean, Tensor rstd, Residual residual, Residual dx) const;
 };
 
 }  // namespace trivet

@@ -18,7 +18,7 @@ void expect_runs(const ModelSpec& spec) {
   expect(spec.biases, "linear layers without biases", "biases: every linear layer declares one");
   expect(a.kv_heads == a.heads,
          std::to_string(a.kv_heads) + " heads of keys and values for " + std::to_string(a.heads) + " of queries",
-         "as many: a block lays them out in threes");
+         "as many: nothing checks yet that tensor parallelism can cut fewer");
   expect(a.width() == spec.hidden,
          std::to_string(a.heads) + " heads of width " + std::to_string(a.head_width) + " in a hidden size of " +
              std::to_string(spec.hidden),

@@ -121,7 +121,7 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
       activation_arena(device, "activations"),
       scratch_arena(device, "scratch"),
       snapshot_arena(device, "snapshot", Arena::Where::host),
-      params(at.tp, shape.t),
+      params(at.tp, shape.t, shape.sequence_parallel),
       stages(make_stages(params, shape, config, layout, at)),
       flat(params, flat_options_of(config, layout, shape, at), weight_arena, gradient_arena),
       adam(flat, optimizer_arena),

@@ -102,7 +102,7 @@ void FlatBuffer::allocate_streamed(Arena& weight_arena, Arena& gradient_arena) {
                                 .part = gradient_arena.allocate(DType::f32, {largest / options.ranks})});
   }
   for (const OwnedPiece& piece : owned) {
-    if (!piece.param->spec.sum_over_tensor_group) continue;
+    if (!piece.param->sum_over_tensor_group) continue;
     tensor_partial.push_back(&piece);
     partial += piece.grad.numel();
   }

@@ -2,12 +2,12 @@
 
 namespace trivet {
 
-void vocab_parallel_cross_entropy_forward(Context& ctx, Tensor logits, Tensor targets, VocabRange range, float scale,
+void vocab_parallel_cross_entropy_forward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
                                           const CrossEntropyState& state, Tensor loss) {
   Scratch::Frame frame(ctx.scratch);
   const int64_t n = targets.numel();
   // Side by side, so that one all-reduce carries both.
-  const Tensor sums = frame.tensor(DType::f32, {2, n});
+  const Partial sums(frame.tensor(DType::f32, {2, n}));
   const Tensor row_sum = sums.slice(0, 1).view({n}), target_logit = sums.slice(1, 1).view({n});
   if (ctx.tensor.size() == 1) {
     ctx.run(op::CrossEntropyForward{.logits = logits,
@@ -27,16 +27,16 @@ void vocab_parallel_cross_entropy_forward(Context& ctx, Tensor logits, Tensor ta
                                     .row_sum = row_sum,
                                     .target_logit = target_logit});
     ctx.run(op::Convert{local_max, state.row_max});
-    ctx.tensor.all_reduce(state.row_max, Reduce::max, ctx.compute);
+    ctx.tensor.reduce(Partial(state.row_max), Reduce::max, ctx.compute);
     ctx.run(op::CrossEntropyRescale{.row_max = local_max, .global_max = state.row_max, .row_sum = row_sum});
-    ctx.tensor.all_reduce(sums, Reduce::sum, ctx.compute);
+    ctx.tensor.reduce(sums, Reduce::sum, ctx.compute);
     ctx.run(op::Convert{row_sum, state.row_sum});
   }
   ctx.run(op::CrossEntropyLoss{
       .row_max = state.row_max, .row_sum = state.row_sum, .target_logit = target_logit, .scale = scale, .loss = loss});
 }
 
-void vocab_parallel_cross_entropy_backward(Context& ctx, Tensor logits, Tensor targets, VocabRange range, float scale,
+void vocab_parallel_cross_entropy_backward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
                                            const CrossEntropyState& state) {
   ctx.run(op::CrossEntropyBackward{.logits = logits,
                                    .targets = targets,

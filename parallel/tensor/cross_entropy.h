@@ -19,10 +19,10 @@ struct VocabRange {
 
 // logits: [n, v/t] T; targets: [n] int32. loss[0] += scale * sum over tokens of the cross-entropy, the same on every
 // tensor rank.
-void vocab_parallel_cross_entropy_forward(Context& ctx, Tensor logits, Tensor targets, VocabRange range, float scale,
+void vocab_parallel_cross_entropy_forward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
                                           const CrossEntropyState& state, Tensor loss);
 // In place: logits become the gradient of scale * (sum of the cross-entropies).
-void vocab_parallel_cross_entropy_backward(Context& ctx, Tensor logits, Tensor targets, VocabRange range, float scale,
+void vocab_parallel_cross_entropy_backward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
                                            const CrossEntropyState& state);
 
 }  // namespace trivet

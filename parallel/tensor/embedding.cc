@@ -13,14 +13,14 @@ VocabParallelEmbedding::VocabParallelEmbedding(ParamList& params, const std::str
                               .padding_from = vocab_size,
                               .first_one_writes = true})) {}
 
-void VocabParallelEmbedding::forward(Context& ctx, Tensor tokens, Tensor out) const {
-  reduce_sequence(ctx, out, [&](Tensor partial) {
+void VocabParallelEmbedding::forward(Context& ctx, Tensor tokens, Residual out) const {
+  reduce_sequence(ctx, out, [&](Partial partial) {
     ctx.run(op::EmbeddingForward{
         .tokens = tokens, .table = weight_.weight, .first_row = weight_.cut_offset, .out = partial});
   });
 }
 
-void VocabParallelEmbedding::backward_weight(Context& ctx, Tensor tokens, Tensor dout) const {
+void VocabParallelEmbedding::backward_weight(Context& ctx, Tensor tokens, Residual dout) const {
   Scratch::Frame frame(ctx.scratch);
   // A tied output weight has written it by now, unless that is on another stage or was put off.
   if (weight_.take_overwrite()) ctx.run(op::Fill{weight_.grad, 0});

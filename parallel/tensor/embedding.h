@@ -16,8 +16,8 @@ class VocabParallelEmbedding {
                          int64_t hidden, Init init);
 
   // tokens: [s, b] int32, the whole sequence on every rank; out: [s, b, h], or [s/t, b, h] under sequence parallelism.
-  void forward(Context& ctx, Tensor tokens, Tensor out) const;
-  void backward_weight(Context& ctx, Tensor tokens, Tensor dout) const;
+  void forward(Context& ctx, Tensor tokens, Residual out) const;
+  void backward_weight(Context& ctx, Tensor tokens, Residual dout) const;
   Param& weight() { return weight_; }
 
  private:

@@ -5,7 +5,7 @@
 namespace trivet {
 namespace {
 
-Tensor rows_of(const Tensor& x, int64_t first, int64_t rows) { return x ? x.slice(first, rows) : x; }
+Hidden rows_of(const Hidden& x, int64_t first, int64_t rows) { return x ? x.slice(first, rows) : x; }
 
 }  // namespace
 
@@ -18,9 +18,9 @@ ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string&
       bias_(params.declare({.name = name + ".bias", .global_shape = {out}, .cut_dim = 0, .weight_decay = decay_bias})),
       overlap_(overlap) {}
 
-void ColumnParallelLinear::forward(Context& ctx, Tensor x, Tensor y, Tensor before_gelu) const {
+void ColumnParallelLinear::forward(Context& ctx, Residual x, Hidden y, Hidden before_gelu) const {
   Scratch::Frame frame(ctx.scratch);
-  const auto multiply = [&](int64_t first, int64_t rows, Tensor whole) {
+  const auto multiply = [&](int64_t first, int64_t rows, Whole whole) {
     ctx.run(op::Matmul{.a = whole.slice(first, rows),
                        .b = weight_.weight,
                        .c = y.slice(first, rows),
@@ -31,26 +31,29 @@ void ColumnParallelLinear::forward(Context& ctx, Tensor x, Tensor y, Tensor befo
   gather_and_multiply(ctx, overlap_, x, frame, multiply);
 }
 
-void ColumnParallelLinear::backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) const {
+void ColumnParallelLinear::backward(Context& ctx, Residual x, Hidden dy, Residual dx) const {
   if (overlap_ != TensorOverlap::none && !ctx.weight_grads.deferring()) return backward_in_bulk(ctx, x, dy, dx);
   backward_input(ctx, dy, dx);
   ctx.weight_grads.push([this, &ctx, x, dy] { backward_weight(ctx, x, dy); });
 }
 
-void ColumnParallelLinear::backward_input(Context& ctx, Tensor dy, Tensor dx) const {
-  reduce_sequence(ctx, dx, [&](Tensor partial) { ctx.run(op::Matmul{.a = dy, .b = weight_.weight, .c = partial}); });
+void ColumnParallelLinear::backward_input(Context& ctx, Hidden dy, Residual dx) const {
+  reduce_sequence(ctx, dx, [&](Partial partial) { ctx.run(op::Matmul{.a = dy, .b = weight_.weight, .c = partial}); });
 }
 
 // x travels beside dy W, and dx beside dy^T x.
-void ColumnParallelLinear::backward_in_bulk(Context& ctx, Tensor x, Tensor dy, Tensor dx) const {
+void ColumnParallelLinear::backward_in_bulk(Context& ctx, Residual x, Hidden dy, Residual dx) const {
   TensorLane& lane = *ctx.tensor_lane;
   Scratch::Frame frame(ctx.scratch);
   const Shape whole = whole_sequence(ctx, x.shape);
-  const Tensor gathered = frame.tensor(x.dtype, whole), partial = frame.tensor(dx.dtype, whole);
-  lane.group().all_gather(x, gathered, lane.after_compute());
+  const Whole gathered(frame.tensor(x.dtype, whole));
+  const Partial partial(frame.tensor(dx.dtype, whole));
+  lane.after_compute();
+  lane.gather(x, gathered);
   lane.mark(0);
   ctx.run(op::Matmul{.a = dy, .b = weight_.weight, .c = partial});
-  lane.group().reduce_scatter(partial, dx, Reduce::sum, lane.after_compute());
+  lane.after_compute();
+  lane.reduce(partial, dx);
   lane.wait(0);
   ctx.run(op::Matmul{
       .a = dy, .b = gathered, .c = weight_.grad, .transpose_a = true, .accumulate = !weight_.take_overwrite()});
@@ -58,7 +61,7 @@ void ColumnParallelLinear::backward_in_bulk(Context& ctx, Tensor x, Tensor dy, T
   lane.join();
 }
 
-void ColumnParallelLinear::backward_weight(Context& ctx, Tensor x, Tensor dy) const {
+void ColumnParallelLinear::backward_weight(Context& ctx, Residual x, Hidden dy) const {
   Scratch::Frame frame(ctx.scratch);
   ctx.run(op::Matmul{.a = dy,
                      .b = gather_sequence(ctx, x, frame),
@@ -71,28 +74,26 @@ void ColumnParallelLinear::backward_weight(Context& ctx, Tensor x, Tensor dy) co
 // ---- row
 
 RowParallelLinear::RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init,
-                                     bool decay_bias, bool sequence_parallel, TensorOverlap overlap)
+                                     bool decay_bias, TensorOverlap overlap)
     : weight_(params.declare(
           {.name = name + ".weight", .global_shape = {out, in}, .cut_dim = 1, .init = init, .first_one_writes = true})),
-      bias_(params.declare({.name = name + ".bias",
-                            .global_shape = {out},
-                            .weight_decay = decay_bias,
-                            .sum_over_tensor_group = sequence_parallel})),
+      bias_(params.declare(
+          {.name = name + ".bias", .global_shape = {out}, .weight_decay = decay_bias, .used_on = Place::residual})),
       overlap_(overlap) {}
 
-void RowParallelLinear::forward(Context& ctx, Tensor x, Tensor y) const {
-  const auto multiply = [&](int64_t first, int64_t rows, Tensor partial) {
+void RowParallelLinear::forward(Context& ctx, Hidden x, Residual y) const {
+  const auto multiply = [&](int64_t first, int64_t rows, Partial partial) {
     ctx.run(op::Matmul{.a = x.slice(first, rows), .b = weight_.weight, .c = partial, .transpose_b = true});
   };
   multiply_and_reduce(ctx, overlap_, y, multiply);
 }
 
-void RowParallelLinear::backward(Context& ctx, Tensor x, Tensor dy, Tensor dx, Tensor before_gelu) const {
+void RowParallelLinear::backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden before_gelu) const {
   Scratch::Frame frame(ctx.scratch);
-  const auto multiply = [&](int64_t first, int64_t rows, Tensor whole) {
+  const auto multiply = [&](int64_t first, int64_t rows, Whole whole) {
     backward_input(ctx, whole.slice(first, rows), dx.slice(first, rows), rows_of(before_gelu, first, rows));
   };
-  const Tensor dy_whole = gather_and_multiply(ctx, overlap_, dy, frame, multiply);
+  const Whole dy_whole = gather_and_multiply(ctx, overlap_, dy, frame, multiply);
   if (ctx.weight_grads.deferring()) {
     ctx.weight_grads.push([this, &ctx, x, dy] {  // the gathered dy is gone by then: gather again
       Scratch::Frame later(ctx.scratch);
@@ -103,14 +104,14 @@ void RowParallelLinear::backward(Context& ctx, Tensor x, Tensor dy, Tensor dx, T
   }
 }
 
-void RowParallelLinear::backward_input(Context& ctx, Tensor dy_whole, Tensor dx, Tensor before_gelu) const {
+void RowParallelLinear::backward_input(Context& ctx, Whole dy_whole, Hidden dx, Hidden before_gelu) const {
   ctx.run(op::Matmul{.a = dy_whole, .b = weight_.weight, .c = dx, .gelu_backward = before_gelu});
 }
 
-void RowParallelLinear::backward_weight(Context& ctx, Tensor x, Tensor dy_whole, Tensor dy) const {
+void RowParallelLinear::backward_weight(Context& ctx, Hidden x, Whole dy_whole, Residual dy) const {
   ctx.run(op::Matmul{
       .a = dy_whole, .b = x, .c = weight_.grad, .transpose_a = true, .accumulate = !weight_.take_overwrite()});
-  // Of this rank's own positions only: under sequence parallelism the trainer sums it over the tensor group.
+  // Of this rank's own positions only: under sequence parallelism the step sums it over the tensor group.
   ctx.run(op::ColumnSum{dy, bias_.grad});
 }
 

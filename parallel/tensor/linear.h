@@ -27,15 +27,15 @@ class ColumnParallelLinear {
                        TensorOverlap overlap = TensorOverlap::none);
 
   // y = x W^T + bias; or, with before_gelu, which is as y: before_gelu = x W^T + bias and y its GELU.
-  void forward(Context& ctx, Tensor x, Tensor y, Tensor before_gelu = {}) const;
+  void forward(Context& ctx, Residual x, Hidden y, Hidden before_gelu = {}) const;
   // Both halves below, the second through the context's weight-gradient queue: x and dy must live until it has run.
-  void backward(Context& ctx, Tensor x, Tensor dy, Tensor dx) const;
-  void backward_input(Context& ctx, Tensor dy, Tensor dx) const;  // dx = dy W
-  void backward_weight(Context& ctx, Tensor x, Tensor dy) const;  // dW += dy^T x, dbias += sum of dy
+  void backward(Context& ctx, Residual x, Hidden dy, Residual dx) const;
+  void backward_input(Context& ctx, Hidden dy, Residual dx) const;  // dx = dy W
+  void backward_weight(Context& ctx, Residual x, Hidden dy) const;  // dW += dy^T x, dbias += sum of dy
   const Param& weight() const { return weight_; }
 
  private:
-  void backward_in_bulk(Context& ctx, Tensor x, Tensor dy, Tensor dx) const;
+  void backward_in_bulk(Context& ctx, Residual x, Hidden dy, Residual dx) const;
 
   Param& weight_;  // [out/t, in]
   Param& bias_;    // [out/t]
@@ -46,15 +46,15 @@ class ColumnParallelLinear {
 class RowParallelLinear {
  public:
   RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, bool decay_bias,
-                    bool sequence_parallel, TensorOverlap overlap = TensorOverlap::none);
+                    TensorOverlap overlap = TensorOverlap::none);
 
-  void forward(Context& ctx, Tensor x, Tensor y) const;  // y = x W^T
+  void forward(Context& ctx, Hidden x, Residual y) const;  // y = x W^T
   // As above. dy: [s*, b, out]. before_gelu (null: x is used as it is), as x, which then is its GELU: dx becomes the
   // gradient of before_gelu instead of that of x.
-  void backward(Context& ctx, Tensor x, Tensor dy, Tensor dx, Tensor before_gelu = {}) const;
+  void backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden before_gelu = {}) const;
   // dy_whole: the gradient of y at all positions (gather_sequence), or rows of it. dx = dy W, times gelu'(before_gelu).
-  void backward_input(Context& ctx, Tensor dy_whole, Tensor dx, Tensor before_gelu = {}) const;
-  void backward_weight(Context& ctx, Tensor x, Tensor dy_whole, Tensor dy) const;  // dW += dy^T x, dbias += sum of dy
+  void backward_input(Context& ctx, Whole dy_whole, Hidden dx, Hidden before_gelu = {}) const;
+  void backward_weight(Context& ctx, Hidden x, Whole dy_whole, Residual dy) const;  // dW += dy^T x, dbias += sum of dy
   const Param& bias() const { return bias_; }
 
  private:

@@ -27,27 +27,28 @@ void TensorLane::join() {
 namespace {
 
 // All positions [s, b, n], cut into what each tensor rank owns.
+template <Place kPlace>
 struct Sequence {
-  Tensor whole;
+  Placed<kPlace> whole;
   int64_t rows;  // of one rank
   int t, rank;   // this one
 
-  Sequence(const Context& ctx, Tensor slice, Scratch::Frame& frame)
+  Sequence(const Context& ctx, Residual slice, Scratch::Frame& frame)
       : whole(frame.tensor(slice.dtype, whole_sequence(ctx, slice.shape))),
         rows(slice.shape[0]),
         t(ctx.tensor.size()),
         rank(ctx.tensor.rank()) {}
-  Tensor of(int owner) const { return whole.slice(owner * rows, rows); }
+  Placed<kPlace> of(int owner) const { return whole.slice(owner * rows, rows); }
   int behind(int hops) const { return (rank + hops) % t; }
   int before(int hops) const { return (rank - hops + t) % t; }
 };
 
 // ---- all-gather -> product. Everything that travels is queued first: on a CPU a product holds the host up.
 
-void gather_in_ring(TensorLane& lane, const Sequence& x, const MultiplyRows& multiply) {
-  Stream& wire = lane.after_compute();
+void gather_in_ring(TensorLane& lane, const Sequence<Place::whole>& x, const MultiplyWhole& multiply) {
+  lane.after_compute();
   for (int i = 1; i < x.t; ++i) {
-    lane.group().exchange(x.of(x.before(i - 1)), x.behind(1), x.of(x.before(i)), x.before(1), wire);
+    lane.exchange(x.of(x.before(i - 1)), x.behind(1), x.of(x.before(i)), x.before(1));
     lane.mark(i);
   }
   multiply(x.rank * x.rows, x.rows, x.whole);
@@ -57,10 +58,10 @@ void gather_in_ring(TensorLane& lane, const Sequence& x, const MultiplyRows& mul
   }
 }
 
-void gather_in_pipeline(TensorLane& lane, const Sequence& x, const MultiplyRows& multiply) {
-  Stream& wire = lane.after_compute();
+void gather_in_pipeline(TensorLane& lane, const Sequence<Place::whole>& x, const MultiplyWhole& multiply) {
+  lane.after_compute();
   for (int root = 0; root < x.t; ++root) {
-    lane.group().broadcast(x.of(root), root, wire);
+    lane.broadcast(x.of(root), root);
     lane.mark(root);
   }
   multiply(x.rank * x.rows, x.rows, x.whole);
@@ -73,21 +74,21 @@ void gather_in_pipeline(TensorLane& lane, const Sequence& x, const MultiplyRows&
 
 // ---- product -> reduce-scatter
 
-void reduce_in_ring(Context& ctx, const Sequence& partial, Tensor y, const MultiplyRows& multiply,
+void reduce_in_ring(Context& ctx, const Sequence<Place::partial>& partial, Residual y, const MultiplyPartial& multiply,
                     Scratch::Frame& frame) {
   TensorLane& lane = *ctx.tensor_lane;
   const int t = partial.t, rank = partial.rank;
   Shape of_others = y.shape;
   of_others.dims[0] *= t - 1;
-  const Tensor received = frame.tensor(y.dtype, of_others);  // of the ranks but this one, in rank order
+  const Partial received(frame.tensor(y.dtype, of_others));  // of the ranks but this one, in rank order
   const auto term = [&](int r) {
     return r == rank ? partial.of(rank) : received.slice((r < rank ? r : r - 1) * partial.rows, partial.rows);
   };
   for (int i = 1; i < t; ++i) {
     const int owner = partial.behind(i), from = partial.before(i);
     multiply(owner * partial.rows, partial.rows, partial.of(owner));
-    Stream& wire = lane.after_compute();
-    lane.group().exchange(partial.of(owner), owner, term(from), from, wire);
+    lane.after_compute();
+    lane.exchange(partial.of(owner), owner, term(from), from);
   }
   multiply(rank * partial.rows, partial.rows, partial.of(rank));
   lane.join();
@@ -95,27 +96,29 @@ void reduce_in_ring(Context& ctx, const Sequence& partial, Tensor y, const Multi
   for (int r = 2; r < t; ++r) ctx.run(op::Add{y, term(r), y});
 }
 
-void reduce_in_pipeline(TensorLane& lane, const Sequence& partial, Tensor y, const MultiplyRows& multiply) {
+void reduce_in_pipeline(TensorLane& lane, const Sequence<Place::partial>& partial, Residual y,
+                        const MultiplyPartial& multiply) {
   const int64_t cuts = partial.rows % 4 == 0 ? 4 : partial.rows % 2 == 0 ? 2 : 1, cut = partial.rows / cuts;
   for (int64_t c = 0; c < cuts; ++c) {
-    const Tensor of_all = partial.whole.slice(c * cut * partial.t, cut * partial.t);  // this cut of each owner's rows
+    const Partial of_all = partial.whole.slice(c * cut * partial.t, cut * partial.t);  // this cut of each owner's rows
     for (int owner = 0; owner < partial.t; ++owner)
       multiply(owner * partial.rows + c * cut, cut, of_all.slice(owner * cut, cut));
-    lane.group().reduce_scatter(of_all, y.slice(c * cut, cut), Reduce::sum, lane.after_compute());
+    lane.after_compute();
+    lane.reduce(of_all, y.slice(c * cut, cut));
   }
   lane.join();
 }
 
 }  // namespace
 
-Tensor gather_and_multiply(Context& ctx, TensorOverlap mode, Tensor x, Scratch::Frame& frame,
-                           const MultiplyRows& multiply) {
+Whole gather_and_multiply(Context& ctx, TensorOverlap mode, Residual x, Scratch::Frame& frame,
+                          const MultiplyWhole& multiply) {
   if (mode == TensorOverlap::none || mode == TensorOverlap::bulk) {
-    const Tensor whole = gather_sequence(ctx, x, frame);
+    const Whole whole = gather_sequence(ctx, x, frame);
     multiply(0, whole.shape[0], whole);
     return whole;
   }
-  const Sequence sequence(ctx, x, frame);
+  const Sequence<Place::whole> sequence(ctx, x, frame);
   ctx.run(op::Convert{x, sequence.of(sequence.rank)});
   if (mode == TensorOverlap::ring) gather_in_ring(*ctx.tensor_lane, sequence, multiply);
   else gather_in_pipeline(*ctx.tensor_lane, sequence, multiply);
@@ -123,11 +126,11 @@ Tensor gather_and_multiply(Context& ctx, TensorOverlap mode, Tensor x, Scratch::
   return sequence.whole;
 }
 
-void multiply_and_reduce(Context& ctx, TensorOverlap mode, Tensor y, const MultiplyRows& multiply) {
+void multiply_and_reduce(Context& ctx, TensorOverlap mode, Residual y, const MultiplyPartial& multiply) {
   if (mode == TensorOverlap::none || mode == TensorOverlap::bulk)
-    return reduce_sequence(ctx, y, [&](Tensor partial) { multiply(0, partial.shape[0], partial); });
+    return reduce_sequence(ctx, y, [&](Partial partial) { multiply(0, partial.shape[0], partial); });
   Scratch::Frame frame(ctx.scratch);
-  const Sequence partial(ctx, y, frame);
+  const Sequence<Place::partial> partial(ctx, y, frame);
   if (mode == TensorOverlap::ring) reduce_in_ring(ctx, partial, y, multiply, frame);
   else reduce_in_pipeline(*ctx.tensor_lane, partial, y, multiply);
 }

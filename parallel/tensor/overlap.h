@@ -46,9 +46,17 @@ class TensorLane {
  public:
   explicit TensorLane(const LaneSite& on);  // collective over on.group, the tensor-parallel ranks
 
-  Communicator& group() { return *lane_.group; }
-  // The lane's stream: what is queued next runs after what compute has queued so far.
-  Stream& after_compute() { return *lanes_.after_compute().stream; }
+  // What is queued on the lane from now on runs after what compute has queued so far.
+  void after_compute() { lanes_.after_compute(); }
+  // As a TensorGroup under sequence parallelism has them.
+  void gather(Residual part, Whole whole) { lane_.group->all_gather(part, whole, *lane_.stream); }
+  void reduce(Partial term, Residual sum) { lane_.group->reduce_scatter(term, sum, Reduce::sum, *lane_.stream); }
+  // Some of the positions, from rank to rank.
+  template <Place kPlace>
+  void exchange(Placed<kPlace> out, int to, Placed<kPlace> in, int from) {
+    lane_.group->exchange(out, to, in, from, *lane_.stream);
+  }
+  void broadcast(Whole rows, int root) { lane_.group->broadcast(rows, root, *lane_.stream); }
   // Compute waits for what the lane had queued at the last mark(i). 0 <= i < size of the group.
   void mark(int i);
   void wait(int i);
@@ -62,16 +70,16 @@ class TensorLane {
   std::unique_ptr<Event> joined_;
 };
 
-// multiply(first, rows, tensor): the product of rows [first, first + rows) of the whole sequence, all of which `tensor`
-// has (gather_and_multiply), or into `tensor`, which has room for those rows alone (multiply_and_reduce).
-using MultiplyRows = std::function<void(int64_t first, int64_t rows, Tensor tensor)>;
-
+// multiply(first, rows, whole): the product of rows [first, first + rows) of the whole sequence.
+using MultiplyWhole = std::function<void(int64_t first, int64_t rows, Whole whole)>;
 // x: this rank's positions [s*, b, h]. Multiplies the whole, at once or part by part as they come; returns the whole
 // [s, b, h], which lives in `frame` or is x. A mode but none needs sequence parallelism and a Context with a lane.
-Tensor gather_and_multiply(Context& ctx, TensorOverlap mode, Tensor x, Scratch::Frame& frame,
-                           const MultiplyRows& multiply);
+Whole gather_and_multiply(Context& ctx, TensorOverlap mode, Residual x, Scratch::Frame& frame,
+                          const MultiplyWhole& multiply);
 
+// multiply(first, rows, partial): the product of those rows into `partial`, which has room for them alone.
+using MultiplyPartial = std::function<void(int64_t first, int64_t rows, Partial partial)>;
 // y: this rank's positions [s*, b, n] of the sum over ranks of partial products [s, b, n].
-void multiply_and_reduce(Context& ctx, TensorOverlap mode, Tensor y, const MultiplyRows& multiply);
+void multiply_and_reduce(Context& ctx, TensorOverlap mode, Residual y, const MultiplyPartial& multiply);
 
 }  // namespace trivet

@@ -13,26 +13,21 @@ inline Shape whole_sequence(const Context& ctx, Shape slice) {
 }
 
 // [s, b, n] of what each tensor rank holds a slice of; `x` itself where ranks hold all of it. Lives in `frame`.
-inline Tensor gather_sequence(Context& ctx, Tensor x, Scratch::Frame& frame) {
-  if (!ctx.sequence_parallel) return x;
-  const Tensor gathered = frame.tensor(x.dtype, whole_sequence(ctx, x.shape));
-  ctx.tensor.all_gather(x, gathered, ctx.compute);
+inline Whole gather_sequence(Context& ctx, Residual x, Scratch::Frame& frame) {
+  if (!ctx.tensor.sequence_parallel()) return Whole(Tensor(x));
+  const Whole gathered(frame.tensor(x.dtype, whole_sequence(ctx, x.shape)));
+  ctx.tensor.gather(x, gathered, ctx.compute);
   return gathered;
 }
 
 // y [s*, b, n] = the sum over the tensor group of the partial sums [s, b, n] that `write_partial(destination)` makes.
 // Without sequence parallelism they are made in y itself.
 template <class F>
-void reduce_sequence(Context& ctx, Tensor y, F&& write_partial) {
-  if (!ctx.sequence_parallel) {
-    write_partial(y);
-    if (ctx.tensor.size() > 1) ctx.tensor.all_reduce(y, Reduce::sum, ctx.compute);
-    return;
-  }
+void reduce_sequence(Context& ctx, Residual y, F&& write_partial) {
   Scratch::Frame frame(ctx.scratch);
-  const Tensor partial = frame.tensor(y.dtype, whole_sequence(ctx, y.shape));
+  const Partial partial(ctx.tensor.sequence_parallel() ? frame.tensor(y.dtype, whole_sequence(ctx, y.shape)) : y);
   write_partial(partial);
-  ctx.tensor.reduce_scatter(partial, y, Reduce::sum, ctx.compute);
+  ctx.tensor.reduce(partial, y, ctx.compute);
 }
 
 }  // namespace trivet

@@ -49,12 +49,12 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
     const Layout layout = resolve(loaded, {});
     RankState state(loaded.config, layout, {}, *device);
     GptStage& stage = state.stages[0];
-    const Tensor grad = state.boundary_buffers[0];
+    const Residual grad(state.boundary_buffers[0]);
     WeightGradQueue queue;
     UnitHooks none;
     Context ctx{.ops = *ops,
                 .compute = *stream,
-                .tensor = world,
+                .tensor = {world, false},
                 .weight_grads = queue,
                 .units = none,
                 .scratch = state.scratch,

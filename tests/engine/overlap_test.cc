@@ -177,14 +177,14 @@ TEST(UnitHooks, APassEndsBehindItsWeightHalvesAndRecomputeBeginsNone) {
     ToldHooks hooks;
     Context ctx{.ops = *ops,
                 .compute = *compute,
-                .tensor = world,
+                .tensor = {world, false},
                 .weight_grads = queue,
                 .units = hooks,
                 .scratch = state.scratch};
     state.stages[0].forward(ctx, 0, {}, state.loss);
     EXPECT_EQ(hooks.take(), "begin 0 F0 F1 F2 F3 end 0 ");
     queue.defer(0);
-    state.stages[0].backward(ctx, 0, -1, {}, state.boundary_buffers[0]);
+    state.stages[0].backward(ctx, 0, -1, {}, Residual(state.boundary_buffers[0]));
     EXPECT_EQ(hooks.take(), "begin 1 B3 F2 B2 F1 B1 B0 ");
     queue.run(0);
     EXPECT_EQ(hooks.take(), "done 3 done 2 done 1 done 0 end 1 ");

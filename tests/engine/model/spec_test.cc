@@ -207,7 +207,9 @@ TEST(ModelSpec, WhatCannotRunIsRefusedWithTheReason) {
   EXPECT_EQ(refused([](ModelSpec& m) { m.biases = false; }),
             begin + "linear layers without biases, expected biases: every linear layer declares one");
   EXPECT_EQ(refused([](ModelSpec& m) { m.attention.kv_heads = 2; }),
-            begin + "2 heads of keys and values for 4 of queries, expected as many: a block lays them out in threes");
+            begin +
+                "2 heads of keys and values for 4 of queries, expected as many: nothing checks yet that tensor "
+                "parallelism can cut fewer");
   EXPECT_EQ(
       refused([](ModelSpec& m) { m.attention.head_width = 16; }),
       begin + "4 heads of width 16 in a hidden size of 32, expected heads that fill it: the projection is square");

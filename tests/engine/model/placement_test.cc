@@ -1,0 +1,124 @@
+// Which compositions of layers compile. Each static_assert that something does not has its twin beside it: what is
+// right and looks alike does, so that it fails for its reason. The bugs are those of Megatron-LM #7452, by their
+// numbers there; docs/architecture.md has the table of all.
+#include <gtest/gtest.h>
+#include <type_traits>
+
+#include "engine/model/gpt_stage.h"
+#include "parallel/tensor/cross_entropy.h"
+#include "parallel/tensor/embedding.h"
+#include "parallel/tensor/linear.h"
+#include "parallel/tensor/sequence.h"
+
+namespace trivet {
+namespace {
+
+// ---- a place never becomes another
+
+template <class From, class To>
+constexpr bool becomes = std::is_constructible_v<To, From> || std::is_assignable_v<To&, From>;
+template <class Of, class... Others>
+constexpr bool becomes_one_of = (becomes<Of, Others> || ...);
+
+static_assert(!becomes_one_of<Residual, Whole, Partial, Hidden, Vocab> && becomes<Residual, Residual>);
+static_assert(!becomes_one_of<Whole, Residual, Partial, Hidden, Vocab> && becomes<Whole, Whole>);
+static_assert(!becomes_one_of<Partial, Residual, Whole, Hidden, Vocab> && becomes<Partial, Partial>);
+static_assert(!becomes_one_of<Hidden, Residual, Whole, Partial, Vocab> && becomes<Hidden, Hidden>);
+static_assert(!becomes_one_of<Vocab, Residual, Whole, Partial, Hidden> && becomes<Vocab, Vocab>);
+// Down to a Tensor freely, up by somebody's word.
+static_assert(std::is_convertible_v<Residual, Tensor> && std::is_convertible_v<Vocab, In>);
+static_assert(!std::is_convertible_v<Tensor, Residual> && std::is_constructible_v<Residual, Tensor>);
+
+// ---- 2: gathered logits in the vocabulary-parallel loss
+
+template <class Logits>
+constexpr bool loss_takes = std::is_invocable_v<decltype(vocab_parallel_cross_entropy_forward), Context&, Logits,
+                                                Tensor, VocabRange, float, const CrossEntropyState&, Tensor>;
+template <class Logits>
+constexpr bool loss_backward_takes = std::is_invocable_v<decltype(vocab_parallel_cross_entropy_backward), Context&,
+                                                         Logits, Tensor, VocabRange, float, const CrossEntropyState&>;
+static_assert(!loss_takes<Whole> && loss_takes<Vocab>);
+static_assert(!loss_backward_takes<Whole> && loss_backward_takes<Vocab>);
+static_assert(!loss_takes<Hidden> && !loss_takes<Partial> && !loss_takes<Residual>);
+
+// ---- 11: a replicated norm on activations whose columns are cut; its gradient: PlacedParams below
+
+template <class X, class Y>
+constexpr bool norm_takes =
+    std::is_invocable_v<decltype(&LayerNorm::forward), const LayerNorm&, Context&, X, Y, Tensor, Tensor>;
+static_assert(!norm_takes<Hidden, Hidden> && norm_takes<Residual, Residual>);
+static_assert(!norm_takes<Partial, Residual> && !norm_takes<Residual, Partial>);
+
+// ---- 4 to 7: a module that takes the process's tensor group in place of its own: there is none but the one given
+
+static_assert(!std::is_default_constructible_v<TensorGroup> && std::is_constructible_v<TensorGroup, Communicator&, bool>);
+static_assert(!std::is_convertible_v<TensorGroup, Communicator&>);
+
+// ---- 10, and a residual that is reduced twice: only terms are reduced, and what comes of them are none
+
+template <class Term>
+concept Reduces = requires(const TensorGroup& group, Term term, Residual sum, Stream& stream) {
+  group.reduce(term, sum, stream);
+};
+template <class Numbers>
+concept ReducesInPlace = requires(const TensorGroup& group, Numbers numbers, Stream& stream) {
+  { group.reduce(numbers, Reduce::sum, stream) } -> std::same_as<Whole>;
+};
+static_assert(!Reduces<Residual> && !Reduces<Whole> && !Reduces<Hidden> && !Reduces<Vocab> && Reduces<Partial>);
+static_assert(!ReducesInPlace<Whole> && !ReducesInPlace<Tensor> && ReducesInPlace<Partial>);
+
+// ---- a gather of what is whole, or cut otherwise
+
+template <class X>
+constexpr bool gathers = std::is_invocable_r_v<Whole, decltype(gather_sequence), Context&, X, Scratch::Frame&>;
+static_assert(!gathers<Whole> && !gathers<Partial> && !gathers<Hidden> && !gathers<Vocab> && gathers<Residual>);
+
+// ---- linear layers in the wrong order, or without the reduction between them
+
+template <class Linear, class X, class Y>
+constexpr bool forward_takes = [] {
+  if constexpr (std::is_same_v<Linear, ColumnParallelLinear>)
+    return std::is_invocable_v<decltype(&Linear::forward), const Linear&, Context&, X, Y, Hidden>;
+  else return std::is_invocable_v<decltype(&Linear::forward), const Linear&, Context&, X, Y>;
+}();
+static_assert(!forward_takes<ColumnParallelLinear, Hidden, Hidden> &&
+              forward_takes<ColumnParallelLinear, Residual, Hidden>);
+static_assert(!forward_takes<ColumnParallelLinear, Residual, Residual> &&
+              !forward_takes<ColumnParallelLinear, Partial, Hidden>);
+static_assert(!forward_takes<RowParallelLinear, Residual, Residual> &&
+              forward_takes<RowParallelLinear, Hidden, Residual>);
+static_assert(!forward_takes<RowParallelLinear, Hidden, Partial> && !forward_takes<RowParallelLinear, Whole, Residual>);
+
+// The gradient of a row-parallel layer's weight reads the gradient at all positions, the one of its bias this rank's.
+template <class DyWhole, class Dy>
+constexpr bool row_weight_takes = std::is_invocable_v<decltype(&RowParallelLinear::backward_weight),
+                                                      const RowParallelLinear&, Context&, Hidden, DyWhole, Dy>;
+static_assert(!row_weight_takes<Residual, Residual> && !row_weight_takes<Whole, Whole> &&
+              row_weight_takes<Whole, Residual>);
+
+template <class Out>
+constexpr bool embedding_gives = std::is_invocable_v<decltype(&VocabParallelEmbedding::forward),
+                                                     const VocabParallelEmbedding&, Context&, Tensor, Out>;
+static_assert(!embedding_gives<Vocab> && !embedding_gives<Partial> && embedding_gives<Residual>);
+
+// ---- whose gradients are terms of a sum follows from where a parameter is used
+
+TEST(PlacedParams, GradientsAreSummedWhereRanksUseAReplicatedParameterOnDifferentParts) {
+  const auto summed = [](bool sequence_parallel, Place used_on, int cut_dim) {
+    ParamList params(0, 2, sequence_parallel);
+    params.begin_unit(0);
+    return params.declare({.name = "p", .global_shape = {4}, .cut_dim = cut_dim, .used_on = used_on})
+        .sum_over_tensor_group;
+  };
+  EXPECT_FALSE(summed(false, Place::residual, -1));
+  EXPECT_TRUE(summed(true, Place::residual, -1));
+  for (const bool sequence_parallel : {false, true}) {
+    EXPECT_TRUE(summed(sequence_parallel, Place::hidden, -1)) << "a norm within a head: 11";
+    EXPECT_TRUE(summed(sequence_parallel, Place::vocab, -1));
+    EXPECT_FALSE(summed(sequence_parallel, Place::whole, -1));
+    EXPECT_FALSE(summed(sequence_parallel, Place::hidden, 0)) << "each rank has its own part of it";
+  }
+}
+
+}  // namespace
+}  // namespace trivet
