@@ -50,7 +50,8 @@ constexpr std::array<std::string_view, 5> kRunSections{"model", "batch", "optimi
 // Whether `value` of this one key makes another model of the run's.
 bool changes_model(const Field& field, const std::string& value, const Config& config) {
   Config changed = config;
-  if (parse_field(field, {value}, changed) || check_field(field, changed)) return true;  // of a version that has others
+  // What has no such value here, a list in quotes or one of another version, is no size.
+  if (parse_field(field, {value}, changed) || check_field(field, changed)) return false;
   return !model_spec_of(changed.model).same_model(model_spec_of(config.model));
 }
 
