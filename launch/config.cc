@@ -26,7 +26,7 @@ struct ConfigOptions {
 // One plan a pipeline rank: those of other tensor- and data-parallel ranks are alike.
 std::vector<MemoryPlan> memory_of_pipeline_ranks(const Config& config, const Layout& layout) {
   std::vector<MemoryPlan> plans;
-  for (int pp = 0; pp < layout.mesh.p; ++pp) plans.push_back(plan_memory(config, layout, {.pp = pp}));
+  for (int pp = 0; pp < layout.schedule.p; ++pp) plans.push_back(plan_memory(config, layout, {{Axis::pp, pp}}));
   return plans;
 }
 

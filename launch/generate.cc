@@ -142,11 +142,11 @@ void run_rank(const GenerateOptions& options, Communicator& world) {
   LoadedConfig loaded = inference_config(checkpoint, options.tensor, options.pipeline, options.sets);
   const Layout layout = resolve(loaded, {.world_size = world.size()});
   const ModelConfig& model_config = loaded.config.model;
-  if (layout.mesh.d > 1)
+  if (layout.mesh[Axis::dp] > 1)
     throw ConfigError(
         fmt::format("one model takes {} ranks (tensor {} x pipeline {}), but there are {}: give "
                     "--tensor-parallel and --pipeline-parallel whose product that is",
-                    world.size() / layout.mesh.d, layout.mesh.t, layout.mesh.p, world.size()));
+                    world.size() / layout.mesh[Axis::dp], layout.mesh[Axis::tp], layout.mesh[Axis::pp], world.size()));
 
   const auto tokenizer = open_checked_tokenizer(options, checkpoint, *model_config.vocab_size);
   const std::vector<int32_t> prompt = prompt_of(options, tokenizer.get(), directory);
@@ -157,16 +157,14 @@ void run_rank(const GenerateOptions& options, Communicator& world) {
   const auto text_length = static_cast<int64_t>(prompt.size()) + sampling.tokens;
   const int64_t positions = std::min(model_config.seq_length, text_length);
   const auto start = Clock::now();
-  InferenceModel model(loaded.config, layout, world, checkpoint, positions);
+  const auto model = open_model(loaded.config, layout, world, checkpoint, positions);
   const auto loaded_at = Clock::now();
   std::optional<TextPrinter> printer;
   if (world.rank() == 0) {
     printer.emplace(tokenizer.get());
     printer->add(prompt);
   }
-  const NextToken next{*model_config.vocab_size, positions,
-                       [&](std::span<const int32_t> context) { return model.next_token_logits(context); }};
-  const auto text = generate(next, prompt, sampling, [&](int32_t token) {
+  const auto text = generate(*model, prompt, sampling, [&](int32_t token) {
     if (printer) printer->add({&token, 1});
   });
   if (!printer) return;

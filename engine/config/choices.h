@@ -39,7 +39,6 @@ constexpr auto words_of(FlopsConvention) { return word_list("causal", "full", "6
 constexpr auto words_of(CudaGraphs) { return word_list("none", "local"); }
 constexpr auto words_of(DType) { return word_list("fp32", "bf16"); }
 constexpr auto words_of(DeviceKind) { return word_list("cpu", "cuda"); }
-constexpr auto words_of(RankOrder) { return word_list("tp-dp-pp", "tp-pp-dp"); }
 constexpr auto words_of(Sharding) { return word_list("no_shard", "optim", "optim_grads", "optim_grads_params"); }
 constexpr auto words_of(TensorOverlap) { return word_list("none", "bulk", "ring", "pipeline"); }
 

@@ -98,9 +98,9 @@ std::string describe_links(const CommConfig& c, const MeshShape& mesh) {
     if (latency_us > 0) text += fmt::format("{} us{}", latency_us, gbps > 0 ? " and " : "");
     if (gbps > 0) text += fmt::format("{} Gbit/s", gbps);
   };
-  add("tensor", mesh.t, *c.tensor_link_latency_us, *c.tensor_link_gbps);
-  add("pipeline", mesh.p, *c.pipeline_link_latency_us, *c.pipeline_link_gbps);
-  add("data", mesh.d, *c.data_link_latency_us, *c.data_link_gbps);
+  add("tensor", mesh[Axis::tp], *c.tensor_link_latency_us, *c.tensor_link_gbps);
+  add("pipeline", mesh[Axis::pp], *c.pipeline_link_latency_us, *c.pipeline_link_gbps);
+  add("data", mesh[Axis::dp], *c.data_link_latency_us, *c.data_link_gbps);
   return text;
 }
 
@@ -109,14 +109,14 @@ TextBlock describe_layout(const Config& config, const Layout& layout) {
   const Schedule& schedule = layout.schedule;
   TextBlock block = {"layout",
                      {{"ranks", fmt::format("{} = tensor {} x pipeline {} x data {}, in the order {}", mesh.world(),
-                                            mesh.t, mesh.p, mesh.d, word_of(config.parallel.order))},
+                                            mesh[Axis::tp], mesh[Axis::pp], mesh[Axis::dp], config.parallel.order)},
                       {"sequence parallel", config.parallel.sequence_parallel ? "yes" : "no"}}};
   block.rows.push_back(
-      {"pipeline", mesh.p == 1
+      {"pipeline", mesh[Axis::pp] == 1
                        ? "none"
                        : fmt::format("{}, {} {} a rank, layers of each stage: {}", schedule.kind, schedule.v,
                                      schedule.v == 1 ? "chunk" : "chunks", run_lengths(layout.layers_of_stage))});
-  block.rows.push_back({"data parallel", mesh.d == 1 ? "none" : data_parallel_text(config)});
+  block.rows.push_back({"data parallel", mesh[Axis::dp] == 1 ? "none" : data_parallel_text(config)});
   if (!gradients_in_order(schedule))  // a schedule from a file
     block.rows.push_back({"",
                           "it adds the gradients of a stage in another order than one rank does: losses may differ "
@@ -133,7 +133,7 @@ TextBlock describe_work(const Config& config, const Layout& layout) {
   const auto flops = flops_per_token(model_spec_of(config.model), convention);
   return {"work",
           {{"step", fmt::format("{} samples = {} data-parallel ranks x {} micro-batches of {}", grouped(samples),
-                                layout.mesh.d, grouped(layout.micro_batches), config.batch.micro_batch_size)},
+                                layout.mesh[Axis::dp], grouped(layout.micro_batches), config.batch.micro_batch_size)},
            {"tokens", fmt::format("{} a step, {} in {} steps", grouped(tokens),
                                   all_tokens < 9e18 ? grouped(tokens * config.train.train_iters)
                                                     : fmt::format("{:.4g}", all_tokens),

@@ -30,6 +30,7 @@ struct Layout {
   MeshShape mesh;
   int64_t micro_batches = 1;                  // m: passes of one data-parallel rank in a step
   Schedule schedule;                          // of those micro-batches on the pipeline ranks, checked
+  int channel_depth = 0;                      // safe_channel_depth() of the schedule
   std::vector<int64_t> layers_of_stage = {};  // [p * v]
   int64_t padded_vocab = 0;  // vocab_size up to a multiple of make_vocab_size_divisible_by * t, as Megatron does
 };

@@ -31,13 +31,12 @@ Schedule find_schedule(const ParallelConfig& c, int64_t micro_batches) {
   const bool known = std::any_of(kinds.begin(), kinds.end(),
                                  [&](const ScheduleKind& kind) { return kind.name == c.pipeline_schedule; });
   const bool path = c.pipeline_schedule.find_first_of("./") != std::string::npos;
-  if (known || !path)
-    return make_schedule({.kind = c.pipeline_schedule,
-                          .p = c.pipeline_model_parallel_size,
-                          .m = static_cast<int>(micro_batches),
-                          .v = as_int(c.virtual_pipeline_model_parallel_size),
-                          .group_size = as_int(c.microbatch_group_size_per_vp_stage)});
-  Schedule schedule = read_schedule_file(c.pipeline_schedule);
+  Schedule schedule = path && !known ? read_schedule_file(c.pipeline_schedule)
+                                     : make_schedule({.kind = c.pipeline_schedule,
+                                                      .p = c.pipeline_model_parallel_size,
+                                                      .m = static_cast<int>(micro_batches),
+                                                      .v = as_int(c.virtual_pipeline_model_parallel_size),
+                                                      .group_size = as_int(c.microbatch_group_size_per_vp_stage)});
   trivet::check_schedule(schedule);
   if (schedule.p != c.pipeline_model_parallel_size || schedule.m != micro_batches)
     throw ConfigError(fmt::format("{} is for {} pipeline ranks and {} micro-batches, but the run has {} and {}",
@@ -104,17 +103,18 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
 
   Layout layout;
   const ParallelConfig& c = config.parallel;
-  layout.mesh = {.t = c.tensor_model_parallel_size,
-                 .p = c.pipeline_model_parallel_size,
-                 .d = facts.world_size / ranks_of_one_replica(config),
-                 .order = c.order};
-  derive_values(loaded, facts, layout.mesh.d);
-  const int64_t unit = config.model.make_vocab_size_divisible_by * layout.mesh.t;
+  layout.mesh = MeshShape({{Axis::tp, c.tensor_model_parallel_size},
+                           {Axis::pp, c.pipeline_model_parallel_size},
+                           {Axis::dp, facts.world_size / ranks_of_one_replica(config)}},
+                          c.order);
+  derive_values(loaded, facts, layout.mesh[Axis::dp]);
+  const int64_t unit = config.model.make_vocab_size_divisible_by * layout.mesh[Axis::tp];
   layout.padded_vocab = (*config.model.vocab_size + unit - 1) / unit * unit;
-  layout.micro_batches = *config.batch.global_batch_size / (config.batch.micro_batch_size * layout.mesh.d);
+  layout.micro_batches = *config.batch.global_batch_size / (config.batch.micro_batch_size * layout.mesh[Axis::dp]);
 
   if (succeeds(problems, "parallel.pipeline_schedule",
                [&] { layout.schedule = find_schedule(c, layout.micro_batches); })) {
+    layout.channel_depth = safe_channel_depth(layout.schedule);
     derive(loaded, "parallel.virtual_pipeline_model_parallel_size",
            config.parallel.virtual_pipeline_model_parallel_size, int64_t{layout.schedule.v}, "the schedule");
     succeeds(problems, "model.num_layers", [&] {

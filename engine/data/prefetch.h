@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/data/batch_source.h"
 #include "engine/data/gpt_dataset.h"
 
 namespace trivet {
@@ -32,26 +33,19 @@ struct BatchPlan {
   }
 };
 
-struct Batch {
-  std::vector<int32_t> tokens;  // [s, b]
-  std::vector<int32_t> labels;  // [s, b]: the tokens one later
-  int64_t first_sample = 0;
-};
-
-class BatchLoader {
+class BatchLoader : public BatchSource {
  public:
   // `depth` micro-batches are prepared ahead; 0: none, next() prepares its own. REQUIRES: dataset outlives the loader.
   BatchLoader(const GptDataset& dataset, BatchPlan plan, int64_t depth);
-  ~BatchLoader();
+  ~BatchLoader() override;
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
-  // The next micro-batch of the plan, valid until the following call of next() or restart(). What went wrong while
-  // preparing it is thrown here, in its turn, and again by every later call.
-  const Batch& next();
+  // What went wrong while preparing the micro-batch is thrown here, in its turn, and again by every later call.
+  const Batch& next() override;
 
-  // Begins anew at this sample: every evaluation reads the same data. Allocates nothing but a thread.
-  void restart(int64_t start_sample);
+  // Every evaluation reads the same data. Allocates nothing but a thread.
+  void restart(int64_t start_sample) override;
 
  private:
   struct Slot {

@@ -8,7 +8,7 @@ Embedding::Embedding(ParamList& params, const GptShape& p, uint64_t dropout_seed
     : shape_(p),
       dropout_seed_(dropout_seed),
       word_(params, name_of(Module::word_embeddings), p.vocab, p.padded_vocab, p.hidden,
-            {Init::normal, p.training.init_std}),
+            {Init::normal, p.training.init_std}, p.tied_embeddings ? kPartial : partitioned()),
       position_(params.declare({.name = name_of(Module::position_embeddings) + ".weight",
                                 .global_shape = {p.seq, p.hidden},
                                 .init = {Init::normal, p.training.init_std},

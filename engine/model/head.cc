@@ -22,9 +22,8 @@ namespace {
 ParamSpec output_spec(const GptShape& p) {
   return {.name = name_of(p.tied_embeddings ? Module::word_embeddings : Module::output_layer) + ".weight",
           .global_shape = {p.padded_vocab, p.hidden},
-          .cut_dim = 0,
+          .stands = {{Axis::tp, partitioned(0)}, {Axis::pp, p.tied_embeddings ? kPartial : partitioned()}},
           .init = {Init::normal, p.training.init_std},
-          .shared_copy = p.tied_embeddings,
           .padding_from = p.vocab,
           .first_one_writes = true};
 }

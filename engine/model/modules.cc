@@ -55,7 +55,7 @@ std::vector<ModelTensor> model_tensors(const ModelSpec& spec) {
   GptShape shape{spec};
   shape.padded_vocab = spec.vocab;
   shape.micro_batch = 1;
-  ParamList params(0, 1);
+  ParamList params;
   const GptStage stage(params, shape, {.num_layers = spec.num_layers}, 0);
   std::vector<ModelTensor> tensors;
   for (const Param& param : params.all()) tensors.push_back(with_module(param.spec));

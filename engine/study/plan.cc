@@ -103,10 +103,10 @@ Point resolve_point(const Study& study, const Choice& choice) {
   const Layout layout = resolve(loaded, facts_of(loaded.config, point.ranks));
   const Config& config = loaded.config;
   int64_t all_ranks = 0;
-  for (int pp = 0; pp < layout.mesh.p; ++pp) {
-    const int64_t bytes = plan_memory(config, layout, {.pp = pp}).total();
+  for (int pp = 0; pp < layout.schedule.p; ++pp) {
+    const int64_t bytes = plan_memory(config, layout, {{Axis::pp, pp}}).total();
     point.memory_bytes = std::max(point.memory_bytes, bytes);
-    all_ranks += bytes * (point.ranks / layout.mesh.p);
+    all_ranks += bytes * (point.ranks / layout.schedule.p);
   }
   // Ranks of mpirun may be on other machines.
   if (point.launcher == Launcher::threads && all_ranks > machine_bytes())

@@ -40,7 +40,7 @@ std::optional<int64_t> slurm_end_ns() {
 }
 
 std::string layout_text(const MeshShape& mesh, const Config& config) {
-  return fmt::format("tensor {} x pipeline {} x data {}, {}, {}", mesh.t, mesh.p, mesh.d,
+  return fmt::format("tensor {} x pipeline {} x data {}, {}, {}", mesh[Axis::tp], mesh[Axis::pp], mesh[Axis::dp],
                      config.parallel.pipeline_schedule, word_of(config.parallel.data_parallel_sharding_strategy));
 }
 
@@ -119,14 +119,14 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
                                           .config = to_yaml(config),
                                           .keep_last = config.checkpoint.keep_last,
                                           .before_commit = options_.before_commit},
-                 saved_tensors(state.flat, state.adam), state.snapshot, trainer.device(), trainer.context().compute);
+                 saved_tensors(state.flat, *state.adam), state.snapshot, trainer.device(), *trainer.rank().compute);
   all_bytes_ = host.sum(saver_->bytes());
 }
 
 // ---- resuming
 
 void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall_back) {
-  Stream& compute = trainer_.context().compute;
+  Stream& compute = *trainer_.rank().compute;
   HostWorld& host = trainer_.host();
   // What rank 0 sees; hosts need not see a folder's changes at the same time.
   std::string list;
@@ -141,7 +141,7 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
       const OpenCheckpoint checkpoint = open_checkpoint(path);
       check_same_model(checkpoint, config_);
       check_tokenizer(checkpoint);
-      read_tensors(checkpoint, state_tensors(trainer_.state().flat, trainer_.state().adam), trainer_.device(), compute,
+      read_tensors(checkpoint, state_tensors(trainer_.state().flat, *trainer_.state().adam), trainer_.device(), compute,
                    trainer_.threads());
       state = checkpoint.state;
     } catch (const Error& error) {

@@ -42,17 +42,18 @@ int32_t sample_token(std::span<const float> logits, const Sampling& sampling, do
   return order[kept - 1];
 }
 
-std::vector<int32_t> generate(const NextToken& model, std::span<const int32_t> prompt, const Sampling& sampling,
+std::vector<int32_t> generate(Rank& rank, std::span<const int32_t> prompt, const Sampling& sampling,
                               const std::function<void(int32_t token)>& on_token) {
+  const GptShape& shape = rank.state.shape;
   if (prompt.empty()) throw ConfigError("the prompt has no tokens; generation needs at least one to go on from");
   for (const int32_t token : prompt)
-    if (token < 0 || token >= model.vocab)
-      throw ConfigError(fmt::format("the prompt has token {}, but the vocabulary ends at {}", token, model.vocab - 1));
+    if (token < 0 || token >= shape.vocab)
+      throw ConfigError(fmt::format("the prompt has token {}, but the vocabulary ends at {}", token, shape.vocab - 1));
 
   std::vector<int32_t> text(prompt.begin(), prompt.end());
   while (static_cast<int64_t>(text.size() - prompt.size()) < sampling.tokens) {
-    const size_t seen = std::min(text.size(), static_cast<size_t>(model.seq));
-    const std::vector<float> logits = model.logits(std::span(text).last(seen));
+    const size_t seen = std::min(text.size(), static_cast<size_t>(shape.seq));
+    const std::vector<float> logits = rank.next_token_logits(std::span(text).last(seen));
     const double u = philox4x32(text.size(), 0, sampling.seed).w[0] * 0x1p-32;
     const int32_t token = sample_token(logits, sampling, u);
     if (token == sampling.stop_token) break;
@@ -60,13 +61,6 @@ std::vector<int32_t> generate(const NextToken& model, std::span<const int32_t> p
     if (on_token) on_token(token);
   }
   return {text.begin() + static_cast<std::ptrdiff_t>(prompt.size()), text.end()};
-}
-
-std::vector<int32_t> generate(Trainer& trainer, std::span<const int32_t> prompt, const Sampling& sampling) {
-  const GptShape& shape = trainer.state().shape;
-  return generate(NextToken{shape.vocab, shape.seq,
-                            [&](std::span<const int32_t> context) { return trainer.next_token_logits(context); }},
-                  prompt, sampling);
 }
 
 }  // namespace trivet

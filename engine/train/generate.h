@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/train/trainer.h"
+#include "engine/train/rank.h"
 
 namespace trivet {
 
@@ -19,18 +19,11 @@ struct Sampling {
   int32_t stop_token = -1;  // ends the text; -1: none
 };
 
-// What generates: the logits of the token after a context of 1 to `seq` tokens, the same on every rank.
-struct NextToken {
-  int64_t vocab = 0, seq = 0;
-  std::function<std::vector<float>(std::span<const int32_t> context)> logits;
-};
-
 // The new tokens, the same on every rank; on_token, where there is one, hears of each as it is made. Collective over
-// the model's ranks. Throws ConfigError for an empty prompt or a token that is not in the vocabulary. Only the last
-// `seq` tokens are seen.
-std::vector<int32_t> generate(const NextToken& model, std::span<const int32_t> prompt, const Sampling& sampling,
+// the model's ranks. Throws ConfigError for an empty prompt or a token that is not in the vocabulary. Only as many of
+// the last tokens are seen as the rank has positions.
+std::vector<int32_t> generate(Rank& rank, std::span<const int32_t> prompt, const Sampling& sampling,
                               const std::function<void(int32_t token)>& on_token = {});
-std::vector<int32_t> generate(Trainer& trainer, std::span<const int32_t> prompt, const Sampling& sampling);
 
 // One draw from softmax(logits / temperature) among the top_k and top_p, by the uniform number u in [0, 1).
 int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double u);

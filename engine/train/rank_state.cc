@@ -5,26 +5,10 @@
 
 #include "engine/checkpoint/state_tensors.h"
 #include "engine/config/model_spec.h"
+#include "kernels/base/planning_device.h"
 
 namespace trivet {
 namespace {
-
-// Hands out no memory; nobody computes on it.
-class PlanningDevice : public Device {
- public:
-  DeviceKind kind() const override { return DeviceKind::cuda; }  // not host memory: nothing may touch it
-  std::string name() const override { return "plan"; }
-  int64_t memory_bytes() const override { return 0; }
-  void* allocate(int64_t) override { return this; }
-  void deallocate(void*, int64_t) noexcept override {}
-  void* allocate_host(int64_t) override { return this; }
-  void deallocate_host(void*, int64_t) noexcept override {}
-  std::unique_ptr<Stream> create_compute_stream() override { fail("a planning device computes nothing"); }
-  std::unique_ptr<Stream> create_side_stream(StreamPriority) override { fail("a planning device computes nothing"); }
-  std::unique_ptr<Event> create_event() override { fail("a planning device computes nothing"); }
-  void copy_to_device(const void*, Tensor, Stream&) override { fail("a planning device holds nothing"); }
-  void copy_to_host(Tensor, void*, Stream&) override { fail("a planning device holds nothing"); }
-};
 
 Recompute recompute_of(const ModelConfig& c) {
   if (c.recompute_granularity == RecomputeGranularity::full)
@@ -39,13 +23,22 @@ Recompute recompute_of(const ModelConfig& c) {
   return recompute;
 }
 
-FlatOptions flat_options_of(const Config& config, const Layout& layout, const GptShape& shape, const MeshPosition& at) {
+// Of the same model, but for contexts of at most so many positions.
+GptShape shorter(GptShape shape, int64_t positions) {
+  if (positions == 0) return shape;
+  check(positions >= 1 && positions <= shape.seq, "contexts are as long as the model's sequences, or shorter");
+  shape.seq = positions;
+  return shape;
+}
+
+FlatOptions flat_options_of(const Config& config, const Layout& layout, const GptShape& shape, const MeshPosition& at,
+                            bool trains) {
   return {.dtype = shape.dtype,
           .bucket_size = config.parallel.bucket_size.value(),
           .sharding = config.parallel.data_parallel_sharding_strategy,
-          .rank = at.dp,
-          .ranks = layout.mesh.d,
-          .tied_embeddings = shape.tied_embeddings};
+          .rank = place_in_group(at, layout.mesh, kGradientAxes),
+          .ranks = layout.mesh.size(kGradientAxes),
+          .trains = trains};
 }
 
 }  // namespace
@@ -57,7 +50,7 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
   std::deque<GptStage> stages;
   Param* word_embedding = nullptr;
   for (int chunk = 0; chunk < schedule.v; ++chunk) {
-    const auto number = static_cast<size_t>(schedule.stage_of(at.pp, chunk));
+    const auto number = static_cast<size_t>(schedule.stage_of(at[Axis::pp], chunk));
     const auto& layers = layout.layers_of_stage;
     const auto end = layers.begin() + static_cast<std::ptrdiff_t>(number);
     const StageRange range{.first_layer = std::accumulate(layers.begin(), end, int64_t{0}),
@@ -79,8 +72,8 @@ GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition&
   GptShape shape{model_spec_of(c.model)};
   shape.padded_vocab = layout.padded_vocab;
   shape.micro_batch = c.batch.micro_batch_size;
-  shape.t = layout.mesh.t;
-  shape.tensor_rank = at.tp;
+  shape.t = layout.mesh[Axis::tp];
+  shape.tensor_rank = at[Axis::tp];
   shape.sequence_parallel = c.parallel.sequence_parallel;
   shape.dtype = c.precision.dtype;
   shape.decay_norms_and_biases = c.optimizer.decay_norms_and_biases;
@@ -97,8 +90,13 @@ int deferred_heads_of(const Config& config, const Layout& layout) {
   return static_cast<int>(limit == 0 ? layout.micro_batches : std::min(limit, layout.micro_batches));
 }
 
-PipelineOptions pipeline_options_of(const Config& config) {
-  return {.overlap_p2p_comm = config.overlap.overlap_p2p_comm, .receive_ahead = config.overlap.p2p_receive_ahead};
+PipelineOptions pipeline_options_of(const Config& config, const Layout& layout, bool poison_slots) {
+  // With fewer than channel_depth the ranks would wait for each other in a ring.
+  const OverlapConfig& overlap = config.overlap;
+  const int ahead = overlap.overlap_p2p_comm ? overlap.p2p_receive_ahead : 0;
+  return {.overlap_p2p_comm = overlap.overlap_p2p_comm,
+          .receives_posted = std::max(ahead, layout.channel_depth),
+          .poison_slots = poison_slots};
 }
 
 Links links_of(const CommConfig& c) {
@@ -113,25 +111,32 @@ Links links_of(const CommConfig& c) {
 }
 
 RankState::RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device,
-                     Memory* buffers)
-    : shape(gpt_shape_of(config, layout, at)),
+                     int64_t positions, Memory* buffers)
+    : shape(shorter(gpt_shape_of(config, layout, at), positions)),
       weight_arena(device, buffers ? *buffers : device, "weights"),
       gradient_arena(device, buffers ? *buffers : device, "gradients"),
       optimizer_arena(device, "optimizer"),
       activation_arena(device, "activations"),
       scratch_arena(device, "scratch"),
       snapshot_arena(device, "snapshot", Arena::Where::host),
-      params(at.tp, shape.t, shape.sequence_parallel),
+      params(layout.mesh, at, shape.sequence_parallel),
       stages(make_stages(params, shape, config, layout, at)),
-      flat(params, flat_options_of(config, layout, shape, at), weight_arena, gradient_arena),
-      adam(flat, optimizer_arena),
-      scratch(scratch_arena, GptStage::scratch_bytes(shape)),
-      step_numbers(optimizer_arena.allocate(DType::f32, {kStepNumbers})),
-      loss(step_number(kLoss)),
-      non_finite(optimizer_arena.allocate(DType::i64, {static_cast<int64_t>(flat.buckets.size()), kNonFiniteNumbers})) {
-  const Schedule& schedule = layout.schedule;
-  const Program& program = schedule.programs[static_cast<size_t>(at.pp)];
-  const SlotPlan plan = plan_slots(program, schedule.v, SlotPool::per_chunk);
+      flat(params, flat_options_of(config, layout, shape, at, positions == 0), weight_arena, gradient_arena),
+      scratch(scratch_arena, GptStage::scratch_bytes(shape)) {
+  for (int i = 0; i < Executor::boundary_buffers(layout.schedule, at[Axis::pp], pipeline_options_of(config, layout));
+       ++i)
+    boundary_buffers.push_back(activation_arena.allocate(shape.dtype, shape.hidden_shape()));
+  if (positions > 0) {
+    for (GptStage& stage : stages) stage.allocate(activation_arena, 1, 0, false);
+    loss = activation_arena.allocate(DType::f32, {1});
+    return;
+  }
+  adam.emplace(flat, optimizer_arena);
+  step_numbers = optimizer_arena.allocate(DType::f32, {kStepNumbers});
+  loss = step_number(kLoss);
+  non_finite = optimizer_arena.allocate(DType::i64, {static_cast<int64_t>(flat.buckets.size()), kNonFiniteNumbers});
+  const Program& program = layout.schedule.programs[static_cast<size_t>(at[Axis::pp])];
+  const SlotPlan plan = plan_slots(program, layout.schedule.v, SlotPool::per_chunk);
   for (size_t chunk = 0; chunk < stages.size(); ++chunk) {
     const bool whole_backwards = std::any_of(program.begin(), program.end(), [&](const Op& op) {
       return op.kind == OpKind::backward && op.chunk == static_cast<int>(chunk);
@@ -139,8 +144,6 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
     stages[chunk].allocate(activation_arena, plan.slots[chunk], plan.stashes[chunk], whole_backwards,
                            deferred_heads_of(config, layout));
   }
-  for (int i = 0; i < Executor::boundary_buffers(schedule, at.pp, pipeline_options_of(config)); ++i)
-    boundary_buffers.push_back(activation_arena.allocate(shape.dtype, shape.hidden_shape()));
   if (config.checkpoint.save_interval > 0 && config.checkpoint.async_save)
     snapshot = snapshot_arena.allocate(DType::u8, {saved_bytes(flat)});
 }
@@ -154,8 +157,7 @@ MemoryPlan RankState::memory() const {
 }
 
 MemoryPlan plan_memory(const Config& config, const Layout& layout, const MeshPosition& at) {
-  PlanningDevice device;
-  return RankState(config, layout, at, device).memory();
+  return RankState(config, layout, at, *create_planning_device()).memory();
 }
 
 }  // namespace trivet

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "engine/config/memory_plan.h"
@@ -23,7 +24,7 @@ namespace trivet {
 GptShape gpt_shape_of(const Config& config, const Layout& layout, const MeshPosition& at);
 // Micro-batches of a step whose gradient of the output weight is put off.
 int deferred_heads_of(const Config& config, const Layout& layout);
-PipelineOptions pipeline_options_of(const Config& config);
+PipelineOptions pipeline_options_of(const Config& config, const Layout& layout, bool poison_slots = false);
 Links links_of(const CommConfig& config);
 
 // The chunks of the rank that stands at `at`; declares their parameters.
@@ -31,8 +32,10 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
                                  const MeshPosition& at);
 
 struct RankState {
-  // buffers: where the memory of weights and gradients comes from; null: from the device.
-  RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device,
+  // positions: 0, or of a rank that does not train those of the longest context that it will see, at most the model's
+  // seq_length: it has weights and the activations of one micro-batch only. buffers: where the memory of weights and
+  // gradients comes from; null: from the device.
+  RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device, int64_t positions = 0,
             Memory* buffers = nullptr);
   RankState(const RankState&) = delete;
 
@@ -43,7 +46,7 @@ struct RankState {
   ParamList params;
   std::deque<GptStage> stages;  // [chunk]
   FlatBuffer flat;
-  Adam adam;
+  std::optional<Adam> adam;  // empty, and with it all below but the loss: the rank does not train
   Scratch scratch;
   std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: what the executor needs
   // What a step tells, [kStepNumbers] fp32. The first three, summed over pipeline and data ranks, tell every rank of
@@ -51,7 +54,7 @@ struct RankState {
   enum StepNumber { kLoss, kNorm, kWatchedNorm, kOwnLoss, kOwnNorm, kProceed, kStepNumbers };
   Tensor step_numbers;
   Tensor step_number(StepNumber which) const { return step_numbers.slice(which, 1); }
-  Tensor loss;        // [1] fp32: step_number(kLoss)
+  Tensor loss;        // [1] fp32: step_number(kLoss), or of its own
   Tensor non_finite;  // [buckets, 5] int64: op::FindNonFinite of each bucket's own gradients, in a refused step
   Tensor snapshot;    // [saved_bytes] u8, in host memory: what an asynchronous save writes; else null
 };

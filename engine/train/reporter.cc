@@ -31,7 +31,7 @@ FoundPeak find_peak(const Config& config, Trainer& trainer) {
   HostWorld& host = trainer.host();
   host.barrier();
   const std::vector<double> peaks =
-      host.gather(measure_gemm_peak_tflops(trainer.device(), trainer.ops(), config.precision.dtype));
+      host.gather(measure_gemm_peak_tflops(trainer.device(), trainer.rank().ops, config.precision.dtype));
   const double sum = std::accumulate(peaks.begin(), peaks.end(), 0.0);
   return {sum / host.size(), fmt::format("matrix products in {} measured on all ranks at once", arithmetic)};
 }
@@ -43,17 +43,17 @@ std::vector<MemoryPlan> gather_memory(Trainer& trainer) {
   for (const MemoryItem& item : mine.items) bytes.push_back(item.bytes);
   const std::vector<int64_t> all = trainer.host().gather(bytes);
   const MeshShape& shape = trainer.mesh().shape;
-  std::vector<MemoryPlan> plans(static_cast<size_t>(shape.p), mine);
-  for (int pp = 0; pp < shape.p; ++pp)
+  std::vector<MemoryPlan> plans(static_cast<size_t>(shape[Axis::pp]), mine);
+  for (int pp = 0; pp < shape[Axis::pp]; ++pp)
     for (size_t i = 0; i < bytes.size(); ++i)
       plans[static_cast<size_t>(pp)].items[i].bytes =
-          all[static_cast<size_t>(rank_of({.tp = 0, .pp = pp, .dp = 0}, shape)) * bytes.size() + i];
+          all[static_cast<size_t>(rank_of({{Axis::pp, pp}}, shape)) * bytes.size() + i];
   return plans;
 }
 
 std::string rank_name(const Trainer& trainer, int rank) {
   const MeshPosition at = position_of(rank, trainer.mesh().shape);
-  return fmt::format("rank {} (tp {}, pp {}, dp {})", rank, at.tp, at.pp, at.dp);
+  return fmt::format("rank {} (tp {}, pp {}, dp {})", rank, at[Axis::tp], at[Axis::pp], at[Axis::dp]);
 }
 
 std::vector<RankTime> gather_times(Trainer& trainer, const StepStats& mine) {
@@ -79,7 +79,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
   if (first) {
     console_.emplace(out, [] { return terminal_columns(STDOUT_FILENO); });
     std::vector<TextBlock> blocks = describe_run(config_, layout, memory);
-    std::string exchange = trainer.exchange_name();
+    std::string exchange = trainer.rank().backend.exchange_name;
     if (config_.comm.nccl_ub) {
       const auto& [grads, weights] = trainer.data_parallel();
       exchange += fmt::format("; {} of user buffers registered",
@@ -92,7 +92,8 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
                                {"peak a rank", fmt::format("{:.3f} TFLOP/s: {}", peak.tflops, peak.origin)},
                                {"model FLOPs", fmt::format("{} convention, {:.4g} a step",
                                                            word_of(config_.train.flops_convention), work_.flops)}}});
-    if (!trainer.attention_name().empty()) blocks.back().rows.push_back({"attention", trainer.attention_name()});
+    if (const std::string& attention = trainer.rank().backend.attention_name; !attention.empty())
+      blocks.back().rows.push_back({"attention", attention});
     console_->banner(blocks);
     log_.emplace(config_.train.run_dir + "/metrics.jsonl", [this](const std::string& why) { console_->note(why); });
   }
@@ -120,7 +121,7 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   report.grad_norm = result.grad_norm;
   report.learning_rate = result.learning_rate;
   report_speed(report, work_, seconds, stats);
-  if (trainer_.mesh().shape.p == 1) report.bubble_fraction = 0;  // idle time there is not the pipeline's
+  if (trainer_.mesh().shape[Axis::pp] == 1) report.bubble_fraction = 0;  // idle time there is not the pipeline's
   log_->step(report);
   if (result.step % config_.train.log_interval == 0 || result.step == config_.train.train_iters) console_->step(report);
   console_->progress(result.step, config_.train.train_iters, speed_.recent_step_seconds());
@@ -196,7 +197,7 @@ void Reporter::look_for_stragglers(int64_t step, const StepStats& stats) {
   own_work_ = {};
   if (!console_) return;
   std::vector<int> stages;
-  for (int rank = 0; rank < host_.size(); ++rank) stages.push_back(position_of(rank, trainer_.mesh().shape).pp);
+  for (int rank = 0; rank < host_.size(); ++rank) stages.push_back(position_of(rank, trainer_.mesh().shape)[Axis::pp]);
   for (const std::string& line : find_stragglers(work, stages, interval, config_.train.straggler_factor)) note(line);
 }
 

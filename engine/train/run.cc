@@ -49,7 +49,7 @@ void write_sample(const Config& config, const RunOptions& options, Trainer& trai
                           .stop_token = tokenizer->eod()};
   const std::vector<int32_t> prompt = tokenizer->encode(options.prompt);
   std::vector<int32_t> text = prompt;
-  const std::vector<int32_t> more = generate(trainer, prompt, sampling);
+  const std::vector<int32_t> more = generate(trainer.rank(), prompt, sampling);
   text.insert(text.end(), more.begin(), more.end());
   reporter.note("\n" + tokenizer->decode(text));
 }
@@ -66,7 +66,11 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
     if (backend.exchange_on_device) backend.exchange = guard.watch(*backend.exchange);
     return backend;
   };
-  Trainer trainer(config, layout, world, *data.train, data.valid.get(),
+  const BatchPlan plan = batch_plan_of(config, layout, world.rank());
+  BatchLoader train(*data.train, plan, config.data.prefetch);
+  std::optional<BatchLoader> valid;
+  if (data.valid) valid.emplace(*data.valid, plan, config.data.prefetch);
+  Trainer trainer(config, layout, world, train, valid ? &*valid : nullptr,
                   {.faults = guard.faults().none() ? nullptr : &guard.faults(), .make_backend = make_watched_backend});
   Reporter reporter(loaded, layout, trainer, out);
   if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());

@@ -25,10 +25,11 @@ Adam::Adam(FlatBuffer& flat, Arena& arena)
                       .model_weight = main_weights_ ? piece.weight : Tensor{},
                       .decays = piece.param->spec.weight_decay});
   pieces_ = std::move(pieces);
-  // The other tensor ranks' copies of a replicated parameter's gradient must be finite, too.
+  // The other tensor ranks' copies of a replicated parameter's gradient must be finite, too. (Two stages' copies have
+  // the same sum.)
   for (const OwnedPiece& piece : flat_.owned)
     if (piece.param->first_copy) counted_.push_back(piece.grad);
-    else if (!piece.param->spec.shared_copy) looked_at_.push_back(piece.grad);
+    else if (!piece.param->summed_over.has(Axis::pp)) looked_at_.push_back(piece.grad);
 }
 
 void Adam::reset(Ops& ops, Stream& stream) {

@@ -15,9 +15,7 @@ FlatBuffer::FlatBuffer(ParamList& params, const FlatOptions& given, Arena& weigh
 
 void FlatBuffer::lay_out(ParamList& params) {
   const int64_t unit_of_length = std::lcm(int64_t{options.ranks}, int64_t{128});
-  const auto shared = [&](const Param& param) {
-    return options.tied_embeddings && param.spec.name == kSharedEmbedding;
-  };
+  const auto shared = [](const Param& param) { return param.summed_over.has(Axis::pp); };
   const auto stage = [&](const Param& param) { return params.units()[static_cast<size_t>(param.unit)].stage; };
   FlatBucket bucket;
   const auto close = [&] {
@@ -58,7 +56,7 @@ void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
     grads += streams_grads() && !bucket.kept ? part(bucket.numel()) : bucket.numel();
   }
   kept_weights = weight_arena.allocate(options.dtype, {weights});
-  kept_grads = gradient_arena.allocate(DType::f32, {grads});
+  if (options.trains) kept_grads = gradient_arena.allocate(DType::f32, {grads});
 
   int64_t next_weight = 0, next_grad = 0;
   for (size_t i = 0; i < buckets.size(); ++i) {
@@ -72,9 +70,10 @@ void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
       mine = streamed ? memory : memory.slice(before, own);
     };
     take(streams_weights() && !bucket.kept, kept_weights, next_weight, bucket.weights, bucket.own_weights);
+    if (bucket.weights) point_weights(i, bucket.weights);
+    if (!options.trains) continue;
     take(streams_grads() && !bucket.kept, kept_grads, next_grad, bucket.grads, bucket.own_grads);
     bucket.own_begin = bucket.begin + before;
-    if (bucket.weights) point_weights(i, bucket.weights);
     if (bucket.grads) point_grads(i, bucket.grads);
 
     for (const FlatSegment& segment : segments_of(bucket)) {
@@ -92,7 +91,7 @@ void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
 }
 
 void FlatBuffer::allocate_streamed(Arena& weight_arena, Arena& gradient_arena) {
-  int64_t largest = 0, partial = 0;
+  int64_t largest = 0;
   for (const FlatBucket& bucket : buckets)
     if (!bucket.grads || !bucket.weights) largest = std::max(largest, bucket.numel());
   for (int i = 0; i < kStreamed; ++i) {
@@ -101,12 +100,13 @@ void FlatBuffer::allocate_streamed(Arena& weight_arena, Arena& gradient_arena) {
       streamed_grads.push_back({.whole = gradient_arena.allocate(DType::f32, {largest}),
                                 .part = gradient_arena.allocate(DType::f32, {largest / options.ranks})});
   }
-  for (const OwnedPiece& piece : owned) {
-    if (!piece.param->sum_over_tensor_group) continue;
-    tensor_partial.push_back(&piece);
-    partial += piece.grad.numel();
+  for (const OwnedPiece& piece : owned)
+    if (const AxisSet axes = piece.param->summed_over; axes != AxisSet{}) partial_grads[axes].pieces.push_back(&piece);
+  for (auto& [axes, partial] : partial_grads) {
+    int64_t elements = 0;
+    for (const OwnedPiece* piece : partial.pieces) elements += piece->grad.numel();
+    if (partial.pieces.size() > 1) partial.staged = gradient_arena.allocate(DType::f32, {elements});
   }
-  if (partial > 0) tensor_sums = gradient_arena.allocate(DType::f32, {partial});
 }
 
 void FlatBuffer::initialize(const std::function<void(const Param&)>& write, Ops& ops, Stream& stream) const {

@@ -16,10 +16,11 @@
 //   optim_grads_params   2 n / d    4 n / d       12 n / d      + two units' gradients and weights
 //
 // Under the last two a bucket is a unit (ParamUnit), and what is not kept is streamed: it exists for the units at work.
-// The weight that tied embeddings share is used by two units, and so is always kept whole.
+// A weight that two stages may have (tied embeddings) is used by two units, and so is always kept whole.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -64,8 +65,8 @@ struct FlatOptions {
   DType dtype = DType::f32;
   int64_t bucket_size = 0;  // elements; not under the strategies whose buckets are units
   Sharding sharding = Sharding::no_shard;
-  int rank = 0, ranks = 1;  // of the data-parallel group
-  bool tied_embeddings = true;
+  int rank = 0, ranks = 1;  // of the group over kGradientAxes
+  bool trains = true;       // else there are weights only: no gradients, and nothing that is owned
 };
 
 struct FlatBuffer {
@@ -74,7 +75,7 @@ struct FlatBuffer {
 
   // Lays the parameters out, takes the memory, contents undefined, and points every parameter's weight and grad into it
   // where they are kept. A bucket closes with the parameter that brings it to bucket_size elements, with a stage, and
-  // around the shared embedding; or with a unit. What is streamed gets its buffers here, too.
+  // around a weight that two stages may have; or with a unit. What is streamed gets its buffers here, too.
   FlatBuffer(ParamList& params, const FlatOptions& options, Arena& weight_arena, Arena& gradient_arena);
 
   bool shards_optimizer() const { return options.sharding != Sharding::no_shard; }
@@ -111,10 +112,12 @@ struct FlatBuffer {
   };
   std::vector<StreamedGrads> streamed_grads;  // [kStreamed]
   std::vector<Tensor> streamed_weights;       // [kStreamed], [largest] model dtype
-  // Own gradients that each tensor-parallel rank has of its own positions only, and one behind the other [their
-  // elements] fp32 when they are summed; null: none.
-  std::vector<const OwnedPiece*> tensor_partial;
-  Tensor tensor_sums;
+  // Own gradients that are partial on further axes (Param::summed_over), by the set of them.
+  struct PartialGrads {
+    std::vector<const OwnedPiece*> pieces;
+    Tensor staged;  // [their elements] fp32, one behind the other while they are summed; null: one piece, in its place
+  };
+  std::map<AxisSet, PartialGrads> partial_grads;
 
  private:
   void lay_out(ParamList& params);

@@ -12,10 +12,7 @@ GradSync::GradSync(FlatBuffer& flat, Ops& ops, const LaneSite& on, const Options
       pending_(flat.buckets.size()),
       lanes_(on, comm_of("data"), "gradients", options.lanes) {
   if (options_.registered) lanes_.register_buffers(*options_.registered);
-  for (size_t i = 0; i < flat_.buckets.size(); ++i) {
-    reduced_.push_back(on.device.create_event());
-    if (flat_.buckets[i].kept) shared_bucket_ = static_cast<int>(i);
-  }
+  for (size_t i = 0; i < flat_.buckets.size(); ++i) reduced_.push_back(on.device.create_event());
   for (size_t i = 0; i < flat_.streamed_grads.size(); ++i) streamed_.push_back({.reduced = on.device.create_event()});
 }
 
@@ -91,7 +88,7 @@ void GradSync::settle(size_t streamed) {
   buffer.bucket = -1;
 }
 
-void GradSync::finish(Communicator& tensor, Communicator* embedding) {
+void GradSync::finish(const SumGroups& groups) {
   delayed_.clear();
   for (size_t i = 0; i < flat_.buckets.size(); ++i)
     if (flat_.buckets[i].grads && pending_[i] >= 0) start(i);
@@ -99,24 +96,25 @@ void GradSync::finish(Communicator& tensor, Communicator* embedding) {
     if (flat_.buckets[i].grads) compute_.wait(*reduced_[i]);
   // The older first: of a rank with a single unit, both buffers hold its gradients, and micro-batches keep their order.
   for (size_t i = 0; i < streamed_.size(); ++i) settle(next_streamed_++ % streamed_.size());
-  if (flat_.tensor_sums) sum_partial(tensor);
-  if (embedding) {
-    check(shared_bucket_ >= 0, "this rank is in the embedding group without the shared embedding");
-    embedding->all_reduce(flat_.buckets[static_cast<size_t>(shared_bucket_)].own_grads, Reduce::sum, compute_);
+  for (const auto& [axes, partial] : flat_.partial_grads) {
+    const auto group = groups.find(axes);
+    check(group != groups.end(), partial.pieces.front()->param->spec.name + ": no group sums its gradient");
+    if (group->second) sum_partial(partial, *group->second);
   }
 }
 
 // One all-reduce for all of them: they are many and small.
-void GradSync::sum_partial(Communicator& tensor) {
+void GradSync::sum_partial(const FlatBuffer::PartialGrads& partial, Communicator& group) {
+  if (!partial.staged) return group.all_reduce(partial.pieces.front()->grad, Reduce::sum, compute_);
   const auto for_each_part = [&](auto&& visit) {
     int64_t offset = 0;
-    for (const OwnedPiece* piece : flat_.tensor_partial) {
-      visit(piece->grad, flat_.tensor_sums.slice(offset, piece->grad.numel()));
+    for (const OwnedPiece* piece : partial.pieces) {
+      visit(piece->grad, partial.staged.slice(offset, piece->grad.numel()));
       offset += piece->grad.numel();
     }
   };
   for_each_part([&](Tensor grad, Tensor staged) { ops_.run(op::Convert{grad, staged}, compute_); });
-  tensor.all_reduce(flat_.tensor_sums, Reduce::sum, compute_);
+  group.all_reduce(partial.staged, Reduce::sum, compute_);
   for_each_part([&](Tensor grad, Tensor staged) { ops_.run(op::Convert{staged, grad}, compute_); });
 }
 

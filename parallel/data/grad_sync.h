@@ -7,6 +7,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -35,10 +36,11 @@ class GradSync {
   void before_backward(int unit);
   void after_backward(int unit);
   void end_backward_pass();
-  // Everything that is left. Then, in one all-reduce, the replicated parameters of which each tensor rank saw only its
-  // own positions (sequence parallelism) over the tensor group; then the weight that the first and the last pipeline
-  // stage share over `embedding`, the two of them (null: no such weight here).
-  void finish(Communicator& tensor, Communicator* embedding);
+  // By the axes that a gradient is partial on, those that hold the parameter; null: this rank alone.
+  using SumGroups = std::map<AxisSet, Communicator*>;
+  // Everything that is left. Then what is partial on further axes (FlatBuffer::partial_grads), in one all-reduce for
+  // each set of them.
+  void finish(const SumGroups& groups);
 
   int64_t registered_bytes() const { return lanes_.registered_bytes(); }
 
@@ -52,7 +54,7 @@ class GradSync {
   void reduce(Tensor whole, Tensor part, Event& reduced);
   void start(size_t bucket);  // one that is kept whole
   void settle(size_t streamed);
-  void sum_partial(Communicator& tensor);
+  void sum_partial(const FlatBuffer::PartialGrads& partial, Communicator& group);
 
   FlatBuffer& flat_;
   Ops& ops_;
@@ -60,7 +62,6 @@ class GradSync {
   const Options options_;
   std::vector<Streamed> streamed_;
   size_t next_streamed_ = 0;
-  int shared_bucket_ = -1;                       // of the tied word embedding
   std::vector<std::unique_ptr<Event>> reduced_;  // [bucket]
   std::vector<int64_t> pending_;  // [bucket] backward passes of units that will add to it; -1: its reduction has begun
   int64_t backward_passes_ = 0;   // of stages, in this step

@@ -134,10 +134,15 @@ int smallest_depth(int from, Good&& good) {
 
 }  // namespace
 
+int safe_channel_depth(const Schedule& schedule) {
+  if (traffic_of(schedule).empty()) return 0;
+  return smallest_depth(1,
+                        [&](int depth) { return find_stuck_ranks(schedule, Costs{.channel_depth = depth}).empty(); });
+}
+
 ChannelDepths channel_depths(const Schedule& schedule) {
-  if (traffic_of(schedule).empty()) return {};
-  const auto runs = [&](int depth) { return find_stuck_ranks(schedule, Costs{.channel_depth = depth}).empty(); };
-  const int safe = smallest_depth(1, runs);
+  const int safe = safe_channel_depth(schedule);
+  if (safe == 0) return {};
   const double best = bubble_of(simulate(schedule, Costs{})).makespan;
   const auto as_fast = [&](int depth) {
     return bubble_of(simulate(schedule, Costs{.channel_depth = depth})).makespan <= best;

@@ -29,7 +29,9 @@ struct ChannelDepths {
   int safe = 0;    // the smallest with which no rank gets stuck: with less, ranks wait for each other in a ring
   int smooth = 0;  // the smallest with which, all ops costing the same, no rank is later than with deep channels
 };
-ChannelDepths channel_depths(const Schedule& schedule);  // REQUIRES: find_problems() is empty
+// REQUIRES: find_problems() is empty
+ChannelDepths channel_depths(const Schedule& schedule);
+int safe_channel_depth(const Schedule& schedule);  // ChannelDepths::safe alone, which is found much faster
 
 // Weight halves run in the order of their input halves on each rank, over all its chunks: one FIFO queue a rank.
 bool weight_halves_in_order(const Schedule& schedule);

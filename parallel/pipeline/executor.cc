@@ -4,8 +4,6 @@
 #include <numeric>
 #include <set>
 
-#include "parallel/pipeline/check.h"
-
 namespace trivet {
 namespace {
 
@@ -46,18 +44,12 @@ int gradient_buffers(const Schedule& schedule, int rank) {
   return most + sends;
 }
 
-// Receives posted ahead on each channel.
-int receives_posted(const Schedule& schedule, const PipelineOptions& options) {
-  const int needed = channel_depths(schedule).safe;  // without these the ranks would wait for each other in a ring
-  return options.overlap_p2p_comm ? std::max(options.receive_ahead, needed) : needed;
-}
-
 }  // namespace
 
 int Executor::boundary_buffers(const Schedule& schedule, int rank, const PipelineOptions& options) {
   int count = gradient_buffers(schedule, rank);
   for (const Channel& channel : all_channels(schedule))
-    if (channel.to == rank) count += receives_posted(schedule, options);
+    if (channel.to == rank) count += options.receives_posted;
   return count;
 }
 
@@ -71,7 +63,6 @@ Executor::Executor(const Schedule& schedule, Communicator& pipeline, Device& dev
       device_(device),
       compute_(compute),
       plan_(plan_slots(program_, schedule_.v, SlotPool::per_chunk)) {
-  check_schedule(schedule_);
   size_t next_buffer = 0;
   const auto take_buffer = [&] { return buffers.at(next_buffer++); };
   for (int i = 0; i < gradient_buffers(schedule_, rank_); ++i) gradients_.push_back(take_buffer());
@@ -83,7 +74,7 @@ Executor::Executor(const Schedule& schedule, Communicator& pipeline, Device& dev
       sends_[channel] = std::make_unique<SendEnd>(std::move(pair), device_, row);
     } else {
       std::deque<BoundaryBuffer> ahead;
-      for (int i = 0; i < receives_posted(schedule_, options_); ++i) ahead.push_back({take_buffer()});
+      for (int i = 0; i < options_.receives_posted; ++i) ahead.push_back({take_buffer()});
       receives_[channel] = std::make_unique<ReceiveEnd>(std::move(pair), device_, row, std::move(ahead));
     }
   }

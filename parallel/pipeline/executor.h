@@ -3,8 +3,7 @@
 //
 // Built once: slots and stashes are planned from the program, the channels that the rank takes part in get their
 // communicators, streams and buffers. A transfer runs on its channel's stream beside compute. With overlap_p2p_comm
-// off, the compute stream waits for each send, and receives are posted one ahead, no more than what keeps every checked
-// schedule free of deadlock.
+// off, the compute stream waits for each send.
 #pragma once
 
 #include <deque>
@@ -24,7 +23,7 @@ namespace trivet {
 
 struct PipelineOptions {
   bool overlap_p2p_comm = true;
-  int receive_ahead = 2;      // receives posted ahead on each channel while overlapping
+  int receives_posted = 1;    // ahead on each channel; at least safe_channel_depth() of the schedule
   bool poison_slots = false;  // fill what a slot held with NaN when it is given back
 };
 
@@ -33,8 +32,8 @@ class Executor {
   // Tensors of the boundary shape that the executor of a rank needs for gradients and for what arrives.
   static int boundary_buffers(const Schedule& schedule, int rank, const PipelineOptions& options);
 
-  // Collective over `pipeline`, the p ranks in order. `buffers`: as many as boundary_buffers says. Channels get rows in
-  // `trace`. Everything passed by reference outlives the executor.
+  // Collective over `pipeline`, the p ranks in order. `schedule`: one that check_schedule() accepts. `buffers`: as many
+  // as boundary_buffers says. Channels get rows in `trace`. Everything passed by reference outlives the executor.
   Executor(const Schedule& schedule, Communicator& pipeline, Device& device, Stream& compute, Trace* trace,
            const std::vector<Tensor>& buffers, PipelineOptions options);
 
@@ -58,7 +57,7 @@ class Executor {
   // The event after which a buffer that crosses stage boundaries may be written again.
   Event& free_event(Tensor buffer);
 
-  const Schedule schedule_;
+  const Schedule& schedule_;
   const int rank_;
   const Program& program_;  // this rank's
   const PipelineOptions options_;

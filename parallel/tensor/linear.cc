@@ -13,9 +13,15 @@ Hidden rows_of(const Hidden& x, int64_t first, int64_t rows) { return x ? x.slic
 
 ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out,
                                            Init init, bool decay_bias, TensorOverlap overlap)
-    : weight_(params.declare(
-          {.name = name + ".weight", .global_shape = {out, in}, .cut_dim = 0, .init = init, .first_one_writes = true})),
-      bias_(params.declare({.name = name + ".bias", .global_shape = {out}, .cut_dim = 0, .weight_decay = decay_bias})),
+    : weight_(params.declare({.name = name + ".weight",
+                              .global_shape = {out, in},
+                              .stands = {{Axis::tp, partitioned(0)}},
+                              .init = init,
+                              .first_one_writes = true})),
+      bias_(params.declare({.name = name + ".bias",
+                            .global_shape = {out},
+                            .stands = {{Axis::tp, partitioned(0)}},
+                            .weight_decay = decay_bias})),
       overlap_(overlap) {}
 
 void ColumnParallelLinear::forward(Context& ctx, Residual x, Hidden y, Hidden before_gelu) const {
@@ -75,8 +81,11 @@ void ColumnParallelLinear::backward_weight(Context& ctx, Residual x, Hidden dy) 
 
 RowParallelLinear::RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init,
                                      bool decay_bias, TensorOverlap overlap)
-    : weight_(params.declare(
-          {.name = name + ".weight", .global_shape = {out, in}, .cut_dim = 1, .init = init, .first_one_writes = true})),
+    : weight_(params.declare({.name = name + ".weight",
+                              .global_shape = {out, in},
+                              .stands = {{Axis::tp, partitioned(1)}},
+                              .init = init,
+                              .first_one_writes = true})),
       bias_(params.declare(
           {.name = name + ".bias", .global_shape = {out}, .weight_decay = decay_bias, .used_on = Place::residual})),
       overlap_(overlap) {}

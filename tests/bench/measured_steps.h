@@ -118,7 +118,7 @@ inline MeasuredSteps measure_steps(Trainer& trainer, int steps) {
     trainer.finish_step();
   }
 
-  Stream& compute = trainer.context().compute;
+  Stream& compute = *trainer.rank().compute;
   TraceRow* const row = compute.trace_row();
   compute.set_trace_row(nullptr);
   found.seconds_unspied = sorted_seconds(run_steps(trainer, steps));

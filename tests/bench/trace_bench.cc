@@ -54,7 +54,8 @@ void tracing(const TempDir& folder, int64_t pairs) {
   const GptDataset data(std::make_shared<const IndexedDataset>(folder / "tokens"), {0, 1},
                         {.name = "train", .seq_length = 128, .vocab_size = 4096, .seed = 1});
   run_thread_ranks(1, [&](Communicator& world) {
-    Trainer trainer(loaded.config, layout, world, data, nullptr);
+    BatchLoader batches(data, batch_plan_of(loaded.config, layout, world.rank()), loaded.config.data.prefetch);
+    Trainer trainer(loaded.config, layout, world, batches, nullptr);
     TraceRow& row = trainer.trace().rows().front();
     const std::vector<std::string> names = {row.name()};
     PerfettoWriter perfetto(folder / "trace.json", 0, "rank 0", names, now_ns(), nullptr);
@@ -63,7 +64,7 @@ void tracing(const TempDir& folder, int64_t pairs) {
     std::vector<double> with, without, ratios;
     for (int i = -2; i < 2 * pairs; ++i) {
       const bool traced = i % 2 == 0;
-      trainer.context().compute.set_trace_row(traced ? &row : nullptr);
+      trainer.rank().compute->set_trace_row(traced ? &row : nullptr);
       const int64_t begin = now_ns();
       const StepResult result = trainer.step();
       if (traced) {

@@ -116,7 +116,8 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
   const Config& config = loaded.config;
   const GptDataset data = dataset_of(tokens, config.model);
   run_thread_ranks(1, [&](Communicator& world) {
-    Trainer trainer(config, layout, world, data, nullptr);
+    BatchLoader batches(data, batch_plan_of(config, layout, world.rank()), config.data.prefetch);
+    Trainer trainer(config, layout, world, batches, nullptr);
     const bool gpu = trainer.device().kind() == DeviceKind::cuda;
     const DType dtype = config.precision.dtype;
     const int steps = options.steps.value_or(gpu ? 20 : 4);
@@ -135,9 +136,9 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
 
     StepResult first = trainer.step();  // chooses algorithms, and touches everything for the first time
     for (int i = 1; i < options.warm_up.value_or(gpu ? 5 : 1); ++i) trainer.step();
-    double product = product_peak_tflops(trainer.device(), trainer.ops(), dtype);
+    double product = product_peak_tflops(trainer.device(), trainer.rank().ops, dtype);
     const MeasuredSteps measured = measure_steps(trainer, steps);
-    product = std::max(product, product_peak_tflops(trainer.device(), trainer.ops(), dtype));  // speeds change
+    product = std::max(product, product_peak_tflops(trainer.device(), trainer.rank().ops, dtype));  // speeds change
 
     const auto sheet = gpu ? peak_tflops_by_name(trainer.device().name(), std::string(word_of(config.precision.dtype)))
                            : std::optional<double>();
@@ -152,7 +153,8 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
     const double idle = 100 - 100 * measured.stats.of_window(measured.stats.compute + measured.stats.optimizer);
     fmt::print("device   {}; peak {}{:.2f} TFLOP/s in products measured here\n", trainer.device().name(),
                sheet ? fmt::format("{:.1f} TFLOP/s by its data sheet, ", *sheet) : "", product);
-    if (!trainer.attention_name().empty()) fmt::print("attention {}\n", trainer.attention_name());
+    if (!trainer.rank().backend.attention_name.empty())
+      fmt::print("attention {}\n", trainer.rank().backend.attention_name);
     fmt::print("step     {:.2f} ms (median of {}; {:.2f} to {:.2f}), {:.0f} tokens/s; without spans {:.2f} ms\n",
                seconds * 1e3, steps, measured.seconds.front() * 1e3, measured.seconds.back() * 1e3,
                step_tokens / seconds, unspied * 1e3);
@@ -163,7 +165,7 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
                      : "");
     fmt::print("host     queues a step in {:.2f} ms; {} nothing in {:.2f}% of a step\n", measured.host_seconds * 1e3,
                gpu ? "the GPU computes" : "computes", idle);
-    if (const GraphOps* graphs = trainer.graphs()) {
+    if (const GraphOps* graphs = trainer.rank().graphs.get()) {
       const GraphOps::Counts& counts = graphs->counts();
       fmt::print("graphs   {}, launched {} times for {} of the {} calls of passes in all steps\n", counts.graphs,
                  counts.launches, counts.replayed, counts.calls);
@@ -174,9 +176,9 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
     fmt::print(
         "result who=trivet{} model={} dtype={} tokens={} ms={:.3f} tokens_per_s={:.0f} mfu_full={:.2f} "
         "mfu_causal={:.2f} product_tflops={:.1f} ms_without_spans={:.3f} host_ms={:.3f} idle={:.2f}\n",
-        trainer.graphs() ? "-graphs" : "", model.name, name_of(dtype), static_cast<int64_t>(step_tokens), seconds * 1e3,
-        step_tokens / seconds, mfu(seconds, full, peak), mfu(seconds, causal, peak), product, unspied * 1e3,
-        measured.host_seconds * 1e3, idle);
+        trainer.rank().graphs ? "-graphs" : "", model.name, name_of(dtype), static_cast<int64_t>(step_tokens),
+        seconds * 1e3, step_tokens / seconds, mfu(seconds, full, peak), mfu(seconds, causal, peak), product,
+        unspied * 1e3, measured.host_seconds * 1e3, idle);
   });
 }
 
@@ -201,9 +203,10 @@ Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, in
   const GptDataset data = dataset_of(tokens, loaded.config.model);
   Result result;
   run_thread_ranks(ranks, [&](Communicator& world) {
-    Trainer trainer(loaded.config, layout, world, data, nullptr);
+    BatchLoader batches(data, batch_plan_of(loaded.config, layout, world.rank()), loaded.config.data.prefetch);
+    Trainer trainer(loaded.config, layout, world, batches, nullptr);
     world.barrier();
-    double peak = measure_gemm_peak_tflops(trainer.device(), trainer.ops(), loaded.config.precision.dtype);
+    double peak = measure_gemm_peak_tflops(trainer.device(), trainer.rank().ops, loaded.config.precision.dtype);
     world.barrier();
     std::vector<double> seconds;
     std::vector<Span> spans;
@@ -214,7 +217,8 @@ Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, in
     }
     world.barrier();
     // Once more behind the steps: these machines change their speed.
-    peak = std::max(peak, measure_gemm_peak_tflops(trainer.device(), trainer.ops(), loaded.config.precision.dtype));
+    peak =
+        std::max(peak, measure_gemm_peak_tflops(trainer.device(), trainer.rank().ops, loaded.config.precision.dtype));
     if (world.rank() != 0) return;
     seconds.erase(seconds.begin());
     std::sort(seconds.begin(), seconds.end());

@@ -49,12 +49,12 @@ Seen run(const Config& config, int ranks, const Trainer::Options& options, const
             if (const auto earlier = trainer.queue_step()) add(*earlier);
           add(trainer.finish_step());
           mine.losses.push_back(trainer.evaluate(how.evaluated));
-          mine.logits = trainer.next_token_logits(context);
+          mine.logits = trainer.rank().next_token_logits(context);
         }
         trainer.data_parallel().weights.finish();
         for (const Param& param : trainer.state().params.all())
           if (param.weight) mine.weights.push_back(bytes_of(trainer, param.weight));
-        if (trainer.graphs()) mine.counts = trainer.graphs()->counts();
+        if (trainer.rank().graphs) mine.counts = trainer.rank().graphs->counts();
         if (trainer.world().rank() == 0) seen = std::move(mine);
       },
       options);
@@ -197,20 +197,20 @@ TEST(GraphsThatAreThere, TakeAResumedStateAsItIs) {
     };
     two_losses();
     std::vector<std::vector<std::byte>> saved;
-    for (const StateTensor& tensor : state_tensors(trainer.state().flat, trainer.state().adam))
+    for (const StateTensor& tensor : state_tensors(trainer.state().flat, *trainer.state().adam))
       saved.push_back(bytes_of(trainer, tensor.data));
     const auto expected = two_losses();
-    const int64_t graphs = trainer.graphs()->counts().graphs;
+    const int64_t graphs = trainer.rank().graphs->counts().graphs;
 
     trainer.data_parallel().weights.finish();  // which reads what is overwritten here
     size_t i = 0;
-    for (const StateTensor& tensor : state_tensors(trainer.state().flat, trainer.state().adam))
-      trainer.device().copy_to_device(saved[i++].data(), tensor.data, trainer.context().compute);
+    for (const StateTensor& tensor : state_tensors(trainer.state().flat, *trainer.state().adam))
+      trainer.device().copy_to_device(saved[i++].data(), tensor.data, *trainer.rank().compute);
     trainer.resume({.step = 2, .consumed_samples = 16});
 
     EXPECT_EQ(two_losses(), expected);
     EXPECT_GT(graphs, 0);
-    EXPECT_EQ(trainer.graphs()->counts().graphs, graphs);
+    EXPECT_EQ(trainer.rank().graphs->counts().graphs, graphs);
   };
   with_trainers(config, 2, use, {.make_backend = make_split_backend});
 }

@@ -118,7 +118,7 @@ TEST(Overlap, ALaterRankGathersSoManyPassesEarlier) {
       const auto compute = device->create_compute_stream();
       TraceRow row("compute");
       compute->set_trace_row(&row);
-      ParamList params(0, 1);
+      ParamList params;
       for (const int chunk : {0, 1, 2}) {
         params.begin_unit(chunk);
         params.declare({.name = std::to_string(chunk), .global_shape = {256}});
@@ -252,7 +252,7 @@ TEST(Overlap, ReceivesTakeTheBuffersOfAsManyAsArePostedAhead) {
     config.overlap.p2p_receive_ahead = ahead;
     const auto [run, layout] = resolved(config, 2);
     int64_t bytes = 0;
-    for (const MemoryItem& item : plan_memory(run, layout, {.pp = 1}).items)
+    for (const MemoryItem& item : plan_memory(run, layout, {{Axis::pp, 1}}).items)
       if (item.name == "activations") bytes = item.bytes;
     return bytes / (16 * 2 * 32 * 4);  // s b h fp32
   };

@@ -7,6 +7,7 @@
 namespace trivet {
 
 void check_schedule(const Schedule&) { fail("not in a fuzz target"); }
+int safe_channel_depth(const Schedule&) { fail("not in a fuzz target"); }
 Schedule make_schedule(const ScheduleRequest&) { fail("not in a fuzz target"); }
 std::span<const ScheduleKind> schedule_kinds() { fail("not in a fuzz target"); }
 Schedule read_schedule_file(const std::string&) { fail("not in a fuzz target"); }

@@ -202,19 +202,25 @@ void split_a_split(Communicator& world) {
 void meshes(Communicator& world) {
   RankStreams rank;
   const int n = world.size();
-  for (const RankOrder order : {RankOrder::tp_dp_pp, RankOrder::tp_pp_dp})
+  for (const char* order : {"tp-dp-pp", "tp-pp-dp", "pp-cp-dp-tp"})
     for (int t = 1; t <= n; ++t)
       for (int p = 1; p <= n; ++p) {
         if (n % (t * p) != 0) continue;
-        const MeshShape shape{.t = t, .p = p, .d = n / (t * p), .order = order};
+        const int d = n / (t * p);
+        const MeshShape shape({{Axis::tp, t}, {Axis::pp, p}, {Axis::dp, d}}, order);
         const Mesh mesh = make_mesh(world, shape);
         ASSERT_EQ(rank_of(mesh.at, shape), world.rank());
         std::vector<int64_t> tensor, data, pipeline, model;
-        for (int tp = 0; tp < t; ++tp) tensor.push_back(rank_of({tp, mesh.at.pp, mesh.at.dp}, shape));
-        for (int dp = 0; dp < shape.d; ++dp) data.push_back(rank_of({mesh.at.tp, mesh.at.pp, dp}, shape));
-        for (int pp = 0; pp < p; ++pp) pipeline.push_back(rank_of({mesh.at.tp, pp, mesh.at.dp}, shape));
+        const auto rank_at = [&](int tp, int pp, int dp) {
+          return rank_of({{Axis::tp, tp}, {Axis::pp, pp}, {Axis::dp, dp}}, shape);
+        };
+        const int mine_tp = mesh.at[Axis::tp], mine_pp = mesh.at[Axis::pp], mine_dp = mesh.at[Axis::dp];
+        for (int tp = 0; tp < t; ++tp) tensor.push_back(rank_at(tp, mine_pp, mine_dp));
+        for (int dp = 0; dp < d; ++dp) data.push_back(rank_at(mine_tp, mine_pp, dp));
+        for (int pp = 0; pp < p; ++pp) pipeline.push_back(rank_at(mine_tp, pp, mine_dp));
         for (int pp = 0; pp < p; ++pp)
-          for (int tp = 0; tp < t; ++tp) model.push_back(rank_of({tp, pp, mesh.at.dp}, shape));
+          for (int tp = 0; tp < t; ++tp) model.push_back(rank_at(tp, pp, mine_dp));
+        std::sort(model.begin(), model.end());  // whichever is the inner one
         EXPECT_EQ(members(*mesh.tensor, world.rank(), *rank.stream), tensor);
         EXPECT_EQ(members(*mesh.data, world.rank(), *rank.stream), data);
         EXPECT_EQ(members(*mesh.pipeline, world.rank(), *rank.stream), pipeline);

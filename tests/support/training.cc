@@ -112,8 +112,8 @@ Backend make_split_backend(const Config&, Communicator& world, int threads) {
 
 std::vector<std::byte> bytes_of(Trainer& trainer, Tensor tensor) {
   std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes()));
-  trainer.device().copy_to_host(tensor, bytes.data(), trainer.context().compute);
-  trainer.context().compute.synchronize();
+  trainer.device().copy_to_host(tensor, bytes.data(), *trainer.rank().compute);
+  trainer.rank().compute->synchronize();
   return bytes;
 }
 
@@ -135,13 +135,18 @@ Trainer::Options with_faults(Trainer::Options options, FaultInjector& faults) {
 
 }  // namespace
 
+TinyData::TinyData(const Config& config, const BatchPlan& plan)
+    : train_data(part_of_dataset(0, config)),
+      valid_data(part_of_dataset(1, config)),
+      train(train_data, plan, config.data.prefetch),
+      valid(valid_data, plan, config.data.prefetch) {}
+
 TinyTrainer::TinyTrainer(const Config& config, Communicator& world, Trainer::Options options,
                          const std::vector<std::string>& faults)
     : run_(resolved(config, world.size())),
-      train_(part_of_dataset(0, run_.config)),
-      valid_(part_of_dataset(1, run_.config)),
+      data_(run_.config, batch_plan_of(run_.config, run_.layout, world.rank())),
       faults_(parse_faults(faults), world.rank(), world.size()),
-      trainer_(run_.config, run_.layout, world, train_, &valid_, with_faults(std::move(options), faults_)) {}
+      trainer_(run_.config, run_.layout, world, data_.train, &data_.valid, with_faults(std::move(options), faults_)) {}
 
 void with_trainers(const Config& config, int ranks, const std::function<void(Trainer&)>& use,
                    const Trainer::Options& options, const std::vector<std::string>& faults) {
@@ -213,7 +218,7 @@ std::vector<TracedStep> traced_steps(const Config& config, int ranks) {
       const StepResult result = trainer.step();
       if (i == 2) {  // the gathers that follow the last step belong to it, however late they run
         trainer.data_parallel().weights.finish();
-        trainer.context().compute.synchronize();
+        trainer.rank().compute->synchronize();
       }
       size_t number = 0;
       for (TraceRow& row : trainer.trace().rows()) row.take(step.rows[number++]);

@@ -65,7 +65,14 @@ Resolved resolved(const Config& config, int ranks);
 std::shared_ptr<const IndexedDataset> tiny_dataset();
 std::string tiny_dataset_prefix();  // of its files
 
-// A trainer on the tiny dataset, a fifth of which is for validation. faults: as the command line has them.
+// Micro-batches of the tiny dataset, a fifth of which is for validation.
+struct TinyData {
+  TinyData(const Config& config, const BatchPlan& plan);
+  const GptDataset train_data, valid_data;
+  BatchLoader train, valid;
+};
+
+// A trainer on them. faults: as the command line has them.
 class TinyTrainer {
  public:
   TinyTrainer(const Config& config, Communicator& world, Trainer::Options options = {},
@@ -74,7 +81,7 @@ class TinyTrainer {
 
  private:
   const Resolved run_;
-  const GptDataset train_, valid_;
+  TinyData data_;
   FaultInjector faults_;
   Trainer trainer_;
 };

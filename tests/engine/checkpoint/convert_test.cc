@@ -107,11 +107,11 @@ TEST(Convert, GivesTheLogitsOfHuggingFace) {
       const std::vector<std::string> sets{"device.threads_per_rank=1"};
       LoadedConfig loaded = inference_config(checkpoint, tensor, pipeline, sets);
       const Layout layout = resolve(loaded, {.world_size = world.size()});
-      InferenceModel model(loaded.config, layout, world, checkpoint, static_cast<int64_t>(tokens.size()));
+      const auto model = open_model(loaded.config, layout, world, checkpoint, static_cast<int64_t>(tokens.size()));
 
       // then: after each token it expects what transformers does
       for (size_t i = 0; i < tokens.size(); ++i) {
-        const std::vector<float> logits = model.next_token_logits(std::span(tokens).first(i + 1));
+        const std::vector<float> logits = model->next_token_logits(std::span(tokens).first(i + 1));
         const std::vector<double> expected = golden["logits"][i];
         ASSERT_EQ(logits.size(), expected.size());
         double scale = 0;

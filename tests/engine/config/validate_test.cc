@@ -31,7 +31,7 @@ TEST(Resolve, FillsInWhatWasLeftOut) {
   EXPECT_EQ(to_string(loaded.origins.at("optimizer.lr_decay_iters")), "derived: train_iters");
   EXPECT_EQ(layout.padded_vocab, 384);
   EXPECT_EQ(layout.micro_batches, 1);
-  EXPECT_EQ(layout.mesh.d, 4);
+  EXPECT_EQ(layout.mesh[Axis::dp], 4);
 }
 
 TEST(Resolve, KeepsWhatWasGiven) {
@@ -43,9 +43,9 @@ TEST(Resolve, KeepsWhatWasGiven) {
   EXPECT_EQ(loaded.config.model.ffn_hidden_size, 24);
   EXPECT_EQ(loaded.config.model.vocab_size, 100);
   EXPECT_EQ(loaded.config.optimizer.min_lr, 0);
-  EXPECT_EQ(layout.mesh.t, 2);
-  EXPECT_EQ(layout.mesh.d, 3);
-  EXPECT_EQ(layout.mesh.order, RankOrder::tp_pp_dp);
+  EXPECT_EQ(layout.mesh[Axis::tp], 2);
+  EXPECT_EQ(layout.mesh[Axis::dp], 3);
+  EXPECT_EQ(layout.mesh.order, parse_axis_order("tp-pp-dp"));
   EXPECT_EQ(layout.micro_batches, 4);
   EXPECT_EQ(layout.padded_vocab, 256);  // a multiple of 128 * 2
 }

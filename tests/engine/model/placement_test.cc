@@ -51,7 +51,8 @@ static_assert(!norm_takes<Partial, Residual> && !norm_takes<Residual, Partial>);
 
 // ---- 4 to 7: a module that takes the process's tensor group in place of its own: there is none but the one given
 
-static_assert(!std::is_default_constructible_v<TensorGroup> && std::is_constructible_v<TensorGroup, Communicator&, bool>);
+static_assert(!std::is_default_constructible_v<TensorGroup> &&
+              std::is_constructible_v<TensorGroup, Communicator&, bool>);
 static_assert(!std::is_convertible_v<TensorGroup, Communicator&>);
 
 // ---- 10, and a residual that is reduced twice: only terms are reduced, and what comes of them are none
@@ -105,10 +106,11 @@ static_assert(!embedding_gives<Vocab> && !embedding_gives<Partial> && embedding_
 
 TEST(PlacedParams, GradientsAreSummedWhereRanksUseAReplicatedParameterOnDifferentParts) {
   const auto summed = [](bool sequence_parallel, Place used_on, int cut_dim) {
-    ParamList params(0, 2, sequence_parallel);
+    ParamList params({{Axis::tp, 2}}, {}, sequence_parallel);
     params.begin_unit(0);
-    return params.declare({.name = "p", .global_shape = {4}, .cut_dim = cut_dim, .used_on = used_on})
-        .sum_over_tensor_group;
+    const Standing on_tp = cut_dim < 0 ? kReplicated : partitioned(cut_dim);
+    return params.declare({.name = "p", .global_shape = {4}, .stands = {{Axis::tp, on_tp}}, .used_on = used_on})
+        .summed_over.has(Axis::tp);
   };
   EXPECT_FALSE(summed(false, Place::residual, -1));
   EXPECT_TRUE(summed(true, Place::residual, -1));

@@ -1,0 +1,24 @@
+// BatchSource: where a rank's micro-batches come from, in the order of its steps.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace trivet {
+
+struct Batch {
+  std::vector<int32_t> tokens;  // [s, b]
+  std::vector<int32_t> labels;  // [s, b]: the tokens one later
+  int64_t first_sample = 0;
+};
+
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  // The next micro-batch, valid until the following call of next() or restart().
+  virtual const Batch& next() = 0;
+  // Begins anew at this sample of the training set, or of the validation set.
+  virtual void restart(int64_t start_sample) = 0;
+};
+
+}  // namespace trivet

@@ -1,0 +1,129 @@
+#include "engine/train/rank.h"
+
+#include "engine/model/init.h"
+
+namespace trivet {
+namespace {
+
+std::unique_ptr<Stream> make_compute_stream(Device& device, Trace* trace) {
+  auto stream = device.create_compute_stream();
+  if (trace) stream->set_trace_row(trace->add_row("compute"));
+  return stream;
+}
+
+std::unique_ptr<DataParallel> make_data_parallel(const Config& config, const Layout& layout, Rank& rank,
+                                                 const RankOptions& options) {
+  const OverlapConfig& overlap = config.overlap;
+  const int pp = rank.mesh.at[Axis::pp];
+  const GradSync::Options reduce{.lanes = overlap.overlap_grad_reduce ? overlap.collectives_in_flight : 0,
+                                 .micro_batches = static_cast<int>(layout.micro_batches),
+                                 .op = overlap.average_in_collective ? Reduce::average : Reduce::sum,
+                                 .delay = overlap.align_grad_reduce ? std::optional(pp) : std::nullopt,
+                                 .registered = config.comm.nccl_ub ? &rank.state.gradient_arena : nullptr,
+                                 .poison = options.poison};
+  ParamGather::Options gather{.lanes = overlap.overlap_param_gather ? overlap.collectives_in_flight : 0,
+                              .poison = options.poison,
+                              .ahead = pp,
+                              .registered = config.comm.nccl_ub ? &rank.state.weight_arena : nullptr};
+  if (overlap.align_param_gather)
+    for (const Op& op : layout.schedule.programs[static_cast<size_t>(pp)])
+      if (op.kind == OpKind::forward) gather.forward_chunks.push_back(op.chunk);
+  return std::make_unique<DataParallel>(
+      rank.state.flat, rank.ops, LaneSite{rank.device, *rank.compute, *rank.mesh.data, options.trace}, reduce, gather);
+}
+
+// Where tied embeddings live on two stages, their ranks; null for the ranks between, and where one rank has both.
+std::unique_ptr<Communicator> make_embedding_group(const Mesh& mesh, const GptShape& shape, const Schedule& schedule) {
+  const int first = schedule.rank_of(0), last = schedule.rank_of(schedule.stages() - 1);
+  if (!shape.tied_embeddings || first == last) return nullptr;
+  return mesh.pipeline->split({first, last}, "embedding", comm_of("pipeline"));
+}
+
+}  // namespace
+
+Rank::Rank(const Config& config, const Layout& layout, Backend given, Communicator& world, const RankOptions& options)
+    : backend(std::move(given)),
+      graphs(make_graphs(config, backend)),
+      device(*backend.device),
+      ops(graphs ? *graphs : *backend.ops),
+      ranks(with_links(backend.exchange ? *backend.exchange : world, links_of(config.comm))),
+      mesh(make_mesh(*ranks, layout.mesh)),
+      schedule(layout.schedule),
+      input(device, options.positions ? 1 : layout.micro_batches,
+            config.batch.micro_batch_size * (options.positions ? options.positions : config.model.seq_length)),
+      host_numbers(device, 2 * RankState::kStepNumbers * int64_t{sizeof(float)}),
+      compute(make_compute_stream(device, options.trace)),
+      host_row(options.trace ? options.trace->add_row("host") : nullptr),
+      state(config, layout, mesh.at, device, options.positions,
+            config.comm.nccl_ub ? mesh.data->buffer_memory() : nullptr),
+      tensor_lane(state.shape.overlaps_tensor_comm()
+                      ? std::make_unique<TensorLane>(LaneSite{device, *compute, *mesh.tensor, options.trace})
+                      : nullptr),
+      data_parallel(options.positions ? nullptr : make_data_parallel(config, layout, *this, options)),
+      embedding_group(options.positions ? nullptr : make_embedding_group(mesh, state.shape, schedule)),
+      executor(schedule, *mesh.pipeline, device, *compute, options.trace, state.boundary_buffers,
+               pipeline_options_of(config, layout, options.poison)),
+      guard_(*ranks) {
+  std::vector<Stage*> stages;
+  for (GptStage& stage : state.stages)
+    stages.push_back(&chunks.emplace_back(stage, context_of_chunk(), device, batches, state.loss));
+  executor.set_stages(std::move(stages));
+}
+
+Context Rank::context_of_chunk() {
+  return {.ops = ops,
+          .compute = *compute,
+          .tensor = {*mesh.tensor, state.shape.sequence_parallel},
+          .weight_grads = weight_grads.emplace_back(),
+          .units = data_parallel ? *data_parallel : no_hooks_,
+          .scratch = state.scratch,
+          .tensor_lane = tensor_lane.get()};
+}
+
+void Rank::initialize_weights(uint64_t seed, int threads) {
+  state.flat.initialize([&](const Param& param) { initialize_weight(param, seed, threads, device, *compute); }, ops,
+                        *compute);
+  state.adam->reset(ops, *compute);
+}
+
+void Rank::finish_gradients() {
+  data_parallel->grads.finish({{{Axis::tp}, mesh.tensor.get()}, {{Axis::pp}, embedding_group.get()}});
+}
+
+std::vector<float> Rank::next_token_logits(std::span<const int32_t> context) {
+  const GptShape& shape = state.shape;
+  check(!context.empty() && static_cast<int64_t>(context.size()) <= shape.seq,
+        "a context has 1 to " + std::to_string(shape.seq) + " tokens, not " + std::to_string(context.size()));
+  const std::span<HostBatch> taken = input.take();
+  taken.front().fill_with(context, static_cast<size_t>(shape.micro_batch));
+  batches = {.batches = taken, .training = false, .loss_scale = 0};
+  over(graphs.get(), *compute, [&] { executor.run_forward_only(1); });
+  input.queued(*compute);
+  return read_logits(static_cast<int64_t>(context.size()) - 1);
+}
+
+// Of that position of batch entry 0 of micro-batch 0, from where the model's last stage has left them.
+std::vector<float> Rank::read_logits(int64_t position) {
+  const GptShape& shape = state.shape;
+  const int last_stage = schedule.stages() - 1, last_rank = schedule.rank_of(last_stage);
+  const int64_t columns = shape.padded_vocab / shape.t;
+  Scratch::Frame frame(state.scratch);
+  const Tensor whole = frame.tensor(DType::f32, {shape.t, columns});
+  if (mesh.at[Axis::pp] == last_rank) {
+    const GptStage& stage = state.stages[static_cast<size_t>(schedule.chunk_of(last_stage))];
+    const Tensor row = stage.logits(executor.slot_of(last_stage, 0))
+                           .view({shape.tokens(), columns})
+                           .slice(position * shape.micro_batch, 1);
+    const Tensor mine = whole.slice(mesh.at[Axis::tp], 1);
+    ops.run(op::Convert{row, mine}, *compute);
+    if (shape.t > 1) mesh.tensor->all_gather(mine, whole, *compute);
+  }
+  if (schedule.p > 1) mesh.pipeline->broadcast(whole, last_rank, *compute);
+  std::vector<float> logits(static_cast<size_t>(whole.numel()));
+  device.copy_to_host(whole, logits.data(), *compute);
+  compute->synchronize();
+  logits.resize(static_cast<size_t>(shape.vocab));  // the rest is padding
+  return logits;
+}
+
+}  // namespace trivet

@@ -1,0 +1,28 @@
+#include "parallel/comm/planning_comm.h"
+
+#include <numeric>
+
+namespace trivet {
+namespace {
+
+class PlanningBackEnd : public DeviceBackEnd {
+ public:
+  using DeviceBackEnd::DeviceBackEnd;
+  void enqueue(std::span<const Call>, Stream&) override {}
+  void barrier() override {}
+  std::shared_ptr<CommBackEnd> split(const std::vector<int>&, CommGroup part) override {
+    return part.rank < 0 ? nullptr : std::make_shared<PlanningBackEnd>(std::move(part), device);
+  }
+  void abort(const std::string&) noexcept override {}
+  Failure failure() const override { return {}; }
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> create_planning_communicator(Device& device, int rank, int ranks) {
+  CommGroup world{.name = "world", .world_ranks = std::vector<int>(static_cast<size_t>(ranks)), .rank = rank};
+  std::iota(world.world_ranks.begin(), world.world_ranks.end(), 0);
+  return std::make_unique<Communicator>(std::make_shared<PlanningBackEnd>(std::move(world), device));
+}
+
+}  // namespace trivet

@@ -1,0 +1,84 @@
+#include "parallel/mesh_shape.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/base/check.h"
+
+namespace trivet {
+
+std::optional<AxisOrder> parse_axis_order(std::string_view text) {
+  AxisOrder order{};
+  size_t count = 0;
+  AxisSet named;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('-', begin), text.size());
+    const auto row = std::find_if(kAxes.begin(), kAxes.end(),
+                                  [&](const AxisInfo& axis) { return axis.name == text.substr(begin, end - begin); });
+    if (row == kAxes.end() || named.has(row->axis)) return std::nullopt;
+    named.add(row->axis);
+    order[count++] = row->axis;
+    begin = end + 1;
+  }
+  for (const Axis needed : {Axis::tp, Axis::dp, Axis::pp})
+    if (!named.has(needed)) return std::nullopt;
+  for (const AxisInfo& row : kAxes)
+    if (!named.has(row.axis)) order[count++] = row.axis;
+  return order;
+}
+
+MeshShape::MeshShape(Entries sizes, std::string_view order_text) : PerAxis(1) {
+  const auto parsed = parse_axis_order(order_text);
+  check(parsed.has_value(), "no order of axes: \"" + std::string(order_text) + "\"");
+  order = *parsed;
+  set(sizes);
+}
+
+int MeshShape::size(AxisSet axes) const {
+  int size = 1;
+  for (const Axis axis : order)
+    if (axes.has(axis)) size *= (*this)[axis];
+  return size;
+}
+
+MeshPosition position_of(int rank, const MeshShape& shape) {
+  check(rank >= 0 && rank < shape.world(),
+        "rank " + std::to_string(rank) + " is outside a mesh of " + std::to_string(shape.world()) + " ranks");
+  MeshPosition at;
+  for (const Axis axis : shape.order) {
+    at[axis] = rank % shape[axis];
+    rank /= shape[axis];
+  }
+  return at;
+}
+
+int rank_of(const MeshPosition& at, const MeshShape& shape) {
+  int rank = 0, stride = 1;
+  for (const Axis axis : shape.order) {
+    rank += at[axis] * stride;
+    stride *= shape[axis];
+  }
+  return rank;
+}
+
+std::vector<int> group_members(const MeshPosition& at, const MeshShape& shape, AxisSet axes) {
+  MeshPosition first = at;
+  for (const Axis axis : shape.order)
+    if (axes.has(axis)) first[axis] = 0;
+  std::vector<int> members{rank_of(first, shape)};
+  int stride = 1;
+  for (const Axis axis : shape.order) {
+    const size_t inner = members.size();
+    for (int i = 1; axes.has(axis) && i < shape[axis]; ++i)
+      for (size_t member = 0; member < inner; ++member) members.push_back(members[member] + i * stride);
+    stride *= shape[axis];
+  }
+  return members;
+}
+
+int place_in_group(const MeshPosition& at, const MeshShape& shape, AxisSet axes) {
+  const std::vector<int> members = group_members(at, shape, axes);
+  return static_cast<int>(std::lower_bound(members.begin(), members.end(), rank_of(at, shape)) - members.begin());
+}
+
+}  // namespace trivet

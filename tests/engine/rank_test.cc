@@ -1,0 +1,100 @@
+// A rank as a whole: built without its peers, and on a mesh with an axis that no layer knows.
+#include "engine/train/rank.h"
+
+#include <filesystem>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <set>
+
+#include "engine/config/load.h"
+#include "kernels/base/planning_device.h"
+#include "parallel/comm/planning_comm.h"
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+// Threads of this process.
+int threads_now() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<int>(std::distance(begin(tasks), end(tasks)));
+}
+
+Backend planning_backend() {
+  Backend backend;
+  backend.device = create_planning_device();
+  backend.ops = create_cpu_ops(1);  // never asked for anything
+  return backend;
+}
+
+// GPT-3 175B on 1,024 ranks: any of them is built by this thread alone, in milliseconds, and takes what is planned.
+TEST(Rank, OfAnyLayoutIsBuiltWithoutPeers) {
+  LoadedConfig loaded = load_config(TRIVET_SOURCE_DIR "/configs/gpt3_175b.yaml");
+  const Layout layout = resolve(loaded, {.world_size = 1024});
+  const int threads = threads_now();
+  int64_t fastest = INT64_MAX;
+  for (const int number : {0, 1, 63, 64, 511, 1023}) {
+    const int64_t begin = now_ns();
+    Backend backend = planning_backend();
+    const auto world = create_planning_communicator(*backend.device, number, 1024);
+    Rank rank(loaded.config, layout, std::move(backend), *world, {});
+    fastest = std::min(fastest, now_ns() - begin);
+
+    EXPECT_EQ(rank.mesh.at, position_of(number, layout.mesh));
+    EXPECT_EQ(rank.mesh.tensor->size(), 8);
+    EXPECT_EQ(rank.mesh.data->size(), 16);
+    EXPECT_EQ(rank.mesh.pipeline->size(), 8);
+    EXPECT_EQ(rank.mesh.model->size(), 64);
+    EXPECT_EQ(rank.mesh.tensor->group().world_ranks, group_members(rank.mesh.at, layout.mesh, {Axis::tp}));
+    EXPECT_EQ(rank.chunks.size(), 6u);
+    EXPECT_EQ(rank.state.memory().items, plan_memory(loaded.config, layout, rank.mesh.at).items);
+    const bool ends = rank.mesh.at[Axis::pp] == 0 || rank.mesh.at[Axis::pp] == 7;
+    EXPECT_EQ(rank.embedding_group != nullptr, ends);  // tied embeddings
+    EXPECT_LE(threads_now(), threads);
+
+    // Addresses differ: what is told apart by them is told apart here, too.
+    std::set<const void*> addresses;
+    for (const Tensor& buffer : rank.state.boundary_buffers) addresses.insert(buffer.data);
+    EXPECT_EQ(addresses.size(), rank.state.boundary_buffers.size());
+  }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_LT(fastest, 100'000'000);
+#endif
+}
+
+// Two ranks along cp, over which parameters are replicated and gradients partial: an axis is a row of the table, and
+// nothing else has to know. Here it splits the batch, as dp does, so losses are those of one rank; and bit for bit
+// those of four data-parallel ranks.
+Curve train_with_cp(const Config& config, int steps) {
+  tiny_dataset();
+  Curve curve;
+  run_thread_ranks(4, [&](Communicator& world) {
+    auto [run, layout] = resolved(config, 4);
+    const BatchPlan plan = batch_plan_of(run, layout, world.rank());  // of four data-parallel ranks
+    layout.mesh = MeshShape({{Axis::cp, 2}, {Axis::dp, 2}}, "tp-cp-dp-pp");
+    TinyData data(run, plan);
+    Trainer trainer(run, layout, world, data.train, &data.valid);
+    EXPECT_EQ(trainer.mesh().data->size(), 4);
+    EXPECT_EQ(trainer.mesh().model->size(), 1);
+    for (int i = 0; i < steps; ++i) {
+      const StepResult result = trainer.step();
+      if (world.rank() == 0) curve.losses.push_back(result.loss), curve.norms.push_back(result.grad_norm);
+    }
+    trainer.check_replicas();
+    const double loss = trainer.evaluate(3);
+    if (world.rank() == 0) curve.validation_loss = loss;
+  });
+  return curve;
+}
+
+TEST(FourthAxis, TrainsAsOneRankDoes) {
+  for (const char* strategy : {"no_shard", "optim", "optim_grads_params"}) {
+    Config config = cut(tiny_config(), {.strategy = strategy});
+    const Curve curve = train_with_cp(config, kMatrixSteps);
+    expect_equal(curve, train_on_threads(config, 4, kMatrixSteps), strategy);
+    expect_near(curve, train_on_threads(cut(tiny_config(), {}), 1, kMatrixSteps), strategy);
+  }
+}
+
+}  // namespace
+}  // namespace trivet::test
