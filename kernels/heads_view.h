@@ -1,8 +1,7 @@
 // HeadsView: where the heads of queries, keys or values lie in a tensor. Attention reads and writes nothing else, so
 // every layout is a choice of strides:
 //
-//   a tensor for all    [s, b, kv_heads * (heads / kv_heads + 2) * d], of each group its queries, then its key, then
-//   its
+//   a tensor for all    [s, b, kv_heads * (heads / kv_heads + 2) * d], of each group its queries, then its key and its
 //                       value: Megatron's order. With as many kv heads as heads, the query, key and value of each head.
 //   a tensor each       [s, b, heads * d] for queries, [s, b, kv_heads * d] for keys and for values
 //
@@ -10,7 +9,8 @@
 // attention, Ainslie et al. 2023), so query head h reads kv head h / members.
 #pragma once
 
-#include "kernels/base/tensor.h"
+#include "kernels/op_fields.h"
+#include "kernels/shapes.h"
 
 namespace trivet {
 
@@ -86,4 +86,38 @@ inline HeadsView heads_view(const Tensor& x, int64_t heads, int64_t groups) {
   return {x, 0, HeadsLayout::in_groups(x.shape[0], x.shape[1], groups, members, d, members * d)};
 }
 
+namespace shapes {
+
+// There, of this type, and inside its memory.
+template <class Memory>
+void expect_heads(const char* op, const char* argument, const HeadsOf<Memory>& x, DType dtype) {
+  const auto& [s, b, groups, members, d, position, entry, group, member] = x.layout;
+  if (!x.memory || x.memory.dtype != dtype) [[unlikely]]
+    shapes::mismatch(op, argument, x.memory, name_of(dtype));
+  if (s < 0 || b < 0 || groups < 1 || members < 1 || d < 1 || x.first < 0 || position < 0 || entry < 0 || group < 0 ||
+      member < 0) [[unlikely]]
+    fail(std::string(op) + ": " + argument + " has a size or a stride below what can be");
+  const int64_t end = x.first + x.layout.at(s - 1, b - 1, groups * members - 1) + d;
+  if (s * b > 0 && end > x.memory.numel()) [[unlikely]]
+    shapes::mismatch(op, argument, x.memory,
+                     "at least the " + std::to_string(end) + " elements that its strides reach");
+}
+
+inline std::string describe_heads(const HeadsLayout& z, int64_t members) {
+  return to_string(Shape{z.s, z.b, z.groups * members, z.d}) + " in " + std::to_string(z.groups) + " groups";
+}
+
+// The type and the sizes of `like`, but for `members` heads a group.
+template <class Memory>
+void expect_heads_like(const char* op, const char* argument, const HeadsOf<Memory>& x, const HeadsOf<In>& like,
+                       int64_t members) {
+  expect_heads(op, argument, x, like.memory.dtype);
+  const HeadsLayout &z = x.layout, &other = like.layout;
+  if (z.s != other.s || z.b != other.b || z.groups != other.groups || z.members != members || z.d != other.d)
+      [[unlikely]]
+    fail(std::string(op) + ": " + argument + " is " + describe_heads(z, z.members) + ", expected " +
+         describe_heads(other, members));
+}
+
+}  // namespace shapes
 }  // namespace trivet

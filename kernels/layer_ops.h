@@ -1,10 +1,11 @@
-// The ops of a model's layers: matrix products, norms, activation, attention, embeddings, residuals, the loss. The
-// conventions of their contracts are in kernels/ops.h.
+// The ops of a model's layers: matrix products, norms, activation, attention, embeddings, residuals. The conventions of
+// their contracts are in kernels/ops.h; check() is the contract's shapes and types as code.
 #pragma once
 
 #include "kernels/base/trace.h"
 #include "kernels/heads_view.h"
 #include "kernels/op_fields.h"
+#include "kernels/shapes.h"
 
 namespace trivet {
 
@@ -27,6 +28,12 @@ struct Dropout {
   int64_t first_position = 0;    // of this rank's slice, under sequence parallelism
   int64_t first_head = 0;        // of this rank, and
   int64_t total_heads = 0;       // of the model: attention only
+
+  void check(const char* op) const {
+    if (!(probability >= 0 && probability < 1)) [[unlikely]]
+      fail(std::string(op) + ": dropout probability is " + std::to_string(probability) + ", expected [0, 1)");
+    if (probability > 0) shapes::expect_vector(op, "dropout.first_sample", first_sample, DType::i64, 1);
+  }
 };
 
 namespace op {
@@ -46,7 +53,28 @@ struct Matmul {
   // accumulated. On a CPU with the bits of this op and GeluForward or GeluBackward behind it; elsewhere near them.
   OptionalOut before_gelu{};   // [m, n] T: a b + bias; c = gelu(before_gelu)
   OptionalIn gelu_backward{};  // [m, n] T: c = (a b) * gelu'(gelu_backward); not with a bias
-  void check() const;
+
+  void check() const {
+    constexpr const char* kOp = kSpan.name;
+    shapes::expect_float(kOp, "a", a);
+    const int64_t m = transpose_a ? a.cols() : a.rows(), k = transpose_a ? a.rows() : a.cols();
+    shapes::expect_float(kOp, "b", b);
+    const int64_t n = transpose_b ? b.rows() : b.cols();
+    shapes::expect_matrix(kOp, "b", b, a.dtype, transpose_b ? n : k, transpose_b ? k : n);
+    shapes::expect_float(kOp, "c", c);
+    shapes::expect_matrix(kOp, "c", c, c.dtype == DType::f32 ? DType::f32 : a.dtype, m, n);
+    if (bias) {
+      shapes::expect_vector(kOp, "bias", bias, a.dtype, n);
+      if (accumulate) fail("matmul: a bias cannot be added when accumulating");
+    }
+    if (!before_gelu && !gelu_backward) return;
+    if (before_gelu) shapes::expect_matrix(kOp, "before_gelu", before_gelu, a.dtype, m, n);
+    if (gelu_backward) shapes::expect_matrix(kOp, "gelu_backward", gelu_backward, a.dtype, m, n);
+    shapes::expect_matrix(kOp, "c", c, a.dtype, m, n);
+    if (accumulate) fail("matmul: a GELU cannot be taken of a sum that accumulates");
+    if (before_gelu && gelu_backward) fail("matmul: before_gelu and gelu_backward cannot go together");
+    if (gelu_backward && bias) fail("matmul: a bias cannot be added before gelu_backward");
+  }
 };
 
 // sum[c] += over rows of x[n, c]. x: T, sum: fp32. The gradient of a bias.
@@ -54,7 +82,11 @@ struct ColumnSum {
   static constexpr SpanInfo kSpan{"column_sum"};
   In x;
   InOut sum;
-  void check() const;
+
+  void check() const {
+    shapes::expect_float(kSpan.name, "x", x);
+    shapes::expect_vector(kSpan.name, "sum", sum, DType::f32, x.cols());
+  }
 };
 
 // ---- layer normalisation (Ba, Kiros, Hinton 2016)
@@ -66,7 +98,17 @@ struct LayernormForward {
   In x, gamma, beta;
   float eps;
   Out y, mean, rstd;
-  void check() const;
+
+  void check() const {
+    constexpr const char* kOp = kSpan.name;
+    shapes::expect_float(kOp, "x", x);
+    const int64_t n = x.rows(), h = x.cols();
+    shapes::expect_vector(kOp, "gamma", gamma, x.dtype, h);
+    shapes::expect_vector(kOp, "beta", beta, x.dtype, h);
+    shapes::expect_like(kOp, "y", y, x);
+    shapes::expect_vector(kOp, "mean", mean, DType::f32, n);
+    shapes::expect_vector(kOp, "rstd", rstd, DType::f32, n);
+  }
 };
 
 // dx = residual + gradient of x; dgamma += , dbeta += (fp32). residual: [n, h] T, may be dx itself. dx may alias dy.
@@ -76,7 +118,20 @@ struct LayernormBackward {
   OptionalIn residual{};
   Out dx;
   InOut dgamma, dbeta;
-  void check() const;
+
+  void check() const {
+    constexpr const char* kOp = kSpan.name;
+    shapes::expect_float(kOp, "x", x);
+    const int64_t n = x.rows(), h = x.cols();
+    shapes::expect_like(kOp, "dy", dy, x);
+    shapes::expect_vector(kOp, "gamma", gamma, x.dtype, h);
+    shapes::expect_vector(kOp, "mean", mean, DType::f32, n);
+    shapes::expect_vector(kOp, "rstd", rstd, DType::f32, n);
+    if (residual) shapes::expect_like(kOp, "residual", residual, x);
+    shapes::expect_like(kOp, "dx", dx, x);
+    shapes::expect_vector(kOp, "dgamma", dgamma, DType::f32, h);
+    shapes::expect_vector(kOp, "dbeta", dbeta, DType::f32, h);
+  }
 };
 
 // ---- activation (Hendrycks, Gimpel 2016), the tanh form of GPT-2
@@ -86,7 +141,11 @@ struct GeluForward {
   static constexpr SpanInfo kSpan{"gelu_forward"};
   In x;
   Out y;
-  void check() const;
+
+  void check() const {
+    shapes::expect_float(kSpan.name, "x", x);
+    shapes::expect_like(kSpan.name, "y", y, x);
+  }
 };
 
 // dx = dy * gelu'(x). dx may alias dy.
@@ -94,11 +153,29 @@ struct GeluBackward {
   static constexpr SpanInfo kSpan{"gelu_backward"};
   In x, dy;
   Out dx;
-  void check() const;
+
+  void check() const {
+    shapes::expect_float(kSpan.name, "x", x);
+    shapes::expect_like(kSpan.name, "dy", dy, x);
+    shapes::expect_like(kSpan.name, "dx", dx, x);
+  }
 };
 
 // ---- causal multi-head self-attention with online softmax (Dao et al. 2022); never holds more than a tile-row of
 //      scores a thread
+
+inline void expect_attention(const char* op, const QkvOf<In>& qkv, const Tensor& out, const Tensor& lse,
+                             const Dropout& dropout) {
+  const HeadsLayout& z = qkv.q.layout;
+  const DType T = qkv.q.memory.dtype;
+  shapes::expect_float(op, "q", qkv.q.memory);
+  shapes::expect_heads(op, "q", qkv.q, T);
+  shapes::expect_heads_like(op, "k", qkv.k, qkv.q, 1);
+  shapes::expect_heads_like(op, "v", qkv.v, qkv.q, 1);
+  shapes::expect_matrix(op, "out", out, T, z.s * z.b, z.heads() * z.d);
+  shapes::expect_matrix(op, "lse", lse, DType::f32, z.b * z.heads(), z.s);
+  dropout.check(op);
+}
 
 // softmax(q k^T / sqrt(d), masked) v of each query head. The views are of one type, T, and of the same s, b, groups and
 // d; q has any number of heads a group, k and v one.
@@ -108,7 +185,8 @@ struct AttentionForward {
   Out out;            // [s, b, heads * d] T
   Out lse;            // [b, heads, s] fp32, log of the sum of exp of the scaled scores
   Dropout dropout{};  // of the probabilities, each a function of its query head
-  void check() const;
+
+  void check() const { expect_attention(kSpan.name, qkv, out, lse, dropout); }
 };
 
 // Recomputes the probabilities from q, k and lse. dk and dv are sums over the query heads of their group, in the order
@@ -121,7 +199,15 @@ struct AttentionBackward {
   In out, lse;      // of the forward pass
   QkvOf<Out> dqkv;  // of the sizes of qkv; the strides are its own
   Dropout dropout{};
-  void check() const;
+
+  void check() const {
+    constexpr const char* kOp = kSpan.name;
+    expect_attention(kOp, qkv, out, lse, dropout);
+    shapes::expect_like(kOp, "dout", dout, out);
+    shapes::expect_heads_like(kOp, "dq", dqkv.q, qkv.q, qkv.q.layout.members);
+    shapes::expect_heads_like(kOp, "dk", dqkv.k, qkv.q, 1);
+    shapes::expect_heads_like(kOp, "dv", dqkv.v, qkv.q, 1);
+  }
 };
 
 // ---- embeddings
@@ -133,7 +219,13 @@ struct EmbeddingForward {
   In tokens, table;
   int64_t first_row;
   Out out;
-  void check() const;
+
+  void check() const {
+    constexpr const char* kOp = kSpan.name;
+    shapes::expect_float(kOp, "table", table);
+    shapes::expect_vector(kOp, "tokens", tokens, DType::i32, tokens.numel());
+    shapes::expect_matrix(kOp, "out", out, table.dtype, tokens.numel(), table.cols());
+  }
 };
 
 // dtable[tokens[r] - first_row] += dout[r], equal tokens in order of r. dtable: [rows, h] fp32.
@@ -142,7 +234,14 @@ struct EmbeddingBackward {
   In tokens, dout;
   int64_t first_row;
   InOut dtable;
-  void check() const;
+
+  void check() const {
+    constexpr const char* kOp = kSpan.name;
+    shapes::expect_float(kOp, "dout", dout);
+    shapes::expect_vector(kOp, "tokens", tokens, DType::i32, tokens.numel());
+    shapes::expect_matrix(kOp, "dout", dout, dout.dtype, tokens.numel(), dout.cols());
+    shapes::expect_matrix(kOp, "dtable", dtable, DType::f32, dtable.rows(), dout.cols());
+  }
 };
 
 // out = dropout(x + positions[position]). x, out: [s, b, h] T; positions: [s, h] T. out may alias x.
@@ -151,7 +250,14 @@ struct PositionForward {
   In x, positions;
   Dropout dropout;
   Out out;
-  void check() const;
+
+  void check() const {
+    constexpr const char* kOp = kSpan.name;
+    shapes::expect_activation(kOp, "x", x);
+    shapes::expect_matrix(kOp, "positions", positions, x.dtype, x.shape[0], x.shape[2]);
+    shapes::expect_like(kOp, "out", out, x);
+    dropout.check(kOp);
+  }
 };
 
 // dx = dropped dout; dpositions[position] += over the batch of dx. dpositions: [s, h] fp32. dx may alias dout.
@@ -161,7 +267,14 @@ struct PositionBackward {
   Dropout dropout;
   Out dx;
   InOut dpositions;
-  void check() const;
+
+  void check() const {
+    constexpr const char* kOp = kSpan.name;
+    shapes::expect_activation(kOp, "dout", dout);
+    shapes::expect_like(kOp, "dx", dx, dout);
+    shapes::expect_matrix(kOp, "dpositions", dpositions, DType::f32, dout.shape[0], dout.shape[2]);
+    dropout.check(kOp);
+  }
 };
 
 // ---- residual branch
@@ -174,7 +287,15 @@ struct BiasDropoutAdd {
   In residual;
   Dropout dropout;
   Out out;
-  void check() const;
+
+  void check() const {
+    constexpr const char* kOp = kSpan.name;
+    shapes::expect_activation(kOp, "x", x);
+    if (bias) shapes::expect_vector(kOp, "bias", bias, x.dtype, x.shape[2]);
+    shapes::expect_like(kOp, "residual", residual, x);
+    shapes::expect_like(kOp, "out", out, x);
+    dropout.check(kOp);
+  }
 };
 
 // dx = dropped dout: the gradient of x above, by the same mask. [s, b, h] T. dx may alias dout.
@@ -183,48 +304,12 @@ struct DropoutBackward {
   In dout;
   Dropout dropout;
   Out dx;
-  void check() const;
-};
 
-// ---- softmax cross-entropy in the pieces that a vocabulary cut over ranks needs (Shoeybi et al. 2019, section 3)
-
-// One pass over this rank's columns. logits: [n, v] T, whose column j is vocabulary entry first_column + j; entries
-// from `vocab_size` on are padding and never enter. targets: [n] int32. Outputs, [n] fp32: row_max (-inf where all
-// columns are padding), row_sum = sum of exp(logit - row_max), target_logit (0 where the target is on another rank).
-struct CrossEntropyForward {
-  static constexpr SpanInfo kSpan{"cross_entropy_forward"};
-  In logits, targets;
-  int64_t first_column, vocab_size;
-  Out row_max, row_sum, target_logit;
-  void check() const;
-};
-
-// row_sum *= exp(row_max - global_max): from this rank's maximum to the one over all ranks. [n] fp32.
-struct CrossEntropyRescale {
-  static constexpr SpanInfo kSpan{"cross_entropy_rescale"};
-  In row_max, global_max;
-  InOut row_sum;
-  void check() const;
-};
-
-// loss[0] += scale * sum over rows, in double, of log(row_sum) + row_max - target_logit. loss: [1] fp32.
-struct CrossEntropyLoss {
-  static constexpr SpanInfo kSpan{"cross_entropy_loss"};
-  In row_max, row_sum, target_logit;
-  float scale;
-  InOut loss;
-  void check() const;
-};
-
-// In place: logits = scale * (softmax - one-hot of the target), 0 in padded columns. row_max, row_sum: global.
-struct CrossEntropyBackward {
-  static constexpr SpanInfo kSpan{"cross_entropy_backward"};
-  InOut logits;
-  In targets;
-  int64_t first_column, vocab_size;
-  In row_max, row_sum;
-  float scale;
-  void check() const;
+  void check() const {
+    shapes::expect_activation(kSpan.name, "dout", dout);
+    shapes::expect_like(kSpan.name, "dx", dx, dout);
+    dropout.check(kSpan.name);
+  }
 };
 
 }  // namespace op

@@ -14,8 +14,9 @@
 //     another number of threads a rank, sums may be cut elsewhere. (But for cuDNN's attention backward: CudaOptions.)
 //   * A wrong shape or dtype throws Error that names the op, the argument, what was found and what was expected.
 //
-// A new op is a struct, its check (op_checks.cc) and its place in AnyOp; a compute() in kernels/cpu and a launch() in
-// kernels/cuda, whose headers list them; and a sample for the tests of all ops (tests/support/op_samples.h).
+// A new op is a struct in layer_ops.h or step_ops.h and its name in TRIVET_OPS; a CpuOps::compute in kernels/cpu and a
+// CudaOps::launch in kernels/cuda; a sample for the tests of all ops (tests/support/op_samples.h), and a test of its
+// own.
 #pragma once
 
 #include <memory>
@@ -28,13 +29,17 @@
 
 namespace trivet {
 
+// Every op, once. Whatever there is for each of them is made from this list: of(Op), with commas between.
+#define TRIVET_OPS(of)                                                                                                 \
+  of(Matmul), of(ColumnSum), of(LayernormForward), of(LayernormBackward), of(GeluForward), of(GeluBackward),           \
+      of(AttentionForward), of(AttentionBackward), of(EmbeddingForward), of(EmbeddingBackward), of(PositionForward),   \
+      of(PositionBackward), of(BiasDropoutAdd), of(DropoutBackward), of(CrossEntropyForward), of(CrossEntropyRescale), \
+      of(CrossEntropyLoss), of(CrossEntropyBackward), of(AdamWStep), of(SumOfSquares), of(ClipScale), of(JudgeStep),   \
+      of(FindNonFinite), of(Fill), of(Clear), of(Convert), of(Add)
+
 // Any op, as a value: what wraps or records ops keeps these.
-using AnyOp = std::variant<op::Matmul, op::ColumnSum, op::LayernormForward, op::LayernormBackward, op::GeluForward,
-                           op::GeluBackward, op::AttentionForward, op::AttentionBackward, op::EmbeddingForward,
-                           op::EmbeddingBackward, op::PositionForward, op::PositionBackward, op::BiasDropoutAdd,
-                           op::DropoutBackward, op::CrossEntropyForward, op::CrossEntropyRescale, op::CrossEntropyLoss,
-                           op::CrossEntropyBackward, op::AdamWStep, op::SumOfSquares, op::ClipScale, op::JudgeStep,
-                           op::FindNonFinite, op::Fill, op::Clear, op::Convert, op::Add>;
+#define TRIVET_TYPE(Op) op::Op
+using AnyOp = std::variant<TRIVET_OPS(TRIVET_TYPE)>;
 
 // Whatever runs ops, or notes or maps them before it hands them on.
 class Ops {

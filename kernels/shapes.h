@@ -35,6 +35,12 @@ inline void expect_rank(const char* op, const char* argument, const Tensor& t, D
     mismatch(op, argument, t, std::to_string(rank) + " dimensions of " + name_of(dtype));
 }
 
+// [s, b, h] T.
+inline void expect_activation(const char* op, const char* argument, const Tensor& t) {
+  expect_float(op, argument, t);
+  expect_rank(op, argument, t, t.dtype, 3);
+}
+
 inline void expect_vector(const char* op, const char* argument, const Tensor& t, DType dtype, int64_t n) {
   if (!t || t.dtype != dtype || t.numel() != n) [[unlikely]]
     mismatch(op, argument, t, describe(dtype, {n}));

@@ -1,11 +1,13 @@
-// The ops of an optimizer's step, and those that only move memory. The conventions of their contracts are in
-// kernels/ops.h.
+// The ops of a step beside a model's layers: the loss, the optimizer, whether the step is taken; and those that only
+// move memory. The conventions of their contracts are in kernels/ops.h; check() is the contract's shapes and types as
+// code.
 #pragma once
 
 #include <array>
 
 #include "kernels/base/trace.h"
 #include "kernels/op_fields.h"
+#include "kernels/shapes.h"
 
 namespace trivet {
 
@@ -39,6 +41,79 @@ inline constexpr int64_t kNonFiniteNumbers = 5;
 
 namespace op {
 
+// ---- softmax cross-entropy in the pieces that a vocabulary cut over ranks needs (Shoeybi et al. 2019, section 3)
+
+// One pass over this rank's columns. logits: [n, v] T, whose column j is vocabulary entry first_column + j; entries
+// from `vocab_size` on are padding and never enter. targets: [n] int32. Outputs, [n] fp32: row_max (-inf where all
+// columns are padding), row_sum = sum of exp(logit - row_max), target_logit (0 where the target is on another rank).
+struct CrossEntropyForward {
+  static constexpr SpanInfo kSpan{"cross_entropy_forward"};
+  In logits, targets;
+  int64_t first_column, vocab_size;
+  Out row_max, row_sum, target_logit;
+
+  void check() const {
+    constexpr const char* kOp = kSpan.name;
+    shapes::expect_float(kOp, "logits", logits);
+    const int64_t n = logits.rows();
+    shapes::expect_vector(kOp, "targets", targets, DType::i32, n);
+    shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
+    shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
+    shapes::expect_vector(kOp, "target_logit", target_logit, DType::f32, n);
+  }
+};
+
+// row_sum *= exp(row_max - global_max): from this rank's maximum to the one over all ranks. [n] fp32.
+struct CrossEntropyRescale {
+  static constexpr SpanInfo kSpan{"cross_entropy_rescale"};
+  In row_max, global_max;
+  InOut row_sum;
+
+  void check() const {
+    constexpr const char* kOp = kSpan.name;
+    const int64_t n = row_max.numel();
+    shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
+    shapes::expect_vector(kOp, "global_max", global_max, DType::f32, n);
+    shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
+  }
+};
+
+// loss[0] += scale * sum over rows, in double, of log(row_sum) + row_max - target_logit. loss: [1] fp32.
+struct CrossEntropyLoss {
+  static constexpr SpanInfo kSpan{"cross_entropy_loss"};
+  In row_max, row_sum, target_logit;
+  float scale;
+  InOut loss;
+
+  void check() const {
+    constexpr const char* kOp = kSpan.name;
+    const int64_t n = row_max.numel();
+    shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
+    shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
+    shapes::expect_vector(kOp, "target_logit", target_logit, DType::f32, n);
+    shapes::expect_vector(kOp, "loss", loss, DType::f32, 1);
+  }
+};
+
+// In place: logits = scale * (softmax - one-hot of the target), 0 in padded columns. row_max, row_sum: global.
+struct CrossEntropyBackward {
+  static constexpr SpanInfo kSpan{"cross_entropy_backward"};
+  InOut logits;
+  In targets;
+  int64_t first_column, vocab_size;
+  In row_max, row_sum;
+  float scale;
+
+  void check() const {
+    constexpr const char* kOp = kSpan.name;
+    shapes::expect_float(kOp, "logits", logits);
+    const int64_t n = logits.rows();
+    shapes::expect_vector(kOp, "targets", targets, DType::i32, n);
+    shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
+    shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
+  }
+};
+
 // ---- optimizer
 
 // AdamW with decoupled decay (Loshchilov, Hutter 2019), on all pieces at once:
@@ -51,7 +126,21 @@ struct AdamWStep {
   In grad_scale;
   OptionalIn proceed{};
   AdamW how;
-  void check() const;
+
+  void check() const {
+    constexpr const char* kOp = kSpan.name;
+    for (const AdamWPiece& piece : pieces) {
+      const int64_t n = piece.weight.numel();
+      shapes::expect_vector(kOp, "weight", piece.weight, DType::f32, n);
+      shapes::expect_vector(kOp, "grad", piece.grad, DType::f32, n);
+      shapes::expect_vector(kOp, "m", piece.m, DType::f32, n);
+      shapes::expect_vector(kOp, "v", piece.v, DType::f32, n);
+      if (piece.model_weight) shapes::expect_vector(kOp, "model_weight", piece.model_weight, DType::bf16, n);
+    }
+    shapes::expect_vector(kOp, "grad_scale", grad_scale, DType::f32, 1);
+    if (proceed) shapes::expect_vector(kOp, "proceed", proceed, DType::f32, 1);
+    trivet::check(how.step >= 1, "adamw: step counts from 1");
+  }
 };
 
 // bins += the exact sum of squares of all xs (fp32), or bins.last() += the count of their non-finite elements.
@@ -60,7 +149,11 @@ struct SumOfSquares {
   static constexpr SpanInfo kSpan{"sum_of_squares", Category::optimizer};
   List<In> xs;
   InOut bins;
-  void check() const;
+
+  void check() const {
+    for (const Tensor& x : xs) shapes::expect_vector(kSpan.name, "x", x, DType::f32, x.numel());
+    shapes::expect_vector(kSpan.name, "bins", bins, DType::i64, kExactSumBins);
+  }
 };
 
 // norm[0] = multiplier * sqrt(the sum in bins), NaN where an element was not finite; grad_scale[0] = multiplier *
@@ -70,7 +163,12 @@ struct ClipScale {
   In bins;
   float multiplier, max_norm;
   Out norm, grad_scale;
-  void check() const;
+
+  void check() const {
+    shapes::expect_vector(kSpan.name, "bins", bins, DType::i64, kExactSumBins);
+    shapes::expect_vector(kSpan.name, "norm", norm, DType::f32, 1);
+    shapes::expect_vector(kSpan.name, "grad_scale", grad_scale, DType::f32, 1);
+  }
 };
 
 // ---- whether a step is taken, decided on the device
@@ -81,7 +179,12 @@ struct JudgeStep {
   In numbers;
   StepLimits limits;
   Out proceed;
-  void check() const;
+
+  void check() const {
+    trivet::check(numbers.numel() <= static_cast<int64_t>(kJudgedNumbers), "judge_step: more numbers than limits");
+    shapes::expect_vector(kSpan.name, "numbers", numbers, DType::f32, numbers.numel());
+    shapes::expect_vector(kSpan.name, "proceed", proceed, DType::f32, 1);
+  }
 };
 
 // Looks through x where the step is refused for what is not finite, so that a report can name it when the gradients
@@ -91,7 +194,12 @@ struct FindNonFinite {
   static constexpr SpanInfo kSpan{"find_non_finite", Category::optimizer};
   In x, proceed;
   InOut found;
-  void check() const;
+
+  void check() const {
+    shapes::expect_vector(kSpan.name, "x", x, DType::f32, x.numel());
+    shapes::expect_vector(kSpan.name, "proceed", proceed, DType::f32, 1);
+    shapes::expect_vector(kSpan.name, "found", found, DType::i64, kNonFiniteNumbers);
+  }
 };
 
 // ---- plain
@@ -101,14 +209,19 @@ struct Fill {
   static constexpr SpanInfo kSpan{"fill"};
   Out x;
   float value;
-  void check() const;
+
+  void check() const { shapes::expect_vector(kSpan.name, "x", x, x.dtype, x.numel()); }
 };
 
 // All bytes of all xs = 0. Any dtypes.
 struct Clear {
   static constexpr SpanInfo kSpan{"clear"};
   List<Out> xs;
-  void check() const {}
+
+  void check() const {
+    for (const Tensor& x : xs)
+      if (x.bytes() > 0) shapes::expect_vector(kSpan.name, "x", x, x.dtype, x.numel());
+  }
 };
 
 // to = from: fp32 to bf16, bf16 to fp32, or a copy.
@@ -116,7 +229,14 @@ struct Convert {
   static constexpr SpanInfo kSpan{"convert"};
   In from;
   Out to;
-  void check() const;
+
+  void check() const {
+    shapes::expect_vector(kSpan.name, "to", to, to.dtype, from.numel());
+    shapes::expect_vector(kSpan.name, "from", from, from.dtype, from.numel());
+    if (from.dtype == to.dtype) return;
+    shapes::expect_float(kSpan.name, "from", from);
+    shapes::expect_float(kSpan.name, "to", to);
+  }
 };
 
 // out = a + b. T; out may alias either.
@@ -124,7 +244,12 @@ struct Add {
   static constexpr SpanInfo kSpan{"add"};
   In a, b;
   Out out;
-  void check() const;
+
+  void check() const {
+    shapes::expect_float(kSpan.name, "a", a);
+    shapes::expect_vector(kSpan.name, "b", b, a.dtype, a.numel());
+    shapes::expect_vector(kSpan.name, "out", out, a.dtype, a.numel());
+  }
 };
 
 }  // namespace op

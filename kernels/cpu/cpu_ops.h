@@ -17,34 +17,10 @@ class CpuOps : public Ops {
   void run(const AnyOp& op, Stream& stream) override;
 
  private:
-  // In the op's place of its stream, with arguments that it has checked.
-  void compute(const op::Matmul& op);  // but for the GELU behind it, which run() makes an op of its own
-  void compute(const op::ColumnSum& op);
-  void compute(const op::LayernormForward& op);
-  void compute(const op::LayernormBackward& op);
-  void compute(const op::GeluForward& op);
-  void compute(const op::GeluBackward& op);
-  void compute(const op::AttentionForward& op);
-  void compute(const op::AttentionBackward& op);
-  void compute(const op::EmbeddingForward& op);
-  void compute(const op::EmbeddingBackward& op);
-  void compute(const op::PositionForward& op);
-  void compute(const op::PositionBackward& op);
-  void compute(const op::BiasDropoutAdd& op);
-  void compute(const op::DropoutBackward& op);
-  void compute(const op::CrossEntropyForward& op);
-  void compute(const op::CrossEntropyRescale& op);
-  void compute(const op::CrossEntropyLoss& op);
-  void compute(const op::CrossEntropyBackward& op);
-  void compute(const op::AdamWStep& op);
-  void compute(const op::SumOfSquares& op);
-  void compute(const op::ClipScale& op);
-  void compute(const op::JudgeStep& op);
-  void compute(const op::FindNonFinite& op);
-  void compute(const op::Fill& op);
-  void compute(const op::Clear& op);
-  void compute(const op::Convert& op);
-  void compute(const op::Add& op);
+  // void compute(const op::Matmul& op), and so on: in the op's place of its stream, with arguments that are checked. Of
+  // a product without the GELU behind it, which run() makes an op of its own.
+#define TRIVET_COMPUTE(Op) compute(const op::Op& op)
+  void TRIVET_OPS(TRIVET_COMPUTE);
 
   int threads_;
   Workspaces workspaces_;  // of products and attention

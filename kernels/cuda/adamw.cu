@@ -57,29 +57,22 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
 // ---- launchers
 
 void CudaOps::launch(const op::AdamWStep& op, cudaStream_t stream) {
-  Pieces pieces;
-  const auto launch_pieces = [&] {
-    if (pieces.count > 0)
-      launch_kernel(adamw_kernel, {blocks(pieces.total(), op.kSpan.name), kThreads, stream}, pieces,
-                    constants_of(op.how), elements<float>(op.grad_scale), elements<float>(op.proceed));
-    pieces.clear();
+  const auto piece_of = [](const AdamWPiece& p) {
+    return std::pair(Piece{.weight = p.weight.as<float>(),
+                           .grad = p.grad.as<float>(),
+                           .m = p.m.as<float>(),
+                           .v = p.v.as<float>(),
+                           .model_weight = elements<bf16>(p.model_weight),
+                           .n = p.weight.numel(),
+                           .decays = p.decays,
+                           .vectors = aligned(p.weight, p.grad, p.m, p.v),
+                           .model_vectors = aligned(p.model_weight)},
+                     ceil_div(p.weight.numel(), kThreads * kPack));
   };
-  for (const AdamWPiece& p : op.pieces) {
-    const int64_t n = p.weight.numel();
-    if (n == 0) continue;
-    pieces.add({.weight = p.weight.as<float>(),
-                .grad = p.grad.as<float>(),
-                .m = p.m.as<float>(),
-                .v = p.v.as<float>(),
-                .model_weight = elements<bf16>(p.model_weight),
-                .n = n,
-                .decays = p.decays,
-                .vectors = aligned(p.weight, p.grad, p.m, p.v),
-                .model_vectors = aligned(p.model_weight)},
-               ceil_div(n, kThreads * kPack));
-    if (pieces.full()) launch_pieces();
-  }
-  launch_pieces();
+  launch_tables<Pieces>(op.pieces, piece_of, [&](const Pieces& pieces) {
+    launch_kernel(adamw_kernel, {blocks(pieces.total(), op.kSpan.name), kThreads, stream}, pieces, constants_of(op.how),
+                  elements<float>(op.grad_scale), elements<float>(op.proceed));
+  });
 }
 
 }  // namespace trivet

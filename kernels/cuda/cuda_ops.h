@@ -24,34 +24,9 @@ class CudaOps : public Ops {
   void run(const AnyOp& op, Stream& stream) override;
 
  private:
-  // Queues the kernels of an op whose arguments are checked.
-  void launch(const op::Matmul& op, CUstream_st* stream);
-  void launch(const op::ColumnSum& op, CUstream_st* stream);
-  void launch(const op::LayernormForward& op, CUstream_st* stream);
-  void launch(const op::LayernormBackward& op, CUstream_st* stream);
-  void launch(const op::GeluForward& op, CUstream_st* stream);
-  void launch(const op::GeluBackward& op, CUstream_st* stream);
-  void launch(const op::AttentionForward& op, CUstream_st* stream);
-  void launch(const op::AttentionBackward& op, CUstream_st* stream);
-  void launch(const op::EmbeddingForward& op, CUstream_st* stream);
-  void launch(const op::EmbeddingBackward& op, CUstream_st* stream);
-  void launch(const op::PositionForward& op, CUstream_st* stream);
-  void launch(const op::PositionBackward& op, CUstream_st* stream);
-  void launch(const op::BiasDropoutAdd& op, CUstream_st* stream);
-  void launch(const op::DropoutBackward& op, CUstream_st* stream);
-  void launch(const op::CrossEntropyForward& op, CUstream_st* stream);
-  void launch(const op::CrossEntropyRescale& op, CUstream_st* stream);
-  void launch(const op::CrossEntropyLoss& op, CUstream_st* stream);
-  void launch(const op::CrossEntropyBackward& op, CUstream_st* stream);
-  void launch(const op::AdamWStep& op, CUstream_st* stream);
-  void launch(const op::SumOfSquares& op, CUstream_st* stream);
-  void launch(const op::ClipScale& op, CUstream_st* stream);
-  void launch(const op::JudgeStep& op, CUstream_st* stream);
-  void launch(const op::FindNonFinite& op, CUstream_st* stream);
-  void launch(const op::Fill& op, CUstream_st* stream);
-  void launch(const op::Clear& op, CUstream_st* stream);
-  void launch(const op::Convert& op, CUstream_st* stream);
-  void launch(const op::Add& op, CUstream_st* stream);
+  // void launch(const op::Matmul& op, cudaStream_t stream), and so on: queues kernels, of arguments that are checked.
+#define TRIVET_LAUNCH(Op) launch(const op::Op& op, CUstream_st* stream)
+  void TRIVET_OPS(TRIVET_LAUNCH);
 
   bool by_cudnn(const AttentionArgs& args) const;
   bool by_hopper(const AttentionArgs& args) const;

@@ -171,18 +171,12 @@ void CudaOps::launch(const op::Fill& op, cudaStream_t stream) {
 }
 
 void CudaOps::launch(const op::Clear& op, cudaStream_t stream) {
-  ClearedPieces pieces;
-  const auto launch_pieces = [&] {
-    if (pieces.count > 0)
-      launch_kernel(clear_kernel, {blocks(pieces.total(), op.kSpan.name), kThreads, stream}, pieces);
-    pieces.clear();
+  const auto piece_of = [](const Tensor& x) {
+    return std::pair(Cleared{static_cast<unsigned char*>(x.data), x.bytes()}, ceil_div(x.bytes(), kThreads * 16));
   };
-  for (const Tensor& x : op.xs) {
-    if (x.bytes() == 0) continue;
-    pieces.add({static_cast<unsigned char*>(x.data), x.bytes()}, ceil_div(x.bytes(), kThreads * 16));
-    if (pieces.full()) launch_pieces();
-  }
-  launch_pieces();
+  launch_tables<ClearedPieces>(op.xs, piece_of, [&](const ClearedPieces& pieces) {
+    launch_kernel(clear_kernel, {blocks(pieces.total(), op.kSpan.name), kThreads, stream}, pieces);
+  });
 }
 
 void CudaOps::launch(const op::Convert& op, cudaStream_t stream) {

@@ -167,22 +167,14 @@ __global__ void clip_scale_kernel(const int64_t* bins, float multiplier, float m
 // ---- launchers
 
 void CudaOps::launch(const op::SumOfSquares& op, cudaStream_t stream) {
-  Pieces pieces;
-  const auto launch_pieces = [&] {
-    if (pieces.count > 0) {
-      const int64_t grid = std::min<int64_t>(ceil_div(pieces.total(), kWarps), 4 * multiprocessors_);
-      launch_kernel(sum_of_squares_kernel, {blocks(grid, op.kSpan.name), kThreads, stream}, pieces,
-                    static_cast<unsigned long long*>(op.bins.data));
-    }
-    pieces.clear();
+  const auto piece_of = [](const Tensor& x) {
+    return std::pair(Piece{x.as<float>(), x.numel(), aligned(x)}, ceil_div(x.numel(), kBlock));
   };
-  for (const Tensor& x : op.xs) {
-    const int64_t n = x.numel();
-    if (n == 0) continue;
-    pieces.add({x.as<float>(), n, aligned(x)}, ceil_div(n, kBlock));
-    if (pieces.full()) launch_pieces();
-  }
-  launch_pieces();
+  launch_tables<Pieces>(op.xs, piece_of, [&](const Pieces& pieces) {
+    const int64_t grid = std::min<int64_t>(ceil_div(pieces.total(), kWarps), 4 * multiprocessors_);
+    launch_kernel(sum_of_squares_kernel, {blocks(grid, op.kSpan.name), kThreads, stream}, pieces,
+                  static_cast<unsigned long long*>(op.bins.data));
+  });
   launch_kernel(canonicalize_kernel, {1, 1, stream}, op.bins.as<int64_t>());
 }
 

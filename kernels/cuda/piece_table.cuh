@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 namespace trivet {
 
@@ -36,5 +37,19 @@ struct PieceTable {
     return low;
   }
 };
+
+// Tables of the pieces of a list, each handed to launch(table). make(element) is its piece and its number of parts; of
+// no parts, it is left out.
+template <class Table, class List, class Make, class Launch>
+void launch_tables(const List& list, const Make& make, const Launch& launch) {
+  Table table;
+  for (const auto& element : list) {
+    if (const auto [piece, parts] = make(element); parts > 0) table.add(piece, parts);
+    if (!table.full()) continue;
+    launch(table);
+    table.clear();
+  }
+  if (table.count > 0) launch(table);
+}
 
 }  // namespace trivet
