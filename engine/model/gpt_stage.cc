@@ -1,6 +1,5 @@
 #include "engine/model/gpt_stage.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "engine/model/spec.h"
@@ -60,25 +59,6 @@ void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_b
       stash.push_back({allocate_block_gradients(activations, shape_, true),
                        allocate_block_activations(activations, shape_, plan.lost)});
   }
-}
-
-int64_t GptStage::scratch_bytes(const GptShape& p) {
-  const auto bytes = [&](DType dtype, int64_t n) { return Scratch::padded(n * size_of(dtype)); };
-  const int64_t local = bytes(p.dtype, p.hidden_shape().numel());                         // [s*, b, h]
-  const int64_t whole = p.sequence_parallel ? bytes(p.dtype, p.tokens() * p.hidden) : 0;  // a gathered [s, b, h]
-  const int64_t heads = bytes(p.dtype, p.tokens() * p.hidden / p.t);                      // [s, b, h/t]
-  const auto ring = [](TensorOverlap overlap) { return overlap == TensorOverlap::ring; };
-  // Forward: a branch's output; in a linear layer x whole, or y whole and, in a ring, the terms of the other ranks.
-  const int64_t terms =
-      ring(p.proj_overlap) || ring(p.fc2_overlap) ? bytes(p.dtype, (p.t - 1) * p.hidden_shape().numel()) : 0;
-  const int64_t block_forward = local + whole + terms;
-  // Backward: the gradient of a norm's output, and from proj on that of the attention's; in a linear layer x, dx or dy
-  // whole, or x and dx at once where a column-parallel layer overlaps them (bulk).
-  const auto column = [&](TensorOverlap overlap) { return overlap == TensorOverlap::none ? whole : 2 * whole; };
-  const int64_t block_backward = local + std::max(column(p.fc1_overlap), heads + column(p.qkv_overlap));
-  const int64_t cross_entropy = bytes(DType::f32, 2 * p.tokens()) + (p.t > 1 ? bytes(DType::f32, p.tokens()) : 0);
-  const int64_t one_row_of_logits = bytes(DType::f32, p.padded_vocab);  // of Trainer::next_token_logits
-  return std::max({block_forward, block_backward, cross_entropy, one_row_of_logits});
 }
 
 BlockActivations GptStage::activations(const Slot& slot, int stash, size_t block) const {

@@ -37,7 +37,7 @@ class GptStage {
   // whose halves are together.
   // deferred_heads: micro-batches whose gradient of the output weight may be put off at once.
   void allocate(Arena& activations, int slots, int stashes, bool whole_backwards, int deferred_heads = 0);
-  // Bytes of scratch that forward and backward need.
+  // Bytes of scratch that forward and backward of such stages need, and the logits of one position.
   static int64_t scratch_bytes(const GptShape& shape);
 
   Tensor tokens(int slot) const { return slot_at(slot).tokens; }  // [s, b] int32: whoever runs the stage fills it

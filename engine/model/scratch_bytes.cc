@@ -1,0 +1,53 @@
+// What scratch a pass needs is found by making one, with a model of one block on a planning device: of the operations
+// and of the communication nothing is done, and the scratch keeps count.
+#include "engine/model/gpt_stage.h"
+#include "kernels/base/planning_device.h"
+#include "parallel/comm/planning_comm.h"
+
+namespace trivet {
+namespace {
+
+constexpr int64_t kEnough = int64_t{1} << 50;  // of memory that is not there
+
+class NullOps : public Ops {
+ public:
+  void run(const AnyOp&, Stream&) override {}
+};
+
+}  // namespace
+
+int64_t GptStage::scratch_bytes(const GptShape& shape) {
+  const std::unique_ptr<Device> device = create_planning_device();
+  const std::unique_ptr<Stream> compute = device->create_compute_stream();
+  const std::unique_ptr<Communicator> group = create_planning_communicator(*device, shape.tensor_rank, shape.t);
+  std::optional<TensorLane> lane;
+  if (shape.overlaps_tensor_comm()) lane.emplace(LaneSite{*device, *compute, *group});
+
+  Arena arena(*device, "dry run");
+  ParamList params({{Axis::tp, shape.t}}, {{Axis::tp, shape.tensor_rank}}, shape.sequence_parallel);
+  GptStage stage(params, shape, {.num_layers = 1}, 0);
+  stage.allocate(arena, 1, 0, true);
+  for (Param& param : params.all()) {
+    param.weight = arena.allocate(shape.dtype, param.shape);
+    param.grad = arena.allocate(DType::f32, param.shape);
+  }
+
+  NullOps ops;
+  WeightGradQueue queue;
+  UnitHooks hooks;
+  Scratch scratch(arena, kEnough);
+  Context ctx{.ops = ops,
+              .compute = *compute,
+              .tensor = {*group, shape.sequence_parallel},
+              .weight_grads = queue,
+              .units = hooks,
+              .scratch = scratch,
+              .tensor_lane = lane ? &*lane : nullptr};
+  const MicroBatch micro_batch{.first_sample = stage.first_sample(0)};
+  stage.forward(ctx, 0, micro_batch, arena.allocate(DType::f32, {1}));
+  stage.backward(ctx, 0, -1, micro_batch, Residual(arena.allocate(shape.dtype, shape.hidden_shape())));
+  Scratch::Frame(scratch).tensor(DType::f32, {shape.padded_vocab});  // the logits of a position, of all tensor ranks
+  return scratch.high_water();
+}
+
+}  // namespace trivet
