@@ -1,6 +1,8 @@
-// docs/glossary.md has a line for each key of a configuration and each column of a log, and for no other.
+// What documents list is what the code has: docs/glossary.md a line for each key of a configuration and each column of
+// a log, and for no other; docs/extending.md files that exist.
 #include <filesystem>
 #include <gtest/gtest.h>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -13,11 +15,12 @@
 namespace trivet {
 namespace {
 
+namespace fs = std::filesystem;
 using Names = std::multiset<std::string>;
 
 // What begins the rows of the table behind the line `opening`, "| `NAME` | …".
 Names glossary(const std::string& opening) {
-  std::ifstream in(std::filesystem::path(TRIVET_SOURCE_DIR) / "docs/glossary.md");
+  std::ifstream in(fs::path(TRIVET_SOURCE_DIR) / "docs/glossary.md");
   std::string line;
   while (std::getline(in, line) && !line.starts_with(opening)) continue;
   EXPECT_TRUE(in) << opening;
@@ -66,6 +69,19 @@ TEST(Glossary, HasEveryKeyOfMetricsJsonl) {
   }
   // then
   EXPECT_EQ(glossary("Keys of a line of"), Names(keys.begin(), keys.end()));
+}
+
+TEST(Extending, NamesFilesThatExist) {
+  const std::string text = read_text(TRIVET_SOURCE_DIR "/docs/extending.md");
+  const std::regex path("`([a-zA-Z_]+/[a-zA-Z_/.]+)`");
+  int checked = 0;
+  for (std::sregex_iterator it(text.begin(), text.end(), path), end; it != end; ++it) {
+    const std::string name = (*it)[1];
+    if (name.find("NAME") != std::string::npos) continue;  // the new one
+    EXPECT_TRUE(fs::exists(fs::path(TRIVET_SOURCE_DIR) / name)) << name;
+    ++checked;
+  }
+  EXPECT_GT(checked, 20);
 }
 
 }  // namespace
