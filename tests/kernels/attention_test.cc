@@ -459,7 +459,7 @@ TEST_P(AttentionTest, WrongArgumentsNameTheArgument) {
   expect_error(forward({.qkv = x, .out = out, .lse = out}), "attention_forward: lse is [4, 2, 16]");
   expect_error(backward({.dout = lse, .qkv = x, .out = out, .lse = lse, .dqkv = x}),
                "attention_backward: dout is [2, 2, 4]");
-  const QkvViews shorter = qkv_views(qkv.slice(0, 3), 2, 2);
+  const QkvViews shorter = qkv_views(drawn(DType::f32, {3, 2, 2 * 3 * 8}, 1), 2, 2);
   expect_error(backward({.dout = out, .qkv = x, .out = out, .lse = lse, .dqkv = shorter}),
                "attention_backward: dq is [3, 2, 2, 8] in 2 groups, expected [4, 2, 2, 8] in 2 groups");
   expect_error(forward({.qkv = {x.q, x.q, shorter.v}, .out = out, .lse = lse}),
@@ -467,7 +467,7 @@ TEST_P(AttentionTest, WrongArgumentsNameTheArgument) {
   expect_error(forward({.qkv = {heads_view(out, 2, 1), heads_view(out, 2, 1), x.v}, .out = out, .lse = lse}),
                "attention_forward: k is [4, 2, 2, 8] in 1 groups, expected [4, 2, 1, 8] in 1 groups");
   QkvViews other = x;
-  other.k.memory.dtype = DType::bf16;
+  other.k.memory = drawn(DType::bf16, {4, 2, 2 * 3 * 8}, 1);
   expect_error(forward({.qkv = other, .out = out, .lse = lse}), "attention_forward: k is [4, 2, 48] bf16");
   other = x;
   other.v.first += 1;
