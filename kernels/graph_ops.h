@@ -33,7 +33,7 @@ class GraphOps : public Ops {
     begin(stream);
     try {
       f();
-      stream.settle();
+      stream.flush();
     } catch (...) {
       end();
       throw;

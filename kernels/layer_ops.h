@@ -51,8 +51,8 @@ struct Matmul {
   OptionalIn bias{};         // [n] T, added to every row; not with accumulate
   // A GELU behind the product, which saves passes over memory. At most one of the two; c is T then, and nothing is
   // accumulated. On a CPU with the bits of this op and GeluForward or GeluBackward behind it; elsewhere near them.
-  OptionalOut before_gelu{};   // [m, n] T: a b + bias; c = gelu(before_gelu)
-  OptionalIn gelu_backward{};  // [m, n] T: c = (a b) * gelu'(gelu_backward); not with a bias
+  OptionalOut pre_activation{};  // [m, n] T: a b + bias; c = gelu(pre_activation)
+  OptionalIn gelu_backward{};    // [m, n] T: c = (a b) * gelu'(gelu_backward); not with a bias
 
   void check() const {
     constexpr const char* kOp = kSpan.name;
@@ -67,12 +67,12 @@ struct Matmul {
       shapes::expect_vector(kOp, "bias", bias, a.dtype, n);
       if (accumulate) fail("matmul: a bias cannot be added when accumulating");
     }
-    if (!before_gelu && !gelu_backward) return;
-    if (before_gelu) shapes::expect_matrix(kOp, "before_gelu", before_gelu, a.dtype, m, n);
+    if (!pre_activation && !gelu_backward) return;
+    if (pre_activation) shapes::expect_matrix(kOp, "pre_activation", pre_activation, a.dtype, m, n);
     if (gelu_backward) shapes::expect_matrix(kOp, "gelu_backward", gelu_backward, a.dtype, m, n);
     shapes::expect_matrix(kOp, "c", c, a.dtype, m, n);
     if (accumulate) fail("matmul: a GELU cannot be taken of a sum that accumulates");
-    if (before_gelu && gelu_backward) fail("matmul: before_gelu and gelu_backward cannot go together");
+    if (pre_activation && gelu_backward) fail("matmul: pre_activation and gelu_backward cannot go together");
     if (gelu_backward && bias) fail("matmul: a bias cannot be added before gelu_backward");
   }
 };

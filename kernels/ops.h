@@ -34,7 +34,7 @@ namespace trivet {
   of(Matmul), of(ColumnSum), of(LayernormForward), of(LayernormBackward), of(GeluForward), of(GeluBackward),           \
       of(AttentionForward), of(AttentionBackward), of(EmbeddingForward), of(EmbeddingBackward), of(PositionForward),   \
       of(PositionBackward), of(BiasDropoutAdd), of(DropoutBackward), of(CrossEntropyForward), of(CrossEntropyRescale), \
-      of(CrossEntropyLoss), of(CrossEntropyBackward), of(AdamWStep), of(SumOfSquares), of(ClipScale), of(JudgeStep),   \
+      of(CrossEntropyLoss), of(CrossEntropyBackward), of(AdamWStep), of(SumOfSquares), of(ClipScale), of(AcceptStep),  \
       of(FindNonFinite), of(Fill), of(Clear), of(Convert), of(Add)
 
 // Any op, as a value: what wraps or records ops keeps these.

@@ -17,7 +17,7 @@ struct AdamW {
 };
 
 // n elements of the optimizer's state, all [n] fp32 but model_weight.
-struct AdamWPiece {
+struct AdamWShard {
   InOut weight;
   In grad;
   InOut m, v;                    // moments
@@ -29,11 +29,11 @@ struct AdamWPiece {
 // sum is exact, so it has the same bits in whatever order, on however many ranks, the parts are added.
 inline constexpr int64_t kExactSumBins = 24;
 
-// What a step's numbers, up to kJudgedNumbers of them, may be.
-inline constexpr size_t kJudgedNumbers = 4;
+// What a step's numbers, up to kStepNumbers of them, may be.
+inline constexpr size_t kStepNumbers = 4;
 struct StepLimits {
-  std::array<float, kJudgedNumbers> at_most;  // a finite number above it is refused; +inf: none is
-  bool finite = true;                         // a number that is not finite is refused
+  std::array<float, kStepNumbers> at_most;  // a finite number above it is refused; +inf: none is
+  bool finite = true;                       // a number that is not finite is refused
 };
 
 // What FindNonFinite tells.
@@ -118,18 +118,18 @@ struct CrossEntropyBackward {
 
 // AdamW with decoupled decay (Loshchilov, Hutter 2019), on all pieces at once:
 //   g = grad * grad_scale[0];  weight -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * weight)
-// grad_scale: [1] fp32. proceed: [1] fp32; where it is 0, nothing is written. Both are read when the stream gets there:
-// the host need not know them. How elements are cut into pieces changes no bit.
+// grad_scale: [1] fp32. accepted: [1] fp32; where it is 0, nothing is written. Both are read when the stream gets
+// there: the host need not know them. How elements are cut into pieces changes no bit.
 struct AdamWStep {
   static constexpr SpanInfo kSpan{"adamw", Category::optimizer};
-  List<AdamWPiece> pieces;
+  List<AdamWShard> pieces;
   In grad_scale;
-  OptionalIn proceed{};
+  OptionalIn accepted{};
   AdamW how;
 
   void check() const {
     constexpr const char* kOp = kSpan.name;
-    for (const AdamWPiece& piece : pieces) {
+    for (const AdamWShard& piece : pieces) {
       const int64_t n = piece.weight.numel();
       shapes::expect_vector(kOp, "weight", piece.weight, DType::f32, n);
       shapes::expect_vector(kOp, "grad", piece.grad, DType::f32, n);
@@ -138,7 +138,7 @@ struct AdamWStep {
       if (piece.model_weight) shapes::expect_vector(kOp, "model_weight", piece.model_weight, DType::bf16, n);
     }
     shapes::expect_vector(kOp, "grad_scale", grad_scale, DType::f32, 1);
-    if (proceed) shapes::expect_vector(kOp, "proceed", proceed, DType::f32, 1);
+    if (accepted) shapes::expect_vector(kOp, "accepted", accepted, DType::f32, 1);
     trivet::check(how.step >= 1, "adamw: step counts from 1");
   }
 };
@@ -173,31 +173,31 @@ struct ClipScale {
 
 // ---- whether a step is taken, decided on the device
 
-// proceed[0] = 1, or 0 where one of the numbers is refused. numbers: [n] fp32, proceed: [1] fp32.
-struct JudgeStep {
-  static constexpr SpanInfo kSpan{"judge_step", Category::optimizer};
+// accepted[0] = 1, or 0 where one of the numbers is refused. numbers: [n] fp32, accepted: [1] fp32.
+struct AcceptStep {
+  static constexpr SpanInfo kSpan{"accept_step", Category::optimizer};
   In numbers;
   StepLimits limits;
-  Out proceed;
+  Out accepted;
 
   void check() const {
-    trivet::check(numbers.numel() <= static_cast<int64_t>(kJudgedNumbers), "judge_step: more numbers than limits");
+    trivet::check(numbers.numel() <= static_cast<int64_t>(kStepNumbers), "accept_step: more numbers than limits");
     shapes::expect_vector(kSpan.name, "numbers", numbers, DType::f32, numbers.numel());
-    shapes::expect_vector(kSpan.name, "proceed", proceed, DType::f32, 1);
+    shapes::expect_vector(kSpan.name, "accepted", accepted, DType::f32, 1);
   }
 };
 
 // Looks through x where the step is refused for what is not finite, so that a report can name it when the gradients
-// are gone: where proceed[0] is 0, found = {index of the first such element or -1, NaNs, infinities, bits of that
+// are gone: where accepted[0] is 0, found = {index of the first such element or -1, NaNs, infinities, bits of that
 // element, bits of the one before it}; else found is left as it is. x: [n] fp32; found: [kNonFiniteNumbers] int64.
 struct FindNonFinite {
   static constexpr SpanInfo kSpan{"find_non_finite", Category::optimizer};
-  In x, proceed;
+  In x, accepted;
   InOut found;
 
   void check() const {
     shapes::expect_vector(kSpan.name, "x", x, DType::f32, x.numel());
-    shapes::expect_vector(kSpan.name, "proceed", proceed, DType::f32, 1);
+    shapes::expect_vector(kSpan.name, "accepted", accepted, DType::f32, 1);
     shapes::expect_vector(kSpan.name, "found", found, DType::i64, kNonFiniteNumbers);
   }
 };

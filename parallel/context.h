@@ -10,7 +10,7 @@
 
 namespace trivet {
 
-class TensorLane;  // parallel/tensor/overlap.h
+class TensorCommStream;  // parallel/tensor/overlap.h
 
 struct Context {
   Ops& ops;
@@ -19,7 +19,7 @@ struct Context {
   WeightGradQueue& weight_grads;
   UnitHooks& units;
   Scratch& scratch;
-  TensorLane* tensor_lane = nullptr;  // null: tensor-parallel communication is not overlapped
+  TensorCommStream* tensor_comm_stream = nullptr;  // null: tensor-parallel communication is not overlapped
 
   void run(const AnyOp& op) const { ops.run(op, compute); }
 };

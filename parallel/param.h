@@ -38,10 +38,10 @@ struct ParamSpec {
 
 struct Param {
   ParamSpec spec;
-  int unit = 0;            // that declared it
-  Shape shape;             // of this rank's part
-  int cut_dim = -1;        // dimension of which this rank has a part; -1: none
-  int64_t cut_offset = 0;  // first index of the part
+  int unit = 0;                  // that declared it
+  Shape shape;                   // of this rank's part
+  int partition_dim = -1;        // dimension of which this rank has a part; -1: none
+  int64_t partition_offset = 0;  // first index of the part
   // The axes over which the gradient is summed, beside kGradientAxes, over which that of every parameter is.
   AxisSet summed_over;
   Tensor weight;  // shape, model dtype; a view of the flat weight buffer
@@ -110,13 +110,14 @@ class ParamList {
   }
   void partition(Param& param, const AxisInfo& axis, int dim) const {
     const int64_t n = param.shape[dim], ranks = mesh_[axis.axis];
-    check(param.cut_dim < 0 || param.cut_dim == dim, param.spec.name + " is partitioned along two dimensions");
+    check(param.partition_dim < 0 || param.partition_dim == dim,
+          param.spec.name + " is partitioned along two dimensions");
     if (n % ranks != 0)
       throw ConfigError(param.spec.name + ": dimension " + std::to_string(dim) + " (" + std::to_string(n) +
                         ") is not divisible by the " + axis.group + "-parallel size (" + std::to_string(ranks) + ")");
-    param.cut_dim = dim;
+    param.partition_dim = dim;
     param.shape.dims[static_cast<size_t>(dim)] = n / ranks;
-    param.cut_offset += n / ranks * at_[axis.axis];
+    param.partition_offset += n / ranks * at_[axis.axis];
   }
 
   MeshShape mesh_;

@@ -222,7 +222,7 @@ void FaultInjector::strike(const Fault& fault, int64_t step) {
     case FaultKind::slow: slow_ = fault.factor; break;
     case FaultKind::nan:
     case FaultKind::inf:
-    case FaultKind::bitflip: spoil_number(fault); break;
+    case FaultKind::bitflip: corrupt_number(fault); break;
     case FaultKind::skip: next_call_ = CallFault::skip; break;
     case FaultKind::extra: next_call_ = CallFault::extra; break;
     case FaultKind::wrong_size: next_call_ = CallFault::wrong_size; break;
@@ -234,7 +234,7 @@ void FaultInjector::strike(const Fault& fault, int64_t step) {
   }
 }
 
-void FaultInjector::spoil_number(const Fault& fault) {
+void FaultInjector::corrupt_number(const Fault& fault) {
   check(targets_.device != nullptr, "a fault without a target");
   const bool gradient = fault.phase == StepPhase::reduce || fault.phase == StepPhase::optimizer;
   const bool loss = !gradient && fault.kind != FaultKind::bitflip;

@@ -88,7 +88,7 @@ class FaultInjector : public StepHook, public CallFaults {
 
  private:
   void strike(const Fault& fault, int64_t step);
-  void spoil_number(const Fault& fault);
+  void corrupt_number(const Fault& fault);
 
   std::vector<Fault> faults_;  // of this rank
   std::mutex mutex_;           // guards struck_ and saved_step_: a checkpoint may be written beside the steps

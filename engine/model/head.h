@@ -34,7 +34,7 @@ class Head {
   void backward_weight(Context& ctx, Residual norm_out, Vocab d_logits) const;
 
  private:
-  VocabRange vocab_range() const { return {output_.cut_offset, shape_.vocab}; }
+  VocabRange vocab_range() const { return {output_.partition_offset, shape_.vocab}; }
 
   const GptShape& shape_;
   LayerNorm norm_;

@@ -20,8 +20,8 @@ int64_t GptStage::scratch_bytes(const GptShape& shape) {
   const std::unique_ptr<Device> device = create_planning_device();
   const std::unique_ptr<Stream> compute = device->create_compute_stream();
   const std::unique_ptr<Communicator> group = create_planning_communicator(*device, shape.tensor_rank, shape.t);
-  std::optional<TensorLane> lane;
-  if (shape.overlaps_tensor_comm()) lane.emplace(LaneSite{*device, *compute, *group});
+  std::optional<TensorCommStream> comm_stream;
+  if (shape.overlaps_tensor_comm()) comm_stream.emplace(CommStreamSite{*device, *compute, *group});
 
   Arena arena(*device, "dry run");
   ParamList params({{Axis::tp, shape.t}}, {{Axis::tp, shape.tensor_rank}}, shape.sequence_parallel);
@@ -42,7 +42,7 @@ int64_t GptStage::scratch_bytes(const GptShape& shape) {
               .weight_grads = queue,
               .units = hooks,
               .scratch = scratch,
-              .tensor_lane = lane ? &*lane : nullptr};
+              .tensor_comm_stream = comm_stream ? &*comm_stream : nullptr};
   const MicroBatch micro_batch{.first_sample = stage.first_sample(0)};
   stage.forward(ctx, 0, micro_batch, arena.allocate(DType::f32, {1}));
   stage.backward(ctx, 0, -1, micro_batch, Residual(arena.allocate(shape.dtype, shape.hidden_shape())));

@@ -47,7 +47,7 @@ void search_non_finite(RankState& state, Ops& ops, Stream& stream) {
   int64_t i = 0;
   for (const FlatBucket& bucket : state.flat.buckets)
     ops.run(op::FindNonFinite{.x = bucket.own_grads,
-                              .proceed = state.step_number(RankState::kProceed),
+                              .accepted = state.step_number(RankState::kAccepted),
                               .found = state.non_finite.slice(i++, 1).view({kNonFiniteNumbers})},
             stream);
 }

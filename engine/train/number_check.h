@@ -1,6 +1,6 @@
 // NumberCheck: what is to become of a step, from its loss and gradient norm: all ranks put the same numbers in, and so
 // all decide alike. The decision itself falls on the device, by limits that the steps before have set
-// (op::JudgeStep); the host hears of it when it reads the step's numbers, and draws the conclusions.
+// (op::AcceptStep); the host hears of it when it reads the step's numbers, and draws the conclusions.
 //
 // A loss or gradient that is not finite, or one that is train.spike_factor times the running median (of the last 64
 // steps that were taken, from the 16th on), is warned of, skipped or the end, as the policies say. A skipped step

@@ -15,21 +15,22 @@ std::unique_ptr<DataParallel> make_data_parallel(const Config& config, const Lay
                                                  const RankOptions& options) {
   const OverlapConfig& overlap = config.overlap;
   const int pp = rank.mesh.at[Axis::pp];
-  const GradSync::Options reduce{.lanes = overlap.overlap_grad_reduce ? overlap.collectives_in_flight : 0,
+  const GradSync::Options reduce{.comm_streams = overlap.overlap_grad_reduce ? overlap.collectives_in_flight : 0,
                                  .micro_batches = static_cast<int>(layout.micro_batches),
                                  .op = overlap.average_in_collective ? Reduce::average : Reduce::sum,
                                  .delay = overlap.align_grad_reduce ? std::optional(pp) : std::nullopt,
                                  .registered = config.comm.nccl_ub ? &rank.state.gradient_arena : nullptr,
                                  .poison = options.poison};
-  ParamGather::Options gather{.lanes = overlap.overlap_param_gather ? overlap.collectives_in_flight : 0,
+  ParamGather::Options gather{.comm_streams = overlap.overlap_param_gather ? overlap.collectives_in_flight : 0,
                               .poison = options.poison,
                               .ahead = pp,
                               .registered = config.comm.nccl_ub ? &rank.state.weight_arena : nullptr};
   if (overlap.align_param_gather)
     for (const Op& op : layout.schedule.programs[static_cast<size_t>(pp)])
       if (op.kind == OpKind::forward) gather.forward_chunks.push_back(op.chunk);
-  return std::make_unique<DataParallel>(
-      rank.state.flat, rank.ops, LaneSite{rank.device, *rank.compute, *rank.mesh.data, options.trace}, reduce, gather);
+  return std::make_unique<DataParallel>(rank.state.flat, rank.ops,
+                                        CommStreamSite{rank.device, *rank.compute, *rank.mesh.data, options.trace},
+                                        reduce, gather);
 }
 
 // Where tied embeddings live on two stages, their ranks; null for the ranks between, and where one rank has both.
@@ -56,9 +57,9 @@ Rank::Rank(const Config& config, const Layout& layout, Backend given, Communicat
       host_row(options.trace ? options.trace->add_row("host") : nullptr),
       state(config, layout, mesh.at, device, options.positions,
             config.comm.nccl_ub ? mesh.data->buffer_memory() : nullptr),
-      tensor_lane(state.shape.overlaps_tensor_comm()
-                      ? std::make_unique<TensorLane>(LaneSite{device, *compute, *mesh.tensor, options.trace})
-                      : nullptr),
+      tensor_comm_stream(state.shape.overlaps_tensor_comm() ? std::make_unique<TensorCommStream>(CommStreamSite{
+                                                                  device, *compute, *mesh.tensor, options.trace})
+                                                            : nullptr),
       data_parallel(options.positions ? nullptr : make_data_parallel(config, layout, *this, options)),
       embedding_group(options.positions ? nullptr : make_embedding_group(mesh, state.shape, schedule)),
       executor(schedule, *mesh.pipeline, device, *compute, options.trace, state.boundary_buffers,
@@ -77,7 +78,7 @@ Context Rank::context_of_chunk() {
           .weight_grads = weight_grads.emplace_back(),
           .units = data_parallel ? *data_parallel : no_hooks_,
           .scratch = state.scratch,
-          .tensor_lane = tensor_lane.get()};
+          .tensor_comm_stream = tensor_comm_stream.get()};
 }
 
 void Rank::initialize_weights(uint64_t seed, int threads) {

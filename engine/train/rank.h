@@ -57,8 +57,8 @@ class Rank {
   std::unique_ptr<Stream> compute;
   TraceRow* host_row;  // of what the host does; null: nothing is recorded
   RankState state;
-  std::unique_ptr<TensorLane> tensor_lane;        // null: no tensor-parallel communication is overlapped
-  std::unique_ptr<DataParallel> data_parallel;    // null: the rank does not train
+  std::unique_ptr<TensorCommStream> tensor_comm_stream;  // null: no tensor-parallel communication is overlapped
+  std::unique_ptr<DataParallel> data_parallel;           // null: the rank does not train
   std::unique_ptr<Communicator> embedding_group;  // first and last stage, where they share the embedding; else null
   StepBatches batches;                            // of the step under way
   std::deque<WeightGradQueue> weight_grads;       // [chunk]

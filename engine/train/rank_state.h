@@ -51,7 +51,7 @@ struct RankState {
   std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: what the executor needs
   // What a step tells, [kStepNumbers] fp32. The first three, summed over pipeline and data ranks, tell every rank of
   // the world alike whether a number is not finite anywhere.
-  enum StepNumber { kLoss, kNorm, kWatchedNorm, kOwnLoss, kOwnNorm, kProceed, kStepNumbers };
+  enum StepNumber { kLoss, kNorm, kWatchedNorm, kOwnLoss, kOwnNorm, kAccepted, kStepNumbers };
   Tensor step_numbers;
   Tensor step_number(StepNumber which) const { return step_numbers.slice(which, 1); }
   Tensor loss;        // [1] fp32: step_number(kLoss), or of its own

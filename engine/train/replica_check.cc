@@ -26,7 +26,7 @@ ReplicaMismatch compare_replicas(const FlatBuffer& flat, const Adam& adam, HostW
       for (const FlatSegment& segment : flat.segments_of(bucket))
         add("the weight", *segment.param, segment.param->weight);
   if (!flat.shards_optimizer())
-    for (const OwnedPiece& piece : flat.owned) {
+    for (const OwnedShard& piece : flat.owned) {
       const auto of = [&](Tensor owned) { return owned.slice(piece.local, piece.weight.numel()); };
       if (adam.main_weights()) add("the main weight", *piece.param, of(adam.main_weights()));
       add("the first moment of", *piece.param, of(adam.first_moments()));

@@ -44,7 +44,7 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       step_through_(rank_.device.create_event()) {
   rank_.initialize_weights(static_cast<uint64_t>(config.train.seed), threads_);
   if (!faults_ || rank_.state.flat.owned.empty()) return;
-  const OwnedPiece& piece = rank_.state.flat.owned.front();
+  const OwnedShard& piece = rank_.state.flat.owned.front();
   const Tensor main = rank_.state.adam->main_weights();
   faults_->attach({.device = &rank_.device,
                    .stream = rank_.compute.get(),
@@ -144,17 +144,18 @@ void Trainer::queue_update(const StepResult& step) {
   const auto at_most = [](double limit, int64_t times) {
     return static_cast<float>(limit * static_cast<double>(times));
   };
-  ops.run(op::JudgeStep{.numbers = sums,
-                        .limits = {.at_most = {at_most(limits.loss, loss_multiplier()),
-                                               at_most(limits.grad_norm, mesh().pipeline->size() * mesh().data->size()),
-                                               kNone},
-                                   .finite = limits.finite},
-                        .proceed = number(RankState::kProceed)},
-          compute);
+  ops.run(
+      op::AcceptStep{
+          .numbers = sums,
+          .limits = {.at_most = {at_most(limits.loss, loss_multiplier()),
+                                 at_most(limits.grad_norm, mesh().pipeline->size() * mesh().data->size()), kNone},
+                     .finite = limits.finite},
+          .accepted = number(RankState::kAccepted)},
+      compute);
   search_non_finite(state, ops, compute);
 
   rank_.data_parallel->weights.finish();
-  state.adam->step(ops, number(RankState::kProceed),
+  state.adam->step(ops, number(RankState::kAccepted),
                    {.learning_rate = static_cast<float>(step.learning_rate),
                     .beta1 = static_cast<float>(optimizer.adam_beta1),
                     .beta2 = static_cast<float>(optimizer.adam_beta2),
@@ -219,7 +220,7 @@ void Trainer::judge(StepResult& result, std::span<const float> numbers) {
       {.loss = result.loss,
        .grad_norm = numbers[RankState::kNorm] / static_cast<double>(mesh().pipeline->size() * mesh().data->size()),
        .finite = finite,
-       .taken = numbers[RankState::kProceed] != 0});
+       .taken = numbers[RankState::kAccepted] != 0});
   using Action = NumberCheck::Action;
   if (verdict.action == Action::take) return;
   NonFinite found;

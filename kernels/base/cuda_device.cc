@@ -91,15 +91,15 @@ class CudaStream : public Stream {
     cudaStreamDestroy(stream_);
   }
   void record(Event& event) override {
-    settle();
+    flush();
     check_cuda(cudaEventRecord(static_cast<CudaEvent&>(event).raw(), stream_), "cudaEventRecord");
   }
   void wait(Event& event) override {
-    settle();
+    flush();
     check_cuda(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).raw(), 0), "cudaStreamWaitEvent");
   }
   void synchronize() override {
-    settle();
+    flush();
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     poison_.check();
     spans_->tell_complete();
@@ -107,22 +107,22 @@ class CudaStream : public Stream {
     if (error_) std::rethrow_exception(error_);
   }
   void begin_phase(const SpanInfo& info) override {
-    settle();
+    flush();
     if (trace_row()) spans_->begin_phase(info, *trace_row());
   }
   void end_phase() override {
-    settle();
+    flush();
     if (trace_row()) spans_->end_phase();
   }
   cudaStream_t raw() {  // for who queues something
-    settle();
+    flush();
     return stream_;
   }
   CudaSpans& spans() { return *spans_; }
 
  protected:
   void enqueue(std::function<void()> work) override {
-    settle();
+    flush();
     {
       std::lock_guard lock(mutex_);
       if (error_) std::rethrow_exception(error_);
@@ -284,7 +284,7 @@ class CudaDevice : public Device {
 
 cudaStream_t raw(Stream& stream) { return static_cast<CudaStream&>(stream).raw(); }
 void begin_span(Stream& stream, const SpanInfo& info) {
-  stream.settle();
+  stream.flush();
   if (stream.trace_row()) static_cast<CudaStream&>(stream).spans().begin(info, *stream.trace_row());
 }
 void end_span(Stream& stream) {

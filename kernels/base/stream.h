@@ -51,11 +51,11 @@ class Stream {
   // A phase is a span over the work that is queued between its two ends; phases of a stream nest. On a CPU stream the
   // stream itself looks at the clock when it gets there.
   virtual void begin_phase(const SpanInfo& info) {
-    settle();
+    flush();
     if (trace_row_) mark([this, info] { phases_.push_back({info, now_ns()}); });
   }
   virtual void end_phase() {
-    settle();
+    flush();
     if (!trace_row_) return;
     mark([this] {
       Span phase = phases_.back();
@@ -69,7 +69,7 @@ class Stream {
   // streams of a device that captures() (device.h), and for one at a time (kernels/graph_ops.h).
   void hold(std::function<void()> queue) { held_ = std::move(queue); }
   // Queues what is held back. Every way into such a stream's queue begins with it.
-  void settle() {
+  void flush() {
     if (held_) std::exchange(held_, nullptr)();
   }
 

@@ -25,7 +25,7 @@ void update(int64_t n, const AdamWConstants& k, float scale, const float* grad, 
 }  // namespace
 
 void CpuOps::compute(const op::AdamWStep& op) {
-  if (op.proceed && op.proceed.as<float>()[0] == 0) return;
+  if (op.accepted && op.accepted.as<float>()[0] == 0) return;
   AdamW without_decay = op.how;
   without_decay.weight_decay = 0;
   const AdamWConstants with_decay = constants_of(op.how), no_decay = constants_of(without_decay);
@@ -35,7 +35,7 @@ void CpuOps::compute(const op::AdamWStep& op) {
   for (size_t i = 0; i < op.pieces.size(); ++i) n += size(i);
   parallel_for(threads_, n, 8192, [&](Range part, int) {
     for_pieces(op.pieces.size(), size, part, [&](size_t i, Range range) {
-      const AdamWPiece& piece = op.pieces[i];
+      const AdamWShard& piece = op.pieces[i];
       const AdamWConstants& k = piece.decays ? with_decay : no_decay;
       const auto from = [=](const Tensor& t) { return t.as<float>() + range.begin; };
       if (piece.model_weight)

@@ -13,7 +13,7 @@ void CpuOps::run(const AnyOp& any, Stream& stream) {
   // A GELU of each block of a product's sums while it is in the cache takes 1.0 to 1.1 times as long (GPT-2 124M, fp32
   // and bf16): what limits here is arithmetic.
   if (const auto* const product = std::get_if<op::Matmul>(&any)) {
-    if (product->before_gelu) queue(op::GeluForward{.x = product->before_gelu, .y = product->c});
+    if (product->pre_activation) queue(op::GeluForward{.x = product->pre_activation, .y = product->c});
     if (product->gelu_backward)
       queue(op::GeluBackward{.x = product->gelu_backward, .dy = product->c, .dx = product->c});
   }

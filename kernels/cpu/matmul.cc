@@ -1,4 +1,4 @@
-#include "kernels/cpu/blocked_product.h"
+#include "kernels/cpu/blocked_gemm.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/panels_amx.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 template <class T, class C>
 Product<T, C> product_of(const op::Matmul& op) {
-  const Tensor& c = op.before_gelu ? static_cast<const Tensor&>(op.before_gelu) : op.c;
+  const Tensor& c = op.pre_activation ? static_cast<const Tensor&>(op.pre_activation) : op.c;
   return {c.rows(),       c.cols(),     op.transpose_a ? op.a.rows() : op.a.cols(), op.a.as<T>(),
           op.b.as<T>(),   c.as<C>(),    op.bias ? op.bias.as<T>() : nullptr,        op.transpose_a,
           op.transpose_b, op.accumulate};
@@ -17,7 +17,7 @@ Product<T, C> product_of(const op::Matmul& op) {
 
 void CpuOps::compute(const op::Matmul& op) {
   const auto run = [&]<class Panels, class T, class C>() {
-    BlockedProduct<Panels, T, C> product(product_of<T, C>(op), threads_);
+    BlockedGemm<Panels, T, C> product(product_of<T, C>(op), threads_);
     product.run(workspaces_.lease(product.workspace_bytes()).data());
   };
   const auto run_bf16 = [&]<class C>() {

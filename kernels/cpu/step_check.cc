@@ -8,17 +8,17 @@
 
 namespace trivet {
 
-void CpuOps::compute(const op::JudgeStep& op) {
+void CpuOps::compute(const op::AcceptStep& op) {
   bool passes = true;
   for (int64_t i = 0; i < op.numbers.numel(); ++i) {
     const float x = op.numbers.as<float>()[i];
     passes &= std::isfinite(x) ? x <= op.limits.at_most[static_cast<size_t>(i)] : !op.limits.finite;
   }
-  op.proceed.as<float>()[0] = passes ? 1 : 0;
+  op.accepted.as<float>()[0] = passes ? 1 : 0;
 }
 
 void CpuOps::compute(const op::FindNonFinite& op) {
-  if (op.proceed.as<float>()[0] != 0) return;
+  if (op.accepted.as<float>()[0] != 0) return;
   const std::span<const float> numbers(op.x.as<float>(), static_cast<size_t>(op.x.numel()));
   const auto first = std::find_if_not(numbers.begin(), numbers.end(), [](float v) { return std::isfinite(v); });
   int64_t* const out = op.found.as<int64_t>();

@@ -26,8 +26,8 @@ constexpr int kThreads = 256;
 // A block has kThreads packs of one piece, a thread has one. Shards are cut at any element, so each of the arrays may
 // start at any alignment.
 __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__ Pieces pieces, AdamWConstants c,
-                                                         const float* grad_scale, const float* proceed) {
-  if (proceed && *proceed == 0) return;
+                                                         const float* grad_scale, const float* accepted) {
+  if (accepted && *accepted == 0) return;
   const int which = pieces.find(blockIdx.x);
   const Piece& p = pieces.piece[which];
   const int64_t block = blockIdx.x - pieces.first[which], i = (block * kThreads + threadIdx.x) * kPack, n = p.n;
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
 // ---- launchers
 
 void CudaOps::launch(const op::AdamWStep& op, cudaStream_t stream) {
-  const auto piece_of = [](const AdamWPiece& p) {
+  const auto piece_of = [](const AdamWShard& p) {
     return std::pair(Piece{.weight = p.weight.as<float>(),
                            .grad = p.grad.as<float>(),
                            .m = p.m.as<float>(),
@@ -71,7 +71,7 @@ void CudaOps::launch(const op::AdamWStep& op, cudaStream_t stream) {
   };
   launch_tables<Pieces>(op.pieces, piece_of, [&](const Pieces& pieces) {
     launch_kernel(adamw_kernel, {blocks(pieces.total(), op.kSpan.name), kThreads, stream}, pieces, constants_of(op.how),
-                  elements<float>(op.grad_scale), elements<float>(op.proceed));
+                  elements<float>(op.grad_scale), elements<float>(op.accepted));
   });
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/cuda_products.h"
+#include "kernels/cuda/cuda_gemms.h"
 #include "kernels/cuda/cudnn_attention.h"
 
 namespace trivet {
@@ -29,7 +29,7 @@ CudaOps::CudaOps(Device& device, const CudaOptions& options)
       multiprocessors_(attribute_of_current_device(cudaDevAttrMultiProcessorCount)),
       hopper_(options.hopper_attention && current_device_is_hopper()),
       workspaces_(device),
-      products_(std::make_unique<CudaProducts>(options)) {
+      products_(std::make_unique<CudaGemms>(options)) {
   check(device.kind() == DeviceKind::cuda, "CudaOps needs a CUDA device");
   if (options.cudnn_attention)
     cudnn_attention_ = create_cudnn_attention(*options.cudnn_attention, options.deterministic);

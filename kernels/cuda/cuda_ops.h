@@ -13,7 +13,7 @@
 namespace trivet {
 
 struct AttentionArgs;
-class CudaProducts;
+class CudaGemms;
 class CudnnAttention;
 
 class CudaOps : public Ops {
@@ -36,7 +36,7 @@ class CudaOps : public Ops {
   const int multiprocessors_;
   const bool hopper_;  // has kernels of its own for attention that the tensor-core kernels take
   CudaWorkspaces workspaces_;
-  std::unique_ptr<CudaProducts> products_;
+  std::unique_ptr<CudaGemms> products_;
   std::unique_ptr<CudnnAttention> cudnn_attention_;  // null: not asked for
 };
 

@@ -1,7 +1,7 @@
-// Matrix products: cuBLASLt (cuda_products.h), and small kernels for what it leaves: sums of nothing, shapes without an
+// Matrix products: cuBLASLt (cuda_gemms.h), and small kernels for what it leaves: sums of nothing, shapes without an
 // algorithm, a bf16 bias on an fp32 result, and a GELU where it does not fit into the product.
+#include "kernels/cuda/cuda_gemms.h"
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/cuda_products.h"
 #include "kernels/cuda/gelu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
@@ -62,16 +62,16 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
                       .b = op.b.data,
                       .c = op.c.data,
                       .bias = fused_bias ? op.bias.data : nullptr,
-                      .before_gelu = op.before_gelu.data,
+                      .pre_activation = op.pre_activation.data,
                       .gelu_backward = op.gelu_backward.data};
   const auto run = [&] {
-    return k > 0 && products_->run(product, workspaces_.take(stream, CudaProducts::kWorkspaceBytes), stream);
+    return k > 0 && products_->run(product, workspaces_.take(stream, CudaGemms::kWorkspaceBytes), stream);
   };
   if (product.has_gelu()) {
     if (run()) return;
-    product.before_gelu = nullptr;
+    product.pre_activation = nullptr;
     product.gelu_backward = nullptr;
-    if (op.before_gelu) product.c = op.before_gelu.data;
+    if (op.pre_activation) product.c = op.pre_activation.data;
   }
   const bool done = run();
   if (!done || (op.bias && !fused_bias))
@@ -83,7 +83,7 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
         launch_kernel(plain_product_kernel<T, C>, {grid, 256, stream}, elements<T>(op.a), elements<T>(op.b),
                       elements<T>(op.bias), to, m, n, k, op.transpose_a, op.transpose_b, op.accumulate);
     });
-  if (op.before_gelu) launch_gelu_forward(op.before_gelu, op.c, stream);
+  if (op.pre_activation) launch_gelu_forward(op.pre_activation, op.c, stream);
   if (op.gelu_backward) launch_gelu_backward(op.gelu_backward, op.c, op.c, stream);
 }
 

@@ -11,10 +11,10 @@ namespace {
 // ---- kernels
 
 // One thread: a few numbers.
-__global__ void judge_step_kernel(const float* numbers, int n, StepLimits limits, float* proceed) {
+__global__ void accept_step_kernel(const float* numbers, int n, StepLimits limits, float* accepted) {
   bool passes = true;
   for (int i = 0; i < n; ++i) passes &= isfinite(numbers[i]) ? numbers[i] <= limits.at_most[i] : !limits.finite;
-  *proceed = passes ? 1.0f : 0.0f;
+  *accepted = passes ? 1.0f : 0.0f;
 }
 
 struct Smaller {
@@ -26,9 +26,9 @@ constexpr int kThreads = 1024;
 // One block, which has nothing to do in a step that is taken: what it costs then is its launch. In the other it walks
 // all of x, which need not be fast.
 __global__ void __launch_bounds__(kThreads)
-    find_non_finite_kernel(const float* x, int64_t n, const float* proceed, int64_t* found) {
+    find_non_finite_kernel(const float* x, int64_t n, const float* accepted, int64_t* found) {
   __shared__ long long shared[32];
-  if (*proceed != 0) return;
+  if (*accepted != 0) return;
   long long first = LLONG_MAX, nans = 0, infinities = 0;
   for (int64_t i = threadIdx.x; i < n; i += kThreads) {
     if (isfinite(x[i])) continue;
@@ -52,13 +52,13 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- launchers
 
-void CudaOps::launch(const op::JudgeStep& op, cudaStream_t stream) {
-  launch_kernel(judge_step_kernel, {1, 1, stream}, op.numbers.as<float>(), static_cast<int>(op.numbers.numel()),
-                op.limits, op.proceed.as<float>());
+void CudaOps::launch(const op::AcceptStep& op, cudaStream_t stream) {
+  launch_kernel(accept_step_kernel, {1, 1, stream}, op.numbers.as<float>(), static_cast<int>(op.numbers.numel()),
+                op.limits, op.accepted.as<float>());
 }
 
 void CudaOps::launch(const op::FindNonFinite& op, cudaStream_t stream) {
-  launch_kernel(find_non_finite_kernel, {1, kThreads, stream}, op.x.as<float>(), op.x.numel(), op.proceed.as<float>(),
+  launch_kernel(find_non_finite_kernel, {1, kThreads, stream}, op.x.as<float>(), op.x.numel(), op.accepted.as<float>(),
                 op.found.as<int64_t>());
 }
 

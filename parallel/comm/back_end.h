@@ -141,8 +141,9 @@ class DeviceBackEnd : public CommBackEnd {
   // Queues a call, and leaves its span; or a send and a receive of which neither waits for the other. In a group of one
   // rank it copies Call::in to Call::out.
   virtual void enqueue(std::span<const Call> calls, Stream& stream) = 0;
-  // `witness` names the call that this rank is in; it is asked, on any thread, before such calls are broken off.
-  virtual void set_witness(std::function<std::string()> /*witness*/) {}
+  // `abort_diagnostics` names the call that this rank is in; it is asked, on any thread, before such calls are broken
+  // off.
+  virtual void set_abort_diagnostics(std::function<std::string()> /*abort_diagnostics*/) {}
 
   Device& device;
 

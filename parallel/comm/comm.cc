@@ -193,7 +193,7 @@ std::unique_ptr<Communicator> with_flight_recorder(Communicator& world, FlightRe
   tools.faults = faults;
   if (world.device_) {
     tools.device_calls = std::make_shared<DeviceCalls>(recorder, world.device_->device);
-    world.device_->set_witness([calls = tools.device_calls] { return calls->end_calls(); });
+    world.device_->set_abort_diagnostics([calls = tools.device_calls] { return calls->end_calls(); });
   }
   return std::unique_ptr<Communicator>(new Communicator(world.back_end_, std::move(tools)));
 }

@@ -100,7 +100,7 @@ class MpiCollective : public MpiTask {
   const CommGroup& group_;
   std::vector<Peer> peers_;  // by rank of the group; this rank's own is unused
   CallSignature signature_;
-  KeptBuffer bounce_;
+  GrowOnlyBuffer bounce_;
   std::vector<const void*> inputs_;  // of one addition; members so that a call allocates nothing
 
   Sum sum_;

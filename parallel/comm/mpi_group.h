@@ -41,7 +41,7 @@ static_assert(offsetof(MpiHeader, payload) == sizeof(CallSignature) && sizeof(Mp
 
 // Memory that grows at its first use for a size, and is kept. Large, it asks for huge pages: the kernel, which copies
 // from one process to another, has far fewer of them to look up.
-class KeptBuffer {
+class GrowOnlyBuffer {
  public:
   std::byte* at_least(int64_t bytes) {
     if (bytes > capacity_) {

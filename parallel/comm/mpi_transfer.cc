@@ -61,7 +61,7 @@ class MpiSend : public MpiTask {
     pool_.give_back(*this);
   }
 
-  KeptBuffer buffer;
+  GrowOnlyBuffer buffer;
 
  private:
   MpiSendPool& pool_;

@@ -69,7 +69,9 @@ class NcclBackEnd : public DeviceBackEnd {
     rank_->abort(why);
   }
   Failure failure() const override { return host_.failure(); }
-  void set_witness(std::function<std::string()> witness) override { rank_->set_witness(std::move(witness)); }
+  void set_abort_diagnostics(std::function<std::string()> abort_diagnostics) override {
+    rank_->set_abort_diagnostics(std::move(abort_diagnostics));
+  }
 
  private:
   ncclResult_t one(const Call& call, ncclComm_t comm, cudaStream_t on) const {

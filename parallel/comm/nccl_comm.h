@@ -8,7 +8,7 @@
 // A thread of each rank looks several times a second for NCCL's asynchronous errors and for news that another rank has
 // failed (Communicator::failure). Then it breaks off everything that NCCL does on this rank, and whoever waits for the
 // device or makes another call throws Error that says why: the group, the rank, NCCL's own text and, where there is a
-// witness (a flight recorder), the call. The world is told, so the other ranks end too.
+// abort_diagnostics (a flight recorder), the call. The world is told, so the other ranks end too.
 //
 // Where it departs from comm.h: sums are taken in NCCL's order (two runs with the same NCCL, layout and machine agree),
 // those of bf16 are rounded after each addition, and a maximum passes over NaN; ranks' calls are not compared; a send

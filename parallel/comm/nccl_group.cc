@@ -164,9 +164,9 @@ std::shared_ptr<NcclGroup> NcclRank::add(const std::string& name, int rank, int 
   return groups_.emplace_back(std::move(group));
 }
 
-void NcclRank::set_witness(std::function<std::string()> witness) {
+void NcclRank::set_abort_diagnostics(std::function<std::string()> abort_diagnostics) {
   std::lock_guard lock(mutex_);
-  witness_ = std::move(witness);
+  abort_diagnostics_ = std::move(abort_diagnostics);
 }
 
 void NcclRank::look() {
@@ -187,7 +187,7 @@ void NcclRank::abort(const std::string& why) noexcept {
   std::lock_guard lock(mutex_);
   if (!why_.empty()) return;
   why_ = why;
-  if (witness_) witness_();
+  if (abort_diagnostics_) abort_diagnostics_();
   device.poison(why);
   std::vector<std::unique_lock<std::mutex>> held;  // until no communicator knows any memory
   ncclGroupStart();
@@ -212,7 +212,7 @@ std::string NcclRank::error() {
   for (const auto& group : groups_) {
     const std::string error = group->error();
     if (error.empty()) continue;
-    const std::string where = witness_ ? witness_() : "";
+    const std::string where = abort_diagnostics_ ? abort_diagnostics_() : "";
     return where.empty() ? error : error + "; this rank is in " + where;
   }
   return {};

@@ -96,7 +96,7 @@ class NcclRank {
   ~NcclRank();
 
   std::shared_ptr<NcclGroup> add(const std::string& name, int rank, int size);
-  void set_witness(std::function<std::string()> witness);
+  void set_abort_diagnostics(std::function<std::string()> abort_diagnostics);
   // Aborts, and throws Error that says why, where something has gone wrong. Any thread.
   void look();
   void abort(const std::string& why) noexcept;
@@ -113,7 +113,7 @@ class NcclRank {
   const int exceptions_;
   std::mutex mutex_;  // guards the next three
   std::vector<std::shared_ptr<NcclGroup>> groups_;
-  std::function<std::string()> witness_;
+  std::function<std::string()> abort_diagnostics_;
   std::string why_;  // not empty: it has aborted, and this stays
   std::mutex look_mutex_;
 

@@ -16,8 +16,8 @@ Adam::Adam(FlatBuffer& flat, Arena& arena)
       grad_scale_(arena.allocate(DType::f32, {1})),
       watched_norm_(arena.allocate(DType::f32, {1})),
       ignored_(arena.allocate(DType::f32, {1})) {
-  std::vector<AdamWPiece> pieces;
-  for (const OwnedPiece& piece : flat_.owned)
+  std::vector<AdamWShard> pieces;
+  for (const OwnedShard& piece : flat_.owned)
     pieces.push_back({.weight = main_weights(piece),
                       .grad = piece.grad,
                       .m = first_moment(piece),
@@ -27,21 +27,21 @@ Adam::Adam(FlatBuffer& flat, Arena& arena)
   pieces_ = std::move(pieces);
   // The other tensor ranks' copies of a replicated parameter's gradient must be finite, too. (Two stages' copies have
   // the same sum.)
-  for (const OwnedPiece& piece : flat_.owned)
+  for (const OwnedShard& piece : flat_.owned)
     if (piece.param->first_copy) counted_.push_back(piece.grad);
     else if (!piece.param->summed_over.has(Axis::pp)) looked_at_.push_back(piece.grad);
 }
 
 void Adam::reset(Ops& ops, Stream& stream) {
   if (main_weights_)
-    for (const OwnedPiece& piece : flat_.owned) ops.run(op::Convert{piece.weight, main_weights(piece)}, stream);
+    for (const OwnedShard& piece : flat_.owned) ops.run(op::Convert{piece.weight, main_weights(piece)}, stream);
   ops.run(op::Fill{m_, 0}, stream);
   ops.run(op::Fill{v_, 0}, stream);
 }
 
 void Adam::publish(Ops& ops, Stream& stream) {
   if (!main_weights_) return;
-  for (const OwnedPiece& piece : flat_.owned) ops.run(op::Convert{main_weights(piece), piece.weight}, stream);
+  for (const OwnedShard& piece : flat_.owned) ops.run(op::Convert{main_weights(piece), piece.weight}, stream);
 }
 
 void Adam::compute_norm(Ops& ops, Communicator& model, Communicator& data, float max_norm, Tensor watched,
@@ -59,8 +59,8 @@ void Adam::compute_norm(Ops& ops, Communicator& model, Communicator& data, float
   clip(watched_bins_, 0, watched_norm_, ignored_);
 }
 
-void Adam::step(Ops& ops, Tensor proceed, const AdamW& how, Stream& stream) {
-  ops.run(op::AdamWStep{.pieces = pieces_, .grad_scale = grad_scale_, .proceed = proceed, .how = how}, stream);
+void Adam::step(Ops& ops, Tensor accepted, const AdamW& how, Stream& stream) {
+  ops.run(op::AdamWStep{.pieces = pieces_, .grad_scale = grad_scale_, .accepted = accepted, .how = how}, stream);
 }
 
 }  // namespace trivet

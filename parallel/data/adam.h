@@ -28,27 +28,27 @@ class Adam {
   // looked at on the way: watched_norm() is a NaN on all ranks of the model where one of them is not finite, or
   // a gradient that norm does not count: the further copies of a replicated parameter's.
   void compute_norm(Ops& ops, Communicator& model, Communicator& data, float max_norm, Tensor watched, Stream& stream);
-  // One step with the gradients scaled by grad_scale, where `proceed` ([1] fp32, on the device) is not 0; else nothing
+  // One step with the gradients scaled by grad_scale, where `accepted` ([1] fp32, on the device) is not 0; else nothing
   // changes. `how.weight_decay` goes to the parameters that want it.
-  void step(Ops& ops, Tensor proceed, const AdamW& how, Stream& stream);
+  void step(Ops& ops, Tensor accepted, const AdamW& how, Stream& stream);
 
   // [n] fp32 of an owned piece: what a checkpoint keeps. Main weights are the piece's own in an fp32 run.
-  Tensor main_weights(const OwnedPiece& piece) const {
+  Tensor main_weights(const OwnedShard& piece) const {
     return main_weights_ ? part(main_weights_, piece) : piece.weight;
   }
-  Tensor first_moment(const OwnedPiece& piece) const { return part(m_, piece); }
-  Tensor second_moment(const OwnedPiece& piece) const { return part(v_, piece); }
+  Tensor first_moment(const OwnedShard& piece) const { return part(m_, piece); }
+  Tensor second_moment(const OwnedShard& piece) const { return part(v_, piece); }
 
   Tensor norm() const { return norm_; }                  // [1] fp32; NaN where a gradient is not finite
   Tensor watched_norm() const { return watched_norm_; }  // [1] fp32
-  // Of this rank's pieces, where OwnedPiece::local says; main_weights are null in an fp32 run.
+  // Of this rank's pieces, where OwnedShard::local says; main_weights are null in an fp32 run.
   Tensor main_weights() const { return main_weights_; }
   Tensor first_moments() const { return m_; }
   Tensor second_moments() const { return v_; }
   Tensor grad_scale() const { return grad_scale_; }  // [1] fp32
 
  private:
-  static Tensor part(Tensor owned, const OwnedPiece& piece) { return owned.slice(piece.local, piece.weight.numel()); }
+  static Tensor part(Tensor owned, const OwnedShard& piece) { return owned.slice(piece.local, piece.weight.numel()); }
 
   FlatBuffer& flat_;
   Tensor main_weights_;  // [owned_numel] fp32; null in an fp32 run, where the model's are the main weights
@@ -56,7 +56,7 @@ class Adam {
   Tensor all_bins_;      // [2 * kExactSumBins] int64: one all-reduce for both
   Tensor bins_, watched_bins_;
   Tensor norm_, grad_scale_, watched_norm_, ignored_;
-  List<AdamWPiece> pieces_;                  // what this rank owns
+  List<AdamWShard> pieces_;                  // what this rank owns
   std::vector<Tensor> counted_, looked_at_;  // gradients: of the norm, and those that must only be finite
 };
 

@@ -8,7 +8,7 @@ namespace trivet {
 
 struct DataParallel : UnitHooks {
   // Collective over on.group, the data-parallel ranks.
-  DataParallel(FlatBuffer& flat, Ops& ops, const LaneSite& on, const GradSync::Options& reduce,
+  DataParallel(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const GradSync::Options& reduce,
                const ParamGather::Options& gather)
       : grads(flat, ops, on, reduce), weights(flat, ops, on, gather) {}
 

@@ -100,11 +100,11 @@ void FlatBuffer::allocate_streamed(Arena& weight_arena, Arena& gradient_arena) {
       streamed_grads.push_back({.whole = gradient_arena.allocate(DType::f32, {largest}),
                                 .part = gradient_arena.allocate(DType::f32, {largest / options.ranks})});
   }
-  for (const OwnedPiece& piece : owned)
+  for (const OwnedShard& piece : owned)
     if (const AxisSet axes = piece.param->summed_over; axes != AxisSet{}) partial_grads[axes].pieces.push_back(&piece);
   for (auto& [axes, partial] : partial_grads) {
     int64_t elements = 0;
-    for (const OwnedPiece* piece : partial.pieces) elements += piece->grad.numel();
+    for (const OwnedShard* piece : partial.pieces) elements += piece->grad.numel();
     if (partial.pieces.size() > 1) partial.staged = gradient_arena.allocate(DType::f32, {elements});
   }
 }

@@ -53,7 +53,7 @@ struct FlatBucket {
 };
 
 // A part of a parameter that this rank owns, and so updates.
-struct OwnedPiece {
+struct OwnedShard {
   Param* param = nullptr;
   int64_t first = 0;  // element of the parameter (of this tensor rank's part of it)
   int64_t local = 0;  // where it stands in the rank's owned elements: in moments and main weights
@@ -99,7 +99,7 @@ struct FlatBuffer {
   FlatOptions options;
   std::vector<FlatSegment> segments;  // backward order
   std::vector<FlatBucket> buckets;    // cover [0, numel)
-  std::vector<OwnedPiece> owned;      // in the order of the layout
+  std::vector<OwnedShard> owned;      // in the order of the layout
   std::vector<std::vector<size_t>> buckets_of_unit;
   std::vector<int> stage_of_unit;
   int64_t numel = 0;                // of the layout
@@ -114,7 +114,7 @@ struct FlatBuffer {
   std::vector<Tensor> streamed_weights;       // [kStreamed], [largest] model dtype
   // Own gradients that are partial on further axes (Param::summed_over), by the set of them.
   struct PartialGrads {
-    std::vector<const OwnedPiece*> pieces;
+    std::vector<const OwnedShard*> pieces;
     Tensor staged;  // [their elements] fp32, one behind the other while they are summed; null: one piece, in its place
   };
   std::map<AxisSet, PartialGrads> partial_grads;

@@ -4,14 +4,14 @@
 
 namespace trivet {
 
-GradSync::GradSync(FlatBuffer& flat, Ops& ops, const LaneSite& on, const Options& options)
+GradSync::GradSync(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const Options& options)
     : flat_(flat),
       ops_(ops),
       compute_(on.compute),
       options_(options),
       pending_(flat.buckets.size()),
-      lanes_(on, comm_of("data"), "gradients", options.lanes) {
-  if (options_.registered) lanes_.register_buffers(*options_.registered);
+      comm_streams_(on, comm_of("data"), "gradients", options.comm_streams) {
+  if (options_.registered) comm_streams_.register_buffers(*options_.registered);
   for (size_t i = 0; i < flat_.buckets.size(); ++i) reduced_.push_back(on.device.create_event());
   for (size_t i = 0; i < flat_.streamed_grads.size(); ++i) streamed_.push_back({.reduced = on.device.create_event()});
 }
@@ -26,7 +26,7 @@ void GradSync::begin_step() {
 
 // part = this rank's part of the sum over the data-parallel group; without sharding that is the whole of it.
 void GradSync::reduce(Tensor whole, Tensor part, Event& reduced) {
-  lanes_.run(reduced, [&](Communicator& data, Stream& stream) {
+  comm_streams_.run(reduced, [&](Communicator& data, Stream& stream) {
     if (flat_.shards_optimizer()) data.reduce_scatter(whole, part, options_.op, stream);
     else data.all_reduce(whole, options_.op, stream);
   });
@@ -55,7 +55,7 @@ void GradSync::after_backward(int unit) {
   for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)]) {
     const FlatBucket& bucket = flat_.buckets[i];
     if (bucket.grads) {
-      if (--pending_[i] > 0 || !lanes_.beside_compute()) continue;
+      if (--pending_[i] > 0 || !comm_streams_.beside_compute()) continue;
       if (options_.delay) delayed_.push_back({i, backward_passes_ + *options_.delay});
       else start(i);
       continue;
@@ -108,7 +108,7 @@ void GradSync::sum_partial(const FlatBuffer::PartialGrads& partial, Communicator
   if (!partial.staged) return group.all_reduce(partial.pieces.front()->grad, Reduce::sum, compute_);
   const auto for_each_part = [&](auto&& visit) {
     int64_t offset = 0;
-    for (const OwnedPiece* piece : partial.pieces) {
+    for (const OwnedShard* piece : partial.pieces) {
       visit(piece->grad, partial.staged.slice(offset, piece->grad.numel()));
       offset += piece->grad.numel();
     }

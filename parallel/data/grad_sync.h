@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "parallel/comm_streams.h"
 #include "parallel/data/flat_buffer.h"
-#include "parallel/lanes.h"
 
 namespace trivet {
 
 class GradSync {
  public:
   struct Options {
-    int lanes = 0;               // collectives in flight beside compute; 0: none, they run on the compute stream
+    int comm_streams = 0;        // collectives in flight beside compute; 0: none, they run on the compute stream
     int micro_batches = 1;       // of a step
     Reduce op = Reduce::sum;     // over the data-parallel group; average: gradients are larger by its size until then
     std::optional<int> delay{};  // so many backward passes later than the bucket is full. Stages that are r hops from
@@ -30,7 +30,7 @@ class GradSync {
     bool poison = false;                // test that nothing is read before it is written: NaN where gradients begin
   };
   // Collective over on.group.
-  GradSync(FlatBuffer& flat, Ops& ops, const LaneSite& on, const Options& options);
+  GradSync(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const Options& options);
 
   void begin_step();
   void before_backward(int unit);
@@ -42,7 +42,7 @@ class GradSync {
   // each set of them.
   void finish(const SumGroups& groups);
 
-  int64_t registered_bytes() const { return lanes_.registered_bytes(); }
+  int64_t registered_bytes() const { return comm_streams_.registered_bytes(); }
 
  private:
   // One of flat_.streamed_grads.
@@ -70,7 +70,7 @@ class GradSync {
     int64_t until;  // backward_passes_
   };
   std::deque<Delayed> delayed_;
-  Lanes lanes_;  // last: their streams end before what they record
+  CommStreams comm_streams_;  // last: their streams end before what they record
 };
 
 }  // namespace trivet

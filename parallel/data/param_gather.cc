@@ -5,22 +5,22 @@
 
 namespace trivet {
 
-ParamGather::ParamGather(FlatBuffer& flat, Ops& ops, const LaneSite& on, const Options& options)
+ParamGather::ParamGather(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const Options& options)
     : flat_(flat),
       ops_(ops),
       compute_(on.compute),
       options_(options),
       not_begun_(flat.buckets.size()),
       under_way_(flat.buckets.size()),
-      lanes_(on, comm_of("data"), "weights", options.lanes) {
-  if (options_.registered) lanes_.register_buffers(*options_.registered);
+      comm_streams_(on, comm_of("data"), "weights", options.comm_streams) {
+  if (options_.registered) comm_streams_.register_buffers(*options_.registered);
   for (size_t i = 0; i < flat_.buckets.size(); ++i) gathered_.push_back(on.device.create_event());
   for (size_t i = 0; i < flat_.streamed_weights.size(); ++i)
     streamed_.push_back({.gathered = on.device.create_event()});
 }
 
 void ParamGather::gather(Tensor part, Tensor whole, Event& gathered) {
-  lanes_.run(gathered, [&](Communicator& data, Stream& stream) { data.all_gather(part, whole, stream); });
+  comm_streams_.run(gathered, [&](Communicator& data, Stream& stream) { data.all_gather(part, whole, stream); });
 }
 
 void ParamGather::updated() {
@@ -110,7 +110,7 @@ void ParamGather::use(int unit, int next) {
     compute_.wait(*streamed_[current_].gathered);
     flat_.point_weights(static_cast<size_t>(bucket), flat_.streamed_weights[current_]);
   }
-  if (!lanes_.beside_compute() || next < 0 || next >= static_cast<int>(flat_.stage_of_unit.size())) return;
+  if (!comm_streams_.beside_compute() || next < 0 || next >= static_cast<int>(flat_.stage_of_unit.size())) return;
   if (flat_.stage_of_unit[static_cast<size_t>(next)] != flat_.stage_of_unit[static_cast<size_t>(unit)]) return;
   if (const int bucket = streamed_bucket(next); bucket >= 0) gather_streamed(bucket);
 }

@@ -10,16 +10,16 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "parallel/comm_streams.h"
 #include "parallel/data/flat_buffer.h"
-#include "parallel/lanes.h"
 
 namespace trivet {
 
 class ParamGather {
  public:
   struct Options {
-    int lanes = 0;        // collectives in flight beside compute; 0: none, they run on the compute stream
-    bool poison = false;  // test that nothing is read too early: what is about to be gathered is filled with NaN first
+    int comm_streams = 0;  // collectives in flight beside compute; 0: none, they run on the compute stream
+    bool poison = false;   // test that nothing is read too early: what is about to be gathered is filled with NaN first
     // The chunks of a rank's forward passes, in their order, and how many passes later than the first stage this one
     // is. With them a chunk's weights are gathered when the first stage runs the first pass of the chunk before, and so
     // by all stages at the same time; empty: all at once.
@@ -28,7 +28,7 @@ class ParamGather {
     const Arena* registered = nullptr;  // of which the communicators are told: it has the weights; null: of none
   };
   // Collective over on.group.
-  ParamGather(FlatBuffer& flat, Ops& ops, const LaneSite& on, const Options& options);
+  ParamGather(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const Options& options);
 
   // The ranks' own parts are new.
   void updated();
@@ -38,7 +38,7 @@ class ParamGather {
   // Waits for all gathers: what is kept whole is whole, and nothing reads the ranks' own parts any more.
   void finish();
 
-  int64_t registered_bytes() const { return lanes_.registered_bytes(); }
+  int64_t registered_bytes() const { return comm_streams_.registered_bytes(); }
 
  private:
   // One of flat_.streamed_weights.
@@ -63,7 +63,7 @@ class ParamGather {
   std::vector<bool> not_begun_;                   // [bucket] to be gathered
   std::vector<std::unique_ptr<Event>> gathered_;  // [bucket]
   std::vector<bool> under_way_;                   // [bucket] nobody has waited for it yet
-  Lanes lanes_;                                   // last: their streams end before what they record
+  CommStreams comm_streams_;                      // last: their streams end before what they record
 };
 
 }  // namespace trivet

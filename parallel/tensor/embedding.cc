@@ -16,7 +16,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(ParamList& params, const std::str
 void VocabParallelEmbedding::forward(Context& ctx, Tensor tokens, Residual out) const {
   reduce_sequence(ctx, out, [&](Partial partial) {
     ctx.run(op::EmbeddingForward{
-        .tokens = tokens, .table = weight_.weight, .first_row = weight_.cut_offset, .out = partial});
+        .tokens = tokens, .table = weight_.weight, .first_row = weight_.partition_offset, .out = partial});
   });
 }
 
@@ -26,7 +26,7 @@ void VocabParallelEmbedding::backward_weight(Context& ctx, Tensor tokens, Residu
   if (weight_.take_overwrite()) ctx.run(op::Fill{weight_.grad, 0});
   ctx.run(op::EmbeddingBackward{.tokens = tokens,
                                 .dout = gather_sequence(ctx, dout, frame),
-                                .first_row = weight_.cut_offset,
+                                .first_row = weight_.partition_offset,
                                 .dtable = weight_.grad});
 }
 

@@ -24,7 +24,7 @@ ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string&
                             .weight_decay = decay_bias})),
       overlap_(overlap) {}
 
-void ColumnParallelLinear::forward(Context& ctx, Residual x, Hidden y, Hidden before_gelu) const {
+void ColumnParallelLinear::forward(Context& ctx, Residual x, Hidden y, Hidden pre_activation) const {
   Scratch::Frame frame(ctx.scratch);
   const auto multiply = [&](int64_t first, int64_t rows, Whole whole) {
     ctx.run(op::Matmul{.a = whole.slice(first, rows),
@@ -32,7 +32,7 @@ void ColumnParallelLinear::forward(Context& ctx, Residual x, Hidden y, Hidden be
                        .c = y.slice(first, rows),
                        .transpose_b = true,
                        .bias = bias_.weight,
-                       .before_gelu = rows_of(before_gelu, first, rows)});
+                       .pre_activation = rows_of(pre_activation, first, rows)});
   };
   gather_and_multiply(ctx, overlap_, x, frame, multiply);
 }
@@ -49,22 +49,22 @@ void ColumnParallelLinear::backward_input(Context& ctx, Hidden dy, Residual dx) 
 
 // x travels beside dy W, and dx beside dy^T x.
 void ColumnParallelLinear::backward_in_bulk(Context& ctx, Residual x, Hidden dy, Residual dx) const {
-  TensorLane& lane = *ctx.tensor_lane;
+  TensorCommStream& comm_stream = *ctx.tensor_comm_stream;
   Scratch::Frame frame(ctx.scratch);
   const Shape whole = whole_sequence(ctx, x.shape);
   const Whole gathered(frame.tensor(x.dtype, whole));
   const Partial partial(frame.tensor(dx.dtype, whole));
-  lane.after_compute();
-  lane.gather(x, gathered);
-  lane.mark(0);
+  comm_stream.after_compute();
+  comm_stream.gather(x, gathered);
+  comm_stream.mark(0);
   ctx.run(op::Matmul{.a = dy, .b = weight_.weight, .c = partial});
-  lane.after_compute();
-  lane.reduce(partial, dx);
-  lane.wait(0);
+  comm_stream.after_compute();
+  comm_stream.reduce(partial, dx);
+  comm_stream.wait(0);
   ctx.run(op::Matmul{
       .a = dy, .b = gathered, .c = weight_.grad, .transpose_a = true, .accumulate = !weight_.take_overwrite()});
   ctx.run(op::ColumnSum{dy, bias_.grad});
-  lane.join();
+  comm_stream.join();
 }
 
 void ColumnParallelLinear::backward_weight(Context& ctx, Residual x, Hidden dy) const {
@@ -97,10 +97,10 @@ void RowParallelLinear::forward(Context& ctx, Hidden x, Residual y) const {
   multiply_and_reduce(ctx, overlap_, y, multiply);
 }
 
-void RowParallelLinear::backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden before_gelu) const {
+void RowParallelLinear::backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden pre_activation) const {
   Scratch::Frame frame(ctx.scratch);
   const auto multiply = [&](int64_t first, int64_t rows, Whole whole) {
-    backward_input(ctx, whole.slice(first, rows), dx.slice(first, rows), rows_of(before_gelu, first, rows));
+    backward_input(ctx, whole.slice(first, rows), dx.slice(first, rows), rows_of(pre_activation, first, rows));
   };
   const Whole dy_whole = gather_and_multiply(ctx, overlap_, dy, frame, multiply);
   if (ctx.weight_grads.deferring()) {
@@ -113,8 +113,8 @@ void RowParallelLinear::backward(Context& ctx, Hidden x, Residual dy, Hidden dx,
   }
 }
 
-void RowParallelLinear::backward_input(Context& ctx, Whole dy_whole, Hidden dx, Hidden before_gelu) const {
-  ctx.run(op::Matmul{.a = dy_whole, .b = weight_.weight, .c = dx, .gelu_backward = before_gelu});
+void RowParallelLinear::backward_input(Context& ctx, Whole dy_whole, Hidden dx, Hidden pre_activation) const {
+  ctx.run(op::Matmul{.a = dy_whole, .b = weight_.weight, .c = dx, .gelu_backward = pre_activation});
 }
 
 void RowParallelLinear::backward_weight(Context& ctx, Hidden x, Whole dy_whole, Residual dy) const {

@@ -22,12 +22,13 @@ namespace trivet {
 
 class ColumnParallelLinear {
  public:
-  // overlap: of the communication under sequence parallelism; needs a Context with a tensor lane, unless it is none.
+  // overlap: of the communication under sequence parallelism; needs a Context with a tensor stream, unless it is
+  // none.
   ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, bool decay_bias,
                        TensorOverlap overlap = TensorOverlap::none);
 
-  // y = x W^T + bias; or, with before_gelu, which is as y: before_gelu = x W^T + bias and y its GELU.
-  void forward(Context& ctx, Residual x, Hidden y, Hidden before_gelu = {}) const;
+  // y = x W^T + bias; or, with pre_activation, which is as y: pre_activation = x W^T + bias and y its GELU.
+  void forward(Context& ctx, Residual x, Hidden y, Hidden pre_activation = {}) const;
   // Both halves below, the second through the context's weight-gradient queue: x and dy must live until it has run.
   void backward(Context& ctx, Residual x, Hidden dy, Residual dx) const;
   void backward_input(Context& ctx, Hidden dy, Residual dx) const;  // dx = dy W
@@ -49,11 +50,12 @@ class RowParallelLinear {
                     TensorOverlap overlap = TensorOverlap::none);
 
   void forward(Context& ctx, Hidden x, Residual y) const;  // y = x W^T
-  // As above. dy: [s*, b, out]. before_gelu (null: x is used as it is), as x, which then is its GELU: dx becomes the
-  // gradient of before_gelu instead of that of x.
-  void backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden before_gelu = {}) const;
-  // dy_whole: the gradient of y at all positions (gather_sequence), or rows of it. dx = dy W, times gelu'(before_gelu).
-  void backward_input(Context& ctx, Whole dy_whole, Hidden dx, Hidden before_gelu = {}) const;
+  // As above. dy: [s*, b, out]. pre_activation (null: x is used as it is), as x, which then is its GELU: dx becomes the
+  // gradient of pre_activation instead of that of x.
+  void backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden pre_activation = {}) const;
+  // dy_whole: the gradient of y at all positions (gather_sequence), or rows of it. dx = dy W, times
+  // gelu'(pre_activation).
+  void backward_input(Context& ctx, Whole dy_whole, Hidden dx, Hidden pre_activation = {}) const;
   void backward_weight(Context& ctx, Hidden x, Whole dy_whole, Residual dy) const;  // dW += dy^T x, dbias += sum of dy
   const Param& bias() const { return bias_; }
 

@@ -6,21 +6,21 @@
 
 namespace trivet {
 
-// ---- the lane
+// ---- TensorCommStream
 
-TensorLane::TensorLane(const LaneSite& on)
-    : lanes_(on, comm_of("tensor"), "tensor", 1),
-      lane_(lanes_.after_compute()),
+TensorCommStream::TensorCommStream(const CommStreamSite& on)
+    : comm_streams_(on, comm_of("tensor"), "tensor", 1),
+      comm_stream_(comm_streams_.after_compute()),
       compute_(on.compute),
       joined_(on.device.create_event()) {
   for (int i = 0; i < on.group.size(); ++i) marks_.push_back(on.device.create_event());
 }
 
-void TensorLane::mark(int i) { lane_.stream->record(*marks_.at(static_cast<size_t>(i))); }
-void TensorLane::wait(int i) { compute_.wait(*marks_.at(static_cast<size_t>(i))); }
+void TensorCommStream::mark(int i) { comm_stream_.stream->record(*marks_.at(static_cast<size_t>(i))); }
+void TensorCommStream::wait(int i) { compute_.wait(*marks_.at(static_cast<size_t>(i))); }
 
-void TensorLane::join() {
-  lane_.stream->record(*joined_);
+void TensorCommStream::join() {
+  comm_stream_.stream->record(*joined_);
   compute_.wait(*joined_);
 }
 
@@ -45,29 +45,29 @@ struct Sequence {
 
 // ---- all-gather -> product. Everything that travels is queued first: on a CPU a product holds the host up.
 
-void gather_in_ring(TensorLane& lane, const Sequence<Place::whole>& x, const MultiplyWhole& multiply) {
-  lane.after_compute();
+void gather_in_ring(TensorCommStream& comm_stream, const Sequence<Place::whole>& x, const MultiplyWhole& multiply) {
+  comm_stream.after_compute();
   for (int i = 1; i < x.t; ++i) {
-    lane.exchange(x.of(x.before(i - 1)), x.behind(1), x.of(x.before(i)), x.before(1));
-    lane.mark(i);
+    comm_stream.exchange(x.of(x.before(i - 1)), x.behind(1), x.of(x.before(i)), x.before(1));
+    comm_stream.mark(i);
   }
   multiply(x.rank * x.rows, x.rows, x.whole);
   for (int i = 1; i < x.t; ++i) {
-    lane.wait(i);
+    comm_stream.wait(i);
     multiply(x.before(i) * x.rows, x.rows, x.whole);
   }
 }
 
-void gather_in_pipeline(TensorLane& lane, const Sequence<Place::whole>& x, const MultiplyWhole& multiply) {
-  lane.after_compute();
+void gather_in_pipeline(TensorCommStream& comm_stream, const Sequence<Place::whole>& x, const MultiplyWhole& multiply) {
+  comm_stream.after_compute();
   for (int root = 0; root < x.t; ++root) {
-    lane.broadcast(x.of(root), root);
-    lane.mark(root);
+    comm_stream.broadcast(x.of(root), root);
+    comm_stream.mark(root);
   }
   multiply(x.rank * x.rows, x.rows, x.whole);
   for (int root = 0; root < x.t; ++root) {
     if (root == x.rank) continue;
-    lane.wait(root);
+    comm_stream.wait(root);
     multiply(root * x.rows, x.rows, x.whole);
   }
 }
@@ -76,7 +76,7 @@ void gather_in_pipeline(TensorLane& lane, const Sequence<Place::whole>& x, const
 
 void reduce_in_ring(Context& ctx, const Sequence<Place::partial>& partial, Residual y, const MultiplyPartial& multiply,
                     Scratch::Frame& frame) {
-  TensorLane& lane = *ctx.tensor_lane;
+  TensorCommStream& comm_stream = *ctx.tensor_comm_stream;
   const int t = partial.t, rank = partial.rank;
   Shape of_others = y.shape;
   of_others.dims[0] *= t - 1;
@@ -87,26 +87,26 @@ void reduce_in_ring(Context& ctx, const Sequence<Place::partial>& partial, Resid
   for (int i = 1; i < t; ++i) {
     const int owner = partial.behind(i), from = partial.before(i);
     multiply(owner * partial.rows, partial.rows, partial.of(owner));
-    lane.after_compute();
-    lane.exchange(partial.of(owner), owner, term(from), from);
+    comm_stream.after_compute();
+    comm_stream.exchange(partial.of(owner), owner, term(from), from);
   }
   multiply(rank * partial.rows, partial.rows, partial.of(rank));
-  lane.join();
+  comm_stream.join();
   ctx.run(op::Add{term(0), term(1), y});
   for (int r = 2; r < t; ++r) ctx.run(op::Add{y, term(r), y});
 }
 
-void reduce_in_pipeline(TensorLane& lane, const Sequence<Place::partial>& partial, Residual y,
+void reduce_in_pipeline(TensorCommStream& comm_stream, const Sequence<Place::partial>& partial, Residual y,
                         const MultiplyPartial& multiply) {
   const int64_t cuts = partial.rows % 4 == 0 ? 4 : partial.rows % 2 == 0 ? 2 : 1, cut = partial.rows / cuts;
   for (int64_t c = 0; c < cuts; ++c) {
     const Partial of_all = partial.whole.slice(c * cut * partial.t, cut * partial.t);  // this cut of each owner's rows
     for (int owner = 0; owner < partial.t; ++owner)
       multiply(owner * partial.rows + c * cut, cut, of_all.slice(owner * cut, cut));
-    lane.after_compute();
-    lane.reduce(of_all, y.slice(c * cut, cut));
+    comm_stream.after_compute();
+    comm_stream.reduce(of_all, y.slice(c * cut, cut));
   }
-  lane.join();
+  comm_stream.join();
 }
 
 }  // namespace
@@ -120,9 +120,9 @@ Whole gather_and_multiply(Context& ctx, TensorOverlap mode, Residual x, Scratch:
   }
   const Sequence<Place::whole> sequence(ctx, x, frame);
   ctx.run(op::Convert{x, sequence.of(sequence.rank)});
-  if (mode == TensorOverlap::ring) gather_in_ring(*ctx.tensor_lane, sequence, multiply);
-  else gather_in_pipeline(*ctx.tensor_lane, sequence, multiply);
-  ctx.tensor_lane->join();  // the own part has left too
+  if (mode == TensorOverlap::ring) gather_in_ring(*ctx.tensor_comm_stream, sequence, multiply);
+  else gather_in_pipeline(*ctx.tensor_comm_stream, sequence, multiply);
+  ctx.tensor_comm_stream->join();  // the own part has left too
   return sequence.whole;
 }
 
@@ -132,7 +132,7 @@ void multiply_and_reduce(Context& ctx, TensorOverlap mode, Residual y, const Mul
   Scratch::Frame frame(ctx.scratch);
   const Sequence<Place::partial> partial(ctx, y, frame);
   if (mode == TensorOverlap::ring) reduce_in_ring(ctx, partial, y, multiply, frame);
-  else reduce_in_pipeline(*ctx.tensor_lane, partial, y, multiply);
+  else reduce_in_pipeline(*ctx.tensor_comm_stream, partial, y, multiply);
 }
 
 }  // namespace trivet

@@ -34,37 +34,39 @@
 #include <memory>
 #include <vector>
 
+#include "parallel/comm_streams.h"
 #include "parallel/context.h"
-#include "parallel/lanes.h"
 
 namespace trivet {
 
 enum class TensorOverlap { none, bulk, ring, pipeline };
 
 // The stream beside the compute stream that tensor-parallel communication overlaps on: the wire of the pictures.
-class TensorLane {
+class TensorCommStream {
  public:
-  explicit TensorLane(const LaneSite& on);  // collective over on.group, the tensor-parallel ranks
+  explicit TensorCommStream(const CommStreamSite& on);  // collective over on.group, the tensor-parallel ranks
 
-  // What is queued on the lane from now on runs after what compute has queued so far.
-  void after_compute() { lanes_.after_compute(); }
+  // What is queued on the stream from now on runs after what compute has queued so far.
+  void after_compute() { comm_streams_.after_compute(); }
   // As a TensorGroup under sequence parallelism has them.
-  void gather(Residual part, Whole whole) { lane_.group->all_gather(part, whole, *lane_.stream); }
-  void reduce(Partial term, Residual sum) { lane_.group->reduce_scatter(term, sum, Reduce::sum, *lane_.stream); }
+  void gather(Residual part, Whole whole) { comm_stream_.group->all_gather(part, whole, *comm_stream_.stream); }
+  void reduce(Partial term, Residual sum) {
+    comm_stream_.group->reduce_scatter(term, sum, Reduce::sum, *comm_stream_.stream);
+  }
   // Some of the positions, from rank to rank.
   template <Place kPlace>
   void exchange(Placed<kPlace> out, int to, Placed<kPlace> in, int from) {
-    lane_.group->exchange(out, to, in, from, *lane_.stream);
+    comm_stream_.group->exchange(out, to, in, from, *comm_stream_.stream);
   }
-  void broadcast(Whole rows, int root) { lane_.group->broadcast(rows, root, *lane_.stream); }
-  // Compute waits for what the lane had queued at the last mark(i). 0 <= i < size of the group.
+  void broadcast(Whole rows, int root) { comm_stream_.group->broadcast(rows, root, *comm_stream_.stream); }
+  // Compute waits for what the stream had queued at the last mark(i). 0 <= i < size of the group.
   void mark(int i);
   void wait(int i);
-  void join();  // compute waits for all that the lane has queued
+  void join();  // compute waits for all that the stream has queued
 
  private:
-  Lanes lanes_;  // one
-  Lane& lane_;
+  CommStreams comm_streams_;  // one
+  CommStream& comm_stream_;
   Stream& compute_;
   std::vector<std::unique_ptr<Event>> marks_;
   std::unique_ptr<Event> joined_;
@@ -73,7 +75,8 @@ class TensorLane {
 // multiply(first, rows, whole): the product of rows [first, first + rows) of the whole sequence.
 using MultiplyWhole = std::function<void(int64_t first, int64_t rows, Whole whole)>;
 // x: this rank's positions [s*, b, h]. Multiplies the whole, at once or part by part as they come; returns the whole
-// [s, b, h], which lives in `frame` or is x. A mode but none needs sequence parallelism and a Context with a lane.
+// [s, b, h], which lives in `frame` or is x. A mode but none needs sequence parallelism and a Context with a
+// stream.
 Whole gather_and_multiply(Context& ctx, TensorOverlap mode, Residual x, Scratch::Frame& frame,
                           const MultiplyWhole& multiply);
 

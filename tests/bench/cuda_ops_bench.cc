@@ -20,7 +20,7 @@
 
 #include "kernels/base/arena.h"
 #include "kernels/ops.h"
-#include "tests/bench/cublaslt_product.h"
+#include "tests/bench/cublaslt_gemm.h"
 #include "tests/support/matmul_options.h"
 
 namespace trivet {
@@ -212,7 +212,7 @@ void head_and_optimizer(Bench& bench) {
             stream);
   });
   // The pieces of a model of 36 layers: matrices, and beside each two vectors.
-  std::vector<AdamWPiece> pieces;
+  std::vector<AdamWShard> pieces;
   for (int64_t begin = 0; begin < n; begin += pieces.back().weight.numel()) {
     const int64_t size = std::min<int64_t>(pieces.size() % 3 == 0 ? n / 144 : 2048, n - begin);
     const auto part = [&](const Tensor& t) { return t.slice(begin, size); };
@@ -235,7 +235,7 @@ void products(Bench& bench) {
   const auto product = [&](const std::string& name, Tensor a, Tensor b, Tensor c, test::MatmulOptions how,
                            Tensor bias = {}) {
     const int64_t k = how.transpose_a ? a.rows() : a.cols();
-    const auto alone = cublaslt_product(a, b, c, how, stream);
+    const auto alone = cublaslt_gemm(a, b, c, how, stream);
     how.bias = bias;
     bench.arithmetic(name, 2.0 * static_cast<double>(c.numel()) * static_cast<double>(k),
                      [&] { ops.run(how.of(a, b, c), stream); }, {alone});
@@ -258,15 +258,15 @@ void products(Bench& bench) {
   const Tensor y = bench.tensor(T, {kRows, kFfn}), bias = bench.tensor(T, {kFfn});
   const Tensor up = bench.tensor(T, {kFfn, kHidden}), down = bench.tensor(T, {kHidden, kFfn});
   const double operations = 2.0 * static_cast<double>(kRows * kHidden * kFfn);
-  bench.arithmetic("fc1 forward, bias, GELU", operations,
-                   [&] {
-                     ops.run(op::Matmul{.a = x, .b = up, .c = y, .transpose_b = true, .bias = bias, .before_gelu = u},
-                             stream);
-                   },
-                   {[&] {
-                     ops.run(op::Matmul{.a = x, .b = up, .c = u, .transpose_b = true, .bias = bias}, stream);
-                     ops.run(op::GeluForward{u, y}, stream);
-                   }});
+  bench.arithmetic(
+      "fc1 forward, bias, GELU", operations,
+      [&] {
+        ops.run(op::Matmul{.a = x, .b = up, .c = y, .transpose_b = true, .bias = bias, .pre_activation = u}, stream);
+      },
+      {[&] {
+        ops.run(op::Matmul{.a = x, .b = up, .c = u, .transpose_b = true, .bias = bias}, stream);
+        ops.run(op::GeluForward{u, y}, stream);
+      }});
   bench.arithmetic("fc2 backward_input, GELU's derivative", operations,
                    [&] { ops.run(op::Matmul{.a = x, .b = down, .c = y, .gelu_backward = u}, stream); }, {[&] {
                      ops.run(op::Matmul{.a = x, .b = down, .c = y}, stream);

@@ -19,7 +19,7 @@
 #include "kernels/base/arena.h"
 #include "kernels/cpu/gemm_peak.h"
 #include "kernels/ops.h"
-#include "tests/bench/onednn_product.h"
+#include "tests/bench/onednn_gemm.h"
 #include "tests/support/matmul_options.h"
 
 namespace trivet {
@@ -103,7 +103,7 @@ class Bench {
   void row(const Linear& linear, const char* pass, Tensor a, Tensor b, Tensor c, const test::MatmulOptions& how) {
     const int64_t k = how.transpose_a ? a.rows() : a.cols();
     const double flops = 2.0 * static_cast<double>(c.numel()) * static_cast<double>(k);
-    const Best best = best_of([&] { ops_->run(how.of(a, b, c), *stream_); }, onednn_product(a, b, c, how, threads_));
+    const Best best = best_of([&] { ops_->run(how.of(a, b, c), *stream_); }, onednn_gemm(a, b, c, how, threads_));
     print(std::string(linear.name) + pass, fmt::format("{:>6} {:>6} {:>6}", c.rows(), c.cols(), k), flops, best,
           linear.calls);
   }

@@ -241,7 +241,7 @@ void optimizer(Bench& bench) {
             stream);
   });
   // As the model has it: 12 layers of 4 matrices, and 2 vectors beside each.
-  std::vector<AdamWPiece> pieces;
+  std::vector<AdamWShard> pieces;
   for (int64_t begin = 0; begin < n; begin += pieces.back().weight.numel()) {
     const int64_t size = std::min<int64_t>(pieces.size() % 3 == 0 ? n / 48 : 768, n - begin);
     const auto part = [&](const Tensor& t) { return t.slice(begin, size); };
@@ -251,7 +251,7 @@ void optimizer(Bench& bench) {
   bench.row(fmt::format("adamw, 124M in {} pieces", pieces.size()).c_str(), n * 30, 0,
             [&] { ops.run(op::AdamWStep{.pieces = pieces, .grad_scale = scale, .how = how}, stream); });
   bench.row("  one by one", n * 30, 0, [&] {
-    for (const AdamWPiece& piece : pieces)
+    for (const AdamWShard& piece : pieces)
       ops.run(op::AdamWStep{.pieces = {piece}, .grad_scale = scale, .how = how}, stream);
   });
   bench.row("sum_of_squares, 124M", n * 4, 1, [&] { ops.run(op::SumOfSquares{.xs = {grad}, .bins = bins}, stream); });

@@ -1,4 +1,4 @@
-// The functions of cuBLASLt that Trivet calls (kernels/cuda/cuda_products.cc), on the CPU: what that file loads in a
+// The functions of cuBLASLt that Trivet calls (kernels/cuda/cuda_gemms.cc), on the CPU: what that file loads in a
 // build with an emulated CUDA. Types and names are those of NVIDIA's own <cublasLt.h>; the work is put on the stream,
 // or into the graph that captures it. It is there to find mistakes of the caller: what it does not know, or what the
 // library's documentation refuses, is refused with a status, and never passed over. Beyond that documentation it
@@ -22,7 +22,7 @@
 #include <initializer_list>
 #include <memory>
 
-#include "tests/emulation/lt_product.h"
+#include "tests/emulation/lt_gemm.h"
 #include "tests/emulation/stream.h"
 
 using trivet::emulation::LtAlgorithm;

@@ -34,9 +34,9 @@ TEST(Overlap, GradientsAreReducedOnLanesOfTheirOwn) {
   config.overlap.collectives_in_flight = 3;
   for (const TracedStep& step : traced_steps(config, 2)) {
     size_t sum = 0;
-    for (const char* lane : {"gradients 0", "gradients 1", "gradients 2"}) {
-      const size_t count = step.spans(lane, "reduce_scatter").size();
-      EXPECT_GE(count, parameters / 3) << lane;
+    for (const char* comm_stream : {"gradients 0", "gradients 1", "gradients 2"}) {
+      const size_t count = step.spans(comm_stream, "reduce_scatter").size();
+      EXPECT_GE(count, parameters / 3) << comm_stream;
       sum += count;
     }
     EXPECT_EQ(sum, parameters);
@@ -108,7 +108,7 @@ TEST(Overlap, AlignedGathersWaitForTheirTurn) {
 }
 
 // Three chunks of a rank whose forward passes lag `ahead` behind the first rank's: how many chunks' weights have been
-// asked for when each pass begins. Without lanes that is the order on the compute stream.
+// asked for when each pass begins. Without streams that is the order on the compute stream.
 TEST(Overlap, ALaterRankGathersSoManyPassesEarlier) {
   const auto gathered_at_each_pass = [](int ahead) {
     std::vector<size_t> gathered;
@@ -191,7 +191,7 @@ TEST(UnitHooks, APassEndsBehindItsWeightHalvesAndRecomputeBeginsNone) {
   });
 }
 
-// One layer's calls on the tensor lane in a micro-batch, forward and backward.
+// One layer's calls on the tensor stream in a micro-batch, forward and backward.
 struct LaneCalls {
   const char* mode;
   int64_t gathers, reductions, broadcasts, transfers;

@@ -165,9 +165,9 @@ TEST(Update, IsAdamWOfClippedGradientsWithTheNumbersOfTheConfig) {
       with_trainers(config, 1, [&](Trainer& trainer) {
         trainer.step();
         const RankState& state = trainer.state();
-        const auto of = [&](Tensor (Adam::*which)(const OwnedPiece&) const) {
+        const auto of = [&](Tensor (Adam::*which)(const OwnedShard&) const) {
           std::vector<std::vector<float>> all;
-          for (const OwnedPiece& piece : state.flat.owned)
+          for (const OwnedShard& piece : state.flat.owned)
             all.push_back(floats_of(trainer, ((*state.adam).*which)(piece)));
           return all;
         };
@@ -177,13 +177,13 @@ TEST(Update, IsAdamWOfClippedGradientsWithTheNumbersOfTheConfig) {
         // then
         const auto updated = of(&Adam::main_weights);
         double squares = 0, difference = 0;
-        for (const OwnedPiece& piece : state.flat.owned)
+        for (const OwnedShard& piece : state.flat.owned)
           for (const float g : floats_of(trainer, piece.grad)) squares += static_cast<double>(g) * g;
         const double norm = std::sqrt(squares), scale = clip > 0 ? clip / (norm + 1e-6) : 1;
         EXPECT_LT(scale, clip > 0 ? 0.5 : 1.5);
         EXPECT_NEAR(result.grad_norm, norm, 1e-6 * norm);
         for (size_t p = 0; p < weights.size(); ++p) {
-          const OwnedPiece& piece = state.flat.owned[p];
+          const OwnedShard& piece = state.flat.owned[p];
           const bool decays = all_decay || piece.param->shape.rank == 2;
           const std::vector<float> grad = floats_of(trainer, piece.grad);
           for (size_t i = 0; i < grad.size(); ++i) {
@@ -332,7 +332,7 @@ std::vector<std::byte> state_bits(Trainer& trainer) {
     bits.insert(bits.end(), bytes.begin(), bytes.end());
   };
   RankState& state = trainer.state();
-  for (const OwnedPiece& piece : state.flat.owned) add(piece.weight);
+  for (const OwnedShard& piece : state.flat.owned) add(piece.weight);
   for (const Tensor tensor : {state.adam->main_weights(), state.adam->first_moments(), state.adam->second_moments()})
     add(tensor);
   return bits;
@@ -589,7 +589,7 @@ TEST(Init, IsNormalAndIndependentOfTheCut) {
   EXPECT_NE(initial_key(1, "w"), initial_key(2, "w"));
   EXPECT_NE(initial_key(1, "w"), initial_key(1, "v"));
 
-  for (const int cut_dim : {0, 1}) {
+  for (const int partition_dim : {0, 1}) {
     const auto device = create_cpu_device();
     const auto stream = device->create_compute_stream();
     const auto part = [&](int rank, int ranks) {
@@ -597,7 +597,7 @@ TEST(Init, IsNormalAndIndependentOfTheCut) {
       params.begin_unit(0);
       Param& param = params.declare({.name = "w",
                                      .global_shape = {6, 8},
-                                     .stands = {{Axis::tp, partitioned(cut_dim)}},
+                                     .stands = {{Axis::tp, partitioned(partition_dim)}},
                                      .init = {Init::normal, 0.5f},
                                      .padding_from = 5});
       std::vector<float> values(static_cast<size_t>(param.shape.numel()));
@@ -610,9 +610,9 @@ TEST(Init, IsNormalAndIndependentOfTheCut) {
       for (int64_t column = 0; column < 8; ++column) {
         const size_t at = static_cast<size_t>(row * 8 + column);
         EXPECT_EQ(whole[at], row < 5 ? 0.5f * initial_normal(key, row * 8 + column) : 0);
-        const bool second = cut_dim == 0 ? row >= 3 : column >= 4;
-        const int64_t r = cut_dim == 0 ? row % 3 : row, c = cut_dim == 0 ? column : column % 4;
-        EXPECT_EQ((second ? right : left)[static_cast<size_t>(r * (cut_dim == 0 ? 8 : 4) + c)], whole[at]);
+        const bool second = partition_dim == 0 ? row >= 3 : column >= 4;
+        const int64_t r = partition_dim == 0 ? row % 3 : row, c = partition_dim == 0 ? column : column % 4;
+        EXPECT_EQ((second ? right : left)[static_cast<size_t>(r * (partition_dim == 0 ? 8 : 4) + c)], whole[at]);
       }
   }
 }

@@ -96,7 +96,7 @@ void ActivationTest::expect_product_with_gelu() {
     const Tensor bias = tensors.uniform(dtype, {n});
     const Tensor before = tensors.poisoned(dtype, {m, n}), c = tensors.poisoned(dtype, {m, n});
 
-    ops->run(op::Matmul{.a = a, .b = b, .c = c, .transpose_b = true, .bias = bias, .before_gelu = before}, *stream);
+    ops->run(op::Matmul{.a = a, .b = b, .c = c, .transpose_b = true, .bias = bias, .pre_activation = before}, *stream);
 
     Values sums, expected;
     for (int64_t i = 0; i < m * n; ++i) {
@@ -121,7 +121,7 @@ void ActivationTest::expect_product_with_gelu() {
     const Tensor part_before = tensors.poisoned(dtype, {2, n}), part = tensors.poisoned(dtype, {2, n});
     ops->run(
         op::Matmul{
-            .a = a.slice(1, 2), .b = b, .c = part, .transpose_b = true, .bias = bias, .before_gelu = part_before},
+            .a = a.slice(1, 2), .b = b, .c = part, .transpose_b = true, .bias = bias, .pre_activation = part_before},
         *stream);
     EXPECT_TRUE(same_bits(part_before, x.slice(1, 2)));
     EXPECT_TRUE(same_bits(part, y.slice(1, 2)));
@@ -187,9 +187,9 @@ TEST_P(ActivationTest, WrongArgumentsAreNamed) {
   const auto multiply = [&](const MatmulOptions& how) {
     return [=, this] { ops->run(how.of(x, square, c), *stream); };
   };
-  EXPECT_TRUE(throws_naming(multiply({.before_gelu = other}), {"matmul", " before_gelu ", "[6, 4]", "[4, 6]"}));
+  EXPECT_TRUE(throws_naming(multiply({.pre_activation = other}), {"matmul", " pre_activation ", "[6, 4]", "[4, 6]"}));
   EXPECT_TRUE(throws_naming(multiply({.gelu_backward = type}), {"matmul", " gelu_backward ", "fp32", "bf16"}));
-  EXPECT_TRUE(throws_naming(multiply({.accumulate = true, .before_gelu = x}), {"matmul", "GELU", "accumulates"}));
+  EXPECT_TRUE(throws_naming(multiply({.accumulate = true, .pre_activation = x}), {"matmul", "GELU", "accumulates"}));
   EXPECT_TRUE(throws_naming(multiply({.bias = bias, .gelu_backward = x}), {"matmul", "bias", "gelu_backward"}));
 }
 

@@ -84,7 +84,7 @@ TEST_P(AdamWTest, ManyPiecesAtOnceGetTheBitsOfEachAlone) {
   AdamW without_decay = how;
   without_decay.weight_decay = 0;
 
-  std::vector<AdamWPiece> pieces;
+  std::vector<AdamWShard> pieces;
   for (int64_t begin = 0; begin < n;) {
     const auto i = static_cast<int64_t>(pieces.size());
     const int64_t size = std::min(i == 5 ? 9'000 : i % 37 + 1, n - begin);

@@ -362,7 +362,7 @@ TEST_P(Keys, OptionalTensorsCount) {
   const Tensor a = square(), b = square(), c = square();
   expect_all_count(op::Matmul{.a = a, .b = b, .c = c});
   expect_all_count(op::Matmul{.a = a, .b = b, .c = c, .bias = zeros({4})});
-  expect_all_count(op::Matmul{.a = a, .b = b, .c = c, .before_gelu = square()});
+  expect_all_count(op::Matmul{.a = a, .b = b, .c = c, .pre_activation = square()});
   expect_all_count(op::Matmul{.a = a, .b = b, .c = c, .gelu_backward = square()});
 }
 

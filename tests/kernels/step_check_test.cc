@@ -28,14 +28,14 @@ TEST_P(StepCheckTest, RefusesWhatIsOverItsLimitOrNotFinite) {
   for (const Case& test : cases) {
     const Tensor numbers =
         tensors.make(DType::f32, {3}, [&](int64_t i) { return test.numbers[static_cast<size_t>(i)]; });
-    const Tensor proceed = tensors.poisoned(DType::f32, {1});
+    const Tensor accepted = tensors.poisoned(DType::f32, {1});
 
-    ops->run(op::JudgeStep{.numbers = numbers,
-                           .limits = {{test.limits[0], test.limits[1], test.limits[2]}, test.finite},
-                           .proceed = proceed},
+    ops->run(op::AcceptStep{.numbers = numbers,
+                            .limits = {{test.limits[0], test.limits[1], test.limits[2]}, test.finite},
+                            .accepted = accepted},
              *stream);
 
-    EXPECT_EQ(get(proceed, 0), test.proceeds ? 1 : 0) << test.numbers[0] << ' ' << test.numbers[1];
+    EXPECT_EQ(get(accepted, 0), test.proceeds ? 1 : 0) << test.numbers[0] << ' ' << test.numbers[1];
   }
 }
 
@@ -46,14 +46,14 @@ TEST_P(StepCheckTest, FindsTheFirstNumberThatIsNotFinite) {
     const auto at = [&](int64_t i) { return found.as<int64_t>()[i]; };
     const auto number_at = [&](int64_t i) { return std::bit_cast<float>(static_cast<uint32_t>(at(i))); };
 
-    ops->run(op::FindNonFinite{.x = x, .proceed = refused, .found = found}, *stream);
+    ops->run(op::FindNonFinite{.x = x, .accepted = refused, .found = found}, *stream);
     EXPECT_EQ(at(0), -1);
     EXPECT_EQ(at(1), 0);
 
     const int64_t first = n == 1 ? 0 : 1500;
     x.as<float>()[first] = -kInf;
     if (n > 1) x.as<float>()[n - 1] = kNan;
-    ops->run(op::FindNonFinite{.x = x, .proceed = refused, .found = found}, *stream);
+    ops->run(op::FindNonFinite{.x = x, .accepted = refused, .found = found}, *stream);
     EXPECT_EQ(at(0), first);
     EXPECT_EQ(at(1), n == 1 ? 0 : 1);
     EXPECT_EQ(at(2), 1);
@@ -61,7 +61,7 @@ TEST_P(StepCheckTest, FindsTheFirstNumberThatIsNotFinite) {
     EXPECT_EQ(number_at(4), n == 1 ? 0 : x.as<float>()[first - 1]);
 
     found.as<int64_t>()[0] = 7;
-    ops->run(op::FindNonFinite{.x = x, .proceed = taken, .found = found}, *stream);
+    ops->run(op::FindNonFinite{.x = x, .accepted = taken, .found = found}, *stream);
     EXPECT_EQ(at(0), 7) << "of a step that is taken nothing is looked for";
   }
 }
@@ -77,7 +77,7 @@ TEST_P(StepCheckTest, ARefusedUpdateWritesNothing) {
   const Tensor refused = tensors.full(DType::f32, {1}, 0);
   ops->run(op::AdamWStep{.pieces = {{weight, grad, m, v, model_weight}},
                          .grad_scale = scale,
-                         .proceed = refused,
+                         .accepted = refused,
                          .how = {.learning_rate = 1}},
            *stream);
 
@@ -90,13 +90,13 @@ TEST_P(StepCheckTest, ARefusedUpdateWritesNothing) {
 TEST_P(StepCheckTest, WrongArgumentsAreNamed) {
   const Tensor one = tensors.full(DType::f32, {1}, 1), five = tensors.full(DType::f32, {5}, 1);
   const Tensor found = tensors.make(DType::i64, {5}, [](int64_t) { return 0; });
-  EXPECT_TRUE(throws_naming([&] { ops->run(op::JudgeStep{.numbers = five, .limits = {}, .proceed = one}, *stream); },
-                            {"judge_step", "numbers"}));
-  EXPECT_TRUE(throws_naming([&] { ops->run(op::JudgeStep{.numbers = one, .limits = {}, .proceed = five}, *stream); },
-                            {"judge_step", " proceed ", "[5]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->run(op::FindNonFinite{.x = five, .proceed = one, .found = five}, *stream); },
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::AcceptStep{.numbers = five, .limits = {}, .accepted = one}, *stream); },
+                            {"accept_step", "numbers"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::AcceptStep{.numbers = one, .limits = {}, .accepted = five}, *stream); },
+                            {"accept_step", " accepted ", "[5]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::FindNonFinite{.x = five, .accepted = one, .found = five}, *stream); },
                             {"find_non_finite", " found "}));
-  EXPECT_TRUE(throws_naming([&] { ops->run(op::FindNonFinite{.x = found, .proceed = one, .found = found}, *stream); },
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::FindNonFinite{.x = found, .accepted = one, .found = found}, *stream); },
                             {"find_non_finite", " x "}));
 }
 

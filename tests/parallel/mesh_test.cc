@@ -96,8 +96,8 @@ TEST(Params, FollowFromTheirStandings) {
   params.begin_unit(0);
   const Param& row = params.declare({.name = "row", .global_shape = {4, 6}, .stands = {{Axis::tp, partitioned(1)}}});
   EXPECT_EQ(row.shape, (Shape{4, 3}));
-  EXPECT_EQ(row.cut_dim, 1);
-  EXPECT_EQ(row.cut_offset, 3);
+  EXPECT_EQ(row.partition_dim, 1);
+  EXPECT_EQ(row.partition_offset, 3);
   EXPECT_EQ(row.summed_over, AxisSet{});
   EXPECT_TRUE(row.first_copy);
   const Param& replicated = params.declare({.name = "bias", .global_shape = {4}});

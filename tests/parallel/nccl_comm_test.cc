@@ -205,14 +205,14 @@ TEST(NcclComm, AnAbortEndsWhatSeveralGroupsWaitInAtTheSameTime) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   EXPECT_THROW(run_on_gpus(2,
                            [](Communicator& nccl, Device& device) {
-                             const auto lane = nccl.twin("lane", comm_of("data"));
+                             const auto comm_stream = nccl.twin("comm_stream", comm_of("data"));
                              if (nccl.rank() == 1) return nccl.barrier();  // until the abort
                              Arena arena(device, "nccl test");
                              const auto first = device.create_side_stream(StreamPriority::normal);
                              const auto second = device.create_side_stream(StreamPriority::normal);
                              const Tensor x = arena.allocate(DType::f32, {10}), y = arena.allocate(DType::f32, {10});
                              nccl.all_reduce(x, Reduce::sum, *first);
-                             lane->all_reduce(y, Reduce::sum, *second);
+                             comm_stream->all_reduce(y, Reduce::sum, *second);
                              nccl.abort("enough");
                              expect_error([&] { first->synchronize(); }, "enough");
                              expect_error([&] { second->synchronize(); }, "enough");
@@ -360,21 +360,21 @@ TEST(NcclComm, WorksInBuffersThatAreRegistered) {
   std::atomic<int> told = 0;
   const auto rank_main = [&](Communicator& nccl, Device& device) {
     const auto stream = device.create_side_stream(StreamPriority::normal);
-    const auto lane = nccl.twin("lane", comm_of("data"));
+    const auto comm_stream = nccl.twin("comm_stream", comm_of("data"));
     Memory* const memory = nccl.buffer_memory();
     ASSERT_NE(memory, nullptr);
     Arena buffers(device, *memory, "buffers"), elsewhere(device, "elsewhere");
     buffers.allocate(DType::f32, {3});  // another block
     const Tensor full = buffers.allocate(DType::f32, {1000});
     std::vector<std::shared_ptr<void>> registered;
-    for (Communicator* group : {&nccl, lane.get()})
+    for (Communicator* group : {&nccl, comm_stream.get()})
       for (const Tensor& block : buffers.blocks()) registered.push_back(group->register_buffer(block));
     ASSERT_EQ(buffers.blocks().size(), 2);
 
     auto numbers = filled<float>(1000, nccl.rank(), small_integer<float>);
     device.copy_to_device(numbers.data(), full, *stream);
     nccl.reduce_scatter(full, full.slice(500 * nccl.rank(), 500), Reduce::sum, *stream);
-    lane->all_gather(full.slice(500 * nccl.rank(), 500), full, *stream);
+    comm_stream->all_gather(full.slice(500 * nccl.rank(), 500), full, *stream);
     device.copy_to_host(full, numbers.data(), *stream);
     stream->synchronize();
     expect_elements(

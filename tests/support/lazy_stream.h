@@ -115,7 +115,7 @@ class LazyStream : public Stream {
   Streams& streams() const { return streams_; }
   // Where operations are queued: here, or, while the stream is captured, in what keeps them.
   Stream& target() {
-    settle();
+    flush();
     return recording_ ? static_cast<Stream&>(*recording_) : *this;
   }
   std::shared_ptr<const Recording> capture(const std::function<void()>& work) {
@@ -163,7 +163,7 @@ class LazyStream : public Stream {
   }
   void begin_item() {
     if (recording_) fail("a stream is used while it is captured");
-    settle();
+    flush();
   }
   void push(std::function<void()> item) {
     items_.push_back(std::move(item));

@@ -101,12 +101,12 @@ class OpSamples {
   op::AdamWStep sample(op::AdamWStep*) {
     return {.pieces = {{row(), row(), row(), row(), make_(DType::bf16, {4})}},
             .grad_scale = one(),
-            .proceed = one(),
+            .accepted = one(),
             .how = {.learning_rate = 0.5f}};
   }
   op::SumOfSquares sample(op::SumOfSquares*) { return {{row(), row()}, bins()}; }
   op::ClipScale sample(op::ClipScale*) { return {bins(), 1, 1, one(), one()}; }
-  op::JudgeStep sample(op::JudgeStep*) { return {row(), {.at_most = {1, 1, 1, 1}}, one()}; }
+  op::AcceptStep sample(op::AcceptStep*) { return {row(), {.at_most = {1, 1, 1, 1}}, one()}; }
   op::FindNonFinite sample(op::FindNonFinite*) { return {row(), one(), make_(DType::i64, {kNonFiniteNumbers})}; }
   op::Fill sample(op::Fill*) { return {square(), 2}; }
   op::Clear sample(op::Clear*) { return {{square(), row()}}; }

@@ -17,8 +17,8 @@ class Adapter {
  public:
   // What the forward pass leaves to the backward pass. s* is s, or s/t under sequence parallelism.
   struct Activations {
-    Hidden before_gelu, gelu_out;  // [s, b, width/t]
-    Residual out;                  // [s*, b, hidden]
+    Hidden pre_activation, gelu_out;  // [s, b, width/t]
+    Residual out;                     // [s*, b, hidden]
   };
 
   Adapter(ParamList& params, const std::string& name, int64_t hidden, int64_t width, Init init)
@@ -26,7 +26,7 @@ class Adapter {
         up_(params, name + ".linear_up", width, hidden, init, /*decay_bias=*/false) {}
 
   void forward(Context& ctx, Residual x, const Activations& acts) const {
-    down_.forward(ctx, x, acts.gelu_out, acts.before_gelu);
+    down_.forward(ctx, x, acts.gelu_out, acts.pre_activation);
     up_.forward(ctx, acts.gelu_out, acts.out);
     ctx.run(
         op::BiasDropoutAdd{.x = acts.out, .bias = up_.bias().weight, .residual = x, .dropout = {}, .out = acts.out});
@@ -39,7 +39,7 @@ class Adapter {
     Scratch::Frame frame(ctx.scratch);
     const Hidden d_down(frame.tensor(x.dtype, acts.gelu_out.shape));
     const Residual d_x(frame.tensor(x.dtype, x.shape));
-    up_.backward(ctx, acts.gelu_out, grad, d_down, acts.before_gelu);
+    up_.backward(ctx, acts.gelu_out, grad, d_down, acts.pre_activation);
     down_.backward(ctx, x, d_down, d_x);
     ctx.run(op::Add{.a = grad, .b = d_x, .out = grad});
   }

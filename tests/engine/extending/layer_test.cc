@@ -62,7 +62,7 @@ Passes passes_of_rank(Communicator& world, bool sequence_parallel, const Values&
   };
   const Residual x = of_this_rank(x_values), grad = of_this_rank(whole_dout());
   const Shape inner{kPositions, kBatch, kWidth / world.size()};
-  const Adapter::Activations acts{.before_gelu = Hidden(tensors.poisoned(DType::f32, inner)),
+  const Adapter::Activations acts{.pre_activation = Hidden(tensors.poisoned(DType::f32, inner)),
                                   .gelu_out = Hidden(tensors.poisoned(DType::f32, inner)),
                                   .out = Residual(tensors.poisoned(DType::f32, x.shape))};
 

@@ -105,10 +105,10 @@ static_assert(!embedding_gives<Vocab> && !embedding_gives<Partial> && embedding_
 // ---- whose gradients are terms of a sum follows from where a parameter is used
 
 TEST(PlacedParams, GradientsAreSummedWhereRanksUseAReplicatedParameterOnDifferentParts) {
-  const auto summed = [](bool sequence_parallel, Place used_on, int cut_dim) {
+  const auto summed = [](bool sequence_parallel, Place used_on, int partition_dim) {
     ParamList params({{Axis::tp, 2}}, {}, sequence_parallel);
     params.begin_unit(0);
-    const Standing on_tp = cut_dim < 0 ? kReplicated : partitioned(cut_dim);
+    const Standing on_tp = partition_dim < 0 ? kReplicated : partitioned(partition_dim);
     return params.declare({.name = "p", .global_shape = {4}, .stands = {{Axis::tp, on_tp}}, .used_on = used_on})
         .summed_over.has(Axis::tp);
   };

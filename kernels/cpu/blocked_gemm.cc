@@ -1,4 +1,4 @@
-#include "kernels/cpu/blocked_product.h"
+#include "kernels/cpu/blocked_gemm.h"
 
 namespace trivet {
 namespace {

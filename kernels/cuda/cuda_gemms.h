@@ -1,4 +1,4 @@
-// CudaProducts: matrix products by cuBLASLt. The first product of a shape asks the library for its proposals, tries
+// CudaGemms: matrix products by cuBLASLt. The first product of a shape asks the library for its proposals, tries
 // each out on the very operands, and keeps the fastest; later ones take what was kept. A GELU in the product competes
 // with the product and the GELU as two kernels: which is faster differs from GPU to GPU. The library is loaded when an
 // instance is made, because it takes half a second to load cold, which a program that runs on the CPU should not spend.
@@ -21,16 +21,16 @@ struct CudaProduct {
   const void *a, *b;
   void* c;
   const void* bias;           // null: none
-  void* before_gelu;          // null: none; of c's type, as the next
+  void* pre_activation;       // null: none; of c's type, as the next
   const void* gelu_backward;  // null: none
 
-  bool has_gelu() const { return before_gelu || gelu_backward; }
+  bool has_gelu() const { return pre_activation || gelu_backward; }
 };
 
-class CudaProducts {
+class CudaGemms {
  public:
-  explicit CudaProducts(const CudaOptions& options);
-  ~CudaProducts();
+  explicit CudaGemms(const CudaOptions& options);
+  ~CudaGemms();
 
   // Bytes of workspace that run() is to be given.
   static constexpr int64_t kWorkspaceBytes = 32 << 20;

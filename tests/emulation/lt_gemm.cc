@@ -1,4 +1,4 @@
-#include "tests/emulation/lt_product.h"
+#include "tests/emulation/lt_gemm.h"
 
 #include <algorithm>
 #include <bit>

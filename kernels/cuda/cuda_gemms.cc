@@ -1,4 +1,4 @@
-#include "kernels/cuda/cuda_products.h"
+#include "kernels/cuda/cuda_gemms.h"
 
 #include <cublasLt.h>
 #include <limits>
@@ -37,7 +37,7 @@ float milliseconds_of(cudaStream_t stream, const F& queue) {
 }  // namespace
 
 // The functions of libcublasLt that are used, by their names without the prefix.
-struct CudaProducts::Library {
+struct CudaGemms::Library {
   Library() { check(create(&handle), "cublasLtCreate"); }
   ~Library() { destroy(handle); }
 
@@ -64,7 +64,7 @@ struct CudaProducts::Library {
 
 // A shape's descriptors and the algorithm that was kept. cuBLASLt counts columns first: row-major c = a b is its
 // column-major c^T = b^T a^T, so b is its first operand and the bias runs along its rows, as it wants.
-struct CudaProducts::Plan {
+struct CudaGemms::Plan {
   Plan(const Library& library, const CudaProduct& p, bool tf32) : library(library) {
     const cublasComputeType_t compute =
         p.dtype == DType::f32 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -76,7 +76,7 @@ struct CudaProducts::Plan {
     // The library's GELU is the tanh form, as ours. With DGELU it could sum the bias gradient too (DGELU_BGRAD), but
     // only write it, in c's type: it would be rounded to bf16 before it is added to the fp32 gradient. And that sum
     // belongs to the half of the backward pass that a schedule may put off. So it is left to column_sum.
-    if (p.before_gelu)
+    if (p.pre_activation)
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX);
     else if (p.gelu_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU);
     else if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
@@ -102,7 +102,7 @@ struct CudaProducts::Plan {
   // Of the operands that the descriptor holds.
   void point_at(const CudaProduct& p) {
     if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
-    if (p.before_gelu) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.before_gelu);
+    if (p.pre_activation) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.pre_activation);
     if (p.gelu_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.gelu_backward);
   }
   void layout(cublasLtMatrixLayout_t& to, DType dtype, int64_t rows, int64_t columns) {
@@ -164,24 +164,23 @@ struct CudaProducts::Plan {
   cublasLtMatmulAlgo_t algorithm{};
 };
 
-CudaProducts::CudaProducts(const CudaOptions& options) : options_(options), library_(std::make_unique<Library>()) {
+CudaGemms::CudaGemms(const CudaOptions& options) : options_(options), library_(std::make_unique<Library>()) {
   check(options.product_candidates >= 1, "CudaOptions: product_candidates counts from 1");
 }
-CudaProducts::~CudaProducts() = default;
+CudaGemms::~CudaGemms() = default;
 
-CudaProducts::Key CudaProducts::key_of(const CudaProduct& p) {
+CudaGemms::Key CudaGemms::key_of(const CudaProduct& p) {
   const int flags = p.transpose_a | p.transpose_b << 1 | p.accumulate << 2 | (p.bias != nullptr) << 3 |
-                    (p.dtype == DType::bf16) << 4 | (p.c_dtype == DType::bf16) << 5 | (p.before_gelu != nullptr) << 6 |
-                    (p.gelu_backward != nullptr) << 7;
+                    (p.dtype == DType::bf16) << 4 | (p.c_dtype == DType::bf16) << 5 |
+                    (p.pre_activation != nullptr) << 6 | (p.gelu_backward != nullptr) << 7;
   int64_t alignments = 0;  // each up to 256
   for (const void* data :
-       {p.a, p.b, static_cast<const void*>(p.c), p.bias, p.before_gelu ? p.before_gelu : p.gelu_backward})
+       {p.a, p.b, static_cast<const void*>(p.c), p.bias, p.pre_activation ? p.pre_activation : p.gelu_backward})
     alignments = alignments * 512 + alignment_of(data);
   return {p.m, p.n, p.k, flags, alignments};
 }
 
-std::unique_ptr<CudaProducts::Plan> CudaProducts::make_plan(const CudaProduct& p, std::byte* workspace,
-                                                            cudaStream_t stream) {
+std::unique_ptr<CudaGemms::Plan> CudaGemms::make_plan(const CudaProduct& p, std::byte* workspace, cudaStream_t stream) {
   auto plan = std::make_unique<Plan>(*library_, p, options_.tf32);
   const bool tries =
       options_.product_candidates > 1 &&
@@ -215,24 +214,24 @@ std::unique_ptr<CudaProducts::Plan> CudaProducts::make_plan(const CudaProduct& p
 }
 
 // Milliseconds of a product with a GELU as two kernels, which write what it is to write.
-float CudaProducts::time_apart(const CudaProduct& p, std::byte* workspace, cudaStream_t stream) {
+float CudaGemms::time_apart(const CudaProduct& p, std::byte* workspace, cudaStream_t stream) {
   CudaProduct plain = p;
-  plain.before_gelu = nullptr;
+  plain.pre_activation = nullptr;
   plain.gelu_backward = nullptr;
-  if (p.before_gelu) plain.c = p.before_gelu;
+  if (p.pre_activation) plain.c = p.pre_activation;
   const Plan& plan = plan_of(plain, workspace, stream);
   if (!plan.possible) return std::numeric_limits<float>::infinity();
   const auto tensor = [&](const void* data) { return Tensor{const_cast<void*>(data), p.c_dtype, {p.m, p.n}}; };
   const auto queue = [&] {
     library_->check(plan.run(plain, plan.algorithm, plain.c, workspace, stream), "cublasLtMatmul");
-    if (p.before_gelu) launch_gelu_forward(tensor(p.before_gelu), tensor(p.c), stream);
+    if (p.pre_activation) launch_gelu_forward(tensor(p.pre_activation), tensor(p.c), stream);
     else launch_gelu_backward(tensor(p.gelu_backward), tensor(p.c), tensor(p.c), stream);
   };
   queue();
   return milliseconds_of(stream, queue);
 }
 
-CudaProducts::Plan& CudaProducts::plan_of(const CudaProduct& product, std::byte* workspace, cudaStream_t stream) {
+CudaGemms::Plan& CudaGemms::plan_of(const CudaProduct& product, std::byte* workspace, cudaStream_t stream) {
   const Key key = key_of(product);
   auto found = plans_.find(key);
   if (found == plans_.end()) found = plans_.emplace(key, make_plan(product, workspace, stream)).first;
@@ -240,11 +239,11 @@ CudaProducts::Plan& CudaProducts::plan_of(const CudaProduct& product, std::byte*
   return *found->second;
 }
 
-bool CudaProducts::run(const CudaProduct& product, std::byte* workspace, cudaStream_t stream) {
+bool CudaGemms::run(const CudaProduct& product, std::byte* workspace, cudaStream_t stream) {
   // The library's GELU may be made of an approximate tanh: good enough for bf16, not for fp32, which is there for
   // tests. And it asks some alignment of the matrix that the GELU is taken of.
   if (product.has_gelu()) {
-    const void* const matrix = product.before_gelu ? product.before_gelu : product.gelu_backward;
+    const void* const matrix = product.pre_activation ? product.pre_activation : product.gelu_backward;
     const bool both_bf16 = product.dtype == DType::bf16 && product.c_dtype == DType::bf16;
     if (!both_bf16 || product.n % 8 != 0 || alignment_of(matrix) < 16) return false;
   }

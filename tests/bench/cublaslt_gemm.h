@@ -99,14 +99,14 @@ class CublasLtProduct {
 };
 
 // Queues the product on the stream.
-inline std::function<void()> cublaslt_product(Tensor a, Tensor b, Tensor c, const test::MatmulOptions& how,
-                                              Stream& stream) {
+inline std::function<void()> cublaslt_gemm(Tensor a, Tensor b, Tensor c, const test::MatmulOptions& how,
+                                           Stream& stream) {
   return [product = std::make_shared<CublasLtProduct>(a, b, c, how, stream)] { (*product)(); };
 }
 
 #else
 
-inline std::function<void()> cublaslt_product(Tensor, Tensor, Tensor, const test::MatmulOptions&, Stream&) {
+inline std::function<void()> cublaslt_gemm(Tensor, Tensor, Tensor, const test::MatmulOptions&, Stream&) {
   return nullptr;
 }
 

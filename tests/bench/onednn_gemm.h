@@ -17,7 +17,7 @@ namespace trivet {
 
 constexpr bool kOneDnn = true;
 
-inline std::function<void()> onednn_product(Tensor a, Tensor b, Tensor c, const test::MatmulOptions& how, int threads) {
+inline std::function<void()> onednn_gemm(Tensor a, Tensor b, Tensor c, const test::MatmulOptions& how, int threads) {
   using dnnl::memory;
   const auto type = [](const Tensor& t) {
     return t.dtype == DType::f32 ? memory::data_type::f32 : memory::data_type::bf16;
@@ -48,7 +48,7 @@ inline std::function<void()> onednn_product(Tensor a, Tensor b, Tensor c, const 
 #else
 
 constexpr bool kOneDnn = false;
-inline std::function<void()> onednn_product(Tensor, Tensor, Tensor, const test::MatmulOptions&, int) { return nullptr; }
+inline std::function<void()> onednn_gemm(Tensor, Tensor, Tensor, const test::MatmulOptions&, int) { return nullptr; }
 
 #endif
 

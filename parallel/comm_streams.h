@@ -1,6 +1,7 @@
-// Lanes: streams beside the compute stream, each with a communicator of its own over one group, so that as many
-// collectives may be in flight at once. Collectives take the lanes in turn; all ranks start them in the same order, so
-// lane i of every rank runs the same ones. With no lanes they run on the compute stream, over the group itself.
+// CommStreams: streams beside the compute stream, each with a communicator of its own over one group, so that as many
+// collectives may be in flight at once. Collectives take the streams in turn; all ranks start them in the same order,
+// so stream i of every rank runs the same ones. With no streams they run on the compute stream, over the group
+// itself.
 #pragma once
 
 #include <memory>
@@ -12,61 +13,62 @@
 
 namespace trivet {
 
-struct Lane {
+struct CommStream {
   std::unique_ptr<Communicator> group;
   std::unique_ptr<Stream> stream;
 };
 
 // What work beside compute needs from its rank; all of it outlives that work.
-struct LaneSite {
+struct CommStreamSite {
   Device& device;
   Stream& compute;
   Communicator& group;
   Trace* trace = nullptr;  // null: nothing is recorded
 };
 
-class Lanes {
+class CommStreams {
  public:
-  // Collective over on.group. name: of the lanes in the trace.
-  Lanes(const LaneSite& on, Category category, const std::string& name, int count)
+  // Collective over on.group. name: the row of the streams in the trace.
+  CommStreams(const CommStreamSite& on, Category category, const std::string& name, int count)
       : group_(on.group), compute_(on.compute), computed_(on.device.create_event()) {
     for (int i = 0; i < count; ++i) {
       const std::string own_name = count == 1 ? name : name + " " + std::to_string(i);
-      Lane& lane = lanes_.emplace_back();
-      lane.group = group_.twin(own_name, category);
-      lane.stream = on.device.create_side_stream(StreamPriority::high);
-      if (on.trace) lane.stream->set_trace_row(on.trace->add_row(own_name));
+      CommStream& comm_stream = comm_streams_.emplace_back();
+      comm_stream.group = group_.twin(own_name, category);
+      comm_stream.stream = on.device.create_side_stream(StreamPriority::high);
+      if (on.trace) comm_stream.stream->set_trace_row(on.trace->add_row(own_name));
     }
   }
 
   // Tells every communicator that collectives run over of this memory (Communicator::register_buffer).
   void register_buffers(const Arena& arena) {
     for (const Tensor& block : arena.blocks()) {
-      if (lanes_.empty()) register_buffer(group_, block);
-      for (const Lane& lane : lanes_) register_buffer(*lane.group, block);
+      if (comm_streams_.empty()) register_buffer(group_, block);
+      for (const CommStream& comm_stream : comm_streams_) register_buffer(*comm_stream.group, block);
     }
   }
   // Of which they have been told, counted for each of them.
   int64_t registered_bytes() const { return registered_bytes_; }
 
-  bool beside_compute() const { return !lanes_.empty(); }
+  bool beside_compute() const { return !comm_streams_.empty(); }
 
-  // The next lane. What is queued on it now runs after what compute has queued so far. REQUIRES: beside_compute().
-  Lane& after_compute() {
-    Lane& lane = lanes_[turn_++ % lanes_.size()];
+  // The next stream. What is queued on it now runs after what compute has queued so far. REQUIRES:
+  // beside_compute().
+  CommStream& after_compute() {
+    CommStream& comm_stream = comm_streams_[turn_++ % comm_streams_.size()];
     compute_.record(*computed_);
-    lane.stream->wait(*computed_);
-    return lane;
+    comm_stream.stream->wait(*computed_);
+    return comm_stream;
   }
 
   // collective(group, stream), after what compute has queued so far. Compute may use the result once it has waited for
-  // `done`; without lanes that is at once, and `done` stays as it is, complete.
+  // `done`; without streams that is at once, and `done` stays as it is, complete.
   template <class F>
   void run(Event& done, F&& collective) {
     if (!beside_compute()) return collective(group_, compute_);
-    Lane& lane = after_compute();
-    collective(*lane.group, *lane.stream);
-    lane.stream->record(done);
+    CommStream& comm_stream = after_compute();
+    collective(*comm_stream.group, *comm_stream.stream);
+    comm_stream.stream->record(done);
   }
 
  private:
@@ -78,7 +80,7 @@ class Lanes {
   Communicator& group_;
   Stream& compute_;
   std::unique_ptr<Event> computed_;
-  std::vector<Lane> lanes_;
+  std::vector<CommStream> comm_streams_;
   std::vector<std::shared_ptr<void>> registered_;
   int64_t registered_bytes_ = 0;
   size_t turn_ = 0;

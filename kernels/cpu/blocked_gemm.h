@@ -41,9 +41,9 @@ struct Blocking {
 };
 
 template <class Panels, class T, class C>
-class BlockedProduct {
+class BlockedGemm {
  public:
-  BlockedProduct(const Product<T, C>& product, int threads)
+  BlockedGemm(const Product<T, C>& product, int threads)
       : p_(product), cut_(product.m, product.n, product.k, sizeof(Element)), threads_(threads) {}
 
   int64_t workspace_bytes() const { return cut_.workspace_bytes(threads_, sizeof(Element)); }
