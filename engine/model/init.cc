@@ -32,16 +32,17 @@ struct Rows {
 };
 Rows global_rows(const Param& param) {
   const Shape& global = param.spec.global_shape;
-  if (global.rank == 1) return {1, param.shape[0], 0, param.cut_offset};
+  if (global.rank == 1) return {1, param.shape[0], 0, param.partition_offset};
   if (global.rank != 2) fail(param.spec.name + ": parameters are vectors or matrices");
-  const bool columns_cut = param.cut_dim == 1;
-  return {param.shape[0], param.shape[1], global[1], columns_cut ? param.cut_offset : param.cut_offset * global[1]};
+  const bool columns_cut = param.partition_dim == 1;
+  return {param.shape[0], param.shape[1], global[1],
+          columns_cut ? param.partition_offset : param.partition_offset * global[1]};
 }
 
 void fill_normal(const Param& param, uint64_t seed, int64_t first_row, int64_t end_row, float* values) {
   const uint64_t key = initial_key(seed, param.spec.name);
   const Rows rows = global_rows(param);
-  const int64_t first_global_row = param.cut_dim == 0 ? param.cut_offset : 0;
+  const int64_t first_global_row = param.partition_dim == 0 ? param.partition_offset : 0;
   for (int64_t r = first_row; r < end_row; ++r) {
     float* row = values + r * rows.count;
     if (param.spec.padding_from >= 0 && first_global_row + r >= param.spec.padding_from) {
