@@ -12,7 +12,6 @@
 
 #include "engine/config/scalar.h"
 #include "engine/config/validate.h"
-#include "engine/config/words.h"
 
 namespace trivet {
 

@@ -137,7 +137,7 @@ void print_run(const Study& study, const Plan& plan, const StudyProgress& progre
     if (const auto exposed = row.metrics.find("exposed_comm_fraction"); exposed != row.metrics.end())
       result += ", exposed " + percent_text(exposed->second);
   } else {
-    result = fmt::format("{}: {}", name_of(row.outcome), result);
+    result = fmt::format("{}: {}", word_of(row.outcome), result);
   }
   fmt::print("[{}/{}] repeat {} of {}: {}; {:.1f} s, left {}\n", progress.done, progress.total, row.repeat,
              describe_choice(study, plan.points[progress.point].choice), result, row.seconds,

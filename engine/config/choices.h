@@ -2,9 +2,7 @@
 // declared there.
 #pragma once
 
-#include <array>
-#include <string_view>
-
+#include "base/words.h"
 #include "engine/metrics/accounting.h"
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
@@ -23,11 +21,7 @@ enum class CommBackend { thread, mpi, nccl, staged };
 enum class StepAction { take, warn, skip, stop };  // what becomes of a step, when its numbers are known
 enum class CudaGraphs { none, local };
 
-// words_of(E): what a file calls the values of E, in their order. Values beyond these are none of a configuration's.
-template <class... Words>
-constexpr std::array<std::string_view, sizeof...(Words)> word_list(Words... words) {
-  return {words...};
-}
+// What a file calls the values.
 constexpr auto words_of(AttentionBackend) { return word_list("flash", "cudnn"); }
 constexpr auto words_of(RecomputeGranularity) { return word_list("none", "selective", "full"); }
 constexpr auto words_of(RecomputeModule) { return word_list("core_attn", "layernorm", "mlp"); }
@@ -41,10 +35,5 @@ constexpr auto words_of(DType) { return word_list("fp32", "bf16"); }
 constexpr auto words_of(DeviceKind) { return word_list("cpu", "cuda"); }
 constexpr auto words_of(Sharding) { return word_list("no_shard", "optim", "optim_grads", "optim_grads_params"); }
 constexpr auto words_of(TensorOverlap) { return word_list("none", "bulk", "ring", "pipeline"); }
-
-template <class E>
-constexpr std::string_view word_of(E value) {
-  return words_of(value)[static_cast<size_t>(value)];
-}
 
 }  // namespace trivet

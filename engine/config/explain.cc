@@ -57,7 +57,7 @@ TextBlock describe_parameters(const Config& config, const Layout& layout) {
       "parameters", {{"", "vocabulary " + grouped(model.vocab), "padded to " + grouped(layout.padded_vocab)}}, "lrr"};
   for (size_t i = 0; i < kModelParts; ++i)
     if (exact.of[i] > 0)
-      block.rows.push_back({name_of(static_cast<ModelPart>(i)), grouped(exact.of[i]), grouped(padded.of[i])});
+      block.rows.push_back({std::string(words_of(ModelPart{})[i]), grouped(exact.of[i]), grouped(padded.of[i])});
   block.rows.push_back({"total", grouped(exact.total()), grouped(padded.total())});
   return block;
 }

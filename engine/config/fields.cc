@@ -4,8 +4,6 @@
 #include <cmath>
 #include <fmt/ranges.h>
 
-#include "engine/config/words.h"
-
 namespace trivet {
 namespace {
 

@@ -9,15 +9,9 @@
 #include <vector>
 
 #include "engine/config/config.h"
+#include "engine/config/scalar.h"
 
 namespace trivet {
-
-// A scalar as written. `quoted`: YAML text in quotes, which is never a number, a truth value or "auto".
-struct Scalar {
-  std::string text;
-  bool quoted = false;
-  bool null = false;
-};
 
 // The interval of allowed numbers; an open end excludes its bound.
 struct Numbers {

@@ -15,9 +15,9 @@
 namespace trivet {
 
 struct LoadedConfig {
-  Config config;
-  Origins origins;
-  std::string path;
+  Config config = {};
+  Origins origins = {};
+  std::string path = {};
 };
 
 // `sets` are "section.key=value" texts; they win over the file, and later ones over earlier ones. Throws one
@@ -35,9 +35,6 @@ Config parse_sets(std::span<const std::string> sets);
 // has its default, keys that this version does not know are passed over, and whether the values go together is not
 // asked. Throws DataError naming `source`.
 Config parse_saved_config(const std::map<std::string, std::string>& values, const std::string& source);
-
-// The text of a YAML file of at most 1 MiB. Throws ConfigError, IoError.
-std::string read_yaml_text(const std::string& path);
 
 // Every key and its value: what load_config reads back as the same Config.
 std::string to_yaml(const Config& config);

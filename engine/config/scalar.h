@@ -1,5 +1,5 @@
-// Scalars: a number or truth value from the text of a configuration. Each function is empty where the text is not,
-// wholly and exactly, such a value.
+// Scalars of a configuration: their values from text, and texts as messages show them. A function that returns an
+// optional is empty where the text is not, wholly and exactly, such a value.
 //
 //   integers   40_000_000, 1e9, 1.5e6; not 1.5, 010 (octal to some YAML readers), 0x10
 //   numbers    3e-4, .5, 1_000.25; not nan, inf, or what a double cannot hold
@@ -7,12 +7,29 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace trivet {
+
+// A scalar as written. `quoted`: YAML text in quotes, which is never a number, a truth value or "auto".
+struct Scalar {
+  std::string text = {};
+  bool quoted = false;
+  bool null = false;
+};
 
 std::optional<int64_t> parse_integer(std::string_view text);
 std::optional<double> parse_number(std::string_view text);
 std::optional<bool> parse_truth(std::string_view text);
+// The parts of the text between commas, without the spaces around them; at least one, perhaps empty.
+std::vector<std::string_view> split_words(std::string_view text);
+
+inline bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+// The text in quotes, at most 60 characters of it, control characters made visible.
+std::string quote(std::string_view text);
+// The candidate that `text` probably misspells; "" where nothing is near.
+std::string_view nearest(std::string_view text, const std::vector<std::string_view>& candidates);
 
 }  // namespace trivet

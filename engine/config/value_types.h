@@ -13,8 +13,6 @@
 #include <fmt/format.h>
 
 #include "engine/config/fields.h"
-#include "engine/config/scalar.h"
-#include "engine/config/words.h"
 
 namespace trivet {
 
@@ -47,10 +45,9 @@ bool read_value(const Field& field, const Scalar& scalar, T& to) {
       return read_value(field, {.text = std::string(item)}, to.emplace_back());
     });
   } else if constexpr (std::is_enum_v<T>) {
-    constexpr auto words = words_of(T{});
-    const auto found = std::ranges::find(words, scalar.text);
-    to = static_cast<T>(found - words.begin());
-    return found != words.end() && std::ranges::count(field.words, scalar.text) > 0;
+    const auto parsed = parse_word<T>(scalar.text);
+    to = parsed.value_or(T{});
+    return parsed && std::ranges::count(field.words, scalar.text) > 0;
   } else if constexpr (std::is_same_v<T, std::string>) {
     to = scalar.text;
     return !scalar.null && to.size() <= 4096 && std::ranges::none_of(to, is_control);

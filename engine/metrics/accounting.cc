@@ -31,18 +31,6 @@ ModelPart part_of(Module module) {
 
 }  // namespace
 
-const char* name_of(ModelPart part) {
-  switch (part) {
-    case ModelPart::word_embeddings: return "word embeddings";
-    case ModelPart::position_embeddings: return "position embeddings";
-    case ModelPart::attention: return "attention";
-    case ModelPart::mlp: return "MLP";
-    case ModelPart::norms: return "norms";
-    case ModelPart::output_layer: return "output layer";
-  }
-  return "?";
-}
-
 int64_t ParameterCount::total() const { return std::accumulate(of.begin(), of.end(), int64_t{0}); }
 
 ParameterCount count_parameters(const ModelSpec& model) {

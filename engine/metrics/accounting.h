@@ -7,13 +7,16 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/words.h"
 #include "engine/model/spec.h"
 
 namespace trivet {
 
 enum class ModelPart : uint8_t { word_embeddings, position_embeddings, attention, mlp, norms, output_layer };
-constexpr size_t kModelParts = 6;
-const char* name_of(ModelPart part);
+constexpr auto words_of(ModelPart) {
+  return word_list("word embeddings", "position embeddings", "attention", "MLP", "norms", "output layer");
+}
+constexpr size_t kModelParts = words_of(ModelPart{}).size();
 
 struct ParameterCount {
   std::array<int64_t, kModelParts> of{};  // by ModelPart

@@ -21,7 +21,8 @@ std::string columns(const StepReport& r) {
                      fmt::format("{:.3f}", r.grad_norm), fmt::format("{:.4e}", r.learning_rate),
                      cell(1e3 * r.step_seconds, 1), std::isfinite(tokens) ? grouped(std::llround(tokens)) : "-",
                      cell(r.model_tflops_per_rank, std::abs(r.model_tflops_per_rank) < 10 ? 3 : 1), percent_text(r.mfu),
-                     percent_text(r.exposed_wire_fraction), percent_text(r.exposed_wait_fraction),
+                     percent_text(r.stats.of_window(StepStats::sum(r.stats.exposed_wire))),
+                     percent_text(r.stats.of_window(StepStats::sum(r.stats.exposed_wait))),
                      percent_text(r.bubble_fraction));
 }
 

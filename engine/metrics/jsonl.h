@@ -3,6 +3,8 @@
 // on in the same file. Written by rank 0; every line is in the file when the call returns.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "base/append_file.h"
 #include "engine/metrics/step_report.h"
 
@@ -19,6 +21,8 @@ class MetricsLog {
   void save(const SaveReport& report);
 
  private:
+  void append(const nlohmann::ordered_json& line);
+
   AppendFile file_;
 };
 

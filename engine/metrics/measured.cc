@@ -31,10 +31,8 @@ void for_each_event(const std::string& path, F&& f) {
 }
 
 std::optional<OpKind> kind_of(const std::string& name) {
-  if (name == "F") return OpKind::forward;
-  if (name == "B") return OpKind::backward;
-  if (name == "I") return OpKind::backward_input;
-  if (name == "W") return OpKind::backward_weight;
+  for (const OpKind kind : {OpKind::forward, OpKind::backward, OpKind::backward_input, OpKind::backward_weight})
+    if (name == std::string(1, letter_of(kind))) return kind;
   return std::nullopt;
 }
 

@@ -1,7 +1,6 @@
 // StepReport: what is told of a step, on the console and in metrics.jsonl alike; and the EvalReport of an evaluation.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <limits>
 
@@ -24,17 +23,7 @@ struct StepReport {
   double model_tflops_per_rank = kUnknown;
   double mfu = kUnknown;  // stays unknown where the peak is
   double bubble_fraction = kUnknown;
-  // Of the step, as StepStats has them; compute to idle add up to 1.
-  using Fractions = std::array<double, kCommClasses.size()>;  // of kCommClasses
-  double compute_fraction = kUnknown;
-  double optimizer_fraction = kUnknown;
-  double exposed_wire_fraction = kUnknown;
-  double exposed_wait_fraction = kUnknown;
-  double host_fraction = kUnknown;
-  double idle_fraction = kUnknown;
-  Fractions class_wire_fraction = {kUnknown, kUnknown, kUnknown};  // add up to exposed_wire_fraction
-  Fractions class_wait_fraction = {kUnknown, kUnknown, kUnknown};
-  double overlap_ratio = kUnknown;  // unknown without communication
+  StepStats stats = {};  // of one rank, or the sum over ranks
 };
 
 // What a step amounts to, the same for every step of a run.
@@ -46,7 +35,7 @@ struct StepWork {
   double peak_tflops = StepReport::kUnknown;  // of one rank
 };
 
-// Fills in the speed of a step, and the fractions of `stats` (of one rank, or added up over ranks).
+// Fills in the speed of a step and where its time went.
 void report_speed(StepReport& report, const StepWork& work, double step_seconds, const StepStats& stats);
 
 struct EvalReport {
@@ -63,18 +52,17 @@ struct SaveReport {
   double seconds = 0;        // until it was committed, as the next step boundary saw it
 };
 
-// The speed of the last steps. The first ones, in which everything is touched for the first time, do not count
-// once there are others.
+// How long the last steps took: an exponential moving average with a half-life of about ten steps. The first step, in
+// which everything is touched for the first time, does not count once there is another.
 class RunningSpeed {
  public:
-  explicit RunningSpeed(int64_t warm_up_steps = 1) : warm_up_steps_(warm_up_steps) {}
-  void add(double step_seconds);
-  int64_t steps() const { return steps_; }
-  // A mean that forgets: half of it is the last ten steps or so. kUnknown before the first one.
-  double recent_step_seconds() const;
+  void add(double step_seconds) {
+    constexpr double kWeight = 0.07;  // 0.93^10 is about a half
+    recent_ = ++steps_ <= 2 ? step_seconds : recent_ + kWeight * (step_seconds - recent_);
+  }
+  double recent_step_seconds() const { return recent_; }  // kUnknown before the first step
 
  private:
-  int64_t warm_up_steps_;
   int64_t steps_ = 0;
   double recent_ = StepReport::kUnknown;
 };

@@ -6,8 +6,7 @@
 namespace trivet {
 
 void TimeTable::add(const StepStats& of_all_ranks, const StepStats& of_this_rank) {
-  ++steps_;
-  if (steps_ == warm_up_steps_ + 1) counted_ = 0, sum_ = own_ = {};
+  if (++steps_ == 2) counted_ = 0, sum_ = own_ = {};
   ++counted_;
   sum_ += of_all_ranks;
   own_ += of_this_rank;

@@ -16,10 +16,11 @@ struct RankTime {
   StepStats sum;
 };
 
-// Adds up steps. The first ones, in which everything is touched for the first time, do not count once there are others.
+// Adds up steps. The first one, in which everything is touched for the first time, does not count once there is
+// another.
 class TimeTable {
  public:
-  explicit TimeTable(int ranks, int64_t warm_up_steps = 1) : ranks_(ranks), warm_up_steps_(warm_up_steps) {}
+  explicit TimeTable(int ranks) : ranks_(ranks) {}
   void add(const StepStats& of_all_ranks, const StepStats& of_this_rank = {});
   const StepStats& own() const { return own_; }  // what this rank did in the steps that count
 
@@ -30,7 +31,6 @@ class TimeTable {
 
  private:
   int ranks_;
-  int64_t warm_up_steps_;
   int64_t steps_ = 0, counted_ = 0;
   StepStats sum_, own_;
 };

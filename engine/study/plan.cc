@@ -39,7 +39,7 @@ std::vector<std::string> sets_of(const Study& study, const Choice& choice, int& 
     for (const Setting& setting : study.factors[i].levels[choice[i]].settings) {
       if (setting.key == "ranks") ranks = std::stoi(setting.value);
       else if (setting.key == "launcher")
-        launcher = setting.value == name_of(Launcher::mpirun) ? Launcher::mpirun : Launcher::threads;
+        launcher = setting.value == word_of(Launcher::mpirun) ? Launcher::mpirun : Launcher::threads;
       else sets.push_back(setting.key + "=" + setting.value);
     }
   sets.push_back(fmt::format("comm.backend={}", launcher == Launcher::mpirun ? "mpi" : "thread"));
@@ -55,7 +55,7 @@ std::string hash_of(const Study& study, const Point& point, const Config& config
     if (field.name != "train.run_dir") lines.push_back(fmt::format("{}={}\n", field.name, format_field(field, config)));
   std::ranges::sort(lines);
   std::string text =
-      fmt::format("ranks={} launcher={} warmup={}\n", point.ranks, name_of(point.launcher), study.warmup_steps);
+      fmt::format("ranks={} launcher={} warmup={}\n", point.ranks, word_of(point.launcher), study.warmup_steps);
   if (point.launcher == Launcher::mpirun)
     for (const std::string& argument : study.mpirun_arguments) text += argument + '\n';
   for (const std::string& line : lines) text += line;

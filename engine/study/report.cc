@@ -162,7 +162,7 @@ class Page {
       const auto point = std::ranges::find(plan_.points, row.point, &Point::id);
       if (row.outcome == RunEnd::done || point == plan_.points.end()) continue;
       put("<li>{}, repeat {}, {}: {} (<a href=\"{}/stderr.log\">stderr</a>)</li>\n",
-          escaped(describe_choice(study_, point->choice)), row.repeat, name_of(row.outcome), escaped(row.reason),
+          escaped(describe_choice(study_, point->choice)), row.repeat, word_of(row.outcome), escaped(row.reason),
           escaped(row.folder));
     }
     out_ += "</ul>\n";

@@ -17,19 +17,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-RunEnd parse_outcome(const std::string& text) {
-  for (const RunEnd outcome : {RunEnd::done, RunEnd::failed, RunEnd::timed_out})
-    if (text == name_of(outcome)) return outcome;
-  throw DataError("unknown outcome " + text);
-}
-
 RunRow row_of(const Json& json) {
   RunRow row;
   row.point = json.at("point").get<std::string>();
   row.repeat = json.at("repeat").get<int64_t>();
   for (const auto& [factor, label] : json.at("levels").items())
     row.levels.emplace_back(factor, label.get<std::string>());
-  row.outcome = parse_outcome(json.at("outcome").get<std::string>());
+  const auto outcome = parse_word<RunEnd>(json.at("outcome").get<std::string>());
+  if (!outcome) throw DataError("unknown outcome " + json.at("outcome").dump());
+  row.outcome = *outcome;
   row.reason = json.at("reason").get<std::string>();
   row.exit_code = json.at("exit_code").get<int>();
   row.started = json.at("started").get<std::string>();
@@ -44,20 +40,11 @@ RunRow row_of(const Json& json) {
 
 }  // namespace
 
-const char* name_of(RunEnd outcome) {
-  switch (outcome) {
-    case RunEnd::done: return "done";
-    case RunEnd::failed: return "failed";
-    case RunEnd::timed_out: return "timed_out";
-  }
-  return "?";
-}
-
 std::string to_json_line(const RunRow& row) {
   Json levels = Json::object();
   for (const auto& [factor, label] : row.levels) levels[factor] = label;
   const Json json = {{"point", row.point},     {"repeat", row.repeat},
-                     {"levels", levels},       {"outcome", name_of(row.outcome)},
+                     {"levels", levels},       {"outcome", word_of(row.outcome)},
                      {"reason", row.reason},   {"exit_code", row.exit_code},
                      {"started", row.started}, {"seconds", row.seconds},
                      {"metrics", row.metrics}, {"losses", row.losses},

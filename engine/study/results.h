@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/words.h"
+
 namespace trivet {
 
 enum class RunEnd : uint8_t { done, failed, timed_out };
-const char* name_of(RunEnd outcome);
+constexpr auto words_of(RunEnd) { return word_list("done", "failed", "timed_out"); }
 
 struct RunRow {
   std::string point;                                             // Point::id

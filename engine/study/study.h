@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/words.h"
+
 namespace trivet {
 
 // What --set takes; of a level also "ranks" and "launcher".
@@ -37,8 +39,8 @@ struct Factor {
 
 enum class Design : uint8_t { grid, one_at_a_time, list };
 enum class Launcher : uint8_t { threads, mpirun };
-const char* name_of(Design design);
-const char* name_of(Launcher launcher);
+constexpr auto words_of(Design) { return word_list("grid", "one_at_a_time", "list"); }
+constexpr auto words_of(Launcher) { return word_list("threads", "mpirun"); }
 
 // The level of each factor.
 using Choice = std::vector<size_t>;

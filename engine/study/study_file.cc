@@ -4,26 +4,11 @@
 #include <filesystem>
 #include <fmt/ranges.h>
 #include <set>
-#include <yaml-cpp/yaml.h>
 
 #include "engine/config/fields.h"
-#include "engine/config/load.h"
-#include "engine/config/scalar.h"
-#include "engine/config/words.h"
-#include "engine/study/yaml_reader.h"
+#include "engine/config/yaml.h"
 
 namespace trivet {
-
-const char* name_of(Design design) {
-  switch (design) {
-    case Design::grid: return "grid";
-    case Design::one_at_a_time: return "one_at_a_time";
-    case Design::list: return "list";
-  }
-  return "?";
-}
-
-const char* name_of(Launcher launcher) { return launcher == Launcher::threads ? "threads" : "mpirun"; }
 
 bool is_time_only(std::string_view key) {
   constexpr std::string_view kSingle[] = {"launcher",          "parallel.bucket_size", "data.prefetch",
@@ -56,78 +41,75 @@ class StudyReader : YamlReader {
  public:
   StudyReader(Study& study, Problems& problems) : YamlReader(study.path, problems), study_(study) {}
 
-  void read(const YAML::Node& root) {
-    if (!root.IsMap()) return problem(root, "", "expected a map with name, base and factors");
+  void read(const YamlNode& root) {
+    if (root.kind != YamlNode::map) return problem(root, "", "expected a map with name, base and factors");
     // Factors before what names their levels.
-    YAML::Node baseline(YAML::NodeType::Undefined), points(YAML::NodeType::Undefined);
-    const Handlers handlers = {
-        {"name", [&](const YAML::Node& node) { read_name(node); }},
-        {"base", [&](const YAML::Node& node) { text(node, "base", study_.base); }},
-        {"out", [&](const YAML::Node& node) { text(node, "out", study_.out); }},
-        {"ranks", [&](const YAML::Node& node) { study_.ranks = static_cast<int>(integer(node, "ranks", 1, 65536)); }},
-        {"launcher",
-         [&](const YAML::Node& node) {
-           study_.launcher = choice(node, "launcher", {Launcher::threads, Launcher::mpirun}, Launcher::threads);
-         }},
-        {"mpirun_arguments", [&](const YAML::Node& node) { read_mpirun_arguments(node); }},
-        {"set", [&](const YAML::Node& node) { study_.set = settings(node, "set", false); }},
-        {"design",
-         [&](const YAML::Node& node) {
-           study_.design = choice(node, "design", {Design::grid, Design::one_at_a_time, Design::list}, Design::grid);
-         }},
-        {"factors", [&](const YAML::Node& node) { read_factors(node); }},
-        {"baseline", [&](const YAML::Node& node) { baseline.reset(node); }},
-        {"points", [&](const YAML::Node& node) { points.reset(node); }},
-        {"repeats", [&](const YAML::Node& node) { study_.repeats = integer(node, "repeats", 1, 1000); }},
-        {"steps", [&](const YAML::Node& node) { study_.steps = integer(node, "steps", 1, 1'000'000); }},
-        {"warmup_steps",
-         [&](const YAML::Node& node) { study_.warmup_steps = integer(node, "warmup_steps", 0, 999'999); }},
-        {"budget_minutes", [&](const YAML::Node& node) { study_.budget_minutes = minutes(node, "budget_minutes"); }},
-        {"timeout_minutes", [&](const YAML::Node& node) { study_.timeout_minutes = minutes(node, "timeout_minutes"); }},
-        {"trace", [&](const YAML::Node& node) { study_.trace = truth(node, "trace", true); }},
-        {"metric", [&](const YAML::Node& node) { text(node, "metric", study_.metric); }},
-        {"agree", [&](const YAML::Node& node) { read_agree(node); }},
-    };
-    map(root, "", handlers);
-    read_baseline(baseline);
-    read_points(points, baseline.IsDefined());
+    const YamlNode *baseline = nullptr, *points = nullptr;
+    map(root, "",
+        {{"name", [&](const YamlNode& node, const std::string& where) { read_name(node, where); }},
+         {"base", into(study_.base)},
+         {"out", into(study_.out)},
+         {"ranks", into(study_.ranks, 1, 65536)},
+         {"launcher", into(study_.launcher)},
+         {"mpirun_arguments", [&](const YamlNode& node, const std::string& where) { read_arguments(node, where); }},
+         {"set", [&](const YamlNode& node, const std::string& where) { study_.set = settings(node, where, false); }},
+         {"design", into(study_.design)},
+         {"factors", [&](const YamlNode& node, const std::string&) { read_factors(node); }},
+         {"baseline", into(baseline)},
+         {"points", into(points)},
+         {"repeats", into(study_.repeats, 1, 1000)},
+         {"steps", into(study_.steps, 1, 1'000'000)},
+         {"warmup_steps", into(study_.warmup_steps, 0, 999'999)},
+         {"budget_minutes", minutes_into(study_.budget_minutes)},
+         {"timeout_minutes", minutes_into(study_.timeout_minutes)},
+         {"trace", into(study_.trace)},
+         {"metric", into(study_.metric)},
+         {"agree", [&](const YamlNode& node, const std::string& where) { read_agree(node, where); }}});
+    if (baseline) read_baseline(*baseline);
+    read_points(points, baseline != nullptr);
     check_whole();
   }
 
  private:
   // ---- the keys of the file
 
-  void read_name(const YAML::Node& node) {
-    text(node, "name", study_.name);
-    const bool good = std::ranges::all_of(study_.name, [](unsigned char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+  void read_name(const YamlNode& node, const std::string& where) {
+    const auto name = value(node, where, "up to 100 letters, digits, - and _", [](const std::string& text) {
+      const bool good = !text.empty() && text.size() <= 100 && std::ranges::all_of(text, [](unsigned char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+      });
+      return good ? std::optional(text) : std::nullopt;
     });
-    if (!good || study_.name.size() > 100)
-      problem(node, "name", fmt::format("found {}, expected up to 100 letters, digits, - and _", quote(study_.name)));
+    study_.name = name.value_or("?");
   }
 
-  void read_mpirun_arguments(const YAML::Node& node) {
-    if (!node.IsSequence()) return problem(node, "mpirun_arguments", "expected a list of texts");
+  void read_arguments(const YamlNode& node, const std::string& where) {
+    if (node.kind != YamlNode::list) return problem(node, where, "expected a list of texts");
     study_.mpirun_arguments.clear();
-    for (const YAML::Node& argument : node)
-      if (const auto value = scalar(argument, "mpirun_arguments", "text")) study_.mpirun_arguments.push_back(*value);
+    for (const YamlNode& argument : node.items)
+      if (const auto value = scalar(argument, where, "text")) study_.mpirun_arguments.push_back(*value);
   }
 
-  void read_agree(const YAML::Node& node) {
-    constexpr auto kExpected = "bitwise, off, or a relative tolerance from 0 to below 1";
-    const auto value = scalar(node, "agree", kExpected);
-    if (!value || *value == "bitwise") return;
-    if (*value == "off") {
-      study_.check_agreement = false;
-      return;
-    }
-    const auto number = parse_number(*value);
-    if (number && *number >= 0 && *number < 1) study_.tolerance = *number;
-    else problem(node, "agree", fmt::format("found {}, expected {}", quote(*value), kExpected));
+  Handler minutes_into(double& to) {
+    return [this, &to](const YamlNode& node, const std::string& where) {
+      to = value(node, where, "a number of minutes above 0", [](const std::string& text) {
+             const auto number = parse_number(text);
+             return number && *number > 0 ? number : std::nullopt;
+           }).value_or(to);
+    };
+  }
+
+  void read_agree(const YamlNode& node, const std::string& where) {
+    study_.tolerance =
+        value(node, where, "bitwise, off, or a relative tolerance from 0 to below 1", [&](const std::string& text) {
+          study_.check_agreement = text != "off";
+          const auto number = text == "off" || text == "bitwise" ? std::optional(0.0) : parse_number(text);
+          return number && *number >= 0 && *number < 1 ? number : std::nullopt;
+        }).value_or(0);
   }
 
   // Whether the study may set the key; if not, that is a problem.
-  bool settable(const YAML::Node& at, const std::string& where, const std::string& key, bool of_level) {
+  bool settable(const YamlNode& at, const std::string& where, const std::string& key, bool of_level) {
     if (of_level && (key == "ranks" || key == "launcher")) return true;
     if (!find_field(key)) {
       unknown_config_key(at, where, key, of_level);
@@ -138,14 +120,14 @@ class StudyReader : YamlReader {
     return owner.empty();
   }
   // A key and value that --set would take, or, in a level, ranks and launcher.
-  std::optional<Setting> setting(const YAML::Node& at, const std::string& where, const std::string& key,
-                                 const YAML::Node& node, bool of_level) {
+  std::optional<Setting> setting(const YamlNode& at, const std::string& where, const std::string& key,
+                                 const YamlNode& node, bool of_level) {
     if (!settable(at, where, key, of_level)) return {};
     const Field* field = find_field(key);
     if (!field) {
       const std::string inner = path_of(where, key);
-      if (key == "ranks") return Setting{key, std::to_string(integer(node, inner, 1, 65536))};
-      return Setting{key, name_of(choice(node, inner, {Launcher::threads, Launcher::mpirun}, Launcher::threads))};
+      if (key == "ranks") return Setting{key, std::to_string(integer(node, inner, 1, 65536).value_or(1))};
+      return Setting{key, std::string(word_of(choice<Launcher>(node, inner).value_or(Launcher::threads)))};
     }
     const auto value = scalar(node, path_of(where, key), expected(*field));
     if (!value) return {};
@@ -156,7 +138,7 @@ class StudyReader : YamlReader {
     }
     return Setting{key, *value};
   }
-  void unknown_config_key(const YAML::Node& at, const std::string& where, const std::string& key, bool of_level) {
+  void unknown_config_key(const YamlNode& at, const std::string& where, const std::string& key, bool of_level) {
     std::vector<std::string_view> names;
     for (const Field& field : fields()) names.push_back(field.name);
     std::vector<std::string_view> meant;  // the same word in its section
@@ -169,10 +151,10 @@ class StudyReader : YamlReader {
                                         of_level ? ", ranks or launcher" : "")
                           : fmt::format("unknown key - did you mean {}?", fmt::join(meant, " or ")));
   }
-  std::vector<Setting> settings(const YAML::Node& node, const std::string& where, bool of_level) {
+  std::vector<Setting> settings(const YamlNode& node, const std::string& where, bool of_level) {
     std::vector<Setting> all;
-    if (node.IsNull()) return all;
-    entries(node, where, [&](const YAML::Node& at, const std::string& key, const YAML::Node& value) {
+    if (node.is_null()) return all;
+    entries(node, where, [&](const YamlNode& at, const std::string& key, const YamlNode& value) {
       if (auto one = setting(at, where, key, value, of_level)) all.push_back(std::move(*one));
     });
     return all;
@@ -180,57 +162,51 @@ class StudyReader : YamlReader {
 
   // ---- factors
 
-  void read_factors(const YAML::Node& node) {
-    if (!node.IsSequence())
+  void read_factors(const YamlNode& node) {
+    if (node.kind != YamlNode::list)
       return problem(node, "factors", "expected a list of factors, each with key or name, and levels");
-    if (node.size() > kMostFactors)
-      problem(node, "factors", fmt::format("found {}, expected at most {}", node.size(), kMostFactors));
-    else
-      for (const YAML::Node& factor : node) read_factor(factor);
+    if (node.items.size() > kMostFactors)
+      return problem(node, "factors", fmt::format("found {}, expected at most {}", node.items.size(), kMostFactors));
+    for (const YamlNode& factor : node.items) read_factor(factor);
   }
 
-  void read_factor(const YAML::Node& node) {
+  void read_factor(const YamlNode& node) {
     Factor factor;
-    std::string key;
-    YAML::Node key_node;
-    std::optional<bool> changes;
-    YAML::Node levels(YAML::NodeType::Undefined);
+    const YamlNode *key_node = nullptr, *levels = nullptr, *changes = nullptr;
     map(node, "factors",
-        {{"name", [&](const YAML::Node& value) { text(value, "factors.name", factor.name); }},
-         {"key",
-          [&](const YAML::Node& value) {
-            text(value, "factors.key", key);
-            key_node.reset(value);
-          }},
-         {"levels", [&](const YAML::Node& value) { levels.reset(value); }},
-         {"changes_numbers", [&](const YAML::Node& value) { changes = truth(value, "factors.changes_numbers", true); }},
-         {"condition", [&](const YAML::Node& value) { factor.condition = truth(value, "factors.condition", false); }}});
-    if (!node.IsMap()) return;
+        {{"name", into(factor.name)},
+         {"key", into(key_node)},
+         {"levels", into(levels)},
+         {"changes_numbers", into(changes)},
+         {"condition", into(factor.condition)}});
+    if (node.kind != YamlNode::map) return;
+    const std::string key = key_node ? text(*key_node, "factors.key").value_or("") : "";
     if (key.empty() && factor.name.empty()) return problem(node, "factors", "a factor needs a key, or a name");
     if (factor.name.empty()) factor.name = key.substr(key.find('.') + 1);
     if (std::ranges::any_of(study_.factors, [&](const Factor& other) { return other.name == factor.name; }))
       problem(node, "factors", fmt::format("another factor is called {}: give this one a name", quote(factor.name)));
-    if (!levels.IsDefined()) return problem(node, "factors." + factor.name, "levels is required");
-    if (key.empty()) read_levels_of_settings(levels, factor);
-    else if (settable(key_node, "factors", key, true)) read_levels_of_key(levels, key, factor);
+    if (!levels) return problem(node, "factors." + factor.name, "levels is required");
+    if (key.empty()) read_levels_of_settings(*levels, factor);
+    else if (settable(*key_node, "factors", key, true)) read_levels_of_key(*levels, key, factor);
 
     bool time_only = true;
     for (const Level& level : factor.levels)
       for (const Setting& setting : level.settings) time_only &= is_time_only(setting.key);
-    factor.changes_numbers = changes.value_or(!time_only);
+    factor.changes_numbers = !time_only;
+    if (changes) into(factor.changes_numbers)(*changes, "factors.changes_numbers");
     own_keys(node, factor);
     keys_.emplace_back(key);
     study_.factors.push_back(std::move(factor));
   }
 
-  void read_levels_of_key(const YAML::Node& levels, const std::string& key, Factor& factor) {
+  void read_levels_of_key(const YamlNode& levels, const std::string& key, Factor& factor) {
     const std::string where = "factors." + factor.name;
-    if (levels.IsMap()) {
-      entries(levels, where, [&](const YAML::Node& at, const std::string& label, const YAML::Node& value) {
+    if (levels.kind == YamlNode::map) {
+      entries(levels, where, [&](const YamlNode& at, const std::string& label, const YamlNode& value) {
         if (auto one = setting(at, where, key, value, true)) add_level(at, factor, {label, {std::move(*one)}});
       });
-    } else if (levels.IsSequence()) {
-      for (const YAML::Node& value : levels)
+    } else if (levels.kind == YamlNode::list) {
+      for (const YamlNode& value : levels.items)
         if (auto one = setting(value, where, key, value, true)) {
           const std::string label = one->value;
           add_level(value, factor, {label, {std::move(*one)}});
@@ -240,16 +216,16 @@ class StudyReader : YamlReader {
     }
     enough_levels(levels, factor);
   }
-  void read_levels_of_settings(const YAML::Node& levels, Factor& factor) {
+  void read_levels_of_settings(const YamlNode& levels, Factor& factor) {
     const std::string where = "factors." + factor.name;
-    if (!levels.IsMap())
+    if (levels.kind != YamlNode::map)
       return problem(levels, where, "expected a map of labels, each with the keys it sets; or give the factor a key");
-    entries(levels, where, [&](const YAML::Node& at, const std::string& label, const YAML::Node& value) {
+    entries(levels, where, [&](const YamlNode& at, const std::string& label, const YamlNode& value) {
       add_level(at, factor, {label, settings(value, path_of(where, label), true)});
     });
     enough_levels(levels, factor);
   }
-  void add_level(const YAML::Node& at, Factor& factor, Level level) {
+  void add_level(const YamlNode& at, Factor& factor, Level level) {
     const std::string where = "factors." + factor.name;
     const bool control = std::ranges::any_of(level.label, is_control);
     if (level.label.empty() || level.label.size() > 100 || control)
@@ -258,14 +234,14 @@ class StudyReader : YamlReader {
       return problem(at, where, fmt::format("the level {} is there twice", quote(level.label)));
     factor.levels.push_back(std::move(level));
   }
-  void enough_levels(const YAML::Node& levels, const Factor& factor) {
-    // Levels that have a problem of their own are not counted here.
-    if (levels.size() == 0 || levels.size() > kMostLevels)
-      problem(levels, "factors." + factor.name,
-              fmt::format("found {} levels, expected 1 to {}", levels.size(), kMostLevels));
+  void enough_levels(const YamlNode& levels, const Factor& factor) {
+    // Levels count here even where they have a problem of their own.
+    const size_t found = levels.items.size() / (levels.kind == YamlNode::map ? 2 : 1);
+    if (found == 0 || found > kMostLevels)
+      problem(levels, "factors." + factor.name, fmt::format("found {} levels, expected 1 to {}", found, kMostLevels));
   }
   // A key belongs to one factor, or to `set`.
-  void own_keys(const YAML::Node& node, const Factor& factor) {
+  void own_keys(const YamlNode& node, const Factor& factor) {
     std::set<std::string> mine;
     for (const Level& level : factor.levels)
       for (const Setting& setting : level.settings) mine.insert(setting.key);
@@ -280,8 +256,8 @@ class StudyReader : YamlReader {
 
   // ---- what names levels
 
-  void read_choice(const YAML::Node& node, const std::string& where, Choice& choice) {
-    entries(node, where, [&](const YAML::Node& at, const std::string& name, const YAML::Node& value) {
+  void read_choice(const YamlNode& node, const std::string& where, Choice& choice) {
+    entries(node, where, [&](const YamlNode& at, const std::string& name, const YamlNode& value) {
       std::vector<std::string_view> names;
       for (size_t i = 0; i < study_.factors.size(); ++i) {
         const Factor& factor = study_.factors[i];
@@ -302,23 +278,21 @@ class StudyReader : YamlReader {
       unknown(at, where, name, names, "factor");
     });
   }
-  void read_baseline(const YAML::Node& node) {
-    if (!node.IsDefined()) return;
+  void read_baseline(const YamlNode& node) {
     Choice choice = study_.baseline();
     read_choice(node, "baseline", choice);
     for (size_t i = 0; i < choice.size(); ++i) study_.factors[i].baseline = choice[i];
   }
-  void read_points(const YAML::Node& node, bool has_baseline) {
+  void read_points(const YamlNode* node, bool has_baseline) {
     if (study_.design != Design::list) {
-      if (node.IsDefined())
-        problem(node, "points", fmt::format("goes with design list, found {}", name_of(study_.design)));
+      if (node) problem(*node, "points", fmt::format("goes with design list, found {}", word_of(study_.design)));
       return;
     }
-    if (!node.IsDefined() || !node.IsSequence() || node.size() == 0 || node.size() > kMostListed)
+    if (!node || node->kind != YamlNode::list || node->items.empty() || node->items.size() > kMostListed)
       return problem(
-          node.IsDefined() ? node : YAML::Node(), "points",
+          node ? *node : YamlNode(), "points",
           fmt::format("design list needs a list of 1 to {} points, each a map of factors and levels", kMostListed));
-    for (const YAML::Node& point : node) {
+    for (const YamlNode& point : node->items) {
       Choice choice = study_.baseline();
       read_choice(point, "points", choice);
       study_.list.push_back(std::move(choice));
@@ -353,13 +327,8 @@ Study parse_study(const std::string& text, const std::string& path) {
   study.mpirun_arguments = {"--oversubscribe", "--bind-to", "none"};
   const Origins origins;
   Problems problems(study.path, origins);
-  try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) problems.add_at(path, "", "more than one YAML document, expected one");
-    else StudyReader(study, problems).read(documents.empty() ? YAML::Node() : documents[0]);
-  } catch (const YAML::Exception& error) {
-    problems.add_at(fmt::format("{}:{}", path, error.mark.line + 1), "", error.msg);
-  }
+  const YamlTree tree = parse_yaml(text, path, problems);
+  if (tree.whole) StudyReader(study, problems).read(tree.root);
   problems.throw_if_any();
 
   const std::filesystem::path base(study.base);

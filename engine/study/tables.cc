@@ -231,7 +231,7 @@ std::string markdown(const TextBlock& table) {
 
 std::string extent_text(const Study& study, const Plan& plan, const Summary& summary) {
   const size_t designed = plan.points.size() + plan.dropped.size();
-  std::string text = fmt::format("{} point{} ({})", designed, designed == 1 ? "" : "s", name_of(study.design));
+  std::string text = fmt::format("{} point{} ({})", designed, designed == 1 ? "" : "s", word_of(study.design));
   if (!plan.dropped.empty()) text += fmt::format(", of which {} can run", plan.points.size());
   text += fmt::format("; {} repeat{} of {} steps, the first {} not measured; {} of {} runs done", study.repeats,
                       study.repeats == 1 ? "" : "s", study.steps, study.warmup_steps, summary.done, summary.runs);
@@ -307,8 +307,8 @@ std::string csv_report(const Study& study, const Plan& plan, const Summary& summ
                          : s.done == study.repeats ? "done"
                          : s.done > 0              ? "begun"
                                                    : "planned";
-    row.insert(row.end(), {std::to_string(point.ranks), name_of(point.launcher), std::to_string(s.done), status,
-                           s.failure.empty() ? s.disagreement : s.failure});
+    row.insert(row.end(), {std::to_string(point.ranks), std::string(word_of(point.launcher)), std::to_string(s.done),
+                           status, s.failure.empty() ? s.disagreement : s.failure});
     if (s.ratio) row.insert(row.end(), {number(s.ratio->median), number(s.ratio->min), number(s.ratio->max)});
     else row.insert(row.end(), 3, "");
     const auto metric = s.metrics.find(study.metric);

@@ -193,7 +193,7 @@ void Reporter::look_for_stragglers(int64_t step, const StepStats& stats) {
   if (config_.train.straggler_factor == 0) return;
   own_work_ += stats;
   if (step % interval != 0) return;
-  const std::vector<OwnWork> work = host_.gather(own_work_);
+  const std::vector<StepStats> work = host_.gather(own_work_);
   own_work_ = {};
   if (!console_) return;
   std::vector<int> stages;

@@ -49,7 +49,7 @@ class Reporter {
   RunningSpeed speed_;
   TimeTable time_;
   StepMeter meter_;
-  OwnWork own_work_;                      // since the last look
+  StepStats own_work_;                    // since the last look for stragglers
   std::vector<std::vector<Span>> spans_;  // [row]
   std::optional<Console> console_;
   std::optional<MetricsLog> log_;

@@ -201,10 +201,13 @@ TEST(Straggler, IsNamedWithWhereItLosesItsTime) {
 
 TEST(Straggler, IsComparedWithTheRanksOfItsStage) {
   const auto ms = [](int64_t compute, int64_t host) {
-    return OwnWork{.compute = compute * 1'000'000, .optimizer = 0, .host = host * 1'000'000, .other = 0};
+    StepStats stats;
+    stats.compute = compute * 1'000'000;
+    stats.host = host * 1'000'000;
+    return stats;
   };
   // The second stage has four times as much to do, and that is as it should be.
-  const std::vector<OwnWork> work = {ms(10, 1), ms(11, 1), ms(40, 1), ms(41, 60)};
+  const std::vector<StepStats> work = {ms(10, 1), ms(11, 1), ms(40, 1), ms(41, 60)};
   const auto lines = find_stragglers(work, {0, 0, 1, 1}, 1, 2);
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0],

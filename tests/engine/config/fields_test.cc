@@ -4,7 +4,6 @@
 #include <set>
 
 #include "engine/config/scalar.h"
-#include "engine/config/words.h"
 
 namespace trivet {
 namespace {

@@ -83,7 +83,7 @@ TEST(Load, EachProblemNamesItsKeyItsPlaceAndWhatWasExpected) {
             "comm, checkpoint, train, device");
   EXPECT_EQ(error_with("hidden_size: 8", "hidden_size: 8\n  hidden_size: 16"),
             "run.yaml:4: model.hidden_size: duplicate key, first given at run.yaml:3");
-  EXPECT_EQ(error_with("train:", "model:\n  hidden_dropout: 0\ntrain:"), "run.yaml:9: model: duplicate section");
+  EXPECT_EQ(error_with("train:", "model:\n  hidden_dropout: 0\ntrain:"), "run.yaml:9: model: duplicate key, first given at run.yaml:1");
   EXPECT_EQ(error_with("train:", "precision: bf16\ntrain:"),
             "run.yaml:9: precision: expected a map of keys, found \"bf16\"");
   EXPECT_EQ(error_with("train:", "precision: [bf16]\ntrain:"),

@@ -19,8 +19,9 @@ StepReport some_step(int64_t step) {
   r.tokens_per_second = 15998.4;
   r.model_tflops_per_rank = 0.5234;
   r.mfu = 0.412;
-  r.exposed_wire_fraction = 0.031;
-  r.exposed_wait_fraction = 0.012;
+  r.stats.window = 1000;
+  r.stats.exposed_wire = {31};
+  r.stats.exposed_wait = {12};
   r.bubble_fraction = 0.004;
   return r;
 }

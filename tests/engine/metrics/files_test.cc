@@ -47,6 +47,12 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
   r.learning_rate = 5e-324;
   r.step_seconds = 0.1;
   r.tokens_per_second = 1e300;
+  r.stats.window = 100;
+  r.stats.compute = 75;
+  r.stats.wire = {0, 5, 0};
+  r.stats.exposed_wire = {0, 5, 0};
+  r.stats.exposed_wait = {0, 4, 1};
+  r.stats.idle = 15;
   // when
   {
     MetricsLog log(dir / "metrics.jsonl", nullptr);
@@ -56,10 +62,12 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
   {
     MetricsLog log(dir / "metrics.jsonl", nullptr);  // a resumed run
     log.eval({.step = 7, .validation_loss = 0.1 + 0.2, .samples = 3, .seconds = 1});
+    log.step({});
   }
   // then
   const auto lines = json_lines(dir / "metrics.jsonl");
-  ASSERT_EQ(lines.size(), 2u);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_TRUE(lines[2]["overlap_ratio"].is_null()) << "no communication";
   for (const char* key : {"step",
                           "consumed_samples",
                           "consumed_tokens",
@@ -91,6 +99,18 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
   EXPECT_EQ(lines[0]["loss"].get<double>(), 10.0 / 3);
   EXPECT_EQ(lines[0]["learning_rate"].get<double>(), 5e-324);
   EXPECT_EQ(lines[0]["tokens_per_second"].get<double>(), 1e300);
+  for (const auto& [key, value] : {std::pair("compute_fraction", 0.75),
+                                   {"exposed_comm_fraction", 0.1},
+                                   {"exposed_wire_fraction", 0.05},
+                                   {"exposed_wait_fraction", 0.05},
+                                   {"exposed_pipeline_wire_fraction", 0.05},
+                                   {"exposed_pipeline_wait_fraction", 0.04},
+                                   {"exposed_data_wait_fraction", 0.01},
+                                   {"exposed_tensor_wire_fraction", 0.0},
+                                   {"host_fraction", 0.0},
+                                   {"idle_fraction", 0.15},
+                                   {"overlap_ratio", 0.0}})
+    EXPECT_DOUBLE_EQ(lines[0][key].get<double>(), value) << key;
   EXPECT_TRUE(lines[0]["grad_norm"].is_null());
   EXPECT_TRUE(lines[0]["mfu"].is_null());
   EXPECT_FALSE(lines[0].contains("event"));

@@ -193,35 +193,24 @@ TEST(StepReport, Speed) {
   EXPECT_DOUBLE_EQ(report.tokens_per_second, 2000);
   EXPECT_DOUBLE_EQ(report.model_tflops_per_rank, 4);
   EXPECT_DOUBLE_EQ(report.mfu, 2);
-  EXPECT_DOUBLE_EQ(report.compute_fraction, 0.75);
-  EXPECT_DOUBLE_EQ(report.exposed_wire_fraction, 0.05);
-  EXPECT_DOUBLE_EQ(report.exposed_wait_fraction, 0.05);
-  EXPECT_DOUBLE_EQ(report.class_wire_fraction[1], 0.05);
-  EXPECT_DOUBLE_EQ(report.class_wait_fraction[1], 0.05);
-  EXPECT_DOUBLE_EQ(report.class_wire_fraction[0], 0);
-  EXPECT_DOUBLE_EQ(report.idle_fraction, 0.15);
+  EXPECT_EQ(report.stats.compute, 75);
+  EXPECT_EQ(report.stats.window, 100);
   EXPECT_DOUBLE_EQ(report.bubble_fraction, 0.2);
-  EXPECT_DOUBLE_EQ(report.overlap_ratio, 0);
 
   report_speed(report, {.samples = 8, .tokens = 1000, .flops = 4e12}, 0.5, {});
   EXPECT_TRUE(std::isnan(report.mfu)) << "no peak, no MFU";
-  EXPECT_TRUE(std::isnan(report.overlap_ratio));
 }
 
-TEST(RunningSpeed, ForgetsTheFirstStepsOnceThereAreOthers) {
-  RunningSpeed speed(2);
+TEST(RunningSpeed, ForgetsTheFirstStepOnceThereIsAnother) {
+  RunningSpeed speed;
   EXPECT_TRUE(std::isnan(speed.recent_step_seconds()));
   speed.add(100);
   EXPECT_EQ(speed.recent_step_seconds(), 100);
-  speed.add(50);
-  EXPECT_LT(speed.recent_step_seconds(), 100);
-  EXPECT_GT(speed.recent_step_seconds(), 50);
   speed.add(1);
   EXPECT_EQ(speed.recent_step_seconds(), 1);
   speed.add(3);
   EXPECT_GT(speed.recent_step_seconds(), 1);
   EXPECT_LT(speed.recent_step_seconds(), 3);
-  EXPECT_EQ(speed.steps(), 4);
 }
 
 }  // namespace

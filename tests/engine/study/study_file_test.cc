@@ -119,8 +119,15 @@ TEST(StudyFile, RefusesWhatIsNoStudy) {
   EXPECT_EQ(problem_of("name: [a"), "study.yaml:1: end of sequence flow not found");
   EXPECT_EQ(problem_of("name: a\nname: b\nbase: x\nfactors: 7\n"),
             "the configuration has 2 problems:\n"
-            "study.yaml:2: name: duplicate key\n"
+            "study.yaml:2: name: duplicate key, first given at study.yaml:1\n"
             "study.yaml:4: factors: expected a list of factors, each with key or name, and levels");
+}
+
+TEST(StudyFile, IsAsStrictAsARunsFile) {
+  EXPECT_EQ(problem_of(with(kGoodStudy, "ranks: 2", "ranks: &r 2")),
+            "study.yaml:3: ranks: anchors (&name) are not supported");
+  EXPECT_EQ(problem_of(with(kGoodStudy, "small: {}", "small: !!map {}")),
+            "study.yaml:12: factors.size.small: tags are not supported, found \"tag:yaml.org,2002:map\"");
 }
 
 TEST(StudyFile, TellsTimeFromNumbers) {

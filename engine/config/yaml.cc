@@ -1,0 +1,173 @@
+#include "engine/config/yaml.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+constexpr size_t kMostBytes = 1 << 20;
+constexpr size_t kMostDepth = 16;
+
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  explicit TreeBuilder(YamlNode& documents) : open_{&documents} {}
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(mark, anchor, "", YamlNode::scalar); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    add(mark, YAML::NullAnchor, "", YamlNode::alias).refusal = "aliases (*name) are not supported: write the value out";
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    add(mark, anchor, tag, YamlNode::scalar).value = {.text = value, .quoted = tag == "!"};
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open_.push_back(&add(mark, anchor, tag, YamlNode::list));
+  }
+  void OnSequenceEnd() override { open_.pop_back(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open_.push_back(&add(mark, anchor, tag, YamlNode::map));
+  }
+  void OnMapEnd() override { open_.pop_back(); }
+
+ private:
+  YamlNode& add(const YAML::Mark& mark, YAML::anchor_t anchor, const std::string& tag, YamlNode::Kind kind) {
+    if (open_.size() > kMostDepth) throw YAML::ParserException(mark, "nested too deeply");
+    YamlNode& node = open_.back()->items.emplace_back();
+    node.kind = kind;
+    node.line = mark.line + 1;
+    if (anchor != YAML::NullAnchor) node.refusal = "anchors (&name) are not supported";
+    if (tag.size() > 1) node.refusal = "tags are not supported, found " + quote(tag);
+    return node;
+  }
+
+  // The innermost list or map comes last. While it grows, those around it do not, so the pointers stay valid.
+  std::vector<YamlNode*> open_;
+};
+
+}  // namespace
+
+std::string found_text(const YamlNode& node) {
+  switch (node.kind) {
+    case YamlNode::list: return "a list";
+    case YamlNode::map: return "a map";
+    case YamlNode::alias: return "an alias";
+    default: return node.value.null ? "nothing" : quote(node.value.text);
+  }
+}
+
+std::string read_yaml_text(const std::string& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  if (status.type() == std::filesystem::file_type::not_found) throw ConfigError(path + ": no such file");
+  if (std::filesystem::is_directory(status)) throw ConfigError(path + ": is a directory, expected a YAML file");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw IoError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
+  std::string text(kMostBytes + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (in.bad()) throw IoError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
+  text.resize(static_cast<size_t>(in.gcount()));
+  if (text.size() > kMostBytes) throw ConfigError(path + ": is larger than 1 MiB, expected a YAML file of a run");
+  return text;
+}
+
+YamlTree parse_yaml(const std::string& text, const std::string& path, Problems& problems) {
+  const auto refuse = [&](ptrdiff_t line, std::string_view why) {
+    problems.add_at(fmt::format("{}:{}", path, line), "", why);
+  };
+  // The parser takes some control characters for the end of the file, which would hide what follows them.
+  const auto bad = std::ranges::find_if(
+      text, [](char c) { return static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\r' && c != '\n'; });
+  if (bad != text.end()) {
+    refuse(std::count(text.begin(), bad, '\n') + 1,
+           fmt::format("control character 0x{:02x}, expected a YAML text", *bad));
+    return {.root = {}, .whole = false};
+  }
+  YamlNode documents;
+  YamlTree tree;
+  try {
+    std::istringstream in(text);
+    YAML::Parser parser(in);
+    TreeBuilder builder(documents);
+    parser.HandleNextDocument(builder);
+    if (parser) problems.add_at(path, "", "more than one YAML document, expected one");
+  } catch (const YAML::Exception& error) {
+    refuse(error.mark.line + 1, error.msg);
+    tree.whole = false;
+  }
+  if (!documents.items.empty()) tree.root = std::move(documents.items[0]);
+  if (!tree.root.refusal.empty()) refuse(tree.root.line, tree.root.refusal);
+  return tree;
+}
+
+void YamlReader::entries(const YamlNode& node, const std::string& where, const Entry& each) {
+  if (node.kind != YamlNode::map) return problem(node, where, "expected a map of keys, found " + found_text(node));
+  std::map<std::string_view, const YamlNode*> seen;
+  // Where the syntax is wrong, the last key may lack its value.
+  for (size_t i = 0; i + 1 < node.items.size(); i += 2) {
+    const YamlNode &key = node.items[i], &value = node.items[i + 1];
+    if (key.kind != YamlNode::scalar) {
+      problem(key, where, "expected a key, found " + found_text(key));
+      continue;
+    }
+    const std::string path = path_of(where, key.value.text);
+    for (const YamlNode* part : {&key, &value})
+      if (!part->refusal.empty()) problem(*part, path, part->refusal);
+    const auto [first, is_new] = seen.try_emplace(key.value.text, &key);
+    if (!is_new) problem(key, path, "duplicate key, first given at " + place(*first->second));
+    else if (value.kind != YamlNode::alias) each(key, key.value.text, value);
+  }
+}
+
+void YamlReader::map(const YamlNode& node, const std::string& where, const Handlers& handlers) {
+  entries(node, where, [&](const YamlNode& key, const std::string& name, const YamlNode& value) {
+    const auto found = std::ranges::find(handlers, name, &Handlers::value_type::first);
+    if (found != handlers.end()) return found->second(value, path_of(where, name));
+    std::vector<std::string_view> names;
+    for (const auto& [known, handler] : handlers) names.push_back(known);
+    unknown(key, where, name, names, "key");
+  });
+}
+
+void YamlReader::unknown(const YamlNode& at, const std::string& where, std::string_view name,
+                         const std::vector<std::string_view>& known, std::string_view what) {
+  const std::string_view near = nearest(name, known);
+  problem(at, path_of(where, name),
+          near.empty() ? fmt::format("unknown {}; expected one of {}", what, fmt::join(known, ", "))
+                       : fmt::format("unknown {} - did you mean {}?", what, near));
+}
+
+std::optional<std::string> YamlReader::scalar(const YamlNode& node, const std::string& where,
+                                              std::string_view expected) {
+  if (node.kind == YamlNode::scalar && !node.value.null) return node.value.text;
+  problem(node, where, fmt::format("found {}, expected {}", found_text(node), expected));
+  return {};
+}
+
+std::optional<std::string> YamlReader::text(const YamlNode& node, const std::string& where) {
+  return value(node, where, "text", [](const std::string& text) {
+    return text.empty() || text.size() > 4096 ? std::nullopt : std::optional(text);
+  });
+}
+
+std::optional<int64_t> YamlReader::integer(const YamlNode& node, const std::string& where, int64_t low, int64_t high) {
+  return value(node, where, fmt::format("an integer from {} to {}", low, high), [&](const std::string& text) {
+    const auto number = parse_integer(text);
+    return number && *number >= low && *number <= high ? number : std::nullopt;
+  });
+}
+
+}  // namespace trivet
