@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "engine/config/fields.h"
-#include "engine/config/model_spec.h"
+#include "engine/config/validate.h"
 
 namespace trivet {
 

@@ -4,7 +4,7 @@
 #include <ranges>
 
 #include "engine/config/fields.h"
-#include "engine/config/model_spec.h"
+#include "engine/config/validate.h"
 #include "engine/metrics/accounting.h"
 #include "parallel/data/flat_buffer.h"
 #include "parallel/pipeline/check.h"

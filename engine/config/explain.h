@@ -7,7 +7,6 @@
 
 #include "base/text.h"
 #include "engine/config/load.h"
-#include "engine/config/memory_plan.h"
 #include "engine/config/validate.h"
 
 namespace trivet {

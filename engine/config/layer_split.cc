@@ -1,7 +1,6 @@
-#include "engine/config/layer_split.h"
-
 #include <fmt/format.h>
 
+#include "engine/config/validate.h"
 #include "kernels/base/check.h"
 
 namespace trivet {

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/config/layout.h"
 #include "engine/config/problems.h"
+#include "engine/config/validate.h"
 
 namespace trivet {
 

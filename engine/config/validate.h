@@ -1,18 +1,82 @@
-// Validation: does a loaded configuration make a run? check_config judges what the configuration alone tells;
-// resolve() also knows the ranks and the dataset, fills in every derived value and returns the layout. Both report all
-// problems at once: ranges of keys (fields.h), then how they go together (rules.h).
+// From a loaded configuration to a run. check_config judges what the configuration alone tells; resolve() also knows
+// the ranks and the dataset, fills in every derived value and returns the layout. Both report all problems at once:
+// the values of keys (fields.h), then how they go together (rules.h).
 #pragma once
 
-#include "engine/config/layout.h"
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "engine/config/load.h"
+#include "engine/model/spec.h"
+#include "parallel/pipeline/schedule.h"
 
 namespace trivet {
 
+// The most ranks of a run: products of sizes then fit 63 bits.
+constexpr int kMostRanks = 1'000'000;
+
+struct RunFacts {
+  int world_size = 1;
+  std::optional<int64_t> dataset_vocab_size = {};  // the tokenizer's, where there is a dataset
+};
+
+// The fewest ranks that can hold one whole model: t p.
+inline int ranks_of_one_replica(const Config& config) {
+  return config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size;
+}
+// Megatron's rule for data-parallel size d: a ring's chunk, bucket / d, must stay long enough to use the bandwidth.
+inline int64_t default_bucket_size(int64_t d) { return std::max<int64_t>(40'000'000, 1'000'000 * d); }
+
+// How a resolved configuration is laid out on its ranks.
+struct Layout {
+  MeshShape mesh;
+  int64_t micro_batches = 1;                  // m: passes of one data-parallel rank in a step
+  Schedule schedule;                          // of those micro-batches on the pipeline ranks, checked
+  int channel_depth = 0;                      // safe_channel_depth() of the schedule
+  std::vector<int64_t> layers_of_stage = {};  // [p * v]
+  int64_t padded_vocab = 0;  // vocab_size up to a multiple of make_vocab_size_divisible_by * t, as Megatron does
+};
+
 void check_config(const LoadedConfig& loaded, Problems& problems);
 
-// After it, every optional of `loaded.config` that says "derived" has a value, with that origin; what the layout says
-// instead is how layers are split and the group of an interleaved schedule; what only the run can choose stays empty.
-// Throws ConfigError.
+// After it, every optional of `loaded.config` that says "derived" has a value, with that origin. How layers are split
+// and the group of an interleaved schedule are in the layout; what only the run can choose stays empty. Throws
+// ConfigError.
 Layout resolve(LoadedConfig& loaded, const RunFacts& facts);
+
+struct LayerSplit {
+  int64_t num_layers = 0;
+  int stages = 1;                            // p * v
+  std::optional<int64_t> first_layers = {};  // of the first stage, and
+  std::optional<int64_t> last_layers = {};   // of the last, where they are not as the others
+  bool account_for_embedding = false;        // the embedding counts as a layer of the first stage,
+  bool account_for_loss = false;             // the head as one of the last
+};
+
+// Layers of each stage, [stages]. Throws ConfigError that says which numbers disagree and what would work.
+std::vector<int64_t> split_layers(const LayerSplit& split);
+
+// The model that a configuration describes. What is not derived yet counts as its default: an MLP of 4 h, a vocabulary
+// of 0.
+ModelSpec model_spec_of(const ModelConfig& config);
+
+// The bytes that one rank holds, by purpose: an item an arena.
+struct MemoryItem {
+  std::string name;
+  int64_t bytes = 0;
+  bool operator==(const MemoryItem&) const = default;
+};
+
+struct MemoryPlan {
+  std::vector<MemoryItem> items;
+  int64_t total() const {
+    int64_t sum = 0;
+    for (const MemoryItem& item : items) sum += item.bytes;
+    return sum;
+  }
+};
 
 }  // namespace trivet

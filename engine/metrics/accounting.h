@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "base/words.h"
 #include "engine/model/spec.h"
@@ -50,5 +51,11 @@ double flops_per_step(const ModelSpec& model, int64_t global_batch, FlopsConvent
 
 // Model FLOPs utilisation: the share of `ranks` x `peak_tflops` that a step of `seconds` achieved.
 double model_flops_utilisation(double flops, double seconds, int ranks, double peak_tflops);
+
+// Peak TFLOP/s of one GPU, by the name that the driver reports, from NVIDIA's data sheets: dense (never the sparse
+// number, twice as high), with fp32 accumulation. `dtype`: bf16, tf32 (tensor cores) or fp32 (none). It is the
+// denominator of MFU, so it is empty rather than a guess: for an unknown name or dtype, for a slice of a GPU (MIG) and
+// for the slower laptop variants.
+std::optional<double> peak_tflops_by_name(std::string_view gpu_name, std::string_view dtype);
 
 }  // namespace trivet

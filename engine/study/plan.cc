@@ -11,10 +11,8 @@
 #include "base/text.h"
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
-#include "engine/config/model_spec.h"
 #include "engine/config/validate.h"
 #include "engine/metrics/accounting.h"
-#include "engine/study/points.h"
 #include "engine/train/rank_state.h"
 #include "engine/train/run.h"
 

@@ -1,5 +1,3 @@
-#include "engine/study/plot.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -7,6 +5,7 @@
 #include <iterator>
 
 #include "base/svg.h"
+#include "engine/study/report.h"
 #include "engine/study/tables.h"
 
 namespace trivet {

@@ -1,8 +1,7 @@
-#include "engine/study/points.h"
-
 #include <algorithm>
 #include <fmt/format.h>
 
+#include "engine/study/study.h"
 #include "kernels/base/check.h"
 
 namespace trivet {

@@ -1,5 +1,3 @@
-#include "engine/study/process_runner.h"
-
 #include <algorithm>
 #include <cctype>
 #include <chrono>
@@ -16,7 +14,7 @@
 
 #include "base/files.h"
 #include "engine/study/child_process.h"
-#include "engine/study/points.h"
+#include "engine/study/runner.h"
 #include "kernels/base/check.h"
 
 namespace trivet {

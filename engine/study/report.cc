@@ -6,8 +6,6 @@
 #include <ranges>
 
 #include "base/svg.h"
-#include "engine/study/plot.h"
-#include "engine/study/points.h"
 #include "engine/study/tables.h"
 
 namespace trivet {

@@ -11,7 +11,6 @@
 
 #include "base/append_file.h"
 #include "base/files.h"
-#include "engine/study/points.h"
 #include "kernels/base/check.h"
 
 namespace trivet {

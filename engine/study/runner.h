@@ -1,5 +1,5 @@
 // The runner of a study: what is still to be run, one after another, each result in the file before the next begins.
-// How a point is run is the caller's: process_runner.h starts the program, a test makes the numbers up.
+// How a point is run is the caller's: process_runner() starts the program, a test makes the numbers up.
 #pragma once
 
 #include <cstdint>
@@ -56,5 +56,21 @@ class StudyLock {
  private:
   int fd_ = -1;
 };
+
+// Runs a point as a process of its own: `trivet train`, or mpirun of it. Its folder OUT/runs/ID-REPEAT keeps what the
+// run writes, and its output in stdout.log and stderr.log. `program`: the path of trivet. `stop_asked`: ends a run
+// early.
+RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked);
+
+// The command that runs a point, with `run_dir` as its folder.
+std::vector<std::string> command_of(const Study& study, const Point& point, const std::string& program,
+                                    const std::string& run_dir);
+
+// "Intel(R) Xeon(R) …, 2 cores": of this machine.
+std::string machine_text();
+
+// Why a program failed, from what it wrote to stderr: its own last message (a line that begins with "trivet:" or
+// "[rank"); or the first line of the last box that mpirun drew with dashes; or the last line that has a letter in it.
+std::string failure_reason(const std::string& stderr_text);
 
 }  // namespace trivet

@@ -1,6 +1,5 @@
-// Study: an experiment over config keys, as its YAML file says it. study_file.h reads the file, points.h makes the
-// points of its design, plan.h says which of them can run and what they cost, runner.h runs them, summary.h and
-// tables.h and report.h say what came out.
+// Study: an experiment over config keys, as its YAML file says it. study_file.h reads the file, plan.h says which of
+// them can run and what they cost, runner.h runs them, summary.h and tables.h and report.h say what came out.
 //
 // Glossary
 //   factor   something that is varied, under a name; its levels are the values it takes
@@ -84,5 +83,18 @@ struct Study {
 
 // Whether more of a metric is better.
 bool is_better_high(std::string_view metric);
+
+// The points of the design, each once, whether they can run or not. grid: all, the last factor changes fastest.
+// one_at_a_time: the baseline, then every other level of each factor in turn. list: as listed, the baseline in front
+// where it is not among them. Throws ConfigError for more than 10,000.
+std::vector<Choice> design_points(const Study& study);
+
+std::vector<std::string> labels_of(const Study& study, const Choice& choice);
+
+// "bucket_size=1000, link=slow": of the factors with several levels.
+std::string describe_choice(const Study& study, const Choice& choice);
+// The same, only of the factors that are conditions ("" where there are none), and only of the others.
+std::string describe_conditions(const Study& study, const Choice& choice);
+std::string describe_chosen(const Study& study, const Choice& choice);
 
 }  // namespace trivet

@@ -78,8 +78,4 @@ struct Summary {
 
 Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow>& rows);
 
-// [point]: where its losses differ from those they must agree with, the first finished run of its group; "" where they
-// do not. Every finished repeat is compared, every step.
-std::vector<std::string> find_disagreements(const Study& study, const Plan& plan, const std::vector<RunRow>& rows);
-
 }  // namespace trivet

@@ -6,7 +6,6 @@
 #include <functional>
 #include <ranges>
 
-#include "engine/study/points.h"
 
 namespace trivet {
 namespace {

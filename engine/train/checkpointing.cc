@@ -13,7 +13,7 @@
 #include "base/files.h"
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
-#include "engine/config/model_spec.h"
+#include "engine/config/validate.h"
 
 namespace trivet {
 namespace {

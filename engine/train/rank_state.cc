@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "engine/checkpoint/state_tensors.h"
-#include "engine/config/model_spec.h"
+#include "engine/config/validate.h"
 #include "kernels/base/planning_device.h"
 
 namespace trivet {

@@ -8,7 +8,6 @@
 #include <optional>
 #include <vector>
 
-#include "engine/config/memory_plan.h"
 #include "engine/config/validate.h"
 #include "engine/model/gpt_stage.h"
 #include "kernels/base/arena.h"

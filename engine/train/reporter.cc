@@ -8,9 +8,8 @@
 
 #include "base/host.h"
 #include "engine/config/explain.h"
-#include "engine/config/model_spec.h"
+#include "engine/config/validate.h"
 #include "engine/metrics/accounting.h"
-#include "engine/metrics/peak_flops.h"
 #include "kernels/cpu/gemm_peak.h"
 
 namespace trivet {

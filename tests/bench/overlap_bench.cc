@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/config/model_spec.h"
+#include "engine/config/validate.h"
 #include "engine/metrics/accounting.h"
 #include "engine/train/run.h"
 #include "parallel/comm/world.h"

@@ -26,10 +26,9 @@
 
 #include "base/text.h"
 #include "engine/config/load.h"
-#include "engine/config/model_spec.h"
+#include "engine/config/validate.h"
 #include "engine/data/indexed_dataset.h"
 #include "engine/metrics/accounting.h"
-#include "engine/metrics/peak_flops.h"
 #include "engine/train/trainer.h"
 #include "kernels/cpu/gemm_peak.h"
 #include "parallel/comm/world.h"

@@ -8,7 +8,7 @@
 #include <malloc.h>
 #include <set>
 
-#include "engine/config/layer_split.h"
+#include "engine/config/validate.h"
 #include "engine/model/init.h"
 #include "engine/train/generate.h"
 #include "engine/train/lr_schedule.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/config/explain.h"
-#include "engine/config/model_spec.h"
+#include "engine/config/validate.h"
 #include "engine/metrics/accounting.h"
 #include "engine/train/rank_state.h"
 #include "tests/support/temp_dir.h"

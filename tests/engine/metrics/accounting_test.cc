@@ -3,7 +3,6 @@
 #include <cmath>
 #include <gtest/gtest.h>
 
-#include "engine/metrics/peak_flops.h"
 #include "engine/model/modules.h"
 #include "kernels/base/check.h"
 

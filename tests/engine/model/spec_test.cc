@@ -10,7 +10,7 @@
 
 #include "engine/checkpoint/gpt_weights.h"
 #include "engine/checkpoint/state_tensors.h"
-#include "engine/config/model_spec.h"
+#include "engine/config/validate.h"
 #include "engine/metrics/accounting.h"
 #include "engine/model/modules.h"
 #include "kernels/ops.h"

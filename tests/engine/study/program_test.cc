@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "engine/data/indexed_dataset.h"
-#include "engine/study/process_runner.h"
+#include "engine/study/runner.h"
 #include "engine/study/report.h"
 #include "engine/study/tables.h"
 #include "tests/engine/study/study_text.h"

@@ -6,7 +6,6 @@
 
 #include "base/stop_signal.h"
 #include "engine/study/child_process.h"
-#include "engine/study/process_runner.h"
 #include "tests/engine/study/study_text.h"
 
 namespace trivet {

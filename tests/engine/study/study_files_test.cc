@@ -3,7 +3,7 @@
 #include <set>
 
 #include "engine/config/fields.h"
-#include "engine/study/points.h"
+#include "engine/study/study.h"
 #include "engine/study/study_file.h"
 #include "tests/engine/study/study_text.h"
 

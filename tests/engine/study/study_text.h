@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/study/plan.h"
-#include "engine/study/points.h"
+#include "engine/study/study.h"
 #include "engine/study/study_file.h"
 #include "tests/engine/config/config_text.h"
 #include "tests/support/temp_dir.h"

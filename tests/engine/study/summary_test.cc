@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/study/plot.h"
 #include "engine/study/report.h"
 #include "engine/study/tables.h"
 #include "tests/engine/study/study_text.h"
