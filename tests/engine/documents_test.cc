@@ -11,6 +11,7 @@
 #include "engine/metrics/console.h"
 #include "engine/metrics/jsonl.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/where.h"
 
 namespace trivet {
 namespace {
@@ -20,7 +21,7 @@ using Names = std::multiset<std::string>;
 
 // What begins the rows of the table behind the line `opening`, "| `NAME` | …".
 Names glossary(const std::string& opening) {
-  std::ifstream in(fs::path(TRIVET_SOURCE_DIR) / "docs/glossary.md");
+  std::ifstream in(source_path("docs/glossary.md"));
   std::string line;
   while (std::getline(in, line) && !line.starts_with(opening)) continue;
   EXPECT_TRUE(in) << opening;
@@ -72,13 +73,13 @@ TEST(Glossary, HasEveryKeyOfMetricsJsonl) {
 }
 
 TEST(Extending, NamesFilesThatExist) {
-  const std::string text = read_text(TRIVET_SOURCE_DIR "/docs/extending.md");
+  const std::string text = read_text(source_path("docs/extending.md"));
   const std::regex path("`([a-zA-Z_]+/[a-zA-Z_/.]+)`");
   int checked = 0;
   for (std::sregex_iterator it(text.begin(), text.end(), path), end; it != end; ++it) {
     const std::string name = (*it)[1];
     if (name.find("NAME") != std::string::npos) continue;  // the new one
-    EXPECT_TRUE(fs::exists(fs::path(TRIVET_SOURCE_DIR) / name)) << name;
+    EXPECT_TRUE(fs::exists(source_path(name))) << name;
     ++checked;
   }
   EXPECT_GT(checked, 20);

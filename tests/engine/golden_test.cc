@@ -8,6 +8,7 @@
 #include "engine/train/rank_state.h"
 #include "parallel/comm/world.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/where.h"
 
 namespace trivet {
 namespace {
@@ -37,8 +38,7 @@ class Golden : public testing::TestWithParam<bool> {};
 
 TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
   const bool tied = GetParam();
-  const auto golden =
-      parse_json(read_text(std::string(TRIVET_SOURCE_DIR "/tests/golden/gpt_") + (tied ? "tied" : "untied") + ".json"));
+  const auto golden = parse_json(read_text(source_path("tests/golden/gpt_") + (tied ? "tied" : "untied") + ".json"));
 
   run_thread_ranks(1, [&](Communicator& world) {
     // given: the same model and optimizer

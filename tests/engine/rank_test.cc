@@ -10,6 +10,7 @@
 #include "kernels/base/planning_device.h"
 #include "parallel/comm/planning_comm.h"
 #include "tests/support/training.h"
+#include "tests/support/where.h"
 
 namespace trivet::test {
 namespace {
@@ -29,7 +30,7 @@ Backend planning_backend() {
 
 // GPT-3 175B on 1,024 ranks: any of them is built by this thread alone, in milliseconds, and takes what is planned.
 TEST(Rank, OfAnyLayoutIsBuiltWithoutPeers) {
-  LoadedConfig loaded = load_config(TRIVET_SOURCE_DIR "/configs/gpt3_175b.yaml");
+  LoadedConfig loaded = load_config(source_path("configs/gpt3_175b.yaml"));
   const Layout layout = resolve(loaded, {.world_size = 1024});
   const int threads = threads_now();
   int64_t fastest = INT64_MAX;

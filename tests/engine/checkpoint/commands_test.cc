@@ -11,11 +11,12 @@
 #include "engine/train/inference.h"
 #include "parallel/comm/world.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/where.h"
 
 namespace trivet {
 namespace {
 
-const std::string kHf = TRIVET_SOURCE_DIR "/tests/golden/hf_gpt2";
+const std::string kHfModel = source_path("tests/golden/hf_gpt2");
 
 struct Ended {
   int code;
@@ -26,7 +27,7 @@ struct Ended {
 Ended trivet(const TempDir& dir, const std::string& arguments) {
   const std::string out = dir / "out.txt", err = dir / "err.txt";
   const std::string command = fmt::format("env -u OMPI_COMM_WORLD_SIZE CUDA_VISIBLE_DEVICES= {} {} >{} 2>{}",
-                                          TRIVET_PROGRAM, arguments, out, err);
+                                          program_path(), arguments, out, err);
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_text(out), read_text(err)};
 }
@@ -58,7 +59,7 @@ TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
 // Standard output that is lost is an error; one that was closed on purpose is /dev/null.
 TEST(CommandLine, KnowsThatItsOutputIsWritten) {
   const auto code = [](const std::string& to) {
-    const int status = std::system(fmt::format("{} schedule --text {}", TRIVET_PROGRAM, to).c_str());
+    const int status = std::system(fmt::format("{} schedule --text {}", program_path(), to).c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   };
   EXPECT_EQ(code(">/dev/full 2>/dev/null"), 74);
@@ -70,7 +71,7 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
   const TempDir dir;
   const std::string run = dir / "run", step = run + "/checkpoints/step-00000000";
   std::filesystem::create_directories(run + "/checkpoints");
-  const Ended converted = trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", kHf, step));
+  const Ended converted = trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", kHfModel, step));
   EXPECT_EQ(converted.code, 0) << converted.err;
   EXPECT_TRUE(has(converted.out, "2,176 parameters in 28 tensors")) << converted.out;
 
@@ -109,7 +110,7 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
   EXPECT_EQ(ranks.code, 64);
   EXPECT_TRUE(has(ranks.err, "give --tensor-parallel and --pipeline-parallel")) << ranks.err;
   EXPECT_EQ(trivet(dir, fmt::format("generate {} --prompt-tokens 3,40", run)).code, 64);
-  EXPECT_EQ(trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", kHf, step)).code, 64);  // is there
+  EXPECT_EQ(trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", kHfModel, step)).code, 64);  // is there
 }
 
 TEST(CheckpointCommands, VerifyNamesWhatIsDamaged) {
@@ -117,7 +118,8 @@ TEST(CheckpointCommands, VerifyNamesWhatIsDamaged) {
   const TempDir dir;
   const std::string folder = dir / "run/checkpoints/";
   std::filesystem::create_directories(folder);
-  for (const char* name : {"step-00000000", "step-00000001"}) write_checkpoint(*open_gpt_weights(kHf), folder + name);
+  for (const char* name : {"step-00000000", "step-00000001"})
+    write_checkpoint(*open_gpt_weights(kHfModel), folder + name);
   // (both say step 0: no matter here)
   const std::string path = folder + "step-00000001/rank-00000.safetensors";
   std::string bytes = read_text(path);

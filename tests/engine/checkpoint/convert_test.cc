@@ -13,13 +13,14 @@
 #include "engine/train/inference.h"
 #include "parallel/comm/world.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/where.h"
 
 namespace trivet {
 namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kHf = TRIVET_SOURCE_DIR "/tests/golden/hf_gpt2";
+const std::string kHf = source_path("tests/golden/hf_gpt2");
 
 // All weights, as Trivet has them.
 std::vector<std::vector<float>> weights_of(const std::string& path) {

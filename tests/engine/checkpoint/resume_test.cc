@@ -19,8 +19,10 @@
 #include "engine/train/run.h"
 #include "parallel/comm/world.h"
 #include "tests/support/message_of.h"
+#include "tests/support/slice_index.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/training.h"
+#include "tests/support/where.h"
 
 extern char** environ;
 
@@ -83,11 +85,6 @@ std::function<int()> stop_after(int n) {
     std::call_once(*rank_thread, [&] { *id = std::this_thread::get_id(); });
     return std::this_thread::get_id() == *id && --*left <= 0 ? SIGTERM : 0;
   };
-}
-
-int64_t global_index(const Slice& s, int64_t i) {
-  const int64_t at = s.first + i;
-  return (s.row + at / s.cols) * s.global_cols() + s.col + at % s.cols;
 }
 
 // Every tensor of a checkpoint, whole.
@@ -490,7 +487,7 @@ class Program : public testing::Test {
     config.train.train_iters = 1'000'000;
     config.optimizer.lr_decay_iters = 1'000'000;
     write_text(dir_ / "run.yaml", to_yaml(config));
-    std::vector<std::string> arguments = {TRIVET_PROGRAM, "train", dir_ / "run.yaml", "--ranks", "2"};
+    std::vector<std::string> arguments = {program_path(), "train", dir_ / "run.yaml", "--ranks", "2"};
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -498,7 +495,7 @@ class Program : public testing::Test {
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
     pid_t child = 0;
-    EXPECT_EQ(posix_spawn(&child, TRIVET_PROGRAM, &files, nullptr, argv.data(), environ), 0);
+    EXPECT_EQ(posix_spawn(&child, arguments.front().c_str(), &files, nullptr, argv.data(), environ), 0);
     posix_spawn_file_actions_destroy(&files);
     while (read_text(dir_ / "run/metrics.jsonl").find("\"loss\"", before) == std::string::npos) {
       int status = 0;

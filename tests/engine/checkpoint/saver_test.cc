@@ -21,6 +21,7 @@
 #include "engine/checkpoint/shard.h"
 #include "kernels/base/arena.h"
 #include "kernels/philox.h"
+#include "tests/support/slice_index.h"
 #include "tests/support/split_device.h"
 #include "tests/support/temp_dir.h"
 
@@ -28,12 +29,6 @@ namespace trivet::test {
 namespace {
 
 // ---- slices
-
-// Where the i-th element of a slice stands in the whole tensor.
-int64_t global_index(const Slice& s, int64_t i) {
-  const int64_t at = s.first + i;
-  return (s.row + at / s.cols) * s.global_cols() + s.col + at % s.cols;
-}
 
 Slice random_slice(const Shape& global, uint64_t number) {
   auto pick = [&, n = uint64_t{0}](int64_t low, int64_t high) mutable {

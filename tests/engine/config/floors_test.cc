@@ -8,6 +8,7 @@
 #include "engine/config/fields.h"
 #include "engine/config/hints.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/where.h"
 
 namespace trivet {
 namespace {
@@ -51,7 +52,7 @@ TEST(LowerFloors, NameNoKey) {
   EXPECT_EQ(named_key("  fail(\"a smaller batch.micro_batch_size would help\");"), "batch.micro_batch_size");
   EXPECT_EQ(named_key("  fail(\"by bucket_size\");"), "bucket_size");
   EXPECT_EQ(named_key("  if (device.kind() == DeviceKind::cuda) options.bucket_size = 0;"), "");
-  const std::filesystem::path root(TRIVET_SOURCE_DIR);
+  const std::filesystem::path root(source_path(""));
   int files = 0;
   for (const char* floor : {"base", "kernels", "parallel"})
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / floor)) {

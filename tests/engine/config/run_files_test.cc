@@ -11,6 +11,7 @@
 #include "engine/metrics/accounting.h"
 #include "engine/train/rank_state.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/where.h"
 
 namespace trivet {
 namespace {
@@ -32,7 +33,7 @@ class RunFile : public testing::TestWithParam<const char*> {};
 
 TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
   // given
-  const auto root = std::filesystem::path(TRIVET_SOURCE_DIR);
+  const auto root = std::filesystem::path(source_path(""));
   const std::string path = (root / "configs" / GetParam()).lexically_normal().string();
   const std::string text = read_text(path);
   LoadedConfig loaded = load_config(path);
@@ -67,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(All, RunFile,
                          });
 
 TEST(RunFiles, AreAllTested) {
-  const auto folder = std::filesystem::path(TRIVET_SOURCE_DIR) / "configs";
+  const auto folder = std::filesystem::path(source_path("configs"));
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) files += entry.path().extension() == ".yaml";
   EXPECT_EQ(files, 4);

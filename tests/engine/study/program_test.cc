@@ -7,6 +7,7 @@
 #include "engine/study/report.h"
 #include "engine/study/tables.h"
 #include "tests/engine/study/study_text.h"
+#include "tests/support/where.h"
 
 namespace trivet {
 namespace {
@@ -51,7 +52,7 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   };
   options.stop_asked = [] { return false; };
-  const RunPoint point = process_runner(study, TRIVET_PROGRAM, [] { return false; });
+  const RunPoint point = process_runner(study, program_path(), [] { return false; });
 
   // when: two runs, and a call that finds them in the file
   std::vector<RunRow> rows;

@@ -6,11 +6,12 @@
 #include "engine/study/study.h"
 #include "engine/study/study_file.h"
 #include "tests/engine/study/study_text.h"
+#include "tests/support/where.h"
 
 namespace trivet {
 namespace {
 
-const std::filesystem::path kFolder = std::filesystem::path(TRIVET_SOURCE_DIR) / "configs/studies";
+const std::filesystem::path kFolder = std::filesystem::path(source_path("configs/studies"));
 
 struct Shipped {
   const char* file;

@@ -1,0 +1,8 @@
+#include "tests/support/where.h"
+
+namespace trivet {
+
+std::string source_path(const std::string& file) { return TRIVET_SOURCE_DIR "/" + file; }
+std::string program_path() { return TRIVET_PROGRAM; }
+
+}  // namespace trivet
