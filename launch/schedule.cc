@@ -120,7 +120,7 @@ std::vector<std::string> row_of(const Schedule& schedule, const Costs& costs, co
           fmt::format("{:.6g}", bubble.makespan),
           fmt::format("{:.6g}", bubble.time()),
           form ? fmt::format("{:.6g} = {}", form->bubble, form->formula) : "-",
-          fmt::format("{:.6g}", bubble_without_barrier(timeline).time()),
+          fmt::format("{:.6g}", bubble_of(timeline, Barrier::none).time()),
           fmt::format("{:.1f} %", 100 * bubble.of_ideal()),
           fmt::format("{:.1f} %", 100 * bubble.of_total()),
           peaks_text(peaks, &Peak::slots) + (schedule.v > 1 ? fmt::format(" (1/{})", schedule.v) : ""),

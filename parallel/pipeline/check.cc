@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
 #include <fmt/format.h>
-#include <map>
 
 #include "kernels/base/check.h"
 #include "parallel/pipeline/simulate.h"
@@ -14,7 +12,7 @@ namespace {
 
 size_t size(int n) { return static_cast<size_t>(n); }
 
-// Problems of form, after which the other checks cannot look at the schedule.
+// Problems with which the other checks cannot run.
 std::vector<std::string> out_of_range(const Schedule& schedule) {
   if (schedule.p < 1 || schedule.m < 1 || schedule.v < 1)
     return {fmt::format("p = {}, m = {} and v = {} have to be at least 1", schedule.p, schedule.m, schedule.v)};
@@ -64,34 +62,30 @@ void check_program(const Schedule& schedule, int rank, std::vector<std::string>&
 }
 
 // Rule 3. A maker and its taker have the same micro-batch and neighbouring stages.
-void check_order(const Schedule& schedule, const Traffic& traffic, std::vector<std::string>& problems) {
-  const int step = traffic.channel.payload == Payload::activation ? 1 : -1;
+void check_order(const Schedule& schedule, const Channel& channel, const Traffic& traffic,
+                 std::vector<std::string>& problems) {
+  const int step = channel.payload == Payload::activation ? 1 : -1;
   const bool chunks = schedule.v > 1;
-  for (size_t i = 0; i < std::min(traffic.sent.size(), traffic.taken.size()); ++i) {
-    const Op &sent = traffic.sent[i], &taken = traffic.taken[i];
-    if (sent.microbatch == taken.microbatch && schedule.stage_of(traffic.channel.from, sent.chunk) + step ==
-                                                   schedule.stage_of(traffic.channel.to, taken.chunk))
+  for (size_t i = 0; i < std::min(traffic.sent.size(), traffic.received.size()); ++i) {
+    const Op &sent = traffic.sent[i], &received = traffic.received[i];
+    if (sent.microbatch == received.microbatch &&
+        schedule.stage_of(channel.from, sent.chunk) + step == schedule.stage_of(channel.to, received.chunk))
       continue;
-    problems.push_back(fmt::format("{}: message {} comes from {}, but {} takes it", to_string(traffic.channel), i,
-                                   to_string(sent, chunks), to_string(taken, chunks)));
-    return;  // all that follow are off too
+    problems.push_back(fmt::format("{}: message {} comes from {}, but {} takes it", to_string(channel), i,
+                                   to_string(sent, chunks), to_string(received, chunks)));
+    return;  // all that follow are wrong too
   }
 }
 
 }  // namespace
 
-std::vector<Traffic> traffic_of(const Schedule& schedule) {
-  std::map<Channel, Traffic> channels;
+std::map<Channel, Traffic> traffic_of(const Schedule& schedule) {
+  std::map<Channel, Traffic> traffic;
   for (int rank = 0; rank < schedule.p; ++rank)
     for (const Op& op : schedule.programs[size(rank)]) {
-      if (const auto channel = schedule.receives(rank, op)) channels[*channel].taken.push_back(op);
-      if (const auto channel = schedule.sends(rank, op)) channels[*channel].sent.push_back(op);
+      if (const auto channel = schedule.receives(rank, op)) traffic[*channel].received.push_back(op);
+      if (const auto channel = schedule.sends(rank, op)) traffic[*channel].sent.push_back(op);
     }
-  std::vector<Traffic> traffic;
-  for (auto& [channel, messages] : channels) {
-    messages.channel = channel;
-    traffic.push_back(std::move(messages));
-  }
   return traffic;
 }
 
@@ -99,7 +93,7 @@ std::vector<std::string> find_problems(const Schedule& schedule) {
   std::vector<std::string> problems = out_of_range(schedule);
   if (!problems.empty()) return problems;
   for (int rank = 0; rank < schedule.p; ++rank) check_program(schedule, rank, problems);
-  for (const Traffic& traffic : traffic_of(schedule)) check_order(schedule, traffic, problems);
+  for (const auto& [channel, traffic] : traffic_of(schedule)) check_order(schedule, channel, traffic, problems);
   for (const StuckRank& stuck : find_stuck_ranks(schedule, Costs{})) problems.push_back(to_string(schedule, stuck));
   return problems;
 }
@@ -148,19 +142,6 @@ ChannelDepths channel_depths(const Schedule& schedule) {
     return bubble_of(simulate(schedule, Costs{.channel_depth = depth})).makespan <= best;
   };
   return {safe, smallest_depth(safe, as_fast)};
-}
-
-bool weight_halves_in_order(const Schedule& schedule) {
-  for (const Program& program : schedule.programs) {
-    std::deque<Op> waiting;
-    for (const Op& op : program) {
-      if (op.kind == OpKind::backward_input) waiting.push_back({OpKind::backward_weight, op.microbatch, op.chunk});
-      if (op.kind != OpKind::backward_weight) continue;
-      if (waiting.empty() || waiting.front() != op) return false;
-      waiting.pop_front();
-    }
-  }
-  return true;
 }
 
 bool gradients_in_order(const Schedule& schedule) {

@@ -1,13 +1,12 @@
-// Check: does a schedule make sense, and can it run?
+// Check: is a schedule valid?
 //
 //   1. Every op is in range, and every (stage, micro-batch) has exactly one F and either one B or one I and one W.
 //   2. On every rank F comes before B or I, and I before W.
-//   3. On every channel messages are taken in the order in which they are made, so one FIFO a channel is enough.
-//   4. It runs to its end with channels that hold any number of messages, which covers the dependencies between ranks.
-//
-// How many messages a channel has to hold is a question of its own: channel_depths.
+//   3. On every channel messages are received in the order in which they are sent, so one FIFO per channel is enough.
+//   4. It runs to its end with channels of unlimited depth, which covers the dependencies between ranks.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,37 +14,31 @@
 
 namespace trivet {
 
-// One line a problem; empty: the schedule is good.
+// One line per problem; empty: the schedule is valid.
 std::vector<std::string> find_problems(const Schedule& schedule);
 
 // Throws ConfigError with all problems.
 void check_schedule(const Schedule& schedule);
 
-// Depths that all channels of a schedule need, where a channel of depth d holds d messages between the end of the op
-// that makes one and the start of the op that takes it, and a maker waits for room. Interleaved schedules with groups
-// of N > p micro-batches run ahead on the first chunk: N - p + 1 is enough for them; all others but interleaved-bfs
-// need 1. 0: there is no message at all.
+// The depth that all channels of a schedule need. A channel of depth d holds d messages between the end of the sending
+// op and the start of the receiving op; a sender waits while it is full. Interleaved schedules with groups of N > p
+// micro-batches run ahead on the first chunk and need N - p + 1; all others but interleaved-bfs need 1. 0: no messages.
 struct ChannelDepths {
-  int safe = 0;    // the smallest with which no rank gets stuck: with less, ranks wait for each other in a ring
-  int smooth = 0;  // the smallest with which, all ops costing the same, no rank is later than with deep channels
+  int safe = 0;    // the smallest without a deadlock
+  int smooth = 0;  // the smallest that costs no time when all ops cost the same
 };
 // REQUIRES: find_problems() is empty
 ChannelDepths channel_depths(const Schedule& schedule);
-int safe_channel_depth(const Schedule& schedule);  // ChannelDepths::safe alone, which is found much faster
+int safe_channel_depth(const Schedule& schedule);  // ChannelDepths::safe alone: much faster
 
-// Weight halves run in the order of their input halves on each rank, over all its chunks: one FIFO queue a rank.
-bool weight_halves_in_order(const Schedule& schedule);
-
-// Every stage adds its weight gradients in the order of micro-batches, as one rank alone would: then the sums are
-// bitwise the same.
+// Every stage adds its weight gradients in the order of micro-batches, as one rank alone would: the sums are bitwise
+// the same.
 bool gradients_in_order(const Schedule& schedule);
 
-// The messages of every channel in the order in which their makers, or their takers, come in the programs.
+// The messages of a channel, as the ops that send and that receive them, in program order.
 struct Traffic {
-  Channel channel;
-  std::vector<Op> sent;   // the ops of `from` that make them
-  std::vector<Op> taken;  // the ops of `to` that take them
+  std::vector<Op> sent, received;
 };
-std::vector<Traffic> traffic_of(const Schedule& schedule);
+std::map<Channel, Traffic> traffic_of(const Schedule& schedule);
 
 }  // namespace trivet

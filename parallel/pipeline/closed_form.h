@@ -28,7 +28,7 @@ namespace trivet {
 
 struct ClosedForm {
   double bubble = 0;
-  std::optional<double> without_barrier;  // see bubble_without_barrier; empty where it has no form of its own
+  std::optional<double> without_barrier;  // Barrier::none; empty where it has no form of its own
   std::string formula;                    // of `bubble`
 };
 // `costs` of every stage. Empty where no form holds, and for schedules that make_schedule did not make.

@@ -2,35 +2,16 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
+
+#include "parallel/pipeline/check.h"
 
 namespace trivet {
 namespace {
 
-const char* span_name(OpKind kind) {
-  switch (kind) {
-    case OpKind::forward: return "F";
-    case OpKind::backward: return "B";
-    case OpKind::backward_input: return "I";
-    case OpKind::backward_weight: return "W";
-  }
-  return "?";
-}
-
 bool needs_gradient(const Op& op) { return op.kind == OpKind::backward || op.kind == OpKind::backward_input; }
 
-// Every channel of the schedule, in an order that all ranks agree on.
-std::set<Channel> all_channels(const Schedule& schedule) {
-  std::set<Channel> channels;
-  for (int rank = 0; rank < schedule.p; ++rank)
-    for (const Op& op : schedule.programs[static_cast<size_t>(rank)])
-      if (const auto channel = schedule.sends(rank, op)) channels.insert(*channel);
-  return channels;
-}
-
-// Gradient buffers that ops of this rank hold at once: the one being worked on, those handed from one stage to another
-// on the same rank (v-shaped maps), and one more where gradients are sent, so that the next op need not wait until the
-// last one's has gone.
+// Gradient buffers in use at once: the current op's, those passed between stages of this rank (v-shaped maps), and one
+// more where gradients are sent, so that the next op does not wait for the last transfer.
 int gradient_buffers(const Schedule& schedule, int rank) {
   int waiting = 0, most = 1, sends = 0;
   for (const Op& op : schedule.programs[static_cast<size_t>(rank)]) {
@@ -48,7 +29,7 @@ int gradient_buffers(const Schedule& schedule, int rank) {
 
 int Executor::boundary_buffers(const Schedule& schedule, int rank, const PipelineOptions& options) {
   int count = gradient_buffers(schedule, rank);
-  for (const Channel& channel : all_channels(schedule))
+  for (const auto& [channel, traffic] : traffic_of(schedule))
     if (channel.to == rank) count += options.receives_posted;
   return count;
 }
@@ -66,7 +47,7 @@ Executor::Executor(const Schedule& schedule, Communicator& pipeline, Device& dev
   size_t next_buffer = 0;
   const auto take_buffer = [&] { return buffers.at(next_buffer++); };
   for (int i = 0; i < gradient_buffers(schedule_, rank_); ++i) gradients_.push_back(take_buffer());
-  for (const Channel& channel : all_channels(schedule_)) {
+  for (const auto& [channel, traffic] : traffic_of(schedule_)) {  // in the same order on every rank
     auto pair = pipeline.split({channel.from, channel.to}, to_string(channel), comm_of("pipeline"));
     if (!pair) continue;
     TraceRow* row = trace ? trace->add_row(to_string(channel)) : nullptr;
@@ -105,7 +86,7 @@ void Executor::run_ops(const std::vector<size_t>& ops, bool forward_only) try {
     })));
   for (const size_t i : ops) {
     const Op& op = program_[i];
-    ScopedPhase phase(compute_, {span_name(op.kind), Category::phase, 0, op.microbatch, op.chunk});
+    ScopedPhase phase(compute_, {letter_of(op.kind), Category::phase, 0, op.microbatch, op.chunk});
     run_op(op, plan_.slot[i], plan_.stash[i]);
     const bool frees_slot = op.kind == OpKind::backward || op.kind == OpKind::backward_weight;
     if (options_.poison_slots && frees_slot && !forward_only) {
@@ -115,8 +96,8 @@ void Executor::run_ops(const std::vector<size_t>& ops, bool forward_only) try {
     }
   }
 } catch (const std::exception& error) {
-  // The channels' streams may be in the middle of transfers, which only end with their peers: end the world first, or
-  // this rank would wait for them on its way out.
+  // Transfers under way on the channels' streams end only with their peers: abort the world first, or the destructors
+  // would wait for them.
   pipeline_.abort(error.what());
   throw;
 }
@@ -162,9 +143,9 @@ Tensor Executor::take_gradient(const Op& op) {
   const int number = schedule_.stage_of(rank_, op.chunk);
   const auto channel = schedule_.receives(rank_, op);
   if (!channel && number + 1 < schedule_.stages()) {
-    auto handed_over = local_gradients_.extract({number, op.microbatch});
-    check(!handed_over.empty(), "a backward runs before the gradient of its output is there");
-    return handed_over.mapped();
+    auto gradient = local_gradients_.extract({number, op.microbatch});
+    check(!gradient.empty(), "a backward runs before the gradient of its output is there");
+    return gradient.mapped();
   }
   check(!gradients_.empty(), "no gradient buffer is free");
   const Tensor free = gradients_.front();

@@ -1,9 +1,8 @@
-// Executor: runs one rank's program of a pipeline schedule. The schedule decides, this does: a loop over the ops and a
-// switch over their kinds.
+// Executor: runs one rank's program of a pipeline schedule: a loop over the ops and a switch over their kinds.
 //
-// Built once: slots and stashes are planned from the program, the channels that the rank takes part in get their
-// communicators, streams and buffers. A transfer runs on its channel's stream beside compute. With overlap_p2p_comm
-// off, the compute stream waits for each send.
+// The constructor plans slots and stashes from the program and gives the rank's channels their communicators, streams
+// and buffers. A transfer runs on its channel's stream beside compute; without overlap_p2p_comm, the compute stream
+// waits for each send.
 #pragma once
 
 #include <deque>
@@ -24,12 +23,12 @@ namespace trivet {
 struct PipelineOptions {
   bool overlap_p2p_comm = true;
   int receives_posted = 1;    // ahead on each channel; at least safe_channel_depth() of the schedule
-  bool poison_slots = false;  // fill what a slot held with NaN when it is given back
+  bool poison_slots = false;  // fill a slot with NaN when it is freed
 };
 
 class Executor {
  public:
-  // Tensors of the boundary shape that the executor of a rank needs for gradients and for what arrives.
+  // How many tensors of the boundary shape a rank's executor needs for gradients and receives.
   static int boundary_buffers(const Schedule& schedule, int rank, const PipelineOptions& options);
 
   // Collective over `pipeline`, the p ranks in order. `schedule`: one that check_schedule() accepts. `buffers`: as many
@@ -43,7 +42,7 @@ class Executor {
   void run();  // one step: forward and backward of all micro-batches
   // The forwards of the first `microbatches` micro-batches, in the program's order.
   void run_forward_only(int microbatches);
-  // The slot in which the last run's forward of a micro-batch through a stage of this rank left its activations.
+  // The slot with the activations of the last run's forward of a micro-batch through a stage of this rank.
   int slot_of(int stage, int microbatch) const { return forward_slot_.at({stage, microbatch}); }
 
  private:
@@ -71,7 +70,7 @@ class Executor {
   std::map<const void*, std::unique_ptr<Event>> free_events_;  // by the buffer's address
   std::deque<Tensor> gradients_;                               // buffers that no op holds, longest free first
   std::map<std::pair<int, int>, int> forward_slot_;            // (stage, micro-batch) of this rank -> slot
-  std::map<std::pair<int, int>, Tensor> local_gradients_;      // (stage, micro-batch): handed over on this rank
+  std::map<std::pair<int, int>, Tensor> local_gradients_;  // (stage, micro-batch): passed between stages of this rank
 };
 
 }  // namespace trivet

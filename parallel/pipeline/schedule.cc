@@ -1,6 +1,7 @@
 #include "parallel/pipeline/schedule.h"
 
 #include <algorithm>
+#include <array>
 #include <fmt/format.h>
 #include <functional>
 #include <queue>
@@ -10,14 +11,9 @@
 
 namespace trivet {
 
-char letter_of(OpKind kind) {
-  switch (kind) {
-    case OpKind::forward: return 'F';
-    case OpKind::backward: return 'B';
-    case OpKind::backward_input: return 'I';
-    case OpKind::backward_weight: return 'W';
-  }
-  return '?';
+const char* letter_of(OpKind kind) {
+  constexpr std::array kLetters{"F", "B", "I", "W"};
+  return kLetters[static_cast<size_t>(kind)];
 }
 
 std::string to_string(const Op& op, bool with_chunk) {
@@ -42,27 +38,20 @@ int Schedule::rank_of(int stage) const {
   return backwards ? p - 1 - stage % p : stage % p;
 }
 
-std::optional<Channel> Schedule::receives(int rank, const Op& op) const {
+std::optional<Channel> Schedule::channel(int rank, const Op& op, bool sends) const {
   if (op.kind == OpKind::backward_weight) return std::nullopt;
   const bool forward = op.kind == OpKind::forward;
-  const int source = stage_of(rank, op.chunk) + (forward ? -1 : 1);
-  if (source < 0 || source == stages() || rank_of(source) == rank) return std::nullopt;
-  return Channel{rank_of(source), rank, forward ? Payload::activation : Payload::gradient};
-}
-
-std::optional<Channel> Schedule::sends(int rank, const Op& op) const {
-  if (op.kind == OpKind::backward_weight) return std::nullopt;
-  const bool forward = op.kind == OpKind::forward;
-  const int target = stage_of(rank, op.chunk) + (forward ? 1 : -1);
-  if (target < 0 || target == stages() || rank_of(target) == rank) return std::nullopt;
-  return Channel{rank, rank_of(target), forward ? Payload::activation : Payload::gradient};
+  const int peer_stage = stage_of(rank, op.chunk) + (forward == sends ? 1 : -1);
+  if (peer_stage < 0 || peer_stage == stages() || rank_of(peer_stage) == rank) return std::nullopt;
+  const Payload payload = forward ? Payload::activation : Payload::gradient;
+  return sends ? Channel{rank, rank_of(peer_stage), payload} : Channel{rank_of(peer_stage), rank, payload};
 }
 
 // ---- slots
 
 namespace {
 
-// Numbers from 0 for things that come and go; the lowest free one is given.
+// Allocates numbers from 0; take() returns the lowest free one.
 class NumberPool {
  public:
   int take() {
@@ -86,7 +75,7 @@ SlotPlan plan_slots(const Program& program, int chunks, SlotPool pool) {
   std::vector<NumberPool> slots(pools), stashes(pools);
   int microbatches = 0;
   for (const Op& op : program) microbatches = std::max(microbatches, op.microbatch + 1);
-  // Of each (chunk, micro-batch) in flight: its numbers, or -1.
+  // [chunk][micro-batch]: -1 where it is not in flight
   std::vector<int> slot_of(static_cast<size_t>(chunks * microbatches), -1), stash_of = slot_of;
 
   SlotPlan plan;

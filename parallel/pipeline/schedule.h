@@ -1,13 +1,11 @@
-// Schedule: what every pipeline rank does in one step and in which order, as data.
+// Schedule: what every pipeline rank does in one step and in which order, as plain data.
 //
-// One object for everybody: generators (make_schedule) or a file (parse_schedule) produce it, check.h judges it,
-// simulate.h times it, render.h draws it, and the executor runs it. A rank's program is a list of ops. Sends and
-// receives are not in it: they follow from the ops and the stage map (`receives`, `sends`).
+// Generators (make_schedule) or a file (parse_schedule) produce it, check.h validates it, simulate.h times it, render.h
+// draws it, and the executor runs it. A rank's program is a list of ops; sends and receives follow from the ops and the
+// stage map (`receives`, `sends`).
 //
-// Plain values: no ownership, no threads.
-//
-// Text form, one line a rank; "F3.1" is micro-batch 3 of chunk 1, the chunk may be left out where it is 0, '#' starts
-// a comment, the header and the "rank:" prefixes may be left out:
+// Text form, one line per rank; "F3.1" is micro-batch 3 of chunk 1, '#' starts a comment; the header, the "rank:"
+// prefixes and a chunk of 0 are optional:
 //
 //     schedule kind=1f1b p=2 m=3 v=1 map=interleaved
 //     0: F0 F1 B0 F2 B1 B2
@@ -23,10 +21,10 @@
 
 namespace trivet {
 
-// In text F, B, I, W. A backward pass is one B, or its two halves: I makes the gradient of the stage's input, which the
-// stage before waits for; W makes the gradients of the weights, which nobody waits for before the optimizer.
+// A backward pass is one B, or its two halves: I computes the gradient of the stage's input, which the previous stage
+// waits for; W computes the gradients of the weights, which only the optimizer needs.
 enum class OpKind : uint8_t { forward, backward, backward_input, backward_weight };
-char letter_of(OpKind kind);
+const char* letter_of(OpKind kind);  // F, B, I, W
 
 struct Op {
   OpKind kind = OpKind::forward;
@@ -38,13 +36,13 @@ std::string to_string(const Op& op, bool with_chunk);
 
 using Program = std::vector<Op>;
 
-// Which stage of the model chunk c of rank r is (p ranks, v chunks a rank, p v stages):
+// The stage of chunk c on rank r (p ranks, v chunks per rank, p v stages):
 //   interleaved: c p + r. Every rank's chunk c feeds the next rank's, and the last rank's feeds rank 0's chunk c+1.
-//   v_shaped:    c p + r for even c, (c+1) p - 1 - r for odd c: up and down again, so the turn stays on its rank.
+//   v_shaped:    c p + r for even c, (c+1) p - 1 - r for odd c: up and down again, so the turn stays on one rank.
 enum class StageMap : uint8_t { interleaved, v_shaped };
 
-// What flows over a channel: a directed pair of ranks and a kind of payload. One FIFO a channel is enough for every
-// schedule that check() accepts: consumers take messages in the order in which producers make them.
+// A channel is a directed pair of ranks and a kind of payload. One FIFO per channel is enough for every schedule that
+// check_schedule() accepts: consumers take messages in the order in which producers make them.
 enum class Payload : uint8_t { activation, gradient };
 struct Channel {
   int from = 0;
@@ -68,10 +66,11 @@ struct Schedule {
   int rank_of(int stage) const;
   int chunk_of(int stage) const { return stage / p; }
 
-  // The channel from which `op` of `rank` takes its input, or over which it gives its result away. Empty at the ends of
-  // the model, for backward_weight, and where the neighbouring stage is on the same rank (a local hand-off).
-  std::optional<Channel> receives(int rank, const Op& op) const;
-  std::optional<Channel> sends(int rank, const Op& op) const;
+  // The channel that brings the input of `op` on `rank`, or takes its result. Empty at the ends of the model, for
+  // backward_weight, and where the neighbouring stage is on the same rank.
+  std::optional<Channel> receives(int rank, const Op& op) const { return channel(rank, op, false); }
+  std::optional<Channel> sends(int rank, const Op& op) const { return channel(rank, op, true); }
+  std::optional<Channel> channel(int rank, const Op& op, bool sends) const;
 
   bool operator==(const Schedule&) const = default;
 };
@@ -79,19 +78,19 @@ struct Schedule {
 // ---- text
 
 std::string to_text(const Schedule& schedule);
-// Without a header p, m and v are what the lines show and the map is interleaved. Only the form is judged here: see
-// check.h for the sense. Throws ConfigError "name:line:column: 'token': …".
+// Without a header p, m and v are what the lines show and the map is interleaved. Checks the syntax only (check.h does
+// the rest). Throws ConfigError "name:line:column: 'token': …".
 Schedule parse_schedule(std::string_view text, std::string_view name);
 Schedule read_schedule_file(const std::string& path);  // throws IoError too
 
 // ---- slots
 
-// Where a rank keeps what its micro-batches need between their ops. A slot is taken by F and free after B, or after W.
-// A stash is taken by I for what W needs beside the slot (the gradients of the layers' outputs) and free after W.
-// Slots and stashes are numbered from 0 in pools; the lowest free one is taken, so no pool is larger than its peak.
+// Where a rank stores the activations of the micro-batches in flight. F takes a slot, which B or W frees. I takes a
+// stash for what W needs beside the slot (the gradients of the layers' outputs); W frees it. Both are numbered from 0
+// in pools; the lowest free one is taken, so no pool is larger than its peak.
 enum class SlotPool : uint8_t {
-  per_chunk,  // a pool a chunk: chunks may have slots of different sizes
-  shared,     // one pool: the fewest slots, where the chunks' slots are alike
+  per_chunk,  // one pool per chunk: chunks may have slots of different sizes
+  shared,     // one pool for all chunks: the fewest slots
 };
 struct SlotPlan {
   std::vector<int> slot;     // of each op of the program, in its pool
@@ -99,7 +98,7 @@ struct SlotPlan {
   std::vector<int> slots;    // [pool] how many there are
   std::vector<int> stashes;  // [pool]
 };
-// REQUIRES: a program that check() accepts; throws Error for an op whose F (or I) is missing.
+// Throws Error for an op whose F (or I) is missing.
 SlotPlan plan_slots(const Program& program, int chunks, SlotPool pool);
 
 // ---- generators
@@ -111,13 +110,16 @@ struct ScheduleRequest {
   std::optional<int> v{};           // empty: 2 where the kind has chunks, else 1
   std::optional<int> group_size{};  // interleaved only; empty: the smallest that works, p where p divides m
 };
+enum class Chunks : uint8_t { one, several, two_in_a_v };  // per rank
 struct ScheduleKind {
   std::string_view name;
   std::string_view summary;
+  Chunks chunks;
+  Program (*program)(const Schedule& schedule, int rank);  // of a schedule with all numbers set
 };
 std::span<const ScheduleKind> schedule_kinds();
 
-// Throws ConfigError that says which numbers disagree and what would work.
+// Throws ConfigError naming the numbers that disagree and what would work.
 Schedule make_schedule(const ScheduleRequest& request);
 
 }  // namespace trivet

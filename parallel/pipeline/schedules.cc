@@ -43,23 +43,14 @@ std::vector<Op> order(OpKind kind, int m, int v, int group) {
   return ops;
 }
 
-Program fused(int m, int v, int group, int warm_up) {
-  return warm_up_pairs_drain(order(OpKind::forward, m, v, group), order(OpKind::backward, m, v, group),
-                             std::min(warm_up, m * v));
+Program fused(const Schedule& s, int group, int warm_up) {
+  return warm_up_pairs_drain(order(OpKind::forward, s.m, s.v, group), order(OpKind::backward, s.m, s.v, group),
+                             std::min(warm_up, s.m * s.v));
 }
-
-Program gpipe(int m) { return fused(m, 1, m, m); }
-Program one_forward_one_backward(int p, int m, int r) { return fused(m, 1, m, p - 1 - r); }
-// Twice the warm-up: a gradient that took a detour over a slow link finds other forwards done meanwhile.
-Program eager_one_forward_one_backward(int p, int m, int r) { return fused(m, 1, m, 2 * (p - 1 - r)); }
-Program interleaved(int p, int m, int v, int group, int r) {
-  return fused(m, v, group, 2 * (p - 1 - r) + (v - 1) * group);
-}
-Program breadth_first(int m, int v) { return fused(m, v, m, m * v); }
 
 // ---- split backward passes
 
-// The halves of backward passes: weight halves wait in the order of their input halves.
+// Builds a program with split backward passes: weight halves wait in the order of their input halves.
 class SplitProgram {
  public:
   explicit SplitProgram(int m) : m_(m) {}
@@ -84,7 +75,7 @@ class SplitProgram {
   }
 
  private:
-  // A program may be made for more micro-batches than there are; those beyond m are left out.
+  // Generators may add more micro-batches than there are; those beyond m are left out.
   void add(const Op& op) {
     if (op.microbatch < m_) program_.push_back(op);
   }
@@ -187,16 +178,31 @@ Program dualpipe_v(int p, int m, int r) {
 // ---- requests
 
 constexpr std::array<ScheduleKind, 9> kKinds{{
-    {"gpipe", "all forwards, then all backwards"},
-    {"1f1b", "one forward, one backward in turn"},
-    {"1f1b-eager", "1f1b with twice the warm-up: hides transfer latency, holds more activations"},
-    {"interleaved", "1f1b over v chunks a rank: the bubble shrinks v times, transfers grow v times"},
-    {"interleaved-bfs", "gpipe over v chunks a rank, one chunk after the other"},
-    {"zb-h1", "split backward, as many activations as 1f1b's first rank"},
-    {"zb-h2", "split backward, twice the warm-up"},
-    {"zb-v", "split backward, two chunks in a V"},
-    {"dualpipe-v", "two chunks in a V, forward and backward passes of different micro-batches in pairs"},
+    {"gpipe", "all forwards, then all backwards", Chunks::one,
+     [](const Schedule& s, int) { return fused(s, s.m, s.m); }},
+    {"1f1b", "one forward, one backward in turn", Chunks::one,
+     [](const Schedule& s, int r) { return fused(s, s.m, s.p - 1 - r); }},
+    // The longer warm-up lets a gradient be late: other forwards run meanwhile.
+    {"1f1b-eager", "1f1b with twice the warm-up: hides transfer latency, holds more activations", Chunks::one,
+     [](const Schedule& s, int r) { return fused(s, s.m, 2 * (s.p - 1 - r)); }},
+    {"interleaved", "1f1b over v chunks a rank: the bubble shrinks v times, transfers grow v times", Chunks::several,
+     [](const Schedule& s, int r) { return fused(s, *s.group_size, 2 * (s.p - 1 - r) + (s.v - 1) * *s.group_size); }},
+    {"interleaved-bfs", "gpipe over v chunks a rank, one chunk after the other", Chunks::several,
+     [](const Schedule& s, int) { return fused(s, s.m, s.m * s.v); }},
+    {"zb-h1", "split backward, as many activations as 1f1b's first rank", Chunks::one,
+     [](const Schedule& s, int r) { return zero_bubble_h(s.p, s.m, r, 1); }},
+    {"zb-h2", "split backward, twice the warm-up", Chunks::one,
+     [](const Schedule& s, int r) { return zero_bubble_h(s.p, s.m, r, 2); }},
+    {"zb-v", "split backward, two chunks in a V", Chunks::two_in_a_v,
+     [](const Schedule& s, int r) { return zero_bubble_v(s.p, s.m, r); }},
+    {"dualpipe-v", "two chunks in a V, forward and backward passes of different micro-batches in pairs",
+     Chunks::two_in_a_v, [](const Schedule& s, int r) { return dualpipe_v(s.p, s.m, r); }},
 }};
+
+template <class... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> why, Args&&... args) {
+  throw ConfigError(fmt::format(why, std::forward<Args>(args)...));
+}
 
 // Interleaved: consecutive groups depend on each other over p stages, so a last group of fewer than p micro-batches
 // would wait for itself on every chunk.
@@ -208,48 +214,39 @@ int smallest_group(int p, int m) {
   return group;
 }
 
-int chunks_of(const ScheduleRequest& request) {
+int chunks_of(const ScheduleRequest& request, Chunks chunks) {
   const std::string& kind = request.kind;
-  const bool interleaves = kind.starts_with("interleaved");
-  const bool folds = kind == "zb-v" || kind == "dualpipe-v";
-  const int v = request.v.value_or(interleaves || folds ? 2 : 1);
-  if (interleaves && v < 2)
-    throw ConfigError(
-        fmt::format("schedule {} cuts a rank's layers into v >= 2 chunks, but v = {}; with one chunk a "
-                    "rank use {}",
-                    kind, v, kind == "interleaved" ? "1f1b" : "gpipe"));
-  if (folds && v != 2)
-    throw ConfigError(
-        fmt::format("schedule {} has v = 2 chunks a rank, one on the way down the V and one on the way "
-                    "up, but v = {}",
-                    kind, v));
-  if (!interleaves && !folds && v != 1)
-    throw ConfigError(
-        fmt::format("schedule {} has v = 1 chunk a rank, but v = {}; more chunks: interleaved, "
-                    "interleaved-bfs, or with v = 2 zb-v and dualpipe-v",
-                    kind, v));
+  const int v = request.v.value_or(chunks == Chunks::one ? 1 : 2);
+  if (chunks == Chunks::several && v < 2)
+    refuse("schedule {} splits a rank's layers into v >= 2 chunks, but v = {}; with one chunk per rank use {}", kind, v,
+           kind == "interleaved" ? "1f1b" : "gpipe");
+  if (chunks == Chunks::two_in_a_v && v != 2)
+    refuse("schedule {} has v = 2 chunks per rank, one on the way down the V and one on the way up, but v = {}", kind,
+           v);
+  if (chunks == Chunks::one && v != 1)
+    refuse(
+        "schedule {} has v = 1 chunk per rank, but v = {}; more chunks: interleaved, interleaved-bfs, or with v = 2 "
+        "zb-v "
+        "and dualpipe-v",
+        kind, v);
   return v;
 }
 
 int group_of(const ScheduleRequest& request) {
   const int p = request.p, m = request.m;
   if (m < p)
-    throw ConfigError(
-        fmt::format("schedule interleaved needs m >= p micro-batches, but m = {} and p = {}; "
-                    "interleaved-bfs and 1f1b take any m",
-                    m, p));
+    refuse(
+        "schedule interleaved needs m >= p micro-batches, but m = {} and p = {}; interleaved-bfs and 1f1b take any m",
+        m, p);
   const int group = request.group_size.value_or(smallest_group(p, m));
   if (group < p || group > m)
-    throw ConfigError(
-        fmt::format("schedule interleaved needs a group size from p = {} to m = {}, but it is {}; {} "
-                    "works",
-                    p, m, group, smallest_group(p, m)));
+    refuse("schedule interleaved needs a group size from p = {} to m = {}, but it is {}; {} works", p, m, group,
+           smallest_group(p, m));
   if (!group_works(p, m, group))
-    throw ConfigError(
-        fmt::format("schedule interleaved with m = {} micro-batches in groups of {} leaves a last group "
-                    "of {}, fewer than p = {}: its chunks would wait for each other; a group size of {} "
-                    "works, and so does an m that the group size divides",
-                    m, group, m % group, p, smallest_group(p, m)));
+    refuse(
+        "schedule interleaved with m = {} micro-batches in groups of {} leaves a last group of {}, fewer than p = {}: "
+        "its chunks would wait for each other; a group size of {} works, and so does an m that the group size divides",
+        m, group, m % group, p, smallest_group(p, m));
   return group;
 }
 
@@ -258,46 +255,32 @@ int group_of(const ScheduleRequest& request) {
 std::span<const ScheduleKind> schedule_kinds() { return kKinds; }
 
 Schedule make_schedule(const ScheduleRequest& request) {
-  const auto& [kind, p, m, wanted_v, wanted_group] = request;
-  if (std::ranges::find(kKinds, kind, &ScheduleKind::name) == kKinds.end()) {
+  const auto& [name, p, m, wanted_v, wanted_group] = request;
+  const auto kind = std::ranges::find(kKinds, name, &ScheduleKind::name);
+  if (kind == kKinds.end()) {
     std::string names;
     for (const ScheduleKind& known : kKinds) names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
-    throw ConfigError(fmt::format("there is no schedule '{}'; there are {}", kind, names));
+    refuse("there is no schedule '{}'; there are {}", name, names);
   }
-  if (p < 1) throw ConfigError(fmt::format("schedule {} needs p >= 1 pipeline ranks, but p = {}", kind, p));
-  if (m < 1) throw ConfigError(fmt::format("schedule {} needs m >= 1 micro-batches, but m = {}", kind, m));
-  if (wanted_group && kind != "interleaved")
-    throw ConfigError(fmt::format("schedule {} takes no group size (it is {}); interleaved does", kind, *wanted_group));
-  const int chunks = chunks_of(request);
-  constexpr double kMostPasses = 1e7;  // an op is 12 bytes, and whoever checks or simulates it takes ten times that
-  if (const double passes = 1.0 * p * m * chunks; passes > kMostPasses)
-    throw ConfigError(
-        fmt::format("schedule {} of p = {} ranks, m = {} micro-batches and v = {} chunks a rank has {:.3g} forward "
-                    "passes, expected at most {:.0f}",
-                    kind, p, m, chunks, passes, kMostPasses));
-  if (kind == "dualpipe-v" && m < 2 * p)
-    throw ConfigError(
-        fmt::format("schedule dualpipe-v needs m >= 2 p = {} micro-batches, but m = {}; zb-v takes any m", 2 * p, m));
+  if (p < 1) refuse("schedule {} needs p >= 1 pipeline ranks, but p = {}", name, p);
+  if (m < 1) refuse("schedule {} needs m >= 1 micro-batches, but m = {}", name, m);
+  if (wanted_group && name != "interleaved")
+    refuse("schedule {} takes no group size (it is {}); interleaved does", name, *wanted_group);
+  const int v = chunks_of(request, kind->chunks);
+  constexpr double kMostPasses = 1e7;  // an op is 12 bytes, and checking or simulating it takes ten times that
+  if (const double passes = 1.0 * p * m * v; passes > kMostPasses)
+    refuse(
+        "schedule {} of p = {} ranks, m = {} micro-batches and v = {} chunks a rank has {:.3g} forward passes, "
+        "expected "
+        "at most {:.0f}",
+        name, p, m, v, passes, kMostPasses);
+  if (name == "dualpipe-v" && m < 2 * p)
+    refuse("schedule dualpipe-v needs m >= 2 p = {} micro-batches, but m = {}; zb-v takes any m", 2 * p, m);
 
-  Schedule schedule{
-      .kind = kind, .p = p, .m = m, .v = chunks, .map = StageMap::interleaved, .group_size = {}, .programs = {}};
-  if (kind == "zb-v" || kind == "dualpipe-v") schedule.map = StageMap::v_shaped;
-  if (kind == "interleaved") schedule.group_size = group_of(request);
-  const int v = schedule.v;
-  for (int r = 0; r < p; ++r) {
-    const auto program = [&] {
-      if (kind == "gpipe") return gpipe(m);
-      if (kind == "1f1b") return one_forward_one_backward(p, m, r);
-      if (kind == "1f1b-eager") return eager_one_forward_one_backward(p, m, r);
-      if (kind == "interleaved") return interleaved(p, m, v, *schedule.group_size, r);
-      if (kind == "interleaved-bfs") return breadth_first(m, v);
-      if (kind == "zb-h1") return zero_bubble_h(p, m, r, 1);
-      if (kind == "zb-h2") return zero_bubble_h(p, m, r, 2);
-      if (kind == "zb-v") return zero_bubble_v(p, m, r);
-      return dualpipe_v(p, m, r);
-    };
-    schedule.programs.push_back(program());
-  }
+  Schedule schedule{.kind = name, .p = p, .m = m, .v = v};
+  if (kind->chunks == Chunks::two_in_a_v) schedule.map = StageMap::v_shaped;
+  if (name == "interleaved") schedule.group_size = group_of(request);
+  for (int rank = 0; rank < p; ++rank) schedule.programs.push_back(kind->program(schedule, rank));
   return schedule;
 }
 

@@ -26,12 +26,12 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// What flows between neighbouring stages: one value for each (payload, stage that takes it, micro-batch).
+// What flows between neighbouring stages: one value for each (payload, receiving stage, micro-batch).
 struct Value {
-  double there = kNever;  // from when the taking stage can use it
+  double there = kNever;  // from when the receiving stage can use it
   Op maker;
-  std::optional<Channel> channel;  // empty: its maker and its taker are on the same rank
-  size_t ticket = 0;               // its place in the queue of the channel
+  std::optional<Channel> channel;  // empty: both stages are on the same rank
+  size_t ticket = 0;               // its place in the channel's queue
 };
 
 struct ChannelState {
@@ -50,7 +50,7 @@ struct RankState {
 struct RankEvent {
   enum class Kind : uint8_t { start, end } kind;
   double time;
-  size_t sequence;  // of equal times the first made comes first, so that a run can be repeated
+  size_t sequence;  // events of equal time run in the order in which they were queued, so that runs repeat
   int rank;
   bool operator>(const RankEvent& other) const {
     return time != other.time ? time > other.time : sequence > other.sequence;
@@ -108,22 +108,14 @@ class Engine {
   size_t number_of(int rank, const Op& op) const {
     return size(schedule_.stage_of(rank, op.chunk)) * size(schedule_.m) + size(op.microbatch);
   }
-  // The value that an op takes from, or gives to, its neighbouring stage; empty at the ends of the model.
-  std::optional<size_t> input_of(int rank, const Op& op) const {
-    const int stage = schedule_.stage_of(rank, op.chunk);
-    if (op.kind == OpKind::backward_weight) return std::nullopt;
-    if (op.kind == OpKind::forward) return stage == 0 ? std::nullopt : std::optional(number_of(rank, op));
-    if (stage == schedule_.stages() - 1) return std::nullopt;
-    return values_.size() / 2 + number_of(rank, op);
-  }
-  std::optional<size_t> result_of(int rank, const Op& op) const {
-    const int stage = schedule_.stage_of(rank, op.chunk);
-    if (op.kind == OpKind::backward_weight) return std::nullopt;
-    const size_t row = size(schedule_.m);
-    if (op.kind == OpKind::forward)
-      return stage == schedule_.stages() - 1 ? std::nullopt : std::optional(number_of(rank, op) + row);
-    if (stage == 0) return std::nullopt;
-    return values_.size() / 2 + number_of(rank, op) - row;
+  // The value that an op receives from, or sends to, its neighbouring stage; empty at the ends of the model.
+  std::optional<size_t> input_of(int rank, const Op& op) const { return value_of(rank, op, 0); }
+  std::optional<size_t> result_of(int rank, const Op& op) const { return value_of(rank, op, 1); }
+  std::optional<size_t> value_of(int rank, const Op& op, int hops) const {
+    const int step = op.kind == OpKind::forward ? 1 : -1, taker = schedule_.stage_of(rank, op.chunk) + hops * step;
+    const auto exists = [&](int stage) { return stage >= 0 && stage < schedule_.stages(); };
+    if (op.kind == OpKind::backward_weight || !exists(taker) || !exists(taker - step)) return std::nullopt;
+    return (step > 0 ? 0 : values_.size() / 2) + size(taker) * size(schedule_.m) + size(op.microbatch);
   }
 
   // Both stage maps are rings: a rank sends to the next or to the previous one.
@@ -143,8 +135,8 @@ class Engine {
     return op.kind == OpKind::backward_weight && !input_half_done_[number_of(rank, op)];
   }
 
-  // Starts the rank's next op at `now`, or when its input is there, if that is known. Called when anything changes that
-  // may let the rank go on.
+  // Starts the rank's next op at `now`, or when its input arrives, if that is known. Called after every change that may
+  // unblock the rank.
   void go_on(int rank, double now) {
     RankState& state = ranks_[size(rank)];
     if (state.engaged || state.held_up || state.next == program(rank).size()) return;
@@ -186,7 +178,7 @@ class Engine {
     boundary(rank, &op, now);
   }
 
-  // Between two ops: the result of the one that ended leaves, and the rank goes on to the next.
+  // Between two ops: sends the result of the one that ended, and goes on to the next.
   void boundary(int rank, const Op* ended, double now) {
     if (const auto result = ended ? result_of(rank, *ended) : std::nullopt) {
       Value& value = values_[*result];

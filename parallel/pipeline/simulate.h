@@ -1,12 +1,12 @@
-// Simulate: when every op of a schedule would run, given what ops and transfers cost. Event-driven, in the order of
-// time: O(n log n) for n ops.
+// Simulate: when every op of a schedule would run, given the costs of ops and transfers. Event-driven: O(n log n) for n
+// ops.
 //
-// A rank runs its program in order, one op at a time. An op starts when its rank is free and its input is there. What
-// it makes leaves when it ends:
+// A rank runs its program in order, one op at a time. An op starts when its rank is free and its input has arrived; its
+// result is sent when it ends:
 //   overlapped: the transfer runs beside the rank's next ops.
 //   blocking:   the rank does nothing else until its message has arrived.
 // Messages from one rank to another share the wire, first come first served: each occupies it for bytes / bandwidth and
-// arrives `latency` after it has left.
+// arrives `latency` later.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@
 
 namespace trivet {
 
-// Of one stage and one micro-batch.
+// For one stage and one micro-batch.
 struct StageCosts {
   double forward = 1;
   double backward_input = 1;
@@ -32,10 +32,8 @@ struct Costs {
   double bytes = 0;      // of a message
   double bandwidth = 0;  // of a wire, bytes a unit of time; 0: no limit
   bool blocking = false;
-  // Messages that a channel holds between their sender and the start of the op that takes them. A
-  // sender waits, before its next op, while its channel is full. 0: no limit.
-  int channel_depth = 0;
-  std::string unit{};  // of the times, for the Timeline
+  int channel_depth = 0;  // as in ChannelDepths (check.h); 0: no limit
+  std::string unit{};     // of the times, for the Timeline
 };
 
 // A rank that cannot go on.
@@ -49,7 +47,7 @@ std::string to_string(const Schedule& schedule, const StuckRank& stuck);
 // Throws ConfigError if `costs` does not fit the schedule, or if ranks get stuck; the text shows each stuck rank's op.
 Timeline simulate(const Schedule& schedule, const Costs& costs);
 
-// The ranks that get stuck, in a schedule that may be broken but whose ops are in range; empty: it runs to its end.
+// The ranks that get stuck. REQUIRES: ops in range; the schedule may be invalid otherwise. Empty: it runs to its end.
 std::vector<StuckRank> find_stuck_ranks(const Schedule& schedule, const Costs& costs);
 
 }  // namespace trivet

@@ -4,50 +4,28 @@
 #include <limits>
 
 namespace trivet {
-namespace {
-
-struct RankTime {
-  double first = std::numeric_limits<double>::infinity();
-  double last = -std::numeric_limits<double>::infinity();
-  double busy = 0;
-};
-
-std::vector<RankTime> rank_times(const Timeline& timeline) {
-  std::vector<RankTime> times(static_cast<size_t>(timeline.p));
+Bubble bubble_of(const Timeline& timeline, Barrier barrier) {
+  if (timeline.ops.empty()) return {};
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  struct Times {
+    double first = kInfinity, last = -kInfinity, busy = 0;
+  };
+  std::vector<Times> ranks(static_cast<size_t>(timeline.p));
   for (const OpSpan& span : timeline.ops) {
-    RankTime& time = times[static_cast<size_t>(span.rank)];
-    time.first = std::min(time.first, span.start);
-    time.last = std::max(time.last, span.end);
-    time.busy += span.end - span.start;
+    Times& rank = ranks[static_cast<size_t>(span.rank)];
+    rank.first = std::min(rank.first, span.start);
+    rank.last = std::max(rank.last, span.end);
+    rank.busy += span.end - span.start;
   }
-  return times;
-}
-
-double mean_busy(const std::vector<RankTime>& times) {
-  double busy = 0;
-  for (const RankTime& time : times) busy += time.busy;
-  return busy / static_cast<double>(times.size());
-}
-
-}  // namespace
-
-Bubble bubble_of(const Timeline& timeline) {
-  if (timeline.ops.empty()) return {};
-  const std::vector<RankTime> times = rank_times(timeline);
-  double first = std::numeric_limits<double>::infinity(), last = -std::numeric_limits<double>::infinity();
-  for (const RankTime& time : times) {
-    first = std::min(first, time.first);
-    last = std::max(last, time.last);
-  }
-  return {last - first, mean_busy(times)};
-}
-
-Bubble bubble_without_barrier(const Timeline& timeline) {
-  if (timeline.ops.empty()) return {};
-  const std::vector<RankTime> times = rank_times(timeline);
+  Times all;
   double longest = 0;
-  for (const RankTime& time : times) longest = std::max(longest, time.last - time.first);
-  return {longest, mean_busy(times)};
+  for (const Times& rank : ranks) {
+    all.first = std::min(all.first, rank.first);
+    all.last = std::max(all.last, rank.last);
+    all.busy += rank.busy;
+    longest = std::max(longest, rank.last - rank.first);
+  }
+  return {barrier == Barrier::none ? longest : all.last - all.first, all.busy / timeline.p};
 }
 
 std::vector<Program> programs_of(const Timeline& timeline) {

@@ -1,7 +1,6 @@
 // Timeline: when every op of a step ran and when every message was under way; simulated (simulate.h) or measured.
 //
-// Times are in `unit`s from the step's start. The measures below and the pictures of render.h work on both kinds, so a
-// prediction and a measurement of the same schedule are compared by the same code.
+// Times are in `unit`s from the step's start. The measures below and the renderers of render.h work on both kinds.
 #pragma once
 
 #include <string>
@@ -37,19 +36,19 @@ struct Timeline {
   std::vector<TransferSpan> transfers;  // of one channel: in the order of time
 };
 
-// Ranks are idle because of the pipeline: makespan - busy a rank, where a rank is busy while it runs ops.
+// The idle time of a rank: makespan - busy, where a rank is busy while it runs ops.
 struct Bubble {
-  double makespan = 0;  // from the first start to the last end on any rank
-  double busy = 0;      // mean over ranks
+  double makespan = 0;
+  double busy = 0;  // mean over ranks
   double time() const { return makespan - busy; }
   double of_ideal() const { return busy > 0 ? time() / busy : 0; }          // Megatron's ratio: (p-1) / m for 1F1B
   double of_total() const { return makespan > 0 ? time() / makespan : 0; }  // what a GPU hour loses: (p-1) / (m+p-1)
 };
-Bubble bubble_of(const Timeline& timeline);
-
-// The same when ranks start the next step as soon as they end this one, with no barrier between steps: the makespan is
-// the longest time from a rank's first start to its last end.
-Bubble bubble_without_barrier(const Timeline& timeline);
+// The makespan is the time from the first start to the last end on any rank. Without a barrier between steps, ranks
+// start the next step as soon as they end this one: then it is the longest time from a rank's first start to its last
+// end.
+enum class Barrier : uint8_t { none, between_steps };
+Bubble bubble_of(const Timeline& timeline, Barrier barrier = Barrier::between_steps);
 
 std::vector<Program> programs_of(const Timeline& timeline);
 
