@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -37,6 +38,12 @@ struct CommGroup {
   int world_rank(int member) const { return world_ranks[static_cast<size_t>(member)]; }
   int world_rank() const { return world_rank(rank); }
 
+  // Of all ranks.
+  static CommGroup world(int rank, int size) {
+    CommGroup group{.name = "world", .world_ranks = std::vector<int>(static_cast<size_t>(size)), .rank = rank};
+    std::iota(group.world_ranks.begin(), group.world_ranks.end(), 0);
+    return group;
+  }
   // Of these members of this group. Throws Error where one is none, or is named twice.
   CommGroup part(std::span<const int> members, std::string part_name, Category part_category) const {
     CommGroup group{.name = std::move(part_name), .world_ranks = {}, .rank = -1, .category = part_category};

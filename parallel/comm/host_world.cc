@@ -7,29 +7,19 @@ namespace trivet {
 HostWorld::HostWorld(Communicator& world)
     : world_(world), device_(create_cpu_device()), stream_(device_->create_compute_stream()) {}
 
-void HostWorld::reduce(void* numbers, int64_t words, Reduce op) {
-  if (size() > 1) world_.all_reduce({numbers, DType::i64, {words}}, op, *stream_);
+void HostWorld::reduce(Tensor numbers, Reduce op) {
+  if (size() > 1) world_.all_reduce(numbers, op, *stream_);
 }
 
-void HostWorld::gather(const void* mine, void* all, int64_t words) {
-  // A communicator only reads what it gathers.
-  world_.all_gather({const_cast<void*>(mine), DType::i64, {words}}, {all, DType::i64, {size(), words}}, *stream_);
-}
-
-int64_t HostWorld::max(int64_t number) {
-  reduce(&number, 1, Reduce::max);
-  return number;
-}
-
-void HostWorld::from_first(void* numbers, int64_t words) {
-  if (size() > 1) world_.broadcast({numbers, DType::i64, {words}}, 0, *stream_);
+void HostWorld::from_first(Tensor data) {
+  if (size() > 1) world_.broadcast(data, 0, *stream_);
 }
 
 std::string HostWorld::broadcast(const std::string& mine) {
   const int64_t bytes = broadcast(static_cast<int64_t>(mine.size()));
   std::string text = mine;
   text.resize(static_cast<size_t>(bytes));
-  if (bytes > 0 && size() > 1) world_.broadcast({text.data(), DType::u8, {bytes}}, 0, *stream_);
+  if (bytes > 0) from_first({text.data(), DType::u8, {bytes}});
   return text;
 }
 

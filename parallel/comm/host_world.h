@@ -1,7 +1,5 @@
-// HostWorld: the ranks of a group as they exchange what is in host memory: times, votes, texts, ids. Training itself
-// moves a device's memory over communicators of its own.
-//
-// Every call is collective, and has its result when it returns. For one thread of each rank.
+// HostWorld: exchanges times, votes, texts and ids in host memory between the ranks of a group. (Training moves device
+// memory over communicators of its own.) Every call is collective and returns its result. For one thread of each rank.
 #pragma once
 
 #include <memory>
@@ -24,14 +22,17 @@ class HostWorld {
   void barrier() { world_.barrier(); }
   Communicator& world() { return world_; }
 
-  // Over the ranks. T: nothing but int64_t.
+  // Over the ranks. T: int64_t, or a struct of int64_t only.
   template <class T>
   T sum(T numbers) {
-    reduce(&numbers, words<T>(), Reduce::sum);
+    reduce(tensor_of(&numbers), Reduce::sum);
     return numbers;
   }
-  int64_t max(int64_t number);
-  // [rank], or the ranks' lists one behind the other, all as long as mine.
+  int64_t max(int64_t number) {
+    reduce(tensor_of(&number), Reduce::max);
+    return number;
+  }
+  // [rank], or the ranks' lists concatenated, all as long as this one.
   template <class T>
   std::vector<T> gather(const T& mine) {
     return gather(std::vector<T>{mine});
@@ -39,39 +40,38 @@ class HostWorld {
   template <class T>
   std::vector<T> gather(const std::vector<T>& mine) {
     std::vector<T> all(mine.size() * static_cast<size_t>(size()));
-    gather(mine.data(), all.data(), words<T>() * static_cast<int64_t>(mine.size()));
+    world_.all_gather(tensor_of(mine.data(), mine.size()), tensor_of(all.data(), all.size()), *stream_);
     return all;
   }
 
-  // Rank 0's.
+  // Returns rank 0's.
   template <class T>
   T broadcast(T mine) {
-    from_first(&mine, words<T>());
+    from_first(tensor_of(&mine));
     return mine;
   }
   std::string broadcast(const std::string& mine);
-  // The first rank whose text is not empty, and at most 1000 characters of it; rank -1 where all are.
+  // The first rank whose text is not empty, and at most 1000 characters of it; rank -1: all are empty.
   struct RankText {
     int rank = -1;
     std::string text{};
   };
   RankText first_text(const std::string& mine);
-  // "rank 3: TEXT" of it; empty where there is none.
+  // The same as "rank 3: TEXT"; empty where all are.
   std::string first_problem(const std::string& mine);
 
  private:
   template <class T>
-  static constexpr int64_t words() {
+  static Tensor tensor_of(const T* numbers, size_t count = 1) {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(int64_t) == 0);
-    return sizeof(T) / sizeof(int64_t);
+    return {const_cast<T*>(numbers), DType::i64, {static_cast<int64_t>(count * sizeof(T) / sizeof(int64_t))}};
   }
-  void reduce(void* numbers, int64_t words, Reduce op);
-  void gather(const void* mine, void* all, int64_t words);
-  void from_first(void* numbers, int64_t words);
+  void reduce(Tensor numbers, Reduce op);
+  void from_first(Tensor data);
 
   Communicator& world_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;  // inline: what is called is done
+  std::unique_ptr<Stream> stream_;  // inline: a call is complete when it returns
 };
 
 }  // namespace trivet

@@ -1,4 +1,4 @@
-// launched_world_size: what the launchers say in the environment.
+// launched_world_size: from the environment variables of launchers.
 #include <cstdlib>
 #include <string>
 
@@ -7,14 +7,14 @@
 namespace trivet {
 namespace {
 
-// The number in an environment variable; 0 when it is not there or is no number.
+// 0 where the variable is not set or is no number.
 long long environment_number(const char* name) {
   const char* text = std::getenv(name);
   return text ? std::atoll(text) : 0;
 }
 
-// The tasks of the srun step that this process belongs to; 0 outside of one. The shell of salloc and the script of
-// sbatch have SLURM_NTASKS too, but srun has not started them: they have no step, or one of the reserved numbers.
+// The tasks of this process's srun step; 0 outside of one. The shell of salloc and the script of sbatch have
+// SLURM_NTASKS too, but no step, or one of the reserved numbers: srun has not started them.
 long long srun_tasks() {
   constexpr long long kFirstReservedStep = 0xfffffff0;
   if (!std::getenv("SLURM_STEP_ID") || environment_number("SLURM_STEP_ID") >= kFirstReservedStep) return 0;

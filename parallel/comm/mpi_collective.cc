@@ -8,8 +8,8 @@
 namespace trivet {
 namespace {
 
-// A chunk is small enough that the piece just received is still in the cache when it is added, and that the thread in
-// the seat soon comes to other messages; and large enough to hide what a message costs.
+// Chunks are small enough to be added while they are in the cache and not to hold up other messages, and large enough
+// to amortise the cost of a message.
 constexpr int64_t kSmallestChunk = 32 << 10, kLargestSumChunk = 256 << 10, kGatherChunk = 512 << 10;
 constexpr int64_t kMostBounce = 16 << 20;  // bytes a group, for all peers
 
@@ -23,7 +23,13 @@ MpiCollective::MpiCollective(MpiProgress& progress, const CommGroup& group)
 // ---- the calls
 
 void MpiCollective::perform(const Call& call, const CallSignature& mine) {
-  begin(mine);
+  signature_ = mine;
+  for (Peer& peer : peers_) {
+    peer.streams = {};
+    peer.out_payload = peer.in_payload = 0;
+    peer.header_arrived = false;
+    peer.out.signature = signature_;
+  }
   switch (call.kind) {
     case CommCall::all_reduce: return all_reduce(call.in, call.op);
     case CommCall::reduce_scatter: return reduce_scatter(call.in, call.out, call.op);
@@ -38,7 +44,7 @@ void MpiCollective::perform(const Call& call, const CallSignature& mine) {
 
 void MpiCollective::all_reduce(Tensor full, Reduce op) {
   if (full.bytes() <= MpiHeader::kPayload) {
-    for_each_peer([&](int p) { give_payload(p, full.data, full.bytes()); });
+    for_each_peer([&](int p) { set_payload(p, full.data, full.bytes()); });
     run_call();
     return add_payloads(op, full, full);
   }
@@ -46,16 +52,16 @@ void MpiCollective::all_reduce(Tensor full, Reduce op) {
   const int64_t element = size_of(full.dtype), chunk = chunk_for(full.bytes() / n);
   auto* data = static_cast<std::byte*>(full.data);
   const auto slice = [&](int r) { return data + slice_begin(full.numel(), r, n) * element; };
-  set_scatter_lanes(data, full.numel(), element, chunk);
+  set_scatter_streams(data, full.numel(), element, chunk);
   const int64_t own_bytes = slice(group_.rank + 1) - slice(group_.rank);
   sum_ = {slice(group_.rank), slice(group_.rank), own_bytes, chunk, full.dtype, op};
   for_each_peer([&](int p) {
-    Peer& peer = peers_[static_cast<size_t>(p)];
-    set_lane(p, gather_out, slice(group_.rank), own_bytes, chunk);
-    peer.lanes[gather_out].gate = &sum_.done;
-    // The sum arrives where my piece of it lies: not before that has been sent.
-    set_lane(p, gather_in, slice(p), slice(p + 1) - slice(p), chunk);
-    peer.lanes[gather_in].gate = &peer.lanes[scatter_out].done;
+    Peer& peer = peer_of(p);
+    set_stream(p, gather_out, slice(group_.rank), own_bytes, chunk);
+    peer.streams[gather_out].gate = &sum_.done;
+    // The sum arrives where this rank's term lies: not before that has been sent.
+    set_stream(p, gather_in, slice(p), slice(p + 1) - slice(p), chunk);
+    peer.streams[gather_in].gate = &peer.streams[scatter_out].done;
   });
   run_call();
 }
@@ -64,12 +70,12 @@ void MpiCollective::reduce_scatter(Tensor full, Tensor shard, Reduce op) {
   auto* data = static_cast<std::byte*>(full.data);
   std::byte* own = data + group_.rank * shard.bytes();
   if (shard.bytes() <= MpiHeader::kPayload) {
-    for_each_peer([&](int p) { give_payload(p, data + p * shard.bytes(), shard.bytes()); });
+    for_each_peer([&](int p) { set_payload(p, data + p * shard.bytes(), shard.bytes()); });
     run_call();
     return add_payloads(op, {own, shard.dtype, shard.shape}, shard);
   }
   const int64_t chunk = chunk_for(shard.bytes());
-  set_scatter_lanes(data, full.numel(), size_of(full.dtype), chunk);
+  set_scatter_streams(data, full.numel(), size_of(full.dtype), chunk);
   sum_ = {own, static_cast<std::byte*>(shard.data), shard.bytes(), chunk, shard.dtype, op};
   run_call();
 }
@@ -94,30 +100,28 @@ template <class Out, class In>
 void MpiCollective::swap(int64_t bytes, const Out& out, const In& in) {
   const bool small = bytes <= MpiHeader::kPayload;
   for_each_peer([&](int p) {
-    if (small) return give_payload(p, out(p), bytes);
-    set_lane(p, gather_out, out(p), bytes, kGatherChunk);
-    set_lane(p, gather_in, in(p), bytes, kGatherChunk);
+    if (small) return set_payload(p, out(p), bytes);
+    set_stream(p, gather_out, out(p), bytes, kGatherChunk);
+    set_stream(p, gather_in, in(p), bytes, kGatherChunk);
   });
   run_call();
   if (small && bytes > 0)
-    for_each_peer([&](int p) {
-      std::memcpy(in(p), peers_[static_cast<size_t>(p)].in.payload.data(), static_cast<size_t>(bytes));
-    });
+    for_each_peer([&](int p) { std::memcpy(in(p), peer_of(p).in.payload.data(), static_cast<size_t>(bytes)); });
 }
 
 void MpiCollective::broadcast(Tensor data, int root) {
   const bool small = data.bytes() <= MpiHeader::kPayload;
-  Peer& from = peers_[static_cast<size_t>(root)];
+  Peer& from = peer_of(root);
   if (group_.rank == root) {
     for_each_peer([&](int p) {
-      if (small) give_payload(p, data.data, data.bytes());
-      else set_lane(p, gather_out, data.data, data.bytes(), kGatherChunk);
+      if (small) set_payload(p, data.data, data.bytes());
+      else set_stream(p, gather_out, data.data, data.bytes(), kGatherChunk);
     });
     for (Peer& peer : peers_) peer.in_payload = 0;
   } else if (small) {
     from.in_payload = data.bytes();
   } else {
-    set_lane(root, gather_in, data.data, data.bytes(), kGatherChunk);
+    set_stream(root, gather_in, data.data, data.bytes(), kGatherChunk);
   }
   run_call();
   if (small && group_.rank != root && data.bytes() > 0)
@@ -126,52 +130,42 @@ void MpiCollective::broadcast(Tensor data, int root) {
 
 // ---- the caller's thread
 
-void MpiCollective::begin(const CallSignature& mine) {
-  signature_ = mine;
-  for (Peer& peer : peers_) {
-    peer.lanes = {};
-    peer.out_payload = peer.in_payload = 0;
-    peer.header_arrived = false;
-    peer.out.signature = signature_;
-  }
-}
-
 void MpiCollective::run_call() {
   remaining_ = 0;
   headers_missing_ = group_.size() - 1;
   for_each_peer([&](int p) {
     remaining_ += 2;
-    for (const Lane& lane : peers_[static_cast<size_t>(p)].lanes) remaining_ += lane.chunks;
+    for (const ChunkStream& stream : peer_of(p).streams) remaining_ += stream.chunks;
   });
   run();
 }
 
-// Every rank sends as much to me as I send to it, but for a broadcast.
-void MpiCollective::give_payload(int p, const void* data, int64_t bytes) {
-  Peer& peer = peers_[static_cast<size_t>(p)];
+// A peer sends as many bytes as it receives, except in a broadcast.
+void MpiCollective::set_payload(int p, const void* data, int64_t bytes) {
+  Peer& peer = peer_of(p);
   if (bytes > 0) std::memcpy(peer.out.payload.data(), data, static_cast<size_t>(bytes));
   peer.out_payload = peer.in_payload = bytes;
 }
 
-void MpiCollective::set_lane(int p, LaneKind kind, void* base, int64_t bytes, int64_t chunk) {
-  Lane& lane = peers_[static_cast<size_t>(p)].lanes[kind];
-  lane = {};
-  lane.base = static_cast<std::byte*>(base);
-  lane.bytes = bytes;
-  lane.chunk = chunk;
-  lane.chunks = (bytes + chunk - 1) / chunk;
+void MpiCollective::set_stream(int p, StreamKind kind, void* base, int64_t bytes, int64_t chunk) {
+  ChunkStream& stream = peer_of(p).streams[kind];
+  stream = {};
+  stream.base = static_cast<std::byte*>(base);
+  stream.bytes = bytes;
+  stream.chunk = chunk;
+  stream.chunks = (bytes + chunk - 1) / chunk;
 }
 
-void MpiCollective::set_scatter_lanes(std::byte* full, int64_t numel, int64_t element, int64_t chunk) {
+void MpiCollective::set_scatter_streams(std::byte* full, int64_t numel, int64_t element, int64_t chunk) {
   const int n = group_.size();
   const auto begin = [&](int r) { return slice_begin(numel, r, n) * element; };
   const int64_t own_bytes = begin(group_.rank + 1) - begin(group_.rank);
   std::byte* bounce = bounce_.at_least((n - 1) * kBounceWindow * chunk);
   for_each_peer([&](int p) {
-    set_lane(p, scatter_out, full + begin(p), begin(p + 1) - begin(p), chunk);
-    set_lane(p, scatter_in, bounce, own_bytes, chunk);
+    set_stream(p, scatter_out, full + begin(p), begin(p + 1) - begin(p), chunk);
+    set_stream(p, scatter_in, bounce, own_bytes, chunk);
     bounce += kBounceWindow * chunk;
-    Lane& in = peers_[static_cast<size_t>(p)].lanes[scatter_in];
+    ChunkStream& in = peer_of(p).streams[scatter_in];
     in.ring = true;
     in.gate = &sum_.done;
     in.slack = kBounceWindow;
@@ -186,20 +180,24 @@ int64_t MpiCollective::chunk_for(int64_t bytes) const {
 }
 
 void MpiCollective::add_payloads(Reduce op, Tensor own, Tensor result) {
-  inputs_.clear();
-  for (int r = 0; r < group_.size(); ++r)
-    inputs_.push_back(r == group_.rank ? own.data : peers_[static_cast<size_t>(r)].in.payload.data());
-  void* const outputs[] = {result.data};
-  reduce_in_rank_order(op, result.dtype, inputs_, outputs, result.numel());
+  add_in_rank_order(
+      op, own, [](const Peer& peer) { return peer.in.payload.data(); }, result.data);
 }
 
-// ---- in the seat
+template <class F>
+void MpiCollective::add_in_rank_order(Reduce op, Tensor own, const F& of_peer, void* result) {
+  inputs_.clear();
+  for (int r = 0; r < group_.size(); ++r) inputs_.push_back(r == group_.rank ? own.data : of_peer(peer_of(r)));
+  reduce_in_rank_order(op, own.dtype, inputs_, {&result, 1}, own.numel());
+}
+
+// ---- with the progress token
 
 void MpiCollective::advance() {
-  progress_.set_under_way(*this, true);
+  progress_.set_in_flight(*this, true);
   const int tag = mpi_tag(group_, MpiTag::call);
   for_each_peer([&](int p) {
-    Peer& peer = peers_[static_cast<size_t>(p)];
+    Peer& peer = peer_of(p);
     progress_.mpi().post_recv(*this, p * kSlots + kHeaderIn, 0, &peer.in, MpiHeader::kBytes, group_.world_rank(p), tag);
     progress_.mpi().post_send(*this, p * kSlots + kHeaderOut, 0, &peer.out, MpiHeader::bytes(peer.out_payload),
                               group_.world_rank(p), tag);
@@ -208,18 +206,18 @@ void MpiCollective::advance() {
 }
 
 void MpiCollective::pump(int p) {
-  Peer& peer = peers_[static_cast<size_t>(p)];
-  for (int kind = 0; kind < kLanes; ++kind) {
-    Lane& lane = peer.lanes[static_cast<size_t>(kind)];
+  Peer& peer = peer_of(p);
+  for (int kind = 0; kind < kStreams; ++kind) {
+    ChunkStream& stream = peer.streams[kind];
     const bool in = kind == scatter_in || kind == gather_in;
-    // Before the header has shown that the peer calls the same, its data has no place here.
+    // Receives nothing before the header has shown that the peer makes the same call.
     if (in && !peer.header_arrived) continue;
-    int64_t limit = std::min(lane.chunks, lane.done + kWindow);
-    if (lane.gate) limit = std::min(limit, *lane.gate + lane.slack);
+    int64_t limit = std::min(stream.chunks, stream.done + kWindow);
+    if (stream.gate) limit = std::min(limit, *stream.gate + stream.slack);
     const int tag = mpi_tag(group_, kind == scatter_in || kind == scatter_out ? MpiTag::scatter : MpiTag::gather);
-    for (; lane.posted < limit; ++lane.posted) {
-      const int64_t c = lane.posted, bytes = std::min(lane.chunk, lane.bytes - c * lane.chunk);
-      std::byte* data = lane.base + (lane.ring ? c % kBounceWindow : c) * lane.chunk;
+    for (; stream.posted < limit; ++stream.posted) {
+      const int64_t c = stream.posted, bytes = std::min(stream.chunk, stream.bytes - c * stream.chunk);
+      std::byte* data = stream.base + (stream.ring ? c % kBounceWindow : c) * stream.chunk;
       if (in) progress_.mpi().post_recv(*this, p * kSlots + kind, c, data, bytes, group_.world_rank(p), tag);
       else progress_.mpi().post_send(*this, p * kSlots + kind, c, data, bytes, group_.world_rank(p), tag);
     }
@@ -230,46 +228,42 @@ void MpiCollective::completed(int slot, int64_t chunk, int64_t bytes) {
   const int p = slot / kSlots, kind = slot % kSlots;
   if (kind == kHeaderIn) {
     header_arrived(p, bytes);
-  } else if (kind < kLanes) {
-    Lane& lane = peers_[static_cast<size_t>(p)].lanes[static_cast<size_t>(kind)];
-    lane.early |= 1u << (chunk - lane.done);
-    const int ready = std::countr_one(lane.early);
-    lane.early >>= ready;
-    lane.done += ready;
+  } else if (kind < kStreams) {
+    ChunkStream& stream = peer_of(p).streams[kind];
+    stream.early |= 1u << (chunk - stream.done);
+    const int ready = std::countr_one(stream.early);
+    stream.early >>= ready;
+    stream.done += ready;
     if (kind == scatter_in && ready > 0) add_arrived();
   }
   if (kind != kHeaderOut) pump(p);
   count_down();
 }
 
-// Adds the chunks whose pieces are here from all peers; their room in the bounce buffer is free again, and in an
-// all_reduce the sums can go out.
+// Adds the chunks that have arrived from all peers. That frees their places in the bounce buffer and lets an all_reduce
+// send the sums.
 void MpiCollective::add_arrived() {
   int64_t arrived = INT64_MAX;
-  for_each_peer([&](int p) { arrived = std::min(arrived, peers_[static_cast<size_t>(p)].lanes[scatter_in].done); });
+  for_each_peer([&](int p) { arrived = std::min(arrived, peer_of(p).streams[scatter_in].done); });
   if (arrived == sum_.done) return;
   for (; sum_.done < arrived; ++sum_.done) {
-    const int64_t offset = sum_.done * sum_.chunk;
-    inputs_.clear();
-    for (int r = 0; r < group_.size(); ++r)
-      inputs_.push_back(r == group_.rank ? sum_.own + offset
-                                         : peers_[static_cast<size_t>(r)].lanes[scatter_in].base +
-                                               sum_.done % kBounceWindow * sum_.chunk);
-    void* const outputs[] = {sum_.result + offset};
-    reduce_in_rank_order(sum_.op, sum_.dtype, inputs_, outputs,
-                         std::min(sum_.chunk, sum_.bytes - offset) / size_of(sum_.dtype));
+    const int64_t offset = sum_.done * sum_.chunk, bounced = sum_.done % kBounceWindow * sum_.chunk;
+    const int64_t numel = std::min(sum_.chunk, sum_.bytes - offset) / size_of(sum_.dtype);
+    add_in_rank_order(
+        sum_.op, {sum_.own + offset, sum_.dtype, {numel}},
+        [bounced](const Peer& peer) { return peer.streams[scatter_in].base + bounced; }, sum_.result + offset);
   }
   for_each_peer([&](int p) { pump(p); });
 }
 
 void MpiCollective::header_arrived(int p, int64_t bytes) {
-  Peer& peer = peers_[static_cast<size_t>(p)];
+  Peer& peer = peer_of(p);
   check(bytes >= MpiHeader::bytes(0), "group '" + group_.name + "': a message of " + std::to_string(bytes) +
                                           " bytes from rank " + std::to_string(group_.world_rank(p)) +
                                           " is no header of this program");
   if (peer.in.signature != signature_) {
-    // The lower rank first, so that both report the same.
-    const int mine = group_.world_rank(group_.rank), theirs = group_.world_rank(p);
+    // The lower rank first, so that both ranks report the same.
+    const int mine = group_.world_rank(), theirs = group_.world_rank(p);
     if (mine < theirs) fail(mismatch_text(group_.name, mine, signature_, theirs, peer.in.signature));
     fail(mismatch_text(group_.name, theirs, peer.in.signature, mine, signature_));
   }
@@ -280,14 +274,14 @@ void MpiCollective::header_arrived(int p, int64_t bytes) {
 
 void MpiCollective::count_down() {
   if (--remaining_ > 0) return;
-  progress_.set_under_way(*this, false);
+  progress_.set_in_flight(*this, false);
   end();
 }
 
 void MpiCollective::rank_ended(int world_rank) {
   for_each_peer([&](int p) {
-    if (group_.world_rank(p) == world_rank && !peers_[static_cast<size_t>(p)].header_arrived)
-      fail("group '" + group_.name + "': rank " + std::to_string(group_.world_rank(group_.rank)) + " waits in " +
+    if (group_.world_rank(p) == world_rank && !peer_of(p).header_arrived)
+      fail("group '" + group_.name + "': rank " + std::to_string(group_.world_rank()) + " waits in " +
            to_string(signature_) + ", but rank " + std::to_string(world_rank) + " has ended without that call");
   });
 }

@@ -1,18 +1,17 @@
 // MpiCollective: the collectives of one group over point-to-point messages, one at a time.
 //
-// Every call starts with a header from each rank to each other rank: what it calls, and small data along with it. Large
-// data follows in chunks, straight between the ranks' tensors where nothing is added, and each slice travels to its
-// owner only: as many bytes as a ring moves, but the owner has all the pieces and adds them in rank order.
+// Every call starts with a header from each rank to each other rank: the call's signature, and small data. Large data
+// follows in chunks, straight between the ranks' tensors where nothing is added, and each slice travels to its owner
+// only: as many bytes as in a ring, but the owner has all ranks' slices and adds them in rank order.
 //
-//   reduce_scatter  scatter: my slice p goes to rank p; the pieces of my slice arrive in a small bounce buffer
-//   all_gather      gather: my shard goes to all
-//   all_to_all      gather, of another part for each
-//   all_reduce      both; a chunk is gathered as soon as its sum is there
+//   reduce_scatter  scatter: slice p goes to rank p; the peers' terms of this rank's slice arrive in a bounce buffer
+//   all_gather      gather: the shard goes to all
+//   all_to_all      gather, of a different part for each
+//   all_reduce      both; a chunk is gathered as soon as its sum is complete
 //   broadcast       gather from the root
 //
-// The thread that moves the messages (mpi_progress.h; mostly the caller itself) adds a chunk as soon as its pieces are
-// here, while they are in its cache. Leaving that to another was slower: a rank often has one core, and a chunk then
-// cost two switches of threads.
+// The thread that moves the messages (mpi_progress.h; mostly the caller itself) adds a chunk as soon as all its terms
+// have arrived, while they are in its cache. Another thread for that was slower: two context switches per chunk.
 #pragma once
 
 #include <array>
@@ -30,7 +29,7 @@ class MpiCollective : public MpiTask {
   // Any call but a transfer; a split gathers Call::in. One caller at a time; returns when this rank is done. REQUIRES:
   // more than one rank.
   void perform(const Call& call, const CallSignature& mine);
-  // Of the last call: when the headers of all peers were here, so that all had made it.
+  // When the headers of all peers had arrived, in the last call.
   int64_t matched_ns() const { return matched_ns_; }
 
   void advance() override;
@@ -39,8 +38,8 @@ class MpiCollective : public MpiTask {
 
  private:
   // One direction of one phase between this rank and a peer: chunks of contiguous memory, or of a ring of kBounceWindow
-  // chunks. A gated lane may go only so far as something else has come.
-  struct Lane {
+  // chunks. A gated stream waits for another one, or for sums.
+  struct ChunkStream {
     std::byte* base = nullptr;
     int64_t bytes = 0, chunk = 1, chunks = 0;
     bool ring = false;
@@ -49,15 +48,15 @@ class MpiCollective : public MpiTask {
     int64_t posted = 0, done = 0;  // done: all chunks below
     uint64_t early = 0;            // bit i: chunk done + i is complete
   };
-  enum LaneKind { scatter_out, scatter_in, gather_out, gather_in, kLanes };
-  static constexpr int kHeaderOut = kLanes, kHeaderIn = kLanes + 1, kSlots = kLanes + 2;
+  enum StreamKind { scatter_out, scatter_in, gather_out, gather_in, kStreams };
+  static constexpr int kHeaderOut = kStreams, kHeaderIn = kStreams + 1, kSlots = kStreams + 2;
   struct Peer {
-    std::array<Lane, kLanes> lanes;
+    std::array<ChunkStream, kStreams> streams;
     MpiHeader out, in;
     int64_t out_payload = 0, in_payload = 0;  // bytes
     bool header_arrived = false;
   };
-  // The addition that the scatter lanes feed.
+  // The sum of what the scatter streams bring.
   struct Sum {
     std::byte *own = nullptr, *result = nullptr;
     int64_t bytes = 0, chunk = 1;
@@ -65,11 +64,11 @@ class MpiCollective : public MpiTask {
     Reduce op = Reduce::sum;
     int64_t done = 0;  // chunks
   };
-  // Messages of a lane under way. Between tensors enough that a rank which is not running just now does not hold up the
-  // other; in the bounce buffer few, so that it stays in the cache.
+  // Messages of a stream in flight: many between tensors, so that a rank which is not scheduled does not hold up the
+  // other; few in the bounce buffer, which is to stay in the cache.
   static constexpr int64_t kWindow = 32, kBounceWindow = 4;
 
-  // The caller's side.
+  // On the caller's thread.
   void all_reduce(Tensor full, Reduce op);
   void reduce_scatter(Tensor full, Tensor shard, Reduce op);
   void all_gather(Tensor shard, Tensor full);
@@ -78,31 +77,32 @@ class MpiCollective : public MpiTask {
   // Sends the bytes at out(p) to each peer p, and receives as many at in(p).
   template <class Out, class In>
   void swap(int64_t bytes, const Out& out, const In& in);
-  void begin(const CallSignature& mine);
   void run_call();
-  void give_payload(int peer, const void* data, int64_t bytes);
-  void set_lane(int peer, LaneKind kind, void* base, int64_t bytes, int64_t chunk);
-  void set_scatter_lanes(std::byte* full, int64_t numel, int64_t element, int64_t chunk);
+  void set_payload(int peer, const void* data, int64_t bytes);
+  void set_stream(int peer, StreamKind kind, void* base, int64_t bytes, int64_t chunk);
+  void set_scatter_streams(std::byte* full, int64_t numel, int64_t element, int64_t chunk);
   void add_payloads(Reduce op, Tensor own, Tensor result);
+  template <class F>
+  void add_in_rank_order(Reduce op, Tensor own, const F& of_peer, void* result);
   int64_t chunk_for(int64_t bytes) const;
 
-  // In the seat.
+  // With the progress token.
   void pump(int peer);
   void header_arrived(int peer, int64_t bytes);
   void add_arrived();
   void count_down();
 
+  Peer& peer_of(int rank) { return peers_[static_cast<size_t>(rank)]; }
   template <class F>
-  void for_each_peer(F&& f) {  // starting behind this rank, so that all ranks do not crowd at one
+  void for_each_peer(F&& f) {  // starting after this rank, so that ranks do not all address the same one
     for (int i = 1; i < group_.size(); ++i) f((group_.rank + i) % group_.size());
   }
 
   const CommGroup& group_;
-  std::vector<Peer> peers_;  // by rank of the group; this rank's own is unused
+  std::vector<Peer> peers_;  // [rank]; this rank's own is unused
   CallSignature signature_;
   GrowOnlyBuffer bounce_;
-  std::vector<const void*> inputs_;  // of one addition; members so that a call allocates nothing
-
+  std::vector<const void*> inputs_;  // of one addition; a member so that calls do not allocate
   Sum sum_;
   int64_t remaining_ = 0;  // messages of this call that are not complete
   int headers_missing_ = 0;

@@ -1,10 +1,10 @@
 #include "parallel/comm/mpi_comm.h"
 
 #include <algorithm>
-#include <numeric>
-#include <utility>
+#include <cstdio>
 
 #include "parallel/comm/mpi_collective.h"
+#include "parallel/comm/world.h"
 
 namespace trivet {
 namespace {
@@ -39,7 +39,7 @@ class MpiBackEnd : public HostBackEnd {
           if (part.rank >= 0 && cards[static_cast<size_t>(member)].members != static_cast<int64_t>(hash))
             fail(split_mismatch_text(group, part.name, member));
       });
-    // A number that no rank of this group has used. The new groups share it: they share no rank.
+    // A number that no rank of this group has used. The new groups share it, as they have no rank in common.
     for (const Card& card : cards) part.number = std::max(part.number, static_cast<uint64_t>(card.next_group));
     process_.next_group = static_cast<int>(part.number) + 1;
     return part.rank < 0 ? nullptr : std::make_shared<MpiBackEnd>(process_, std::move(part));
@@ -60,7 +60,7 @@ class MpiBackEnd : public HostBackEnd {
     }
   }
   void failed(const std::exception& why) noexcept override {
-    process_.progress.halt(why.what());  // the rank's other waits end too
+    process_.progress.halt(why.what());  // ends the rank's other waits too
   }
 
  private:
@@ -72,10 +72,39 @@ class MpiBackEnd : public HostBackEnd {
 }  // namespace
 
 std::unique_ptr<Communicator> create_mpi_communicator(MpiProcess& process) {
-  CommGroup world{.name = "world", .world_ranks = {}, .rank = process.progress.rank(), .number = 1};
-  world.world_ranks.resize(static_cast<size_t>(process.progress.size()));
-  std::iota(world.world_ranks.begin(), world.world_ranks.end(), 0);
+  CommGroup world = CommGroup::world(process.progress.rank(), process.progress.size());
+  world.number = 1;
   return std::make_unique<Communicator>(std::make_shared<MpiBackEnd>(process, std::move(world)));
+}
+
+bool built_with_mpi() { return true; }
+
+void run_mpi_rank(const std::function<void(Communicator& world)>& rank_main) {
+  MpiProcess process;
+  MpiProgress& progress = process.progress;
+  if (const int promised = launched_world_size(); promised != 0 && promised != progress.size()) {
+    progress.finish();
+    throw ConfigError("the launcher started " + std::to_string(promised) + " ranks, but MPI sees a world of " +
+                      std::to_string(progress.size()) +
+                      "; the MPI library does not understand this launcher (under srun it needs PMIx: try srun "
+                      "--mpi=pmix, or mpirun inside the allocation)");
+  }
+  const auto report = [&](const char* what) {
+    const std::string line = "[rank " + std::to_string(progress.rank()) + "] " + what + "\n";
+    std::fwrite(line.data(), 1, line.size(), stderr);  // in one call: the ranks share a terminal
+    std::fflush(stderr);
+  };
+  try {
+    const auto world = create_mpi_communicator(process);
+    rank_main(*world);
+    progress.finish();
+  } catch (const Error& e) {
+    report(e.what());
+    progress.abort_job(e.exit_code());
+  } catch (const std::exception& e) {
+    report(e.what());
+    progress.abort_job(Error("").exit_code());
+  }
 }
 
 }  // namespace trivet

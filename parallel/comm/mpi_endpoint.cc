@@ -1,7 +1,6 @@
 #include "parallel/comm/mpi_endpoint.h"
 
 #include <cstdlib>
-#include <mpi.h>
 #include <string>
 
 #include "parallel/comm/mpi_progress.h"
@@ -19,96 +18,73 @@ void check_mpi(int code, const char* call) {
 
 }  // namespace
 
-struct MpiEndpoint::Messages {
-  struct Owner {
-    MpiTask* task;
-    int slot;
-    int64_t chunk;
-  };
-  MPI_Comm comm = MPI_COMM_NULL;  // our own, apart from what a benchmark sends
-  std::vector<MPI_Request> requests;
-  std::vector<Owner> owners;
-  std::vector<int> indices;
-  std::vector<MPI_Status> statuses;
-
-  MPI_Request* add(MpiTask& task, int slot, int64_t chunk) {
-    owners.push_back({&task, slot, chunk});
-    return &requests.emplace_back(MPI_REQUEST_NULL);
-  }
-  void remove_completed() {
-    size_t kept = 0;
-    for (size_t i = 0; i < requests.size(); ++i)
-      if (requests[i] != MPI_REQUEST_NULL) {
-        requests[kept] = requests[i];
-        owners[kept++] = owners[i];
-      }
-    requests.resize(kept);
-    owners.resize(kept);
-  }
-};
-
-MpiEndpoint::MpiEndpoint() : messages_(std::make_unique<Messages>()) {}
-MpiEndpoint::~MpiEndpoint() = default;
-
 void MpiEndpoint::start() {
-  // Over TCP, Open MPI asks the receiver before it sends more than 64 KiB, and the answer queues behind what travels
-  // the other way: two ranks that exchange chunks would get little more than half of a slow link. So chunks go at once;
-  // what the user has set stands.
+  // Over TCP, Open MPI asks the receiver before it sends more than 64 KiB, and the answer queues behind the data that
+  // travels the other way: two ranks that exchange chunks would get little more than half of a slow link. So chunks are
+  // sent eagerly, unless the user has set the limit.
   setenv("OMPI_MCA_btl_tcp_eager_limit", "1048576", 0);
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   check(provided >= MPI_THREAD_SERIALIZED, "this MPI library does not support MPI_THREAD_SERIALIZED");
-  MPI_Comm& comm = messages_->comm;
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
-  check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  check_mpi(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
-  check_mpi(MPI_Comm_size(comm, &size_), "MPI_Comm_size");
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
+  check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
   int* max_tag = nullptr;
   int found = 0;
-  check_mpi(MPI_Comm_get_attr(comm, MPI_TAG_UB, &max_tag, &found), "MPI_Comm_get_attr");
+  check_mpi(MPI_Comm_get_attr(comm_, MPI_TAG_UB, &max_tag, &found), "MPI_Comm_get_attr");
   max_tag_ = found ? *max_tag : 32767;
 }
 
 void MpiEndpoint::stop() {
-  check_mpi(MPI_Comm_free(&messages_->comm), "MPI_Comm_free");
+  check_mpi(MPI_Comm_free(&comm_), "MPI_Comm_free");
   check_mpi(MPI_Finalize(), "MPI_Finalize");
 }
 
 void MpiEndpoint::abort(int exit_code) { MPI_Abort(MPI_COMM_WORLD, exit_code); }
 
+MPI_Request* MpiEndpoint::add(const Owner& owner) {
+  owners_.push_back(owner);
+  return &requests_.emplace_back(MPI_REQUEST_NULL);
+}
+
 void MpiEndpoint::post_send(MpiTask& task, int slot, int64_t chunk, const void* data, int64_t bytes, int to, int tag) {
-  MPI_Request* request = messages_->add(task, slot, chunk);
-  check_mpi(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, messages_->comm, request), "MPI_Isend");
+  MPI_Request* request = add({&task, slot, chunk});
+  check_mpi(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, comm_, request), "MPI_Isend");
 }
 
 void MpiEndpoint::post_recv(MpiTask& task, int slot, int64_t chunk, void* data, int64_t bytes, int from, int tag) {
-  MPI_Request* request = messages_->add(task, slot, chunk);
-  check_mpi(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, tag, messages_->comm, request), "MPI_Irecv");
+  MPI_Request* request = add({&task, slot, chunk});
+  check_mpi(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, tag, comm_, request), "MPI_Irecv");
 }
 
 bool MpiEndpoint::poll() {
-  Messages& m = *messages_;
-  if (m.requests.empty()) return false;
-  m.indices.resize(m.requests.size());
-  m.statuses.resize(m.requests.size());
+  if (requests_.empty()) return false;
+  indices_.resize(requests_.size());
+  statuses_.resize(requests_.size());
   int count = 0, code = MPI_SUCCESS;
-  // Open MPI looks at the requests first, then moves messages: what one call completes, only the next tells.
+  // Open MPI looks at the requests first, then moves messages: only the next call reports what one completes.
   for (int i = 0; i < 2 && count == 0; ++i) {
-    code = MPI_Testsome(static_cast<int>(m.requests.size()), m.requests.data(), &count, m.indices.data(),
-                        m.statuses.data());
+    code =
+        MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
     if (code != MPI_ERR_IN_STATUS) check_mpi(code, "MPI_Testsome");
   }
   if (count == MPI_UNDEFINED || count == 0) return false;
-  for (int i = 0; i < count; ++i) {
-    const MPI_Status& status = m.statuses[static_cast<size_t>(i)];
-    if (code == MPI_ERR_IN_STATUS) check_mpi(status.MPI_ERROR, "MPI_Testsome");
-    // A copy: completed() may post more, which moves the table.
-    const Messages::Owner owner = m.owners[static_cast<size_t>(m.indices[static_cast<size_t>(i)])];
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+    if (code == MPI_ERR_IN_STATUS) check_mpi(statuses_[i].MPI_ERROR, "MPI_Testsome");
+    const Owner owner = owners_[static_cast<size_t>(indices_[i])];  // a copy: completed() may add to owners_
     int bytes = 0;
-    check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
+    check_mpi(MPI_Get_count(&statuses_[i], MPI_BYTE, &bytes), "MPI_Get_count");
     owner.task->completed(owner.slot, owner.chunk, bytes);
   }
-  m.remove_completed();
+  size_t left = 0;
+  for (size_t i = 0; i < requests_.size(); ++i)
+    if (requests_[i] != MPI_REQUEST_NULL) {
+      requests_[left] = requests_[i];
+      owners_[left++] = owners_[i];
+    }
+  requests_.resize(left);
+  owners_.resize(left);
   return true;
 }
 

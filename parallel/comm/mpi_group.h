@@ -1,7 +1,7 @@
-// What the MPI back end's parts share: the tags of a group, its header that goes before its data.
+// Tags, headers and buffers of the MPI back end's messages.
 //
-// All groups share one MPI communicator; a group's number makes its tags, so that groups never see each other's
-// messages. Between two ranks the messages of one tag arrive in the order in which they were sent.
+// All groups share one MPI communicator; a group's number gives its tags, so that groups never see each other's
+// messages. Between two ranks the messages of one tag arrive in order.
 #pragma once
 
 #include <array>
@@ -20,13 +20,12 @@ namespace trivet {
 enum class MpiTag { call, scatter, gather, transfer, transfer_data };
 constexpr int kMpiTags = 5;
 
-// Of a group: its number is at least 1.
 inline int mpi_tag(const CommGroup& group, MpiTag kind) {
   return static_cast<int>(group.number) * kMpiTags + static_cast<int>(kind);
 }
 
-// A call's header carries its signature, and small data with it: one message instead of two. Its size stays below what
-// MPI libraries send eagerly (4 KiB between two processes of one host).
+// A call's header carries its signature and small data: one message instead of two. It stays below the eager limit of
+// MPI libraries (4 KiB between two processes of one host).
 struct MpiHeader {
   static constexpr int64_t kPayload = 3968;
   CallSignature signature;
@@ -39,8 +38,7 @@ struct MpiHeader {
 };
 static_assert(offsetof(MpiHeader, payload) == sizeof(CallSignature) && sizeof(MpiHeader) == MpiHeader::kBytes);
 
-// Memory that grows at its first use for a size, and is kept. Large, it asks for huge pages: the kernel, which copies
-// from one process to another, has far fewer of them to look up.
+// Large buffers ask for huge pages: the kernel, which copies from one process to another, has far fewer to look up.
 class GrowOnlyBuffer {
  public:
   std::byte* at_least(int64_t bytes) {

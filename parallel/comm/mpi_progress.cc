@@ -5,32 +5,27 @@
 #include <cstdlib>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <utility>
 
 namespace trivet {
 namespace {
 
 using namespace std::chrono_literals;
 
-// Without news for a while a thread sleeps. Before that it only gives way: the other rank is mostly just behind, and
-// who sleeps comes back late. A core that others want is left at once, for their first turn on it takes longer than
-// that.
-constexpr auto kGivesWay = 500us;
+// A thread yields for so long without news before it sleeps: the other rank is mostly just behind, and sleepers wake up
+// late.
+constexpr auto kYields = 500us;
 constexpr auto kLongestPause = 50us;
-// With no task under way a turn serves only what MPI itself still has to move (the tail of a buffered message, a
-// connection that a peer opens).
+// With no task in flight a turn only lets MPI finish a buffered message or accept a connection.
 constexpr auto kLongestIdle = 10000us;
-// The system's default slack would add 50 microseconds to each sleep.
-constexpr unsigned long kTimerSlack = 1000;  // nanoseconds
-// After this many turns without news, what a rank had sent before its goodbye has been seen.
+constexpr unsigned long kTimerSlack = 1000;  // nanoseconds; the default would add 50 microseconds to each sleep
+// After this many turns without news, all messages that a rank had sent before its goodbye have arrived.
 constexpr int kTurnsToSeeAll = 20;
-constexpr auto kUnreceivedSends = 10s;  // how long the end of a rank waits for its sends to be received
+constexpr auto kUnreceivedSends = 10s;  // how long a rank that ends waits for its sends to be received
 constexpr int kGoodbyeTag = 0;
 
 }  // namespace
 
-// ---- since when there has been no news
-
+// How long there has been no news.
 struct MpiProgress::Quiet {
   int turns = 0;
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
@@ -42,8 +37,8 @@ struct MpiProgress::Quiet {
   std::chrono::nanoseconds length() const { return std::chrono::steady_clock::now() - since; }
 };
 
-// Tells every other rank that this one has ended, and hears it from them. It is never "under way": the messages of the
-// others may come at any time, or only at the end.
+// Tells every other rank that this one has ended, and listens for theirs. Never "in flight": their messages may come at
+// any time.
 class MpiProgress::Goodbye : public MpiTask {
  public:
   explicit Goodbye(MpiProgress& progress) : MpiTask(progress) {}
@@ -138,26 +133,13 @@ void MpiProgress::stop_thread() {
 // REQUIRES: mutex_.
 void MpiProgress::poke() {
   poked_ = true;
-  (seat_ == Seat::borrowed ? borrower_news_ : news_).notify_one();
+  (token_ == Token::borrowed ? borrower_news_ : news_).notify_one();
 }
 
 void MpiProgress::submit(MpiTask& task) {
   std::lock_guard lock(mutex_);
   submitted_.push_back(&task);
   poke();
-}
-
-void MpiProgress::run(std::function<void()> f) {
-  struct Call : MpiTask {
-    Call(MpiProgress& progress, std::function<void()> f) : MpiTask(progress), f(std::move(f)) { MpiTask::run(); }
-    void advance() override {
-      f();
-      end();
-    }
-    void completed(int, int64_t, int64_t) override {}
-    std::function<void()> f;
-  };
-  Call call(*this, std::move(f));
 }
 
 void MpiProgress::halt(const std::string& why) noexcept {
@@ -204,27 +186,27 @@ void MpiProgress::abort_job(int exit_code) {
 
 // ---- a thread that waits
 
-// Returns when the task is done, or when the rest is for others to do.
+// Returns when the task is done, or at once when another thread holds the token.
 void MpiProgress::run(MpiTask& task) {
-  if (!borrow_seat(task)) return;
-  bool others_under_way = false;
+  if (!borrow_token(task)) return;
+  bool others_in_flight = false;
   try {
     drive(task);
-    others_under_way = tasks_under_way_ > 0;
+    others_in_flight = tasks_in_flight_ > 0;
   } catch (const std::exception& e) {
     halt(e.what());
   }
   std::lock_guard lock(mutex_);
-  seat_ = Seat::free;
-  if (others_under_way || !submitted_.empty() || phase_ != Phase::running || halt_wanted_) poke();
+  token_ = Token::free;
+  if (others_in_flight || !submitted_.empty() || phase_ != Phase::running || halt_wanted_) poke();
 }
 
 // Submits the task in any case.
-bool MpiProgress::borrow_seat(MpiTask& task) {
+bool MpiProgress::borrow_token(MpiTask& task) {
   std::lock_guard lock(mutex_);
   submitted_.push_back(&task);
-  const bool borrowed = seat_ == Seat::free && !halt_wanted_;
-  if (borrowed) seat_ = Seat::borrowed;
+  const bool borrowed = token_ == Token::free && !halt_wanted_;
+  if (borrowed) token_ = Token::borrowed;
   else poke();
   return borrowed;
 }
@@ -234,7 +216,7 @@ void MpiProgress::drive(MpiTask& task) {
   run_submitted();
   while (!task.done() && !halt_wanted_) {
     if (turn(quiet)) continue;
-    if (quiet.length() < kGivesWay) {
+    if (quiet.length() < kYields) {
       sched_yield();
     } else {
       prctl(PR_SET_TIMERSLACK, kTimerSlack);
@@ -244,12 +226,12 @@ void MpiProgress::drive(MpiTask& task) {
   }
 }
 
-// ---- in the seat
+// ---- with the token
 
-void MpiProgress::set_under_way(MpiTask& task, bool under_way) {
-  if (task.under_way_ == under_way) return;
-  task.under_way_ = under_way;
-  tasks_under_way_ += under_way ? 1 : -1;
+void MpiProgress::set_in_flight(MpiTask& task, bool in_flight) {
+  if (task.in_flight_ == in_flight) return;
+  task.in_flight_ = in_flight;
+  tasks_in_flight_ += in_flight ? 1 : -1;
 }
 
 void MpiProgress::thread_main() {
@@ -274,7 +256,7 @@ void MpiProgress::thread_main() {
   } catch (const std::exception& e) {
     halt(e.what());
   }
-  // From here on no task is touched again: their owners may leave.
+  // From here on this thread touches no task: their owners may leave.
   halted_.store(true, std::memory_order_release);
   {
     std::lock_guard lock(tasks_mutex_);
@@ -295,9 +277,9 @@ void MpiProgress::loop() {
     bool finishing;
     {
       std::unique_lock lock(mutex_);
-      // Who leaves the seat with nothing under way does not wake us: what is left to do then has time.
-      while (seat_ == Seat::borrowed) news_.wait_for(lock, kLongestIdle);
-      seat_ = Seat::progress_thread;
+      // A borrower that returns the token with nothing in flight does not wake this thread.
+      while (token_ == Token::borrowed) news_.wait_for(lock, kLongestIdle);
+      token_ = Token::progress_thread;
       if (poked_) quiet = {};
       if (halt_wanted_) return;
       if (phase_ == Phase::ended) fail("the MPI rank ends without MpiProgress::finish");
@@ -308,24 +290,24 @@ void MpiProgress::loop() {
       said_goodbye = true;
     }
     const bool news = turn(quiet);
-    if (said_goodbye && goodbye_->all_ended() && tasks_under_way_ == 0) return;
+    if (said_goodbye && goodbye_->all_ended() && tasks_in_flight_ == 0) return;
     if (said_goodbye && goodbye_->overdue()) fail("the rank has ended, but what it sent was never received");
     if (news) continue;
 
-    const bool give_way = tasks_under_way_ > 0 && quiet.length() < kGivesWay;
+    const bool yields = tasks_in_flight_ > 0 && quiet.length() < kYields;
     const auto length = pause_length(quiet);
     std::unique_lock lock(mutex_);
-    seat_ = Seat::free;
-    if (give_way) {
+    token_ = Token::free;
+    if (yields) {
       lock.unlock();
       sched_yield();
     } else {
-      news_.wait_for(lock, length, [&] { return poked_ && seat_ == Seat::free; });
+      news_.wait_for(lock, length, [&] { return poked_ && token_ == Token::free; });
     }
   }
 }
 
-// Whether there was news.
+// Returns whether there was news.
 bool MpiProgress::turn(Quiet& quiet) {
   bool news = run_submitted();
   news |= mpi_.poll();
@@ -348,13 +330,13 @@ bool MpiProgress::run_submitted() {
 
 std::chrono::nanoseconds MpiProgress::pause_length(const Quiet& quiet) const {
   return std::clamp<std::chrono::nanoseconds>(quiet.length() / 2, 2us,
-                                              tasks_under_way_ > 0 ? kLongestPause : kLongestIdle);
+                                              tasks_in_flight_ > 0 ? kLongestPause : kLongestIdle);
 }
 
 void MpiProgress::report_ended_ranks() {
   std::lock_guard lock(tasks_mutex_);
   for (MpiTask* task : tasks_)
-    if (task->under_way_)
+    if (task->in_flight_)
       for (int rank = 0; rank < size(); ++rank)
         if (ended_[static_cast<size_t>(rank)]) task->rank_ended(rank);
 }

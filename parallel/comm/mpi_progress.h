@@ -1,28 +1,26 @@
-// MpiProgress: moves the messages of a process. One thread at a time is in MPI (MPI_THREAD_SERIALIZED): the one that
-// has the seat.
+// MpiProgress: moves the messages of a process. Only the thread that holds the progress token calls MPI
+// (MPI_THREAD_SERIALIZED).
 //
-// Messages belong to tasks. A task is a small state machine: the thread in the seat calls advance() when somebody asked
-// for it and completed() when one of the messages it posted is done; both may post more. Neither takes longer than the
-// copy of a chunk, so the thread in the seat soon comes to the next message of any task.
+// Messages belong to tasks. A task is a small state machine: the token's holder calls advance() after submit() and
+// completed() when one of the task's messages is done; both may post more. Neither takes longer than the copy of a
+// chunk, so that messages of other tasks wait no longer.
 //
-// The seat is the progress thread's, from MPI_Init_thread to MPI_Finalize. A thread that waits for a task, and would
-// only block, borrows it when the progress thread is not in MPI just then: a call costs no switch of threads, and the
-// copies are made by the thread whose cache has the data. It moves all tasks while it has the seat. When its own is
-// done it leaves, and wakes the progress thread if others are still under way. So a thread is in MPI only between
-// taking the seat and leaving it, both under mutex_, which orders what the threads do to tasks and requests.
+// The token belongs to the progress thread, from MPI_Init_thread to MPI_Finalize. A thread that would block for a task
+// borrows it while the progress thread is not in MPI: a call then costs no context switch, and the thread whose cache
+// has the data copies it. The borrower moves all tasks; when its own is done it returns the token, and wakes the
+// progress thread if others are in flight. Both happen under mutex_, which orders accesses to tasks and requests.
 //
-// Whoever has the seat polls only while tasks are under way. Without news it first gives way to all who want the core,
-// then sleeps, longer each time: nobody takes a core away from compute.
+// The holder polls only while tasks are in flight. Without news it yields first and then sleeps, longer each time, so
+// that compute gets the core.
 //
-// When a task or MPI fails, or halt() is called, the progress thread takes the seat for good, lets go of all tasks and
-// makes no more MPI calls but MPI_Abort; everyone who waits for a task throws.
+// When a task or MPI fails, or halt() is called, the progress thread keeps the token, abandons all tasks and makes no
+// MPI call but MPI_Abort; every thread that waits for a task throws.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -44,17 +42,17 @@ class MpiTask {
   MpiTask(const MpiTask&) = delete;
   MpiTask& operator=(const MpiTask&) = delete;
 
-  // On the thread in the seat. They throw Error to fail the rank.
+  // On the token's holder. They throw Error to fail the rank.
   virtual void advance() = 0;
   virtual void completed(int slot, int64_t chunk, int64_t bytes) = 0;  // bytes: of a received message
-  // While the task is under way: what had come from this rank of the world has been looked at, and no more will come.
+  // While the task is in flight: this rank of the world has ended, and all its messages have been seen.
   virtual void rank_ended(int) {}
 
  protected:
-  // On the thread that waits for the task: moves messages if the seat is free, and blocks until end(); throws when the
+  // On the thread that waits for the task: moves messages if the token is free, and blocks until end(); throws when the
   // rank has halted.
   void run();
-  // In advance() or completed(), as the last thing: the waiting thread may go on at once.
+  // The last call of advance() or completed(): releases the waiting thread.
   void end();
 
   MpiProgress& progress_;
@@ -66,7 +64,7 @@ class MpiTask {
   std::mutex mutex_;  // guards done_
   std::condition_variable changed_;
   bool done_ = false;
-  bool under_way_ = false;  // in the seat only
+  bool in_flight_ = false;  // the token's holder only
 };
 
 class MpiProgress {
@@ -78,13 +76,11 @@ class MpiProgress {
 
   int rank() const { return mpi_.rank(); }
   int size() const { return mpi_.size(); }
-  // For tasks in the seat. What does not change may be asked by any thread.
+  // For the token's holder; constants for any thread.
   MpiEndpoint& mpi() { return mpi_; }
 
-  // Any thread, which does not wait: task.advance() will be called.
+  // Any thread, without waiting: the token's holder will call task.advance().
   void submit(MpiTask& task);
-  // Any thread: runs f in the seat, and waits for it. For benchmarks that measure MPI itself.
-  void run(std::function<void()> f);
   // Any thread: fails the rank; the first reason counts.
   void halt(const std::string& why) noexcept;
   bool halted() const { return halted_.load(std::memory_order_acquire); }
@@ -96,8 +92,8 @@ class MpiProgress {
   // Ends the whole job.
   [[noreturn]] void abort_job(int exit_code);
 
-  // For tasks in the seat.
-  void set_under_way(MpiTask& task, bool under_way);
+  // For the token's holder.
+  void set_in_flight(MpiTask& task, bool in_flight);
 
  private:
   friend class MpiTask;
@@ -109,38 +105,38 @@ class MpiProgress {
   void stop_thread();
   void poke();
 
-  // A waiting thread's.
+  // For a waiting thread.
   void run(MpiTask& task);
-  bool borrow_seat(MpiTask& task);
+  bool borrow_token(MpiTask& task);
   void drive(MpiTask& task);
 
-  // In the seat.
+  // For the token's holder.
   bool turn(Quiet& quiet);
   bool run_submitted();
   void report_ended_ranks();
   std::chrono::nanoseconds pause_length(const Quiet& quiet) const;
 
-  // What belongs to the thread in the seat.
+  // Guarded by the token.
   MpiEndpoint mpi_;
-  int tasks_under_way_ = 0;
+  int tasks_in_flight_ = 0;
   std::vector<char> ended_;  // by rank of the world
   std::vector<MpiTask*> advancing_;
 
   std::mutex mutex_;                       // guards what follows down to why_
   std::condition_variable changed_;        // phase_, halted_
-  std::condition_variable news_;           // for the progress thread: poked_, or the seat is free
-  std::condition_variable borrower_news_;  // for the thread that has borrowed the seat: poked_
+  std::condition_variable news_;           // for the progress thread: poked_, or the token is free
+  std::condition_variable borrower_news_;  // for the token's borrower: poked_
   std::vector<MpiTask*> submitted_;
   enum class Phase { starting, running, finishing, ended } phase_ = Phase::starting;
-  enum class Seat { progress_thread, free, borrowed } seat_ = Seat::progress_thread;
-  std::atomic<bool> poked_ = false;  // there is something new for the thread in the seat; set under mutex_
+  enum class Token { progress_thread, free, borrowed } token_ = Token::progress_thread;
+  std::atomic<bool> poked_ = false;  // there is news for the token's holder; set under mutex_
   int abort_code_ = -1;
   std::string why_;
   std::atomic<bool> halt_wanted_ = false, halted_ = false;
   std::mutex tasks_mutex_;
-  std::vector<MpiTask*> tasks_;  // all that exist: they are woken by a halt
+  std::vector<MpiTask*> tasks_;  // all: a halt wakes them
   std::unique_ptr<Goodbye> goodbye_;
-  std::thread thread_;  // last: it starts when the rest is there
+  std::thread thread_;  // last: it uses the others
 };
 
 }  // namespace trivet

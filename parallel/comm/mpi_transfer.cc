@@ -6,22 +6,22 @@ namespace trivet {
 namespace {
 
 constexpr int64_t kChunk = 512 << 10;
-constexpr int64_t kWindow = 4;  // chunks that a receiver asks for at once
+constexpr int64_t kWindow = 4;  // chunks that a receiver posts at once
 enum Slot { header_slot, data_slot };
 
-// Data that does not fit into the header follows in chunks.
+// 0: the data fits into the header.
 int64_t chunks_of(const CallSignature& s) {
   return bytes_of(s) <= MpiHeader::kPayload ? 0 : (bytes_of(s) + kChunk - 1) / kChunk;
 }
 
 }  // namespace
 
-// One send under way: its buffer holds the header and the data.
+// One send in flight.
 class MpiSend : public MpiTask {
  public:
   MpiSend(MpiProgress& progress, MpiSendPool& pool) : MpiTask(progress), pool_(pool) {}
 
-  // The sender's thread copies chunk by chunk; the first is on its way while the next is copied.
+  // On the sender's thread; each chunk is sent while the next is copied.
   void send(const CommGroup& group, int to, const CallSignature& signature, const void* data) {
     const int64_t bytes = bytes_of(signature), chunks = chunks_of(signature);
     to_ = group.world_rank(to);
@@ -45,7 +45,7 @@ class MpiSend : public MpiTask {
   // The n-th call: chunk n has been copied.
   void advance() override {
     if (posted_ < 0) {
-      progress_.set_under_way(*this, true);
+      progress_.set_in_flight(*this, true);
       progress_.mpi().post_send(*this, header_slot, 0, &header_, MpiHeader::bytes(payload_), to_, header_tag_);
       posted_ = 0;
     }
@@ -57,7 +57,7 @@ class MpiSend : public MpiTask {
   }
   void completed(int, int64_t, int64_t) override {
     if (--remaining_ > 0) return;
-    progress_.set_under_way(*this, false);
+    progress_.set_in_flight(*this, false);
     pool_.give_back(*this);
   }
 
@@ -82,7 +82,7 @@ void MpiSendPool::send(const CommGroup& group, int to, const CallSignature& sign
 
 MpiSend& MpiSendPool::take(int64_t bytes) {
   std::lock_guard lock(mutex_);
-  // The smallest that fits, so that large buffers stay for large tensors.
+  // The smallest that fits: large buffers stay free for large tensors.
   auto best = free_.end();
   for (auto it = free_.begin(); it != free_.end(); ++it) {
     const int64_t capacity = (*it)->buffer.capacity();
@@ -115,7 +115,7 @@ int64_t MpiReceive::receive(int from, const CallSignature& signature, void* data
 }
 
 void MpiReceive::advance() {
-  progress_.set_under_way(*this, true);
+  progress_.set_in_flight(*this, true);
   progress_.mpi().post_recv(*this, header_slot, 0, &header_, MpiHeader::kBytes, group_.world_rank(from_),
                             mpi_tag(group_, MpiTag::transfer));
 }
@@ -124,7 +124,7 @@ void MpiReceive::completed(int slot, int64_t, int64_t bytes) {
   if (slot == header_slot) {
     const CallSignature& theirs = header_.signature;
     if (bytes < MpiHeader::bytes(0) || theirs != expected_)
-      fail(mismatch_text(group_.name, group_.world_rank(from_), theirs, group_.world_rank(group_.rank), expected_));
+      fail(mismatch_text(group_.name, group_.world_rank(from_), theirs, group_.world_rank(), expected_));
     header_arrived_ = true;
     header_ns_ = now_ns();
   } else {
@@ -132,7 +132,7 @@ void MpiReceive::completed(int slot, int64_t, int64_t bytes) {
   }
   post_chunks();
   if (received_ < chunks_) return;
-  progress_.set_under_way(*this, false);
+  progress_.set_in_flight(*this, false);
   end();
 }
 

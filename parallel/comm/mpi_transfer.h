@@ -1,7 +1,5 @@
-// Sends and receives of the MPI back end.
-//
-// A send copies its data into a buffer of a pool and returns; MpiProgress delivers it. A receive waits for the
-// sender's header, which must announce what it expects, then takes the data straight into its tensor.
+// Sends and receives of the MPI back end. A send copies its data into a pooled buffer and returns; MpiProgress delivers
+// it. A receive waits for the sender's header, compares signatures, and receives the data straight into its tensor.
 #pragma once
 
 #include <memory>
@@ -14,13 +12,12 @@ namespace trivet {
 
 class MpiSend;
 
-// All sends of a process; the buffers grow to the most ever under way. Lives as long as the MpiProgress's user, so
-// that a send outlives its communicator.
+// All sends of a process, so that a send outlives its communicator; it grows to the most ever in flight.
 class MpiSendPool {
  public:
   explicit MpiSendPool(MpiProgress& progress);
   ~MpiSendPool();
-  // Returns when the data may be reused; it has not arrived yet. One caller at a time for a pair of group and peer.
+  // Returns when the data may be reused, before it arrives. One caller at a time per group and peer.
   void send(const CommGroup& group, int to, const CallSignature& signature, const void* data);
 
  private:
@@ -37,7 +34,7 @@ class MpiSendPool {
 class MpiReceive : public MpiTask {
  public:
   MpiReceive(MpiProgress& progress, const CommGroup& group) : MpiTask(progress), group_(group) {}
-  // Returns when the data is here; the result is when its header arrived. One caller at a time.
+  // Returns after the data has arrived: when its header arrived. One caller at a time.
   int64_t receive(int from, const CallSignature& signature, void* data);
 
   void advance() override;

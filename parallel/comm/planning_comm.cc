@@ -1,7 +1,5 @@
 #include "parallel/comm/planning_comm.h"
 
-#include <numeric>
-
 namespace trivet {
 namespace {
 
@@ -20,9 +18,7 @@ class PlanningBackEnd : public DeviceBackEnd {
 }  // namespace
 
 std::unique_ptr<Communicator> create_planning_communicator(Device& device, int rank, int ranks) {
-  CommGroup world{.name = "world", .world_ranks = std::vector<int>(static_cast<size_t>(ranks)), .rank = rank};
-  std::iota(world.world_ranks.begin(), world.world_ranks.end(), 0);
-  return std::make_unique<Communicator>(std::make_shared<PlanningBackEnd>(std::move(world), device));
+  return std::make_unique<Communicator>(std::make_shared<PlanningBackEnd>(CommGroup::world(rank, ranks), device));
 }
 
 }  // namespace trivet

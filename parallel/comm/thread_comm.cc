@@ -1,17 +1,21 @@
-#include "parallel/comm/thread_comm.h"
-
-#include <algorithm>
+// The thread back end: ranks are threads of one process, and a group shares a board.
+//
+// A call publishes the rank's pointers on the board and waits for the others; then each rank reads its peers' memory
+// directly, adds or copies its part, and waits again until all have read. It packs and allocates nothing. A rank blocks
+// on a condition variable and never spins: 8 ranks share 2 cores.
 #include <cstring>
-#include <numeric>
+#include <system_error>
+#include <thread>
 
 #include "parallel/comm/rank_order_reduce.h"
 #include "parallel/comm/thread_mailbox.h"
 #include "parallel/comm/thread_world.h"
+#include "parallel/comm/world.h"
 
 namespace trivet {
 namespace {
 
-// What all ranks of a group share.
+// The state that all ranks of a group share.
 class Board {
  public:
   // `world_ranks`: of the members, in group order.
@@ -30,17 +34,16 @@ class Board {
     }
   }
 
-  // What a rank publishes of one call.
   struct Post {
     CallSignature signature;
     void* data = nullptr;
   };
-  // A rank's entry. Written by its rank before meet(), read by the others after it. Calls take turns with the posts:
-  // the first rank of the next call may write while the last of this one still reads.
+  // Written by its rank before meet(), read by the others after it. Calls alternate between the two posts: the first
+  // rank of the next call may write while the last of this one still reads.
   struct Member {
     Post posts[2];
-    std::vector<int> split_into;   // members of the group that it will be in
-    std::shared_ptr<Board> child;  // of a split: made by the first of these
+    std::vector<int> split_into;   // members of its new group
+    std::shared_ptr<Board> child;  // of the new group: made by the first of these
     uint64_t meetings = 0;         // guarded by the board
   };
 
@@ -59,9 +62,8 @@ class Board {
     }
   }
 
-  // The meeting behind one in which ranks have begun to read each other's memory: nobody may leave, and give memory
-  // back, while another reads. None waits for anything in between, so all come: a failure elsewhere does not end this
-  // short wait.
+  // The meeting after ranks have read each other's memory: no rank may return, and reuse its memory, while another
+  // reads. Ranks wait for nothing in between, so all come: a failure elsewhere does not end this short wait.
   void leave(int rank) {
     std::unique_lock lock(point_->mutex);
     const uint64_t meeting = arrive(rank);
@@ -71,12 +73,12 @@ class Board {
   const std::shared_ptr<ThreadWorld> world;
   const std::vector<int> world_ranks;
   const std::string name;
-  const uint64_t number;  // unlike every other group's of the world
+  const uint64_t number;  // unique in the world
   std::vector<Member> members;
   std::vector<std::unique_ptr<Mailbox>> inboxes;  // one a receiver
 
  private:
-  // The number of the meeting that the rank has come to; the last one to come opens it. REQUIRES: the lock.
+  // Returns the number of the meeting that the rank arrives at; the last one to arrive opens it. REQUIRES: the lock.
   uint64_t arrive(int rank) {
     const uint64_t meeting = ++members[static_cast<size_t>(rank)].meetings;
     if (++present_ == members.size()) {
@@ -126,7 +128,6 @@ class ThreadBackEnd : public HostBackEnd {
     rendezvous(mine, call.in.data);
     clock.matched();
     if (call.kind == CommCall::barrier) return;
-    // Meet, do my part, and stay until the others, who read my memory, have done theirs.
     try {
       take_part(call);
     } catch (...) {
@@ -145,7 +146,7 @@ class ThreadBackEnd : public HostBackEnd {
   void take_part(const Call& call) {
     switch (call.kind) {
       case CommCall::all_reduce: {
-        // Each rank owns one part: it adds the part of all ranks and writes the sum to all ranks. Nobody else reads it.
+        // Each rank owns one slice: it alone reads that of all ranks, adds, and writes the sum to all ranks.
         const int64_t n = call.in.numel(), begin = n * group.rank / group.size(),
                       end = n * (group.rank + 1) / group.size();
         post_addresses(begin * size_of(call.in.dtype));
@@ -167,14 +168,14 @@ class ThreadBackEnd : public HostBackEnd {
     }
   }
 
-  // Where the tensors that the ranks have published are, `offset` bytes on.
+  // Collects the addresses that the ranks have published, plus `offset` bytes.
   void post_addresses(int64_t offset) {
     inputs_.clear();
     for (int r = 0; r < group.size(); ++r) inputs_.push_back(static_cast<std::byte*>(post_of(r).data) + offset);
   }
 
-  // The same bytes of what each rank has published, in rank order. Each rank starts with its own, so that they do not
-  // all read the same one.
+  // Copies the same bytes of each rank's tensor, in rank order. Each rank starts with its own, so that they do not all
+  // read from the same one.
   void gather(int64_t offset, int64_t bytes, void* to) {
     post_addresses(offset);
     for (int i = 0; i < group.size(); ++i) {
@@ -199,10 +200,9 @@ class ThreadBackEnd : public HostBackEnd {
     if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
 
-  // What the rank of this group has published of the current call.
   const Board::Post& post_of(int rank) const { return board_->members[static_cast<size_t>(rank)].posts[turn_]; }
 
-  // Publishes my call and waits for all ranks; throws when theirs differ from the first rank's.
+  // Publishes this rank's call and waits for all ranks; throws when one differs from the first rank's.
   void rendezvous(const CallSignature& mine, void* data) {
     turn_ = mine.sequence % 2;
     board_->members[static_cast<size_t>(group.rank)].posts[turn_] = {mine, data};
@@ -214,22 +214,63 @@ class ThreadBackEnd : public HostBackEnd {
   }
 
   std::shared_ptr<Board> board_;
-  size_t turn_ = 0;                  // which posts the current call uses
+  size_t turn_ = 0;                  // the posts of the current call
   std::vector<const void*> inputs_;  // of one call; members so that a call allocates nothing
   std::vector<void*> outputs_;
 };
 
+[[noreturn]] void rethrow_with_rank(int rank, const std::exception_ptr& cause) {
+  const auto text = [&](const std::exception& e) { return "rank " + std::to_string(rank) + ": " + e.what(); };
+  try {
+    std::rethrow_exception(cause);
+  } catch (const ConfigError& e) {
+    throw ConfigError(text(e));
+  } catch (const DataError& e) {
+    throw DataError(text(e));
+  } catch (const IoError& e) {
+    throw IoError(text(e));
+  } catch (const NumericsError& e) {
+    throw NumericsError(text(e), e.rank);
+  } catch (const TimeoutError& e) {
+    throw TimeoutError(text(e));
+  } catch (const std::exception& e) {
+    throw Error(text(e));
+  }
+}
+
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> create_thread_communicators(std::shared_ptr<ThreadWorld> world, int size) {
-  CommGroup group{.name = "world", .world_ranks = std::vector<int>(static_cast<size_t>(size))};
-  std::iota(group.world_ranks.begin(), group.world_ranks.end(), 0);
-  auto board = std::make_shared<Board>(std::move(world), group.world_ranks, group.name);
-  group.number = board->number;
-  std::vector<std::unique_ptr<Communicator>> communicators;
-  for (group.rank = 0; group.rank < size; ++group.rank)
-    communicators.push_back(std::make_unique<Communicator>(std::make_shared<ThreadBackEnd>(board, group)));
-  return communicators;
+void run_thread_ranks(int n, const std::function<void(Communicator& world)>& rank_main) {
+  if (n < 1) throw ConfigError("ranks: expected at least 1, found " + std::to_string(n));
+  const auto world = std::make_shared<ThreadWorld>(n);
+  const CommGroup all = CommGroup::world(0, n);
+  const auto board = std::make_shared<Board>(world, all.world_ranks, all.name);
+  const auto run = [&](int rank) {
+    try {
+      CommGroup group = all;
+      group.rank = rank;
+      group.number = board->number;
+      Communicator communicator(std::make_shared<ThreadBackEnd>(board, std::move(group)));
+      rank_main(communicator);
+    } catch (const PeerFailure&) {
+      // The world knows the failure that caused this one.
+    } catch (const std::exception& e) {
+      world->fail(rank, e.what(), std::current_exception());
+    }
+    world->end(rank);
+  };
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(n));
+  try {
+    for (int rank = 0; rank < n; ++rank) threads.emplace_back(run, rank);
+  } catch (const std::system_error& e) {
+    // The ranks that have started wait for the others, which will not come.
+    const auto rank = static_cast<int>(threads.size());
+    const ConfigError error("ranks: the system has no thread for each of " + std::to_string(n) + ": " + e.what());
+    world->fail(rank, error.what(), std::make_exception_ptr(error));
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (const auto [rank, cause] = world->failure(); cause) rethrow_with_rank(rank, cause);
 }
 
 }  // namespace trivet

@@ -4,8 +4,9 @@
 #include <cstring>
 
 namespace trivet {
+
 Mailbox::Buffer Mailbox::take_buffer(size_t bytes) {
-  // The smallest that fits, so that a pool of mixed sizes keeps its large buffers for large tensors.
+  // The smallest that fits: large buffers stay free for large tensors.
   auto best = free_.end();
   for (auto it = free_.begin(); it != free_.end(); ++it)
     if (it->capacity >= bytes && (best == free_.end() || it->capacity < best->capacity)) best = it;
@@ -59,7 +60,7 @@ Mailbox::Taken Mailbox::take(int from, const CallSignature& expected, void* data
       free_.push_back(std::move(parcel.buffer));
       return {parcel.signature, parcel.sent_ns};
     }
-    // While the sender copies into `data`, it has to stay: a failure elsewhere does not end this short wait.
+    // A failure elsewhere does not end the wait while the sender copies into `data`.
     if (waiting_.state == Waiting::open && (world.failed() || world.ended(from_world))) {
       waiting_ = {};
       if (world.failed()) world.throw_peer_failure();

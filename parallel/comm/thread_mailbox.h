@@ -1,7 +1,7 @@
 // Mailbox: the transfers on their way to one rank of a thread group, in order for each sender.
 //
-// A sender whose receiver waits already copies straight into the receiver's tensor; else it leaves a parcel, a buffer
-// from a pool that grows to the most ever under way. A sender never waits.
+// A sender whose receiver already waits copies straight into the receiver's tensor; else it leaves a parcel, a buffer
+// from a pool that grows to the most ever in flight. A sender never waits.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +18,15 @@ class Mailbox {
  public:
   explicit Mailbox(std::shared_ptr<WaitPoint> point) : point_(std::move(point)) {}
 
-  // By rank `from` of the group.
+  // Called by rank `from` of the group.
   void put(int from, const CallSignature& signature, const void* data);
 
   struct Taken {
-    CallSignature signature;  // what the sender called
-    int64_t sent_ns = 0;      // and when
+    CallSignature signature;  // the sender's
+    int64_t sent_ns = 0;
   };
-  // By the owner: the next transfer from `from` into `data`. When the sender called something else than `expected`,
-  // nothing is copied. Throws when the world has failed, or when the sender (`from_world` of the world) has ended.
+  // Called by the owner: the next transfer from `from` into `data`, which is not written unless the sender's signature
+  // is `expected`. Throws when the world has failed, or when the sender (`from_world` of the world) has ended.
   Taken take(int from, const CallSignature& expected, void* data, ThreadWorld& world, int from_world,
              const std::string& group);
 

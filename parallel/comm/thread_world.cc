@@ -55,7 +55,7 @@ void ThreadWorld::wake_all() noexcept {
       if (auto alive = point.lock()) points.push_back(std::move(alive));
   }
   for (const auto& point : points) {
-    // Between a waiter's test and its sleep it holds the mutex: after this the test has seen the news, or it sleeps.
+    // A waiter holds the mutex between its test and its sleep: after this it has seen the news, or sleeps.
     { std::lock_guard lock(point->mutex); }
     point->changed.notify_all();
   }

@@ -1,7 +1,5 @@
-// ThreadWorld: what the ranks of one run_thread_ranks share beside their groups: who has failed, and who has ended.
-//
-// Every wait in every group ends when a rank fails, or when a rank it waits for has returned from its main function.
-// All methods may be called by any thread.
+// ThreadWorld: which ranks of one run_thread_ranks have failed or ended. Every wait in every group ends when a rank
+// fails, or when a rank it waits for has returned from its main function. Any thread may call it.
 #pragma once
 
 #include <atomic>
@@ -17,12 +15,12 @@
 
 namespace trivet {
 
-// What the other ranks throw when one has failed: never the cause itself.
+// Thrown by the other ranks when one has failed: never the cause itself.
 struct PeerFailure : Error {
   using Error::Error;
 };
 
-// A place where ranks wait: a mutex and a condition variable that the world can wake.
+// Where ranks wait, and the world can wake them.
 struct WaitPoint {
   std::mutex mutex;
   std::condition_variable changed;
@@ -32,18 +30,17 @@ class ThreadWorld {
  public:
   explicit ThreadWorld(int size) : ended_(static_cast<size_t>(size)) {}
 
-  // Registers a place to wake; it is forgotten when its last owner is gone.
+  // Registers a point to wake, as long as it has another owner.
   void add(std::shared_ptr<WaitPoint> point);
 
-  // The first call decides who failed. `cause` may come later (null: `why` is known before the exception is caught).
+  // The first call decides which rank failed; its `cause` may follow in a later one (null: not caught yet).
   void fail(int rank, const std::string& why, std::exception_ptr cause) noexcept;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   Failure first_failure();
   [[noreturn]] void throw_peer_failure();
-  // Of the first failure: its rank, and the exception that caused it.
+  // The rank of the first failure, and the exception that caused it.
   std::pair<int, std::exception_ptr> failure();
 
-  // Of a new group: no other of this world has it.
   uint64_t next_group_number() { return groups_++; }
 
   void end(int rank) noexcept;

@@ -1,4 +1,4 @@
-// World: who the ranks of this run are, and how an error on one of them ends all.
+// World: the ranks of a run, and how an error on one of them ends all.
 //
 //   run_thread_ranks(8, rank_main)    ranks are threads of this process
 //   run_mpi_rank(rank_main)           this process is one rank of mpirun's or srun's world
@@ -12,21 +12,20 @@
 namespace trivet {
 
 // Runs rank_main(world) on n threads and returns when all have ended. When one throws, the others' collectives throw
-// too; the first failure is rethrown with its rank in front ("rank 3: …"), of the same Error type.
+// too; the first failure is rethrown as the same Error type, prefixed with its rank ("rank 3: …").
 void run_thread_ranks(int n, const std::function<void(Communicator& world)>& rank_main);
 
-// How many ranks a launcher promised to this process's world: from OMPI_COMM_WORLD_SIZE, PMIX/PMI or SLURM_NTASKS;
-// 0 when it was started by hand.
+// The number of ranks that the launcher announced (OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_NTASKS, …); 0: no launcher.
 int launched_world_size();
 
-// Initialises MPI, runs rank_main on the calling thread and finalises. When it throws, the message goes to stderr
-// with the rank in front and the whole job is aborted with the error's exit code. A world of another size than the
-// launcher promised is a ConfigError. In a build without MPI (no_mpi.cc): ConfigError.
+// Initialises MPI, runs rank_main on the calling thread and finalises. When it throws, the message goes to stderr,
+// prefixed with the rank, and the whole job is aborted with the error's exit code. Throws ConfigError when the world
+// has another size than the launcher announced, and in a build without MPI (no_mpi.cc).
 void run_mpi_rank(const std::function<void(Communicator& world)>& rank_main);
 bool built_with_mpi();
 
-// Declare it after a rank's streams. When an exception unwinds the rank, it ends the calls that those streams still
-// wait in, which may wait for this very rank; else the streams' destructors would wait for ever.
+// Declare it after a rank's streams. When an exception unwinds the rank, it aborts the calls in which those streams
+// still wait, perhaps for this rank; else the streams' destructors would block for ever.
 class FailureGuard {
  public:
   explicit FailureGuard(Communicator& world) : world_(world), exceptions_(std::uncaught_exceptions()) {}

@@ -1,8 +1,8 @@
 // The two ends of a pipeline channel (schedule.h): a FIFO of boundary tensors from one rank to another, over a
-// communicator and a stream of its own, so that a transfer runs beside compute and channels never wait for each other.
+// communicator and a stream of its own, so that transfers run beside compute and channels never wait for each other.
 //
-// The receiver posts its receives ahead: so many messages may arrive before anyone asks for them. Buffers change hands
-// and are never copied: take() gives the caller the buffer of the oldest message, give() puts another one in its place.
+// Buffers are swapped, never copied: take() returns the buffer of the oldest message, give() posts another one in its
+// place.
 #pragma once
 
 #include <deque>
@@ -16,11 +16,9 @@
 
 namespace trivet {
 
-// A buffer, and the event after which it may be written again. Whoever owns the event keeps it while the buffer is
-// used.
 struct BoundaryBuffer {
   Tensor data;
-  Event* free = nullptr;  // null: now
+  Event* free = nullptr;  // after it the buffer may be written again; null: now. Outlives the buffer's use.
 };
 
 class SendEnd {
@@ -37,10 +35,10 @@ class SendEnd {
 
 class ReceiveEnd {
  public:
-  // buffers: as many receives are posted ahead.
+  // Posts one receive ahead for each of `buffers`.
   ReceiveEnd(std::unique_ptr<Communicator> pair, Device& device, TraceRow* row, std::deque<BoundaryBuffer> buffers);
 
-  // This step will bring `messages` messages: posts the first ones. REQUIRES: the last step's were all taken.
+  // Begins a step of so many messages and posts the first receives. REQUIRES: the last step's were all taken.
   void start(int messages);
   // The oldest message not yet taken: `compute` waits for it. give() must follow before the next take().
   Tensor take(Stream& compute);

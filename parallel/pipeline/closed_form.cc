@@ -25,24 +25,4 @@ std::optional<ClosedForm> closed_form(const Schedule& schedule, const StageCosts
   return std::nullopt;
 }
 
-std::optional<std::vector<int>> closed_form_slots(const Schedule& schedule) {
-  const int p = schedule.p, m = schedule.m, v = schedule.v;
-  const std::string& kind = schedule.kind;
-  std::vector<int> slots;
-  for (int r = 0; r < p; ++r) {
-    const int after = p - 1 - r;
-    if (kind == "gpipe") slots.push_back(m);
-    else if (kind == "1f1b") slots.push_back(std::min(after + 1, m));
-    else if (kind == "1f1b-eager") slots.push_back(std::min(2 * after + 1, m));
-    else if (kind == "interleaved") slots.push_back(std::min(2 * after + (v - 1) * *schedule.group_size + 1, m * v));
-    else if (kind == "interleaved-bfs") slots.push_back(m * v);
-    else if (kind == "zb-h1") slots.push_back(std::min(p, m));
-    else if (kind == "zb-h2") slots.push_back(std::min(2 * p - 1, m));
-    else if (kind == "zb-v" && m >= 2 * p - 1) slots.push_back(2 * p);
-    else if (kind == "dualpipe-v") slots.push_back(2 * p + 1);
-    else return std::nullopt;
-  }
-  return slots;
-}
-
 }  // namespace trivet

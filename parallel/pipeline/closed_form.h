@@ -1,7 +1,8 @@
-// Closed forms: the bubble and the peak of slots of the generated schedules, on paper.
+// Closed forms of the generated schedules' bubbles.
 //
-// They hold for stages that all cost the same and transfers that cost nothing. With tF, tI, tW the times of a whole
-// rank (all its chunks) for one micro-batch and T = tF + tI + tW, the bubble (makespan - busy of a rank) is
+// They hold for stages of equal cost and free transfers. With tF, tI, tW the times of a whole rank (all its chunks) for
+// one micro-batch and T = tF + tI + tW, less what a whole backward pass saves, the bubble (makespan - busy of a rank)
+// is
 //
 //   gpipe, 1f1b, 1f1b-eager   (p-1) T                             any m, any costs
 //   interleaved               (p-1) T / v                         any m and group size that the schedule allows
@@ -13,13 +14,12 @@
 //       without a barrier     (p-1) (tI - tW)                     and tF >= tW
 //   dualpipe-v                (p-1) (tF + tI - tW) / 2            m >= 2p, tI = tF >= tW
 //
-// with T less what a whole backward pass saves. The tests hold the simulator to them, exactly. The papers' forms
-// are the cases tW <= tF <= tI; the rest was found by simulation.
+// The tests compare the simulator with them exactly. The papers' forms are the cases tW <= tF <= tI; the rest was found
+// by simulation.
 #pragma once
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/simulate.h"
@@ -33,8 +33,5 @@ struct ClosedForm {
 };
 // `costs` of every stage. Empty where no form holds, and for schedules that make_schedule did not make.
 std::optional<ClosedForm> closed_form(const Schedule& schedule, const StageCosts& costs);
-
-// Peak slots of every rank, in (chunk, micro-batch) units. Empty: as above.
-std::optional<std::vector<int>> closed_form_slots(const Schedule& schedule);
 
 }  // namespace trivet

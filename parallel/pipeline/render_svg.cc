@@ -17,7 +17,7 @@ namespace {
 struct Rgb {
   double r, g, b;
 };
-// Of an op kind, from the first chunk to the last.
+// The colours of an op kind, from the first chunk to the last.
 struct Ramp {
   Rgb light, dark;
   const char* name;
@@ -138,7 +138,7 @@ class Page : SvgBody {
     const std::string kind = fmt::format("{}{}", letter_of(span.op.kind), span.op.chunk);
     put("<rect class=\"op {}\" x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\"/>", kind, x, y, width, kRow);
     const double font = std::min(13., (width - 1) / (kCharacter * digits_));
-    if (font < 4.5) return;  // nobody can read it
+    if (font < 4.5) return;  // too small to read
     put("<text class=\"cell {}\" x=\"{:.2f}\" y=\"{:.1f}\" font-size=\"{:.1f}\">{}</text>", kind, x + width / 2,
         y + kRow / 2 + font * 0.36, font, span.op.microbatch);
   }
@@ -194,7 +194,7 @@ class Page : SvgBody {
     };
     for (size_t kind = 0; kind < used_.size(); ++kind) {
       if (!used_[kind]) continue;
-      const char letter = letter_of(static_cast<OpKind>(kind));
+      const char* letter = letter_of(static_cast<OpKind>(kind));
       entry(14 * chunks_, fmt::format("{} {}", letter, kRamps[kind].name), [&] {
         for (int chunk = 0; chunk < chunks_; ++chunk)
           put("<rect class=\"op {}{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"14\"/>", letter, chunk,

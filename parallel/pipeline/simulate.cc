@@ -1,6 +1,7 @@
 #include "parallel/pipeline/simulate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fmt/format.h>
 #include <limits>
@@ -13,13 +14,8 @@
 namespace trivet {
 
 double StageCosts::of(OpKind kind) const {
-  switch (kind) {
-    case OpKind::forward: return forward;
-    case OpKind::backward: return backward_input + backward_weight - whole_saves;
-    case OpKind::backward_input: return backward_input;
-    case OpKind::backward_weight: return backward_weight;
-  }
-  return 0;
+  const double backward = backward_input + backward_weight - whole_saves;
+  return std::array{forward, backward, backward_input, backward_weight}[static_cast<size_t>(kind)];
 }
 
 namespace {

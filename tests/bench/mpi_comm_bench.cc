@@ -59,11 +59,22 @@ class Ring {
   CommBuffers* memory_ = nullptr;
 };
 
-// They call MPI as ours does: on this thread, which has borrowed it from the progress thread.
-Contender in_the_seat(MpiProgress& progress, const char* name, std::function<void(CommOp, CommBuffers&)> call) {
+// Runs f on this thread with the progress token, and waits for it.
+struct WithToken : MpiTask {
+  WithToken(MpiProgress& progress, std::function<void()> f) : MpiTask(progress), f(std::move(f)) { run(); }
+  void advance() override {
+    f();
+    end();
+  }
+  void completed(int, int64_t, int64_t) override {}
+  std::function<void()> f;
+};
+
+// They call MPI as ours does: on this thread, which has borrowed the token from the progress thread.
+Contender with_token(MpiProgress& progress, const char* name, std::function<void(CommOp, CommBuffers&)> call) {
   return {name, [&progress, call = std::move(call)](CommOp op, CommBuffers& memory) {
             Interval interval;
-            progress.run([&] {
+            WithToken(progress, [&] {
               MPI_Barrier(MPI_COMM_WORLD);
               interval.begin = now_ns();
               call(op, memory);
@@ -78,8 +89,8 @@ void run(MpiProcess& process, const std::vector<std::string>& only) {
   const auto world = create_mpi_communicator(process);
   CommTable table(*world);
   Ring ring;
-  table.print({table.ours(), in_the_seat(process.progress, "MPI", call_mpi),
-               in_the_seat(process.progress, "ring", [&](CommOp op, CommBuffers& memory) { ring.run(op, memory); })},
+  table.print({table.ours(), with_token(process.progress, "MPI", call_mpi),
+               with_token(process.progress, "ring", [&](CommOp op, CommBuffers& memory) { ring.run(op, memory); })},
               only);
 }
 

@@ -1,5 +1,6 @@
 #include "parallel/pipeline/check.h"
 
+#include <deque>
 #include <gtest/gtest.h>
 #include <map>
 #include <set>
@@ -26,6 +27,20 @@ std::vector<Schedule> many_schedules() {
             }
           }
   return schedules;
+}
+
+// Weight halves run in the order of their input halves on each rank, over all its chunks.
+bool weight_halves_in_order(const Schedule& schedule) {
+  for (const Program& program : schedule.programs) {
+    std::deque<Op> waiting;
+    for (const Op& op : program) {
+      if (op.kind == OpKind::backward_input) waiting.push_back({OpKind::backward_weight, op.microbatch, op.chunk});
+      if (op.kind != OpKind::backward_weight) continue;
+      if (waiting.empty() || waiting.front() != op) return false;
+      waiting.pop_front();
+    }
+  }
+  return true;
 }
 
 TEST(Check, EveryGeneratedScheduleIsGood) {
