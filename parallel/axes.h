@@ -1,7 +1,7 @@
-// The axes of the mesh of ranks, in one table: a row more is an axis more.
+// The axes of the mesh of ranks, in one table: one row per axis.
 //
-// A parameter says how it stands on each axis, and from that alone follows what is summed over which ranks. Groups are
-// made of sets of axes: the ranks that differ in those axes only.
+// A parameter's standing on each axis alone decides over which ranks its gradient is summed. A set of axes gives a
+// group: the ranks that differ in those axes only.
 #pragma once
 
 #include <algorithm>
@@ -20,9 +20,9 @@ enum class Axis : uint8_t { tp, cp, dp, pp };
 // How a parameter stands on an axis.
 struct Standing {
   enum Kind : uint8_t {
-    replicated,   // the ranks hold the same weight and make the same gradient
-    partial,      // they hold the same weight, and each makes a term of the gradient: a sum over them
-    partitioned,  // each holds a part along `dim`; -1: or the whole, and the others do not
+    replicated,   // the ranks hold the same weight and compute the same gradient
+    partial,      // they hold the same weight, and each computes a term of the gradient: a sum over them
+    partitioned,  // each holds a slice along `dim`; -1: one rank holds all of it
   } kind = replicated;
   int dim = -1;
 };
@@ -31,10 +31,10 @@ constexpr Standing partitioned(int dim = -1) { return {Standing::partitioned, di
 
 struct AxisInfo {
   Axis axis;
-  std::string_view name;  // in an order of axes, and of positions
-  const char* group;      // of its groups, in the trace and in errors
+  std::string_view name;  // in orders of axes, and of positions
+  const char* group;      // name of its groups, in the trace and in errors
   Category category;      // of its communication
-  Standing usual;         // of a parameter whose layer says nothing else
+  Standing usual;         // unless a parameter's layer declares another
 };
 inline constexpr std::array kAxes{
     AxisInfo{Axis::tp, "tp", "tensor", comm_of("tensor"), kReplicated},
@@ -57,8 +57,8 @@ class AxisSet {
   uint32_t bits_ = 0;
 };
 
-// The axes on which every parameter is partial, so that the sum of whole buckets is over all of them at once and their
-// ranks may share what they keep (ZeRO); and the others, which together hold one model.
+// The axes on which every parameter is partial, so that whole buckets are summed over all of them at once and their
+// ranks may shard the training state (ZeRO); and the others, whose ranks together hold one model.
 constexpr AxisSet axes_of(bool gradients) {
   AxisSet axes;
   for (const AxisInfo& row : kAxes)

@@ -1,7 +1,6 @@
 // CommStreams: streams beside the compute stream, each with a communicator of its own over one group, so that as many
-// collectives may be in flight at once. Collectives take the streams in turn; all ranks start them in the same order,
-// so stream i of every rank runs the same ones. With no streams they run on the compute stream, over the group
-// itself.
+// collectives may be in flight. Collectives take the streams in turn, in the same order on all ranks. With no streams
+// they run on the compute stream, over the group itself.
 #pragma once
 
 #include <memory>
@@ -18,7 +17,7 @@ struct CommStream {
   std::unique_ptr<Stream> stream;
 };
 
-// What work beside compute needs from its rank; all of it outlives that work.
+// All of it outlives the streams.
 struct CommStreamSite {
   Device& device;
   Stream& compute;
@@ -40,20 +39,19 @@ class CommStreams {
     }
   }
 
-  // Tells every communicator that collectives run over of this memory (Communicator::register_buffer).
+  // Registers the memory with the communicators (Communicator::register_buffer).
   void register_buffers(const Arena& arena) {
     for (const Tensor& block : arena.blocks()) {
       if (comm_streams_.empty()) register_buffer(group_, block);
       for (const CommStream& comm_stream : comm_streams_) register_buffer(*comm_stream.group, block);
     }
   }
-  // Of which they have been told, counted for each of them.
+  // Summed over communicators.
   int64_t registered_bytes() const { return registered_bytes_; }
 
   bool beside_compute() const { return !comm_streams_.empty(); }
 
-  // The next stream. What is queued on it now runs after what compute has queued so far. REQUIRES:
-  // beside_compute().
+  // The next stream, which waits for what compute has queued so far. REQUIRES: beside_compute().
   CommStream& after_compute() {
     CommStream& comm_stream = comm_streams_[turn_++ % comm_streams_.size()];
     compute_.record(*computed_);
@@ -61,8 +59,8 @@ class CommStreams {
     return comm_stream;
   }
 
-  // collective(group, stream), after what compute has queued so far. Compute may use the result once it has waited for
-  // `done`; without streams that is at once, and `done` stays as it is, complete.
+  // Runs collective(group, stream) after what compute has queued so far. `done` is recorded after it; without streams,
+  // compute needs no event and `done` stays as it is, complete.
   template <class F>
   void run(Event& done, F&& collective) {
     if (!beside_compute()) return collective(group_, compute_);

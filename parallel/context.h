@@ -1,5 +1,5 @@
-// Context: everything that the forward and backward pass of a layer needs from its rank, passed by reference. There
-// are no singletons, globals or thread-locals beside it.
+// Context: everything that the forward and backward pass of a layer needs from its rank, passed by reference: there are
+// no singletons, globals or thread-locals.
 #pragma once
 
 #include "kernels/base/arena.h"

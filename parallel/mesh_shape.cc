@@ -29,7 +29,7 @@ std::optional<AxisOrder> parse_axis_order(std::string_view text) {
 
 MeshShape::MeshShape(Entries sizes, std::string_view order_text) : PerAxis(1) {
   const auto parsed = parse_axis_order(order_text);
-  check(parsed.has_value(), "no order of axes: \"" + std::string(order_text) + "\"");
+  check(parsed.has_value(), "invalid order of axes: \"" + std::string(order_text) + "\"");
   order = *parsed;
   set(sizes);
 }

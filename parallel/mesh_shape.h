@@ -1,5 +1,5 @@
-// Where each rank stands in the grid of tensor (tp), context (cp), data (dp) and pipeline (pp) parallel ranks, and with
-// whom: arithmetic, which asks nobody. axes.h has the table of axes.
+// The positions of ranks in the grid of tensor (tp), context (cp), data (dp) and pipeline (pp) parallel ranks, and
+// their groups: arithmetic without communication. axes.h has the table of axes.
 //
 // order: the axes from the innermost to the outermost. In "tp-dp-pp" (Megatron's default) consecutive ranks are tensor-
 // parallel peers, then data-, then pipeline-parallel: rank = tp + t * (dp + d * pp).
@@ -14,8 +14,8 @@
 namespace trivet {
 
 using AxisOrder = std::array<Axis, kAxes.size()>;
-// Names of the table with '-' between: tp, dp and pp once each, the others at most once; those left out are outermost.
-// Empty where the text is not that.
+// Names of the table separated by '-': tp, dp and pp once each, others at most once; those left out are outermost.
+// Empty where the text is invalid.
 std::optional<AxisOrder> parse_axis_order(std::string_view text);
 
 struct MeshPosition : PerAxis<int> {
@@ -32,8 +32,7 @@ struct MeshShape : PerAxis<int> {
 
 MeshPosition position_of(int rank, const MeshShape& shape);
 int rank_of(const MeshPosition& position, const MeshShape& shape);
-// The ranks that differ from this position in `axes` only, ascending: so they are in the order of `order`. And which of
-// them it is.
+// The ranks that differ from this position in `axes` only, ascending; and the index of this one among them.
 std::vector<int> group_members(const MeshPosition& at, const MeshShape& shape, AxisSet axes);
 int place_in_group(const MeshPosition& at, const MeshShape& shape, AxisSet axes);
 

@@ -1,4 +1,4 @@
-// Param: one weight of the model as this rank holds it. Layers declare their parameters while they are built; the
+// Param: one weight of the model as this rank holds it. Layers declare their parameters when they are constructed; the
 // flat buffer gives them memory; the initialisation, the optimizer and the checkpoint know them by name.
 #pragma once
 
@@ -12,27 +12,27 @@
 
 namespace trivet {
 
-// How a weight starts; see engine/model/init.h for what the numbers mean under every layout.
+// Initial values; see engine/model/init.h.
 struct Init {
   enum Kind { zeros, ones, normal } kind = zeros;
   float std = 0;  // of `normal`
 };
 
-// What a layer declares. The name, global shape and initial values are the same under every layout.
+// A layer's declaration. The name, global shape and initial values are the same in every layout.
 struct ParamSpec {
   std::string name;    // e.g. "decoder.layers.3.mlp.fc1.weight"
   Shape global_shape;  // whole model
-  // On each axis, as {{Axis::tp, partitioned(0)}}; where nothing is said, as kAxes has it. Equal contiguous parts,
-  // along one dimension. Partial on pp: another stage declares the same weight (tied embeddings).
+  // On each axis, as {{Axis::tp, partitioned(0)}}; kAxes has the defaults. Equal contiguous slices, along one
+  // dimension. Partial on pp: another stage declares the same weight (tied embeddings).
   Standings stands{};
   Init init{};
   bool weight_decay = true;  // false for biases and norms
-  // How what it is added to or multiplied with stands. ParamList derives from it whether a parameter that is whole on
-  // every tensor-parallel rank is partial there.
+  // The place of the tensor that it is added to or multiplied with. ParamList derives from it whether a parameter that
+  // is whole on every tensor-parallel rank is partial there.
   Place used_on = Place::whole;
   // Rows of global_shape[0] from this one on are padding (vocabulary): initialised to zero, never trained. -1: none.
   int64_t padding_from = -1;
-  // Who adds to its gradient asks Param::take_overwrite(), and so nobody has to zero it first.
+  // The gradient is overwritten on first use (Param::take_overwrite()), so that it is never zeroed.
   bool first_one_writes = false;
 };
 
@@ -42,23 +42,20 @@ struct Param {
   Shape shape;                   // of this rank's part
   int partition_dim = -1;        // dimension of which this rank has a part; -1: none
   int64_t partition_offset = 0;  // first index of the part
-  // The axes over which the gradient is summed, beside kGradientAxes, over which that of every parameter is.
-  AxisSet summed_over;
-  Tensor weight;  // shape, model dtype; a view of the flat weight buffer
-  Tensor grad;    // shape, fp32; a view of the flat gradient buffer
-  // Of the copies that the ranks of one model hold of it, the one that the norm counts and checkpoints keep.
-  bool first_copy = true;
-  // Where spec.first_one_writes: `grad` is that of an earlier step, or of another parameter that was there.
-  bool overwrite = false;
+  AxisSet summed_over;           // the axes over which the gradient is summed, besides kGradientAxes
+  Tensor weight;                 // shape, model dtype; a view of the flat weight buffer
+  Tensor grad;                   // shape, fp32; a view of the flat gradient buffer
+  bool first_copy = true;        // among the ranks of one model: counted by the norm, and stored in checkpoints
+  bool overwrite = false;        // where spec.first_one_writes: `grad` holds stale values
 
-  // Whether the caller is to write all of `grad`, rather than add to it. The next one then adds.
+  // True: the caller overwrites all of `grad`, and the next one adds.
   bool take_overwrite() { return std::exchange(overwrite, false); }
 };
 
 // Parameters of a stage that are used together: its embedding, a block, its head.
 struct ParamUnit {
   int stage = 0;                      // of this rank, in the order of their declaration
-  const Param* shared_use = nullptr;  // the weight of another unit of this rank that this one uses too
+  const Param* shared_use = nullptr;  // another unit's weight, on this rank, that this one uses too
 };
 
 // All parameters of a rank in the order of the forward pass; addresses stay valid.
@@ -72,7 +69,7 @@ class ParamList {
     units_.push_back({stage});
     return static_cast<int>(units_.size()) - 1;
   }
-  // The unit under way also uses `weight` and adds to its gradient.
+  // The current unit also uses `weight` and adds to its gradient.
   void share(const Param& weight) { units_.back().shared_use = &weight; }
   const std::vector<ParamUnit>& units() const { return units_; }
 
@@ -100,7 +97,7 @@ class ParamList {
   const std::deque<Param>& all() const { return params_; }
 
  private:
-  // Where tensor-parallel ranks use a whole parameter on different parts of the activations, their gradients are terms.
+  // A parameter that tensor-parallel ranks use on different parts of the activations is partial.
   Standing standing_of(const ParamSpec& spec, Axis axis) const {
     const Place place = spec.used_on;
     const bool differ =

@@ -1,8 +1,8 @@
-// Placed: a tensor whose C++ type says how it stands over the tensor-parallel group. What flows between layers is one,
-// so that two layers that do not fit do not compile.
+// Placed: a tensor whose C++ type states its placement over the tensor-parallel group. Layers exchange these, so that
+// two layers that do not fit do not compile.
 //
-// It is a Tensor, for ops and whoever cares no more. A Tensor becomes one explicitly, by the word of who has made it
-// what it says; one of another place never does.
+// A Placed converts to a Tensor implicitly, and from one explicitly, where its producer vouches for the placement;
+// never from one of another place.
 #pragma once
 
 #include "kernels/base/tensor.h"

@@ -1,5 +1,5 @@
-// TensorGroup: the tensor-parallel group as layers see it: they gather what is cut and reduce what is partial, and can
-// do nothing else over it.
+// TensorGroup: the tensor-parallel group as layers see it: they gather what is partitioned and reduce what is partial,
+// and can do nothing else over it.
 #pragma once
 
 #include "parallel/comm/comm.h"

@@ -1,25 +1,23 @@
-// UnitHooks: what a stage tells while it runs, of its passes and of the units it is made of (parameters that are used
-// together: the embedding, a block, the head; ParamList numbers them). Data parallelism answers: it waits for weights
-// that are still being gathered, brings them in and drops them, and sends gradients on their way as soon as they are
-// complete.
+// UnitHooks: callbacks of a stage that runs, for its passes and its units (parameters that are used together: the
+// embedding, a block, the head; ParamList numbers them). Data parallelism gathers weights and reduces gradients in
+// them.
 #pragma once
 
 namespace trivet {
 
-// Of one stage over one micro-batch. A backward pass may run units forward again (recompute).
+// Of one stage over one micro-batch. A backward pass may recompute units.
 enum class Pass { forward, backward };
 
 class UnitHooks {
  public:
   virtual ~UnitHooks() = default;
   virtual void begin_pass(Pass) {}
-  // All that is told of the units of the pass has been told, weight halves that were put off included.
+  // After the pass's last callback for a unit, deferred weight halves included.
   virtual void end_pass(Pass) {}
-  // The compute stream may read the unit's weights after it.
+  // After it, the compute stream may read the unit's weights; after before_backward also add to its gradients.
   virtual void before_forward(int) {}
-  // Likewise, and add to its gradients.
   virtual void before_backward(int) {}
-  // The unit's gradients of one micro-batch have all been added.
+  // The unit's gradients of one micro-batch are complete.
   virtual void after_backward(int) {}
 };
 

@@ -1,7 +1,6 @@
-// What moves the data of a Communicator (comm.h), which has checked the arguments and stands around each call with the
-// trace, the flight recorder, emulated links and injected faults. There are two kinds: one whose calls block a host
-// thread (threads, MPI), and one whose calls are queued on the streams of a device (NCCL, staged). A new back end
-// passes the cases of tests/support/comm_cases.h.
+// CommBackEnd: moves the data of a Communicator (comm.h), which has checked the arguments. There are two kinds: one
+// whose calls block a host thread (threads, MPI), and one whose calls are queued on the streams of a device (NCCL,
+// staged). A new back end passes the cases of tests/support/comm_cases.h.
 #pragma once
 
 #include <algorithm>
@@ -20,19 +19,20 @@
 
 namespace trivet {
 
+class Communicator;
+
 // The first failure of a world. rank -1: none.
 struct Failure {
   int rank = -1;
   std::string why{};
 };
 
-// Who is in a group.
 struct CommGroup {
   std::string name;                     // for the trace and for errors
   std::vector<int> world_ranks;         // of the members, in group order
-  int rank = 0;                         // this rank's place among them; -1: none
+  int rank = 0;                         // this rank's index in it; -1: no member
   Category category = comm_of("data");  // of its calls, in the trace
-  uint64_t number = 0;                  // unlike that of every other group that shares two ranks with it
+  uint64_t number = 0;                  // unique among the groups that share two ranks with it
 
   int size() const { return static_cast<int>(world_ranks.size()); }
   int world_rank(int member) const { return world_ranks[static_cast<size_t>(member)]; }
@@ -44,7 +44,7 @@ struct CommGroup {
     std::iota(group.world_ranks.begin(), group.world_ranks.end(), 0);
     return group;
   }
-  // Of these members of this group. Throws Error where one is none, or is named twice.
+  // The group of these members of this one. Throws Error where one is no member, or is named twice.
   CommGroup part(std::span<const int> members, std::string part_name, Category part_category) const {
     CommGroup group{.name = std::move(part_name), .world_ranks = {}, .rank = -1, .category = part_category};
     for (const int member : members) {
@@ -60,7 +60,6 @@ struct CommGroup {
   }
 };
 
-// Where a member of a new group has listed other members than this rank.
 inline std::string split_mismatch_text(const CommGroup& group, const std::string& part, int other) {
   return "group '" + group.name + "', split '" + part + "': ranks " + std::to_string(group.world_rank()) + " and " +
          std::to_string(group.world_rank(other)) + " list different members";
@@ -74,7 +73,7 @@ class CommBackEnd {
   CommBackEnd& operator=(const CommBackEnd&) = delete;
 
   virtual void barrier() = 0;
-  // Collective over this group. `part`: of the members that this rank names; null where it is not among them.
+  // Collective over this group. `part`: the group of `members`. Null where this rank is not among them.
   virtual std::shared_ptr<CommBackEnd> split(const std::vector<int>& members, CommGroup part) = 0;
   virtual void abort(const std::string& why) noexcept = 0;
   virtual Failure failure() const = 0;
@@ -84,7 +83,10 @@ class CommBackEnd {
   const CommGroup group;
 };
 
-// One whose tensors are host memory.
+// A pointer to a group that something else owns.
+inline std::shared_ptr<Communicator> unowned(Communicator& world) { return {std::shared_ptr<void>(), &world}; }
+
+// For tensors in host memory.
 class HostBackEnd : public CommBackEnd {
  public:
   explicit HostBackEnd(CommGroup of)
@@ -92,8 +94,8 @@ class HostBackEnd : public CommBackEnd {
         sent_(static_cast<size_t>(group.size())),
         received_(static_cast<size_t>(group.size())) {}
 
-  // Returns when this rank's part of the call is over, and tells `clock` what the trace wants. For one thread at a
-  // time. REQUIRES: more than one rank. When it throws, every rank of the world hears of it.
+  // Returns when this rank's part of the call is over, and sets the times of `clock`. One thread at a time. REQUIRES:
+  // more than one rank. When it throws, every rank of the world fails.
   void perform(const Call& call, SpanClock& clock) {
     guarded([&] {
       const CallSignature mine = next_signature(call);
@@ -112,7 +114,7 @@ class HostBackEnd : public CommBackEnd {
 
  protected:
   virtual void move(const Call& call, const CallSignature& mine, SpanClock& clock) = 0;
-  // This rank's call has failed.
+  // Called when move() or split() throws on this rank.
   virtual void failed(const std::exception& why) noexcept = 0;
 
   CallSignature next_signature(const Call& call) {
@@ -140,17 +142,16 @@ class HostBackEnd : public CommBackEnd {
   std::atomic<bool> busy_ = false;
 };
 
-// One whose calls run on the streams of a device.
+// For calls that run on the streams of a device.
 class DeviceBackEnd : public CommBackEnd {
  public:
   DeviceBackEnd(CommGroup of, Device& on) : CommBackEnd(std::move(of)), device(on) {}
 
-  // Queues a call, and leaves its span; or a send and a receive of which neither waits for the other. In a group of one
-  // rank it copies Call::in to Call::out.
+  // Queues a call and its span, or a send and a receive of which neither waits for the other. In a group of one rank it
+  // copies Call::in to Call::out.
   virtual void enqueue(std::span<const Call> calls, Stream& stream) = 0;
-  // `abort_diagnostics` names the call that this rank is in; it is asked, on any thread, before such calls are broken
-  // off.
-  virtual void set_abort_diagnostics(std::function<std::string()> /*abort_diagnostics*/) {}
+  // The callback names the call that this rank is in. It is called, on any thread, before an abort ends such calls.
+  virtual void set_abort_diagnostics(std::function<std::string()>) {}
 
   Device& device;
 

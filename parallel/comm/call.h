@@ -1,8 +1,9 @@
-// Call: one call of a Communicator, as its back end gets it. CallSignature: what a rank says it is calling. Ranks
-// compare theirs before any data moves, so that a skipped call, a wrong size or a wrong type is an error that names
-// both sides, not a hang or silent corruption.
+// Call: one call of a Communicator, as its back end gets it. CallSignature: what ranks compare before any data moves,
+// so that a skipped call, a wrong size or a wrong type is an error that names both sides, not a hang or silent
+// corruption.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -25,30 +26,25 @@ enum class CommCall : uint8_t {
 
 struct Call {
   CommCall kind = CommCall::barrier;
-  Tensor in{}, out{};  // the same one in an all_reduce and a broadcast; a send has no `out`, a receive no `in`
+  Tensor in{}, out{};  // the same in an all_reduce and a broadcast; a send has no `out`, a receive no `in`
   Reduce op = Reduce::sum;
   int peer = -1;       // root of a broadcast, the other end of a transfer
   bool sends = false;  // a transfer: this rank is the sender
 
-  // What the call is measured by: `full`, or the tensor sent.
+  // The tensor whose size the signature, the span and the link's cost use: `full`, or the tensor sent.
   const Tensor& whole() const {
     const bool comes_in = kind == CommCall::all_gather || (kind == CommCall::transfer && !sends);
     return comes_in ? out : in;
   }
 };
 
+inline const char* name_of(CommCall kind) {
+  constexpr std::array kNames{"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+                              "broadcast",  "transfer",       "barrier",    "split"};
+  return kNames[static_cast<size_t>(kind)];
+}
 inline const char* name_of(const Call& call) {
-  switch (call.kind) {
-    case CommCall::all_reduce: return "all_reduce";
-    case CommCall::reduce_scatter: return "reduce_scatter";
-    case CommCall::all_gather: return "all_gather";
-    case CommCall::all_to_all: return "all_to_all";
-    case CommCall::broadcast: return "broadcast";
-    case CommCall::transfer: return call.sends ? "send" : "recv";
-    case CommCall::barrier: return "barrier";
-    case CommCall::split: return "split";
-  }
-  return "?";
+  return call.kind == CommCall::transfer ? (call.sends ? "send" : "recv") : name_of(call.kind);
 }
 
 // Plain bytes: it travels in message headers. All fields are set, so that operator== means "the same call".
@@ -58,7 +54,7 @@ struct CallSignature {
   Reduce reduce = Reduce::sum;
   int32_t root = -1;      // of a broadcast
   int64_t numel = 0;      // of Call::whole()
-  uint64_t sequence = 0;  // how many calls (of a pair's transfers, for a transfer) went before
+  uint64_t sequence = 0;  // number of earlier calls; for a transfer, of the pair's earlier transfers
   bool operator==(const CallSignature&) const = default;
 };
 
@@ -75,7 +71,7 @@ inline CallSignature signature_of(const Call& call, uint64_t sequence = 0) {
 inline int64_t bytes_of(const CallSignature& s) { return s.numel * size_of(s.dtype); }
 
 inline std::string to_string(const CallSignature& s) {
-  std::string text = s.call == CommCall::transfer ? "transfer" : name_of(Call{.kind = s.call});
+  std::string text = name_of(s.call);
   if (s.call == CommCall::barrier || s.call == CommCall::split) return text;
   if (s.call == CommCall::all_reduce || s.call == CommCall::reduce_scatter)
     text += s.reduce == Reduce::sum ? "(sum)" : s.reduce == Reduce::max ? "(max)" : "(average)";
@@ -83,8 +79,7 @@ inline std::string to_string(const CallSignature& s) {
   return text + " of " + std::to_string(s.numel) + " " + name_of(s.dtype);
 }
 
-// Of one transfer, for the trace: both ends compute the same. `group` is unlike that of every other group that shares
-// these two ranks of the world.
+// Identifies a transfer in the trace: both ends compute the same. group: CommGroup::number.
 inline uint64_t transfer_id(uint64_t group, int from_world, int to_world, uint64_t sequence) {
   uint64_t id = 0;
   for (const uint64_t x : {group, static_cast<uint64_t>(from_world), static_cast<uint64_t>(to_world), sequence}) {
@@ -96,7 +91,7 @@ inline uint64_t transfer_id(uint64_t group, int from_world, int to_world, uint64
   return id;
 }
 
-// The error text of two ranks of the world that disagree.
+// The error text where two ranks of the world disagree.
 inline std::string mismatch_text(const std::string& group, int rank_a, const CallSignature& a, int rank_b,
                                  const CallSignature& b) {
   if (a.call == CommCall::transfer)

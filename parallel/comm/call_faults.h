@@ -1,5 +1,4 @@
-// For tests of what happens when a rank does not do as the others: faults of collectives, which a
-// Communicator puts in.
+// Fault injection into the collectives of a Communicator, for tests of ranks that do not call as the others do.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +9,15 @@ namespace trivet {
 
 enum class CallFault { none, skip, extra, wrong_size, wrong_type };
 
-// Asked before each collective of a group of several ranks, on the thread that calls it.
+// next_call() is called before each collective of a group of several ranks, on the caller's thread.
 class CallFaults {
  public:
   virtual ~CallFaults() = default;
   virtual CallFault next_call() = 0;
 };
 
-// The call that the fault makes of one: its tensors are shorter, or of another type that is no larger. A shard lies
-// then where it would lie in its whole.
+// Applies the fault: the tensors become shorter, or of another type that is no larger. A shard stays in its place
+// within the full tensor.
 inline Call changed(Call call, CallFault fault, int rank, int size) {
   if (fault != CallFault::wrong_size && fault != CallFault::wrong_type) return call;
   const auto change = [&](Tensor& x, int64_t fewer) {

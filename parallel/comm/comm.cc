@@ -78,7 +78,7 @@ void Communicator::exchange(Tensor out, int to, Tensor in, int from, Stream& str
   }
 }
 
-// ---- what stands around each
+// ---- around each call
 
 void Communicator::check_arguments(const Call& call) const {
   const std::string name = name_of(call);
@@ -158,7 +158,7 @@ void Communicator::recorded(int slot, F&& f) {
   tools_.recorder->finish(slot, false);
 }
 
-// ---- groups. A device's are made, and meet, over a host's, which is recorded itself.
+// ---- groups. Those of a device are created and synchronised over a host's, which records the calls.
 
 void Communicator::barrier() {
   if (device_ || size() == 1) return back_end_->barrier();

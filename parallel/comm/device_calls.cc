@@ -11,7 +11,7 @@ constexpr int64_t kExtraBytes = 8;
 }  // namespace
 
 DeviceCalls::DeviceCalls(FlightRecorder& recorder, Device& device) : recorder_(recorder), device_(device) {
-  recorder_.set_source([this] { look(); });
+  recorder_.set_source([this] { poll(); });
 }
 
 DeviceCalls::~DeviceCalls() {
@@ -20,7 +20,7 @@ DeviceCalls::~DeviceCalls() {
 }
 
 void DeviceCalls::run(int slot, Stream& stream, const std::function<void()>& call) {
-  look();
+  poll();
   Followed followed;
   {
     std::lock_guard lock(mutex_);
@@ -37,7 +37,7 @@ void DeviceCalls::run(int slot, Stream& stream, const std::function<void()>& cal
   try {
     stream.record(*followed.begun);
     {
-      std::lock_guard lock(mutex_);  // before the call: it may begin, and fail, before the host is back from it
+      std::lock_guard lock(mutex_);  // before the call, which may begin, and fail, before it returns to the host
       under_way_[&stream].push_back(std::move(followed));
     }
     call();
@@ -59,15 +59,14 @@ Tensor DeviceCalls::extra() {
   return {extra_, DType::i64, {1}};
 }
 
-// Calls on a stream begin in their order: behind the first that has not, no event is asked, and there may be a step's
-// worth of them.
-void DeviceCalls::look() {
+// Calls on a stream begin in order, so polling stops at the first that has not begun: a step's worth may follow.
+void DeviceCalls::poll() {
   std::lock_guard lock(mutex_);
   for (auto& [stream, calls] : under_way_)
     for (auto call = calls.begin(); call != calls.end();) {
       if (!is_over(*call)) {
         if (!call->started) break;
-        ++call;  // the two calls of an exchange are under way at once
+        ++call;  // the two calls of an exchange run at once
         continue;
       }
       free_.push_back(std::move(*call));
@@ -104,7 +103,7 @@ bool DeviceCalls::is_over(Followed& call) {
     }
     if (!call.started || !call.queued || !call.ended->done()) return false;
     recorder_.finish(call.slot, false);
-  } catch (...) {  // the device has failed: whoever waits for its stream hears why
+  } catch (...) {  // the device has failed, which its stream reports
     recorder_.finish(call.slot, true);
   }
   return true;

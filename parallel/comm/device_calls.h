@@ -1,5 +1,5 @@
-// DeviceCalls: the calls of one rank that are on its device's streams, each between two events. The streams are not
-// stopped for it: the flight recorder is told what has begun and ended when it is asked.
+// DeviceCalls: follows the calls on a device's streams by an event before and after each, for the flight recorder,
+// which polls the events when it is read.
 #pragma once
 
 #include <deque>
@@ -25,9 +25,9 @@ class DeviceCalls {
 
   // Queues call() on the stream and follows it; `slot` is FlightRecorder::enqueue's.
   void run(int slot, Stream& stream, const std::function<void()>& call);
-  // What an injected call too many is made with.
+  // The operand of an injected extra call.
   Tensor extra();
-  // Names the call that has been under way for longest. Whatever is queued counts as failed from here on. Any thread.
+  // Names the call that has been running for longest, and marks all calls as failed. Any thread.
   std::string end_calls();
 
  private:
@@ -37,8 +37,8 @@ class DeviceCalls {
     std::unique_ptr<Event> begun, ended;
   };
 
-  // Tells the recorder what has begun or ended since the last look. Any thread.
-  void look();
+  // Tells the recorder which calls have begun or ended since the last poll. Any thread.
+  void poll();
   bool is_over(Followed& call);
 
   FlightRecorder& recorder_;

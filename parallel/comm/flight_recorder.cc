@@ -5,14 +5,8 @@
 namespace trivet {
 
 const char* name_of(FlightState state) {
-  switch (state) {
-    case FlightState::none: break;
-    case FlightState::enqueued: return "enqueued";
-    case FlightState::started: return "started";
-    case FlightState::done: return "done";
-    case FlightState::failed: return "failed";
-  }
-  return "none";
+  constexpr std::array kNames{"none", "enqueued", "started", "done", "failed"};
+  return kNames[static_cast<size_t>(state)];
 }
 
 std::string to_string(const FlightRecord& record) {

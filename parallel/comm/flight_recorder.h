@@ -1,12 +1,12 @@
-// FlightRecorder: the last calls that one rank made through its communicators, and how far each of its groups is: what
-// one looks at when a run hangs or a rank dies.
+// FlightRecorder: the last calls of one rank's communicators and the progress of each group, for the post-mortem of a
+// run that hangs or a rank that dies.
 //
-// A rank owns one; its communicators write to it, a watchdog reads it. All methods may be called by any
-// thread. A call costs three short locked sections that nobody else wants.
+// A rank owns one; its communicators write to it, a watchdog reads it. Any thread may call any method. A call costs
+// three short locked sections without contention.
 //
-// A call is enqueued when the host has asked for it, started when its stream has come to it, so that peers can count on
-// this rank, and done when this rank's part is over. A call that is open (not done) is never overwritten: where a host
-// queues calls far ahead of its GPU, there is room for all of them, and memory grows to the most ever open at once.
+// A call is enqueued by the host, started when its stream reaches it, and done when this rank's part is over. A call
+// that is not done is never overwritten: memory grows to the most ever open at once, as a host may run far ahead of its
+// GPU.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct FlightRecord {
   FlightState state = FlightState::none;
   int64_t enqueued_ns = 0, started_ns = 0, done_ns = 0;  // of now_ns(); 0: not yet
 };
-std::string to_string(const FlightRecord& record);  // the call, without its times
+std::string to_string(const FlightRecord& record);  // without its times
 
 struct FlightGroup {
   std::string name;
@@ -42,10 +42,10 @@ struct FlightGroup {
   int rank = 0;                                                 // this rank's
   uint64_t enqueued = 0, started = 0, done = 0;                 // collectives so far
   std::vector<uint64_t> sends_enqueued{}, receives_enqueued{};  // transfers so far, by peer
-  std::vector<uint64_t> sent{};                                 // of these: handed over
+  std::vector<uint64_t> sent{};                                 // sends that are done
 };
 
-// A copy of it all.
+// A snapshot.
 struct FlightLog {
   int rank = 0;
   int64_t taken_ns = 0;
@@ -56,26 +56,26 @@ struct FlightLog {
 
 class FlightRecorder {
  public:
-  static constexpr size_t kCapacity = 256;  // calls that are kept, or more where more are open
+  static constexpr size_t kCapacity = 256;  // calls; more where more are open
 
   explicit FlightRecorder(int rank) : rank_(rank), records_(kCapacity), last_activity_ns_(now_ns()) {}
 
   int add_group(std::string name, std::vector<int> world_ranks, int rank);
 
-  // The result names the call below.
+  // Returns the slot for start() and finish().
   int enqueue(int group, CallSignature call, int peer = -1, bool sends = false) noexcept;
   void start(int slot) noexcept;
   void finish(int slot, bool failed) noexcept;
 
-  // Who has to be asked before the recorder can tell: calls start() and finish() for what has happened since. Null:
-  // nobody. Called by whoever asks the recorder.
+  // Called before each read, on the reader's thread, to call start() and finish() for what has happened since. Null:
+  // none.
   void set_source(std::function<void()> source);
 
   struct Open {
     uint64_t number = 0;
     int64_t started_ns = 0;
   };
-  // Of the started calls, the one that has been open for longest.
+  // The started call that has been open for longest.
   std::optional<Open> oldest_started() const;
   int64_t last_activity_ns() const;
   FlightLog log() const;
@@ -96,9 +96,8 @@ class FlightRecorder {
 
 class CallFaults;
 class Communicator;
-// The same group as `world`, of which, and of the groups split off it, every call is written down. `recorder` and
-// `faults` (null: none) outlive the result. On a host a call is recorded as it runs on its stream; on a device it lies
-// between two events of its stream (device_calls.h).
+// The same group as `world`; records its calls and those of the groups split off it. `recorder` and `faults` (null:
+// none) outlive the result. On a device, events on the stream tell when a call runs (device_calls.h).
 std::unique_ptr<Communicator> with_flight_recorder(Communicator& world, FlightRecorder& recorder,
                                                    CallFaults* faults = nullptr);
 

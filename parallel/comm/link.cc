@@ -16,7 +16,7 @@ constexpr double kLongest = 1e15;  // ns: eleven days, and far from the end of t
 
 int64_t nanoseconds(double ns) { return static_cast<int64_t>(std::min(ns, kLongest)); }
 
-// Goes before each transfer, in a message of its own.
+// Sent before each transfer, in a message of its own.
 struct Stamp {
   int64_t sent_ns = 0, arrival_ns = 0;
   Tensor tensor() { return {this, DType::i64, {2}}; }
@@ -25,7 +25,7 @@ static_assert(sizeof(Stamp) == 2 * sizeof(int64_t));
 
 }  // namespace
 
-// The wake-up comes late by the thread's timer slack, 50 us by default: as much as a link's latency.
+// The thread's timer slack, 50 us by default, would delay the wake-up by as much as a link's latency.
 void sleep_until(int64_t ns) {
   if (ns <= now_ns()) return;
   const int slack = prctl(PR_GET_TIMERSLACK);
@@ -76,7 +76,7 @@ WireTime wire_time(const Link& link, CommCall call, int64_t bytes, int ranks) {
   return {};
 }
 
-// The kernel numbers its boots: where all see the same number they share a host, and so its clock.
+// Ranks that see the same boot id share a host, and so its clock.
 void check_one_host(Communicator& world) {
   const auto hash = static_cast<int64_t>(std::hash<std::string>{}(boot_id()) >> 1);
   HostWorld host(world);

@@ -19,7 +19,7 @@ int64_t chunks_of(const CallSignature& s) {
 // One send in flight.
 class MpiSend : public MpiTask {
  public:
-  MpiSend(MpiProgress& progress, MpiSendPool& pool) : MpiTask(progress), pool_(pool) {}
+  using MpiTask::MpiTask;
 
   // On the sender's thread; each chunk is sent while the next is copied.
   void send(const CommGroup& group, int to, const CallSignature& signature, const void* data) {
@@ -58,13 +58,13 @@ class MpiSend : public MpiTask {
   void completed(int, int64_t, int64_t) override {
     if (--remaining_ > 0) return;
     progress_.set_in_flight(*this, false);
-    pool_.give_back(*this);
+    busy.store(false, std::memory_order_release);
   }
 
   GrowOnlyBuffer buffer;
+  std::atomic<bool> busy = true;
 
  private:
-  MpiSendPool& pool_;
   MpiHeader header_;
   int to_ = 0, header_tag_ = 0, data_tag_ = 0;
   int64_t payload_ = 0;  // bytes in the header
@@ -83,22 +83,16 @@ void MpiSendPool::send(const CommGroup& group, int to, const CallSignature& sign
 MpiSend& MpiSendPool::take(int64_t bytes) {
   std::lock_guard lock(mutex_);
   // The smallest that fits: large buffers stay free for large tensors.
-  auto best = free_.end();
-  for (auto it = free_.begin(); it != free_.end(); ++it) {
-    const int64_t capacity = (*it)->buffer.capacity();
-    if ((bytes <= MpiHeader::kPayload || capacity >= bytes) &&
-        (best == free_.end() || capacity < (*best)->buffer.capacity()))
-      best = it;
+  MpiSend* best = nullptr;
+  for (const auto& send : sends_) {
+    if (send->busy.load(std::memory_order_acquire)) continue;
+    const int64_t capacity = send->buffer.capacity();
+    if ((bytes <= MpiHeader::kPayload || capacity >= bytes) && (!best || capacity < best->buffer.capacity()))
+      best = send.get();
   }
-  if (best == free_.end()) return *all_.emplace_back(std::make_unique<MpiSend>(progress_, *this));
-  MpiSend& send = **best;
-  free_.erase(best);
-  return send;
-}
-
-void MpiSendPool::give_back(MpiSend& send) {
-  std::lock_guard lock(mutex_);
-  free_.push_back(&send);
+  if (!best) best = sends_.emplace_back(std::make_unique<MpiSend>(progress_)).get();
+  best->busy = true;
+  return *best;
 }
 
 int64_t MpiReceive::receive(int from, const CallSignature& signature, void* data) {

@@ -21,14 +21,11 @@ class MpiSendPool {
   void send(const CommGroup& group, int to, const CallSignature& signature, const void* data);
 
  private:
-  friend class MpiSend;
   MpiSend& take(int64_t bytes);
-  void give_back(MpiSend& send);
 
   MpiProgress& progress_;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<MpiSend>> all_;
-  std::vector<MpiSend*> free_;
+  std::vector<std::unique_ptr<MpiSend>> sends_;
 };
 
 class MpiReceive : public MpiTask {

@@ -27,9 +27,8 @@ size_t count(const Tensor& t) { return static_cast<size_t>(t.numel()); }
 
 class NcclBackEnd : public DeviceBackEnd {
  public:
-  // Over `host`, which `owned` keeps where it is not the world. name: of the group, in errors.
-  NcclBackEnd(Communicator& host, std::unique_ptr<Communicator> owned, std::shared_ptr<NcclRank> rank, CommGroup of)
-      : DeviceBackEnd(std::move(of), rank->device), owned_(std::move(owned)), host_(host), rank_(std::move(rank)) {
+  NcclBackEnd(std::shared_ptr<Communicator> host, std::shared_ptr<NcclRank> rank, CommGroup of)
+      : DeviceBackEnd(std::move(of), rank->device), host_(std::move(host)), rank_(std::move(rank)) {
     connect();
   }
 
@@ -43,7 +42,7 @@ class NcclBackEnd : public DeviceBackEnd {
         group_->call(span.name,
                      [&](ncclComm_t comm) { return calls.size() > 1 ? both(calls, comm, on) : one(first, comm, on); });
       } catch (const Error&) {
-        rank_->look();  // it may be an earlier call's
+        rank_->poll();  // it may be an earlier call's
         throw;
       }
     });
@@ -55,20 +54,18 @@ class NcclBackEnd : public DeviceBackEnd {
     return {group_->register_buffer(memory), [nccl = group_](void* handle) { nccl->deregister(handle); }};
   }
 
-  void barrier() override { host_.barrier(); }
+  void barrier() override { host_->barrier(); }
 
   std::shared_ptr<CommBackEnd> split(const std::vector<int>& members, CommGroup part) override {
-    auto host = host_.split(members, part.name + " (host)", part.category);
-    if (!host) return nullptr;
-    Communicator& of_part = *host;
-    return std::make_shared<NcclBackEnd>(of_part, std::move(host), rank_, std::move(part));
+    auto host = host_->split(members, part.name + " (host)", part.category);
+    return host ? std::make_shared<NcclBackEnd>(std::move(host), rank_, std::move(part)) : nullptr;
   }
 
   void abort(const std::string& why) noexcept override {
-    host_.abort(why);  // first: to NCCL of another rank this one is then a peer that is gone, and not the cause
+    host_->abort(why);  // first, so that other ranks report this cause and not the peer that NCCL misses
     rank_->abort(why);
   }
-  Failure failure() const override { return host_.failure(); }
+  Failure failure() const override { return host_->failure(); }
   void set_abort_diagnostics(std::function<std::string()> abort_diagnostics) override {
     rank_->set_abort_diagnostics(std::move(abort_diagnostics));
   }
@@ -94,7 +91,7 @@ class NcclBackEnd : public DeviceBackEnd {
     return ncclInvalidUsage;
   }
 
-  // NCCL starts what a group holds at once.
+  // NCCL starts all calls of a group at once.
   template <class F>
   static ncclResult_t grouped(const F& calls) {
     ncclResult_t first_error = ncclGroupStart();
@@ -133,7 +130,7 @@ class NcclBackEnd : public DeviceBackEnd {
                "cudaMemcpyAsync");
   }
 
-  // Rank 0 draws the id and the host's group carries it.
+  // Rank 0 creates the id and broadcasts it over the host's group.
   void connect() {
     if (group.size() == 1) return;
     ncclUniqueId id;
@@ -141,15 +138,14 @@ class NcclBackEnd : public DeviceBackEnd {
     if (group.rank == 0)
       if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess)
         fail("group '" + group.name + "': ncclGetUniqueId: " + ncclGetErrorString(result));
-    id = HostWorld(host_).broadcast(id);
+    id = HostWorld(*host_).broadcast(id);
     group_ = rank_->add(group.name, group.rank, group.size());
     group_->open(id);
     if (group.size() == 2 && group.category == comm_of("pipeline")) connect_pair();
   }
 
-  // NCCL connects two ranks in the first transfer between them, and the host waits until both have called. The ends of
-  // a pipeline's channels are called at different times, and wait for other channels in between: they are connected
-  // now.
+  // NCCL connects two ranks in their first transfer, which blocks both hosts until both have called. The ends of a
+  // pipeline's channels would call at different times and deadlock over other channels: they are connected now.
   void connect_pair() {
     const auto stream = rank_->device.create_side_stream(StreamPriority::normal);
     void* const memory = rank_->device.allocate(2);
@@ -167,8 +163,7 @@ class NcclBackEnd : public DeviceBackEnd {
     rank_->device.deallocate(memory, 2);
   }
 
-  const std::unique_ptr<Communicator> owned_;
-  Communicator& host_;
+  const std::shared_ptr<Communicator> host_;
   const std::shared_ptr<NcclRank> rank_;
   std::shared_ptr<NcclGroup> group_;  // null: one rank
 };
@@ -183,7 +178,7 @@ std::unique_ptr<Communicator> create_nccl_communicator(Communicator& world, Devi
   CommGroup group = world.group();
   group.name = "world";
   return std::make_unique<Communicator>(
-      std::make_shared<NcclBackEnd>(world, nullptr, std::move(rank), std::move(group)));
+      std::make_shared<NcclBackEnd>(unowned(world), std::move(rank), std::move(group)));
 }
 
 }  // namespace trivet

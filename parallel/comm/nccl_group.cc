@@ -7,13 +7,12 @@
 namespace trivet {
 namespace {
 
-// Collectives are connected when a group is made, as they were before NCCL 2.22: in the call that first needs them, the
-// host would wait for the other ranks, which may be waiting for this one in the first call of another group. And NCCL
-// takes its memory before the engine takes the rest. NCCL reads it when it starts; set before main(), while there is no
-// other thread that may read the environment.
+// Connects collectives when a group is created, as before NCCL 2.22: in its first call the host would wait for the
+// other ranks, which may wait for this one in the first call of another group. It also makes NCCL allocate its memory
+// before the engine allocates the rest. Set before main(), when no other thread may read the environment.
 [[maybe_unused]] const int kConnectsEarly = setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 
-constexpr std::chrono::milliseconds kLook{100};
+constexpr std::chrono::milliseconds kPollInterval{100};
 
 }  // namespace
 
@@ -169,8 +168,8 @@ void NcclRank::set_abort_diagnostics(std::function<std::string()> abort_diagnost
   abort_diagnostics_ = std::move(abort_diagnostics);
 }
 
-void NcclRank::look() {
-  std::lock_guard looks(look_mutex_);
+void NcclRank::poll() {
+  std::lock_guard polls(poll_mutex_);
   std::string why;
   if (const Failure failure = host.failure(); failure.rank >= 0) {
     why = "rank " + std::to_string(failure.rank) + " has failed: " + failure.why;
@@ -189,7 +188,7 @@ void NcclRank::abort(const std::string& why) noexcept {
   why_ = why;
   if (abort_diagnostics_) abort_diagnostics_();
   device.poison(why);
-  std::vector<std::unique_lock<std::mutex>> held;  // until no communicator knows any memory
+  std::vector<std::unique_lock<std::mutex>> held;  // until all communicators are aborted
   ncclGroupStart();
   for (const auto& group : groups_) {
     held.push_back(group->stop(why));
@@ -200,10 +199,10 @@ void NcclRank::abort(const std::string& why) noexcept {
 
 void NcclRank::watch() {
   std::unique_lock lock(watch_mutex_);
-  while (!ends_.wait_for(lock, kLook, [&] { return over_; })) try {
-      look();
+  while (!ends_.wait_for(lock, kPollInterval, [&] { return over_; })) try {
+      poll();
     } catch (const Error&) {
-      return;  // who waits or calls hears of it
+      return;  // waits and calls throw it
     }
 }
 

@@ -1,4 +1,4 @@
-// A rank's NCCL communicators, and what ends them all when something fails. Only nccl_comm.cc includes this.
+// A rank's NCCL communicators, and their abort on failure. For nccl_comm.cc only.
 #pragma once
 
 #include <atomic>
@@ -25,14 +25,13 @@ class NcclGroup {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  // Comes before all else but stop(). Collective.
+  // Precedes all other calls but stop(). Collective.
   void open(const ncclUniqueId& id);
-  // No call follows; end() waits until the peers have come here too. False: they did not, and it is there to be
-  // aborted.
+  // No call follows close(); end() waits for the peers' close(). False: they did not come, and it must be aborted.
   void close() noexcept;
   bool end() noexcept;
 
-  // Makes one call f(ncclComm_t) and waits until NCCL has taken it: not until it has run.
+  // Makes one call f(ncclComm_t) and waits until NCCL has enqueued it.
   template <class F>
   void call(const char* what, const F& f) {
     std::lock_guard lock(mutex_);
@@ -46,11 +45,11 @@ class NcclGroup {
   void* register_buffer(Tensor memory);
   void deregister(void* handle) noexcept;
 
-  // What NCCL has found wrong behind the calls; empty: nothing, or a thread is inside NCCL and hears of it there.
+  // NCCL's asynchronous error; empty: none, or a thread is inside NCCL, which reports it there.
   std::string error() noexcept;
-  // Stops a call that waits, and lets every other one throw `why`. Who holds the result is alone with NCCL here.
+  // Interrupts a call that waits, and makes all later ones throw `why`. The lock excludes other threads from NCCL.
   std::unique_lock<std::mutex> stop(const std::string& why) noexcept;
-  // REQUIRES: what stop() gave is held, and until NCCL's group ends in which this is called.
+  // REQUIRES: the lock of stop() is held until the end of the NCCL group in which this is called.
   void abort() noexcept;
 
   static bool is_error(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
@@ -66,7 +65,7 @@ class NcclGroup {
   const double timeout_;
   std::mutex mutex_;  // held while a thread is inside NCCL
   ncclComm_t comm_ = nullptr;
-  ncclResult_t finalized_ = ncclInvalidUsage;  // what close() was told
+  ncclResult_t finalized_ = ncclInvalidUsage;  // result of close()
   int64_t calls_ = 0;
   const char* last_ = "";  // of them
   bool failed_ = false;
@@ -81,15 +80,14 @@ class NcclMemory : public Memory {
   void deallocate(void* data, int64_t bytes) noexcept override;
 };
 
-// All groups of one rank, which end together, and no earlier: ncclCommFinalize waits for the peers, so ranks that ended
-// one group after another, each in an order of its own, would wait for each other in a circle.
+// All groups of one rank, which end together: ncclCommFinalize waits for the peers, so ranks that ended their groups
+// one by one, in different orders, would deadlock.
 //
-// When a rank fails, or a connection, streams wait inside NCCL, and hosts for these streams: no news from the host's
-// world reaches them, and NCCL tells an error of the kernels that wait to whoever asks for it. So a thread of each rank
-// looks for both, until its groups have ended. On either it breaks off what NCCL does on this rank, and poisons the
-// device, so that the host, wherever it waits, goes on with the error and not with what was left half done. All
-// communicators are aborted in one group of NCCL's: each frees memory, which may take CUDA until the whole GPU is
-// through, and so, one after another, until the kernels of those that come later have ended.
+// When a rank or a connection fails, streams wait inside NCCL, and hosts for these streams: failures in the host's
+// world do not reach them, and NCCL reports asynchronous errors only on request. So a thread of each rank polls for
+// both until its groups have ended. On either it aborts NCCL on this rank and poisons the device, so that a waiting
+// host throws the error instead of using incomplete data. All communicators are aborted in one NCCL group: each frees
+// memory, which may wait for the whole GPU, and so, one after another, for the kernels of later ones.
 class NcclRank {
  public:
   NcclRank(Communicator& host, Device& device, double timeout_s);
@@ -97,8 +95,8 @@ class NcclRank {
 
   std::shared_ptr<NcclGroup> add(const std::string& name, int rank, int size);
   void set_abort_diagnostics(std::function<std::string()> abort_diagnostics);
-  // Aborts, and throws Error that says why, where something has gone wrong. Any thread.
-  void look();
+  // On a failure, aborts and throws an Error that says why. Any thread.
+  void poll();
   void abort(const std::string& why) noexcept;
 
   Communicator& host;
@@ -114,8 +112,8 @@ class NcclRank {
   std::mutex mutex_;  // guards the next three
   std::vector<std::shared_ptr<NcclGroup>> groups_;
   std::function<std::string()> abort_diagnostics_;
-  std::string why_;  // not empty: it has aborted, and this stays
-  std::mutex look_mutex_;
+  std::string why_;  // not empty, and constant: aborted
+  std::mutex poll_mutex_;
 
   std::mutex watch_mutex_;
   std::condition_variable ends_;

@@ -1,5 +1,5 @@
-// A communicator without peers, for the ranks of a plan: groups are what their members say, and calls move nothing and
-// wait for nobody. So one thread builds a rank of a world of any size.
+// A communicator without peers: calls move nothing and never wait, so that one thread can plan a rank of a world of any
+// size.
 #pragma once
 
 #include <memory>

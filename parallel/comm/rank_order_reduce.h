@@ -1,4 +1,4 @@
-// The arithmetic of all_reduce and reduce_scatter, the same for every CPU back end: so they agree bit for bit.
+// The arithmetic of all_reduce and reduce_scatter: the same in every CPU back end, so that they agree bitwise.
 #pragma once
 
 #include <span>

@@ -12,10 +12,9 @@ Tensor flat(const Tensor& whole, int64_t first, int64_t count) {
   return {static_cast<std::byte*>(whole.data) + first * size_of(whole.dtype), whole.dtype, {count}};
 }
 
-// Pinned memory of a group and of all that are split from it. Some of it is taken when a group is made, and it goes
-// back when the last group ends. To give it back CUDA waits for all streams of the GPU, and lets no thread queue more
-// until then; to take it may hold them up, too (its guide: implicit synchronization). In between, a stream of another
-// rank on the same GPU may wait for what this rank or a third one is only about to queue.
+// Pinned memory of a group and of all that are split from it, freed when the last group ends. Freeing it synchronises
+// all streams of the GPU, and allocating may, too (CUDA's guide: implicit synchronization). In between that could
+// deadlock: a stream of another rank on the same GPU may wait for what this rank or a third one has yet to queue.
 class Pinned {
  public:
   HostBuffer& add_buffer(Device& device, int64_t bytes) {
@@ -35,9 +34,8 @@ class Pinned {
 
 class StagedBackEnd : public DeviceBackEnd {
  public:
-  // Over `host`, which `owned` keeps where it is not the world.
-  StagedBackEnd(Communicator& host, std::unique_ptr<Communicator> owned, Device& device, std::shared_ptr<Pinned> pinned)
-      : DeviceBackEnd(host.group(), device), owned_(std::move(owned)), inner_(host), pinned_(std::move(pinned)) {
+  StagedBackEnd(std::shared_ptr<Communicator> inner, Device& device, std::shared_ptr<Pinned> pinned)
+      : DeviceBackEnd(inner->group(), device), inner_(std::move(inner)), pinned_(std::move(pinned)) {
     if (group.size() > 1) buffer(kFirstBytes);
   }
 
@@ -46,21 +44,19 @@ class StagedBackEnd : public DeviceBackEnd {
   }
 
   void barrier() override {
-    worker_->synchronize();  // the group below is used by one thread at a time
-    inner_.barrier();
+    worker_->synchronize();  // one thread at a time uses inner_
+    inner_->barrier();
   }
   std::shared_ptr<CommBackEnd> split(const std::vector<int>& members, CommGroup part) override {
     worker_->synchronize();
-    auto host = inner_.split(members, part.name, part.category);
-    if (!host) return nullptr;
-    Communicator& of_part = *host;
-    return std::make_shared<StagedBackEnd>(of_part, std::move(host), device, pinned_);
+    auto inner = inner_->split(members, part.name, part.category);
+    return inner ? std::make_shared<StagedBackEnd>(std::move(inner), device, pinned_) : nullptr;
   }
-  void abort(const std::string& why) noexcept override { inner_.abort(why); }
-  Failure failure() const override { return inner_.failure(); }
+  void abort(const std::string& why) noexcept override { inner_->abort(why); }
+  Failure failure() const override { return inner_->failure(); }
 
  private:
-  // How the last calls went: shared with what is still queued on streams.
+  // The first error: shared with what is still queued on streams.
   struct Outcome {
     std::mutex mutex;
     std::exception_ptr error;
@@ -75,15 +71,14 @@ class StagedBackEnd : public DeviceBackEnd {
     }
   };
 
-  // Host memory for one call. Calls follow each other on a stream, so they share it: the next one's copy starts after
-  // this one's has come back.
+  // Host memory, shared by all calls: on a stream, a call's first copy starts after the last call's copy back.
   void* buffer(int64_t bytes) {
     if (!buffer_ || buffer_->bytes() < bytes)
       buffer_ = &pinned_->add_buffer(device, std::max(bytes, buffer_ ? 2 * buffer_->bytes() : 0));
     return buffer_->data();
   }
 
-  // The same call of host memory: `whole` lies there, and a shard in its place within.
+  // The same call in host memory, where a shard has its place within `whole`.
   Call on_host(const Call& call) {
     Call host = call;
     const bool reduces = call.kind == CommCall::reduce_scatter, gathers = call.kind == CommCall::all_gather;
@@ -95,8 +90,7 @@ class StagedBackEnd : public DeviceBackEnd {
     return host;
   }
 
-  // The parts of the device's memory that a call leaves there, which are read meanwhile: its own part of what it
-  // gathers in place, and what a root broadcasts.
+  // Leaves out what the call did not change: a rank's own shard of what it gathers in place, and a root's broadcast.
   void copy_back(const Call& call, const Call& host, Stream& stream) {
     const auto copy = [&](int64_t first, int64_t count) {
       const Tensor from = flat(host.out, first, count), to = flat(call.out, first, count);
@@ -110,40 +104,39 @@ class StagedBackEnd : public DeviceBackEnd {
     copy(before + own, whole - before - own);
   }
 
-  // Copies what goes out to the host, makes the call on the worker, and copies what comes in back.
+  // Copies the input to the host, makes the call on the worker, and copies the output back.
   void enqueue(const Call& call, Stream& stream) {
     outcome_->rethrow();
     const Call host = on_host(call);
     const bool goes_out = call.in && (call.kind != CommCall::broadcast || group.rank == call.peer);
     if (goes_out && call.in.bytes() > 0) device.copy_to_host(call.in, host.in.data, stream);
-    // An event a call: one that was recorded again for the next call would make the worker wait for that one.
+    // One event per call: recorded again, it would make the worker wait for the next call.
     std::shared_ptr<Event> arrived = device.create_event();
     stream.record(*arrived);
     worker_->run(span_of(call), [this, arrived, host, row = stream.trace_row()] {
       try {
         arrived->synchronize();
         inner_stream_->set_trace_row(row);  // the call's own span, which tells when it was matched
-        inner_.call(host, *inner_stream_);
+        inner_->call(host, *inner_stream_);
       } catch (...) {
         outcome_->fail(std::current_exception());
       }
-      gate_.open();  // in any case: a stream that waits for ever would hang its process
+      gate_.open();  // after errors, too: a stream that waits for ever would hang its process
     });
     gate_.wait(stream);
     copy_back(call, host, stream);
     stream.run({"staged", Category::host}, [outcome = outcome_] { outcome->rethrow(); });
   }
 
-  const std::unique_ptr<Communicator> owned_;
-  Communicator& inner_;
+  const std::shared_ptr<Communicator> inner_;
   static constexpr int64_t kFirstBytes = 1 << 20;
   const std::shared_ptr<Pinned> pinned_;
-  HostBuffer* buffer_ = nullptr;  // what is too small stays until the end: queued copies may still use it
+  HostBuffer* buffer_ = nullptr;  // outgrown ones stay in pinned_: queued copies may still use them
   const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
   Gate& gate_ = pinned_->add_gate(device);
   const std::unique_ptr<Device> host_ = create_cpu_device();
   const std::unique_ptr<Stream> inner_stream_ = host_->create_compute_stream();  // the worker's
-  // Last: its end waits for the calls that are under way.
+  // Last: its destructor waits for the calls in flight.
   const std::unique_ptr<Stream> worker_ = host_->create_side_stream(StreamPriority::normal);
 };
 
@@ -151,7 +144,7 @@ class StagedBackEnd : public DeviceBackEnd {
 
 std::unique_ptr<Communicator> create_staged_communicator(Communicator& world, Device& device) {
   return std::make_unique<Communicator>(
-      std::make_shared<StagedBackEnd>(world, nullptr, device, std::make_shared<Pinned>()));
+      std::make_shared<StagedBackEnd>(unowned(world), device, std::make_shared<Pinned>()));
 }
 
 }  // namespace trivet

@@ -206,7 +206,7 @@ class ThreadBackEnd : public HostBackEnd {
   void rendezvous(const CallSignature& mine, void* data) {
     turn_ = mine.sequence % 2;
     board_->members[static_cast<size_t>(group.rank)].posts[turn_] = {mine, data};
-    board_->meet(group.rank, name_of(Call{.kind = mine.call}));
+    board_->meet(group.rank, name_of(mine.call));
     const CallSignature& first = post_of(0).signature;
     for (int r = 1; r < group.size(); ++r)
       if (const CallSignature& other = post_of(r).signature; other != first)

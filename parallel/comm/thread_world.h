@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -31,23 +32,66 @@ class ThreadWorld {
   explicit ThreadWorld(int size) : ended_(static_cast<size_t>(size)) {}
 
   // Registers a point to wake, as long as it has another owner.
-  void add(std::shared_ptr<WaitPoint> point);
+  void add(std::shared_ptr<WaitPoint> point) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(points_, [](const auto& p) { return p.expired(); });
+    points_.push_back(std::move(point));
+  }
 
   // The first call decides which rank failed; its `cause` may follow in a later one (null: not caught yet).
-  void fail(int rank, const std::string& why, std::exception_ptr cause) noexcept;
+  void fail(int rank, const std::string& why, std::exception_ptr cause) noexcept {
+    {
+      std::lock_guard lock(mutex_);
+      if (failed_rank_ < 0) {
+        failed_rank_ = rank;
+        why_ = why;
+      }
+      if (failed_rank_ == rank && !cause_ && cause) {
+        why_ = why;
+        cause_ = std::move(cause);
+      }
+      failed_.store(true, std::memory_order_release);
+    }
+    wake_all();
+  }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  Failure first_failure();
-  [[noreturn]] void throw_peer_failure();
+  Failure first_failure() {
+    std::lock_guard lock(mutex_);
+    return {failed_rank_, why_};
+  }
+  [[noreturn]] void throw_peer_failure() {
+    std::lock_guard lock(mutex_);
+    throw PeerFailure("rank " + std::to_string(failed_rank_) + " failed: " + why_);
+  }
   // The rank of the first failure, and the exception that caused it.
-  std::pair<int, std::exception_ptr> failure();
+  std::pair<int, std::exception_ptr> failure() {
+    std::lock_guard lock(mutex_);
+    if (failed_rank_ >= 0 && !cause_) cause_ = std::make_exception_ptr(Error(why_));
+    return {failed_rank_, cause_};
+  }
 
   uint64_t next_group_number() { return groups_++; }
 
-  void end(int rank) noexcept;
+  void end(int rank) noexcept {
+    ended_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
+    wake_all();
+  }
   bool ended(int rank) const { return ended_[static_cast<size_t>(rank)].load(std::memory_order_acquire); }
 
  private:
-  void wake_all() noexcept;
+  void wake_all() noexcept {
+    std::vector<std::shared_ptr<WaitPoint>> points;
+    {
+      std::lock_guard lock(mutex_);
+      for (const auto& point : points_)
+        if (auto alive = point.lock()) points.push_back(std::move(alive));
+    }
+    for (const auto& point : points) {
+      // A waiter holds the mutex between its test and its sleep: after this it has seen the news, or sleeps.
+      { std::lock_guard lock(point->mutex); }
+      point->changed.notify_all();
+    }
+  }
 
   std::mutex mutex_;
   std::vector<std::weak_ptr<WaitPoint>> points_;

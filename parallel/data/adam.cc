@@ -16,39 +16,39 @@ Adam::Adam(FlatBuffer& flat, Arena& arena)
       grad_scale_(arena.allocate(DType::f32, {1})),
       watched_norm_(arena.allocate(DType::f32, {1})),
       ignored_(arena.allocate(DType::f32, {1})) {
-  std::vector<AdamWShard> pieces;
-  for (const OwnedShard& piece : flat_.owned)
-    pieces.push_back({.weight = main_weights(piece),
-                      .grad = piece.grad,
-                      .m = first_moment(piece),
-                      .v = second_moment(piece),
-                      .model_weight = main_weights_ ? piece.weight : Tensor{},
-                      .decays = piece.param->spec.weight_decay});
-  pieces_ = std::move(pieces);
-  // The other tensor ranks' copies of a replicated parameter's gradient must be finite, too. (Two stages' copies have
-  // the same sum.)
-  for (const OwnedShard& piece : flat_.owned)
-    if (piece.param->first_copy) counted_.push_back(piece.grad);
-    else if (!piece.param->summed_over.has(Axis::pp)) looked_at_.push_back(piece.grad);
+  std::vector<AdamWShard> shards;
+  for (const OwnedShard& shard : flat_.owned) {
+    shards.push_back({.weight = main_weights(shard),
+                      .grad = shard.grad,
+                      .m = first_moment(shard),
+                      .v = second_moment(shard),
+                      .model_weight = main_weights_ ? shard.weight : Tensor{},
+                      .decays = shard.param->spec.weight_decay});
+    // The gradients of a replicated parameter's other copies on the tensor ranks must be finite, too. (Two stages'
+    // copies have the same sum.)
+    if (shard.param->first_copy) counted_.push_back(shard.grad);
+    else if (!shard.param->summed_over.has(Axis::pp)) checked_.push_back(shard.grad);
+  }
+  shards_ = std::move(shards);
 }
 
 void Adam::reset(Ops& ops, Stream& stream) {
   if (main_weights_)
-    for (const OwnedShard& piece : flat_.owned) ops.run(op::Convert{piece.weight, main_weights(piece)}, stream);
+    for (const OwnedShard& shard : flat_.owned) ops.run(op::Convert{shard.weight, main_weights(shard)}, stream);
   ops.run(op::Fill{m_, 0}, stream);
   ops.run(op::Fill{v_, 0}, stream);
 }
 
 void Adam::publish(Ops& ops, Stream& stream) {
   if (!main_weights_) return;
-  for (const OwnedShard& piece : flat_.owned) ops.run(op::Convert{main_weights(piece), piece.weight}, stream);
+  for (const OwnedShard& shard : flat_.owned) ops.run(op::Convert{main_weights(shard), shard.weight}, stream);
 }
 
 void Adam::compute_norm(Ops& ops, Communicator& model, Communicator& data, float max_norm, Tensor watched,
                         Stream& stream) {
   ops.run(op::Fill{all_bins_, 0}, stream);
   ops.run(op::SumOfSquares{.xs = counted_, .bins = bins_}, stream);
-  ops.run(op::SumOfSquares{.xs = looked_at_, .bins = watched_bins_}, stream);
+  ops.run(op::SumOfSquares{.xs = checked_, .bins = watched_bins_}, stream);
   if (watched) ops.run(op::SumOfSquares{.xs = {watched}, .bins = watched_bins_}, stream);
   if (model.size() > 1) model.all_reduce(all_bins_, Reduce::sum, stream);
   if (flat_.shards_optimizer() && data.size() > 1) data.all_reduce(bins_, Reduce::sum, stream);
@@ -60,7 +60,7 @@ void Adam::compute_norm(Ops& ops, Communicator& model, Communicator& data, float
 }
 
 void Adam::step(Ops& ops, Tensor accepted, const AdamW& how, Stream& stream) {
-  ops.run(op::AdamWStep{.pieces = pieces_, .grad_scale = grad_scale_, .accepted = accepted, .how = how}, stream);
+  ops.run(op::AdamWStep{.pieces = shards_, .grad_scale = grad_scale_, .accepted = accepted, .how = how}, stream);
 }
 
 }  // namespace trivet

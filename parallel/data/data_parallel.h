@@ -1,4 +1,4 @@
-// DataParallel: what data parallelism does while a stage runs, for the layers below it one object.
+// DataParallel: GradSync and ParamGather as one object for the stages.
 #pragma once
 
 #include "parallel/data/grad_sync.h"

@@ -4,6 +4,15 @@
 #include <numeric>
 
 namespace trivet {
+namespace {
+
+// The segment in its shape, in a tensor that begins at element `begin` of the layout; null in a null one.
+Tensor view_of(Tensor flat, int64_t begin, const FlatSegment& segment) {
+  if (!flat) return {};
+  return flat.slice(segment.offset - begin, segment.param->shape.numel()).view(segment.param->shape);
+}
+
+}  // namespace
 
 FlatBuffer::FlatBuffer(ParamList& params, const FlatOptions& given, Arena& weight_arena, Arena& gradient_arena)
     : options(given), buckets_of_unit(params.units().size()) {
@@ -36,7 +45,7 @@ void FlatBuffer::lay_out(ParamList& params) {
     if (last && (shared(param) || shared(*last) || stage(param) != stage(*last) ||
                  (streams_grads() && param.unit != last->unit)))
       close();
-    bucket.kept = shared(param);
+    bucket.resident = shared(param);
     segments.push_back({&param, numel});
     numel += (param.shape.numel() + kAlignment - 1) / kAlignment * kAlignment;
     bucket.units.push_back(param.unit);
@@ -52,11 +61,11 @@ void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
   const auto part = [&](int64_t elements) { return shards_optimizer() ? elements / options.ranks : elements; };
   int64_t weights = 0, grads = 0;
   for (const FlatBucket& bucket : buckets) {
-    weights += streams_weights() && !bucket.kept ? part(bucket.numel()) : bucket.numel();
-    grads += streams_grads() && !bucket.kept ? part(bucket.numel()) : bucket.numel();
+    weights += streams_weights() && !bucket.resident ? part(bucket.numel()) : bucket.numel();
+    grads += streams_grads() && !bucket.resident ? part(bucket.numel()) : bucket.numel();
   }
-  kept_weights = weight_arena.allocate(options.dtype, {weights});
-  if (options.trains) kept_grads = gradient_arena.allocate(DType::f32, {grads});
+  stored_weights = weight_arena.allocate(options.dtype, {weights});
+  if (options.trains) stored_grads = gradient_arena.allocate(DType::f32, {grads});
 
   int64_t next_weight = 0, next_grad = 0;
   for (size_t i = 0; i < buckets.size(); ++i) {
@@ -69,10 +78,10 @@ void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
       if (!streamed) whole = memory;
       mine = streamed ? memory : memory.slice(before, own);
     };
-    take(streams_weights() && !bucket.kept, kept_weights, next_weight, bucket.weights, bucket.own_weights);
+    take(streams_weights() && !bucket.resident, stored_weights, next_weight, bucket.weights, bucket.own_weights);
     if (bucket.weights) point_weights(i, bucket.weights);
     if (!options.trains) continue;
-    take(streams_grads() && !bucket.kept, kept_grads, next_grad, bucket.grads, bucket.own_grads);
+    take(streams_grads() && !bucket.resident, stored_grads, next_grad, bucket.grads, bucket.own_grads);
     bucket.own_begin = bucket.begin + before;
     if (bucket.grads) point_grads(i, bucket.grads);
 
@@ -100,12 +109,12 @@ void FlatBuffer::allocate_streamed(Arena& weight_arena, Arena& gradient_arena) {
       streamed_grads.push_back({.whole = gradient_arena.allocate(DType::f32, {largest}),
                                 .part = gradient_arena.allocate(DType::f32, {largest / options.ranks})});
   }
-  for (const OwnedShard& piece : owned)
-    if (const AxisSet axes = piece.param->summed_over; axes != AxisSet{}) partial_grads[axes].pieces.push_back(&piece);
+  for (const OwnedShard& shard : owned)
+    if (const AxisSet axes = shard.param->summed_over; axes != AxisSet{}) partial_grads[axes].shards.push_back(&shard);
   for (auto& [axes, partial] : partial_grads) {
     int64_t elements = 0;
-    for (const OwnedShard* piece : partial.pieces) elements += piece->grad.numel();
-    if (partial.pieces.size() > 1) partial.staged = gradient_arena.allocate(DType::f32, {elements});
+    for (const OwnedShard* shard : partial.shards) elements += shard->grad.numel();
+    if (partial.shards.size() > 1) partial.staged = gradient_arena.allocate(DType::f32, {elements});
   }
 }
 
@@ -126,19 +135,19 @@ void FlatBuffer::initialize(const std::function<void(const Param&)>& write, Ops&
 void FlatBuffer::clear_grads(Ops& ops, Stream& stream) const {
   std::vector<Tensor> cleared;
   for (size_t i = 0; i < buckets.size(); ++i)
-    if (buckets[i].grads) begin_grads(i, buckets[i].grads, cleared);
+    if (buckets[i].grads) collect_cleared(i, buckets[i].grads, cleared);
     else cleared.push_back(buckets[i].own_grads);
   ops.run(op::Clear{cleared}, stream);
 }
 
 void FlatBuffer::clear_grads(size_t bucket, Tensor whole, Ops& ops, Stream& stream) const {
   std::vector<Tensor> cleared;
-  begin_grads(bucket, whole, cleared);
+  collect_cleared(bucket, whole, cleared);
   ops.run(op::Clear{cleared}, stream);
 }
 
-// What is to be 0 lies between the parameters whose gradients will be overwritten, gaps included.
-void FlatBuffer::begin_grads(size_t bucket, Tensor whole, std::vector<Tensor>& cleared) const {
+// Collects what lies between the parameters whose gradients will be overwritten, gaps included.
+void FlatBuffer::collect_cleared(size_t bucket, Tensor whole, std::vector<Tensor>& cleared) const {
   int64_t done = 0;
   const auto clear_to = [&](int64_t end) {
     if (end > done) cleared.push_back(whole.slice(done, end - done));
@@ -162,11 +171,6 @@ void FlatBuffer::point_weights(size_t bucket, Tensor whole) const {
 void FlatBuffer::point_grads(size_t bucket, Tensor whole) const {
   for (const FlatSegment& segment : segments_of(buckets[bucket]))
     segment.param->grad = view_of(whole, buckets[bucket].begin, segment);
-}
-
-Tensor view_of(Tensor flat, int64_t begin, const FlatSegment& segment) {
-  if (!flat) return {};
-  return flat.slice(segment.offset - begin, segment.param->shape.numel()).view(segment.param->shape);
 }
 
 }  // namespace trivet

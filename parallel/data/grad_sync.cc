@@ -17,14 +17,14 @@ GradSync::GradSync(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const O
 }
 
 void GradSync::begin_step() {
-  if (options_.poison) ops_.run(op::Fill{flat_.kept_grads, std::numeric_limits<float>::quiet_NaN()}, compute_);
+  if (options_.poison) ops_.run(op::Fill{flat_.stored_grads, std::numeric_limits<float>::quiet_NaN()}, compute_);
   flat_.clear_grads(ops_, compute_);
   for (size_t i = 0; i < pending_.size(); ++i)
     pending_[i] = static_cast<int64_t>(flat_.buckets[i].units.size()) * options_.micro_batches;
   backward_passes_ = 0;
 }
 
-// part = this rank's part of the sum over the data-parallel group; without sharding that is the whole of it.
+// part = this rank's part of the sum over the data-parallel group: all of it without sharding.
 void GradSync::reduce(Tensor whole, Tensor part, Event& reduced) {
   comm_streams_.run(reduced, [&](Communicator& data, Stream& stream) {
     if (flat_.shards_optimizer()) data.reduce_scatter(whole, part, options_.op, stream);
@@ -42,7 +42,7 @@ void GradSync::before_backward(int unit) {
     const FlatBucket& bucket = flat_.buckets[i];
     if (bucket.grads) continue;
     const size_t taken = next_streamed_++ % streamed_.size();
-    settle(taken);
+    accumulate(taken);
     streamed_[taken].bucket = static_cast<int>(i);
     const Tensor grads = flat_.streamed_grads[taken].whole.slice(0, bucket.numel());
     if (options_.poison) ops_.run(op::Fill{grads, std::numeric_limits<float>::quiet_NaN()}, compute_);
@@ -62,11 +62,11 @@ void GradSync::after_backward(int unit) {
     }
     for (size_t at = 0; at < streamed_.size(); ++at) {
       Streamed& buffer = streamed_[at];
-      // The other buffer may hold the last micro-batch's gradients of the same bucket, still travelling.
-      if (buffer.bucket != static_cast<int>(i) || buffer.travelling) continue;
+      // The other buffer may hold the last micro-batch's gradients of the same bucket, still in flight.
+      if (buffer.bucket != static_cast<int>(i) || buffer.in_flight) continue;
       const auto& [whole, part] = flat_.streamed_grads[at];
       reduce(whole.slice(0, bucket.numel()), part.slice(0, bucket.own_grads.numel()), *buffer.reduced);
-      buffer.travelling = true;
+      buffer.in_flight = true;
     }
   }
 }
@@ -77,14 +77,14 @@ void GradSync::end_backward_pass() {
     start(delayed_.front().bucket);
 }
 
-void GradSync::settle(size_t streamed) {
+void GradSync::accumulate(size_t streamed) {
   Streamed& buffer = streamed_[streamed];
-  if (buffer.travelling) {
+  if (buffer.in_flight) {
     const Tensor own = flat_.buckets[static_cast<size_t>(buffer.bucket)].own_grads;
     compute_.wait(*buffer.reduced);
     ops_.run(op::Add{own, flat_.streamed_grads[streamed].part.slice(0, own.numel()), own}, compute_);
   }
-  buffer.travelling = false;
+  buffer.in_flight = false;
   buffer.bucket = -1;
 }
 
@@ -94,23 +94,24 @@ void GradSync::finish(const SumGroups& groups) {
     if (flat_.buckets[i].grads && pending_[i] >= 0) start(i);
   for (size_t i = 0; i < flat_.buckets.size(); ++i)
     if (flat_.buckets[i].grads) compute_.wait(*reduced_[i]);
-  // The older first: of a rank with a single unit, both buffers hold its gradients, and micro-batches keep their order.
-  for (size_t i = 0; i < streamed_.size(); ++i) settle(next_streamed_++ % streamed_.size());
+  // The older first: where a rank has a single unit, both buffers hold its gradients, which are added in the order of
+  // the micro-batches.
+  for (size_t i = 0; i < streamed_.size(); ++i) accumulate(next_streamed_++ % streamed_.size());
   for (const auto& [axes, partial] : flat_.partial_grads) {
     const auto group = groups.find(axes);
-    check(group != groups.end(), partial.pieces.front()->param->spec.name + ": no group sums its gradient");
+    check(group != groups.end(), partial.shards.front()->param->spec.name + ": no group sums its gradient");
     if (group->second) sum_partial(partial, *group->second);
   }
 }
 
-// One all-reduce for all of them: they are many and small.
+// In one all-reduce: these gradients are many and small.
 void GradSync::sum_partial(const FlatBuffer::PartialGrads& partial, Communicator& group) {
-  if (!partial.staged) return group.all_reduce(partial.pieces.front()->grad, Reduce::sum, compute_);
+  if (!partial.staged) return group.all_reduce(partial.shards.front()->grad, Reduce::sum, compute_);
   const auto for_each_part = [&](auto&& visit) {
     int64_t offset = 0;
-    for (const OwnedShard* piece : partial.pieces) {
-      visit(piece->grad, partial.staged.slice(offset, piece->grad.numel()));
-      offset += piece->grad.numel();
+    for (const OwnedShard* shard : partial.shards) {
+      visit(shard->grad, partial.staged.slice(offset, shard->grad.numel()));
+      offset += shard->grad.numel();
     }
   };
   for_each_part([&](Tensor grad, Tensor staged) { ops_.run(op::Convert{grad, staged}, compute_); });

@@ -1,9 +1,9 @@
-// GradSync: from the gradients that each rank accumulates over its micro-batches to those of the global batch, in each
-// rank's own part.
+// GradSync: reduces the gradients that each rank accumulates over its micro-batches to those of the global batch, in
+// each rank's own part.
 //
-// A bucket that is kept whole is reduced once a step: when the last micro-batch has added to it (overlapped: beside the
-// backward of what comes next), or at the end. A streamed one (ZeRO-2, -3) exists while its unit's backward runs, is
-// reduced at once, and its sum is added to the rank's own part.
+// A bucket is reduced once per step: when the last micro-batch has added to it (overlapped with the following backward
+// passes), or at the end. A streamed one (ZeRO-2, -3) is reduced after each backward pass of its unit, and its sum is
+// added to the rank's own part.
 #pragma once
 
 #include <deque>
@@ -24,10 +24,10 @@ class GradSync {
     int comm_streams = 0;        // collectives in flight beside compute; 0: none, they run on the compute stream
     int micro_batches = 1;       // of a step
     Reduce op = Reduce::sum;     // over the data-parallel group; average: gradients are larger by its size until then
-    std::optional<int> delay{};  // so many backward passes later than the bucket is full. Stages that are r hops from
-                                 // the first take r: then all start theirs at the same time
-    const Arena* registered = nullptr;  // of which the communicators are told: it has the gradients; null: of none
-    bool poison = false;                // test that nothing is read before it is written: NaN where gradients begin
+    std::optional<int> delay{};  // starts so many backward passes after the bucket is full. With r on stages that are r
+                                 // hops from the first, all start at the same time
+    const Arena* registered = nullptr;  // the gradients', to be registered with the communicators; null: none
+    bool poison = false;  // test that nothing is read before it is written: fills gradients with NaN first
   };
   // Collective over on.group.
   GradSync(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const Options& options);
@@ -36,10 +36,9 @@ class GradSync {
   void before_backward(int unit);
   void after_backward(int unit);
   void end_backward_pass();
-  // By the axes that a gradient is partial on, those that hold the parameter; null: this rank alone.
+  // The group to sum over, by the axes that a gradient is partial on; null: this rank alone.
   using SumGroups = std::map<AxisSet, Communicator*>;
-  // Everything that is left. Then what is partial on further axes (FlatBuffer::partial_grads), in one all-reduce for
-  // each set of them.
+  // Completes all reductions. Then sums what is partial on more axes (FlatBuffer::partial_grads).
   void finish(const SumGroups& groups);
 
   int64_t registered_bytes() const { return comm_streams_.registered_bytes(); }
@@ -48,12 +47,12 @@ class GradSync {
   // One of flat_.streamed_grads.
   struct Streamed {
     std::unique_ptr<Event> reduced;
-    int bucket = -1;          // whose gradients it holds
-    bool travelling = false;  // reduced or on its way; not yet added to the own part
+    int bucket = -1;         // whose gradients it holds
+    bool in_flight = false;  // its reduction has begun; not yet added to the own part
   };
   void reduce(Tensor whole, Tensor part, Event& reduced);
-  void start(size_t bucket);  // one that is kept whole
-  void settle(size_t streamed);
+  void start(size_t bucket);         // the reduction of one that is not streamed
+  void accumulate(size_t streamed);  // adds its sum, if in flight, to the own part, and frees it
   void sum_partial(const FlatBuffer::PartialGrads& partial, Communicator& group);
 
   FlatBuffer& flat_;
@@ -63,7 +62,7 @@ class GradSync {
   std::vector<Streamed> streamed_;
   size_t next_streamed_ = 0;
   std::vector<std::unique_ptr<Event>> reduced_;  // [bucket]
-  std::vector<int64_t> pending_;  // [bucket] backward passes of units that will add to it; -1: its reduction has begun
+  std::vector<int64_t> pending_;  // [bucket] backward passes of units still to add to it; -1: its reduction has begun
   int64_t backward_passes_ = 0;   // of stages, in this step
   struct Delayed {
     size_t bucket;

@@ -11,7 +11,7 @@ ParamGather::ParamGather(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, c
       compute_(on.compute),
       options_(options),
       not_begun_(flat.buckets.size()),
-      under_way_(flat.buckets.size()),
+      in_flight_(flat.buckets.size()),
       comm_streams_(on, comm_of("data"), "weights", options.comm_streams) {
   if (options_.registered) comm_streams_.register_buffers(*options_.registered);
   for (size_t i = 0; i < flat_.buckets.size(); ++i) gathered_.push_back(on.device.create_event());
@@ -50,12 +50,12 @@ void ParamGather::start_stage(int stage) {
     if (!not_begun_[i] || flat_.stage_of_unit[static_cast<size_t>(bucket.units.front())] != stage) continue;
     gather(bucket.own_weights, bucket.weights, *gathered_[i]);
     not_begun_[i] = false;
-    under_way_[i] = true;
+    in_flight_[i] = true;
   }
 }
 
-// Megatron's rule: when pass k + ahead is the first of a chunk, the next chunk's weights are due; the first chunk's are
-// due at once.
+// Megatron's rule: the next chunk's weights are due when pass k + ahead is the first of a chunk; the first chunk's, at
+// once.
 void ParamGather::begin_forward_pass() {
   if (options_.forward_chunks.empty()) return;
   start_stage(0);
@@ -68,9 +68,9 @@ void ParamGather::begin_forward_pass() {
 
 void ParamGather::finish() {
   for (const int stage : flat_.stage_of_unit) start_stage(stage);
-  for (size_t i = 0; i < under_way_.size(); ++i) {
-    if (under_way_[i]) compute_.wait(*gathered_[i]);
-    under_way_[i] = false;
+  for (size_t i = 0; i < in_flight_.size(); ++i) {
+    if (in_flight_[i]) compute_.wait(*gathered_[i]);
+    in_flight_[i] = false;
   }
   for (Streamed& buffer : streamed_) compute_.wait(*buffer.gathered);
 }
@@ -87,7 +87,7 @@ size_t ParamGather::gather_streamed(int bucket_number) {
     if (streamed_[i].bucket == bucket_number) return i;
   const size_t taken = (current_ + 1) % streamed_.size();
   Streamed& buffer = streamed_[taken];
-  compute_.wait(*buffer.gathered);  // something that was gathered ahead and not used
+  compute_.wait(*buffer.gathered);  // a prefetch that was not used
   if (buffer.bucket >= 0) flat_.point_weights(static_cast<size_t>(buffer.bucket), {});
   buffer.bucket = bucket_number;
   const FlatBucket& bucket = flat_.buckets[static_cast<size_t>(bucket_number)];
@@ -101,8 +101,8 @@ void ParamGather::use(int unit, int next) {
   for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)])
     if (not_begun_[i]) start_stage(flat_.stage_of_unit[static_cast<size_t>(flat_.buckets[i].units.front())]);
   for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)]) {
-    if (under_way_[i]) compute_.wait(*gathered_[i]);
-    under_way_[i] = false;
+    if (in_flight_[i]) compute_.wait(*gathered_[i]);
+    in_flight_[i] = false;
   }
   if (streamed_.empty()) return;
   if (const int bucket = streamed_bucket(unit); bucket >= 0) {

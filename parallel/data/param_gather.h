@@ -1,9 +1,8 @@
-// ParamGather: from the parts that the ranks of a data-parallel group have updated to whole weights again.
+// ParamGather: all-gathers the weights of which the data-parallel ranks have each updated a part.
 //
-// Weights that are kept whole are gathered once a step, in the order in which the forward pass needs them: all at once
-// after the optimizer, or overlapped: beside the next forward pass (training or evaluation), whose units wait for their
-// own weights only. Streamed weights (ZeRO-3) are gathered for each unit's forward and backward, the next unit's while
-// this one computes.
+// Weights are gathered once per step, in the order of the forward pass: all at once after the optimizer, or overlapped
+// with the next forward pass (training or evaluation), whose units wait for their own weights only. Streamed weights
+// (ZeRO-3) are gathered for each unit's forward and backward, the next unit's while this one computes.
 #pragma once
 
 #include <memory>
@@ -19,23 +18,22 @@ class ParamGather {
  public:
   struct Options {
     int comm_streams = 0;  // collectives in flight beside compute; 0: none, they run on the compute stream
-    bool poison = false;   // test that nothing is read too early: what is about to be gathered is filled with NaN first
-    // The chunks of a rank's forward passes, in their order, and how many passes later than the first stage this one
-    // is. With them a chunk's weights are gathered when the first stage runs the first pass of the chunk before, and so
-    // by all stages at the same time; empty: all at once.
+    bool poison = false;   // test that nothing is read too early: fills what will be gathered with NaN
+    // The chunks of a rank's forward passes in order, and by how many passes the first stage is ahead. A chunk's
+    // weights are gathered while the first stage runs the first pass of the chunk before: by all stages at the same
+    // time. Empty: all chunks at once.
     std::vector<int> forward_chunks{};
     int ahead = 0;
-    const Arena* registered = nullptr;  // of which the communicators are told: it has the weights; null: of none
+    const Arena* registered = nullptr;  // the weights', to be registered with the communicators; null: none
   };
   // Collective over on.group.
   ParamGather(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const Options& options);
 
-  // The ranks' own parts are new.
-  void updated();
+  void updated();  // the optimizer has written the ranks' own parts
   void begin_forward_pass();
   void before_forward(int unit) { use(unit, unit + 1); }
   void before_backward(int unit) { use(unit, unit - 1); }
-  // Waits for all gathers: what is kept whole is whole, and nothing reads the ranks' own parts any more.
+  // Waits for all gathers: then nothing reads the ranks' own parts any more.
   void finish();
 
   int64_t registered_bytes() const { return comm_streams_.registered_bytes(); }
@@ -46,10 +44,10 @@ class ParamGather {
     std::unique_ptr<Event> gathered;
     int bucket = -1;
   };
-  // The unit's weights are needed now; those of unit `next` soon, if it is of the same stage.
+  // Waits for the unit's weights and prefetches those of unit `next`, if it is of the same stage.
   void use(int unit, int next);
   int streamed_bucket(int unit) const;
-  void start_stage(int stage);  // the gathering of what is kept whole, unless it has begun
+  void start_stage(int stage);  // gathers what is not streamed, unless begun
   size_t gather_streamed(int bucket);
   void gather(Tensor part, Tensor whole, Event& gathered);
 
@@ -62,7 +60,7 @@ class ParamGather {
   size_t forward_passes_ = 0;                     // since the last update
   std::vector<bool> not_begun_;                   // [bucket] to be gathered
   std::vector<std::unique_ptr<Event>> gathered_;  // [bucket]
-  std::vector<bool> under_way_;                   // [bucket] nobody has waited for it yet
+  std::vector<bool> in_flight_;                   // [bucket] compute has not waited for it yet
   CommStreams comm_streams_;                      // last: their streams end before what they record
 };
 

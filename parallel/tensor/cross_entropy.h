@@ -1,12 +1,13 @@
-// Cross-entropy over logits whose vocabulary columns are cut over the tensor-parallel group. The full logits are never
-// gathered: three numbers a token travel (Shoeybi et al. 2019, section 3). Padded columns never enter the softmax.
+// Cross-entropy over logits whose vocabulary columns are partitioned over the tensor-parallel group. The full logits
+// are never gathered: three numbers per token are reduced (Shoeybi et al. 2019, section 3). Padding is not in the
+// softmax.
 #pragma once
 
 #include "parallel/context.h"
 
 namespace trivet {
 
-// What the forward pass leaves for the backward pass. [n] fp32 each, n = s * b tokens.
+// Saved by the forward pass for the backward pass. [n] fp32 each, n = s * b tokens.
 struct CrossEntropyState {
   Tensor row_max;  // over the whole vocabulary
   Tensor row_sum;  // of exp(logit - row_max), over the whole vocabulary

@@ -1,5 +1,5 @@
-// The token embedding cut by vocabulary rows over the tensor-parallel group (Shoeybi et al. 2019, section 3): each
-// rank looks up the tokens that it has, the others' contribute zero, and the sum over the group is the embedding.
+// The token embedding, partitioned by vocabulary rows over the tensor-parallel group (Shoeybi et al. 2019, section 3):
+// each rank looks up its own tokens, the others contribute zero, and the sum over the group is the embedding.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace trivet {
 class VocabParallelEmbedding {
  public:
   // padded_vocab is a multiple of the tensor parallel size; rows from vocab_size on are padding. on_pp: partial where
-  // another stage has the weight too.
+  // another stage uses the weight, too.
   VocabParallelEmbedding(ParamList& params, const std::string& name, int64_t vocab_size, int64_t padded_vocab,
                          int64_t hidden, Init init, Standing on_pp);
 

@@ -7,6 +7,11 @@ namespace {
 
 Hidden rows_of(const Hidden& x, int64_t first, int64_t rows) { return x ? x.slice(first, rows) : x; }
 
+// dW += dy^T x
+void add_weight_gradient(const Context& ctx, Param& weight, const Tensor& dy, const Tensor& x) {
+  ctx.run(op::Matmul{.a = dy, .b = x, .c = weight.grad, .transpose_a = true, .accumulate = !weight.take_overwrite()});
+}
+
 }  // namespace
 
 // ---- column
@@ -47,7 +52,7 @@ void ColumnParallelLinear::backward_input(Context& ctx, Hidden dy, Residual dx) 
   reduce_sequence(ctx, dx, [&](Partial partial) { ctx.run(op::Matmul{.a = dy, .b = weight_.weight, .c = partial}); });
 }
 
-// x travels beside dy W, and dx beside dy^T x.
+// Overlaps the all-gather of x with dy W, and the reduce-scatter of dx with dy^T x.
 void ColumnParallelLinear::backward_in_bulk(Context& ctx, Residual x, Hidden dy, Residual dx) const {
   TensorCommStream& comm_stream = *ctx.tensor_comm_stream;
   Scratch::Frame frame(ctx.scratch);
@@ -61,19 +66,14 @@ void ColumnParallelLinear::backward_in_bulk(Context& ctx, Residual x, Hidden dy,
   comm_stream.after_compute();
   comm_stream.reduce(partial, dx);
   comm_stream.wait(0);
-  ctx.run(op::Matmul{
-      .a = dy, .b = gathered, .c = weight_.grad, .transpose_a = true, .accumulate = !weight_.take_overwrite()});
+  add_weight_gradient(ctx, weight_, dy, gathered);
   ctx.run(op::ColumnSum{dy, bias_.grad});
   comm_stream.join();
 }
 
 void ColumnParallelLinear::backward_weight(Context& ctx, Residual x, Hidden dy) const {
   Scratch::Frame frame(ctx.scratch);
-  ctx.run(op::Matmul{.a = dy,
-                     .b = gather_sequence(ctx, x, frame),
-                     .c = weight_.grad,
-                     .transpose_a = true,
-                     .accumulate = !weight_.take_overwrite()});
+  add_weight_gradient(ctx, weight_, dy, gather_sequence(ctx, x, frame));
   ctx.run(op::ColumnSum{dy, bias_.grad});
 }
 
@@ -91,10 +91,9 @@ RowParallelLinear::RowParallelLinear(ParamList& params, const std::string& name,
       overlap_(overlap) {}
 
 void RowParallelLinear::forward(Context& ctx, Hidden x, Residual y) const {
-  const auto multiply = [&](int64_t first, int64_t rows, Partial partial) {
+  multiply_and_reduce(ctx, overlap_, y, [&](int64_t first, int64_t rows, Partial partial) {
     ctx.run(op::Matmul{.a = x.slice(first, rows), .b = weight_.weight, .c = partial, .transpose_b = true});
-  };
-  multiply_and_reduce(ctx, overlap_, y, multiply);
+  });
 }
 
 void RowParallelLinear::backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden pre_activation) const {
@@ -118,9 +117,8 @@ void RowParallelLinear::backward_input(Context& ctx, Whole dy_whole, Hidden dx, 
 }
 
 void RowParallelLinear::backward_weight(Context& ctx, Hidden x, Whole dy_whole, Residual dy) const {
-  ctx.run(op::Matmul{
-      .a = dy_whole, .b = x, .c = weight_.grad, .transpose_a = true, .accumulate = !weight_.take_overwrite()});
-  // Of this rank's own positions only: under sequence parallelism the step sums it over the tensor group.
+  add_weight_gradient(ctx, weight_, dy_whole, x);
+  // This rank's positions only: under sequence parallelism the step sums it over the tensor group.
   ctx.run(op::ColumnSum{dy, bias_.grad});
 }
 

@@ -1,11 +1,11 @@
-// Linear layers cut over the tensor-parallel group (Shoeybi et al. 2019, section 3), with sequence parallelism
+// Linear layers partitioned over the tensor-parallel group (Shoeybi et al. 2019, section 3), with sequence parallelism
 // (Korthikanti et al. 2022, section 4.2).
 //
 // Between the linear layers every tensor rank holds the activation x of the whole sequence, [s, b, h]; under sequence
-// parallelism it holds its own slice of positions, [s/t, b, h]. "s*" below is s or s/t, whichever it is.
+// parallelism it holds its own slice of positions, [s/t, b, h]. "s*" below is s or s/t, accordingly.
 //
-//   column: x [s*, b, in]   -> y [s, b, out/t]    weight cut by rows;    forward gathers x,  backward reduces dx
-//   row:    x [s, b, in/t]  -> y [s*, b, out]     weight cut by columns; forward reduces y,  backward gathers dy
+//   column: x [s*, b, in]   -> y [s, b, out/t]    weight split by rows;    forward gathers x,  backward reduces dx
+//   row:    x [s, b, in/t]  -> y [s*, b, out]     weight split by columns; forward reduces y,  backward gathers dy
 //
 // "Gathers" is an all-gather under sequence parallelism and nothing otherwise; "reduces" is a reduce-scatter or an
 // all-reduce. The two halves of the backward pass are separate, so that a schedule may run backward_weight later.
@@ -43,7 +43,7 @@ class ColumnParallelLinear {
   TensorOverlap overlap_;
 };
 
-// The bias is not added here but by whoever adds the residual (op::BiasDropoutAdd), after the reduction: once.
+// op::BiasDropoutAdd adds the bias, once, after the reduction.
 class RowParallelLinear {
  public:
   RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, bool decay_bias,

@@ -26,7 +26,7 @@ void TensorCommStream::join() {
 
 namespace {
 
-// All positions [s, b, n], cut into what each tensor rank owns.
+// All positions [s, b, n], as the slices that the tensor ranks own.
 template <Place kPlace>
 struct Sequence {
   Placed<kPlace> whole;
@@ -43,32 +43,22 @@ struct Sequence {
   int before(int hops) const { return (rank - hops + t) % t; }
 };
 
-// ---- all-gather -> product. Everything that travels is queued first: on a CPU a product holds the host up.
+// ---- all-gather -> GEMM. All communication is queued first: on a CPU a GEMM blocks the host.
 
-void gather_in_ring(TensorCommStream& comm_stream, const Sequence<Place::whole>& x, const MultiplyWhole& multiply) {
+void gather_in_parts(TensorCommStream& comm_stream, bool ring, const Sequence<Place::whole>& x,
+                     const MultiplyWhole& multiply) {
   comm_stream.after_compute();
-  for (int i = 1; i < x.t; ++i) {
-    comm_stream.exchange(x.of(x.before(i - 1)), x.behind(1), x.of(x.before(i)), x.before(1));
+  for (int i = 0; i < x.t; ++i) {
+    if (!ring) comm_stream.broadcast(x.of(i), i);
+    else if (i > 0) comm_stream.exchange(x.of(x.before(i - 1)), x.behind(1), x.of(x.before(i)), x.before(1));
     comm_stream.mark(i);
   }
   multiply(x.rank * x.rows, x.rows, x.whole);
-  for (int i = 1; i < x.t; ++i) {
+  for (int i = 0; i < x.t; ++i) {
+    const int owner = ring ? x.before(i) : i;
+    if (owner == x.rank) continue;
     comm_stream.wait(i);
-    multiply(x.before(i) * x.rows, x.rows, x.whole);
-  }
-}
-
-void gather_in_pipeline(TensorCommStream& comm_stream, const Sequence<Place::whole>& x, const MultiplyWhole& multiply) {
-  comm_stream.after_compute();
-  for (int root = 0; root < x.t; ++root) {
-    comm_stream.broadcast(x.of(root), root);
-    comm_stream.mark(root);
-  }
-  multiply(x.rank * x.rows, x.rows, x.whole);
-  for (int root = 0; root < x.t; ++root) {
-    if (root == x.rank) continue;
-    comm_stream.wait(root);
-    multiply(root * x.rows, x.rows, x.whole);
+    multiply(owner * x.rows, x.rows, x.whole);
   }
 }
 
@@ -80,7 +70,7 @@ void reduce_in_ring(Context& ctx, const Sequence<Place::partial>& partial, Resid
   const int t = partial.t, rank = partial.rank;
   Shape of_others = y.shape;
   of_others.dims[0] *= t - 1;
-  const Partial received(frame.tensor(y.dtype, of_others));  // of the ranks but this one, in rank order
+  const Partial received(frame.tensor(y.dtype, of_others));  // from the other ranks, in rank order
   const auto term = [&](int r) {
     return r == rank ? partial.of(rank) : received.slice((r < rank ? r : r - 1) * partial.rows, partial.rows);
   };
@@ -98,13 +88,14 @@ void reduce_in_ring(Context& ctx, const Sequence<Place::partial>& partial, Resid
 
 void reduce_in_pipeline(TensorCommStream& comm_stream, const Sequence<Place::partial>& partial, Residual y,
                         const MultiplyPartial& multiply) {
-  const int64_t cuts = partial.rows % 4 == 0 ? 4 : partial.rows % 2 == 0 ? 2 : 1, cut = partial.rows / cuts;
-  for (int64_t c = 0; c < cuts; ++c) {
-    const Partial of_all = partial.whole.slice(c * cut * partial.t, cut * partial.t);  // this cut of each owner's rows
+  const int64_t splits = partial.rows % 4 == 0 ? 4 : partial.rows % 2 == 0 ? 2 : 1, split = partial.rows / splits;
+  for (int64_t c = 0; c < splits; ++c) {
+    const Partial of_all =
+        partial.whole.slice(c * split * partial.t, split * partial.t);  // this split of each owner's rows
     for (int owner = 0; owner < partial.t; ++owner)
-      multiply(owner * partial.rows + c * cut, cut, of_all.slice(owner * cut, cut));
+      multiply(owner * partial.rows + c * split, split, of_all.slice(owner * split, split));
     comm_stream.after_compute();
-    comm_stream.reduce(of_all, y.slice(c * cut, cut));
+    comm_stream.reduce(of_all, y.slice(c * split, split));
   }
   comm_stream.join();
 }
@@ -120,9 +111,8 @@ Whole gather_and_multiply(Context& ctx, TensorOverlap mode, Residual x, Scratch:
   }
   const Sequence<Place::whole> sequence(ctx, x, frame);
   ctx.run(op::Convert{x, sequence.of(sequence.rank)});
-  if (mode == TensorOverlap::ring) gather_in_ring(*ctx.tensor_comm_stream, sequence, multiply);
-  else gather_in_pipeline(*ctx.tensor_comm_stream, sequence, multiply);
-  ctx.tensor_comm_stream->join();  // the own part has left too
+  gather_in_parts(*ctx.tensor_comm_stream, mode == TensorOverlap::ring, sequence, multiply);
+  ctx.tensor_comm_stream->join();  // this rank's own rows have been sent, too
   return sequence.whole;
 }
 

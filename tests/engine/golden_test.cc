@@ -59,7 +59,7 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
                 .units = none,
                 .scratch = state.scratch,
                 .tensor_comm_stream = nullptr};
-    ops->run(op::Fill{state.flat.kept_weights, 0}, *stream);
+    ops->run(op::Fill{state.flat.stored_weights, 0}, *stream);
     for (const Param& param : state.params.all()) initialize_weight(param, 1234, 1, *device, *stream);
     state.adam->reset(*ops, *stream);
 
