@@ -24,8 +24,8 @@ inline Mesh make_mesh(Communicator& world, const MeshShape& shape) {
   std::string sizes;
   for (const AxisInfo& row : kAxes)
     sizes += (sizes.empty() ? "" : " * ") + std::to_string(shape[row.axis]) + " " + row.group;
-  check(world.size() == shape.world(), "the mesh has " + sizes + " = " + std::to_string(shape.world()) +
-                                           " ranks, the world has " + std::to_string(world.size()));
+  if (world.size() != shape.world())
+    fail(fmt::format("the mesh has {} = {} ranks, the world has {}", sizes, shape.world(), world.size()));
   Mesh mesh;
   mesh.shape = shape;
   mesh.at = position_of(world.rank(), shape);

@@ -13,8 +13,7 @@ std::optional<AxisOrder> parse_axis_order(std::string_view text) {
   AxisSet named;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('-', begin), text.size());
-    const auto row = std::find_if(kAxes.begin(), kAxes.end(),
-                                  [&](const AxisInfo& axis) { return axis.name == text.substr(begin, end - begin); });
+    const auto row = std::ranges::find(kAxes, text.substr(begin, end - begin), &AxisInfo::name);
     if (row == kAxes.end() || named.has(row->axis)) return std::nullopt;
     named.add(row->axis);
     order[count++] = row->axis;

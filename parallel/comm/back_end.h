@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <fmt/format.h>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -48,11 +49,11 @@ struct CommGroup {
   CommGroup part(std::span<const int> members, std::string part_name, Category part_category) const {
     CommGroup group{.name = std::move(part_name), .world_ranks = {}, .rank = -1, .category = part_category};
     for (const int member : members) {
-      check(member >= 0 && member < size(), "split '" + group.name + "' of group '" + name + "': no member has rank " +
-                                                std::to_string(member) + " of " + std::to_string(size()));
+      if (member < 0 || member >= size())
+        fail(fmt::format("split '{}' of group '{}': no member has rank {} of {}", group.name, name, member, size()));
       const int of_world = world_rank(member);
-      check(std::find(group.world_ranks.begin(), group.world_ranks.end(), of_world) == group.world_ranks.end(),
-            "split '" + group.name + "' of group '" + name + "': rank " + std::to_string(member) + " is named twice");
+      if (std::ranges::count(group.world_ranks, of_world) > 0)
+        fail(fmt::format("split '{}' of group '{}': rank {} is named twice", group.name, name, member));
       if (member == rank) group.rank = group.size();
       group.world_ranks.push_back(of_world);
     }
@@ -61,8 +62,8 @@ struct CommGroup {
 };
 
 inline std::string split_mismatch_text(const CommGroup& group, const std::string& part, int other) {
-  return "group '" + group.name + "', split '" + part + "': ranks " + std::to_string(group.world_rank()) + " and " +
-         std::to_string(group.world_rank(other)) + " list different members";
+  return fmt::format("group '{}', split '{}': ranks {} and {} list different members", group.name, part,
+                     group.world_rank(), group.world_rank(other));
 }
 
 class CommBackEnd {

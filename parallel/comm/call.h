@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <fmt/format.h>
 #include <string>
 
 #include "kernels/base/tensor.h"
@@ -95,11 +96,10 @@ inline uint64_t transfer_id(uint64_t group, int from_world, int to_world, uint64
 inline std::string mismatch_text(const std::string& group, int rank_a, const CallSignature& a, int rank_b,
                                  const CallSignature& b) {
   if (a.call == CommCall::transfer)
-    return "group '" + group + "', transfer " + std::to_string(a.sequence) + ": rank " + std::to_string(rank_a) +
-           " sends " + std::to_string(a.numel) + " " + name_of(a.dtype) + ", rank " + std::to_string(rank_b) +
-           " receives " + std::to_string(b.numel) + " " + name_of(b.dtype);
-  return "group '" + group + "', call " + std::to_string(a.sequence) + ": rank " + std::to_string(rank_a) + " calls " +
-         to_string(a) + ", rank " + std::to_string(rank_b) + " calls " + to_string(b);
+    return fmt::format("group '{}', transfer {}: rank {} sends {} {}, rank {} receives {} {}", group, a.sequence,
+                       rank_a, a.numel, name_of(a.dtype), rank_b, b.numel, name_of(b.dtype));
+  return fmt::format("group '{}', call {}: rank {} calls {}, rank {} calls {}", group, a.sequence, rank_a, to_string(a),
+                     rank_b, to_string(b));
 }
 
 }  // namespace trivet

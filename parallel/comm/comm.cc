@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <fmt/format.h>
 #include <numeric>
 
 #include "parallel/comm/call_faults.h"
@@ -23,8 +24,8 @@ std::string count_of(const Tensor& x) { return std::to_string(x.numel()) + " " +
 
 void check_shards(const char* call, const Tensor& full, const Tensor& shard, const CommGroup& group) {
   if (full.dtype != shard.dtype || full.numel() != shard.numel() * group.size())
-    fail(std::string(call) + ": full has " + count_of(full) + ", shard has " + count_of(shard) + ", the group " +
-         std::to_string(group.size()) + " ranks");
+    fail(fmt::format("{}: full has {}, shard has {}, the group {} ranks", call, count_of(full), count_of(shard),
+                     group.size()));
   const Bytes whole(full), part(shard);
   if (part.begin != whole.begin + static_cast<uintptr_t>(group.rank * shard.bytes()) && part.overlaps(whole))
     fail(std::string(call) + ": shard overlaps full, but is not this rank's slice of it");
@@ -40,28 +41,6 @@ Communicator::Communicator(std::shared_ptr<CommBackEnd> back_end, Tools tools)
       tools_(std::move(tools)) {}
 
 // ---- the calls
-
-void Communicator::all_reduce(Tensor full, Reduce op, Stream& stream) {
-  call({.kind = CommCall::all_reduce, .in = full, .out = full, .op = op}, stream);
-}
-void Communicator::reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) {
-  call({.kind = CommCall::reduce_scatter, .in = full, .out = shard, .op = op}, stream);
-}
-void Communicator::all_gather(Tensor shard, Tensor full, Stream& stream) {
-  call({.kind = CommCall::all_gather, .in = shard, .out = full}, stream);
-}
-void Communicator::all_to_all(Tensor from, Tensor to, Stream& stream) {
-  call({.kind = CommCall::all_to_all, .in = from, .out = to}, stream);
-}
-void Communicator::broadcast(Tensor data, int root, Stream& stream) {
-  call({.kind = CommCall::broadcast, .in = data, .out = data, .peer = root}, stream);
-}
-void Communicator::send(Tensor data, int to, Stream& stream) {
-  call({.kind = CommCall::transfer, .in = data, .peer = to, .sends = true}, stream);
-}
-void Communicator::recv(Tensor data, int from, Stream& stream) {
-  call({.kind = CommCall::transfer, .out = data, .peer = from}, stream);
-}
 
 void Communicator::exchange(Tensor out, int to, Tensor in, int from, Stream& stream) {
   const std::array<Call, 2> both{Call{.kind = CommCall::transfer, .in = out, .peer = to, .sends = true},
@@ -81,21 +60,20 @@ void Communicator::exchange(Tensor out, int to, Tensor in, int from, Stream& str
 // ---- around each call
 
 void Communicator::check_arguments(const Call& call) const {
-  const std::string name = name_of(call);
+  const char* direction = call.sends ? "to" : "from";
   const bool in_group = call.peer >= 0 && call.peer < size();
   switch (call.kind) {
     case CommCall::reduce_scatter: return check_shards(name_of(call), call.in, call.out, group());
     case CommCall::all_gather: return check_shards(name_of(call), call.out, call.in, group());
     case CommCall::all_to_all:
       if (call.in.dtype != call.out.dtype || call.in.numel() != call.out.numel() || call.in.numel() % size() != 0)
-        fail("all_to_all: from has " + count_of(call.in) + ", to has " + count_of(call.out) + ", the group " +
-             std::to_string(size()) + " ranks");
+        fail(fmt::format("all_to_all: from has {}, to has {}, the group {} ranks", count_of(call.in),
+                         count_of(call.out), size()));
       return check(!Bytes(call.in).overlaps(Bytes(call.out)), "all_to_all: from and to overlap");
     case CommCall::broadcast: return check(in_group, "broadcast from a rank outside the group");
     case CommCall::transfer:
-      return check(in_group && call.peer != rank(), name + (call.sends ? " to" : " from") +
-                                                        " a rank outside the group, or " +
-                                                        (call.sends ? "to" : "from") + " itself");
+      return check(in_group && call.peer != rank(),
+                   fmt::format("{} {} a rank outside the group, or {} itself", name_of(call), direction, direction));
     default: return;
   }
 }

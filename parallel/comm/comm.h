@@ -46,19 +46,33 @@ class Communicator {
   int size() const { return group().size(); }
 
   // full[i] = sum (maximum, average) over ranks of full[i]. fp32 and bf16; int64 except for the average.
-  void all_reduce(Tensor full, Reduce op, Stream& stream);
+  void all_reduce(Tensor full, Reduce op, Stream& stream) {
+    call({.kind = CommCall::all_reduce, .in = full, .out = full, .op = op}, stream);
+  }
   // shard = this rank's 1/size() slice of the sum. REQUIRES: full.numel() == size() * shard.numel(); shard is that
   // slice of `full` itself, or disjoint. The rest of `full` is not changed.
-  void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream);
+  void reduce_scatter(Tensor full, Tensor shard, Reduce op, Stream& stream) {
+    call({.kind = CommCall::reduce_scatter, .in = full, .out = shard, .op = op}, stream);
+  }
   // full = the shards of all ranks in rank order. REQUIRES: as above. A shard that is part of `full` is only read.
-  void all_gather(Tensor shard, Tensor full, Stream& stream);
+  void all_gather(Tensor shard, Tensor full, Stream& stream) {
+    call({.kind = CommCall::all_gather, .in = shard, .out = full}, stream);
+  }
   // Both have size() equal parts; part r of `to` = rank r's part rank() of `from`. REQUIRES: equal types and sizes;
   // disjoint.
-  void all_to_all(Tensor from, Tensor to, Stream& stream);
-  void broadcast(Tensor data, int root, Stream& stream);
+  void all_to_all(Tensor from, Tensor to, Stream& stream) {
+    call({.kind = CommCall::all_to_all, .in = from, .out = to}, stream);
+  }
+  void broadcast(Tensor data, int root, Stream& stream) {
+    call({.kind = CommCall::broadcast, .in = data, .out = data, .peer = root}, stream);
+  }
   // Matched in order between each pair of ranks.
-  void send(Tensor data, int to, Stream& stream);
-  void recv(Tensor data, int from, Stream& stream);
+  void send(Tensor data, int to, Stream& stream) {
+    call({.kind = CommCall::transfer, .in = data, .peer = to, .sends = true}, stream);
+  }
+  void recv(Tensor data, int from, Stream& stream) {
+    call({.kind = CommCall::transfer, .out = data, .peer = from}, stream);
+  }
   // Both at once: neither waits for the other.
   void exchange(Tensor out, int to, Tensor in, int from, Stream& stream);
   // Any of these but exchange, described.

@@ -100,32 +100,27 @@ template <class Out, class In>
 void MpiCollective::swap(int64_t bytes, const Out& out, const In& in) {
   const bool small = bytes <= MpiHeader::kPayload;
   for_each_peer([&](int p) {
-    if (small) return set_payload(p, out(p), bytes);
-    set_stream(p, gather_out, out(p), bytes, kGatherChunk);
-    set_stream(p, gather_in, in(p), bytes, kGatherChunk);
+    std::byte *const from = out(p), *const to = in(p);
+    if (small) {
+      set_payload(p, from, from ? bytes : 0);
+      peer_of(p).in_payload = to ? bytes : 0;
+    } else {
+      if (from) set_stream(p, gather_out, from, bytes, kGatherChunk);
+      if (to) set_stream(p, gather_in, to, bytes, kGatherChunk);
+    }
   });
   run_call();
-  if (small && bytes > 0)
-    for_each_peer([&](int p) { std::memcpy(in(p), peer_of(p).in.payload.data(), static_cast<size_t>(bytes)); });
+  if (!small || bytes == 0) return;
+  for_each_peer([&](int p) {
+    if (std::byte* to = in(p)) std::memcpy(to, peer_of(p).in.payload.data(), static_cast<size_t>(bytes));
+  });
 }
 
 void MpiCollective::broadcast(Tensor data, int root) {
-  const bool small = data.bytes() <= MpiHeader::kPayload;
-  Peer& from = peer_of(root);
-  if (group_.rank == root) {
-    for_each_peer([&](int p) {
-      if (small) set_payload(p, data.data, data.bytes());
-      else set_stream(p, gather_out, data.data, data.bytes(), kGatherChunk);
-    });
-    for (Peer& peer : peers_) peer.in_payload = 0;
-  } else if (small) {
-    from.in_payload = data.bytes();
-  } else {
-    set_stream(root, gather_in, data.data, data.bytes(), kGatherChunk);
-  }
-  run_call();
-  if (small && group_.rank != root && data.bytes() > 0)
-    std::memcpy(data.data, from.in.payload.data(), static_cast<size_t>(data.bytes()));
+  auto* const bytes = static_cast<std::byte*>(data.data);
+  const auto if_root = [&](int rank) { return rank == root ? bytes : nullptr; };
+  swap(
+      data.bytes(), [&](int) { return if_root(group_.rank); }, if_root);
 }
 
 // ---- the caller's thread
@@ -140,7 +135,6 @@ void MpiCollective::run_call() {
   run();
 }
 
-// A peer sends as many bytes as it receives, except in a broadcast.
 void MpiCollective::set_payload(int p, const void* data, int64_t bytes) {
   Peer& peer = peer_of(p);
   if (bytes > 0) std::memcpy(peer.out.payload.data(), data, static_cast<size_t>(bytes));

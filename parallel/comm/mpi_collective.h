@@ -74,7 +74,7 @@ class MpiCollective : public MpiTask {
   void all_gather(Tensor shard, Tensor full);
   void all_to_all(Tensor from, Tensor to);
   void broadcast(Tensor data, int root);
-  // Sends the bytes at out(p) to each peer p, and receives as many at in(p).
+  // Sends the bytes at out(p) to each peer p, and receives as many at in(p); null: none.
   template <class Out, class In>
   void swap(int64_t bytes, const Out& out, const In& in);
   void run_call();

@@ -73,8 +73,8 @@ void GradSync::after_backward(int unit) {
 
 void GradSync::end_backward_pass() {
   ++backward_passes_;
-  for (; !delayed_.empty() && delayed_.front().until < backward_passes_; delayed_.pop_front())
-    start(delayed_.front().bucket);
+  for (; !delayed_.empty() && delayed_.front().second < backward_passes_; delayed_.pop_front())
+    start(delayed_.front().first);
 }
 
 void GradSync::accumulate(size_t streamed) {

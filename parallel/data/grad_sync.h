@@ -64,12 +64,8 @@ class GradSync {
   std::vector<std::unique_ptr<Event>> reduced_;  // [bucket]
   std::vector<int64_t> pending_;  // [bucket] backward passes of units still to add to it; -1: its reduction has begun
   int64_t backward_passes_ = 0;   // of stages, in this step
-  struct Delayed {
-    size_t bucket;
-    int64_t until;  // backward_passes_
-  };
-  std::deque<Delayed> delayed_;
-  CommStreams comm_streams_;  // last: their streams end before what they record
+  std::deque<std::pair<size_t, int64_t>> delayed_;  // bucket, and the value of backward_passes_ that starts it
+  CommStreams comm_streams_;                        // last: their streams end before what they record
 };
 
 }  // namespace trivet

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <fmt/format.h>
-#include <functional>
-#include <queue>
+#include <set>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -54,17 +53,12 @@ namespace {
 // Allocates numbers from 0; take() returns the lowest free one.
 class NumberPool {
  public:
-  int take() {
-    if (free_.empty()) return size_++;
-    const int number = free_.top();
-    free_.pop();
-    return number;
-  }
-  void give_back(int number) { free_.push(number); }
+  int take() { return free_.empty() ? size_++ : free_.extract(free_.begin()).value(); }
+  void give_back(int number) { free_.insert(number); }
   int size() const { return size_; }
 
  private:
-  std::priority_queue<int, std::vector<int>, std::greater<>> free_;
+  std::set<int> free_;
   int size_ = 0;
 };
 
