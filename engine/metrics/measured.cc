@@ -32,7 +32,7 @@ void for_each_event(const std::string& path, F&& f) {
 
 std::optional<OpKind> kind_of(const std::string& name) {
   for (const OpKind kind : {OpKind::forward, OpKind::backward, OpKind::backward_input, OpKind::backward_weight})
-    if (name == std::string(1, letter_of(kind))) return kind;
+    if (name == letter_of(kind)) return kind;
   return std::nullopt;
 }
 
