@@ -58,8 +58,8 @@ void GraphOps::end() {
 }
 
 void GraphOps::run(const AnyOp& any, Stream& stream) {
-  const bool notes = &stream == stream_ && std::visit([]<class Op>(const Op&) { return !kOnceAStep<Op>; }, any);
-  if (!notes) return ops_.run(any, stream);
+  const bool records = &stream == stream_ && std::visit([]<class Op>(const Op&) { return !kOnceAStep<Op>; }, any);
+  if (!records) return ops_.run(any, stream);
   if (calls_.empty()) {
     key_.assign(1, address(&stream));
     stream.hold([this] { queue_segment(); });

@@ -1,14 +1,13 @@
-// GraphOps: operations that a device repeats as a whole. A step of a small model takes the host longer to queue, call
-// by call, than the GPU to run; but its micro-batches make the same calls again and again, and a graph (device.h) of
-// hundreds of them costs the host one launch.
+// GraphOps: CUDA graphs for the calls that a step repeats. Queuing a step of a small model call by call takes the host
+// longer than the GPU takes to run it; but its micro-batches make the same calls again and again, and a graph
+// (device.h) of hundreds of them costs the host one launch.
 //
-// While over() runs, the calls on its stream are not handed on, but noted, until something else is to be queued on the
-// stream: an event, a wait, a copy, a collective, a phase of the trace, or the end. What has been noted by then is a
-// segment. Its key is all that its calls were given: which operations, every address, type and shape, every number.
-// A segment whose key is new is queued call by call (a first call may measure algorithms, and take memory); the second
-// time it is captured, and from then on its graph is launched. So a graph is never used for anything but the very calls
-// that it was made of, whoever makes them and whatever else changes, and the numbers are those of the calls. Where the
-// segments end is no matter of right or wrong either: communication, overlapped or not, cuts them by being there.
+// While over() runs, calls on its stream are recorded until something else is queued on the stream: an event, a wait, a
+// copy, a collective, a phase of the trace, or the end. The calls recorded by then are a segment. Its key is everything
+// that its calls were given: ops, addresses, types, shapes, numbers. A segment with a new key is queued call by call (a
+// first call may measure algorithms, and take memory); the second time it is captured, and from then on its graph is
+// launched. So a graph only ever replays exactly the calls it was captured from, and where segments end is a matter of
+// speed alone.
 #pragma once
 
 #include <unordered_map>
@@ -20,14 +19,14 @@ namespace trivet {
 
 class GraphOps : public Ops {
  public:
-  // Both outlive this. most_calls: that are kept, as keys or in graphs; a segment that does not fit in any more is
-  // queued call by call for good. REQUIRES: device.captures().
+  // Both outlive this. most_calls: stored in keys and graphs; a segment beyond that is always queued call by call.
+  // REQUIRES: device.captures().
   GraphOps(Ops& ops, Device& device, int64_t most_calls = 100'000);
   ~GraphOps() override;
 
   void run(const AnyOp& op, Stream& stream) override;
 
-  // Runs f(). Calls on other streams, and those of the optimizer, once a step, go on as they are.
+  // Runs f(). Calls on other streams, and the optimizer's, once a step, are queued as they come.
   template <class F>
   void over(Stream& stream, F&& f) {
     begin(stream);
@@ -43,14 +42,14 @@ class GraphOps : public Ops {
 
   struct Counts {
     int64_t graphs = 0;    // captured
-    int64_t launches = 0;  // of them
-    int64_t replayed = 0;  // calls that were queued by these
-    int64_t calls = 0;     // calls in all, of those that were noted
+    int64_t launches = 0;  // of graphs
+    int64_t replayed = 0;  // calls that these launches queued
+    int64_t calls = 0;     // recorded in all
   };
   const Counts& counts() const { return counts_; }
 
  private:
-  // The stream, and of each call its op and all arguments, each as one number or more.
+  // The stream; then each call's op and arguments, as numbers.
   using Key = std::vector<uint64_t>;
   struct Hash {
     size_t operator()(const Key& key) const;
@@ -64,7 +63,7 @@ class GraphOps : public Ops {
   Device& device_;
   const int64_t most_calls_;
   Stream* stream_ = nullptr;  // of the over() that runs
-  // The segment that is being noted.
+  // The segment that is being recorded.
   Key key_;
   std::vector<AnyOp> calls_;
   std::unordered_map<Key, std::unique_ptr<Graph>, Hash> graphs_;  // null: queued once

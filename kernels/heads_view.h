@@ -86,21 +86,18 @@ inline HeadsView heads_view(const Tensor& x, int64_t heads, int64_t groups) {
   return {x, 0, HeadsLayout::in_groups(x.shape[0], x.shape[1], groups, members, d, members * d)};
 }
 
-namespace shapes {
-
 // There, of this type, and inside its memory.
 template <class Memory>
-void expect_heads(const char* op, const char* argument, const HeadsOf<Memory>& x, DType dtype) {
+void expect_heads(const Expect& expect, const char* argument, const HeadsOf<Memory>& x, DType dtype) {
   const auto& [s, b, groups, members, d, position, entry, group, member] = x.layout;
   if (!x.memory || x.memory.dtype != dtype) [[unlikely]]
-    shapes::mismatch(op, argument, x.memory, name_of(dtype));
+    expect.mismatch(argument, x.memory, name_of(dtype));
   if (s < 0 || b < 0 || groups < 1 || members < 1 || d < 1 || x.first < 0 || position < 0 || entry < 0 || group < 0 ||
       member < 0) [[unlikely]]
-    fail(std::string(op) + ": " + argument + " has a size or a stride below what can be");
+    fail(std::string(expect.op) + ": " + argument + " has a negative size or stride, or no heads");
   const int64_t end = x.first + x.layout.at(s - 1, b - 1, groups * members - 1) + d;
   if (s * b > 0 && end > x.memory.numel()) [[unlikely]]
-    shapes::mismatch(op, argument, x.memory,
-                     "at least the " + std::to_string(end) + " elements that its strides reach");
+    expect.mismatch(argument, x.memory, "at least the " + std::to_string(end) + " elements that its strides reach");
 }
 
 inline std::string describe_heads(const HeadsLayout& z, int64_t members) {
@@ -109,15 +106,13 @@ inline std::string describe_heads(const HeadsLayout& z, int64_t members) {
 
 // The type and the sizes of `like`, but for `members` heads a group.
 template <class Memory>
-void expect_heads_like(const char* op, const char* argument, const HeadsOf<Memory>& x, const HeadsOf<In>& like,
+void expect_heads_like(const Expect& expect, const char* argument, const HeadsOf<Memory>& x, const HeadsOf<In>& like,
                        int64_t members) {
-  expect_heads(op, argument, x, like.memory.dtype);
+  expect_heads(expect, argument, x, like.memory.dtype);
   const HeadsLayout &z = x.layout, &other = like.layout;
   if (z.s != other.s || z.b != other.b || z.groups != other.groups || z.members != members || z.d != other.d)
       [[unlikely]]
-    fail(std::string(op) + ": " + argument + " is " + describe_heads(z, z.members) + ", expected " +
-         describe_heads(other, members));
+    expect.fail(argument, describe_heads(z, z.members), describe_heads(other, members));
 }
 
-}  // namespace shapes
 }  // namespace trivet

@@ -1,4 +1,4 @@
-// The ops of a model's layers: matrix products, norms, activation, attention, embeddings, residuals. The conventions of
+// The ops of a model's layers: matmul, norms, activation, attention, embeddings, residuals. The conventions of
 // their contracts are in kernels/ops.h; check() is the contract's shapes and types as code.
 #pragma once
 
@@ -17,10 +17,10 @@ namespace trivet {
 //   square = (((first_sample + batch entry) * total_heads + first_head + head) * pairs + dropout_pair(key)) * pairs +
 //            dropout_pair(query)   with pairs = dropout_pairs(seq_length).
 // The element is kept when its word >= dropout_threshold(probability), and is then scaled by 1 / (1 - probability).
-// The number of the sample is read on the device when the op runs: all else is the same in every micro-batch, so that a
-// graph of the calls can be launched for each.
+// The sample's number is read on the device when the op runs: everything else is the same in every micro-batch, so that
+// one graph serves all.
 struct Dropout {
-  float probability = 0;  // 0: everything is kept and nothing is drawn
+  float probability = 0;  // 0: no dropout, and nothing is drawn
   uint64_t seed = 0;
   uint64_t site = 0;
   OptionalIn first_sample = {};  // [1] int64, the micro-batch's first; null where nothing is drawn
@@ -29,16 +29,16 @@ struct Dropout {
   int64_t first_head = 0;        // of this rank, and
   int64_t total_heads = 0;       // of the model: attention only
 
-  void check(const char* op) const {
+  void check(const Expect& expect) const {
     if (!(probability >= 0 && probability < 1)) [[unlikely]]
-      fail(std::string(op) + ": dropout probability is " + std::to_string(probability) + ", expected [0, 1)");
-    if (probability > 0) shapes::expect_vector(op, "dropout.first_sample", first_sample, DType::i64, 1);
+      fail(std::string(expect.op) + ": dropout probability is " + std::to_string(probability) + ", expected [0, 1)");
+    if (probability > 0) expect.vector("dropout.first_sample", first_sample, DType::i64, 1);
   }
 };
 
 namespace op {
 
-// ---- matrix products
+// ---- matmul
 
 // c[m, n] = a[m, k] b[k, n] + bias. a, b: T. c: T, or fp32.
 struct Matmul {
@@ -49,29 +49,28 @@ struct Matmul {
   bool transpose_b = false;  // b is given as [n, k]
   bool accumulate = false;   // c += a b; else c = a b
   OptionalIn bias{};         // [n] T, added to every row; not with accumulate
-  // A GELU behind the product, which saves passes over memory. At most one of the two; c is T then, and nothing is
-  // accumulated. On a CPU with the bits of this op and GeluForward or GeluBackward behind it; elsewhere near them.
+  // A GELU epilogue, which saves passes over memory. At most one of the two; c is T then, and nothing is accumulated.
+  // On a CPU it has the bits of this op followed by GeluForward or GeluBackward; elsewhere it is close to them.
   OptionalOut pre_activation{};  // [m, n] T: a b + bias; c = gelu(pre_activation)
   OptionalIn gelu_backward{};    // [m, n] T: c = (a b) * gelu'(gelu_backward); not with a bias
 
-  void check() const {
-    constexpr const char* kOp = kSpan.name;
-    shapes::expect_float(kOp, "a", a);
+  void check(const Expect& expect) const {
+    expect.floats("a", a);
     const int64_t m = transpose_a ? a.cols() : a.rows(), k = transpose_a ? a.rows() : a.cols();
-    shapes::expect_float(kOp, "b", b);
+    expect.floats("b", b);
     const int64_t n = transpose_b ? b.rows() : b.cols();
-    shapes::expect_matrix(kOp, "b", b, a.dtype, transpose_b ? n : k, transpose_b ? k : n);
-    shapes::expect_float(kOp, "c", c);
-    shapes::expect_matrix(kOp, "c", c, c.dtype == DType::f32 ? DType::f32 : a.dtype, m, n);
+    expect.matrix("b", b, a.dtype, transpose_b ? n : k, transpose_b ? k : n);
+    expect.floats("c", c);
+    expect.matrix("c", c, c.dtype == DType::f32 ? DType::f32 : a.dtype, m, n);
     if (bias) {
-      shapes::expect_vector(kOp, "bias", bias, a.dtype, n);
-      if (accumulate) fail("matmul: a bias cannot be added when accumulating");
+      expect.vector("bias", bias, a.dtype, n);
+      if (accumulate) fail("matmul: a bias cannot be added while accumulating");
     }
     if (!pre_activation && !gelu_backward) return;
-    if (pre_activation) shapes::expect_matrix(kOp, "pre_activation", pre_activation, a.dtype, m, n);
-    if (gelu_backward) shapes::expect_matrix(kOp, "gelu_backward", gelu_backward, a.dtype, m, n);
-    shapes::expect_matrix(kOp, "c", c, a.dtype, m, n);
-    if (accumulate) fail("matmul: a GELU cannot be taken of a sum that accumulates");
+    if (pre_activation) expect.matrix("pre_activation", pre_activation, a.dtype, m, n);
+    if (gelu_backward) expect.matrix("gelu_backward", gelu_backward, a.dtype, m, n);
+    expect.matrix("c", c, a.dtype, m, n);
+    if (accumulate) fail("matmul: a GELU epilogue cannot accumulate");
     if (pre_activation && gelu_backward) fail("matmul: pre_activation and gelu_backward cannot go together");
     if (gelu_backward && bias) fail("matmul: a bias cannot be added before gelu_backward");
   }
@@ -83,9 +82,9 @@ struct ColumnSum {
   In x;
   InOut sum;
 
-  void check() const {
-    shapes::expect_float(kSpan.name, "x", x);
-    shapes::expect_vector(kSpan.name, "sum", sum, DType::f32, x.cols());
+  void check(const Expect& expect) const {
+    expect.floats("x", x);
+    expect.vector("sum", sum, DType::f32, x.cols());
   }
 };
 
@@ -99,15 +98,12 @@ struct LayernormForward {
   float eps;
   Out y, mean, rstd;
 
-  void check() const {
-    constexpr const char* kOp = kSpan.name;
-    shapes::expect_float(kOp, "x", x);
+  void check(const Expect& expect) const {
+    expect.floats("x", x);
     const int64_t n = x.rows(), h = x.cols();
-    shapes::expect_vector(kOp, "gamma", gamma, x.dtype, h);
-    shapes::expect_vector(kOp, "beta", beta, x.dtype, h);
-    shapes::expect_like(kOp, "y", y, x);
-    shapes::expect_vector(kOp, "mean", mean, DType::f32, n);
-    shapes::expect_vector(kOp, "rstd", rstd, DType::f32, n);
+    expect.vectors(x.dtype, h, {{"gamma", gamma}, {"beta", beta}});
+    expect.like("y", y, x);
+    expect.vectors(DType::f32, n, {{"mean", mean}, {"rstd", rstd}});
   }
 };
 
@@ -119,18 +115,15 @@ struct LayernormBackward {
   Out dx;
   InOut dgamma, dbeta;
 
-  void check() const {
-    constexpr const char* kOp = kSpan.name;
-    shapes::expect_float(kOp, "x", x);
+  void check(const Expect& expect) const {
+    expect.floats("x", x);
     const int64_t n = x.rows(), h = x.cols();
-    shapes::expect_like(kOp, "dy", dy, x);
-    shapes::expect_vector(kOp, "gamma", gamma, x.dtype, h);
-    shapes::expect_vector(kOp, "mean", mean, DType::f32, n);
-    shapes::expect_vector(kOp, "rstd", rstd, DType::f32, n);
-    if (residual) shapes::expect_like(kOp, "residual", residual, x);
-    shapes::expect_like(kOp, "dx", dx, x);
-    shapes::expect_vector(kOp, "dgamma", dgamma, DType::f32, h);
-    shapes::expect_vector(kOp, "dbeta", dbeta, DType::f32, h);
+    expect.like("dy", dy, x);
+    expect.vector("gamma", gamma, x.dtype, h);
+    expect.vectors(DType::f32, n, {{"mean", mean}, {"rstd", rstd}});
+    if (residual) expect.like("residual", residual, x);
+    expect.like("dx", dx, x);
+    expect.vectors(DType::f32, h, {{"dgamma", dgamma}, {"dbeta", dbeta}});
   }
 };
 
@@ -142,9 +135,9 @@ struct GeluForward {
   In x;
   Out y;
 
-  void check() const {
-    shapes::expect_float(kSpan.name, "x", x);
-    shapes::expect_like(kSpan.name, "y", y, x);
+  void check(const Expect& expect) const {
+    expect.floats("x", x);
+    expect.like("y", y, x);
   }
 };
 
@@ -154,27 +147,27 @@ struct GeluBackward {
   In x, dy;
   Out dx;
 
-  void check() const {
-    shapes::expect_float(kSpan.name, "x", x);
-    shapes::expect_like(kSpan.name, "dy", dy, x);
-    shapes::expect_like(kSpan.name, "dx", dx, x);
+  void check(const Expect& expect) const {
+    expect.floats("x", x);
+    expect.like("dy", dy, x);
+    expect.like("dx", dx, x);
   }
 };
 
 // ---- causal multi-head self-attention with online softmax (Dao et al. 2022); never holds more than a tile-row of
 //      scores a thread
 
-inline void expect_attention(const char* op, const QkvOf<In>& qkv, const Tensor& out, const Tensor& lse,
+inline void expect_attention(const Expect& expect, const QkvOf<In>& qkv, const Tensor& out, const Tensor& lse,
                              const Dropout& dropout) {
   const HeadsLayout& z = qkv.q.layout;
   const DType T = qkv.q.memory.dtype;
-  shapes::expect_float(op, "q", qkv.q.memory);
-  shapes::expect_heads(op, "q", qkv.q, T);
-  shapes::expect_heads_like(op, "k", qkv.k, qkv.q, 1);
-  shapes::expect_heads_like(op, "v", qkv.v, qkv.q, 1);
-  shapes::expect_matrix(op, "out", out, T, z.s * z.b, z.heads() * z.d);
-  shapes::expect_matrix(op, "lse", lse, DType::f32, z.b * z.heads(), z.s);
-  dropout.check(op);
+  expect.floats("q", qkv.q.memory);
+  expect_heads(expect, "q", qkv.q, T);
+  expect_heads_like(expect, "k", qkv.k, qkv.q, 1);
+  expect_heads_like(expect, "v", qkv.v, qkv.q, 1);
+  expect.matrix("out", out, T, z.s * z.b, z.heads() * z.d);
+  expect.matrix("lse", lse, DType::f32, z.b * z.heads(), z.s);
+  dropout.check(expect);
 }
 
 // softmax(q k^T / sqrt(d), masked) v of each query head. The views are of one type, T, and of the same s, b, groups and
@@ -186,7 +179,7 @@ struct AttentionForward {
   Out lse;            // [b, heads, s] fp32, log of the sum of exp of the scaled scores
   Dropout dropout{};  // of the probabilities, each a function of its query head
 
-  void check() const { expect_attention(kSpan.name, qkv, out, lse, dropout); }
+  void check(const Expect& expect) const { expect_attention(expect, qkv, out, lse, dropout); }
 };
 
 // Recomputes the probabilities from q, k and lse. dk and dv are sums over the query heads of their group, in the order
@@ -200,13 +193,12 @@ struct AttentionBackward {
   QkvOf<Out> dqkv;  // of the sizes of qkv; the strides are its own
   Dropout dropout{};
 
-  void check() const {
-    constexpr const char* kOp = kSpan.name;
-    expect_attention(kOp, qkv, out, lse, dropout);
-    shapes::expect_like(kOp, "dout", dout, out);
-    shapes::expect_heads_like(kOp, "dq", dqkv.q, qkv.q, qkv.q.layout.members);
-    shapes::expect_heads_like(kOp, "dk", dqkv.k, qkv.q, 1);
-    shapes::expect_heads_like(kOp, "dv", dqkv.v, qkv.q, 1);
+  void check(const Expect& expect) const {
+    expect_attention(expect, qkv, out, lse, dropout);
+    expect.like("dout", dout, out);
+    expect_heads_like(expect, "dq", dqkv.q, qkv.q, qkv.q.layout.members);
+    expect_heads_like(expect, "dk", dqkv.k, qkv.q, 1);
+    expect_heads_like(expect, "dv", dqkv.v, qkv.q, 1);
   }
 };
 
@@ -220,11 +212,10 @@ struct EmbeddingForward {
   int64_t first_row;
   Out out;
 
-  void check() const {
-    constexpr const char* kOp = kSpan.name;
-    shapes::expect_float(kOp, "table", table);
-    shapes::expect_vector(kOp, "tokens", tokens, DType::i32, tokens.numel());
-    shapes::expect_matrix(kOp, "out", out, table.dtype, tokens.numel(), table.cols());
+  void check(const Expect& expect) const {
+    expect.floats("table", table);
+    expect.vector("tokens", tokens, DType::i32, tokens.numel());
+    expect.matrix("out", out, table.dtype, tokens.numel(), table.cols());
   }
 };
 
@@ -235,12 +226,11 @@ struct EmbeddingBackward {
   int64_t first_row;
   InOut dtable;
 
-  void check() const {
-    constexpr const char* kOp = kSpan.name;
-    shapes::expect_float(kOp, "dout", dout);
-    shapes::expect_vector(kOp, "tokens", tokens, DType::i32, tokens.numel());
-    shapes::expect_matrix(kOp, "dout", dout, dout.dtype, tokens.numel(), dout.cols());
-    shapes::expect_matrix(kOp, "dtable", dtable, DType::f32, dtable.rows(), dout.cols());
+  void check(const Expect& expect) const {
+    expect.floats("dout", dout);
+    expect.vector("tokens", tokens, DType::i32, tokens.numel());
+    expect.matrix("dout", dout, dout.dtype, tokens.numel(), dout.cols());
+    expect.matrix("dtable", dtable, DType::f32, dtable.rows(), dout.cols());
   }
 };
 
@@ -251,12 +241,11 @@ struct PositionForward {
   Dropout dropout;
   Out out;
 
-  void check() const {
-    constexpr const char* kOp = kSpan.name;
-    shapes::expect_activation(kOp, "x", x);
-    shapes::expect_matrix(kOp, "positions", positions, x.dtype, x.shape[0], x.shape[2]);
-    shapes::expect_like(kOp, "out", out, x);
-    dropout.check(kOp);
+  void check(const Expect& expect) const {
+    expect.activation("x", x);
+    expect.matrix("positions", positions, x.dtype, x.shape[0], x.shape[2]);
+    expect.like("out", out, x);
+    dropout.check(expect);
   }
 };
 
@@ -268,12 +257,11 @@ struct PositionBackward {
   Out dx;
   InOut dpositions;
 
-  void check() const {
-    constexpr const char* kOp = kSpan.name;
-    shapes::expect_activation(kOp, "dout", dout);
-    shapes::expect_like(kOp, "dx", dx, dout);
-    shapes::expect_matrix(kOp, "dpositions", dpositions, DType::f32, dout.shape[0], dout.shape[2]);
-    dropout.check(kOp);
+  void check(const Expect& expect) const {
+    expect.activation("dout", dout);
+    expect.like("dx", dx, dout);
+    expect.matrix("dpositions", dpositions, DType::f32, dout.shape[0], dout.shape[2]);
+    dropout.check(expect);
   }
 };
 
@@ -288,13 +276,12 @@ struct BiasDropoutAdd {
   Dropout dropout;
   Out out;
 
-  void check() const {
-    constexpr const char* kOp = kSpan.name;
-    shapes::expect_activation(kOp, "x", x);
-    if (bias) shapes::expect_vector(kOp, "bias", bias, x.dtype, x.shape[2]);
-    shapes::expect_like(kOp, "residual", residual, x);
-    shapes::expect_like(kOp, "out", out, x);
-    dropout.check(kOp);
+  void check(const Expect& expect) const {
+    expect.activation("x", x);
+    if (bias) expect.vector("bias", bias, x.dtype, x.shape[2]);
+    expect.like("residual", residual, x);
+    expect.like("out", out, x);
+    dropout.check(expect);
   }
 };
 
@@ -305,10 +292,10 @@ struct DropoutBackward {
   Dropout dropout;
   Out dx;
 
-  void check() const {
-    shapes::expect_activation(kSpan.name, "dout", dout);
-    shapes::expect_like(kSpan.name, "dx", dx, dout);
-    dropout.check(kSpan.name);
+  void check(const Expect& expect) const {
+    expect.activation("dout", dout);
+    expect.like("dx", dx, dout);
+    dropout.check(expect);
   }
 };
 

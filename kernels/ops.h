@@ -1,6 +1,6 @@
 // Ops: every numerical operation of Trivet. An op is a plain struct of tensors and numbers (kernels/layer_ops.h,
-// kernels/step_ops.h) with its contract above it; CpuOps (kernels/cpu) and CudaOps (kernels/cuda) keep the same
-// contracts, and everything above this page is one code path:
+// kernels/step_ops.h) with its contract above it. CpuOps (kernels/cpu) and CudaOps (kernels/cuda) meet the same
+// contracts, so that everything above this floor is one code path:
 //     ops.run(op::Add{.a = x, .b = y, .out = sum}, stream);
 //
 // Conventions
@@ -10,8 +10,8 @@
 //   * T is fp32 or bf16, the same for all T of an op. Sums are kept in fp32 at least, whatever T is.
 //   * Gradients of weights are fp32 and are added to (+=); gradients of activations are written (=).
 //   * Outputs alias inputs only where the contract says so. Only optional tensors may be null.
-//   * Every op gives the same bits when it is run again, whatever the number of threads is doing besides; with
-//     another number of threads a rank, sums may be cut elsewhere. (But for cuDNN's attention backward: CudaOptions.)
+//   * Every op is deterministic for a given number of threads a rank; with another number, sums may be split elsewhere.
+//     (Exception: cuDNN's attention backward, see CudaOptions.)
 //   * A wrong shape or dtype throws Error that names the op, the argument, what was found and what was expected.
 //
 // A new op is a struct in layer_ops.h or step_ops.h and its name in TRIVET_OPS; a CpuOps::compute in kernels/cpu and a
@@ -29,7 +29,7 @@
 
 namespace trivet {
 
-// Every op, once. Whatever there is for each of them is made from this list: of(Op), with commas between.
+// Every op, once: of(Op), with commas between. All that exists for each op is generated from this list.
 #define TRIVET_OPS(of)                                                                                                 \
   of(Matmul), of(ColumnSum), of(LayernormForward), of(LayernormBackward), of(GeluForward), of(GeluBackward),           \
       of(AttentionForward), of(AttentionBackward), of(EmbeddingForward), of(EmbeddingBackward), of(PositionForward),   \
@@ -37,23 +37,32 @@ namespace trivet {
       of(CrossEntropyLoss), of(CrossEntropyBackward), of(AdamWStep), of(SumOfSquares), of(ClipScale), of(AcceptStep),  \
       of(FindNonFinite), of(Fill), of(Clear), of(Convert), of(Add)
 
-// Any op, as a value: what wraps or records ops keeps these.
+// Any op, as a value, for wrappers and recorders.
 #define TRIVET_TYPE(Op) op::Op
 using AnyOp = std::variant<TRIVET_OPS(TRIVET_TYPE)>;
 
-// Whatever runs ops, or notes or maps them before it hands them on.
+// Throws Error where the arguments are not what the op's contract says.
+template <class Op>
+void check_arguments(const Op& op) {
+  op.check(Expect{Op::kSpan.name});
+}
+
+// Runs ops, or records or maps them and passes them on.
 class Ops {
  public:
   virtual ~Ops() = default;
-  // Throws Error where the op's check() does, before anything is queued.
+  // Checks the arguments before anything is queued.
   virtual void run(const AnyOp& op, Stream& stream) = 0;
 };
 
-// threads: how many threads each op uses, those of its caller included. trivet::CpuOps itself is in kernels/cpu.
+// threads: that each op uses, the caller's included.
 std::unique_ptr<Ops> create_cpu_ops(int threads);
+// The peak that MFU is measured against on a CPU: TFLOP/s of the fastest of a few large GEMMs in `dtype` on `ops`.
+// Takes less than a second.
+double measure_gemm_peak_tflops(Device& device, Ops& ops, DType dtype);
 
-// What a plan for attention is made for: sizes, strides and T of its views. Gradients have the strides of what they are
-// the gradients of.
+// What a plan for attention is made for: sizes, strides and T of its views. Gradients have the strides of their
+// tensors.
 struct AttentionShape {
   HeadsLayout q, k, v;
   DType dtype = DType::bf16;
@@ -66,18 +75,17 @@ inline AttentionShape packed_attention(int64_t s, int64_t b, int64_t heads, int6
 }
 
 struct CudaOptions {
-  bool tf32 = false;  // fp32 products by the tensor cores, which keep 10 bits of the mantissa of what they multiply
-  // How many of cuBLASLt's proposals a product's shape tries out when it first comes; 1 takes the first one untried, so
-  // that two runs choose alike.
+  bool tf32 = false;  // fp32 GEMMs on the tensor cores, which round their operands to 10 bits of mantissa
+  // GEMM autotuning: how many of cuBLASLt's proposals are timed when a shape first comes; 1 takes the first one
+  // untimed, so that two runs choose alike.
   int product_candidates = 8;
-  // Smaller products, in multiplications and additions, take the first one too: they take a launch's time anyway.
+  // GEMMs of fewer multiplications and additions take the first proposal too: they are bound by launch latency.
   double trial_operations = 1e9;
-  // Attention of this shape, without dropout, is cuDNN's; all other attention is computed by the kernels of this
-  // folder.
+  // Attention of this shape, without dropout, is cuDNN's; all other attention is computed by kernels/cuda.
   std::optional<AttentionShape> cudnn_attention{};
-  // Attention on a GPU of compute capability 9.0 (H100, H200) is by kernels of its own, which no other GPU can run.
+  // GPUs of compute capability 9.0 (H100, H200) have attention kernels of their own, which no other GPU can run.
   bool hopper_attention = true;
-  // cuDNN's attention backward adds in a fixed order; that takes 2 b heads s^2 bytes of workspace. Else in any order.
+  // cuDNN's attention backward adds in a fixed order, for 2 b heads s^2 bytes of workspace; otherwise in any order.
   bool deterministic = true;
 };
 // On the GPU of `device`, which outlives them. Called by the thread that made the device. In a build without CUDA

@@ -3,14 +3,7 @@
 // initialisation of weights draw from it by global index, so every layout and every device sees the same numbers.
 #pragma once
 
-#include <array>
-#include <cstdint>
-
-#if defined(__CUDACC__)
-#define TRIVET_HOST_DEVICE __host__ __device__
-#else
-#define TRIVET_HOST_DEVICE
-#endif
+#include "kernels/base/dtype.h"
 
 namespace trivet {
 
@@ -36,8 +29,8 @@ TRIVET_HOST_DEVICE inline PhiloxWords philox4x32(uint64_t counter_low, uint64_t 
 }
 
 // Dropout draws four elements from a block of words, by the rules in kernels/ops.h. 7 rounds are the fewest that pass
-// all tests of BigCrush (the paper's section 4.3 and table 2); on GPUs, where masks are made anew wherever they are
-// needed, the rounds are what dropout costs.
+// all tests of BigCrush (the paper's section 4.3 and table 2); on GPUs, where masks are recomputed wherever they are
+// needed, the rounds are the cost of dropout.
 inline constexpr int kDropoutRounds = 7;
 
 // An element is kept when its word is at least this, for a dropout of probability p.

@@ -3,7 +3,9 @@
 // code.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "kernels/base/trace.h"
 #include "kernels/op_fields.h"
@@ -16,6 +18,28 @@ struct AdamW {
   int64_t step = 1;  // counts from 1: bias correction by 1 - beta^step
 };
 
+// What a step of AdamW multiplies with, computed once in double: the same for every back end.
+struct AdamWConstants {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
+  float step_size;        // learning rate / (1 - beta1^step)
+  float root_correction;  // 1 / sqrt(1 - beta2^step)
+  float decay;            // learning rate * weight decay
+};
+
+inline AdamWConstants constants_of(const AdamW& how) {
+  const double step = static_cast<double>(how.step);
+  const double correction1 = 1.0 - std::pow(static_cast<double>(how.beta1), step);
+  const double correction2 = 1.0 - std::pow(static_cast<double>(how.beta2), step);
+  return {.beta1 = how.beta1,
+          .one_minus_beta1 = static_cast<float>(1.0 - static_cast<double>(how.beta1)),
+          .beta2 = how.beta2,
+          .one_minus_beta2 = static_cast<float>(1.0 - static_cast<double>(how.beta2)),
+          .eps = how.eps,
+          .step_size = static_cast<float>(how.learning_rate / correction1),
+          .root_correction = static_cast<float>(1.0 / std::sqrt(correction2)),
+          .decay = static_cast<float>(static_cast<double>(how.learning_rate) * how.weight_decay)};
+}
+
 // n elements of the optimizer's state, all [n] fp32 but model_weight.
 struct AdamWShard {
   InOut weight;
@@ -26,22 +50,28 @@ struct AdamWShard {
 };
 
 // An exact sum of squares: 64-bit counters on a fixed grid of 28-bit bins, from 2^-308 up (kernels/exact_sum.h). The
-// sum is exact, so it has the same bits in whatever order, on however many ranks, the parts are added.
+// sum is exact, so its bits do not depend on the order of the terms or on the number of ranks.
 inline constexpr int64_t kExactSumBins = 24;
 
-// What a step's numbers, up to kStepNumbers of them, may be.
+// Limits of a step's numbers, up to kStepNumbers of them.
 inline constexpr size_t kStepNumbers = 4;
 struct StepLimits {
   std::array<float, kStepNumbers> at_most;  // a finite number above it is refused; +inf: none is
   bool finite = true;                       // a number that is not finite is refused
 };
 
-// What FindNonFinite tells.
+// The numbers of a FindNonFinite report.
 inline constexpr int64_t kNonFiniteNumbers = 5;
+
+// How many of a rank's v columns, from first_column on, are entries of the vocabulary and not padding.
+constexpr int64_t real_columns(int64_t first_column, int64_t vocab_size, int64_t v) {
+  return std::clamp<int64_t>(vocab_size - first_column, 0, v);
+}
 
 namespace op {
 
-// ---- softmax cross-entropy in the pieces that a vocabulary cut over ranks needs (Shoeybi et al. 2019, section 3)
+// ---- softmax cross-entropy in the parts that a vocabulary partitioned over ranks needs (Shoeybi et al. 2019, section
+// 3)
 
 // One pass over this rank's columns. logits: [n, v] T, whose column j is vocabulary entry first_column + j; entries
 // from `vocab_size` on are padding and never enter. targets: [n] int32. Outputs, [n] fp32: row_max (-inf where all
@@ -52,14 +82,11 @@ struct CrossEntropyForward {
   int64_t first_column, vocab_size;
   Out row_max, row_sum, target_logit;
 
-  void check() const {
-    constexpr const char* kOp = kSpan.name;
-    shapes::expect_float(kOp, "logits", logits);
+  void check(const Expect& expect) const {
+    expect.floats("logits", logits);
     const int64_t n = logits.rows();
-    shapes::expect_vector(kOp, "targets", targets, DType::i32, n);
-    shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
-    shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
-    shapes::expect_vector(kOp, "target_logit", target_logit, DType::f32, n);
+    expect.vector("targets", targets, DType::i32, n);
+    expect.vectors(DType::f32, n, {{"row_max", row_max}, {"row_sum", row_sum}, {"target_logit", target_logit}});
   }
 };
 
@@ -69,12 +96,9 @@ struct CrossEntropyRescale {
   In row_max, global_max;
   InOut row_sum;
 
-  void check() const {
-    constexpr const char* kOp = kSpan.name;
-    const int64_t n = row_max.numel();
-    shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
-    shapes::expect_vector(kOp, "global_max", global_max, DType::f32, n);
-    shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
+  void check(const Expect& expect) const {
+    expect.vectors(DType::f32, row_max.numel(),
+                   {{"row_max", row_max}, {"global_max", global_max}, {"row_sum", row_sum}});
   }
 };
 
@@ -85,13 +109,10 @@ struct CrossEntropyLoss {
   float scale;
   InOut loss;
 
-  void check() const {
-    constexpr const char* kOp = kSpan.name;
-    const int64_t n = row_max.numel();
-    shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
-    shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
-    shapes::expect_vector(kOp, "target_logit", target_logit, DType::f32, n);
-    shapes::expect_vector(kOp, "loss", loss, DType::f32, 1);
+  void check(const Expect& expect) const {
+    expect.vectors(DType::f32, row_max.numel(),
+                   {{"row_max", row_max}, {"row_sum", row_sum}, {"target_logit", target_logit}});
+    expect.vector("loss", loss, DType::f32, 1);
   }
 };
 
@@ -104,41 +125,35 @@ struct CrossEntropyBackward {
   In row_max, row_sum;
   float scale;
 
-  void check() const {
-    constexpr const char* kOp = kSpan.name;
-    shapes::expect_float(kOp, "logits", logits);
+  void check(const Expect& expect) const {
+    expect.floats("logits", logits);
     const int64_t n = logits.rows();
-    shapes::expect_vector(kOp, "targets", targets, DType::i32, n);
-    shapes::expect_vector(kOp, "row_max", row_max, DType::f32, n);
-    shapes::expect_vector(kOp, "row_sum", row_sum, DType::f32, n);
+    expect.vector("targets", targets, DType::i32, n);
+    expect.vectors(DType::f32, n, {{"row_max", row_max}, {"row_sum", row_sum}});
   }
 };
 
 // ---- optimizer
 
-// AdamW with decoupled decay (Loshchilov, Hutter 2019), on all pieces at once:
+// AdamW with decoupled decay (Loshchilov, Hutter 2019), on all shards at once:
 //   g = grad * grad_scale[0];  weight -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * weight)
-// grad_scale: [1] fp32. accepted: [1] fp32; where it is 0, nothing is written. Both are read when the stream gets
-// there: the host need not know them. How elements are cut into pieces changes no bit.
+// grad_scale: [1] fp32. accepted: [1] fp32; where it is 0, nothing is written. Both are read on the device. How
+// elements are split into shards changes no bit.
 struct AdamWStep {
   static constexpr SpanInfo kSpan{"adamw", Category::optimizer};
-  List<AdamWShard> pieces;
+  List<AdamWShard> shards;
   In grad_scale;
   OptionalIn accepted{};
   AdamW how;
 
-  void check() const {
-    constexpr const char* kOp = kSpan.name;
-    for (const AdamWShard& piece : pieces) {
-      const int64_t n = piece.weight.numel();
-      shapes::expect_vector(kOp, "weight", piece.weight, DType::f32, n);
-      shapes::expect_vector(kOp, "grad", piece.grad, DType::f32, n);
-      shapes::expect_vector(kOp, "m", piece.m, DType::f32, n);
-      shapes::expect_vector(kOp, "v", piece.v, DType::f32, n);
-      if (piece.model_weight) shapes::expect_vector(kOp, "model_weight", piece.model_weight, DType::bf16, n);
+  void check(const Expect& expect) const {
+    for (const AdamWShard& shard : shards) {
+      const int64_t n = shard.weight.numel();
+      expect.vectors(DType::f32, n, {{"weight", shard.weight}, {"grad", shard.grad}, {"m", shard.m}, {"v", shard.v}});
+      if (shard.model_weight) expect.vector("model_weight", shard.model_weight, DType::bf16, n);
     }
-    shapes::expect_vector(kOp, "grad_scale", grad_scale, DType::f32, 1);
-    if (accepted) shapes::expect_vector(kOp, "accepted", accepted, DType::f32, 1);
+    expect.vector("grad_scale", grad_scale, DType::f32, 1);
+    if (accepted) expect.vector("accepted", accepted, DType::f32, 1);
     trivet::check(how.step >= 1, "adamw: step counts from 1");
   }
 };
@@ -150,9 +165,9 @@ struct SumOfSquares {
   List<In> xs;
   InOut bins;
 
-  void check() const {
-    for (const Tensor& x : xs) shapes::expect_vector(kSpan.name, "x", x, DType::f32, x.numel());
-    shapes::expect_vector(kSpan.name, "bins", bins, DType::i64, kExactSumBins);
+  void check(const Expect& expect) const {
+    for (const Tensor& x : xs) expect.vector("x", x, DType::f32, x.numel());
+    expect.vector("bins", bins, DType::i64, kExactSumBins);
   }
 };
 
@@ -164,10 +179,9 @@ struct ClipScale {
   float multiplier, max_norm;
   Out norm, grad_scale;
 
-  void check() const {
-    shapes::expect_vector(kSpan.name, "bins", bins, DType::i64, kExactSumBins);
-    shapes::expect_vector(kSpan.name, "norm", norm, DType::f32, 1);
-    shapes::expect_vector(kSpan.name, "grad_scale", grad_scale, DType::f32, 1);
+  void check(const Expect& expect) const {
+    expect.vector("bins", bins, DType::i64, kExactSumBins);
+    expect.vectors(DType::f32, 1, {{"norm", norm}, {"grad_scale", grad_scale}});
   }
 };
 
@@ -180,25 +194,25 @@ struct AcceptStep {
   StepLimits limits;
   Out accepted;
 
-  void check() const {
+  void check(const Expect& expect) const {
     trivet::check(numbers.numel() <= static_cast<int64_t>(kStepNumbers), "accept_step: more numbers than limits");
-    shapes::expect_vector(kSpan.name, "numbers", numbers, DType::f32, numbers.numel());
-    shapes::expect_vector(kSpan.name, "accepted", accepted, DType::f32, 1);
+    expect.vector("numbers", numbers, DType::f32, numbers.numel());
+    expect.vector("accepted", accepted, DType::f32, 1);
   }
 };
 
-// Looks through x where the step is refused for what is not finite, so that a report can name it when the gradients
-// are gone: where accepted[0] is 0, found = {index of the first such element or -1, NaNs, infinities, bits of that
+// In a step that is refused, searches x for non-finite elements, so that a report can name them after the gradients are
+// overwritten: where accepted[0] is 0, found = {index of the first such element or -1, NaNs, infinities, bits of that
 // element, bits of the one before it}; else found is left as it is. x: [n] fp32; found: [kNonFiniteNumbers] int64.
 struct FindNonFinite {
   static constexpr SpanInfo kSpan{"find_non_finite", Category::optimizer};
   In x, accepted;
   InOut found;
 
-  void check() const {
-    shapes::expect_vector(kSpan.name, "x", x, DType::f32, x.numel());
-    shapes::expect_vector(kSpan.name, "accepted", accepted, DType::f32, 1);
-    shapes::expect_vector(kSpan.name, "found", found, DType::i64, kNonFiniteNumbers);
+  void check(const Expect& expect) const {
+    expect.vector("x", x, DType::f32, x.numel());
+    expect.vector("accepted", accepted, DType::f32, 1);
+    expect.vector("found", found, DType::i64, kNonFiniteNumbers);
   }
 };
 
@@ -210,7 +224,7 @@ struct Fill {
   Out x;
   float value;
 
-  void check() const { shapes::expect_vector(kSpan.name, "x", x, x.dtype, x.numel()); }
+  void check(const Expect& expect) const { expect.vector("x", x, x.dtype, x.numel()); }
 };
 
 // All bytes of all xs = 0. Any dtypes.
@@ -218,9 +232,9 @@ struct Clear {
   static constexpr SpanInfo kSpan{"clear"};
   List<Out> xs;
 
-  void check() const {
+  void check(const Expect& expect) const {
     for (const Tensor& x : xs)
-      if (x.bytes() > 0) shapes::expect_vector(kSpan.name, "x", x, x.dtype, x.numel());
+      if (x.bytes() > 0) expect.vector("x", x, x.dtype, x.numel());
   }
 };
 
@@ -230,12 +244,12 @@ struct Convert {
   In from;
   Out to;
 
-  void check() const {
-    shapes::expect_vector(kSpan.name, "to", to, to.dtype, from.numel());
-    shapes::expect_vector(kSpan.name, "from", from, from.dtype, from.numel());
+  void check(const Expect& expect) const {
+    expect.vector("to", to, to.dtype, from.numel());
+    expect.vector("from", from, from.dtype, from.numel());
     if (from.dtype == to.dtype) return;
-    shapes::expect_float(kSpan.name, "from", from);
-    shapes::expect_float(kSpan.name, "to", to);
+    expect.floats("from", from);
+    expect.floats("to", to);
   }
 };
 
@@ -245,10 +259,9 @@ struct Add {
   In a, b;
   Out out;
 
-  void check() const {
-    shapes::expect_float(kSpan.name, "a", a);
-    shapes::expect_vector(kSpan.name, "b", b, a.dtype, a.numel());
-    shapes::expect_vector(kSpan.name, "out", out, a.dtype, a.numel());
+  void check(const Expect& expect) const {
+    expect.floats("a", a);
+    expect.vectors(a.dtype, a.numel(), {{"b", b}, {"out", out}});
   }
 };
 

@@ -21,7 +21,7 @@
 #include "engine/study/summary.h"
 #include "engine/study/tables.h"
 #include "kernels/base/device.h"
-#include "kernels/cpu/gemm_peak.h"
+#include "kernels/ops.h"
 #include "launch/commands.h"
 #include "parallel/comm/world.h"
 

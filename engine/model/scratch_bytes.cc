@@ -1,7 +1,6 @@
 // What scratch a pass needs is found by making one, with a model of one block on a planning device: of the operations
 // and of the communication nothing is done, and the scratch keeps count.
 #include "engine/model/gpt_stage.h"
-#include "kernels/base/planning_device.h"
 #include "parallel/comm/planning_comm.h"
 
 namespace trivet {

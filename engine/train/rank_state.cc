@@ -5,7 +5,6 @@
 
 #include "engine/checkpoint/state_tensors.h"
 #include "engine/config/validate.h"
-#include "kernels/base/planning_device.h"
 
 namespace trivet {
 namespace {

@@ -10,7 +10,7 @@
 #include "engine/config/explain.h"
 #include "engine/config/validate.h"
 #include "engine/metrics/accounting.h"
-#include "kernels/cpu/gemm_peak.h"
+#include "kernels/ops.h"
 
 namespace trivet {
 namespace {

@@ -1,10 +1,9 @@
 // Arena: the memory of one purpose on one device, under a name ("weights", "gradients", "activations", …).
 //
-// Everything a rank holds is allocated from an arena while the rank is built, and freed with it; nothing allocates
-// between the first and the last step. Each allocation is its own block of the device, so that AddressSanitizer
-// guards its ends.
+// A rank's memory is allocated from arenas while the rank is built, and freed with it; nothing allocates between the
+// first and the last step. Each allocation is its own block of the device, so that AddressSanitizer guards its ends.
 //
-// Scratch: a stack of bytes for what lives only inside one call. A Frame hands out tensors and gives them all back
+// Scratch: a stack of bytes for tensors that live only inside one call. A Frame allocates tensors and frees them all
 // when it ends; frames nest.
 #pragma once
 
@@ -31,8 +30,8 @@ class Arena {
   Tensor allocate(DType dtype, Shape shape);
 
   const std::string& name() const { return name_; }
-  int64_t bytes() const { return bytes_; }  // handed out so far
-  std::vector<Tensor> blocks() const;       // [bytes] u8 each: what has been handed out, one for each allocation
+  int64_t bytes() const { return bytes_; }  // allocated so far
+  std::vector<Tensor> blocks() const;       // [bytes] u8 each: the allocations
   Device& device() { return device_; }
 
  private:

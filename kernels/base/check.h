@@ -1,7 +1,7 @@
 // Errors. One family of exceptions and two functions, no macro: std::source_location gives the caller's line.
 //
-// The type says who has to act, and so which exit code the program ends with (see launch/main.cc); the text names
-// the key, file or op, what was found and what was expected.
+// The type decides the program's exit code (launch/main.cc); the text names the key, file or op, what was found and
+// what was expected.
 #pragma once
 
 #include <source_location>
@@ -16,7 +16,7 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
   virtual int exit_code() const { return 70; }
 };
-// What a device or a build has not. Floors that know the configuration say which key asks for it, and what helps.
+// What a device or a build lacks. Floors that know the configuration add the key that asks for it, and what would help.
 enum class Lack { none, gpu, mpi, nccl, memory, links };
 // The user's configuration or command line cannot work (exit code 64).
 struct ConfigError : Error {
@@ -35,14 +35,14 @@ struct IoError : Error {
   int exit_code() const override { return 74; }
 };
 
-// A loss or gradient that is not finite: the run must not go on, nor be requeued as it is (exit code 93).
+// A non-finite loss or gradient: the run must neither continue nor be requeued as it is (exit code 93).
 struct NumericsError : Error {
   explicit NumericsError(const std::string& what, int bad_rank = -1) : Error(what), rank(bad_rank) {}
   int exit_code() const override { return 93; }
-  int rank;  // where it was found; -1: not known
+  int rank;  // where it was found; -1: unknown
 };
 
-// Nothing has moved for too long; the text names the rank that is waited for (exit code 124).
+// No progress for too long; the text names the rank that others wait for (exit code 124).
 struct TimeoutError : Error {
   using Error::Error;
   int exit_code() const override { return 124; }

@@ -32,7 +32,7 @@ struct EventState {
     std::lock_guard lock(mutex);
     return recorded;
   }
-  void complete(uint64_t ticket, std::exception_ptr failure) {
+  void complete(uint64_t ticket, std::exception_ptr failure = nullptr) {
     std::lock_guard lock(mutex);
     completed = std::max(completed, ticket);
     if (failure && !error) error = failure;
@@ -63,7 +63,7 @@ class InlineStream : public Stream {
   InlineStream() { inline_ = true; }
   void record(Event& event) override {
     const auto& state = state_of(event);
-    state->complete(state->add_record(), nullptr);
+    state->complete(state->add_record());
   }
   void wait(Event& event) override { event.synchronize(); }
   void synchronize() override {}
@@ -86,13 +86,14 @@ class WorkerStream : public Stream {
   void record(Event& event) override {
     const auto state = state_of(event);
     const uint64_t ticket = state->add_record();
-    push({[state, ticket] { state->complete(ticket, nullptr); },
-          [state, ticket](std::exception_ptr error) { state->complete(ticket, error); }});
+    push([state, ticket](std::exception_ptr error) { state->complete(ticket, error); });
   }
   void wait(Event& event) override {
     const auto state = state_of(event);
     const uint64_t ticket = state->last_record();
-    push({[state, ticket] { state->wait_for(ticket); }, nullptr});
+    push([state, ticket](std::exception_ptr error) {
+      if (!error) state->wait_for(ticket);
+    });
   }
   void synchronize() override {
     std::unique_lock lock(mutex_);
@@ -106,14 +107,13 @@ class WorkerStream : public Stream {
       std::lock_guard lock(mutex_);
       if (error_) std::rethrow_exception(error_);
     }
-    push({std::move(work), nullptr});
+    push([work = std::move(work)](std::exception_ptr error) {
+      if (!error) work();
+    });
   }
 
  private:
-  struct Item {
-    std::function<void()> work;
-    std::function<void(std::exception_ptr)> on_poison;  // what a poisoned stream does instead of `work`
-  };
+  using Item = std::function<void(std::exception_ptr)>;  // told of the error that poisons the stream, if any
   void push(Item item) {
     {
       std::lock_guard lock(mutex_);
@@ -131,16 +131,12 @@ class WorkerStream : public Stream {
       busy_ = true;
       std::exception_ptr error = error_;
       lock.unlock();
-      if (error) {
-        if (item.on_poison) item.on_poison(error);
-      } else {
-        try {
-          item.work();
-        } catch (...) {
-          error = std::current_exception();
-        }
+      try {
+        item(error);
+      } catch (...) {
+        error = std::current_exception();
       }
-      item = {};
+      item = nullptr;
       lock.lock();
       busy_ = false;
       if (error && !error_) error_ = error;
@@ -159,24 +155,12 @@ class WorkerStream : public Stream {
 class CpuGate : public Gate {
  public:
   void wait(Stream& stream) override {
-    stream.run({"gate", Category::host}, [state = state_, turn = ++waits_] {
-      std::unique_lock lock(state->mutex);
-      state->changed.wait(lock, [&] { return state->opened >= turn; });
-    });
+    stream.run({"gate", Category::host}, [state = state_, turn = ++waits_] { state->wait_for(turn); });
   }
-  void open() override {
-    std::lock_guard lock(state_->mutex);
-    ++state_->opened;
-    state_->changed.notify_all();
-  }
+  void open() override { state_->complete(state_->add_record()); }
 
  private:
-  struct State {
-    std::mutex mutex;
-    std::condition_variable changed;
-    uint64_t opened = 0;
-  };
-  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  const std::shared_ptr<EventState> state_ = std::make_shared<EventState>();
   uint64_t waits_ = 0;
 };
 
@@ -194,7 +178,7 @@ class CpuDevice : public Device {
   }
 
   void* allocate(int64_t bytes) override {
-    // Large blocks ask for huge pages: a matrix product walks many rows, and 4 KiB pages cost it TLB misses.
+    // Large blocks ask for huge pages: GEMM walks many rows, and 4 KiB pages cost TLB misses.
     const size_t alignment = bytes >= kHugePage ? kHugePage : 256;
     const size_t size = (static_cast<size_t>(bytes) + alignment - 1) / alignment * alignment;
     void* data = std::aligned_alloc(alignment, size);

@@ -1,4 +1,4 @@
-// A CUDA GPU as a Device: cudaMalloc, cudaStream_t, cudaEvent_t. Host code only.
+// A CUDA GPU as a Device: cudaMalloc, cudaStream_t, cudaEvent_t, cudaGraph_t. Host code only.
 #include "kernels/base/cuda_device.h"
 
 #include <atomic>
@@ -59,9 +59,8 @@ class Poison {
 class CudaEvent : public Event {
  public:
   CudaEvent(int device, const Poison& poison) : device_(device), poison_(poison) {
-    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+    check_cuda(cudaEventCreateWithFlags(event_.out(), cudaEventDisableTiming), "cudaEventCreate");
   }
-  ~CudaEvent() override { cudaEventDestroy(event_); }
   void synchronize() override {
     // Any thread may come here: one that has no device yet would start up GPU 0.
     check_cuda(cudaSetDevice(device_), "cudaSetDevice");
@@ -77,7 +76,7 @@ class CudaEvent : public Event {
  private:
   const int device_;
   const Poison& poison_;
-  cudaEvent_t event_ = nullptr;
+  Handle<cudaEvent_t, cudaEventDestroy> event_;
 };
 
 class CudaStream : public Stream {
@@ -102,7 +101,7 @@ class CudaStream : public Stream {
     flush();
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     poison_.check();
-    spans_->tell_complete();
+    spans_->report_complete();
     std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
   }
@@ -114,7 +113,7 @@ class CudaStream : public Stream {
     flush();
     if (trace_row()) spans_->end_phase();
   }
-  cudaStream_t raw() {  // for who queues something
+  cudaStream_t raw() {  // for callers that queue something
     flush();
     return stream_;
   }
@@ -168,13 +167,6 @@ class CudaGate : public Gate {
     void* memory = nullptr;
     check_cuda(cudaHostAlloc(&memory, sizeof *opened_, cudaHostAllocMapped), "cudaHostAlloc");
     opened_ = new (memory) uint32_t(0);
-    // The driver's own library is not linked: a build machine may have none.
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    void* function = nullptr;
-    check_cuda(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &function, 12000, cudaEnableDefault, &found),
-               "cudaGetDriverEntryPointByVersion");
-    if (found != cudaDriverEntryPointSuccess) fail("this CUDA driver has no cuStreamWaitValue32");
-    wait_value_ = reinterpret_cast<decltype(wait_value_)>(function);
   }
   ~CudaGate() override { cudaFreeHost(opened_); }
   void wait(Stream& stream) override {
@@ -187,7 +179,35 @@ class CudaGate : public Gate {
  private:
   uint32_t* opened_ = nullptr;  // pinned
   uint32_t waits_ = 0;          // the comparison is cyclic
-  CUresult (*wait_value_)(CUstream, CUdeviceptr, cuuint32_t, unsigned int) = nullptr;
+  decltype(cuStreamWaitValue32)* const wait_value_ =
+      driver_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32");
+};
+
+class CudaGraph : public Graph {
+ public:
+  explicit CudaGraph(cudaGraph_t graph) {
+    check_cuda(cudaGraphInstantiate(executable_.out(), graph, 0), "cudaGraphInstantiate");
+  }
+  void launch(Stream& stream) override {
+    enqueue(stream, {"graph"},
+            [this](cudaStream_t raw) { check_cuda(cudaGraphLaunch(executable_, raw), "cudaGraphLaunch"); });
+  }
+
+ private:
+  Handle<cudaGraphExec_t, cudaGraphExecDestroy> executable_;
+};
+
+// Events in a graph tell no times: while there is no row, operations record none.
+class WithoutSpans {
+ public:
+  explicit WithoutSpans(Stream& stream) : stream_(stream), row_(stream.trace_row()) { stream_.set_trace_row(nullptr); }
+  ~WithoutSpans() { stream_.set_trace_row(row_); }
+  WithoutSpans(const WithoutSpans&) = delete;
+  WithoutSpans& operator=(const WithoutSpans&) = delete;
+
+ private:
+  Stream& stream_;
+  TraceRow* const row_;
 };
 
 class CudaDevice : public Device {
@@ -254,7 +274,20 @@ class CudaDevice : public Device {
   bool captures() const override { return true; }
   std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) override {
     use();
-    return capture_graph(stream, work);
+    const WithoutSpans without_spans(stream);
+    const cudaStream_t from = raw(stream);
+    // Of this thread alone: other ranks may be threads of this process, which allocate, and ask for events.
+    check_cuda(cudaStreamBeginCapture(from, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    Handle<cudaGraph_t, cudaGraphDestroy> graph;
+    try {
+      work();
+    } catch (...) {
+      cudaStreamEndCapture(from, graph.out());
+      cudaGetLastError();  // or the next launch would report it
+      throw;
+    }
+    check_cuda(cudaStreamEndCapture(from, graph.out()), "cudaStreamEndCapture");
+    return std::make_unique<CudaGraph>(graph);
   }
   void poison(const std::string& why) noexcept override { poison_.set(why); }
 

@@ -1,4 +1,4 @@
-// What CUDA code of every floor shares: checked calls, the raw handles behind Stream and Event, RAII for C handles.
+// Shared by CUDA code of every floor: checked calls, the raw handles behind Stream and Event, RAII for C handles.
 // Included only by files that CMake leaves out of a build without CUDA (cuda_*.cc, nccl_*.cc, *.cu).
 //
 // CUDA's current device belongs to a host thread. A rank makes its Device, streams and events on the thread that later
@@ -6,8 +6,6 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
-#include <functional>
-#include <memory>
 #include <source_location>
 #include <utility>
 
@@ -41,10 +39,19 @@ void enqueue(Stream& stream, const SpanInfo& info, F&& f) {
   end_span(stream);
 }
 
-// Device::capture of a GPU (cuda_graph.cc).
-std::unique_ptr<Graph> capture_graph(Stream& stream, const std::function<void()>& work);
+// A function of the driver's library, which is not linked: a build machine may have none. Throws Error where the driver
+// that is loaded lacks it.
+template <class F>
+F* driver_function(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  check_cuda(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found),
+             "cudaGetDriverEntryPointByVersion");
+  if (found != cudaDriverEntryPointSuccess) fail(std::string("the CUDA driver has no ") + name);
+  return reinterpret_cast<F*>(function);
+}
 
-// Owns one C handle, which `destroy` ends; its result is ignored, as a destructor has nobody to tell.
+// Owns one C handle, which `destroy` ends; its result is ignored, as a destructor cannot report it.
 template <class T, auto destroy>
 class Handle {
  public:

@@ -1,8 +1,9 @@
-// CudaSpans: when the work of a CUDA stream began and ended, by timing events around it, told to the stream's trace row
-// once the GPU is past them. The host never waits for that: complete spans are told whenever the next one begins, and
-// the rest when the stream is synchronised. Used by the thread that feeds the stream.
+// CudaSpans: when the work of a CUDA stream began and ended, measured by timing events around it and added to the
+// stream's trace row once the GPU is past them. The host never waits for that: complete spans are added whenever the
+// next one begins, and the rest when the stream is synchronised. Used by the thread that feeds the stream.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <vector>
 
@@ -13,17 +14,49 @@ namespace trivet {
 class CudaSpans {
  public:
   // The stream is new: its first event fixes the GPU's clock against the host's.
-  explicit CudaSpans(cudaStream_t stream);
+  explicit CudaSpans(cudaStream_t stream) : stream_(stream), anchor_(recorded()) {
+    check_cuda(cudaEventSynchronize(anchor_), "cudaEventSynchronize");
+    anchor_ns_ = now_ns();
+  }
   CudaSpans(const CudaSpans&) = delete;
   CudaSpans& operator=(const CudaSpans&) = delete;
 
-  ~CudaSpans();
-  void begin(const SpanInfo& info, TraceRow& row);
-  void end();
+  ~CudaSpans() {
+    if (row_) row_->set_source(nullptr);
+  }
+  void begin(const SpanInfo& info, TraceRow& row) {
+    attach(row);
+    report_complete();
+    pending_.push_back({info, &row, recorded(), {}});
+  }
+  void end() { pending_.back().end = recorded(); }
   // Phases lie over spans, and nest.
-  void begin_phase(const SpanInfo& info, TraceRow& row);
-  void end_phase();
-  void tell_complete();
+  void begin_phase(const SpanInfo& info, TraceRow& row) {
+    attach(row);
+    phases_.push_back({info, &row, recorded(), {}});
+  }
+  void end_phase() {
+    const auto open = std::find_if(phases_.rbegin(), phases_.rend(), [](const Pending& phase) { return !phase.end; });
+    if (open != phases_.rend()) open->end = recorded();
+  }
+  void report_complete() {
+    for (std::deque<Pending>* spans : {&phases_, &pending_}) {
+      while (!spans->empty() && spans->front().end) {
+        Pending& span = spans->front();
+        if (!has_happened(span.end)) break;
+        report(span);
+        // A float of milliseconds grows coarse with time: the clock goes on from here now and then. Phases begin before
+        // the spans under them end, so the clock is theirs to set only when none is open or unreported.
+        if (phases_.empty() && nanoseconds_at(span.end) - anchor_ns_ > 10'000'000'000) {
+          anchor_ns_ = nanoseconds_at(span.end);
+          std::swap(anchor_, span.end);
+        }
+        free_.push_back(std::move(span.begin));
+        free_.push_back(std::move(span.end));
+        spans->pop_front();
+      }
+    }
+  }
 
  private:
   using TimingEvent = Handle<cudaEvent_t, cudaEventDestroy>;
@@ -33,10 +66,32 @@ class CudaSpans {
     TimingEvent begin, end;
   };
 
-  void attach(TraceRow& row);
-  void tell(Pending& span);
-  TimingEvent recorded();
-  int64_t nanoseconds_at(cudaEvent_t event);
+  void attach(TraceRow& row) {
+    if (row_ == &row) return;
+    if (row_) row_->set_source(nullptr);
+    row_ = &row;
+    row.set_source([this] { report_complete(); });
+  }
+  void report(Pending& span) {
+    const int64_t start = nanoseconds_at(span.begin), end = nanoseconds_at(span.end);
+    span.row->add({.info = span.info, .start_ns = start, .end_ns = std::max(start, end)});
+  }
+  TimingEvent recorded() {
+    TimingEvent event;
+    if (free_.empty()) {
+      check_cuda(cudaEventCreate(event.out()), "cudaEventCreate");
+    } else {
+      event = std::move(free_.back());
+      free_.pop_back();
+    }
+    check_cuda(cudaEventRecord(event, stream_), "cudaEventRecord");
+    return event;
+  }
+  int64_t nanoseconds_at(cudaEvent_t event) {
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, anchor_, event), "cudaEventElapsedTime");
+    return anchor_ns_ + static_cast<int64_t>(1e6 * static_cast<double>(milliseconds));
+  }
 
   const cudaStream_t stream_;
   std::vector<TimingEvent> free_;

@@ -13,8 +13,8 @@ namespace trivet {
 enum class DeviceKind { cpu, cuda };
 enum class StreamPriority { normal, high };
 
-// A place in a stream that a host thread opens: how work on the host that takes long (a message of another rank) holds
-// up a stream without holding up the threads that serve the streams. Opened once for each wait, in order.
+// A point at which a stream waits for a host thread: so slow host work (a message from another rank) blocks a stream
+// but no thread that serves streams. Opened once for each wait, in order.
 class Gate {
  public:
   virtual ~Gate() = default;
@@ -22,7 +22,7 @@ class Gate {
   virtual void open() = 0;                // any thread
 };
 
-// Work that a device keeps, with the arguments of its time, to be queued again as a whole: a CUDA graph.
+// Work that was captured with its arguments, to be queued again as a whole: a CUDA graph.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -62,14 +62,14 @@ class Device : public Memory {
   // Null where the device has no streams of its own (a planning device).
   virtual std::unique_ptr<Gate> create_gate() { return nullptr; }
 
-  // What work() queues on `stream` is kept and not run. It queues nothing elsewhere, records and waits for no event,
-  // and takes no memory: Error. REQUIRES: captures().
+  // Captures what work() queues on `stream`, without running it. Error where work() queues elsewhere, records or waits
+  // for an event, or allocates. REQUIRES: captures().
   virtual bool captures() const { return false; }
   virtual std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work);
 
-  // What this device's streams do is not to be relied upon from now on, because work on them was broken off: whoever
-  // waits for them or asks their events throws Error with `why`. Any thread; the first reason counts. By default
-  // nothing: of a CPU stream the work itself throws.
+  // Results of this device's streams are invalid from now on, because work on them was aborted: waiting for them or
+  // querying their events throws Error with `why`. Any thread; the first reason counts. No-op by default: on a CPU
+  // stream the work itself throws.
   virtual void poison(const std::string&) noexcept {}
 };
 
@@ -90,6 +90,9 @@ class HostBuffer {
 };
 
 std::unique_ptr<Device> create_cpu_device();
+// A Device on which nothing happens: its addresses differ but have no memory behind them, its streams drop what is
+// queued, and its events are complete. What is built on it tells which memory it would take.
+std::unique_ptr<Device> create_planning_device();
 // GPU `index` of this host. Throws ConfigError where the build has no CUDA (no_cuda.cc) or the host no such GPU.
 std::unique_ptr<Device> create_cuda_device(int index);
 // GPUs that this build can use on this host; 0 without CUDA or without a driver.

@@ -1,6 +1,7 @@
 // Element types of tensors, and the jump from a run-time DType to a compile-time C++ type.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -8,9 +9,15 @@
 
 #include "kernels/base/check.h"
 
+#if defined(__CUDACC__)
+#define TRIVET_HOST_DEVICE __host__ __device__
+#else
+#define TRIVET_HOST_DEVICE
+#endif
+
 namespace trivet {
 
-enum class DType : uint8_t { f32, bf16, i32, i64, u8 };
+enum class DType : uint8_t { f32, bf16, i32, i64, u8 };  // in the order of kDTypes
 
 // bfloat16: the upper half of a float; conversion rounds to nearest even, NaN stays NaN.
 struct bf16 {
@@ -25,27 +32,13 @@ struct bf16 {
   explicit operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 };
 
-constexpr int64_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-    case DType::i32: return 4;
-    case DType::i64: return 8;
-    case DType::bf16: return 2;
-    case DType::u8: return 1;
-  }
-  return 0;
-}
-
-constexpr const char* name_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return "fp32";
-    case DType::bf16: return "bf16";
-    case DType::i32: return "int32";
-    case DType::i64: return "int64";
-    case DType::u8: return "uint8";
-  }
-  return "?";
-}
+struct DTypeInfo {
+  const char* name;
+  int64_t bytes;
+};
+constexpr std::array<DTypeInfo, 5> kDTypes = {{{"fp32", 4}, {"bf16", 2}, {"int32", 4}, {"int64", 8}, {"uint8", 1}}};
+constexpr const char* name_of(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].name; }
+constexpr int64_t size_of(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].bytes; }
 
 template <class T>
 constexpr DType dtype_of() {

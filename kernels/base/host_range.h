@@ -1,7 +1,6 @@
-// HostRange: what a host thread is at, told to a profiler (NVTX: Nsight Systems and others). The names are those of the
-// trace's spans, and ranges follow the host: on a GPU a range is the time in which work is queued, beside which the
-// profiler shows when it ran. Without a tool attached a range costs two tests of a pointer; in a build without NVTX
-// (no_nvtx.cc) two empty calls.
+// HostRange: a range of a host thread for profilers (NVTX: Nsight Systems and others), named after the trace's span. On
+// a GPU it is the time in which work is queued; the profiler shows beside it when the work ran. Without a profiler
+// attached a range costs two pointer tests; in a build without NVTX (no_nvtx.cc) two empty calls.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "kernels/base/planning_device.h"
+#include "kernels/base/device.h"
 
 namespace trivet {
 namespace {

@@ -6,7 +6,7 @@
 // ThreadSanitizer report.
 //
 // A stream is fed by one host thread at a time. Work that throws poisons its stream: what was queued behind it is
-// dropped, the error is rethrown by synchronize(), by the next run() and by whoever waits for an event behind it.
+// dropped, and the error is rethrown by synchronize(), by the next run() and by waits for an event behind it.
 #pragma once
 
 #include <exception>
@@ -40,8 +40,8 @@ class Stream {
   virtual void wait(Event& event) = 0;    // work queued from now on starts after the event
   virtual void synchronize() = 0;         // blocks the host thread until the queue is empty
 
-  // Queues a host function in stream order, under a span, of which it may ask for the clock: f() or f(SpanClock&). On a
-  // GPU it must not call CUDA.
+  // Queues a host function in stream order, under a span: f(), or f(SpanClock&) to report on it. On a GPU it must not
+  // call CUDA.
   template <class F>
   void run(const SpanInfo& info, F&& f) {
     if (inline_) call(info, f);
@@ -65,10 +65,10 @@ class Stream {
     });
   }
 
-  // Somebody holds work back, which is to stand in front of whatever is queued next: that calls `queue`, once. For
-  // streams of a device that captures() (device.h), and for one at a time (kernels/graph_ops.h).
+  // Deferred enqueue: `queue` is called once, before anything else is queued. For streams of a device that captures()
+  // (device.h), and one caller at a time (kernels/graph_ops.h).
   void hold(std::function<void()> queue) { held_ = std::move(queue); }
-  // Queues what is held back. Every way into such a stream's queue begins with it.
+  // Queues the deferred work. Every call that queues on such a stream begins with it.
   void flush() {
     if (held_) std::exchange(held_, nullptr)();
   }

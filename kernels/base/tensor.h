@@ -1,4 +1,4 @@
-// Tensor: a view of memory that somebody else (an Arena) owns. Pointer, element type, shape of up to four
+// Tensor: a view of memory that an Arena owns. Pointer, element type, shape of up to four
 // dimensions, row-major and contiguous. Copy it freely; views and slices are functions that return another one.
 #pragma once
 

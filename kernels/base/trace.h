@@ -1,7 +1,7 @@
 // Trace: what every stream did, and when. A span is one op, collective or phase; the step line's exposed
 // communication and the Perfetto file both come from it, so both are measured, not derived.
 //
-// A TraceRow belongs to one stream and is written by the thread that runs that stream; Trace::take reads all rows
+// A TraceRow belongs to one stream and is written by the thread that runs that stream; TraceRow::take empties it
 // between two steps. Times are CLOCK_MONOTONIC nanoseconds, comparable between the processes of one host.
 #pragma once
 
@@ -27,8 +27,6 @@ constexpr std::array<std::string_view, 3> kCommClasses = {"tensor", "pipeline", 
 // compute: arithmetic. host: data loading and the like. phase: a name laid over other spans (forward, backward,
 // optimizer); never counted as work of its own. first_comm + k: a collective or transfer of class k.
 enum class Category : uint8_t { compute, optimizer, host, phase, first_comm };
-std::string name_of(Category category);  // "comm.tensor"
-
 constexpr bool is_comm(Category c) { return c >= Category::first_comm; }
 // Index in kCommClasses. REQUIRES: is_comm.
 constexpr size_t class_of(Category c) { return static_cast<size_t>(c) - static_cast<size_t>(Category::first_comm); }
@@ -37,6 +35,12 @@ constexpr Category comm_of(std::string_view class_name) {
   size_t k = 0;
   while (kCommClasses.at(k) != class_name) ++k;
   return static_cast<Category>(static_cast<size_t>(Category::first_comm) + k);
+}
+
+inline std::string name_of(Category category) {  // "comm.tensor"
+  constexpr std::array kNames = {"compute", "optimizer", "host", "phase"};
+  return is_comm(category) ? "comm." + std::string(kCommClasses.at(class_of(category)))
+                           : kNames.at(static_cast<size_t>(category));
 }
 
 struct SpanInfo {
@@ -69,7 +73,7 @@ class TraceRow {
     std::lock_guard lock(mutex_);
     spans_.push_back(span);
   }
-  // Where spans are not told as they happen: called by take(), on the thread that feeds the stream.
+  // For spans that are not reported as they happen: called by take(), on the thread that feeds the stream.
   void set_source(std::function<void()> source) { source_ = std::move(source); }
   // Moves the spans recorded so far into `out`, which is overwritten; keeps the capacity of both.
   void take(std::vector<Span>& out) {
@@ -86,7 +90,7 @@ class TraceRow {
   std::vector<Span> spans_;
 };
 
-// What work tells of its own span while it runs.
+// By which work reports on its own span while it runs.
 class SpanClock {
  public:
   // All participants have made the call now, or at a time in the past (by a peer's clock: cut to the span).

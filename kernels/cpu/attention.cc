@@ -14,14 +14,6 @@ HeadsView rows_of(const Tensor& x, const AttentionSizes& z) {
   return heads_view(x.view({z.s, z.b, z.heads() * z.d}), z.heads(), z.groups);
 }
 
-// f.template operator()<Panels, T>() for the panels that suit tensors of this type on this machine.
-template <class F>
-void with_panels(DType dtype, const F& f) {
-  if (dtype == DType::f32) f.template operator()<F32Panels, float>();
-  else if (amx_available()) f.template operator()<AmxPanels, bf16>();
-  else f.template operator()<F32Panels, bf16>();
-}
-
 // In how many shares a head's queries are dealt out, so that all threads have about as much to do. Every share packs
 // the head's keys and values for itself.
 int64_t shares_of_head(const AttentionSizes& z, int threads) {
@@ -41,7 +33,7 @@ void CpuOps::compute(const op::AttentionForward& op) {
     const Workspaces::Lease workspace = workspaces_.lease(threads_ * bytes);
     parallel_for(threads_, z.b * z.heads() * shares, 1, [&](Range tasks, int part) {
       [[maybe_unused]] const typename Panels::Session session;
-      Forward forward(z, workspace.data() + part * bytes);
+      Forward forward(z, workspace.get() + part * bytes);
       for (int64_t task = tasks.begin; task < tasks.end; ++task) {
         const int64_t row = task / shares, entry = row / z.heads(), head = row % z.heads(), group = head / z.members;
         forward.run(head_of<const T>(op.qkv.q, entry, head), head_of<const T>(op.qkv.k, entry, group),
@@ -61,7 +53,7 @@ void CpuOps::compute(const op::AttentionBackward& op) {
     const Workspaces::Lease workspace = workspaces_.lease(threads_ * bytes);
     parallel_for(threads_, z.b * z.groups, 1, [&](Range tasks, int part) {
       [[maybe_unused]] const typename Panels::Session session;
-      Backward backward(z, workspace.data() + part * bytes);
+      Backward backward(z, workspace.get() + part * bytes);
       for (int64_t row = tasks.begin * z.members; row < tasks.end * z.members; ++row) {
         const int64_t entry = row / z.heads(), head = row % z.heads(), group = head / z.members;
         backward.run({.member = head % z.members,

@@ -44,8 +44,15 @@ class GroupBackward {
   };
   void run(const Head& head, const AttentionDropout& dropout) {
     const bool first = head.member == 0, last = head.member == z_.members - 1;
-    if (first) pack_keys(head.k, head.v);
-    pack_queries(head.q, head.dout);
+    if (first) {
+      pack_head_rows<Panels, Side::left>(head.k, z_, keys_);
+      pack_head_rows<Panels, Side::left>(head.v, z_, values_);
+      pack_head_columns<Panels, Side::left>(head.k, z_, key_columns_);
+    }
+    pack_head_rows<Panels, Side::right>(head.q, z_, queries_);
+    pack_head_rows<Panels, Side::right>(head.dout, z_, douts_);
+    pack_head_columns<Panels, Side::right>(head.q, z_, query_columns_);
+    pack_head_columns<Panels, Side::right>(head.dout, z_, dout_columns_);
     set_rows(head.dout, head.out, head.lse);
     std::fill_n(dq_, matrix_blocks(z_) * kBlock, 0.0f);
     for (int64_t j0 = 0; j0 < z_.panels(); j0 += kTile) {
@@ -79,32 +86,6 @@ class GroupBackward {
   int64_t sum_at(int64_t j, int64_t c) const { return (j % sum_panels(z_) * z_.d_panels() + c) * kBlock; }
   int64_t steps() const { return z_.d_panels(); }
   static int64_t in_tile(int64_t row, int64_t column) { return (row % kTile * kTile + column % kTile) * kBlock; }
-
-  void pack_keys(HeadMatrix<const T> k, HeadMatrix<const T> v) {
-    for (int64_t i = 0; i < z_.panels(); ++i) {
-      const int64_t at = i * steps() * kBlock, rows = z_.s - i * kPanel;
-      Panels::template pack_rows<Side::left>(k.panel(i), k.ld, rows, z_.d, keys_ + at);
-      Panels::template pack_rows<Side::left>(v.panel(i), v.ld, rows, z_.d, values_ + at);
-    }
-    pack_all_columns<Side::left>(k, key_columns_);
-  }
-
-  void pack_queries(HeadMatrix<const T> q, HeadMatrix<const T> dout) {
-    for (int64_t i = 0; i < z_.panels(); ++i) {
-      const int64_t at = i * steps() * kBlock, rows = z_.s - i * kPanel;
-      Panels::template pack_rows<Side::right>(q.panel(i), q.ld, rows, z_.d, queries_ + at);
-      Panels::template pack_rows<Side::right>(dout.panel(i), dout.ld, rows, z_.d, douts_ + at);
-    }
-    pack_all_columns<Side::right>(q, query_columns_);
-    pack_all_columns<Side::right>(dout, dout_columns_);
-  }
-
-  template <Side side>
-  void pack_all_columns(HeadMatrix<const T> x, Element* to) {
-    for (int64_t p = 0; p < z_.d_panels(); ++p)
-      Panels::template pack_columns<side>(x.data + p * kPanel, x.ld, z_.d - p * kPanel, z_.s,
-                                          to + p * z_.panels() * kBlock);
-  }
 
   // lse and D of each query; past the end, what makes its probabilities 0.
   void set_rows(HeadMatrix<const T> dout, HeadMatrix<const T> out, const float* lse) {

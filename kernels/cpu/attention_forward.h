@@ -26,7 +26,11 @@ class HeadForward {
   // Query panels first, first + stride, …  lse: [s].
   void run(HeadMatrix<const T> q, HeadMatrix<const T> k, HeadMatrix<const T> v, HeadMatrix<T> out, float* lse,
            const AttentionDropout& dropout, int64_t first, int64_t stride) {
-    if (k.data != packed_) pack(k, v);
+    if (k.data != packed_) {
+      pack_head_rows<Panels, Side::left>(k, z_, keys_);
+      pack_head_columns<Panels, Side::left>(v, z_, values_);
+      packed_ = k.data;
+    }
     for (int64_t i = first; i < z_.panels(); i += stride) {
       Panels::template pack_rows<Side::right>(q.panel(i), q.ld, z_.s - i * kPanel, z_.d, query_);
       query_panel(i, dropout);
@@ -39,16 +43,6 @@ class HeadForward {
   static constexpr int64_t kTile = 8;  // panels of keys whose scores are held at once
 
   static int64_t matrix_blocks(const AttentionSizes& z) { return z.panels() * z.d_panels(); }
-
-  void pack(HeadMatrix<const T> k, HeadMatrix<const T> v) {
-    for (int64_t j = 0; j < z_.panels(); ++j)
-      Panels::template pack_rows<Side::left>(k.panel(j), k.ld, z_.s - j * kPanel, z_.d,
-                                             keys_ + j * z_.d_panels() * kBlock);
-    for (int64_t p = 0; p < z_.d_panels(); ++p)
-      Panels::template pack_columns<Side::left>(v.data + p * kPanel, v.ld, z_.d - p * kPanel, z_.s,
-                                                values_ + p * z_.panels() * kBlock);
-    packed_ = k.data;
-  }
 
   void query_panel(int64_t i, const AttentionDropout& dropout) {
     largest_ = filled_row(-std::numeric_limits<float>::infinity());

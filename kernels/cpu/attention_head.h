@@ -2,7 +2,7 @@
 //
 // Both work on one head of one batch entry at a time, by panels of 32 positions, and hold scores transposed: a block is
 // [32 keys, 32 queries]. So a maximum, a sum or a log-sum-exp of each query is a row of vectors, nothing is ever
-// summed across a vector, and a block of probabilities is at once the operand of the next product.
+// summed across a vector, and a block of probabilities is at once the operand of the next GEMM.
 #pragma once
 
 #include <cmath>
@@ -32,6 +32,18 @@ struct HeadMatrix {
 template <class T, class Memory>
 HeadMatrix<T> head_of(const HeadsOf<Memory>& view, int64_t entry, int64_t head) {
   return {static_cast<T*>(view.data()) + view.layout.at(0, entry, head), view.layout.position};
+}
+
+// Packs all positions of a head as panels of rows [panels][d steps], or of columns [d panels][position steps].
+template <class Panels, Side side, class T>
+void pack_head_rows(HeadMatrix<const T> x, const AttentionSizes& z, typename Panels::Element* to) {
+  for (int64_t i = 0; i < z.panels(); ++i)
+    Panels::template pack_rows<side>(x.panel(i), x.ld, z.s - i * kPanel, z.d, to + i * z.d_panels() * kBlock);
+}
+template <class Panels, Side side, class T>
+void pack_head_columns(HeadMatrix<const T> x, const AttentionSizes& z, typename Panels::Element* to) {
+  for (int64_t p = 0; p < z.d_panels(); ++p)
+    Panels::template pack_columns<side>(x.data + p * kPanel, x.ld, z.d - p * kPanel, z.s, to + p * z.panels() * kBlock);
 }
 
 inline PanelRow load_row(const float* from) {

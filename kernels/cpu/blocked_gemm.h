@@ -1,10 +1,10 @@
-// The product of two large matrices, cut so that the innermost loops find their operands in the caches, after Goto and
-// van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+// GEMM of large matrices, blocked so that the innermost loops find their operands in the caches, after Goto and van de
+// Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
 //
 // A chunk of b is packed into right panels by all threads and stays in the last cache; each thread packs blocks of its
 // rows of a into left panels that stay in its second cache; a slice of one right panel stays in the first while the
-// left panels pass it. How it is cut depends on the shape alone, so results have the same bits with any number of
-// threads.
+// left panels pass it. The blocking depends on the shape alone, so results have the same bits with any number
+// of threads.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace trivet {
 
 // c[m, n] = or += a[m, k] b[k, n] + bias: op::Matmul on plain pointers.
 template <class T, class C>
-struct Product {
+struct Gemm {
   int64_t m, n, k;
   const T* a;  // [m, k], or [k, m] where transpose_a
   const T* b;  // [k, n], or [n, k] where transpose_b
@@ -25,13 +25,13 @@ struct Product {
   bool transpose_a, transpose_b, accumulate;
 };
 
-// How a product is cut; all but bytes are counts of panels or of steps.
+// How a GEMM is blocked; all but bytes are counts of panels or of steps.
 struct Blocking {
   int64_t m_panels, n_panels, steps;
   int64_t k_chunk, n_chunk;  // of b, packed at a time
   int64_t m_block, n_block;  // of a and b, whose sums are worked on together
   int64_t k_slice;           // of a right panel, in the first cache
-  bool keep_sums;            // the sums of a whole chunk of columns are kept from one chunk of k to the next
+  bool keep_sums;            // the sums of a whole chunk of columns stay from one chunk of k to the next
 
   Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes);
   int64_t sums(int threads) const { return keep_sums ? m_panels * n_chunk : threads * m_block * n_block; }
@@ -43,27 +43,28 @@ struct Blocking {
 template <class Panels, class T, class C>
 class BlockedGemm {
  public:
-  BlockedGemm(const Product<T, C>& product, int threads)
-      : p_(product), cut_(product.m, product.n, product.k, sizeof(Element)), threads_(threads) {}
+  BlockedGemm(const Gemm<T, C>& gemm, int threads)
+      : p_(gemm), blocking_(gemm.m, gemm.n, gemm.k, sizeof(Element)), threads_(threads) {}
 
-  int64_t workspace_bytes() const { return cut_.workspace_bytes(threads_, sizeof(Element)); }
+  int64_t workspace_bytes() const { return blocking_.workspace_bytes(threads_, sizeof(Element)); }
 
   void run(std::byte* workspace) {
     b_ = reinterpret_cast<Element*>(workspace);
-    a_ = b_ + kBlock * cut_.k_chunk * cut_.n_chunk;
-    sums_ = reinterpret_cast<float*>(a_ + kBlock * cut_.k_chunk * threads_ * cut_.m_block);
+    a_ = b_ + kBlock * blocking_.k_chunk * blocking_.n_chunk;
+    sums_ = reinterpret_cast<float*>(a_ + kBlock * blocking_.k_chunk * threads_ * blocking_.m_block);
     if (p_.k == 0) return finish_empty_sums();
-    for (int64_t j = 0; j < cut_.n_panels; j += cut_.n_chunk)
-      for (int64_t s = 0; s < cut_.steps; s += cut_.k_chunk) {
-        const Chunk chunk{j, std::min(cut_.n_chunk, cut_.n_panels - j), s, std::min(cut_.k_chunk, cut_.steps - s)};
+    for (int64_t j = 0; j < blocking_.n_panels; j += blocking_.n_chunk)
+      for (int64_t s = 0; s < blocking_.steps; s += blocking_.k_chunk) {
+        const Chunk chunk{j, std::min(blocking_.n_chunk, blocking_.n_panels - j), s,
+                          std::min(blocking_.k_chunk, blocking_.steps - s)};
         parallel_for(threads_, chunk.panels, 1, [&](Range panels, int) { pack_b(chunk, panels); });
-        if (cut_.m_panels >= chunk.panels || cut_.m_panels >= 8 * threads_)
-          parallel_for(threads_, cut_.m_panels, 1, [&](Range rows, int part) {
+        if (blocking_.m_panels >= chunk.panels || blocking_.m_panels >= 8 * threads_)
+          parallel_for(threads_, blocking_.m_panels, 1, [&](Range rows, int part) {
             multiply(chunk, rows, {0, chunk.panels}, part);
           });
         else
           parallel_for(threads_, chunk.panels, 1, [&](Range columns, int part) {
-            multiply(chunk, {0, cut_.m_panels}, columns, part);
+            multiply(chunk, {0, blocking_.m_panels}, columns, part);
           });
       }
   }
@@ -99,27 +100,28 @@ class BlockedGemm {
   // Adds the chunk's part of the sums of these rows and columns (panels; columns count from the chunk's first).
   void multiply(const Chunk& chunk, Range rows, Range columns, int part) const {
     [[maybe_unused]] const typename Panels::Session session;
-    Element* const a = a_ + kBlock * cut_.k_chunk * cut_.m_block * part;
-    for (int64_t i0 = rows.begin; i0 < rows.end; i0 += cut_.m_block) {
-      const Range block{i0, std::min(i0 + cut_.m_block, rows.end)};
+    Element* const a = a_ + kBlock * blocking_.k_chunk * blocking_.m_block * part;
+    for (int64_t i0 = rows.begin; i0 < rows.end; i0 += blocking_.m_block) {
+      const Range block{i0, std::min(i0 + blocking_.m_block, rows.end)};
       pack<Side::left>(p_.a, !p_.transpose_a, p_.m, block, chunk, a);
-      for (int64_t j0 = columns.begin; j0 < columns.end; j0 += cut_.n_block)
-        multiply_block(chunk, a, block, {j0, std::min(j0 + cut_.n_block, columns.end)}, part);
+      for (int64_t j0 = columns.begin; j0 < columns.end; j0 += blocking_.n_block)
+        multiply_block(chunk, a, block, {j0, std::min(j0 + blocking_.n_block, columns.end)}, part);
     }
   }
 
   void multiply_block(const Chunk& chunk, const Element* a, Range rows, Range columns, int part) const {
-    for (int64_t slice = 0; slice < chunk.steps; slice += cut_.k_slice) {
-      const int64_t steps = std::min(cut_.k_slice, chunk.steps - slice);
-      const bool first = chunk.step0 + slice == 0, last = chunk.step0 + slice + steps == cut_.steps;
+    for (int64_t slice = 0; slice < chunk.steps; slice += blocking_.k_slice) {
+      const int64_t steps = std::min(blocking_.k_slice, chunk.steps - slice);
+      const bool first = chunk.step0 + slice == 0, last = chunk.step0 + slice + steps == blocking_.steps;
       for (int64_t j = columns.begin; j < columns.end; ++j)
         for (int64_t i = rows.begin; i < rows.end; ++i) {
           const Element* const left = a + ((i - rows.begin) * chunk.steps + slice) * kBlock;
           const Element* const right = b_ + (j * chunk.steps + slice) * kBlock;
           float* const sum =
-              sums_ + kBlock * (cut_.keep_sums
-                                    ? i * cut_.n_chunk + j
-                                    : (part * cut_.n_block + j - columns.begin) * cut_.m_block + i - rows.begin);
+              sums_ +
+              kBlock * (blocking_.keep_sums
+                            ? i * blocking_.n_chunk + j
+                            : (part * blocking_.n_block + j - columns.begin) * blocking_.m_block + i - rows.begin);
           if (first) Panels::template multiply<false>(left, right, steps, sum);
           else Panels::template multiply<true>(left, right, steps, sum);
           if (last) finish(sum, i, chunk.panel0 + j);
@@ -129,8 +131,8 @@ class BlockedGemm {
 
   void finish_empty_sums() const {
     const float zero[kBlock]{};
-    for (int64_t i = 0; i < cut_.m_panels; ++i)
-      for (int64_t j = 0; j < cut_.n_panels; ++j) finish(zero, i, j);
+    for (int64_t i = 0; i < blocking_.m_panels; ++i)
+      for (int64_t j = 0; j < blocking_.n_panels; ++j) finish(zero, i, j);
   }
 
   // A block of sums is complete: to c.
@@ -157,8 +159,8 @@ class BlockedGemm {
     }
   }
 
-  const Product<T, C> p_;
-  const Blocking cut_;
+  const Gemm<T, C> p_;
+  const Blocking blocking_;
   const int threads_;
   Element *b_ = nullptr, *a_ = nullptr;
   float* sums_ = nullptr;

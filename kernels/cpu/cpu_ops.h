@@ -1,7 +1,7 @@
 // CpuOps: the operations of kernels/ops.h on the CPU. Each .cc file of this folder computes a few of them.
 //
-// Matrix products and attention are made of panels (panels.h); the rest are loops that the compiler vectorises. All is
-// cut over `threads` OpenMP threads in a fixed way, so that a run repeats bit for bit. An instance belongs to one rank.
+// GEMM and attention are made of panels (panels.h); the rest are loops that the compiler vectorises. All are split over
+// `threads` OpenMP threads in a fixed way, so that a run repeats bit for bit. An instance belongs to one rank.
 #pragma once
 
 #include "kernels/cpu/workspace.h"
@@ -17,13 +17,13 @@ class CpuOps : public Ops {
   void run(const AnyOp& op, Stream& stream) override;
 
  private:
-  // void compute(const op::Matmul& op), and so on: in the op's place of its stream, with arguments that are checked. Of
-  // a product without the GELU behind it, which run() makes an op of its own.
+  // void compute(const op::Matmul& op), and so on: in the op's place of its stream, with arguments that are checked. A
+  // matmul leaves out its GELU epilogue, which run() makes an op of its own.
 #define TRIVET_COMPUTE(Op) compute(const op::Op& op)
   void TRIVET_OPS(TRIVET_COMPUTE);
 
   int threads_;
-  Workspaces workspaces_;  // of products and attention
+  Workspaces workspaces_;  // of GEMM and attention
 };
 
 }  // namespace trivet

@@ -13,11 +13,6 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// How many of this rank's v columns are entries of the vocabulary, not padding.
-int64_t real_columns(int64_t first_column, int64_t vocab_size, int64_t v) {
-  return std::clamp<int64_t>(vocab_size - first_column, 0, v);
-}
-
 template <class T>
 float maximum(const T* x, int64_t n) {
   Floats m = Floats{} + kMinusInfinity;
@@ -72,13 +67,11 @@ void CpuOps::compute(const op::CrossEntropyForward& op) {
   const int64_t n = op.logits.rows(), v = op.logits.cols();
   const int64_t columns = real_columns(op.first_column, op.vocab_size, v);
   dispatch_float(op.logits.dtype, [&]<class T>() {
-    parallel_for(threads_, n, rows_per_grain(v), [&](Range rows, int) {
-      for (int64_t r = rows.begin; r < rows.end; ++r) {
-        const T* const row = op.logits.as<T>() + r * v;
-        const int64_t target = op.targets.as<int32_t>()[r] - op.first_column;
-        op.target_logit.as<float>()[r] = target >= 0 && target < columns ? static_cast<float>(row[target]) : 0.0f;
-        forward_row(row, columns, op.row_max.as<float>()[r], op.row_sum.as<float>()[r]);
-      }
+    for_rows(threads_, n, v, [&](int64_t r) {
+      const T* const row = op.logits.as<T>() + r * v;
+      const int64_t target = op.targets.as<int32_t>()[r] - op.first_column;
+      op.target_logit.as<float>()[r] = target >= 0 && target < columns ? static_cast<float>(row[target]) : 0.0f;
+      forward_row(row, columns, op.row_max.as<float>()[r], op.row_sum.as<float>()[r]);
     });
   });
 }
@@ -106,12 +99,10 @@ void CpuOps::compute(const op::CrossEntropyBackward& op) {
   const int64_t n = op.logits.rows(), v = op.logits.cols();
   const int64_t columns = real_columns(op.first_column, op.vocab_size, v);
   dispatch_float(op.logits.dtype, [&]<class T>() {
-    parallel_for(threads_, n, rows_per_grain(v), [&](Range rows, int) {
-      for (int64_t r = rows.begin; r < rows.end; ++r) {
-        const int64_t target = op.targets.as<int32_t>()[r] - op.first_column;
-        backward_row(op.logits.as<T>() + r * v, columns, v, target >= 0 && target < columns ? target : -1,
-                     op.row_max.as<float>()[r], op.row_sum.as<float>()[r], op.scale);
-      }
+    for_rows(threads_, n, v, [&](int64_t r) {
+      const int64_t target = op.targets.as<int32_t>()[r] - op.first_column;
+      backward_row(op.logits.as<T>() + r * v, columns, v, target >= 0 && target < columns ? target : -1,
+                   op.row_max.as<float>()[r], op.row_sum.as<float>()[r], op.scale);
     });
   });
 }

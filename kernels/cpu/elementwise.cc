@@ -1,4 +1,4 @@
-// Bias, dropout and residual; sums over rows; fill, convert, add.
+// GELU, add, convert; bias or position, dropout and residual; sums over rows; fill and clear.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,6 +12,32 @@ namespace trivet {
 namespace {
 
 constexpr int64_t kGrain = 16384;  // elements worth a thread
+
+// out[i] = f(in[i], …), by vectors.
+template <class In, class Out, class F, class... Inputs>
+void map(int threads, int64_t grain, const F& f, const Tensor& out, const Inputs&... in) {
+  parallel_for(threads, out.numel(), grain, [&](Range part, int) {
+    const auto run = [&](Out* to, const auto*... from) {
+      for_vectors(part.size(), [=](auto at) { at.store(to, f(at.load(from)...)); });
+    };
+    run(static_cast<Out*>(out.data) + part.begin, static_cast<const In*>(in.data) + part.begin...);
+  });
+}
+
+// GELU in the tanh form of GPT-2, written with the logistic function: with u = sqrt(2 / pi) (x + 0.044715 x^3),
+//   gelu(x) = x (1 + tanh u) / 2 = x s,   s = 1 / (1 + e^(-2u)),   gelu'(x) = s + x s (1 - s) 2u'.
+// -2u = x (kLinear + kCubic x^2)
+constexpr float kLinear = -1.5957691216057308f, kCubic = 0.044715f * kLinear;
+constexpr int64_t kGeluGrain = 8192;  // elements worth a thread
+
+inline Floats gelu(Floats x) { return x / (1.0f + exp(x * (kLinear + kCubic * (x * x)))); }
+
+// Beyond 9 the derivative is 0 or 1 to within 1e-25; further out e would overflow, and e s be NaN.
+inline Floats gelu_gradient(Floats far) {
+  const Floats x = at_most(at_least(far, -9.0f), 9.0f), x2 = x * x;
+  const Floats e = exp_in_range(x * (kLinear + kCubic * x2)), s = 1.0f / (1.0f + e);
+  return s - x * (kLinear + 3.0f * kCubic * x2) * s * (e * s);
+}
 
 // sum[c] += over rows of x[r * stride + c], for c < kColumns at most. Groups of rows are summed on their own first:
 // long sums in fp32 lose less that way.
@@ -33,6 +59,17 @@ void column_sum_tile(const T* x, int64_t rows, int64_t stride, int64_t columns, 
 
 }  // namespace
 
+void CpuOps::compute(const op::GeluForward& op) {
+  dispatch_float(op.x.dtype, [&]<class T>() { map<T, T>(threads_, kGeluGrain, gelu, op.y, op.x); });
+}
+
+void CpuOps::compute(const op::GeluBackward& op) {
+  dispatch_float(op.x.dtype, [&]<class T>() {
+    map<T, T>(
+        threads_, kGeluGrain, [](Floats x, Floats dy) { return dy * gelu_gradient(x); }, op.dx, op.x, op.dy);
+  });
+}
+
 void CpuOps::compute(const op::ColumnSum& op) {
   const int64_t n = op.x.rows(), columns = op.x.cols();
   dispatch_float(op.x.dtype, [&]<class T>() {
@@ -48,21 +85,19 @@ void CpuOps::compute(const op::ColumnSum& op) {
 void CpuOps::compute(const op::BiasDropoutAdd& op) {
   const int64_t b = op.x.shape[1], h = op.x.shape[2];
   dispatch_float(op.x.dtype, [&]<class T>() {
-    parallel_for(threads_, op.x.rows(), rows_per_grain(h), [&](Range rows, int) {
-      for (int64_t r = rows.begin; r < rows.end; ++r) {
-        const T* const in = op.x.as<T>() + r * h;
-        const T* const added = op.bias ? op.bias.as<T>() : nullptr;
-        const T* const beside = op.residual.as<T>() + r * h;
-        T* const to = op.out.as<T>() + r * h;
-        const int64_t index = dropout_row_index(op.dropout, r, b, h);
-        if (added)
-          dropout_row(op.dropout, index, h, [=](auto at, auto scale) {
-            at.store(to, at.load(beside) + (at.load(in) + at.load(added)) * scale);
-          });
-        else
-          dropout_row(op.dropout, index, h,
-                      [=](auto at, auto scale) { at.store(to, at.load(beside) + at.load(in) * scale); });
-      }
+    for_rows(threads_, op.x.rows(), h, [&](int64_t r) {
+      const T* const in = op.x.as<T>() + r * h;
+      const T* const added = op.bias ? op.bias.as<T>() : nullptr;
+      const T* const beside = op.residual.as<T>() + r * h;
+      T* const to = op.out.as<T>() + r * h;
+      const int64_t index = dropout_row_index(op.dropout, r, b, h);
+      if (added)
+        dropout_row(op.dropout, index, h, [=](auto at, auto scale) {
+          at.store(to, at.load(beside) + (at.load(in) + at.load(added)) * scale);
+        });
+      else
+        dropout_row(op.dropout, index, h,
+                    [=](auto at, auto scale) { at.store(to, at.load(beside) + at.load(in) * scale); });
     });
   });
 }
@@ -71,13 +106,11 @@ void CpuOps::compute(const op::DropoutBackward& op) {
   if (op.dropout.probability == 0 && op.dx.data == op.dout.data) return;
   const int64_t b = op.dout.shape[1], h = op.dout.shape[2];
   dispatch_float(op.dout.dtype, [&]<class T>() {
-    parallel_for(threads_, op.dout.rows(), rows_per_grain(h), [&](Range rows, int) {
-      for (int64_t r = rows.begin; r < rows.end; ++r) {
-        const T* const in = op.dout.as<T>() + r * h;
-        T* const to = op.dx.as<T>() + r * h;
-        dropout_row(op.dropout, dropout_row_index(op.dropout, r, b, h), h,
-                    [=](auto at, auto scale) { at.store(to, at.load(in) * scale); });
-      }
+    for_rows(threads_, op.dout.rows(), h, [&](int64_t r) {
+      const T* const in = op.dout.as<T>() + r * h;
+      T* const to = op.dx.as<T>() + r * h;
+      dropout_row(op.dropout, dropout_row_index(op.dropout, r, b, h), h,
+                  [=](auto at, auto scale) { at.store(to, at.load(in) * scale); });
     });
   });
 }
@@ -118,22 +151,15 @@ void CpuOps::compute(const op::Convert& op) {
   }
   dispatch_float(op.from.dtype, [&]<class From>() {
     using To = std::conditional_t<std::is_same_v<From, float>, bf16, float>;
-    parallel_for(threads_, op.from.numel(), kGrain, [&](Range part, int) {
-      const From* const in = op.from.as<From>() + part.begin;
-      To* const out = op.to.as<To>() + part.begin;
-      for_vectors(part.size(), [=](auto at) { at.store(out, at.load(in)); });
-    });
+    map<From, To>(
+        threads_, kGrain, [](Floats x) { return x; }, op.to, op.from);
   });
 }
 
 void CpuOps::compute(const op::Add& op) {
   dispatch_float(op.a.dtype, [&]<class T>() {
-    parallel_for(threads_, op.a.numel(), kGrain, [&](Range part, int) {
-      const T* const x = op.a.as<T>() + part.begin;
-      const T* const y = op.b.as<T>() + part.begin;
-      T* const sum = op.out.as<T>() + part.begin;
-      for_vectors(part.size(), [=](auto at) { at.store(sum, at.load(x) + at.load(y)); });
-    });
+    map<T, T>(
+        threads_, kGrain, [](Floats a, Floats b) { return a + b; }, op.out, op.a, op.b);
   });
 }
 

@@ -11,14 +11,12 @@ namespace trivet {
 void CpuOps::compute(const op::EmbeddingForward& op) {
   const int64_t n = op.tokens.numel(), h = op.table.cols(), table_rows = op.table.rows();
   const size_t row_bytes = static_cast<size_t>(h * size_of(op.table.dtype));
-  parallel_for(threads_, n, rows_per_grain(h), [&](Range rows, int) {
-    for (int64_t r = rows.begin; r < rows.end; ++r) {
-      std::byte* const to = static_cast<std::byte*>(op.out.data) + static_cast<size_t>(r) * row_bytes;
-      const int64_t row = op.tokens.as<int32_t>()[r] - op.first_row;
-      if (row >= 0 && row < table_rows)
-        std::memcpy(to, static_cast<const std::byte*>(op.table.data) + static_cast<size_t>(row) * row_bytes, row_bytes);
-      else std::memset(to, 0, row_bytes);
-    }
+  for_rows(threads_, n, h, [&](int64_t r) {
+    std::byte* const to = static_cast<std::byte*>(op.out.data) + static_cast<size_t>(r) * row_bytes;
+    const int64_t row = op.tokens.as<int32_t>()[r] - op.first_row;
+    if (row >= 0 && row < table_rows)
+      std::memcpy(to, static_cast<const std::byte*>(op.table.data) + static_cast<size_t>(row) * row_bytes, row_bytes);
+    else std::memset(to, 0, row_bytes);
   });
 }
 
@@ -42,14 +40,12 @@ void CpuOps::compute(const op::EmbeddingBackward& op) {
 void CpuOps::compute(const op::PositionForward& op) {
   const int64_t s = op.x.shape[0], b = op.x.shape[1], h = op.x.shape[2];
   dispatch_float(op.x.dtype, [&]<class T>() {
-    parallel_for(threads_, s * b, rows_per_grain(h), [&](Range rows, int) {
-      for (int64_t r = rows.begin; r < rows.end; ++r) {
-        const T* const in = op.x.as<T>() + r * h;
-        const T* const position = op.positions.as<T>() + r / b * h;
-        T* const to = op.out.as<T>() + r * h;
-        dropout_row(op.dropout, dropout_row_index(op.dropout, r, b, h), h,
-                    [=](auto at, auto scale) { at.store(to, (at.load(in) + at.load(position)) * scale); });
-      }
+    for_rows(threads_, s * b, h, [&](int64_t r) {
+      const T* const in = op.x.as<T>() + r * h;
+      const T* const position = op.positions.as<T>() + r / b * h;
+      T* const to = op.out.as<T>() + r * h;
+      dropout_row(op.dropout, dropout_row_index(op.dropout, r, b, h), h,
+                  [=](auto at, auto scale) { at.store(to, (at.load(in) + at.load(position)) * scale); });
     });
   });
 }
@@ -57,18 +53,16 @@ void CpuOps::compute(const op::PositionForward& op) {
 void CpuOps::compute(const op::PositionBackward& op) {
   const int64_t s = op.dout.shape[0], b = op.dout.shape[1], h = op.dout.shape[2];
   dispatch_float(op.dout.dtype, [&]<class T>() {
-    parallel_for(threads_, s, rows_per_grain(b * h), [&](Range part, int) {
-      for (int64_t position = part.begin; position < part.end; ++position) {
-        float* const sum = op.dpositions.as<float>() + position * h;
-        for (int64_t r = position * b; r < (position + 1) * b; ++r) {
-          const T* const in = op.dout.as<T>() + r * h;
-          T* const to = op.dx.as<T>() + r * h;
-          dropout_row(op.dropout, dropout_row_index(op.dropout, r, b, h), h, [=](auto at, auto scale) {
-            const Floats gradient = at.load(in) * scale;
-            at.store(sum, at.load(sum) + gradient);
-            at.store(to, gradient);
-          });
-        }
+    for_rows(threads_, s, b * h, [&](int64_t position) {
+      float* const sum = op.dpositions.as<float>() + position * h;
+      for (int64_t r = position * b; r < (position + 1) * b; ++r) {
+        const T* const in = op.dout.as<T>() + r * h;
+        T* const to = op.dx.as<T>() + r * h;
+        dropout_row(op.dropout, dropout_row_index(op.dropout, r, b, h), h, [=](auto at, auto scale) {
+          const Floats gradient = at.load(in) * scale;
+          at.store(sum, at.load(sum) + gradient);
+          at.store(to, gradient);
+        });
       }
     });
   });

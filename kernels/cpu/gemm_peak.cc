@@ -1,9 +1,8 @@
-#include "kernels/cpu/gemm_peak.h"
-
 #include <algorithm>
 #include <limits>
 
 #include "kernels/base/arena.h"
+#include "kernels/ops.h"
 
 namespace trivet {
 

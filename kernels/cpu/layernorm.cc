@@ -50,10 +50,9 @@ void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rst
 void CpuOps::compute(const op::LayernormForward& op) {
   const int64_t n = op.x.rows(), h = op.x.cols();
   dispatch_float(op.x.dtype, [&]<class T>() {
-    parallel_for(threads_, n, rows_per_grain(h), [&](Range rows, int) {
-      for (int64_t r = rows.begin; r < rows.end; ++r)
-        forward_row(op.x.as<T>() + r * h, op.gamma.as<T>(), op.beta.as<T>(), op.eps, h, op.y.as<T>() + r * h,
-                    op.mean.as<float>()[r], op.rstd.as<float>()[r]);
+    for_rows(threads_, n, h, [&](int64_t r) {
+      forward_row(op.x.as<T>() + r * h, op.gamma.as<T>(), op.beta.as<T>(), op.eps, h, op.y.as<T>() + r * h,
+                  op.mean.as<float>()[r], op.rstd.as<float>()[r]);
     });
   });
 }

@@ -120,7 +120,7 @@ void CpuOps::compute(const op::SumOfSquares& op) {
   for (size_t i = 0; i < op.xs.size(); ++i) n += size(i);
   parallel_for(threads_, n, 16 * kElements, [&](Range part, int) {
     Bins local{};
-    for_pieces(op.xs.size(), size, part, [&](size_t x, Range range) {
+    for_slices(op.xs.size(), size, part, [&](size_t x, Range range) {
       const float* const data = op.xs[x].as<float>();
       int64_t i = range.begin;
       for (; i + kElements <= range.end; i += kElements) add_squares(data + i, local);

@@ -1,8 +1,8 @@
-// Panels: what the CPU's matrix products are made of. A panel is 32 rows of the left matrix or 32 columns of the right
-// one, cut along k into steps of 32; what lies outside the matrix is zero, so products of panels know no edges.
+// Panels: the operands of the CPU's GEMMs, packed. A panel is 32 rows of the left matrix or 32 columns of the right
+// one, in steps of 32 along k; elements outside the matrix are zero, so kernels have no edge cases.
 //
 // Two types have the same members: F32Panels (panels_f32.h), vectors of any instruction set, and AmxPanels
-// (panels_amx.h), bf16 on the tile unit of newer x86 servers. Matrix products and attention are templates over them.
+// (panels_amx.h), bf16 on the tile unit of newer x86 servers. GEMM and attention are templates over them.
 //
 //   Element                               float or bf16: what a panel is made of
 //   pack_rows<side>(from, ld, rows, k, to)     packs rows r < min(rows, 32), all k, of (r, k) = from[r * ld + k]

@@ -152,3 +152,15 @@ using AmxPanels = F32Panels;  // never used, but it compiles
 }  // namespace trivet
 
 #endif
+
+namespace trivet {
+
+// f.template operator()<Panels, T>() for the panels that suit tensors of this type on this machine.
+template <class F>
+void with_panels(DType dtype, const F& f) {
+  if (dtype == DType::f32) f.template operator()<F32Panels, float>();
+  else if (amx_available()) f.template operator()<AmxPanels, bf16>();
+  else f.template operator()<F32Panels, bf16>();
+}
+
+}  // namespace trivet

@@ -75,11 +75,12 @@ void parallel_for(int threads, int64_t n, int64_t grain, const F& body) {
       parts, [](const void* f, int part) { (*static_cast<const decltype(on_part)*>(f))(part); }, &on_part);
 }
 
-// f(i, range) for what of each piece lies in `part` of them all, laid end to end; size(i) is the length of piece i.
+// f(i, range) for the elements of each tensor that lie in `part` of all of them, laid end to end; size(i) is the length
+// of tensor i.
 template <class Size, class F>
-void for_pieces(size_t pieces, const Size& size, Range part, const F& f) {
+void for_slices(size_t tensors, const Size& size, Range part, const F& f) {
   int64_t begin = 0;
-  for (size_t i = 0; i < pieces && begin < part.end; begin += size(i), ++i) {
+  for (size_t i = 0; i < tensors && begin < part.end; begin += size(i), ++i) {
     const Range range{std::max<int64_t>(part.begin - begin, 0), std::min(part.end - begin, size(i))};
     if (range.begin < range.end) f(i, range);
   }
@@ -89,6 +90,14 @@ void for_pieces(size_t pieces, const Size& size, Range part, const F& f) {
 inline int64_t rows_per_grain(int64_t row_elements) {
   constexpr int64_t kElements = 16384;  // some microseconds of work: about what it costs to wake a thread
   return std::max<int64_t>(1, kElements / std::max<int64_t>(1, row_elements));
+}
+
+// Calls body(row) for each of n rows.
+template <class F>
+void for_rows(int threads, int64_t n, int64_t row_elements, const F& body) {
+  parallel_for(threads, n, rows_per_grain(row_elements), [&](Range rows, int) {
+    for (int64_t row = rows.begin; row < rows.end; ++row) body(row);
+  });
 }
 
 }  // namespace trivet

@@ -29,7 +29,7 @@ CudaOps::CudaOps(Device& device, const CudaOptions& options)
       multiprocessors_(attribute_of_current_device(cudaDevAttrMultiProcessorCount)),
       hopper_(options.hopper_attention && current_device_is_hopper()),
       workspaces_(device),
-      products_(std::make_unique<CudaGemms>(options)) {
+      gemms_(std::make_unique<CudaGemms>(options)) {
   check(device.kind() == DeviceKind::cuda, "CudaOps needs a CUDA device");
   if (options.cudnn_attention)
     cudnn_attention_ = create_cudnn_attention(*options.cudnn_attention, options.deterministic);
@@ -40,7 +40,7 @@ CudaOps::~CudaOps() = default;
 void CudaOps::run(const AnyOp& any, Stream& stream) {
   std::visit(
       [&](const auto& op) {
-        op.check();
+        check_arguments(op);
         enqueue(stream, op.kSpan, [&](cudaStream_t raw_stream) { launch(op, raw_stream); });
       },
       any);

@@ -1,10 +1,15 @@
-// The twin of this folder in a build without CUDA.
+// What a build without CUDA has in place of kernels/base/cuda_device.cc and this folder.
 #include "kernels/ops.h"
 
 namespace trivet {
+namespace {
 
-std::unique_ptr<Ops> create_cuda_ops(Device&, const CudaOptions&) {
-  throw ConfigError("this build has no CUDA: configure with -DTRIVET_CUDA=ON", Lack::gpu);
-}
+[[noreturn]] void refuse() { throw ConfigError("this build has no CUDA: configure with -DTRIVET_CUDA=ON", Lack::gpu); }
+
+}  // namespace
+
+std::unique_ptr<Device> create_cuda_device(int) { refuse(); }
+int cuda_device_count() { return 0; }
+std::unique_ptr<Ops> create_cuda_ops(Device&, const CudaOptions&) { refuse(); }
 
 }  // namespace trivet

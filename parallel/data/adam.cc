@@ -60,7 +60,7 @@ void Adam::compute_norm(Ops& ops, Communicator& model, Communicator& data, float
 }
 
 void Adam::step(Ops& ops, Tensor accepted, const AdamW& how, Stream& stream) {
-  ops.run(op::AdamWStep{.pieces = shards_, .grad_scale = grad_scale_, .accepted = accepted, .how = how}, stream);
+  ops.run(op::AdamWStep{.shards = shards_, .grad_scale = grad_scale_, .accepted = accepted, .how = how}, stream);
 }
 
 }  // namespace trivet

@@ -206,7 +206,7 @@ void head_and_optimizer(Bench& bench) {
   ops.run(op::Fill{scale, 1}, stream);
   ops.run(op::Fill{bins, 0}, stream);
   bench.memory("adamw, 268M", n * 30, [&] {
-    ops.run(op::AdamWStep{.pieces = {{weight, grad, m, v, model}},
+    ops.run(op::AdamWStep{.shards = {{weight, grad, m, v, model}},
                           .grad_scale = scale,
                           .how = {.learning_rate = 1e-4f, .weight_decay = 0.1f}},
             stream);
@@ -219,7 +219,7 @@ void head_and_optimizer(Bench& bench) {
     pieces.push_back({part(weight), part(grad), part(m), part(v), part(model)});
   }
   bench.memory(fmt::format("adamw, 268M in {} pieces", pieces.size()), n * 30, [&] {
-    ops.run(op::AdamWStep{.pieces = pieces, .grad_scale = scale, .how = {.learning_rate = 1e-4f, .weight_decay = 0.1f}},
+    ops.run(op::AdamWStep{.shards = pieces, .grad_scale = scale, .how = {.learning_rate = 1e-4f, .weight_decay = 0.1f}},
             stream);
   });
   bench.memory("sum_of_squares, 268M", n * 4, [&] { ops.run(op::SumOfSquares{.xs = {grad}, .bins = bins}, stream); });

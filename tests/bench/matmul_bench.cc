@@ -1,5 +1,5 @@
 // Every matrix product of a GPT-2 124M step (4096 tokens a micro-batch), and attention, beside their floor: FLOPs at
-// the peak, which is the best product of kernels/cpu/gemm_peak.h, measured here with the same threads. Where the build
+// the peak, which is the best product of kernels/cpu/gemm_peak.cc, measured here with the same threads. Where the build
 // has found oneDNN, its time for the same product stands beside ours, and its time over ours: this table is why the
 // project multiplies with its own kernels. oneDNN is used here only.
 //
@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "kernels/base/arena.h"
-#include "kernels/cpu/gemm_peak.h"
 #include "kernels/ops.h"
 #include "tests/bench/onednn_gemm.h"
 #include "tests/support/matmul_options.h"

@@ -12,7 +12,7 @@
 #include "engine/metrics/step_stats.h"
 #include "engine/train/trainer.h"
 #include "kernels/base/arena.h"
-#include "kernels/cpu/gemm_peak.h"
+#include "kernels/ops.h"
 
 namespace trivet {
 

@@ -235,7 +235,7 @@ void optimizer(Bench& bench) {
   ops.run(op::Fill{scale, 1}, stream);
   const int64_t n = kParameters;
   bench.row("adamw, 124M", n * (4 * 4 + 3 * 4 + 2), 1, [&] {
-    ops.run(op::AdamWStep{.pieces = {{weight, grad, m, v, model_weight}},
+    ops.run(op::AdamWStep{.shards = {{weight, grad, m, v, model_weight}},
                           .grad_scale = scale,
                           .how = {.learning_rate = 1e-4f, .weight_decay = 0.1f}},
             stream);
@@ -249,10 +249,10 @@ void optimizer(Bench& bench) {
   }
   const AdamW how{.learning_rate = 1e-4f, .weight_decay = 0.1f};
   bench.row(fmt::format("adamw, 124M in {} pieces", pieces.size()).c_str(), n * 30, 0,
-            [&] { ops.run(op::AdamWStep{.pieces = pieces, .grad_scale = scale, .how = how}, stream); });
+            [&] { ops.run(op::AdamWStep{.shards = pieces, .grad_scale = scale, .how = how}, stream); });
   bench.row("  one by one", n * 30, 0, [&] {
     for (const AdamWShard& piece : pieces)
-      ops.run(op::AdamWStep{.pieces = {piece}, .grad_scale = scale, .how = how}, stream);
+      ops.run(op::AdamWStep{.shards = {piece}, .grad_scale = scale, .how = how}, stream);
   });
   bench.row("sum_of_squares, 124M", n * 4, 1, [&] { ops.run(op::SumOfSquares{.xs = {grad}, .bins = bins}, stream); });
   // Gaussian-like sizes: squares of one block reach over 70 bits.

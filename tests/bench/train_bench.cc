@@ -30,7 +30,7 @@
 #include "engine/data/indexed_dataset.h"
 #include "engine/metrics/accounting.h"
 #include "engine/train/trainer.h"
-#include "kernels/cpu/gemm_peak.h"
+#include "kernels/ops.h"
 #include "parallel/comm/world.h"
 #include "tests/bench/measured_steps.h"
 #include "tests/bench/random_tokens.h"

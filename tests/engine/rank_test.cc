@@ -7,7 +7,6 @@
 #include <set>
 
 #include "engine/config/load.h"
-#include "kernels/base/planning_device.h"
 #include "parallel/comm/planning_comm.h"
 #include "tests/support/training.h"
 #include "tests/support/where.h"

@@ -189,7 +189,7 @@ TEST_P(ActivationTest, WrongArgumentsAreNamed) {
   };
   EXPECT_TRUE(throws_naming(multiply({.pre_activation = other}), {"matmul", " pre_activation ", "[6, 4]", "[4, 6]"}));
   EXPECT_TRUE(throws_naming(multiply({.gelu_backward = type}), {"matmul", " gelu_backward ", "fp32", "bf16"}));
-  EXPECT_TRUE(throws_naming(multiply({.accumulate = true, .pre_activation = x}), {"matmul", "GELU", "accumulates"}));
+  EXPECT_TRUE(throws_naming(multiply({.accumulate = true, .pre_activation = x}), {"matmul", "GELU", "accumulate"}));
   EXPECT_TRUE(throws_naming(multiply({.bias = bias, .gelu_backward = x}), {"matmul", "bias", "gelu_backward"}));
 }
 

@@ -33,7 +33,7 @@ TEST_P(AdamWTest, FollowsTheAlgorithm) {
     for (how.step = 1; how.step <= 4; ++how.step) {
       const Tensor grad = tensors.uniform(DType::f32, {n}, -3, 3);
 
-      ops->run(op::AdamWStep{.pieces = {{weight, grad, m, v, model_weight}}, .grad_scale = grad_scale, .how = how},
+      ops->run(op::AdamWStep{.shards = {{weight, grad, m, v, model_weight}}, .grad_scale = grad_scale, .how = how},
                *stream);
 
       reference_step(expected, values(grad), 0.125, how);
@@ -55,12 +55,12 @@ TEST_P(AdamWTest, AnyCutGivesTheSameBits) {
   const Tensor cut_model_weight = tensors.poisoned(DType::bf16, {n});
   const AdamW how{.learning_rate = 0.01f, .weight_decay = 0.1f, .step = 3};
 
-  ops->run(op::AdamWStep{.pieces = {{weight, grad, m, v, model_weight}}, .grad_scale = grad_scale, .how = how},
+  ops->run(op::AdamWStep{.shards = {{weight, grad, m, v, model_weight}}, .grad_scale = grad_scale, .how = how},
            *stream);
   for (int64_t begin = 0, size = 1; begin < n; begin += size) {
     size = std::min(size * 2 + 1, n - begin);
     const auto part = [&](const Tensor& t) { return t.slice(begin, size); };
-    ops->run(op::AdamWStep{.pieces = {{part(cut_weight), part(grad), part(cut_m), part(cut_v), part(cut_model_weight)}},
+    ops->run(op::AdamWStep{.shards = {{part(cut_weight), part(grad), part(cut_m), part(cut_v), part(cut_model_weight)}},
                            .grad_scale = grad_scale,
                            .how = how},
              *stream);
@@ -92,7 +92,7 @@ TEST_P(AdamWTest, ManyPiecesAtOnceGetTheBitsOfEachAlone) {
     const auto part = [&](const Tensor& t) { return t.slice(begin, size); };
     pieces.push_back(
         {part(weight), part(grad), part(m), part(v), has_model_weight ? part(model_weight) : Tensor{}, decays});
-    ops->run(op::AdamWStep{.pieces = {{part(alone_weight), part(grad), part(alone_m), part(alone_v),
+    ops->run(op::AdamWStep{.shards = {{part(alone_weight), part(grad), part(alone_m), part(alone_v),
                                        has_model_weight ? part(alone_model_weight) : Tensor{}}},
                            .grad_scale = grad_scale,
                            .how = decays ? how : without_decay},
@@ -100,8 +100,8 @@ TEST_P(AdamWTest, ManyPiecesAtOnceGetTheBitsOfEachAlone) {
     begin += size;
   }
   ASSERT_GT(pieces.size(), 400u);
-  ops->run(op::AdamWStep{.pieces = pieces, .grad_scale = grad_scale, .how = how}, *stream);
-  ops->run(op::AdamWStep{.pieces = {}, .grad_scale = grad_scale, .how = how}, *stream);
+  ops->run(op::AdamWStep{.shards = pieces, .grad_scale = grad_scale, .how = how}, *stream);
+  ops->run(op::AdamWStep{.shards = {}, .grad_scale = grad_scale, .how = how}, *stream);
 
   EXPECT_TRUE(same_bits(weight, alone_weight));
   EXPECT_TRUE(same_bits(m, alone_m));
@@ -116,7 +116,7 @@ TEST_P(AdamWTest, WithoutGradientOnlyDecay) {
 
   ops->run(
       op::AdamWStep{
-          .pieces = {{weight, zero, m, v}}, .grad_scale = one, .how = {.learning_rate = 0.5f, .weight_decay = 0.25f}},
+          .shards = {{weight, zero, m, v}}, .grad_scale = one, .how = {.learning_rate = 0.5f, .weight_decay = 0.25f}},
       *stream);
 
   EXPECT_TRUE(near(weight, Values(9, 1.75), 0));
@@ -128,7 +128,7 @@ TEST_P(AdamWTest, WrongArgumentsAreNamed) {
   const auto step = [&](Tensor weight, Tensor grad, Tensor m, Tensor v, Tensor model_weight, Tensor scale,
                         AdamW how = {}) {
     return [=, this] {
-      ops->run(op::AdamWStep{.pieces = {{weight, grad, m, v, model_weight}}, .grad_scale = scale, .how = how}, *stream);
+      ops->run(op::AdamWStep{.shards = {{weight, grad, m, v, model_weight}}, .grad_scale = scale, .how = how}, *stream);
     };
   };
   EXPECT_TRUE(throws_naming(step(half, n, n, n, {}, one), {"adamw", " weight ", "bf16", "fp32"}));

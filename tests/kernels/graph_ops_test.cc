@@ -329,7 +329,7 @@ class Keys : public GraphOpsTest {
         tensor = is_argument<T>;
       });
       try {
-        other.check();
+        check_arguments(other);
       } catch (const Error& error) {
         EXPECT_FALSE(tensor) << error.what();
         continue;

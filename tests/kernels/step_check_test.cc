@@ -75,7 +75,7 @@ TEST_P(StepCheckTest, ARefusedUpdateWritesNothing) {
                                       tensors.copy(model_weight)};
 
   const Tensor refused = tensors.full(DType::f32, {1}, 0);
-  ops->run(op::AdamWStep{.pieces = {{weight, grad, m, v, model_weight}},
+  ops->run(op::AdamWStep{.shards = {{weight, grad, m, v, model_weight}},
                          .grad_scale = scale,
                          .accepted = refused,
                          .how = {.learning_rate = 1}},

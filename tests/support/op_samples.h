@@ -99,7 +99,7 @@ class OpSamples {
             .scale = 0.5f};
   }
   op::AdamWStep sample(op::AdamWStep*) {
-    return {.pieces = {{row(), row(), row(), row(), make_(DType::bf16, {4})}},
+    return {.shards = {{row(), row(), row(), row(), make_(DType::bf16, {4})}},
             .grad_scale = one(),
             .accepted = one(),
             .how = {.learning_rate = 0.5f}};

@@ -1,0 +1,79 @@
+// The optimizer's step: whether it is taken, where a refused one went wrong, and AdamW, fused with the rounding of the
+// new weight into the model's: one pass over all of the optimizer's memory.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <span>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/vector.h"
+
+namespace trivet {
+namespace {
+
+template <bool kModelWeight>
+void update(int64_t n, const AdamWConstants& k, float scale, const float* grad, float* weight, float* m, float* v,
+            bf16* model_weight) {
+  for_vectors(n, [=](auto at) {
+    const Floats g = at.load(grad) * scale, w = at.load(weight);
+    const Floats m_new = k.beta1 * at.load(m) + k.one_minus_beta1 * g;
+    const Floats v_new = k.beta2 * at.load(v) + k.one_minus_beta2 * (g * g);
+    const Floats w_new = w - (k.step_size * m_new / (sqrt(v_new) * k.root_correction + k.eps) + k.decay * w);
+    at.store(m, m_new);
+    at.store(v, v_new);
+    at.store(weight, w_new);
+    if constexpr (kModelWeight) at.store(model_weight, w_new);
+  });
+}
+
+}  // namespace
+
+void CpuOps::compute(const op::AcceptStep& op) {
+  bool passes = true;
+  for (int64_t i = 0; i < op.numbers.numel(); ++i) {
+    const float x = op.numbers.as<float>()[i];
+    passes &= std::isfinite(x) ? x <= op.limits.at_most[static_cast<size_t>(i)] : !op.limits.finite;
+  }
+  op.accepted.as<float>()[0] = passes ? 1 : 0;
+}
+
+void CpuOps::compute(const op::FindNonFinite& op) {
+  if (op.accepted.as<float>()[0] != 0) return;
+  const std::span<const float> numbers(op.x.as<float>(), static_cast<size_t>(op.x.numel()));
+  const auto first = std::find_if_not(numbers.begin(), numbers.end(), [](float v) { return std::isfinite(v); });
+  int64_t* const out = op.found.as<int64_t>();
+  std::fill_n(out, kNonFiniteNumbers, 0);
+  out[0] = first == numbers.end() ? -1 : first - numbers.begin();
+  if (first == numbers.end()) return;
+  out[1] = std::count_if(first, numbers.end(), [](float v) { return std::isnan(v); });
+  out[2] = std::count_if(first, numbers.end(), [](float v) { return std::isinf(v); });
+  out[3] = std::bit_cast<uint32_t>(*first);
+  if (first != numbers.begin()) out[4] = std::bit_cast<uint32_t>(*(first - 1));
+}
+
+void CpuOps::compute(const op::AdamWStep& op) {
+  if (op.accepted && op.accepted.as<float>()[0] == 0) return;
+  AdamW without_decay = op.how;
+  without_decay.weight_decay = 0;
+  const AdamWConstants with_decay = constants_of(op.how), no_decay = constants_of(without_decay);
+  const float scale = op.grad_scale.as<float>()[0];
+  const auto size = [&](size_t i) { return op.shards[i].weight.numel(); };
+  int64_t n = 0;
+  for (size_t i = 0; i < op.shards.size(); ++i) n += size(i);
+  parallel_for(threads_, n, 8192, [&](Range part, int) {
+    for_slices(op.shards.size(), size, part, [&](size_t i, Range range) {
+      const AdamWShard& shard = op.shards[i];
+      const AdamWConstants& k = shard.decays ? with_decay : no_decay;
+      const auto from = [=](const Tensor& t) { return t.as<float>() + range.begin; };
+      if (shard.model_weight)
+        update<true>(range.size(), k, scale, from(shard.grad), from(shard.weight), from(shard.m), from(shard.v),
+                     shard.model_weight.as<bf16>() + range.begin);
+      else
+        update<false>(range.size(), k, scale, from(shard.grad), from(shard.weight), from(shard.m), from(shard.v),
+                      nullptr);
+    });
+  });
+}
+
+}  // namespace trivet
