@@ -1,6 +1,4 @@
 // Causal multi-head self-attention: the ops. The kernels are in attention_flash*.cu and attention_plain.cu, or cuDNN's.
-#include <cmath>
-
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_tile_map.h"
@@ -18,15 +16,6 @@ AttentionArgs args_of(const Attention& op) {
   return {.qkv = op.qkv,
           .out = heads_view(out, z.heads(), z.groups),
           .lse = op.lse.template as<float>(),
-          .dout = {},
-          .dqkv = {},
-          .delta = nullptr,
-          .s = z.s,
-          .b = z.b,
-          .groups = z.groups,
-          .members = z.members,
-          .d = z.d,
-          .scale = 1.0f / std::sqrt(static_cast<float>(z.d)),
           .dropout = op.dropout};
 }
 
@@ -41,10 +30,10 @@ bool aligned(const QkvViews& views) { return aligned(views.q) && aligned(views.k
 
 // Whether the tensor-core kernels take it: by type, head size and alignment.
 bool by_flash(const char* op, const AttentionArgs& a) {
-  if (flash_attention_has(a.dtype(), a.d) && aligned(a.qkv) && aligned(a.out) && aligned(a.dout) && aligned(a.dqkv))
+  if (flash_attention_has(a.dtype(), a.d()) && aligned(a.qkv) && aligned(a.out) && aligned(a.dout) && aligned(a.dqkv))
     return true;
-  if (a.d > kPlainAttentionColumns)
-    fail(std::string(op) + ": heads of " + std::to_string(a.d) + " columns, expected at most " +
+  if (a.d() > kPlainAttentionColumns)
+    fail(std::string(op) + ": heads of " + std::to_string(a.d()) + " columns, expected at most " +
          std::to_string(kPlainAttentionColumns));
   return false;
 }

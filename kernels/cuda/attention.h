@@ -1,4 +1,4 @@
-// What the files of attention share: the arguments of its kernels, and who offers which kernels.
+// Shared by the files of attention: the arguments of its kernels, and which file has which kernels.
 //
 //   attention.cu                 the ops: checks, and the choice between those below
 //   attention_flash.cu           bf16 by the tensor cores, heads of 64, 80, 96 or 128 columns
@@ -6,7 +6,7 @@
 //   attention_hopper.cu          the same on GPUs of compute capability 9.0, by Hopper's own instructions
 //   attention_hopper_keys.cu     backward: gradients of keys and values
 //   attention_hopper_queries.cu  and of queries
-//   attention_plain.cu           any type and any head size up to 256: right, simple, and slow
+//   attention_plain.cu           any type and any head size up to 256: simple and slow
 //   cudnn_attention.cc           cuDNN's, for the one shape that CudaOptions names
 #pragma once
 
@@ -20,18 +20,19 @@ namespace trivet {
 
 struct AttentionArgs {
   QkvViews qkv;
-  HeadsView out;   // read by the backward pass
-  float* lse;      // [b, heads, s]; read by the backward pass
-  HeadsView dout;  // null in the forward pass, as dqkv and delta
-  QkvViews dqkv;
-  float* delta;  // [b, heads, s]: of each query the sum over columns of dout * out
-  int64_t s, b, groups, members, d;
-  float scale;  // of scores: 1 / sqrt(d)
+  HeadsView out;  // read by the backward pass
+  float* lse;     // [b, heads, s]; read by the backward pass
   Dropout dropout;
+  HeadsView dout{};  // null in the forward pass, as dqkv and delta
+  QkvViews dqkv{};
+  float* delta = nullptr;  // [b, heads, s]: of each query the sum over columns of dout * out
 
   DType dtype() const { return qkv.q.memory.dtype; }
-  int64_t query_heads() const { return b * groups * members; }  // of all batch entries
-  int64_t kv_heads() const { return b * groups; }               // likewise
+  int64_t s() const { return qkv.q.layout.s; }
+  int64_t d() const { return qkv.q.layout.d; }
+  int64_t members() const { return qkv.q.layout.members; }
+  int64_t kv_heads() const { return qkv.q.layout.b * qkv.q.layout.groups; }  // of all batch entries
+  int64_t query_heads() const { return kv_heads() * members(); }             // likewise
 };
 
 bool flash_attention_has(DType dtype, int64_t d);

@@ -46,20 +46,18 @@ __global__ void __launch_bounds__(kThreads)
   };
   copy_tile_async<kQueries, kD, kThreads>(queries, q, a.q.position, first_query, a.s);
   fetch(0);
-  close_copy_group();
+  cp_async_commit_group();
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int warp_query = first_query + 32 * warp;
-  const float to_log2 = a.scale * 1.4426950408889634f;  // from raw scores to exponents of 2
+  const float to_log2 = a.scale * kLog2E;  // from raw scores to exponents of 2
   Sums out[kGroups][kD / 8] = {};
-  float max[kGroups][2], total[kGroups][2] = {};  // of raw scores; this lane's part of the sum
-#pragma unroll
-  for (int m = 0; m < kGroups; ++m) max[m][0] = max[m][1] = -INFINITY;
+  OnlineSoftmax softmax[kGroups];
 
   for (int j = 0; j < key_tiles; ++j) {
     if (j + 1 < key_tiles) fetch(j + 1);
-    close_copy_group();  // maybe an empty one: the count stays the same
-    wait_for_copies<1>();
+    cp_async_commit_group();  // maybe an empty one: the count stays the same
+    cp_async_wait_group<1>();
     __syncthreads();
     const __nv_bfloat16* const keys = stages + j % 2 * 2 * kTile;
     const __nv_bfloat16* const values = keys + kTile;
@@ -96,39 +94,12 @@ __global__ void __launch_bounds__(kThreads)
       // To probabilities, under the largest score so far. Key 0 is in no query's future, so after the first tile the
       // maximum is a number.
 #pragma unroll
-      for (int m = 0; m < kGroups; ++m)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float largest = max[m][half];
-#pragma unroll
-          for (int n = 0; n < kKeyBlocks; ++n)
-            largest = fmaxf(largest, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
-          largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
-          largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-          const float factor = power_of_2((max[m][half] - largest) * to_log2), offset = largest * to_log2;
-          max[m][half] = largest;
-          float sum = 0;
-#pragma unroll
-          for (int n = 0; n < kKeyBlocks; ++n)
-#pragma unroll
-            for (int e = 2 * half; e < 2 * half + 2; ++e) {
-              scores[m][n][e] = power_of_2(scores[m][n][e] * to_log2 - offset);
-              sum += scores[m][n][e];
-            }
-          total[m][half] = total[m][half] * factor + sum;
-#pragma unroll
-          for (int n = 0; n < kD / 8; ++n) {
-            out[m][n][2 * half] *= factor;
-            out[m][n][2 * half + 1] *= factor;
-          }
-        }
-      if (a.dropout.active) {
-#pragma unroll
-        for (int m = 0; m < kGroups; ++m) {
-          const uint64_t kept = kept_by_dropout<true, kKeyBlocks>(a, which, warp_query + 16 * m, first_key);
-#pragma unroll
-          for (int i = 0; i < 4 * kKeyBlocks; ++i) scores[m][i / 4][i % 4] *= dropout_scale(a.dropout, kept, i);
-        }
+      for (int m = 0; m < kGroups; ++m) {
+        softmax[m].to_probabilities(scores[m], to_log2);
+        softmax[m].rescale(out[m]);
+        if (a.dropout.active)
+          apply_dropout(scores[m], a.dropout,
+                        kept_by_dropout<true, kKeyBlocks>(a, which, warp_query + 16 * m, first_key));
       }
 
 #pragma unroll
@@ -152,43 +123,29 @@ __global__ void __launch_bounds__(kThreads)
   }
 
 #pragma unroll
-  for (int m = 0; m < kGroups; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = total[m][half];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      const int query = warp_query + 16 * m + g + 8 * half;
-      if (query >= a.s) continue;
-      const float factor = 1.0f / sum;
-      __nv_bfloat16* const to = a.out + a.out_at(which) + query * a.out_stride + 2 * t;
-#pragma unroll
-      for (int n = 0; n < kD / 8; ++n)
-        *reinterpret_cast<uint32_t*>(to + 8 * n) =
-            pair_of(out[m][n][2 * half] * factor, out[m][n][2 * half + 1] * factor);
-      if (t == 0) a.lse[a.lse_at(which) + query] = max[m][half] * a.scale + logf(sum);
-    }
-}
-
-// ---- launcher
-
-template <int kD>
-void launch(const AttentionArgs& args, cudaStream_t stream) {
-  const int64_t tiles = ceil_div(args.s, kQueries), heads = args.query_heads();
-  allow_shared(flash_forward_kernel<kD>, shared_bytes<kD>());
-  launch_kernel(flash_forward_kernel<kD>,
-                {blocks(tiles * heads, "attention_forward"), kThreads, stream, shared_bytes<kD>()},
-                HeadArgs<__nv_bfloat16>(args), static_cast<int>(tiles), static_cast<int>(heads));
+  for (int m = 0; m < kGroups; ++m) {
+    const int group_query = warp_query + 16 * m;
+    softmax[m].finish(a.lse + a.lse_at(which), group_query + g, a.s, a.scale);
+    store_warp_rows(a.out + a.out_at(which), a.out_stride, out[m], softmax[m].factor, group_query, a.s);
+  }
 }
 
 }  // namespace
+
+// ---- launcher
 
 bool flash_attention_has(DType dtype, int64_t d) {
   return dtype == DType::bf16 && (d == 64 || d == 80 || d == 96 || d == 128);
 }
 
 void flash_attention_forward(const AttentionArgs& args, cudaStream_t stream) {
-  dispatch_head(args.d, [&]<int kD>() { launch<kD>(args, stream); });
+  dispatch_head(args.d(), [&]<int kD>() {
+    const int64_t tiles = ceil_div(args.s(), kQueries), heads = args.query_heads();
+    allow_shared(flash_forward_kernel<kD>, shared_bytes<kD>());
+    launch_kernel(flash_forward_kernel<kD>,
+                  {blocks(tiles * heads, "attention_forward"), kThreads, stream, shared_bytes<kD>()},
+                  HeadArgs<__nv_bfloat16>(args), static_cast<int>(tiles), static_cast<int>(heads));
+  });
 }
 
 }  // namespace trivet

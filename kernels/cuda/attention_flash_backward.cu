@@ -2,9 +2,9 @@
 //   P = exp(scale S - lse)   dV = P^T dO   dP = dO V^T   dS = P * (dP - D)   dQ = scale dS K   dK = scale dS^T Q
 // and dropout's factors between P and dV, and on dP.
 //
-// Two kernels: one walks the queries of its keys for dK and dV, one the keys of its queries for dQ. S and dP are worked
-// out in both, 7 products of s^2 d in place of 5; for that no block waits for another, nothing is added by atomics, and
-// a second run gives the same bits.
+// Two kernels: one walks the queries of its keys for dK and dV, one the keys of its queries for dQ. S and dP are
+// computed in both, 7 GEMMs of s^2 d in place of 5; in return no block waits for another, nothing is added by atomics,
+// and a second run gives the same bits.
 #include "kernels/cuda/attention_head.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_core.cuh"
@@ -15,19 +15,14 @@ namespace {
 constexpr int kRows = 128, kTile = 64;             // of what a block owns; of what it walks over
 constexpr int kWarps = 8, kThreads = 32 * kWarps;  // a warp has 16 rows
 constexpr int kBlocks = kTile / 8;                 // of 8 columns of a warp's scores
-constexpr float kLog2E = 1.4426950408889634f;
 
 // ---- device helpers
 
 // sums[16, kTile] = left[16, kD] right[kTile, kD]^T, both from shared memory.
 template <int kD>
-__device__ inline void multiply_rows(Sums (&sums)[kBlocks], const __nv_bfloat16* left_rows,
-                                     const __nv_bfloat16* right_rows) {
+__device__ inline void gemm_nt(Sums (&sums)[kBlocks], const __nv_bfloat16* left_rows, const __nv_bfloat16* right_rows) {
   constexpr int kLd = kD + 8;
-#pragma unroll
-  for (int n = 0; n < kBlocks; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) sums[n][e] = 0;
+  clear(sums);
 #pragma unroll
   for (int step = 0; step < kD / 16; ++step) {
     Left left;
@@ -44,7 +39,7 @@ __device__ inline void multiply_rows(Sums (&sums)[kBlocks], const __nv_bfloat16*
 
 // sums[16, kD] += left[16, kTile], in registers, times tile[kTile, kD].
 template <int kD>
-__device__ inline void add_product(Sums (&sums)[kD / 8], const Left (&left)[kTile / 16], const __nv_bfloat16* tile) {
+__device__ inline void gemm_nn(Sums (&sums)[kD / 8], const Left (&left)[kTile / 16], const __nv_bfloat16* tile) {
   constexpr int kLd = kD + 8;
 #pragma unroll
   for (int step = 0; step < kTile / 16; ++step)
@@ -55,27 +50,6 @@ __device__ inline void add_product(Sums (&sums)[kD / 8], const Left (&left)[kTil
       multiply(sums[n], left[step], right[0], right[1]);
       multiply(sums[n + 1], left[step], right[2], right[3]);
     }
-}
-
-__device__ inline void to_lefts(Left (&left)[kTile / 16], const Sums (&sums)[kBlocks]) {
-#pragma unroll
-  for (int step = 0; step < kTile / 16; ++step) to_left(left[step], sums[2 * step], sums[2 * step + 1]);
-}
-
-// This lane's part of 16 rows from position `first` on, times `factor`.
-template <int kD>
-__device__ inline void store_rows(__nv_bfloat16* to, int64_t stride, const Sums (&sums)[kD / 8], float factor,
-                                  int first, int s) {
-  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = first + g + 8 * half;
-    if (row >= s) continue;
-    __nv_bfloat16* const at = to + row * stride + 2 * t;
-#pragma unroll
-    for (int n = 0; n < kD / 8; ++n)
-      *reinterpret_cast<uint32_t*>(at + 8 * n) = pair_of(sums[n][2 * half] * factor, sums[n][2 * half + 1] * factor);
-  }
 }
 
 // ---- kernels
@@ -109,13 +83,13 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
     if (threadIdx.x < 2 * kTile) {
       const int query = first_query + static_cast<int>(threadIdx.x) % kTile;
       const float* const from = (threadIdx.x < kTile ? a.lse : a.delta) + a.lse_at(which);
-      copy_async_4(row_stages + step % 2 * 2 * kTile + threadIdx.x, from + (query < a.s ? query : 0), query < a.s);
+      cp_async_4(row_stages + step % 2 * 2 * kTile + threadIdx.x, from + (query < a.s ? query : 0), query < a.s);
     }
   };
   copy_tile_async<kRows, kD, kThreads>(keys, a.kv_head(a.k, kv), a.k.position, first_key, a.s);
   copy_tile_async<kRows, kD, kThreads>(values, a.kv_head(a.v, kv), a.v.position, first_key, a.s);
   fetch(0);
-  close_copy_group();
+  cp_async_commit_group();
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int warp_key = first_key + 16 * warp;
@@ -124,8 +98,8 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
 
   for (int step = 0; step < a.members * tiles; ++step) {
     if (step + 1 < a.members * tiles) fetch(step + 1);
-    close_copy_group();
-    wait_for_copies<1>();
+    cp_async_commit_group();
+    cp_async_wait_group<1>();
     __syncthreads();
     const __nv_bfloat16* const queries = stages + step % 2 * 2 * kTileSize;
     const __nv_bfloat16* const douts = queries + kTileSize;
@@ -135,8 +109,8 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
 
     if (warp_key <= first_query + kTile - 1) {  // else no query of the tile sees a key of this warp
       Sums p[kBlocks], ds[kBlocks];
-      multiply_rows<kD>(p, keys + 16 * warp * kLd, queries);
-      multiply_rows<kD>(ds, values + 16 * warp * kLd, douts);
+      gemm_nt<kD>(p, keys + 16 * warp * kLd, queries);
+      gemm_nt<kD>(ds, values + 16 * warp * kLd, douts);
       const bool diagonal = warp_key + 15 > first_query;
       uint64_t kept = 0;
       if (a.dropout.active) kept = kept_by_dropout<false, kBlocks>(a, head_of(step), warp_key, first_query);
@@ -155,15 +129,15 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
         }
       Left left[kTile / 16];
       to_lefts(left, p);
-      add_product<kD>(dv, left, douts);
+      gemm_nn<kD>(dv, left, douts);
       to_lefts(left, ds);
-      add_product<kD>(dk, left, queries);
+      gemm_nn<kD>(dk, left, queries);
     }
     __syncthreads();  // all have read this stage before the next fetch writes it
   }
 
-  store_rows<kD>(a.kv_head(a.dk, kv), a.dk.position, dk, a.scale, warp_key, a.s);
-  store_rows<kD>(a.kv_head(a.dv, kv), a.dv.position, dv, 1.0f, warp_key, a.s);
+  store_warp_rows(a.kv_head(a.dk, kv), a.dk.position, dk, {a.scale, a.scale}, warp_key, a.s);
+  store_warp_rows(a.kv_head(a.dv, kv), a.dv.position, dv, {1.0f, 1.0f}, warp_key, a.s);
 }
 
 // A block has 128 queries of one head, a warp 16 of them, and walks over the keys up to the last query. Scores lie with
@@ -190,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   copy_tile_async<kRows, kD, kThreads>(queries, a.query_head(a.q, which), a.q.position, first_query, a.s);
   copy_tile_async<kRows, kD, kThreads>(douts, a.dout + a.out_at(which), a.out_stride, first_query, a.s);
   fetch(0);
-  close_copy_group();
+  cp_async_commit_group();
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int warp_query = first_query + 16 * warp;
@@ -206,8 +180,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   for (int j = 0; j < tiles; ++j) {
     if (j + 1 < tiles) fetch(j + 1);
-    close_copy_group();
-    wait_for_copies<1>();
+    cp_async_commit_group();
+    cp_async_wait_group<1>();
     __syncthreads();
     const __nv_bfloat16* const keys = stages + j % 2 * 2 * kTileSize;
     const __nv_bfloat16* const values = keys + kTileSize;
@@ -215,8 +189,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     if (first_key <= warp_query + 15) {  // else the whole tile is in this warp's future
       Sums p[kBlocks], ds[kBlocks];
-      multiply_rows<kD>(p, queries + 16 * warp * kLd, keys);
-      multiply_rows<kD>(ds, douts + 16 * warp * kLd, values);
+      gemm_nt<kD>(p, queries + 16 * warp * kLd, keys);
+      gemm_nt<kD>(ds, douts + 16 * warp * kLd, values);
       const bool diagonal = first_key + kTile - 1 > warp_query;
       uint64_t kept = 0;
       if (a.dropout.active) kept = kept_by_dropout<true, kBlocks>(a, which, warp_query, first_key);
@@ -233,32 +207,29 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
       Left left[kTile / 16];
       to_lefts(left, ds);
-      add_product<kD>(dq, left, keys);
+      gemm_nn<kD>(dq, left, keys);
     }
     __syncthreads();
   }
-  store_rows<kD>(a.query_head(a.dq, which), a.dq.position, dq, a.scale, warp_query, a.s);
-}
-
-// ---- launchers
-
-template <int kD>
-void launch(const AttentionArgs& args, cudaStream_t stream) {
-  const int64_t tiles = ceil_div(args.s, kRows);
-  const HeadArgs<__nv_bfloat16> head_args(args);
-  const auto go = [&](auto* kernel, int64_t heads, auto... sizes) {
-    allow_shared(kernel, shared_bytes<kD>());
-    launch_kernel(kernel, {blocks(tiles * heads, "attention_backward"), kThreads, stream, shared_bytes<kD>()},
-                  head_args, static_cast<int>(sizes)...);
-  };
-  go(flash_backward_keys_kernel<kD>, args.kv_heads(), args.kv_heads());
-  go(flash_backward_queries_kernel<kD>, args.query_heads(), tiles, args.query_heads());
+  store_warp_rows(a.query_head(a.dq, which), a.dq.position, dq, {a.scale, a.scale}, warp_query, a.s);
 }
 
 }  // namespace
 
+// ---- launcher
+
 void flash_attention_backward(const AttentionArgs& args, cudaStream_t stream) {
-  dispatch_head(args.d, [&]<int kD>() { launch<kD>(args, stream); });
+  const int64_t tiles = ceil_div(args.s(), kRows);
+  const HeadArgs<__nv_bfloat16> head_args(args);
+  dispatch_head(args.d(), [&]<int kD>() {
+    const auto go = [&](auto* kernel, int64_t heads, auto... sizes) {
+      allow_shared(kernel, shared_bytes<kD>());
+      launch_kernel(kernel, {blocks(tiles * heads, "attention_backward"), kThreads, stream, shared_bytes<kD>()},
+                    head_args, static_cast<int>(sizes)...);
+    };
+    go(flash_backward_keys_kernel<kD>, args.kv_heads(), args.kv_heads());
+    go(flash_backward_queries_kernel<kD>, args.query_heads(), tiles, args.query_heads());
+  });
 }
 
 }  // namespace trivet

@@ -29,8 +29,8 @@ class Builder {
     for (const int i : {t::dkey_share, t::dvalue_share}) graph_.tensors[i] = {Place::memory, Type::bf16, size, dense()};
   }
 
-  // Tells a tensor of memory as the matrix [columns, rows]: the operand of a product that takes its transpose.
-  void tell_transposed(int tensor) { swap_matrix(graph_.tensors[static_cast<size_t>(tensor)]); }
+  // Declares a tensor of memory as the matrix [columns, rows]: the operand of a matmul that takes its transpose.
+  void declare_transposed(int tensor) { swap_matrix(graph_.tensors[static_cast<size_t>(tensor)]); }
 
   int number(float value) { return add({Place::number, Type::f32, {1, 1, 1, 1}, {1, 1, 1, 1}, value}); }
   int scores(Type type = Type::f32) { return add({Place::between, type, score_sizes(), score_strides()}); }
@@ -65,7 +65,7 @@ class Builder {
   // to = x^T y: the gradient of keys or values. share: of each query head, where several add to one.
   void add_gradient(int x, int y, int share, int to) {
     const bool grouped = graph_.tensors[static_cast<size_t>(to)].size[1] != z_.heads;
-    step(GraphOp::product, transposed(x), y, grouped ? share : to);
+    step(GraphOp::matmul, transposed(x), y, grouped ? share : to);
     if (grouped) step(GraphOp::head_sum, share, -1, to);
   }
 
@@ -109,15 +109,15 @@ bool heads_are_equidistant(const HeadsLayout& z) {
 AttentionGraph attention_forward_graph(const AttentionShape& shape) {
   namespace t = attention_tensor;
   Builder g(shape);
-  g.tell_transposed(t::key);
-  int x = g.on_scores(GraphOp::product, t::query, t::key);
+  g.declare_transposed(t::key);
+  int x = g.on_scores(GraphOp::matmul, t::query, t::key);
   x = g.on_scores(GraphOp::multiply, x, g.number(score_scale(shape)));
   x = g.causal(x);
   const int largest = g.step(GraphOp::row_max, x, -1, g.row());
   const int e = g.on_scores(GraphOp::exp, g.on_scores(GraphOp::subtract, x, largest));
   const int sum = g.step(GraphOp::row_sum, e, -1, g.row());
   g.step(GraphOp::add, largest, g.step(GraphOp::log, sum, -1, g.row()), t::lse);
-  g.step(GraphOp::product, g.on_scores(GraphOp::divide, e, sum, Type::bf16), t::value, t::out);
+  g.step(GraphOp::matmul, g.on_scores(GraphOp::divide, e, sum, Type::bf16), t::value, t::out);
   return g.take();
 }
 
@@ -129,20 +129,20 @@ AttentionGraph attention_backward_graph(const AttentionShape& shape, bool determ
   const int sum = g.step(GraphOp::row_sum, g.step(GraphOp::multiply, t::dout, t::out, g.columns()), -1, g.row());
   g.step(GraphOp::multiply, sum, g.number(1), t::delta);
   // the probabilities again, and dvalue
-  g.tell_transposed(t::key);
-  int x = g.on_scores(GraphOp::multiply, g.on_scores(GraphOp::product, t::query, t::key), scale);
+  g.declare_transposed(t::key);
+  int x = g.on_scores(GraphOp::multiply, g.on_scores(GraphOp::matmul, t::query, t::key), scale);
   x = g.causal(g.on_scores(GraphOp::subtract, x, t::lse));
   const int p = g.on_scores(GraphOp::exp, x);
   g.add_gradient(p, t::dout, t::dvalue_share, t::dvalue);
   // the gradient of the scores, and dkey
-  g.tell_transposed(t::value);
-  x = g.on_scores(GraphOp::subtract, g.on_scores(GraphOp::product, t::dout, t::value), t::delta);
+  g.declare_transposed(t::value);
+  x = g.on_scores(GraphOp::subtract, g.on_scores(GraphOp::matmul, t::dout, t::value), t::delta);
   const int ds = g.on_scores(GraphOp::multiply, g.on_scores(GraphOp::multiply, x, p), scale);
   g.add_gradient(ds, t::query, t::dkey_share, t::dkey);
   // dquery
   const int key = g.transposed(t::key);
-  if (deterministic) g.step(GraphOp::product, ds, key, t::dquery);
-  else g.step(GraphOp::copy, g.step(GraphOp::product, ds, key, t::dquery_sum), -1, t::dquery);
+  if (deterministic) g.step(GraphOp::matmul, ds, key, t::dquery);
+  else g.step(GraphOp::copy, g.step(GraphOp::matmul, ds, key, t::dquery_sum), -1, t::dquery);
   return g.take();
 }
 

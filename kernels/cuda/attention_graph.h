@@ -1,9 +1,9 @@
-// AttentionGraph: causal attention told as a graph of small operations. cuDNN wants it so: it recognises the whole and
-// runs one fused kernel, in which no tensor between two operations is ever stored. The graph is plain data, so that it
-// can be checked where there is no GPU and no cuDNN: a test computes it, operation by operation.
+// AttentionGraph: causal attention as a graph of small operations, the form that cuDNN expects: it recognises the whole
+// and runs one fused kernel, which stores no tensor between two operations. The graph is plain data, so that it can be
+// checked without a GPU and cuDNN: a test computes it, operation by operation.
 //
 // Every tensor has four sizes, [b, heads, rows, columns], and a stride for each, in elements. A size of 1 stands for as
-// many as the other operand has; in a product y may have fewer heads, of which each meets a group of x's heads.
+// many as the other operand has; in a matmul y may have fewer heads, each for a group of x's.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ struct GraphTensor {
   enum class Place {
     memory,   // the caller's
     between,  // the result of one operation and the operand of others
-    number    // `value`, which is told with each run
+    number    // `value`, passed with each run
   };
   Place place = Place::between;
   Type type = Type::f32;
@@ -28,7 +28,7 @@ struct GraphTensor {
 };
 
 // out = op(x, y), each a tensor's index. Sums are kept in fp32.
-//   product                  x y, of the matrices [rows, columns]
+//   matmul                   x y, of the matrices [rows, columns]
 //   reshape                  x as it lies in memory, but in out's type, and with out's sizes and strides
 //   row_index, column_index  of the element, whatever x is
 //   at_least                 whether x >= y
@@ -36,7 +36,7 @@ struct GraphTensor {
 //   row_max, row_sum         over the columns
 //   head_sum                 over the heads of each group: out has fewer
 enum class GraphOp {
-  product,
+  matmul,
   reshape,
   copy,
   multiply,
@@ -94,7 +94,7 @@ bool heads_are_equidistant(const HeadsLayout& z);
 // out = softmax(scale * query key^T, masked) value; lse = log of the sum of exp of the masked scores.
 AttentionGraph attention_forward_graph(const AttentionShape& shape);
 // dquery, dkey, dvalue. deterministic: the gradient of the scores is stored, [b, heads, s, s] in bf16, so that dquery
-// is a product with an order of its sums; else blocks of keys add to dquery_sum by atomics, in any order.
+// is a matmul with a fixed order of its sums; else blocks of keys add to dquery_sum by atomics, in any order.
 AttentionGraph attention_backward_graph(const AttentionShape& shape, bool deterministic);
 
 }  // namespace trivet

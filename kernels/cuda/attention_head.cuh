@@ -3,21 +3,16 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/dropout.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 namespace trivet {
 
 // A HeadsView for a kernel.
 template <class T>
-struct Heads {
+struct Heads : HeadsLayout {
   T* data;
-  int64_t position, entry, group, member;  // strides
 
-  explicit Heads(const HeadsView& x)
-      : data(static_cast<T*>(x.data())),
-        position(x.layout.position),
-        entry(x.layout.entry),
-        group(x.layout.group),
-        member(x.layout.member) {}
+  explicit Heads(const HeadsView& x) : HeadsLayout(x.layout), data(static_cast<T*>(x.data())) {}
 };
 
 // AttentionArgs for a kernel: typed, with what does not depend on the head worked out.
@@ -31,7 +26,7 @@ struct HeadArgs {
   float* delta;
   int s, groups, members, d;
   int64_t out_stride;  // of out and dout, from a position to the next
-  float scale;
+  float scale;         // of scores: 1 / sqrt(d)
   DropoutArgs dropout;
 
   explicit HeadArgs(const AttentionArgs& a)
@@ -45,12 +40,12 @@ struct HeadArgs {
         dk(a.dqkv.k),
         dv(a.dqkv.v),
         delta(a.delta),
-        s(static_cast<int>(a.s)),
-        groups(static_cast<int>(a.groups)),
-        members(static_cast<int>(a.members)),
-        d(static_cast<int>(a.d)),
+        s(static_cast<int>(q.s)),
+        groups(static_cast<int>(q.groups)),
+        members(static_cast<int>(q.members)),
+        d(static_cast<int>(q.d)),
         out_stride(a.out.layout.position),
-        scale(a.scale),
+        scale(1.0f / std::sqrt(static_cast<float>(d))),
         dropout(a.dropout) {}
 
   // `which` counts query heads of batch entries, entry * heads + head, and which / members kv heads, entry * groups +
@@ -69,7 +64,7 @@ struct HeadArgs {
   // The square that the probability of a query and a key belongs to, for dropout.
   __device__ int64_t dropout_square(int which, int query, int key) const {
     const int64_t heads = groups * members, batch = which / heads, head = which % heads;
-    const int64_t row = (*dropout.first_sample + batch) * dropout.total_heads + dropout.first_head + head;
+    const int64_t row = dropout.sample(batch) * dropout.total_heads + dropout.first_head + head;
     const int64_t pairs = dropout_pairs(dropout.seq_length);
     return (row * pairs + dropout_pair(key)) * pairs + dropout_pair(query);
   }
@@ -103,6 +98,66 @@ __device__ inline uint64_t kept_by_dropout(const HeadArgs<T>& a, int which, int 
 __device__ inline float dropout_scale(const DropoutArgs& dropout, uint64_t kept, int i) {
   return kept >> i & 1 ? dropout.kept : 0.0f;
 }
+
+template <int kBlocks>
+__device__ inline void apply_dropout(float (&x)[kBlocks][4], const DropoutArgs& dropout, uint64_t kept) {
+#pragma unroll
+  for (int i = 0; i < 4 * kBlocks; ++i) x[i / 4][i % 4] *= dropout_scale(dropout, kept, i);
+}
+
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+// The online softmax (Milakov, Gimelshein 2018) of the two queries that a lane has of 16 rows of scores.
+struct OnlineSoftmax {
+  float max[2] = {-INFINITY, -INFINITY}, total[2] = {};  // of raw scores; this lane's part of the sum
+  float factor[2];                                       // rescales what was summed before the last tile
+
+  // Raw scores of a tile to probabilities, under the largest score so far. Key 0 is in no query's future, so after the
+  // first tile the maximum is finite.
+  template <int kBlocks>
+  __device__ void to_probabilities(float (&scores)[kBlocks][4], float to_log2) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float largest = max[half];
+#pragma unroll
+      for (int n = 0; n < kBlocks; ++n) largest = fmaxf(largest, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+      factor[half] = power_of_2((max[half] - largest) * to_log2);
+      max[half] = largest;
+      const float offset = largest * to_log2;
+      float sum = 0;
+#pragma unroll
+      for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e) {
+          scores[n][e] = power_of_2(scores[n][e] * to_log2 - offset);
+          sum += scores[n][e];
+        }
+      total[half] = total[half] * factor[half] + sum;
+    }
+  }
+  template <int kBlocks>
+  __device__ void rescale(float (&sums)[kBlocks][4]) const {
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[n][e] *= factor[e / 2];
+  }
+  // After the last tile: stores the log-sum-exps of this lane's queries, `first` and first + 8, to lse[query] where
+  // they are below s, and sets `factor` to what normalises their sums.
+  __device__ void finish(float* lse, int first, int s, float scale) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = total[half];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      factor[half] = 1.0f / sum;
+      const int query = first + 8 * half;
+      if (threadIdx.x % 4 == 0 && query < s) lse[query] = max[half] * scale + logf(sum);
+    }
+  }
+};
 
 // Calls f.template operator()<64>(), or with 80, 96 or 128: the head sizes that kernels are compiled for
 // (flash_attention_has).

@@ -1,16 +1,17 @@
-// What Hopper's attention kernels share: how blocks take their work, stages of tiles, and stores.
+// Shared by Hopper's attention kernels: how blocks take their work, pipelines of tiles, stores, and the kernels' frame.
 //
 // A block has a warpgroup that fetches and two or three that compute. One thread of the first has the TMA copy tiles
-// into stages of shared memory, as they become free; the others wait for stages, compute, and give them back. So the
-// kernel's two halves never wait for a __syncthreads, and registers go to those who compute. A grid has one block for
-// each multiprocessor, which takes one tile of one head after the other; its first tiles of the next are fetched while
-// it finishes this one.
+// into stages of shared memory, as they become free; the others wait for stages, compute, and release them (warp
+// specialization). So the two halves never meet at a __syncthreads, and registers go to the warps that compute. A grid
+// has one block a multiprocessor, which takes one tile of one head after another; the first tiles of the next task are
+// fetched while it finishes this one.
 #pragma once
 
 #include <algorithm>
 
 #include "kernels/cuda/attention_head.cuh"
 #include "kernels/cuda/cuda_tile_map.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/warpgroup.cuh"
 
@@ -25,7 +26,6 @@ constexpr bool registers_suffice(int groups, int fetcher, int each) {
   const int at_start = 65536 / ((1 + groups) * kWarpgroup) / 8 * 8;
   return fetcher <= at_start && at_start <= each && fetcher + groups * each <= (1 + groups) * at_start;
 }
-inline constexpr float kLog2E = 1.4426950408889634f;
 
 // Tiles of one head are read again and again: heads are taken in sets whose tiles fit the L2 cache together. Of the
 // last set, those tiles come first that have the most to do; of the one before it, last; and so on in turn, so that
@@ -66,8 +66,8 @@ struct HeadTiles {
       : q(a.qkv.q.layout),
         k(a.qkv.k.layout),
         v(a.qkv.v.layout),
-        groups(static_cast<int>(a.groups)),
-        members(static_cast<int>(a.members)) {}
+        groups(static_cast<int>(a.qkv.q.layout.groups)),
+        members(static_cast<int>(a.members())) {}
   __device__ int query(int which) const { return at(q, which / members) + which % members * q.member; }
   __device__ int key(int kv) const { return at(k, kv); }
   __device__ int value(int kv) const { return at(v, kv); }
@@ -78,14 +78,13 @@ struct HeadTiles {
   }
 };
 
-// Position in a ring of stages. Who waits for a stage to be full waits for `parity`, who waits for it to be free for
-// the other one, which is over from the start.
+// A consumer's or the producer's position in the stages of a pipeline, and the parity of the phase it waits for.
 template <int kStages>
-struct RingPosition {
+struct PipelineState {
   int stage = 0;
   uint32_t parity = 0;
-  // Where one stands that has advanced so often: worked out, it takes no registers meanwhile.
-  __device__ static RingPosition of_turn(int turn) {
+  // After `turn` advances: computed where it is needed, it takes no registers in between.
+  __device__ static PipelineState after(int turn) {
     return {turn % kStages, static_cast<uint32_t>(turn / kStages % 2)};
   }
   __device__ void advance() {
@@ -96,16 +95,38 @@ struct RingPosition {
   }
 };
 
-// By all of a warp: one arrival.
-__device__ inline void warp_arrives(Barrier* barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) arrive(barrier);
-}
+// The barriers of a ring of stages in shared memory, which the TMA fills and warps read.
+template <int kStages>
+struct Pipeline {
+  using State = PipelineState<kStages>;
+  Barrier full[kStages], empty[kStages];
 
-// The same in all lanes of a warp, and known to be, so that descriptors are kept in uniform registers.
-__device__ inline int warpgroup_index() {
-  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-}
+  // By one thread. producers: arrivals that fill a stage, beside its bytes. consumers: warps that release it.
+  __device__ void initialize(uint32_t producers, uint32_t consumers) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      trivet::initialize(&full[stage], producers);
+      trivet::initialize(&empty[stage], consumers);
+    }
+  }
+  // The producer waits for the other parity, whose phase counts as over from the start.
+  __device__ void wait_empty(const State& at) { wait_for(&empty[at.stage], at.parity ^ 1); }
+  __device__ void wait_full(const State& at) { wait_for(&full[at.stage], at.parity); }
+  // By one thread: announces the bytes of a stage, and returns the barrier that the copies complete on.
+  __device__ Barrier* expect(const State& at, uint32_t bytes) {
+    arrive_and_expect(&full[at.stage], bytes);
+    return &full[at.stage];
+  }
+  __device__ Barrier* acquire(const State& at, uint32_t bytes) {
+    wait_empty(at);
+    return expect(at, bytes);
+  }
+  // By all of a warp: it has read the stage.
+  __device__ void release(State& at) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(&empty[at.stage]);
+    at.advance();
+  }
+};
 
 // Pairs of a query and a key behind it become `value`, in a tile of a warpgroup whose rows and columns begin with these
 // positions. Rows are queries, or else keys.
@@ -120,21 +141,6 @@ __device__ inline void mask_future(float (&x)[kBlocks][4], int first_row, int fi
       const int row = ahead + e / 2 * 8, column = 8 * n + e % 2;
       if (kRowsAreQueries ? column > row : row > column) x[n][e] = value;
     }
-}
-
-template <int kBlocks>
-__device__ inline void clear(float (&sums)[kBlocks][4]) {
-#pragma unroll
-  for (int n = 0; n < kBlocks; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) sums[n][e] = 0;
-}
-
-// Rounds 16 kSteps columns of sums to the left operand of the next product.
-template <int kSteps>
-__device__ inline void to_lefts(uint32_t (&left)[kSteps][4], const float (&sums)[2 * kSteps][4]) {
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) to_left(left[step], sums[2 * step], sums[2 * step + 1]);
 }
 
 // A warpgroup's 64 rows of sums from row `first` on, times a factor for each half of this lane's rows, to rows of
@@ -169,6 +175,49 @@ __device__ inline void store_rows(__nv_bfloat16* to, int64_t stride, const float
         *reinterpret_cast<uint4*>(at + 8 * n) = make_uint4(word[0], word[1], word[2], word[3]);
     }
   }
+}
+
+// ---- the frame of a kernel
+
+// The tensor maps of a kernel; dout is a null map in the forward pass.
+struct TileMaps {
+  TileMap q, k, v, dout;
+};
+
+// The body of a kernel once one thread has initialised its barriers: fetch() by the first warpgroup, compute(group) by
+// the others.
+template <class Shape, class Fetch, class Compute>
+__device__ inline void specialize_warpgroups(const Fetch& fetch, const Compute& compute) {
+  if (threadIdx.x == 0) publish_barriers();
+  __syncthreads();
+  // The same in all lanes of a warp, and known to be: descriptors are kept in uniform registers.
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
+  if (group < 0) {
+    setmaxnreg_dec<Shape::kFetcherRegisters>();
+    fetch();
+  } else {
+    setmaxnreg_inc<Shape::kRegisters>();
+    compute(group);
+  }
+}
+
+// Queues one of the kernels, without dropout or with it, for `tiles` tiles of each of `heads` heads; a tile reads
+// `bytes` that the head's others read too. Shape has the numbers of threads and bytes, and the rows of a tile.
+template <class Shape, class Kernel>
+void launch_hopper(Kernel* plain, Kernel* with_dropout, const AttentionArgs& args, int64_t tiles, int64_t heads,
+                   int64_t bytes, int multiprocessors, cudaStream_t stream) {
+  Kernel* const kernel = args.dropout.probability > 0 ? with_dropout : plain;
+  const auto map = [](const HeadsView& view, int rows) {
+    return view.memory ? make_tile_map(view, rows, Shape::Keys::kBlock) : TileMap{};
+  };
+  const TileMaps maps{.q = map(args.qkv.q, Shape::kQueries),
+                      .k = map(args.qkv.k, Shape::kKeys),
+                      .v = map(args.qkv.v, Shape::kKeys),
+                      .dout = map(args.dout, Shape::kQueries)};
+  const unsigned int grid = blocks(std::min<int64_t>(tiles * heads, multiprocessors), "attention");
+  allow_shared(kernel, Shape::kBytes);
+  launch_kernel(kernel, {grid, Shape::kThreads, stream, Shape::kBytes}, HeadArgs<__nv_bfloat16>(args),
+                HeadSchedule(tiles, heads, bytes), HeadTiles(args), maps);
 }
 
 }  // namespace trivet

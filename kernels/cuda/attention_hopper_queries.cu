@@ -2,49 +2,47 @@
 // those of keys and values.)
 //
 // A block has 128 queries of one head, a warpgroup 64 of them, and walks over the keys up to the last query, 128 at a
-// time. Scores lie with queries as rows. Of a tile a warpgroup starts the products S and dP, makes probabilities of S
-// while dP is worked out, gradients of scores of both, and adds their product with the keys to dQ.
+// time. Scores lie with queries as rows. For a tile a warpgroup starts the GEMMs S and dP, turns S into probabilities
+// while dP runs, computes the gradients of the scores from both, and adds their GEMM with the keys to dQ.
 //
-// Roofline, an estimate by counting: a tile of 128 keys takes a warpgroup 3 products of 2 * 64 * 128 d operations, 1536
+// Roofline, an estimate by counting: a tile of 128 keys takes a warpgroup 3 GEMMs of 2 * 64 * 128 d operations, 1536
 // cycles of the tensor cores with d = 128, 768 with d = 64. Each of its warps issues 420 instructions (400) beside, as
 // nvcc 13.0 compiles the loop, of which 64 are exponentials: 512 cycles of the special function units. Bound by the
-// tensor cores. Together the two kernels take them 7/5 of the time of the 5 products that one would need.
+// tensor cores. Together the two kernels take them 7/5 of the time of the 5 GEMMs that one would need.
 #include "kernels/cuda/attention_hopper.cuh"
-#include "kernels/cuda/launch.h"
 
 namespace trivet {
 namespace {
 
-constexpr int kQueries = 128, kKeys = 128, kStages = 2, kBlocks = kKeys / 8;
-constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup;
-constexpr int kFetcherRegisters = 24, kRegisters = 240;
-static_assert(registers_suffice(kGroups, kFetcherRegisters, kRegisters));
+constexpr int kStages = 2;
 
-// Two stages of queries where there is room: a warpgroup goes on to the next task while the other one is at this one's.
+// The numbers of a block, and its shared memory: tiles, then barriers.
 template <int kD>
-inline constexpr int kQueryStages = kD == 128 ? 1 : 2;
-
-template <int kD>
-struct Barriers {
-  Barrier queries_full[kQueryStages<kD>], queries_free[kQueryStages<kD>], keys_full[kStages], keys_free[kStages];
-};
-
-template <int kD>
-struct Shared {
+struct Block {
+  static constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup, kQueries = 128, kKeys = 128;
+  static constexpr int kFetcherRegisters = 24, kRegisters = 240;
+  static_assert(registers_suffice(kGroups, kFetcherRegisters, kRegisters));
+  // Two where there is room: a warpgroup goes on to the next task while the other one is at this one's.
+  static constexpr int kQueryStages = kD == 128 ? 1 : 2;
   using Queries = Tile<kQueries, kD>;
   using Keys = Tile<kKeys, kD>;
-  static constexpr size_t kQueryTiles = 2 * kQueryStages<kD> * Queries::kBytes;
-  static constexpr size_t kTiles = kQueryTiles + 2 * kStages * Keys::kBytes, kBytes = kTiles + sizeof(Barriers<kD>);
+  struct Barriers {
+    Pipeline<kQueryStages> queries;
+    Pipeline<kStages> keys;
+  };
+  static constexpr size_t kQueryTiles = 2 * kQueryStages * Queries::kBytes;
+  static constexpr size_t kTiles = kQueryTiles + 2 * kStages * Keys::kBytes, kBytes = kTiles + sizeof(Barriers);
   static_assert(kBytes <= kMostShared);
 
   unsigned char* const begin = dynamic_shared_tiles();
-  Barriers<kD>& barriers = *reinterpret_cast<Barriers<kD>*>(begin + kTiles);
+  Barriers& barriers = *reinterpret_cast<Barriers*>(begin + kTiles);
 
   __device__ Queries queries(int stage) const { return {begin + 2 * stage * Queries::kBytes}; }
   __device__ Queries douts(int stage) const { return {begin + (2 * stage + 1) * Queries::kBytes}; }
   __device__ Keys keys(int stage) const { return {begin + kQueryTiles + 2 * stage * Keys::kBytes}; }
   __device__ Keys values(int stage) const { return {begin + kQueryTiles + (2 * stage + 1) * Keys::kBytes}; }
 };
+constexpr int kQueries = Block<64>::kQueries, kKeys = Block<64>::kKeys, kBlocks = kKeys / 8;
 
 // ---- device helpers
 
@@ -52,47 +50,42 @@ __device__ int key_tiles(int first_query, int s) { return (min(first_query + kQu
 
 // By one thread.
 template <int kD>
-__device__ void fetch(const Shared<kD>& shared, const HeadSchedule& schedule, int s, const HeadTiles& tiles,
-                      const TileMap& query_map, const TileMap& dout_map, const TileMap& key_map,
-                      const TileMap& value_map) {
-  using S = Shared<kD>;
-  Barriers<kD>& b = shared.barriers;
-  RingPosition<kStages> at;
-  RingPosition<kQueryStages<kD>> queries;
+__device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, int s, const HeadTiles& tiles,
+                      const TileMaps& maps) {
+  using B = Block<kD>;
+  auto& b = block.barriers;
+  PipelineState<kStages> at;
+  PipelineState<B::kQueryStages> queries;
   for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn, queries.advance()) {
     const int first_query = (schedule.tiles - 1 - tile) * kQueries, count = key_tiles(first_query, s);
     const int key = tiles.key(which / tiles.members), value = tiles.value(which / tiles.members);
     for (int j = 0; j < count; ++j, at.advance()) {
-      Barrier* const full = &b.keys_full[at.stage];
-      wait_for(&b.keys_free[at.stage], at.parity ^ 1);
-      arrive_and_expect(full, 2 * S::Keys::kBytes);
-      shared.keys(at.stage).fetch(key_map, key, j * kKeys, full);
-      shared.values(at.stage).fetch(value_map, value, j * kKeys, full);
+      Barrier* const full = b.keys.acquire(at, 2 * B::Keys::kBytes);
+      block.keys(at.stage).fetch(maps.k, key, j * kKeys, full);
+      block.values(at.stage).fetch(maps.v, value, j * kKeys, full);
       if (j > 0) continue;
       // The last task's queries are read longer than all keys but its last: a stage of keys is free before.
-      Barrier* const queries_full = &b.queries_full[queries.stage];
-      wait_for(&b.queries_free[queries.stage], queries.parity ^ 1);
-      arrive_and_expect(queries_full, 2 * S::Queries::kBytes);
-      shared.queries(queries.stage).fetch(query_map, tiles.query(which), first_query, queries_full);
-      shared.douts(queries.stage).fetch(dout_map, which, first_query, queries_full);
+      Barrier* const queries_full = b.queries.acquire(queries, 2 * B::Queries::kBytes);
+      block.queries(queries.stage).fetch(maps.q, tiles.query(which), first_query, queries_full);
+      block.douts(queries.stage).fetch(maps.dout, which, first_query, queries_full);
     }
   }
 }
 
 // By a warpgroup, the `group`-th of those that compute.
 template <int kD, bool kDropout>
-__device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
+__device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
                         int group) {
   constexpr int kSums = Tile<kKeys, kD>::kColumns / 8;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const float to_log2 = a.scale * kLog2E;
-  Barriers<kD>& b = shared.barriers;
+  auto& b = block.barriers;
 
   float p[kBlocks][4], ds[kBlocks][4], dq[kSums][4];
   uint32_t left[kKeys / 16][4];
-  RingPosition<kStages> at;
-  RingPosition<kQueryStages<kD>> queries;
-  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn, queries.advance()) {
+  PipelineState<kStages> at;
+  PipelineState<Block<kD>::kQueryStages> queries;
+  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
     const int block_query = (schedule.tiles - 1 - tile) * kQueries, first_query = block_query + 64 * group;
     const int warp_query = first_query + 16 * warp, count = key_tiles(block_query, a.s);
     float offset[2], delta[2];  // of this lane's two queries: lse as an exponent of 2, and D
@@ -104,16 +97,16 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
     }
     clear(dq);
 
-    wait_for(&b.queries_full[queries.stage], queries.parity);
+    b.queries.wait_full(queries);
     for (int j = 0; j < count; ++j) {
       const int first_key = j * kKeys;
-      wait_for(&b.keys_full[at.stage], at.parity);
-      begin_products();
-      start_product_of_rows(p, shared.queries(queries.stage), 64 * group, shared.keys(at.stage));
-      close_products();
-      start_product_of_rows(ds, shared.douts(queries.stage), 64 * group, shared.values(at.stage));
-      close_products();
-      wait_for_products<1>(p);  // dP may still run
+      b.keys.wait_full(at);
+      wgmma_fence();
+      start_gemm_nt(p, block.queries(queries.stage), 64 * group, block.keys(at.stage));
+      wgmma_commit_group();
+      start_gemm_nt(ds, block.douts(queries.stage), 64 * group, block.values(at.stage));
+      wgmma_commit_group();
+      wgmma_wait_group<1>(p);  // dP may still run
 #pragma unroll
       for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
@@ -121,7 +114,7 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
       if (first_key + kKeys - 1 > first_query) mask_future<true>(p, first_query, first_key, 0);
       uint64_t kept = 0;
       if constexpr (kDropout) kept = kept_by_dropout<true, kBlocks>(a, which, warp_query, first_key);
-      wait_for_products<0>(ds);
+      wgmma_wait_group<0>(ds);
 #pragma unroll
       for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
@@ -130,74 +123,47 @@ __device__ void compute(const Shared<kD>& shared, const HeadSchedule& schedule, 
           ds[n][e] = p[n][e] * (ds[n][e] - delta[e / 2]);
         }
       to_lefts(left, ds);
-      begin_products(dq, left);
-      start_sum_of_columns(dq, left, shared.keys(at.stage));
-      close_products();
-      if (j == count - 1) warp_arrives(&b.queries_free[queries.stage]);
-      wait_for_products<0>(dq, left);
-      warp_arrives(&b.keys_free[at.stage]);
-      at.advance();
+      wgmma_fence(dq, left);
+      start_gemm_nn(dq, left, block.keys(at.stage));
+      wgmma_commit_group();
+      if (j == count - 1) b.queries.release(queries);
+      wgmma_wait_group<0>(dq, left);
+      b.keys.release(at);
     }
 
-    const float factor[2] = {a.scale, a.scale};
-    store_rows<kD>(a.query_head(a.dq, which), a.dq.position, dq, factor, first_query, a.s);
+    store_rows<kD>(a.query_head(a.dq, which), a.dq.position, dq, {a.scale, a.scale}, first_query, a.s);
   }
 }
 
 // ---- kernel
 
 template <int kD, bool kDropout>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(Block<kD>::kThreads, 1)
     hopper_queries_kernel(HeadArgs<__nv_bfloat16> a, HeadSchedule schedule, HeadTiles tiles,
-                          const __grid_constant__ TileMap query_map, const __grid_constant__ TileMap dout_map,
-                          const __grid_constant__ TileMap key_map, const __grid_constant__ TileMap value_map) {
-  const Shared<kD> shared;
-  Barriers<kD>& b = shared.barriers;
+                          const __grid_constant__ TileMaps maps) {
+  const Block<kD> block;
   if (threadIdx.x == 0) {
-    constexpr uint32_t kReaders = 4 * kGroups;  // warps
-    for (int stage = 0; stage < kQueryStages<kD>; ++stage) {
-      initialize(&b.queries_full[stage], 1);
-      initialize(&b.queries_free[stage], kReaders);
-    }
-    for (int stage = 0; stage < kStages; ++stage) {
-      initialize(&b.keys_full[stage], 1);
-      initialize(&b.keys_free[stage], kReaders);
-    }
-    publish_barriers();
+    constexpr uint32_t kReaders = 4 * Block<kD>::kGroups;  // warps
+    block.barriers.queries.initialize(1, kReaders);
+    block.barriers.keys.initialize(1, kReaders);
   }
-  __syncthreads();
-  const int group = warpgroup_index() - 1;
-  if (group < 0) {
-    give_registers<kFetcherRegisters>();
-    if (threadIdx.x == 0) fetch(shared, schedule, a.s, tiles, query_map, dout_map, key_map, value_map);
-  } else {
-    take_registers<kRegisters>();
-    compute<kD, kDropout>(shared, schedule, a, group);
-  }
-}
-
-// ---- launcher
-
-template <int kD>
-void launch(const AttentionArgs& args, int multiprocessors, cudaStream_t stream) {
-  using S = Shared<kD>;
-  const int64_t tiles = ceil_div(args.s, kQueries), heads = args.query_heads();
-  const HeadSchedule schedule(tiles, heads, ceil_div(args.s * args.d * 2 * 2, args.members));
-  const auto map = [&](const HeadsView& view, int rows) { return make_tile_map(view, rows, S::Keys::kBlock); };
-  const unsigned int grid = blocks(std::min<int64_t>(tiles * heads, multiprocessors), "attention_backward");
-  const auto go = [&](auto* kernel) {
-    allow_shared(kernel, S::kBytes);
-    launch_kernel(kernel, {grid, kThreads, stream, S::kBytes}, HeadArgs<__nv_bfloat16>(args), schedule, HeadTiles(args),
-                  map(args.qkv.q, kQueries), map(args.dout, kQueries), map(args.qkv.k, kKeys), map(args.qkv.v, kKeys));
-  };
-  if (args.dropout.probability > 0) go(hopper_queries_kernel<kD, true>);
-  else go(hopper_queries_kernel<kD, false>);
+  specialize_warpgroups<Block<kD>>(
+      [&] {
+        if (threadIdx.x == 0) fetch(block, schedule, a.s, tiles, maps);
+      },
+      [&](int group) { compute<kD, kDropout>(block, schedule, a, group); });
 }
 
 }  // namespace
 
+// ---- launcher
+
 void hopper_attention_backward_queries(const AttentionArgs& args, int multiprocessors, cudaStream_t stream) {
-  dispatch_head(args.d, [&]<int kD>() { launch<kD>(args, multiprocessors, stream); });
+  dispatch_head(args.d(), [&]<int kD>() {
+    launch_hopper<Block<kD>>(hopper_queries_kernel<kD, false>, hopper_queries_kernel<kD, true>, args,
+                             ceil_div(args.s(), kQueries), args.query_heads(),
+                             ceil_div(4 * args.s() * args.d(), args.members()), multiprocessors, stream);
+  });
 }
 
 }  // namespace trivet

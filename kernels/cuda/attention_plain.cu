@@ -52,6 +52,18 @@ __device__ bool warp_task(int s, int64_t tasks, int& which, int& position) {
   return task < tasks;
 }
 
+// A query head, and the keys and values that it meets.
+template <class T>
+struct PairedHeads {
+  const T *queries, *keys, *values, *douts;
+
+  __device__ PairedHeads(const HeadArgs<T>& a, int which)
+      : queries(a.query_head(a.q, which)),
+        keys(a.kv_head(a.k, which / a.members)),
+        values(a.kv_head(a.v, which / a.members)),
+        douts(a.dout + a.out_at(which)) {}
+};
+
 // ---- kernels
 
 // A warp has one query, and takes its keys 32 at a time: a lane works out the score of one key; then all lanes, each
@@ -61,13 +73,12 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
   int which, query;
   if (!warp_task(a.s, tasks, which, query)) return;
   const int lane = threadIdx.x % 32;
-  const T* const q = a.query_head(a.q, which) + query * a.q.position;
-  const T* const keys = a.kv_head(a.k, which / a.members);
-  const T* const values = a.kv_head(a.v, which / a.members);
+  const PairedHeads<T> heads(a, which);
+  const T* const q = heads.queries + query * a.q.position;
   float max = -INFINITY, total = 0, out[kColumns] = {};
   for (int first = 0; first <= query; first += 32) {
     const int key = first + lane;
-    const float score = key <= query ? a.scale * dot(q, keys + key * a.k.position, a.d) : -INFINITY;
+    const float score = key <= query ? a.scale * dot(q, heads.keys + key * a.k.position, a.d) : -INFINITY;
     const float new_max = fmaxf(max, warp_reduce(score, Max()));
     const float factor = expf(max - new_max);  // 0 the first time
     float p = expf(score - new_max);
@@ -78,7 +89,7 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
     for (int k = 0; k < kColumns; ++k) out[k] *= factor;
     const int count = min(32, query + 1 - first);
     for (int other = 0; other < count; ++other)
-      add_row(out, __shfl_sync(kAllLanes, p, other), values + (first + other) * a.v.position, a.d, lane);
+      add_row(out, __shfl_sync(kAllLanes, p, other), heads.values + (first + other) * a.v.position, a.d, lane);
   }
   store_row(a.out + a.out_at(which) + query * a.out_stride, out, 1.0f / total, a.d, lane);
   if (lane == 0) a.lse[a.lse_at(which) + query] = max + logf(total);
@@ -105,18 +116,6 @@ __global__ void __launch_bounds__(32 * kWarps) delta_kernel(HeadArgs<T> a, int h
   for (int offset = kRowLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
   if (which < heads && lane == 0) a.delta[a.lse_at(which) + query] = sum;
 }
-
-// A query head, and the keys and values that it meets.
-template <class T>
-struct PairedHeads {
-  const T *queries, *keys, *values, *douts;
-
-  __device__ PairedHeads(const HeadArgs<T>& a, int which)
-      : queries(a.query_head(a.q, which)),
-        keys(a.kv_head(a.k, which / a.members)),
-        values(a.kv_head(a.v, which / a.members)),
-        douts(a.dout + a.out_at(which)) {}
-};
 
 // The probability of a pair and the gradient of its score, with the dropout's factor: by one thread.
 template <class T>
@@ -188,7 +187,7 @@ __global__ void __launch_bounds__(32 * kWarps) plain_backward_keys_kernel(HeadAr
 // f.template operator()<T>(tasks, grid): a warp for each position of each head.
 template <class F>
 void for_positions(const AttentionArgs& args, int64_t heads, const F& f) {
-  const int64_t tasks = heads * args.s;
+  const int64_t tasks = heads * args.s();
   const unsigned int grid = blocks(ceil_div(tasks, kWarps), "attention");
   dispatch_device(args.dtype(), [&]<class T>() { f.template operator()<T>(tasks, grid); });
 }
@@ -203,8 +202,8 @@ void plain_attention_forward(const AttentionArgs& args, cudaStream_t stream) {
 
 void attention_delta(const AttentionArgs& args, cudaStream_t stream) {
   const int64_t heads = args.query_heads();
-  const bool vectors = args.d % kPack == 0 && aligned(args.out.memory, args.dout.memory);
-  const dim3 grid(blocks(args.s, "attention_backward"), blocks(ceil_div(heads, kRows), "attention_backward"));
+  const bool vectors = args.d() % kPack == 0 && aligned(args.out.memory, args.dout.memory);
+  const dim3 grid(blocks(args.s(), "attention_backward"), blocks(ceil_div(heads, kRows), "attention_backward"));
   dispatch_device(args.dtype(), [&]<class T>() {
     launch_kernel(delta_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), static_cast<int>(heads), vectors);
   });

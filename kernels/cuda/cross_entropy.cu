@@ -96,14 +96,9 @@ __global__ void __launch_bounds__(1024)
   if (threadIdx.x == 0) loss[0] = static_cast<float>(loss[0] + scale * sum);
 }
 
-// ---- launchers
-
-// How many of this rank's v columns are entries of the vocabulary, not padding.
-int64_t real_columns(int64_t first_column, int64_t vocab_size, int64_t v) {
-  return std::clamp<int64_t>(vocab_size - first_column, 0, v);
-}
-
 }  // namespace
+
+// ---- launchers
 
 void CudaOps::launch(const op::CrossEntropyForward& op, cudaStream_t stream) {
   const int64_t n = op.logits.rows(), v = op.logits.cols();

@@ -4,7 +4,6 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/cuda/gelu.h"
 #include "kernels/cuda/shared_library.h"
 
 namespace trivet {
@@ -45,6 +44,17 @@ struct CudaGemms::Library {
     if (status != CUBLAS_STATUS_SUCCESS) fail(std::string(call) + ": " + status_text(status), at);
   }
 
+  // Owns what `create` makes.
+  template <class T>
+  using Owned = std::unique_ptr<std::remove_pointer_t<T>, cublasStatus_t (*)(T)>;
+  template <class T, class... Arguments>
+  Owned<T> make(cublasStatus_t (*create)(T*, Arguments...), cublasStatus_t (*destroy)(T), const char* call,
+                std::type_identity_t<Arguments>... arguments) const {
+    T made = nullptr;
+    check(create(&made, arguments...), call);
+    return {made, destroy};
+  }
+
   const SharedLibrary file{"cuBLASLt", {TRIVET_CUBLAS_LT}, Lack::gpu};  // the files: from the build
   cublasLtHandle_t handle = nullptr;
   const decltype(&cublasLtCreate) create = file["cublasLtCreate"];
@@ -62,18 +72,18 @@ struct CudaGemms::Library {
   const decltype(&cublasLtMatmul) matmul = file["cublasLtMatmul"];
 };
 
-// A shape's descriptors and the algorithm that was kept. cuBLASLt counts columns first: row-major c = a b is its
+// A shape's descriptors and the chosen algorithm. cuBLASLt counts columns first: row-major c = a b is its
 // column-major c^T = b^T a^T, so b is its first operand and the bias runs along its rows, as it wants.
 struct CudaGemms::Plan {
-  Plan(const Library& library, const CudaProduct& p, bool tf32) : library(library) {
+  Plan(const Library& library, const CudaGemm& p, bool tf32) : library(library) {
     const cublasComputeType_t compute =
         p.dtype == DType::f32 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    library.check(library.desc_create(&desc, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    desc = library.make(library.desc_create, library.desc_destroy, "cublasLtMatmulDescCreate", compute, CUDA_R_32F);
     const cublasOperation_t first = p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     set(CUBLASLT_MATMUL_DESC_TRANSA, first);
     set(CUBLASLT_MATMUL_DESC_TRANSB, second);
-    // The library's GELU is the tanh form, as ours. With DGELU it could sum the bias gradient too (DGELU_BGRAD), but
+    // The library's GELU is the tanh form, like ours. With DGELU it could sum the bias gradient too (DGELU_BGRAD), but
     // only write it, in c's type: it would be rounded to bf16 before it is added to the fp32 gradient. And that sum
     // belongs to the half of the backward pass that a schedule may put off. So it is left to column_sum.
     if (p.pre_activation)
@@ -83,50 +93,38 @@ struct CudaGemms::Plan {
     if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.c_dtype));
     if (p.has_gelu()) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);  // it lies as c does, in c's type
     point_at(p);
-    layout(b, p.dtype, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
-    layout(a, p.dtype, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);
-    layout(c, p.c_dtype, p.n, p.m);
+    const auto layout = [&](DType dtype, int64_t rows, int64_t columns) {
+      return library.make(library.layout_create, library.layout_destroy, "cublasLtMatrixLayoutCreate", cuda_type(dtype),
+                          static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows);
+    };
+    b = layout(p.dtype, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
+    a = layout(p.dtype, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);
+    c = layout(p.c_dtype, p.n, p.m);
   }
-  ~Plan() {
-    for (const cublasLtMatrixLayout_t layout : {a, b, c})
-      if (layout) library.layout_destroy(layout);
-    if (desc) library.desc_destroy(desc);
-  }
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
-
   template <class T>
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    library.check(library.desc_set(desc, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+    library.check(library.desc_set(desc.get(), attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
   }
   // Of the operands that the descriptor holds.
-  void point_at(const CudaProduct& p) {
+  void point_at(const CudaGemm& p) {
     if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
     if (p.pre_activation) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.pre_activation);
     if (p.gelu_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.gelu_backward);
   }
-  void layout(cublasLtMatrixLayout_t& to, DType dtype, int64_t rows, int64_t columns) {
-    library.check(
-        library.layout_create(&to, cuda_type(dtype), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows),
-        "cublasLtMatrixLayoutCreate");
-  }
-
   // out: where the result goes, p.c but for trials.
-  cublasStatus_t run(const CudaProduct& p, const cublasLtMatmulAlgo_t& with, void* out, std::byte* workspace,
+  cublasStatus_t run(const CudaGemm& p, const cublasLtMatmulAlgo_t& with, void* out, std::byte* workspace,
                      cudaStream_t stream) const {
     const float alpha = 1, beta = p.accumulate ? 1 : 0;
-    return library.matmul(library.handle, desc, &alpha, p.b, b, p.a, a, &beta, p.c, c, out, c, &with, workspace,
-                          kWorkspaceBytes, stream);
+    return library.matmul(library.handle, desc.get(), &alpha, p.b, b.get(), p.a, a.get(), &beta, p.c, c.get(), out,
+                          c.get(), &with, workspace, kWorkspaceBytes, stream);
   }
 
   // The library's proposals, what it holds to be the best first.
-  std::vector<cublasLtMatmulHeuristicResult_t> proposals(const CudaProduct& p, int most) const {
-    cublasLtMatmulPreference_t preference = nullptr;
-    library.check(library.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
-    const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, decltype(&cublasLtMatmulPreferenceDestroy)>
-        owner(preference, library.preference_destroy);
+  std::vector<cublasLtMatmulHeuristicResult_t> proposals(const CudaGemm& p, int most) const {
+    const auto preference =
+        library.make(library.preference_create, library.preference_destroy, "cublasLtMatmulPreferenceCreate");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
-      library.check(library.preference_set(preference, attribute, &value, sizeof value),
+      library.check(library.preference_set(preference.get(), attribute, &value, sizeof value),
                     "cublasLtMatmulPreferenceSetAttribute");
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(kWorkspaceBytes));
@@ -138,8 +136,8 @@ struct CudaGemms::Plan {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(alignment_of(p.c)));
     std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
     int count = 0;
-    const cublasStatus_t status =
-        library.heuristic(library.handle, desc, b, a, c, c, preference, most, found.data(), &count);
+    const cublasStatus_t status = library.heuristic(library.handle, desc.get(), b.get(), a.get(), c.get(), c.get(),
+                                                    preference.get(), most, found.data(), &count);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status != CUBLAS_STATUS_SUCCESS && p.has_gelu())) count = 0;
     else library.check(status, "cublasLtMatmulAlgoGetHeuristic");
     found.resize(static_cast<size_t>(count));
@@ -147,8 +145,8 @@ struct CudaGemms::Plan {
     return found;
   }
 
-  // Milliseconds of one product; infinite where it does not run.
-  float trial(const CudaProduct& p, const cublasLtMatmulAlgo_t& with, void* out, std::byte* workspace,
+  // Milliseconds of one GEMM; infinite where it does not run.
+  float trial(const CudaGemm& p, const cublasLtMatmulAlgo_t& with, void* out, std::byte* workspace,
               cudaStream_t stream) const {
     if (run(p, with, out, workspace, stream) != CUBLAS_STATUS_SUCCESS) {
       cudaGetLastError();  // or the next launch would report it
@@ -158,8 +156,9 @@ struct CudaGemms::Plan {
   }
 
   const Library& library;
-  cublasLtMatmulDesc_t desc = nullptr;
-  cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
+  Library::Owned<cublasLtMatmulDesc_t> desc{nullptr, library.desc_destroy};
+  Library::Owned<cublasLtMatrixLayout_t> a{nullptr, library.layout_destroy}, b = {nullptr, library.layout_destroy},
+                                                                             c = {nullptr, library.layout_destroy};
   bool possible = false;
   cublasLtMatmulAlgo_t algorithm{};
 };
@@ -169,7 +168,7 @@ CudaGemms::CudaGemms(const CudaOptions& options) : options_(options), library_(s
 }
 CudaGemms::~CudaGemms() = default;
 
-CudaGemms::Key CudaGemms::key_of(const CudaProduct& p) {
+CudaGemms::Key CudaGemms::key_of(const CudaGemm& p) {
   const int flags = p.transpose_a | p.transpose_b << 1 | p.accumulate << 2 | (p.bias != nullptr) << 3 |
                     (p.dtype == DType::bf16) << 4 | (p.c_dtype == DType::bf16) << 5 |
                     (p.pre_activation != nullptr) << 6 | (p.gelu_backward != nullptr) << 7;
@@ -180,7 +179,7 @@ CudaGemms::Key CudaGemms::key_of(const CudaProduct& p) {
   return {p.m, p.n, p.k, flags, alignments};
 }
 
-std::unique_ptr<CudaGemms::Plan> CudaGemms::make_plan(const CudaProduct& p, std::byte* workspace, cudaStream_t stream) {
+std::unique_ptr<CudaGemms::Plan> CudaGemms::make_plan(const CudaGemm& p, std::byte* workspace, cudaStream_t stream) {
   auto plan = std::make_unique<Plan>(*library_, p, options_.tf32);
   const bool tries =
       options_.product_candidates > 1 &&
@@ -191,7 +190,7 @@ std::unique_ptr<CudaGemms::Plan> CudaGemms::make_plan(const CudaProduct& p, std:
   plan->algorithm = found[0].algo;
   if (!tries || (found.size() == 1 && !p.has_gelu())) return plan;
 
-  // What is added to must not be added to by trials. Another result is written over by the product itself.
+  // Trials must not add to c. A result that is not accumulated is overwritten by the GEMM itself.
   // In stream order: cudaFree would wait for the whole GPU, also for another rank's stream that waits for this rank.
   void* out = p.c;
   if (p.accumulate) {
@@ -213,9 +212,9 @@ std::unique_ptr<CudaGemms::Plan> CudaGemms::make_plan(const CudaProduct& p, std:
   return plan;
 }
 
-// Milliseconds of a product with a GELU as two kernels, which write what it is to write.
-float CudaGemms::time_apart(const CudaProduct& p, std::byte* workspace, cudaStream_t stream) {
-  CudaProduct plain = p;
+// Milliseconds of a GEMM with a GELU as two kernels, which write the same results.
+float CudaGemms::time_apart(const CudaGemm& p, std::byte* workspace, cudaStream_t stream) {
+  CudaGemm plain = p;
   plain.pre_activation = nullptr;
   plain.gelu_backward = nullptr;
   if (p.pre_activation) plain.c = p.pre_activation;
@@ -231,26 +230,26 @@ float CudaGemms::time_apart(const CudaProduct& p, std::byte* workspace, cudaStre
   return milliseconds_of(stream, queue);
 }
 
-CudaGemms::Plan& CudaGemms::plan_of(const CudaProduct& product, std::byte* workspace, cudaStream_t stream) {
-  const Key key = key_of(product);
+CudaGemms::Plan& CudaGemms::plan_of(const CudaGemm& gemm, std::byte* workspace, cudaStream_t stream) {
+  const Key key = key_of(gemm);
   auto found = plans_.find(key);
-  if (found == plans_.end()) found = plans_.emplace(key, make_plan(product, workspace, stream)).first;
-  found->second->point_at(product);
+  if (found == plans_.end()) found = plans_.emplace(key, make_plan(gemm, workspace, stream)).first;
+  found->second->point_at(gemm);
   return *found->second;
 }
 
-bool CudaGemms::run(const CudaProduct& product, std::byte* workspace, cudaStream_t stream) {
+bool CudaGemms::run(const CudaGemm& gemm, std::byte* workspace, cudaStream_t stream) {
   // The library's GELU may be made of an approximate tanh: good enough for bf16, not for fp32, which is there for
   // tests. And it asks some alignment of the matrix that the GELU is taken of.
-  if (product.has_gelu()) {
-    const void* const matrix = product.pre_activation ? product.pre_activation : product.gelu_backward;
-    const bool both_bf16 = product.dtype == DType::bf16 && product.c_dtype == DType::bf16;
-    if (!both_bf16 || product.n % 8 != 0 || alignment_of(matrix) < 16) return false;
+  if (gemm.has_gelu()) {
+    const void* const matrix = gemm.pre_activation ? gemm.pre_activation : gemm.gelu_backward;
+    const bool both_bf16 = gemm.dtype == DType::bf16 && gemm.c_dtype == DType::bf16;
+    if (!both_bf16 || gemm.n % 8 != 0 || alignment_of(matrix) < 16) return false;
   }
-  Plan& plan = plan_of(product, workspace, stream);
+  Plan& plan = plan_of(gemm, workspace, stream);
   if (!plan.possible) return false;
-  const cublasStatus_t status = plan.run(product, plan.algorithm, product.c, workspace, stream);
-  if (status != CUBLAS_STATUS_SUCCESS && product.has_gelu()) {  // an algorithm that was not tried, and does not run
+  const cublasStatus_t status = plan.run(gemm, plan.algorithm, gemm.c, workspace, stream);
+  if (status != CUBLAS_STATUS_SUCCESS && gemm.has_gelu()) {  // an algorithm that was not tried, and does not run
     cudaGetLastError();
     plan.possible = false;
     return false;

@@ -1,7 +1,7 @@
-// CudaGemms: matrix products by cuBLASLt. The first product of a shape asks the library for its proposals, tries
-// each out on the very operands, and keeps the fastest; later ones take what was kept. A GELU in the product competes
-// with the product and the GELU as two kernels: which is faster differs from GPU to GPU. The library is loaded when an
-// instance is made, because it takes half a second to load cold, which a program that runs on the CPU should not spend.
+// CudaGemms: GEMMs by cuBLASLt, autotuned. The first GEMM of a shape asks the library for its proposals, times each on
+// its own operands, and stores the fastest for later ones. A GELU epilogue competes with two kernels: which is faster
+// differs from GPU to GPU. The library is loaded when an instance is made: a cold load takes half a second, which a
+// program that runs on the CPU should not spend.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 namespace trivet {
 
 // c[m, n] (+)= a[m, k] b[k, n] (+ bias), or with a GELU, as op::Matmul, row-major.
-struct CudaProduct {
+struct CudaGemm {
   int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate;
   DType dtype, c_dtype;  // of a and b; of c and the bias
@@ -27,6 +27,12 @@ struct CudaProduct {
   bool has_gelu() const { return pre_activation || gelu_backward; }
 };
 
+// GELU as a kernel of its own (elementwise.cu), for a GEMM without that epilogue: it queues no span.
+// y = gelu(x). x, y: [n, c] T on the device.
+void launch_gelu_forward(const Tensor& x, const Tensor& y, cudaStream_t stream);
+// dx = dy * gelu'(x). dx may be dy.
+void launch_gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, cudaStream_t stream);
+
 class CudaGemms {
  public:
   explicit CudaGemms(const CudaOptions& options);
@@ -35,10 +41,10 @@ class CudaGemms {
   // Bytes of workspace that run() is to be given.
   static constexpr int64_t kWorkspaceBytes = 32 << 20;
 
-  // Queues the product; false, and nothing is queued, where the library has no algorithm for it. A GELU it takes along
-  // only in bf16, and where that is faster than two kernels. The first call of a shape that accumulates takes memory of
-  // the size of c for its trials, if there is any.
-  bool run(const CudaProduct& product, std::byte* workspace, cudaStream_t stream);
+  // Queues the GEMM; false, and nothing is queued, where the library has no algorithm for it, or where it has a GELU
+  // and is not bf16 or not faster than two kernels. The first call of a shape that accumulates allocates memory of the
+  // size of c for its trials, if there is any.
+  bool run(const CudaGemm& gemm, std::byte* workspace, cudaStream_t stream);
 
  private:
   struct Library;
@@ -46,10 +52,10 @@ class CudaGemms {
   // Sizes; transposes, accumulation, types, bias and GELU; alignments of the operands.
   using Key = std::tuple<int64_t, int64_t, int64_t, int, int64_t>;
 
-  static Key key_of(const CudaProduct& product);
-  Plan& plan_of(const CudaProduct& product, std::byte* workspace, cudaStream_t stream);
-  std::unique_ptr<Plan> make_plan(const CudaProduct& product, std::byte* workspace, cudaStream_t stream);
-  float time_apart(const CudaProduct& product, std::byte* workspace, cudaStream_t stream);
+  static Key key_of(const CudaGemm& gemm);
+  Plan& plan_of(const CudaGemm& gemm, std::byte* workspace, cudaStream_t stream);
+  std::unique_ptr<Plan> make_plan(const CudaGemm& gemm, std::byte* workspace, cudaStream_t stream);
+  float time_apart(const CudaGemm& gemm, std::byte* workspace, cudaStream_t stream);
 
   const CudaOptions options_;
   const std::unique_ptr<Library> library_;

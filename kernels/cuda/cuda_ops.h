@@ -1,8 +1,8 @@
 // CudaOps: the operations of kernels/ops.h on one NVIDIA GPU. Each .cu file of this folder holds a few of them, in
 // three sections: device helpers, kernels (raw pointers and sizes), launchers (the methods: grid, launch).
 //
-// Every call queues its kernels on the stream given and returns; nothing synchronises, but for the first product of
-// each shape, which measures the algorithms it may choose from. No kernel of this folder adds floating-point numbers by
+// Every call queues its kernels on the stream given and returns; nothing synchronises, except the first GEMM of
+// each shape, which times the algorithms it may choose from. No kernel of this folder adds floating-point numbers by
 // atomics, so a second run gives the same bits (cuDNN's attention: CudaOptions::deterministic). An instance belongs to
 // one rank and is used on the thread that made its Device.
 #pragma once
@@ -36,7 +36,7 @@ class CudaOps : public Ops {
   const int multiprocessors_;
   const bool hopper_;  // has kernels of its own for attention that the tensor-core kernels take
   CudaWorkspaces workspaces_;
-  std::unique_ptr<CudaGemms> products_;
+  std::unique_ptr<CudaGemms> gemms_;
   std::unique_ptr<CudnnAttention> cudnn_attention_;  // null: not asked for
 };
 

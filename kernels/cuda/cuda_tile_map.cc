@@ -3,24 +3,6 @@
 #include "kernels/base/cuda_device.h"
 
 namespace trivet {
-namespace {
-
-using Encode = CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                        const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                        CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-// The driver's; programs are not linked with it.
-Encode* find_encode() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
-             "cudaGetDriverEntryPointByVersion");
-  if (found != cudaDriverEntryPointSuccess) fail("the CUDA driver has no cuTensorMapEncodeTiled");
-  return reinterpret_cast<Encode*>(function);
-}
-
-}  // namespace
-
 bool tile_map_has(const HeadsView& view) {
   const HeadsLayout& z = view.layout;
   return view.memory.dtype == DType::bf16 && reinterpret_cast<uintptr_t>(view.data()) % 16 == 0 && z.d % 8 == 0 &&
@@ -29,7 +11,7 @@ bool tile_map_has(const HeadsView& view) {
 }
 
 CUtensorMap make_tile_map(const HeadsView& view, int box_rows, int box_columns) {
-  static Encode* const encode = find_encode();
+  static auto* const encode = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   const HeadsLayout& z = view.layout;
   const int64_t matrices = z.at(0, z.b - 1, z.heads() - 1) / z.d + 1;
   const cuuint64_t size[3] = {static_cast<cuuint64_t>(z.d), static_cast<cuuint64_t>(matrices),

@@ -1,4 +1,4 @@
-// Tensor maps: what the tensor memory accelerator of a GPU is told of a tensor (ptx_hopper.cuh copies by them).
+// Tensor maps: descriptions of tensors for the tensor memory accelerator (ptx_hopper.cuh copies by them).
 #pragma once
 
 #include <cuda.h>
@@ -19,7 +19,8 @@ struct TileSteps {
         member(static_cast<int>(z.member / z.d)) {}
 };
 
-// Of which a copy takes `box_rows` rows of one matrix and `box_columns` columns, 32 or 64, and swizzles a row's bytes.
+// A map by which a copy takes `box_rows` rows of one matrix and `box_columns` columns, 32 or 64, and swizzles the bytes
+// of a row.
 // REQUIRES: tile_map_has.
 CUtensorMap make_tile_map(const HeadsView& view, int box_rows, int box_columns);
 

@@ -31,9 +31,9 @@ class Cudnn : public CudnnAttention {
   Cudnn(const AttentionShape& shape, bool deterministic)
       : shape_(shape),
         deterministic_(deterministic),
-        handle_(library_),
-        forward_(library_, attention_forward_graph(shape), handle_.raw),
-        backward_(library_, attention_backward_graph(shape, deterministic), handle_.raw) {}
+        handle_(create_handle()),
+        forward_(library_, attention_forward_graph(shape), handle_.get()),
+        backward_(library_, attention_backward_graph(shape, deterministic), handle_.get()) {}
 
   int64_t forward_bytes() const override { return forward_.workspace_bytes(); }
   int64_t backward_bytes() const override { return backward_parts(nullptr).bytes; }
@@ -52,20 +52,19 @@ class Cudnn : public CudnnAttention {
   }
 
  private:
-  struct LibraryHandle {
-    explicit LibraryHandle(const CudnnLibrary& library) : library(library) {
-      library.check(library.create(&raw), "cudnnCreate");
-    }
-    ~LibraryHandle() { library.destroy(raw); }
-    const CudnnLibrary& library;
-    cudnnHandle_t raw = nullptr;
-  };
+  using LibraryHandle = std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, decltype(&cudnnDestroy)>;
   struct BackwardParts {
     float *delta, *dquery_sum;
     bf16 *dkey_share, *dvalue_share;
     std::byte* rest;
     int64_t bytes;
   };
+
+  LibraryHandle create_handle() const {
+    cudnnHandle_t handle = nullptr;
+    library_.check(library_.create(&handle), "cudnnCreate");
+    return {handle, library_.destroy};
+  }
 
   BackwardParts backward_parts(std::byte* workspace) const {
     WorkspaceCut cut(workspace);
@@ -93,9 +92,9 @@ class Cudnn : public CudnnAttention {
 
   void run(const CudnnPlan& plan, const Memory& memory, std::byte* workspace, CUstream_st* stream) {
     // Once: a call that a graph is being made of should queue kernels and nothing else.
-    if (stream != stream_) library_.check(library_.set_stream(handle_.raw, stream), "cudnnSetStream");
+    if (stream != stream_) library_.check(library_.set_stream(handle_.get(), stream), "cudnnSetStream");
     stream_ = stream;
-    plan.run(handle_.raw, memory, workspace);
+    plan.run(handle_.get(), memory, workspace);
   }
 
   const AttentionShape shape_;
@@ -106,13 +105,6 @@ class Cudnn : public CudnnAttention {
   CUstream_st* stream_ = nullptr;  // the handle's, which begins with CUDA's default stream
 };
 
-CudnnPlanned planned(const AttentionShape& shape, const AttentionGraph& graph, const std::string& device) {
-  check_shape(shape);
-  const CudnnLibrary library;
-  const CudnnPlan plan(library, graph, nullptr, device);
-  return {library.version(), plan.engine(), plan.workspace_bytes()};
-}
-
 }  // namespace
 
 bool built_with_cudnn() { return true; }
@@ -120,13 +112,6 @@ bool built_with_cudnn() { return true; }
 std::unique_ptr<CudnnAttention> create_cudnn_attention(const AttentionShape& shape, bool deterministic) {
   check_shape(shape);
   return std::make_unique<Cudnn>(shape, deterministic);
-}
-
-CudnnPlanned plan_cudnn_forward(const AttentionShape& shape, const std::string& device) {
-  return planned(shape, attention_forward_graph(shape), device);
-}
-CudnnPlanned plan_cudnn_backward(const AttentionShape& shape, bool deterministic, const std::string& device) {
-  return planned(shape, attention_backward_graph(shape, deterministic), device);
 }
 
 }  // namespace trivet

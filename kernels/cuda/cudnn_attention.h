@@ -7,8 +7,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "kernels/ops.h"
 
@@ -33,13 +31,5 @@ bool built_with_cudnn();
 
 // On the current GPU. Throws ConfigError where cuDNN is not there, is too old, or has no kernel for the shape.
 std::unique_ptr<CudnnAttention> create_cudnn_attention(const AttentionShape& shape, bool deterministic);
-
-// What cuDNN would do on a GPU that need not be here, told in cuDNN's JSON of a device. For tests.
-struct CudnnPlanned {
-  std::string version;
-  int64_t engine = 0, workspace_bytes = 0;
-};
-CudnnPlanned plan_cudnn_forward(const AttentionShape& shape, const std::string& device);
-CudnnPlanned plan_cudnn_backward(const AttentionShape& shape, bool deterministic, const std::string& device);
 
 }  // namespace trivet

@@ -67,10 +67,15 @@ class CudnnDescriptor {
   void finalize() { library_->check(try_finalize(), "cudnnBackendFinalize"); }
   cudnnStatus_t try_finalize() { return library_->finalize(raw_); }
 
+  // Reads up to `most` values to `to`; returns how many there are.
+  int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t most, void* to) const {
+    int64_t count = 0;
+    library_->check(library_->get_attribute(raw_, name, type, most, &count, to), "cudnnBackendGetAttribute");
+    return count;
+  }
   int64_t get_int64(cudnnBackendAttributeName_t name) const {
-    int64_t value = 0, count = 0;
-    library_->check(library_->get_attribute(raw_, name, CUDNN_TYPE_INT64, 1, &count, &value),
-                    "cudnnBackendGetAttribute");
+    int64_t value = 0;
+    get(name, CUDNN_TYPE_INT64, 1, &value);
     return value;
   }
 

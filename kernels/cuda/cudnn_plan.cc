@@ -1,11 +1,15 @@
 #include "kernels/cuda/cudnn_plan.h"
 
+#include <map>
 #include <utility>
 
 namespace trivet {
 namespace {
 
 using Place = GraphTensor::Place;
+
+// From 9.16 on the backward pass takes sequences that are no multiple of 128 without a mask of their own.
+constexpr size_t kOldest = 91600;
 
 cudnnDataType_t cudnn_type(GraphTensor::Type type) {
   switch (type) {
@@ -19,26 +23,47 @@ cudnnDataType_t cudnn_type(GraphTensor::Type type) {
 
 // The mode of an operation that is computed element by element.
 cudnnPointwiseMode_t pointwise_mode(GraphOp op) {
-  switch (op) {
-    case GraphOp::copy: return CUDNN_POINTWISE_IDENTITY;
-    case GraphOp::multiply: return CUDNN_POINTWISE_MUL;
-    case GraphOp::divide: return CUDNN_POINTWISE_DIV;
-    case GraphOp::add: return CUDNN_POINTWISE_ADD;
-    case GraphOp::subtract: return CUDNN_POINTWISE_SUB;
-    case GraphOp::exp: return CUDNN_POINTWISE_EXP;
-    case GraphOp::log: return CUDNN_POINTWISE_LOG;
-    case GraphOp::row_index:
-    case GraphOp::column_index: return CUDNN_POINTWISE_GEN_INDEX;
-    case GraphOp::at_least: return CUDNN_POINTWISE_CMP_GE;
-    case GraphOp::select: return CUDNN_POINTWISE_BINARY_SELECT;
-    default: fail("not an operation element by element");
-  }
+  static const std::map<GraphOp, cudnnPointwiseMode_t> kModes = {{GraphOp::copy, CUDNN_POINTWISE_IDENTITY},
+                                                                 {GraphOp::multiply, CUDNN_POINTWISE_MUL},
+                                                                 {GraphOp::divide, CUDNN_POINTWISE_DIV},
+                                                                 {GraphOp::add, CUDNN_POINTWISE_ADD},
+                                                                 {GraphOp::subtract, CUDNN_POINTWISE_SUB},
+                                                                 {GraphOp::exp, CUDNN_POINTWISE_EXP},
+                                                                 {GraphOp::log, CUDNN_POINTWISE_LOG},
+                                                                 {GraphOp::row_index, CUDNN_POINTWISE_GEN_INDEX},
+                                                                 {GraphOp::column_index, CUDNN_POINTWISE_GEN_INDEX},
+                                                                 {GraphOp::at_least, CUDNN_POINTWISE_CMP_GE},
+                                                                 {GraphOp::select, CUDNN_POINTWISE_BINARY_SELECT}};
+  return kModes.at(op);
 }
 
 // Names a tensor in the graph and in what is run; counts from 1.
 int64_t id_of(int tensor) { return tensor + 1; }
 
 }  // namespace
+
+// The system's file, or else the one that the build found.
+CudnnLibrary::CudnnLibrary() : file_("cuDNN", {"libcudnn.so." + std::to_string(CUDNN_MAJOR), TRIVET_CUDNN_LIBRARY}) {
+  if (get_version() < kOldest)
+    throw ConfigError("the cuDNN that was loaded is " + version() + ", expected 9.16 or newer");
+}
+
+std::string CudnnLibrary::version() const {
+  const size_t v = get_version();
+  return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
+}
+
+std::string CudnnLibrary::last_error() const {
+  char text[1024] = {};
+  get_last_error(text, sizeof text);
+  return text;
+}
+
+void CudnnLibrary::check(cudnnStatus_t status, const char* call, std::source_location at) const {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  const std::string reason = last_error();
+  fail(std::string(call) + ": " + status_text(status) + (reason.empty() ? "" : ": " + reason), at);
+}
 
 CudnnPlan::CudnnPlan(const CudnnLibrary& library, const AttentionGraph& graph, cudnnHandle_t handle,
                      const std::string& device)
@@ -93,7 +118,7 @@ void CudnnPlan::lower(const AttentionGraph& graph) {
     operations_.push_back(operation.raw());
   };
   for (const GraphStep& step : graph.steps) {
-    if (step.op == GraphOp::product) {
+    if (step.op == GraphOp::matmul) {
       CudnnDescriptor& how = make(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
       how.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
       add(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, CUDNN_ATTR_OPERATION_MATMUL_DESC, &how,
@@ -148,18 +173,15 @@ bool CudnnPlan::try_engines(cudnnBackendHeurMode_t mode, cudnnHandle_t handle, c
     refusals_ = library_.last_error();
     return false;
   }
-  int64_t count = 0;
-  library_.check(library_.get_attribute(heuristics.raw(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                        0, &count, nullptr),
-                 "cudnnBackendGetAttribute");
+  const auto results = [&](int64_t most, void* to) {
+    return heuristics.get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, most, to);
+  };
+  int64_t count = results(0, nullptr);
   std::vector<CudnnDescriptor*> configs;
   std::vector<cudnnBackendDescriptor_t> found;
   for (int64_t i = 0; i < count; ++i)
     found.push_back(configs.emplace_back(&make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR))->raw());
-  if (count > 0)
-    library_.check(library_.get_attribute(heuristics.raw(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, found.data()),
-                   "cudnnBackendGetAttribute");
+  if (count > 0) count = results(count, found.data());
   for (int64_t i = 0; i < count; ++i) {  // as many as there are: those that cannot be are left out
     CudnnDescriptor& config = *configs[static_cast<size_t>(i)];
     CudnnDescriptor& plan = make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
@@ -174,9 +196,7 @@ bool CudnnPlan::try_engines(cudnnBackendHeurMode_t mode, cudnnHandle_t handle, c
     workspace_bytes_ = plan.get_int64(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
     CudnnDescriptor engine(library_, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     cudnnBackendDescriptor_t raw = engine.raw();
-    library_.check(library_.get_attribute(config.raw(), CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                                          &count, &raw),
-                   "cudnnBackendGetAttribute");
+    config.get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &raw);
     engine_ = engine.get_int64(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
     return true;
   }

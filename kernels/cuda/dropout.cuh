@@ -8,30 +8,22 @@
 namespace trivet {
 
 // A Dropout as kernels take it.
-struct DropoutArgs {
+struct DropoutArgs : Dropout {
   bool active;
   uint32_t threshold;
   float kept;  // 1 / (1 - probability)
-  uint64_t seed, site;
-  const int64_t* first_sample;
-  int64_t seq_length, first_position;
-  int64_t first_head, total_heads;
 
   explicit DropoutArgs(const Dropout& d)
-      : active(d.probability > 0),
+      : Dropout(d),
+        active(d.probability > 0),
         threshold(dropout_threshold(d.probability)),
-        kept(1.0f / (1.0f - d.probability)),
-        seed(d.seed),
-        site(d.site),
-        first_sample(static_cast<const int64_t*>(d.first_sample.data)),
-        seq_length(d.seq_length),
-        first_position(d.first_position),
-        first_head(d.first_head),
-        total_heads(d.total_heads) {}
+        kept(1.0f / (1.0f - d.probability)) {}
+
+  __device__ int64_t sample(int64_t entry) const { return *static_cast<const int64_t*>(first_sample.data) + entry; }
 
   // Global index of column 0 of row r of an activation [s, b, width].
   __device__ int64_t row_index(int64_t r, int64_t b, int64_t width) const {
-    return ((*first_sample + r % b) * seq_length + first_position + r / b) * width;
+    return (sample(r % b) * seq_length + first_position + r / b) * width;
   }
 
   // For the eight elements from `column` on of row r of an activation [s, b, width]; all 1 where nothing is dropped.

@@ -1,59 +1,89 @@
-// Bias, dropout and residual; sums over rows; fill, convert, add. All of these only move memory: each element is read
-// once and written once, in accesses of 16 bytes, and the roofline is the bandwidth.
+// GELU, add, convert; bias or position, dropout and residual; sums over rows; fill and clear. All of these only move
+// memory: each element is read once and written once, in accesses of 16 bytes, and the roofline is the bandwidth.
+// (GELU: about 20 instructions an element beside 4 bytes in bf16, forward, where some 27 would fit.)
 #include <bit>
 
+#include "kernels/cuda/chunk_table.cuh"
 #include "kernels/cuda/column_partials.cuh"
+#include "kernels/cuda/cuda_gemms.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/piece_table.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace trivet {
 namespace {
 
+// ---- element by element
+
+// GELU in the tanh form of GPT-2, as kernels/cpu/elementwise.cc writes it: with u = sqrt(2 / pi) (x + 0.044715 x^3),
+//   gelu(x) = x s,   s = 1 / (1 + e^(-2u)),   gelu'(x) = s + x s (1 - s) 2u'.
+// -2u = x (kLinear + kCubic x^2)
+constexpr float kLinear = -1.5957691216057308f, kCubic = 0.044715f * kLinear;
+struct Gelu {
+  __device__ float operator()(float x) const { return __fdividef(x, 1.0f + __expf(x * (kLinear + kCubic * (x * x)))); }
+};
+// Beyond 9 the derivative is 0 or 1 to within 1e-25; further out e would overflow, and e s be NaN. A NaN passes.
+struct GeluGradient {
+  __device__ float operator()(float far, float dy) const {
+    const float x = far < -9.0f ? -9.0f : far > 9.0f ? 9.0f : far, x2 = x * x;
+    const float e = __expf(x * (kLinear + kCubic * x2)), s = __fdividef(1.0f, 1.0f + e);
+    return dy * (s - x * (kLinear + 3.0f * kCubic * x2) * s * (e * s));
+  }
+};
+struct Identity {
+  __device__ float operator()(float x) const { return x; }
+};
+
+// out[i] = f(in[i], …). A thread has one pack of the flat arrays.
+template <class F, class Out, class... In>
+__global__ void map_kernel(F f, int64_t n, bool vectors, Out* out, const In*... in) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
+  if (i >= n) return;
+  with_flag(is_whole(i, n, vectors), [&](auto whole) {
+    const auto map = [&](const auto&... packs) {
+      Pack result;
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) result.v[k] = f(packs.v[k]...);
+      store_pack(out, i, n, whole, result);
+    };
+    map(load_pack(in, i, n, whole)...);
+  });
+}
+
+template <class In, class Out, class F, class... Inputs>
+void launch_map(const char* op, F f, const Tensor& out, cudaStream_t stream, const Inputs&... in) {
+  const int64_t n = out.numel();
+  if (n == 0) return;
+  launch_kernel(map_kernel<F, Out, std::conditional_t<true, In, Inputs>...>,
+                {blocks(ceil_div(n, kBlockThreads * kPack), op), kBlockThreads, stream}, f, n, aligned(out, in...),
+                static_cast<Out*>(out.data), static_cast<const In*>(in.data)...);
+}
+
 // ---- kernels
 
 // A thread has one pack of a row of [n, h], as RowGrid deals them out.
-// out = residual + (x + bias) * mask; bias and residual may be null (0). Without residual: a dropout's backward pass.
+// out = residual + (x + added) * mask. added [n / repeats, h]: each row is for `repeats` rows of x, or its only one for
+// all (0). added and residual may be null (0).
 template <class T>
-__global__ void bias_dropout_add_kernel(const T* x, const T* bias, const T* residual, DropoutArgs dropout, T* out,
-                                        int64_t b, int64_t h, int chunks, bool vectors) {
+__global__ void dropout_add_kernel(const T* x, const T* added, int64_t repeats, const T* residual, DropoutArgs dropout,
+                                   T* out, int64_t b, int64_t h, int chunks, bool vectors) {
   const int64_t row = blockIdx.x / chunks;
   const int64_t i = (static_cast<int64_t>(blockIdx.x % chunks) * blockDim.x + threadIdx.x) * kPack;
   if (i >= h) return;
-  const int64_t at = row * h;
+  const int64_t at = row * h, at_added = repeats > 0 ? row / repeats * h : 0;
   with_flag(vectors, [&](auto whole) {
-    Pack sum = load_pack(x + at, i, h, whole), beside{}, added{};
+    Pack sum = load_pack(x + at, i, h, whole), beside{}, addend{};
     if (residual) beside = load_pack(residual + at, i, h, whole);
-    if (bias) added = load_pack(bias, i, h, whole);
+    if (added) addend = load_pack(added + at_added, i, h, whole);
     const Pack scale = dropout.scales(row, b, h, i);
 #pragma unroll
     for (int k = 0; k < kPack; ++k) {
-      if (bias) sum.v[k] += added.v[k];
+      if (added) sum.v[k] += addend.v[k];
       sum.v[k] = beside.v[k] + sum.v[k] * scale.v[k];
     }
     store_pack(out + at, i, h, whole, sum);
   });
-}
-
-// A thread has one pack of a flat array.
-template <class T>
-__global__ void add_kernel(const T* a, const T* b, T* out, int64_t n, bool vectors) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
-  if (i >= n) return;
-  with_flag(is_whole(i, n, vectors), [&](auto whole) {
-    Pack sum = load_pack(a, i, n, whole);
-    const Pack other = load_pack(b, i, n, whole);
-#pragma unroll
-    for (int k = 0; k < kPack; ++k) sum.v[k] += other.v[k];
-    store_pack(out, i, n, whole, sum);
-  });
-}
-
-template <class From, class To>
-__global__ void convert_kernel(const From* from, To* to, int64_t n, bool vectors) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
-  if (i < n) store_pack(to, i, n, vectors, load_pack(from, i, n, vectors));
 }
 
 // A thread writes 16 bytes of a pattern that repeats every 8 bytes; the last ones, byte by byte.
@@ -66,21 +96,20 @@ __global__ void fill_kernel(unsigned char* x, uint64_t pattern, int64_t bytes) {
     for (int64_t k = i; k < min(i + 16, bytes); ++k) x[k] = static_cast<unsigned char>(pattern >> (k % 8 * 8));
 }
 
-struct Cleared {
+struct Bytes {
   unsigned char* x;
   int64_t bytes;
 };
-using ClearedPieces = PieceTable<Cleared, 400>;  // its parts are what a block clears
+using Cleared = ChunkTable<Bytes, 400>;  // a chunk is what a block clears
 
-// A thread writes 16 zeros, or the last few or those of a piece that is not aligned one by one.
-__global__ void __launch_bounds__(256) clear_kernel(const __grid_constant__ ClearedPieces pieces) {
-  const int which = pieces.find(blockIdx.x);
-  const Cleared& piece = pieces.piece[which];
-  const int64_t i = ((blockIdx.x - pieces.first[which]) * blockDim.x + threadIdx.x) * 16;
-  if (i + 16 <= piece.bytes && reinterpret_cast<uintptr_t>(piece.x) % 16 == 0)
-    *reinterpret_cast<ulonglong2*>(piece.x + i) = {0, 0};
+// A thread writes 16 zeros, or the last few or those of a tensor that is not aligned one by one.
+__global__ void __launch_bounds__(kBlockThreads) clear_kernel(const __grid_constant__ Cleared cleared) {
+  const int which = cleared.find(blockIdx.x);
+  const Bytes& t = cleared.entry[which];
+  const int64_t i = ((blockIdx.x - cleared.first[which]) * blockDim.x + threadIdx.x) * 16;
+  if (i + 16 <= t.bytes && reinterpret_cast<uintptr_t>(t.x) % 16 == 0) *reinterpret_cast<ulonglong2*>(t.x + i) = {0, 0};
   else
-    for (int64_t k = i; k < min(i + 16, piece.bytes); ++k) piece.x[k] = 0;
+    for (int64_t k = i; k < min(i + 16, t.bytes); ++k) t.x[k] = 0;
 }
 
 // A block takes a tile of 256 columns (a lane has a pack of them) and every gridDim.y-th group of 8 rows (a warp has
@@ -114,23 +143,33 @@ __global__ void __launch_bounds__(256)
 
 // ---- launchers
 
-constexpr int kThreads = 256;
-
-unsigned int grid_of_packs(int64_t n, const char* op) { return blocks(ceil_div(n, kThreads * kPack), op); }
-
-void launch_bias_dropout_add(const char* op, const Tensor& x, const Tensor& bias, const Tensor& residual,
-                             const Dropout& dropout, const Tensor& out, cudaStream_t stream) {
+void launch_dropout_add(const char* op, const Tensor& x, const Tensor& added, int64_t repeats, const Tensor& residual,
+                        const Dropout& dropout, const Tensor& out, cudaStream_t stream) {
   const int64_t n = x.rows(), b = x.shape[1], h = x.shape[2];
   if (n * h == 0) return;
   const RowGrid grid(n, h, op);
   dispatch_device(x.dtype, [&]<class T>() {
-    launch_kernel(bias_dropout_add_kernel<T>, {grid.grid, grid.block, stream}, elements<T>(x), elements<T>(bias),
+    launch_kernel(dropout_add_kernel<T>, {grid.grid, grid.block, stream}, elements<T>(x), elements<T>(added), repeats,
                   elements<T>(residual), DropoutArgs(dropout), elements<T>(out), b, h, grid.chunks,
-                  h % kPack == 0 && aligned(x, bias, residual, out));
+                  h % kPack == 0 && aligned(x, added, residual, out));
   });
 }
 
 }  // namespace
+
+void launch_gelu_forward(const Tensor& x, const Tensor& y, cudaStream_t stream) {
+  dispatch_device(x.dtype, [&]<class T>() { launch_map<T, T>("gelu_forward", Gelu(), y, stream, x); });
+}
+
+void launch_gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, cudaStream_t stream) {
+  dispatch_device(x.dtype, [&]<class T>() { launch_map<T, T>("gelu_backward", GeluGradient(), dx, stream, x, dy); });
+}
+
+void CudaOps::launch(const op::GeluForward& op, cudaStream_t stream) { launch_gelu_forward(op.x, op.y, stream); }
+
+void CudaOps::launch(const op::GeluBackward& op, cudaStream_t stream) {
+  launch_gelu_backward(op.x, op.dy, op.dx, stream);
+}
 
 void CudaOps::launch(const op::ColumnSum& op, cudaStream_t stream) {
   const int64_t n = op.x.rows(), columns = op.x.cols();
@@ -148,12 +187,16 @@ void CudaOps::launch(const op::ColumnSum& op, cudaStream_t stream) {
 }
 
 void CudaOps::launch(const op::BiasDropoutAdd& op, cudaStream_t stream) {
-  launch_bias_dropout_add(op.kSpan.name, op.x, op.bias, op.residual, op.dropout, op.out, stream);
+  launch_dropout_add(op.kSpan.name, op.x, op.bias, 0, op.residual, op.dropout, op.out, stream);
+}
+
+void CudaOps::launch(const op::PositionForward& op, cudaStream_t stream) {
+  launch_dropout_add(op.kSpan.name, op.x, op.positions, op.x.shape[1], {}, op.dropout, op.out, stream);
 }
 
 void CudaOps::launch(const op::DropoutBackward& op, cudaStream_t stream) {
   if (op.dropout.probability == 0 && op.dx.data == op.dout.data) return;
-  launch_bias_dropout_add(op.kSpan.name, op.dout, {}, {}, op.dropout, op.dx, stream);
+  launch_dropout_add(op.kSpan.name, op.dout, {}, 0, {}, op.dropout, op.dx, stream);
 }
 
 void CudaOps::launch(const op::Fill& op, cudaStream_t stream) {
@@ -166,42 +209,34 @@ void CudaOps::launch(const op::Fill& op, cudaStream_t stream) {
     case DType::i64: pattern = static_cast<uint64_t>(static_cast<int64_t>(op.value)); break;
     case DType::u8: pattern = static_cast<uint8_t>(op.value) * 0x101010101010101ull; break;
   }
-  launch_kernel(fill_kernel, {blocks(ceil_div(op.x.bytes(), kThreads * 16), op.kSpan.name), kThreads, stream},
+  launch_kernel(fill_kernel, {blocks(ceil_div(op.x.bytes(), kBlockThreads * 16), op.kSpan.name), kBlockThreads, stream},
                 static_cast<unsigned char*>(op.x.data), pattern, op.x.bytes());
 }
 
 void CudaOps::launch(const op::Clear& op, cudaStream_t stream) {
-  const auto piece_of = [](const Tensor& x) {
-    return std::pair(Cleared{static_cast<unsigned char*>(x.data), x.bytes()}, ceil_div(x.bytes(), kThreads * 16));
+  const auto bytes_of = [](const Tensor& x) {
+    return std::pair(Bytes{static_cast<unsigned char*>(x.data), x.bytes()}, ceil_div(x.bytes(), kBlockThreads * 16));
   };
-  launch_tables<ClearedPieces>(op.xs, piece_of, [&](const ClearedPieces& pieces) {
-    launch_kernel(clear_kernel, {blocks(pieces.total(), op.kSpan.name), kThreads, stream}, pieces);
+  launch_tables<Cleared>(op.xs, bytes_of, [&](const Cleared& cleared, int64_t chunks) {
+    launch_kernel(clear_kernel, {blocks(chunks, op.kSpan.name), kBlockThreads, stream}, cleared);
   });
 }
 
 void CudaOps::launch(const op::Convert& op, cudaStream_t stream) {
-  const int64_t n = op.from.numel();
   if (op.from.dtype == op.to.dtype) {
     check_cuda(cudaMemcpyAsync(op.to.data, op.from.data, static_cast<size_t>(op.from.bytes()), cudaMemcpyDeviceToDevice,
                                stream),
                "cudaMemcpyAsync");
     return;
   }
-  if (n == 0) return;
   dispatch_device(op.from.dtype, [&]<class From>() {
     using To = std::conditional_t<std::is_same_v<From, float>, __nv_bfloat16, float>;
-    launch_kernel(convert_kernel<From, To>, {grid_of_packs(n, op.kSpan.name), kThreads, stream},
-                  elements<From>(op.from), elements<To>(op.to), n, aligned(op.from, op.to));
+    launch_map<From, To>(op.kSpan.name, Identity(), op.to, stream, op.from);
   });
 }
 
 void CudaOps::launch(const op::Add& op, cudaStream_t stream) {
-  const int64_t n = op.a.numel();
-  if (n == 0) return;
-  dispatch_device(op.a.dtype, [&]<class T>() {
-    launch_kernel(add_kernel<T>, {grid_of_packs(n, op.kSpan.name), kThreads, stream}, elements<T>(op.a),
-                  elements<T>(op.b), elements<T>(op.out), n, aligned(op.a, op.b, op.out));
-  });
+  dispatch_device(op.a.dtype, [&]<class T>() { launch_map<T, T>(op.kSpan.name, Sum(), op.out, stream, op.a, op.b); });
 }
 
 }  // namespace trivet

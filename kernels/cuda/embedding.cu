@@ -1,4 +1,4 @@
-// Token and position embeddings. The forward passes move each element once. The backward pass of the token embedding
+// The token embedding, and the gradient of the position embedding. The backward pass of the token embedding
 // adds equal tokens in their order, so it has the CPU's bits: the positions of each token are collected and sorted
 // first, a few thousand integers.
 #include "kernels/cuda/cuda_ops.h"
@@ -27,7 +27,7 @@ struct Occurrences {
   int *count, *offset;     // [table rows]: how many, and where in `sorted` they begin
   int* slot;               // [n]: as the how-manieth of its row a position was counted
   int *unsorted, *sorted;  // [n]: positions, row by row
-  int* total;              // [1]: of `sorted` handed out
+  int* total;              // [1]: of `sorted` allotted
 };
 
 // A thread has one position. Which position is counted first is up to chance; nothing that leaves here depends on it.
@@ -81,23 +81,6 @@ __global__ void embedding_backward_kernel(const int* tokens, const T* dout, int6
       for (int j = 0; j < kPack; ++j) sum.v[j] += pack.v[j];
     }
     store_pack(dtable + row * h, i, h, whole, sum);
-  });
-}
-
-// RowGrid over s * b rows: out = dropout(x + positions).
-template <class T>
-__global__ void position_forward_kernel(const T* x, const T* positions, DropoutArgs dropout, T* out, int64_t b,
-                                        int64_t h, int chunks, bool vectors) {
-  const int64_t row = blockIdx.x / chunks;
-  const int64_t i = (static_cast<int64_t>(blockIdx.x % chunks) * blockDim.x + threadIdx.x) * kPack;
-  if (i >= h) return;
-  with_flag(vectors, [&](auto whole) {
-    Pack sum = load_pack(x + row * h, i, h, whole);
-    const Pack position = load_pack(positions + row / b * h, i, h, whole);
-    const Pack scale = dropout.scales(row, b, h, i);
-#pragma unroll
-    for (int k = 0; k < kPack; ++k) sum.v[k] = (sum.v[k] + position.v[k]) * scale.v[k];
-    store_pack(out + row * h, i, h, whole, sum);
   });
 }
 
@@ -165,17 +148,6 @@ void CudaOps::launch(const op::EmbeddingBackward& op, cudaStream_t stream) {
     launch_kernel(embedding_backward_kernel<T>, {grid.grid, grid.block, stream}, ids, elements<T>(op.dout),
                   op.first_row, h, grid.chunks, h % kPack == 0 && aligned(op.dout, op.dtable), o,
                   op.dtable.as<float>());
-  });
-}
-
-void CudaOps::launch(const op::PositionForward& op, cudaStream_t stream) {
-  const int64_t s = op.x.shape[0], b = op.x.shape[1], h = op.x.shape[2];
-  if (op.x.numel() == 0) return;
-  const RowGrid grid(s * b, h, op.kSpan.name);
-  dispatch_device(op.x.dtype, [&]<class T>() {
-    launch_kernel(position_forward_kernel<T>, {grid.grid, grid.block, stream}, elements<T>(op.x),
-                  elements<T>(op.positions), DropoutArgs(op.dropout), elements<T>(op.out), b, h, grid.chunks,
-                  h % kPack == 0 && aligned(op.x, op.positions, op.out));
   });
 }
 

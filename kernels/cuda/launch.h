@@ -26,6 +26,8 @@ void dispatch_device(DType dtype, F&& f) {
   dispatch_float(dtype, [&]<class T>() { f.template operator()<DeviceType<T>>(); });
 }
 
+inline constexpr int kBlockThreads = 256;  // of a block of a kernel that only moves memory
+
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A grid of one dimension has room for 2^31 - 1 blocks; no op needs more on memory that exists.

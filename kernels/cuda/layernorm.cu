@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kMostThreads)
 
 // A block is a team of blockDim.x threads for one row (one warp, where there are several teams: blockDim.y), and takes
 // every (gridDim.x * blockDim.y)-th row. A thread owns the same columns of all of its rows, and sums their part of
-// dgamma and dbeta in shared memory: sums[team][2][padded], where nobody else touches them. At the end the block adds
+// dgamma and dbeta in shared memory: sums[team][2][padded], which no other thread touches. At the end the block adds
 // up its teams and leaves partials[block][2][h]. A pack's halves lie apart, [2][packs] of float4, so that the lanes of
 // a warp touch all banks.
 template <class T, class Whole>

@@ -1,8 +1,7 @@
-// Matrix products: cuBLASLt (cuda_gemms.h), and small kernels for what it leaves: sums of nothing, shapes without an
-// algorithm, a bf16 bias on an fp32 result, and a GELU where it does not fit into the product.
+// GEMMs: cuBLASLt (cuda_gemms.h), and small kernels for the rest: k = 0, shapes without an algorithm, a bf16 bias on an
+// fp32 result, and a GELU where it is no epilogue.
 #include "kernels/cuda/cuda_gemms.h"
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/gelu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
 
@@ -13,8 +12,8 @@ namespace {
 
 // A thread has one element of c. Right for every shape, and slow. bias: null for none.
 template <class T, class C>
-__global__ void plain_product_kernel(const T* a, const T* b, const T* bias, C* c, int64_t m, int64_t n, int64_t k,
-                                     bool transpose_a, bool transpose_b, bool accumulate) {
+__global__ void plain_gemm_kernel(const T* a, const T* b, const T* bias, C* c, int64_t m, int64_t n, int64_t k,
+                                  bool transpose_a, bool transpose_b, bool accumulate) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= m * n) return;
   const int64_t row = i / n, column = i % n;
@@ -36,7 +35,7 @@ __global__ void add_bias_kernel(const T* bias, C* c, int64_t m, int64_t n) {
 
 // ---- launchers
 
-// f.template operator()<T, C>() for a product's types.
+// f.template operator()<T, C>() for a GEMM's types.
 template <class F>
 void with_types(DType dtype, DType c_dtype, const F& f) {
   if (dtype == DType::f32) f.template operator()<float, float>();
@@ -50,37 +49,37 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
   const int64_t m = op.c.rows(), n = op.c.cols(), k = op.transpose_a ? op.a.rows() : op.a.cols();
   if (m * n == 0) return;
   const bool fused_bias = op.bias && op.bias.dtype == op.c.dtype;
-  CudaProduct product{.m = m,
-                      .n = n,
-                      .k = k,
-                      .transpose_a = op.transpose_a,
-                      .transpose_b = op.transpose_b,
-                      .accumulate = op.accumulate,
-                      .dtype = op.a.dtype,
-                      .c_dtype = op.c.dtype,
-                      .a = op.a.data,
-                      .b = op.b.data,
-                      .c = op.c.data,
-                      .bias = fused_bias ? op.bias.data : nullptr,
-                      .pre_activation = op.pre_activation.data,
-                      .gelu_backward = op.gelu_backward.data};
+  CudaGemm gemm{.m = m,
+                .n = n,
+                .k = k,
+                .transpose_a = op.transpose_a,
+                .transpose_b = op.transpose_b,
+                .accumulate = op.accumulate,
+                .dtype = op.a.dtype,
+                .c_dtype = op.c.dtype,
+                .a = op.a.data,
+                .b = op.b.data,
+                .c = op.c.data,
+                .bias = fused_bias ? op.bias.data : nullptr,
+                .pre_activation = op.pre_activation.data,
+                .gelu_backward = op.gelu_backward.data};
   const auto run = [&] {
-    return k > 0 && products_->run(product, workspaces_.take(stream, CudaGemms::kWorkspaceBytes), stream);
+    return k > 0 && gemms_->run(gemm, workspaces_.take(stream, CudaGemms::kWorkspaceBytes), stream);
   };
-  if (product.has_gelu()) {
+  if (gemm.has_gelu()) {
     if (run()) return;
-    product.pre_activation = nullptr;
-    product.gelu_backward = nullptr;
-    if (op.pre_activation) product.c = op.pre_activation.data;
+    gemm.pre_activation = nullptr;
+    gemm.gelu_backward = nullptr;
+    if (op.pre_activation) gemm.c = op.pre_activation.data;
   }
   const bool done = run();
   if (!done || (op.bias && !fused_bias))
     with_types(op.a.dtype, op.c.dtype, [&]<class T, class C>() {
       const unsigned int grid = blocks(ceil_div(m * n, 256), op.kSpan.name);
-      C* const to = static_cast<C*>(product.c);
+      C* const to = static_cast<C*>(gemm.c);
       if (done) launch_kernel(add_bias_kernel<T, C>, {grid, 256, stream}, elements<T>(op.bias), to, m, n);
       else
-        launch_kernel(plain_product_kernel<T, C>, {grid, 256, stream}, elements<T>(op.a), elements<T>(op.b),
+        launch_kernel(plain_gemm_kernel<T, C>, {grid, 256, stream}, elements<T>(op.a), elements<T>(op.b),
                       elements<T>(op.bias), to, m, n, k, op.transpose_a, op.transpose_b, op.accumulate);
     });
   if (op.pre_activation) launch_gelu_forward(op.pre_activation, op.c, stream);

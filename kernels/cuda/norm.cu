@@ -4,9 +4,9 @@
 // The squares are summed as in kernels/cpu/norm.cc, by runs of 512 elements, a warp's, 16 for each lane: in doubles
 // without rounding, by cutting each square at a bit position that the whole warp shares. Five double operations and
 // some fifteen others an element, where reading four bytes leaves time for about 27.
+#include "kernels/cuda/chunk_table.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/piece_table.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/exact_sum.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 // ---- device helpers
 
-constexpr int kLaneElements = 16, kBlock = 32 * kLaneElements;
+constexpr int kLaneElements = 16, kRun = 32 * kLaneElements;
 // A lane takes 16 parts of up to 2^45 units q of its anchor, so its sum moves by at most 2^49 q: less than the 2^51 q
 // to the next power of two on either side of the anchor 1.5 * 2^52 q. See kernels/cpu/norm.cc.
 constexpr int kLevelBits = 45;
@@ -103,32 +103,32 @@ __device__ void add_squares(const float (&x)[kLaneElements], int64_t* bins) {
 
 // ---- kernels
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kWarps = kBlockThreads / 32;
 
-struct Piece {
+struct NormInput {
   const float* x;
   int64_t n;
   bool vectors;  // x is aligned to 16 bytes
 };
-using Pieces = PieceTable<Piece, 400>;  // its parts are runs of 512 elements
+using NormInputs = ChunkTable<NormInput, 400>;  // a chunk is a run of 512 elements
 
 // A warp takes every (gridDim.x * kWarps)-th run and keeps bins of its own; at the end the block adds its warps' to the
 // result, one thread a bin.
-__global__ void __launch_bounds__(kThreads, 2)
-    sum_of_squares_kernel(const __grid_constant__ Pieces pieces, unsigned long long* result) {
+__global__ void __launch_bounds__(kBlockThreads, 2)
+    sum_of_squares_kernel(const __grid_constant__ NormInputs inputs, unsigned long long* result) {
   __shared__ int64_t bins[kWarps][kExactSumBins];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (lane < kExactSumBins) bins[warp][lane] = 0;
   __syncwarp();
-  const int64_t runs = pieces.first[pieces.count];
+  const int64_t runs = inputs.first[inputs.count];
   int which = 0;
   for (int64_t run = static_cast<int64_t>(blockIdx.x) * kWarps + warp; run < runs;
        run += static_cast<int64_t>(gridDim.x) * kWarps) {
-    if (run >= pieces.first[which + 1]) which = pieces.find(run);  // seldom: most elements are in a few large pieces
-    const Piece& p = pieces.piece[which];
-    const int64_t begin = (run - pieces.first[which]) * kBlock;
+    if (run >= inputs.first[which + 1]) which = inputs.find(run);  // seldom: most elements are in a few large tensors
+    const NormInput& p = inputs.entry[which];
+    const int64_t begin = (run - inputs.first[which]) * kRun;
     float mine[kLaneElements];
-    if (p.vectors && begin + kBlock <= p.n) {
+    if (p.vectors && begin + kRun <= p.n) {
 #pragma unroll
       for (int i = 0; i < kLaneElements; i += 4) {
         const float4 four = *reinterpret_cast<const float4*>(p.x + begin + i * 32 + lane * 4);
@@ -167,12 +167,12 @@ __global__ void clip_scale_kernel(const int64_t* bins, float multiplier, float m
 // ---- launchers
 
 void CudaOps::launch(const op::SumOfSquares& op, cudaStream_t stream) {
-  const auto piece_of = [](const Tensor& x) {
-    return std::pair(Piece{x.as<float>(), x.numel(), aligned(x)}, ceil_div(x.numel(), kBlock));
+  const auto input_of = [](const Tensor& x) {
+    return std::pair(NormInput{x.as<float>(), x.numel(), aligned(x)}, ceil_div(x.numel(), kRun));
   };
-  launch_tables<Pieces>(op.xs, piece_of, [&](const Pieces& pieces) {
-    const int64_t grid = std::min<int64_t>(ceil_div(pieces.total(), kWarps), 4 * multiprocessors_);
-    launch_kernel(sum_of_squares_kernel, {blocks(grid, op.kSpan.name), kThreads, stream}, pieces,
+  launch_tables<NormInputs>(op.xs, input_of, [&](const NormInputs& inputs, int64_t runs) {
+    const int64_t grid = std::min<int64_t>(ceil_div(runs, kWarps), 4 * multiprocessors_);
+    launch_kernel(sum_of_squares_kernel, {blocks(grid, op.kSpan.name), kBlockThreads, stream}, inputs,
                   static_cast<unsigned long long*>(op.bins.data));
   });
   launch_kernel(canonicalize_kernel, {1, 1, stream}, op.bins.as<int64_t>());

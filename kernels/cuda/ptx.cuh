@@ -21,14 +21,14 @@ __device__ inline uint32_t shared_address(const void* pointer) {
 
 // Four matrices of 8 x 8 elements of two bytes: lane l gives the address of row l % 8 of matrix l / 8, and receives of
 // each matrix i, in to[i], columns 2t and 2t + 1 of row g, with g = l / 4, t = l % 4.
-__device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
+__device__ inline void ldmatrix(uint32_t (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(shared_address(row))
                : "memory");
 }
 // The same of the transposed matrices: rows 2t and 2t + 1 of column g.
-__device__ inline void load_matrices_transposed(uint32_t (&to)[4], const void* row) {
+__device__ inline void ldmatrix_transposed(uint32_t (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(shared_address(row))
@@ -47,23 +47,23 @@ __device__ inline void multiply(float (&sums)[4], const uint32_t (&a)[4], uint32
 // ---- by one thread
 
 // Copies to shared memory that run while the thread goes on: 16 bytes, or zeros where `there` is false.
-__device__ inline void copy_async_16(void* to, const void* from, bool there) {
+__device__ inline void cp_async_16(void* to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
                : "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
                : "memory");
 }
-__device__ inline void copy_async_4(void* to, const void* from, bool there) {
+__device__ inline void cp_async_4(void* to, const void* from, bool there) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
                :
                : "r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0)
                : "memory");
 }
 // This thread's copies since the last call are a group.
-__device__ inline void close_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until all groups of this thread but the last `pending` have arrived.
 template <int pending>
-__device__ inline void wait_for_copies() {
+__device__ inline void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 

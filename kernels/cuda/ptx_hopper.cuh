@@ -1,5 +1,5 @@
 // Hopper's own instructions (sm_90a, and no other GPU: only *_hopper*.cu are compiled for it), one function each:
-// products that a warpgroup, four warps in a row, starts on matrices in shared memory; copies of tiles to shared memory
+// GEMMs that a warpgroup, four consecutive warps, starts on matrices in shared memory; copies of tiles to shared memory
 // by the tensor memory accelerator (TMA); and the barriers by which threads wait for such copies. Names of sections are
 // the PTX ISA's. (A build that emulates CUDA has a file of its own in this one's place:
 // tests/emulation/kernels/cuda/ptx_hopper.cuh.)
@@ -58,8 +58,8 @@ __device__ inline void wait_for(Barrier* barrier, uint32_t parity) {
 // the tensor's arrive as zeros, and so do rows.
 using TileMap = CUtensorMap;
 
-// By one thread: the map's box of columns and rows from (column, row) on of matrix `matrix`. `barrier` is told of the
-// bytes.
+// By one thread: the map's box of columns and rows from (column, row) on of matrix `matrix`. `barrier`
+// counts the bytes.
 __device__ inline void copy_tile(void* to, const TileMap& map, int column, int matrix, int row, Barrier* barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
@@ -80,51 +80,51 @@ __device__ inline void arrive_at(int barrier, int threads) {
 
 // By all warps of a warpgroup: how many registers a thread has from now on ("setmaxnreg").
 template <int kCount>
-__device__ inline void take_registers() {
+__device__ inline void setmaxnreg_inc() {
   static_assert(kCount >= 24 && kCount <= 256 && kCount % 8 == 0);
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 template <int kCount>
-__device__ inline void give_registers() {
+__device__ inline void setmaxnreg_dec() {
   static_assert(kCount >= 24 && kCount <= 256 && kCount % 8 == 0);
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
-// ---- products of a warpgroup ("wgmma"): they run while the warps go on. Until a wait that covers it, nobody may touch
-// a product's sums, nor change its operands. warpgroup.cuh says which thread holds what.
+// ---- GEMMs of a warpgroup ("wgmma"): they run asynchronously. Until a wait that covers one, no thread may touch its
+// sums or change its operands. warpgroup.cuh says which thread holds what.
 
-// Keeps what the compiler does with these registers on its side of this point: they depend on no wait that it knows of.
-__device__ inline void settle(float& x) { asm volatile("" : "+f"(x)::"memory"); }
-__device__ inline void settle(uint32_t& x) { asm volatile("" : "+r"(x)::"memory"); }
+// Keeps the compiler from moving accesses to these registers across this point: it sees no dependence on a wait.
+__device__ inline void fence_operand(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+__device__ inline void fence_operand(uint32_t& x) { asm volatile("" : "+r"(x)::"memory"); }
 template <class T, int kBlocks>
-__device__ inline void settle(T (&registers)[kBlocks][4]) {
+__device__ inline void fence_operand(T (&registers)[kBlocks][4]) {
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) settle(registers[n][e]);
+    for (int e = 0; e < 4; ++e) fence_operand(registers[n][e]);
 }
 
-// Before products whose registers something else has written, or read: these, sums and left operands.
+// Before GEMMs on registers, sums or left operands, that other instructions have written or read.
 template <class... Registers>
-__device__ inline void begin_products(Registers&... registers) {
-  (settle(registers), ...);
+__device__ inline void wgmma_fence(Registers&... registers) {
+  (fence_operand(registers), ...);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-// What `x` is made of is worked out before the next wait, while products run. (ptxas takes a wait before arithmetic
-// that does not need it, but not before a store: so x is stored, in shared memory, where nobody looks.)
+// Computes `x` before the next wait, while GEMMs run. (ptxas moves a wait ahead of arithmetic that does not need it,
+// but not ahead of a store: so x is stored, in shared memory that is never read.)
 __device__ inline void work_before_waiting(float x, float* place) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared_address(place)), "f"(x) : "memory");
 }
-// The products since the last call are a group.
-__device__ inline void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until all groups but the last `pending` are through; `registers` are those that they have used.
+// The GEMMs since the last call become a group.
+__device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until all groups but the last `pending` are complete; `registers` are those that they have used.
 template <int pending, class... Registers>
-__device__ inline void wait_for_products(Registers&... registers) {
+__device__ inline void wgmma_wait_group(Registers&... registers) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
-  (settle(registers), ...);
+  (fence_operand(registers), ...);
 }
 
-// A lane's operands of asm: its sums of columns 8 n to 8 n + 31, as `how` has them, and their names there.
+// A lane's operands of asm: its sums of columns 8 n to 8 n + 31, with the constraint `how`, and their names.
 #define TRIVET_SUMS_4(how, n) how(sums[n][0]), how(sums[n][1]), how(sums[n][2]), how(sums[n][3])
 #define TRIVET_SUMS_16(how, n) \
   TRIVET_SUMS_4(how, n), TRIVET_SUMS_4(how, n + 1), TRIVET_SUMS_4(how, n + 2), TRIVET_SUMS_4(how, n + 3)
@@ -143,7 +143,7 @@ __device__ inline void wait_for_products(Registers&... registers) {
 // sums[64, kN] = (kAdd ? sums : 0) + left[64, 16] right[16, kN], both in shared memory and told by their descriptors,
 // with k in a row of each. Sums that are not added to need not be anything before.
 template <int kN, bool kAdd>
-__device__ inline void multiply_rows(float (&sums)[kN / 8][4], uint64_t left, uint64_t right) {
+__device__ inline void wgmma_ss(float (&sums)[kN / 8][4], uint64_t left, uint64_t right) {
   static_assert(kN == 64 || kN == 128);
   if constexpr (kN == 64 && kAdd)
     asm volatile(TRIVET_PRODUCT("64", TRIVET_NAMES_32, "%32", "%33", "1", "0, 0")
@@ -165,7 +165,7 @@ __device__ inline void multiply_rows(float (&sums)[kN / 8][4], uint64_t left, ui
 
 // sums[64, kN] += left[64, 16] right[16, kN], left in registers, and right with its columns in a row.
 template <int kN>
-__device__ inline void multiply_columns(float (&sums)[kN / 8][4], const uint32_t (&left)[4], uint64_t right) {
+__device__ inline void wgmma_rs(float (&sums)[kN / 8][4], const uint32_t (&left)[4], uint64_t right) {
   static_assert(kN == 64 || kN == 96 || kN == 128);
   if constexpr (kN == 64)
     asm volatile(TRIVET_PRODUCT("64", TRIVET_NAMES_32, "{%32, %33, %34, %35}", "%36", "1", "1")

@@ -1,7 +1,7 @@
-// Pieces of bf16 products by the tensor cores, mma.m16n8k16 with fp32 sums, from tiles in shared memory.
+// Fragments of bf16 GEMMs on the tensor cores, mma.m16n8k16 with fp32 sums, from tiles in shared memory.
 //
-// A warp's lanes hold a product's parts like this (PTX ISA, "Matrix Fragments for mma.m16n8k16"), with g = lane / 4 and
-// t = lane % 4:
+// A warp's lanes hold the operands and sums like this (PTX ISA, "Matrix Fragments for mma.m16n8k16"), with g = lane / 4
+// and t = lane % 4:
 //   Sums   [16, 8] fp32   rows g, g, g + 8, g + 8; columns 2t, 2t + 1, 2t, 2t + 1
 //   Left   [16, 16] bf16  pairs of columns 2t, 2t + 1 (then those 8 further) of rows g and g + 8
 //   Right  [16, 8] bf16   pairs of rows 2t, 2t + 1 (then those 8 further) of column g
@@ -24,20 +24,20 @@ using Left = uint32_t[4];
 // Rows [0, 16) and columns [0, 16) of the tile at `tile`.
 __device__ inline void load_left(Left& a, const __nv_bfloat16* tile, int ld) {
   const int lane = threadIdx.x % 32;
-  load_matrices(a, tile + lane % 16 * ld + lane / 16 * 8);
+  ldmatrix(a, tile + lane % 16 * ld + lane / 16 * 8);
 }
 
 // Two Rights, for output columns [0, 8) and [8, 16): b[0], b[1] and b[2], b[3]. The operand's [k, n] is the tile's
 // transpose: tile row n, tile column k, 16 of each.
 __device__ inline void load_right_of_rows(uint32_t (&b)[4], const __nv_bfloat16* tile, int ld) {
   const int lane = threadIdx.x % 32;
-  load_matrices(b, tile + (lane % 8 + lane / 16 * 8) * ld + lane / 8 % 2 * 8);
+  ldmatrix(b, tile + (lane % 8 + lane / 16 * 8) * ld + lane / 8 % 2 * 8);
 }
 
 // The same for an operand that lies as it is meant: tile row k, tile column n.
 __device__ inline void load_right_of_columns(uint32_t (&b)[4], const __nv_bfloat16* tile, int ld) {
   const int lane = threadIdx.x % 32;
-  load_matrices_transposed(b, tile + lane % 16 * ld + lane / 16 * 8);
+  ldmatrix_transposed(b, tile + lane % 16 * ld + lane / 16 * 8);
 }
 
 __device__ inline uint32_t pair_of(float low, float high) {
@@ -45,12 +45,45 @@ __device__ inline uint32_t pair_of(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Two Sums side by side, rounded, as the operand of the next product.
+// Two Sums side by side, rounded, as the operand of the next GEMM.
 __device__ inline void to_left(Left& a, const Sums& first, const Sums& second) {
   a[0] = pair_of(first[0], first[1]);
   a[1] = pair_of(first[2], first[3]);
   a[2] = pair_of(second[0], second[1]);
   a[3] = pair_of(second[2], second[3]);
+}
+
+template <int kBlocks>
+__device__ inline void clear(Sums (&sums)[kBlocks]) {
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sums[n][e] = 0;
+}
+
+// Rounds 16 kSteps columns of sums to the left operand of the next GEMM.
+template <int kSteps>
+__device__ inline void to_lefts(Left (&left)[kSteps], const Sums (&sums)[2 * kSteps]) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) to_left(left[step], sums[2 * step], sums[2 * step + 1]);
+}
+
+// A warp's 16 rows of sums, from row `first` on, to rows of 8 kBlocks columns that are `stride` elements apart; each
+// half of the lane's rows times its factor; rows from s on are left out.
+template <int kBlocks>
+__device__ inline void store_warp_rows(__nv_bfloat16* to, int64_t stride, const Sums (&sums)[kBlocks],
+                                       const float (&factor)[2], int first, int s) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first + g + 8 * half;
+    if (row >= s) continue;
+    __nv_bfloat16* const at = to + row * stride + 2 * t;
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n)
+      *reinterpret_cast<uint32_t*>(at + 8 * n) =
+          pair_of(sums[n][2 * half] * factor[half], sums[n][2 * half + 1] * factor[half]);
+  }
 }
 
 // ---- copies to shared memory that run while the warp goes on
@@ -69,7 +102,7 @@ __device__ inline void copy_tile_async(__nv_bfloat16* tile, const __nv_bfloat16*
     const bool there = first + row < rows;
     // Where nothing is read, the address must still be one.
     const __nv_bfloat16* const from = matrix + (there ? first + row : 0) * stride + column;
-    copy_async_16(tile + row * kLd + column, from, there);
+    cp_async_16(tile + row * kLd + column, from, there);
   }
 }
 

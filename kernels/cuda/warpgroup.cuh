@@ -1,9 +1,9 @@
-// Tiles in shared memory as Hopper's products read them, and products of whole tiles.
+// Tiles in shared memory as wgmma reads them, and GEMMs of whole tiles.
 //
 // A tile [rows, columns] of bf16 lies in blocks of kBlock columns, one behind the other, each by rows of kBlock
-// elements; within a block the 16-byte pieces are swizzled as the TMA does it: over 128 bytes, with 64 columns, piece p
-// of row r lies where piece p ^ r % 8 would; over 64 bytes, with 32 columns, p ^ r / 2 % 4. So eight rows of one piece,
-// what a product reads at once, lie in different banks (PTX ISA, "Asynchronous Warpgroup Level Swizzle").
+// elements; within a block the 16-byte chunks are swizzled as the TMA does it: over 128 bytes, with 64 columns, chunk c
+// of row r lies where chunk c ^ r % 8 would; over 64 bytes, with 32 columns, c ^ r / 2 % 4. So eight rows of one chunk,
+// which wgmma reads at once, lie in different banks (PTX ISA, "Asynchronous Warpgroup Level Swizzle").
 //
 // Sums and left operands lie in registers as mma's do (tensor_core.cuh): warp w of the warpgroup has rows 16 w to
 // 16 w + 15, and of those a lane with g = lane / 4 and t = lane % 4 the rows g and g + 8, columns 2t and 2t + 1 of
@@ -22,7 +22,7 @@ __device__ constexpr uint64_t matrix_descriptor(uint32_t address, uint32_t leadi
 }
 
 // kRows rows of a head of kD columns. Heads of 80 columns take 96, of which the last are zeros: blocks of 16 columns
-// would need none, but products of them would be slow.
+// would need none, but GEMMs on them would be slow.
 template <int kRows, int kD>
 struct Tile {
   static constexpr int kBlock = kD % 64 == 0 ? 64 : 32, kBlocks = (kD + kBlock - 1) / kBlock;
@@ -55,23 +55,23 @@ struct Tile {
 
 // Starts sums[64, kN] = left[row…, kD] right[kN, kD]^T.
 template <int kN, int kRows, int kD>
-__device__ inline void start_product_of_rows(float (&sums)[kN / 8][4], const Tile<kRows, kD>& left, int row,
-                                             const Tile<kN, kD>& right) {
+__device__ inline void start_gemm_nt(float (&sums)[kN / 8][4], const Tile<kRows, kD>& left, int row,
+                                     const Tile<kN, kD>& right) {
   const uint64_t a = left.by_rows(row), b = right.by_rows(0);
-  multiply_rows<kN, false>(sums, a, b);
+  wgmma_ss<kN, false>(sums, a, b);
 #pragma unroll
   for (int step = 1; step < kD / 16; ++step)
-    multiply_rows<kN, true>(sums, a + left.by_row_step(step), b + right.by_row_step(step));
+    wgmma_ss<kN, true>(sums, a + left.by_row_step(step), b + right.by_row_step(step));
 }
 
 // Starts sums[64, kColumns] += left[64, kRows] right[kRows, kColumns].
 template <int kRows, int kD>
-__device__ inline void start_sum_of_columns(float (&sums)[Tile<kRows, kD>::kColumns / 8][4],
-                                            const uint32_t (&left)[kRows / 16][4], const Tile<kRows, kD>& right) {
+__device__ inline void start_gemm_nn(float (&sums)[Tile<kRows, kD>::kColumns / 8][4],
+                                     const uint32_t (&left)[kRows / 16][4], const Tile<kRows, kD>& right) {
   const uint64_t b = right.by_columns();
 #pragma unroll
   for (int step = 0; step < kRows / 16; ++step)
-    multiply_columns<Tile<kRows, kD>::kColumns>(sums, left[step], b + right.by_column_step(step));
+    wgmma_rs<Tile<kRows, kD>::kColumns>(sums, left[step], b + right.by_column_step(step));
 }
 
 }  // namespace trivet

@@ -1,7 +1,7 @@
 // CudaWorkspaces: device memory that ops need while they run, one block a stream. Ops on a stream run in order, so they
-// take turns with its block and nobody waits. A block is replaced when an op needs more than any before it, which a
-// step that repeats does in its first round only. The one before is kept until the end: queued ops may still use it,
-// and cudaFree waits for all that the GPU has to do, so also for another rank's stream that waits for this rank.
+// share its block. A block is replaced when an op needs more than any before it, which happens in the first of equal
+// steps only. The old block is freed at the end: queued ops may still use it, and cudaFree waits for the whole GPU, so
+// also for another rank's stream that waits for this rank.
 #pragma once
 
 #include <cstddef>

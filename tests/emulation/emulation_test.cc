@@ -58,9 +58,9 @@ __global__ void neighbour_kernel(float* to) {
 template <bool waits>
 __global__ void copy_kernel(const float* from, float* to) {
   float* const shared = dynamic_shared<float>();
-  copy_async_16(shared + 4 * threadIdx.x, from + 4 * threadIdx.x, threadIdx.x % 2 == 0);
-  close_copy_group();
-  if (waits) wait_for_copies<0>();
+  cp_async_16(shared + 4 * threadIdx.x, from + 4 * threadIdx.x, threadIdx.x % 2 == 0);
+  cp_async_commit_group();
+  if (waits) cp_async_wait_group<0>();
   for (int i = 0; i < 4; ++i) to[4 * threadIdx.x + i] = shared[4 * threadIdx.x + i];
 }
 

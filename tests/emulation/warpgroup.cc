@@ -216,7 +216,7 @@ void start_product(const Product& product) {
   meet_all("wgmma.mma_async", &mine, start);
 }
 
-void fence_products() {
+void wgmma_fence() {
   int nothing = 0;
   meet_all("wgmma.fence", &nothing, [](void* const(&)[32]) {
     agree("wgmma.fence");
@@ -224,7 +224,7 @@ void fence_products() {
   });
 }
 
-void close_products() {
+void wgmma_commit_group() {
   int nothing = 0;
   meet_all("wgmma.commit_group", &nothing, [](void* const(&)[32]) {
     agree("wgmma.commit_group");
@@ -232,7 +232,7 @@ void close_products() {
   });
 }
 
-void wait_for_products(int pending) {
+void wgmma_wait_group(int pending) {
   meet_all("wgmma.wait_group", &pending, [](void* const(&lanes)[32]) {
     Warp& w = warp();
     const auto left = static_cast<size_t>(*static_cast<const int*>(lanes[0]));

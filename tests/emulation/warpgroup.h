@@ -61,10 +61,10 @@ struct Product {
   bool add;
 };
 void start_product(const Product& product);
-void fence_products();
-void close_products();
+void wgmma_fence();
+void wgmma_commit_group();
 // `settled`: sums that the caller takes for done.
-void wait_for_products(int pending);
+void wgmma_wait_group(int pending);
 bool product_pends(const float* sums);
 
 }  // namespace trivet::emulation

@@ -72,20 +72,20 @@ __global__ void products_kernel(const __nv_bfloat16* left, const __nv_bfloat16* 
   }
 
   float scores[kRight / 8][4], sums[Right::kColumns / 8][4] = {};
-  if (slip != Slip::no_product_fence) begin_products();
-  start_product_of_rows(scores, a, 0, b);
-  close_products();
+  if (slip != Slip::no_product_fence) wgmma_fence();
+  start_gemm_nt(scores, a, 0, b);
+  wgmma_commit_group();
   if (slip == Slip::sums_touched) scores[0][0] = 1;
   if (slip == Slip::tile_overwritten) b.data[thread] ^= 1, emulation::fence_async_proxy();
-  if (slip == Slip::wait_too_weak) wait_for_products<1>(scores);
-  wait_for_products<0>(scores);
+  if (slip == Slip::wait_too_weak) wgmma_wait_group<1>(scores);
+  wgmma_wait_group<0>(scores);
   uint32_t operand[kRight / 16][4];
   for (int step = 0; step < kRight / 16; ++step) to_left(operand[step], scores[2 * step], scores[2 * step + 1]);
-  begin_products(sums, operand);
-  start_sum_of_columns(sums, operand, b);
-  close_products();
+  wgmma_fence(sums, operand);
+  start_gemm_nn(sums, operand, b);
+  wgmma_commit_group();
   if (slip == Slip::operand_register_changed) operand[3][1] ^= 1;
-  wait_for_products<0>(sums, operand);
+  wgmma_wait_group<0>(sums, operand);
 
   const int warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
   for (int e = 0; e < 4; ++e) {

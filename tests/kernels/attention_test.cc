@@ -474,7 +474,7 @@ TEST_P(AttentionTest, WrongArgumentsNameTheArgument) {
   expect_error(forward({.qkv = other, .out = out, .lse = lse}),
                "attention_forward: v is [4, 2, 48] fp32, expected at least the 385 elements that its strides reach");
   other.v.first = -1;
-  expect_error(forward({.qkv = other, .out = out, .lse = lse}), "attention_forward: v has a size or a stride below");
+  expect_error(forward({.qkv = other, .out = out, .lse = lse}), "attention_forward: v has a negative size or stride");
 }
 
 }  // namespace

@@ -63,8 +63,8 @@ inline float bf16_of(uint32_t pair, int which) {
 
 }  // namespace ptx
 
-inline void load_matrices(uint32_t (&to)[4], const void* row) { ptx::load<false>(to, row); }
-inline void load_matrices_transposed(uint32_t (&to)[4], const void* row) { ptx::load<true>(to, row); }
+inline void ldmatrix(uint32_t (&to)[4], const void* row) { ptx::load<false>(to, row); }
+inline void ldmatrix_transposed(uint32_t (&to)[4], const void* row) { ptx::load<true>(to, row); }
 
 inline void multiply(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   ptx::Multiply mine{sums, a, {b0, b1}};
@@ -90,11 +90,11 @@ inline void multiply(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint
   });
 }
 
-inline void copy_async_16(void* to, const void* from, bool there) { emulation::copy_async(to, from, 16, there); }
-inline void copy_async_4(void* to, const void* from, bool there) { emulation::copy_async(to, from, 4, there); }
-inline void close_copy_group() { emulation::close_copies(); }
+inline void cp_async_16(void* to, const void* from, bool there) { emulation::copy_async(to, from, 16, there); }
+inline void cp_async_4(void* to, const void* from, bool there) { emulation::copy_async(to, from, 4, there); }
+inline void cp_async_commit_group() { emulation::close_copies(); }
 template <int pending>
-void wait_for_copies() {
+void cp_async_wait_group() {
   emulation::wait_copies(pending);
 }
 

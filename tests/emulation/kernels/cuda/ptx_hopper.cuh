@@ -47,35 +47,35 @@ void expect_done(const uint32_t (&)[kBlocks][4]) {}
 }  // namespace ptx
 
 template <int kCount>
-void take_registers() {
+void setmaxnreg_inc() {
   static_assert(kCount >= 24 && kCount <= 256 && kCount % 8 == 0);
   ptx::whole_warp("setmaxnreg.inc");
 }
 template <int kCount>
-void give_registers() {
+void setmaxnreg_dec() {
   static_assert(kCount >= 24 && kCount <= 256 && kCount % 8 == 0);
   ptx::whole_warp("setmaxnreg.dec");
 }
 
 template <class... Registers>
-void begin_products(Registers&...) {
-  emulation::fence_products();
+void wgmma_fence(Registers&...) {
+  emulation::wgmma_fence();
 }
 inline void work_before_waiting(float x, float* place) { *place = x; }
-inline void close_products() { emulation::close_products(); }
+inline void wgmma_commit_group() { emulation::wgmma_commit_group(); }
 template <int pending, class... Registers>
-void wait_for_products(Registers&... registers) {
-  emulation::wait_for_products(pending);
+void wgmma_wait_group(Registers&... registers) {
+  emulation::wgmma_wait_group(pending);
   (ptx::expect_done(registers), ...);
 }
 
 template <int kN, bool kAdd>
-void multiply_rows(float (&sums)[kN / 8][4], uint64_t left, uint64_t right) {
+void wgmma_ss(float (&sums)[kN / 8][4], uint64_t left, uint64_t right) {
   static_assert(kN == 64 || kN == 128);
   emulation::start_product({&sums[0][0], kN, nullptr, left, right, false, kAdd});
 }
 template <int kN>
-void multiply_columns(float (&sums)[kN / 8][4], const uint32_t (&left)[4], uint64_t right) {
+void wgmma_rs(float (&sums)[kN / 8][4], const uint32_t (&left)[4], uint64_t right) {
   static_assert(kN == 64 || kN == 96 || kN == 128);
   emulation::start_product({&sums[0][0], kN, left, 0, right, true, true});
 }

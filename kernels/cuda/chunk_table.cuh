@@ -1,0 +1,51 @@
+// ChunkTable: what a kernel that works on many tensors in one launch is given, as one of its parameters: a list of
+// tensors, each split into chunks (for a block, or a warp) that are counted through all of them.
+//
+// Since CUDA 12.1 parameters may take 32764 bytes (4096 before). They lie in constant memory, where reads by a warp of
+// one address cost one; `const __grid_constant__` keeps a kernel from copying them.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+namespace trivet {
+
+template <class Entry, int kMost_>
+struct ChunkTable {
+  static constexpr int kMost = kMost_;
+  int count = 0;
+  int64_t first[kMost + 1] = {};  // of each tensor: its first chunk; at [count], how many there are
+  Entry entry[kMost] = {};
+
+  // The tensor that has this chunk, by bisection. REQUIRES: 0 <= chunk < first[count].
+  __device__ int find(int64_t chunk) const {
+    int low = 0, high = count;  // first[low] <= chunk < first[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (first[middle] <= chunk) low = middle;
+      else high = middle;
+    }
+    return low;
+  }
+};
+
+// Splits a list of tensors over tables and calls launch(table, chunks) for each. make(element) is its entry and its
+// number of chunks; an element of no chunks is left out.
+template <class Table, class List, class Make, class Launch>
+void launch_tables(const List& list, const Make& make, const Launch& launch) {
+  Table table;
+  const auto flush = [&] {
+    if (table.count > 0) launch(table, table.first[table.count]);
+    table.count = 0;
+  };
+  for (const auto& element : list) {
+    const auto [entry, chunks] = make(element);
+    if (chunks == 0) continue;
+    table.entry[table.count] = entry;
+    table.first[table.count + 1] = table.first[table.count] + chunks;
+    if (++table.count == Table::kMost) flush();
+  }
+  flush();
+}
+
+}  // namespace trivet

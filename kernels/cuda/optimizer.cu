@@ -1,0 +1,129 @@
+// The optimizer's step: whether it is taken, where a refused one went wrong, and AdamW.
+//
+// AdamW is fused with the rounding of the new weight into the model's: one pass over all of the optimizer's memory, 30
+// bytes an element, which is all it costs. All shards go in one launch, or a few: many of them are biases of some
+// thousand elements, whose launches would take longer than they.
+#include <climits>
+
+#include "kernels/cuda/chunk_table.cuh"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/reduce.cuh"
+
+namespace trivet {
+namespace {
+
+struct Shard {
+  float* weight;
+  const float* grad;
+  float *m, *v;
+  __nv_bfloat16* model_weight;  // or null
+  int64_t n;
+  bool decays, vectors, model_vectors;  // vectors: of 16 bytes, of fp32 and of the model's
+};
+using Shards = ChunkTable<Shard, 200>;  // a chunk is a block's
+
+// ---- kernels
+
+// A block has kBlockThreads packs of one shard, a thread has one. Shards begin at any element, so each of the arrays
+// may start at any alignment.
+__global__ void __launch_bounds__(kBlockThreads) adamw_kernel(const __grid_constant__ Shards shards, AdamWConstants c,
+                                                              const float* grad_scale, const float* accepted) {
+  if (accepted && *accepted == 0) return;
+  const int which = shards.find(blockIdx.x);
+  const Shard& p = shards.entry[which];
+  const int64_t block = blockIdx.x - shards.first[which], i = (block * kBlockThreads + threadIdx.x) * kPack, n = p.n;
+  if (i >= n) return;
+  const float scale = grad_scale[0], decay = p.decays ? c.decay : 0.0f;
+  with_flag(is_whole(i, n, p.vectors), [&](auto whole) {
+    const Pack gradient = load_pack(p.grad, i, n, whole);
+    Pack w = load_pack(p.weight, i, n, whole), first = load_pack(p.m, i, n, whole),
+         second = load_pack(p.v, i, n, whole);
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) {
+      const float g = gradient.v[k] * scale;
+      first.v[k] = c.beta1 * first.v[k] + c.one_minus_beta1 * g;
+      second.v[k] = c.beta2 * second.v[k] + c.one_minus_beta2 * (g * g);
+      const float root = sqrtf(second.v[k]) * c.root_correction + c.eps;
+      w.v[k] -= c.step_size * first.v[k] / root + decay * w.v[k];
+    }
+    store_pack(p.m, i, n, whole, first);
+    store_pack(p.v, i, n, whole, second);
+    store_pack(p.weight, i, n, whole, w);
+    if (p.model_weight) store_pack(p.model_weight, i, n, p.model_vectors, w);
+  });
+}
+
+// One thread: a few numbers.
+__global__ void accept_step_kernel(const float* numbers, int n, StepLimits limits, float* accepted) {
+  bool passes = true;
+  for (int i = 0; i < n; ++i) passes &= isfinite(numbers[i]) ? numbers[i] <= limits.at_most[i] : !limits.finite;
+  *accepted = passes ? 1.0f : 0.0f;
+}
+
+struct Smaller {
+  __device__ long long operator()(long long a, long long b) const { return a < b ? a : b; }
+};
+
+constexpr int kSearchThreads = 1024;
+
+// One block, which has nothing to do in a step that is taken: what it costs then is its launch. In the other it walks
+// all of x, which need not be fast.
+__global__ void __launch_bounds__(kSearchThreads)
+    find_non_finite_kernel(const float* x, int64_t n, const float* accepted, int64_t* found) {
+  __shared__ long long shared[32];
+  if (*accepted != 0) return;
+  long long first = LLONG_MAX, nans = 0, infinities = 0;
+  for (int64_t i = threadIdx.x; i < n; i += kSearchThreads) {
+    if (isfinite(x[i])) continue;
+    if (first == LLONG_MAX) first = i;
+    if (isnan(x[i])) ++nans;
+    else ++infinities;
+  }
+  first = block_reduce(first, Smaller(), LLONG_MAX, shared);
+  nans = block_reduce(nans, Sum(), 0LL, shared);
+  infinities = block_reduce(infinities, Sum(), 0LL, shared);
+  if (threadIdx.x != 0) return;
+  const bool any = first != LLONG_MAX;
+  found[0] = any ? first : -1;
+  found[1] = nans;
+  found[2] = infinities;
+  found[3] = any ? __float_as_uint(x[first]) : 0;
+  found[4] = any && first > 0 ? __float_as_uint(x[first - 1]) : 0;
+}
+
+}  // namespace
+
+// ---- launchers
+
+void CudaOps::launch(const op::AcceptStep& op, cudaStream_t stream) {
+  launch_kernel(accept_step_kernel, {1, 1, stream}, op.numbers.as<float>(), static_cast<int>(op.numbers.numel()),
+                op.limits, op.accepted.as<float>());
+}
+
+void CudaOps::launch(const op::FindNonFinite& op, cudaStream_t stream) {
+  launch_kernel(find_non_finite_kernel, {1, kSearchThreads, stream}, op.x.as<float>(), op.x.numel(),
+                op.accepted.as<float>(), op.found.as<int64_t>());
+}
+
+void CudaOps::launch(const op::AdamWStep& op, cudaStream_t stream) {
+  const auto shard_of = [](const AdamWShard& p) {
+    return std::pair(Shard{.weight = p.weight.as<float>(),
+                           .grad = p.grad.as<float>(),
+                           .m = p.m.as<float>(),
+                           .v = p.v.as<float>(),
+                           .model_weight = elements<bf16>(p.model_weight),
+                           .n = p.weight.numel(),
+                           .decays = p.decays,
+                           .vectors = aligned(p.weight, p.grad, p.m, p.v),
+                           .model_vectors = aligned(p.model_weight)},
+                     ceil_div(p.weight.numel(), kBlockThreads * kPack));
+  };
+  launch_tables<Shards>(op.shards, shard_of, [&](const Shards& shards, int64_t chunks) {
+    launch_kernel(adamw_kernel, {blocks(chunks, op.kSpan.name), kBlockThreads, stream}, shards, constants_of(op.how),
+                  elements<float>(op.grad_scale), elements<float>(op.accepted));
+  });
+}
+
+}  // namespace trivet
