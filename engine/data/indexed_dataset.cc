@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstring>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -18,9 +18,27 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
 constexpr uint64_t kVersion = 1;
-constexpr int64_t kHeaderBytes = 34;
+struct [[gnu::packed]] Header {
+  std::array<char, 9> magic{};
+  uint64_t version;
+  uint8_t type;
+  uint64_t sequences, starts;  // lengths of the arrays behind it
+};
+constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(Header));
+static_assert(kHeaderBytes == 34);
 // GptDataset numbers sequences in 32 bits.
 constexpr uint64_t kMaxSequences = std::numeric_limits<uint32_t>::max();
+
+// f(T{}) with the C++ type of the tokens.
+template <class F>
+auto with_type(TokenType type, F&& f) {
+  switch (type) {
+    case TokenType::u8: return f(uint8_t{});
+    case TokenType::u16: return f(uint16_t{});
+    case TokenType::i32: return f(int32_t{});
+  }
+  fail("unknown token type");
+}
 
 // Calls visit(i, value) for an array of `count` T at byte `offset` of the file, a block at a time.
 template <typename T, typename Visit>
@@ -33,58 +51,49 @@ void for_each_in(const InputFile& file, int64_t offset, int64_t count, Visit vis
   }
 }
 
-template <typename T>
-void widen(const InputFile& file, int64_t first, std::span<int32_t> tokens) {
-  auto to = tokens.begin();
-  for_each_in<T>(file, first * static_cast<int64_t>(sizeof(T)), static_cast<int64_t>(tokens.size()),
-                 [&](int64_t, T token) { *to++ = static_cast<int32_t>(token); });
-}
-
-// Calls put(data, bytes) with the tokens as T, a block at a time.
-template <typename T, typename Put>
-void narrow(std::span<const int32_t> tokens, Put put) {
-  std::array<T, 4096> block;
-  while (!tokens.empty()) {
-    const auto part = tokens.first(std::min(tokens.size(), block.size()));
-    std::transform(part.begin(), part.end(), block.begin(), [](int32_t token) { return static_cast<T>(token); });
-    put(block.data(), part.size() * sizeof(T));
-    tokens = tokens.subspan(part.size());
-  }
+[[noreturn]] void reject(const InputFile& file, std::string_view field, const auto& found, const auto& expected) {
+  throw DataError(fmt::format("{}: {} is {}, expected {}", file.path(), field, found, expected));
 }
 
 std::string hex(std::string_view bytes) {
-  std::string text;
-  for (const char byte : bytes) text += fmt::format("{}{:02x}", text.empty() ? "" : " ", static_cast<uint8_t>(byte));
-  return text;
+  return fmt::format("{:02x}", fmt::join(std::vector<uint8_t>(bytes.begin(), bytes.end()), " "));
 }
 
-int64_t largest(TokenType type) {
-  switch (type) {
-    case TokenType::u8: return std::numeric_limits<uint8_t>::max();
-    case TokenType::u16: return std::numeric_limits<uint16_t>::max();
-    case TokenType::i32: return std::numeric_limits<int32_t>::max();
-  }
-  fail("unknown token type");
+// A header whose counts fit the size of the file, so that no sum of them overflows.
+Header read_header(const InputFile& idx) {
+  if (idx.size() < kHeaderBytes) reject(idx, "file size", idx.size(), fmt::format("at least {} bytes", kHeaderBytes));
+  Header header;
+  idx.read_at(0, std::as_writable_bytes(std::span(&header, 1)));
+  const std::string_view magic(header.magic.data(), header.magic.size());
+  const uint64_t version = header.version, sequences = header.sequences, starts = header.starts;
+  if (magic != kMagic) reject(idx, "magic", hex(magic), hex(kMagic) + " (MMIDIDX)");
+  if (version != kVersion) reject(idx, "version", version, kVersion);
+  const auto type = static_cast<TokenType>(header.type);
+  if (type != TokenType::u8 && type != TokenType::u16 && type != TokenType::i32)
+    reject(idx, "token type code", int{header.type}, "1 (uint8), 4 (int32) or 8 (uint16)");
+  const auto room = static_cast<uint64_t>(idx.size() - kHeaderBytes);
+  if (sequences > room / 12)
+    reject(idx, "sequence count", sequences, fmt::format("at most {} in {} bytes", room / 12, idx.size()));
+  if (sequences > kMaxSequences) reject(idx, "sequence count", sequences, fmt::format("at most {}", kMaxSequences));
+  const uint64_t least = sequences > 0 ? 2 : 1;
+  if (starts < least || starts > room / 8)
+    reject(idx, "document index length", starts, fmt::format("{} to {} in {} bytes", least, room / 8, idx.size()));
+  const uint64_t text_only = 12 * sequences + 8 * starts;
+  if (room != text_only && room != text_only + sequences)
+    reject(idx, "file size", idx.size(),
+           fmt::format("{} bytes for {} sequences and a document index of {} (or {} with modes)",
+                       kHeaderBytes + text_only, sequences, starts, kHeaderBytes + text_only + sequences));
+  return header;
 }
 
 }  // namespace
 
 int64_t size_of(TokenType type) {
-  switch (type) {
-    case TokenType::u8: return 1;
-    case TokenType::u16: return 2;
-    case TokenType::i32: return 4;
-  }
-  fail("unknown token type");
+  return with_type(type, [](auto token) { return int64_t{sizeof token}; });
 }
 
 const char* name_of(TokenType type) {
-  switch (type) {
-    case TokenType::u8: return "uint8";
-    case TokenType::u16: return "uint16";
-    case TokenType::i32: return "int32";
-  }
-  fail("unknown token type");
+  return type == TokenType::u8 ? "uint8" : type == TokenType::u16 ? "uint16" : "int32";
 }
 
 TokenType token_type_for(int64_t vocab_size) { return vocab_size < 65500 ? TokenType::u16 : TokenType::i32; }
@@ -96,83 +105,48 @@ IndexedDataset::IndexedDataset(const std::string& prefix) : prefix_(prefix), bin
 }
 
 void IndexedDataset::read_index(const InputFile& idx) {
-  const auto reject = [&](std::string_view field, const auto& found, const auto& expected) {
-    throw DataError(fmt::format("{}: {} is {}, expected {}", idx.path(), field, found, expected));
-  };
-
-  if (idx.size() < kHeaderBytes) reject("file size", idx.size(), fmt::format("at least {} bytes", kHeaderBytes));
-  std::array<std::byte, kHeaderBytes> header;
-  idx.read_at(0, header);
-  const auto load = [&]<typename T>(size_t offset, T value) {
-    std::memcpy(&value, header.data() + offset, sizeof(T));
-    return value;
-  };
-  const std::string_view magic(reinterpret_cast<const char*>(header.data()), kMagic.size());
-  if (magic != kMagic) reject("magic", hex(magic), hex(kMagic) + " (MMIDIDX)");
-  const uint64_t version = load(9, uint64_t{});
-  if (version != kVersion) reject("version", version, kVersion);
-  const uint8_t code = load(17, uint8_t{});
-  type_ = static_cast<TokenType>(code);
-  if (type_ != TokenType::u8 && type_ != TokenType::u16 && type_ != TokenType::i32)
-    reject("token type code", code, "1 (uint8), 4 (int32) or 8 (uint16)");
-  const uint64_t sequences = load(18, uint64_t{}), starts = load(26, uint64_t{});
-  // Bounding both first keeps the sums below from overflowing.
-  const auto room = static_cast<uint64_t>(idx.size() - kHeaderBytes);
-  if (sequences > room / 12)
-    reject("sequence count", sequences, fmt::format("at most {} in {} bytes", room / 12, idx.size()));
-  if (sequences > kMaxSequences) reject("sequence count", sequences, fmt::format("at most {}", kMaxSequences));
-  const uint64_t least_starts = sequences > 0 ? 2 : 1;
-  if (starts < least_starts || starts > room / 8)
-    reject("document index length", starts, fmt::format("{} to {} in {} bytes", least_starts, room / 8, idx.size()));
-  const auto count = static_cast<int64_t>(sequences), index_length = static_cast<int64_t>(starts);
-  const int64_t text_only = kHeaderBytes + 12 * count + 8 * index_length;
-  if (idx.size() != text_only && idx.size() != text_only + count)
-    reject("file size", idx.size(),
-           fmt::format("{} bytes for {} sequences and a document index of {} (or {} with modes)", text_only, count,
-                       index_length, text_only + count));
-
-  const int64_t pointers = kHeaderBytes + 4 * count, index = pointers + 8 * count, modes = index + 8 * index_length;
-  begin_.reserve(sequences + 1);
+  const Header header = read_header(idx);
+  type_ = static_cast<TokenType>(header.type);
+  const auto count = static_cast<int64_t>(header.sequences), starts = static_cast<int64_t>(header.starts);
+  documents_ = starts - 1;
+  begin_.reserve(header.sequences + 1);
   begin_.push_back(0);
+  const int64_t pointers = kHeaderBytes + 4 * count, index = pointers + 8 * count, modes = index + 8 * starts;
   for_each_in<int32_t>(idx, kHeaderBytes, count, [&](int64_t i, int32_t length) {
-    if (length < 0) reject(fmt::format("length of sequence {}", i), length, "0 or more");
+    if (length < 0) reject(idx, fmt::format("length of sequence {}", i), length, "0 or more");
     begin_.push_back(begin_.back() + length);  // at most 2^32 terms below 2^31
   });
   for_each_in<int64_t>(idx, pointers, count, [&](int64_t i, int64_t pointer) {
-    if (pointer != begin(i) * size_of(type_))
-      reject(fmt::format("byte offset of sequence {}", i), pointer,
-             fmt::format("{}, the end of the sequences before it{}", begin(i) * size_of(type_),
+    if (const int64_t expected = begin(i) * size_of(type_); pointer != expected)
+      reject(idx, fmt::format("byte offset of sequence {}", i), pointer,
+             fmt::format("{}, the end of the sequences before it{}", expected,
                          pointer < 0 ? " (old Megatron versions overflowed 32 bits here: prepare it again)" : ""));
   });
   int64_t previous = 0;
-  for_each_in<int64_t>(idx, index, index_length, [&](int64_t i, int64_t start) {
-    const int64_t least = i + 1 == index_length ? count : previous, most = i == 0 ? 0 : count;
+  for_each_in<int64_t>(idx, index, starts, [&](int64_t i, int64_t start) {
+    const int64_t least = i + 1 == starts ? count : previous, most = i == 0 ? 0 : count;
     if (start < least || start > most)
-      reject(fmt::format("document index entry {} of {}", i, index_length), start,
+      reject(idx, fmt::format("document index entry {} of {}", i, starts), start,
              least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most));
     previous = start;
   });
-  documents_ = index_length - 1;
-  if (idx.size() != text_only) {
-    for_each_in<int8_t>(idx, modes, count, [&](int64_t i, int8_t mode) {
-      if (mode != 0)
-        reject(fmt::format("mode of sequence {}", i), int{mode}, "0: multimodal datasets are not supported");
-    });
-  }
-  if (bin_.size() != tokens() * size_of(type_))
-    throw DataError(fmt::format("{}: file size is {}, expected {} bytes for the {} {} tokens of {}", bin_.path(),
-                                bin_.size(), tokens() * size_of(type_), tokens(), name_of(type_), idx.path()));
+  for_each_in<int8_t>(idx, modes, idx.size() - modes, [&](int64_t i, int8_t mode) {
+    if (mode != 0)
+      reject(idx, fmt::format("mode of sequence {}", i), int{mode}, "0: multimodal datasets are not supported");
+  });
+  if (const int64_t bytes = tokens() * size_of(type_); bin_.size() != bytes)
+    reject(bin_, "file size", bin_.size(),
+           fmt::format("{} bytes for the {} {} tokens of {}", bytes, tokens(), name_of(type_), idx.path()));
 }
 
 void IndexedDataset::read(int64_t first, std::span<int32_t> tokens) const {
   const auto count = static_cast<int64_t>(tokens.size());
   if (first < 0 || first > this->tokens() - count) [[unlikely]]
     fail(fmt::format("{}: tokens [{}, {}+{}) of {}", prefix_, first, first, count, this->tokens()));
-  switch (type_) {
-    case TokenType::u8: return widen<uint8_t>(bin_, first, tokens);
-    case TokenType::u16: return widen<uint16_t>(bin_, first, tokens);
-    case TokenType::i32: return bin_.read_at(first * 4, std::as_writable_bytes(tokens));
-  }
+  with_type(type_, [&]<class T>(T) {
+    auto to = tokens.begin();
+    for_each_in<T>(bin_, first * size_of(type_), count, [&](int64_t, T token) { *to++ = token; });
+  });
 }
 
 // ---- writing
@@ -183,40 +157,33 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType 
 void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens) {
   if (synced_) fail(fmt::format("{}: a document after the end", prefix_));
   if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
-    throw DataError(fmt::format("{}: document {} has {} tokens, expected at most {} (cut it)", prefix_, documents(),
+    throw DataError(fmt::format("{}: document {} has {} tokens, expected at most {} (split it)", prefix_, documents(),
                                 tokens.size(), std::numeric_limits<int32_t>::max()));
-  for (const int32_t token : tokens)
-    if (token < 0 || token > largest(type_)) [[unlikely]]
-      fail(fmt::format("token id {} does not fit the {} tokens of {}", token, name_of(type_), prefix_));
-  const auto put = [this](const void* data, size_t bytes) {
-    bin_.write(data, bytes);
-    hash_.add(data, bytes);
-  };
-  switch (type_) {
-    case TokenType::u8: narrow<uint8_t>(tokens, put); break;
-    case TokenType::u16: narrow<uint16_t>(tokens, put); break;
-    case TokenType::i32: put(tokens.data(), tokens.size_bytes()); break;
-  }
+  with_type(type_, [&]<class T>(T) {
+    for (const int32_t token : tokens)
+      if (token < 0 || token > std::numeric_limits<T>::max()) [[unlikely]]
+        fail(fmt::format("token id {} does not fit the {} tokens of {}", token, name_of(type_), prefix_));
+    const std::vector<T> stored(tokens.begin(), tokens.end());
+    bin_.write(stored.data(), stored.size() * sizeof(T));
+    hash_.add(stored.data(), stored.size() * sizeof(T));
+  });
   lengths_.push_back(static_cast<int32_t>(tokens.size()));
   tokens_ += static_cast<int64_t>(tokens.size());
 }
 
 void IndexedDatasetWriter::sync() {
   if (std::exchange(synced_, true)) return;
-  const auto put = [this](auto value) { idx_.write(&value, sizeof(value)); };
   const auto count = static_cast<uint64_t>(lengths_.size());
-  idx_.write(kMagic);
-  put(kVersion);
-  put(static_cast<uint8_t>(type_));
-  put(count);
-  put(count + 1);
+  Header header{.version = kVersion, .type = static_cast<uint8_t>(type_), .sequences = count, .starts = count + 1};
+  std::ranges::copy(kMagic, header.magic.begin());
+  idx_.write(&header, sizeof header);
   idx_.write(lengths_.data(), lengths_.size() * sizeof(int32_t));
   int64_t pointer = 0;
   for (const int32_t length : lengths_) {
-    put(pointer);
+    idx_.write(&pointer, sizeof pointer);
     pointer += length * size_of(type_);
   }
-  for (uint64_t start = 0; start <= count; ++start) put(start);
+  for (uint64_t start = 0; start <= count; ++start) idx_.write(&start, sizeof start);
   bin_.sync();
   idx_.sync();
 }

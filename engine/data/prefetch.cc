@@ -21,28 +21,15 @@ BatchLoader::BatchLoader(const GptDataset& dataset, BatchPlan plan, int64_t dept
   start();
 }
 
-BatchLoader::~BatchLoader() { stop(); }
-
 void BatchLoader::start() {
-  if (slots_.size() > 1) thread_ = std::thread([this] { run(); });
-}
-
-void BatchLoader::stop() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
+  if (slots_.size() > 1) thread_ = std::jthread([this](std::stop_token stop) { run(stop); });
 }
 
 void BatchLoader::restart(int64_t start_sample) {
   check(start_sample >= 0, fmt::format("cannot restart at sample {}", start_sample));
-  stop();
+  thread_ = {};  // ends
   plan_.start_sample = start_sample;
   prepared_ = taken_ = 0;
-  stopping_ = false;
   for (Slot& slot : slots_) slot.error = nullptr;
   start();
 }
@@ -61,14 +48,14 @@ void BatchLoader::prepare(int64_t k, Slot& slot) {
   }
 }
 
-void BatchLoader::run() {
+void BatchLoader::run(const std::stop_token& stop) {
   for (bool failed = false; !failed;) {
     std::unique_lock lock(mutex_);
-    // The slot handed out last is in use until the next one is asked for.
-    changed_.wait(lock, [this] {
-      return stopping_ || prepared_ - (taken_ > 0 ? taken_ - 1 : 0) < static_cast<int64_t>(slots_.size());
-    });
-    if (stopping_) return;
+    // The slot returned last is in use until the next one is asked for.
+    const auto has_room = [this] {
+      return prepared_ - (taken_ > 0 ? taken_ - 1 : 0) < static_cast<int64_t>(slots_.size());
+    };
+    if (!changed_.wait(lock, stop, has_room) || stop.stop_requested()) return;
     const int64_t k = prepared_;
     lock.unlock();
     try {

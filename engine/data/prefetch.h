@@ -37,9 +37,7 @@ class BatchLoader : public BatchSource {
  public:
   // `depth` micro-batches are prepared ahead; 0: none, next() prepares its own. REQUIRES: dataset outlives the loader.
   BatchLoader(const GptDataset& dataset, BatchPlan plan, int64_t depth);
-  ~BatchLoader() override;
   BatchLoader(const BatchLoader&) = delete;
-  BatchLoader& operator=(const BatchLoader&) = delete;
 
   // What went wrong while preparing the micro-batch is thrown here, in its turn, and again by every later call.
   const Batch& next() override;
@@ -54,8 +52,7 @@ class BatchLoader : public BatchSource {
   };
 
   void start();
-  void stop();
-  void run();
+  void run(const std::stop_token& stop);
   void prepare(int64_t k, Slot& slot);
   Slot& slot(int64_t k) { return slots_[static_cast<size_t>(k) % slots_.size()]; }
 
@@ -65,11 +62,10 @@ class BatchLoader : public BatchSource {
   std::vector<int32_t> sample_;  // [s + 1], of whoever prepares
 
   std::mutex mutex_;
-  std::condition_variable changed_;
-  int64_t prepared_ = 0;   // micro-batches put into the ring since the start; guarded by mutex_
-  int64_t taken_ = 0;      // micro-batches handed out; the last of them is still in use; guarded by mutex_
-  bool stopping_ = false;  // guarded by mutex_
-  std::thread thread_;     // not running when depth is 0
+  std::condition_variable_any changed_;
+  int64_t prepared_ = 0;  // micro-batches put into the ring since the start; guarded by mutex_
+  int64_t taken_ = 0;     // micro-batches returned; the last of them is still in use; guarded by mutex_
+  std::jthread thread_;   // last; not running where depth is 0
 };
 
 }  // namespace trivet

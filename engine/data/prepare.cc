@@ -1,19 +1,16 @@
 #include "engine/data/prepare.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <exception>
 #include <fmt/format.h>
-#include <memory>
-#include <mutex>
 #include <thread>
 
+#include "base/parallel_for.h"
 #include "engine/data/line_sample.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/tokenizer.h"
 #include "engine/data/utf8.h"
 #include "kernels/base/check.h"
+#include "kernels/base/trace.h"
 
 namespace trivet {
 namespace {
@@ -25,9 +22,7 @@ constexpr int64_t kMaxSentencePieceVocab = 1 << 20;
 using Report = std::function<void(const PrepareProgress&)>;
 using Phase = PrepareProgress::Phase;
 
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
+double seconds_since(int64_t begin_ns) { return static_cast<double>(now_ns() - begin_ns) * 1e-9; }
 
 void check_options(const PrepareOptions& options) {
   const bool sentencepiece = options.tokenizer == "sentencepiece";
@@ -63,7 +58,7 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Repor
   PrepareProgress progress{Phase::sampling, 0, reader.bytes_total(), 0, 0};
   for (std::string document; reader.next(document);) {
     repair_utf8(document);
-    // The library keeps these two for itself and would pass over a line that has one.
+    // The library reserves these two and would skip a line that has one.
     std::replace_if(
         document.begin(), document.end(), [](char c) { return c == '\0' || c == '\t'; }, ' ');
     sample.add(document);
@@ -83,30 +78,33 @@ std::string sentencepiece_model(const PrepareOptions& options, const Report& rep
   return train_sentencepiece(lines, *options.vocab_size);
 }
 
-// tokens[i] = the ids of documents[i] and the end of document.
-std::vector<std::vector<int32_t>> encode(const Tokenizer& tokenizer, const std::vector<std::string>& documents,
-                                         size_t threads) {
-  std::vector<std::vector<int32_t>> tokens(documents.size());
-  std::atomic<size_t> next = 0;
-  std::exception_ptr failure;
-  std::mutex mutex;  // of failure
-  const auto work = [&] {
-    try {
-      for (size_t i = next++; i < documents.size(); i = next++) {
-        tokens[i] = tokenizer.encode(documents[i]);
-        tokens[i].push_back(tokenizer.eod());
-      }
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      failure = std::current_exception();
+// Encodes the documents of `reader`, a batch at a time, each with its end of document.
+void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReader& reader, IndexedDatasetWriter& writer,
+            PrepareResult& result, const Report& report) {
+  const size_t threads =
+      options.threads > 0 ? static_cast<size_t>(options.threads) : std::max(1u, std::thread::hardware_concurrency());
+  PrepareProgress progress{Phase::encoding, 0, reader.bytes_total(), 0, 0};
+  for (bool more = true; more;) {
+    std::vector<std::string> documents;
+    size_t batch_bytes = 0;
+    for (std::string document; batch_bytes < kBatchBytes && (more = reader.next(document));) {
+      if (options.tokenizer != "bytes") result.replaced_bytes += repair_utf8(document);
+      batch_bytes += document.size();
+      documents.push_back(std::move(document));
     }
-  };
-  std::vector<std::thread> helpers;
-  for (size_t i = 1; i < std::min(threads, documents.size()); ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
-  if (failure) std::rethrow_exception(failure);
-  return tokens;
+    std::vector<std::vector<int32_t>> tokens(documents.size());
+    parallel_for(documents.size(), threads, [&](size_t i) {
+      tokens[i] = tokenizer.encode(documents[i]);
+      tokens[i].push_back(tokenizer.eod());
+    });
+    for (const auto& document : tokens) writer.add_document(document);
+    result.info.text_bytes += static_cast<int64_t>(batch_bytes);
+    progress.bytes_read = reader.bytes_read();
+    progress.documents = writer.documents();
+    progress.tokens = writer.tokens();
+    report(progress);
+  }
+  if (writer.documents() == 0) throw DataError(fmt::format("{}: no text in the input", options.inputs[0]));
 }
 
 }  // namespace
@@ -116,47 +114,27 @@ PrepareResult prepare_dataset(const PrepareOptions& options, const Report& given
   const Report report = given_report ? given_report : [](const PrepareProgress&) {};
   PrepareResult result;
   const bool bytes = options.tokenizer == "bytes";
-  // What cannot be read or written shows before the tokenizer is trained.
+  // What cannot be read or written fails before the tokenizer is trained.
   TextReader reader(options.inputs, options.document);
   OutputFile info_file(options.output + ".json");
   std::optional<OutputFile> model_file;
   if (!bytes) model_file.emplace(options.output + ".model");
 
-  auto begin = std::chrono::steady_clock::now();
+  int64_t begin = now_ns();
   const std::string model = bytes ? "" : sentencepiece_model(options, report);
   const auto tokenizer = bytes ? make_bytes_tokenizer()
                                : make_sentencepiece(model, options.model.empty() ? "the new model" : options.model);
   result.training_seconds = seconds_since(begin);
-  begin = std::chrono::steady_clock::now();
+  begin = now_ns();
 
   result.token_type = token_type_for(tokenizer->vocab_size());
   IndexedDatasetWriter writer(options.output, result.token_type);
-  const size_t threads =
-      options.threads > 0 ? static_cast<size_t>(options.threads) : std::max(1u, std::thread::hardware_concurrency());
-  PrepareProgress progress{Phase::encoding, 0, reader.bytes_total(), 0, 0};
-  int64_t text_bytes = 0;
-  for (bool more = true; more;) {
-    std::vector<std::string> documents;
-    size_t batch_bytes = 0;
-    for (std::string document; batch_bytes < kBatchBytes && (more = reader.next(document));) {
-      if (!bytes) result.replaced_bytes += repair_utf8(document);
-      batch_bytes += document.size();
-      documents.push_back(std::move(document));
-    }
-    for (const auto& tokens : encode(*tokenizer, documents, threads)) writer.add_document(tokens);
-    text_bytes += static_cast<int64_t>(batch_bytes);
-    progress.bytes_read = reader.bytes_read();
-    progress.documents = writer.documents();
-    progress.tokens = writer.tokens();
-    report(progress);
-  }
-  if (writer.documents() == 0) throw DataError(fmt::format("{}: no text in the input", options.inputs[0]));
-  result.info = {tokenizer->kind(), tokenizer->fingerprint(), tokenizer->vocab_size(),
-                 tokenizer->eod(),  writer.documents(),       writer.tokens(),
-                 text_bytes,        writer.bin_hash()};
+  encode(options, *tokenizer, reader, writer, result, report);
+  result.info = {tokenizer->kind(),  tokenizer->fingerprint(), tokenizer->vocab_size(), tokenizer->eod(),
+                 writer.documents(), writer.tokens(),          result.info.text_bytes,  writer.bin_hash()};
 
-  // All bytes are on the disk before a name changes. PREFIX.json and .idx go first and come last: where they are, what
-  // they speak of is there.
+  // All bytes are durable before a name changes. PREFIX.json and .idx are removed first and renamed last: where they
+  // exist, the files that they describe do.
   if (model_file) {
     model_file->write(model);
     model_file->sync();

@@ -1,6 +1,5 @@
 #include "engine/data/sentencepiece_model.h"
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <fmt/format.h>
@@ -12,19 +11,11 @@
 namespace trivet {
 namespace {
 
-// Field numbers of sentencepiece_model.proto.
-namespace model_field {
+// Field numbers of sentencepiece_model.proto: in a model, a piece, the trainer's and the normalizer's settings.
 constexpr uint32_t kPiece = 1, kTrainer = 2, kNormalizer = 3, kDenormalizer = 5;
-}
-namespace piece_field {
-constexpr uint32_t kText = 1, kScore = 2, kType = 3;
-}
-namespace trainer_field {
+constexpr uint32_t kPieceText = 1, kPieceScore = 2, kPieceType = 3;
 constexpr uint32_t kModelType = 3, kWhitespaceAsSuffix = 24, kByteFallback = 35;
-}
-namespace normalizer_field {
 constexpr uint32_t kCharsMap = 2, kAddDummyPrefix = 3, kRemoveExtraWhitespaces = 4, kEscapeWhitespaces = 5;
-}
 constexpr uint64_t kUserDefined = 4, kBpe = 2;
 constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581 stands for a space in pieces
 
@@ -93,7 +84,7 @@ void check_chars_map(std::string_view blob, const std::string& name) {
   };
   if (blob.empty()) return;
   uint32_t trie_bytes = 0;
-  if (blob.size() <= sizeof(trie_bytes)) reject("it is cut off");
+  if (blob.size() <= sizeof(trie_bytes)) reject("it is truncated");
   std::memcpy(&trie_bytes, blob.data(), sizeof(trie_bytes));
   blob.remove_prefix(sizeof(trie_bytes));
   if (trie_bytes == 0 || trie_bytes % 4 != 0 || trie_bytes >= blob.size())
@@ -152,41 +143,41 @@ SentencePieceFacts check_sentencepiece_model(std::string_view bytes, const std::
   while (const auto field = model.next()) {
     if (field->wire_type != 2) continue;
     Message message(field->bytes, name);
-    const bool denormalizer = field->number == model_field::kDenormalizer;
-    if (field->number == model_field::kPiece) {
+    const bool denormalizer = field->number == kDenormalizer;
+    if (field->number == kPiece) {
       ++facts.pieces;
       while (const auto part = message.next()) {
-        if (part->number == piece_field::kText && part->wire_type == 2) {
+        if (part->number == kPieceText && part->wire_type == 2) {
           // The library takes pieces for C strings when it builds its own tries.
           if (part->bytes.empty() || part->bytes.find('\0') != std::string_view::npos)
             throw DataError(fmt::format("{}: piece {} is empty or has a NUL", name, facts.pieces - 1));
           mark_neighbours(part->bytes, facts.joined);
-        } else if (part->number == piece_field::kScore && part->wire_type == 5) {
+        } else if (part->number == kPieceScore && part->wire_type == 5) {
           float score;
           std::memcpy(&score, part->bytes.data(), sizeof(score));
           if (!std::isfinite(score))
             throw DataError(fmt::format("{}: the score of piece {} is {}", name, facts.pieces - 1, score));
-        } else if (part->number == piece_field::kType && part->wire_type == 0) {
+        } else if (part->number == kPieceType && part->wire_type == 0) {
           user_defined = user_defined || part->varint == kUserDefined;
         }
       }
-    } else if (field->number == model_field::kTrainer) {
+    } else if (field->number == kTrainer) {
       while (const auto part = message.next()) {
         if (part->wire_type != 0) continue;
-        if (part->number == trainer_field::kModelType) bpe = part->varint == kBpe;
-        if (part->number == trainer_field::kByteFallback) byte_fallback = part->varint != 0;
-        if (part->number == trainer_field::kWhitespaceAsSuffix) whitespace_as_suffix = part->varint != 0;
+        if (part->number == kModelType) bpe = part->varint == kBpe;
+        if (part->number == kByteFallback) byte_fallback = part->varint != 0;
+        if (part->number == kWhitespaceAsSuffix) whitespace_as_suffix = part->varint != 0;
       }
-    } else if (field->number == model_field::kNormalizer || denormalizer) {
+    } else if (field->number == kNormalizer || denormalizer) {
       while (const auto part = message.next()) {
-        if (part->number == normalizer_field::kCharsMap && part->wire_type == 2) {
+        if (part->number == kCharsMap && part->wire_type == 2) {
           check_chars_map(part->bytes, name);
           changes_characters = changes_characters || (!denormalizer && !part->bytes.empty());
         }
         if (part->wire_type != 0 || denormalizer) continue;
-        if (part->number == normalizer_field::kAddDummyPrefix) facts.adds_space = part->varint != 0;
-        if (part->number == normalizer_field::kRemoveExtraWhitespaces) removes_spaces = part->varint != 0;
-        if (part->number == normalizer_field::kEscapeWhitespaces) escapes_spaces = part->varint != 0;
+        if (part->number == kAddDummyPrefix) facts.adds_space = part->varint != 0;
+        if (part->number == kRemoveExtraWhitespaces) removes_spaces = part->varint != 0;
+        if (part->number == kEscapeWhitespaces) escapes_spaces = part->varint != 0;
       }
     }
   }

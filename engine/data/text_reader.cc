@@ -114,7 +114,7 @@ class TextReader::File {
     stream_.avail_out = static_cast<uInt>(block_.size());
     while (stream_.avail_out > 0) {
       if (stream_.avail_in == 0 && !refill()) {
-        if (!between_) throw DataError(fmt::format("{}: the compressed file is cut off", file_.path()));
+        if (!between_) throw DataError(fmt::format("{}: the compressed file is truncated", file_.path()));
         break;
       }
       // Behind a compressed text comes another one, or zeros. (What is neither is damage: zlib's own reader of files

@@ -167,8 +167,8 @@ TEST_F(PrepareTest, RefusesOptionsThatWouldDoNothing) {
     change(options_);
     return message();
   };
-  EXPECT_TRUE(contains(with([](auto& o) { o.vocab_size = 400; }), "are of --tokenizer sentencepiece"));
-  EXPECT_TRUE(contains(with([](auto& o) { o.model = "m"; }), "are of --tokenizer sentencepiece"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.vocab_size = 400; }), "need --tokenizer sentencepiece"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.model = "m"; }), "need --tokenizer sentencepiece"));
   EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "words"; }), "\"words\", expected bytes or sentencepiece"));
   EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece"; }), "needs either --vocab-size N"));
   EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 400, o.model = "m"; }),

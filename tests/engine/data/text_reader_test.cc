@@ -94,7 +94,7 @@ TEST(TextReader, RefusesDamagedFiles) {
     return message_of<DataError>([&] { documents_of({path}, DocumentMode::paragraph); });
   };
   for (const size_t size : {size_t{11}, bytes.size() / 2, bytes.size() - 8, bytes.size() - 1})
-    EXPECT_TRUE(contains(message(bytes.substr(0, size)), path + ": the compressed file is cut off")) << size;
+    EXPECT_TRUE(contains(message(bytes.substr(0, size)), path + ": the compressed file is truncated")) << size;
   std::string flipped = bytes;
   flipped[bytes.size() / 2] = static_cast<char>(flipped[bytes.size() / 2] ^ 4);
   EXPECT_TRUE(contains(message(flipped), path + ": the compressed file is "));
@@ -106,7 +106,7 @@ TEST(TextReader, RefusesDamagedFiles) {
   flipped[bytes.size()] = static_cast<char>(flipped[bytes.size()] ^ 4);
   EXPECT_TRUE(contains(message(flipped), "damaged: incorrect header check"));
   EXPECT_TRUE(contains(message(bytes + "garbage"), "damaged: incorrect header check"));
-  EXPECT_TRUE(contains(message(bytes + bytes.substr(0, 5)), "cut off"));
+  EXPECT_TRUE(contains(message(bytes + bytes.substr(0, 5)), "truncated"));
   write_text(path, bytes + std::string(1 << 20, '\0') + bytes);
   EXPECT_EQ(documents_of({path}, DocumentMode::paragraph).size(), 40000u);
   write_text(path, bytes + std::string(512, '\0'));
