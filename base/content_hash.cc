@@ -28,7 +28,7 @@ std::string content_hash(std::string_view bytes) {
   return hash.hex();
 }
 
-std::string content_hash(const InputFile& file) {
+std::string content_hash(const InputFile& file, const std::function<void(int64_t)>& progress) {
   ContentHash hash;
   std::vector<std::byte> block(1 << 20);
   for (int64_t offset = 0; offset < file.size();) {
@@ -36,6 +36,7 @@ std::string content_hash(const InputFile& file) {
     file.read_at(offset, part);
     hash.add(part.data(), part.size());
     offset += static_cast<int64_t>(part.size());
+    if (progress) progress(offset);
   }
   return hash.hex();
 }

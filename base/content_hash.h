@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -26,6 +27,7 @@ class ContentHash {
 };
 
 std::string content_hash(std::string_view bytes);
-std::string content_hash(const InputFile& file);  // of all of it
+// Of all of it; progress(bytes so far) is called now and then.
+std::string content_hash(const InputFile& file, const std::function<void(int64_t)>& progress = {});
 
 }  // namespace trivet

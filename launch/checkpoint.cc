@@ -42,11 +42,11 @@ using StoredTensors = std::map<std::string, StoredTensor>;
 StoredTensors tensors_of(const Manifest& manifest) {
   StoredTensors tensors;
   for (const CheckpointFile& file : manifest.files)
-    for (const CheckpointPiece& piece : file.pieces) {
-      StoredTensor& tensor = tensors[piece.name];
-      tensor.shape = piece.slice.global;
+    for (const StoredSlice& stored : file.slices) {
+      StoredTensor& tensor = tensors[stored.name];
+      tensor.shape = stored.slice.global;
       tensor.pieces += 1;
-      tensor.bytes += piece.bytes();
+      tensor.bytes += stored.bytes();
     }
   return tensors;
 }
@@ -131,7 +131,7 @@ class Inspector {
     const Config config = parse_saved_config(state.config, checkpoint_.directory + "/train_state.json");
     const ModelConfig& m = config.model;
     int64_t bytes = 0, shards = 0;
-    for (const CheckpointFile& file : manifest.files) bytes += file.bytes, shards += !file.pieces.empty();
+    for (const CheckpointFile& file : manifest.files) bytes += file.bytes, shards += !file.slices.empty();
     const auto number = [](const std::optional<int64_t>& value) { return value ? grouped(*value) : "?"; };
     TextBlock block{.title = "",
                     .rows = {{"checkpoint", checkpoint_.directory},

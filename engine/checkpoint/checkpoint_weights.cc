@@ -43,7 +43,7 @@ class CheckpointWeights : public GptWeights {
   std::unique_ptr<Stream> stream_;
 };
 
-// What a checkpoint has to say of a model that no run of ours made: its sizes.
+// The model's keys: all that is known of the configuration of a model that was converted.
 std::map<std::string, std::string> model_values(const Config& config) {
   std::map<std::string, std::string> values;
   for (const Field& field : fields())
@@ -52,15 +52,15 @@ std::map<std::string, std::string> model_values(const Config& config) {
 }
 
 void write_files(GptWeights& weights, const Disk& disk, const std::string& folder) {
-  std::vector<CheckpointPiece> pieces;
+  std::vector<StoredSlice> slices;
   int64_t largest = 0;
   for (const GptTensor& tensor : weights.tensors()) {
     largest = std::max(largest, tensor.shape.numel());
     for (const char* prefix : {"", kFirstMoment, kSecondMoment})
-      pieces.push_back({.name = prefix + tensor.name, .slice = CheckpointWeights::whole(tensor)});
+      slices.push_back({.name = prefix + tensor.name, .slice = CheckpointWeights::whole(tensor)});
   }
   disk.make_directories(folder);
-  ShardWriter shard(disk, folder, "rank-00000.safetensors", std::move(pieces));
+  ShardWriter shard(disk, folder, "rank-00000.safetensors", std::move(slices));
   const std::vector<float> zeros(static_cast<size_t>(largest));
   for (const GptTensor& tensor : weights.tensors()) {
     shard.add(weights.read(tensor).data());
@@ -70,7 +70,7 @@ void write_files(GptWeights& weights, const Disk& disk, const std::string& folde
   Manifest manifest{.step = 0, .run = "converted", .layout = "converted from " + weights.path()};
   manifest.files.push_back(shard.finish());
   const TrainState state{.config = model_values(weights.config())};
-  std::string config = "# Of a model that was converted: what its files say.\nmodel:\n";
+  std::string config = "# The model of a conversion, as its files describe it.\nmodel:\n";
   for (const auto& [name, value] : state.config)
     config += fmt::format("  {}: {}\n", name.substr(name.find('.') + 1), value);
   write_manifest(disk, folder, std::move(manifest), state, config);
@@ -90,7 +90,7 @@ std::unique_ptr<GptWeights> open_gpt_weights(const std::string& path) {
 }
 
 void write_checkpoint(GptWeights& weights, const std::string& directory) {
-  if (file_exists(directory)) throw ConfigError(directory + ": is there already; choose a name that is not");
+  if (file_exists(directory)) throw ConfigError(directory + ": exists already; expected a new name");
   std::string name = directory;
   while (name.ends_with('/')) name.pop_back();
   const Disk disk;
@@ -100,7 +100,7 @@ void write_checkpoint(GptWeights& weights, const std::string& directory) {
     write_files(weights, disk, temporary);
     disk.rename(temporary, name);
   } catch (...) {
-    std::error_code ignored;  // the first problem is the one to tell of
+    std::error_code ignored;  // the first error is the one to report
     std::filesystem::remove_all(temporary, ignored);
     throw;
   }

@@ -15,22 +15,16 @@
 namespace trivet {
 namespace {
 
-int error_of(DiskFate fate) {
-  switch (fate) {
-    case DiskFate::no_space: return ENOSPC;
-    case DiskFate::io_error: return EIO;
-    case DiskFate::read_only: return EROFS;
-    case DiskFate::normal:
-    case DiskFate::torn:
-    case DiskFate::unsupported: break;
-  }
-  return 0;
-}
-
 std::string room(const std::string& path) {
   struct statvfs system;
   if (statvfs(std::filesystem::path(path).parent_path().c_str(), &system) != 0) return "";
   return fmt::format("; {} bytes are free there", static_cast<uint64_t>(system.f_bavail) * system.f_frsize);
+}
+
+// As a system call returns it.
+int result_of(const std::error_code& error) {
+  errno = error.value();
+  return error ? -1 : 0;
 }
 
 [[noreturn]] void fail_io(DiskOp op, const std::string& path, int reason, const std::string& detail = "") {
@@ -42,22 +36,21 @@ std::string room(const std::string& path) {
 }  // namespace
 
 const char* name_of(DiskOp op) {
-  switch (op) {
-    case DiskOp::make_directory: return "make";
-    case DiskOp::create: return "create";
-    case DiskOp::reserve: return "reserve room for";
-    case DiskOp::write: return "write";
-    case DiskOp::sync: return "synchronise";
-    case DiskOp::rename: return "rename";
-    case DiskOp::exchange: return "exchange";
-    case DiskOp::remove: return "remove";
-  }
-  return "?";
+  constexpr const char* kNames[] = {"make",        "create", "reserve room for", "write",
+                                    "synchronise", "rename", "exchange",         "remove"};
+  return kNames[static_cast<size_t>(op)];
+}
+
+DiskFate Disk::begin(DiskOp op, const std::string& path) const {
+  const DiskFate fate = fault_ ? fault_(op, path) : DiskFate::normal;
+  if (fate == DiskFate::no_space) fail_io(op, path, ENOSPC);
+  if (fate == DiskFate::io_error) fail_io(op, path, EIO);
+  if (fate == DiskFate::read_only) fail_io(op, path, EROFS);
+  return fate;
 }
 
 void Disk::finish(DiskOp op, const std::string& path, const std::function<int()>& call) const {
-  const DiskFate fate = fault_ ? fault_(op, path) : DiskFate::normal;
-  if (const int error = error_of(fate)) fail_io(op, path, error);
+  begin(op, path);
   int result;
   do result = call();
   while (result < 0 && errno == EINTR);
@@ -73,8 +66,7 @@ void Disk::make_directories(const std::string& path) const {
   finish(DiskOp::make_directory, path, [&] {
     std::error_code error;
     std::filesystem::create_directories(path, error);
-    errno = error.value();
-    return error ? -1 : 0;
+    return result_of(error);
   });
   for (const std::string& directory : changed)
     if (access(directory.c_str(), R_OK) == 0) sync_directory(directory);  // one that may not be listed cannot be
@@ -85,9 +77,7 @@ void Disk::rename(const std::string& from, const std::string& to) const {
 }
 
 bool Disk::exchange(const std::string& a, const std::string& b) const {
-  const DiskFate fate = fault_ ? fault_(DiskOp::exchange, b) : DiskFate::normal;
-  if (const int error = error_of(fate)) fail_io(DiskOp::exchange, b, error);
-  if (fate == DiskFate::unsupported) return false;
+  if (begin(DiskOp::exchange, b) == DiskFate::unsupported) return false;
   if (renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno != EINVAL && errno != ENOSYS) fail_io(DiskOp::exchange, b, errno);
   return false;
@@ -97,8 +87,7 @@ void Disk::remove_all(const std::string& path) const {
   finish(DiskOp::remove, path, [&] {
     std::error_code error;
     std::filesystem::remove_all(path, error);
-    errno = error.value();
-    return error ? -1 : 0;
+    return result_of(error);
   });
 }
 
@@ -132,9 +121,7 @@ Disk::File::File(const Disk& disk, std::string path, int64_t bytes) : disk_(disk
 Disk::File::~File() { close(fd_); }
 
 void Disk::File::write(std::span<const char> bytes) {
-  const DiskFate fate = disk_.fault_ ? disk_.fault_(DiskOp::write, path_) : DiskFate::normal;
-  if (const int error = error_of(fate)) fail_io(DiskOp::write, path_, error);
-  if (fate == DiskFate::torn) bytes = bytes.first(bytes.size() / 2);
+  if (disk_.begin(DiskOp::write, path_) == DiskFate::torn) bytes = bytes.first(bytes.size() / 2);
   const size_t done = write_all(fd_, bytes);
   written_ += static_cast<int64_t>(done);
   if (done < bytes.size()) fail_io(DiskOp::write, path_, errno, fmt::format(" ({} more bytes)", bytes.size() - done));

@@ -1,8 +1,7 @@
-// Disk: the operations by which a checkpoint reaches the file system, and nothing else does. Each asks `fault` first,
-// so that a test, or --inject, can let any of them fail, lie, or be the last that the process does.
+// Disk: all operations by which a checkpoint reaches the file system. Each asks `fault` first, so that a test or
+// --inject can make any of them fail, lie, or be the last that the process does.
 //
-// A failing operation is an IoError that names it, the path and the reason. Used by any thread; the fault decides for
-// itself.
+// A failing operation is an IoError that names it, the path and the reason. Any thread; the fault synchronises itself.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +15,8 @@ namespace trivet {
 enum class DiskOp { make_directory, create, reserve, write, sync, rename, exchange, remove };
 const char* name_of(DiskOp op);
 
-// What becomes of an operation. torn: a write that reports success and writes half; unsupported: an exchange on a file
-// system that has none, as NFS.
+// What an operation does. torn: a write reports success and writes half; unsupported: the file system has no exchange
+// (NFS).
 enum class DiskFate { normal, no_space, io_error, read_only, torn, unsupported };
 
 class Disk {
@@ -26,10 +25,10 @@ class Disk {
   Disk() = default;
   explicit Disk(Fault fault) : fault_(std::move(fault)) {}
 
-  // And those above it. The names of those that were not there are durable.
+  // With its parents. New names are durable.
   void make_directories(const std::string& path) const;
   void rename(const std::string& from, const std::string& to) const;
-  // The two names change places at once. False where the file system cannot.
+  // Swaps two names atomically. False where the file system cannot.
   bool exchange(const std::string& a, const std::string& b) const;
   void remove_all(const std::string& path) const;
   void sync_directory(const std::string& path) const;
@@ -50,11 +49,13 @@ class Disk {
     const Disk& disk_;
     std::string path_;
     int fd_ = -1;
-    int64_t written_ = 0, started_ = 0;  // bytes; of them, on their way to the disk
+    int64_t written_ = 0, started_ = 0;  // bytes written; of them, bytes whose writeback has been started
   };
 
  private:
-  // What the system call returned; throws where it, or the fault instead of it, is an error.
+  // Asks for the operation's fate; throws where that is an error.
+  DiskFate begin(DiskOp op, const std::string& path) const;
+  // Performs it: `call` is a system call, and is repeated where a signal interrupts it. Throws where it fails.
   void finish(DiskOp op, const std::string& path, const std::function<int()>& call) const;
 
   Fault fault_;

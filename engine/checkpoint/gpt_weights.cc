@@ -1,12 +1,57 @@
 #include "engine/checkpoint/gpt_weights.h"
 
 #include <algorithm>
+#include <array>
 #include <fmt/format.h>
+#include <string_view>
+#include <utility>
 
 #include "engine/config/fields.h"
 #include "engine/config/validate.h"
 
 namespace trivet {
+namespace {
+
+struct Foreign {
+  std::string_view hf_name;  // '*': the layer's number
+  bool conv1d = false;       // its matrix
+  bool query_key_value = false;
+};
+// By Module, whose order is that of an llm.c file too.
+constexpr std::array<Foreign, kModules> kForeign{{{"wte"},
+                                                  {"wpe"},
+                                                  {"h.*.ln_1"},
+                                                  {"h.*.attn.c_attn", true, true},
+                                                  {"h.*.attn.c_proj", true},
+                                                  {"h.*.ln_2"},
+                                                  {"h.*.mlp.c_fc", true},
+                                                  {"h.*.mlp.c_proj", true},
+                                                  {"ln_f"},
+                                                  {"lm_head"}}};
+
+GptTensor describe(const ModelTensor& tensor) {
+  const auto module = static_cast<size_t>(tensor.module);
+  const Foreign& foreign = kForeign[module];
+  const std::string& name = tensor.param.name;
+  const std::string end = name.substr(name.rfind('.'));  // .weight or .bias
+  std::string hf_name = std::string(foreign.hf_name) + end;
+  if (const size_t star = hf_name.find('*'); star != std::string::npos)
+    hf_name.replace(star, 1, std::to_string(tensor.layer));
+  return {.name = name,
+          .hf_name = hf_name,
+          .shape = tensor.param.global_shape,
+          .kind = 2 * module + (end == ".bias" ? 1 : 0),
+          .conv1d = foreign.conv1d && tensor.param.global_shape.rank == 2,
+          .query_key_value = foreign.query_key_value};
+}
+
+}  // namespace
+
+std::vector<GptTensor> gpt_tensors(const ModelSpec& model) {
+  std::vector<GptTensor> tensors;
+  for (const ModelTensor& tensor : model_tensors(model)) tensors.push_back(describe(tensor));
+  return tensors;
+}
 
 int64_t parameters_of(const std::vector<GptTensor>& tensors) {
   int64_t sum = 0;
@@ -33,7 +78,7 @@ void GptWeights::set_model(const Config& config) {
 
 std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t cols) {
   std::vector<float> out(matrix.size());
-  constexpr int64_t kTile = 32;  // of which both sides fit a first-level cache
+  constexpr int64_t kTile = 32;  // two such tiles fit a first-level cache
   for (int64_t r0 = 0; r0 < rows; r0 += kTile)
     for (int64_t c0 = 0; c0 < cols; c0 += kTile)
       for (int64_t r = r0; r < std::min(rows, r0 + kTile); ++r)
@@ -42,33 +87,16 @@ std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64
   return out;
 }
 
-namespace {
-
-// Calls move(row where heads are joined, row where they are split) for each block of hidden / heads rows.
-template <class F>
-void for_each_head(int64_t heads, int64_t hidden, F&& move) {
-  const int64_t rows = hidden / heads;
+std::vector<float> reorder_heads(std::span<const float> rows, const ModelConfig& model, HeadOrder to) {
+  std::vector<float> out(rows.size());
+  const int64_t heads = model.num_attention_heads;
+  const int64_t n = static_cast<int64_t>(rows.size()) / (3 * heads);  // elements of one head's q, k or v
   for (int64_t head = 0; head < heads; ++head)
-    for (int64_t part = 0; part < 3; ++part) move((3 * head + part) * rows, part * hidden + head * rows, rows);
-}
-
-}  // namespace
-
-std::vector<float> split_heads(std::span<const float> rows, int64_t heads, int64_t hidden) {
-  std::vector<float> out(rows.size());
-  const auto cols = static_cast<int64_t>(rows.size()) / (3 * hidden);
-  for_each_head(heads, hidden, [&](int64_t joined, int64_t split, int64_t n) {
-    std::copy_n(rows.data() + joined * cols, n * cols, out.data() + split * cols);
-  });
-  return out;
-}
-
-std::vector<float> join_heads(std::span<const float> rows, int64_t heads, int64_t hidden) {
-  std::vector<float> out(rows.size());
-  const auto cols = static_cast<int64_t>(rows.size()) / (3 * hidden);
-  for_each_head(heads, hidden, [&](int64_t joined, int64_t split, int64_t n) {
-    std::copy_n(rows.data() + split * cols, n * cols, out.data() + joined * cols);
-  });
+    for (int64_t part = 0; part < 3; ++part) {
+      int64_t from = (3 * head + part) * n, target = (part * heads + head) * n;
+      if (to == HeadOrder::by_head) std::swap(from, target);
+      std::copy_n(rows.data() + from, n, out.data() + target);
+    }
   return out;
 }
 

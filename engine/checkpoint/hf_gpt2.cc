@@ -1,7 +1,6 @@
 #include "engine/checkpoint/hf_gpt2.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -71,29 +70,28 @@ Config parse_config_json(const std::string& path) {
 }
 
 std::string config_json(const ModelConfig& model, DType dtype) {
-  nlohmann::ordered_json out;
-  out["architectures"] = {"GPT2LMHeadModel"};
-  out["model_type"] = "gpt2";
-  out["vocab_size"] = model.vocab_size.value();
-  out["n_positions"] = model.seq_length;
-  out["n_ctx"] = model.seq_length;
-  out["n_embd"] = model.hidden_size;
-  out["n_layer"] = model.num_layers;
-  out["n_head"] = model.num_attention_heads;
-  if (model.ffn_hidden_size == 4 * model.hidden_size) out["n_inner"] = nullptr;
-  else out["n_inner"] = model.ffn_hidden_size.value();
-  out["activation_function"] = "gelu_new";
-  out["layer_norm_epsilon"] = model.layernorm_epsilon;
-  out["initializer_range"] = model.init_method_std;
-  out["resid_pdrop"] = model.hidden_dropout;
-  out["embd_pdrop"] = model.hidden_dropout;
-  out["attn_pdrop"] = model.attention_dropout;
-  out["tie_word_embeddings"] = !model.untie_embeddings_and_output_weights;
-  // GPT-2's own vocabulary ends with its end of text; of another one nobody has told us.
-  for (const char* name : {"bos_token_id", "eos_token_id"})
-    if (model.vocab_size == 50257) out[name] = 50256;
-    else out[name] = nullptr;
-  out["torch_dtype"] = dtype == DType::bf16 ? "bfloat16" : "float32";
+  const bool default_ffn = model.ffn_hidden_size == 4 * model.hidden_size;
+  // GPT-2's vocabulary ends with its end of text; of another one it is unknown.
+  const json end_of_text = model.vocab_size == 50257 ? json(50256) : json();
+  const nlohmann::ordered_json out{{"architectures", {"GPT2LMHeadModel"}},
+                                   {"model_type", "gpt2"},
+                                   {"vocab_size", model.vocab_size.value()},
+                                   {"n_positions", model.seq_length},
+                                   {"n_ctx", model.seq_length},
+                                   {"n_embd", model.hidden_size},
+                                   {"n_layer", model.num_layers},
+                                   {"n_head", model.num_attention_heads},
+                                   {"n_inner", default_ffn ? json() : json(model.ffn_hidden_size.value())},
+                                   {"activation_function", "gelu_new"},
+                                   {"layer_norm_epsilon", model.layernorm_epsilon},
+                                   {"initializer_range", model.init_method_std},
+                                   {"resid_pdrop", model.hidden_dropout},
+                                   {"embd_pdrop", model.hidden_dropout},
+                                   {"attn_pdrop", model.attention_dropout},
+                                   {"tie_word_embeddings", !model.untie_embeddings_and_output_weights},
+                                   {"bos_token_id", end_of_text},
+                                   {"eos_token_id", end_of_text},
+                                   {"torch_dtype", dtype == DType::bf16 ? "bfloat16" : "float32"}};
   return out.dump(2) + "\n";
 }
 
@@ -103,11 +101,11 @@ std::string config_json(const ModelConfig& model, DType dtype) {
 bool is_mask(std::string_view name) { return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"); }
 
 bool is_folder(const std::string& path) {
-  std::error_code ignored;  // whatever cannot be looked at is none; whoever opens it says why
+  std::error_code ignored;  // what cannot be looked at is no folder; opening it says why
   return fs::is_directory(path, ignored);
 }
 
-// A file of the model's own folder and nothing else, however it is written.
+// A file of the model's own folder.
 bool is_plain_file_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.size() < 256 && name.find_first_of("/\\") == std::string::npos &&
          name.find('\0') == std::string::npos;
@@ -119,8 +117,7 @@ class HfWeights : public GptWeights {
     const bool folder = is_folder(path);
     folder_ = folder ? path : fs::path(path).parent_path().string();
     if (folder_.empty()) folder_ = ".";
-    if (!file_exists(folder_ + kConfig))
-      throw DataError(folder_ + kConfig + ": not found; it says which model the weights are of");
+    if (!file_exists(folder_ + kConfig)) throw DataError(folder_ + kConfig + ": not found; it describes the model");
     set_model(parse_config_json(folder_ + kConfig));
     if (!folder) open(path, nullptr);
     else if (file_exists(folder_ + kFile)) open(folder_ + kFile, nullptr);
@@ -129,10 +126,9 @@ class HfWeights : public GptWeights {
   }
 
   std::vector<float> read(const GptTensor& tensor) override {
-    const ModelConfig& model = config_.model;
     std::vector<float> values = read_as_stored(tensor.hf_name);
     if (tensor.conv1d) values = transposed(values, tensor.shape[1], tensor.shape[0]);
-    if (tensor.query_key_value) values = join_heads(values, model.num_attention_heads, model.hidden_size);
+    if (tensor.query_key_value) values = reorder_heads(values, config_.model, HeadOrder::by_head);
     return values;
   }
 
@@ -162,7 +158,7 @@ class HfWeights : public GptWeights {
       std::string name = tensor.name;
       if (name.starts_with(kHfPrefix)) name.erase(0, kHfPrefix.size());
       if (!is_mask(name) && !places_.try_emplace(name, Place{&file, &tensor}).second)
-        throw DataError(fmt::format("{}: tensor '{}': the model has two of it", path, tensor.name.substr(0, 200)));
+        throw DataError(fmt::format("{}: tensor '{}': the model has it twice", path, tensor.name.substr(0, 200)));
     }
   }
 
@@ -207,7 +203,7 @@ class HfWeights : public GptWeights {
         throw DataError(fmt::format("{}: tensor {}: found {}, expected F32, F16 or BF16", at->second.file->file.path(),
                                     found.name, found.dtype));
     }
-    // A tied head that is there all the same says nothing new, if it is the same.
+    // A tied head may be stored too, where it equals the embedding.
     if (places_.contains("lm_head.weight") && known.insert("lm_head.weight").second) {
       if (places_.at("lm_head.weight").tensor->shape != places_.at("wte.weight").tensor->shape ||
           read_as_stored("lm_head.weight") != read_as_stored("wte.weight"))
@@ -215,16 +211,16 @@ class HfWeights : public GptWeights {
     }
     for (const auto& [name, place] : places_)
       if (!known.contains(name))
-        throw DataError(fmt::format("{}: tensor {}: no part of a GPT-2 of {} layers", place.file->file.path(),
+        throw DataError(fmt::format("{}: tensor {}: not a tensor of a GPT-2 of {} layers", place.file->file.path(),
                                     place.tensor->name.substr(0, 200), config_.model.num_layers));
   }
 
   std::vector<float> read_as_stored(const std::string& hf_name) const {
-    const Place& place = places_.at(hf_name);
+    const auto [file, tensor] = places_.at(hf_name);
     int64_t numel = 1;
-    for (const int64_t n : place.tensor->shape) numel *= n;
+    for (const int64_t n : tensor->shape) numel *= n;
     std::vector<float> values(static_cast<size_t>(numel));
-    read_as_float(place.file->file, place.file->content, *place.tensor, values);
+    read_as_float(file->file, file->content.data_offset + tensor->begin, tensor->dtype, values);
     return values;
   }
 
@@ -244,11 +240,9 @@ std::unique_ptr<GptWeights> open_hf_gpt2(const std::string& path) { return std::
 
 void write_hf_gpt2(GptWeights& weights, const std::string& folder, DType dtype) {
   const ModelConfig& model = weights.config().model;
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw IoError(fmt::format("{}: cannot make it: {}", folder, error.message()));
+  make_folder(folder);
   if (!list_directory(folder).empty())
-    throw ConfigError(folder + ": is not empty; choose a folder that is, or a new name");
+    throw ConfigError(folder + ": is not empty; expected an empty folder or a new name");
 
   SafeTensors content{.metadata = {{"format", "pt"}}};
   for (const GptTensor& tensor : weights.tensors()) {
@@ -263,19 +257,12 @@ void write_hf_gpt2(GptWeights& weights, const std::string& folder, DType dtype) 
   file.write(safetensors_header(content));
   for (const GptTensor& tensor : weights.tensors()) {
     std::vector<float> values = weights.read(tensor);
-    if (tensor.query_key_value) values = split_heads(values, model.num_attention_heads, model.hidden_size);
+    if (tensor.query_key_value) values = reorder_heads(values, model, HeadOrder::by_part);
     if (tensor.conv1d) values = transposed(values, tensor.shape[0], tensor.shape[1]);
-    if (dtype == DType::bf16) {
-      const std::vector<bf16> halves(values.begin(), values.end());
-      file.write(halves.data(), halves.size() * sizeof(bf16));
-    } else {
-      file.write(values.data(), values.size() * sizeof(float));
-    }
+    write_floats(file, values, dtype);
   }
   file.commit();
-  OutputFile config(folder + kConfig);
-  config.write(config_json(model, dtype));
-  config.commit();
+  write_file(folder + kConfig, config_json(model, dtype));
 }
 
 }  // namespace trivet

@@ -4,7 +4,7 @@
 #include <array>
 #include <fmt/format.h>
 
-#include "base/files.h"
+#include "engine/checkpoint/safetensors.h"
 
 namespace trivet {
 namespace {
@@ -60,16 +60,8 @@ class LlmcWeights : public GptWeights {
 
   std::vector<float> read(const GptTensor& tensor) override {
     std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
-    const int64_t offset = offsets_.at(tensor.name);
-    if (dtype_ == DType::f32) {
-      file_.read_at(offset, std::as_writable_bytes(std::span(values)));
-    } else {
-      std::vector<bf16> halves(values.size());
-      file_.read_at(offset, std::as_writable_bytes(std::span(halves)));
-      std::transform(halves.begin(), halves.end(), values.begin(), [](bf16 half) { return static_cast<float>(half); });
-    }
-    const ModelConfig& model = config_.model;
-    return tensor.query_key_value ? join_heads(values, model.num_attention_heads, model.hidden_size) : values;
+    read_as_float(file_, offsets_.at(tensor.name), dtype_ == DType::f32 ? "F32" : "BF16", values);
+    return tensor.query_key_value ? reorder_heads(values, config_.model, HeadOrder::by_head) : values;
   }
 
  private:
@@ -104,25 +96,19 @@ std::unique_ptr<GptWeights> open_llmc(const std::string& path) { return std::mak
 void write_llmc(GptWeights& weights, const std::string& path, DType dtype) {
   const ModelConfig& model = weights.config().model;
   expect_holds(model, path);
-  if (file_exists(path)) throw ConfigError(path + ": is there already; choose a name that is not");
+  if (file_exists(path)) throw ConfigError(path + ": exists already; expected a new name");
   const int64_t vocab = model.vocab_size.value(), padded = (vocab + kPadding - 1) / kPadding * kPadding;
-  Header header{};
-  const auto put = [&](size_t at, int64_t value) { header[at] = static_cast<int32_t>(value); };
   const std::array<int64_t, 8> values{kMagic,           dtype == DType::f32 ? kFp32 : kBf16, model.seq_length,  vocab,
                                       model.num_layers, model.num_attention_heads,           model.hidden_size, padded};
-  for (size_t i = 0; i < values.size(); ++i) put(i, values[i]);
+  Header header{};
+  std::ranges::transform(values, header.begin(), [](int64_t value) { return static_cast<int32_t>(value); });
   OutputFile file(path);
   file.write(header.data(), sizeof header);
   for (const GptTensor& tensor : in_file_order(weights.tensors())) {
     std::vector<float> numbers = weights.read(tensor);
-    if (tensor.query_key_value) numbers = split_heads(numbers, model.num_attention_heads, model.hidden_size);
+    if (tensor.query_key_value) numbers = reorder_heads(numbers, model, HeadOrder::by_part);
     if (is_word_embedding(tensor)) numbers.resize(static_cast<size_t>(padded * model.hidden_size));
-    if (dtype == DType::f32) {
-      file.write(numbers.data(), numbers.size() * sizeof(float));
-    } else {
-      const std::vector<bf16> halves(numbers.begin(), numbers.end());
-      file.write(halves.data(), halves.size() * sizeof(bf16));
-    }
+    write_floats(file, numbers, dtype);
   }
   file.commit();
 }

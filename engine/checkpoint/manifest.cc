@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <fmt/format.h>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
 #include <xxhash.h>
@@ -17,23 +16,17 @@ using nlohmann::json;
 
 constexpr int64_t kLargestDim = int64_t{1} << 40, kMostElements = int64_t{1} << 60;  // whose bytes can be counted
 
-json describe(const CheckpointFile& file) {
-  json pieces = json::array();
-  for (const CheckpointPiece& piece : file.pieces) {
+json to_value(const CheckpointFile& file) {
+  json slices = json::array();
+  for (const StoredSlice& stored : file.slices) {
     std::string hashes;
-    for (const uint64_t hash : piece.block_hashes) hashes += fmt::format("{:016x}", hash);
-    const Slice& s = piece.slice;
-    json shape = json::array();
-    for (int i = 0; i < s.global.rank; ++i) shape.push_back(s.global[i]);
-    pieces.push_back({{"tensor", piece.name},
-                      {"global_shape", shape},
-                      {"box", {s.row, s.rows, s.col, s.cols}},
-                      {"range", {s.first, s.count}},
-                      {"offset", piece.offset},
-                      {"xxh3_64", hashes}});
+    for (const uint64_t hash : stored.block_hashes) hashes += fmt::format("{:016x}", hash);
+    json value = to_value(stored.slice);
+    value.update({{"tensor", stored.name}, {"offset", stored.offset}, {"xxh3_64", hashes}});
+    slices.push_back(std::move(value));
   }
   json out = {{"file", file.name}, {"bytes", file.bytes}, {"xxh3_128", file.hash}};
-  if (!file.pieces.empty()) out["pieces"] = pieces;
+  if (!file.slices.empty()) out["pieces"] = slices;
   return out;
 }
 
@@ -90,14 +83,14 @@ CheckpointFile parse_file(const json& value, const std::string& source) {
     reader.refuse("file", "'" + file.name.substr(0, 200) + "'", "the name of a file in the checkpoint's directory");
   if (!value.contains("pieces")) return file;
   for (const json& entry : reader.array("pieces")) {
-    const JsonReader piece_reader(entry, fmt::format("{}: {}", source, file.name));
-    CheckpointPiece piece{.name = piece_reader.text("tensor"), .slice = parse_slice(piece_reader)};
-    piece.offset = piece_reader.integer("offset");
-    if (piece.offset > file.bytes || piece.bytes() > file.bytes - piece.offset)
-      piece_reader.refuse("offset", fmt::format("{} bytes at {}", piece.bytes(), piece.offset),
+    const JsonReader slice_reader(entry, fmt::format("{}: {}", source, file.name));
+    StoredSlice stored{.name = slice_reader.text("tensor"), .slice = parse_slice(slice_reader)};
+    stored.offset = slice_reader.integer("offset");
+    if (stored.offset > file.bytes || stored.bytes() > file.bytes - stored.offset)
+      slice_reader.refuse("offset", fmt::format("{} bytes at {}", stored.bytes(), stored.offset),
                           fmt::format("a part of the file's {}", file.bytes));
-    piece.block_hashes = parse_hashes(piece_reader, piece.bytes());
-    file.pieces.push_back(std::move(piece));
+    stored.block_hashes = parse_hashes(slice_reader, stored.bytes());
+    file.slices.push_back(std::move(stored));
   }
   return file;
 }
@@ -128,33 +121,40 @@ void check_tensor(const std::string& name, std::vector<const Slice*>& slices, co
       overlaps = std::any_of(boxes.begin(), boxes.end(), [&](const Slice* box) { return boxes_overlap(slice, *box); });
       boxes.push_back(&slice);
     }
-    if (overlaps) throw DataError(fmt::format("{}: tensor {}: two of its pieces overlap", source, name));
+    if (overlaps) throw DataError(fmt::format("{}: tensor {}: two of its slices overlap", source, name));
     elements += slice.count;  // no overflow: they are apart
   }
   if (elements != shape.numel())
-    throw DataError(fmt::format("{}: tensor {}: its pieces hold {} elements, expected {}: {}", source, name, elements,
+    throw DataError(fmt::format("{}: tensor {}: its slices hold {} elements, expected {}: {}", source, name, elements,
                                 shape.numel(), to_string(shape)));
 }
 
 void check_tensors(const Manifest& manifest, const std::string& source) {
   std::map<std::string_view, std::vector<const Slice*>> tensors;
   for (const CheckpointFile& file : manifest.files)
-    for (const CheckpointPiece& piece : file.pieces) tensors[piece.name].push_back(&piece.slice);
+    for (const StoredSlice& stored : file.slices) tensors[stored.name].push_back(&stored.slice);
   for (auto& [name, slices] : tensors) check_tensor(std::string(name), slices, source);
 }
 
 constexpr const char* kSelfHash = "xxh3_128";
 
-// A path need not be UTF-8, which JSON must be. No save fails for that: the bytes that are none become U+FFFD.
+// Invalid UTF-8, as in a path, becomes U+FFFD: no save fails for that.
 std::string text_of(const json& value, int indent = -1) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace
 
+json to_value(const Slice& slice) {
+  const std::vector<int64_t> shape(slice.global.dims.begin(), slice.global.dims.begin() + slice.global.rank);
+  return {{"global_shape", shape},
+          {"box", {slice.row, slice.rows, slice.col, slice.cols}},
+          {"range", {slice.first, slice.count}}};
+}
+
 uint64_t hash_block(std::span<const char> block) { return XXH3_64bits(block.data(), block.size()); }
 
-std::string to_json(const CheckpointFile& file) { return text_of(describe(file)) + "\n"; }
+std::string to_json(const CheckpointFile& file) { return text_of(to_value(file)) + "\n"; }
 
 CheckpointFile parse_checkpoint_file(const std::string& text, const std::string& source) {
   return parse_file(parse_strict_json(text, source), source);
@@ -165,7 +165,7 @@ std::string to_json(const Manifest& manifest) {
               {"step", manifest.step},         {"run", manifest.run},
               {"layout", manifest.layout},     {"block_bytes", Manifest::kBlockBytes},
               {"files", json::array()}};
-  for (const CheckpointFile& file : manifest.files) out["files"].push_back(describe(file));
+  for (const CheckpointFile& file : manifest.files) out["files"].push_back(to_value(file));
   out[kSelfHash] = content_hash(text_of(out));  // the keys are sorted: one text for one content
   return text_of(out) + "\n";
 }

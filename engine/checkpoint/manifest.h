@@ -1,22 +1,22 @@
 // A committed checkpoint, as its manifest.json describes it. A checkpoint is a directory:
 //
 //   step-00001000/
-//     rank-00000.safetensors …   what each rank saved, fp32. A piece that is a whole box of a tensor (slice.h) has its
+//     rank-00000.safetensors …   what each rank saved, fp32. A slice that is a whole box of a tensor (slice.h) has its
 //                                shape, another is flat; "slices" in __metadata__ says which elements each one holds,
-//                                so that a shard can be read without the manifest, by anybody.
+//                                so that a shard can be read without the manifest.
 //     train_state.json           where the run stood: step, samples, tokens, …
 //     config.resolved.yaml       how it was configured
-//     manifest.json              written last: format version, run, the size and hash of every file above, and of every
-//                                piece its slice, its place in the file and the XXH3-64 of each MiB of it, taken from
-//                                memory before it was written
+//     manifest.json              written last: format version, run, size and hash of every file above, and for every
+//                                slice its elements, its offset in the file and the XXH3-64 of each MiB of it, taken
+//                                from memory before it was written
 //
-// The manifest holds a hash of itself. So each byte that is loaded has been checked, although a rank reads no more than
-// it needs: manifest -> block of a piece. File hashes are XXH3-128, as xxh128sum prints them.
-//
-// Versions: a reader accepts every minor version of its major one; members it does not know are passed over.
+// The manifest holds a hash of itself, so every byte that is loaded has been checked although a rank reads no more than
+// it needs. File hashes are XXH3-128, as xxh128sum prints them. A reader accepts every minor version of its major one,
+// and ignores members it does not know.
 #pragma once
 
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,8 +25,8 @@
 
 namespace trivet {
 
-// Where a run stands between two steps. Nothing else is needed to go on: dropout, initial weights and the order of the
-// data are functions of the seeds and of sample numbers, the learning rate one of the step.
+// The training state beside the tensors. Dropout, initial weights and the order of the data are functions of the seeds
+// and of sample numbers, and the learning rate of the step.
 struct TrainState {
   int64_t step = 0;              // optimizer steps done or skipped
   int64_t consumed_samples = 0;  // the next one's number
@@ -36,7 +36,7 @@ struct TrainState {
   std::string tokenizer{};                      // its fingerprint; empty: unknown
 };
 
-struct CheckpointPiece {
+struct StoredSlice {
   std::string name;  // as in StateTensor
   Slice slice;
   int64_t offset = 0;                    // of the file, in bytes
@@ -48,7 +48,7 @@ struct CheckpointFile {
   std::string name;  // within the directory
   int64_t bytes = 0;
   std::string hash{};
-  std::vector<CheckpointPiece> pieces{};  // of a shard
+  std::vector<StoredSlice> slices{};  // of a shard
 };
 
 struct Manifest {
@@ -56,18 +56,19 @@ struct Manifest {
   static constexpr int64_t kMajor = 1, kMinor = 0;
 
   int64_t step = 0;
-  std::string run;     // of one start of the program, at random: shards of two runs do not mix
-  std::string layout;  // that saved it, for people
+  std::string run;     // a random name of one start of the program: shards of two runs do not mix
+  std::string layout;  // of the run that saved it, for people
   std::vector<CheckpointFile> files{};
 };
 
+nlohmann::json to_value(const Slice& slice);
 uint64_t hash_block(std::span<const char> block);
 
 std::string to_json(const CheckpointFile& file);
 CheckpointFile parse_checkpoint_file(const std::string& text, const std::string& source);
 std::string to_json(const Manifest& manifest);
-// Throws DataError where it is no manifest, or not a possible one: every tensor's pieces cover it, and do not overlap,
-// in files that are large enough; and no name leaves the directory.
+// Throws DataError where it is no valid manifest: every tensor's slices cover it without overlaps, in files that are
+// large enough, and no name leaves the directory.
 Manifest parse_manifest(const std::string& text, const std::string& source);
 
 std::string to_json(const TrainState& state);

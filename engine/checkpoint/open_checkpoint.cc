@@ -1,20 +1,18 @@
 #include "engine/checkpoint/open_checkpoint.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <exception>
 #include <filesystem>
 #include <fmt/format.h>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "base/content_hash.h"
 #include "base/files.h"
+#include "base/parallel_for.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/staging_pair.h"
 
@@ -23,16 +21,16 @@ namespace {
 
 constexpr int64_t kLargestManifest = int64_t{1} << 30, kLargestText = 1 << 20;
 
-// The piece of a shard, of which whole blocks are read and compared with their hashes.
-class PieceReader {
+// Reads a slice of a shard by whole blocks, and compares them with their hashes.
+class SliceReader {
  public:
-  PieceReader(const InputFile& file, const CheckpointPiece& piece) : file_(file), piece_(piece) {}
+  SliceReader(const InputFile& file, const StoredSlice& slice) : file_(file), slice_(slice) {}
 
-  // The bytes [begin, end) of the piece to `to`. Over all calls ascending, so that a block is read once.
+  // Reads the bytes [begin, end) of the slice to `to`. Ascending over all calls, so that a block is read once.
   void read(int64_t begin, int64_t end, char* to) {
     while (begin < end) {
       const int64_t block = begin / Manifest::kBlockBytes, start = block * Manifest::kBlockBytes;
-      const int64_t length = std::min(Manifest::kBlockBytes, piece_.bytes() - start);
+      const int64_t length = std::min(Manifest::kBlockBytes, slice_.bytes() - start);
       const int64_t n = std::min(end, start + length) - begin;
       if (n == length) {
         read_block(block, start, {to, static_cast<size_t>(length)});  // straight to where it belongs
@@ -52,81 +50,75 @@ class PieceReader {
 
  private:
   void read_block(int64_t block, int64_t start, std::span<char> to) {
-    // The disk works on what comes while this is hashed.
+    // The disk reads ahead while this block is hashed.
     constexpr int64_t kAhead = 16 << 20;
-    const int64_t wanted = std::min(start + kAhead, piece_.bytes());
-    if (wanted - ahead_ >= kAhead / 2 || (ahead_ < wanted && wanted == piece_.bytes())) {
+    const int64_t wanted = std::min(start + kAhead, slice_.bytes());
+    if (wanted - ahead_ >= kAhead / 2 || (ahead_ < wanted && wanted == slice_.bytes())) {
       const int64_t from = std::max(start, ahead_);
-      file_.will_read(piece_.offset + from, wanted - from);
+      file_.will_read(slice_.offset + from, wanted - from);
       ahead_ = wanted;
     }
-    file_.read_at(piece_.offset + start, std::as_writable_bytes(to));
-    const uint64_t found = hash_block(to), expected = piece_.block_hashes[static_cast<size_t>(block)];
+    file_.read_at(slice_.offset + start, std::as_writable_bytes(to));
+    const uint64_t found = hash_block(to), expected = slice_.block_hashes[static_cast<size_t>(block)];
     if (found != expected)
       throw DataError(
           fmt::format("{}: tensor {}: found the hash {:016x} of bytes {} to {}, expected {:016x}: the file "
                       "is damaged",
-                      file_.path(), piece_.name, found, piece_.offset + start,
-                      piece_.offset + start + static_cast<int64_t>(to.size()), expected));
+                      file_.path(), slice_.name, found, slice_.offset + start,
+                      slice_.offset + start + static_cast<int64_t>(to.size()), expected));
   }
 
   const InputFile& file_;
-  const CheckpointPiece& piece_;
+  const StoredSlice& slice_;
   std::vector<char> buffer_;
   int64_t held_ = -1;
-  int64_t ahead_ = 0;  // bytes of the piece, up to here, were asked for
+  int64_t ahead_ = 0;  // end of the bytes that the kernel was told to read ahead
 };
 
-// The files of a checkpoint, each opened when it is first needed. Of one thread.
-class OpenFiles {
- public:
-  explicit OpenFiles(const std::string& directory) : directory_(directory) {}
-  const InputFile& operator[](const std::string& name) {
-    std::unique_ptr<InputFile>& file = files_[name];
-    if (!file) file = std::make_unique<InputFile>(directory_ + "/" + name);
-    return *file;
-  }
-
- private:
-  const std::string& directory_;
-  std::map<std::string, std::unique_ptr<InputFile>> files_;
-};
-
-// Which pieces a tensor is made of.
+// The slices that each tensor is stored in. Any thread.
 class StoredTensors {
  public:
   explicit StoredTensors(const OpenCheckpoint& checkpoint) : directory_(checkpoint.directory) {
     for (const CheckpointFile& file : checkpoint.manifest.files)
-      for (const CheckpointPiece& piece : file.pieces) tensors_[piece.name].push_back({&file, &piece});
+      for (const StoredSlice& slice : file.slices) tensors_[slice.name].push_back({&file, &slice});
   }
 
-  void read(const StateTensor& tensor, OpenFiles& files, char* to) const {
+  void read(const StateTensor& tensor, char* to) {
     const auto at = tensors_.find(tensor.name);
     if (at == tensors_.end()) throw DataError(fmt::format("{}: has no tensor {}", directory_, tensor.name));
-    if (const Shape& shape = at->second.front().piece->slice.global; shape != tensor.slice.global)
+    if (const Shape& shape = at->second.front().slice->slice.global; shape != tensor.slice.global)
       throw DataError(fmt::format("{}: tensor {}: found the shape {}, expected {}", directory_, tensor.name,
                                   to_string(shape), to_string(tensor.slice.global)));
     int64_t filled = 0;
     for (const Stored& from : at->second) {
-      std::optional<PieceReader> reader;
-      for_each_run(from.piece->slice, tensor.slice, [&](int64_t from_offset, int64_t to_offset, int64_t n) {
-        if (!reader) reader.emplace(files[from.file->name], *from.piece);
+      std::optional<SliceReader> reader;
+      for_each_run(from.slice->slice, tensor.slice, [&](int64_t from_offset, int64_t to_offset, int64_t n) {
+        if (!reader) reader.emplace(open(from.file->name), *from.slice);
         reader->read(4 * from_offset, 4 * (from_offset + n), to + 4 * to_offset);
         filled += n;
       });
     }
     if (filled != tensor.slice.count)
-      throw DataError(fmt::format("{}: tensor {}: its pieces hold {} of the {} elements that this rank needs",
+      throw DataError(fmt::format("{}: tensor {}: its slices hold {} of the {} elements that this rank needs",
                                   directory_, tensor.name, filled, tensor.slice.count));
   }
 
  private:
+  const InputFile& open(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<InputFile>& file = files_[name];
+    if (!file) file = std::make_unique<InputFile>(directory_ + "/" + name);
+    return *file;
+  }
+
   struct Stored {
     const CheckpointFile* file;
-    const CheckpointPiece* piece;
+    const StoredSlice* slice;
   };
   const std::string& directory_;
   std::map<std::string_view, std::vector<Stored>> tensors_;
+  std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<InputFile>> files_;  // those that were needed; guarded by mutex_
 };
 
 int64_t size_of_file(const std::string& path, const std::string& source) {
@@ -174,42 +166,14 @@ OpenCheckpoint open_checkpoint(const std::string& directory) {
   return checkpoint;
 }
 
-namespace {
-
-// Reads tensors, number i to to(i). Each thread takes the next one. The first error counts, and ends the others' work.
-template <class To>
-void read_to_host(const StoredTensors& stored, const std::string& directory, std::span<const StateTensor> wanted,
-                  int threads, const To& to) {
-  std::atomic<size_t> next = 0;
-  std::exception_ptr error;
-  std::mutex mutex;
-  const auto work = [&] {
-    OpenFiles files(directory);
-    try {
-      for (size_t i; (i = next++) < wanted.size();) stored.read(wanted[i], files, to(i));
-    } catch (...) {
-      next = wanted.size();
-      const std::lock_guard lock(mutex);
-      if (!error) error = std::current_exception();
-    }
-  };
-  {
-    std::vector<std::jthread> others;
-    for (int i = 1; i < threads; ++i) others.emplace_back(work);
-    work();
-  }
-  if (error) std::rethrow_exception(error);
-}
-
-}  // namespace
-
 void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
                   int threads) {
-  const StoredTensors stored(checkpoint);
+  StoredTensors stored(checkpoint);
+  const auto workers = static_cast<size_t>(threads);
   if (device.kind() == DeviceKind::cpu) {
     stream.synchronize();
-    return read_to_host(stored, checkpoint.directory, wanted, threads,
-                        [&](size_t i) { return static_cast<char*>(wanted[i].data.data); });
+    return parallel_for(wanted.size(), workers,
+                        [&](size_t i) { stored.read(wanted[i], static_cast<char*>(wanted[i].data.data)); });
   }
   constexpr int64_t kStaged = 64 << 20;  // as many tensors at a time as this holds, or one
   int64_t largest = 0, all = 0;
@@ -228,7 +192,7 @@ void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor>
     const auto some = wanted.first(places.size());
     wanted = wanted.subspan(places.size());
     char* const buffer = staging.wait(turn);
-    read_to_host(stored, checkpoint.directory, some, threads, [&](size_t i) { return buffer + places[i]; });
+    parallel_for(some.size(), workers, [&](size_t i) { stored.read(some[i], buffer + places[i]); });
     for (size_t i = 0; i < some.size(); ++i) device.copy_to_device(buffer + places[i], some[i].data, stream);
     staging.copies_queued(turn);
   }
@@ -237,29 +201,22 @@ void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor>
 
 void verify_checkpoint(const OpenCheckpoint& checkpoint, const std::function<void(int64_t bytes)>& progress) {
   int64_t done = 0;
-  std::vector<char> buffer(8 << 20);
+  std::vector<char> buffer(Manifest::kBlockBytes);
   for (const CheckpointFile& expected : checkpoint.manifest.files) {
     const InputFile file(checkpoint.directory + "/" + expected.name);
-    ContentHash hash;
-    for (int64_t at = 0; at < file.size();) {
-      const auto n = std::min(static_cast<int64_t>(buffer.size()), file.size() - at);
-      const auto part = std::span(buffer).first(static_cast<size_t>(n));
-      file.read_at(at, std::as_writable_bytes(part));
-      hash.add(part.data(), part.size());
-      at += n;
-      progress(done += n);
+    const std::string hash = content_hash(file, [&](int64_t bytes) { progress(done + bytes); });
+    done += file.size();
+    for (const StoredSlice& slice : expected.slices) {
+      SliceReader reader(file, slice);
+      for (int64_t at = 0; at < slice.bytes(); at += Manifest::kBlockBytes)
+        reader.read(at, std::min(at + Manifest::kBlockBytes, slice.bytes()), buffer.data());
     }
-    for (const CheckpointPiece& piece : expected.pieces) {
-      PieceReader reader(file, piece);
-      for (int64_t at = 0; at < piece.bytes(); at += Manifest::kBlockBytes)
-        reader.read(at, std::min(at + Manifest::kBlockBytes, piece.bytes()), buffer.data());
-    }
-    if (hash.hex() != expected.hash)
-      throw DataError(fmt::format("{}: found the hash {}, expected {}", file.path(), hash.hex(), expected.hash));
-    if (expected.pieces.empty()) continue;
+    if (hash != expected.hash)
+      throw DataError(fmt::format("{}: found the hash {}, expected {}", file.path(), hash, expected.hash));
+    if (expected.slices.empty()) continue;
     const SafeTensors found = read_safetensors(file), meant = shard_header(expected);
     if (found.tensors != meant.tensors || found.metadata != meant.metadata)
-      throw DataError(file.path() + ": its header does not say what the manifest says");
+      throw DataError(file.path() + ": its header does not agree with the manifest");
   }
 }
 

@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "base/json.h"
-#include "kernels/base/dtype.h"
 
 namespace trivet {
 namespace {
@@ -84,25 +83,12 @@ int64_t header_length(std::span<const char> bytes, int64_t file_bytes, const std
     throw DataError(fmt::format("{}: found a header of {} bytes, expected at most {}: not a safetensors file", source,
                                 length, kLargestHeader));
   if (static_cast<int64_t>(length) > file_bytes - kLengthBytes)
-    throw DataError(fmt::format("{}: has {} bytes, but its header of {} bytes ends at {}: the file is cut off", source,
-                                file_bytes, length, kLengthBytes + static_cast<int64_t>(length)));
+    throw DataError(fmt::format("{}: has {} bytes, but its header of {} bytes ends at {}: the file is truncated",
+                                source, file_bytes, length, kLengthBytes + static_cast<int64_t>(length)));
   return static_cast<int64_t>(length);
 }
 
-float half_to_float(uint16_t bits) {
-  const float sign = bits >> 15 ? -1.0f : 1.0f;
-  const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-  if (exponent == 0) return sign * static_cast<float>(mantissa) * 0x1p-24f;
-  if (exponent == 31) return mantissa ? std::bit_cast<float>(0x7fc00000u) : sign * std::bit_cast<float>(0x7f800000u);
-  return sign * std::bit_cast<float>(static_cast<uint32_t>((exponent + 112) << 23 | mantissa << 13));
-}
-
 }  // namespace
-
-const SafeTensor* SafeTensors::find(const std::string& name) const {
-  const auto at = std::find_if(tensors.begin(), tensors.end(), [&](const SafeTensor& t) { return t.name == name; });
-  return at == tensors.end() ? nullptr : &*at;
-}
 
 SafeTensors parse_safetensors(std::span<const char> bytes, int64_t file_bytes, const std::string& source) {
   const int64_t length = header_length(bytes, file_bytes, source);
@@ -154,25 +140,20 @@ std::string safetensors_header(const SafeTensors& content) {
   return bytes + header;
 }
 
-void read_as_float(const InputFile& file, const SafeTensors& content, const SafeTensor& tensor, std::span<float> to) {
-  const auto bytes = static_cast<size_t>(tensor.end - tensor.begin);
-  const int64_t offset = content.data_offset + tensor.begin;
-  if (tensor.dtype == "F32") {
-    check(bytes == to.size_bytes(), "the tensor has another size");
-    return file.read_at(offset, std::as_writable_bytes(to));
-  }
-  if (tensor.dtype != "F16" && tensor.dtype != "BF16")
-    throw DataError(
-        fmt::format("{}: tensor '{}': found {}, expected F32, F16 or BF16", file.path(), tensor.name, tensor.dtype));
-  check(bytes == 2 * to.size(), "the tensor has another size");
+void read_as_float(const InputFile& file, int64_t offset, std::string_view dtype, std::span<float> to) {
+  if (dtype == "F32") return file.read_at(offset, std::as_writable_bytes(to));
+  check(dtype == "F16" || dtype == "BF16", "a tensor is read as fp32 that is none of F32, F16, BF16");
   std::vector<uint16_t> halves(to.size());
   file.read_at(offset, std::as_writable_bytes(std::span(halves)));
-  const bool brain = tensor.dtype == "BF16";
-  for (size_t i = 0; i < to.size(); ++i) {
-    bf16 value;
-    value.bits = halves[i];
-    to[i] = brain ? static_cast<float>(value) : half_to_float(halves[i]);
-  }
+  for (size_t i = 0; i < to.size(); ++i)
+    to[i] = dtype == "BF16" ? static_cast<float>(std::bit_cast<bf16>(halves[i]))
+                            : static_cast<float>(std::bit_cast<_Float16>(halves[i]));
+}
+
+void write_floats(OutputFile& file, std::span<const float> numbers, DType dtype) {
+  if (dtype == DType::f32) return file.write(numbers.data(), numbers.size_bytes());
+  const std::vector<bf16> halves(numbers.begin(), numbers.end());
+  file.write(halves.data(), halves.size() * sizeof(bf16));
 }
 
 }  // namespace trivet

@@ -5,17 +5,19 @@
 //             "__metadata__": text -> text
 //   [8+N, …)  the data, row-major; offsets count from here; the tensors cover it without holes and overlaps
 //
-// (github.com/huggingface/safetensors, README, "Format".) Readers hold a file to every one of these, so no byte of it
-// is without meaning. Errors are DataErrors that name the file, the tensor, what was found and what was expected.
+// (github.com/huggingface/safetensors, README, "Format".) The reader checks all of this. Errors are DataErrors that
+// name the file, the tensor, what was found and what was expected.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/files.h"
+#include "kernels/base/dtype.h"
 
 namespace trivet {
 
@@ -32,7 +34,6 @@ struct SafeTensors {
   std::map<std::string, std::string> metadata{};
   int64_t data_offset = 0;  // of the file: 8 + N
 
-  const SafeTensor* find(const std::string& name) const;
   int64_t data_bytes() const { return tensors.empty() ? 0 : tensors.back().end; }
 };
 
@@ -44,7 +45,9 @@ SafeTensors read_safetensors(const InputFile& file);
 // in the order given.
 std::string safetensors_header(const SafeTensors& content);
 
-// Elements of a tensor as fp32, from F32, F16 or BF16. `to` is as long as the tensor.
-void read_as_float(const InputFile& file, const SafeTensors& content, const SafeTensor& tensor, std::span<float> to);
+// Reads numbers of the format's type F32, F16 or BF16, from byte `offset` of the file on.
+void read_as_float(const InputFile& file, int64_t offset, std::string_view dtype, std::span<float> to);
+// Writes f32, or bf16 rounded to nearest even.
+void write_floats(OutputFile& file, std::span<const float> numbers, DType dtype);
 
 }  // namespace trivet

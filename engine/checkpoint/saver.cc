@@ -1,6 +1,6 @@
 #include "engine/checkpoint/saver.h"
 
-#include <filesystem>
+#include <chrono>
 #include <fmt/format.h>
 
 #include "base/files.h"
@@ -36,7 +36,7 @@ CheckpointSaver::CheckpointSaver(Options options, std::vector<StateTensor> tenso
 
 void CheckpointSaver::begin(const TrainState& state) {
   check(phase_ == Phase::idle, "a checkpoint is begun while another is being saved");
-  const int64_t start = now_ns();
+  const int64_t begun = now_ns();
   state_ = state;
   error_.clear();
   not_removed_.clear();
@@ -45,8 +45,8 @@ void CheckpointSaver::begin(const TrainState& state) {
     for (size_t i = 0; i < live_.size(); ++i) device_.copy_to_host(live_[i].data, written_[i].data.data, compute_);
   compute_.record(*reached_);
   phase_ = Phase::writing;
-  job_.start([this] { write(); });
-  stall_seconds_ = static_cast<double>(now_ns() - start) * 1e-9;
+  start([this] { write(); });
+  stall_seconds_ = static_cast<double>(now_ns() - begun) * 1e-9;
 }
 
 void CheckpointSaver::write() {
@@ -73,10 +73,10 @@ void CheckpointSaver::commit() {
   }
   write_manifest(disk, temporary_, std::move(manifest), state_, options_.config);
   for (int rank = 0; rank < options_.ranks; ++rank) disk.remove_all(temporary_ + "/" + description_name(rank));
-  open_checkpoint(temporary_);  // a disk that lies about what it has written is found out now, as far as sizes tell
+  open_checkpoint(temporary_);  // finds a disk that lied about a write, as far as sizes tell
   if (options_.before_commit) options_.before_commit();
   options_.store.commit(state_.step, temporary_);
-  // On NFS a folder in which somebody has a file open cannot be removed: the save is none the worse for it.
+  // On NFS a folder with an open file cannot be removed. The save has succeeded all the same.
   try {
     options_.store.remove_old(state_.step, temporary_, options_.keep_last);
   } catch (const IoError& error) {
@@ -84,12 +84,24 @@ void CheckpointSaver::commit() {
   }
 }
 
+void CheckpointSaver::start(std::function<void()> job) {
+  job_ = std::async(std::launch::async, [job = std::move(job)]() -> std::string {
+    try {
+      job();
+      return {};
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  });
+}
+
 SaveVote CheckpointSaver::vote() {
-  if (phase_ == Phase::idle) return {};
-  if (job_.busy()) return {.busy = 1};
-  if (std::string error = job_.take_error(); !error.empty()) {
-    if (error_.empty()) error_ = std::move(error);  // the first is the cause
-    failed_ = true;
+  if (job_.valid()) {
+    if (job_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return {.busy = 1};
+    if (std::string error = job_.get(); !error.empty()) {
+      if (error_.empty()) error_ = std::move(error);  // the first is the cause
+      failed_ = true;
+    }
   }
   return {.busy = 0, .failed = failed_ ? 1 : 0};
 }
@@ -97,30 +109,22 @@ SaveVote CheckpointSaver::vote() {
 SaveEvent CheckpointSaver::advance(const SaveVote& sum) {
   if (phase_ == Phase::idle || sum.busy > 0) return SaveEvent::none;
   const bool first = options_.rank == 0;
-  switch (phase_) {
-    case Phase::writing:
-      failed_ = false;
-      if (sum.failed == 0) {
-        phase_ = Phase::committing;
-        if (first) job_.start([this] { commit(); });
-        return SaveEvent::none;
-      }
-      break;
-    case Phase::committing:
-      failed_ = false;
-      if (sum.failed == 0) {
-        phase_ = Phase::idle;
-        return SaveEvent::committed;
-      }
-      break;
-    case Phase::discarding:  // what cannot be removed is a leftover for the next start
-    case Phase::idle:
-      failed_ = false;
-      phase_ = Phase::idle;
-      return SaveEvent::failed;
+  failed_ = false;
+  if (phase_ == Phase::discarding) {  // leftovers are removed at the next start
+    phase_ = Phase::idle;
+    return SaveEvent::failed;
   }
-  phase_ = Phase::discarding;
-  if (first) job_.start([this] { options_.store.disk().remove_all(temporary_); });
+  if (sum.failed > 0) {
+    phase_ = Phase::discarding;
+    if (first) start([this] { options_.store.disk().remove_all(temporary_); });
+    return SaveEvent::none;
+  }
+  if (phase_ == Phase::committing) {
+    phase_ = Phase::idle;
+    return SaveEvent::committed;
+  }
+  phase_ = Phase::committing;
+  if (first) start([this] { commit(); });
   return SaveEvent::none;
 }
 

@@ -1,20 +1,19 @@
 // CheckpointSaver: one rank's part in saving checkpoints, beside training.
 //
 //   begin()                every rank, at the same step: its state is copied (async) and a background thread writes it
-//   vote() -> advance()    at each step boundary: what the ranks' threads say is added up over the world, and all draw
-//                          the same conclusion: when all have written, rank 0's thread commits; when one has failed,
-//                          what was written is removed
+//   vote() -> advance()    at each step boundary, with the votes summed over all ranks: when all have written, rank 0's
+//                          thread commits; when one has failed, what was written is removed
 //
-// The ranks talk only through their votes, which travel in the step's own reduction, and through the file system, which
-// they share. All calls are the training thread's.
+// Ranks communicate only by their votes, which travel in the step's own all-reduce, and by the shared file system. All
+// calls are the training thread's.
 #pragma once
 
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/background_job.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/state_tensors.h"
 #include "engine/checkpoint/store.h"
@@ -22,7 +21,7 @@
 
 namespace trivet {
 
-// Of one rank, and added up over ranks. Nothing but int64_t, so that an all-reduce can add them.
+// Of one rank, or summed over ranks by an all-reduce: nothing but int64_t.
 struct SaveVote {
   int64_t busy = 0, failed = 0;
 };
@@ -44,24 +43,27 @@ class CheckpointSaver {
   // and written while training goes on; null: the live tensors are written, and training has to wait.
   CheckpointSaver(Options options, std::vector<StateTensor> tensors, Tensor snapshot, Device& device, Stream& compute);
 
-  // REQUIRES: !saving(). Saves the state that `compute` has reached; what is queued there from now on may change it,
-  // but for a null snapshot. The host does not wait.
+  // REQUIRES: !saving(). Saves the state that `compute` has reached; with a snapshot, what is queued there from now on
+  // may change it. The host does not wait.
   void begin(const TrainState& state);
   bool saving() const { return phase_ != Phase::idle; }
 
   SaveVote vote();  // of this rank, now
   SaveEvent advance(const SaveVote& sum);
-  void wait() { job_.wait(); }  // until this rank has done its part of the phase
+  void wait() const {  // until this rank has done its part of the phase
+    if (job_.valid()) job_.wait();
+  }
 
   int64_t step() const { return state_.step; }         // of the save under way, or the last
   const std::string& error() const { return error_; }  // of this rank, if it was what made the last save fail
-  // Why old ones are still there after the last commit; on rank 0, else empty.
+  // Why old checkpoints are still there after the last commit; on rank 0, else empty.
   const std::string& not_removed() const { return not_removed_; }
   int64_t bytes() const { return bytes_; }                 // of this rank's tensors
   double stall_seconds() const { return stall_seconds_; }  // of the last begin()
 
  private:
   enum class Phase { idle, writing, committing, discarding };
+  void start(std::function<void()> job);
   void write();
   void commit();
 
@@ -79,7 +81,8 @@ class CheckpointSaver {
   bool failed_ = false;  // this rank, in this phase
   int64_t bytes_ = 0;
   double stall_seconds_ = 0;
-  BackgroundJob job_;  // last: it ends before what it works on
+  // The error of this phase's job, empty where there is none. Last: it waits for the job where it is destroyed.
+  std::future<std::string> job_;
 };
 
 }  // namespace trivet

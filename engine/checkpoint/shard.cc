@@ -1,7 +1,6 @@
 #include "engine/checkpoint/shard.h"
 
 #include <algorithm>
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "engine/checkpoint/staging_pair.h"
@@ -15,31 +14,34 @@ std::vector<int64_t> stored_shape(const Slice& slice) {
   return {slice.rows, slice.cols};
 }
 
+std::vector<StoredSlice> slices_of(std::span<const StateTensor> tensors) {
+  std::vector<StoredSlice> slices;
+  for (const StateTensor& tensor : tensors) slices.push_back({.name = tensor.name, .slice = tensor.slice});
+  return slices;
+}
+
 }  // namespace
 
 SafeTensors shard_header(const CheckpointFile& file) {
   SafeTensors content;
   nlohmann::json slices;
-  for (const CheckpointPiece& piece : file.pieces) {
-    const Slice& s = piece.slice;
+  for (const StoredSlice& stored : file.slices) {
     const int64_t begin = content.data_bytes();
-    content.tensors.push_back({piece.name, "F32", stored_shape(s), begin, begin + piece.bytes()});
-    std::vector<int64_t> shape(s.global.dims.begin(), s.global.dims.begin() + s.global.rank);
-    slices[piece.name] = {
-        {"global_shape", shape}, {"box", {s.row, s.rows, s.col, s.cols}}, {"range", {s.first, s.count}}};
+    content.tensors.push_back({stored.name, "F32", stored_shape(stored.slice), begin, begin + stored.bytes()});
+    slices[stored.name] = to_value(stored.slice);
   }
   content.metadata = {{"format", "trivet checkpoint"}, {"slices", slices.dump()}};
   return content;
 }
 
 ShardWriter::ShardWriter(const Disk& disk, const std::string& directory, const std::string& name,
-                         std::vector<CheckpointPiece> pieces)
-    : file_{.name = name, .pieces = std::move(pieces)} {
+                         std::vector<StoredSlice> slices)
+    : file_{.name = name, .slices = std::move(slices)} {
   const std::string header = safetensors_header(shard_header(file_));
   file_.bytes = static_cast<int64_t>(header.size());
-  for (CheckpointPiece& piece : file_.pieces) {
-    piece.offset = file_.bytes;
-    file_.bytes += piece.bytes();
+  for (StoredSlice& stored : file_.slices) {
+    stored.offset = file_.bytes;
+    file_.bytes += stored.bytes();
   }
   out_.emplace(disk, directory + "/" + name, file_.bytes);
   write(header);
@@ -51,7 +53,7 @@ void ShardWriter::write(std::span<const char> bytes) {
 }
 
 void ShardWriter::add(const void* data) {
-  const int64_t bytes = file_.pieces.at(next_).bytes();
+  const int64_t bytes = file_.slices.at(next_).bytes();
   if (bytes == 0) ++next_;
   // A block at a time, so that memory is read once: hashed for the manifest, then for the file, then written.
   for (int64_t at = 0; at < bytes; at += Manifest::kBlockBytes)
@@ -59,37 +61,27 @@ void ShardWriter::add(const void* data) {
 }
 
 void ShardWriter::add_block(std::span<const char> block) {
-  CheckpointPiece& piece = file_.pieces.at(next_);
+  StoredSlice& stored = file_.slices.at(next_);
   const auto bytes = static_cast<int64_t>(block.size());
-  check(bytes == std::min(Manifest::kBlockBytes, piece.bytes() - written_), "a shard is given half a block");
-  piece.block_hashes.push_back(hash_block(block));
+  check(bytes == std::min(Manifest::kBlockBytes, stored.bytes() - written_), "a shard is given half a block");
+  stored.block_hashes.push_back(hash_block(block));
   write(block);
   written_ += bytes;
-  if (written_ < piece.bytes()) return;
+  if (written_ < stored.bytes()) return;
   written_ = 0;
   ++next_;
 }
 
 CheckpointFile ShardWriter::finish() {
-  check(next_ == file_.pieces.size(), "a shard ends before its last piece");
+  check(next_ == file_.slices.size(), "a shard ends before its last slice");
   out_->sync();
   file_.hash = hash_.hex();
   return std::move(file_);
 }
 
-namespace {
-
-std::vector<CheckpointPiece> pieces_of(std::span<const StateTensor> tensors) {
-  std::vector<CheckpointPiece> pieces;
-  for (const StateTensor& tensor : tensors) pieces.push_back({.name = tensor.name, .slice = tensor.slice});
-  return pieces;
-}
-
-}  // namespace
-
 CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
                            std::span<const StateTensor> tensors) {
-  ShardWriter writer(disk, directory, name, pieces_of(tensors));
+  ShardWriter writer(disk, directory, name, slices_of(tensors));
   for (const StateTensor& tensor : tensors) writer.add(tensor.data.data);
   return writer.finish();
 }
@@ -101,7 +93,7 @@ CheckpointFile write_shard(const Disk& disk, const std::string& directory, const
   for (const StateTensor& tensor : tensors)
     for (int64_t at = 0; at < tensor.slice.count; at += kBlock)
       blocks.push_back(tensor.data.slice(at, std::min(kBlock, tensor.slice.count - at)));
-  ShardWriter writer(disk, directory, name, pieces_of(tensors));
+  ShardWriter writer(disk, directory, name, slices_of(tensors));
   StagingPair staging(device, stream, Manifest::kBlockBytes);
   const auto fetch = [&](size_t i) {
     device.copy_to_host(blocks[i], staging.wait(i), stream);

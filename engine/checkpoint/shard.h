@@ -1,4 +1,4 @@
-// Shards: the files of a checkpoint that hold tensors, as one rank writes them; open_checkpoint.h reads them.
+// Writing a checkpoint's files. Shards hold tensors, one for each rank; open_checkpoint.h reads them.
 #pragma once
 
 #include <optional>
@@ -15,16 +15,14 @@
 
 namespace trivet {
 
-// The header of a shard with these pieces.
 SafeTensors shard_header(const CheckpointFile& file);
 
-// Writes a shard, the file `name` of `directory`, piece by piece: whoever has not all of it in memory at once.
-// `pieces`: names and slices; the writer fills in the rest. The hashes of a piece are taken before it is written.
+// Writes a shard, the file `name` of `directory`, a slice at a time. `slices`: names and elements; the writer fills in
+// the rest. Hashes are taken from memory, before a block is written.
 class ShardWriter {
  public:
-  ShardWriter(const Disk& disk, const std::string& directory, const std::string& name,
-              std::vector<CheckpointPiece> pieces);
-  void add(const void* data);                   // the next piece, whole, in host memory
+  ShardWriter(const Disk& disk, const std::string& directory, const std::string& name, std::vector<StoredSlice> slices);
+  void add(const void* data);                   // the next slice, whole, in host memory
   void add_block(std::span<const char> block);  // the next kBlockBytes of it, or its rest
   CheckpointFile finish();                      // makes the file durable; its description for the manifest
 
@@ -34,18 +32,18 @@ class ShardWriter {
   CheckpointFile file_;
   std::optional<Disk::File> out_;
   ContentHash hash_;
-  size_t next_ = 0;      // piece
+  size_t next_ = 0;      // slice
   int64_t written_ = 0;  // bytes of it
 };
 
 // All of it at once: tensors in host memory.
 CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
                            std::span<const StateTensor> tensors);
-// Tensors in memory of a device: while a block is written, the next one is copied, on a stream of the caller's.
+// Tensors in a device's memory: `stream` copies the next block while one is written.
 CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
                            std::span<const StateTensor> tensors, Device& device, Stream& stream);
 
-// The files of a checkpoint that hold no tensors; manifest.json last. `manifest` names the shards, which are written.
+// The files that hold no tensors; manifest.json last. `manifest` names the shards, which are written already.
 void write_manifest(const Disk& disk, const std::string& directory, Manifest manifest, const TrainState& state,
                     const std::string& config);
 

@@ -10,7 +10,6 @@
 #include <cstdint>
 
 #include "kernels/base/tensor.h"
-#include "parallel/param.h"
 
 namespace trivet {
 
@@ -26,10 +25,6 @@ struct Slice {
   int64_t global_cols() const { return global[-1]; }
   int64_t global_rows() const { return global.rank == 2 ? global[0] : 1; }
 };
-
-// Of the elements [first, first + count) of what this rank has of the parameter. Padding is left out: count may become
-// less, also 0.
-Slice slice_of(const Param& param, int64_t first, int64_t count);
 
 // Calls f(from_offset, to_offset, n) for each run of elements that is contiguous in both slices of one tensor, in
 // ascending order of both; offsets count from the slice's first element.

@@ -1,51 +1,69 @@
 #include "engine/checkpoint/state_tensors.h"
 
 namespace trivet {
+
+Slice slice_of(const Param& param, int64_t first, int64_t count) {
+  const ParamSpec& spec = param.spec;
+  const Shape& shape = param.shape;
+  if (shape.rank != 1 && shape.rank != 2) fail(spec.name + ": parameters are vectors or matrices");
+  Slice slice{.global = spec.global_shape, .cols = shape[-1], .first = first, .count = count};
+  if (shape.rank == 2) slice.rows = shape[0];
+  if (param.partition_dim == 0 && shape.rank == 2) slice.row = param.partition_offset;
+  else if (param.partition_dim >= 0) slice.col = param.partition_offset;
+  if (spec.padding_from >= 0) {
+    check(shape.rank == 2 && param.partition_dim != 1, "only whole rows are padding");
+    slice.global.dims[0] = spec.padding_from;
+    slice.rows = std::clamp<int64_t>(spec.padding_from - slice.row, 0, slice.rows);
+    slice.count = std::clamp<int64_t>(slice.rows * slice.cols - first, 0, count);
+  }
+  return slice;
+}
+
 namespace {
 
-// Calls f(piece, begin, end) with the elements of each owned piece that this rank saves.
+// Calls f(shard, begin, end) with the elements of each owned shard that this rank saves.
 template <class F>
 void for_each_saved(const FlatBuffer& flat, F&& f) {
-  for (const OwnedShard& piece : flat.owned) {
-    if (!piece.param->first_copy) continue;
-    const int64_t n = piece.weight.numel();
-    if (flat.shards_optimizer()) f(piece, int64_t{0}, n);
-    else f(piece, n * flat.options.rank / flat.options.ranks, n * (flat.options.rank + 1) / flat.options.ranks);
+  for (const OwnedShard& shard : flat.owned) {
+    if (!shard.param->first_copy) continue;
+    const int64_t n = shard.weight.numel();
+    if (flat.shards_optimizer()) f(shard, int64_t{0}, n);
+    else f(shard, n * flat.options.rank / flat.options.ranks, n * (flat.options.rank + 1) / flat.options.ranks);
   }
 }
 
-void add_state(std::vector<StateTensor>& tensors, const Adam& adam, const OwnedShard& piece, int64_t begin,
+void add_state(std::vector<StateTensor>& tensors, const Adam& adam, const OwnedShard& shard, int64_t begin,
                int64_t end) {
-  const Slice slice = slice_of(*piece.param, piece.first + begin, end - begin);
+  const Slice slice = slice_of(*shard.param, shard.first + begin, end - begin);
   if (slice.count == 0) return;
   const auto add = [&](std::string name, Tensor data) {
     tensors.push_back({std::move(name), slice, data.slice(begin, slice.count)});
   };
-  const std::string& name = piece.param->spec.name;
-  add(name, adam.main_weights(piece));
-  add(kFirstMoment + name, adam.first_moment(piece));
-  add(kSecondMoment + name, adam.second_moment(piece));
+  const std::string& name = shard.param->spec.name;
+  add(name, adam.main_weights(shard));
+  add(kFirstMoment + name, adam.first_moment(shard));
+  add(kSecondMoment + name, adam.second_moment(shard));
 }
 
 }  // namespace
 
 std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Adam& adam) {
   std::vector<StateTensor> tensors;
-  for (const OwnedShard& piece : flat.owned) add_state(tensors, adam, piece, 0, piece.weight.numel());
+  for (const OwnedShard& shard : flat.owned) add_state(tensors, adam, shard, 0, shard.weight.numel());
   return tensors;
 }
 
 std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Adam& adam) {
   std::vector<StateTensor> tensors;
   for_each_saved(
-      flat, [&](const OwnedShard& piece, int64_t begin, int64_t end) { add_state(tensors, adam, piece, begin, end); });
+      flat, [&](const OwnedShard& shard, int64_t begin, int64_t end) { add_state(tensors, adam, shard, begin, end); });
   return tensors;
 }
 
 int64_t saved_bytes(const FlatBuffer& flat) {
   int64_t elements = 0;
-  for_each_saved(flat, [&](const OwnedShard& piece, int64_t begin, int64_t end) {
-    elements += slice_of(*piece.param, piece.first + begin, end - begin).count;
+  for_each_saved(flat, [&](const OwnedShard& shard, int64_t begin, int64_t end) {
+    elements += slice_of(*shard.param, shard.first + begin, end - begin).count;
   });
   return 3 * elements * size_of(DType::f32);
 }

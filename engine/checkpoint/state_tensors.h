@@ -1,5 +1,5 @@
-// StateTensor: a piece of what has to survive a run: a weight, or one of Adam's moments, as this rank owns it. All in
-// fp32: where the model computes in bf16, the main weights are the state, and the model's are made from them.
+// StateTensor: a slice of the checkpointed training state: of a weight or of one of Adam's moments, as this rank owns
+// it, in fp32. In a bf16 run the main weights are the state, and the model's weights follow from them.
 //
 // Names are Megatron's: the parameter's own for the weight, optimizer.exp_avg.NAME and optimizer.exp_avg_sq.NAME.
 #pragma once
@@ -19,17 +19,21 @@ struct StateTensor {
   Tensor data;  // [slice.count] fp32
 };
 
+// The elements [first, first + count) of this rank's shard of the parameter, without padding: count may become less,
+// also 0.
+Slice slice_of(const Param& param, int64_t first, int64_t count);
+
 inline constexpr const char* kFirstMoment = "optimizer.exp_avg.";
 inline constexpr const char* kSecondMoment = "optimizer.exp_avg_sq.";
 
-// All that this rank owns, in the order of the flat buffer: what it loads.
+// What this rank owns, and so loads, in the order of the flat buffer.
 std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Adam& adam);
 
-// What this rank saves of it. Over all ranks every element of the model once: of a weight's copies the first
-// (Param::first_copy), and what data-parallel ranks all own they divide.
+// What this rank saves of it: over all ranks, each element of the model once. Of a weight's copies the first saves
+// (Param::first_copy); data-parallel ranks that own the same elements share the work.
 std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Adam& adam);
 
-// The bytes of saved_tensors before there is any memory behind them.
+// The size of saved_tensors(), also on a planning device.
 int64_t saved_bytes(const FlatBuffer& flat);
 
 }  // namespace trivet

@@ -51,7 +51,7 @@ std::optional<int64_t> CheckpointStore::latest() const {
   try {
     name = read_small_file(path, 100);
   } catch (const DataError&) {
-    return {};  // whatever that is, it names no step
+    return {};  // too long to name a step
   }
   if (!name.empty() && name.back() == '\n') name.pop_back();
   const auto step = step_of_name(name);
@@ -81,13 +81,10 @@ std::vector<std::string> find_checkpoints(std::string path) {
 
 std::string CheckpointStore::prepare() const {
   disk_.make_directories(folder_);
-  std::vector<std::string> leftovers;
+  std::string problem;
   for (const std::string& name : list_directory(folder_)) {
     const bool of_step = name.starts_with(kPrefix) && name.find(kTemporary) != std::string::npos;
-    if (of_step || name == "latest.tmp") leftovers.push_back(name);
-  }
-  std::string problem;
-  for (const std::string& name : leftovers) {
+    if (!of_step && name != "latest.tmp") continue;
     try {
       disk_.remove_all(folder_ + "/" + name);
     } catch (const IoError& error) {
@@ -100,8 +97,8 @@ std::string CheckpointStore::prepare() const {
 void CheckpointStore::commit(int64_t step, const std::string& temporary) const {
   const std::string path = path_of(step);
   disk_.sync_directory(temporary);
-  // Where the step was saved before, by a run that another one has begun again from further back, the new one takes its
-  // place at once: there is no moment without either. On a file system that has no such operation there is one.
+  // A run that was resumed from further back replaces a step that was saved before, atomically where the file system
+  // can exchange names; else there is a moment without either.
   if (!file_exists(path)) {
     disk_.rename(temporary, path);
   } else if (!disk_.exchange(temporary, path)) {
@@ -118,10 +115,10 @@ void CheckpointStore::remove_old(int64_t step, const std::string& temporary, int
   for (const std::string& replaced : {temporary, temporary + kReplaced})
     if (file_exists(replaced)) disk_.remove_all(replaced);
   if (keep_last == 0) return;
-  // From the newest on, whatever the others' steps are: those beyond this one belong to a run that was given up.
+  // Steps beyond this one belong to an abandoned run and are not counted.
   std::vector<int64_t> old = steps();
   std::erase_if(old, [&](int64_t s) { return s >= step; });
-  // First its name: a half-removed one must not look whole.
+  // Renamed first: a half-removed checkpoint must not look complete.
   for (size_t i = static_cast<size_t>(keep_last) - 1; i < old.size(); ++i)
     disk_.rename(path_of(old[i]), path_of(old[i]) + kDoomed);
   for (const std::string& name : list_directory(folder_))

@@ -5,9 +5,9 @@
 //                       latest                "step-00001000\n"
 //
 // A save: shards, fsync each; train_state.json, config, manifest.json, fsync each; fsync the folder of the step; rename
-// it to its name; fsync the folder above; `latest` by the same steps; only then are old ones removed. So at whatever
-// point a run is killed, every name that begins with "step-" and has no ".tmp" is whole, and one that was committed
-// stays. (But where a step is saved a second time on a file system that cannot exchange two names: see commit().)
+// it to its name; fsync the folder above; `latest` by the same steps; only then are old checkpoints removed. So
+// wherever a run is killed, every "step-…" without ".tmp" is complete, and a committed one stays. (An exception: a step
+// saved a second time on a file system that cannot exchange two names; see commit().)
 #pragma once
 
 #include <optional>
@@ -29,17 +29,17 @@ class CheckpointStore {
   std::string path_of(int64_t step) const;
   std::string temporary_path_of(int64_t step, const std::string& run) const;
 
-  // Makes the folder, and removes what killed runs have left: what cannot be removed stays, and is said. For one rank,
-  // while nobody saves.
+  // Makes the folder and removes leftovers of killed runs; returns why one could not be removed, or "". Called by one
+  // rank, while no save is under way.
   std::string prepare() const;
-  // Makes `temporary`, whose files are written and synchronised, the checkpoint of its step, and the latest one.
+  // Makes `temporary`, whose files are durable, the checkpoint of its step, and the latest one.
   void commit(int64_t step, const std::string& temporary) const;
-  // After that: removes what it replaced, and all but the last `keep_last` (0: keeps all). What cannot be removed takes
-  // nothing from the commit; it is tried again after the next one, or at the next start.
+  // After commit(): removes what it replaced, and all but the last `keep_last` checkpoints (0: none). Throws IoError;
+  // then the next commit or start tries again.
   void remove_old(int64_t step, const std::string& temporary, int64_t keep_last) const;
 
-  // All of them, the one that `latest` names first, then those before it, from the newest on. Steps beyond it come
-  // last: a run that was begun again from further back has given them up.
+  // All checkpoints in the order in which to try them: from `latest` back to the oldest, then those beyond it, which a
+  // run that was resumed from further back has abandoned.
   std::vector<std::string> paths() const;
 
   const std::string& folder() const { return folder_; }
@@ -50,8 +50,8 @@ class CheckpointStore {
   Disk disk_;
 };
 
-// Those that a path given by hand means: a checkpoint itself, or the checkpoints of a folder or a run, as paths() lists
-// them. Throws DataError where there are none.
+// What a user's path names: a checkpoint itself, or the checkpoints of a folder or run in the order of paths(). Throws
+// DataError where there are none.
 std::vector<std::string> find_checkpoints(std::string path);
 
 // The step of a directory called step-NNNNNNNN, eight digits or more.

@@ -75,15 +75,4 @@ void CrashWatch::served() {
   served_ = true;
 }
 
-const char* name_of_signal(int signal) {
-  switch (signal) {
-    case SIGSEGV: return "SIGSEGV";
-    case SIGBUS: return "SIGBUS";
-    case SIGFPE: return "SIGFPE";
-    case SIGILL: return "SIGILL";
-    case SIGABRT: return "SIGABRT";
-    default: return "?";
-  }
-}
-
 }  // namespace trivet

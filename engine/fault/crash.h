@@ -28,6 +28,4 @@ class CrashWatch {
   bool served_ = false;
 };
 
-const char* name_of_signal(int signal);
-
 }  // namespace trivet

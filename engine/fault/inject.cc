@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -40,14 +38,14 @@ constexpr std::array kFaults = {
     FaultAbout{FaultKind::inf, "inf", StepPhase::reduce, "likewise, with infinity"},
     FaultAbout{FaultKind::bitflip, "bitflip", StepPhase::step,
                "one bit of a weight; at reduce or optimizer: of a gradient"},
-    FaultAbout{FaultKind::skip, "skip", StepPhase::reduce, "the rank leaves its next collective out"},
-    FaultAbout{FaultKind::extra, "extra", StepPhase::reduce, "the rank makes one collective more"},
+    FaultAbout{FaultKind::skip, "skip", StepPhase::reduce, "the rank skips its next collective"},
+    FaultAbout{FaultKind::extra, "extra", StepPhase::reduce, "the rank makes one extra collective"},
     FaultAbout{FaultKind::wrong_size, "wrong_size", StepPhase::reduce, "its next collective is one element short"},
     FaultAbout{FaultKind::wrong_type, "wrong_type", StepPhase::reduce, "its next collective has another data type"},
-    FaultAbout{FaultKind::oom, "oom", StepPhase::step, "at step 0: the rank finds no memory for its tensors"},
+    FaultAbout{FaultKind::oom, "oom", StepPhase::step, "at step 0: the rank gets no memory for its tensors"},
     FaultAbout{FaultKind::enospc, "enospc", StepPhase::save, "the disk is full while a checkpoint is written"},
     FaultAbout{FaultKind::eio, "eio", StepPhase::save, "the disk fails while a checkpoint is written"},
-    FaultAbout{FaultKind::torn_write, "torn_write", StepPhase::save, "half of a write is lost, and nobody is told"}};
+    FaultAbout{FaultKind::torn_write, "torn_write", StepPhase::save, "half of a write is lost without an error"}};
 
 constexpr std::array<std::string_view, kStepPhases> kPhases = {"step",   "forward",   "backward",
                                                                "reduce", "optimizer", "save"};
@@ -64,37 +62,6 @@ bool parse_number(std::string_view text, T& to) {
                   "number, PHASE one of {}, FAULT one of\n{}",
                   text, why, fmt::join(kPhases, ", "), fault_table()));
 }
-
-// Fails when it is asked for memory.
-class EmptyDevice : public Device {
- public:
-  explicit EmptyDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {}
-  DeviceKind kind() const override { return device_->kind(); }
-  std::string name() const override { return device_->name(); }
-  int64_t memory_bytes() const override { return device_->memory_bytes(); }
-  void* allocate(int64_t bytes) override { fail(fmt::format("cannot allocate {} bytes: an injected fault", bytes)); }
-  void deallocate(void* data, int64_t bytes) noexcept override { device_->deallocate(data, bytes); }
-  std::unique_ptr<Stream> create_compute_stream() override { return device_->create_compute_stream(); }
-  std::unique_ptr<Stream> create_side_stream(StreamPriority priority) override {
-    return device_->create_side_stream(priority);
-  }
-  std::unique_ptr<Event> create_event() override { return device_->create_event(); }
-  std::unique_ptr<Gate> create_gate() override { return device_->create_gate(); }
-  void* allocate_host(int64_t bytes) override { return device_->allocate_host(bytes); }
-  void deallocate_host(void* data, int64_t bytes) noexcept override { device_->deallocate_host(data, bytes); }
-  void copy_to_device(const void* host, Tensor to, Stream& stream) override {
-    device_->copy_to_device(host, to, stream);
-  }
-  void copy_to_host(Tensor from, void* host, Stream& stream) override { device_->copy_to_host(from, host, stream); }
-  bool captures() const override { return device_->captures(); }
-  std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) override {
-    return device_->capture(stream, work);
-  }
-  void poison(const std::string& why) noexcept override { device_->poison(why); }
-
- private:
-  std::unique_ptr<Device> device_;
-};
 
 bool is_storage_fault(FaultKind kind) {
   return kind == FaultKind::enospc || kind == FaultKind::eio || kind == FaultKind::torn_write;
@@ -164,10 +131,12 @@ FaultInjector::FaultInjector(std::span<const Fault> faults, int rank, int world_
   struck_.resize(faults_.size());
 }
 
-std::unique_ptr<Device> FaultInjector::limit_memory(std::unique_ptr<Device> device) {
-  const bool oom =
-      std::any_of(faults_.begin(), faults_.end(), [](const Fault& fault) { return fault.kind == FaultKind::oom; });
-  return oom ? std::make_unique<EmptyDevice>(std::move(device)) : std::move(device);
+Memory* FaultInjector::memory() {
+  static class : public Memory {
+    void* allocate(int64_t bytes) override { fail(fmt::format("cannot allocate {} bytes: an injected fault", bytes)); }
+    void deallocate(void*, int64_t) noexcept override {}
+  } none;
+  return std::ranges::count(faults_, FaultKind::oom, &Fault::kind) > 0 ? &none : nullptr;
 }
 
 void FaultInjector::begin(StepPhase phase, int64_t step) {

@@ -1,14 +1,11 @@
-// Faults on purpose: `trivet train … --inject FAULT:RANK:STEP[:PHASE]`, so that what a run does in trouble can be shown
-// before there is trouble. docs/faults.md has the table.
+// Fault injection: `trivet train … --inject FAULT:RANK:STEP[:PHASE]`. docs/faults.md has the table.
 //
 //   RANK    a number, `last`, or `all`        STEP   from 1; each fault strikes once, slow from that step on
-//   PHASE   step, forward, backward, reduce, optimizer, save: at whose beginning; each fault has a usual one
+//   PHASE   step, forward, backward, reduce, optimizer, save: strikes at its begin; each fault has a default
 #pragma once
 
 #include <atomic>
-#include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -59,31 +56,31 @@ Fault parse_fault(const std::string& text);
 std::vector<Fault> parse_faults(std::span<const std::string> texts);
 std::string fault_table();  // one line a fault
 
-// What a fault of this rank can spoil, in this device's memory.
+// What a fault of this rank can corrupt, in this device's memory.
 struct FaultTargets {
   Device* device = nullptr;
   Stream* stream = nullptr;
   Tensor gradient;  // fp32: of the first parameter that this rank updates, where the optimizer reads it
-  Tensor weight;    // that parameter's, what the optimizer goes on from
-  Tensor loss;      // [1] fp32: that is being summed up
+  Tensor weight;    // that parameter's main weight
+  Tensor loss;      // [1] fp32: the sum so far
 };
 
-// The faults of one rank. Used by the rank's main thread, but for next_call() and disk_fault().
+// The faults of one rank. For the rank's main thread, except next_call() and disk_fault().
 class FaultInjector : public StepHook, public CallFaults {
  public:
   // Throws ConfigError for a rank outside the world.
   FaultInjector(std::span<const Fault> faults, int rank, int world_size);
   bool none() const { return faults_.empty(); }
 
-  // `oom` at step 0 is about building the rank: the device on which this is to happen; else `device` itself.
-  std::unique_ptr<Device> limit_memory(std::unique_ptr<Device> device);
+  // Under `oom`, memory that refuses every allocation of the rank that is built on it; else null.
+  Memory* memory();
   void attach(const FaultTargets& targets) { targets_ = targets; }
 
   void begin(StepPhase phase, int64_t step) override;
   void end(StepPhase phase, int64_t step) override;
   CallFault next_call() override;
 
-  // What the rank's checkpoints do to the disk; empty where no fault is about that. Called by the writer's thread.
+  // Faults of checkpoint writes; empty where there are none. Called by the writer's thread.
   Disk::Fault disk_fault();
 
  private:

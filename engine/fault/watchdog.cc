@@ -108,10 +108,11 @@ void Watchdog::look() {
 void Watchdog::serve_crash(int signal) {
   const bool threads = options_.places.size() > 1 && options_.places[0].pid == options_.places[1].pid;
   const bool mine = !threads || crash_.in_my_thread();
+  const char* const name = sigabbrev_np(signal);
   const std::string what =
-      mine ? fmt::format("rank {} on {} has died of signal {} ({}) after step {}", rank_, place().host, signal,
-                         name_of_signal(signal), steps_done_.load())
-           : fmt::format("the process of rank {} has died of signal {} ({})", rank_, signal, name_of_signal(signal));
+      mine ? fmt::format("rank {} on {} has died of signal {} (SIG{}) after step {}", rank_, place().host, signal, name,
+                         steps_done_.load())
+           : fmt::format("the process of rank {} has died of signal {} (SIG{})", rank_, signal, name);
   if (mine) {
     claim();
     say("[rank " + std::to_string(rank_) + "] " + what + "\n");

@@ -11,50 +11,30 @@ namespace trivet {
 
 namespace {
 
-// What a tensor of a block is, of one rank.
-enum class Kind {
-  hidden,   // [s*, b, h]
-  rows,     // [s*, b] fp32
-  qkv,      // [s, b, 3h/t]
-  heads,    // [s, b, h/t]
-  softmax,  // [b, a/t, s] fp32
-  ffn       // [s, b, f/t]
-};
-
-Tensor allocate(Arena& arena, const GptShape& p, Kind kind) {
-  switch (kind) {
-    case Kind::hidden: return arena.allocate(p.dtype, p.hidden_shape());
-    case Kind::rows: return arena.allocate(DType::f32, {p.local_seq(), p.micro_batch});
-    case Kind::qkv: return arena.allocate(p.dtype, {p.seq, p.micro_batch, p.attention.qkv_width() / p.t});
-    case Kind::heads: return arena.allocate(p.dtype, {p.seq, p.micro_batch, p.attention.width() / p.t});
-    case Kind::softmax: return arena.allocate(DType::f32, {p.micro_batch, p.local_heads(), p.seq});
-    case Kind::ffn: return arena.allocate(p.dtype, {p.seq, p.micro_batch, p.ffn / p.t});
-  }
-  fail("a kind of tensor that no block has");
-}
-
 struct Entry {
   Tensor& tensor;
-  Kind kind;
+  Shape (GptShape::*shape)() const;
   bool BlockParts::*writer;
+  bool fp32 = false;  // else the model's dtype
 };
 
 // The one list of a block's activations.
 std::array<Entry, 13> list(BlockActivations& a) {
   using P = BlockParts;
-  return {{{a.ln1_out, Kind::hidden, &P::norms},
-           {a.ln1_mean, Kind::rows, &P::norms},
-           {a.ln1_rstd, Kind::rows, &P::norms},
-           {a.qkv, Kind::qkv, &P::qkv},
-           {a.attention_out, Kind::heads, &P::core_attention},
-           {a.lse, Kind::softmax, &P::core_attention},
-           {a.middle, Kind::hidden, &P::middle},
-           {a.ln2_out, Kind::hidden, &P::norms},
-           {a.ln2_mean, Kind::rows, &P::norms},
-           {a.ln2_rstd, Kind::rows, &P::norms},
-           {a.fc1_out, Kind::ffn, &P::mlp},
-           {a.gelu_out, Kind::ffn, &P::mlp},
-           {a.out, Kind::hidden, &P::out}}};
+  using S = GptShape;
+  return {{{a.ln1_out, &S::hidden_shape, &P::norms},
+           {a.ln1_mean, &S::rows_shape, &P::norms, true},
+           {a.ln1_rstd, &S::rows_shape, &P::norms, true},
+           {a.qkv, &S::qkv_shape, &P::qkv},
+           {a.attention_out, &S::heads_shape, &P::core_attention},
+           {a.lse, &S::softmax_shape, &P::core_attention, true},
+           {a.middle, &S::hidden_shape, &P::middle},
+           {a.ln2_out, &S::hidden_shape, &P::norms},
+           {a.ln2_mean, &S::rows_shape, &P::norms, true},
+           {a.ln2_rstd, &S::rows_shape, &P::norms, true},
+           {a.fc1_out, &S::ffn_shape, &P::mlp},
+           {a.gelu_out, &S::ffn_shape, &P::mlp},
+           {a.out, &S::hidden_shape, &P::out}}};
 }
 
 }  // namespace
@@ -62,15 +42,15 @@ std::array<Entry, 13> list(BlockActivations& a) {
 BlockActivations allocate_block_activations(Arena& arena, const GptShape& p, const BlockParts& parts) {
   BlockActivations a;
   for (const Entry& entry : list(a))
-    if (parts.*entry.writer) entry.tensor = allocate(arena, p, entry.kind);
+    if (parts.*entry.writer) entry.tensor = arena.allocate(entry.fp32 ? DType::f32 : p.dtype, (p.*entry.shape)());
   return a;
 }
 
-BlockActivations merge(BlockActivations kept, BlockActivations others) {
-  const auto into = list(kept), from = list(others);
+BlockActivations merge(BlockActivations saved, BlockActivations others) {
+  const auto into = list(saved), from = list(others);
   for (size_t i = 0; i < into.size(); ++i)
     if (!into[i].tensor) into[i].tensor = from[i].tensor;
-  return kept;
+  return saved;
 }
 
 std::vector<Tensor> tensors_of(BlockActivations acts) {
@@ -82,11 +62,11 @@ std::vector<Tensor> tensors_of(BlockActivations acts) {
 
 BlockGradients allocate_block_gradients(Arena& arena, const GptShape& p, bool halves_apart) {
   BlockGradients g;
-  g.qkv = Hidden(allocate(arena, p, Kind::qkv));
-  g.fc1_out = Hidden(allocate(arena, p, Kind::ffn));
+  g.qkv = Hidden(arena.allocate(p.dtype, p.qkv_shape()));
+  g.fc1_out = Hidden(arena.allocate(p.dtype, p.ffn_shape()));
   if (halves_apart || p.training.hidden_dropout > 0) {
-    g.proj_out = Residual(allocate(arena, p, Kind::hidden));
-    g.fc2_out = Residual(allocate(arena, p, Kind::hidden));
+    g.proj_out = Residual(arena.allocate(p.dtype, p.hidden_shape()));
+    g.fc2_out = Residual(arena.allocate(p.dtype, p.hidden_shape()));
   }
   return g;
 }

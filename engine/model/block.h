@@ -1,14 +1,13 @@
 // One transformer block of GPT-2 and GPT-3: pre-layer-norm attention and MLP branches on a residual stream
-// (Radford et al. 2019), its linear layers cut over the tensor-parallel group.
+// (Radford et al. 2019), its linear layers partitioned over the tensor-parallel group.
 //
 //   x ── ln1 ── qkv ── attention ── proj ── dropout ── + ── ln2 ── fc1 ── gelu ── fc2 ── dropout ── + ── out
 //    └──────────────────────────────────────────────────┘└──────────────────────────────────────────┘
 //
-// Forward writes everything that backward needs into BlockActivations, or any part of it again (recompute.h); backward
-// turns the gradient of `out` into the gradient of x in place. s* is s, or s/t under sequence parallelism.
+// Forward writes what backward needs into BlockActivations, or recomputes any part of it (recompute.h); backward turns
+// the gradient of `out` into the gradient of x in place. s* is s, or s/t under sequence parallelism.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "engine/model/layernorm.h"
@@ -33,14 +32,14 @@ struct BlockActivations {
   Hidden gelu_out;            // [s, b, f/t]
   Residual out;               // [s*, b, h]
 };
-// Those that `parts` write; the others are null.
+// The activations that `parts` write; the others are null.
 BlockActivations allocate_block_activations(Arena& arena, const GptShape& shape, const BlockParts& parts);
-// The tensors of `kept`, and where they are null those of `others`.
-BlockActivations merge(BlockActivations kept, BlockActivations others);
+// The tensors of `saved`, and where they are null those of `others`.
+BlockActivations merge(BlockActivations saved, BlockActivations others);
 std::vector<Tensor> tensors_of(BlockActivations acts);  // that are not null
 
 // The gradients that the weight-gradient half of a block reads. One set serves all blocks in turn, unless the halves
-// are run apart: then each block of a micro-batch under way has its own.
+// run apart: then each block of a micro-batch in flight has its own.
 struct BlockGradients {
   Residual proj_out;  // [s*, b, h] null where the gradient of the residual stream itself serves (no dropout, not apart)
   Hidden qkv;         // [s, b, 3h/t]

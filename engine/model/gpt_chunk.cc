@@ -1,23 +1,6 @@
 #include "engine/model/gpt_chunk.h"
 
 namespace trivet {
-namespace {
-
-class Phase {
- public:
-  Phase(const StepBatches& step, StepPhase phase) : step_(step), phase_(phase) {
-    if (step_.hook) step_.hook->begin(phase_, step_.step);
-  }
-  void end() {
-    if (step_.hook) step_.hook->end(phase_, step_.step);
-  }
-
- private:
-  const StepBatches& step_;
-  StepPhase phase_;
-};
-
-}  // namespace
 
 MicroBatch GptChunk::micro_batch(int microbatch, int slot) const {
   return {.first_sample = stage_.first_sample(slot),
@@ -29,28 +12,28 @@ MicroBatch GptChunk::micro_batch(int microbatch, int slot) const {
 void GptChunk::copy_input(int slot, Tensor input) { ctx_.run(op::Convert{input, stage_.input(slot)}); }
 
 void GptChunk::forward(int microbatch, int slot) {
-  Phase phase(step_, StepPhase::forward);
+  step_.begin(StepPhase::forward);
   const HostBatch& batch = step_.batches[static_cast<size_t>(microbatch)];
   if (stage_.range().has_embedding) device_.copy_to_device(batch.tokens.data(), stage_.tokens(slot), ctx_.compute);
   if (stage_.range().has_head) device_.copy_to_device(batch.labels.data(), stage_.labels(slot), ctx_.compute);
   if (step_.training && stage_.shape().drops())
     device_.copy_to_device(&batch.first_sample, stage_.first_sample(slot), ctx_.compute);
   stage_.forward(ctx_, slot, micro_batch(microbatch, slot), loss_);
-  phase.end();
+  step_.end(StepPhase::forward);
 }
 
 void GptChunk::backward(int microbatch, int slot, Tensor grad) {
-  Phase phase(step_, StepPhase::backward);
+  step_.begin(StepPhase::backward);
   stage_.backward(ctx_, slot, -1, micro_batch(microbatch, slot), Residual(grad));
-  phase.end();
+  step_.end(StepPhase::backward);
 }
 
 void GptChunk::backward_input(int microbatch, int slot, int stash, Tensor grad) {
-  Phase phase(step_, StepPhase::backward);
+  step_.begin(StepPhase::backward);
   ctx_.weight_grads.defer(stash);
   stage_.backward(ctx_, slot, stash, micro_batch(microbatch, slot), Residual(grad));
   ctx_.weight_grads.run_now();
-  phase.end();
+  step_.end(StepPhase::backward);
 }
 
 }  // namespace trivet

@@ -11,14 +11,21 @@
 
 namespace trivet {
 
-// The micro-batches that a rank runs in one step, in order, and what holds for all of them.
+// The micro-batches that a rank runs in one step, in order.
 struct StepBatches {
   std::span<const HostBatch> batches;  // valid until the device has read them
   bool training = true;
   float loss_scale = 1;
-  int defer_heads = 0;       // of the last so many micro-batches the gradient of the output weight waits for finish()
+  int defer_heads = 0;       // finish() computes the output weight's gradient for so many of the last micro-batches
   int64_t step = 0;          // from 1
   StepHook* hook = nullptr;  // null: none
+
+  void begin(StepPhase phase) const {
+    if (hook) hook->begin(phase, step);
+  }
+  void end(StepPhase phase) const {
+    if (hook) hook->end(phase, step);
+  }
 };
 
 class GptChunk : public Stage {

@@ -8,8 +8,8 @@ namespace trivet {
 HeadActivations allocate_head_activations(Arena& arena, const GptShape& p) {
   HeadActivations a;
   a.norm_out = Residual(arena.allocate(p.dtype, p.hidden_shape()));
-  a.norm_mean = arena.allocate(DType::f32, {p.local_seq(), p.micro_batch});
-  a.norm_rstd = arena.allocate(DType::f32, {p.local_seq(), p.micro_batch});
+  a.norm_mean = arena.allocate(DType::f32, p.rows_shape());
+  a.norm_rstd = arena.allocate(DType::f32, p.rows_shape());
   a.logits = Vocab(arena.allocate(p.dtype, {p.seq, p.micro_batch, p.padded_vocab / p.t}));
   a.loss_state.row_max = arena.allocate(DType::f32, {p.tokens()});
   a.loss_state.row_sum = arena.allocate(DType::f32, {p.tokens()});

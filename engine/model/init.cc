@@ -1,11 +1,11 @@
 #include "engine/model/init.h"
 
-#include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
-#include <thread>
 #include <vector>
 
+#include "base/parallel_for.h"
 #include "kernels/philox.h"
 
 namespace trivet {
@@ -25,54 +25,23 @@ std::array<float, 4> normals(uint64_t key, int64_t block) {
   return out;
 }
 
-// Row r of this rank's part is `count` consecutive elements of the global tensor from the returned index on.
-struct Rows {
-  int64_t rows, count;
-  int64_t stride, offset;  // global index of row r's first element = r * stride + offset
-};
-Rows global_rows(const Param& param) {
-  const Shape& global = param.spec.global_shape;
-  if (global.rank == 1) return {1, param.shape[0], 0, param.partition_offset};
-  if (global.rank != 2) fail(param.spec.name + ": parameters are vectors or matrices");
-  const bool columns_cut = param.partition_dim == 1;
-  return {param.shape[0], param.shape[1], global[1],
-          columns_cut ? param.partition_offset : param.partition_offset * global[1]};
-}
-
+// Fills the rows [first_row, end_row) of this rank's shard. Padding stays zero.
 void fill_normal(const Param& param, uint64_t seed, int64_t first_row, int64_t end_row, float* values) {
+  const Shape& global = param.spec.global_shape;
   const uint64_t key = initial_key(seed, param.spec.name);
-  const Rows rows = global_rows(param);
-  const int64_t first_global_row = param.partition_dim == 0 ? param.partition_offset : 0;
-  for (int64_t r = first_row; r < end_row; ++r) {
-    float* row = values + r * rows.count;
-    if (param.spec.padding_from >= 0 && first_global_row + r >= param.spec.padding_from) {
-      std::fill(row, row + rows.count, 0.0f);
-      continue;
-    }
-    const int64_t begin = r * rows.stride + rows.offset;
-    for (int64_t i = 0; i < rows.count;) {
+  const bool by_rows = global.rank == 2 && param.partition_dim == 0;
+  const int64_t row_offset = by_rows ? param.partition_offset : 0, col_offset = by_rows ? 0 : param.partition_offset;
+  const int64_t cols = param.shape[-1],
+                end_global_row = param.spec.padding_from >= 0 ? param.spec.padding_from : global[0];
+  for (int64_t r = first_row; r < end_row && row_offset + r < end_global_row; ++r) {
+    const int64_t begin = (row_offset + r) * global[-1] + col_offset;
+    for (int64_t i = 0; i < cols;) {
       const int64_t index = begin + i;
       const std::array<float, 4> four = normals(key, index / 4);
-      for (int64_t lane = index % 4; lane < 4 && i < rows.count; ++lane, ++i)
-        row[i] = param.spec.init.std * four[static_cast<size_t>(lane)];
+      for (int64_t lane = index % 4; lane < 4 && i < cols; ++lane, ++i)
+        values[r * cols + i] = param.spec.init.std * four[static_cast<size_t>(lane)];
     }
   }
-}
-
-std::vector<float> initial_values(const Param& param, uint64_t seed, int threads) {
-  std::vector<float> values(static_cast<size_t>(param.shape.numel()));
-  switch (param.spec.init.kind) {
-    case Init::zeros: break;
-    case Init::ones: std::fill(values.begin(), values.end(), 1.0f); break;
-    case Init::normal: {
-      const int64_t rows = global_rows(param).rows;
-      std::vector<std::jthread> workers;
-      for (int64_t w = 0; w < threads; ++w)
-        workers.emplace_back(
-            [&, w] { fill_normal(param, seed, rows * w / threads, rows * (w + 1) / threads, values.data()); });
-    }
-  }
-  return values;
 }
 
 }  // namespace
@@ -86,17 +55,22 @@ uint64_t initial_key(uint64_t seed, std::string_view name) {
 }
 
 void initialize_weight(const Param& param, uint64_t seed, int threads, Device& device, Stream& stream) {
-  const std::vector<float> values = initial_values(param, seed, threads);
-  if (param.weight.dtype == DType::f32) {
-    device.copy_to_device(values.data(), param.weight, stream);
-    stream.synchronize();
-  } else {
-    std::vector<bf16> rounded;
-    rounded.reserve(values.size());
-    for (const float value : values) rounded.emplace_back(value);
-    device.copy_to_device(rounded.data(), param.weight, stream);
-    stream.synchronize();
+  const Shape& shape = param.shape;
+  if (shape.rank != 1 && shape.rank != 2) fail(param.spec.name + ": parameters are vectors or matrices");
+  const Init::Kind kind = param.spec.init.kind;
+  std::vector<float> values(static_cast<size_t>(shape.numel()), kind == Init::ones ? 1.0f : 0.0f);
+  if (kind == Init::normal) {
+    const int64_t rows = shape.numel() / shape[-1], parts = threads;
+    parallel_for(static_cast<size_t>(threads), static_cast<size_t>(threads), [&](size_t i) {
+      const auto part = static_cast<int64_t>(i);
+      fill_normal(param, seed, rows * part / parts, rows * (part + 1) / parts, values.data());
+    });
   }
+  std::vector<bf16> rounded;
+  if (param.weight.dtype == DType::bf16) rounded = std::vector<bf16>(values.begin(), values.end());
+  device.copy_to_device(rounded.empty() ? static_cast<const void*>(values.data()) : rounded.data(), param.weight,
+                        stream);
+  stream.synchronize();
 }
 
 }  // namespace trivet

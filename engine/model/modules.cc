@@ -1,14 +1,14 @@
 #include "engine/model/modules.h"
 
 #include <array>
-#include <charconv>
+#include <map>
+#include <string_view>
+#include <utility>
 
 #include "engine/model/gpt_stage.h"
 
 namespace trivet {
 namespace {
-
-constexpr std::string_view kBlocks = "decoder.layers.";
 
 struct ModuleName {
   std::string_view name;
@@ -25,30 +25,11 @@ constexpr std::array<ModuleName, kModules> kNames{{{"embedding.word_embeddings"}
                                                    {"decoder.final_layernorm"},
                                                    {"output_layer"}}};
 
-// The module that declared a parameter.
-ModelTensor with_module(const ParamSpec& param) {
-  std::string_view name = param.name;
-  name = name.substr(0, name.rfind('.'));
-  ModelTensor tensor{.layer = 0, .param = param};
-  const bool in_block = name.starts_with(kBlocks);
-  if (in_block) {
-    name.remove_prefix(kBlocks.size());
-    std::from_chars(name.data(), name.data() + name.size(), tensor.layer);
-    name.remove_prefix(name.find('.') + 1);
-  }
-  for (size_t i = 0; i < kModules; ++i)
-    if (kNames[i].in_block == in_block && kNames[i].name == name) {
-      tensor.module = static_cast<Module>(i);
-      return tensor;
-    }
-  fail(param.name + ": no module of a model declares it");
-}
-
 }  // namespace
 
 std::string name_of(Module module, int64_t layer) {
   const auto [name, in_block] = kNames[static_cast<size_t>(module)];
-  return (in_block ? std::string(kBlocks) + std::to_string(layer) + "." : "") + std::string(name);
+  return (in_block ? "decoder.layers." + std::to_string(layer) + "." : "") + std::string(name);
 }
 
 std::vector<ModelTensor> model_tensors(const ModelSpec& spec) {
@@ -57,8 +38,19 @@ std::vector<ModelTensor> model_tensors(const ModelSpec& spec) {
   shape.micro_batch = 1;
   ParamList params;
   const GptStage stage(params, shape, {.num_layers = spec.num_layers}, 0);
+  std::map<std::string, std::pair<Module, int64_t>> modules;  // with their layers, by name
+  for (size_t i = 0; i < kModules; ++i)
+    for (int64_t layer = 0; layer < (kNames[i].in_block ? spec.num_layers : 1); ++layer) {
+      const auto module = static_cast<Module>(i);
+      modules[name_of(module, layer)] = {module, layer};
+    }
   std::vector<ModelTensor> tensors;
-  for (const Param& param : params.all()) tensors.push_back(with_module(param.spec));
+  for (const Param& param : params.all()) {
+    const std::string& name = param.spec.name;
+    const auto at = modules.find(name.substr(0, name.rfind('.')));
+    check(at != modules.end(), name + ": no module of a model declares it");
+    tensors.push_back({at->second.first, at->second.second, param.spec});
+  }
   return tensors;
 }
 

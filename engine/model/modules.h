@@ -1,8 +1,7 @@
-// The modules of a model that have parameters, and the parameters of a whole model, as its layers declare them.
+// The modules of a model that have parameters, and all parameters of a model as its layers declare them.
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "engine/model/spec.h"
@@ -25,8 +24,8 @@ enum class Module : uint8_t {
 };
 inline constexpr size_t kModules = 10;
 
-// The module's name in checkpoints, which is Megatron's. Its parameters are NAME.weight and, but for embeddings and the
-// output layer, NAME.bias. layer: from 0; read where blocks have such a module.
+// The module's name in checkpoints, which is Megatron's. Its parameters are NAME.weight and, except for embeddings and
+// the output layer, NAME.bias. layer: of a module of a block, from 0.
 std::string name_of(Module module, int64_t layer = 0);
 
 struct ModelTensor {

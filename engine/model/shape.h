@@ -29,12 +29,18 @@ struct GptShape : ModelSpec {
     return qkv_overlap != TensorOverlap::none || proj_overlap != TensorOverlap::none ||
            fc1_overlap != TensorOverlap::none || fc2_overlap != TensorOverlap::none;
   }
-  Shape hidden_shape() const { return {local_seq(), micro_batch, hidden}; }  // [s*, b, h]
+  // Of one rank's activations; s* is s, or s/t under sequence parallelism.
+  Shape hidden_shape() const { return {local_seq(), micro_batch, hidden}; }          // [s*, b, h]
+  Shape rows_shape() const { return {local_seq(), micro_batch}; }                    // [s*, b]
+  Shape qkv_shape() const { return {seq, micro_batch, attention.qkv_width() / t}; }  // [s, b, 3h/t]
+  Shape heads_shape() const { return {seq, micro_batch, attention.width() / t}; }    // [s, b, h/t]
+  Shape softmax_shape() const { return {micro_batch, local_heads(), seq}; }          // [b, a/t, s]
+  Shape ffn_shape() const { return {seq, micro_batch, ffn / t}; }                    // [s, b, f/t]
 };
 
-// What a pass over one micro-batch has to know.
+// What a pass over one micro-batch needs.
 struct MicroBatch {
-  Tensor first_sample = {};        // [1] int64 on the device, its first sample's global index: keys the dropout
+  Tensor first_sample = {};        // [1] int64 on the device: its first sample's global index, which keys the dropout
   bool training = true;            // false: no dropout
   float loss_scale = 1;            // each token's loss counts this much in the loss and in the gradient
   bool defer_head_weight = false;  // the output weight's gradient is left to GptStage::run_deferred

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fmt/format.h>
 #include <random>
 
@@ -47,22 +46,24 @@ std::string layout_text(const MeshShape& mesh, const Config& config) {
 // The sections that change how a run goes on.
 constexpr std::array<std::string_view, 5> kRunSections{"model", "batch", "optimizer", "precision", "data"};
 
-// Whether `value` of this one key makes another model of the run's.
-bool changes_model(const Field& field, const std::string& value, const Config& config) {
-  Config changed = config;
-  // What has no such value here, a list in quotes or one of another version, is no size.
-  if (parse_field(field, {value}, changed) || check_field(field, changed)) return false;
-  return !model_spec_of(changed.model).same_model(model_spec_of(config.model));
+std::map<std::string, std::string> values_of(const Config& config) {
+  std::map<std::string, std::string> values;
+  for (const Field& field : fields()) values[std::string(field.name)] = format_field(field, config);
+  return values;
 }
 
 void check_same_model(const OpenCheckpoint& checkpoint, const Config& config) {
+  const std::map<std::string, std::string> mine = values_of(config);
   std::string problems;
-  for (const Field& field : fields()) {
-    if (field.section() != "model") continue;
-    const auto found = checkpoint.state.config.find(std::string(field.name));
-    if (found != checkpoint.state.config.end() && changes_model(field, found->second, config))
-      problems += fmt::format("\n  {}: found {} in the checkpoint, expected this run's {}", field.name, found->second,
-                              format_field(field, config));
+  for (const auto& [key, found] : checkpoint.state.config) {
+    const auto expected = mine.find(key);
+    if (!key.starts_with("model.") || expected == mine.end() || expected->second == found) continue;
+    auto values = mine;
+    values[key] = found;
+    const Config changed = parse_saved_config(values, checkpoint.directory + "/train_state.json");
+    if (!model_spec_of(changed.model).same_model(model_spec_of(config.model)))
+      problems +=
+          fmt::format("\n  {}: found {} in the checkpoint, expected this run's {}", key, found, expected->second);
   }
   if (!problems.empty()) throw DataError(checkpoint.directory + ": the checkpoint is of another model:" + problems);
 }
@@ -86,11 +87,11 @@ std::vector<std::string> checkpoints_to_resume(const std::string& how, const Con
   return {path};
 }
 
-Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer& trainer, CheckpointNews news,
+Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer& trainer, Reporter* reporter,
                              Options options, int64_t start_ns)
     : config_(config),
       trainer_(trainer),
-      news_(std::move(news)),
+      reporter_(reporter),
       options_(std::move(options)),
       deadline_ns_(INT64_MAX),
       boundary_ns_(now_ns()) {
@@ -103,8 +104,8 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
   std::string problem;
   if (host.rank() == 0) {
     try {
-      if (const std::string left = store.prepare(); !left.empty() && news_.note)
-        news_.note("what an earlier run has left cannot be removed: " + left);
+      if (const std::string left = store.prepare(); !left.empty())
+        note("leftovers of an earlier run cannot be removed: " + left);
     } catch (const Error& error) {
       problem = error.what();
     }
@@ -152,12 +153,12 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
       trainer_.resume(state);
       saved_step_ = state.step;
       note_changes(state);
-      if (news_.resumed) news_.resumed(state.step, path);
+      if (reporter_) reporter_->resumed(state.step, path);
       return;
     }
     problems += (problems.empty() ? "" : "\n") + problem;
     if (!fall_back) break;
-    if (news_.note) news_.note("cannot resume from " + path + ": " + problem);
+    note("cannot resume from " + path + ": " + problem);
   }
   if (!problems.empty()) throw DataError("no checkpoint could be loaded:\n" + problems);
 }
@@ -171,28 +172,30 @@ void Checkpointing::check_tokenizer(const OpenCheckpoint& checkpoint) const {
                     checkpoint.directory, found, options_.tokenizer));
 }
 
-void Checkpointing::note_changes(const TrainState& state) const {
-  if (!news_.note) return;
+void Checkpointing::note(const std::string& line) {
+  if (reporter_) reporter_->note(line);
+}
+
+void Checkpointing::note_changes(const TrainState& state) {
   for (const Field& field : fields()) {
     const auto found = state.config.find(std::string(field.name));
     const bool matters = field.name == "train.seed" ||
                          std::find(kRunSections.begin(), kRunSections.end(), field.section()) != kRunSections.end();
     if (!matters || found == state.config.end()) continue;
     if (const std::string now = format_field(field, config_); now != found->second)
-      news_.note(fmt::format("changed since the checkpoint: {} was {}, is {}", field.name, found->second, now));
+      note(fmt::format("changed since the checkpoint: {} was {}, is {}", field.name, found->second, now));
   }
 }
 
 // ---- saving
 
 TrainState Checkpointing::train_state() const {
-  TrainState state{.step = trainer_.steps_done(),
-                   .consumed_samples = trainer_.consumed_samples(),
-                   .consumed_tokens = trainer_.consumed_samples() * config_.model.seq_length,
-                   .skipped_steps = trainer_.skipped_steps(),
-                   .tokenizer = options_.tokenizer};
-  for (const Field& field : fields()) state.config[std::string(field.name)] = format_field(field, config_);
-  return state;
+  return {.step = trainer_.steps_done(),
+          .consumed_samples = trainer_.consumed_samples(),
+          .consumed_tokens = trainer_.consumed_samples() * config_.model.seq_length,
+          .skipped_steps = trainer_.skipped_steps(),
+          .config = values_of(config_),
+          .tokenizer = options_.tokenizer};
 }
 
 Votes Checkpointing::votes() {
@@ -230,21 +233,7 @@ bool Checkpointing::after_step(const Votes& sum) {
       if (saved_step_ != trainer_.steps_done())
         throw IoError(fmt::format("the last step could not be saved: {}", last_error_));
     } else if (trainer_.steps_done() % config_.checkpoint.save_interval == 0) {
-      if (!trainer_.numbers_ok()) {
-        if (news_.note)
-          news_.note(fmt::format("step {} is not saved: its numbers were not good, and it was skipped",
-                                 trainer_.steps_done()));
-      } else if (saver_->saving()) {
-        if (news_.note)
-          news_.note(
-              fmt::format("step {} is not saved: step {} is still being written; a longer "
-                          "checkpoint.save_interval fits this disk",
-                          trainer_.steps_done(), saver_->step()));
-      } else if (config_.checkpoint.async_save) {
-        begin();
-      } else {
-        save_now();
-      }
+      save_due_step();
     }
   }
   const int64_t now = now_ns();
@@ -252,12 +241,25 @@ bool Checkpointing::after_step(const Votes& sum) {
   boundary_ns_ = now;
   if (!stop || last) return !last;
   exit_code_ = saver_ ? 75 : kInterrupted;
-  if (news_.note)
-    news_.note(fmt::format("stopping after step {}, {}: {}", trainer_.steps_done(),
-                           sum.stop_signal > 0 ? "as a signal asked" : "before the time is up",
-                           saver_ ? "it is saved, start again to go on (exit code 75)"
-                                  : "nothing is saved, as checkpoint.save_interval is 0"));
+  note(fmt::format("stopping after step {}, {}: {}", trainer_.steps_done(),
+                   sum.stop_signal > 0 ? "as a signal asked" : "before the time is up",
+                   saver_ ? "it is saved; start again to resume (exit code 75)"
+                          : "nothing is saved, as checkpoint.save_interval is 0"));
   return false;
+}
+
+void Checkpointing::save_due_step() {
+  if (!trainer_.numbers_ok()) {
+    note(fmt::format("step {} is not saved: its numbers were not good, and it was skipped", trainer_.steps_done()));
+  } else if (saver_->saving()) {
+    note(
+        fmt::format("step {} is not saved: step {} is still being written; expected a longer "
+                    "checkpoint.save_interval for this disk",
+                    trainer_.steps_done(), saver_->step()));
+  } else {
+    begin();
+    if (!config_.checkpoint.async_save) wait();
+  }
 }
 
 void Checkpointing::begin() {
@@ -276,24 +278,23 @@ void Checkpointing::advance(const SaveVote& sum) {
     failures_ = 0;
     saved_step_ = saver_->step();
     longest_save_ns_ = std::max(longest_save_ns_, took);
-    if (news_.saved)
-      news_.saved(
+    if (reporter_)
+      reporter_->saved(
           {.step = saver_->step(),
            .bytes = all_bytes_,
            .stall_seconds = config_.checkpoint.async_save ? saver_->stall_seconds() : static_cast<double>(took) * 1e-9,
            .seconds = static_cast<double>(took) * 1e-9});
-    if (news_.note && !saver_->not_removed().empty())
-      news_.note(fmt::format("step {} is saved, but old checkpoints could not be removed: {}", saver_->step(),
-                             saver_->not_removed()));
+    if (!saver_->not_removed().empty())
+      note(fmt::format("step {} is saved, but old checkpoints could not be removed: {}", saver_->step(),
+                       saver_->not_removed()));
     return;
   }
   last_error_ = trainer_.host().first_problem(saver_->error());
   if (++failures_ >= config_.checkpoint.max_failed_saves)
     throw IoError(
         fmt::format("{} saves have failed in a row (checkpoint.max_failed_saves): {}", failures_, last_error_));
-  if (news_.note)
-    news_.note(fmt::format("step {} could not be saved ({} of at most {} failures in a row): {}", saver_->step(),
-                           failures_, config_.checkpoint.max_failed_saves, last_error_));
+  note(fmt::format("step {} could not be saved ({} of at most {} failures in a row): {}", saver_->step(), failures_,
+                   config_.checkpoint.max_failed_saves, last_error_));
 }
 
 void Checkpointing::wait() {

@@ -1,9 +1,8 @@
-// Checkpointing: what a run does about checkpoints, beside training: resumes from one, saves when it is due, and stops
-// the run well. Each rank has one and makes the same calls.
+// Checkpointing: resumes a run from a checkpoint, saves when one is due, and stops the run in order. Each rank has one
+// and makes the same calls.
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,45 +10,39 @@
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/saver.h"
 #include "engine/fault/step_hook.h"
-#include "engine/metrics/step_report.h"
+#include "engine/train/reporter.h"
 #include "engine/train/trainer.h"
 #include "engine/train/votes.h"
 
 namespace trivet {
 
-// Where the run tells what happens; empty but on rank 0.
-struct CheckpointNews {
-  std::function<void(const std::string& line)> note;
-  std::function<void(int64_t step, const std::string& checkpoint)> resumed;
-  std::function<void(const SaveReport&)> saved;
-};
-
-// The checkpoints that --resume means, in the order in which to try them; none: the run begins anew. how: "none";
-// "auto": those of the run, the latest first; else the path of a checkpoint, of a folder of them or of a run. Throws
-// ConfigError, and DataError where that one is not there or is of another model: before anything is allocated.
+// The checkpoints that --resume names, in the order in which to try them; empty: the run starts from step 0. how:
+// "none"; "auto": the run's own, the latest first; else the path of a checkpoint, of a folder of them or of a run.
+// Throws ConfigError, and DataError where the path does not exist or is of another model, before anything is allocated.
 std::vector<std::string> checkpoints_to_resume(const std::string& how, const Config& config);
 
 class Checkpointing {
  public:
   struct Options {
     std::string tokenizer;                  // fingerprint of the data's; empty: unknown
-    std::function<int()> stop_signal;       // that has asked this process to stop; 0: none
+    std::function<int()> stop_signal;       // the signal that asked this process to stop; 0: none
     Disk::Fault disk_fault;                 // for tests and --inject
-    StepHook* hook = nullptr;               // is told of each save; null: nobody
-    std::function<void()> before_commit{};  // on rank 0; throws where the folder is no longer the run's
+    StepHook* hook = nullptr;               // hears of each save; null: none
+    std::function<void()> before_commit{};  // on rank 0; throws where another run has taken over the folder
   };
-  // Collective over the trainer's world. `start_ns`: of the run, for exit_duration_in_mins.
-  Checkpointing(const Config& config, const Layout& layout, Trainer& trainer, CheckpointNews news, Options options,
+  // Collective over the trainer's world. `reporter` (null: none) hears what happens. `start_ns`: of the run, for
+  // exit_duration_in_mins.
+  Checkpointing(const Config& config, const Layout& layout, Trainer& trainer, Reporter* reporter, Options options,
                 int64_t start_ns);
 
-  // Collective. Goes on from the first candidate; where that cannot be read on some rank, from the next one if
-  // `fall_back`. Throws DataError where there are candidates and none can be read.
+  // Collective. Resumes from the first candidate that all ranks can read; without `fall_back` only the first is tried.
+  // Throws DataError where there are candidates and none can be read.
   void resume(const std::vector<std::string>& candidates, bool fall_back);
 
   Votes votes();
-  // Whether after_step() will save or end the run: then the step's result must be there before.
+  // Whether after_step() will save or end the run, and so needs the step's result first.
   bool needs_result(const Votes& sum) const;
-  // At a step boundary, with the sums of all ranks' votes. False: the run has to end here; exit_code() says how.
+  // At a step boundary, with the sums of all ranks' votes. False: the run ends here, with exit_code().
   bool after_step(const Votes& sum);
 
   int exit_code() const { return exit_code_; }
@@ -61,12 +54,14 @@ class Checkpointing {
   void advance(const SaveVote& sum);
   void wait();      // until no save is under way; collective
   void save_now();  // and wait
+  void save_due_step();
+  void note(const std::string& line);
   void check_tokenizer(const OpenCheckpoint& checkpoint) const;
-  void note_changes(const TrainState& state) const;
+  void note_changes(const TrainState& state);
 
   const Config& config_;
   Trainer& trainer_;
-  CheckpointNews news_;
+  Reporter* const reporter_;
   Options options_;
   std::optional<CheckpointSaver> saver_;  // empty: the run saves nothing
   int64_t all_bytes_ = 0;                 // of a checkpoint

@@ -56,7 +56,9 @@ Rank::Rank(const Config& config, const Layout& layout, Backend given, Communicat
       compute(make_compute_stream(device, options.trace)),
       host_row(options.trace ? options.trace->add_row("host") : nullptr),
       state(config, layout, mesh.at, device, options.positions,
-            config.comm.nccl_ub ? mesh.data->buffer_memory() : nullptr),
+            options.memory        ? options.memory
+            : config.comm.nccl_ub ? mesh.data->buffer_memory()
+                                  : nullptr),
       tensor_comm_stream(state.shape.overlaps_tensor_comm() ? std::make_unique<TensorCommStream>(CommStreamSite{
                                                                   device, *compute, *mesh.tensor, options.trace})
                                                             : nullptr),

@@ -26,9 +26,10 @@
 namespace trivet {
 
 struct RankOptions {
-  int64_t positions = 0;   // as RankState has it; 0: the rank trains
-  bool poison = false;     // for tests: NaN into whatever must not be read
-  Trace* trace = nullptr;  // of its streams; null: nothing is recorded
+  int64_t positions = 0;     // as RankState has it; 0: the rank trains
+  bool poison = false;       // for tests: NaN into whatever must not be read
+  Trace* trace = nullptr;    // of its streams; null: nothing is recorded
+  Memory* memory = nullptr;  // of weights and gradients; null: the device's, registered with NCCL where asked for
 };
 
 class Rank {

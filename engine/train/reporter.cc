@@ -62,6 +62,25 @@ std::vector<RankTime> gather_times(Trainer& trainer, const StepStats& mine) {
   return times;
 }
 
+TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak& peak, double flops) {
+  const Backend& backend = trainer.rank().backend;
+  std::string exchange = backend.exchange_name;
+  if (config.comm.nccl_ub) {
+    const auto& [grads, weights] = trainer.data_parallel();
+    exchange += fmt::format("; {} of user buffers registered",
+                            bytes_text(grads.registered_bytes() + weights.registered_bytes()));
+  }
+  TextBlock block{.title = "speed",
+                  .rows = {{"device", trainer.device().name()},
+                           {"exchange", exchange},
+                           {"threads a rank", std::to_string(trainer.threads())},
+                           {"peak a rank", fmt::format("{:.3f} TFLOP/s: {}", peak.tflops, peak.origin)},
+                           {"model FLOPs", fmt::format("{} convention, {:.4g} a step",
+                                                       word_of(config.train.flops_convention), flops)}}};
+  if (!backend.attention_name.empty()) block.rows.push_back({"attention", backend.attention_name});
+  return block;
+}
+
 }  // namespace
 
 Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& trainer, std::ostream& out)
@@ -78,26 +97,12 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
   if (first) {
     console_.emplace(out, [] { return terminal_columns(STDOUT_FILENO); });
     std::vector<TextBlock> blocks = describe_run(config_, layout, memory);
-    std::string exchange = trainer.rank().backend.exchange_name;
-    if (config_.comm.nccl_ub) {
-      const auto& [grads, weights] = trainer.data_parallel();
-      exchange += fmt::format("; {} of user buffers registered",
-                              bytes_text(grads.registered_bytes() + weights.registered_bytes()));
-    }
-    blocks.push_back({.title = "speed",
-                      .rows = {{"device", trainer.device().name()},
-                               {"exchange", exchange},
-                               {"threads a rank", std::to_string(trainer.threads())},
-                               {"peak a rank", fmt::format("{:.3f} TFLOP/s: {}", peak.tflops, peak.origin)},
-                               {"model FLOPs", fmt::format("{} convention, {:.4g} a step",
-                                                           word_of(config_.train.flops_convention), work_.flops)}}});
-    if (const std::string& attention = trainer.rank().backend.attention_name; !attention.empty())
-      blocks.back().rows.push_back({"attention", attention});
+    blocks.push_back(describe_speed(config_, trainer, peak, work_.flops));
     console_->banner(blocks);
     log_.emplace(config_.train.run_dir + "/metrics.jsonl", [this](const std::string& why) { console_->note(why); });
   }
   if (config_.train.trace) open_trace();
-  discard_spans();
+  collect_spans();
 }
 
 Votes Reporter::step(const StepResult& result, const Votes& votes) {
@@ -128,7 +133,7 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
 }
 
 void Reporter::evaluation(int64_t step, double loss, double seconds) {
-  discard_spans();
+  collect_spans();
   if (!console_) return;
   const EvalReport report{.step = step,
                           .validation_loss = loss,
@@ -142,22 +147,17 @@ void Reporter::note(const std::string& line) {
   if (console_) console_->note(line);
 }
 
-CheckpointNews Reporter::news() {
-  if (!console_) return {};
-  return {
-      .note = [this](const std::string& line) { note(line); },
-      .resumed =
-          [this](int64_t step, const std::string& checkpoint) {
-            console_->note(
-                fmt::format("resumed from {} after step {} of {}", checkpoint, step, config_.train.train_iters));
-            log_->resume(step, checkpoint);
-          },
-      .saved =
-          [this](const SaveReport& report) {
-            console_->note(fmt::format("saved step {}: {} in {:.2f} s, of which training waited {:.3f} s", report.step,
-                                       bytes_text(report.bytes), report.seconds, report.stall_seconds));
-            log_->save(report);
-          }};
+void Reporter::resumed(int64_t step, const std::string& checkpoint) {
+  if (!console_) return;
+  note(fmt::format("resumed from {} after step {} of {}", checkpoint, step, config_.train.train_iters));
+  log_->resume(step, checkpoint);
+}
+
+void Reporter::saved(const SaveReport& report) {
+  if (!console_) return;
+  note(fmt::format("saved step {}: {} in {:.2f} s, of which training waited {:.3f} s", report.step,
+                   bytes_text(report.bytes), report.seconds, report.stall_seconds));
+  log_->save(report);
 }
 
 void Reporter::finish() {

@@ -1,5 +1,5 @@
-// Reporter: what rank 0 tells of a run, on the console and in metrics.jsonl, and every rank's part of the trace. Each
-// rank has one and makes the same calls; ranks other than 0 have neither console nor log.
+// Reporter: writes the console and metrics.jsonl on rank 0, and each rank's part of the trace. Each rank has one and
+// makes the same calls.
 #pragma once
 
 #include <iosfwd>
@@ -16,7 +16,6 @@
 #include "engine/metrics/step_stats.h"
 #include "engine/metrics/straggler.h"
 #include "engine/metrics/time_table.h"
-#include "engine/train/checkpointing.h"
 #include "engine/train/trainer.h"
 #include "engine/train/votes.h"
 
@@ -31,7 +30,8 @@ class Reporter {
   Votes step(const StepResult& result, const Votes& votes);
   void evaluation(int64_t step, double loss, double seconds);
   void note(const std::string& line);
-  CheckpointNews news();
+  void resumed(int64_t step, const std::string& checkpoint);
+  void saved(const SaveReport& report);
   // Collective: gathers the ranks' times and joins their traces.
   void finish();
 
@@ -40,7 +40,6 @@ class Reporter {
   void open_trace();
   void look_for_stragglers(int64_t step, const StepStats& stats);
   void collect_spans();
-  void discard_spans() { collect_spans(); }
 
   const Config& config_;
   Trainer& trainer_;

@@ -76,7 +76,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());
   if (data.valid && world.rank() == 0) note_unigram_entropy(config.data, reporter);
   const auto vocabulary = data_vocabulary(config.data);
-  Checkpointing checkpointing(config, layout, trainer, reporter.news(),
+  Checkpointing checkpointing(config, layout, trainer, &reporter,
                               {.tokenizer = vocabulary ? vocabulary->fingerprint : "",
                                .stop_signal = options.stop_signal,
                                .disk_fault = options.disk_fault ? options.disk_fault : guard.faults().disk_fault(),

@@ -11,15 +11,6 @@
 #include "engine/train/replica_check.h"
 
 namespace trivet {
-namespace {
-
-// Where a fault is to leave the rank without memory.
-Backend limited(Backend backend, FaultInjector* faults) {
-  if (faults) backend.device = faults->limit_memory(std::move(backend.device));
-  return backend;
-}
-
-}  // namespace
 
 BatchPlan batch_plan_of(const Config& config, const Layout& layout, int rank) {
   return {.micro_batch_size = config.batch.micro_batch_size,
@@ -35,8 +26,8 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       numbers_(config.train),
       host_(world),
       threads_(threads_of_rank(config, world)),
-      rank_(config, layout, limited(options.make_backend(config, world, threads_), options.faults), world,
-            {.poison = options.poison, .trace = &trace_}),
+      rank_(config, layout, options.make_backend(config, world, threads_), world,
+            {.poison = options.poison, .trace = &trace_, .memory = faults_ ? faults_->memory() : nullptr}),
       train_(train),
       valid_(valid),
       deferred_heads_(deferred_heads_of(config, layout)),

@@ -38,7 +38,7 @@ std::string save_after_a_step(Config config, int ranks, const Trainer::Options& 
   with_trainers(
       config, ranks,
       [&](Trainer& trainer) {
-        Checkpointing checkpointing(trainer.config(), layout, trainer, {}, {}, now_ns());
+        Checkpointing checkpointing(trainer.config(), layout, trainer, nullptr, {}, now_ns());
         trainer.step();
         checkpointing.after_step({});
       },
@@ -54,7 +54,7 @@ std::vector<double> go_on(const std::string& checkpoint, const Config& config, i
   with_trainers(
       config, ranks,
       [&](Trainer& trainer) {
-        Checkpointing checkpointing(trainer.config(), layout, trainer, {}, {}, now_ns());
+        Checkpointing checkpointing(trainer.config(), layout, trainer, nullptr, {}, now_ns());
         checkpointing.resume({checkpoint}, false);
         for (int i = 1; i < kRandomSteps; ++i) {
           const double loss = trainer.step().loss;

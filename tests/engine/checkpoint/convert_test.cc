@@ -47,7 +47,7 @@ std::map<std::string, std::vector<float>> tensors_of(const std::string& path) {
   for (const SafeTensor& tensor : content.tensors) {
     std::vector<float>& values = tensors[tensor.name];
     values.resize(static_cast<size_t>((tensor.end - tensor.begin) / 4));
-    read_as_float(file, content, tensor, values);
+    read_as_float(file, content.data_offset + tensor.begin, tensor.dtype, values);
   }
   return tensors;
 }
@@ -216,11 +216,11 @@ TEST(Convert, RefusesWhatIsNoSuchModelAndNamesTheTensor) {
       {[](Edited& m) {
          m.tensors.push_back({"score.weight", {1}, "1234"});
        },
-       "score.weight: no part of a GPT-2"},
+       "score.weight: not a tensor of a GPT-2"},
       {[](Edited& m) {
          m.tensors.push_back({"wte.weight", {1}, "1234"});
        },
-       "the model has two of it"},
+       "the model has it twice"},
       {[](Edited& m) {
          m.tensors.push_back({"lm_head.weight", {40, 8}, std::string(1280, '\1')});
        },
@@ -304,8 +304,10 @@ TEST(Convert, HeadsAreSplitAndJoined) {
   // Two heads of two rows each: q0 q0 k0 k0 v0 v0 q1 q1 k1 k1 v1 v1, of one column.
   const std::vector<float> joined{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   const std::vector<float> split{1, 2, 7, 8, 3, 4, 9, 10, 5, 6, 11, 12};
-  EXPECT_EQ(split_heads(joined, 2, 4), split);
-  EXPECT_EQ(join_heads(split, 2, 4), joined);
+  ModelConfig model;
+  model.num_attention_heads = 2;
+  EXPECT_EQ(reorder_heads(joined, model, HeadOrder::by_part), split);
+  EXPECT_EQ(reorder_heads(split, model, HeadOrder::by_head), joined);
 }
 
 }  // namespace

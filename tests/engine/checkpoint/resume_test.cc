@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
+#include <filesystem>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <map>
@@ -14,6 +15,7 @@
 
 #include "base/json.h"
 #include "engine/checkpoint/open_checkpoint.h"
+#include "engine/checkpoint/shard.h"
 #include "engine/config/load.h"
 #include "engine/train/checkpointing.h"
 #include "engine/train/run.h"
@@ -94,7 +96,7 @@ std::map<std::string, std::vector<float>> contents(const std::string& path) {
   const auto stream = device->create_compute_stream();
   std::map<std::string, std::vector<float>> tensors;
   for (const CheckpointFile& file : checkpoint.manifest.files)
-    for (const CheckpointPiece& piece : file.pieces) {
+    for (const StoredSlice& piece : file.slices) {
       std::vector<float>& values = tensors[piece.name];
       if (!values.empty()) continue;
       Slice whole{.global = piece.slice.global};
@@ -122,7 +124,7 @@ std::vector<double> load_and_go_on(const std::string& path, Config config, const
   const Layout layout = resolved(config, how.ranks()).layout;
   std::vector<double> losses;
   const auto use = [&](Trainer& trainer) {
-    Checkpointing checkpointing(trainer.config(), layout, trainer, {}, {}, now_ns());
+    Checkpointing checkpointing(trainer.config(), layout, trainer, nullptr, {}, now_ns());
     checkpointing.resume({path}, false);
     EXPECT_EQ(trainer.steps_done(), kSavedStep);
     size_t names = 0;
@@ -349,6 +351,14 @@ TEST_F(Choice, AnotherModelIsNamedKeyByKey) {
                            {"the checkpoint is of another model", "model.num_layers: found 4 in the checkpoint",
                             "expected this run's 2", "model.num_attention_heads: found 4"});
   expect_throws<DataError>(from("auto"), {"model.num_layers: found 4"});
+}
+
+TEST_F(Choice, AModelThatCannotBeReadIsRefused) {
+  const std::string path = dir_ / "step-00000001";
+  std::filesystem::create_directories(path);
+  const TrainState state{.step = 1, .config = {{"model.num_layers", "many"}}};
+  write_manifest(Disk(), path, {.step = 1, .run = "r", .layout = "l"}, state, "");
+  expect_throws<DataError>(from(path), {"train_state.json", "num_layers", "found \"many\""});
 }
 
 TEST_F(Choice, ChangesAreNamed) {

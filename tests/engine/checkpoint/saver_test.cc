@@ -640,11 +640,11 @@ TEST_F(Damaged, ImpossibleManifests) {
   refused([&](auto& m) { m["files"][1]["pieces"][0]["range"] = {0, 100}; }, "xxh3_64: found 32 characters");
   refused([&](auto& m) { piece(m)["xxh3_64"] = "zzzzzzzzzzzzzzzz"; }, "xxh3_64: found");
   refused([&](auto& m) { piece(m).erase("tensor"); }, "tensor: found nothing");
-  refused([](auto& m) { m["files"][0]["pieces"].push_back(m["files"][0]["pieces"][0]); }, "two of its pieces overlap");
-  refused([](auto& m) { m["files"][0]["pieces"].clear(); }, "its pieces hold");
+  refused([](auto& m) { m["files"][0]["pieces"].push_back(m["files"][0]["pieces"][0]); }, "two of its slices overlap");
+  refused([](auto& m) { m["files"][0]["pieces"].clear(); }, "its slices hold");
   refused([](auto& m) { m["step"] = "1"; }, "step: found \"1\"");
   // Equal in number, but one twice and another not at all.
-  refused([&](auto& m) { m["files"][1]["pieces"][0]["range"][0] = 0; }, "two of its pieces overlap");
+  refused([&](auto& m) { m["files"][1]["pieces"][0]["range"][0] = 0; }, "two of its slices overlap");
   refused([](auto& m) { m["step"] = 2; }, "step: found 1, expected the manifest's 2");
   write_text(path_ + "/manifest.json", "{\"format\":1,\"format\":2}");
   expect_refused("the key \"format\" occurs twice");
