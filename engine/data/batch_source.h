@@ -1,4 +1,4 @@
-// BatchSource: where a rank's micro-batches come from, in the order of its steps.
+// BatchSource: a rank's micro-batches, in the order of its steps.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class BatchSource {
   virtual ~BatchSource() = default;
   // The next micro-batch, valid until the following call of next() or restart().
   virtual const Batch& next() = 0;
-  // Begins anew at this sample of the training set, or of the validation set.
+  // Restarts at this sample of its data set.
   virtual void restart(int64_t start_sample) = 0;
 };
 

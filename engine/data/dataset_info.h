@@ -1,5 +1,5 @@
-// PREFIX.json: what a dataset's .idx does not say, beside it. `trivet data prepare` writes it last; Megatron's datasets
-// have none, and then the vocabulary size has to come from the configuration.
+// PREFIX.json: what a dataset's .idx does not say. `trivet data prepare` writes it last. Megatron's datasets have none;
+// then the configuration gives the vocabulary size.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,13 @@ struct DatasetInfo {
 
 std::string to_json(const DatasetInfo& info);
 
-// Empty where there is no PREFIX.json. One that is not what to_json() writes is a DataError naming the key.
+// Empty where there is no PREFIX.json. An invalid one is a DataError naming the key.
 std::optional<DatasetInfo> read_dataset_info(const std::string& prefix);
 
 // A DataError where PREFIX.json counts other documents or tokens than PREFIX.idx.
 void check_counts(const DatasetInfo& info, const IndexedDataset& dataset);
 
-// Reads PREFIX.bin in full: a DataError where a byte is not what was written.
+// Reads all of PREFIX.bin; a DataError where a byte differs from what was written.
 void check_bin_hash(const DatasetInfo& info, const IndexedDataset& dataset);
 
 }  // namespace trivet

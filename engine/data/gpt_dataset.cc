@@ -12,7 +12,7 @@
 namespace trivet {
 namespace {
 
-// Two for a window that straddles them, one for another reader that is still in the epoch before.
+// Two for a window that straddles them, one for another reader in the epoch before.
 constexpr size_t kEpochsInUse = 3;
 constexpr int64_t kMaxEntries = std::numeric_limits<uint32_t>::max();
 
@@ -20,7 +20,7 @@ constexpr int64_t kMaxEntries = std::numeric_limits<uint32_t>::max();
 
 std::array<DocumentRange, 3> split_documents(std::span<const double> shares, int64_t documents) {
   std::array<double, 3> weights{};
-  check(shares.size() <= weights.size(), "documents are cut into training, validation and test data");
+  check(shares.size() <= weights.size(), "documents are split into training, validation and test data");
   std::copy(shares.begin(), shares.end(), weights.begin());
   const double sum = weights[0] + weights[1] + weights[2];
   std::array<DocumentRange, 3> ranges;
@@ -28,7 +28,7 @@ std::array<DocumentRange, 3> split_documents(std::span<const double> shares, int
   int64_t begin = 0;
   for (size_t i = 0; i < ranges.size(); ++i) {
     end += weights[i] / sum;
-    // nearbyint rounds half to even like the Python that Megatron cuts with. The last sum may miss 1 by a bit.
+    // nearbyint rounds half to even, as Megatron's Python does. The last sum may differ from 1 by a bit.
     const auto last =
         std::clamp(static_cast<int64_t>(std::nearbyint(end * static_cast<double>(documents))), begin, documents);
     ranges[i] = {begin, last};
@@ -66,7 +66,7 @@ std::shared_ptr<const GptDataset::Epoch> GptDataset::build_epoch(int64_t number)
   auto epoch = std::make_shared<Epoch>();
   const auto seed = static_cast<uint64_t>(options_.seed);
   const auto stream = 2 * static_cast<uint64_t>(number);
-  const int64_t samples = samples_in_epoch(number);
+  const int64_t samples = first_sample(number + 1) - first_sample(number);
   epoch->number = number;
   epoch->document_index = permutation(static_cast<uint32_t>(documents_.size()), seed, stream);
   epoch->shuffle_index = permutation(static_cast<uint32_t>(samples), seed, stream + 1);
@@ -89,7 +89,7 @@ std::shared_ptr<const GptDataset::Epoch> GptDataset::build_epoch(int64_t number)
 }
 
 std::shared_ptr<const GptDataset::Epoch> GptDataset::epoch(int64_t number) const {
-  // Building under the lock: whoever else wants the epoch waits for it instead of building it too.
+  // Built under the lock, so that other readers wait for it instead of building it too.
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(epochs_.begin(), epochs_.end(), [&](const auto& e) { return e->number == number; });
   if (found == epochs_.end()) {

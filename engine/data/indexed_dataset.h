@@ -7,13 +7,12 @@
 //            i64[D] the sequence each document starts at, and S at the end; [i8[S] modes, of multimodal data]
 //
 // All little-endian and from byte 34 on unaligned. Where a document is one sequence, as Megatron's preprocessing and
-// `trivet data prepare` write it, S = D - 1. As in Megatron, a GPT dataset is cut and shuffled by sequence.
+// `trivet data prepare` write it, S = D - 1. As in Megatron, a GPT dataset is split and shuffled by sequence.
 //
-// The reader trusts nothing: what does not agree is a DataError naming file, field, what was found and expected.
+// The reader checks everything: an inconsistency is a DataError naming file, field, what was found and expected.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,8 +22,8 @@
 
 namespace trivet {
 
-// Of tokens on disk; the values are the format's codes. The format has others (i8, i16, i64, f64, f32) that no
-// tokenizer of ours or Megatron's writes: they are refused.
+// The type of tokens on disk, by the format's codes. Its others (i8, i16, i64, f64, f32), which neither Trivet nor
+// Megatron writes for text, are refused.
 enum class TokenType : uint8_t { u8 = 1, i32 = 4, u16 = 8 };
 
 int64_t size_of(TokenType type);
@@ -61,14 +60,14 @@ class IndexedDataset {
   std::vector<int64_t> begin_;  // [S + 1], in tokens
 };
 
-// Writes a dataset, a document a sequence. Nothing has the dataset's names before finish(), which writes .idx last:
-// where there is an .idx, the .bin is whole. Memory: 4 bytes a document.
+// Writes a dataset, a document a sequence. No file has its final name before finish(), which renames .idx last: where
+// an .idx exists, the .bin is complete. Memory: 4 bytes a document.
 class IndexedDatasetWriter {
  public:
   IndexedDatasetWriter(const std::string& prefix, TokenType type);
 
   void add_document(std::span<const int32_t> tokens);
-  // Writes all that is left to write, under temporary names. No document after it.
+  // Makes all files durable under temporary names. No document after it.
   void sync();
   void finish();
 

@@ -18,7 +18,7 @@ void LineSample::add(std::string_view text) {
     if (size > kMaxLineBytes) {
       const size_t space = text.rfind(' ', kMaxLineBytes);
       size = space != std::string_view::npos && space > 0 ? space : kMaxLineBytes;
-      // Within a text without spaces: not within a character.
+      // A text without spaces is split between characters.
       while (size > 1 && (static_cast<uint8_t>(text[size]) & 0xc0) == 0x80) --size;
     }
     const std::string_view line = text.substr(0, size);

@@ -1,5 +1,5 @@
-// LineSample: a uniform sample of the lines of a text of unknown length, for training a tokenizer on. A function of the
-// lines and their order alone. Memory: about three times the budget.
+// LineSample: a uniform sample of the lines of a text of unknown length, to train a tokenizer on. Depends on nothing
+// but the lines and their order. Memory: about three times the budget.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ class LineSample {
   // Adds the lines of a document; the long ones in parts.
   void add(std::string_view text);
 
-  // The lines kept, in order, together at most the budget or else one line.
+  // The sample in order, at most the budget, or one line.
   std::vector<std::string> take();
 
  private:
   struct Line {
-    uint64_t rank;  // random: those with the lowest are kept
+    uint64_t rank;  // random: the lines with the lowest ranks make up the sample
     uint64_t number;
     std::string text;
   };

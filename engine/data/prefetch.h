@@ -1,7 +1,7 @@
-// BatchLoader: a background thread that cuts, reads and transposes micro-batches while the model computes.
+// BatchLoader: a background thread that reads and transposes micro-batches while the model computes.
 //
-// The ranks of one tensor- and pipeline-parallel group each have a loader of their own with the same plan, and so the
-// same data without a broadcast. next() is for one thread; the loader's thread is its own.
+// Each rank of a tensor- and pipeline-parallel group has a loader with the same plan, and so the same data without a
+// broadcast. For one thread.
 #pragma once
 
 #include <condition_variable>
@@ -16,9 +16,9 @@
 
 namespace trivet {
 
-// Which global samples a data-parallel rank has. Micro-batch j of step i of rank r of d, of b samples each:
+// The global samples of a data-parallel rank. Micro-batch j of step i of rank r of d, of b samples each:
 //   start_sample + i m d b + (j d + r) b + [0, b)
-// so that a step takes the same global_batch_size = m d b samples whatever d is.
+// A step takes the same global_batch_size = m d b samples for every d.
 struct BatchPlan {
   int64_t start_sample = 0;  // consumed before the first step
   int64_t micro_batch_size = 1;
@@ -39,7 +39,7 @@ class BatchLoader : public BatchSource {
   BatchLoader(const GptDataset& dataset, BatchPlan plan, int64_t depth);
   BatchLoader(const BatchLoader&) = delete;
 
-  // What went wrong while preparing the micro-batch is thrown here, in its turn, and again by every later call.
+  // Throws what failed while the micro-batch was prepared, and so does every later call.
   const Batch& next() override;
 
   // Every evaluation reads the same data. Allocates nothing but a thread.
@@ -59,7 +59,7 @@ class BatchLoader : public BatchSource {
   const GptDataset& dataset_;
   BatchPlan plan_;
   std::vector<Slot> slots_;      // a ring of depth + 1: one is the consumer's
-  std::vector<int32_t> sample_;  // [s + 1], of whoever prepares
+  std::vector<int32_t> sample_;  // [s + 1], of the preparing thread
 
   std::mutex mutex_;
   std::condition_variable_any changed_;

@@ -34,7 +34,7 @@ void check_options(const PrepareOptions& options) {
   require(sentencepiece || options.tokenizer == "bytes",
           fmt::format("--tokenizer is \"{}\", expected bytes or sentencepiece", options.tokenizer));
   require(sentencepiece || (!options.vocab_size && options.model.empty() && !options.train_bytes),
-          "--vocab-size, --model and --train-bytes are of --tokenizer sentencepiece; bytes has 257 ids");
+          "--vocab-size, --model and --train-bytes need --tokenizer sentencepiece; bytes has 257 ids");
   require(!sentencepiece || options.vocab_size.has_value() != !options.model.empty(),
           "--tokenizer sentencepiece needs either --vocab-size N, to train a model, or --model FILE, to use one");
   require(options.model.empty() || !options.train_bytes, "--train-bytes has no use with --model");

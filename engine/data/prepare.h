@@ -18,7 +18,7 @@ struct PrepareOptions {
   std::string output;  // PREFIX
   DocumentMode document = DocumentMode::file;
   std::string tokenizer = "bytes";
-  // Of SentencePiece, one of the two: a vocabulary to train, or a model to use, which is copied to PREFIX.model.
+  // With SentencePiece one of the two: a vocabulary to train, or a model to use, which is copied to PREFIX.model.
   std::optional<int64_t> vocab_size;
   std::string model;
   std::optional<int64_t> train_bytes;  // of text to train on, spread over the input; 512 an id
@@ -38,14 +38,14 @@ struct PrepareProgress {
 struct PrepareResult {
   DatasetInfo info;
   TokenType token_type = TokenType::u16;
-  int64_t replaced_bytes = 0;   // that were no UTF-8; the bytes tokenizer keeps them
-  double training_seconds = 0;  // of the tokenizer, with the reading for it
+  int64_t replaced_bytes = 0;   // of invalid UTF-8, which the bytes tokenizer accepts
+  double training_seconds = 0;  // of the tokenizer, reading included
   double encoding_seconds = 0;
 };
 
-// Calls report() now and then, from the calling thread. Throws ConfigError for options that cannot work, an output that
-// exists among them; DataError and IoError for files. Whatever it throws, it leaves no file behind and, but for a
-// failure of the final renames, what was there before as it was.
+// Calls report() now and then, from the calling thread. Throws ConfigError for options that cannot work or an output
+// that exists; DataError and IoError for files. After an error no new file remains, and unless a final rename failed,
+// existing files are as before.
 PrepareResult prepare_dataset(const PrepareOptions& options,
                               const std::function<void(const PrepareProgress&)>& report = {});
 

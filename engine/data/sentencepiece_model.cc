@@ -77,7 +77,7 @@ class Message {
 
 // The blob is a u32 size, a double-array trie of that size (Yata et al., "A compact static double-array keeping
 // character codes", 2007; units as in Darts-clone), and the replacements, NUL-terminated, that its leaves point to. The
-// library walks the trie along any text unchecked: so every unit it can get to has to be there.
+// library follows the trie unchecked, so every reachable unit must exist.
 void check_chars_map(std::string_view blob, const std::string& name) {
   const auto reject = [&](std::string_view why) {
     throw DataError(fmt::format("{}: its table of characters is damaged: {}", name, why));
@@ -117,7 +117,7 @@ void check_chars_map(std::string_view blob, const std::string& name) {
   }
 }
 
-// Marks which bytes are neighbours in this piece. The library takes a space and a U+2581 in a text for the same.
+// Marks adjacent bytes of this piece. The library treats a space and U+2581 in a text alike.
 void mark_neighbours(std::string_view piece, std::bitset<65536>& joined) {
   std::string_view before;  // the bytes that the symbol in front can end with
   while (!piece.empty()) {

@@ -1,5 +1,5 @@
-// What has to hold for a .model file before it is given to the SentencePiece library. The library parses the protobuf
-// safely but trusts what is in it: a damaged table of characters makes it read out of bounds.
+// Validates a .model file before the SentencePiece library reads it. The library parses the protobuf safely but trusts
+// its content: a damaged table of characters makes it read out of bounds.
 #pragma once
 
 #include <bitset>
@@ -13,15 +13,15 @@ struct SentencePieceFacts {
   int64_t pieces = 0;
   bool adds_space = true;  // in front of a text: "add_dummy_prefix"
 
-  // Whether this is a BPE model with byte fallback that changes no character, and adds and removes no space. Such a
-  // model encodes a text as the concatenation of its parts, if no piece reaches over the cuts between them.
+  // Whether this is a BPE model with byte fallback and without normalisation. It encodes a text as the concatenation of
+  // its parts, if no piece spans the boundaries between them.
   bool concatenates = false;
 
-  // Bit 256 a + b: some piece has byte b behind byte a, so that a text must not be cut between them.
+  // Bit 256 a + b: some piece has byte b behind byte a, so that a text must not be split between them.
   std::bitset<65536> joined;
 };
 
-// Throws a DataError that begins with `name` where the bytes are no model.
+// Throws DataError, beginning with `name`, where the bytes are no valid model.
 SentencePieceFacts check_sentencepiece_model(std::string_view bytes, const std::string& name);
 
 }  // namespace trivet

@@ -17,18 +17,19 @@
 namespace trivet {
 namespace {
 
-constexpr size_t kMaxTextBytes = 64 << 10;  // that the library gets at once: its memory is many times that
+constexpr size_t kMaxTextBytes = 64 << 10;  // of one call: the library takes many times that memory
 constexpr size_t kMaxCachedWord = 32;
 constexpr size_t kMaxCachedWords = 1 << 18;
 
-// The size of the front of `text` to encode by itself, at most `most` bytes: up to a space, or within a character.
+// The size of a prefix of `text` to encode by itself, at most `most` bytes: up to a space, or to the end of a
+// character.
 size_t front(std::string_view text, size_t most) {
   if (text.size() <= most) return text.size();
   const size_t space = text.rfind(' ', most);
   if (space != std::string_view::npos && space > 0) return space;
-  size_t cut = most;
-  while (cut > most - 4 && (static_cast<uint8_t>(text[cut]) & 0xc0) == 0x80) --cut;
-  return cut;
+  size_t end = most;
+  while (end > most - 4 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;
+  return end;
 }
 
 class SentencePieceTokenizer final : public Tokenizer {
@@ -41,7 +42,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       throw DataError(
           fmt::format("{}: has {} pieces of which {} are usable", name, facts_.pieces, processor_.GetPieceSize()));
     if (processor_.eos_id() < 0)
-      throw DataError(fmt::format("{}: has no end-of-sentence piece, which ends our documents", name));
+      throw DataError(fmt::format("{}: has no end-of-sentence piece, which Trivet uses as end of document", name));
   }
 
   std::string kind() const override { return "sentencepiece"; }
@@ -59,7 +60,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       const size_t size = front(text, kMaxTextBytes);
       encode_whole(text.substr(0, size), tokens);
       text.remove_prefix(size);
-      // The library puts a space in front of what comes next by itself.
+      // The library itself adds a space before the next part.
       if (facts_.adds_space && text.starts_with(' ')) text.remove_prefix(1);
     }
     return tokens;
@@ -87,7 +88,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   void check_token(int32_t token) const {
     if (token < 0 || token >= facts_.pieces)
       throw DataError(
-          fmt::format("token id {} is none of the SentencePiece model's, expected 0 to {}", token, facts_.pieces - 1));
+          fmt::format("token id {} is not in the SentencePiece model, expected 0 to {}", token, facts_.pieces - 1));
   }
 
   void encode_whole(std::string_view text, std::vector<int32_t>& tokens) const {
@@ -97,7 +98,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     tokens.insert(tokens.end(), ids.begin(), ids.end());
   }
 
-  // A word: the front of `text` up to the first place that no piece reaches over.
+  // A word: the prefix of `text` up to the first position that no piece spans.
   size_t word_size(std::string_view text) const {
     for (size_t i = 1; i < text.size(); ++i) {
       const auto a = static_cast<uint8_t>(text[i - 1]), b = static_cast<uint8_t>(text[i]);
@@ -106,9 +107,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     return text.size();
   }
 
-  // Words repeat: encoding each new one once is many times as fast as giving the library the whole text, and gives the
-  // same tokens (see SentencePieceFacts). New words wait for the end of the text, so that a text locks the cache twice
-  // and not at every word.
+  // Encodes each new word once, which is many times faster than encoding the whole text and gives the same tokens
+  // (SentencePieceFacts). New words enter the cache at the end of the text, so that a text locks it twice.
   void encode_words(std::string_view text, std::vector<int32_t>& tokens) const {
     std::vector<std::pair<std::string, std::vector<int32_t>>> fresh;
     {

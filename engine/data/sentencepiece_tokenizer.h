@@ -1,6 +1,6 @@
 // SentencePiece models (Kudo and Richardson, "SentencePiece: A simple and language independent subword tokenizer and
-// detokenizer for Neural Text Processing", 2018), by the SentencePiece library: training, loading, and a faster way
-// through the library for the models that we train.
+// detokenizer for Neural Text Processing", 2018), by the SentencePiece library, with a cache of words that makes
+// encoding with models trained here faster.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@ namespace trivet {
 
 constexpr int64_t kMaxSentencePieceBytes = 256 << 20;  // of a model file
 
-// The end of document is the model's end-of-sentence piece. A file that is no sound model, or has no such piece, is a
-// DataError naming it.
+// The end of document is the model's end-of-sentence piece. An invalid model, or one without that piece, is a DataError
+// naming the file.
 std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path);
 
-// The same of a file's bytes; `name` is for messages.
+// The same from a file's bytes; `name` is for messages.
 std::unique_ptr<Tokenizer> make_sentencepiece(std::string model, const std::string& name);
 
-// The fewest ids a model can have that we train: two special ones, 256 bytes, and room for characters.
+// The smallest vocabulary to train: two special ids, 256 bytes, and room for characters.
 constexpr int64_t kMinSentencePieceVocab = 300;
 
-// Trains a model on these sentences and gives the bytes of its file: byte pair encoding with byte fallback and without
-// any normalisation, so that decode(encode(x)) == x for UTF-8 text without U+2581. Deterministic. A text too small for
-// the vocabulary is a ConfigError. Takes about 5 s for 8 MB and 8192 ids, on one core.
+// Trains a model on these sentences and returns the bytes of its file: byte pair encoding with byte fallback and
+// without normalisation, so that decode(encode(x)) == x for UTF-8 text without U+2581. Deterministic; about 5 s for 8
+// MB and 8192 ids on one core. A text too small for the vocabulary is a ConfigError.
 std::string train_sentencepiece(const std::vector<std::string>& sentences, int64_t vocab_size);
 
 }  // namespace trivet

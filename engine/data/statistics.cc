@@ -49,10 +49,6 @@ double unigram_entropy(const std::vector<int64_t>& counts) {
   return nats;
 }
 
-double unigram_entropy(const IndexedDataset& dataset, DocumentRange documents) {
-  return unigram_entropy(count_tokens(dataset, documents));
-}
-
 LengthSummary summarize_lengths(const IndexedDataset& dataset, DocumentRange documents) {
   if (documents.size() == 0) return {};
   std::vector<int64_t> lengths;

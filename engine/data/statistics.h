@@ -1,4 +1,4 @@
-// What is in a dataset, by counting.
+// Statistics of a dataset.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,13 @@
 
 namespace trivet {
 
-// How often each token id occurs in these documents. With a vocabulary size the result has that many entries and an id
-// outside is a DataError naming it; without one it has as many as the largest id needs.
+// How often each token id occurs in these documents: [vocab_size], where an id outside is a DataError naming it, or
+// without a size [largest id + 1].
 std::vector<int64_t> count_tokens(const IndexedDataset& dataset, DocumentRange documents,
                                   std::optional<int64_t> vocab_size = std::nullopt);
 
-// Shannon's entropy of the token frequencies in nats a token: the loss of the best model that knows them and looks at
-// no context. 0 of no tokens.
+// The entropy of the token frequencies in nats a token: the loss of the best model without context. 0 of no tokens.
 double unigram_entropy(const std::vector<int64_t>& counts);
-double unigram_entropy(const IndexedDataset& dataset, DocumentRange documents);
 
 struct LengthSummary {
   int64_t least = 0;

@@ -82,7 +82,7 @@ class TextReader::File {
   }
 
   [[noreturn]] void reject_long() const {
-    throw DataError(fmt::format("{}: a document has more than {} bytes, which a dataset cannot hold: cut it",
+    throw DataError(fmt::format("{}: a document has more than {} bytes, which a dataset cannot hold: split it",
                                 file_.path(), kMaxDocumentBytes));
   }
 
@@ -117,8 +117,8 @@ class TextReader::File {
         if (!between_) throw DataError(fmt::format("{}: the compressed file is truncated", file_.path()));
         break;
       }
-      // Behind a compressed text comes another one, or zeros. (What is neither is damage: zlib's own reader of files
-      // takes it for the end, and loses all that follows.)
+      // Behind a gzip member comes another one, or zeros. Anything else is damage, which zlib's own file reader would
+      // take for the end, losing the rest.
       if (between_ && *stream_.next_in == 0) {
         ++stream_.next_in;
         --stream_.avail_in;
@@ -138,10 +138,10 @@ class TextReader::File {
   std::string input_;  // as stored
   std::string block_;
   std::string_view rest_;  // of block_, not yet read
-  z_stream stream_{};      // its input is what is left of input_, compressed or not
-  int64_t at_ = 0;         // bytes of the file that are, or were, in input_
+  z_stream stream_{};      // its input is the rest of input_, compressed or not
+  int64_t at_ = 0;         // bytes of the file read so far
   bool compressed_ = false;
-  bool between_ = false;  // a compressed text has ended
+  bool between_ = false;  // a gzip member has ended
 };
 
 TextReader::TextReader(std::vector<std::string> files, DocumentMode mode) : files_(std::move(files)), mode_(mode) {

@@ -1,5 +1,5 @@
-// TextReader: the documents of text files one after the other, decompressing gzip (.gz, and dictzip's .dz) as it goes.
-// Memory: the longest document. One thread.
+// TextReader: reads the documents of text files, decompressing gzip (.gz, and dictzip's .dz). Memory: the longest
+// document. One thread.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,10 @@ namespace trivet {
 enum class DocumentMode {
   // A file is a document, to the byte.
   file,
-  // Blank lines end a document. Of hard-wrapped text: line ends, indentation and other runs of white space become one
-  // space.
+  // For hard-wrapped text: blank lines end a document, and runs of white space become one space.
   paragraph,
   // As paragraph, but a paragraph that begins with an indented line continues the document on a line of its own: an
-  // entry of a dictionary, a headword and what is set under it.
+  // entry of a dictionary.
   entry,
 };
 
@@ -25,13 +24,13 @@ DocumentMode document_mode(const std::string& name);
 
 class TextReader {
  public:
-  // Opens every file to see that it is there; a missing one is an IoError. Gzip is told by content, but a .gz or .dz
-  // file that is none is a DataError, as is one that is cut off, fails its checksum or has anything but more compressed
-  // text, or zeros, behind a compressed text.
+  // Opens every file; a missing one is an IoError. Gzip is detected by content. A .gz or .dz file without it is a
+  // DataError, as is a gzip file that is truncated, fails its checksum, or has anything but gzip members and zeros
+  // behind the first member.
   TextReader(std::vector<std::string> files, DocumentMode mode);
   ~TextReader();
 
-  // The next document that is not empty; false where there is none. Documents do not reach over files.
+  // The next document that is not empty; false at the end. No document spans files.
   bool next(std::string& document);
 
   int64_t bytes_read() const;  // of the files as stored: for progress

@@ -26,7 +26,7 @@ class BytesTokenizer final : public Tokenizer {
     std::string text;
     for (const int32_t token : tokens) {
       if (token < 0 || token > kEod)
-        throw DataError(fmt::format("token id {} is none of the bytes tokenizer's, expected 0 to {}", token, kEod));
+        throw DataError(fmt::format("token id {} is not in the bytes tokenizer, expected 0 to {}", token, kEod));
       if (token != kEod) text += static_cast<char>(token);
     }
     return text;
@@ -50,7 +50,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& prefix) {
   const std::string model = prefix + ".model";
   const auto info = read_dataset_info(prefix);
   if (!info && !file_exists(model))
-    throw DataError(fmt::format("{0}: neither {0}.json nor {0}.model is there to say which tokenizer made it", prefix));
+    throw DataError(
+        fmt::format("{0}: found neither {0}.json nor {0}.model, expected one of them to name its tokenizer", prefix));
   auto tokenizer = info && info->tokenizer == "bytes" ? make_bytes_tokenizer() : load_sentencepiece(model);
   if (info && (info->fingerprint != tokenizer->fingerprint() || info->vocab_size != tokenizer->vocab_size() ||
                info->eod != tokenizer->eod()))
@@ -58,8 +59,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& prefix) {
         fmt::format("{}.json: the dataset was made with a {} tokenizer of {} ids, end of document {} ({}); "
                     "{} has {} ids, end of document {} ({})",
                     prefix, info->tokenizer, info->vocab_size, info->eod, info->fingerprint,
-                    info->tokenizer == "bytes" ? "ours" : model, tokenizer->vocab_size(), tokenizer->eod(),
-                    tokenizer->fingerprint()));
+                    info->tokenizer == "bytes" ? "the bytes tokenizer" : model, tokenizer->vocab_size(),
+                    tokenizer->eod(), tokenizer->fingerprint()));
   return tokenizer;
 }
 

@@ -20,12 +20,12 @@ class Tokenizer {
   virtual int64_t vocab_size() const = 0;
   virtual int32_t eod() const = 0;  // ends every document; never part of encode()'s result
 
-  // Whether two tokenizers are the same one: "bytes", or the hash of the model file.
+  // Equal for equal tokenizers: "bytes", or the hash of the model file.
   virtual std::string fingerprint() const = 0;
 
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
 
-  // The end of document is no text. An id outside the vocabulary is a DataError.
+  // The end of document is not text. An id outside the vocabulary is a DataError.
   virtual std::string decode(std::span<const int32_t> tokens) const = 0;
 
   // A token's name in a table.
@@ -35,8 +35,8 @@ class Tokenizer {
 // Ids 0 … 255 are the bytes, 256 is the end of document. decode(encode(x)) == x for any bytes.
 std::unique_ptr<Tokenizer> make_bytes_tokenizer();
 
-// The tokenizer that made the dataset PREFIX: what PREFIX.json says, or without one PREFIX.model. A model that is not
-// the one the dataset was made with, or a dataset that has neither, is a DataError.
+// The tokenizer of the dataset PREFIX, by PREFIX.json, or without one by PREFIX.model. Another model than the dataset
+// was made with, or a dataset without both files, is a DataError.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& prefix);
 
 }  // namespace trivet

@@ -49,7 +49,8 @@ TrainingData open_training_data(const DataConfig& config, int64_t seq_length, in
     if (const auto info = read_dataset_info(prefix)) check_counts(*info, *dataset);
     return dataset;
   };
-  const auto cut = [&](const std::shared_ptr<const IndexedDataset>& dataset, DocumentRange range, const char* name) {
+  const auto part_of = [&](const std::shared_ptr<const IndexedDataset>& dataset, DocumentRange range,
+                           const char* name) {
     return std::make_unique<GptDataset>(dataset, range, GptDataset::Options{name, seq_length, vocab_size, config.seed});
   };
 
@@ -60,15 +61,15 @@ TrainingData open_training_data(const DataConfig& config, int64_t seq_length, in
     if (with_validation && valid.size() == 0)
       throw ConfigError(fmt::format("data.split is \"{}\", which leaves none of the {} documents of {} for validation",
                                     fmt::join(config.split, ","), dataset->sequences(), config.path));
-    data.train = cut(dataset, train, "train");
-    if (with_validation) data.valid = cut(dataset, valid, "valid");
+    data.train = part_of(dataset, train, "train");
+    if (with_validation) data.valid = part_of(dataset, valid, "valid");
     return data;
   }
   const auto train = open(config.train_path);
-  data.train = cut(train, {0, train->sequences()}, "train");
+  data.train = part_of(train, {0, train->sequences()}, "train");
   if (with_validation) {
     const auto valid = open(config.valid_path);
-    data.valid = cut(valid, {0, valid->sequences()}, "valid");
+    data.valid = part_of(valid, {0, valid->sequences()}, "valid");
   }
   return data;
 }

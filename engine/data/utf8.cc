@@ -24,17 +24,17 @@ size_t utf8_character(std::string_view text) {
 }
 
 int64_t repair_utf8(std::string& text) {
-  size_t sound = 0;
-  while (sound < text.size()) {
-    const size_t size = utf8_character(std::string_view(text).substr(sound));
+  size_t valid = 0;
+  while (valid < text.size()) {
+    const size_t size = utf8_character(std::string_view(text).substr(valid));
     if (size == 0) break;
-    sound += size;
+    valid += size;
   }
-  if (sound == text.size()) return 0;
+  if (valid == text.size()) return 0;
 
   int64_t replaced = 0;
-  std::string repaired = text.substr(0, sound);
-  for (std::string_view rest = std::string_view(text).substr(sound); !rest.empty();) {
+  std::string repaired = text.substr(0, valid);
+  for (std::string_view rest = std::string_view(text).substr(valid); !rest.empty();) {
     const size_t size = utf8_character(rest);
     if (size == 0) {
       repaired += "\xef\xbf\xbd";

@@ -34,7 +34,7 @@ void pause_ms(int ms) {
 void on_fatal_signal(int signal) {
   int none = 0;
   if (!crash.signal.compare_exchange_strong(none, signal)) {
-    // Another thread of the process crashes too: it waits for the end. A crash in here ends at once.
+    // Another crashing thread waits for the end of the process; a crash in the handler ends it at once.
     while (crash.thread != this_thread()) pause_ms(10);
     ::signal(signal, SIG_DFL);
     raise(signal);
@@ -55,7 +55,7 @@ CrashWatch::CrashWatch() : thread_(this_thread()) {
   ++crash.watches;
   if (crash.installed++ > 0) return;
   void* frame;
-  backtrace(&frame, 1);  // loads what it needs, which a handler must not
+  backtrace(&frame, 1);  // loads its library, which a handler must not
   struct sigaction action = {};
   action.sa_handler = on_fatal_signal;
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &crash.before[i]);

@@ -1,16 +1,14 @@
-// CrashWatch: what happens between a fatal signal (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT) and the end of the
-// process: a backtrace goes to stderr, then the watchdogs of the process's ranks get a moment to write down what they
-// know, in ordinary code; then the signal takes its usual course, so that a launcher sees it.
-//
-// A signal's handler has no argument to find its data by: the one place with process-wide state.
+// CrashWatch: on a fatal signal (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT) the handler writes a backtrace to stderr and
+// waits for the watchdogs of the process's ranks to write their reports in ordinary code. Then the signal takes its
+// default action, so that a launcher sees it. A handler has no argument, so this is process-wide state.
 #pragma once
 
 #include <sys/types.h>
 
 namespace trivet {
 
-// One a rank, made by its main thread, used by its watchdog. The first of the process installs the handlers, the last
-// takes them away.
+// One a rank, made by its main thread, used by its watchdog. The first of a process installs the handlers, the last
+// restores the previous ones.
 class CrashWatch {
  public:
   CrashWatch();
@@ -18,10 +16,10 @@ class CrashWatch {
   CrashWatch(const CrashWatch&) = delete;
   CrashWatch& operator=(const CrashWatch&) = delete;
 
-  int signal() const;                       // that ends the process now; 0: none
-  bool in_my_thread() const;                // it hit the thread that made this object
-  pid_t thread() const { return thread_; }  // that made it
-  void served();                            // this rank has said what it had to say
+  int signal() const;                       // the fatal signal; 0: none
+  bool in_my_thread() const;                // whether it hit thread()
+  pid_t thread() const { return thread_; }  // the one that made this object
+  void served();                            // this rank's report is written
 
  private:
   const pid_t thread_;

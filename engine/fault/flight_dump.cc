@@ -101,9 +101,9 @@ const FlightGroup* same_group(const FlightLog& mine, size_t index, const FlightL
   return nullptr;
 }
 
-// An open call, and who has not joined it.
+// An open call, and the ranks that have not joined it.
 struct Wait {
-  int rank = 0;  // of the world: who waits
+  int rank = 0;  // the waiting one, of the world
   const FlightDump* dump = nullptr;
   size_t record = 0;
   std::vector<int> missing{};  // ranks of the world
@@ -241,7 +241,7 @@ FlightVerdict find_culprit(const FlightReport& report) {
   std::set<int> waiting;
   for (const Wait& wait : waits)
     if (!wait.missing.empty() && (wait.call().peer < 0 || wait.dump->main_thread != 'R')) waiting.insert(wait.rank);
-  // Who has stopped altogether comes before who is still at work.
+  // Silent ranks first, then those still at work.
   for (const bool silent : {true, false})
     for (const Wait& wait : waits)
       for (const int rank : wait.missing) {

@@ -1,5 +1,5 @@
-// RUN_DIR/outcome.json: how a run ended, for whoever restarts it. An exit code that passes through mpirun or srun is
-// not to be relied on; this file is.
+// RUN_DIR/outcome.json: how a run ended, for the script that restarts it. Unlike an exit code it does not depend on
+// mpirun or srun.
 //
 //   {"status": "hung", "exit_code": 124, "root_cause_rank": 2, "host": "node7", "what": "rank 2 …", "step": 1200,
 //    "last_committed_step": 1000}
@@ -19,10 +19,10 @@ struct Outcome {
   int64_t step = 0;          // steps done
 };
 
-// At the start of a run, by rank 0: there is no outcome yet.
+// Removes an earlier outcome; by rank 0, at the start of a run.
 void clear_outcome(const std::string& run_dir);
-// Appears whole or not at all, and is durable. The first of a run counts: false where there is one already, or where it
-// cannot be written. Any thread and process may call it.
+// Written atomically and durably. The first outcome of a run counts: false where there is one, or it cannot be written.
+// Any thread and process.
 bool write_outcome(const std::string& run_dir, const Outcome& outcome) noexcept;
 
 // The step of the checkpoint that RUN_DIR/checkpoints/latest names; -1: none.

@@ -70,15 +70,15 @@ RunGuard::RunGuard(const Config& config, const std::vector<Fault>& faults, Commu
 }
 
 const std::string& RunGuard::lock_taken_from() const {
-  static const std::string nobody;
-  return lock_ ? lock_->taken_from() : nobody;
+  static const std::string none;
+  return lock_ ? lock_->taken_from() : none;
 }
 
 int RunGuard::run(const std::function<int(Communicator& world)>& rank_main) {
   int exit_code = 0;
   try {
     exit_code = rank_main(*watched_);
-    // A rank that leaves here has nobody left who waits for it.
+    // After this no rank waits for another.
     watched_->barrier();
   } catch (...) {
     rank_failed();
@@ -104,7 +104,7 @@ void RunGuard::rank_failed() {
     const int code = error ? error->exit_code() : Error("").exit_code();
     const auto* numerics = dynamic_cast<const NumericsError*>(&failure);
     const int rank = numerics && numerics->rank >= 0 ? numerics->rank : world_.rank();
-    // Each rank that fails tries: the launcher may end this one before its turn. The first one counts.
+    // Each failing rank tries, as the launcher may end another first. The first outcome counts.
     watchdog_->record({.status = "failed", .exit_code = code, .root_cause_rank = rank, .what = failure.what()});
     watchdog_->dump(failure.what());
     throw;

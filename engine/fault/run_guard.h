@@ -1,6 +1,5 @@
-// RunGuard: what stands around a run on every rank, so that it never hangs, never fails without a name, and can be
-// looked into afterwards: the lock of the run folder, the check that all ranks run the same, flight recorder, watchdog,
-// faults on purpose, outcome.json.
+// RunGuard: failure detection around a run, on every rank: the lock of the run folder, the check that all ranks run the
+// same program and configuration, flight recorder, watchdog, fault injection, outcome.json.
 #pragma once
 
 #include <atomic>
@@ -18,23 +17,23 @@ namespace trivet {
 
 class RunGuard {
  public:
-  // Collective over `world`. `config` is resolved. Creates train.run_dir. Throws ConfigError where another run is at
-  // work there, or where ranks differ in program or configuration; IoError.
+  // Collective over `world`. `config` is resolved. Creates train.run_dir. Throws ConfigError where another run uses it,
+  // or ranks differ in program or configuration; IoError.
   RunGuard(const Config& config, const std::vector<Fault>& faults, Communicator& world);
 
-  // Runs the rank on a world that is recorded; returns its exit code. Its errors pass through, and leave the outcome
-  // behind; a hang is a TimeoutError that names the culprit.
+  // Runs the rank on a recorded world; returns its exit code. Errors write the outcome and pass through; a hang is a
+  // TimeoutError that names the culprit.
   int run(const std::function<int(Communicator& world)>& rank_main);
 
-  // The same group, recorded too: one that moves the memory of a device on its own streams.
+  // A recorded communicator over `exchange`, which moves a device's memory on its own streams.
   std::unique_ptr<Communicator> watch(Communicator& exchange) {
     return with_flight_recorder(exchange, recorder_, faults_.none() ? nullptr : &faults_);
   }
 
   FaultInjector& faults() { return faults_; }
   void set_steps_done(int64_t steps) { steps_done_ = steps; }
-  const std::string& lock_taken_from() const;  // empty: from nobody
-  // Rank 0, before it changes what another run may lean on: throws ConfigError where the folder is another's by now.
+  const std::string& lock_taken_from() const;  // the previous holder; empty: none
+  // Throws ConfigError where another run has taken over the folder. Rank 0 calls it before a commit.
   void check_lock() const {
     if (lock_) lock_->check();
   }
@@ -52,7 +51,7 @@ class RunGuard {
   std::optional<Watchdog> watchdog_;
 };
 
-// Throws ConfigError that lists who differs, on all ranks: `text` is the resolved configuration. Collective.
+// `text`: the resolved configuration. Throws ConfigError on all ranks, listing those that differ. Collective.
 void check_same_everywhere(const std::string& text, const std::vector<RankPlace>& places, Communicator& world);
 
 }  // namespace trivet

@@ -48,7 +48,7 @@ std::string to_text(const Holder& holder) {
          "\n";
 }
 
-// Without a host where it was half written by somebody who was killed.
+// Without a host where a killed process left it half written.
 Holder parse_holder(const std::string& text) {
   try {
     const auto json = parse_json(text);
@@ -64,7 +64,7 @@ std::string describe(const Holder& holder) {
                      holder.job.empty() ? "" : ", job " + holder.job, holder.since.empty() ? "?" : holder.since);
 }
 
-// Empty: there is none, or none that can be read.
+// Empty where it cannot be read.
 std::string text_of(const std::string& path) noexcept {
   try {
     return read_small_file(path, 65536);
@@ -73,20 +73,20 @@ std::string text_of(const std::string& path) noexcept {
   }
 }
 
-// A process of another container cannot be seen, but the system keeps what it has locked as long as it lives.
-bool nobody_has_open(const std::string& path) {
+// A process of another container is invisible, but its flock() lasts as long as it lives.
+bool is_unlocked(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  const bool nobody = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) == 0;
+  const bool unlocked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) == 0;
   if (fd >= 0) close(fd);
-  return nobody;
+  return unlocked;
 }
 
-// Why the holder cannot be at work any more; empty: it may be. `own_file`: written just now.
+// Why the lock is stale; empty: it may not be. `own_file`: written just now.
 std::string why_stale(const Holder& holder, const Holder& mine, const std::string& path, const std::string& own_file) {
   if (holder.host == mine.host) {
     const bool seen = holder.processes.empty() || holder.processes == mine.processes;
     const int64_t start = seen ? start_of_process(holder.pid) : -1;
-    if (seen ? start < 0 || start != holder.start : nobody_has_open(path)) return "whose process is gone";
+    if (seen ? start < 0 || start != holder.start : is_unlocked(path)) return "whose process is gone";
     if (seen) return "";
   }
   if (!holder.job.empty() && holder.job == mine.job) return "an earlier attempt of this job";
@@ -118,7 +118,7 @@ RunLock::RunLock(const std::string& run_dir)
           fmt::format("train.run_dir {}: another run is at work in it ({}); expected a folder of one's own, or remove "
                       "{} where that run is gone",
                       run_dir, describe(holder), path_));
-    // Of several that take it over, one renames it. Where that is another lock by now, it gets its name back.
+    // One of several takers renames it. If it is another lock by now, it gets its name back.
     const std::string aside = file_.temporary() + ".stale";
     if (rename(path_.c_str(), aside.c_str()) != 0) continue;
     const bool taken = text_of(aside) == text, given_back = !taken && link(aside.c_str(), path_.c_str()) == 0;
@@ -130,7 +130,7 @@ RunLock::RunLock(const std::string& run_dir)
 }
 
 void RunLock::check() const {
-  // One that somebody has removed is nobody else's.
+  // A removed lock has no other holder.
   if (const std::string text = text_of(path_); !text.empty() && text != text_)
     throw ConfigError(fmt::format("{}: another run has taken the folder over: {}", path_, text));
 }

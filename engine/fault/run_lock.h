@@ -1,7 +1,7 @@
-// RunLock: RUN_DIR/lock, so that two jobs do not write into one folder. It says who holds it: host, process, its start,
-// and the scheduler's job. A lock whose holder is gone is taken over: on this host one sees whether the process is
-// there, or, from another container, whether it has the file open; one of the same scheduler job is an earlier attempt
-// of it; elsewhere a lock is gone when nobody has touched it for kStale, which its holder does every kTouch.
+// RunLock: RUN_DIR/lock, so that two jobs do not write into one folder. It names its holder: host, process, start time
+// and scheduler job. A stale lock is taken over: on this host where the process does not exist, or, from another
+// container, does not have the file open; where the same scheduler job holds it, from an earlier attempt; elsewhere
+// where it was not touched for kStale. The holder touches it every kTouch.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ class RunLock {
 
   // Throws ConfigError, naming the holder, where another job has it; IoError.
   explicit RunLock(const std::string& run_dir);
-  ~RunLock();  // leaves a lock alone that another run has taken over meanwhile
+  ~RunLock();  // does not remove a lock that another run has taken over
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
   void touch() noexcept;  // now and then; any one thread
-  // Throws ConfigError where another run has taken it over: from one that was suspended, or cut off, for kStale.
+  // Throws ConfigError where another run has taken it over, after this one was suspended or disconnected for kStale.
   void check() const;
-  // Of whom the lock was taken over; empty: nobody.
+  // The previous holder of a lock that was taken over; empty: none.
   const std::string& taken_from() const { return taken_from_; }
 
  private:

@@ -1,4 +1,4 @@
-// StepHook: who wants to know where a rank is in a step. Called on the rank's main thread; null costs a test.
+// StepHook: hears where a rank is in a step. Called on the rank's main thread.
 #pragma once
 
 #include <cstdint>

@@ -54,7 +54,7 @@ Watchdog::Watchdog(const FlightRecorder& recorder, Communicator& world, const st
       last_look_ns_(now_ns()) {
   for (int rank = 0; rank < world.size(); ++rank) {
     const RankPlace& other = options_.places[static_cast<size_t>(rank)];
-    // One that cannot be seen now, across the border of a container, cannot be missed later.
+    // A process that is invisible now, in another container, is not watched.
     if (other.host == place().host && other.pid != place().pid && process_exists(other.pid))
       neighbours_.push_back(rank);
   }
@@ -98,7 +98,7 @@ void Watchdog::watch() {
 
 void Watchdog::look() {
   const int64_t now = now_ns();
-  // A longer gap is time in which this process did not run.
+  // In a longer gap this process did not run.
   const int64_t elapsed = std::min(now - last_look_ns_, 4 * tick_ns_);
   last_look_ns_ = now;
   if (options_.timeout_s > 0) look_for_hang(elapsed);
@@ -119,7 +119,7 @@ void Watchdog::serve_crash(int signal) {
     record({.status = "died", .exit_code = 128 + signal, .root_cause_rank = rank_, .what = what});
   }
   write_dump(what);
-  // No rank's main thread, but one of its streams: which rank's cannot be told.
+  // The thread of a stream, of an unknown rank.
   if (!mine && rank_ == 0 && !wait_for_stop(0.2))
     record({.status = "died", .exit_code = 128 + signal, .host = place().host, .what = what});
   over_ = true;
@@ -140,7 +140,7 @@ void Watchdog::look_for_hang(int64_t elapsed_ns) {
 
   const auto timeout_ns = static_cast<int64_t>(options_.timeout_s * 1e9);
   if (watched_ns_ >= timeout_ns) return report_hang();
-  // Whoever hangs, waits or computes for long looks whether another rank has lost patience.
+  // A rank that is idle for long looks whether another rank has reported.
   if (idle_ns_ >= timeout_ns / 2 && file_exists(flight_folder(options_.run_dir) + "/fired")) follow();
 }
 
@@ -190,7 +190,7 @@ void Watchdog::follow() {
   over_ = true;
   write_dump("another rank has reported the end of the run");
   if (!wait_for_stop(4 * options_.grace_s)) {
-    say(fmt::format("[rank {}] the run has come to its end, but nobody ends this process\n", rank_));
+    say(fmt::format("[rank {}] the run has ended, but this process is still there\n", rank_));
     _exit(kHungExit);
   }
 }
@@ -203,7 +203,7 @@ void Watchdog::end_rank(int exit_code, const std::string& what) {
   }
   world_.abort(what);
   if (wait_for_stop(options_.grace_s)) return;
-  // Its main thread does not wait in a call, or does not come back from it.
+  // Its main thread is not in a call, or does not return from it.
   say(fmt::format("[rank {}] {}\n", rank_, what));
   _exit(exit_code);
 }
@@ -212,12 +212,12 @@ bool Watchdog::claim() {
   const std::string path = flight_folder(options_.run_dir) + "/fired";
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd >= 0) close(fd);
-  return fd >= 0 || errno != EEXIST;  // where there is no folder any more, everybody reports
+  return fd >= 0 || errno != EEXIST;  // without the folder every rank reports
 }
 
 bool Watchdog::write_dump(const std::string& why) {
   std::lock_guard lock(dump_mutex_);
-  if (file_exists(flight_path(options_.run_dir, rank_))) return true;  // the first is the one that counts
+  if (file_exists(flight_path(options_.run_dir, rank_))) return true;  // the first dump counts
   try {
     write_flight_dump(
         options_.run_dir,

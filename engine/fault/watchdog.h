@@ -1,14 +1,13 @@
-// Watchdog: a thread beside each rank that ends the run when it can no longer end itself.
+// Watchdog: a thread beside each rank that ends a run that cannot end itself.
 //
-//   a call is open for longer than the timeout   some rank hangs: all ranks that can write their flight dumps; the
-//                                                first to notice names the culprit, writes outcome.json and ends the
-//                                                job (124)
-//   a rank of this host has died                 the same; its launcher ends the job too, and tells the signal
+//   a call is open for longer than the timeout   a rank hangs: all ranks that can write their flight dumps; the first
+//                                                to notice names the culprit, writes outcome.json and ends the job
+//                                                (124)
+//   a rank of this host has died                 the same; its launcher ends the job too, and reports the signal
 //   this process gets a fatal signal             flight dump and outcome.json before the process ends (crash.h)
 //
-// It looks a few times a second. Time counts by a monotonic clock, and only while the process runs: a job that was
-// suspended as a whole goes on. A rank may work alone, with the others waiting (rank 0 writes a file, reads data), for
-// no longer than the timeout.
+// It looks a few times a second. Only time in which the process runs counts, by a monotonic clock, so a job that was
+// suspended as a whole continues. One rank may work while the others wait (rank 0 writes a file) for up to the timeout.
 #pragma once
 
 #include <atomic>
@@ -27,7 +26,7 @@
 namespace trivet {
 
 struct WatchdogOptions {
-  double timeout_s = 600;         // 0: hangs are not looked for
+  double timeout_s = 600;         // 0: hangs are not detected
   double grace_s = 5;             // for the rank to end after world.abort(); then the process is ended
   std::string run_dir;            // with a flight folder (start_flight_folder)
   std::vector<RankPlace> places;  // [rank]
@@ -39,7 +38,7 @@ class Watchdog {
   // By the rank's main thread. `recorder`, `world` and `steps_done` outlive it.
   Watchdog(const FlightRecorder& recorder, Communicator& world, const std::atomic<int64_t>& steps_done,
            WatchdogOptions options);
-  ~Watchdog();  // when the rank has ended, well or not
+  ~Watchdog();  // when the rank has ended
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
@@ -49,9 +48,9 @@ class Watchdog {
   };
   Fired fired() const;
 
-  // The rank's main thread ends with an error: its flight dump, and the others' watchdogs make theirs.
+  // Writes this rank's flight dump, and has the other ranks write theirs. For a main thread that ends with an error.
   void dump(const std::string& why);
-  // Writes outcome.json, if it is the first. Fills in the steps done, and the host of the rank that was the cause.
+  // Writes outcome.json where there is none, with the steps done and the host of the root-cause rank.
   void record(Outcome outcome);
 
  private:
@@ -64,7 +63,7 @@ class Watchdog {
   void follow();
   void end_rank(int exit_code, const std::string& what);
 
-  bool claim();  // to be the one who reports
+  bool claim();  // true for the first rank, which reports
   bool write_dump(const std::string& why);
   bool wait_for_stop(double seconds);
   const RankPlace& place() const { return options_.places[static_cast<size_t>(rank_)]; }
@@ -83,7 +82,7 @@ class Watchdog {
   uint64_t watched_call_ = UINT64_MAX;
   int64_t watched_ns_ = 0;  // how long it has been open
   int64_t activity_ns_ = 0, idle_ns_ = 0;
-  bool over_ = false;  // it has said what it had to say
+  bool over_ = false;  // it has reported
 
   std::mutex dump_mutex_;  // the thread and the rank's main thread write the same file
   mutable std::mutex mutex_;

@@ -1,4 +1,4 @@
-// What a GPT's first stage begins with: token embedding plus learned positions, then dropout.
+// The input of a GPT's first stage: token embedding plus learned positions, then dropout.
 #pragma once
 
 #include "engine/model/shape.h"

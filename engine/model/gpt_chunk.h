@@ -1,5 +1,4 @@
-// GptChunk: a GptStage as the pipeline's executor sees it: the stage, what it needs from its rank, and the
-// micro-batches of the step under way.
+// GptChunk: a GptStage as the pipeline's executor sees it, with its rank's context and the step's micro-batches.
 #pragma once
 
 #include <span>

@@ -11,8 +11,8 @@ GptStage::GptStage(ParamList& params, const GptShape& shape, const StageRange& r
     : shape_(shape), range_(range), groups_(recompute.groups(range.num_layers)) {
   expect_runs(shape_);
   for (const RecomputeGroup& group : groups_) {
-    for (int64_t i = 0; i < group.count; ++i) plan_.push_back({group.lost, static_cast<size_t>(i)});
-    plan_.back().lost.out = false;  // what goes on to the next group or stage is kept
+    for (int64_t i = 0; i < group.count; ++i) plan_.push_back({group.parts, static_cast<size_t>(i)});
+    plan_.back().recomputed.out = false;  // the input of the next group or stage is saved
   }
   const int stage = params.units().empty() ? 0 : params.units().back().stage + 1;
   if (range_.has_embedding) {
@@ -41,7 +41,7 @@ void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_b
     if (shape_.drops()) slot.first_sample = activations.allocate(DType::i64, {1});
     slot.input = Residual(activations.allocate(shape_.dtype, shape_.hidden_shape()));
     for (const BlockPlan& plan : plan_)
-      slot.blocks.push_back(allocate_block_activations(activations, shape_, plan.lost.others()));
+      slot.blocks.push_back(allocate_block_activations(activations, shape_, plan.recomputed.others()));
     if (range_.has_head) slot.head = allocate_head_activations(activations, shape_);
     slots_.push_back(std::move(slot));
   }
@@ -51,13 +51,13 @@ void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_b
   }
   if (blocks_.empty()) return;
   for (size_t place = 0; place < static_cast<size_t>(groups_.front().count); ++place)
-    recomputed_.push_back(allocate_block_activations(activations, shape_, plan_[place].lost));
+    recomputed_.push_back(allocate_block_activations(activations, shape_, plan_[place].recomputed));
   if (whole_backwards) gradients_ = allocate_block_gradients(activations, shape_, false);
   for (int i = 0; i < stashes; ++i) {
     std::vector<Stash>& stash = stashes_.emplace_back();
     for (const BlockPlan& plan : plan_)
       stash.push_back({allocate_block_gradients(activations, shape_, true),
-                       allocate_block_activations(activations, shape_, plan.lost)});
+                       allocate_block_activations(activations, shape_, plan.recomputed)});
   }
 }
 
@@ -96,7 +96,7 @@ void GptStage::run_deferred(Context& ctx) {
 
 void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatch& micro_batch, Residual grad) {
   Slot& slot = slots_.at(static_cast<size_t>(slot_index));
-  // Behind the weight halves where they are put off.
+  // After the weight halves, which may be deferred.
   const auto done = [&](int unit) { ctx.weight_grads.push([&ctx, unit] { ctx.units.after_backward(unit); }); };
   ctx.units.begin_pass(Pass::backward);
   if (head_) {
@@ -114,11 +114,11 @@ void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatc
     const RecomputeGroup& group = groups_[g];
     const auto first = static_cast<size_t>(group.first), end = first + static_cast<size_t>(group.count);
     std::optional<ScopedPhase> span;
-    if (group.lost.any()) span.emplace(ctx.compute, SpanInfo{"recompute", Category::phase});
+    if (group.parts.any()) span.emplace(ctx.compute, SpanInfo{"recompute", Category::phase});
     for (size_t i = first; i < end; ++i) {
-      const BlockParts& lost = plan_[i].lost;
-      if (lost.any()) ctx.units.before_forward(block_unit(i));
-      blocks_[i].forward(ctx, block_input(slot, stash, i), micro_batch, activations(slot, stash, i), lost);
+      const BlockParts& parts = plan_[i].recomputed;
+      if (parts.any()) ctx.units.before_forward(block_unit(i));
+      blocks_[i].forward(ctx, block_input(slot, stash, i), micro_batch, activations(slot, stash, i), parts);
     }
     span.reset();
     for (size_t i = end; i-- > first;) {

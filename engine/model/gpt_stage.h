@@ -1,9 +1,8 @@
-// GptStage: a run of consecutive blocks of a GPT on one rank, with the embedding in front when it is the model's first
-// stage and the head behind when it is the last. A model without pipeline parallelism is one stage.
+// GptStage: consecutive blocks of a GPT on one rank, with the embedding on the model's first stage and the head on its
+// last. A model without pipeline parallelism is one stage.
 //
-// The activations of a micro-batch live in a slot from its forward to its backward; a stage has as many slots as
-// micro-batches may be under way. Slots are allocated once. Activations that are recomputed have no place in the slots:
-// all micro-batches write them to the same few tensors in turn.
+// A micro-batch's activations live in a slot from its forward to its backward; slots are allocated once. Recomputed
+// activations are not in the slots: all micro-batches write them to the same few tensors in turn.
 #pragma once
 
 #include <deque>
@@ -26,23 +25,22 @@ struct StageRange {
 
 class GptStage {
  public:
-  // Declares the parameters, in the order of the forward pass. The dropout masks follow from `seed`. word_embedding:
-  // the weight to tie the head to, where another stage of this rank has it; else null.
+  // Declares the parameters in the order of the forward pass. `seed` keys the dropout. word_embedding: the weight to
+  // tie the head to, where another stage of this rank has it; else null.
   GptStage(ParamList& params, const GptShape& shape, const StageRange& range, uint64_t seed,
            const Recompute& recompute = {}, Param* word_embedding = nullptr);
   GptStage(const GptStage&) = delete;
 
-  // stashes: how many micro-batches may be between the two halves of a backward that are run apart; each holds the
-  // gradients and the recomputed activations that the second half needs. whole_backwards: there are also backwards
-  // whose halves are together.
-  // deferred_heads: micro-batches whose gradient of the output weight may be put off at once.
+  // stashes: micro-batches that may be between the two halves of a split backward; each holds the gradients and the
+  // recomputed activations that the weight half needs. whole_backwards: whether there are unsplit backwards too.
+  // deferred_heads: micro-batches whose gradient of the output weight may be deferred at once.
   void allocate(Arena& activations, int slots, int stashes, bool whole_backwards, int deferred_heads = 0);
-  // Bytes of scratch that forward and backward of such stages need, and the logits of one position.
+  // Bytes of scratch for forward and backward of such stages, and for the logits of one position.
   static int64_t scratch_bytes(const GptShape& shape);
 
-  Tensor tokens(int slot) const { return slot_at(slot).tokens; }  // [s, b] int32: whoever runs the stage fills it
-  Tensor labels(int slot) const { return slot_at(slot).labels; }  // [s, b] int32: likewise
-  // [1] int64, null without dropout: likewise, for passes that train.
+  // Inputs, filled by the caller: tokens and labels [s, b] int32; first_sample [1] int64, null without dropout.
+  Tensor tokens(int slot) const { return slot_at(slot).tokens; }
+  Tensor labels(int slot) const { return slot_at(slot).labels; }
   Tensor first_sample(int slot) const { return slot_at(slot).first_sample; }
   Residual input(int slot) const { return slot_at(slot).input; }  // [s*, b, h]: the previous stage's output goes here
   void set_input(int slot, Residual input) { slots_.at(static_cast<size_t>(slot)).input = input; }
@@ -52,11 +50,11 @@ class GptStage {
   // On the last stage, loss[0] (fp32) += loss_scale * sum over the tokens of the cross-entropy.
   void forward(Context& ctx, int slot, const MicroBatch& micro_batch, Tensor loss) const;
   // grad: [s*, b, h], the gradient of the output (ignored on the last stage), becomes that of the input (undefined on
-  // the first stage). stash: where the gradients go that a deferred weight-gradient half reads; -1 where it is not.
+  // the first stage). stash: of a split backward, holds what its weight half reads; else -1.
   void backward(Context& ctx, int slot, int stash, const MicroBatch& micro_batch, Residual grad);
-  // The gradients of the output weight that backward has put off, in its order.
+  // Computes the deferred gradients of the output weight, in order.
   void run_deferred(Context& ctx);
-  // NaN into everything the slot holds.
+  // Fills the slot with NaN.
   void poison(Context& ctx, int slot) const;
 
   Param* word_embedding() { return embedding_ ? &embedding_->word_weight() : nullptr; }
@@ -70,23 +68,22 @@ class GptStage {
     std::vector<BlockActivations> blocks;
     HeadActivations head;
   };
-  // What the gradient of the output weight reads.
+  // Inputs of the output weight's gradient.
   struct DeferredHead {
     Residual norm_out;  // [s*, b, h]
     Vocab d_logits;     // [s, b, padded_vocab/t]
   };
   const Slot& slot_at(int slot) const { return slots_.at(static_cast<size_t>(slot)); }
-  // What a deferred weight-gradient half reads of one block beside what its slot keeps.
+  // Inputs of one block's deferred weight half, beside its slot's.
   struct Stash {
     BlockGradients gradients;
     BlockActivations recomputed;
   };
   struct BlockPlan {
-    BlockParts lost;        // between forward and backward
+    BlockParts recomputed;  // not saved in the slots
     size_t place_in_group;  // of its RecomputeGroup
   };
-  // Those of one block: what the slot keeps, and where the rest is written. stash: -1 but in a backward whose halves
-  // are apart.
+  // One block's: the slot's, and where the recomputed ones are written. stash: of a split backward, else -1.
   BlockActivations activations(const Slot& slot, int stash, size_t block) const;
   int block_unit(size_t block) const { return first_block_unit_ + static_cast<int>(block); }
   Residual block_input(const Slot& slot, int stash, size_t block) const {
@@ -102,10 +99,10 @@ class GptStage {
   std::vector<RecomputeGroup> groups_;
   std::vector<BlockPlan> plan_;  // [block]
   std::vector<Slot> slots_;
-  std::vector<BlockActivations> recomputed_;  // by place in a group: what no slot keeps, of all groups in turn
-  BlockGradients gradients_;                  // of all blocks in turn, where the halves are together
+  std::vector<BlockActivations> recomputed_;  // by place in a group, of all groups in turn
+  BlockGradients gradients_;                  // of all blocks in turn, in unsplit backwards
   std::vector<std::vector<Stash>> stashes_;   // [stash][block]
-  std::vector<DeferredHead> deferred_heads_;  // change places with a slot's tensors
+  std::vector<DeferredHead> deferred_heads_;  // swapped with a slot's tensors
   size_t heads_waiting_ = 0;                  // of deferred_heads_, from the first on
 };
 

@@ -1,7 +1,7 @@
-// Activation recompute: which activations of a stage are not kept from forward to backward but made again in between
-// (Chen et al. 2016; selective: Korthikanti et al. 2022, section 5). Megatron's options recompute_granularity,
-// recompute_modules, recompute_method and recompute_num_layers. The numbers stay the same bit by bit: the same
-// operations run again on the same inputs, and dropout is a function of the sample and the place.
+// Activation recompute (Chen et al. 2016; selective: Korthikanti et al. 2022, section 5): which activations of a stage
+// are recomputed in the backward pass instead of saved. Megatron's options recompute_granularity, recompute_modules,
+// recompute_method and recompute_num_layers. Results stay bitwise the same: the same operations run on the same inputs,
+// and dropout is a function of sample and position.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace trivet {
 
-// The parts of a block's forward pass, in its order (block.h). Names the activations that a part writes as well.
+// The parts of a block's forward pass in order (block.h), or the activations that they write.
 struct BlockParts {
   bool norms = false;  // ln1, ln2
   bool qkv = false;
@@ -23,15 +23,14 @@ struct BlockParts {
   BlockParts others() const { return {!norms, !qkv, !core_attention, !middle, !mlp, !out}; }
 };
 
-// Consecutive blocks of a stage. Where parts are lost, the backward pass of the group begins with making them again
-// from the group's input.
+// Consecutive blocks of a stage. The backward pass of the group first recomputes `parts` from the group's input.
 struct RecomputeGroup {
   int64_t first = 0, count = 1;  // blocks of the stage
-  BlockParts lost;               // the same parts of each block; the output of the group's last block is always kept
+  BlockParts parts;              // of each block; the output of the last one is always saved
 };
 
 struct Recompute {
-  BlockParts lost;         // selective: of every block; full: all()
+  BlockParts parts;        // selective: of every block; full: all()
   bool uniform = true;     // full: groups of num_layers, of which only the input is kept; else the first num_layers
                            // blocks of a stage, each a group of its own, and the others keep everything
   int64_t num_layers = 0;  // 0: granularity none or selective
@@ -44,7 +43,7 @@ inline std::vector<RecomputeGroup> Recompute::groups(int64_t blocks) const {
   const int64_t step = uniform && num_layers > 0 ? num_layers : 1;
   for (int64_t first = 0; first < blocks; first += step) {
     const bool kept = !uniform && first >= num_layers;
-    groups.push_back({first, step < blocks - first ? step : blocks - first, kept ? BlockParts{} : lost});
+    groups.push_back({first, step < blocks - first ? step : blocks - first, kept ? BlockParts{} : parts});
   }
   return groups;
 }

@@ -1,12 +1,12 @@
-// What scratch a pass needs is found by making one, with a model of one block on a planning device: of the operations
-// and of the communication nothing is done, and the scratch keeps count.
+// Measures the scratch of a pass by running one with a model of one block on a planning device, where operations and
+// communication do nothing.
 #include "engine/model/gpt_stage.h"
 #include "parallel/comm/planning_comm.h"
 
 namespace trivet {
 namespace {
 
-constexpr int64_t kEnough = int64_t{1} << 50;  // of memory that is not there
+constexpr int64_t kEnough = int64_t{1} << 50;
 
 class NullOps : public Ops {
  public:

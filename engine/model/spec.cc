@@ -12,13 +12,13 @@ void expect_runs(const ModelSpec& spec) {
   };
   const AttentionSpec& a = spec.attention;
   expect(spec.norm == Norm::layernorm, "RMSNorm", "layer norms: there is no other norm among the operations");
-  expect(spec.activation == Activation::gelu, "SwiGLU", "GELU: a block has one product before its activation");
+  expect(spec.activation == Activation::gelu, "SwiGLU", "GELU: a block has one GEMM before its activation");
   expect(spec.positions == Positions::learned, "rotary positions",
-         "learned ones: attention does not turn queries and keys");
+         "learned ones: attention does not rotate queries and keys");
   expect(spec.biases, "linear layers without biases", "biases: every linear layer declares one");
   expect(a.kv_heads == a.heads,
          std::to_string(a.kv_heads) + " heads of keys and values for " + std::to_string(a.heads) + " of queries",
-         "as many: nothing checks yet that tensor parallelism can cut fewer");
+         "as many: partitioning fewer over tensor-parallel ranks is not tested yet");
   expect(a.width() == spec.hidden,
          std::to_string(a.heads) + " heads of width " + std::to_string(a.head_width) + " in a hidden size of " +
              std::to_string(spec.hidden),

@@ -1,6 +1,5 @@
-// ModelSpec: which model: its sizes, and of which kind its parts are. It knows no layout and no rank. What follows from
-// it is declared once, by the layers that are built from it (modules.h): parameters, FLOPs, the tensors of checkpoints
-// and of other formats.
+// ModelSpec: the sizes of a model and the kinds of its parts, without layout or rank. The layers built from it declare
+// everything else (modules.h): parameters, FLOPs, the tensors of checkpoints and of other formats.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@ enum class Positions : uint8_t { learned, rope };
 
 struct AttentionSpec {
   int64_t heads = 0;       // of queries
-  int64_t kv_heads = 0;    // of keys and values, each of which serves heads / kv_heads of queries
+  int64_t kv_heads = 0;    // of keys and values; each serves heads / kv_heads query heads
   int64_t head_width = 0;  // d_head
   int64_t width() const { return heads * head_width; }
   int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_width; }
@@ -30,7 +29,7 @@ struct ModelSpec {
   Positions positions = Positions::learned;
   bool biases = true;           // of the linear layers of blocks
   bool tied_embeddings = true;  // the output layer's weight is the word embedding's
-  // How it starts and what training drops. Of what a trained model computes it is no part.
+  // Initialisation and dropout, which do not change what a trained model computes.
   struct Training {
     float hidden_dropout = 0, attention_dropout = 0;
     float init_std = 0.02f;
@@ -44,14 +43,14 @@ struct ModelSpec {
     spec.vocab = n;
     return spec;
   }
-  // Whether a checkpoint of `other` is one of this: both have the same tensors and compute the same of them.
+  // Whether both have the same tensors and compute the same with them, so that checkpoints fit.
   bool same_model(ModelSpec other) const {
     other.training = training;
     return other == *this;
   }
 };
 
-// The one place that knows what the layers cannot do yet. Throws ConfigError that says what and why.
+// Throws ConfigError for what the layers do not support yet, with the reason.
 void expect_runs(const ModelSpec& spec);
 
 }  // namespace trivet

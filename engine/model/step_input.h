@@ -1,5 +1,5 @@
-// StepInput: the micro-batches of a step in host memory from which the device copies, two steps' worth: the host may
-// fill one while the device still reads the other.
+// StepInput: the micro-batches of two steps in host memory that the device copies from: the host fills one step while
+// the device reads the other.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,12 @@
 
 namespace trivet {
 
-// One micro-batch, in memory that Device::copy_to_device reads well.
+// One micro-batch in (pinned) host memory.
 struct HostBatch {
   std::span<int32_t> tokens, labels;  // [s, b] each
-  int64_t& first_sample;              // its first one's global index
+  int64_t& first_sample;              // global index
 
-  // Batch entry 0 is `context`; what stands behind it changes nothing before it.
+  // Batch entry 0 is `context`, padded; attention is causal.
   void fill_with(std::span<const int32_t> context, size_t entries) {
     std::fill(tokens.begin(), tokens.end(), 0);
     std::fill(labels.begin(), labels.end(), 0);
@@ -41,13 +41,13 @@ class StepInput {
     }
   }
 
-  // The memory for the next step, which is free: the device has read what stood in it.
+  // The memory of the next step, when the device has read its last content.
   std::span<HostBatch> take() {
     turn_ = 1 - turn_;
     sides_[turn_].read->synchronize();
     return sides_[turn_].batches;
   }
-  // What is queued on `stream` by now is all that reads what was taken last.
+  // Everything that reads the memory taken last is queued on `stream`.
   void queued(Stream& stream) { stream.record(*sides_[turn_].read); }
 
  private:

@@ -13,9 +13,8 @@ namespace {
 constexpr const char* kOwn = "own kernels";
 constexpr const char* kCudnn = "cuDNN";
 
-// Nanoseconds of a forward and a backward pass, the fastest of a few, behind some that are not counted: they load
-// kernels and take workspace, and a GPU that had nothing to do takes a while to come to its clock. What the numbers are
-// plays no part in what is done.
+// Nanoseconds of a forward and a backward pass, the fastest of a few. Warm-up passes load kernels, allocate workspace
+// and raise the GPU's clock. The time does not depend on the values.
 int64_t time_attention(Device& device, Ops& ops, const AttentionShape& z) {
   constexpr int kRuns = 5;
   constexpr int64_t kWarmUp = 100'000'000;
@@ -59,7 +58,7 @@ AttentionTrial try_attention(const Config& config, Device& device, const MakeOps
   AttentionTrial trial;
   if (asked == AttentionBackend::cudnn) {
     try {
-      time_cudnn();  // whether it runs
+      time_cudnn();  // throws where it does not run
     } catch (const Error& error) {
       throw ConfigError(
           fmt::format("model.attention_backend: found cudnn, but {}; expected auto or flash", error.what()));
@@ -68,7 +67,7 @@ AttentionTrial try_attention(const Config& config, Device& device, const MakeOps
   }
   if (asked == AttentionBackend::flash) trial.why = "as asked";
   else if (config.train.deterministic_mode) trial.why = "deterministic_mode measures nothing";
-  else if (config.model.attention_dropout > 0) trial.why = "cuDNN has not the dropout of attention_dropout";
+  else if (config.model.attention_dropout > 0) trial.why = "cuDNN does not have the dropout of attention_dropout";
   if (!trial.why.empty()) return trial;
   try {
     trial.cudnn_ns = time_cudnn();
@@ -83,7 +82,7 @@ AttentionTrial try_attention(const Config& config, Device& device, const MakeOps
 
 AttentionChoice choose_attention(const AttentionTrial& trial, HostWorld& host) {
   struct Sums {
-    int64_t own, cudnn;  // ranks for which it is not out of the question
+    int64_t own, cudnn;  // ranks on which it is available
     int64_t own_ns, cudnn_ns;
   };
   const Sums sums = host.sum(Sums{trial.own, trial.cudnn, trial.own_ns, trial.cudnn_ns});

@@ -1,5 +1,5 @@
-// Who computes attention on a GPU: Trivet's own kernels, or cuDNN's, as model.attention_backend says. `auto` is
-// measured: each rank times both ways at the shape of its micro-batches, and the ranks together take the faster one.
+// Chooses the attention kernels on a GPU, Trivet's own or cuDNN's, by model.attention_backend. For `auto` each rank
+// times both at the shape of its micro-batches, and all ranks use the faster one.
 #pragma once
 
 #include <functional>
@@ -8,32 +8,31 @@
 #include <string>
 
 #include "engine/config/config.h"
-#include "parallel/comm/host_world.h"
 #include "kernels/ops.h"
+#include "parallel/comm/host_world.h"
 
 namespace trivet {
 
 // Of one micro-batch, on one tensor-parallel rank. The config is a resolved one.
 AttentionShape attention_shape_of(const Config& config);
 
-// Ops in which attention of that shape is cuDNN's; null: with Trivet's own kernels for all. Throws ConfigError where
-// that cannot be.
+// Makes Ops with cuDNN's attention for that shape; null: with Trivet's own kernels. Throws ConfigError where it cannot.
 using MakeOps = std::function<std::unique_ptr<Ops>(const std::optional<AttentionShape>& cudnn)>;
 
-// What one rank found. Its ops are gone, with the workspaces that they took.
+// One rank's measurements.
 struct AttentionTrial {
-  bool own = true, cudnn = false;    // which ways are not out of the question
-  int64_t own_ns = 0, cudnn_ns = 0;  // of a forward and a backward pass, where both are not
-  std::string why{};                 // one is
+  bool own = true, cudnn = false;    // the available backends
+  int64_t own_ns = 0, cudnn_ns = 0;  // of a forward and a backward pass, where both are available
+  std::string why{};                 // only one is
 };
-// Throws ConfigError where model.attention_backend asks for what cannot be. Not collective.
+// Throws ConfigError where the requested model.attention_backend is not available. Not collective.
 AttentionTrial try_attention(const Config& config, Device& device, const MakeOps& make_ops);
 
 struct AttentionChoice {
   bool cudnn = false;
   std::string name{};  // for people
 };
-// The same way on all ranks: cuDNN's only where each of them has it. Collective.
+// One choice for all ranks: cuDNN only where it is available on each. Collective.
 AttentionChoice choose_attention(const AttentionTrial& trial, HostWorld& host);
 
 }  // namespace trivet

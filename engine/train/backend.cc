@@ -22,9 +22,8 @@ namespace {
 
 int64_t hash_of(const std::string& text) { return static_cast<int64_t>(XXH3_64bits(text.data(), text.size())); }
 
-// What tells this host from others, also where they are containers that all have the same name. NCCL goes by
-// NCCL_HOSTID where it is set: processes for which it differs may share a GPU over NCCL, which then takes sockets (for
-// tests).
+// Identifies this host, also among containers with the same name. As for NCCL, NCCL_HOSTID overrides it (in tests,
+// processes that share a GPU use sockets where it differs).
 std::string host_identity() {
   if (const char* id = std::getenv("NCCL_HOSTID")) return id;
   return host_name() + "/" + boot_id();
@@ -84,7 +83,7 @@ int threads_of_rank(const Config& config, const Communicator& world) {
 }
 
 bool computes_on_gpus(const Config& config, Communicator& world) {
-  // Who is to compute on CPUs asks no driver.
+  // On CPUs no driver is asked.
   const int64_t gpus = config.device.kind == DeviceKind::cpu ? 0 : cuda_device_count();
   return on_gpus(config, HostWorld(world).gather(gpus));
 }
@@ -123,7 +122,7 @@ Backend make_any_backend(const Config& config, Communicator& world, int threads,
   };
   AttentionTrial trial;
   all_succeed(host, [&] {
-    // A launcher may show each rank its own GPU alone.
+    // A launcher may make only its own GPU visible to each rank.
     backend.device = create_cuda_device(static_cast<int>(before % cuda_device_count()));
     if (trains) trial = try_attention(config, *backend.device, make_ops);
   });
@@ -140,7 +139,7 @@ Backend make_any_backend(const Config& config, Communicator& world, int threads,
                     exchange.name));
   backend.exchange_name = exchange.name;
   backend.exchange_on_device = exchange.kind == Exchange::nccl;
-  // Groups of their own: the engine goes on using the world for what is in host memory.
+  // Groups of their own: the engine uses the world for host memory.
   backend.host = world.twin("device memory", comm_of("data"));
   backend.exchange = exchange.kind == Exchange::nccl
                          ? create_nccl_communicator(*backend.host, *backend.device, config.comm.timeout_s)

@@ -1,5 +1,5 @@
-// Backend: what a rank computes on and how its ranks move that memory: the one place that knows which back ends there
-// are. Everything above it sees a Device, its Ops and a Communicator.
+// Backend: a rank's Device, its Ops, and the Communicator for the device's memory. The only place that knows which back
+// ends there are.
 #pragma once
 
 #include <functional>
@@ -16,34 +16,33 @@ namespace trivet {
 struct Backend {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
-  std::unique_ptr<Communicator> host;  // that `exchange` works over
-  // The world's ranks, for tensors of `device`; null: the world itself moves them, as they are host memory.
+  std::unique_ptr<Communicator> host;  // under `exchange`
+  // The world's ranks, for tensors of `device`; null: tensors are host memory, which the world itself moves.
   std::unique_ptr<Communicator> exchange;
   std::string exchange_name{};      // for people, as "NCCL"
-  bool exchange_on_device = false;  // its calls run on the device's streams, and are nobody else's: NCCL
-  std::string attention_name{};     // for people: who computes attention, and why; empty on a CPU
+  bool exchange_on_device = false;  // its calls run on the device's streams: NCCL
+  std::string attention_name{};     // for people: the attention backend, and why; empty on a CPU
 };
 
-// What builds a rank's backend: make_backend, or what a test puts in its place. threads: of a rank on a CPU.
+// make_backend, or a test's replacement. threads: of a rank on a CPU.
 using MakeBackend = std::function<Backend(const Config& config, Communicator& world, int threads)>;
 
-// As device.kind and comm.backend say; `world`: the ranks in host memory, which outlives the backend. With GPUs each
-// rank takes the one of its number on this host. Collective. Throws ConfigError, on every rank, where a rank has no
-// GPU, or shares one though NCCL is to connect them.
+// By device.kind and comm.backend; `world`: the ranks in host memory, which outlives the backend. With GPUs, a rank
+// takes the one of its local rank. Collective. Throws ConfigError, on every rank, where a rank has no GPU, or shares
+// one under NCCL.
 Backend make_backend(const Config& config, Communicator& world, int threads);
 
-// The backend's operations as graphs, where device.cuda_graph_impl asks for them; else null. The backend outlives them.
-// Throws ConfigError.
+// The backend's operations as graphs, or null, by device.cuda_graph_impl. The backend outlives them. Throws
+// ConfigError.
 std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backend);
-// The same for contexts of any length, of which attention_backend says nothing: attention is Trivet's own kernels'.
+// The same for contexts of any length, with Trivet's own attention kernels.
 Backend make_inference_backend(const Config& config, Communicator& world, int threads);
 
-// Whether that would be GPUs. Throws what the configuration and the hosts are refused for, before anything is allocated
-// or written. Collective.
+// Whether ranks compute on GPUs. Throws ConfigError where they cannot, before anything is allocated or written.
+// Collective.
 bool computes_on_gpus(const Config& config, Communicator& world);
 
-// Threads that a rank computes with on a CPU: as the config says, or else this host's cores, as the process may use
-// them, over the ranks of this host.
+// Compute threads of a rank on a CPU: device.threads_per_rank, or the usable cores of this host divided by its ranks.
 int threads_of_rank(const Config& config, const Communicator& world);
 
 }  // namespace trivet

@@ -17,9 +17,9 @@
 namespace trivet {
 namespace {
 
-constexpr double kMargin = 1.25;        // of the time that a step and a save are expected to take
-constexpr double kFirstGuess = 100e6;   // bytes a second of a save, before one was measured
-constexpr int kInterrupted = 128 + 15;  // exit code of a run that had to stop and saves nothing
+constexpr double kMargin = 1.25;        // on the expected time of a step and a save
+constexpr double kFirstGuess = 100e6;   // bytes a second, before a save was measured
+constexpr int kInterrupted = 128 + 15;  // exit code of a stopped run without checkpoints
 
 std::string checkpoints_folder(const std::string& run_dir) { return run_dir + "/checkpoints"; }
 
@@ -43,7 +43,7 @@ std::string layout_text(const MeshShape& mesh, const Config& config) {
                      config.parallel.pipeline_schedule, word_of(config.parallel.data_parallel_sharding_strategy));
 }
 
-// The sections that change how a run goes on.
+// Sections whose changes matter to a resumed run.
 constexpr std::array<std::string_view, 5> kRunSections{"model", "batch", "optimizer", "precision", "data"};
 
 std::map<std::string, std::string> values_of(const Config& config) {
@@ -129,7 +129,7 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
 void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall_back) {
   Stream& compute = *trainer_.rank().compute;
   HostWorld& host = trainer_.host();
-  // What rank 0 sees; hosts need not see a folder's changes at the same time.
+  // As rank 0 sees them: hosts may see changes of a folder at different times.
   std::string list;
   for (const std::string& path : candidates) list += path + "\n";
   list = host.broadcast(list);
@@ -263,7 +263,7 @@ void Checkpointing::save_due_step() {
 }
 
 void Checkpointing::begin() {
-  // What went wrong in a rank's memory must not become the latest checkpoint.
+  // A corrupted replica must not become the latest checkpoint.
   if (config_.train.check_weight_hash_across_dp_replicas_interval > 0) trainer_.check_replicas();
   begun_ns_ = now_ns();
   if (options_.hook) options_.hook->begin(StepPhase::save, trainer_.steps_done());

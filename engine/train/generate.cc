@@ -45,7 +45,7 @@ int32_t sample_token(std::span<const float> logits, const Sampling& sampling, do
 std::vector<int32_t> generate(Rank& rank, std::span<const int32_t> prompt, const Sampling& sampling,
                               const std::function<void(int32_t token)>& on_token) {
   const GptShape& shape = rank.state.shape;
-  if (prompt.empty()) throw ConfigError("the prompt has no tokens; generation needs at least one to go on from");
+  if (prompt.empty()) throw ConfigError("the prompt has no tokens, expected at least one");
   for (const int32_t token : prompt)
     if (token < 0 || token >= shape.vocab)
       throw ConfigError(fmt::format("the prompt has token {}, but the vocabulary ends at {}", token, shape.vocab - 1));

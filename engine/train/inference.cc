@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "engine/config/fields.h"
-#include "engine/config/load.h"
 #include "engine/model/modules.h"
 
 namespace trivet {
@@ -30,7 +28,7 @@ namespace {
 void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_length) {
   RankState& state = rank.state;
   Stream& compute = *rank.compute;
-  // In fp32, as they are stored, a parameter at a time; one whose dtype that is straight to its place.
+  // A parameter at a time: fp32 straight to its place, others through fp32 staging.
   int64_t largest = 0;
   for (const Param& param : state.params.all()) largest = std::max(largest, param.shape.numel());
   Arena staging_arena(rank.device, "staging");
@@ -59,8 +57,8 @@ std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Com
       std::make_unique<Rank>(config, layout, make_inference_backend(config, world, threads_of_rank(config, world)),
                              world, RankOptions{.positions = positions});
   read_weights(*rank, checkpoint, config.model.seq_length);
-  // Ranks that are threads: to give pinned memory back, as read_weights() does, may take CUDA until the streams of all
-  // GPUs are through, and a rank that went ahead would have its stream wait in NCCL for this one.
+  // Freeing pinned memory, as read_weights() does, may wait for the streams of all GPUs; a thread rank ahead of this
+  // one would have a stream that waits for it in NCCL.
   world.barrier();
   return rank;
 }

@@ -1,5 +1,5 @@
-// A model that only runs forwards: weights in the run's dtype, the activations of one block at a time, no gradients and
-// no optimizer. Its weights come from a checkpoint of any layout.
+// Inference: forward passes only, with the weights of a checkpoint of any layout in the run's dtype, the activations of
+// one block at a time, and no gradients or optimizer.
 #pragma once
 
 #include <memory>
@@ -17,9 +17,8 @@ namespace trivet {
 LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int pipeline,
                               std::span<const std::string> sets);
 
-// A rank of it, with its weights. Collective over `world`, which like `layout` outlives it. `config`: resolved, as
-// inference_config() makes it. positions: of the longest context that will be asked for, at most the model's
-// seq_length; the work of a forward grows with it.
+// A rank with its weights. Collective over `world`, which like `layout` outlives it. `config`: inference_config(),
+// resolved. positions: of the longest context, at most the model's seq_length; the work of a forward grows with it.
 std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Communicator& world,
                                  const OpenCheckpoint& checkpoint, int64_t positions);
 

@@ -1,7 +1,9 @@
 // The learning rate of a step: linear warm-up, then cosine or linear decay to min_lr, or constant.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 
 #include "engine/config/config.h"
 
@@ -10,6 +12,15 @@ namespace trivet {
 // step counts from 1. Warm-up: lr * step / lr_warmup_iters up to that step. Then, with r running from 0 to 1 between
 // the warm-up's end and lr_decay_iters, min_lr + (lr - min_lr) * (cos(pi r) + 1) / 2, as in Megatron; min_lr after.
 // REQUIRES: min_lr and lr_decay_iters are resolved.
-double learning_rate(const OptimizerConfig& config, int64_t step);
+inline double learning_rate(const OptimizerConfig& c, int64_t step) {
+  if (step <= c.lr_warmup_iters) return c.lr * static_cast<double>(step) / static_cast<double>(c.lr_warmup_iters);
+  if (c.lr_decay_style == LrDecay::constant) return c.lr;
+  const double min_lr = c.min_lr.value();
+  const int64_t decay_iters = c.lr_decay_iters.value();
+  if (step >= decay_iters) return min_lr;
+  const double r = static_cast<double>(step - c.lr_warmup_iters) / static_cast<double>(decay_iters - c.lr_warmup_iters);
+  const double remaining = c.lr_decay_style == LrDecay::linear ? 1 - r : 0.5 * (std::cos(std::numbers::pi * r) + 1);
+  return min_lr + (c.lr - min_lr) * remaining;
+}
 
 }  // namespace trivet

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fmt/format.h>
 
+#include "base/statistics.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
 
@@ -11,7 +12,7 @@ namespace trivet {
 
 MeasuredRun read_measured_run(const std::string& run_dir, std::optional<int64_t> step) {
   const std::string trace = run_dir + "/trace.json";
-  if (!std::filesystem::exists(trace)) throw IoError(trace + ": is not there; a run with train.trace=true writes it");
+  if (!std::filesystem::exists(trace)) throw IoError(trace + ": not found; a run with train.trace=true writes it");
   LoadedConfig loaded = load_config(run_dir + "/config.resolved.yaml");
   const Layout layout = resolve(loaded, {.world_size = ranks_of_trace(trace)});
 
@@ -28,11 +29,10 @@ MeasuredRun read_measured_run(const std::string& run_dir, std::optional<int64_t>
       throw ConfigError(fmt::format("{} has the steps {} to {}, but step {} is asked for", trace,
                                     run.steps.front().step, run.steps.back().step, *step));
   } else {
-    std::vector<std::vector<MeasuredStep>::iterator> order;
-    for (auto s = run.steps.begin(); s != run.steps.end(); ++s) order.push_back(s);
-    const auto makespan = [](const auto& s) { return bubble_of(s->timeline).makespan; };
-    std::sort(order.begin(), order.end(), [&](const auto& a, const auto& b) { return makespan(a) < makespan(b); });
-    shown = order[order.size() / 2];
+    std::vector<std::pair<double, int64_t>> makespans;
+    for (const MeasuredStep& s : run.steps)
+      makespans.emplace_back(bubble_of(s.timeline).makespan, static_cast<int64_t>(makespans.size()));
+    shown += upper_median(makespans).second;
   }
   run.measured = shown->timeline;
   run.measured.title = fmt::format("{} measured: p = {}, m = {}, step {} of {}", run.schedule.kind, run.schedule.p,

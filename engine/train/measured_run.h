@@ -1,5 +1,5 @@
-// A finished run's pipeline beside its simulation: the schedule from RUN_DIR/config.resolved.yaml, the steps from
-// RUN_DIR/trace.json (train.trace: true), and the simulation with the costs that these steps show.
+// A finished run's pipeline and its simulation: the schedule from RUN_DIR/config.resolved.yaml, the steps from
+// RUN_DIR/trace.json (train.trace: true), and the simulation with the costs measured in these steps.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@ namespace trivet {
 
 struct MeasuredRun {
   Schedule schedule;
-  std::vector<MeasuredStep> steps;  // without the first, in which everything is touched for the first time
+  std::vector<MeasuredStep> steps;  // without the first, which warms up
   Costs costs;
   Timeline measured, simulated;
 };

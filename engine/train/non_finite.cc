@@ -16,10 +16,11 @@ struct Found {
 static_assert(sizeof(Found) == kNonFiniteNumbers * sizeof(int64_t));
 
 // "" where all gradients of this rank are finite.
-std::string describe_gradients(const RankState& state, int pipeline_rank, int rank, Device& device, Stream& stream) {
+std::string describe_gradients(const Rank& rank, int world_rank) {
+  const RankState& state = rank.state;
   std::vector<Found> found(state.flat.buckets.size());
-  device.copy_to_host(state.non_finite, found.data(), stream);
-  stream.synchronize();
+  rank.device.copy_to_host(state.non_finite, found.data(), *rank.compute);
+  rank.compute->synchronize();
   const auto bad = std::find_if(found.begin(), found.end(), [](const Found& bucket) { return bucket.first >= 0; });
   if (bad == found.end()) return "";
   Found all{};
@@ -35,7 +36,7 @@ std::string describe_gradients(const RankState& state, int pipeline_rank, int ra
   return fmt::format(
       "gradients of {} on rank {} (pipeline rank {}) are not finite; the first, at element {} of {}, is {}{}; of all "
       "of this rank, {} are not ({} NaN, {} infinite)",
-      segment.param->spec.name, rank, pipeline_rank, at - segment.offset, segment.param->shape.numel(),
+      segment.param->spec.name, world_rank, rank.mesh.at[Axis::pp], at - segment.offset, segment.param->shape.numel(),
       Found::number(bad->bits),
       bad->first > 0 ? fmt::format(", the one before it {:.6g}", Found::number(bad->bits_before)) : "",
       all.nans + all.infinities, all.nans, all.infinities);
@@ -43,26 +44,25 @@ std::string describe_gradients(const RankState& state, int pipeline_rank, int ra
 
 }  // namespace
 
-void search_non_finite(RankState& state, Ops& ops, Stream& stream) {
+void search_non_finite(Rank& rank) {
   int64_t i = 0;
-  for (const FlatBucket& bucket : state.flat.buckets)
-    ops.run(op::FindNonFinite{.x = bucket.own_grads,
-                              .accepted = state.step_number(RankState::kAccepted),
-                              .found = state.non_finite.slice(i++, 1).view({kNonFiniteNumbers})},
-            stream);
+  for (const FlatBucket& bucket : rank.state.flat.buckets)
+    rank.ops.run(op::FindNonFinite{.x = bucket.own_grads,
+                                   .accepted = rank.state.step_number(RankState::kAccepted),
+                                   .found = rank.state.non_finite.slice(i++, 1).view({kNonFiniteNumbers})},
+                 *rank.compute);
 }
 
-NonFinite find_non_finite(const RankState& state, int pipeline_rank, float own_loss, HostWorld& host, Device& device,
-                          Stream& stream) {
+NonFinite find_non_finite(const Rank& rank, float own_loss, HostWorld& host) {
   NonFinite found;
   const auto [loss_rank, loss] = host.first_text(std::isfinite(own_loss) ? "" : "the loss is not finite");
   if (loss_rank >= 0) {
     found.rank = loss_rank;
     found.what = fmt::format("the loss of rank {} is not finite, ", loss_rank);
   }
-  const auto [rank, text] = host.first_text(describe_gradients(state, pipeline_rank, host.rank(), device, stream));
-  found.what += rank < 0 ? "all gradients are finite" : text;
-  if (found.rank < 0) found.rank = rank;
+  const auto [first, text] = host.first_text(describe_gradients(rank, host.rank()));
+  found.what += first < 0 ? "all gradients are finite" : text;
+  if (found.rank < 0) found.rank = first;
   return found;
 }
 

@@ -1,25 +1,23 @@
-// Where the numbers of a step went wrong.
+// Finds which loss or gradient of a step is not finite.
 #pragma once
 
 #include <string>
 
+#include "engine/train/rank.h"
 #include "parallel/comm/host_world.h"
-#include "engine/train/rank_state.h"
 
 namespace trivet {
 
 struct NonFinite {
-  int rank = -1;       // the first rank that has one; -1: none does
-  std::string what{};  // the loss of which rank; the parameter, its stage and rank, how many, and the numbers around
+  int rank = -1;       // the first rank with a bad number; -1: none
+  std::string what{};  // whose loss; the parameter, its stage and rank, how many, and the first number
 };
 
-// Queues the search of this rank's gradients, which finds nothing to do in a step that is taken: by the time the host
-// reads that one was not, the next step's gradients are in their place.
-void search_non_finite(RankState& state, Ops& ops, Stream& stream);
+// Queues the search of this rank's gradients. It runs in a refused step only, before the next step overwrites them.
+void search_non_finite(Rank& rank);
 
-// What that search has found, on any rank: the first one tells all. own_loss: this rank's part of the loss. After the
-// reduction a gradient is as bad on all ranks that share it; a loss is its rank's own. Collective.
-NonFinite find_non_finite(const RankState& state, int pipeline_rank, float own_loss, HostWorld& host, Device& device,
-                          Stream& stream);
+// The first rank's result of that search, on all ranks. own_loss: this rank's part of the loss; gradients are reduced,
+// and so as bad on all ranks that share them. Collective.
+NonFinite find_non_finite(const Rank& rank, float own_loss, HostWorld& host);
 
 }  // namespace trivet

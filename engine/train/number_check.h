@@ -1,6 +1,6 @@
-// NumberCheck: what is to become of a step, from its loss and gradient norm: all ranks put the same numbers in, and so
-// all decide alike. The decision itself falls on the device, by limits that the steps before have set
-// (op::AcceptStep); the host hears of it when it reads the step's numbers, and draws the conclusions.
+// NumberCheck: decides whether a step is taken, from its loss and gradient norm, with the same numbers on all ranks.
+// The decision itself is made on the device, by limits that the steps before have set (op::AcceptStep); the host hears
+// of it when it reads the step's numbers, and draws the conclusions.
 //
 // A loss or gradient that is not finite, or one that is train.spike_factor times the running median (of the last 64
 // steps that were taken, from the 16th on), is warned of, skipped or the end, as the policies say. A skipped step
@@ -27,15 +27,14 @@ class NumberCheck {
     Action action = Action::take;
     std::string why{};  // but for take
   };
-  // What a step is refused for where its numbers are, before the host knows them: a loss or norm above these (+inf:
-  // none is refused), and what is not finite.
+  // Limits by which the device refuses a step: a loss or norm above these (+inf: no limit), and non-finite numbers.
   struct Limits {
     double loss, grad_norm;
     bool finite;
   };
   Limits limits() const;
 
-  // What the device has found of a step, and whether it has taken it. Once a step, before the next one's limits.
+  // The device's numbers of a step, and whether it was taken. Judged once a step, before the next one's limits.
   struct Numbers {
     double loss, grad_norm;
     bool finite;  // loss and all gradients are

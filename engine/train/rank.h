@@ -1,10 +1,9 @@
-// Rank: one rank of a model, put together in one place and one order: back end, groups, streams, memory, what runs
-// beside compute, chunks, executor. Training and inference have one each.
+// Rank: one rank of a model, for training or inference, built in one order: back end, groups, streams, memory,
+// communication streams, chunks, executor.
 //
-// Building one makes what its back end gives it and nothing more: no weights are drawn or read, no thread is started,
-// no file is opened, and no rank is asked but by the communicator when a group is split off. On a planning device, with
-// a planning communicator, a rank of any layout is built by one thread alone. Members stand in the order in which they
-// are built; what queued copies read and write comes before the streams, so that it outlives them.
+// The constructor draws and reads no weights, starts no thread, opens no file, and communicates only to split groups.
+// On a planning device, with a planning communicator, one thread can build a rank of any layout. Members are in the
+// order of construction; buffers of queued copies come before the streams, and so outlive them.
 #pragma once
 
 #include <deque>
@@ -34,29 +33,28 @@ struct RankOptions {
 
 class Rank {
  public:
-  // Every rank of the layout makes the same call. `world`: the ranks, in host memory. What is passed by reference
-  // outlives the rank, `config` excepted.
+  // Collective. `world`: the ranks, in host memory. All references except `config` outlive the rank.
   Rank(const Config& config, const Layout& layout, Backend backend, Communicator& world, const RankOptions& options);
 
-  // The weights that training begins with, with `threads` host threads, and the optimizer's. REQUIRES: it trains.
+  // Initialises weights, with `threads` host threads, and optimizer state. REQUIRES: it trains.
   void initialize_weights(uint64_t seed, int threads);
-  // The step's gradients are those of the global batch, in each rank's own part. REQUIRES: it trains.
+  // Completes the reduction of the step's gradients, each rank's own part. REQUIRES: it trains.
   void finish_gradients();
-  // What the model expects after `context`, 1 to as many tokens as the rank has positions: [vocab_size], the same on
-  // every rank. Collective over the model's ranks.
+  // The logits after `context`, 1 to as many tokens as the rank has positions: [vocab_size], the same on every rank.
+  // Collective over the model's ranks.
   std::vector<float> next_token_logits(std::span<const int32_t> context);
 
   Backend backend;
-  std::unique_ptr<GraphOps> graphs;  // null: what is queued is not repeated as a whole
+  std::unique_ptr<GraphOps> graphs;  // null: no CUDA graphs
   Device& device;
   Ops& ops;
-  std::unique_ptr<Communicator> ranks;  // of the world, for the device's memory; its groups have the emulated links
+  std::unique_ptr<Communicator> ranks;  // the world, for the device's memory, over emulated links
   Mesh mesh;
   const Schedule& schedule;
   StepInput input;
   HostBuffer host_numbers;  // [2, RankState::kStepNumbers] fp32: of the last two steps
   std::unique_ptr<Stream> compute;
-  TraceRow* host_row;  // of what the host does; null: nothing is recorded
+  TraceRow* host_row;  // the host's spans; null: nothing is recorded
   RankState state;
   std::unique_ptr<TensorCommStream> tensor_comm_stream;  // null: no tensor-parallel communication is overlapped
   std::unique_ptr<DataParallel> data_parallel;           // null: the rank does not train

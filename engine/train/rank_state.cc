@@ -15,9 +15,9 @@ Recompute recompute_of(const ModelConfig& c) {
   Recompute recompute;
   if (c.recompute_granularity == RecomputeGranularity::none) return recompute;
   for (const RecomputeModule module : c.recompute_modules) {
-    recompute.lost.core_attention |= module == RecomputeModule::core_attn;
-    recompute.lost.norms |= module == RecomputeModule::layernorm;
-    recompute.lost.mlp |= module == RecomputeModule::mlp;
+    recompute.parts.core_attention |= module == RecomputeModule::core_attn;
+    recompute.parts.norms |= module == RecomputeModule::layernorm;
+    recompute.parts.mlp |= module == RecomputeModule::mlp;
   }
   return recompute;
 }

@@ -1,7 +1,6 @@
-// RankState: everything of a rank that takes memory, built in one fixed order: the stages declare their parameters, the
-// flat buffer lays them out, arenas give memory by purpose. Built on a real device it trains; built on a planning
-// device, which hands out no memory, the same code tells how many bytes each purpose takes. So what `trivet config`
-// predicts is what a run holds.
+// RankState: all memory of a rank, built in one order: the stages declare their parameters, the flat buffer lays them
+// out, arenas allocate by purpose. On a planning device, which allocates nothing, the same code counts the bytes of
+// each purpose, so that `trivet config` predicts exactly what a run allocates.
 #pragma once
 
 #include <deque>
@@ -19,9 +18,9 @@
 
 namespace trivet {
 
-// What a resolved config says, in the words of the floors below.
+// Options of the floors below, from a resolved config.
 GptShape gpt_shape_of(const Config& config, const Layout& layout, const MeshPosition& at);
-// Micro-batches of a step whose gradient of the output weight is put off.
+// Micro-batches of a step whose gradient of the output weight is deferred.
 int deferred_heads_of(const Config& config, const Layout& layout);
 PipelineOptions pipeline_options_of(const Config& config, const Layout& layout, bool poison_slots = false);
 Links links_of(const CommConfig& config);
@@ -31,9 +30,8 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
                                  const MeshPosition& at);
 
 struct RankState {
-  // positions: 0, or of a rank that does not train those of the longest context that it will see, at most the model's
-  // seq_length: it has weights and the activations of one micro-batch only. buffers: where the memory of weights and
-  // gradients comes from; null: from the device.
+  // positions: 0: the rank trains; else of the longest context, at most the model's seq_length, and the rank has
+  // weights and the activations of one micro-batch only. buffers: allocates weights and gradients; null: the device.
   RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device, int64_t positions = 0,
             Memory* buffers = nullptr);
   RankState(const RankState&) = delete;
@@ -45,11 +43,11 @@ struct RankState {
   ParamList params;
   std::deque<GptStage> stages;  // [chunk]
   FlatBuffer flat;
-  std::optional<Adam> adam;  // empty, and with it all below but the loss: the rank does not train
+  std::optional<Adam> adam;  // empty, like all below except the loss, where the rank does not train
   Scratch scratch;
   std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: what the executor needs
-  // What a step tells, [kStepNumbers] fp32. The first three, summed over pipeline and data ranks, tell every rank of
-  // the world alike whether a number is not finite anywhere.
+  // A step's results, [kStepNumbers] fp32. The first three are summed over pipeline and data ranks, so that every rank
+  // sees whether a number is not finite anywhere.
   enum StepNumber { kLoss, kNorm, kWatchedNorm, kOwnLoss, kOwnNorm, kAccepted, kStepNumbers };
   Tensor step_numbers;
   Tensor step_number(StepNumber which) const { return step_numbers.slice(which, 1); }

@@ -8,16 +8,17 @@
 
 namespace trivet {
 
-ReplicaMismatch compare_replicas(const FlatBuffer& flat, const Adam& adam, HostWorld& data,
-                                 const std::vector<int>& world_ranks, Device& device, Stream& stream) {
+ReplicaMismatch compare_replicas(const Rank& rank, HostWorld& data, const std::vector<int>& world_ranks) {
   if (data.size() == 1) return {};
+  const FlatBuffer& flat = rank.state.flat;
+  const Adam& adam = *rank.state.adam;
   std::vector<std::string> names;
   std::vector<int64_t> mine;
   std::vector<std::byte> copy;
   const auto add = [&](const char* kind, const Param& param, Tensor tensor) {
     copy.resize(static_cast<size_t>(tensor.bytes()));
-    device.copy_to_host(tensor, copy.data(), stream);
-    stream.synchronize();
+    rank.device.copy_to_host(tensor, copy.data(), *rank.compute);
+    rank.compute->synchronize();
     names.push_back(std::string(kind) + " " + param.spec.name);
     mine.push_back(static_cast<int64_t>(XXH3_64bits(copy.data(), copy.size())));
   };
@@ -26,11 +27,10 @@ ReplicaMismatch compare_replicas(const FlatBuffer& flat, const Adam& adam, HostW
       for (const FlatSegment& segment : flat.segments_of(bucket))
         add("the weight", *segment.param, segment.param->weight);
   if (!flat.shards_optimizer())
-    for (const OwnedShard& piece : flat.owned) {
-      const auto of = [&](Tensor owned) { return owned.slice(piece.local, piece.weight.numel()); };
-      if (adam.main_weights()) add("the main weight", *piece.param, of(adam.main_weights()));
-      add("the first moment of", *piece.param, of(adam.first_moments()));
-      add("the second moment of", *piece.param, of(adam.second_moments()));
+    for (const OwnedShard& shard : flat.owned) {
+      if (adam.main_weights()) add("the main weight", *shard.param, adam.main_weights(shard));
+      add("the first moment of", *shard.param, adam.first_moment(shard));
+      add("the second moment of", *shard.param, adam.second_moment(shard));
     }
   if (mine.empty()) return {};
 

@@ -26,12 +26,12 @@ void evaluate(const Config& config, Trainer& trainer, Reporter& reporter) {
   reporter.evaluation(trainer.steps_done(), loss, static_cast<double>(now_ns() - begin) * 1e-9);
 }
 
-// What a model that knows only how often each token occurs would lose on the validation set: the first thing to beat.
+// The loss of a model that knows only the token frequencies: the first baseline to beat.
 void note_unigram_entropy(const DataConfig& data, Reporter& reporter) {
   const IndexedDataset dataset(data.path.empty() ? data.valid_path : data.path);
   const DocumentRange documents =
       data.path.empty() ? DocumentRange{0, dataset.sequences()} : split_documents(data.split, dataset.sequences())[1];
-  const double entropy = unigram_entropy(dataset, documents);
+  const double entropy = unigram_entropy(count_tokens(dataset, documents));
   reporter.note(fmt::format("the validation set's unigram entropy is {:.4f} nats a token", entropy));
 }
 
@@ -85,12 +85,12 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
                               start_ns);
   checkpointing.resume(candidates, options.resume == "auto");
   guard.set_steps_done(trainer.steps_done());
-  // A GPU is given the next step before the host looks at the last one, so that it never waits for the host; but for
-  // a trace, in which every step's spans are its own.
+  // On a GPU the next step is queued before the host reads the last one, so that the GPU never waits for the host. A
+  // trace needs every step's spans apart.
   const bool ahead = trainer.device().kind() == DeviceKind::cuda && !config.train.trace;
   bool going_on = trainer.steps_done() < config.train.train_iters;
   while (going_on) {
-    std::optional<Votes> votes;  // none: the step just queued is the first one out, and nobody has said anything yet
+    std::optional<Votes> votes;  // none: no step has ended yet
     const auto report = [&](const StepResult& result) {
       guard.set_steps_done(result.step);
       const Votes sum = reporter.step(result, checkpointing.votes());
@@ -120,11 +120,11 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   const int64_t start_ns = now_ns();
   const Layout layout = resolve(loaded, facts_of(loaded.config, world.size()));
   const Config& config = loaded.config;
-  computes_on_gpus(config, world);  // or not: what cannot be is an error now
+  computes_on_gpus(config, world);  // throws where it cannot
   const TrainingData data = open_training_data(config.data, config.model.seq_length, config.model.vocab_size.value(),
                                                config.train.eval_interval > 0);
   const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, config);
-  if (!options.prompt.empty()) tokenizer_of(config.data);  // that it is there is known now, not when all is trained
+  if (!options.prompt.empty()) tokenizer_of(config.data);  // a missing one is an error before training
   RunGuard guard(config, options.faults, world);
   return guard.run([&](Communicator& watched) {
     return naming_keys([&] { return train(loaded, layout, options, candidates, data, guard, watched, out, start_ns); });

@@ -1,7 +1,5 @@
-// A training run, from a loaded config to its last step: what `trivet train` does on each rank.
-//
-// Rank 0 prints the banner, a line a step and the evaluations, and writes RUN_DIR/metrics.jsonl and
-// RUN_DIR/config.resolved.yaml; with train.trace every rank writes its part of RUN_DIR/trace.json.
+// `trivet train` on each rank, from a loaded config to the last step. Rank 0 prints, and writes RUN_DIR/metrics.jsonl
+// and RUN_DIR/config.resolved.yaml; with train.trace every rank writes its part of RUN_DIR/trace.json.
 #pragma once
 
 #include <functional>
@@ -19,23 +17,23 @@
 namespace trivet {
 
 struct RunOptions {
-  std::string prompt{};  // text to go on from when training has ended; empty: none
+  std::string prompt{};  // to generate a sample from after training; empty: none
   int64_t generate_tokens = 80;
   double temperature = 0.8;
   int64_t top_k = 40;
   std::string resume = "auto";         // auto | none | a path: see checkpoints_to_resume()
-  std::function<int()> stop_signal{};  // that has asked this process to stop; 0: none
-  Disk::Fault disk_fault{};            // of what checkpoints do to the disk
-  std::vector<Fault> faults{};         // on purpose
+  std::function<int()> stop_signal{};  // the signal that asked this process to stop; 0: none
+  Disk::Fault disk_fault{};            // of checkpoint writes
+  std::vector<Fault> faults{};         // to inject
   MakeBackend make_backend = trivet::make_backend;
 };
 
-// What resolve() has to know: asks the data for their vocabulary. Throws DataError.
+// The facts for resolve(), with the vocabulary of the data. Throws DataError.
 RunFacts facts_of(const Config& config, int world_size);
 
-// Resolves `loaded` for this world, opens the data, trains. Collective over `world`; every rank passes the same. Throws
-// ConfigError, DataError, IoError before anything is allocated or written, NumericsError while training. `out`: where
-// rank 0 prints. Returns the program's exit code: 0 when all is done, 75 when the run was asked to stop and is saved.
+// Resolves `loaded` for this world, opens the data, trains. Collective over `world`, with equal arguments. Throws
+// ConfigError, DataError, IoError before anything is allocated or written, NumericsError while training. Rank 0 prints
+// to `out`. Returns the program's exit code: 0 when all is done, 75 when the run was asked to stop and is saved.
 int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& world, std::ostream& out);
 
 }  // namespace trivet

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <limits>
-#include <vector>
 
 #include "engine/train/lr_schedule.h"
 #include "engine/train/non_finite.h"
@@ -35,12 +34,11 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       step_through_(rank_.device.create_event()) {
   rank_.initialize_weights(static_cast<uint64_t>(config.train.seed), threads_);
   if (!faults_ || rank_.state.flat.owned.empty()) return;
-  const OwnedShard& piece = rank_.state.flat.owned.front();
-  const Tensor main = rank_.state.adam->main_weights();
+  const OwnedShard& shard = rank_.state.flat.owned.front();
   faults_->attach({.device = &rank_.device,
                    .stream = rank_.compute.get(),
-                   .gradient = piece.grad,
-                   .weight = main ? main.slice(piece.local, piece.weight.numel()) : piece.weight,
+                   .gradient = shard.grad,
+                   .weight = rank_.state.adam->main_weights(shard),
                    .loss = rank_.state.loss});
 }
 
@@ -94,7 +92,7 @@ std::optional<StepResult> Trainer::queue_step() {
   rank_.finish_gradients();
   end(StepPhase::reduce);
   begin(StepPhase::optimizer);
-  // The step before has been through for a while, or is now. What it tells decides what this one may be.
+  // The result of the previous step sets this one's limits.
   std::optional<StepResult> earlier;
   size_t slot = 0;
   if (out_) {
@@ -143,7 +141,7 @@ void Trainer::queue_update(const StepResult& step) {
                      .finite = limits.finite},
           .accepted = number(RankState::kAccepted)},
       compute);
-  search_non_finite(state, ops, compute);
+  search_non_finite(rank_);
 
   rank_.data_parallel->weights.finish();
   state.adam->step(ops, number(RankState::kAccepted),
@@ -158,7 +156,7 @@ void Trainer::queue_update(const StepResult& step) {
 }
 
 StepResult Trainer::finish_step() {
-  check(out_.has_value(), "no step is out");
+  check(out_.has_value(), "no step is pending");
   StepResult result = read_result();
   rank_.compute->synchronize();  // a stream that has failed says so
   result.end_ns = now_ns();
@@ -215,9 +213,7 @@ void Trainer::judge(StepResult& result, std::span<const float> numbers) {
   using Action = NumberCheck::Action;
   if (verdict.action == Action::take) return;
   NonFinite found;
-  if (!finite)
-    found = find_non_finite(rank_.state, mesh().at[Axis::pp], numbers[RankState::kOwnLoss], host_, rank_.device,
-                            *rank_.compute);
+  if (!finite) found = find_non_finite(rank_, numbers[RankState::kOwnLoss], host_);
   const std::string text =
       fmt::format("step {}: {}the loss is {}{}{}; the batch is samples {} to {} of the training set", result.step,
                   verdict.why == "not finite" ? "" : verdict.why + "; ", result.loss, finite ? "" : " and ", found.what,
@@ -233,8 +229,7 @@ void Trainer::check_replicas() {
   const std::vector<int> world_ranks = group_members(mesh().at, mesh().shape, kGradientAxes);
   if (!replicas_) replicas_ = host_.world().split(world_ranks, "replicas", comm_of("data"));
   HostWorld replicas(*replicas_);
-  const ReplicaMismatch mismatch =
-      compare_replicas(rank_.state.flat, *rank_.state.adam, replicas, world_ranks, rank_.device, *rank_.compute);
+  const ReplicaMismatch mismatch = compare_replicas(rank_, replicas, world_ranks);
   replicas_agree_ = mismatch.rank < 0;
   if (!replicas_agree_)
     throw NumericsError(fmt::format("step {}: {}; what has been trained since the last comparison is not to be trusted",

@@ -1,6 +1,5 @@
-// Votes: what the ranks have to agree on between two steps. Each rank says what it knows; the sums, which travel in the
-// one all-reduce that a step has for its statistics, are the same for all, and so are the conclusions. A rank that
-// stopped on a signal of its own would leave the others waiting in their next collective.
+// Votes: what the ranks agree on between two steps. Their sums travel in the all-reduce of a step's statistics, so that
+// all ranks draw the same conclusions. A rank that stopped alone would leave the others waiting in a collective.
 #pragma once
 
 #include "engine/checkpoint/saver.h"
@@ -8,10 +7,10 @@
 
 namespace trivet {
 
-// Ranks that say so. Nothing but int64_t, so that an all-reduce can add them.
+// Numbers of ranks; nothing but int64_t, for the all-reduce.
 struct Votes {
   int64_t stop_signal = 0;  // the process was asked to stop
-  int64_t out_of_time = 0;  // the next step might end too late
+  int64_t out_of_time = 0;  // the next step might exceed the time limit
   SaveVote save;
 
   void add(const Votes& other) {

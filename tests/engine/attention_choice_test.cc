@@ -66,7 +66,7 @@ TEST_F(AttentionChoiceTest, NothingIsMeasuredInDeterministicModeNorWithDropout) 
   expect_own("own kernels: deterministic_mode measures nothing");
   config.train.deterministic_mode = false;
   config.model.attention_dropout = 0.1;
-  expect_own("own kernels: cuDNN has not the dropout of attention_dropout");
+  expect_own("own kernels: cuDNN does not have the dropout of attention_dropout");
 }
 
 TEST_F(AttentionChoiceTest, WhatIsAskedForIsTakenOrAnError) {

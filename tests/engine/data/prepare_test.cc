@@ -221,9 +221,9 @@ TEST(Statistics, CountsAndEntropy) {
                          count_tokens(dataset, {0, 4}, 7);
                        }),
                        "token 8 of the dataset has id 7, expected 0 to 6"));
-  EXPECT_NEAR(unigram_entropy(dataset, {0, 2}), 1.5 * std::log(2.0), 1e-12);
-  EXPECT_EQ(unigram_entropy(dataset, {3, 4}), 0);
-  EXPECT_EQ(unigram_entropy(dataset, {2, 3}), 0);
+  EXPECT_NEAR(unigram_entropy(count_tokens(dataset, {0, 2})), 1.5 * std::log(2.0), 1e-12);
+  EXPECT_EQ(unigram_entropy(count_tokens(dataset, {3, 4})), 0);
+  EXPECT_EQ(unigram_entropy(count_tokens(dataset, {2, 3})), 0);
 }
 
 TEST(Statistics, Lengths) {

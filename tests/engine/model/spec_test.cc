@@ -201,15 +201,15 @@ TEST(ModelSpec, WhatCannotRunIsRefusedWithTheReason) {
   EXPECT_EQ(refused([](ModelSpec& m) { m.norm = Norm::rmsnorm; }),
             begin + "RMSNorm, expected layer norms: there is no other norm among the operations");
   EXPECT_EQ(refused([](ModelSpec& m) { m.activation = Activation::swiglu; }),
-            begin + "SwiGLU, expected GELU: a block has one product before its activation");
+            begin + "SwiGLU, expected GELU: a block has one GEMM before its activation");
   EXPECT_EQ(refused([](ModelSpec& m) { m.positions = Positions::rope; }),
-            begin + "rotary positions, expected learned ones: attention does not turn queries and keys");
+            begin + "rotary positions, expected learned ones: attention does not rotate queries and keys");
   EXPECT_EQ(refused([](ModelSpec& m) { m.biases = false; }),
             begin + "linear layers without biases, expected biases: every linear layer declares one");
   EXPECT_EQ(refused([](ModelSpec& m) { m.attention.kv_heads = 2; }),
             begin +
-                "2 heads of keys and values for 4 of queries, expected as many: nothing checks yet that tensor "
-                "parallelism can cut fewer");
+                "2 heads of keys and values for 4 of queries, expected as many: partitioning fewer over "
+                "tensor-parallel ranks is not tested yet");
   EXPECT_EQ(
       refused([](ModelSpec& m) { m.attention.head_width = 16; }),
       begin + "4 heads of width 16 in a hidden size of 32, expected heads that fill it: the projection is square");
