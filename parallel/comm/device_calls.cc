@@ -75,10 +75,8 @@ void DeviceCalls::poll() {
 }
 
 std::string DeviceCalls::end_calls() {
-  const FlightLog log = recorder_.log();
-  const FlightRecord* first = nullptr;
-  for (const FlightRecord& record : log.records)
-    if (record.state == FlightState::started && (!first || record.started_ns < first->started_ns)) first = &record;
+  const std::optional<FlightRecord> first = recorder_.oldest_started();
+  const FlightLog log = recorder_.log();  // before the lock: it polls
   std::lock_guard lock(mutex_);
   for (auto& [stream, calls] : under_way_)
     for (Followed& call : calls) {

@@ -84,13 +84,12 @@ void FlightRecorder::ask_source() const {
   if (source_) source_();
 }
 
-std::optional<FlightRecorder::Open> FlightRecorder::oldest_started() const {
+std::optional<FlightRecord> FlightRecorder::oldest_started() const {
   ask_source();
   std::lock_guard lock(mutex_);
-  std::optional<Open> oldest;
+  std::optional<FlightRecord> oldest;
   for (const FlightRecord& record : records_)
-    if (record.state == FlightState::started && (!oldest || record.started_ns < oldest->started_ns))
-      oldest = {record.number, record.started_ns};
+    if (record.state == FlightState::started && (!oldest || record.started_ns < oldest->started_ns)) oldest = record;
   return oldest;
 }
 

@@ -71,12 +71,8 @@ class FlightRecorder {
   // none.
   void set_source(std::function<void()> source);
 
-  struct Open {
-    uint64_t number = 0;
-    int64_t started_ns = 0;
-  };
   // The started call that has been open for longest.
-  std::optional<Open> oldest_started() const;
+  std::optional<FlightRecord> oldest_started() const;
   int64_t last_activity_ns() const;
   FlightLog log() const;
 

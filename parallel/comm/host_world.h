@@ -25,11 +25,11 @@ class HostWorld {
   // Over the ranks. T: int64_t, or a struct of int64_t only.
   template <class T>
   T sum(T numbers) {
-    reduce(tensor_of(&numbers), Reduce::sum);
+    world_.all_reduce(tensor_of(&numbers), Reduce::sum, *stream_);
     return numbers;
   }
   int64_t max(int64_t number) {
-    reduce(tensor_of(&number), Reduce::max);
+    world_.all_reduce(tensor_of(&number), Reduce::max, *stream_);
     return number;
   }
   // [rank], or the ranks' lists concatenated, all as long as this one.
@@ -47,7 +47,7 @@ class HostWorld {
   // Returns rank 0's.
   template <class T>
   T broadcast(T mine) {
-    from_first(tensor_of(&mine));
+    world_.broadcast(tensor_of(&mine), 0, *stream_);
     return mine;
   }
   std::string broadcast(const std::string& mine);
@@ -66,8 +66,6 @@ class HostWorld {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(int64_t) == 0);
     return {const_cast<T*>(numbers), DType::i64, {static_cast<int64_t>(count * sizeof(T) / sizeof(int64_t))}};
   }
-  void reduce(Tensor numbers, Reduce op);
-  void from_first(Tensor data);
 
   Communicator& world_;
   std::unique_ptr<Device> device_;

@@ -45,7 +45,6 @@ class Adam {
   Tensor main_weights() const { return main_weights_; }
   Tensor first_moments() const { return m_; }
   Tensor second_moments() const { return v_; }
-  Tensor grad_scale() const { return grad_scale_; }  // [1] fp32
 
  private:
   static Tensor part(Tensor owned, const OwnedShard& shard) { return owned.slice(shard.local, shard.weight.numel()); }

@@ -23,9 +23,19 @@ struct BoundaryBuffer {
 
 class SendEnd {
  public:
-  SendEnd(std::unique_ptr<Communicator> pair, Device& device, TraceRow* row);
+  SendEnd(std::unique_ptr<Communicator> pair, Device& device, TraceRow* row)
+      : pair_(std::move(pair)),
+        stream_(device.create_side_stream(StreamPriority::high)),
+        written_(device.create_event()) {
+    stream_->set_trace_row(row);
+  }
   // Sends what `compute` has written to data by now; `sent` completes when data may be written again.
-  void send(Tensor data, Stream& compute, Event& sent);
+  void send(Tensor data, Stream& compute, Event& sent) {
+    compute.record(*written_);
+    stream_->wait(*written_);
+    pair_->send(data, 1, *stream_);
+    stream_->record(sent);
+  }
 
  private:
   std::unique_ptr<Communicator> pair_;  // rank 0 sends, rank 1 receives
@@ -36,20 +46,49 @@ class SendEnd {
 class ReceiveEnd {
  public:
   // Posts one receive ahead for each of `buffers`.
-  ReceiveEnd(std::unique_ptr<Communicator> pair, Device& device, TraceRow* row, std::deque<BoundaryBuffer> buffers);
+  ReceiveEnd(std::unique_ptr<Communicator> pair, Device& device, TraceRow* row, std::deque<BoundaryBuffer> buffers)
+      : pair_(std::move(pair)), stream_(device.create_side_stream(StreamPriority::high)), idle_(std::move(buffers)) {
+    check(!idle_.empty(), "a channel posts at least one receive ahead");
+    for (size_t i = 0; i < idle_.size(); ++i) arrived_.push_back(device.create_event());
+    stream_->set_trace_row(row);
+  }
 
   // Begins a step of so many messages and posts the first receives. REQUIRES: the last step's were all taken.
-  void start(int messages);
+  void start(int messages) {
+    check(posted_.empty() && unposted_ == 0, "a pipeline channel starts a step with messages left over");
+    unposted_ = messages;
+    post();
+  }
   // The oldest message not yet taken: `compute` waits for it. give() must follow before the next take().
-  Tensor take(Stream& compute);
-  void give(const BoundaryBuffer& buffer);
+  Tensor take(Stream& compute) {
+    check(!posted_.empty(), "no message is posted in this pipeline channel");
+    const Posted message = posted_.front();
+    posted_.pop_front();
+    compute.wait(*message.arrived);
+    return message.data;
+  }
+  void give(const BoundaryBuffer& buffer) {
+    idle_.push_back(buffer);
+    post();
+  }
 
  private:
   struct Posted {
     Tensor data;
     Event* arrived;
   };
-  void post();  // from idle_ to posted_, while messages are left
+  void post() {
+    while (unposted_ > 0 && !idle_.empty()) {
+      const BoundaryBuffer buffer = idle_.front();
+      idle_.pop_front();
+      --unposted_;
+      if (buffer.free) stream_->wait(*buffer.free);
+      pair_->recv(buffer.data, 0, *stream_);
+      Event* arrived = arrived_[next_event_++ % arrived_.size()].get();
+      stream_->record(*arrived);
+      posted_.push_back({buffer.data, arrived});
+    }
+  }
 
   std::unique_ptr<Communicator> pair_;
   std::unique_ptr<Stream> stream_;

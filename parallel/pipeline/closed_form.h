@@ -18,6 +18,7 @@
 // by simulation.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -32,6 +33,25 @@ struct ClosedForm {
   std::string formula;                    // of `bubble`
 };
 // `costs` of every stage. Empty where no form holds, and for schedules that make_schedule did not make.
-std::optional<ClosedForm> closed_form(const Schedule& schedule, const StageCosts& costs);
+inline std::optional<ClosedForm> closed_form(const Schedule& schedule, const StageCosts& costs) {
+  const double p = schedule.p, m = schedule.m, v = schedule.v;
+  const double f = v * costs.forward, i = v * costs.backward_input, w = v * costs.backward_weight;
+  const double fused = v * (costs.forward + costs.of(OpKind::backward));
+  const std::string& kind = schedule.kind;
+  if (kind == "gpipe" || kind == "1f1b" || kind == "1f1b-eager") return {{(p - 1) * fused, {}, "(p-1) T"}};
+  if (kind == "interleaved") return {{(p - 1) * fused / v, {}, "(p-1) T/v"}};
+  if (kind == "interleaved-bfs" && m >= p) return {{(p - 1) * fused / v, {}, "(p-1) T/v"}};
+  if (kind == "interleaved-bfs") return {{((p - 1) + (p - m) * (v - 1)) * fused / v, {}, "((p-1) + (p-m)(v-1)) T/v"}};
+  if (kind == "zb-h1" && m >= p) return {{(p - 1) * std::max({f, i, f + i - w}), {}, "(p-1) max(tF, tI, tF+tI-tW)"}};
+  if (kind == "zb-h2" && m >= 2 * p - 1)
+    return {{(p - 1) * std::max({f, i - f, f + i - 2 * w}), (p - 1) * std::max({0., i - f, f + i - 2 * w}),
+             "(p-1) max(tF, tI-tF, tF+tI-2tW)"}};
+  if (kind == "zb-v" && m >= 2 * p - 1 && i >= f && i >= w)
+    return {{(p - 1) * std::max(i / 2, i - w), f >= w ? std::optional((p - 1) * (i - w)) : std::nullopt,
+             "(p-1) max(tI/2, tI-tW)"}};
+  if (kind == "dualpipe-v" && m >= 2 * p && i == f && f >= w && costs.whole_saves == 0)
+    return {{(p - 1) * (f + i - w) / 2, {}, "(p-1) (tF+tI-tW)/2"}};
+  return std::nullopt;
+}
 
 }  // namespace trivet

@@ -87,10 +87,12 @@ void Executor::run_ops(const std::vector<size_t>& ops, bool forward_only) try {
   for (const size_t i : ops) {
     const Op& op = program_[i];
     ScopedPhase phase(compute_, {letter_of(op.kind), Category::phase, 0, op.microbatch, op.chunk});
-    run_op(op, plan_.slot[i], plan_.stash[i]);
+    Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
+    if (op.kind == OpKind::forward) forward(op, plan_.slot[i]);
+    else if (op.kind == OpKind::backward_weight) stage.backward_weight(plan_.stash[i]);
+    else backward(op, plan_.slot[i], plan_.stash[i]);
     const bool frees_slot = op.kind == OpKind::backward || op.kind == OpKind::backward_weight;
     if (options_.poison_slots && frees_slot && !forward_only) {
-      Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
       compute_.wait(free_event(stage.output(plan_.slot[i])));
       stage.poison(plan_.slot[i]);
     }
@@ -100,15 +102,6 @@ void Executor::run_ops(const std::vector<size_t>& ops, bool forward_only) try {
   // would wait for them.
   pipeline_.abort(error.what());
   throw;
-}
-
-void Executor::run_op(const Op& op, int slot, int stash) {
-  switch (op.kind) {
-    case OpKind::forward: return forward(op, slot);
-    case OpKind::backward:
-    case OpKind::backward_input: return backward(op, slot, stash);
-    case OpKind::backward_weight: return stages_[static_cast<size_t>(op.chunk)]->backward_weight(stash);
-  }
 }
 
 void Executor::forward(const Op& op, int slot) {

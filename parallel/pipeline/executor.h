@@ -47,7 +47,6 @@ class Executor {
 
  private:
   void run_ops(const std::vector<size_t>& ops, bool forward_only);
-  void run_op(const Op& op, int slot, int stash);
   void forward(const Op& op, int slot);
   void backward(const Op& op, int slot, int stash);
   Tensor take_gradient(const Op& op);

@@ -20,18 +20,6 @@ namespace {
 
 // ---- whole backward passes
 
-// `warm_up` forwards, then one forward and one backward in turn, then the backwards that are left.
-Program warm_up_pairs_drain(const std::vector<Op>& forwards, const std::vector<Op>& backwards, int warm_up) {
-  Program program(forwards.begin(), forwards.begin() + warm_up);
-  auto backward = backwards.begin();
-  for (auto forward = forwards.begin() + warm_up; forward != forwards.end(); ++forward) {
-    program.push_back(*forward);
-    program.push_back(*backward++);
-  }
-  program.insert(program.end(), backward, backwards.end());
-  return program;
-}
-
 // Groups of `group` micro-batches; each group passes through the chunks one after the other, a backward pass from the
 // last chunk to the first. group = m is breadth-first; v = 1 is plain 0, 1, 2, …
 std::vector<Op> order(OpKind kind, int m, int v, int group) {
@@ -43,9 +31,19 @@ std::vector<Op> order(OpKind kind, int m, int v, int group) {
   return ops;
 }
 
+// `warm_up` forwards, then one forward and one backward in turn, then the backwards that are left.
 Program fused(const Schedule& s, int group, int warm_up) {
-  return warm_up_pairs_drain(order(OpKind::forward, s.m, s.v, group), order(OpKind::backward, s.m, s.v, group),
-                             std::min(warm_up, s.m * s.v));
+  const std::vector<Op> forwards = order(OpKind::forward, s.m, s.v, group);
+  const std::vector<Op> backwards = order(OpKind::backward, s.m, s.v, group);
+  auto forward = forwards.begin() + std::min(warm_up, s.m * s.v);
+  auto backward = backwards.begin();
+  Program program(forwards.begin(), forward);
+  while (forward != forwards.end()) {
+    program.push_back(*forward++);
+    program.push_back(*backward++);
+  }
+  program.insert(program.end(), backward, backwards.end());
+  return program;
 }
 
 // ---- split backward passes
@@ -65,6 +63,10 @@ class SplitProgram {
     if (waiting_.empty()) return;
     add(waiting_.front());
     waiting_.pop_front();
+  }
+  void input_and_oldest_weight_half(int chunk) {
+    backward_input(chunk);
+    oldest_backward_weight();
   }
   int waiting() const { return static_cast<int>(waiting_.size()); }
   int forwards(int chunk) const { return f_[chunk]; }
@@ -107,8 +109,7 @@ Program zero_bubble_v(int p, int m, int r) {
   };
   const auto whole_of_chunk_1 = [&] {
     program.forward(1);
-    program.backward_input(1);
-    program.oldest_backward_weight();
+    program.input_and_oldest_weight_half(1);
   };
   repeat(2 * (p - r) - 1, [&] { program.forward(0); });
   repeat(r, [&] {
@@ -118,18 +119,14 @@ Program zero_bubble_v(int p, int m, int r) {
   repeat(p - r, whole_of_chunk_1);
   while (program.forwards(1) < n) {
     if (program.forwards(0) < n) program.forward(0);
-    program.backward_input(0);
-    program.oldest_backward_weight();
+    program.input_and_oldest_weight_half(0);
     whole_of_chunk_1();
   }
   repeat(r, [&] {
     program.backward_input(0);
     program.backward_input(1);
   });
-  repeat(p - r, [&] {
-    program.backward_input(0);
-    program.oldest_backward_weight();
-  });
+  repeat(p - r, [&] { program.input_and_oldest_weight_half(0); });
   return program.finish();
 }
 
@@ -144,8 +141,7 @@ Program dualpipe_v(int p, int m, int r) {
     program.forward(1);
   }
   for (int i = 0; i < late; ++i) {
-    program.backward_input(1);
-    program.oldest_backward_weight();
+    program.input_and_oldest_weight_half(1);
     program.forward(1);
   }
   for (int i = 0; i < m - 2 * p + r + 1; ++i) {

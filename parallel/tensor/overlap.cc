@@ -62,7 +62,7 @@ void gather_in_parts(TensorCommStream& comm_stream, bool ring, const Sequence<Pl
   }
 }
 
-// ---- product -> reduce-scatter
+// ---- GEMM -> reduce-scatter
 
 void reduce_in_ring(Context& ctx, const Sequence<Place::partial>& partial, Residual y, const MultiplyPartial& multiply,
                     Scratch::Frame& frame) {
