@@ -124,7 +124,9 @@ class ThreadBackEnd : public HostBackEnd {
 
  protected:
   void move(const Call& call, const CallSignature& mine, SpanClock& clock) override {
-    if (call.kind == CommCall::transfer) return call.sends ? send(call, mine) : receive(call, mine, clock);
+    if (call.kind == CommCall::transfer && call.sends)
+      return board_->inboxes[static_cast<size_t>(call.peer)]->put(group.rank, mine, call.in.data);
+    if (call.kind == CommCall::transfer) return receive(call, mine, clock);
     rendezvous(mine, call.in.data);
     clock.matched();
     if (call.kind == CommCall::barrier) return;
@@ -182,10 +184,6 @@ class ThreadBackEnd : public HostBackEnd {
       const int from = (group.rank + i) % group.size();
       copy(inputs_[static_cast<size_t>(from)], static_cast<std::byte*>(to) + from * bytes, bytes);
     }
-  }
-
-  void send(const Call& call, const CallSignature& mine) {
-    board_->inboxes[static_cast<size_t>(call.peer)]->put(group.rank, mine, call.in.data);
   }
 
   void receive(const Call& call, const CallSignature& mine, SpanClock& clock) {

@@ -77,6 +77,22 @@ void check_order(const Schedule& schedule, const Channel& channel, const Traffic
   }
 }
 
+// The smallest depth >= `from` that is good. Deeper channels are never worse.
+template <class Good>
+int smallest_depth(int from, Good&& good) {
+  int low = from, high = from;
+  while (!good(high)) {
+    low = high + 1;
+    high *= 2;
+  }
+  while (low < high) {
+    const int depth = (low + high) / 2;
+    if (good(depth)) high = depth;
+    else low = depth + 1;
+  }
+  return high;
+}
+
 }  // namespace
 
 std::map<Channel, Traffic> traffic_of(const Schedule& schedule) {
@@ -107,26 +123,6 @@ void check_schedule(const Schedule& schedule) {
   if (problems.size() > most) text += fmt::format("\n  and {} more", problems.size() - most);
   throw ConfigError(text);
 }
-
-namespace {
-
-// The smallest depth >= `from` that is good. Deeper channels are never worse.
-template <class Good>
-int smallest_depth(int from, Good&& good) {
-  int low = from, high = from;
-  while (!good(high)) {
-    low = high + 1;
-    high *= 2;
-  }
-  while (low < high) {
-    const int depth = (low + high) / 2;
-    if (good(depth)) high = depth;
-    else low = depth + 1;
-  }
-  return high;
-}
-
-}  // namespace
 
 int safe_channel_depth(const Schedule& schedule) {
   if (traffic_of(schedule).empty()) return 0;

@@ -124,11 +124,12 @@ class Engine {
 
   void push(RankEvent::Kind kind, double time, int rank) { events_.push({kind, time, sequence_++, rank}); }
 
-  bool forward_missing(int rank, const Op& op) const {
-    return (op.kind == OpKind::backward || op.kind == OpKind::backward_input) && !forward_done_[number_of(rank, op)];
-  }
-  bool input_half_missing(int rank, const Op& op) const {
-    return op.kind == OpKind::backward_weight && !input_half_done_[number_of(rank, op)];
+  // The kind of op on the same rank that has to run before `op`; empty: it has run, or there is none.
+  std::optional<OpKind> missing_before(int rank, const Op& op) const {
+    const bool is_weight_half = op.kind == OpKind::backward_weight;
+    if (op.kind == OpKind::forward) return std::nullopt;
+    if ((is_weight_half ? input_half_done_ : forward_done_)[number_of(rank, op)]) return std::nullopt;
+    return is_weight_half ? OpKind::backward_input : OpKind::forward;
   }
 
   // Starts the rank's next op at `now`, or when its input arrives, if that is known. Called after every change that may
@@ -137,7 +138,7 @@ class Engine {
     RankState& state = ranks_[size(rank)];
     if (state.engaged || state.held_up || state.next == program(rank).size()) return;
     const Op& op = program(rank)[state.next];
-    if (forward_missing(rank, op) || input_half_missing(rank, op)) return;
+    if (missing_before(rank, op)) return;
     double when = std::max(now, state.free_at);
     if (const auto input = input_of(rank, op)) {
       const Value& value = values_[*input];
@@ -223,11 +224,8 @@ class Engine {
                          schedule_.sends(rank, last)->to);
     }
     const Op& op = program(rank)[state.next];
-    const auto here = [&](OpKind kind) {
-      return fmt::format("{} on its own rank before it", to_string({kind, op.microbatch, op.chunk}, chunks));
-    };
-    if (forward_missing(rank, op)) return here(OpKind::forward);
-    if (input_half_missing(rank, op)) return here(OpKind::backward_input);
+    if (const auto kind = missing_before(rank, op))
+      return fmt::format("{} on its own rank before it", to_string({*kind, op.microbatch, op.chunk}, chunks));
     const int source = schedule_.stage_of(rank, op.chunk) + (op.kind == OpKind::forward ? -1 : 1);
     const Op maker{op.kind, op.microbatch, schedule_.chunk_of(source)};
     const std::string text = fmt::format("{} of rank {}", to_string(maker, chunks), schedule_.rank_of(source));
