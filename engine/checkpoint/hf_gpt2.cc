@@ -97,7 +97,7 @@ std::string config_json(const ModelConfig& model, DType dtype) {
 
 // ---- tensors
 
-// Masks that old versions saved with the weights.
+// Masks that old versions stored with the weights.
 bool is_mask(std::string_view name) { return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"); }
 
 bool is_folder(const std::string& path) {
@@ -109,6 +109,12 @@ bool is_folder(const std::string& path) {
 bool is_plain_file_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.size() < 256 && name.find_first_of("/\\") == std::string::npos &&
          name.find('\0') == std::string::npos;
+}
+
+std::vector<int64_t> shape_in_file(const GptTensor& tensor) {
+  std::vector<int64_t> shape(tensor.shape.dims.begin(), tensor.shape.dims.begin() + tensor.shape.rank);
+  if (tensor.conv1d) std::ranges::reverse(shape);
+  return shape;
 }
 
 class HfWeights : public GptWeights {
@@ -178,19 +184,12 @@ class HfWeights : public GptWeights {
     for (const auto& [file, names] : tensors) open(folder_ + "/" + file, &names);
   }
 
-  // What the file has of a tensor of this shape.
-  static std::vector<int64_t> stored_shape(const GptTensor& tensor) {
-    if (tensor.shape.rank == 1) return {tensor.shape[0]};
-    if (tensor.conv1d) return {tensor.shape[1], tensor.shape[0]};
-    return {tensor.shape[0], tensor.shape[1]};
-  }
-
   void check_tensors() {
     std::set<std::string> known;
     for (const GptTensor& tensor : tensors_) {
       known.insert(tensor.hf_name);
       const auto at = places_.find(tensor.hf_name);
-      const std::vector<int64_t> expected = stored_shape(tensor);
+      const std::vector<int64_t> expected = shape_in_file(tensor);
       if (at == places_.end())
         throw DataError(fmt::format("{}: tensor {}: not found, expected the shape [{}]", path_, tensor.hf_name,
                                     fmt::join(expected, ", ")));
@@ -246,12 +245,10 @@ void write_hf_gpt2(GptWeights& weights, const std::string& folder, DType dtype) 
 
   SafeTensors content{.metadata = {{"format", "pt"}}};
   for (const GptTensor& tensor : weights.tensors()) {
-    std::vector<int64_t> shape(tensor.shape.dims.begin(), tensor.shape.dims.begin() + tensor.shape.rank);
-    if (tensor.conv1d) std::reverse(shape.begin(), shape.end());
     const bool head = tensor.hf_name.starts_with("lm_head.");
     const int64_t begin = content.data_bytes(), bytes = tensor.shape.numel() * size_of(dtype);
     content.tensors.push_back({(head ? "" : std::string(kHfPrefix)) + tensor.hf_name,
-                               dtype == DType::bf16 ? "BF16" : "F32", shape, begin, begin + bytes});
+                               dtype == DType::bf16 ? "BF16" : "F32", shape_in_file(tensor), begin, begin + bytes});
   }
   OutputFile file(folder + kFile);
   file.write(safetensors_header(content));

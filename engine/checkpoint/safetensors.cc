@@ -1,13 +1,11 @@
 #include "engine/checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "base/json.h"
 
@@ -19,17 +17,13 @@ constexpr int64_t kLargestNumber = (int64_t{1} << 48) - 1;  // of the format's J
 
 // Bits of one element; 0: no such type.
 int bits_of(std::string_view dtype) {
-  struct Type {
-    std::string_view name;
-    int bits;
-  };
-  static constexpr std::array<Type, 22> kTypes{
-      {{"F32", 32},    {"BF16", 16},   {"F16", 16},        {"F64", 64},       {"I64", 64},    {"I32", 32},
-       {"I16", 16},    {"I8", 8},      {"U64", 64},        {"U32", 32},       {"U16", 16},    {"U8", 8},
-       {"BOOL", 8},    {"C64", 64},    {"F8_E4M3", 8},     {"F8_E5M2", 8},    {"F8_E8M0", 8}, {"F4", 4},
-       {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}}};
-  const auto* at = std::find_if(kTypes.begin(), kTypes.end(), [&](const Type& type) { return type.name == dtype; });
-  return at == kTypes.end() ? 0 : at->bits;
+  static const std::map<std::string_view, int> kBits{
+      {"F32", 32},    {"BF16", 16},   {"F16", 16},        {"F64", 64},       {"I64", 64},    {"I32", 32},
+      {"I16", 16},    {"I8", 8},      {"U64", 64},        {"U32", 32},       {"U16", 16},    {"U8", 8},
+      {"BOOL", 8},    {"C64", 64},    {"F8_E4M3", 8},     {"F8_E5M2", 8},    {"F8_E8M0", 8}, {"F4", 4},
+      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}};
+  const auto at = kBits.find(dtype);
+  return at == kBits.end() ? 0 : at->second;
 }
 
 int64_t number(const nlohmann::json& value, const std::string& where) {

@@ -1,9 +1,8 @@
-// Slice: which elements of one of the model's tensors a piece of memory or of a file holds.
+// Slice: which elements of one of the model's tensors a part of memory or of a file holds.
 //
-// Tensor parallelism gives a rank a box of rows and columns; a sharded optimizer cuts the elements of the box, row
-// after row, into ranges. So a slice is a range of a box, and that is all there is to fit any layout's checkpoint to
-// any other: intersect what is stored with what is wanted. Padding rows of the vocabulary are part of no slice: how
-// many there are depends on the layout.
+// Tensor parallelism gives a rank a box of rows and columns; a sharded optimizer splits the elements of the box, in row
+// order, into ranges. So a slice is a range of a box, and a checkpoint of any layout loads into any other by
+// intersecting stored with wanted slices. Padding rows of the vocabulary, which depend on the layout, are in no slice.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +40,7 @@ void for_each_run(const Slice& from, const Slice& to, F&& f) {
   const auto first_row = [](const Slice& s) { return s.row + s.first / s.cols; };
   const auto end_row = [](const Slice& s) { return s.row + (s.first + s.count - 1) / s.cols + 1; };
   for (int64_t r = std::max(first_row(from), first_row(to)); r < std::min(end_row(from), end_row(to)); ++r) {
-    // Where row r, column 0 would stand in the slice.
+    // The offset of row r, column 0 in the slice.
     const int64_t from_zero = (r - from.row) * from.cols - from.col - from.first;
     const int64_t to_zero = (r - to.row) * to.cols - to.col - to.first;
     const int64_t begin = std::max({from.col, to.col, -from_zero, -to_zero});

@@ -1,5 +1,5 @@
-// StagingPair: two host buffers in turn between a device and whoever works on the host: one is copied while the other
-// is worked on. Of one thread.
+// StagingPair: double buffering between a device and the host: one host buffer is copied while the host works on the
+// other. For one thread.
 #pragma once
 
 #include <memory>
@@ -11,12 +11,12 @@ namespace trivet {
 
 class StagingPair {
  public:
-  // Of so many bytes each. Copies are queued on `stream`.
+  // Two buffers of `bytes`. Copies are queued on `stream`.
   StagingPair(Device& device, Stream& stream, int64_t bytes) : device_(device), stream_(stream), bytes_(bytes) {}
   ~StagingPair() {
     try {
-      stream_.synchronize();  // also where the host has failed: copies under way use the buffers
-    } catch (...) {           // whoever uses the stream next hears of it
+      stream_.synchronize();  // copies in flight use the buffers
+    } catch (...) {           // the next use of the stream throws it again
     }
   }
   StagingPair(const StagingPair&) = delete;

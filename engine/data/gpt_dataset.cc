@@ -4,7 +4,6 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <limits>
-#include <numeric>
 
 #include "engine/data/shuffle.h"
 #include "kernels/base/check.h"

@@ -36,16 +36,16 @@ void LineSample::add(std::string_view text) {
 
 void LineSample::trim() {
   std::sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.rank < b.rank; });
-  size_t kept = 0;
+  size_t chosen = 0;
   int64_t bytes = 0;
-  while (kept < lines_.size()) {
-    const int64_t more = bytes + static_cast<int64_t>(lines_[kept].text.size());
-    if (more > budget_ && kept > 0) break;
+  while (chosen < lines_.size()) {
+    const int64_t more = bytes + static_cast<int64_t>(lines_[chosen].text.size());
+    if (more > budget_ && chosen > 0) break;
     bytes = more;
-    ++kept;
+    ++chosen;
   }
-  if (kept < lines_.size()) limit_ = lines_[kept].rank;
-  lines_.resize(kept);
+  if (chosen < lines_.size()) limit_ = lines_[chosen].rank;
+  lines_.resize(chosen);
   bytes_ = bytes;
 }
 

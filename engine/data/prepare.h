@@ -1,5 +1,5 @@
 // Text files to a dataset: PREFIX.bin, PREFIX.idx, PREFIX.json and, for SentencePiece, PREFIX.model. The same input and
-// options give the same bytes, whatever the number of threads.
+// options give the same bytes, with any number of threads.
 #pragma once
 
 #include <cstdint>

@@ -10,13 +10,6 @@
 namespace trivet {
 namespace {
 
-std::vector<std::string> prefixes(const DataConfig& config) {
-  std::vector<std::string> all;
-  for (const std::string& prefix : {config.path, config.train_path, config.valid_path})
-    if (!prefix.empty()) all.push_back(prefix);
-  return all;
-}
-
 Vocabulary vocabulary_of_model(const std::string& path) {
   const auto tokenizer = load_sentencepiece(path);
   return {tokenizer->vocab_size(), tokenizer->fingerprint(), path};
@@ -27,7 +20,8 @@ Vocabulary vocabulary_of_model(const std::string& path) {
 std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
   std::vector<Vocabulary> found;
   if (!config.tokenizer_model.empty()) found.push_back(vocabulary_of_model(config.tokenizer_model));
-  for (const std::string& prefix : prefixes(config)) {
+  for (const std::string& prefix : {config.path, config.train_path, config.valid_path}) {
+    if (prefix.empty()) continue;
     const auto info = read_dataset_info(prefix);
     if (info) found.push_back({info->vocab_size, info->fingerprint, prefix + ".json"});
     else if (file_exists(prefix + ".model")) found.push_back(vocabulary_of_model(prefix + ".model"));

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <limits>
+#include <ranges>
 #include <string_view>
 #include <thread>
 #include <unistd.h>
@@ -79,12 +80,7 @@ std::string fault_table() {
 
 Fault parse_fault(const std::string& text) {
   std::vector<std::string_view> parts;
-  for (std::string_view rest = text;;) {
-    const size_t colon = rest.find(':');
-    parts.push_back(rest.substr(0, colon));
-    if (colon == std::string_view::npos) break;
-    rest.remove_prefix(colon + 1);
-  }
+  for (const auto part : std::views::split(text, ':')) parts.emplace_back(part.begin(), part.end());
   if (parts.size() < 3 || parts.size() > 4) refuse(text, fmt::format("has {} parts", parts.size()));
 
   Fault fault{.text = text};

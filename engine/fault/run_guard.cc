@@ -2,7 +2,6 @@
 
 #include <array>
 #include <fmt/format.h>
-#include <utility>
 
 #include "base/content_hash.h"
 #include "base/statistics.h"
@@ -67,11 +66,6 @@ RunGuard::RunGuard(const Config& config, const std::vector<Fault>& faults, Commu
       WatchdogOptions{.timeout_s = config.comm.timeout_s, .run_dir = run_dir_, .places = places_, .touch = [this] {
                         if (lock_) lock_->touch();
                       }});
-}
-
-const std::string& RunGuard::lock_taken_from() const {
-  static const std::string none;
-  return lock_ ? lock_->taken_from() : none;
 }
 
 int RunGuard::run(const std::function<int(Communicator& world)>& rank_main) {

@@ -32,7 +32,8 @@ class RunGuard {
 
   FaultInjector& faults() { return faults_; }
   void set_steps_done(int64_t steps) { steps_done_ = steps; }
-  const std::string& lock_taken_from() const;  // the previous holder; empty: none
+  // The previous holder of a lock that was taken over; empty: none.
+  std::string lock_taken_from() const { return lock_ ? lock_->taken_from() : ""; }
   // Throws ConfigError where another run has taken over the folder. Rank 0 calls it before a commit.
   void check_lock() const {
     if (lock_) lock_->check();

@@ -100,9 +100,7 @@ Block::Block(ParamList& params, const GptShape& p, int64_t layer, uint64_t dropo
            p.fc2_overlap) {}
 
 Dropout Block::dropout(DropoutSite site, const MicroBatch& micro_batch) const {
-  const float probability =
-      site == DropoutSite::attention ? shape_.training.attention_dropout : shape_.training.hidden_dropout;
-  return make_dropout(shape_, probability, site, layer_, dropout_seed_, micro_batch);
+  return make_dropout(shape_, site, layer_, dropout_seed_, micro_batch);
 }
 
 QkvViews Block::heads_of(Hidden qkv) const {

@@ -1,6 +1,7 @@
 // The input of a GPT's first stage: token embedding plus learned positions, then dropout.
 #pragma once
 
+#include "engine/model/modules.h"
 #include "engine/model/shape.h"
 #include "parallel/context.h"
 #include "parallel/param.h"
@@ -27,5 +28,36 @@ class Embedding {
   VocabParallelEmbedding word_;
   Param& position_;  // [s, h]
 };
+
+inline Embedding::Embedding(ParamList& params, const GptShape& p, uint64_t dropout_seed)
+    : shape_(p),
+      dropout_seed_(dropout_seed),
+      word_(params, name_of(Module::word_embeddings), p.vocab, p.padded_vocab, p.hidden,
+            {Init::normal, p.training.init_std}, p.tied_embeddings ? kPartial : partitioned()),
+      position_(params.declare({.name = name_of(Module::position_embeddings) + ".weight",
+                                .global_shape = {p.seq, p.hidden},
+                                .init = {Init::normal, p.training.init_std},
+                                .used_on = Place::residual})) {}
+
+inline Dropout Embedding::dropout(const MicroBatch& micro_batch) const {
+  return make_dropout(shape_, DropoutSite::embedding, 0, dropout_seed_, micro_batch);
+}
+
+inline Tensor Embedding::local_rows(Tensor positions) const {
+  return shape_.sequence_parallel ? positions.slice(shape_.tensor_rank * shape_.local_seq(), shape_.local_seq())
+                                  : positions;
+}
+
+inline void Embedding::forward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Residual out) const {
+  word_.forward(ctx, tokens, out);
+  ctx.run(op::PositionForward{
+      .x = out, .positions = local_rows(position_.weight), .dropout = dropout(micro_batch), .out = out});
+}
+
+inline void Embedding::backward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Residual grad) const {
+  ctx.run(op::PositionBackward{
+      .dout = grad, .dropout = dropout(micro_batch), .dx = grad, .dpositions = local_rows(position_.grad)});
+  word_.backward_weight(ctx, tokens, grad);
+}
 
 }  // namespace trivet

@@ -31,8 +31,8 @@ struct RecomputeGroup {
 
 struct Recompute {
   BlockParts parts;        // selective: of every block; full: all()
-  bool uniform = true;     // full: groups of num_layers, of which only the input is kept; else the first num_layers
-                           // blocks of a stage, each a group of its own, and the others keep everything
+  bool uniform = true;     // full: groups of num_layers, of which only the input is saved; else the first num_layers
+                           // blocks of a stage, each a group of its own, and the others save everything
   int64_t num_layers = 0;  // 0: granularity none or selective
 
   std::vector<RecomputeGroup> groups(int64_t blocks) const;
@@ -42,8 +42,8 @@ inline std::vector<RecomputeGroup> Recompute::groups(int64_t blocks) const {
   std::vector<RecomputeGroup> groups;
   const int64_t step = uniform && num_layers > 0 ? num_layers : 1;
   for (int64_t first = 0; first < blocks; first += step) {
-    const bool kept = !uniform && first >= num_layers;
-    groups.push_back({first, step < blocks - first ? step : blocks - first, kept ? BlockParts{} : parts});
+    const bool saved = !uniform && first >= num_layers;
+    groups.push_back({first, step < blocks - first ? step : blocks - first, saved ? BlockParts{} : parts});
   }
   return groups;
 }

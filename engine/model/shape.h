@@ -46,11 +46,13 @@ struct MicroBatch {
   bool defer_head_weight = false;  // the output weight's gradient is left to GptStage::run_deferred
 };
 
-// One number for each dropout of the model, the same under every layout.
+// The dropouts of the model; the numbers are the same under every layout.
 enum class DropoutSite : uint64_t { embedding = 0, attention = 1, attention_branch = 2, mlp_branch = 3 };
 
-inline Dropout make_dropout(const GptShape& shape, float probability, DropoutSite site, int64_t layer, uint64_t seed,
+inline Dropout make_dropout(const GptShape& shape, DropoutSite site, int64_t layer, uint64_t seed,
                             const MicroBatch& micro_batch) {
+  const float probability =
+      site == DropoutSite::attention ? shape.training.attention_dropout : shape.training.hidden_dropout;
   if (!micro_batch.training || probability == 0) return {};
   return {.probability = probability,
           .seed = seed,

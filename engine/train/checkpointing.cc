@@ -177,13 +177,11 @@ void Checkpointing::note(const std::string& line) {
 }
 
 void Checkpointing::note_changes(const TrainState& state) {
-  for (const Field& field : fields()) {
-    const auto found = state.config.find(std::string(field.name));
-    const bool matters = field.name == "train.seed" ||
-                         std::find(kRunSections.begin(), kRunSections.end(), field.section()) != kRunSections.end();
-    if (!matters || found == state.config.end()) continue;
-    if (const std::string now = format_field(field, config_); now != found->second)
-      note(fmt::format("changed since the checkpoint: {} was {}, is {}", field.name, found->second, now));
+  for (const auto& [key, now] : values_of(config_)) {
+    const auto found = state.config.find(key);
+    const bool matters = key == "train.seed" || std::ranges::count(kRunSections, key.substr(0, key.find('.'))) > 0;
+    if (matters && found != state.config.end() && found->second != now)
+      note(fmt::format("changed since the checkpoint: {} was {}, is {}", key, found->second, now));
   }
 }
 

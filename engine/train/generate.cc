@@ -16,30 +16,30 @@ int32_t sample_token(std::span<const float> logits, const Sampling& sampling, do
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
     return x != y ? x > y : a < b;
   };
-  size_t kept = order.size();
-  if (sampling.temperature <= 0) kept = 1;
-  else if (sampling.top_k > 0) kept = std::min(kept, static_cast<size_t>(sampling.top_k));
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), likelier);
-  if (kept == 1) return order[0];
+  size_t candidates = order.size();
+  if (sampling.temperature <= 0) candidates = 1;
+  else if (sampling.top_k > 0) candidates = std::min(candidates, static_cast<size_t>(sampling.top_k));
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(candidates), order.end(), likelier);
+  if (candidates == 1) return order[0];
 
-  std::vector<double> weights(kept);
+  std::vector<double> weights(candidates);
   const double top = logits[static_cast<size_t>(order[0])];
-  for (size_t i = 0; i < kept; ++i)
+  for (size_t i = 0; i < candidates; ++i)
     weights[i] = std::exp((logits[static_cast<size_t>(order[i])] - top) / sampling.temperature);
   double all = std::accumulate(weights.begin(), weights.end(), 0.0);
   if (sampling.top_p < 1) {
     double enough = 0;
     size_t i = 0;
-    while (i < kept && (i == 0 || enough < sampling.top_p * all)) enough += weights[i++];
-    kept = i;
+    while (i < candidates && (i == 0 || enough < sampling.top_p * all)) enough += weights[i++];
+    candidates = i;
     all = enough;
   }
   double left = u * all;
-  for (size_t i = 0; i + 1 < kept; ++i) {
+  for (size_t i = 0; i + 1 < candidates; ++i) {
     left -= weights[i];
     if (left < 0) return order[i];
   }
-  return order[kept - 1];
+  return order[candidates - 1];
 }
 
 std::vector<int32_t> generate(Rank& rank, std::span<const int32_t> prompt, const Sampling& sampling,

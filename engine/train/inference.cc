@@ -12,7 +12,7 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
   Config config;
   config.model = saved.model;
   config.precision = saved.precision;
-  config.model.recompute_granularity = RecomputeGranularity::full;  // of activations, only each block's output is kept
+  config.model.recompute_granularity = RecomputeGranularity::full;  // saves each block's output only
   config.model.recompute_method = RecomputeMethod::uniform;
   config.model.recompute_num_layers = 1;
   config.model.attention_backend.reset();  // of where it was trained; contexts here are of any length

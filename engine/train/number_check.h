@@ -2,12 +2,11 @@
 // The decision itself is made on the device, by limits that the steps before have set (op::AcceptStep); the host hears
 // of it when it reads the step's numbers, and draws the conclusions.
 //
-// A loss or gradient that is not finite, or one that is train.spike_factor times the running median (of the last 64
-// steps that were taken, from the 16th on), is warned of, skipped or the end, as the policies say. A skipped step
-// leaves weights and moments as they are, bit for bit; its batch is consumed, and the learning-rate schedule, which
-// counts steps, goes on; Adam's bias correction counts updates, and does not. After train.max_consecutive_skips in a
-// row the run ends. The running median is not part of a checkpoint: a resumed run looks for spikes again from its 16th
-// step on.
+// A loss or gradient that is not finite, or exceeds train.spike_factor times the running median (of the last 64 steps
+// taken, from the 16th on), is a warning, a skipped step or the end of the run, by the policies. A skipped step leaves
+// weights and moments bitwise as they are. Its batch is consumed, and the learning-rate schedule, which counts steps,
+// advances; Adam's bias correction counts updates. After train.max_consecutive_skips in a row the run ends. The median
+// is not saved: a resumed run detects spikes from its 16th step on.
 #pragma once
 
 #include <array>

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "engine/checkpoint/state_tensors.h"
-#include "engine/config/validate.h"
 
 namespace trivet {
 namespace {
@@ -20,14 +19,6 @@ Recompute recompute_of(const ModelConfig& c) {
     recompute.parts.mlp |= module == RecomputeModule::mlp;
   }
   return recompute;
-}
-
-// Of the same model, but for contexts of at most so many positions.
-GptShape shorter(GptShape shape, int64_t positions) {
-  if (positions == 0) return shape;
-  check(positions >= 1 && positions <= shape.seq, "contexts are as long as the model's sequences, or shorter");
-  shape.seq = positions;
-  return shape;
 }
 
 FlatOptions flat_options_of(const Config& config, const Layout& layout, const GptShape& shape, const MeshPosition& at,
@@ -62,13 +53,15 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
   return stages;
 }
 
-GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition& at) {
+GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition& at, int64_t positions) {
   // Bulk is for the column-parallel layers; the others have nothing independent to run beside.
   const auto overlap = [&](std::optional<TensorOverlap> of_layer, bool column) {
     const TensorOverlap mode = of_layer.value_or(c.overlap.tp_comm_overlap);
     return mode == TensorOverlap::bulk && !column ? TensorOverlap::none : mode;
   };
   GptShape shape{model_spec_of(c.model)};
+  check(positions >= 0 && positions <= shape.seq, "contexts are as long as the model's sequences, or shorter");
+  if (positions > 0) shape.seq = positions;
   shape.padded_vocab = layout.padded_vocab;
   shape.micro_batch = c.batch.micro_batch_size;
   shape.t = layout.mesh[Axis::tp];
@@ -111,7 +104,7 @@ Links links_of(const CommConfig& c) {
 
 RankState::RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device,
                      int64_t positions, Memory* buffers)
-    : shape(shorter(gpt_shape_of(config, layout, at), positions)),
+    : shape(gpt_shape_of(config, layout, at, positions)),
       weight_arena(device, buffers ? *buffers : device, "weights"),
       gradient_arena(device, buffers ? *buffers : device, "gradients"),
       optimizer_arena(device, "optimizer"),

@@ -19,7 +19,8 @@
 namespace trivet {
 
 // Options of the floors below, from a resolved config.
-GptShape gpt_shape_of(const Config& config, const Layout& layout, const MeshPosition& at);
+// positions: of the longest context; 0: of the model's sequences.
+GptShape gpt_shape_of(const Config& config, const Layout& layout, const MeshPosition& at, int64_t positions = 0);
 // Micro-batches of a step whose gradient of the output weight is deferred.
 int deferred_heads_of(const Config& config, const Layout& layout);
 PipelineOptions pipeline_options_of(const Config& config, const Layout& layout, bool poison_slots = false);

@@ -3,17 +3,21 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <numeric>
-#include <ostream>
 #include <unistd.h>
 
 #include "base/host.h"
 #include "engine/config/explain.h"
-#include "engine/config/validate.h"
 #include "engine/metrics/accounting.h"
 #include "kernels/ops.h"
 
 namespace trivet {
 namespace {
+
+// What the ranks sum after a step.
+struct StepSums {
+  StepStats stats;
+  Votes votes;
+};
 
 struct FoundPeak {
   double tflops = 0;  // of one rank

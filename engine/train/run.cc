@@ -6,7 +6,6 @@
 
 #include "base/files.h"
 #include "engine/config/hints.h"
-#include "engine/config/validate.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/statistics.h"
 #include "engine/data/tokenizer.h"

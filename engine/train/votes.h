@@ -3,7 +3,6 @@
 #pragma once
 
 #include "engine/checkpoint/saver.h"
-#include "engine/metrics/step_stats.h"
 
 namespace trivet {
 
@@ -19,11 +18,6 @@ struct Votes {
     save.busy += other.save.busy;
     save.failed += other.save.failed;
   }
-};
-
-struct StepSums {
-  StepStats stats;
-  Votes votes;
 };
 
 }  // namespace trivet
