@@ -21,7 +21,7 @@
 
 namespace trivet {
 
-// Of one rank, or summed over ranks by an all-reduce: nothing but int64_t.
+// One rank's vote, or the sum over ranks by an all-reduce: nothing but int64_t.
 struct SaveVote {
   int64_t busy = 0, failed = 0;
 };
@@ -40,7 +40,7 @@ class CheckpointSaver {
     std::function<void()> before_commit{};  // on rank 0; throws where there must be none
   };
   // `tensors`: saved_tensors, live. `snapshot` [saved_bytes] u8 in host memory (Device::allocate_host): a copy is taken
-  // and written while training goes on; null: the live tensors are written, and training has to wait.
+  // and written while training continues; null: the live tensors are written while training waits.
   CheckpointSaver(Options options, std::vector<StateTensor> tensors, Tensor snapshot, Device& device, Stream& compute);
 
   // REQUIRES: !saving(). Saves the state that `compute` has reached; with a snapshot, what is queued there from now on
@@ -54,7 +54,7 @@ class CheckpointSaver {
     if (job_.valid()) job_.wait();
   }
 
-  int64_t step() const { return state_.step; }         // of the save under way, or the last
+  int64_t step() const { return state_.step; }         // of the current or last save
   const std::string& error() const { return error_; }  // of this rank, if it was what made the last save fail
   // Why old checkpoints are still there after the last commit; on rank 0, else empty.
   const std::string& not_removed() const { return not_removed_; }

@@ -26,11 +26,11 @@ Slice slice_of(const Param& param, int64_t first, int64_t count);
 inline constexpr const char* kFirstMoment = "optimizer.exp_avg.";
 inline constexpr const char* kSecondMoment = "optimizer.exp_avg_sq.";
 
-// What this rank owns, and so loads, in the order of the flat buffer.
+// The state that this rank owns, and so loads, in the order of the flat buffer.
 std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Adam& adam);
 
-// What this rank saves of it: over all ranks, each element of the model once. Of a weight's copies the first saves
-// (Param::first_copy); data-parallel ranks that own the same elements share the work.
+// The part that this rank saves: over all ranks, each element of the model once. The first copy of a weight is saved
+// (Param::first_copy); data-parallel ranks that own the same elements divide them.
 std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Adam& adam);
 
 // The size of saved_tensors(), also on a planning device.

@@ -30,7 +30,7 @@ class CheckpointStore {
   std::string temporary_path_of(int64_t step, const std::string& run) const;
 
   // Makes the folder and removes leftovers of killed runs; returns why one could not be removed, or "". Called by one
-  // rank, while no save is under way.
+  // rank, while no save is in progress.
   std::string prepare() const;
   // Makes `temporary`, whose files are durable, the checkpoint of its step, and the latest one.
   void commit(int64_t step, const std::string& temporary) const;

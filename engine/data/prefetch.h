@@ -26,7 +26,7 @@ struct BatchPlan {
   int rank = 0;               // of the data-parallel group
   int ranks = 1;
 
-  // Of the k-th micro-batch of this rank, counted over steps.
+  // The first sample of this rank's k-th micro-batch, counted over steps.
   int64_t first_sample(int64_t k) const {
     const int64_t step = k / micro_batches, j = k % micro_batches;
     return start_sample + ((step * micro_batches + j) * ranks + rank) * micro_batch_size;

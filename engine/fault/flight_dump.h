@@ -14,7 +14,7 @@
 
 namespace trivet {
 
-// Where a rank runs.
+// The host and process of a rank.
 struct RankPlace {
   std::string host;
   int64_t pid = 0;
@@ -33,7 +33,7 @@ struct FlightDump {
 std::string flight_folder(const std::string& run_dir);
 std::string flight_path(const std::string& run_dir, int rank);
 
-// Rank 0, before the others go on: an empty folder with ranks.json. Throws IoError.
+// Called by rank 0 before a barrier: makes an empty folder with ranks.json. Throws IoError.
 void start_flight_folder(const std::string& run_dir, const std::vector<RankPlace>& places);
 // Writes the calls from `dump.log`; `dump.calls` is not used.
 void write_flight_dump(const std::string& run_dir, const FlightDump& dump);

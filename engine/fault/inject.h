@@ -56,7 +56,7 @@ Fault parse_fault(const std::string& text);
 std::vector<Fault> parse_faults(std::span<const std::string> texts);
 std::string fault_table();  // one line a fault
 
-// What a fault of this rank can corrupt, in this device's memory.
+// The numbers in device memory that a fault of this rank can corrupt.
 struct FaultTargets {
   Device* device = nullptr;
   Stream* stream = nullptr;

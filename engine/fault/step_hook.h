@@ -18,7 +18,7 @@ constexpr int kStepPhases = 6;
 class StepHook {
  public:
   virtual ~StepHook() = default;
-  virtual void begin(StepPhase phase, int64_t step) = 0;  // step: under way, from 1
+  virtual void begin(StepPhase phase, int64_t step) = 0;  // step: the current one, from 1
   virtual void end(StepPhase phase, int64_t step) = 0;
 };
 

@@ -13,7 +13,7 @@
 
 namespace trivet {
 
-// Of one micro-batch, on one tensor-parallel rank. The config is a resolved one.
+// The shape of one micro-batch on one tensor-parallel rank. `config` is resolved.
 AttentionShape attention_shape_of(const Config& config);
 
 // Makes Ops with cuDNN's attention for that shape; null: with Trivet's own kernels. Throws ConfigError where it cannot.

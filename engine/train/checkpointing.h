@@ -52,7 +52,7 @@ class Checkpointing {
   TrainState train_state() const;
   void begin();
   void advance(const SaveVote& sum);
-  void wait();      // until no save is under way; collective
+  void wait();      // until no save is in progress; collective
   void save_now();  // and wait
   void save_due_step();
   void note(const std::string& line);

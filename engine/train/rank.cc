@@ -33,7 +33,8 @@ std::unique_ptr<DataParallel> make_data_parallel(const Config& config, const Lay
                                         reduce, gather);
 }
 
-// Where tied embeddings live on two stages, their ranks; null for the ranks between, and where one rank has both.
+// The ranks of the first and last stage where they share tied embeddings; null on other ranks, or where one rank has
+// both.
 std::unique_ptr<Communicator> make_embedding_group(const Mesh& mesh, const GptShape& shape, const Schedule& schedule) {
   const int first = schedule.rank_of(0), last = schedule.rank_of(schedule.stages() - 1);
   if (!shape.tied_embeddings || first == last) return nullptr;
@@ -105,7 +106,7 @@ std::vector<float> Rank::next_token_logits(std::span<const int32_t> context) {
   return read_logits(static_cast<int64_t>(context.size()) - 1);
 }
 
-// Of that position of batch entry 0 of micro-batch 0, from where the model's last stage has left them.
+// The logits of that position of batch entry 0 of micro-batch 0, from the last stage.
 std::vector<float> Rank::read_logits(int64_t position) {
   const GptShape& shape = state.shape;
   const int last_stage = schedule.stages() - 1, last_rank = schedule.rank_of(last_stage);

@@ -59,7 +59,7 @@ class Rank {
   std::unique_ptr<TensorCommStream> tensor_comm_stream;  // null: no tensor-parallel communication is overlapped
   std::unique_ptr<DataParallel> data_parallel;           // null: the rank does not train
   std::unique_ptr<Communicator> embedding_group;  // first and last stage, where they share the embedding; else null
-  StepBatches batches;                            // of the step under way
+  StepBatches batches;                            // of the current step
   std::deque<WeightGradQueue> weight_grads;       // [chunk]
   std::deque<GptChunk> chunks;                    // [chunk]
   Executor executor;

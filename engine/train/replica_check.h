@@ -1,5 +1,5 @@
 // The replica check: data-parallel ranks that hold the same weights must hold the same bits. After a memory or compute
-// fault on one rank training goes on, and averaged gradients hide the difference; hashes show it.
+// fault on one rank training continues, and averaged gradients hide the difference; hashes show it.
 #pragma once
 
 #include <string>

@@ -13,7 +13,7 @@
 namespace trivet {
 namespace {
 
-// What the ranks sum after a step.
+// The sums over ranks after a step.
 struct StepSums {
   StepStats stats;
   Votes votes;
@@ -39,7 +39,7 @@ FoundPeak find_peak(const Config& config, Trainer& trainer) {
   return {sum / host.size(), fmt::format("matrix products in {} measured on all ranks at once", arithmetic)};
 }
 
-// What the arenas of each pipeline rank hold, on every rank; tensor- and data-parallel peers hold as much.
+// The arenas of each pipeline rank, on every rank; tensor- and data-parallel peers have the same sizes.
 std::vector<MemoryPlan> gather_memory(Trainer& trainer) {
   const MemoryPlan mine = trainer.state().memory();
   std::vector<int64_t> bytes;
