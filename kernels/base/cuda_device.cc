@@ -102,8 +102,7 @@ class CudaStream : public Stream {
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     poison_.check();
     spans_->report_complete();
-    std::lock_guard lock(mutex_);
-    if (error_) std::rethrow_exception(error_);
+    rethrow_error();
   }
   void begin_phase(const SpanInfo& info) override {
     flush();
@@ -122,10 +121,7 @@ class CudaStream : public Stream {
  protected:
   void enqueue(std::function<void()> work) override {
     flush();
-    {
-      std::lock_guard lock(mutex_);
-      if (error_) std::rethrow_exception(error_);
-    }
+    rethrow_error();
     auto* item = new Item{this, std::move(work)};
     const cudaError_t status = cudaLaunchHostFunc(stream_, &CudaStream::run_item, item);
     if (status != cudaSuccess) delete item;
@@ -137,15 +133,14 @@ class CudaStream : public Stream {
     CudaStream* stream;
     std::function<void()> work;
   };
+  void rethrow_error() {
+    std::lock_guard lock(mutex_);
+    if (error_) std::rethrow_exception(error_);
+  }
   static void run_item(void* data) {
     const std::unique_ptr<Item> item(static_cast<Item*>(data));
-    std::exception_ptr earlier;
-    {
-      std::lock_guard lock(item->stream->mutex_);
-      earlier = item->stream->error_;
-    }
-    if (earlier) return;
     try {
+      item->stream->rethrow_error();
       item->work();
     } catch (...) {  // an exception must not cross CUDA's thread: synchronize() rethrows it
       std::lock_guard lock(item->stream->mutex_);
@@ -195,19 +190,6 @@ class CudaGraph : public Graph {
 
  private:
   Handle<cudaGraphExec_t, cudaGraphExecDestroy> executable_;
-};
-
-// Events in a graph tell no times: while there is no row, operations record none.
-class WithoutSpans {
- public:
-  explicit WithoutSpans(Stream& stream) : stream_(stream), row_(stream.trace_row()) { stream_.set_trace_row(nullptr); }
-  ~WithoutSpans() { stream_.set_trace_row(row_); }
-  WithoutSpans(const WithoutSpans&) = delete;
-  WithoutSpans& operator=(const WithoutSpans&) = delete;
-
- private:
-  Stream& stream_;
-  TraceRow* const row_;
 };
 
 class CudaDevice : public Device {
@@ -274,7 +256,10 @@ class CudaDevice : public Device {
   bool captures() const override { return true; }
   std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) override {
     use();
-    const WithoutSpans without_spans(stream);
+    // Events in a graph tell no times: while there is no row, operations record none.
+    const auto restore = [row = stream.trace_row()](Stream* s) { s->set_trace_row(row); };
+    const std::unique_ptr<Stream, decltype(restore)> without_spans(&stream, restore);
+    stream.set_trace_row(nullptr);
     const cudaStream_t from = raw(stream);
     // Of this thread alone: other ranks may be threads of this process, which allocate, and ask for events.
     check_cuda(cudaStreamBeginCapture(from, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
@@ -292,19 +277,18 @@ class CudaDevice : public Device {
   void poison(const std::string& why) noexcept override { poison_.set(why); }
 
   void copy_to_device(const void* host, Tensor to, Stream& stream) override {
-    if (to.bytes() == 0) return;
-    check_cuda(cudaMemcpyAsync(to.data, host, static_cast<size_t>(to.bytes()), cudaMemcpyHostToDevice,
-                               static_cast<CudaStream&>(stream).raw()),
-               "cudaMemcpyAsync");
+    copy(to.data, host, to.bytes(), cudaMemcpyHostToDevice, stream);
   }
   void copy_to_host(Tensor from, void* host, Stream& stream) override {
-    if (from.bytes() == 0) return;
-    check_cuda(cudaMemcpyAsync(host, from.data, static_cast<size_t>(from.bytes()), cudaMemcpyDeviceToHost,
-                               static_cast<CudaStream&>(stream).raw()),
-               "cudaMemcpyAsync");
+    copy(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream);
   }
 
  private:
+  static void copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, Stream& stream) {
+    if (bytes > 0)
+      check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, static_cast<CudaStream&>(stream).raw()),
+                 "cudaMemcpyAsync");
+  }
   void use() const { check_cuda(cudaSetDevice(index_), "cudaSetDevice"); }  // whichever thread calls
 
   const int index_;

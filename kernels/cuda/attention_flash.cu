@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
   fetch(0);
   cp_async_commit_group();
 
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
   const int warp_query = first_query + 32 * warp;
   const float to_log2 = a.scale * kLog2E;  // from raw scores to exponents of 2
   Sums out[kGroups][kD / 8] = {};
@@ -81,25 +81,15 @@ __global__ void __launch_bounds__(kThreads)
           }
         }
       }
-      if (first_key + kKeys - 1 > warp_query) {  // part of the tile is in the future of some of its queries
-#pragma unroll
-        for (int m = 0; m < kGroups; ++m)
-#pragma unroll
-          for (int n = 0; n < kKeyBlocks; ++n)
-#pragma unroll
-            for (int e = 0; e < 4; ++e)
-              if (first_key + 8 * n + 2 * t + e % 2 > warp_query + 16 * m + g + e / 2 * 8) scores[m][n][e] = -INFINITY;
-      }
-
-      // To probabilities, under the largest score so far. Key 0 is in no query's future, so after the first tile the
-      // maximum is a number.
+      const bool diagonal = first_key + kKeys - 1 > warp_query;  // part of the tile is in the future of some queries
 #pragma unroll
       for (int m = 0; m < kGroups; ++m) {
+        const int group_query = warp_query + 16 * m;
+        if (diagonal) mask_future<true>(scores[m], group_query, first_key, -INFINITY);
         softmax[m].to_probabilities(scores[m], to_log2);
         softmax[m].rescale(out[m]);
         if (a.dropout.active)
-          apply_dropout(scores[m], a.dropout,
-                        kept_by_dropout<true, kKeyBlocks>(a, which, warp_query + 16 * m, first_key));
+          apply_dropout(scores[m], a.dropout, kept_by_dropout<true, kKeyBlocks>(a, which, group_query, first_key));
       }
 
 #pragma unroll

@@ -52,6 +52,30 @@ __device__ inline void gemm_nn(Sums (&sums)[kD / 8], const Left (&left)[kTile / 
     }
 }
 
+// Scores and dP of a warp's tile, whose rows and columns begin at these positions, to P with dropout and dS.
+// lse(n, e), as an exponent of 2, and delta(n, e) are those of the query of element [n][e].
+template <bool kRowsAreQueries, class Lse, class Delta>
+__device__ inline void differentiate(Sums (&p)[kBlocks], Sums (&ds)[kBlocks], const HeadArgs<__nv_bfloat16>& a,
+                                     int which, int first_row, int first_column, const Lse& lse, const Delta& delta) {
+  const float to_log2 = a.scale * kLog2E;
+  uint64_t kept = 0;
+  if (a.dropout.active) kept = kept_by_dropout<kRowsAreQueries, kBlocks>(a, which, first_row, first_column);
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) p[n][e] = power_of_2(p[n][e] * to_log2 - lse(n, e));
+  const bool diagonal = kRowsAreQueries ? first_column + kTile - 1 > first_row : first_row + 15 > first_column;
+  if (diagonal) mask_future<kRowsAreQueries>(p, first_row, first_column, 0);
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float keep = a.dropout.active ? dropout_scale(a.dropout, kept, 4 * n + e) : 1.0f;
+      ds[n][e] = p[n][e] * (keep * ds[n][e] - delta(n, e));
+      p[n][e] *= keep;
+    }
+}
+
 // ---- kernels
 
 template <int kD>
@@ -91,9 +115,8 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
   fetch(0);
   cp_async_commit_group();
 
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int warp = threadIdx.x / 32, t = threadIdx.x % 4;
   const int warp_key = first_key + 16 * warp;
-  const float to_log2 = a.scale * kLog2E;
   Sums dk[kD / 8] = {}, dv[kD / 8] = {};
 
   for (int step = 0; step < a.members * tiles; ++step) {
@@ -111,22 +134,11 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
       Sums p[kBlocks], ds[kBlocks];
       gemm_nt<kD>(p, keys + 16 * warp * kLd, queries);
       gemm_nt<kD>(ds, values + 16 * warp * kLd, douts);
-      const bool diagonal = warp_key + 15 > first_query;
-      uint64_t kept = 0;
-      if (a.dropout.active) kept = kept_by_dropout<false, kBlocks>(a, head_of(step), warp_key, first_query);
-        // Queries behind the end are zeros, and so are their lse and delta: they add nothing.
-#pragma unroll
-      for (int n = 0; n < kBlocks; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int column = 8 * n + 2 * t + e % 2, key = warp_key + g + e / 2 * 8;
-          p[n][e] = power_of_2(p[n][e] * to_log2 - lse[column] * kLog2E);
-          if (diagonal && key > first_query + column) p[n][e] = 0;
-          float keep = 1;
-          if (a.dropout.active) keep = dropout_scale(a.dropout, kept, 4 * n + e);
-          ds[n][e] = p[n][e] * (keep * ds[n][e] - delta[column]);
-          p[n][e] *= keep;
-        }
+      // Queries behind the end are zeros, and so are their lse and delta: they add nothing.
+      differentiate<false>(
+          p, ds, a, head_of(step), warp_key, first_query,
+          [&](int n, int e) { return lse[8 * n + 2 * t + e % 2] * kLog2E; },
+          [&](int n, int e) { return delta[8 * n + 2 * t + e % 2]; });
       Left left[kTile / 16];
       to_lefts(left, p);
       gemm_nn<kD>(dv, left, douts);
@@ -166,9 +178,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   fetch(0);
   cp_async_commit_group();
 
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
   const int warp_query = first_query + 16 * warp;
-  const float to_log2 = a.scale * kLog2E;
   float offset[2], delta[2];  // of this lane's two queries: lse as an exponent of 2, and D
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -191,20 +202,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       Sums p[kBlocks], ds[kBlocks];
       gemm_nt<kD>(p, queries + 16 * warp * kLd, keys);
       gemm_nt<kD>(ds, douts + 16 * warp * kLd, values);
-      const bool diagonal = first_key + kTile - 1 > warp_query;
-      uint64_t kept = 0;
-      if (a.dropout.active) kept = kept_by_dropout<true, kBlocks>(a, which, warp_query, first_key);
-#pragma unroll
-      for (int n = 0; n < kBlocks; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int query = warp_query + g + e / 2 * 8, key = first_key + 8 * n + 2 * t + e % 2;
-          p[n][e] = power_of_2(p[n][e] * to_log2 - offset[e / 2]);
-          if (diagonal && key > query) p[n][e] = 0;
-          float keep = 1;
-          if (a.dropout.active) keep = dropout_scale(a.dropout, kept, 4 * n + e);
-          ds[n][e] = p[n][e] * (keep * ds[n][e] - delta[e / 2]);
-        }
+      differentiate<true>(
+          p, ds, a, which, warp_query, first_key, [&](int, int e) { return offset[e / 2]; },
+          [&](int, int e) { return delta[e / 2]; });
       Left left[kTile / 16];
       to_lefts(left, ds);
       gemm_nn<kD>(dq, left, keys);

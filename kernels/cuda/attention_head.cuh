@@ -105,6 +105,21 @@ __device__ inline void apply_dropout(float (&x)[kBlocks][4], const DropoutArgs& 
   for (int i = 0; i < 4 * kBlocks; ++i) x[i / 4][i % 4] *= dropout_scale(dropout, kept, i);
 }
 
+// Scores of a key behind its query become `value`, in a warp's tile whose 16 rows and whose columns begin at these
+// positions. Rows are queries, or else keys.
+template <bool kRowsAreQueries, int kBlocks>
+__device__ inline void mask_future(float (&x)[kBlocks][4], int first_row, int first_column, float value) {
+  const int lane = threadIdx.x % 32;
+  const int ahead = first_row + lane / 4 - first_column - lane % 4 * 2;  // of this lane's first element
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int row = ahead + e / 2 * 8, column = 8 * n + e % 2;
+      if (kRowsAreQueries ? column > row : row > column) x[n][e] = value;
+    }
+}
+
 inline constexpr float kLog2E = 1.4426950408889634f;
 
 // The online softmax (Milakov, Gimelshein 2018) of the two queries that a lane has of 16 rows of scores.

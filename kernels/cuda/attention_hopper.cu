@@ -102,7 +102,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
       if constexpr (kDropout) kept = kept_by_dropout<true, kKeyBlocks>(a, which, first_query + 16 * warp, j * kKeys);
     };
     const auto make_probabilities = [&](int j) {
-      if ((j + 1) * kKeys - 1 > first_query) mask_future<true>(scores, first_query, j * kKeys, -INFINITY);
+      if ((j + 1) * kKeys - 1 > first_query) mask_future<true>(scores, first_query + 16 * warp, j * kKeys, -INFINITY);
       softmax.to_probabilities(scores, to_log2);
       if constexpr (kDropout) apply_dropout(scores, a.dropout, kept);
     };

@@ -128,21 +128,6 @@ struct Pipeline {
   }
 };
 
-// Pairs of a query and a key behind it become `value`, in a tile of a warpgroup whose rows and columns begin with these
-// positions. Rows are queries, or else keys.
-template <bool kRowsAreQueries, int kBlocks>
-__device__ inline void mask_future(float (&x)[kBlocks][4], int first_row, int first_column, float value) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const int ahead = first_row + 16 * warp + lane / 4 - first_column - lane % 4 * 2;  // of this lane's first element
-#pragma unroll
-  for (int n = 0; n < kBlocks; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int row = ahead + e / 2 * 8, column = 8 * n + e % 2;
-      if (kRowsAreQueries ? column > row : row > column) x[n][e] = value;
-    }
-}
-
 // A warpgroup's 64 rows of sums from row `first` on, times a factor for each half of this lane's rows, to rows of
 // kD columns that are `stride` elements apart; rows from s on are left out. Four lanes have eight columns of a row, of
 // each block of eight: they trade, so that each has all eight of every fourth block, and stores 16 bytes.

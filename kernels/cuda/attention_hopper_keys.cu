@@ -152,7 +152,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
 #pragma unroll
           for (int e = 0; e < 4; ++e) p[n][e] = power_of_2(p[n][e] * to_log2 - (e % 2 == 0 ? offset.x : offset.y));
         }
-        if (first_key + 63 > first_query) mask_future<false>(p, first_key, first_query, 0);
+        if (first_key + 63 > first_query) mask_future<false>(p, first_key + 16 * warp, first_query, 0);
         if constexpr (kDropout) {
           float p_kept[kBlocks][4];
 #pragma unroll

@@ -111,7 +111,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
       for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) p[n][e] = power_of_2(p[n][e] * to_log2 - offset[e / 2]);
-      if (first_key + kKeys - 1 > first_query) mask_future<true>(p, first_query, first_key, 0);
+      if (first_key + kKeys - 1 > first_query) mask_future<true>(p, warp_query, first_key, 0);
       uint64_t kept = 0;
       if constexpr (kDropout) kept = kept_by_dropout<true, kBlocks>(a, which, warp_query, first_key);
       wgmma_wait_group<0>(ds);

@@ -14,16 +14,14 @@ namespace t = attention_tensor;
 using Memory = std::array<void*, t::count>;
 
 void check_shape(const AttentionShape& z) {
-  if (z.dtype != DType::bf16)
-    throw ConfigError(std::string("cuDNN's fused attention is for bf16, found ") + name_of(z.dtype));
-  if (z.q.d % 8 != 0)
-    throw ConfigError("cuDNN's fused attention is for heads of a multiple of 8 columns, found " +
-                      std::to_string(z.q.d));
-  if (z.q.s < 2)  // cuDNN 9.26 crashes while it looks for an engine
-    throw ConfigError("cuDNN's fused attention is for 2 positions or more, found " + std::to_string(z.q.s));
+  const auto refuse = [](const std::string& what) { throw ConfigError("cuDNN attention needs " + what); };
+  if (z.dtype != DType::bf16) refuse(std::string("bf16, found ") + name_of(z.dtype));
+  if (z.q.d % 8 != 0) refuse("head_dim % 8 == 0, found a head_dim of " + std::to_string(z.q.d));
+  // cuDNN 9.26 crashes while it looks for an engine
+  if (z.q.s < 2) refuse("at least 2 positions, found " + std::to_string(z.q.s));
   if (!heads_are_equidistant(z.q))
-    throw ConfigError("cuDNN's fused attention is for query heads at one distance from another, found groups of " +
-                      std::to_string(z.q.members) + " that lie further apart, as beside their keys and values");
+    refuse("one stride between query heads, found groups of " + std::to_string(z.q.members) +
+           " heads that lie further apart, as in a tensor with their keys and values");
 }
 
 class Cudnn : public CudnnAttention {

@@ -173,7 +173,7 @@ void dispatch_kernel(DType dtype, bool vectors, const F& f) {
 }
 
 void check_row(const char* op, int64_t h) {
-  if (h > 1 << 24) fail(std::string(op) + ": rows of " + std::to_string(h) + " elements are too long");
+  if (h > 1 << 24) fail(std::string(op) + ": rows of " + std::to_string(h) + " elements, expected at most 16777216");
 }
 
 // Threads for rows of h elements: `packs` packs each, whole warps.

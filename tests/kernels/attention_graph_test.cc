@@ -268,14 +268,15 @@ TEST(CudnnAttention, NamesWhatItHasNoKernelFor) {
       return error.what();
     }
   };
-  EXPECT_EQ(refusal(packed_attention(8, 1, 1, 1, 64, DType::f32)), "cuDNN's fused attention is for bf16, found fp32");
+  EXPECT_EQ(refusal(packed_attention(8, 1, 1, 1, 64, DType::f32)), "cuDNN attention needs bf16, found fp32");
   EXPECT_EQ(refusal(packed_attention(8, 1, 1, 1, 20, DType::bf16)),
-            "cuDNN's fused attention is for heads of a multiple of 8 columns, found 20");
+            "cuDNN attention needs head_dim % 8 == 0, found a head_dim of 20");
   EXPECT_EQ(refusal(packed_attention(1, 1, 1, 1, 64, DType::bf16)),
-            "cuDNN's fused attention is for 2 positions or more, found 1");
-  EXPECT_EQ(refusal(packed_attention(8, 1, 4, 2, 64, DType::bf16)),
-            "cuDNN's fused attention is for query heads at one distance from another, found groups of 2 that lie "
-            "further apart, as beside their keys and values");
+            "cuDNN attention needs at least 2 positions, found 1");
+  EXPECT_EQ(
+      refusal(packed_attention(8, 1, 4, 2, 64, DType::bf16)),
+      "cuDNN attention needs one stride between query heads, found groups of 2 heads that lie further apart, as in a "
+      "tensor with their keys and values");
 }
 
 TEST(CudnnAttention, ABuildWithoutItSaysSo) {
