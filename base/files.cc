@@ -41,32 +41,26 @@ size_t write_all(int fd, std::span<const char> bytes) {
   return done;
 }
 
-bool sync_directory(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const bool ok = fsync(fd) == 0 || errno == EINVAL;  // which says that there is nothing to synchronise
+FileDescriptor::~FileDescriptor() {
   const int reason = errno;
-  close(fd);
+  if (fd_ >= 0) close(fd_);
   errno = reason;
-  return ok;
+}
+
+bool sync_directory(const std::string& path) {
+  const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);  // EINVAL: there is nothing to synchronise
 }
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
   // Looked at before it is opened, which would wait for a writer where the name is a pipe's.
   struct stat status;
   if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) throw IoError(path_ + ": not a regular file");
-  fd_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  fd_ = FileDescriptor(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd_ < 0) fail_io(path_, "open it");
-  if (fstat(fd_, &status) != 0) {
-    const int reason = errno;
-    close(fd_);
-    errno = reason;
-    fail_io(path_, "look at it");
-  }
+  if (fstat(fd_, &status) != 0) fail_io(path_, "look at it");
   size_ = status.st_size;
 }
-
-InputFile::~InputFile() { close(fd_); }
 
 void InputFile::read_at(int64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
@@ -135,20 +129,17 @@ void for_each_line(const std::string& path, const std::function<void(const std::
 
 OutputFile::OutputFile(std::string path, std::string temporary)
     : path_(std::move(path)), temporary_(std::move(temporary)) {
-  fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  fd_ = FileDescriptor(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (fd_ < 0) fail_io(temporary_, "create it");
   // The one who holds the lock and whose file still has the name may write; file systems without locks: last one wins.
   struct stat mine, named;
   const bool refused = flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  if (refused || fstat(fd_, &mine) != 0 || stat(temporary_.c_str(), &named) != 0 || mine.st_ino != named.st_ino) {
-    close(fd_);
+  if (refused || fstat(fd_, &mine) != 0 || stat(temporary_.c_str(), &named) != 0 || mine.st_ino != named.st_ino)
     throw IoError(fmt::format("{}: another process is writing it", temporary_));
-  }
   ours_ = true;
   if (ftruncate(fd_, 0) != 0) {
     const int reason = errno;
     unlink(temporary_.c_str());
-    close(fd_);
     errno = reason;
     fail_io(temporary_, "empty it");
   }
@@ -157,7 +148,6 @@ OutputFile::OutputFile(std::string path, std::string temporary)
 
 OutputFile::~OutputFile() {
   if (ours_) unlink(temporary_.c_str());
-  if (fd_ >= 0) close(fd_);
 }
 
 void OutputFile::write(const void* data, size_t bytes) {
@@ -212,13 +202,40 @@ void write_file(const std::string& path, std::string_view text) {
     file.write(text);
     return file.commit();
   }
-  const int fd = open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
+  const FileDescriptor fd(open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
   if (fd < 0) fail_io(path, "open it");
-  const bool whole = write_all(fd, text) == text.size();
-  const int reason = errno;
-  close(fd);
-  errno = reason;
-  if (!whole) fail_io(path, "write it");
+  if (write_all(fd, text) < text.size()) fail_io(path, "write it");
+}
+
+AppendFile::AppendFile(std::string path, Start start, Warn warn) : path_(std::move(path)), warn_(std::move(warn)) {
+  const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (start == Start::empty ? O_TRUNC : 0);
+  fd_ = FileDescriptor(::open(path_.c_str(), flags, 0666));
+  if (fd_ < 0) throw IoError(path_ + ": cannot be opened for writing: " + std::strerror(errno));
+  struct stat status = {};
+  regular_ = ::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode);
+  if (regular_) cut_torn_record();
+}
+
+void AppendFile::cut_torn_record() {
+  off_t end = ::lseek(fd_, 0, SEEK_END);
+  char last = 0;
+  while (end > 0 && ::pread(fd_, &last, 1, end - 1) == 1 && last != '\n') --end;
+  if (::ftruncate(fd_, end) != 0) warn_once(std::strerror(errno));
+}
+
+bool AppendFile::append(std::string_view record) {
+  const off_t end = regular_ ? ::lseek(fd_, 0, SEEK_END) : 0;
+  const size_t written = write_all(fd_, record);
+  if (written == record.size()) return true;
+  const int error = errno;
+  if (regular_ && written > 0 && ::ftruncate(fd_, end) != 0) warn_once("a torn record could not be cut off");
+  warn_once(std::strerror(error));
+  return false;
+}
+
+void AppendFile::warn_once(const std::string& why) {
+  if (warn_) warn_(path_ + ": cannot be written: " + why + "; training goes on without these records");
+  warn_ = nullptr;
 }
 
 }  // namespace trivet

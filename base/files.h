@@ -2,7 +2,7 @@
 // under their name whole or not at all. A failing system call is an IoError naming the path; a file that is shorter
 // than expected is a DataError.
 //
-// An InputFile may be read by many threads at once. An OutputFile belongs to one thread.
+// An InputFile may be read by many threads at once. An OutputFile or AppendFile belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,30 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace trivet {
 
+// Owns an open file, or nothing: -1.
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileDescriptor();  // leaves errno as it is
+  operator int() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
 class InputFile {
  public:
   explicit InputFile(std::string path);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  // when it was opened
@@ -32,7 +46,7 @@ class InputFile {
 
  private:
   std::string path_;
-  int fd_ = -1;
+  FileDescriptor fd_;
   int64_t size_ = 0;
 };
 
@@ -79,7 +93,7 @@ class OutputFile {
 
   std::string path_;
   std::string temporary_;
-  int fd_ = -1;
+  FileDescriptor fd_;
   bool ours_ = false;    // temporary_ is locked by us
   bool synced_ = false;  // nothing was written since sync()
   std::vector<char> buffer_;
@@ -87,5 +101,31 @@ class OutputFile {
 
 // A whole file, durable when this returns. What is no file of its own, a link, pipe or device, takes the text as it is.
 void write_file(const std::string& path, std::string_view text);
+
+// A file of records for people who watch the run. A disk that is full must not end a training run, so append() writes a
+// record wholly or not at all, and warns at the first failure only; later records are tried again. Used by one thread.
+class AppendFile {
+ public:
+  enum class Start { keep, empty };  // what becomes of a file that is already there
+  using Warn = std::function<void(const std::string& message)>;
+
+  // Throws IoError when the file cannot be opened: before training, that is a mistake to mend. A last record that
+  // does not end in a newline (the writer was killed) is cut off.
+  AppendFile(std::string path, Start start, Warn warn);
+
+  // REQUIRES: the record ends in a newline. False where it could not be written.
+  bool append(std::string_view record);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  void cut_torn_record();
+  void warn_once(const std::string& why);
+
+  std::string path_;
+  Warn warn_;
+  FileDescriptor fd_;
+  bool regular_ = false;  // not a pipe or device: what was written can be cut off again
+};
 
 }  // namespace trivet

@@ -9,19 +9,12 @@
 namespace trivet {
 
 template <class Json>
-Json parse_json(std::string_view text) {
-  return Json::parse(text);
+Json parse_json(std::string_view text, BadJson bad) {
+  return Json::parse(text, nullptr, bad == BadJson::throws);
 }
 
-template <class Json>
-Json parse_json_or_discard(std::string_view text) {
-  return Json::parse(text, nullptr, false);
-}
-
-template nlohmann::json parse_json(std::string_view);
-template nlohmann::json parse_json_or_discard(std::string_view);
-template nlohmann::ordered_json parse_json(std::string_view);
-template nlohmann::ordered_json parse_json_or_discard(std::string_view);
+template nlohmann::json parse_json(std::string_view, BadJson);
+template nlohmann::ordered_json parse_json(std::string_view, BadJson);
 
 std::string json_text(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

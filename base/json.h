@@ -10,18 +10,13 @@ namespace trivet {
 // ---- what Trivet itself has written
 
 // The value that the text is. Json: nlohmann::json, or ordered_json, which keeps the order of members.
-// Throws Json::parse_error where it is none.
+// Where it is none, throws Json::parse_error, or returns a discarded value (is_discarded()).
+enum class BadJson { throws, discarded };
 template <class Json = nlohmann::json>
-Json parse_json(std::string_view text);
+Json parse_json(std::string_view text, BadJson bad = BadJson::throws);
 
-// Likewise, but a discarded value (is_discarded()) where it is none.
-template <class Json = nlohmann::json>
-Json parse_json_or_discard(std::string_view text);
-
-extern template nlohmann::json parse_json(std::string_view);
-extern template nlohmann::json parse_json_or_discard(std::string_view);
-extern template nlohmann::ordered_json parse_json(std::string_view);
-extern template nlohmann::ordered_json parse_json_or_discard(std::string_view);
+extern template nlohmann::json parse_json(std::string_view, BadJson);
+extern template nlohmann::ordered_json parse_json(std::string_view, BadJson);
 
 // A text as JSON has it, within quotes; bytes that are not UTF-8 become U+FFFD.
 std::string json_text(std::string_view text);

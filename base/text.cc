@@ -52,6 +52,19 @@ std::string percent_text(double fraction) {
   return std::isfinite(fraction) ? fmt::format("{:.1f}%", 100 * fraction) : "-";
 }
 
+std::string counted(int64_t n, std::string_view noun) { return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s"); }
+
+std::string shortened(std::string_view text, size_t most) {
+  size_t characters = 0, bytes = 0;
+  while (bytes < text.size()) {
+    size_t next = bytes + 1;
+    while (next < text.size() && (static_cast<unsigned char>(text[next]) & 0xc0) == 0x80) ++next;
+    if (++characters > most) return std::string(text.substr(0, bytes)) + "…";
+    bytes = next;
+  }
+  return std::string(text);
+}
+
 std::string render(const std::vector<TextBlock>& blocks) {
   size_t first = 0;
   for (const TextBlock& block : blocks)

@@ -1,8 +1,6 @@
 // trivet checkpoint inspect, verify, convert: what is in a checkpoint, whether it is sound, and the same weights in
 // other formats.
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fmt/format.h>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/host.h"
 #include "base/text.h"
 #include "engine/checkpoint/gpt_weights.h"
 #include "engine/checkpoint/hf_gpt2.h"
@@ -26,10 +25,6 @@
 
 namespace trivet {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // ---- inspect
 
@@ -208,9 +203,7 @@ void add_checkpoint_inspect(CLI::App& parent) {
   };
   auto options = std::make_shared<Options>();
   CLI::App* command = parent.add_subcommand("inspect", "show what is in a checkpoint");
-  command->add_option("path", options->path, "a checkpoint; of a folder of them or a run, the latest")
-      ->option_text("PATH")
-      ->required();
+  add_argument(*command, "path", options->path, "PATH", "a checkpoint; of a folder of them or a run, the latest");
   command->add_flag("--tensors", options->statistics,
                     "moments too, and of each tensor the range, mean, standard deviation, zeros and non-finite values");
   command->callback([options] { Inspector(find_checkpoints(options->path).front()).print(options->statistics); });
@@ -219,7 +212,7 @@ void add_checkpoint_inspect(CLI::App& parent) {
 // ---- verify
 
 void verify(const std::string& directory) {
-  const auto start = Clock::now();
+  const double start = now_seconds();
   const OpenCheckpoint checkpoint = open_checkpoint(directory);
   int64_t bytes = 0;
   for (const CheckpointFile& file : checkpoint.manifest.files) bytes += file.bytes;
@@ -229,7 +222,7 @@ void verify(const std::string& directory) {
       line.draw(fmt::format("{} {}", directory, progress_bar(static_cast<double>(done) / static_cast<double>(bytes))));
   });
   line.clear();
-  const double seconds = seconds_since(start);
+  const double seconds = now_seconds() - start;
   fmt::print("{}: sound: step {}, {} files, {} tensors, {} read and hashed in {:.2f} s, {:.2f} GB/s\n", directory,
              grouped(checkpoint.state.step), checkpoint.manifest.files.size(), tensors_of(checkpoint.manifest).size(),
              bytes_text(bytes), seconds, static_cast<double>(bytes) / std::max(seconds, 1e-9) / 1e9);
@@ -259,9 +252,7 @@ void verify_all(const std::vector<std::string>& directories) {
 void add_verify(CLI::App& parent) {
   auto path = std::make_shared<std::string>();
   CLI::App* command = parent.add_subcommand("verify", "read all of a checkpoint and compare it with its hashes");
-  command->add_option("path", *path, "a checkpoint, or a folder of them or a run: then all of them")
-      ->option_text("PATH")
-      ->required();
+  add_argument(*command, "path", *path, "PATH", "a checkpoint, or a folder of them or a run: then all of them");
   command->footer("exit codes: 0 sound; 65 damaged: file, tensor, what was found and expected; 74 cannot be read");
   command->callback([path] { verify_all(find_checkpoints(*path)); });
 }
@@ -275,7 +266,7 @@ struct Conversion {
 void convert(const Conversion& options) {
   if (options.to == "trivet" && !options.dtype.empty())
     throw ConfigError("--dtype " + options.dtype + ": Trivet's checkpoints are always fp32; leave it out");
-  const auto start = Clock::now();
+  const double start = now_seconds();
   const auto weights = open_gpt_weights(options.source);
   const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
   if (options.to == "hf") write_hf_gpt2(*weights, options.destination, dtype);
@@ -283,23 +274,17 @@ void convert(const Conversion& options) {
   else write_checkpoint(*weights, options.destination);
   fmt::print("{}: {} parameters in {} tensors of {}, {}, in {:.2f} s\n", options.destination,
              grouped(parameters_of(weights->tensors())), weights->tensors().size(), weights->path(), name_of(dtype),
-             seconds_since(start));
+             now_seconds() - start);
 }
 
 void add_convert(CLI::App& parent) {
   auto options = std::make_shared<Conversion>();
   CLI::App* command = parent.add_subcommand("convert", "write the weights in another format");
-  command
-      ->add_option("source", options->source,
-                   "a checkpoint (or run: its latest), a Hugging Face GPT-2 (folder or .safetensors), or an llm.c "
-                   "model_*.bin")
-      ->option_text("SOURCE")
-      ->required();
-  command
-      ->add_option("destination", options->destination,
-                   "that is not there yet: a folder for hf, a file for llmc, a checkpoint's directory for trivet")
-      ->option_text("DESTINATION")
-      ->required();
+  add_argument(*command, "source", options->source, "SOURCE",
+               "a checkpoint (or run: its latest), a Hugging Face GPT-2 (folder or .safetensors), or an llm.c "
+               "model_*.bin");
+  add_argument(*command, "destination", options->destination, "DESTINATION",
+               "that is not there yet: a folder for hf, a file for llmc, a checkpoint's directory for trivet");
   command->add_option("--to", options->to, "the format to write")
       ->option_text("hf|llmc|trivet")
       ->required()

@@ -1,9 +1,21 @@
-// The subcommands of trivet. Each adds itself to the program; its callback throws trivet::Error, which main() reports.
+// The subcommands of trivet, each in a file of its own, and what they share: options, checks of numbers, the choice of
+// ranks. A command adds itself to the program; its callback throws trivet::Error, which main() reports.
 #pragma once
 
-namespace CLI {
-class App;
-}
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
+#include <fmt/format.h>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "engine/config/scalar.h"
+#include "engine/config/validate.h"
+#include "parallel/comm/comm.h"
 
 namespace trivet {
 
@@ -15,5 +27,63 @@ void add_generate_command(CLI::App& app);
 void add_schedule_command(CLI::App& app);
 void add_flight_command(CLI::App& app);
 void add_study_command(CLI::App& app);
+
+// Runs rank_main on the ranks: under a launcher, or with the backend mpi, this process is one of its ranks; else
+// `asked` threads (--ranks; 0: not given, then `needed`). Throws ConfigError where the two disagree.
+void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
+               const std::function<void(Communicator& world)>& rank_main);
+
+// ---- options. Their checks speak as the configuration's do; CLI11's own let NaN pass, and print the largest double
+//      where there is no upper bound.
+
+inline CLI::Validator whole_number(int64_t low, int64_t high = std::numeric_limits<int64_t>::max()) {
+  const auto check = [=](std::string& text) -> std::string {
+    int64_t value = 0;  // in decimal digits: CLI11 would take 010 for eight
+    const char* const last = text.data() + text.size();
+    const auto end = std::from_chars(text.data(), last, value);
+    const bool octal = text.size() > 1 && text[0] == '0';
+    if (octal || end.ec != std::errc() || end.ptr != last || value < low || value > high)
+      return fmt::format("found {}, expected an integer {}", quote(text),
+                         high == std::numeric_limits<int64_t>::max() ? fmt::format("of at least {}", low)
+                                                                     : fmt::format("from {} to {}", low, high));
+    return {};
+  };
+  return {check, ""};
+}
+
+inline CLI::Validator file_name() {
+  return {[](std::string& text) { return text.empty() ? "is empty, expected the name of a file" : ""; }, ""};
+}
+
+// `expected` says in words what good() asks.
+inline CLI::Validator number(const char* expected, bool (*good)(double)) {
+  const auto check = [=](std::string& text) -> std::string {
+    const auto value = parse_number(text);
+    return value && good(*value) ? "" : fmt::format("found {}, expected {}", quote(text), expected);
+  };
+  return {check, ""};
+}
+inline CLI::Validator at_least_zero() {
+  return number("a number of at least 0", [](double x) { return x >= 0; });
+}
+inline CLI::Validator share() {
+  return number("a number above 0, at most 1", [](double x) { return x > 0 && x <= 1; });
+}
+
+// A required argument; the help calls it `shown`.
+inline void add_argument(CLI::App& command, const char* name, std::string& value, const char* shown, const char* help) {
+  command.add_option(name, value, help)->option_text(shown)->required();
+}
+// An option whose default the help shows.
+template <class T>
+CLI::Option* add_number(CLI::App& command, const char* name, T& value, const CLI::Validator& check, const char* help) {
+  return command.add_option(name, value, help)->check(check)->capture_default_str();
+}
+inline void add_set_option(CLI::App& command, std::vector<std::string>& sets, const char* help) {
+  command.add_option("--set", sets, help)->option_text("SECTION.KEY=VALUE ...")->take_all()->allow_extra_args(false);
+}
+inline void add_ranks_option(CLI::App& command, int& ranks, const char* help) {
+  command.add_option("--ranks", ranks, help)->option_text("N")->check(whole_number(1, kMostRanks));
+}
 
 }  // namespace trivet

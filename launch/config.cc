@@ -1,6 +1,5 @@
 // trivet config RUN.yaml: what the run is, before anything is allocated.
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <memory>
 
@@ -10,7 +9,6 @@
 #include "engine/train/rank_state.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
-#include "launch/option_checks.h"
 
 namespace trivet {
 namespace {

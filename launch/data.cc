@@ -1,7 +1,5 @@
 // trivet data prepare: text files to a dataset. trivet data inspect: what is in a dataset, and whether it is sound.
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fmt/format.h>
@@ -10,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/host.h"
 #include "base/text.h"
 #include "engine/data/dataset_info.h"
 #include "engine/data/prepare.h"
@@ -17,19 +16,17 @@
 #include "engine/data/tokenizer.h"
 #include "engine/data/utf8.h"
 #include "launch/commands.h"
-#include "launch/option_checks.h"
 #include "launch/redrawn_line.h"
 
 namespace trivet {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Phase = PrepareProgress::Phase;
 
 class ProgressLine {
  public:
   void show(const PrepareProgress& progress) {
-    const auto now = Clock::now();
+    const double now = now_seconds();
     bool due = line_.due();
     if (progress.phase != phase_ || !begun_) {
       phase_ = progress.phase;
@@ -39,7 +36,7 @@ class ProgressLine {
       due = line_.terminal() || phase_ == Phase::training;
       if (!due) line_.put_off();
     }
-    if (due) line_.draw(text(progress, std::chrono::duration<double>(now - phase_begin_).count()));
+    if (due) line_.draw(text(progress, now - phase_begin_));
   }
 
   void clear() { line_.clear(); }
@@ -62,7 +59,7 @@ class ProgressLine {
   RedrawnLine line_;
   bool begun_ = false;
   Phase phase_ = Phase::encoding;
-  Clock::time_point phase_begin_;
+  double phase_begin_ = 0;
 };
 
 // ---- prepare

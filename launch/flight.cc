@@ -1,6 +1,5 @@
 // trivet flight RUN_DIR: who hung or died, from the flight dumps that the ranks left.
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <memory>
 #include <string>
@@ -14,7 +13,7 @@ void add_flight_command(CLI::App& app) {
   auto run_dir = std::make_shared<std::string>();
   CLI::App* command =
       app.add_subcommand("flight", "say from a failed run's flight dumps which rank did not join which collective");
-  command->add_option("run_dir", *run_dir, "train.run_dir of the run")->option_text("RUN_DIR")->required();
+  add_argument(*command, "run_dir", *run_dir, "RUN_DIR", "train.run_dir of the run");
   command->callback([run_dir] { fmt::print("{}", describe_flight(read_flight_folder(*run_dir))); });
 }
 

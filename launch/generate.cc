@@ -2,8 +2,6 @@
 // mpirun or srun, this process is one rank.
 #include "engine/train/generate.h"
 
-#include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdio>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/host.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/load.h"
@@ -22,8 +21,6 @@
 #include "engine/data/tokenizer.h"
 #include "engine/train/inference.h"
 #include "launch/commands.h"
-#include "launch/option_checks.h"
-#include "launch/ranks.h"
 #include "parallel/comm/host_world.h"
 
 namespace trivet {
@@ -133,7 +130,6 @@ class TextPrinter {
 };
 
 void run_rank(const GenerateOptions& options, Communicator& world) {
-  using Clock = std::chrono::steady_clock;
   HostWorld host(world);
   // Of a run that is still training, another may be the latest by now: rank 0 chooses.
   const std::string directory =
@@ -156,9 +152,9 @@ void run_rank(const GenerateOptions& options, Communicator& world) {
   // No longer than this text will be: each token runs the whole context.
   const auto text_length = static_cast<int64_t>(prompt.size()) + sampling.tokens;
   const int64_t positions = std::min(model_config.seq_length, text_length);
-  const auto start = Clock::now();
+  const double start = now_seconds();
   const auto model = open_model(loaded.config, layout, world, checkpoint, positions);
-  const auto loaded_at = Clock::now();
+  const double loaded_at = now_seconds();
   std::optional<TextPrinter> printer;
   if (world.rank() == 0) {
     printer.emplace(tokenizer.get());
@@ -169,11 +165,10 @@ void run_rank(const GenerateOptions& options, Communicator& world) {
   });
   if (!printer) return;
   printer->finish();
-  const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
-  const double took = seconds(Clock::now() - loaded_at);
+  const double took = now_seconds() - loaded_at;
   const bool stopped = static_cast<int64_t>(text.size()) < sampling.tokens;
   fmt::print(stderr, "[{}, step {}: loaded in {:.2f} s, {} tokens in {:.2f} s, {:.1f} tokens/s{}]\n", directory,
-             checkpoint.state.step, seconds(loaded_at - start), text.size(), took,
+             checkpoint.state.step, loaded_at - start, text.size(), took,
              static_cast<double>(text.size()) / std::max(took, 1e-9), stopped ? ", end of document" : "");
 }
 
@@ -183,9 +178,8 @@ void add_generate_command(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
   CLI::App* command = app.add_subcommand("generate", "let a saved model write");
   Sampling& sampling = options->sampling;
-  command->add_option("checkpoint", options->checkpoint, "a checkpoint; of a folder of them or a run, the latest")
-      ->option_text("CHECKPOINT")
-      ->required();
+  add_argument(*command, "checkpoint", options->checkpoint, "CHECKPOINT",
+               "a checkpoint; of a folder of them or a run, the latest");
   CLI::Option* prompt =
       command->add_option("--prompt", options->prompt, "text to go on from; without it, a new document")
           ->option_text("TEXT");
@@ -199,23 +193,12 @@ void add_generate_command(CLI::App& app) {
       ->excludes(file);
   command->add_option("--tokenizer", options->tokenizer, "instead of the one that the run names")
       ->option_text("PATH.model|bytes");
-  command->add_option("--tokens", sampling.tokens, "how many to add, at most")
-      ->check(whole_number(1))
-      ->capture_default_str();
-  command->add_option("--temperature", sampling.temperature, "0: the likeliest token each time")
-      ->check(at_least_zero())
-      ->capture_default_str();
-  command->add_option("--top-k", sampling.top_k, "sample among so many tokens; 0: among all")
-      ->check(whole_number(0))
-      ->capture_default_str();
-  command
-      ->add_option("--top-p", sampling.top_p,
-                   "of those, among the likeliest that together have this probability; 1: among all")
-      ->check(share())
-      ->capture_default_str();
-  command->add_option("--seed", sampling.seed, "another seed, another text")
-      ->check(whole_number(0))
-      ->capture_default_str();
+  add_number(*command, "--tokens", sampling.tokens, whole_number(1), "how many to add, at most");
+  add_number(*command, "--temperature", sampling.temperature, at_least_zero(), "0: the likeliest token each time");
+  add_number(*command, "--top-k", sampling.top_k, whole_number(0), "sample among so many tokens; 0: among all");
+  add_number(*command, "--top-p", sampling.top_p, share(),
+             "of those, among the likeliest that together have this probability; 1: among all");
+  add_number(*command, "--seed", sampling.seed, whole_number(0), "another seed, another text");
   command->add_option("--tensor-parallel", options->tensor, "ranks that share each layer")
       ->option_text("T [1]")
       ->check(whole_number(1, kMostRanks));

@@ -1,7 +1,6 @@
 // trivet: one program, a subcommand a file. Errors end here: one message, and the exit code that says who has to act
 // (0 done, 64 config or usage, 65 bad input data, 70 internal, 74 I/O, 75 saved, start again, 93 do not requeue,
 // 124 hang).
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>

@@ -1,9 +1,8 @@
-#include "launch/ranks.h"
-
 #include <cstdlib>
 #include <fmt/format.h>
 
-#include "engine/config/hints.h"
+#include "engine/config/problems.h"
+#include "launch/commands.h"
 #include "parallel/comm/world.h"
 
 namespace trivet {

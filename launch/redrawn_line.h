@@ -2,11 +2,12 @@
 // terminal, a line every few seconds. For one thread.
 #pragma once
 
-#include <chrono>
 #include <cstdio>
 #include <fmt/format.h>
 #include <string>
 #include <unistd.h>
+
+#include "base/host.h"
 
 namespace trivet {
 
@@ -19,12 +20,10 @@ class RedrawnLine {
 
   bool terminal() const { return terminal_; }
   // Time for a new one: the last was drawn, or put off, long enough ago.
-  bool due() const {
-    return Clock::now() - drawn_at_ >= (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(5000));
-  }
-  void put_off() { drawn_at_ = Clock::now(); }
+  bool due() const { return now_seconds() - drawn_at_ >= (terminal_ ? 0.1 : 5); }
+  void put_off() { drawn_at_ = now_seconds(); }
   void draw(const std::string& line) {
-    drawn_at_ = Clock::now();
+    drawn_at_ = now_seconds();
     if (terminal_) fmt::print(stderr, "\r\x1b[K{}", line);
     else fmt::print(stderr, "{}\n", line);
     std::fflush(stderr);
@@ -36,10 +35,9 @@ class RedrawnLine {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
   const bool terminal_ = isatty(STDERR_FILENO) != 0;
   bool drawn_ = false;
-  Clock::time_point drawn_at_ = Clock::now();
+  double drawn_at_ = now_seconds();
 };
 
 // [=====     ]  50 %

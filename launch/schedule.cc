@@ -1,7 +1,6 @@
 // trivet schedule: shows what a pipeline schedule does, without a model or a GPU: as a picture of a simulated step, and
 // as a table of its bubble (next to the closed form where there is one), peak slots and transfers. Or what it did in a
 // run, beside what the simulator makes of it.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
@@ -14,7 +13,6 @@
 #include "engine/train/measured_run.h"
 #include "kernels/base/check.h"
 #include "launch/commands.h"
-#include "launch/option_checks.h"
 #include "parallel/pipeline/check.h"
 #include "parallel/pipeline/closed_form.h"
 #include "parallel/pipeline/render.h"
@@ -180,69 +178,78 @@ void run(const ScheduleOptions& options) {
   if (!options.trace.empty()) write_file(options.trace, render_trace(timelines));
 }
 
+// Which schedules: built, from a file, or from a run. Returns --measured, which leaves costs and sizes to the run.
+CLI::Option* add_sources(CLI::App& command, ScheduleOptions& options) {
+  CLI::Option* file = command.add_option("--file", options.file, "a schedule in text form, as --text prints it");
+  CLI::Option* measured = command
+                              .add_option("--measured", options.measured,
+                                          "a run's folder, with a trace.json (train.trace=true): show a measured step "
+                                          "beside its simulation with the costs that the run shows")
+                              ->option_text("RUN_DIR")
+                              ->excludes(file);
+  command.add_option("--step", options.step, "with --measured: the step; default: the median one")
+      ->check(whole_number(1))
+      ->needs(measured);
+  const auto request = [&](const char* name, auto& value, const std::string& help) {
+    return command.add_option(name, value, help)->excludes(file)->excludes(measured);
+  };
+  std::string kinds = "schedules to show, one or several:";
+  for (const ScheduleKind& kind : schedule_kinds()) kinds += fmt::format("\n{:<16} {}", kind.name, kind.summary);
+  request("--kind", options.kinds, kinds)->delimiter(',')->capture_default_str();
+  request("--pipeline", options.p, "pipeline ranks, p")->capture_default_str();
+  request("--microbatches", options.m, "micro-batches of the step, m")->capture_default_str();
+  request("--chunks", options.v, "model chunks of a rank, v; default: what the kind takes");
+  request("--group-size", options.group_size,
+          "interleaved: consecutive micro-batches of a chunk, N; default: the smallest that works");
+  return measured;
+}
+
+void add_costs(CLI::App& command, ScheduleOptions& options, CLI::Option* measured) {
+  Costs& transfer = options.transfer;
+  const auto given = [&](const char* name, auto& value, const char* help) {
+    return command.add_option(name, value, help)->excludes(measured);
+  };
+  given("--costs", options.costs,
+        "time of a rank's layers for one micro-batch: F,I,W (forward, backward input, backward weight half) or F,B")
+      ->delimiter(',')
+      ->capture_default_str();
+  given("--embedding", options.embedding, "what the first stage takes on top, F,I,W or F,B")->delimiter(',');
+  given("--head", options.head, "what the last stage takes on top, F,I,W or F,B")->delimiter(',');
+  given("--latency", transfer.latency, "time from sending a message to having it");
+  CLI::Option* bytes = given("--bytes", transfer.bytes, "size of a message");
+  bytes->needs(
+      given("--bandwidth", transfer.bandwidth, "of a wire between two ranks, bytes a unit of time; 0: no limit")
+          ->needs(bytes));
+  command.add_flag("--blocking", transfer.blocking, "a rank that sends does nothing else meanwhile")
+      ->excludes(measured);
+  given("--depth", transfer.channel_depth, "messages that a channel holds; default: any number");
+  given("--unit", transfer.unit, "of all times: s, ms or us; default: an abstract unit")
+      ->check(CLI::IsMember({"s", "ms", "us"}));
+}
+
+void add_outputs(CLI::App& command, ScheduleOptions& options) {
+  CLI::Option* svg = command.add_option("--svg", options.svg, "write the picture to this file")->check(file_name());
+  command.add_flag("--transfers", options.transfers, "with --svg: a lane of messages under each rank")->needs(svg);
+  command.add_option("--width", options.width, "with --svg: pixels; default: as wide as the numbers need")
+      ->check(whole_number(1, 100'000))
+      ->needs(svg);
+  CLI::Option* trace = command.add_option("--trace", options.trace, "write a trace for ui.perfetto.dev to this file")
+                           ->check(file_name());
+  command.add_option("--columns", options.columns, "width of the text picture; default: the terminal's")
+      ->check(whole_number(1, 100'000));
+  command.add_flag("--text", options.text, "print only the text form, which --file reads")
+      ->excludes(svg)
+      ->excludes(trace);
+}
+
 }  // namespace
 
 void add_schedule_command(CLI::App& app) {
   const auto options = std::make_shared<ScheduleOptions>();
   CLI::App* command = app.add_subcommand("schedule", "show pipeline schedules and simulate a step of them");
-
-  std::string kinds = "schedules to show, one or several:";
-  for (const ScheduleKind& kind : schedule_kinds()) kinds += fmt::format("\n{:<16} {}", kind.name, kind.summary);
-  CLI::Option* file = command->add_option("--file", options->file, "a schedule in text form, as --text prints it");
-  CLI::Option* measured = command
-                              ->add_option("--measured", options->measured,
-                                           "a run's folder, with a trace.json (train.trace=true): show a measured step "
-                                           "beside its simulation with the costs that the run shows")
-                              ->option_text("RUN_DIR")
-                              ->excludes(file);
-  command->add_option("--step", options->step, "with --measured: the step; default: the median one")
-      ->check(whole_number(1))
-      ->needs(measured);
-  const auto request = [&](const char* name, auto& value, const std::string& help) {
-    return command->add_option(name, value, help)->excludes(file)->excludes(measured);
-  };
-  request("--kind", options->kinds, kinds)->delimiter(',')->capture_default_str();
-  request("--pipeline", options->p, "pipeline ranks, p")->capture_default_str();
-  request("--microbatches", options->m, "micro-batches of the step, m")->capture_default_str();
-  request("--chunks", options->v, "model chunks of a rank, v; default: what the kind takes");
-  request("--group-size", options->group_size,
-          "interleaved: consecutive micro-batches of a chunk, N; default: the smallest that works");
-
-  const auto numbers = [&](const char* name, auto& value, const char* help) {
-    return command->add_option(name, value, help)->delimiter(',')->excludes(measured);
-  };
-  numbers("--costs", options->costs,
-          "time of a rank's layers for one micro-batch: F,I,W (forward, backward input, backward weight half) or F,B")
-      ->capture_default_str();
-  numbers("--embedding", options->embedding, "what the first stage takes on top, F,I,W or F,B");
-  numbers("--head", options->head, "what the last stage takes on top, F,I,W or F,B");
-  command->add_option("--latency", options->transfer.latency, "time from sending a message to having it")
-      ->excludes(measured);
-  CLI::Option* bytes = command->add_option("--bytes", options->transfer.bytes, "size of a message")->excludes(measured);
-  bytes->needs(command
-                   ->add_option("--bandwidth", options->transfer.bandwidth,
-                                "of a wire between two ranks, bytes a unit of time; 0: no limit")
-                   ->needs(bytes));
-  command->add_flag("--blocking", options->transfer.blocking, "a rank that sends does nothing else meanwhile")
-      ->excludes(measured);
-  command->add_option("--depth", options->transfer.channel_depth, "messages that a channel holds; default: any number")
-      ->excludes(measured);
-  command->add_option("--unit", options->transfer.unit, "of all times: s, ms or us; default: an abstract unit")
-      ->check(CLI::IsMember({"s", "ms", "us"}))
-      ->excludes(measured);
-
-  CLI::Option* svg = command->add_option("--svg", options->svg, "write the picture to this file")->check(file_name());
-  command->add_flag("--transfers", options->transfers, "with --svg: a lane of messages under each rank")->needs(svg);
-  command->add_option("--width", options->width, "with --svg: pixels; default: as wide as the numbers need")
-      ->check(whole_number(1, 100'000))
-      ->needs(svg);
-  CLI::Option* trace = command->add_option("--trace", options->trace, "write a trace for ui.perfetto.dev to this file")
-                           ->check(file_name());
-  command->add_option("--columns", options->columns, "width of the text picture; default: the terminal's")
-      ->check(whole_number(1, 100'000));
-  command->add_flag("--text", options->text, "print only the text form, which --file reads")
-      ->excludes(svg)
-      ->excludes(trace);
+  CLI::Option* measured = add_sources(*command, *options);
+  add_costs(*command, *options, measured);
+  add_outputs(*command, *options);
   command->callback([options] { run(*options); });
 }
 

@@ -1,9 +1,9 @@
 // trivet study STUDY.yaml: measures what settings do to a run, one process a run. Everything it writes is in the
 // study's folder (`out`): results.jsonl, the tables, report.html, plot.svg, and each run's own folder under runs/.
 
-#include <CLI/CLI.hpp>
+#include "engine/study/study.h"
+
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fmt/format.h>
@@ -12,9 +12,8 @@
 #include <thread>
 
 #include "base/files.h"
-#include "base/stop_signal.h"
+#include "base/host.h"
 #include "engine/study/child_process.h"
-#include "engine/study/study.h"
 #include "engine/study/report.h"
 #include "engine/study/runner.h"
 #include "engine/study/study_file.h"
@@ -39,10 +38,6 @@ struct Unfinished : Error {
   using Error::Error;
   int exit_code() const override { return 75; }
 };
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string program_path() {
   std::error_code error;
@@ -173,8 +168,7 @@ void run(const StudyOptions& options) {
   if (!options.out.empty()) study.out = options.out;
   const Plan plan = make_plan(study);
   const bool runs = !options.best && !options.report && !(options.plan && !options.probe);
-  std::optional<StudyLock> lock;  // before reading what is done
-  if (runs) lock.emplace(study);
+  const FileDescriptor lock = runs ? lock_study(study) : FileDescriptor();  // before reading what is done
   std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
   if (options.best) return print_best(study, plan, rows);
   if (options.report) {
@@ -205,9 +199,8 @@ void add_study_command(CLI::App& app) {
   auto options = std::make_shared<StudyOptions>();
   CLI::App* command =
       app.add_subcommand("study", "measure what settings do to a run: factors, levels, repeats, a report");
-  command->add_option("study", options->path, "YAML file of the study (engine/study/study_file.h says what is in it)")
-      ->option_text("STUDY.yaml")
-      ->required();
+  add_argument(*command, "study", options->path, "STUDY.yaml",
+               "YAML file of the study (engine/study/study_file.h says what is in it)");
   command->add_option("--out", options->out, "folder of the study, instead of the file's `out`")->option_text("DIR");
   CLI::Option* plan =
       command->add_flag("--plan", options->plan, "only show the points, why some cannot run, and the cost");

@@ -1,17 +1,14 @@
 // trivet train RUN.yaml: ranks are threads of this process, or, under mpirun or srun, this process is one rank.
 
-#include <CLI/CLI.hpp>
 #include <atomic>
 #include <iostream>
 #include <memory>
 
-#include "base/stop_signal.h"
+#include "base/host.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
-#include "launch/option_checks.h"
-#include "launch/ranks.h"
 
 namespace trivet {
 namespace {
@@ -39,24 +36,19 @@ int run(TrainOptions& options) {
 void add_train_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* command = app.add_subcommand("train", "train a model");
-  command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml")->required();
+  add_argument(*command, "run", options->path, "RUN.yaml", "YAML file of the run");
   add_ranks_option(*command, options->ranks, "thread ranks; without it, as many as one model needs");
   add_set_option(*command, options->sets, "a value instead of the file's");
   CLI::Option* prompt =
       command->add_option("--generate", options->run.prompt, "text that the trained model goes on from at the end")
           ->option_text("PROMPT");
-  command->add_option("--generate-tokens", options->run.generate_tokens, "how many tokens it adds")
-      ->check(whole_number(1))
-      ->needs(prompt)
-      ->capture_default_str();
-  command->add_option("--temperature", options->run.temperature, "of the sampling; 0: the likeliest token each time")
-      ->check(at_least_zero())
-      ->needs(prompt)
-      ->capture_default_str();
-  command->add_option("--top-k", options->run.top_k, "sample among so many tokens; 0: among all")
-      ->check(whole_number(0))
-      ->needs(prompt)
-      ->capture_default_str();
+  add_number(*command, "--generate-tokens", options->run.generate_tokens, whole_number(1), "how many tokens it adds")
+      ->needs(prompt);
+  add_number(*command, "--temperature", options->run.temperature, at_least_zero(),
+             "of the sampling; 0: the likeliest token each time")
+      ->needs(prompt);
+  add_number(*command, "--top-k", options->run.top_k, whole_number(0), "sample among so many tokens; 0: among all")
+      ->needs(prompt);
   command
       ->add_option("--resume", options->run.resume,
                    "auto: from the run's newest checkpoint, if there is one; none; or the path of a checkpoint or run")

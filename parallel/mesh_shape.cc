@@ -1,7 +1,6 @@
 #include "parallel/mesh_shape.h"
 
 #include <algorithm>
-#include <string>
 
 #include "kernels/base/check.h"
 
@@ -19,18 +18,20 @@ std::optional<AxisOrder> parse_axis_order(std::string_view text) {
     order[count++] = row->axis;
     begin = end + 1;
   }
-  for (const Axis needed : {Axis::tp, Axis::dp, Axis::pp})
+  for (const Axis needed : kNamedAxes)
     if (!named.has(needed)) return std::nullopt;
   for (const AxisInfo& row : kAxes)
     if (!named.has(row.axis)) order[count++] = row.axis;
   return order;
 }
 
-MeshShape::MeshShape(Entries sizes, std::string_view order_text) : PerAxis(1) {
-  const auto parsed = parse_axis_order(order_text);
-  check(parsed.has_value(), "invalid order of axes: \"" + std::string(order_text) + "\"");
-  order = *parsed;
-  set(sizes);
+std::string to_text(const AxisOrder& order) {
+  size_t last = order.size() - 1;
+  while (std::ranges::count(kNamedAxes, order[last]) == 0) --last;
+  std::string text;
+  for (size_t i = 0; i <= last; ++i)
+    text += (i > 0 ? "-" : "") + std::string(kAxes[static_cast<size_t>(order[i])].name);
+  return text;
 }
 
 int MeshShape::size(AxisSet axes) const {

@@ -5,7 +5,9 @@
 // parallel peers, then data-, then pipeline-parallel: rank = tp + t * (dp + d * pp).
 #pragma once
 
+#include <algorithm>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,17 +16,30 @@
 namespace trivet {
 
 using AxisOrder = std::array<Axis, kAxes.size()>;
+// Every order names these axes. Their order is Megatron's default, and the other axes are then outermost.
+inline constexpr std::array kNamedAxes = {Axis::tp, Axis::dp, Axis::pp};
+inline constexpr AxisOrder kUsualOrder = [] {
+  AxisOrder order{};
+  auto end = std::ranges::copy(kNamedAxes, order.begin()).out;
+  for (const AxisInfo& row : kAxes)
+    if (std::ranges::count(kNamedAxes, row.axis) == 0) *end++ = row.axis;
+  return order;
+}();
 // Names of the table separated by '-': tp, dp and pp once each, others at most once; those left out are outermost.
 // Empty where the text is invalid.
 std::optional<AxisOrder> parse_axis_order(std::string_view text);
+std::string to_text(const AxisOrder& order);  // the same, without the axes that may be left out
 
 struct MeshPosition : PerAxis<int> {
   MeshPosition(Entries entries = {}) : PerAxis(0) { set(entries); }  // 0 on the others
 };
 
 struct MeshShape : PerAxis<int> {
-  MeshShape(Entries sizes = {}, std::string_view order_text = "tp-dp-pp");  // 1 on the others
-  int size(AxisSet axes) const;                                             // of a group
+  MeshShape(Entries sizes = {}, const AxisOrder& axis_order = kUsualOrder)  // 1 on the others
+      : PerAxis(1), order(axis_order) {
+    set(sizes);
+  }
+  int size(AxisSet axes) const;  // of a group
   int world() const { return size(kGradientAxes) * size(kModelAxes); }
 
   AxisOrder order;

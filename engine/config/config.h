@@ -49,7 +49,7 @@ struct ParallelConfig {
   bool account_for_embedding_in_pipeline_split = false;
   bool account_for_loss_in_pipeline_split = false;
   bool sequence_parallel = false;
-  std::string order = "tp-dp-pp";  // axes of the mesh, innermost first
+  AxisOrder order = kUsualOrder;  // tp-dp-pp: axes of the mesh, innermost first
   Sharding data_parallel_sharding_strategy = Sharding::no_shard;
   std::optional<int64_t> bucket_size;  // elements of a bucket of gradients and weights: max(40e6, 1e6 d)
 };

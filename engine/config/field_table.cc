@@ -81,7 +81,7 @@ void declare_parallel(std::vector<Field>& table) {
   KEY(parallel, account_for_loss_in_pipeline_split, "the output layer counts as a layer of the last stage");
   KEY(parallel, sequence_parallel, "norms and dropout hold 1/t of the sequence; needs t > 1");
   KEY(parallel, order, "which ranks are neighbours, innermost first").takes =
-      "tp, dp and pp, cp too, in any order with '-' between";
+      "tp, dp and pp in any order with '-' between, innermost first, as tp-dp-pp or tp-cp-dp-pp";
   KEY(parallel, data_parallel_sharding_strategy,
       "what data-parallel ranks share (ZeRO): nothing, optimizer state, gradients too, weights too");
   KEY(parallel, bucket_size, "elements of a bucket of gradients and weights; auto: max(40e6, 1e6 d)",

@@ -59,9 +59,4 @@ std::string format_field(const Field& field, const Config& config) {
   return field.write(field, value_of(field, config));
 }
 
-bool same_values(const Config& a, const Config& b) {
-  return std::ranges::all_of(fields(),
-                             [&](const Field& field) { return format_field(field, a) == format_field(field, b); });
-}
-
 }  // namespace trivet

@@ -57,6 +57,5 @@ std::optional<std::string> check_field(const Field& field, const Config& config)
 
 // The value as YAML; parse_field of it gives the same value back, bit by bit.
 std::string format_field(const Field& field, const Config& config);
-bool same_values(const Config& a, const Config& b);
 
 }  // namespace trivet

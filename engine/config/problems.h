@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/check.h"
+
 namespace trivet {
 
 // Where a value came from.
@@ -49,5 +51,22 @@ class Problems {
   std::vector<std::string> lines_;  // at most kMostLines
   size_t count_ = 0;
 };
+
+// ---- hints: the floors below know no keys. What they lack is a ConfigError of a Lack; here it gets the keys that ask
+//      for it or that would help.
+
+// The error's text, where it is a ConfigError of a Lack with the keys named.
+std::string with_hint(const Error& error);
+
+// Runs f; a ConfigError of a Lack is thrown on with its hint.
+template <class F>
+decltype(auto) naming_keys(F&& f) {
+  try {
+    return f();
+  } catch (const ConfigError& error) {
+    if (error.lack == Lack::none) throw;
+    throw ConfigError(with_hint(error));
+  }
+}
 
 }  // namespace trivet

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <fmt/format.h>
 
+#include "base/text.h"
 #include "engine/config/rules.h"
 
 namespace trivet {
@@ -20,9 +21,9 @@ std::string multiples(int64_t n, int64_t unit) {
 void check_world(const Config& c, int world, Rules& rule) {
   const int replica = ranks_of_one_replica(c);
   const char* const product = " (tensor_model_parallel_size x pipeline_model_parallel_size)";
-  rule(kTensor, {}, world % replica != 0, "{}{} does not divide the world of {} {}; {} would, or start {} ranks",
-       replica, c.parallel.pipeline_model_parallel_size > 1 ? product : "", world, world == 1 ? "rank" : "ranks",
-       divisors(world, replica), multiples(world, replica));
+  rule(kTensor, {}, world % replica != 0, "{}{} does not divide the world of {}; {} would, or start {} ranks", replica,
+       c.parallel.pipeline_model_parallel_size > 1 ? product : "", counted(world, "rank"), divisors(world, replica),
+       multiples(world, replica));
   const int64_t d = world / replica, b = c.batch.micro_batch_size, unit = std::max<int64_t>(b * d, 1);
   const int64_t global = c.batch.global_batch_size.value_or(unit);
   rule("batch.global_batch_size", {"batch.micro_batch_size", kTensor}, !divides(unit, global),
@@ -153,8 +154,8 @@ void check_rules_of_layout(const Config& c, const Layout& layout, Problems& prob
   if (layout.layers_of_stage.empty()) return;  // that is a problem of its own
   const int64_t largest = std::ranges::max(layout.layers_of_stage);
   rule("model.recompute_num_layers", {}, c.model.recompute_num_layers > largest,
-       "{} is above the {} {} of the largest stage, expected at most that", c.model.recompute_num_layers, largest,
-       largest == 1 ? "layer" : "layers");
+       "{} is above the {} of the largest stage, expected at most that", c.model.recompute_num_layers,
+       counted(largest, "layer"));
 }
 
 bool on_gpus(const Config& config, std::span<const int64_t> host_gpus) {

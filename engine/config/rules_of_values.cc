@@ -19,10 +19,6 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
 
   constexpr auto kTensor = "parallel.tensor_model_parallel_size", kPipeline = "parallel.pipeline_model_parallel_size";
   const int64_t t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
-  rule(
-      "parallel.order", {}, !parse_axis_order(c.parallel.order),
-      "found \"{}\", expected tp, dp and pp in any order with '-' between, innermost first, as tp-dp-pp or tp-cp-dp-pp",
-      c.parallel.order);
   rule("parallel.sequence_parallel", {kTensor}, c.parallel.sequence_parallel && t == 1,
        "true needs tensor_model_parallel_size above 1, found 1: the sequence is divided among the tensor-parallel "
        "ranks, and there are no others");

@@ -4,6 +4,7 @@
 //   integers, numbers, truth values   never quoted
 //   text                              without control characters, at most 4096 bytes
 //   an enum                           one of its words (choices.h) that the field allows
+//   an order of axes                  the axes' names with '-' between
 //   an optional                       "auto", or what else the field calls it, is none
 //   a vector                          a text with commas between its items
 #pragma once
@@ -51,6 +52,10 @@ bool read_value(const Field& field, const Scalar& scalar, T& to) {
   } else if constexpr (std::is_same_v<T, std::string>) {
     to = scalar.text;
     return !scalar.null && to.size() <= 4096 && std::ranges::none_of(to, is_control);
+  } else if constexpr (std::is_same_v<T, AxisOrder>) {
+    const auto order = parse_axis_order(scalar.text);
+    to = order.value_or(kUsualOrder);
+    return order.has_value();
   } else if constexpr (std::is_same_v<T, bool>) {
     return store(parse_truth(scalar.text));
   } else if constexpr (std::is_floating_point_v<T>) {
@@ -78,6 +83,8 @@ std::string write_value(const Field& field, const T& value) {
       if (is_control(c)) text += fmt::format("\\x{:02x}", c);
       else (text += c == '"' || c == '\\' ? "\\" : "") += c;
     return text + '"';
+  } else if constexpr (std::is_same_v<T, AxisOrder>) {
+    return '"' + to_text(value) + '"';
   } else {
     return fmt::format("{}", value);  // of a double the shortest text that reads back exactly
   }
@@ -106,6 +113,7 @@ std::string_view noun_of() {
   else if constexpr (kIsVector<T>) return "a list";
   else if constexpr (std::is_enum_v<T>) return "a word";
   else if constexpr (std::is_same_v<T, std::string>) return "text";
+  else if constexpr (std::is_same_v<T, AxisOrder>) return "an order of axes";
   else if constexpr (std::is_same_v<T, bool>) return "true or false";
   else return std::is_floating_point_v<T> ? "a number" : "an integer";
 }

@@ -1,9 +1,11 @@
 #include "engine/data/prepare.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fmt/format.h>
 #include <thread>
 
+#include "base/files.h"
 #include "base/parallel_for.h"
 #include "engine/data/line_sample.h"
 #include "engine/data/sentencepiece_tokenizer.h"
@@ -116,6 +118,8 @@ PrepareResult prepare_dataset(const PrepareOptions& options, const Report& given
   const bool bytes = options.tokenizer == "bytes";
   // What cannot be read or written fails before the tokenizer is trained.
   TextReader reader(options.inputs, options.document);
+  if (const auto folder = std::filesystem::path(options.output).parent_path(); !folder.empty())
+    make_folder(folder.string());
   OutputFile info_file(options.output + ".json");
   std::optional<OutputFile> model_file;
   if (!bytes) model_file.emplace(options.output + ".model");

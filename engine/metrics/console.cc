@@ -4,6 +4,8 @@
 #include <cmath>
 #include <fmt/format.h>
 
+#include "base/host.h"
+
 namespace trivet {
 namespace {
 
@@ -57,7 +59,7 @@ void Console::note(const std::string& text) { line(text); }
 
 void Console::progress(int64_t step, int64_t total_steps, double step_seconds) {
   const bool last = step >= total_steps;
-  const auto now = std::chrono::steady_clock::now();
+  const double now = now_seconds();
   bar_fraction_ =
       total_steps <= 0 ? 1 : std::clamp(static_cast<double>(step) / static_cast<double>(total_steps), 0.0, 1.0);
   bar_ = last ? ""
@@ -66,7 +68,7 @@ void Console::progress(int64_t step, int64_t total_steps, double step_seconds) {
   if (last) clear_bar();
   else if (now >= next_draw_) draw_bar();
   else return;
-  next_draw_ = now + std::chrono::milliseconds(100);
+  next_draw_ = now + 0.1;
 }
 
 void Console::line(const std::string& text) {

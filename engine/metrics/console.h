@@ -8,7 +8,6 @@
 // thread, of rank 0.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <ostream>
 #include <string>
@@ -48,7 +47,7 @@ class Console {
   std::string bar_;  // what it says, without its picture; empty: none
   double bar_fraction_ = 0;
   bool bar_drawn_ = false;
-  std::chrono::steady_clock::time_point next_draw_{};
+  double next_draw_ = 0;
 };
 
 }  // namespace trivet

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "base/append_file.h"
+#include "base/files.h"
 #include "engine/metrics/step_report.h"
 
 namespace trivet {

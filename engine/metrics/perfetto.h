@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/append_file.h"
+#include "base/files.h"
 #include "kernels/base/trace.h"
 
 namespace trivet {

@@ -29,8 +29,7 @@ struct StepReport {
 
 // What a step amounts to, the same for every step of a run.
 struct StepWork {
-  int64_t samples = 0;  // of a step, on all ranks
-  int64_t tokens = 0;
+  int64_t tokens = 0;  // of a step, on all ranks
   double flops = 0;  // model FLOPs of a step, on all ranks
   int ranks = 1;
   double peak_tflops = StepReport::kUnknown;  // of one rank

@@ -46,10 +46,10 @@ std::vector<TextBlock> TimeTable::describe(std::span<const RankTime> ranks) cons
   const auto ms = [&](int64_t ns) { return fmt::format("{:.2f}", static_cast<double>(ns) * 1e-6 / rank_steps); };
   const auto bytes = [&](int64_t n) { return bytes_text(std::llround(static_cast<double>(n) / rank_steps)); };
 
-  TextBlock time = {fmt::format("time of a step, the mean of {} {} and {} {}", counted_,
-                                counted_ == 1 ? "step" : "steps", ranks_, ranks_ == 1 ? "rank" : "ranks"),
-                    {{"", "ms", "share"}},
-                    "lrr"};
+  TextBlock time = {
+      fmt::format("time of a step, the mean of {} and {}", counted(counted_, "step"), counted(ranks_, "rank")),
+      {{"", "ms", "share"}},
+      "lrr"};
   const auto row = [&](const char* name, int64_t ns) {
     time.rows.push_back({name, ms(ns), percent_text(sum_.of_window(ns))});
   };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstring>
@@ -13,12 +12,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/host.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr double kGraceSeconds = 5;  // from SIGTERM to SIGKILL
 
 int open_log(const std::string& path) {
@@ -47,9 +46,9 @@ bool never() { return false; }
 
 // Whether the process has ended within the time, and before a stop is asked.
 bool wait_for_end(int pidfd, double seconds, const std::function<bool()>& stop_asked) {
-  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
+  const double deadline = now_seconds() + seconds;
   while (!stop_asked()) {
-    const double left = std::chrono::duration<double>(deadline - Clock::now()).count();
+    const double left = deadline - now_seconds();
     if (left <= 0) return false;
     pollfd process{pidfd, POLLIN, 0};
     const int ready = ::poll(&process, 1, static_cast<int>(std::min(left * 1000 + 1, 100.)));

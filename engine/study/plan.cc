@@ -26,10 +26,6 @@ std::string one_line(std::string text) {
   return text;
 }
 
-bool sets_key(const Study& study, std::string_view key) {
-  return std::ranges::any_of(study.set, [&](const Setting& setting) { return setting.key == key; });
-}
-
 std::vector<std::string> sets_of(const Study& study, const Choice& choice, int& ranks, Launcher& launcher) {
   std::vector<std::string> sets;
   for (const Setting& setting : study.set) sets.push_back(setting.key + "=" + setting.value);
@@ -43,7 +39,8 @@ std::vector<std::string> sets_of(const Study& study, const Choice& choice, int& 
   sets.push_back(fmt::format("comm.backend={}", launcher == Launcher::mpirun ? "mpi" : "thread"));
   sets.push_back(fmt::format("train.train_iters={}", study.steps));
   sets.push_back(fmt::format("train.trace={}", study.trace));
-  if (!sets_key(study, "train.eval_interval")) sets.emplace_back("train.eval_interval=0");
+  if (std::ranges::count(study.set, "train.eval_interval", &Setting::key) == 0)
+    sets.emplace_back("train.eval_interval=0");
   return sets;
 }
 

@@ -45,18 +45,6 @@ std::string style() {
 
 constexpr double kWidth = 880, kRow = 22, kCharacter = 6.9, kBoldCharacter = 7.8, kTop = 30;
 
-// At most so many characters; UTF-8 stays whole.
-std::string shortened(std::string_view text, size_t most) {
-  size_t characters = 0, bytes = 0;
-  while (bytes < text.size()) {
-    size_t next = bytes + 1;
-    while (next < text.size() && (static_cast<unsigned char>(text[next]) & 0xc0) == 0x80) ++next;
-    if (++characters > most) return std::string(text.substr(0, bytes)) + "…";
-    bytes = next;
-  }
-  return std::string(text);
-}
-
 class Canvas : public SvgBody {
  public:
   void text(double x, double y, const char* classes, std::string_view text) {
@@ -139,14 +127,13 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
   PlotRows rows(study, plan, canvas);
   const bool ratios =
       std::ranges::any_of(summary.points, [](const PointSummary& point) { return point.ratio.has_value(); });
-  const auto sample_of = [&](size_t i) -> std::optional<Sample> {
-    if (ratios) return summary.points[i].ratio;
-    const auto found = summary.points[i].metrics.find(study.metric);
-    return found == summary.points[i].metrics.end() ? std::nullopt : std::optional(found->second);
+  const auto sample_of = [&](size_t i) -> const Sample* {
+    const PointSummary& point = summary.points[i];
+    return !ratios ? point.find(study.metric) : point.ratio ? &*point.ratio : nullptr;
   };
   double end = ratios ? 1.1 : 0;
   for (size_t i = 0; i < plan.points.size(); ++i)
-    if (const auto sample = sample_of(i)) end = std::max(end, sample->max * 1.04);
+    if (const Sample* sample = sample_of(i)) end = std::max(end, sample->max * 1.04);
   if (!(end > 0)) end = 1;
   std::string conditions;
   for (const Factor& factor : study.factors)
@@ -157,7 +144,7 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
   const double scale = (rows.right() - rows.left()) / end;
   for (size_t i = 0; i < plan.points.size(); ++i) {
     const double y = rows.y_of(i), middle = y + kRow / 2;
-    const auto sample = sample_of(i);
+    const Sample* sample = sample_of(i);
     if (!sample) {
       canvas.text(rows.left() + 6, y + 15, "soft",
                   !summary.points[i].failure.empty() ? "failed"

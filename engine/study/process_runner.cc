@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cctype>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -13,6 +12,8 @@
 #include <thread>
 
 #include "base/files.h"
+#include "base/host.h"
+#include "base/text.h"
 #include "engine/study/child_process.h"
 #include "engine/study/runner.h"
 #include "kernels/base/check.h"
@@ -40,8 +41,7 @@ double load_average() {
 }  // namespace
 
 std::string machine_text() {
-  const unsigned cores = std::thread::hardware_concurrency();
-  return fmt::format("{}, {} core{}", processor_name(), cores, cores == 1 ? "" : "s");
+  return fmt::format("{}, {}", processor_name(), counted(std::thread::hardware_concurrency(), "core"));
 }
 
 std::string failure_reason(const std::string& stderr_text) {
@@ -91,13 +91,13 @@ RunPoint process_runner(const Study& study, std::string program, std::function<b
     row.machine = fmt::format("{}, load {:.2f} before", machine, load_average());
     row.started = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
 
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = now_seconds();
     const ChildEnd end = run_child({.arguments = command,
                                     .stdout_path = run_dir + "/stdout.log",
                                     .stderr_path = run_dir + "/stderr.log",
                                     .timeout_seconds = 60 * study.timeout_minutes},
                                    stop_asked);
-    row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    row.seconds = now_seconds() - begin;
     row.exit_code = end.code;
     switch (end.how) {
       case ChildEnd::stopped: return std::nullopt;

@@ -85,7 +85,7 @@ std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_
   std::map<std::string, std::vector<double>> values;
   std::string problem;
   for_each_line(path, [&](const std::string& line, int64_t number) {
-    const Json json = parse_json_or_discard<Json>(line);
+    const Json json = parse_json<Json>(line, BadJson::discarded);
     if (!json.is_object()) {
       problem = fmt::format("metrics.jsonl:{}: is no object", number);
       return;

@@ -7,9 +7,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <unistd.h>
 
-#include "base/append_file.h"
 #include "base/files.h"
 #include "kernels/base/check.h"
 
@@ -72,18 +70,15 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
   }
 }
 
-StudyLock::StudyLock(const Study& study) {
+FileDescriptor lock_study(const Study& study) {
   make_folder(study.out);
   const std::string path = study.out + "/lock";
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ < 0) throw IoError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
+  FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (fd < 0) throw IoError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
   // On a file system without locks the study goes on without one.
-  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    ::close(fd_);
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     throw IoError(path + ": is held by another trivet study that runs in this folder");
-  }
+  return fd;
 }
-
-StudyLock::~StudyLock() { ::close(fd_); }
 
 }  // namespace trivet

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "engine/study/plan.h"
 
 namespace trivet {
@@ -46,16 +47,7 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
 std::string results_path(const Study& study);
 
 // Held while a study is run, so that two calls do not disturb each other's times. Throws IoError when it is taken.
-class StudyLock {
- public:
-  explicit StudyLock(const Study& study);
-  ~StudyLock();
-  StudyLock(const StudyLock&) = delete;
-  StudyLock& operator=(const StudyLock&) = delete;
-
- private:
-  int fd_ = -1;
-};
+FileDescriptor lock_study(const Study& study);
 
 // Runs a point as a process of its own: `trivet train`, or mpirun of it. Its folder OUT/runs/ID-REPEAT keeps what the
 // run writes, and its output in stdout.log and stderr.log. `program`: the path of trivet. `stop_asked`: ends a run

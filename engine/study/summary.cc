@@ -181,9 +181,14 @@ std::vector<std::string> find_disagreements(const Study& study, const Plan& plan
 
 }  // namespace
 
-std::optional<double> PointSummary::median(std::string_view metric) const {
+const Sample* PointSummary::find(std::string_view metric) const {
   const auto found = metrics.find(std::string(metric));
-  return found == metrics.end() ? std::nullopt : std::optional(found->second.median);
+  return found == metrics.end() ? nullptr : &found->second;
+}
+
+std::optional<double> PointSummary::median(std::string_view metric) const {
+  const Sample* sample = find(metric);
+  return sample ? std::optional(sample->median) : std::nullopt;
 }
 
 std::optional<double> PointSummary::exposed_wait(const std::string& comm_class) const {

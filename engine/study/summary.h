@@ -38,7 +38,8 @@ struct PointSummary {
   std::string disagreement;               // with the losses it must have; "": none
   std::string folder;                     // of its first finished run
 
-  // Empty where the runs do not report it.
+  // Null, and empty, where the runs do not report it.
+  const Sample* find(std::string_view metric) const;
   std::optional<double> median(std::string_view metric) const;
   // The share of the step in which communication of a class (tensor, pipeline, data) was exposed, and the part of that
   // in which it waited for a peer: runs tell both apart, or only their sum.

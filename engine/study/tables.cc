@@ -6,7 +6,6 @@
 #include <functional>
 #include <ranges>
 
-
 namespace trivet {
 namespace {
 
@@ -32,14 +31,10 @@ std::string ratio_cell(const PointSummary& point) {
 }
 
 std::string note_of(const PointSummary& point) {
-  std::string note = !point.failure.empty()        ? "failed: " + point.failure
-                     : !point.disagreement.empty() ? "LOSS DIFFERS: " + point.disagreement
-                                                   : "";
-  constexpr size_t kMost = 200;  // all of it is in the CSV, in results.jsonl and in the report's list
-  if (note.size() <= kMost) return note;
-  size_t end = kMost;
-  while ((static_cast<unsigned char>(note[end]) & 0xc0) == 0x80) --end;  // UTF-8 stays whole
-  return note.substr(0, end) + "…";
+  const std::string note = !point.failure.empty()        ? "failed: " + point.failure
+                           : !point.disagreement.empty() ? "LOSS DIFFERS: " + point.disagreement
+                                                         : "";
+  return shortened(note, 200);  // all of it is in the CSV, in results.jsonl and in the report's list
 }
 
 // A column of the result table: a part of the step.
@@ -54,7 +49,7 @@ std::string share_cell(const Share& share, const PointSummary& point) {
   const auto value = share.of(point);
   if (!value) return "";
   const std::string text = metric_text(share.unit, *value);
-  const Sample* sample = share.ranged ? &point.metrics.at(share.ranged) : nullptr;
+  const Sample* sample = share.ranged ? point.find(share.ranged) : nullptr;
   return !sample || sample->n < 2 ? text
                                   : fmt::format("{} ({} to {})", text, metric_text(share.unit, sample->min),
                                                 metric_text(share.unit, sample->max));
@@ -156,8 +151,8 @@ TextBlock result_table(const Study& study, const Plan& plan, const Summary& summ
     for (const size_t f : varied(study)) row.push_back(study.factors[f].levels[plan.points[i].choice[f]].label);
     row.push_back(fmt::format("{}/{}", point.done, study.repeats));
     row.push_back(cell_of(point, study.metric));
-    const auto sample = point.metrics.find(study.metric);
-    row.push_back(sample == point.metrics.end() || sample->second.n < 2 ? "" : percent_text(sample->second.spread()));
+    const Sample* sample = point.find(study.metric);
+    row.push_back(!sample || sample->n < 2 ? "" : percent_text(sample->spread()));
     row.push_back(point.baseline ? "baseline" : ratio_cell(point));
     for (const Share& share : shares) row.push_back(share_cell(share, point));
     row.push_back(bytes_text(plan.points[i].memory_bytes));
@@ -185,31 +180,25 @@ std::string legend_text(const Summary& summary) {
 }
 
 TextBlock effect_table(const Study& study, const Summary& summary) {
-  TextBlock table{.title = fmt::format("main effects on {}: a level over its factor's baseline", study.metric)};
-  table.column("factor", 'l');
-  table.column("level", 'l');
-  table.column("effect", 'r');
-  table.column("from", 'r');
-  table.column("to", 'r');
-  table.column("settings of the others", 'r');
+  TextBlock table{.title = fmt::format("main effects on {}: a level over its factor's baseline", study.metric),
+                  .rows = {{"factor", "level", "effect", "from", "to", "settings of the others"}},
+                  .align = "llrrrr"};
   for (const size_t f : varied(study))
     for (size_t level = 0; level < study.factors[f].levels.size(); ++level) {
       const Effect& effect = summary.effects[f][level];
-      const std::string& label = study.factors[f].levels[level].label;
-      if (level == study.factors[f].baseline)
-        table.rows.push_back({study.factors[f].name, label, "baseline", "", "", ""});
-      else if (effect.contexts == 0) table.rows.push_back({study.factors[f].name, label, "not measured", "", "", ""});
-      else
-        table.rows.push_back({study.factors[f].name, label, ratio_text(effect.mean), ratio_text(effect.min),
-                              ratio_text(effect.max), std::to_string(effect.contexts)});
+      const bool baseline = level == study.factors[f].baseline, measured = !baseline && effect.contexts > 0;
+      table.rows.push_back({study.factors[f].name, study.factors[f].levels[level].label,
+                            measured   ? ratio_text(effect.mean)
+                            : baseline ? "baseline"
+                                       : "not measured",
+                            measured ? ratio_text(effect.min) : "", measured ? ratio_text(effect.max) : "",
+                            measured ? std::to_string(effect.contexts) : ""});
     }
   return table;
 }
 
 TextBlock dropped_table(const Study& study, const Plan& plan) {
-  TextBlock table{.title = "dropped"};
-  table.column("point", 'l');
-  table.column("why it cannot run", 'l');
+  TextBlock table{.title = "dropped", .rows = {{"point", "why it cannot run"}}, .align = "ll"};
   for (const DroppedPoint& point : plan.dropped)
     table.rows.push_back({describe_choice(study, point.choice), point.reason});
   return table;
@@ -229,15 +218,14 @@ std::string markdown(const TextBlock& table) {
 }
 
 std::string extent_text(const Study& study, const Plan& plan, const Summary& summary) {
-  const size_t designed = plan.points.size() + plan.dropped.size();
-  std::string text = fmt::format("{} point{} ({})", designed, designed == 1 ? "" : "s", word_of(study.design));
+  const auto designed = static_cast<int64_t>(plan.points.size() + plan.dropped.size());
+  std::string text = fmt::format("{} ({})", counted(designed, "point"), word_of(study.design));
   if (!plan.dropped.empty()) text += fmt::format(", of which {} can run", plan.points.size());
-  text += fmt::format("; {} repeat{} of {} steps, the first {} not measured; {} of {} runs done", study.repeats,
-                      study.repeats == 1 ? "" : "s", study.steps, study.warmup_steps, summary.done, summary.runs);
-  if (summary.failed > 0) text += fmt::format("; {} point{} failed", summary.failed, summary.failed == 1 ? "" : "s");
+  text += fmt::format("; {} of {} steps, the first {} not measured; {} of {} runs done",
+                      counted(study.repeats, "repeat"), study.steps, study.warmup_steps, summary.done, summary.runs);
+  if (summary.failed > 0) text += fmt::format("; {} failed", counted(summary.failed, "point"));
   if (summary.other_rows > 0)
-    text += fmt::format("; {} earlier result{} of other points or repeats left out", summary.other_rows,
-                        summary.other_rows == 1 ? "" : "s");
+    text += fmt::format("; {} of other points or repeats left out", counted(summary.other_rows, "earlier result"));
   return text;
 }
 
@@ -308,17 +296,16 @@ std::string csv_report(const Study& study, const Plan& plan, const Summary& summ
                                                    : "planned";
     row.insert(row.end(), {std::to_string(point.ranks), std::string(word_of(point.launcher)), std::to_string(s.done),
                            status, s.failure.empty() ? s.disagreement : s.failure});
-    if (s.ratio) row.insert(row.end(), {number(s.ratio->median), number(s.ratio->min), number(s.ratio->max)});
-    else row.insert(row.end(), 3, "");
-    const auto metric = s.metrics.find(study.metric);
-    row.push_back(metric == s.metrics.end() ? "" : number(metric->second.spread()));
+    const auto add = [&](const Sample* sample) {
+      for (const auto value : {&Sample::median, &Sample::min, &Sample::max})
+        row.push_back(sample ? number(sample->*value) : "");
+    };
+    add(s.ratio ? &*s.ratio : nullptr);
+    const Sample* metric = s.find(study.metric);
+    row.push_back(metric ? number(metric->spread()) : "");
     row.push_back(std::to_string(point.memory_bytes));
     row.push_back(s.done == 0 || !study.check_agreement ? "" : s.disagreement.empty() ? "yes" : "no");
-    for (const std::string& name : summary.metrics) {
-      const auto found = s.metrics.find(name);
-      if (found == s.metrics.end()) row.insert(row.end(), 3, "");
-      else row.insert(row.end(), {number(found->second.median), number(found->second.min), number(found->second.max)});
-    }
+    for (const std::string& name : summary.metrics) add(s.find(name));
     csv_row(text, row);
   }
   for (const DroppedPoint& point : plan.dropped) {

@@ -9,7 +9,7 @@
 #include <xxhash.h>
 
 #include "base/host.h"
-#include "engine/config/hints.h"
+#include "engine/config/problems.h"
 #include "engine/config/rules.h"
 #include "engine/train/attention_choice.h"
 #include "parallel/comm/host_world.h"

@@ -91,8 +91,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
     : config_(loaded.config), trainer_(trainer), host_(trainer.host()), time_(host_.size()) {
   const bool first = host_.rank() == 0;
   const FoundPeak peak = find_peak(config_, trainer);
-  work_ = {.samples = config_.batch.global_batch_size.value(),
-           .tokens = config_.batch.global_batch_size.value() * config_.model.seq_length,
+  work_ = {.tokens = config_.batch.global_batch_size.value() * config_.model.seq_length,
            .flops = flops_per_step(model_spec_of(config_.model), config_.batch.global_batch_size.value(),
                                    config_.train.flops_convention),
            .ranks = host_.size(),

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/files.h"
-#include "engine/config/hints.h"
+#include "engine/config/problems.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/statistics.h"
 #include "engine/data/tokenizer.h"

@@ -71,7 +71,7 @@ Curve train_with_cp(const Config& config, int steps) {
   run_thread_ranks(4, [&](Communicator& world) {
     auto [run, layout] = resolved(config, 4);
     const BatchPlan plan = batch_plan_of(run, layout, world.rank());  // of four data-parallel ranks
-    layout.mesh = MeshShape({{Axis::cp, 2}, {Axis::dp, 2}}, "tp-cp-dp-pp");
+    layout.mesh = MeshShape({{Axis::cp, 2}, {Axis::dp, 2}}, *parse_axis_order("tp-cp-dp-pp"));
     TinyData data(run, plan);
     Trainer trainer(run, layout, world, data.train, &data.valid);
     EXPECT_EQ(trainer.mesh().data->size(), 4);

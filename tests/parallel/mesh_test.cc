@@ -13,7 +13,7 @@ namespace trivet {
 namespace {
 
 MeshShape shape_of(int t, int p, int d, const char* order = "tp-dp-pp") {
-  return {{{Axis::tp, t}, {Axis::pp, p}, {Axis::dp, d}}, order};
+  return {{{Axis::tp, t}, {Axis::pp, p}, {Axis::dp, d}}, parse_axis_order(order).value()};
 }
 MeshPosition position(int tp, int pp, int dp) { return {{Axis::tp, tp}, {Axis::pp, pp}, {Axis::dp, dp}}; }
 
@@ -53,7 +53,8 @@ TEST(Mesh, groups_are_of_any_set_of_axes_in_any_order) {
   do {
     std::string order;
     for (const char* name : names) order += (order.empty() ? "" : "-") + std::string(name);
-    const MeshShape shape({{Axis::tp, 2}, {Axis::cp, 3}, {Axis::dp, 2}, {Axis::pp, 2}}, order);
+    const MeshShape shape({{Axis::tp, 2}, {Axis::cp, 3}, {Axis::dp, 2}, {Axis::pp, 2}},
+                          parse_axis_order(order).value());
     EXPECT_EQ(shape.world(), 24);
     for (const AxisSet axes : {AxisSet{Axis::cp}, AxisSet{Axis::pp}, kGradientAxes, kModelAxes, AxisSet{}}) {
       for (int rank = 0; rank < shape.world(); ++rank) {
@@ -82,7 +83,10 @@ TEST(Mesh, order_names_each_axis_once) {
   EXPECT_EQ(parse_axis_order("pp-cp-tp-dp"), (AxisOrder{Axis::pp, Axis::cp, Axis::tp, Axis::dp}));
   for (const char* wrong : {"", "tp-dp", "tp-dp-pp-tp", "tp-dp-pp-", "tp-dp-xp", "tp dp pp"})
     EXPECT_FALSE(parse_axis_order(wrong)) << wrong;
-  EXPECT_THROW(shape_of(1, 1, 1, "tp-dp"), Error);
+  for (const char* order : {"tp-dp-pp", "pp-tp-dp", "pp-cp-tp-dp"})
+    EXPECT_EQ(to_text(parse_axis_order(order).value()), order);
+  EXPECT_EQ(to_text(parse_axis_order("tp-dp-pp-cp").value()), "tp-dp-pp") << "axes that are left out are outermost";
+  EXPECT_EQ(kUsualOrder, parse_axis_order("tp-dp-pp"));
 }
 
 TEST(Mesh, has_to_fill_the_world) {

@@ -207,7 +207,7 @@ void meshes(Communicator& world) {
       for (int p = 1; p <= n; ++p) {
         if (n % (t * p) != 0) continue;
         const int d = n / (t * p);
-        const MeshShape shape({{Axis::tp, t}, {Axis::pp, p}, {Axis::dp, d}}, order);
+        const MeshShape shape({{Axis::tp, t}, {Axis::pp, p}, {Axis::dp, d}}, parse_axis_order(order).value());
         const Mesh mesh = make_mesh(world, shape);
         ASSERT_EQ(rank_of(mesh.at, shape), world.rank());
         std::vector<int64_t> tensor, data, pipeline, model;

@@ -128,7 +128,7 @@ void draw_switches(Draw& draw, Runs& runs) {
     model.recompute_method = draw.among({RecomputeMethod::uniform, RecomputeMethod::block});
     model.recompute_num_layers = 1;
   }
-  config.parallel.order = draw.among({"tp-dp-pp", "tp-pp-dp", "pp-tp-dp", "dp-cp-pp-tp"});
+  config.parallel.order = *parse_axis_order(draw.among({"tp-dp-pp", "tp-pp-dp", "pp-tp-dp", "dp-cp-pp-tp"}));
   runs.on_split_devices = draw.one_in(3);
   runs.ahead = draw.one_in(2);
   if (runs.on_split_devices) {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/config/fields.h"
-#include "engine/config/hints.h"
+#include "engine/config/problems.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/where.h"
 

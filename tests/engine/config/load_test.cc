@@ -83,7 +83,8 @@ TEST(Load, EachProblemNamesItsKeyItsPlaceAndWhatWasExpected) {
             "comm, checkpoint, train, device");
   EXPECT_EQ(error_with("hidden_size: 8", "hidden_size: 8\n  hidden_size: 16"),
             "run.yaml:4: model.hidden_size: duplicate key, first given at run.yaml:3");
-  EXPECT_EQ(error_with("train:", "model:\n  hidden_dropout: 0\ntrain:"), "run.yaml:9: model: duplicate key, first given at run.yaml:1");
+  EXPECT_EQ(error_with("train:", "model:\n  hidden_dropout: 0\ntrain:"),
+            "run.yaml:9: model: duplicate key, first given at run.yaml:1");
   EXPECT_EQ(error_with("train:", "precision: bf16\ntrain:"),
             "run.yaml:9: precision: expected a map of keys, found \"bf16\"");
   EXPECT_EQ(error_with("train:", "precision: [bf16]\ntrain:"),
@@ -222,7 +223,7 @@ TEST(Load, YamlReadsBackAsTheSameValues) {
                  "data.path=it's \"quoted\": \\ # {x} é", "train.run_dir=true", "device.peak_tflops=auto",
                  "data.tokenizer_model=~", "parallel.order=tp-pp-dp"});
   const LoadedConfig again = parse_config(to_yaml(loaded.config), "again.yaml");
-  EXPECT_TRUE(same_values(loaded.config, again.config)) << to_yaml(again.config);
+  EXPECT_EQ(to_yaml(loaded.config), to_yaml(again.config)) << to_yaml(again.config);
   EXPECT_EQ(again.config.data.path, "it's \"quoted\": \\ # {x} é");
   EXPECT_EQ(again.config.optimizer.lr, 0.30000000000000004);
 }

@@ -62,6 +62,13 @@ TEST_F(PrepareTest, BytesComeBack) {
   EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json"}));
 }
 
+TEST_F(PrepareTest, MakesTheFolderOfTheOutput) {
+  options_.document = DocumentMode::file;
+  options_.output = directory_ / "new/folder/out";
+  prepare_dataset(options_);
+  EXPECT_EQ(decoded(), std::vector<std::string>{text_});
+}
+
 TEST_F(PrepareTest, SentencePieceComesBack) {
   use_sentencepiece();
   const PrepareResult result = prepare_dataset(options_);

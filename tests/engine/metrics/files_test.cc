@@ -5,7 +5,7 @@
 #include <limits>
 #include <sstream>
 
-#include "base/append_file.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "engine/metrics/jsonl.h"
 #include "engine/metrics/perfetto.h"

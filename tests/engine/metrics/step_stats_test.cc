@@ -188,7 +188,7 @@ TEST(TimeTable, ARowARank) {
 
 TEST(StepReport, Speed) {
   StepReport report;
-  report_speed(report, {.samples = 8, .tokens = 1000, .flops = 4e12, .ranks = 2, .peak_tflops = 2}, 0.5,
+  report_speed(report, {.tokens = 1000, .flops = 4e12, .ranks = 2, .peak_tflops = 2}, 0.5,
                measure_step(Rows{{span(compute, 0, 75), comm(pipeline, 75, 80, 85)}}, 0, 100));
   EXPECT_DOUBLE_EQ(report.tokens_per_second, 2000);
   EXPECT_DOUBLE_EQ(report.model_tflops_per_rank, 4);
@@ -197,7 +197,7 @@ TEST(StepReport, Speed) {
   EXPECT_EQ(report.stats.window, 100);
   EXPECT_DOUBLE_EQ(report.bubble_fraction, 0.2);
 
-  report_speed(report, {.samples = 8, .tokens = 1000, .flops = 4e12}, 0.5, {});
+  report_speed(report, {.tokens = 1000, .flops = 4e12}, 0.5, {});
   EXPECT_TRUE(std::isnan(report.mfu)) << "no peak, no MFU";
 }
 

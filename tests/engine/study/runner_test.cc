@@ -4,7 +4,7 @@
 #include <thread>
 #include <unistd.h>
 
-#include "base/stop_signal.h"
+#include "base/host.h"
 #include "engine/study/child_process.h"
 #include "tests/engine/study/study_text.h"
 
@@ -145,8 +145,8 @@ TEST_F(StudyRunner, TellsItsProgress) {
 }
 
 TEST_F(StudyRunner, OneAtATime) {
-  const StudyLock lock(study_);
-  EXPECT_NE(message_of<IoError>([&] { StudyLock second(study_); }).find("another trivet study"), std::string::npos);
+  const FileDescriptor lock = lock_study(study_);
+  EXPECT_NE(message_of<IoError>([&] { lock_study(study_); }).find("another trivet study"), std::string::npos);
 }
 
 // ---- processes
