@@ -21,7 +21,6 @@
 #include "engine/checkpoint/store.h"
 #include "engine/config/load.h"
 #include "launch/commands.h"
-#include "launch/redrawn_line.h"
 
 namespace trivet {
 namespace {

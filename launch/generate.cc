@@ -176,7 +176,7 @@ void run_rank(const GenerateOptions& options, Communicator& world) {
 
 void add_generate_command(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
-  CLI::App* command = app.add_subcommand("generate", "let a saved model write");
+  CLI::App* command = app.add_subcommand("generate", "generate text with a saved model");
   Sampling& sampling = options->sampling;
   add_argument(*command, "checkpoint", options->checkpoint, "CHECKPOINT",
                "a checkpoint; of a folder of them or a run, the latest");

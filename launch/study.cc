@@ -18,7 +18,6 @@
 #include "engine/study/runner.h"
 #include "engine/study/study_file.h"
 #include "engine/study/summary.h"
-#include "engine/study/tables.h"
 #include "kernels/base/device.h"
 #include "kernels/ops.h"
 #include "launch/commands.h"
@@ -33,7 +32,7 @@ struct StudyOptions {
   bool plan = false, probe = false, best = false, report = false, retry_failed = false;
 };
 
-// Exit code 75: what was measured is kept, the same command goes on.
+// Exit code 75: the results so far are saved, and the same command continues.
 struct Unfinished : Error {
   using Error::Error;
   int exit_code() const override { return 75; }
@@ -153,10 +152,11 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
         text += fmt::format("\n{}: {}", describe_choice(study, plan.points[i].choice), summary.points[i].disagreement);
     throw NumericsError(text);
   }
-  if (end == StudyEnd::stopped) throw Unfinished("stopped; the same command goes on with what is left");
+  if (end == StudyEnd::stopped) throw Unfinished("stopped; the same command continues with the runs that are left");
   if (end == StudyEnd::budget)
-    throw Unfinished(fmt::format("the budget of {:g} minutes is spent; the same command goes on with what is left",
-                                 study.budget_minutes));
+    throw Unfinished(
+        fmt::format("the budget of {:g} minutes is spent; the same command continues with the runs that are left",
+                    study.budget_minutes));
   if (summary.done == 0 && !plan.points.empty())
     throw Error("no run of the study succeeded: " + summary.points[0].failure);
 }

@@ -39,9 +39,10 @@ void add_train_command(CLI::App& app, int& exit_code) {
   add_argument(*command, "run", options->path, "RUN.yaml", "YAML file of the run");
   add_ranks_option(*command, options->ranks, "thread ranks; without it, as many as one model needs");
   add_set_option(*command, options->sets, "a value instead of the file's");
-  CLI::Option* prompt =
-      command->add_option("--generate", options->run.prompt, "text that the trained model goes on from at the end")
-          ->option_text("PROMPT");
+  CLI::Option* prompt = command
+                            ->add_option("--generate", options->run.prompt,
+                                         "prompt from which the trained model generates text at the end")
+                            ->option_text("PROMPT");
   add_number(*command, "--generate-tokens", options->run.generate_tokens, whole_number(1), "how many tokens it adds")
       ->needs(prompt);
   add_number(*command, "--temperature", options->run.temperature, at_least_zero(),
@@ -56,7 +57,7 @@ void add_train_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--inject", options->faults,
-                   "a fault on purpose (may be repeated); RANK is a number, last or all, PHASE one of step, forward,\n"
+                   "injects a fault (may be repeated); RANK is a number, last or all, PHASE one of step, forward,\n"
                    "backward, reduce, optimizer, save; FAULT is one of\n" +
                        fault_table())
       ->option_text("FAULT:RANK:STEP[:PHASE]")

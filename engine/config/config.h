@@ -5,7 +5,7 @@
 //   b micro-batch size   s sequence length   h hidden size   f ffn size   a attention heads   L layers   vocab
 //   t tensor-, p pipeline-, d data-parallel size   v model chunks a pipeline rank   m micro-batches a step
 //
-// An optional that is empty means "derived": validate.h's resolve() fills it in, so that nobody else has to.
+// An optional that is empty means "derived": validate.h's resolve() fills it in.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,39 @@
 #include <string>
 #include <vector>
 
-#include "engine/config/choices.h"
+#include "base/words.h"
+#include "engine/metrics/accounting.h"
+#include "kernels/base/device.h"
+#include "kernels/base/dtype.h"
+#include "parallel/data/flat_buffer.h"
+#include "parallel/mesh.h"
+#include "parallel/tensor/overlap.h"
 
 namespace trivet {
+
+// The values of enums, and what a file calls them. An enum on which a lower floor acts is declared there.
+enum class AttentionBackend { flash, cudnn };
+enum class RecomputeGranularity { none, selective, full };
+enum class RecomputeModule { core_attn, layernorm, mlp };
+enum class RecomputeMethod { none, uniform, block };
+enum class LrDecay { cosine, linear, constant };
+enum class CommBackend { thread, mpi, nccl, staged };
+enum class StepAction { take, warn, skip, stop };  // what becomes of a step, when its numbers are known
+enum class CudaGraphs { none, local };
+
+constexpr auto words_of(AttentionBackend) { return word_list("flash", "cudnn"); }
+constexpr auto words_of(RecomputeGranularity) { return word_list("none", "selective", "full"); }
+constexpr auto words_of(RecomputeModule) { return word_list("core_attn", "layernorm", "mlp"); }
+constexpr auto words_of(RecomputeMethod) { return word_list("none", "uniform", "block"); }
+constexpr auto words_of(LrDecay) { return word_list("cosine", "linear", "constant"); }
+constexpr auto words_of(CommBackend) { return word_list("thread", "mpi", "nccl", "staged"); }
+constexpr auto words_of(StepAction) { return word_list("take", "warn", "skip", "stop"); }
+constexpr auto words_of(FlopsConvention) { return word_list("causal", "full", "6n"); }
+constexpr auto words_of(CudaGraphs) { return word_list("none", "local"); }
+constexpr auto words_of(DType) { return word_list("fp32", "bf16"); }
+constexpr auto words_of(DeviceKind) { return word_list("cpu", "cuda"); }
+constexpr auto words_of(Sharding) { return word_list("no_shard", "optim", "optim_grads", "optim_grads_params"); }
+constexpr auto words_of(TensorOverlap) { return word_list("none", "bulk", "ring", "pipeline"); }
 
 struct ModelConfig {
   int64_t num_layers = 0;
@@ -55,10 +85,10 @@ struct ParallelConfig {
 };
 
 struct OverlapConfig {
-  bool overlap_p2p_comm = true;        // pipeline transfers run beside compute; off: each send is waited for
+  bool overlap_p2p_comm = true;        // pipeline transfers overlap compute; off: each send is waited for
   int p2p_receive_ahead = 2;           // receives posted ahead on each pipeline channel while overlapping
   bool overlap_grad_reduce = false;    // reduce a bucket of gradients as soon as the last micro-batch has filled it
-  bool overlap_param_gather = false;   // gather sharded weights beside the next forward pass
+  bool overlap_param_gather = false;   // gather sharded weights during the next forward pass
   int collectives_in_flight = 1;       // of each of the two above
   bool align_grad_reduce = false;      // start reductions at the same time on all pipeline ranks
   bool align_param_gather = false;     // likewise gathers
@@ -96,7 +126,7 @@ struct PrecisionConfig {
 };
 
 struct DataConfig {
-  std::string path;  // prefix of .bin/.idx, cut into train/validation/test by `split`; or
+  std::string path;  // prefix of .bin/.idx, split into train/validation/test by `split`; or
   std::vector<double> split = {98, 2, 0};
   std::string train_path;  // prefixes of their own
   std::string valid_path;
@@ -125,7 +155,7 @@ struct CommConfig {
 struct CheckpointConfig {
   int64_t save_interval = 0;     // steps between checkpoints in run_dir/checkpoints; 0: none
   int64_t keep_last = 0;         // of them; 0: all
-  bool async_save = false;       // train on while a copy of the state is written
+  bool async_save = false;       // a copy of the state is written while training continues
   int64_t max_failed_saves = 3;  // in a row, then the run ends
 };
 
@@ -139,7 +169,7 @@ struct TrainConfig {
   double exit_duration_in_mins = 0;  // save and stop before the run has lasted so long; 0: no limit
   double straggler_factor = 2;       // a rank that works so many times as long as its peers is named; 0: not looked for
   int64_t straggler_interval = 50;   // steps
-  // Numbers gone wrong: engine/train/number_check.h.
+  // NaN, Inf and loss spikes: engine/train/number_check.h.
   bool check_for_nan_in_loss_and_grad = true;
   StepAction non_finite_policy = StepAction::stop;  // or skip
   double spike_factor = 0;                          // times the running median; 0: spikes are not looked for
@@ -152,8 +182,8 @@ struct TrainConfig {
 };
 
 struct DeviceConfig {
-  std::optional<DeviceKind> kind;  // auto: the GPUs, where the hosts have some
-  bool tf32 = false;               // fp32 products on a GPU by its tensor cores, with 10 bits of mantissa
+  std::optional<DeviceKind> kind;                 // auto: the GPUs, where the hosts have some
+  bool tf32 = false;                              // fp32 GEMMs on the tensor cores of a GPU, with 10 bits of mantissa
   CudaGraphs cuda_graph_impl = CudaGraphs::none;  // local: what a micro-batch queues is launched as a graph
   int threads_per_rank = 0;                       // 0: the cores of the host over its ranks
   std::optional<double> peak_tflops;  // of one rank in the run's dtype; auto: a table by GPU name, or measured

@@ -52,21 +52,22 @@ void declare_model(std::vector<Field>& table) {
   KEY(model, hidden_dropout, "dropout of the residual branches", fraction());
   KEY(model, attention_dropout, "dropout of the attention probabilities", fraction());
   KEY(model, attention_backend,
-      "who computes attention on a GPU: Trivet's kernels, cuDNN's, or the faster of them, measured at the start");
+      "attention kernels on a GPU: Trivet's, cuDNN's, or the faster of the two, measured at the start");
   KEY(model, layernorm_epsilon, "added to the variance", above(0));
   KEY(model, recompute_granularity,
-      "activations made again in the backward pass: modules of each layer, or whole layers");
+      "activations recomputed in the backward pass: modules of each layer, or whole layers");
   KEY(model, recompute_modules, "selective: what of each layer").takes =
       "core_attn, layernorm or mlp, or several with commas between";
   KEY(model, recompute_method,
-      "full: groups of layers of which only the input is kept, or the first layers of each stage");
+      "full: groups of layers of which only the input is saved, or the first layers of each stage");
   KEY(model, recompute_num_layers, "full: layers of a group (uniform), or of each stage (block)",
       range(0, 10'000, "layers"));
 }
 
 void declare_parallel(std::vector<Field>& table) {
   KEY(parallel, tensor_model_parallel_size, "ranks that share each layer, t", range(1, 65'536, "ranks"));
-  KEY(parallel, pipeline_model_parallel_size, "ranks that hold a run of layers each, p", range(1, 65'536, "ranks"));
+  KEY(parallel, pipeline_model_parallel_size, "pipeline stages, each a run of consecutive layers, p",
+      range(1, 65'536, "ranks"));
   KEY(parallel, virtual_pipeline_model_parallel_size,
       "model chunks of a pipeline rank, v; auto: what the schedule needs", range(1, 10'000, "chunks"));
   KEY(parallel, pipeline_schedule, "a kind that `trivet schedule --help` lists, or a file with a schedule");
@@ -87,12 +88,12 @@ void declare_parallel(std::vector<Field>& table) {
   KEY(parallel, bucket_size, "elements of a bucket of gradients and weights; auto: max(40e6, 1e6 d)",
       at_least(1, "elements"));
 
-  KEY(overlap, overlap_p2p_comm, "pipeline transfers run beside compute; false: each is waited for");
+  KEY(overlap, overlap_p2p_comm, "pipeline transfers overlap compute; false: each is waited for");
   KEY(overlap, p2p_receive_ahead, "receives posted ahead on each pipeline channel while overlapping",
       range(1, 64, "receives"));
   KEY(overlap, overlap_grad_reduce,
-      "reduce each bucket of gradients beside the backward pass, when its last micro-batch is through");
-  KEY(overlap, overlap_param_gather, "gather sharded weights beside the next forward pass");
+      "reduce each bucket of gradients during the backward pass, as soon as its last micro-batch has filled it");
+  KEY(overlap, overlap_param_gather, "gather sharded weights during the next forward pass");
   KEY(overlap, collectives_in_flight,
       "how many reductions of gradients, and how many gathers of weights, may run at once",
       range(1, 64, "collectives"));
@@ -100,12 +101,12 @@ void declare_parallel(std::vector<Field>& table) {
   KEY(overlap, align_param_gather, "start overlapped gathers of each chunk at the same time on all pipeline ranks");
   KEY(overlap, average_in_collective, "divide gradients by d while they are reduced; false: scale the loss beforehand");
   KEY(overlap, defer_embedding_wgrad_compute,
-      "leave the output weight's gradients to the last stage's wait for the others at the end of a step");
+      "compute the output weight's gradients while the pipeline drains at the end of a step");
   KEY(overlap, wgrad_deferral_limit,
       "of the last so many micro-batches; 0: of all. Each holds its gradient of the logits",
       at_least(0, "micro-batches"));
   KEY(overlap, tp_comm_overlap,
-      "how tensor-parallel communication hides behind products: whole collectives, or cut into parts");
+      "how tensor-parallel communication overlaps GEMMs: whole collectives, or split into chunks");
   of_layer(KEY(overlap, tp_comm_overlap_qkv, kOneLayer), true);
   of_layer(KEY(overlap, tp_comm_overlap_proj, kOneLayer), false);
   of_layer(KEY(overlap, tp_comm_overlap_fc1, kOneLayer), true);
@@ -113,7 +114,7 @@ void declare_parallel(std::vector<Field>& table) {
 }
 
 void declare_training(std::vector<Field>& table) {
-  KEY(batch, micro_batch_size, "samples of one pass, b", range(1, 1'000'000, "samples"));
+  KEY(batch, micro_batch_size, "samples of a micro-batch, b", range(1, 1'000'000, "samples"));
   KEY(batch, global_batch_size, "samples of a step; auto: b times d", range(1, 100'000'000, "samples"));
 
   KEY(optimizer, lr, "peak learning rate", above(0));
@@ -130,8 +131,8 @@ void declare_training(std::vector<Field>& table) {
 
   KEY(precision, dtype, "of weights and activations; main weights, moments and gradients are fp32");
 
-  KEY(data, path, "dataset prefix (.bin/.idx), cut by data.split");
-  KEY(data, split, "how data.path is cut", at_least(0)).takes =
+  KEY(data, path, "dataset prefix (.bin/.idx), split by data.split");
+  KEY(data, split, "how data.path is split", at_least(0)).takes =
       "up to three shares of train, validation and test such as 98,2,0";
   KEY(data, train_path, "training dataset prefix, instead of data.path");
   KEY(data, valid_path, "validation dataset prefix, with data.train_path");
@@ -157,7 +158,7 @@ void declare_run(std::vector<Field>& table) {
   KEY(comm, data_link_gbps, "of data groups; auto: link_gbps", at_least(0, "Gbit/s"));
 
   KEY(checkpoint, save_interval, "steps between checkpoints in run_dir/checkpoints; 0: none", range(0, 1e12, "steps"));
-  KEY(checkpoint, keep_last, "checkpoints kept; 0: all", range(0, 1e9, "checkpoints"));
+  KEY(checkpoint, keep_last, "latest checkpoints to keep; 0: all", range(0, 1e9, "checkpoints"));
   KEY(checkpoint, async_save, "train on while a copy of the state is written");
   KEY(checkpoint, max_failed_saves, "saves that may fail in a row before the run ends", range(1, 1e9, "saves"));
 
@@ -186,7 +187,7 @@ void declare_run(std::vector<Field>& table) {
   KEY(train, flops_convention, "of the model FLOPs behind TFLOP/s and MFU");
 
   KEY(device, kind, "where arithmetic runs");
-  KEY(device, tf32, "fp32 products on a GPU by its tensor cores, with 10 bits of mantissa");
+  KEY(device, tf32, "fp32 GEMMs on the tensor cores of a GPU, with 10 bits of mantissa");
   KEY(device, cuda_graph_impl,
       "launch what micro-batches repeat on a GPU as CUDA graphs: for small models, whose host is late");
   KEY(device, threads_per_rank, "CPU threads of a rank; 0: the host's cores over its ranks", range(0, 4096, "threads"));

@@ -21,7 +21,7 @@ std::vector<int64_t> split_layers(const LayerSplit& s) {
     throw ConfigError(
         "parallel.decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers exclude "
         "account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split: both say what "
-        "the ends hold");
+        "the first and last stages hold");
   // Stages that share what the ends leave, evenly.
   const int64_t even_stages = s.stages - (s.first_layers ? 1 : 0) - (s.last_layers ? 1 : 0);
   const int64_t units = s.num_layers - s.first_layers.value_or(0) - s.last_layers.value_or(0) +
@@ -35,7 +35,8 @@ std::vector<int64_t> split_layers(const LayerSplit& s) {
     int64_t fewer = s.num_layers - units % even_stages;
     if (units < even_stages || fewer < 1) fewer += even_stages;  // else a stage, or the model, would have no layer
     throw ConfigError(fmt::format(
-        "model.num_layers ({}){} cannot be cut evenly over {} pipeline stages: {} layers{}; num_layers {} or {} would, "
+        "model.num_layers ({}){} cannot be split evenly over {} pipeline stages: {} layers{}; num_layers {} or {} "
+        "would, "
         "or decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers that leave a multiple of the rest",
         s.num_layers, s.account_for_embedding || s.account_for_loss ? ", with what is accounted for at the ends," : "",
         s.stages, units, s.first_layers || s.last_layers ? fmt::format(" are left for {} stages", even_stages) : "",

@@ -77,8 +77,8 @@ void check_sharding(const Config& c, int world, Rules& rule) {
     rule(key, {}, on && !overlapped, "true needs {}: it says when overlapped collectives start", needs);
     rule(key, {}, on && one_stage,
          "true needs pipeline_model_parallel_size above 1, found 1: there is nothing to align with");
-    rule(key, {kStrategy}, on && streamed, "true has no effect with {}: its collectives start when a unit is at work",
-         strategy);
+    rule(key, {kStrategy}, on && streamed,
+         "true has no effect with {}: its collectives start with the passes of a unit", strategy);
   };
   align("overlap.align_grad_reduce", o.align_grad_reduce, o.overlap_grad_reduce, "overlap_grad_reduce", units);
   align("overlap.align_param_gather", o.align_param_gather, o.overlap_param_gather, "overlap_param_gather",
@@ -86,7 +86,7 @@ void check_sharding(const Config& c, int world, Rules& rule) {
   rule(kDefer, {}, o.defer_embedding_wgrad_compute && one_stage,
        "true needs pipeline_model_parallel_size above 1, found 1: there are no other stages to wait for");
   rule(kDefer, {kStrategy}, o.defer_embedding_wgrad_compute && units,
-       "true cannot be with {}: the gradients of a unit are reduced as soon as its backward is through; optim works",
+       "true excludes {}: the gradients of a unit are reduced as soon as its backward pass ends; optim works",
        strategy);
   rule("overlap.wgrad_deferral_limit", {kDefer}, o.wgrad_deferral_limit > 0 && !o.defer_embedding_wgrad_compute,
        "{} needs defer_embedding_wgrad_compute", o.wgrad_deferral_limit);
@@ -144,8 +144,8 @@ void check_rules_of_layout(const Config& c, const Layout& layout, Problems& prob
     return std::ranges::any_of(program, [](const Op& op) { return op.kind == OpKind::backward_weight; });
   });
   rule(kStrategy, {}, halves && streams_grads(sharding),
-       "{} needs whole backward passes, but the schedule {} puts weight gradients off: they would have to be kept for "
-       "all micro-batches under way; optim works, and so do 1f1b and interleaved",
+       "{} needs whole backward passes, but the schedule {} defers weight gradients: they would have to be stored for "
+       "all micro-batches in flight; optim works, and so do 1f1b and interleaved",
        word_of(sharding), layout.schedule.kind);
   rule("overlap.align_param_gather", {}, c.overlap.align_param_gather && layout.schedule.v == 1,
        "true needs several chunks a rank (interleaved schedules, zb-v): the schedule {} has one, whose weights are "

@@ -56,21 +56,21 @@ void check_recompute(const Config& c, Rules& rule) {
   rule("model.recompute_num_layers", {kGranularity}, !full && m.recompute_num_layers != 0, kNoEffect,
        m.recompute_num_layers, granularity, "full");
   rule("model.recompute_num_layers", {kGranularity}, full && m.recompute_num_layers == 0,
-       "recompute_granularity full needs a number of layers, found 0; 1 keeps the least memory");
+       "recompute_granularity full needs a number of layers, found 0; 1 saves the least activations");
 }
 
 void check_arithmetic(const Config& c, Rules& rule) {
   const bool cudnn = c.model.attention_backend == AttentionBackend::cudnn;
   rule("model.attention_backend", {"model.attention_dropout"}, cudnn && c.model.attention_dropout > 0,
-       "cudnn cannot be with attention_dropout {}: cuDNN draws other numbers than Trivet, whose dropout is the same "
+       "cudnn excludes attention_dropout {}: cuDNN draws other numbers than Trivet, whose dropout is the same "
        "under every layout; expected auto or flash, or no attention_dropout",
        c.model.attention_dropout);
   const DType dtype = c.precision.dtype;
   rule("model.attention_backend", {"precision.dtype"}, cudnn && dtype != DType::bf16,
-       "cudnn needs precision.dtype bf16, found {}: its fused attention knows no other; expected auto or flash",
+       "cudnn needs precision.dtype bf16, found {}: its fused attention supports no other; expected auto or flash",
        format_field(*find_field("precision.dtype"), c));
   rule("device.tf32", {"precision.dtype"}, c.device.tf32 && dtype != DType::f32,
-       "true has no effect with precision.dtype {}: it is of fp32 products",
+       "true has no effect with precision.dtype {}: it applies to fp32 GEMMs",
        format_field(*find_field("precision.dtype"), c));
 }
 
@@ -85,8 +85,8 @@ void check_overlap(const Config& c, Rules& rule) {
   for (const auto& [key, asked] : modes) {
     const TensorOverlap mode = asked.value_or(TensorOverlap::none);
     rule(key, {}, mode != TensorOverlap::none && !c.parallel.sequence_parallel,
-         "{} needs sequence_parallel (and so tensor_model_parallel_size above 1): it cuts the gathering and scattering "
-         "of positions",
+         "{} needs sequence_parallel (and so tensor_model_parallel_size above 1): it splits the all-gather and "
+         "reduce-scatter of positions",
          word_of(mode));
   }
   const bool ahead = o.p2p_receive_ahead != OverlapConfig().p2p_receive_ahead;
@@ -119,17 +119,17 @@ void check_data(const Config& c, Rules& rule) {
   const DataConfig& data = c.data;
   const bool one = !data.path.empty(), two = !data.train_path.empty();
   rule("data.train_path", {"data.path"}, one && two,
-       "excludes data.path, which is also given: name one dataset to cut by data.split, or one for training and one "
+       "excludes data.path, which is also given: name one dataset to split by data.split, or one for training and one "
        "for validation");
   rule("data.path", {"data.train_path"}, !one && !two,
        "is required, or data.train_path: the prefix of a dataset's .bin and .idx files");
   rule("data.valid_path", {"data.path", "data.train_path"}, one && !data.valid_path.empty(),
-       "goes with data.train_path, found data.path: its validation data is cut by data.split");
+       "goes with data.train_path, found data.path: its validation data is split off by data.split");
   const std::vector<std::string_view> paths = {"data.path", "data.train_path", "data.valid_path"};
   const std::string split = fmt::format("{}", fmt::join(data.split, ","));
   const double sum = std::accumulate(data.split.begin(), data.split.end(), 0.0);
   rule("data.split", paths, two && data.split != DataConfig().split,
-       "\"{}\" has no effect with data.train_path: only data.path is cut; leave it out", split);
+       "\"{}\" has no effect with data.train_path: only data.path is split; leave it out", split);
   rule("data.split", paths, data.split.size() > 3 || !(sum > 0) || !std::isfinite(sum), "found \"{}\", expected {}",
        split, expected(*find_field("data.split")));
   rule("data.split", paths, !data.split.empty() && data.split[0] == 0, "{} leaves nothing to train on", split);

@@ -3,7 +3,7 @@
 //
 //   integers, numbers, truth values   never quoted
 //   text                              without control characters, at most 4096 bytes
-//   an enum                           one of its words (choices.h) that the field allows
+//   an enum                           one of its words (config.h) that the field allows
 //   an order of axes                  the axes' names with '-' between
 //   an optional                       "auto", or what else the field calls it, is none
 //   a vector                          a text with commas between its items

@@ -6,7 +6,6 @@
 
 #include "base/svg.h"
 #include "engine/study/report.h"
-#include "engine/study/tables.h"
 
 namespace trivet {
 

@@ -6,7 +6,6 @@
 #include <ranges>
 
 #include "base/svg.h"
-#include "engine/study/tables.h"
 
 namespace trivet {
 namespace {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/text.h"
 #include "engine/study/summary.h"
 
 namespace trivet {
@@ -25,5 +27,37 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
 std::string effects_plot(const Study& study, const Summary& summary);
 // A bar a point: its step in milliseconds, exposed communication by class in front. "" where no run tells it.
 std::string exposed_plot(const Study& study, const Plan& plan, const Summary& summary);
+
+// ---- tables: for people as Markdown and on the console, with all digits and all metrics as CSV
+
+// The first row of each has the names of the columns. A row a point: levels of the factors, repeats, median of the
+// metric, spread, ratio to the baseline, exposed communication, memory a rank, agreement, what went wrong.
+TextBlock result_table(const Study& study, const Plan& plan, const Summary& summary);
+// A row a level of each factor.
+TextBlock effect_table(const Study& study, const Summary& summary);
+// A row a point that cannot run.
+TextBlock dropped_table(const Study& study, const Plan& plan);
+
+// What the result table's columns say that are comparisons with other points; "" where it has none of them.
+std::string legend_text(const Summary& summary);
+
+std::string markdown(const TextBlock& table);
+
+// The report in Markdown: what was asked, the winner, the tables above.
+std::string markdown_report(const Study& study, const Plan& plan, const Summary& summary);
+
+// A row a point, dropped ones too, with every metric's median, smallest and largest. Cells are quoted as RFC 4180 says.
+std::string csv_report(const Study& study, const Plan& plan, const Summary& summary);
+
+// Who won, by how much, and whether the repeats allow to say so: sentences without markup, one text for each condition.
+std::vector<std::string> winner_texts(const Study& study, const Plan& plan, const Summary& summary);
+
+// What was asked and what there is: points, repeats, runs done.
+std::string extent_text(const Study& study, const Plan& plan, const Summary& summary);
+
+// A value of a metric with its unit, and what people call it: by the ending of its key.
+std::string metric_text(std::string_view metric, double value);
+std::string metric_name(std::string_view metric);
+std::string ratio_text(double ratio);  // 0.873
 
 }  // namespace trivet

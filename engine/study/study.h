@@ -1,5 +1,5 @@
 // Study: an experiment over config keys, as its YAML file says it. study_file.h reads the file, plan.h says which of
-// them can run and what they cost, runner.h runs them, summary.h and tables.h and report.h say what came out.
+// them can run and what they cost, runner.h runs them, summary.h and report.h say what came out.
 //
 // Glossary
 //   factor   something that is varied, under a name; its levels are the values it takes

@@ -1,10 +1,10 @@
-#include "engine/study/tables.h"
-
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
 #include <functional>
 #include <ranges>
+
+#include "engine/study/report.h"
 
 namespace trivet {
 namespace {

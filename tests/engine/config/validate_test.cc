@@ -149,13 +149,13 @@ TEST(Validate, Data) {
             "--set: data.path: is required, or data.train_path: the prefix of a dataset's .bin and .idx files");
   EXPECT_EQ(
       load_error({"data.train_path=b"}),
-      "--set: data.train_path: excludes data.path, which is also given: name one dataset to cut by data.split, or "
+      "--set: data.train_path: excludes data.path, which is also given: name one dataset to split by data.split, or "
       "one for training and one for validation");
-  EXPECT_EQ(
-      load_error({"data.valid_path=b"}),
-      "--set: data.valid_path: goes with data.train_path, found data.path: its validation data is cut by data.split");
+  EXPECT_EQ(load_error({"data.valid_path=b"}),
+            "--set: data.valid_path: goes with data.train_path, found data.path: its validation data is split off by "
+            "data.split");
   EXPECT_EQ(load_error({"data.path=", "data.train_path=b", "data.split=90,10,0"}),
-            "--set: data.split: \"90,10,0\" has no effect with data.train_path: only data.path is cut; leave it out");
+            "--set: data.split: \"90,10,0\" has no effect with data.train_path: only data.path is split; leave it out");
   EXPECT_EQ(
       load_error({"data.path=", "data.train_path=b", "train.eval_interval=5"}),
       "--set: train.eval_interval: 5 needs data.valid_path beside data.train_path; give it, or 0 to never evaluate");
@@ -207,10 +207,9 @@ TEST(Validate, AttentionBackend) {
       load_error({"model.attention_backend=cudnn"}),
       "--set: model.attention_backend: cudnn needs precision.dtype bf16, found fp32: its fused attention knows no "
       "other; expected auto or flash");
-  EXPECT_EQ(
-      load_error({"model.attention_backend=cudnn", "precision.dtype=bf16", "model.attention_dropout=0.1"}),
-      "--set: model.attention_backend: cudnn cannot be with attention_dropout 0.1: cuDNN draws other numbers than "
-      "Trivet, whose dropout is the same under every layout; expected auto or flash, or no attention_dropout");
+  EXPECT_EQ(load_error({"model.attention_backend=cudnn", "precision.dtype=bf16", "model.attention_dropout=0.1"}),
+            "--set: model.attention_backend: cudnn excludes attention_dropout 0.1: cuDNN draws other numbers than "
+            "Trivet, whose dropout is the same under every layout; expected auto or flash, or no attention_dropout");
   load_good({"model.attention_backend=cudnn", "precision.dtype=bf16"});
   load_good({"model.attention_backend=flash", "model.attention_dropout=0.1"});
 }
@@ -327,7 +326,7 @@ TEST(Validate, MoreRanksThanThereCanBe) {
 
 TEST(Validate, SwitchesThatCannotApply) {
   EXPECT_EQ(load_error({"device.tf32=true", "precision.dtype=bf16"}),
-            "--set: device.tf32: true has no effect with precision.dtype bf16: it is of fp32 products");
+            "--set: device.tf32: true has no effect with precision.dtype bf16: it applies to fp32 GEMMs");
   EXPECT_EQ(load_error({"checkpoint.async_save=true", "checkpoint.keep_last=3"}),
             "the configuration has 2 problems:\n"
             "--set: checkpoint.async_save: true has no effect with save_interval 0: nothing is saved\n"

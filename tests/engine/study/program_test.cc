@@ -5,7 +5,6 @@
 #include "engine/data/indexed_dataset.h"
 #include "engine/study/runner.h"
 #include "engine/study/report.h"
-#include "engine/study/tables.h"
 #include "tests/engine/study/study_text.h"
 #include "tests/support/where.h"
 

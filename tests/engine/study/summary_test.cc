@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "engine/study/report.h"
-#include "engine/study/tables.h"
 #include "tests/engine/study/study_text.h"
 
 namespace trivet {
