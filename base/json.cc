@@ -31,8 +31,8 @@ std::string shown(const nlohmann::json& value) {
   return text;
 }
 
-// Looks at a text without keeping it, and throws at what the library's own reader would let pass. (Its callbacks, with
-// which it could be told, walk an object's members for each that is added.)
+// Scans a text without building values, and throws at what the library's own reader accepts. (A callback of that reader
+// would walk an object's members for each one added.)
 class Watch : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Watch(const std::string& source) : source_(source) {}

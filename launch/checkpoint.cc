@@ -70,7 +70,7 @@ struct Statistics {
   int64_t zeros = 0, non_finite = 0;
 };
 
-// Of the finite ones.
+// Statistics of the finite values.
 Statistics statistics_of(const std::vector<float>& values) {
   Statistics s;
   double sum = 0, squares = 0;

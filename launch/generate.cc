@@ -36,7 +36,7 @@ struct GenerateOptions {
   std::vector<std::string> sets;
 };
 
-// That the model was trained with; null where it cannot be found.
+// The tokenizer that the model was trained with; null where it cannot be found.
 std::unique_ptr<Tokenizer> find_tokenizer(const GenerateOptions& options, const OpenCheckpoint& checkpoint) {
   const std::string& fingerprint = checkpoint.state.tokenizer;
   if (options.tokenizer == "bytes") return make_bytes_tokenizer();
@@ -76,7 +76,7 @@ std::vector<int32_t> prompt_of(const GenerateOptions& options, const Tokenizer* 
   const std::string text =
       options.prompt_file.empty() ? options.prompt : read_small_file(options.prompt_file, kLargestPrompt);
   std::vector<int32_t> tokens = tokenizer->encode(text);
-  // Nothing to go on from: what follows the end of a document is the beginning of one.
+  // Without a prompt: the end of a document is followed by the beginning of one.
   if (tokens.empty()) tokens.push_back(tokenizer->eod());
   return tokens;
 }
@@ -131,7 +131,7 @@ class TextPrinter {
 
 void run_rank(const GenerateOptions& options, Communicator& world) {
   HostWorld host(world);
-  // Of a run that is still training, another may be the latest by now: rank 0 chooses.
+  // A run that is still training may save another checkpoint meanwhile: rank 0 chooses.
   const std::string directory =
       host.broadcast(world.rank() == 0 ? find_checkpoints(options.checkpoint).front() : std::string{});
   const OpenCheckpoint checkpoint = open_checkpoint(directory);
@@ -181,7 +181,7 @@ void add_generate_command(CLI::App& app) {
   add_argument(*command, "checkpoint", options->checkpoint, "CHECKPOINT",
                "a checkpoint; of a folder of them or a run, the latest");
   CLI::Option* prompt =
-      command->add_option("--prompt", options->prompt, "text to go on from; without it, a new document")
+      command->add_option("--prompt", options->prompt, "prompt to continue; without it, a new document")
           ->option_text("TEXT");
   CLI::Option* file = command->add_option("--prompt-file", options->prompt_file, "a file with it")
                           ->option_text("FILE")

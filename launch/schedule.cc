@@ -91,7 +91,7 @@ std::string title_of(const ScheduleOptions& options, const Schedule& schedule) {
   return title;
 }
 
-// Of each rank, or short where ranks are alike or many.
+// The peak of each rank, or a short form where ranks are alike or many.
 std::string peaks_text(const std::vector<Peak>& peaks, int Peak::*member) {
   std::string text;
   const bool alike = std::ranges::all_of(peaks, [&](const Peak& peak) { return peak.*member == peaks[0].*member; });

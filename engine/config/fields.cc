@@ -7,7 +7,7 @@
 namespace trivet {
 namespace {
 
-// Of the functions below, those that only read through it.
+// For functions that only read.
 const void* value_of(const Field& field, const Config& config) { return field.at(const_cast<Config&>(config)); }
 
 std::string describe(const Numbers& n) {

@@ -20,10 +20,10 @@ std::string multiples(int64_t n, int64_t unit) {
 
 void check_world(const Config& c, int world, Rules& rule) {
   const int replica = ranks_of_one_replica(c);
-  const char* const product = " (tensor_model_parallel_size x pipeline_model_parallel_size)";
+  const char* const replica_text = " (tensor_model_parallel_size x pipeline_model_parallel_size)";
   rule(kTensor, {}, world % replica != 0, "{}{} does not divide the world of {}; {} would, or start {} ranks", replica,
-       c.parallel.pipeline_model_parallel_size > 1 ? product : "", counted(world, "rank"), divisors(world, replica),
-       multiples(world, replica));
+       c.parallel.pipeline_model_parallel_size > 1 ? replica_text : "", counted(world, "rank"),
+       divisors(world, replica), multiples(world, replica));
   const int64_t d = world / replica, b = c.batch.micro_batch_size, unit = std::max<int64_t>(b * d, 1);
   const int64_t global = c.batch.global_batch_size.value_or(unit);
   rule("batch.global_batch_size", {"batch.micro_batch_size", kTensor}, !divides(unit, global),

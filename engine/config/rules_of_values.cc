@@ -151,7 +151,7 @@ void check_training(const Config& c, Rules& rule) {
   rule("train.run_dir", {}, t.run_dir.empty(), "is empty, expected the folder of the run");
   rule("train.non_finite_policy", {}, t.non_finite_policy == StepAction::skip && !t.check_for_nan_in_loss_and_grad,
        "skip has no effect with check_for_nan_in_loss_and_grad false: nothing looks for such a step");
-  constexpr auto kUsual = "{} is no more than the usual; expected 0 (not looked for), or above 1";
+  constexpr auto kUsual = "{} is not above the median; expected 0 (off), or above 1";
   rule("train.spike_factor", {}, t.spike_factor != 0 && t.spike_factor <= 1, kUsual, t.spike_factor);
   rule("train.straggler_factor", {}, t.straggler_factor != 0 && t.straggler_factor <= 1, kUsual, t.straggler_factor);
 }

@@ -21,7 +21,7 @@ class PerfettoWriter {
  public:
   // `process`: how the rank is called, "rank 3 (tp 1, dp 0)". `rows`: the names of the streams, in their order on the
   // screen. `origin_ns`: the time 0 of the trace, one for all ranks. Throws IoError when the file cannot be created;
-  // a disk that fills up later is told once, and loses steps.
+  // when the disk fills up later, warns once and loses steps.
   PerfettoWriter(std::string path, int rank, const std::string& process, std::span<const std::string> rows,
                  int64_t origin_ns, AppendFile::Warn warn);
   ~PerfettoWriter();  // closes

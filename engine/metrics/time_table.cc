@@ -14,7 +14,7 @@ void TimeTable::add(const StepStats& of_all_ranks, const StepStats& of_this_rank
 
 namespace {
 
-constexpr size_t kMostRanksShown = 32;  // that anybody reads a row of
+constexpr size_t kMostRanksShown = 32;  // a longer table is not read
 
 TextBlock describe_ranks(std::span<const RankTime> ranks, const StepStats& all, int64_t steps) {
   TextBlock block = {"milliseconds of a step, by rank", {{"", "compute", "optimizer"}}, "lrr"};

@@ -1,6 +1,6 @@
 // A child process with a time-out, for programs with one thread that waits for it. Ctrl-C reaches the parent only,
-// which ends the child's whole process group; and a parent that dies takes the child with it, so that nothing goes on
-// computing beside the next study.
+// which ends the child's whole process group; and the child ends when its parent dies, so that no run disturbs the
+// next study.
 #pragma once
 
 #include <functional>

@@ -180,7 +180,7 @@ CostPrediction predict_cost(const Study& study, const Plan& plan, std::span<cons
   cost.at_least = measured == 0;
   if (measured == 0)
     cost.source = fmt::format(
-        "model FLOPs of {} steps at the {:.2f} TFLOP/s that matrix products reach on this machine, without start-up "
+        "model FLOPs of {} steps at the {:.2f} TFLOP/s that GEMMs reach on this machine, without start-up "
         "and communication: no run is measured yet (--probe makes one)",
         study.steps, peak_tflops);
   else if (measured == plan.points.size()) cost.source = "the finished runs of each point";

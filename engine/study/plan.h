@@ -57,7 +57,7 @@ std::vector<PlannedRun> remaining_runs(const Study& study, const Plan& plan, std
 struct CostPrediction {
   std::vector<double> seconds;  // of Plan::points
   bool at_least = false;        // nothing was measured: a bound, not a guess
-  std::string source;           // what it rests on, as a sentence would go on
+  std::string source;           // what it is estimated from, as the end of a sentence
 };
 // From the finished runs: a point's own, or, of those without, the model FLOPs at the speed of the others. Without any
 // run: model FLOPs at `peak_tflops` of the whole machine, as if there were no start-up and no communication.

@@ -90,7 +90,7 @@ class Page {
     put("<div class=\"wide\">{}</div>\n", table(effect_table(study_, summary_)));
     figure(
         "Exposed communication", exposed_plot(study_, plan_, summary_),
-        "Communication that a rank's own computing did not hide, by class, as a part of the step, on average over the "
+        "Communication that a rank's own compute did not overlap, by class, as a part of the step, on average over the "
         "ranks; the number is its share. It includes waiting for peers, which is paler where runs tell it apart.");
   }
 

@@ -75,7 +75,7 @@ FileDescriptor lock_study(const Study& study) {
   const std::string path = study.out + "/lock";
   FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (fd < 0) throw IoError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
-  // On a file system without locks the study goes on without one.
+  // A file system without locks does not stop the study.
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     throw IoError(path + ": is held by another trivet study that runs in this folder");
   return fd;

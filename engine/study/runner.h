@@ -17,7 +17,7 @@ namespace trivet {
 // Empty: the run was stopped from outside, and is as if it had not begun.
 using RunPoint = std::function<std::optional<RunRow>(const Point& point, int64_t repeat)>;
 
-// What is told after each run.
+// Reported after each run.
 struct StudyProgress {
   const RunRow& row;
   size_t point;         // of the plan

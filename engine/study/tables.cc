@@ -42,7 +42,7 @@ struct Share {
   std::string name;
   const char* unit;  // a metric in the same one
   std::function<std::optional<double>(const PointSummary&)> of;
-  const char* ranged = nullptr;  // the metric of which the range is told, too: a difference of noisy numbers
+  const char* ranged = nullptr;  // the metric whose range is shown, too: a difference of noisy numbers
 };
 
 std::string share_cell(const Share& share, const PointSummary& point) {
@@ -55,8 +55,8 @@ std::string share_cell(const Share& share, const PointSummary& point) {
                                                 metric_text(share.unit, sample->max));
 }
 
-// Those that some point has more than nothing of.
-std::vector<Share> told_shares(const Study& study, const Summary& summary) {
+// The shares that are above 0 at some point.
+std::vector<Share> shown_shares(const Study& study, const Summary& summary) {
   std::vector<Share> shares;
   const auto add = [&](std::string name, const char* unit, auto of) {
     if (std::ranges::any_of(summary.points, [&](const PointSummary& point) { return of(point).value_or(0) != 0; }))
@@ -138,7 +138,7 @@ TextBlock result_table(const Study& study, const Plan& plan, const Summary& summ
   table.column(metric_name(study.metric), 'r');
   table.column("spread", 'r');
   table.column("ratio to baseline", 'r');
-  const std::vector<Share> shares = told_shares(study, summary);
+  const std::vector<Share> shares = shown_shares(study, summary);
   for (const Share& share : shares) table.column(share.name, 'r');
   table.column("memory a rank", 'r');
   if (study.check_agreement) table.column("loss", 'l');

@@ -188,8 +188,8 @@ TEST(Validate, Recompute) {
             "run.yaml: model.recompute_method: recompute_granularity full needs uniform or block, found none");
   EXPECT_EQ(
       load_error({"model.recompute_granularity=full", "model.recompute_method=block"}),
-      "run.yaml: model.recompute_num_layers: recompute_granularity full needs a number of layers, found 0; 1 keeps the "
-      "least memory");
+      "run.yaml: model.recompute_num_layers: recompute_granularity full needs a number of layers, found 0; 1 saves the "
+      "least activations");
   EXPECT_EQ(
       load_error({"model.recompute_modules=mlp"}),
       "--set: model.recompute_modules: \"mlp\" has no effect with recompute_granularity none, only with selective");
@@ -205,7 +205,7 @@ TEST(Validate, AttentionBackend) {
             "--set: model.attention_backend: found \"fused\", expected one of auto, flash, cudnn");
   EXPECT_EQ(
       load_error({"model.attention_backend=cudnn"}),
-      "--set: model.attention_backend: cudnn needs precision.dtype bf16, found fp32: its fused attention knows no "
+      "--set: model.attention_backend: cudnn needs precision.dtype bf16, found fp32: its fused attention supports no "
       "other; expected auto or flash");
   EXPECT_EQ(load_error({"model.attention_backend=cudnn", "precision.dtype=bf16", "model.attention_dropout=0.1"}),
             "--set: model.attention_backend: cudnn excludes attention_dropout 0.1: cuDNN draws other numbers than "
@@ -376,7 +376,7 @@ TEST(Validate, DataParallel) {
   EXPECT_EQ(
       load_error({"overlap.tp_comm_overlap=ring"}),
       "--set: overlap.tp_comm_overlap: ring needs sequence_parallel (and so tensor_model_parallel_size above 1): it "
-      "cuts the gathering and scattering of positions");
+      "splits the all-gather and reduce-scatter of positions");
   EXPECT_EQ(load_error({"overlap.tp_comm_overlap_proj=bulk"}),
             "--set: overlap.tp_comm_overlap_proj: found \"bulk\", expected one of default, none, ring, pipeline");
   EXPECT_EQ(load_good({"device.cuda_graph_impl=local"}).config.device.cuda_graph_impl, CudaGraphs::local);

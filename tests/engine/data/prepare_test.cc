@@ -157,8 +157,8 @@ TEST_F(PrepareTest, NamesWhatCannotBeReadOrWritten) {
   options_.inputs.push_back(directory_ / "missing");
   EXPECT_TRUE(contains(message_of<IoError>([&] { prepare_dataset(options_); }), directory_ / "missing"));
   options_.inputs.pop_back();
-  options_.output = directory_ / "nowhere/out";
-  EXPECT_TRUE(contains(message_of<IoError>([&] { prepare_dataset(options_); }), "nowhere/out.json.tmp: cannot create"));
+  options_.output = directory_ / "in/out";  // where "in" is a file
+  EXPECT_TRUE(contains(message_of<IoError>([&] { prepare_dataset(options_); }), "in: cannot be made"));
   options_.output = directory_ / "out";
   options_.vocab_size.reset();
   options_.model = directory_ / "in";
