@@ -4,8 +4,6 @@
 
 #include "base/files.h"
 #include "engine/checkpoint/gpt_weights.h"
-#include "engine/checkpoint/hf_gpt2.h"
-#include "engine/checkpoint/llmc.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/store.h"

@@ -14,6 +14,7 @@
 #include "engine/checkpoint/manifest.h"
 #include "engine/config/config.h"
 #include "engine/model/modules.h"
+#include "kernels/base/dtype.h"
 
 namespace trivet {
 
@@ -63,5 +64,21 @@ std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64
 // The rows of query, key and value: q k v of head 0, q k v of head 1, …, or all q, then all k, then all v.
 enum class HeadOrder { by_head, by_part };
 std::vector<float> reorder_heads(std::span<const float> rows, const ModelConfig& model, HeadOrder to);
+
+// ---- Hugging Face (hf_gpt2.cc) and llm.c (llmc.cc)
+
+bool is_hf_model(const std::string& path);
+// `path`: the folder, or a .safetensors file with config.json beside it. Throws DataError, IoError.
+std::unique_ptr<GptWeights> open_hf_gpt2(const std::string& path);
+
+// Writes config.json and model.safetensors, with the prefix "transformer.", into `folder`, which is new or empty. A
+// tied head is not written. dtype: f32 or bf16, rounded to nearest even.
+void write_hf_gpt2(GptWeights& weights, const std::string& folder, DType dtype);
+
+bool is_llmc_model(const std::string& path);  // begins with the magic number
+std::unique_ptr<GptWeights> open_llmc(const std::string& path);
+
+// Throws ConfigError for a model that the format cannot hold, and where `path` exists.
+void write_llmc(GptWeights& weights, const std::string& path, DType dtype);
 
 }  // namespace trivet

@@ -1,5 +1,8 @@
-#include "engine/checkpoint/hf_gpt2.h"
-
+// Hugging Face's GPT-2: a folder of config.json and model.safetensors, or of shards that model.safetensors.index.json
+// lists. Names may have the prefix "transformer.", and the masks of old files are ignored; any other tensor that is
+// unknown, missing or of another shape is refused by name. Read as fp32 from F32, F16 and BF16.
+//
+// (transformers, models/gpt2/modeling_gpt2.py and configuration_gpt2.py.)
 #include <algorithm>
 #include <filesystem>
 #include <fmt/format.h>
@@ -10,6 +13,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "engine/checkpoint/gpt_weights.h"
 #include "engine/checkpoint/safetensors.h"
 
 namespace trivet {

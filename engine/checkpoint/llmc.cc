@@ -1,9 +1,15 @@
-#include "engine/checkpoint/llmc.h"
-
+// llm.c's model_*.bin: 256 int32 of header, then each kind of tensor over all layers.
+//
+//   [0] 20240326  [1] version: 3 fp32, 5 bf16  [2] positions  [3] vocabulary  [4] layers  [5] heads  [6] channels
+//   [7] vocabulary with padding: rows of the first tensor
+//
+// Only one kind of model: tied embeddings, an MLP four times as wide, layernorm_epsilon 1e-5.
+// (github.com/karpathy/llm.c, train_gpt2.py, write_model.)
 #include <algorithm>
 #include <array>
 #include <fmt/format.h>
 
+#include "engine/checkpoint/gpt_weights.h"
 #include "engine/checkpoint/safetensors.h"
 
 namespace trivet {

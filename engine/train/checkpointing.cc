@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <random>
+#include <sstream>
 
 #include "base/files.h"
 #include "engine/config/fields.h"
@@ -134,8 +135,8 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
   for (const std::string& path : candidates) list += path + "\n";
   list = host.broadcast(list);
   std::string problems;
-  for (size_t begin = 0, end; (end = list.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    const std::string path = list.substr(begin, end - begin);
+  std::istringstream lines(list);
+  for (std::string path; std::getline(lines, path);) {
     std::string problem;
     TrainState state;
     try {

@@ -12,7 +12,6 @@
 #include "engine/fault/step_hook.h"
 #include "engine/train/reporter.h"
 #include "engine/train/trainer.h"
-#include "engine/train/votes.h"
 
 namespace trivet {
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/saver.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
 #include "engine/metrics/console.h"
@@ -17,9 +18,24 @@
 #include "engine/metrics/straggler.h"
 #include "engine/metrics/time_table.h"
 #include "engine/train/trainer.h"
-#include "engine/train/votes.h"
 
 namespace trivet {
+
+// Votes: what the ranks agree on between two steps. Their sums travel in the all-reduce of a step's statistics, so that
+// all ranks draw the same conclusions. A rank that stopped alone would leave the others waiting in a collective.
+// Nothing but int64_t, for the all-reduce.
+struct Votes {
+  int64_t stop_signal = 0;  // the process was asked to stop
+  int64_t out_of_time = 0;  // the next step might exceed the time limit
+  SaveVote save;
+
+  void add(const Votes& other) {
+    stop_signal += other.stop_signal;
+    out_of_time += other.out_of_time;
+    save.busy += other.save.busy;
+    save.failed += other.save.failed;
+  }
+};
 
 class Reporter {
  public:

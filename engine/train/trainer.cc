@@ -5,9 +5,8 @@
 #include <fmt/format.h>
 #include <limits>
 
+#include "engine/train/diagnosis.h"
 #include "engine/train/lr_schedule.h"
-#include "engine/train/non_finite.h"
-#include "engine/train/replica_check.h"
 
 namespace trivet {
 

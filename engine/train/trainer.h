@@ -56,7 +56,7 @@ class Trainer {
 
   // One global batch. Where the loss or a gradient is not finite, or a spike, all ranks follow the configured policy
   // (number_check.h): a skipped step, or a NumericsError that names parameter, rank and batch; the weights do not
-  // change. NumericsError too where data-parallel replicas differ (replica_check.h).
+  // change. NumericsError too where data-parallel replicas differ (diagnosis.h).
   StepResult step() {
     queue_step();
     return finish_step();

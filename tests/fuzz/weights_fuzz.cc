@@ -10,8 +10,7 @@
 #include <string>
 #include <unistd.h>
 
-#include "engine/checkpoint/hf_gpt2.h"
-#include "engine/checkpoint/llmc.h"
+#include "engine/checkpoint/gpt_weights.h"
 #include "kernels/base/check.h"
 
 namespace {

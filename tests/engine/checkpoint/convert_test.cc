@@ -7,8 +7,6 @@
 
 #include "base/json.h"
 #include "engine/checkpoint/gpt_weights.h"
-#include "engine/checkpoint/hf_gpt2.h"
-#include "engine/checkpoint/llmc.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/train/inference.h"
 #include "parallel/comm/world.h"
