@@ -1,4 +1,5 @@
-// TimeTable: where the time of a run went, for the end of its log: the steps' statistics added up.
+// TimeTable: where the time of a run went, for the end of its log: the steps' statistics added up. And which ranks the
+// others waited for.
 #pragma once
 
 #include <span>
@@ -34,5 +35,14 @@ class TimeTable {
   int64_t steps_ = 0, counted_ = 0;
   StepStats sum_, own_;
 };
+
+// Stragglers are ranks that keep the others waiting. A rank's own work is its step without communication: compute,
+// optimizer, host, and what lies between them. It is compared with that of the ranks of the same pipeline stage, which
+// have as much to do; where there is no other, with that of all ranks.
+//
+// work: [rank], the sum of `steps` steps; stages: [rank]. One line a rank that took more than `factor` times the median
+// of its peers, and at least a millisecond a step more: the rank, by how much, and the section that it lost most in.
+std::vector<std::string> find_stragglers(const std::vector<StepStats>& work, const std::vector<int>& stages,
+                                         int64_t steps, double factor);
 
 }  // namespace trivet

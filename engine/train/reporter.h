@@ -15,7 +15,6 @@
 #include "engine/metrics/perfetto.h"
 #include "engine/metrics/step_report.h"
 #include "engine/metrics/step_stats.h"
-#include "engine/metrics/straggler.h"
 #include "engine/metrics/time_table.h"
 #include "engine/train/trainer.h"
 

@@ -16,7 +16,7 @@
 #include "engine/fault/flight_dump.h"
 #include "engine/fault/outcome.h"
 #include "engine/fault/run_guard.h"
-#include "engine/metrics/straggler.h"
+#include "engine/metrics/time_table.h"
 #include "engine/train/run.h"
 #include "kernels/base/arena.h"
 #include "parallel/comm/nccl_comm.h"
