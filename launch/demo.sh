@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains a small GPT on a real English text, the GCIDE dictionary, on tensor- and data-parallel ranks of this machine,
 # and lets it write. Installs what it needs, builds, and can be run again: later runs go straight to training.
-#   launch/demo.sh [ARGUMENT OF trivet train…]      e.g. --set train.train_iters=50
+#   launch/demo.sh [ARGUMENT OF trivet train…]      e.g. --set train.train_iters=100
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"

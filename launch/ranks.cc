@@ -16,6 +16,11 @@ void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
     if (asked > 0 && launched > 0 && asked != launched)
       throw ConfigError(
           fmt::format("--ranks {} under a launcher that started {} ranks: leave --ranks out there", asked, launched));
+    if (asked > 1 && launched == 0)
+      throw ConfigError(
+          fmt::format("--ranks {0} with comm.backend mpi, but no launcher started this process; expected "
+                      "mpirun -n {0} trivet …, without --ranks",
+                      asked));
     return naming_keys([&] { run_mpi_rank(main); });
   }
   if (launched > 1)

@@ -18,7 +18,7 @@ struct Foreign {
   bool query_key_value = false;
 };
 // By Module, whose order is that of an llm.c file too.
-constexpr std::array<Foreign, kModules> kForeign{{{"wte"},
+constexpr auto kForeign = std::to_array<Foreign>({{"wte"},
                                                   {"wpe"},
                                                   {"h.*.ln_1"},
                                                   {"h.*.attn.c_attn", true, true},
@@ -27,7 +27,8 @@ constexpr std::array<Foreign, kModules> kForeign{{{"wte"},
                                                   {"h.*.mlp.c_fc", true},
                                                   {"h.*.mlp.c_proj", true},
                                                   {"ln_f"},
-                                                  {"lm_head"}}};
+                                                  {"lm_head"}});
+static_assert(kForeign.size() == kModules);
 
 GptTensor describe(const ModelTensor& tensor) {
   const auto module = static_cast<size_t>(tensor.module);

@@ -174,7 +174,8 @@ void of_layer(Field& field, bool bulk) {
   if (!bulk) field.words = {"none", "ring", "pipeline"};
 }
 
-// The upper bounds keep every product of sizes (parameters, bytes, tokens a step) within 63 bits.
+// With the rules of values, the upper bounds keep every product of sizes (parameters, bytes, tokens a step) within 63
+// bits.
 
 void declare_model(std::vector<Field>& table) {
   KEY(model, num_layers, "transformer layers, L", range(1, 10'000, "layers")).required = true;

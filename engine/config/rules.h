@@ -2,7 +2,8 @@
 // looks at, the condition that breaks it, and what was found, why that cannot be, and what would do. A row stands once,
 // with what has to be known to ask it: the values alone (load_config asks), the ranks and the dataset, the layout
 // (resolve), or the devices (make_backend). So `trivet config`, `train`, `generate` and `study` refuse a configuration
-// in the same words. Nothing that was asked for is turned off silently: a switch that cannot apply breaks a rule.
+// in the same words; only `config`, which also plans runs for other machines, does not ask about devices. A switch that
+// cannot apply breaks a rule; none is turned off silently.
 #pragma once
 
 #include <fmt/format.h>

@@ -35,6 +35,14 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
       {"model.ffn_hidden_size", "model.hidden_size"});
   if (c.parallel.sequence_parallel) cut("seq_length", model.seq_length, {"model.seq_length"});
   rule(kTensor, {}, !failing.empty(), "{} does not divide {}; {} would work", t, failing, divisors(common, t));
+  // Numbers of bytes stay within 63 bits, however many layers and micro-batches there are.
+  const int64_t columns = std::max(
+      {3 * model.hidden_size, model.ffn_hidden_size.value_or(4 * model.hidden_size), model.vocab_size.value_or(0)});
+  const double tib = 4.0 * static_cast<double>(model.seq_length) * static_cast<double>(c.batch.micro_batch_size) *
+                     static_cast<double>(columns) / static_cast<double>(int64_t{1} << 40);
+  rule("model.seq_length", {"batch.micro_batch_size", "model.hidden_size", "model.ffn_hidden_size", "model.vocab_size"},
+       tib > 8, "{} x micro_batch_size ({}) x {} columns are a tensor of {:.0f} TiB, expected at most 8",
+       model.seq_length, c.batch.micro_batch_size, columns, tib);
   rule(kTensor, {kPipeline}, t * p > kMostRanks,
        "{} x pipeline_model_parallel_size ({}) are {} ranks, expected at most {}", t, p, t * p, kMostRanks);
 }

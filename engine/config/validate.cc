@@ -103,10 +103,8 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
 
   Layout layout;
   const ParallelConfig& c = config.parallel;
-  layout.mesh = MeshShape({{Axis::tp, c.tensor_model_parallel_size},
-                           {Axis::pp, c.pipeline_model_parallel_size},
-                           {Axis::dp, facts.world_size / ranks_of_one_replica(config)}},
-                          c.order);
+  layout.mesh = replica_mesh(config);
+  layout.mesh[Axis::dp] = facts.world_size / layout.mesh.world();
   derive_values(loaded, facts, layout.mesh[Axis::dp]);
   const int64_t unit = config.model.make_vocab_size_divisible_by * layout.mesh[Axis::tp];
   layout.padded_vocab = (*config.model.vocab_size + unit - 1) / unit * unit;

@@ -23,10 +23,12 @@ struct RunFacts {
   std::optional<int64_t> dataset_vocab_size = {};  // the tokenizer's, where there is a dataset
 };
 
-// The fewest ranks that can hold one whole model: t p.
-inline int ranks_of_one_replica(const Config& config) {
-  return config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size;
+// The mesh of the fewest ranks that hold one whole model: the axes whose sizes are keys. dp follows from the world.
+inline MeshShape replica_mesh(const Config& config) {
+  const ParallelConfig& c = config.parallel;
+  return MeshShape({{Axis::tp, c.tensor_model_parallel_size}, {Axis::pp, c.pipeline_model_parallel_size}}, c.order);
 }
+inline int ranks_of_one_replica(const Config& config) { return replica_mesh(config).world(); }
 // Megatron's rule for data-parallel size d: a ring's chunk, bucket / d, must stay long enough to use the bandwidth.
 inline int64_t default_bucket_size(int64_t d) { return std::max<int64_t>(40'000'000, 1'000'000 * d); }
 

@@ -98,14 +98,22 @@ YamlTree parse_yaml(const std::string& text, const std::string& path, Problems& 
   }
   YamlNode documents;
   YamlTree tree;
-  try {
-    std::istringstream in(text);
+  const auto parse = [&](const std::string& whole, YamlNode& into) {
+    std::istringstream in(whole);
     YAML::Parser parser(in);
-    TreeBuilder builder(documents);
+    TreeBuilder builder(into);
     parser.HandleNextDocument(builder);
-    if (parser) problems.add_at(path, "", "more than one YAML document, expected one");
+    return static_cast<bool>(parser);  // there is more
+  };
+  try {
+    if (parse(text, documents)) problems.add_at(path, "", "more than one YAML document, expected one");
+    // The parser lets the end of the file close a quoted text, but not the mark of a document's end.
+    YamlNode ignored;
+    parse(text + "\n...\n", ignored);
   } catch (const YAML::Exception& error) {
-    refuse(error.mark.line + 1, error.msg);
+    refuse(error.mark.line + 1, error.msg == YAML::ErrorMsg::DOC_IN_SCALAR
+                                    ? "the document ends inside a quoted text: its closing quote is missing"
+                                    : error.msg);
     tree.whole = false;
   }
   if (!documents.items.empty()) tree.root = std::move(documents.items[0]);

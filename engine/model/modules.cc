@@ -14,7 +14,7 @@ struct ModuleName {
   std::string_view name;
   bool in_block = false;  // and so behind "decoder.layers.NUMBER."
 };
-constexpr std::array<ModuleName, kModules> kNames{{{"embedding.word_embeddings"},
+constexpr auto kNames = std::to_array<ModuleName>({{"embedding.word_embeddings"},
                                                    {"embedding.position_embeddings"},
                                                    {"input_layernorm", true},
                                                    {"self_attention.linear_qkv", true},
@@ -23,7 +23,8 @@ constexpr std::array<ModuleName, kModules> kNames{{{"embedding.word_embeddings"}
                                                    {"mlp.linear_fc1", true},
                                                    {"mlp.linear_fc2", true},
                                                    {"decoder.final_layernorm"},
-                                                   {"output_layer"}}};
+                                                   {"output_layer"}});
+static_assert(kNames.size() == kModules);
 
 }  // namespace
 

@@ -22,7 +22,7 @@ enum class Module : uint8_t {
   final_norm,
   output_layer
 };
-inline constexpr size_t kModules = 10;
+inline constexpr size_t kModules = static_cast<size_t>(Module::output_layer) + 1;
 
 // The module's name in checkpoints, which is Megatron's. Its parameters are NAME.weight and, except for embeddings and
 // the output layer, NAME.bias. layer: of a module of a block, from 0.

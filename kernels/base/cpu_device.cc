@@ -182,7 +182,7 @@ class CpuDevice : public Device {
     const size_t alignment = bytes >= kHugePage ? kHugePage : 256;
     const size_t size = (static_cast<size_t>(bytes) + alignment - 1) / alignment * alignment;
     void* data = std::aligned_alloc(alignment, size);
-    if (!data) fail("cannot allocate " + std::to_string(bytes) + " bytes of host memory");
+    if (!data) throw ConfigError("cannot allocate " + std::to_string(bytes) + " bytes of host memory", Lack::memory);
     if (bytes >= kHugePage) madvise(data, size, MADV_HUGEPAGE);
     return data;
   }

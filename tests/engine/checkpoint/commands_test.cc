@@ -113,6 +113,15 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
   EXPECT_EQ(trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", kHfModel, step)).code, 64);  // is there
 }
 
+TEST(TrainCommand, RanksOfMpiNeedALauncher) {
+  const TempDir dir;
+  const Ended ended = trivet(dir, fmt::format("train {} --ranks 2 --set comm.backend=mpi --set train.run_dir={}",
+                                              source_path("configs/tiny.yaml"), dir / "run"));
+  EXPECT_EQ(ended.code, 64) << ended.err;
+  EXPECT_TRUE(has(ended.err, "no launcher started this process; expected mpirun -n 2 trivet")) << ended.err;
+  EXPECT_FALSE(std::filesystem::exists(dir / "run"));
+}
+
 TEST(CheckpointCommands, VerifyNamesWhatIsDamaged) {
   // given: a run with two checkpoints, in one of which a bit of a weight has flipped
   const TempDir dir;

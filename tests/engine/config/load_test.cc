@@ -157,6 +157,11 @@ TEST(Load, WhatIsNotAMapOfSectionsIsRefused) {
   EXPECT_EQ(error_with("hidden_size: 8", "hidden_size: !!int 8"),
             "run.yaml:3: model.hidden_size: tags are not supported, found \"tag:yaml.org,2002:int\"");
   EXPECT_EQ(parse_error(kGoodConfig + "comm: {backend: mpi\n"), "run.yaml:12: end of map flow not found");
+  for (const std::string open : {"\"ab", "'ab", "'it''s", "\"a\\\""})
+    EXPECT_NE(parse_error(kGoodConfig + "comm:\n  backend: " + open + "\ndata:\n  split: -5\n")
+                  .find("the document ends inside a quoted text: its closing quote is missing"),
+              std::string::npos)
+        << open;
   EXPECT_EQ(error_with("train:", std::string("\x04train:")),
             "run.yaml:9: control character 0x04, expected a YAML text");
 }

@@ -116,6 +116,12 @@ TEST(Validate, SizesThatDoNotDivide) {
       "work");
 }
 
+TEST(Validate, SizesWhoseBytesWouldOverflow) {
+  EXPECT_EQ(load_error({"model.seq_length=10000000", "batch.micro_batch_size=1000000"}),
+            "--set: model.seq_length: 10000000 x micro_batch_size (1000000) x 100 columns are a tensor of 3638 TiB, "
+            "expected at most 8");
+}
+
 TEST(Validate, SequenceParallelNeedsTensorParallel) {
   EXPECT_EQ(
       load_error({"parallel.sequence_parallel=true"}),
