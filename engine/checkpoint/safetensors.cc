@@ -82,6 +82,14 @@ int64_t header_length(std::span<const char> bytes, int64_t file_bytes, const std
   return static_cast<int64_t>(length);
 }
 
+float half_to_float(uint16_t bits) {
+  const float sign = bits >> 15 ? -1.0f : 1.0f;
+  const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+  if (exponent == 0) return sign * static_cast<float>(mantissa) * 0x1p-24f;
+  if (exponent == 31) return mantissa ? std::bit_cast<float>(0x7fc00000u) : sign * std::bit_cast<float>(0x7f800000u);
+  return sign * std::bit_cast<float>(static_cast<uint32_t>((exponent + 112) << 23 | mantissa << 13));
+}
+
 }  // namespace
 
 SafeTensors parse_safetensors(std::span<const char> bytes, int64_t file_bytes, const std::string& source) {
@@ -140,8 +148,7 @@ void read_as_float(const InputFile& file, int64_t offset, std::string_view dtype
   std::vector<uint16_t> halves(to.size());
   file.read_at(offset, std::as_writable_bytes(std::span(halves)));
   for (size_t i = 0; i < to.size(); ++i)
-    to[i] = dtype == "BF16" ? static_cast<float>(std::bit_cast<bf16>(halves[i]))
-                            : static_cast<float>(std::bit_cast<_Float16>(halves[i]));
+    to[i] = dtype == "BF16" ? static_cast<float>(std::bit_cast<bf16>(halves[i])) : half_to_float(halves[i]);
 }
 
 void write_floats(OutputFile& file, std::span<const float> numbers, DType dtype) {
