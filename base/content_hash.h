@@ -27,7 +27,7 @@ class ContentHash {
 };
 
 std::string content_hash(std::string_view bytes);
-// Of all of it; progress(bytes so far) is called now and then.
+// The hash of the whole file; progress(bytes so far) is called now and then.
 std::string content_hash(const InputFile& file, const std::function<void(int64_t)>& progress = {});
 
 }  // namespace trivet

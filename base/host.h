@@ -10,7 +10,7 @@ double now_seconds();  // of a clock that never goes back
 std::string host_name();
 // The kernel's number of its boot: the same in all containers of a machine, whatever they call it; "": unknown.
 std::string boot_id();
-// Of the terminal behind a file descriptor; 0: there is none.
+// The width of the terminal behind a file descriptor; 0: it is no terminal.
 int terminal_columns(int fd);
 
 // A process or thread as /proc has it.

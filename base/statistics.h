@@ -9,7 +9,7 @@
 
 namespace trivet {
 
-// Of an even number, the mean of the middle two; NaN of none.
+// The middle value; the mean of the middle two where their number is even; NaN where there is none.
 double median(std::vector<double> values);
 
 // One of the values: the middle one in their order, of an even number the upper of two. REQUIRES: there is one.

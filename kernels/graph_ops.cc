@@ -24,7 +24,7 @@ void add_to(Key& key, const Tensor& tensor) {
   for (int i = 0; i < shape.rank; ++i) add_to(key, shape[i]);
 }
 
-// Of the optimizer, or taking lists: a graph would save nothing.
+// Ops of the optimizer, and those that take lists, run once a step: a graph would save nothing.
 template <class Op>
 constexpr bool kOnceAStep = Op::kSpan.category == Category::optimizer || std::is_same_v<Op, op::Clear>;
 

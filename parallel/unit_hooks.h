@@ -5,7 +5,7 @@
 
 namespace trivet {
 
-// Of one stage over one micro-batch. A backward pass may recompute units.
+// A pass of one stage over one micro-batch. A backward pass may recompute units.
 enum class Pass { forward, backward };
 
 class UnitHooks {

@@ -47,7 +47,7 @@ YamlTree parse_yaml(const std::string& text, const std::string& path, Problems& 
 // goes on, so that one pass finds all problems.
 class YamlReader {
  protected:
-  // Of the file at `path`. Both outlive this.
+  // path: the file, for messages. Both arguments outlive the reader.
   YamlReader(const std::string& path, Problems& problems) : problems_(problems), path_(path) {}
 
   // `where` is the path of a node: "factors.size".

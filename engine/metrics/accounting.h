@@ -29,14 +29,14 @@ struct ParameterCount {
 // embeddings); with f = 4 h, a layer is 12 h^2 + 13 h.
 ParameterCount count_parameters(const ModelSpec& model);
 
-// How the FLOPs of a step are counted. All count a product of an m x k by a k x n matrix as 2 m k n, the backward pass
-// as twice the forward pass, and no recomputation (model FLOPs, not hardware FLOPs).
+// How the FLOPs of a step are counted. All count a GEMM of m x k by k x n as 2 m k n, the backward pass as
+// twice the forward pass, and no recomputation (model FLOPs, not hardware FLOPs).
 //   causal  attention scores once over the causal half: Megatron-LM since 2025-03, NeMo since 2025-08
 //   full    over the full s x s square: Megatron-LM and NeMo before, Narayanan et al. 2021 and Korthikanti et al. 2022
 //   six_n   6 x parameters: Kaplan et al. 2020, without attention scores
 enum class FlopsConvention : uint8_t { causal, full, six_n };
 
-// Forward and backward of one token, by the kind of product. Exact below 2^53.
+// Forward and backward of one token, by the kind of GEMM. Exact below 2^53.
 struct TokenFlops {
   double layers = 0;     // the linear layers, of a GPT: L (24 h^2 + 12 h f)
   double attention = 0;  // scores and their product with the values: 12 L h s (causal: half)

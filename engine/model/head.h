@@ -1,4 +1,4 @@
-// The end of a GPT's last stage: the final layer norm, the product with the (tied or own) output embedding, and the
+// The end of a GPT's last stage: the final layer norm, the GEMM with the (tied or own) output embedding, and the
 // vocab-parallel cross-entropy.
 #pragma once
 

@@ -29,7 +29,7 @@ struct GptShape : ModelSpec {
     return qkv_overlap != TensorOverlap::none || proj_overlap != TensorOverlap::none ||
            fc1_overlap != TensorOverlap::none || fc2_overlap != TensorOverlap::none;
   }
-  // Of one rank's activations; s* is s, or s/t under sequence parallelism.
+  // Shapes of one rank's activations; s* is s, or s/t under sequence parallelism.
   Shape hidden_shape() const { return {local_seq(), micro_batch, hidden}; }          // [s*, b, h]
   Shape rows_shape() const { return {local_seq(), micro_batch}; }                    // [s*, b]
   Shape qkv_shape() const { return {seq, micro_batch, attention.qkv_width() / t}; }  // [s, b, 3h/t]

@@ -51,7 +51,7 @@ Study load_study(const std::string& path);
 Study parse_study(const std::string& text, const std::string& path);
 
 // Changes when things happen in a run, never a bit of what it computes: keys of overlap and comm (but tp_comm_overlap,
-// whose chunked products reorder sums), bucket sizes, prefetching, tracing. Also "launcher".
+// whose chunked GEMMs reorder sums), bucket sizes, prefetching, tracing. Also "launcher".
 bool is_time_only(std::string_view key);
 
 }  // namespace trivet

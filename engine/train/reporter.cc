@@ -36,7 +36,7 @@ FoundPeak find_peak(const Config& config, Trainer& trainer) {
   const std::vector<double> peaks =
       host.gather(measure_gemm_peak_tflops(trainer.device(), trainer.rank().ops, config.precision.dtype));
   const double sum = std::accumulate(peaks.begin(), peaks.end(), 0.0);
-  return {sum / host.size(), fmt::format("matrix products in {} measured on all ranks at once", arithmetic)};
+  return {sum / host.size(), fmt::format("GEMMs in {} measured on all ranks at once", arithmetic)};
 }
 
 // The arenas of each pipeline rank, on every rank; tensor- and data-parallel peers have the same sizes.

@@ -31,7 +31,7 @@ struct StepResult {
   double grad_norm = 0;
   double learning_rate = 0;
   int64_t consumed_samples = 0;  // with those of this step
-  // Of this rank's step; where steps are queued ahead, from the end of the previous one on.
+  // When this rank's step began and ended; a step that was queued ahead begins at the end of the previous one.
   int64_t start_ns = 0, end_ns = 0;
   bool skipped = false;   // the weights are those before the step
   std::string warning{};  // of NaN, Inf or a spike; empty: none

@@ -261,7 +261,7 @@ class CudaDevice : public Device {
     const std::unique_ptr<Stream, decltype(restore)> without_spans(&stream, restore);
     stream.set_trace_row(nullptr);
     const cudaStream_t from = raw(stream);
-    // Of this thread alone: other ranks may be threads of this process, which allocate, and ask for events.
+    // Capture this thread only: other ranks may be threads of this process, which allocate and query events.
     check_cuda(cudaStreamBeginCapture(from, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     Handle<cudaGraph_t, cudaGraphDestroy> graph;
     try {

@@ -128,7 +128,7 @@ struct AmxPanels {
   }
   static void store(bf16* to, Bits x) { _mm512_store_si512(to, std::bit_cast<__m512i>(x)); }
 
-  // Of the 64 elements of x and y: those from `even` on and those from `odd` on, in turn.
+  // Interleaves two runs of the 64 elements of x and y: those from `even` on and those from `odd` on.
   template <int even, int odd>
   static Bits pairs(Bits x, Bits y) {
     using Elements = uint16_t __attribute__((vector_size(64)));

@@ -8,7 +8,7 @@
 namespace trivet {
 namespace {
 
-// Of both passes.
+// The arguments that both passes share.
 template <class Attention>
 AttentionArgs args_of(const Attention& op) {
   const HeadsLayout& z = op.qkv.q.layout;

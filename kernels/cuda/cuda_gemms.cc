@@ -105,7 +105,7 @@ struct CudaGemms::Plan {
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     library.check(library.desc_set(desc.get(), attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
   }
-  // Of the operands that the descriptor holds.
+  // Sets the pointers that the descriptor holds.
   void point_at(const CudaGemm& p) {
     if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
     if (p.pre_activation) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.pre_activation);

@@ -49,7 +49,7 @@ __device__ inline void flush(double sum, double anchor, int exponent, int64_t* b
 
 // bins += the squares of the warp's 512 elements, of which this lane has x. Called by the whole warp.
 __device__ void add_squares(const float (&x)[kLaneElements], int64_t* bins) {
-  // Of the magnitudes' bits; the smallest one's less one, so that 0 is left out.
+  // Extremes of the magnitudes' bits; the smallest is less by one, so that 0 is left out.
   unsigned int largest = 0, smallest = ~0u;
 #pragma unroll
   for (int i = 0; i < kLaneElements; ++i) {

@@ -39,7 +39,7 @@ struct CommGroup {
   int world_rank(int member) const { return world_ranks[static_cast<size_t>(member)]; }
   int world_rank() const { return world_rank(rank); }
 
-  // Of all ranks.
+  // The group of all ranks.
   static CommGroup world(int rank, int size) {
     CommGroup group{.name = "world", .world_ranks = std::vector<int>(static_cast<size_t>(size)), .rank = rank};
     std::iota(group.world_ranks.begin(), group.world_ranks.end(), 0);

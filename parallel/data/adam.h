@@ -41,7 +41,7 @@ class Adam {
 
   Tensor norm() const { return norm_; }                  // [1] fp32; NaN where a gradient is not finite
   Tensor watched_norm() const { return watched_norm_; }  // [1] fp32
-  // Of all shards, at OwnedShard::local; main_weights are null in an fp32 run.
+  // State of all owned shards, each at its OwnedShard::local; main_weights are null in an fp32 run.
   Tensor main_weights() const { return main_weights_; }
   Tensor first_moments() const { return m_; }
   Tensor second_moments() const { return v_; }
