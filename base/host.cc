@@ -1,28 +1,12 @@
 #include "base/host.h"
 
-#include <atomic>
 #include <chrono>
-#include <csignal>
 #include <fstream>
 #include <sstream>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 namespace trivet {
-namespace {
-
-// A handler can reach nothing but a global.
-std::atomic<int> received{0};
-static_assert(std::atomic<int>::is_always_lock_free);
-
-void handle(int signal) {
-  int none = 0;
-  if (received.compare_exchange_strong(none, signal)) return;
-  std::signal(signal, SIG_DFL);
-  std::raise(signal);
-}
-
-}  // namespace
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -59,14 +43,5 @@ ProcessState process_state(const std::string& folder) {
   if (!(fields >> found.start)) return {};
   return found;
 }
-
-void watch_stop_signals() {
-  struct sigaction action {};
-  action.sa_handler = handle;
-  action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &action, nullptr);
-}
-
-int stop_signal() { return received; }
 
 }  // namespace trivet

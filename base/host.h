@@ -1,4 +1,4 @@
-// What a process knows of the machine it runs on, and the signals that ask it to end.
+// What a process knows of the machine it runs on.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,5 @@ struct ProcessState {
 };
 // `folder`: /proc/PID or /proc/self/task/TID.
 ProcessState process_state(const std::string& folder);
-
-// Watches SIGTERM, SIGINT and SIGUSR1 (Slurm's --signal, mpirun's forwarding). The first one is noted, and the program
-// ends in order; a second one ends the process at once.
-void watch_stop_signals();
-int stop_signal();  // the first that came; 0: none
 
 }  // namespace trivet

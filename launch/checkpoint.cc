@@ -19,6 +19,7 @@
 #include "engine/checkpoint/store.h"
 #include "engine/config/load.h"
 #include "launch/commands.h"
+#include "launch/redrawn_line.h"
 
 namespace trivet {
 namespace {

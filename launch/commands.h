@@ -5,17 +5,14 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdint>
-#include <cstdio>
 #include <fmt/format.h>
 #include <functional>
 #include <limits>
 #include <optional>
 #include <string>
 #include <system_error>
-#include <unistd.h>
 #include <vector>
 
-#include "base/host.h"
 #include "engine/config/scalar.h"
 #include "engine/config/validate.h"
 #include "parallel/comm/comm.h"
@@ -35,44 +32,6 @@ void add_study_command(CLI::App& app);
 // `asked` threads (--ranks; 0: not given, then `needed`). Throws ConfigError where the two disagree.
 void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
                const std::function<void(Communicator& world)>& rank_main);
-
-// ---- progress: one line on stderr that is redrawn while something long goes on; where stderr is no terminal, a line
-//      every few seconds. For one thread.
-
-class RedrawnLine {
- public:
-  RedrawnLine() = default;
-  ~RedrawnLine() { clear(); }
-  RedrawnLine(const RedrawnLine&) = delete;
-  RedrawnLine& operator=(const RedrawnLine&) = delete;
-
-  bool terminal() const { return terminal_; }
-  // Time for a new one: the last was drawn, or put off, long enough ago.
-  bool due() const { return now_seconds() - drawn_at_ >= (terminal_ ? 0.1 : 5); }
-  void put_off() { drawn_at_ = now_seconds(); }
-  void draw(const std::string& line) {
-    drawn_at_ = now_seconds();
-    if (terminal_) fmt::print(stderr, "\r\x1b[K{}", line);
-    else fmt::print(stderr, "{}\n", line);
-    std::fflush(stderr);
-    drawn_ = terminal_;
-  }
-  void clear() {
-    if (drawn_) fmt::print(stderr, "\r\x1b[K");
-    drawn_ = false;
-  }
-
- private:
-  const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  bool drawn_ = false;
-  double drawn_at_ = now_seconds();
-};
-
-// [=====     ]  50 %
-inline std::string progress_bar(double done) {
-  const auto width = static_cast<size_t>((done < 0 ? 0 : done > 1 ? 1 : done) * 30);
-  return fmt::format("[{}{}] {:3.0f} %", std::string(width, '='), std::string(30 - width, ' '), 100 * done);
-}
 
 // ---- options. Their checks speak as the configuration's do; CLI11's own let NaN pass, and print the largest double
 //      where there is no upper bound.

@@ -16,6 +16,7 @@
 #include "engine/data/tokenizer.h"
 #include "engine/data/utf8.h"
 #include "launch/commands.h"
+#include "launch/redrawn_line.h"
 
 namespace trivet {
 namespace {

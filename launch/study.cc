@@ -13,6 +13,7 @@
 
 #include "base/files.h"
 #include "base/host.h"
+#include "base/stop_signal.h"
 #include "engine/study/child_process.h"
 #include "engine/study/report.h"
 #include "engine/study/runner.h"

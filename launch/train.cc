@@ -4,7 +4,7 @@
 #include <iostream>
 #include <memory>
 
-#include "base/host.h"
+#include "base/stop_signal.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
 #include "engine/train/run.h"

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/files.h"
+#include "base/stop_signal.h"
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/host.h"
+#include "base/stop_signal.h"
 #include "engine/study/child_process.h"
 #include "tests/engine/study/study_text.h"
 

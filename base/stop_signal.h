@@ -1,0 +1,10 @@
+// Signals that ask the program to end: SIGTERM, SIGINT and SIGUSR1 (Slurm's --signal, mpirun's forwarding).
+#pragma once
+
+namespace trivet {
+
+// From now on the first such signal is noted, and the program ends in order; a second one ends the process at once.
+void watch_stop_signals();
+int stop_signal();  // the first that came; 0: none
+
+}  // namespace trivet

@@ -1,0 +1,49 @@
+// Progress: one line on stderr that is redrawn while something long goes on; where stderr is no terminal, a line every
+// few seconds. For one thread.
+#pragma once
+
+#include <cstdio>
+#include <fmt/format.h>
+#include <string>
+#include <unistd.h>
+
+#include "base/host.h"
+
+namespace trivet {
+
+class RedrawnLine {
+ public:
+  RedrawnLine() = default;
+  ~RedrawnLine() { clear(); }
+  RedrawnLine(const RedrawnLine&) = delete;
+  RedrawnLine& operator=(const RedrawnLine&) = delete;
+
+  bool terminal() const { return terminal_; }
+  // Time for a new one: the last was drawn, or put off, long enough ago.
+  bool due() const { return now_seconds() - drawn_at_ >= (terminal_ ? 0.1 : 5); }
+  void put_off() { drawn_at_ = now_seconds(); }
+  void draw(const std::string& line) {
+    drawn_at_ = now_seconds();
+    if (terminal_) fmt::print(stderr, "\r\x1b[K{}", line);
+    else fmt::print(stderr, "{}\n", line);
+    std::fflush(stderr);
+    drawn_ = terminal_;
+  }
+  void clear() {
+    if (drawn_) fmt::print(stderr, "\r\x1b[K");
+    drawn_ = false;
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  bool drawn_ = false;
+  double drawn_at_ = now_seconds();
+};
+
+// [=====     ]  50 %
+inline std::string progress_bar(double done) {
+  const auto width = static_cast<size_t>((done < 0 ? 0 : done > 1 ? 1 : done) * 30);
+  return fmt::format("[{}{}] {:3.0f} %", std::string(width, '='), std::string(30 - width, ' '), 100 * done);
+}
+
+}  // namespace trivet
