@@ -10,7 +10,7 @@
 //   * T is fp32 or bf16, the same for all T of an op. Sums are kept in fp32 at least, whatever T is.
 //   * Gradients of weights are fp32 and are added to (+=); gradients of activations are written (=).
 //   * Outputs alias inputs only where the contract says so. Only optional tensors may be null.
-//   * Every op is deterministic for a given number of threads a rank; with another number, sums may be split elsewhere.
+//   * Every op is deterministic for a given number of threads per rank; with another number, sums may be split elsewhere.
 //     (Exception: cuDNN's attention backward, see CudaOptions.)
 //   * A wrong shape or dtype throws Error that names the op, the argument, what was found and what was expected.
 //
@@ -78,7 +78,7 @@ struct CudaOptions {
   bool tf32 = false;  // fp32 GEMMs on the tensor cores, which round their operands to 10 bits of mantissa
   // GEMM autotuning: how many of cuBLASLt's proposals are timed when a shape first comes; 1 takes the first one
   // untimed, so that two runs choose alike.
-  int product_candidates = 8;
+  int gemm_candidates = 8;
   // GEMMs of fewer multiplications and additions take the first proposal too: they are bound by launch latency.
   double trial_operations = 1e9;
   // Attention of this shape, without dropout, is cuDNN's; all other attention is computed by kernels/cuda.

@@ -28,7 +28,7 @@ namespace {
 
 struct StoredTensor {
   Shape shape;
-  int64_t pieces = 0, bytes = 0;
+  int64_t slices = 0, bytes = 0;
 };
 using StoredTensors = std::map<std::string, StoredTensor>;
 
@@ -38,7 +38,7 @@ StoredTensors tensors_of(const Manifest& manifest) {
     for (const StoredSlice& stored : file.slices) {
       StoredTensor& tensor = tensors[stored.name];
       tensor.shape = stored.slice.global;
-      tensor.pieces += 1;
+      tensor.slices += 1;
       tensor.bytes += stored.bytes();
     }
   return tensors;
@@ -148,7 +148,7 @@ class Inspector {
                      bool statistics) {
     fmt::print("\n");
     TextBlock table{.title = "", .align = "lrlrr"};
-    table.rows.push_back({title, "shape", "dtype", "pieces", "bytes"});
+    table.rows.push_back({title, "shape", "dtype", "slices", "bytes"});
     if (statistics) {
       for (const char* column : {"min", "max", "mean", "std", "zeros", "non-finite"}) table.rows[0].push_back(column);
       table.align += "rrrrrr";
@@ -156,7 +156,7 @@ class Inspector {
     for (const std::string& name : names) {
       const StoredTensor& tensor = tensors_.at(name);
       std::vector<std::string>& row = table.rows.emplace_back();
-      row = {name.substr(prefix.size()), to_string(tensor.shape), "F32", std::to_string(tensor.pieces),
+      row = {name.substr(prefix.size()), to_string(tensor.shape), "F32", std::to_string(tensor.slices),
              grouped(tensor.bytes)};
       if (!statistics) continue;
       const Statistics s = statistics_of(read(name, tensor));

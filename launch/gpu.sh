@@ -226,7 +226,7 @@ fi
 
 {
   if grep -qs '^result ' "$out/train.log" "$out/torch.log"; then
-    printf '\n%-12s %7s %-15s %10s %12s %9s %11s %8s %9s\n' model tokens who 'ms a step' tokens/s 'MFU full' 'MFU causal' idle 'Trivet x'
+    printf '\n%-12s %7s %-15s %10s %12s %9s %11s %8s %9s\n' model tokens who 'ms per step' tokens/s 'MFU full' 'MFU causal' idle 'Trivet x'
     cat "$out/train.log" "$out/torch.log" 2>/dev/null | awk '
       function value(key, i, pair) {
         for (i = 2; i <= NF; ++i) { split($i, pair, "="); if (pair[1] == key) return pair[2] }

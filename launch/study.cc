@@ -1,4 +1,4 @@
-// trivet study STUDY.yaml: measures what settings do to a run, one process a run. Everything it writes is in the
+// trivet study STUDY.yaml: measures what settings do to a run, one process per run. Everything it writes is in the
 // study's folder (`out`): results.jsonl, the tables, report.html, plot.svg, and each run's own folder under runs/.
 
 #include "engine/study/study.h"
@@ -74,7 +74,7 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
   table.column("ranks", 'r');
   table.column("memory a rank", 'r');
   table.column("runs to do", 'r');
-  table.column(cost.at_least ? "s a run, at least" : "s a run", 'r');
+  table.column(cost.at_least ? "s per run, at least" : "s per run", 'r');
   double total = 0, round = 0;
   for (size_t i = 0; i < plan.points.size(); ++i) {
     const Point& point = plan.points[i];

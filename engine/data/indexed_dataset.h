@@ -61,7 +61,7 @@ class IndexedDataset {
 };
 
 // Writes a dataset, a document a sequence. No file has its final name before finish(), which renames .idx last: where
-// an .idx exists, the .bin is complete. Memory: 4 bytes a document.
+// an .idx exists, the .bin is complete. Memory: 4 bytes per document.
 class IndexedDatasetWriter {
  public:
   IndexedDatasetWriter(const std::string& prefix, TokenType type);

@@ -15,7 +15,7 @@ namespace trivet {
 std::vector<int64_t> count_tokens(const IndexedDataset& dataset, DocumentRange documents,
                                   std::optional<int64_t> vocab_size = std::nullopt);
 
-// The entropy of the token frequencies in nats a token: the loss of the best model without context. 0 of no tokens.
+// The entropy of the token frequencies in nats per token: the loss of the best model without context. 0 of no tokens.
 double unigram_entropy(const std::vector<int64_t>& counts);
 
 struct LengthSummary {

@@ -117,7 +117,7 @@ std::vector<std::string> find_stragglers(const std::vector<StepStats>& work, con
     }
     const auto ms = [&](int64_t ns) { return static_cast<double>(ns) * 1e-6 / static_cast<double>(steps); };
     lines.push_back(
-        fmt::format("rank {} is slow: its own work takes {:.1f} ms a step, its peers' {:.1f} ms; it loses "
+        fmt::format("rank {} is slow: its own work takes {:.1f} ms per step, its peers' {:.1f} ms; it loses "
                     "most in {}",
                     rank, ms(mine), ms(theirs), worst->name));
   }

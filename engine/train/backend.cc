@@ -116,7 +116,7 @@ Backend make_any_backend(const Config& config, Communicator& world, int threads,
   const auto before = std::count(hosts.begin(), hosts.begin() + host.rank(), hosts[static_cast<size_t>(host.rank())]);
   const MakeOps make_ops = [&](const std::optional<AttentionShape>& cudnn) {
     return create_cuda_ops(*backend.device, {.tf32 = config.device.tf32,
-                                             .product_candidates = config.train.deterministic_mode ? 1 : 8,
+                                             .gemm_candidates = config.train.deterministic_mode ? 1 : 8,
                                              .cudnn_attention = cudnn,
                                              .deterministic = config.train.deterministic_mode});
   };

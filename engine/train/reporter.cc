@@ -77,7 +77,7 @@ TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak
   TextBlock block{.title = "speed",
                   .rows = {{"device", trainer.device().name()},
                            {"exchange", exchange},
-                           {"threads a rank", std::to_string(trainer.threads())},
+                           {"threads per rank", std::to_string(trainer.threads())},
                            {"peak a rank", fmt::format("{:.3f} TFLOP/s: {}", peak.tflops, peak.origin)},
                            {"model FLOPs", fmt::format("{} convention, {:.4g} a step",
                                                        word_of(config.train.flops_convention), flops)}}};

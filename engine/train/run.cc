@@ -31,7 +31,7 @@ void note_unigram_entropy(const DataConfig& data, Reporter& reporter) {
   const DocumentRange documents =
       data.path.empty() ? DocumentRange{0, dataset.sequences()} : split_documents(data.split, dataset.sequences())[1];
   const double entropy = unigram_entropy(count_tokens(dataset, documents));
-  reporter.note(fmt::format("the validation set's unigram entropy is {:.4f} nats a token", entropy));
+  reporter.note(fmt::format("the validation set's unigram entropy is {:.4f} nats per token", entropy));
 }
 
 std::unique_ptr<Tokenizer> tokenizer_of(const DataConfig& data) {

@@ -27,7 +27,7 @@ namespace trivet {
 
 struct StepResult {
   int64_t step = 0;  // counts from 1
-  double loss = 0;   // mean cross-entropy a token over the global batch, nats
+  double loss = 0;   // mean cross-entropy per token over the global batch, nats
   double grad_norm = 0;
   double learning_rate = 0;
   int64_t consumed_samples = 0;  // with those of this step
@@ -66,7 +66,7 @@ class Trainer {
   std::optional<StepResult> queue_step();
   StepResult finish_step();
 
-  // Mean loss a token over the first `batches` global batches of the validation set, without dropout.
+  // Mean loss per token over the first `batches` global batches of the validation set, without dropout.
   double evaluate(int64_t batches);
 
   // Resumes from `state`, with the weights and moments that state() holds now (state_tensors()).

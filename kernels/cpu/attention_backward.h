@@ -1,8 +1,9 @@
 // The backward pass of a group's heads, by tiles of keys and queries (Dao et al. 2022, algorithm 4). With D =
 // rowsum(dO o O),
 //   P = exp(S - lse)   dV = P^T dO   dP = dO V^T   dS = P o (dP - D)   dQ = dS K   dK = dS^T Q
-// and dropout's factors between P and dV, and on dP. Query heads are the outer loop, keys the one inside: dK and dV of
-// a tile are finished, for this head, before the next one starts, dQ of all positions is summed beside.
+// Dropout's factors apply between P and dV, and to dP. The outer loop runs over the group's query heads, the inner one
+// over tiles of keys: a tile's dK and dV are complete for one head before the next tile starts; dQ of all positions
+// accumulates meanwhile.
 #pragma once
 
 #include "kernels/cpu/attention_head.h"
@@ -78,7 +79,7 @@ class GroupBackward {
   };
 
   static int64_t matrix_blocks(const AttentionSizes& z) { return z.panels() * z.d_panels(); }
-  // Panels of keys whose dk and dv are kept: a tile's; or all, where several heads add to them.
+  // Panels of keys whose dk and dv sums are stored: one tile's, or all where several heads add to them.
   static int64_t sum_panels(const AttentionSizes& z) {
     return z.members == 1 ? kTile : (z.panels() + kTile - 1) / kTile * kTile;
   }
@@ -136,7 +137,8 @@ class GroupBackward {
     }
   }
 
-  // What a tile adds to dV and dK of its keys and to dQ of its queries. Blocks of later keys than queries are skipped.
+  // Adds a tile's contribution to dV and dK of its keys and to dQ of its queries. The causal mask skips blocks above
+  // the diagonal.
   void multiply_tile(Range keys, Range queries) {
     for (int64_t j = keys.begin; j < keys.end; ++j) {
       const int64_t first = std::max(j, queries.begin), count = queries.end - first;

@@ -66,7 +66,7 @@ class HeadForward {
     }
   }
 
-  // Scores of a tile; the new maxima, and what was summed under the old ones rescaled.
+  // Computes a tile's scores and the new maxima, and rescales what was summed under the old ones.
   void score_tile(int64_t i, int64_t tile, int64_t count) {
     PanelRow largest = largest_;
     for (int64_t j = 0; j < count; ++j) {
@@ -92,7 +92,7 @@ class HeadForward {
       }
   }
 
-  // A block of scores to a step of probabilities, and to their totals.
+  // Turns a block of scores into a step of probabilities, and adds them to the totals.
   template <bool drop>
   void exponentiate(const float* scores, Element* probabilities) {
     const float scale = z_.scale();

@@ -3,7 +3,7 @@
 // Squares of fp32 are exact in double. Blocks that fit the L1 cache are summed in doubles without rounding, by cutting
 // the squares at a few bit positions: with an anchor S = 1.5 * 2^52 * q, the sum S + r is a multiple of q, its gain
 // over S the part of r above q, and what is left of r is exact too (Rump, Ogita, Oishi 2008). The running sum is its
-// own anchor. Each lane's gain is an integer number of q, and goes to the 64-bit bins once a block.
+// own anchor. Each lane's gain is an integer multiple of q, and goes to the 64-bit bins once per block.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -24,12 +24,12 @@ using Doubles = double __attribute__((vector_size(kVectorBytes)));
 using HalfFloats = float __attribute__((vector_size(kVectorBytes / 2)));
 using Int64s = int64_t __attribute__((vector_size(kVectorBytes)));
 
-// A block's elements are dealt out to 32 lanes, kSums vectors of kWidth.
+// A block's elements are distributed over 32 lanes, kSums vectors of kWidth.
 constexpr int64_t kElements = 1024, kWidth = kVectorBytes / 8, kSums = 32 / kWidth;
 // A lane takes 32 parts of up to 2^45 q, so its sum moves by at most 2^50 q: less than the 2^51 q to the next power
 // of two on either side of the anchor.
 constexpr int kLevelBits = 45;
-// What is left after a level, at most q / 2 each, is added without a cut if all 1024 together stay below 2^56 units:
+// What is left after a level, at most q / 2 each, is added without a split if all 1024 together stay below 2^56 units:
 // a lane's 32 then fit a double's 53 bits.
 constexpr int kRestBits = 45;
 
@@ -44,7 +44,7 @@ inline Doubles squares_at(const float* x) {
   return wide * wide;
 }
 
-// One step of the cut: the part of r above q moves to the sum, and what is left is returned.
+// One step of the split: moves the part of r above q to the sum and returns the rest.
 inline Doubles cut_at_anchor(Doubles& sum, Doubles r) {
   const Doubles next = sum + r;
   const Doubles rest = r - (next - sum);

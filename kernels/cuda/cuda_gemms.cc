@@ -164,7 +164,7 @@ struct CudaGemms::Plan {
 };
 
 CudaGemms::CudaGemms(const CudaOptions& options) : options_(options), library_(std::make_unique<Library>()) {
-  check(options.product_candidates >= 1, "CudaOptions: product_candidates counts from 1");
+  check(options.gemm_candidates >= 1, "CudaOptions: gemm_candidates counts from 1");
 }
 CudaGemms::~CudaGemms() = default;
 
@@ -182,9 +182,9 @@ CudaGemms::Key CudaGemms::key_of(const CudaGemm& p) {
 std::unique_ptr<CudaGemms::Plan> CudaGemms::make_plan(const CudaGemm& p, std::byte* workspace, cudaStream_t stream) {
   auto plan = std::make_unique<Plan>(*library_, p, options_.tf32);
   const bool tries =
-      options_.product_candidates > 1 &&
+      options_.gemm_candidates > 1 &&
       2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) > options_.trial_operations;
-  const auto found = plan->proposals(p, tries ? options_.product_candidates : 1);
+  const auto found = plan->proposals(p, tries ? options_.gemm_candidates : 1);
   plan->possible = !found.empty();
   if (!plan->possible) return plan;
   plan->algorithm = found[0].algo;

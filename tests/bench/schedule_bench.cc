@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
                         {"--microbatches", &options.microbatches}});
   const trivet::TempDir folder;
   trivet::write_random_tokens(folder / "tokens", 2048);
-  fmt::print("                       ms a step                  bubble of total    slots/stashes\n");
+  fmt::print("                       ms per step                  bubble of total    slots/stashes\n");
   fmt::print("schedule          measured predicted   ratio   measured  pred.    of each rank\n");
   for (const char* kind : {"gpipe", "1f1b", "1f1b-eager", "interleaved", "interleaved-bfs", "zb-h1", "zb-h2", "zb-v"})
     trivet::report(kind, folder, options);

@@ -266,7 +266,7 @@ def measure_on_cpu(options, shape):
     floor = shape.flops_per_token("causal") * shape.tokens() / peak
     how = "compiled, " if options.compile else ""
     print(f"PyTorch {torch.__version__} {options.dtype}, {how}{options.threads} threads: "
-          f"{median * 1e3:.0f} ms a step, {shape.tokens() / median:.0f} tokens/s, peak {peak * 1e-12:.3f} TFLOP/s, "
+          f"{median * 1e3:.0f} ms per step, {shape.tokens() / median:.0f} tokens/s, peak {peak * 1e-12:.3f} TFLOP/s, "
           f"floor {floor * 1e3:.0f} ms, MFU {100 * floor / median:.1f}%")
 
 

@@ -239,7 +239,7 @@ void report_on_cpu(const IndexedDataset& tokens, const Options& options) {
     const Result result = run(tokens, dtype, 1, cores, options);
     const double floor = flops / (result.peak * 1e12);
     fmt::print(
-        "{} one rank, {} threads: {:.0f} ms a step, {:.0f} tokens/s, peak {:.3f} TFLOP/s, floor {:.0f} ms, MFU "
+        "{} one rank, {} threads: {:.0f} ms per step, {:.0f} tokens/s, peak {:.3f} TFLOP/s, floor {:.0f} ms, MFU "
         "{:.1f}%\n",
         dtype, cores, result.seconds * 1e3, 4096 / result.seconds, result.peak, floor * 1e3,
         100 * floor / result.seconds);

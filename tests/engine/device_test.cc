@@ -101,7 +101,7 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
 
 // ---- what a step does not write twice
 
-TEST(Gradients, OfMatricesAreLeftToTheFirstProductToWrite) {
+TEST(Gradients, OfMatricesAreLeftToTheFirstGemmToWrite) {
   with_trainers(tiny_config(), 1, [](Trainer& trainer) {
     trainer.data_parallel().grads.begin_step();
     for (const Param& param : trainer.state().params.all())

@@ -211,7 +211,7 @@ TEST(Straggler, IsComparedWithTheRanksOfItsStage) {
   const auto lines = find_stragglers(work, {0, 0, 1, 1}, 1, 2);
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0],
-            "rank 3 is slow: its own work takes 101.0 ms a step, its peers' 41.0 ms; it loses most in host (data "
+            "rank 3 is slow: its own work takes 101.0 ms per step, its peers' 41.0 ms; it loses most in host (data "
             "loading)");
   EXPECT_TRUE(find_stragglers({ms(1, 1)}, {0}, 1, 2).empty());
   EXPECT_TRUE(find_stragglers(work, {0, 0, 1, 1}, 1000, 2).empty()) << "less than a millisecond a step";

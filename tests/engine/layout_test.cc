@@ -112,7 +112,7 @@ struct TensorOverlapCase {
 
 class TensorOverlapLayout : public testing::TestWithParam<TensorOverlapCase> {};
 
-// Rows of a product do not depend on each other, and sums are taken in rank order whichever way the parts come.
+// Rows of a GEMM do not depend on each other, and sums are taken in rank order whichever way the parts come.
 TEST_P(TensorOverlapLayout, ChangesNoNumber) {
   const TensorOverlapCase& c = GetParam();
   Config config = cut(tiny_config(), {.t = c.t, .p = c.p, .sequence_parallel = true, .schedule = c.schedule});

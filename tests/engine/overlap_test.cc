@@ -221,18 +221,18 @@ TEST(Overlap, TensorLaneRunsWhatTheModeSays) {
 TEST(Overlap, DeferredHeadsRunBehindTheLastBackward) {
   Config config = tiny_config();
   config.parallel.pipeline_model_parallel_size = 2;
-  const auto products_behind = [&] {
+  const auto gemms_behind = [&] {
     const TracedStep step = traced_steps(config, 2)[1];
     const int64_t last = step.spans("compute", "B").back().end_ns;
     int count = 0;
     for (const Span& span : step.spans("compute", "matmul")) count += span.start_ns >= last;
     return count;
   };
-  EXPECT_EQ(products_behind(), 0);
+  EXPECT_EQ(gemms_behind(), 0);
   config.overlap.defer_embedding_wgrad_compute = true;
-  EXPECT_EQ(products_behind(), kMicroBatches);
+  EXPECT_EQ(gemms_behind(), kMicroBatches);
   config.overlap.wgrad_deferral_limit = 3;
-  EXPECT_EQ(products_behind(), 3);
+  EXPECT_EQ(gemms_behind(), 3);
 }
 
 TEST(Overlap, WithoutItASenderWaits) {

@@ -1,4 +1,4 @@
-// GELU against its definition in double, alone and in a product; and the vector exponential that it and the softmax are
+// GELU against its definition in double, alone and in a GEMM; and the vector exponential that it and the softmax are
 // made of.
 #include <numbers>
 
@@ -20,8 +20,8 @@ double gelu_gradient(double x) {
 
 class ActivationTest : public OpsTest {
  protected:
-  void expect_product_with_gelu();
-  void expect_product_with_derivative();
+  void expect_gemm_with_gelu();
+  void expect_gemm_with_derivative();
 };
 INSTANTIATE_TEST_SUITE_P(BackEnds, ActivationTest, all_types_and_back_ends(), case_name);
 
@@ -79,19 +79,19 @@ TEST_P(ActivationTest, NotANumberStaysOne) {
   for (const double value : values(y)) EXPECT_TRUE(std::isnan(value));
 }
 
-// ---- in a product
+// ---- in a GEMM
 
 struct Sizes {
   int64_t m, n, k;
 };
 // The last is one that a GPU has fused kernels for; the first has rows that are not aligned.
-constexpr Sizes kProducts[] = {{5, 7, 3}, {37, 70, 45}, {64, 256, 96}, {24, 72, 40}, {16, 80, 50}};
+constexpr Sizes kGemms[] = {{5, 7, 3}, {37, 70, 45}, {64, 256, 96}, {24, 72, 40}, {16, 80, 50}};
 
 // What a b (both as given) may differ by from the sum in double, before it is rounded to dtype.
 double of_sum(int64_t k) { return tolerance(DType::f32, k, std::sqrt(static_cast<double>(k))); }
 
-void ActivationTest::expect_product_with_gelu() {
-  for (const auto& [m, n, k] : kProducts) {
+void ActivationTest::expect_gemm_with_gelu() {
+  for (const auto& [m, n, k] : kGemms) {
     const Tensor a = tensors.uniform(dtype, {m, k}, -2, 2), b = tensors.uniform(dtype, {n, k});
     const Tensor bias = tensors.uniform(dtype, {n});
     const Tensor before = tensors.poisoned(dtype, {m, n}), c = tensors.poisoned(dtype, {m, n});
@@ -128,8 +128,8 @@ void ActivationTest::expect_product_with_gelu() {
   }
 }
 
-void ActivationTest::expect_product_with_derivative() {
-  for (const auto& [m, n, k] : kProducts) {
+void ActivationTest::expect_gemm_with_derivative() {
+  for (const auto& [m, n, k] : kGemms) {
     const Tensor dy = tensors.uniform(dtype, {m, k}), weight = tensors.uniform(dtype, {k, n});
     const Tensor x = tensors.uniform(dtype, {m, n}, -5, 5), dx = tensors.poisoned(dtype, {m, n});
 
@@ -155,14 +155,14 @@ void ActivationTest::expect_product_with_derivative() {
   }
 }
 
-TEST_P(ActivationTest, AProductWithGeluIsTheProductAndItsGelu) { expect_product_with_gelu(); }
-TEST_P(ActivationTest, AProductTimesTheDerivativeIsBoth) { expect_product_with_derivative(); }
+TEST_P(ActivationTest, AGemmWithGeluIsTheGemmAndItsGelu) { expect_gemm_with_gelu(); }
+TEST_P(ActivationTest, AGemmTimesTheDerivativeIsBoth) { expect_gemm_with_derivative(); }
 
-TEST_P(ActivationTest, ProductsThatAreTriedOutAreTheSame) {
+TEST_P(ActivationTest, GemmsThatAreTriedOutAreTheSame) {
   if (threads != kOnCuda) GTEST_SKIP() << "of the GPU's library";
   ops = create_test_ops(threads, {.trial_operations = 0});
-  expect_product_with_gelu();
-  expect_product_with_derivative();
+  expect_gemm_with_gelu();
+  expect_gemm_with_derivative();
 }
 
 TEST(ActivationReference, AgreesWithFiniteDifferences) {

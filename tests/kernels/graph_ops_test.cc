@@ -19,7 +19,7 @@ class GraphOpsTest : public testing::TestWithParam<const char*> {
     const bool cuda = GetParam() == std::string("cuda");
     if (cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
     device = cuda ? create_cuda_device(0) : create_split_device();
-    ops = cuda ? create_cuda_ops(*device, {.product_candidates = 1}) : create_split_ops(*device, 1);
+    ops = cuda ? create_cuda_ops(*device, {.gemm_candidates = 1}) : create_split_ops(*device, 1);
     graphs = std::make_unique<GraphOps>(*ops, *device);
     arena = std::make_unique<Arena>(*device, "graph test");
     stream = device->create_compute_stream();
@@ -161,7 +161,7 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
     }
 }
 
-// Kernels, products of a library with its workspace, memory that is set and copied by the device.
+// Kernels, a library's GEMMs with their workspace, memory that is set and copied by the device.
 TEST_P(GraphOpsTest, OperationsOfEveryKindRepeat) {
   constexpr DType T = DType::bf16;
   constexpr int64_t s = 8, b = 2, h = 16, vocab = 32;

@@ -1,4 +1,4 @@
-// The product of every combination of transposes, types, bias and accumulation against double arithmetic. Most inputs
+// The GEMM of every combination of transposes, types, bias and accumulation against double arithmetic. Most inputs
 // are small integers, so that the right sums are exact in fp32 whatever their order, and the comparison is ==.
 #include <cmath>
 #include <cstring>
@@ -17,7 +17,7 @@
 namespace trivet {
 namespace {
 
-struct ProductCase {
+struct GemmCase {
   int64_t m, n, k;
   DType dtype;    // of a, b and the bias
   DType c_dtype;  // of c
@@ -25,7 +25,7 @@ struct ProductCase {
   bool bias = false;
 };
 
-std::string describe(const ProductCase& test) {
+std::string describe(const GemmCase& test) {
   return "m " + std::to_string(test.m) + " n " + std::to_string(test.n) + " k " + std::to_string(test.k) + " " +
          name_of(test.dtype) + " -> " + name_of(test.c_dtype) + (test.how.transpose_a ? " a^T" : "") +
          (test.how.transpose_b ? " b^T" : "") + (test.how.accumulate ? " +=" : "") + (test.bias ? " bias" : "");
@@ -52,7 +52,7 @@ class MatmulTest : public testing::TestWithParam<int> {
     Tensor a, b, c, bias;
   };
 
-  Operands operands(const ProductCase& test, bool integers) {
+  Operands operands(const GemmCase& test, bool integers) {
     Operands x;
     x.a = arena.allocate(test.dtype, test.how.transpose_a ? Shape{test.k, test.m} : Shape{test.m, test.k});
     x.b = arena.allocate(test.dtype, test.how.transpose_b ? Shape{test.n, test.k} : Shape{test.k, test.n});
@@ -66,8 +66,8 @@ class MatmulTest : public testing::TestWithParam<int> {
     return x;
   }
 
-  // What c should be, from the operands before the product.
-  static std::vector<double> expected(const ProductCase& test, const Operands& x) {
+  // What c should be, from the operands before the GEMM.
+  static std::vector<double> expected(const GemmCase& test, const Operands& x) {
     // Rows of a and columns of b, each in one piece.
     std::vector<double> rows(static_cast<size_t>(test.m * test.k)), columns(static_cast<size_t>(test.n * test.k));
     for (int64_t l = 0; l < test.k; ++l) {
@@ -87,7 +87,7 @@ class MatmulTest : public testing::TestWithParam<int> {
     return c;
   }
 
-  void run(const ProductCase& test, Operands& x) {
+  void run(const GemmCase& test, Operands& x) {
     if (!test.how.accumulate)
       for (int64_t i = 0; i < x.c.numel(); ++i) set_value(x.c, i, std::numeric_limits<float>::quiet_NaN());
     test::MatmulOptions how = test.how;
@@ -96,7 +96,7 @@ class MatmulTest : public testing::TestWithParam<int> {
     stream->synchronize();
   }
 
-  void expect_exact(const ProductCase& test) {
+  void expect_exact(const GemmCase& test) {
     Operands x = operands(test, true);
     const std::vector<double> wanted = expected(test, x);
     run(test, x);
@@ -125,21 +125,21 @@ void for_each_combination(int64_t m, int64_t n, int64_t k, F&& f) {
         for (const bool accumulate : {false, true})
           for (const bool bias : {false, true})
             if (!(accumulate && bias))
-              f(ProductCase{m, n, k, dtype, c_dtype, {transpose_a, transpose_b, accumulate, {}}, bias});
+              f(GemmCase{m, n, k, dtype, c_dtype, {transpose_a, transpose_b, accumulate, {}}, bias});
 }
 
 TEST_P(MatmulTest, EveryCombinationIsExactOnIntegers) {
   const int64_t shapes[][3] = {{1, 1, 1},    {1, 5, 3},     {7, 1, 9},     {3, 2, 1},    {16, 16, 32},   {17, 31, 33},
                                {64, 48, 65}, {33, 130, 77}, {1, 300, 129}, {257, 1, 40}, {130, 96, 200}, {96, 513, 31}};
   for (const auto& [m, n, k] : shapes)
-    for_each_combination(m, n, k, [this](const ProductCase& test) { expect_exact(test); });
+    for_each_combination(m, n, k, [this](const GemmCase& test) { expect_exact(test); });
 }
 
 TEST_P(MatmulTest, RandomShapesAreExactOnIntegers) {
   std::uniform_int_distribution<int64_t> size(1, 150);
   for (int round = 0; round < 12; ++round) {
     const int64_t m = size(random), n = size(random), k = size(random);
-    for_each_combination(m, n, k, [this](const ProductCase& test) { expect_exact(test); });
+    for_each_combination(m, n, k, [this](const GemmCase& test) { expect_exact(test); });
   }
 }
 
@@ -148,7 +148,7 @@ TEST_P(MatmulTest, WhatIsTriedOutIsExactOnIntegers) {
   ops = test::create_test_ops(test::kOnCuda, {.trial_operations = 0});
   const int64_t shapes[][3] = {{1, 300, 129}, {17, 31, 34}, {40, 96, 200}};
   for (const auto& [m, n, k] : shapes)
-    for_each_combination(m, n, k, [this](const ProductCase& test) { expect_exact(test); });
+    for_each_combination(m, n, k, [this](const GemmCase& test) { expect_exact(test); });
 }
 
 TEST_P(MatmulTest, NoRowsGiveNothingAndEmptySumsAreZero) {
@@ -173,11 +173,11 @@ TEST_P(MatmulTest, AnElementHasTheSameBitsInEveryColumn) {
 }
 
 TEST_P(MatmulTest, LongReductionsAreExactOnIntegers) {
-  for_each_combination(40, 72, 3001, [this](const ProductCase& test) { expect_exact(test); });
+  for_each_combination(40, 72, 3001, [this](const GemmCase& test) { expect_exact(test); });
 }
 
 TEST_P(MatmulTest, RealNumbersComeWithinTheTolerance) {
-  for_each_combination(61, 53, 700, [this](const ProductCase& test) {
+  for_each_combination(61, 53, 700, [this](const GemmCase& test) {
     Operands x = operands(test, false);
     const std::vector<double> wanted = expected(test, x);
     run(test, x);
@@ -192,7 +192,7 @@ TEST_P(MatmulTest, RealNumbersComeWithinTheTolerance) {
 }
 
 TEST_P(MatmulTest, ASecondRunGivesTheSameBits) {
-  for_each_combination(190, 270, 350, [this](const ProductCase& test) {
+  for_each_combination(190, 270, 350, [this](const GemmCase& test) {
     Operands x = operands(test, false);
     const std::vector<char> before(static_cast<char*>(x.c.data), static_cast<char*>(x.c.data) + x.c.bytes());
     run(test, x);
@@ -204,7 +204,7 @@ TEST_P(MatmulTest, ASecondRunGivesTheSameBits) {
 }
 
 TEST_P(MatmulTest, RowsOfHigherDimensionsAreOneMatrix) {
-  const ProductCase test{6, 5, 8, DType::f32, DType::f32, {}};
+  const GemmCase test{6, 5, 8, DType::f32, DType::f32, {}};
   Operands x = operands(test, true);
   const std::vector<double> wanted = expected(test, x);
   x.a = x.a.view({2, 3, 8});
@@ -219,7 +219,7 @@ TEST_P(MatmulTest, RanksOnTheirOwnThreadsAndStreamsDoNotDisturbEachOther) {
   std::vector<std::thread> ranks;
   std::vector<std::vector<Operands>> results(4);
   std::vector<std::vector<std::vector<double>>> wanted(4);
-  const ProductCase test{70, 90, 110, DType::bf16, DType::f32, {.transpose_b = true}};
+  const GemmCase test{70, 90, 110, DType::bf16, DType::f32, {.transpose_b = true}};
   for (auto& rank : results)
     for (int i = 0; i < 4; ++i) rank.push_back(operands(test, true));
   for (size_t r = 0; r < 4; ++r)

@@ -133,19 +133,19 @@ TEST(ModelSpec, NamesAreThoseOfTheFormats) {
 // ---- FLOPs
 
 struct Counted {
-  std::atomic<int64_t> products = 0, attention = 0;
+  std::atomic<int64_t> gemms = 0, attention = 0;
 };
 
-// Counts what passes: 2 m n k of each product, and of attention its two products of s x s scores, forward once and
+// Counts what passes: 2 m n k of each GEMM, and of attention its two GEMMs of s x s scores, forward once and
 // backward twice, as model FLOPs count them.
 class CountingOps : public Ops {
  public:
   CountingOps(std::unique_ptr<Ops> ops, Counted& counted) : ops_(std::move(ops)), counted_(counted) {}
 
   void run(const AnyOp& op, Stream& stream) override {
-    if (const auto* product = std::get_if<op::Matmul>(&op)) {
-      const Tensor& a = product->a;
-      counted_.products += 2 * product->c.numel() * (product->transpose_a ? a.numel() / a.shape[-1] : a.shape[-1]);
+    if (const auto* gemm = std::get_if<op::Matmul>(&op)) {
+      const Tensor& a = gemm->a;
+      counted_.gemms += 2 * gemm->c.numel() * (gemm->transpose_a ? a.numel() / a.shape[-1] : a.shape[-1]);
     }
     if (const auto* forward = std::get_if<op::AttentionForward>(&op)) counted_.attention += flops_of(forward->out);
     if (const auto* backward = std::get_if<op::AttentionBackward>(&op))
@@ -160,7 +160,7 @@ class CountingOps : public Ops {
   Counted& counted_;
 };
 
-TEST(ModelSpec, FlopsAreWhatTheProductsOfAStepTake) {
+TEST(ModelSpec, FlopsAreWhatTheGemmsOfAStepTake) {
   for (const ModelConfig& model : models())
     for (const Cut& layout : {Cut{}, Cut{.t = 2, .p = 2, .d = 2, .sequence_parallel = true}}) {
       // given
@@ -182,7 +182,7 @@ TEST(ModelSpec, FlopsAreWhatTheProductsOfAStepTake) {
       const ModelSpec spec = model_spec_of(run.config.model).with_vocab(run.layout.padded_vocab);
       const TokenFlops token = flops_per_token(spec, FlopsConvention::full);
       const auto tokens = static_cast<double>(*run.config.batch.global_batch_size * spec.seq);
-      EXPECT_EQ(static_cast<double>(counted.products), (token.layers + token.logits) * tokens);
+      EXPECT_EQ(static_cast<double>(counted.gemms), (token.layers + token.logits) * tokens);
       EXPECT_EQ(static_cast<double>(counted.attention), token.attention * tokens);
     }
 }
