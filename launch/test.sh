@@ -2,16 +2,18 @@
 # Runs all tests: installs what is missing, builds, and starts ctest; then the fuzz targets for a few seconds; then all
 # tests under AddressSanitizer with UndefinedBehaviorSanitizer, and CUDA emulated. Prints where the time went.
 #   launch/test.sh [--unity] [--quick | --tsan] [CTEST ARGUMENT…]
-#     --unity   several sources are compiled as one, in a folder of their own: quicker from nothing, as CI begins
+#     --unity   several sources are compiled as one, in a folder of their own, and a few processes share the cases:
+#               quicker from nothing, as CI begins
 #     --quick   without sanitizers      --tsan   under ThreadSanitizer too: also what CUDA kernels lack in barriers
-# Under AddressSanitizer a test of ctest's is a share of a program's cases: GTEST_FILTER=… chooses among them, -R does not.
+# Under AddressSanitizer, and with --unity, a test of ctest's is a share of a program's cases: GTEST_FILTER=… chooses
+# among them, -R does not.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
 asan=1 tsan=0 plain=(build)
 while [[ ${1-} == --unity || ${1-} == --quick || ${1-} == --tsan ]]; do
   case $1 in
-    --unity) plain=(build-unity -DCMAKE_UNITY_BUILD=ON) ;;
+    --unity) plain=(build-unity -DCMAKE_UNITY_BUILD=ON -DTRIVET_SHARED_PROCESSES=ON) ;;
     --quick) asan=0 ;;
     --tsan) tsan=1 ;;
   esac

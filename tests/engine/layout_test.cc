@@ -216,15 +216,15 @@ TEST_P(RecomputeLayout, ChangesNoNumber) {
 
 INSTANTIATE_TEST_SUITE_P(
     Matrix, RecomputeLayout,
-    testing::Values(RecomputeCase{"selective"}, RecomputeCase{"selective", "layernorm"},
-                    RecomputeCase{"selective", "mlp"}, RecomputeCase{"selective", "core_attn, layernorm, mlp"},
-                    RecomputeCase{"full", "core_attn", "uniform", 1}, RecomputeCase{"full", "core_attn", "uniform", 3},
-                    RecomputeCase{"full", "core_attn", "uniform", 8}, RecomputeCase{"full", "core_attn", "block", 5},
-                    RecomputeCase{"full", "core_attn", "uniform", 2, "1f1b", 2, 2},
-                    RecomputeCase{"full", "core_attn", "block", 1, "interleaved", 2},
-                    RecomputeCase{"full", "core_attn", "uniform", 2, "zb-h1", 2},
-                    RecomputeCase{"full", "core_attn", "block", 1, "zb-v", 2, 2},
-                    RecomputeCase{"selective", "core_attn,layernorm,mlp", "none", 0, "zb-h2", 2, 2}),
+    testing::ValuesIn(sampled<RecomputeCase>(
+        {RecomputeCase{"selective"}, RecomputeCase{"selective", "layernorm"}, RecomputeCase{"selective", "mlp"},
+         RecomputeCase{"selective", "core_attn, layernorm, mlp"}, RecomputeCase{"full", "core_attn", "uniform", 1},
+         RecomputeCase{"full", "core_attn", "uniform", 3}, RecomputeCase{"full", "core_attn", "uniform", 8},
+         RecomputeCase{"full", "core_attn", "block", 5}, RecomputeCase{"full", "core_attn", "uniform", 2, "1f1b", 2, 2},
+         RecomputeCase{"full", "core_attn", "block", 1, "interleaved", 2},
+         RecomputeCase{"full", "core_attn", "uniform", 2, "zb-h1", 2},
+         RecomputeCase{"full", "core_attn", "block", 1, "zb-v", 2, 2},
+         RecomputeCase{"selective", "core_attn,layernorm,mlp", "none", 0, "zb-h2", 2, 2}})),
     [](const auto& info) {
       const RecomputeCase& c = info.param;
       std::string name =
@@ -307,9 +307,7 @@ std::vector<PipelineCase> pipeline_cases() {
     cases.push_back({kind, 2, v, 16, 1, 2, false});
     cases.push_back({kind, 2, v, 16, 2, 2, true});
   }
-  std::vector<PipelineCase> some;
-  for (size_t n = 0; n < cases.size(); n += kMatrixStride) some.push_back(cases[n]);
-  return some;
+  return sampled(cases);
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, PipelineLayout, testing::ValuesIn(pipeline_cases()), [](const auto& info) {

@@ -259,7 +259,7 @@ TEST_P(AttentionTest, MatchesTheDefinitionWithDropout) {
 }
 
 TEST_P(AttentionTest, QueryHeadsThatShareKeysAndValuesMatchTheDefinition) {
-  // An emulated GPU takes long: each case in one layout there, in all of them elsewhere.
+  // An emulated GPU takes long: there every ninth of the ten combinations of each size, so that all take their turn.
   const bool slow = GetParam() != By::cpu && test::gpu_is_emulated();
   size_t turn = 0;
   for (const DType dtype : {DType::f32, DType::bf16})
@@ -273,7 +273,7 @@ TEST_P(AttentionTest, QueryHeadsThatShareKeysAndValuesMatchTheDefinition) {
                                                    {129, 1, 2, 1, 128}})
       for (const Lie lie : kLies)
         for (const Dropout& dropout : {Dropout{}, kDropout}) {
-          if (slow && turn++ % std::size(kLies) != 0) continue;
+          if (slow && turn++ % 9 != 0) continue;
           expect_reference({s, b, heads, d, dtype, dropout, 2, kv_heads}, 1.0f, lie);
         }
 }

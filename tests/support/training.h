@@ -16,11 +16,19 @@ namespace trivet::test {
 // the first steps show.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr int kMatrixSteps = 2;
-inline constexpr size_t kMatrixStride = 2;  // of the cases of a large matrix every so-many-th runs
+inline constexpr size_t kMatrixStride = 5;  // prime to the lengths of the lists that a matrix is made of
 #else
 inline constexpr int kMatrixSteps = 10;
 inline constexpr size_t kMatrixStride = 1;
 #endif
+
+// The cases of a large matrix that run: every kMatrixStride-th.
+template <class Case>
+std::vector<Case> sampled(const std::vector<Case>& cases) {
+  std::vector<Case> some;
+  for (size_t n = 0; n < cases.size(); n += kMatrixStride) some.push_back(cases[n]);
+  return some;
+}
 
 // 4 layers, h 32, 4 heads, s 16, a vocabulary of 61 (no multiple of anything), b 2, global batch 8, lr high enough that
 // ten steps move the loss. Resolved.
