@@ -1,10 +1,10 @@
 // GEMM of large matrices, blocked so that the innermost loops find their operands in the caches, after Goto and van de
 // Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
 //
-// A chunk of b is packed into right panels by all threads and stays in the last cache; each thread packs blocks of its
-// rows of a into left panels that stay in its second cache; a slice of one right panel stays in the first while the
-// left panels pass it. The blocking depends on the shape alone, so results have the same bits with any number
-// of threads.
+// A chunk of b is packed into right panels by all threads and stays in the last cache. Each thread packs blocks of its
+// rows of a into left panels that stay in its second cache, with the sums that they add to, while the right panels pass
+// them. An element's products are added in the order of k whatever the blocking (panels.h), so results have the same
+// bits with any number of threads and any caches.
 #pragma once
 
 #include <cstddef>
@@ -28,15 +28,17 @@ struct Gemm {
 // How a GEMM is blocked; all but bytes are counts of panels or of steps.
 struct Blocking {
   int64_t m_panels, n_panels, steps;
-  int64_t k_chunk, n_chunk;  // of b, packed at a time
-  int64_t m_block, n_block;  // of a and b, whose sums are worked on together
-  int64_t k_slice;           // of a right panel, in the first cache
-  bool keep_sums;            // the sums of a whole chunk of columns stay from one chunk of k to the next
+  int64_t k_chunk, n_chunk;       // of b, packed at a time
+  int64_t k_block, m_block;       // of a, packed at a time by a thread
+  int64_t k_slice, n_block;       // of a block of a, multiplied with so many panels of b before the next slice
+  bool keep_sums;                 // the sums of a whole chunk of columns stay from one chunk of k to the next
+  int64_t sum_rows, sum_columns;  // of sums that are kept at a time: of all threads where keep_sums, else of each
 
-  Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes);
-  int64_t sums(int threads) const { return keep_sums ? m_panels * n_chunk : threads * m_block * n_block; }
+  // block_bytes, slice_steps: how deep a panel of a block and a slice of it are at most (Panels).
+  Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64_t block_bytes, int64_t slice_steps);
+  int64_t sums(int threads) const { return sum_rows * sum_columns * (keep_sums ? 1 : threads); }
   int64_t workspace_bytes(int threads, int64_t element_bytes) const {
-    return kBlock * (element_bytes * k_chunk * (n_chunk + threads * m_block) + 4 * sums(threads));
+    return kBlock * (element_bytes * (k_chunk * n_chunk + threads * k_block * m_block) + 4 * sums(threads));
   }
 };
 
@@ -44,14 +46,16 @@ template <class Panels, class T, class C>
 class BlockedGemm {
  public:
   BlockedGemm(const Gemm<T, C>& gemm, int threads)
-      : p_(gemm), blocking_(gemm.m, gemm.n, gemm.k, sizeof(Element)), threads_(threads) {}
+      : p_(gemm),
+        blocking_(gemm.m, gemm.n, gemm.k, sizeof(Element), Panels::kBlockBytes, Panels::kSliceSteps),
+        threads_(threads) {}
 
   int64_t workspace_bytes() const { return blocking_.workspace_bytes(threads_, sizeof(Element)); }
 
   void run(std::byte* workspace) {
     b_ = reinterpret_cast<Element*>(workspace);
     a_ = b_ + kBlock * blocking_.k_chunk * blocking_.n_chunk;
-    sums_ = reinterpret_cast<float*>(a_ + kBlock * blocking_.k_chunk * threads_ * blocking_.m_block);
+    sums_ = reinterpret_cast<float*>(a_ + kBlock * blocking_.k_block * threads_ * blocking_.m_block);
     if (p_.k == 0) return finish_empty_sums();
     for (int64_t j = 0; j < blocking_.n_panels; j += blocking_.n_chunk)
       for (int64_t s = 0; s < blocking_.steps; s += blocking_.k_chunk) {
@@ -75,58 +79,79 @@ class BlockedGemm {
     int64_t panel0, panels, step0, steps;
   };
 
-  // Packs panels of a matrix over the chunk's steps. Panels that lie side by side in memory are packed together, step
-  // by step: so a row of the matrix, which may be far from the next, gives more than a line of the cache at a time.
+  // Packs panels of a matrix over some steps. Panels that lie side by side in memory are packed together, step by step:
+  // so a row of the matrix, which may be far from the next, gives more than a line of the cache at a time.
   template <Side side>
-  void pack(const T* from, bool rows_first, int64_t rows, Range panels, const Chunk& chunk, Element* to) const {
-    const int64_t k0 = chunk.step0 * kPanel, k = std::min(p_.k - k0, chunk.steps * kPanel);
+  void pack(const T* from, bool rows_first, int64_t rows, Range panels, Range steps, Element* to) const {
     const auto pack_steps = [&](int64_t panel, int64_t step, int64_t count) {
-      const int64_t row0 = panel * kPanel, at = k0 + step * kPanel,
-                    length = std::min(k - step * kPanel, count * kPanel);
-      Element* const here = to + ((panel - panels.begin) * chunk.steps + step) * kBlock;
+      const int64_t row0 = panel * kPanel, at = step * kPanel, length = std::min(p_.k - at, count * kPanel);
+      Element* const here = to + ((panel - panels.begin) * steps.size() + step - steps.begin) * kBlock;
       if (rows_first) Panels::template pack_rows<side>(from + row0 * p_.k + at, p_.k, rows - row0, length, here);
       else Panels::template pack_columns<side>(from + at * rows + row0, rows, rows - row0, length, here);
     };
-    const int64_t count = rows_first ? chunk.steps : 1;
-    for (int64_t step = 0; step < chunk.steps; step += count)
+    const int64_t count = rows_first ? steps.size() : 1;
+    for (int64_t step = steps.begin; step < steps.end; step += count) {
+      if (!rows_first && step + 1 < steps.end)  // rows too short for the processor to foresee the next
+        prefetch<0>(from + (step + 1) * kPanel * rows + panels.begin * kPanel, rows,
+                    std::min(kPanel, p_.k - (step + 1) * kPanel), panels.size() * kPanel);
       for (int64_t panel = panels.begin; panel < panels.end; ++panel) pack_steps(panel, step, count);
+    }
+  }
+
+  // So many rows of a matrix on their way into the cache, to be read, or written where `write`.
+  template <int write, class X>
+  static void prefetch(const X* from, int64_t ld, int64_t rows, int64_t columns) {
+    constexpr int64_t kLine = 64 / sizeof(X);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t x = 0; x < columns; x += kLine) __builtin_prefetch(from + r * ld + x, write);
   }
 
   void pack_b(const Chunk& chunk, Range panels) const {
-    pack<Side::right>(p_.b, p_.transpose_b, p_.n, {chunk.panel0 + panels.begin, chunk.panel0 + panels.end}, chunk,
-                      b_ + panels.begin * chunk.steps * kBlock);
+    pack<Side::right>(p_.b, p_.transpose_b, p_.n, {chunk.panel0 + panels.begin, chunk.panel0 + panels.end},
+                      {chunk.step0, chunk.step0 + chunk.steps}, b_ + panels.begin * chunk.steps * kBlock);
   }
 
   // Adds the chunk's part of the sums of these rows and columns (panels; columns count from the chunk's first).
   void multiply(const Chunk& chunk, Range rows, Range columns, int part) const {
     [[maybe_unused]] const typename Panels::Session session;
-    Element* const a = a_ + kBlock * blocking_.k_chunk * blocking_.m_block * part;
-    for (int64_t i0 = rows.begin; i0 < rows.end; i0 += blocking_.m_block) {
-      const Range block{i0, std::min(i0 + blocking_.m_block, rows.end)};
-      pack<Side::left>(p_.a, !p_.transpose_a, p_.m, block, chunk, a);
-      for (int64_t j0 = columns.begin; j0 < columns.end; j0 += blocking_.n_block)
-        multiply_block(chunk, a, block, {j0, std::min(j0 + blocking_.n_block, columns.end)}, part);
-    }
+    Element* const a = a_ + kBlock * blocking_.k_block * blocking_.m_block * part;
+    const int64_t end = chunk.step0 + chunk.steps;
+    for (int64_t i0 = rows.begin; i0 < rows.end; i0 += blocking_.m_block)
+      for (int64_t s0 = chunk.step0; s0 < end; s0 += blocking_.k_block) {
+        const Range block{i0, std::min(i0 + blocking_.m_block, rows.end)},
+            steps{s0, std::min(s0 + blocking_.k_block, end)};
+        pack<Side::left>(p_.a, !p_.transpose_a, p_.m, block, steps, a);
+        for (int64_t j0 = columns.begin; j0 < columns.end; j0 += blocking_.n_block)
+          multiply_block(chunk, a, steps, block, {j0, std::min(j0 + blocking_.n_block, columns.end)}, part);
+      }
   }
 
-  void multiply_block(const Chunk& chunk, const Element* a, Range rows, Range columns, int part) const {
-    for (int64_t slice = 0; slice < chunk.steps; slice += blocking_.k_slice) {
-      const int64_t steps = std::min(blocking_.k_slice, chunk.steps - slice);
-      const bool first = chunk.step0 + slice == 0, last = chunk.step0 + slice + steps == blocking_.steps;
+  void multiply_block(const Chunk& chunk, const Element* a, Range steps, Range rows, Range columns, int part) const {
+    for (int64_t slice = steps.begin; slice < steps.end; slice += blocking_.k_slice) {
+      const int64_t count = std::min(blocking_.k_slice, steps.end - slice);
+      const bool first = slice == 0, last = slice + count == blocking_.steps;
       for (int64_t j = columns.begin; j < columns.end; ++j)
         for (int64_t i = rows.begin; i < rows.end; ++i) {
-          const Element* const left = a + ((i - rows.begin) * chunk.steps + slice) * kBlock;
-          const Element* const right = b_ + (j * chunk.steps + slice) * kBlock;
-          float* const sum =
-              sums_ +
-              kBlock * (blocking_.keep_sums
-                            ? i * blocking_.n_chunk + j
-                            : (part * blocking_.n_block + j - columns.begin) * blocking_.m_block + i - rows.begin);
-          if (first) Panels::template multiply<false>(left, right, steps, sum);
-          else Panels::template multiply<true>(left, right, steps, sum);
+          const Element* const left = a + ((i - rows.begin) * steps.size() + slice - steps.begin) * kBlock;
+          const Element* const right = b_ + (j * chunk.steps + slice - chunk.step0) * kBlock;
+          float* const sum = sums_at(i, j, part);
+          if (last) prefetch_c(i, chunk.panel0 + j);
+          if (first) Panels::template multiply<false>(left, right, count, sum, p_.m - i * kPanel);
+          else Panels::template multiply<true>(left, right, count, sum, p_.m - i * kPanel);
           if (last) finish(sum, i, chunk.panel0 + j);
         }
     }
+  }
+
+  // Of the rows and columns that a thread works on at a time no two have the same place.
+  float* sums_at(int64_t i, int64_t j, int part) const {
+    const int64_t row = i % blocking_.sum_rows + (blocking_.keep_sums ? 0 : part * blocking_.sum_rows);
+    return sums_ + kBlock * (row * blocking_.sum_columns + j % blocking_.sum_columns);
+  }
+
+  // What finish() will read and write, while the processor multiplies.
+  void prefetch_c(int64_t i, int64_t j) const {
+    prefetch<1>(p_.c + i * kPanel * p_.n + j * kPanel, p_.n, std::min(kPanel, p_.m - i * kPanel), kPanel);
   }
 
   void finish_empty_sums() const {

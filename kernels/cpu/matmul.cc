@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include "kernels/cpu/blocked_gemm.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/panels_amx.h"
@@ -19,25 +21,39 @@ int64_t even_part(int64_t n, int64_t most) {
   return std::max<int64_t>(1, (n + parts - 1) / parts);
 }
 
-// Found by trial on a machine with 48 KiB, 2 MiB and tens of MiB of cache; the sizes in bytes leave room for the other
-// operand.
-constexpr int64_t kDeepestChunk = 8192;    // bytes of one row of b's chunk
-constexpr int64_t kLeftBytes = 768 << 10;  // of a block of left panels, in the second cache
-constexpr int64_t kRightBytes = 8 << 20;   // of a chunk of right panels, in the last cache
-constexpr int64_t kSliceSteps = 8;         // of a right panel: 32 KiB of fp32, 16 KiB of bf16, in the first cache
-constexpr int64_t kRightPanels = 8;        // that the left panels of a block meet before the next slice
+// Bytes of the second cache: what the system says, or what is usual.
+int64_t second_cache() {
+  static const int64_t bytes = [] {
+    const int64_t found = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return found > 0 ? found : int64_t{512} << 10;
+  }();
+  return bytes;
+}
+
+constexpr int64_t kRightBytes = 4 << 20;  // of a chunk of right panels, in the last cache
+constexpr int64_t kSlicedPanels = 8;      // right panels that a block of a meets before its next slice
 
 }  // namespace
 
-Blocking::Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes)
+// The parts of the second cache were found by trial on one of 1 MiB (vdpbf16ps, fp32) and one of 2 MiB (AMX).
+Blocking::Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64_t block_bytes, int64_t slice_steps)
     : m_panels(panels_of(m)), n_panels(panels_of(n)), steps(panels_of(k)) {
-  const int64_t step_bytes = kBlock * element_bytes;
-  k_slice = kSliceSteps;
-  k_chunk = even_part(steps, kDeepestChunk / (kPanel * element_bytes));
+  const int64_t step_bytes = kBlock * element_bytes, sum_bytes = kBlock * 4;
+  const auto at_least_one = [](int64_t count) { return std::max<int64_t>(1, count); };
+  k_block = even_part(steps, block_bytes / step_bytes);
+  m_block = even_part(m_panels, at_least_one(second_cache() * 3 / 8 / (k_block * step_bytes)));
+  const bool one_block = k_block == steps;
+  // Sums that wait for the next block of k stay in the second cache too.
+  const int64_t most_columns =
+      one_block ? kRightBytes / (steps * step_bytes) : second_cache() * 5 / 8 / (m_block * sum_bytes);
+  n_chunk = even_part(n_panels, at_least_one(most_columns));
+  k_chunk = even_part(steps, std::max(k_block, kRightBytes / (n_chunk * step_bytes)));
+  k_block = even_part(k_chunk, k_block);
   keep_sums = k_chunk < steps;
-  n_chunk = even_part(n_panels, std::max<int64_t>(1, kRightBytes / (k_chunk * step_bytes)));
-  m_block = even_part(m_panels, std::max<int64_t>(1, kLeftBytes / (k_chunk * step_bytes)));
-  n_block = std::min(n_chunk, kRightPanels);
+  k_slice = std::min(slice_steps, k_block);
+  n_block = k_slice < k_block ? std::min(n_chunk, kSlicedPanels) : n_chunk;
+  sum_rows = k_slice == steps ? 1 : keep_sums ? m_panels : m_block;
+  sum_columns = k_slice == steps ? 1 : one_block ? n_block : n_chunk;
 }
 
 void CpuOps::compute(const op::Matmul& op) {

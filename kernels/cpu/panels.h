@@ -1,19 +1,25 @@
 // Panels: the operands of the CPU's GEMMs, packed. A panel is 32 rows of the left matrix or 32 columns of the right
 // one, in steps of 32 along k; elements outside the matrix are zero, so kernels have no edge cases.
 //
-// Two types have the same members: F32Panels (panels_f32.h), vectors of any instruction set, and AmxPanels
-// (panels_amx.h), bf16 on the tile unit of newer x86 servers. GEMM and attention are templates over them.
+// Three types have the same members: F32Panels (panels_f32.h), vectors of any instruction set, and bf16 in pairs of k:
+// DotPanels by AVX-512-BF16 (panels_bf16.h) and AmxPanels by the tile unit of x86 servers (panels_amx.h). GEMM and
+// attention are templates over them.
 //
 //   Element                               float or bf16: what a panel is made of
 //   pack_rows<side>(from, ld, rows, k, to)     packs rows r < min(rows, 32), all k, of (r, k) = from[r * ld + k]
 //   pack_columns<side>(from, ld, rows, k, to)  the same of (r, k) = from[k * ld + r]
-//   multiply<accumulate>(a, b, steps, c)  c = or += a b, for a left and a right panel over so many steps
+//   multiply<accumulate>(a, b, steps, c, rows)  c = or += a b, for a left and a right panel over so many steps; rows
+//                                         from `rows` on (default: 32) may be left out
 //   put_left(row, x, to)                  k = 0…31 of row `row` into a step of a left panel
 //   put_right(pair, x, y, to)             columns 0…31 of k = 2 pair and 2 pair + 1 into a step of a right panel
 //   Session                               lives in each thread while it multiplies
+//   kBlockBytes, kSliceSteps              how deep a GEMM packs a panel, and how deep a slice of it multiply should get
 //
-// c is a block: [32, 32] fp32, contiguous.
+// c is a block: [32, 32] fp32, contiguous. Its elements are sums in the order of k: they continue from what is there,
+// so their bits do not depend on how k is cut into calls.
 #pragma once
+
+#include <limits>
 
 #include "kernels/cpu/vector.h"
 
@@ -25,11 +31,59 @@ constexpr int64_t panels_of(int64_t n) { return (n + kPanel - 1) / kPanel; }
 
 enum class Side { left, right };
 
+inline constexpr int64_t kWholeBlock = std::numeric_limits<int64_t>::max();  // as kSliceSteps: no slices
+
 // 32 floats: a row of a block.
 struct PanelRow {
   static constexpr int64_t kVectors = kPanel / kLanes;
   Floats v[kVectors];
 };
+
+// For functions, and behind the parameters of lambdas, that work on arrays which have to be registers.
+#define TRIVET_INLINE __attribute__((always_inline))
+
+// f(i) for i = 0…n - 1 as constants, so that arrays they index can be registers at any level of optimization.
+template <int n, class F>
+TRIVET_INLINE inline void unrolled(const F& f) {
+  [&]<int... i>(std::integer_sequence<int, i...>) TRIVET_INLINE { (f(std::integral_constant<int, i>()), ...); }
+  (std::make_integer_sequence<int, n>());
+}
+
+// f<size>(first) for groups of a block's rows, as many as hold the first `rows`: the sums of a group, two vectors of
+// columns each, fill the registers. A single row, which generation has, is a group of its own.
+template <class F>
+inline void for_row_groups(int64_t rows, const F& f) {
+  if (rows == 1) return f.template operator()<1>(0);
+  const auto group = [&]<int size>(int64_t first) {
+    if (first < rows) f.template operator()<size>(first);
+  };
+#if defined(__AVX512F__) || defined(__aarch64__)  // 32 vector registers
+  group.template operator()<12>(0);
+  group.template operator()<12>(12);
+  group.template operator()<8>(24);
+#else  // 16; four rows hide the latency of two multiply-adds a cycle, two would not
+  group.template operator()<6>(0);
+  group.template operator()<6>(6);
+  group.template operator()<6>(12);
+  group.template operator()<6>(18);
+  group.template operator()<4>(24);
+  group.template operator()<4>(28);
+#endif
+}
+
+// body(sums) with the first rows and two vectors of columns of a block's part at c in registers: Floats[rows][2], c's
+// or zero. What it makes of them goes to c.
+template <bool accumulate, int rows, class Body>
+TRIVET_INLINE inline void with_sums(float* c, const Body& body) {
+  Floats sums[rows][2];
+  unrolled<rows>([&](auto i) TRIVET_INLINE {
+    unrolled<2>([&](auto j) TRIVET_INLINE { sums[i][j] = accumulate ? load(c + i * kPanel + j * kLanes) : Floats{}; });
+  });
+  body(sums);
+  unrolled<rows>([&](auto i) TRIVET_INLINE {
+    unrolled<2>([&](auto j) TRIVET_INLINE { store(c + i * kPanel + j * kLanes, sums[i][j]); });
+  });
+}
 
 inline Floats larger(Floats a, Floats b) {
 #if defined(__AVX512F__)  // one instruction, of which GCC 12 makes two

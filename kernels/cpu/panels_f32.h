@@ -10,6 +10,7 @@ namespace trivet {
 struct F32Panels {
   using Element = float;
   struct Session {};
+  static constexpr int64_t kBlockBytes = 96 << 10, kSliceSteps = kWholeBlock;
 
   template <Side side, class T>
   static void pack_rows(const T* from, int64_t ld, int64_t rows, int64_t k, float* to) {
@@ -23,9 +24,15 @@ struct F32Panels {
   }
 
   template <bool accumulate>
-  static void multiply(const float* a, const float* b, int64_t steps, float* c) {
-    for (int64_t row = 0; row < kPanel; row += kRows)
-      multiply_rows<accumulate>(a + row * kPanel, b, steps, c + row * kPanel);
+  static void multiply(const float* a, const float* b, int64_t steps, float* c, int64_t rows = kPanel) {
+    for (int64_t column = 0; column < kPanel; column += 2 * kLanes)
+      for_row_groups(rows, [&]<int size>(int64_t row) {
+        with_sums<accumulate, size>(c + row * kPanel + column, [&](auto& sums) TRIVET_INLINE {
+          const float *left = a + row * kPanel, *right = b + column;
+          for (int64_t step = 0; step < steps; ++step, left += kBlock)
+            for (int64_t k = 0; k < kPanel; ++k, right += kPanel) add_products(left + k, right, sums);
+        });
+      });
   }
 
   static void put_left(int64_t row, const PanelRow& x, float* to) {
@@ -37,9 +44,6 @@ struct F32Panels {
   }
 
  private:
-  // So many rows of sums fit into the registers beside a row of b.
-  static constexpr int64_t kVectors = PanelRow::kVectors, kRows = kVectors <= 2 ? 8 : kVectors <= 4 ? 2 : 1;
-
   // What a matrix of rows x columns has at `from`, ld apart, as it lies or transposed; zero behind its end.
   template <bool transposed, class T>
   static void pack_block(const T* from, int64_t ld, int64_t rows, int64_t columns, float* to) {
@@ -56,20 +60,14 @@ struct F32Panels {
     }
   }
 
-  template <bool accumulate>
-  static void multiply_rows(const float* a, const float* b, int64_t steps, float* c) {
-    Floats sum[kRows][kVectors];
-    for (int64_t i = 0; i < kRows; ++i)
-      for (int64_t j = 0; j < kVectors; ++j) sum[i][j] = accumulate ? load(c + i * kPanel + j * kLanes) : Floats{};
-    for (int64_t step = 0; step < steps; ++step, a += kBlock)
-      for (int64_t k = 0; k < kPanel; ++k, b += kPanel) {
-        Floats row[kVectors];
-        for (int64_t j = 0; j < kVectors; ++j) row[j] = load(b + j * kLanes);
-        for (int64_t i = 0; i < kRows; ++i)
-          for (int64_t j = 0; j < kVectors; ++j) sum[i][j] += a[i * kPanel + k] * row[j];
-      }
-    for (int64_t i = 0; i < kRows; ++i)
-      for (int64_t j = 0; j < kVectors; ++j) store(c + i * kPanel + j * kLanes, sum[i][j]);
+  template <int rows>
+  TRIVET_INLINE static void add_products(const float* a, const float* b, Floats (&sums)[rows][2]) {
+    const Floats x = load(b), y = load(b + kLanes);
+    unrolled<rows>([&](auto i) TRIVET_INLINE {
+      const float left = a[i * kPanel];
+      sums[i][0] += left * x;
+      sums[i][1] += left * y;
+    });
   }
 };
 

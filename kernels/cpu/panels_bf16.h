@@ -1,0 +1,122 @@
+// Panels of bf16 in pairs of k (see panels.h), for instructions that add the products of two k at a time in fp32: the
+// tile unit's (panels_amx.h) and AVX-512-BF16's vdpbf16ps, below.
+//
+// A step of a left panel is [32 rows, 32 k]. A step of a right panel is two halves of 16 columns, each
+// [16 pairs of k, 16 columns, 2]: the one is the other transposed in units of 32 bits.
+#pragma once
+
+#include "kernels/cpu/panels_f32.h"
+
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+
+namespace trivet {
+
+struct PairPanels {
+  using Element = bf16;
+
+  template <Side side>
+  static void pack_rows(const bf16* from, int64_t ld, int64_t rows, int64_t k, bf16* to) {
+    for (int64_t k0 = 0; k0 < k; k0 += kPanel) {
+      const __mmask32 mask = lanes(k - k0);
+      for (int64_t r0 = 0; r0 < kPanel; r0 += 16, to += kHalf) {
+        HalfStep x;
+        for (int64_t i = 0; i < 16; ++i) x[i] = load(r0 + i < rows ? mask : 0, from + (r0 + i) * ld + k0);
+        if constexpr (side == Side::right) transpose(x);
+        for (int64_t i = 0; i < 16; ++i) store(to + kPanel * i, x[i]);
+      }
+    }
+  }
+
+  template <Side side>
+  static void pack_columns(const bf16* from, int64_t ld, int64_t rows, int64_t k, bf16* to) {
+    const __mmask32 mask = lanes(rows);
+    for (int64_t k0 = 0; k0 < k; k0 += kPanel, to += 2 * kHalf) {
+      const auto row = [&](int64_t i) { return load(k0 + i < k ? mask : 0, from + (k0 + i) * ld); };
+      HalfStep x, y;
+      for (int64_t pair = 0; pair < 16; ++pair) {
+        const Bits even = row(2 * pair), odd = row(2 * pair + 1);
+        x[pair] = pairs<0, 32>(even, odd);
+        y[pair] = pairs<16, 48>(even, odd);
+      }
+      if constexpr (side == Side::left) transpose(x), transpose(y);
+      for (int64_t i = 0; i < 16; ++i) {
+        store(to + kPanel * i, x[i]);
+        store(to + kHalf + kPanel * i, y[i]);
+      }
+    }
+  }
+
+  static void put_left(int64_t row, const PanelRow& x, bf16* to) { store(to + kPanel * row, rounded(x.v[0], x.v[1])); }
+  static void put_right(int64_t pair, const PanelRow& x, const PanelRow& y, bf16* to) {
+    for (int64_t i = 0; i < 2; ++i) {
+      const Bits both = rounded(x.v[i], y.v[i]);
+      store(to + kHalf * i + kPanel * pair, pairs<0, 16>(both, both));
+    }
+  }
+
+ protected:
+  static constexpr int64_t kHalf = kBlock / 2;
+  using HalfStep = Bits[16];
+
+  static __mmask32 lanes(int64_t n) { return n >= kPanel ? ~__mmask32{0} : (__mmask32{1} << n) - 1; }
+
+  static Bits load(__mmask32 mask, const bf16* from) {
+    return std::bit_cast<Bits>(_mm512_maskz_loadu_epi16(mask, from));
+  }
+  static void store(bf16* to, Bits x) { _mm512_store_si512(to, std::bit_cast<__m512i>(x)); }
+
+  // Interleaves two runs of the 64 elements of x and y: those from `even` on and those from `odd` on.
+  template <int even, int odd>
+  static Bits pairs(Bits x, Bits y) {
+    using Elements = uint16_t __attribute__((vector_size(64)));
+    return [&]<int... i>(std::integer_sequence<int, i...>) {
+      return std::bit_cast<Bits>(__builtin_shufflevector(std::bit_cast<Elements>(x), std::bit_cast<Elements>(y),
+                                                         (i % 2 ? odd + i / 2 : even + i / 2)...));
+    }
+    (std::make_integer_sequence<int, 32>());
+  }
+
+  static Bits rounded(Floats low, Floats high) { return std::bit_cast<Bits>(_mm512_cvtne2ps_pbh(high, low)); }
+};
+
+// A sum takes the products of a pair one after the other, the odd k first, each rounded to fp32, subnormal numbers as
+// zero; pairs in the order of k. So its bits depend on nothing else.
+struct DotPanels : PairPanels {
+  struct Session {};
+  static constexpr int64_t kBlockBytes = 96 << 10, kSliceSteps = kWholeBlock;
+
+  template <bool accumulate>
+  static void multiply(const bf16* a, const bf16* b, int64_t steps, float* c, int64_t rows = kPanel) {
+    for_row_groups(rows, [&]<int size>(int64_t row) {
+      with_sums<accumulate, size>(c + row * kPanel, [&](auto& sums) TRIVET_INLINE {
+        const bf16 *left = a + row * kPanel, *right = b;
+        for (int64_t step = 0; step < steps; ++step, left += kBlock, right += kBlock)
+          for (int64_t pair = 0; pair < kPanel; pair += 2) add_pair(left + pair, right + pair * 16, sums);
+      });
+    });
+  }
+
+ private:
+  template <int rows>
+  TRIVET_INLINE static void add_pair(const bf16* a, const bf16* b, Floats (&sums)[rows][2]) {
+    const auto x = std::bit_cast<__m512bh>(_mm512_load_si512(b)),
+               y = std::bit_cast<__m512bh>(_mm512_load_si512(b + kHalf));
+    unrolled<rows>([&](auto i) TRIVET_INLINE {
+      int32_t pair;
+      std::memcpy(&pair, a + i * kPanel, sizeof pair);
+      const auto left = std::bit_cast<__m512bh>(_mm512_set1_epi32(pair));
+      sums[i][0] = _mm512_dpbf16_ps(sums[i][0], left, x);
+      sums[i][1] = _mm512_dpbf16_ps(sums[i][1], left, y);
+    });
+  }
+};
+
+}  // namespace trivet
+
+#else
+
+namespace trivet {
+using DotPanels = F32Panels;  // which widen bf16
+}  // namespace trivet
+
+#endif
