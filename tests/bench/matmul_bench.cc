@@ -1,13 +1,14 @@
-// Every matrix product of a GPT-2 124M step (4096 tokens a micro-batch), and attention, beside their floor: FLOPs at
-// the peak, which is the best product of kernels/cpu/gemm_peak.cc, measured here with the same threads. Where the build
-// has found oneDNN, its time for the same product stands beside ours, and its time over ours: this table is why the
-// project multiplies with its own kernels. oneDNN is used here only.
+// Every GEMM of a GPT-2 124M step (4096 tokens a micro-batch), and attention, beside their floor: FLOPs at the peak,
+// which is the best GEMM of kernels/cpu/gemm_peak.cc, measured here with the same threads. Where the build has found
+// oneDNN or OpenBLAS, its time for the same GEMM stands beside ours, as a ratio: above 1 ours is faster. They are used
+// here only.
 //
 //     matmul_bench [--dtype fp32|bf16] [--threads N] [--only NAME]     without them: both types, one thread and all
 //
-// Times are the best of a few, ours and oneDNN's in turn. Attention counts the scores below the diagonal, two products
-// forward and four backward; the fifth, which makes the scores again, is not counted.
+// Times are the best of a few, ours and theirs in turn. Attention counts the scores below the diagonal, two GEMMs
+// forward and four backward; the fifth, which recomputes the scores, is not counted.
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <fmt/core.h>
@@ -19,6 +20,7 @@
 #include "kernels/base/arena.h"
 #include "kernels/ops.h"
 #include "tests/bench/onednn_gemm.h"
+#include "tests/bench/openblas_gemm.h"
 #include "tests/support/matmul_options.h"
 
 namespace trivet {
@@ -43,19 +45,23 @@ double seconds_of(const std::function<void()>& work) {
   return static_cast<double>(now_ns() - start) * 1e-9;
 }
 
-// The best times of two ways to do the same, in turn: at least three each, at most 25 or a second. `other` may be null,
-// its time is 0 then.
-struct Best {
-  double ours, other;
-};
-Best best_of(const std::function<void()>& ours, const std::function<void()>& other) {
-  Best best{1e30, other ? 1e30 : 0};
+// The best times of several ways to do the same, in turn: at least three each, at most 25 or a second each. A way may
+// be null, its time is 0 then. The first is ours.
+constexpr size_t kWays = 3;
+using Ways = std::array<std::function<void()>, kWays>;
+using Times = std::array<double, kWays>;
+constexpr const char* kNames[kWays] = {"", "oneDNN", "OpenBLAS"};
+
+Times best_of(const Ways& ways) {
+  Times best{};
   double spent = 0;
-  for (int run = 0; run < 3 || (run < 25 && spent < 1); ++run) {
-    const double a = seconds_of(ours), b = other ? seconds_of(other) : 0;
-    best = {std::min(best.ours, a), std::min(best.other, b)};
-    spent += a + b;
-  }
+  for (int run = 0; run < 3 || (run < 25 && spent < kWays); ++run)
+    for (size_t i = 0; i < kWays; ++i) {
+      if (!ways[i]) continue;
+      const double seconds = seconds_of(ways[i]);
+      best[i] = best[i] == 0 ? seconds : std::min(best[i], seconds);
+      spent += seconds;
+    }
   return best;
 }
 
@@ -66,7 +72,8 @@ class Bench {
     peak_ = measure_gemm_peak_tflops(*device_, *ops_, dtype);
     fmt::print("{}, {} threads, peak {:.3f} TFLOP/s\n{:<28} {:>6} {:>6} {:>6} {:>9} {:>9} {:>8} {:>8}", name_of(dtype),
                threads, peak_, "", "m", "n", "k", "ms", "floor ms", "TFLOP/s", "of peak");
-    if (kOneDnn) fmt::print(" {:>11} {:>12}", "oneDNN ms", "oneDNN/ours");
+    if (kOneDnn) fmt::print(" {:>13}", "oneDNN/ours");
+    if (kOpenBlas) fmt::print(" {:>13}", "OpenBLAS/ours");
     fmt::print("\n");
   }
 
@@ -86,9 +93,13 @@ class Bench {
     const double floor = step_flops_ / peak_ * 1e-12;
     fmt::print("{:<28} {:>20} {:>9.1f} {:>9.1f} {:>8.3f} {:>8.3f}\n", "all calls of a step", "", step_seconds_ * 1e3,
                floor * 1e3, step_flops_ / step_seconds_ * 1e-12, floor / step_seconds_);
-    if (kOneDnn && onednn_.other > 0)
-      fmt::print("{:<28} {:>20} {:>9.1f} {:>27} {:>20.1f} {:>12.3f}\n", "  of these, products", "", onednn_.ours * 1e3,
-                 "", onednn_.other * 1e3, onednn_.other / onednn_.ours);
+    for (size_t i = 1; i < kWays; ++i)
+      if (theirs_[i] > 0)
+        fmt::print("{:<28} {:>20} {:>9.1f} {:>9.1f} {:>8} {:>8.3f}\n", fmt::format("GEMMs, by {}", kNames[i]), "",
+                   theirs_[i] * 1e3, gemm_floor_ * 1e3, "", gemm_floor_ / theirs_[i]);
+    if (gemm_seconds_ > 0)
+      fmt::print("{:<28} {:>20} {:>9.1f} {:>9.1f} {:>8} {:>8.3f}\n", "GEMMs, ours", "", gemm_seconds_ * 1e3,
+                 gemm_floor_ * 1e3, "", gemm_floor_ / gemm_seconds_);
     fmt::print("\n");
   }
 
@@ -102,9 +113,13 @@ class Bench {
   void row(const Linear& linear, const char* pass, Tensor a, Tensor b, Tensor c, const test::MatmulOptions& how) {
     const int64_t k = how.transpose_a ? a.rows() : a.cols();
     const double flops = 2.0 * static_cast<double>(c.numel()) * static_cast<double>(k);
-    const Best best = best_of([&] { ops_->run(how.of(a, b, c), *stream_); }, onednn_gemm(a, b, c, how, threads_));
+    const Times best = best_of({[&] { ops_->run(how.of(a, b, c), *stream_); }, onednn_gemm(a, b, c, how, threads_),
+                                openblas_gemm(a, b, c, how, threads_)});
     print(std::string(linear.name) + pass, fmt::format("{:>6} {:>6} {:>6}", c.rows(), c.cols(), k), flops, best,
           linear.calls);
+    const auto calls = static_cast<double>(linear.calls);
+    gemm_seconds_ += calls * best[0], gemm_floor_ += calls * flops / peak_ * 1e-12;
+    for (size_t i = 1; i < kWays; ++i) theirs_[i] += calls * best[i];
   }
 
   void attention() {
@@ -121,7 +136,7 @@ class Bench {
     const double product = 2.0 * kSeq * (kSeq + 1) / 2 * kHidden * kBatch;
     const auto row = [&](const char* name, double products, const AnyOp& op, int calls) {
       print(name, fmt::format("{:>20}", "s 1024, 48 heads"), products * product,
-            best_of([&] { ops_->run(op, *stream_); }, nullptr), calls);
+            best_of({[&] { ops_->run(op, *stream_); }}), calls);
     };
     const QkvViews x = qkv_views(qkv, kHeads, kHeads), dx = qkv_views(dqkv, kHeads, kHeads);
     op::AttentionForward forward{.qkv = x, .out = out, .lse = lse};
@@ -133,17 +148,17 @@ class Bench {
     row("  backward, dropout 0.1", 4, backward, 0);
   }
 
-  void print(const std::string& name, const std::string& sizes, double flops, const Best& best, int64_t calls) {
+  void print(const std::string& name, const std::string& sizes, double flops, const Times& best, int64_t calls) {
     const double floor = flops / peak_ * 1e-12;
-    fmt::print("{:<28} {} {:>9.3f} {:>9.3f} {:>8.3f} {:>8.3f}", name, sizes, best.ours * 1e3, floor * 1e3,
-               flops / best.ours * 1e-12, floor / best.ours);
-    if (best.other > 0) fmt::print(" {:>11.3f} {:>12.3f}", best.other * 1e3, best.other / best.ours);
+    fmt::print("{:<28} {} {:>9.3f} {:>9.3f} {:>8.3f} {:>8.3f}", name, sizes, best[0] * 1e3, floor * 1e3,
+               flops / best[0] * 1e-12, floor / best[0]);
+    for (size_t i = 1; i < kWays; ++i)
+      if (best[i] > 0) fmt::print(" {:>13.3f}", best[i] / best[0]);
     fmt::print("\n");
     std::fflush(stdout);
     const auto times = static_cast<double>(calls);
     step_flops_ += flops * times;
-    step_seconds_ += best.ours * times;
-    if (best.other > 0) onednn_ = {onednn_.ours + best.ours * times, onednn_.other + best.other * times};
+    step_seconds_ += best[0] * times;
   }
 
   DType dtype_;
@@ -153,7 +168,8 @@ class Bench {
   std::unique_ptr<Stream> stream_ = device_->create_compute_stream();
   std::unique_ptr<Ops> ops_;
   double peak_ = 0, step_flops_ = 0, step_seconds_ = 0;
-  Best onednn_{0, 0};  // of a step's products, where oneDNN does them too
+  double gemm_seconds_ = 0, gemm_floor_ = 0;  // of a step's GEMMs
+  Times theirs_{};
 };
 
 }  // namespace

@@ -8,10 +8,11 @@
 // from the spans of the same steps where their time went. --cuda-graphs is device.cuda_graph_impl: its graphs are one
 // span each. The last line is for programs. --model is 124m where it is left out on a GPU.
 //
-//   train_bench [--steps N] [--dtype fp32|bf16] [--layers N]
+//   train_bench [--steps N] [--dtype fp32|bf16] [--layers N] [--threads N]
 // On a CPU: GPT-2 124M, s = 1024, b = 4: milliseconds, tokens/s and MFU against the matrix products measured in the
-// same run, causal convention. The floor of a step is its model FLOPs at that peak. Then the weak scaling of data
-// parallelism: two ranks of one thread against one rank of one thread.
+// same run, causal convention. The floor of a step is its model FLOPs at that peak. Then where the time of the last
+// step went, each part beside its floor (timed_ops.h). Without --threads all cores, and behind that the weak scaling of
+// data parallelism: two ranks of one thread against one rank of one thread.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -34,6 +35,7 @@
 #include "parallel/comm/world.h"
 #include "tests/bench/measured_steps.h"
 #include "tests/bench/random_tokens.h"
+#include "tests/bench/timed_ops.h"
 
 namespace trivet {
 namespace {
@@ -52,7 +54,7 @@ constexpr Model kModels[] = {{"124m", 12, 768, 12, 1024, 64},         // GPT-2
 struct Options {
   std::string model, device = "auto", graphs = "none";
   std::optional<std::string> dtype;
-  std::optional<int> steps, warm_up;
+  std::optional<int> steps, warm_up, threads;
   std::optional<int64_t> layers, micro_batch;
   int64_t micro_batches = 1;
 };
@@ -184,9 +186,11 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
 // ---- on a CPU, and its scaling
 
 struct Result {
-  double seconds = 0;                        // of a step: the median after the first
-  double peak = 0;                           // TFLOP/s of all ranks together, all measuring at once
-  std::map<std::string, double> seconds_of;  // by op, on rank 0, of the last step
+  double seconds = 0;                 // of a step: the median after the first
+  double peak = 0;                    // TFLOP/s of all ranks together, all measuring at once
+  double copy_speed = 0;              // bytes a second, on rank 0
+  double last_seconds = 0;            // of the last step, on rank 0
+  std::vector<TimedOps::Part> parts;  // of that step
 };
 
 Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, int threads, const Options& options) {
@@ -203,48 +207,52 @@ Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, in
   Result result;
   run_thread_ranks(ranks, [&](Communicator& world) {
     BatchLoader batches(data, batch_plan_of(loaded.config, layout, world.rank()), loaded.config.data.prefetch);
-    Trainer trainer(loaded.config, layout, world, batches, nullptr);
-    world.barrier();
-    double peak = measure_gemm_peak_tflops(trainer.device(), trainer.rank().ops, loaded.config.precision.dtype);
+    TimedOps* ops = nullptr;
+    const MakeBackend timed = [&](const Config& config, Communicator& ranks_of_host, int rank_threads) {
+      Backend backend = make_backend(config, ranks_of_host, rank_threads);
+      auto timed_ops = std::make_unique<TimedOps>(std::move(backend.ops), layout.padded_vocab);
+      ops = timed_ops.get();
+      backend.ops = std::move(timed_ops);
+      return backend;
+    };
+    Trainer trainer(loaded.config, layout, world, batches, nullptr, {.make_backend = timed});
+    const auto peak = [&] {
+      world.barrier();
+      return measure_gemm_peak_tflops(trainer.device(), *ops, loaded.config.precision.dtype);
+    };
+    const double peak_before = peak(), copy_speed = measure_copy_speed(trainer.device(), *ops);
     world.barrier();
     std::vector<double> seconds;
-    std::vector<Span> spans;
     for (int i = 0; i <= options.steps.value_or(4); ++i) {
-      trainer.trace().rows().front().take(spans);
+      ops->clear();
       const StepResult step = trainer.step();
       seconds.push_back(static_cast<double>(step.end_ns - step.start_ns) * 1e-9);
     }
-    world.barrier();
-    // Once more behind the steps: these machines change their speed.
-    peak =
-        std::max(peak, measure_gemm_peak_tflops(trainer.device(), trainer.rank().ops, loaded.config.precision.dtype));
+    const std::vector<TimedOps::Part> parts = ops->parts();
+    const double peak_after = peak();  // these machines change their speed
     if (world.rank() != 0) return;
+    const double last = seconds.back();
     seconds.erase(seconds.begin());
     std::sort(seconds.begin(), seconds.end());
-    result.seconds = seconds[seconds.size() / 2];
-    result.peak = peak * ranks;
-    trainer.trace().rows().front().take(spans);
-    for (const Span& span : spans)
-      if (span.info.category != Category::phase)
-        result.seconds_of[span.info.name] += static_cast<double>(span.end_ns - span.start_ns) * 1e-9;
+    result = {seconds[seconds.size() / 2], std::max(peak_before, peak_after) * ranks, copy_speed, last, parts};
   });
   return result;
 }
 
 void report_on_cpu(const IndexedDataset& tokens, const Options& options) {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = options.threads.value_or(static_cast<int>(std::thread::hardware_concurrency()));
   const double flops = flops_per_step(model_spec_of(config_of(kModels[0], options)), 4, FlopsConvention::causal);
   for (const std::string& dtype :
        options.dtype ? std::vector{*options.dtype} : std::vector<std::string>{"fp32", "bf16"}) {
-    const Result result = run(tokens, dtype, 1, cores, options);
+    const Result result = run(tokens, dtype, 1, threads, options);
     const double floor = flops / (result.peak * 1e12);
     fmt::print(
         "{} one rank, {} threads: {:.0f} ms per step, {:.0f} tokens/s, peak {:.3f} TFLOP/s, floor {:.0f} ms, MFU "
         "{:.1f}%\n",
-        dtype, cores, result.seconds * 1e3, 4096 / result.seconds, result.peak, floor * 1e3,
+        dtype, threads, result.seconds * 1e3, 4096 / result.seconds, result.peak, floor * 1e3,
         100 * floor / result.seconds);
-    for (const auto& [name, seconds] : result.seconds_of)
-      fmt::print("    {:26} {:8.1f} ms {:5.1f}%\n", name, seconds * 1e3, 100 * seconds / result.seconds);
+    print_parts(result.parts, result.last_seconds, result.peak * 1e12, result.copy_speed);
+    if (options.threads) continue;
     const Result one = run(tokens, dtype, 1, 1, options), two = run(tokens, dtype, 2, 1, options);
     fmt::print("{} data parallel, one thread a rank: 1 rank {:.0f} ms, 2 ranks {:.0f} ms: {:.1f}% of twice one rank\n",
                dtype, one.seconds * 1e3, two.seconds * 1e3, 100 * one.seconds / two.seconds);
@@ -273,6 +281,7 @@ int main(int argc, char** argv) {
       else if (key == "--steps") options.steps = number();
       else if (key == "--warm-up") options.warm_up = number();
       else if (key == "--layers") options.layers = number();
+      else if (key == "--threads") options.threads = number();
       else if (key == "--micro-batch") options.micro_batch = number();
       else if (key == "--micro-batches") options.micro_batches = number();
       else if (key == "--cuda-graphs") options.graphs = value;
@@ -283,6 +292,7 @@ int main(int argc, char** argv) {
     if (comparison &&
         (options.warm_up || options.micro_batch || options.micro_batches != 1 || options.graphs != "none"))
       throw ConfigError("--warm-up, --micro-batch, --micro-batches and --cuda-graphs go with --model");
+    if (!comparison && options.threads) throw ConfigError("--threads goes with a CPU and without --model");
     const auto model = std::find_if(std::begin(kModels), std::end(kModels), [&](const Model& m) {
       return m.name == (options.model.empty() ? "124m" : options.model);
     });

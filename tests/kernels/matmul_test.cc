@@ -172,6 +172,26 @@ TEST_P(MatmulTest, AnElementHasTheSameBitsInEveryColumn) {
   for (int64_t i = 1; i < 40; ++i) EXPECT_EQ(c.as<bf16>()[i].bits, c.as<bf16>()[0].bits) << i;
 }
 
+TEST_P(MatmulTest, ARowHasTheSameBitsInEveryMatrix) {
+  if (GetParam() == test::kOnCuda) GTEST_SKIP() << "cuBLASLt chooses by the shape";
+  // given a GEMM that is blocked in k, with one row, some rows and whole panels of them
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Operands x = operands({70, 50, 5000, dtype, DType::f32, {.transpose_b = true}}, false);
+    const auto rows_from = [&](int64_t first, int64_t rows) {
+      const Tensor c = arena.allocate(DType::f32, {rows, 50});
+      ops->run(op::Matmul{.a = x.a.slice(first, rows), .b = x.b, .c = c, .transpose_b = true}, *stream);
+      stream->synchronize();
+      return c;
+    };
+    const Tensor whole = rows_from(0, 70);
+    for (const auto& [first, rows] : {std::pair{0, 1}, {33, 1}, {69, 1}, {5, 2}, {7, 13}, {30, 40}}) {
+      const Tensor part = rows_from(first, rows);
+      EXPECT_EQ(std::memcmp(part.data, whole.as<float>() + first * 50, static_cast<size_t>(part.bytes())), 0)
+          << name_of(dtype) << ", " << rows << " rows from " << first;
+    }
+  }
+}
+
 TEST_P(MatmulTest, LongReductionsAreExactOnIntegers) {
   for_each_combination(40, 72, 3001, [this](const GemmCase& test) { expect_exact(test); });
 }
