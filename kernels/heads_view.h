@@ -86,6 +86,13 @@ inline HeadsView heads_view(const Tensor& x, int64_t heads, int64_t groups) {
   return {x, 0, HeadsLayout::in_groups(x.shape[0], x.shape[1], groups, members, d, members * d)};
 }
 
+// The last `count` positions of a view.
+inline HeadsView last_positions(HeadsView view, int64_t count) {
+  view.first += (view.layout.s - count) * view.layout.position;
+  view.layout.s = count;
+  return view;
+}
+
 // There, of this type, and inside its memory.
 template <class Memory>
 void expect_heads(const Expect& expect, const char* argument, const HeadsOf<Memory>& x, DType dtype) {

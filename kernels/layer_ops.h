@@ -2,6 +2,8 @@
 // their contracts are in kernels/ops.h; check() is the contract's shapes and types as code.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/base/trace.h"
 #include "kernels/heads_view.h"
 #include "kernels/op_fields.h"
@@ -157,21 +159,25 @@ struct GeluBackward {
 // ---- causal multi-head self-attention with online softmax (Dao et al. 2022); never holds more than a tile-row of
 //      scores a thread
 
-inline void expect_attention(const Expect& expect, const QkvOf<In>& qkv, const Tensor& out, const Tensor& lse,
-                             const Dropout& dropout) {
+inline void expect_attention(const Expect& expect, const QkvOf<In>& qkv, int64_t keys, const Tensor& out,
+                             const Tensor& lse, const Dropout& dropout) {
   const HeadsLayout& z = qkv.q.layout;
   const DType T = qkv.q.memory.dtype;
   expect.floats("q", qkv.q.memory);
   expect_heads(expect, "q", qkv.q, T);
-  expect_heads_like(expect, "k", qkv.k, qkv.q, 1);
-  expect_heads_like(expect, "v", qkv.v, qkv.q, 1);
+  HeadsOf<In> keys_like = qkv.q;
+  keys_like.layout.s = keys;
+  expect_heads_like(expect, "k", qkv.k, keys_like, 1);
+  expect_heads_like(expect, "v", qkv.v, keys_like, 1);
   expect.matrix("out", out, T, z.s * z.b, z.heads() * z.d);
   expect.matrix("lse", lse, DType::f32, z.b * z.heads(), z.s);
   dropout.check(expect);
 }
 
-// softmax(q k^T / sqrt(d), masked) v of each query head. The views are of one type, T, and of the same s, b, groups and
-// d; q has any number of heads a group, k and v one.
+// softmax(q k^T / sqrt(d), masked) v of each query head. The views are of one type, T, and of the same b, groups and d;
+// q has any number of heads a group, k and v one. The s queries are those of the last s positions of the keys and
+// values: all of them, or, where a text grows, those of its new tokens, which then have no dropout. On a CPU a query's
+// result has the same bits in both cases.
 struct AttentionForward {
   static constexpr SpanInfo kSpan{"attention_forward"};
   QkvOf<In> qkv;
@@ -179,7 +185,11 @@ struct AttentionForward {
   Out lse;            // [b, heads, s] fp32, log of the sum of exp of the scaled scores
   Dropout dropout{};  // of the probabilities, each a function of its query head
 
-  void check(const Expect& expect) const { expect_attention(expect, qkv, out, lse, dropout); }
+  void check(const Expect& expect) const {
+    const int64_t queries = qkv.q.layout.s, keys = qkv.k.layout.s;
+    expect_attention(expect, qkv, std::max(queries, keys), out, lse, dropout);
+    if (keys != queries && dropout.probability > 0) fail("attention_forward: dropout needs the queries of all keys");
+  }
 };
 
 // Recomputes the probabilities from q, k and lse. dk and dv are sums over the query heads of their group, in the order
@@ -194,7 +204,7 @@ struct AttentionBackward {
   Dropout dropout{};
 
   void check(const Expect& expect) const {
-    expect_attention(expect, qkv, out, lse, dropout);
+    expect_attention(expect, qkv, qkv.q.layout.s, out, lse, dropout);
     expect.like("dout", dout, out);
     expect_heads_like(expect, "dq", dqkv.q, qkv.q, qkv.q.layout.members);
     expect_heads_like(expect, "dk", dqkv.k, qkv.q, 1);

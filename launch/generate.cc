@@ -149,7 +149,7 @@ void run_rank(const GenerateOptions& options, Communicator& world) {
   Sampling sampling = options.sampling;
   if (tokenizer) sampling.stop_token = tokenizer->eod();
 
-  // No longer than this text will be: each token runs the whole context.
+  // Memory for no longer a text than this will be.
   const auto text_length = static_cast<int64_t>(prompt.size()) + sampling.tokens;
   const int64_t positions = std::min(model_config.seq_length, text_length);
   const double start = now_seconds();

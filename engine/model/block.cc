@@ -60,6 +60,14 @@ std::vector<Tensor> tensors_of(BlockActivations acts) {
   return tensors;
 }
 
+BlockActivations front_of(BlockActivations acts, const GptShape& p, const PositionRange& positions) {
+  const GptShape shape = p.with_positions(positions.count);
+  const Shape qkv = p.with_positions(positions.first + positions.count).qkv_shape();
+  for (const Entry& entry : list(acts))
+    entry.tensor = entry.tensor.front(&entry.tensor == &acts.qkv ? qkv : (shape.*entry.shape)());
+  return acts;
+}
+
 BlockGradients allocate_block_gradients(Arena& arena, const GptShape& p, bool halves_apart) {
   BlockGradients g;
   g.qkv = Hidden(arena.allocate(p.dtype, p.qkv_shape()));
@@ -110,15 +118,20 @@ QkvViews Block::heads_of(Hidden qkv) const {
 void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, const BlockActivations& acts,
                     const BlockParts& parts) const {
   Scratch::Frame frame(ctx.scratch);
-  const Residual branch(parts.middle || parts.out ? frame.tensor(shape_.dtype, shape_.hidden_shape()) : Tensor{});
+  const Residual branch(parts.middle || parts.out ? frame.tensor(shape_.dtype, x.shape) : Tensor{});
 
   if (parts.norms) ln1_.forward(ctx, x, acts.ln1_out, acts.ln1_mean, acts.ln1_rstd);
-  if (parts.qkv) qkv_.forward(ctx, acts.ln1_out, acts.qkv);
-  if (parts.core_attention)
-    ctx.run(op::AttentionForward{.qkv = heads_of(acts.qkv),
+  const int64_t before = micro_batch.positions ? micro_batch.positions->first : 0;
+  const int64_t positions = acts.qkv.shape[0] - before;
+  if (parts.qkv) qkv_.forward(ctx, acts.ln1_out, acts.qkv.slice(before, positions));
+  if (parts.core_attention) {
+    QkvViews heads = heads_of(acts.qkv);
+    heads.q = last_positions(heads.q, positions);
+    ctx.run(op::AttentionForward{.qkv = heads,
                                  .out = acts.attention_out,
                                  .lse = acts.lse,
                                  .dropout = dropout(DropoutSite::attention, micro_batch)});
+  }
   if (parts.middle) {
     proj_.forward(ctx, acts.attention_out, branch);
     ctx.run(op::BiasDropoutAdd{.x = branch,

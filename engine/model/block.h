@@ -37,6 +37,9 @@ BlockActivations allocate_block_activations(Arena& arena, const GptShape& shape,
 // The tensors of `saved`, and where they are null those of `others`.
 BlockActivations merge(BlockActivations saved, BlockActivations others);
 std::vector<Tensor> tensors_of(BlockActivations acts);  // that are not null
+// The beginnings of these buffers, which are all there: what a pass over `positions` writes, and of qkv also what is
+// before it.
+BlockActivations front_of(BlockActivations acts, const GptShape& shape, const PositionRange& positions);
 
 // The gradients that the weight-gradient half of a block reads. One set serves all blocks in turn, unless the halves
 // run apart: then each block of a micro-batch in flight has its own.

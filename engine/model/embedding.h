@@ -21,7 +21,8 @@ class Embedding {
 
  private:
   Dropout dropout(const MicroBatch& micro_batch) const;
-  Tensor local_rows(Tensor positions) const;  // those of this rank's positions: [s*, h]
+  // Those of this rank's `count` positions of a pass that begins at `first`: [count, h].
+  Tensor local_rows(Tensor positions, int64_t count, int64_t first = 0) const;
 
   const GptShape& shape_;
   uint64_t dropout_seed_;
@@ -43,20 +44,24 @@ inline Dropout Embedding::dropout(const MicroBatch& micro_batch) const {
   return make_dropout(shape_, DropoutSite::embedding, 0, dropout_seed_, micro_batch);
 }
 
-inline Tensor Embedding::local_rows(Tensor positions) const {
-  return shape_.sequence_parallel ? positions.slice(shape_.tensor_rank * shape_.local_seq(), shape_.local_seq())
-                                  : positions;
+inline Tensor Embedding::local_rows(Tensor positions, int64_t count, int64_t first) const {
+  return positions.slice(first + (shape_.sequence_parallel ? shape_.tensor_rank * count : 0), count);
 }
 
 inline void Embedding::forward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Residual out) const {
   word_.forward(ctx, tokens, out);
-  ctx.run(op::PositionForward{
-      .x = out, .positions = local_rows(position_.weight), .dropout = dropout(micro_batch), .out = out});
+  const int64_t first = micro_batch.positions ? micro_batch.positions->first : 0;
+  ctx.run(op::PositionForward{.x = out,
+                              .positions = local_rows(position_.weight, out.shape[0], first),
+                              .dropout = dropout(micro_batch),
+                              .out = out});
 }
 
 inline void Embedding::backward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Residual grad) const {
-  ctx.run(op::PositionBackward{
-      .dout = grad, .dropout = dropout(micro_batch), .dx = grad, .dpositions = local_rows(position_.grad)});
+  ctx.run(op::PositionBackward{.dout = grad,
+                               .dropout = dropout(micro_batch),
+                               .dx = grad,
+                               .dpositions = local_rows(position_.grad, grad.shape[0])});
   word_.backward_weight(ctx, tokens, grad);
 }
 

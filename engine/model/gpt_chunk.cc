@@ -6,16 +6,23 @@ MicroBatch GptChunk::micro_batch(int microbatch, int slot) const {
   return {.first_sample = stage_.first_sample(slot),
           .training = step_.training,
           .loss_scale = step_.loss_scale,
-          .defer_head_weight = microbatch >= static_cast<int>(step_.batches.size()) - step_.defer_heads};
+          .defer_head_weight = microbatch >= static_cast<int>(step_.batches.size()) - step_.defer_heads,
+          .positions = step_.positions};
 }
 
-void GptChunk::copy_input(int slot, Tensor input) { ctx_.run(op::Convert{input, stage_.input(slot)}); }
+void GptChunk::copy_input(int slot, Tensor input) {
+  ctx_.run(op::Convert{input, stage_.input(slot).slice(0, input.shape[0])});
+}
 
 void GptChunk::forward(int microbatch, int slot) {
   step_.begin(StepPhase::forward);
   const HostBatch& batch = step_.batches[static_cast<size_t>(microbatch)];
-  if (stage_.range().has_embedding) device_.copy_to_device(batch.tokens.data(), stage_.tokens(slot), ctx_.compute);
-  if (stage_.range().has_head) device_.copy_to_device(batch.labels.data(), stage_.labels(slot), ctx_.compute);
+  const int64_t positions = step_.positions ? step_.positions->count : stage_.shape().seq;
+  const auto copy = [&](const int32_t* ids, const Tensor& to) {
+    device_.copy_to_device(ids, to.slice(0, positions), ctx_.compute);
+  };
+  if (stage_.range().has_embedding) copy(batch.tokens.data(), stage_.tokens(slot));
+  if (stage_.range().has_head) copy(batch.labels.data(), stage_.labels(slot));
   if (step_.training && stage_.shape().drops())
     device_.copy_to_device(&batch.first_sample, stage_.first_sample(slot), ctx_.compute);
   stage_.forward(ctx_, slot, micro_batch(microbatch, slot), loss_);

@@ -1,6 +1,7 @@
 // GptChunk: a GptStage as the pipeline's executor sees it, with its rank's context and the step's micro-batches.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "engine/fault/step_hook.h"
@@ -15,6 +16,7 @@ struct StepBatches {
   std::span<const HostBatch> batches;  // valid until the device has read them
   bool training = true;
   float loss_scale = 1;
+  std::optional<PositionRange> positions = {};  // of each batch, whose tokens these are; empty: all
   int defer_heads = 0;       // finish() computes the output weight's gradient for so many of the last micro-batches
   int64_t step = 0;          // from 1
   StepHook* hook = nullptr;  // null: none

@@ -70,18 +70,24 @@ Residual GptStage::output(int slot) const { return block_input(slot_at(slot), -1
 
 void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_batch, Tensor loss) const {
   const Slot& slot = slot_at(slot_index);
+  const PositionRange positions = micro_batch.positions.value_or(PositionRange{0, shape_.seq});
+  const GptShape shape = shape_.with_positions(positions.count);
+  const auto input_of = [&](size_t block) {
+    return Residual(block_input(slot, -1, block).front(shape.hidden_shape()));
+  };
+  const auto ids = [&](const Tensor& buffer) { return buffer.front({shape.seq, shape.micro_batch}); };
   ctx.units.begin_pass(Pass::forward);
   if (embedding_) {
     ctx.units.before_forward(embedding_unit_);
-    embedding_->forward(ctx, slot.tokens, micro_batch, slot.input);
+    embedding_->forward(ctx, ids(slot.tokens), micro_batch, input_of(0));
   }
   for (size_t i = 0; i < blocks_.size(); ++i) {
     ctx.units.before_forward(block_unit(i));
-    blocks_[i].forward(ctx, block_input(slot, -1, i), micro_batch, activations(slot, -1, i));
+    blocks_[i].forward(ctx, input_of(i), micro_batch, front_of(activations(slot, -1, i), shape_, positions));
   }
   if (head_) {
     ctx.units.before_forward(head_unit_);
-    head_->forward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, loss);
+    head_->forward(ctx, input_of(blocks_.size()), ids(slot.labels), micro_batch, front_of(slot.head, shape), loss);
   }
   ctx.units.end_pass(Pass::forward);
 }

@@ -47,7 +47,9 @@ class GptStage {
   Residual output(int slot) const;                                    // [s*, b, h]: goes to the next stage
   Vocab logits(int slot) const { return slot_at(slot).head.logits; }  // [s, b, padded_vocab/t], after forward
 
-  // On the last stage, loss[0] (fp32) += loss_scale * sum over the tokens of the cross-entropy.
+  // On the last stage, loss[0] (fp32) += loss_scale * sum over the tokens of the cross-entropy. A pass over some
+  // positions writes the beginnings of the tensors above, and needs qkv saved, not recomputed, of the positions before
+  // them.
   void forward(Context& ctx, int slot, const MicroBatch& micro_batch, Tensor loss) const;
   // grad: [s*, b, h], the gradient of the output (ignored on the last stage), becomes that of the input (undefined on
   // the first stage). stash: of a split backward, holds what its weight half reads; else -1.

@@ -5,15 +5,28 @@
 
 namespace trivet {
 
-HeadActivations allocate_head_activations(Arena& arena, const GptShape& p) {
-  HeadActivations a;
-  a.norm_out = Residual(arena.allocate(p.dtype, p.hidden_shape()));
-  a.norm_mean = arena.allocate(DType::f32, p.rows_shape());
-  a.norm_rstd = arena.allocate(DType::f32, p.rows_shape());
-  a.logits = Vocab(arena.allocate(p.dtype, {p.seq, p.micro_batch, p.padded_vocab / p.t}));
-  a.loss_state.row_max = arena.allocate(DType::f32, {p.tokens()});
-  a.loss_state.row_sum = arena.allocate(DType::f32, {p.tokens()});
+namespace {
+
+// make(buffer, its type, its shape) for each of the buffers.
+template <class Make>
+HeadActivations each_of(HeadActivations a, const GptShape& p, const Make& make) {
+  a.norm_out = Residual(make(a.norm_out, p.dtype, p.hidden_shape()));
+  a.norm_mean = make(a.norm_mean, DType::f32, p.rows_shape());
+  a.norm_rstd = make(a.norm_rstd, DType::f32, p.rows_shape());
+  a.logits = Vocab(make(a.logits, p.dtype, Shape{p.seq, p.micro_batch, p.padded_vocab / p.t}));
+  a.loss_state.row_max = make(a.loss_state.row_max, DType::f32, Shape{p.tokens()});
+  a.loss_state.row_sum = make(a.loss_state.row_sum, DType::f32, Shape{p.tokens()});
   return a;
+}
+
+}  // namespace
+
+HeadActivations allocate_head_activations(Arena& arena, const GptShape& p) {
+  return each_of({}, p, [&](const Tensor&, DType dtype, const Shape& shape) { return arena.allocate(dtype, shape); });
+}
+
+HeadActivations front_of(HeadActivations acts, const GptShape& p) {
+  return each_of(acts, p, [](const Tensor& buffer, DType, const Shape& shape) { return buffer.front(shape); });
 }
 
 namespace {

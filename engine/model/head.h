@@ -17,6 +17,8 @@ struct HeadActivations {
   CrossEntropyState loss_state;  // [s * b] fp32 each
 };
 HeadActivations allocate_head_activations(Arena& arena, const GptShape& shape);
+// The beginnings of these buffers, for a shape of fewer positions.
+HeadActivations front_of(HeadActivations acts, const GptShape& shape);
 
 class Head {
  public:

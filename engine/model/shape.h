@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "engine/model/spec.h"
 #include "kernels/base/dtype.h"
@@ -24,6 +25,11 @@ struct GptShape : ModelSpec {
   int64_t local_seq() const { return sequence_parallel ? seq / t : seq; }  // positions outside the linear layers
   int64_t local_heads() const { return attention.heads / t; }
   int64_t tokens() const { return seq * micro_batch; }
+  GptShape with_positions(int64_t n) const {
+    GptShape shape = *this;
+    shape.seq = n;
+    return shape;
+  }
   bool drops() const { return training.hidden_dropout > 0 || training.attention_dropout > 0; }
   bool overlaps_tensor_comm() const {
     return qkv_overlap != TensorOverlap::none || proj_overlap != TensorOverlap::none ||
@@ -38,12 +44,19 @@ struct GptShape : ModelSpec {
   Shape ffn_shape() const { return {seq, micro_batch, ffn / t}; }                    // [s, b, f/t]
 };
 
+// The positions of a forward pass over a text that grows: it reads the keys and values that earlier passes left of the
+// positions before them. Multiples of t under sequence parallelism.
+struct PositionRange {
+  int64_t first = 0, count = 0;
+};
+
 // What a pass over one micro-batch needs.
 struct MicroBatch {
   Tensor first_sample = {};        // [1] int64 on the device: its first sample's global index, which keys the dropout
   bool training = true;            // false: no dropout
   float loss_scale = 1;            // each token's loss counts this much in the loss and in the gradient
   bool defer_head_weight = false;  // the output weight's gradient is left to GptStage::run_deferred
+  std::optional<PositionRange> positions = {};  // empty: all of the sequences, as training has it
 };
 
 // The dropouts of the model; the numbers are the same under every layout.

@@ -51,9 +51,15 @@ std::vector<int32_t> generate(Rank& rank, std::span<const int32_t> prompt, const
       throw ConfigError(fmt::format("the prompt has token {}, but the vocabulary ends at {}", token, shape.vocab - 1));
 
   std::vector<int32_t> text(prompt.begin(), prompt.end());
+  const auto most = static_cast<size_t>(shape.seq);
+  size_t seen = std::min(text.size(), most), known = 0;  // the last of the text; of these, those of the last pass
   while (static_cast<int64_t>(text.size() - prompt.size()) < sampling.tokens) {
-    const size_t seen = std::min(text.size(), static_cast<size_t>(shape.seq));
-    const std::vector<float> logits = rank.next_token_logits(std::span(text).last(seen));
+    if (seen > most) {
+      seen = std::max<size_t>(1, most / 2);
+      known = 0;
+    }
+    const std::vector<float> logits = rank.next_token_logits(std::span(text).last(seen), static_cast<int64_t>(known));
+    known = seen++;
     const double u = philox4x32(text.size(), 0, sampling.seed).w[0] * 0x1p-32;
     const int32_t token = sample_token(logits, sampling, u);
     if (token == sampling.stop_token) break;

@@ -1,5 +1,6 @@
-// Generates text by sampling one token after another. Each token runs the whole context again, up to the model's
-// sequence length; attention is causal, so padding behind the last token has no effect.
+// Generates text by sampling one token after another. The keys and values of the tokens before are kept in the rank's
+// activations, so a token costs one position. Where the text outgrows the rank's positions, it goes on behind the last
+// half of them, which is computed again: every later position's embedding has changed.
 #pragma once
 
 #include <functional>
@@ -20,7 +21,8 @@ struct Sampling {
 };
 
 // The new tokens, the same on every rank; on_token is called with each. Collective over the model's ranks. Throws
-// ConfigError for an empty prompt or a token outside the vocabulary. The context is truncated to the rank's positions.
+// ConfigError for an empty prompt or a token outside the vocabulary. Of a prompt longer than the rank's positions the
+// end is used.
 std::vector<int32_t> generate(Rank& rank, std::span<const int32_t> prompt, const Sampling& sampling,
                               const std::function<void(int32_t token)>& on_token = {});
 

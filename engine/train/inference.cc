@@ -12,9 +12,11 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
   Config config;
   config.model = saved.model;
   config.precision = saved.precision;
-  config.model.recompute_granularity = RecomputeGranularity::full;  // saves each block's output only
-  config.model.recompute_method = RecomputeMethod::uniform;
-  config.model.recompute_num_layers = 1;
+  // Of each layer its keys and values are saved for the tokens to come, and little else.
+  config.model.recompute_granularity = RecomputeGranularity::selective;
+  config.model.recompute_modules = {RecomputeModule::core_attn, RecomputeModule::layernorm, RecomputeModule::mlp};
+  config.model.recompute_method = RecomputeMethod::none;
+  config.model.recompute_num_layers = 0;
   config.model.attention_backend.reset();  // of where it was trained; contexts here are of any length
   config.parallel.tensor_model_parallel_size = tensor;
   config.parallel.pipeline_model_parallel_size = pipeline;
@@ -53,6 +55,9 @@ void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_leng
 
 std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Communicator& world,
                                  const OpenCheckpoint& checkpoint, int64_t positions) {
+  // Sequence parallelism splits them evenly, as it does the model's sequences.
+  const int64_t t = config.parallel.tensor_model_parallel_size;
+  if (config.parallel.sequence_parallel) positions = (positions + t - 1) / t * t;
   auto rank =
       std::make_unique<Rank>(config, layout, make_inference_backend(config, world, threads_of_rank(config, world)),
                              world, RankOptions{.positions = positions});

@@ -1,5 +1,5 @@
-// Inference: forward passes only, with the weights of a checkpoint of any layout in the run's dtype, the activations of
-// one block at a time, and no gradients or optimizer.
+// Inference: forward passes only, with the weights of a checkpoint of any layout in the run's dtype, the keys and
+// values of every layer, the other activations of one block at a time, and no gradients or optimizer.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
                               std::span<const std::string> sets);
 
 // A rank with its weights. Collective over `world`, which like `layout` outlives it. `config`: inference_config(),
-// resolved. positions: of the longest context, at most the model's seq_length; the work of a forward grows with it.
+// resolved. positions: of the longest context, at most the model's seq_length; the memory of activations grows with it.
 std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Communicator& world,
                                  const OpenCheckpoint& checkpoint, int64_t positions);
 

@@ -1,5 +1,7 @@
 #include "engine/train/rank.h"
 
+#include <fmt/format.h>
+
 #include "engine/model/init.h"
 
 namespace trivet {
@@ -94,19 +96,25 @@ void Rank::finish_gradients() {
   data_parallel->grads.finish({{{Axis::tp}, mesh.tensor.get()}, {{Axis::pp}, embedding_group.get()}});
 }
 
-std::vector<float> Rank::next_token_logits(std::span<const int32_t> context) {
+std::vector<float> Rank::next_token_logits(std::span<const int32_t> context, int64_t known) {
   const GptShape& shape = state.shape;
-  check(!context.empty() && static_cast<int64_t>(context.size()) <= shape.seq,
-        "a context has 1 to " + std::to_string(shape.seq) + " tokens, not " + std::to_string(context.size()));
+  const auto size = static_cast<int64_t>(context.size());
+  check(
+      size > 0 && size <= shape.seq && known >= 0 && known < size,
+      fmt::format("a context has 1 to {} tokens, of which some are new, not {} and {}", shape.seq, size, size - known));
+  // Sequence parallelism splits whole groups of t positions; a few known ones are computed again.
+  const int64_t unit = shape.sequence_parallel ? shape.t : 1;
+  const int64_t first = state.keeps_keys ? known / unit * unit : 0, count = (size - first + unit - 1) / unit * unit;
   const std::span<HostBatch> taken = input.take();
-  taken.front().fill_with(context, static_cast<size_t>(shape.micro_batch));
-  batches = {.batches = taken, .training = false, .loss_scale = 0};
-  over(graphs.get(), *compute, [&] { executor.run_forward_only(1); });
+  taken.front().fill_with(context.subspan(static_cast<size_t>(first)), static_cast<size_t>(shape.micro_batch));
+  batches = {.batches = taken, .training = false, .loss_scale = 0, .positions = PositionRange{first, count}};
+  // No graphs: no two passes of a text are the same calls.
+  executor.run_forward_only(1, {shape.with_positions(count).local_seq()});
   input.queued(*compute);
-  return read_logits(static_cast<int64_t>(context.size()) - 1);
+  return read_logits(size - 1 - first);
 }
 
-// The logits of that position of batch entry 0 of micro-batch 0, from the last stage.
+// The logits of that position of the last pass, of batch entry 0 of micro-batch 0, from the last stage.
 std::vector<float> Rank::read_logits(int64_t position) {
   const GptShape& shape = state.shape;
   const int last_stage = schedule.stages() - 1, last_rank = schedule.rank_of(last_stage);

@@ -105,6 +105,7 @@ Links links_of(const CommConfig& c) {
 RankState::RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device,
                      int64_t positions, Memory* buffers)
     : shape(gpt_shape_of(config, layout, at, positions)),
+      keeps_keys(!recompute_of(config.model).parts.qkv),
       weight_arena(device, buffers ? *buffers : device, "weights"),
       gradient_arena(device, buffers ? *buffers : device, "gradients"),
       optimizer_arena(device, "optimizer"),

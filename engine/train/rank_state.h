@@ -40,6 +40,7 @@ struct RankState {
   MemoryPlan memory() const;
 
   GptShape shape;
+  bool keeps_keys;  // the slots save the keys and values of each layer, on every rank
   Arena weight_arena, gradient_arena, optimizer_arena, activation_arena, scratch_arena, snapshot_arena;
   ParamList params;
   std::deque<GptStage> stages;  // [chunk]

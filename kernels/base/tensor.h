@@ -58,6 +58,11 @@ struct Tensor {
     if (other.numel() != numel()) fail("view of " + to_string(shape) + " as " + to_string(other));
     return {data, dtype, other};
   }
+  // The first elements, in this shape. REQUIRES: no more than there are.
+  Tensor front(Shape other) const {
+    if (other.numel() > numel()) fail("front of " + to_string(shape) + " as " + to_string(other));
+    return {data, dtype, other};
+  }
   // Rows [begin, begin + count) of the first dimension.
   Tensor slice(int64_t begin, int64_t count) const {
     if (shape.rank == 0 || begin < 0 || count < 0 || begin + count > shape[0])

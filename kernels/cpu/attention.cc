@@ -7,7 +7,11 @@
 namespace trivet {
 namespace {
 
-AttentionSizes sizes_of(const HeadsLayout& q) { return {q.s, q.b, q.groups, q.members, q.d}; }
+template <class Qkv>
+AttentionSizes sizes_of(const Qkv& qkv) {
+  const HeadsLayout& q = qkv.q.layout;
+  return {q.s, qkv.k.layout.s, q.b, q.groups, q.members, q.d};
+}
 
 // out or dout.
 HeadsView rows_of(const Tensor& x, const AttentionSizes& z) {
@@ -25,7 +29,7 @@ int64_t shares_of_head(const AttentionSizes& z, int threads) {
 }  // namespace
 
 void CpuOps::compute(const op::AttentionForward& op) {
-  const AttentionSizes z = sizes_of(op.qkv.q.layout);
+  const AttentionSizes z = sizes_of(op.qkv);
   const HeadsView out = rows_of(op.out, z);
   with_panels(op.out.dtype, [&]<class Panels, class T>() {
     using Forward = HeadForward<Panels, T>;
@@ -45,7 +49,7 @@ void CpuOps::compute(const op::AttentionForward& op) {
 }
 
 void CpuOps::compute(const op::AttentionBackward& op) {
-  const AttentionSizes z = sizes_of(op.qkv.q.layout);
+  const AttentionSizes z = sizes_of(op.qkv);
   const HeadsView dout = rows_of(op.dout, z), out = rows_of(op.out, z);
   with_panels(op.out.dtype, [&]<class Panels, class T>() {
     using Backward = GroupBackward<Panels, T>;

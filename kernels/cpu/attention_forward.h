@@ -42,14 +42,16 @@ class HeadForward {
   using Element = typename Panels::Element;
   static constexpr int64_t kTile = 8;  // panels of keys whose scores are held at once
 
-  static int64_t matrix_blocks(const AttentionSizes& z) { return z.panels() * z.d_panels(); }
+  static int64_t matrix_blocks(const AttentionSizes& z) { return z.key_panels() * z.d_panels(); }
 
   void query_panel(int64_t i, const AttentionDropout& dropout) {
     largest_ = filled_row(-std::numeric_limits<float>::infinity());
     total_ = {};
-    for (int64_t tile = 0; tile <= i; tile += kTile) {
-      const int64_t count = std::min(kTile, i + 1 - tile);
-      score_tile(i, tile, count);
+    const int64_t first = z_.past() + i * kPanel;  // position of the first query
+    const int64_t panels = panels_of(std::min(first + kPanel, z_.keys));
+    for (int64_t tile = 0; tile < panels; tile += kTile) {
+      const int64_t count = std::min(kTile, panels - tile);
+      score_tile(first, tile, count);
       for (int64_t j = 0; j < count; ++j) {
         if (dropout.active()) {
           dropout.draw(i, tile + j, keep_);
@@ -59,20 +61,22 @@ class HeadForward {
         }
       }
       for (int64_t p = 0; p < z_.d_panels(); ++p) {
-        const Element* const values = values_ + (p * z_.panels() + tile) * kBlock;
+        const Element* const values = values_ + (p * z_.key_panels() + tile) * kBlock;
         if (tile == 0) Panels::template multiply<false>(values, probabilities_, count, sums_ + p * kBlock);
         else Panels::template multiply<true>(values, probabilities_, count, sums_ + p * kBlock);
       }
     }
   }
 
-  // Computes a tile's scores and the new maxima, and rescales what was summed under the old ones.
-  void score_tile(int64_t i, int64_t tile, int64_t count) {
+  // Computes a tile's scores and the new maxima, and rescales what was summed under the old ones. first: position of
+  // the first query.
+  void score_tile(int64_t first, int64_t tile, int64_t count) {
     PanelRow largest = largest_;
     for (int64_t j = 0; j < count; ++j) {
       float* const scores = scores_ + j * kBlock;
       Panels::template multiply<false>(keys_ + (tile + j) * z_.d_panels() * kBlock, query_, z_.d_panels(), scores);
-      if (tile + j == i) mask_future(scores);
+      const int64_t ahead = first - (tile + j) * kPanel;
+      if (ahead < kPanel - 1) mask_future(scores, ahead);
       for (int64_t key = 0; key < kPanel; ++key) {
         const PanelRow row = load_row(scores + key * kPanel);
         for (int64_t v = 0; v < PanelRow::kVectors; ++v) largest.v[v] = larger(largest.v[v], row.v[v]);

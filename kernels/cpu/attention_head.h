@@ -14,9 +14,11 @@
 namespace trivet {
 
 struct AttentionSizes {
-  int64_t s, b, groups, members, d;
+  int64_t s, keys, b, groups, members, d;  // s queries: those of the last s positions of the keys
   int64_t heads() const { return groups * members; }
-  int64_t panels() const { return panels_of(s); }    // of positions
+  int64_t past() const { return keys - s; }        // positions before the first query's
+  int64_t panels() const { return panels_of(s); }  // of queries
+  int64_t key_panels() const { return panels_of(keys); }
   int64_t d_panels() const { return panels_of(d); }  // of a head's columns; steps where those are summed over
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(d)); }
 };
@@ -34,16 +36,17 @@ HeadMatrix<T> head_of(const HeadsOf<Memory>& view, int64_t entry, int64_t head) 
   return {static_cast<T*>(view.data()) + view.layout.at(0, entry, head), view.layout.position};
 }
 
-// Packs all positions of a head as panels of rows [panels][d steps], or of columns [d panels][position steps].
+// Packs all keys or values of a head as panels of rows [panels][d steps], or of columns [d panels][position steps].
 template <class Panels, Side side, class T>
 void pack_head_rows(HeadMatrix<const T> x, const AttentionSizes& z, typename Panels::Element* to) {
-  for (int64_t i = 0; i < z.panels(); ++i)
-    Panels::template pack_rows<side>(x.panel(i), x.ld, z.s - i * kPanel, z.d, to + i * z.d_panels() * kBlock);
+  for (int64_t i = 0; i < z.key_panels(); ++i)
+    Panels::template pack_rows<side>(x.panel(i), x.ld, z.keys - i * kPanel, z.d, to + i * z.d_panels() * kBlock);
 }
 template <class Panels, Side side, class T>
 void pack_head_columns(HeadMatrix<const T> x, const AttentionSizes& z, typename Panels::Element* to) {
   for (int64_t p = 0; p < z.d_panels(); ++p)
-    Panels::template pack_columns<side>(x.data + p * kPanel, x.ld, z.d - p * kPanel, z.s, to + p * z.panels() * kBlock);
+    Panels::template pack_columns<side>(x.data + p * kPanel, x.ld, z.d - p * kPanel, z.keys,
+                                        to + p * z.key_panels() * kBlock);
 }
 
 inline PanelRow load_row(const float* from) {
@@ -58,10 +61,12 @@ inline PanelRow filled_row(float value) {
   return x;
 }
 
-// No query sees a later key: in the block of a panel's keys and its own queries, those scores become -infinity.
-inline void mask_future(float* scores) {
-  for (int64_t key = 1; key < kPanel; ++key)
-    std::fill_n(scores + key * kPanel, key, -std::numeric_limits<float>::infinity());
+// No query sees a later key: those scores of a block become -infinity. ahead: the position of the block's first query
+// less that of its first key; 0 on the diagonal.
+inline void mask_future(float* scores, int64_t ahead = 0) {
+  for (int64_t key = 0; key < kPanel; ++key)
+    std::fill_n(scores + key * kPanel, std::clamp<int64_t>(key - ahead, 0, kPanel),
+                -std::numeric_limits<float>::infinity());
 }
 
 // The first `rows` rows and `columns` columns of a block, times `factor`, to where the top left element is.

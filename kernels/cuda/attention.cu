@@ -28,9 +28,11 @@ bool aligned(const HeadsView& x) {
 }
 bool aligned(const QkvViews& views) { return aligned(views.q) && aligned(views.k) && aligned(views.v); }
 
-// Whether the tensor-core kernels take it: by type, head size and alignment.
+// Whether the tensor-core kernels take it: by type, head size and alignment, and with the queries of all keys. Fewer
+// are a few new tokens', too little for them.
 bool by_flash(const char* op, const AttentionArgs& a) {
-  if (flash_attention_has(a.dtype(), a.d()) && aligned(a.qkv) && aligned(a.out) && aligned(a.dout) && aligned(a.dqkv))
+  if (flash_attention_has(a.dtype(), a.d()) && a.qkv.k.layout.s == a.s() && aligned(a.qkv) && aligned(a.out) &&
+      aligned(a.dout) && aligned(a.dqkv))
     return true;
   if (a.d() > kPlainAttentionColumns)
     fail(std::string(op) + ": heads of " + std::to_string(a.d()) + " columns, expected at most " +

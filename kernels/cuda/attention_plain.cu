@@ -67,7 +67,7 @@ struct PairedHeads {
 // ---- kernels
 
 // A warp has one query, and takes its keys 32 at a time: a lane works out the score of one key; then all lanes, each
-// for its columns, add the 32 values.
+// for its columns, add the 32 values. `position`: the query's among the keys.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> a, int64_t tasks) {
   int which, query;
@@ -76,18 +76,19 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
   const PairedHeads<T> heads(a, which);
   const T* const q = heads.queries + query * a.q.position;
   float max = -INFINITY, total = 0, out[kColumns] = {};
-  for (int first = 0; first <= query; first += 32) {
+  const int position = static_cast<int>(a.k.s) - a.s + query;
+  for (int first = 0; first <= position; first += 32) {
     const int key = first + lane;
-    const float score = key <= query ? a.scale * dot(q, heads.keys + key * a.k.position, a.d) : -INFINITY;
+    const float score = key <= position ? a.scale * dot(q, heads.keys + key * a.k.position, a.d) : -INFINITY;
     const float new_max = fmaxf(max, warp_reduce(score, Max()));
     const float factor = expf(max - new_max);  // 0 the first time
     float p = expf(score - new_max);
     total = total * factor + warp_reduce(p, Sum());
     max = new_max;
-    if (a.dropout.active && key <= query) p *= dropout_factor(a, which, query, key);
+    if (a.dropout.active && key <= position) p *= dropout_factor(a, which, query, key);
 #pragma unroll
     for (int k = 0; k < kColumns; ++k) out[k] *= factor;
-    const int count = min(32, query + 1 - first);
+    const int count = min(32, position + 1 - first);
     for (int other = 0; other < count; ++other)
       add_row(out, __shfl_sync(kAllLanes, p, other), heads.values + (first + other) * a.v.position, a.d, lane);
   }

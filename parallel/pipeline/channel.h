@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,12 @@
 #include "parallel/pipeline/schedule.h"
 
 namespace trivet {
+
+// What of a boundary tensor crosses in one run: the first rows of dimension 0, or where empty all of it.
+struct BoundaryRows {
+  std::optional<int64_t> count = {};
+  Tensor of(const Tensor& whole) const { return count ? whole.slice(0, *count) : whole; }
+};
 
 struct BoundaryBuffer {
   Tensor data;
@@ -53,10 +60,11 @@ class ReceiveEnd {
     stream_->set_trace_row(row);
   }
 
-  // Begins a step of so many messages and posts the first receives. REQUIRES: the last step's were all taken.
-  void start(int messages) {
+  // Begins a step of so many messages, and posts the first receives. REQUIRES: the last step's were all taken.
+  void start(int messages, const BoundaryRows& rows) {
     check(posted_.empty() && unposted_ == 0, "a pipeline channel starts a step with messages left over");
     unposted_ = messages;
+    rows_ = rows;
     post();
   }
   // The oldest message not yet taken: `compute` waits for it. give() must follow before the next take().
@@ -83,7 +91,7 @@ class ReceiveEnd {
       idle_.pop_front();
       --unposted_;
       if (buffer.free) stream_->wait(*buffer.free);
-      pair_->recv(buffer.data, 0, *stream_);
+      pair_->recv(rows_.of(buffer.data), 0, *stream_);
       Event* arrived = arrived_[next_event_++ % arrived_.size()].get();
       stream_->record(*arrived);
       posted_.push_back({buffer.data, arrived});
@@ -96,7 +104,8 @@ class ReceiveEnd {
   size_t next_event_ = 0;
   std::deque<BoundaryBuffer> idle_;
   std::deque<Posted> posted_;
-  int unposted_ = 0;  // messages of this step that no receive has been posted for
+  int unposted_ = 0;   // messages of this step that no receive has been posted for
+  BoundaryRows rows_;  // of each
 };
 
 }  // namespace trivet

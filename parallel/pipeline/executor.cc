@@ -69,21 +69,24 @@ void Executor::set_stages(std::vector<Stage*> stages) {
 void Executor::run() {
   std::vector<size_t> ops(program_.size());
   std::iota(ops.begin(), ops.end(), size_t{0});
-  run_ops(ops, false);
+  run_ops(ops, {}, false);
 }
 
-void Executor::run_forward_only(int microbatches) {
+void Executor::run_forward_only(int microbatches, const BoundaryRows& rows) {
   std::vector<size_t> ops;
   for (size_t i = 0; i < program_.size(); ++i)
     if (program_[i].kind == OpKind::forward && program_[i].microbatch < microbatches) ops.push_back(i);
-  run_ops(ops, true);
+  run_ops(ops, rows, true);
 }
 
-void Executor::run_ops(const std::vector<size_t>& ops, bool forward_only) try {
+void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows, bool forward_only) try {
+  rows_ = rows;
   for (auto& [channel, receive] : receives_)
-    receive->start(static_cast<int>(std::count_if(ops.begin(), ops.end(), [&, &channel = channel](size_t i) {
-      return schedule_.receives(rank_, program_[i]) == channel;
-    })));
+    receive->start(static_cast<int>(std::count_if(ops.begin(), ops.end(),
+                                                  [&, &channel = channel](size_t i) {
+                                                    return schedule_.receives(rank_, program_[i]) == channel;
+                                                  })),
+                   rows);
   for (const size_t i : ops) {
     const Op& op = program_[i];
     ScopedPhase phase(compute_, {letter_of(op.kind), Category::phase, 0, op.microbatch, op.chunk});
@@ -114,8 +117,8 @@ void Executor::forward(const Op& op, int slot) {
     stage.set_input(slot, end.take(compute_));
     end.give({old, &free_event(old)});
   } else if (number > 0) {  // the stage before is on this rank: its output stays in its slot until its backward
-    stage.copy_input(slot, stages_[static_cast<size_t>(schedule_.chunk_of(number - 1))]->output(
-                               forward_slot_.at({number - 1, op.microbatch})));
+    const Stage& before = *stages_[static_cast<size_t>(schedule_.chunk_of(number - 1))];
+    stage.copy_input(slot, rows_.of(before.output(forward_slot_.at({number - 1, op.microbatch}))));
   }
   forward_slot_[{number, op.microbatch}] = slot;
 
@@ -167,7 +170,7 @@ void Executor::pass_on_gradient(const Op& op, Tensor gradient) {
 
 void Executor::send(const Channel& channel, Tensor data) {
   Event& sent = free_event(data);
-  sends_.at(channel)->send(data, compute_, sent);
+  sends_.at(channel)->send(rows_.of(data), compute_, sent);
   if (!options_.overlap_p2p_comm) compute_.wait(sent);
 }
 

@@ -41,12 +41,12 @@ class Executor {
 
   void run();  // one step: forward and backward of all micro-batches
   // The forwards of the first `microbatches` micro-batches, in the program's order.
-  void run_forward_only(int microbatches);
+  void run_forward_only(int microbatches, const BoundaryRows& rows = {});
   // The slot with the activations of the last run's forward of a micro-batch through a stage of this rank.
   int slot_of(int stage, int microbatch) const { return forward_slot_.at({stage, microbatch}); }
 
  private:
-  void run_ops(const std::vector<size_t>& ops, bool forward_only);
+  void run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows, bool forward_only);
   void forward(const Op& op, int slot);
   void backward(const Op& op, int slot, int stash);
   Tensor take_gradient(const Op& op);
@@ -64,6 +64,7 @@ class Executor {
   Stream& compute_;
   const SlotPlan plan_;
   std::vector<Stage*> stages_;  // [chunk]
+  BoundaryRows rows_;           // of the current run
   std::map<Channel, std::unique_ptr<SendEnd>> sends_;
   std::map<Channel, std::unique_ptr<ReceiveEnd>> receives_;
   std::map<const void*, std::unique_ptr<Event>> free_events_;  // by the buffer's address

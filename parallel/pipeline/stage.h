@@ -2,7 +2,8 @@
 // nothing of models.
 //
 // A micro-batch in flight occupies a slot from its forward to its backward, and a stash from backward_input to
-// backward_weight. One tensor of a fixed shape crosses a stage boundary: the activation forward, its gradient back.
+// backward_weight. One tensor of a fixed shape, or its first rows, crosses a stage boundary: the activation forward,
+// its gradient back.
 #pragma once
 
 #include "kernels/base/tensor.h"

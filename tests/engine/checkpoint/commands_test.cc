@@ -82,13 +82,18 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
                            "decoder.layers.1.mlp.linear_fc2.weight", "weights: 28 tensors, 2,176 elements, 8.50 KiB",
                            "second moments: 28 tensors", "non-finite values: none"})
     EXPECT_TRUE(has(inspected.out, part)) << part << "\n" << inspected.out;
+  const Ended summary = trivet(dir, "checkpoint inspect " + run);
+  EXPECT_EQ(summary.code, 0) << summary.err;
+  EXPECT_FALSE(has(summary.out, "linear_fc2")) << summary.out;
+  EXPECT_TRUE(has(summary.out, "weights: 28 tensors, 2,176 elements")) << summary.out;
+  EXPECT_TRUE(has(summary.out, "step-00000000: sound: step 0, 3 files, 84 tensors")) << summary.out;
   const Ended verified = trivet(dir, "checkpoint verify " + run);
   EXPECT_EQ(verified.code, 0) << verified.err;
   EXPECT_TRUE(has(verified.out, "sound: step 0, 3 files, 84 tensors")) << verified.out;
 
   // and: it writes the same tokens on every layout
-  const std::string generate =
-      fmt::format("generate {} --prompt-tokens 3,1,39 --tokens 12 --set device.threads_per_rank=1", run);
+  const std::string start = fmt::format("generate {} --prompt-tokens 3,1,39 --set device.threads_per_rank=1", run);
+  const std::string generate = start + " --tokens 12";
   for (const char* how : {"--temperature 0", "--temperature 1.5 --top-k 0 --top-p 0.9 --seed 7"}) {
     const Ended one = trivet(dir, fmt::format("{} {}", generate, how));
     EXPECT_EQ(one.code, 0) << one.err;
@@ -96,6 +101,11 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
     EXPECT_EQ(std::count(one.out.begin(), one.out.end(), ','), 14) << one.out;
     const Ended four = trivet(dir, fmt::format("{} {} --tensor-parallel 2 --pipeline-parallel 2", generate, how));
     EXPECT_EQ(four.out, one.out) << four.err;
+    // seven positions, which sequence parallelism rounds up to eight; the beginning of the same text
+    const Ended two = trivet(
+        dir, fmt::format("{} --tokens 4 {} --tensor-parallel 2 --set parallel.sequence_parallel=true", start, how));
+    EXPECT_TRUE(one.out.starts_with(two.out.substr(0, two.out.size() - 1))) << two.out << two.err;
+    EXPECT_EQ(std::count(two.out.begin(), two.out.end(), ','), 6) << two.out << two.err;
   }
   EXPECT_NE(trivet(dir, generate + " --top-k 0 --seed 1").out, trivet(dir, generate + " --top-k 0 --seed 2").out);
 
@@ -142,6 +152,10 @@ TEST(CheckpointCommands, VerifyNamesWhatIsDamaged) {
        {"rank-00000.safetensors: tensor optimizer.exp_avg_sq.decoder.final_layernorm.bias: found the hash", "expected",
         "the file is damaged"})
     EXPECT_TRUE(has(one.err, part)) << part << "\n" << one.err;
+  const Ended inspected = trivet(dir, "checkpoint inspect " + folder + "step-00000001");
+  EXPECT_EQ(inspected.code, 65);
+  EXPECT_TRUE(has(inspected.out, "2 layers, hidden 8")) << inspected.out;
+  EXPECT_TRUE(has(inspected.err, "the file is damaged")) << inspected.err;
   const Ended all = trivet(dir, "checkpoint verify " + (dir / "run"));
   EXPECT_EQ(all.code, 65);
   EXPECT_TRUE(has(all.out, "step-00000001: DAMAGED: ")) << all.out;

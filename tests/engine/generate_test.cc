@@ -1,0 +1,115 @@
+// Generation: the keys and values that are kept between tokens change no bit of the logits, under any layout, and a
+// token costs one position.
+#include "engine/train/generate.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/training.h"
+
+namespace trivet {
+namespace {
+
+using test::Cut;
+using test::LayoutCase;
+
+const std::vector<int32_t> kText{3, 10, 31, 4, 4, 60, 0, 17, 22, 9, 41, 5, 2, 33, 8, 50};  // as long as the sequences
+
+class KeyValueCache : public testing::TestWithParam<LayoutCase> {};
+
+TEST_P(KeyValueCache, ChangesNoBit) {
+  const auto on_a_trained_model = [](Trainer& trainer) {
+    // given: a model, and its logits after each token of a text, each computed from all tokens before
+    trainer.step();
+    Rank& rank = trainer.rank();
+    std::vector<std::vector<float>> whole;
+    for (size_t n = 1; n <= kText.size(); ++n) whole.push_back(rank.next_token_logits(std::span(kText).first(n)));
+    // when: the tokens come one by one, or some at once; then: the logits have the same bits
+    for (const size_t step : {1, 2, 5}) {
+      size_t known = 0;
+      for (size_t n = step; n <= kText.size(); n += step) {
+        const auto logits = rank.next_token_logits(std::span(kText).first(n), static_cast<int64_t>(known));
+        EXPECT_EQ(logits, whole[n - 1]) << n << " tokens, " << known << " known";
+        known = n;
+      }
+    }
+  };
+  const Config config = test::config_of(GetParam());
+  test::with_trainers(config, GetParam().ranks(), on_a_trained_model);
+}
+
+const auto bf16_precision = [](Config& c) { c.precision.dtype = DType::bf16; };
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, KeyValueCache,
+    testing::Values(LayoutCase{"one"}, LayoutCase{"bf16", {}, bf16_precision}, LayoutCase{"tensor", {.t = 2}},
+                    LayoutCase{"sequence", {.t = 2, .sequence_parallel = true}},
+                    LayoutCase{"sequence_of_four_bf16", {.t = 4, .sequence_parallel = true}, bf16_precision},
+                    LayoutCase{"ring",
+                               {.t = 2, .sequence_parallel = true},
+                               [](Config& c) { c.overlap.tp_comm_overlap = TensorOverlap::ring; }},
+                    LayoutCase{"pipeline", {.p = 2}},
+                    LayoutCase{"interleaved", {.p = 2, .schedule = "interleaved", .v = 2}},
+                    LayoutCase{"v_shaped", {.p = 2, .schedule = "zb-v"}},
+                    LayoutCase{"all",
+                               {.t = 2, .p = 2, .d = 2, .sequence_parallel = true, .strategy = "optim_grads_params"}},
+                    LayoutCase{"recomputed",
+                               {.p = 2},
+                               [](Config& c) {  // keeps no keys: computes all tokens each time
+                                 c.model.recompute_granularity = RecomputeGranularity::full;
+                                 c.model.recompute_method = RecomputeMethod::uniform;
+                                 c.model.recompute_num_layers = 1;
+                               }}),
+    [](const auto& tested) { return tested.param.name; });
+
+TEST(KeyValueCache, ChangesNoBitOnADeviceOfItsOwn) {
+  std::vector<int32_t> texts[2];
+  for (const bool split : {false, true})
+    test::with_trainers(test::cut(test::tiny_config(), {.t = 2, .p = 2, .sequence_parallel = true}), 4,
+                        [&](Trainer& trainer) {
+                          trainer.step();
+                          const auto text =
+                              generate(trainer.rank(), std::span(kText).first(3), {.tokens = 30, .temperature = 1});
+                          if (trainer.world().rank() == 0) texts[split] = text;
+                        },
+                        {.make_backend = split ? MakeBackend(test::make_split_backend) : MakeBackend(make_backend)});
+  EXPECT_EQ(texts[0].size(), 30u);
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
+// Ops that note the rows of every GEMM.
+class RowCounter : public Ops {
+ public:
+  RowCounter(std::unique_ptr<Ops> ops, std::vector<int64_t>& rows) : ops_(std::move(ops)), rows_(rows) {}
+  void run(const AnyOp& op, Stream& stream) override {
+    if (const auto* matmul = std::get_if<op::Matmul>(&op)) rows_.push_back(matmul->c.rows());
+    ops_->run(op, stream);
+  }
+
+ private:
+  std::unique_ptr<Ops> ops_;
+  std::vector<int64_t>& rows_;
+};
+
+TEST(KeyValueCache, ATokenCostsOnePosition) {
+  std::vector<int64_t> rows;
+  const MakeBackend counting = [&](const Config& config, Communicator& world, int threads) {
+    Backend backend = make_backend(config, world, threads);
+    backend.ops = std::make_unique<RowCounter>(std::move(backend.ops), rows);
+    return backend;
+  };
+  const Config config = test::resolved(test::tiny_config(), 1).config;
+  test::with_trainers(config, 1,
+                      [&](Trainer& trainer) {
+                        const int64_t b = config.batch.micro_batch_size;
+                        rows.clear();
+                        trainer.rank().next_token_logits(std::span(kText).first(9));
+                        const std::vector<int64_t> prompt(4 * 4 + 1, 9 * b);  // four GEMMs a layer, and the head's
+                        EXPECT_EQ(rows, prompt);
+                        rows.clear();
+                        trainer.rank().next_token_logits(std::span(kText).first(10), 9);
+                        EXPECT_EQ(rows, std::vector<int64_t>(prompt.size(), b));
+                      },
+                      {.make_backend = counting});
+}
+
+}  // namespace
+}  // namespace trivet
