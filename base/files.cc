@@ -162,6 +162,20 @@ void OutputFile::write(const void* data, size_t bytes) {
   }
 }
 
+void OutputFile::overwrite(int64_t offset, const void* data, size_t bytes) {
+  flush();
+  synced_ = false;
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = pwrite(fd_, from, bytes, offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail_io(temporary_, fmt::format("write {} bytes", bytes));
+    from += n;
+    offset += n;
+    bytes -= static_cast<size_t>(n);
+  }
+}
+
 void OutputFile::flush() {
   const size_t done = write_all(fd_, buffer_);
   if (done < buffer_.size()) fail_io(temporary_, fmt::format("write {} bytes", buffer_.size() - done));

@@ -80,6 +80,8 @@ class OutputFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
+  // In the place of bytes that were written.
+  void overwrite(int64_t offset, const void* data, size_t bytes);
   // Makes what was written durable under the temporary name: after this only the rename can fail.
   void sync();
   void commit();

@@ -91,6 +91,25 @@ Statistics statistics_of(const std::vector<float>& values) {
   return s;
 }
 
+// Compares all of it with its hashes; throws where a byte differs.
+void verify(const OpenCheckpoint& checkpoint) {
+  const double start = now_seconds();
+  int64_t bytes = 0;
+  for (const CheckpointFile& file : checkpoint.manifest.files) bytes += file.bytes;
+  RedrawnLine line;
+  verify_checkpoint(checkpoint, [&](int64_t done) {
+    if (line.due())
+      line.draw(fmt::format("{} {}", checkpoint.directory,
+                            progress_bar(static_cast<double>(done) / static_cast<double>(bytes))));
+  });
+  line.clear();
+  const double seconds = now_seconds() - start;
+  fmt::print("{}: sound: step {}, {} files, {} tensors, {} read and hashed in {:.2f} s, {:.2f} GB/s\n",
+             checkpoint.directory, grouped(checkpoint.state.step), checkpoint.manifest.files.size(),
+             tensors_of(checkpoint.manifest).size(), bytes_text(bytes), seconds,
+             static_cast<double>(bytes) / std::max(seconds, 1e-9) / 1e9);
+}
+
 class Inspector {
  public:
   explicit Inspector(const std::string& directory)
@@ -99,7 +118,8 @@ class Inspector {
         device_(create_cpu_device()),
         stream_(device_->create_compute_stream()) {}
 
-  void print(bool statistics) {
+  // tables: of tensors, with statistics. The hashes are compared last: of a large checkpoint they take a while.
+  void print(bool tables) {
     print_run();
     struct Group {
       const char* title;
@@ -109,12 +129,13 @@ class Inspector {
          {Group{"weights", ""}, Group{"first moments", kFirstMoment}, Group{"second moments", kSecondMoment}}) {
       const std::vector<std::string> names = in_natural_order(tensors_, group.prefix);
       if (names.empty()) continue;
-      // The moments have the weights' shapes: their names alone would say nothing new.
-      if (group.prefix.empty() || statistics) print_tensors(group.title, names, group.prefix, statistics);
+      if (tables) print_tensors(group.title, names, group.prefix);
       print_sum(group.title, names);
     }
-    if (statistics)
+    if (tables)
       fmt::print("\nnon-finite values: {}\n", non_finite_ == 0 ? "none" : grouped(non_finite_) + ", marked ! above");
+    std::fflush(stdout);
+    verify(checkpoint_);
   }
 
  private:
@@ -144,21 +165,16 @@ class Inspector {
     fmt::print("{}", render({block}));
   }
 
-  void print_tensors(const char* title, const std::vector<std::string>& names, std::string_view prefix,
-                     bool statistics) {
+  void print_tensors(const char* title, const std::vector<std::string>& names, std::string_view prefix) {
     fmt::print("\n");
-    TextBlock table{.title = "", .align = "lrlrr"};
-    table.rows.push_back({title, "shape", "dtype", "slices", "bytes"});
-    if (statistics) {
-      for (const char* column : {"min", "max", "mean", "std", "zeros", "non-finite"}) table.rows[0].push_back(column);
-      table.align += "rrrrrr";
-    }
+    TextBlock table{.title = "", .align = "lrlrrrrrrrr"};
+    table.rows.push_back(
+        {title, "shape", "dtype", "slices", "bytes", "min", "max", "mean", "std", "zeros", "non-finite"});
     for (const std::string& name : names) {
       const StoredTensor& tensor = tensors_.at(name);
       std::vector<std::string>& row = table.rows.emplace_back();
       row = {name.substr(prefix.size()), to_string(tensor.shape), "F32", std::to_string(tensor.slices),
              grouped(tensor.bytes)};
-      if (!statistics) continue;
       const Statistics s = statistics_of(read(name, tensor));
       for (const double value : {s.least, s.most, s.mean, s.deviation}) row.push_back(fmt::format("{:.4g}", value));
       row.push_back(grouped(s.zeros));
@@ -197,41 +213,25 @@ class Inspector {
 void add_checkpoint_inspect(CLI::App& parent) {
   struct Options {
     std::string path;
-    bool statistics = false;
+    bool tensors = false;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* command = parent.add_subcommand("inspect", "show what is in a checkpoint");
+  CLI::App* command = parent.add_subcommand("inspect", "show what a checkpoint is of, and whether it is sound");
   add_argument(*command, "path", options->path, "PATH", "a checkpoint; of a folder of them or a run, the latest");
-  command->add_flag("--tensors", options->statistics,
-                    "moments too, and of each tensor the range, mean, standard deviation, zeros and non-finite values");
-  command->callback([options] { Inspector(find_checkpoints(options->path).front()).print(options->statistics); });
+  command->add_flag("--tensors", options->tensors,
+                    "list all tensors: shape, range, mean, standard deviation, zeros and non-finite values");
+  command->footer("exit codes: 0 sound; 65 damaged: file, tensor, what was found and expected; 74 cannot be read");
+  command->callback([options] { Inspector(find_checkpoints(options->path).front()).print(options->tensors); });
 }
 
 // ---- verify
 
-void verify(const std::string& directory) {
-  const double start = now_seconds();
-  const OpenCheckpoint checkpoint = open_checkpoint(directory);
-  int64_t bytes = 0;
-  for (const CheckpointFile& file : checkpoint.manifest.files) bytes += file.bytes;
-  RedrawnLine line;
-  verify_checkpoint(checkpoint, [&](int64_t done) {
-    if (line.due())
-      line.draw(fmt::format("{} {}", directory, progress_bar(static_cast<double>(done) / static_cast<double>(bytes))));
-  });
-  line.clear();
-  const double seconds = now_seconds() - start;
-  fmt::print("{}: sound: step {}, {} files, {} tensors, {} read and hashed in {:.2f} s, {:.2f} GB/s\n", directory,
-             grouped(checkpoint.state.step), checkpoint.manifest.files.size(), tensors_of(checkpoint.manifest).size(),
-             bytes_text(bytes), seconds, static_cast<double>(bytes) / std::max(seconds, 1e-9) / 1e9);
-}
-
 void verify_all(const std::vector<std::string>& directories) {
-  if (directories.size() == 1) return verify(directories[0]);
+  if (directories.size() == 1) return verify(open_checkpoint(directories[0]));
   size_t damaged = 0;
   for (const std::string& directory : directories) {
     try {
-      verify(directory);
+      verify(open_checkpoint(directory));
     } catch (const Error& error) {
       if (!file_exists(directory)) {
         fmt::print("{}: was removed meanwhile: the run keeps its last ones\n", directory);

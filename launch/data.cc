@@ -1,4 +1,5 @@
-// trivet data prepare: text files to a dataset. trivet data inspect: what is in a dataset, and whether it is sound.
+// trivet data prepare: text or JSON Lines to a dataset. trivet data inspect: what is in a dataset, and whether it is
+// sound.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -44,15 +45,13 @@ class ProgressLine {
  private:
   static std::string text(const PrepareProgress& progress, double seconds) {
     if (progress.phase == Phase::training) return "training the tokenizer";
-    const double done = progress.bytes_total > 0
-                            ? static_cast<double>(progress.bytes_read) / static_cast<double>(progress.bytes_total)
-                            : 1;
-    std::string line = fmt::format("{} {}  {} documents", progress.phase == Phase::sampling ? "sampling" : "encoding",
-                                   progress_bar(done), grouped(progress.documents));
-    if (progress.phase == Phase::encoding)
-      line += fmt::format("  {} tokens  {:.2f} M tokens/s", grouped(progress.tokens),
-                          static_cast<double>(progress.tokens) / std::max(seconds, 1e-9) / 1e6);
-    if (done > 0.02) line += fmt::format("  {:.0f} s left", seconds / done * (1 - done));
+    const auto read = static_cast<double>(progress.bytes_read), all = static_cast<double>(progress.bytes_total);
+    std::string line =
+        fmt::format("{} {:3.0f} %  {} of {}  {:.1f} MB/s", progress.phase == Phase::sampling ? "sampling" : "encoding",
+                    100 * read / all, bytes_text(progress.bytes_read), bytes_text(progress.bytes_total),
+                    read / std::max(seconds, 1e-9) / 1e6);
+    if (progress.tokens > 0) line += fmt::format("  {:.1f} M tokens", static_cast<double>(progress.tokens) / 1e6);
+    if (read > 0) line += fmt::format("  {} left", duration_text(seconds / read * (all - read)));
     return line;
   }
 
@@ -75,8 +74,9 @@ void prepare(const PrepareOptions& options) {
              static_cast<double>(info.text_bytes) / static_cast<double>(info.tokens));
   fmt::print("tokenizer {}, {} ids, end of document {}", info.tokenizer, grouped(info.vocab_size), info.eod);
   if (options.vocab_size) fmt::print(", trained in {:.1f} s", result.training_seconds);
-  fmt::print("; encoded in {:.1f} s, {:.2f} M tokens/s\n", result.encoding_seconds,
-             static_cast<double>(info.tokens) / std::max(result.encoding_seconds, 1e-9) / 1e6);
+  const double seconds = std::max(result.encoding_seconds, 1e-9);
+  fmt::print("; encoded in {:.1f} s, {:.1f} MB/s, {:.2f} M tokens/s\n", seconds,
+             static_cast<double>(info.text_bytes) / seconds / 1e6, static_cast<double>(info.tokens) / seconds / 1e6);
   if (result.replaced_bytes > 0)
     fmt::print("replaced {} bytes that were no UTF-8 by U+FFFD\n", grouped(result.replaced_bytes));
 }
@@ -84,8 +84,12 @@ void prepare(const PrepareOptions& options) {
 void add_prepare(CLI::App& data) {
   auto options = std::make_shared<PrepareOptions>();
   auto document = std::make_shared<std::string>("file");
-  CLI::App* command = data.add_subcommand("prepare", "Make a dataset, PREFIX.bin and .idx, of text files");
-  command->add_option("--input", options->inputs, "Text files, plain or compressed by gzip or dictzip")->required();
+  CLI::App* command = data.add_subcommand("prepare", "Make a dataset, PREFIX.bin and .idx, of text or JSON Lines");
+  command
+      ->add_option("--input", options->inputs,
+                   "Text files, or JSON Lines (.jsonl, .ndjson: a document a line), plain or compressed by gzip or "
+                   "dictzip")
+      ->required();
   command->add_option("--output", options->output, "Prefix of the files to write")->required();
   command->add_option("--tokenizer", options->tokenizer, "bytes or sentencepiece")->required();
   command->add_option("--vocab-size", options->vocab_size, "Train a SentencePiece model of this many ids");
@@ -93,12 +97,18 @@ void add_prepare(CLI::App& data) {
   command->add_option("--train-bytes", options->train_bytes, "Text to train the model on [512 an id]");
   command->add_option(
       "--document", *document,
-      "What is a document: file [default], paragraph (up to a blank line) or entry (a paragraph and the "
+      "What is a document of a text file: file [default], paragraph (up to a blank line) or entry (a paragraph and the "
       "indented ones that follow it)");
-  command->add_option("--threads", options->threads, "Threads that encode [one a core]");
+  command->add_option("--json-key", options->text.json_key, "The member of a JSON Lines object that is its document")
+      ->capture_default_str();
+  command->add_option(
+      "--threads", options->threads,
+      fmt::format("Threads that encode [one a core]; memory, whatever the size of the input, is at most "
+                  "{} and {} a thread",
+                  bytes_text(kMemoryBytes), bytes_text(kMemoryBytesPerThread)));
   command->add_flag("--force", options->force, "Overwrite a dataset that is there");
   command->callback([options, document] {
-    options->document = document_mode(*document);
+    options->text.mode = document_mode(*document);
     prepare(*options);
   });
 }
@@ -131,45 +141,56 @@ void print_document(const IndexedDataset& dataset, int64_t document, const Token
   fmt::print("{}\n", dataset.length(document) > kShownTokens ? " [...]" : "");
 }
 
+void print_row(const char* name, const std::string& value) { fmt::print("{:<16} {}\n", name, value); }
+
+// What the index and PREFIX.json say.
+void print_summary(const IndexedDataset& dataset, const std::optional<DatasetInfo>& info, const Tokenizer* tokenizer) {
+  print_row("dataset", dataset.prefix());
+  print_row("documents", grouped(dataset.documents()));
+  if (dataset.sequences() != dataset.documents()) print_row("sequences", grouped(dataset.sequences()));
+  print_row("tokens", fmt::format("{} of {}, {}", grouped(dataset.tokens()), name_of(dataset.token_type()),
+                                  bytes_text(dataset.tokens() * size_of(dataset.token_type()))));
+  if (info && info->tokens > 0)
+    print_row("text", fmt::format("{}, {:.3f} bytes/token", bytes_text(info->text_bytes),
+                                  static_cast<double>(info->text_bytes) / static_cast<double>(info->tokens)));
+  print_row("tokenizer", tokenizer ? fmt::format("{}, {} ids, end of document {}", tokenizer->kind(),
+                                                 grouped(tokenizer->vocab_size()), tokenizer->eod())
+                                   : "unknown: there is no PREFIX.json or PREFIX.model");
+  const LengthSummary lengths = summarize_lengths(dataset, {0, dataset.sequences()});
+  print_row("document length",
+            fmt::format("{} to {} tokens, median {}{}", grouped(lengths.least), grouped(lengths.most),
+                        grouped(lengths.median),
+                        lengths.empty > 0 ? fmt::format("; {} are empty", grouped(lengths.empty)) : ""));
+}
+
+// What takes reading all tokens: whether they are as written, and how often each occurs.
+void print_content(const IndexedDataset& dataset, const std::optional<DatasetInfo>& info, const Tokenizer* tokenizer) {
+  const auto counts = count_tokens(dataset, {0, dataset.sequences()},
+                                   tokenizer ? std::optional(tokenizer->vocab_size()) : std::nullopt);
+  const double entropy = unigram_entropy(counts);
+  const auto used = static_cast<int64_t>(counts.size()) - std::count(counts.begin(), counts.end(), 0);
+  fmt::print("\n");
+  if (info) {
+    check_bin_hash(*info, dataset);
+    print_row("verified", "the content has the hash that was written, " + info->bin_hash);
+  }
+  print_row("ids in use", fmt::format("{} of {}", grouped(used), grouped(static_cast<int64_t>(counts.size()))));
+  print_row("unigram entropy", fmt::format("{:.4f} nats/token, perplexity {:.1f}", entropy, std::exp(entropy)));
+  print_frequent(counts, dataset.tokens(), tokenizer);
+}
+
 void inspect(const std::string& prefix, int64_t shown) {
   const IndexedDataset dataset(prefix);
   const auto info = read_dataset_info(prefix);
-  std::unique_ptr<Tokenizer> tokenizer;
-  if (info) {
-    check_counts(*info, dataset);
-    check_bin_hash(*info, dataset);
-  }
-  if (info || file_exists(prefix + ".model")) tokenizer = open_tokenizer(prefix);
-  const DocumentRange all{0, dataset.sequences()};
-  const auto counts = count_tokens(dataset, all, tokenizer ? std::optional(tokenizer->vocab_size()) : std::nullopt);
-  const LengthSummary lengths = summarize_lengths(dataset, all);
-  const double entropy = unigram_entropy(counts);
-
-  const auto row = [](const char* name, const std::string& value) { fmt::print("{:<16} {}\n", name, value); };
-  row("dataset", prefix);
-  row("token type", name_of(dataset.token_type()));
-  row("documents", grouped(dataset.documents()));
-  if (dataset.sequences() != dataset.documents()) row("sequences", grouped(dataset.sequences()));
-  row("tokens", grouped(dataset.tokens()));
-  row("document length", fmt::format("{} to {} tokens, median {}{}", grouped(lengths.least), grouped(lengths.most),
-                                     grouped(lengths.median),
-                                     lengths.empty > 0 ? fmt::format("; {} are empty", grouped(lengths.empty)) : ""));
-  row("tokenizer", tokenizer ? fmt::format("{}, {} ids, end of document {}", tokenizer->kind(),
-                                           grouped(tokenizer->vocab_size()), tokenizer->eod())
-                             : "unknown: there is no PREFIX.json or PREFIX.model");
-  const auto used = static_cast<int64_t>(counts.size()) - std::count(counts.begin(), counts.end(), 0);
-  row("ids in use", fmt::format("{} of {}", grouped(used), grouped(static_cast<int64_t>(counts.size()))));
-  if (info && info->tokens > 0)
-    row("bytes/token",
-        fmt::format("{:.3f}", static_cast<double>(info->text_bytes) / static_cast<double>(info->tokens)));
-  row("unigram entropy", fmt::format("{:.4f} nats/token, perplexity {:.1f}", entropy, std::exp(entropy)));
-  if (info) row("content hash", info->bin_hash + ", as written");
-
-  print_frequent(counts, dataset.tokens(), tokenizer.get());
+  if (info) check_counts(*info, dataset);
+  const auto tokenizer = info || file_exists(prefix + ".model") ? open_tokenizer(prefix) : nullptr;
+  print_summary(dataset, info, tokenizer.get());
   // Spread over the dataset: its beginning is seldom typical.
   const int64_t count = std::min(shown, dataset.sequences());
   for (int64_t i = 0; i < count; ++i)
     print_document(dataset, (2 * i + 1) * dataset.sequences() / (2 * count), tokenizer.get());
+  std::fflush(stdout);  // the rest takes a while where the dataset is large
+  print_content(dataset, info, tokenizer.get());
 }
 
 void add_data_inspect(CLI::App& data) {

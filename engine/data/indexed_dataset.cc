@@ -151,14 +151,19 @@ void IndexedDataset::read(int64_t first, std::span<int32_t> tokens) const {
 
 // ---- writing
 
+// The lengths follow the header of .idx, and so are written as they come.
 IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type)
-    : prefix_(prefix), type_(type), bin_(prefix + ".bin"), idx_(prefix + ".idx") {}
+    : prefix_(prefix), type_(type), bin_(prefix + ".bin"), idx_(prefix + ".idx") {
+  const Header header{};  // for the place: sync() knows the counts
+  idx_.write(&header, sizeof header);
+}
 
-void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens) {
+void IndexedDatasetWriter::add(std::span<const int32_t> tokens) {
   if (synced_) fail(fmt::format("{}: a document after the end", prefix_));
-  if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
-    throw DataError(fmt::format("{}: document {} has {} tokens, expected at most {} (split it)", prefix_, documents(),
-                                tokens.size(), std::numeric_limits<int32_t>::max()));
+  length_ += static_cast<int64_t>(tokens.size());
+  if (length_ > std::numeric_limits<int32_t>::max())
+    throw DataError(fmt::format("{}: document {} has {} tokens or more, expected at most {}: split it", prefix_,
+                                documents(), length_, std::numeric_limits<int32_t>::max()));
   with_type(type_, [&]<class T>(T) {
     for (const int32_t token : tokens)
       if (token < 0 || token > std::numeric_limits<T>::max()) [[unlikely]]
@@ -167,23 +172,31 @@ void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens) {
     bin_.write(stored.data(), stored.size() * sizeof(T));
     hash_.add(stored.data(), stored.size() * sizeof(T));
   });
-  lengths_.push_back(static_cast<int32_t>(tokens.size()));
   tokens_ += static_cast<int64_t>(tokens.size());
+}
+
+void IndexedDatasetWriter::end_document() {
+  if (synced_) fail(fmt::format("{}: a document after the end", prefix_));
+  const auto length = static_cast<int32_t>(std::exchange(length_, 0));
+  idx_.write(&length, sizeof length);
+  ++documents_;
 }
 
 void IndexedDatasetWriter::sync() {
   if (std::exchange(synced_, true)) return;
-  const auto count = static_cast<uint64_t>(lengths_.size());
+  if (length_ > 0) fail(fmt::format("{}: its last document has no end", prefix_));
+  const auto count = static_cast<uint64_t>(documents_);
   Header header{.version = kVersion, .type = static_cast<uint8_t>(type_), .sequences = count, .starts = count + 1};
   std::ranges::copy(kMagic, header.magic.begin());
-  idx_.write(&header, sizeof header);
-  idx_.write(lengths_.data(), lengths_.size() * sizeof(int32_t));
+  idx_.sync();
+  const InputFile lengths(idx_.temporary());
   int64_t pointer = 0;
-  for (const int32_t length : lengths_) {
+  for_each_in<int32_t>(lengths, kHeaderBytes, documents_, [&](int64_t, int32_t length) {
     idx_.write(&pointer, sizeof pointer);
     pointer += length * size_of(type_);
-  }
+  });
   for (uint64_t start = 0; start <= count; ++start) idx_.write(&start, sizeof start);
+  idx_.overwrite(0, &header, sizeof header);
   bin_.sync();
   idx_.sync();
 }

@@ -61,18 +61,24 @@ class IndexedDataset {
 };
 
 // Writes a dataset, a document a sequence. No file has its final name before finish(), which renames .idx last: where
-// an .idx exists, the .bin is complete. Memory: 4 bytes per document.
+// an .idx exists, the .bin is complete. Memory: a few buffers, whatever is written.
 class IndexedDatasetWriter {
  public:
   IndexedDatasetWriter(const std::string& prefix, TokenType type);
 
-  void add_document(std::span<const int32_t> tokens);
+  // Tokens of the current document, and its end. A document of more than INT32_MAX tokens is a DataError.
+  void add(std::span<const int32_t> tokens);
+  void end_document();
+  void add_document(std::span<const int32_t> tokens) {
+    add(tokens);
+    end_document();
+  }
   // Makes all files durable under temporary names. No document after it.
   void sync();
   void finish();
 
   std::string bin_hash() const { return hash_.hex(); }
-  int64_t documents() const { return static_cast<int64_t>(lengths_.size()); }
+  int64_t documents() const { return documents_; }
   int64_t tokens() const { return tokens_; }
 
  private:
@@ -81,7 +87,8 @@ class IndexedDatasetWriter {
   OutputFile bin_;
   OutputFile idx_;
   ContentHash hash_;
-  std::vector<int32_t> lengths_;
+  int64_t documents_ = 0;
+  int64_t length_ = 0;  // of the current document so far
   int64_t tokens_ = 0;
   bool synced_ = false;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/data/utf8.h"
 #include "kernels/philox.h"
 
 namespace trivet {
@@ -14,13 +15,7 @@ constexpr uint64_t kSeed = 0x7472697665742e31;  // any
 
 void LineSample::add(std::string_view text) {
   while (!text.empty()) {
-    size_t size = std::min(text.find('\n'), text.size());
-    if (size > kMaxLineBytes) {
-      const size_t space = text.rfind(' ', kMaxLineBytes);
-      size = space != std::string_view::npos && space > 0 ? space : kMaxLineBytes;
-      // A text without spaces is split between characters.
-      while (size > 1 && (static_cast<uint8_t>(text[size]) & 0xc0) == 0x80) --size;
-    }
+    const size_t size = part_size(text.substr(0, text.find('\n')), kMaxLineBytes);
     const std::string_view line = text.substr(0, size);
     text.remove_prefix(std::min(size + (size < text.size() && text[size] == '\n'), text.size()));
     if (line.empty()) continue;

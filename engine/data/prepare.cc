@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "base/files.h"
-#include "base/parallel_for.h"
+#include "base/ordered_pipeline.h"
 #include "engine/data/line_sample.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/tokenizer.h"
@@ -17,7 +17,7 @@
 namespace trivet {
 namespace {
 
-constexpr size_t kBatchBytes = 4 << 20;
+constexpr size_t kBatchBytes = 1 << 20;
 constexpr int64_t kTrainBytesPerId = 512;
 constexpr int64_t kMaxSentencePieceVocab = 1 << 20;
 
@@ -48,6 +48,12 @@ void check_options(const PrepareOptions& options) {
     require(*options.train_bytes > 0,
             fmt::format("--train-bytes is {}, expected a positive number", *options.train_bytes));
   require(options.threads >= 0, fmt::format("--threads is {}, expected 0 or more", options.threads));
+  const auto json = std::find_if(options.inputs.begin(), options.inputs.end(), is_json_lines);
+  require(json == options.inputs.end() || options.text.mode == DocumentMode::file,
+          fmt::format("{} is JSON Lines, a document a line: leave --document out",
+                      json == options.inputs.end() ? "" : *json));
+  require(json != options.inputs.end() || options.text.json_key == DocumentOptions().json_key,
+          "--json-key has no use: none of the inputs is JSON Lines (.jsonl, .ndjson)");
   for (const char* suffix : {".bin", ".idx", ".json", ".model"}) {
     const std::string path = options.output + suffix;
     require(options.force || !file_exists(path), fmt::format("{} exists; --force overwrites it", path));
@@ -55,17 +61,18 @@ void check_options(const PrepareOptions& options) {
 }
 
 std::vector<std::string> sample_lines(const PrepareOptions& options, const Report& report) {
-  TextReader reader(options.inputs, options.document);
+  TextReader reader(options.inputs, options.text);
   LineSample sample(options.train_bytes.value_or(kTrainBytesPerId * *options.vocab_size));
   PrepareProgress progress{Phase::sampling, 0, reader.bytes_total(), 0, 0};
-  for (std::string document; reader.next(document);) {
-    repair_utf8(document);
+  for (TextPiece piece; reader.next(piece);) {
+    std::string& text = piece.text;
+    repair_utf8(text);
     // The library reserves these two and would skip a line that has one.
     std::replace_if(
-        document.begin(), document.end(), [](char c) { return c == '\0' || c == '\t'; }, ' ');
-    sample.add(document);
+        text.begin(), text.end(), [](char c) { return c == '\0' || c == '\t'; }, ' ');
+    sample.add(text);
     progress.bytes_read = reader.bytes_read();
-    ++progress.documents;
+    progress.documents += piece.ends;
     report(progress);
   }
   return sample.take();
@@ -80,32 +87,60 @@ std::string sentencepiece_model(const PrepareOptions& options, const Report& rep
   return train_sentencepiece(lines, *options.vocab_size);
 }
 
-// Encodes the documents of `reader`, a batch at a time, each with its end of document.
+struct Batch {
+  std::vector<TextPiece> pieces;
+  int64_t bytes_read = 0;  // of the input, with this batch
+  // Of the pieces encoded: all tokens, and where documents end in them.
+  std::vector<int32_t> tokens;
+  std::vector<size_t> ends;
+  int64_t text_bytes = 0, replaced_bytes = 0;
+};
+
+bool read_batch(TextReader& reader, Batch& batch) {
+  size_t bytes = 0;
+  for (TextPiece piece; bytes < kBatchBytes && reader.next(piece);) {
+    bytes += piece.text.size() + sizeof piece;  // of short documents the second is more
+    batch.pieces.push_back(std::move(piece));
+  }
+  batch.bytes_read = reader.bytes_read();
+  return !batch.pieces.empty();
+}
+
+void encode_batch(const Tokenizer& tokenizer, bool repair, Batch& batch) {
+  for (TextPiece& piece : std::exchange(batch.pieces, {})) {
+    if (repair) batch.replaced_bytes += repair_utf8(piece.text);
+    batch.text_bytes += static_cast<int64_t>(piece.text.size());
+    const std::vector<int32_t> tokens = tokenizer.encode(piece.text, !piece.begins);
+    batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());
+    if (!piece.ends) continue;
+    batch.tokens.push_back(tokenizer.eod());
+    batch.ends.push_back(batch.tokens.size());
+  }
+}
+
+void write_batch(const Batch& batch, IndexedDatasetWriter& writer) {
+  size_t begin = 0;
+  for (const size_t end : batch.ends) {
+    writer.add_document(std::span(batch.tokens).subspan(begin, end - begin));
+    begin = end;
+  }
+  writer.add(std::span(batch.tokens).subspan(begin));
+}
+
+// Encodes the documents of `reader`, each with its end of document.
 void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReader& reader, IndexedDatasetWriter& writer,
             PrepareResult& result, const Report& report) {
   const size_t threads =
       options.threads > 0 ? static_cast<size_t>(options.threads) : std::max(1u, std::thread::hardware_concurrency());
-  PrepareProgress progress{Phase::encoding, 0, reader.bytes_total(), 0, 0};
-  for (bool more = true; more;) {
-    std::vector<std::string> documents;
-    size_t batch_bytes = 0;
-    for (std::string document; batch_bytes < kBatchBytes && (more = reader.next(document));) {
-      if (options.tokenizer != "bytes") result.replaced_bytes += repair_utf8(document);
-      batch_bytes += document.size();
-      documents.push_back(std::move(document));
-    }
-    std::vector<std::vector<int32_t>> tokens(documents.size());
-    parallel_for(documents.size(), threads, [&](size_t i) {
-      tokens[i] = tokenizer.encode(documents[i]);
-      tokens[i].push_back(tokenizer.eod());
-    });
-    for (const auto& document : tokens) writer.add_document(document);
-    result.info.text_bytes += static_cast<int64_t>(batch_bytes);
-    progress.bytes_read = reader.bytes_read();
-    progress.documents = writer.documents();
-    progress.tokens = writer.tokens();
-    report(progress);
-  }
+  ordered_pipeline<Batch>(
+      threads, [&](Batch& batch) { return read_batch(reader, batch); },
+      [&](Batch& batch) { encode_batch(tokenizer, options.tokenizer != "bytes", batch); },
+      [&](const Batch& batch) {
+        write_batch(batch, writer);
+        result.info.text_bytes += batch.text_bytes;
+        result.replaced_bytes += batch.replaced_bytes;
+        report({Phase::encoding, batch.bytes_read, reader.bytes_total(), writer.documents(), writer.tokens()});
+      });
   if (writer.documents() == 0) throw DataError(fmt::format("{}: no text in the input", options.inputs[0]));
 }
 
@@ -117,7 +152,7 @@ PrepareResult prepare_dataset(const PrepareOptions& options, const Report& given
   PrepareResult result;
   const bool bytes = options.tokenizer == "bytes";
   // What cannot be read or written fails before the tokenizer is trained.
-  TextReader reader(options.inputs, options.document);
+  TextReader reader(options.inputs, options.text);
   if (const auto folder = std::filesystem::path(options.output).parent_path(); !folder.empty())
     make_folder(folder.string());
   OutputFile info_file(options.output + ".json");

@@ -1,5 +1,10 @@
-// Text files to a dataset: PREFIX.bin, PREFIX.idx, PREFIX.json and, for SentencePiece, PREFIX.model. The same input and
-// options give the same bytes, with any number of threads.
+// Text and JSON Lines files to a dataset: PREFIX.bin, PREFIX.idx, PREFIX.json and, for SentencePiece, PREFIX.model. The
+// same input and options give the same bytes, with any number of threads. A document longer than kPieceBytes is encoded
+// in pieces.
+//
+// Memory, whatever the size of the corpus: kMemoryBytes and kMemoryBytesPerThread for each thread. A SentencePiece
+// model that is trained takes some 30 times its sample on top, before encoding; a line of JSON Lines, several times its
+// length.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +21,17 @@ namespace trivet {
 struct PrepareOptions {
   std::vector<std::string> inputs;
   std::string output;  // PREFIX
-  DocumentMode document = DocumentMode::file;
+  DocumentOptions text;
   std::string tokenizer = "bytes";
   // With SentencePiece one of the two: a vocabulary to train, or a model to use, which is copied to PREFIX.model.
   std::optional<int64_t> vocab_size;
   std::string model;
   std::optional<int64_t> train_bytes;  // of text to train on, spread over the input; 512 an id
-  int threads = 0;                     // that encode; 0: one a core
+  int threads = 0;                     // that read, encode and write; 0: one a core
   bool force = false;                  // overwrite a dataset that is there
 };
+
+inline constexpr int64_t kMemoryBytes = 64 << 20, kMemoryBytesPerThread = 24 << 20;
 
 struct PrepareProgress {
   enum class Phase { sampling, training, encoding };
@@ -43,7 +50,7 @@ struct PrepareResult {
   double encoding_seconds = 0;
 };
 
-// Calls report() now and then, from the calling thread. Throws ConfigError for options that cannot work or an output
+// Calls report() now and then, from one thread at a time. Throws ConfigError for options that cannot work or an output
 // that exists; DataError and IoError for files. After an error no new file remains, and unless a final rename failed,
 // existing files are as before.
 PrepareResult prepare_dataset(const PrepareOptions& options,

@@ -12,6 +12,7 @@
 #include "base/content_hash.h"
 #include "base/files.h"
 #include "engine/data/sentencepiece_model.h"
+#include "engine/data/utf8.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -20,17 +21,6 @@ namespace {
 constexpr size_t kMaxTextBytes = 64 << 10;  // of one call: the library takes many times that memory
 constexpr size_t kMaxCachedWord = 32;
 constexpr size_t kMaxCachedWords = 1 << 18;
-
-// The size of a prefix of `text` to encode by itself, at most `most` bytes: up to a space, or to the end of a
-// character.
-size_t front(std::string_view text, size_t most) {
-  if (text.size() <= most) return text.size();
-  const size_t space = text.rfind(' ', most);
-  if (space != std::string_view::npos && space > 0) return space;
-  size_t end = most;
-  while (end > most - 4 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;
-  return end;
-}
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
@@ -50,14 +40,15 @@ class SentencePieceTokenizer final : public Tokenizer {
   int64_t vocab_size() const override { return facts_.pieces; }
   int32_t eod() const override { return processor_.eos_id(); }
 
-  std::vector<int32_t> encode(std::string_view text) const override {
+  std::vector<int32_t> encode(std::string_view text, bool goes_on) const override {
     std::vector<int32_t> tokens;
     if (facts_.concatenates) {
       encode_words(text, tokens);
       return tokens;
     }
+    if (goes_on && facts_.adds_space && text.starts_with(' ')) text.remove_prefix(1);
     while (!text.empty()) {
-      const size_t size = front(text, kMaxTextBytes);
+      const size_t size = part_size(text, kMaxTextBytes);
       encode_whole(text.substr(0, size), tokens);
       text.remove_prefix(size);
       // The library itself adds a space before the next part.
@@ -114,7 +105,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     {
       const std::shared_lock lock(mutex_);
       while (!text.empty()) {
-        const std::string_view word = text.substr(0, front(text.substr(0, word_size(text)), kMaxTextBytes));
+        const std::string_view word = text.substr(0, part_size(text.substr(0, word_size(text)), kMaxTextBytes));
         text.remove_prefix(word.size());
         if (const auto known = cache_.find(word); known != cache_.end()) {
           tokens.insert(tokens.end(), known->second.begin(), known->second.end());

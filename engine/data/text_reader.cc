@@ -2,32 +2,52 @@
 
 #include <algorithm>
 #include <fmt/format.h>
-#include <limits>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <zlib.h>
 
 #include "base/files.h"
+#include "base/json.h"
+#include "engine/data/utf8.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
 namespace {
 
 constexpr size_t kBlockBytes = 256 << 10;
-constexpr size_t kMaxDocumentBytes = std::numeric_limits<int32_t>::max();  // what a dataset can hold as bytes
+constexpr size_t kMaxJsonLine = 256 << 20;
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// Adds the words of `line` to `text`, a space between any two.
-void append_words(std::string_view line, std::string& text, size_t paragraph) {
-  for (size_t i = 0; i < line.size();) {
-    const size_t begin = i;
-    while (i < line.size() && is_space(line[i]) == is_space(line[begin])) ++i;
-    if (is_space(line[begin])) continue;
-    if (text.size() > paragraph) text += ' ';
-    text += line.substr(begin, i - begin);
-  }
+std::string_view without_gz(std::string_view path) {
+  if (path.ends_with(".gz")) path.remove_suffix(3);
+  return path;
+}
+
+// Formats that are taken for text now and then, by their first bytes or by their names.
+struct Foreign {
+  std::string_view magic, suffix, name, remedy;
+};
+constexpr Foreign kForeign[] = {
+    {"\x28\xb5\x2f\xfd", "", "compressed by zstd", "decompress it (zstd -d), or compress it by gzip"},
+    {"\xfd"
+     "7zXZ",
+     "", "compressed by xz", "decompress it (xz -d), or compress it by gzip"},
+    {"PAR1", "", "Parquet", "write its documents to a JSON Lines file"},
+    {"PK\3\4", "", "a zip archive", "unpack it"},
+    {"", ".json", "JSON, whose syntax would become part of the text",
+     "write its documents to a JSON Lines file (.jsonl), an object with the member \"text\" in each line; to train on "
+     "JSON itself, rename it"},
+};
+
+void reject_foreign(const InputFile& file) {
+  std::string head(static_cast<size_t>(std::min<int64_t>(8, file.size())), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(head)));
+  for (const Foreign& format : kForeign)
+    if (format.magic.empty() ? without_gz(file.path()).ends_with(format.suffix) : head.starts_with(format.magic))
+      throw DataError(fmt::format("{}: is {}, expected text or JSON Lines, plain or compressed by gzip: {}",
+                                  file.path(), format.name, format.remedy));
 }
 
 }  // namespace
@@ -39,7 +59,12 @@ DocumentMode document_mode(const std::string& name) {
   throw ConfigError(fmt::format("--document is \"{}\", expected file, paragraph or entry", name));
 }
 
-// One file, decompressed, by blocks and by lines.
+bool is_json_lines(std::string_view file) {
+  const std::string_view path = without_gz(file);
+  return path.ends_with(".jsonl") || path.ends_with(".ndjson");
+}
+
+// One file, decompressed, by blocks.
 class TextReader::File {
  public:
   explicit File(const std::string& path) : file_(path), input_(kBlockBytes, '\0'), block_(kBlockBytes, '\0') {
@@ -55,35 +80,19 @@ class TextReader::File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
+  const std::string& path() const { return file_.path(); }
   int64_t bytes_read() const { return at_ - stream_.avail_in; }
 
-  // The rest of the current block, or the next one; empty at the end.
+  // The next block, valid until the next call; empty at the end.
   std::string_view read() {
-    if (rest_.empty()) fill();
-    return std::exchange(rest_, {});
-  }
-
-  // The next line without its end; false at the end of the file.
-  bool read_line(std::string& line, size_t most) {
-    line.clear();
-    for (bool any = false;; any = true) {
-      if (rest_.empty()) fill();
-      if (rest_.empty()) return any;
-      const size_t end = rest_.find('\n');
-      line += rest_.substr(0, end);
-      if (line.size() > most) reject_long();
-      if (end == std::string_view::npos) {
-        rest_ = {};
-        continue;
-      }
-      rest_.remove_prefix(end + 1);
-      return true;
+    size_t bytes = stream_.avail_in;
+    if (compressed_) {
+      bytes = decompress();
+    } else {
+      block_.swap(input_);
+      refill();
     }
-  }
-
-  [[noreturn]] void reject_long() const {
-    throw DataError(fmt::format("{}: a document has more than {} bytes, which a dataset cannot hold: split it",
-                                file_.path(), kMaxDocumentBytes));
+    return std::string_view(block_).substr(0, bytes);
   }
 
  private:
@@ -95,17 +104,6 @@ class TextReader::File {
     stream_.next_in = reinterpret_cast<Bytef*>(input_.data());
     stream_.avail_in = static_cast<uInt>(bytes);
     return bytes > 0;
-  }
-
-  void fill() {
-    size_t bytes = stream_.avail_in;
-    if (compressed_) {
-      bytes = decompress();
-    } else {
-      block_.swap(input_);
-      refill();
-    }
-    rest_ = std::string_view(block_).substr(0, bytes);
   }
 
   // A block, less at the end.
@@ -137,68 +135,112 @@ class TextReader::File {
   const InputFile file_;
   std::string input_;  // as stored
   std::string block_;
-  std::string_view rest_;  // of block_, not yet read
-  z_stream stream_{};      // its input is the rest of input_, compressed or not
-  int64_t at_ = 0;         // bytes of the file read so far
+  z_stream stream_{};  // its input is the rest of input_, compressed or not
+  int64_t at_ = 0;     // bytes of the file read so far
   bool compressed_ = false;
   bool between_ = false;  // a gzip member has ended
 };
 
-TextReader::TextReader(std::vector<std::string> files, DocumentMode mode) : files_(std::move(files)), mode_(mode) {
-  for (const std::string& file : files_) bytes_total_ += InputFile(file).size();
+TextReader::TextReader(std::vector<std::string> files, DocumentOptions options)
+    : files_(std::move(files)), options_(std::move(options)) {
+  for (const std::string& path : files_) {
+    const InputFile file(path);
+    reject_foreign(file);
+    bytes_total_ += file.size();
+  }
 }
 
 TextReader::~TextReader() = default;
 
 int64_t TextReader::bytes_read() const { return bytes_done_ + (file_ ? file_->bytes_read() : 0); }
 
-bool TextReader::next(std::string& document) {
-  for (;;) {
+bool TextReader::next(TextPiece& piece) {
+  while (!ended_ && text_.size() <= kPieceBytes) {
     if (!file_) {
       if (next_file_ == files_.size()) return false;
       file_ = std::make_unique<File>(files_[next_file_++]);
+      json_ = is_json_lines(file_->path());
     }
-    if (next_document(document)) return true;
+    collect();
+  }
+  const std::string_view left = std::string_view(text_).substr(given_);
+  const size_t size = part_size(left, kPieceBytes);
+  piece = {std::string(left.substr(0, size)), !begun_, ended_ && size == left.size()};
+  begun_ = !piece.ends;
+  given_ += size;
+  if (ended_ && begun_) return true;
+  text_.erase(0, given_);
+  given_ = 0;
+  ended_ = false;
+  return true;
+}
+
+// Adds some more of the file to text_.
+void TextReader::collect() {
+  if (block_.empty()) block_ = file_->read();
+  if (block_.empty()) {
+    ended_ = json_line_.empty() ? has_text() : take_json_line();
     bytes_done_ += file_->bytes_read();
     file_.reset();
+    line_ = {};
+    in_paragraph_ = false;
+    line_number_ = 0;
+  } else if (json_) {
+    const size_t end = block_.find('\n');
+    json_line_ += block_.substr(0, end);
+    if (json_line_.size() > kMaxJsonLine)
+      throw DataError(
+          fmt::format("{}: line {} has more than {} MiB, expected a JSON object for each document: split it",
+                      file_->path(), line_number_ + 1, kMaxJsonLine >> 20));
+    block_.remove_prefix(end == std::string_view::npos ? block_.size() : end + 1);
+    if (end != std::string_view::npos) ended_ = take_json_line();
+  } else if (options_.mode == DocumentMode::file) {
+    text_ += std::exchange(block_, {});
+  } else {
+    ended_ = add_words();
   }
 }
 
-// The next document of file_; false at its end.
-bool TextReader::next_document(std::string& document) {
-  document.clear();
-  if (mode_ == DocumentMode::file) {
-    for (std::string_view block = file_->read(); !block.empty(); block = file_->read()) {
-      document += block;
-      if (document.size() > kMaxDocumentBytes) file_->reject_long();
-    }
-    return !document.empty();
-  }
+// The document of json_line_ to text_; false where it has no text.
+bool TextReader::take_json_line() {
+  const std::string where = fmt::format("{}: line {}", file_->path(), ++line_number_),
+                    line = std::exchange(json_line_, {});
+  if (std::all_of(line.begin(), line.end(), is_space)) return false;
+  const nlohmann::json object = parse_json(line, BadJson::discarded);
+  if (object.is_discarded())
+    throw DataError(fmt::format("{}: not valid JSON, expected an object in each line of a JSON Lines file", where));
+  text_ = JsonReader(object, where).text(options_.json_key.c_str());
+  return !text_.empty();
+}
 
-  document.swap(ahead_);
-  size_t paragraph = 0;  // where in the document the paragraph begins that is being read
-  bool in_paragraph = !document.empty();
-  std::string line;
-  while (file_->read_line(line, kMaxDocumentBytes)) {
-    const bool blank = std::all_of(line.begin(), line.end(), is_space);
-    if (blank && mode_ == DocumentMode::paragraph && !document.empty()) return true;
-    if (blank) {
-      in_paragraph = false;
-      continue;
-    }
-    if (!in_paragraph && !document.empty()) {
-      if (!is_space(line[0])) {
-        append_words(line, ahead_, 0);
-        return true;
+// Words of the block to text_, a space between any two; until the document ends, which it returns, or the block.
+bool TextReader::add_words() {
+  while (!block_.empty()) {
+    size_t size = 1;
+    if (block_[0] == '\n') {
+      const bool blank = !line_.has_words;
+      line_ = {};
+      space_ = true;
+      if (blank) in_paragraph_ = false;
+      if (blank && has_text() && options_.mode == DocumentMode::paragraph) return true;
+    } else if (is_space(block_[0])) {
+      if (!line_.begun) line_.indented = true;
+      line_.begun = space_ = true;
+    } else {
+      if (!in_paragraph_ && has_text()) {
+        if (!line_.indented) return true;
+        text_ += '\n';
+      } else if (space_ && has_text()) {
+        text_ += ' ';
       }
-      document += '\n';
+      while (size < block_.size() && !is_space(block_[size])) ++size;
+      text_ += block_.substr(0, size);
+      line_.begun = line_.has_words = in_paragraph_ = true;
+      space_ = false;
     }
-    if (!in_paragraph) paragraph = document.size();
-    in_paragraph = true;
-    append_words(line, document, paragraph);
-    if (document.size() > kMaxDocumentBytes) file_->reject_long();
+    block_.remove_prefix(size);
   }
-  return !document.empty();
+  return false;
 }
 
 }  // namespace trivet

@@ -1,14 +1,16 @@
-// TextReader: reads the documents of text files, decompressing gzip (.gz, and dictzip's .dz). Memory: the longest
-// document. One thread.
+// TextReader: reads the documents of text files and of JSON Lines, decompressing gzip (.gz, and dictzip's .dz). Memory:
+// a few MiB; of JSON Lines, several times the longest line. Used by one thread at a time.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace trivet {
 
+// What a document of a text file is. A line of a JSON Lines file (.jsonl or .ndjson) is one by itself.
 enum class DocumentMode {
   // A file is a document, to the byte.
   file,
@@ -22,16 +24,32 @@ enum class DocumentMode {
 // From "file", "paragraph" or "entry"; any other is a ConfigError.
 DocumentMode document_mode(const std::string& name);
 
+// By its name, with or without .gz: .jsonl or .ndjson.
+bool is_json_lines(std::string_view file);
+
+// A document, or of one longer than kPieceBytes a part, cut before white space where there is some.
+struct TextPiece {
+  std::string text;
+  bool begins = true, ends = true;  // its document
+};
+inline constexpr size_t kPieceBytes = 1 << 20;
+
+struct DocumentOptions {
+  DocumentMode mode = DocumentMode::file;
+  std::string json_key = "text";  // of a JSON Lines object: the member that is the document
+};
+
 class TextReader {
  public:
   // Opens every file; a missing one is an IoError. Gzip is detected by content. A .gz or .dz file without it is a
   // DataError, as is a gzip file that is truncated, fails its checksum, or has anything but gzip members and zeros
-  // behind the first member.
-  TextReader(std::vector<std::string> files, DocumentMode mode);
+  // behind the first member. A file whose name or first bytes say that it is no text, such as .json or Parquet, is a
+  // DataError that says what to do.
+  TextReader(std::vector<std::string> files, DocumentOptions options);
   ~TextReader();
 
-  // The next document that is not empty; false at the end. No document spans files.
-  bool next(std::string& document);
+  // The next piece, which is not empty; false at the end. No document spans files.
+  bool next(TextPiece& piece);
 
   int64_t bytes_read() const;  // of the files as stored: for progress
   int64_t bytes_total() const { return bytes_total_; }
@@ -39,15 +57,30 @@ class TextReader {
  private:
   class File;
 
-  bool next_document(std::string& document);
+  void collect();
+  bool take_json_line();
+  bool add_words();
+  bool has_text() const { return begun_ || !text_.empty(); }
 
   std::vector<std::string> files_;
-  DocumentMode mode_;
+  DocumentOptions options_;
   int64_t bytes_total_ = 0;
   int64_t bytes_done_ = 0;  // of finished files
   size_t next_file_ = 0;
   std::unique_ptr<File> file_;
-  std::string ahead_;  // mode entry: the paragraph that begins the next document
+  bool json_ = false;       // file_ is JSON Lines
+  std::string_view block_;  // of the file, not yet read
+  std::string json_line_;   // the beginning of a line of JSON Lines
+  int64_t line_number_ = 0;
+  std::string text_;    // of the current document, what was not given out, and
+  size_t given_ = 0;    // so many bytes that were
+  bool begun_ = false;  // a piece of it was given out
+  bool ended_ = false;  // the rest of it is in text_
+  // Of the current line, and of white space before it: modes paragraph and entry.
+  struct Line {
+    bool begun = false, indented = false, has_words = false;
+  } line_;
+  bool in_paragraph_ = false, space_ = false;
 };
 
 }  // namespace trivet

@@ -16,7 +16,7 @@ class BytesTokenizer final : public Tokenizer {
   int64_t vocab_size() const override { return kEod + 1; }
   int32_t eod() const override { return kEod; }
 
-  std::vector<int32_t> encode(std::string_view text) const override {
+  std::vector<int32_t> encode(std::string_view text, bool) const override {
     std::vector<int32_t> tokens(text.size());
     for (size_t i = 0; i < text.size(); ++i) tokens[i] = static_cast<uint8_t>(text[i]);
     return tokens;

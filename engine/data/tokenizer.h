@@ -23,7 +23,9 @@ class Tokenizer {
   // Equal for equal tokenizers: "bytes", or the hash of the model file.
   virtual std::string fingerprint() const = 0;
 
-  virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+  // goes_on: the text before it, up to this white space, was encoded by another call.
+  std::vector<int32_t> encode(std::string_view text) const { return encode(text, false); }
+  virtual std::vector<int32_t> encode(std::string_view text, bool goes_on) const = 0;
 
   // The end of document is not text. An id outside the vocabulary is a DataError.
   virtual std::string decode(std::span<const int32_t> tokens) const = 0;

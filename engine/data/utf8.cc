@@ -23,6 +23,16 @@ size_t utf8_character(std::string_view text) {
   return size;
 }
 
+size_t part_size(std::string_view text, size_t most) {
+  if (text.size() <= most) return text.size();
+  const size_t space = text.rfind(' ', most);
+  const size_t word = space == std::string_view::npos ? space : text.find_last_not_of(' ', space);
+  if (word != std::string_view::npos) return word + 1;
+  size_t end = most;
+  while (end > 1 && end + 3 > most && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;
+  return end;
+}
+
 int64_t repair_utf8(std::string& text) {
   size_t valid = 0;
   while (valid < text.size()) {

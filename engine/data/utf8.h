@@ -11,6 +11,10 @@ namespace trivet {
 // character) or `text` is empty.
 size_t utf8_character(std::string_view text);
 
+// Where to cut a text so that its first part has at most `most` bytes, at least 1: before the last white space there, a
+// run of it whole, or else behind the last whole character. All of a text that is not longer.
+size_t part_size(std::string_view text, size_t most);
+
 // Replaces every byte of no valid character by U+FFFD. Returns how many.
 int64_t repair_utf8(std::string& text);
 

@@ -1,10 +1,14 @@
 #include "engine/data/prepare.h"
 
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sys/resource.h>
 
 #include "engine/data/statistics.h"
 #include "engine/data/tokenizer.h"
 #include "tests/engine/data/support.h"
+#include "tests/support/where.h"
 
 namespace trivet {
 namespace {
@@ -16,7 +20,7 @@ class PrepareTest : public testing::Test {
     write_text(directory_ / "in", text_);
     options_.inputs = {directory_ / "in"};
     options_.output = directory_ / "out";
-    options_.document = DocumentMode::paragraph;
+    options_.text.mode = DocumentMode::paragraph;
   }
 
   void use_sentencepiece() {
@@ -54,7 +58,7 @@ class PrepareTest : public testing::Test {
 };
 
 TEST_F(PrepareTest, BytesComeBack) {
-  options_.document = DocumentMode::file;
+  options_.text.mode = DocumentMode::file;
   const PrepareResult result = prepare_dataset(options_);
   EXPECT_EQ(decoded(), std::vector<std::string>{text_});
   EXPECT_EQ(result.info.tokens, static_cast<int64_t>(text_.size()) + 1);
@@ -63,7 +67,7 @@ TEST_F(PrepareTest, BytesComeBack) {
 }
 
 TEST_F(PrepareTest, MakesTheFolderOfTheOutput) {
-  options_.document = DocumentMode::file;
+  options_.text.mode = DocumentMode::file;
   options_.output = directory_ / "new/folder/out";
   prepare_dataset(options_);
   EXPECT_EQ(decoded(), std::vector<std::string>{text_});
@@ -99,6 +103,43 @@ TEST_F(PrepareTest, IsTheSameWithAnyNumberOfThreadsAndWithItsOwnModel) {
     for (const char* suffix : {".bin", ".idx", ".json", ".model"})
       EXPECT_EQ(read_text(options_.output + suffix), read_text(prefix + suffix)) << suffix;
   }
+}
+
+TEST_F(PrepareTest, PiecesOfALongDocumentHaveTheTokensOfTheWhole) {
+  // given: one document of several pieces, with runs of spaces, among short ones
+  std::string text = text_;
+  while (text.size() < 2'500'000) text += text_ + "    ";
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  write_text(directory_ / "in", text);
+  write_text(directory_ / "short", "another one");
+  options_.inputs.push_back(directory_ / "short");
+  options_.text.mode = DocumentMode::file;
+  use_sentencepiece();
+  options_.train_bytes = 100'000;
+  prepare_dataset(options_);
+  // then: each is there as if it had been encoded at once
+  const auto tokenizer = open_tokenizer(options_.output);
+  const IndexedDataset dataset(options_.output);
+  ASSERT_EQ(dataset.sequences(), 2);
+  EXPECT_EQ(decoded(), (std::vector<std::string>{text, "another one"}));
+  std::vector<int32_t> tokens(static_cast<size_t>(dataset.length(0)));
+  dataset.read(0, tokens);
+  std::vector<int32_t> whole = tokenizer->encode(text);
+  whole.push_back(tokenizer->eod());
+  EXPECT_EQ(tokens, whole);
+}
+
+TEST_F(PrepareTest, ReadsJsonLines) {
+  std::string lines;
+  for (const std::string& sentence : made_up_sentences(3000, 11)) lines += "{\"text\": \"" + sentence + "\"}\n";
+  write_text(directory_ / "in.jsonl", lines);
+  options_.inputs = {directory_ / "in.jsonl"};
+  EXPECT_TRUE(contains(message(), "in.jsonl is JSON Lines, a document a line: leave --document out"));
+  options_.text.mode = DocumentMode::file;
+  use_sentencepiece();
+  prepare_dataset(options_);
+  EXPECT_EQ(decoded(), made_up_sentences(3000, 11));
+  std::filesystem::remove(directory_ / "in.jsonl");
 }
 
 TEST_F(PrepareTest, RepairsTextForSentencePieceOnly) {
@@ -185,6 +226,7 @@ TEST_F(PrepareTest, RefusesOptionsThatWouldDoNothing) {
   EXPECT_TRUE(
       contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 256; }), "is 256, expected 300 to"));
   EXPECT_TRUE(contains(with([](auto& o) { o.threads = -1; }), "--threads is -1"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.text.json_key = "body"; }), "none of the inputs is JSON Lines"));
   EXPECT_TRUE(contains(with([](auto& o) { o.inputs.clear(); }), "no input"));
   EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 100000; }), "100000 ids"));
   EXPECT_TRUE(outputs().empty());
@@ -202,6 +244,31 @@ TEST_F(PrepareTest, TellsHowFarItIs) {
   EXPECT_EQ(seen.back().tokens, result.info.tokens);
   EXPECT_EQ(seen.back().documents, 3000);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_F(PrepareTest, TakesTheMemoryThatItStates) {
+  // given: documents of one byte, 2 million of them, and one of 60 MB: at nine bytes of memory a byte, far too much
+  // (Written without holding it: a child's largest memory counts from the fork on.)
+  {
+    std::ofstream file(directory_ / "in", std::ios::binary);
+    for (int i = 0; i < 2'000'000; ++i) file << "a\n\n";
+    for (int i = 0; i < 1'500'000; ++i) file << "some words of a paragraph without an end\n";
+  }
+  // when: the program prepares it
+  const int status = std::system((program_path() +
+                                  " data prepare --tokenizer bytes --document paragraph --threads 2 "
+                                  "--input " +
+                                  (directory_ / "in") + " --output " + (directory_ / "out") + " >/dev/null")
+                                     .c_str());
+  EXPECT_EQ(status, 0);
+  // then: it has taken no more than it says
+  rusage usage{};
+  getrusage(RUSAGE_CHILDREN, &usage);
+  EXPECT_LT(int64_t{usage.ru_maxrss} << 10, kMemoryBytes + 2 * kMemoryBytesPerThread);
+  EXPECT_EQ(read_dataset_info(directory_ / "out")->documents, 2'000'001);
+  EXPECT_EQ(IndexedDataset(directory_ / "out").sequences(), 2'000'001);
+}
+#endif
 
 TEST(CheckBinHash, SeesAChangedByte) {
   const TempDir directory;

@@ -11,12 +11,23 @@
 namespace trivet {
 namespace {
 
-std::vector<std::string> documents_of(const std::vector<std::string>& files, DocumentMode mode) {
-  TextReader reader(files, mode);
+std::vector<std::string> documents_of(const std::vector<std::string>& files, DocumentOptions options) {
+  TextReader reader(files, options);
   std::vector<std::string> documents;
-  for (std::string document; reader.next(document);) documents.push_back(document);
+  bool between = true;
+  for (TextPiece piece; reader.next(piece); between = piece.ends) {
+    EXPECT_EQ(piece.begins, between);
+    EXPECT_FALSE(piece.text.empty());
+    EXPECT_LE(piece.text.size(), kPieceBytes);
+    if (piece.begins) documents.emplace_back();
+    documents.back() += piece.text;
+  }
+  EXPECT_TRUE(between);
   EXPECT_EQ(reader.bytes_read(), reader.bytes_total());
   return documents;
+}
+std::vector<std::string> documents_of(const std::vector<std::string>& files, DocumentMode mode) {
+  return documents_of(files, DocumentOptions{.mode = mode});
 }
 
 void write_gzip(const std::string& path, const std::string& bytes) {
@@ -56,6 +67,80 @@ TEST(TextReader, DocumentsDoNotReachOverFiles) {
   for (const auto mode : {DocumentMode::paragraph, DocumentMode::entry})
     EXPECT_EQ(documents_of(files, mode), (std::vector<std::string>{"one", "two"}));
   EXPECT_EQ(documents_of(files, DocumentMode::file), (std::vector<std::string>{"one", " \n\n ", "  two\n"}));
+}
+
+TEST(TextReader, LongDocumentsComeInPieces) {
+  // given: a document of several pieces, in paragraphs, in lines, and without a space
+  const TempDir directory;
+  std::string words, lines, dense;
+  while (words.size() < 3'000'000) words += "word" + std::to_string(words.size()) + " ";
+  words.pop_back();
+  while (dense.size() < 2'500'000) dense += "\xe6\x97\xa5";
+  lines = words;
+  std::replace(lines.begin(), lines.end(), ' ', '\n');
+  write_text(directory / "a", "  first\n\n" + lines + "\n\n last");
+  write_text(directory / "b", dense);
+  using Texts = std::vector<std::string>;
+  // then: they add up to the document
+  EXPECT_EQ(documents_of({directory / "a"}, DocumentMode::paragraph), (Texts{"first", words, "last"}));
+  EXPECT_EQ(documents_of({directory / "a"}, DocumentMode::entry), (Texts{"first", words + "\nlast"}));
+  EXPECT_EQ(documents_of({directory / "b"}, DocumentMode::paragraph), Texts{dense});
+  EXPECT_EQ(documents_of({directory / "a", directory / "b"}, DocumentMode::file),
+            (Texts{"  first\n\n" + lines + "\n\n last", dense}));
+  // and: none is cut in a word or in a character
+  write_text(directory / "c", words);
+  for (const char* name : {"b", "c"}) {
+    TextReader reader({directory / name}, {});
+    for (TextPiece piece; reader.next(piece);) {
+      EXPECT_EQ(repair_utf8(piece.text), 0);
+      if (*name == 'c') {
+        EXPECT_TRUE(piece.text.starts_with(piece.begins ? "word0" : " word")) << piece.text.substr(0, 9);
+      }
+    }
+  }
+}
+
+TEST(TextReader, ReadsJsonLines) {
+  // given: objects with other members, escapes, an empty document and a blank line, the last without an end
+  const TempDir directory;
+  const std::string big(3'000'000, 'x');
+  const std::string lines = R"({"id": 1, "text": "one\n\u00e9", "meta": {"a": [1, 2]}})"
+                            "\n\n{\"text\": \"\"}\n{\"text\": \"" +
+                            big + "\"}\r\n{\"text\": \"last\", \"body\": \"b\"}";
+  write_text(directory / "a.jsonl", lines);
+  write_gzip(directory / "b.ndjson.gz", lines);
+  for (const char* name : {"a.jsonl", "b.ndjson.gz"})
+    EXPECT_EQ(documents_of({directory / name}, DocumentMode::file),
+              (std::vector<std::string>{"one\n\u00e9", big, "last"}))
+        << name;
+  // then: what is none is named by its line
+  const auto message = [&](const std::string& text, const std::string& key = "text") {
+    write_text(directory / "c.jsonl", text);
+    return message_of<DataError>([&] { documents_of({directory / "c.jsonl"}, DocumentOptions{.json_key = key}); });
+  };
+  EXPECT_TRUE(contains(message("{\"text\": \"a\"}\n{\"text\": "), "c.jsonl: line 2: not valid JSON"));
+  EXPECT_TRUE(contains(message("\n[1]"), "c.jsonl: line 2: found [1], expected an object"));
+  EXPECT_TRUE(contains(message("{\"text\": 5}"), "c.jsonl: line 1: text: found 5, expected a text"));
+  EXPECT_TRUE(contains(message("{\"text\": \"a\"}", "body"), "c.jsonl: line 1: body: found nothing, expected"));
+  write_text(directory / "c.jsonl", "{\"text\": \"a\", \"body\": \"b\"}\n");
+  EXPECT_EQ(documents_of({directory / "c.jsonl"}, DocumentOptions{.json_key = "body"}), std::vector<std::string>{"b"});
+}
+
+TEST(TextReader, RefusesWhatIsNoText) {
+  const TempDir directory;
+  const auto message = [&](const char* name, const std::string& bytes) {
+    write_text(directory / name, bytes);
+    return message_of<DataError>([&] { TextReader({directory / name}, {}); });
+  };
+  EXPECT_TRUE(contains(message("a.json", "[{\"text\": \"a\"}]"), "a.json: is JSON, whose syntax would become part"));
+  EXPECT_TRUE(contains(message("a.json", "{}"), "write its documents to a JSON Lines file (.jsonl)"));
+  EXPECT_TRUE(contains(message("a.jsonl.zst", "\x28\xb5\x2f\xfd..."), "is compressed by zstd, expected text or JSON"));
+  EXPECT_TRUE(contains(message("a", std::string("\xfd"
+                                                "7zXZ\0",
+                                                6)),
+                       "is compressed by xz"));
+  EXPECT_TRUE(contains(message("a.parquet", "PAR1\x15"), "is Parquet"));
+  EXPECT_TRUE(contains(message("a", "PK\3\4\5"), "is a zip archive"));
 }
 
 TEST(TextReader, ReadsTheSameCompressed) {
@@ -119,16 +204,14 @@ TEST(TextReader, NamesAFileThatCannotBeRead) {
   const TempDir directory;
   write_text(directory / "a", "text");
   EXPECT_TRUE(contains(message_of<IoError>([&] {
-                         TextReader({directory / "a", directory / "b"}, DocumentMode::file);
+                         TextReader({directory / "a", directory / "b"}, {});
                        }),
                        directory / "b"));
   std::filesystem::create_directory(directory / "c");
-  EXPECT_TRUE(
-      contains(message_of<IoError>([&] { TextReader({directory / "c"}, DocumentMode::file); }), "not a regular file"));
+  EXPECT_TRUE(contains(message_of<IoError>([&] { TextReader({directory / "c"}, {}); }), "not a regular file"));
   // Nobody writes to this pipe.
   ASSERT_EQ(mkfifo((directory / "pipe").c_str(), 0666), 0);
-  EXPECT_TRUE(contains(message_of<IoError>([&] { TextReader({directory / "pipe"}, DocumentMode::file); }),
-                       "not a regular file"));
+  EXPECT_TRUE(contains(message_of<IoError>([&] { TextReader({directory / "pipe"}, {}); }), "not a regular file"));
 }
 
 TEST(DocumentMode, KnowsItsNames) {

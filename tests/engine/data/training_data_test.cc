@@ -17,7 +17,7 @@ class TrainingDataTest : public testing::Test {
     PrepareOptions options;
     options.inputs = {directory_ / (name + ".txt")};
     options.output = directory_ / name;
-    options.document = DocumentMode::paragraph;
+    options.text.mode = DocumentMode::paragraph;
     options.tokenizer = vocab_size ? "sentencepiece" : "bytes";
     options.vocab_size = vocab_size;
     prepare_dataset(options);
