@@ -13,6 +13,7 @@ static_assert(std::atomic<int>::is_always_lock_free);
 void handle(int signal) {
   int none = 0;
   if (received.compare_exchange_strong(none, signal)) return;
+  if (signal == SIGHUP) return;  // a terminal that closes sends it twice: the shell to its jobs, and the kernel
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
@@ -24,6 +25,9 @@ void watch_stop_signals() {
   action.sa_handler = handle;
   action.sa_flags = SA_RESTART;
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &action, nullptr);
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
 }
 
 int stop_signal() { return received; }

@@ -65,7 +65,109 @@ std::string shortened(std::string_view text, size_t most) {
   return std::string(text);
 }
 
-std::string render(const std::vector<TextBlock>& blocks) {
+std::string wrapped(std::string_view text, size_t columns, size_t indent) {
+  if (columns == 0) return std::string(text);
+  std::string lines;
+  size_t used = indent;
+  bool begins = true;
+  const auto next_line = [&] { lines += '\n' + std::string(indent, ' '), used = indent, begins = true; };
+  for (size_t i = 0; i < text.size();) {
+    const size_t end = std::min(text.find_first_of(" \n", i), text.size());
+    const std::string_view word = text.substr(i, end - i);
+    if (!begins && used + 1 + width_of(word) > columns) next_line();
+    if (!begins) lines += ' ', ++used;
+    lines += word, used += width_of(word), begins = false;
+    if (end < text.size() && text[end] == '\n') next_line();
+    i = end + 1;
+  }
+  return lines;
+}
+
+namespace {
+
+constexpr size_t kGap = 2;  // between columns, and before the first one of a block with a title
+
+// The columns that a text needs to be broken into lines: of its longest word, and not much fewer than it has.
+size_t least_width(std::string_view text) {
+  size_t least = std::min<size_t>(width_of(text), 24);
+  for (size_t i = 0; i < text.size();) {
+    const size_t end = std::min(text.find_first_of(" \n", i), text.size());
+    least = std::max(least, width_of(text.substr(i, end - i)));
+    i = end + 1;
+  }
+  return least;
+}
+
+// The columns of a table of numbers that a terminal has room for.
+std::vector<bool> shown_columns(const TextBlock& block, const std::vector<size_t>& widths, size_t indent,
+                                size_t columns) {
+  std::vector<bool> shown(widths.size(), true);
+  size_t width = indent;
+  for (const size_t w : widths) width += w + kGap;
+  for (size_t i = widths.size(); i-- > 1 && columns > 0 && width > columns + kGap;) {
+    if (i < block.align.size() && block.align[i] == 'R') continue;
+    shown[i] = false;
+    width -= widths[i] + kGap;
+  }
+  return shown;
+}
+
+std::string aligned(const std::string& cell, size_t width, char alignment) {
+  const std::string padding(width - std::min(width, width_of(cell)), ' ');
+  return alignment == 'r' || alignment == 'R' ? padding + cell : cell + padding;
+}
+
+std::string render_table(const TextBlock& block, const std::vector<size_t>& widths, size_t indent, size_t columns) {
+  const std::vector<bool> shown = shown_columns(block, widths, indent, columns);
+  std::string text, left_out;
+  for (const auto& row : block.rows) {
+    std::string line(indent, ' ');
+    for (size_t i = 0; i < row.size(); ++i) {
+      if (!shown[i]) continue;
+      line += (i == 0 ? "" : std::string(kGap, ' ')) +
+              aligned(row[i], widths[i], i < block.align.size() ? block.align[i] : 'l');
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
+  }
+  for (size_t i = 0; i < shown.size(); ++i)
+    if (!shown[i] && i < block.rows[0].size()) left_out += (left_out.empty() ? "" : ", ") + block.rows[0][i];
+  if (!left_out.empty())
+    text += std::string(indent, ' ') + wrapped("(no room for: " + left_out + ")", columns, indent) + '\n';
+  return text;
+}
+
+// Names and texts. A cell stands in its column; where it does not fit, right behind the one before it; else, as all
+// that follow, in a line of its own.
+std::string render_texts(const TextBlock& block, const std::vector<size_t>& widths, size_t indent, size_t columns) {
+  const size_t below = indent + 3 * kGap;
+  std::string text;
+  for (const auto& row : block.rows) {
+    std::string line(indent, ' ');
+    size_t column = indent, used = indent;  // where the column begins; how far the line is
+    bool broken = false;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const size_t gap = i == 0 ? 0 : kGap, width = width_of(row[i]);
+      const size_t needed = i + 1 == row.size() ? least_width(row[i]) : width;
+      const auto fits = [&](size_t at) { return columns == 0 || i == 0 || (!broken && at + needed <= columns); };
+      const size_t behind = used + gap, at = fits(std::max(column, behind)) ? std::max(column, behind) : behind;
+      if (fits(at)) {
+        line += std::string(at - used, ' ') + wrapped(row[i], columns, at);
+        used = at + width;
+      } else {
+        broken = true;
+        line = line.substr(0, line.find_last_not_of(' ') + 1) + '\n' + std::string(below, ' ') +
+               wrapped(row[i], columns, below);
+      }
+      column += widths[i] + kGap;
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string render(const std::vector<TextBlock>& blocks, int columns) {
   size_t first = 0;
   for (const TextBlock& block : blocks)
     if (const auto widths = column_widths(block); !widths.empty()) first = std::max(first, widths[0]);
@@ -74,16 +176,9 @@ std::string render(const std::vector<TextBlock>& blocks) {
     auto widths = column_widths(block);
     if (!widths.empty()) widths[0] = first;
     if (!block.title.empty()) text += block.title + '\n';
-    for (const auto& row : block.rows) {
-      std::string line = block.title.empty() ? "" : "  ";
-      for (size_t i = 0; i < row.size(); ++i) {
-        const std::string padding(widths[i] - width_of(row[i]), ' ');
-        const bool right = i < block.align.size() && block.align[i] == 'r';
-        line += i == 0 ? "" : "  ";
-        line += right ? padding + row[i] : row[i] + padding;
-      }
-      text += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
-    }
+    const bool table = block.align.find_first_of("rR") != std::string::npos;
+    text += (table ? render_table : render_texts)(block, widths, block.title.empty() ? 0 : kGap,
+                                                  static_cast<size_t>(columns));
   }
   return text;
 }

@@ -16,8 +16,13 @@ std::string counted(int64_t n, std::string_view noun);  // 1 step, 2 steps
 // At most so many characters of a UTF-8 text, and "…" where there are more.
 std::string shortened(std::string_view text, size_t most);
 
+// The text in lines that end before so many columns (0: no limit), broken between words. The first begins at the column
+// `indent`, where the caller is; the others begin with so many spaces.
+std::string wrapped(std::string_view text, size_t columns, size_t indent = 0);
+
 // A block of a banner: its title, and below it, indented, rows of aligned cells. Without a title nothing is indented.
-// `align` has an 'l' or 'r' for each column, 'l' where it is short.
+// `align` has an 'l' or 'r' for each column, 'l' where it is short. With an 'r' it is a table of numbers, which leaves
+// columns out, from the right, where the terminal is too narrow; but none with a capital letter.
 struct TextBlock {
   std::string title;
   std::vector<std::vector<std::string>> rows = {};
@@ -30,7 +35,8 @@ struct TextBlock {
   }
 };
 
-// The blocks one after another, the first column as wide in all of them. No line ends with spaces.
-std::string render(const std::vector<TextBlock>& blocks);
+// The blocks one after another, the first column as wide in all of them. No line ends with spaces. On a terminal of
+// `columns` (0: no limit) tables leave columns out and say which, and long texts are continued on the next line.
+std::string render(const std::vector<TextBlock>& blocks, int columns = 0);
 
 }  // namespace trivet

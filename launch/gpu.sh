@@ -51,6 +51,7 @@ cd "$root" || exit 74
 
 needed=(trivet kernels_test parallel_test engine_test cuda_ops_bench train_bench)
 if [[ -z $programs ]]; then
+  packages+=("${test_packages[@]}")
   install_packages && build_trivet build -DTRIVET_CUDA=ON -- "${needed[@]}" || exit 70
 fi
 program() {
@@ -177,7 +178,7 @@ if wants run; then
   if [[ $device == cuda ]]; then
     step run 'GPT-2 124M, 20 steps' 120 30 "$trivet" train configs/gpt2_124m.yaml "${one[@]}" --set train.train_iters=20 \
       --set batch.global_batch_size=64 --set batch.micro_batch_size=32 --set "train.run_dir=$runs/gpt2" \
-      --set checkpoint.save_interval=0
+      --set checkpoint.save_interval=0 --set checkpoint.keep_last=0 --set checkpoint.async_save=false
   fi
 fi
 

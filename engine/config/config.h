@@ -109,9 +109,9 @@ struct BatchConfig {
 
 struct OptimizerConfig {
   double lr = 3e-4;
-  std::optional<double> min_lr;  // lr / 10
-  int64_t lr_warmup_iters = 0;
-  std::optional<int64_t> lr_decay_iters;  // train_iters
+  std::optional<double> min_lr;                // lr / 10
+  std::optional<int64_t> lr_warmup_iters = 0;  // empty: lr_decay_iters / 10
+  std::optional<int64_t> lr_decay_iters;       // train_iters
   LrDecay lr_decay_style = LrDecay::cosine;
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;

@@ -126,6 +126,13 @@ TextBlock describe_layout(const Config& config, const Layout& layout) {
   return block;
 }
 
+std::string checkpoints_text(const Config& config) {
+  const CheckpointConfig& c = config.checkpoint;
+  if (c.save_interval == 0) return "none: with checkpoint.save_interval 0 the weights are lost when the run ends";
+  return fmt::format("every {} and the last one, in {}/checkpoints, {} kept", counted(c.save_interval, "step"),
+                     config.train.run_dir, c.keep_last == 0 ? "all" : fmt::format("the last {}", c.keep_last));
+}
+
 TextBlock describe_work(const Config& config, const Layout& layout) {
   const int64_t samples = *config.batch.global_batch_size, tokens = samples * config.model.seq_length;
   const double all_tokens = static_cast<double>(tokens) * static_cast<double>(config.train.train_iters);
@@ -139,7 +146,8 @@ TextBlock describe_work(const Config& config, const Layout& layout) {
                                                     : fmt::format("{:.4g}", all_tokens),
                                   grouped(config.train.train_iters))},
            {"model FLOPs", fmt::format("{:.6e} a token, {:.6e} a step (convention: {})", flops.total(),
-                                       flops.total() * static_cast<double>(tokens), word_of(convention))}}};
+                                       flops.total() * static_cast<double>(tokens), word_of(convention))},
+           {"checkpoints", checkpoints_text(config)}}};
 }
 
 TextBlock describe_memory(const std::vector<MemoryPlan>& ranks) {
@@ -151,9 +159,10 @@ TextBlock describe_memory(const std::vector<MemoryPlan>& ranks) {
     return block;
   }
   // A column a purpose, a row a pipeline rank.
-  TextBlock block = {"memory a rank", {{"pipeline rank"}}, "lrrrrrrrr"};
+  TextBlock block = {"memory a rank", {{"pipeline rank"}}};
   for (const MemoryItem& item : ranks[0].items) block.rows[0].push_back(item.name);
   block.rows[0].push_back("sum");
+  block.align = "l" + std::string(ranks[0].items.size(), 'r') + "R";
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     std::vector<std::string>& row = block.rows.emplace_back(std::vector{std::to_string(rank)});
     for (const MemoryItem& item : ranks[rank].items) row.push_back(bytes_text(item.bytes));

@@ -211,7 +211,7 @@ void declare_parallel(std::vector<Field>& table) {
       range(1, 65'536, "ranks"));
   KEY(parallel, virtual_pipeline_model_parallel_size,
       "model chunks of a pipeline rank, v; auto: what the schedule needs", range(1, 10'000, "chunks"));
-  KEY(parallel, pipeline_schedule, "a kind that `trivet schedule --help` lists, or a file with a schedule");
+  KEY(parallel, pipeline_schedule, "a kind that `trivet schedule --kinds` lists, or a file with a schedule");
   KEY(parallel, microbatch_group_size_per_vp_stage,
       "interleaved: micro-batches of a chunk in a row; auto: the smallest that fits",
       range(1, 1'000'000, "micro-batches"));
@@ -260,7 +260,7 @@ void declare_training(std::vector<Field>& table) {
 
   KEY(optimizer, lr, "peak learning rate", above(0));
   KEY(optimizer, min_lr, "learning rate after the decay; auto: lr / 10", at_least(0));
-  KEY(optimizer, lr_warmup_iters, "steps of linear warm-up", range(0, 1e12, "steps"));
+  KEY(optimizer, lr_warmup_iters, "steps of linear warm-up; auto: lr_decay_iters / 10", range(0, 1e12, "steps"));
   KEY(optimizer, lr_decay_iters, "step at which min_lr is reached; auto: train_iters", range(1, 1e12, "steps"));
   KEY(optimizer, lr_decay_style, "shape of the decay");
   KEY(optimizer, adam_beta1, "decay of the first moment", fraction());

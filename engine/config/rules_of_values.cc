@@ -118,9 +118,10 @@ void check_optimizer(const Config& c, Rules& rule) {
   rule("optimizer.lr_decay_iters", {"train.train_iters", "optimizer.lr_decay_style"},
        constant && decay != c.train.train_iters, kNoEffect, decay);
   rule("optimizer.min_lr", {"optimizer.lr"}, min_lr > o.lr, "{} is above lr ({}), expected at most that", min_lr, o.lr);
-  rule("optimizer.lr_warmup_iters", {"optimizer.lr_decay_iters", "train.train_iters"}, o.lr_warmup_iters > decay,
-       "{} is above {} ({}), expected at most that: the warm-up is the first part of the schedule", o.lr_warmup_iters,
-       o.lr_decay_iters ? "lr_decay_iters" : "train_iters", decay);
+  rule("optimizer.lr_warmup_iters", {"optimizer.lr_decay_iters", "train.train_iters"},
+       o.lr_warmup_iters.value_or(0) > decay,
+       "{} is above {} ({}), expected at most that: the warm-up is the first part of the schedule",
+       o.lr_warmup_iters.value_or(0), o.lr_decay_iters ? "lr_decay_iters" : "train_iters", decay);
 }
 
 void check_data(const Config& c, Rules& rule) {

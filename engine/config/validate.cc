@@ -77,6 +77,8 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d) {
   derive(loaded, "optimizer.min_lr", c.optimizer.min_lr, constant ? c.optimizer.lr : c.optimizer.lr / 10,
          constant ? "lr" : "lr / 10");
   derive(loaded, "optimizer.lr_decay_iters", c.optimizer.lr_decay_iters, c.train.train_iters, "train_iters");
+  derive(loaded, "optimizer.lr_warmup_iters", c.optimizer.lr_warmup_iters, *c.optimizer.lr_decay_iters / 10,
+         "lr_decay_iters / 10");
   CommConfig& m = c.comm;
   derive(loaded, "comm.tensor_link_latency_us", m.tensor_link_latency_us, m.link_latency_us, "link_latency_us");
   derive(loaded, "comm.tensor_link_gbps", m.tensor_link_gbps, m.link_gbps, "link_gbps");

@@ -78,6 +78,12 @@ std::string fault_table() {
   return text;
 }
 
+std::vector<std::string_view> fault_names() {
+  std::vector<std::string_view> names;
+  for (const FaultAbout& fault : kFaults) names.push_back(fault.name);
+  return names;
+}
+
 Fault parse_fault(const std::string& text) {
   std::vector<std::string_view> parts;
   for (const auto part : std::views::split(text, ':')) parts.emplace_back(part.begin(), part.end());

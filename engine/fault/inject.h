@@ -55,6 +55,7 @@ struct Fault {
 Fault parse_fault(const std::string& text);
 std::vector<Fault> parse_faults(std::span<const std::string> texts);
 std::string fault_table();  // one line a fault
+std::vector<std::string_view> fault_names();
 
 // The numbers in device memory that a fault of this rank can corrupt.
 struct FaultTargets {

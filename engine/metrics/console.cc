@@ -1,6 +1,7 @@
 #include "engine/metrics/console.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fmt/format.h>
 
@@ -10,52 +11,86 @@ namespace trivet {
 namespace {
 
 constexpr int kLinesOfAHeader = 40;
-constexpr auto kColumns = "{:>{}}  {:>11}  {:>9}  {:>13}  {:>8}  {:>11}  {:>8}  {:>5}  {:>7}  {:>6}  {:>6}";
+// `leaves`: which columns a narrow terminal has no room for, the first to go first; 0: stays.
+struct Column {
+  const char* name;
+  size_t width;
+  size_t leaves;
+};
+constexpr std::array kColumns = {Column{"step", 9, 0},           Column{"loss", 11, 0}, Column{"grad norm", 9, 6},
+                                 Column{"learning rate", 13, 5}, Column{"ms", 8, 0},    Column{"tokens/s", 11, 8},
+                                 Column{"TFLOP/s", 8, 4},        Column{"MFU", 5, 7},   Column{"exposed", 7, 3},
+                                 Column{"wait", 6, 2},           Column{"bubble", 6, 1}};
+using Cells = std::array<std::string, kColumns.size()>;
 
 // A number in a column; "-" where it is unknown, but the loss of a run that went wrong is "nan".
 std::string cell(double x, int digits) { return std::isnan(x) ? "-" : fmt::format("{:.{}f}", x, digits); }
 
-std::string columns(const StepReport& r) {
-  const std::string total = std::to_string(r.total_steps);
-  const std::string step = fmt::format("{:>{}}/{}", r.step, total.size(), total);
-  const double tokens = r.tokens_per_second;
-  return fmt::format(kColumns, step, std::max<size_t>(9, step.size()), fmt::format("{:.6f}", r.loss),
-                     fmt::format("{:.3f}", r.grad_norm), fmt::format("{:.4e}", r.learning_rate),
-                     cell(1e3 * r.step_seconds, 1), std::isfinite(tokens) ? grouped(std::llround(tokens)) : "-",
-                     cell(r.model_tflops_per_rank, std::abs(r.model_tflops_per_rank) < 10 ? 3 : 1), percent_text(r.mfu),
-                     percent_text(r.stats.of_window(StepStats::sum(r.stats.exposed_wire))),
-                     percent_text(r.stats.of_window(StepStats::sum(r.stats.exposed_wait))),
-                     percent_text(r.bubble_fraction));
+size_t step_width(const StepReport& r) {
+  return std::max(kColumns[0].width, 2 * std::to_string(r.total_steps).size() + 1);
 }
 
-std::string header(const StepReport& r) {
-  const size_t width = std::max<size_t>(9, 2 * std::to_string(r.total_steps).size() + 1);
-  return fmt::format(kColumns, "step", width, "loss", "grad norm", "learning rate", "ms", "tokens/s", "TFLOP/s", "MFU",
-                     "exposed", "wait", "bubble");
+Cells cells_of(const StepReport& r) {
+  const std::string total = std::to_string(r.total_steps);
+  const double tokens = r.tokens_per_second;
+  return {fmt::format("{:>{}}/{}", r.step, total.size(), total),
+          fmt::format("{:.6f}", r.loss),
+          fmt::format("{:.3f}", r.grad_norm),
+          fmt::format("{:.4e}", r.learning_rate),
+          cell(1e3 * r.step_seconds, 1),
+          std::isfinite(tokens) ? grouped(std::llround(tokens)) : "-",
+          cell(r.model_tflops_per_rank, std::abs(r.model_tflops_per_rank) < 10 ? 3 : 1),
+          percent_text(r.mfu),
+          percent_text(r.stats.of_window(StepStats::sum(r.stats.exposed_wire))),
+          percent_text(r.stats.of_window(StepStats::sum(r.stats.exposed_wait))),
+          percent_text(r.bubble_fraction)};
+}
+
+// How many columns `terminal` has no room for; 0: no terminal.
+size_t columns_left_out(size_t step_width, size_t terminal) {
+  size_t width = step_width - kColumns[0].width;
+  for (const Column& column : kColumns) width += column.width + 2;
+  size_t out = 0;
+  while (terminal > 0 && width - 2 >= terminal && out < 8)
+    width -= std::ranges::find(kColumns, ++out, &Column::leaves)->width + 2;
+  return out;
+}
+
+std::string row_of(const Cells& cells, size_t step_width, size_t left_out) {
+  std::string row;
+  for (size_t i = 0; i < cells.size(); ++i)
+    if (kColumns[i].leaves == 0 || kColumns[i].leaves > left_out)
+      row += fmt::format("{}{:>{}}", i == 0 ? "" : "  ", cells[i], i == 0 ? step_width : kColumns[i].width);
+  return row;
 }
 
 }  // namespace
 
 void Console::banner(const std::vector<TextBlock>& blocks) {
   clear_bar();
-  out_ << render(blocks) << '\n';
+  out_ << render(blocks, columns_ ? columns_() : 0) << '\n';
   out_.flush();
 }
 
 void Console::step(const StepReport& report) {
-  if (lines_until_header_-- == 0) {
-    line(header(report));
+  const size_t width = step_width(report);
+  const size_t left_out = columns_left_out(width, static_cast<size_t>(columns_ ? columns_() : 0));
+  if (lines_until_header_-- == 0 || left_out != left_out_) {
+    Cells names;
+    std::ranges::transform(kColumns, names.begin(), &Column::name);
+    line(row_of(names, width, left_out));
     lines_until_header_ = kLinesOfAHeader - 1;
+    left_out_ = left_out;
   }
-  line(columns(report));
+  line(row_of(cells_of(report), width, left_out));
 }
 
 void Console::eval(const EvalReport& r) {
-  line(fmt::format("evaluation at step {}: validation loss {:.6f}, perplexity {:.2f}, {} samples in {:.1f} s", r.step,
+  note(fmt::format("evaluation at step {}: validation loss {:.6f}, perplexity {:.2f}, {} samples in {:.1f} s", r.step,
                    r.validation_loss, std::exp(r.validation_loss), grouped(r.samples), r.seconds));
 }
 
-void Console::note(const std::string& text) { line(text); }
+void Console::note(const std::string& text) { line(wrapped(text, static_cast<size_t>(columns_ ? columns_() : 0))); }
 
 void Console::progress(int64_t step, int64_t total_steps, double step_seconds) {
   const bool last = step >= total_steps;

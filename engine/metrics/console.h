@@ -4,8 +4,9 @@
 //     step        loss  grad norm  learning rate       ms    tokens/s  TFLOP/s    MFU  exposed   wait  bubble
 //    3/2000   10.812345      2.410     1.2000e-05    512.3      15,998     0.52  41.2%     3.1%   1.2%    0.4%
 //
-// TFLOP/s are model FLOPs of one rank; exposed is the wire that nothing hid, wait is waiting for peers. Used by one
-// thread, of rank 0.
+// A narrow terminal leaves columns out, in this order: bubble, wait, exposed, TFLOP/s, learning rate, grad norm, MFU,
+// tokens/s. TFLOP/s are model FLOPs of one rank; exposed is the wire that nothing hid, wait is waiting for peers. Used
+// by one thread, of rank 0.
 #pragma once
 
 #include <functional>
@@ -44,7 +45,8 @@ class Console {
   std::ostream& out_;
   Columns columns_;
   int lines_until_header_ = 0;
-  std::string bar_;  // what it says, without its picture; empty: none
+  size_t left_out_ = 0;  // columns of the last header that the terminal had no room for
+  std::string bar_;      // what it says, without its picture; empty: none
   double bar_fraction_ = 0;
   bool bar_drawn_ = false;
   double next_draw_ = 0;

@@ -30,17 +30,21 @@ struct StepReport {
 // What a step amounts to, the same for every step of a run.
 struct StepWork {
   int64_t tokens = 0;  // of a step, on all ranks
-  double flops = 0;  // model FLOPs of a step, on all ranks
+  double flops = 0;    // model FLOPs of a step, on all ranks
   int ranks = 1;
   double peak_tflops = StepReport::kUnknown;  // of one rank
 };
+
+inline double mfu_of(const StepWork& work, double step_seconds) {
+  return model_flops_utilisation(work.flops, step_seconds, work.ranks, work.peak_tflops);
+}
 
 // Fills in the speed of a step and where its time went.
 inline void report_speed(StepReport& report, const StepWork& work, double step_seconds, const StepStats& stats) {
   report.step_seconds = step_seconds;
   report.tokens_per_second = static_cast<double>(work.tokens) / step_seconds;
   report.model_tflops_per_rank = work.flops / step_seconds / work.ranks / 1e12;
-  report.mfu = model_flops_utilisation(work.flops, step_seconds, work.ranks, work.peak_tflops);
+  report.mfu = mfu_of(work, step_seconds);
   report.bubble_fraction = stats.bubble_fraction();
   report.stats = stats;
 }

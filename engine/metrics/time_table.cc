@@ -28,6 +28,7 @@ TextBlock describe_ranks(std::span<const RankTime> ranks, const StepStats& all, 
     block.rows[0].push_back(std::string(kCommClasses[k]) + " wire"), block.rows[0].push_back("wait");
   for (const char* name : {"host", "idle", "step"}) block.rows[0].push_back(name);
   block.align.resize(block.rows[0].size(), 'r');
+  block.align.back() = 'R';
   for (const RankTime& rank : ranks) {
     const StepStats& s = rank.sum;
     std::vector<std::string>& row = block.rows.emplace_back(std::vector{rank.name});

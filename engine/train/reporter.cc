@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <numeric>
 #include <unistd.h>
+#include <utility>
 
 #include "base/host.h"
 #include "engine/config/explain.h"
@@ -17,26 +18,31 @@ namespace {
 struct StepSums {
   StepStats stats;
   Votes votes;
+  int64_t above_peak = 0;  // rank 0 was faster than the peak, which can be measured again
 };
 
 struct FoundPeak {
   double tflops = 0;  // of one rank
   std::string origin;
+  bool measured = false;
 };
 
 // Every rank measures at the same time, as they will compute at the same time; the mean is one rank's share.
+double measure_peak(const Config& config, Trainer& trainer) {
+  HostWorld& host = trainer.host();
+  host.barrier();
+  const std::vector<double> peaks =
+      host.gather(measure_gemm_peak_tflops(trainer.device(), trainer.rank().ops, config.precision.dtype));
+  return std::accumulate(peaks.begin(), peaks.end(), 0.0) / host.size();
+}
+
 FoundPeak find_peak(const Config& config, Trainer& trainer) {
   if (config.device.peak_tflops) return {*config.device.peak_tflops, "device.peak_tflops"};
   const std::string arithmetic = config.device.tf32 ? "tf32" : std::string(word_of(config.precision.dtype));
   if (trainer.device().kind() == DeviceKind::cuda)
     if (const auto known = peak_tflops_by_name(trainer.device().name(), arithmetic))
       return {*known, "data sheet of " + trainer.device().name() + ", dense " + arithmetic};
-  HostWorld& host = trainer.host();
-  host.barrier();
-  const std::vector<double> peaks =
-      host.gather(measure_gemm_peak_tflops(trainer.device(), trainer.rank().ops, config.precision.dtype));
-  const double sum = std::accumulate(peaks.begin(), peaks.end(), 0.0);
-  return {sum / host.size(), fmt::format("GEMMs in {} measured on all ranks at once", arithmetic)};
+  return {measure_peak(config, trainer), fmt::format("GEMMs in {} measured on all ranks at once", arithmetic), true};
 }
 
 // The arenas of each pipeline rank, on every rank; tensor- and data-parallel peers have the same sizes.
@@ -96,6 +102,8 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
                                    config_.train.flops_convention),
            .ranks = host_.size(),
            .peak_tflops = peak.tflops};
+  peak_origin_ = peak.origin;
+  peak_measurements_left_ = peak.measured ? 3 : 0;
   const std::vector<MemoryPlan> memory = gather_memory(trainer);
   if (first) {
     console_.emplace(out, [] { return terminal_columns(STDOUT_FILENO); });
@@ -112,8 +120,10 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   collect_spans();
   if (trace_) trace_->step(result.step, spans_);
   const StepStats mine = meter_.measure(spans_, result.start_ns, result.end_ns);
-  const auto [stats, sum] = host_.sum(StepSums{mine, votes});  // one all-reduce for both
   const double seconds = static_cast<double>(result.end_ns - result.start_ns) * 1e-9;
+  const bool above_peak = console_ && peak_measurements_left_ > 0 && mfu_of(work_, seconds) > 1;
+  const auto [stats, sum, faster] = host_.sum(StepSums{mine, votes, above_peak});  // one all-reduce for all
+  if (faster > 0) measure_peak_again(result.step);
   speed_.add(seconds);
   time_.add(stats, mine);
   look_for_stragglers(result.step, mine);
@@ -129,6 +139,7 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   report.learning_rate = result.learning_rate;
   report_speed(report, work_, seconds, stats);
   if (trainer_.mesh().shape[Axis::pp] == 1) report.bubble_fraction = 0;  // idle time there is not the pipeline's
+  if (report.mfu > 1) explain_mfu(report);
   log_->step(report);
   if (result.step % config_.train.log_interval == 0 || result.step == config_.train.train_iters) console_->step(report);
   console_->progress(result.step, config_.train.train_iters, speed_.recent_step_seconds());
@@ -201,6 +212,24 @@ void Reporter::look_for_stragglers(int64_t step, const StepStats& stats) {
   std::vector<int> stages;
   for (int rank = 0; rank < host_.size(); ++rank) stages.push_back(position_of(rank, trainer_.mesh().shape)[Axis::pp]);
   for (const std::string& line : find_stragglers(work, stages, interval, config_.train.straggler_factor)) note(line);
+}
+
+void Reporter::measure_peak_again(int64_t step) {
+  const double before = work_.peak_tflops;
+  work_.peak_tflops = std::max(before, measure_peak(config_, trainer_));
+  peak_measurements_left_ = work_.peak_tflops > before ? peak_measurements_left_ - 1 : 0;
+  collect_spans();  // these GEMMs are no part of the next step
+  note(
+      fmt::format("step {} was faster than the measured peak, probably because other work ran beside the measurement: "
+                  "measured again, {:.3f} TFLOP/s a rank instead of {:.3f}",
+                  step, work_.peak_tflops, before));
+}
+
+void Reporter::explain_mfu(const StepReport& report) {
+  if (std::exchange(mfu_explained_, true)) return;
+  note(fmt::format("MFU above 100 %: step {} made {:.3f} TFLOP/s a rank, more than the peak of {:.3f} ({}){}",
+                   report.step, report.model_tflops_per_rank, work_.peak_tflops, peak_origin_,
+                   config_.device.peak_tflops ? "; expected a larger device.peak_tflops, or auto" : ""));
 }
 
 void Reporter::collect_spans() {

@@ -55,10 +55,16 @@ class Reporter {
   void open_trace();
   void look_for_stragglers(int64_t step, const StepStats& stats);
   void collect_spans();
+  // Collective, after a step that was faster than the peak. Explains an MFU above 100 %, once.
+  void measure_peak_again(int64_t step);
+  void explain_mfu(const StepReport& report);
 
   const Config& config_;
   Trainer& trainer_;
   HostWorld& host_;
+  std::string peak_origin_;
+  int peak_measurements_left_ = 0;  // 0 at once where the peak was not measured
+  bool mfu_explained_ = false;
   StepWork work_;
   RunningSpeed speed_;
   TimeTable time_;

@@ -101,6 +101,8 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
     const bool evaluates = data.valid && (step % interval == 0 || step == config.train.train_iters);
     if (!ahead || evaluates || checkpointing.needs_result(votes.value_or(Votes{}))) report(trainer.finish_step());
     if (evaluates) evaluate(config, trainer, reporter);
+    if (evaluates && !options.prompt.empty() && step < config.train.train_iters)
+      write_sample(config, options, trainer, reporter);
     if (votes) going_on = checkpointing.after_step(*votes);
   }
   if (checkpointing.exit_code() == 0 && !options.prompt.empty()) write_sample(config, options, trainer, reporter);

@@ -17,7 +17,7 @@
 namespace trivet {
 
 struct RunOptions {
-  std::string prompt{};  // to generate a sample from after training; empty: none
+  std::string prompt{};  // to generate a sample from after each evaluation and after training; empty: none
   int64_t generate_tokens = 80;
   double temperature = 0.8;
   int64_t top_k = 40;

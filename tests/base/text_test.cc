@@ -44,5 +44,37 @@ TEST(Text, ATableBeginsWithTheNamesOfItsColumns) {
             "a     12\n");
 }
 
+TEST(Text, WrapsBetweenWords) {
+  EXPECT_EQ(wrapped("one two  three", 0), "one two  three");
+  EXPECT_EQ(wrapped("one two three", 7), "one two\nthree");
+  EXPECT_EQ(wrapped("one two three", 9, 2), "one two\n  three");
+  EXPECT_EQ(wrapped("unbreakable is", 4), "unbreakable\nis");
+  EXPECT_EQ(wrapped("\née é é", 4), "\née é\né");
+}
+
+TEST(Text, ATableLeavesOutTheColumnsOnTheRightButNotThoseInCapitals) {
+  const TextBlock table{.title = "t", .rows = {{"name", "a", "b", "sum"}, {"x", "100", "200", "300"}}, .align = "lrrR"};
+  const std::string whole = "t\n  name    a    b  sum\n  x     100  200  300\n";
+  EXPECT_EQ(render({table}), whole);
+  EXPECT_EQ(render({table}, 21), whole);
+  EXPECT_EQ(render({table}, 20), "t\n  name    a  sum\n  x     100  300\n  (no room for: b)\n");
+  EXPECT_EQ(render({table}, 15), "t\n  name  sum\n  x     300\n  (no room for:\n  a, b)\n");
+}
+
+TEST(Text, TextsGoOnInTheNextLine) {
+  const TextBlock block{.title = "t", .rows = {{"key", "a few words that are too long for the line"}, {"k", "short"}}};
+  EXPECT_EQ(render({block}, 36),
+            "t\n"
+            "  key  a few words that are too long\n"
+            "       for the line\n"
+            "  k    short\n");
+  EXPECT_EQ(render({{"", {{"a name", "and /a/very/long/path"}}, ""}}, 20),
+            "a name\n      and\n      /a/very/long/path\n");
+  // and on a line of its own, where too little of the line is left
+  EXPECT_EQ(render({{"", {{"a long name", "and its value, a text"}}, ""}}, 30),
+            "a long name\n"
+            "      and its value, a text\n");
+}
+
 }  // namespace
 }  // namespace trivet

@@ -526,8 +526,10 @@ class Program : public testing::Test {
 
 TEST_F(Program, SavesAndExitsOnSignals) {
   int64_t before = 0;
-  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
-    const int status = signalled({signal});
+  // A terminal that closes sends SIGHUP twice.
+  for (const std::vector<int>& signals :
+       std::vector<std::vector<int>>{{SIGTERM}, {SIGUSR1}, {SIGINT}, {SIGHUP, SIGHUP}}) {
+    const int status = signalled(signals);
     ASSERT_TRUE(WIFEXITED(status));
     EXPECT_EQ(WEXITSTATUS(status), 75);
     const auto step = CheckpointStore(dir_ / "run/checkpoints").latest();
@@ -535,6 +537,14 @@ TEST_F(Program, SavesAndExitsOnSignals) {
     EXPECT_GT(*step, before);
     before = *step;
   }
+}
+
+TEST_F(Program, RunsOnAfterASignalThatNohupIgnores) {
+  const auto usual = std::signal(SIGHUP, SIG_IGN);  // which the program inherits
+  const int status = signalled({SIGHUP, SIGTERM});
+  std::signal(SIGHUP, usual);
+  ASSERT_TRUE(WIFEXITED(status));  // by the first signal that it saw
+  EXPECT_EQ(WEXITSTATUS(status), 75);
 }
 
 TEST_F(Program, ASecondSignalEndsItAtOnce) {

@@ -54,6 +54,12 @@ TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
             fmt::format("{} samples x {} = {} tokens", grouped(samples), grouped(c.model.seq_length), grouped(tokens)));
   EXPECT_EQ(stated(text, "a run"),
             fmt::format("{} steps = {} tokens", grouped(c.train.train_iters), grouped(tokens * c.train.train_iters)));
+  const CheckpointConfig& k = c.checkpoint;
+  EXPECT_GT(k.save_interval, 0);
+  EXPECT_EQ(stated(text, "checkpoints"),
+            fmt::format("every {} steps, {} each, the last {} in {}/checkpoints", grouped(k.save_interval),
+                        bytes_text(12 * count_parameters(model_spec_of(c.model)).total()), k.keep_last,
+                        c.train.run_dir));
   const MemoryPlan memory = plan_memory(c, layout, {});
   const int64_t state = memory.items.at(0).bytes + memory.items.at(1).bytes + memory.items.at(2).bytes;
   EXPECT_EQ(stated(text, "memory a rank"), fmt::format("{} of weights, gradients and optimizer on {} rank{}",

@@ -77,6 +77,26 @@ TEST(Console, StepLinesAreAlignedUnderTheirHeader) {
   EXPECT_LE(lines[0].size(), 120u);
 }
 
+TEST(Console, ANarrowTerminalLeavesColumnsOutInTheStatedOrder) {
+  int width = 80;
+  std::ostringstream out;
+  Console console(out, [&width] { return width; });
+  console.step(some_step(3));
+  for (width = 79; width > 0; --width) console.step(some_step(3));
+  const auto lines = lines_of(out.str());
+  EXPECT_EQ(lines[0], "     step         loss  grad norm  learning rate        ms     tokens/s    MFU");
+  EXPECT_EQ(lines[1], "   3/2000    10.812346      2.410     1.2000e-05     512.3       15,998  41.2%");
+  // then: each column that leaves begins a new header, and the last three stay
+  std::vector<std::string> headers;
+  for (const std::string& line : lines)
+    if (line.find("step") != std::string::npos && (headers.empty() || headers.back() != line)) headers.push_back(line);
+  ASSERT_EQ(headers.size(), 5u);
+  EXPECT_EQ(headers[1], "     step         loss  grad norm        ms     tokens/s    MFU");
+  EXPECT_EQ(headers[2], "     step         loss        ms     tokens/s    MFU");
+  EXPECT_EQ(headers[3], "     step         loss        ms     tokens/s");
+  EXPECT_EQ(headers[4], "     step         loss        ms");
+}
+
 TEST(Console, TheHeaderComesBackNowAndThen) {
   std::ostringstream out;
   Console console(out, nullptr);
