@@ -162,7 +162,7 @@ class Inspector {
                              {"tokenizer", state.tokenizer.empty() ? "unknown" : state.tokenizer}}};
     if (!config.data.path.empty()) block.rows.push_back({"data", config.data.path});
     if (!config.data.train_path.empty()) block.rows.push_back({"data", config.data.train_path});
-    fmt::print("{}", render({block}));
+    print_blocks({block});
   }
 
   void print_tensors(const char* title, const std::vector<std::string>& names, std::string_view prefix) {
@@ -181,7 +181,7 @@ class Inspector {
       row.push_back(s.non_finite == 0 ? "0" : "! " + grouped(s.non_finite));
       non_finite_ += s.non_finite;
     }
-    fmt::print("{}", render({table}));
+    print_blocks({table});
   }
 
   void print_sum(const char* title, const std::vector<std::string>& names) const {

@@ -11,8 +11,11 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <unistd.h>
 #include <vector>
 
+#include "base/host.h"
+#include "base/text.h"
 #include "engine/config/scalar.h"
 #include "engine/config/validate.h"
 #include "parallel/comm/comm.h"
@@ -28,10 +31,17 @@ void add_schedule_command(CLI::App& app);
 void add_flight_command(CLI::App& app);
 void add_study_command(CLI::App& app);
 
+std::string version_text();  // of --version, several lines
+
 // Runs rank_main on the ranks: under a launcher, or with the backend mpi, this process is one of its ranks; else
 // `asked` threads (--ranks; 0: not given, then `needed`). Throws ConfigError where the two disagree.
 void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
                const std::function<void(Communicator& world)>& rank_main);
+
+// The blocks on standard output, as wide as its terminal.
+inline void print_blocks(const std::vector<TextBlock>& blocks) {
+  fmt::print("{}", render(blocks, terminal_columns(STDOUT_FILENO)));
+}
 
 // ---- options. Their checks speak as the configuration's do; CLI11's own let NaN pass, and print the largest double
 //      where there is no upper bound.

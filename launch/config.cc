@@ -30,7 +30,7 @@ std::vector<MemoryPlan> memory_of_pipeline_ranks(const Config& config, const Lay
 
 void run(const ConfigOptions& options) {
   if (options.keys) {
-    fmt::print("{}", render({describe_keys()}));
+    print_blocks({describe_keys()});
     return;
   }
   if (options.path.empty()) throw ConfigError("trivet config: expected the YAML file of a run, or --keys");
@@ -41,8 +41,9 @@ void run(const ConfigOptions& options) {
     fmt::print("{}", to_yaml(loaded.config));
     return;
   }
-  fmt::print("{}\n{}", render({describe_values(loaded)}),
-             render(describe_run(loaded.config, layout, memory_of_pipeline_ranks(loaded.config, layout))));
+  print_blocks({describe_values(loaded)});
+  fmt::print("\n");
+  print_blocks(describe_run(loaded.config, layout, memory_of_pipeline_ranks(loaded.config, layout)));
 }
 
 }  // namespace

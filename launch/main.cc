@@ -12,6 +12,7 @@
 
 #include "kernels/base/check.h"
 #include "launch/commands.h"
+#include "launch/help.h"
 
 namespace {
 
@@ -37,6 +38,9 @@ int report_lost_output() {
 int main(int argc, char** argv) {
   open_standard_streams();
   CLI::App app("Trivet: GPT pretraining with tensor, pipeline and data parallelism", "trivet");
+  app.formatter(trivet::help_formatter());
+  app.set_version_flag("--version", trivet::version_text,
+                       "Print version, commit, compiler, CPU and back ends, and exit");
   app.require_subcommand(1);
   int exit_code = 0;
   trivet::add_train_command(app, exit_code);
@@ -47,18 +51,16 @@ int main(int argc, char** argv) {
   trivet::add_schedule_command(app);
   trivet::add_study_command(app);
   trivet::add_flight_command(app);
+  trivet::add_completion_command(app);
   try {
     app.parse(argc, argv);
     // What a training run prints is in its folder, too: it is done where it has done its steps.
     if (exit_code != 0 || app.got_subcommand("train")) return exit_code;
     return flushed() ? 0 : report_lost_output();
-  } catch (const CLI::RequiredError& error) {
-    // "A subcommand is required" is not all that there is to say to one who gave a word that is none.
-    const std::vector<std::string> unknown = app.remaining(true);
-    if (!unknown.empty()) std::fprintf(stderr, "trivet: there is no subcommand or argument %s\n", unknown[0].c_str());
-    app.exit(error);
-    return 64;
   } catch (const CLI::ParseError& error) {
+    // "A subcommand is required" is not all that there is to say to one who gave a word that is none.
+    const std::string unknown = trivet::unknown_word(app);
+    if (!unknown.empty()) std::fprintf(stderr, "trivet: %s\n", unknown.c_str());
     const int code = app.exit(error);
     return code != 0 ? 64 : flushed() ? 0 : report_lost_output();
   } catch (const trivet::Error& error) {

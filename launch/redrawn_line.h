@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/host.h"
+#include "base/text.h"
 
 namespace trivet {
 
@@ -24,7 +25,9 @@ class RedrawnLine {
   void put_off() { drawn_at_ = now_seconds(); }
   void draw(const std::string& line) {
     drawn_at_ = now_seconds();
-    if (terminal_) fmt::print(stderr, "\r\x1b[K{}", line);
+    // A line that the terminal breaks could not be redrawn.
+    const auto columns = static_cast<size_t>(terminal_columns(STDERR_FILENO));
+    if (terminal_) fmt::print(stderr, "\r\x1b[K{}", columns > 2 ? shortened(line, columns - 2) : line);
     else fmt::print(stderr, "{}\n", line);
     std::fflush(stderr);
     drawn_ = terminal_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <memory>
 #include <unistd.h>
 
@@ -31,7 +32,7 @@ struct ScheduleOptions {
   std::vector<double> costs{1, 1, 1}, embedding, head;  // F, I, W
   Costs transfer;                                       // without the stages
   std::string svg, trace;
-  bool text = false, transfers = false;
+  bool text = false, transfers = false, list = false;
   int columns = 0, width = 0;
 };
 
@@ -140,6 +141,12 @@ void print_costs(const MeasuredRun& run) {
 }
 
 void run(const ScheduleOptions& options) {
+  if (options.list) {
+    TextBlock kinds;
+    for (const ScheduleKind& kind : schedule_kinds())
+      kinds.rows.push_back({std::string(kind.name), std::string(kind.summary)});
+    return print_blocks({kinds});
+  }
   std::optional<MeasuredRun> measured;
   if (!options.measured.empty()) measured = read_measured_run(options.measured, options.step);
   const std::vector<Schedule> schedules = measured ? std::vector{measured->schedule} : schedules_of(options);
@@ -153,7 +160,7 @@ void run(const ScheduleOptions& options) {
   if (look.columns == 0) look.columns = 160;
   look.colors = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
   std::vector<Timeline> timelines;
-  TextBlock table{.title = "", .rows = {kColumns}};
+  TextBlock table{.title = "", .rows = {kColumns}, .align = "lrrlrrrrrr"};
   const auto show = [&](const Schedule& schedule, const Costs& costs, Timeline timeline, const char* how = "") {
     fmt::print("{}\n{}\n", timeline.title, render_text(timeline, look));
     table.rows.push_back(row_of(schedule, costs, timeline));
@@ -171,7 +178,7 @@ void run(const ScheduleOptions& options) {
       show(schedule, costs, std::move(timeline));
     }
   }
-  fmt::print("{}", render({table}));
+  print_blocks({table});
   if (measured) print_costs(*measured);
   if (!options.svg.empty())
     write_file(options.svg, render_svg(timelines, {.width = options.width, .transfers = options.transfers}));
@@ -193,8 +200,9 @@ CLI::Option* add_sources(CLI::App& command, ScheduleOptions& options) {
   const auto request = [&](const char* name, auto& value, const std::string& help) {
     return command.add_option(name, value, help)->excludes(file)->excludes(measured);
   };
-  std::string kinds = "schedules to show, one or several:";
-  for (const ScheduleKind& kind : schedule_kinds()) kinds += fmt::format("\n{:<16} {}", kind.name, kind.summary);
+  std::vector<std::string_view> names;
+  for (const ScheduleKind& kind : schedule_kinds()) names.push_back(kind.name);
+  const std::string kinds = fmt::format("schedules to show, one or several: {}", fmt::join(names, ", "));
   request("--kind", options.kinds, kinds)->delimiter(',')->capture_default_str();
   request("--pipeline", options.p, "pipeline ranks, p")->capture_default_str();
   request("--microbatches", options.m, "micro-batches of the step, m")->capture_default_str();
@@ -235,6 +243,7 @@ void add_outputs(CLI::App& command, ScheduleOptions& options) {
       ->needs(svg);
   CLI::Option* trace = command.add_option("--trace", options.trace, "write a trace for ui.perfetto.dev to this file")
                            ->check(file_name());
+  command.add_flag("--kinds", options.list, "only list the kinds, and what each does");
   command.add_option("--columns", options.columns, "width of the text picture; default: the terminal's")
       ->check(whole_number(1, 100'000));
   command.add_flag("--text", options.text, "print only the text form, which --file reads")

@@ -88,8 +88,11 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
     total += static_cast<double>(todo) * cost.seconds[i];
     round += cost.seconds[i];
   }
-  fmt::print("{}", render({table}));
-  if (!plan.dropped.empty()) fmt::print("\n{}", render({dropped_table(study, plan)}));
+  print_blocks({table});
+  if (!plan.dropped.empty()) {
+    fmt::print("\n");
+    print_blocks({dropped_table(study, plan)});
+  }
   fmt::print("\n{}.\n", extent_text(study, plan, summarize(study, plan, rows)));
   fmt::print("{} runs to do: {}{}, from {}.\n", runs.size(), cost.at_least ? "at least " : "about ",
              duration_text(std::ceil(total)), cost.source);
@@ -114,7 +117,8 @@ void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>&
   const Summary summary = summarize(study, plan, rows);
   for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("{}\n", winner);
   if (summary.winners.empty()) return;
-  fmt::print("\n{}", render({effect_table(study, summary)}));
+  fmt::print("\n");
+  print_blocks({effect_table(study, summary)});
   for (const Winner& winner : summary.winners) {
     const std::string conditions = describe_conditions(study, plan.points[winner.point].choice);
     fmt::print("\n{}{}", conditions.empty() ? "" : "# with " + conditions + '\n',
@@ -141,7 +145,9 @@ void print_run(const Study& study, const Plan& plan, const StudyProgress& progre
 
 void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, StudyEnd end) {
   const Summary summary = summarize(study, plan, rows);
-  fmt::print("\n{}\n{}.\n", render({result_table(study, plan, summary)}), extent_text(study, plan, summary));
+  fmt::print("\n");
+  print_blocks({result_table(study, plan, summary)});
+  fmt::print("\n{}.\n", extent_text(study, plan, summary));
   for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("Best: {}\n", winner);
   fmt::print("Report: {}/report.html\n", study.out);
   std::fflush(stdout);

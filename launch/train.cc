@@ -1,6 +1,7 @@
 // trivet train RUN.yaml: ranks are threads of this process, or, under mpirun or srun, this process is one rank.
 
 #include <atomic>
+#include <fmt/ranges.h>
 #include <iostream>
 #include <memory>
 
@@ -39,10 +40,11 @@ void add_train_command(CLI::App& app, int& exit_code) {
   add_argument(*command, "run", options->path, "RUN.yaml", "YAML file of the run");
   add_ranks_option(*command, options->ranks, "thread ranks; without it, as many as one model needs");
   add_set_option(*command, options->sets, "a value instead of the file's");
-  CLI::Option* prompt = command
-                            ->add_option("--generate", options->run.prompt,
-                                         "prompt from which the trained model generates text at the end")
-                            ->option_text("PROMPT");
+  CLI::Option* prompt =
+      command
+          ->add_option("--generate", options->run.prompt,
+                       "prompt from which the model generates text after each evaluation and at the end")
+          ->option_text("PROMPT");
   add_number(*command, "--generate-tokens", options->run.generate_tokens, whole_number(1), "how many tokens it adds")
       ->needs(prompt);
   add_number(*command, "--temperature", options->run.temperature, at_least_zero(),
@@ -57,15 +59,15 @@ void add_train_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--inject", options->faults,
-                   "injects a fault (may be repeated); RANK is a number, last or all, PHASE one of step, forward,\n"
-                   "backward, reduce, optimizer, save; FAULT is one of\n" +
-                       fault_table())
+                   fmt::format("inject a fault (docs/faults.md); RANK: a number, last or all; PHASE: step, forward, "
+                               "backward, reduce, optimizer or save; FAULT: {}",
+                               fmt::join(fault_names(), ", ")))
       ->option_text("FAULT:RANK:STEP[:PHASE]")
       ->allow_extra_args(false);
   command->footer(
-      "exit codes: 0 done, 64 configuration or usage, 65 bad input data, 70 internal error or a rank that failed,\n"
-      "74 I/O, 75 saved, please requeue, 93 do not requeue, 124 a hang, 128+n signal n. RUN_DIR/outcome.json says\n"
-      "more, and RUN_DIR/flight/ (trivet flight RUN_DIR) what each rank's communication was doing.");
+      "Exit codes: 0 done, 64 configuration or usage, 65 bad input data, 70 internal error or a rank that failed, "
+      "74 I/O, 75 saved, please requeue, 93 do not requeue, 124 a hang, 128+n signal n. RUN_DIR/outcome.json says "
+      "more, and trivet flight RUN_DIR what each rank's communication was doing.");
   command->callback([options, &exit_code] {
     watch_stop_signals();
     options->run.stop_signal = stop_signal;

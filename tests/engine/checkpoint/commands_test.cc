@@ -1,9 +1,11 @@
 // trivet checkpoint and trivet generate as a user starts them, and sampling.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <map>
+#include <sstream>
 #include <sys/wait.h>
 
 #include "engine/checkpoint/gpt_weights.h"
@@ -38,7 +40,11 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
   const TempDir dir;
   for (const auto& [arguments, part] : std::vector<std::pair<const char*, const char*>>{
-           {"nosuch", "there is no subcommand or argument nosuch"},
+           {"nosuch", "there is no subcommand or argument nosuch\n"},
+           {"trian run.yaml --ranks 4", "there is no subcommand or argument trian: did you mean train?\n"},
+           {"data inspct x", "there is no subcommand or argument inspct: did you mean inspect?\n"},
+           {"train run.yaml --rank=4", "there is no option --rank: did you mean --ranks?\n"},
+           {"completion fish", "fish not in {bash,zsh}"},
            {"config --ranks 0", "--ranks: found \"0\", expected an integer from 1 to 1000000\n"},
            {"config --ranks 010", "--ranks: found \"010\""},
            {"data inspect x --documents -1", "--documents: found \"-1\", expected an integer of at least 0\n"},
@@ -53,6 +59,99 @@ TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
     const Ended ended = trivet(dir, arguments);
     EXPECT_EQ(ended.code, 64) << arguments;
     EXPECT_TRUE(has(ended.err, part)) << arguments << ": " << ended.err;
+  }
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// The commands below `path` that its help lists.
+std::vector<std::string> commands_below(const std::string& help, const std::string& path) {
+  std::vector<std::string> paths;
+  const std::vector<std::string> lines = lines_of(help);
+  for (auto line = std::ranges::find(lines, "Subcommands:"); line != lines.end() && !line->empty(); ++line)
+    if (line->starts_with("  ") && line->at(2) != ' ')
+      paths.push_back(path + line->substr(2, line->find(' ', 2) - 2) + " ");
+  return paths;
+}
+
+// The help of every command fits a screen of 80 x 45, and ends with an example that begins as its usage does.
+TEST(CommandLine, HelpFitsAScreenAndEndsWithAnExample) {
+  const TempDir dir;
+  std::vector<std::string> paths = {""};
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::string path = paths[i];
+    const Ended help = trivet(dir, path + "--help");
+    EXPECT_EQ(help.code, 0) << path;
+    const std::vector<std::string> lines = lines_of(help.out);
+    EXPECT_LE(lines.size(), 45u) << help.out;
+    for (const std::string& line : lines)
+      EXPECT_TRUE(line.size() <= 80 || line.starts_with("  trivet ")) << path << ": " << line;
+    ASSERT_GE(lines.size(), 2u);
+    EXPECT_EQ(lines[lines.size() - 2], "Example:") << path;
+    EXPECT_TRUE(has(lines.back(), "trivet " + path.substr(0, path.find(' ')))) << path << ": " << lines.back();
+    for (std::string& below : commands_below(help.out, path)) paths.push_back(std::move(below));
+  }
+  EXPECT_GE(paths.size(), 14u);
+}
+
+TEST(CommandLine, NamesItsVersion) {
+  const TempDir dir;
+  const Ended ended = trivet(dir, "--version");
+  EXPECT_EQ(ended.code, 0);
+  const std::vector<std::string> lines = lines_of(ended.out);
+  ASSERT_EQ(lines.size(), 4u) << ended.out;
+  EXPECT_TRUE(lines[0].starts_with("trivet 0.")) << lines[0];
+  EXPECT_TRUE(has(lines[0], ", commit ")) << lines[0];
+  EXPECT_TRUE(lines[1].starts_with("compiled by ")) << lines[1];
+  EXPECT_TRUE(lines[2].starts_with("CPU: ") && lines[2].size() > 8) << lines[2];
+  EXPECT_TRUE(lines[3].starts_with("back ends: threads")) << lines[3];
+}
+
+// What bash offers, after `source <(trivet completion bash)`, for the last of `words`.
+TEST(CommandLine, BashCompletesCommandsOptionsAndKeys) {
+  const TempDir dir;
+  const auto offered = [&](const std::string& words, int last) {
+    const std::string script = fmt::format(
+        "source <({} completion bash); COMP_WORDS=({}) COMP_CWORD={}; _trivet 2>/dev/null; echo \"${{COMPREPLY[*]}}\"",
+        program_path(), words, last);
+    write_text(dir / "script", script);
+    EXPECT_EQ(std::system(fmt::format("bash {} >{}", dir / "script", dir / "out").c_str()), 0);
+    return read_text(dir / "out");
+  };
+  EXPECT_EQ(offered("trivet tr", 1), "train\n");
+  EXPECT_EQ(offered("build/trivet data pre", 2), "prepare\n");
+  EXPECT_EQ(offered("trivet train run.yaml --ran", 3), "--ranks\n");
+  EXPECT_EQ(offered("trivet train run.yaml --set optimizer.lr_w", 4), "optimizer.lr_warmup_iters=\n");
+  EXPECT_EQ(offered("trivet train conf", 2), "\n");  // a file: bash's own completion
+  EXPECT_TRUE(trivet(dir, "completion zsh").out.starts_with("autoload -U +X compinit"));
+}
+
+// Tables fit a terminal of 80 columns; without one they are whole, and no escape code is printed.
+TEST(CommandLine, TablesFitTheTerminal) {
+  const TempDir dir;
+  const std::string config = "config " + source_path("configs/tiny.yaml") + " --ranks 8 --set model.vocab_size=4096";
+  for (const std::string& arguments :
+       {config, std::string("config --keys"), std::string("schedule --kind zb-v,zb-h1")}) {
+    const std::string command = program_path() + " " + arguments;
+    EXPECT_EQ(std::system(fmt::format("NO_COLOR=1 script -qec 'stty cols 80; {}' /dev/null >{} </dev/null", command,
+                                      dir / "terminal")
+                              .c_str()),
+              0);
+    size_t wide = 0;
+    for (std::string line : lines_of(read_text(dir / "terminal"))) {
+      while (line.ends_with('\r')) line.pop_back();
+      wide += std::ranges::count_if(line, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }) > 80;
+    }
+    EXPECT_EQ(wide, 0u) << read_text(dir / "terminal");
+    const Ended piped = trivet(dir, arguments);
+    EXPECT_EQ(piped.code, 0) << piped.err;
+    EXPECT_FALSE(has(piped.out, "\x1b"));
+    EXPECT_FALSE(has(piped.out, "no room for"));
   }
 }
 

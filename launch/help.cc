@@ -1,0 +1,175 @@
+#include "launch/help.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/text.h"
+#include "engine/config/fields.h"
+#include "launch/commands.h"
+
+namespace trivet {
+namespace {
+
+constexpr size_t kScreen = 80, kTextColumn = 24;
+
+// By the path of a command.
+constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
+    {"trivet", "trivet config configs/tiny.yaml --ranks 8"},
+    {"trivet train", "trivet train configs/tiny.yaml --ranks 8 --set train.train_iters=100"},
+    {"trivet config", "trivet config configs/gpt2_124m.yaml --ranks 4"},
+    {"trivet generate", "trivet generate runs/demo --prompt \"A house is\" --tokens 40"},
+    {"trivet data", "trivet data inspect data/gcide"},
+    {"trivet data prepare",
+     "trivet data prepare --input book.txt --tokenizer sentencepiece --vocab-size 4096 --output data/book"},
+    {"trivet data inspect", "trivet data inspect data/gcide --documents 5"},
+    {"trivet checkpoint", "trivet checkpoint inspect runs/demo"},
+    {"trivet checkpoint inspect", "trivet checkpoint inspect runs/demo --tensors"},
+    {"trivet checkpoint verify", "trivet checkpoint verify runs/demo"},
+    {"trivet checkpoint convert", "trivet checkpoint convert runs/demo demo-hf --to hf"},
+    {"trivet schedule", "trivet schedule --kind 1f1b,zb-h1 --pipeline 4 --microbatches 8 --svg schedule.svg"},
+    {"trivet study", "trivet study configs/studies/dp_overlap.yaml --plan"},
+    {"trivet flight", "trivet flight runs/tiny"},
+    {"trivet completion", "source <(trivet completion bash)"},
+};
+
+std::string path_of(const CLI::App& app) {
+  return (app.get_parent() ? path_of(*app.get_parent()) + " " : "") + app.get_name();
+}
+
+// "  NAME       text", the text in a column of its own.
+std::string entry(const std::string& name, const std::string& text) {
+  std::string line = "  " + name;
+  if (text.empty()) return line + '\n';
+  line += line.size() + 2 > kTextColumn ? '\n' + std::string(kTextColumn, ' ')
+                                        : std::string(kTextColumn - line.size(), ' ');
+  return line + wrapped(text, kScreen, kTextColumn) + '\n';
+}
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_description(const CLI::App* app) const override { return app->get_description() + "\n\n"; }
+  std::string make_option_name(const CLI::Option* option, bool positional) const override {
+    if (positional && !option->get_option_text().empty()) return option->get_option_text();
+    return option->get_name(positional, !positional);
+  }
+  std::string make_option(const CLI::Option* option, bool positional) const override {
+    std::string name = make_option_name(option, positional), text = option->get_description();
+    if (!positional) name += value_of(*option);
+    const std::string& value = option->get_default_str();
+    if (!value.empty() && value != "\"\"") text += value.starts_with("[") ? " " + value : fmt::format(" [{}]", value);
+    if (option->get_required() && !positional) text += " (required)";
+    return entry(name, text);
+  }
+  std::string make_group(std::string group, bool positional, std::vector<const CLI::Option*> options) const override {
+    std::string text = positional ? "" : "\n" + group + ":\n";
+    for (const CLI::Option* option : options) text += make_option(option, positional);
+    return text;
+  }
+  std::string make_subcommand(const CLI::App* command) const override {
+    return entry(command->get_name(), command->get_description());
+  }
+  std::string make_footer(const CLI::App* app) const override {
+    std::string text;
+    if (const std::string footer = app->get_footer(); !footer.empty()) text += wrapped(footer, kScreen) + "\n\n";
+    const auto example =
+        std::ranges::find(kExamples, path_of(*app), &std::pair<std::string_view, std::string_view>::first);
+    return example == std::end(kExamples) ? text : text + fmt::format("Example:\n  {}\n", example->second);
+  }
+
+ private:
+  // " N", of an option that takes a value.
+  static std::string value_of(const CLI::Option& option) {
+    if (!option.get_option_text().empty()) return " " + option.get_option_text();
+    if (option.get_type_size() == 0) return "";
+    std::string type = option.get_type_name();
+    if (const size_t words = type.find(":{"); words != std::string::npos) {
+      type = type.substr(words + 2, type.size() - words - 3);
+      std::ranges::replace(type, ',', '|');
+    }
+    return " " + type + (option.get_expected_max() > 1 ? " ..." : "");
+  }
+};
+
+std::vector<std::string> options_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+std::vector<std::string> commands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+void for_each_command(const CLI::App& app, const std::string& path,
+                      const std::function<void(const CLI::App&, const std::string& path)>& f) {
+  f(app, path);
+  for (const CLI::App* command : app.get_subcommands({}))
+    for_each_command(*command, path + "/" + command->get_name(), f);
+}
+
+std::string bash_completion(const CLI::App& app) {
+  std::vector<std::string> paths, keys;
+  std::string words;
+  for_each_command(app, "", [&](const CLI::App& command, const std::string& path) {
+    if (!path.empty()) paths.push_back(path);
+    words += fmt::format("    \"{}\") words=\"{} {}\" ;;\n", path, fmt::join(commands_of(command), " "),
+                         fmt::join(options_of(command), " "));
+  });
+  for (const Field& field : fields()) keys.push_back(std::string(field.name) + "=");
+  return fmt::format(R"(_trivet() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} path= word words=
+  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+    case "$path/$word" in
+      {}) path=$path/$word ;;
+    esac
+  done
+  case $path in
+{}  esac
+  if [[ ${{COMP_WORDS[COMP_CWORD-1]}} == --set ]]; then
+    words="{}"
+    type compopt >/dev/null 2>&1 && compopt -o nospace
+  elif [[ ${{words%% *}} != [a-z]* && $current != -* ]]; then
+    words=  # an argument or an option's value: a file, if anything
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+}}
+complete -o default -F _trivet trivet
+)",
+                     fmt::join(paths, "|"), words, fmt::join(keys, " "));
+}
+
+}  // namespace
+
+std::shared_ptr<CLI::FormatterBase> help_formatter() { return std::make_shared<HelpFormatter>(); }
+
+std::string unknown_word(const CLI::App& app) {
+  const std::vector<std::string> left = app.remaining(true);
+  if (left.empty()) return "";
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().back();
+  const std::string word = left[0].substr(0, left[0].find('='));
+  const bool option = word.starts_with("-");
+  const std::vector<std::string> known = option ? options_of(*command) : commands_of(*command);
+  const std::string_view near = nearest(word, {known.begin(), known.end()});
+  return fmt::format("there is no {} {}{}", option ? "option" : "subcommand or argument", word,
+                     near.empty() ? "" : fmt::format(": did you mean {}?", near));
+}
+
+void add_completion_command(CLI::App& app) {
+  auto shell = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand("completion", "print a script that completes commands, options and keys");
+  command->add_option("shell", *shell, "the shell that sources it")
+      ->option_text("bash|zsh")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh"}));
+  command->callback([shell, &app] {
+    if (*shell == "zsh")
+      fmt::print("autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n");
+    fmt::print("{}", bash_completion(app));
+  });
+}
+
+}  // namespace trivet

@@ -1,0 +1,20 @@
+// What the command line says of itself: --help on a screen of 80 columns, the name that a misspelt word was meant to
+// be, and completion scripts for shells. All of it is read from the commands' own declarations.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+namespace trivet {
+
+// Help of at most 80 columns, which ends with an example.
+std::shared_ptr<CLI::FormatterBase> help_formatter();
+
+// "there is no option --rnaks: did you mean --ranks?" of the first word that parsing left over; "" where there is none.
+std::string unknown_word(const CLI::App& app);
+
+// trivet completion bash|zsh: prints a script for `source <(…)`.
+void add_completion_command(CLI::App& app);
+
+}  // namespace trivet

@@ -1,0 +1,20 @@
+// What `trivet --version` prints. Compiled apart from the other files, as it knows the commit.
+#include <fmt/format.h>
+
+#include "commit.h"  // written by the build
+#include "kernels/base/device.h"
+#include "launch/commands.h"
+
+namespace trivet {
+
+std::string version_text() {
+#ifdef __clang__
+  constexpr auto kCompiler = "clang " __clang_version__;
+#else
+  constexpr auto kCompiler = "g++ " __VERSION__;
+#endif
+  return fmt::format("trivet {}, commit {}\ncompiled by {}, {}\nCPU: {}\nback ends: {}", TRIVET_VERSION, kCommit,
+                     kCompiler, TRIVET_BUILD, create_cpu_device()->name(), TRIVET_BACK_ENDS);
+}
+
+}  // namespace trivet
