@@ -27,6 +27,7 @@ cd "$root"
 : "${out:=$root/build-pack/pack}"
 most=$((60 << 20))
 
+packages+=("${test_packages[@]}")
 install_packages
 programs=(trivet kernels_test parallel_test engine_test cuda_ops_bench train_bench)
 # DT_RPATH, which also holds for the libraries of libraries.

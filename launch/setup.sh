@@ -1,10 +1,12 @@
-# Sourced by demo.sh and test.sh: installs what is missing, then configures and builds. Quick when nothing changed.
+# Sourced by the other scripts: installs what is missing, then configures and builds, and shows how far it is. Quick when
+# nothing changed.
 #   build_trivet DIR [CMAKE OPTION…] [-- NINJA TARGET…]
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-packages=(g++ cmake ninja-build pkg-config libgtest-dev dict-gcide
-          libopenmpi-dev openmpi-bin libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libfmt-dev libsentencepiece-dev
-          zlib1g-dev libxxhash-dev)
+# To build the program; a script adds what else it needs.
+packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
+          libfmt-dev libsentencepiece-dev zlib1g-dev libxxhash-dev)
+test_packages=(libgtest-dev dict-gcide python3)
 
 # A compiler cache is used where there is one. Precompiled headers are as new as the build, and name no macro.
 if command -v ccache >/dev/null; then
@@ -12,16 +14,58 @@ if command -v ccache >/dev/null; then
   export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS-pch_defines,time_macros,include_file_mtime,include_file_ctime}
 fi
 
+# Lines "PERCENT% TEXT" of a long command become one line that is redrawn on a terminal, elsewhere a line each tenth of
+# the way. Other lines are passed on.
+show_progress() {  # WHAT
+  local line tenths=0
+  while IFS= read -r line; do
+    if [[ ! $line =~ ^\ *([0-9]+)(\.[0-9]+)?%\ (.*) ]]; then
+      [[ $line == "ninja: Entering"* || $line == "ninja: no work"* ]] || echo "$line"
+    elif [[ -t 1 ]]; then
+      printf '\r\033[K%.*s' "$(($(tput cols 2>/dev/null || echo 80) - 1))" "$1: ${BASH_REMATCH[1]} %  ${BASH_REMATCH[3]}"
+    elif ((BASH_REMATCH[1] / 10 > tenths)); then
+      tenths=$((BASH_REMATCH[1] / 10))
+      echo "$1: ${tenths}0 %  ${BASH_REMATCH[3]}"
+    fi
+  done
+  [[ ! -t 1 ]] || printf '\r\033[K'
+}
+
 install_packages() {
   local missing=() package sudo=()
+  command -v dpkg-query >/dev/null || {
+    echo "this is no Debian system: what Debian calls ${packages[*]} has to be there" >&2
+    return 0
+  }
   for package in "${packages[@]}"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
   done
   ((${#missing[@]})) || return 0
-  ((EUID == 0)) || sudo=(sudo)
-  echo "installing ${missing[*]}"
-  "${sudo[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  if ((EUID != 0)); then
+    # A password can be asked for on a terminal only.
+    if ! command -v sudo >/dev/null || ! { sudo -n true 2>/dev/null || [[ -t 0 ]]; }; then
+      printf '%s\n' "packages are missing, and this user cannot install them. As root:" \
+        "    apt-get install ${missing[*]}" >&2
+      return 69
+    fi
+    sudo=(sudo)
+  fi
+  echo "installing ${#missing[@]} packages: ${missing[*]}"
+  local log
+  log=$(mktemp)
+  # apt-get's own words go to the log; its progress comes on another descriptor, as KIND:PACKAGE:PERCENT:TEXT.
+  {
+    { "${sudo[@]}" apt-get update &&
+      "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -o APT::Status-Fd=1 \
+        -o Dpkg::Use-Pty=0 "${missing[@]}"; } 2>&1 || echo "failed" >>"$log"
+  } </dev/null | tee -a "$log" | sed -un 's/^[a-z]*status:[^:]*:\([0-9.]*\):\(.*\)/\1% \2/p' | show_progress installing
+  if grep -qx failed "$log"; then
+    grep -v 'status:' "$log" | tail -n 20 >&2
+    rm -f "$log"
+    echo "apt-get could not install them; the line that failed: apt-get install ${missing[*]}" >&2
+    return 70
+  fi
+  rm -f "$log"
 }
 
 build_trivet() {
@@ -30,27 +74,21 @@ build_trivet() {
   while (($#)) && [[ $1 != -- ]]; do options+=("$1"); shift; done
   (($#)) && shift
   # Configured again only when asked for something else than last time: ninja itself notices changed CMake files.
-  local stamp=$dir/.configured wanted="${options[*]:-default}"
+  local stamp=$dir/.configured wanted="${options[*]:-default}" fresh=()
   if [[ ! -f $dir/build.ninja || ! -f $stamp || $(<"$stamp") != "$wanted" ]]; then
-    cmake -S "$root" -B "$dir" -G Ninja "${options[@]}" >"$root/.cmake.log" 2>&1 || { cat "$root/.cmake.log"; return 1; }
+    [[ -f $stamp ]] && fresh=(--fresh)  # without the options of last time
+    echo "configuring ${dir##*/}"
+    cmake "${fresh[@]}" -S "$root" -B "$dir" -G Ninja "${options[@]}" >"$root/.cmake.log" 2>&1 ||
+      { cat "$root/.cmake.log"; return 1; }
     rm -f "$root/.cmake.log"
     printf '%s' "$wanted" >"$stamp"
   fi
-  # On a terminal ninja keeps a line up to date; elsewhere a line each tenth of the way, and whatever is no such line.
+  # On a terminal ninja keeps a line up to date itself.
   if [[ -t 1 ]]; then
-    ninja -C "$dir" "$@"
+    NINJA_STATUS='building, %f of %t, %e s: ' ninja -C "$dir" "$@"
   else
-    NINJA_STATUS='%p ' ninja -C "$dir" "$@" | {
-      local line tenths=0
-      while IFS= read -r line; do
-        if [[ ! $line =~ ^\ *([0-9]+)%\  ]]; then
-          [[ $line == "ninja: Entering"* || $line == "ninja: no work"* ]] || echo "$line"
-        elif ((BASH_REMATCH[1] / 10 > tenths)); then
-          tenths=$((BASH_REMATCH[1] / 10))
-          echo "$dir: ${tenths}0 % built"
-        fi
-      done
-    }
+    echo "building ${dir##*/}"
+    NINJA_STATUS='%p %f of %t  ' ninja -C "$dir" "$@" | show_progress "building ${dir##*/}"
   fi
 }
 

@@ -19,6 +19,7 @@ while [[ ${1-} == --unity || ${1-} == --quick || ${1-} == --tsan ]]; do
   esac
   shift
 done
+packages+=("${test_packages[@]}")
 install_packages
 
 run_tests() {  # DIR CTEST-ARGUMENT…
