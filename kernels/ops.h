@@ -10,11 +10,12 @@
 //   * T is fp32 or bf16, the same for all T of an op. Sums are kept in fp32 at least, whatever T is.
 //   * Gradients of weights are fp32 and are added to (+=); gradients of activations are written (=).
 //   * Outputs alias inputs only where the contract says so. Only optional tensors may be null.
-//   * Every op is deterministic for a given number of threads per rank; with another number, sums may be split elsewhere.
+//   * Every op is deterministic for a given number of threads per rank; with another number, sums may be split
+//   elsewhere.
 //     (Exception: cuDNN's attention backward, see CudaOptions.)
 //   * A wrong shape or dtype throws Error that names the op, the argument, what was found and what was expected.
 //
-// A new op is a struct in layer_ops.h or step_ops.h and its name in TRIVET_OPS; a CpuOps::compute in kernels/cpu and a
+// A new op is a struct in layer_ops.h or step_ops.h and its name in TRIVET_OPS; a Kernels::compute in kernels/cpu and a
 // CudaOps::launch in kernels/cuda; a sample for the tests of all ops (tests/support/op_samples.h), and a test of its
 // own.
 #pragma once
@@ -24,6 +25,7 @@
 #include <variant>
 
 #include "kernels/base/device.h"
+#include "kernels/cpu_isa.h"
 #include "kernels/layer_ops.h"
 #include "kernels/step_ops.h"
 
@@ -55,8 +57,9 @@ class Ops {
   virtual void run(const AnyOp& op, Stream& stream) = 0;
 };
 
-// threads: that each op uses, the caller's included.
-std::unique_ptr<Ops> create_cpu_ops(int threads);
+// threads: that each op uses, the caller's included. isa: of the CPU's kernels; empty: the machine's best. Throws
+// ConfigError, "CPU kernels for avx512: this machine …", where they cannot run here.
+std::unique_ptr<Ops> create_cpu_ops(int threads, std::optional<CpuIsa> isa = {});
 // The peak that MFU is measured against on a CPU: TFLOP/s of the fastest of a few large GEMMs in `dtype` on `ops`.
 // Takes less than a second.
 double measure_gemm_peak_tflops(Device& device, Ops& ops, DType dtype);

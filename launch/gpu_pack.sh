@@ -2,22 +2,20 @@
 # Packs the programs of gpu.sh for a machine that has a GPU, but not the packages to build on: programs without debug
 # information and every shared library they need, except glibc, libstdc++ (both as old as here or newer) and NVIDIA's
 # (cudart, cuBLASLt, NCCL: of a toolkit or of Python's nvidia packages). And Open MPI, for ranks that are processes.
-#   launch/gpu_pack.sh [--out DIR] [--march NAME] [--jobs N]
+#   launch/gpu_pack.sh [--out DIR] [--jobs N]
 #     --out     the folder to make, and DIR.tar.xz beside it [build-pack/pack]
-#     --march   instruction set of that machine's CPU, as for -march [x86-64-v3]
 # There, with the folder or the unpacked archive:
 #     DIR/launch/gpu.sh --programs DIR --out RESULTS        and, for one program, DIR/bin/trivet …
 # Tests that read files of the source tree fail there; those that gpu.sh runs read none.
 set -euo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-usage() { sed -n '5,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
-out='' march=x86-64-v3 jobs=()
+usage() { sed -n '5,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
+out='' jobs=()
 while (($#)); do
   (($# >= 2)) || usage
   case $1 in
     --out) out=$(realpath -m "$2") ;;
-    --march) march=$2 ;;
     --jobs) jobs=(-j "$2") ;;
     *) usage ;;
   esac
@@ -31,7 +29,7 @@ packages+=("${test_packages[@]}")
 install_packages
 programs=(trivet kernels_test parallel_test engine_test cuda_ops_bench train_bench)
 # DT_RPATH, which also holds for the libraries of libraries.
-build_trivet build-pack -DTRIVET_MARCH="$march" -DTRIVET_MPI=ON -DTRIVET_CUDA=ON -DTRIVET_NCCL=ON \
+build_trivet build-pack -DTRIVET_MPI=ON -DTRIVET_CUDA=ON -DTRIVET_NCCL=ON \
   -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON -DCMAKE_INSTALL_RPATH="\$ORIGIN/../lib" \
   -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags -- "${jobs[@]}" "${programs[@]}"
 
@@ -60,6 +58,6 @@ cp configs/*.yaml "$out/configs/"
 
 tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz -T0 -6 >"$out.tar.xz"
 size=$(du -sb "$out" | cut -f1) packed=$(stat -c %s "$out.tar.xz")
-printf '%s: %d MiB; %s: %d MiB; for %s and GPUs of compute capability 9.0 or newer\n' "$out" $((size >> 20)) \
-  "$out.tar.xz" $((packed >> 20)) "$march"
+printf '%s: %d MiB; %s: %d MiB; for GPUs of compute capability 9.0 or newer\n' "$out" $((size >> 20)) \
+  "$out.tar.xz" $((packed >> 20))
 ((packed <= most)) || { echo "gpu_pack.sh: the archive has more than $((most >> 20)) MiB" >&2; exit 70; }

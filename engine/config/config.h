@@ -17,6 +17,7 @@
 #include "engine/metrics/accounting.h"
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
+#include "kernels/cpu_isa.h"
 #include "parallel/data/flat_buffer.h"
 #include "parallel/mesh.h"
 #include "parallel/tensor/overlap.h"
@@ -44,6 +45,7 @@ constexpr auto words_of(FlopsConvention) { return word_list("causal", "full", "6
 constexpr auto words_of(CudaGraphs) { return word_list("none", "local"); }
 constexpr auto words_of(DType) { return word_list("fp32", "bf16"); }
 constexpr auto words_of(DeviceKind) { return word_list("cpu", "cuda"); }
+constexpr auto words_of(CpuIsa) { return kCpuIsaNames; }
 constexpr auto words_of(Sharding) { return word_list("no_shard", "optim", "optim_grads", "optim_grads_params"); }
 constexpr auto words_of(TensorOverlap) { return word_list("none", "bulk", "ring", "pipeline"); }
 
@@ -183,6 +185,7 @@ struct TrainConfig {
 
 struct DeviceConfig {
   std::optional<DeviceKind> kind;                 // auto: the GPUs, where the hosts have some
+  std::optional<CpuIsa> cpu_isa;                  // auto: the best that the CPUs of all hosts have
   bool tf32 = false;                              // fp32 GEMMs on the tensor cores of a GPU, with 10 bits of mantissa
   CudaGraphs cuda_graph_impl = CudaGraphs::none;  // local: what a micro-batch queues is launched as a graph
   int threads_per_rank = 0;                       // 0: the cores of the host over its ranks

@@ -328,6 +328,7 @@ void declare_run(std::vector<Field>& table) {
   KEY(train, flops_convention, "of the model FLOPs behind TFLOP/s and MFU");
 
   KEY(device, kind, "where arithmetic runs");
+  KEY(device, cpu_isa, "instruction set of the CPU kernels; auto: the best that the CPUs of all hosts have");
   KEY(device, tf32, "fp32 GEMMs on the tensor cores of a GPU, with 10 bits of mantissa");
   KEY(device, cuda_graph_impl,
       "launch what micro-batches repeat on a GPU as CUDA graphs: for small models, whose host is late");

@@ -114,6 +114,9 @@ void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t>
        word_of(c.device.cuda_graph_impl), "");
   rule("model.attention_backend", {}, !gpus && c.model.attention_backend, kOnCpus,
        word_of(c.model.attention_backend.value_or(AttentionBackend::flash)), "; expected auto");
+  rule("device.cpu_isa", {"device.kind"}, gpus && c.device.cpu_isa,
+       "found {}, but this run computes on GPUs, where it means nothing; expected auto",
+       word_of(c.device.cpu_isa.value_or(CpuIsa::portable)));
   const CommConfig& m = c.comm;
   const std::pair<std::string_view, std::optional<double>> links[] = {
       {"comm.tensor_link_latency_us", m.tensor_link_latency_us},     {"comm.tensor_link_gbps", m.tensor_link_gbps},

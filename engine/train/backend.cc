@@ -102,13 +102,26 @@ void all_succeed(HostWorld& host, F&& f) {
   if (problem = host.first_problem(problem); !problem.empty()) throw ConfigError(problem);
 }
 
+// device.cpu_isa; or the best of the rank that has least: ranks round alike, so that replicated weights stay equal.
+CpuIsa choose_cpu_isa(const Config& config, HostWorld& host) {
+  const std::vector<int64_t> best = host.gather(static_cast<int64_t>(best_cpu_isa()));
+  const CpuIsa isa = config.device.cpu_isa.value_or(static_cast<CpuIsa>(std::ranges::min(best)));
+  all_succeed(host, [&] {
+    if (const std::string problem = cpu_isa_problem(isa); !problem.empty())
+      throw ConfigError(fmt::format("device.cpu_isa: found {}, but {}; expected auto, or what all hosts can use",
+                                    config.device.cpu_isa ? word_of(isa) : "auto", problem));
+  });
+  return isa;
+}
+
 // trains: micro-batches of one shape; else attention has none.
 Backend make_any_backend(const Config& config, Communicator& world, int threads, bool trains) {
   HostWorld host(world);
   Backend backend;
   if (!computes_on_gpus(config, world)) {
     backend.device = create_cpu_device();
-    backend.ops = create_cpu_ops(threads);
+    backend.cpu_isa = choose_cpu_isa(config, host);
+    backend.ops = create_cpu_ops(threads, backend.cpu_isa);
     backend.exchange_name = launched_world_size() > 0 ? "MPI" : "threads";
     return backend;
   }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/config/config.h"
@@ -22,14 +23,15 @@ struct Backend {
   std::string exchange_name{};      // for people, as "NCCL"
   bool exchange_on_device = false;  // its calls run on the device's streams: NCCL
   std::string attention_name{};     // for people: the attention backend, and why; empty on a CPU
+  std::optional<CpuIsa> cpu_isa{};  // of `ops`, on a CPU
 };
 
 // make_backend, or a test's replacement. threads: of a rank on a CPU.
 using MakeBackend = std::function<Backend(const Config& config, Communicator& world, int threads)>;
 
-// By device.kind and comm.backend; `world`: the ranks in host memory, which outlives the backend. With GPUs, a rank
-// takes the one of its local rank. Collective. Throws ConfigError, on every rank, where a rank has no GPU, or shares
-// one under NCCL.
+// By device.kind, device.cpu_isa and comm.backend; `world`: the ranks in host memory, which outlives the backend. With
+// GPUs, a rank takes the one of its local rank. Collective. Throws ConfigError, on every rank, where a rank has no GPU,
+// shares one under NCCL, or has a CPU without the instructions.
 Backend make_backend(const Config& config, Communicator& world, int threads);
 
 // The backend's operations as graphs, or null, by device.cuda_graph_impl. The backend outlives them. Throws

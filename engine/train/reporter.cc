@@ -87,6 +87,9 @@ TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak
                            {"peak a rank", fmt::format("{:.3f} TFLOP/s: {}", peak.tflops, peak.origin)},
                            {"model FLOPs", fmt::format("{} convention, {:.4g} a step",
                                                        word_of(config.train.flops_convention), flops)}}};
+  if (backend.cpu_isa)
+    block.rows.push_back({"CPU instructions", fmt::format("{}: {}", word_of(*backend.cpu_isa),
+                                                          config.device.cpu_isa ? "device.cpu_isa" : "the best here")});
   if (!backend.attention_name.empty()) block.rows.push_back({"attention", backend.attention_name});
   return block;
 }

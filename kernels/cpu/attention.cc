@@ -1,10 +1,10 @@
 #include "kernels/cpu/attention_backward.h"
 #include "kernels/cpu/attention_forward.h"
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/panels_amx.h"
 #include "kernels/cpu/parallel_for.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 namespace {
 
 template <class Qkv>
@@ -28,7 +28,7 @@ int64_t shares_of_head(const AttentionSizes& z, int threads) {
 
 }  // namespace
 
-void CpuOps::compute(const op::AttentionForward& op) {
+void Kernels::compute(const op::AttentionForward& op) {
   const AttentionSizes z = sizes_of(op.qkv);
   const HeadsView out = rows_of(op.out, z);
   with_panels(op.out.dtype, [&]<class Panels, class T>() {
@@ -48,7 +48,7 @@ void CpuOps::compute(const op::AttentionForward& op) {
   });
 }
 
-void CpuOps::compute(const op::AttentionBackward& op) {
+void Kernels::compute(const op::AttentionBackward& op) {
   const AttentionSizes z = sizes_of(op.qkv);
   const HeadsView dout = rows_of(op.dout, z), out = rows_of(op.out, z);
   with_panels(op.out.dtype, [&]<class Panels, class T>() {
@@ -76,4 +76,4 @@ void CpuOps::compute(const op::AttentionBackward& op) {
   });
 }
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

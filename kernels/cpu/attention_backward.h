@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/attention_head.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 
 template <class Panels, class T>
 class GroupBackward {
@@ -191,4 +191,4 @@ class GroupBackward {
   float *lse_, *delta_;          // [positions]
 };
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

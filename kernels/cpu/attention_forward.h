@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/attention_head.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 
 template <class Panels, class T>
 class HeadForward {
@@ -147,4 +147,4 @@ class HeadForward {
   PanelRow largest_, total_;      // of each query: the largest score so far, and the sum of exp(score - largest)
 };
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

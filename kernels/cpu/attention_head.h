@@ -11,7 +11,7 @@
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/panels.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 
 struct AttentionSizes {
   int64_t s, keys, b, groups, members, d;  // s queries: those of the last s positions of the keys
@@ -114,4 +114,4 @@ class AttentionDropout {
   int64_t head_ = 0;  // of all heads of all samples
 };
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

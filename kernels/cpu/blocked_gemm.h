@@ -12,7 +12,7 @@
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/parallel_for.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 
 // c[m, n] = or += a[m, k] b[k, n] + bias: op::Matmul on plain pointers.
 template <class T, class C>
@@ -191,4 +191,4 @@ class BlockedGemm {
   float* sums_ = nullptr;
 };
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

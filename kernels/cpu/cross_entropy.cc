@@ -4,11 +4,11 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
@@ -17,10 +17,7 @@ template <class T>
 float maximum(const T* x, int64_t n) {
   Floats m = Floats{} + kMinusInfinity;
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const Floats v = load(x + i);
-    m = v > m ? v : m;
-  }
+  for (; i + kLanes <= n; i += kLanes) m = larger(load(x + i), m);
   float largest = kMinusInfinity;
   for (int lane = 0; lane < kLanes; ++lane) largest = std::max(largest, m[lane]);
   for (; i < n; ++i) largest = std::max(largest, static_cast<float>(x[i]));
@@ -63,7 +60,7 @@ void backward_row(T* logits, int64_t n, int64_t v, int64_t target, float row_max
 
 }  // namespace
 
-void CpuOps::compute(const op::CrossEntropyForward& op) {
+void Kernels::compute(const op::CrossEntropyForward& op) {
   const int64_t n = op.logits.rows(), v = op.logits.cols();
   const int64_t columns = real_columns(op.first_column, op.vocab_size, v);
   dispatch_float(op.logits.dtype, [&]<class T>() {
@@ -76,7 +73,7 @@ void CpuOps::compute(const op::CrossEntropyForward& op) {
   });
 }
 
-void CpuOps::compute(const op::CrossEntropyRescale& op) {
+void Kernels::compute(const op::CrossEntropyRescale& op) {
   const float* const local = op.row_max.as<float>();
   const float* const global = op.global_max.as<float>();
   float* const sum = op.row_sum.as<float>();
@@ -84,7 +81,7 @@ void CpuOps::compute(const op::CrossEntropyRescale& op) {
               [=](auto at) { at.store(sum, at.load(sum) * exp(at.load(local) - at.load(global))); });
 }
 
-void CpuOps::compute(const op::CrossEntropyLoss& op) {
+void Kernels::compute(const op::CrossEntropyLoss& op) {
   const float* const row_max = op.row_max.as<float>();
   const float* const row_sum = op.row_sum.as<float>();
   const float* const target_logit = op.target_logit.as<float>();
@@ -95,7 +92,7 @@ void CpuOps::compute(const op::CrossEntropyLoss& op) {
   loss = static_cast<float>(loss + op.scale * sum);
 }
 
-void CpuOps::compute(const op::CrossEntropyBackward& op) {
+void Kernels::compute(const op::CrossEntropyBackward& op) {
   const int64_t n = op.logits.rows(), v = op.logits.cols();
   const int64_t columns = real_columns(op.first_column, op.vocab_size, v);
   dispatch_float(op.logits.dtype, [&]<class T>() {
@@ -107,4 +104,4 @@ void CpuOps::compute(const op::CrossEntropyBackward& op) {
   });
 }
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

@@ -7,7 +7,7 @@
 #include "kernels/ops.h"
 #include "kernels/philox.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 
 inline constexpr int64_t kDropoutChunk = 512;  // elements that are drawn at once, into a buffer on the stack
 
@@ -19,6 +19,10 @@ inline constexpr int kCounters = kVectorBytes / 8;
 inline Words multiply_lower(Words x, uint32_t m) {
 #if defined(__AVX512F__)  // one instruction; GCC multiplies 64 by 64 bits
   return std::bit_cast<Words>(_mm512_maskz_mul_epu32(0xff, std::bit_cast<__m512i>(x), _mm512_set1_epi64(m)));
+#elif defined(__AVX2__)
+  return std::bit_cast<Words>(_mm256_mul_epu32(std::bit_cast<__m256i>(x), _mm256_set1_epi64x(m)));
+#elif defined(__SSE2__)
+  return std::bit_cast<Words>(_mm_mul_epu32(std::bit_cast<__m128i>(x), _mm_set1_epi64x(m)));
 #else
   return (x & 0xffffffffu) * m;
 #endif
@@ -104,4 +108,4 @@ inline void dropout_row(const Dropout& dropout, int64_t row_index, int64_t width
   }
 }
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

@@ -3,12 +3,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/dropout.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 namespace {
 
 constexpr int64_t kGrain = 16384;  // elements worth a thread
@@ -59,18 +59,18 @@ void column_sum_tile(const T* x, int64_t rows, int64_t stride, int64_t columns, 
 
 }  // namespace
 
-void CpuOps::compute(const op::GeluForward& op) {
+void Kernels::compute(const op::GeluForward& op) {
   dispatch_float(op.x.dtype, [&]<class T>() { map<T, T>(threads_, kGeluGrain, gelu, op.y, op.x); });
 }
 
-void CpuOps::compute(const op::GeluBackward& op) {
+void Kernels::compute(const op::GeluBackward& op) {
   dispatch_float(op.x.dtype, [&]<class T>() {
     map<T, T>(
         threads_, kGeluGrain, [](Floats x, Floats dy) { return dy * gelu_gradient(x); }, op.dx, op.x, op.dy);
   });
 }
 
-void CpuOps::compute(const op::ColumnSum& op) {
+void Kernels::compute(const op::ColumnSum& op) {
   const int64_t n = op.x.rows(), columns = op.x.cols();
   dispatch_float(op.x.dtype, [&]<class T>() {
     // Cut by columns: the order of additions does not depend on the number of threads.
@@ -82,7 +82,7 @@ void CpuOps::compute(const op::ColumnSum& op) {
   });
 }
 
-void CpuOps::compute(const op::BiasDropoutAdd& op) {
+void Kernels::compute(const op::BiasDropoutAdd& op) {
   const int64_t b = op.x.shape[1], h = op.x.shape[2];
   dispatch_float(op.x.dtype, [&]<class T>() {
     for_rows(threads_, op.x.rows(), h, [&](int64_t r) {
@@ -102,7 +102,7 @@ void CpuOps::compute(const op::BiasDropoutAdd& op) {
   });
 }
 
-void CpuOps::compute(const op::DropoutBackward& op) {
+void Kernels::compute(const op::DropoutBackward& op) {
   if (op.dropout.probability == 0 && op.dx.data == op.dout.data) return;
   const int64_t b = op.dout.shape[1], h = op.dout.shape[2];
   dispatch_float(op.dout.dtype, [&]<class T>() {
@@ -115,7 +115,7 @@ void CpuOps::compute(const op::DropoutBackward& op) {
   });
 }
 
-void CpuOps::compute(const op::Fill& op) {
+void Kernels::compute(const op::Fill& op) {
   const auto fill_as = [&]<class T>(T element) {
     parallel_for(threads_, op.x.numel(), kGrain, [&](Range part, int) {
       T* const begin = op.x.as<T>() + part.begin;
@@ -134,14 +134,14 @@ void CpuOps::compute(const op::Fill& op) {
   }
 }
 
-void CpuOps::compute(const op::Clear& op) {
+void Kernels::compute(const op::Clear& op) {
   for (const Tensor& x : op.xs)
     parallel_for(threads_, x.bytes(), kGrain, [&](Range part, int) {
       std::memset(static_cast<std::byte*>(x.data) + part.begin, 0, static_cast<size_t>(part.size()));
     });
 }
 
-void CpuOps::compute(const op::Convert& op) {
+void Kernels::compute(const op::Convert& op) {
   if (op.from.dtype == op.to.dtype) {
     parallel_for(threads_, op.from.bytes(), kGrain, [&](Range part, int) {
       std::memcpy(static_cast<std::byte*>(op.to.data) + part.begin, static_cast<std::byte*>(op.from.data) + part.begin,
@@ -156,11 +156,11 @@ void CpuOps::compute(const op::Convert& op) {
   });
 }
 
-void CpuOps::compute(const op::Add& op) {
+void Kernels::compute(const op::Add& op) {
   dispatch_float(op.a.dtype, [&]<class T>() {
     map<T, T>(
         threads_, kGrain, [](Floats a, Floats b) { return a + b; }, op.out, op.a, op.b);
   });
 }
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

@@ -2,13 +2,13 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/dropout.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel_for.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 
-void CpuOps::compute(const op::EmbeddingForward& op) {
+void Kernels::compute(const op::EmbeddingForward& op) {
   const int64_t n = op.tokens.numel(), h = op.table.cols(), table_rows = op.table.rows();
   const size_t row_bytes = static_cast<size_t>(h * size_of(op.table.dtype));
   for_rows(threads_, n, h, [&](int64_t r) {
@@ -20,7 +20,7 @@ void CpuOps::compute(const op::EmbeddingForward& op) {
   });
 }
 
-void CpuOps::compute(const op::EmbeddingBackward& op) {
+void Kernels::compute(const op::EmbeddingBackward& op) {
   const int64_t n = op.tokens.numel(), h = op.dout.cols(), table_rows = op.dtable.rows();
   dispatch_float(op.dout.dtype, [&]<class T>() {
     // Cut by columns: each thread adds all tokens in order, so equal tokens need no care.
@@ -37,7 +37,7 @@ void CpuOps::compute(const op::EmbeddingBackward& op) {
   });
 }
 
-void CpuOps::compute(const op::PositionForward& op) {
+void Kernels::compute(const op::PositionForward& op) {
   const int64_t s = op.x.shape[0], b = op.x.shape[1], h = op.x.shape[2];
   dispatch_float(op.x.dtype, [&]<class T>() {
     for_rows(threads_, s * b, h, [&](int64_t r) {
@@ -50,7 +50,7 @@ void CpuOps::compute(const op::PositionForward& op) {
   });
 }
 
-void CpuOps::compute(const op::PositionBackward& op) {
+void Kernels::compute(const op::PositionBackward& op) {
   const int64_t s = op.dout.shape[0], b = op.dout.shape[1], h = op.dout.shape[2];
   dispatch_float(op.dout.dtype, [&]<class T>() {
     for_rows(threads_, s, b * h, [&](int64_t position) {
@@ -68,4 +68,4 @@ void CpuOps::compute(const op::PositionBackward& op) {
   });
 }
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

@@ -2,11 +2,11 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 namespace {
 
 template <class T>
@@ -47,7 +47,7 @@ void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rst
 
 }  // namespace
 
-void CpuOps::compute(const op::LayernormForward& op) {
+void Kernels::compute(const op::LayernormForward& op) {
   const int64_t n = op.x.rows(), h = op.x.cols();
   dispatch_float(op.x.dtype, [&]<class T>() {
     for_rows(threads_, n, h, [&](int64_t r) {
@@ -57,7 +57,7 @@ void CpuOps::compute(const op::LayernormForward& op) {
   });
 }
 
-void CpuOps::compute(const op::LayernormBackward& op) {
+void Kernels::compute(const op::LayernormBackward& op) {
   const int64_t n = op.x.rows(), h = op.x.cols(), grain = rows_per_grain(h);
   const int parts = parts_of(threads_, n, grain);
   std::vector<float> partials(static_cast<size_t>(parts * 2 * h));  // a part's dgamma, then its dbeta: some KiB
@@ -81,4 +81,4 @@ void CpuOps::compute(const op::LayernormBackward& op) {
   }
 }
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

@@ -1,10 +1,10 @@
 #include <unistd.h>
 
 #include "kernels/cpu/blocked_gemm.h"
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/panels_amx.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 namespace {
 
 template <class T, class C>
@@ -56,7 +56,7 @@ Blocking::Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64
   sum_columns = k_slice == steps ? 1 : one_block ? n_block : n_chunk;
 }
 
-void CpuOps::compute(const op::Matmul& op) {
+void Kernels::compute(const op::Matmul& op) {
   const auto run = [&]<class Panels, class T, class C>() {
     BlockedGemm<Panels, T, C> gemm(gemm_of<T, C>(op), threads_);
     gemm.run(workspaces_.lease(gemm.workspace_bytes()).get());
@@ -67,4 +67,4 @@ void CpuOps::compute(const op::Matmul& op) {
   });
 }
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

@@ -11,12 +11,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
 #include "kernels/exact_sum.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 namespace {
 
 using Bins = std::array<int64_t, kExactSumBins>;
@@ -113,7 +113,7 @@ void add_squares(const float* x, Bins& bins) {
 
 }  // namespace
 
-void CpuOps::compute(const op::SumOfSquares& op) {
+void Kernels::compute(const op::SumOfSquares& op) {
   int64_t* const total = op.bins.as<int64_t>();
   const auto size = [&](size_t i) { return op.xs[i].numel(); };
   int64_t n = 0;
@@ -136,7 +136,7 @@ void CpuOps::compute(const op::SumOfSquares& op) {
   exact_canonicalize(total);
 }
 
-void CpuOps::compute(const op::ClipScale& op) {
+void Kernels::compute(const op::ClipScale& op) {
   const double value = op.multiplier * std::sqrt(exact_total(op.bins.as<int64_t>()));
   const double coefficient = op.max_norm > 0 ? op.max_norm / (value + 1e-6) : 1;
   op.norm.as<float>()[0] = static_cast<float>(value);
@@ -144,4 +144,4 @@ void CpuOps::compute(const op::ClipScale& op) {
   op.grad_scale.as<float>()[0] = static_cast<float>(op.multiplier * (coefficient >= 1 ? 1 : coefficient));
 }
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

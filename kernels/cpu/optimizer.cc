@@ -5,11 +5,11 @@
 #include <cmath>
 #include <span>
 
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 namespace {
 
 template <bool kModelWeight>
@@ -29,7 +29,7 @@ void update(int64_t n, const AdamWConstants& k, float scale, const float* grad, 
 
 }  // namespace
 
-void CpuOps::compute(const op::AcceptStep& op) {
+void Kernels::compute(const op::AcceptStep& op) {
   bool passes = true;
   for (int64_t i = 0; i < op.numbers.numel(); ++i) {
     const float x = op.numbers.as<float>()[i];
@@ -38,7 +38,7 @@ void CpuOps::compute(const op::AcceptStep& op) {
   op.accepted.as<float>()[0] = passes ? 1 : 0;
 }
 
-void CpuOps::compute(const op::FindNonFinite& op) {
+void Kernels::compute(const op::FindNonFinite& op) {
   if (op.accepted.as<float>()[0] != 0) return;
   const std::span<const float> numbers(op.x.as<float>(), static_cast<size_t>(op.x.numel()));
   const auto first = std::find_if_not(numbers.begin(), numbers.end(), [](float v) { return std::isfinite(v); });
@@ -52,7 +52,7 @@ void CpuOps::compute(const op::FindNonFinite& op) {
   if (first != numbers.begin()) out[4] = std::bit_cast<uint32_t>(*(first - 1));
 }
 
-void CpuOps::compute(const op::AdamWStep& op) {
+void Kernels::compute(const op::AdamWStep& op) {
   if (op.accepted && op.accepted.as<float>()[0] == 0) return;
   AdamW without_decay = op.how;
   without_decay.weight_decay = 0;
@@ -76,4 +76,4 @@ void CpuOps::compute(const op::AdamWStep& op) {
   });
 }
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

@@ -23,7 +23,7 @@
 
 #include "kernels/cpu/vector.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 
 inline constexpr int64_t kPanel = 32;               // rows or columns of a panel, and k of a step
 inline constexpr int64_t kBlock = kPanel * kPanel;  // elements of a step, and of a block
@@ -85,14 +85,6 @@ TRIVET_INLINE inline void with_sums(float* c, const Body& body) {
   });
 }
 
-inline Floats larger(Floats a, Floats b) {
-#if defined(__AVX512F__)  // one instruction, of which GCC 12 makes two
-  return _mm512_maskz_max_ps(kAllLanes, a, b);
-#else
-  return a > b ? a : b;
-#endif
-}
-
 // x[i][j] becomes x[j][i], for 32-bit elements: each round deals the elements of the first half of the rows and of the
 // second out in turn, as one riffles cards.
 inline void transpose(Bits (&x)[kLanes]) {
@@ -120,4 +112,4 @@ void transpose_block(const T* from, int64_t ld, float* to) {
     }
 }
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

@@ -4,23 +4,8 @@
 
 #include "kernels/cpu/panels_bf16.h"
 
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BW__) && defined(__AVX512BF16__) && \
-    defined(__linux__)
-
-#include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-namespace trivet {
-
-// Whether the kernel lets this process use the tile unit, which it wants to be asked for once.
-inline bool amx_available() {
-  static const bool granted = [] {
-    constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  }();
-  return granted;
-}
+#if defined(__AMX_BF16__)
+namespace trivet::TRIVET_CPU {
 
 struct AmxPanels : PairPanels {
   static constexpr int64_t kBlockBytes = 256 << 10, kSliceSteps = 8;  // of 16 KiB: half the first cache
@@ -76,25 +61,23 @@ struct AmxPanels : PairPanels {
   }
 };
 
-}  // namespace trivet
-
-#else
-
-namespace trivet {
-inline bool amx_available() { return false; }
-using AmxPanels = DotPanels;  // never used, but it compiles
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU
 
 #endif
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 
-// f.template operator()<Panels, T>() for the panels that suit tensors of this type on this machine.
+#if defined(__AMX_BF16__)
+using Bf16Panels = AmxPanels;
+#else
+using Bf16Panels = DotPanels;
+#endif
+
+// f.template operator()<Panels, T>() for the panels that suit tensors of this type on this instruction set.
 template <class F>
 void with_panels(DType dtype, const F& f) {
   if (dtype == DType::f32) f.template operator()<F32Panels, float>();
-  else if (amx_available()) f.template operator()<AmxPanels, bf16>();
-  else f.template operator()<DotPanels, bf16>();
+  else f.template operator()<Bf16Panels, bf16>();
 }
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

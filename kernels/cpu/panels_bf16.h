@@ -7,9 +7,9 @@
 
 #include "kernels/cpu/panels_f32.h"
 
-#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+#if defined(__AVX512BF16__)
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 
 struct PairPanels {
   using Element = bf16;
@@ -111,12 +111,12 @@ struct DotPanels : PairPanels {
   }
 };
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU
 
 #else
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 using DotPanels = F32Panels;  // which widen bf16
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU
 
 #endif

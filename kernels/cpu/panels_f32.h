@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/panels.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 
 struct F32Panels {
   using Element = float;
@@ -71,4 +71,4 @@ struct F32Panels {
   }
 };
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

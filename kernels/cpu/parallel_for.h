@@ -14,7 +14,7 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 
 struct Range {
   int64_t begin = 0, end = 0;
@@ -100,4 +100,4 @@ void for_rows(int threads, int64_t n, int64_t row_elements, const F& body) {
   });
 }
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

@@ -13,18 +13,18 @@
 #include <cstring>
 #include <utility>
 
-#if defined(__AVX512F__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
 #include "kernels/base/dtype.h"
 
-namespace trivet {
+namespace trivet::TRIVET_CPU {
 
-// What the machine has; wider ones would be passed to functions by an ABI that depends on compiler flags.
+// The widest of the instruction set.
 #if defined(__AVX512F__)
 inline constexpr int kVectorBytes = 64;
-#elif defined(__AVX__)
+#elif defined(__AVX2__)
 inline constexpr int kVectorBytes = 32;
 #else
 inline constexpr int kVectorBytes = 16;
@@ -35,10 +35,38 @@ using Floats = float __attribute__((vector_size(kVectorBytes)));
 using Bits = uint32_t __attribute__((vector_size(kVectorBytes)));
 using HalfBits = uint16_t __attribute__((vector_size(kVectorBytes / 2)));
 
+// ---- instructions that the compiler does not find by itself. larger(): a > b ? a : b, so b where one of them is NaN.
+
 #if defined(__AVX512F__)
 // GCC 12 takes the plain intrinsics for uses of uninitialized variables; under a mask of all lanes they are the same.
 inline constexpr __mmask16 kAllLanes = 0xffff;
+inline Floats larger(Floats a, Floats b) { return _mm512_maskz_max_ps(kAllLanes, a, b); }
+inline Floats smaller(Floats a, Floats b) { return _mm512_maskz_min_ps(kAllLanes, a, b); }
+inline Floats sqrt(Floats x) { return _mm512_maskz_sqrt_ps(kAllLanes, x); }
+inline Bits widen(HalfBits x) {
+  return std::bit_cast<Bits>(_mm512_maskz_cvtepu16_epi32(kAllLanes, std::bit_cast<__m256i>(x)));
+}
+#elif defined(__AVX2__)
+inline Floats larger(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+inline Floats smaller(Floats a, Floats b) { return _mm256_min_ps(a, b); }
+inline Floats sqrt(Floats x) { return _mm256_sqrt_ps(x); }
+inline Bits widen(HalfBits x) { return std::bit_cast<Bits>(_mm256_cvtepu16_epi32(std::bit_cast<__m128i>(x))); }
+#elif defined(__SSE2__)
+inline Floats larger(Floats a, Floats b) { return _mm_max_ps(a, b); }
+inline Floats smaller(Floats a, Floats b) { return _mm_min_ps(a, b); }
+inline Floats sqrt(Floats x) { return _mm_sqrt_ps(x); }
+inline Bits widen(HalfBits x) { return __builtin_convertvector(x, Bits); }
+#else
+inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+inline Floats smaller(Floats a, Floats b) { return a < b ? a : b; }
+inline Floats sqrt(Floats x) {
+  for (int lane = 0; lane < kLanes; ++lane) x[lane] = std::sqrt(x[lane]);
+  return x;
+}
+inline Bits widen(HalfBits x) { return __builtin_convertvector(x, Bits); }
 #endif
+
+// ---- loads and stores
 
 inline Floats load(const float* x) {
   Floats v;
@@ -48,12 +76,7 @@ inline Floats load(const float* x) {
 inline Floats load(const bf16* x) {
   HalfBits half;
   std::memcpy(&half, x, sizeof half);
-#if defined(__AVX512F__)  // one instruction, of which GCC 12 makes four
-  const Bits wide = std::bit_cast<Bits>(_mm512_maskz_cvtepu16_epi32(kAllLanes, std::bit_cast<__m256i>(half)));
-#else
-  const Bits wide = __builtin_convertvector(half, Bits);
-#endif
-  return std::bit_cast<Floats>(wide << 16);
+  return std::bit_cast<Floats>(widen(half) << 16);
 }
 inline void store(float* x, Floats v) { std::memcpy(x, &v, sizeof v); }
 // As the constructor of bf16 rounds, but that the instruction for it makes subnormal numbers 0.
@@ -69,31 +92,19 @@ inline void store(bf16* x, Floats v) {
 }
 
 // The larger, or the smaller, of x and the bound; NaN stays NaN.
-inline Floats at_least(Floats x, float bound) {
-#if defined(__AVX512F__)  // likewise
-  return _mm512_maskz_max_ps(kAllLanes, _mm512_set1_ps(bound), x);
-#else
-  return x < bound ? Floats{} + bound : x;
-#endif
-}
-inline Floats at_most(Floats x, float bound) {
-#if defined(__AVX512F__)
-  return _mm512_maskz_min_ps(kAllLanes, _mm512_set1_ps(bound), x);
-#else
-  return x > bound ? Floats{} + bound : x;
-#endif
-}
+inline Floats at_least(Floats x, float bound) { return larger(Floats{} + bound, x); }
+inline Floats at_most(Floats x, float bound) { return smaller(Floats{} + bound, x); }
 
 // A whole vector of elements, from index i on.
 struct WholeVector {
   int64_t i;
   template <class T>
   Floats load(const T* x) const {
-    return trivet::load(x + i);
+    return TRIVET_CPU::load(x + i);
   }
   template <class T>
   void store(T* x, Floats v) const {
-    trivet::store(x + i, v);
+    TRIVET_CPU::store(x + i, v);
   }
   Floats keep(Floats v) const { return v; }
   WholeVector moved_by(int64_t offset) const { return {i + offset}; }
@@ -106,20 +117,20 @@ struct PartOfVector {
   Floats load(const T* x) const {
     T lanes[kLanes] = {};
     std::copy_n(x + i, count, lanes);
-    return trivet::load(lanes);
+    return TRIVET_CPU::load(lanes);
   }
   template <class T>
   void store(T* x, Floats v) const {
     T lanes[kLanes];
-    trivet::store(lanes, v);
+    TRIVET_CPU::store(lanes, v);
     std::copy_n(lanes, count, x + i);
   }
   // v with 0 in the lanes that are no elements, for sums.
   Floats keep(Floats v) const {
     float lanes[kLanes];
-    trivet::store(lanes, v);
+    TRIVET_CPU::store(lanes, v);
     std::fill(lanes + count, lanes + kLanes, 0.0f);
-    return trivet::load(lanes);
+    return TRIVET_CPU::load(lanes);
   }
   PartOfVector moved_by(int64_t offset) const { return {i + offset, count}; }
 };
@@ -173,16 +184,6 @@ inline float sum_over(int64_t n, const F& f) {
   return sum.total();
 }
 
-inline Floats sqrt(Floats x) {
-#if defined(__AVX512F__)  // likewise
-  return _mm512_maskz_sqrt_ps(kAllLanes, x);
-#else
-  Floats root;
-  for (int lane = 0; lane < kLanes; ++lane) root[lane] = std::sqrt(x[lane]);
-  return root;
-#endif
-}
-
 // e^x within 2 ulp for x in [-88, 89], or NaN.
 // x = n ln 2 + r with |r| <= ln 2 / 2, n integer; e^r by its minimax polynomial, 2^n by its bits. At the ends of the
 // range n is -127 and 128, whose bits happen to be those of 0 and infinity.
@@ -207,4 +208,4 @@ inline Floats exp(Floats x) { return exp_in_range(at_most(at_least(x, -88.0f), 8
 // e^x for x <= 0, or NaN.
 inline Floats exp_of_nonpositive(Floats x) { return exp_in_range(at_least(x, -88.0f)); }
 
-}  // namespace trivet
+}  // namespace trivet::TRIVET_CPU

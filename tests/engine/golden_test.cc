@@ -34,17 +34,19 @@ int32_t token(int64_t step, int64_t b, int64_t i) {
   return static_cast<int32_t>((step * 131 + b * 17 + i * i * 7 + i * 3 + 5) % kVocab);
 }
 
-class Golden : public testing::TestWithParam<bool> {};
+class Golden : public testing::TestWithParam<bool> {
+ protected:
+  void train_beside_golden(bool tied, CpuIsa isa);
+};
 
-TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
-  const bool tied = GetParam();
+void Golden::train_beside_golden(bool tied, CpuIsa isa) {
   const auto golden = parse_json(read_text(source_path("tests/golden/gpt_") + (tied ? "tied" : "untied") + ".json"));
 
   run_thread_ranks(1, [&](Communicator& world) {
     // given: the same model and optimizer
     const auto device = create_cpu_device();
     const auto stream = device->create_compute_stream();
-    const auto ops = create_cpu_ops(1);
+    const auto ops = create_cpu_ops(1, isa);
     LoadedConfig loaded{.config = golden_config(tied), .origins = {}, .path = "golden"};
     const Layout layout = resolve(loaded, {});
     RankState state(loaded.config, layout, {}, *device);
@@ -102,6 +104,13 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
                        *stream);
     }
   });
+}
+
+TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
+  for (const CpuIsa isa : usable_cpu_isas()) {
+    SCOPED_TRACE(name_of(isa));
+    train_beside_golden(GetParam(), isa);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Embeddings, Golden, testing::Values(true, false),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/message_of.h"
 #include "tests/support/training.h"
 
 namespace trivet::test {
@@ -82,6 +83,34 @@ TEST(Layouts, BucketSizeAndBatchCutsChangeNothing) {
   }
   config.batch.micro_batch_size = 4;  // other micro-batches: the same samples, summed in another order
   expect_near(train_on_threads(config, 1, kSteps), one_rank(true));
+}
+
+// Not only for the instruction set that this machine has as its best.
+TEST(Layouts, HaveTheLossesOfOneRankUnderEachCpuIsa) {
+  for (const CpuIsa isa : usable_cpu_isas())
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(isa), name_of(dtype)));
+      Config config = tiny_config();
+      config.device.cpu_isa = isa;
+      config.precision.dtype = dtype;
+      config.model.untie_embeddings_and_output_weights = true;
+      const Curve reference = train_on_threads(config, 1, kSteps);
+      expect_equal(train_on_threads(cut(config, {.p = 2, .schedule = "zb-h1"}), 2, kSteps), reference);
+      if (dtype == DType::bf16) continue;
+      expect_near(reference, one_rank(false));
+      expect_near(train_on_threads(cut(config, {.t = 2, .d = 2, .sequence_parallel = true}), 4, kSteps), reference);
+    }
+}
+
+TEST(Layouts, ACpuIsaThatThisMachineOrBuildLacksIsRefused) {
+  for (size_t i = 0; i < kCpuIsaNames.size(); ++i) {
+    Config config = tiny_config();
+    config.device.cpu_isa = static_cast<CpuIsa>(i);
+    if (cpu_isa_problem(*config.device.cpu_isa).empty()) continue;
+    const std::string message = message_of<Error>([&] { train_on_threads(config, 2, 1); });
+    EXPECT_NE(message.find(fmt::format("device.cpu_isa: found {}, but this ", kCpuIsaNames[i])), std::string::npos)
+        << message;
+  }
 }
 
 // An emulated link changes when things arrive, never what.

@@ -2,7 +2,6 @@
 // made of.
 #include <numbers>
 
-#include "kernels/cpu/vector.h"
 #include "tests/support/matmul_options.h"
 #include "tests/support/ops_fixture.h"
 
@@ -191,64 +190,6 @@ TEST_P(ActivationTest, WrongArgumentsAreNamed) {
   EXPECT_TRUE(throws_naming(multiply({.gelu_backward = type}), {"matmul", " gelu_backward ", "fp32", "bf16"}));
   EXPECT_TRUE(throws_naming(multiply({.accumulate = true, .pre_activation = x}), {"matmul", "GELU", "accumulate"}));
   EXPECT_TRUE(throws_naming(multiply({.bias = bias, .gelu_backward = x}), {"matmul", "bias", "gelu_backward"}));
-}
-
-float vector_exp(float x) { return exp(Floats{} + x)[kLanes - 1]; }
-
-TEST(VectorExp, IsWithinTwoUlp) {
-  double worst = 0;
-  for (float x = -87.3f; x < 88.3f; x += 1.7e-4f) {
-    const double exact = std::exp(static_cast<double>(x));
-    const double ulp = std::ldexp(1.0, std::ilogb(exact) - 23);
-    worst = std::max(worst, std::abs(vector_exp(x) - exact) / ulp);
-  }
-  EXPECT_LT(worst, 2.0);
-}
-
-TEST(VectorExp, MeetsItsEnds) {
-  const float infinity = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(vector_exp(0.0f), 1.0f);
-  EXPECT_EQ(vector_exp(-infinity), 0.0f);
-  EXPECT_EQ(vector_exp(-1e30f), 0.0f);
-  EXPECT_EQ(vector_exp(-88.0f), 0.0f);
-  EXPECT_GT(vector_exp(-87.3f), 0.0f);
-  EXPECT_LT(vector_exp(88.3f), infinity);
-  EXPECT_EQ(vector_exp(89.0f), infinity);
-  EXPECT_EQ(vector_exp(1e30f), infinity);
-  EXPECT_EQ(vector_exp(infinity), infinity);
-  EXPECT_TRUE(std::isnan(vector_exp(std::nanf(""))));
-  EXPECT_TRUE(std::isnan(vector_exp(std::bit_cast<float>(0x7f8fffffu))));  // one whose low bits are set
-}
-
-TEST(VectorStore, RoundsAsBf16Does) {
-  for (uint32_t high = 0; high < 0x10000; high += 7)
-    for (const uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
-      float lanes[kLanes];
-      std::fill(lanes, lanes + kLanes, std::bit_cast<float>(high << 16 | low));
-      bf16 stored[kLanes];
-      store(stored, load(lanes));
-      const bool subnormal = std::fpclassify(lanes[0]) == FP_SUBNORMAL;  // may become 0
-      ASSERT_TRUE(stored[1].bits == bf16(lanes[1]).bits || (subnormal && (stored[1].bits & 0x7fffu) == 0)) << lanes[0];
-    }
-}
-
-TEST(VectorLoop, VisitsEachElementOnce) {
-  for (int64_t n = 0; n < 3 * kLanes + 2; ++n) {
-    std::vector<float> visits(static_cast<size_t>(n) + 2, 0.0f);  // one guard on either side
-    float* const inner = visits.data() + 1;
-    for_vectors(n, [=](auto at) { at.store(inner, at.load(inner) + 1.0f); });
-    EXPECT_EQ(visits.front(), 0);
-    EXPECT_EQ(visits.back(), 0);
-    EXPECT_EQ(std::count(visits.begin(), visits.end(), 1.0f), n);
-  }
-}
-
-TEST(VectorLoop, SumsOnlyElements) {
-  for (int64_t n = 0; n < 300; ++n) {
-    const std::vector<float> ones(static_cast<size_t>(n), 1.0f);
-    // e^0 = 1 would be added for lanes that are no elements.
-    EXPECT_EQ(sum_over(n, [&](auto at) { return exp(at.load(ones.data()) - 1.0f); }), static_cast<float>(n));
-  }
 }
 
 }  // namespace

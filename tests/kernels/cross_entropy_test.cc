@@ -302,5 +302,64 @@ TEST_P(CrossEntropyTest, WrongArgumentsAreNamed) {
       {"cross_entropy_backward", "row_sum"}));
 }
 
+// ---- the exponential of CPUs, which the softmax and GELU are made of: 1 is rescaled from a maximum of x to one of 0
+
+class VectorExp : public CrossEntropyTest {
+ protected:
+  void SetUp() override {
+    CrossEntropyTest::SetUp();
+    if (threads == kOnCuda) GTEST_SKIP() << "CUDA has its own";
+  }
+  Tensor exp(const Values& x) {
+    const Tensor result = tensors.full(DType::f32, {static_cast<int64_t>(x.size())}, 1);
+    ops->run(op::CrossEntropyRescale{tensors.of(DType::f32, x), tensors.full(DType::f32, result.shape, 0), result},
+             *stream);
+    return result;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(BackEnds, VectorExp, testing::Combine(testing::Values(DType::f32), testing::Values(1)),
+                         case_name);
+
+TEST_P(VectorExp, IsWithinTwoUlp) {
+  Values x;
+  for (float at = -87.3f; at < 88.3f; at += 1.7e-4f) x.push_back(at);
+  const Tensor y = exp(x);
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double exact = std::exp(x[i]), ulp = std::ldexp(1.0, std::ilogb(exact) - 23);
+    worst = std::max(worst, std::abs(get(y, static_cast<int64_t>(i)) - exact) / ulp);
+  }
+  EXPECT_LT(worst, 2.0);
+}
+
+TEST_P(VectorExp, MeetsItsEnds) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const Values x = {0, -kInfinity, -1e30, -88, 89, 1e30, kInfinity},
+               expected = {1, 0, 0, 0, kInfinity, kInfinity, kInfinity};
+  EXPECT_EQ(values(exp(x)), expected);
+  const Values inside = values(exp({-87.3, 88.3}));
+  EXPECT_GT(inside[0], 0);
+  EXPECT_LT(inside[1], kInfinity);
+  const float low_bits = std::bit_cast<float>(0x7f8fffffu);  // a NaN of which they are set
+  for (const double y : values(exp({std::nan(""), low_bits}))) EXPECT_TRUE(std::isnan(y));
+}
+
+TEST_P(CrossEntropyTest, AddsOnlyRealColumns) {
+  for (int64_t n = 1; n < 300; ++n) {
+    const Tensor targets = tensors.full(DType::i32, {1}, 0), max = tensors.poisoned(DType::f32, {1});
+    const Tensor sum = tensors.poisoned(DType::f32, {1}), target = tensors.poisoned(DType::f32, {1});
+    // e^0 = 1 would be added for what lies behind the end.
+    ops->run(op::CrossEntropyForward{.logits = tensors.full(dtype, {1, n}, 1),
+                                     .targets = targets,
+                                     .first_column = 0,
+                                     .vocab_size = n,
+                                     .row_max = max,
+                                     .row_sum = sum,
+                                     .target_logit = target},
+             *stream);
+    EXPECT_EQ(get(sum, 0), static_cast<double>(n));
+  }
+}
+
 }  // namespace
 }  // namespace trivet::test

@@ -175,6 +175,36 @@ TEST_P(ElementwiseTest, AddAndItsAliases) {
   }
 }
 
+// Every upper half, with lower halves on both sides of the middle. A CPU's instruction may make subnormal numbers 0.
+TEST_P(ElementwiseTest, ConvertRoundsEveryNumberAsTheTypeDoes) {
+  if (dtype != DType::bf16 || threads == kOnCuda) GTEST_SKIP() << "of the CPU's vectors";
+  const std::vector<uint32_t> low = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+  const auto n = static_cast<int64_t>(0x10000 * low.size());
+  const Tensor from = tensors.poisoned(DType::f32, {n}), to = tensors.poisoned(DType::bf16, {n});
+  for (int64_t i = 0; i < n; ++i)
+    from.as<float>()[i] = std::bit_cast<float>(static_cast<uint32_t>(i) / 6 << 16 | low[static_cast<size_t>(i % 6)]);
+
+  ops->run(op::Convert{from, to}, *stream);
+
+  for (int64_t i = 0; i < n; ++i) {
+    const float x = from.as<float>()[i];
+    const uint16_t found = to.as<bf16>()[i].bits;
+    const bool flushed = std::fpclassify(x) == FP_SUBNORMAL && (found & 0x7fffu) == 0;
+    ASSERT_TRUE(found == bf16(x).bits || flushed) << x;
+  }
+}
+
+TEST_P(ElementwiseTest, EveryElementIsWrittenAndNothingBeside) {
+  for (int64_t n = 0; n < 70; ++n) {
+    const Tensor x = tensors.uniform(dtype, {n + 2}), whole = tensors.full(dtype, {n + 2}, 9);
+    const Tensor inner = x.slice(1, n);
+
+    ops->run(op::Add{inner, inner, whole.slice(1, n)}, *stream);
+
+    for (int64_t i = 0; i < n + 2; ++i) EXPECT_EQ(get(whole, i), i == 0 || i == n + 1 ? 9 : 2 * get(x, i));
+  }
+}
+
 TEST_P(ElementwiseTest, ConvertRoundsToNearestEven) {
   for (const int64_t n : {1, 31, 70'001}) {
     for (const DType to : {DType::f32, DType::bf16}) {

@@ -1,5 +1,7 @@
 #include "tests/support/mirrored_ops.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <gtest/gtest.h>
 #include <string>
@@ -95,8 +97,16 @@ class MirroredOps : public MappedOps {
 
 }  // namespace
 
+CpuIsa tested_cpu_isa() {
+  const char* const name = std::getenv("TRIVET_TEST_CPU_ISA");
+  if (!name) return best_cpu_isa();
+  const auto found = std::ranges::find(kCpuIsaNames, name);
+  check(found != kCpuIsaNames.end(), std::string("TRIVET_TEST_CPU_ISA: found ") + name + ", expected a CpuIsa");
+  return static_cast<CpuIsa>(found - kCpuIsaNames.begin());
+}
+
 std::unique_ptr<Ops> create_test_ops(int threads, const CudaOptions& options) {
-  if (threads != kOnCuda) return create_cpu_ops(threads);
+  if (threads != kOnCuda) return create_cpu_ops(threads, tested_cpu_isa());
   return cuda_device_count() > 0 ? std::make_unique<MirroredOps>(options) : nullptr;
 }
 

@@ -15,8 +15,11 @@ namespace trivet::test {
 // The number of threads that asks for the GPU.
 inline constexpr int kOnCuda = 0;
 
-// CpuOps with so many threads, or for kOnCuda CUDA on the first GPU, as the options have it; null where that is asked
-// for and there is none. Throws ConfigError where the options ask for cuDNN and it is not there.
+// The instruction set of the CPU's ops under test: TRIVET_TEST_CPU_ISA in the environment, or this machine's best.
+CpuIsa tested_cpu_isa();
+
+// Ops of the CPU with so many threads, or for kOnCuda CUDA on the first GPU, as the options have it; null where that is
+// asked for and there is none. Throws ConfigError where the options ask for cuDNN and it is not there.
 std::unique_ptr<Ops> create_test_ops(int threads, const CudaOptions& options = {});
 
 // The first GPU is a CPU (tests/emulation): large shapes take long.

@@ -247,6 +247,7 @@ TEST(Validate, RangesOfTheRest) {
                                 "train.log_interval=0",
                                 "train.flops_convention=9n",
                                 "device.kind=gpu",
+                                "device.cpu_isa=avx",
                                 "device.threads_per_rank=-1",
                                 "device.peak_tflops=0"}) {
     const std::string key = set.substr(0, set.find('='));

@@ -16,10 +16,7 @@ class Workspaces {
   struct Return {
     Workspaces* owner;
     int64_t bytes;
-    void operator()(std::byte* data) const noexcept {
-      std::lock_guard lock(owner->mutex_);
-      owner->idle_.emplace(bytes, data);
-    }
+    void operator()(std::byte* data) const noexcept;
   };
   using Lease = std::unique_ptr<std::byte, Return>;  // aligned to a cache line at least
 
