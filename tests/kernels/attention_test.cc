@@ -40,6 +40,7 @@ class AttentionTest : public testing::TestWithParam<By> {
  protected:
   void SetUp() override {
     if (GetParam() != By::cpu && cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+    if (GetParam() == By::cpu && !cpu_isa_problem(test::tested_cpu_isa()).empty()) GTEST_SKIP() << "no such CPU";
     if (by_cudnn() && !built_with_cudnn()) GTEST_SKIP() << "no cuDNN";
   }
   static bool by_cudnn() { return GetParam() == By::cudnn || GetParam() == By::cudnn_in_order; }

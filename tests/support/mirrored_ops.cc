@@ -106,7 +106,8 @@ CpuIsa tested_cpu_isa() {
 }
 
 std::unique_ptr<Ops> create_test_ops(int threads, const CudaOptions& options) {
-  if (threads != kOnCuda) return create_cpu_ops(threads, tested_cpu_isa());
+  if (threads != kOnCuda)
+    return cpu_isa_problem(tested_cpu_isa()).empty() ? create_cpu_ops(threads, tested_cpu_isa()) : nullptr;
   return cuda_device_count() > 0 ? std::make_unique<MirroredOps>(options) : nullptr;
 }
 

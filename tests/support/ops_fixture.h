@@ -21,7 +21,7 @@ namespace trivet::test {
 class OpsTest : public testing::TestWithParam<std::tuple<DType, int>> {
  protected:
   void SetUp() override {
-    if (!ops) GTEST_SKIP() << "no GPU";
+    if (!ops) GTEST_SKIP() << "no GPU, or a CPU without the instructions";
   }
   const DType dtype = std::get<0>(GetParam());
   const int threads = std::get<1>(GetParam());
