@@ -3,6 +3,7 @@
 
 #include "commit.h"  // written by the build
 #include "kernels/base/device.h"
+#include "kernels/cpu_isa.h"
 #include "launch/commands.h"
 
 namespace trivet {
@@ -13,8 +14,9 @@ std::string version_text() {
 #else
   constexpr auto kCompiler = "g++ " __VERSION__;
 #endif
-  return fmt::format("trivet {}, commit {}\ncompiled by {}, {}\nCPU: {}\nback ends: {}", TRIVET_VERSION, kCommit,
-                     kCompiler, TRIVET_BUILD, create_cpu_device()->name(), TRIVET_BACK_ENDS);
+  return fmt::format("trivet {}, commit {}\ncompiled by {}, {}\nCPU: {}, kernels for {}\nback ends: {}", TRIVET_VERSION,
+                     kCommit, kCompiler, TRIVET_BUILD, create_cpu_device()->name(), name_of(best_cpu_isa()),
+                     TRIVET_BACK_ENDS);
 }
 
 }  // namespace trivet
