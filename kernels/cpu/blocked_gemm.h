@@ -34,8 +34,8 @@ struct Blocking {
   bool keep_sums;                 // the sums of a whole chunk of columns stay from one chunk of k to the next
   int64_t sum_rows, sum_columns;  // of sums that are kept at a time: of all threads where keep_sums, else of each
 
-  // block_bytes, slice_steps: how deep a panel of a block and a slice of it are at most (Panels).
-  Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64_t block_bytes, int64_t slice_steps);
+  // slice_steps: at most, of a slice (Panels).
+  Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64_t slice_steps);
   int64_t sums(int threads) const { return sum_rows * sum_columns * (keep_sums ? 1 : threads); }
   int64_t workspace_bytes(int threads, int64_t element_bytes) const {
     return kBlock * (element_bytes * (k_chunk * n_chunk + threads * k_block * m_block) + 4 * sums(threads));
@@ -46,9 +46,7 @@ template <class Panels, class T, class C>
 class BlockedGemm {
  public:
   BlockedGemm(const Gemm<T, C>& gemm, int threads)
-      : p_(gemm),
-        blocking_(gemm.m, gemm.n, gemm.k, sizeof(Element), Panels::kBlockBytes, Panels::kSliceSteps),
-        threads_(threads) {}
+      : p_(gemm), blocking_(gemm.m, gemm.n, gemm.k, sizeof(Element), Panels::kSliceSteps), threads_(threads) {}
 
   int64_t workspace_bytes() const { return blocking_.workspace_bytes(threads_, sizeof(Element)); }
 

@@ -30,22 +30,24 @@ int64_t second_cache() {
   return bytes;
 }
 
-constexpr int64_t kRightBytes = 4 << 20;  // of a chunk of right panels, in the last cache
-constexpr int64_t kSlicedPanels = 8;      // right panels that a block of a meets before its next slice
+constexpr int64_t kPanelBytes = 256 << 10;  // of a left panel: the deeper, the fewer passes over the sums
+constexpr int64_t kRightBytes = 4 << 20;    // of a chunk of right panels, in the last cache, which others use too
+constexpr int64_t kSlicedPanels = 8;        // right panels that a block of a meets before its next slice
 
 }  // namespace
 
-// The parts of the second cache were found by trial on one of 1 MiB (vdpbf16ps, fp32) and one of 2 MiB (AMX).
-Blocking::Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64_t block_bytes, int64_t slice_steps)
+// The parts of the second cache were found by trial on one of 1 MiB (vdpbf16ps, fp32) and one of 2 MiB (slices: AMX).
+Blocking::Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64_t slice_steps)
     : m_panels(panels_of(m)), n_panels(panels_of(n)), steps(panels_of(k)) {
   const int64_t step_bytes = kBlock * element_bytes, sum_bytes = kBlock * 4;
+  const int64_t left_bytes = second_cache() / 8 * (slice_steps == kWholeBlock ? 2 : 3);
   const auto at_least_one = [](int64_t count) { return std::max<int64_t>(1, count); };
-  k_block = even_part(steps, block_bytes / step_bytes);
-  m_block = even_part(m_panels, at_least_one(second_cache() * 3 / 8 / (k_block * step_bytes)));
+  k_block = even_part(steps, kPanelBytes / step_bytes);
+  m_block = even_part(m_panels, at_least_one(left_bytes / (k_block * step_bytes)));
   const bool one_block = k_block == steps;
   // Sums that wait for the next block of k stay in the second cache too.
   const int64_t most_columns =
-      one_block ? kRightBytes / (steps * step_bytes) : second_cache() * 5 / 8 / (m_block * sum_bytes);
+      one_block ? kRightBytes / (steps * step_bytes) : second_cache() / 2 / (m_block * sum_bytes);
   n_chunk = even_part(n_panels, at_least_one(most_columns));
   k_chunk = even_part(steps, std::max(k_block, kRightBytes / (n_chunk * step_bytes)));
   k_block = even_part(k_chunk, k_block);

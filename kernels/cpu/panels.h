@@ -13,7 +13,7 @@
 //   put_left(row, x, to)                  k = 0…31 of row `row` into a step of a left panel
 //   put_right(pair, x, y, to)             columns 0…31 of k = 2 pair and 2 pair + 1 into a step of a right panel
 //   Session                               lives in each thread while it multiplies
-//   kBlockBytes, kSliceSteps              how deep a GEMM packs a panel, and how deep a slice of it multiply should get
+//   kSliceSteps                           how deep a slice of a right panel a GEMM multiplies at a time
 //
 // c is a block: [32, 32] fp32, contiguous. Its elements are sums in the order of k: they continue from what is there,
 // so their bits do not depend on how k is cut into calls.

@@ -8,7 +8,7 @@
 namespace trivet::TRIVET_CPU {
 
 struct AmxPanels : PairPanels {
-  static constexpr int64_t kBlockBytes = 256 << 10, kSliceSteps = 8;  // of 16 KiB: half the first cache
+  static constexpr int64_t kSliceSteps = 8;  // 16 KiB: half the first cache
 
   // The tile unit of this thread, set up for eight full tiles.
   struct Session {

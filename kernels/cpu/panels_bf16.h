@@ -83,7 +83,7 @@ struct PairPanels {
 // zero; pairs in the order of k. So its bits depend on nothing else.
 struct DotPanels : PairPanels {
   struct Session {};
-  static constexpr int64_t kBlockBytes = 96 << 10, kSliceSteps = kWholeBlock;
+  static constexpr int64_t kSliceSteps = kWholeBlock;
 
   template <bool accumulate>
   static void multiply(const bf16* a, const bf16* b, int64_t steps, float* c, int64_t rows = kPanel) {

@@ -10,7 +10,7 @@ namespace trivet::TRIVET_CPU {
 struct F32Panels {
   using Element = float;
   struct Session {};
-  static constexpr int64_t kBlockBytes = 96 << 10, kSliceSteps = kWholeBlock;
+  static constexpr int64_t kSliceSteps = kWholeBlock;
 
   template <Side side, class T>
   static void pack_rows(const T* from, int64_t ld, int64_t rows, int64_t k, float* to) {
