@@ -10,14 +10,18 @@ under bf16 autocast, which is the state that Trivet keeps; `bf16`: weights, grad
 bytes and fewer digits than Trivet's. MFU is against the data sheet (--peak, or by the GPU's name), with train_bench's
 two conventions. The last line is for programs.
 
-    torch_step.py [--threads N] [--dtype fp32|bf16] [--steps K] [--layers L] [--compile]
+    torch_step.py [--threads N] [--dtype fp32|bf16] [--steps K] [--layers L] [--compile] [--gemms]
 
 On a CPU: GPT-2 124M, b = 4, s = 1024, vocabulary 50257, tied embeddings, tanh-GELU, no dropout, gradients clipped to 1,
 AdamW. fp32 is plain; bf16 is autocast over fp32 weights. The floor of the step is its model FLOPs (causal convention, as
 in train_bench) at the peak of a product of [2048, 1024] by [1024, 1024] measured here.
+
+With --gemms, instead of steps: the GEMMs of such a step as matmul_bench prints them, by torch.mm (oneDNN, MKL) and in
+fp32 by NumPy too (OpenBLAS), each the best of a few, in turn.
 """
 import argparse
 import dataclasses
+import math
 import os
 import statistics
 import sys
@@ -237,6 +241,36 @@ def peak_flops(dtype):
     return best
 
 
+def measure_gemms(options, shape):
+    os.environ["OPENBLAS_NUM_THREADS"] = str(options.threads)
+    import numpy  # which reads that
+    torch.set_num_threads(options.threads)
+    dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
+    hidden, tokens, total = shape.hidden, shape.tokens(), {}
+    linears = [("qkv", 3 * hidden, hidden, shape.layers), ("proj", hidden, hidden, shape.layers),
+               ("fc1", 4 * hidden, hidden, shape.layers), ("fc2", hidden, 4 * hidden, shape.layers),
+               ("head", PADDED_VOCAB, hidden, 1)]
+    for name, rows, columns, calls in linears:
+        x, y, w = (torch.full(size, 0.01, dtype=dtype) for size in ((tokens, columns), (tokens, rows), (rows, columns)))
+        for kind, a, b in (("forward", x, w.t()), ("backward input", y, w), ("backward weight", y.t(), x)):
+            out = torch.empty(a.shape[0], b.shape[1], dtype=dtype)
+            ways = {"torch": lambda a=a, b=b: torch.mm(a, b, out=out)}
+            if dtype == torch.float32:
+                ways["numpy"] = lambda a=a, b=b: numpy.matmul(a.numpy(), b.numpy(), out=out.numpy())
+            best = dict.fromkeys(ways, math.inf)
+            for _ in range(3 if name == "head" else 9):
+                for way, run in ways.items():
+                    start = time.perf_counter()
+                    run()
+                    best[way] = min(best[way], time.perf_counter() - start)
+            flops = 2 * a.shape[0] * a.shape[1] * b.shape[1]
+            print(f"{name + ' ' + kind:<24}", *(f"{way} {best[way] * 1e3:9.3f} ms {flops / best[way] * 1e-12:6.3f} TFLOP/s"
+                                                for way in ways), flush=True)
+            for way in ways:
+                total[way] = total.get(way, 0) + calls * best[way]
+    print("GEMMs of a step", *(f"{way} {seconds * 1e3:.0f} ms" for way, seconds in total.items()))
+
+
 def measure_on_cpu(options, shape):
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
@@ -280,6 +314,7 @@ def main():
     parser.add_argument("--peak", type=float, help="TFLOP/s of the GPU in bf16")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="on a CPU")
+    parser.add_argument("--gemms", action="store_true", help="on a CPU: GEMMs instead of steps")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--layers", type=int)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="on for --model, else off")
@@ -294,7 +329,9 @@ def main():
         sys.exit("torch_step.py: --model is for a GPU, and PyTorch finds none")
     if options.compile is None:
         options.compile = options.model is not None
-    (measure_on_gpu if options.model else measure_on_cpu)(options, shape)
+    if options.gemms and options.model:
+        sys.exit("torch_step.py: --gemms is for a CPU, without --model")
+    (measure_gemms if options.gemms else measure_on_gpu if options.model else measure_on_cpu)(options, shape)
 
 
 if __name__ == "__main__":
