@@ -31,7 +31,8 @@ struct Blocking {
   int64_t k_chunk, n_chunk;       // of b, packed at a time
   int64_t k_block, m_block;       // of a, packed at a time by a thread
   int64_t k_slice, n_block;       // of a block of a, multiplied with so many panels of b before the next slice
-  bool keep_sums;                 // the sums of a whole chunk of columns stay from one chunk of k to the next
+  bool keep_sums;                 // sums wait from one chunk of k to the next: those of m_chunk by n_chunk panels
+  int64_t m_chunk;                // all rows, unless the sums would be too many
   int64_t sum_rows, sum_columns;  // of sums that are kept at a time: of all threads where keep_sums, else of each
 
   // slice_steps: at most, of a slice (Panels).
@@ -55,20 +56,12 @@ class BlockedGemm {
     a_ = b_ + kBlock * blocking_.k_chunk * blocking_.n_chunk;
     sums_ = reinterpret_cast<float*>(a_ + kBlock * blocking_.k_block * threads_ * blocking_.m_block);
     if (p_.k == 0) return finish_empty_sums();
-    for (int64_t j = 0; j < blocking_.n_panels; j += blocking_.n_chunk)
-      for (int64_t s = 0; s < blocking_.steps; s += blocking_.k_chunk) {
-        const Chunk chunk{j, std::min(blocking_.n_chunk, blocking_.n_panels - j), s,
-                          std::min(blocking_.k_chunk, blocking_.steps - s)};
-        parallel_for(threads_, chunk.panels, 1, [&](Range panels, int) { pack_b(chunk, panels); });
-        if (blocking_.m_panels >= chunk.panels || blocking_.m_panels >= 8 * threads_)
-          parallel_for(threads_, blocking_.m_panels, 1, [&](Range rows, int part) {
-            multiply(chunk, rows, {0, chunk.panels}, part);
-          });
-        else
-          parallel_for(threads_, chunk.panels, 1, [&](Range columns, int part) {
-            multiply(chunk, {0, blocking_.m_panels}, columns, part);
-          });
-      }
+    for (int64_t i = 0; i < blocking_.m_panels; i += blocking_.m_chunk)
+      for (int64_t j = 0; j < blocking_.n_panels; j += blocking_.n_chunk)
+        for (int64_t s = 0; s < blocking_.steps; s += blocking_.k_chunk)
+          multiply_chunk({j, std::min(blocking_.n_chunk, blocking_.n_panels - j), s,
+                          std::min(blocking_.k_chunk, blocking_.steps - s)},
+                         {i, std::min(i + blocking_.m_chunk, blocking_.m_panels)});
   }
 
  private:
@@ -76,6 +69,17 @@ class BlockedGemm {
   struct Chunk {
     int64_t panel0, panels, step0, steps;
   };
+
+  // Packs a chunk of b, and adds its part of the sums of these rows of panels.
+  void multiply_chunk(const Chunk& chunk, Range rows) const {
+    parallel_for(threads_, chunk.panels, 1, [&](Range panels, int) { pack_b(chunk, panels); });
+    if (rows.size() >= chunk.panels || rows.size() >= 8 * threads_)
+      parallel_for(threads_, rows.size(), 1, [&](Range share, int part) {
+        multiply(chunk, {rows.begin + share.begin, rows.begin + share.end}, {0, chunk.panels}, part);
+      });
+    else
+      parallel_for(threads_, chunk.panels, 1, [&](Range columns, int part) { multiply(chunk, rows, columns, part); });
+  }
 
   // Packs panels of a matrix over some steps. Panels that lie side by side in memory are packed together, step by step:
   // so a row of the matrix, which may be far from the next, gives more than a line of the cache at a time.

@@ -30,31 +30,39 @@ int64_t second_cache() {
   return bytes;
 }
 
-constexpr int64_t kPanelBytes = 256 << 10;  // of a left panel: the deeper, the fewer passes over the sums
-constexpr int64_t kRightBytes = 4 << 20;    // of a chunk of right panels, in the last cache, which others use too
-constexpr int64_t kSlicedPanels = 8;        // right panels that a block of a meets before its next slice
+// Shares of the caches, in bytes of packed panels, found by trial: for panels in slices (AMX) where the second cache
+// has 2 MiB, for the others where it has 1 MiB, while other programs used the last one.
+struct Shares {
+  int64_t panel = second_cache() / 8;  // of a left panel
+  int64_t left = second_cache() / 8;   // of a block of left panels
+  int64_t sums = second_cache() / 2;   // that wait for the next block of k
+  int64_t right = 4 << 20;             // of a chunk of right panels, in the last cache
+  int64_t waiting = 16 << 20;          // of sums that wait for the next chunk of k
+};
+Shares shares_in_slices() { return {.left = second_cache() / 8 * 3, .right = 8 << 20}; }
+constexpr int64_t kSlicedPanels = 8;  // right panels that a block of a meets before its next slice
 
 }  // namespace
 
-// The parts of the second cache were found by trial on one of 1 MiB (vdpbf16ps, fp32) and one of 2 MiB (slices: AMX).
 Blocking::Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64_t slice_steps)
     : m_panels(panels_of(m)), n_panels(panels_of(n)), steps(panels_of(k)) {
+  const Shares most = slice_steps == kWholeBlock ? Shares{} : shares_in_slices();
   const int64_t step_bytes = kBlock * element_bytes, sum_bytes = kBlock * 4;
-  const int64_t left_bytes = second_cache() / 8 * (slice_steps == kWholeBlock ? 2 : 3);
   const auto at_least_one = [](int64_t count) { return std::max<int64_t>(1, count); };
-  k_block = even_part(steps, kPanelBytes / step_bytes);
-  m_block = even_part(m_panels, at_least_one(left_bytes / (k_block * step_bytes)));
+  k_block = even_part(steps, at_least_one(most.panel / step_bytes));
+  m_block = even_part(m_panels, at_least_one(most.left / (k_block * step_bytes)));
   const bool one_block = k_block == steps;
-  // Sums that wait for the next block of k stay in the second cache too.
-  const int64_t most_columns =
-      one_block ? kRightBytes / (steps * step_bytes) : second_cache() / 2 / (m_block * sum_bytes);
-  n_chunk = even_part(n_panels, at_least_one(most_columns));
-  k_chunk = even_part(steps, std::max(k_block, kRightBytes / (n_chunk * step_bytes)));
+  const int64_t columns = most.right / (k_block * step_bytes);
+  n_chunk =
+      even_part(n_panels, at_least_one(one_block ? columns : std::min(columns, most.sums / (m_block * sum_bytes))));
+  k_chunk = even_part(steps, std::max(k_block, most.right / (n_chunk * step_bytes)));
   k_block = even_part(k_chunk, k_block);
   keep_sums = k_chunk < steps;
+  m_chunk =
+      keep_sums ? even_part(m_panels, at_least_one(most.waiting / (n_chunk * sum_bytes))) : at_least_one(m_panels);
   k_slice = std::min(slice_steps, k_block);
   n_block = k_slice < k_block ? std::min(n_chunk, kSlicedPanels) : n_chunk;
-  sum_rows = k_slice == steps ? 1 : keep_sums ? m_panels : m_block;
+  sum_rows = k_slice == steps ? 1 : keep_sums ? m_chunk : m_block;
   sum_columns = k_slice == steps ? 1 : one_block ? n_block : n_chunk;
 }
 
