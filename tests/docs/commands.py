@@ -33,7 +33,7 @@ real={program}
 arguments=() iters='' save='' evaluation=''
 for argument in "$@"; do
   if [[ $argument =~ ^(train\\.train_iters|checkpoint\\.save_interval|train\\.eval_interval)=([0-9]+)$ ]]; then
-    value=$((BASH_REMATCH[2] / 100)) least=3
+    value=$((BASH_REMATCH[2] / 100)) least=4
     [[ ${{BASH_REMATCH[1]}} == train.train_iters ]] || least=1
     ((BASH_REMATCH[2] == 0)) || argument=${{BASH_REMATCH[1]}}=$((value < least ? least : value))
     case $argument in train.t*) iters=1 ;; ch*) save=1 ;; *) evaluation=1 ;; esac

@@ -80,6 +80,7 @@ work
   step                 8 samples = 2 data-parallel ranks x 2 micro-batches of 2
   tokens               128 a step, 1,280 in 10 steps
   model FLOPs          1.555200e+04 a token, 1.990656e+06 a step (convention: causal)
+  checkpoints          none: with checkpoint.save_interval 0 the weights are lost when the run ends
 memory a rank
   weights              2.00 KiB  2,048 bytes
   scratch                 512 B    512 bytes
