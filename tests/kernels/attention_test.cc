@@ -329,30 +329,35 @@ TEST_P(AttentionTest, GroupsOnRanksOfTheirOwnHaveTheSameBits) {
 
 TEST_P(AttentionTest, TheLastQueriesAloneHaveTheResultsThatTheyHaveAmongAll) {
   if (by_cudnn()) GTEST_SKIP() << "computes all";
+  const bool slow = GetParam() != By::cpu && test::gpu_is_emulated();
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const auto& [s, kv_heads, d] : {std::array<int64_t, 3>{1, 4, 64}, {33, 2, 16}, {70, 4, 64}, {290, 1, 24}}) {
       // given attention of all queries
       const Case z{s, 2, 4, d, dtype, {}, 2, kv_heads};
-      if (!takes(z)) continue;
+      if (!takes(z) || (slow && s > 100)) continue;
       const QkvViews qkv = placed(z, Lie::in_groups, drawn_values(z, 1));
-      const Tensors all = run(z, qkv, drawn(dtype, {s, z.b, z.heads * d}, 1), poisoned_views(z, Lie::in_groups));
+      const auto forward = [&](int64_t count) {  // of the last queries
+        QkvViews views = qkv;
+        views.q = last_positions(qkv.q, count);
+        const Tensor out = poisoned(z.dtype, {count, z.b, z.heads * z.d});
+        const Tensor lse = poisoned(DType::f32, {z.b, z.heads, count});
+        ops_for(z, qkv)->run(op::AttentionForward{.qkv = views, .out = out, .lse = lse}, *stream);
+        stream->synchronize();
+        return std::pair(out, lse);
+      };
+      const auto [all_out, all_lse] = forward(s);
       for (const int64_t count : {1, 2, 32, 35, 64, 289}) {
         if (count > s) continue;
         // when the last ones are computed by themselves, as those of a text's new tokens
-        QkvViews last = qkv;
-        last.q = last_positions(qkv.q, count);
-        const Tensor out = poisoned(dtype, {count, z.b, z.heads * d}),
-                     lse = poisoned(DType::f32, {z.b, z.heads, count});
-        ops_for(z, qkv)->run(op::AttentionForward{.qkv = last, .out = out, .lse = lse}, *stream);
-        stream->synchronize();
+        const auto [out, lse] = forward(count);
         // then they have the same bits on a CPU; a GPU takes other kernels for them
-        const Tensor expected = all.out.slice(s - count, count);
-        if (GetParam() == By::cpu) EXPECT_EQ(bytes(out), bytes(expected)) << s << " " << count;
-        else expect_near("out", z, values(out), values(expected), 4 * test::tolerance(dtype, d));
+        const bool exact = GetParam() == By::cpu;
+        const Tensor expected = all_out.slice(s - count, count);
+        expect_near("out", z, values(out), values(expected), exact ? 0 : 4 * test::tolerance(z.dtype, z.d));
         for (int64_t row = 0; row < z.b * z.heads; ++row)
           for (int64_t i = 0; i < count; ++i)
-            ASSERT_NEAR(lse.as<float>()[row * count + i], all.lse.as<float>()[row * s + s - count + i],
-                        GetParam() == By::cpu ? 0 : test::tolerance(DType::f32, d, 10));
+            ASSERT_NEAR(lse.as<float>()[row * count + i], all_lse.as<float>()[row * z.s + z.s - count + i],
+                        exact ? 0 : test::tolerance(DType::f32, z.d, 10));
       }
     }
 }
