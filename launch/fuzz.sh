@@ -16,7 +16,7 @@ targets=("$@")
 
 packages+=(clang libclang-rt-14-dev)
 install_packages
-build_trivet build-fuzz -DTRIVET_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++
+build_trivet build-fuzz -DTRIVET_FUZZ=ON -DCMAKE_UNITY_BUILD=ON -DCMAKE_CXX_COMPILER=clang++
 mkdir -p build-fuzz/found
 for target in "${targets[@]}"; do
   mkdir -p "build-fuzz/corpus/$target"  # what is new: not committed
