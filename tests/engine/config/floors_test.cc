@@ -39,6 +39,7 @@ std::string quoted_part(std::string_view line) {
 
 // "section.key" anywhere, comments too; of a key that is no word of English, its name in a text for people.
 std::string named_key(const std::string& line) {
+  if (line.starts_with("#include")) return "";
   const std::string quoted = quoted_part(line);
   for (const Field& field : fields()) {
     if (has_word(line, field.name)) return std::string(field.name);
