@@ -27,7 +27,7 @@ function(configure name expected_code)  # [OPTION…] TEXT…: in what is printe
   set(texts ${ARGN})
   list(FILTER texts EXCLUDE REGEX "^-D")
   execute_process(COMMAND ${CMAKE_COMMAND} -S "${FOLDER}/check out" -B "${FOLDER}/${name}" -G ${GENERATOR}
-                          -DCMAKE_CXX_COMPILER_WORKS=ON ${options}
+                          -DCMAKE_CXX_COMPILER_WORKS=ON -DTRIVET_CPU_ISAS=portable ${options}
                   RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
   string(REGEX REPLACE "[ \n]+" " " output "${output}")
   if((code AND NOT expected_code) OR (expected_code AND NOT code))
