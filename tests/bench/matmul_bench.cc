@@ -3,17 +3,18 @@
 // oneDNN or OpenBLAS, its time for the same GEMM stands beside ours, as a ratio: above 1 ours is faster. They are used
 // here only.
 //
-//     matmul_bench [--dtype fp32|bf16] [--threads N] [--only NAME]     without them: both types, one thread and all
+//     matmul_bench [--dtype fp32|bf16] [--threads N] [--only NAME] [--isa portable|avx2|avx512|avx512_bf16|amx]
 //
+// Without options: both types, one thread and all, the machine's best instruction set.
 // Times are the best of a few, ours and theirs in turn. Attention counts the scores below the diagonal, two GEMMs
 // forward and four backward; the fifth, which recomputes the scores, is not counted.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <cstring>
 #include <fmt/core.h>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -67,11 +68,11 @@ Times best_of(const Ways& ways) {
 
 class Bench {
  public:
-  Bench(DType dtype, int threads, std::string only)
-      : dtype_(dtype), threads_(threads), only_(std::move(only)), ops_(create_cpu_ops(threads)) {
+  Bench(DType dtype, int threads, std::string only, CpuIsa isa)
+      : dtype_(dtype), threads_(threads), only_(std::move(only)), ops_(create_cpu_ops(threads, isa)) {
     peak_ = measure_gemm_peak_tflops(*device_, *ops_, dtype);
-    fmt::print("{}, {} threads, peak {:.3f} TFLOP/s\n{:<28} {:>6} {:>6} {:>6} {:>9} {:>9} {:>8} {:>8}", name_of(dtype),
-               threads, peak_, "", "m", "n", "k", "ms", "floor ms", "TFLOP/s", "of peak");
+    fmt::print("{}, {}, {} threads, peak {:.3f} TFLOP/s\n{:<28} {:>6} {:>6} {:>6} {:>9} {:>9} {:>8} {:>8}",
+               name_of(dtype), name_of(isa), threads, peak_, "", "m", "n", "k", "ms", "floor ms", "TFLOP/s", "of peak");
     if (kOneDnn) fmt::print(" {:>13}", "oneDNN/ours");
     if (kOpenBlas) fmt::print(" {:>13}", "OpenBLAS/ours");
     fmt::print("\n");
@@ -181,12 +182,21 @@ int main(int argc, char** argv) {
   std::vector<int> threads{1};
   if (const auto cores = static_cast<int>(std::thread::hardware_concurrency()); cores > 1) threads.push_back(cores);
   std::string only;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (!std::strcmp(argv[i], "--dtype")) dtypes = {!std::strcmp(argv[i + 1], "fp32") ? DType::f32 : DType::bf16};
-    else if (!std::strcmp(argv[i], "--threads")) threads = {std::atoi(argv[i + 1])};
-    else if (!std::strcmp(argv[i], "--only")) only = argv[i + 1];
-    else return fmt::print(stderr, "matmul_bench: unknown option {}\n", argv[i]), 64;
+  CpuIsa isa = best_cpu_isa();
+  for (int i = 1; i < argc; i += 2) {
+    const std::string_view key = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
+    const auto named = std::ranges::find(kCpuIsaNames, value);
+    if (key == "--dtype" && (value == "fp32" || value == "bf16")) dtypes = {value == "fp32" ? DType::f32 : DType::bf16};
+    else if (key == "--threads" && std::atoi(value.data()) > 0) threads = {std::atoi(value.data())};
+    else if (key == "--only" && !value.empty()) only = value;
+    else if (key == "--isa" && named != kCpuIsaNames.end()) isa = static_cast<CpuIsa>(named - kCpuIsaNames.begin());
+    else return fmt::print(stderr, "matmul_bench: {} {}: unknown, see the top of its source\n", key, value), 64;
   }
-  for (const DType dtype : dtypes)
-    for (const int n : threads) Bench(dtype, n, only).run();
+  try {
+    for (const DType dtype : dtypes)
+      for (const int n : threads) Bench(dtype, n, only, isa).run();
+  } catch (const Error& error) {
+    fmt::print(stderr, "matmul_bench: {}\n", error.what());
+    return error.exit_code();
+  }
 }

@@ -8,7 +8,7 @@
 // from the spans of the same steps where their time went. --cuda-graphs is device.cuda_graph_impl: its graphs are one
 // span each. The last line is for programs. --model is 124m where it is left out on a GPU.
 //
-//   train_bench [--steps N] [--dtype fp32|bf16] [--layers N] [--threads N]
+//   train_bench [--steps N] [--dtype fp32|bf16] [--layers N] [--threads N] [--cpu-isa NAME]
 // On a CPU: GPT-2 124M, s = 1024, b = 4: milliseconds, tokens/s and MFU against the matrix products measured in the
 // same run, causal convention. The floor of a step is its model FLOPs at that peak. Then where the time of the last
 // step went, each part beside its floor (timed_ops.h). Without --threads all cores, and behind that the weak scaling of
@@ -52,7 +52,7 @@ constexpr Model kModels[] = {{"124m", 12, 768, 12, 1024, 64},         // GPT-2
                              {"tiny", 2, 128, 2, 64, 4}};
 
 struct Options {
-  std::string model, device = "auto", graphs = "none";
+  std::string model, device = "auto", graphs = "none", cpu_isa = "auto";
   std::optional<std::string> dtype;
   std::optional<int> steps, warm_up, threads;
   std::optional<int64_t> layers, micro_batch;
@@ -194,7 +194,7 @@ struct Result {
 };
 
 Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, int threads, const Options& options) {
-  const std::vector<std::string> sets = {"precision.dtype=" + dtype};
+  const std::vector<std::string> sets = {"precision.dtype=" + dtype, "device.cpu_isa=" + options.cpu_isa};
   LoadedConfig loaded{.config = parse_sets(sets), .origins = {}, .path = "bench"};
   loaded.config.model = config_of(kModels[0], options);
   loaded.config.batch.micro_batch_size = 4;
@@ -247,10 +247,10 @@ void report_on_cpu(const IndexedDataset& tokens, const Options& options) {
     const Result result = run(tokens, dtype, 1, threads, options);
     const double floor = flops / (result.peak * 1e12);
     fmt::print(
-        "{} one rank, {} threads: {:.0f} ms per step, {:.0f} tokens/s, peak {:.3f} TFLOP/s, floor {:.0f} ms, MFU "
+        "{} {}, one rank, {} threads: {:.0f} ms per step, {:.0f} tokens/s, peak {:.3f} TFLOP/s, floor {:.0f} ms, MFU "
         "{:.1f}%\n",
-        dtype, threads, result.seconds * 1e3, 4096 / result.seconds, result.peak, floor * 1e3,
-        100 * floor / result.seconds);
+        dtype, options.cpu_isa == "auto" ? name_of(best_cpu_isa()) : options.cpu_isa, threads, result.seconds * 1e3,
+        4096 / result.seconds, result.peak, floor * 1e3, 100 * floor / result.seconds);
     print_parts(result.parts, result.last_seconds, result.peak * 1e12, result.copy_speed);
     if (options.threads) continue;
     const Result one = run(tokens, dtype, 1, 1, options), two = run(tokens, dtype, 2, 1, options);
@@ -282,6 +282,7 @@ int main(int argc, char** argv) {
       else if (key == "--warm-up") options.warm_up = number();
       else if (key == "--layers") options.layers = number();
       else if (key == "--threads") options.threads = number();
+      else if (key == "--cpu-isa") options.cpu_isa = value;
       else if (key == "--micro-batch") options.micro_batch = number();
       else if (key == "--micro-batches") options.micro_batches = number();
       else if (key == "--cuda-graphs") options.graphs = value;
@@ -292,7 +293,8 @@ int main(int argc, char** argv) {
     if (comparison &&
         (options.warm_up || options.micro_batch || options.micro_batches != 1 || options.graphs != "none"))
       throw ConfigError("--warm-up, --micro-batch, --micro-batches and --cuda-graphs go with --model");
-    if (!comparison && options.threads) throw ConfigError("--threads goes with a CPU and without --model");
+    if (!comparison && (options.threads || options.cpu_isa != "auto"))
+      throw ConfigError("--threads and --cpu-isa go with a CPU and without --model");
     const auto model = std::find_if(std::begin(kModels), std::end(kModels), [&](const Model& m) {
       return m.name == (options.model.empty() ? "124m" : options.model);
     });

@@ -2,6 +2,8 @@
 // them (tests/CMakeLists.txt).
 #include "kernels/cpu_isa.h"
 
+#include <cmath>
+
 #include "tests/support/message_of.h"
 #include "tests/support/ops_fixture.h"
 
@@ -44,6 +46,37 @@ TEST(CpuIsas, AgreeWithinRounding) {
       create_cpu_ops(1, isa)->run(op::Matmul{.a = a, .b = b, .c = c}, *stream);
       if (first.empty()) first = values(c);
       EXPECT_TRUE(near(c, first, summed(dtype, first, k, 2))) << name_of(isa);
+    }
+  }
+}
+
+// By which the results of two instruction sets agree to the bit, and those of another layout do.
+TEST(CpuIsas, AddTheTermsOfAGemmInTheOrderTheyAreSaidTo) {
+  // given a k of several blocks, and an end of no whole pair
+  Tensors tensors;
+  const auto stream = tensors.device().create_compute_stream();
+  const int64_t m = 14, n = 35, k = 4401;
+  const auto expected = [&](const Tensor& a, const Tensor& b, int64_t i, int64_t j, bool in_pairs) {
+    const auto value = [](const Tensor& x, int64_t at) {
+      return x.dtype == DType::f32 ? x.as<float>()[at] : static_cast<float>(x.as<bf16>()[at]);
+    };
+    float sum = 0;
+    for (int64_t pair = 0; pair < k; pair += 2)
+      for (const int64_t at : {pair + in_pairs, pair + !in_pairs})  // of a pair the odd one first
+        if (at < k) sum = std::fma(value(a, i * k + at), value(b, at * n + j), sum);
+    return sum;
+  };
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor a = tensors.uniform(dtype, {m, k}), b = tensors.uniform(dtype, {k, n});
+    for (const CpuIsa isa : usable_cpu_isas()) {
+      const bool fused = isa != CpuIsa::portable, tiles = isa == CpuIsa::amx && dtype == DType::bf16;
+      if (!fused || tiles) continue;  // these round, and order, in their own way
+      const Tensor c = tensors.poisoned(DType::f32, {m, n});
+      create_cpu_ops(1, isa)->run(op::Matmul{.a = a, .b = b, .c = c}, *stream);
+      for (int64_t i = 0; i < m; i += 3)
+        for (int64_t j = 0; j < n; j += 7)
+          ASSERT_EQ(c.as<float>()[i * n + j], expected(a, b, i, j, dtype == DType::bf16 && isa == CpuIsa::avx512_bf16))
+              << name_of(isa) << ' ' << name_of(dtype) << " at " << i << ", " << j;
     }
   }
 }
