@@ -41,6 +41,8 @@ struct PanelRow {
 
 // For functions, and behind the parameters of lambdas, that work on arrays which have to be registers.
 #define TRIVET_INLINE __attribute__((always_inline))
+// For functions that need all registers: compiled into another one they find some taken, and keep sums in memory.
+#define TRIVET_NOINLINE __attribute__((noinline))
 
 // f(i) for i = 0…n - 1 as constants, so that arrays they index can be registers at any level of optimization.
 template <int n, class F>

@@ -87,7 +87,7 @@ struct DotPanels : PairPanels {
 
   template <bool accumulate>
   static void multiply(const bf16* a, const bf16* b, int64_t steps, float* c, int64_t rows = kPanel) {
-    for_row_groups(rows, [&]<int size>(int64_t row) {
+    for_row_groups(rows, [&]<int size>(int64_t row) TRIVET_NOINLINE {
       with_sums<accumulate, size>(c + row * kPanel, [&](auto& sums) TRIVET_INLINE {
         const bf16 *left = a + row * kPanel, *right = b;
         for (int64_t step = 0; step < steps; ++step, left += kBlock, right += kBlock)

@@ -26,7 +26,7 @@ struct F32Panels {
   template <bool accumulate>
   static void multiply(const float* a, const float* b, int64_t steps, float* c, int64_t rows = kPanel) {
     for (int64_t column = 0; column < kPanel; column += 2 * kLanes)
-      for_row_groups(rows, [&]<int size>(int64_t row) {
+      for_row_groups(rows, [&]<int size>(int64_t row) TRIVET_NOINLINE {
         with_sums<accumulate, size>(c + row * kPanel + column, [&](auto& sums) TRIVET_INLINE {
           const float *left = a + row * kPanel, *right = b + column;
           for (int64_t step = 0; step < steps; ++step, left += kBlock)
