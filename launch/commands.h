@@ -89,6 +89,26 @@ template <class T>
 CLI::Option* add_number(CLI::App& command, const char* name, T& value, const CLI::Validator& check, const char* help) {
   return command.add_option(name, value, help)->check(check)->capture_default_str();
 }
+// An option with several items, between commas or in arguments of their own. parse: an optional of the item's text,
+// which may be empty (CLI11's own delimiter drops empty items).
+template <class T, class Parse>
+CLI::Option* add_list(CLI::App& command, const char* name, std::vector<T>& items, const char* expected,
+                      const Parse& parse, const std::string& help) {
+  const auto read = [=, &items](const std::vector<std::string>& arguments) {
+    items.clear();
+    for (const std::string& argument : arguments)
+      for (const std::string_view item : split_words(argument)) {
+        const auto value = parse(item);
+        if (!value) throw CLI::ValidationError(name, fmt::format("found {}, expected {}", quote(item), expected));
+        items.push_back(static_cast<T>(*value));
+      }
+    return true;
+  };
+  return command.add_option(name, read, help)
+      ->type_name(std::is_arithmetic_v<T> ? "FLOAT" : "TEXT")
+      ->expected(1, CLI::detail::expected_max_vector_size)
+      ->allow_extra_args();
+}
 inline void add_set_option(CLI::App& command, std::vector<std::string>& sets, const char* help) {
   command.add_option("--set", sets, help)->option_text("SECTION.KEY=VALUE ...")->take_all()->allow_extra_args(false);
 }

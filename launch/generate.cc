@@ -186,9 +186,13 @@ void add_generate_command(CLI::App& app) {
   CLI::Option* file = command->add_option("--prompt-file", options->prompt_file, "a file with it")
                           ->option_text("FILE")
                           ->excludes(prompt);
-  command->add_option("--prompt-tokens", options->prompt_tokens, "the same as token ids; needs no tokenizer")
+  const auto token_id = [](std::string_view text) {
+    const auto id = parse_integer(text);
+    return id && std::in_range<int32_t>(*id) ? id : std::nullopt;
+  };
+  add_list(*command, "--prompt-tokens", options->prompt_tokens, "token ids with commas between", token_id,
+           "the same as token ids; needs no tokenizer")
       ->option_text("1,2,3")
-      ->delimiter(',')
       ->excludes(prompt)
       ->excludes(file);
   command->add_option("--tokenizer", options->tokenizer, "instead of the one that the run names")

@@ -203,7 +203,13 @@ CLI::Option* add_sources(CLI::App& command, ScheduleOptions& options) {
   std::vector<std::string_view> names;
   for (const ScheduleKind& kind : schedule_kinds()) names.push_back(kind.name);
   const std::string kinds = fmt::format("schedules to show, one or several: {}", fmt::join(names, ", "));
-  request("--kind", options.kinds, kinds)->delimiter(',')->capture_default_str();
+  const auto name = [](std::string_view text) {
+    return text.empty() ? std::nullopt : std::optional(std::string(text));
+  };
+  add_list(command, "--kind", options.kinds, "names of schedules with commas between", name, kinds)
+      ->default_str("1f1b")
+      ->excludes(file)
+      ->excludes(measured);
   request("--pipeline", options.p, "pipeline ranks, p")->capture_default_str();
   request("--microbatches", options.m, "micro-batches of the step, m")->capture_default_str();
   request("--chunks", options.v, "model chunks of a rank, v; default: what the kind takes");
@@ -217,12 +223,15 @@ void add_costs(CLI::App& command, ScheduleOptions& options, CLI::Option* measure
   const auto given = [&](const char* name, auto& value, const char* help) {
     return command.add_option(name, value, help)->excludes(measured);
   };
-  given("--costs", options.costs,
+  const auto times = [&](const char* name, std::vector<double>& value, const char* help) {
+    return add_list(command, name, value, "numbers with commas between, F,I,W or F,B", parse_number, help)
+        ->excludes(measured);
+  };
+  times("--costs", options.costs,
         "time of a rank's layers for one micro-batch: F,I,W (forward, backward input, backward weight half) or F,B")
-      ->delimiter(',')
-      ->capture_default_str();
-  given("--embedding", options.embedding, "what the first stage takes on top, F,I,W or F,B")->delimiter(',');
-  given("--head", options.head, "what the last stage takes on top, F,I,W or F,B")->delimiter(',');
+      ->default_str("1,1,1");
+  times("--embedding", options.embedding, "what the first stage takes on top, F,I,W or F,B");
+  times("--head", options.head, "what the last stage takes on top, F,I,W or F,B");
   given("--latency", transfer.latency, "time from sending a message to having it");
   CLI::Option* bytes = given("--bytes", transfer.bytes, "size of a message");
   bytes->needs(

@@ -54,6 +54,12 @@ TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
             "are 10000000000 ranks, expected at most"},
            {"train x --top-k 3", "--top-k requires --generate"},
            {"schedule --bytes 5", "--bytes requires --bandwidth"},
+           {"schedule --kind 1f1b,,zb-h1", "--kind: found \"\", expected names of schedules with commas between"},
+           {"schedule --kind zb-h1,", "--kind: found \"\""},
+           {"schedule --costs 1,,1", "--costs: found \"\", expected numbers with commas between, F,I,W or F,B"},
+           {"schedule --costs 1,nan,1", "--costs: found \"nan\""},
+           {"generate x --prompt-tokens 1,,2", "--prompt-tokens: found \"\", expected token ids"},
+           {"generate x --prompt-tokens 3000000000", "--prompt-tokens: found \"3000000000\""},
            {"schedule --svg ''", "--svg: is empty, expected the name of a file"},
            {"schedule --pipeline 65536 --microbatches 2000000000", "e+14 forward passes, expected at most 10000000"}}) {
     const Ended ended = trivet(dir, arguments);
