@@ -55,7 +55,7 @@ bool sync_directory(const std::string& path) {
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
   // Looked at before it is opened, which would wait for a writer where the name is a pipe's.
   struct stat status;
-  if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) throw IoError(path_ + ": not a regular file");
+  if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) throw DataError(path_ + ": not a regular file");
   fd_ = FileDescriptor(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd_ < 0) fail_io(path_, "open it");
   if (fstat(fd_, &status) != 0) fail_io(path_, "look at it");

@@ -22,12 +22,23 @@ constexpr size_t kMaxTextBytes = 64 << 10;  // of one call: the library takes ma
 constexpr size_t kMaxCachedWord = 32;
 constexpr size_t kMaxCachedWords = 1 << 18;
 
+// What the library says, without its "src/file.cc(line) [condition] "; the condition where it says no more.
+std::string message_of_library(std::string_view message) {
+  const size_t line = message.find(".cc("), end = message.rfind(']');
+  if (line == message.npos || end == message.npos || end < line) return std::string(message);
+  std::string_view text = message.substr(end + 1);
+  if (text.find_first_not_of(" .") == text.npos) text = message.substr(message.find('[', line) + 1);
+  return std::string(text.substr(std::min(text.find_first_not_of(' '), text.size())));
+}
+
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(const std::string& model, const std::string& name)
       : facts_(check_sentencepiece_model(model, name)), fingerprint_(content_hash(model)) {
     const auto status = processor_.LoadFromSerializedProto(model);
-    if (!status.ok()) throw DataError(fmt::format("{}: not a usable SentencePiece model: {}", name, status.message()));
+    if (!status.ok())
+      throw DataError(
+          fmt::format("{}: not a usable SentencePiece model: {}", name, message_of_library(status.message())));
     if (processor_.GetPieceSize() != facts_.pieces)
       throw DataError(
           fmt::format("{}: has {} pieces of which {} are usable", name, facts_.pieces, processor_.GetPieceSize()));
@@ -61,7 +72,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     for (const int32_t token : tokens) check_token(token);
     std::string text;
     const auto status = processor_.Decode(std::vector<int>(tokens.begin(), tokens.end()), &text);
-    if (!status.ok()) throw DataError(fmt::format("SentencePiece cannot decode: {}", status.message()));
+    if (!status.ok())
+      throw DataError(fmt::format("SentencePiece cannot decode: {}", message_of_library(status.message())));
     return text;
   }
 
@@ -85,7 +97,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   void encode_whole(std::string_view text, std::vector<int32_t>& tokens) const {
     std::vector<int> ids;
     const auto status = processor_.Encode(text, &ids);
-    if (!status.ok()) throw DataError(fmt::format("SentencePiece cannot encode: {}", status.message()));
+    if (!status.ok())
+      throw DataError(fmt::format("SentencePiece cannot encode: {}", message_of_library(status.message())));
     tokens.insert(tokens.end(), ids.begin(), ids.end());
   }
 
@@ -177,7 +190,7 @@ std::string train_sentencepiece(const std::vector<std::string>& sentences, int64
       &iterator, &model);
   if (!status.ok())
     throw ConfigError(fmt::format("cannot train a SentencePiece vocabulary of {} ids on this text: {}", vocab_size,
-                                  status.message()));
+                                  message_of_library(status.message())));
   return model;
 }
 

@@ -1,5 +1,6 @@
 // RUN_DIR/outcome.json: how a run ended, for the script that restarts it. Unlike an exit code it does not depend on
-// mpirun or srun.
+// mpirun or srun. Of a rank that died it is 128 plus the signal; a rank that was found dead without a word counts as
+// killed (137), though its peers, which write the file, end with 70.
 //
 //   {"status": "hung", "exit_code": 124, "root_cause_rank": 2, "host": "node7", "what": "rank 2 …", "step": 1200,
 //    "last_committed_step": 1000}

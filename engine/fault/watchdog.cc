@@ -180,7 +180,8 @@ void Watchdog::look_for_dead_ranks() {
     const bool first = claim();
     write_dump(what);
     if (!first) return follow();
-    record({.status = "died", .exit_code = Error("").exit_code(), .root_cause_rank = rank, .what = what});
+    // Every signal that can be caught leaves an outcome (serve_crash): this was SIGKILL, or as sudden.
+    record({.status = "died", .exit_code = 128 + SIGKILL, .root_cause_rank = rank, .what = what});
     return end_rank(Error("").exit_code(), what);
   }
 }

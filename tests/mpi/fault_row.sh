@@ -3,7 +3,7 @@
 # text, outcome.json and the processes that are left. Nothing but the run itself ends it in time: its own timeout is longer
 # than mpirun's.
 #   fault_row.sh TRIVET MPIRUN EXIT STATUS RANK TEXT [--split] TRAIN-ARGUMENT…
-#     STATUS, RANK: of outcome.json.   TEXT: a regular expression.   --split: rank 2 gets the arguments, the others not
+#     STATUS, RANK, and EXIT too: of outcome.json.   TEXT: a regular expression.   --split: rank 2 gets the arguments, the others not
 set -uo pipefail
 trivet=$1 mpirun=$2 code=$3 status=$4 rank=$5 text=$6
 shift 6
@@ -46,5 +46,6 @@ done
 [[ -z $left ]] || problem "processes are left: $left"
 if [[ $status != - ]]; then
   grep -q "\"status\": \"$status\"" "$folder/run/outcome.json" || problem "outcome.json: expected $status"
+  grep -q "\"exit_code\": $code," "$folder/run/outcome.json" || problem "outcome.json: expected exit_code $code"
   grep -q "\"root_cause_rank\": $rank" "$folder/run/outcome.json" || problem "outcome.json: expected rank $rank"
 fi

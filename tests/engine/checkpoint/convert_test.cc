@@ -296,6 +296,8 @@ TEST(Convert, NamesWhatCannotBeLookedAt) {
   fs::create_symlink("loop", dir / "loop");
   EXPECT_EQ(error_of(dir / "loop"), (dir / "loop") + ": cannot be found: Too many levels of symbolic links");
   EXPECT_EQ(error_of(dir / "none"), (dir / "none") + ": there is no such file or directory");
+  fs::create_directories(dir / "step/manifest.json");
+  EXPECT_EQ(error_of(dir / "step"), (dir / "step/manifest.json") + ": not a regular file");
 }
 
 TEST(Convert, HeadsAreSplitAndJoined) {

@@ -208,10 +208,10 @@ TEST(TextReader, NamesAFileThatCannotBeRead) {
                        }),
                        directory / "b"));
   std::filesystem::create_directory(directory / "c");
-  EXPECT_TRUE(contains(message_of<IoError>([&] { TextReader({directory / "c"}, {}); }), "not a regular file"));
+  EXPECT_TRUE(contains(message_of<DataError>([&] { TextReader({directory / "c"}, {}); }), "not a regular file"));
   // Nobody writes to this pipe.
   ASSERT_EQ(mkfifo((directory / "pipe").c_str(), 0666), 0);
-  EXPECT_TRUE(contains(message_of<IoError>([&] { TextReader({directory / "pipe"}, {}); }), "not a regular file"));
+  EXPECT_TRUE(contains(message_of<DataError>([&] { TextReader({directory / "pipe"}, {}); }), "not a regular file"));
 }
 
 TEST(DocumentMode, KnowsItsNames) {
