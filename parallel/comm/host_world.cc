@@ -27,7 +27,9 @@ HostWorld::RankText HostWorld::first_text(const std::string& mine) {
 
 std::string HostWorld::first_problem(const std::string& mine) {
   const auto [rank, text] = first_text(mine);
-  return rank < 0 ? std::string{} : "rank " + std::to_string(rank) + ": " + text;
+  if (rank < 0) return {};
+  const bool alone = size() > 1 && max(mine.starts_with(text) ? 0 : 1) > 0;  // text: perhaps cut
+  return alone ? "rank " + std::to_string(rank) + ": " + text : text;
 }
 
 }  // namespace trivet

@@ -217,12 +217,16 @@ class ThreadBackEnd : public HostBackEnd {
   std::vector<void*> outputs_;
 };
 
-[[noreturn]] void rethrow_with_rank(int rank, const std::exception_ptr& cause) {
-  const auto text = [&](const std::exception& e) { return "rank " + std::to_string(rank) + ": " + e.what(); };
+// With its rank, unless it concerns all: several failed alike, or the configuration, which they share, is wrong.
+[[noreturn]] void rethrow_with_rank(int rank, bool alone, const std::exception_ptr& cause) {
+  const auto text = [&](const std::exception& e) {
+    return alone ? "rank " + std::to_string(rank) + ": " + e.what() : std::string(e.what());
+  };
   try {
     std::rethrow_exception(cause);
   } catch (const ConfigError& e) {
-    throw ConfigError(text(e));
+    if (e.lack == Lack::none) throw;
+    throw ConfigError(text(e), e.lack);
   } catch (const DataError& e) {
     throw DataError(text(e));
   } catch (const IoError& e) {
@@ -268,7 +272,8 @@ void run_thread_ranks(int n, const std::function<void(Communicator& world)>& ran
     world->fail(rank, error.what(), std::make_exception_ptr(error));
   }
   for (std::thread& thread : threads) thread.join();
-  if (const auto [rank, cause] = world->failure(); cause) rethrow_with_rank(rank, cause);
+  if (const auto failure = world->failure(); failure.cause)
+    rethrow_with_rank(failure.rank, n > 1 && !failure.shared, failure.cause);
 }
 
 }  // namespace trivet

@@ -2,6 +2,7 @@
 // fails, or when a rank it waits for has returned from its main function. Any thread may call it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -50,6 +51,7 @@ class ThreadWorld {
         why_ = why;
         cause_ = std::move(cause);
       }
+      if (failed_rank_ != rank && cause) others_.push_back(why);
       failed_.store(true, std::memory_order_release);
     }
     wake_all();
@@ -63,11 +65,16 @@ class ThreadWorld {
     std::lock_guard lock(mutex_);
     throw PeerFailure("rank " + std::to_string(failed_rank_) + " failed: " + why_);
   }
-  // The rank of the first failure, and the exception that caused it.
-  std::pair<int, std::exception_ptr> failure() {
+  // The rank of the first failure, and the exception that caused it; whether another rank failed with the same words.
+  struct FirstFailure {
+    int rank;
+    bool shared;
+    std::exception_ptr cause;
+  };
+  FirstFailure failure() {
     std::lock_guard lock(mutex_);
     if (failed_rank_ >= 0 && !cause_) cause_ = std::make_exception_ptr(Error(why_));
-    return {failed_rank_, cause_};
+    return {failed_rank_, std::ranges::count(others_, why_) > 0, cause_};
   }
 
   uint64_t next_group_number() { return groups_++; }
@@ -96,6 +103,7 @@ class ThreadWorld {
   std::mutex mutex_;
   std::vector<std::weak_ptr<WaitPoint>> points_;
   int failed_rank_ = -1;
+  std::vector<std::string> others_;  // why other ranks failed
   std::string why_;
   std::exception_ptr cause_;
   std::atomic<bool> failed_ = false;

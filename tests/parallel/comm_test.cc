@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/base/device.h"
+#include "parallel/comm/host_world.h"
 #include "parallel/comm/world.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/rank_values.h"
@@ -44,10 +45,10 @@ void expect_contains(const std::string& text, std::initializer_list<const char*>
 
 TEST(ThreadFailure, keeps_its_type_and_names_its_rank) {
   const auto rank_main = [](Communicator& world) {
-    if (world.rank() == 2) throw ConfigError("batch.micro_batch_size: 0");
+    if (world.rank() == 2) throw ConfigError("no memory for it", Lack::memory);
     world.barrier();
   };
-  EXPECT_EQ(failure_of<ConfigError>(4, rank_main), "rank 2: batch.micro_batch_size: 0");
+  EXPECT_EQ(failure_of<ConfigError>(4, rank_main), "rank 2: no memory for it");
   const auto data = [](Communicator& world) {
     if (world.rank() == 0) throw DataError("train.idx: too short");
     world.barrier();
@@ -58,6 +59,30 @@ TEST(ThreadFailure, keeps_its_type_and_names_its_rank) {
     world.barrier();
   };
   EXPECT_EQ(failure_of<Error>(2, foreign), "rank 1: bad_alloc or so");
+}
+
+// Which rank comes first with a problem of all ranks is chance, and says nothing.
+TEST(ThreadFailure, of_all_ranks_names_none) {
+  const auto all = [](Communicator&) { throw DataError("train.idx: too short"); };
+  EXPECT_EQ(failure_of<DataError>(4, all), "train.idx: too short");
+  EXPECT_EQ(failure_of<DataError>(1, all), "train.idx: too short");
+  const auto first = [](Communicator& world) {
+    if (world.rank() == 0) throw ConfigError("the folder is in use");
+    world.barrier();
+  };
+  EXPECT_EQ(failure_of<ConfigError>(3, first), "the folder is in use");
+}
+
+TEST(HostWorld, AProblemOfAllRanksNamesNone) {
+  const std::string lengthy(2000, 'x');
+  run_thread_ranks(3, [&](Communicator& world) {
+    HostWorld host(world);
+    EXPECT_EQ(host.first_problem(""), "");
+    EXPECT_EQ(host.first_problem("no disk"), "no disk");
+    EXPECT_EQ(host.first_problem(lengthy), lengthy.substr(0, 999));
+    EXPECT_EQ(host.first_problem(world.rank() == 1 ? "no disk" : ""), "rank 1: no disk");
+    EXPECT_EQ(host.first_problem("no disk " + std::to_string(world.rank())), "rank 0: no disk 0");
+  });
 }
 
 // The ranks that wait do so in other groups, on other streams, in every kind of call; none of them with rank 0 alone.

@@ -307,8 +307,7 @@ TEST_F(Choice, AutoTakesTheLatestThatCanBeReadAndSaysSo) {
   damage(4);
   const RunResult resumed = run(config_, 2);
   EXPECT_EQ(resumed.first_step, 3);
-  EXPECT_NE(resumed.output.find("cannot resume from " + step_path(config_.train.run_dir, 4) + ": rank "),
-            std::string::npos)
+  EXPECT_NE(resumed.output.find("cannot resume from " + step_path(config_.train.run_dir, 4) + ": "), std::string::npos)
       << resumed.output;
   EXPECT_NE(resumed.output.find("rank-00001.safetensors: tensor "), std::string::npos) << resumed.output;
   EXPECT_NE(resumed.output.find("resumed from " + step_path(config_.train.run_dir, 2)), std::string::npos);
@@ -387,7 +386,7 @@ TEST(Saving, GoesOnWhenTheDiskFailsAndEndsWhenItKeepsFailing) {
   };
   const RunResult lucky = run(config, 1, {.resume = "auto", .stop_signal = {}, .disk_fault = fault});
   EXPECT_EQ(lucky.losses.size(), 5u);
-  EXPECT_NE(lucky.output.find("step 1 could not be saved (1 of at most 3 failures in a row): rank 0: "),
+  EXPECT_NE(lucky.output.find("step 1 could not be saved (1 of at most 3 failures in a row): " + (dir / "")),
             std::string::npos)
       << lucky.output;
   EXPECT_NE(lucky.output.find("step 2 could not be saved (2 of at most 3"), std::string::npos) << lucky.output;
