@@ -37,6 +37,7 @@ void run(const ConfigOptions& options) {
   LoadedConfig loaded = load_config(options.path, options.sets);
   const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
   const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
+  for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
   if (options.yaml) {
     fmt::print("{}", to_yaml(loaded.config));
     return;

@@ -39,8 +39,8 @@ bool read_value(const Field& field, const Scalar& scalar, T& to) {
   };
   if constexpr (kIsOptional<T>) {
     to.reset();
-    const bool none = scalar.text == field.empty;
-    if (field.words.empty() ? !scalar.quoted && (none || scalar.text.empty()) : none) return true;
+    const bool none = scalar.text == field.empty || (scalar.null && !scalar.missing);
+    if (none && (!scalar.quoted || !field.words.empty())) return true;
     return read_value(field, scalar, to.emplace());
   } else if constexpr (kIsVector<T>) {
     to.clear();
@@ -140,7 +140,8 @@ Field field_of_type() {
           .alignment = alignof(T),
           .read = [](const Field& f, const Scalar& s, void* to) { return read_value(f, s, *static_cast<T*>(to)); },
           .write = [](const Field& f, const void* v) { return write_value(f, *static_cast<const T*>(v)); },
-          .fits = [](const Field& f, const void* v) { return value_fits(f, *static_cast<const T*>(v)); }};
+          .fits = [](const Field& f, const void* v) { return value_fits(f, *static_cast<const T*>(v)); },
+          .copy = [](const void* from, void* to) { *static_cast<T*>(to) = *static_cast<const T*>(from); }};
 }
 
 // ---- keys

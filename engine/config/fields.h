@@ -37,6 +37,7 @@ struct Field {
   bool (*read)(const Field&, const Scalar&, void* to);  // false: no value of the type; `to` is then anything
   std::string (*write)(const Field&, const void*);      // as YAML
   bool (*fits)(const Field&, const void*);              // inside `numbers`, among `words`
+  void (*copy)(const void* from, void* to);
   void* (*at)(Config&) = nullptr;
 
   std::string_view section() const { return name.substr(0, name.find('.')); }

@@ -20,6 +20,16 @@ constexpr Hint kHints[] = {
      "parallel.data_parallel_sharding_strategy or more tensor- or pipeline-parallel ranks would help"},
 };
 
+std::string joined(std::initializer_list<std::string_view> parts) {
+  std::string line;
+  for (const std::string_view part : parts) {
+    if (part.empty()) continue;
+    if (!line.empty()) line += ": ";
+    line += part;
+  }
+  return line;
+}
+
 }  // namespace
 
 std::string to_string(const Origin& origin) {
@@ -32,24 +42,36 @@ std::string to_string(const Origin& origin) {
   return "?";
 }
 
-void Problems::add(std::string_view key, std::string_view text) {
+std::string Problems::place_of(std::string_view key) const {
   const auto found = origins_.find(key);
   const bool placed =
       found != origins_.end() && (found->second.kind == Origin::file || found->second.kind == Origin::set);
-  add_at(placed ? to_string(found->second) : source_, key, text);
+  return placed ? to_string(found->second) : source_;
 }
+
+void Problems::add(std::string_view key, std::string_view text) { add_at(place_of(key), key, text); }
 
 void Problems::add_at(std::string_view where, std::string_view key, std::string_view text) {
   keys_.emplace(key);
-  if (++count_ > kMostLines) return;
-  std::string line;
-  for (const std::string_view part : {where, key, text}) {
-    if (part.empty()) continue;
-    if (!line.empty()) line += ": ";
-    line += part;
-  }
-  lines_.push_back(std::move(line));
+  if (++count_ <= kMostLines) lines_.push_back(joined({where, key, text}));
 }
+
+bool Problems::overridden(std::string_view key, const std::vector<std::string_view>& keys) const {
+  const auto kind_of = [&](std::string_view name) {
+    const auto found = origins_.find(name);
+    return found == origins_.end() ? Origin::by_default : found->second.kind;
+  };
+  const auto decided = [&](std::string_view name) {
+    return kind_of(name) == Origin::set || kind_of(name) == Origin::derived;
+  };
+  return kind_of(key) == Origin::file && std::ranges::any_of(keys, decided);
+}
+
+void Problems::leave_out(std::string_view key, std::string_view why) {
+  left_out_.push_back({std::string(key), joined({place_of(key), key, why}) + "; it is left out"});
+}
+
+bool Problems::left_out(std::string_view key) const { return std::ranges::count(left_out_, key, &LeftOut::key) > 0; }
 
 bool Problems::clean(const std::vector<std::string_view>& keys) const {
   return std::none_of(keys.begin(), keys.end(), [&](std::string_view key) { return keys_.contains(key); });

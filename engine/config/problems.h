@@ -24,6 +24,12 @@ std::string to_string(const Origin& origin);
 // By "section.key"; what is absent is the default.
 using Origins = std::map<std::string, Origin, std::less<>>;
 
+// What is wrong with the value of one key.
+struct KeyError : ConfigError {
+  KeyError(std::string of, const std::string& what) : ConfigError(what), key(std::move(of)) {}
+  std::string key;
+};
+
 class Problems {
  public:
   // `source` names the configuration where a key has no place of its own; both outlive this.
@@ -38,6 +44,18 @@ class Problems {
 
   // No problem so far with any of these keys, so that a check of how they go together makes sense.
   bool clean(const std::vector<std::string_view>& keys) const;
+
+  // Whether the command line (--set, or a value that was left out) decided one of `keys`, but the file gives `key`.
+  bool overridden(std::string_view key, const std::vector<std::string_view>& keys) const;
+  // The key's value has no effect, for a reason that lies outside the file. It is no problem: resolve() gives the key
+  // its default, and the run a note.
+  void leave_out(std::string_view key, std::string_view why);
+  bool left_out(std::string_view key) const;
+  struct LeftOut {
+    std::string key, note;
+  };
+  const std::vector<LeftOut>& left_out() const { return left_out_; }
+
   // Further problems are only counted: no need to word them well.
   bool full() const { return count_ >= kMostLines; }
   bool empty() const { return count_ == 0; }
@@ -45,10 +63,13 @@ class Problems {
 
  private:
   static constexpr size_t kMostLines = 40;
+  std::string place_of(std::string_view key) const;
+
   const std::string& source_;
   const Origins& origins_;
   std::set<std::string, std::less<>> keys_;
   std::vector<std::string> lines_;  // at most kMostLines
+  std::vector<LeftOut> left_out_;
   size_t count_ = 0;
 };
 
@@ -64,8 +85,23 @@ decltype(auto) naming_keys(F&& f) {
   try {
     return f();
   } catch (const ConfigError& error) {
-    if (error.lack == Lack::none) throw;
-    throw ConfigError(with_hint(error));
+    if (error.lack == Lack::none || error.lack == Lack::named) throw;
+    throw ConfigError(with_hint(error), Lack::named);
+  }
+}
+
+// Runs f, which opens what `key` names; its errors are thrown on with the key in front.
+template <class F>
+decltype(auto) opening(std::string_view key, F&& f) {
+  const auto text = [key](const Error& error) { return std::string(key) + ": " + error.what(); };
+  try {
+    return f();
+  } catch (const ConfigError& error) {
+    throw ConfigError(text(error), error.lack);
+  } catch (const DataError& error) {
+    throw DataError(text(error));
+  } catch (const IoError& error) {
+    throw IoError(text(error));
   }
 }
 

@@ -2,8 +2,11 @@
 // looks at, the condition that breaks it, and what was found, why that cannot be, and what would do. A row stands once,
 // with what has to be known to ask it: the values alone (load_config asks), the ranks and the dataset, the layout
 // (resolve), or the devices (make_backend). So `trivet config`, `train`, `generate` and `study` refuse a configuration
-// in the same words; only `config`, which also plans runs for other machines, does not ask about devices. A switch that
-// cannot apply breaks a rule; none is turned off silently.
+// in the same words; only `config`, which also plans runs for other machines, does not ask about devices.
+//
+// A value that cannot have an effect breaks a rule. Two reasons are no mistake in the file, and leave the value out,
+// with a note: a --set took away what it needs (`--set checkpoint.save_interval=0` of a file with keep_last), or there
+// are too few ranks (`--ranks 1` of a file for eight).
 #pragma once
 
 #include <fmt/format.h>
@@ -25,10 +28,29 @@ class Rules {
   template <class... Args>
   void operator()(std::string_view key, const std::vector<std::string_view>& with, bool broken,
                   fmt::format_string<const Args&...> text, const Args&... args) {
-    if (broken && problems_.clean({key}) && problems_.clean(with)) problems_.add(key, fmt::format(text, args...));
+    if (broken && is_due(key, with)) problems_.add(key, fmt::format(text, args...));
+  }
+
+  // A rule of a value that has no effect because of the values of `of`.
+  template <class... Args>
+  void no_effect(std::string_view key, const std::vector<std::string_view>& of, bool broken,
+                 fmt::format_string<const Args&...> text, const Args&... args) {
+    if (!broken || !is_due(key, of)) return;
+    if (problems_.overridden(key, of)) problems_.leave_out(key, fmt::format(text, args...));
+    else problems_.add(key, fmt::format(text, args...));
+  }
+
+  // A rule of a value that has no effect on so few ranks.
+  template <class... Args>
+  void few_ranks(std::string_view key, bool broken, fmt::format_string<const Args&...> text, const Args&... args) {
+    if (broken && is_due(key, {})) problems_.leave_out(key, fmt::format(text, args...));
   }
 
  private:
+  bool is_due(std::string_view key, const std::vector<std::string_view>& with) const {
+    return problems_.clean({key}) && problems_.clean(with) && !problems_.left_out(key);
+  }
+
   Problems& problems_;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "engine/config/fields.h"
 #include "engine/config/rules.h"
 
 namespace trivet {
@@ -19,11 +20,12 @@ std::string multiples(int64_t n, int64_t unit) {
 }
 
 void check_world(const Config& c, int world, Rules& rule) {
-  const int replica = ranks_of_one_replica(c);
-  const char* const replica_text = " (tensor_model_parallel_size x pipeline_model_parallel_size)";
-  rule(kTensor, {}, world % replica != 0, "{}{} does not divide the world of {}; {} would, or start {} ranks", replica,
-       c.parallel.pipeline_model_parallel_size > 1 ? replica_text : "", counted(world, "rank"),
-       divisors(world, replica), multiples(world, replica));
+  const int replica = ranks_of_one_replica(c), p = c.parallel.pipeline_model_parallel_size;
+  const bool both = p > 1 && replica > p;
+  rule(p > 1 && !both ? kPipeline : kTensor, {}, world % replica != 0,
+       "{}{} does not divide the world of {}; {} would, or start {} ranks",
+       both ? fmt::format("{} x pipeline_model_parallel_size ({}) = ", replica / p, p) : "", replica,
+       counted(world, "rank"), divisors(world, replica), multiples(world, replica));
   const int64_t d = world / replica, b = c.batch.micro_batch_size, unit = std::max<int64_t>(b * d, 1);
   const int64_t global = c.batch.global_batch_size.value_or(unit);
   rule("batch.global_batch_size", {"batch.micro_batch_size", kTensor}, !divides(unit, global),
@@ -31,12 +33,17 @@ void check_world(const Config& c, int world, Rules& rule) {
        multiples(global, unit));
 }
 
-void check_vocabulary(const Config& c, const std::optional<int64_t>& of_dataset, Rules& rule) {
-  const auto given = c.model.vocab_size;
-  const std::string& prefix = c.data.path.empty() ? c.data.train_path : c.data.path;
-  rule("model.vocab_size", {}, !given && !of_dataset && !prefix.empty(),
-       "is auto, and the dataset {0} has no tokenizer to take it from: there is neither {0}.json nor {0}.model; make "
-       "the dataset first, or give a number",
+void check_vocabulary(const Config& c, const RunFacts& facts, Rules& rule) {
+  const auto given = c.model.vocab_size, of_dataset = facts.dataset_vocab_size;
+  const bool whole = !c.data.path.empty(), lacking = !given && !of_dataset;
+  const std::string& prefix = whole ? c.data.path : c.data.train_path;
+  rule(whole ? "data.path" : "data.train_path", {"model.vocab_size"}, lacking && !facts.has_dataset,
+       "found {0}, but there is neither {0}.idx nor {0}.bin, and model.vocab_size is auto: it is taken from the "
+       "dataset's tokenizer; make the dataset first (trivet data prepare), or name another",
+       prefix);
+  rule("model.vocab_size", {"data.path", "data.train_path"}, lacking && !prefix.empty(),
+       "is auto, and the dataset {0} has no tokenizer to take it from: there is neither {0}.json nor {0}.model; give a "
+       "number",
        prefix);
   rule("model.vocab_size", {}, given && of_dataset && *given != *of_dataset,
        "{} is not the {} of the dataset's tokenizer, expected that, or auto; make_vocab_size_divisible_by says how it "
@@ -44,21 +51,31 @@ void check_vocabulary(const Config& c, const std::optional<int64_t>& of_dataset,
        given.value_or(0), of_dataset.value_or(0));
 }
 
-void check_data_parallel(const Config& c, int world, Rules& rule) {
-  const ParallelConfig& p = c.parallel;
-  const OverlapConfig& o = c.overlap;
-  const int64_t d = world / ranks_of_one_replica(c), hashes = c.train.check_weight_hash_across_dp_replicas_interval;
-  const bool alone = d <= 1;
-  rule("comm.nccl_ub", {}, c.comm.nccl_ub && alone, "true has no buffers to register: the data parallel size is {}", d);
-  rule("train.check_weight_hash_across_dp_replicas_interval", {}, hashes > 0 && alone,
-       "{} has no replicas to compare: the data parallel size is 1; leave it out", hashes);
-  rule("overlap.average_in_collective", {}, o.average_in_collective && alone,
-       "true has nothing to average: the data parallel size is 1; leave it out");
-  for (const auto& [key, wanted] : {std::pair(kReduce, o.overlap_grad_reduce), {kGather, o.overlap_param_gather}})
-    rule(key, {}, wanted && alone,
-         "true has nothing to overlap: the data parallel size is {} (world {} over tensor {} x pipeline {}); leave it "
-         "out, or start more ranks",
-         d, world, p.tensor_model_parallel_size, p.pipeline_model_parallel_size);
+// What needs a group of several ranks.
+void check_groups(const Config& c, int world, Rules& rule) {
+  const int t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
+  const int d = world / ranks_of_one_replica(c);
+  Config usual;  // what resolve() makes of values that are not given
+  usual.comm.tensor_link_latency_us = usual.comm.pipeline_link_latency_us = usual.comm.data_link_latency_us =
+      c.comm.link_latency_us;
+  usual.comm.tensor_link_gbps = usual.comm.pipeline_link_gbps = usual.comm.data_link_gbps = c.comm.link_gbps;
+  usual.parallel.bucket_size = default_bucket_size(d);
+  const Config defaults;
+  const auto alone = [&](int ranks, const char* group, const std::vector<std::string_view>& keys) {
+    for (const std::string_view key : keys) {
+      const Field& field = *find_field(key);
+      const std::string value = format_field(field, c);
+      rule.few_ranks(key, ranks <= 1 && value != format_field(field, defaults) && value != format_field(field, usual),
+                     "{} has no effect: {} (world {} over tensor {} x pipeline {})", value, group, world, t, p);
+    }
+  };
+  alone(d, "the data parallel size is 1",
+        {kStrategy, "parallel.bucket_size", kReduce, kGather, "overlap.collectives_in_flight",
+         "overlap.align_grad_reduce", "overlap.align_param_gather", "overlap.average_in_collective", "comm.nccl_ub",
+         "comm.data_link_latency_us", "comm.data_link_gbps", "train.check_weight_hash_across_dp_replicas_interval"});
+  alone(t, "the tensor parallel size is 1", {"comm.tensor_link_latency_us", "comm.tensor_link_gbps"});
+  alone(p, "the pipeline parallel size is 1", {"comm.pipeline_link_latency_us", "comm.pipeline_link_gbps"});
+  alone(world, "there is one rank", {"comm.link_latency_us", "comm.link_gbps"});
 }
 
 void check_sharding(const Config& c, int world, Rules& rule) {
@@ -66,35 +83,40 @@ void check_sharding(const Config& c, int world, Rules& rule) {
   const Sharding sharding = c.parallel.data_parallel_sharding_strategy;
   const std::string_view strategy = word_of(sharding);
   const bool units = streams_grads(sharding), one_stage = c.parallel.pipeline_model_parallel_size == 1;
-  rule(kGather, {kStrategy}, o.overlap_param_gather && sharding == Sharding::no_shard,
-       "true needs data_parallel_sharding_strategy optim or above: with no_shard every rank updates all weights, and "
-       "nothing is gathered");
-  rule("overlap.collectives_in_flight", {kReduce, kGather},
-       o.collectives_in_flight > 1 && !o.overlap_grad_reduce && !o.overlap_param_gather,
-       "{} needs overlap_grad_reduce or overlap_param_gather: without them collectives run one after the other",
-       o.collectives_in_flight);
-  const auto align = [&](std::string_view key, bool on, bool overlapped, std::string_view needs, bool streamed) {
-    rule(key, {}, on && !overlapped, "true needs {}: it says when overlapped collectives start", needs);
-    rule(key, {}, on && one_stage,
-         "true needs pipeline_model_parallel_size above 1, found 1: there is nothing to align with");
-    rule(key, {kStrategy}, on && streamed,
-         "true has no effect with {}: its collectives start with the passes of a unit", strategy);
+  rule.no_effect(
+      kGather, {kStrategy}, o.overlap_param_gather && sharding == Sharding::no_shard,
+      "true needs data_parallel_sharding_strategy optim or above: with no_shard every rank updates all weights, and "
+      "nothing is gathered");
+  rule.no_effect(
+      "overlap.collectives_in_flight", {kReduce, kGather},
+      o.collectives_in_flight > 1 && !o.overlap_grad_reduce && !o.overlap_param_gather,
+      "{} needs overlap_grad_reduce or overlap_param_gather: without them collectives run one after the other",
+      o.collectives_in_flight);
+  const auto align = [&](std::string_view key, bool on, std::string_view overlap, bool overlapped, bool streamed) {
+    rule.no_effect(key, {overlap}, on && !overlapped, "true needs {}: it says when overlapped collectives start",
+                   overlap.substr(overlap.find('.') + 1));
+    rule.no_effect(key, {kPipeline}, on && one_stage,
+                   "true needs pipeline_model_parallel_size above 1, found 1: there is nothing to align with");
+    rule.no_effect(key, {kStrategy}, on && streamed,
+                   "true has no effect with {}: its collectives start with the passes of a unit", strategy);
   };
-  align("overlap.align_grad_reduce", o.align_grad_reduce, o.overlap_grad_reduce, "overlap_grad_reduce", units);
-  align("overlap.align_param_gather", o.align_param_gather, o.overlap_param_gather, "overlap_param_gather",
+  align("overlap.align_grad_reduce", o.align_grad_reduce, kReduce, o.overlap_grad_reduce, units);
+  align("overlap.align_param_gather", o.align_param_gather, kGather, o.overlap_param_gather,
         sharding == Sharding::optim_grads_params);
-  rule(kDefer, {}, o.defer_embedding_wgrad_compute && one_stage,
-       "true needs pipeline_model_parallel_size above 1, found 1: there are no other stages to wait for");
+  rule.no_effect(kDefer, {kPipeline}, o.defer_embedding_wgrad_compute && one_stage,
+                 "true needs pipeline_model_parallel_size above 1, found 1: there are no other stages to wait for");
   rule(kDefer, {kStrategy}, o.defer_embedding_wgrad_compute && units,
        "true excludes {}: the gradients of a unit are reduced as soon as its backward pass ends; optim works",
        strategy);
-  rule("overlap.wgrad_deferral_limit", {kDefer}, o.wgrad_deferral_limit > 0 && !o.defer_embedding_wgrad_compute,
-       "{} needs defer_embedding_wgrad_compute", o.wgrad_deferral_limit);
+  rule.no_effect("overlap.wgrad_deferral_limit", {kDefer},
+                 o.wgrad_deferral_limit > 0 && !o.defer_embedding_wgrad_compute,
+                 "{} needs defer_embedding_wgrad_compute", o.wgrad_deferral_limit);
   const int64_t usual = default_bucket_size(world / ranks_of_one_replica(c));
   const int64_t bucket = c.parallel.bucket_size.value_or(usual);
-  rule("parallel.bucket_size", {kStrategy}, units && bucket != usual,
-       "{} has no effect with {}: there a bucket is a unit of the model (embedding, layer, head); leave it out", bucket,
-       strategy);
+  rule.no_effect(
+      "parallel.bucket_size", {kStrategy}, units && bucket != usual,
+      "{} has no effect with {}: there a bucket is a unit of the model (embedding, layer, head); leave it out", bucket,
+      strategy);
 }
 
 void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t> host_gpus, Rules& rule) {
@@ -134,9 +156,9 @@ void check_rules_of_ranks(const Config& config, const RunFacts& facts, Problems&
   Rules rule(problems);
   const auto sizes_are_known = [&] { return problems.clean({kTensor, kPipeline}); };
   if (sizes_are_known()) check_world(config, facts.world_size, rule);
-  check_vocabulary(config, facts.dataset_vocab_size, rule);
+  check_vocabulary(config, facts, rule);
   if (!sizes_are_known()) return;
-  check_data_parallel(config, facts.world_size, rule);
+  check_groups(config, facts.world_size, rule);
   check_sharding(config, facts.world_size, rule);
 }
 
@@ -154,6 +176,10 @@ void check_rules_of_layout(const Config& c, const Layout& layout, Problems& prob
        "true needs several chunks a rank (interleaved schedules, zb-v): the schedule {} has one, whose weights are "
        "needed at once",
        layout.schedule.kind);
+  const int64_t limit = c.overlap.wgrad_deferral_limit;
+  rule.few_ranks("overlap.wgrad_deferral_limit", limit > layout.micro_batches,
+                 "{} is above the micro-batches of a step ({}): all are deferred, as with 0", limit,
+                 layout.micro_batches);
   if (layout.layers_of_stage.empty()) return;  // that is a problem of its own
   const int64_t largest = std::ranges::max(layout.layers_of_stage);
   rule("model.recompute_num_layers", {}, c.model.recompute_num_layers > largest,

@@ -19,9 +19,10 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
 
   constexpr auto kTensor = "parallel.tensor_model_parallel_size", kPipeline = "parallel.pipeline_model_parallel_size";
   const int64_t t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
-  rule("parallel.sequence_parallel", {kTensor}, c.parallel.sequence_parallel && t == 1,
-       "true needs tensor_model_parallel_size above 1, found 1: the sequence is divided among the tensor-parallel "
-       "ranks, and there are no others");
+  rule.no_effect(
+      "parallel.sequence_parallel", {kTensor}, c.parallel.sequence_parallel && t == 1,
+      "true needs tensor_model_parallel_size above 1, found 1: the sequence is divided among the tensor-parallel "
+      "ranks, and there are no others");
   // What t has to divide, as far as it is known.
   int64_t common = 0;
   std::string failing;
@@ -55,14 +56,20 @@ void check_recompute(const Config& c, Rules& rule) {
   const bool method = m.recompute_method != RecomputeMethod::none;
   constexpr auto kNoEffect = "{} has no effect with recompute_granularity {}, only with {}";
   const std::string_view granularity = word_of(m.recompute_granularity);
-  rule("model.recompute_modules", {kGranularity}, !selective && m.recompute_modules != ModelConfig().recompute_modules,
-       kNoEffect, format_field(*find_field("model.recompute_modules"), c), granularity, "selective");
-  rule("model.recompute_method", {kGranularity}, !full && method, kNoEffect, word_of(m.recompute_method), granularity,
-       "full");
+  std::vector<RecomputeModule> once = m.recompute_modules;
+  std::ranges::sort(once);
+  const auto twice = std::ranges::adjacent_find(once);
+  rule("model.recompute_modules", {}, twice != once.end(), "{} names {} twice",
+       format_field(*find_field("model.recompute_modules"), c), twice == once.end() ? "" : word_of(*twice));
+  rule.no_effect("model.recompute_modules", {kGranularity},
+                 !selective && m.recompute_modules != ModelConfig().recompute_modules, kNoEffect,
+                 format_field(*find_field("model.recompute_modules"), c), granularity, "selective");
+  rule.no_effect("model.recompute_method", {kGranularity}, !full && method, kNoEffect, word_of(m.recompute_method),
+                 granularity, "full");
   rule("model.recompute_method", {kGranularity}, full && !method,
        "recompute_granularity full needs uniform or block, found none");
-  rule("model.recompute_num_layers", {kGranularity}, !full && m.recompute_num_layers != 0, kNoEffect,
-       m.recompute_num_layers, granularity, "full");
+  rule.no_effect("model.recompute_num_layers", {kGranularity}, !full && m.recompute_num_layers != 0, kNoEffect,
+                 m.recompute_num_layers, granularity, "full");
   rule("model.recompute_num_layers", {kGranularity}, full && m.recompute_num_layers == 0,
        "recompute_granularity full needs a number of layers, found 0; 1 saves the least activations");
 }
@@ -77,9 +84,9 @@ void check_arithmetic(const Config& c, Rules& rule) {
   rule("model.attention_backend", {"precision.dtype"}, cudnn && dtype != DType::bf16,
        "cudnn needs precision.dtype bf16, found {}: its fused attention supports no other; expected auto or flash",
        format_field(*find_field("precision.dtype"), c));
-  rule("device.tf32", {"precision.dtype"}, c.device.tf32 && dtype != DType::f32,
-       "true has no effect with precision.dtype {}: it applies to fp32 GEMMs",
-       format_field(*find_field("precision.dtype"), c));
+  rule.no_effect("device.tf32", {"precision.dtype"}, c.device.tf32 && dtype != DType::f32,
+                 "true has no effect with precision.dtype {}: it applies to fp32 GEMMs",
+                 format_field(*find_field("precision.dtype"), c));
 }
 
 void check_overlap(const Config& c, Rules& rule) {
@@ -92,18 +99,20 @@ void check_overlap(const Config& c, Rules& rule) {
       {"overlap.tp_comm_overlap_fc2", o.tp_comm_overlap_fc2}};
   for (const auto& [key, asked] : modes) {
     const TensorOverlap mode = asked.value_or(TensorOverlap::none);
-    rule(key, {}, mode != TensorOverlap::none && !c.parallel.sequence_parallel,
-         "{} needs sequence_parallel (and so tensor_model_parallel_size above 1): it splits the all-gather and "
-         "reduce-scatter of positions",
-         word_of(mode));
+    rule.no_effect(
+        key, {"parallel.sequence_parallel"}, mode != TensorOverlap::none && !c.parallel.sequence_parallel,
+        "{} needs sequence_parallel (and so tensor_model_parallel_size above 1): it splits the all-gather and "
+        "reduce-scatter of positions",
+        word_of(mode));
   }
   const bool ahead = o.p2p_receive_ahead != OverlapConfig().p2p_receive_ahead;
   const bool alone = c.parallel.pipeline_model_parallel_size == 1;
-  rule("overlap.p2p_receive_ahead", {}, ahead && alone,
-       "{} needs pipeline_model_parallel_size above 1, found 1: nothing is received", o.p2p_receive_ahead);
-  rule("overlap.p2p_receive_ahead", {}, ahead && !o.overlap_p2p_comm,
-       "{} has no effect with overlap_p2p_comm false: then as few receives are posted ahead as the schedule needs",
-       o.p2p_receive_ahead);
+  rule.no_effect("overlap.p2p_receive_ahead", {"parallel.pipeline_model_parallel_size"}, ahead && alone,
+                 "{} needs pipeline_model_parallel_size above 1, found 1: nothing is received", o.p2p_receive_ahead);
+  rule.no_effect(
+      "overlap.p2p_receive_ahead", {"overlap.overlap_p2p_comm"}, ahead && !o.overlap_p2p_comm,
+      "{} has no effect with overlap_p2p_comm false: then as few receives are posted ahead as the schedule needs",
+      o.p2p_receive_ahead);
 }
 
 void check_optimizer(const Config& c, Rules& rule) {
@@ -113,10 +122,10 @@ void check_optimizer(const Config& c, Rules& rule) {
   // resolve() writes the values of a constant schedule that change nothing, so these are welcome back.
   const bool constant = o.lr_decay_style == LrDecay::constant;
   constexpr auto kNoEffect = "{} has no effect with lr_decay_style constant; leave it out, or choose cosine or linear";
-  rule("optimizer.min_lr", {"optimizer.lr", "optimizer.lr_decay_style"}, constant && o.min_lr && min_lr != o.lr,
-       kNoEffect, min_lr);
-  rule("optimizer.lr_decay_iters", {"train.train_iters", "optimizer.lr_decay_style"},
-       constant && decay != c.train.train_iters, kNoEffect, decay);
+  rule.no_effect("optimizer.min_lr", {"optimizer.lr", "optimizer.lr_decay_style"},
+                 constant && o.min_lr && min_lr != o.lr, kNoEffect, min_lr);
+  rule.no_effect("optimizer.lr_decay_iters", {"train.train_iters", "optimizer.lr_decay_style"},
+                 constant && decay != c.train.train_iters, kNoEffect, decay);
   rule("optimizer.min_lr", {"optimizer.lr"}, min_lr > o.lr, "{} is above lr ({}), expected at most that", min_lr, o.lr);
   rule("optimizer.lr_warmup_iters", {"optimizer.lr_decay_iters", "train.train_iters"},
        o.lr_warmup_iters.value_or(0) > decay,
@@ -137,8 +146,8 @@ void check_data(const Config& c, Rules& rule) {
   const std::vector<std::string_view> paths = {"data.path", "data.train_path", "data.valid_path"};
   const std::string split = fmt::format("{}", fmt::join(data.split, ","));
   const double sum = std::accumulate(data.split.begin(), data.split.end(), 0.0);
-  rule("data.split", paths, two && data.split != DataConfig().split,
-       "\"{}\" has no effect with data.train_path: only data.path is split; leave it out", split);
+  rule.no_effect("data.split", paths, two && data.split != DataConfig().split,
+                 "\"{}\" has no effect with data.train_path: only data.path is split; leave it out", split);
   rule("data.split", paths, data.split.size() > 3 || !(sum > 0) || !std::isfinite(sum), "found \"{}\", expected {}",
        split, expected(*find_field("data.split")));
   rule("data.split", paths, !data.split.empty() && data.split[0] == 0, "{} leaves nothing to train on", split);
@@ -152,11 +161,25 @@ void check_data(const Config& c, Rules& rule) {
 
 void check_training(const Config& c, Rules& rule) {
   const CheckpointConfig& k = c.checkpoint;
-  constexpr auto kNoEffect = "{} has no effect with save_interval 0: nothing is saved";
-  rule("checkpoint.async_save", {"checkpoint.save_interval"}, k.async_save && k.save_interval == 0, kNoEffect, true);
-  rule("checkpoint.keep_last", {"checkpoint.save_interval"}, k.keep_last > 0 && k.save_interval == 0, kNoEffect,
-       k.keep_last);
   const TrainConfig& t = c.train;
+  const Config defaults;
+  // A value of a feature that `of` switches off.
+  const auto off = [&](std::string_view key, const std::vector<std::string_view>& of, bool broken,
+                       std::string_view why) {
+    const Field& field = *find_field(key);
+    const std::string value = format_field(field, c);
+    rule.no_effect(key, of, broken && value != format_field(field, defaults), "{} has no effect with {}", value, why);
+  };
+  for (const char* key : {"checkpoint.async_save", "checkpoint.keep_last", "checkpoint.max_failed_saves"})
+    off(key, {"checkpoint.save_interval"}, k.save_interval == 0, "save_interval 0: nothing is saved");
+  off("train.eval_iters", {"train.eval_interval"}, t.eval_interval == 0, "eval_interval 0: nothing is evaluated");
+  off("train.straggler_interval", {"train.straggler_factor"}, t.straggler_factor == 0,
+      "straggler_factor 0: nothing looks for stragglers");
+  off("train.spike_policy", {"train.spike_factor"}, t.spike_factor == 0,
+      "spike_factor 0: nothing looks for spikes; expected a factor above 1");
+  off("train.max_consecutive_skips", {"train.non_finite_policy", "train.spike_policy"},
+      t.non_finite_policy != StepAction::skip && t.spike_policy != StepAction::skip,
+      "neither non_finite_policy nor spike_policy skip: no step is skipped");
   rule("train.run_dir", {}, t.run_dir.empty(), "is empty, expected the folder of the run");
   rule("train.non_finite_policy", {}, t.non_finite_policy == StepAction::skip && !t.check_for_nan_in_loss_and_grad,
        "skip has no effect with check_for_nan_in_loss_and_grad false: nothing looks for such a step");

@@ -13,11 +13,13 @@
 
 namespace trivet {
 
-// A scalar as written. `quoted`: YAML text in quotes, which is never a number, a truth value or "auto".
+// A scalar as written. `quoted`: YAML text in quotes, which is never a number, a truth value or "auto". `null`: ~ or
+// null, or, with `missing`, nothing at all.
 struct Scalar {
   std::string text = {};
   bool quoted = false;
   bool null = false;
+  bool missing = false;
 };
 
 std::optional<int64_t> parse_integer(std::string_view text);

@@ -22,30 +22,61 @@ void check_values(const Config& config, Problems& problems) {
   }
 }
 
-// The schedule by its kind or from its file; what does not fit is a ConfigError.
-Schedule find_schedule(const ParallelConfig& c, int64_t micro_batches) {
-  const auto kinds = schedule_kinds();
+std::string_view key_of(ScheduleError::Part part) {
+  switch (part) {
+    case ScheduleError::kind: return "parallel.pipeline_schedule";
+    case ScheduleError::chunks: return "parallel.virtual_pipeline_model_parallel_size";
+    case ScheduleError::group_size: return "parallel.microbatch_group_size_per_vp_stage";
+    case ScheduleError::micro_batches: return "batch.global_batch_size";
+  }
+  fail("unknown part of a schedule");
+}
+
+Schedule make_known_schedule(const ParallelConfig& c, int64_t micro_batches) {
   const auto as_int = [](const std::optional<int64_t>& n) {
     return n ? std::optional(static_cast<int>(*n)) : std::nullopt;
   };
-  const bool known = std::any_of(kinds.begin(), kinds.end(),
-                                 [&](const ScheduleKind& kind) { return kind.name == c.pipeline_schedule; });
-  const bool path = c.pipeline_schedule.find_first_of("./") != std::string::npos;
-  Schedule schedule = path && !known ? read_schedule_file(c.pipeline_schedule)
-                                     : make_schedule({.kind = c.pipeline_schedule,
-                                                      .p = c.pipeline_model_parallel_size,
-                                                      .m = static_cast<int>(micro_batches),
-                                                      .v = as_int(c.virtual_pipeline_model_parallel_size),
-                                                      .group_size = as_int(c.microbatch_group_size_per_vp_stage)});
-  trivet::check_schedule(schedule);
+  try {
+    return make_schedule({.kind = c.pipeline_schedule,
+                          .p = c.pipeline_model_parallel_size,
+                          .m = static_cast<int>(micro_batches),
+                          .v = as_int(c.virtual_pipeline_model_parallel_size),
+                          .group_size = as_int(c.microbatch_group_size_per_vp_stage)});
+  } catch (const ScheduleError& error) {
+    throw KeyError(std::string(key_of(error.part)), error.what());
+  }
+}
+
+Schedule read_schedule_of(const ParallelConfig& c, int64_t micro_batches) {
+  Schedule schedule = read_schedule_file(c.pipeline_schedule);
   if (schedule.p != c.pipeline_model_parallel_size || schedule.m != micro_batches)
     throw ConfigError(fmt::format("{} is for {} pipeline ranks and {} micro-batches, but the run has {} and {}",
                                   c.pipeline_schedule, schedule.p, schedule.m, c.pipeline_model_parallel_size,
                                   micro_batches));
+  if (const int64_t v = c.virtual_pipeline_model_parallel_size.value_or(schedule.v); v != schedule.v)
+    throw KeyError(
+        "parallel.virtual_pipeline_model_parallel_size",
+        fmt::format("{} is not the {} of the schedule {}; expected that, or auto", v, schedule.v, c.pipeline_schedule));
+  if (c.microbatch_group_size_per_vp_stage)
+    throw KeyError("parallel.microbatch_group_size_per_vp_stage",
+                   fmt::format("{} has no effect on the schedule {}, a file; expected auto",
+                               *c.microbatch_group_size_per_vp_stage, c.pipeline_schedule));
   return schedule;
 }
 
-// Adds what `f` throws as a problem of the key; but not a bug, which is thrown on. False: there was one.
+// The schedule by its kind or from its file; what does not fit is a ConfigError.
+Schedule find_schedule(const ParallelConfig& c, int64_t micro_batches) {
+  const auto kinds = schedule_kinds();
+  const bool known = std::any_of(kinds.begin(), kinds.end(),
+                                 [&](const ScheduleKind& kind) { return kind.name == c.pipeline_schedule; });
+  const bool path = c.pipeline_schedule.find_first_of("./") != std::string::npos;
+  Schedule schedule = path && !known ? read_schedule_of(c, micro_batches) : make_known_schedule(c, micro_batches);
+  check_schedule(schedule);
+  return schedule;
+}
+
+// Adds what `f` throws as a problem of the key, or of that of a KeyError; but not a bug, which is thrown on. False:
+// there was one.
 template <class F>
 bool succeeds(Problems& problems, std::string_view key, const F& f) {
   try {
@@ -53,16 +84,31 @@ bool succeeds(Problems& problems, std::string_view key, const F& f) {
     return true;
   } catch (const Error& error) {
     if (error.exit_code() == Error("").exit_code()) throw;
-    problems.add(key, error.what());
+    const auto* of_key = dynamic_cast<const KeyError*>(&error);
+    problems.add(of_key ? of_key->key : key, error.what());
     return false;
   }
 }
+
+// In decimal, as a person would write it: 3e-3 / 10 is 0.00030000000000000003 in binary.
+double tenth_of(double x) { return parse_number(fmt::format("{:.15g}", x / 10)).value_or(x / 10); }
 
 template <class T>
 void derive(LoadedConfig& loaded, std::string_view key, std::optional<T>& to, T value, std::string how) {
   if (to) return;
   to = value;
   loaded.origins[std::string(key)] = {Origin::derived, std::move(how)};
+}
+
+// The values that the rules leave out get their defaults.
+void leave_out(LoadedConfig& loaded, const Problems& problems, std::vector<std::string>& notes) {
+  Config defaults;
+  for (const auto& [key, note] : problems.left_out()) {
+    const Field& field = *find_field(key);
+    field.copy(field.at(defaults), field.at(loaded.config));
+    loaded.origins[key] = {Origin::derived, "it has no effect"};
+    notes.push_back(note);
+  }
 }
 
 void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d) {
@@ -74,7 +120,7 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d) {
          "micro_batch_size * data parallel size");
   derive(loaded, "parallel.bucket_size", c.parallel.bucket_size, default_bucket_size(d), "max(40e6, 1e6 d)");
   const bool constant = c.optimizer.lr_decay_style == LrDecay::constant;  // which never leaves lr
-  derive(loaded, "optimizer.min_lr", c.optimizer.min_lr, constant ? c.optimizer.lr : c.optimizer.lr / 10,
+  derive(loaded, "optimizer.min_lr", c.optimizer.min_lr, constant ? c.optimizer.lr : tenth_of(c.optimizer.lr),
          constant ? "lr" : "lr / 10");
   derive(loaded, "optimizer.lr_decay_iters", c.optimizer.lr_decay_iters, c.train.train_iters, "train_iters");
   derive(loaded, "optimizer.lr_warmup_iters", c.optimizer.lr_warmup_iters, *c.optimizer.lr_decay_iters / 10,
@@ -98,12 +144,17 @@ void check_config(const LoadedConfig& loaded, Problems& problems) {
 Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   check(facts.world_size >= 1, "a world has at least one rank");
   Config& config = loaded.config;
-  Problems problems(loaded.path, loaded.origins);
-  check_config(loaded, problems);
-  check_rules_of_ranks(config, facts, problems);
-  problems.throw_if_any();
-
   Layout layout;
+  for (size_t before = 0;;
+       before = layout.notes.size()) {  // without a value that is left out others may have no effect
+    Problems problems(loaded.path, loaded.origins);
+    check_config(loaded, problems);
+    check_rules_of_ranks(config, facts, problems);
+    problems.throw_if_any();
+    leave_out(loaded, problems, layout.notes);
+    if (layout.notes.size() == before) break;
+  }
+
   const ParallelConfig& c = config.parallel;
   layout.mesh = replica_mesh(config);
   layout.mesh[Axis::dp] = facts.world_size / layout.mesh.world();
@@ -112,6 +163,7 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   layout.padded_vocab = (*config.model.vocab_size + unit - 1) / unit * unit;
   layout.micro_batches = *config.batch.global_batch_size / (config.batch.micro_batch_size * layout.mesh[Axis::dp]);
 
+  Problems problems(loaded.path, loaded.origins);
   if (succeeds(problems, "parallel.pipeline_schedule",
                [&] { layout.schedule = find_schedule(c, layout.micro_batches); })) {
     layout.channel_depth = safe_channel_depth(layout.schedule);
@@ -128,45 +180,47 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
     check_rules_of_layout(config, layout, problems);
   }
   problems.throw_if_any();
+  leave_out(loaded, problems, layout.notes);
   return layout;
 }
 
 std::vector<int64_t> split_layers(const LayerSplit& s) {
+  const std::string key_of_layers =
+      s.first_layers ? "parallel.decoder_first_pipeline_num_layers" : "parallel.decoder_last_pipeline_num_layers";
+  const std::string key_of_account = s.account_for_embedding ? "parallel.account_for_embedding_in_pipeline_split"
+                                                             : "parallel.account_for_loss_in_pipeline_split";
+  const bool layers_given = s.first_layers || s.last_layers, accounts = s.account_for_embedding || s.account_for_loss;
+  const int64_t given = s.first_layers.value_or(s.last_layers.value_or(0));
   if (s.stages == 1) {
-    if (s.first_layers || s.last_layers)
-      throw ConfigError(
-          "parallel.decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers need more than "
-          "one pipeline stage");
-    if (s.account_for_embedding || s.account_for_loss)
-      throw ConfigError(
-          "parallel.account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split need more than "
-          "one pipeline stage: there is nothing to split");
+    if (layers_given)
+      throw KeyError(key_of_layers, fmt::format("{} needs more than one pipeline stage, found 1; leave it out", given));
+    if (accounts)
+      throw KeyError(key_of_account, "true needs more than one pipeline stage, found 1: there is nothing to split");
     return {s.num_layers};
   }
-  if ((s.first_layers || s.last_layers) && (s.account_for_embedding || s.account_for_loss))
-    throw ConfigError(
-        "parallel.decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers exclude "
-        "account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split: both say what "
-        "the first and last stages hold");
+  if (layers_given && accounts)
+    throw KeyError(key_of_layers, fmt::format("{} excludes {}: both say what the first and last stages hold", given,
+                                              key_of_account.substr(key_of_account.find('.') + 1)));
   // Stages that share what the ends leave, evenly.
   const int64_t even_stages = s.stages - (s.first_layers ? 1 : 0) - (s.last_layers ? 1 : 0);
   const int64_t units = s.num_layers - s.first_layers.value_or(0) - s.last_layers.value_or(0) +
                         (s.account_for_embedding ? 1 : 0) + (s.account_for_loss ? 1 : 0);
   if (units < 0 || (even_stages == 0 && units != 0))
-    throw ConfigError(
-        fmt::format("parallel: the first and last pipeline stages hold {} and {} layers, but the model "
-                    "has {}",
-                    s.first_layers.value_or(0), s.last_layers.value_or(0), s.num_layers));
+    throw KeyError(key_of_layers,
+                   fmt::format("the first and last of {} pipeline stages hold {} and {} layers, but the model has {}",
+                               s.stages, s.first_layers.value_or(0), s.last_layers.value_or(0), s.num_layers));
   if (even_stages > 0 && (units % even_stages != 0 || units == 0)) {
     int64_t fewer = s.num_layers - units % even_stages;
     if (units < even_stages || fewer < 1) fewer += even_stages;  // else a stage, or the model, would have no layer
-    throw ConfigError(fmt::format(
-        "model.num_layers ({}){} cannot be split evenly over {} pipeline stages: {} layers{}; num_layers {} or {} "
-        "would, "
-        "or decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers that leave a multiple of the rest",
-        s.num_layers, s.account_for_embedding || s.account_for_loss ? ", with what is accounted for at the ends," : "",
-        s.stages, units, s.first_layers || s.last_layers ? fmt::format(" are left for {} stages", even_stages) : "",
-        fewer, fewer + even_stages));
+    const std::string why = accounts ? fmt::format(", with what is accounted for at the ends {} layers,", units)
+                            : layers_given
+                                ? fmt::format(", of which {} layers are left for {} stages,", units, even_stages)
+                                : "";
+    throw KeyError("model.num_layers",
+                   fmt::format("{}{} cannot be split evenly over {} pipeline stages; {} or {} would, or "
+                               "decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers that leave a "
+                               "multiple of the rest",
+                               s.num_layers, why, s.stages, fewer, fewer + even_stages));
   }
   std::vector<int64_t> layers(static_cast<size_t>(s.stages), even_stages > 0 ? units / even_stages : 0);
   if (s.first_layers) layers.front() = *s.first_layers;

@@ -21,6 +21,7 @@ constexpr int kMostRanks = 1'000'000;
 struct RunFacts {
   int world_size = 1;
   std::optional<int64_t> dataset_vocab_size = {};  // the tokenizer's, where there is a dataset
+  bool has_dataset = true;                         // at least one of its files
 };
 
 // The mesh of the fewest ranks that hold one whole model: the axes whose sizes are keys. dp follows from the world.
@@ -40,13 +41,14 @@ struct Layout {
   int channel_depth = 0;                      // safe_channel_depth() of the schedule
   std::vector<int64_t> layers_of_stage = {};  // [p * v]
   int64_t padded_vocab = 0;  // vocab_size up to a multiple of make_vocab_size_divisible_by * t, as Megatron does
+  std::vector<std::string> notes = {};  // values that were left out, and why, for the user
 };
 
 void check_config(const LoadedConfig& loaded, Problems& problems);
 
-// After it, every optional of `loaded.config` that says "derived" has a value, with that origin. How layers are split
-// and the group of an interleaved schedule are in the layout; what only the run can choose stays empty. Throws
-// ConfigError.
+// After it, every optional of `loaded.config` that says "derived" has a value, with that origin, and values that have
+// no effect for a reason outside the file (rules.h) have their defaults. How layers are split and the group of an
+// interleaved schedule are in the layout; what only the run can choose stays empty. Throws ConfigError.
 Layout resolve(LoadedConfig& loaded, const RunFacts& facts);
 
 struct LayerSplit {
@@ -58,7 +60,7 @@ struct LayerSplit {
   bool account_for_loss = false;             // the head as one of the last
 };
 
-// Layers of each stage, [stages]. Throws ConfigError that says which numbers disagree and what would work.
+// Layers of each stage, [stages]. Throws KeyError that says which numbers disagree and what would work.
 std::vector<int64_t> split_layers(const LayerSplit& split);
 
 // The model that a configuration describes. What is not derived yet counts as its default: an MLP of 4 h, a vocabulary

@@ -18,13 +18,57 @@ namespace {
 constexpr size_t kMostBytes = 1 << 20;
 constexpr size_t kMostDepth = 16;
 
+using Lines = std::vector<std::string_view>;
+
+Lines lines_of(std::string_view text) {
+  Lines lines;
+  for (size_t at = 0; at <= text.size(); at += lines.back().size() + 1)
+    lines.push_back(text.substr(at, text.find('\n', at) - at));
+  return lines;
+}
+
+// What begins there; empty beyond the end.
+std::string_view text_at(const Lines& lines, int line, int column) {
+  if (line < 0 || static_cast<size_t>(line) >= lines.size() || column < 0) return {};
+  const std::string_view whole = lines[static_cast<size_t>(line)];
+  return whole.substr(std::min(static_cast<size_t>(column), whole.size()));
+}
+
+// What the parser's commonest messages mean to someone who wrote `key: value` lines.
+std::string in_words(const YAML::Exception& error, const Lines& lines) {
+  using namespace YAML::ErrorMsg;
+  static const std::pair<std::string_view, std::string_view> kWords[] = {
+      {DOC_IN_SCALAR, "the document ends inside a quoted text: its closing quote is missing"},
+      {MAP_VALUE,
+       "there is a ':' where no key can end; expected a ':' and a space after each key, also that of the line before, "
+       "and quotes around a value with a ':' in it"},
+      {MAP_KEY, "a key cannot stand here; expected it on a line of its own, indented like those around it"},
+      {BLOCK_ENTRY, "a list's '-' cannot stand here; expected 'key: value'"},
+      {END_OF_MAP, "the line does not go on the map above it; expected 'key: value', indented like the keys around it"},
+      {END_OF_SEQ, "the line does not go on the list above it; expected '- item', indented like the items around it"},
+      {END_OF_MAP_FLOW, "a '{' is not closed before this; expected ',' or '}'"},
+      {END_OF_SEQ_FLOW, "a '[' is not closed before this; expected ',' or ']'"},
+      {UNKNOWN_TOKEN, "a value cannot begin with this character; put it in quotes"}};
+  const std::string_view line = text_at(lines, error.mark.line, 0);
+  if (line.substr(0, line.find_first_not_of(" \t")).find('\t') != std::string_view::npos)
+    return "the line is indented with a tab, expected spaces";
+  const auto found = std::ranges::find(kWords, std::string_view(error.msg), [](const auto& row) { return row.first; });
+  return found == std::end(kWords) ? error.msg : std::string(found->second);
+}
+
 class TreeBuilder : public YAML::EventHandler {
  public:
-  explicit TreeBuilder(YamlNode& documents) : open_{&documents} {}
+  TreeBuilder(YamlNode& documents, const Lines& lines) : lines_(lines), open_{&documents} {}
 
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(mark, anchor, "", YamlNode::scalar); }
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    // The mark is of the null, or, where there is nothing, of what comes before or after.
+    const std::string_view here = text_at(lines_, mark.line, mark.column);
+    const bool written =
+        here.starts_with('~') || here.starts_with("null") || here.starts_with("Null") || here.starts_with("NULL");
+    add(mark, anchor, "", YamlNode::scalar).value = {.null = true, .missing = !written};
+  }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
     add(mark, YAML::NullAnchor, "", YamlNode::alias).refusal = "aliases (*name) are not supported: write the value out";
   }
@@ -54,6 +98,7 @@ class TreeBuilder : public YAML::EventHandler {
     return node;
   }
 
+  const Lines& lines_;
   // The innermost list or map comes last. While it grows, those around it do not, so the pointers stay valid.
   std::vector<YamlNode*> open_;
 };
@@ -96,12 +141,13 @@ YamlTree parse_yaml(const std::string& text, const std::string& path, Problems& 
            fmt::format("control character 0x{:02x}, expected a YAML text", *bad));
     return {.root = {}, .whole = false};
   }
+  const Lines lines = lines_of(text);
   YamlNode documents;
   YamlTree tree;
   const auto parse = [&](const std::string& whole, YamlNode& into) {
     std::istringstream in(whole);
     YAML::Parser parser(in);
-    TreeBuilder builder(into);
+    TreeBuilder builder(into, lines);
     parser.HandleNextDocument(builder);
     return static_cast<bool>(parser);  // there is more
   };
@@ -111,9 +157,7 @@ YamlTree parse_yaml(const std::string& text, const std::string& path, Problems& 
     YamlNode ignored;
     parse(text + "\n...\n", ignored);
   } catch (const YAML::Exception& error) {
-    refuse(error.mark.line + 1, error.msg == YAML::ErrorMsg::DOC_IN_SCALAR
-                                    ? "the document ends inside a quoted text: its closing quote is missing"
-                                    : error.msg);
+    refuse(error.mark.line + 1, in_words(error, lines));
     tree.whole = false;
   }
   if (!documents.items.empty()) tree.root = std::move(documents.items[0]);
@@ -129,6 +173,10 @@ void YamlReader::entries(const YamlNode& node, const std::string& where, const E
     const YamlNode &key = node.items[i], &value = node.items[i + 1];
     if (key.kind != YamlNode::scalar) {
       problem(key, where, "expected a key, found " + found_text(key));
+      continue;
+    }
+    if (key.value.text.empty()) {
+      problem(key, where, "there is no key before the ':', expected one");
       continue;
     }
     const std::string path = path_of(where, key.value.text);

@@ -1,8 +1,12 @@
 #include "engine/data/training_data.h"
 
+#include <cerrno>
 #include <fmt/ranges.h>
+#include <utility>
 #include <vector>
 
+#include "base/files.h"
+#include "engine/config/problems.h"
 #include "engine/data/dataset_info.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "kernels/base/check.h"
@@ -10,22 +14,47 @@
 namespace trivet {
 namespace {
 
+bool is_missing(const std::string& path) { return !file_exists(path) && errno == ENOENT; }
+
 Vocabulary vocabulary_of_model(const std::string& path) {
+  if (is_missing(path)) throw ConfigError(path + ": there is no such file, expected a tokenizer");
   const auto tokenizer = load_sentencepiece(path);
   return {tokenizer->vocab_size(), tokenizer->fingerprint(), path};
+}
+
+// The datasets that are given, with their keys.
+std::vector<std::pair<const char*, std::string>> paths_of(const DataConfig& config) {
+  std::vector<std::pair<const char*, std::string>> paths = {
+      {"data.path", config.path}, {"data.train_path", config.train_path}, {"data.valid_path", config.valid_path}};
+  std::erase_if(paths, [](const auto& path) { return path.second.empty(); });
+  return paths;
+}
+
+// A path that names nothing is a mistake in the configuration; half a dataset is bad data.
+void expect_dataset(const std::string& prefix) {
+  const std::string idx = prefix + ".idx", bin = prefix + ".bin";
+  const bool no_idx = is_missing(idx), no_bin = is_missing(bin);
+  if (no_idx && no_bin)
+    throw ConfigError(fmt::format(
+        "there is no dataset {}: neither {} nor {} exists; expected the prefix of both, as trivet data prepare makes "
+        "them",
+        prefix, idx, bin));
+  if (no_idx || no_bin)
+    throw DataError(fmt::format("{} is not there, expected beside {}", no_idx ? idx : bin, no_idx ? bin : idx));
 }
 
 }  // namespace
 
 std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
   std::vector<Vocabulary> found;
-  if (!config.tokenizer_model.empty()) found.push_back(vocabulary_of_model(config.tokenizer_model));
-  for (const std::string& prefix : {config.path, config.train_path, config.valid_path}) {
-    if (prefix.empty()) continue;
-    const auto info = read_dataset_info(prefix);
-    if (info) found.push_back({info->vocab_size, info->fingerprint, prefix + ".json"});
-    else if (file_exists(prefix + ".model")) found.push_back(vocabulary_of_model(prefix + ".model"));
-  }
+  if (!config.tokenizer_model.empty())
+    found.push_back(opening("data.tokenizer_model", [&] { return vocabulary_of_model(config.tokenizer_model); }));
+  for (const auto& [key, prefix] : paths_of(config))
+    opening(key, [&] {
+      const auto info = read_dataset_info(prefix);
+      if (info) found.push_back({info->vocab_size, info->fingerprint, prefix + ".json"});
+      else if (file_exists(prefix + ".model")) found.push_back(vocabulary_of_model(prefix + ".model"));
+    });
   if (found.empty()) return std::nullopt;
   for (const Vocabulary& other : found) {
     if (other.size != found[0].size || other.fingerprint != found[0].fingerprint)
@@ -38,10 +67,13 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
 
 TrainingData open_training_data(const DataConfig& config, int64_t seq_length, int64_t vocab_size,
                                 bool with_validation) {
-  const auto open = [](const std::string& prefix) {
-    auto dataset = std::make_shared<const IndexedDataset>(prefix);
-    if (const auto info = read_dataset_info(prefix)) check_counts(*info, *dataset);
-    return dataset;
+  const auto open = [](const char* key, const std::string& prefix) {
+    return opening(key, [&] {
+      expect_dataset(prefix);
+      auto dataset = std::make_shared<const IndexedDataset>(prefix);
+      if (const auto info = read_dataset_info(prefix)) check_counts(*info, *dataset);
+      return dataset;
+    });
   };
   const auto part_of = [&](const std::shared_ptr<const IndexedDataset>& dataset, DocumentRange range,
                            const char* name) {
@@ -50,7 +82,7 @@ TrainingData open_training_data(const DataConfig& config, int64_t seq_length, in
 
   TrainingData data;
   if (!config.path.empty()) {
-    const auto dataset = open(config.path);
+    const auto dataset = open("data.path", config.path);
     const auto [train, valid, test] = split_documents(config.split, dataset->sequences());
     if (with_validation && valid.size() == 0)
       throw ConfigError(fmt::format("data.split is \"{}\", which leaves none of the {} documents of {} for validation",
@@ -59,10 +91,10 @@ TrainingData open_training_data(const DataConfig& config, int64_t seq_length, in
     if (with_validation) data.valid = part_of(dataset, valid, "valid");
     return data;
   }
-  const auto train = open(config.train_path);
+  const auto train = open("data.train_path", config.train_path);
   data.train = part_of(train, {0, train->sequences()}, "train");
   if (with_validation) {
-    const auto valid = open(config.valid_path);
+    const auto valid = open("data.valid_path", config.valid_path);
     data.valid = part_of(valid, {0, valid->sequences()}, "valid");
   }
   return data;

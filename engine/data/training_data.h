@@ -19,7 +19,7 @@ struct Vocabulary {
 
 // The vocabulary of data.tokenizer_model, of PREFIX.json, or of PREFIX.model. Empty without any of them: then
 // model.vocab_size gives the size. Two that differ, also between training and validation data, are a DataError with
-// both sizes and fingerprints.
+// both sizes and fingerprints. Errors of a file begin with the key that names it.
 std::optional<Vocabulary> data_vocabulary(const DataConfig& config);
 
 struct TrainingData {
@@ -28,7 +28,8 @@ struct TrainingData {
 };
 
 // Opens data.path with data.split, or data.train_path and data.valid_path. REQUIRES: a config that keeps the rules
-// (engine/config/rules.h). A split that leaves no document for validation is a ConfigError.
+// (engine/config/rules.h). A split that leaves no document for validation, or a dataset that does not exist, is a
+// ConfigError. Errors of a dataset begin with its key.
 TrainingData open_training_data(const DataConfig& config, int64_t seq_length, int64_t vocab_size, bool with_validation);
 
 }  // namespace trivet

@@ -1,5 +1,6 @@
 #include "engine/train/run.h"
 
+#include <filesystem>
 #include <fmt/format.h>
 #include <memory>
 #include <optional>
@@ -53,6 +54,18 @@ void write_sample(const Config& config, const RunOptions& options, Trainer& trai
   reporter.note("\n" + tokenizer->decode(text));
 }
 
+// A file in the place of the run's folder, or of one that holds it.
+void check_run_folder(const std::string& run_dir) {
+  std::error_code ignored;
+  for (std::filesystem::path folder = run_dir; !folder.empty(); folder = folder.parent_path()) {
+    const auto type = std::filesystem::status(folder, ignored).type();
+    if (type == std::filesystem::file_type::directory || !folder.has_relative_path()) return;
+    if (type != std::filesystem::file_type::not_found && type != std::filesystem::file_type::none)
+      throw ConfigError(
+          fmt::format("train.run_dir: {}: {} is a file, expected a folder, or a new name", run_dir, folder.string()));
+  }
+}
+
 int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& options,
           const std::vector<std::string>& candidates, const TrainingData& data, RunGuard& guard, Communicator& world,
           std::ostream& out, int64_t start_ns) {
@@ -82,6 +95,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
                                .hook = guard.faults().none() ? nullptr : &guard.faults(),
                                .before_commit = [&guard] { guard.check_lock(); }},
                               start_ns);
+  for (const std::string& note : layout.notes) reporter.note(note);
   checkpointing.resume(candidates, options.resume == "auto");
   guard.set_steps_done(trainer.steps_done());
   // On a GPU the next step is queued before the host reads the last one, so that the GPU never waits for the host. A
@@ -114,13 +128,17 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
 
 RunFacts facts_of(const Config& config, int world_size) {
   const auto vocabulary = data_vocabulary(config.data);
-  return {.world_size = world_size, .dataset_vocab_size = vocabulary ? std::optional(vocabulary->size) : std::nullopt};
+  const std::string& prefix = config.data.path.empty() ? config.data.train_path : config.data.path;
+  return {.world_size = world_size,
+          .dataset_vocab_size = vocabulary ? std::optional(vocabulary->size) : std::nullopt,
+          .has_dataset = file_exists(prefix + ".idx") || file_exists(prefix + ".bin")};
 }
 
 int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& world, std::ostream& out) {
   const int64_t start_ns = now_ns();
   const Layout layout = resolve(loaded, facts_of(loaded.config, world.size()));
   const Config& config = loaded.config;
+  check_run_folder(config.train.run_dir);
   computes_on_gpus(config, world);  // throws where it cannot
   const TrainingData data = open_training_data(config.data, config.model.seq_length, config.model.vocab_size.value(),
                                                config.train.eval_interval > 0);

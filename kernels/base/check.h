@@ -17,7 +17,8 @@ struct Error : std::runtime_error {
   virtual int exit_code() const { return 70; }
 };
 // What a device or a build lacks. Floors that know the configuration add the key that asks for it, and what would help.
-enum class Lack { none, gpu, mpi, nccl, memory, links };
+// named: they did.
+enum class Lack { none, gpu, mpi, nccl, memory, links, named };
 // The user's configuration or command line cannot work (exit code 64).
 struct ConfigError : Error {
   explicit ConfigError(const std::string& what, Lack of = Lack::none) : Error(what), lack(of) {}

@@ -19,6 +19,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/check.h"
+
 namespace trivet {
 
 // A backward pass is one B, or its two halves: I computes the gradient of the stage's input, which the previous stage
@@ -119,7 +121,13 @@ struct ScheduleKind {
 };
 std::span<const ScheduleKind> schedule_kinds();
 
-// Throws ConfigError naming the numbers that disagree and what would work.
+// Which part of a request cannot be.
+struct ScheduleError : ConfigError {
+  enum Part { kind, micro_batches, chunks, group_size };
+  ScheduleError(Part of, const std::string& what) : ConfigError(what), part(of) {}
+  Part part;
+};
+// Throws ScheduleError naming the numbers that disagree and what would work.
 Schedule make_schedule(const ScheduleRequest& request);
 
 }  // namespace trivet

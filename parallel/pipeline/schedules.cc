@@ -196,8 +196,8 @@ constexpr std::array<ScheduleKind, 9> kKinds{{
 }};
 
 template <class... Args>
-[[noreturn]] void refuse(fmt::format_string<Args...> why, Args&&... args) {
-  throw ConfigError(fmt::format(why, std::forward<Args>(args)...));
+[[noreturn]] void refuse(ScheduleError::Part part, fmt::format_string<Args...> why, Args&&... args) {
+  throw ScheduleError(part, fmt::format(why, std::forward<Args>(args)...));
 }
 
 // Interleaved: consecutive groups depend on each other over p stages, so a last group of fewer than p micro-batches
@@ -214,17 +214,19 @@ int chunks_of(const ScheduleRequest& request, Chunks chunks) {
   const std::string& kind = request.kind;
   const int v = request.v.value_or(chunks == Chunks::one ? 1 : 2);
   if (chunks == Chunks::several && v < 2)
-    refuse("schedule {} splits a rank's layers into v >= 2 chunks, but v = {}; with one chunk per rank use {}", kind, v,
+    refuse(ScheduleError::chunks,
+           "schedule {} splits a rank's layers into v >= 2 chunks, but v = {}; with one chunk per rank use {}", kind, v,
            kind == "interleaved" ? "1f1b" : "gpipe");
   if (chunks == Chunks::two_in_a_v && v != 2)
-    refuse("schedule {} has v = 2 chunks per rank, one on the way down the V and one on the way up, but v = {}", kind,
+    refuse(ScheduleError::chunks,
+           "schedule {} has v = 2 chunks per rank, one on the way down the V and one on the way up, but v = {}", kind,
            v);
   if (chunks == Chunks::one && v != 1)
-    refuse(
-        "schedule {} has v = 1 chunk per rank, but v = {}; more chunks: interleaved, interleaved-bfs, or with v = 2 "
-        "zb-v "
-        "and dualpipe-v",
-        kind, v);
+    refuse(ScheduleError::chunks,
+           "schedule {} has v = 1 chunk per rank, but v = {}; more chunks: interleaved, interleaved-bfs, or with v = 2 "
+           "zb-v "
+           "and dualpipe-v",
+           kind, v);
   return v;
 }
 
@@ -232,14 +234,17 @@ int group_of(const ScheduleRequest& request) {
   const int p = request.p, m = request.m;
   if (m < p)
     refuse(
+        ScheduleError::micro_batches,
         "schedule interleaved needs m >= p micro-batches, but m = {} and p = {}; interleaved-bfs and 1f1b take any m",
         m, p);
   const int group = request.group_size.value_or(smallest_group(p, m));
   if (group < p || group > m)
-    refuse("schedule interleaved needs a group size from p = {} to m = {}, but it is {}; {} works", p, m, group,
+    refuse(ScheduleError::group_size,
+           "schedule interleaved needs a group size from p = {} to m = {}, but it is {}; {} works", p, m, group,
            smallest_group(p, m));
   if (!group_works(p, m, group))
     refuse(
+        ScheduleError::group_size,
         "schedule interleaved with m = {} micro-batches in groups of {} leaves a last group of {}, fewer than p = {}: "
         "its chunks would wait for each other; a group size of {} works, and so does an m that the group size divides",
         m, group, m % group, p, smallest_group(p, m));
@@ -256,22 +261,24 @@ Schedule make_schedule(const ScheduleRequest& request) {
   if (kind == kKinds.end()) {
     std::string names;
     for (const ScheduleKind& known : kKinds) names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
-    refuse("there is no schedule '{}'; there are {}", name, names);
+    refuse(ScheduleError::kind, "there is no schedule '{}'; there are {}", name, names);
   }
-  if (p < 1) refuse("schedule {} needs p >= 1 pipeline ranks, but p = {}", name, p);
-  if (m < 1) refuse("schedule {} needs m >= 1 micro-batches, but m = {}", name, m);
+  if (p < 1) refuse(ScheduleError::kind, "schedule {} needs p >= 1 pipeline ranks, but p = {}", name, p);
+  if (m < 1) refuse(ScheduleError::micro_batches, "schedule {} needs m >= 1 micro-batches, but m = {}", name, m);
   if (wanted_group && name != "interleaved")
-    refuse("schedule {} takes no group size (it is {}); interleaved does", name, *wanted_group);
+    refuse(ScheduleError::group_size, "schedule {} takes no group size (it is {}); interleaved does", name,
+           *wanted_group);
   const int v = chunks_of(request, kind->chunks);
   constexpr double kMostPasses = 1e7;  // an op is 12 bytes, and checking or simulating it takes ten times that
   if (const double passes = 1.0 * p * m * v; passes > kMostPasses)
-    refuse(
-        "schedule {} of p = {} ranks, m = {} micro-batches and v = {} chunks a rank has {:.3g} forward passes, "
-        "expected "
-        "at most {:.0f}",
-        name, p, m, v, passes, kMostPasses);
+    refuse(ScheduleError::micro_batches,
+           "schedule {} of p = {} ranks, m = {} micro-batches and v = {} chunks a rank has {:.3g} forward passes, "
+           "expected "
+           "at most {:.0f}",
+           name, p, m, v, passes, kMostPasses);
   if (name == "dualpipe-v" && m < 2 * p)
-    refuse("schedule dualpipe-v needs m >= 2 p = {} micro-batches, but m = {}; zb-v takes any m", 2 * p, m);
+    refuse(ScheduleError::micro_batches,
+           "schedule dualpipe-v needs m >= 2 p = {} micro-batches, but m = {}; zb-v takes any m", 2 * p, m);
 
   Schedule schedule{.kind = name, .p = p, .m = m, .v = v};
   if (kind->chunks == Chunks::two_in_a_v) schedule.map = StageMap::v_shaped;

@@ -187,6 +187,33 @@ INSTANTIATE_TEST_SUITE_P(
             "tensor:1:15"}),
     [](const auto& info) { return info.param.name; });
 
+// ---- runs that cannot be as asked
+
+// Whichever rank comes first with what is wrong for all: none is named.
+TEST(RunFolder, AFileInItsPlaceIsAMistakeInTheConfiguration) {
+  RunFolder folder;
+  const std::string file = std::filesystem::path(folder.run_dir()).parent_path() / "corpus.idx";
+  for (const std::string& path : {file, file + "/below"}) {
+    EXPECT_EQ(folder.run(3, {"batch.global_batch_size=6", "train.run_dir=" + path}, {}), 64);
+    EXPECT_EQ(folder.error, "train.run_dir: " + path + ": " + file + " is a file, expected a folder, or a new name");
+  }
+  EXPECT_EQ(folder.run(2, {"data.path=/nowhere"}, {}), 64);
+  EXPECT_TRUE(folder.error.starts_with("data.path: there is no dataset /nowhere")) << folder.error;
+}
+
+// What a run of many ranks has no use for on one is left out, and the run says so.
+TEST(RunFolder, SaysWhatItLeavesOut) {
+  RunFolder folder;
+  const std::vector<std::string> sets = {"parallel.data_parallel_sharding_strategy=optim",
+                                         "overlap.overlap_param_gather=true"};
+  EXPECT_EQ(folder.run(1, sets, {}), 0) << folder.error;
+  for (const char* part : {"sharding_strategy: optim has no effect: the data parallel size is 1",
+                           "overlap_param_gather: true has no effect"})
+    EXPECT_NE(folder.output.find(part), std::string::npos) << folder.output;
+  EXPECT_NE(read_text(folder.run_dir() + "/config.resolved.yaml").find("sharding_strategy: no_shard"),
+            std::string::npos);
+}
+
 TEST(Straggler, IsNamedWithWhereItLosesItsTime) {
   RunFolder folder;
   // So slow that a rank that only waits for its turn on a core is far from it. A sanitizer's steps are long as they

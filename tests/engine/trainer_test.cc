@@ -632,18 +632,24 @@ TEST(LayerSplit, SaysWhatDisagrees) {
   const auto message = [](const LayerSplit& split) {
     try {
       split_layers(split);
-    } catch (const ConfigError& error) {
-      return std::string(error.what());
+    } catch (const KeyError& error) {
+      return error.key + ": " + error.what();
     }
     return std::string("no error");
   };
-  EXPECT_NE(message({.num_layers = 10, .stages = 4}).find("num_layers (10)"), std::string::npos);
+  const std::string first = "parallel.decoder_first_pipeline_num_layers: ",
+                    last = "parallel.decoder_last_pipeline_num_layers: ";
+  EXPECT_TRUE(message({.num_layers = 10, .stages = 4}).starts_with("model.num_layers: 10 cannot be split evenly"));
   EXPECT_NE(message({.num_layers = 10, .stages = 4}).find("8 or 12 would"), std::string::npos);
-  EXPECT_NE(message({.num_layers = 4, .stages = 2, .first_layers = 3, .last_layers = 3}).find("the model has 4"),
-            std::string::npos);
-  EXPECT_NE(message({.num_layers = 4, .stages = 1, .first_layers = 3}).find("more than one"), std::string::npos);
-  EXPECT_NE(message({.num_layers = 8, .stages = 4, .first_layers = 2, .account_for_loss = true}).find("exclude"),
-            std::string::npos);
+  EXPECT_EQ(message({.num_layers = 4, .stages = 2, .first_layers = 3, .last_layers = 3}),
+            first + "the first and last of 2 pipeline stages hold 3 and 3 layers, but the model has 4");
+  EXPECT_EQ(message({.num_layers = 4, .stages = 1, .last_layers = 3}),
+            last + "3 needs more than one pipeline stage, found 1; leave it out");
+  EXPECT_EQ(message({.num_layers = 4, .stages = 1, .account_for_loss = true}),
+            "parallel.account_for_loss_in_pipeline_split: true needs more than one pipeline stage, found 1: there is "
+            "nothing to split");
+  EXPECT_EQ(message({.num_layers = 8, .stages = 4, .first_layers = 2, .account_for_loss = true}),
+            first + "2 excludes account_for_loss_in_pipeline_split: both say what the first and last stages hold");
 }
 
 }  // namespace

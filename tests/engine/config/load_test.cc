@@ -156,7 +156,8 @@ TEST(Load, WhatIsNotAMapOfSectionsIsRefused) {
             "run.yaml:6: model.ffn_hidden_size: aliases (*name) are not supported: write the value out");
   EXPECT_EQ(error_with("hidden_size: 8", "hidden_size: !!int 8"),
             "run.yaml:3: model.hidden_size: tags are not supported, found \"tag:yaml.org,2002:int\"");
-  EXPECT_EQ(parse_error(kGoodConfig + "comm: {backend: mpi\n"), "run.yaml:12: end of map flow not found");
+  EXPECT_EQ(parse_error(kGoodConfig + "comm: {backend: mpi\n"),
+            "run.yaml:12: a '{' is not closed before this; expected ',' or '}'");
   for (const std::string open : {"\"ab", "'ab", "'it''s", "\"a\\\""})
     EXPECT_NE(parse_error(kGoodConfig + "comm:\n  backend: " + open + "\ndata:\n  split: -5\n")
                   .find("the document ends inside a quoted text: its closing quote is missing"),
@@ -164,6 +165,48 @@ TEST(Load, WhatIsNotAMapOfSectionsIsRefused) {
         << open;
   EXPECT_EQ(error_with("train:", std::string("\x04train:")),
             "run.yaml:9: control character 0x04, expected a YAML text");
+}
+
+TEST(Load, SyntaxThatIsWrongIsSaidInTheWordsOfAYamlFile) {
+  const auto says = [](const std::string& error, const std::string& part) {
+    EXPECT_NE(error.find(part), std::string::npos) << error << "\nlacks: " << part;
+  };
+  const std::string colon =
+      "there is a ':' where no key can end; expected a ':' and a space after each key, also that "
+      "of the line before";
+  says(error_with("hidden_size: 8", "hidden_size 8"), "run.yaml:4: " + colon);
+  says(error_with("hidden_size: 8", "hidden_size:8"), "run.yaml:4: " + colon);
+  says(error_with("hidden_size: 8", "hidden_size: 8: 9"), "run.yaml:3: " + colon);
+  says(error_with("hidden_size: 8", " hidden_size: 8"), "run.yaml:3: " + colon);
+  says(error_with("  hidden_size: 8", "\thidden_size: 8"),
+       "run.yaml:3: the line is indented with a tab, expected spaces");
+  says(error_with("hidden_size: 8", "- hidden_size"), "run.yaml:3: the line does not go on the map above it");
+  says(error_with("hidden_size: 8", "hidden_size: - 8"), "run.yaml:3: a list's '-' cannot stand here");
+  says(error_with("hidden_size: 8", "hidden_size: [8"), "a '[' is not closed before this");
+  says(error_with("hidden_size: 8", "hidden_size: @8"), "run.yaml:3: a value cannot begin with this character");
+  says(error_with("  num_attention_heads", " num_attention_heads"),
+       "run.yaml:4: the line does not go on the map above");
+  for (const std::string empty : {": 8", "\"\": 8", "~: 8"})
+    says(error_with("hidden_size: 8", empty), "run.yaml:3: model: there is no key before the ':', expected one");
+  says(error_with("model:", ":"), "run.yaml:1: there is no key before the ':', expected one");
+}
+
+// A value that was forgotten is not "auto"; one that is written as null is.
+TEST(Load, AValueThatIsMissingIsNotNull) {
+  const std::string missing = "optimizer.min_lr: found nothing, expected a number of at least 0, or auto";
+  EXPECT_EQ(parse_error(kGoodConfig + "optimizer: {lr: 1, min_lr}\n"), "run.yaml:11: " + missing);
+  EXPECT_EQ(parse_error(kGoodConfig + "optimizer:\n  min_lr:\n  lr: 1\n"), "run.yaml:12: " + missing);
+  EXPECT_EQ(parse_error(kGoodConfig + "optimizer:\n  lr: 1\n  min_lr:\n"), "run.yaml:13: " + missing);
+  EXPECT_EQ(parse_error(kGoodConfig + "optimizer:\n  ? min_lr\n  ? lr\n  : 1\n"), "run.yaml:12: " + missing);
+  EXPECT_EQ(message_of([] { load_good({"optimizer.min_lr="}); }),
+            "--set: optimizer.min_lr: found \"\", expected a number of at least 0, or auto");
+  for (const std::string null : {"~", "null", "Null", "NULL"}) {
+    const auto load = [&](const std::string& more) { return parse_config(kGoodConfig + more, "run.yaml").config; };
+    EXPECT_EQ(load("optimizer:\n  min_lr: " + null + " # none\n").optimizer.min_lr, std::nullopt);
+    EXPECT_EQ(load("device: {kind: cpu}  # é\noptimizer: {lr: 1, min_lr: " + null + "}\n").optimizer.lr, 1);
+    EXPECT_EQ(load("comm: {backend: " + null + "}\n").comm.backend, std::nullopt);
+  }
+  parse_config(kGoodConfig + "optimizer:\nbatch: ~\n", "run.yaml");  // sections without keys
 }
 
 TEST(Load, HostileTextsAreRefusedInBoundedTimeAndMemory) {

@@ -1,10 +1,12 @@
 #include "engine/config/validate.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "engine/config/fields.h"
 #include "engine/train/rank_state.h"
 #include "tests/engine/config/config_text.h"
+#include "tests/support/temp_dir.h"
 
 namespace trivet {
 namespace {
@@ -51,8 +53,9 @@ TEST(Resolve, KeepsWhatWasGiven) {
 }
 
 TEST(Resolve, ALinkIsThatOfAllGroupsUnlessAGroupHasItsOwn) {
-  LoadedConfig loaded = load_good({"comm.link_latency_us=5", "comm.link_gbps=10", "comm.tensor_link_gbps=0"});
-  resolve(loaded, {});
+  LoadedConfig loaded = load_good({"comm.link_latency_us=5", "comm.link_gbps=10", "comm.tensor_link_gbps=0",
+                                   "parallel.tensor_model_parallel_size=2"});
+  resolve(loaded, {.world_size = 4});
   EXPECT_EQ(loaded.config.comm.tensor_link_latency_us, 5);
   EXPECT_EQ(loaded.config.comm.tensor_link_gbps, 0);
   EXPECT_EQ(loaded.config.comm.pipeline_link_gbps, 10);
@@ -267,6 +270,13 @@ TEST(Validate, Ranks) {
       resolve_error({"parallel.tensor_model_parallel_size=2"}, {}),
       "--set: parallel.tensor_model_parallel_size: 2 does not divide the world of 1 rank; 1 would, or start 2 ranks");
   EXPECT_EQ(
+      resolve_error({"parallel.pipeline_model_parallel_size=4"}, six),
+      "--set: parallel.pipeline_model_parallel_size: 4 does not divide the world of 6 ranks; 1, 2, 3 or 6 would, or "
+      "start 4 or 8 ranks");
+  EXPECT_EQ(resolve_error({"parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=2"}, six),
+            "--set: parallel.tensor_model_parallel_size: 2 x pipeline_model_parallel_size (2) = 4 does not divide the "
+            "world of 6 ranks; 1, 2, 3 or 6 would, or start 4 or 8 ranks");
+  EXPECT_EQ(
       resolve_error({"batch.micro_batch_size=4", "batch.global_batch_size=30"}, six),
       "--set: batch.global_batch_size: 30 is not divisible by micro_batch_size (4) x data parallel size (6) = 24; "
       "24 or 48 would work");
@@ -287,35 +297,48 @@ TEST(Validate, PipelinesThatCannotBe) {
   const auto says = [](const std::string& text, std::initializer_list<const char*> parts) {
     for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks: " << part;
   };
-  says(error({"model.num_layers=3"}), {"model.num_layers (3)", "4 pipeline stages", "num_layers 4 or 8 would"});
-  says(error({"model.num_layers=10"}), {"model.num_layers (10)", "num_layers 8 or 12 would"});
+  says(error({"model.num_layers=3"}), {"model.num_layers: 3 cannot", "4 pipeline stages", "; 4 or 8 would"});
+  says(error({"model.num_layers=10"}), {"model.num_layers: 10 cannot", "; 8 or 12 would"});
   says(error({"parallel.pipeline_schedule=2f2b"}), {"parallel.pipeline_schedule", "'2f2b'", "1f1b, 1f1b-eager"});
   says(error({"parallel.pipeline_schedule=interleaved", "parallel.virtual_pipeline_model_parallel_size=3"}),
-       {"model.num_layers (8)", "12 pipeline stages", "num_layers 12 or 24 would"});
+       {"model.num_layers: 8 cannot", "12 pipeline stages", "; 12 or 24 would"});
   says(error({"parallel.pipeline_schedule=interleaved", "parallel.virtual_pipeline_model_parallel_size=1"}),
-       {"v >= 2", "v = 1", "use 1f1b"});
-  says(error({"parallel.virtual_pipeline_model_parallel_size=2"}), {"schedule 1f1b", "v = 2", "interleaved"});
+       {"--set: parallel.virtual_pipeline_model_parallel_size: ", "v >= 2", "v = 1", "use 1f1b"});
+  says(error({"parallel.virtual_pipeline_model_parallel_size=2"}),
+       {"--set: parallel.virtual_pipeline_model_parallel_size: ", "schedule 1f1b", "v = 2", "interleaved"});
   says(error({"parallel.pipeline_schedule=zb-v", "parallel.virtual_pipeline_model_parallel_size=4"}),
        {"zb-v has v = 2", "v = 4"});
   says(error({"parallel.pipeline_schedule=interleaved", "batch.global_batch_size=3"}),
-       {"m = 3 and p = 4", "interleaved-bfs and 1f1b take any m"});
+       {"--set: batch.global_batch_size: ", "m = 3 and p = 4", "interleaved-bfs and 1f1b take any m"});
   says(error({"parallel.pipeline_schedule=interleaved", "batch.global_batch_size=9",
               "parallel.microbatch_group_size_per_vp_stage=4"}),
-       {"last group of 1", "fewer than p = 4", "a group size of 5 works"});
-  says(error({"parallel.microbatch_group_size_per_vp_stage=4"}), {"1f1b takes no group size", "interleaved does"});
+       {"--set: parallel.microbatch_group_size_per_vp_stage: ", "last group of 1", "fewer than p = 4",
+        "a group size of 5 works"});
+  says(error({"parallel.microbatch_group_size_per_vp_stage=4"}),
+       {"--set: parallel.microbatch_group_size_per_vp_stage: ", "1f1b takes no group size", "interleaved does"});
   says(error({"parallel.pipeline_schedule=dualpipe-v", "batch.global_batch_size=7"}), {"m >= 2 p = 8", "m = 7"});
-  says(error({"parallel.decoder_first_pipeline_num_layers=1"}), {"7 layers are left for 3 stages"});
+  says(error({"parallel.decoder_first_pipeline_num_layers=1"}),
+       {"model.num_layers: 8, of which 7 layers are left for 3 stages, cannot"});
   says(error({"parallel.decoder_first_pipeline_num_layers=6", "parallel.decoder_last_pipeline_num_layers=6"}),
-       {"hold 6 and 6 layers", "the model has 8"});
+       {"--set: parallel.decoder_first_pipeline_num_layers: ", "hold 6 and 6 layers", "the model has 8"});
   says(error({"parallel.decoder_last_pipeline_num_layers=2", "parallel.account_for_loss_in_pipeline_split=true"}),
-       {"exclude"});
+       {"--set: parallel.decoder_last_pipeline_num_layers: 2 excludes account_for_loss_in_pipeline_split"});
   says(error({"parallel.account_for_loss_in_pipeline_split=true"}), {"accounted for at the ends", "9 layers"});
-  says(resolve_error({"parallel.account_for_embedding_in_pipeline_split=true"}), {"need more than one pipeline stage"});
+  says(resolve_error({"parallel.account_for_embedding_in_pipeline_split=true"}),
+       {"--set: parallel.account_for_embedding_in_pipeline_split: true needs more than one pipeline stage"});
   says(error({"batch.global_batch_size=100000000"}),
        {"m = 100000000 micro-batches", "4e+08 forward passes, expected at most 10000000"});
   says(error({"model.recompute_granularity=full", "model.recompute_method=block", "model.recompute_num_layers=3"}),
        {"model.recompute_num_layers: 3 is above the 2 layers of the largest stage"});
   says(error({"parallel.pipeline_schedule=./none.txt"}), {"parallel.pipeline_schedule", "./none.txt"});
+  const TempDir dir;
+  write_text(dir / "schedule.txt", to_text(make_schedule({.kind = "1f1b", .p = 4, .m = 8})));
+  const std::string file = "parallel.pipeline_schedule=" + (dir / "schedule.txt");
+  says(error({file, "batch.global_batch_size=4"}), {"parallel.pipeline_schedule: ", "4 pipeline ranks and 8 micro-"});
+  says(error({file, "parallel.virtual_pipeline_model_parallel_size=2"}),
+       {"parallel.virtual_pipeline_model_parallel_size: 2 is not the 1 of the schedule"});
+  says(error({file, "parallel.microbatch_group_size_per_vp_stage=4"}),
+       {"parallel.microbatch_group_size_per_vp_stage: 4 has no effect on the schedule"});
   says(load_error({"parallel.pipeline_model_parallel_size=4", "overlap.p2p_receive_ahead=4",
                    "overlap.overlap_p2p_comm=false"}),
        {"overlap.p2p_receive_ahead: 4 has no effect with overlap_p2p_comm false"});
@@ -341,23 +364,113 @@ TEST(Validate, SwitchesThatCannotApply) {
   EXPECT_EQ(load_error({"train.non_finite_policy=skip", "train.check_for_nan_in_loss_and_grad=false"}),
             "--set: train.non_finite_policy: skip has no effect with check_for_nan_in_loss_and_grad false: nothing "
             "looks for such a step");
+  for (const auto& [set, problem] : std::vector<std::pair<std::string, std::string>>{
+           {"checkpoint.max_failed_saves=5", "5 has no effect with save_interval 0: nothing is saved"},
+           {"train.eval_iters=5", "5 has no effect with eval_interval 0: nothing is evaluated"},
+           {"train.spike_policy=skip",
+            "skip has no effect with spike_factor 0: nothing looks for spikes; expected a factor above 1"},
+           {"train.max_consecutive_skips=5",
+            "5 has no effect with neither non_finite_policy nor spike_policy skip: no step is skipped"},
+           {"model.recompute_modules=mlp,core_attn,mlp", "\"mlp,core_attn,mlp\" names mlp twice"}})
+    EXPECT_EQ(load_error({set}), "--set: " + set.substr(0, set.find('=')) + ": " + problem);
+  EXPECT_EQ(load_error({"train.straggler_factor=0", "train.straggler_interval=5"}),
+            "--set: train.straggler_interval: 5 has no effect with straggler_factor 0: nothing looks for stragglers");
+  load_good({"train.straggler_interval=5", "train.spike_factor=3", "train.spike_policy=skip", "train.eval_interval=5",
+             "train.eval_iters=5", "train.max_consecutive_skips=5"});
   EXPECT_EQ(load_error({"train.run_dir="}), "--set: train.run_dir: is empty, expected the folder of the run");
   load_good({"device.tf32=true"});
   load_good({"checkpoint.async_save=true", "checkpoint.save_interval=1"});
 }
 
+// What a --set takes away from a value of the file is no mistake of the file: the value is left out, with a note, and
+// the resolved file is good again. Where both stand in the same place, it is an error.
+TEST(Resolve, ASetThatSwitchesSomethingOffLeavesOutWhatNeedsIt) {
+  const std::string file = kGoodConfig +
+                           "  eval_interval: 5\n  eval_iters: 3\n  straggler_interval: 7\n  spike_factor: 3\n"
+                           "  spike_policy: skip\n  max_consecutive_skips: 4\n"
+                           "checkpoint: {save_interval: 5, keep_last: 3, async_save: true, max_failed_saves: 2}\n"
+                           "parallel: {tensor_model_parallel_size: 2, sequence_parallel: true, bucket_size: 1000}\n"
+                           "overlap: {tp_comm_overlap: ring, p2p_receive_ahead: 2}\n"
+                           "optimizer: {min_lr: 1e-5}\n"
+                           "precision: {dtype: fp32}\ndevice: {tf32: true}\n";
+  struct Off {
+    const char* set;
+    std::vector<const char*> left_out;
+  };
+  for (const auto& [set, left_out] :
+       std::vector<Off>{{"checkpoint.save_interval=0",
+                         {"checkpoint.async_save: true", "checkpoint.keep_last: 3", "checkpoint.max_failed_saves: 2"}},
+                        {"train.eval_interval=0", {"train.eval_iters: 3"}},
+                        {"train.straggler_factor=0", {"train.straggler_interval: 7"}},
+                        {"train.spike_factor=0", {"train.spike_policy: skip", "train.max_consecutive_skips: 4"}},
+                        {"parallel.tensor_model_parallel_size=1",
+                         {"parallel.sequence_parallel: true", "overlap.tp_comm_overlap: ring"}},
+                        {"parallel.data_parallel_sharding_strategy=optim_grads", {"parallel.bucket_size: 1000"}},
+                        {"precision.dtype=bf16", {"device.tf32: true"}},
+                        {"optimizer.lr_decay_style=constant", {"optimizer.min_lr: 1e-05"}}}) {
+    const std::vector<std::string> sets = {set};
+    LoadedConfig loaded = parse_config(file, "run.yaml", sets);
+    const Layout layout = resolve(loaded, {.world_size = 4});
+    ASSERT_EQ(layout.notes.size(), left_out.size()) << set << ": " << fmt::format("{}", fmt::join(layout.notes, "\n"));
+    for (size_t i = 0; i < left_out.size(); ++i) {
+      EXPECT_TRUE(layout.notes[i].starts_with("run.yaml:")) << layout.notes[i];
+      EXPECT_NE(layout.notes[i].find(left_out[i]), std::string::npos) << layout.notes[i];
+      EXPECT_TRUE(layout.notes[i].ends_with("; it is left out")) << layout.notes[i];
+    }
+    LoadedConfig again = parse_config(to_yaml(loaded.config), "config.resolved.yaml");
+    EXPECT_TRUE(resolve(again, {.world_size = 4}).notes.empty()) << set;
+    EXPECT_EQ(to_yaml(again.config), to_yaml(loaded.config)) << set;
+  }
+}
+
+// A file for many ranks runs on few.
+TEST(Resolve, WhatNeedsMoreRanksIsLeftOutOnFew) {
+  const std::string file = kGoodConfig +
+                           "parallel: {data_parallel_sharding_strategy: optim, bucket_size: 1000}\n"
+                           "overlap: {overlap_grad_reduce: true, overlap_param_gather: true, collectives_in_flight: 2, "
+                           "average_in_collective: true}\n"
+                           "comm: {link_gbps: 10, data_link_gbps: 5, tensor_link_latency_us: 3}\n";
+  LoadedConfig eight = parse_config(file, "run.yaml");
+  const Layout wide = resolve(eight, {.world_size = 8});
+  ASSERT_EQ(wide.notes.size(), 1u);
+  EXPECT_EQ(wide.notes[0],
+            "run.yaml:13: comm.tensor_link_latency_us: 3 has no effect: the tensor parallel size is 1 (world 8 over "
+            "tensor 1 x pipeline 1); it is left out");
+  EXPECT_EQ(eight.config.overlap.collectives_in_flight, 2);
+  LoadedConfig one = parse_config(file, "run.yaml");
+  const Layout layout = resolve(one, {.world_size = 1});
+  EXPECT_EQ(layout.notes[0],
+            "run.yaml:11: parallel.data_parallel_sharding_strategy: optim has no effect: the data parallel size is 1 "
+            "(world 1 over tensor 1 x pipeline 1); it is left out");
+  EXPECT_EQ(layout.notes.size(), 9u) << fmt::format("{}", fmt::join(layout.notes, "\n"));
+  EXPECT_EQ(one.config.parallel.data_parallel_sharding_strategy, Sharding::no_shard);
+  EXPECT_EQ(one.config.parallel.bucket_size, default_bucket_size(1));
+  EXPECT_FALSE(one.config.overlap.overlap_grad_reduce);
+  EXPECT_EQ(one.config.comm.data_link_gbps, 0);
+  LoadedConfig again = parse_config(to_yaml(one.config), "config.resolved.yaml");
+  EXPECT_TRUE(resolve(again, {.world_size = 1}).notes.empty());
+
+  LoadedConfig deferred = load_good({"parallel.pipeline_model_parallel_size=2", "batch.global_batch_size=4",
+                                     "overlap.wgrad_deferral_limit=5", "overlap.defer_embedding_wgrad_compute=true"});
+  EXPECT_EQ(
+      resolve(deferred, {.world_size = 2}).notes,
+      std::vector<std::string>{"--set: overlap.wgrad_deferral_limit: 5 is above the micro-batches of a step (4): all "
+                               "are deferred, as with 0; it is left out"});
+  EXPECT_EQ(deferred.config.overlap.wgrad_deferral_limit, 0);
+}
+
+// As a person would write it.
+TEST(Resolve, ATenthOfTheLearningRateIsDecimal) {
+  for (const auto& [lr, tenth] : std::vector<std::pair<std::string, double>>{
+           {"3e-3", 3e-4}, {"6e-4", 6e-5}, {"0.7", 0.07}, {"1e-300", 1e-301}, {"2.5e-5", 2.5e-6}}) {
+    LoadedConfig loaded = load_good({"optimizer.lr=" + lr});
+    resolve(loaded, {});
+    EXPECT_EQ(loaded.config.optimizer.min_lr, tenth) << lr;
+  }
+}
+
 TEST(Validate, DataParallel) {
   const RunFacts two = {.world_size = 2};
-  EXPECT_EQ(
-      resolve_error({"overlap.overlap_grad_reduce=true"}),
-      "--set: overlap.overlap_grad_reduce: true has nothing to overlap: the data parallel size is 1 (world 1 over "
-      "tensor 1 x pipeline 1); leave it out, or start more ranks");
-  EXPECT_EQ(
-      resolve_error({"train.check_weight_hash_across_dp_replicas_interval=5"}),
-      "--set: train.check_weight_hash_across_dp_replicas_interval: 5 has no replicas to compare: the data parallel "
-      "size is 1; leave it out");
-  EXPECT_EQ(resolve_error({"comm.nccl_ub=true"}),
-            "--set: comm.nccl_ub: true has no buffers to register: the data parallel size is 1");
   EXPECT_EQ(resolve_error({"overlap.overlap_param_gather=true"}, two),
             "--set: overlap.overlap_param_gather: true needs data_parallel_sharding_strategy optim or above: with "
             "no_shard every rank updates all weights, and nothing is gathered");
@@ -377,9 +490,6 @@ TEST(Validate, DataParallel) {
       resolve_error({"overlap.align_grad_reduce=true", "overlap.overlap_grad_reduce=true"}, two),
       "--set: overlap.align_grad_reduce: true needs pipeline_model_parallel_size above 1, found 1: there is nothing "
       "to align with");
-  EXPECT_EQ(resolve_error({"overlap.average_in_collective=true"}),
-            "--set: overlap.average_in_collective: true has nothing to average: the data parallel size is 1; leave it "
-            "out");
   EXPECT_EQ(
       load_error({"overlap.tp_comm_overlap=ring"}),
       "--set: overlap.tp_comm_overlap: ring needs sequence_parallel (and so tensor_model_parallel_size above 1): it "
@@ -390,7 +500,7 @@ TEST(Validate, DataParallel) {
   const std::string halves =
       resolve_error({"parallel.data_parallel_sharding_strategy=optim_grads", "parallel.pipeline_schedule=zb-h1",
                      "parallel.pipeline_model_parallel_size=2", "batch.global_batch_size=4"},
-                    two);
+                    {.world_size = 4});
   EXPECT_NE(halves.find("optim_grads needs whole backward passes, but the schedule zb-h1"), std::string::npos)
       << halves;
 }
@@ -399,7 +509,14 @@ TEST(Validate, Vocabulary) {
   EXPECT_EQ(
       resolve_error({"model.vocab_size=auto"}),
       "--set: model.vocab_size: is auto, and the dataset corpus has no tokenizer to take it from: there is neither "
-      "corpus.json nor corpus.model; make the dataset first, or give a number");
+      "corpus.json nor corpus.model; give a number");
+  EXPECT_EQ(resolve_error({"model.vocab_size=auto"}, {.has_dataset = false}),
+            "run.yaml:8: data.path: found corpus, but there is neither corpus.idx nor corpus.bin, and model.vocab_size "
+            "is auto: it is taken from the dataset's tokenizer; make the dataset first (trivet data prepare), or name "
+            "another");
+  EXPECT_EQ(
+      resolve_error({"model.vocab_size=auto", "data.path=", "data.train_path=b"}, {.has_dataset = false}).substr(0, 30),
+      "--set: data.train_path: found ");
   EXPECT_EQ(resolve_error({}, {.dataset_vocab_size = 101}),
             "run.yaml:6: model.vocab_size: 100 is not the 101 of the dataset's tokenizer, expected that, or auto; "
             "make_vocab_size_divisible_by says how it is padded");
@@ -413,7 +530,7 @@ TEST(Validate, SeveralProblemsOfARunInOneError) {
       "--set: batch.global_batch_size: 5 is not divisible by micro_batch_size (1) x data parallel size (2) = 2; 4 "
       "or 6 would work\n"
       "--set: model.vocab_size: is auto, and the dataset corpus has no tokenizer to take it from: there is neither "
-      "corpus.json nor corpus.model; make the dataset first, or give a number");
+      "corpus.json nor corpus.model; give a number");
 }
 
 }  // namespace

@@ -80,6 +80,35 @@ TEST_F(TrainingDataTest, RefusesTwoTokenizers) {
   EXPECT_TRUE(contains(message_of<DataError>([&] { data_vocabulary(config_); }), "other.model has 320 ids"));
 }
 
+// A name that is wrong is a mistake in the configuration; a file that is wrong, bad data. Both name the key.
+TEST_F(TrainingDataTest, NamesTheKeyOfAFileThatIsNotThere) {
+  const std::string none = directory_ / "none";
+  const auto open = [&] { open_training_data(config_, 32, 257, false); };
+  config_.path = none;
+  EXPECT_TRUE(message_of<ConfigError>(open).starts_with("data.path: there is no dataset " + none)) << none;
+  config_.path.clear();
+  config_.train_path = none;
+  EXPECT_TRUE(message_of<ConfigError>(open).starts_with("data.train_path: there is no dataset " + none));
+  config_.train_path = prepared("a", 30);
+  config_.valid_path = none;
+  EXPECT_TRUE(message_of<ConfigError>([&] {
+                open_training_data(config_, 32, 257, true);
+              }).starts_with("data.valid_path: there is no dataset " + none));
+  std::filesystem::remove(config_.train_path + ".bin");
+  EXPECT_EQ(message_of<DataError>(open), "data.train_path: " + config_.train_path +
+                                             ".bin is not there, expected beside " + config_.train_path + ".idx");
+  config_.tokenizer_model = none;
+  EXPECT_EQ(message_of<ConfigError>([&] { data_vocabulary(config_); }),
+            "data.tokenizer_model: " + none + ": there is no such file, expected a tokenizer");
+  config_.tokenizer_model = directory_ / "a.txt";
+  EXPECT_TRUE(message_of<DataError>([&] {
+                data_vocabulary(config_);
+              }).starts_with("data.tokenizer_model: " + config_.tokenizer_model + ": not a SentencePiece model"));
+  config_.tokenizer_model = directory_ / "";
+  EXPECT_EQ(message_of<DataError>([&] { data_vocabulary(config_); }),
+            "data.tokenizer_model: " + config_.tokenizer_model + ": not a regular file");
+}
+
 TEST_F(TrainingDataTest, RefusesASidecarOfAnotherDataset) {
   config_.path = prepared("d", 100);
   const std::string other = prepared("e", 60);

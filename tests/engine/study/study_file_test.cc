@@ -116,7 +116,7 @@ TEST(StudyFile, RefusesValuesThatNoRunTakes) {
 
 TEST(StudyFile, RefusesWhatIsNoStudy) {
   EXPECT_EQ(problem_of(""), "study.yaml: expected a map with name, base and factors");
-  EXPECT_EQ(problem_of("name: [a"), "study.yaml:1: end of sequence flow not found");
+  EXPECT_EQ(problem_of("name: [a"), "study.yaml:1: a '[' is not closed before this; expected ',' or ']'");
   EXPECT_EQ(problem_of("name: a\nname: b\nbase: x\nfactors: 7\n"),
             "the configuration has 2 problems:\n"
             "study.yaml:2: name: duplicate key, first given at study.yaml:1\n"
