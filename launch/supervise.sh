@@ -1,43 +1,64 @@
 #!/usr/bin/env bash
 # Runs a training command, and runs it again after a failure; trivet train goes on from its last committed checkpoint.
-#   launch/supervise.sh --run-dir DIR [--restarts K] [--delay SECONDS] -- COMMAND…
+#   launch/supervise.sh --run-dir DIR [--restarts K] [--delay SECONDS] [--kill-after SECONDS] -- COMMAND…
 #     --run-dir    train.run_dir of the run: outcome.json, checkpoints/latest and metrics.jsonl are read there
 #     --restarts   restarts in a row without a new committed step, then exit 93 [3]
 #     --delay      before a restart, doubled as long as there is no progress, at most 60 [1]
+#     --kill-after from a signal to the end of the command, which is then killed; 0: never [600]
 # Ends with 0 when the command is done; with 64, 65 or 93 at once, as a restart would not help; with 75 (saved, please
 # requeue) where a scheduler requeues the job (SLURM_JOB_ID is set), else the command is started again at once.
 # SIGTERM, SIGINT, SIGUSR1 and SIGHUP (a terminal that is closed; not under nohup) go to the command, whose end is then
-# the end.
+# the end; to mpirun as SIGUSR1, which it passes on to the ranks (after SIGTERM it kills them a second later, saved or not).
+# Any bash from 4 on and GNU coreutils; numbers are computed by the shell, so neither awk nor the locale matters.
 set -uo pipefail
 
-usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
 say() { echo "supervise: $*" >&2; }
-is_number() { [[ $1 =~ ^[0-9]+(\.[0-9]+)?$ ]]; }
+# SECONDS or SECONDS.DECIMALS in milliseconds; fails where it is no number.
+milliseconds() {
+  [[ $1 =~ ^([0-9]{1,9})(\.([0-9]{1,9}))?$ ]] || return 1
+  local decimals=${BASH_REMATCH[3]-}000
+  echo $((10#${BASH_REMATCH[1]} * 1000 + 10#${decimals:0:3}))
+}
+in_seconds() { printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)); }
+now_ms() { echo $(($(date +%s%N) / 1000000)); }
 
-run_dir='' restarts=3 delay=1
+run_dir='' restarts=3 delay=1 kill_after=600
 while (($# > 0)); do
   case $1 in
     --run-dir) run_dir=${2-}; shift 2 || usage ;;
     --restarts) restarts=${2-}; shift 2 || usage ;;
     --delay) delay=${2-}; shift 2 || usage ;;
+    --kill-after) kill_after=${2-}; shift 2 || usage ;;
     --) shift; break ;;
     *) usage ;;
   esac
 done
-[[ -n $run_dir && $# -gt 0 && $restarts =~ ^[0-9]+$ ]] && is_number "$delay" || usage
+[[ -n $run_dir && $# -gt 0 && $restarts =~ ^[0-9]{1,9}$ ]] || usage
+restarts=$((10#$restarts))
+delay=$(milliseconds "$delay") || usage
+kill_after=$(milliseconds "$kill_after") || usage
 
 committed_step() {  # of the checkpoint that is latest; -1: none
   local name=''
   [[ -r $run_dir/checkpoints/latest ]] && read -r name <"$run_dir/checkpoints/latest"
   [[ $name =~ ^step-0*([0-9]+)$ ]] && echo "${BASH_REMATCH[1]}" || echo -1
 }
-of_outcome() { sed -n "s/^ *\"$1\": \"\{0,1\}\(.*[^\",]\)\"\{0,1\},\{0,1\}\$/\1/p" "$run_dir/outcome.json" 2>/dev/null | head -1; }
-bytes_of_metrics() { stat -c %s "$run_dir/metrics.jsonl" 2>/dev/null || echo 0; }
-seconds_since() { awk -v a="$1" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }'; }
+of_outcome() { sed -n "s/^ *\"$1\": \"\{0,1\}\(.*[^\",]\)\"\{0,1\},\{0,1\}\$/\1/p" "$run_dir/outcome.json" 2>/dev/null | head -n 1; }
+last_metrics() { tail -n 1 "$run_dir/metrics.jsonl" 2>/dev/null; }
 
-child=0 asked=0 to_send=''
+# Whether the newest record is of a step that the command has done since it was started.
+has_new_step() {
+  local line
+  line=$(last_metrics)
+  [[ $line == *'"loss"'* && $line != "$metrics" ]]
+}
+
+child=0 asked=0 to_send='' killer=0
+case ${1##*/} in mpirun | mpiexec | mpirun.sh) mpi=1 ;; *) mpi=0 ;; esac
 forward() {
   asked=1 to_send=$1
+  ((mpi == 0)) || to_send=USR1
   pass_on
 }
 pass_on() {  # a signal may come when the command is started and its number not known yet
@@ -45,6 +66,29 @@ pass_on() {  # a signal may come when the command is started and its number not 
   local signal
   signal=$to_send to_send=''
   kill -s "$signal" "$child" 2>/dev/null
+  ((kill_after > 0 && killer == 0)) || return 0
+  (
+    trap - TERM INT USR1 HUP
+    sleep "$(in_seconds "$kill_after")"
+    say "the command has not ended $(in_seconds "$kill_after") s after SIG$signal: killed"
+    kill -s KILL -- "-$child" 2>/dev/null
+  ) &
+  killer=$!
+}
+# Waits for a process and sets `code`. A signal to us ends a wait, and so does a stop of the process, each time.
+wait_for() {
+  child=$1
+  pass_on
+  while :; do
+    wait "$child" 2>/dev/null; code=$?
+    kill -0 "$child" 2>/dev/null || break
+    sleep 0.1 &
+    wait "$!"
+  done
+  wait "$child" 2>/dev/null; code=$?  # the shell remembers it where the last wait was ended by a signal
+  child=0
+  ((killer == 0)) || { kill -s KILL -- "-$killer"; wait "$killer"; } 2>/dev/null
+  killer=0
 }
 for signal in TERM INT USR1 HUP; do
   # shellcheck disable=SC2064
@@ -52,30 +96,27 @@ for signal in TERM INT USR1 HUP; do
 done
 set -m  # the command in a process group of its own: Ctrl-C reaches it through us, once
 
-stalled=0 attempt=0 wait_s=$delay died=''
+stalled=0 attempt=0 wait_ms=$delay died=''
 while :; do
   before=$(committed_step)
   rm -f "$run_dir/outcome.json"
-  metrics=$(bytes_of_metrics)
+  metrics=$(last_metrics)
   "$@" &
-  child=$!
-  pass_on
+  command=$!
   watcher=0
   if [[ -n $died ]]; then
     (
       trap - TERM INT USR1 HUP
-      while (($(bytes_of_metrics) <= metrics)); do sleep 0.1; done
-      say "restart $attempt: first new step $(seconds_since "$died") s after the end of the last attempt"
+      until has_new_step; do sleep 0.1; done
+      say "restart $attempt: first new step $(in_seconds $(($(now_ms) - died))) s after the end of the last attempt"
     ) &
     watcher=$!
   fi
-  wait "$child"; code=$?
-  while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done  # a signal to us ended the first wait
-  died=$(date +%s.%N)
-  child=0
+  wait_for "$command"
+  died=$(now_ms)
   if ((watcher > 0)); then
     # Where there is a new step, it is about to say so and to end.
-    (($(bytes_of_metrics) > metrics)) || kill "$watcher" 2>/dev/null
+    has_new_step || kill "$watcher" 2>/dev/null
     wait "$watcher" 2>/dev/null
   fi
 
@@ -92,20 +133,18 @@ while :; do
     75) if [[ -n ${SLURM_JOB_ID-} ]]; then exit 75; fi ;;
   esac
   if ((step > before)); then
-    stalled=0 wait_s=$delay
+    stalled=0 wait_ms=$delay
   elif ((++stalled > restarts)); then
     say "$restarts restarts in a row without a new committed step (the last is $step): given up"
     exit 93
   fi
   attempt=$((attempt + 1))
   if ((code != 75)); then
-    sleep "$wait_s" &  # which a signal ends
-    child=$!
-    pass_on
-    wait "$child"
-    child=0
-    ((asked)) && exit "$code"
-    if ((stalled > 0)); then wait_s=$(awk -v s="$wait_s" 'BEGIN { s *= 2; print s > 60 ? 60 : s }'); fi
+    last=$code
+    sleep "$(in_seconds "$wait_ms")" &  # which a signal ends
+    wait_for "$!"
+    ((asked)) && exit "$last"
+    if ((stalled > 0)); then wait_ms=$((wait_ms > 30000 ? 60000 : wait_ms * 2)); fi
   fi
   say "restart $attempt from step $((step < 0 ? 0 : step))"
 done

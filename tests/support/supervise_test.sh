@@ -9,16 +9,17 @@ cd "$folder" || exit 1
 failed=0
 
 # Each attempt takes the first word of `plan`: CODE or CODE@STEP, the step that it commits before it ends. hang: until a
-# SIGTERM, then 75. A code told:N is in outcome.json, beside an exit code of 1.
+# SIGTERM, then 75. deaf: for ever. A code told:N is in outcome.json, beside an exit code of 1.
 cat >fake <<'FAKE'
 #!/usr/bin/env bash
 read -r word rest <plan
 echo "$rest" >plan
 echo x >>attempts
-echo '{"step": 1}' >>run/metrics.jsonl
+echo "{\"step\": 1, \"loss\": $$}" >>run/metrics.jsonl
 if [[ $word == *@* ]]; then printf 'step-%08d\n' "${word#*@}" >run/checkpoints/latest; fi
 code=${word%@*}
 case $code in
+  deaf) trap '' TERM; echo $$ >hanging; while :; do sleep 0.05; done ;;
   hang) trap 'exit 75' TERM; echo $$ >hanging; while :; do sleep 0.05; done ;;
   told:*) printf '{\n "status": "failed",\n "exit_code": %s,\n "what": "it is so"\n}\n' "${code#told:}" >run/outcome.json; exit 1 ;;
   kill) kill -9 $$ ;;
@@ -27,6 +28,11 @@ esac
 FAKE
 chmod +x fake
 
+# The supervisor computes without awk, which differs from system to system.
+mkdir bin
+for name in awk mawk gawk; do printf '#!/bin/sh\necho "awk is used" >&2; exit 1\n' >bin/$name; chmod +x bin/$name; done
+PATH=$PWD/bin:$PATH
+
 expect() {  # WHAT CODE ATTEMPTS TEXT PLAN…
   local what=$1 code=$2 attempts=$3 text=$4
   shift 4
@@ -34,7 +40,8 @@ expect() {  # WHAT CODE ATTEMPTS TEXT PLAN…
   "$supervise" --run-dir run --restarts 2 --delay 0.05 -- ./fake >out 2>&1
   local found=$? tries
   tries=$(wc -l <attempts)
-  if ((found != code || tries != attempts)) || { [[ -n $text ]] && ! grep -q -- "$text" out; }; then
+  if ((found != code || tries != attempts)) || { [[ -n $text ]] && ! grep -q -- "$text" out; } ||
+    grep -Ev '^supervise: |^$' out; then  # it says nothing that it does not mean
     echo "$what: exit $found (expected $code), $tries attempts (expected $attempts), text \"$text\" in:"; cat out
     failed=1
   fi
@@ -53,6 +60,39 @@ expect 'the outcome file counts'          93 1 'ended with 93: it is so' told:93
 expect 'saved: again at once'             0 2 'ended with 75' 75@7 0
 SLURM_JOB_ID=7 expect 'saved: the scheduler requeues' 75 1 'ended with 75' 75@7 0
 
+# The delay is doubled as long as there is no progress: 0.2, 0.4 and 0.8 s here, whatever the decimal point is.
+rm -rf run attempts; mkdir -p run/checkpoints; echo 70 70 70 0 >plan
+begin=$(date +%s%N)
+LC_ALL=de_DE.UTF-8 "$supervise" --run-dir run --restarts 5 --delay 0.2 -- ./fake >out 2>&1
+code=$? took=$((($(date +%s%N) - begin) / 1000000))
+if ((code != 0 || took < 1400)); then echo "the delays: exit $code after $took ms, expected 0 after 1400"; cat out; failed=1; fi
+
+# A command that ignores the signal is killed in the end; one that is stopped and goes on is waited for, at rest.
+rm -rf run attempts hanging; mkdir -p run/checkpoints; echo deaf >plan
+"$supervise" --run-dir run --kill-after 0.3 -- ./fake >out 2>&1 &
+pid=$!
+while [[ ! -s hanging ]] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
+kill -TERM "$pid"
+wait "$pid"
+code=$?
+if ((code != 137)) || ! grep -q 'not ended 0.300 s after SIGTERM: killed' out || kill -9 "$(<hanging)" 2>/dev/null; then
+  echo "a command without ears: exit $code, or it is left"; cat out; failed=1
+fi
+rm -rf run attempts hanging; mkdir -p run/checkpoints; echo hang >plan
+"$supervise" --run-dir run -- ./fake >out 2>&1 &
+pid=$!
+while [[ ! -s hanging ]] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
+kill -STOP "$(<hanging)"
+sleep 1
+read -ra stat <"/proc/$pid/stat"
+kill -CONT "$(<hanging)"
+kill -TERM "$pid"
+wait "$pid"
+code=$?
+if ((code != 75 || stat[13] + stat[14] > 50)); then  # in 1/100 s
+  echo "a command that is stopped: exit $code, ${stat[13]}+${stat[14]} ticks"; cat out; failed=1
+fi
+
 # A signal goes to the command, and nothing is started after it.
 rm -rf run attempts hanging; mkdir -p run/checkpoints; echo hang >plan
 "$supervise" --run-dir run -- ./fake >out 2>&1 &
@@ -62,8 +102,18 @@ kill -TERM "$pid"
 wait "$pid"
 code=$?
 if ((code != 75 || $(wc -l <attempts) != 1)); then echo "SIGTERM: exit $code"; cat out; failed=1; fi
+# To mpirun it goes as the signal that mpirun passes on.
+sed "s/hang) trap 'exit 75' TERM/hang) trap 'exit 75' USR1/" fake >mpirun; chmod +x mpirun
+rm -rf run attempts hanging; mkdir -p run/checkpoints; echo hang >plan
+"$supervise" --run-dir run -- ./mpirun >out 2>&1 &
+pid=$!
+while [[ ! -s hanging ]] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
+kill -TERM "$pid"
+wait "$pid"
+code=$?
+if ((code != 75)); then echo "SIGTERM to mpirun: exit $code"; cat out; failed=1; fi
 # So does the end of a terminal: nothing goes on without its supervisor. (Under nohup it does, which is inherited.)
-if ! ((16#$(awk '/^SigIgn/ { print $2 }' /proc/self/status) & 1)); then
+if ! ((16#$(sed -n 's/^SigIgn:[^0-9a-f]*//p' /proc/self/status) & 1)); then
   rm -rf run attempts hanging; mkdir -p run/checkpoints; echo hang >plan
   "$supervise" --run-dir run -- ./fake >out 2>&1 &
   pid=$!
