@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <fmt/format.h>
@@ -11,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/host.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kBufferBytes = 1 << 20;
 
 [[noreturn]] void fail_io(const std::string& path, std::string_view doing) {
-  throw IoError(fmt::format("{}: cannot {}: {}", path, doing, std::strerror(errno)));
+  throw IoError(fmt::format("{}: cannot {}: {}", path, doing, error_text(errno)));
 }
 
 void sync_directory_of(const std::string& path) {
@@ -224,7 +224,7 @@ void write_file(const std::string& path, std::string_view text) {
 AppendFile::AppendFile(std::string path, Start start, Warn warn) : path_(std::move(path)), warn_(std::move(warn)) {
   const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (start == Start::empty ? O_TRUNC : 0);
   fd_ = FileDescriptor(::open(path_.c_str(), flags, 0666));
-  if (fd_ < 0) throw IoError(path_ + ": cannot be opened for writing: " + std::strerror(errno));
+  if (fd_ < 0) throw IoError(path_ + ": cannot be opened for writing: " + error_text(errno));
   struct stat status = {};
   regular_ = ::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode);
   if (regular_) cut_torn_record();
@@ -234,7 +234,7 @@ void AppendFile::cut_torn_record() {
   off_t end = ::lseek(fd_, 0, SEEK_END);
   char last = 0;
   while (end > 0 && ::pread(fd_, &last, 1, end - 1) == 1 && last != '\n') --end;
-  if (::ftruncate(fd_, end) != 0) warn_once(std::strerror(errno));
+  if (::ftruncate(fd_, end) != 0) warn_once(error_text(errno));
 }
 
 bool AppendFile::append(std::string_view record) {
@@ -243,7 +243,7 @@ bool AppendFile::append(std::string_view record) {
   if (written == record.size()) return true;
   const int error = errno;
   if (regular_ && written > 0 && ::ftruncate(fd_, end) != 0) warn_once("a torn record could not be cut off");
-  warn_once(std::strerror(error));
+  warn_once(error_text(error));
   return false;
 }
 

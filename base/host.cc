@@ -1,9 +1,13 @@
 #include "base/host.h"
 
+#include <cerrno>
 #include <chrono>
+#include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace trivet {
@@ -22,6 +26,22 @@ std::string boot_id() {
   std::string id;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
   return id;
+}
+
+std::string error_text(int error) {
+  const auto with_limit = [&](auto resource, const char* what, const char* option) {
+    rlimit limit = {};
+    const bool limited = getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    return std::strerror(error) + (limited ? "; the limit is " + std::to_string(limit.rlim_cur) + what + option : "");
+  };
+  if (error == EFBIG) return with_limit(RLIMIT_FSIZE, " bytes a file", " (ulimit -f)");
+  if (error == EMFILE) return with_limit(RLIMIT_NOFILE, " open files a process", " (ulimit -n)");
+  return std::strerror(error);
+}
+
+void write_stderr(std::string_view text) noexcept {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
 }
 
 int terminal_columns(int fd) {

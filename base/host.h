@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace trivet {
 
@@ -10,6 +11,11 @@ double now_seconds();  // of a clock that never goes back
 std::string host_name();
 // The kernel's number of its boot: the same in all containers of a machine, whatever they call it; "": unknown.
 std::string boot_id();
+// What an errno says, and the limit of this process (ulimit) that it met.
+std::string error_text(int error);
+// Writes to standard error in one piece, as the ranks share a terminal. One that is closed, full or read-only is no
+// reason to end anything.
+void write_stderr(std::string_view text) noexcept;
 // The width of the terminal behind a file descriptor; 0: it is no terminal.
 int terminal_columns(int fd);
 

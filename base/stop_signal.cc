@@ -1,26 +1,75 @@
 #include "base/stop_signal.h"
 
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+#include <unistd.h>
 
 namespace trivet {
 namespace {
 
-// A handler can reach nothing but a global.
+struct Text {
+  std::array<char, 300> bytes{};
+  size_t size = 0;
+
+  void operator=(std::string_view text) { size = text.copy(bytes.data(), bytes.size()); }
+  std::string_view view() const { return {bytes.data(), size}; }
+};
+
+struct Texts {
+  Text at_first, at_once;
+};
+
+// A handler can reach nothing but globals.
 std::atomic<int> received{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<int64_t> received_ns{0};  // 0: nothing was received
+std::array<Texts, 2> texts;           // one is in use, the other is written
+std::atomic<int> in_use{0};
+static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+
+int64_t monotonic_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+// In one write: ranks share a terminal. Nothing here allocates or locks.
+void report(int signal, std::string_view text) {
+  if (text.empty()) return;
+  std::array<char, 400> line;
+  size_t size = 0;
+  const char* const name = sigabbrev_np(signal);
+  for (const std::string_view part : {std::string_view("trivet: SIG"), std::string_view(name ? name : "?"),
+                                      std::string_view(": "), text, std::string_view("\n")})
+    size += part.copy(line.data() + size, line.size() - size);
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), size);
+}
 
 void handle(int signal) {
-  int none = 0;
-  if (received.compare_exchange_strong(none, signal)) return;
-  if (signal == SIGHUP) return;  // a terminal that closes sends it twice: the shell to its jobs, and the kernel
-  std::signal(signal, SIG_DFL);
-  std::raise(signal);
+  const int reason = errno;
+  const Texts& say = texts[static_cast<size_t>(in_use.load())];
+  const int64_t now = monotonic_ns();
+  int64_t first = 0;
+  if (received_ns.compare_exchange_strong(first, now)) {
+    received = signal;
+    report(signal, say.at_first.view());
+  } else if (signal != SIGHUP && now - first >= kImpatienceSeconds * int64_t{1'000'000'000}) {
+    report(signal, say.at_once.view());
+    if (getpid() == 1) _exit(128 + signal);  // a container's first process, which no signal ends
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+  }
+  errno = reason;
 }
 
 }  // namespace
 
-void watch_stop_signals() {
+void watch_stop_signals(std::string_view at_first, std::string_view at_once) {
+  set_stop_texts(at_first, at_once);
   struct sigaction action {};
   action.sa_handler = handle;
   action.sa_flags = SA_RESTART;
@@ -31,5 +80,12 @@ void watch_stop_signals() {
 }
 
 int stop_signal() { return received; }
+
+void set_stop_texts(std::string_view at_first, std::string_view at_once) {
+  const int next = 1 - in_use.load();
+  texts[static_cast<size_t>(next)].at_first = at_first;
+  texts[static_cast<size_t>(next)].at_once = at_once;
+  in_use = next;
+}
 
 }  // namespace trivet

@@ -1,12 +1,23 @@
 // Signals that ask the program to end: SIGTERM, SIGINT, SIGUSR1 (Slurm's --signal, mpirun's forwarding), and SIGHUP (a
 // closed terminal), unless it is ignored, as under nohup.
+//
+// The first one is reported and noted, and the program ends in order. A later one means impatience and ends the process
+// at once, but only if it comes at least kImpatienceSeconds after the first: timeout(1), schedulers and launchers send
+// a signal to the process and again to its group, microseconds apart. SIGHUP never ends it at once.
 #pragma once
+
+#include <string_view>
 
 namespace trivet {
 
-// From now on the first such signal is noted, and the program ends in order; a second one, except
-// SIGHUP, ends the process at once.
-void watch_stop_signals();
+inline constexpr int kImpatienceSeconds = 1;
+
+// From now on signals are noted, and reported with these texts.
+void watch_stop_signals(std::string_view at_first, std::string_view at_once);
 int stop_signal();  // the first that came; 0: none
+
+// What is written to stderr from now on, as "trivet: SIGTERM: TEXT": at the first signal, and at the one that ends the
+// process. Empty: nothing; longer texts than 300 bytes are cut off. One thread at a time.
+void set_stop_texts(std::string_view at_first, std::string_view at_once);
 
 }  // namespace trivet

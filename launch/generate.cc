@@ -167,9 +167,10 @@ void run_rank(const GenerateOptions& options, Communicator& world) {
   printer->finish();
   const double took = now_seconds() - loaded_at;
   const bool stopped = static_cast<int64_t>(text.size()) < sampling.tokens;
-  fmt::print(stderr, "[{}, step {}: loaded in {:.2f} s, {} tokens in {:.2f} s, {:.1f} tokens/s{}]\n", directory,
-             checkpoint.state.step, loaded_at - start, text.size(), took,
-             static_cast<double>(text.size()) / std::max(took, 1e-9), stopped ? ", end of document" : "");
+  write_stderr(fmt::format("[{}, step {}: loaded in {:.2f} s, {} tokens in {:.2f} s, {:.1f} tokens/s{}]\n", directory,
+                           checkpoint.state.step, loaded_at - start, text.size(), took,
+                           static_cast<double>(text.size()) / std::max(took, 1e-9),
+                           stopped ? ", end of document" : ""));
 }
 
 }  // namespace

@@ -2,10 +2,12 @@
 // (0 done, 64 config or usage, 65 bad input data, 70 internal, 74 I/O, 75 saved, start again, 93 do not requeue,
 // 124 hang).
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
 #include <iostream>
+#include <poll.h>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -28,8 +30,15 @@ void open_standard_streams() {
 // What was printed is out, or the disk behind standard output is full.
 bool flushed() { return std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout.flush().good(); }
 
+// Ends as programs end whose reader has gone (trivet … | head); a disk that is full is reported.
 int report_lost_output() {
-  std::fprintf(stderr, "trivet: standard output cannot be written: %s\n", std::strerror(errno));
+  const int reason = errno;
+  pollfd output{STDOUT_FILENO, POLLOUT, 0};
+  if (poll(&output, 1, 0) == 1 && (output.revents & POLLERR)) {
+    std::signal(SIGPIPE, SIG_DFL);
+    std::raise(SIGPIPE);
+  }
+  std::fprintf(stderr, "trivet: standard output cannot be written: %s\n", std::strerror(reason));
   return trivet::IoError("").exit_code();
 }
 
@@ -37,6 +46,10 @@ int report_lost_output() {
 
 int main(int argc, char** argv) {
   open_standard_streams();
+  // A write beyond the limit on the size of files, or to a pipe that nobody reads, is an error of that write, which
+  // says what it was for: training goes on without its terminal.
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
   CLI::App app("Trivet: GPT pretraining with tensor, pipeline and data parallelism", "trivet");
   app.formatter(trivet::help_formatter());
   app.set_version_flag("--version", trivet::version_text,

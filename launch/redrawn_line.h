@@ -2,7 +2,6 @@
 // few seconds. For one thread.
 #pragma once
 
-#include <cstdio>
 #include <fmt/format.h>
 #include <string>
 #include <unistd.h>
@@ -27,13 +26,11 @@ class RedrawnLine {
     drawn_at_ = now_seconds();
     // A line that the terminal breaks could not be redrawn.
     const auto columns = static_cast<size_t>(terminal_columns(STDERR_FILENO));
-    if (terminal_) fmt::print(stderr, "\r\x1b[K{}", columns > 2 ? shortened(line, columns - 2) : line);
-    else fmt::print(stderr, "{}\n", line);
-    std::fflush(stderr);
+    write_stderr(terminal_ ? "\r\x1b[K" + (columns > 2 ? shortened(line, columns - 2) : line) : line + "\n");
     drawn_ = terminal_;
   }
   void clear() {
-    if (drawn_) fmt::print(stderr, "\r\x1b[K");
+    if (drawn_) write_stderr("\r\x1b[K");
     drawn_ = false;
   }
 

@@ -185,7 +185,7 @@ void run(const StudyOptions& options) {
   }
   if (!runs) return print_plan(study, plan, rows);
 
-  watch_stop_signals();
+  watch_stop_signals("the study ends; start it again to go on", "the study ends at once; its last run is not recorded");
   const auto stop_asked = [] { return stop_signal() != 0; };
   write_file(study.out + "/study.yaml", study.text);
   RunnerOptions runner{.retry_failed = options.retry_failed, .now_seconds = now_seconds, .stop_asked = stop_asked};

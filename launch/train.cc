@@ -10,6 +10,7 @@
 #include "engine/config/validate.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
+#include "parallel/comm/world.h"
 
 namespace trivet {
 namespace {
@@ -69,7 +70,9 @@ void add_train_command(CLI::App& app, int& exit_code) {
       "74 I/O, 75 saved, please requeue, 93 do not requeue, 124 a hang, 128+n signal n. RUN_DIR/outcome.json says "
       "more, and trivet flight RUN_DIR what each rank's communication was doing.");
   command->callback([options, &exit_code] {
-    watch_stop_signals();
+    // Rank 0 reports for all; it knows more when it trains.
+    if (launched_rank() > 0) watch_stop_signals("", "");
+    else watch_stop_signals("the run ends after its first step", "the run ends at once, before its first step");
     options->run.stop_signal = stop_signal;
     exit_code = run(*options);
   });

@@ -1,7 +1,6 @@
 #include "engine/checkpoint/disk.h"
 
 #include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/files.h"
+#include "base/host.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -29,8 +29,8 @@ int result_of(const std::error_code& error) {
 
 [[noreturn]] void fail_io(DiskOp op, const std::string& path, int reason, const std::string& detail = "") {
   const bool full = reason == ENOSPC || reason == EDQUOT;
-  throw IoError(fmt::format("{}: cannot {} it{}: {}{}", path, name_of(op), detail, std::strerror(reason),
-                            full ? room(path) : ""));
+  throw IoError(
+      fmt::format("{}: cannot {} it{}: {}{}", path, name_of(op), detail, error_text(reason), full ? room(path) : ""));
 }
 
 }  // namespace

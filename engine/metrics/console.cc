@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <fmt/format.h>
+#include <utility>
 
 #include "base/host.h"
 
@@ -68,8 +70,7 @@ std::string row_of(const Cells& cells, size_t step_width, size_t left_out) {
 
 void Console::banner(const std::vector<TextBlock>& blocks) {
   clear_bar();
-  out_ << render(blocks, columns_ ? columns_() : 0) << '\n';
-  out_.flush();
+  write(render(blocks, columns_ ? columns_() : 0) + '\n');
 }
 
 void Console::step(const StepReport& report) {
@@ -108,15 +109,23 @@ void Console::progress(int64_t step, int64_t total_steps, double step_seconds) {
 
 void Console::line(const std::string& text) {
   clear_bar();
-  out_ << text << '\n';
+  write(text + '\n');
   draw_bar();
-  out_.flush();
+}
+
+void Console::write(const std::string& text) {
+  errno = 0;
+  *out_ << text << std::flush;
+  if (out_->good() || !elsewhere_) return;
+  const int error = errno;
+  columns_ = nullptr;
+  out_ = &std::exchange(elsewhere_, nullptr)(error);
+  *out_ << text << std::flush;
 }
 
 void Console::clear_bar() {
   if (!bar_drawn_) return;
-  out_ << "\r\033[K";
-  out_.flush();
+  *out_ << "\r\033[K" << std::flush;
   bar_drawn_ = false;
 }
 
@@ -125,9 +134,9 @@ void Console::draw_bar() {
   const int picture = std::min(width - static_cast<int>(bar_.size()) - 6, 60);  // one column stays free: no line wrap
   if (picture < 8) return clear_bar();
   const auto filled = static_cast<size_t>(std::floor(bar_fraction_ * picture));
-  out_ << "\r\033[K[" << std::string(filled, '=') << (filled < static_cast<size_t>(picture) ? ">" : "")
-       << std::string(static_cast<size_t>(std::max(0, picture - static_cast<int>(filled) - 1)), ' ') << "]  " << bar_;
-  out_.flush();
+  *out_ << "\r\033[K[" << std::string(filled, '=') << (filled < static_cast<size_t>(picture) ? ">" : "")
+        << std::string(static_cast<size_t>(std::max(0, picture - static_cast<int>(filled) - 1)), ' ') << "]  " << bar_
+        << std::flush;
   bar_drawn_ = true;
 }
 

@@ -32,6 +32,7 @@ int open_log(const std::string& path) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(127);  // it died before it could be watched
   const int in = ::open("/dev/null", O_RDONLY);
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_DFL);  // which the study ignores
   ::dup2(in, 0);
   ::dup2(out, 1);
   ::dup2(err, 2);

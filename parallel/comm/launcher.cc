@@ -1,4 +1,4 @@
-// launched_world_size: from the environment variables of launchers.
+// launched_world_size, launched_rank: from the environment variables of launchers.
 #include <cstdlib>
 #include <string>
 
@@ -28,6 +28,12 @@ int launched_world_size() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"})
     if (const long long size = environment_number(name); size > 0) return static_cast<int>(size);
   return static_cast<int>(srun_tasks());
+}
+
+int launched_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK"})
+    if (std::getenv(name)) return static_cast<int>(environment_number(name));
+  return srun_tasks() > 0 ? static_cast<int>(environment_number("SLURM_PROCID")) : 0;
 }
 
 }  // namespace trivet

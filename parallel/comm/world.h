@@ -17,6 +17,8 @@ void run_thread_ranks(int n, const std::function<void(Communicator& world)>& ran
 
 // The number of ranks that the launcher announced (OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_NTASKS, …); 0: no launcher.
 int launched_world_size();
+// This process's rank, as the launcher announced it; 0: no launcher.
+int launched_rank();
 
 // Initialises MPI, runs rank_main on the calling thread and finalises. When it throws, the message goes to stderr,
 // prefixed with the rank, and the whole job is aborted with the error's exit code. Throws ConfigError when the world

@@ -1,7 +1,9 @@
 #include "engine/metrics/console.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <sstream>
 
@@ -143,6 +145,24 @@ TEST(Console, TheBarIsNeverWiderThanTheTerminal) {
     EXPECT_LT(static_cast<int>(screen[0].size()), std::max(1, width));
     EXPECT_EQ(screen[0].empty(), width < 45) << width;
   }
+}
+
+// A pipe whose reader has gone, or a terminal: nothing is lost but the bar.
+TEST(Console, GoesOnElsewhereWhenItsStreamIsGone) {
+  std::ofstream full("/dev/full");
+  std::ostringstream log;
+  std::vector<int> errors;
+  Console console(
+      full, [] { return 100; },
+      [&](int error) -> std::ostream& {
+        errors.push_back(error);
+        return log << "it is gone\n";
+      });
+  console.note("one");
+  console.progress(1, 10, 1);
+  console.note("two");
+  EXPECT_EQ(log.str(), "it is gone\none\ntwo\n");
+  EXPECT_EQ(errors, std::vector<int>{ENOSPC});
 }
 
 TEST(Console, ABarIsTakenAwayAtTheEnd) {

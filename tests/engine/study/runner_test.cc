@@ -193,7 +193,7 @@ TEST_F(StudyChild, IsEndedAfterItsTimeWithWhatItStarted) {
 }
 
 TEST_F(StudyChild, IsEndedWhenAStopIsAsked) {
-  watch_stop_signals();
+  watch_stop_signals("", "");
   EXPECT_EQ(stop_signal(), 0);
   const ChildEnd end = run("kill -TERM $PPID; sleep 1000", 0, [] { return stop_signal() != 0; });
   EXPECT_EQ(end.how, ChildEnd::stopped);
