@@ -54,10 +54,12 @@ void check_options(const PrepareOptions& options) {
                       json == options.inputs.end() ? "" : *json));
   require(json != options.inputs.end() || options.text.json_key == DocumentOptions().json_key,
           "--json-key has no use: none of the inputs is JSON Lines (.jsonl, .ndjson)");
-  for (const char* suffix : {".bin", ".idx", ".json", ".model"}) {
-    const std::string path = options.output + suffix;
-    require(options.force || !file_exists(path), fmt::format("{} exists; --force overwrites it", path));
-  }
+}
+
+void check_output(const PrepareOptions& options) {
+  for (const char* suffix : {".bin", ".idx", ".json", ".model"})
+    if (const std::string path = options.output + suffix; !options.force && file_exists(path))
+      throw ConfigError(fmt::format("{} exists; --force overwrites it", path));
 }
 
 std::vector<std::string> sample_lines(const PrepareOptions& options, const Report& report) {
@@ -148,6 +150,7 @@ void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReade
 
 PrepareResult prepare_dataset(const PrepareOptions& options, const Report& given_report) {
   check_options(options);
+  check_output(options);
   const Report report = given_report ? given_report : [](const PrepareProgress&) {};
   PrepareResult result;
   const bool bytes = options.tokenizer == "bytes";
@@ -155,7 +158,8 @@ PrepareResult prepare_dataset(const PrepareOptions& options, const Report& given
   TextReader reader(options.inputs, options.text);
   if (const auto folder = std::filesystem::path(options.output).parent_path(); !folder.empty())
     make_folder(folder.string());
-  OutputFile info_file(options.output + ".json");
+  OutputFile info_file(options.output + ".json");  // locked: another call with this output ends here
+  check_output(options);                           // again: such a call may have ended just now
   std::optional<OutputFile> model_file;
   if (!bytes) model_file.emplace(options.output + ".model");
 

@@ -1,9 +1,11 @@
 #include "engine/data/prepare.h"
 
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <sys/resource.h>
+#include <thread>
 
 #include "engine/data/statistics.h"
 #include "engine/data/tokenizer.h"
@@ -166,6 +168,33 @@ TEST_F(PrepareTest, OverwritesOnlyWhenTold) {
   prepare_dataset(options_);
   EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json"}));
   EXPECT_EQ(decoded(), made_up_sentences(3000, 11));
+}
+
+// One of them makes the dataset, whichever it is, and the others say why they do not.
+TEST_F(PrepareTest, SeveralAtOnceDoNotMix) {
+  write_text(directory_ / "in", "a few words\n");
+  options_.threads = 1;
+  for (int round = 0; round < 50; ++round) {
+    options_.output = directory_ / ("out" + std::to_string(round));
+    std::atomic<int> made = 0, refused = 0;
+    {
+      std::vector<std::jthread> calls;
+      for (int call = 0; call < 4; ++call)
+        calls.emplace_back([&] {
+          try {
+            prepare_dataset(options_);
+            ++made;
+          } catch (const ConfigError& error) {  // one that has ended
+            refused += std::string(error.what()).find("exists; --force overwrites it") != std::string::npos;
+          } catch (const IoError& error) {
+            refused += std::string(error.what()).find("another process is writing it") != std::string::npos;
+          }
+        });
+    }
+    EXPECT_EQ(made, 1) << "round " << round;
+    EXPECT_EQ(refused, 3) << "round " << round;
+    EXPECT_EQ(decoded(), std::vector<std::string>{"a few words"});
+  }
 }
 
 TEST_F(PrepareTest, AFailureLeavesWhatWasThere) {
