@@ -197,7 +197,8 @@ std::string to_json(const TrainState& state) {
                     {"consumed_tokens", state.consumed_tokens},
                     {"skipped_steps", state.skipped_steps},
                     {"config", state.config},
-                    {"tokenizer", state.tokenizer}};
+                    {"tokenizer", state.tokenizer},
+                    {"evaluation_due", state.evaluation_due}};
   return text_of(out, 1) + "\n";
 }
 
@@ -211,6 +212,10 @@ TrainState parse_train_state(const std::string& text, const std::string& source)
                    .tokenizer = reader.text("tokenizer")};
   const JsonReader config = reader.object("config");
   for (const auto& [key, value] : whole.at("config").items()) state.config[key] = config.text(key.c_str());
+  if (const auto due = whole.find("evaluation_due"); due != whole.end()) {  // older checkpoints have none
+    if (!due->is_boolean()) reader.refuse("evaluation_due", due->dump().substr(0, 40), "true or false");
+    state.evaluation_due = due->get<bool>();
+  }
   return state;
 }
 

@@ -47,6 +47,11 @@ class CheckpointSaver {
   // may change it. The host does not wait.
   void begin(const TrainState& state);
   bool saving() const { return phase_ != Phase::idle; }
+  // REQUIRES: !saving(). Later checkpoints go to `store`, without before_commit.
+  void move_to(CheckpointStore store) {
+    options_.store = std::move(store);
+    options_.before_commit = nullptr;
+  }
 
   SaveVote vote();  // of this rank, now
   SaveEvent advance(const SaveVote& sum);

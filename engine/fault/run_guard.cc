@@ -60,12 +60,17 @@ RunGuard::RunGuard(const Config& config, const std::vector<Fault>& faults, Commu
     start_flight_folder(run_dir_, places_);
   }
   world.barrier();
+  folder_.emplace(run_dir_);
   watched_ = with_flight_recorder(world, recorder_, faults_.none() ? nullptr : &faults_);
-  watchdog_.emplace(
-      recorder_, world, steps_done_,
-      WatchdogOptions{.timeout_s = config.comm.timeout_s, .run_dir = run_dir_, .places = places_, .touch = [this] {
-                        if (lock_) lock_->touch();
-                      }});
+  watchdog_.emplace(recorder_, world, steps_done_,
+                    WatchdogOptions{.timeout_s = config.comm.timeout_s,
+                                    .run_dir = run_dir_,
+                                    .places = places_,
+                                    .touch =
+                                        [this] {
+                                          if (lock_) lock_->touch();
+                                        },
+                                    .folder_is_ours = [this] { return folder_->problem().empty(); }});
 }
 
 int RunGuard::run(const std::function<int(Communicator& world)>& rank_main) {

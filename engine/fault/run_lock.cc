@@ -102,12 +102,18 @@ std::string why_stale(const Holder& holder, const Holder& mine, const std::strin
 RunLock::RunLock(const std::string& run_dir)
     : path_(run_dir + "/lock"),
       text_(to_text(me())),
+      folder_(run_dir),
       file_(path_, fmt::format("{}.{}-{}-{}", path_, host_name(), getpid(), start_of_process(getpid()))) {
   file_.write(text_);
   for (int attempt = 0; attempt < 3; ++attempt) {
     if (file_.commit_as_first()) {
       touched_ns_ = now_ns();
-      return;
+      if (folder_.try_lock() || !taken_from_.empty()) return;  // a suspended run that is taken over has it still
+      unlink(path_.c_str());
+      throw ConfigError(
+          fmt::format("train.run_dir {}: another run is at work in it, whose {} was removed; expected a "
+                      "folder of one's own",
+                      run_dir, path_));
     }
     const std::string text = text_of(path_);
     if (!file_exists(path_)) continue;  // released meanwhile

@@ -1,13 +1,15 @@
 // RunLock: RUN_DIR/lock, so that two jobs do not write into one folder. It names its holder: host, process, start time
-// and scheduler job. A stale lock is taken over: on this host where the process does not exist, or, from another
-// container, does not have the file open; where the same scheduler job holds it, from an earlier attempt; elsewhere
-// where it was not touched for kStale. The holder touches it every kTouch.
+// and scheduler job. The directory itself is locked too, so that a lock file that was removed lets nobody in. A stale
+// lock is taken over: on this host where the process does not exist, or, from another container, does not have the file
+// open; where the same scheduler job holds it, from an earlier attempt; elsewhere where it was not touched for kStale.
+// The holder touches it every kTouch.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "base/files.h"
+#include "engine/fault/run_directory.h"
 
 namespace trivet {
 
@@ -31,6 +33,7 @@ class RunLock {
   std::string path_;
   std::string text_;  // of the lock
   std::string taken_from_;
+  RunDirectory folder_;
   OutputFile file_;  // open, and locked, as long as this process lives
   int64_t touched_ns_ = 0;
 };

@@ -83,7 +83,7 @@ void Watchdog::dump(const std::string& why) {
 void Watchdog::record(Outcome outcome) {
   outcome.step = steps_done_;
   if (outcome.root_cause_rank >= 0) outcome.host = options_.places[static_cast<size_t>(outcome.root_cause_rank)].host;
-  write_outcome(options_.run_dir, outcome);
+  if (folder_is_ours()) write_outcome(options_.run_dir, outcome);
 }
 
 // ---- the thread
@@ -141,7 +141,8 @@ void Watchdog::look_for_hang(int64_t elapsed_ns) {
   const auto timeout_ns = static_cast<int64_t>(options_.timeout_s * 1e9);
   if (watched_ns_ >= timeout_ns) return report_hang();
   // A rank that is idle for long looks whether another rank has reported.
-  if (idle_ns_ >= timeout_ns / 2 && file_exists(flight_folder(options_.run_dir) + "/fired")) follow();
+  if (idle_ns_ >= timeout_ns / 2 && file_exists(flight_folder(options_.run_dir) + "/fired") && folder_is_ours())
+    follow();
 }
 
 void Watchdog::report_hang() {
@@ -210,6 +211,7 @@ void Watchdog::end_rank(int exit_code, const std::string& what) {
 }
 
 bool Watchdog::claim() {
+  if (!folder_is_ours()) return true;  // as without the flight folder
   const std::string path = flight_folder(options_.run_dir) + "/fired";
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd >= 0) close(fd);
@@ -217,6 +219,7 @@ bool Watchdog::claim() {
 }
 
 bool Watchdog::write_dump(const std::string& why) {
+  if (!folder_is_ours()) return false;
   std::lock_guard lock(dump_mutex_);
   if (file_exists(flight_path(options_.run_dir, rank_))) return true;  // the first dump counts
   try {

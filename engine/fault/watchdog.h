@@ -31,6 +31,8 @@ struct WatchdogOptions {
   std::string run_dir;            // with a flight folder (start_flight_folder)
   std::vector<RankPlace> places;  // [rank]
   std::function<void()> touch{};  // called now and then, on the watchdog's thread; empty: nothing
+  // Whether run_dir is still the run's: in another one's nothing is written or read. Any thread; empty: always.
+  std::function<bool()> folder_is_ours{};
 };
 
 class Watchdog {
@@ -63,6 +65,7 @@ class Watchdog {
   void follow();
   void end_rank(int exit_code, const std::string& what);
 
+  bool folder_is_ours() const { return !options_.folder_is_ours || options_.folder_is_ours(); }
   bool claim();  // true for the first rank, which reports
   bool write_dump(const std::string& why);
   bool wait_for_stop(double seconds);

@@ -1,11 +1,71 @@
 #include "engine/metrics/jsonl.h"
 
+#include <charconv>
+#include <filesystem>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/check.h"
+
 namespace trivet {
+namespace {
+
+// The name of a folder need not be UTF-8.
+std::string text_of(const nlohmann::ordered_json& line) {
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+}
+
+// Whether a run that goes on behind `step` writes this record again.
+bool is_redone(const std::string& record, int64_t step, bool evaluates_again) {
+  constexpr std::string_view kKey = "\"step\":";
+  const size_t at = record.find(kKey);
+  int64_t found = -1;
+  if (at != std::string::npos) std::from_chars(record.data() + at + kKey.size(), record.data() + record.size(), found);
+  return found > step || (evaluates_again && found == step && record.starts_with(R"({"event":"eval")"));
+}
+
+}  // namespace
 
 MetricsLog::MetricsLog(std::string path, AppendFile::Warn warn)
-    : file_(std::move(path), AppendFile::Start::keep, std::move(warn)) {}
+    : path_(std::move(path)), warn_(std::move(warn)), file_(path_, AppendFile::Start::keep, warn_) {}
+
+std::string MetricsLog::start_over() {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path_) || std::filesystem::file_size(path_) == 0) return {};
+  const std::filesystem::path path = path_;
+  std::string aside;
+  for (int number = 1; aside.empty() || std::filesystem::exists(std::filesystem::symlink_status(aside)); ++number)
+    aside = (path.parent_path() / path.stem()).string() + fmt::format(".{}", number) + path.extension().string();
+  std::filesystem::rename(path_, aside, error);
+  if (error) throw IoError(fmt::format("{}: cannot be renamed to {}: {}", path_, aside, error.message()));
+  file_ = AppendFile(path_, AppendFile::Start::keep, warn_);
+  return aside;
+}
+
+void MetricsLog::resume(int64_t step, const std::string& checkpoint, bool evaluates_again) {
+  const nlohmann::ordered_json event = {{"event", "resume"}, {"step", step}, {"checkpoint", checkpoint}};
+  const auto redone = [&](const std::string& record) { return is_redone(record, step, evaluates_again); };
+  try {
+    bool any = false;
+    if (std::filesystem::is_regular_file(path_))
+      for_each_line(path_, [&](const std::string& record, int64_t) { any = any || redone(record); });
+    if (any) return rewrite_without(redone, text_of(event));
+  } catch (const std::exception& failure) {
+    if (warn_) warn_(fmt::format("{}: the records after step {} stay in it: {}", path_, step, failure.what()));
+  }
+  append(event);
+}
+
+void MetricsLog::rewrite_without(const std::function<bool(const std::string& record)>& is_redone,
+                                 const std::string& last) {
+  OutputFile kept(std::filesystem::canonical(path_).string());  // a link stays one
+  for_each_line(path_, [&](const std::string& record, int64_t) {
+    if (!is_redone(record)) kept.write(record + '\n');
+  });
+  kept.write(last);
+  kept.commit();
+  file_ = AppendFile(path_, AppendFile::Start::keep, warn_);
+}
 
 void MetricsLog::step(const StepReport& r) {
   const auto share = [&](int64_t ns) { return r.stats.of_window(ns); };
@@ -47,10 +107,6 @@ void MetricsLog::eval(const EvalReport& r) {
           {"seconds", r.seconds}});
 }
 
-void MetricsLog::resume(int64_t step, const std::string& checkpoint) {
-  append({{"event", "resume"}, {"step", step}, {"checkpoint", checkpoint}});
-}
-
 void MetricsLog::save(const SaveReport& r) {
   append({{"event", "checkpoint"},
           {"step", r.step},
@@ -59,9 +115,6 @@ void MetricsLog::save(const SaveReport& r) {
           {"seconds", r.seconds}});
 }
 
-// The name of a folder need not be UTF-8.
-void MetricsLog::append(const nlohmann::ordered_json& line) {
-  file_.append(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n');
-}
+void MetricsLog::append(const nlohmann::ordered_json& line) { file_.append(text_of(line)); }
 
 }  // namespace trivet

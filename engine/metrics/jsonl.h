@@ -1,6 +1,7 @@
 // MetricsLog: RUN_DIR/metrics.jsonl, one JSON object a line: a step, or an evaluation ("event": "eval"). Floats have
-// all the digits that read back exactly; what is unknown or no number is null. Appended to, so that a resumed run goes
-// on in the same file. Written by rank 0; every line is in the file when the call returns.
+// all the digits that read back exactly; what is unknown or no number is null. The file holds one run, each step once:
+// a resumed run goes on in it, and a new one sets it aside. Written by rank 0; every line is in the file when the call
+// returns.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -15,14 +16,23 @@ class MetricsLog {
   // Throws IoError when the file cannot be opened. `warn` is called once, at the first line that cannot be written.
   MetricsLog(std::string path, AppendFile::Warn warn);
 
+  // Before a run that does not go on where this file ends: a file with records becomes metrics.1.jsonl, or the next
+  // number that is free. Returns the new name; empty: there were no records. Throws IoError.
+  std::string start_over();
+  // Before a run that goes on behind `step`: removes the records of later steps, which are done again; with
+  // `evaluates_again` also that step's evaluation. Atomically; where that fails, `warn` is called and they stay.
+  void resume(int64_t step, const std::string& checkpoint, bool evaluates_again = false);
+
   void step(const StepReport& report);
   void eval(const EvalReport& report);
-  void resume(int64_t step, const std::string& checkpoint);
   void save(const SaveReport& report);
 
  private:
   void append(const nlohmann::ordered_json& line);
+  void rewrite_without(const std::function<bool(const std::string& record)>& is_redone, const std::string& last);
 
+  std::string path_;
+  AppendFile::Warn warn_;
   AppendFile file_;
 };
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fmt/format.h>
 #include <random>
 #include <sstream>
@@ -19,11 +20,18 @@
 namespace trivet {
 namespace {
 
-constexpr double kMargin = 1.25;        // on the expected time of a step and a save
-constexpr double kFirstGuess = 100e6;   // bytes a second, before a save was measured
-constexpr int kInterrupted = 128 + 15;  // exit code of a stopped run without checkpoints
+constexpr double kMargin = 1.25;            // on the expected time of a step and a save
+constexpr double kFirstGuess = 100e6;       // bytes a second, before a save was measured
+constexpr int64_t kLookNs = 2'000'000'000;  // between two looks at the run's directory
+constexpr int kInterrupted = 128 + 15;      // exit code of a stopped run without checkpoints
 
 std::string checkpoints_folder(const std::string& run_dir) { return run_dir + "/checkpoints"; }
+
+// Whether a checkpoint is one of the folder of a run.
+bool is_in(const std::string& checkpoint, const std::string& folder) {
+  std::error_code ignored;
+  return std::filesystem::equivalent(std::filesystem::path(checkpoint).parent_path(), folder, ignored);
+}
 
 std::string random_run_name(HostWorld& host) {
   std::random_device random;
@@ -154,15 +162,19 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
     if (problem.empty()) {
       trainer_.resume(state);
       saved_step_ = state.step;
+      evaluation_due_ = saved_as_due_ = state.evaluation_due;
       note_changes(state);
-      if (reporter_) reporter_->resumed(state.step, path);
-      return;
+      const bool goes_on = is_in(path, checkpoints_folder(config_.train.run_dir));
+      if (reporter_) reporter_->resumed(state.step, path, goes_on, evaluation_due_);
+      return update_stop_texts();
     }
     problems += (problems.empty() ? "" : "\n") + problem;
     if (!fall_back) break;
     note("cannot resume from " + path + ": " + problem);
   }
   if (!problems.empty()) throw DataError("no checkpoint could be loaded:\n" + problems);
+  if (reporter_) reporter_->starts();
+  update_stop_texts();
 }
 
 void Checkpointing::check_tokenizer(const OpenCheckpoint& checkpoint) const {
@@ -195,15 +207,32 @@ TrainState Checkpointing::train_state() const {
           .consumed_tokens = trainer_.consumed_samples() * config_.model.seq_length,
           .skipped_steps = trainer_.skipped_steps(),
           .config = values_of(config_),
-          .tokenizer = options_.tokenizer};
+          .tokenizer = options_.tokenizer,
+          .evaluation_due = evaluation_due_};
+}
+
+Votes Checkpointing::stop_votes() {
+  const int64_t now = now_ns();
+  Votes votes;
+  votes.stop_signal = options_.stop_signal && options_.stop_signal() != 0;
+  votes.out_of_time = out_of_time(now);
+  if (options_.folder_problem && (now - looked_ns_ >= kLookNs || needs_result(votes))) {
+    looked_ns_ = now;
+    votes.folder_lost = !options_.folder_problem().empty();
+  }
+  return votes;
 }
 
 Votes Checkpointing::votes() {
-  Votes votes;
-  votes.stop_signal = options_.stop_signal && options_.stop_signal() != 0;
-  votes.out_of_time = out_of_time(now_ns());
+  Votes votes = stop_votes();
   if (saver_) votes.save = saver_->vote();
   return votes;
+}
+
+bool Checkpointing::interrupts_evaluation(Votes& sum) {
+  sum.add(trainer_.host().sum(stop_votes()));
+  pass_boundary();  // a batch counts as a step: none that is longer is begun before the time is up
+  return sum.end_run();
 }
 
 bool Checkpointing::out_of_time(int64_t now) const {
@@ -218,27 +247,25 @@ bool Checkpointing::out_of_time(int64_t now) const {
 
 bool Checkpointing::needs_result(const Votes& sum) const {
   const int64_t step = trainer_.steps_done();
-  return step >= config_.train.train_iters || sum.stop_signal > 0 || sum.out_of_time > 0 ||
-         (saver_ && step % config_.checkpoint.save_interval == 0);
+  return step >= config_.train.train_iters || sum.end_run() || (saver_ && step % config_.checkpoint.save_interval == 0);
 }
 
 bool Checkpointing::after_step(const Votes& sum) {
-  const bool last = trainer_.steps_done() >= config_.train.train_iters;
-  const bool stop = sum.stop_signal > 0 || sum.out_of_time > 0;
+  if (sum.folder_lost > 0) leave_folder();
+  const bool stop = sum.end_run(), last = !evaluation_due_ && trainer_.steps_done() >= config_.train.train_iters;
   if (saver_) {
     advance(sum.save);
     if (stop || last) {
       wait();
-      if (saved_step_ != trainer_.steps_done()) save_now();
+      if (saved_step_ != trainer_.steps_done() || saved_as_due_ != evaluation_due_) save_now();
       if (saved_step_ != trainer_.steps_done())
         throw IoError(fmt::format("the last step could not be saved: {}", last_error_));
-    } else if (trainer_.steps_done() % config_.checkpoint.save_interval == 0) {
+    } else if (trainer_.steps_done() % config_.checkpoint.save_interval == 0 && saved_step_ != trainer_.steps_done()) {
       save_due_step();
     }
   }
-  const int64_t now = now_ns();
-  longest_step_ns_ = std::max(longest_step_ns_, now - boundary_ns_);
-  boundary_ns_ = now;
+  pass_boundary();
+  update_stop_texts();
   if (!stop || last) return !last;
   exit_code_ = saver_ ? 75 : kInterrupted;
   note(fmt::format("stopping after step {}, {}: {}", trainer_.steps_done(),
@@ -246,6 +273,56 @@ bool Checkpointing::after_step(const Votes& sum) {
                    saver_ ? "it is saved; start again to resume (exit code 75)"
                           : "nothing is saved, as checkpoint.save_interval is 0"));
   return false;
+}
+
+void Checkpointing::pass_boundary() {
+  const int64_t now = now_ns();
+  longest_step_ns_ = std::max(longest_step_ns_, now - boundary_ns_);
+  boundary_ns_ = now;
+}
+
+void Checkpointing::update_stop_texts() const {
+  if (trainer_.host().rank() > 0) return;
+  const int64_t done = trainer_.steps_done(), saved = std::max<int64_t>(saved_step_, 0);
+  set_stop_texts(
+      saver_ ? "the run ends after this step and saves it; a second signal ends it at once"
+             : "the run ends after this step; nothing is saved, as checkpoint.save_interval is 0",
+      done > saved
+          ? fmt::format("the run ends at once; lost: steps {} to {}, done since the last checkpoint", saved + 1, done)
+          : "the run ends at once; lost: the step in progress");
+}
+
+// ---- a directory that is gone
+
+void Checkpointing::leave_folder() {
+  HostWorld& host = trainer_.host();
+  const std::string why = host.broadcast(options_.folder_problem ? options_.folder_problem() : std::string());
+  throw ConfigError(fmt::format("{}; {}", why, save_beside()));
+}
+
+// Returns where the state is, or why it is not saved. Collective.
+std::string Checkpointing::save_beside() {
+  if (!saver_) return "nothing is saved, as checkpoint.save_interval is 0";
+  HostWorld& host = trainer_.host();
+  while (saver_->saving()) {  // a save into the old directory, which fails or is lost with it
+    saver_->wait();
+    saver_->advance(host.sum(saver_->vote()));
+  }
+  std::string run_dir = config_.train.run_dir;
+  while (run_dir.size() > 1 && run_dir.back() == '/') run_dir.pop_back();
+  const CheckpointStore store(checkpoints_folder(run_dir + ".saved-" + random_run_name(host)),
+                              Disk(options_.disk_fault));
+  saver_->move_to(store);
+  saver_->begin(train_state());
+  SaveEvent event = SaveEvent::none;
+  while (saver_->saving()) {
+    saver_->wait();
+    event = saver_->advance(host.sum(saver_->vote()));
+  }
+  const std::string path = store.path_of(trainer_.steps_done());
+  const std::string problem = host.first_problem(saver_->error());
+  return event == SaveEvent::committed ? fmt::format("step {} is saved: --resume {}", trainer_.steps_done(), path)
+                                       : fmt::format("{} could not be saved: {}", path, problem);
 }
 
 void Checkpointing::save_due_step() {
@@ -277,6 +354,7 @@ void Checkpointing::advance(const SaveVote& sum) {
   if (event == SaveEvent::committed) {
     failures_ = 0;
     saved_step_ = saver_->step();
+    saved_as_due_ = evaluation_due_;
     longest_save_ns_ = std::max(longest_save_ns_, took);
     if (reporter_)
       reporter_->saved(

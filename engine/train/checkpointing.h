@@ -28,6 +28,8 @@ class Checkpointing {
     Disk::Fault disk_fault;                 // for tests and --inject
     StepHook* hook = nullptr;               // hears of each save; null: none
     std::function<void()> before_commit{};  // on rank 0; throws where another run has taken over the folder
+    // On rank 0: why train.run_dir is not the run's directory any more; empty: it is.
+    std::function<std::string()> folder_problem{};
   };
   // Collective over the trainer's world. `reporter` (null: none) hears what happens. `start_ns`: of the run, for
   // exit_duration_in_mins.
@@ -39,15 +41,27 @@ class Checkpointing {
   void resume(const std::vector<std::string>& candidates, bool fall_back);
 
   Votes votes();
+  // Between two batches of an evaluation: adds what the ranks vote now to `sum`. True: the evaluation is to end here,
+  // as the run does in after_step(sum). Collective.
+  bool interrupts_evaluation(Votes& sum);
+  // Whether the evaluation of the last step is still to be made; it is saved, so that a resumed run begins with it.
+  bool evaluation_due() const { return evaluation_due_; }
+  void set_evaluation_due(bool due) { evaluation_due_ = due; }
   // Whether after_step() will save or end the run, and so needs the step's result first.
   bool needs_result(const Votes& sum) const;
-  // At a step boundary, with the sums of all ranks' votes. False: the run ends here, with exit_code().
+  // At a step boundary, with the sums of all ranks' votes. False: the run ends here, with exit_code(). Throws
+  // ConfigError where train.run_dir was deleted or replaced, with the state saved beside it.
   bool after_step(const Votes& sum);
 
   int exit_code() const { return exit_code_; }
 
  private:
+  Votes stop_votes();
   bool out_of_time(int64_t now) const;
+  void pass_boundary();
+  void update_stop_texts() const;
+  [[noreturn]] void leave_folder();
+  std::string save_beside();
   TrainState train_state() const;
   void begin();
   void advance(const SaveVote& sum);
@@ -65,10 +79,11 @@ class Checkpointing {
   std::optional<CheckpointSaver> saver_;  // empty: the run saves nothing
   int64_t all_bytes_ = 0;                 // of a checkpoint
   int64_t deadline_ns_;                   // steady clock; INT64_MAX: none
-  int64_t boundary_ns_ = 0, longest_step_ns_ = 0, longest_save_ns_ = 0, begun_ns_ = 0;
+  int64_t boundary_ns_ = 0, longest_step_ns_ = 0, longest_save_ns_ = 0, begun_ns_ = 0, looked_ns_ = 0;
   int64_t saved_step_ = -1;  // committed, or resumed from
   int64_t failures_ = 0;     // in a row
   std::string last_error_;
+  bool evaluation_due_ = false, saved_as_due_ = false;  // now; in the checkpoint of saved_step_
   int exit_code_ = 0;
 };
 

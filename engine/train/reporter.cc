@@ -109,7 +109,9 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
   peak_measurements_left_ = peak.measured ? 3 : 0;
   const std::vector<MemoryPlan> memory = gather_memory(trainer);
   if (first) {
-    console_.emplace(out, [] { return terminal_columns(STDOUT_FILENO); });
+    console_.emplace(
+        out,
+        [] { return terminal_columns(STDOUT_FILENO); }, [this](int error) -> auto& { return open_output_log(error); });
     std::vector<TextBlock> blocks = describe_run(config_, layout, memory);
     blocks.push_back(describe_speed(config_, trainer, peak, work_.flops));
     console_->banner(blocks);
@@ -164,10 +166,26 @@ void Reporter::note(const std::string& line) {
   if (console_) console_->note(line);
 }
 
-void Reporter::resumed(int64_t step, const std::string& checkpoint) {
+void Reporter::starts() {
+  if (!console_) return;
+  if (const std::string aside = log_->start_over(); !aside.empty())
+    note(fmt::format("{}/metrics.jsonl was an earlier run's, and is {} now", config_.train.run_dir, aside));
+}
+
+void Reporter::resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again) {
+  if (!goes_on) starts();
   if (!console_) return;
   note(fmt::format("resumed from {} after step {} of {}", checkpoint, step, config_.train.train_iters));
-  log_->resume(step, checkpoint);
+  log_->resume(step, checkpoint, evaluates_again);
+}
+
+std::ostream& Reporter::open_output_log(int error) {
+  const std::string path = config_.train.run_dir + "/output.log";
+  const std::string what = fmt::format("standard output is gone after step {}{}", trainer_.steps_done(),
+                                       error ? ": " + error_text(error) : "");
+  write_stderr(fmt::format("trivet: {}; it goes on in {}\n", what, path));
+  output_log_.open(path, std::ios::app);
+  return output_log_ << what << "; training goes on, and its output here\n";
 }
 
 void Reporter::saved(const SaveReport& report) {
@@ -201,7 +219,7 @@ void Reporter::open_trace() {
   const int64_t origin = host_.broadcast(now_ns());
   const int rank = host_.rank();
   trace_.emplace(trace_part(rank), rank, rank_name(trainer_, rank), rows, origin,
-                 [](const std::string& why) { fmt::print(stderr, "trivet: {}\n", why); });
+                 [](const std::string& why) { write_stderr("trivet: " + why + "\n"); });
 }
 
 void Reporter::look_for_stragglers(int64_t step, const StepStats& stats) {

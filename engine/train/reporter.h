@@ -1,7 +1,8 @@
 // Reporter: writes the console and metrics.jsonl on rank 0, and each rank's part of the trace. Each rank has one and
-// makes the same calls.
+// makes the same calls. If standard output goes away, the console goes on in RUN_DIR/output.log.
 #pragma once
 
+#include <fstream>
 #include <iosfwd>
 #include <optional>
 #include <string>
@@ -26,11 +27,15 @@ namespace trivet {
 struct Votes {
   int64_t stop_signal = 0;  // the process was asked to stop
   int64_t out_of_time = 0;  // the next step might exceed the time limit
+  int64_t folder_lost = 0;  // train.run_dir is not the run's directory any more
   SaveVote save;
+
+  bool end_run() const { return stop_signal > 0 || out_of_time > 0 || folder_lost > 0; }
 
   void add(const Votes& other) {
     stop_signal += other.stop_signal;
     out_of_time += other.out_of_time;
+    folder_lost += other.folder_lost;
     save.busy += other.save.busy;
     save.failed += other.save.failed;
   }
@@ -45,12 +50,16 @@ class Reporter {
   Votes step(const StepResult& result, const Votes& votes);
   void evaluation(int64_t step, double loss, double seconds);
   void note(const std::string& line);
-  void resumed(int64_t step, const std::string& checkpoint);
+  // One of the two, before the first step. `goes_on`: in its own folder, of whose metrics.jsonl the records that are
+  // done again are removed; with `evaluates_again` the evaluation of `step` is one of them.
+  void starts();
+  void resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again);
   void saved(const SaveReport& report);
   // Collective: gathers the ranks' times and joins their traces.
   void finish();
 
  private:
+  std::ostream& open_output_log(int error);
   std::string trace_part(int rank) const;
   void open_trace();
   void look_for_stragglers(int64_t step, const StepStats& stats);
@@ -71,6 +80,7 @@ class Reporter {
   StepMeter meter_;
   StepStats own_work_;                    // since the last look for stragglers
   std::vector<std::vector<Span>> spans_;  // [row]
+  std::ofstream output_log_;              // of the console, when standard output is gone
   std::optional<Console> console_;
   std::optional<MetricsLog> log_;
   std::optional<PerfettoWriter> trace_;

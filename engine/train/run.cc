@@ -20,12 +20,6 @@
 namespace trivet {
 namespace {
 
-void evaluate(const Config& config, Trainer& trainer, Reporter& reporter) {
-  const int64_t begin = now_ns();
-  const double loss = trainer.evaluate(config.train.eval_iters);
-  reporter.evaluation(trainer.steps_done(), loss, static_cast<double>(now_ns() - begin) * 1e-9);
-}
-
 // The loss of a model that knows only the token frequencies: the first baseline to beat.
 void note_unigram_entropy(const DataConfig& data, Reporter& reporter) {
   const IndexedDataset dataset(data.path.empty() ? data.valid_path : data.path);
@@ -66,6 +60,49 @@ void check_run_folder(const std::string& run_dir) {
   }
 }
 
+// The evaluation after a step, and a sample. The votes to end the run that come meanwhile are added to `votes`.
+void evaluate(const Config& config, const RunOptions& options, Trainer& trainer, Checkpointing& checkpointing,
+              Reporter& reporter, Votes& votes) {
+  const int64_t begin = now_ns(), step = trainer.steps_done();
+  const auto stop = [&] { return checkpointing.interrupts_evaluation(votes); };
+  const std::optional<double> loss = trainer.evaluate(config.train.eval_iters, stop);
+  checkpointing.set_evaluation_due(!loss);
+  if (!loss) return reporter.note(fmt::format("the evaluation at step {} ends unfinished", step));
+  reporter.evaluation(step, *loss, static_cast<double>(now_ns() - begin) * 1e-9);
+  if (!options.prompt.empty() && step < config.train.train_iters) write_sample(config, options, trainer, reporter);
+}
+
+// From where the trainer is to the last step, or to where the run is asked to stop.
+void train_steps(const Config& config, const RunOptions& options, Trainer& trainer, Checkpointing& checkpointing,
+                 Reporter& reporter, RunGuard& guard, bool has_validation) {
+  bool going_on = trainer.steps_done() < config.train.train_iters;
+  const auto evaluate_now = [&](Votes& votes) { evaluate(config, options, trainer, checkpointing, reporter, votes); };
+  if (!has_validation) checkpointing.set_evaluation_due(false);
+  if (checkpointing.evaluation_due()) {
+    Votes votes;
+    evaluate_now(votes);
+    going_on = checkpointing.after_step(votes);
+  }
+  // On a GPU the next step is queued before the host reads the last one, so that the GPU never waits for the host. A
+  // trace needs every step's spans apart.
+  const bool ahead = trainer.device().kind() == DeviceKind::cuda && !config.train.trace;
+  while (going_on) {
+    std::optional<Votes> votes;  // none: no step has ended yet
+    const auto report = [&](const StepResult& result) {
+      guard.set_steps_done(result.step);
+      const Votes sum = reporter.step(result, checkpointing.votes());
+      if (votes) votes->add(sum);
+      else votes = sum;
+    };
+    if (const auto earlier = trainer.queue_step()) report(*earlier);
+    const int64_t step = trainer.steps_done(), interval = config.train.eval_interval;
+    const bool evaluates = has_validation && (step % interval == 0 || step == config.train.train_iters);
+    if (!ahead || evaluates || checkpointing.needs_result(votes.value_or(Votes{}))) report(trainer.finish_step());
+    if (evaluates) evaluate_now(*votes);
+    if (votes) going_on = checkpointing.after_step(*votes);
+  }
+}
+
 int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& options,
           const std::vector<std::string>& candidates, const TrainingData& data, RunGuard& guard, Communicator& world,
           std::ostream& out, int64_t start_ns) {
@@ -88,37 +125,20 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());
   if (data.valid && world.rank() == 0) note_unigram_entropy(config.data, reporter);
   const auto vocabulary = data_vocabulary(config.data);
+  std::function<std::string()> folder_problem;
+  if (world.rank() == 0) folder_problem = [&guard] { return guard.folder_problem(); };
   Checkpointing checkpointing(config, layout, trainer, &reporter,
                               {.tokenizer = vocabulary ? vocabulary->fingerprint : "",
                                .stop_signal = options.stop_signal,
                                .disk_fault = options.disk_fault ? options.disk_fault : guard.faults().disk_fault(),
                                .hook = guard.faults().none() ? nullptr : &guard.faults(),
-                               .before_commit = [&guard] { guard.check_lock(); }},
+                               .before_commit = [&guard] { guard.check_lock(); },
+                               .folder_problem = folder_problem},
                               start_ns);
   for (const std::string& note : layout.notes) reporter.note(note);
   checkpointing.resume(candidates, options.resume == "auto");
   guard.set_steps_done(trainer.steps_done());
-  // On a GPU the next step is queued before the host reads the last one, so that the GPU never waits for the host. A
-  // trace needs every step's spans apart.
-  const bool ahead = trainer.device().kind() == DeviceKind::cuda && !config.train.trace;
-  bool going_on = trainer.steps_done() < config.train.train_iters;
-  while (going_on) {
-    std::optional<Votes> votes;  // none: no step has ended yet
-    const auto report = [&](const StepResult& result) {
-      guard.set_steps_done(result.step);
-      const Votes sum = reporter.step(result, checkpointing.votes());
-      if (votes) votes->add(sum);
-      else votes = sum;
-    };
-    if (const auto earlier = trainer.queue_step()) report(*earlier);
-    const int64_t step = trainer.steps_done(), interval = config.train.eval_interval;
-    const bool evaluates = data.valid && (step % interval == 0 || step == config.train.train_iters);
-    if (!ahead || evaluates || checkpointing.needs_result(votes.value_or(Votes{}))) report(trainer.finish_step());
-    if (evaluates) evaluate(config, trainer, reporter);
-    if (evaluates && !options.prompt.empty() && step < config.train.train_iters)
-      write_sample(config, options, trainer, reporter);
-    if (votes) going_on = checkpointing.after_step(*votes);
-  }
+  train_steps(config, options, trainer, checkpointing, reporter, guard, data.valid != nullptr);
   if (checkpointing.exit_code() == 0 && !options.prompt.empty()) write_sample(config, options, trainer, reporter);
   reporter.finish();
   return checkpointing.exit_code();

@@ -185,13 +185,14 @@ void Trainer::resume(const TrainState& state) {
   train_.restart(consumed_samples_);
 }
 
-double Trainer::evaluate(int64_t batches) {
+std::optional<double> Trainer::evaluate(int64_t batches, const std::function<bool()>& stop) {
   RankState& state = rank_.state;
   Stream& compute = *rank_.compute;
   check(valid_ != nullptr, "evaluation without a validation set");
   valid_->restart(0);
   rank_.ops.run(op::Fill{state.loss, 0}, compute);
   for (int64_t i = 0; i < batches; ++i) {
+    if (stop()) return std::nullopt;
     load_step(*valid_, false, 1.0f / static_cast<float>(batches * global_batch_ * state.shape.seq));
     over(rank_.graphs.get(), compute, [&] { rank_.executor.run_forward_only(static_cast<int>(rank_.schedule.m)); });
     rank_.input.queued(compute);

@@ -9,6 +9,7 @@
 // never waits for the host, when it has queued the next step; the numbers are the same.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -66,8 +67,12 @@ class Trainer {
   std::optional<StepResult> queue_step();
   StepResult finish_step();
 
-  // Mean loss per token over the first `batches` global batches of the validation set, without dropout.
-  double evaluate(int64_t batches);
+  // Mean loss per token over the first `batches` global batches of the validation set, without dropout. stop() is asked
+  // before each batch, on all ranks with the same answer; true: the evaluation ends there, without a result.
+  std::optional<double> evaluate(int64_t batches, const std::function<bool()>& stop);
+  double evaluate(int64_t batches) {
+    return *evaluate(batches, [] { return false; });
+  }
 
   // Resumes from `state`, with the weights and moments that state() holds now (state_tensors()).
   void resume(const TrainState& state);

@@ -511,6 +511,35 @@ TEST(RunLock, OfAnotherContainerIsKeptAsLongAsItsFileIsOpen) {
   close(other);
 }
 
+// Its file may be removed with the rest of the directory's content; the directory is locked, too.
+TEST(RunLock, KeepsASecondRunOutWhenItsFileWasRemoved) {
+  const TempDir dir;
+  {
+    const RunLock lock(dir / "");
+    std::filesystem::remove(dir / "lock");
+    expect_match(message_of([&] { RunLock(dir / ""); }), "another run is at work in it, whose .*/lock was removed");
+    EXPECT_FALSE(std::filesystem::exists(dir / "lock"));
+  }
+  EXPECT_EQ(RunLock(dir / "").taken_from(), "");
+}
+
+TEST(RunDirectory, KnowsWhetherItIsTheSameDirectory) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir / "run");
+  const RunDirectory folder(dir / "run");
+  EXPECT_EQ(folder.problem(), "");
+  std::filesystem::rename(dir / "run", dir / "moved");
+  expect_match(folder.problem(), "^train.run_dir .*/run: the directory of this run was renamed to .*/moved while");
+  std::filesystem::create_directory(dir / "run");
+  expect_match(folder.problem(), "was renamed to .*/moved, and another one is in its place$");
+  std::filesystem::remove(dir / "run");
+  std::filesystem::rename(dir / "moved", dir / "run");
+  EXPECT_EQ(folder.problem(), "") << "it is back";
+  std::filesystem::remove(dir / "run");
+  expect_match(folder.problem(), "was deleted while the run was writing to it$");
+  EXPECT_EQ(RunDirectory(dir / "none").problem(), "") << "another host does not see it";
+}
+
 // A run that was suspended for long finds another one in its folder, and leaves it its lock.
 TEST(RunLock, ThatWasTakenOverIsNotRemoved) {
   const TempDir dir;

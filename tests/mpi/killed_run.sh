@@ -47,6 +47,23 @@ for shard in "$dir"/straight/checkpoints/step-00000012/*.safetensors; do
   cmp "$shard" "${shard/straight/supervised}" || fail "other weights"
 done
 
+# A signal that reaches every rank twice, as mpirun and a scheduler pass it on, saves the run.
+"${mpirun[@]}" -n 4 "$trivet" train "$dir/run.yaml" --set data.path="$dir/text" --set train.run_dir="$dir/stopped" \
+  --set train.train_iters=1000000 >"$dir/stopped.log" 2>&1 &
+pid=$!
+until grep -q '"loss"' "$dir/stopped/metrics.jsonl" 2>/dev/null; do
+  kill -0 "$pid" || fail "the run that is to be stopped has ended"
+  sleep 0.05
+done
+ranks=$(pgrep -P "$pid" -f "$dir/stopped" | tr '\n' ' ')
+# shellcheck disable=SC2086
+kill -TERM $ranks && { kill -TERM $ranks 2>/dev/null || true; }
+code=0
+wait "$pid" || code=$?
+grep -q '"exit_code": 75' "$dir/stopped/outcome.json" || fail "stopped: no exit code 75 in outcome.json, $code of mpirun"
+[[ -s $dir/stopped/checkpoints/latest ]] || fail "the run that was stopped is not saved"
+[[ $(grep -c 'the run ends after this step' "$dir/stopped.log") == 1 ]] || fail "not one rank reports the signal"
+
 for backend in nccl staged; do
   run "$backend" --set comm.backend="$backend" --set device.kind=cpu >"$dir/$backend.log" 2>&1 && fail "$backend ran on CPUs"
   grep -q "rank 3. comm.backend: found $backend, but this run computes on CPUs" "$dir/$backend.log" || fail "$backend: another error"

@@ -45,17 +45,23 @@ Config small_run(const std::string& run_dir) {
 }
 
 struct RunResult {
-  std::vector<double> losses;  // [step], of this start of the program
+  std::vector<double> losses;             // [step], of this start of the program
+  std::map<int64_t, double> evaluations;  // likewise, by step
   std::string output;
   int exit_code = -1;
   int64_t first_step = 0;
 };
 
+std::vector<nlohmann::json> records_of(const std::string& run_dir) {
+  std::vector<nlohmann::json> records;
+  std::istringstream lines(read_text(run_dir + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) records.push_back(parse_json(line));
+  return records;
+}
+
 RunResult run(const Config& config, int ranks, const RunOptions& options = {}) {
   std::ostringstream out;
   RunResult result;
-  const std::string log = config.train.run_dir + "/metrics.jsonl";
-  const size_t before = std::filesystem::exists(log) ? std::filesystem::file_size(log) : 0;
   run_thread_ranks(ranks, [&](Communicator& world) {
     std::ostringstream nowhere;
     const LoadedConfig loaded{.config = config, .origins = {}, .path = "test"};
@@ -63,14 +69,24 @@ RunResult run(const Config& config, int ranks, const RunOptions& options = {}) {
     if (world.rank() == 0) result.exit_code = code;
   });
   result.output = out.str();
-  std::istringstream lines(read_text(log).substr(before));
-  for (std::string line; std::getline(lines, line);) {
-    const auto json = parse_json(line);
+  for (const auto& json : records_of(config.train.run_dir)) {
+    if (json.value("event", "") == "resume") result.losses.clear(), result.evaluations.clear();  // those before it
+    if (json.contains("validation_loss")) result.evaluations[json["step"]] = json["validation_loss"];
     if (!json.contains("loss")) continue;
     if (result.losses.empty()) result.first_step = json["step"];
     result.losses.push_back(json["loss"]);
   }
   return result;
+}
+
+// Asserts that metrics.jsonl has each step once, in order, from 1 to `steps`.
+void expect_each_step_once(const std::string& run_dir, int64_t steps) {
+  int64_t step = 0;
+  for (const auto& json : records_of(run_dir)) {
+    if (!json.contains("loss")) continue;
+    EXPECT_EQ(json["step"], ++step);
+  }
+  EXPECT_EQ(step, steps);
 }
 
 std::vector<float> floats_of(Trainer& trainer, Tensor tensor) {
@@ -271,6 +287,83 @@ TEST(ResumedRun, KnowsOfTheStepsThatWereSkipped) {
   EXPECT_EQ(contents(step_path(dir / "resumed", 6)), contents(step_path(dir / "straight", 6)));
 }
 
+// Between two batches of an evaluation the run can be stopped, too; it resumes with that evaluation.
+class Evaluation : public testing::TestWithParam<int> {};
+
+TEST_P(Evaluation, IsMadeByTheResumedRunWhereASignalInterruptedIt) {
+  // given: evaluations of six batches after steps 2 and 4, and a signal in the middle of one of them
+  const TempDir dir;
+  Config config = cut(small_run(dir / "straight"), {.t = 2, .p = 2, .sequence_parallel = true});
+  config.train.train_iters = 4;
+  config.train.eval_interval = 2;
+  config.train.eval_iters = 6;
+  const RunResult straight = run(config, 4);
+  ASSERT_EQ(straight.evaluations.size(), 2u);
+  config.train.run_dir = dir / "stopped";
+  const int64_t interrupted = GetParam();
+  // when: the signal is seen at each step, and before each batch
+  RunOptions options;
+  options.stop_signal = stop_after(interrupted == 2 ? 2 + 3 : 2 + 6 + 2 + 3);
+  const RunResult first = run(config, 4, options);
+  // then: the step is saved, the evaluation not recorded
+  EXPECT_EQ(first.exit_code, 75);
+  EXPECT_EQ(first.losses.size(), static_cast<size_t>(interrupted));
+  EXPECT_FALSE(first.evaluations.contains(interrupted));
+  EXPECT_NE(first.output.find(fmt::format("the evaluation at step {} ends unfinished", interrupted)),
+            std::string::npos);
+  EXPECT_TRUE(open_checkpoint(step_path(dir / "stopped", interrupted)).state.evaluation_due);
+  // and when it is asked to stop before it has begun, it is still due
+  options.stop_signal = stop_after(1);
+  EXPECT_EQ(run(config, 4, options).exit_code, 75);
+  // and at last made, once, with the same result
+  const RunResult resumed = run(config, 4);
+  EXPECT_EQ(resumed.exit_code, 0);
+  EXPECT_EQ(resumed.evaluations.at(interrupted), straight.evaluations.at(interrupted));
+  EXPECT_EQ(resumed.evaluations.at(4), straight.evaluations.at(4));
+  expect_each_step_once(dir / "stopped", 4);
+  EXPECT_EQ(contents(step_path(dir / "stopped", 4)), contents(step_path(dir / "straight", 4)));
+  // and not a second time
+  EXPECT_TRUE(run(config, 4).evaluations.empty());
+}
+INSTANTIATE_TEST_SUITE_P(After, Evaluation, testing::Values(2, 4));
+
+// ---- metrics.jsonl
+
+TEST(Records, OfAStepAreWrittenOnce) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 5;
+  config.checkpoint.save_interval = 2;
+  run(config, 1);
+  std::filesystem::remove_all(step_path(dir / "run", 5));  // as if it had been killed before it saved its last step
+  config.train.train_iters = 6;
+  EXPECT_EQ(run(config, 1).first_step, 5);
+  expect_each_step_once(dir / "run", 6);
+}
+
+TEST(Records, OfAnEarlierRunAreSetAside) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 3;
+  config.checkpoint.save_interval = 0;
+  run(config, 1);
+  const std::string before = read_text(dir / "run/metrics.jsonl");
+  const RunResult again = run(config, 1);
+  EXPECT_NE(again.output.find("metrics.jsonl was an earlier run's, and is "), std::string::npos) << again.output;
+  EXPECT_EQ(read_text(dir / "run/metrics.1.jsonl"), before);
+  expect_each_step_once(dir / "run", 3);
+  // A checkpoint of elsewhere begins another run, too.
+  Config other = config;
+  other.train.run_dir = dir / "other";
+  other.checkpoint.save_interval = 2;
+  run(other, 1);
+  RunOptions options;
+  options.resume = step_path(dir / "other", 2);
+  EXPECT_EQ(run(config, 1, options).first_step, 3);
+  EXPECT_TRUE(std::filesystem::exists(dir / "run/metrics.2.jsonl"));
+  EXPECT_EQ(records_of(dir / "run").size(), 2u) << "the resume and step 3";
+}
+
 // ---- which checkpoint
 
 class Choice : public testing::Test {
@@ -426,6 +519,64 @@ TEST(Saving, EndsInAFolderThatIsAnothersByNow) {
   EXPECT_EQ(read_text(dir / "run/lock"), "another's");
 }
 
+// The run's directory is deleted, or moved away and replaced, while the run writes to it. What is at its path then is
+// left alone, and the state goes to a directory beside it.
+class LostFolder : public testing::TestWithParam<bool> {};
+
+TEST_P(LostFolder, IsNoticedAndTheStateSavedBesideIt) {
+  const bool replaced = GetParam();
+  const TempDir dir;
+  Config config = small_run(dir / "straight");
+  config.train.train_iters = 6;
+  config.checkpoint.save_interval = 1;
+  const RunResult straight = run(config, 2);
+  config.train.run_dir = dir / "run";
+  RunOptions options;
+  const auto look = stop_after(3);
+  std::atomic<bool> lost = false;
+  options.stop_signal = [&] {
+    if (look() == 0 || lost.exchange(true)) return 0;
+    if (!replaced) return std::filesystem::remove_all(dir / "run") > 0 ? 0 : SIGTERM;
+    std::filesystem::rename(dir / "run", dir / "moved");
+    std::filesystem::create_directories(dir / "run/checkpoints");
+    return 0;
+  };
+  // when
+  const std::string error = message_of<ConfigError>([&] { run(config, 2, options); });
+  // then
+  EXPECT_NE(error.find(replaced ? "run was renamed to " : "run was deleted"), std::string::npos) << error;
+  EXPECT_EQ(error.find("another one is in its place") != std::string::npos, replaced) << error;
+  EXPECT_EQ(std::filesystem::exists(dir / "run"), replaced);
+  EXPECT_TRUE(!replaced || std::filesystem::is_empty(dir / "run/checkpoints")) << "it is another run's";
+  const std::string key = "is saved: --resume ";
+  const size_t at = error.find(key);
+  ASSERT_NE(at, std::string::npos) << error;
+  options = {};
+  options.resume = error.substr(at + key.size());
+  const int64_t step = open_checkpoint(options.resume).state.step;
+  EXPECT_GE(step, 3);
+  std::filesystem::remove_all(dir / "run");
+  const RunResult resumed = run(config, 2, options);
+  EXPECT_EQ(resumed.losses, std::vector<double>(straight.losses.begin() + step, straight.losses.end()));
+}
+INSTANTIATE_TEST_SUITE_P(Replaced, LostFolder, testing::Bool());
+
+TEST(Saving, IsNotPossibleInALostFolderWithoutCheckpoints) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 4;
+  config.checkpoint.save_interval = 0;
+  RunOptions options;
+  const auto look = stop_after(2);
+  options.stop_signal = [&] {
+    if (look() != 0) std::filesystem::remove_all(dir / "run");
+    return 0;
+  };
+  const std::string error = message_of<ConfigError>([&] { run(config, 1, options); });
+  EXPECT_NE(error.find("nothing is saved, as checkpoint.save_interval is 0"), std::string::npos) << error;
+  EXPECT_FALSE(std::filesystem::exists(dir / "run"));
+}
+
 TEST(Saving, ASlowDiskNeverQueues) {
   const TempDir dir;
   Config config = small_run(dir / "run");
@@ -486,51 +637,84 @@ TEST(Stopping, WithoutCheckpointsSaysThatNothingIsSaved) {
   EXPECT_NE(stopped.output.find("nothing is saved"), std::string::npos) << stopped.output;
 }
 
-// The program itself, and real signals.
+// The program itself, with real signals, streams and limits.
 class Program : public testing::Test {
  protected:
-  // Starts it, sends the signals when it has done a step, and returns what waitpid says.
-  int signalled(const std::vector<int>& signals) {
-    const size_t before = read_text(dir_ / "run/metrics.jsonl").size();
+  struct Ended {
+    int status = 0;  // of waitpid
+    std::string error;
+    int exit_code() const { return WIFEXITED(status) ? WEXITSTATUS(status) : -1; }
+    int signal() const { return WIFSIGNALED(status) ? WTERMSIG(status) : 0; }
+  };
+
+  Config config_for(int64_t steps) const {
     Config config = small_run(dir_ / "run");
-    config.train.train_iters = 1'000'000;
-    config.optimizer.lr_decay_iters = 1'000'000;
+    config.train.train_iters = steps;
+    config.optimizer.lr_decay_iters = steps;
+    return config;
+  }
+
+  // Starts `trivet train` on two ranks by a shell, where COMMAND is that program with its arguments. `script` says what
+  // surrounds it.
+  pid_t start(const Config& config, const std::string& script, const std::string& more = "") {
     write_text(dir_ / "run.yaml", to_yaml(config));
-    std::vector<std::string> arguments = {program_path(), "train", dir_ / "run.yaml", "--ranks", "2"};
+    const std::string command = program_path() + " train " + (dir_ / "run.yaml") + " --ranks 2 " + more;
+    std::vector<std::string> arguments = {"/bin/bash", "-c", "COMMAND='" + command + "'\n" + script};
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addopen(&files, 2, (dir_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
     pid_t child = 0;
     EXPECT_EQ(posix_spawn(&child, arguments.front().c_str(), &files, nullptr, argv.data(), environ), 0);
     posix_spawn_file_actions_destroy(&files);
+    return child;
+  }
+  Ended wait(pid_t child) {
+    Ended end;
+    waitpid(child, &end.status, 0);
+    end.error = read_text(dir_ / "stderr");
+    return end;
+  }
+  Ended run_to_end(const Config& config, const std::string& script, const std::string& more = "") {
+    return wait(start(config, script, more));
+  }
+
+  // Starts it, and sends the signals when it has done a step; `pause` after the first one.
+  Ended signalled(const std::vector<int>& signals, std::chrono::milliseconds pause = {}, const std::string& more = "") {
+    const size_t before = read_text(dir_ / "run/metrics.jsonl").size();
+    const pid_t child = start(config_for(1'000'000), "exec $COMMAND", more);
     while (read_text(dir_ / "run/metrics.jsonl").find("\"loss\"", before) == std::string::npos) {
-      int status = 0;
-      if (waitpid(child, &status, WNOHANG) != 0) return status;
+      Ended end;
+      if (waitpid(child, &end.status, WNOHANG) != 0) return end;
       std::this_thread::yield();
     }
-    // All are there before it can answer the first: it is stopped meanwhile.
+    // Without a pause, all are there before it can answer the first: it is stopped meanwhile.
     int status = 0;
     kill(child, SIGSTOP);
     waitpid(child, &status, WUNTRACED);
-    for (const int signal : signals) kill(child, signal);
+    for (const int signal : signals) {
+      kill(child, signal);
+      if (pause.count() == 0) continue;
+      kill(child, SIGCONT);
+      std::this_thread::sleep_for(pause);
+    }
     kill(child, SIGCONT);
-    waitpid(child, &status, 0);
-    return status;
+    return wait(child);
   }
   const TempDir dir_;
 };
 
 TEST_F(Program, SavesAndExitsOnSignals) {
   int64_t before = 0;
-  // A terminal that closes sends SIGHUP twice.
+  // timeout(1) and schedulers send SIGTERM twice, a terminal that closes SIGHUP.
   for (const std::vector<int>& signals :
-       std::vector<std::vector<int>>{{SIGTERM}, {SIGUSR1}, {SIGINT}, {SIGHUP, SIGHUP}}) {
-    const int status = signalled(signals);
-    ASSERT_TRUE(WIFEXITED(status));
-    EXPECT_EQ(WEXITSTATUS(status), 75);
+       std::vector<std::vector<int>>{{SIGTERM}, {SIGUSR1}, {SIGTERM, SIGINT, SIGTERM}, {SIGHUP, SIGHUP}}) {
+    const Ended end = signalled(signals);
+    ASSERT_EQ(end.exit_code(), 75);
+    EXPECT_NE(end.error.find("the run ends after this step and saves it"), std::string::npos) << end.error;
     const auto step = CheckpointStore(dir_ / "run/checkpoints").latest();
     ASSERT_TRUE(step.has_value());
     EXPECT_GT(*step, before);
@@ -540,15 +724,62 @@ TEST_F(Program, SavesAndExitsOnSignals) {
 
 TEST_F(Program, RunsOnAfterASignalThatNohupIgnores) {
   const auto usual = std::signal(SIGHUP, SIG_IGN);  // which the program inherits
-  const int status = signalled({SIGHUP, SIGTERM});
+  const Ended end = signalled({SIGHUP, SIGTERM});
   std::signal(SIGHUP, usual);
-  ASSERT_TRUE(WIFEXITED(status));  // by the first signal that it saw
-  EXPECT_EQ(WEXITSTATUS(status), 75);
+  EXPECT_EQ(end.exit_code(), 75);  // by the first signal that it saw
 }
 
-TEST_F(Program, ASecondSignalEndsItAtOnce) {
-  const int status = signalled({SIGTERM, SIGINT});
-  EXPECT_TRUE(WIFSIGNALED(status) && (WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGTERM));
+TEST_F(Program, ALaterSignalEndsItAtOnceAndSaysWhatIsLost) {
+  // Its second step takes hours.
+  const Ended end = signalled({SIGTERM, SIGINT}, std::chrono::milliseconds(1200), "--inject slow=1000000:all:2");
+  EXPECT_EQ(end.signal(), SIGINT);
+  EXPECT_NE(end.error.find("trivet: SIGTERM: the run ends after this step"), std::string::npos) << end.error;
+  EXPECT_NE(end.error.find("trivet: SIGINT: the run ends at once; lost: step"), std::string::npos) << end.error;
+}
+
+// `trivet train | head`, and a terminal that is gone.
+TEST_F(Program, TrainsOnWithoutAReader) {
+  for (const char* script : {"$COMMAND | true; exit ${PIPESTATUS[0]}",  // its reader has gone
+                             "exec $COMMAND >/dev/full",                // its disk is full
+                             "$COMMAND 2> >(true) | true; exit ${PIPESTATUS[0]}",
+                             "exec $COMMAND </dev/null 2</dev/null", "exec $COMMAND >&- 2>&-"}) {
+    std::filesystem::remove_all(dir_ / "run");
+    const Ended end = run_to_end(config_for(30), script);
+    EXPECT_EQ(end.exit_code(), 0) << script << "\n" << end.error;
+    expect_each_step_once(dir_ / "run", 30);
+    const std::string log = read_text(dir_ / "run/output.log");
+    const bool gone =
+        std::string(script).find("2>&-") == std::string::npos && std::string(script).find("2<") == std::string::npos;
+    EXPECT_EQ(log.find("standard output is gone after step") != std::string::npos, gone) << script << "\n" << log;
+    EXPECT_EQ(log.find("30/30") != std::string::npos, gone) << script << "\n" << log;
+  }
+}
+
+TEST_F(Program, MeetsTheLimitOnTheSizeOfFilesAsAnError) {
+  Config config = config_for(30);
+  config.checkpoint.save_interval = 1;
+  const Ended end = run_to_end(config, "ulimit -f 8; exec $COMMAND");  // of 1024 bytes; a checkpoint needs more
+  EXPECT_EQ(end.exit_code(), 74) << end.error;
+  EXPECT_NE(end.error.find("File too large; the limit is 8192 bytes a file (ulimit -f)"), std::string::npos)
+      << end.error;
+}
+
+// Rates, times left, watchdog: nothing looks at a clock that somebody may set.
+TEST_F(Program, DoesNotMindThatTheClockIsSetBack) {
+  if (kMatrixStride > 1) GTEST_SKIP() << "a sanitizer's library has to be the first";
+  Config config = config_for(20);
+  config.comm.timeout_s = 60;
+  config.checkpoint.save_interval = 5;
+  const Ended end = run_to_end(config, "LD_PRELOAD=" + clock_path() + " exec $COMMAND");
+  EXPECT_EQ(end.exit_code(), 0) << end.error;
+  expect_each_step_once(dir_ / "run", 20);
+  for (const auto& record : records_of(dir_ / "run")) {
+    for (const char* key : {"step_seconds", "seconds"}) {
+      if (!record.contains(key)) continue;
+      EXPECT_GT(record[key].get<double>(), 0) << record;
+      EXPECT_LT(record[key].get<double>(), 60) << record;
+    }
+  }
 }
 
 // A dataset without a tokenizer cannot be written in, which is known before the first step and not after the last.

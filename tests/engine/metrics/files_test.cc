@@ -1,11 +1,12 @@
 // The files of a run: metrics.jsonl and trace.json, on good disks and bad ones.
 
+#include "base/files.h"
+
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <limits>
 #include <sstream>
 
-#include "base/files.h"
 #include "base/json.h"
 #include "engine/metrics/jsonl.h"
 #include "engine/metrics/perfetto.h"
@@ -132,6 +133,82 @@ TEST(MetricsLog, AFullDiskWarnsOnceAndTrainingGoesOn) {
 TEST(MetricsLog, AFolderThatIsNotThereIsToldBeforeTraining) {
   const TempDir dir;
   EXPECT_THROW(MetricsLog(dir / "none/metrics.jsonl", nullptr), IoError);
+}
+
+StepReport step_report(int64_t step) {
+  StepReport report;
+  report.step = step;
+  return report;
+}
+
+// What the lines are about: the steps, and the events with theirs.
+std::string outline(const std::string& path) {
+  std::string text;
+  for (const json& line : json_lines(path))
+    text += line.value("event", "step") + " " + line["step"].dump() + (line.contains("checkpoint") ? "!" : "") + "; ";
+  return text;
+}
+
+// Two runs do not mix, and no record of the earlier one is lost.
+TEST(MetricsLog, ANewRunSetsTheRecordsOfAnEarlierOneAside) {
+  const TempDir dir;
+  EXPECT_EQ(MetricsLog(dir / "metrics.jsonl", nullptr).start_over(), "");
+  for (int64_t run = 1; run <= 3; ++run) {
+    MetricsLog log(dir / "metrics.jsonl", nullptr);
+    EXPECT_EQ(log.start_over(), run == 1 ? "" : dir / ("metrics." + std::to_string(run - 1) + ".jsonl"));
+    log.step(step_report(run));
+  }
+  EXPECT_EQ(outline(dir / "metrics.1.jsonl"), "step 1; ");
+  EXPECT_EQ(outline(dir / "metrics.2.jsonl"), "step 2; ");
+  EXPECT_EQ(outline(dir / "metrics.jsonl"), "step 3; ");
+  EXPECT_EQ(MetricsLog("/dev/null", nullptr).start_over(), "") << "a device stays where it is";
+}
+
+// A step that is done again is in the file once; what belongs to earlier steps stays, wherever it stands.
+TEST(MetricsLog, AResumedRunRemovesWhatItDoesAgain) {
+  const TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  for (const bool evaluates_again : {false, true}) {
+    std::filesystem::remove(path);
+    {
+      MetricsLog log(path, nullptr);
+      log.step(step_report(9));
+      log.step(step_report(10));
+      log.eval({.step = 10, .validation_loss = 1, .samples = 1, .seconds = 1});
+      log.step(step_report(11));
+      log.save({.step = 10, .bytes = 1});  // beside training: the commit is seen a step later
+      log.step(step_report(12));
+      log.resume(11, "x");
+      log.step(step_report(12));
+    }
+    {
+      std::ofstream torn(path, std::ios::app);
+      torn << "{\"step\":13,";  // the writer was killed
+    }
+    MetricsLog log(path, nullptr);
+    log.resume(10, "y", evaluates_again);
+    EXPECT_EQ(outline(path), evaluates_again ? "step 9; step 10; checkpoint 10; resume 10!; "
+                                             : "step 9; step 10; eval 10; checkpoint 10; resume 10!; ");
+    log.step(step_report(11));
+    EXPECT_EQ(json_lines(path).back()["step"], 11);
+    EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+  }
+}
+
+TEST(MetricsLog, RecordsThatCannotBeRemovedStay) {
+  // given: a folder in which no file can be made
+  const TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  std::vector<std::string> warnings;
+  MetricsLog log(path, collect(warnings));
+  log.step(step_report(7));
+  std::filesystem::create_directory(path + ".tmp");
+  // when
+  log.resume(6, "x");
+  // then
+  EXPECT_EQ(outline(path), "step 7; resume 6!; ");
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("metrics.jsonl: the records after step 6 stay in it: "), std::string::npos) << warnings[0];
 }
 
 std::vector<std::vector<Span>> some_spans() {

@@ -1,0 +1,36 @@
+#include "engine/fault/run_directory.h"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <filesystem>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+namespace trivet {
+
+RunDirectory::RunDirectory(std::string path)
+    : path_(std::move(path)), fd_(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  struct stat status;
+  if (fd_ < 0 || stat(path_.c_str(), &status) != 0) return;
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
+}
+
+std::string RunDirectory::problem() const {
+  if (inode_ == 0) return {};
+  struct stat now;
+  const bool found = stat(path_.c_str(), &now) == 0;
+  if (found ? now.st_dev == device_ && now.st_ino == inode_ : errno != ENOENT && errno != ENOTDIR) return {};
+  // Where the kernel has it now; of a deleted one, its old name and " (deleted)".
+  std::error_code ignored;
+  const std::string place =
+      std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", static_cast<int>(fd_)), ignored).string();
+  return fmt::format("train.run_dir {}: the directory of this run was {}{}", path_,
+                     place.empty() || place.ends_with(" (deleted)") ? "deleted" : "renamed to " + place,
+                     found ? ", and another one is in its place" : " while the run was writing to it");
+}
+
+bool RunDirectory::try_lock() { return fd_ < 0 || flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+
+}  // namespace trivet

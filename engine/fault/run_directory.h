@@ -1,0 +1,30 @@
+// RunDirectory: whether train.run_dir still names the directory that this run opened. A directory that is deleted,
+// renamed or replaced would get the files of two runs: this one's, and those of a run that is started at the same path
+// later.
+#pragma once
+
+#include <string>
+#include <sys/types.h>
+
+#include "base/files.h"
+
+namespace trivet {
+
+class RunDirectory {
+ public:
+  // Of a directory that exists; one that this host does not see is never missed.
+  explicit RunDirectory(std::string path);
+
+  // Why it is another one now; empty: it is the same, or its file system does not answer. Any thread.
+  std::string problem() const;
+  // Nobody else has the directory open as a run's, by flock(): true also where the file system knows no locks.
+  bool try_lock();
+
+ private:
+  std::string path_;
+  FileDescriptor fd_;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;  // 0: not seen
+};
+
+}  // namespace trivet
