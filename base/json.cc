@@ -1,5 +1,6 @@
 #include "base/json.h"
 
+#include <algorithm>
 #include <fmt/format.h>
 #include <set>
 #include <vector>
@@ -24,8 +25,15 @@ namespace {
 
 constexpr size_t kDeepest = 8;
 
-// What a message shows of a value.
+bool is_deeper_than(size_t levels, const nlohmann::json& value) {
+  if (!value.is_structured()) return false;
+  return levels == 0 || std::ranges::any_of(value, [&](const auto& part) { return is_deeper_than(levels - 1, part); });
+}
+
+// What a message shows of a value. The library's dump() recurses, and deep nesting would overflow the stack.
 std::string shown(const nlohmann::json& value) {
+  if (is_deeper_than(kDeepest, value))
+    return fmt::format("{} nested more than {} deep", value.is_array() ? "a list" : "an object", kDeepest);
   std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   if (text.size() > 60) text = text.substr(0, 57) + "...";
   return text;

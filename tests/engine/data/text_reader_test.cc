@@ -121,6 +121,10 @@ TEST(TextReader, ReadsJsonLines) {
   EXPECT_TRUE(contains(message("{\"text\": \"a\"}\n{\"text\": "), "c.jsonl: line 2: not valid JSON"));
   EXPECT_TRUE(contains(message("\n[1]"), "c.jsonl: line 2: found [1], expected an object"));
   EXPECT_TRUE(contains(message("{\"text\": 5}"), "c.jsonl: line 1: text: found 5, expected a text"));
+  const std::string deep = std::string(300000, '[') + std::string(300000, ']');
+  EXPECT_TRUE(
+      contains(message("{\"text\": " + deep + "}"), "line 1: text: found a list nested more than 8 deep, expected"));
+  EXPECT_TRUE(contains(message(deep), "c.jsonl: line 1: found a list nested more than 8 deep, expected an object"));
   EXPECT_TRUE(contains(message("{\"text\": \"a\"}", "body"), "c.jsonl: line 1: body: found nothing, expected"));
   write_text(directory / "c.jsonl", "{\"text\": \"a\", \"body\": \"b\"}\n");
   EXPECT_EQ(documents_of({directory / "c.jsonl"}, DocumentOptions{.json_key = "body"}), std::vector<std::string>{"b"});

@@ -1,0 +1,147 @@
+"""Disks that fill up, memory, files, threads and permissions that are not there, streams that nobody reads. A run then
+saves and trains, or ends with a documented code and a message; what it committed before stays sound.
+"""
+import os
+import resource
+import shutil
+import subprocess
+
+from fixtures import STEPS, losses_of
+from sandbox import FORBIDDEN, expect
+
+NOBODY = 65534
+MOUNT = ["unshare", "--mount", "bash", "-c"]
+# 64: too little memory or threads for the layout. 127: the loader of programs had too little.
+ENDS = {0, 64, 65, 74, 93}
+
+
+def can_mount():
+    return shutil.which("unshare") and subprocess.run([*MOUNT, "mount -t tmpfs none /mnt"],
+                                                      stderr=subprocess.DEVNULL).returncode == 0
+
+
+def check_end(case, row, result, codes=ENDS):
+    case.tally.add("limits", row, f"exit {result.code}")
+    expect(result.code in codes, f"exit code {result.code}, expected one of {sorted(codes)}", result)
+    if result.code not in (0, 127):
+        expect(not FORBIDDEN.search(result.err), f"a message of the library's: {FORBIDDEN.search(result.err)}", result)
+        expect("trivet: " in result.err, "no message", result)
+
+
+def check_run(case, result, folder):
+    """The checkpoints are whole, whichever came to be, and the losses are those of the straight run."""
+    latest = folder / "checkpoints" / "latest"
+    if latest.exists():
+        verified = case.run("checkpoint", "verify", str(folder / "checkpoints" / latest.read_text().strip()))
+        expect(verified.code == 0, "the latest checkpoint is damaged", verified)
+    if (folder / "metrics.jsonl").exists():
+        expected = dict(losses_of(case.base.folder / "straight" / "metrics.jsonl"))
+        for step, loss in losses_of(folder / "metrics.jsonl"):
+            expect(expected[step] == loss, f"step {step}: found the loss {loss}, expected {expected[step]}", result)
+
+
+def write_run(case, run_dir="run"):
+    case.base.write_run("run.yaml", run_dir, folder=case.folder, checkpoint=[("save_interval", "1"), ("keep_last", "1")])
+    return ["train", "run.yaml", "--ranks", "2"]
+
+
+def full_disk(case):
+    """The run's folder on a file system of a few blocks, or of a few files."""
+    draw = case.random
+    room = draw.choice([f"size={4 * draw.randrange(1, 120)}k", f"nr_inodes={draw.randrange(2, 30)}"])
+    (case.folder / "disk").mkdir()
+    command = write_run(case, "disk/run")
+    # What came to be is copied out, as the mount goes with its namespace.
+    script = f'mount -t tmpfs -o {room} none disk; "$@"; code=$?; cp -r disk/. kept; exit $code'
+    result = case.start(*command, launcher=[*MOUNT, script, "bash"]).wait()
+    check_end(case, f"a disk of {room.split('=')[0]}", result, {0, 74})
+    check_run(case, result, case.folder / "kept" / "run")
+    prepare = ["data", "prepare", "--input", str(case.base.folder / "text.txt"), "--tokenizer", "bytes", "--output"]
+    script = f'mount -t tmpfs -o {room} none disk; "$@"; code=$?; ls disk >left; exit $code'
+    result = case.start(*prepare, "disk/made", launcher=[*MOUNT, script, "bash"]).wait()
+    check_end(case, "data prepare on it", result, {0, 74})
+    left = (case.folder / "left").read_text().split()
+    expect(result.code == 0 or not left, f"left on the full disk: {left}", result)
+
+
+def injected_fault(case):
+    """Where nothing can be mounted, and beside it: the disk that the program itself lets fail."""
+    command = write_run(case)
+    fault = case.random.choice(["enospc", "eio", "torn_write"])
+    result = case.run(*command, "--inject", f"{fault}:{case.random.randrange(2)}:{case.random.randrange(1, STEPS)}:save")
+    check_end(case, f"injected {fault}", result, {0, 74})
+    check_run(case, result, case.folder / "run")
+
+
+LIMITS = {  # kind, unit, least and most
+    "RLIMIT_AS": (resource.RLIMIT_AS, 1 << 20, 60, 1500), "RLIMIT_DATA": (resource.RLIMIT_DATA, 1 << 20, 1, 300),
+    "RLIMIT_FSIZE": (resource.RLIMIT_FSIZE, 1 << 10, 0, 200), "RLIMIT_NOFILE": (resource.RLIMIT_NOFILE, 1, 3, 40),
+    "RLIMIT_NPROC": (resource.RLIMIT_NPROC, 1, 1, 12), "RLIMIT_STACK": (resource.RLIMIT_STACK, 1 << 10, 256, 4096)}
+
+
+def limited(case):
+    row = case.random.choice(sorted(LIMITS))
+    kind, unit, least, most = LIMITS[row]
+    value = unit * case.random.randrange(least, most)
+    options = {"limits": [(kind, value)]}
+    if kind == resource.RLIMIT_NPROC:  # of all of a user's processes; root has no such limit
+        if os.getuid() != 0:
+            return
+        options["user"] = NOBODY
+        os.chown(case.folder, NOBODY, NOBODY)
+    prepare = ["data", "prepare", "--input", str(case.base.folder / "text.txt"), "--tokenizer", "bytes", "--output", "made"]
+    for name, command in (("", write_run(case)), (" on data prepare", prepare)):
+        result = case.run(*command, **options)
+        # Before main() it is the loader that has too little, and says so.
+        early = result.code == 127 and "error while loading shared libraries" in result.err
+        check_end(case, row + name, result, ENDS | ({127} if early else set()))
+    check_run(case, result, case.folder / "run")
+    left = [path.name for path in case.folder.glob("made*")]
+    expect(result.code == 0 or not left, f"left by data prepare: {left}", result)
+
+
+def forbidden(case):
+    """As a user who may not read the data, or not write to the folder; as root, who may do all, as another user."""
+    draw = case.random
+    command = write_run(case, "mine/run")
+    mine, data = case.folder / "mine", case.folder / "data"
+    mine.mkdir()
+    for suffix in (".bin", ".idx", ".json"):
+        shutil.copy(case.base.folder / ("bytes" + suffix), f"{data}{suffix}")
+    what = draw.choice(["run_dir", "data", "run.yaml"])
+    paths = {"run_dir": mine, "data": case.folder / f"data{draw.choice(['.bin', '.idx'])}", "run.yaml": case.folder / "run.yaml"}
+    if os.getuid() == 0:
+        for path in (case.folder, mine, case.folder / "run.yaml"):
+            os.chown(path, NOBODY, NOBODY)
+    os.chmod(paths[what], 0o555 if what == "run_dir" else 0)
+    result = case.run(*command, "--set", f"data.path={data}", user=NOBODY if os.getuid() == 0 else None)
+    os.chmod(paths[what], 0o755)
+    check_end(case, f"no permission: {what}", result, {64, 65, 74})
+    expect("ermission denied" in result.err and paths[what].name in result.err, "the message names no path", result)
+    expect(not (mine / "run").exists(), "a run's folder was made", result)
+
+
+def streams(case):
+    """Standard output and error that are closed, full, or a pipe that nobody reads."""
+    draw = case.random
+    kind = draw.choice(["full output", "closed output", "closed error", "both closed", "reader gone"])
+    command = write_run(case)
+    redirection = {"full output": ">/dev/full", "closed output": ">&-", "closed error": "2>&-",
+                   "both closed": ">&- 2>&-", "reader gone": "2>&1 | head -n 1"}[kind]
+    script = f'set -o pipefail; "$@" {redirection}'
+    result = case.start(*command, launcher=["bash", "-c", script, "bash"]).wait()
+    case.tally.add("limits", f"streams: {kind}", f"exit {result.code}")
+    expect(result.code == 0, "the run does not train on", result)
+    check_run(case, result, case.folder / "run")
+    steps = [step for step, _ in losses_of(case.folder / "run" / "metrics.jsonl")]
+    expect(steps == list(range(1, STEPS + 1)), f"found the steps {steps}", result)
+
+
+ATTACKS = [full_disk, full_disk, injected_fault, limited, limited, limited, forbidden, streams]
+
+
+def limits(case):
+    attack = ATTACKS[case.index % len(ATTACKS)]
+    if attack is full_disk and not case.attack.can_mount:
+        attack = injected_fault
+    attack(case)
