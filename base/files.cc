@@ -12,6 +12,7 @@
 
 #include "base/host.h"
 #include "kernels/base/check.h"
+#include "kernels/base/host_memory.h"
 
 namespace trivet {
 namespace {
@@ -114,6 +115,7 @@ std::string read_small_file(const std::string& path, int64_t max_bytes) {
   const InputFile file(path);
   if (file.size() > max_bytes)
     throw DataError(fmt::format("{}: has {} bytes, expected at most {}", path, file.size(), max_bytes));
+  const MemoryPurpose purpose("the content of", path);
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
   return text;

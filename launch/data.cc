@@ -11,11 +11,11 @@
 
 #include "base/host.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "engine/data/dataset_info.h"
 #include "engine/data/prepare.h"
 #include "engine/data/statistics.h"
 #include "engine/data/tokenizer.h"
-#include "engine/data/utf8.h"
 #include "launch/commands.h"
 #include "launch/redrawn_line.h"
 
@@ -182,7 +182,7 @@ void print_content(const IndexedDataset& dataset, const std::optional<DatasetInf
 void inspect(const std::string& prefix, int64_t shown) {
   const IndexedDataset dataset(prefix);
   const auto info = read_dataset_info(prefix);
-  if (info) check_counts(*info, dataset);
+  if (info) check_written_together(*info, dataset);
   const auto tokenizer = info || file_exists(prefix + ".model") ? open_tokenizer(prefix) : nullptr;
   print_summary(dataset, info, tokenizer.get());
   // Spread over the dataset: its beginning is seldom typical.

@@ -7,11 +7,16 @@
 #include <cstring>
 #include <fcntl.h>
 #include <iostream>
+#include <new>
 #include <poll.h>
+#include <span>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <unistd.h>
 #include <vector>
 
+#include "base/utf8.h"
 #include "kernels/base/check.h"
 #include "launch/commands.h"
 #include "launch/help.h"
@@ -42,6 +47,19 @@ int report_lost_output() {
   return trivet::IoError("").exit_code();
 }
 
+// A message with what it has of the arguments, such as names of files, on one line and as text.
+std::string shown(std::string message, std::span<char* const> arguments) {
+  for (const std::string_view argument : arguments) {
+    const std::string_view name = argument.substr(argument.rfind('=') + 1);  // of --set key=value
+    if (name.find('\n') == name.npos) continue;
+    std::string one_line;
+    for (const char c : name) one_line += c == '\n' ? "\\x0a" : std::string(1, c);
+    for (size_t at = 0; (at = message.find(name, at)) != message.npos; at += one_line.size())
+      message.replace(at, name.size(), one_line);
+  }
+  return trivet::printable(message);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -50,6 +68,7 @@ int main(int argc, char** argv) {
   // says what it was for: training goes on without its terminal.
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
+  const std::span<char* const> arguments(argv, static_cast<size_t>(argc));
   CLI::App app("Trivet: GPT pretraining with tensor, pipeline and data parallelism", "trivet");
   app.formatter(trivet::help_formatter());
   app.set_version_flag("--version", trivet::version_text,
@@ -73,15 +92,15 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // "A subcommand is required" is not all that there is to say to one who gave a word that is none.
     const std::string unknown = trivet::unknown_word(app);
-    if (!unknown.empty()) std::fprintf(stderr, "trivet: %s\n", unknown.c_str());
-    const int code = app.exit(error);
+    if (!unknown.empty()) std::fprintf(stderr, "trivet: %s\n", shown(unknown, arguments).c_str());
+    std::ostringstream message;
+    const int code = app.exit(error, std::cout, message);
+    std::fputs(shown(message.str(), arguments).c_str(), stderr);
     return code != 0 ? 64 : flushed() ? 0 : report_lost_output();
-  } catch (const trivet::Error& error) {
-    std::fprintf(stderr, "trivet: %s\n", error.what());
-    return error.exit_code();
   } catch (const std::exception& error) {
-    if (std::ferror(stdout)) return report_lost_output();
-    std::fprintf(stderr, "trivet: internal error: %s\n", error.what());
-    return 70;
+    const bool foreign = !dynamic_cast<const trivet::Error*>(&error) && !dynamic_cast<const std::bad_alloc*>(&error);
+    if (foreign && std::ferror(stdout)) return report_lost_output();
+    std::fprintf(stderr, "trivet: %s%s\n", foreign ? "internal error: " : "", shown(error.what(), arguments).c_str());
+    return trivet::exit_code_of(error);
   }
 }

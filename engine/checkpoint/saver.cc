@@ -6,6 +6,7 @@
 #include "base/files.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/shard.h"
+#include "kernels/base/host_memory.h"
 #include "kernels/base/trace.h"
 
 namespace trivet {
@@ -86,6 +87,7 @@ void CheckpointSaver::commit() {
 
 void CheckpointSaver::start(std::function<void()> job) {
   job_ = std::async(std::launch::async, [job = std::move(job)]() -> std::string {
+    const MemoryPurpose purpose("saving a checkpoint");
     try {
       job();
       return {};

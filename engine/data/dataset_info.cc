@@ -1,8 +1,10 @@
 #include "engine/data/dataset_info.h"
 
+#include <cerrno>
 #include <fmt/format.h>
 
 #include "base/content_hash.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "kernels/base/check.h"
 
@@ -29,7 +31,7 @@ std::string to_json(const DatasetInfo& info) {
 
 std::optional<DatasetInfo> read_dataset_info(const std::string& prefix) {
   const std::string path = prefix + ".json";
-  if (!file_exists(path)) return std::nullopt;
+  if (!file_exists(path) && (errno == ENOENT || errno == ENOTDIR)) return std::nullopt;
   const nlohmann::json whole = parse_strict_json(read_small_file(path, kMaxBytes), path);
   const JsonReader reader(whole, path);
   reader.integer("version", kInfoVersion, kInfoVersion);
@@ -47,12 +49,19 @@ std::optional<DatasetInfo> read_dataset_info(const std::string& prefix) {
   return info;
 }
 
-void check_counts(const DatasetInfo& info, const IndexedDataset& dataset) {
+void check_written_together(const DatasetInfo& info, const IndexedDataset& dataset) {
   if (info.documents != dataset.documents() || info.tokens != dataset.tokens())
     throw DataError(
         fmt::format("{0}.json: counts {1} documents of {2} tokens, expected {3} of {4} as {0}.idx does: they "
                     "were not written together",
                     dataset.prefix(), info.documents, info.tokens, dataset.documents(), dataset.tokens()));
+  const std::string model = dataset.prefix() + ".model";
+  if (info.tokenizer == "bytes" || !file_exists(model)) return;
+  if (const std::string found = content_hash(InputFile(model)); found != info.fingerprint)
+    throw DataError(
+        fmt::format("{}: another tokenizer than the dataset was made with: found the fingerprint {}, expected {} as "
+                    "{}.json says; put that one back, or prepare the dataset again",
+                    model, found, info.fingerprint, dataset.prefix()));
 }
 
 void check_bin_hash(const DatasetInfo& info, const IndexedDataset& dataset) {

@@ -27,8 +27,9 @@ std::string to_json(const DatasetInfo& info);
 // Empty where there is no PREFIX.json. An invalid one is a DataError naming the key.
 std::optional<DatasetInfo> read_dataset_info(const std::string& prefix);
 
-// A DataError where PREFIX.json counts other documents or tokens than PREFIX.idx.
-void check_counts(const DatasetInfo& info, const IndexedDataset& dataset);
+// A DataError where PREFIX.json counts other documents or tokens than PREFIX.idx, or where PREFIX.model, if it is
+// there, is not the tokenizer that made the dataset.
+void check_written_together(const DatasetInfo& info, const IndexedDataset& dataset);
 
 // Reads all of PREFIX.bin; a DataError where a byte differs from what was written.
 void check_bin_hash(const DatasetInfo& info, const IndexedDataset& dataset);

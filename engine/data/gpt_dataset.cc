@@ -7,6 +7,7 @@
 
 #include "engine/data/shuffle.h"
 #include "kernels/base/check.h"
+#include "kernels/base/host_memory.h"
 
 namespace trivet {
 namespace {
@@ -43,6 +44,7 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> dataset, DocumentRa
         fmt::format("{} data of {}: documents [{}, {}) of {}, sequence length {}, vocabulary {}", options_.name,
                     dataset_->prefix(), documents.begin, documents.end, dataset_->sequences(), options_.seq_length,
                     options_.vocab_size));
+  const MemoryPurpose purpose("the order of samples of", dataset_->prefix());
   tokens_per_epoch_ = dataset_->begin(documents.end) - dataset_->begin(documents.begin);
   if (tokens_per_epoch_ < options_.seq_length + 1)
     throw DataError(

@@ -35,8 +35,8 @@ struct DocumentRange {
 // ranges, their ends rounded as Megatron does. REQUIRES: at most three, none below 0, a finite sum above 0.
 std::array<DocumentRange, 3> split_documents(std::span<const double> shares, int64_t documents);
 
-// Any thread. Memory: 4 bytes per document and 12 bytes per window for each of at most three epochs, whose tables are built
-// at the first access.
+// Any thread. Memory: 4 bytes per document and 12 bytes per window for each of at most three epochs, whose tables are
+// built at the first access.
 class GptDataset {
  public:
   struct Options {

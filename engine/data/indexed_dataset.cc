@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/host_memory.h"
 
 namespace trivet {
 namespace {
@@ -105,6 +106,7 @@ IndexedDataset::IndexedDataset(const std::string& prefix) : prefix_(prefix), bin
 }
 
 void IndexedDataset::read_index(const InputFile& idx) {
+  const MemoryPurpose purpose("the index", idx.path());
   const Header header = read_header(idx);
   type_ = static_cast<TokenType>(header.type);
   const auto count = static_cast<int64_t>(header.sequences), starts = static_cast<int64_t>(header.starts);

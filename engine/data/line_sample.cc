@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/data/utf8.h"
+#include "base/utf8.h"
 #include "kernels/philox.h"
 
 namespace trivet {

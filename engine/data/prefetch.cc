@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/base/check.h"
+#include "kernels/base/host_memory.h"
 
 namespace trivet {
 
@@ -49,6 +50,7 @@ void BatchLoader::prepare(int64_t k, Slot& slot) {
 }
 
 void BatchLoader::run(const std::stop_token& stop) {
+  const MemoryPurpose purpose("batches that are prepared ahead");
   for (bool failed = false; !failed;) {
     std::unique_lock lock(mutex_);
     // The slot returned last is in use until the next one is asked for.

@@ -7,11 +7,12 @@
 
 #include "base/files.h"
 #include "base/ordered_pipeline.h"
+#include "base/utf8.h"
 #include "engine/data/line_sample.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/tokenizer.h"
-#include "engine/data/utf8.h"
 #include "kernels/base/check.h"
+#include "kernels/base/host_memory.h"
 #include "kernels/base/trace.h"
 
 namespace trivet {
@@ -63,6 +64,7 @@ void check_output(const PrepareOptions& options) {
 }
 
 std::vector<std::string> sample_lines(const PrepareOptions& options, const Report& report) {
+  const MemoryPurpose purpose("the text to train the tokenizer on");
   TextReader reader(options.inputs, options.text);
   LineSample sample(options.train_bytes.value_or(kTrainBytesPerId * *options.vocab_size));
   PrepareProgress progress{Phase::sampling, 0, reader.bytes_total(), 0, 0};
@@ -86,6 +88,7 @@ std::string sentencepiece_model(const PrepareOptions& options, const Report& rep
   const std::vector<std::string> lines = sample_lines(options, report);
   if (lines.empty()) throw DataError(fmt::format("{}: no text to train a tokenizer on", options.inputs[0]));
   report({Phase::training, 0, 0, 0, 0});
+  const MemoryPurpose purpose("training the tokenizer, about 30 times its text");
   return train_sentencepiece(lines, *options.vocab_size);
 }
 
@@ -99,6 +102,7 @@ struct Batch {
 };
 
 bool read_batch(TextReader& reader, Batch& batch) {
+  const MemoryPurpose purpose("a part of the text and the documents read ahead");
   size_t bytes = 0;
   for (TextPiece piece; bytes < kBatchBytes && reader.next(piece);) {
     bytes += piece.text.size() + sizeof piece;  // of short documents the second is more
@@ -109,6 +113,7 @@ bool read_batch(TextReader& reader, Batch& batch) {
 }
 
 void encode_batch(const Tokenizer& tokenizer, bool repair, Batch& batch) {
+  const MemoryPurpose purpose("encoding a part of the text");
   for (TextPiece& piece : std::exchange(batch.pieces, {})) {
     if (repair) batch.replaced_bytes += repair_utf8(piece.text);
     batch.text_bytes += static_cast<int64_t>(piece.text.size());

@@ -11,8 +11,8 @@
 
 #include "base/content_hash.h"
 #include "base/files.h"
+#include "base/utf8.h"
 #include "engine/data/sentencepiece_model.h"
-#include "engine/data/utf8.h"
 #include "kernels/base/check.h"
 
 namespace trivet {

@@ -9,7 +9,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "engine/data/utf8.h"
+#include "base/utf8.h"
 #include "kernels/base/check.h"
 
 namespace trivet {

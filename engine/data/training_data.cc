@@ -71,7 +71,7 @@ TrainingData open_training_data(const DataConfig& config, int64_t seq_length, in
     return opening(key, [&] {
       expect_dataset(prefix);
       auto dataset = std::make_shared<const IndexedDataset>(prefix);
-      if (const auto info = read_dataset_info(prefix)) check_counts(*info, *dataset);
+      if (const auto info = read_dataset_info(prefix)) check_written_together(*info, *dataset);
       return dataset;
     });
   };

@@ -99,12 +99,11 @@ void RunGuard::rank_failed() {
       watchdog_->dump(failure.what());
       throw;
     }
-    const auto* error = dynamic_cast<const Error*>(&failure);
-    const int code = error ? error->exit_code() : Error("").exit_code();
     const auto* numerics = dynamic_cast<const NumericsError*>(&failure);
     const int rank = numerics && numerics->rank >= 0 ? numerics->rank : world_.rank();
     // Each failing rank tries, as the launcher may end another first. The first outcome counts.
-    watchdog_->record({.status = "failed", .exit_code = code, .root_cause_rank = rank, .what = failure.what()});
+    watchdog_->record(
+        {.status = "failed", .exit_code = exit_code_of(failure), .root_cause_rank = rank, .what = failure.what()});
     watchdog_->dump(failure.what());
     throw;
   }

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <map>
-#include <unistd.h>
 
 #include "base/content_hash.h"
 #include "base/statistics.h"
@@ -15,6 +14,7 @@
 #include "engine/metrics/accounting.h"
 #include "engine/train/rank_state.h"
 #include "engine/train/run.h"
+#include "kernels/base/host_memory.h"
 
 namespace trivet {
 namespace {
@@ -78,8 +78,6 @@ void remove_overlap(Config& config) {
   config.overlap = none;
 }
 
-int64_t machine_bytes() { return int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE); }
-
 std::string numbers_of(const Study& study, const Choice& choice) {
   std::string text;
   for (size_t i = 0; i < choice.size(); ++i)
@@ -97,16 +95,12 @@ Point resolve_point(const Study& study, const Choice& choice) {
   if (point.ranks == 0) point.ranks = ranks_of_one_replica(loaded.config);
   const Layout layout = resolve(loaded, facts_of(loaded.config, point.ranks));
   const Config& config = loaded.config;
-  int64_t all_ranks = 0;
-  for (int pp = 0; pp < layout.schedule.p; ++pp) {
-    const int64_t bytes = plan_memory(config, layout, {{Axis::pp, pp}}).total();
-    point.memory_bytes = std::max(point.memory_bytes, bytes);
-    all_ranks += bytes * (point.ranks / layout.schedule.p);
-  }
+  const auto [largest, all_ranks] = planned_bytes(config, layout);
+  point.memory_bytes = largest;
   // Ranks of mpirun may be on other machines.
-  if (point.launcher == Launcher::threads && all_ranks > machine_bytes())
-    throw ConfigError(fmt::format("needs {} of memory on its {} ranks, but this machine has {}", bytes_text(all_ranks),
-                                  point.ranks, bytes_text(machine_bytes())));
+  if (const MemoryLimit limit = memory_limit(); point.launcher == Launcher::threads && all_ranks > limit.bytes)
+    throw ConfigError(fmt::format("needs {} of memory on its {} ranks, but {}", bytes_text(all_ranks), point.ranks,
+                                  to_string(limit)));
   point.flops =
       static_cast<double>(study.steps) *
       flops_per_step(model_spec_of(config.model), *config.batch.global_batch_size, config.train.flops_convention);

@@ -16,6 +16,7 @@
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
+#include "kernels/base/host_memory.h"
 
 namespace trivet {
 namespace {
@@ -146,6 +147,7 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
   std::string problems;
   std::istringstream lines(list);
   for (std::string path; std::getline(lines, path);) {
+    const MemoryPurpose purpose("loading the checkpoint", path);
     std::string problem;
     TrainState state;
     try {

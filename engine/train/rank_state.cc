@@ -1,9 +1,12 @@
 #include "engine/train/rank_state.h"
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <numeric>
 
+#include "base/text.h"
 #include "engine/checkpoint/state_tensors.h"
+#include "kernels/base/host_memory.h"
 
 namespace trivet {
 namespace {
@@ -151,6 +154,27 @@ MemoryPlan RankState::memory() const {
 
 MemoryPlan plan_memory(const Config& config, const Layout& layout, const MeshPosition& at) {
   return RankState(config, layout, at, *create_planning_device()).memory();
+}
+
+PlannedBytes planned_bytes(const Config& config, const Layout& layout) {
+  PlannedBytes bytes;
+  for (int pp = 0; pp < layout.schedule.p; ++pp) {  // tensor- and data-parallel ranks are alike
+    const int64_t of_rank = plan_memory(config, layout, {{Axis::pp, pp}}).total();
+    bytes.largest = std::max(bytes.largest, of_rank);
+    bytes.all += of_rank * (layout.mesh.world() / layout.schedule.p);
+  }
+  return bytes;
+}
+
+void check_memory(const Config& config, const Layout& layout, bool threads) {
+  const PlannedBytes bytes = planned_bytes(config, layout);
+  const int64_t needed = threads ? bytes.all : bytes.largest;
+  const MemoryLimit limit = memory_limit();
+  if (needed > limit.left())
+    throw ConfigError(fmt::format("out of memory: {} of this process need{} {}, but {}",
+                                  threads ? counted(layout.mesh.world(), "rank") : "the rank",
+                                  threads && layout.mesh.world() > 1 ? "" : "s", bytes_text(needed), to_string(limit)),
+                      Lack::memory);
 }
 
 }  // namespace trivet

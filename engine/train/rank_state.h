@@ -53,12 +53,20 @@ struct RankState {
   enum StepNumber { kLoss, kNorm, kWatchedNorm, kOwnLoss, kOwnNorm, kAccepted, kStepNumbers };
   Tensor step_numbers;
   Tensor step_number(StepNumber which) const { return step_numbers.slice(which, 1); }
-  Tensor loss;        // [1] fp32: step_number(kLoss), or of its own
+  Tensor loss;  // [1] fp32: step_number(kLoss), or of its own
   Tensor non_finite;  // [buckets, 5] int64: op::FindNonFinite of each bucket's own gradients, in a refused step
-  Tensor snapshot;    // [saved_bytes] u8, in host memory: what an asynchronous save writes; else null
+  Tensor snapshot;  // [saved_bytes] u8, in host memory: what an asynchronous save writes; else null
 };
 
 // The memory of the rank that stands at `at`, without taking it.
 MemoryPlan plan_memory(const Config& config, const Layout& layout, const MeshPosition& at);
+
+struct PlannedBytes {
+  int64_t largest = 0, all = 0;  // of the rank that holds most, and of all ranks
+};
+PlannedBytes planned_bytes(const Config& config, const Layout& layout);
+// Throws ConfigError where ranks on CPUs need more memory than this process can have: all of them, where they are
+// threads of it, or one of them.
+void check_memory(const Config& config, const Layout& layout, bool threads);
 
 }  // namespace trivet

@@ -16,6 +16,8 @@
 #include "engine/train/generate.h"
 #include "engine/train/reporter.h"
 #include "engine/train/trainer.h"
+#include "kernels/base/host_memory.h"
+#include "parallel/comm/world.h"
 
 namespace trivet {
 namespace {
@@ -159,7 +161,8 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   const Layout layout = resolve(loaded, facts_of(loaded.config, world.size()));
   const Config& config = loaded.config;
   check_run_folder(config.train.run_dir);
-  computes_on_gpus(config, world);  // throws where it cannot
+  const MemoryPurpose purpose("a rank of the run");
+  if (!computes_on_gpus(config, world)) check_memory(config, layout, launched_world_size() == 0);
   const TrainingData data = open_training_data(config.data, config.model.seq_length, config.model.vocab_size.value(),
                                                config.train.eval_interval > 0);
   const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, config);

@@ -4,6 +4,7 @@
 // what was expected.
 #pragma once
 
+#include <new>
 #include <source_location>
 #include <stdexcept>
 #include <string>
@@ -42,6 +43,13 @@ struct NumericsError : Error {
   int exit_code() const override { return 93; }
   int rank;  // where it was found; -1: unknown
 };
+
+// Host memory that cannot be had is a std::bad_alloc (kernels/base/host_memory.h), and as a layout that does not fit:
+// the user's to mend.
+inline int exit_code_of(const std::exception& error) {
+  if (const auto* ours = dynamic_cast<const Error*>(&error)) return ours->exit_code();
+  return dynamic_cast<const std::bad_alloc*>(&error) ? ConfigError("").exit_code() : Error("").exit_code();
+}
 
 // No progress for too long; the text names the rank that others wait for (exit code 124).
 struct TimeoutError : Error {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "kernels/base/device.h"
+#include "kernels/base/host_memory.h"
 
 namespace trivet {
 namespace {
@@ -179,14 +180,22 @@ class CpuDevice : public Device {
 
   void* allocate(int64_t bytes) override {
     // Large blocks ask for huge pages: GEMM walks many rows, and 4 KiB pages cost TLB misses.
-    const size_t alignment = bytes >= kHugePage ? kHugePage : 256;
-    const size_t size = (static_cast<size_t>(bytes) + alignment - 1) / alignment * alignment;
+    const size_t alignment = bytes >= kHugePage ? kHugePage : 256, size = padded(bytes, alignment);
     void* data = std::aligned_alloc(alignment, size);
-    if (!data) throw ConfigError("cannot allocate " + std::to_string(bytes) + " bytes of host memory", Lack::memory);
-    if (bytes >= kHugePage) madvise(data, size, MADV_HUGEPAGE);
+    if (!data)
+      throw ConfigError(
+          "cannot allocate " + std::to_string(bytes) + " bytes of host memory; " + to_string(memory_limit()),
+          Lack::memory);
+    if (bytes >= kHugePage) {
+      madvise(data, size, MADV_HUGEPAGE);
+      madvise(data, size, MADV_DONTDUMP);  // a core file of a crash need not hold the weights
+    }
     return data;
   }
-  void deallocate(void* data, int64_t) noexcept override { std::free(data); }
+  void deallocate(void* data, int64_t bytes) noexcept override {
+    if (bytes >= kHugePage) madvise(data, padded(bytes, kHugePage), MADV_DODUMP);
+    std::free(data);
+  }
   void* allocate_host(int64_t bytes) override { return allocate(bytes); }
   void deallocate_host(void* data, int64_t bytes) noexcept override { deallocate(data, bytes); }
 
@@ -206,6 +215,9 @@ class CpuDevice : public Device {
 
  private:
   static constexpr int64_t kHugePage = 2 << 20;
+  static size_t padded(int64_t bytes, size_t alignment) {
+    return (static_cast<size_t>(bytes) + alignment - 1) / alignment * alignment;
+  }
 };
 
 }  // namespace

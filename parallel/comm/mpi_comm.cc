@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/utf8.h"
 #include "parallel/comm/mpi_collective.h"
 #include "parallel/comm/world.h"
 
@@ -90,7 +91,7 @@ void run_mpi_rank(const std::function<void(Communicator& world)>& rank_main) {
                       "--mpi=pmix, or mpirun inside the allocation)");
   }
   const auto report = [&](const char* what) {
-    const std::string line = "[rank " + std::to_string(progress.rank()) + "] " + what + "\n";
+    const std::string line = "[rank " + std::to_string(progress.rank()) + "] " + printable(what) + "\n";
     std::fwrite(line.data(), 1, line.size(), stderr);  // in one call: the ranks share a terminal
     std::fflush(stderr);
   };
@@ -98,12 +99,9 @@ void run_mpi_rank(const std::function<void(Communicator& world)>& rank_main) {
     const auto world = create_mpi_communicator(process);
     rank_main(*world);
     progress.finish();
-  } catch (const Error& e) {
-    report(e.what());
-    progress.abort_job(e.exit_code());
   } catch (const std::exception& e) {
     report(e.what());
-    progress.abort_job(Error("").exit_code());
+    progress.abort_job(exit_code_of(e));
   }
 }
 

@@ -235,6 +235,8 @@ class ThreadBackEnd : public HostBackEnd {
     throw NumericsError(text(e), e.rank);
   } catch (const TimeoutError& e) {
     throw TimeoutError(text(e));
+  } catch (const std::bad_alloc& e) {
+    throw ConfigError(text(e));
   } catch (const std::exception& e) {
     throw Error(text(e));
   }

@@ -1,9 +1,14 @@
 // Streams, events, arenas, scratch, bf16 and Philox: what the ops stand on.
 #include <atomic>
 #include <bit>
+#include <cstdio>
+#include <fstream>
 #include <future>
+#include <new>
+#include <sys/resource.h>
 #include <thread>
 
+#include "kernels/base/host_memory.h"
 #include "kernels/philox.h"
 #include "tests/support/tensors.h"
 
@@ -184,6 +189,80 @@ TEST(Arena, SaysWhatItHoldsWhenMemoryEnds) {
   EXPECT_TRUE(throws_naming([&] { arena.allocate(DType::u8, {-1}); }, {"activations", "negative", "[-1]"}));
   EXPECT_EQ(arena.bytes(), 1000);
 }
+
+// A core file of a process that crashes is written for hours where it holds the arenas.
+TEST(Arena, IsLeftOutOfCoreFiles) {
+  const auto flags_at = [](const void* data) {
+    std::ifstream maps("/proc/self/smaps");
+    bool here = false;
+    for (std::string line; std::getline(maps, line);) {
+      uintptr_t begin = 0, end = 0;
+      if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2)
+        here = begin <= reinterpret_cast<uintptr_t>(data) && reinterpret_cast<uintptr_t>(data) < end;
+      else if (here && line.starts_with("VmFlags:")) return line + " ";
+    }
+    return std::string();
+  };
+  if (flags_at(&flags_at).empty()) GTEST_SKIP() << "this kernel does not tell";
+  const auto device = create_cpu_device();
+  Arena arena(*device, "weights");
+  const Tensor large = arena.allocate(DType::u8, {5 << 20});
+  for (const int64_t at : {0, (5 << 20) - 1})
+    EXPECT_NE(flags_at(large.as<uint8_t>() + at).find(" dd "), std::string::npos) << flags_at(large.data);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(HostMemory, SaysWhatItWasForAndHowMuchAndWhichLimit) {
+  const auto failure = [] {
+    try {
+      ::operator delete(::operator new (size_t{1} << 60));
+    } catch (const std::bad_alloc& error) {
+      EXPECT_EQ(exit_code_of(error), 64);
+      return std::string(error.what());
+    }
+    return std::string("it was there");
+  };
+  EXPECT_TRUE(failure().starts_with("out of memory: cannot allocate 1152921504606846976 bytes for this command; the "))
+      << failure();
+  const MemoryPurpose outer("the index", "data/x.idx");
+  {
+    const MemoryPurpose inner("a part");
+    EXPECT_NE(failure().find(" bytes for a part; the "), std::string::npos) << failure();
+  }
+  EXPECT_NE(failure().find(" bytes for the index data/x.idx; the "), std::string::npos) << failure();
+  std::thread([&] { EXPECT_NE(failure().find(" bytes for this command; "), std::string::npos); }).join();
+  const MemoryPurpose long_name("the content of", std::string(5000, 'x'));
+  EXPECT_LT(failure().size(), 512u);
+}
+
+TEST(HostMemory, TheLimitIsTheOneThatIsMetFirst) {
+  const MemoryLimit machine = memory_limit();
+  EXPECT_GT(machine.left(), int64_t{1} << 20);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = static_cast<rlim_t>(machine.used) + (size_t{8} << 30);  // address space is more than memory
+  const auto device = create_cpu_device();
+  Arena arena(*device, "weights");
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &small), 0);
+  const MemoryLimit limit = memory_limit();
+  std::string refused;
+  try {
+    arena.allocate(DType::u8, {int64_t{9} << 30});
+  } catch (const ConfigError& error) {
+    refused = error.what();
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  if (limit.bytes != machine.bytes) {
+    EXPECT_EQ(limit.bytes, static_cast<int64_t>(small.rlim_cur));
+    EXPECT_GT(limit.used, 0);
+    EXPECT_LT(limit.left(), int64_t{8} << 30);
+  }
+  EXPECT_NE(refused.find("out of memory: weights need 9663676416 bytes beside the 0 that they hold (cannot allocate"),
+            std::string::npos);
+  EXPECT_NE(refused.find(", of which the process has taken "), std::string::npos) << refused;
+}
+#endif
 
 TEST(Scratch, FramesNestAndGiveBack) {
   const auto device = create_cpu_device();

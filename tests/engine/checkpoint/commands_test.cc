@@ -8,7 +8,9 @@
 #include <sstream>
 #include <sys/wait.h>
 
+#include "base/utf8.h"
 #include "engine/checkpoint/gpt_weights.h"
+#include "engine/data/indexed_dataset.h"
 #include "engine/train/generate.h"
 #include "engine/train/inference.h"
 #include "parallel/comm/world.h"
@@ -25,11 +27,11 @@ struct Ended {
   std::string out, err;
 };
 
-// `trivet ARGUMENTS`, without a launcher's environment.
-Ended trivet(const TempDir& dir, const std::string& arguments) {
+// `trivet ARGUMENTS`, without a launcher's environment. before: what the shell does first.
+Ended trivet(const TempDir& dir, const std::string& arguments, const std::string& before = "") {
   const std::string out = dir / "out.txt", err = dir / "err.txt";
-  const std::string command = fmt::format("env -u OMPI_COMM_WORLD_SIZE CUDA_VISIBLE_DEVICES= {} {} >{} 2>{}",
-                                          program_path(), arguments, out, err);
+  const std::string command = before + fmt::format("env -u OMPI_COMM_WORLD_SIZE CUDA_VISIBLE_DEVICES= {} {} >{} 2>{}",
+                                                   program_path(), arguments, out, err);
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_text(out), read_text(err)};
 }
@@ -235,6 +237,57 @@ TEST(TrainCommand, RanksOfMpiNeedALauncher) {
   EXPECT_EQ(ended.code, 64) << ended.err;
   EXPECT_TRUE(has(ended.err, "no launcher started this process; expected mpirun -n 2 trivet")) << ended.err;
   EXPECT_FALSE(std::filesystem::exists(dir / "run"));
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which take more address space than there is
+TEST(TrainCommand, RefusesWhatDoesNotFitBeforeItWritesAnything) {
+  const TempDir dir;
+  IndexedDatasetWriter writer(dir / "corpus", TokenType::u16);
+  writer.add_document(std::vector<int32_t>(4000, 1));
+  writer.finish();
+  const Ended ended = trivet(
+      dir,
+      fmt::format(
+          "train {} --ranks 1 --set parallel.tensor_model_parallel_size=1 --set parallel.sequence_parallel=false "
+          "--set parallel.pipeline_model_parallel_size=1 --set model.hidden_size=4096 --set model.vocab_size=257 "
+          "--set data.path={} --set train.eval_interval=0 --set train.run_dir={}",
+          source_path("configs/tiny.yaml"), dir / "corpus", dir / "run"),
+      "ulimit -v 4000000; ");
+  EXPECT_EQ(ended.code, 64) << ended.err;
+  EXPECT_TRUE(has(ended.err, "out of memory: 1 rank of this process needs ")) << ended.err;
+  EXPECT_TRUE(has(ended.err, "but the limit of the process's address space (ulimit -v) is 3.81 GiB")) << ended.err;
+  EXPECT_TRUE(has(ended.err, "batch.micro_batch_size")) << ended.err;
+  EXPECT_FALSE(std::filesystem::exists(dir / "run"));
+}
+
+TEST(DataCommands, MemoryThatCannotBeHadIsNamed) {
+  const TempDir dir;
+  write_text(dir / "one.jsonl", "{\"text\": \"" + std::string(100'000'000, 'x') + "\"}\n");
+  const Ended ended = trivet(
+      dir,
+      fmt::format("data prepare --input {} --tokenizer bytes --threads 1 --output {}", dir / "one.jsonl", dir / "d"),
+      "ulimit -v 150000; ");
+  EXPECT_EQ(ended.code, 64) << ended.err;
+  EXPECT_TRUE(has(ended.err, "trivet: out of memory: cannot allocate ")) << ended.err;
+  EXPECT_TRUE(
+      has(ended.err, " bytes for a part of the text and the documents read ahead; the limit of the process's ad"))
+      << ended.err;
+  EXPECT_FALSE(std::filesystem::exists(dir / "d.bin"));
+}
+#endif
+
+// A name with a line end, an escape sequence and a byte that is no UTF-8 is one line of text.
+TEST(CommandLine, EscapesNamesInMessages) {
+  const TempDir dir;
+  const std::string name = "'no\nfile\x1b[31m\xff'";
+  for (const std::string arguments :
+       {"checkpoint inspect ", "train ", "study ", "schedule --file ", "data inspect ", "config ", "no",
+        "generate --prompt x ", "flight ", "data prepare --tokenizer bytes --output x --input "}) {
+    const Ended ended = trivet(dir, arguments + name);
+    EXPECT_TRUE(ended.code == 64 || ended.code == 65 || ended.code == 74) << arguments << ended.code;
+    EXPECT_TRUE(has(ended.err, "no\\x0afile\\x1b[31m\\xff")) << arguments << ended.err;
+    EXPECT_EQ(printable(ended.err), ended.err) << arguments;
+  }
 }
 
 TEST(CheckpointCommands, VerifyNamesWhatIsDamaged) {

@@ -85,7 +85,7 @@ TEST_F(PrepareTest, SentencePieceComesBack) {
   EXPECT_EQ(read_dataset_info(options_.output), result.info);
   EXPECT_EQ(result.info.vocab_size, 350);
   EXPECT_EQ(dataset.documents(), 3000);
-  check_counts(result.info, dataset);
+  check_written_together(result.info, dataset);
   check_bin_hash(result.info, dataset);
 }
 

@@ -4,8 +4,8 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
+#include "base/utf8.h"
 #include "engine/data/line_sample.h"
-#include "engine/data/utf8.h"
 #include "tests/engine/data/support.h"
 
 namespace trivet {

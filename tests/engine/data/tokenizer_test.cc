@@ -306,12 +306,12 @@ TEST(DatasetInfo, HasToAgreeWithTheDataset) {
   const TempDir directory;
   write_dataset(directory / "d", {{1, 2, 3}, {4, 5}});
   const IndexedDataset dataset(directory / "d");
-  check_counts({"bytes", "bytes", 257, 256, 2, 5, 3, ""}, dataset);
+  check_written_together({"bytes", "bytes", 257, 256, 2, 5, 3, ""}, dataset);
   EXPECT_TRUE(contains(message_of<DataError>([&] {
-                         check_counts({"bytes", "bytes", 257, 256, 2, 6, 3, ""}, dataset);
+                         check_written_together({"bytes", "bytes", 257, 256, 2, 6, 3, ""}, dataset);
                        }),
                        "counts 2 documents of 6 tokens, expected 2 of 5"));
-  EXPECT_THROW(check_counts({"bytes", "bytes", 257, 256, 1, 5, 3, ""}, dataset), DataError);
+  EXPECT_THROW(check_written_together({"bytes", "bytes", 257, 256, 1, 5, 3, ""}, dataset), DataError);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "engine/data/training_data.h"
 
+#include <sys/stat.h>
+
 #include "engine/data/prepare.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "tests/engine/data/support.h"
@@ -107,6 +109,39 @@ TEST_F(TrainingDataTest, NamesTheKeyOfAFileThatIsNotThere) {
   config_.tokenizer_model = directory_ / "";
   EXPECT_EQ(message_of<DataError>([&] { data_vocabulary(config_); }),
             "data.tokenizer_model: " + config_.tokenizer_model + ": not a regular file");
+}
+
+// Of the same size, so that every id is one of the vocabulary.
+TEST_F(TrainingDataTest, RefusesATokenizerThatWasExchanged) {
+  config_.path = prepared("d", 500, 320);
+  open_training_data(config_, 32, 320, false);
+  write_text(config_.path + ".model", train_sentencepiece(made_up_sentences(900, 5), 320));
+  EXPECT_TRUE(contains(message_of<DataError>([&] { open_training_data(config_, 32, 320, false); }),
+                       "d.model: another tokenizer than the dataset was made with: found the fingerprint "));
+  std::filesystem::remove(config_.path + ".model");  // which training does without
+  open_training_data(config_, 32, 320, false);
+}
+
+// Links are followed; what is no file is refused before anything waits for it.
+TEST_F(TrainingDataTest, TakesSymbolicLinksAndNoPipes) {
+  config_.path = prepared("d", 100);
+  const std::string linked = directory_ / "linked";
+  for (const char* suffix : {".bin", ".idx", ".json"})
+    std::filesystem::create_symlink(config_.path + suffix, linked + suffix);
+  config_.path = linked;
+  open_training_data(config_, 32, 257, false);
+  for (const char* suffix : {".json", ".idx", ".bin"}) {
+    std::filesystem::remove(linked + suffix);
+    ASSERT_EQ(mkfifo((linked + suffix).c_str(), 0600), 0);
+    EXPECT_TRUE(contains(message_of<Error>([&] { open_training_data(config_, 32, 257, false); }),
+                         std::string("linked") + suffix + ": "))
+        << suffix;
+    std::filesystem::remove(linked + suffix);
+    std::filesystem::create_symlink(linked + suffix, linked + suffix);  // to itself
+    EXPECT_TRUE(contains(message_of<Error>([&] { open_training_data(config_, 32, 257, false); }), "linked")) << suffix;
+    std::filesystem::remove(linked + suffix);
+    std::filesystem::create_symlink((directory_ / "d") + suffix, linked + suffix);
+  }
 }
 
 TEST_F(TrainingDataTest, RefusesASidecarOfAnotherDataset) {

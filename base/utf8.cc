@@ -1,4 +1,4 @@
-#include "engine/data/utf8.h"
+#include "base/utf8.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,55 @@
+// Host memory that cannot be had: the error says what it was for, how many bytes, and which limit is in the way.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <string>
+#include <string_view>
+
+namespace trivet {
+
+// What this thread's allocations are for as long as this lives; the innermost one counts. Of `name`, which may be a
+// file's, as much is shown as fits.
+class MemoryPurpose {
+ public:
+  explicit MemoryPurpose(const char* what, std::string_view name = {}) : outer_(current_), what_(what), name_(name) {
+    current_ = this;
+  }
+  ~MemoryPurpose() { current_ = outer_; }
+  MemoryPurpose(const MemoryPurpose&) = delete;
+  MemoryPurpose& operator=(const MemoryPurpose&) = delete;
+
+  static const MemoryPurpose* current() { return current_; }
+  const char* what() const { return what_; }
+  std::string_view name() const { return name_; }
+
+ private:
+  static inline thread_local const MemoryPurpose* current_ = nullptr;
+  const MemoryPurpose* outer_;
+  const char* what_;
+  std::string name_;
+};
+
+// What operator new throws (host_memory.cc replaces it; sanitizers have their own).
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(size_t bytes) noexcept;
+  const char* what() const noexcept override { return text_.data(); }
+
+ private:
+  std::array<char, 512> text_{};  // composed where there may be no memory for a string
+};
+
+// The limit that this process meets first: its own (ulimit), its control group's, or the machine's.
+struct MemoryLimit {
+  int64_t bytes = 0;
+  int64_t used = 0;  // of them, by this process
+  const char* name = "";
+  int64_t left() const { return bytes - used; }
+};
+MemoryLimit memory_limit() noexcept;  // allocates nothing
+std::string to_string(const MemoryLimit& limit);
+
+}  // namespace trivet
