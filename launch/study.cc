@@ -113,8 +113,19 @@ std::string command_text(const Study& study, const Point& point) {
   return text + '\n';
 }
 
+// Throws where no run has succeeded: then there is nothing to tell.
+void check_success(const Study& study, const Plan& plan, const Summary& summary) {
+  if (summary.done > 0) return;
+  for (size_t i = 0; i < plan.points.size(); ++i)
+    if (const std::string& failure = summary.points[i].failure; !failure.empty())
+      throw Error(fmt::format("study {}: no run has succeeded; the first failure, of {}: {}", study.name,
+                              describe_choice(study, plan.points[i].choice), failure));
+  throw ConfigError(fmt::format("study {}: no run was made yet; trivet study {} makes them", study.name, study.path));
+}
+
 void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   const Summary summary = summarize(study, plan, rows);
+  check_success(study, plan, summary);
   for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("{}\n", winner);
   if (summary.winners.empty()) return;
   fmt::print("\n");
@@ -164,8 +175,7 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
     throw Unfinished(
         fmt::format("the budget of {:g} minutes is spent; the same command continues with the runs that are left",
                     study.budget_minutes));
-  if (summary.done == 0 && !plan.points.empty())
-    throw Error("no run of the study succeeded: " + summary.points[0].failure);
+  check_success(study, plan, summary);
 }
 
 void run(const StudyOptions& options) {
@@ -174,6 +184,11 @@ void run(const StudyOptions& options) {
   Study study = load_study(options.path);
   if (!options.out.empty()) study.out = options.out;
   const Plan plan = make_plan(study);
+  if (plan.points.empty()) {
+    print_blocks({dropped_table(study, plan)});
+    std::fflush(stdout);
+    throw ConfigError(fmt::format("study {}: none of its {} points can run", study.name, plan.dropped.size()));
+  }
   const bool runs = !options.best && !options.report && !(options.plan && !options.probe);
   const FileDescriptor lock = runs ? lock_study(study) : FileDescriptor();  // before reading what is done
   std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
@@ -196,7 +211,10 @@ void run(const StudyOptions& options) {
   };
   const StudyEnd end = run_study(study, plan, rows, process_runner(study, program_path(), stop_asked), runner);
   write_reports(study, plan, rows);
-  if (options.probe) return print_plan(study, plan, rows);
+  if (options.probe) {
+    print_plan(study, plan, rows);
+    return check_success(study, plan, summarize(study, plan, rows));
+  }
   finish(study, plan, rows, end);
 }
 

@@ -1,10 +1,13 @@
 // A study of real runs: the program itself on a tiny model, twice two points, stopped in the middle.
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
+#include <fmt/format.h>
+#include <sys/wait.h>
 
 #include "engine/data/indexed_dataset.h"
-#include "engine/study/runner.h"
 #include "engine/study/report.h"
+#include "engine/study/runner.h"
 #include "tests/engine/study/study_text.h"
 #include "tests/support/where.h"
 
@@ -83,6 +86,38 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
   EXPECT_TRUE(std::filesystem::exists(study.out + "/runs/" + plan.points[0].id + "-1/trace.json"));
   EXPECT_FALSE(std::filesystem::exists(study.out + "/runs/" + plan.points[0].id + "-2/trace.json"));
   unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+// The exit code of `trivet study` with these arguments, and what it prints to stderr.
+std::pair<int, std::string> study_command(const StudyFolder& folder, const std::string& arguments) {
+  const std::string command = fmt::format(
+      "cd {} && env -u OMPI_COMM_WORLD_SIZE CUDA_VISIBLE_DEVICES= {} study {} "
+      ">out.txt 2>err.txt",
+      folder / "", program_path(), arguments);
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_text(folder / "err.txt")};
+}
+
+TEST(StudyProgram, WithoutASuccessEndsWithAnError) {
+  const TempDir data;
+  write_dataset(data / "corpus");
+  const StudyFolder folder(with(kGoodConfig, "path: corpus", "path: " + (data / "corpus")));
+  const std::string failing = with(kTinyStudy, "cpu: {}", "cpu: {device.kind: cuda}");
+  const auto expect = [&](const std::string& arguments, int code, const std::string& text) {
+    const auto [found, error] = study_command(folder, arguments);
+    EXPECT_EQ(found, code) << arguments << ": " << error;
+    EXPECT_NE(error.find(text), std::string::npos) << arguments << ": " << error;
+  };
+  write_text(folder / "failing.yaml", with(failing, "{device: gpu}", "{}"));
+  expect("failing.yaml --best", 64, "study tiny: no run was made yet; trivet study failing.yaml makes them");
+  expect("failing.yaml --plan --probe", 70, "no run has succeeded; the first failure, of ");
+  for (const char* once_more : {"", " --best", ""}) expect(std::string("failing.yaml") + once_more, 70, "found cuda");
+  expect("failing.yaml --report", 0, "");
+
+  const std::string none = with(kTinyStudy, "pipeline_model_parallel_size: 2", "pipeline_model_parallel_size: 3");
+  write_text(folder / "none.yaml", with(none, "ranks: 2", "ranks: 2\nout: none"));
+  for (const char* how : {"", " --best", " --plan", " --report"})
+    expect(std::string("none.yaml") + how, 64, "study tiny: none of its 3 points can run");
 }
 
 }  // namespace
