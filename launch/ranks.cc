@@ -16,11 +16,12 @@ void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
     if (asked > 0 && launched > 0 && asked != launched)
       throw ConfigError(
           fmt::format("--ranks {} under a launcher that started {} ranks: leave --ranks out there", asked, launched));
-    if (asked > 1 && launched == 0)
+    // Without a launcher MPI would make a world of this process alone.
+    if (built_with_mpi() && !has_mpi_launcher())
       throw ConfigError(
-          fmt::format("--ranks {0} with comm.backend mpi, but no launcher started this process; expected "
-                      "mpirun -n {0} trivet …, without --ranks",
-                      asked));
+          fmt::format("comm.backend is mpi, but no launcher started this process; expected mpirun -n {0} trivet …, "
+                      "without --ranks, or comm.backend thread for {0} rank{1} in this process",
+                      asked > 0 ? asked : needed, (asked > 0 ? asked : needed) == 1 ? "" : "s"));
     return naming_keys([&] { run_mpi_rank(main); });
   }
   if (launched > 1)

@@ -1,6 +1,7 @@
 // launched_world_size, launched_rank: from the environment variables of launchers.
+#include <algorithm>
+#include <array>
 #include <cstdlib>
-#include <string>
 
 #include "parallel/comm/world.h"
 
@@ -34,6 +35,14 @@ int launched_rank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK"})
     if (std::getenv(name)) return static_cast<int>(environment_number(name));
   return srun_tasks() > 0 ? static_cast<int>(environment_number("SLURM_PROCID")) : 0;
+}
+
+bool has_mpi_launcher() {
+  // Of PMIx, of the older PMI, of Flux, of Cray's PALS and of IBM's jsrun.
+  constexpr std::array kNames = {"PMIX_RANK",      "PMI_RANK",    "PMI_FD",
+                                 "FLUX_TASK_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK"};
+  return launched_world_size() > 0 ||
+         std::ranges::any_of(kNames, [](const char* name) { return std::getenv(name) != nullptr; });
 }
 
 }  // namespace trivet

@@ -19,6 +19,9 @@ void run_thread_ranks(int n, const std::function<void(Communicator& world)>& ran
 int launched_world_size();
 // This process's rank, as the launcher announced it; 0: no launcher.
 int launched_rank();
+// Whether a launcher through which MPI finds its ranks started this process, be it one whose world size is not known
+// before MPI is initialised.
+bool has_mpi_launcher();
 
 // Initialises MPI, runs rank_main on the calling thread and finalises. When it throws, the message goes to stderr,
 // prefixed with the rank, and the whole job is aborted with the error's exit code. Throws ConfigError when the world

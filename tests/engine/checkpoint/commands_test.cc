@@ -232,11 +232,24 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
 
 TEST(TrainCommand, RanksOfMpiNeedALauncher) {
   const TempDir dir;
-  const Ended ended = trivet(dir, fmt::format("train {} --ranks 2 --set comm.backend=mpi --set train.run_dir={}",
-                                              source_path("configs/tiny.yaml"), dir / "run"));
-  EXPECT_EQ(ended.code, 64) << ended.err;
-  EXPECT_TRUE(has(ended.err, "no launcher started this process; expected mpirun -n 2 trivet")) << ended.err;
-  EXPECT_FALSE(std::filesystem::exists(dir / "run"));
+  const std::string config = source_path("configs/tiny.yaml"),
+                    one =
+                        "--set parallel.tensor_model_parallel_size=1 "
+                        "--set parallel.sequence_parallel=false --set parallel.pipeline_model_parallel_size=1";
+  for (const auto& [arguments, ranks] : std::vector<std::pair<std::string, int>>{
+           {"train " + config + " --ranks 2", 2},
+           {"train " + config, 4},
+           {"train " + config + " --ranks 1 " + one, 1},
+           {fmt::format("generate {} --prompt-tokens 3 --pipeline-parallel 2", kHfModel), 2},
+           {fmt::format("generate {} --prompt-tokens 3", kHfModel), 1}}) {
+    const Ended ended =
+        trivet(dir, fmt::format("{} --set comm.backend=mpi --set train.run_dir={}", arguments, dir / "run"));
+    EXPECT_EQ(ended.code, 64) << arguments << ended.err;
+    EXPECT_TRUE(has(ended.err, fmt::format("no launcher started this process; expected mpirun -n {} trivet", ranks)))
+        << arguments << ended.err;
+    EXPECT_TRUE(ended.err.starts_with("trivet: ")) << ended.err;  // and nothing of MPI's
+    EXPECT_FALSE(std::filesystem::exists(dir / "run"));
+  }
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which take more address space than there is
