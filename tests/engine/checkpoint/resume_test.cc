@@ -529,7 +529,7 @@ TEST_P(LostFolder, IsNoticedAndTheStateSavedBesideIt) {
   Config config = small_run(dir / "straight");
   config.train.train_iters = 6;
   config.checkpoint.save_interval = 1;
-  const RunResult straight = run(config, 2);
+  const RunResult straight = run(config, 1);
   config.train.run_dir = dir / "run";
   RunOptions options;
   const auto look = stop_after(3);
@@ -541,8 +541,8 @@ TEST_P(LostFolder, IsNoticedAndTheStateSavedBesideIt) {
     std::filesystem::create_directories(dir / "run/checkpoints");
     return 0;
   };
-  // when
-  const std::string error = message_of<ConfigError>([&] { run(config, 2, options); });
+  // when: one rank, so that nothing is being written while the directory goes
+  const std::string error = message_of<ConfigError>([&] { run(config, 1, options); });
   // then
   EXPECT_NE(error.find(replaced ? "run was renamed to " : "run was deleted"), std::string::npos) << error;
   EXPECT_EQ(error.find("another one is in its place") != std::string::npos, replaced) << error;
@@ -556,7 +556,7 @@ TEST_P(LostFolder, IsNoticedAndTheStateSavedBesideIt) {
   const int64_t step = open_checkpoint(options.resume).state.step;
   EXPECT_GE(step, 3);
   std::filesystem::remove_all(dir / "run");
-  const RunResult resumed = run(config, 2, options);
+  const RunResult resumed = run(config, 1, options);
   EXPECT_EQ(resumed.losses, std::vector<double>(straight.losses.begin() + step, straight.losses.end()));
 }
 INSTANTIATE_TEST_SUITE_P(Replaced, LostFolder, testing::Bool());
