@@ -60,8 +60,13 @@ struct StepLimits {
   bool finite = true;                       // a number that is not finite is refused
 };
 
-// The numbers of a FindNonFinite report.
-inline constexpr int64_t kNonFiniteNumbers = 5;
+// What FindNonFinite reports of the first element that is not finite: larger for an earlier element. 0: there is none.
+inline constexpr int64_t kNonFiniteNumbers = 3;
+TRIVET_HOST_DEVICE constexpr int64_t non_finite_mark(int64_t element, bool infinite) {
+  return (int64_t{1} << 62) - 2 * element - (infinite ? 1 : 0);
+}
+constexpr int64_t element_of_mark(int64_t mark) { return ((int64_t{1} << 62) - mark) / 2; }
+constexpr bool infinite_of_mark(int64_t mark) { return mark % 2 != 0; }
 
 // How many of a rank's v columns, from first_column on, are entries of the vocabulary and not padding.
 constexpr int64_t real_columns(int64_t first_column, int64_t vocab_size, int64_t v) {
@@ -201,17 +206,19 @@ struct AcceptStep {
   }
 };
 
-// In a step that is refused, searches x for non-finite elements, so that a report can name them after the gradients are
-// overwritten: where accepted[0] is 0, found = {index of the first such element or -1, NaNs, infinities, bits of that
-// element, bits of the one before it}; else found is left as it is. x: [n] fp32; found: [kNonFiniteNumbers] int64.
+// Searches x for elements that are not finite, so that a report can name them after x is overwritten: found[0] = the
+// larger of it and the first one's non_finite_mark(), found[1] += NaNs, found[2] += infinities. Searches add up; before
+// the first, `found` is 0. accepted: [1] fp32 (null: 0); where it is not 0, nothing is searched. x: [n] fp32, n < 2^61;
+// found: [kNonFiniteNumbers] int64.
 struct FindNonFinite {
   static constexpr SpanInfo kSpan{"find_non_finite", Category::optimizer};
-  In x, accepted;
+  In x;
+  OptionalIn accepted{};
   InOut found;
 
   void check(const Expect& expect) const {
     expect.vector("x", x, DType::f32, x.numel());
-    expect.vector("accepted", accepted, DType::f32, 1);
+    if (accepted) expect.vector("accepted", accepted, DType::f32, 1);
     expect.vector("found", found, DType::i64, kNonFiniteNumbers);
   }
 };

@@ -100,7 +100,7 @@ void RunGuard::rank_failed() {
       throw;
     }
     const auto* numerics = dynamic_cast<const NumericsError*>(&failure);
-    const int rank = numerics && numerics->rank >= 0 ? numerics->rank : world_.rank();
+    const int rank = numerics ? numerics->rank : world_.rank();
     // Each failing rank tries, as the launcher may end another first. The first outcome counts.
     watchdog_->record(
         {.status = "failed", .exit_code = exit_code_of(failure), .root_cause_rank = rank, .what = failure.what()});

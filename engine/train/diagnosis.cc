@@ -1,10 +1,10 @@
 #include "engine/train/diagnosis.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <set>
 #include <xxhash.h>
 
 #include "base/statistics.h"
@@ -14,60 +14,181 @@ namespace {
 
 // As op::FindNonFinite writes it.
 struct Found {
-  int64_t first, nans, infinities, bits, bits_before;
-  static float number(int64_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits)); }
+  int64_t mark, nans, infinities;
 };
 static_assert(sizeof(Found) == kNonFiniteNumbers * sizeof(int64_t));
 
-// "" where all gradients of this rank are finite.
-std::string describe_gradients(const Rank& rank, int world_rank) {
-  const RankState& state = rank.state;
-  std::vector<Found> found(state.flat.buckets.size());
-  rank.device.copy_to_host(state.non_finite, found.data(), *rank.compute);
-  rank.compute->synchronize();
-  const auto bad = std::find_if(found.begin(), found.end(), [](const Found& bucket) { return bucket.first >= 0; });
-  if (bad == found.end()) return "";
-  Found all{};
-  for (const Found& bucket : found)
-    if (bucket.first >= 0) all.nans += bucket.nans, all.infinities += bucket.infinities;
+std::string place_text(const FlatSegment& segment, int64_t at, bool infinite) {
+  return fmt::format("at element {} of {}, is {}", at - segment.offset, segment.param->shape.numel(),
+                     infinite ? "infinite" : "NaN");
+}
 
-  const FlatBucket& bucket = state.flat.buckets[static_cast<size_t>(bad - found.begin())];
-  const int64_t at = bucket.own_begin + bad->first;
+const FlatSegment& segment_at(const RankState& state, const FlatBucket& bucket, int64_t at) {
   const auto segments = state.flat.segments_of(bucket);
-  const auto behind =
-      std::find_if(segments.begin(), segments.end(), [&](const FlatSegment& segment) { return segment.offset > at; });
-  const FlatSegment& segment = *(behind - 1);
+  return *(std::ranges::upper_bound(segments, at, {}, &FlatSegment::offset) - 1);
+}
+
+// This rank's gradients in one search.
+struct BadGradients {
+  int64_t order = RankNumbers::kNone;  // as RankNumbers has it
+  const FlatSegment* first = nullptr;
+  int64_t at = 0;  // in elements of the layout
+  Found found{};   // the first one's mark; all NaNs and infinities of the rank
+};
+
+BadGradients bad_gradients(const Rank& rank, RankState::NonFiniteSearch search) {
+  const RankState& state = rank.state;
+  std::vector<Found> buckets(state.flat.buckets.size());
+  rank.device.copy_to_host(state.non_finite_of(search), buckets.data(), *rank.compute);
+  rank.compute->synchronize();
+  BadGradients bad;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    const Found& found = buckets[i];
+    bad.found.nans += found.nans, bad.found.infinities += found.infinities;
+    if (found.mark == 0) continue;
+    const FlatBucket& bucket = state.flat.buckets[i];
+    const int64_t begin = search == RankState::kReducedSearch ? bucket.own_begin : bucket.begin;
+    const int64_t at = begin + element_of_mark(found.mark);
+    const FlatSegment& segment = segment_at(state, bucket, at);
+    // The backward pass begins with the last stage, and in it with the last parameters, as the layout does.
+    const int chunk = state.params.units()[static_cast<size_t>(segment.param->unit)].stage;
+    const int64_t stages_after = rank.schedule.stages() - 1 - rank.schedule.stage_of(rank.mesh.at[Axis::pp], chunk);
+    const int64_t order = (stages_after << 32) + (&segment - state.flat.segments.data());
+    if (order >= bad.order) continue;
+    bad.order = order, bad.first = &segment, bad.at = at, bad.found.mark = found.mark;
+  }
+  return bad;
+}
+
+// The first of the weights that this rank owns which is not finite; "": all are.
+std::string bad_weight(const Rank& rank) {
+  const RankState& state = rank.state;
+  std::vector<std::byte> copy;
+  for (const FlatBucket& bucket : state.flat.buckets) {
+    const Tensor weights = bucket.own_weights;
+    copy.resize(static_cast<size_t>(weights.bytes()));
+    rank.device.copy_to_host(weights, copy.data(), *rank.compute);
+    rank.compute->synchronize();
+    const auto number = [&](int64_t i) {
+      if (weights.dtype == DType::f32) return reinterpret_cast<const float*>(copy.data())[i];
+      return static_cast<float>(reinterpret_cast<const bf16*>(copy.data())[i]);
+    };
+    for (int64_t i = 0; i < weights.numel(); ++i) {
+      if (std::isfinite(number(i))) continue;
+      const int64_t at = bucket.own_begin + i;
+      const FlatSegment& segment = segment_at(state, bucket, at);
+      return fmt::format("{} is not finite since before the step: the first, {}", segment.param->spec.name,
+                         place_text(segment, at, std::isinf(number(i))));
+    }
+  }
+  return "";
+}
+
+std::string describe_gradients(const Rank& rank, int world_rank, const BadGradients& bad, const char* when) {
+  const auto& [mark, nans, infinities] = bad.found;
   return fmt::format(
-      "gradients of {} on rank {} (pipeline rank {}) are not finite; the first, at element {} of {}, is {}{}; of all "
-      "of this rank, {} are not ({} NaN, {} infinite)",
-      segment.param->spec.name, world_rank, rank.mesh.at[Axis::pp], at - segment.offset, segment.param->shape.numel(),
-      Found::number(bad->bits),
-      bad->first > 0 ? fmt::format(", the one before it {:.6g}", Found::number(bad->bits_before)) : "",
-      all.nans + all.infinities, all.nans, all.infinities);
+      "gradients of {} on rank {} (pipeline rank {}) are not finite{}; the first, {}; of all of this rank, {} are not "
+      "({} NaN, {} infinite)",
+      bad.first->param->spec.name, world_rank, rank.mesh.at[Axis::pp], when,
+      place_text(*bad.first, bad.at, infinite_of_mark(mark)), nans + infinities, nans, infinities);
+}
+
+// What the ranks alike cannot tell.
+std::string doubts_of(const NonFiniteSource& source) {
+  std::string text;
+  const auto& [kind, ranks, replica, replicas] = source;
+  if (kind == NonFiniteSource::loss)
+    text = replica.size() > 1 ? fmt::format(
+                                    "; the forward pass of its replica (ranks {}) made it, on which rank and in which "
+                                    "tensor cannot be known",
+                                    fmt::join(replica, ", "))
+                              : "; its forward pass made it, in which tensor cannot be known";
+  else if (ranks.size() > 1)
+    text = fmt::format("; ranks {} have such numbers, on which of them was the first cannot be known",
+                       fmt::join(ranks, ", "));
+  if (replicas > 1) text += fmt::format("; {} data-parallel replicas have such numbers", replicas);
+  return text;
 }
 
 }  // namespace
 
+NonFiniteSource find_source(const std::vector<RankNumbers>& ranks) {
+  NonFiniteSource source;
+  const auto ranks_where = [&](auto&& is) {
+    std::vector<int> found;
+    for (size_t rank = 0; rank < ranks.size(); ++rank)
+      if (is(ranks[rank])) found.push_back(static_cast<int>(rank));
+    return found;
+  };
+  const auto as = [&](NonFiniteSource::Kind kind, std::vector<int> found) {
+    if (!found.empty()) source.kind = kind, source.ranks = std::move(found);
+    return source.kind != NonFiniteSource::none;
+  };
+  if (as(NonFiniteSource::weight, ranks_where([](const RankNumbers& r) { return r.weight != 0; }))) return source;
+  std::set<int64_t> replicas;
+  for (const RankNumbers& r : ranks)
+    if (r.loss != 0 || r.local_grad != RankNumbers::kNone) replicas.insert(r.replica);
+  if (replicas.empty()) {
+    as(NonFiniteSource::grad, ranks_where([](const RankNumbers& r) { return r.grad != RankNumbers::kNone; }));
+    return source;
+  }
+  const int64_t replica = *replicas.begin();
+  source.replicas = static_cast<int>(replicas.size());
+  source.replica = ranks_where([&](const RankNumbers& r) { return r.replica == replica; });
+  // A loss that is not finite makes all gradients alike.
+  if (as(NonFiniteSource::loss, ranks_where([&](const RankNumbers& r) { return r.replica == replica && r.loss != 0; })))
+    return source;
+  int64_t first = RankNumbers::kNone;
+  for (const int rank : source.replica) first = std::min(first, ranks[static_cast<size_t>(rank)].local_grad);
+  as(NonFiniteSource::local_grad,
+     ranks_where([&](const RankNumbers& r) { return r.replica == replica && r.local_grad == first; }));
+  return source;
+}
+
 void search_non_finite(Rank& rank) {
+  const RankState& state = rank.state;
+  Stream& compute = *rank.compute;
+  // The host has read what these were of the step before; the next step's search of local gradients may begin at once.
+  rank.ops.run(
+      op::Convert{state.non_finite_of(RankState::kLocalSearch), state.non_finite_of(RankState::kReportedSearch)},
+      compute);
+  const Tensor reduced = state.non_finite_of(RankState::kReducedSearch);
+  rank.ops.run(op::Clear{{reduced}}, compute);
   int64_t i = 0;
-  for (const FlatBucket& bucket : rank.state.flat.buckets)
+  for (const FlatBucket& bucket : state.flat.buckets)
     rank.ops.run(op::FindNonFinite{.x = bucket.own_grads,
-                                   .accepted = rank.state.step_number(RankState::kAccepted),
-                                   .found = rank.state.non_finite.slice(i++, 1).view({kNonFiniteNumbers})},
-                 *rank.compute);
+                                   .accepted = state.step_number(RankState::kAccepted),
+                                   .found = reduced.slice(i++, 1).view({kNonFiniteNumbers})},
+                 compute);
 }
 
 NonFinite find_non_finite(const Rank& rank, float own_loss, HostWorld& host) {
-  NonFinite found;
-  const auto [loss_rank, loss] = host.first_text(std::isfinite(own_loss) ? "" : "the loss is not finite");
-  if (loss_rank >= 0) {
-    found.rank = loss_rank;
-    found.what = fmt::format("the loss of rank {} is not finite, ", loss_rank);
-  }
-  const auto [first, text] = host.first_text(describe_gradients(rank, host.rank()));
-  found.what += first < 0 ? "all gradients are finite" : text;
-  if (found.rank < 0) found.rank = first;
-  return found;
+  const bool sums = rank.sums_gradients();
+  const BadGradients reduced = bad_gradients(rank, RankState::kReducedSearch);
+  const BadGradients local = sums ? bad_gradients(rank, RankState::kReportedSearch) : reduced;
+  const std::string weight = bad_weight(rank);
+  const NonFiniteSource source = find_source(host.gather(RankNumbers{.replica = rank.state.flat.options.rank,
+                                                                     .weight = !weight.empty(),
+                                                                     .loss = !std::isfinite(own_loss),
+                                                                     .local_grad = local.order,
+                                                                     .grad = reduced.order}));
+  if (source.kind == NonFiniteSource::none) return {.what = "all gradients and weights are finite"};
+  const int first = source.ranks.front();
+  const auto describe = [&]() -> std::string {
+    switch (source.kind) {
+      case NonFiniteSource::weight: return fmt::format("on rank {} the weight {}", first, weight);
+      case NonFiniteSource::loss: return fmt::format("the loss of rank {} is not finite", first);
+      case NonFiniteSource::local_grad:
+        return describe_gradients(rank, first, local, sums ? " before their sum over ranks" : "");
+      case NonFiniteSource::grad:
+        return describe_gradients(rank, first, reduced, " after their sum over ranks, and were before it");
+      case NonFiniteSource::none: break;
+    }
+    return "";
+  };
+  const auto& candidates = source.kind == NonFiniteSource::loss ? source.replica : source.ranks;
+  return {.rank = candidates.size() == 1 ? first : -1,
+          .what = host.first_text(host.rank() == first ? describe() : "").text + doubts_of(source)};
 }
 
 ReplicaMismatch compare_replicas(const Rank& rank, HostWorld& data, const std::vector<int>& world_ranks) {

@@ -9,16 +9,35 @@
 
 namespace trivet {
 
-struct NonFinite {
-  int rank = -1;       // the first rank with a bad number; -1: none
-  std::string what{};  // whose loss; the parameter, its stage and rank, how many, and the first number
+// What one rank holds that is not finite, as the ranks tell each other. Gradients are told by the place of the first
+// bad one in the order in which the backward pass makes them, the same on all ranks; kNone: all are finite.
+struct RankNumbers {
+  static constexpr int64_t kNone = INT64_MAX;
+  int64_t replica = 0;                       // the rank's place among the data-parallel ranks
+  int64_t weight = 0, loss = 0;              // 1: one, or the rank's part of it, is not finite
+  int64_t local_grad = kNone, grad = kNone;  // before the sums over ranks, and after them
 };
 
-// Queues the search of this rank's gradients. It runs in a refused step only, before the next step overwrites them.
+// Which of these numbers was there first. Weights precede the step; NaN spreads over the ranks of a replica with the
+// activations and their gradients, and over replicas only with the sums.
+struct NonFiniteSource {
+  enum Kind { weight, loss, local_grad, grad, none } kind = none;
+  std::vector<int> ranks;    // that have it; more than one: which of them was first cannot be known
+  std::vector<int> replica;  // of loss and local_grad: all ranks of the first one's replica
+  int replicas = 0;          // likewise: with such numbers
+};
+NonFiniteSource find_source(const std::vector<RankNumbers>& ranks);
+
+struct NonFinite {
+  int rank = -1;       // of the source; -1: cannot be known
+  std::string what{};  // whose loss or weight; the parameter, its stage and rank, how many, and the first number
+};
+
+// Queues the search of this rank's reduced gradients. It runs in a refused step only, before the next step overwrites
+// them. Before their reduction GradSync has searched them in any step.
 void search_non_finite(Rank& rank);
 
-// The first rank's result of that search, on all ranks. own_loss: this rank's part of the loss; gradients are reduced,
-// and so as bad on all ranks that share them. Collective.
+// The source of what these searches found, on all ranks. own_loss: this rank's part of the loss. Collective.
 NonFinite find_non_finite(const Rank& rank, float own_loss, HostWorld& host);
 
 struct ReplicaMismatch {

@@ -1,5 +1,6 @@
 #include "engine/train/rank.h"
 
+#include <algorithm>
 #include <fmt/format.h>
 
 #include "engine/model/init.h"
@@ -22,7 +23,10 @@ std::unique_ptr<DataParallel> make_data_parallel(const Config& config, const Lay
                                  .op = overlap.average_in_collective ? Reduce::average : Reduce::sum,
                                  .delay = overlap.align_grad_reduce ? std::optional(pp) : std::nullopt,
                                  .registered = config.comm.nccl_ub ? &rank.state.gradient_arena : nullptr,
-                                 .poison = options.poison};
+                                 .poison = options.poison,
+                                 .non_finite = config.train.check_for_nan_in_loss_and_grad && rank.sums_gradients()
+                                                   ? rank.state.non_finite_of(RankState::kLocalSearch)
+                                                   : Tensor{}};
   ParamGather::Options gather{.comm_streams = overlap.overlap_param_gather ? overlap.collectives_in_flight : 0,
                               .poison = options.poison,
                               .ahead = pp,
@@ -90,10 +94,17 @@ void Rank::initialize_weights(uint64_t seed, int threads) {
   state.flat.initialize([&](const Param& param) { initialize_weight(param, seed, threads, device, *compute); }, ops,
                         *compute);
   state.adam->reset(ops, *compute);
+  ops.run(op::Clear{{state.non_finite}}, *compute);
 }
 
 void Rank::finish_gradients() {
   data_parallel->grads.finish({{{Axis::tp}, mesh.tensor.get()}, {{Axis::pp}, embedding_group.get()}});
+}
+
+bool Rank::sums_gradients() const {
+  return mesh.data->size() > 1 || std::ranges::any_of(state.flat.partial_grads, [&](const auto& partial) {
+           return mesh.shape.size(partial.first) > 1;
+         });
 }
 
 std::vector<float> Rank::next_token_logits(std::span<const int32_t> context, int64_t known) {

@@ -40,6 +40,8 @@ class Rank {
   void initialize_weights(uint64_t seed, int threads);
   // Completes the reduction of the step's gradients, each rank's own part. REQUIRES: it trains.
   void finish_gradients();
+  // Whether a reduction adds other ranks' gradients to this rank's.
+  bool sums_gradients() const;
   // The logits after `context`, 1 to as many tokens as the rank has positions: [vocab_size], the same on every rank.
   // known: so many of its tokens, but not all, began the context of the last call too, and nothing has run since: where
   // the activations of each layer are saved, their keys and values are still there, and only the other tokens are

@@ -130,7 +130,8 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
   adam.emplace(flat, optimizer_arena);
   step_numbers = optimizer_arena.allocate(DType::f32, {kStepNumbers});
   loss = step_number(kLoss);
-  non_finite = optimizer_arena.allocate(DType::i64, {static_cast<int64_t>(flat.buckets.size()), kNonFiniteNumbers});
+  non_finite = optimizer_arena.allocate(
+      DType::i64, {kNonFiniteSearches, static_cast<int64_t>(flat.buckets.size()), kNonFiniteNumbers});
   const Program& program = layout.schedule.programs[static_cast<size_t>(at[Axis::pp])];
   const SlotPlan plan = plan_slots(program, layout.schedule.v, SlotPool::per_chunk);
   for (size_t chunk = 0; chunk < stages.size(); ++chunk) {

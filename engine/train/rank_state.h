@@ -54,7 +54,14 @@ struct RankState {
   Tensor step_numbers;
   Tensor step_number(StepNumber which) const { return step_numbers.slice(which, 1); }
   Tensor loss;  // [1] fp32: step_number(kLoss), or of its own
-  Tensor non_finite;  // [buckets, 5] int64: op::FindNonFinite of each bucket's own gradients, in a refused step
+  // op::FindNonFinite of each bucket's gradients, [kNonFiniteSearches, buckets, kNonFiniteNumbers] int64: this rank's
+  // before their reduction, as the step goes on; the same of the last step whose update is queued, of which the host
+  // reads them; and those that this rank owns after their reduction, searched in a refused step only.
+  enum NonFiniteSearch { kLocalSearch, kReportedSearch, kReducedSearch, kNonFiniteSearches };
+  Tensor non_finite;
+  Tensor non_finite_of(NonFiniteSearch which) const {
+    return non_finite.slice(which, 1).view({non_finite.shape[1], kNonFiniteNumbers});
+  }
   Tensor snapshot;  // [saved_bytes] u8, in host memory: what an asynchronous save writes; else null
 };
 

@@ -1,9 +1,9 @@
 // The optimizer's step: whether it is taken, where a refused one went wrong, and AdamW, fused with the rounding of the
 // new weight into the model's: one pass over all of the optimizer's memory.
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
-#include <span>
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel_for.h"
@@ -11,6 +11,14 @@
 
 namespace trivet::TRIVET_CPU {
 namespace {
+
+constexpr int64_t kSearched = 1024;  // elements looked at together
+
+bool all_finite(const float* x, int64_t n) {
+  uint32_t largest = 0;  // of the magnitudes' bits
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
+  return largest < 0x7f800000u;
+}
 
 template <bool kModelWeight>
 void update(int64_t n, const AdamWConstants& k, float scale, const float* grad, float* weight, float* m, float* v,
@@ -39,17 +47,27 @@ void Kernels::compute(const op::AcceptStep& op) {
 }
 
 void Kernels::compute(const op::FindNonFinite& op) {
-  if (op.accepted.as<float>()[0] != 0) return;
-  const std::span<const float> numbers(op.x.as<float>(), static_cast<size_t>(op.x.numel()));
-  const auto first = std::find_if_not(numbers.begin(), numbers.end(), [](float v) { return std::isfinite(v); });
-  int64_t* const out = op.found.as<int64_t>();
-  std::fill_n(out, kNonFiniteNumbers, 0);
-  out[0] = first == numbers.end() ? -1 : first - numbers.begin();
-  if (first == numbers.end()) return;
-  out[1] = std::count_if(first, numbers.end(), [](float v) { return std::isnan(v); });
-  out[2] = std::count_if(first, numbers.end(), [](float v) { return std::isinf(v); });
-  out[3] = std::bit_cast<uint32_t>(*first);
-  if (first != numbers.begin()) out[4] = std::bit_cast<uint32_t>(*(first - 1));
+  if (op.accepted && op.accepted.as<float>()[0] != 0) return;
+  const float* const x = op.x.as<float>();
+  int64_t* const found = op.found.as<int64_t>();
+  std::atomic_flag lock;
+  parallel_for(threads_, op.x.numel(), 16 * kSearched, [&](Range part, int) {
+    int64_t mark = 0, nans = 0, infinities = 0;
+    for (int64_t begin = part.begin; begin < part.end; begin += kSearched) {
+      const int64_t end = std::min(begin + kSearched, part.end);
+      if (all_finite(x + begin, end - begin)) continue;
+      for (int64_t i = begin; i < end; ++i) {
+        if (std::isfinite(x[i])) continue;
+        mark = std::max(mark, non_finite_mark(i, std::isinf(x[i])));
+        ++(std::isinf(x[i]) ? infinities : nans);
+      }
+    }
+    if (mark == 0) return;
+    while (lock.test_and_set(std::memory_order_acquire)) {
+    }
+    found[0] = std::max(found[0], mark), found[1] += nans, found[2] += infinities;
+    lock.clear(std::memory_order_release);
+  });
 }
 
 void Kernels::compute(const op::AdamWStep& op) {

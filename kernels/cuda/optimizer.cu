@@ -3,13 +3,10 @@
 // AdamW is fused with the rounding of the new weight into the model's: one pass over all of the optimizer's memory, 30
 // bytes an element, which is all it costs. All shards go in one launch, or a few: many of them are biases of some
 // thousand elements, whose launches would take longer than they.
-#include <climits>
-
 #include "kernels/cuda/chunk_table.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/cuda/reduce.cuh"
 
 namespace trivet {
 namespace {
@@ -62,35 +59,28 @@ __global__ void accept_step_kernel(const float* numbers, int n, StepLimits limit
   *accepted = passes ? 1.0f : 0.0f;
 }
 
-struct Smaller {
-  __device__ long long operator()(long long a, long long b) const { return a < b ? a : b; }
-};
-
-constexpr int kSearchThreads = 1024;
-
-// One block, which has nothing to do in a step that is taken: what it costs then is its launch. In the other it walks
-// all of x, which need not be fast.
-__global__ void __launch_bounds__(kSearchThreads)
-    find_non_finite_kernel(const float* x, int64_t n, const float* accepted, int64_t* found) {
-  __shared__ long long shared[32];
-  if (*accepted != 0) return;
-  long long first = LLONG_MAX, nans = 0, infinities = 0;
-  for (int64_t i = threadIdx.x; i < n; i += kSearchThreads) {
-    if (isfinite(x[i])) continue;
-    if (first == LLONG_MAX) first = i;
-    if (isnan(x[i])) ++nans;
-    else ++infinities;
+// Each thread takes packs of x in turn, and has something to write only where one is not finite.
+__global__ void __launch_bounds__(kBlockThreads)
+    find_non_finite_kernel(const float* x, int64_t n, bool vectors, const float* accepted, unsigned long long* found) {
+  if (accepted && *accepted != 0) return;
+  long long mark = 0;
+  unsigned long long nans = 0, infinities = 0;
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x) * kPack; i < n;
+       i += static_cast<int64_t>(gridDim.x) * kBlockThreads * kPack) {
+    const Pack pack = load_pack(x, i, n, vectors);  // zeros from n on
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) {
+      if (isfinite(pack.v[k])) continue;
+      const bool infinite = !isnan(pack.v[k]);
+      mark = max(mark, static_cast<long long>(non_finite_mark(i + k, infinite)));
+      nans += infinite ? 0 : 1;
+      infinities += infinite ? 1 : 0;
+    }
   }
-  first = block_reduce(first, Smaller(), LLONG_MAX, shared);
-  nans = block_reduce(nans, Sum(), 0LL, shared);
-  infinities = block_reduce(infinities, Sum(), 0LL, shared);
-  if (threadIdx.x != 0) return;
-  const bool any = first != LLONG_MAX;
-  found[0] = any ? first : -1;
-  found[1] = nans;
-  found[2] = infinities;
-  found[3] = any ? __float_as_uint(x[first]) : 0;
-  found[4] = any && first > 0 ? __float_as_uint(x[first - 1]) : 0;
+  if (mark == 0) return;
+  atomicMax(found, static_cast<unsigned long long>(mark));
+  atomicAdd(found + 1, nans);
+  atomicAdd(found + 2, infinities);
 }
 
 }  // namespace
@@ -103,8 +93,10 @@ void CudaOps::launch(const op::AcceptStep& op, cudaStream_t stream) {
 }
 
 void CudaOps::launch(const op::FindNonFinite& op, cudaStream_t stream) {
-  launch_kernel(find_non_finite_kernel, {1, kSearchThreads, stream}, op.x.as<float>(), op.x.numel(),
-                op.accepted.as<float>(), op.found.as<int64_t>());
+  const int64_t grid = std::clamp<int64_t>(ceil_div(op.x.numel(), kBlockThreads * kPack), 1, 8 * multiprocessors_);
+  launch_kernel(find_non_finite_kernel, {blocks(grid, op.kSpan.name), kBlockThreads, stream}, op.x.as<float>(),
+                op.x.numel(), aligned(op.x), elements<float>(op.accepted),
+                static_cast<unsigned long long*>(op.found.data));
 }
 
 void CudaOps::launch(const op::AdamWStep& op, cudaStream_t stream) {

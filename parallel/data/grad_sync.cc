@@ -19,13 +19,18 @@ GradSync::GradSync(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const O
 void GradSync::begin_step() {
   if (options_.poison) ops_.run(op::Fill{flat_.stored_grads, std::numeric_limits<float>::quiet_NaN()}, compute_);
   flat_.clear_grads(ops_, compute_);
+  if (options_.non_finite) ops_.run(op::Clear{{options_.non_finite}}, compute_);
   for (size_t i = 0; i < pending_.size(); ++i)
     pending_[i] = static_cast<int64_t>(flat_.buckets[i].units.size()) * options_.micro_batches;
   backward_passes_ = 0;
 }
 
 // part = this rank's part of the sum over the data-parallel group: all of it without sharding.
-void GradSync::reduce(Tensor whole, Tensor part, Event& reduced) {
+void GradSync::reduce(size_t bucket, Tensor whole, Tensor part, Event& reduced) {
+  if (options_.non_finite) {
+    const Tensor found = options_.non_finite.slice(static_cast<int64_t>(bucket), 1).view({kNonFiniteNumbers});
+    ops_.run(op::FindNonFinite{.x = whole, .found = found}, compute_);
+  }
   comm_streams_.run(reduced, [&](Communicator& data, Stream& stream) {
     if (flat_.shards_optimizer()) data.reduce_scatter(whole, part, options_.op, stream);
     else data.all_reduce(whole, options_.op, stream);
@@ -33,7 +38,7 @@ void GradSync::reduce(Tensor whole, Tensor part, Event& reduced) {
 }
 
 void GradSync::start(size_t bucket) {
-  reduce(flat_.buckets[bucket].grads, flat_.buckets[bucket].own_grads, *reduced_[bucket]);
+  reduce(bucket, flat_.buckets[bucket].grads, flat_.buckets[bucket].own_grads, *reduced_[bucket]);
   pending_[bucket] = -1;
 }
 
@@ -65,7 +70,7 @@ void GradSync::after_backward(int unit) {
       // The other buffer may hold the last micro-batch's gradients of the same bucket, still in flight.
       if (buffer.bucket != static_cast<int>(i) || buffer.in_flight) continue;
       const auto& [whole, part] = flat_.streamed_grads[at];
-      reduce(whole.slice(0, bucket.numel()), part.slice(0, bucket.own_grads.numel()), *buffer.reduced);
+      reduce(i, whole.slice(0, bucket.numel()), part.slice(0, bucket.own_grads.numel()), *buffer.reduced);
       buffer.in_flight = true;
     }
   }

@@ -28,6 +28,9 @@ class GradSync {
                                  // hops from the first, all start at the same time
     const Arena* registered = nullptr;  // the gradients', to be registered with the communicators; null: none
     bool poison = false;  // test that nothing is read before it is written: fills gradients with NaN first
+    // [buckets, kNonFiniteNumbers] int64: op::FindNonFinite of this rank's own gradients, before the sums over ranks
+    // spread what is not finite. Null: they are not looked at.
+    Tensor non_finite{};
   };
   // Collective over on.group.
   GradSync(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const Options& options);
@@ -50,7 +53,7 @@ class GradSync {
     int bucket = -1;         // whose gradients it holds
     bool in_flight = false;  // its reduction has begun; not yet added to the own part
   };
-  void reduce(Tensor whole, Tensor part, Event& reduced);
+  void reduce(size_t bucket, Tensor whole, Tensor part, Event& reduced);
   void start(size_t bucket);         // the reduction of one that is not streamed
   void accumulate(size_t streamed);  // adds its sum, if in flight, to the own part, and frees it
   void sum_partial(const FlatBuffer::PartialGrads& partial, Communicator& group);

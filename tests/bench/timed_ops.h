@@ -98,7 +98,7 @@ class TimedOps : public Ops {
   }
   static int64_t bytes(const op::EmbeddingForward& op) { return 2 * op.out.bytes(); }
   static int64_t bytes(const op::EmbeddingBackward& op) { return op.dout.bytes() + 2 * op.dout.numel() * 4; }
-  static int64_t bytes(const op::FindNonFinite&) { return 0; }  // reads nothing in a step that is taken
+  static int64_t bytes(const op::FindNonFinite& op) { return op.accepted ? 0 : op.x.bytes(); }  // of a taken step
   template <class T>
   static void add_bytes(const T& field, int64_t& sum) {
     if constexpr (is_argument<T>) {

@@ -115,6 +115,13 @@ template <class T, class U>
 T atomicAdd(T* to, U value) {
   return __atomic_fetch_add(to, static_cast<T>(value), __ATOMIC_RELAXED);
 }
+template <class T>
+T atomicMax(T* to, T value) {
+  T seen = __atomic_load_n(to, __ATOMIC_RELAXED);
+  while (seen < value && !__atomic_compare_exchange_n(to, &seen, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  return seen;
+}
 
 // ---- arithmetic
 

@@ -150,6 +150,8 @@ INSTANTIATE_TEST_SUITE_P(
         Row{"wrong_type", {"wrong_type:0:2"}, 70, "rank 0 calls .* bf16, rank [12] calls .* fp32"},
         Row{"no_memory", {"oom:1:0"}, 64, "out of memory: weights need .*micro_batch_size", 1},
         Row{"not_finite", {"nan:3:2:optimizer"}, 93, "gradients of .* on rank 3 .*samples 8 to 15", 3},
+        Row{"not_finite_before_the_sums", {"nan:2:2"}, 93, "gradients of .* on rank 2 .*before their sum over", 2},
+        Row{"loss_not_finite", {"nan:1:2:forward"}, 93, "loss of rank 1 .*replica .ranks 0, 1. .*cannot be known", -1},
         Row{"other_bits",
             {"bitflip:1:2"},
             93,

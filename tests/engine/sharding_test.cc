@@ -172,8 +172,8 @@ TEST(Sharding, TakesTheMemoryOfTheFormulas) {
       const int64_t of_optimizer = strategy == "no_shard" ? n : n / d;
       const int64_t buckets = units ? layers + 2 : 1;
       // The norms, a step's numbers, and what is looked for in a refused step.
-      const int64_t small =
-          2 * (8 * kExactSumBins + 4 + 4) + 4 * RankState::kStepNumbers + 8 * kNonFiniteNumbers * buckets;
+      const int64_t small = 2 * (8 * kExactSumBins + 4 + 4) + 4 * RankState::kStepNumbers +
+                            8 * RankState::kNonFiniteSearches * kNonFiniteNumbers * buckets;
       EXPECT_EQ(bytes["optimizer"], 12 * of_optimizer + small) << strategy << " d " << d;
       EXPECT_EQ(bytes["gradients"], units ? 4 * n / d + 2 * 4 * (largest + largest / d) : 4 * n)
           << strategy << " d " << d;

@@ -10,6 +10,7 @@
 
 #include "engine/config/validate.h"
 #include "engine/model/init.h"
+#include "engine/train/diagnosis.h"
 #include "engine/train/generate.h"
 #include "engine/train/lr_schedule.h"
 #include "kernels/ops.h"
@@ -316,10 +317,84 @@ TEST(NonFinite, StopsAllRanksAndNamesTheParameter) {
     FAIL() << "a step with an infinite weight";
   } catch (const NumericsError& error) {
     const std::string text = error.what();
+    EXPECT_EQ(error.rank, 3) << text;
     EXPECT_NE(text.find("step 2"), std::string::npos) << text;
-    EXPECT_NE(text.find("gradients of "), std::string::npos) << text;
-    EXPECT_NE(text.find("on rank "), std::string::npos) << text;
+    EXPECT_NE(
+        text.find("on rank 3 the weight decoder.layers.2.mlp.linear_fc2.bias is not finite since before the step: "
+                  "the first, at element 5 of 32, is infinite"),
+        std::string::npos)
+        << text;
     EXPECT_NE(text.find("samples 8 to 15"), std::string::npos) << text;
+  }
+}
+
+TEST(NonFinite, TheSourceIsWhatWasThereFirst) {
+  using Source = NonFiniteSource;
+  constexpr int64_t kNone = RankNumbers::kNone;
+  // Two replicas of two stages each; ranks 0 and 2 are replica 0, 1 and 3 replica 1. All hold NaN after the sums.
+  const auto ranks = [&] {
+    return std::vector<RankNumbers>{
+        {.replica = 0, .grad = 9}, {.replica = 1, .grad = 9}, {.replica = 0, .grad = 4}, {.replica = 1, .grad = 4}};
+  };
+  const auto expect = [&](const std::vector<RankNumbers>& all, Source::Kind kind, const std::vector<int>& which,
+                          int replicas) {
+    const Source source = find_source(all);
+    EXPECT_EQ(source.kind, kind);
+    EXPECT_EQ(source.ranks, which);
+    EXPECT_EQ(source.replicas, replicas);
+  };
+  expect(std::vector<RankNumbers>(4), Source::none, {}, 0);
+  expect(ranks(), Source::grad, {0, 1, 2, 3}, 0);  // a sum that overflows
+  auto all = ranks();
+  all[1].local_grad = 9, all[3].local_grad = 5;  // the backward pass comes to rank 3 first
+  expect(all, Source::local_grad, {3}, 1);
+  EXPECT_EQ(find_source(all).replica, (std::vector<int>{1, 3}));
+  all[1].local_grad = 5;
+  expect(all, Source::local_grad, {1, 3}, 1);
+  all[2].local_grad = 7;  // another replica has a source of its own
+  expect(all, Source::local_grad, {2}, 2);
+  all[2].local_grad = kNone;
+  all[3].loss = 1;
+  expect(all, Source::loss, {3}, 1);
+  all[0].weight = 1;
+  expect(all, Source::weight, {0}, 0);
+}
+
+// The next step, which is queued before the host reads of this one, searches gradients of its own.
+TEST(NonFinite, IsNamedAsItWasBeforeTheSumOverRanks) {
+  struct Case {
+    const char* fault;
+    Cut cut;
+    int rank;
+    const char* text;
+  };
+  const Case cases[] = {
+      {"nan:1:2",
+       {.d = 2},
+       1,
+       "on rank 1 (pipeline rank 0) are not finite before their sum over ranks; the first, at "
+       "element 0 of "},
+      {"inf:last:2", {.t = 2, .p = 2, .d = 2}, 7, "on rank 7 (pipeline rank 1) are not finite before their sum"},
+      {"nan:3:2", {.d = 4, .strategy = "optim"}, 3, "on rank 3 (pipeline rank 0) are not finite before their sum"},
+      {"nan:2:2", {.d = 4, .strategy = "optim_grads"}, 2, "on rank 2 (pipeline rank 0) are not finite after their sum"},
+      {"nan:1:2", {.p = 2}, 1, "on rank 1 (pipeline rank 1) are not finite"},
+      {"nan:0:2:forward", {.p = 2, .d = 2}, -1, "the forward pass of its replica (ranks 0, 2) made it, on which rank"},
+      {"nan:1:2:forward", {.d = 2}, 1, "the loss of rank 1 is not finite; its forward pass made it, in which tensor"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.fault);
+    try {
+      with_trainers(cut(tiny_config(), c.cut), c.cut.ranks(),
+                    [](Trainer& trainer) {
+                      for (int step = 0; step < 4; ++step) trainer.queue_step();
+                    },
+                    {}, {c.fault});
+      ADD_FAILURE() << "a step that is not finite";
+    } catch (const NumericsError& error) {
+      EXPECT_EQ(error.rank, c.rank) << error.what();
+      EXPECT_NE(std::string(error.what()).find("step 2: "), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(c.text), std::string::npos) << error.what();
+    }
   }
 }
 
