@@ -148,6 +148,17 @@ OutputFile::OutputFile(std::string path, std::string temporary)
   buffer_.reserve(kBufferBytes);
 }
 
+bool is_unlocked(const std::string& path) {
+  const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) == 0;
+}
+
+void remove_abandoned(const std::string& folder, std::string_view prefix) {
+  for (const std::string& name : list_directory(folder))
+    if (const std::string path = folder + "/" + name; name.starts_with(prefix) && is_unlocked(path))
+      unlink(path.c_str());
+}
+
 OutputFile::~OutputFile() {
   if (ours_) unlink(temporary_.c_str());
 }

@@ -101,6 +101,12 @@ class OutputFile {
   std::vector<char> buffer_;
 };
 
+// No process holds an OutputFile's lock on it. (A process of another container is invisible, but its lock is not.)
+bool is_unlocked(const std::string& path);
+
+// Removes the files of the folder whose names begin with `prefix`, where no living OutputFile has them.
+void remove_abandoned(const std::string& folder, std::string_view prefix);
+
 // A whole file, durable when this returns. What is no file of its own, a link, pipe or device, takes the text as it is.
 void write_file(const std::string& path, std::string_view text);
 

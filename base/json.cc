@@ -17,6 +17,12 @@ Json parse_json(std::string_view text, BadJson bad) {
 template nlohmann::json parse_json(std::string_view, BadJson);
 template nlohmann::ordered_json parse_json(std::string_view, BadJson);
 
+std::string json_problem(const std::exception& error) {
+  const std::string_view what = error.what();
+  const size_t end = what.starts_with("[json.exception.") ? what.find("] ") : std::string_view::npos;
+  return std::string(end == std::string_view::npos ? what : what.substr(end + 2));
+}
+
 std::string json_text(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -62,7 +68,7 @@ class Watch : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    throw DataError(fmt::format("{}: not valid JSON: {}", source_, std::string(error.what()).substr(0, 200)));
+    throw DataError(fmt::format("{}: not valid JSON: {}", source_, json_problem(error).substr(0, 200)));
   }
 
  private:

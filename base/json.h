@@ -18,6 +18,9 @@ Json parse_json(std::string_view text, BadJson bad = BadJson::throws);
 extern template nlohmann::json parse_json(std::string_view, BadJson);
 extern template nlohmann::ordered_json parse_json(std::string_view, BadJson);
 
+// error.what(), without the name in brackets that the library's errors begin with.
+std::string json_problem(const std::exception& error);
+
 // A text as JSON has it, within quotes; bytes that are not UTF-8 become U+FFFD.
 std::string json_text(std::string_view text);
 

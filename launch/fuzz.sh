@@ -2,7 +2,7 @@
 # Runs the fuzz targets over their committed corpus, and on from there: installs what is missing, builds them with clang
 # into build-fuzz, and ends with an error at the first input that crashes, which is left in build-fuzz/found.
 #   launch/fuzz.sh [SECONDS | -runs=N] [TARGET…]       seconds for each target [60]; targets: safetensors manifest
-#                                                       indexed_dataset config weights
+#                                                       indexed_dataset config weights text
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
@@ -12,7 +12,7 @@ case ${1:-} in
   [0-9]*) limit=-max_total_time=$1; shift ;;
 esac
 targets=("$@")
-(($#)) || targets=(safetensors manifest indexed_dataset config weights)
+(($#)) || targets=(safetensors manifest indexed_dataset config weights text)
 
 packages+=(clang libclang-rt-14-dev)
 install_packages

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/utf8.h"
+#include "engine/config/problems.h"
 #include "kernels/base/check.h"
 #include "launch/commands.h"
 #include "launch/help.h"
@@ -85,7 +86,7 @@ int main(int argc, char** argv) {
   trivet::add_flight_command(app);
   trivet::add_completion_command(app);
   try {
-    app.parse(argc, argv);
+    trivet::naming_keys([&] { app.parse(argc, argv); });
     // What a training run prints is in its folder, too: it is done where it has done its steps.
     if (exit_code != 0 || app.got_subcommand("train")) return exit_code;
     return flushed() ? 0 : report_lost_output();

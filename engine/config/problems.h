@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -79,7 +80,7 @@ class Problems {
 // The error's text, where it is a ConfigError of a Lack with the keys named.
 std::string with_hint(const Error& error);
 
-// Runs f; a ConfigError of a Lack is thrown on with its hint.
+// Runs f; a ConfigError of a Lack is thrown on with its hint, and a thread that does not start as a ConfigError.
 template <class F>
 decltype(auto) naming_keys(F&& f) {
   try {
@@ -87,6 +88,11 @@ decltype(auto) naming_keys(F&& f) {
   } catch (const ConfigError& error) {
     if (error.lack == Lack::none || error.lack == Lack::named) throw;
     throw ConfigError(with_hint(error), Lack::named);
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) throw;
+    throw ConfigError(
+        std::string("a thread cannot be started: ") + error.what() +
+        "; expected fewer ranks or threads, or a higher limit on processes (ulimit -u, or the container's)");
   }
 }
 

@@ -19,7 +19,7 @@ Json parse(const std::string& path) {
   try {
     return parse_json<Json>(read_small_file(path, kLargestFile));
   } catch (const nlohmann::json::exception& error) {
-    throw DataError(fmt::format("{}: {}", path, error.what()));
+    throw DataError(fmt::format("{}: {}", path, json_problem(error)));
   }
 }
 
@@ -46,7 +46,9 @@ FlightDump read_dump(const std::string& path) {
     log.rank = json.at("rank");
     dump.place = {json.at("host"), json.at("pid")};
     dump.why = json.at("why");
-    dump.main_thread = json.at("main_thread").get<std::string>().at(0);
+    const std::string thread = json.at("main_thread");
+    if (thread.empty()) throw DataError("main_thread is empty");
+    dump.main_thread = thread[0];
     log.taken_ns = json.at("taken_ns");
     log.last_activity_ns = from_ago(log, json.at("idle_s"));
     for (const Json& line : json.at("groups")) {
@@ -60,8 +62,8 @@ FlightDump read_dump(const std::string& path) {
       group.sent = line.at("sent").get<std::vector<uint64_t>>();
       const auto members = static_cast<int64_t>(group.world_ranks.size());
       if (group.sent.size() != group.world_ranks.size() || group.rank < 0 || group.rank >= members)
-        throw DataError(fmt::format("{}: group {} has {} ranks, but sends to {}, and this is rank {} of it", path,
-                                    group.name, members, group.sent.size(), group.rank));
+        throw DataError(fmt::format("group {} has {} ranks, but sends to {}, and this is rank {} of it", group.name,
+                                    members, group.sent.size(), group.rank));
     }
     for (const Json& line : json.at("calls")) {
       FlightRecord& record = log.records.emplace_back();
@@ -80,11 +82,11 @@ FlightDump read_dump(const std::string& path) {
                               ? -1
                               : static_cast<int>(log.groups[static_cast<size_t>(record.group)].world_ranks.size());
       if (record.peer < -1 || record.peer >= members)
-        throw DataError(fmt::format("{}: call {} is of group {}, peer {}, which there is not", path, record.number,
-                                    record.group, record.peer));
+        throw DataError(fmt::format("call {} is of group {}, peer {}, which there is not", record.number, record.group,
+                                    record.peer));
     }
   } catch (const std::exception& error) {
-    throw DataError(fmt::format("{}: {}", path, error.what()));
+    throw DataError(fmt::format("{}: {}", path, json_problem(error)));
   }
   return dump;
 }
@@ -219,7 +221,7 @@ FlightReport read_flight_folder(const std::string& run_dir) {
   try {
     for (const Json& line : places) report.places.push_back({line.at("host"), line.at("pid")});
   } catch (const nlohmann::json::exception& error) {
-    throw DataError(fmt::format("{}: {}", path, error.what()));
+    throw DataError(fmt::format("{}: {}", path, json_problem(error)));
   }
   const int world = static_cast<int>(report.places.size());
   for (int rank = 0; rank < world; ++rank) {

@@ -12,7 +12,10 @@
 
 namespace trivet {
 
-void clear_outcome(const std::string& run_dir) { remove_file_if_exists(run_dir + "/outcome.json"); }
+void clear_outcome(const std::string& run_dir) {
+  remove_file_if_exists(run_dir + "/outcome.json");
+  remove_abandoned(run_dir, "outcome.json.");
+}
 
 bool write_outcome(const std::string& run_dir, const Outcome& outcome) noexcept {
   try {

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -73,14 +72,6 @@ std::string text_of(const std::string& path) noexcept {
   }
 }
 
-// A process of another container is invisible, but its flock() lasts as long as it lives.
-bool is_unlocked(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  const bool unlocked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) == 0;
-  if (fd >= 0) close(fd);
-  return unlocked;
-}
-
 // Why the lock is stale; empty: it may not be. `own_file`: written just now.
 std::string why_stale(const Holder& holder, const Holder& mine, const std::string& path, const std::string& own_file) {
   if (holder.host == mine.host) {
@@ -108,7 +99,10 @@ RunLock::RunLock(const std::string& run_dir)
   for (int attempt = 0; attempt < 3; ++attempt) {
     if (file_.commit_as_first()) {
       touched_ns_ = now_ns();
-      if (folder_.try_lock() || !taken_from_.empty()) return;  // a suspended run that is taken over has it still
+      if (folder_.try_lock() || !taken_from_.empty()) {  // a suspended run that is taken over has it still
+        remove_abandoned(run_dir, "lock.");              // by runs that were killed while they took it
+        return;
+      }
       unlink(path_.c_str());
       throw ConfigError(
           fmt::format("train.run_dir {}: another run is at work in it, whose {} was removed; expected a "

@@ -25,7 +25,7 @@ void for_each_event(const std::string& path, F&& f) {
     try {
       f(event);
     } catch (const json::exception& error) {
-      throw DataError(fmt::format("{} line {}: is no event of a Trivet trace: {}", path, number, error.what()));
+      throw DataError(fmt::format("{} line {}: is no event of a Trivet trace: {}", path, number, json_problem(error)));
     }
   });
 }

@@ -13,8 +13,11 @@ namespace trivet {
 MeasuredRun read_measured_run(const std::string& run_dir, std::optional<int64_t> step) {
   const std::string trace = run_dir + "/trace.json";
   if (!std::filesystem::exists(trace)) throw IoError(trace + ": not found; a run with train.trace=true writes it");
+  const int ranks = ranks_of_trace(trace);
+  if (ranks == 0)
+    throw DataError(trace + ": names no rank, expected a trace as train.trace=true writes it, an event a line");
   LoadedConfig loaded = load_config(run_dir + "/config.resolved.yaml");
-  const Layout layout = resolve(loaded, {.world_size = ranks_of_trace(trace)});
+  const Layout layout = resolve(loaded, {.world_size = ranks});
 
   MeasuredRun run;
   run.schedule = layout.schedule;

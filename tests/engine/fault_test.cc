@@ -403,7 +403,9 @@ TEST(FlightDumps, RefuseFilesThatAreNone) {
   start_flight_folder(dir / "", {{"a", 1}, {"b", 2}});
   for (const char* text : {"", "{}", "[]", "{\"rank\": 0", "\xff\xfe"}) {
     write_text(flight_path(dir / "", 1), text);
-    EXPECT_NE(message_of<DataError>([&] { read_flight_folder(dir / ""); }).find("rank-1.json"), std::string::npos);
+    const std::string message = message_of<DataError>([&] { read_flight_folder(dir / ""); });
+    EXPECT_NE(message.find("rank-1.json"), std::string::npos);
+    EXPECT_EQ(message.find("json.exception"), std::string::npos) << message;
   }
   // Numbers that point nowhere.
   const FlightDump good = dump_of(1, {{0, 1}}, 0);
@@ -411,13 +413,15 @@ TEST(FlightDumps, RefuseFilesThatAreNone) {
   const std::string text = read_text(flight_path(dir / "", 1));
   for (const auto& [from, to] : {std::pair{"\"ranks\":[0,1],\"rank\":1", "\"ranks\":[0,1],\"rank\":7"},
                                  {"\"group_index\":0", "\"group_index\":9"},
-                                 {"\"peer\":-1", "\"peer\":-2"}}) {
+                                 {"\"peer\":-1", "\"peer\":-2"},
+                                 {"\"main_thread\": \"S\"", "\"main_thread\": \"\""}}) {
     const size_t at = text.find(from);
     ASSERT_NE(at, std::string::npos) << from << "\n" << text;
     write_text(flight_path(dir / "", 1), std::string(text).replace(at, std::string(from).size(), to));
-    EXPECT_NE(message_of<DataError>([&] { describe_flight(read_flight_folder(dir / "")); }).find("rank-1.json"),
-              std::string::npos)
-        << to;
+    const std::string message = message_of<DataError>([&] { describe_flight(read_flight_folder(dir / "")); });
+    EXPECT_EQ(message.rfind("rank-1.json"), message.find("rank-1.json")) << "named once: " << message;
+    EXPECT_NE(message.find("rank-1.json"), std::string::npos) << to;
+    EXPECT_EQ(message.find("basic_string"), std::string::npos) << message;
   }
   // A group with a rank that is not of the run.
   write_flight_dump(dir / "", dump_of(1, {{1, 5}}, 0));
@@ -436,7 +440,9 @@ TEST(Outcome, TheFirstCountsAndKnowsTheLastCommittedStep) {
   EXPECT_EQ(json.at("status"), "hung");
   EXPECT_EQ(json.at("last_committed_step"), 120);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir / ""), {}), 2) << "nothing else is left";
+  write_text(dir / "outcome.json.host-17-0", "{");  // of a process that was killed
   clear_outcome(dir / "");
+  EXPECT_FALSE(std::filesystem::exists(dir / "outcome.json.host-17-0"));
   EXPECT_TRUE(write_outcome(dir / "", {.status = "done"}));
   EXPECT_FALSE(write_outcome(dir / "no/such/folder", {.status = "done"}));
   for (const char* text : {"", "garbage", "step-", "step-x"}) {
@@ -473,6 +479,17 @@ TEST(RunLock, KeepsASecondRunOutUntilTheFirstIsGone) {
   // then nothing is left, and the next one has it to itself
   EXPECT_TRUE(std::filesystem::is_empty(dir / ""));
   EXPECT_EQ(RunLock(dir / "").taken_from(), "");
+}
+
+TEST(RunLock, RemovesWhatRunsThatWereKilledLeftAndNothingElse) {
+  const TempDir dir;
+  for (const char* name : {"lock.host-17-4", "lock.host-18-5.stale", "locks"}) write_text(dir / name, "{}");
+  OutputFile of_another(dir / "lock", dir / "lock.host-19-6");
+  const RunLock lock(dir / "");
+  EXPECT_FALSE(std::filesystem::exists(dir / "lock.host-17-4"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "lock.host-18-5.stale"));
+  EXPECT_TRUE(std::filesystem::exists(dir / "locks"));
+  EXPECT_TRUE(std::filesystem::exists(dir / "lock.host-19-6")) << "it starts at the same time";
 }
 
 TEST(RunLock, JudgesALockOfAnotherHostByItsJobAndItsAge) {

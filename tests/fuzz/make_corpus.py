@@ -5,6 +5,7 @@
 
 What a fuzzer finds is put beside them by hand, under a name that says what it was.
 """
+import gzip
 import json
 import os
 import struct
@@ -195,3 +196,26 @@ put("weights", "hf_largest", hf(changed(gpt2, n_layer=4, n_embd=10**6, n_inner=4
 put("weights", "hf_no_heads", hf(changed(gpt2, n_head=0), "", whole))
 put("weights", "hf_untied", hf(changed(gpt2, tie_word_embeddings=False), "", whole))
 put("weights", "hf_texts", hf(changed(gpt2, n_layer="1", layer_norm_epsilon=None), "", whole))
+
+# ---- texts of `data prepare`: what it is, then the file
+
+lines = b'{"text": "one"}\n\n{"id": 2, "text": "two\\u00e9\\n"}\n{"text": ""}\n{"text": "no end of line"}'
+put("text", "lines", b"J" + lines)
+put("text", "lines_crlf", b"J" + lines.replace(b"\n", b"\r\n"))
+put("text", "lines_gzip", b"j" + gzip.compress(lines, mtime=0))
+put("text", "lines_two_members", b"j" + gzip.compress(lines + b"\n", mtime=0) + gzip.compress(lines, mtime=0) + bytes(8))
+put("text", "lines_cut_off", b"j" + gzip.compress(lines, mtime=0)[:-9])
+put("text", "lines_trailing_bytes", b"j" + gzip.compress(lines, mtime=0) + b"x")
+put("text", "lines_no_text", b'J{"id": 1}\n')
+put("text", "lines_text_twice", b'J{"text": "a", "text": "b"}\n')
+put("text", "lines_text_is_a_list", b'J{"text": [[[[1]]]]}\n')
+put("text", "lines_deep", b'J{"text": ' + b"[" * 2000 + b"]" * 2000 + b"}\n")
+put("text", "lines_two_objects", b'J{"text": "a"}{"text": "b"}\n')
+put("text", "lines_surrogate", b'J{"text": "\\ud800"}\n{"text": "\\ud83d\\ude00"}\n')
+put("text", "lines_bad_utf8", b'J{"text": "\xff"}\n')
+put("text", "lines_zero_byte", b'J{"text": "a"}\0{\n')
+put("text", "lines_mark", b'J\xef\xbb\xbf{"text": "a"}\n')
+put("text", "lines_no_object", b"J[1]\n2\nnull\n")
+put("text", "file", b"Fall of it,\r\n to the byte\0\n")
+put("text", "paragraphs", b"P one\nof two lines\n\n\n  two \t\n \nthree")
+put("text", "entries", b"Eword\n  what it means\n\n  and more\n\nword two\n\n meaning")

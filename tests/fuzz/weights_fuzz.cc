@@ -8,24 +8,15 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <unistd.h>
 
 #include "engine/checkpoint/gpt_weights.h"
 #include "kernels/base/check.h"
+#include "tests/fuzz/folder.h"
 
 namespace {
 
 using namespace trivet;
 namespace fs = std::filesystem;
-
-// In memory where the system has such a folder.
-struct Folder {
-  std::string path = fs::is_directory("/dev/shm") ? "/dev/shm/trivet-fuzz-XXXXXX" : "/tmp/trivet-fuzz-XXXXXX";
-  Folder() {
-    if (!mkdtemp(path.data())) std::abort();
-  }
-  ~Folder() { fs::remove_all(path); }
-};
 
 void write(const std::string& path, std::string_view bytes) {
   if (bytes.empty()) fs::remove(path);
@@ -75,7 +66,7 @@ void read_hf(const std::string& folder, std::string_view bytes) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const Folder folder;
+  static const fuzz::Folder folder;
   if (size == 0) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {

@@ -7,6 +7,7 @@
 
 #include "engine/config/fields.h"
 #include "engine/config/problems.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/where.h"
 
@@ -85,6 +86,13 @@ TEST(LowerFloors, WhatTheyLackIsSaidWithTheKey) {
                  "out of memory; a smaller batch.micro_batch_size, model.recompute_granularity, a higher "
                  "parallel.data_parallel_sharding_strategy or more tensor- or pipeline-parallel ranks would help");
   }
+}
+
+TEST(LowerFloors, AThreadThatDoesNotStartIsTheUsersToMend) {
+  const auto naming = [](std::errc code) { naming_keys([&] { throw std::system_error(std::make_error_code(code)); }); };
+  EXPECT_NE(message_of<ConfigError>([&] { naming(std::errc::resource_unavailable_try_again); }).find("ulimit -u"),
+            std::string::npos);
+  EXPECT_THROW(naming(std::errc::permission_denied), std::system_error);
 }
 
 }  // namespace

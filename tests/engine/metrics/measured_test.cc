@@ -121,6 +121,9 @@ TEST_P(MeasuredEngine, RunsWhatTheSimulatorSimulates) {
   }
   EXPECT_THROW(read_measured_run(dir / "run", 99), ConfigError);
   EXPECT_THROW(read_measured_run(dir / "nowhere"), IoError);
+  // A trace that another program has written again, all in one line, names no rank.
+  std::ofstream(dir / "run/trace.json") << "{\"traceEvents\":[{\"name\":\"process_name\",\"ph\":\"M\"}]}\n";
+  EXPECT_THROW(read_measured_run(dir / "run"), DataError);
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, MeasuredEngine, testing::Values("1f1b", "interleaved", "zb-h1", "zb-v"),

@@ -1,0 +1,80 @@
+// A text file of `data prepare`: refused by a DataError, or its documents, in parts that belong together. The input is
+// one byte that says what it is, then the file:
+//   J   JSON Lines, whose documents are those of another reading of its lines;  j   the same, compressed by gzip
+//   F   a document to the byte;   P paragraphs;   E entries;   f, p, e   compressed
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/data/text_reader.h"
+#include "kernels/base/check.h"
+#include "tests/fuzz/folder.h"
+
+namespace {
+
+using Documents = std::vector<std::string>;
+
+// Nothing where the file is refused.
+std::optional<Documents> read_documents(const std::string& path, trivet::DocumentMode mode) {
+  Documents documents;
+  try {
+    trivet::TextReader reader({path}, {.mode = mode});
+    trivet::TextPiece piece;
+    for (bool open = false; reader.next(piece); open = !piece.ends) {
+      if (piece.text.empty() || piece.text.size() > trivet::kPieceBytes || piece.begins == open) std::abort();
+      if (piece.begins) documents.emplace_back();
+      documents.back() += piece.text;
+    }
+    if (reader.bytes_read() != reader.bytes_total()) std::abort();
+  } catch (const trivet::DataError&) {
+    return {};
+  }
+  return documents;
+}
+
+// The same of JSON Lines, by the library alone.
+std::optional<Documents> documents_of(const std::string& text) {
+  Documents documents;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (std::ranges::all_of(line, [](unsigned char c) { return c == ' ' || (c >= '\t' && c <= '\r'); })) continue;
+    const auto object = nlohmann::json::parse(line, nullptr, false);
+    if (!object.is_object() || !object.contains("text") || !object["text"].is_string()) return {};
+    if (const std::string document = object["text"]; !document.empty()) documents.push_back(document);
+  }
+  return documents;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const trivet::fuzz::Folder folder;
+  if (size == 0) return 0;
+  const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const char kind = static_cast<char>(std::toupper(data[0]));
+  const bool compressed = kind != static_cast<char>(data[0]);
+  const std::string path = folder.path + (kind == 'J' ? "/d.jsonl" : "/d.txt") + (compressed ? ".gz" : "");
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+  using enum trivet::DocumentMode;
+  const auto documents = read_documents(path, kind == 'P' ? paragraph : kind == 'E' ? entry : file);
+  if (compressed || !documents) {
+    // What begins like another format is refused, whatever it is.
+    const bool foreign = text.starts_with("\x28\xb5\x2f\xfd") ||
+                         text.starts_with(
+                             "\xfd"
+                             "7zXZ") ||
+                         text.starts_with("PAR1") || text.starts_with("PK\3\4") || text.starts_with("\x1f\x8b");
+    if (!compressed && !foreign && (kind != 'J' || documents_of(text))) std::abort();
+    return 0;
+  }
+  if (text.starts_with("\x1f\x8b")) return 0;  // decompressed, whatever the name
+  if (kind == 'J' && documents != documents_of(text)) std::abort();
+  if (kind == 'F' && (text.empty() ? !documents->empty() : *documents != Documents{text})) std::abort();
+  return 0;
+}
