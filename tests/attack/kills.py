@@ -187,7 +187,7 @@ class Killed:
         if not self.layout.mpi:
             pids = [process.pid]
         else:
-            ranks = [pid for pid, name in processes_of(self.case.tag).items() if name == "trivet"]
+            ranks = [pid for pid, name in processes_of(self.case.tag).items() if name == self.case.trivet.name[:15]]
             if kill.endswith("all"):
                 pids = list(processes_of(self.case.tag))
             elif kill.endswith("mpirun"):
