@@ -77,8 +77,8 @@ libraries=$(nvidia_folders | awk '!seen[$0]++' | paste -sd :)
 others=${LD_LIBRARY_PATH-}
 our_libraries=$libraries${others:+:$others}
 search=$our_libraries  # of the next step
-# Of the next step: empty, CUDA loads a kernel at its first launch. Ranks that are threads share the GPU's context, which
-# may come to a stop meanwhile, also for the rank that waits for the one that launches: the tests load all of them at the
+# of the next step, too; empty: CUDA loads a kernel at its first launch. Ranks that are threads share the GPU's context,
+# which may come to a stop meanwhile, also for the rank that waits for the one that launches: the tests load all of them at the
 # start, which takes seconds for those of NVIDIA's libraries. (`trivet` sees to that by itself.)
 loading=
 for name in "${needed[@]}"; do

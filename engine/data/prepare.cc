@@ -95,7 +95,7 @@ std::string sentencepiece_model(const PrepareOptions& options, const Report& rep
 struct Batch {
   std::vector<TextPiece> pieces;
   int64_t bytes_read = 0;  // of the input, with this batch
-  // Of the pieces encoded: all tokens, and where documents end in them.
+  // The encoded pieces: all tokens, and where documents end in them.
   std::vector<int32_t> tokens;
   std::vector<size_t> ends;
   int64_t text_bytes = 0, replaced_bytes = 0;

@@ -76,7 +76,7 @@ class TextReader {
   size_t given_ = 0;    // so many bytes that were
   bool begun_ = false;  // a piece of it was given out
   bool ended_ = false;  // the rest of it is in text_
-  // Of the current line, and of white space before it: modes paragraph and entry.
+  // The current line, with white space before it: modes paragraph and entry.
   struct Line {
     bool begun = false, indented = false, has_words = false;
   } line_;

@@ -12,7 +12,7 @@ namespace trivet {
 
 class RunDirectory {
  public:
-  // Of a directory that exists; one that this host does not see is never missed.
+  // `path`: a directory that exists; one that this host does not see is never missed.
   explicit RunDirectory(std::string path);
 
   // Why it is another one now; empty: it is the same, or its file system does not answer. Any thread.

@@ -12,7 +12,7 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
   Config config;
   config.model = saved.model;
   config.precision = saved.precision;
-  // Of each layer its keys and values are saved for the tokens to come, and little else.
+  // Each layer saves its keys and values for the tokens to come, and little else.
   config.model.recompute_granularity = RecomputeGranularity::selective;
   config.model.recompute_modules = {RecomputeModule::core_attn, RecomputeModule::layernorm, RecomputeModule::mlp};
   config.model.recompute_method = RecomputeMethod::none;

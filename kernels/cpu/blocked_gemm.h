@@ -145,7 +145,7 @@ class BlockedGemm {
     }
   }
 
-  // Of the rows and columns that a thread works on at a time no two have the same place.
+  // No two of the rows and columns that a thread works on at a time have the same place.
   float* sums_at(int64_t i, int64_t j, int part) const {
     const int64_t row = i % blocking_.sum_rows + (blocking_.keep_sums ? 0 : part * blocking_.sum_rows);
     return sums_ + kBlock * (row * blocking_.sum_columns + j % blocking_.sum_columns);

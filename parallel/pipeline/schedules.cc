@@ -224,8 +224,7 @@ int chunks_of(const ScheduleRequest& request, Chunks chunks) {
   if (chunks == Chunks::one && v != 1)
     refuse(ScheduleError::chunks,
            "schedule {} has v = 1 chunk per rank, but v = {}; more chunks: interleaved, interleaved-bfs, or with v = 2 "
-           "zb-v "
-           "and dualpipe-v",
+           "zb-v and dualpipe-v",
            kind, v);
   return v;
 }
@@ -273,8 +272,7 @@ Schedule make_schedule(const ScheduleRequest& request) {
   if (const double passes = 1.0 * p * m * v; passes > kMostPasses)
     refuse(ScheduleError::micro_batches,
            "schedule {} of p = {} ranks, m = {} micro-batches and v = {} chunks a rank has {:.3g} forward passes, "
-           "expected "
-           "at most {:.0f}",
+           "expected at most {:.0f}",
            name, p, m, v, passes, kMostPasses);
   if (name == "dualpipe-v" && m < 2 * p)
     refuse(ScheduleError::micro_batches,

@@ -23,7 +23,7 @@ struct Named {
   int threads = 0, arrived = 0;
 };
 
-// Of the block that is running.
+// State of the block that is running.
 struct Memory {
   uint64_t block = 0;
   std::map<const void*, bool> barriers;  // those that were initialised: whether a fence has published them since

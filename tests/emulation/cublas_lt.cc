@@ -120,7 +120,7 @@ uint64_t number_of(const LtProduct& p, uint32_t epilogue) {
   return number;
 }
 
-// Of the operands that are read and written, against each other and what the algorithm asks for.
+// Checks the operands that are read and written, against each other and what the algorithm asks for.
 cublasStatus_t check_operands(const LtProduct& p, const Layout& a, const Layout& b, const Layout& c, const Layout& d,
                               const Algorithm& with) {
   const void* const operands[] = {p.a, p.b, p.c, p.d};

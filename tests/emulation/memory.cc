@@ -84,7 +84,7 @@ CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsi
   return status == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// Of the three-dimensional maps of bf16 that Trivet makes.
+// Covers the three-dimensional maps of bf16 that Trivet makes.
 CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data, const cuuint64_t* size,
                       const cuuint64_t* stride, const cuuint32_t* box, const cuuint32_t* element_stride,
                       CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,

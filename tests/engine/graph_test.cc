@@ -148,8 +148,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(GraphsOfOneRank, AreOneADirection) {
   const Seen seen = run(with_graphs(tiny_config()), 1, {.make_backend = make_split_backend});
-  // Of the forward pass, of the backward passes that write gradients and that add to them, and of the forward pass with
-  // the loss scale of the evaluation. The passes of generation are queued call by call: no two are alike.
+  // The forward pass, the backward passes that write gradients and that add to them, and the forward pass with the
+  // loss scale of the evaluation. The passes of generation are queued call by call: no two are alike.
   EXPECT_EQ(seen.counts.graphs, 4);
   // 4 steps of 4 micro-batches, and 2 evaluations of 2 batches of them: each but for its first time.
   EXPECT_EQ(seen.counts.launches, (4 * 4 - 1) + (4 - 1) + (4 * 3 - 1) + (2 * 2 * 4 - 1));

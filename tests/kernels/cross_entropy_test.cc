@@ -14,7 +14,7 @@ struct Softmax {
   Values probability;  // [n, columns], 0 in padding
 };
 
-// Of the first `vocab_size` of `columns` columns.
+// Over the first `vocab_size` of `columns` columns.
 Softmax reference(const Values& logits, const Values& targets, int64_t columns, int64_t vocab_size) {
   Softmax out;
   for (size_t r = 0; r < targets.size(); ++r) {

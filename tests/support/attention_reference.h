@@ -42,7 +42,7 @@ inline double keep_factor(const Dropout& dropout, int64_t batch, int64_t head, i
 struct AttentionReference {
   const AttentionCase& z;
 
-  // Of a query head: of its query (part 0), or of the key or value that it meets (1, 2).
+  // For a query head: its query (part 0), or the key or value that it meets (1, 2).
   size_t at(int64_t position, int64_t batch, int64_t head, int64_t part, int64_t column) const {
     const int64_t group = (position * z.b + batch) * z.groups() + head / z.members();
     const int64_t unit = part == 0 ? head % z.members() : z.members() + part - 1;

@@ -49,7 +49,7 @@ T small_integer(int rank, int64_t i) {
   else return T(static_cast<float>(v));
 }
 
-// Of very different sizes: a sum in another order has other bits.
+// Values of very different sizes: a sum in another order has other bits.
 template <class T>
 T random_value(int rank, int64_t i) {
   const uint64_t bits = mixed((static_cast<uint64_t>(i) << 8) + static_cast<uint64_t>(rank) + 12345);

@@ -67,60 +67,48 @@ LC_ALL=de_DE.UTF-8 "$supervise" --run-dir run --restarts 5 --delay 0.2 -- ./fake
 code=$? took=$((($(date +%s%N) - begin) / 1000000))
 if ((code != 0 || took < 1400)); then echo "the delays: exit $code after $took ms, expected 0 after 1400"; cat out; failed=1; fi
 
+# Starts the supervisor with what the command does, and options, as $pid; goes on when the command runs.
+begin() {  # PLAN [OPTION…] -- COMMAND
+  rm -rf run attempts hanging; mkdir -p run/checkpoints; echo "$1" >plan
+  "$supervise" --run-dir run "${@:2}" >out 2>&1 &
+  pid=$!
+  while [[ ! -s hanging ]] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
+}
+finish() {  # SIGNAL: what the supervisor gets; its exit code becomes $code
+  kill -"$1" "$pid"
+  wait "$pid"
+  code=$?
+}
+
 # A command that ignores the signal is killed in the end; one that is stopped and goes on is waited for, at rest.
-rm -rf run attempts hanging; mkdir -p run/checkpoints; echo deaf >plan
-"$supervise" --run-dir run --kill-after 0.3 -- ./fake >out 2>&1 &
-pid=$!
-while [[ ! -s hanging ]] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
-kill -TERM "$pid"
-wait "$pid"
-code=$?
+begin deaf --kill-after 0.3 -- ./fake
+finish TERM
 if ((code != 137)) || ! grep -q 'not ended 0.300 s after SIGTERM: killed' out || kill -9 "$(<hanging)" 2>/dev/null; then
   echo "a command without ears: exit $code, or it is left"; cat out; failed=1
 fi
-rm -rf run attempts hanging; mkdir -p run/checkpoints; echo hang >plan
-"$supervise" --run-dir run -- ./fake >out 2>&1 &
-pid=$!
-while [[ ! -s hanging ]] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
+begin hang -- ./fake
 kill -STOP "$(<hanging)"
 sleep 1
 read -ra stat <"/proc/$pid/stat"
 kill -CONT "$(<hanging)"
-kill -TERM "$pid"
-wait "$pid"
-code=$?
+finish TERM
 if ((code != 75 || stat[13] + stat[14] > 50)); then  # in 1/100 s
   echo "a command that is stopped: exit $code, ${stat[13]}+${stat[14]} ticks"; cat out; failed=1
 fi
 
 # A signal goes to the command, and nothing is started after it.
-rm -rf run attempts hanging; mkdir -p run/checkpoints; echo hang >plan
-"$supervise" --run-dir run -- ./fake >out 2>&1 &
-pid=$!
-while [[ ! -e hanging ]] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
-kill -TERM "$pid"
-wait "$pid"
-code=$?
+begin hang -- ./fake
+finish TERM
 if ((code != 75 || $(wc -l <attempts) != 1)); then echo "SIGTERM: exit $code"; cat out; failed=1; fi
 # To mpirun it goes as the signal that mpirun passes on.
 sed "s/hang) trap 'exit 75' TERM/hang) trap 'exit 75' USR1/" fake >mpirun; chmod +x mpirun
-rm -rf run attempts hanging; mkdir -p run/checkpoints; echo hang >plan
-"$supervise" --run-dir run -- ./mpirun >out 2>&1 &
-pid=$!
-while [[ ! -s hanging ]] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
-kill -TERM "$pid"
-wait "$pid"
-code=$?
+begin hang -- ./mpirun
+finish TERM
 if ((code != 75)); then echo "SIGTERM to mpirun: exit $code"; cat out; failed=1; fi
 # So does the end of a terminal: nothing goes on without its supervisor. (Under nohup it does, which is inherited.)
 if ! ((16#$(sed -n 's/^SigIgn:[^0-9a-f]*//p' /proc/self/status) & 1)); then
-  rm -rf run attempts hanging; mkdir -p run/checkpoints; echo hang >plan
-  "$supervise" --run-dir run -- ./fake >out 2>&1 &
-  pid=$!
-  while [[ ! -s hanging ]] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
-  kill -HUP "$pid"
-  wait "$pid"
-  code=$?
+  begin hang -- ./fake
+  finish HUP
   if ((code != 129)) || kill -9 "$(<hanging)" 2>/dev/null; then echo "SIGHUP: exit $code, or the command is left"; failed=1; fi
 fi
 
@@ -129,9 +117,7 @@ rm -rf run attempts; mkdir -p run/checkpoints; echo 70 0 >plan
 "$supervise" --run-dir run --delay 1000000 -- ./fake >out 2>&1 &
 pid=$!
 while ! grep -q 'ended with 70' out && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
-kill -TERM "$pid"
-wait "$pid"
-code=$?
+finish TERM
 if ((code != 70 || $(wc -l <attempts) != 1)); then echo "SIGTERM in the delay: exit $code"; cat out; failed=1; fi
 "$supervise" -- ./fake 2>/dev/null; (($? == 64)) || { echo 'usage'; failed=1; }
 exit $failed

@@ -186,7 +186,7 @@ Curve train(const Config& config, Communicator& world, int steps, const Trainer:
   }
   curve.validation_loss = trainer.evaluate(3);  // one more than the host may have ready: it waits for the device
 
-  // Of the weights of each parameter, wherever they stand; under ZeRO-3 no rank has them.
+  // The weights of each parameter, wherever they stand; under ZeRO-3 no rank has them.
   trainer.data_parallel().weights.finish();
   uint64_t hash = 0;
   for (const Param& param : trainer.state().params.all()) {

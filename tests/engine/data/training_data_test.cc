@@ -111,7 +111,7 @@ TEST_F(TrainingDataTest, NamesTheKeyOfAFileThatIsNotThere) {
             "data.tokenizer_model: " + config_.tokenizer_model + ": not a regular file");
 }
 
-// Of the same size, so that every id is one of the vocabulary.
+// The other tokenizer has the same size, so that every id is one of the vocabulary.
 TEST_F(TrainingDataTest, RefusesATokenizerThatWasExchanged) {
   config_.path = prepared("d", 500, 320);
   open_training_data(config_, 32, 320, false);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kPositions = 4, kBatch = 2, kHidden = 8, kWidth = 6;
 
-// Of one rank, or of several one behind the other.
+// For one rank, or several one behind the other.
 struct Passes {
   Values out, dx;    // [s*, b, h]
   Values down_grad;  // [width/t, h]

@@ -50,7 +50,7 @@ Elements declared_by(const ModelSpec& spec) {
   return elements;
 }
 
-// Of the weights in a checkpoint of all ranks.
+// The elements that all ranks save in a checkpoint.
 Elements saved_by(Config config, int ranks) {
   Elements elements;
   std::mutex mutex;

@@ -1,0 +1,345 @@
+// Runs that end early or lose what they write to: by full disks, folders that are gone, signals and limits.
+#include <atomic>
+#include <condition_variable>
+#include <csignal>
+#include <cstdlib>
+#include <fcntl.h>
+#include <filesystem>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <mutex>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <thread>
+
+#include "base/json.h"
+#include "engine/checkpoint/open_checkpoint.h"
+#include "engine/config/load.h"
+#include "engine/train/run.h"
+#include "tests/engine/checkpoint/runs.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/training.h"
+#include "tests/support/where.h"
+
+extern char** environ;
+
+namespace trivet::test {
+namespace {
+
+TEST(Saving, GoesOnWhenTheDiskFailsAndEndsWhenItKeepsFailing) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 5;
+  config.checkpoint.save_interval = 1;
+  std::atomic<int> fails = 2;
+  const Disk::Fault fault = [&](DiskOp op, const std::string&) {
+    return op == DiskOp::create && fails-- > 0 ? DiskFate::no_space : DiskFate::normal;
+  };
+  const RunResult lucky = run(config, 1, {.resume = "auto", .stop_signal = {}, .disk_fault = fault});
+  EXPECT_EQ(lucky.losses.size(), 5u);
+  EXPECT_NE(lucky.output.find("step 1 could not be saved (1 of at most 3 failures in a row): " + (dir / "")),
+            std::string::npos)
+      << lucky.output;
+  EXPECT_NE(lucky.output.find("step 2 could not be saved (2 of at most 3"), std::string::npos) << lucky.output;
+  EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").steps(), (std::vector<int64_t>{5, 4, 3}));
+
+  config.train.run_dir = dir / "unlucky";
+  fails = 1000;
+  try {
+    run(config, 2, {.resume = "auto", .stop_signal = {}, .disk_fault = fault});
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string(error.what()).find("3 saves have failed in a row"), std::string::npos) << error.what();
+  }
+}
+
+// A run comes back that was suspended for so long that another one has its folder: it commits nothing there any more.
+TEST(Saving, EndsInAFolderThatIsAnothersByNow) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 9;
+  config.checkpoint.save_interval = 1;
+  const Disk::Fault fault = [&](DiskOp op, const std::string& path) {
+    if (op != DiskOp::make_directory || path.find("step-00000003") == std::string::npos) return DiskFate::normal;
+    write_text(dir / "other", "another's");
+    std::filesystem::rename(dir / "other", dir / "run/lock");
+    return DiskFate::normal;
+  };
+  try {
+    run(config, 1, {.resume = "auto", .stop_signal = {}, .disk_fault = fault});
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string(error.what()).find("another run has taken the folder over: another's"), std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").steps(), (std::vector<int64_t>{2, 1}));
+  EXPECT_EQ(read_text(dir / "run/checkpoints/latest"), "step-00000002\n");
+  EXPECT_EQ(read_text(dir / "run/lock"), "another's");
+}
+
+// The run's directory is deleted, or moved away and replaced, while the run writes to it. What is at its path then is
+// left alone, and the state goes to a directory beside it.
+class LostFolder : public testing::TestWithParam<bool> {};
+
+TEST_P(LostFolder, IsNoticedAndTheStateSavedBesideIt) {
+  const bool replaced = GetParam();
+  const TempDir dir;
+  Config config = small_run(dir / "straight");
+  config.train.train_iters = 6;
+  config.checkpoint.save_interval = 1;
+  const RunResult straight = run(config, 1);
+  config.train.run_dir = dir / "run";
+  RunOptions options;
+  const auto look = stop_after(3);
+  std::atomic<bool> lost = false;
+  options.stop_signal = [&] {
+    if (look() == 0 || lost.exchange(true)) return 0;
+    if (!replaced) return std::filesystem::remove_all(dir / "run") > 0 ? 0 : SIGTERM;
+    std::filesystem::rename(dir / "run", dir / "moved");
+    std::filesystem::create_directories(dir / "run/checkpoints");
+    return 0;
+  };
+  // when: one rank, so that nothing is being written while the directory goes
+  const std::string error = message_of<ConfigError>([&] { run(config, 1, options); });
+  // then
+  EXPECT_NE(error.find(replaced ? "run was renamed to " : "run was deleted"), std::string::npos) << error;
+  EXPECT_EQ(error.find("another one is in its place") != std::string::npos, replaced) << error;
+  EXPECT_EQ(std::filesystem::exists(dir / "run"), replaced);
+  EXPECT_TRUE(!replaced || std::filesystem::is_empty(dir / "run/checkpoints")) << "it is another run's";
+  const std::string key = "is saved: --resume ";
+  const size_t at = error.find(key);
+  ASSERT_NE(at, std::string::npos) << error;
+  options = {};
+  options.resume = error.substr(at + key.size());
+  const int64_t step = open_checkpoint(options.resume).state.step;
+  EXPECT_GE(step, 3);
+  std::filesystem::remove_all(dir / "run");
+  const RunResult resumed = run(config, 1, options);
+  EXPECT_EQ(resumed.losses, std::vector<double>(straight.losses.begin() + step, straight.losses.end()));
+}
+INSTANTIATE_TEST_SUITE_P(Replaced, LostFolder, testing::Bool());
+
+TEST(Saving, IsNotPossibleInALostFolderWithoutCheckpoints) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 4;
+  config.checkpoint.save_interval = 0;
+  RunOptions options;
+  const auto look = stop_after(2);
+  options.stop_signal = [&] {
+    if (look() != 0) std::filesystem::remove_all(dir / "run");
+    return 0;
+  };
+  const std::string error = message_of<ConfigError>([&] { run(config, 1, options); });
+  EXPECT_NE(error.find("nothing is saved, as checkpoint.save_interval is 0"), std::string::npos) << error;
+  EXPECT_FALSE(std::filesystem::exists(dir / "run"));
+}
+
+TEST(Saving, ASlowDiskNeverQueues) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 6;
+  config.checkpoint.save_interval = 1;
+  config.checkpoint.async_save = true;
+  std::mutex mutex;
+  std::condition_variable changed;
+  int steps = 0;
+  const RunResult slow = run(config, 1,
+                             {.resume = "auto",
+                              .stop_signal =
+                                  [&] {
+                                    const std::lock_guard lock(mutex);
+                                    ++steps;
+                                    changed.notify_all();
+                                    return 0;
+                                  },
+                              .disk_fault =
+                                  [&](DiskOp op, const std::string&) {
+                                    std::unique_lock lock(mutex);
+                                    if (op == DiskOp::write) changed.wait(lock, [&] { return steps >= 4; });
+                                    return DiskFate::normal;
+                                  }});
+  EXPECT_EQ(slow.losses.size(), 6u);
+  EXPECT_NE(slow.output.find("step 2 is not saved: step 1 is still being written"), std::string::npos) << slow.output;
+  EXPECT_NE(slow.output.find("step 3 is not saved"), std::string::npos);
+  const std::vector<int64_t> saved = CheckpointStore(dir / "run/checkpoints").steps();
+  EXPECT_EQ(saved.front(), 6);
+  EXPECT_EQ(saved.back(), 1);
+}
+
+TEST(Stopping, InTime) {
+  const TempDir dir;
+  Config config = small_run(dir / "minutes");
+  config.train.exit_duration_in_mins = 1e-9;
+  const RunResult late = run(config, 2);
+  EXPECT_EQ(late.exit_code, 75);
+  EXPECT_EQ(late.losses.size(), 1u);
+  EXPECT_NE(late.output.find("stopping after step 1, before the time is up"), std::string::npos) << late.output;
+
+  config.train.exit_duration_in_mins = 0;
+  config.train.run_dir = dir / "slurm";
+  setenv("SLURM_JOB_END_TIME", std::to_string(time(nullptr)).c_str(), 1);
+  const RunResult job = run(config, 2);
+  unsetenv("SLURM_JOB_END_TIME");
+  EXPECT_EQ(job.exit_code, 75);
+  EXPECT_EQ(job.losses.size(), 1u);
+}
+
+TEST(Stopping, WithoutCheckpointsSaysThatNothingIsSaved) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.checkpoint.save_interval = 0;
+  const RunResult stopped = run(config, 1, {.resume = "auto", .stop_signal = stop_after(2), .disk_fault = {}});
+  EXPECT_EQ(stopped.exit_code, 143);
+  EXPECT_EQ(stopped.losses.size(), 2u);
+  EXPECT_NE(stopped.output.find("nothing is saved"), std::string::npos) << stopped.output;
+}
+
+// The program itself, with real signals, streams and limits.
+class Program : public testing::Test {
+ protected:
+  struct Ended {
+    int status = 0;  // of waitpid
+    std::string error;
+    int exit_code() const { return WIFEXITED(status) ? WEXITSTATUS(status) : -1; }
+    int signal() const { return WIFSIGNALED(status) ? WTERMSIG(status) : 0; }
+  };
+
+  Config config_for(int64_t steps) const {
+    Config config = small_run(dir_ / "run");
+    config.train.train_iters = steps;
+    config.optimizer.lr_decay_iters = steps;
+    return config;
+  }
+
+  // Starts `trivet train` on two ranks by a shell, where COMMAND is that program with its arguments. `script` says what
+  // surrounds it.
+  pid_t start(const Config& config, const std::string& script, const std::string& more = "") {
+    write_text(dir_ / "run.yaml", to_yaml(config));
+    const std::string command = program_path() + " train " + (dir_ / "run.yaml") + " --ranks 2 " + more;
+    std::vector<std::string> arguments = {"/bin/bash", "-c", "COMMAND='" + command + "'\n" + script};
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addopen(&files, 2, (dir_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    pid_t child = 0;
+    EXPECT_EQ(posix_spawn(&child, arguments.front().c_str(), &files, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&files);
+    return child;
+  }
+  Ended wait(pid_t child) {
+    Ended end;
+    waitpid(child, &end.status, 0);
+    end.error = read_text(dir_ / "stderr");
+    return end;
+  }
+  Ended run_to_end(const Config& config, const std::string& script, const std::string& more = "") {
+    return wait(start(config, script, more));
+  }
+
+  // Starts it, and sends the signals when it has done a step; `pause` after the first one.
+  Ended signalled(const std::vector<int>& signals, std::chrono::milliseconds pause = {}, const std::string& more = "") {
+    const size_t before = read_text(dir_ / "run/metrics.jsonl").size();
+    const pid_t child = start(config_for(1'000'000), "exec $COMMAND", more);
+    while (read_text(dir_ / "run/metrics.jsonl").find("\"loss\"", before) == std::string::npos) {
+      Ended end;
+      if (waitpid(child, &end.status, WNOHANG) != 0) return end;
+      std::this_thread::yield();
+    }
+    // Without a pause, all are there before it can answer the first: it is stopped meanwhile.
+    int status = 0;
+    kill(child, SIGSTOP);
+    waitpid(child, &status, WUNTRACED);
+    for (const int signal : signals) {
+      kill(child, signal);
+      if (pause.count() == 0) continue;
+      kill(child, SIGCONT);
+      std::this_thread::sleep_for(pause);
+    }
+    kill(child, SIGCONT);
+    return wait(child);
+  }
+  const TempDir dir_;
+};
+
+TEST_F(Program, SavesAndExitsOnSignals) {
+  int64_t before = 0;
+  // timeout(1) and schedulers send SIGTERM twice, a terminal that closes SIGHUP.
+  for (const std::vector<int>& signals :
+       std::vector<std::vector<int>>{{SIGTERM}, {SIGUSR1}, {SIGTERM, SIGINT, SIGTERM}, {SIGHUP, SIGHUP}}) {
+    const Ended end = signalled(signals);
+    ASSERT_EQ(end.exit_code(), 75);
+    EXPECT_NE(end.error.find("the run ends after this step and saves it"), std::string::npos) << end.error;
+    const auto step = CheckpointStore(dir_ / "run/checkpoints").latest();
+    ASSERT_TRUE(step.has_value());
+    EXPECT_GT(*step, before);
+    before = *step;
+  }
+}
+
+TEST_F(Program, RunsOnAfterASignalThatNohupIgnores) {
+  const auto usual = std::signal(SIGHUP, SIG_IGN);  // which the program inherits
+  const Ended end = signalled({SIGHUP, SIGTERM});
+  std::signal(SIGHUP, usual);
+  EXPECT_EQ(end.exit_code(), 75);  // by the first signal that it saw
+}
+
+TEST_F(Program, ALaterSignalEndsItAtOnceAndSaysWhatIsLost) {
+  // Its second step takes hours.
+  const Ended end = signalled({SIGTERM, SIGINT}, std::chrono::milliseconds(1200), "--inject slow=1000000:all:2");
+  EXPECT_EQ(end.signal(), SIGINT);
+  EXPECT_NE(end.error.find("trivet: SIGTERM: the run ends after this step"), std::string::npos) << end.error;
+  EXPECT_NE(end.error.find("trivet: SIGINT: the run ends at once; lost: step"), std::string::npos) << end.error;
+}
+
+// `trivet train | head`, and a terminal that is gone.
+TEST_F(Program, TrainsOnWithoutAReader) {
+  for (const char* script : {"$COMMAND | true; exit ${PIPESTATUS[0]}",  // its reader has gone
+                             "exec $COMMAND >/dev/full",                // its disk is full
+                             "$COMMAND 2> >(true) | true; exit ${PIPESTATUS[0]}",
+                             "exec $COMMAND </dev/null 2</dev/null", "exec $COMMAND >&- 2>&-"}) {
+    std::filesystem::remove_all(dir_ / "run");
+    const Ended end = run_to_end(config_for(30), script);
+    EXPECT_EQ(end.exit_code(), 0) << script << "\n" << end.error;
+    expect_each_step_once(dir_ / "run", 30);
+    const std::string log = read_text(dir_ / "run/output.log");
+    const bool gone =
+        std::string(script).find("2>&-") == std::string::npos && std::string(script).find("2<") == std::string::npos;
+    EXPECT_EQ(log.find("standard output is gone after step") != std::string::npos, gone) << script << "\n" << log;
+    EXPECT_EQ(log.find("30/30") != std::string::npos, gone) << script << "\n" << log;
+  }
+}
+
+TEST_F(Program, MeetsTheLimitOnTheSizeOfFilesAsAnError) {
+  Config config = config_for(30);
+  config.checkpoint.save_interval = 1;
+  const Ended end = run_to_end(config, "ulimit -f 8; exec $COMMAND");  // of 1024 bytes; a checkpoint needs more
+  EXPECT_EQ(end.exit_code(), 74) << end.error;
+  EXPECT_NE(end.error.find("File too large; the limit is 8192 bytes a file (ulimit -f)"), std::string::npos)
+      << end.error;
+}
+
+// Rates, times left, watchdog: nothing looks at a clock that somebody may set.
+TEST_F(Program, DoesNotMindThatTheClockIsSetBack) {
+  if (kMatrixStride > 1) GTEST_SKIP() << "a sanitizer's library has to be the first";
+  Config config = config_for(20);
+  config.comm.timeout_s = 60;
+  config.checkpoint.save_interval = 5;
+  const Ended end = run_to_end(config, "LD_PRELOAD=" + clock_path() + " exec $COMMAND");
+  EXPECT_EQ(end.exit_code(), 0) << end.error;
+  expect_each_step_once(dir_ / "run", 20);
+  for (const auto& record : records_of(dir_ / "run")) {
+    for (const char* key : {"step_seconds", "seconds"}) {
+      if (!record.contains(key)) continue;
+      EXPECT_GT(record[key].get<double>(), 0) << record;
+      EXPECT_LT(record[key].get<double>(), 60) << record;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trivet::test
