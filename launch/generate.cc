@@ -4,12 +4,9 @@
 
 #include <cstdio>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/files.h"
@@ -18,6 +15,7 @@
 #include "engine/checkpoint/store.h"
 #include "engine/config/load.h"
 #include "engine/data/sentencepiece_tokenizer.h"
+#include "engine/data/text_printer.h"
 #include "engine/data/tokenizer.h"
 #include "engine/train/inference.h"
 #include "launch/commands.h"
@@ -81,54 +79,6 @@ std::vector<int32_t> prompt_of(const GenerateOptions& options, const Tokenizer* 
   return tokens;
 }
 
-// Prints text as its tokens come: what further tokens cannot change any more.
-class TextPrinter {
- public:
-  explicit TextPrinter(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
-
-  void add(std::span<const int32_t> tokens) {
-    if (!tokenizer_) return put(fmt::format("{}{}", std::exchange(begun_, true) ? "," : "", fmt::join(tokens, ",")));
-    held_.insert(held_.end(), tokens.begin(), tokens.end());
-    const std::string text = tokenizer_->decode(held_);
-    const size_t whole = settled(text);
-    if (whole > printed_) put(text.substr(printed_, whole - printed_));
-    printed_ = std::max(printed_, whole);
-  }
-  void finish() {
-    if (tokenizer_) {
-      const std::string text = tokenizer_->decode(held_);
-      if (text.size() > printed_) put(text.substr(printed_));
-    }
-    put("\n");
-  }
-
- private:
-  static void put(const std::string& text) {
-    fmt::print("{}", text);
-    std::fflush(stdout);
-  }
-  // Without a character at the end of which more bytes may come, or for which a tokenizer that wants whole ones has put
-  // U+FFFD.
-  static size_t settled(const std::string& text) {
-    size_t end = text.size();
-    for (size_t back = 1; back <= std::min<size_t>(4, end); ++back) {
-      const auto byte = static_cast<unsigned char>(text[end - back]);
-      if (byte < 0x80) break;
-      if (byte < 0xC0) continue;
-      const size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : 2;
-      if (back < length) end -= back;
-      break;
-    }
-    while (end >= 3 && text.compare(end - 3, 3, "\xEF\xBF\xBD") == 0) end -= 3;
-    return end;
-  }
-
-  const Tokenizer* tokenizer_;
-  std::vector<int32_t> held_;
-  size_t printed_ = 0;  // bytes of the text
-  bool begun_ = false;  // of token ids
-};
-
 void run_rank(const GenerateOptions& options, Communicator& world) {
   HostWorld host(world);
   // A run that is still training may save another checkpoint meanwhile: rank 0 chooses.
@@ -157,7 +107,10 @@ void run_rank(const GenerateOptions& options, Communicator& world) {
   const double loaded_at = now_seconds();
   std::optional<TextPrinter> printer;
   if (world.rank() == 0) {
-    printer.emplace(tokenizer.get());
+    printer.emplace(tokenizer.get(), [](const std::string& piece) {
+      fmt::print("{}", piece);
+      std::fflush(stdout);
+    });
     printer->add(prompt);
   }
   const auto text = generate(*model, prompt, sampling, [&](int32_t token) {

@@ -93,6 +93,11 @@ void Console::eval(const EvalReport& r) {
 
 void Console::note(const std::string& text) { line(wrapped(text, static_cast<size_t>(columns_ ? columns_() : 0))); }
 
+void Console::text(const std::string& piece) {
+  clear_bar();
+  write(piece);
+}
+
 void Console::progress(int64_t step, int64_t total_steps, double step_seconds) {
   const bool last = step >= total_steps;
   const double now = now_seconds();

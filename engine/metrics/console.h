@@ -37,7 +37,8 @@ class Console {
   void banner(const std::vector<TextBlock>& blocks);
   void step(const StepReport& report);
   void eval(const EvalReport& report);
-  void note(const std::string& line);  // any other line: a warning, a checkpoint
+  void note(const std::string& line);   // any other line: a warning, a checkpoint
+  void text(const std::string& piece);  // of a text that grows: shown at once, as it is
 
   // Moves the bar; redrawn at most ten times a second. `step_seconds`: how long one step is likely to take.
   void progress(int64_t step, int64_t total_steps, double step_seconds);

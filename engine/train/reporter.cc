@@ -166,6 +166,10 @@ void Reporter::note(const std::string& line) {
   if (console_) console_->note(line);
 }
 
+void Reporter::text(const std::string& piece) {
+  if (console_) console_->text(piece);
+}
+
 void Reporter::starts() {
   if (!console_) return;
   if (const std::string aside = log_->start_over(); !aside.empty())

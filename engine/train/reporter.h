@@ -50,6 +50,7 @@ class Reporter {
   Votes step(const StepResult& result, const Votes& votes);
   void evaluation(int64_t step, double loss, double seconds);
   void note(const std::string& line);
+  void text(const std::string& piece);
   // One of the two, before the first step. `goes_on`: in its own folder, of whose metrics.jsonl the records that are
   // done again are removed; with `evaluates_again` the evaluation of `step` is one of them.
   void starts();

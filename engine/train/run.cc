@@ -9,6 +9,7 @@
 #include "engine/config/problems.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/statistics.h"
+#include "engine/data/text_printer.h"
 #include "engine/data/tokenizer.h"
 #include "engine/data/training_data.h"
 #include "engine/fault/run_guard.h"
@@ -44,10 +45,11 @@ void write_sample(const Config& config, const RunOptions& options, Trainer& trai
                           .seed = static_cast<uint64_t>(config.train.seed),
                           .stop_token = tokenizer->eod()};
   const std::vector<int32_t> prompt = tokenizer->encode(options.prompt);
-  std::vector<int32_t> text = prompt;
-  const std::vector<int32_t> more = generate(trainer.rank(), prompt, sampling);
-  text.insert(text.end(), more.begin(), more.end());
-  reporter.note("\n" + tokenizer->decode(text));
+  TextPrinter printer(tokenizer.get(), [&](const std::string& piece) { reporter.text(piece); });
+  reporter.text("\n");
+  printer.add(prompt);
+  generate(trainer.rank(), prompt, sampling, [&](int32_t token) { printer.add({&token, 1}); });
+  printer.finish();
 }
 
 // A file in the place of the run's folder, or of one that holds it.
