@@ -9,9 +9,33 @@
 
 namespace trivet {
 
+namespace {
+
+// The library copies and destroys an ordered_json by recursion: deep nesting would overflow the stack.
+constexpr int kMostLevels = 500;
+
+bool is_nested_too_deeply(std::string_view text) {
+  int levels = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') quoted = !quoted;
+    if (quoted && c == '\\') ++i;
+    if (quoted) continue;
+    if (c == '[' || c == '{') ++levels;
+    if (c == ']' || c == '}') --levels;
+    if (levels > kMostLevels) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 template <class Json>
 Json parse_json(std::string_view text, BadJson bad) {
-  return Json::parse(text, nullptr, bad == BadJson::throws);
+  if (!is_nested_too_deeply(text)) return Json::parse(text, nullptr, bad == BadJson::throws);
+  if (bad == BadJson::throws) throw DataError(fmt::format("JSON nested more than {} deep", kMostLevels));
+  return Json(Json::value_t::discarded);
 }
 
 template nlohmann::json parse_json(std::string_view, BadJson);

@@ -16,9 +16,10 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kLargestFile = 64 << 20;
 
 Json parse(const std::string& path) {
+  const std::string text = read_small_file(path, kLargestFile);
   try {
-    return parse_json<Json>(read_small_file(path, kLargestFile));
-  } catch (const nlohmann::json::exception& error) {
+    return parse_json<Json>(text);
+  } catch (const std::exception& error) {
     throw DataError(fmt::format("{}: {}", path, json_problem(error)));
   }
 }

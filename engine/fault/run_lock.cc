@@ -53,7 +53,7 @@ Holder parse_holder(const std::string& text) {
     const auto json = parse_json(text);
     return {json.at("host"), json.at("pid"),  json.at("process_start"), json.value("processes", ""),
             json.at("job"),  json.at("since")};
-  } catch (const nlohmann::json::exception&) {
+  } catch (const std::exception&) {
     return {};
   }
 }

@@ -114,6 +114,7 @@ put("indexed_dataset", "many_documents", dataset(index([3, 2], [0, 6], [0, 1, 2]
 put("indexed_dataset", "negative_length", dataset(index([-3, 2], [0, 6], [0, 1, 2]), data))
 put("indexed_dataset", "negative_pointer", dataset(index([3, 2], [0, -6], [0, 1, 2]), data))
 put("indexed_dataset", "documents_descend", dataset(index([3, 2], [0, 6], [0, 2, 1, 2]), data))
+put("indexed_dataset", "empty_documents", dataset(index([3, 2], [0, 6], [0, 0, 0, 2]), data))
 put("indexed_dataset", "another_version", dataset(index([3, 2], [0, 6], [0, 1, 2], version=2), data))
 
 # ---- config
