@@ -2,7 +2,7 @@
 
 #include <sys/mman.h>
 
-#include "kernels/base/check.h"
+#include "kernels/base/host_memory.h"
 
 namespace trivet {
 
@@ -24,8 +24,9 @@ Workspaces::Lease Workspaces::lease(int64_t bytes) {
   }
   constexpr int64_t kHugePage = 2 << 20;  // panels are walked end to end; 4 KiB pages would cost TLB misses
   const int64_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  const MemoryPurpose purpose("a kernel's workspace");
   void* const data = std::aligned_alloc(kHugePage, static_cast<size_t>(rounded));
-  if (!data) fail("cannot allocate " + std::to_string(rounded) + " bytes of workspace");
+  if (!data) throw OutOfMemory(static_cast<size_t>(rounded));
   madvise(data, static_cast<size_t>(rounded), MADV_HUGEPAGE);
   return {static_cast<std::byte*>(data), Return{this, rounded}};
 }

@@ -134,7 +134,13 @@ void print_document(const IndexedDataset& dataset, int64_t document, const Token
   dataset.read(dataset.begin(document), tokens);
   fmt::print("\ndocument {}, {} tokens\n", grouped(document), grouped(dataset.length(document)));
   if (tokenizer) {
-    fmt::print("{}", printable(tokenizer->decode(tokens)));
+    std::string text;
+    try {
+      text = tokenizer->decode(tokens);
+    } catch (const DataError& error) {
+      throw DataError(fmt::format("{}.bin: document {}: {}", dataset.prefix(), document, error.what()));
+    }
+    fmt::print("{}", printable(text));
   } else {
     for (const int32_t token : tokens) fmt::print("{} ", token);
   }

@@ -14,12 +14,14 @@
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/load.h"
+#include "engine/config/problems.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/text_printer.h"
 #include "engine/data/tokenizer.h"
 #include "engine/train/inference.h"
 #include "launch/commands.h"
 #include "parallel/comm/host_world.h"
+#include "parallel/comm/world.h"
 
 namespace trivet {
 namespace {
@@ -79,20 +81,31 @@ std::vector<int32_t> prompt_of(const GenerateOptions& options, const Tokenizer* 
   return tokens;
 }
 
+// How `ranks` ranks run the model. Throws ConfigError where they cannot.
+struct Resolved {
+  LoadedConfig loaded;
+  Layout layout;
+};
+Resolved resolve_for(const GenerateOptions& options, const OpenCheckpoint& checkpoint, int ranks) {
+  Resolved run{inference_config(checkpoint, options.tensor, options.pipeline, options.sets), {}};
+  run.layout = resolve(run.loaded, {.world_size = ranks});
+  const auto& mesh = run.layout.mesh;
+  if (mesh[Axis::dp] > 1)
+    throw ConfigError(
+        fmt::format("one model takes {} ranks (tensor {} x pipeline {}), but there are {}: give "
+                    "--tensor-parallel and --pipeline-parallel whose product that is",
+                    ranks / mesh[Axis::dp], mesh[Axis::tp], mesh[Axis::pp], ranks));
+  return run;
+}
+
 void run_rank(const GenerateOptions& options, Communicator& world) {
   HostWorld host(world);
   // A run that is still training may save another checkpoint meanwhile: rank 0 chooses.
   const std::string directory =
       host.broadcast(world.rank() == 0 ? find_checkpoints(options.checkpoint).front() : std::string{});
   const OpenCheckpoint checkpoint = open_checkpoint(directory);
-  LoadedConfig loaded = inference_config(checkpoint, options.tensor, options.pipeline, options.sets);
-  const Layout layout = resolve(loaded, {.world_size = world.size()});
+  const auto [loaded, layout] = resolve_for(options, checkpoint, world.size());
   const ModelConfig& model_config = loaded.config.model;
-  if (layout.mesh[Axis::dp] > 1)
-    throw ConfigError(
-        fmt::format("one model takes {} ranks (tensor {} x pipeline {}), but there are {}: give "
-                    "--tensor-parallel and --pipeline-parallel whose product that is",
-                    world.size() / layout.mesh[Axis::dp], layout.mesh[Axis::tp], layout.mesh[Axis::pp], world.size()));
 
   const auto tokenizer = open_checked_tokenizer(options, checkpoint, *model_config.vocab_size);
   const std::vector<int32_t> prompt = prompt_of(options, tokenizer.get(), directory);
@@ -171,6 +184,12 @@ void add_generate_command(CLI::App& app) {
     if (replica > kMostRanks)
       throw ConfigError(fmt::format("--tensor-parallel {} x --pipeline-parallel {} are {} ranks, expected at most {}",
                                     options->tensor, options->pipeline, replica, kMostRanks));
+    // Before so many threads are started.
+    if (launched_world_size() == 0)
+      naming_keys([&] {
+        resolve_for(*options, open_checkpoint(find_checkpoints(options->checkpoint).front()),
+                    options->ranks > 0 ? options->ranks : static_cast<int>(replica));
+      });
     run_ranks(asked.comm.backend, options->ranks, static_cast<int>(replica),
               [&](Communicator& world) { run_rank(*options, world); });
   });

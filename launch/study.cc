@@ -187,7 +187,7 @@ void run(const StudyOptions& options) {
   if (plan.points.empty()) {
     print_blocks({dropped_table(study, plan)});
     std::fflush(stdout);
-    throw ConfigError(fmt::format("study {}: none of its {} points can run", study.name, plan.dropped.size()));
+    throw ConfigError(fmt::format("{}: none of the study's {} points can run", study.path, plan.dropped.size()));
   }
   const bool runs = !options.best && !options.report && !(options.plan && !options.probe);
   const FileDescriptor lock = runs ? lock_study(study) : FileDescriptor();  // before reading what is done

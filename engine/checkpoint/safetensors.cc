@@ -43,7 +43,9 @@ SafeTensor parse_tensor(const std::string& name, const nlohmann::json& value, co
   if (bits == 0) reader.refuse("dtype", "'" + tensor.dtype.substr(0, 40) + "'", "a type of the format, such as F32");
   // In bits, of which 2^63 is too many by far.
   int64_t size = bits;
-  for (const nlohmann::json& dim : reader.array("shape")) {
+  const nlohmann::json& shape = reader.array("shape");
+  if (shape.size() > 8) reader.refuse("shape", fmt::format("{} dimensions", shape.size()), "at most 8");
+  for (const nlohmann::json& dim : shape) {
     tensor.shape.push_back(number(dim, where + ": shape"));
     if (__builtin_mul_overflow(size, tensor.shape.back(), &size)) reader.refuse("shape", "too many elements", "fewer");
   }

@@ -87,8 +87,8 @@ def limited(case):
     if kind == resource.RLIMIT_NPROC:  # of all of a user's processes; root has no such limit
         if os.getuid() != 0:
             return
-        options["user"] = NOBODY
-        os.chown(case.folder, NOBODY, NOBODY)
+        options["user"] = 100_000 + case.index  # of whom nothing else runs
+        os.chown(case.folder, options["user"], -1)
     prepare = ["data", "prepare", "--input", str(case.base.folder / "text.txt"), "--tokenizer", "bytes", "--output", "made"]
     for name, command in (("", write_run(case)), (" on data prepare", prepare)):
         result = case.run(*command, **options)

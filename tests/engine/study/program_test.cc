@@ -117,7 +117,7 @@ TEST(StudyProgram, WithoutASuccessEndsWithAnError) {
   const std::string none = with(kTinyStudy, "pipeline_model_parallel_size: 2", "pipeline_model_parallel_size: 3");
   write_text(folder / "none.yaml", with(none, "ranks: 2", "ranks: 2\nout: none"));
   for (const char* how : {"", " --best", " --plan", " --report"})
-    expect(std::string("none.yaml") + how, 64, "study tiny: none of its 3 points can run");
+    expect(std::string("none.yaml") + how, 64, "none.yaml: none of the study's 3 points can run");
 }
 
 }  // namespace
