@@ -8,11 +8,15 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
 limit=-max_total_time=60
 case ${1:-} in
-  -runs=*) limit=$1; shift ;;
+  -runs=[0-9]*) limit=$1; shift ;;
   [0-9]*) limit=-max_total_time=$1; shift ;;
 esac
+all=(safetensors manifest indexed_dataset config weights text)
 targets=("$@")
-(($#)) || targets=(safetensors manifest indexed_dataset config weights text)
+(($#)) || targets=("${all[@]}")
+for target in "${targets[@]}"; do
+  [[ " ${all[*]} " == *" $target "* ]] || usage "unknown argument $target"
+done
 
 packages+=(clang libclang-rt-14-dev)
 install_packages

@@ -18,11 +18,11 @@
 set -uo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-usage() { sed -n '4,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
 
 parts=tests,ops,train,torch,run,nccl programs='' out=runs/gpu limit='' total='' models='' recipes=autocast device=cuda
 while (($#)); do
-  (($# >= 2)) || usage
+  [[ $1 =~ ^--(parts|programs|out|limit|total|models|recipes|device)$ ]] || usage "unknown argument $1"
+  (($# >= 2)) || usage "$1 needs a value"
   case $1 in
     --parts) parts=$2 ;;
     --programs) programs=$(realpath "$2") || exit 64 ;;
@@ -32,11 +32,12 @@ while (($#)); do
     --models) models=$2 ;;
     --recipes) recipes=$2 ;;
     --device) device=$2 ;;
-    *) usage ;;
   esac
   shift 2
 done
-[[ $parts =~ ^((tests|sanitize|ops|train|torch|run|nccl)(,|$))+$ && $device =~ ^(cpu|cuda)$ && $limit$total =~ ^[0-9]*$ ]] || usage
+[[ $parts =~ ^((tests|sanitize|ops|train|torch|run|nccl)(,|$))+$ ]] || usage "--parts: unknown part in \"$parts\""
+[[ $device =~ ^(cpu|cuda)$ ]] || usage "--device: found \"$device\", expected cpu or cuda"
+[[ $limit$total =~ ^[0-9]*$ ]] || usage "--limit and --total: found \"$limit$total\", expected seconds"
 if [[ $device == cuda ]]; then
   : "${models:=124m,1.3b,6.7b-layers}"
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader ||

@@ -10,14 +10,13 @@
 set -euo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-usage() { sed -n '5,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
 out='' jobs=()
 while (($#)); do
-  (($# >= 2)) || usage
+  [[ $1 == --out || $1 == --jobs ]] || usage "unknown argument $1"
+  (($# >= 2)) || usage "$1 needs a value"
   case $1 in
     --out) out=$(realpath -m "$2") ;;
     --jobs) jobs=(-j "$2") ;;
-    *) usage ;;
   esac
   shift 2
 done

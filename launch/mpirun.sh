@@ -8,21 +8,20 @@
 set -euo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-usage() { sed -n '3,5s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
 
 gpus='' hosts=localhost
 while [[ ${1-} == --* ]]; do
-  (($# >= 2)) || usage
+  [[ $1 == --gpus || $1 == --hosts ]] || usage "unknown argument $1"
+  (($# >= 2)) || usage "$1 needs a value"
   case $1 in
     --gpus) gpus=$2 ;;
     --hosts) hosts=$2 ;;
-    *) usage ;;
   esac
   shift 2
 done
-(($#)) || usage
+(($#)) || usage "RUN.yaml is missing"
 : "${gpus:=$(nvidia-smi -L | wc -l)}"
-[[ $gpus =~ ^[1-9][0-9]*$ ]] || usage
+[[ $gpus =~ ^[1-9][0-9]*$ ]] || usage "--gpus: found \"$gpus\", expected a number of GPUs"
 run=$1
 shift
 

@@ -1,15 +1,33 @@
 # Sourced by the other scripts: installs what is missing, then configures and builds, and shows how far it is. Quick when
 # nothing changed.
 #   build_trivet DIR [CMAKE OPTION…] [-- NINJA TARGET…]
+#   usage [WHAT IS WRONG]
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# The usage of a script is the comment at its top. With WHAT IS WRONG it goes to stderr, and the script ends with 64.
+script=$(realpath -- "$0" 2>/dev/null) || script=$0
+usage() {
+  if (($#)); then
+    printf '%s: %s\n' "${script##*/}" "$1" >&2
+    usage >&2
+    exit 64
+  fi
+  sed -n '2,${/^#/!q; s/^# \{0,1\}//p}' "$script"
+}
+case ${1-} in -h | --help) usage; exit 0 ;; esac
 
 # To build the program; a script adds what else it needs.
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
           libfmt-dev libsentencepiece-dev zlib1g-dev libxxhash-dev)
 test_packages=(libgtest-dev dict-gcide python3)
 
-# A compiler cache is used where there is one. Precompiled headers are as new as the build, and name no macro.
-if command -v ccache >/dev/null; then
+# A compiler cache is used where there is one that this user can write. Precompiled headers are as new as the build, and
+# name no macro.
+can_cache() {
+  local folder
+  folder=$(ccache --get-config cache_dir 2>/dev/null) && mkdir -p "$folder" 2>/dev/null && [[ -w $folder ]]
+}
+if can_cache; then
   export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-ccache}
   export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS-pch_defines,time_macros,include_file_mtime,include_file_ctime}
 fi

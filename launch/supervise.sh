@@ -12,7 +12,8 @@
 # Any bash from 4 on and GNU coreutils; numbers are computed by the shell, so neither awk nor the locale matters.
 set -uo pipefail
 
-usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 64; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit "${1-0}"; }
+wrong() { say "$1"; usage 64 >&2; }
 say() { echo "supervise: $*" >&2; }
 # SECONDS or SECONDS.DECIMALS in milliseconds; fails where it is no number.
 milliseconds() {
@@ -26,18 +27,21 @@ now_ms() { echo $(($(date +%s%N) / 1000000)); }
 run_dir='' restarts=3 delay=1 kill_after=600
 while (($# > 0)); do
   case $1 in
-    --run-dir) run_dir=${2-}; shift 2 || usage ;;
-    --restarts) restarts=${2-}; shift 2 || usage ;;
-    --delay) delay=${2-}; shift 2 || usage ;;
-    --kill-after) kill_after=${2-}; shift 2 || usage ;;
+    --run-dir) run_dir=${2-}; shift 2 || wrong "$1 needs a value" ;;
+    --restarts) restarts=${2-}; shift 2 || wrong "$1 needs a value" ;;
+    --delay) delay=${2-}; shift 2 || wrong "$1 needs a value" ;;
+    --kill-after) kill_after=${2-}; shift 2 || wrong "$1 needs a value" ;;
     --) shift; break ;;
-    *) usage ;;
+    -h | --help) usage ;;
+    *) wrong "unknown argument $1" ;;
   esac
 done
-[[ -n $run_dir && $# -gt 0 && $restarts =~ ^[0-9]{1,9}$ ]] || usage
+[[ -n $run_dir ]] || wrong "--run-dir is missing"
+(($# > 0)) || wrong "no command after --"
+[[ $restarts =~ ^[0-9]{1,9}$ ]] || wrong "--restarts: found \"$restarts\", expected a number"
 restarts=$((10#$restarts))
-delay=$(milliseconds "$delay") || usage
-kill_after=$(milliseconds "$kill_after") || usage
+delay=$(milliseconds "$delay") || wrong "--delay: expected seconds"
+kill_after=$(milliseconds "$kill_after") || wrong "--kill-after: expected seconds"
 
 committed_step() {  # of the checkpoint that is latest; -1: none
   local name=''

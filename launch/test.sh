@@ -11,13 +11,19 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
 asan=1 tsan=0 plain=(build)
-while [[ ${1-} == --unity || ${1-} == --quick || ${1-} == --tsan ]]; do
+while (($#)); do
   case $1 in
     --unity) plain=(build-unity -DCMAKE_UNITY_BUILD=ON -DTRIVET_SHARED_PROCESSES=ON) ;;
     --quick) asan=0 ;;
     --tsan) tsan=1 ;;
+    *) break ;;
   esac
   shift
+done
+# ctest itself passes over what it does not know.
+for argument; do
+  [[ $argument =~ ^--?[A-Za-z-]+ ]] && known=$(ctest --help 2>/dev/null) || continue
+  [[ $known =~ [\ ,]${BASH_REMATCH[0]}[\ ,=[] ]] || usage "unknown argument $argument"
 done
 packages+=("${test_packages[@]}")
 install_packages

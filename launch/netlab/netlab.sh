@@ -33,6 +33,7 @@ while (($# > 0)); do
       esac
       shift 2
       ;;
+    -h | --help) sed -n '2,/^[^#]/s/^#$\|^# //p' "${BASH_SOURCE[0]}" && exit 0 ;;
     --dry-run) dry_run=1 && shift ;;
     --) shift && break ;;
     *) die "unknown argument $1; $usage" ;;

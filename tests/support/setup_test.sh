@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # launch/setup.sh beside a dpkg-query, apt-get and sudo of the test's own: what it installs, what it shows meanwhile, and
-# what it says to a user who may not install anything.
+# what it says to a user who may not install anything; and the usage of the scripts.
 #   setup_test.sh CHECKOUT
 set -uo pipefail
 checkout=$1
@@ -49,4 +49,32 @@ grep -q '^sudo$' "$folder/calls" || { echo "no sudo"; failed=1; }
 user=0 expect 'progress' 0 'installing: 90 %  Unpacking g++'
 grep -q '^apt-get install .* g++ dict-gcide$' "$folder/calls" || { echo "calls:"; cat "$folder/calls"; failed=1; }
 BREAKS=1 user=0 expect 'a failure of apt-get' 70 'E: Unable to locate package'
+
+# A compiler cache is used where its folder can be written.
+for cache in "$folder/cache" /proc/cache; do
+  printf '#!/bin/sh\n[ "$*" = "--get-config cache_dir" ] && echo %s\n' "$cache" >"$folder/bin/ccache"; chmod +x "$folder/bin/ccache"
+  launcher=$(unset CMAKE_CXX_COMPILER_LAUNCHER; PATH=$folder/bin:$PATH; source "$checkout/launch/setup.sh"; echo "${CMAKE_CXX_COMPILER_LAUNCHER-}")
+  [[ $launcher == "$([[ $cache == /proc/* ]] || echo ccache)" ]] || { echo "ccache in $cache: launcher \"$launcher\""; failed=1; }
+done
+
+# The scripts print their usage, and refuse what they do not know before they do anything.
+usage_of() {  # SCRIPT CODE TEXT ARGUMENT…
+  local name=$1 code=$2 text=$3 found=0
+  shift 3
+  : >"$folder/calls"
+  output=$(CALLS=$folder/calls PATH=$folder/bin:$PATH "$checkout/launch/$name" "$@" 2>&1 </dev/null) || found=$?
+  if ((found != code)) || [[ -s $folder/calls || $output != *"$text"* || $output != *"launch/$name "* ]]; then
+    echo "$name $*: exit $found (expected $code), text \"$text\" in:"; echo "$output"; cat "$folder/calls"
+    failed=1
+  fi
+}
+MISSING=g++
+for tool in cmake ninja mpirun; do printf '#!/bin/sh\necho "$0" >>"$CALLS"\nexit 1\n' >"$folder/bin/$tool"; chmod +x "$folder/bin/$tool"; done
+for name in demo.sh test.sh fuzz.sh gpu.sh gpu_pack.sh mpirun.sh supervise.sh netlab/netlab.sh; do
+  usage_of "$name" 0 '' --help
+  [[ $name == netlab/* ]] || usage_of "$name" 64 'unknown argument --mintes' --mintes 2
+done
+usage_of fuzz.sh 64 'unknown argument weight' weight
+usage_of mpirun.sh 64 'RUN.yaml is missing' --gpus 2
+usage_of gpu.sh 64 '--device: found "gpu"' --device gpu
 exit "$failed"
