@@ -143,7 +143,7 @@ void print_run(const Study& study, const Plan& plan, const StudyProgress& progre
   if (row.outcome == RunEnd::done) {
     const auto metric = row.metrics.find(study.metric);
     result = metric == row.metrics.end() ? "no " + study.metric : metric_text(study.metric, metric->second);
-    if (const auto exposed = row.metrics.find("exposed_comm_fraction"); exposed != row.metrics.end())
+    if (const auto exposed = row.metrics.find("exposed_fraction"); exposed != row.metrics.end())
       result += ", exposed " + percent_text(exposed->second);
   } else {
     result = fmt::format("{}: {}", word_of(row.outcome), result);

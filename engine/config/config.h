@@ -152,6 +152,8 @@ struct CommConfig {
   std::optional<double> pipeline_link_gbps;
   std::optional<double> data_link_latency_us;
   std::optional<double> data_link_gbps;
+  bool shared_port = false;    // the emulated links of all classes leave a rank through one port
+  bool measure_links = false;  // those that are not emulated, at start
 };
 
 struct CheckpointConfig {

@@ -101,6 +101,7 @@ std::string describe_links(const CommConfig& c, const MeshShape& mesh) {
   add("tensor", mesh[Axis::tp], *c.tensor_link_latency_us, *c.tensor_link_gbps);
   add("pipeline", mesh[Axis::pp], *c.pipeline_link_latency_us, *c.pipeline_link_gbps);
   add("data", mesh[Axis::dp], *c.data_link_latency_us, *c.data_link_gbps);
+  if (c.shared_port) text += ", through one port";
   return text;
 }
 

@@ -298,6 +298,10 @@ void declare_run(std::vector<Field>& table) {
   KEY(comm, pipeline_link_gbps, "of pipeline groups; auto: link_gbps", at_least(0, "Gbit/s"));
   KEY(comm, data_link_latency_us, "of data groups; auto: link_latency_us", at_least(0, "us"));
   KEY(comm, data_link_gbps, "of data groups; auto: link_gbps", at_least(0, "Gbit/s"));
+  KEY(comm, shared_port,
+      "tensor, pipeline and data traffic of a rank leave it through one emulated port, as through one network card");
+  KEY(comm, measure_links,
+      "measure latency and bandwidth of links that are not emulated, at start: the floor of the time on the wire");
 
   KEY(checkpoint, save_interval, "steps between checkpoints in run_dir/checkpoints; 0: none", range(0, 1e12, "steps"));
   KEY(checkpoint, keep_last, "latest checkpoints to keep; 0: all", range(0, 1e9, "checkpoints"));

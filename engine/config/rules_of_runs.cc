@@ -1,5 +1,6 @@
 // The rules of a run: of its ranks and dataset, its layout, its devices.
 #include <algorithm>
+#include <array>
 #include <fmt/format.h>
 
 #include "base/text.h"
@@ -51,6 +52,38 @@ void check_vocabulary(const Config& c, const RunFacts& facts, Rules& rule) {
        given.value_or(0), of_dataset.value_or(0));
 }
 
+// What shares a port has one bandwidth, and only a link that is not emulated is measured. ranks: of a tensor, pipeline
+// and data group.
+void check_links(const Config& c, const std::array<int, 3>& ranks, Rules& rule) {
+  constexpr auto kPort = "comm.shared_port";
+  const std::array gbps = {c.comm.tensor_link_gbps.value_or(c.comm.link_gbps),
+                           c.comm.pipeline_link_gbps.value_or(c.comm.link_gbps),
+                           c.comm.data_link_gbps.value_or(c.comm.link_gbps)};
+  std::vector<double> used;
+  for (size_t k = 0; k < gbps.size(); ++k)
+    if (ranks[k] > 1 && gbps[k] > 0) used.push_back(gbps[k]);
+  const std::array us = {c.comm.tensor_link_latency_us.value_or(c.comm.link_latency_us),
+                         c.comm.pipeline_link_latency_us.value_or(c.comm.link_latency_us),
+                         c.comm.data_link_latency_us.value_or(c.comm.link_latency_us)};
+  bool any_real = false;
+  for (size_t k = 0; k < gbps.size(); ++k) any_real |= ranks[k] > 1 && gbps[k] == 0 && us[k] == 0;
+  rule.few_ranks("comm.measure_links", c.comm.measure_links && !any_real,
+                 "true has no effect: no group of several ranks is without an emulated link");
+  const auto limited = std::ranges::count_if(gbps, [](double x) { return x > 0; });
+  rule.no_effect(kPort, {"comm.link_gbps"}, c.comm.shared_port && limited < 2,
+                 "true needs emulated links with a bandwidth (comm.link_gbps) of two classes of groups at least, found "
+                 "{}: there is nothing to share",
+                 limited);
+  rule.few_ranks(kPort, c.comm.shared_port && limited >= 2 && used.size() < 2,
+                 "true has no effect: {} of the tensor, pipeline and data groups (of {}, {} and {} ranks) has several "
+                 "ranks and an emulated link with a bandwidth",
+                 used.empty() ? "none" : "only one", ranks[0], ranks[1], ranks[2]);
+  rule(kPort, {}, c.comm.shared_port && !used.empty() && std::ranges::min(used) != std::ranges::max(used),
+       "true, but the links have bandwidths from {} to {} Gbit/s: one port has one, expected the same of all classes "
+       "(or 0 for a class that does not use it)",
+       used.empty() ? 0 : std::ranges::min(used), used.empty() ? 0 : std::ranges::max(used));
+}
+
 // What needs a group of several ranks.
 void check_groups(const Config& c, int world, Rules& rule) {
   const int t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
@@ -76,6 +109,7 @@ void check_groups(const Config& c, int world, Rules& rule) {
   alone(t, "the tensor parallel size is 1", {"comm.tensor_link_latency_us", "comm.tensor_link_gbps"});
   alone(p, "the pipeline parallel size is 1", {"comm.pipeline_link_latency_us", "comm.pipeline_link_gbps"});
   alone(world, "there is one rank", {"comm.link_latency_us", "comm.link_gbps"});
+  check_links(c, {t, p, d}, rule);
 }
 
 void check_sharding(const Config& c, int world, Rules& rule) {

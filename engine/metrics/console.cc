@@ -43,8 +43,8 @@ Cells cells_of(const StepReport& r) {
           std::isfinite(tokens) ? grouped(std::llround(tokens)) : "-",
           cell(r.model_tflops_per_rank, std::abs(r.model_tflops_per_rank) < 10 ? 3 : 1),
           percent_text(r.mfu),
-          percent_text(r.stats.of_window(StepStats::sum(r.stats.exposed_wire))),
-          percent_text(r.stats.of_window(StepStats::sum(r.stats.exposed_wait))),
+          percent_text(r.stats.of_window(StepStats::sum(r.stats.exposed))),
+          percent_text(r.stats.of_window(StepStats::sum(r.stats.wait))),
           percent_text(r.bubble_fraction)};
 }
 

@@ -5,8 +5,8 @@
 //    3/2000   10.812345      2.410     1.2000e-05    512.3      15,998     0.52  41.2%     3.1%   1.2%    0.4%
 //
 // A narrow terminal leaves columns out, in this order: bubble, wait, exposed, TFLOP/s, learning rate, grad norm, MFU,
-// tokens/s. TFLOP/s are model FLOPs of one rank; exposed is the wire that nothing hid, wait is waiting for peers. A
-// terminal or pipe that goes away ends nothing: the lines go on elsewhere. Used by one thread, of rank 0.
+// tokens/s. TFLOP/s are model FLOPs of one rank; exposed is the wire beside which nothing computes, wait is waiting for
+// peers. A terminal or pipe that goes away ends nothing: the lines go on elsewhere. Used by one thread, of rank 0.
 #pragma once
 
 #include <functional>

@@ -24,7 +24,58 @@ bool is_redone(const std::string& record, int64_t step, bool evaluates_again) {
   return found > step || (evaluates_again && found == step && record.starts_with(R"({"event":"eval")"));
 }
 
+// Means over the ranks.
+void put_class(nlohmann::ordered_json& line, const StepReport& r, size_t k) {
+  const std::string name(kCommClasses[k]);
+  const auto mean = [&](int64_t sum) { return static_cast<double>(sum) / r.ranks; };
+  line[name + "_wire_bytes"] = mean(r.stats.wire_bytes[k]);
+  line[name + "_floor_seconds"] = r.links[k] ? mean(r.stats.floor[k]) * 1e-9 : StepReport::kUnknown;
+  line[name + "_wire_seconds"] = mean(r.stats.wire[k]) * 1e-9;
+  line[name + "_exposed_seconds"] = mean(r.stats.exposed[k]) * 1e-9;
+  line[name + "_wait_seconds"] = mean(r.stats.wait[k]) * 1e-9;
+}
+
+nlohmann::ordered_json line_of(const StepReport& r) {
+  const StepStats& s = r.stats;
+  const int64_t exposed = StepStats::sum(s.exposed), wait = StepStats::sum(s.wait);
+  const auto seconds = [&](int64_t sum) { return static_cast<double>(sum) * 1e-9 / r.ranks; };
+  nlohmann::ordered_json line = {
+      {"step", r.step},
+      {"consumed_samples", r.consumed_samples},
+      {"consumed_tokens", r.consumed_tokens},
+      {"loss", r.loss},
+      {"grad_norm", r.grad_norm},
+      {"learning_rate", r.learning_rate},
+      {"step_seconds", r.step_seconds},
+      {"tokens_per_second", r.tokens_per_second},
+      {"model_tflops_per_rank", r.model_tflops_per_rank},
+      {"mfu", r.mfu},
+      {"bubble_fraction", r.bubble_fraction},
+      {"compute_fraction", s.of_window(s.compute)},
+      {"optimizer_fraction", s.of_window(s.optimizer)},
+      {"exposed_fraction", s.of_window(exposed)},
+      {"wait_fraction", s.of_window(wait)},
+      {"host_fraction", s.of_window(s.host)},
+      {"idle_fraction", s.of_window(s.idle)},
+      {"compute_seconds", seconds(s.compute)},
+      {"exposed_seconds", seconds(exposed)},
+      {"wait_seconds", seconds(wait)},
+      {"idle_seconds", seconds(s.idle)},
+      {"overlap_ratio", s.overlap_ratio().value_or(StepReport::kUnknown)},
+  };
+  for (size_t k = 0; k < kCommClasses.size(); ++k) put_class(line, r, k);
+  return line;
+}
+
 }  // namespace
+
+std::vector<std::string> step_metric_names() {
+  const nlohmann::ordered_json line = line_of({});
+  std::vector<std::string> names;
+  for (const auto& [name, value] : line.items())
+    if (name != "step") names.push_back(name);
+  return names;
+}
 
 MetricsLog::MetricsLog(std::string path, AppendFile::Warn warn)
     : path_(std::move(path)), warn_(std::move(warn)), file_(path_, AppendFile::Start::keep, warn_) {}
@@ -67,37 +118,7 @@ void MetricsLog::rewrite_without(const std::function<bool(const std::string& rec
   file_ = AppendFile(path_, AppendFile::Start::keep, warn_);
 }
 
-void MetricsLog::step(const StepReport& r) {
-  const auto share = [&](int64_t ns) { return r.stats.of_window(ns); };
-  const double wire = share(StepStats::sum(r.stats.exposed_wire)), wait = share(StepStats::sum(r.stats.exposed_wait));
-  nlohmann::ordered_json line = {
-      {"step", r.step},
-      {"consumed_samples", r.consumed_samples},
-      {"consumed_tokens", r.consumed_tokens},
-      {"loss", r.loss},
-      {"grad_norm", r.grad_norm},
-      {"learning_rate", r.learning_rate},
-      {"step_seconds", r.step_seconds},
-      {"tokens_per_second", r.tokens_per_second},
-      {"model_tflops_per_rank", r.model_tflops_per_rank},
-      {"mfu", r.mfu},
-      {"bubble_fraction", r.bubble_fraction},
-      {"compute_fraction", share(r.stats.compute)},
-      {"optimizer_fraction", share(r.stats.optimizer)},
-      {"exposed_comm_fraction", wire + wait},
-      {"exposed_wire_fraction", wire},
-      {"exposed_wait_fraction", wait},
-      {"host_fraction", share(r.stats.host)},
-      {"idle_fraction", share(r.stats.idle)},
-      {"overlap_ratio", r.stats.overlap_ratio().value_or(StepReport::kUnknown)},
-  };
-  for (size_t k = 0; k < kCommClasses.size(); ++k) {
-    const std::string name = "exposed_" + std::string(kCommClasses[k]);
-    line[name + "_wire_fraction"] = share(r.stats.exposed_wire[k]);
-    line[name + "_wait_fraction"] = share(r.stats.exposed_wait[k]);
-  }
-  append(line);
-}
+void MetricsLog::step(const StepReport& r) { append(line_of(r)); }
 
 void MetricsLog::eval(const EvalReport& r) {
   append({{"event", "eval"},

@@ -5,11 +5,16 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
 
 #include "base/files.h"
 #include "engine/metrics/step_report.h"
 
 namespace trivet {
+
+// The names of the numbers in the line of a step, but for its own.
+std::vector<std::string> step_metric_names();
 
 class MetricsLog {
  public:

@@ -74,9 +74,9 @@ void PerfettoWriter::put_slice(fmt::memory_buffer& out, size_t row, const std::s
 }
 
 // An arrow's end belongs to the slice around its time: a send's at its start, a receive's just before its end. Only the
-// receive was matched.
+// receive has a wire.
 void PerfettoWriter::put_arrow_end(fmt::memory_buffer& out, size_t row, const Span& span) {
-  const bool arrives = span.matched_ns != 0;
+  const bool arrives = span.wire_end_ns > span.wire_start_ns;
   fmt::format_to(
       std::back_inserter(out),
       FMT_COMPILE(",{{\"ph\":\"{}\",\"bp\":\"e\",\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":\"0x{:x}\","
@@ -98,8 +98,8 @@ void PerfettoWriter::step(int64_t step, std::span<const std::vector<Span>> rows)
       if (span.info.microbatch >= 0) fmt::format_to(to, FMT_COMPILE(",\"microbatch\":{}"), span.info.microbatch);
       if (span.info.chunk >= 0) fmt::format_to(to, FMT_COMPILE(",\"chunk\":{}"), span.info.chunk);
       fmt::format_to(to, FMT_COMPILE("}}}}\n"));
-      if (span.matched_ns > span.start_ns) {
-        put_slice(out, row, json_name("wait"), "wait", span.start_ns, span.matched_ns);
+      if (span.wire_start_ns > span.start_ns) {
+        put_slice(out, row, json_name("wait"), "wait", span.start_ns, std::min(span.wire_start_ns, span.end_ns));
         fmt::format_to(to, FMT_COMPILE("}}\n"));
       }
       if (span.transfer_id != 0) put_arrow_end(out, row, span);

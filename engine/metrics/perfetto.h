@@ -1,6 +1,7 @@
 // Perfetto: the spans of a run as Chrome trace JSON, for ui.perfetto.dev or chrome://tracing: one process a rank, one
 // row a stream, times in microseconds since the start of the run. Numbered from 1: process r + 1 is rank r. In a
-// communication lies a slice "wait", up to when it was matched; arrows lead from each send to the end of its receive.
+// communication lies a slice "wait", up to when its first byte may move; arrows lead from each send to the end of its
+// receive.
 //
 // Each rank streams its own part, one event a line, so that a crash leaves a trace that viewers still read (they do
 // not miss the closing bracket), and rank 0 joins the parts when all have been closed.

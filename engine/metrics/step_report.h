@@ -24,7 +24,9 @@ struct StepReport {
   double model_tflops_per_rank = kUnknown;
   double mfu = kUnknown;  // stays unknown where the peak is
   double bubble_fraction = kUnknown;
-  StepStats stats = {};  // of one rank, or the sum over ranks
+  StepStats stats = {};   // the sum over ranks
+  int ranks = 1;          // of which stats is the sum
+  KnownLinks links = {};  // floors without a link are unknown
 };
 
 // What a step amounts to, the same for every step of a run.
@@ -47,6 +49,7 @@ inline void report_speed(StepReport& report, const StepWork& work, double step_s
   report.mfu = mfu_of(work, step_seconds);
   report.bubble_fraction = stats.bubble_fraction();
   report.stats = stats;
+  report.ranks = work.ranks;
 }
 
 struct EvalReport {

@@ -9,50 +9,68 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-std::optional<double> hidden_part(int64_t all, int64_t exposed) {
-  if (all == 0) return {};
-  return static_cast<double>(all - exposed) / static_cast<double>(all);
+std::optional<double> ratio(int64_t part, int64_t whole) {
+  if (whole == 0) return {};
+  return static_cast<double>(part) / static_cast<double>(whole);
 }
 
 }  // namespace
 
-std::optional<double> StepStats::overlap_ratio() const { return hidden_part(sum(wire), sum(exposed_wire)); }
-std::optional<double> StepStats::overlap_ratio(size_t k) const { return hidden_part(wire[k], exposed_wire[k]); }
+std::optional<double> StepStats::overlap_ratio() const { return ratio(any_wire - sum(exposed), any_wire); }
+std::optional<double> StepStats::overlap_ratio(size_t k) const { return ratio(hidden[k], wire[k]); }
 
 StepStats& StepStats::operator+=(const StepStats& other) {
-  for (int64_t StepStats::*x :
-       {&StepStats::window, &StepStats::compute, &StepStats::optimizer, &StepStats::host, &StepStats::idle})
+  for (int64_t StepStats::*x : {&StepStats::window, &StepStats::compute, &StepStats::optimizer, &StepStats::host,
+                                &StepStats::idle, &StepStats::any_wire})
     this->*x += other.*x;
-  for (ByClass StepStats::*x :
-       {&StepStats::wire, &StepStats::exposed_wire, &StepStats::exposed_wait, &StepStats::bytes})
+  for (ByClass StepStats::*x : {&StepStats::exposed, &StepStats::wait, &StepStats::wire, &StepStats::hidden,
+                                &StepStats::floor, &StepStats::wire_bytes})
     for (size_t k = 0; k < kCommClasses.size(); ++k) (this->*x)[k] += (other.*x)[k];
   return *this;
 }
 
-void StepMeter::collect(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns, ByClass& bytes) {
+// What the transport cannot tell counts as wire.
+void StepMeter::collect_call(const Span& span, int64_t start_ns, int64_t end_ns, StepStats& stats) {
+  const size_t k = class_of(span.info.category);
+  const bool told = span.wire_start_ns != 0;
+  const int64_t from = told ? span.wire_start_ns : span.start_ns, until = told ? span.wire_end_ns : span.end_ns;
+  add(wait + k, span.start_ns, std::min(from, span.end_ns), start_ns, end_ns);
+  add(wire + k, from, until, start_ns, end_ns);
+  add(host, std::max(until, span.start_ns), span.end_ns, start_ns, end_ns);
+  const WireCost& cost = span.info.cost;
+  if (cost.hops == 0 || from >= end_ns || until < start_ns) return;
+  stats.wire_bytes[k] += cost.bytes;
+  if (links_[k]) floors_[k].push_back({from, wire_time(*links_[k], cost), cost.queues});
+}
+
+int64_t StepMeter::floor_of(std::vector<FloorCall>& calls, int64_t start_ns, int64_t end_ns) const {
+  std::sort(calls.begin(), calls.end(), [](const FloorCall& x, const FloorCall& y) { return x.start < y.start; });
+  int64_t floor = 0, covered = start_ns, port_free = std::numeric_limits<int64_t>::min();
+  for (const FloorCall& call : calls) {
+    const int64_t begin = call.queues ? std::max(call.start, port_free) : call.start;
+    if (call.queues) port_free = begin + call.time.busy_ns;
+    const int64_t end = std::min(begin + call.time.total(), end_ns);
+    floor += std::max(int64_t{0}, end - std::max(begin, covered));
+    covered = std::max(covered, end);
+  }
+  calls.clear();
+  return floor;
+}
+
+void StepMeter::collect(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns, StepStats& stats) {
   const auto by_begin = [](const Interval& x, const Interval& y) { return x.begin < y.begin; };
   for (auto& list : spans_) list.clear();
-  const auto add = [&](size_t activity, int64_t begin, int64_t end) {
-    const Interval x = {std::max(begin, start_ns), std::min(end, end_ns)};
-    if (x.begin < x.end) spans_[activity].push_back(x);
-  };
   for (const auto& row : rows) {
     std::array<size_t, kActivities> before;
     for (size_t i = 0; i < kActivities; ++i) before[i] = spans_[i].size();
     for (const Span& span : row) {
       const Category category = span.info.category;
-      if (is_comm(category)) {
-        const size_t k = class_of(category);
-        const int64_t matched = span.matched_ns == 0 ? span.start_ns : span.matched_ns;
-        add(wait + k, span.start_ns, matched);
-        add(wire + k, matched, span.end_ns);
-        if (span.start_ns < end_ns && span.end_ns >= start_ns) bytes[k] += span.info.bytes;
-      } else if (category != Category::phase) {
+      if (is_comm(category)) collect_call(span, start_ns, end_ns, stats);
+      else if (category != Category::phase)
         add(category == Category::compute     ? compute
             : category == Category::optimizer ? optimizer
                                               : host,
-            span.start_ns, span.end_ns);
-      }
+            span.start_ns, span.end_ns, start_ns, end_ns);
     }
     // A row is in order, or nearly: nested spans end, and so are recorded, before those around them.
     for (size_t i = 0; i < kActivities; ++i) {
@@ -62,6 +80,7 @@ void StepMeter::collect(std::span<const std::vector<Span>> rows, int64_t start_n
         std::inplace_merge(spans_[i].begin(), middle, spans_[i].end(), by_begin);
     }
   }
+  for (size_t k = 0; k < kCommClasses.size(); ++k) stats.floor[k] = floor_of(floors_[k], start_ns, end_ns);
   for (size_t i = 0; i < kActivities; ++i) {
     std::vector<int64_t>& changes = changes_[i];
     changes.clear();
@@ -76,7 +95,7 @@ void StepMeter::collect(std::span<const std::vector<Span>> rows, int64_t start_n
 StepStats StepMeter::measure(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns) {
   StepStats stats;
   stats.window = end_ns - start_ns;
-  collect(rows, start_ns, end_ns, stats.bytes);
+  collect(rows, start_ns, end_ns, stats);
 
   // A sweep over time. Between two neighbouring changes nothing happens; what counts of such a stretch is which
   // activities are going on, bit i for activity i.
@@ -103,15 +122,21 @@ StepStats StepMeter::measure(std::span<const std::vector<Span>> rows, int64_t st
   for (unsigned state = 0; state < time_of.size(); ++state) {
     const int64_t time = time_of[state];
     if (time == 0) continue;
-    // The lowest bit is what counts; among the wire's bits, of which class it is.
-    const unsigned wires = state >> wire & ((1u << kCommClasses.size()) - 1);
-    if (wires != 0) stats.wire[static_cast<size_t>(std::countr_zero(wires))] += time;
+    constexpr unsigned kWork = 1u << compute | 1u << optimizer, kWires = (1u << kCommClasses.size()) - 1;
+    const unsigned wires = state >> wire & kWires;
+    if (wires != 0) stats.any_wire += time;
+    for (size_t k = 0; k < kCommClasses.size(); ++k) {
+      if ((wires >> k & 1) == 0) continue;
+      stats.wire[k] += time;
+      if ((state & kWork) != 0) stats.hidden[k] += time;
+    }
+    // The lowest bit is what counts.
     const auto first = static_cast<size_t>(std::countr_zero(state));
     if (state == 0) stats.idle += time;
     else if (first == compute) stats.compute += time;
     else if (first == optimizer) stats.optimizer += time;
-    else if (first < wait) stats.exposed_wire[first - wire] += time;
-    else if (first < host) stats.exposed_wait[first - wait] += time;
+    else if (first < wait) stats.exposed[first - wire] += time;
+    else if (first < host) stats.wait[first - wait] += time;
     else stats.host += time;
   }
   return stats;

@@ -1,21 +1,24 @@
 // StepStats: what one rank did in the window of a step, from the spans of its streams. Every nanosecond counts once:
 //
-//   window = compute + optimizer + exposed wire + exposed wait + host + idle
+//   window = compute + optimizer + exposed + wait + host + idle
 //
-// A communication is on the wire from the moment it was matched (all participants had made the call), and waits for its
-// peers before. Of what goes on at once, the first of this list counts: compute; optimizer; the wire of tensor,
-// pipeline and data groups; waiting in tensor, pipeline and data groups; host (data loading and the like); idle. So
-// wire and wait are *exposed* where the rank does not work, and what lies under work is hidden. Phase spans are names,
-// not work.
+// A communication is on the wire as its transport tells (trace.h); before, it waits for its peers, and behind its wire
+// it copies, which is work of the host. Of what goes on at once, the first of this list counts: compute; optimizer; the
+// wire of tensor, pipeline and data groups; waiting in tensor, pipeline and data groups; host (copies, data loading);
+// idle. So *exposed* is the wire in which the rank computes nothing; a wait is never exposed, and is told beside it.
+// Phase spans are names, not work.
 //
-//   wire[k]        time on the wire, hidden or not, that no class of higher priority also has
+//   wire[k]        time on the wire, exposed or not, of a class alone: the union of its calls
+//   floor[k]       what that would be if each call took its bytes over the link's bandwidth plus its latency, from when
+//                  its first byte could move, collectives one after the other
 //   overlap ratio  hidden wire / wire. Waiting is no part of it: a receive that was posted early waits under compute
 //                  without having anything to hide
-//   bubble         (idle + exposed pipeline wait) / window: nothing to do until another stage has done its part
+//   bubble         (idle + pipeline wait) / window: nothing to do until another stage has done its part
 //
 // The definitions of HTA, with waiting told apart.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <numeric>
 #include <optional>
@@ -23,10 +26,14 @@
 #include <vector>
 
 #include "kernels/base/trace.h"
+#include "parallel/comm/link.h"
 
 namespace trivet {
 
 using ByClass = std::array<int64_t, kCommClasses.size()>;  // of kCommClasses
+
+// By class: the link under it, where that is known.
+using KnownLinks = std::array<std::optional<Link>, kCommClasses.size()>;
 
 // Nanoseconds: exact, and added up over ranks or steps by +=, after which the fractions are those of the sum. Nothing
 // but int64_t, so that an all-reduce can add them, too.
@@ -34,16 +41,19 @@ struct StepStats {
   int64_t window = 0;
   int64_t compute = 0;
   int64_t optimizer = 0;
-  ByClass wire{};
-  ByClass exposed_wire{};
-  ByClass exposed_wait{};
+  ByClass exposed{};
+  ByClass wait{};
   int64_t host = 0;
   int64_t idle = 0;
-  ByClass bytes{};  // of the tensors communicated: a collective's once, a transfer's at both of its ends
+  ByClass wire{};
+  ByClass hidden{};      // of the wire: under compute or optimizer
+  ByClass floor{};       // 0 where the link is not known
+  ByClass wire_bytes{};  // WireCost::bytes of the calls
+  int64_t any_wire = 0;  // the union over classes
 
   static int64_t sum(const ByClass& x) { return std::accumulate(x.begin(), x.end(), int64_t{0}); }
   double of_window(int64_t ns) const { return window == 0 ? 0 : static_cast<double>(ns) / static_cast<double>(window); }
-  double bubble_fraction() const { return of_window(idle + exposed_wait[class_of(comm_of("pipeline"))]); }
+  double bubble_fraction() const { return of_window(idle + wait[class_of(comm_of("pipeline"))]); }
   std::optional<double> overlap_ratio() const;          // empty where nothing was on the wire
   std::optional<double> overlap_ratio(size_t k) const;  // of the class alone
 
@@ -53,6 +63,8 @@ struct StepStats {
 // Measures steps. Keeps its memory from one step to the next; used by one thread.
 class StepMeter {
  public:
+  explicit StepMeter(const KnownLinks& links = {}) : links_(links) {}
+
   // Spans are cut to the window [start_ns, end_ns). Rows may overlap each other, and spans within a row may nest.
   // Linear in the number of spans where the spans of a row are in order of their start.
   StepStats measure(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns);
@@ -70,9 +82,23 @@ class StepMeter {
     host = wait + kCommClasses.size(),
     kActivities
   };
+  // A call as its floor has it: the earliest start on the wire, and how long it would take.
+  struct FloorCall {
+    int64_t start;
+    WireTime time;
+    bool queues;
+  };
 
-  void collect(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns, ByClass& bytes);
+  void collect(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns, StepStats& stats);
+  void collect_call(const Span& span, int64_t start_ns, int64_t end_ns, StepStats& stats);
+  void add(size_t activity, int64_t begin, int64_t end, int64_t start_ns, int64_t end_ns) {
+    const Interval x = {std::max(begin, start_ns), std::min(end, end_ns)};
+    if (x.begin < x.end) spans_[activity].push_back(x);
+  }
+  int64_t floor_of(std::vector<FloorCall>& calls, int64_t start_ns, int64_t end_ns) const;
 
+  const KnownLinks links_;
+  std::array<std::vector<FloorCall>, kCommClasses.size()> floors_;
   std::array<std::vector<Interval>, kActivities> spans_;  // within the window, in order
   // Where the union of an activity's spans begins, ends, begins again, …; and at the end, never.
   std::array<std::vector<int64_t>, kActivities> changes_;

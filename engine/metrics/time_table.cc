@@ -23,9 +23,9 @@ TextBlock describe_ranks(std::span<const RankTime> ranks, const StepStats& all, 
   TextBlock block = {"milliseconds of a step, by rank", {{"", "compute", "optimizer"}}, "lrr"};
   std::vector<size_t> classes;
   for (size_t k = 0; k < kCommClasses.size(); ++k)
-    if (all.bytes[k] > 0) classes.push_back(k);
+    if (all.wire_bytes[k] > 0) classes.push_back(k);
   for (const size_t k : classes)
-    block.rows[0].push_back(std::string(kCommClasses[k]) + " wire"), block.rows[0].push_back("wait");
+    block.rows[0].push_back(std::string(kCommClasses[k]) + " exposed"), block.rows[0].push_back("wait");
   for (const char* name : {"host", "idle", "step"}) block.rows[0].push_back(name);
   block.align.resize(block.rows[0].size(), 'r');
   block.align.back() = 'R';
@@ -36,7 +36,7 @@ TextBlock describe_ranks(std::span<const RankTime> ranks, const StepStats& all, 
       row.push_back(fmt::format("{:.2f}", static_cast<double>(ns) * 1e-6 / static_cast<double>(steps)));
     };
     cell(s.compute), cell(s.optimizer);
-    for (const size_t k : classes) cell(s.exposed_wire[k]), cell(s.exposed_wait[k]);
+    for (const size_t k : classes) cell(s.exposed[k]), cell(s.wait[k]);
     cell(s.host), cell(s.idle), cell(s.window);
   }
   return block;
@@ -69,20 +69,20 @@ std::vector<TextBlock> TimeTable::describe(std::span<const RankTime> ranks) cons
   };
   row("compute", sum_.compute);
   row("optimizer", sum_.optimizer);
-  row("exposed wire", StepStats::sum(sum_.exposed_wire));
-  row("exposed wait", StepStats::sum(sum_.exposed_wait));
+  row("exposed", StepStats::sum(sum_.exposed));
+  row("wait", StepStats::sum(sum_.wait));
   row("host", sum_.host);
   row("idle", sum_.idle);
   row("step", sum_.window);
 
   TextBlock comm = {"communication of a step",
-                    {{"", "bytes", "wire ms", "hidden ms", "exposed ms", "wait ms", "overlap"}},
-                    "lrrrrrr"};
+                    {{"", "bytes", "floor ms", "wire ms", "hidden ms", "exposed ms", "wait ms", "overlap"}},
+                    "lrrrrrrr"};
   for (size_t k = 0; k < kCommClasses.size(); ++k) {
-    if (sum_.bytes[k] == 0) continue;
+    if (sum_.wire_bytes[k] == 0) continue;
     const auto overlap = sum_.overlap_ratio(k);
-    comm.rows.push_back({std::string(kCommClasses[k]), bytes(sum_.bytes[k]), ms(sum_.wire[k]),
-                         ms(sum_.wire[k] - sum_.exposed_wire[k]), ms(sum_.exposed_wire[k]), ms(sum_.exposed_wait[k]),
+    comm.rows.push_back({std::string(kCommClasses[k]), bytes(sum_.wire_bytes[k]), links_[k] ? ms(sum_.floor[k]) : "-",
+                         ms(sum_.wire[k]), ms(sum_.hidden[k]), ms(sum_.exposed[k]), ms(sum_.wait[k]),
                          percent_text(overlap.value_or(std::nan("")))});
   }
   std::vector<TextBlock> blocks{time};

@@ -21,17 +21,19 @@ struct RankTime {
 // another.
 class TimeTable {
  public:
-  explicit TimeTable(int ranks) : ranks_(ranks) {}
+  explicit TimeTable(int ranks, const KnownLinks& links = {}) : ranks_(ranks), links_(links) {}
   void add(const StepStats& of_all_ranks, const StepStats& of_this_rank = {});
   const StepStats& own() const { return own_; }  // what this rank did in the steps that count
 
   // Means of a step and a rank: what the step was spent on; and where there was communication, for each class the
-  // bytes, the time on the wire, how much of it was hidden and exposed, and the time exposed by waiting for peers.
+  // bytes, the floor of their time on the wire where a link is known, that time, how much of it was hidden and exposed,
+  // and the time of waiting for peers.
   // ranks: a row each, what its step was spent on, where they are more than one and few enough to read.
   std::vector<TextBlock> describe(std::span<const RankTime> ranks = {}) const;
 
  private:
   int ranks_;
+  KnownLinks links_;
   int64_t steps_ = 0, counted_ = 0;
   StepStats sum_, own_;
 };

@@ -60,6 +60,7 @@ std::string hash_of(const Study& study, const Point& point, const Config& config
 // The emulated links of `config` become infinitely fast.
 void remove_links(CommConfig& comm) {
   comm.link_latency_us = comm.link_gbps = 0;
+  comm.shared_port = false;
   for (std::optional<double>* value :
        {&comm.tensor_link_latency_us, &comm.tensor_link_gbps, &comm.pipeline_link_latency_us, &comm.pipeline_link_gbps,
         &comm.data_link_latency_us, &comm.data_link_gbps})

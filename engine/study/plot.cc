@@ -181,7 +181,7 @@ std::string exposed_plot(const Study& study, const Plan& plan, const Summary& su
     end = std::max(end, point.median("step_seconds").value_or(0) * 1e3);
     for (const Class& of : kClasses) {
       any |= point.exposed(of.key).has_value();
-      waits |= point.exposed_wait(of.key).has_value();
+      waits |= point.wait(of.key).value_or(0) > 0;
     }
   }
   if (!any || !(end > 0)) return "";
@@ -202,12 +202,13 @@ std::string exposed_plot(const Study& study, const Plan& plan, const Summary& su
       canvas.bar(x, y + 4, fraction * *step * 1e3 * scale, kRow - 8, kind.c_str(),
                  fmt::format("{}: {:.4g} ms, {}", what, fraction * *step * 1e3, percent_text(fraction)));
       x += fraction * *step * 1e3 * scale;
-      exposed += fraction;
     };
     for (const Class& of : kClasses) {
-      const double wait = point.exposed_wait(of.key).value_or(0);
-      part(point.exposed(of.key).value_or(0) - wait, of.key, fmt::format("exposed {} communication", of.name));
-      part(wait, std::string(of.key) + " wait", fmt::format("exposed {} communication, waiting for a peer", of.name));
+      const double share = point.exposed(of.key).value_or(0);
+      part(share, of.key, fmt::format("exposed {} communication", of.name));
+      exposed += share;
+      part(point.wait(of.key).value_or(0), std::string(of.key) + " wait",
+           fmt::format("{} communication, waiting for a peer", of.name));
     }
     const double full = rows.left() + *step * 1e3 * scale;
     canvas.bar(x, y + 4, full - x, kRow - 8, "rest",

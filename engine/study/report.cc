@@ -88,10 +88,9 @@ class Page {
                        "the factors depend on each other.",
                        study_.metric, study_.metric, is_better_high(study_.metric) ? "more" : "less"));
     put("<div class=\"wide\">{}</div>\n", table(effect_table(study_, summary_)));
-    figure(
-        "Exposed communication", exposed_plot(study_, plan_, summary_),
-        "Communication that a rank's own compute did not overlap, by class, as a part of the step, on average over the "
-        "ranks; the number is its share. It includes waiting for peers, which is paler where runs tell it apart.");
+    figure("Exposed communication", exposed_plot(study_, plan_, summary_),
+           "Communication on the wire that a rank's own compute did not overlap, by class, as a part of the step, on "
+           "average over the ranks; the number is its share. Paler, beside it: waiting for peers.");
   }
 
   static std::string cells(const std::vector<std::string>& texts, const std::string& align, const char* tag) {

@@ -96,12 +96,6 @@ std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_
     const bool measured = static_cast<int64_t>(row.losses.size()) > warmup_steps;
     for (const auto& [key, value] : json.items())
       if (measured && value.is_number() && !kCounters.contains(key)) values[key].push_back(value.get<double>());
-    const Json step = json.value("step_seconds", Json());
-    for (const std::string part : {"exposed_comm", "compute"}) {
-      const Json share = json.value(part + "_fraction", Json());
-      if (measured && step.is_number() && share.is_number())
-        values[part + "_seconds"].push_back(step.get<double>() * share.get<double>());
-    }
   });
   for (auto& [key, numbers] : values) row.metrics[key] = median(std::move(numbers));
   const auto found = static_cast<int64_t>(row.losses.size());

@@ -44,9 +44,8 @@ const RunRow* find_row(const std::vector<RunRow>& rows, std::string_view point, 
 // Without the rows of failures, which are then to be run again.
 std::vector<RunRow> without_failures(const std::vector<RunRow>& rows);
 
-// What a run wrote into its metrics.jsonl: fills in metrics and losses. To the numbers of a step it adds
-// exposed_comm_seconds and compute_seconds, where they tell them: a share says little when the step gets shorter. The
-// reason why it does not count, or "": all `steps` must be there, each with a finite loss.
+// What a run wrote into its metrics.jsonl: fills in metrics and losses. The reason why it does not count, or "": all
+// `steps` must be there, each with a finite loss.
 std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_steps, RunRow& row);
 
 }  // namespace trivet

@@ -179,6 +179,11 @@ std::vector<std::string> find_disagreements(const Study& study, const Plan& plan
   return found;
 }
 
+std::optional<double> of_step(const PointSummary& point, const std::string& seconds) {
+  const auto part = point.median(seconds), step = point.median("step_seconds");
+  return part && step ? std::optional(*part / *step) : std::nullopt;
+}
+
 }  // namespace
 
 const Sample* PointSummary::find(std::string_view metric) const {
@@ -191,14 +196,11 @@ std::optional<double> PointSummary::median(std::string_view metric) const {
   return sample ? std::optional(sample->median) : std::nullopt;
 }
 
-std::optional<double> PointSummary::exposed_wait(const std::string& comm_class) const {
-  return median("exposed_" + comm_class + "_wait_fraction");
-}
-
 std::optional<double> PointSummary::exposed(const std::string& comm_class) const {
-  if (const auto sum = median("exposed_" + comm_class + "_fraction")) return sum;
-  const auto wire = median("exposed_" + comm_class + "_wire_fraction"), wait = exposed_wait(comm_class);
-  return wire && wait ? std::optional(*wire + *wait) : std::nullopt;
+  return of_step(*this, comm_class + "_exposed_seconds");
+}
+std::optional<double> PointSummary::wait(const std::string& comm_class) const {
+  return of_step(*this, comm_class + "_wait_seconds");
 }
 
 Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {

@@ -41,10 +41,9 @@ struct PointSummary {
   // Null, and empty, where the runs do not report it.
   const Sample* find(std::string_view metric) const;
   std::optional<double> median(std::string_view metric) const;
-  // The share of the step in which communication of a class (tensor, pipeline, data) was exposed, and the part of that
-  // in which it waited for a peer: runs tell both apart, or only their sum.
+  // The shares of the step in which communication of a class (tensor, pipeline, data) was exposed, and waited.
   std::optional<double> exposed(const std::string& comm_class) const;
-  std::optional<double> exposed_wait(const std::string& comm_class) const;
+  std::optional<double> wait(const std::string& comm_class) const;
 };
 
 constexpr double kMeasurable = 0.1;

@@ -65,12 +65,11 @@ std::vector<Share> shown_shares(const Study& study, const Summary& summary) {
   const auto metric = [&](const char* name, const char* key) {
     if (study.metric != key) add(name, key, [key](const PointSummary& point) { return point.median(key); });
   };
-  metric("exposed time", "exposed_comm_seconds");
-  metric("exposed", "exposed_comm_fraction");
-  metric("waiting", "exposed_wait_fraction");
+  metric("exposed time", "exposed_seconds");
+  metric("exposed", "exposed_fraction");
+  metric("wait", "wait_fraction");
   for (const char* comm_class : {"tensor", "pipeline", "data"})
-    add(comm_class, "exposed_comm_fraction",
-        [comm_class](const PointSummary& point) { return point.exposed(comm_class); });
+    add(comm_class, "exposed_fraction", [comm_class](const PointSummary& point) { return point.exposed(comm_class); });
   for (const auto& [name, key] : {std::pair("hidden", "hidden_fraction"), std::pair("compute", "compute_inflation")}) {
     const size_t before = shares.size();
     metric(name, key);
@@ -123,7 +122,7 @@ std::string metric_name(std::string_view metric) {
   if (metric == "step_seconds") return "step";
   if (metric == "tokens_per_second") return "tokens/s";
   if (metric == "mfu") return "MFU";
-  if (metric == "exposed_comm_fraction") return "exposed";
+  if (metric == "exposed_fraction") return "exposed";
   std::string name(metric);
   std::ranges::replace(name, '_', ' ');
   return name;
@@ -165,11 +164,10 @@ TextBlock result_table(const Study& study, const Plan& plan, const Summary& summ
 
 std::string legend_text(const Summary& summary) {
   std::string text;
-  if (summary.metrics.contains("exposed_wait_fraction"))
+  if (summary.metrics.contains("exposed_fraction"))
     text +=
-        "Exposed: communication while a rank computes nothing, on the wire or waiting for a peer (exposed and wait of "
-        "a "
-        "run's log together); waiting: that part of it. ";
+        "Exposed: communication on the wire while a rank computes nothing; wait: waiting for a peer's call meanwhile, "
+        "which is no part of it. ";
   if (summary.metrics.contains("hidden_fraction"))
     text +=
         "Hidden: of the time that the link adds to a step without overlap, what overlap takes away again (1 - (step - "

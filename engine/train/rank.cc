@@ -54,7 +54,7 @@ Rank::Rank(const Config& config, const Layout& layout, Backend given, Communicat
       graphs(make_graphs(config, backend)),
       device(*backend.device),
       ops(graphs ? *graphs : *backend.ops),
-      ranks(with_links(backend.exchange ? *backend.exchange : world, links_of(config.comm))),
+      ranks(with_links(backend.exchange ? *backend.exchange : world, links_of(config.comm), config.comm.shared_port)),
       mesh(make_mesh(*ranks, layout.mesh)),
       schedule(layout.schedule),
       input(device, options.positions ? 1 : layout.micro_batches,

@@ -1,5 +1,6 @@
 #include "engine/train/reporter.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
 #include <numeric>
@@ -10,6 +11,8 @@
 #include "engine/config/explain.h"
 #include "engine/metrics/accounting.h"
 #include "kernels/ops.h"
+#include "parallel/comm/link_meter.h"
+#include "parallel/comm/world.h"
 
 namespace trivet {
 namespace {
@@ -72,7 +75,41 @@ std::vector<RankTime> gather_times(Trainer& trainer, const StepStats& mine) {
   return times;
 }
 
-TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak& peak, double flops) {
+// The link of the netlab (launch/netlab/netlab.sh) that MPI ranks run in.
+std::optional<Link> netlab_link() {
+  const char *const gbps = std::getenv("TRIVET_NETLAB_GBPS"), *const delay_us = std::getenv("TRIVET_NETLAB_DELAY_US");
+  if (!gbps || std::strtod(gbps, nullptr) <= 0 || !has_mpi_launcher()) return {};
+  return Link{.latency_us = delay_us ? std::strtod(delay_us, nullptr) : 0, .gbps = std::strtod(gbps, nullptr)};
+}
+
+// An emulated link, or one measured now, or the netlab's. Collective.
+KnownLinks known_links(const CommConfig& config, Trainer& trainer) {
+  KnownLinks links;
+  const Mesh& mesh = trainer.mesh();
+  for (Communicator* group : {mesh.tensor.get(), mesh.pipeline.get(), mesh.data.get()}) {
+    if (group->size() == 1) continue;
+    const Category category = group->group().category;
+    const Link emulated = links_of(config).at(kCommClasses.at(class_of(category)));
+    std::optional<Link>& link = links.at(class_of(category));
+    if (!emulated.none()) link = emulated;
+    else if (config.measure_links) link = measure_link(*group, trainer.device(), *trainer.rank().compute);
+    else link = netlab_link();
+  }
+  return links;
+}
+
+// The links that the configuration does not state.
+std::string found_links_text(const CommConfig& config, const KnownLinks& links) {
+  std::string text;
+  for (size_t k = 0; k < links.size(); ++k)
+    if (links[k] && links_of(config).at(kCommClasses[k]).none())
+      text += fmt::format("{}{} {:.3g} us and {:.3g} Gbit/s", text.empty() ? "" : ", ", kCommClasses[k],
+                          links[k]->latency_us, links[k]->gbps);
+  return text.empty() ? text : text + (config.measure_links ? ": measured" : ": netlab");
+}
+
+TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak& peak, double flops,
+                         const KnownLinks& links) {
   const Backend& backend = trainer.rank().backend;
   std::string exchange = backend.exchange_name;
   if (config.comm.nccl_ub) {
@@ -90,6 +127,8 @@ TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak
   if (backend.cpu_isa)
     block.rows.push_back({"CPU instructions", fmt::format("{}: {}", word_of(*backend.cpu_isa),
                                                           config.device.cpu_isa ? "device.cpu_isa" : "the best here")});
+  if (const std::string text = found_links_text(config.comm, links); !text.empty())
+    block.rows.push_back({"links", text});
   if (!backend.attention_name.empty()) block.rows.push_back({"attention", backend.attention_name});
   return block;
 }
@@ -97,7 +136,12 @@ TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak
 }  // namespace
 
 Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& trainer, std::ostream& out)
-    : config_(loaded.config), trainer_(trainer), host_(trainer.host()), time_(host_.size()) {
+    : config_(loaded.config),
+      trainer_(trainer),
+      host_(trainer.host()),
+      links_(known_links(config_.comm, trainer)),
+      time_(host_.size(), links_),
+      meter_(links_) {
   const bool first = host_.rank() == 0;
   const FoundPeak peak = find_peak(config_, trainer);
   work_ = {.tokens = config_.batch.global_batch_size.value() * config_.model.seq_length,
@@ -113,7 +157,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
         out,
         [] { return terminal_columns(STDOUT_FILENO); }, [this](int error) -> auto& { return open_output_log(error); });
     std::vector<TextBlock> blocks = describe_run(config_, layout, memory);
-    blocks.push_back(describe_speed(config_, trainer, peak, work_.flops));
+    blocks.push_back(describe_speed(config_, trainer, peak, work_.flops, links_));
     console_->banner(blocks);
     log_.emplace(config_.train.run_dir + "/metrics.jsonl", [this](const std::string& why) { console_->note(why); });
   }
@@ -142,6 +186,7 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   report.loss = result.loss;
   report.grad_norm = result.grad_norm;
   report.learning_rate = result.learning_rate;
+  report.links = links_;
   report_speed(report, work_, seconds, stats);
   if (trainer_.mesh().shape[Axis::pp] == 1) report.bubble_fraction = 0;  // idle time there is not the pipeline's
   if (report.mfu > 1) explain_mfu(report);

@@ -75,6 +75,7 @@ class Reporter {
   std::string peak_origin_;
   int peak_measurements_left_ = 0;  // 0 at once where the peak was not measured
   bool mfu_explained_ = false;
+  const KnownLinks links_;
   StepWork work_;
   RunningSpeed speed_;
   TimeTable time_;

@@ -43,20 +43,31 @@ inline std::string name_of(Category category) {  // "comm.tensor"
                            : kNames.at(static_cast<size_t>(category));
 }
 
+// What a communication moves through its rank's port.
+struct WireCost {
+  int64_t bytes = 0;    // 0: nothing. A buffered send's are told by its receive
+  int hops = 0;         // latencies, one after the other
+  bool queues = false;  // behind the collectives before it; a transfer does not
+};
+
 struct SpanInfo {
   const char* name = "";  // a string literal
   Category category = Category::compute;
-  int64_t bytes = 0;    // moved by a collective; 0 where it means nothing
+  int64_t bytes = 0;    // of the tensor that a communication is about; 0 where it means nothing
   int microbatch = -1;  // -1: none
   int chunk = -1;       // of a pipeline rank's model chunks; -1: none
+  WireCost cost = {};   // of a communication
 };
 
-// A communication has two parts: [start, matched) is waiting for peers, [matched, end) is on the wire.
+// A communication is on the wire from when its first byte may move until its last has, as the transport tells:
+// [wire_start, wire_end). That is the same on all ranks of a call where they have one clock, and need not lie within
+// the span: what is received may have been sent before. Before its wire, a span waits for peers; behind it, or without
+// any, it copies.
 struct Span {
   SpanInfo info;
   int64_t start_ns = 0;
   int64_t end_ns = 0;
-  int64_t matched_ns = 0;    // when all participants had made the call, the sender of a recv its send; 0: no meaning
+  int64_t wire_start_ns = 0, wire_end_ns = 0;  // both 0: unknown, or no communication; equal: none (a buffered send)
   uint64_t transfer_id = 0;  // of a send and its recv: the same number at both ends, and nowhere else; 0: none
 };
 
@@ -93,14 +104,16 @@ class TraceRow {
 // By which work reports on its own span while it runs.
 class SpanClock {
  public:
-  // All participants have made the call now, or at a time in the past (by a peer's clock: cut to the span).
-  void matched(int64_t ns = now_ns()) { matched_ns_ = ns; }
-  int64_t matched_ns() const { return matched_ns_; }  // 0: not yet
+  // When the first byte may move, and when the last has; 0: when the span ends.
+  void set_wire(int64_t start_ns, int64_t end_ns = 0) { wire_start_ns_ = start_ns, wire_end_ns_ = end_ns; }
+  void set_no_wire() { wire_start_ns_ = wire_end_ns_ = kNoWire; }
+  int64_t wire_start_ns() const { return wire_start_ns_; }  // 0: not told
   void set_transfer_id(uint64_t id) { transfer_id_ = id; }
 
  private:
   friend class ScopedSpan;
-  int64_t matched_ns_ = 0;
+  static constexpr int64_t kNoWire = -1;
+  int64_t wire_start_ns_ = 0, wire_end_ns_ = 0;
   uint64_t transfer_id_ = 0;
 };
 
@@ -110,8 +123,10 @@ class ScopedSpan {
   ScopedSpan(TraceRow* row, SpanInfo info) : range_(info.name), row_(row), info_(info), start_(row ? now_ns() : 0) {}
   ~ScopedSpan() {
     if (!row_) return;
-    const int64_t end = now_ns(), matched = clock_.matched_ns_;
-    row_->add({info_, start_, end, matched == 0 ? 0 : std::clamp(matched, start_, end), clock_.transfer_id_});
+    Span span{info_, start_, now_ns(), clock_.wire_start_ns_, clock_.wire_end_ns_, clock_.transfer_id_};
+    if (span.wire_start_ns == SpanClock::kNoWire) span.wire_start_ns = span.wire_end_ns = span.start_ns;
+    else if (span.wire_start_ns != 0 && span.wire_end_ns == 0) span.wire_end_ns = span.end_ns;
+    row_->add(span);
   }
   ScopedSpan(const ScopedSpan&) = delete;
   ScopedSpan& operator=(const ScopedSpan&) = delete;

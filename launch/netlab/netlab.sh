@@ -51,6 +51,7 @@ if [[ -z $dry_run ]]; then
 fi
 
 export TRIVET_NETLAB="trivet-$$"
+export TRIVET_NETLAB_GBPS="$gbps" TRIVET_NETLAB_DELAY_US="$delay_us"  # the ranks tell their floors by these
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 switch="$TRIVET_NETLAB-switch"
 network=10.77.0

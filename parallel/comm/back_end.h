@@ -81,6 +81,14 @@ class CommBackEnd {
   virtual Memory* buffer_memory() { return nullptr; }
   virtual std::shared_ptr<void> register_buffer(Tensor) { return nullptr; }
 
+  SpanInfo span_of(const Call& call) const {
+    const int64_t bytes = call.whole().bytes();
+    return {.name = name_of(call),
+            .category = group.category,
+            .bytes = bytes,
+            .cost = wire_cost(call.kind, bytes, group.size())};
+  }
+
   const CommGroup group;
 };
 
@@ -100,6 +108,7 @@ class HostBackEnd : public CommBackEnd {
   void perform(const Call& call, SpanClock& clock) {
     guarded([&] {
       const CallSignature mine = next_signature(call);
+      if (call.sends) clock.set_no_wire();
       if (call.kind == CommCall::transfer) {
         const int me = group.world_rank(), other = group.world_rank(call.peer);
         clock.set_transfer_id(
@@ -155,9 +164,6 @@ class DeviceBackEnd : public CommBackEnd {
   virtual void set_abort_diagnostics(std::function<std::string()>) {}
 
   Device& device;
-
- protected:
-  SpanInfo span_of(const Call& call) const { return {name_of(call), group.category, call.whole().bytes()}; }
 };
 
 }  // namespace trivet

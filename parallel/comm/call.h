@@ -9,6 +9,7 @@
 #include <string>
 
 #include "kernels/base/tensor.h"
+#include "kernels/base/trace.h"
 
 namespace trivet {
 
@@ -46,6 +47,28 @@ inline const char* name_of(CommCall kind) {
 }
 inline const char* name_of(const Call& call) {
   return call.kind == CommCall::transfer ? (call.sends ? "send" : "recv") : name_of(call.kind);
+}
+
+// What a call of `bytes` (of Call::whole()) costs each of its ranks: every shard goes straight to its owner, so the
+// shards share the sender's bandwidth and pay the latency once (in a ring they would pay it n - 1 times). With n ranks:
+//
+//   reduce_scatter, all_gather   bytes (n-1)/n   1 latency; so does an all_to_all
+//   all_reduce                   2 bytes (n-1)/n, 2 latencies: one after the other
+//   broadcast                    bytes (n-1)     1 latency
+//   send to recv                 bytes           1 latency
+inline WireCost wire_cost(CommCall call, int64_t bytes, int ranks) {
+  const int64_t part = static_cast<int64_t>(static_cast<double>(bytes) * (ranks - 1) / ranks);
+  switch (call) {
+    case CommCall::reduce_scatter:
+    case CommCall::all_gather:
+    case CommCall::all_to_all: return {part, 1, true};
+    case CommCall::all_reduce: return {2 * part, 2, true};
+    case CommCall::broadcast: return {bytes * (ranks - 1), 1, true};
+    case CommCall::transfer: return {bytes, 1, false};
+    case CommCall::barrier:
+    case CommCall::split: break;
+  }
+  return {};
 }
 
 // Plain bytes: it travels in message headers. All fields are set, so that operator== means "the same call".

@@ -107,7 +107,9 @@ void Communicator::queue(const Call& call, Stream& stream) {
   if (device_ && tools_.device_calls)
     return tools_.device_calls->run(slot, stream, [&] { device_->enqueue({&call, 1}, stream); });
   if (device_) return device_->enqueue({&call, 1}, stream);
-  stream.run({name_of(call), group().category, call.whole().bytes()}, [this, call, slot](SpanClock& clock) {
+  SpanInfo info = back_end_->span_of(call);
+  if (call.sends) info.cost = {};  // it only copies: the receive tells what moved
+  stream.run(info, [this, call, slot](SpanClock& clock) {
     int64_t arrival_ns = 0;
     recorded(slot, [&] {
       if (tools_.link.none()) host_->perform(call, clock);
@@ -176,12 +178,12 @@ std::unique_ptr<Communicator> with_flight_recorder(Communicator& world, FlightRe
   return std::unique_ptr<Communicator>(new Communicator(world.back_end_, std::move(tools)));
 }
 
-std::unique_ptr<Communicator> with_links(Communicator& world, const Links& links) {
+std::unique_ptr<Communicator> with_links(Communicator& world, const Links& links, bool shared_port) {
   Communicator::Tools tools = world.tools_;
   if (std::any_of(links.begin(), links.end(), [](const auto& link) { return !link.second.none(); })) {
     check(world.host_ != nullptr, "links are emulated between ranks whose tensors are in host memory");
     check_one_host(world);
-    tools.links = std::make_shared<EmulatedLinks>(links);
+    tools.links = std::make_shared<EmulatedLinks>(links, shared_port);
   }
   return std::unique_ptr<Communicator>(new Communicator(world.back_end_, std::move(tools)));
 }

@@ -13,9 +13,10 @@
 // Ranks compare their calls before data moves: another call, size, type or root on another rank is an Error that names
 // both. A failure on any rank of the world makes every waiting call on every rank throw Error: no rank hangs.
 //
-// The span of a call carries the bytes of `full`, `data` or the tensor sent, and when it was matched: when all ranks
-// had made the call, as this rank learnt of it (never for a send). A group of one rank copies at most, and leaves no
-// span otherwise.
+// The span of a call carries the bytes of `full`, `data` or the tensor sent, what that costs on the wire, and when the
+// call was on the wire (trace.h), as its transport tells: between threads and MPI processes a collective is from when
+// all ranks have made it, a transfer from its send on. A group of one rank copies at most, and leaves no span
+// otherwise.
 //
 // The Communicator does once what every back end (back_end.h) needs: argument checks, span, flight record
 // (flight_recorder.h), emulated link (link.h) and injected faults (call_faults.h).
@@ -101,7 +102,7 @@ class Communicator {
 
  private:
   friend std::unique_ptr<Communicator> with_flight_recorder(Communicator&, FlightRecorder&, CallFaults*);
-  friend std::unique_ptr<Communicator> with_links(Communicator&, const Links&);
+  friend std::unique_ptr<Communicator> with_links(Communicator&, const Links&, bool);
 
   // Inherited by groups that are split off.
   struct Tools {

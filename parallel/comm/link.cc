@@ -1,5 +1,6 @@
 #include "parallel/comm/link.h"
 
+#include <array>
 #include <cerrno>
 #include <ctime>
 #include <functional>
@@ -18,7 +19,7 @@ int64_t nanoseconds(double ns) { return static_cast<int64_t>(std::min(ns, kLonge
 
 // Sent before each transfer, in a message of its own.
 struct Stamp {
-  int64_t sent_ns = 0, arrival_ns = 0;
+  int64_t start_ns = 0, arrival_ns = 0;  // of the first byte's way, and the last byte's
   Tensor tensor() { return {this, DType::i64, {2}}; }
 };
 static_assert(sizeof(Stamp) == 2 * sizeof(int64_t));
@@ -37,43 +38,42 @@ void sleep_until(int64_t ns) {
 }
 
 int64_t EmulatedLinks::perform(const Link& link, HostBackEnd& back_end, const Call& call, SpanClock& clock) {
-  LinkPort& port = ports_.at(class_of(back_end.group.category));
-  const WireTime wire = wire_time(link, call.kind, call.whole().bytes(), back_end.group.size());
-  if (call.kind != CommCall::transfer) {
-    back_end.perform(call, clock);
-    return port.send(clock.matched_ns(), wire.busy_ns) + wire.latency_ns;
-  }
+  const WireTime wire = wire_time(link, wire_cost(call.kind, call.whole().bytes(), back_end.group.size()));
+  if (call.kind == CommCall::transfer) return transfer(wire, back_end, call, clock);
+  return collective(wire, back_end, call, clock);
+}
+
+// Each rank's data leaves through its own port: the ranks tell each other when.
+int64_t EmulatedLinks::collective(const WireTime& wire, HostBackEnd& back_end, const Call& call, SpanClock& clock) {
+  back_end.perform(call, clock);
+  const int64_t moved_ns = now_ns();  // as memory to memory, which a fast link may be faster than
+  const int64_t left_ns = port_of(back_end.group.category).send(clock.wire_start_ns(), wire.busy_ns);
+  std::array<int64_t, 3> latest = {-(left_ns - wire.busy_ns), left_ns + wire.latency_ns, moved_ns};
+  const Tensor times{latest.data(), DType::i64, {static_cast<int64_t>(latest.size())}};
+  SpanClock unused;
+  back_end.perform({.kind = CommCall::all_reduce, .in = times, .out = times, .op = Reduce::max}, unused);
+  clock.set_wire(-latest[0], std::max(latest[1], latest[2]));
+  return latest[1];
+}
+
+int64_t EmulatedLinks::transfer(const WireTime& wire, HostBackEnd& back_end, const Call& call, SpanClock& clock) {
   Stamp stamp;
   Call stamped = call;
   (call.sends ? stamped.in : stamped.out) = stamp.tensor();
   if (call.sends) {
-    stamp.sent_ns = now_ns();
-    stamp.arrival_ns = port.send(stamp.sent_ns, wire.busy_ns) + wire.latency_ns;
+    const int64_t left_ns = port_of(back_end.group.category).send(now_ns(), wire.busy_ns);
+    stamp = {left_ns - wire.busy_ns, left_ns + wire.latency_ns};
   }
   back_end.perform(stamped, clock);
   back_end.perform(call, clock);
   if (call.sends) return 0;
-  clock.matched(stamp.sent_ns);
+  clock.set_wire(stamp.start_ns, stamp.arrival_ns);
   return stamp.arrival_ns;
 }
 
-WireTime wire_time(const Link& link, CommCall call, int64_t bytes, int ranks) {
-  const double b = static_cast<double>(bytes), n = ranks, part = b * (n - 1) / n;
-  const auto cost = [&](int latencies, double bytes_out) {
-    return WireTime{.busy_ns = nanoseconds(8 * bytes_out / link.gbps),
-                    .latency_ns = nanoseconds(latencies * 1e3 * link.latency_us)};
-  };
-  switch (call) {
-    case CommCall::reduce_scatter:
-    case CommCall::all_gather:
-    case CommCall::all_to_all: return cost(1, part);
-    case CommCall::all_reduce: return cost(2, 2 * part);
-    case CommCall::broadcast: return cost(1, b * (n - 1));
-    case CommCall::transfer: return cost(1, b);
-    case CommCall::barrier:
-    case CommCall::split: break;
-  }
-  return {};
+WireTime wire_time(const Link& link, const WireCost& cost) {
+  return {.busy_ns = nanoseconds(8 * static_cast<double>(cost.bytes) / link.gbps),
+          .latency_ns = nanoseconds(cost.hops * 1e3 * link.latency_us)};
 }
 
 // Ranks that see the same boot id share a host, and so its clock.

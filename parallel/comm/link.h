@@ -2,17 +2,13 @@
 // memory a transfer is a copy, which is compute.
 //
 // Calls move the data as before, then complete no sooner than over a link of this latency and bandwidth; a waiting
-// thread sleeps, so that its core computes. Results never change. The cost of a call, from the moment at which all
-// ranks have made it, is that of Trivet's own algorithm: every shard goes straight to its owner, so the shards share
-// the sender's bandwidth and pay the latency once (a ring would pay it n - 1 times). With n ranks:
+// thread sleeps, so that its core computes. Results never change. A call takes its cost (wire_cost, call.h): the bytes
+// over the bandwidth, and the latencies on top; a collective from the moment at which all ranks have made it, a
+// transfer from its send on, which itself never waits.
 //
-//   reduce_scatter, all_gather   bytes (n-1)/n / bandwidth + latency; so does an all_to_all
-//   all_reduce                   2 (bytes (n-1)/n / bandwidth + latency): one after the other
-//   broadcast                    bytes (n-1)   / bandwidth + latency
-//   send to recv                 bytes         / bandwidth + latency, from the send on; the send itself never waits
-//
-// All groups of one class (tensor, pipeline, data) share one outgoing port per rank, first come first served. A
-// collective waits for its own rank's port, not for its peers'. A failing rank does not cut another rank's sleep short.
+// All groups of one class (tensor, pipeline, data), or with a shared port of all classes, share one outgoing port per
+// rank, first come first served. A collective is on the wire from when the first of its ranks' ports is free until the
+// last byte of any rank has arrived: on all ranks alike. A failing rank does not cut another rank's sleep short.
 #pragma once
 
 #include <algorithm>
@@ -36,19 +32,21 @@ struct Link {
 // By the class of a group (kCommClasses); other classes have no link.
 using Links = std::map<std::string_view, Link>;
 
-// How long a call of `bytes` (of Call::whole()) keeps a rank's port busy, and the latency on top.
+// How long a call keeps a rank's port busy, and the latency on top. Their sum is the floor of its time on the wire.
 struct WireTime {
   int64_t busy_ns = 0;
   int64_t latency_ns = 0;
   int64_t total() const { return busy_ns + latency_ns; }
 };
-WireTime wire_time(const Link& link, CommCall call, int64_t bytes, int ranks);
+WireTime wire_time(const Link& link, const WireCost& cost);
 
-// A rank's outgoing port for one class. Used by the streams of all its groups.
+// A rank's outgoing port, for one class or for all. Used by the streams of all their groups.
 class LinkPort {
  public:
-  // Queues traffic that is ready at a time; returns when its last byte has left.
+  // Queues traffic that is ready at a time; returns when its last byte has left. What takes no time, over a link without
+  // a limit of bandwidth, does not queue.
   int64_t send(int64_t ready_ns, int64_t busy_ns) {
+    if (busy_ns == 0) return ready_ns;
     std::lock_guard lock(mutex_);
     free_ns_ = std::max(free_ns_, ready_ns) + busy_ns;
     return free_ns_;
@@ -62,7 +60,7 @@ class LinkPort {
 // The links of one rank.
 class EmulatedLinks {
  public:
-  explicit EmulatedLinks(const Links& links) : links_(links) {}
+  EmulatedLinks(const Links& links, bool shared_port) : links_(links), shared_port_(shared_port) {}
   Link of(Category category) const {
     const auto found = links_.find(kCommClasses.at(class_of(category)));
     return found == links_.end() ? Link{} : found->second;
@@ -71,7 +69,12 @@ class EmulatedLinks {
   int64_t perform(const Link& link, HostBackEnd& back_end, const Call& call, SpanClock& clock);
 
  private:
+  int64_t collective(const WireTime& wire, HostBackEnd& back_end, const Call& call, SpanClock& clock);
+  int64_t transfer(const WireTime& wire, HostBackEnd& back_end, const Call& call, SpanClock& clock);
+  LinkPort& port_of(Category category) { return ports_.at(shared_port_ ? 0 : class_of(category)); }
+
   const Links links_;
+  const bool shared_port_;
   std::array<LinkPort, kCommClasses.size()> ports_;
 };
 
@@ -80,9 +83,10 @@ void sleep_until(int64_t ns);
 
 class Communicator;
 // Groups split off the result have links by their categories; its own calls, which serve start-up and reports, have
-// none. Collective over `world`, whose tensors are in host memory if there are links. Throws ConfigError where the
-// ranks are then on several hosts: arrival times are by the sender's clock.
-std::unique_ptr<Communicator> with_links(Communicator& world, const Links& links);
+// none. `shared_port`: all classes leave a rank through one port, as through one network card. Collective over `world`,
+// whose tensors are in host memory if there are links. Throws ConfigError where the ranks are then on several hosts:
+// arrival times are by the sender's clock.
+std::unique_ptr<Communicator> with_links(Communicator& world, const Links& links, bool shared_port = false);
 void check_one_host(Communicator& world);
 
 }  // namespace trivet

@@ -18,17 +18,23 @@ int64_t slice_begin(int64_t numel, int rank, int size) { return numel * rank / s
 }  // namespace
 
 MpiCollective::MpiCollective(MpiProgress& progress, const CommGroup& group)
-    : MpiTask(progress), group_(group), peers_(static_cast<size_t>(group.size())) {}
+    : MpiTask(progress),
+      group_(group),
+      peers_(static_cast<size_t>(group.size())),
+      between_hosts_(
+          !std::ranges::all_of(group.world_ranks, [&](int rank) { return progress.mpi().shares_memory(rank); })) {}
 
 // ---- the calls
 
 void MpiCollective::perform(const Call& call, const CallSignature& mine) {
   signature_ = mine;
+  matched_ns_ = now_ns();
   for (Peer& peer : peers_) {
     peer.streams = {};
     peer.out_payload = peer.in_payload = 0;
     peer.header_arrived = false;
     peer.out.signature = signature_;
+    peer.out.called_ns = matched_ns_;
   }
   switch (call.kind) {
     case CommCall::all_reduce: return all_reduce(call.in, call.op);
@@ -205,7 +211,7 @@ void MpiCollective::pump(int p) {
     ChunkStream& stream = peer.streams[kind];
     const bool in = kind == scatter_in || kind == gather_in;
     // Receives nothing before the header has shown that the peer makes the same call.
-    if (in && !peer.header_arrived) continue;
+    if (in ? !peer.header_arrived : between_hosts_ && headers_missing_ > 0) continue;
     int64_t limit = std::min(stream.chunks, stream.done + kWindow);
     if (stream.gate) limit = std::min(limit, *stream.gate + stream.slack);
     const int tag = mpi_tag(group_, kind == scatter_in || kind == scatter_out ? MpiTag::scatter : MpiTag::gather);
@@ -263,7 +269,11 @@ void MpiCollective::header_arrived(int p, int64_t bytes) {
   }
   check(bytes == MpiHeader::bytes(peer.in_payload), "the header's payload has an unexpected size");
   peer.header_arrived = true;
-  if (--headers_missing_ == 0) matched_ns_ = now_ns();
+  const bool one_clock = progress_.mpi().one_clock();
+  if (one_clock) matched_ns_ = std::max(matched_ns_, peer.in.called_ns);
+  if (--headers_missing_ > 0) return;
+  if (!one_clock) matched_ns_ = now_ns();
+  if (between_hosts_) for_each_peer([&](int other) { pump(other); });
 }
 
 void MpiCollective::count_down() {

@@ -10,6 +10,10 @@
 //   all_reduce      both; a chunk is gathered as soon as its sum is complete
 //   broadcast       gather from the root
 //
+// Between hosts no data leaves before the headers of all ranks have come: it would move while a rank has yet to call,
+// and nothing could tell when. That costs a call the way of one header. Within a host MPI copies a chunk when it is
+// asked for, which is behind the header anyway.
+//
 // The thread that moves the messages (mpi_progress.h; mostly the caller itself) adds a chunk as soon as all its terms
 // have arrived, while they are in its cache. Another thread for that was slower: two context switches per chunk.
 #pragma once
@@ -29,7 +33,7 @@ class MpiCollective : public MpiTask {
   // Any call but a transfer; a split gathers Call::in. One caller at a time; returns when this rank is done. REQUIRES:
   // more than one rank.
   void perform(const Call& call, const CallSignature& mine);
-  // When the headers of all peers had arrived, in the last call.
+  // When the last rank made the last call; where the ranks have several clocks, when this one learnt of it.
   int64_t matched_ns() const { return matched_ns_; }
 
   void advance() override;
@@ -106,7 +110,8 @@ class MpiCollective : public MpiTask {
   Sum sum_;
   int64_t remaining_ = 0;  // messages of this call that are not complete
   int headers_missing_ = 0;
-  int64_t matched_ns_ = 0;
+  int64_t matched_ns_ = 0;  // once no header is missing
+  bool between_hosts_ = false;
 };
 
 }  // namespace trivet

@@ -53,11 +53,11 @@ class MpiBackEnd : public HostBackEnd {
   void move(const Call& call, const CallSignature& mine, SpanClock& clock) override {
     if (call.kind != CommCall::transfer) {
       collective_.perform(call, mine);
-      clock.matched(collective_.matched_ns());
+      clock.set_wire(collective_.matched_ns());
     } else if (call.sends) {
       process_.sends.send(group, call.peer, mine, call.in.data);
     } else {
-      clock.matched(receive_.receive(call.peer, mine, call.out.data));
+      clock.set_wire(receive_.receive(call.peer, mine, call.out.data));
     }
   }
   void failed(const std::exception& why) noexcept override {

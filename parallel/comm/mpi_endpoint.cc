@@ -1,8 +1,10 @@
 #include "parallel/comm/mpi_endpoint.h"
 
 #include <cstdlib>
+#include <functional>
 #include <string>
 
+#include "base/host.h"
 #include "parallel/comm/mpi_progress.h"
 
 namespace trivet {
@@ -34,6 +36,24 @@ void MpiEndpoint::start() {
   int found = 0;
   check_mpi(MPI_Comm_get_attr(comm_, MPI_TAG_UB, &max_tag, &found), "MPI_Comm_get_attr");
   max_tag_ = found ? *max_tag : 32767;
+  find_neighbours();
+}
+
+void MpiEndpoint::find_neighbours() {
+  const auto hash = static_cast<int64_t>(std::hash<std::string>{}(boot_id()) >> 1);
+  int64_t largest[] = {hash, -hash};
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, largest, 2, MPI_INT64_T, MPI_MAX, comm_), "MPI_Allreduce");
+  one_clock_ = largest[0] == -largest[1];
+
+  MPI_Comm host = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
+  int neighbours = 0;
+  check_mpi(MPI_Comm_size(host, &neighbours), "MPI_Comm_size");
+  std::vector<int> ranks(static_cast<size_t>(neighbours));
+  check_mpi(MPI_Allgather(&rank_, 1, MPI_INT, ranks.data(), 1, MPI_INT, host), "MPI_Allgather");
+  check_mpi(MPI_Comm_free(&host), "MPI_Comm_free");
+  shares_memory_.assign(static_cast<size_t>(size_), 0);
+  for (const int rank : ranks) shares_memory_[static_cast<size_t>(rank)] = 1;
 }
 
 void MpiEndpoint::stop() {

@@ -20,6 +20,9 @@ class MpiEndpoint {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int max_tag() const { return max_tag_; }
+  bool one_clock() const { return one_clock_; }  // all ranks share a host, and so now_ns()
+  // Whether MPI copies from that rank's memory to this one's, when both ask for it; else what is sent leaves at once.
+  bool shares_memory(int rank) const { return shares_memory_[static_cast<size_t>(rank)] != 0; }
 
   void post_send(MpiTask& task, int slot, int64_t chunk, const void* data, int64_t bytes, int to, int tag);
   void post_recv(MpiTask& task, int slot, int64_t chunk, void* data, int64_t bytes, int from, int tag);
@@ -33,6 +36,7 @@ class MpiEndpoint {
     int64_t chunk;
   };
   MPI_Request* add(const Owner& owner);
+  void find_neighbours();
 
   MPI_Comm comm_ = MPI_COMM_NULL;  // a duplicate, so that a benchmark's messages stay apart
   std::vector<MPI_Request> requests_;
@@ -40,6 +44,8 @@ class MpiEndpoint {
   std::vector<int> indices_;   // poll()'s, as the next
   std::vector<MPI_Status> statuses_;
   int rank_ = 0, size_ = 1, max_tag_ = 0;
+  bool one_clock_ = false;
+  std::vector<char> shares_memory_;  // by rank
 };
 
 }  // namespace trivet

@@ -24,19 +24,21 @@ inline int mpi_tag(const CommGroup& group, MpiTag kind) {
   return static_cast<int>(group.number) * kMpiTags + static_cast<int>(kind);
 }
 
-// A call's header carries its signature and small data: one message instead of two. It stays below the eager limit of
-// MPI libraries (4 KiB between two processes of one host).
+// A call's header carries its signature, its time and small data: one message instead of two. It stays below the eager
+// limit of MPI libraries (4 KiB between two processes of one host).
 struct MpiHeader {
-  static constexpr int64_t kPayload = 3968;
+  static constexpr int64_t kPayload = 3960;
   CallSignature signature;
+  int64_t called_ns = 0;  // by the sender's clock
   std::array<std::byte, kPayload> payload;
 
-  static constexpr int64_t kBytes = sizeof(CallSignature) + kPayload;
   static constexpr int64_t bytes(int64_t payload_bytes) {
-    return static_cast<int64_t>(sizeof(CallSignature)) + payload_bytes;
+    return static_cast<int64_t>(sizeof(MpiHeader)) - kPayload + payload_bytes;
   }
+  static constexpr int64_t kBytes = sizeof(CallSignature) + sizeof(int64_t) + kPayload;
 };
-static_assert(offsetof(MpiHeader, payload) == sizeof(CallSignature) && sizeof(MpiHeader) == MpiHeader::kBytes);
+static_assert(offsetof(MpiHeader, payload) == MpiHeader::kBytes - MpiHeader::kPayload &&
+              sizeof(MpiHeader) == MpiHeader::kBytes);
 
 // Large buffers ask for huge pages: the kernel, which copies from one process to another, has far fewer to look up.
 class GrowOnlyBuffer {

@@ -28,6 +28,7 @@ class MpiSend : public MpiTask {
     header_tag_ = mpi_tag(group, MpiTag::transfer);
     data_tag_ = mpi_tag(group, MpiTag::transfer_data);
     header_.signature = signature;
+    header_.called_ns = now_ns();
     payload_ = chunks == 0 ? bytes : 0;
     bytes_ = chunks == 0 ? 0 : bytes;
     if (payload_ > 0) std::memcpy(header_.payload.data(), data, static_cast<size_t>(payload_));
@@ -102,10 +103,11 @@ int64_t MpiReceive::receive(int from, const CallSignature& signature, void* data
   header_arrived_ = false;
   posted_ = received_ = 0;
   chunks_ = chunks_of(signature);
+  moves_ns_ = progress_.mpi().shares_memory(group_.world_rank(from)) ? now_ns() : 0;
   run();
   if (const int64_t bytes = bytes_of(expected_); chunks_ == 0 && bytes > 0)
     std::memcpy(data, header_.payload.data(), static_cast<size_t>(bytes));
-  return header_ns_;
+  return moves_ns_;
 }
 
 void MpiReceive::advance() {
@@ -120,7 +122,7 @@ void MpiReceive::completed(int slot, int64_t, int64_t bytes) {
     if (bytes < MpiHeader::bytes(0) || theirs != expected_)
       fail(mismatch_text(group_.name, group_.world_rank(from_), theirs, group_.world_rank(), expected_));
     header_arrived_ = true;
-    header_ns_ = now_ns();
+    moves_ns_ = progress_.mpi().one_clock() ? std::max(moves_ns_, header_.called_ns) : now_ns();
   } else {
     ++received_;
   }

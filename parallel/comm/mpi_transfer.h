@@ -31,7 +31,8 @@ class MpiSendPool {
 class MpiReceive : public MpiTask {
  public:
   MpiReceive(MpiProgress& progress, const CommGroup& group) : MpiTask(progress), group_(group) {}
-  // Returns after the data has arrived: when its header arrived. One caller at a time.
+  // Returns after the data has arrived: since when it could move. Between hosts that is since the send (where the ranks
+  // have several clocks, since its header arrived); within a host MPI copies when both ends ask. One caller at a time.
   int64_t receive(int from, const CallSignature& signature, void* data);
 
   void advance() override;
@@ -47,7 +48,7 @@ class MpiReceive : public MpiTask {
   std::byte* data_ = nullptr;
   MpiHeader header_;
   bool header_arrived_ = false;
-  int64_t header_ns_ = 0;
+  int64_t moves_ns_ = 0;
   int64_t posted_ = 0, received_ = 0, chunks_ = 0;
 };
 

@@ -11,8 +11,9 @@
 // Departures from comm.h: sums are taken in NCCL's order (two runs with the same NCCL, layout and machine agree), bf16
 // is rounded after each addition, and a maximum ignores NaN; ranks' calls are not compared; a send may wait for its
 // receiver, and the first transfer between two ranks blocks both hosts until both have called (except in a pair of
-// comm_of("pipeline")); spans do not say when a call was matched. An abort leaves the device poisoned (device.h): it
-// can only be destroyed.
+// comm_of("pipeline")); events tell when a call's kernel ran, which includes waiting for peers, and nothing of when
+// bytes moved: all of such a span counts as wire, which is an upper bound. An abort leaves the device poisoned
+// (device.h): it can only be destroyed.
 #pragma once
 
 #include <memory>

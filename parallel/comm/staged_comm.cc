@@ -116,7 +116,7 @@ class StagedBackEnd : public DeviceBackEnd {
     worker_->run(span_of(call), [this, arrived, host, row = stream.trace_row()] {
       try {
         arrived->synchronize();
-        inner_stream_->set_trace_row(row);  // the call's own span, which tells when it was matched
+        inner_stream_->set_trace_row(row);  // the call's own span, which tells when it was on the wire
         inner_->call(host, *inner_stream_);
       } catch (...) {
         outcome_->fail(std::current_exception());

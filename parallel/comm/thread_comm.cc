@@ -47,8 +47,9 @@ class Board {
     uint64_t meetings = 0;         // guarded by the board
   };
 
-  // Waits until every rank of the group has come to the same meeting. `rank` is of the group.
-  void meet(int rank, const char* call) {
+  // Waits until every rank of the group has come to the same meeting, and returns when the last one did. `rank` is of
+  // the group.
+  int64_t meet(int rank, const char* call) {
     std::unique_lock lock(point_->mutex);
     if (world->failed()) world->throw_peer_failure();
     const uint64_t meeting = arrive(rank);
@@ -60,6 +61,7 @@ class Board {
                call + ", but rank " + std::to_string(world_ranks[i]) + " has ended without that call");
       point_->changed.wait(lock);
     }
+    return held_since_ns_;
   }
 
   // The meeting after ranks have read each other's memory: no rank may return, and reuse its memory, while another
@@ -84,14 +86,16 @@ class Board {
     if (++present_ == members.size()) {
       present_ = 0;
       held_ = meeting;
+      held_since_ns_ = now_ns();
       point_->changed.notify_all();
     }
     return meeting;
   }
 
   std::shared_ptr<WaitPoint> point_;
-  size_t present_ = 0;  // ranks in the current meeting
-  uint64_t held_ = 0;   // meetings that are over
+  size_t present_ = 0;         // ranks in the current meeting
+  uint64_t held_ = 0;          // meetings that are over
+  int64_t held_since_ns_ = 0;  // since when the last of them is: the next needs every rank
 };
 
 class ThreadBackEnd : public HostBackEnd {
@@ -127,8 +131,7 @@ class ThreadBackEnd : public HostBackEnd {
     if (call.kind == CommCall::transfer && call.sends)
       return board_->inboxes[static_cast<size_t>(call.peer)]->put(group.rank, mine, call.in.data);
     if (call.kind == CommCall::transfer) return receive(call, mine, clock);
-    rendezvous(mine, call.in.data);
-    clock.matched();
+    clock.set_wire(rendezvous(mine, call.in.data));
     if (call.kind == CommCall::barrier) return;
     try {
       take_part(call);
@@ -188,9 +191,9 @@ class ThreadBackEnd : public HostBackEnd {
 
   void receive(const Call& call, const CallSignature& mine, SpanClock& clock) {
     const int from_world = group.world_rank(call.peer);
-    const auto [theirs, sent_ns] = board_->inboxes[static_cast<size_t>(group.rank)]->take(
+    const auto [theirs, moves_ns] = board_->inboxes[static_cast<size_t>(group.rank)]->take(
         call.peer, mine, call.out.data, *board_->world, from_world, group.name);
-    clock.matched(sent_ns);
+    clock.set_wire(moves_ns);
     if (theirs != mine) fail(mismatch_text(group.name, from_world, theirs, group.world_rank(), mine));
   }
 
@@ -200,15 +203,17 @@ class ThreadBackEnd : public HostBackEnd {
 
   const Board::Post& post_of(int rank) const { return board_->members[static_cast<size_t>(rank)].posts[turn_]; }
 
-  // Publishes this rank's call and waits for all ranks; throws when one differs from the first rank's.
-  void rendezvous(const CallSignature& mine, void* data) {
+  // Publishes this rank's call, waits for all ranks and returns when the last one called; throws when a call differs
+  // from the first rank's.
+  int64_t rendezvous(const CallSignature& mine, void* data) {
     turn_ = mine.sequence % 2;
     board_->members[static_cast<size_t>(group.rank)].posts[turn_] = {mine, data};
-    board_->meet(group.rank, name_of(mine.call));
+    const int64_t matched_ns = board_->meet(group.rank, name_of(mine.call));
     const CallSignature& first = post_of(0).signature;
     for (int r = 1; r < group.size(); ++r)
       if (const CallSignature& other = post_of(r).signature; other != first)
         fail(mismatch_text(group.name, group.world_rank(0), first, group.world_rank(r), other));
+    return matched_ns;
   }
 
   std::shared_ptr<Board> board_;

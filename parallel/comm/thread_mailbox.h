@@ -23,17 +23,16 @@ class Mailbox {
   // Called by rank `from` of the group.
   void put(int from, const CallSignature& signature, const void* data) {
     const auto bytes = static_cast<size_t>(bytes_of(signature));
-    const int64_t sent_ns = now_ns();
     std::unique_lock lock(point_->mutex);
     if (waiting_.state == Waiting::open && waiting_.from == from && waiting_.expected == signature) {
       waiting_.state = Waiting::copying;
-      waiting_.sent_ns = sent_ns;
+      waiting_.moves_ns = now_ns();
       lock.unlock();
       if (bytes > 0) std::memcpy(waiting_.data, data, bytes);
       lock.lock();
       waiting_.state = Waiting::done;
     } else {
-      Parcel parcel{from, signature, take_buffer(bytes), sent_ns};
+      Parcel parcel{from, signature, take_buffer(bytes)};
       lock.unlock();
       if (bytes > 0) std::memcpy(parcel.buffer.data.get(), data, bytes);
       lock.lock();
@@ -45,7 +44,7 @@ class Mailbox {
 
   struct Taken {
     CallSignature signature;  // the sender's
-    int64_t sent_ns = 0;
+    int64_t moves_ns = 0;     // since when the data moves into the receiver's tensor
   };
   // Called by the owner: the next transfer from `from` into `data`, which is not written unless the sender's signature
   // is `expected`. Throws when the world has failed, or when the sender (`from_world` of the world) has ended.
@@ -55,7 +54,7 @@ class Mailbox {
     waiting_ = {Waiting::open, from, expected, data, 0};
     for (;;) {
       if (waiting_.state == Waiting::done) {
-        const Taken taken{expected, waiting_.sent_ns};
+        const Taken taken{expected, waiting_.moves_ns};
         waiting_ = {};
         return taken;
       }
@@ -65,11 +64,12 @@ class Mailbox {
         Parcel parcel = std::move(*it);
         parcels_.erase(it);
         lock.unlock();
+        const int64_t moves_ns = now_ns();
         if (const auto bytes = static_cast<size_t>(bytes_of(expected)); parcel.signature == expected && bytes > 0)
           std::memcpy(data, parcel.buffer.data.get(), bytes);
         lock.lock();
         free_.push_back(std::move(parcel.buffer));
-        return {parcel.signature, parcel.sent_ns};
+        return {parcel.signature, moves_ns};
       }
       // A failure elsewhere does not end the wait while the sender copies into `data`.
       if (waiting_.state == Waiting::open && (world.failed() || world.ended(from_world))) {
@@ -91,7 +91,6 @@ class Mailbox {
     int from = -1;
     CallSignature signature;
     Buffer buffer;
-    int64_t sent_ns = 0;
   };
   // The owner's wait: at most one, because a group is used by one stream at a time.
   struct Waiting {
@@ -99,7 +98,7 @@ class Mailbox {
     int from = -1;
     CallSignature expected;
     void* data = nullptr;
-    int64_t sent_ns = 0;  // by the sender
+    int64_t moves_ns = 0;  // by the sender
   };
   Buffer take_buffer(size_t bytes) {
     // The smallest that fits: large buffers stay free for large tensors.

@@ -63,8 +63,8 @@ Result run(const Config& config) {
     if (!report.contains("step_seconds") || report["step"] <= 2) continue;
     const double ms = 1e3 * report["step_seconds"].get<double>();
     step.push_back(ms);
-    wire.push_back(ms * report["exposed_wire_fraction"].get<double>());
-    wait.push_back(ms * report["exposed_wait_fraction"].get<double>());
+    wire.push_back(ms * report["exposed_fraction"].get<double>());
+    wait.push_back(ms * report["wait_fraction"].get<double>());
   }
   return {median(step), median(wire), median(wait)};
 }

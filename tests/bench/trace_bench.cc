@@ -99,7 +99,7 @@ void lateness() {
       row.take(spans);
       if (world.rank() != 0) return;
       for (const Span& span : spans)
-        late.push_back(static_cast<double>(span.end_ns - span.matched_ns) * 1e-3 - latency_us);
+        late.push_back(static_cast<double>(span.end_ns - span.wire_start_ns) * 1e-3 - latency_us);
     });
     std::sort(late.begin(), late.end());
     fmt::print("a call over a link of {:.0f} us ends late by {:.1f} us (median), {:.1f} us (90 %)\n", latency_us,

@@ -1,6 +1,7 @@
 // The MPI back end over real processes: mpirun starts this program. Rank 0 prints what GoogleTest prints; the others
 // only what fails. The program fails on every rank when a test has failed on any.
 #include <cstdio>
+#include <cstdlib>
 #include <gtest/gtest.h>
 
 #include "parallel/comm/world.h"
@@ -36,8 +37,19 @@ class FailuresOnly : public testing::EmptyTestEventListener {
   int rank_;
 };
 
+// Over emulated links; in a netlab (launch/netlab) over its cables.
+void no_span_is_shorter_than_its_floor(Communicator& world) {
+  if (const char* gbps = std::getenv("TRIVET_NETLAB_GBPS"))
+    return spans_keep_to_their_floors(world, {.gbps = std::atof(gbps)}, false, 0.2);
+  const Link link{.latency_us = 300, .gbps = 1};
+  const auto linked = with_links(world, {{"data", link}});
+  spans_keep_to_their_floors(*linked->twin("group", comm_of("data")), link, true, 0.01);
+}
+
 int run_all(Communicator& world) {
-  for (const CommCase& the_case : comm_cases())
+  std::vector<CommCase> cases = comm_cases();
+  cases.push_back({"no_span_is_shorter_than_its_floor", no_span_is_shorter_than_its_floor});
+  for (const CommCase& the_case : cases)
     testing::RegisterTest("MpiComm", the_case.name, nullptr, std::to_string(world.size()).c_str(), __FILE__, __LINE__,
                           [&world, the_case]() -> MpiComm* { return new MpiComm(world, the_case); });
   if (world.rank() != 0) {

@@ -3,7 +3,7 @@
 #include <ctime>
 #include <gtest/gtest.h>
 
-#include "parallel/comm/link.h"
+#include "parallel/comm/link_meter.h"
 #include "parallel/comm/world.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/rank_values.h"
@@ -35,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(ranks, LinkComm, testing::Combine(testing::Values(1, 2,
 
 TEST(Link, WireTimes) {
   const Link link{.latency_us = 10, .gbps = 8};  // a byte a nanosecond
-  const auto time = [&](CommCall call, int ranks) { return wire_time(link, call, 4000, ranks); };
+  const auto time = [&](CommCall call, int ranks) { return wire_time(link, wire_cost(call, 4000, ranks)); };
   EXPECT_EQ(time(CommCall::reduce_scatter, 4).busy_ns, 3000);
   EXPECT_EQ(time(CommCall::reduce_scatter, 4).total(), 13000);
   EXPECT_EQ(time(CommCall::all_gather, 2).total(), 12000);
@@ -43,14 +43,15 @@ TEST(Link, WireTimes) {
   EXPECT_EQ(time(CommCall::all_reduce, 4).total(), 26000);
   EXPECT_EQ(time(CommCall::broadcast, 4).total(), 22000);
   EXPECT_EQ(time(CommCall::transfer, 4).total(), 14000);
-  EXPECT_EQ(wire_time({.latency_us = 7}, CommCall::all_gather, 1 << 30, 4).total(), 7000) << "no limit of bandwidth";
-  EXPECT_EQ(wire_time({.gbps = 8}, CommCall::transfer, 4000, 2).total(), 4000) << "no latency";
-  EXPECT_EQ(wire_time({}, CommCall::all_reduce, 1 << 30, 8).total(), 0);
-  EXPECT_GT(wire_time({.gbps = 1e-300}, CommCall::transfer, 1 << 30, 2).total(), 0) << "no overflow";
+  EXPECT_EQ(wire_time({.latency_us = 7}, wire_cost(CommCall::all_gather, 1 << 30, 4)).total(), 7000)
+      << "no limit of bandwidth";
+  EXPECT_EQ(wire_time({.gbps = 8}, wire_cost(CommCall::transfer, 4000, 2)).total(), 4000) << "no latency";
+  EXPECT_EQ(wire_time({}, wire_cost(CommCall::all_reduce, 1 << 30, 8)).total(), 0);
+  EXPECT_GT(wire_time({.gbps = 1e-300}, wire_cost(CommCall::transfer, 1 << 30, 2)).total(), 0) << "no overflow";
 }
 
 TEST(Link, GoesByTheClassOfAGroup) {
-  const EmulatedLinks links({{"tensor", {.latency_us = 1}}, {"data", {.gbps = 3}}});
+  const EmulatedLinks links({{"tensor", {.latency_us = 1}}, {"data", {.gbps = 3}}}, false);
   EXPECT_EQ(links.of(comm_of("tensor")).latency_us, 1);
   EXPECT_EQ(links.of(comm_of("data")).gbps, 3);
   EXPECT_TRUE(links.of(comm_of("pipeline")).none());
@@ -84,12 +85,12 @@ TEST(Link, CollectivesTakeTheirWireTimeAndTheWaiterSleeps) {
     Traced rank;
     std::vector<float> full(60000), shard(20000);
     const auto timed = [&](CommCall call, int64_t least, auto&& f) {
-      EXPECT_EQ(wire_time(kSlower, call, tensor_of(full).bytes(), 3).total(), least);
+      EXPECT_EQ(wire_time(kSlower, wire_cost(call, tensor_of(full).bytes(), 3)).total(), least);
       const int64_t before = cpu_ns();
       f();
       const int64_t busy = cpu_ns() - before;
       const Span span = rank.taken().back();
-      EXPECT_GE(span.end_ns - span.matched_ns, least) << span.info.name;
+      EXPECT_GE(span.wire_end_ns - span.wire_start_ns, least) << span.info.name;
       EXPECT_LT(busy, least / 2) << "a call that spins is busy all the time";
     };
     timed(CommCall::all_reduce, 2 * (100'000'000 + 160'000),
@@ -133,6 +134,51 @@ TEST(Link, SendsOfARankShareItsPort) {
     EXPECT_GE(arrival.end_ns - sent[0].start_ns, (i + 1) * kBusy + 500'000) << "transfer " << i;
     EXPECT_GE(arrival.end_ns - sent[static_cast<size_t>(i)].start_ns, kBusy + 500'000) << "transfer " << i;
   }
+}
+
+TEST(Link, NoSpanIsShorterThanItsFloor) {
+  for (const int ranks : {2, 3})
+    run_thread_ranks(ranks, [](Communicator& world) {
+      const Link link{.latency_us = 300, .gbps = 1};
+      const auto linked = with_links(world, {{"data", link}});
+      spans_keep_to_their_floors(*linked->twin("group", comm_of("data")), link, true, 0.01);
+    });
+}
+
+TEST(Link, AMeasuredLinkIsNoFasterThanItIs) {
+  run_thread_ranks(2, [](Communicator& world) {
+    const Link link{.latency_us = 2000, .gbps = 4};
+    const auto linked = with_links(world, {{"data", link}});
+    RankStreams rank;
+    const Link found = measure_link(*linked->twin("group", comm_of("data")), *rank.device, *rank.stream);
+    const WireCost whole = wire_cost(CommCall::all_gather, 8 << 20, 2);
+    EXPECT_GE(found.latency_us, 2000);
+    EXPECT_GE(wire_time(found, whole).total() + 1000, wire_time(link, whole).total());
+    EXPECT_GT(found.gbps, 0);
+  });
+}
+
+// Rank 0 sends to rank 1, then both gather: rank 0's shard leaves behind its message, if both take one port.
+TEST(Link, ClassesMayShareAPort) {
+  for (const bool shared : {true, false})
+    run_thread_ranks(2, [&](Communicator& world) {
+      const auto linked = with_links(world, {{"data", kSlow}, {"pipeline", kSlow}}, shared);
+      const auto data = linked->twin("data", comm_of("data")), pipeline = linked->twin("p", comm_of("pipeline"));
+      Traced rank;
+      constexpr int64_t kMegabytes = 80'000'000;  // of a byte a nanosecond
+      std::vector<std::byte> message(world.rank() == 0 ? kMegabytes : 0), full(2'000'000);
+      const int64_t before = now_ns();
+      if (world.rank() == 0) pipeline->send({message.data(), DType::u8, {kMegabytes}}, 1, *rank.stream);
+      data->all_gather({full.data() + world.rank() * 1'000'000, DType::u8, {1'000'000}},
+                       {full.data(), DType::u8, {2'000'000}}, *rank.stream);
+      const Span span = rank.taken().back();
+      if (shared) {
+        EXPECT_GE(span.wire_end_ns - before, kMegabytes + 1'000'000 + 500'000) << "on both ranks";
+      }
+      EXPECT_GE(span.wire_end_ns - span.wire_start_ns, 1'500'000);
+      std::vector<std::byte> arrived(kMegabytes);
+      if (world.rank() == 1) pipeline->recv({arrived.data(), DType::u8, {kMegabytes}}, 0, *rank.stream);
+    });
 }
 
 // A send that waited for its transfer would not come back before the test is ended for taking too long.

@@ -20,6 +20,11 @@ struct CommCase {
 std::vector<CommCase> collective_cases();  // comm_collective_cases.cc
 std::vector<CommCase> group_cases();       // comm_group_cases.cc: transfers, streams, split, mesh
 std::vector<CommCase> trace_cases();       // comm_trace_cases.cc
+
+// No call of the group is on the wire for less than its floor, whichever rank comes late. `emulated`: `link` is, so
+// that the ranks agree to the nanosecond, and a transfer takes its floor exactly. `seconds`: about what a call takes.
+void spans_keep_to_their_floors(Communicator& group, const Link& link, bool emulated, double seconds);
+
 inline std::vector<CommCase> comm_cases() {
   std::vector<CommCase> cases = collective_cases();
   for (const auto& more : {group_cases(), trace_cases()}) cases.insert(cases.end(), more.begin(), more.end());

@@ -76,7 +76,7 @@ class ThroughDevice : public HostBackEnd {
     row_.take(spans_);
     for (const Span& span : spans_)
       if (is_comm(span.info.category)) {
-        clock.matched(span.matched_ns);
+        if (span.wire_end_ns > span.wire_start_ns) clock.set_wire(span.wire_start_ns, span.wire_end_ns);
         clock.set_transfer_id(span.transfer_id);
       }
   }

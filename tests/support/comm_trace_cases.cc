@@ -1,6 +1,9 @@
-// What the spans of calls tell: when all ranks had made the call, and which send belongs to which receive.
+// What the spans of calls tell: when they were on the wire, the same on all ranks, and which send belongs to which
+// receive.
 #include <algorithm>
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "tests/support/comm_cases.h"
 #include "tests/support/rank_values.h"
@@ -25,7 +28,7 @@ Span only_span(TraceRow& row) {  // but for those of copies, of a back end that 
   return spans.empty() ? Span{} : spans.back();
 }
 
-void collectives_are_matched_when_all_have_called(Communicator& world) {
+void collectives_are_on_the_wire_once_all_have_called(Communicator& world) {
   if (world.size() == 1) return;
   TraceRow row("row");  // before the streams: they tell it what they know to their end
   RankStreams rank;
@@ -43,8 +46,10 @@ void collectives_are_matched_when_all_have_called(Communicator& world) {
       }
       const Span span = only_span(row);
       const std::vector<int64_t> starts = everybodys(world, span.start_ns);
-      EXPECT_GE(span.matched_ns, *std::max_element(starts.begin(), starts.end())) << span.info.name;
-      EXPECT_LE(span.matched_ns, span.end_ns) << span.info.name;
+      EXPECT_GE(span.wire_start_ns, *std::max_element(starts.begin(), starts.end())) << span.info.name;
+      EXPECT_LE(span.wire_start_ns, span.wire_end_ns) << span.info.name;
+      EXPECT_LE(span.wire_start_ns, span.end_ns) << span.info.name;
+      for (const int64_t other : everybodys(world, span.wire_start_ns)) EXPECT_EQ(span.wire_start_ns, other);
       EXPECT_EQ(span.transfer_id, 0u);
     }
 }
@@ -68,9 +73,10 @@ void both_ends_of_a_transfer_have_its_number(Communicator& world) {
       const auto ids = everybodys(world, static_cast<int64_t>(sent.transfer_id));
       const auto starts = everybodys(world, sent.start_ns);
       EXPECT_EQ(received.transfer_id, static_cast<uint64_t>(ids[static_cast<size_t>(previous)]));
-      EXPECT_EQ(sent.matched_ns, 0);
-      EXPECT_GE(received.matched_ns, std::max(received.start_ns, starts[static_cast<size_t>(previous)]));
-      EXPECT_LE(received.matched_ns, received.end_ns);
+      EXPECT_EQ(sent.wire_start_ns, sent.wire_end_ns) << "a buffered send";
+      EXPECT_GE(received.wire_start_ns, starts[static_cast<size_t>(previous)]);
+      EXPECT_LE(received.wire_start_ns, received.wire_end_ns);
+      EXPECT_LE(received.wire_end_ns, received.end_ns);
       for (const int64_t id : ids) {
         EXPECT_NE(id, 0);
         EXPECT_TRUE(seen.insert(static_cast<uint64_t>(id)).second);
@@ -78,10 +84,76 @@ void both_ends_of_a_transfer_have_its_number(Communicator& world) {
     }
 }
 
+int64_t floor_of(const Link& link, const Span& span) { return wire_time(link, span.info.cost).total(); }
+
+void be_late() { std::this_thread::sleep_for(std::chrono::milliseconds(30)); }
+
+void collectives_keep_to_their_floors(Communicator& group, const Link& link, bool emulated, int64_t length) {
+  TraceRow row("row");
+  RankStreams rank;
+  rank.stream->set_trace_row(&row);
+  std::vector<float> shard(static_cast<size_t>(length)), full(shard.size() * static_cast<size_t>(group.size())),
+      to(full);
+  for (int call = 0; call < 5; ++call) {
+    if (group.rank() == call % group.size()) be_late();
+    switch (call) {
+      case 0: group.reduce_scatter(tensor_of(full), tensor_of(shard), Reduce::sum, *rank.stream); break;
+      case 1: group.all_gather(tensor_of(shard), tensor_of(full), *rank.stream); break;
+      case 2: group.all_reduce(tensor_of(full), Reduce::sum, *rank.stream); break;
+      case 3: group.all_to_all(tensor_of(full), tensor_of(to), *rank.stream); break;
+      case 4: group.broadcast(tensor_of(full), 0, *rank.stream); break;
+    }
+    const Span span = only_span(row);
+    const int64_t wire = span.wire_end_ns - span.wire_start_ns, floor = floor_of(link, span);
+    // The root of a broadcast has handed over what its peers have yet to get.
+    if (call < 4 || group.rank() > 0 || emulated) {
+      EXPECT_GE(static_cast<double>(wire), 0.95 * static_cast<double>(floor));
+    }
+    EXPECT_LE(span.wire_end_ns, span.end_ns);
+    for (const int64_t other : everybodys(group, span.wire_start_ns)) EXPECT_EQ(span.wire_start_ns, other);
+    if (!emulated) continue;
+    EXPECT_GE(wire, floor) << span.info.name;
+    for (const int64_t other : everybodys(group, span.wire_end_ns)) EXPECT_EQ(span.wire_end_ns, other);
+  }
+}
+
+// Each receive comes after its message could.
+void transfers_keep_to_their_floors(Communicator& group, const Link& link, bool emulated, int64_t length) {
+  TraceRow row("row");
+  RankStreams rank;
+  rank.stream->set_trace_row(&row);
+  std::vector<float> x(static_cast<size_t>(length)), y(x);
+  const int n = group.size();
+  for (int i = 0; i < 2; ++i) {
+    group.send(tensor_of(x), (group.rank() + 1) % n, *rank.stream);
+    const Span sent = only_span(row);
+    EXPECT_EQ(sent.info.cost.bytes, 0);
+    EXPECT_EQ(sent.wire_start_ns, sent.wire_end_ns);
+    if (group.rank() == i)
+      std::this_thread::sleep_for(std::chrono::nanoseconds(
+          2 * wire_time(link, wire_cost(CommCall::transfer, tensor_of(x).bytes(), n)).total()));
+    group.recv(tensor_of(y), (group.rank() + n - 1) % n, *rank.stream);
+    const Span span = only_span(row);
+    const int64_t wire = span.wire_end_ns - span.wire_start_ns, floor = floor_of(link, span);
+    EXPECT_EQ(span.info.cost.bytes, tensor_of(x).bytes());
+    EXPECT_GE(static_cast<double>(wire), 0.95 * static_cast<double>(floor));
+    if (emulated) {
+      EXPECT_EQ(wire, floor);
+    }
+    everybodys(group, 0);  // no rank is two transfers ahead
+  }
+}
+
 }  // namespace
 
+void spans_keep_to_their_floors(Communicator& group, const Link& link, bool emulated, double seconds) {
+  const auto length = static_cast<int64_t>(link.gbps * 1e9 / 32 * seconds);
+  collectives_keep_to_their_floors(group, link, emulated, length);
+  transfers_keep_to_their_floors(group, link, emulated, length);
+}
+
 std::vector<CommCase> trace_cases() {
-  return {{"collectives_are_matched_when_all_have_called", collectives_are_matched_when_all_have_called},
+  return {{"collectives_are_on_the_wire_once_all_have_called", collectives_are_on_the_wire_once_all_have_called},
           {"both_ends_of_a_transfer_have_its_number", both_ends_of_a_transfer_have_its_number}};
 }
 

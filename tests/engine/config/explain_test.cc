@@ -95,6 +95,12 @@ TEST(Explain, NamesTheEmulatedLinks) {
   const Layout layout = resolve(loaded, {.world_size = 4});  // no tensor groups, and so no link of theirs
   const std::string text = with_single_spaces(render(describe_run(loaded.config, layout, {{{{"weights", 2048}}}})));
   EXPECT_NE(text.find("\n emulated links pipeline 5 us, data 12.5 Gbit/s\n"), std::string::npos) << text;
+  LoadedConfig shared =
+      load_good({"comm.link_gbps=3", "parallel.pipeline_model_parallel_size=2", "comm.shared_port=true"});
+  const Layout same = resolve(shared, {.world_size = 4});
+  EXPECT_NE(with_single_spaces(render(describe_run(shared.config, same, {{{{"weights", 2048}}}})))
+                .find("\n emulated links pipeline 3 Gbit/s, data 3 Gbit/s, through one port\n"),
+            std::string::npos);
 }
 
 TEST(Explain, ListsEveryKey) {

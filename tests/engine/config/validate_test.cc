@@ -67,6 +67,40 @@ TEST(Resolve, ALinkIsThatOfAllGroupsUnlessAGroupHasItsOwn) {
   EXPECT_EQ(links.at("data").gbps, 10);
 }
 
+TEST(Resolve, APortIsSharedByLinksOfOneBandwidth) {
+  const auto error = [](std::vector<std::string> sets, int ranks) -> std::string {
+    sets.insert(sets.begin(), {"comm.shared_port=true", "parallel.pipeline_model_parallel_size=2"});
+    try {
+      LoadedConfig loaded = load_good(sets);
+      for (const std::string& note : resolve(loaded, {.world_size = ranks}).notes) return note;
+      EXPECT_TRUE(loaded.config.comm.shared_port);
+      return "";
+    } catch (const ConfigError& problem) {
+      return problem.what();
+    }
+  };
+  EXPECT_EQ(error({"comm.link_gbps=10"}, 4), "");
+  EXPECT_EQ(error({"comm.link_gbps=10", "comm.tensor_link_gbps=0", "parallel.tensor_model_parallel_size=2"}, 8), "")
+      << "a class without a bandwidth does not use it";
+  EXPECT_EQ(error({"comm.link_latency_us=10"}, 4),
+            "--set: comm.shared_port: true needs emulated links with a bandwidth (comm.link_gbps) of two classes of "
+            "groups at "
+            "least, found 0: there is nothing to share");
+  EXPECT_EQ(
+      error({"comm.link_gbps=10"}, 2),
+      "--set: comm.shared_port: true has no effect: only one of the tensor, pipeline and data groups (of 1, 2 and "
+      "1 ranks) has several ranks and an emulated link with a bandwidth; it is left out");
+  EXPECT_EQ(error({"comm.link_gbps=10", "comm.data_link_gbps=5"}, 4),
+            "--set: comm.shared_port: true, but the links have bandwidths from 5 to 10 Gbit/s: one port has one, "
+            "expected the same of all classes (or 0 for a class that does not use it)");
+
+  LoadedConfig measured = load_good({"comm.measure_links=true", "comm.link_gbps=10"});
+  EXPECT_EQ(resolve(measured, {.world_size = 2}).notes,
+            std::vector<std::string>{"--set: comm.measure_links: true has no effect: no group of several ranks is "
+                                     "without an emulated link; it is left out"});
+  EXPECT_FALSE(measured.config.comm.measure_links);
+}
+
 TEST(Load, ANegativeLinkIsNamed) {
   for (const char* key :
        {"comm.link_latency_us", "comm.link_gbps", "comm.tensor_link_latency_us", "comm.tensor_link_gbps",

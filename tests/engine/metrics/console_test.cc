@@ -22,8 +22,8 @@ StepReport some_step(int64_t step) {
   r.model_tflops_per_rank = 0.5234;
   r.mfu = 0.412;
   r.stats.window = 1000;
-  r.stats.exposed_wire = {31};
-  r.stats.exposed_wait = {12};
+  r.stats.exposed = {31};
+  r.stats.wait = {12};
   r.bubble_fraction = 0.004;
   return r;
 }

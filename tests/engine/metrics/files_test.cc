@@ -50,9 +50,15 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
   r.tokens_per_second = 1e300;
   r.stats.window = 100;
   r.stats.compute = 75;
-  r.stats.wire = {0, 5, 0};
-  r.stats.exposed_wire = {0, 5, 0};
-  r.stats.exposed_wait = {0, 4, 1};
+  r.stats.wire = {0, 8, 0};
+  r.stats.any_wire = 8;
+  r.stats.hidden = {0, 3, 0};
+  r.stats.exposed = {0, 5, 0};
+  r.stats.wait = {0, 4, 1};
+  r.stats.floor = {0, 6, 0};
+  r.stats.wire_bytes = {0, 3000, 0};
+  r.ranks = 2;
+  r.links[1] = Link{.gbps = 1};
   r.stats.idle = 15;
   // when
   {
@@ -82,18 +88,15 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
                           "bubble_fraction",
                           "compute_fraction",
                           "optimizer_fraction",
-                          "exposed_comm_fraction",
-                          "exposed_wire_fraction",
-                          "exposed_wait_fraction",
+                          "exposed_fraction",
+                          "wait_fraction",
                           "host_fraction",
                           "idle_fraction",
-                          "overlap_ratio",
-                          "exposed_tensor_wire_fraction",
-                          "exposed_tensor_wait_fraction",
-                          "exposed_pipeline_wire_fraction",
-                          "exposed_pipeline_wait_fraction",
-                          "exposed_data_wire_fraction",
-                          "exposed_data_wait_fraction"})
+                          "compute_seconds",
+                          "exposed_seconds",
+                          "wait_seconds",
+                          "idle_seconds",
+                          "overlap_ratio"})
     EXPECT_TRUE(lines[0].contains(key)) << key;
   EXPECT_EQ(lines[0]["step"], 7);
   EXPECT_EQ(lines[0]["consumed_tokens"], int64_t{1} << 60);
@@ -101,17 +104,24 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
   EXPECT_EQ(lines[0]["learning_rate"].get<double>(), 5e-324);
   EXPECT_EQ(lines[0]["tokens_per_second"].get<double>(), 1e300);
   for (const auto& [key, value] : {std::pair("compute_fraction", 0.75),
-                                   {"exposed_comm_fraction", 0.1},
-                                   {"exposed_wire_fraction", 0.05},
-                                   {"exposed_wait_fraction", 0.05},
-                                   {"exposed_pipeline_wire_fraction", 0.05},
-                                   {"exposed_pipeline_wait_fraction", 0.04},
-                                   {"exposed_data_wait_fraction", 0.01},
-                                   {"exposed_tensor_wire_fraction", 0.0},
+                                   {"exposed_fraction", 0.05},
+                                   {"wait_fraction", 0.05},
+                                   {"compute_seconds", 37.5e-9},
+                                   {"exposed_seconds", 2.5e-9},
+                                   {"wait_seconds", 2.5e-9},
+                                   {"idle_seconds", 7.5e-9},
+                                   {"pipeline_wire_bytes", 1500.0},
+                                   {"pipeline_floor_seconds", 3e-9},
+                                   {"pipeline_wire_seconds", 4e-9},
+                                   {"pipeline_exposed_seconds", 2.5e-9},
+                                   {"pipeline_wait_seconds", 2e-9},
+                                   {"data_wait_seconds", 0.5e-9},
+                                   {"tensor_wire_seconds", 0.0},
                                    {"host_fraction", 0.0},
                                    {"idle_fraction", 0.15},
-                                   {"overlap_ratio", 0.0}})
+                                   {"overlap_ratio", 3.0 / 8}})
     EXPECT_DOUBLE_EQ(lines[0][key].get<double>(), value) << key;
+  EXPECT_TRUE(lines[0]["data_floor_seconds"].is_null()) << "no link is known";
   EXPECT_TRUE(lines[0]["grad_norm"].is_null());
   EXPECT_TRUE(lines[0]["mfu"].is_null());
   EXPECT_FALSE(lines[0].contains("event"));
@@ -246,11 +256,11 @@ TEST(Perfetto, WaitsAreSlicesAndTransfersAreArrows) {
   const std::vector<std::string> rows = {"0>1"}, parts = {dir / "trace.rank0.json", dir / "trace.rank1.json"};
   constexpr uint64_t kId = 0xfedcba9876543210u;
   PerfettoWriter(parts[0], 0, "rank 0", rows, 0, nullptr)
-      .step(1,
-            std::vector<std::vector<Span>>{{{{.name = "send", .category = comm_of("pipeline")}, 5000, 6000, 0, kId}}});
+      .step(1, std::vector<std::vector<Span>>{
+                   {{{.name = "send", .category = comm_of("pipeline")}, 5000, 6000, 5000, 5000, kId}}});
   PerfettoWriter(parts[1], 1, "rank 1", rows, 0, nullptr)
       .step(1, std::vector<std::vector<Span>>{
-                   {{{.name = "recv", .category = comm_of("pipeline")}, 1000, 9000, 5100, kId}}});
+                   {{{.name = "recv", .category = comm_of("pipeline")}, 1000, 9000, 5100, 9000, kId}}});
   // when
   join_traces(parts, dir / "trace.json");
   // then

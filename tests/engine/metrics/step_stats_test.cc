@@ -16,9 +16,16 @@ constexpr auto compute = Category::compute, optimizer = Category::optimizer, ten
 
 Span span(Category category, int64_t start, int64_t end) { return {{.name = "x", .category = category}, start, end}; }
 
-// A communication that waits for its peers until `matched`.
-Span comm(Category category, int64_t start, int64_t matched, int64_t end, int64_t bytes = 0) {
-  return {{.name = "x", .category = category, .bytes = bytes}, start, end, matched};
+// A communication that waits for its peers until `wire`, then is on the wire until `until` (-1: the span's end). wire
+// 0: its transport does not tell.
+Span comm(Category category, int64_t start, int64_t wire, int64_t end, int64_t bytes = 0, int64_t until = -1) {
+  return {{.name = "x", .category = category, .cost = {.bytes = bytes, .hops = bytes > 0 ? 1 : 0, .queues = true}},
+          start,
+          end,
+          wire,
+          wire == 0    ? 0
+          : until >= 0 ? until
+                       : end};
 }
 
 using Rows = std::vector<std::vector<Span>>;
@@ -30,22 +37,32 @@ StepStats by_counting(const Rows& rows, int64_t start, int64_t end) {
   StepStats stats;
   stats.window = end - start;
   for (int64_t t = start; t < end; ++t) {
-    bool on[7] = {}, wire[3] = {}, wait[3] = {};
+    bool on[4] = {}, wire[3] = {}, wait[3] = {};
     for (const auto& row : rows)
       for (const Span& s : row) {
-        if (!(s.start_ns <= t && t < s.end_ns)) continue;
-        const auto c = static_cast<size_t>(s.info.category);
-        on[c] = true;
-        if (is_comm(s.info.category)) (t < s.matched_ns ? wait : wire)[class_of(s.info.category)] = true;
+        const bool inside = s.start_ns <= t && t < s.end_ns;
+        if (!is_comm(s.info.category)) {
+          on[static_cast<size_t>(s.info.category)] |= inside;
+          continue;
+        }
+        const size_t k = class_of(s.info.category);
+        const bool told = s.wire_start_ns != 0;
+        if (told ? s.wire_start_ns <= t && t < s.wire_end_ns : inside) wire[k] = true;
+        else if (inside && t < s.wire_start_ns) wait[k] = true;
+        else if (inside) on[static_cast<size_t>(host)] = true;
       }
     const auto is = [&](Category c) { return on[static_cast<size_t>(c)]; };
     const int first_wire = wire[0] ? 0 : wire[1] ? 1 : wire[2] ? 2 : -1;
     const int first_wait = wait[0] ? 0 : wait[1] ? 1 : wait[2] ? 2 : -1;
-    if (first_wire >= 0) ++stats.wire[static_cast<size_t>(first_wire)];
+    for (size_t k = 0; k < 3; ++k) {
+      stats.wire[k] += wire[k];
+      stats.hidden[k] += wire[k] && (is(compute) || is(optimizer));
+    }
+    stats.any_wire += first_wire >= 0;
     if (is(compute)) ++stats.compute;
     else if (is(optimizer)) ++stats.optimizer;
-    else if (first_wire >= 0) ++stats.exposed_wire[static_cast<size_t>(first_wire)];
-    else if (first_wait >= 0) ++stats.exposed_wait[static_cast<size_t>(first_wait)];
+    else if (first_wire >= 0) ++stats.exposed[static_cast<size_t>(first_wire)];
+    else if (first_wait >= 0) ++stats.wait[static_cast<size_t>(first_wait)];
     else if (is(host)) ++stats.host;
     else ++stats.idle;
   }
@@ -57,24 +74,27 @@ void expect_equal(const StepStats& a, const StepStats& b) {
   EXPECT_EQ(a.compute, b.compute);
   EXPECT_EQ(a.optimizer, b.optimizer);
   EXPECT_EQ(a.wire, b.wire);
-  EXPECT_EQ(a.exposed_wire, b.exposed_wire);
-  EXPECT_EQ(a.exposed_wait, b.exposed_wait);
+  EXPECT_EQ(a.hidden, b.hidden);
+  EXPECT_EQ(a.any_wire, b.any_wire);
+  EXPECT_EQ(a.exposed, b.exposed);
+  EXPECT_EQ(a.wait, b.wait);
   EXPECT_EQ(a.idle, b.idle);
   EXPECT_EQ(a.host, b.host);
 }
 
 int64_t parts(const StepStats& s) {
-  return s.compute + s.optimizer + StepStats::sum(s.exposed_wire) + StepStats::sum(s.exposed_wait) + s.host + s.idle;
+  return s.compute + s.optimizer + StepStats::sum(s.exposed) + StepStats::sum(s.wait) + s.host + s.idle;
 }
 
 TEST(StepStats, ByHand) {
   // given: a window of 100, in which compute and optimizer leave 30..50 and 80..100 free
   const Rows rows = {
       {span(compute, 0, 30), span(compute, 50, 70), span(optimizer, 65, 80), span(phase, 0, 100)},
-      {comm(tensor, 20, 25, 40, 7)},                              // wire: 5 hidden, 10 exposed
-      {comm(pipeline, 0, 43, 45, 8), comm(pipeline, 80, 0, 82)},  // wait 40..43, wire 43..45, and a send
-      {comm(data, 60, 62, 85, 3), comm(data, 75, 88, 90, 2)},     // wire 62..85 and 88..90, wait 85..88
-      {span(host, 0, 48), span(host, 92, 95)},                    // 45..48 and 92..95
+      {comm(tensor, 20, 25, 40, 7)},                                   // wire: 5 hidden, 10 exposed
+      {comm(pipeline, 0, 43, 45, 8), comm(pipeline, 80, 0, 82)},       // wait 40..43, wire 43..45; one that cannot tell
+      {comm(data, 60, 62, 85, 3), comm(data, 75, 88, 90, 2)},          // wire 62..85 and 88..90, wait 85..88
+      {comm(data, 48, 46, 50, 1, 47), comm(data, 95, 95, 97, 0, 95)},  // sent before it was asked for; a buffered send
+      {span(host, 0, 48), span(host, 92, 95)},                         // 45..48 and 92..95, beside the copies
   };
   // when
   const StepStats stats = measure_step(rows, 0, 100);
@@ -82,16 +102,34 @@ TEST(StepStats, ByHand) {
   EXPECT_EQ(stats.window, 100);
   EXPECT_EQ(stats.compute, 50);
   EXPECT_EQ(stats.optimizer, 10);
-  EXPECT_EQ(stats.wire, (ByClass{15, 4, 23}));  // 80..82 is the pipeline's
-  EXPECT_EQ(stats.exposed_wire, (ByClass{10, 4, 5}));
-  EXPECT_EQ(stats.exposed_wait, (ByClass{0, 3, 3}));
-  EXPECT_EQ(stats.host, 6);
-  EXPECT_EQ(stats.idle, 9);
+  EXPECT_EQ(stats.wire, (ByClass{15, 4, 26}));
+  EXPECT_EQ(stats.hidden, (ByClass{5, 0, 18}));
+  EXPECT_EQ(stats.any_wire, 43) << "80..82 once";
+  EXPECT_EQ(stats.exposed, (ByClass{10, 4, 6})) << "80..82 is the pipeline's";
+  EXPECT_EQ(stats.wait, (ByClass{0, 3, 3}));
+  EXPECT_EQ(stats.host, 9);
+  EXPECT_EQ(stats.idle, 5);
   EXPECT_EQ(parts(stats), stats.window);
-  EXPECT_EQ(stats.bytes, (ByClass{7, 8, 5}));
-  EXPECT_DOUBLE_EQ(stats.bubble_fraction(), 0.12);
-  EXPECT_DOUBLE_EQ(stats.overlap_ratio().value(), 23.0 / 42);
-  EXPECT_DOUBLE_EQ(stats.overlap_ratio(class_of(comm_of("data"))).value(), 18.0 / 23);
+  EXPECT_EQ(stats.wire_bytes, (ByClass{7, 8, 6}));
+  EXPECT_DOUBLE_EQ(stats.bubble_fraction(), 0.08);
+  EXPECT_DOUBLE_EQ(stats.overlap_ratio().value(), 23.0 / 43);
+  EXPECT_DOUBLE_EQ(stats.overlap_ratio(class_of(comm_of("data"))).value(), 18.0 / 26);
+}
+
+// A byte takes a nanosecond, and 10 more to arrive.
+TEST(StepStats, FloorsOfCallsOnAKnownLink) {
+  const Link link{.latency_us = 0.01, .gbps = 8};
+  const auto floors = [&](const Rows& rows) { return StepMeter({link, {}, link}).measure(rows, 1000, 2000).floor; };
+  EXPECT_EQ(floors({{comm(data, 1000, 1100, 1180, 50)}}), (ByClass{0, 0, 60})) << "whatever it took";
+  EXPECT_EQ(floors({{comm(pipeline, 1000, 1100, 1180, 50)}}), (ByClass{})) << "the link is not known";
+  EXPECT_EQ(floors({{comm(data, 1000, 1100, 1180, 50)}, {comm(data, 1000, 1100, 1250, 50)}}), (ByClass{0, 0, 110}))
+      << "one behind the other, the latency of the first beside the second";
+  EXPECT_EQ(floors({{comm(data, 1000, 1100, 1180, 50)}, {comm(data, 1000, 1300, 1350, 20)}}), (ByClass{0, 0, 90}));
+  EXPECT_EQ(floors({{comm(tensor, 1000, 1980, 2100, 50), comm(tensor, 900, 990, 1050, 20)}}), (ByClass{40, 0, 0}))
+      << "cut to the window, as the wire is";
+  Span transfer = comm(tensor, 1000, 1100, 1160, 50);
+  transfer.info.cost.queues = false;
+  EXPECT_EQ(floors({{transfer}, {transfer}}), (ByClass{60, 0, 0})) << "from two ranks at once";
 }
 
 TEST(StepStats, SpansAreCutToTheWindow) {
@@ -121,10 +159,10 @@ TEST(StepStats, AgreesWithTheDefinitionOnRandomSpans) {
         const int64_t start = static_cast<int64_t>(random() % 140) - 20;
         const int64_t end = start + static_cast<int64_t>(random() % 40) - 2;
         const auto category = static_cast<Category>(random() % 7);
-        const int64_t matched =
-            random() % 3 == 0 ? 0
-                              : std::clamp(start + static_cast<int64_t>(random() % 30), start, std::max(start, end));
-        row.push_back(is_comm(category) ? comm(category, start, matched, end) : span(category, start, end));
+        const int64_t matched = random() % 3 == 0 ? 0 : start + static_cast<int64_t>(random() % 30) - 5;
+        const int64_t until = random() % 3 == 0 ? std::max(matched, end - static_cast<int64_t>(random() % 20)) : end;
+        row.push_back(is_comm(category) ? comm(category, start, matched, end, 0, std::max(matched, until))
+                                        : span(category, start, end));
       }
     }
     const StepStats stats = meter.measure(rows, 0, 100);
@@ -137,31 +175,31 @@ TEST(StepStats, AddUpOverRanks) {
   StepStats sum = measure_step(Rows{{span(compute, 0, 50), span(tensor, 40, 60)}}, 0, 100);
   sum += measure_step(Rows{{span(compute, 0, 100), span(tensor, 0, 30)}}, 0, 100);
   EXPECT_EQ(sum.window, 200);
-  EXPECT_DOUBLE_EQ(sum.of_window(sum.exposed_wire[0]), 0.05);
+  EXPECT_DOUBLE_EQ(sum.of_window(sum.exposed[0]), 0.05);
   EXPECT_DOUBLE_EQ(sum.overlap_ratio().value(), 0.8);
 }
 
 TEST(TimeTable, MeansOfStepsAfterTheFirst) {
-  TimeTable table(2);
-  const Rows rows = {{span(compute, 0, 60'000'000), comm(tensor, 50'000'000, 55'000'000, 80'000'000, 2048)},
+  TimeTable table(2, {Link{.gbps = 1}});
+  const Rows rows = {{span(compute, 0, 60'000'000), comm(tensor, 50'000'000, 55'000'000, 80'000'000, 3'000'000)},
                      {span(host, 80'000'000, 90'000'000)}};
-  StepStats both = measure_step(rows, 0, 100'000'000);
+  StepStats both = StepMeter({Link{.gbps = 1}}).measure(rows, 0, 100'000'000);
   both += both;
   table.add(measure_step({}, 0, 5'000'000'000));
   for (int i = 0; i < 3; ++i) table.add(both);
   EXPECT_EQ(render(table.describe()),
             "time of a step, the mean of 3 steps and 2 ranks\n"
-            "                    ms   share\n"
-            "  compute        60.00   60.0%\n"
-            "  optimizer       0.00    0.0%\n"
-            "  exposed wire   20.00   20.0%\n"
-            "  exposed wait    0.00    0.0%\n"
-            "  host           10.00   10.0%\n"
-            "  idle           10.00   10.0%\n"
-            "  step          100.00  100.0%\n"
+            "                 ms   share\n"
+            "  compute     60.00   60.0%\n"
+            "  optimizer    0.00    0.0%\n"
+            "  exposed     20.00   20.0%\n"
+            "  wait         0.00    0.0%\n"
+            "  host        10.00   10.0%\n"
+            "  idle        10.00   10.0%\n"
+            "  step       100.00  100.0%\n"
             "communication of a step\n"
-            "                   bytes  wire ms  hidden ms  exposed ms  wait ms  overlap\n"
-            "  tensor        2.00 KiB    25.00       5.00       20.00     0.00    20.0%\n");
+            "                bytes  floor ms  wire ms  hidden ms  exposed ms  wait ms  overlap\n"
+            "  tensor     2.86 MiB     24.00    25.00       5.00       20.00     0.00    20.0%\n");
 }
 
 TEST(TimeTable, ARowARank) {
@@ -180,9 +218,9 @@ TEST(TimeTable, ARowARank) {
       table.describe(std::vector<RankTime>{{"rank 0", table.own()}, {"rank 1", three}});
   EXPECT_EQ(render({blocks.back()}),
             "milliseconds of a step, by rank\n"
-            "          compute  optimizer  data wire   wait  host   idle    step\n"
-            "  rank 0    60.00       0.00      10.00  10.00  0.00  20.00  100.00\n"
-            "  rank 1    70.00       0.00       0.00   0.00  0.00  30.00  100.00\n");
+            "          compute  optimizer  data exposed   wait  host   idle    step\n"
+            "  rank 0    60.00       0.00         10.00  10.00  0.00  20.00  100.00\n"
+            "  rank 1    70.00       0.00          0.00   0.00  0.00  30.00  100.00\n");
   EXPECT_EQ(table.describe(std::vector<RankTime>(33)).size(), 2u) << "too many to read";
 }
 

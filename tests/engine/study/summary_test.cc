@@ -236,7 +236,7 @@ TEST_F(StudySummary, PagesAndPicturesEscapeEverything) {
   ASSERT_EQ(study_.factors[1].name, evil);
   add(0, {0.5, 0.6}), add(2, {0.7, 0.7});
   for (RunRow& row : rows_)
-    row.command = row.machine = row.folder = evil, row.metrics[evil] = 1, row.metrics["exposed_data_fraction"] = 0.5;
+    row.command = row.machine = row.folder = evil, row.metrics[evil] = 1, row.metrics["data_exposed_seconds"] = 0.5;
   rows_.push_back(row_of(plan_.points[4], 1, 1));
   rows_.back().outcome = RunEnd::failed;
   rows_.back().reason = evil;
@@ -270,13 +270,13 @@ TEST_F(StudySummary, ReportsOfAStudyThatHasNotBegunAreWhole) {
   EXPECT_EQ(exposed_plot(study_, plan_, summary()), "");
 }
 
-TEST_F(StudySummary, ExposedTimeIsToldWithOrWithoutWaiting) {
-  // given: one run that tells the sum, one that tells wire from wait
+TEST_F(StudySummary, ExposedTimeIsTheWiresAndWaitingStandsBesideIt) {
+  // given
   add(0, {1}), add(2, {1});
-  rows_[0].metrics["exposed_data_fraction"] = 0.25;
-  rows_[1].metrics["exposed_data_wire_fraction"] = 0.25;
-  rows_[1].metrics["exposed_data_wait_fraction"] = 0.5;
-  rows_[0].metrics["exposed_tensor_fraction"] = 0;
+  rows_[0].metrics["data_exposed_seconds"] = 0.25;
+  rows_[1].metrics["data_exposed_seconds"] = 0.75;
+  rows_[1].metrics["data_wait_seconds"] = 0.125;
+  rows_[0].metrics["tensor_exposed_seconds"] = 0;
 
   // when
   const Summary result = summary();
@@ -289,12 +289,12 @@ TEST_F(StudySummary, ExposedTimeIsToldWithOrWithoutWaiting) {
   const auto column = std::ranges::find(table.rows[0], "data") - table.rows[0].begin();
   EXPECT_EQ(table.rows[1 + 2][static_cast<size_t>(column)], "75.0%");
   EXPECT_EQ(std::ranges::count(table.rows[0], "tensor"), 0) << "nothing of it anywhere";
-  EXPECT_NE(picture.find("waiting for a peer: 500 ms, 50.0%"), std::string::npos) << picture;
+  EXPECT_NE(picture.find("waiting for a peer: 125 ms, 12.5%"), std::string::npos) << picture;
 }
 
 TEST(StudyText, MetricsHaveUnits) {
   EXPECT_EQ(metric_text("step_seconds", 0.0125), "12.5 ms");
-  EXPECT_EQ(metric_text("exposed_wait_fraction", 0.125), "12.5%");
+  EXPECT_EQ(metric_text("wait_fraction", 0.125), "12.5%");
   EXPECT_EQ(metric_text("tokens_per_second", 12345.6), "12,346");
   EXPECT_EQ(metric_text("loss", 3.25), "3.25");
 }
