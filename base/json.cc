@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fmt/format.h>
 #include <set>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -11,7 +12,7 @@ namespace trivet {
 
 namespace {
 
-// The library copies and destroys an ordered_json by recursion: deep nesting would overflow the stack.
+// The library copies an ordered_json while it grows, by recursion: deep nesting would overflow the stack.
 constexpr int kMostLevels = 500;
 
 bool is_nested_too_deeply(std::string_view text) {
@@ -33,7 +34,8 @@ bool is_nested_too_deeply(std::string_view text) {
 
 template <class Json>
 Json parse_json(std::string_view text, BadJson bad) {
-  if (!is_nested_too_deeply(text)) return Json::parse(text, nullptr, bad == BadJson::throws);
+  if (!std::is_same_v<Json, nlohmann::ordered_json> || !is_nested_too_deeply(text))
+    return Json::parse(text, nullptr, bad == BadJson::throws);
   if (bad == BadJson::throws) throw DataError(fmt::format("JSON nested more than {} deep", kMostLevels));
   return Json(Json::value_t::discarded);
 }

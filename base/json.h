@@ -10,8 +10,8 @@ namespace trivet {
 // ---- what Trivet itself has written
 
 // The value that the text is. Json: nlohmann::json, or ordered_json, which keeps the order of members.
-// Where it is none, throws Json::parse_error, or returns a discarded value (is_discarded()); more than 500 levels of
-// nesting likewise, but a DataError.
+// Where it is none, throws Json::parse_error, or returns a discarded value (is_discarded()); in ordered_json more
+// than 500 levels of nesting likewise, but a DataError.
 enum class BadJson { throws, discarded };
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text, BadJson bad = BadJson::throws);
