@@ -185,7 +185,7 @@ void add_generate_command(CLI::App& app) {
       throw ConfigError(fmt::format("--tensor-parallel {} x --pipeline-parallel {} are {} ranks, expected at most {}",
                                     options->tensor, options->pipeline, replica, kMostRanks));
     // Before so many threads are started.
-    if (launched_world_size() == 0)
+    if (launched_world_size() == 0 && asked.comm.backend != CommBackend::mpi)
       naming_keys([&] {
         resolve_for(*options, open_checkpoint(find_checkpoints(options->checkpoint).front()),
                     options->ranks > 0 ? options->ranks : static_cast<int>(replica));
