@@ -86,8 +86,7 @@ void both_ends_of_a_transfer_have_its_number(Communicator& world) {
 
 int64_t floor_of(const Link& link, const Span& span) { return wire_time(link, span.info.cost).total(); }
 
-void be_late() { std::this_thread::sleep_for(std::chrono::milliseconds(30)); }
-
+// One rank after another comes so late that the data of the others could have arrived.
 void collectives_keep_to_their_floors(Communicator& group, const Link& link, bool emulated, int64_t length) {
   TraceRow row("row");
   RankStreams rank;
@@ -95,7 +94,9 @@ void collectives_keep_to_their_floors(Communicator& group, const Link& link, boo
   std::vector<float> shard(static_cast<size_t>(length)), full(shard.size() * static_cast<size_t>(group.size())),
       to(full);
   for (int call = 0; call < 5; ++call) {
-    if (group.rank() == call % group.size()) be_late();
+    if (group.rank() == call % group.size())
+      std::this_thread::sleep_for(std::chrono::nanoseconds(
+          wire_time(link, wire_cost(CommCall::all_gather, tensor_of(full).bytes(), group.size())).total()));
     switch (call) {
       case 0: group.reduce_scatter(tensor_of(full), tensor_of(shard), Reduce::sum, *rank.stream); break;
       case 1: group.all_gather(tensor_of(shard), tensor_of(full), *rank.stream); break;
