@@ -26,10 +26,12 @@ struct Texts {
 
 // A handler can reach nothing but globals.
 std::atomic<int> received{0};
-std::atomic<int64_t> received_ns{0};  // 0: nothing was received
-std::array<Texts, 2> texts;           // one is in use, the other is written
+std::atomic<bool> on_terminal{false};  // whose last line may be a progress bar, and ^C
+std::atomic<int64_t> received_ns{0};   // 0: nothing was received
+std::array<Texts, 2> texts;            // one is in use, the other is written
 std::atomic<int> in_use{0};
-static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
+              std::atomic<bool>::is_always_lock_free);
 
 int64_t monotonic_ns() {
   timespec now{};
@@ -43,8 +45,9 @@ void report(int signal, std::string_view text) {
   std::array<char, 400> line;
   size_t size = 0;
   const char* const name = sigabbrev_np(signal);
-  for (const std::string_view part : {std::string_view("trivet: SIG"), std::string_view(name ? name : "?"),
-                                      std::string_view(": "), text, std::string_view("\n")})
+  for (const std::string_view part :
+       {std::string_view(on_terminal ? "\n" : ""), std::string_view("trivet: SIG"), std::string_view(name ? name : "?"),
+        std::string_view(": "), text, std::string_view("\n")})
     size += part.copy(line.data() + size, line.size() - size);
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), size);
 }
@@ -70,6 +73,7 @@ void handle(int signal) {
 
 void watch_stop_signals(std::string_view at_first, std::string_view at_once) {
   set_stop_texts(at_first, at_once);
+  on_terminal = isatty(STDERR_FILENO) != 0;
   struct sigaction action {};
   action.sa_handler = handle;
   action.sa_flags = SA_RESTART;

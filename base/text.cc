@@ -52,7 +52,9 @@ std::string percent_text(double fraction) {
   return std::isfinite(fraction) ? fmt::format("{:.1f}%", 100 * fraction) : "-";
 }
 
-std::string counted(int64_t n, std::string_view noun) { return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s"); }
+std::string counted(int64_t n, std::string_view noun) {
+  return fmt::format("{} {}{}", grouped(n), noun, n == 1 ? "" : "s");
+}
 
 std::string shortened(std::string_view text, size_t most) {
   size_t characters = 0, bytes = 0;

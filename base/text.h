@@ -12,7 +12,7 @@ std::string grouped(int64_t n);                         // 124,439,808
 std::string bytes_text(int64_t bytes);                  // 1.86 GiB
 std::string duration_text(double seconds);              // 0:07, 12:34, 1:02:03, 3d 04:05:06; "-" for what is no time
 std::string percent_text(double fraction);              // 41.2%; "-" for NaN
-std::string counted(int64_t n, std::string_view noun);  // 1 step, 2 steps
+std::string counted(int64_t n, std::string_view noun);  // 1 step, 2,000 steps
 // At most so many characters of a UTF-8 text, and "…" where there are more.
 std::string shortened(std::string_view text, size_t most);
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <ranges>
 
 #include "base/text.h"
 #include "engine/config/fields.h"
 #include "launch/commands.h"
+#include "parallel/pipeline/schedule.h"
 
 namespace trivet {
 namespace {
@@ -46,6 +48,18 @@ std::string entry(const std::string& name, const std::string& text) {
   return line + wrapped(text, kScreen, kTextColumn) + '\n';
 }
 
+// " N", of an option that takes a value.
+std::string value_of(const CLI::Option& option) {
+  if (!option.get_option_text().empty()) return " " + option.get_option_text();
+  if (option.get_type_size() == 0) return "";
+  std::string type = option.get_type_name();
+  if (const size_t words = type.find(":{"); words != std::string::npos) {
+    type = type.substr(words + 2, type.size() - words - 3);
+    std::ranges::replace(type, ',', '|');
+  }
+  return " " + type + (option.get_expected_max() > 1 ? " ..." : "");
+}
+
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_description(const CLI::App* app) const override { return app->get_description() + "\n\n"; }
@@ -76,19 +90,6 @@ class HelpFormatter : public CLI::Formatter {
         std::ranges::find(kExamples, path_of(*app), &std::pair<std::string_view, std::string_view>::first);
     return example == std::end(kExamples) ? text : text + fmt::format("Example:\n  {}\n", example->second);
   }
-
- private:
-  // " N", of an option that takes a value.
-  static std::string value_of(const CLI::Option& option) {
-    if (!option.get_option_text().empty()) return " " + option.get_option_text();
-    if (option.get_type_size() == 0) return "";
-    std::string type = option.get_type_name();
-    if (const size_t words = type.find(":{"); words != std::string::npos) {
-      type = type.substr(words + 2, type.size() - words - 3);
-      std::ranges::replace(type, ',', '|');
-    }
-    return " " + type + (option.get_expected_max() > 1 ? " ..." : "");
-  }
 };
 
 std::vector<std::string> options_of(const CLI::App& app) {
@@ -103,6 +104,30 @@ std::vector<std::string> commands_of(const CLI::App& app) {
   return names;
 }
 
+// The words among which an option's value is, as the help shows them: hf|llmc|trivet.
+std::vector<std::string> values_of(const CLI::Option& option) {
+  std::vector<std::string> words;
+  if (option.check_lname("kind"))
+    for (const ScheduleKind& kind : schedule_kinds()) words.emplace_back(kind.name);
+  const std::string shown = value_of(option);
+  if (shown.find('|') == shown.npos) return words;
+  for (const auto part : std::views::split(shown.substr(1, shown.find(" [") - 1), '|')) {
+    const std::string_view word(part.begin(), part.end());
+    if (std::ranges::none_of(word, [](char c) { return c == '.' || (c >= 'A' && c <= 'Z'); })) words.emplace_back(word);
+  }
+  return words;
+}
+
+// Likewise a key's; empty: it takes others.
+std::vector<std::string> values_of(const Field& field) {
+  std::vector<std::string> words(field.words.begin(), field.words.end());
+  if (field.noun == "true or false") words = {"true", "false"};
+  if (field.name == "parallel.pipeline_schedule")
+    for (const ScheduleKind& kind : schedule_kinds()) words.emplace_back(kind.name);
+  if (!words.empty() && !field.empty.empty()) words.emplace_back(field.empty);
+  return words;
+}
+
 void for_each_command(const CLI::App& app, const std::string& path,
                       const std::function<void(const CLI::App&, const std::string& path)>& f) {
   f(app, path);
@@ -112,15 +137,25 @@ void for_each_command(const CLI::App& app, const std::string& path,
 
 std::string bash_completion(const CLI::App& app) {
   std::vector<std::string> paths, keys;
-  std::string words;
+  std::string words, values;  // of commands; of what stands before a value
+  const auto add_values = [&](const std::string& of, const std::vector<std::string>& of_it) {
+    if (!of_it.empty()) values += fmt::format("    {}) words=\"{}\" ;;\n", of, fmt::join(of_it, " "));
+  };
   for_each_command(app, "", [&](const CLI::App& command, const std::string& path) {
     if (!path.empty()) paths.push_back(path);
     words += fmt::format("    \"{}\") words=\"{} {}\" ;;\n", path, fmt::join(commands_of(command), " "),
                          fmt::join(options_of(command), " "));
+    for (const CLI::Option* option : command.get_options())
+      for (const std::string& name : option->get_lnames()) add_values(path + ":--" + name, values_of(*option));
+    for (const CLI::Option* option : command.get_options())
+      if (option->get_positional()) add_values(path + ":" + command.get_name(), values_of(*option));
   });
-  for (const Field& field : fields()) keys.push_back(std::string(field.name) + "=");
+  for (const Field& field : fields()) {
+    keys.push_back(std::string(field.name) + "=");
+    add_values("*:" + std::string(field.name), values_of(field));
+  }
   return fmt::format(R"(_trivet() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} path= word words=
+  local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} prefix= path= word words=
   for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
     case "$path/$word" in
       {}) path=$path/$word ;;
@@ -128,17 +163,24 @@ std::string bash_completion(const CLI::App& app) {
   done
   case $path in
 {}  esac
-  if [[ ${{COMP_WORDS[COMP_CWORD-1]}} == --set ]]; then
+  if [[ $before == --set && $current != *=* ]]; then
     words="{}"
     type compopt >/dev/null 2>&1 && compopt -o nospace
-  elif [[ ${{words%% *}} != [a-z]* && $current != -* ]]; then
-    words=  # an argument or an option's value: a file, if anything
+  elif [[ ${{words%% *}} != [a-z]* && $current != -* || $current == *=* || $before == = ]]; then
+    words=  # an argument or a value: one of the words that it takes, else a file, if anything
+    # bash makes three words of KEY=VALUE, zsh one
+    if [[ $current == = ]]; then current=
+    elif [[ $current == *=* ]]; then before=${{current%%=*}} prefix=$before= current=${{current#*=}}
+    elif [[ $before == = ]]; then before=${{COMP_WORDS[COMP_CWORD-2]}}
+    fi
+    case $path:$before in
+{}    esac
   fi
-  COMPREPLY=($(compgen -W "$words" -- "$current"))
+  COMPREPLY=($(compgen -P "$prefix" -W "$words" -- "$current"))
 }}
 complete -o default -F _trivet trivet
 )",
-                     fmt::join(paths, "|"), words, fmt::join(keys, " "));
+                     fmt::join(paths, "|"), words, fmt::join(keys, " "), values);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "base/stop_signal.h"
 #include "engine/config/load.h"
@@ -19,6 +20,8 @@ struct TrainOptions {
   std::string path;
   std::vector<std::string> sets;
   int ranks = 0;  // 0: not given
+  std::string prompt;
+  std::optional<uint64_t> seed;  // of samples; none: train.seed
   RunOptions run;
   std::vector<std::string> faults;
 };
@@ -26,11 +29,34 @@ struct TrainOptions {
 int run(TrainOptions& options) {
   options.run.faults = parse_faults(options.faults);
   const LoadedConfig loaded = load_config(options.path, options.sets);
+  options.run.sampling.seed = options.seed.value_or(static_cast<uint64_t>(loaded.config.train.seed));
   std::atomic<int> exit_code = 0;  // the same on all ranks
   const auto rank_main = [&](Communicator& world) { exit_code = run_training(loaded, options.run, world, std::cout); };
 
   run_ranks(loaded.config.comm.backend, options.ranks, ranks_of_one_replica(loaded.config), rank_main);
   return exit_code;
+}
+
+// The prompt of samples, and how they are drawn. Returns the prompt's option.
+CLI::Option* add_sampling(CLI::App& command, TrainOptions& options) {
+  Sampling& sampling = options.run.sampling;
+  CLI::Option* prompt =
+      command
+          .add_option("--generate", options.prompt,
+                      "prompt from which the model generates text after each evaluation and at the end; \"\": none")
+          ->option_text("PROMPT");
+  const auto number = [&](const char* name, auto& value, const CLI::Validator& check, const char* help) {
+    add_number(command, name, value, check, help)->needs(prompt);
+  };
+  number("--generate-tokens", sampling.tokens, whole_number(1), "how many tokens it adds");
+  number("--temperature", sampling.temperature, at_least_zero(), "of the sampling; 0: the likeliest token each time");
+  number("--top-k", sampling.top_k, whole_number(0), "sample among so many tokens; 0: among all");
+  number("--top-p", sampling.top_p, share(), "of those, among the likeliest of this probability; 1: all");
+  command.add_option("--seed", options.seed, "of the sampling; default: train.seed")
+      ->option_text("N")
+      ->check(whole_number(0))
+      ->needs(prompt);
+  return prompt;
 }
 
 }  // namespace
@@ -41,18 +67,7 @@ void add_train_command(CLI::App& app, int& exit_code) {
   add_argument(*command, "run", options->path, "RUN.yaml", "YAML file of the run");
   add_ranks_option(*command, options->ranks, "thread ranks; without it, as many as one model needs");
   add_set_option(*command, options->sets, "a value instead of the file's");
-  CLI::Option* prompt =
-      command
-          ->add_option("--generate", options->run.prompt,
-                       "prompt from which the model generates text after each evaluation and at the end")
-          ->option_text("PROMPT");
-  add_number(*command, "--generate-tokens", options->run.generate_tokens, whole_number(1), "how many tokens it adds")
-      ->needs(prompt);
-  add_number(*command, "--temperature", options->run.temperature, at_least_zero(),
-             "of the sampling; 0: the likeliest token each time")
-      ->needs(prompt);
-  add_number(*command, "--top-k", options->run.top_k, whole_number(0), "sample among so many tokens; 0: among all")
-      ->needs(prompt);
+  CLI::Option* prompt = add_sampling(*command, *options);
   command
       ->add_option("--resume", options->run.resume,
                    "auto: from the run's newest checkpoint, if there is one; none; or the path of a checkpoint or run")
@@ -61,15 +76,21 @@ void add_train_command(CLI::App& app, int& exit_code) {
   command
       ->add_option("--inject", options->faults,
                    fmt::format("inject a fault (docs/faults.md); RANK: a number, last or all; PHASE: step, forward, "
-                               "backward, reduce, optimizer or save; FAULT: {}",
+                               "backward, reduce, optimizer or save; help: what each does; FAULT: {}",
                                fmt::join(fault_names(), ", ")))
       ->option_text("FAULT:RANK:STEP[:PHASE]")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->each([](const std::string& fault) {
+        if (fault != "help") return;
+        fmt::print("{}", fault_table());
+        throw CLI::Success();
+      });
   command->footer(
       "Exit codes: 0 done, 64 configuration or usage, 65 bad input data, 70 internal error or a rank that failed, "
       "74 I/O, 75 saved, please requeue, 93 do not requeue, 124 a hang, 128+n signal n. RUN_DIR/outcome.json says "
       "more, and trivet flight RUN_DIR what each rank's communication was doing.");
-  command->callback([options, &exit_code] {
+  command->callback([options, prompt, &exit_code] {
+    if (prompt->count() > 0) options->run.prompt = options->prompt;
     // Rank 0 reports for all; it knows more when it trains.
     if (launched_rank() > 0) watch_stop_signals("", "");
     else watch_stop_signals("the run ends after its first step", "the run ends at once, before its first step");

@@ -139,6 +139,14 @@ LoadedConfig parse_config(const std::string& text, const std::string& path, std:
   return loaded;
 }
 
+LoadedConfig with_sets(LoadedConfig loaded, std::span<const std::string> sets) {
+  Problems problems(loaded.path, loaded.origins);
+  for (const std::string& argument : sets) apply_set(argument, loaded, problems);
+  check_config(loaded, problems);
+  problems.throw_if_any();
+  return loaded;
+}
+
 Config parse_sets(std::span<const std::string> sets) {
   LoadedConfig loaded;
   Problems problems(loaded.path, loaded.origins);

@@ -28,6 +28,9 @@ LoadedConfig load_config(const std::string& path, std::span<const std::string> s
 // The same from text; `path` only names it.
 LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets = {});
 
+// The same over values that are there already, in the place of a file. Throws ConfigError.
+LoadedConfig with_sets(LoadedConfig loaded, std::span<const std::string> sets);
+
 // What `sets` alone say, over the defaults, and not judged. Throws ConfigError.
 Config parse_sets(std::span<const std::string> sets);
 

@@ -92,6 +92,23 @@ FlightDump read_dump(const std::string& path) {
   return dump;
 }
 
+// How the run ended, from its outcome.json (outcome.h).
+std::string end_of(const std::string& run_dir) {
+  const std::string path = run_dir + "/outcome.json";
+  if (!file_exists(path))
+    return "there is no outcome.json: the run is still going on, or was ended before a rank could write one";
+  const Json outcome = parse(path);
+  try {
+    const std::string status = outcome.at("status");
+    const std::string how = status == "done" ? "ended normally" : status == "stopped" ? "was stopped as asked" : status;
+    const std::string what = outcome.at("what");
+    return fmt::format("the run {} after step {}{}", how, outcome.at("step").get<int64_t>(),
+                       what.empty() ? "" : ": " + what);
+  } catch (const nlohmann::json::exception& error) {
+    throw DataError(fmt::format("{}: {}", path, json_problem(error)));
+  }
+}
+
 // The same group on another rank: of the groups with this name and these ranks, the one with the same number.
 const FlightGroup* same_group(const FlightLog& mine, size_t index, const FlightLog& theirs) {
   const auto is_like = [&](const FlightGroup& group) {
@@ -235,6 +252,7 @@ FlightReport read_flight_folder(const std::string& run_dir) {
         if (dump->log.rank != rank || member < 0 || member >= world)
           throw DataError(fmt::format("{}: rank {} of {} does not belong here", file, member, world));
   }
+  if (std::ranges::none_of(report.dumps, &std::optional<FlightDump>::has_value)) report.end = end_of(run_dir);
   return report;
 }
 
@@ -274,6 +292,7 @@ FlightVerdict find_culprit(const FlightReport& report) {
 }
 
 std::string describe_flight(const FlightReport& report) {
+  if (!report.end.empty()) return report.end + "; no rank wrote a flight dump\n";
   std::string text = find_culprit(report).what + "\n";
   for (size_t rank = 0; rank < report.dumps.size(); ++rank) {
     const auto& dump = report.dumps[rank];

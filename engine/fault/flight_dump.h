@@ -4,6 +4,8 @@
 //   RUN_DIR/flight/ranks.json    host and process of each rank; written by rank 0 at the start
 //   RUN_DIR/flight/fired         tells the ranks to write their dumps
 //   RUN_DIR/flight/rank-K.json   one line a group and a call
+//
+// A run that ended normally has no dumps.
 #pragma once
 
 #include <optional>
@@ -41,6 +43,7 @@ void write_flight_dump(const std::string& run_dir, const FlightDump& dump);
 struct FlightReport {
   std::vector<RankPlace> places;                 // [rank]
   std::vector<std::optional<FlightDump>> dumps;  // [rank]; empty: no dump
+  std::string end{};                             // without any dump: how the run ended, as outcome.json says
 };
 // Throws DataError where a file is invalid, IoError without such a folder.
 FlightReport read_flight_folder(const std::string& run_dir);
@@ -53,7 +56,8 @@ struct FlightVerdict {
 };
 FlightVerdict find_culprit(const FlightReport& report);
 
-// For people: the verdict, then a line a rank and a line an open call with the ranks missing from it.
+// For people: the verdict, then a line a rank and a line an open call with the ranks missing from it. Where no rank
+// wrote a dump, how the run ended.
 std::string describe_flight(const FlightReport& report);
 
 }  // namespace trivet

@@ -7,8 +7,6 @@
 #include <fmt/format.h>
 #include <utility>
 
-#include "base/host.h"
-
 namespace trivet {
 namespace {
 
@@ -98,14 +96,17 @@ void Console::text(const std::string& piece) {
   write(piece);
 }
 
-void Console::progress(int64_t step, int64_t total_steps, double step_seconds) {
-  const bool last = step >= total_steps;
+void Console::progress(double steps, int64_t total_steps, double step_seconds, const std::string& of_step) {
+  const auto total = static_cast<double>(total_steps);
+  const auto whole = static_cast<int64_t>(steps);
+  const bool last = whole >= total_steps;
   const double now = now_seconds();
-  bar_fraction_ =
-      total_steps <= 0 ? 1 : std::clamp(static_cast<double>(step) / static_cast<double>(total_steps), 0.0, 1.0);
+  bar_fraction_ = total_steps <= 0 ? 1 : std::clamp(steps / total, 0.0, 1.0);
   bar_ = last ? ""
-              : fmt::format("{}/{}  {:.1f}%  {} left", step, total_steps, 100 * bar_fraction_,
-                            duration_text(static_cast<double>(total_steps - step) * step_seconds));
+              : fmt::format("{}/{}  {:.1f}%  {}{} left", whole, total_steps, 100 * bar_fraction_,
+                            of_step.empty() ? "" : of_step + "  ", duration_text((total - steps) * step_seconds));
+  if (!of_step.empty() && now - line_at_ >= quiet_seconds_ && !(columns_ && columns_() > 0))
+    note(fmt::format("step {}: {}", whole + 1, of_step));
   if (last) clear_bar();
   else if (now >= next_draw_) draw_bar();
   else return;
@@ -115,6 +116,7 @@ void Console::progress(int64_t step, int64_t total_steps, double step_seconds) {
 void Console::line(const std::string& text) {
   clear_bar();
   write(text + '\n');
+  line_at_ = now_seconds();
   draw_bar();
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/host.h"
 #include "base/text.h"
 #include "engine/metrics/step_report.h"
 
@@ -28,8 +29,8 @@ class Console {
   // ones go, where none of them is a bar. What that stream does not take is lost.
   using Elsewhere = std::function<std::ostream&(int error)>;
 
-  Console(std::ostream& out, Columns columns, Elsewhere elsewhere = nullptr)
-      : out_(&out), columns_(std::move(columns)), elsewhere_(std::move(elsewhere)) {}
+  Console(std::ostream& out, Columns columns, Elsewhere elsewhere = nullptr, double quiet_seconds = 60)
+      : out_(&out), columns_(std::move(columns)), elsewhere_(std::move(elsewhere)), quiet_seconds_(quiet_seconds) {}
   ~Console() { clear_bar(); }
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
@@ -40,8 +41,10 @@ class Console {
   void note(const std::string& line);   // any other line: a warning, a checkpoint
   void text(const std::string& piece);  // of a text that grows: shown at once, as it is
 
-  // Moves the bar; redrawn at most ten times a second. `step_seconds`: how long one step is likely to take.
-  void progress(int64_t step, int64_t total_steps, double step_seconds);
+  // Moves the bar; redrawn at most ten times a second. `steps`: done, with a part of the next; `of_step` says which
+  // part. `step_seconds`: how long one step is likely to take. Where there is no bar, `of_step` is a line when none was
+  // written for `quiet_seconds`.
+  void progress(double steps, int64_t total_steps, double step_seconds, const std::string& of_step = "");
 
  private:
   void line(const std::string& text);  // above the bar
@@ -52,12 +55,13 @@ class Console {
   std::ostream* out_;
   Columns columns_;
   Elsewhere elsewhere_;
+  const double quiet_seconds_;
   int lines_until_header_ = 0;
   size_t left_out_ = 0;  // columns of the last header that the terminal had no room for
   std::string bar_;      // what it says, without its picture; empty: none
   double bar_fraction_ = 0;
   bool bar_drawn_ = false;
-  double next_draw_ = 0;
+  double next_draw_ = 0, line_at_ = now_seconds();
 };
 
 }  // namespace trivet

@@ -77,19 +77,24 @@ std::vector<std::string> step_metric_names() {
   return names;
 }
 
+std::string set_aside(const std::string& file) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file) || std::filesystem::file_size(file) == 0) return {};
+  const std::filesystem::path path = file;
+  std::string aside;
+  for (int number = 1; aside.empty() || std::filesystem::exists(std::filesystem::symlink_status(aside)); ++number)
+    aside = (path.parent_path() / path.stem()).string() + fmt::format(".{}", number) + path.extension().string();
+  std::filesystem::rename(path, aside, error);
+  if (error) throw IoError(fmt::format("{}: cannot be renamed to {}: {}", file, aside, error.message()));
+  return aside;
+}
+
 MetricsLog::MetricsLog(std::string path, AppendFile::Warn warn)
     : path_(std::move(path)), warn_(std::move(warn)), file_(path_, AppendFile::Start::keep, warn_) {}
 
 std::string MetricsLog::start_over() {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path_) || std::filesystem::file_size(path_) == 0) return {};
-  const std::filesystem::path path = path_;
-  std::string aside;
-  for (int number = 1; aside.empty() || std::filesystem::exists(std::filesystem::symlink_status(aside)); ++number)
-    aside = (path.parent_path() / path.stem()).string() + fmt::format(".{}", number) + path.extension().string();
-  std::filesystem::rename(path_, aside, error);
-  if (error) throw IoError(fmt::format("{}: cannot be renamed to {}: {}", path_, aside, error.message()));
-  file_ = AppendFile(path_, AppendFile::Start::keep, warn_);
+  const std::string aside = set_aside(path_);
+  if (!aside.empty()) file_ = AppendFile(path_, AppendFile::Start::keep, warn_);
   return aside;
 }
 

@@ -16,13 +16,16 @@ namespace trivet {
 // The names of the numbers in the line of a step, but for its own.
 std::vector<std::string> step_metric_names();
 
+// An earlier run's NAME.EXT becomes NAME.1.EXT, or the next number that is free. Returns the new name; empty: there was
+// no such file, or nothing in it. Throws IoError.
+std::string set_aside(const std::string& file);
+
 class MetricsLog {
  public:
   // Throws IoError when the file cannot be opened. `warn` is called once, at the first line that cannot be written.
   MetricsLog(std::string path, AppendFile::Warn warn);
 
-  // Before a run that does not go on where this file ends: a file with records becomes metrics.1.jsonl, or the next
-  // number that is free. Returns the new name; empty: there were no records. Throws IoError.
+  // set_aside() of the file, before a run that does not go on where it ends.
   std::string start_over();
   // Before a run that goes on behind `step`: removes the records of later steps, which are done again; with
   // `evaluates_again` also that step's evaluation. Atomically; where that fails, `warn` is called and they stay.

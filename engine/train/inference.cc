@@ -1,7 +1,9 @@
 #include "engine/train/inference.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "engine/config/fields.h"
 #include "engine/model/modules.h"
 
 namespace trivet {
@@ -22,7 +24,11 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
   config.parallel.pipeline_model_parallel_size = pipeline;
   config.data.path = "none";  // a run has to name its data; this one reads none
   config.train.train_iters = 1;
-  return parse_config(to_yaml(config), checkpoint.directory, sets);
+  LoadedConfig loaded{.config = config, .path = checkpoint.directory};
+  for (const Field& field : fields()) loaded.origins[std::string(field.name)] = {Origin::file, checkpoint.directory};
+  loaded.origins["parallel.tensor_model_parallel_size"].where = "--tensor-parallel";
+  loaded.origins["parallel.pipeline_model_parallel_size"].where = "--pipeline-parallel";
+  return with_sets(std::move(loaded), sets);
 }
 
 namespace {

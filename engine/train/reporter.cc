@@ -1,5 +1,6 @@
 #include "engine/train/reporter.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
@@ -39,12 +40,13 @@ double measure_peak(const Config& config, Trainer& trainer) {
   return std::accumulate(peaks.begin(), peaks.end(), 0.0) / host.size();
 }
 
-FoundPeak find_peak(const Config& config, Trainer& trainer) {
+FoundPeak find_peak(const Config& config, Trainer& trainer, Console* console) {
   if (config.device.peak_tflops) return {*config.device.peak_tflops, "device.peak_tflops"};
   const std::string arithmetic = config.device.tf32 ? "tf32" : std::string(word_of(config.precision.dtype));
   if (trainer.device().kind() == DeviceKind::cuda)
     if (const auto known = peak_tflops_by_name(trainer.device().name(), arithmetic))
       return {*known, "data sheet of " + trainer.device().name() + ", dense " + arithmetic};
+  if (console) console->note("measuring the peak");
   return {measure_peak(config, trainer), fmt::format("GEMMs in {} measured on all ranks at once", arithmetic), true};
 }
 
@@ -143,7 +145,11 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
       time_(host_.size(), links_),
       meter_(links_) {
   const bool first = host_.rank() == 0;
-  const FoundPeak peak = find_peak(config_, trainer);
+  if (first)
+    console_.emplace(
+        out,
+        [] { return terminal_columns(STDOUT_FILENO); }, [this](int error) -> auto& { return open_output_log(error); });
+  const FoundPeak peak = find_peak(config_, trainer, console_ ? &*console_ : nullptr);
   work_ = {.tokens = config_.batch.global_batch_size.value() * config_.model.seq_length,
            .flops = flops_per_step(model_spec_of(config_.model), config_.batch.global_batch_size.value(),
                                    config_.train.flops_convention),
@@ -152,17 +158,30 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
   peak_origin_ = peak.origin;
   peak_measurements_left_ = peak.measured ? 3 : 0;
   const std::vector<MemoryPlan> memory = gather_memory(trainer);
-  if (first) {
-    console_.emplace(
-        out,
-        [] { return terminal_columns(STDOUT_FILENO); }, [this](int error) -> auto& { return open_output_log(error); });
+  if (console_) {
     std::vector<TextBlock> blocks = describe_run(config_, layout, memory);
     blocks.push_back(describe_speed(config_, trainer, peak, work_.flops, links_));
     console_->banner(blocks);
     log_.emplace(config_.train.run_dir + "/metrics.jsonl", [this](const std::string& why) { console_->note(why); });
   }
-  if (config_.train.trace) open_trace();
   collect_spans();
+  // A GPU is given a whole step at once.
+  if (console_ && trainer.device().kind() == DeviceKind::cpu)
+    trainer.rank().executor.on_progress([this](size_t done, size_t of) { show_progress(done, of); });
+}
+
+// A step of less than a second is not shown in parts.
+void Reporter::show_progress(size_t ops_done, size_t ops) {
+  const int64_t now = now_ns();
+  if (ops_done == 1) step_begun_ns_ = now, next_progress_ns_ = now + 1'000'000'000;
+  if (now < next_progress_ns_) return;
+  next_progress_ns_ = now + 100'000'000;
+  const double part = static_cast<double>(ops_done) / static_cast<double>(ops), known = speed_.recent_step_seconds();
+  const int64_t micro_batches = trainer_.rank().schedule.m;
+  console_->progress(static_cast<double>(trainer_.steps_done()) + part, config_.train.train_iters,
+                     std::isnan(known) ? static_cast<double>(now - step_begun_ns_) * 1e-9 / part : known,
+                     fmt::format("{}/{} micro-batches", static_cast<int64_t>(part * static_cast<double>(micro_batches)),
+                                 micro_batches));
 }
 
 Votes Reporter::step(const StepResult& result, const Votes& votes) {
@@ -192,7 +211,7 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   if (report.mfu > 1) explain_mfu(report);
   log_->step(report);
   if (result.step % config_.train.log_interval == 0 || result.step == config_.train.train_iters) console_->step(report);
-  console_->progress(result.step, config_.train.train_iters, speed_.recent_step_seconds());
+  console_->progress(static_cast<double>(result.step), config_.train.train_iters, speed_.recent_step_seconds());
   return sum;
 }
 
@@ -216,15 +235,22 @@ void Reporter::text(const std::string& piece) {
 }
 
 void Reporter::starts() {
+  open_trace();
   if (!console_) return;
   if (const std::string aside = log_->start_over(); !aside.empty())
     note(fmt::format("{}/metrics.jsonl was an earlier run's, and is {} now", config_.train.run_dir, aside));
 }
 
 void Reporter::resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again) {
+  const int64_t last = config_.train.train_iters;
   if (!goes_on) starts();
+  else if (step < last) open_trace();
   if (!console_) return;
-  note(fmt::format("resumed from {} after step {} of {}", checkpoint, step, config_.train.train_iters));
+  note(fmt::format("resumed from {} after step {}{}", checkpoint, step,
+                   step > last ? fmt::format(": train.train_iters is {}, so nothing is left to train", last)
+                   : step == last
+                       ? fmt::format(" of {}: nothing is left to train; a larger train.train_iters trains on", last)
+                       : fmt::format(" of {}", last)));
   log_->resume(step, checkpoint, evaluates_again);
 }
 
@@ -262,6 +288,11 @@ std::string Reporter::trace_part(int rank) const {
 }
 
 void Reporter::open_trace() {
+  if (!config_.train.trace) return;
+  const std::string joined = config_.train.run_dir + "/trace.json";
+  if (const std::string aside = console_ ? set_aside(joined) : ""; !aside.empty())
+    note(fmt::format("{} was an earlier start's, and is {} now", joined, aside));
+  collect_spans();  // before the first step
   std::vector<std::string> rows;
   for (TraceRow& row : trainer_.trace().rows()) rows.push_back(row.name());
   // One origin for all ranks: rank 0's clock. Ranks of other hosts have clocks of their own.

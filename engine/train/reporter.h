@@ -63,6 +63,7 @@ class Reporter {
   std::ostream& open_output_log(int error);
   std::string trace_part(int rank) const;
   void open_trace();
+  void show_progress(size_t ops_done, size_t ops);  // of a step under way
   void look_for_stragglers(int64_t step, const StepStats& stats);
   void collect_spans();
   // Collective, after a step that was faster than the peak. Explains an MFU above 100 %, once.
@@ -80,7 +81,8 @@ class Reporter {
   RunningSpeed speed_;
   TimeTable time_;
   StepMeter meter_;
-  StepStats own_work_;                    // since the last look for stragglers
+  StepStats own_work_;  // since the last look for stragglers
+  int64_t step_begun_ns_ = 0, next_progress_ns_ = 0;
   std::vector<std::vector<Span>> spans_;  // [row]
   std::ofstream output_log_;              // of the console, when standard output is gone
   std::optional<Console> console_;

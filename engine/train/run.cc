@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <memory>
 #include <optional>
+#include <ostream>
 
 #include "base/files.h"
 #include "engine/config/problems.h"
@@ -39,12 +40,10 @@ std::unique_ptr<Tokenizer> tokenizer_of(const DataConfig& data) {
 
 void write_sample(const Config& config, const RunOptions& options, Trainer& trainer, Reporter& reporter) {
   const auto tokenizer = tokenizer_of(config.data);
-  const Sampling sampling{.tokens = options.generate_tokens,
-                          .temperature = options.temperature,
-                          .top_k = options.top_k,
-                          .seed = static_cast<uint64_t>(config.train.seed),
-                          .stop_token = tokenizer->eod()};
-  const std::vector<int32_t> prompt = tokenizer->encode(options.prompt);
+  Sampling sampling = options.sampling;
+  sampling.stop_token = tokenizer->eod();
+  std::vector<int32_t> prompt = tokenizer->encode(*options.prompt);
+  if (prompt.empty()) prompt.push_back(tokenizer->eod());  // a new document
   TextPrinter printer(tokenizer.get(), [&](const std::string& piece) { reporter.text(piece); });
   reporter.text("\n");
   printer.add(prompt);
@@ -73,7 +72,7 @@ void evaluate(const Config& config, const RunOptions& options, Trainer& trainer,
   checkpointing.set_evaluation_due(!loss);
   if (!loss) return reporter.note(fmt::format("the evaluation at step {} ends unfinished", step));
   reporter.evaluation(step, *loss, static_cast<double>(now_ns() - begin) * 1e-9);
-  if (!options.prompt.empty() && step < config.train.train_iters) write_sample(config, options, trainer, reporter);
+  if (options.prompt && step < config.train.train_iters) write_sample(config, options, trainer, reporter);
 }
 
 // From where the trainer is to the last step, or to where the run is asked to stop.
@@ -123,6 +122,8 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   BatchLoader train(*data.train, plan, config.data.prefetch);
   std::optional<BatchLoader> valid;
   if (data.valid) valid.emplace(*data.valid, plan, config.data.prefetch);
+  if (world.rank() == 0) out << "initializing the weights\n" << std::flush;
+  out.clear();  // where it is gone, the console says so
   Trainer trainer(config, layout, world, train, valid ? &*valid : nullptr,
                   {.faults = guard.faults().none() ? nullptr : &guard.faults(), .make_backend = make_watched_backend});
   Reporter reporter(loaded, layout, trainer, out);
@@ -143,7 +144,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   checkpointing.resume(candidates, options.resume == "auto");
   guard.set_steps_done(trainer.steps_done());
   train_steps(config, options, trainer, checkpointing, reporter, guard, data.valid != nullptr);
-  if (checkpointing.exit_code() == 0 && !options.prompt.empty()) write_sample(config, options, trainer, reporter);
+  if (checkpointing.exit_code() == 0 && options.prompt) write_sample(config, options, trainer, reporter);
   reporter.finish();
   return checkpointing.exit_code();
 }
@@ -168,7 +169,7 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   const TrainingData data = open_training_data(config.data, config.model.seq_length, config.model.vocab_size.value(),
                                                config.train.eval_interval > 0);
   const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, config);
-  if (!options.prompt.empty()) tokenizer_of(config.data);  // a missing one is an error before training
+  if (options.prompt) tokenizer_of(config.data);  // a missing one is an error before training
   RunGuard guard(config, options.faults, world);
   return guard.run([&](Communicator& watched) {
     return naming_keys([&] { return train(loaded, layout, options, candidates, data, guard, watched, out, start_ns); });

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,15 +13,15 @@
 #include "engine/config/validate.h"
 #include "engine/fault/inject.h"
 #include "engine/train/backend.h"
+#include "engine/train/generate.h"
 #include "parallel/comm/comm.h"
 
 namespace trivet {
 
 struct RunOptions {
-  std::string prompt{};  // to generate a sample from after each evaluation and after training; empty: none
-  int64_t generate_tokens = 80;
-  double temperature = 0.8;
-  int64_t top_k = 40;
+  // To generate a sample from after each evaluation and after training; "": a new document; none: no sample.
+  std::optional<std::string> prompt{};
+  Sampling sampling{.tokens = 80};     // a sample's; its stop token is the tokenizer's
   std::string resume = "auto";         // auto | none | a path: see checkpoints_to_resume()
   std::function<int()> stop_signal{};  // the signal that asked this process to stop; 0: none
   Disk::Fault disk_fault{};            // of checkpoint writes

@@ -87,6 +87,7 @@ void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows,
                                                     return schedule_.receives(rank_, program_[i]) == channel;
                                                   })),
                    rows);
+  size_t done = 0;
   for (const size_t i : ops) {
     const Op& op = program_[i];
     ScopedPhase phase(compute_, {letter_of(op.kind), Category::phase, 0, op.microbatch, op.chunk});
@@ -99,6 +100,7 @@ void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows,
       compute_.wait(free_event(stage.output(plan_.slot[i])));
       stage.poison(plan_.slot[i]);
     }
+    if (on_progress_ && !forward_only) on_progress_(++done, ops.size());
   }
 } catch (const std::exception& error) {
   // Transfers under way on the channels' streams end only with their peers: abort the world first, or the destructors

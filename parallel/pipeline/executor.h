@@ -6,9 +6,11 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/arena.h"
@@ -40,6 +42,8 @@ class Executor {
   void set_stages(std::vector<Stage*> stages);
 
   void run();  // one step: forward and backward of all micro-batches
+  // f is called in run(), on its thread, when an op of the program is queued (on a CPU: done), with how many are.
+  void on_progress(std::function<void(size_t done, size_t of)> f) { on_progress_ = std::move(f); }
   // The forwards of the first `microbatches` micro-batches, in the program's order.
   void run_forward_only(int microbatches, const BoundaryRows& rows = {});
   // The slot with the activations of the last run's forward of a micro-batch through a stage of this rank.
@@ -64,7 +68,8 @@ class Executor {
   Stream& compute_;
   const SlotPlan plan_;
   std::vector<Stage*> stages_;  // [chunk]
-  BoundaryRows rows_;           // of the current run
+  std::function<void(size_t, size_t)> on_progress_;
+  BoundaryRows rows_;  // of the current run
   std::map<Channel, std::unique_ptr<SendEnd>> sends_;
   std::map<Channel, std::unique_ptr<ReceiveEnd>> receives_;
   std::map<const void*, std::unique_ptr<Event>> free_events_;  // by the buffer's address

@@ -1,11 +1,14 @@
 #include "base/stop_signal.h"
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <string>
 #include <thread>
+#include <unistd.h>
 
 namespace trivet {
 namespace {
@@ -35,6 +38,24 @@ TEST(StopSignal, ALaterOneEndsTheProcessAtOnceAndSaysWhatIsLost) {
         std::_Exit(1);
       },
       testing::KilledBySignal(SIGINT), "^trivet: SIGTERM: the run ends\ntrivet: SIGINT: lost: steps 8 to 9\n$");
+}
+
+// Ends with what a SIGINT shows on a terminal as standard error.
+[[noreturn]] void interrupt_on_a_terminal() {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) std::_Exit(2);
+  const int kept = dup(STDERR_FILENO);
+  dup2(open(ptsname(terminal), O_RDWR | O_NOCTTY), STDERR_FILENO);
+  watch_stop_signals("the run ends", "");
+  std::raise(SIGINT);
+  std::array<char, 200> shown{};
+  const ssize_t size = read(terminal, shown.data(), shown.size());
+  std::_Exit(size > 0 && write(kept, shown.data(), static_cast<size_t>(size)) == size ? 0 : 1);
+}
+
+// Its last line may be a progress bar, and ^C.
+TEST(StopSignal, BeginsALineOfATerminal) {
+  EXPECT_EXIT(interrupt_on_a_terminal(), testing::ExitedWithCode(0), "^\r\ntrivet: SIGINT: the run ends\r\n$");
 }
 
 TEST(StopSignal, LongTextsAreCutOffAndNoneIsNotWritten) {

@@ -398,6 +398,21 @@ TEST(FlightDumps, SayWhereAllHaveJoined) {
   expect_match(verdict.what, "all ranks have joined call 0");
 }
 
+// Runs that end as they should leave no dumps.
+TEST(FlightDumps, OfARunThatEndedNormallyAreNotMissed) {
+  const TempDir dir;
+  const auto described = [&] { return describe_flight(read_flight_folder(dir / "")); };
+  start_flight_folder(dir / "", {{"a", 1}, {"b", 2}});
+  expect_match(described(), "there is no outcome.json: the run is still going on");
+  ASSERT_TRUE(write_outcome(dir / "", {.status = "done", .step = 5}));
+  EXPECT_EQ(described(), "the run ended normally after step 5; no rank wrote a flight dump\n");
+  clear_outcome(dir / "");
+  ASSERT_TRUE(write_outcome(dir / "", {.status = "failed", .exit_code = 65, .what = "bad data", .step = 2}));
+  EXPECT_EQ(described(), "the run failed after step 2: bad data; no rank wrote a flight dump\n");
+  write_flight_dump(dir / "", dump_of(1, {{0, 1}}, 0));
+  expect_match(described(), "rank 0 on a: wrote no dump");
+}
+
 TEST(FlightDumps, RefuseFilesThatAreNone) {
   const TempDir dir;
   start_flight_folder(dir / "", {{"a", 1}, {"b", 2}});

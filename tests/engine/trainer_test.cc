@@ -200,6 +200,23 @@ TEST(Update, IsAdamWOfClippedGradientsWithTheNumbersOfTheConfig) {
     }
 }
 
+// ---- progress
+
+TEST(Progress, IsToldAfterEachOpOfAStepAndOfNoEvaluation) {
+  with_trainers(cut(tiny_config(), {.p = 2}), 2, [](Trainer& trainer) {
+    std::vector<size_t> told, expected;
+    const size_t ops = trainer.rank().schedule.programs[static_cast<size_t>(trainer.mesh().at[Axis::pp])].size();
+    trainer.rank().executor.on_progress([&](size_t done, size_t of) {
+      EXPECT_EQ(of, ops);
+      told.push_back(done);
+    });
+    trainer.step();
+    trainer.evaluate(1);
+    while (expected.size() < ops) expected.push_back(expected.size() + 1);
+    EXPECT_EQ(told, expected);
+  });
+}
+
 // ---- evaluation
 
 TEST(Evaluation, IsTheMeanLossATokenWithoutDropout) {

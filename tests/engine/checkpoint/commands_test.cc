@@ -136,6 +136,18 @@ TEST(CommandLine, BashCompletesCommandsOptionsAndKeys) {
   EXPECT_EQ(offered("trivet train run.yaml --ran", 3), "--ranks\n");
   EXPECT_EQ(offered("trivet train run.yaml --set optimizer.lr_w", 4), "optimizer.lr_warmup_iters=\n");
   EXPECT_EQ(offered("trivet train conf", 2), "\n");  // a file: bash's own completion
+  // values that are words
+  EXPECT_EQ(offered("trivet checkpoint convert runs/demo out --to h", 6), "hf\n");
+  EXPECT_EQ(offered("trivet schedule --kind zb-v", 3), "zb-v\n");
+  EXPECT_EQ(offered("trivet train run.yaml --resume ''", 4), "auto none\n");
+  EXPECT_EQ(offered("trivet train run.yaml --resume runs/demo", 4), "\n");
+  EXPECT_EQ(offered("trivet completion z", 2), "zsh\n");
+  EXPECT_EQ(offered("trivet train run.yaml --set precision.dtype = ''", 6), "fp32 bf16\n");
+  EXPECT_EQ(offered("trivet train run.yaml --set train.trace =", 5), "true false\n");
+  EXPECT_EQ(offered("trivet train run.yaml --set parallel.pipeline_schedule = zb-v", 6), "zb-v\n");
+  EXPECT_EQ(offered("trivet train run.yaml --set parallel.pipeline_schedule=zb-v", 4),  // zsh's words
+            "parallel.pipeline_schedule=zb-v\n");
+  EXPECT_EQ(offered("trivet train run.yaml --set train.run_dir = runs", 6), "\n");
   EXPECT_TRUE(trivet(dir, "completion zsh").out.starts_with("autoload -U +X compinit"));
 }
 
@@ -226,8 +238,51 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
   const Ended ranks = trivet(dir, generate + " --ranks 4");
   EXPECT_EQ(ranks.code, 64);
   EXPECT_TRUE(has(ranks.err, "give --tensor-parallel and --pipeline-parallel")) << ranks.err;
+  const Ended three = trivet(dir, generate + " --tensor-parallel 3");
+  EXPECT_EQ(three.code, 64);
+  EXPECT_TRUE(three.err.starts_with("trivet: --tensor-parallel: parallel.tensor_model_parallel_size: 3 ")) << three.err;
   EXPECT_EQ(trivet(dir, fmt::format("generate {} --prompt-tokens 3,40", run)).code, 64);
   EXPECT_EQ(trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", kHfModel, step)).code, 64);  // is there
+}
+
+TEST(TrainCommand, DrawsSamplesAsGenerateDoes) {
+  const TempDir dir;
+  std::string text;
+  for (int i = 0; i < 60; ++i)
+    text += fmt::format("Document {} says that {} and {} are {}.\n\n", i, i, i + 1, 2 * i + 1);
+  write_text(dir / "text.txt", text);
+  const Ended prepared =
+      trivet(dir, fmt::format("data prepare --input {} --tokenizer bytes --document paragraph --output {}",
+                              dir / "text.txt", dir / "corpus"));
+  ASSERT_EQ(prepared.code, 0) << prepared.err;
+  const auto sample = [&](const std::string& arguments) {
+    const Ended ended = trivet(
+        dir, fmt::format("train {} --ranks 1 --resume none --set parallel.tensor_model_parallel_size=1 "
+                         "--set parallel.sequence_parallel=false --set parallel.pipeline_model_parallel_size=1 "
+                         "--set model.hidden_size=32 --set model.seq_length=16 --set batch.global_batch_size=4 "
+                         "--set train.train_iters=1 --set train.eval_iters=1 --set checkpoint.save_interval=0 "
+                         "--set device.peak_tflops=1 --set data.path={} --set train.run_dir={} --generate-tokens 20 {}",
+                         source_path("configs/tiny.yaml"), dir / "corpus", dir / "run", arguments));
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    const size_t evaluation = ended.out.find("evaluation at step 1"), begin = ended.out.find("\n\n", evaluation);
+    return ended.out.substr(begin, ended.out.find("time of a step") - begin);
+  };
+  const std::string one = sample("--generate Docu --seed 1");
+  EXPECT_TRUE(has(one, "Docu")) << one;
+  EXPECT_EQ(sample("--generate Docu --seed 1"), one);
+  EXPECT_NE(sample("--generate Docu --seed 2"), one);
+  EXPECT_EQ(sample("--generate Docu --seed 2 --top-p 1e-9"), sample("--generate Docu --temperature 0"));
+  EXPECT_GT(sample("--generate '' --top-k 0").size(), 10u) << "a new document";
+}
+
+TEST(TrainCommand, TellsWhatEachFaultDoes) {
+  const TempDir dir;
+  for (const char* arguments : {"train --inject help", "train run.yaml --inject kill:0:1 --inject help"}) {
+    const Ended help = trivet(dir, arguments);
+    EXPECT_EQ(help.code, 0) << help.err;
+    EXPECT_TRUE(has(help.out, "  bitflip     one bit of a weight")) << help.out;
+    EXPECT_EQ(help.err, "");
+  }
 }
 
 TEST(TrainCommand, RanksOfMpiNeedALauncher) {

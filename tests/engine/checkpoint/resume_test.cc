@@ -282,6 +282,32 @@ TEST(Records, OfAnEarlierRunAreSetAside) {
   EXPECT_EQ(records_of(dir / "run").size(), 2u) << "the resume and step 3";
 }
 
+TEST(Records, OfAFinishedRunStayWhenItIsStartedAgain) {
+  // given
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 3;
+  config.train.trace = true;
+  run(config, 2);
+  const std::string trace = read_text(dir / "run/trace.json");
+  const auto output = [&](int64_t steps) {
+    config.train.train_iters = steps;
+    return run(config, 2).output;
+  };
+  // when, then: started again it says that nothing is left, and keeps its trace
+  EXPECT_NE(output(3).find("after step 3 of 3: nothing is left to train"), std::string::npos) << output(3);
+  EXPECT_NE(output(2).find("after step 3: train.train_iters is 2, so nothing is left to train"), std::string::npos)
+      << output(2);
+  EXPECT_EQ(read_text(dir / "run/trace.json"), trace);
+  EXPECT_FALSE(std::filesystem::exists(dir / "run/trace.1.json"));
+  // With steps left the trace of those before stays beside the new one.
+  EXPECT_NE(output(4).find("after step 3 of 4\n"), std::string::npos);
+  EXPECT_EQ(read_text(dir / "run/trace.1.json"), trace);
+  const std::string rest = read_text(dir / "run/trace.json");
+  EXPECT_NE(rest.find("\"step\":4"), std::string::npos);
+  EXPECT_EQ(rest.find("\"step\":3"), std::string::npos);
+}
+
 // ---- which checkpoint
 
 class Choice : public testing::Test {
@@ -389,9 +415,11 @@ TEST(Sample, NeedsATokenizerBeforeTraining) {
   const TempDir dir;
   const Config config = small_run(dir / "run");
   RunOptions options;
-  options.prompt = "A house";
-  const std::string error = message_of<DataError>([&] { run(config, 1, options); });
-  EXPECT_NE(error.find("expected one of them to name its tokenizer"), std::string::npos) << error;
+  for (const char* prompt : {"A house", ""}) {
+    options.prompt = prompt;
+    const std::string error = message_of<DataError>([&] { run(config, 1, options); });
+    EXPECT_NE(error.find("expected one of them to name its tokenizer"), std::string::npos) << error;
+  }
   EXPECT_FALSE(std::filesystem::exists(config.train.run_dir));
 }
 

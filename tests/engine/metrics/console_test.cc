@@ -135,6 +135,24 @@ TEST(Console, TheBarStaysBelowTheLines) {
   EXPECT_EQ(screen_after(out.str()), (std::vector<std::string>{"first", "second", "done", ""}));
 }
 
+// A first step of many micro-batches takes minutes.
+TEST(Console, ShowsHowFarAStepIs) {
+  std::ostringstream out, pipe;
+  Console console(out, [] { return 80; });
+  console.progress(0.25, 10, 60.0, "128/512 micro-batches");
+  EXPECT_EQ(screen_after(out.str()), (std::vector<std::string>{"[>" + std::string(29, ' ') +
+                                                               "]  0/10  2.5%  128/512 micro-batches  9:45 left"}));
+  Console quiet(
+      pipe, [] { return 0; }, nullptr, 0);
+  quiet.progress(1.25, 10, 60.0, "128/512 micro-batches");
+  quiet.progress(2, 10, 60.0);
+  EXPECT_EQ(pipe.str(), "step 2: 128/512 micro-batches\n");
+  std::ostringstream nothing;
+  Console not_yet(nothing, nullptr);
+  not_yet.progress(1.25, 10, 60.0, "128/512 micro-batches");
+  EXPECT_EQ(nothing.str(), "");
+}
+
 TEST(Console, TheBarIsNeverWiderThanTheTerminal) {
   for (int width = 0; width < 200; ++width) {
     std::ostringstream out;
