@@ -25,7 +25,7 @@ TextBlock describe_ranks(std::span<const RankTime> ranks, const StepStats& all, 
   for (size_t k = 0; k < kCommClasses.size(); ++k)
     if (all.wire_bytes[k] > 0) classes.push_back(k);
   for (const size_t k : classes)
-    block.rows[0].push_back(std::string(kCommClasses[k]) + " exposed"), block.rows[0].push_back("wait");
+    for (const char* part : {" exposed", " wait"}) block.rows[0].push_back(std::string(kCommClasses[k]) + part);
   for (const char* name : {"host", "idle", "step"}) block.rows[0].push_back(name);
   block.align.resize(block.rows[0].size(), 'r');
   block.align.back() = 'R';
@@ -60,10 +60,10 @@ std::vector<TextBlock> TimeTable::describe(std::span<const RankTime> ranks) cons
   const auto ms = [&](int64_t ns) { return fmt::format("{:.2f}", static_cast<double>(ns) * 1e-6 / rank_steps); };
   const auto bytes = [&](int64_t n) { return bytes_text(std::llround(static_cast<double>(n) / rank_steps)); };
 
-  TextBlock time = {
-      fmt::format("time of a step, the mean of {} and {}", counted(counted_, "step"), counted(ranks_, "rank")),
-      {{"", "ms", "share"}},
-      "lrr"};
+  TextBlock time = {fmt::format("time of a step, the mean of {}{} and {}", counted(counted_, "step"),
+                                counted_ < steps_ ? " (the first is left out)" : "", counted(ranks_, "rank")),
+                    {{"", "ms", "share"}},
+                    "lrr"};
   const auto row = [&](const char* name, int64_t ns) {
     time.rows.push_back({name, ms(ns), percent_text(sum_.of_window(ns))});
   };

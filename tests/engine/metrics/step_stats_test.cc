@@ -188,7 +188,7 @@ TEST(TimeTable, MeansOfStepsAfterTheFirst) {
   table.add(measure_step({}, 0, 5'000'000'000));
   for (int i = 0; i < 3; ++i) table.add(both);
   EXPECT_EQ(render(table.describe()),
-            "time of a step, the mean of 3 steps and 2 ranks\n"
+            "time of a step, the mean of 3 steps (the first is left out) and 2 ranks\n"
             "                 ms   share\n"
             "  compute     60.00   60.0%\n"
             "  optimizer    0.00    0.0%\n"
@@ -218,9 +218,9 @@ TEST(TimeTable, ARowARank) {
       table.describe(std::vector<RankTime>{{"rank 0", table.own()}, {"rank 1", three}});
   EXPECT_EQ(render({blocks.back()}),
             "milliseconds of a step, by rank\n"
-            "          compute  optimizer  data exposed   wait  host   idle    step\n"
-            "  rank 0    60.00       0.00         10.00  10.00  0.00  20.00  100.00\n"
-            "  rank 1    70.00       0.00          0.00   0.00  0.00  30.00  100.00\n");
+            "          compute  optimizer  data exposed  data wait  host   idle    step\n"
+            "  rank 0    60.00       0.00         10.00      10.00  0.00  20.00  100.00\n"
+            "  rank 1    70.00       0.00          0.00       0.00  0.00  30.00  100.00\n");
   EXPECT_EQ(table.describe(std::vector<RankTime>(33)).size(), 2u) << "too many to read";
 }
 
