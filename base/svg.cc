@@ -1,8 +1,43 @@
 #include "base/svg.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace trivet {
+namespace {
+
+struct Palette {
+  const char *ink, *soft, *grid, *axis, *bar, *base, *best, *tensor, *pipeline, *data, *rest, *paper;
+};
+constexpr Palette kLight{"#1d2329", "#5b6670", "#e3e7ea", "#9aa4ad", "#7d9cc0", "#aab3bb",
+                         "#1f7a5c", "#3b6fb6", "#d98324", "#8a5bb5", "#dfe4e8", "#ffffff"};
+constexpr Palette kDark{"#e6eaed", "#9aa6b0", "#2c343b", "#65717b", "#5c7fa8", "#6a757f",
+                        "#3fb28a", "#6a9be0", "#eba04c", "#b48be0", "#3a444c", "#14181b"};
+
+// Colours written out, not CSS variables: pictures are also read by programs that know only the simpler rules.
+std::string colors(const Palette& p) {
+  std::string css;
+  const auto rule = [&](std::string_view classes, std::string_view property, const char* color) {
+    css += fmt::format(".plot {}{{{}:{}}}", classes, property, color);
+  };
+  rule("text", "fill", p.ink), rule(".soft", "fill", p.soft), rule(".paper", "fill", p.paper);
+  rule(".grid", "stroke", p.grid), rule(".axis", "stroke", p.axis), rule(".one", "stroke", p.ink);
+  rule(".whisker", "stroke", p.ink), rule(".line", "stroke", p.bar), rule(".range", "stroke", p.bar);
+  rule(".dot", "fill", p.bar), rule(".dot.base", "fill", p.base), rule(".bar", "fill", p.bar);
+  rule(".bar.base", "fill", p.base), rule(".bar.best", "fill", p.best), rule(".tensor", "fill", p.tensor);
+  rule(".pipeline", "fill", p.pipeline), rule(".data", "fill", p.data), rule(".rest", "fill", p.rest);
+  return css;
+}
+
+std::string style() {
+  return ".plot{font:12px system-ui,'Helvetica Neue',Arial,sans-serif}.plot .end{text-anchor:end}"
+         ".plot .mid{text-anchor:middle}.plot .head{font-weight:600}.plot .one{stroke-dasharray:3 3}"
+         ".plot .whisker{stroke-width:1.2;fill:none}.plot .line{stroke-width:1.5;fill:none}"
+         ".plot .range{stroke-width:5;stroke-opacity:.4;stroke-linecap:round}.plot .wait{fill-opacity:.45}" +
+         colors(kLight) + "@media screen and (prefers-color-scheme:dark){" + colors(kDark) + "}";
+}
+
+}  // namespace
 
 std::string escaped(std::string_view text) {
   std::string out;
@@ -27,6 +62,28 @@ double round_step(double length, double wanted) {
   const double raw = length / wanted, power = std::pow(10, std::floor(std::log10(raw)));
   const double digit = raw / power;
   return power * (digit > 5 ? 10 : digit > 2 ? 5 : digit > 1 ? 2 : 1);
+}
+
+// ---- Canvas
+
+void Canvas::text(double x, double y, const char* classes, std::string_view text) {
+  put("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\">{}</text>", x, y, classes, escaped(text));
+}
+
+void Canvas::line(double x1, double y1, double x2, double y2, const char* classes) {
+  put("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>", x1, y1, x2, y2, classes);
+}
+
+void Canvas::bar(double x, double y, double width, double height, const char* classes, std::string_view title) {
+  put("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" class=\"{}\"><title>{}</title></rect>", x, y,
+      std::max(0., width), height, classes, escaped(title));
+}
+
+std::string Canvas::finish(double width, double height, std::string_view label) const {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+      "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\" aria-label=\"{2}\">\n<style>{3}</style>\n{4}</svg>\n",
+      width, height, escaped(label), style(), body_);
 }
 
 }  // namespace trivet

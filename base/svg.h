@@ -1,4 +1,4 @@
-// What the pictures of pipelines and of studies share.
+// What the pictures of pipelines, of studies and of runs share.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,6 +24,17 @@ class SvgBody {
 
  protected:
   std::string body_;
+};
+
+// A picture in light and dark, as the reader's system is set; the classes of its elements are those of the palette in
+// svg.cc. Texts are escaped.
+class Canvas : public SvgBody {
+ public:
+  void text(double x, double y, const char* classes, std::string_view text);
+  void line(double x1, double y1, double x2, double y2, const char* classes);
+  void bar(double x, double y, double width, double height, const char* classes, std::string_view title);
+  // The whole picture. label: what it shows, for those who do not see it.
+  std::string finish(double width, double height, std::string_view label) const;
 };
 
 }  // namespace trivet
