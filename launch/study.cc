@@ -30,7 +30,7 @@ namespace {
 struct StudyOptions {
   std::string path;
   std::string out;
-  bool plan = false, probe = false, best = false, report = false, retry_failed = false;
+  bool plan = false, probe = false, best = false, report = false, retry_failed = false, aa = false;
 };
 
 // Exit code 75: the results so far are saved, and the same command continues.
@@ -67,7 +67,7 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
   });
   const double peak = measured || plan.points.empty() ? 0 : machine_peak_tflops(plan.points[0].dtype);
   const CostPrediction cost = predict_cost(study, plan, rows, peak);
-  const std::vector<PlannedRun> runs = remaining_runs(study, plan, rows);
+  const std::vector<PlannedRun> runs = remaining_runs(study, plan, rows, rounds_wanted(study, plan, rows));
 
   TextBlock table{.title = fmt::format("study {}: points", study.name)};
   for (const Factor& factor : study.factors) table.column(factor.name, 'l');
@@ -76,6 +76,7 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
   table.column("runs to do", 'r');
   table.column(cost.at_least ? "s per run, at least" : "s per run", 'r');
   double total = 0, round = 0;
+  for (const PlannedRun& run : rest_of_round(study, plan, {}, 1)) round += cost.seconds[run.point];
   for (size_t i = 0; i < plan.points.size(); ++i) {
     const Point& point = plan.points[i];
     std::vector<std::string> row = labels_of(study, point.choice);
@@ -86,9 +87,12 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
     row.push_back(fmt::format("{:.2f}", cost.seconds[i]));
     table.rows.push_back(std::move(row));
     total += static_cast<double>(todo) * cost.seconds[i];
-    round += cost.seconds[i];
   }
   print_blocks({table});
+  if (!plan.same.empty()) {
+    fmt::print("\n");
+    print_blocks({same_table(study, plan)});
+  }
   if (!plan.dropped.empty()) {
     fmt::print("\n");
     print_blocks({dropped_table(study, plan)});
@@ -99,7 +103,11 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
   if (study.budget_minutes > 0 && total > 60 * study.budget_minutes)
     fmt::print("The budget of {:g} minutes ends before: it holds {:.1f} rounds of all points.\n", study.budget_minutes,
                60 * study.budget_minutes / round);
-  if (!plan.baseline) fmt::print("The baseline is not among the points that can run: there will be no ratios.\n");
+  if (!plan.baseline)
+    fmt::print("The baseline is not among the points that can run: ratios are to the first that can.\n");
+  if (!study.auto_repeats && study.repeats < kFewestRounds)
+    fmt::print("{} are too few for a verdict: at least {}, or repeats: auto.\n", counted(study.repeats, "round"),
+               kFewestRounds);
 }
 
 std::string command_text(const Study& study, const Point& point) {
@@ -127,13 +135,16 @@ void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>&
   const Summary summary = summarize(study, plan, rows);
   check_success(study, plan, summary);
   for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("{}\n", winner);
-  if (summary.winners.empty()) return;
+  if (const std::string resolution = resolution_text(summary); !resolution.empty()) fmt::print("{}\n", resolution);
   fmt::print("\n");
-  print_blocks({effect_table(study, summary)});
-  for (const Winner& winner : summary.winners) {
-    const std::string conditions = describe_conditions(study, plan.points[winner.point].choice);
-    fmt::print("\n{}{}", conditions.empty() ? "" : "# with " + conditions + '\n',
-               command_text(study, plan.points[winner.point]));
+  print_blocks({effect_table(study, plan, summary)});
+  for (const Conclusion& conclusion : summary.conclusions) {
+    if (!conclusion.leader) continue;
+    // Of points that are tied, the baseline needs no change.
+    const bool keep = conclusion.baseline && summary.may_be_best(*conclusion.baseline);
+    const Point& point = plan.points[keep ? *conclusion.baseline : *conclusion.leader];
+    const std::string conditions = describe_conditions(study, point.choice);
+    fmt::print("\n{}{}", conditions.empty() ? "" : "# with " + conditions + '\n', command_text(study, point));
   }
 }
 
@@ -154,12 +165,36 @@ void print_run(const Study& study, const Plan& plan, const StudyProgress& progre
   std::fflush(stdout);
 }
 
+// What an A/A study has found out for `study`: the deviation of equal points.
+std::optional<double> measured_noise(const Study& study, const Plan& plan) {
+  const Study equal = equal_points_of(study, plan);
+  const std::vector<RunRow> rows = read_results(equal.out + "/results.jsonl");
+  if (rows.empty()) return {};
+  const Summary summary = summarize(equal, make_plan(equal), rows);
+  return summary.resolution ? std::optional(summary.resolution->deviation) : std::nullopt;
+}
+
+// Of an A/A study: what it says of itself, and of the study that it was made for.
+void print_equal_points(const Summary& summary, const Study& study, Plan plan) {
+  const auto differ = std::ranges::count_if(summary.points, [](const PointSummary& point) {
+    return point.verdict == Verdict::better || point.verdict == Verdict::worse;
+  });
+  fmt::print("{} of {} equal points have a verdict (in 95 % of A/A studies none has).\n", differ,
+             summary.points.size() - 1);
+  plan.noise = measured_noise(study, plan);
+  const std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
+  if (const std::string text = resolution_text(summarize(study, plan, rows)); !text.empty())
+    fmt::print("Study {}: {}\n", study.name, text);
+}
+
 void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, StudyEnd end) {
   const Summary summary = summarize(study, plan, rows);
   fmt::print("\n");
   print_blocks({result_table(study, plan, summary)});
   fmt::print("\n{}.\n", extent_text(study, plan, summary));
-  for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("Best: {}\n", winner);
+  for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("{}\n", winner);
+  if (const std::string resolution = resolution_text(summary); !resolution.empty() && !study.equal_points)
+    fmt::print("{}\n", resolution);
   fmt::print("Report: {}/report.html\n", study.out);
   std::fflush(stdout);
   if (summary.disagreements > 0) {
@@ -171,7 +206,11 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
     throw NumericsError(text);
   }
   if (end == StudyEnd::stopped) throw Unfinished("stopped; the same command continues with the runs that are left");
-  if (end == StudyEnd::budget)
+  // With repeats: auto the budget is one of two ends.
+  if (end == StudyEnd::budget && study.auto_repeats && summary.rounds > kFewestRounds)
+    fmt::print("The budget of {:g} minutes is spent; some interval is still wider than {:g} %.\n", study.budget_minutes,
+               100 * study.interval_width);
+  else if (end == StudyEnd::budget)
     throw Unfinished(
         fmt::format("the budget of {:g} minutes is spent; the same command continues with the runs that are left",
                     study.budget_minutes));
@@ -183,14 +222,18 @@ void run(const StudyOptions& options) {
     throw ConfigError("trivet study starts the ranks of its runs itself: call it without mpirun or srun");
   Study study = load_study(options.path);
   if (!options.out.empty()) study.out = options.out;
-  const Plan plan = make_plan(study);
+  Plan plan = make_plan(study);
   if (plan.points.empty()) {
     print_blocks({dropped_table(study, plan)});
     std::fflush(stdout);
     throw ConfigError(fmt::format("{}: none of the study's {} points can run", study.path, plan.dropped.size()));
   }
+  const Study designed = study;
+  const Plan designed_plan = plan;
+  if (options.aa) study = equal_points_of(designed, designed_plan), plan = make_plan(study);
+  else plan.noise = measured_noise(study, plan);
   const bool runs = !options.best && !options.report && !(options.plan && !options.probe);
-  const FileDescriptor lock = runs ? lock_study(study) : FileDescriptor();  // before reading what is done
+  const FileDescriptor lock = runs ? lock_study(designed) : FileDescriptor();  // before reading what is done
   std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
   if (options.best) return print_best(study, plan, rows);
   if (options.report) {
@@ -202,6 +245,7 @@ void run(const StudyOptions& options) {
 
   watch_stop_signals("the study ends; start it again to go on", "the study ends at once; its last run is not recorded");
   const auto stop_asked = [] { return stop_signal() != 0; };
+  make_folder(study.out);
   write_file(study.out + "/study.yaml", study.text);
   RunnerOptions runner{.retry_failed = options.retry_failed, .now_seconds = now_seconds, .stop_asked = stop_asked};
   if (options.probe) runner.most_runs = rows.empty() ? 1 : 0;
@@ -216,6 +260,7 @@ void run(const StudyOptions& options) {
     return check_success(study, plan, summarize(study, plan, rows));
   }
   finish(study, plan, rows, end);
+  if (options.aa) print_equal_points(summarize(study, plan, rows), designed, designed_plan);
 }
 
 }  // namespace
@@ -236,6 +281,9 @@ void add_study_command(CLI::App& app) {
   CLI::Option* report = command->add_flag("--report", options->report, "only write the tables and the report again")
                             ->excludes(plan)
                             ->excludes(best);
+  command->add_flag("--aa", options->aa,
+                    "measure equal points instead (copies of the baseline, in OUT/aa): this machine's noise, and the "
+                    "smallest effect that the study can see");
   command->add_flag("--retry-failed", options->retry_failed, "run points again that failed in an earlier call")
       ->excludes(plan)
       ->excludes(best)

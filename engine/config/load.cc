@@ -86,7 +86,7 @@ class ConfigReader : YamlReader {
   LoadedConfig& loaded_;
 };
 
-void apply_set(const std::string& argument, LoadedConfig& loaded, Problems& problems) {
+void apply_set(const std::string& argument, LoadedConfig& loaded, Problems& problems, Origin::Kind kind = Origin::set) {
   const std::string where = "--set";
   const size_t equals = argument.find('=');
   const std::string name = argument.substr(0, equals);
@@ -102,7 +102,7 @@ void apply_set(const std::string& argument, LoadedConfig& loaded, Problems& prob
     else unknown_section(where, name, problems);
     return;
   }
-  loaded.origins[name] = {Origin::set, argument};
+  loaded.origins[name] = {kind, argument};
   if (const auto text = parse_field(*field, {.text = argument.substr(equals + 1)}, loaded.config))
     problems.add(name, *text);
 }
@@ -125,15 +125,18 @@ std::string yaml_of(const std::map<std::string, std::string>& values) {
 
 }  // namespace
 
-LoadedConfig load_config(const std::string& path, std::span<const std::string> sets) {
-  return parse_config(read_yaml_text(path), path, sets);
+LoadedConfig load_config(const std::string& path, std::span<const std::string> sets,
+                         std::span<const std::string> levels) {
+  return parse_config(read_yaml_text(path), path, sets, levels);
 }
 
-LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets) {
+LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets,
+                          std::span<const std::string> levels) {
   LoadedConfig loaded{.path = path};
   Problems problems(loaded.path, loaded.origins);
   ConfigReader(loaded, problems).read(text);
   for (const std::string& argument : sets) apply_set(argument, loaded, problems);
+  for (const std::string& argument : levels) apply_set(argument, loaded, problems, Origin::level);
   check_config(loaded, problems);
   problems.throw_if_any();
   return loaded;

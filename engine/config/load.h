@@ -22,11 +22,14 @@ struct LoadedConfig {
 
 // `sets` are "section.key=value" texts; they win over the file, and later ones over earlier ones. Throws one
 // ConfigError with every problem that can be seen without knowing the ranks and the dataset, one a line; IoError when
-// the file cannot be read.
-LoadedConfig load_config(const std::string& path, std::span<const std::string> sets = {});
+// the file cannot be read. `levels` are the same, of a study's factors: one that has no effect is left out by
+// resolve().
+LoadedConfig load_config(const std::string& path, std::span<const std::string> sets = {},
+                         std::span<const std::string> levels = {});
 
 // The same from text; `path` only names it.
-LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets = {});
+LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets = {},
+                          std::span<const std::string> levels = {});
 
 // The same over values that are there already, in the place of a file. Throws ConfigError.
 LoadedConfig with_sets(LoadedConfig loaded, std::span<const std::string> sets);

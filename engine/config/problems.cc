@@ -36,7 +36,8 @@ std::string to_string(const Origin& origin) {
   switch (origin.kind) {
     case Origin::by_default: return "default";
     case Origin::file: return origin.where;
-    case Origin::set: return "--set";
+    case Origin::set:
+    case Origin::level: return "--set";
     case Origin::derived: return "derived: " + origin.where;
   }
   return "?";
@@ -45,7 +46,7 @@ std::string to_string(const Origin& origin) {
 std::string Problems::place_of(std::string_view key) const {
   const auto found = origins_.find(key);
   const bool placed =
-      found != origins_.end() && (found->second.kind == Origin::file || found->second.kind == Origin::set);
+      found != origins_.end() && found->second.kind != Origin::by_default && found->second.kind != Origin::derived;
   return placed ? to_string(found->second) : source_;
 }
 
@@ -62,8 +63,9 @@ bool Problems::overridden(std::string_view key, const std::vector<std::string_vi
     return found == origins_.end() ? Origin::by_default : found->second.kind;
   };
   const auto decided = [&](std::string_view name) {
-    return kind_of(name) == Origin::set || kind_of(name) == Origin::derived;
+    return kind_of(name) == Origin::set || kind_of(name) == Origin::level || kind_of(name) == Origin::derived;
   };
+  if (kind_of(key) == Origin::level) return true;
   return kind_of(key) == Origin::file && std::ranges::any_of(keys, decided);
 }
 

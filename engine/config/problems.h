@@ -17,8 +17,8 @@ namespace trivet {
 
 // Where a value came from.
 struct Origin {
-  enum Kind { by_default, file, set, derived } kind = by_default;
-  std::string where;  // file: "run.yaml:12". set: the argument of --set. derived: how, "4 * hidden_size"
+  enum Kind { by_default, file, set, level, derived } kind = by_default;
+  std::string where;  // file: "run.yaml:12". set, level: the argument of --set. derived: how, "4 * hidden_size"
 };
 std::string to_string(const Origin& origin);
 
@@ -46,7 +46,8 @@ class Problems {
   // No problem so far with any of these keys, so that a check of how they go together makes sense.
   bool clean(const std::vector<std::string_view>& keys) const;
 
-  // Whether the command line (--set, or a value that was left out) decided one of `keys`, but the file gives `key`.
+  // Whether the command line (--set, or a value that was left out) decided one of `keys`, but the file gives `key`; or
+  // a level of a study gives it, which goes with every level of the other factors.
   bool overridden(std::string_view key, const std::vector<std::string_view>& keys) const;
   // The key's value has no effect, for a reason that lies outside the file. It is no problem: resolve() gives the key
   // its default, and the run a note.

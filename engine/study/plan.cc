@@ -26,9 +26,9 @@ std::string one_line(std::string text) {
   return text;
 }
 
-std::vector<std::string> sets_of(const Study& study, const Choice& choice, int& ranks, Launcher& launcher) {
+// What the levels set, as --set takes it; ranks and launcher of the point.
+std::vector<std::string> levels_of(const Study& study, const Choice& choice, int& ranks, Launcher& launcher) {
   std::vector<std::string> sets;
-  for (const Setting& setting : study.set) sets.push_back(setting.key + "=" + setting.value);
   for (size_t i = 0; i < choice.size(); ++i)
     for (const Setting& setting : study.factors[i].levels[choice[i]].settings) {
       if (setting.key == "ranks") ranks = std::stoi(setting.value);
@@ -36,6 +36,13 @@ std::vector<std::string> sets_of(const Study& study, const Choice& choice, int& 
         launcher = setting.value == word_of(Launcher::mpirun) ? Launcher::mpirun : Launcher::threads;
       else sets.push_back(setting.key + "=" + setting.value);
     }
+  return sets;
+}
+
+// What every point sets.
+std::vector<std::string> sets_of(const Study& study, Launcher launcher) {
+  std::vector<std::string> sets;
+  for (const Setting& setting : study.set) sets.push_back(setting.key + "=" + setting.value);
   sets.push_back(fmt::format("comm.backend={}", launcher == Launcher::mpirun ? "mpi" : "thread"));
   sets.push_back(fmt::format("train.train_iters={}", study.steps));
   sets.push_back(fmt::format("train.trace={}", study.trace));
@@ -54,17 +61,8 @@ std::string hash_of(const Study& study, const Point& point, const Config& config
   if (point.launcher == Launcher::mpirun)
     for (const std::string& argument : study.mpirun_arguments) text += argument + '\n';
   for (const std::string& line : lines) text += line;
+  if (study.equal_points) text += fmt::format("copy={}\n", point.choice.back());
   return content_hash(text).substr(0, 16);
-}
-
-// The emulated links of `config` become infinitely fast.
-void remove_links(CommConfig& comm) {
-  comm.link_latency_us = comm.link_gbps = 0;
-  comm.shared_port = false;
-  for (std::optional<double>* value :
-       {&comm.tensor_link_latency_us, &comm.tensor_link_gbps, &comm.pipeline_link_latency_us, &comm.pipeline_link_gbps,
-        &comm.data_link_latency_us, &comm.data_link_gbps})
-    *value = 0;
 }
 
 // Every call of `config` has compute wait for it. What is no overlap of communication stays.
@@ -86,15 +84,32 @@ std::string numbers_of(const Study& study, const Choice& choice) {
   return text;
 }
 
-Point resolve_point(const Study& study, const Choice& choice) {
+// The levels of `levels` that resolve() did not leave out; why it left out the others.
+std::string remove_inert(std::vector<std::string>& levels, const LoadedConfig& loaded, const Layout& layout) {
+  std::string why;
+  std::erase_if(levels, [&](const std::string& level) {
+    const std::string key = level.substr(0, level.find('='));
+    if (loaded.origins.at(key).kind != Origin::derived) return false;
+    for (const std::string& note : layout.notes)
+      if (note.find(key + ": ") != std::string::npos) why += (why.empty() ? "" : "; ") + note;
+    return true;
+  });
+  return one_line(std::move(why));
+}
+
+// `inert`: why settings of its levels were left out.
+Point resolve_point(const Study& study, const Choice& choice, std::string& inert) {
   Point point;
   point.choice = choice;
   point.ranks = study.ranks;
   point.launcher = study.launcher;
-  point.sets = sets_of(study, choice, point.ranks, point.launcher);
-  LoadedConfig loaded = load_config(study.base, point.sets);
+  std::vector<std::string> levels = levels_of(study, choice, point.ranks, point.launcher);
+  point.sets = sets_of(study, point.launcher);
+  LoadedConfig loaded = load_config(study.base, point.sets, levels);
   if (point.ranks == 0) point.ranks = ranks_of_one_replica(loaded.config);
   const Layout layout = resolve(loaded, facts_of(loaded.config, point.ranks));
+  inert = remove_inert(levels, loaded, layout);
+  point.sets.insert(point.sets.begin() + static_cast<std::ptrdiff_t>(study.set.size()), levels.begin(), levels.end());
   const Config& config = loaded.config;
   const auto [largest, all_ranks] = planned_bytes(config, layout);
   point.memory_bytes = largest;
@@ -109,11 +124,7 @@ Point resolve_point(const Study& study, const Choice& choice) {
   point.numbers = numbers_of(study, choice);
   point.id = hash_of(study, point, config);
   Config other = config;
-  remove_links(other.comm);
-  point.without_link = hash_of(study, point, other);
   remove_overlap(other);
-  point.without_both = hash_of(study, point, other);
-  other.comm = config.comm;
   point.without_overlap = hash_of(study, point, other);
   return point;
 }
@@ -127,33 +138,51 @@ Plan make_plan(const Study& study) {
   Plan plan;
   for (const Choice& choice : design_points(study)) {
     try {
-      Point point = resolve_point(study, choice);
+      std::string inert;
+      Point point = resolve_point(study, choice, inert);
       const auto same = std::ranges::find(plan.points, point.id, &Point::id);
-      if (same != plan.points.end()) {
-        plan.dropped.push_back({choice, "is the same run as " + describe_choice(study, same->choice)});
-        continue;
-      }
-      if (choice == study.baseline()) plan.baseline = plan.points.size();
-      plan.points.push_back(std::move(point));
+      if (same == plan.points.end()) plan.points.push_back(std::move(point));
+      else plan.same.push_back({choice, static_cast<size_t>(same - plan.points.begin()), inert});
     } catch (const ConfigError& error) {
       plan.dropped.push_back({choice, one_line(error.what())});
     }
   }
+  plan.baseline = plan.find(study.baseline());
+  for (const Point& point : plan.points) {
+    const Choice wanted = study.baseline_of(point.choice);
+    const auto first = std::ranges::find_if(
+        plan.points, [&](const Point& other) { return study.baseline_of(other.choice) == wanted; });
+    plan.baselines.push_back(plan.find(wanted).value_or(static_cast<size_t>(first - plan.points.begin())));
+  }
   return plan;
 }
 
-std::vector<PlannedRun> remaining_runs(const Study& study, const Plan& plan, std::span<const RunRow> rows) {
-  std::map<std::string, std::map<int64_t, RunEnd>> ended;  // by point and repeat
-  for (const RunRow& row : rows) ended[row.point][row.repeat] = row.outcome;
-  std::vector<PlannedRun> runs;
-  for (int64_t repeat = 1; repeat <= study.repeats; ++repeat)
-    for (size_t n = 0; n < plan.points.size(); ++n) {
-      const size_t point = repeat % 2 == 1 ? n : plan.points.size() - 1 - n;
-      const auto& outcomes = ended[plan.points[point].id];
-      const bool failed = std::ranges::any_of(outcomes, [](const auto& run) { return run.second != RunEnd::done; });
-      if (!failed && !outcomes.contains(repeat)) runs.push_back({point, repeat});
-    }
-  return runs;
+std::optional<size_t> Plan::find(const Choice& choice) const {
+  if (const auto found = std::ranges::find(points, choice, &Point::choice); found != points.end())
+    return static_cast<size_t>(found - points.begin());
+  const auto found = std::ranges::find(same, choice, &SamePoint::choice);
+  return found == same.end() ? std::nullopt : std::optional(found->point);
+}
+
+Study equal_points_of(const Study& study, const Plan& plan) {
+  Study equal = study;
+  equal.name += "-aa";
+  equal.out += "/aa";
+  equal.design = Design::grid;
+  equal.equal_points = true;
+  equal.repeats = std::max(kFewestRounds, study.auto_repeats ? 0 : study.repeats);
+  equal.auto_repeats = false;
+  const Choice of = plan.baseline ? study.baseline() : plan.points.at(0).choice;
+  for (size_t i = 0; i < of.size(); ++i)
+    equal.factors[i].levels = {study.factors[i].levels[of[i]]}, equal.factors[i].baseline = 0;
+  const auto others = static_cast<int64_t>(plan.points.size()) - 1;
+  Factor copies;
+  copies.name = "equal points";
+  copies.changes_numbers = false;
+  for (int64_t copy = 0; copy <= std::clamp<int64_t>(others, 1, study.baseline_every); ++copy)
+    copies.levels.push_back({std::to_string(copy), {}});
+  equal.factors.push_back(std::move(copies));
+  return equal;
 }
 
 CostPrediction predict_cost(const Study& study, const Plan& plan, std::span<const RunRow> rows, double peak_tflops) {

@@ -73,14 +73,19 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
   Canvas canvas;
   PlotRows rows(study, plan, canvas);
   const bool ratios =
-      std::ranges::any_of(summary.points, [](const PointSummary& point) { return point.ratio.has_value(); });
-  const auto sample_of = [&](size_t i) -> const Sample* {
+      std::ranges::any_of(summary.points, [&](const PointSummary& point) { return point.ratio(study.metric); });
+  const auto estimate_of = [&](size_t i) -> std::optional<Estimate> {
     const PointSummary& point = summary.points[i];
-    return !ratios ? point.find(study.metric) : point.ratio ? &*point.ratio : nullptr;
+    if (const Estimate* ratio = point.ratio(study.metric)) return *ratio;
+    if (ratios || !point.adjusted) return {};
+    return Estimate{.rounds = 1, .value = *point.adjusted, .low = *point.adjusted, .high = *point.adjusted};
   };
-  double end = ratios ? 1.1 : 0;
+  double end = ratios ? 1.1 : 0, largest = 0;
   for (size_t i = 0; i < plan.points.size(); ++i)
-    if (const Sample* sample = sample_of(i)) end = std::max(end, sample->max * 1.04);
+    if (const auto estimate = estimate_of(i)) largest = std::max(largest, estimate->value);
+  // An interval of two or three rounds may be of any width.
+  for (size_t i = 0; i < plan.points.size(); ++i)
+    if (const auto estimate = estimate_of(i)) end = std::max(end, std::min(estimate->high, 1.5 * largest) * 1.04);
   if (!(end > 0)) end = 1;
   std::string conditions;
   for (const Factor& factor : study.factors)
@@ -89,27 +94,33 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
       end, ratios ? fmt::format("{} over the baseline's{}; {}", metric_name(study.metric), conditions, direction(study))
                   : fmt::format("{}; {}", study.metric, direction(study)));
   const double scale = (rows.right() - rows.left()) / end;
+  if (ratios && summary.resolution) {
+    const double seen = 1 + summary.resolution->effect(), from = rows.left() + scale / seen;
+    canvas.bar(from, kTop - 2, std::min(rows.left() + scale * seen, rows.right()) - from, rows.bottom() - kTop + 4,
+               "rest", "effects that this study does not see");
+  }
   for (size_t i = 0; i < plan.points.size(); ++i) {
     const double y = rows.y_of(i), middle = y + kRow / 2;
-    const Sample* sample = sample_of(i);
-    if (!sample) {
+    const auto estimate = estimate_of(i);
+    if (!estimate) {
       canvas.text(rows.left() + 6, y + 15, "soft",
                   !summary.points[i].failure.empty() ? "failed"
                   : summary.points[i].done > 0       ? "no baseline to compare with"
                                                      : "not run");
       continue;
     }
-    const std::string value = ratios ? ratio_text(sample->median) : metric_text(study.metric, sample->median);
-    const char* kind = summary.wins(i) ? "bar best" : summary.points[i].baseline ? "bar base" : "bar";
-    canvas.bar(
-        rows.left(), y + 4, sample->median * scale, kRow - 8, kind,
-        fmt::format("{}, {} to {} in {} runs", value, ratio_text(sample->min), ratio_text(sample->max), sample->n));
-    const double from = rows.left() + sample->min * scale, to = rows.left() + sample->max * scale;
-    if (sample->n > 1)
+    const std::string value = ratios ? ratio_text(estimate->value) : metric_text(study.metric, estimate->value);
+    const bool best = summary.may_be_best(i);
+    const char* kind = best ? "bar best" : summary.points[i].baseline ? "bar base" : "bar";
+    canvas.bar(rows.left(), y + 4, estimate->value * scale, kRow - 8, kind,
+               fmt::format("{}, 95 %: {} to {} in {}", value, ratio_text(estimate->low), ratio_text(estimate->high),
+                           counted(estimate->rounds, "round")));
+    const double from = rows.left() + estimate->low * scale, to = rows.left() + std::min(estimate->high, end) * scale;
+    if (estimate->has_interval() && estimate->high > estimate->low)
       canvas.put(
           "<path class=\"whisker\" d=\"M{0:.1f} {2:.1f}V{3:.1f}M{0:.1f} {4:.1f}H{1:.1f}M{1:.1f} {2:.1f}V{3:.1f}\"/>",
           from, to, middle - 4, middle + 4, middle);
-    canvas.text(rows.width() - 8, y + 15, summary.wins(i) ? "end head" : "end", value);
+    canvas.text(rows.width() - 8, y + 15, best ? "end head" : "end", value);
   }
   if (ratios) canvas.line(rows.left() + scale, kTop - 6, rows.left() + scale, rows.bottom() + 3, "one");
   return canvas.finish(rows.width(), rows.bottom() + 42, "ratio of each point to the baseline");
@@ -176,53 +187,53 @@ std::string exposed_plot(const Study& study, const Plan& plan, const Summary& su
   return canvas.finish(std::max(rows.width(), x), rows.bottom() + 66, "exposed communication of each point");
 }
 
-std::string effects_plot(const Study& study, const Summary& summary) {
-  constexpr double kHeight = 150, kLevel = 74, kLeft = 46, kPanelGap = 26, kPanelTop = 34, kBelow = 40;
+std::string effects_plot(const Study& study, const Plan& plan, const Summary& summary) {
+  constexpr double kHeight = 150, kLevel = 74, kLeft = 46, kPanelGap = 26, kPanelTop = 50, kBelow = 40;
   double low = 1, high = 1;
-  for (const auto& levels : summary.effects)
-    for (const Effect& effect : levels)
-      if (effect.contexts > 0) low = std::min(low, effect.min), high = std::max(high, effect.max);
+  for (const Conclusion& conclusion : summary.conclusions)
+    for (const auto& levels : conclusion.effects)
+      for (const Effect& effect : levels)
+        if (effect.contexts > 0) low = std::min(low, effect.ratio.low), high = std::max(high, effect.ratio.high);
+  high = std::min(high, 4.);  // intervals of two or three rounds may be of any width
   const double pad = std::max(0.02, (high - low) * 0.08);
   low -= pad, high += pad;
   const double step = round_step(high - low, 5);
 
   Canvas canvas;
   double x = kLeft, top = kPanelTop, widest = 0;
-  for (size_t f = 0; f < study.factors.size(); ++f) {
+  const auto panel = [&](const Conclusion& conclusion, size_t f) {
     const Factor& factor = study.factors[f];
-    if (factor.levels.size() < 2) continue;
-    const double width = static_cast<double>(factor.levels.size()) * kLevel;
+    const std::vector<Effect>& effects = conclusion.effects[f];
+    const double width = static_cast<double>(effects.size()) * kLevel;
     if (x > kLeft && x + width > kWidth) x = kLeft, top += kPanelTop + kHeight + kBelow;
-    const auto y_of = [&](double value) { return top + (high - value) / (high - low) * kHeight; };
+    const auto y_of = [&](double value) { return top + (high - std::min(value, high)) / (high - low) * kHeight; };
+    const auto x_of = [&](size_t level) { return x + (static_cast<double>(level) + 0.5) * kLevel; };
     canvas.text(x, top - 14, "head", shortened(factor.name, static_cast<size_t>(width / kBoldCharacter)));
+    canvas.text(x, top - 30, "soft",
+                shortened(describe_conditions(study, plan.points[conclusion.points[0]].choice),
+                          static_cast<size_t>(width / kCharacter)));
     for (double tick = std::ceil(low / step) * step; tick <= high; tick += step) {
       canvas.line(x, y_of(tick), x + width, y_of(tick), "grid");
       if (x == kLeft) canvas.text(x - 6, y_of(tick) + 4, "soft end", fmt::format("{:.3g}", tick));
     }
     canvas.line(x, y_of(1), x + width, y_of(1), "one");
-    std::string path;
-    for (size_t level = 0; level < factor.levels.size(); ++level) {
-      const Effect& effect = summary.effects[f][level];
-      const double at = x + (static_cast<double>(level) + 0.5) * kLevel;
-      canvas.text(at, top + kHeight + 18, "soft mid", shortened(factor.levels[level].label, 10));
-      if (effect.contexts == 0) continue;
-      path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", at, y_of(effect.mean));
-      if (effect.max > effect.min) canvas.line(at, y_of(effect.min), at, y_of(effect.max), "range");
-    }
-    if (!path.empty()) canvas.put("<path class=\"line\" d=\"{}\"/>", path);
-    for (size_t level = 0; level < factor.levels.size(); ++level) {
-      const Effect& effect = summary.effects[f][level];
-      if (effect.contexts == 0) continue;
+    for (size_t level = 0; level < effects.size(); ++level) {
+      const Effect& effect = effects[level];
+      canvas.text(x_of(level), top + kHeight + 18, "soft mid", shortened(factor.levels[level].label, 10));
+      if (effect.contexts == 0 && level != factor.baseline) continue;
+      const Estimate& ratio = effect.ratio;
+      if (ratio.high > ratio.low) canvas.line(x_of(level), y_of(ratio.low), x_of(level), y_of(ratio.high), "range");
       canvas.put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" class=\"dot{}\"><title>{}</title></circle>",
-                 x + (static_cast<double>(level) + 0.5) * kLevel, y_of(effect.mean),
-                 level == factor.baseline ? " base" : "",
-                 escaped(fmt::format("{}: {}, from {} to {} in {} settings of the others", factor.levels[level].label,
-                                     ratio_text(effect.mean), ratio_text(effect.min), ratio_text(effect.max),
-                                     effect.contexts)));
+                 x_of(level), y_of(ratio.value), level == factor.baseline ? " base" : "",
+                 escaped(fmt::format("{}: {}, {} in {} of the others", factor.levels[level].label, estimate_text(ratio),
+                                     word_of(effect.verdict), counted(effect.contexts, "setting"))));
     }
     x += width + kPanelGap;
     widest = std::max(widest, x);
-  }
+  };
+  for (const Conclusion& conclusion : summary.conclusions)
+    for (size_t f = 0; f < study.factors.size(); ++f)
+      if (!conclusion.effects[f].empty()) panel(conclusion, f);
   return canvas.finish(std::max(widest, 300.), top + kHeight + kBelow, "main effects of the factors");
 }
 

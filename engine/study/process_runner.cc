@@ -81,9 +81,9 @@ std::vector<std::string> command_of(const Study& study, const Point& point, cons
 
 RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked) {
   return [&study, program = std::move(program), stop_asked = std::move(stop_asked), machine = machine_text()](
-             const Point& point, int64_t repeat) -> std::optional<RunRow> {
+             const Point& point, const PlannedRun& run) -> std::optional<RunRow> {
     RunRow row;
-    row.folder = fmt::format("runs/{}-{}", point.id, repeat);
+    row.folder = folder_of(point, run);
     const std::string run_dir = study.out + "/" + row.folder;
     empty_folder(run_dir);
     const std::vector<std::string> command = command_of(study, point, program, run_dir);
@@ -119,7 +119,7 @@ RunPoint process_runner(const Study& study, std::string program, std::function<b
     }
     // Every run writes one, so that all are measured alike; one a point is enough to look at.
     std::error_code ignored;
-    if (repeat > 1) std::filesystem::remove(run_dir + "/trace.json", ignored);
+    if (run.repeat > 1 || run.copy > 1) std::filesystem::remove(run_dir + "/trace.json", ignored);
     return row;
   };
 }

@@ -43,8 +43,10 @@ class Page {
         "<style>{}</style>\n</head>\n<body>\n<main>\n",
         escaped(title), kCss);
     put("<h1>{}</h1>\n<p class=\"soft\">{}.</p>\n", escaped(title), escaped(extent_text(study_, plan_, summary_)));
-    out_ += "<div class=\"box\"><strong>Best</strong>\n";
+    out_ += "<div class=\"box\">\n";
     for (const std::string& winner : winner_texts(study_, plan_, summary_)) put("<p>{}</p>\n", escaped(winner));
+    if (const std::string resolution = resolution_text(summary_); !resolution.empty())
+      put("<p class=\"soft\"><small>{}</small></p>\n", escaped(resolution));
     out_ += "</div>\n";
     disagreements();
     pictures();
@@ -79,15 +81,16 @@ class Page {
   void pictures() {
     if (summary_.done == 0) return;
     figure("Points", ratio_plot(study_, plan_, summary_),
-           "Bars: median over the repeats; green: the best, grey: the baseline (under each condition). Whiskers: their "
-           "smallest and largest. A ratio is taken within one round of "
-           "runs, so a machine that drifts changes it little.");
-    figure("Main effects", effects_plot(study_, summary_),
+           "Bars: the ratio to the baseline runs before and after, geometric mean over the rounds; whiskers: its 95 % "
+           "interval (Student's t). Green: the best, or those tied for it; grey: the baseline (under each condition). "
+           "Band: "
+           "effects too small for this study to see.");
+    figure("Main effects", effects_plot(study_, plan_, summary_),
            fmt::format("{} with a level, over {} with the factor's baseline level (grey); {} is better. Dots are the "
-                       "geometric mean over the settings of the other factors, bands the range: a wide one says that "
-                       "the factors depend on each other.",
+                       "geometric mean over the settings of the other factors, under each condition; bands are 95 % "
+                       "intervals over the rounds.",
                        study_.metric, study_.metric, is_better_high(study_.metric) ? "more" : "less"));
-    put("<div class=\"wide\">{}</div>\n", table(effect_table(study_, summary_)));
+    put("<div class=\"wide\">{}</div>\n", table(effect_table(study_, plan_, summary_)));
     figure("Exposed communication", exposed_plot(study_, plan_, summary_),
            "Communication on the wire that a rank's own compute did not overlap, by class, as a part of the step, on "
            "average over the ranks; the number is its share. Paler, beside it: waiting for peers.");
@@ -126,11 +129,12 @@ class Page {
     put("<h2>Table</h2>\n<div class=\"wide\"><table>\n<thead><tr>{}<th>files</th></tr></thead>\n<tbody>\n",
         cells(results.rows[0], results.align, "th"));
     for (size_t i = 0; i < plan_.points.size(); ++i)
-      put("<tr{}>{}<td>{}</td></tr>\n", summary_.wins(i) ? " class=\"best\"" : "",
+      put("<tr{}>{}<td>{}</td></tr>\n", summary_.may_be_best(i) ? " class=\"best\"" : "",
           cells(results.rows[i + 1], results.align, "td"), links_of(summary_.points[i]));
     out_ +=
-        "</tbody>\n</table></div>\n<p class=\"soft\"><small>The spread is the range of the repeats over their "
-        "median. The fractions are of the time of all ranks. A trace opens in ui.perfetto.dev.</small></p>\n";
+        "</tbody>\n</table></div>\n<p class=\"soft\"><small>A verdict compares with the baseline and is corrected for "
+        "the number of points (Holm), an interval is not. The metric is the baseline's geometric mean times the ratio. "
+        "The fractions are of the time of all ranks. A trace opens in ui.perfetto.dev.</small></p>\n";
     if (const std::string legend = legend_text(summary_); !legend.empty())
       put("<p class=\"soft\"><small>{}</small></p>\n", escaped(legend));
     if (summary_.metrics.empty()) return;
@@ -150,6 +154,9 @@ class Page {
   }
 
   void not_run() {
+    if (!plan_.same.empty())
+      put("<h2>Points that are the same run as another one</h2>\n<div class=\"wide\">{}</div>\n",
+          table(same_table(study_, plan_)));
     if (!plan_.dropped.empty())
       put("<h2>Points that cannot run</h2>\n<div class=\"wide\">{}</div>\n", table(dropped_table(study_, plan_)));
     if (summary_.failed == 0) return;
@@ -190,7 +197,10 @@ class Page {
               : fmt::format("within {:g} of each other in all repeats of all points that differ only in factors "
                             "that change no numbers",
                             study_.tolerance));
-    entry("order", "rounds of all points, every other round backwards");
+    entry("order",
+          fmt::format("rounds of all points in random order (seed {}), a baseline again after at most {} runs; "
+                      "results.jsonl has the runs in their order",
+                      study_.seed, study_.baseline_every));
     for (const std::string& machine : summary_.machines) entry("machine", machine);
     std::string first, last;
     for (const RunRow& row : rows_) {

@@ -20,23 +20,26 @@ std::string ratio_picture(const Study& study, const Plan& plan, const Summary& s
 // Pictures: SVG elements with a style of their own, light or dark as the reader's system is, light on paper. Every text
 // from a file is escaped.
 
-// A bar a point: the ratio to the baseline, or the metric where there is no baseline; whiskers are the range of the
-// repeats, the winner and the baseline stand out.
+// A bar a point: the ratio to the baseline, or the metric where there is no baseline; whiskers are the 95 % interval,
+// the winner (or those tied for best) and the baseline stand out.
 std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summary);
-// A panel a factor: the main effect of each level, and its range over the settings of the others.
-std::string effects_plot(const Study& study, const Summary& summary);
+// A panel a factor and condition: the main effect of each level, with its 95 % interval.
+std::string effects_plot(const Study& study, const Plan& plan, const Summary& summary);
 // A bar a point: its step in milliseconds, exposed communication by class in front. "" where no run tells it.
 std::string exposed_plot(const Study& study, const Plan& plan, const Summary& summary);
 
 // ---- tables: for people as Markdown and on the console, with all digits and all metrics as CSV
 
-// The first row of each has the names of the columns. A row a point: levels of the factors, repeats, median of the
-// metric, spread, ratio to the baseline, exposed communication, memory a rank, agreement, what went wrong.
+// The first row of each has the names of the columns. A row a point: levels of the factors, rounds, the adjusted
+// metric, ratio to the baseline with its 95 % interval, verdict, exposed communication, memory a rank, agreement, what
+// went wrong.
 TextBlock result_table(const Study& study, const Plan& plan, const Summary& summary);
-// A row a level of each factor.
-TextBlock effect_table(const Study& study, const Summary& summary);
+// A row a level of each factor, under each condition.
+TextBlock effect_table(const Study& study, const Plan& plan, const Summary& summary);
 // A row a point that cannot run.
 TextBlock dropped_table(const Study& study, const Plan& plan);
+// A row a point of the design that is run as another one.
+TextBlock same_table(const Study& study, const Plan& plan);
 
 // What the result table's columns say that are comparisons with other points; "" where it has none of them.
 std::string legend_text(const Summary& summary);
@@ -49,8 +52,12 @@ std::string markdown_report(const Study& study, const Plan& plan, const Summary&
 // A row a point, dropped ones too, with every metric's median, smallest and largest. Cells are quoted as RFC 4180 says.
 std::string csv_report(const Study& study, const Plan& plan, const Summary& summary);
 
-// Who won, by how much, and whether the repeats allow to say so: sentences without markup, one text for each condition.
+// The best point, those tied for best, or why there is no verdict: sentences without markup, one text for each
+// condition.
 std::vector<std::string> winner_texts(const Study& study, const Plan& plan, const Summary& summary);
+
+// The smallest effects that the study's rounds, and more of them, can see; "" where nothing tells it.
+std::string resolution_text(const Summary& summary);
 
 // What was asked and what there is: points, repeats, runs done.
 std::string extent_text(const Study& study, const Plan& plan, const Summary& summary);
@@ -58,6 +65,7 @@ std::string extent_text(const Study& study, const Plan& plan, const Summary& sum
 // A value of a metric with its unit, and what people call it: by the ending of its key.
 std::string metric_text(std::string_view metric, double value);
 std::string metric_name(std::string_view metric);
-std::string ratio_text(double ratio);  // 0.873
+std::string ratio_text(double ratio);                 // 0.873
+std::string estimate_text(const Estimate& estimate);  // 0.873 (0.861-0.885): with its 95 % interval
 
 }  // namespace trivet

@@ -21,6 +21,7 @@ RunRow row_of(const Json& json) {
   RunRow row;
   row.point = json.at("point").get<std::string>();
   row.repeat = json.at("repeat").get<int64_t>();
+  row.call = json.value("call", int64_t{0});
   for (const auto& [factor, label] : json.at("levels").items())
     row.levels.emplace_back(factor, label.get<std::string>());
   const auto outcome = parse_word<RunEnd>(json.at("outcome").get<std::string>());
@@ -43,12 +44,19 @@ RunRow row_of(const Json& json) {
 std::string to_json_line(const RunRow& row) {
   Json levels = Json::object();
   for (const auto& [factor, label] : row.levels) levels[factor] = label;
-  const Json json = {{"point", row.point},     {"repeat", row.repeat},
-                     {"levels", levels},       {"outcome", word_of(row.outcome)},
-                     {"reason", row.reason},   {"exit_code", row.exit_code},
-                     {"started", row.started}, {"seconds", row.seconds},
-                     {"metrics", row.metrics}, {"losses", row.losses},
-                     {"folder", row.folder},   {"command", row.command},
+  const Json json = {{"point", row.point},
+                     {"repeat", row.repeat},
+                     {"call", row.call},
+                     {"levels", levels},
+                     {"outcome", word_of(row.outcome)},
+                     {"reason", row.reason},
+                     {"exit_code", row.exit_code},
+                     {"started", row.started},
+                     {"seconds", row.seconds},
+                     {"metrics", row.metrics},
+                     {"losses", row.losses},
+                     {"folder", row.folder},
+                     {"command", row.command},
                      {"machine", row.machine}};
   // What a failing program printed need not be UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
@@ -73,9 +81,30 @@ const RunRow* find_row(const std::vector<RunRow>& rows, std::string_view point, 
   return found == rows.rend() ? nullptr : &*found;
 }
 
+namespace {
+
+// By point and repeat: its last row.
+std::map<std::pair<std::string_view, int64_t>, const RunRow*> last_rows(std::span<const RunRow> rows) {
+  std::map<std::pair<std::string_view, int64_t>, const RunRow*> last;
+  for (const RunRow& row : rows) last[{row.point, row.repeat}] = &row;
+  return last;
+}
+
+}  // namespace
+
+std::map<std::string, const RunRow*, std::less<>> failures_of(std::span<const RunRow> rows) {
+  std::map<std::string, const RunRow*, std::less<>> failures;
+  if (std::ranges::all_of(rows, [](const RunRow& row) { return row.outcome == RunEnd::done; })) return failures;
+  for (const auto& [run, row] : last_rows(rows))
+    if (row->outcome != RunEnd::done) failures[row->point] = row;
+  return failures;
+}
+
 std::vector<RunRow> without_failures(const std::vector<RunRow>& rows) {
+  const auto last = last_rows(rows);
   std::vector<RunRow> done;
-  std::ranges::copy_if(rows, std::back_inserter(done), [](const RunRow& row) { return row.outcome == RunEnd::done; });
+  for (const RunRow& row : rows)
+    if (row.outcome == RunEnd::done && last.at({row.point, row.repeat})->outcome == RunEnd::done) done.push_back(row);
   return done;
 }
 

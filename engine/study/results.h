@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,7 +20,8 @@ constexpr auto words_of(RunEnd) { return word_list("done", "failed", "timed_out"
 
 struct RunRow {
   std::string point;                                             // Point::id
-  int64_t repeat = 1;                                            // from 1
+  int64_t repeat = 1;                                            // the round, from 1
+  int64_t call = 0;                                              // of the program, from 1: runs of two are not paired
   std::vector<std::pair<std::string, std::string>> levels = {};  // factor and label, for people
   RunEnd outcome = RunEnd::done;
   std::string reason = {};  // of a failure
@@ -41,7 +44,10 @@ std::vector<RunRow> read_results(const std::string& path);
 // The last row of this point and repeat; nullptr: none.
 const RunRow* find_row(const std::vector<RunRow>& rows, std::string_view point, int64_t repeat);
 
-// Without the rows of failures, which are then to be run again.
+// By point: its last failed run, of those that no later run of the same repeat made good. Of the rows given.
+std::map<std::string, const RunRow*, std::less<>> failures_of(std::span<const RunRow> rows);
+
+// Without the repeats that failed, which are then to be run again.
 std::vector<RunRow> without_failures(const std::vector<RunRow>& rows);
 
 // What a run wrote into its metrics.jsonl: fills in metrics and losses. The reason why it does not count, or "": all

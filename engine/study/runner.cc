@@ -4,11 +4,13 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 
 #include "base/files.h"
+#include "engine/study/summary.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -24,6 +26,19 @@ double seconds_of(const Study& study, const Plan& plan, const std::vector<RunRow
   return sum;
 }
 
+StudyProgress progress_of(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, const RunRow& last,
+                          size_t point, const std::deque<PlannedRun>& left, bool round_ended) {
+  const int64_t done = std::ranges::count_if(
+      rows, [&](const RunRow& row) { return std::ranges::count(plan.points, row.point, &Point::id) > 0; });
+  const std::vector<PlannedRun> runs(left.begin(), left.end());
+  return {.row = last,
+          .point = point,
+          .done = done,
+          .total = done + static_cast<int64_t>(runs.size()),
+          .seconds_left = seconds_of(study, plan, rows, runs),
+          .round_ended = round_ended};
+}
+
 }  // namespace
 
 std::string results_path(const Study& study) {
@@ -35,39 +50,45 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
                    const RunnerOptions& options) {
   AppendFile file(results_path(study), AppendFile::Start::keep, {});
   const double begin = options.now_seconds();
-  const auto total = static_cast<int64_t>(plan.points.size()) * study.repeats;
   std::vector<RunRow> counted = options.retry_failed ? without_failures(rows) : rows;
-  for (int64_t made = 0;; ++made) {
-    const std::vector<PlannedRun> runs = remaining_runs(study, plan, counted);
-    if (runs.empty()) return StudyEnd::complete;
+  int64_t call = 1, rounds = rounds_wanted(study, plan, counted);
+  for (const RunRow& row : rows) call = std::max(call, row.call + 1);
+  // The order of a round is found once: it begins and ends with baselines.
+  std::deque<PlannedRun> left;
+  const auto plan_rounds = [&] {
+    const std::vector<PlannedRun> runs = remaining_runs(study, plan, counted, rounds);
+    left.assign(runs.begin(), runs.end());
+  };
+  plan_rounds();
+  for (int64_t made = 0; !left.empty(); ++made) {
     if (options.stop_asked()) return StudyEnd::stopped;
     if (made == options.most_runs) return StudyEnd::limit;
-    const double end = options.now_seconds() - begin + seconds_of(study, plan, counted, std::span(runs).first(1));
+    const PlannedRun next = left.front();
+    const double end = options.now_seconds() - begin + seconds_of(study, plan, counted, std::span(&next, 1));
     // Unknown is not above the budget.
     if (made > 0 && study.budget_minutes > 0 && end > 60 * study.budget_minutes) return StudyEnd::budget;
 
-    const PlannedRun next = runs.front();
     const Point& point = plan.points[next.point];
-    std::optional<RunRow> row = run(point, next.repeat);
+    std::optional<RunRow> row = run(point, next);
     if (!row) return StudyEnd::stopped;
     row->point = point.id;
     row->repeat = next.repeat;
+    row->call = call;
     const std::vector<std::string> labels = labels_of(study, point.choice);
     for (size_t i = 0; i < labels.size(); ++i) row->levels.emplace_back(study.factors[i].name, labels[i]);
     if (!file.append(to_json_line(*row)))
       throw IoError(fmt::format("{}: the result of a run cannot be written", file.path()));
     rows.push_back(*row);
     counted.push_back(std::move(*row));
-
-    if (!options.ended) continue;
-    const std::vector<PlannedRun> rest = remaining_runs(study, plan, counted);
-    options.ended({.row = rows.back(),
-                   .point = next.point,
-                   .done = total - static_cast<int64_t>(rest.size()),
-                   .total = total,
-                   .seconds_left = seconds_of(study, plan, counted, rest),
-                   .round_ended = rest.empty() || rest.front().repeat != next.repeat});
+    left.pop_front();
+    // A failed point is not run again.
+    if (rows.back().outcome != RunEnd::done)
+      std::erase_if(left, [&](const PlannedRun& later) { return later.point == next.point; });
+    const bool round_ended = left.empty() || left.front().repeat != next.repeat;
+    if (left.empty()) rounds = rounds_wanted(study, plan, counted), plan_rounds();
+    if (options.ended) options.ended(progress_of(study, plan, counted, rows.back(), next.point, left, round_ended));
   }
+  return StudyEnd::complete;
 }
 
 FileDescriptor lock_study(const Study& study) {

@@ -15,13 +15,13 @@
 namespace trivet {
 
 // Empty: the run was stopped from outside, and is as if it had not begun.
-using RunPoint = std::function<std::optional<RunRow>(const Point& point, int64_t repeat)>;
+using RunPoint = std::function<std::optional<RunRow>(const Point& point, const PlannedRun& run)>;
 
 // Reported after each run.
 struct StudyProgress {
   const RunRow& row;
   size_t point;         // of the plan
-  int64_t done, total;  // runs of the study, with those of earlier calls
+  int64_t done, total;  // runs of the study, with those of earlier calls; total: of the rounds known to be needed
   double seconds_left;  // predicted; NaN where nothing was measured yet
   bool round_ended;     // the next run, if any, is of another round
 };
@@ -34,8 +34,8 @@ struct RunnerOptions {
   std::function<void(const StudyProgress&)> ended = {};
 };
 
-// stopped: asked to. budget: the next run would have ended after budget_minutes (one run is always made). limit:
-// most_runs were.
+// complete: all rounds are made; with auto_repeats as many as rounds_wanted() says, asked after each. stopped: asked
+// to. budget: the next run would have ended after budget_minutes (one run is always made). limit: most_runs were.
 enum class StudyEnd : uint8_t { complete, stopped, budget, limit };
 
 // `rows`: what read_results gave; grows. Throws IoError when a result cannot be written: a study that forgets what it
@@ -49,8 +49,8 @@ std::string results_path(const Study& study);
 // Held while a study is run, so that two calls do not disturb each other's times. Throws IoError when it is taken.
 FileDescriptor lock_study(const Study& study);
 
-// Runs a point as a process of its own: `trivet train`, or mpirun of it. Its folder OUT/runs/ID-REPEAT keeps what the
-// run writes, and its output in stdout.log and stderr.log. `program`: the path of trivet. `stop_asked`: ends a run
+// Runs a point as a process of its own: `trivet train`, or mpirun of it. Its folder, folder_of(), keeps what the run
+// writes, and its output in stdout.log and stderr.log. `program`: the path of trivet. `stop_asked`: ends a run
 // early.
 RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked);
 

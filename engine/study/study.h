@@ -5,7 +5,7 @@
 //   factor   something that is varied, under a name; its levels are the values it takes
 //   level    one of them: a label, and the keys that it sets
 //   point    a level of every factor: one configuration
-//   repeat   one run of a point, from 1; a round is one repeat of all points
+//   round    one run of each point, and several of the baselines; a repeat is a point's part in it. From 1
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,9 @@
 #include "base/words.h"
 
 namespace trivet {
+
+// Rounds of a verdict: with fewer, Student's t intervals are too wide to say much.
+constexpr int64_t kFewestRounds = 5;
 
 // What --set takes; of a level also "ranks" and "launcher".
 struct Setting {
@@ -56,12 +59,17 @@ struct Study {
   std::vector<Setting> set;  // at every point
   Design design = Design::grid;
   std::vector<Factor> factors;
-  std::vector<Choice> list;  // of the design `list`
-  int64_t repeats = 3;
-  int64_t steps = 10;           // of a run
-  int64_t warmup_steps = 2;     // the first ones, which are not measured
-  double budget_minutes = 0;    // of one call of the program; 0: no end
-  double timeout_minutes = 10;  // of one run
+  std::vector<Choice> list;      // of the design `list`
+  int64_t repeats = 5;           // rounds; with auto_repeats at most
+  bool auto_repeats = false;     // until every ratio's 95 % interval is narrower than interval_width
+  double interval_width = 0.02;  // upper end over lower end, minus 1
+  int64_t baseline_every = 8;    // at most so many runs lie between two runs of a baseline
+  int64_t seed = 1;              // of the order of runs within a round
+  bool equal_points = false;     // an A/A study: points have the same settings, and are runs of their own all the same
+  int64_t steps = 10;            // of a run
+  int64_t warmup_steps = 2;      // the first ones, which are not measured
+  double budget_minutes = 0;     // of one call of the program; 0: no end
+  double timeout_minutes = 10;   // of one run
   bool trace = true;
   std::string metric = "step_seconds";  // what the points are compared in
   bool check_agreement = true;

@@ -1,8 +1,10 @@
 #include "engine/study/study_file.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fmt/ranges.h>
+#include <limits>
 #include <set>
 
 #include "engine/config/fields.h"
@@ -44,7 +46,7 @@ class StudyReader : YamlReader {
   void read(const YamlNode& root) {
     if (root.kind != YamlNode::map) return problem(root, "", "expected a map with name, base and factors");
     // Factors before what names their levels.
-    const YamlNode *baseline = nullptr, *points = nullptr;
+    const YamlNode *baseline = nullptr, *points = nullptr, *interval_width = nullptr;
     map(root, "",
         {{"name", [&](const YamlNode& node, const std::string& where) { read_name(node, where); }},
          {"base", into(study_.base)},
@@ -57,7 +59,10 @@ class StudyReader : YamlReader {
          {"factors", [&](const YamlNode& node, const std::string&) { read_factors(node); }},
          {"baseline", into(baseline)},
          {"points", into(points)},
-         {"repeats", into(study_.repeats, 1, 1000)},
+         {"repeats", [&](const YamlNode& node, const std::string& where) { read_repeats(node, where); }},
+         {"interval_width", into(interval_width)},
+         {"baseline_every", into(study_.baseline_every, 1, 1000)},
+         {"seed", into(study_.seed, 0, std::numeric_limits<int64_t>::max())},
          {"steps", into(study_.steps, 1, 1'000'000)},
          {"warmup_steps", into(study_.warmup_steps, 0, 999'999)},
          {"budget_minutes", minutes_into(study_.budget_minutes)},
@@ -65,6 +70,7 @@ class StudyReader : YamlReader {
          {"trace", into(study_.trace)},
          {"metric", into(study_.metric)},
          {"agree", [&](const YamlNode& node, const std::string& where) { read_agree(node, where); }}});
+    if (interval_width) read_interval_width(*interval_width);
     if (baseline) read_baseline(*baseline);
     read_points(points, baseline != nullptr);
     check_whole();
@@ -97,6 +103,28 @@ class StudyReader : YamlReader {
              return number && *number > 0 ? number : std::nullopt;
            }).value_or(to);
     };
+  }
+
+  void read_repeats(const YamlNode& node, const std::string& where) {
+    constexpr int64_t kMostRepeats = 1000;
+    const auto repeats = value(node, where, "auto, or a number of rounds from 1 to 1000", [](const std::string& text) {
+      if (text == "auto") return std::optional(int64_t{0});
+      const auto number = parse_number(text);
+      const bool good = number && *number >= 1 && *number <= kMostRepeats && *number == std::floor(*number);
+      return good ? std::optional(static_cast<int64_t>(*number)) : std::nullopt;
+    });
+    if (!repeats) return;
+    study_.auto_repeats = *repeats == 0;
+    study_.repeats = *repeats == 0 ? kMostRepeats : *repeats;
+  }
+  void read_interval_width(const YamlNode& node) {
+    study_.interval_width =
+        value(node, "interval_width", "a fraction above 0 and below 1, such as 0.02", [](const std::string& text) {
+          const auto number = parse_number(text);
+          return number && *number > 0 && *number < 1 ? number : std::nullopt;
+        }).value_or(study_.interval_width);
+    if (!study_.auto_repeats)
+      problem(node, "interval_width", "goes with repeats: auto, which ends when all intervals are narrower");
   }
 
   void read_agree(const YamlNode& node, const std::string& where) {
@@ -308,6 +336,8 @@ class StudyReader : YamlReader {
     if (study_.factors.empty() && problems_.empty()) add("factors", "is required: a list of what to vary");
     if (study_.warmup_steps >= study_.steps)
       add("warmup_steps", fmt::format("{} leaves none of the {} steps to measure", study_.warmup_steps, study_.steps));
+    if (study_.auto_repeats && study_.budget_minutes == 0)
+      add("budget_minutes", "is required with repeats: auto: the intervals may never be as narrow as asked");
     for (const Setting& setting : study_.set)
       if (std::ranges::count(owned_, setting.key) > 0)
         add("set." + setting.key, "is also a factor's: leave one of them out");

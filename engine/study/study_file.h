@@ -20,15 +20,22 @@
 //   baseline: {link: none}            # without it, and of factors left out: the first level (list: the first point)
 //   points:                           # design: list; a factor left out has its baseline level
 //     - {bucket_size: 1000, link: slow}
-//   repeats: 3
+//   repeats: 5                        # rounds: a run of each point; verdicts need 5. auto: until the 95 % interval of
+//                                     # every ratio is narrower than interval_width, or budget_minutes end
+//   interval_width: 0.02              # with repeats: auto: upper end over lower end, minus 1
+//   baseline_every: 8                 # runs of other points, at most, between two runs of a baseline in a round
+//   seed: 1                           # of the random order within each round
 //   steps: 10                         # of a run, of which
 //   warmup_steps: 2                   # are not measured
-//   budget_minutes: 30                # one call starts no run that would end later
+//   budget_minutes: 30                # one call starts no run that would end later; required with repeats: auto
 //   timeout_minutes: 10               # of a run
 //   trace: true                       # keep the trace of each point's first repeat
 //   metric: step_seconds              # what decides: any number in metrics.jsonl
 //   agree: bitwise                    # bitwise | a relative tolerance | off
 //   out: runs/studies/bucket_size     # relative to the working directory
+//
+// A setting of a level that has no effect at a point (a bucket size under ZeRO-3) is left out there, and points that
+// are then the same run are one. So levels of which some are without effect beside others make a grid all the same.
 //
 // Which points must agree in loss: those that have the same level of every factor that changes numbers, and the
 // repeats of each. A factor does not change numbers when it says `changes_numbers: false`, or when it says nothing and

@@ -3,149 +3,226 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
-#include <map>
 
 namespace trivet {
 namespace {
 
-// Finished rows of a point, [repeat - 1]; null where there is none.
-std::vector<const RunRow*> done_rows(const Study& study, const std::vector<RunRow>& rows, const Point& point) {
-  std::vector<const RunRow*> found;
-  for (int64_t repeat = 1; repeat <= study.repeats; ++repeat) {
-    const RunRow* row = find_row(rows, point.id, repeat);
-    found.push_back(row && row->outcome == RunEnd::done ? row : nullptr);
-  }
-  return found;
-}
-
-std::optional<double> metric_of(const RunRow* row, const std::string& metric) {
-  if (!row) return {};
-  const auto found = row->metrics.find(metric);
-  return found == row->metrics.end() ? std::nullopt : std::optional(found->second);
-}
-
-PointSummary summarize_point(const Study& study, const Point& point, const std::vector<RunRow>& rows) {
+PointSummary summarize_point(const Study& study, const Plan& plan, const Rounds& rounds, size_t point) {
   PointSummary summary;
-  std::map<std::string, std::vector<double>> values;
-  for (const RunRow* row : done_rows(study, rows, point)) {
-    if (!row) continue;
-    ++summary.done;
-    if (summary.folder.empty()) summary.folder = row->folder;
-    for (const auto& [key, value] : row->metrics) values[key].push_back(value);
+  for (const std::string& metric : rounds.metrics(point)) {
+    std::vector<double> values;
+    for (const auto& [round, value] : rounds.values(point, metric)) values.push_back(value);
+    summary.metrics[metric] = sample_of(values);
+    summary.done = std::max(summary.done, static_cast<int64_t>(values.size()));
+    if (const LogRatios ratios = rounds.log_ratios(point, metric); !ratios.empty())
+      summary.ratios[metric] = estimate_ratio(ratios);
   }
-  for (const auto& [key, numbers] : values) summary.metrics[key] = sample_of(numbers);
-  for (int64_t repeat = 1; repeat <= study.repeats; ++repeat)
-    if (const RunRow* row = find_row(rows, point.id, repeat); row && row->outcome != RunEnd::done)
-      summary.failure = row->reason;
+  summary.folder = rounds.first_folder(point);
+  summary.baseline = plan.baselines[point] == point;
+
+  const Estimate* ratio = summary.ratio(study.metric);
+  LogRatios logs;
+  for (const auto& [round, value] : rounds.values(ratio ? plan.baselines[point] : point, study.metric))
+    if (value > 0) logs[round] = std::log(value);
+  if (!logs.empty()) summary.adjusted = estimate_ratio(logs).value * (ratio ? ratio->value : 1);
+  else summary.adjusted = summary.median(study.metric);
   return summary;
 }
 
-std::optional<Sample> ratio_of(const Study& study, const std::vector<RunRow>& rows, const Point& point,
-                               const Point& baseline) {
-  const auto over = done_rows(study, rows, point), under = done_rows(study, rows, baseline);
-  std::vector<double> ratios;
-  for (size_t i = 0; i < over.size(); ++i) {
-    const auto a = metric_of(over[i], study.metric), b = metric_of(under[i], study.metric);
-    if (a && b && *b != 0) ratios.push_back(*a / *b);
-  }
-  return ratios.empty() ? std::nullopt : std::optional(sample_of(ratios));
+// hidden and compute_inflation.
+void compare_with_plain(const Plan& plan, const Rounds& rounds, size_t point, Summary& summary) {
+  const auto found = std::ranges::find(plan.points, plan.points[point].without_overlap, &Point::id);
+  const auto plain = static_cast<size_t>(found - plan.points.begin());
+  if (found == plan.points.end() || plain == point || plan.baselines[plain] != plan.baselines[point]) return;
+  const std::string compute = "compute_seconds", wire = "exposed_seconds";
+  const LogRatios inflation = rounds.log_ratios(point, compute) - rounds.log_ratios(plain, compute);
+  if (!inflation.empty()) summary.points[point].compute_inflation = estimate_ratio(inflation);
+
+  if (summary.points[plain].median("exposed_fraction").value_or(0) < kMeasurable) return;
+  std::vector<double> hidden;
+  for (const auto& [round, quotient] : rounds.quotients(point, plain, wire)) hidden.push_back(1 - quotient);
+  if (hidden.empty()) return;
+  const MeanEstimate mean = estimate_mean(hidden);
+  const double half = mean.half_width(kConfidence);
+  summary.points[point].hidden =
+      Estimate{.rounds = mean.n, .value = mean.mean, .low = mean.mean - half, .high = mean.mean + half, .p = mean.p};
 }
 
-// compute_inflation and hidden_fraction.
-void compare_with_others(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, const Point& point,
-                         PointSummary& summary) {
-  const auto rows_of = [&](const std::string& id) {
-    const auto found = std::ranges::find(plan.points, id, &Point::id);
-    return found == plan.points.end() ? std::vector<const RunRow*>(static_cast<size_t>(study.repeats))
-                                      : done_rows(study, rows, *found);
-  };
-  if (point.id == point.without_overlap) return;
-  const auto own = rows_of(point.id), own_fast = rows_of(point.without_link);
-  const auto plain = rows_of(point.without_overlap), plain_fast = rows_of(point.without_both);
-  std::vector<double> inflations, hidden;
-  for (size_t i = 0; i < own.size(); ++i) {
-    const auto compute = metric_of(own[i], "compute_seconds"), plain_compute = metric_of(plain[i], "compute_seconds");
-    if (compute && plain_compute && *plain_compute > 0) inflations.push_back(*compute / *plain_compute);
-    if (point.id == point.without_link) continue;
-    const std::string step = "step_seconds";
-    const auto t = metric_of(own[i], step), t_fast = metric_of(own_fast[i], step);
-    const auto n = metric_of(plain[i], step), n_fast = metric_of(plain_fast[i], step);
-    if (t && t_fast && n && n_fast && *n - *n_fast >= kMeasurable * *n)
-      hidden.push_back(1 - (*t - *t_fast) / (*n - *n_fast));
+// Corrects the p-values of estimates that have rounds enough, and gives them a verdict: of a ratio, and where to put
+// its corrected p and its verdict.
+struct Judged {
+  const Estimate& ratio;
+  double& corrected_p;
+  Verdict& verdict;
+};
+void judge(const Study& study, const std::vector<Judged>& all) {
+  std::vector<double> p_values;
+  for (const Judged& one : all) p_values.push_back(one.ratio.p);
+  const std::vector<double> corrected = holm(p_values);
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].corrected_p = corrected[i];
+    all[i].verdict = corrected[i] > 1 - kConfidence                             ? Verdict::within_noise
+                     : (all[i].ratio.value > 1) == is_better_high(study.metric) ? Verdict::better
+                                                                                : Verdict::worse;
   }
-  if (!inflations.empty()) summary.metrics["compute_inflation"] = sample_of(inflations);
-  if (!hidden.empty()) summary.metrics["hidden_fraction"] = sample_of(hidden);
 }
 
-std::vector<std::vector<Effect>> effects_of(const Study& study, const Plan& plan, const Summary& summary) {
-  std::map<Choice, double> medians;
-  for (size_t i = 0; i < plan.points.size(); ++i)
-    if (const auto value = summary.points[i].median(study.metric); value && *value > 0)
-      medians[plan.points[i].choice] = *value;
-  std::vector<std::vector<Effect>> effects;
-  for (size_t f = 0; f < study.factors.size(); ++f) {
-    effects.emplace_back(study.factors[f].levels.size());
-    for (size_t level = 0; level < effects[f].size(); ++level) {
-      std::vector<double> ratios;
-      for (const auto& [choice, value] : medians) {
-        if (choice[f] != level) continue;
-        Choice reference = choice;
-        reference[f] = study.factors[f].baseline;
-        if (const auto found = medians.find(reference); found != medians.end()) ratios.push_back(value / found->second);
-      }
-      if (ratios.empty()) continue;
-      const Sample sample = sample_of(ratios);
-      effects[f][level] = {sample.n, geometric_mean(ratios), sample.min, sample.max};
-    }
+void judge_points(const Study& study, Summary& summary) {
+  std::vector<Judged> all;
+  for (PointSummary& point : summary.points) {
+    const Estimate* ratio = point.ratio(study.metric);
+    point.verdict = !point.failure.empty()          ? Verdict::failed
+                    : !ratio                        ? Verdict::not_measured
+                    : point.baseline                ? Verdict::baseline
+                    : ratio->rounds < kFewestRounds ? Verdict::too_few
+                                                    : Verdict::within_noise;
+    if (point.verdict == Verdict::within_noise) all.push_back({*ratio, point.corrected_p, point.verdict});
   }
-  return effects;
+  judge(study, all);
 }
 
-// Whether `a` was better than `b` in every round that has both, and there is one.
-bool better_in_every_round(const Study& study, const std::vector<RunRow>& rows, const Point& a, const Point& b) {
-  const auto of_a = done_rows(study, rows, a), of_b = done_rows(study, rows, b);
-  int64_t rounds = 0;
-  for (size_t i = 0; i < of_a.size(); ++i) {
-    const auto x = metric_of(of_a[i], study.metric), y = metric_of(of_b[i], study.metric);
-    if (!x || !y) continue;
-    ++rounds;
-    if (is_better_high(study.metric) ? *x <= *y : *x >= *y) return false;
-  }
-  return rounds > 0;
-}
-
-std::vector<Winner> find_winners(const Study& study, const Plan& plan, const Summary& summary,
-                                 const std::vector<RunRow>& rows) {
-  std::vector<std::vector<size_t>> groups;  // measured points of the same conditions
+// The points of each baseline.
+std::vector<Conclusion> group(const Study& study, const Plan& plan, const Summary& summary) {
+  std::map<size_t, size_t> groups;  // by baseline
+  std::vector<Conclusion> conclusions;
   for (size_t i = 0; i < plan.points.size(); ++i) {
-    if (!summary.points[i].median(study.metric)) continue;
-    const auto same = std::ranges::find_if(groups, [&](const std::vector<size_t>& group) {
-      return study.baseline_of(plan.points[group[0]].choice) == study.baseline_of(plan.points[i].choice);
-    });
-    if (same == groups.end()) groups.push_back({i});
-    else same->push_back(i);
+    const auto [at, added] = groups.try_emplace(plan.baselines[i], conclusions.size());
+    if (added) conclusions.emplace_back();
+    Conclusion& conclusion = conclusions[at->second];
+    conclusion.points.push_back(i);
+    if (plan.baselines[i] == i) conclusion.baseline = i;
+    const Estimate* ratio = summary.points[i].ratio(study.metric);
+    if (ratio && summary.points[i].failure.empty()) conclusion.rounds = std::max(conclusion.rounds, ratio->rounds);
   }
-  std::vector<Winner> winners;
-  for (const std::vector<size_t>& group : groups) {
-    const bool ratios = std::ranges::all_of(group, [&](size_t i) { return summary.points[i].ratio.has_value(); });
-    const auto value = [&](size_t i) {
-      return ratios ? summary.points[i].ratio->median : *summary.points[i].median(study.metric);
+  return conclusions;
+}
+
+// The points of a conclusion that can be its best: those that did not fail, with rounds enough if any has; the best
+// first.
+std::vector<size_t> candidates_of(const Study& study, const Summary& summary, const Conclusion& conclusion) {
+  const auto ratio = [&](size_t i) { return summary.points[i].ratio(study.metric); };
+  std::vector<size_t> candidates;
+  for (const size_t i : conclusion.points)
+    if (summary.points[i].failure.empty() && ratio(i) && ratio(i)->rounds >= std::min(kFewestRounds, conclusion.rounds))
+      candidates.push_back(i);
+  std::ranges::stable_sort(candidates, [&](size_t a, size_t b) {
+    return is_better_high(study.metric) ? ratio(a)->value > ratio(b)->value : ratio(a)->value < ratio(b)->value;
+  });
+  return candidates;
+}
+
+void find_best(const Study& study, const Rounds& rounds, Summary& summary) {
+  int64_t comparisons = 0;
+  std::vector<std::vector<size_t>> candidates;
+  for (const Conclusion& conclusion : summary.conclusions) {
+    candidates.push_back(candidates_of(study, summary, conclusion));
+    comparisons += std::max<int64_t>(0, static_cast<int64_t>(candidates.back().size()) - 1);
+  }
+  for (size_t n = 0; n < candidates.size(); ++n) {
+    Conclusion& conclusion = summary.conclusions[n];
+    if (candidates[n].empty()) continue;
+    conclusion.leader = candidates[n].front();
+    if (conclusion.rounds < kFewestRounds || candidates[n].size() < 2) continue;
+    std::map<size_t, LogRatios> ratios;
+    for (const size_t i : candidates[n]) ratios[i] = rounds.log_ratios(i, study.metric);
+    const auto is_better = [&](size_t a, size_t b) {
+      const Estimate apart = estimate_ratio(ratios[a] - ratios[b]);
+      return apart.rounds >= kFewestRounds && (apart.value > 1) == is_better_high(study.metric) &&
+             apart.p * static_cast<double>(comparisons) <= 1 - kConfidence;
     };
-    Winner winner{.point = group[0], .others = static_cast<int64_t>(group.size()) - 1};
-    for (const size_t i : group)
-      if (is_better_high(study.metric) ? value(i) > value(winner.point) : value(i) < value(winner.point))
-        winner.point = i;
-    for (const size_t i : group)
-      if (i != winner.point && !better_in_every_round(study, rows, plan.points[winner.point], plan.points[i]))
-        winner.rivals.push_back(i);
-    winners.push_back(std::move(winner));
+    for (const size_t i : candidates[n])
+      if (std::ranges::none_of(candidates[n], [&](size_t other) { return other != i && is_better(other, i); }))
+        conclusion.best.push_back(i);
   }
-  return winners;
+}
+
+// A level against the baseline level of its factor, in every setting of the others under the conditions.
+Effect effect_of(const Study& study, const Plan& plan, const Rounds& rounds, const Summary& summary,
+                 const Conclusion& conclusion, size_t factor, size_t level) {
+  std::vector<Choice> choices;
+  for (const Point& point : plan.points) choices.push_back(point.choice);
+  for (const SamePoint& same : plan.same) choices.push_back(same.choice);
+  std::map<std::pair<size_t, size_t>, LogRatios> contexts;  // by both points: some choices are the same run
+  size_t most = 0;
+  for (const Choice& choice : choices) {
+    Choice reference = choice;
+    reference[factor] = study.factors[factor].baseline;
+    const auto over = plan.find(choice), under = plan.find(reference);
+    const auto usable = [&](const auto& point) {
+      return point && plan.baselines[*point] == plan.baselines[conclusion.points[0]] &&
+             summary.points[*point].failure.empty();
+    };
+    if (choice[factor] != level || !usable(over) || !usable(under) || over == under) continue;
+    LogRatios ratios = rounds.log_ratios(*over, study.metric) - rounds.log_ratios(*under, study.metric);
+    most = std::max(most, ratios.size());
+    contexts[{*over, *under}] = std::move(ratios);
+  }
+  // Points that were run in few rounds would take their rounds from all others.
+  std::erase_if(contexts, [&](const auto& context) {
+    return context.second.size() < std::max<size_t>(1, std::min<size_t>(most, kFewestRounds));
+  });
+  std::map<int64_t, std::vector<double>> by_round;
+  Effect effect;
+  effect.contexts = static_cast<int64_t>(contexts.size());
+  for (const auto& [points, ratios] : contexts) {
+    const double ratio = estimate_ratio(ratios).value;
+    effect.min = points == contexts.begin()->first ? ratio : std::min(effect.min, ratio);
+    effect.max = points == contexts.begin()->first ? ratio : std::max(effect.max, ratio);
+    for (const auto& [round, value] : ratios) by_round[round].push_back(value);
+  }
+  LogRatios means;
+  for (const auto& [round, values] : by_round)
+    if (values.size() == contexts.size()) means[round] = estimate_mean(values).mean;
+  effect.ratio = estimate_ratio(means);
+  return effect;
+}
+
+void find_effects(const Study& study, const Plan& plan, const Rounds& rounds, Summary& summary) {
+  std::vector<Judged> all;
+  for (Conclusion& conclusion : summary.conclusions) {
+    conclusion.effects.resize(study.factors.size());
+    for (size_t f = 0; f < study.factors.size(); ++f) {
+      const Factor& factor = study.factors[f];
+      if (factor.condition || factor.levels.size() < 2) continue;
+      for (size_t level = 0; level < factor.levels.size(); ++level) {
+        Effect effect;
+        if (level == factor.baseline) effect.verdict = Verdict::baseline;
+        else effect = effect_of(study, plan, rounds, summary, conclusion, f, level);
+        if (effect.ratio.rounds > 0) effect.verdict = Verdict::too_few;
+        conclusion.effects[f].push_back(effect);
+      }
+    }
+    for (std::vector<Effect>& levels : conclusion.effects)
+      for (Effect& effect : levels)
+        if (effect.ratio.rounds >= kFewestRounds) all.push_back({effect.ratio, effect.corrected_p, effect.verdict});
+  }
+  judge(study, all);
+}
+
+std::optional<Resolution> resolution_of(const Study& study, const Plan& plan, const Rounds& rounds,
+                                        const Summary& summary) {
+  Resolution resolution{.rounds = summary.rounds, .equal_points = plan.noise.has_value()};
+  double squares = 0;
+  int64_t degrees = 0;
+  for (size_t i = 0; i < plan.points.size(); ++i) {
+    if (plan.baselines[i] == i) continue;
+    ++resolution.comparisons;
+    std::vector<double> logs;
+    for (const auto& [round, value] : rounds.log_ratios(i, study.metric)) logs.push_back(value);
+    const MeanEstimate mean = estimate_mean(logs);
+    squares +=
+        mean.standard_error * mean.standard_error * static_cast<double>(mean.n * std::max<int64_t>(0, mean.n - 1));
+    degrees += std::max<int64_t>(0, mean.n - 1);
+  }
+  if (plan.noise) resolution.deviation = *plan.noise;
+  else if (degrees > 0) resolution.deviation = std::sqrt(squares / static_cast<double>(degrees));
+  else return {};
+  return resolution.rounds < 2 ? std::nullopt : std::optional(resolution);
 }
 
 struct Reference {
   const RunRow* row;
-  std::string what;
+  Choice choice;
 };
 
 // The first step at which two runs differ by more than they may; "": none.
@@ -167,14 +244,16 @@ std::vector<std::string> find_disagreements(const Study& study, const Plan& plan
   if (!study.check_agreement) return found;
   std::map<std::string, Reference> references;  // by Point::numbers
   for (size_t i = 0; i < plan.points.size(); ++i)
-    for (int64_t repeat = 1; repeat <= study.repeats; ++repeat) {
-      const RunRow* row = find_row(rows, plan.points[i].id, repeat);
-      if (!row || row->outcome != RunEnd::done) continue;
-      const std::string what = fmt::format("repeat {} of {}", repeat, describe_choice(study, plan.points[i].choice));
-      const auto [reference, first] = references.try_emplace(plan.points[i].numbers, Reference{row, what});
+    for (const RunRow& row : rows) {
+      if (row.point != plan.points[i].id || row.outcome != RunEnd::done || row.repeat > study.repeats) continue;
+      const auto [reference, first] =
+          references.try_emplace(plan.points[i].numbers, Reference{&row, plan.points[i].choice});
       if (first || !found[i].empty()) continue;
-      const std::string text = difference(row->losses, reference->second.row->losses, study.tolerance);
-      if (!text.empty()) found[i] = fmt::format("repeat {}: {} in {}", repeat, text, reference->second.what);
+      const RunRow& expected = *reference->second.row;
+      const std::string text = difference(row.losses, expected.losses, study.tolerance);
+      if (!text.empty())
+        found[i] = fmt::format("repeat {}: {} in repeat {} of {}", row.repeat, text, expected.repeat,
+                               describe_choice(study, reference->second.choice));
     }
   return found;
 }
@@ -203,31 +282,51 @@ std::optional<double> PointSummary::wait(const std::string& comm_class) const {
   return of_step(*this, comm_class + "_wait_seconds");
 }
 
+const Estimate* PointSummary::ratio(std::string_view metric) const {
+  const auto found = ratios.find(std::string(metric));
+  return found == ratios.end() ? nullptr : &found->second;
+}
+
+const Conclusion& Summary::conclusion_of(size_t point) const {
+  return *std::ranges::find_if(
+      conclusions, [&](const Conclusion& conclusion) { return std::ranges::count(conclusion.points, point) > 0; });
+}
+
+bool Summary::may_be_best(size_t point) const { return std::ranges::count(conclusion_of(point).best, point) > 0; }
+
+bool Summary::wins(size_t point) const { return may_be_best(point) && conclusion_of(point).best.size() == 1; }
+
 Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   Summary summary;
+  const Rounds rounds(study, plan, rows);
   const std::vector<std::string> disagreements = find_disagreements(study, plan, rows);
+  const auto failures = failures_of(rows);
   for (size_t i = 0; i < plan.points.size(); ++i) {
-    PointSummary point = summarize_point(study, plan.points[i], rows);
-    const Choice reference = study.baseline_of(plan.points[i].choice);
-    const auto baseline = std::ranges::find(plan.points, reference, &Point::choice);
-    point.baseline = plan.points[i].choice == reference;
-    if (baseline != plan.points.end()) point.ratio = ratio_of(study, rows, plan.points[i], *baseline);
-    compare_with_others(study, plan, rows, plan.points[i], point);
+    PointSummary point = summarize_point(study, plan, rounds, i);
+    if (const auto failed = failures.find(plan.points[i].id); failed != failures.end())
+      point.failure =
+          failed->second->reason.empty() ? std::string(word_of(failed->second->outcome)) : failed->second->reason;
     point.disagreement = disagreements[i];
     summary.disagreements += !point.disagreement.empty();
-    summary.done += point.done;
     summary.failed += !point.failure.empty();
     for (const auto& [key, sample] : point.metrics) summary.metrics.insert(key);
     summary.points.push_back(std::move(point));
   }
-  summary.runs = static_cast<int64_t>(plan.points.size()) * study.repeats;
+  for (size_t i = 0; i < plan.points.size(); ++i) compare_with_plain(plan, rounds, i, summary);
   for (const RunRow& row : rows) {
-    const bool planned = std::ranges::any_of(plan.points, [&](const Point& point) { return point.id == row.point; });
-    if (!planned || row.repeat > study.repeats) ++summary.other_rows;
-    else summary.machines.insert(row.machine.substr(0, row.machine.rfind(", load ")));
+    const bool planned = std::ranges::count(plan.points, row.point, &Point::id) > 0 && row.repeat <= study.repeats;
+    summary.other_rows += !planned;
+    summary.done += planned && row.outcome == RunEnd::done;
+    if (planned) summary.machines.insert(row.machine.substr(0, row.machine.rfind(", load ")));
   }
-  summary.effects = effects_of(study, plan, summary);
-  summary.winners = find_winners(study, plan, summary, rows);
+  summary.rounds = rounds_wanted(study, plan, rows);
+  summary.runs =
+      summary.done + static_cast<int64_t>(remaining_runs(study, plan, without_failures(rows), summary.rounds).size());
+  judge_points(study, summary);
+  summary.conclusions = group(study, plan, summary);
+  find_best(study, rounds, summary);
+  find_effects(study, plan, rounds, summary);
+  summary.resolution = resolution_of(study, plan, rounds, summary);
   return summary;
 }
 

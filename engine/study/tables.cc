@@ -17,17 +17,14 @@ std::vector<size_t> varied(const Study& study) {
   return factors;
 }
 
-std::string cell_of(const PointSummary& point, const std::string& metric) {
-  const auto value = point.median(metric);
-  return value ? metric_text(metric, *value) : "";
-}
-
-std::string ratio_cell(const PointSummary& point) {
-  if (!point.ratio) return "";
-  const Sample& ratio = *point.ratio;
-  return ratio.n < 2
-             ? ratio_text(ratio.median)
-             : fmt::format("{} ({}-{})", ratio_text(ratio.median), ratio_text(ratio.min), ratio_text(ratio.max));
+std::string verdict_text(const Study& study, const Summary& summary, size_t i) {
+  const PointSummary& point = summary.points[i];
+  std::string text(word_of(point.verdict));
+  if (point.verdict == Verdict::too_few)
+    text = fmt::format("too few rounds ({} of {})", point.ratio(study.metric)->rounds, kFewestRounds);
+  if (summary.wins(i)) text += ", best";
+  else if (summary.may_be_best(i)) text += ", tied for best";
+  return text;
 }
 
 std::string note_of(const PointSummary& point) {
@@ -42,17 +39,19 @@ struct Share {
   std::string name;
   const char* unit;  // a metric in the same one
   std::function<std::optional<double>(const PointSummary&)> of;
-  const char* ranged = nullptr;  // the metric whose range is shown, too: a difference of noisy numbers
+  // Its interval, shown too.
+  std::function<std::optional<Estimate>(const PointSummary&)> estimate = {};
 };
 
 std::string share_cell(const Share& share, const PointSummary& point) {
   const auto value = share.of(point);
   if (!value) return "";
   const std::string text = metric_text(share.unit, *value);
-  const Sample* sample = share.ranged ? point.find(share.ranged) : nullptr;
-  return !sample || sample->n < 2 ? text
-                                  : fmt::format("{} ({} to {})", text, metric_text(share.unit, sample->min),
-                                                metric_text(share.unit, sample->max));
+  const auto estimate = share.estimate ? share.estimate(point) : std::nullopt;
+  return !estimate || !estimate->has_interval()
+             ? text
+             : fmt::format("{} ({} to {}, n {})", text, metric_text(share.unit, estimate->low),
+                           metric_text(share.unit, estimate->high), estimate->rounds);
 }
 
 // The shares that are above 0 at some point.
@@ -70,11 +69,16 @@ std::vector<Share> shown_shares(const Study& study, const Summary& summary) {
   metric("wait", "wait_fraction");
   for (const char* comm_class : {"tensor", "pipeline", "data"})
     add(comm_class, "exposed_fraction", [comm_class](const PointSummary& point) { return point.exposed(comm_class); });
-  for (const auto& [name, key] : {std::pair("hidden", "hidden_fraction"), std::pair("compute", "compute_inflation")}) {
-    const size_t before = shares.size();
-    metric(name, key);
-    if (shares.size() > before) shares.back().ranged = key;
-  }
+  const auto estimate = [&](const char* name, const char* unit, std::optional<Estimate> PointSummary::*of) {
+    if (std::ranges::none_of(summary.points, [&](const PointSummary& point) { return (point.*of).has_value(); }))
+      return;
+    shares.push_back(
+        {name, unit,
+         [of](const PointSummary& point) { return point.*of ? std::optional((point.*of)->value) : std::nullopt; },
+         [of](const PointSummary& point) { return point.*of; }});
+  };
+  estimate("hidden", "hidden_fraction", &PointSummary::hidden);
+  estimate("compute", "compute_inflation", &PointSummary::compute_inflation);
   metric("bubble", "bubble_fraction");
   return shares;
 }
@@ -130,13 +134,19 @@ std::string metric_name(std::string_view metric) {
 
 std::string ratio_text(double ratio) { return fmt::format("{:.3f}", ratio); }
 
+std::string estimate_text(const Estimate& estimate) {
+  const std::string value = ratio_text(estimate.value);
+  return estimate.has_interval() ? fmt::format("{} ({}-{})", value, ratio_text(estimate.low), ratio_text(estimate.high))
+                                 : value;
+}
+
 TextBlock result_table(const Study& study, const Plan& plan, const Summary& summary) {
   TextBlock table{.title = "results"};
   for (const size_t f : varied(study)) table.column(study.factors[f].name, 'l');
-  table.column("runs", 'r');
+  table.column("rounds", 'r');
   table.column(metric_name(study.metric), 'r');
-  table.column("spread", 'r');
   table.column("ratio to baseline", 'r');
+  table.column("verdict", 'l');
   const std::vector<Share> shares = shown_shares(study, summary);
   for (const Share& share : shares) table.column(share.name, 'r');
   table.column("memory a rank", 'r');
@@ -148,11 +158,11 @@ TextBlock result_table(const Study& study, const Plan& plan, const Summary& summ
     const PointSummary& point = summary.points[i];
     std::vector<std::string> row;
     for (const size_t f : varied(study)) row.push_back(study.factors[f].levels[plan.points[i].choice[f]].label);
-    row.push_back(fmt::format("{}/{}", point.done, study.repeats));
-    row.push_back(cell_of(point, study.metric));
-    const Sample* sample = point.find(study.metric);
-    row.push_back(!sample || sample->n < 2 ? "" : percent_text(sample->spread()));
-    row.push_back(point.baseline ? "baseline" : ratio_cell(point));
+    row.push_back(fmt::format("{}/{}", point.done, summary.rounds));
+    row.push_back(point.adjusted ? metric_text(study.metric, *point.adjusted) : "");
+    const Estimate* ratio = point.ratio(study.metric);
+    row.push_back(point.baseline || !ratio ? "" : estimate_text(*ratio));
+    row.push_back(verdict_text(study, summary, i));
     for (const Share& share : shares) row.push_back(share_cell(share, point));
     row.push_back(bytes_text(plan.points[i].memory_bytes));
     if (study.check_agreement) row.push_back(point.done == 0 ? "" : point.disagreement.empty() ? "agrees" : "DIFFERS");
@@ -168,30 +178,39 @@ std::string legend_text(const Summary& summary) {
     text +=
         "Exposed: communication on the wire while a rank computes nothing; wait: waiting for a peer's call meanwhile, "
         "which is no part of it. ";
-  if (summary.metrics.contains("hidden_fraction"))
+  const auto any = [&](auto of) {
+    return std::ranges::any_of(summary.points, [&](const PointSummary& point) { return (point.*of).has_value(); });
+  };
+  if (any(&PointSummary::hidden))
     text +=
-        "Hidden: of the time that the link adds to a step without overlap, what overlap takes away again (1 - (step - "
-        "step without a link) / (the same without overlap)). ";
-  if (summary.metrics.contains("compute_inflation"))
+        "Hidden: of the wire time that is exposed without overlap, the part that overlap hides (1 - exposed wire / the "
+        "same without overlap), the mean over n rounds with its 95 % interval. ";
+  if (any(&PointSummary::compute_inflation))
     text += "Compute: the time a rank computes, over the same without overlap: what overlap costs in cores and memory.";
   return text;
 }
 
-TextBlock effect_table(const Study& study, const Summary& summary) {
-  TextBlock table{.title = fmt::format("main effects on {}: a level over its factor's baseline", study.metric),
-                  .rows = {{"factor", "level", "effect", "from", "to", "settings of the others"}},
-                  .align = "llrrrr"};
-  for (const size_t f : varied(study))
-    for (size_t level = 0; level < study.factors[f].levels.size(); ++level) {
-      const Effect& effect = summary.effects[f][level];
-      const bool baseline = level == study.factors[f].baseline, measured = !baseline && effect.contexts > 0;
-      table.rows.push_back({study.factors[f].name, study.factors[f].levels[level].label,
-                            measured   ? ratio_text(effect.mean)
-                            : baseline ? "baseline"
-                                       : "not measured",
-                            measured ? ratio_text(effect.min) : "", measured ? ratio_text(effect.max) : "",
-                            measured ? std::to_string(effect.contexts) : ""});
-    }
+TextBlock effect_table(const Study& study, const Plan& plan, const Summary& summary) {
+  TextBlock table{.title = fmt::format("main effects on {}: a level over its factor's baseline", study.metric)};
+  const bool conditions = std::ranges::any_of(study.factors, &Factor::condition);
+  if (conditions) table.column("conditions", 'l');
+  for (const char* name : {"factor", "level"}) table.column(name, 'l');
+  table.column("effect", 'r');
+  table.column("verdict", 'l');
+  for (const char* name : {"from", "to", "settings of the others"}) table.column(name, 'r');
+  for (const Conclusion& conclusion : summary.conclusions)
+    for (size_t f = 0; f < study.factors.size(); ++f)
+      for (size_t level = 0; level < conclusion.effects[f].size(); ++level) {
+        const Effect& effect = conclusion.effects[f][level];
+        const bool measured = effect.ratio.rounds > 0;
+        std::vector<std::string> row;
+        if (conditions) row.push_back(describe_conditions(study, plan.points[conclusion.points[0]].choice));
+        row.insert(row.end(), {study.factors[f].name, study.factors[f].levels[level].label,
+                               measured ? estimate_text(effect.ratio) : "", std::string(word_of(effect.verdict)),
+                               measured ? ratio_text(effect.min) : "", measured ? ratio_text(effect.max) : "",
+                               measured ? std::to_string(effect.contexts) : ""});
+        table.rows.push_back(std::move(row));
+      }
   return table;
 }
 
@@ -199,6 +218,14 @@ TextBlock dropped_table(const Study& study, const Plan& plan) {
   TextBlock table{.title = "dropped", .rows = {{"point", "why it cannot run"}}, .align = "ll"};
   for (const DroppedPoint& point : plan.dropped)
     table.rows.push_back({describe_choice(study, point.choice), point.reason});
+  return table;
+}
+
+TextBlock same_table(const Study& study, const Plan& plan) {
+  TextBlock table{.title = "the same run as another point", .rows = {{"point", "is run as", "why"}}, .align = "lll"};
+  for (const SamePoint& same : plan.same)
+    table.rows.push_back({describe_choice(study, same.choice), describe_choice(study, plan.points[same.point].choice),
+                          same.why.empty() ? "its configuration resolves to the same" : same.why});
   return table;
 }
 
@@ -216,42 +243,19 @@ std::string markdown(const TextBlock& table) {
 }
 
 std::string extent_text(const Study& study, const Plan& plan, const Summary& summary) {
-  const auto designed = static_cast<int64_t>(plan.points.size() + plan.dropped.size());
+  const auto designed = static_cast<int64_t>(plan.points.size() + plan.same.size() + plan.dropped.size());
   std::string text = fmt::format("{} ({})", counted(designed, "point"), word_of(study.design));
+  if (!plan.same.empty()) text += fmt::format(", of which {} are the same run as others", plan.same.size());
   if (!plan.dropped.empty()) text += fmt::format(", of which {} can run", plan.points.size());
-  text += fmt::format("; {} of {} steps, the first {} not measured; {} of {} runs done",
-                      counted(study.repeats, "repeat"), study.steps, study.warmup_steps, summary.done, summary.runs);
+  text += fmt::format(
+      "; {}{} of runs of {} steps, the first {} not measured; {} of {} runs done", counted(summary.rounds, "round"),
+      study.auto_repeats ? fmt::format(" and more until all intervals are within {:g} %,", 100 * study.interval_width)
+                         : "",
+      study.steps, study.warmup_steps, summary.done, summary.runs);
   if (summary.failed > 0) text += fmt::format("; {} failed", counted(summary.failed, "point"));
   if (summary.other_rows > 0)
     text += fmt::format("; {} of other points or repeats left out", counted(summary.other_rows, "earlier result"));
   return text;
-}
-
-std::vector<std::string> winner_texts(const Study& study, const Plan& plan, const Summary& summary) {
-  std::vector<std::string> texts;
-  for (const Winner& winner : summary.winners) {
-    const PointSummary& best = summary.points[winner.point];
-    std::string text = fmt::format("{}: {} {}", describe_chosen(study, plan.points[winner.point].choice),
-                                   metric_name(study.metric), metric_text(study.metric, *best.median(study.metric)));
-    if (best.baseline) text += ", which is the baseline";
-    else if (best.ratio) text += fmt::format(", {} of the baseline", ratio_text(best.ratio->median));
-    text += '.';
-    const std::string conditions = describe_conditions(study, plan.points[winner.point].choice);
-    if (!conditions.empty()) text = fmt::format("With {}: {}", conditions, text);
-    if (winner.others == 0) text += " There is nothing to compare it with yet.";
-    else if (best.done < 2) text += " One run a point does not tell how much of it is noise.";
-    else if (winner.rivals.empty()) text += " It was better than all others in every round.";
-    else {
-      text += fmt::format(" In some round it was no better than {} of {} others:", winner.rivals.size(), winner.others);
-      constexpr size_t kMost = 3;
-      for (size_t i = 0; i < std::min(kMost, winner.rivals.size()); ++i)
-        text += fmt::format("{} {}", i == 0 ? "" : ";", describe_chosen(study, plan.points[winner.rivals[i]].choice));
-      text += winner.rivals.size() > kMost ? "; …" : ".";
-    }
-    texts.push_back(std::move(text));
-  }
-  if (texts.empty()) texts.push_back("No point has a finished run that reports " + study.metric + ".");
-  return texts;
 }
 
 std::string markdown_report(const Study& study, const Plan& plan, const Summary& summary) {
@@ -259,14 +263,18 @@ std::string markdown_report(const Study& study, const Plan& plan, const Summary&
       fmt::format("# Study {}\n\n{}.\n\n", markdown_cell(study.name), markdown_cell(extent_text(study, plan, summary)));
   text += "## Best\n\n";
   for (const std::string& winner : winner_texts(study, plan, summary)) text += "* " + markdown_cell(winner) + '\n';
+  if (const std::string resolution = resolution_text(summary); !resolution.empty())
+    text += '\n' + markdown_cell(resolution) + '\n';
   text += '\n';
   text += "## Points\n\n" + markdown(result_table(study, plan, summary));
   if (const std::string legend = legend_text(summary); !legend.empty()) text += '\n' + markdown_cell(legend) + '\n';
   text += fmt::format(
-              "\n## Main effects on {}\n\nEach level over the factor's baseline level, the geometric mean over "
-              "the settings of the other factors, and its range.\n\n",
+              "\n## Main effects on {}\n\nEach level over the factor's baseline level, the geometric mean over the "
+              "settings of the other factors with its 95 % interval; from, to: the range over these settings.\n\n",
               markdown_cell(study.metric)) +
-          markdown(effect_table(study, summary));
+          markdown(effect_table(study, plan, summary));
+  if (!plan.same.empty())
+    text += "\n## Points that are the same run as another one\n\n" + markdown(same_table(study, plan));
   if (!plan.dropped.empty()) text += "\n## Points that cannot run\n\n" + markdown(dropped_table(study, plan));
   for (const std::string& machine : summary.machines) text += "\nMeasured on " + markdown_cell(machine) + ".\n";
   return text;
@@ -275,8 +283,9 @@ std::string markdown_report(const Study& study, const Plan& plan, const Summary&
 std::string csv_report(const Study& study, const Plan& plan, const Summary& summary) {
   std::vector<std::string> head{"point"};
   for (const Factor& factor : study.factors) head.push_back(factor.name);
-  for (const char* name : {"ranks", "launcher", "runs_done", "status", "reason", "ratio_median", "ratio_min",
-                           "ratio_max", "spread", "memory_bytes", "agrees"})
+  for (const char* name :
+       {"ranks", "launcher", "rounds_done", "status", "reason", "adjusted", "ratio", "ratio_low", "ratio_high", "p",
+        "corrected_p", "verdict", "best", "hidden", "hidden_low", "hidden_high", "memory_bytes", "agrees"})
     head.emplace_back(name);
   for (const std::string& metric : summary.metrics)
     for (const char* what : {"median", "min", "max"}) head.push_back(metric + "_" + what);
@@ -288,19 +297,28 @@ std::string csv_report(const Study& study, const Plan& plan, const Summary& summ
     const PointSummary& s = summary.points[i];
     std::vector<std::string> row{point.id};
     for (std::string& label : labels_of(study, point.choice)) row.push_back(std::move(label));
-    const char* status = !s.failure.empty()        ? "failed"
-                         : s.done == study.repeats ? "done"
-                         : s.done > 0              ? "begun"
-                                                   : "planned";
+    const char* status = !s.failure.empty()         ? "failed"
+                         : s.done >= summary.rounds ? "done"
+                         : s.done > 0               ? "begun"
+                                                    : "planned";
     row.insert(row.end(), {std::to_string(point.ranks), std::string(word_of(point.launcher)), std::to_string(s.done),
                            status, s.failure.empty() ? s.disagreement : s.failure});
+    const auto add_estimate = [&](const Estimate* estimate) {
+      for (const auto value : {&Estimate::value, &Estimate::low, &Estimate::high})
+        row.push_back(estimate ? number(estimate->*value) : "");
+    };
     const auto add = [&](const Sample* sample) {
       for (const auto value : {&Sample::median, &Sample::min, &Sample::max})
         row.push_back(sample ? number(sample->*value) : "");
     };
-    add(s.ratio ? &*s.ratio : nullptr);
-    const Sample* metric = s.find(study.metric);
-    row.push_back(metric ? number(metric->spread()) : "");
+    const Estimate* ratio = s.ratio(study.metric);
+    row.push_back(s.adjusted ? number(*s.adjusted) : "");
+    add_estimate(ratio);
+    row.push_back(ratio ? number(ratio->p) : "");
+    row.push_back(ratio ? number(s.corrected_p) : "");
+    row.emplace_back(word_of(s.verdict));
+    row.emplace_back(summary.wins(i) ? "best" : summary.may_be_best(i) ? "tied" : "");
+    add_estimate(s.hidden ? &*s.hidden : nullptr);
     row.push_back(std::to_string(point.memory_bytes));
     row.push_back(s.done == 0 || !study.check_agreement ? "" : s.disagreement.empty() ? "yes" : "no");
     for (const std::string& name : summary.metrics) add(s.find(name));

@@ -78,11 +78,14 @@ factors:
 
   // then
   EXPECT_EQ(plan.points.size(), 2u);
-  ASSERT_EQ(plan.dropped.size(), 4u);
-  EXPECT_EQ(plan.dropped[0].reason, "is the same run as tensor_model_parallel_size=1, ffn=auto");
-  EXPECT_EQ(plan.dropped[2].choice, (Choice{2, 0}));
-  EXPECT_NE(plan.dropped[2].reason.find("3 does not divide num_attention_heads (4)"), std::string::npos);
-  EXPECT_EQ(plan.dropped[2].reason.find('\n'), std::string::npos);
+  ASSERT_EQ(plan.same.size(), 2u);
+  EXPECT_EQ(plan.same[0].choice, (Choice{0, 1}));
+  EXPECT_EQ(plan.same[0].point, 0u);
+  EXPECT_EQ(plan.same[0].why, "");
+  ASSERT_EQ(plan.dropped.size(), 2u);
+  EXPECT_EQ(plan.dropped[0].choice, (Choice{2, 0}));
+  EXPECT_NE(plan.dropped[0].reason.find("3 does not divide num_attention_heads (4)"), std::string::npos);
+  EXPECT_EQ(plan.dropped[0].reason.find('\n'), std::string::npos);
 }
 
 TEST(Plan, DropsWhatThisMachineCannotHold) {
@@ -115,21 +118,90 @@ TEST(Plan, IdsFollowWhatIsRunNotHowItIsCalled) {
   EXPECT_NE(longer.points[0].id, plan.points[0].id);
 }
 
-TEST(Plan, RoundsGoForthAndBack) {
-  const StudyFolder folder;
-  const Study study = folder.study();
-  const Plan plan = make_plan(study);
-  const auto runs = remaining_runs(study, plan, {});
-  ASSERT_EQ(runs.size(), 12u);
-  for (size_t i = 0; i < 6; ++i) {
-    EXPECT_EQ(runs[i].point, i);
-    EXPECT_EQ(runs[i].repeat, 1);
-    EXPECT_EQ(runs[6 + i].point, 5 - i);
-    EXPECT_EQ(runs[6 + i].repeat, 2);
-  }
+// The points of a round without its baselines, in their order.
+std::vector<size_t> without_baselines(const Plan& plan, const std::vector<PlannedRun>& runs) {
+  std::vector<size_t> points;
+  for (const PlannedRun& run : runs)
+    if (plan.baselines[run.point] != run.point) points.push_back(run.point);
+  return points;
 }
 
-TEST(Plan, FinishedRunsAndFailedPointsAreNotRunAgain) {
+TEST(RoundOrder, IsRandomSeededAndTheSameAgain) {
+  // given
+  const StudyFolder folder;
+  const Study study = folder.study(), other = folder.study(kGoodStudy + "seed: 2\n");
+  const Plan plan = make_plan(study);
+
+  // when
+  std::set<std::vector<size_t>> orders;
+  std::vector<int64_t> first(plan.points.size());
+  for (int64_t round = 1; round <= 200; ++round) {
+    const std::vector<size_t> order = without_baselines(plan, rest_of_round(study, plan, {}, round));
+    EXPECT_EQ(std::set<size_t>(order.begin(), order.end()), (std::set<size_t>{1, 2, 3, 4, 5}));
+    orders.insert(order);
+    ++first[order[0]];
+    EXPECT_EQ(order, without_baselines(plan, rest_of_round(study, plan, {}, round)));
+  }
+
+  // then: of 120 orders most come up, and each point is first about as often
+  EXPECT_GT(orders.size(), 80u);
+  for (size_t i = 1; i < first.size(); ++i) EXPECT_NEAR(static_cast<double>(first[i]), 40, 20);
+  EXPECT_NE(without_baselines(plan, rest_of_round(study, plan, {}, 1)),
+            without_baselines(plan, rest_of_round(other, plan, {}, 1)));
+}
+
+TEST(RoundOrder, BeginsAndEndsWithTheBaselineAndRunsItAgain) {
+  // given: five points beside the baseline
+  const StudyFolder folder;
+  Study study = folder.study();
+  const Plan plan = make_plan(study);
+  const auto pattern = [&](int64_t baseline_every) {
+    study.baseline_every = baseline_every;
+    std::string text;
+    for (const PlannedRun& run : rest_of_round(study, plan, {}, 1)) text += run.point == 0 ? 'B' : '.';
+    return text;
+  };
+
+  // then
+  EXPECT_EQ(pattern(8), "B.....B");
+  EXPECT_EQ(pattern(5), "B.....B");
+  EXPECT_EQ(pattern(4), "B..B...B") << "blocks of nearly equal size";
+  EXPECT_EQ(pattern(2), "B.B..B..B");
+  EXPECT_EQ(pattern(1), "B.B.B.B.B.B");
+  const std::vector<PlannedRun> runs = rest_of_round(study, plan, {}, 3);
+  EXPECT_EQ(runs[0].copy, 1);
+  EXPECT_EQ(runs[2].copy, 2);
+  EXPECT_EQ(folder_of(plan.points[0], runs[0]), "runs/" + plan.points[0].id + "-3");
+  EXPECT_EQ(folder_of(plan.points[0], runs[2]), "runs/" + plan.points[0].id + "-3.2");
+}
+
+TEST(RoundOrder, InterleavesConditionsInBlocksBetweenTheirOwnBaselines) {
+  // given: the model's size is a condition, three points in each
+  const StudyFolder folder;
+  const Study study = folder.study(kGoodStudy + "    condition: true\nbaseline_every: 1\n");
+  const Plan plan = make_plan(study);
+  EXPECT_EQ(plan.baselines, (std::vector<size_t>{0, 1, 0, 1, 0, 1}));
+
+  // when
+  int interleaved = 0;
+  for (int64_t round = 1; round <= 50; ++round) {
+    const std::vector<PlannedRun> runs = rest_of_round(study, plan, {}, round);
+    int changes = 0;
+    for (size_t i = 0; i + 1 < runs.size(); ++i) {
+      const size_t own = plan.baselines[runs[i].point];
+      changes += plan.baselines[runs[i + 1].point] != own;
+      if (runs[i].point == own) continue;
+      EXPECT_EQ(runs[i - 1].point, own);
+      EXPECT_EQ(runs[i + 1].point, own);
+    }
+    interleaved += changes > 1;
+  }
+
+  // then: of the orders aabb abab abba … two thirds have the conditions mixed
+  EXPECT_NEAR(interleaved, 33, 15);
+}
+
+TEST(RoundOrder, FinishedRunsAndFailedPointsAreNotRunAgain) {
   // given: point 0 ran once, point 1 failed
   const StudyFolder folder;
   const Study study = folder.study();
@@ -138,16 +210,113 @@ TEST(Plan, FinishedRunsAndFailedPointsAreNotRunAgain) {
   rows[1].outcome = RunEnd::failed;
 
   // when
-  const auto rest = remaining_runs(study, plan, rows);
-  const auto with_retries = remaining_runs(study, plan, without_failures(rows));
+  const auto rest = remaining_runs(study, plan, rows, 2);
+  const auto with_retries = remaining_runs(study, plan, without_failures(rows), 2);
+
+  // then: each round still begins and ends with the baseline
+  const auto count = [](const auto& runs, size_t point) { return std::ranges::count(runs, point, &PlannedRun::point); };
+  EXPECT_EQ(rest.size(), 12u);
+  EXPECT_EQ(count(rest, 0), 4);
+  EXPECT_EQ(rest[0].copy, 2);
+  EXPECT_EQ(count(rest, 1), 0);
+  EXPECT_EQ(with_retries.size(), 14u);
+  EXPECT_EQ(count(with_retries, 1), 2);
+}
+
+TEST(RoundOrder, ARunWithoutABaselineInItsCallIsMadeAgain) {
+  // given: round 1 was run by two calls, the second of which was ended before its baseline
+  const StudyFolder folder;
+  const Study study = folder.study();
+  const Plan plan = make_plan(study);
+  std::vector<RunRow> rows{row_of(plan.points[0], 1, 1), row_of(plan.points[1], 1, 1), row_of(plan.points[2], 1, 1)};
+  rows[0].call = rows[1].call = 1;
+  rows[2].call = 2;
 
   // then
-  const auto count = [](const auto& runs, size_t point) { return std::ranges::count(runs, point, &PlannedRun::point); };
-  EXPECT_EQ(rest.size(), 9u);
-  EXPECT_EQ(count(rest, 0), 1);
-  EXPECT_EQ(count(rest, 1), 0);
-  EXPECT_EQ(with_retries.size(), 11u);
-  EXPECT_EQ(count(with_retries, 1), 2);
+  const std::vector<size_t> rest = without_baselines(plan, rest_of_round(study, plan, rows, 1));
+  EXPECT_EQ(std::set<size_t>(rest.begin(), rest.end()), (std::set<size_t>{2, 3, 4, 5}));
+}
+
+TEST(Plan, WhatHasNoEffectAtAPointIsLeftOutThere) {
+  // given: bucket sizes under ZeRO-3, whose buckets are units of the model; alignment without a pipeline
+  const StudyFolder folder;
+  const Study study = folder.study(R"(name: inert
+base: run.yaml
+ranks: 2
+factors:
+  - key: parallel.data_parallel_sharding_strategy
+    levels: [optim, optim_grads_params]
+  - key: parallel.bucket_size
+    levels: [1000, 2000, 3000]
+  - name: link
+    levels: {fast: {comm.data_link_gbps: 10}, slow: {comm.data_link_gbps: 1}}
+)");
+
+  // when
+  const Plan plan = make_plan(study);
+
+  // then
+  EXPECT_TRUE(plan.dropped.empty()) << plan.dropped[0].reason;
+  ASSERT_EQ(plan.points.size(), 3u * 2 + 2);
+  ASSERT_EQ(plan.same.size(), 4u);
+  EXPECT_EQ(plan.same[0].choice, (Choice{1, 1, 0}));
+  EXPECT_EQ(plan.points[plan.same[0].point].choice, (Choice{1, 0, 0}));
+  EXPECT_NE(plan.same[0].why.find("parallel.bucket_size: 2000 has no effect with optim_grads_params"),
+            std::string::npos)
+      << plan.same[0].why;
+  EXPECT_EQ(plan.find(Choice{1, 2, 1}), plan.find(Choice{1, 0, 1}));
+  const auto sets_bucket = [](const Point& point) {
+    return std::ranges::any_of(point.sets, [](const auto& set) { return set.starts_with("parallel.bucket_size"); });
+  };
+  EXPECT_TRUE(sets_bucket(plan.points[0]));
+  EXPECT_FALSE(sets_bucket(plan.points[6])) << "the run would refuse it";
+
+  // What is set at every point, with effect at none, is an error still.
+  const Plan none = make_plan(folder.study(R"(name: inert
+base: run.yaml
+ranks: 2
+set: {parallel.data_parallel_sharding_strategy: optim_grads_params, parallel.bucket_size: 1000}
+factors:
+  - {key: data.prefetch, levels: [1, 2]}
+)"));
+  EXPECT_TRUE(none.points.empty());
+  EXPECT_NE(none.dropped.at(0).reason.find("has no effect"), std::string::npos);
+}
+
+TEST(Plan, WhereTheBaselineCannotRunTheFirstPointTakesItsPlace) {
+  const StudyFolder folder;
+  const Plan plan = make_plan(folder.study(R"(name: without
+base: run.yaml
+ranks: 4
+factors:
+  - key: parallel.tensor_model_parallel_size
+    levels: [3, 2, 1]
+)"));
+  EXPECT_FALSE(plan.baseline);
+  EXPECT_EQ(plan.baselines, (std::vector<size_t>{0, 0}));
+}
+
+TEST(Plan, EqualPointsAreRunsOfTheirOwn) {
+  // given
+  const StudyFolder folder;
+  const Study study = folder.study(kGoodStudy + "baseline: {bucket_size: 2000}\n");
+  const Plan plan = make_plan(study);
+
+  // when
+  const Study equal = equal_points_of(study, plan);
+  const Plan copies = make_plan(equal);
+
+  // then
+  EXPECT_EQ(equal.out, study.out + "/aa");
+  EXPECT_EQ(equal.repeats, kFewestRounds) << "the study has 2";
+  ASSERT_EQ(copies.points.size(), 6u);
+  std::set<std::string> ids;
+  for (const Point& point : copies.points) {
+    ids.insert(point.id);
+    EXPECT_EQ(point.sets, plan.points[*plan.baseline].sets);
+    EXPECT_EQ(point.numbers, copies.points[0].numbers) << "their losses must agree";
+  }
+  EXPECT_EQ(ids.size(), 6u);
 }
 
 TEST(Plan, CostIsMeasuredOrBoundedAndSaysWhich) {

@@ -1,8 +1,10 @@
 // A study of real runs: the program itself on a tiny model, twice two points, stopped in the middle.
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
+#include <map>
 #include <sys/wait.h>
 
 #include "engine/data/indexed_dataset.h"
@@ -56,7 +58,7 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
   options.stop_asked = [] { return false; };
   const RunPoint point = process_runner(study, program_path(), [] { return false; });
 
-  // when: two runs, and a call that finds them in the file
+  // when: two runs, and a call that finds them in the file and goes on with the round
   std::vector<RunRow> rows;
   options.most_runs = 2;
   const StudyEnd first = run_study(study, plan, rows, point, options);
@@ -69,7 +71,11 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
   EXPECT_EQ(first, StudyEnd::limit);
   EXPECT_EQ(second, StudyEnd::complete);
   rows = read_results(results_path(study));
-  ASSERT_EQ(rows.size(), 5u) << "two points twice, and one that fails once";
+  std::map<std::string, int64_t> runs;
+  for (const RunRow& row : rows) ++runs[row.point];
+  EXPECT_EQ(runs[plan.points[1].id], 2);
+  EXPECT_EQ(runs[plan.points[2].id], 1) << "it fails";
+  EXPECT_EQ(runs[plan.points[0].id], 5) << "two in each round, and one more where the round was interrupted";
   const Summary summary = summarize(study, plan, rows);
   for (size_t i : {0, 1}) {
     EXPECT_EQ(summary.points[i].done, 2) << summary.points[i].failure;
@@ -78,9 +84,9 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
   }
   EXPECT_EQ(rows[0].seconds, measured) << "not run again";
   EXPECT_EQ(rows[0].losses.size(), 3u);
-  EXPECT_EQ(rows[2].exit_code, 64);
+  EXPECT_EQ(std::ranges::count(rows, 64, &RunRow::exit_code), 1);
   EXPECT_NE(summary.points[2].failure.find("device.kind: found cuda"), std::string::npos) << summary.points[2].failure;
-  EXPECT_TRUE(summary.points[1].ratio);
+  EXPECT_EQ(summary.points[1].ratio("step_seconds")->rounds, 2);
   const std::string page = html_report(study, plan, summary, rows);
   EXPECT_NE(page.find("runs/" + plan.points[0].id + "-1/trace.json"), std::string::npos);
   EXPECT_TRUE(std::filesystem::exists(study.out + "/runs/" + plan.points[0].id + "-1/trace.json"));
@@ -96,6 +102,28 @@ std::pair<int, std::string> study_command(const StudyFolder& folder, const std::
       folder / "", program_path(), arguments);
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_text(folder / "err.txt")};
+}
+
+TEST(StudyProgram, EqualPointsTellWhatTheStudyCanSee) {
+  // given
+  const TempDir data;
+  write_dataset(data / "corpus");
+  const StudyFolder folder(with(kGoodConfig, "path: corpus", "path: " + (data / "corpus")));
+  write_text(folder / "s.yaml", with(with(kTinyStudy, ", {device: gpu}]", "]"), "ranks: 2", "ranks: 2\nout: out"));
+
+  // when
+  const auto [code, error] = study_command(folder, "s.yaml --aa");
+
+  // then
+  EXPECT_EQ(code, 0) << error;
+  const std::string text = read_text(folder / "out.txt");
+  EXPECT_NE(text.find("of 1 equal points have a verdict"), std::string::npos) << text;
+  EXPECT_NE(text.find("Study tiny: Equal points (an A/A study): deviation of a point's ratio from round to round: "),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("2 rounds and 1 comparison find effects of "), std::string::npos) << text;
+  EXPECT_EQ(read_results(folder / "out/aa/results.jsonl").size(), 3u * kFewestRounds);
+  EXPECT_FALSE(std::filesystem::exists(folder / "out/results.jsonl")) << "the study itself has no runs yet";
 }
 
 TEST(StudyProgram, WithoutASuccessEndsWithAnError) {

@@ -1,5 +1,6 @@
 #include "engine/study/runner.h"
 
+#include <algorithm>
 #include <csignal>
 #include <thread>
 #include <unistd.h>
@@ -7,12 +8,14 @@
 #include "base/host.h"
 #include "base/stop_signal.h"
 #include "engine/study/child_process.h"
+#include "engine/study/summary.h"
 #include "tests/engine/study/study_text.h"
 
 namespace trivet {
 namespace {
 
-// Six points, two repeats; a clock that each run moves by its time; runs that are written down.
+// Six points in two rounds of seven runs, the first and the last of which are of the baseline; a clock that each run
+// moves by its time; runs that are written down.
 class StudyRunner : public testing::Test {
  protected:
   StudyEnd run(const RunPoint& point, RunnerOptions options = {}) {
@@ -22,10 +25,10 @@ class StudyRunner : public testing::Test {
     return run_study(study_, plan_, rows_, point, options);
   }
   RunPoint seconds(double of_a_run) {
-    return [this, of_a_run](const Point& point, int64_t repeat) {
-      made_.emplace_back(point.id, repeat);
+    return [this, of_a_run](const Point& point, const PlannedRun& run) {
+      made_.emplace_back(point.id, run.repeat);
       clock_ += of_a_run;
-      RunRow row = row_of(point, repeat, 1);
+      RunRow row = row_of(point, run.repeat, 1);
       row.seconds = of_a_run;
       return std::optional(row);
     };
@@ -41,13 +44,14 @@ class StudyRunner : public testing::Test {
 
 TEST_F(StudyRunner, RunsAllAndThenNothing) {
   EXPECT_EQ(run(seconds(1)), StudyEnd::complete);
-  EXPECT_EQ(made_.size(), 12u);
+  EXPECT_EQ(made_.size(), 14u);
   EXPECT_EQ(run(seconds(1)), StudyEnd::complete);
-  EXPECT_EQ(made_.size(), 12u);
+  EXPECT_EQ(made_.size(), 14u);
   const auto rows = read_results(results_path(study_));
-  ASSERT_EQ(rows.size(), 12u);
-  EXPECT_EQ(rows[1].levels,
-            (std::vector<std::pair<std::string, std::string>>{{"bucket_size", "1000"}, {"size", "big"}}));
+  ASSERT_EQ(rows.size(), 14u);
+  EXPECT_EQ(rows[6].levels,
+            (std::vector<std::pair<std::string, std::string>>{{"bucket_size", "1000"}, {"size", "small"}}));
+  EXPECT_EQ(rows[13].call, 1);
 }
 
 TEST_F(StudyRunner, KilledInTheMiddleGoesOnWithTheRest) {
@@ -62,29 +66,37 @@ TEST_F(StudyRunner, KilledInTheMiddleGoesOnWithTheRest) {
   // when
   EXPECT_EQ(run(seconds(1)), StudyEnd::complete);
 
-  // then
-  EXPECT_EQ(made_.size(), 12u);
+  // then: the point that is left, between two runs of the baseline, and the second round
+  EXPECT_EQ(made_.size(), 5u + 3 + 7);
+  const std::string& baseline = plan_.points[0].id;
+  EXPECT_EQ(made_[5].first, baseline);
+  EXPECT_EQ(made_[7].first, baseline);
   for (size_t i = before.size(); i < made_.size(); ++i)
-    for (const auto& earlier : before) EXPECT_NE(made_[i], earlier);
-  EXPECT_EQ(made_[5].first, plan_.points[5].id) << "the torn one is made again";
-  EXPECT_EQ(read_results(path).size(), 12u);
+    EXPECT_TRUE(made_[i].first == baseline || std::ranges::count(before, made_[i]) == 0);
+  const auto rows = read_results(path);
+  ASSERT_EQ(rows.size(), 15u);
+  EXPECT_EQ(rows[4].call, 1);
+  EXPECT_EQ(rows[5].call, 2);
 }
 
 TEST_F(StudyRunner, AChangedFileRunsOnlyWhatIsNew) {
   run(seconds(1));
   made_.clear();
-  study_ = folder_.study(with(kGoodStudy, "levels: [1000, 2000, 3000]", "levels: [4000, 3000, 2000]"));
+  study_ = folder_.study(with(kGoodStudy, "levels: [1000, 2000, 3000]", "levels: [1000, 4000, 2000]"));
   plan_ = make_plan(study_);
   EXPECT_EQ(run(seconds(1)), StudyEnd::complete);
-  ASSERT_EQ(made_.size(), 4u);
+  ASSERT_EQ(made_.size(), 8u) << "two points between two runs of the baseline, in each round";
   EXPECT_EQ(made_[0].first, plan_.points[0].id);
+  EXPECT_EQ(made_[3].first, plan_.points[0].id);
+  const Summary summary = summarize(study_, plan_, rows_);
+  for (const PointSummary& point : summary.points) EXPECT_EQ(point.ratio(study_.metric)->rounds, 2);
 }
 
 TEST_F(StudyRunner, FailuresAreRowsAndAreNotRepeatedUnlessAsked) {
   // given
   int calls = 0;
-  const RunPoint failing = [&](const Point& point, int64_t repeat) {
-    RunRow row = row_of(point, repeat, 1);
+  const RunPoint failing = [&](const Point& point, const PlannedRun& run) {
+    RunRow row = row_of(point, run.repeat, 1);
     ++calls;
     if (point.id != plan_.points[2].id) return std::optional(row);
     row.outcome = RunEnd::failed;
@@ -96,14 +108,14 @@ TEST_F(StudyRunner, FailuresAreRowsAndAreNotRepeatedUnlessAsked) {
   EXPECT_EQ(run(failing), StudyEnd::complete);
 
   // then
-  EXPECT_EQ(calls, 11) << "the second repeat of the failed point is spared";
+  EXPECT_EQ(calls, 13) << "the second repeat of the failed point is spared";
   EXPECT_EQ(find_row(rows_, plan_.points[2].id, 1)->reason, "out of luck");
   EXPECT_EQ(run(failing), StudyEnd::complete);
-  EXPECT_EQ(calls, 11);
+  EXPECT_EQ(calls, 13);
   RunnerOptions retry;
   retry.retry_failed = true;
   EXPECT_EQ(run(seconds(1), retry), StudyEnd::complete);
-  EXPECT_EQ(made_.size(), 2u);
+  EXPECT_EQ(made_.size(), 6u) << "in each round between two runs of the baseline";
   EXPECT_EQ(find_row(rows_, plan_.points[2].id, 1)->outcome, RunEnd::done);
 }
 
@@ -125,7 +137,7 @@ TEST_F(StudyRunner, StopsWhenAskedAndForgetsAStoppedRun) {
   options.stop_asked = [&] { return made_.size() == 3; };
   EXPECT_EQ(run(seconds(1), options), StudyEnd::stopped);
   EXPECT_EQ(rows_.size(), 3u);
-  EXPECT_EQ(run([](const Point&, int64_t) { return std::optional<RunRow>(); }), StudyEnd::stopped);
+  EXPECT_EQ(run([](const Point&, const PlannedRun&) { return std::optional<RunRow>(); }), StudyEnd::stopped);
   EXPECT_EQ(read_results(results_path(study_)).size(), 3u);
 }
 
@@ -136,13 +148,48 @@ TEST_F(StudyRunner, TellsItsProgress) {
   options.ended = [&](const StudyProgress& progress) {
     done.push_back(progress.done);
     rounds += progress.round_ended;
-    EXPECT_EQ(progress.total, 12);
+    EXPECT_EQ(progress.total, 14);
     EXPECT_EQ(progress.seconds_left >= 0, true);
   };
   run(seconds(1), options);
-  ASSERT_EQ(done.size(), 12u);
+  ASSERT_EQ(done.size(), 14u);
   EXPECT_EQ(done[4], 5);
   EXPECT_EQ(rounds, 2);
+}
+
+TEST_F(StudyRunner, RepeatsUntilTheIntervalsAreNarrow) {
+  // given: runs of 1 s, but every second round is slower by 4 % in all points but the baseline
+  study_ = folder_.study(with(kGoodStudy, "repeats: 2", "repeats: auto\nbudget_minutes: 100"));
+  EXPECT_EQ(study_.interval_width, 0.02);
+  const RunPoint noisy = [&](const Point& point, const PlannedRun& run) {
+    made_.emplace_back(point.id, run.repeat);
+    clock_ += 1;
+    return std::optional(row_of(point, run.repeat, point.id != plan_.points[0].id && run.repeat % 2 == 0 ? 1.04 : 1));
+  };
+
+  // when
+  EXPECT_EQ(run(noisy), StudyEnd::complete);
+
+  // then: 2 % of deviation need 18 rounds
+  const auto rounds = static_cast<int64_t>(made_.size()) / 7;
+  EXPECT_EQ(made_.size(), static_cast<size_t>(rounds) * 7);
+  EXPECT_GT(rounds, 10);
+  EXPECT_LT(rounds, 30);
+  const Summary summary = summarize(study_, plan_, rows_);
+  EXPECT_EQ(summary.rounds, rounds);
+  EXPECT_LE(summary.points[3].ratio(study_.metric)->width(), 0.02);
+  EXPECT_EQ(run(noisy), StudyEnd::complete);
+  EXPECT_EQ(static_cast<int64_t>(made_.size()), 7 * rounds) << "nothing is left to do";
+
+  // Equal runs are done after as many rounds as a verdict needs; a budget ends the others.
+  study_ = folder_.study(with(kGoodStudy, "repeats: 2", "repeats: auto\nbudget_minutes: 1"));
+  study_.out += "/equal";
+  plan_ = make_plan(study_);
+  made_.clear();
+  EXPECT_EQ(run(seconds(1)), StudyEnd::complete);
+  EXPECT_EQ(made_.size(), 7u * kFewestRounds);
+  study_.out += "/noisy";
+  EXPECT_EQ(run(noisy), StudyEnd::budget);
 }
 
 TEST_F(StudyRunner, OneAtATime) {

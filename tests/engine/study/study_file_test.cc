@@ -34,6 +34,8 @@ factors:
     levels: {with: true, without: false}
 baseline: {parallel.bucket_size: 2_000, p2p: without}
 repeats: 5
+baseline_every: 3
+seed: 17
 steps: 20
 warmup_steps: 4
 budget_minutes: 1.5
@@ -64,6 +66,9 @@ out: elsewhere
   EXPECT_EQ(study.factors[2].levels[1].settings[0].value, "false");
   EXPECT_EQ(study.baseline(), (Choice{1, 0, 1}));
   EXPECT_EQ(study.repeats, 5);
+  EXPECT_FALSE(study.auto_repeats);
+  EXPECT_EQ(study.baseline_every, 3);
+  EXPECT_EQ(study.seed, 17);
   EXPECT_EQ(study.steps, 20);
   EXPECT_EQ(study.warmup_steps, 4);
   EXPECT_EQ(study.budget_minutes, 1.5);
@@ -112,6 +117,23 @@ TEST(StudyFile, RefusesValuesThatNoRunTakes) {
             "study.yaml:14: agree: found \"nearly\", expected bitwise, off, or a relative tolerance from 0 to below 1");
   EXPECT_EQ(problem_of(with(kGoodStudy, "name: good", "name: ../good")),
             "study.yaml:1: name: found \"../good\", expected up to 100 letters, digits, - and _");
+}
+
+TEST(StudyFile, RepeatsAreANumberOrAuto) {
+  const auto repeating = [](const std::string& lines) { return with(kGoodStudy, "repeats: 2", lines); };
+  const Study study = parse_study(repeating("repeats: auto\nbudget_minutes: 3\ninterval_width: 0.05"), "study.yaml");
+  EXPECT_TRUE(study.auto_repeats);
+  EXPECT_EQ(study.repeats, 1000);
+  EXPECT_EQ(study.interval_width, 0.05);
+  EXPECT_EQ(
+      problem_of(repeating("repeats: auto")),
+      "study.yaml: budget_minutes: is required with repeats: auto: the intervals may never be as narrow as asked");
+  EXPECT_EQ(problem_of(repeating("repeats: 0")),
+            "study.yaml:6: repeats: found \"0\", expected auto, or a number of rounds from 1 to 1000");
+  EXPECT_EQ(problem_of(repeating("repeats: 7\ninterval_width: 0.05")),
+            "study.yaml:7: interval_width: goes with repeats: auto, which ends when all intervals are narrower");
+  EXPECT_EQ(problem_of(repeating("repeats: auto\nbudget_minutes: 3\ninterval_width: 2")),
+            "study.yaml:8: interval_width: found \"2\", expected a fraction above 0 and below 1, such as 0.02");
 }
 
 TEST(StudyFile, RefusesWhatIsNoStudy) {

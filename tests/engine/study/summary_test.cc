@@ -21,9 +21,15 @@ class StudySummary : public testing::Test {
     for (const double seconds : step_seconds) rows_.push_back(row_of(plan_.points[point], ++repeat, seconds));
   }
   Summary summary() const { return summarize(study_, plan_, rows_); }
+  static const Estimate& ratio(const Summary& summary, size_t point) {
+    const Estimate* found = summary.points[point].ratio("step_seconds");
+    static const Estimate kNone;
+    EXPECT_NE(found, nullptr);
+    return found ? *found : kNone;
+  }
 
   StudyFolder folder_;
-  Study study_ = folder_.study();
+  Study study_ = folder_.study(with(kGoodStudy, "repeats: 2", "repeats: 6"));
   Plan plan_ = make_plan(study_);
   std::vector<RunRow> rows_;
 };
@@ -37,12 +43,42 @@ TEST_F(StudySummary, RatiosAreTakenWithinARound) {
   const Summary result = summary();
 
   // then
-  EXPECT_EQ(result.points[2].ratio->median, 0.5);
-  EXPECT_EQ(result.points[2].ratio->spread(), 0);
+  EXPECT_DOUBLE_EQ(ratio(result, 2).value, 0.5);
+  EXPECT_DOUBLE_EQ(ratio(result, 2).width(), 0);
+  EXPECT_EQ(ratio(result, 2).rounds, 2);
+  EXPECT_DOUBLE_EQ(*result.points[2].adjusted, std::sqrt(2) / 2);
   EXPECT_EQ(result.points[2].metrics.at("step_seconds").median, 0.75);
-  EXPECT_FALSE(result.points[1].ratio);
+  EXPECT_EQ(result.points[1].ratio("step_seconds"), nullptr);
   EXPECT_EQ(result.done, 4);
-  EXPECT_EQ(result.runs, 12);
+}
+
+TEST_F(StudySummary, DriftWithinARoundCancels) {
+  // given: each run is 3 % slower than the one before; the baseline runs first, in the middle and last
+  double slower = 1;
+  for (const size_t point : {0, 2, 1, 4, 0, 3, 5, 0}) {
+    rows_.push_back(row_of(plan_.points[point], 1, (point == 4 ? 0.9 : 1) * slower));
+    slower *= 1.03;
+  }
+
+  // when
+  const Summary result = summary();
+
+  // then
+  for (const size_t point : {1, 2, 3, 5}) EXPECT_NEAR(ratio(result, point).value, 1, 1e-12) << point;
+  EXPECT_NEAR(ratio(result, 4).value, 0.9, 1e-12);
+}
+
+TEST_F(StudySummary, RunsOfTwoCallsAreNeverPaired) {
+  // given: a second call, on a machine that is ten times as slow, runs the rest of the round
+  rows_ = {row_of(plan_.points[0], 1, 1), row_of(plan_.points[2], 1, 0.5), row_of(plan_.points[0], 1, 10),
+           row_of(plan_.points[4], 1, 4), row_of(plan_.points[0], 1, 10)};
+  for (size_t i = 0; i < rows_.size(); ++i) rows_[i].call = i < 2 ? 1 : 2;
+
+  // then
+  EXPECT_DOUBLE_EQ(ratio(summary(), 2).value, 0.5);
+  EXPECT_DOUBLE_EQ(ratio(summary(), 4).value, 0.4);
+  rows_.erase(rows_.begin());
+  EXPECT_EQ(summary().points[2].ratio("step_seconds"), nullptr);
 }
 
 TEST_F(StudySummary, MainEffectsAreGeometricMeansOverTheOtherFactors) {
@@ -54,58 +90,181 @@ TEST_F(StudySummary, MainEffectsAreGeometricMeansOverTheOtherFactors) {
   const Summary result = summary();
 
   // then
-  EXPECT_EQ(result.effects[0][0].mean, 1);
-  EXPECT_EQ(result.effects[0][1].contexts, 2);
-  EXPECT_DOUBLE_EQ(result.effects[0][1].mean, std::sqrt(0.5 * 0.25));
-  EXPECT_EQ(result.effects[0][1].min, 0.25);
-  EXPECT_EQ(result.effects[0][1].max, 0.5);
-  EXPECT_EQ(result.effects[0][2].contexts, 1);
-  EXPECT_EQ(result.effects[0][2].mean, 0.25);
-  EXPECT_DOUBLE_EQ(result.effects[1][1].mean, std::sqrt(2 * 1));
+  ASSERT_EQ(result.conclusions.size(), 1u);
+  const auto& effects = result.conclusions[0].effects;
+  EXPECT_EQ(effects[0][0].verdict, Verdict::baseline);
+  EXPECT_EQ(effects[0][1].contexts, 2);
+  EXPECT_DOUBLE_EQ(effects[0][1].ratio.value, std::sqrt(0.5 * 0.25));
+  EXPECT_DOUBLE_EQ(effects[0][1].min, 0.25);
+  EXPECT_DOUBLE_EQ(effects[0][1].max, 0.5);
+  EXPECT_EQ(effects[0][1].verdict, Verdict::too_few);
+  EXPECT_EQ(effects[0][2].contexts, 1);
+  EXPECT_DOUBLE_EQ(effects[0][2].ratio.value, 0.25);
+  EXPECT_DOUBLE_EQ(effects[1][1].ratio.value, std::sqrt(2 * 1));
 }
 
-TEST_F(StudySummary, TheBestIsNamedWithThoseItIsNotToldApartFrom) {
-  add(0, {4, 4}), add(1, {1.0, 1.2}), add(2, {0.9, 1.5}), add(3, {1.3, 1.4});
+TEST_F(StudySummary, MainEffectsHaveIntervalsOverRoundsAndVerdicts) {
+  // given: six rounds of a grid in which 2000 costs 10 %, under both sizes, and 3000 nothing
+  for (int64_t round = 1; round <= 6; ++round)
+    for (size_t i = 0; i < 6; ++i) {
+      const double noise = 0.01 * std::sin(static_cast<double>(7 * round) + static_cast<double>(i * i));
+      rows_.push_back(row_of(plan_.points[i], round, (i % 2 == 0 ? 1 : 3) * (i / 2 == 1 ? 1.1 : 1) * std::exp(noise)));
+    }
+
+  // when
+  const auto effects = summary().conclusions[0].effects;
+
+  // then
+  EXPECT_EQ(effects[0][1].ratio.rounds, 6);
+  EXPECT_LT(effects[0][1].ratio.low, 1.1);
+  EXPECT_GT(effects[0][1].ratio.high, 1.1);
+  EXPECT_EQ(effects[0][1].verdict, Verdict::worse);
+  EXPECT_EQ(effects[0][2].verdict, Verdict::within_noise);
+  EXPECT_GE(effects[0][2].corrected_p, effects[0][2].ratio.p);
+  EXPECT_EQ(effects[1][1].verdict, Verdict::worse);
+}
+
+TEST_F(StudySummary, TheBestAreThoseThatAreNotToldApart) {
+  // given: 2000 small and 3000 small are better than the rest, and as good as each other
+  add(0, {4, 4, 4, 4, 4, 4}), add(1, {5, 5.1, 5, 5.1, 5, 4.9});
+  add(2, {2, 2.2, 2.1, 2, 2.1, 2}), add(4, {2.1, 2, 2.2, 2, 2, 2.2});
   const Summary result = summary();
-  ASSERT_EQ(result.winners.size(), 1u);
-  EXPECT_EQ(result.winners[0].point, 1u);
-  EXPECT_EQ(result.winners[0].rivals, (std::vector<size_t>{2}));
+  ASSERT_EQ(result.conclusions.size(), 1u);
+  EXPECT_EQ(result.conclusions[0].leader, 2u);
+  EXPECT_EQ(result.conclusions[0].best, (std::vector<size_t>{2, 4}));
+  EXPECT_FALSE(result.wins(2));
+  EXPECT_TRUE(result.may_be_best(4));
+  EXPECT_EQ(result.points[2].verdict, Verdict::better);
+  EXPECT_EQ(result.points[1].verdict, Verdict::worse);
   const std::string text = winner_texts(study_, plan_, result).at(0);
-  EXPECT_TRUE(text.starts_with("bucket_size=1000, size=big: step 1100 ms, 0.275 of the baseline.")) << text;
-  EXPECT_TRUE(text.ends_with("In some round it was no better than 1 of 3 others: bucket_size=2000, size=small."))
+  EXPECT_TRUE(
+      text.starts_with("Tied for best: {bucket_size=2000, size=small; bucket_size=3000, size=small}. Ahead, but "
+                       "not told apart: bucket_size=2000, size=small: step 2065 ms, 0.516 of the baseline (95 %: "))
       << text;
+  EXPECT_EQ(text.find("The baseline is among them"), std::string::npos);
 }
 
-TEST_F(StudySummary, EachConditionHasABaselineAndAWinnerOfItsOwn) {
+TEST_F(StudySummary, FewerThanFiveRoundsAreNoVerdict) {
+  add(0, {4, 4, 4, 4}), add(2, {2, 2, 2, 2});
+  EXPECT_EQ(summary().points[2].verdict, Verdict::too_few);
+  EXPECT_TRUE(summary().conclusions[0].best.empty());
+  EXPECT_TRUE(winner_texts(study_, plan_, summary())
+                  .at(0)
+                  .starts_with("Too few rounds for a verdict (4, expected at least 5). Ahead so far: bucket_size=2000, "
+                               "size=small: step 2000 ms, "
+                               "0.500 of the baseline"));
+  add(0, {4, 4, 4, 4, 4}), add(2, {2, 2, 2, 2, 2});
+  EXPECT_TRUE(summary().wins(2));
+}
+
+TEST_F(StudySummary, APointThatFailedIsNeverTheBest) {
+  add(0, {4, 4, 4, 4, 4, 4}), add(2, {3, 3, 3, 3, 3, 3}), add(4, {1, 1, 1, 1, 1});
+  rows_.push_back(row_of(plan_.points[4], 6, 1));
+  rows_.back().outcome = RunEnd::failed;  // killed: it had nothing to say
+  const Summary result = summary();
+  EXPECT_EQ(result.points[4].failure, "failed");
+  EXPECT_EQ(result.points[4].verdict, Verdict::failed);
+  EXPECT_TRUE(result.wins(2));
+  EXPECT_FALSE(result.may_be_best(4));
+  EXPECT_NE(winner_texts(study_, plan_, result).at(0).find(" 1 point failed and is left out."), std::string::npos);
+}
+
+// The table's metric, the picture's ratio, the winner and the main effects are one estimate: whatever is measured, the
+// best has the smallest metric of all that the table shows.
+TEST_F(StudySummary, OneEstimateEverywhere) {
+  uint64_t random = 1;
+  const auto next = [&] {
+    return static_cast<double>((random = random * 6364136223846793005u + 1442695040888963407u) >> 40);
+  };
+  for (int study = 0; study < 50; ++study) {
+    rows_.clear();
+    for (int64_t round = 1; round <= 6; ++round)
+      for (const PlannedRun& run : rest_of_round(study_, plan_, {}, round))
+        rows_.push_back(
+            row_of(plan_.points[run.point], round, 1 + next() / (1 << 24) + static_cast<double>(run.point) / 8));
+    study_.repeats = 6;
+    const Summary result = summary();
+    const size_t leader = *result.conclusions[0].leader;
+    for (size_t i = 0; i < plan_.points.size(); ++i) {
+      EXPECT_GE(*result.points[i].adjusted, *result.points[leader].adjusted);
+      EXPECT_NEAR(*result.points[i].adjusted, *result.points[0].adjusted * ratio(result, i).value, 1e-12);
+    }
+    // With one setting of the other factor, an effect is the quotient of two ratios.
+    const Effect& effect = result.conclusions[0].effects[1][1];
+    EXPECT_LE(effect.min, effect.ratio.value);
+    EXPECT_GE(effect.max, effect.ratio.value);
+    EXPECT_NEAR(effect.ratio.value,
+                std::cbrt(ratio(result, 1).value * ratio(result, 3).value / ratio(result, 2).value *
+                          ratio(result, 5).value / ratio(result, 4).value),
+                1e-12);
+  }
+}
+
+TEST_F(StudySummary, EachConditionHasABaselineAndABestOfItsOwn) {
   // given: the model's size is not to be chosen
-  use(kGoodStudy + "    condition: true\n");
-  add(0, {1, 1}), add(2, {2, 2}), add(4, {0.5, 0.5});
-  add(1, {10, 10}), add(3, {5, 5});
+  use(with(kGoodStudy, "repeats: 2", "repeats: 5") + "    condition: true\n");
+  add(0, {1, 1, 1, 1, 1}), add(2, {2, 2, 2, 2, 2}), add(4, {0.5, 0.5, 0.5, 0.5, 0.5});
+  add(1, {10, 10, 10, 10, 10}), add(3, {5, 5, 5, 5, 5});
 
   // when
   const Summary result = summary();
 
   // then
   EXPECT_TRUE(result.points[1].baseline);
-  EXPECT_EQ(result.points[3].ratio->median, 0.5);
-  EXPECT_EQ(result.points[2].ratio->median, 2);
-  ASSERT_EQ(result.winners.size(), 2u);
-  EXPECT_EQ(result.winners[0].point, 4u);
-  EXPECT_EQ(result.winners[1].point, 3u);
-  EXPECT_EQ(
-      winner_texts(study_, plan_, result).at(1),
-      "With size=big: bucket_size=2000: step 5000 ms, 0.500 of the baseline. It was better than all others in every "
-      "round.");
+  EXPECT_DOUBLE_EQ(ratio(result, 3).value, 0.5);
+  EXPECT_DOUBLE_EQ(ratio(result, 2).value, 2);
+  ASSERT_EQ(result.conclusions.size(), 2u);
+  EXPECT_EQ(result.conclusions[0].best, (std::vector<size_t>{4}));
+  EXPECT_EQ(result.conclusions[1].best, (std::vector<size_t>{3}));
+  EXPECT_EQ(winner_texts(study_, plan_, result).at(1),
+            "With size=big: best: bucket_size=2000: step 5000 ms, 0.500 of the baseline (95 %: 0.500 to 0.500, n = 5). "
+            "1 point has fewer than 5 rounds and is left out.");
+
+  // A condition is no effect, and effects are not pooled over conditions.
+  EXPECT_TRUE(result.conclusions[0].effects[1].empty());
+  EXPECT_DOUBLE_EQ(result.conclusions[0].effects[0][1].ratio.value, 2);
+  EXPECT_DOUBLE_EQ(result.conclusions[1].effects[0][1].ratio.value, 0.5);
+  const TextBlock table = effect_table(study_, plan_, result);
+  EXPECT_EQ(table.rows.size(), 1u + 6);
+  EXPECT_EQ(table.rows[5][0], "size=big");
 }
 
 TEST_F(StudySummary, MoreIsBetterOfSomeMetrics) {
-  use(kGoodStudy + "metric: tokens_per_second\n");
-  for (size_t i = 0; i < 3; ++i) {
-    RunRow row = row_of(plan_.points[i], 1, 1);
-    row.metrics["tokens_per_second"] = i == 1 ? 300 : 100;
-    rows_.push_back(row);
-  }
-  EXPECT_EQ(summary().winners.at(0).point, 1u);
+  use(with(kGoodStudy, "repeats: 2", "repeats: 5") + "metric: tokens_per_second\n");
+  for (int64_t round = 1; round <= 5; ++round)
+    for (size_t i = 0; i < 3; ++i) {
+      RunRow row = row_of(plan_.points[i], round, 1);
+      row.metrics["tokens_per_second"] = i == 1 ? 300 : 100;
+      rows_.push_back(row);
+    }
+  EXPECT_TRUE(summary().wins(1));
+  EXPECT_EQ(summary().points[1].verdict, Verdict::better);
+}
+
+TEST_F(StudySummary, TheSmallestEffectFollowsFromNoiseRoundsAndComparisons) {
+  // given: log ratios of -2 % and 2 % in turn
+  add(0, {1, 1, 1, 1, 1, 1});
+  const double up = std::exp(0.02), down = std::exp(-0.02);
+  add(2, {up, down, up, down, up, down});
+
+  // when
+  Resolution resolution = *summary().resolution;
+
+  // then
+  EXPECT_NEAR(resolution.deviation, 0.02 * std::sqrt(6. / 5), 1e-12);
+  EXPECT_EQ(resolution.rounds, 6);
+  EXPECT_EQ(resolution.comparisons, 5);
+  EXPECT_FALSE(resolution.equal_points);
+  // t of 0.995 and of 0.8 with 5 degrees of freedom
+  EXPECT_NEAR(std::log1p(resolution.effect()), (4.03214 + 0.91954) * 0.02 * std::sqrt(6. / 5) / std::sqrt(6.), 1e-6);
+  resolution.rounds = 24;
+  EXPECT_LT(resolution.effect(), 0.02);
+  plan_.noise = 0.001;
+  EXPECT_TRUE(summary().resolution->equal_points);
+  EXPECT_EQ(summary().resolution->deviation, 0.001);
+  EXPECT_NE(resolution_text(summary()).find("6 rounds and 5 comparisons find effects of 0.2% and more"),
+            std::string::npos)
+      << resolution_text(summary());
 }
 
 TEST_F(StudySummary, LossesMustAgreeWhereNoNumbersChange) {
@@ -137,49 +296,55 @@ TEST_F(StudySummary, ALossThatIsAWholeOtherCurveIsCaughtUnderATolerance) {
   EXPECT_NE(summary().points[2].disagreement.find("the loss of step 3 is 2.1, but 2"), std::string::npos);
 }
 
-// What overlap hides and costs, against the points without a link and without overlap.
-TEST_F(StudySummary, OverlapIsComparedWithTheSameRunWithoutItAndWithoutALink) {
-  // given: links of nothing, 1 and 2 Gbit/s; the last one adds next to nothing
+// What overlap hides and costs, against the same point without overlap.
+TEST_F(StudySummary, HiddenIsTheExposedWireThatOverlapSaves) {
+  // given: a link; overlap hides half and three quarters of its wire, in a step whose time is nothing but noise
   use(R"(name: overlap
 base: run.yaml
 ranks: 2
 steps: 4
 warmup_steps: 1
-repeats: 2
-set: {model.vocab_size: 100}
+repeats: 6
 factors:
   - name: link
-    levels: {none: {}, slow: {comm.link_gbps: 1, comm.data_link_latency_us: 5}, fast: {comm.data_link_gbps: 2}}
+    levels: {slow: {comm.link_gbps: 1, comm.data_link_latency_us: 5}, none: {}}
+    condition: true
   - name: overlap
     levels: {"off": {}, "on": {overlap.overlap_grad_reduce: true, overlap.collectives_in_flight: 2}}
 )");
-  ASSERT_EQ(plan_.points.size(), 6u);
-  enum : size_t { none_off, none_on, slow_off, slow_on, fast_off, fast_on };
-  EXPECT_EQ(plan_.points[slow_on].without_link, plan_.points[none_on].id);
+  enum : size_t { slow_off, slow_on, none_off, none_on };
+  ASSERT_EQ(plan_.points.size(), 4u);
   EXPECT_EQ(plan_.points[slow_on].without_overlap, plan_.points[slow_off].id);
-  EXPECT_EQ(plan_.points[slow_on].without_both, plan_.points[none_off].id);
   EXPECT_EQ(plan_.points[slow_off].without_overlap, plan_.points[slow_off].id);
-  EXPECT_EQ(plan_.points[none_on].without_link, plan_.points[none_on].id);
-  add(none_off, {10, 20}), add(slow_off, {14, 28}), add(fast_off, {10.25, 20.25});
-  add(none_on, {10, 20}), add(slow_on, {11, 24}), add(fast_on, {10.1, 20.1});
-  for (RunRow& row : rows_) row.metrics["compute_seconds"] = row.metrics["step_seconds"] / 2;
+  const auto add = [&](size_t point, int64_t round, double step, double exposed, double compute) {
+    rows_.push_back(row_of(plan_.points[point], round, step));
+    rows_.back().metrics["exposed_seconds"] = exposed;
+    rows_.back().metrics["exposed_fraction"] = exposed / step;
+    rows_.back().metrics["compute_seconds"] = compute;
+  };
+  for (const int64_t round : {1, 2}) {
+    const double step = round == 1 ? 3 : 1;
+    add(slow_off, round, step, 0.4, 0.5), add(slow_on, round, 2 / step, round == 1 ? 0.2 : 0.1, 0.6);
+    add(none_off, round, 1, 0.001, 0.5), add(none_on, round, 1, 0.0005, 0.5);
+  }
 
   // when
   const Summary result = summary();
 
   // then
-  EXPECT_EQ(result.points[slow_on].metrics.at("hidden_fraction").max, 0.75);
-  EXPECT_EQ(result.points[slow_on].metrics.at("hidden_fraction").min, 0.5);
-  EXPECT_EQ(result.points[slow_on].metrics.at("compute_inflation").max, 12. / 14);
-  EXPECT_EQ(result.points[none_on].metrics.at("compute_inflation").median, 1);
-  EXPECT_FALSE(result.points[fast_on].metrics.contains("hidden_fraction")) << "it adds too little to be measured";
-  for (const size_t point : {none_off, slow_off, none_on})
-    EXPECT_FALSE(result.points[point].metrics.contains("hidden_fraction")) << point;
+  ASSERT_TRUE(result.points[slow_on].hidden);
+  EXPECT_DOUBLE_EQ(result.points[slow_on].hidden->value, 0.625);
+  EXPECT_EQ(result.points[slow_on].hidden->rounds, 2);
+  EXPECT_NEAR(result.points[slow_on].hidden->high - 0.625, 12.7062 * 0.125, 1e-4) << "the t interval of two rounds";
+  EXPECT_DOUBLE_EQ(result.points[slow_on].compute_inflation->value, 1.2);
+  EXPECT_FALSE(result.points[none_on].hidden) << "there is nothing to hide";
+  EXPECT_TRUE(result.points[none_on].compute_inflation);
+  for (const size_t point : {slow_off, none_off}) EXPECT_FALSE(result.points[point].hidden) << point;
   const TextBlock table = result_table(study_, plan_, result);
   const auto column = static_cast<size_t>(std::ranges::find(table.rows[0], "hidden") - table.rows[0].begin());
-  EXPECT_EQ(table.rows[1 + slow_on].at(column), "62.5% (50.0% to 75.0%)");
+  EXPECT_EQ(table.rows[1 + slow_on].at(column), "62.5% (-96.3% to 221.3%, n 2)");
   EXPECT_EQ(table.rows[1 + slow_off].at(column), "");
-  EXPECT_NE(markdown_report(study_, plan_, result).find("what overlap takes away again"), std::string::npos);
+  EXPECT_NE(markdown_report(study_, plan_, result).find("the part that overlap hides"), std::string::npos);
 }
 
 TEST_F(StudySummary, ResultsOfOtherPointsAreCountedAndLeftOut) {
@@ -205,11 +370,11 @@ TEST_F(StudySummary, CsvQuotesWhatNeedsIt) {
 
   // then
   EXPECT_TRUE(
-      csv.starts_with("point,bucket_size,size,ranks,launcher,runs_done,status,reason,ratio_median,ratio_min,"
-                      "ratio_max,spread,memory_bytes,agrees,loss_median,loss_min,loss_max,step_seconds_median,"
-                      "step_seconds_min,step_seconds_max\r\n"))
+      csv.starts_with("point,bucket_size,size,ranks,launcher,rounds_done,status,reason,adjusted,ratio,ratio_low,"
+                      "ratio_high,p,corrected_p,verdict,best,hidden,hidden_low,hidden_high,memory_bytes,agrees,"
+                      "loss_median,loss_min,loss_max,step_seconds_median,step_seconds_min,step_seconds_max\r\n"))
       << csv;
-  EXPECT_NE(csv.find(",1000,\"a, \"\"b\"\"\",2,threads,2,done,,1,1,1,0.9999999999999999,"), std::string::npos) << csv;
+  EXPECT_NE(csv.find(",1000,\"a, \"\"b\"\"\",2,threads,2,done,,0.173205080756887"), std::string::npos) << csv;
   EXPECT_NE(csv.find(",1000,big,2,threads,0,failed,\"two\nlines\","), std::string::npos) << csv;
 }
 
@@ -217,7 +382,7 @@ TEST_F(StudySummary, MarkdownCellsAreNoMarkup) {
   use(with(kGoodStudy, "small: {}", "'a|b *c*': {}"));
   add(0, {0.5, 0.5});
   const std::string text = markdown_report(study_, plan_, summary());
-  EXPECT_NE(text.find("| 1000 | a\\|b \\*c\\* | 2/2 | 500 ms | 0.0% | baseline |"), std::string::npos) << text;
+  EXPECT_NE(text.find("| 1000 | a\\|b \\*c\\* | 2/2 | 500 ms |  | baseline |"), std::string::npos) << text;
 }
 
 // The text of a page without its tags and entities: what is left of '<' or '&' in it was not escaped.
@@ -265,7 +430,7 @@ TEST_F(StudySummary, PagesAndPicturesEscapeEverything) {
 TEST_F(StudySummary, ReportsOfAStudyThatHasNotBegunAreWhole) {
   const std::string page = html_report(study_, plan_, summary(), rows_);
   EXPECT_TRUE(page.ends_with("</html>\n"));
-  EXPECT_NE(page.find("0 of 12 runs done"), std::string::npos);
+  EXPECT_NE(page.find("0 of 42 runs done"), std::string::npos);
   EXPECT_NE(ratio_picture(study_, plan_, summary()).find("not run"), std::string::npos);
   EXPECT_EQ(exposed_plot(study_, plan_, summary()), "");
 }

@@ -1,0 +1,102 @@
+// What a study concludes, in sentences.
+#include <algorithm>
+#include <cctype>
+#include <fmt/format.h>
+
+#include "engine/study/report.h"
+
+namespace trivet {
+namespace {
+
+// "step 135.7 ms, 0.927 of the baseline (95 %: 0.913 to 0.941, n = 6)"
+std::string result_text(const Study& study, const PointSummary& point) {
+  std::string text =
+      fmt::format("{} {}", metric_name(study.metric), metric_text(study.metric, point.adjusted.value_or(0)));
+  const Estimate* ratio = point.ratio(study.metric);
+  if (point.baseline) return text + ", which is the baseline";
+  if (!ratio) return text;
+  text += fmt::format(", {} of the baseline", ratio_text(ratio->value));
+  if (ratio->has_interval())
+    text += fmt::format(" (95 %: {} to {}, n = {})", ratio_text(ratio->low), ratio_text(ratio->high), ratio->rounds);
+  return text;
+}
+
+std::string tied_text(const Study& study, const Plan& plan, const Conclusion& conclusion) {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(kMost, conclusion.best.size()); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : "; ", describe_chosen(study, plan.points[conclusion.best[i]].choice));
+  if (conclusion.best.size() > kMost) text += fmt::format("; and {} more", conclusion.best.size() - kMost);
+  return fmt::format("tied for best: {{{}}}", text);
+}
+
+std::string conclusion_text(const Study& study, const Plan& plan, const Summary& summary,
+                            const Conclusion& conclusion) {
+  const size_t leader = *conclusion.leader;
+  const std::string ahead = fmt::format("{}: {}", describe_chosen(study, plan.points[leader].choice),
+                                        result_text(study, summary.points[leader]));
+  if (conclusion.points.size() < 2) return "no comparison: there is only " + ahead + ".";
+  if (conclusion.rounds < kFewestRounds)
+    return fmt::format("too few rounds for a verdict ({}, expected at least {}). Ahead so far: {}.", conclusion.rounds,
+                       kFewestRounds, ahead);
+  if (conclusion.best.empty()) return "no comparison: only one point has rounds enough, " + ahead + ".";
+  if (conclusion.best.size() == 1) return "best: " + ahead + ".";
+  std::string text = tied_text(study, plan, conclusion) + ". Ahead, but not told apart: " + ahead + ".";
+  if (conclusion.baseline && summary.may_be_best(*conclusion.baseline) && *conclusion.baseline != leader)
+    text += " The baseline is among them: no point was shown to be better.";
+  return text;
+}
+
+// How many points a conclusion is not about.
+std::string left_out_text(const Study& study, const Summary& summary, const Conclusion& conclusion) {
+  int64_t failed = 0, few = 0;
+  for (const size_t i : conclusion.points) {
+    const Estimate* ratio = summary.points[i].ratio(study.metric);
+    if (!summary.points[i].failure.empty()) ++failed;
+    else if (conclusion.rounds >= kFewestRounds && (!ratio || ratio->rounds < kFewestRounds)) ++few;
+  }
+  std::string text;
+  if (failed > 0)
+    text += fmt::format(" {} failed and {} left out.", counted(failed, "point"), failed == 1 ? "is" : "are");
+  if (few > 0)
+    text += fmt::format(" {} {} fewer than {} rounds and {} left out.", counted(few, "point"),
+                        few == 1 ? "has" : "have", kFewestRounds, few == 1 ? "is" : "are");
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> winner_texts(const Study& study, const Plan& plan, const Summary& summary) {
+  std::vector<std::string> texts;
+  for (const Conclusion& conclusion : summary.conclusions) {
+    if (!conclusion.leader) continue;
+    const std::string conditions = describe_conditions(study, plan.points[conclusion.points[0]].choice);
+    std::string text = conclusion_text(study, plan, summary, conclusion);
+    if (conditions.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+    texts.push_back((conditions.empty() ? "" : "With " + conditions + ": ") + text +
+                    left_out_text(study, summary, conclusion));
+  }
+  if (texts.empty())
+    texts.push_back("No point has a finished run that reports " + study.metric + " and can be compared.");
+  return texts;
+}
+
+std::string resolution_text(const Summary& summary) {
+  if (!summary.resolution) return "";
+  const Resolution& resolution = *summary.resolution;
+  std::string text = fmt::format(
+      "{} of a point's ratio from round to round: {}. So {} and {} find effects of {} and more in about four of five "
+      "studies",
+      resolution.equal_points ? "Equal points (an A/A study): deviation" : "Deviation",
+      percent_text(resolution.deviation), counted(resolution.rounds, "round"),
+      counted(resolution.comparisons, "comparison"), percent_text(resolution.effect()));
+  for (const int64_t rounds : {10, 20, 40}) {
+    if (rounds <= resolution.rounds) continue;
+    Resolution more = resolution;
+    more.rounds = rounds;
+    text += fmt::format(", {} rounds {}", rounds, percent_text(more.effect()));
+  }
+  return text + '.';
+}
+
+}  // namespace trivet
