@@ -152,7 +152,7 @@ class Inspector {
                              {"step", fmt::format("{}, after {} samples, {} tokens", grouped(state.step),
                                                   grouped(state.consumed_samples), grouped(state.consumed_tokens))},
                              {"saved by", fmt::format("{} (run {})", manifest.layout, manifest.run)},
-                             {"files", fmt::format("{} shards, {} with the texts", shards, bytes_text(bytes))},
+                             {"files", fmt::format("{} shards and their metadata, {}", shards, bytes_text(bytes))},
                              {"model", fmt::format("{} layers, hidden {}, ffn {}, {} heads, {} positions", m.num_layers,
                                                    grouped(m.hidden_size), number(m.ffn_hidden_size),
                                                    m.num_attention_heads, grouped(m.seq_length))},
@@ -217,7 +217,7 @@ void add_checkpoint_inspect(CLI::App& parent) {
   };
   auto options = std::make_shared<Options>();
   CLI::App* command = parent.add_subcommand("inspect", "show what a checkpoint is of, and whether it is sound");
-  add_argument(*command, "path", options->path, "PATH", "a checkpoint; of a folder of them or a run, the latest");
+  add_argument(*command, "PATH", options->path, "a checkpoint; of a folder of them or a run, the latest");
   command->add_flag("--tensors", options->tensors,
                     "list all tensors: shape, range, mean, standard deviation, zeros and non-finite values");
   command->footer("exit codes: 0 sound; 65 damaged: file, tensor, what was found and expected; 74 cannot be read");
@@ -250,7 +250,7 @@ void verify_all(const std::vector<std::string>& directories) {
 void add_verify(CLI::App& parent) {
   auto path = std::make_shared<std::string>();
   CLI::App* command = parent.add_subcommand("verify", "read all of a checkpoint and compare it with its hashes");
-  add_argument(*command, "path", *path, "PATH", "a checkpoint, or a folder of them or a run: then all of them");
+  add_argument(*command, "PATH", *path, "a checkpoint, or a folder of them or a run: then all of them");
   command->footer("exit codes: 0 sound; 65 damaged: file, tensor, what was found and expected; 74 cannot be read");
   command->callback([path] { verify_all(find_checkpoints(*path)); });
 }
@@ -278,10 +278,10 @@ void convert(const Conversion& options) {
 void add_convert(CLI::App& parent) {
   auto options = std::make_shared<Conversion>();
   CLI::App* command = parent.add_subcommand("convert", "write the weights in another format");
-  add_argument(*command, "source", options->source, "SOURCE",
+  add_argument(*command, "SOURCE", options->source,
                "a checkpoint (or run: its latest), a Hugging Face GPT-2 (folder or .safetensors), or an llm.c "
                "model_*.bin");
-  add_argument(*command, "destination", options->destination, "DESTINATION",
+  add_argument(*command, "DESTINATION", options->destination,
                "that is not there yet: a folder for hf, a file for llmc, a checkpoint's directory for trivet");
   command->add_option("--to", options->to, "the format to write")
       ->option_text("hf|llmc|trivet")

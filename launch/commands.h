@@ -80,9 +80,9 @@ inline CLI::Validator share() {
   return number("a number above 0, at most 1", [](double x) { return x > 0 && x <= 1; });
 }
 
-// A required argument; the help calls it `shown`.
-inline void add_argument(CLI::App& command, const char* name, std::string& value, const char* shown, const char* help) {
-  command.add_option(name, value, help)->option_text(shown)->required();
+// A required argument, by the name that the help and errors call it.
+inline void add_argument(CLI::App& command, const char* name, std::string& value, const char* help) {
+  command.add_option(name, value, help)->option_text(name)->required();
 }
 // An option whose default the help shows.
 template <class T>

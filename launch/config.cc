@@ -6,8 +6,10 @@
 #include "engine/config/explain.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
+#include "engine/data/training_data.h"
 #include "engine/train/rank_state.h"
 #include "engine/train/run.h"
+#include "kernels/base/built_with.h"
 #include "launch/commands.h"
 
 namespace trivet {
@@ -36,8 +38,15 @@ void run(const ConfigOptions& options) {
   if (options.path.empty()) throw ConfigError("trivet config: expected the YAML file of a run, or --keys");
   LoadedConfig loaded = load_config(options.path, options.sets);
   const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
-  const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
+  const RunFacts facts = facts_of(loaded.config, ranks);
+  const Layout layout = resolve(loaded, facts);
+  const Config& config = loaded.config;
+  if (facts.has_dataset)
+    open_training_data(config.data, config.model.seq_length, *config.model.vocab_size, config.train.eval_interval > 0);
   for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
+  if (config.device.kind == DeviceKind::cuda && !built_with_cuda())
+    fmt::print(stderr,
+               "trivet: device.kind is cuda, but this build has no CUDA: it plans this run, but cannot train\n");
   if (options.yaml) {
     fmt::print("{}", to_yaml(loaded.config));
     return;

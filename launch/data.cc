@@ -16,6 +16,7 @@
 #include "engine/data/prepare.h"
 #include "engine/data/statistics.h"
 #include "engine/data/tokenizer.h"
+#include "engine/data/training_data.h"
 #include "launch/commands.h"
 #include "launch/redrawn_line.h"
 
@@ -23,6 +24,10 @@ namespace trivet {
 namespace {
 
 using Phase = PrepareProgress::Phase;
+
+constexpr double kLeastTimed = 0.5;  // seconds; of less no rate can be told
+
+std::string rate_text(double bytes_per_second) { return bytes_text(static_cast<int64_t>(bytes_per_second)) + "/s"; }
 
 class ProgressLine {
  public:
@@ -47,11 +52,12 @@ class ProgressLine {
     if (progress.phase == Phase::training) return "training the tokenizer";
     const auto read = static_cast<double>(progress.bytes_read), all = static_cast<double>(progress.bytes_total);
     std::string line =
-        fmt::format("{} {:3.0f} %  {} of {}  {:.1f} MB/s", progress.phase == Phase::sampling ? "sampling" : "encoding",
-                    100 * read / all, bytes_text(progress.bytes_read), bytes_text(progress.bytes_total),
-                    read / std::max(seconds, 1e-9) / 1e6);
+        fmt::format("{} {:3.0f} %  {} of {} of input", progress.phase == Phase::sampling ? "sampling" : "encoding",
+                    100 * read / all, bytes_text(progress.bytes_read), bytes_text(progress.bytes_total));
+    if (seconds >= kLeastTimed) line += fmt::format("  {}", rate_text(read / seconds));
     if (progress.tokens > 0) line += fmt::format("  {:.1f} M tokens", static_cast<double>(progress.tokens) / 1e6);
-    if (read > 0) line += fmt::format("  {} left", duration_text(seconds / read * (all - read)));
+    if (read > 0 && seconds >= kLeastTimed)
+      line += fmt::format("  {} left", duration_text(seconds / read * (all - read)));
     return line;
   }
 
@@ -68,45 +74,46 @@ void prepare(const PrepareOptions& options) {
   const PrepareResult result = prepare_dataset(options, [&](const PrepareProgress& progress) { line.show(progress); });
   line.clear();
   const DatasetInfo& info = result.info;
-  fmt::print("{}: {} documents, {} tokens of {}, {:.1f} MB of text, {:.2f} bytes/token\n", options.output,
-             grouped(info.documents), grouped(info.tokens), name_of(result.token_type),
-             static_cast<double>(info.text_bytes) / 1e6,
+  fmt::print("{}: {}, {} of {}, {} of text, {:.2f} bytes/token\n", options.output, counted(info.documents, "document"),
+             counted(info.tokens, "token"), name_of(result.token_type), bytes_text(info.text_bytes),
              static_cast<double>(info.text_bytes) / static_cast<double>(info.tokens));
   fmt::print("tokenizer {}, {} ids, end of document {}", info.tokenizer, grouped(info.vocab_size), info.eod);
   if (options.vocab_size) fmt::print(", trained in {:.1f} s", result.training_seconds);
   const double seconds = std::max(result.encoding_seconds, 1e-9);
-  fmt::print("; encoded in {:.1f} s, {:.1f} MB/s, {:.2f} M tokens/s\n", seconds,
-             static_cast<double>(info.text_bytes) / seconds / 1e6, static_cast<double>(info.tokens) / seconds / 1e6);
+  fmt::print("; encoded in {:.1f} s, {}, {:.2f} M tokens/s\n", seconds,
+             rate_text(static_cast<double>(info.text_bytes) / seconds),
+             static_cast<double>(info.tokens) / seconds / 1e6);
   if (result.replaced_bytes > 0)
-    fmt::print("replaced {} bytes that were no UTF-8 by U+FFFD\n", grouped(result.replaced_bytes));
+    fmt::print("replaced {} that {} not valid UTF-8 by U+FFFD\n", counted(result.replaced_bytes, "byte"),
+               result.replaced_bytes == 1 ? "was" : "were");
 }
 
 void add_prepare(CLI::App& data) {
   auto options = std::make_shared<PrepareOptions>();
   auto document = std::make_shared<std::string>("file");
-  CLI::App* command = data.add_subcommand("prepare", "Make a dataset, PREFIX.bin and .idx, of text or JSON Lines");
+  CLI::App* command = data.add_subcommand("prepare", "make a dataset, PREFIX.bin and .idx, of text or JSON Lines");
   command
       ->add_option("--input", options->inputs,
-                   "Text files, or JSON Lines (.jsonl, .ndjson: a document a line), plain or compressed by gzip or "
+                   "text files, or JSON Lines (.jsonl, .ndjson: a document a line), plain or compressed by gzip or "
                    "dictzip")
       ->required();
-  command->add_option("--output", options->output, "Prefix of the files to write")->required();
+  command->add_option("--output", options->output, "prefix of the files to write")->required();
   command->add_option("--tokenizer", options->tokenizer, "bytes or sentencepiece")->required();
-  command->add_option("--vocab-size", options->vocab_size, "Train a SentencePiece model of this many ids");
-  command->add_option("--model", options->model, "Use this SentencePiece model");
-  command->add_option("--train-bytes", options->train_bytes, "Text to train the model on [512 an id]");
+  command->add_option("--vocab-size", options->vocab_size, "train a SentencePiece model of this many ids");
+  command->add_option("--model", options->model, "use this SentencePiece model");
+  command->add_option("--train-bytes", options->train_bytes, "text to train the model on [512 an id]");
   command->add_option(
       "--document", *document,
-      "What is a document of a text file: file [default], paragraph (up to a blank line) or entry (a paragraph and the "
+      "what is a document of a text file: file [default], paragraph (up to a blank line) or entry (a paragraph and the "
       "indented ones that follow it)");
-  command->add_option("--json-key", options->text.json_key, "The member of a JSON Lines object that is its document")
+  command->add_option("--json-key", options->text.json_key, "the member of a JSON Lines object that is its document")
       ->capture_default_str();
   command->add_option(
       "--threads", options->threads,
-      fmt::format("Threads that encode [one a core]; memory, whatever the size of the input, is at most "
+      fmt::format("threads that encode [one a core]; memory, whatever the size of the input, is at most "
                   "{} and {} a thread",
                   bytes_text(kMemoryBytes), bytes_text(kMemoryBytesPerThread)));
-  command->add_flag("--force", options->force, "Overwrite a dataset that is there");
+  command->add_flag("--force", options->force, "overwrite a dataset that is there");
   command->callback([options, document] {
     options->text.mode = document_mode(*document);
     prepare(*options);
@@ -202,16 +209,21 @@ void inspect(const std::string& prefix, int64_t shown) {
 void add_data_inspect(CLI::App& data) {
   auto prefix = std::make_shared<std::string>();
   auto shown = std::make_shared<int64_t>(3);
-  CLI::App* command = data.add_subcommand("inspect", "Check a dataset and show what is in it");
-  command->add_option("prefix", *prefix, "PREFIX of the dataset's .bin and .idx")->required();
-  command->add_option("--documents", *shown, "How many documents to show [3]")->check(whole_number(0));
-  command->callback([prefix, shown] { inspect(*prefix, *shown); });
+  CLI::App* command = data.add_subcommand("inspect", "check a dataset and show what is in it");
+  add_argument(*command, "PREFIX", *prefix, "of the dataset's .bin and .idx");
+  command->add_option("--documents", *shown, "how many documents to show [3]")->check(whole_number(0));
+  command->callback([prefix, shown] {
+    for (const std::string_view suffix : {".bin", ".idx"})
+      if (prefix->ends_with(suffix) && file_exists(*prefix)) prefix->resize(prefix->size() - suffix.size());
+    expect_dataset(*prefix);
+    inspect(*prefix, *shown);
+  });
 }
 
 }  // namespace
 
 void add_data_command(CLI::App& app) {
-  CLI::App* data = app.add_subcommand("data", "Make and inspect datasets");
+  CLI::App* data = app.add_subcommand("data", "make and inspect datasets");
   data->require_subcommand(1);
   add_prepare(*data);
   add_data_inspect(*data);

@@ -10,7 +10,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
 
-minutes=3 given=() train_options=() sets=()
+minutes=3 prompt="A house is" given=() train_options=() sets=()
 while (($#)); do
   case $1 in
     --minutes | --set | --generate | --generate-tokens | --temperature | --top-k | --top-p | --seed | --inject)
@@ -27,6 +27,7 @@ while (($#)); do
       [[ $2 != train.run_dir=* ]] || usage "--set: train.run_dir is runs/demo"
       sets+=("$1" "$2")
       ;;
+    --generate) prompt=$2 ;;
     *) train_options+=("$1" "$2") ;;
   esac
   given+=("$1" "$2")
@@ -80,13 +81,13 @@ if is_unfinished; then
   eval "set -- $(tail -n 1 "$record")"
 else
   "$trivet" config configs/tiny.yaml --ranks 8 "${sets[@]}" >/dev/null
-  set -- "${sets[@]}" "${train_options[@]}"
+  set -- "${sets[@]}" --generate "$prompt" "${train_options[@]}"
   # As many steps as take the time on this machine, unless they are given: after the first ones, which are slower.
   if [[ "$*" != *train.train_iters=* ]]; then
     part "the length of a step on this machine"
     measured=$(mktemp -d)
     trap 'rm -rf "$measured"' EXIT
-    "$trivet" "${run[@]}" "$@" --set "train.run_dir=$measured" --set train.train_iters=8 >/dev/null
+    "$trivet" "${run[@]}" "${sets[@]}" --set "train.run_dir=$measured" --set train.train_iters=8 >/dev/null
     read -r steps length total < <(
       sed -n 's/.*"step":\([0-9]*\),.*"step_seconds":\([0-9.e-]*\).*/\1 \2/p' "$measured/metrics.jsonl" |
         awk -v minutes="$minutes" '$1 > 2 { n++; s += $2 }
@@ -104,7 +105,7 @@ else
   printf '%s\n' "$asked" "${*@Q}" >"$record"
   part "training on eight ranks; the first text after a quarter of the steps"
 fi
-"$trivet" "${run[@]}" --generate "A house is" "$@"
+"$trivet" "${run[@]}" "$@"
 loss=$(sed -n 's/.*"validation_loss":\([0-9.]*\).*/\1/p' runs/demo/metrics.jsonl | tail -1)
 part "done: validation loss $(LC_ALL=C printf %.4f "${loss:-nan}"), checkpoints and metrics in runs/demo. More text:"
-echo "    $trivet generate runs/demo --prompt \"A house is\""
+echo "    $trivet generate runs/demo --prompt ${prompt@Q}"

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "base/files.h"
 #include "engine/fault/flight_dump.h"
 #include "launch/commands.h"
 
@@ -13,8 +14,11 @@ void add_flight_command(CLI::App& app) {
   auto run_dir = std::make_shared<std::string>();
   CLI::App* command =
       app.add_subcommand("flight", "say from a failed run's flight dumps which rank did not join which collective");
-  add_argument(*command, "run_dir", *run_dir, "RUN_DIR", "train.run_dir of the run");
-  command->callback([run_dir] { fmt::print("{}", describe_flight(read_flight_folder(*run_dir))); });
+  add_argument(*command, "RUN_DIR", *run_dir, "train.run_dir of the run");
+  command->callback([run_dir] {
+    if (!file_exists(*run_dir)) throw ConfigError(*run_dir + ": there is no such folder");
+    fmt::print("{}", describe_flight(read_flight_folder(*run_dir)));
+  });
 }
 
 }  // namespace trivet

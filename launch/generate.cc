@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <fmt/format.h>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "base/host.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/store.h"
+#include "engine/config/fields.h"
 #include "engine/config/load.h"
 #include "engine/config/problems.h"
 #include "engine/data/sentencepiece_tokenizer.h"
@@ -35,6 +37,18 @@ struct GenerateOptions {
   int ranks = 0, tensor = 1, pipeline = 1;
   std::vector<std::string> sets;
 };
+
+// From standard input, which only one process has.
+void read_prompt(GenerateOptions& options) {
+  if (launched_world_size() > 1)
+    throw ConfigError("--prompt-file -: a launcher gives standard input to one rank only; name a file");
+  options.prompt.resize(kLargestPrompt + 1);
+  std::cin.read(options.prompt.data(), kLargestPrompt + 1);
+  options.prompt.resize(static_cast<size_t>(std::cin.gcount()));
+  if (options.prompt.size() > kLargestPrompt)
+    throw DataError(fmt::format("--prompt-file -: has more than {} bytes", kLargestPrompt));
+  options.prompt_file.clear();
+}
 
 // The tokenizer that the model was trained with; null where it cannot be found.
 std::unique_ptr<Tokenizer> find_tokenizer(const GenerateOptions& options, const OpenCheckpoint& checkpoint) {
@@ -81,6 +95,16 @@ std::vector<int32_t> prompt_of(const GenerateOptions& options, const Tokenizer* 
   return tokens;
 }
 
+// What --set cannot change, as it gives the weights their shapes and meaning.
+void check_model(const Config& saved, const Config& config) {
+  for (const char* key : {"model.num_layers", "model.hidden_size", "model.ffn_hidden_size", "model.num_attention_heads",
+                          "model.seq_length", "model.vocab_size", "model.untie_embeddings_and_output_weights"})
+    if (const std::string is = format_field(*find_field(key), saved), asked = format_field(*find_field(key), config);
+        is != asked)
+      throw ConfigError(fmt::format("--set {}: found {}, but the checkpoint's model has {}, which cannot be changed",
+                                    key, asked, is));
+}
+
 // How `ranks` ranks run the model. Throws ConfigError where they cannot.
 struct Resolved {
   LoadedConfig loaded;
@@ -88,6 +112,7 @@ struct Resolved {
 };
 Resolved resolve_for(const GenerateOptions& options, const OpenCheckpoint& checkpoint, int ranks) {
   Resolved run{inference_config(checkpoint, options.tensor, options.pipeline, options.sets), {}};
+  check_model(inference_config(checkpoint, options.tensor, options.pipeline, {}).config, run.loaded.config);
   run.layout = resolve(run.loaded, {.world_size = ranks});
   const auto& mesh = run.layout.mesh;
   if (mesh[Axis::dp] > 1)
@@ -145,12 +170,11 @@ void add_generate_command(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
   CLI::App* command = app.add_subcommand("generate", "generate text with a saved model");
   Sampling& sampling = options->sampling;
-  add_argument(*command, "checkpoint", options->checkpoint, "CHECKPOINT",
-               "a checkpoint; of a folder of them or a run, the latest");
+  add_argument(*command, "CHECKPOINT", options->checkpoint, "a checkpoint; of a folder of them or a run, the latest");
   CLI::Option* prompt =
       command->add_option("--prompt", options->prompt, "prompt to continue; without it, a new document")
           ->option_text("TEXT");
-  CLI::Option* file = command->add_option("--prompt-file", options->prompt_file, "a file with it")
+  CLI::Option* file = command->add_option("--prompt-file", options->prompt_file, "a file with it; -: standard input")
                           ->option_text("FILE")
                           ->excludes(prompt);
   const auto token_id = [](std::string_view text) {
@@ -179,6 +203,7 @@ void add_generate_command(CLI::App& app) {
   add_ranks_option(*command, options->ranks, "thread ranks; without it, T P");
   add_set_option(*command, options->sets, "any other key, such as precision.dtype=fp32 or device.threads_per_rank=4");
   command->callback([options] {
+    if (options->prompt_file == "-") read_prompt(*options);
     const Config asked = parse_sets(options->sets);
     const int64_t replica = int64_t{options->tensor} * options->pipeline;
     if (replica > kMostRanks)

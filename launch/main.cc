@@ -21,6 +21,7 @@
 #include "kernels/base/check.h"
 #include "launch/commands.h"
 #include "launch/help.h"
+#include "parallel/comm/world.h"
 
 namespace {
 
@@ -61,6 +62,14 @@ std::string shown(std::string message, std::span<char* const> arguments) {
   return trivet::printable(message);
 }
 
+// The ranks of a launcher read the same configuration: rank 0 says what is wrong with it, and its end ends the others,
+// which say so themselves only where they live on.
+bool leaves_it_to_rank_0(const std::exception& error) {
+  constexpr int kMilliseconds = 4000;  // for the launcher, whose signal ends the wait
+  const bool refused = dynamic_cast<const trivet::ConfigError*>(&error) != nullptr;
+  return trivet::launched_rank() > 0 && refused && poll(nullptr, 0, kMilliseconds) < 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -91,14 +100,18 @@ int main(int argc, char** argv) {
     if (exit_code != 0 || app.got_subcommand("train")) return exit_code;
     return flushed() ? 0 : report_lost_output();
   } catch (const CLI::ParseError& error) {
-    // "A subcommand is required" is not all that there is to say to one who gave a word that is none.
-    const std::string unknown = trivet::unknown_word(app);
-    if (!unknown.empty()) std::fprintf(stderr, "trivet: %s\n", shown(unknown, arguments).c_str());
     std::ostringstream message;
     const int code = app.exit(error, std::cout, message);
-    std::fputs(shown(message.str(), arguments).c_str(), stderr);
+    // "A subcommand is required" and "not expected: 4 --rank" say less of a word that is none.
+    const std::string unknown = trivet::unknown_word(app);
+    const bool follows =
+        dynamic_cast<const CLI::RequiredError*>(&error) || dynamic_cast<const CLI::ExtrasError*>(&error);
+    if (!unknown.empty()) std::fprintf(stderr, "trivet: %s\n", shown(unknown, arguments).c_str());
+    if (unknown.empty() || !follows) std::fputs(shown(message.str(), arguments).c_str(), stderr);
+    else std::fputs("Run with --help for more information.\n", stderr);
     return code != 0 ? 64 : flushed() ? 0 : report_lost_output();
   } catch (const std::exception& error) {
+    if (leaves_it_to_rank_0(error)) return trivet::exit_code_of(error);
     const bool foreign = !dynamic_cast<const trivet::Error*>(&error) && !dynamic_cast<const std::bad_alloc*>(&error);
     if (foreign && std::ferror(stdout)) return report_lost_output();
     std::fprintf(stderr, "trivet: %s%s\n", foreign ? "internal error: " : "", shown(error.what(), arguments).c_str());

@@ -269,7 +269,7 @@ void add_study_command(CLI::App& app) {
   auto options = std::make_shared<StudyOptions>();
   CLI::App* command =
       app.add_subcommand("study", "measure what settings do to a run: factors, levels, repeats, a report");
-  add_argument(*command, "study", options->path, "STUDY.yaml",
+  add_argument(*command, "STUDY.yaml", options->path,
                "YAML file of the study (engine/study/study_file.h says what is in it)");
   command->add_option("--out", options->out, "folder of the study, instead of the file's `out`")->option_text("DIR");
   CLI::Option* plan =

@@ -64,7 +64,7 @@ CLI::Option* add_sampling(CLI::App& command, TrainOptions& options) {
 void add_train_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* command = app.add_subcommand("train", "train a model");
-  add_argument(*command, "run", options->path, "RUN.yaml", "YAML file of the run");
+  add_argument(*command, "RUN.yaml", options->path, "YAML file of the run");
   add_ranks_option(*command, options->ranks, "thread ranks; without it, as many as one model needs");
   add_set_option(*command, options->sets, "a value instead of the file's");
   CLI::Option* prompt = add_sampling(*command, *options);

@@ -145,7 +145,7 @@ OpenCheckpoint open_checkpoint(const std::string& directory) {
   OpenCheckpoint checkpoint{.directory = directory};
   const std::string path = directory + "/manifest.json";
   if (!file_exists(directory)) throw DataError(directory + ": there is no such checkpoint");
-  if (!file_exists(path)) throw DataError(path + ": not found: this is no committed checkpoint");
+  if (!file_exists(path)) throw DataError(path + ": not found: this is not a committed checkpoint");
   checkpoint.manifest = parse_manifest(read_small_file(path, kLargestManifest), path);
   for (const CheckpointFile& file : checkpoint.manifest.files) {
     const int64_t bytes = size_of_file(directory + "/" + file.name, path);

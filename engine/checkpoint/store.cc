@@ -69,14 +69,15 @@ std::vector<std::string> CheckpointStore::paths() const {
 
 std::vector<std::string> find_checkpoints(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
-  if (!file_exists(path))
-    throw DataError(path + (errno == ENOENT ? ": there is no such file or directory"
-                                            : fmt::format(": cannot be found: {}", std::strerror(errno))));
+  if (!file_exists(path)) {
+    if (errno == ENOENT) throw ConfigError(path + ": there is no such file or directory");
+    throw DataError(fmt::format("{}: cannot be found: {}", path, std::strerror(errno)));
+  }
   if (!std::filesystem::is_directory(path)) throw DataError(path + ": is a file, expected a checkpoint's directory");
   if (file_exists(path + "/manifest.json")) return {path};
   for (const std::string& folder : {path, path + "/checkpoints"})
     if (auto found = CheckpointStore(folder).paths(); !found.empty()) return found;
-  throw DataError(path + ": is no checkpoint (there is no manifest.json), and no folder or run with checkpoints");
+  throw DataError(path + ": not a checkpoint (there is no manifest.json), nor a folder or run with checkpoints");
 }
 
 std::string CheckpointStore::prepare() const {

@@ -51,7 +51,7 @@ class CheckpointStore {
 };
 
 // What a user's path names: a checkpoint itself, or the checkpoints of a folder or run in the order of paths(). Throws
-// DataError where there are none.
+// ConfigError where the path names nothing, DataError where there are none.
 std::vector<std::string> find_checkpoints(std::string path);
 
 // The step of a directory called step-NNNNNNNN, eight digits or more.

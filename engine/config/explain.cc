@@ -152,21 +152,29 @@ TextBlock describe_work(const Config& config, const Layout& layout) {
 }
 
 TextBlock describe_memory(const std::vector<MemoryPlan>& ranks) {
+  // Of a rank on a GPU; on a CPU all is host memory.
+  const auto name = [](const MemoryItem& item) { return item.name + (item.on_host ? " (host)" : ""); };
+  const bool any_on_host = ranks[0].on_device() < ranks[0].total();
   if (ranks.size() == 1) {
     TextBlock block = {"memory a rank", {}, "lrr"};
-    for (const MemoryItem& item : ranks[0].items)
-      block.rows.push_back({item.name, bytes_text(item.bytes), grouped(item.bytes) + " bytes"});
-    block.rows.push_back({"sum", bytes_text(ranks[0].total()), grouped(ranks[0].total()) + " bytes"});
+    const auto row = [&](const std::string& of, int64_t bytes) {
+      block.rows.push_back({of, bytes_text(bytes), grouped(bytes) + " bytes"});
+    };
+    for (const MemoryItem& item : ranks[0].items) row(name(item), item.bytes);
+    if (any_on_host) row("device sum", ranks[0].on_device());
+    row("sum", ranks[0].total());
     return block;
   }
   // A column a purpose, a row a pipeline rank.
   TextBlock block = {"memory a rank", {{"pipeline rank"}}};
-  for (const MemoryItem& item : ranks[0].items) block.rows[0].push_back(item.name);
+  for (const MemoryItem& item : ranks[0].items) block.rows[0].push_back(name(item));
+  if (any_on_host) block.rows[0].push_back("device sum");
   block.rows[0].push_back("sum");
-  block.align = "l" + std::string(ranks[0].items.size(), 'r') + "R";
+  block.align = "l" + std::string(block.rows[0].size() - 2, 'r') + "R";
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     std::vector<std::string>& row = block.rows.emplace_back(std::vector{std::to_string(rank)});
     for (const MemoryItem& item : ranks[rank].items) row.push_back(bytes_text(item.bytes));
+    if (any_on_host) row.push_back(bytes_text(ranks[rank].on_device()));
     row.push_back(bytes_text(ranks[rank].total()));
   }
   return block;

@@ -18,6 +18,21 @@ std::vector<std::string_view> section_names() {
   return names;
 }
 
+// The first name that has all words of the key: num_attention_heads of num_heads. Empty: there is none.
+std::string_view with_words_of(std::string_view key, const std::vector<std::string_view>& names) {
+  if (key.size() > 100) return "";
+  const auto has_all = [&](std::string_view name) {
+    for (size_t at = 0; at <= key.size();) {
+      const std::string_view word = key.substr(at, key.find('_', at) - at);
+      if (fmt::format("_{}_", name).find(fmt::format("_{}_", word)) == std::string::npos) return false;
+      at += word.size() + 1;
+    }
+    return true;
+  };
+  const auto found = std::ranges::find_if(names, has_all);
+  return found == names.end() ? "" : *found;
+}
+
 // Reports a key that does not exist, with the same word in other sections, or a word that looks like it.
 void unknown_key(std::string_view where, std::string_view section, std::string_view key, Problems& problems) {
   if (problems.full()) return problems.add_at(where, key, "unknown key");
@@ -30,6 +45,7 @@ void unknown_key(std::string_view where, std::string_view section, std::string_v
   std::string_view near = elsewhere ? key : nearest(key, siblings);
   const bool here = !elsewhere && !near.empty();
   if (near.empty()) near = nearest(key, all);
+  if (near.empty()) near = with_words_of(key, siblings);
 
   std::vector<std::string_view> meant;
   for (const Field& field : fields())
@@ -92,7 +108,13 @@ void apply_set(const std::string& argument, LoadedConfig& loaded, Problems& prob
   const std::string name = argument.substr(0, equals);
   const size_t dot = name.find('.');
   if (equals == std::string::npos || dot == std::string::npos) {
-    problems.add_at(where, "", fmt::format("found {}, expected section.key=value", quote(argument)));
+    std::vector<std::string_view> meant;
+    for (const Field& each : fields())
+      if (each.key() == name) meant.push_back(each.name);
+    problems.add_at(
+        where, "",
+        fmt::format("found {}, expected section.key=value{}{}{}", quote(argument),
+                    meant.empty() ? "" : " - did you mean ", fmt::join(meant, " or "), meant.empty() ? "" : "?"));
     return;
   }
   const Field* field = find_field(name);

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "engine/config/fields.h"
 #include "engine/config/rules.h"
+#include "kernels/base/built_with.h"
 
 namespace trivet {
 namespace {
@@ -155,6 +156,9 @@ void check_sharding(const Config& c, int world, Rules& rule) {
 
 void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t> host_gpus, Rules& rule) {
   const auto lacking = std::ranges::find(host_gpus, 0);
+  const bool none = std::ranges::all_of(host_gpus, [](int64_t count) { return count == 0; });
+  rule("device.kind", {}, gpus && none && !built_with_cuda(),
+       "found cuda, but this build has no CUDA; expected cpu, or a build that is configured with -DTRIVET_CUDA=ON");
   rule("device.kind", {}, gpus && lacking != host_gpus.end(),
        "found {}, but the host of rank {} has no GPU that this build can use (found {} of the {} ranks' hosts with "
        "one); expected cpu, or a build with CUDA and a driver on each host",

@@ -138,7 +138,7 @@ void check_data(const Config& c, Rules& rule) {
   const bool one = !data.path.empty(), two = !data.train_path.empty();
   rule("data.train_path", {"data.path"}, one && two,
        "excludes data.path, which is also given: name one dataset to split by data.split, or one for training and one "
-       "for validation");
+       "for validation; --set data.path= takes a file's data.path away");
   rule("data.path", {"data.train_path"}, !one && !two,
        "is required, or data.train_path: the prefix of a dataset's .bin and .idx files");
   rule("data.valid_path", {"data.path", "data.train_path"}, one && !data.valid_path.empty(),

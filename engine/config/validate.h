@@ -71,6 +71,7 @@ ModelSpec model_spec_of(const ModelConfig& config);
 struct MemoryItem {
   std::string name;
   int64_t bytes = 0;
+  bool on_host = false;  // also where the rank computes on a GPU
   bool operator==(const MemoryItem&) const = default;
 };
 
@@ -79,6 +80,11 @@ struct MemoryPlan {
   int64_t total() const {
     int64_t sum = 0;
     for (const MemoryItem& item : items) sum += item.bytes;
+    return sum;
+  }
+  int64_t on_device() const {
+    int64_t sum = 0;
+    for (const MemoryItem& item : items) sum += item.on_host ? 0 : item.bytes;
     return sum;
   }
 };

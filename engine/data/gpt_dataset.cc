@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <limits>
 
+#include "base/text.h"
 #include "engine/data/shuffle.h"
 #include "kernels/base/check.h"
 #include "kernels/base/host_memory.h"
@@ -47,11 +48,12 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> dataset, DocumentRa
   const MemoryPurpose purpose("the order of samples of", dataset_->prefix());
   tokens_per_epoch_ = dataset_->begin(documents.end) - dataset_->begin(documents.begin);
   if (tokens_per_epoch_ < options_.seq_length + 1)
-    throw DataError(
-        fmt::format("{}: the {} data is {} tokens in {} documents ({} in the dataset), expected at least "
-                    "{}: one sample of sequence length {} and its last label",
-                    dataset_->prefix(), options_.name, tokens_per_epoch_, documents.size(), dataset_->sequences(),
-                    options_.seq_length + 1, options_.seq_length));
+    throw DataError(fmt::format(
+        "{}: the {} data is {} in {} ({} in the dataset), expected at least {}: one sample of sequence "
+        "length {} and its last label; more text, a larger share of data.split or a smaller "
+        "model.seq_length would do",
+        dataset_->prefix(), options_.name, counted(tokens_per_epoch_, "token"), counted(documents.size(), "document"),
+        dataset_->sequences(), options_.seq_length + 1, options_.seq_length));
   if (tokens_per_epoch_ / options_.seq_length >= kMaxEntries)
     throw DataError(fmt::format("{}: the {} data is {} tokens, expected fewer than {} samples of length {} an epoch",
                                 dataset_->prefix(), options_.name, tokens_per_epoch_, kMaxEntries,

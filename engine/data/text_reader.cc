@@ -1,6 +1,7 @@
 #include "engine/data/text_reader.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fmt/format.h>
 #include <span>
 #include <string_view>
@@ -144,6 +145,11 @@ class TextReader::File {
 TextReader::TextReader(std::vector<std::string> files, DocumentOptions options)
     : files_(std::move(files)), options_(std::move(options)) {
   for (const std::string& path : files_) {
+    if (path == "-" || path == "/dev/stdin")
+      throw DataError(path +
+                      ": standard input cannot be read twice, as training a tokenizer needs: write it to a file");
+    if (std::error_code ignored; std::filesystem::is_directory(path, ignored))
+      throw DataError(fmt::format("{0}: is a folder, expected files: name those in it, such as {0}/*.txt", path));
     const InputFile file(path);
     reject_foreign(file);
     bytes_total_ += file.size();
@@ -209,7 +215,13 @@ bool TextReader::take_json_line() {
   const nlohmann::json object = parse_json(line, BadJson::discarded);
   if (object.is_discarded())
     throw DataError(fmt::format("{}: not valid JSON, expected an object in each line of a JSON Lines file", where));
-  text_ = JsonReader(object, where).text(options_.json_key.c_str());
+  const JsonReader reader(object, where);
+  const std::string& key = options_.json_key;
+  if (!object.contains(key))
+    reader.refuse(key.c_str(), "nothing",
+                  fmt::format("the text of a document; --json-key names its member{}",
+                              object.empty() ? "" : ", such as " + object.begin().key()));
+  text_ = reader.text(key.c_str());
   return !text_.empty();
 }
 

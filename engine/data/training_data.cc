@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/text.h"
 #include "engine/config/problems.h"
 #include "engine/data/dataset_info.h"
 #include "engine/data/sentencepiece_tokenizer.h"
@@ -30,7 +31,8 @@ std::vector<std::pair<const char*, std::string>> paths_of(const DataConfig& conf
   return paths;
 }
 
-// A path that names nothing is a mistake in the configuration; half a dataset is bad data.
+}  // namespace
+
 void expect_dataset(const std::string& prefix) {
   const std::string idx = prefix + ".idx", bin = prefix + ".bin";
   const bool no_idx = is_missing(idx), no_bin = is_missing(bin);
@@ -42,8 +44,6 @@ void expect_dataset(const std::string& prefix) {
   if (no_idx || no_bin)
     throw DataError(fmt::format("{} is not there, expected beside {}", no_idx ? idx : bin, no_idx ? bin : idx));
 }
-
-}  // namespace
 
 std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
   std::vector<Vocabulary> found;
@@ -85,8 +85,11 @@ TrainingData open_training_data(const DataConfig& config, int64_t seq_length, in
     const auto dataset = open("data.path", config.path);
     const auto [train, valid, test] = split_documents(config.split, dataset->sequences());
     if (with_validation && valid.size() == 0)
-      throw ConfigError(fmt::format("data.split is \"{}\", which leaves none of the {} documents of {} for validation",
-                                    fmt::join(config.split, ","), dataset->sequences(), config.path));
+      throw ConfigError(
+          fmt::format("data.split is \"{}\", which leaves none of the {} of {} for validation; make more documents of "
+                      "the text (trivet data prepare --document paragraph), split it otherwise (data.split), or give "
+                      "two datasets (data.train_path and data.valid_path)",
+                      fmt::join(config.split, ","), counted(dataset->sequences(), "document"), config.path));
     data.train = part_of(dataset, train, "train");
     if (with_validation) data.valid = part_of(dataset, valid, "valid");
     return data;

@@ -22,6 +22,9 @@ struct Vocabulary {
 // both sizes and fingerprints. Errors of a file begin with the key that names it.
 std::optional<Vocabulary> data_vocabulary(const DataConfig& config);
 
+// A prefix that names no file is a ConfigError, half a dataset a DataError.
+void expect_dataset(const std::string& prefix);
+
 struct TrainingData {
   std::unique_ptr<GptDataset> train;
   std::unique_ptr<GptDataset> valid;  // null without validation

@@ -92,7 +92,7 @@ std::vector<std::string> checkpoints_to_resume(const std::string& how, const Con
     return {};
   }
   if (how == "auto") return store.paths();
-  if (!file_exists(how)) throw DataError(fmt::format("--resume {}: there is no such file or directory", how));
+  if (!file_exists(how)) throw ConfigError(fmt::format("--resume {}: there is no such file or directory", how));
   const std::string path = find_checkpoints(how).front();
   check_same_model(open_checkpoint(path), config);
   return {path};

@@ -149,7 +149,7 @@ MemoryPlan RankState::memory() const {
   MemoryPlan plan;
   for (const Arena* arena : {&weight_arena, &gradient_arena, &optimizer_arena, &activation_arena, &scratch_arena})
     plan.items.push_back({arena->name(), arena->bytes()});
-  if (snapshot) plan.items.push_back({snapshot_arena.name(), snapshot_arena.bytes()});
+  if (snapshot) plan.items.push_back({snapshot_arena.name(), snapshot_arena.bytes(), true});
   return plan;
 }
 

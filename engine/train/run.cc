@@ -70,7 +70,7 @@ void evaluate(const Config& config, const RunOptions& options, Trainer& trainer,
   const auto stop = [&] { return checkpointing.interrupts_evaluation(votes); };
   const std::optional<double> loss = trainer.evaluate(config.train.eval_iters, stop);
   checkpointing.set_evaluation_due(!loss);
-  if (!loss) return reporter.note(fmt::format("the evaluation at step {} ends unfinished", step));
+  if (!loss) return reporter.note(fmt::format("the evaluation at step {} was interrupted", step));
   reporter.evaluation(step, *loss, static_cast<double>(now_ns() - begin) * 1e-9);
   if (options.prompt && step < config.train.train_iters) write_sample(config, options, trainer, reporter);
 }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 
+#include "kernels/base/built_with.h"
 #include "kernels/base/cuda_spans.h"
 #include "kernels/base/device.h"
 
@@ -316,6 +317,8 @@ std::unique_ptr<Device> create_cuda_device(int index) {
         Lack::gpu);
   return std::make_unique<CudaDevice>(index);
 }
+
+bool built_with_cuda() { return true; }
 
 int cuda_device_count() {
   int count = 0;

@@ -1,4 +1,5 @@
 // What a build without CUDA has in place of kernels/base/cuda_device.cc and this folder.
+#include "kernels/base/built_with.h"
 #include "kernels/ops.h"
 
 namespace trivet {
@@ -9,6 +10,7 @@ namespace {
 }  // namespace
 
 std::unique_ptr<Device> create_cuda_device(int) { refuse(); }
+bool built_with_cuda() { return false; }
 int cuda_device_count() { return 0; }
 std::unique_ptr<Ops> create_cuda_ops(Device&, const CudaOptions&) { refuse(); }
 

@@ -22,6 +22,7 @@
 #include "kernels/ops.h"
 #include "tests/bench/onednn_gemm.h"
 #include "tests/bench/openblas_gemm.h"
+#include "tests/bench/support.h"
 #include "tests/support/matmul_options.h"
 
 namespace trivet {
@@ -178,6 +179,7 @@ class Bench {
 
 int main(int argc, char** argv) {
   using namespace trivet;
+  answer_help(argc, argv, " [--dtype fp32|bf16] [--threads N] [--only NAME] [--isa NAME]");
   std::vector<DType> dtypes{DType::f32, DType::bf16};
   std::vector<int> threads{1};
   if (const auto cores = static_cast<int>(std::thread::hardware_concurrency()); cores > 1) threads.push_back(cores);

@@ -11,11 +11,19 @@
 
 namespace trivet {
 
+// --help: prints the usage, and ends.
+inline void answer_help(int argc, char** argv, const std::string& usage) {
+  if (argc < 2 || (argv[1] != std::string("--help") && argv[1] != std::string("-h"))) return;
+  fmt::print("usage: {}{}\n", argv[0], usage);
+  std::exit(0);
+}
+
 // Pairs of `--name NUMBER` into what `known` points to. At anything else: a message, and exit code 64.
 inline void read_options(int argc, char** argv, const std::map<std::string, int64_t*>& known) {
+  std::string names;
+  for (const auto& [name, value] : known) names += fmt::format(" [{} N]", name);
+  answer_help(argc, argv, names);
   const auto refuse = [&](const std::string& why) {
-    std::string names;
-    for (const auto& [name, value] : known) names += fmt::format(" [{} N]", name);
     fmt::print(stderr, "{}; usage: {}{}\n", why, argv[0], names);
     std::exit(64);
   };

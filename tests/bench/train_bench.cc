@@ -35,6 +35,7 @@
 #include "parallel/comm/world.h"
 #include "tests/bench/measured_steps.h"
 #include "tests/bench/random_tokens.h"
+#include "tests/bench/support.h"
 #include "tests/bench/timed_ops.h"
 
 namespace trivet {
@@ -265,6 +266,10 @@ void report_on_cpu(const IndexedDataset& tokens, const Options& options) {
 int main(int argc, char** argv) {
   using namespace trivet;
   try {
+    answer_help(argc, argv,
+                " --model 124m|1.3b|6.7b-layers|tiny [--device auto|cpu|cuda] [--dtype bf16|fp32] [--layers N]\n"
+                "         [--micro-batch B] [--micro-batches M] [--steps N] [--warm-up N] [--cuda-graphs none|local]\n"
+                "   or, on a CPU: [--steps N] [--dtype fp32|bf16] [--layers N] [--threads N] [--cpu-isa NAME]");
     Options options;
     for (int i = 1; i < argc; i += 2) {
       const std::string_view key = argv[i];

@@ -40,7 +40,7 @@ for argument in "$@"; do
   fi
   arguments+=("$argument")
 done
-[[ $iters ]] || arguments+=(--set train.train_iters=6)
+[[ $iters ]] || arguments+=(--set train.train_iters=12)
 [[ $save ]] || arguments+=(--set checkpoint.save_interval=2)
 [[ $evaluation ]] || arguments+=(--set train.eval_interval=2)
 [[ $* != *--generate\\ * ]] || arguments+=(--generate-tokens 8)

@@ -56,8 +56,8 @@ measurement=75 expect 'an interrupted measurement' 75 '' "ninja $measured"
 run=75 expect 'an interrupted run' 75 'kept as runs/demo.2' \
   'ninja *train demo *optimizer.lr=1e-2*' --minutes 1 --set optimizer.lr=1e-2
 run=137 expect 'is resumed, and killed' 137 'it goes on' \
-  'ninja train demo *train.train_iters=60 *optimizer.lr=1e-2 ' --minutes 1 --set=optimizer.lr=1e-2
-expect 'other arguments: a new run' 0 'kept as runs/demo.3' "ninja train demo *train.train_iters=7 " --set train.train_iters=7
+  'ninja train demo *train.train_iters=60 *optimizer.lr=1e-2 --generate A house is ' --minutes 1 --set=optimizer.lr=1e-2
+expect 'other arguments: a new run' 0 'kept as runs/demo.3' "ninja train demo *train.train_iters=7 --generate The sea " --set train.train_iters=7 --generate "The sea"
 expect 'too little time' 0 '60 steps (the least) for about 0.9 minutes' "ninja *train.train_iters=60 *" --minutes .2
 run=137 expect 'killed' 137 'kept as runs/demo.5' "ninja *" --minutes .2
 expect 'resumed without arguments' 0 'it goes on' "ninja train demo *train.train_iters=60 *"

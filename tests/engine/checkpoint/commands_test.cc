@@ -13,6 +13,7 @@
 #include "engine/data/indexed_dataset.h"
 #include "engine/train/generate.h"
 #include "engine/train/inference.h"
+#include "kernels/base/built_with.h"
 #include "parallel/comm/world.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/where.h"
@@ -46,6 +47,17 @@ TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
            {"trian run.yaml --ranks 4", "there is no subcommand or argument trian: did you mean train?\n"},
            {"data inspct x", "there is no subcommand or argument inspct: did you mean inspect?\n"},
            {"train run.yaml --rank=4", "there is no option --rank: did you mean --ranks?\n"},
+           {"train run.yaml --rank 4", "there is no option --rank: did you mean --ranks?\nRun with"},
+           {"tran", "there is no subcommand or argument tran: did you mean train?\nRun with"},
+           {"train", "RUN.yaml is required\n"},
+           {"data inspect", "PREFIX is required\n"},
+           {"train none.yaml", "none.yaml: no such file\n"},
+           {"study none.yaml", "none.yaml: no such file\n"},
+           {"data inspect none", "there is no dataset none: neither none.idx nor none.bin exists"},
+           {"checkpoint inspect none", "none: there is no such file or directory\n"},
+           {"checkpoint convert none other --to hf", "none: there is no such file or directory\n"},
+           {"generate none", "none: there is no such file or directory\n"},
+           {"flight none", "none: there is no such folder\n"},
            {"completion fish", "fish not in {bash,zsh}"},
            {"config --ranks 0", "--ranks: found \"0\", expected an integer from 1 to 1000000\n"},
            {"config --ranks 010", "--ranks: found \"010\""},
@@ -235,6 +247,9 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
   const Ended vocabulary = trivet(dir, fmt::format("generate {} --prompt hello --tokenizer bytes", run));
   EXPECT_EQ(vocabulary.code, 65);
   EXPECT_TRUE(has(vocabulary.err, "the tokenizer has 257 ids, but the model's vocabulary 40")) << vocabulary.err;
+  const Ended deeper = trivet(dir, generate + " --set model.num_layers=6");
+  EXPECT_EQ(deeper.code, 64);
+  EXPECT_TRUE(has(deeper.err, "--set model.num_layers: found 6, but the checkpoint's model has 2")) << deeper.err;
   const Ended ranks = trivet(dir, generate + " --ranks 4");
   EXPECT_EQ(ranks.code, 64);
   EXPECT_TRUE(has(ranks.err, "give --tensor-parallel and --pipeline-parallel")) << ranks.err;
@@ -350,6 +365,60 @@ TEST(DataCommands, MemoryThatCannotBeHadIsNamed) {
 }
 #endif
 
+// A text that is one document cannot be split into training and validation data; its paragraphs can.
+TEST(DataCommands, OneTextIsSplitByParagraphs) {
+  const TempDir dir;
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "A paragraph of a book, and its end.\n\n";
+  write_text(dir / "book.txt", text);
+  const auto prepare = [&](const char* name, const char* more) {
+    return trivet(dir, fmt::format("data prepare --tokenizer bytes --input {} --output {} {}", dir / "book.txt",
+                                   dir / name, more));
+  };
+  const auto config = [&](const char* name, const char* more = "") {
+    return trivet(dir, fmt::format("config {} --ranks 4 --set data.path={} {}", source_path("configs/tiny.yaml"),
+                                   dir / name, more));
+  };
+  const Ended whole = prepare("whole", "");
+  EXPECT_TRUE(has(whole.out, "whole: 1 document, ") && has(whole.out, " KiB of text, ")) << whole.out << whole.err;
+  EXPECT_FALSE(has(whole.out + whole.err, "MB/s")) << whole.out << whole.err;
+  const Ended refused = config("whole");
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_TRUE(has(refused.err, "leaves none of the 1 document of")) << refused.err;
+  EXPECT_TRUE(has(refused.err, "--document paragraph), split it otherwise (data.split)")) << refused.err;
+  EXPECT_EQ(prepare("parts", "--document paragraph").code, 0);
+  const Ended good = config("parts");
+  EXPECT_EQ(good.code, 0) << good.err;
+  const Ended inspected = trivet(dir, "data inspect " + (dir / "parts.bin"));
+  EXPECT_EQ(inspected.code, 0) << inspected.err;
+
+  // and: what this build cannot do is said, where there is no CUDA
+  const Ended cuda = config("parts", "--set device.kind=cuda");
+  EXPECT_EQ(cuda.code, 0) << cuda.err;
+  EXPECT_EQ(has(cuda.err, "this build has no CUDA: it plans this run"), !built_with_cuda()) << cuda.err;
+  if (built_with_cuda()) return;
+  const Ended train = trivet(dir, fmt::format("train {} --ranks 4 --set data.path={} --set device.kind=cuda --set "
+                                              "train.run_dir={}",
+                                              source_path("configs/tiny.yaml"), dir / "parts", dir / "run"));
+  EXPECT_EQ(train.code, 64);
+  EXPECT_TRUE(has(train.err, "device.kind: found cuda, but this build has no CUDA; expected cpu")) << train.err;
+}
+
+// It is read, as much of it as a prompt may have.
+TEST(GenerateCommand, ReadsItsPromptFromStandardInput) {
+  const TempDir dir;
+  const std::string step = dir / "step-00000000";
+  write_checkpoint(*open_gpt_weights(kHfModel), step);
+  write_text(dir / "long", std::string((1 << 20) + 1, 'x'));
+  const std::string generate = "generate " + step + " --tokens 3 --prompt-file - ";
+  const Ended long_one = trivet(dir, generate + "<" + (dir / "long"));
+  EXPECT_EQ(long_one.code, 65);
+  EXPECT_TRUE(has(long_one.err, "--prompt-file -: has more than 1048576 bytes")) << long_one.err;
+  const Ended short_one = trivet(dir, generate, "echo hello | ");  // this model has no tokenizer to read it by
+  EXPECT_EQ(short_one.code, 64);
+  EXPECT_TRUE(has(short_one.err, "give --tokenizer PATH or bytes")) << short_one.err;
+}
+
 // A name with a line end, an escape sequence and a byte that is no UTF-8 is one line of text.
 TEST(CommandLine, EscapesNamesInMessages) {
   const TempDir dir;
@@ -393,7 +462,7 @@ TEST(CheckpointCommands, VerifyNamesWhatIsDamaged) {
   EXPECT_TRUE(has(all.out, "step-00000001: DAMAGED: ")) << all.out;
   EXPECT_TRUE(has(all.out, "step-00000000: sound")) << all.out;
   EXPECT_TRUE(has(all.err, "1 of 2 checkpoints are damaged")) << all.err;
-  EXPECT_EQ(trivet(dir, "checkpoint verify " + (dir / "nowhere")).code, 65);
+  EXPECT_EQ(trivet(dir, "checkpoint verify " + (dir / "nowhere")).code, 64);
 
   // and: one that a run at work has removed since its folder was listed is not damaged
   std::filesystem::remove_all(folder + "step-00000001");

@@ -10,6 +10,7 @@
 #include "engine/checkpoint/safetensors.h"
 #include "engine/train/inference.h"
 #include "parallel/comm/world.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/where.h"
 
@@ -295,7 +296,8 @@ TEST(Convert, NamesWhatCannotBeLookedAt) {
   const TempDir dir;
   fs::create_symlink("loop", dir / "loop");
   EXPECT_EQ(error_of(dir / "loop"), (dir / "loop") + ": cannot be found: Too many levels of symbolic links");
-  EXPECT_EQ(error_of(dir / "none"), (dir / "none") + ": there is no such file or directory");
+  EXPECT_EQ(message_of<ConfigError>([&] { open_gpt_weights(dir / "none"); }),
+            (dir / "none") + ": there is no such file or directory");
   fs::create_directories(dir / "step/manifest.json");
   EXPECT_EQ(error_of(dir / "step"), (dir / "step/manifest.json") + ": not a regular file");
 }

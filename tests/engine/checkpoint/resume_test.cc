@@ -227,7 +227,7 @@ TEST_P(Evaluation, IsMadeByTheResumedRunWhereASignalInterruptedIt) {
   EXPECT_EQ(first.exit_code, 75);
   EXPECT_EQ(first.losses.size(), static_cast<size_t>(interrupted));
   EXPECT_FALSE(first.evaluations.contains(interrupted));
-  EXPECT_NE(first.output.find(fmt::format("the evaluation at step {} ends unfinished", interrupted)),
+  EXPECT_NE(first.output.find(fmt::format("the evaluation at step {} was interrupted", interrupted)),
             std::string::npos);
   EXPECT_TRUE(open_checkpoint(step_path(dir / "stopped", interrupted)).state.evaluation_due);
   // and when it is asked to stop before it has begun, it is still due
@@ -368,9 +368,9 @@ TEST_F(Choice, APathIsThatOrNothing) {
   damage(4);
   config_.train.run_dir = dir_ / "other";
   expect_throws<DataError>(from(step_path(dir_ / "run", 4)), {"rank-00001.safetensors: tensor "});
-  expect_throws<DataError>(from(dir_ / "nothing"), {"there is no such file or directory"});
+  expect_throws<ConfigError>(from(dir_ / "nothing"), {"there is no such file or directory"});
   std::filesystem::create_directories(dir_ / "empty");
-  expect_throws<DataError>(from(dir_ / "empty"), {"is no checkpoint (there is no manifest.json)"});
+  expect_throws<DataError>(from(dir_ / "empty"), {"not a checkpoint (there is no manifest.json)"});
 }
 
 TEST_F(Choice, NoneDoesNotMixRuns) {

@@ -594,7 +594,7 @@ TEST_F(Damaged, SmallFiles) {
   edit("manifest.json", [](std::string& text) { text.clear(); });
   expect_refused("manifest.json: not valid JSON");
   std::filesystem::remove(path_ + "/manifest.json");
-  expect_refused("manifest.json: not found: this is no committed checkpoint");
+  expect_refused("manifest.json: not found: this is not a committed checkpoint");
 }
 
 TEST_F(Damaged, Versions) {

@@ -89,6 +89,22 @@ memory a rank
 )");
 }
 
+TEST(Explain, TellsHostMemoryFromTheDevices) {
+  LoadedConfig loaded = load_good();
+  const Layout layout = resolve(loaded, {});
+  const MemoryPlan plan{{{"weights", 2048}, {"snapshot", 512, true}}};
+  const auto shown = [&](const std::vector<MemoryPlan>& ranks) {
+    const std::string text = render(describe_run(loaded.config, layout, ranks));
+    return with_single_spaces(text.substr(text.find("memory a rank\n")));
+  };
+  EXPECT_EQ(shown({plan}),
+            "memory a rank\n weights 2.00 KiB 2,048 bytes\n snapshot (host) 512 B 512 bytes\n"
+            " device sum 2.00 KiB 2,048 bytes\n sum 2.50 KiB 2,560 bytes\n");
+  EXPECT_EQ(shown({plan, plan}),
+            "memory a rank\n pipeline rank weights snapshot (host) device sum sum\n"
+            " 0 2.00 KiB 512 B 2.00 KiB 2.50 KiB\n 1 2.00 KiB 512 B 2.00 KiB 2.50 KiB\n");
+}
+
 TEST(Explain, NamesTheEmulatedLinks) {
   LoadedConfig loaded = load_good({"comm.link_latency_us=5", "comm.data_link_gbps=12.5", "comm.tensor_link_gbps=3",
                                    "comm.data_link_latency_us=0", "parallel.pipeline_model_parallel_size=2"});

@@ -104,7 +104,12 @@ TEST(Load, EachProblemNamesItsKeyItsPlaceAndWhatWasExpected) {
 TEST(Load, ProblemsWithSet) {
   const auto error = [](const std::string& set) { return message_of([&] { load_good({set}); }); };
   EXPECT_EQ(error("model.num_layers"), "--set: found \"model.num_layers\", expected section.key=value");
-  EXPECT_EQ(error("num_layers=3"), "--set: found \"num_layers=3\", expected section.key=value");
+  EXPECT_EQ(error("num_layers=3"),
+            "--set: found \"num_layers=3\", expected section.key=value - did you mean model.num_layers?");
+  EXPECT_EQ(error("seed=3"),
+            "--set: found \"seed=3\", expected section.key=value - did you mean data.seed or train.seed?");
+  EXPECT_EQ(error("model.num_heads=3"),
+            "--set: model.num_heads: unknown key - did you mean model.num_attention_heads?");
   EXPECT_EQ(error(""), "--set: found \"\", expected section.key=value");
   EXPECT_EQ(error("model.num_layer=3"), "--set: model.num_layer: unknown key - did you mean model.num_layers?");
   EXPECT_EQ(error("mdel.num_layers=3"), "--set: mdel.num_layers: unknown section - did you mean model?");

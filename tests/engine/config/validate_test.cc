@@ -193,7 +193,7 @@ TEST(Validate, Data) {
   EXPECT_EQ(
       load_error({"data.train_path=b"}),
       "--set: data.train_path: excludes data.path, which is also given: name one dataset to split by data.split, or "
-      "one for training and one for validation");
+      "one for training and one for validation; --set data.path= takes a file's data.path away");
   EXPECT_EQ(load_error({"data.valid_path=b"}),
             "--set: data.valid_path: goes with data.train_path, found data.path: its validation data is split off by "
             "data.split");
@@ -217,6 +217,7 @@ TEST(Validate, Data) {
       "as 98,2,0");
   load_good({"data.split=9, 1"});
   load_good({"data.path=", "data.train_path=a", "data.valid_path=b", "train.eval_interval=5"});
+  load_good({"data.path=\"\"", "data.train_path=a"});  // as YAML would have it
   EXPECT_EQ(load_error({"data.prefetch=0"}), "--set: data.prefetch: found 0, expected an integer from 1 to 10000");
 }
 

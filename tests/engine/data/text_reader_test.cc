@@ -125,7 +125,9 @@ TEST(TextReader, ReadsJsonLines) {
   EXPECT_TRUE(
       contains(message("{\"text\": " + deep + "}"), "line 1: text: found a list nested more than 8 deep, expected"));
   EXPECT_TRUE(contains(message(deep), "c.jsonl: line 1: found a list nested more than 8 deep, expected an object"));
-  EXPECT_TRUE(contains(message("{\"text\": \"a\"}", "body"), "c.jsonl: line 1: body: found nothing, expected"));
+  EXPECT_TRUE(contains(message("{\"text\": \"a\"}", "body"),
+                       "c.jsonl: line 1: body: found nothing, expected the text of a document; --json-key names its "
+                       "member, such as text"));
   write_text(directory / "c.jsonl", "{\"text\": \"a\", \"body\": \"b\"}\n");
   EXPECT_EQ(documents_of({directory / "c.jsonl"}, DocumentOptions{.json_key = "body"}), std::vector<std::string>{"b"});
 }
@@ -212,7 +214,9 @@ TEST(TextReader, NamesAFileThatCannotBeRead) {
                        }),
                        directory / "b"));
   std::filesystem::create_directory(directory / "c");
-  EXPECT_TRUE(contains(message_of<DataError>([&] { TextReader({directory / "c"}, {}); }), "not a regular file"));
+  EXPECT_TRUE(contains(message_of<DataError>([&] { TextReader({directory / "c"}, {}); }), "name those in it, such as"));
+  for (const char* input : {"-", "/dev/stdin"})
+    EXPECT_TRUE(contains(message_of<DataError>([&] { TextReader({input}, {}); }), "write it to a file"));
   // Nobody writes to this pipe.
   ASSERT_EQ(mkfifo((directory / "pipe").c_str(), 0666), 0);
   EXPECT_TRUE(contains(message_of<DataError>([&] { TextReader({directory / "pipe"}, {}); }), "not a regular file"));

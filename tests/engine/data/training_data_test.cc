@@ -53,7 +53,7 @@ TEST_F(TrainingDataTest, RefusesASplitThatLeavesNoDocument) {
   config_.path = prepared("d", 20);
   config_.split = {1, 0.001};
   EXPECT_TRUE(contains(message_of<ConfigError>([&] { open_training_data(config_, 32, 257, true); }),
-                       "data.split is \"1,0.001\", which leaves none of the 20 documents"));
+                       "data.split is \"1,0.001\", which leaves none of the 20 documents of"));
 }
 
 TEST_F(TrainingDataTest, KnowsTheVocabulary) {

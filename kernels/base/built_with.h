@@ -1,0 +1,8 @@
+// What is compiled in.
+#pragma once
+
+namespace trivet {
+
+bool built_with_cuda();
+
+}  // namespace trivet
