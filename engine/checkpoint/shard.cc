@@ -20,6 +20,14 @@ std::vector<StoredSlice> slices_of(std::span<const StateTensor> tensors) {
   return slices;
 }
 
+// A run that went on from such numbers would be lost, and the checkpoint before this one with keep_last.
+void expect_finite(const std::string& name, const void* data, int64_t elements) {
+  const auto* bits = static_cast<const uint32_t*>(data);
+  uint32_t bad = 0;
+  for (int64_t i = 0; i < elements; ++i) bad |= (bits[i] & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+  if (bad) throw NumericsError(name + " has a number that is not finite");
+}
+
 }  // namespace
 
 SafeTensors shard_header(const CheckpointFile& file) {
@@ -82,7 +90,10 @@ CheckpointFile ShardWriter::finish() {
 CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
                            std::span<const StateTensor> tensors) {
   ShardWriter writer(disk, directory, name, slices_of(tensors));
-  for (const StateTensor& tensor : tensors) writer.add(tensor.data.data);
+  for (const StateTensor& tensor : tensors) {
+    expect_finite(tensor.name, tensor.data.data, tensor.slice.count);
+    writer.add(tensor.data.data);
+  }
   return writer.finish();
 }
 
@@ -90,9 +101,12 @@ CheckpointFile write_shard(const Disk& disk, const std::string& directory, const
                            std::span<const StateTensor> tensors, Device& device, Stream& stream) {
   constexpr int64_t kBlock = Manifest::kBlockBytes / 4;  // elements
   std::vector<Tensor> blocks;
+  std::vector<const std::string*> names;  // of the blocks
   for (const StateTensor& tensor : tensors)
-    for (int64_t at = 0; at < tensor.slice.count; at += kBlock)
+    for (int64_t at = 0; at < tensor.slice.count; at += kBlock) {
       blocks.push_back(tensor.data.slice(at, std::min(kBlock, tensor.slice.count - at)));
+      names.push_back(&tensor.name);
+    }
   ShardWriter writer(disk, directory, name, slices_of(tensors));
   StagingPair staging(device, stream, Manifest::kBlockBytes);
   const auto fetch = [&](size_t i) {
@@ -102,6 +116,7 @@ CheckpointFile write_shard(const Disk& disk, const std::string& directory, const
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (i == 0) fetch(0);
     if (i + 1 < blocks.size()) fetch(i + 1);
+    expect_finite(*names[i], staging.wait(i), blocks[i].numel());
     writer.add_block({staging.wait(i), static_cast<size_t>(blocks[i].bytes())});
   }
   return writer.finish();

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "base/files.h"
 #include "kernels/base/check.h"
@@ -82,6 +83,8 @@ std::vector<std::string> find_checkpoints(std::string path) {
 
 std::string CheckpointStore::prepare() const {
   disk_.make_directories(folder_);
+  if (access(folder_.c_str(), W_OK) != 0)
+    throw IoError(fmt::format("{}: cannot be written to: {}", folder_, std::strerror(errno)));
   std::string problem;
   for (const std::string& name : list_directory(folder_)) {
     const bool of_step = name.starts_with(kPrefix) && name.find(kTemporary) != std::string::npos;
@@ -119,11 +122,21 @@ void CheckpointStore::remove_old(int64_t step, const std::string& temporary, int
   // Steps beyond this one belong to an abandoned run and are not counted.
   std::vector<int64_t> old = steps();
   std::erase_if(old, [&](int64_t s) { return s >= step; });
+  // One that cannot be removed keeps none of the others.
+  std::string problem;
+  const auto attempt = [&](const auto& remove) {
+    try {
+      remove();
+    } catch (const IoError& error) {
+      if (problem.empty()) problem = error.what();
+    }
+  };
   // Renamed first: a half-removed checkpoint must not look complete.
   for (size_t i = static_cast<size_t>(keep_last) - 1; i < old.size(); ++i)
-    disk_.rename(path_of(old[i]), path_of(old[i]) + kDoomed);
+    attempt([&] { disk_.rename(path_of(old[i]), path_of(old[i]) + kDoomed); });
   for (const std::string& name : list_directory(folder_))
-    if (name.starts_with(kPrefix) && name.ends_with(kDoomed)) disk_.remove_all(folder_ + "/" + name);
+    if (name.starts_with(kPrefix) && name.ends_with(kDoomed)) attempt([&] { disk_.remove_all(folder_ + "/" + name); });
+  if (!problem.empty()) throw IoError(problem);
 }
 
 }  // namespace trivet

@@ -265,9 +265,9 @@ void declare_training(std::vector<Field>& table) {
   KEY(optimizer, lr_warmup_iters, "steps of linear warm-up; auto: lr_decay_iters / 10", range(0, 1e12, "steps"));
   KEY(optimizer, lr_decay_iters, "step at which min_lr is reached; auto: train_iters", range(1, 1e12, "steps"));
   KEY(optimizer, lr_decay_style, "shape of the decay");
-  KEY(optimizer, adam_beta1, "decay of the first moment", fraction());
-  KEY(optimizer, adam_beta2, "decay of the second moment", fraction());
-  KEY(optimizer, adam_eps, "added to the root of the second moment", above(0));
+  KEY(optimizer, adam_beta1, "decay of the first moment", range(0, 0.9999999, {}));
+  KEY(optimizer, adam_beta2, "decay of the second moment", range(0, 0.9999999, {}));
+  KEY(optimizer, adam_eps, "added to the root of the second moment", at_least(1e-30));
   KEY(optimizer, weight_decay, "decoupled (AdamW)", at_least(0));
   KEY(optimizer, decay_norms_and_biases, "decay these too");
   KEY(optimizer, clip_grad, "largest norm of the gradient; 0: no clipping", at_least(0));
@@ -290,7 +290,7 @@ void declare_run(std::vector<Field>& table) {
       "weights and gradients in memory that NCCL's data-parallel groups know and work on without copies (user "
       "buffers)");
   KEY(comm, timeout_s, "a call that waits for longer ends the run: longer than a rank ever works alone; 0: never",
-      at_least(0, "s"));
+      range(0, 1e8, "s"));
   KEY(comm, link_latency_us, "latency of an emulated link between ranks; 0: none", at_least(0, "us"));
   KEY(comm, link_gbps, "its bandwidth, 10^9 bits a second; 0: no limit", at_least(0, "Gbit/s"));
   KEY(comm, tensor_link_latency_us, "of tensor groups; auto: link_latency_us", at_least(0, "us"));

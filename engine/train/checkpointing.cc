@@ -91,7 +91,14 @@ std::vector<std::string> checkpoints_to_resume(const std::string& how, const Con
                       store.folder(), steps.front()));
     return {};
   }
-  if (how == "auto") return store.paths();
+  if (how == "auto") {
+    if (store.steps().empty() && file_exists(store.folder() + "/latest"))
+      throw DataError(
+          fmt::format("{0}/latest names a checkpoint that is not there, nor is any other: put it back, or "
+                      "remove {0} to train from the beginning",
+                      store.folder()));
+    return store.paths();
+  }
   if (!file_exists(how)) throw ConfigError(fmt::format("--resume {}: there is no such file or directory", how));
   const std::string path = find_checkpoints(how).front();
   check_same_model(open_checkpoint(path), config);

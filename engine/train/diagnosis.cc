@@ -188,6 +188,7 @@ NonFinite find_non_finite(const Rank& rank, float own_loss, HostWorld& host) {
   };
   const auto& candidates = source.kind == NonFiniteSource::loss ? source.replica : source.ranks;
   return {.rank = candidates.size() == 1 ? first : -1,
+          .in_weights = source.kind == NonFiniteSource::weight,
           .what = host.first_text(host.rank() == first ? describe() : "").text + doubts_of(source)};
 }
 

@@ -29,8 +29,9 @@ struct NonFiniteSource {
 NonFiniteSource find_source(const std::vector<RankNumbers>& ranks);
 
 struct NonFinite {
-  int rank = -1;       // of the source; -1: cannot be known
-  std::string what{};  // whose loss or weight; the parameter, its stage and rank, how many, and the first number
+  int rank = -1;            // of the source; -1: cannot be known
+  bool in_weights = false;  // since before the step: skipping it mends nothing
+  std::string what{};       // whose loss or weight; the parameter, its stage and rank, how many, and the first number
 };
 
 // Queues the search of this rank's reduced gradients. It runs in a refused step only, before the next step overwrites

@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "base/files.h"
+#include "engine/checkpoint/store.h"
 #include "engine/config/problems.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/statistics.h"
@@ -53,7 +54,16 @@ void write_sample(const Config& config, const RunOptions& options, Trainer& trai
 
 // A file in the place of the run's folder, or of one that holds it.
 void check_run_folder(const std::string& run_dir) {
+  const auto refuse = [&](const std::string& what) { throw ConfigError("train.run_dir: " + run_dir + what); };
   std::error_code ignored;
+  if (run_dir.starts_with('~')) refuse(": ~ is not expanded here; expected the whole path");
+  if (file_exists(run_dir + "/manifest.json"))
+    refuse(" is a checkpoint, expected a run's folder; --resume " + run_dir + " begins with it");
+  if (std::filesystem::is_directory(run_dir, ignored) && !CheckpointStore(run_dir).steps().empty())
+    refuse(" is the folder of a run's checkpoints, expected the run's own");
+  for (const char* name : {"metrics.jsonl", "config.resolved.yaml", "output.log", "outcome.json"})
+    if (const auto file = run_dir + "/" + name; file_exists(file) && !std::filesystem::is_regular_file(file, ignored))
+      refuse(fmt::format(": {} is no regular file", name));
   for (std::filesystem::path folder = run_dir; !folder.empty(); folder = folder.parent_path()) {
     const auto type = std::filesystem::status(folder, ignored).type();
     if (type == std::filesystem::file_type::directory || !folder.has_relative_path()) return;

@@ -197,7 +197,10 @@ std::optional<double> Trainer::evaluate(int64_t batches, const std::function<boo
     over(rank_.graphs.get(), compute, [&] { rank_.executor.run_forward_only(static_cast<int>(rank_.schedule.m)); });
     rank_.input.queued(compute);
   }
-  return read_loss();
+  const double loss = read_loss();
+  if (config_.train.check_for_nan_in_loss_and_grad && !std::isfinite(loss))
+    throw NumericsError(fmt::format("the evaluation after step {}: the loss is {}", step_, loss));
+  return loss;
 }
 
 void Trainer::judge(StepResult& result, std::span<const float> numbers) {
@@ -218,7 +221,7 @@ void Trainer::judge(StepResult& result, std::span<const float> numbers) {
       fmt::format("step {}: {}the loss is {}{}{}; the batch is samples {} to {} of the training set", result.step,
                   verdict.why == "not finite" ? "" : verdict.why + "; ", result.loss, finite ? "" : " and ", found.what,
                   result.consumed_samples - global_batch_, result.consumed_samples - 1);
-  if (verdict.action == Action::stop)
+  if (verdict.action == Action::stop || found.in_weights)
     throw NumericsError(text + "; the weights are those before this step", found.rank);
   result.skipped = verdict.action == Action::skip;
   result.warning = result.skipped ? fmt::format("{}; the step is skipped, {} so far", text, numbers_.skipped()) : text;

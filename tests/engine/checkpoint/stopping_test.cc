@@ -8,7 +8,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <mutex>
+#include <set>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <thread>
 
@@ -26,6 +28,67 @@ extern char** environ;
 
 namespace trivet::test {
 namespace {
+
+// A learning rate that no number survives: the step before it was sound.
+TEST(Saving, CommitsNoNumberThatIsNotFinite) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 1;
+  config.optimizer.lr = 3e38, config.optimizer.min_lr = 3e38, config.optimizer.clip_grad = 0;
+  config.train.eval_interval = 1, config.train.eval_iters = 1;
+  EXPECT_NE(message_of<NumericsError>([&] { run(config, 1); }).find("the evaluation after step 1"), std::string::npos);
+  config.train.eval_interval = 0, config.train.eval_iters = TrainConfig().eval_iters;
+  config.train.run_dir = dir / "unseen";
+  EXPECT_NE(message_of<IoError>([&] { run(config, 1); }).find("is not finite"), std::string::npos);
+  for (const char* name : {"run", "unseen"})
+    EXPECT_TRUE(CheckpointStore(dir / name + "/checkpoints").steps().empty()) << name;
+}
+
+TEST(Saving, RemovesTheOthersWhereOneOldCheckpointCannotBeRemoved) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 5;
+  config.checkpoint.save_interval = 1, config.checkpoint.keep_last = 1;
+  const Disk::Fault fault = [&](DiskOp op, const std::string& path) {
+    return op == DiskOp::remove && path.ends_with("step-00000001.tmp-old") ? DiskFate::no_space : DiskFate::normal;
+  };
+  const RunResult result = run(config, 1, {.resume = "auto", .stop_signal = {}, .disk_fault = fault});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(dir / "run/checkpoints"))
+    names.insert(entry.path().filename());
+  EXPECT_EQ(names, (std::set<std::string>{"latest", "step-00000001.tmp-old", "step-00000005"}));
+}
+
+TEST(RunFolder, IsNoCheckpointAndHoldsNoPipes) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 1;
+  ASSERT_EQ(run(config, 1).exit_code, 0);
+  const auto refused = [&](const std::string& run_dir) {
+    Config other = config;
+    other.train.run_dir = run_dir;
+    return message_of<ConfigError>([&] { run(other, 1); });
+  };
+  EXPECT_NE(refused(dir / "run/checkpoints/step-00000001").find("is a checkpoint"), std::string::npos);
+  EXPECT_NE(refused(dir / "run/checkpoints").find("folder of a run's checkpoints"), std::string::npos);
+  EXPECT_NE(refused("~/run").find("~ is not expanded"), std::string::npos);
+  std::filesystem::create_directory(dir / "pipe");
+  ASSERT_EQ(mkfifo((dir / "pipe/metrics.jsonl").c_str(), 0600), 0);
+  EXPECT_NE(refused(dir / "pipe").find("metrics.jsonl is no regular file"), std::string::npos);
+}
+
+TEST(RunFolder, RefusesALatestWhoseCheckpointIsGone) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 1;
+  ASSERT_EQ(run(config, 1).exit_code, 0);
+  std::filesystem::remove_all(dir / "run/checkpoints/step-00000001");
+  EXPECT_NE(message_of<DataError>([&] {
+              run(config, 1, {.resume = "auto"});
+            }).find("latest names a checkpoint that is not there"),
+            std::string::npos);
+}
 
 TEST(Saving, GoesOnWhenTheDiskFailsAndEndsWhenItKeepsFailing) {
   const TempDir dir;

@@ -89,7 +89,7 @@ TEST(Fields, HaveNamesOfTheirOwnAndDefaultsThatPass) {
 TEST(Fields, PrintWhatTheyReadBack) {
   Config config;
   config.optimizer.lr = 0.1 + 0.2;
-  config.optimizer.adam_eps = 5e-324;
+  config.optimizer.weight_decay = 5e-324;
   config.data.seed = INT64_MAX;
   config.data.path = "a \"b\" \\ c";
   config.model.vocab_size = 50257;
