@@ -83,10 +83,11 @@ std::vector<std::string> find_checkpoints(std::string path) {
 
 std::string CheckpointStore::prepare() const {
   disk_.make_directories(folder_);
+  const std::vector<std::string> names = list_directory(folder_);
   if (access(folder_.c_str(), W_OK) != 0)
     throw IoError(fmt::format("{}: cannot be written to: {}", folder_, std::strerror(errno)));
   std::string problem;
-  for (const std::string& name : list_directory(folder_)) {
+  for (const std::string& name : names) {
     const bool of_step = name.starts_with(kPrefix) && name.find(kTemporary) != std::string::npos;
     if (!of_step && name != "latest.tmp") continue;
     try {

@@ -129,7 +129,7 @@ TEST(Load, AllProblemsAreInOneError) {
             "run.yaml:3: model.hidden_size: found \"x\", expected an integer from 1 to 1000000\n"
             "run.yaml:4: model.num_attention_heads: found 0, expected an integer from 1 to 1000000\n"
             "run.yaml:6: trian: unknown section - did you mean train?\n"
-            "--set: optimizer.adam_beta1: found 1, expected a number from 0 to below 1\n"
+            "--set: optimizer.adam_beta1: found 1, expected a number from 0 to 0.9999999\n"
             "--set: found \"what\", expected section.key=value");
 }
 
