@@ -113,7 +113,7 @@ void collectives_keep_to_their_floors(Communicator& group, const Link& link, boo
     EXPECT_LE(span.wire_end_ns, span.end_ns);
     for (const int64_t other : everybodys(group, span.wire_start_ns)) EXPECT_EQ(span.wire_start_ns, other);
     if (!emulated) continue;
-    EXPECT_GE(wire, floor) << span.info.name;
+    EXPECT_EQ(wire, floor) << span.info.name;
     for (const int64_t other : everybodys(group, span.wire_end_ns)) EXPECT_EQ(span.wire_end_ns, other);
   }
 }
