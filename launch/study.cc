@@ -140,7 +140,7 @@ void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>&
   print_blocks({effect_table(study, plan, summary)});
   for (const Conclusion& conclusion : summary.conclusions) {
     if (!conclusion.leader) continue;
-    // Of points that are tied, the baseline needs no change.
+    // Among points that are tied the baseline needs no change.
     const bool keep = conclusion.baseline && summary.may_be_best(*conclusion.baseline);
     const Point& point = plan.points[keep ? *conclusion.baseline : *conclusion.leader];
     const std::string conditions = describe_conditions(study, point.choice);
@@ -174,7 +174,7 @@ std::optional<double> measured_noise(const Study& study, const Plan& plan) {
   return summary.resolution ? std::optional(summary.resolution->deviation) : std::nullopt;
 }
 
-// Of an A/A study: what it says of itself, and of the study that it was made for.
+// What an A/A study says of itself, and of the study that it was made for.
 void print_equal_points(const Summary& summary, const Study& study, Plan plan) {
   const auto differ = std::ranges::count_if(summary.points, [](const PointSummary& point) {
     return point.verdict == Verdict::better || point.verdict == Verdict::worse;

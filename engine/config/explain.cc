@@ -152,7 +152,7 @@ TextBlock describe_work(const Config& config, const Layout& layout) {
 }
 
 TextBlock describe_memory(const std::vector<MemoryPlan>& ranks) {
-  // Of a rank on a GPU; on a CPU all is host memory.
+  // For a rank on a GPU; on a CPU all is host memory.
   const auto name = [](const MemoryItem& item) { return item.name + (item.on_host ? " (host)" : ""); };
   const bool any_on_host = ranks[0].on_device() < ranks[0].total();
   if (ranks.size() == 1) {

@@ -46,7 +46,7 @@ Rounds::Rounds(const Study& study, const Plan& plan, const std::vector<RunRow>& 
         return other.first == baseline;
       };
       Pairing pairing{.round = of.first, .call = of.second, .run = run->second};
-      // Of a baseline's run the one before is itself.
+      // A baseline's run is its own run before.
       const auto before = std::find_if(std::reverse_iterator(run + 1), runs.rend(), is_baseline);
       const auto after = std::find_if(run, runs.end(), is_baseline);
       if (before != runs.rend()) pairing.before = before->second;

@@ -42,7 +42,7 @@ struct Estimate {
   double width() const { return high / low - 1; }
 };
 
-// Of a point against the baseline of its conditions. within_noise: its corrected p is above 5 %.
+// A point against the baseline of its conditions. within_noise: its corrected p is above 5 %.
 enum class Verdict : uint8_t { not_measured, failed, baseline, too_few, better, worse, within_noise };
 constexpr auto words_of(Verdict) {
   return word_list("not measured", "failed", "baseline", "too few", "better", "worse", "within noise");
@@ -141,7 +141,7 @@ class Rounds {
  public:
   Rounds(const Study& study, const Plan& plan, const std::vector<RunRow>& rows);
 
-  // Of a baseline all zeros. Rounds in which a run has no value of the metric above 0 are left out.
+  // A baseline has zeros. Rounds in which a run has no value of the metric above 0 are left out.
   LogRatios log_ratios(size_t point, const std::string& metric) const;
   // The mean over the runs of a round.
   std::map<int64_t, double> values(size_t point, const std::string& metric) const;

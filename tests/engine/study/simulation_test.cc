@@ -65,7 +65,7 @@ class SimulatedStudies : public testing::Test {
   static double share(const std::vector<Summary>& all, const std::function<bool(const Summary&)>& of) {
     return static_cast<double>(std::ranges::count_if(all, of)) / static_cast<double>(all.size());
   }
-  // Of all intervals, those that cover the true ratio.
+  // The share of intervals that cover the true ratio.
   double coverage(const std::vector<Summary>& all, const std::vector<double>& ratios) const {
     double covered = 0, intervals = 0;
     for (const Summary& summary : all)
