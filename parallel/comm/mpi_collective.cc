@@ -211,8 +211,9 @@ void MpiCollective::pump(int p) {
     ChunkStream& stream = peer.streams[kind];
     const bool in = kind == scatter_in || kind == gather_in;
     // Receives nothing before the header has shown that the peer makes the same call.
-    if (in ? !peer.header_arrived : between_hosts_ && headers_missing_ > 0) continue;
+    if (in && !peer.header_arrived) continue;
     int64_t limit = std::min(stream.chunks, stream.done + kWindow);
+    if (!in && between_hosts_ && headers_missing_ > 0) limit = std::min(limit, kEarlyChunks);
     if (stream.gate) limit = std::min(limit, *stream.gate + stream.slack);
     const int tag = mpi_tag(group_, kind == scatter_in || kind == scatter_out ? MpiTag::scatter : MpiTag::gather);
     for (; stream.posted < limit; ++stream.posted) {

@@ -10,9 +10,9 @@
 //   all_reduce      both; a chunk is gathered as soon as its sum is complete
 //   broadcast       gather from the root
 //
-// Between hosts no data leaves before the headers of all ranks have come: it would move while a rank has yet to call,
-// and nothing could tell when. That costs a call the way of one header. Within a host MPI copies a chunk when it is
-// asked for, which is behind the header anyway.
+// Between hosts only a first chunk leaves for each peer before the headers of all ranks have come: it fills the link
+// while they travel. More would move while a rank has yet to call, and nothing could tell when: its span would be
+// shorter than its bytes can take. Within a host MPI copies a chunk when it is asked for, which is behind the header.
 //
 // The thread that moves the messages (mpi_progress.h; mostly the caller itself) adds a chunk as soon as all its terms
 // have arrived, while they are in its cache. Another thread for that was slower: two context switches per chunk.
@@ -70,7 +70,7 @@ class MpiCollective : public MpiTask {
   };
   // Messages of a stream in flight: many between tensors, so that a rank which is not scheduled does not hold up the
   // other; few in the bounce buffer, which is to stay in the cache.
-  static constexpr int64_t kWindow = 32, kBounceWindow = 4;
+  static constexpr int64_t kWindow = 32, kBounceWindow = 4, kEarlyChunks = 1;
 
   // On the caller's thread.
   void all_reduce(Tensor full, Reduce op);

@@ -86,7 +86,8 @@ void both_ends_of_a_transfer_have_its_number(Communicator& world) {
 
 int64_t floor_of(const Link& link, const Span& span) { return wire_time(link, span.info.cost).total(); }
 
-// One rank after another comes so late that the data of the others could have arrived.
+// One rank after another comes so late that the data of the others could have arrived. Over a real link a chunk (half a
+// MiB at most) may leave for it before it has called.
 void collectives_keep_to_their_floors(Communicator& group, const Link& link, bool emulated, int64_t length) {
   TraceRow row("row");
   RankStreams rank;
@@ -106,9 +107,10 @@ void collectives_keep_to_their_floors(Communicator& group, const Link& link, boo
     }
     const Span span = only_span(row);
     const int64_t wire = span.wire_end_ns - span.wire_start_ns, floor = floor_of(link, span);
+    const int64_t early = emulated ? 0 : wire_time(link, {512 << 10, 0, true}).total();
     // The root of a broadcast has handed over what its peers have yet to get.
     if (call < 4 || group.rank() > 0 || emulated) {
-      EXPECT_GE(static_cast<double>(wire), 0.95 * static_cast<double>(floor));
+      EXPECT_GE(static_cast<double>(wire), 0.95 * static_cast<double>(floor - early));
     }
     EXPECT_LE(span.wire_end_ns, span.end_ns);
     for (const int64_t other : everybodys(group, span.wire_start_ns)) EXPECT_EQ(span.wire_start_ns, other);
