@@ -22,6 +22,9 @@
 
 namespace trivet {
 
+struct Study;
+struct Plan;
+
 void add_train_command(CLI::App& app, int& exit_code);  // exit_code: where the run did not end as usual
 void add_config_command(CLI::App& app);
 void add_data_command(CLI::App& app);
@@ -30,6 +33,12 @@ void add_generate_command(CLI::App& app);
 void add_schedule_command(CLI::App& app);
 void add_flight_command(CLI::App& app);
 void add_study_command(CLI::App& app);
+void add_contention_command(CLI::App& app);
+
+// trivet study FILE --contention: writes OUT/contention.json, by trivet contention under the baseline's launcher.
+// `program`: the path of trivet. Throws Error where a measurement fails, or a stop is asked.
+void measure_study_contention(const Study& study, const Plan& plan, const std::string& program,
+                              const std::function<bool()>& stop_asked);
 
 std::string version_text();  // of --version, several lines
 

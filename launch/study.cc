@@ -15,6 +15,7 @@
 #include "base/host.h"
 #include "base/stop_signal.h"
 #include "engine/study/child_process.h"
+#include "engine/study/halving.h"
 #include "engine/study/report.h"
 #include "engine/study/runner.h"
 #include "engine/study/study_file.h"
@@ -30,7 +31,7 @@ namespace {
 struct StudyOptions {
   std::string path;
   std::string out;
-  bool plan = false, probe = false, best = false, report = false, retry_failed = false, aa = false;
+  bool plan = false, probe = false, best = false, report = false, retry_failed = false, aa = false, contention = false;
 };
 
 // Exit code 75: the results so far are saved, and the same command continues.
@@ -81,7 +82,8 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
     const Point& point = plan.points[i];
     std::vector<std::string> row = labels_of(study, point.choice);
     const auto todo = std::ranges::count(runs, i, &PlannedRun::point);
-    row.push_back(std::to_string(point.ranks) + (point.launcher == Launcher::mpirun ? " mpi" : ""));
+    row.push_back(std::to_string(point.launch.ranks));
+    if (point.launch.launcher != Launcher::threads) row.back() += fmt::format(" {}", word_of(point.launch.launcher));
     row.push_back(bytes_text(point.memory_bytes));
     row.push_back(std::to_string(todo) + (plan.baseline == i ? " (baseline)" : ""));
     row.push_back(fmt::format("{:.2f}", cost.seconds[i]));
@@ -103,6 +105,7 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
   if (study.budget_minutes > 0 && total > 60 * study.budget_minutes)
     fmt::print("The budget of {:g} minutes ends before: it holds {:.1f} rounds of all points.\n", study.budget_minutes,
                60 * study.budget_minutes / round);
+  if (study.design == Design::halving) fmt::print("{}.\n", halving_text(halving_rungs(study, plan, rows)));
   if (!plan.baseline)
     fmt::print("The baseline is not among the points that can run: ratios are to the first that can.\n");
   if (!study.auto_repeats && study.repeats < kFewestRounds)
@@ -111,23 +114,28 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
 }
 
 std::string command_text(const Study& study, const Point& point) {
-  const bool mpi = point.launcher == Launcher::mpirun;
-  std::string text = mpi ? fmt::format("mpirun -n {} ", point.ranks) : "";
-  text += "trivet train " + shell_text({study.base});
-  if (!mpi) text += fmt::format(" --ranks {}", point.ranks);
+  std::string text = shell_text(launch_command(point.launch, {"trivet", "train", study.base}));
   for (const std::string& set : point.sets)
     if (!set.starts_with("train.train_iters") && !set.starts_with("train.trace"))
       text += " \\\n    --set " + shell_text({set});
   return text + '\n';
 }
 
-// Throws where no run has succeeded: then there is nothing to tell.
-void check_success(const Study& study, const Plan& plan, const Summary& summary) {
-  if (summary.done > 0) return;
-  for (size_t i = 0; i < plan.points.size(); ++i)
-    if (const std::string& failure = summary.points[i].failure; !failure.empty())
-      throw Error(fmt::format("study {}: no run has succeeded; the first failure, of {}: {}", study.name,
-                              describe_choice(study, plan.points[i].choice), failure));
+// Throws where no run has succeeded, and there is nothing to tell; with `all` also where a run failed, was killed or
+// took too long: what the others say holds, but one answer is missing.
+void check_success(const Study& study, const Plan& plan, const Summary& summary, bool all = false) {
+  if (summary.done > 0 && !(all && summary.failed > 0)) return;
+  for (size_t i = 0; i < plan.points.size(); ++i) {
+    const std::string& failure = summary.points[i].failure;
+    if (failure.empty()) continue;
+    const std::string what =
+        summary.done == 0
+            ? "no run has succeeded"
+            : fmt::format("{} of {} points have a run that failed (trivet study {} --retry-failed runs them again)",
+                          summary.failed, plan.points.size(), study.path);
+    throw Error(fmt::format("study {}: {}; the first failure, of {}: {}", study.name, what,
+                            describe_choice(study, plan.points[i].choice), failure));
+  }
   throw ConfigError(fmt::format("study {}: no run was made yet; trivet study {} makes them", study.name, study.path));
 }
 
@@ -195,6 +203,7 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
   for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("{}\n", winner);
   if (const std::string resolution = resolution_text(summary); !resolution.empty() && !study.equal_points)
     fmt::print("{}\n", resolution);
+  if (study.design == Design::halving) fmt::print("{}.\n", halving_text(halving_rungs(study, plan, rows)));
   fmt::print("Report: {}/report.html\n", study.out);
   std::fflush(stdout);
   if (summary.disagreements > 0) {
@@ -214,7 +223,7 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
     throw Unfinished(
         fmt::format("the budget of {:g} minutes is spent; the same command continues with the runs that are left",
                     study.budget_minutes));
-  check_success(study, plan, summary);
+  check_success(study, plan, summary, true);
 }
 
 void run(const StudyOptions& options) {
@@ -246,6 +255,7 @@ void run(const StudyOptions& options) {
   watch_stop_signals("the study ends; start it again to go on", "the study ends at once; its last run is not recorded");
   const auto stop_asked = [] { return stop_signal() != 0; };
   make_folder(study.out);
+  if (options.contention) return measure_study_contention(study, plan, program_path(), stop_asked);
   write_file(study.out + "/study.yaml", study.text);
   RunnerOptions runner{.retry_failed = options.retry_failed, .now_seconds = now_seconds, .stop_asked = stop_asked};
   if (options.probe) runner.most_runs = rows.empty() ? 1 : 0;
@@ -284,10 +294,13 @@ void add_study_command(CLI::App& app) {
   command->add_flag("--aa", options->aa,
                     "measure equal points instead (copies of the baseline, in OUT/aa): this machine's noise, and the "
                     "smallest effect that the study can see");
-  command->add_flag("--retry-failed", options->retry_failed, "run points again that failed in an earlier call")
-      ->excludes(plan)
-      ->excludes(best)
-      ->excludes(report);
+  CLI::Option* contention = command->add_flag(
+      "--contention", options->contention,
+      "measure GEMMs beside a collective instead (OUT/contention.json): under the baseline's launcher and links, on "
+      "GPUs for several CTA budgets of NCCL");
+  CLI::Option* retry =
+      command->add_flag("--retry-failed", options->retry_failed, "run points again that failed in an earlier call");
+  for (CLI::Option* option : {contention, retry}) option->excludes(plan)->excludes(best)->excludes(report);
   command->callback([options] { run(*options); });
 }
 

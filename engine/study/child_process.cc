@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -89,10 +90,13 @@ ChildEnd run_child(const ChildCommand& command, const std::function<bool()>& sto
   if (end.how != ChildEnd::exited) ::kill(-child, SIGKILL);  // what is left of its group
   ::close(pidfd);
   int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  rusage usage{};
+  while (::wait4(child, &status, 0, &usage) < 0 && errno == EINTR) continue;
+  end.peak_rss_bytes = usage.ru_maxrss * 1024;
   if (end.how != ChildEnd::exited) return end;
-  if (WIFSIGNALED(status)) return {ChildEnd::signalled, WTERMSIG(status)};
-  return {ChildEnd::exited, WEXITSTATUS(status)};
+  if (WIFSIGNALED(status)) end.how = ChildEnd::signalled;
+  end.code = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);
+  return end;
 }
 
 std::string shell_text(const std::vector<std::string>& arguments) {

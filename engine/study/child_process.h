@@ -3,6 +3,7 @@
 // next study.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -17,7 +18,8 @@ struct ChildCommand {
 
 struct ChildEnd {
   enum How { exited, signalled, timed_out, stopped } how = exited;
-  int code = 0;  // exit code, or signal
+  int code = 0;                // exit code, or signal
+  int64_t peak_rss_bytes = 0;  // the largest resident set of the child, or of a process that it waited for
 };
 
 // `stop_asked`: ends the child where it says so; looked at when a signal comes, and ten times a second. A program that

@@ -26,24 +26,26 @@ std::string one_line(std::string text) {
   return text;
 }
 
-// What the levels set, as --set takes it; ranks and launcher of the point.
-std::vector<std::string> levels_of(const Study& study, const Choice& choice, int& ranks, Launcher& launcher) {
+// What the levels set, as --set takes it.
+std::vector<std::string> levels_of(const Study& study, const Choice& choice) {
   std::vector<std::string> sets;
   for (size_t i = 0; i < choice.size(); ++i)
-    for (const Setting& setting : study.factors[i].levels[choice[i]].settings) {
-      if (setting.key == "ranks") ranks = std::stoi(setting.value);
-      else if (setting.key == "launcher")
-        launcher = setting.value == word_of(Launcher::mpirun) ? Launcher::mpirun : Launcher::threads;
-      else sets.push_back(setting.key + "=" + setting.value);
-    }
+    for (const Setting& setting : study.factors[i].levels[choice[i]].settings)
+      if (!is_launch_key(setting.key)) sets.push_back(setting.key + "=" + setting.value);
   return sets;
 }
 
-// What every point sets.
-std::vector<std::string> sets_of(const Study& study, Launcher launcher) {
+// What the file says for every point, as --set takes it.
+std::vector<std::string> common_sets(const Study& study) {
   std::vector<std::string> sets;
-  for (const Setting& setting : study.set) sets.push_back(setting.key + "=" + setting.value);
-  sets.push_back(fmt::format("comm.backend={}", launcher == Launcher::mpirun ? "mpi" : "thread"));
+  for (const Setting& setting : study.set)
+    if (!is_launch_key(setting.key)) sets.push_back(setting.key + "=" + setting.value);
+  return sets;
+}
+
+std::vector<std::string> sets_of(const Study& study, Launcher launcher) {
+  std::vector<std::string> sets = common_sets(study);
+  sets.push_back(fmt::format("comm.backend={}", launcher == Launcher::threads ? "thread" : "mpi"));
   sets.push_back(fmt::format("train.train_iters={}", study.steps));
   sets.push_back(fmt::format("train.trace={}", study.trace));
   if (std::ranges::count(study.set, "train.eval_interval", &Setting::key) == 0)
@@ -56,10 +58,9 @@ std::string hash_of(const Study& study, const Point& point, const Config& config
   for (const Field& field : fields())
     if (field.name != "train.run_dir") lines.push_back(fmt::format("{}={}\n", field.name, format_field(field, config)));
   std::ranges::sort(lines);
-  std::string text =
-      fmt::format("ranks={} launcher={} warmup={}\n", point.ranks, word_of(point.launcher), study.warmup_steps);
-  if (point.launcher == Launcher::mpirun)
-    for (const std::string& argument : study.mpirun_arguments) text += argument + '\n';
+  std::string text = fmt::format("ranks={} launcher={} warmup={}\n", point.launch.ranks, word_of(point.launch.launcher),
+                                 study.warmup_steps);
+  text += launch_text(point.launch);
   for (const std::string& line : lines) text += line;
   if (study.equal_points) text += fmt::format("copy={}\n", point.choice.back());
   return content_hash(text).substr(0, 16);
@@ -101,22 +102,23 @@ std::string remove_inert(std::vector<std::string>& levels, const LoadedConfig& l
 Point resolve_point(const Study& study, const Choice& choice, std::string& inert) {
   Point point;
   point.choice = choice;
-  point.ranks = study.ranks;
-  point.launcher = study.launcher;
-  std::vector<std::string> levels = levels_of(study, choice, point.ranks, point.launcher);
-  point.sets = sets_of(study, point.launcher);
+  point.launch = launch_of(study, choice);
+  int& ranks = point.launch.ranks;
+  std::vector<std::string> levels = levels_of(study, choice);
+  point.sets = sets_of(study, point.launch.launcher);
   LoadedConfig loaded = load_config(study.base, point.sets, levels);
-  if (point.ranks == 0) point.ranks = ranks_of_one_replica(loaded.config);
-  const Layout layout = resolve(loaded, facts_of(loaded.config, point.ranks));
+  if (ranks == 0) ranks = ranks_of_one_replica(loaded.config);
+  const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
   inert = remove_inert(levels, loaded, layout);
-  point.sets.insert(point.sets.begin() + static_cast<std::ptrdiff_t>(study.set.size()), levels.begin(), levels.end());
+  point.sets.insert(point.sets.begin() + static_cast<std::ptrdiff_t>(common_sets(study).size()), levels.begin(),
+                    levels.end());
   const Config& config = loaded.config;
   const auto [largest, all_ranks] = planned_bytes(config, layout);
   point.memory_bytes = largest;
-  // Ranks of mpirun may be on other machines.
-  if (const MemoryLimit limit = memory_limit(); point.launcher == Launcher::threads && all_ranks > limit.bytes)
-    throw ConfigError(fmt::format("needs {} of memory on its {} ranks, but {}", bytes_text(all_ranks), point.ranks,
-                                  to_string(limit)));
+  if (const MemoryLimit limit = memory_limit(); point.launch.on_this_machine() && all_ranks > limit.bytes)
+    throw ConfigError(
+        fmt::format("needs {} of memory on its {} ranks, but {}", bytes_text(all_ranks), ranks, to_string(limit)));
+  if (const std::string problem = launch_problem(point.launch, config); !problem.empty()) throw ConfigError(problem);
   point.flops =
       static_cast<double>(study.steps) *
       flops_per_step(model_spec_of(config.model), *config.batch.global_batch_size, config.train.flops_convention);

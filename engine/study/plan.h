@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/study/launch.h"
 #include "engine/study/results.h"
 #include "engine/study/study.h"
 
@@ -17,10 +18,9 @@ struct Point {
   Choice choice;
   std::string id;                 // of what is run: 16 hexadecimal digits
   std::vector<std::string> sets;  // --set arguments, all but the run's folder
-  int ranks = 1;
-  Launcher launcher = Launcher::threads;
-  int64_t memory_bytes = 0;  // of the rank that holds most
-  double flops = 0;          // model FLOPs of a run
+  Launch launch;                  // with its number of ranks
+  int64_t memory_bytes = 0;       // of the rank that holds most
+  double flops = 0;               // model FLOPs of a run
   std::string dtype;
   std::string numbers;          // points that have this in common must agree in loss
   std::string without_overlap;  // id of the same run with no communication beside compute; its own where it is that
@@ -73,9 +73,13 @@ struct PlannedRun {
 // round and their ids, are cut into blocks of at most baseline_every; blocks, shuffled too, are run one after another,
 // each between two runs of its baseline (one, between two blocks of the same). So each point is near its baseline in
 // time, drift cancels, and neither factors nor conditions have a place of their own in the round. A round that was
-// interrupted begins again with a baseline. A point with a failed run is not run again.
+// interrupted begins again with a baseline. A point with a failed run is not run again; nor, of the design halving, one
+// that an earlier rung has dropped (halving.h).
 std::vector<PlannedRun> rest_of_round(const Study& study, const Plan& plan, std::span<const RunRow> rows,
                                       int64_t repeat);
+// The same if these points run in it.
+std::vector<PlannedRun> rest_of_round(const Study& study, const Plan& plan, std::span<const RunRow> rows,
+                                      int64_t repeat, std::span<const size_t> points);
 // The same of the rounds from 1 to `rounds`, one after another.
 std::vector<PlannedRun> remaining_runs(const Study& study, const Plan& plan, std::span<const RunRow> rows,
                                        int64_t rounds);

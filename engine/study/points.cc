@@ -64,9 +64,25 @@ std::string describe(const Study& study, const Choice& choice, Of&& of) {
 
 }  // namespace
 
+bool is_time_only(std::string_view key) {
+  constexpr std::string_view kSingle[] = {
+      "launcher",           "mpirun_arguments",       "srun_arguments",    "netlab.gbps",
+      "netlab.delay_us",    "parallel.bucket_size",   "data.prefetch",     "train.trace",
+      "train.log_interval", "train.flops_convention", "device.peak_tflops"};
+  if (key.starts_with("overlap.tp_comm_overlap")) return false;
+  return key.starts_with("overlap.") || key.starts_with("comm.") || std::ranges::count(kSingle, key) > 0;
+}
+
+bool is_better_high(std::string_view metric) {
+  for (const std::string_view word : {"per_second", "tflops", "mfu", "overlap_ratio", "hidden"})
+    if (metric.find(word) != std::string_view::npos) return true;
+  return false;
+}
+
 std::vector<Choice> design_points(const Study& study) {
   switch (study.design) {
-    case Design::grid: return grid(study);
+    case Design::grid:
+    case Design::halving: return grid(study);
     case Design::one_at_a_time: return one_at_a_time(study);
     case Design::list: return listed(study);
   }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cctype>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -46,20 +47,21 @@ std::string machine_text() {
 
 std::string failure_reason(const std::string& stderr_text) {
   std::istringstream lines(stderr_text);
-  std::string own, boxed, last;
+  std::string own, boxed, slurm, last;
   bool box_opens = false, in_box = false;
   for (std::string line; std::getline(lines, line);) {
     if (line.size() >= 20 && line.find_first_not_of('-') == std::string::npos) {
       in_box = !in_box;
       box_opens = in_box;
     } else if (std::ranges::any_of(line, [](unsigned char c) { return std::isalpha(c) != 0; })) {
-      if (line.starts_with("trivet: ") || line.starts_with("[rank ")) own = line;
+      if (line.starts_with("trivet: ") || line.starts_with("[rank ") || line.starts_with("netlab: ")) own = line;
+      if (line.starts_with("srun: error: ")) slurm = line;
       if (box_opens) boxed = line;
       box_opens = false;
       last = line;
     }
   }
-  std::string reason = !own.empty() ? own : !boxed.empty() ? boxed : last;
+  std::string reason = !own.empty() ? own : !boxed.empty() ? boxed : !slurm.empty() ? slurm : last;
   constexpr size_t kMost = 1000;
   if (reason.size() > kMost) reason.resize(kMost);
   return reason;
@@ -67,17 +69,31 @@ std::string failure_reason(const std::string& stderr_text) {
 
 std::vector<std::string> command_of(const Study& study, const Point& point, const std::string& program,
                                     const std::string& run_dir) {
-  std::vector<std::string> command;
-  if (point.launcher == Launcher::mpirun) {
-    command = {"mpirun", "-n", std::to_string(point.ranks)};
-    command.insert(command.end(), study.mpirun_arguments.begin(), study.mpirun_arguments.end());
-  }
-  command.insert(command.end(), {program, "train", study.base});
-  if (point.launcher == Launcher::threads) command.insert(command.end(), {"--ranks", std::to_string(point.ranks)});
+  std::vector<std::string> command = launch_command(point.launch, {program, "train", study.base});
   for (const std::string& set : point.sets) command.insert(command.end(), {"--set", set});
   command.insert(command.end(), {"--set", "train.run_dir=" + run_dir});
   return command;
 }
+
+namespace {
+
+// Why a run that did not exit with 0 did not, and how far it came. Never empty.
+std::string reason_of(const Study& study, const std::string& run_dir, const ChildEnd& end) {
+  int64_t done = 0;
+  if (const std::string path = run_dir + "/metrics.jsonl"; std::filesystem::exists(path))
+    for_each_line(path, [&](const std::string& line, int64_t) { done += line.starts_with("{\"step\":"); });
+  const std::string said = failure_reason(text_of(run_dir + "/stderr.log"));
+  const std::string reached = fmt::format("after {} of {} steps", done, study.steps);
+  if (end.how == ChildEnd::timed_out)
+    return fmt::format("took longer than timeout_minutes ({:g}), {}", study.timeout_minutes, reached);
+  if (end.how == ChildEnd::exited)
+    return said.empty() ? fmt::format("exit code {} {}, and no message", end.code, reached) : said;
+  const std::string killed = fmt::format("killed by signal {} ({}) {}", end.code, ::strsignal(end.code), reached);
+  if (!said.empty()) return killed + ": " + said;
+  return killed + (end.code == SIGKILL ? ": by hand, or by the kernel for lack of memory (dmesg tells)" : "");
+}
+
+}  // namespace
 
 RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked) {
   return [&study, program = std::move(program), stop_asked = std::move(stop_asked), machine = machine_text()](
@@ -99,24 +115,16 @@ RunPoint process_runner(const Study& study, std::string program, std::function<b
                                    stop_asked);
     row.seconds = now_seconds() - begin;
     row.exit_code = end.code;
-    switch (end.how) {
-      case ChildEnd::stopped: return std::nullopt;
-      case ChildEnd::timed_out:
-        row.outcome = RunEnd::timed_out;
-        row.reason = fmt::format("took longer than timeout_minutes ({:g})", study.timeout_minutes);
-        break;
-      case ChildEnd::signalled:
-        row.outcome = RunEnd::failed;
-        row.reason = fmt::format("signal {} ({}): {}", end.code, ::strsignal(end.code),
-                                 failure_reason(text_of(run_dir + "/stderr.log")));
-        break;
-      case ChildEnd::exited:
-        row.reason = end.code == 0 ? read_metrics(run_dir + "/metrics.jsonl", study.steps, study.warmup_steps, row)
-                                   : failure_reason(text_of(run_dir + "/stderr.log"));
-        if (end.code != 0 && row.reason.empty()) row.reason = "it said nothing";
-        if (!row.reason.empty()) row.outcome = RunEnd::failed;
-        break;
+    if (end.how == ChildEnd::stopped) return std::nullopt;
+    if (end.how == ChildEnd::exited && end.code == 0) {
+      row.reason = read_metrics(run_dir + "/metrics.jsonl", study.steps, study.warmup_steps, row);
+      if (row.reason.empty()) row.metrics["memory_bytes"] = static_cast<double>(point.memory_bytes);
+      if (row.reason.empty() && point.launch.launcher != Launcher::srun)
+        row.metrics["peak_rss_bytes"] = static_cast<double>(end.peak_rss_bytes);
+    } else {
+      row.reason = reason_of(study, run_dir, end);
     }
+    if (!row.reason.empty()) row.outcome = end.how == ChildEnd::timed_out ? RunEnd::timed_out : RunEnd::failed;
     // Every run writes one, so that all are measured alike; one a point is enough to look at.
     std::error_code ignored;
     if (run.repeat > 1 || run.copy > 1) std::filesystem::remove(run_dir + "/trace.json", ignored);

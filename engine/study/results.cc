@@ -5,17 +5,20 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <iterator>
-#include <set>
 
 #include "base/files.h"
 #include "base/json.h"
 #include "base/statistics.h"
+#include "engine/metrics/jsonl.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// Numbers of a step in metrics.jsonl that only count.
+bool is_counter(std::string_view key) { return key == "step" || key == "consumed_samples" || key == "consumed_tokens"; }
 
 RunRow row_of(const Json& json) {
   RunRow row;
@@ -109,7 +112,6 @@ std::vector<RunRow> without_failures(const std::vector<RunRow>& rows) {
 }
 
 std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_steps, RunRow& row) {
-  static const std::set<std::string, std::less<>> kCounters = {"step", "consumed_samples", "consumed_tokens"};
   if (!std::filesystem::exists(path)) return "the run wrote no metrics.jsonl";
   std::map<std::string, std::vector<double>> values;
   std::string problem;
@@ -124,7 +126,7 @@ std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_
     row.losses.push_back(loss.is_number() ? loss.get<double>() : std::nan(""));
     const bool measured = static_cast<int64_t>(row.losses.size()) > warmup_steps;
     for (const auto& [key, value] : json.items())
-      if (measured && value.is_number() && !kCounters.contains(key)) values[key].push_back(value.get<double>());
+      if (measured && value.is_number() && !is_counter(key)) values[key].push_back(value.get<double>());
   });
   for (auto& [key, numbers] : values) row.metrics[key] = median(std::move(numbers));
   const auto found = static_cast<int64_t>(row.losses.size());
@@ -133,6 +135,13 @@ std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_
     if (!std::isfinite(row.losses[static_cast<size_t>(i)])) problem = fmt::format("step {} has no finite loss", i + 1);
   if (!problem.empty()) row.losses.clear(), row.metrics.clear();
   return problem;
+}
+
+std::vector<std::string> run_metrics() {
+  std::vector<std::string> names = step_metric_names();
+  std::erase_if(names, is_counter);
+  names.insert(names.end(), {"memory_bytes", "peak_rss_bytes"});
+  return names;
 }
 
 }  // namespace trivet

@@ -54,4 +54,9 @@ std::vector<RunRow> without_failures(const std::vector<RunRow>& rows);
 // `steps` must be there, each with a finite loss.
 std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_steps, RunRow& row);
 
+// The names of all metrics that runs may have: the numbers of metrics.jsonl; memory_bytes, planned, of the rank that
+// holds most; and peak_rss_bytes, the largest resident set of a process of the run (of all ranks where they are
+// threads; none with srun, whose processes are not the study's).
+std::vector<std::string> run_metrics();
+
 }  // namespace trivet

@@ -49,9 +49,9 @@ std::string results_path(const Study& study);
 // Held while a study is run, so that two calls do not disturb each other's times. Throws IoError when it is taken.
 FileDescriptor lock_study(const Study& study);
 
-// Runs a point as a process of its own: `trivet train`, or mpirun of it. Its folder, folder_of(), keeps what the run
-// writes, and its output in stdout.log and stderr.log. `program`: the path of trivet. `stop_asked`: ends a run
-// early.
+// Runs a point as a process of its own: `trivet train`, or its launcher (launch.h). Its folder, folder_of(), keeps
+// what the run writes, and its output in stdout.log and stderr.log. `program`: the path of trivet. `stop_asked`: ends a
+// run early.
 RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked);
 
 // The command that runs a point, with `run_dir` as its folder.
@@ -61,8 +61,9 @@ std::vector<std::string> command_of(const Study& study, const Point& point, cons
 // "Intel(R) Xeon(R) …, 2 cores": of this machine.
 std::string machine_text();
 
-// Why a program failed, from what it wrote to stderr: its own last message (a line that begins with "trivet:" or
-// "[rank"); or the first line of the last box that mpirun drew with dashes; or the last line that has a letter in it.
+// Why a program failed, from what it wrote to stderr: its own last message (a line that begins with "trivet:", "[rank"
+// or "netlab:"); or the first line of the last box that mpirun drew with dashes; or srun's last error; or the last line
+// that has a letter in it.
 std::string failure_reason(const std::string& stderr_text);
 
 }  // namespace trivet

@@ -20,7 +20,7 @@ namespace trivet {
 // Rounds of a verdict: with fewer, Student's t intervals are too wide to say much.
 constexpr int64_t kFewestRounds = 5;
 
-// What --set takes; of a level also "ranks" and "launcher".
+// What --set takes; or a key of launch.h.
 struct Setting {
   std::string key;
   std::string value;
@@ -39,10 +39,10 @@ struct Factor {
   bool condition = false;  // given, not chosen: a link's speed. Points are compared where it is the same
 };
 
-enum class Design : uint8_t { grid, one_at_a_time, list };
-enum class Launcher : uint8_t { threads, mpirun };
-constexpr auto words_of(Design) { return word_list("grid", "one_at_a_time", "list"); }
-constexpr auto words_of(Launcher) { return word_list("threads", "mpirun"); }
+enum class Design : uint8_t { grid, one_at_a_time, list, halving };
+enum class Launcher : uint8_t { threads, mpirun, srun, netlab };
+constexpr auto words_of(Design) { return word_list("grid", "one_at_a_time", "list", "halving"); }
+constexpr auto words_of(Launcher) { return word_list("threads", "mpirun", "srun", "netlab"); }
 
 // The level of each factor.
 using Choice = std::vector<size_t>;
@@ -51,12 +51,9 @@ struct Study {
   std::string path;  // of the file
   std::string text;  // of the file
   std::string name;
-  std::string base;  // the run's YAML file
-  std::string out;   // folder of everything that the study writes
-  int ranks = 0;     // 0: as many as one model needs
-  Launcher launcher = Launcher::threads;
-  std::vector<std::string> mpirun_arguments;
-  std::vector<Setting> set;  // at every point
+  std::string base;                  // the run's YAML file
+  std::string out;                   // folder of everything that the study writes
+  std::vector<Setting> launch, set;  // at every point: keys of the file itself that launch.h has, and those under `set`
   Design design = Design::grid;
   std::vector<Factor> factors;
   std::vector<Choice> list;      // of the design `list`
@@ -72,6 +69,7 @@ struct Study {
   double timeout_minutes = 10;   // of one run
   bool trace = true;
   std::string metric = "step_seconds";  // what the points are compared in
+  std::vector<std::string> responses;   // all that they are measured by: the metric first
   bool check_agreement = true;
   double tolerance = 0;  // of losses that must agree, relative; 0: bitwise
 
@@ -94,7 +92,7 @@ bool is_better_high(std::string_view metric);
 
 // The points of the design, each once, whether they can run or not. grid: all, the last factor changes fastest.
 // one_at_a_time: the baseline, then every other level of each factor in turn. list: as listed, the baseline in front
-// where it is not among them. Throws ConfigError for more than 10,000.
+// where it is not among them. halving: those of the grid. Throws ConfigError for more than 10,000.
 std::vector<Choice> design_points(const Study& study);
 
 std::vector<std::string> labels_of(const Study& study, const Choice& choice);

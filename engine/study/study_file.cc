@@ -9,23 +9,10 @@
 
 #include "engine/config/fields.h"
 #include "engine/config/yaml.h"
+#include "engine/study/launch.h"
+#include "engine/study/results.h"
 
 namespace trivet {
-
-bool is_time_only(std::string_view key) {
-  constexpr std::string_view kSingle[] = {"launcher",          "parallel.bucket_size", "data.prefetch",
-                                          "train.trace",       "train.log_interval",   "train.flops_convention",
-                                          "device.peak_tflops"};
-  if (key.starts_with("overlap.tp_comm_overlap")) return false;
-  return key.starts_with("overlap.") || key.starts_with("comm.") || std::ranges::count(kSingle, key) > 0;
-}
-
-bool is_better_high(std::string_view metric) {
-  for (const std::string_view word : {"per_second", "tflops", "mfu", "overlap_ratio", "hidden"})
-    if (metric.find(word) != std::string_view::npos) return true;
-  return false;
-}
-
 namespace {
 
 constexpr size_t kMostFactors = 16, kMostLevels = 64, kMostListed = 10'000;
@@ -39,6 +26,11 @@ std::string_view owner_of(std::string_view key) {
   return "";
 }
 
+// A key without a section is one of the file itself, and so none of its `set`.
+bool takes_launch_key(std::string_view key, bool of_level) {
+  return is_launch_key(key) && (of_level || key.find('.') != std::string_view::npos);
+}
+
 class StudyReader : YamlReader {
  public:
   StudyReader(Study& study, Problems& problems) : YamlReader(study.path, problems), study_(study) {}
@@ -47,13 +39,19 @@ class StudyReader : YamlReader {
     if (root.kind != YamlNode::map) return problem(root, "", "expected a map with name, base and factors");
     // Factors before what names their levels.
     const YamlNode *baseline = nullptr, *points = nullptr, *interval_width = nullptr;
+    constexpr auto kMinutes = "a number of minutes above 0";
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const Handler launch = [&](const YamlNode& node, const std::string& where) {
+      if (auto one = launch_setting(node, where, where)) study_.launch.push_back(std::move(*one));
+    };
     map(root, "",
         {{"name", [&](const YamlNode& node, const std::string& where) { read_name(node, where); }},
          {"base", into(study_.base)},
          {"out", into(study_.out)},
-         {"ranks", into(study_.ranks, 1, 65536)},
-         {"launcher", into(study_.launcher)},
-         {"mpirun_arguments", [&](const YamlNode& node, const std::string& where) { read_arguments(node, where); }},
+         {"ranks", launch},
+         {"launcher", launch},
+         {"mpirun_arguments", launch},
+         {"srun_arguments", launch},
          {"set", [&](const YamlNode& node, const std::string& where) { study_.set = settings(node, where, false); }},
          {"design", into(study_.design)},
          {"factors", [&](const YamlNode& node, const std::string&) { read_factors(node); }},
@@ -65,10 +63,11 @@ class StudyReader : YamlReader {
          {"seed", into(study_.seed, 0, std::numeric_limits<int64_t>::max())},
          {"steps", into(study_.steps, 1, 1'000'000)},
          {"warmup_steps", into(study_.warmup_steps, 0, 999'999)},
-         {"budget_minutes", minutes_into(study_.budget_minutes)},
-         {"timeout_minutes", minutes_into(study_.timeout_minutes)},
+         {"budget_minutes", number_into(study_.budget_minutes, kMinutes, 0, kInfinity)},
+         {"timeout_minutes", number_into(study_.timeout_minutes, kMinutes, 0, kInfinity)},
          {"trace", into(study_.trace)},
-         {"metric", into(study_.metric)},
+         {"metric", [&](const YamlNode& node, const std::string& where) { study_.metric = metric(node, where); }},
+         {"responses", [&](const YamlNode& node, const std::string& where) { read_responses(node, where); }},
          {"agree", [&](const YamlNode& node, const std::string& where) { read_agree(node, where); }}});
     if (interval_width) read_interval_width(*interval_width);
     if (baseline) read_baseline(*baseline);
@@ -89,22 +88,14 @@ class StudyReader : YamlReader {
     study_.name = name.value_or("?");
   }
 
-  void read_arguments(const YamlNode& node, const std::string& where) {
-    if (node.kind != YamlNode::list) return problem(node, where, "expected a list of texts");
-    study_.mpirun_arguments.clear();
-    for (const YamlNode& argument : node.items)
-      if (const auto value = scalar(argument, where, "text")) study_.mpirun_arguments.push_back(*value);
-  }
-
-  Handler minutes_into(double& to) {
-    return [this, &to](const YamlNode& node, const std::string& where) {
-      to = value(node, where, "a number of minutes above 0", [](const std::string& text) {
+  Handler number_into(double& to, const char* expected, double above, double below) {
+    return [=, this, &to](const YamlNode& node, const std::string& where) {
+      to = value(node, where, expected, [&](const std::string& text) {
              const auto number = parse_number(text);
-             return number && *number > 0 ? number : std::nullopt;
+             return number && *number > above && *number < below ? number : std::nullopt;
            }).value_or(to);
     };
   }
-
   void read_repeats(const YamlNode& node, const std::string& where) {
     constexpr int64_t kMostRepeats = 1000;
     const auto repeats = value(node, where, "auto, or a number of rounds from 1 to 1000", [](const std::string& text) {
@@ -118,15 +109,20 @@ class StudyReader : YamlReader {
     study_.repeats = *repeats == 0 ? kMostRepeats : *repeats;
   }
   void read_interval_width(const YamlNode& node) {
-    study_.interval_width =
-        value(node, "interval_width", "a fraction above 0 and below 1, such as 0.02", [](const std::string& text) {
-          const auto number = parse_number(text);
-          return number && *number > 0 && *number < 1 ? number : std::nullopt;
-        }).value_or(study_.interval_width);
+    number_into(study_.interval_width, "a fraction above 0 and below 1, such as 0.02", 0, 1)(node, "interval_width");
     if (!study_.auto_repeats)
       problem(node, "interval_width", "goes with repeats: auto, which ends when all intervals are narrower");
   }
-
+  std::string metric(const YamlNode& node, const std::string& where) {
+    const std::string name = text(node, where).value_or(study_.metric);
+    static const std::vector<std::string> known = run_metrics();
+    if (std::ranges::count(known, name) == 0) unknown(node, where, name, {known.begin(), known.end()}, "metric");
+    return name;
+  }
+  void read_responses(const YamlNode& node, const std::string& where) {
+    if (node.kind != YamlNode::list) return problem(node, where, "expected a list of metrics");
+    for (const YamlNode& item : node.items) study_.responses.push_back(metric(item, where));
+  }
   void read_agree(const YamlNode& node, const std::string& where) {
     study_.tolerance =
         value(node, where, "bitwise, off, or a relative tolerance from 0 to below 1", [&](const std::string& text) {
@@ -136,9 +132,11 @@ class StudyReader : YamlReader {
         }).value_or(0);
   }
 
+  // ---- keys and values of runs, in `set` and in levels
+
   // Whether the study may set the key; if not, that is a problem.
   bool settable(const YamlNode& at, const std::string& where, const std::string& key, bool of_level) {
-    if (of_level && (key == "ranks" || key == "launcher")) return true;
+    if (takes_launch_key(key, of_level)) return true;
     if (!find_field(key)) {
       unknown_config_key(at, where, key, of_level);
       return false;
@@ -147,16 +145,12 @@ class StudyReader : YamlReader {
     if (!owner.empty()) problem(at, path_of(where, key), fmt::format("cannot be set here: {}", owner));
     return owner.empty();
   }
-  // A key and value that --set would take, or, in a level, ranks and launcher.
+  // A key and value that --set would take, or a key of launch.h.
   std::optional<Setting> setting(const YamlNode& at, const std::string& where, const std::string& key,
                                  const YamlNode& node, bool of_level) {
     if (!settable(at, where, key, of_level)) return {};
     const Field* field = find_field(key);
-    if (!field) {
-      const std::string inner = path_of(where, key);
-      if (key == "ranks") return Setting{key, std::to_string(integer(node, inner, 1, 65536).value_or(1))};
-      return Setting{key, std::string(word_of(choice<Launcher>(node, inner).value_or(Launcher::threads)))};
-    }
+    if (!field) return launch_setting(node, path_of(where, key), key);
     const auto value = scalar(node, path_of(where, key), expected(*field));
     if (!value) return {};
     Config trial;
@@ -166,19 +160,44 @@ class StudyReader : YamlReader {
     }
     return Setting{key, *value};
   }
+  std::optional<Setting> launch_setting(const YamlNode& node, const std::string& where, const std::string& key) {
+    Setting setting{canonical_launch_key(key), ""};
+    if (takes_arguments(key)) {
+      if (node.kind != YamlNode::list) problem(node, where, "expected a list of texts");
+      for (const YamlNode& item : node.kind == YamlNode::list ? node.items : std::vector<YamlNode>()) {
+        const std::string argument = scalar(item, where, "text").value_or("");
+        if (std::ranges::any_of(argument, is_control))
+          problem(item, where, fmt::format("found {}, expected text without control characters", quote(argument)));
+        setting.value += argument + '\n';
+      }
+      return setting;
+    }
+    setting.value = scalar(node, where, "a value").value_or("");
+    if (setting.value.empty() && !key.starts_with("env.")) return {};
+    const std::string expected = launch_key_problem(key, setting.value);
+    if (expected.empty()) return setting;
+    problem(node, where,
+            fmt::format("found {}, expected {}", quote(key.starts_with("env.") ? key : setting.value), expected));
+    return {};
+  }
   void unknown_config_key(const YamlNode& at, const std::string& where, const std::string& key, bool of_level) {
-    std::vector<std::string_view> names;
+    std::vector<std::string_view> names, meant, launch;  // meant: the same word in its section
     for (const Field& field : fields()) names.push_back(field.name);
-    std::vector<std::string_view> meant;  // the same word in its section
-    for (const Field& field : fields())
-      if (field.key() == std::string_view(key).substr(key.find('.') + 1)) meant.push_back(field.name);
+    for (const std::string_view name : launch_keys())
+      if (takes_launch_key(name, of_level)) launch.push_back(name);
+    names.insert(names.end(), launch.begin(), launch.end());
+    for (const std::string_view name : names)
+      if (name.substr(name.find('.') + 1) == std::string_view(key).substr(key.find('.') + 1)) meant.push_back(name);
     if (meant.empty())
       if (const std::string_view near = nearest(key, names); !near.empty()) meant.push_back(near);
-    problem(at, path_of(where, key.substr(0, 100)),
-            meant.empty() ? fmt::format("unknown key; expected a key of a run (trivet config --keys lists them){}",
-                                        of_level ? ", ranks or launcher" : "")
-                          : fmt::format("unknown key - did you mean {}?", fmt::join(meant, " or ")));
+    problem(at, path_of(where, key),
+            meant.empty()
+                ? fmt::format("unknown key; expected a key of a run (trivet config --keys lists them), {}, or "
+                              "env.NAME",
+                              fmt::join(launch, ", "))
+                : fmt::format("unknown key - did you mean {}?", fmt::join(meant, " or ")));
   }
+  // Those of a map; none where there is nothing.
   std::vector<Setting> settings(const YamlNode& node, const std::string& where, bool of_level) {
     std::vector<Setting> all;
     if (node.is_null()) return all;
@@ -236,7 +255,8 @@ class StudyReader : YamlReader {
     } else if (levels.kind == YamlNode::list) {
       for (const YamlNode& value : levels.items)
         if (auto one = setting(value, where, key, value, true)) {
-          const std::string label = one->value;
+          std::string label = one->value;
+          if (takes_arguments(key)) std::ranges::replace(label, '\n', ' ');
           add_level(value, factor, {label, {std::move(*one)}});
         }
     } else {
@@ -293,14 +313,13 @@ class StudyReader : YamlReader {
         if (factor.name != name && (keys_[i].empty() || keys_[i] != name)) continue;
         const auto label = scalar(value, path_of(where, name), "a level of this factor");
         if (!label) return;
-        std::vector<std::string_view> labels;
-        for (size_t level = 0; level < factor.levels.size(); ++level) {
-          labels.push_back(factor.levels[level].label);
-          if (factor.levels[level].label == *label) {
-            choice[i] = level;
-            return;
-          }
+        const auto level = std::ranges::find(factor.levels, *label, &Level::label);
+        if (level != factor.levels.end()) {
+          choice[i] = static_cast<size_t>(level - factor.levels.begin());
+          return;
         }
+        std::vector<std::string_view> labels;
+        for (const Level& other : factor.levels) labels.push_back(other.label);
         return unknown(value, path_of(where, name), *label, labels, "level");
       }
       unknown(at, where, name, names, "factor");
@@ -331,9 +350,16 @@ class StudyReader : YamlReader {
 
   void check_whole() {
     const auto add = [&](std::string_view key, std::string_view text) { problems_.add_at(study_.path, key, text); };
+    for (const std::string& key : keys_without_launcher(study_))
+      add(key, fmt::format("has no effect: no point has launcher {}", key.substr(0, key.find_first_of("._"))));
     if (study_.name.empty()) add("name", "is required: the study's folder and its report are called so");
     if (study_.base.empty()) add("base", "is required: the run's YAML file, relative to the study's");
     if (study_.factors.empty() && problems_.empty()) add("factors", "is required: a list of what to vary");
+    if (study_.design == Design::halving && (study_.auto_repeats || study_.repeats <= kFewestRounds))
+      add("repeats",
+          fmt::format("found {}, expected a number above {} for design halving: all points have {} rounds, "
+                      "and the best of them the others",
+                      study_.auto_repeats ? "auto" : std::to_string(study_.repeats), kFewestRounds, kFewestRounds));
     if (study_.warmup_steps >= study_.steps)
       add("warmup_steps", fmt::format("{} leaves none of the {} steps to measure", study_.warmup_steps, study_.steps));
     if (study_.auto_repeats && study_.budget_minutes == 0)
@@ -354,12 +380,13 @@ Study parse_study(const std::string& text, const std::string& path) {
   Study study;
   study.path = path;
   study.text = text;
-  study.mpirun_arguments = {"--oversubscribe", "--bind-to", "none"};
   const Origins origins;
   Problems problems(study.path, origins);
   const YamlTree tree = parse_yaml(text, path, problems);
   if (tree.whole) StudyReader(study, problems).read(tree.root);
   problems.throw_if_any();
+  std::erase(study.responses, study.metric);
+  study.responses.insert(study.responses.begin(), study.metric);
 
   const std::filesystem::path base(study.base);
   if (base.is_relative()) study.base = (std::filesystem::path(path).parent_path() / base).lexically_normal().string();

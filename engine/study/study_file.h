@@ -3,15 +3,19 @@
 //   name: bucket_size                 # letters, digits, - and _
 //   base: ../tiny.yaml                # the run's file, relative to this one
 //   ranks: 2                          # without it, as many as one model needs
-//   launcher: threads                 # threads | mpirun
+//   launcher: threads                 # threads | mpirun | srun | netlab
 //   mpirun_arguments: [--oversubscribe, --bind-to, none]
-//   set:                              # at every point
+//   srun_arguments: [--mpi=pmix, --kill-on-bad-exit=1]
+//   set:                              # at every point: keys of a run, and those of launch.h
 //     parallel.tensor_model_parallel_size: 1
-//   design: grid                      # grid | one_at_a_time | list
+//     netlab.gbps: 1
+//   design: grid                      # grid | one_at_a_time | list | halving (halving.h)
 //   factors:
 //     - key: parallel.bucket_size     # a level is a value of the key
 //       levels: [1000, 40000000]
-//     - name: link                    # a level sets any number of keys, and may set `ranks` and `launcher`
+//     - key: env.NCCL_ALGO            # an environment variable; launch.h has all such keys
+//       levels: [Ring, Tree]
+//     - name: link                    # a level sets any number of keys
 //       levels:
 //         none: {}
 //         slow: {comm.link_gbps: 1, comm.link_latency_us: 50}
@@ -30,7 +34,8 @@
 //   budget_minutes: 30                # one call starts no run that would end later; required with repeats: auto
 //   timeout_minutes: 10               # of a run
 //   trace: true                       # keep the trace of each point's first repeat
-//   metric: step_seconds              # what decides: any number in metrics.jsonl
+//   metric: step_seconds              # what decides: any number in metrics.jsonl, memory_bytes or peak_rss_bytes
+//   responses: [memory_bytes]         # what else the points are compared in
 //   agree: bitwise                    # bitwise | a relative tolerance | off
 //   out: runs/studies/bucket_size     # relative to the working directory
 //
@@ -58,7 +63,8 @@ Study load_study(const std::string& path);
 Study parse_study(const std::string& text, const std::string& path);
 
 // Changes when things happen in a run, never a bit of what it computes: keys of overlap and comm (but tp_comm_overlap,
-// whose chunked GEMMs reorder sums), bucket sizes, prefetching, tracing. Also "launcher".
+// whose chunked GEMMs reorder sums), bucket sizes, prefetching, tracing. Also the launcher, its arguments and links;
+// not an environment variable, which may change anything.
 bool is_time_only(std::string_view key);
 
 }  // namespace trivet

@@ -301,8 +301,8 @@ std::string csv_report(const Study& study, const Plan& plan, const Summary& summ
                          : s.done >= summary.rounds ? "done"
                          : s.done > 0               ? "begun"
                                                     : "planned";
-    row.insert(row.end(), {std::to_string(point.ranks), std::string(word_of(point.launcher)), std::to_string(s.done),
-                           status, s.failure.empty() ? s.disagreement : s.failure});
+    row.insert(row.end(), {std::to_string(point.launch.ranks), std::string(word_of(point.launch.launcher)),
+                           std::to_string(s.done), status, s.failure.empty() ? s.disagreement : s.failure});
     const auto add_estimate = [&](const Estimate* estimate) {
       for (const auto value : {&Estimate::value, &Estimate::low, &Estimate::high})
         row.push_back(estimate ? number(estimate->*value) : "");

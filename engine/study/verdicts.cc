@@ -83,18 +83,21 @@ std::vector<std::string> winner_texts(const Study& study, const Plan& plan, cons
 
 std::string resolution_text(const Summary& summary) {
   if (!summary.resolution) return "";
+  const auto effect_text = [](double effect) {  // two noisy rounds find nothing below a factor of millions
+    return effect < 1 ? percent_text(effect) : fmt::format("a factor of {:.3g}", 1 + effect);
+  };
   const Resolution& resolution = *summary.resolution;
   std::string text = fmt::format(
       "{} of a point's ratio from round to round: {}. So {} and {} find effects of {} and more in about four of five "
       "studies",
       resolution.equal_points ? "Equal points (an A/A study): deviation" : "Deviation",
       percent_text(resolution.deviation), counted(resolution.rounds, "round"),
-      counted(resolution.comparisons, "comparison"), percent_text(resolution.effect()));
+      counted(resolution.comparisons, "comparison"), effect_text(resolution.effect()));
   for (const int64_t rounds : {10, 20, 40}) {
     if (rounds <= resolution.rounds) continue;
     Resolution more = resolution;
     more.rounds = rounds;
-    text += fmt::format(", {} rounds {}", rounds, percent_text(more.effect()));
+    text += fmt::format(", {} rounds {}", rounds, effect_text(more.effect()));
   }
   return text + '.';
 }

@@ -49,7 +49,7 @@ TEST(Plan, ResolvesEachPoint) {
   std::set<std::string> ids;
   for (const Point& point : plan.points) {
     ids.insert(point.id);
-    EXPECT_EQ(point.ranks, 2);
+    EXPECT_EQ(point.launch.ranks, 2);
     EXPECT_EQ(std::ranges::count(point.sets, "train.train_iters=4"), 1);
     EXPECT_EQ(std::ranges::count(point.sets, "comm.backend=thread"), 1);
   }

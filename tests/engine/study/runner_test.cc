@@ -258,13 +258,13 @@ TEST_F(StudyChild, ThatCannotBeStartedSaysWhy) {
 TEST(StudyCommand, IsTrainOrMpirunOfIt) {
   const StudyFolder folder;
   Study study = folder.study();
-  study.mpirun_arguments = {"--bind-to", "none"};
   Point point = make_plan(study).points[0];
   point.sets = {"parallel.bucket_size=1"};
   EXPECT_EQ(
       shell_text(command_of(study, point, "/bin/trivet", "it's/1")),
       "/bin/trivet train " + study.base + " --ranks 2 --set parallel.bucket_size=1 --set 'train.run_dir=it'\\''s/1'");
-  point.launcher = Launcher::mpirun;
+  point.launch.launcher = Launcher::mpirun;
+  point.launch.arguments = {"--bind-to", "none"};
   EXPECT_EQ(shell_text(command_of(study, point, "/bin/trivet", "r")),
             "mpirun -n 2 --bind-to none /bin/trivet train " + study.base +
                 " --set parallel.bucket_size=1 --set train.run_dir=r");
@@ -276,6 +276,9 @@ TEST(StudyCommand, FailureIsTheProgramsOwnWord) {
   EXPECT_EQ(failure_reason("first\nSegmentation fault\n-----\n"), "Segmentation fault");
   const std::string dashes(70, '-');
   EXPECT_EQ(failure_reason("a\n" + dashes + "\nNo slots\nfor it.\n" + dashes + "\n"), "No slots");
+  EXPECT_EQ(failure_reason("srun: error: n1: task 3: Killed\nsrun: Terminating StepId=7.0\n"),
+            "srun: error: n1: task 3: Killed");
+  EXPECT_EQ(failure_reason("netlab: needs root\nbye\n"), "netlab: needs root");
   EXPECT_EQ(failure_reason(""), "");
 }
 

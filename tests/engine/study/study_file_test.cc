@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "engine/config/fields.h"
+#include "engine/study/launch.h"
 #include "tests/engine/study/study_text.h"
 
 namespace trivet {
@@ -52,9 +53,7 @@ out: elsewhere
   // then
   EXPECT_EQ(study.name, "a-study_1");
   EXPECT_EQ(study.base, "folder/run.yaml");
-  EXPECT_EQ(study.ranks, 4);
-  EXPECT_EQ(study.launcher, Launcher::mpirun);
-  EXPECT_EQ(study.mpirun_arguments, (std::vector<std::string>{"--bind-to", "core"}));
+  EXPECT_EQ(launch_of(study, {0, 0, 0}), (Launch{4, Launcher::mpirun, {"--bind-to", "core"}}));
   EXPECT_EQ(study.design, Design::one_at_a_time);
   ASSERT_EQ(study.factors.size(), 3u);
   EXPECT_EQ(study.factors[0].name, "bucket_size");
@@ -117,6 +116,16 @@ TEST(StudyFile, RefusesValuesThatNoRunTakes) {
             "study.yaml:14: agree: found \"nearly\", expected bitwise, off, or a relative tolerance from 0 to below 1");
   EXPECT_EQ(problem_of(with(kGoodStudy, "name: good", "name: ../good")),
             "study.yaml:1: name: found \"../good\", expected up to 100 letters, digits, - and _");
+}
+
+TEST(StudyFile, KnowsTheMetricsOfRuns) {
+  EXPECT_EQ(problem_of(kGoodStudy + "metric: step_second\n"),
+            "study.yaml:14: metric.step_second: unknown metric - did you mean step_seconds?");
+  EXPECT_NE(problem_of(kGoodStudy + "responses: [memory]\n").find("responses.memory: unknown metric; expected one of "),
+            std::string::npos);
+  const Study study =
+      parse_study(kGoodStudy + "metric: tokens_per_second\nresponses: [mfu, tokens_per_second, memory_bytes]\n", "s");
+  EXPECT_EQ(study.responses, (std::vector<std::string>{"tokens_per_second", "mfu", "memory_bytes"}));
 }
 
 TEST(StudyFile, RepeatsAreANumberOrAuto) {
