@@ -104,9 +104,9 @@ void verify(const OpenCheckpoint& checkpoint) {
   });
   line.clear();
   const double seconds = now_seconds() - start;
-  fmt::print("{}: sound: step {}, {} files, {} tensors, {} read and hashed in {:.2f} s, {:.2f} GB/s\n",
-             checkpoint.directory, grouped(checkpoint.state.step), checkpoint.manifest.files.size(),
-             tensors_of(checkpoint.manifest).size(), bytes_text(bytes), seconds,
+  fmt::print("{}: sound: step {}, {}, {}, {} read and hashed in {:.2f} s, {:.2f} GB/s\n", checkpoint.directory,
+             grouped(checkpoint.state.step), counted(std::ssize(checkpoint.manifest.files), "file"),
+             counted(std::ssize(tensors_of(checkpoint.manifest)), "tensor"), bytes_text(bytes), seconds,
              static_cast<double>(bytes) / std::max(seconds, 1e-9) / 1e9);
 }
 
@@ -147,19 +147,21 @@ class Inspector {
     int64_t bytes = 0, shards = 0;
     for (const CheckpointFile& file : manifest.files) bytes += file.bytes, shards += !file.slices.empty();
     const auto number = [](const std::optional<int64_t>& value) { return value ? grouped(*value) : "?"; };
-    TextBlock block{.title = "",
-                    .rows = {{"checkpoint", checkpoint_.directory},
-                             {"step", fmt::format("{}, after {} samples, {} tokens", grouped(state.step),
-                                                  grouped(state.consumed_samples), grouped(state.consumed_tokens))},
-                             {"saved by", fmt::format("{} (run {})", manifest.layout, manifest.run)},
-                             {"files", fmt::format("{} shards and their metadata, {}", shards, bytes_text(bytes))},
-                             {"model", fmt::format("{} layers, hidden {}, ffn {}, {} heads, {} positions", m.num_layers,
-                                                   grouped(m.hidden_size), number(m.ffn_hidden_size),
-                                                   m.num_attention_heads, grouped(m.seq_length))},
-                             {"vocabulary", fmt::format("{}, {} output weights", number(m.vocab_size),
-                                                        m.untie_embeddings_and_output_weights ? "untied" : "tied")},
-                             {"computed in", std::string(word_of(config.precision.dtype)) + "; stored in fp32"},
-                             {"tokenizer", state.tokenizer.empty() ? "unknown" : state.tokenizer}}};
+    TextBlock block{
+        .title = "",
+        .rows = {
+            {"checkpoint", checkpoint_.directory},
+            {"step", fmt::format("{}, after {}, {}", grouped(state.step), counted(state.consumed_samples, "sample"),
+                                 counted(state.consumed_tokens, "token"))},
+            {"saved by", fmt::format("{} (run {})", manifest.layout, manifest.run)},
+            {"files", fmt::format("{} and metadata, {}", counted(shards, "shard"), bytes_text(bytes))},
+            {"model", fmt::format("{}, hidden {}, ffn {}, {}, {}", counted(m.num_layers, "layer"),
+                                  grouped(m.hidden_size), number(m.ffn_hidden_size),
+                                  counted(m.num_attention_heads, "head"), counted(m.seq_length, "position"))},
+            {"vocabulary", fmt::format("{}, {} output weights", number(m.vocab_size),
+                                       m.untie_embeddings_and_output_weights ? "untied" : "tied")},
+            {"computed in", std::string(word_of(config.precision.dtype)) + "; stored in fp32"},
+            {"tokenizer", state.tokenizer.empty() ? "unknown" : state.tokenizer}}};
     if (!config.data.path.empty()) block.rows.push_back({"data", config.data.path});
     if (!config.data.train_path.empty()) block.rows.push_back({"data", config.data.train_path});
     print_blocks({block});
@@ -244,7 +246,8 @@ void verify_all(const std::vector<std::string>& directories) {
     }
     std::fflush(stdout);
   }
-  if (damaged > 0) throw DataError(fmt::format("{} of {} checkpoints are damaged", damaged, directories.size()));
+  if (damaged > 0)
+    throw DataError(fmt::format("{} of {} damaged", damaged, counted(std::ssize(directories), "checkpoint")));
 }
 
 void add_verify(CLI::App& parent) {

@@ -139,7 +139,7 @@ void print_document(const IndexedDataset& dataset, int64_t document, const Token
   constexpr int64_t kShownTokens = 128;
   std::vector<int32_t> tokens(static_cast<size_t>(std::min(dataset.length(document), kShownTokens)));
   dataset.read(dataset.begin(document), tokens);
-  fmt::print("\ndocument {}, {} tokens\n", grouped(document), grouped(dataset.length(document)));
+  fmt::print("\ndocument {}, {}\n", grouped(document), counted(dataset.length(document), "token"));
   if (tokenizer) {
     std::string text;
     try {

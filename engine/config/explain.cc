@@ -32,7 +32,7 @@ std::string recompute_text(const ModelConfig& m) {
     return fmt::format("{} of every layer", fmt::join(modules, ","));
   }
   if (m.recompute_method == RecomputeMethod::block)
-    return fmt::format("the first {} layers of each stage", m.recompute_num_layers);
+    return fmt::format("the first {} of each stage", counted(m.recompute_num_layers, "layer"));
   return m.recompute_num_layers == 1 ? "every layer, from its input"
                                      : fmt::format("every layer, in groups of {}", m.recompute_num_layers);
 }
@@ -41,9 +41,10 @@ TextBlock describe_model(const Config& config) {
   const ModelConfig& m = config.model;
   return {
       "model",
-      {{"shape", fmt::format("{} layers, hidden {}, ffn {}, {} heads of {}, {} positions", grouped(m.num_layers),
-                             grouped(m.hidden_size), grouped(*m.ffn_hidden_size), m.num_attention_heads,
-                             m.hidden_size / m.num_attention_heads, grouped(m.seq_length))},
+      {{"shape",
+        fmt::format("{}, hidden {}, ffn {}, {} of {}, {}", counted(m.num_layers, "layer"), grouped(m.hidden_size),
+                    grouped(*m.ffn_hidden_size), counted(m.num_attention_heads, "head"),
+                    m.hidden_size / m.num_attention_heads, counted(m.seq_length, "position"))},
        {"output layer", m.untie_embeddings_and_output_weights ? "has its own weight" : "tied to the word embeddings"},
        {"dtype", std::string(word_of(config.precision.dtype))},
        {"recompute", recompute_text(m)}}};
@@ -140,12 +141,13 @@ TextBlock describe_work(const Config& config, const Layout& layout) {
   const auto convention = config.train.flops_convention;
   const auto flops = flops_per_token(model_spec_of(config.model), convention);
   return {"work",
-          {{"step", fmt::format("{} samples = {} data-parallel ranks x {} micro-batches of {}", grouped(samples),
-                                layout.mesh[Axis::dp], grouped(layout.micro_batches), config.batch.micro_batch_size)},
-           {"tokens", fmt::format("{} a step, {} in {} steps", grouped(tokens),
+          {{"step", fmt::format("{} = {} x {} of {}", counted(samples, "sample"),
+                                counted(layout.mesh[Axis::dp], "data-parallel rank"),
+                                counted(layout.micro_batches, "micro-batch"), config.batch.micro_batch_size)},
+           {"tokens", fmt::format("{} a step, {} in {}", grouped(tokens),
                                   all_tokens < 9e18 ? grouped(tokens * config.train.train_iters)
                                                     : fmt::format("{:.4g}", all_tokens),
-                                  grouped(config.train.train_iters))},
+                                  counted(config.train.train_iters, "step"))},
            {"model FLOPs", fmt::format("{:.6e} a token, {:.6e} a step (convention: {})", flops.total(),
                                        flops.total() * static_cast<double>(tokens), word_of(convention))},
            {"checkpoints", checkpoints_text(config)}}};

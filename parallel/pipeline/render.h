@@ -15,8 +15,8 @@ struct TextOptions {
   int columns = 160;    // of the terminal; a long timeline is squeezed into them
   bool colors = false;  // ANSI colours
 };
-// One line per rank, and an axis. "|F3.1 " is an op, dots are idle time. In narrow cells "F3.1" becomes "f3" (lower
-// case: an odd chunk) or "f".
+// One line per rank, and an axis. "|F3.1 " is an op, dots are idle time. In narrow cells it loses its bar ("F3.1"), then
+// becomes "|f3" (lower case: an odd chunk) or "|f".
 std::string render_text(const Timeline& timeline, const TextOptions& options = {});
 
 struct SvgOptions {

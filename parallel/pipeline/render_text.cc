@@ -35,16 +35,20 @@ std::string colored(const Row& row, int chunks) {
   return text;
 }
 
-// Columns a unit of time: enough for the labels of the shortest op where the line has room for that.
+// Columns a unit of time: enough for the labels of the shortest op where the line has room for that, else a whole number
+// for the shortest op, so that times which are multiples of it stay in line.
 double scale_of(const Timeline& timeline, double makespan, double columns) {
-  double scale = 0;
+  double scale = 0, shortest = makespan;
   for (const OpSpan& span : timeline.ops) {
     const double length = span.end - span.start;
     if (length <= 0) continue;
     const auto label = static_cast<double>(to_string(span.op, timeline.v > 1).size());
     scale = std::max(scale, (label + 1) / length);
+    shortest = std::min(shortest, length);
   }
-  return std::min(scale, columns / makespan);
+  if (scale * makespan <= columns) return scale;
+  const double whole = std::floor(columns / makespan * shortest);
+  return whole > 0 ? whole / shortest : columns / makespan;
 }
 
 // "F3.1", or "f3" (a small letter: an odd chunk), or "f": the longest that fits.
@@ -84,7 +88,8 @@ std::string render_text(const Timeline& timeline, const TextOptions& options) {
     Row& row = rows[static_cast<size_t>(span.rank)];
     const size_t from = column(span.start), width = column(span.end) - from;
     if (width == 0) continue;
-    std::string cell = width == 1 ? std::string() : std::string(1, '|');
+    const std::string whole_label = to_string(span.op, timeline.v > 1);
+    std::string cell = width == 1 || width == whole_label.size() ? std::string() : std::string(1, '|');
     cell += label_of(span.op, timeline.v, width - cell.size());
     cell.resize(width, ' ');
     row.text.replace(from, width, cell);

@@ -49,7 +49,14 @@ TEST(RenderText, LongTimelinesAreSqueezedIntoTheLine) {
 
 TEST(RenderText, NarrowCellsKeepTheMicroBatchAndShowOddChunksSmall) {
   const std::string text = render_text(timeline_of("interleaved", 2, 2), {.columns = 58});
-  EXPECT_TRUE(says(text, {"|F0|F1 |f0|f1...", "|B0.1", "|B1.0"}));
+  EXPECT_TRUE(says(text, {"|F0|F1|f0|f1......|B0.1", "|B1.0"}));
+}
+
+// 33 units of time in 80 columns: two columns a unit, without bars where they would take the place of the number.
+TEST(RenderText, SqueezedCellsStayInLine) {
+  const std::string text = render_text(timeline_of("1f1b", 4, 8), {.columns = 80});
+  EXPECT_TRUE(says(text, {"rank 0 F0F1F2F3............|B0 F4|B1 F5|B2 F6|B3 F7|B4 ..|B5 ..|B6 ..|B7 |\n",
+                          "rank 3 ......F0|B0 F1|B1 F2|B2 F3|B3 F4|B4 F5|B5 F6|B6 F7|B7 ............|\n"}));
 }
 
 TEST(RenderText, ColorsChangeNoCharacter) {
