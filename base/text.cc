@@ -53,7 +53,7 @@ std::string percent_text(double fraction) {
 }
 
 std::string counted(int64_t n, std::string_view noun) {
-  return fmt::format("{} {}{}", grouped(n), noun, n == 1 ? "" : "s");
+  return fmt::format("{} {}{}", grouped(n), noun, n == 1 ? "" : noun.ends_with("ch") ? "es" : "s");  // batches
 }
 
 std::string shortened(std::string_view text, size_t most) {

@@ -461,7 +461,7 @@ TEST(CheckpointCommands, VerifyNamesWhatIsDamaged) {
   EXPECT_EQ(all.code, 65);
   EXPECT_TRUE(has(all.out, "step-00000001: DAMAGED: ")) << all.out;
   EXPECT_TRUE(has(all.out, "step-00000000: sound")) << all.out;
-  EXPECT_TRUE(has(all.err, "1 of 2 checkpoints are damaged")) << all.err;
+  EXPECT_TRUE(has(all.err, "1 of 2 checkpoints damaged")) << all.err;
   EXPECT_EQ(trivet(dir, "checkpoint verify " + (dir / "nowhere")).code, 64);
 
   // and: one that a run at work has removed since its folder was listed is not damaged
