@@ -235,34 +235,59 @@ void write_file(const std::string& path, std::string_view text) {
 }
 
 AppendFile::AppendFile(std::string path, Start start, Warn warn) : path_(std::move(path)), warn_(std::move(warn)) {
-  const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (start == Start::empty ? O_TRUNC : 0);
-  fd_ = FileDescriptor(::open(path_.c_str(), flags, 0666));
-  if (fd_ < 0) throw IoError(path_ + ": cannot be opened for writing: " + error_text(errno));
-  struct stat status = {};
-  regular_ = ::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode);
+  const std::string parent = std::filesystem::path(path_).parent_path().string();
+  folder_ = FileDescriptor(::open(parent.empty() ? "." : parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (folder_ < 0 || !open(start == Start::empty ? O_TRUNC : 0))
+    throw IoError(path_ + ": cannot be opened for writing: " + error_text(errno));
   if (regular_) cut_torn_record();
+}
+
+AppendFile::~AppendFile() {
+  if (lost_ > 0) warn(fmt::format("{} records are missing at its end", lost_));
+}
+
+bool AppendFile::open(int flags) {
+  const std::string name = std::filesystem::path(path_).filename().string();
+  FileDescriptor fd(::openat(folder_, name.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | flags, 0666));
+  if (fd < 0) return false;
+  struct stat status = {};
+  regular_ = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+  fd_ = std::move(fd);
+  return true;
+}
+
+bool AppendFile::was_removed() const {
+  struct stat status = {};
+  return regular_ && ::fstat(fd_, &status) == 0 && status.st_nlink == 0;
 }
 
 void AppendFile::cut_torn_record() {
   off_t end = ::lseek(fd_, 0, SEEK_END);
   char last = 0;
   while (end > 0 && ::pread(fd_, &last, 1, end - 1) == 1 && last != '\n') --end;
-  if (::ftruncate(fd_, end) != 0) warn_once(error_text(errno));
+  if (::ftruncate(fd_, end) != 0) warn(fmt::format("a torn record cannot be cut off: {}", error_text(errno)));
 }
 
 bool AppendFile::append(std::string_view record) {
+  if (was_removed() && open(0)) warn("was removed; it goes on in a new file, without the records before");
   const off_t end = regular_ ? ::lseek(fd_, 0, SEEK_END) : 0;
   const size_t written = write_all(fd_, record);
-  if (written == record.size()) return true;
-  const int error = errno;
-  if (regular_ && written > 0 && ::ftruncate(fd_, end) != 0) warn_once("a torn record could not be cut off");
-  warn_once(error_text(error));
+  if (written == record.size()) {
+    if (const int64_t lost = std::exchange(lost_, 0); lost > 0)
+      warn(fmt::format("can be written again; {} records before this one are missing", lost));
+    return true;
+  }
+  const std::string why = error_text(errno);
+  const bool torn = regular_ && written > 0 && ::ftruncate(fd_, end) != 0;
+  if (lost_ == 0)
+    warn(fmt::format("cannot be written: {}; until it can be, its records are lost{}", why,
+                     torn ? ", and one is torn" : ""));
+  ++lost_;
   return false;
 }
 
-void AppendFile::warn_once(const std::string& why) {
-  if (warn_) warn_(path_ + ": cannot be written: " + why + "; training goes on without these records");
-  warn_ = nullptr;
+void AppendFile::warn(const std::string& what) const {
+  if (warn_) warn_(path_ + ": " + what);
 }
 
 }  // namespace trivet

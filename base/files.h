@@ -111,7 +111,8 @@ void remove_abandoned(const std::string& folder, std::string_view prefix);
 void write_file(const std::string& path, std::string_view text);
 
 // A file of records for people who watch the run. A disk that is full must not end a training run, so append() writes a
-// record wholly or not at all, and warns at the first failure only; later records are tried again. Used by one thread.
+// record wholly or not at all. It warns at the first failure, and with the number of records that are missing when one
+// can be written again, or at the end; and where the file was removed, which it makes anew. Used by one thread.
 class AppendFile {
  public:
   enum class Start { keep, empty };  // what becomes of a file that is already there
@@ -120,20 +121,27 @@ class AppendFile {
   // Throws IoError when the file cannot be opened: before training, that is a mistake to mend. A last record that
   // does not end in a newline (the writer was killed) is cut off.
   AppendFile(std::string path, Start start, Warn warn);
+  ~AppendFile();
+  AppendFile(AppendFile&&) = default;
+  AppendFile& operator=(AppendFile&&) = default;
 
-  // REQUIRES: the record ends in a newline. False where it could not be written.
+  // REQUIRES: the record ends in a newline. False where it could not be written. Throws what `warn` throws.
   bool append(std::string_view record);
 
   const std::string& path() const { return path_; }
 
  private:
+  bool open(int flags);
+  bool was_removed() const;
   void cut_torn_record();
-  void warn_once(const std::string& why);
+  void warn(const std::string& what) const;
 
   std::string path_;
   Warn warn_;
+  FileDescriptor folder_;  // of the file, which is never made in another folder of that name
   FileDescriptor fd_;
   bool regular_ = false;  // not a pipe or device: what was written can be cut off again
+  int64_t lost_ = 0;      // records, since the last one that was written
 };
 
 }  // namespace trivet

@@ -57,7 +57,7 @@ void Disk::finish(DiskOp op, const std::string& path, const std::function<int()>
   if (result < 0) fail_io(op, path, errno);
 }
 
-void Disk::make_directories(const std::string& path) const {
+void Disk::make_directories(const std::string& path, Parents parents) const {
   std::vector<std::string> changed;  // those that get a new name, the innermost first
   for (std::string made = path; !made.empty() && !file_exists(made);) {
     made = std::filesystem::path(made).parent_path().string();
@@ -65,7 +65,8 @@ void Disk::make_directories(const std::string& path) const {
   }
   finish(DiskOp::make_directory, path, [&] {
     std::error_code error;
-    std::filesystem::create_directories(path, error);
+    if (parents == Parents::made) std::filesystem::create_directories(path, error);
+    else std::filesystem::create_directory(path, error);
     return result_of(error);
   });
   for (const std::string& directory : changed)

@@ -25,8 +25,9 @@ class Disk {
   Disk() = default;
   explicit Disk(Fault fault) : fault_(std::move(fault)) {}
 
-  // With its parents. New names are durable.
-  void make_directories(const std::string& path) const;
+  // New names are durable.
+  enum class Parents { made, expected };  // one that is expected and not there is an error
+  void make_directories(const std::string& path, Parents parents = Parents::made) const;
   void rename(const std::string& from, const std::string& to) const;
   // Swaps two names atomically. False where the file system cannot.
   bool exchange(const std::string& a, const std::string& b) const;

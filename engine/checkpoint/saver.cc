@@ -52,7 +52,7 @@ void CheckpointSaver::begin(const TrainState& state) {
 
 void CheckpointSaver::write() {
   const Disk& disk = options_.store.disk();
-  disk.make_directories(temporary_);
+  disk.make_directories(temporary_, parents_);
   reached_->synchronize();
   const std::string name = shard_name(options_.rank);
   const CheckpointFile file = reading_ ? write_shard(disk, temporary_, name, written_, device_, *reading_)

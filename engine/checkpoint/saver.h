@@ -47,10 +47,11 @@ class CheckpointSaver {
   // may change it. The host does not wait.
   void begin(const TrainState& state);
   bool saving() const { return phase_ != Phase::idle; }
-  // REQUIRES: !saving(). Later checkpoints go to `store`, without before_commit.
+  // REQUIRES: !saving(). Later checkpoints go to `store`, whose folder may be new, without before_commit.
   void move_to(CheckpointStore store) {
     options_.store = std::move(store);
     options_.before_commit = nullptr;
+    parents_ = Disk::Parents::made;
   }
 
   SaveVote vote();  // of this rank, now
@@ -73,6 +74,7 @@ class CheckpointSaver {
   void commit();
 
   Options options_;
+  Disk::Parents parents_ = Disk::Parents::expected;  // a run's directory that was deleted stays so
   std::vector<StateTensor> live_, written_;
   bool copies_;
   Device& device_;

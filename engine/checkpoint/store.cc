@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "base/files.h"
+#include "base/host.h"
+#include "base/utf8.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -45,17 +47,28 @@ std::vector<int64_t> CheckpointStore::steps() const {
   return steps;
 }
 
-std::optional<int64_t> CheckpointStore::latest() const {
+std::string CheckpointStore::named_latest() const {
   const std::string path = folder_ + "/latest";
   if (!file_exists(path)) return {};
   std::string name;
   try {
     name = read_small_file(path, 100);
-  } catch (const DataError&) {
-    return {};  // too long to name a step
+  } catch (const DataError& error) {
+    return error.what();  // too long to name a step
   }
   if (!name.empty() && name.back() == '\n') name.pop_back();
-  const auto step = step_of_name(name);
+  return name;
+}
+
+std::string CheckpointStore::latest_problem() const {
+  const std::vector<std::string> found = paths();
+  if (found.empty() || !file_exists(folder_ + "/latest") || latest()) return {};
+  return fmt::format("{}/latest names \"{}\", which is no checkpoint of that folder; the newest is {}", folder_,
+                     printable(named_latest()), found.front());
+}
+
+std::optional<int64_t> CheckpointStore::latest() const {
+  const auto step = step_of_name(named_latest());
   return step && file_exists(path_of(*step)) ? step : std::nullopt;
 }
 
@@ -68,7 +81,9 @@ std::vector<std::string> CheckpointStore::paths() const {
   return paths;
 }
 
-std::vector<std::string> find_checkpoints(std::string path) {
+void warn_on_stderr(const std::string& warning) { write_stderr("trivet: " + warning + "\n"); }
+
+std::vector<std::string> find_checkpoints(std::string path, const std::function<void(const std::string&)>& warn) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (!file_exists(path)) {
     if (errno == ENOENT) throw ConfigError(path + ": there is no such file or directory");
@@ -77,12 +92,15 @@ std::vector<std::string> find_checkpoints(std::string path) {
   if (!std::filesystem::is_directory(path)) throw DataError(path + ": is a file, expected a checkpoint's directory");
   if (file_exists(path + "/manifest.json")) return {path};
   for (const std::string& folder : {path, path + "/checkpoints"})
-    if (auto found = CheckpointStore(folder).paths(); !found.empty()) return found;
+    if (auto found = CheckpointStore(folder).paths(); !found.empty()) {
+      if (const std::string problem = CheckpointStore(folder).latest_problem(); warn && !problem.empty()) warn(problem);
+      return found;
+    }
   throw DataError(path + ": not a checkpoint (there is no manifest.json), nor a folder or run with checkpoints");
 }
 
 std::string CheckpointStore::prepare() const {
-  disk_.make_directories(folder_);
+  disk_.make_directories(folder_, Disk::Parents::expected);
   const std::vector<std::string> names = list_directory(folder_);
   if (access(folder_.c_str(), W_OK) != 0)
     throw IoError(fmt::format("{}: cannot be written to: {}", folder_, std::strerror(errno)));

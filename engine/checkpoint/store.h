@@ -10,6 +10,7 @@
 // saved a second time on a file system that cannot exchange two names; see commit().)
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,11 +27,13 @@ class CheckpointStore {
   std::vector<int64_t> steps() const;
   // What `latest` names, if that is a committed step.
   std::optional<int64_t> latest() const;
+  // Where `latest` is there and names no committed step: what it names, and what is taken. Else empty.
+  std::string latest_problem() const;
   std::string path_of(int64_t step) const;
   std::string temporary_path_of(int64_t step, const std::string& run) const;
 
-  // Makes the folder and removes leftovers of killed runs; returns why one could not be removed, or "". Called by one
-  // rank, while no save is in progress.
+  // Makes the folder, in one that exists, and removes leftovers of killed runs; returns why one could not be removed,
+  // or "". Called by one rank, while no save is in progress.
   std::string prepare() const;
   // Makes `temporary`, whose files are durable, the checkpoint of its step, and the latest one.
   void commit(int64_t step, const std::string& temporary) const;
@@ -46,13 +49,17 @@ class CheckpointStore {
   const Disk& disk() const { return disk_; }
 
  private:
+  std::string named_latest() const;
   std::string folder_;
   Disk disk_;
 };
 
-// What a user's path names: a checkpoint itself, or the checkpoints of a folder or run in the order of paths(). Throws
-// ConfigError where the path names nothing, DataError where there are none.
-std::vector<std::string> find_checkpoints(std::string path);
+// What a user's path names: a checkpoint itself, or the checkpoints of a folder or run in the order of paths(). `warn`
+// (none: nobody) hears of a `latest` that names none. Throws ConfigError where the path names nothing, DataError where
+// there are none.
+void warn_on_stderr(const std::string& warning);
+std::vector<std::string> find_checkpoints(std::string path,
+                                          const std::function<void(const std::string&)>& warn = warn_on_stderr);
 
 // The step of a directory called step-NNNNNNNN, eight digits or more.
 std::optional<int64_t> step_of_name(std::string_view name);

@@ -9,8 +9,8 @@
 
 namespace trivet {
 
-RunDirectory::RunDirectory(std::string path)
-    : path_(std::move(path)), fd_(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+RunDirectory::RunDirectory(std::string path, const char* what)
+    : path_(std::move(path)), what_(what), fd_(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   struct stat status;
   if (fd_ < 0 || stat(path_.c_str(), &status) != 0) return;
   device_ = status.st_dev;
@@ -26,7 +26,7 @@ std::string RunDirectory::problem() const {
   std::error_code ignored;
   const std::string place =
       std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", static_cast<int>(fd_)), ignored).string();
-  return fmt::format("train.run_dir {}: the directory of this run was {}{}", path_,
+  return fmt::format("{} {}: the directory of this run was {}{}", what_, path_,
                      place.empty() || place.ends_with(" (deleted)") ? "deleted" : "renamed to " + place,
                      found ? ", and another one is in its place" : " while the run was writing to it");
 }

@@ -12,8 +12,8 @@ namespace trivet {
 
 class RunDirectory {
  public:
-  // `path`: a directory that exists; one that this host does not see is never missed.
-  explicit RunDirectory(std::string path);
+  // `path`: a directory that exists; one that this host does not see is never missed. `what` it is, for messages.
+  explicit RunDirectory(std::string path, const char* what = "train.run_dir");
 
   // Why it is another one now; empty: it is the same, or its file system does not answer. Any thread.
   std::string problem() const;
@@ -22,6 +22,7 @@ class RunDirectory {
 
  private:
   std::string path_;
+  const char* what_;
   FileDescriptor fd_;
   dev_t device_ = 0;
   ino_t inode_ = 0;  // 0: not seen

@@ -22,7 +22,7 @@ std::string set_aside(const std::string& file);
 
 class MetricsLog {
  public:
-  // Throws IoError when the file cannot be opened. `warn` is called once, at the first line that cannot be written.
+  // Throws IoError when the file cannot be opened. `warn`: as AppendFile has it.
   MetricsLog(std::string path, AppendFile::Warn warn);
 
   // set_aside() of the file, before a run that does not go on where it ends.

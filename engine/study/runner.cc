@@ -10,6 +10,7 @@
 #include <sys/file.h>
 
 #include "base/files.h"
+#include "engine/fault/run_directory.h"
 #include "engine/study/summary.h"
 #include "kernels/base/check.h"
 
@@ -48,7 +49,11 @@ std::string results_path(const Study& study) {
 
 StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& rows, const RunPoint& run,
                    const RunnerOptions& options) {
-  AppendFile file(results_path(study), AppendFile::Start::keep, {});
+  AppendFile file(results_path(study), AppendFile::Start::keep, [](const std::string& why) { throw IoError(why); });
+  const RunDirectory folder(study.out, "the study's out");
+  const auto check_folder = [&] {
+    if (const std::string problem = folder.problem(); !problem.empty()) throw ConfigError(problem);
+  };
   const double begin = options.now_seconds();
   std::vector<RunRow> counted = options.retry_failed ? without_failures(rows) : rows;
   int64_t call = 1, rounds = rounds_wanted(study, plan, counted);
@@ -69,15 +74,16 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
     if (made > 0 && study.budget_minutes > 0 && end > 60 * study.budget_minutes) return StudyEnd::budget;
 
     const Point& point = plan.points[next.point];
+    check_folder();  // before a run makes it anew
     std::optional<RunRow> row = run(point, next);
+    check_folder();
     if (!row) return StudyEnd::stopped;
     row->point = point.id;
     row->repeat = next.repeat;
     row->call = call;
     const std::vector<std::string> labels = labels_of(study, point.choice);
     for (size_t i = 0; i < labels.size(); ++i) row->levels.emplace_back(study.factors[i].name, labels[i]);
-    if (!file.append(to_json_line(*row)))
-      throw IoError(fmt::format("{}: the result of a run cannot be written", file.path()));
+    file.append(to_json_line(*row));
     rows.push_back(*row);
     counted.push_back(std::move(*row));
     left.pop_front();

@@ -1,11 +1,10 @@
-#include "base/files.h"
-
 #include <csignal>
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <vector>
 
+#include "base/files.h"
 #include "tests/support/temp_dir.h"
 
 namespace trivet {
@@ -30,10 +29,44 @@ TEST(AppendFile, ARecordIsWrittenWhollyOrNotAtAll) {
   std::signal(SIGXFSZ, handler);
   // then: no part of the fourth is left, and there is room again
   EXPECT_EQ(written, 3);
-  EXPECT_EQ(warnings.size(), 1u);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(warnings[0].starts_with(dir / "log: cannot be written: ")) << warnings[0];
   EXPECT_EQ(std::filesystem::file_size(dir / "log"), 90u);
   EXPECT_TRUE(file.append("y\n"));
-  EXPECT_EQ(read_text(dir / "log"), record + record + record + "y\n");
+  EXPECT_TRUE(file.append("z\n"));
+  ASSERT_EQ(warnings.size(), 2u);
+  EXPECT_EQ(warnings[1], dir / "log: can be written again; 7 records before this one are missing");
+  EXPECT_EQ(read_text(dir / "log"), record + record + record + "y\nz\n");
+}
+
+TEST(AppendFile, CountsAtItsEndWhatIsMissing) {
+  std::vector<std::string> warnings;
+  {
+    AppendFile file("/dev/full", AppendFile::Start::keep, [&](const std::string& what) { warnings.push_back(what); });
+    for (int i = 0; i < 3; ++i) EXPECT_FALSE(file.append("x\n"));
+  }
+  ASSERT_EQ(warnings.size(), 2u);
+  EXPECT_EQ(warnings[1], "/dev/full: 3 records are missing at its end");
+}
+
+// But never in another folder that has taken the place of its own.
+TEST(AppendFile, IsMadeAnewWhereItIsRemoved) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir / "run");
+  std::vector<std::string> warnings;
+  AppendFile file(dir / "run/log", AppendFile::Start::keep,
+                  [&](const std::string& message) { warnings.push_back(message); });
+  EXPECT_TRUE(file.append("a\n"));
+  std::filesystem::remove(dir / "run/log");
+  EXPECT_TRUE(file.append("b\n"));
+  EXPECT_TRUE(file.append("c\n"));
+  EXPECT_EQ(read_text(dir / "run/log"), "b\nc\n");
+  EXPECT_EQ(warnings, std::vector<std::string>{
+                          dir / "run/log: was removed; it goes on in a new file, without the records before"});
+  std::filesystem::remove_all(dir / "run");
+  std::filesystem::create_directory(dir / "run");
+  EXPECT_TRUE(file.append("d\n"));
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "run"));
 }
 
 TEST(AppendFile, ATornRecordOfARunThatWasKilledIsCutOff) {

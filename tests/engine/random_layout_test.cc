@@ -3,6 +3,7 @@
 // random order among them. TRIVET_RANDOM_LAYOUTS=10000 draws so many in place of a few dozen.
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <gtest/gtest.h>
 #include <utility>
 
@@ -34,6 +35,7 @@ bool uses_ring(const OverlapConfig& overlap) {
 std::string save_after_a_step(Config config, int ranks, const Trainer::Options& options, const std::string& run_dir) {
   config.train.run_dir = run_dir;
   config.checkpoint.save_interval = 1;
+  std::filesystem::create_directories(run_dir);
   const Layout layout = resolved(config, ranks).layout;
   with_trainers(
       config, ranks,

@@ -80,6 +80,7 @@ float value_at(int64_t step, int64_t i) { return static_cast<float>(step * 1000)
 class SmallWorld {
  public:
   explicit SmallWorld(std::string folder, Disk::Fault fault = {}, int64_t keep_last = 1, bool copies = true) {
+    std::filesystem::create_directories(folder);  // as CheckpointStore::prepare() does
     const Slice whole{.global = {kRows, kCols}, .rows = kRows, .cols = kCols};
     for (int rank = 0; rank < 2; ++rank) {
       SmallRank& mine = ranks_[rank];
@@ -228,6 +229,7 @@ TEST(Saver, ReadsAndWritesWhatTheHostCannotTouch) {
   for (const bool copies : {true, false}) {
     for (const StateTensor& tensor : tensors) device->copy_to_device(values.data(), tensor.data, *compute);
     const TempDir dir;
+    CheckpointStore(dir / "c").prepare();
     CheckpointSaver saver(
         {.store = CheckpointStore(dir / "c"), .run = "abc", .layout = "one rank", .config = "# none\n"}, tensors,
         copies ? Tensor{snapshot.data(), DType::u8, {bytes}} : Tensor{}, *device, *compute);
@@ -346,6 +348,7 @@ TEST(Saver, SynchronisesEverythingBeforeItIsNamed) {
       log.push_back({op, path});
       return DiskFate::normal;
     };
+    Disk(record).make_directories(dir / "run");
     CheckpointStore(folder, Disk(record)).prepare();
     SmallWorld world(folder, record);
     ASSERT_EQ(world.save(1), SaveEvent::committed);
@@ -418,6 +421,16 @@ TEST(Saver, GoesOnWhereOldCheckpointsCannotBeRemoved) {
   EXPECT_EQ(store.steps(), std::vector<int64_t>{3});
   EXPECT_EQ(CheckpointStore(dir / "c").prepare(), "");
   EXPECT_EQ(folder_listing(dir / "c"), "latest step-00000003");
+}
+
+// A run that is gone stays so, at whatever moment its folder is deleted.
+TEST(Saver, DoesNotMakeADeletedFolderAnew) {
+  const TempDir dir;
+  SmallWorld world(dir / "run/checkpoints");
+  std::filesystem::remove_all(dir / "run");
+  EXPECT_EQ(world.save(1), SaveEvent::failed);
+  EXPECT_THROW(CheckpointStore(dir / "run/checkpoints").prepare(), IoError);
+  EXPECT_FALSE(std::filesystem::exists(dir / "run"));
 }
 
 // The names of data and folders need not be UTF-8.

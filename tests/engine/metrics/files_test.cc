@@ -137,7 +137,7 @@ TEST(MetricsLog, AFullDiskWarnsOnceAndTrainingGoesOn) {
   log.eval({});
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_EQ(warnings[0],
-            "/dev/full: cannot be written: No space left on device; training goes on without these records");
+            "/dev/full: cannot be written: No space left on device; until it can be, its records are lost");
 }
 
 TEST(MetricsLog, AFolderThatIsNotThereIsToldBeforeTraining) {

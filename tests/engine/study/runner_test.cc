@@ -255,6 +255,24 @@ TEST_F(StudyChild, ThatCannotBeStartedSaysWhy) {
   EXPECT_NE(read_text(dir_ / "err").find("cannot be started: No such file"), std::string::npos);
 }
 
+TEST_F(StudyRunner, EndsWhereItsFolderIsDeletedOrItsResultsAre) {
+  for (const std::string& lost : {study_.out, results_path(study_)}) {
+    const RunPoint loses = [&](const Point& point, const PlannedRun& run) {
+      std::filesystem::remove_all(lost);
+      return seconds(1)(point, run);
+    };
+    try {
+      run(loses);
+      FAIL() << lost;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(lost == study_.out ? "the study's out " + lost : lost + ": was removed"),
+                std::string::npos)
+          << error.what();
+    }
+    EXPECT_EQ(std::filesystem::exists(study_.out), lost != study_.out);
+  }
+}
+
 TEST(StudyCommand, IsTrainOrMpirunOfIt) {
   const StudyFolder folder;
   Study study = folder.study();
