@@ -43,6 +43,15 @@ Json parse_json(std::string_view text, BadJson bad) {
 template nlohmann::json parse_json(std::string_view, BadJson);
 template nlohmann::ordered_json parse_json(std::string_view, BadJson);
 
+nlohmann::json parse_json_member(std::string_view text, std::string_view key, std::string& first_key) {
+  const auto keep = [&](int depth, nlohmann::json::parse_event_t event, const nlohmann::json& parsed) {
+    if (depth != 1 || event != nlohmann::json::parse_event_t::key) return true;
+    if (first_key.empty()) first_key = parsed.get<std::string>();
+    return parsed == key;
+  };
+  return nlohmann::json::parse(text, keep, false);
+}
+
 std::string json_problem(const std::exception& error) {
   const std::string_view what = error.what();
   const size_t end = what.starts_with("[json.exception.") ? what.find("] ") : std::string_view::npos;

@@ -134,7 +134,7 @@ class Inspector {
     }
     if (tables)
       fmt::print("\nnon-finite values: {}\n", non_finite_ == 0 ? "none" : grouped(non_finite_) + ", marked ! above");
-    std::fflush(stdout);
+    flush_output();
     verify(checkpoint_);
   }
 
@@ -244,7 +244,7 @@ void verify_all(const std::vector<std::string>& directories) {
         throw;
       }
     }
-    std::fflush(stdout);
+    flush_output();
   }
   if (damaged > 0)
     throw DataError(fmt::format("{} of {} damaged", damaged, counted(std::ssize(directories), "checkpoint")));

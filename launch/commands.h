@@ -3,8 +3,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <charconv>
 #include <cstdint>
+#include <cstdio>
 #include <fmt/format.h>
 #include <functional>
 #include <limits>
@@ -18,6 +20,7 @@
 #include "base/text.h"
 #include "engine/config/scalar.h"
 #include "engine/config/validate.h"
+#include "kernels/base/check.h"
 #include "parallel/comm/comm.h"
 
 namespace trivet {
@@ -46,6 +49,12 @@ std::string version_text();  // of --version, several lines
 // `asked` threads (--ranks; 0: not given, then `needed`). Throws ConfigError where the two disagree.
 void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
                const std::function<void(Communicator& world)>& rank_main);
+
+// What was printed is out; else throws IoError. A reader who has gone is left to main().
+inline void flush_output() {
+  if (std::fflush(stdout) != 0 && errno != EPIPE)
+    throw IoError("standard output cannot be written: " + error_text(errno));
+}
 
 // The blocks on standard output, as wide as its terminal.
 inline void print_blocks(const std::vector<TextBlock>& blocks) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/host.h"
+#include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "engine/data/dataset_info.h"
@@ -69,9 +70,19 @@ class ProgressLine {
 
 // ---- prepare
 
+struct Interrupted : Error {
+  using Error::Error;
+  int exit_code() const override { return 128 + stop_signal(); }
+};
+
 void prepare(const PrepareOptions& options) {
   ProgressLine line;
-  const PrepareResult result = prepare_dataset(options, [&](const PrepareProgress& progress) { line.show(progress); });
+  watch_stop_signals("the command ends when this part of the text is done; nothing is written",
+                     "the command ends at once; the next one with this output removes its OUTPUT.*.tmp");
+  const PrepareResult result = prepare_dataset(options, [&](const PrepareProgress& progress) {
+    if (stop_signal() != 0) throw Interrupted(options.output + ": stopped by a signal; nothing is written");
+    line.show(progress);
+  });
   line.clear();
   const DatasetInfo& info = result.info;
   fmt::print("{}: {}, {} of {}, {} of text, {:.2f} bytes/token\n", options.output, counted(info.documents, "document"),
@@ -101,7 +112,9 @@ void add_prepare(CLI::App& data) {
   command->add_option("--tokenizer", options->tokenizer, "bytes or sentencepiece")->required();
   command->add_option("--vocab-size", options->vocab_size, "train a SentencePiece model of this many ids");
   command->add_option("--model", options->model, "use this SentencePiece model");
-  command->add_option("--train-bytes", options->train_bytes, "text to train the model on [512 an id]");
+  command->add_option("--train-bytes", options->train_bytes,
+                      fmt::format("text to train the model on [512 an id]; takes {} to {} times as much memory",
+                                  kLeastMemoryPerTrainByte, kMostMemoryPerTrainByte));
   command->add_option(
       "--document", *document,
       "what is a document of a text file: file [default], paragraph (up to a blank line) or entry (a paragraph and the "
@@ -110,9 +123,9 @@ void add_prepare(CLI::App& data) {
       ->capture_default_str();
   command->add_option(
       "--threads", options->threads,
-      fmt::format("threads that encode [one a core]; memory, whatever the size of the input, is at most "
-                  "{} and {} a thread",
-                  bytes_text(kMemoryBytes), bytes_text(kMemoryBytesPerThread)));
+      fmt::format("threads that encode [one a core]; memory, whatever the size of the input, is at most {} and {} a "
+                  "thread, and {} times the longest line of JSON Lines",
+                  bytes_text(kMemoryBytes), bytes_text(kMemoryBytesPerThread), kMemoryPerLineByte));
   command->add_flag("--force", options->force, "overwrite a dataset that is there");
   command->callback([options, document] {
     options->text.mode = document_mode(*document);
@@ -202,7 +215,7 @@ void inspect(const std::string& prefix, int64_t shown) {
   const int64_t count = std::min(shown, dataset.sequences());
   for (int64_t i = 0; i < count; ++i)
     print_document(dataset, (2 * i + 1) * dataset.sequences() / (2 * count), tokenizer.get());
-  std::fflush(stdout);  // the rest takes a while where the dataset is large
+  flush_output();  // the rest takes a while where the dataset is large
   print_content(dataset, info, tokenizer.get());
 }
 

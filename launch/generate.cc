@@ -147,7 +147,7 @@ void run_rank(const GenerateOptions& options, Communicator& world) {
   if (world.rank() == 0) {
     printer.emplace(tokenizer.get(), [](const std::string& piece) {
       fmt::print("{}", piece);
-      std::fflush(stdout);
+      flush_output();
     });
     printer->add(prompt);
   }
@@ -212,7 +212,7 @@ void add_generate_command(CLI::App& app) {
     // Before so many threads are started.
     if (launched_world_size() == 0 && asked.comm.backend != CommBackend::mpi)
       naming_keys([&] {
-        resolve_for(*options, open_checkpoint(find_checkpoints(options->checkpoint).front()),
+        resolve_for(*options, open_checkpoint(find_checkpoints(options->checkpoint, {}).front()),
                     options->ranks > 0 ? options->ranks : static_cast<int>(replica));
       });
     run_ranks(asked.comm.backend, options->ranks, static_cast<int>(replica),

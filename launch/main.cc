@@ -25,13 +25,11 @@
 
 namespace {
 
-// A file that is opened while standard output is closed would take its number, and get what is printed.
+// A file that is opened while standard output is closed would take its number, and get what is printed. Printing to a
+// closed one is an error, as everywhere.
 void open_standard_streams() {
-  for (int fd = open("/dev/null", O_RDWR); fd >= 0; fd = open("/dev/null", O_RDWR))
-    if (fd > STDERR_FILENO) {
-      close(fd);
-      return;
-    }
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
 }
 
 // What was printed is out, or the disk behind standard output is full.

@@ -56,6 +56,13 @@ Costs costs_of(const ScheduleOptions& options, const Schedule& schedule) {
   };
   if (!options.embedding.empty()) add(costs.stages.front(), stage_costs("--embedding", options.embedding));
   if (!options.head.empty()) add(costs.stages.back(), stage_costs("--head", options.head));
+  double sum = costs.latency + (costs.bandwidth > 0 ? costs.bytes / costs.bandwidth : 0);
+  for (const StageCosts& stage : costs.stages) sum += stage.forward + stage.of(OpKind::backward);
+  if (!(sum < 1e100))
+    throw ConfigError(
+        fmt::format("--costs, --embedding, --head and a transfer's time: {:g} in all, expected less than "
+                    "1e100; --unit names the unit",
+                    sum));
   return costs;
 }
 

@@ -7,6 +7,7 @@
 // (github.com/karpathy/llm.c, train_gpt2.py, write_model.)
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fmt/format.h>
 
 #include "engine/checkpoint/gpt_weights.h"
@@ -90,7 +91,7 @@ void expect_holds(const ModelConfig& model, const std::string& path) {
 }  // namespace
 
 bool is_llmc_model(const std::string& path) {
-  if (!path.ends_with(".bin") || !file_exists(path)) return false;
+  if (std::error_code ignored; !std::filesystem::is_regular_file(path, ignored)) return false;
   const InputFile file(path);
   int32_t magic = 0;
   if (file.size() >= kHeaderBytes) file.read_at(0, std::as_writable_bytes(std::span(&magic, 1)));

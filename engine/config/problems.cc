@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <pthread.h>
+
+#include "kernels/base/host_memory.h"
 
 namespace trivet {
 namespace {
@@ -85,6 +88,17 @@ void Problems::throw_if_any() const {
   for (size_t i = 0; i < lines_.size(); ++i) text += (i == 0 ? "" : "\n") + lines_[i];
   if (count_ > lines_.size()) text += fmt::format("\n… and {} more", count_ - lines_.size());
   throw ConfigError(text);
+}
+
+std::string thread_problem(const std::string& what) {
+  pthread_attr_t usual;
+  size_t stack = 0;
+  if (pthread_getattr_default_np(&usual) == 0) pthread_attr_getstacksize(&usual, &stack);
+  const MemoryLimit memory = memory_limit();
+  const bool no_room = memory.left() < static_cast<int64_t>(stack);
+  return fmt::format("a thread cannot be started: {}; expected fewer ranks or threads, or {}", what,
+                     no_room ? fmt::format("room for its stack ({} bytes): {}", stack, to_string(memory))
+                             : "a higher limit on processes (ulimit -u, or the container's)");
 }
 
 std::string with_hint(const Error& error) {

@@ -81,6 +81,9 @@ class Problems {
 // The error's text, where it is a ConfigError of a Lack with the keys named.
 std::string with_hint(const Error& error);
 
+// Why a thread could not be started, and what would help: for want of memory for its stack, or of a process number.
+std::string thread_problem(const std::string& what);
+
 // Runs f; a ConfigError of a Lack is thrown on with its hint, and a thread that does not start as a ConfigError.
 template <class F>
 decltype(auto) naming_keys(F&& f) {
@@ -91,9 +94,7 @@ decltype(auto) naming_keys(F&& f) {
     throw ConfigError(with_hint(error), Lack::named);
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::resource_unavailable_try_again) throw;
-    throw ConfigError(
-        std::string("a thread cannot be started: ") + error.what() +
-        "; expected fewer ranks or threads, or a higher limit on processes (ulimit -u, or the container's)");
+    throw ConfigError(thread_problem(error.what()));
   }
 }
 

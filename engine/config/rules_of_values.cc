@@ -109,6 +109,8 @@ void check_overlap(const Config& c, Rules& rule) {
   const bool alone = c.parallel.pipeline_model_parallel_size == 1;
   rule.no_effect("overlap.p2p_receive_ahead", {"parallel.pipeline_model_parallel_size"}, ahead && alone,
                  "{} needs pipeline_model_parallel_size above 1, found 1: nothing is received", o.p2p_receive_ahead);
+  rule.no_effect("overlap.overlap_p2p_comm", {"parallel.pipeline_model_parallel_size"}, !o.overlap_p2p_comm && alone,
+                 "false needs pipeline_model_parallel_size above 1, found 1: there are no transfers to wait for");
   rule.no_effect(
       "overlap.p2p_receive_ahead", {"overlap.overlap_p2p_comm"}, ahead && !o.overlap_p2p_comm,
       "{} has no effect with overlap_p2p_comm false: then as few receives are posted ahead as the schedule needs",
@@ -173,6 +175,7 @@ void check_training(const Config& c, Rules& rule) {
   for (const char* key : {"checkpoint.async_save", "checkpoint.keep_last", "checkpoint.max_failed_saves"})
     off(key, {"checkpoint.save_interval"}, k.save_interval == 0, "save_interval 0: nothing is saved");
   off("train.eval_iters", {"train.eval_interval"}, t.eval_interval == 0, "eval_interval 0: nothing is evaluated");
+  off("data.valid_path", {"train.eval_interval"}, t.eval_interval == 0, "eval_interval 0: nothing is evaluated");
   off("train.straggler_interval", {"train.straggler_factor"}, t.straggler_factor == 0,
       "straggler_factor 0: nothing looks for stragglers");
   off("train.spike_policy", {"train.spike_factor"}, t.spike_factor == 0,

@@ -33,7 +33,10 @@ void check_options(const PrepareOptions& options) {
     if (!ok) throw ConfigError(std::string(what));
   };
   require(!options.inputs.empty(), "no input file");
-  require(!options.output.empty(), "no output prefix");
+  const std::string name = std::filesystem::path(options.output).filename().string();
+  require(!name.empty() && name != "." && name != "..",
+          fmt::format("--output is \"{}\", expected a prefix that ends in the name of the dataset, such as data/corpus",
+                      options.output));
   require(sentencepiece || options.tokenizer == "bytes",
           fmt::format("--tokenizer is \"{}\", expected bytes or sentencepiece", options.tokenizer));
   require(sentencepiece || (!options.vocab_size && options.model.empty() && !options.train_bytes),
@@ -88,7 +91,7 @@ std::string sentencepiece_model(const PrepareOptions& options, const Report& rep
   const std::vector<std::string> lines = sample_lines(options, report);
   if (lines.empty()) throw DataError(fmt::format("{}: no text to train a tokenizer on", options.inputs[0]));
   report({Phase::training, 0, 0, 0, 0});
-  const MemoryPurpose purpose("training the tokenizer, about 30 times its text");
+  const MemoryPurpose purpose("training the tokenizer, 5 to 75 times its text");
   return train_sentencepiece(lines, *options.vocab_size);
 }
 
@@ -163,8 +166,10 @@ PrepareResult prepare_dataset(const PrepareOptions& options, const Report& given
   TextReader reader(options.inputs, options.text);
   if (const auto folder = std::filesystem::path(options.output).parent_path(); !folder.empty())
     make_folder(folder.string());
-  OutputFile info_file(options.output + ".json");  // locked: another call with this output ends here
-  check_output(options);                           // again: such a call may have ended just now
+  OutputFile info_file(options.output + ".json");                    // locked: another call with this output ends here
+  check_output(options);                                             // again: such a call may have ended just now
+  for (const char* suffix : {".bin.tmp", ".idx.tmp", ".model.tmp"})  // of a call that was killed
+    if (is_unlocked(options.output + suffix)) remove_file_if_exists(options.output + suffix);
   std::optional<OutputFile> model_file;
   if (!bytes) model_file.emplace(options.output + ".model");
 

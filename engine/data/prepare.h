@@ -2,9 +2,9 @@
 // same input and options give the same bytes, with any number of threads. A document longer than kPieceBytes is encoded
 // in pieces.
 //
-// Memory, whatever the size of the corpus: kMemoryBytes and kMemoryBytesPerThread for each thread. A SentencePiece
-// model that is trained takes some 30 times its sample on top, before encoding; a line of JSON Lines, several times its
-// length.
+// Memory, whatever the size of the corpus: kMemoryBytes and kMemoryBytesPerThread for each thread; on top of that,
+// kMemoryPerLineByte times the longest line of JSON Lines. Training a SentencePiece model comes before and takes, of
+// the text that it is trained on, 6 times the bytes where words repeat, as in a language, and 75 times where none does.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,7 @@ struct PrepareOptions {
 };
 
 inline constexpr int64_t kMemoryBytes = 64 << 20, kMemoryBytesPerThread = 24 << 20;
+inline constexpr int64_t kMemoryPerLineByte = 5, kLeastMemoryPerTrainByte = 5, kMostMemoryPerTrainByte = 75;
 
 struct PrepareProgress {
   enum class Phase { sampling, training, encoding };

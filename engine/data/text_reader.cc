@@ -42,6 +42,15 @@ constexpr Foreign kForeign[] = {
      "JSON itself, rename it"},
 };
 
+// The beginning of a text, without the byte order mark of UTF-8.
+std::string_view without_mark(std::string_view begin, const std::string& path) {
+  if (begin.starts_with("\xff\xfe") || begin.starts_with("\xfe\xff"))
+    throw DataError(fmt::format(
+        "{0}: begins with the byte order mark of UTF-16, expected UTF-8: iconv -f UTF-16 -t UTF-8 {0} > NEW", path));
+  if (begin.starts_with("\xef\xbb\xbf")) begin.remove_prefix(3);
+  return begin;
+}
+
 void reject_foreign(const InputFile& file) {
   std::string head(static_cast<size_t>(std::min<int64_t>(8, file.size())), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(head)));
@@ -166,6 +175,7 @@ bool TextReader::next(TextPiece& piece) {
       if (next_file_ == files_.size()) return false;
       file_ = std::make_unique<File>(files_[next_file_++]);
       json_ = is_json_lines(file_->path());
+      block_ = without_mark(file_->read(), file_->path());
     }
     collect();
   }
@@ -212,15 +222,16 @@ bool TextReader::take_json_line() {
   const std::string where = fmt::format("{}: line {}", file_->path(), ++line_number_),
                     line = std::exchange(json_line_, {});
   if (std::all_of(line.begin(), line.end(), is_space)) return false;
-  const nlohmann::json object = parse_json(line, BadJson::discarded);
+  std::string first_key;
+  const std::string& key = options_.json_key;
+  const nlohmann::json object = parse_json_member(line, key, first_key);
   if (object.is_discarded())
     throw DataError(fmt::format("{}: not valid JSON, expected an object in each line of a JSON Lines file", where));
   const JsonReader reader(object, where);
-  const std::string& key = options_.json_key;
   if (!object.contains(key))
     reader.refuse(key.c_str(), "nothing",
                   fmt::format("the text of a document; --json-key names its member{}",
-                              object.empty() ? "" : ", such as " + object.begin().key()));
+                              first_key.empty() ? "" : ", such as " + first_key));
   text_ = reader.text(key.c_str());
   return !text_.empty();
 }

@@ -1,5 +1,5 @@
 // TextReader: reads the documents of text files and of JSON Lines, decompressing gzip (.gz, and dictzip's .dz). Memory:
-// a few MiB; of JSON Lines, several times the longest line. Used by one thread at a time.
+// a few MiB; of JSON Lines, five times the longest line. Used by one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class TextReader {
   // Opens every file; a missing one is an IoError. Gzip is detected by content. A .gz or .dz file without it is a
   // DataError, as is a gzip file that is truncated, fails its checksum, or has anything but gzip members and zeros
   // behind the first member. A file whose name or first bytes say that it is no text, such as .json or Parquet, is a
-  // DataError that says what to do.
+  // DataError that says what to do, and so is UTF-16 when it is read. A byte order mark of UTF-8 is left out.
   TextReader(std::vector<std::string> files, DocumentOptions options);
   ~TextReader();
 

@@ -96,7 +96,7 @@ void draw_switches(Draw& draw, Runs& runs) {
   OverlapConfig& overlap = config.overlap;
   const Sharding strategy = config.parallel.data_parallel_sharding_strategy;
   const bool streams = streams_grads(strategy);
-  overlap.overlap_p2p_comm = !draw.one_in(4);
+  overlap.overlap_p2p_comm = !draw.one_in(4) || runs.p == 1;
   if (overlap.overlap_p2p_comm && runs.p > 1) overlap.p2p_receive_ahead = draw.of(1, 4);
   if (runs.d > 1) {
     overlap.overlap_grad_reduce = draw.one_in(2);

@@ -1,15 +1,23 @@
 // trivet checkpoint and trivet generate as a user starts them, and sampling.
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <map>
 #include <sstream>
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <thread>
 
+#include "base/files.h"
+#include "base/host.h"
 #include "base/utf8.h"
 #include "engine/checkpoint/gpt_weights.h"
+#include "engine/config/problems.h"
 #include "engine/data/indexed_dataset.h"
 #include "engine/train/generate.h"
 #include "engine/train/inference.h"
@@ -50,6 +58,9 @@ TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
            {"train run.yaml --rank 4", "there is no option --rank: did you mean --ranks?\nRun with"},
            {"tran", "there is no subcommand or argument tran: did you mean train?\nRun with"},
            {"train", "RUN.yaml is required\n"},
+           {"schedule --costs 1e308,1e308,1e308", "inf in all, expected less than 1e100"},
+           {"schedule --latency nan", "nan in all, expected less than 1e100"},
+           {"data prepare --tokenizer bytes --input x --output dir/", "--output is \"dir/\", expected a prefix"},
            {"data inspect", "PREFIX is required\n"},
            {"train none.yaml", "none.yaml: no such file\n"},
            {"study none.yaml", "none.yaml: no such file\n"},
@@ -187,14 +198,60 @@ TEST(CommandLine, TablesFitTheTerminal) {
   }
 }
 
-// Standard output that is lost is an error; one that was closed on purpose is /dev/null.
+// Standard output that is lost or closed is an error, which says why.
 TEST(CommandLine, KnowsThatItsOutputIsWritten) {
-  const auto code = [](const std::string& to) {
-    const int status = std::system(fmt::format("{} schedule --text {}", program_path(), to).c_str());
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  const TempDir dir;
+  const std::string verified = dir / "model", generate = fmt::format("generate {} --prompt-tokens 3,1", verified);
+  ASSERT_EQ(trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", kHfModel, verified)).code, 0);
+  for (const std::string& arguments : {std::string("schedule --text"), "checkpoint verify " + verified, generate})
+    for (const auto& [to, why] : {std::pair{">/dev/full", ENOSPC}, {">&-", EBADF}}) {
+      const std::string command = fmt::format("{} {} {} 2>{}", program_path(), arguments, to, dir / "err.txt");
+      const int status = std::system(command.c_str());
+      EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 74) << command;
+      EXPECT_EQ(read_text(dir / "err.txt"),
+                fmt::format("trivet: standard output cannot be written: {}\n", std::strerror(why)))
+          << command;
+    }
+}
+
+// The limit that is in the way is named, and no other.
+TEST(CommandLine, SaysWhyAThreadCannotBeStarted) {
+  const auto start = [](int limit, rlim_t value) {
+    const rlimit low = {value, value};
+    setrlimit(limit, &low);
+    try {
+      naming_keys([] { std::thread([] {}).join(); });
+    } catch (const ConfigError& error) {
+      write_stderr(error.what());
+      std::_Exit(64);
+    }
+    std::_Exit(0);
   };
-  EXPECT_EQ(code(">/dev/full 2>/dev/null"), 74);
-  EXPECT_EQ(code(">&-"), 0);
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(start(RLIMIT_DATA, 1 << 20), testing::ExitedWithCode(64), "^a thread cannot.*stack .*ulimit -d.[^-]*$");
+}
+
+// What a signal stops leaves no file; of what was killed, the next start removes them.
+TEST(DataCommands, LeaveNothingWhereTheyAreStopped) {
+  const TempDir dir;
+  write_text(dir / "one.txt", std::string(30'000'000, 'x'));
+  const std::string prepare =
+      fmt::format("data prepare --input {} --tokenizer bytes --output {}", dir / "one.txt", dir / "d");
+  const auto stopped_by = [&](const char* signal) {
+    const std::string wait = fmt::format("until test -e {}; do sleep 0.01; done; ", dir / "d.bin.tmp");
+    return WEXITSTATUS(std::system(
+        fmt::format("{} {} >/dev/null 2>&1 & {} kill -s {} $!; wait $!", program_path(), prepare, wait, signal)
+            .c_str()));
+  };
+  EXPECT_EQ(stopped_by("TERM"), 128 + SIGTERM);
+  for (const char* suffix : {".bin.tmp", ".idx.tmp", ".json.tmp", ".bin"})
+    EXPECT_FALSE(file_exists(dir / "d" + suffix));
+  EXPECT_EQ(stopped_by("KILL"), 128 + SIGKILL);
+  EXPECT_TRUE(file_exists(dir / "d.bin.tmp"));
+  write_text(dir / "d.model.tmp", "left");  // of one with a tokenizer
+  EXPECT_EQ(trivet(dir, prepare).code, 0);
+  for (const char* suffix : {".bin.tmp", ".idx.tmp", ".json.tmp", ".model.tmp"})
+    EXPECT_FALSE(file_exists(dir / "d" + suffix)) << suffix;
 }
 
 TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {

@@ -134,9 +134,9 @@ TEST(Convert, EveryWayAroundGivesTheSameBits) {
   EXPECT_EQ(weights_of(dir / "hf"), original);
 
   // when: Trivet -> llm.c -> Trivet; then: the same weights, the vocabulary padded as llm.c has it
-  write_llmc(*open_gpt_weights(dir / "trivet"), dir / "model.bin", DType::f32);
-  EXPECT_EQ(fs::file_size(dir / "model.bin"), 1024 + 4 * (2176 + (128 - 40) * 8));
-  write_checkpoint(*open_gpt_weights(dir / "model.bin"), dir / "back");
+  write_llmc(*open_gpt_weights(dir / "trivet"), dir / "model", DType::f32);  // by any name
+  EXPECT_EQ(fs::file_size(dir / "model"), 1024 + 4 * (2176 + (128 - 40) * 8));
+  write_checkpoint(*open_gpt_weights(dir / "model"), dir / "back");
   EXPECT_EQ(weights_of(dir / "back"), original);
   verify_checkpoint(open_checkpoint(dir / "back"), [](int64_t) {});
 

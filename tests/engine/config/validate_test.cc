@@ -217,6 +217,8 @@ TEST(Validate, Data) {
       "as 98,2,0");
   load_good({"data.split=9, 1"});
   load_good({"data.path=", "data.train_path=a", "data.valid_path=b", "train.eval_interval=5"});
+  EXPECT_EQ(load_error({"data.path=", "data.train_path=a", "data.valid_path=b"}),
+            "--set: data.valid_path: \"b\" has no effect with eval_interval 0: nothing is evaluated");
   load_good({"data.path=\"\"", "data.train_path=a"});  // as YAML would have it
   EXPECT_EQ(load_error({"data.prefetch=0"}), "--set: data.prefetch: found 0, expected an integer from 1 to 10000");
 }
@@ -377,6 +379,9 @@ TEST(Validate, PipelinesThatCannotBe) {
   says(load_error({"parallel.pipeline_model_parallel_size=4", "overlap.p2p_receive_ahead=4",
                    "overlap.overlap_p2p_comm=false"}),
        {"overlap.p2p_receive_ahead: 4 has no effect with overlap_p2p_comm false"});
+  EXPECT_EQ(load_error({"overlap.overlap_p2p_comm=false"}),
+            "--set: overlap.overlap_p2p_comm: false needs pipeline_model_parallel_size above 1, found 1: there are no "
+            "transfers to wait for");
   EXPECT_EQ(
       load_error({"overlap.p2p_receive_ahead=4"}),
       "--set: overlap.p2p_receive_ahead: 4 needs pipeline_model_parallel_size above 1, found 1: nothing is received");

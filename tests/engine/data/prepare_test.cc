@@ -274,29 +274,43 @@ TEST_F(PrepareTest, TellsHowFarItIs) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The most memory that the program takes for an input, as the child of a small process: its largest memory counts that
+// of its parent.
+int64_t bytes_taken(const TempDir& directory, const std::string& arguments) {
+  const std::string measured =
+      "import resource, subprocess, sys; sys.exit(subprocess.call(sys.argv[2:], stdout=subprocess.DEVNULL) or "
+      "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=open(sys.argv[1], \"w\")))";
+  const int status = std::system(("python3 -c '" + measured + "' " + (directory / "memory") + " " + program_path() +
+                                  " data prepare --tokenizer bytes --threads 2 --force --output " +
+                                  (directory / "out") + " --input " + arguments)
+                                     .c_str());
+  int64_t kib = 0;
+  if (status == 0) std::ifstream(directory / "memory") >> kib;
+  EXPECT_GT(kib, 0);
+  return kib << 10;
+}
+
 TEST_F(PrepareTest, TakesTheMemoryThatItStates) {
-  // given: documents of one byte, 2 million of them, and one of 60 MB: at nine bytes of memory a byte, far too much
+  constexpr int64_t kStated = kMemoryBytes + 2 * kMemoryBytesPerThread;
+  // documents of one byte, 2 million of them, and one of 60 MB: at nine bytes of memory a byte, far too much
   {
     std::ofstream file(directory_ / "in", std::ios::binary);
     for (int i = 0; i < 2'000'000; ++i) file << "a\n\n";
     for (int i = 0; i < 1'500'000; ++i) file << "some words of a paragraph without an end\n";
   }
-  // when: the program prepares it, as the child of a small process: its largest memory counts that of its parent
-  const std::string measured =
-      "import resource, subprocess, sys; sys.exit(subprocess.call(sys.argv[2:], stdout=subprocess.DEVNULL) or "
-      "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=open(sys.argv[1], \"w\")))";
-  const int status = std::system(("python3 -c '" + measured + "' " + (directory_ / "memory") + " " + program_path() +
-                                  " data prepare --tokenizer bytes --document paragraph --threads 2 --input " +
-                                  (directory_ / "in") + " --output " + (directory_ / "out"))
-                                     .c_str());
-  ASSERT_EQ(status, 0);
-  // then: it has taken no more than it says
-  int64_t kib = 0;
-  std::ifstream(directory_ / "memory") >> kib;
-  EXPECT_GT(kib, 0);
-  EXPECT_LT(kib << 10, kMemoryBytes + 2 * kMemoryBytesPerThread);
+  EXPECT_LT(bytes_taken(directory_, (directory_ / "in") + " --document paragraph"), kStated);
   EXPECT_EQ(read_dataset_info(directory_ / "out")->documents, 2'000'001);
   EXPECT_EQ(IndexedDataset(directory_ / "out").sequences(), 2'000'001);
+  // a long line of JSON Lines that is the document, and one that is something else
+  std::string numbers;
+  for (int i = 0; i < 10'000'000; ++i) numbers += "{},";
+  for (const std::string& line :
+       {"{\"text\":\"" + std::string(30'000'000, 'x') + "\"}", "{\"else\":[" + numbers + "0],\"text\":\"x\"}"}) {
+    write_text(directory_ / "in.jsonl", line + "\n");
+    EXPECT_LT(bytes_taken(directory_, directory_ / "in.jsonl"),
+              kStated + kMemoryPerLineByte * static_cast<int64_t>(line.size()))
+        << line.substr(0, 20);
+  }
 }
 #endif
 

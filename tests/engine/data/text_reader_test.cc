@@ -149,6 +149,19 @@ TEST(TextReader, RefusesWhatIsNoText) {
   EXPECT_TRUE(contains(message("a", "PK\3\4\5"), "is a zip archive"));
 }
 
+TEST(TextReader, KnowsByteOrderMarks) {
+  const TempDir directory;
+  write_text(directory / "a", "\xef\xbb\xbfone \xef\xbb\xbftwo");
+  write_text(directory / "a.jsonl", "\xef\xbb\xbf{\"text\": \"one\"}\n");
+  EXPECT_EQ(documents_of({directory / "a", directory / "a.jsonl"}, {}),
+            (std::vector<std::string>{"one \xef\xbb\xbftwo", "one"}));
+  for (const std::string& text : {std::string("\xff\xfeo\0", 4), std::string("\xfe\xff\0o", 4)}) {
+    write_text(directory / "b", text);
+    EXPECT_TRUE(contains(message_of<DataError>([&] { documents_of({directory / "b"}, {}); }),
+                         "of UTF-16, expected UTF-8: iconv -f UTF-16 -t UTF-8 " + directory / "b"));
+  }
+}
+
 TEST(TextReader, ReadsTheSameCompressed) {
   // given: text of many blocks, with lines of all lengths and any bytes
   const TempDir directory;
