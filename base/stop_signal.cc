@@ -60,7 +60,7 @@ void handle(int signal) {
   if (received_ns.compare_exchange_strong(first, now)) {
     received = signal;
     report(signal, say.at_first.view());
-  } else if (signal != SIGHUP && now - first >= kImpatienceSeconds * int64_t{1'000'000'000}) {
+  } else if (signal != SIGHUP && signal != SIGXCPU && now - first >= kImpatienceSeconds * int64_t{1'000'000'000}) {
     report(signal, say.at_once.view());
     if (getpid() == 1) _exit(128 + signal);  // a container's first process, which no signal ends
     std::signal(signal, SIG_DFL);
@@ -77,7 +77,7 @@ void watch_stop_signals(std::string_view at_first, std::string_view at_once) {
   struct sigaction action {};
   action.sa_handler = handle;
   action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU}) sigaction(signal, &action, nullptr);
   struct sigaction hangup {};
   sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);

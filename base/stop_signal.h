@@ -1,9 +1,11 @@
-// Signals that ask the program to end: SIGTERM, SIGINT, SIGUSR1 (Slurm's --signal, mpirun's forwarding), and SIGHUP (a
-// closed terminal), unless it is ignored, as under nohup.
+// Signals that ask the program to end: SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 (Slurm's --signal, Grid Engine's -notify,
+// mpirun's forwarding), SIGXCPU (a limit on CPU time), and SIGHUP (a closed terminal), unless it is ignored, as under
+// nohup.
 //
 // The first one is reported and noted, and the program ends in order. A later one means impatience and ends the process
 // at once, but only if it comes at least kImpatienceSeconds after the first: timeout(1), schedulers and launchers send
-// a signal to the process and again to its group, microseconds apart. SIGHUP never ends it at once.
+// a signal to the process and again to its group, microseconds apart. SIGHUP never ends it at once, nor does SIGXCPU,
+// which the kernel sends every second.
 #pragma once
 
 #include <string_view>

@@ -7,7 +7,7 @@
 #     --kill-after from a signal to the end of the command, which is then killed; 0: never [600]
 # Ends with 0 when the command is done; with 64, 65 or 93 at once, as a restart would not help; with 75 (saved, please
 # requeue) where a scheduler requeues the job (SLURM_JOB_ID is set), else the command is started again at once.
-# SIGTERM, SIGINT, SIGUSR1 and SIGHUP (a terminal that is closed; not under nohup) go to the command, whose end is then
+# SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGHUP (a closed terminal; not under nohup) go to the command, whose end is then
 # the end; to mpirun as SIGUSR1, which it passes on to the ranks (after SIGTERM it kills them a second later, saved or not).
 # Any bash from 4 on and GNU coreutils; numbers are computed by the shell, so neither awk nor the locale matters.
 set -uo pipefail
@@ -72,7 +72,7 @@ pass_on() {  # a signal may come when the command is started and its number not 
   kill -s "$signal" "$child" 2>/dev/null
   ((kill_after > 0 && killer == 0)) || return 0
   (
-    trap - TERM INT USR1 HUP
+    trap - TERM INT USR1 USR2 HUP
     sleep "$(in_seconds "$kill_after")"
     say "the command has not ended $(in_seconds "$kill_after") s after SIG$signal: killed"
     kill -s KILL -- "-$child" 2>/dev/null
@@ -94,7 +94,7 @@ wait_for() {
   ((killer == 0)) || { kill -s KILL -- "-$killer"; wait "$killer"; } 2>/dev/null
   killer=0
 }
-for signal in TERM INT USR1 HUP; do
+for signal in TERM INT USR1 USR2 HUP; do
   # shellcheck disable=SC2064
   trap "forward $signal" "$signal"
 done
@@ -110,7 +110,7 @@ while :; do
   watcher=0
   if [[ -n $died ]]; then
     (
-      trap - TERM INT USR1 HUP
+      trap - TERM INT USR1 USR2 HUP
       until has_new_step; do sleep 0.1; done
       say "restart $attempt: first new step $(in_seconds $(($(now_ms) - died))) s after the end of the last attempt"
     ) &

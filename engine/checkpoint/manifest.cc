@@ -198,6 +198,7 @@ std::string to_json(const TrainState& state) {
                     {"skipped_steps", state.skipped_steps},
                     {"config", state.config},
                     {"tokenizer", state.tokenizer},
+                    {"data", state.data},
                     {"evaluation_due", state.evaluation_due}};
   return text_of(out, 1) + "\n";
 }
@@ -210,8 +211,12 @@ TrainState parse_train_state(const std::string& text, const std::string& source)
                    .consumed_tokens = reader.integer("consumed_tokens"),
                    .skipped_steps = reader.integer("skipped_steps"),
                    .tokenizer = reader.text("tokenizer")};
-  const JsonReader config = reader.object("config");
-  for (const auto& [key, value] : whole.at("config").items()) state.config[key] = config.text(key.c_str());
+  const auto read_texts = [&](const char* name, std::map<std::string, std::string>& texts) {
+    const JsonReader object = reader.object(name);
+    for (const auto& [key, value] : whole.at(name).items()) texts[key] = object.text(key.c_str());
+  };
+  read_texts("config", state.config);
+  if (whole.contains("data")) read_texts("data", state.data);               // older checkpoints have none
   if (const auto due = whole.find("evaluation_due"); due != whole.end()) {  // older checkpoints have none
     if (!due->is_boolean()) reader.refuse("evaluation_due", due->dump().substr(0, 40), "true or false");
     state.evaluation_due = due->get<bool>();

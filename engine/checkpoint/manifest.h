@@ -34,6 +34,7 @@ struct TrainState {
   int64_t skipped_steps = 0;                    // of the steps: Adam's bias correction does not count them
   std::map<std::string, std::string> config{};  // "section.key" -> the value as YAML, of the run that saved it
   std::string tokenizer{};                      // its fingerprint; empty: unknown
+  std::map<std::string, std::string> data{};    // "data.path" -> what the dataset is: TrainingData::identities
   bool evaluation_due = false;                  // the step's evaluation was interrupted; a resumed run begins with it
 };
 

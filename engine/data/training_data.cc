@@ -67,11 +67,16 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
 
 TrainingData open_training_data(const DataConfig& config, int64_t seq_length, int64_t vocab_size,
                                 bool with_validation) {
-  const auto open = [](const char* key, const std::string& prefix) {
+  TrainingData data;
+  const auto open = [&](const char* key, const std::string& prefix) {
     return opening(key, [&] {
       expect_dataset(prefix);
       auto dataset = std::make_shared<const IndexedDataset>(prefix);
-      if (const auto info = read_dataset_info(prefix)) check_written_together(*info, *dataset);
+      const auto info = read_dataset_info(prefix);
+      if (info) check_written_together(*info, *dataset);
+      data.identities[key] = fmt::format(
+          "{} in {}, hash {}", counted(dataset->tokens(), "token"), counted(dataset->sequences(), "document"),
+          info ? info->bin_hash : content_hash(InputFile(prefix + ".idx")) + " of the index");
       return dataset;
     });
   };
@@ -80,7 +85,6 @@ TrainingData open_training_data(const DataConfig& config, int64_t seq_length, in
     return std::make_unique<GptDataset>(dataset, range, GptDataset::Options{name, seq_length, vocab_size, config.seed});
   };
 
-  TrainingData data;
   if (!config.path.empty()) {
     const auto dataset = open("data.path", config.path);
     const auto [train, valid, test] = split_documents(config.split, dataset->sequences());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,8 @@ void expect_dataset(const std::string& prefix);
 struct TrainingData {
   std::unique_ptr<GptDataset> train;
   std::unique_ptr<GptDataset> valid;  // null without validation
+  // By key: tokens, sequences and a hash of the dataset, of PREFIX.bin as PREFIX.json has it, else of PREFIX.idx.
+  std::map<std::string, std::string> identities;
 };
 
 // Opens data.path with data.split, or data.train_path and data.valid_path. REQUIRES: a config that keeps the rules

@@ -12,7 +12,7 @@
 namespace trivet {
 namespace {
 
-constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGQUIT, SIGALRM};
 constexpr int kPatience = 200;  // times 10 ms, for the watchdogs
 
 struct Crash {
@@ -58,7 +58,10 @@ CrashWatch::CrashWatch() : thread_(this_thread()) {
   backtrace(&frame, 1);  // loads its library, which a handler must not
   struct sigaction action = {};
   action.sa_handler = on_fatal_signal;
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &crash.before[i]);
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], &action, &crash.before[i]);
+    if (crash.before[i].sa_handler == SIG_IGN) sigaction(kSignals[i], &crash.before[i], nullptr);  // as the shell's &
+  }
 }
 
 CrashWatch::~CrashWatch() {

@@ -164,6 +164,14 @@ void FaultInjector::end(StepPhase phase, int64_t) {
   std::this_thread::sleep_for(std::chrono::nanoseconds(static_cast<int64_t>(took * (slow_ - 1))));
 }
 
+std::string FaultInjector::not_struck() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string_view> texts;
+  for (size_t i = 0; i < faults_.size(); ++i)
+    if (!struck_[i]) texts.push_back(faults_[i].text);
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
 CallFault FaultInjector::next_call() { return next_call_.exchange(CallFault::none); }
 
 Disk::Fault FaultInjector::disk_fault() {

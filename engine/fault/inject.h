@@ -81,6 +81,9 @@ class FaultInjector : public StepHook, public CallFaults {
   void end(StepPhase phase, int64_t step) override;
   CallFault next_call() override;
 
+  // The faults, as they were written, that have not struck; "": none.
+  std::string not_struck() const;
+
   // Faults of checkpoint writes; empty where there are none. Called by the writer's thread.
   Disk::Fault disk_fault();
 
@@ -89,7 +92,7 @@ class FaultInjector : public StepHook, public CallFaults {
   void corrupt_number(const Fault& fault);
 
   std::vector<Fault> faults_;  // of this rank
-  std::mutex mutex_;           // guards struck_ and saved_step_: a checkpoint may be written beside the steps
+  mutable std::mutex mutex_;   // guards struck_ and saved_step_: a checkpoint may be written beside the steps
   int64_t saved_step_ = 0;     // that is being saved
   std::vector<bool> struck_;
   double slow_ = 1;

@@ -1,7 +1,6 @@
 #include "engine/train/checkpointing.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -13,9 +12,7 @@
 
 #include "base/files.h"
 #include "base/stop_signal.h"
-#include "engine/config/fields.h"
 #include "engine/config/load.h"
-#include "engine/config/validate.h"
 #include "kernels/base/host_memory.h"
 
 namespace trivet {
@@ -25,8 +22,6 @@ constexpr double kMargin = 1.25;            // on the expected time of a step an
 constexpr double kFirstGuess = 100e6;       // bytes a second, before a save was measured
 constexpr int64_t kLookNs = 2'000'000'000;  // between two looks at the run's directory
 constexpr int kInterrupted = 128 + 15;      // exit code of a stopped run without checkpoints
-
-std::string checkpoints_folder(const std::string& run_dir) { return run_dir + "/checkpoints"; }
 
 // Whether a checkpoint is one of the folder of a run.
 bool is_in(const std::string& checkpoint, const std::string& folder) {
@@ -54,56 +49,7 @@ std::string layout_text(const MeshShape& mesh, const Config& config) {
                      config.parallel.pipeline_schedule, word_of(config.parallel.data_parallel_sharding_strategy));
 }
 
-// Sections whose changes matter to a resumed run.
-constexpr std::array<std::string_view, 5> kRunSections{"model", "batch", "optimizer", "precision", "data"};
-
-std::map<std::string, std::string> values_of(const Config& config) {
-  std::map<std::string, std::string> values;
-  for (const Field& field : fields()) values[std::string(field.name)] = format_field(field, config);
-  return values;
-}
-
-void check_same_model(const OpenCheckpoint& checkpoint, const Config& config) {
-  const std::map<std::string, std::string> mine = values_of(config);
-  std::string problems;
-  for (const auto& [key, found] : checkpoint.state.config) {
-    const auto expected = mine.find(key);
-    if (!key.starts_with("model.") || expected == mine.end() || expected->second == found) continue;
-    auto values = mine;
-    values[key] = found;
-    const Config changed = parse_saved_config(values, checkpoint.directory + "/train_state.json");
-    if (!model_spec_of(changed.model).same_model(model_spec_of(config.model)))
-      problems +=
-          fmt::format("\n  {}: found {} in the checkpoint, expected this run's {}", key, found, expected->second);
-  }
-  if (!problems.empty()) throw DataError(checkpoint.directory + ": the checkpoint is of another model:" + problems);
-}
-
 }  // namespace
-
-std::vector<std::string> checkpoints_to_resume(const std::string& how, const Config& config) {
-  const CheckpointStore store(checkpoints_folder(config.train.run_dir));
-  if (how == "none") {
-    if (const auto steps = store.steps(); config.checkpoint.save_interval > 0 && !steps.empty())
-      throw ConfigError(
-          fmt::format("--resume none: {} has checkpoints, up to step {}, which a new run would mix with "
-                      "its own: choose another train.run_dir, or move them away",
-                      store.folder(), steps.front()));
-    return {};
-  }
-  if (how == "auto") {
-    if (store.steps().empty() && file_exists(store.folder() + "/latest"))
-      throw DataError(
-          fmt::format("{0}/latest names a checkpoint that is not there, nor is any other: put it back, or "
-                      "remove {0} to train from the beginning",
-                      store.folder()));
-    return store.paths();
-  }
-  if (!file_exists(how)) throw ConfigError(fmt::format("--resume {}: there is no such file or directory", how));
-  const std::string path = find_checkpoints(how).front();
-  check_same_model(open_checkpoint(path), config);
-  return {path};
-}
 
 Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer& trainer, Reporter* reporter,
                              Options options, int64_t start_ns)
@@ -160,7 +106,7 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
     try {
       const OpenCheckpoint checkpoint = open_checkpoint(path);
       check_same_model(checkpoint, config_);
-      check_tokenizer(checkpoint);
+      check_same_tokenizer(checkpoint, options_.tokenizer);
       read_tensors(checkpoint, state_tensors(trainer_.state().flat, *trainer_.state().adam), trainer_.device(), compute,
                    trainer_.threads());
       state = checkpoint.state;
@@ -172,7 +118,7 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
       trainer_.resume(state);
       saved_step_ = state.step;
       evaluation_due_ = saved_as_due_ = state.evaluation_due;
-      note_changes(state);
+      for (const std::string& line : changes_since(path, state, config_, options_.data, !fall_back)) note(line);
       const bool goes_on = is_in(path, checkpoints_folder(config_.train.run_dir));
       if (reporter_) reporter_->resumed(state.step, path, goes_on, evaluation_due_);
       return update_stop_texts();
@@ -186,26 +132,8 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
   update_stop_texts();
 }
 
-void Checkpointing::check_tokenizer(const OpenCheckpoint& checkpoint) const {
-  const std::string& found = checkpoint.state.tokenizer;
-  if (!found.empty() && !options_.tokenizer.empty() && found != options_.tokenizer)
-    throw DataError(
-        fmt::format("{}: the model was trained with another tokenizer: found the fingerprint {}, expected "
-                    "that of this run's data, {}",
-                    checkpoint.directory, found, options_.tokenizer));
-}
-
 void Checkpointing::note(const std::string& line) {
   if (reporter_) reporter_->note(line);
-}
-
-void Checkpointing::note_changes(const TrainState& state) {
-  for (const auto& [key, now] : values_of(config_)) {
-    const auto found = state.config.find(key);
-    const bool matters = key == "train.seed" || std::ranges::count(kRunSections, key.substr(0, key.find('.'))) > 0;
-    if (matters && found != state.config.end() && found->second != now)
-      note(fmt::format("changed since the checkpoint: {} was {}, is {}", key, found->second, now));
-  }
 }
 
 // ---- saving
@@ -217,6 +145,7 @@ TrainState Checkpointing::train_state() const {
           .skipped_steps = trainer_.skipped_steps(),
           .config = values_of(config_),
           .tokenizer = options_.tokenizer,
+          .data = options_.data,
           .evaluation_due = evaluation_due_};
 }
 

@@ -3,31 +3,28 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/saver.h"
 #include "engine/fault/step_hook.h"
 #include "engine/train/reporter.h"
+#include "engine/train/resume.h"
 #include "engine/train/trainer.h"
 
 namespace trivet {
 
-// The checkpoints that --resume names, in the order in which to try them; empty: the run starts from step 0. how:
-// "none"; "auto": the run's own, the latest first; else the path of a checkpoint, of a folder of them or of a run.
-// Throws ConfigError, and DataError where the path does not exist or is of another model, before anything is allocated.
-std::vector<std::string> checkpoints_to_resume(const std::string& how, const Config& config);
-
 class Checkpointing {
  public:
   struct Options {
-    std::string tokenizer;                  // fingerprint of the data's; empty: unknown
-    std::function<int()> stop_signal;       // the signal that asked this process to stop; 0: none
-    Disk::Fault disk_fault;                 // for tests and --inject
-    StepHook* hook = nullptr;               // hears of each save; null: none
-    std::function<void()> before_commit{};  // on rank 0; throws where another run has taken over the folder
+    std::string tokenizer;                      // fingerprint of the data's; empty: unknown
+    std::map<std::string, std::string> data{};  // TrainingData::identities
+    std::function<int()> stop_signal;           // the signal that asked this process to stop; 0: none
+    Disk::Fault disk_fault;                     // for tests and --inject
+    StepHook* hook = nullptr;                   // hears of each save; null: none
+    std::function<void()> before_commit{};      // on rank 0; throws where another run has taken over the folder
     // On rank 0: why train.run_dir is not the run's directory any more; empty: it is.
     std::function<std::string()> folder_problem{};
   };
@@ -69,8 +66,6 @@ class Checkpointing {
   void save_now();  // and wait
   void save_due_step();
   void note(const std::string& line);
-  void check_tokenizer(const OpenCheckpoint& checkpoint) const;
-  void note_changes(const TrainState& state);
 
   const Config& config_;
   Trainer& trainer_;

@@ -106,7 +106,9 @@ std::string doubts_of(const NonFiniteSource& source) {
   else if (ranks.size() > 1)
     text = fmt::format("; ranks {} have such numbers, on which of them was the first cannot be known",
                        fmt::join(ranks, ", "));
-  if (replicas > 1) text += fmt::format("; {} data-parallel replicas have such numbers", replicas);
+  if (replicas > 1)
+    text += fmt::format("; {} data-parallel replicas have such numbers, in which of them was the first cannot be known",
+                        replicas);
   return text;
 }
 
@@ -129,7 +131,9 @@ NonFiniteSource find_source(const std::vector<RankNumbers>& ranks) {
   for (const RankNumbers& r : ranks)
     if (r.loss != 0 || r.local_grad != RankNumbers::kNone) replicas.insert(r.replica);
   if (replicas.empty()) {
-    as(NonFiniteSource::grad, ranks_where([](const RankNumbers& r) { return r.grad != RankNumbers::kNone; }));
+    const int64_t first = std::ranges::min(ranks, {}, &RankNumbers::grad).grad;
+    if (first != RankNumbers::kNone)
+      as(NonFiniteSource::grad, ranks_where([&](const RankNumbers& r) { return r.grad == first; }));
     return source;
   }
   const int64_t replica = *replicas.begin();
@@ -181,13 +185,13 @@ NonFinite find_non_finite(const Rank& rank, float own_loss, HostWorld& host) {
       case NonFiniteSource::local_grad:
         return describe_gradients(rank, first, local, sums ? " before their sum over ranks" : "");
       case NonFiniteSource::grad:
-        return describe_gradients(rank, first, reduced, " after their sum over ranks, and were before it");
+        return describe_gradients(rank, first, reduced, " after their sum over ranks, and were finite before it");
       case NonFiniteSource::none: break;
     }
     return "";
   };
   const auto& candidates = source.kind == NonFiniteSource::loss ? source.replica : source.ranks;
-  return {.rank = candidates.size() == 1 ? first : -1,
+  return {.rank = candidates.size() == 1 && source.replicas <= 1 ? first : -1,
           .in_weights = source.kind == NonFiniteSource::weight,
           .what = host.first_text(host.rank() == first ? describe() : "").text + doubts_of(source)};
 }

@@ -144,6 +144,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   if (world.rank() == 0) folder_problem = [&guard] { return guard.folder_problem(); };
   Checkpointing checkpointing(config, layout, trainer, &reporter,
                               {.tokenizer = vocabulary ? vocabulary->fingerprint : "",
+                               .data = data.identities,
                                .stop_signal = options.stop_signal,
                                .disk_fault = options.disk_fault ? options.disk_fault : guard.faults().disk_fault(),
                                .hook = guard.faults().none() ? nullptr : &guard.faults(),
@@ -154,6 +155,8 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   checkpointing.resume(candidates, options.resume == "auto");
   guard.set_steps_done(trainer.steps_done());
   train_steps(config, options, trainer, checkpointing, reporter, guard, data.valid != nullptr);
+  if (const std::string faults = guard.faults().not_struck(); checkpointing.exit_code() == 0 && !faults.empty())
+    write_stderr(fmt::format("[rank {}] --inject {}: never happened in this run\n", world.rank(), faults));
   if (checkpointing.exit_code() == 0 && options.prompt) write_sample(config, options, trainer, reporter);
   reporter.finish();
   return checkpointing.exit_code();
@@ -171,14 +174,18 @@ RunFacts facts_of(const Config& config, int world_size) {
 
 int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& world, std::ostream& out) {
   const int64_t start_ns = now_ns();
-  const Layout layout = resolve(loaded, facts_of(loaded.config, world.size()));
+  Layout layout = resolve(loaded, facts_of(loaded.config, world.size()));
   const Config& config = loaded.config;
   check_run_folder(config.train.run_dir);
+  for (const Fault& fault : options.faults)
+    if (fault.step > config.train.train_iters)
+      throw ConfigError(fmt::format("--inject {}: step {} is none of this run, whose train.train_iters is {}",
+                                    fault.text, fault.step, config.train.train_iters));
   const MemoryPurpose purpose("a rank of the run");
   if (!computes_on_gpus(config, world)) check_memory(config, layout, launched_world_size() == 0);
   const TrainingData data = open_training_data(config.data, config.model.seq_length, config.model.vocab_size.value(),
                                                config.train.eval_interval > 0);
-  const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, config);
+  const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, config, layout.notes);
   if (options.prompt) tokenizer_of(config.data);  // a missing one is an error before training
   RunGuard guard(config, options.faults, world);
   return guard.run([&](Communicator& watched) {

@@ -110,12 +110,11 @@ void Communicator::queue(const Call& call, Stream& stream) {
   SpanInfo info = back_end_->span_of(call);
   if (call.sends) info.cost = {};  // it only copies: the receive tells what moved
   stream.run(info, [this, call, slot](SpanClock& clock) {
-    int64_t arrival_ns = 0;
+    // A call is open, for the watchdog, until its link has brought the last byte.
     recorded(slot, [&] {
       if (tools_.link.none()) host_->perform(call, clock);
-      else arrival_ns = tools_.links->perform(tools_.link, *host_, call, clock);
+      else sleep_until(tools_.links->perform(tools_.link, *host_, call, clock));
     });
-    sleep_until(arrival_ns);
   });
 }
 

@@ -17,9 +17,10 @@ STEPS = 24
 KILLS = 7  # of a run, at most
 
 # What a user or a scheduler does to a run; those after which it saves itself and ends with 75 are ASKED.
-ASKED = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "SIGHUP": signal.SIGHUP, "SIGUSR1": signal.SIGUSR1}
-THREAD_KILLS = ["SIGKILL", "SIGKILL", "SIGKILL", "SIGTERM", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGTERM twice",
-                "SIGSTOP, SIGKILL", "SIGSTOP, SIGTERM, SIGCONT"]
+ASKED = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "SIGHUP": signal.SIGHUP, "SIGUSR1": signal.SIGUSR1,
+         "SIGUSR2": signal.SIGUSR2, "SIGXCPU": signal.SIGXCPU}
+THREAD_KILLS = ["SIGKILL", "SIGKILL", "SIGKILL", "SIGTERM", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2",
+                "SIGXCPU", "SIGTERM twice", "SIGSTOP, SIGKILL", "SIGSTOP, SIGTERM, SIGCONT"]
 MPI_KILLS = ["SIGKILL of a rank", "SIGKILL of a rank", "SIGKILL of all", "SIGKILL of mpirun", "SIGTERM to a rank",
              "SIGUSR1 to mpirun", "SIGTERM to mpirun", "SIGSTOP, SIGKILL of a rank"]
 

@@ -40,6 +40,20 @@ TEST(StopSignal, ALaterOneEndsTheProcessAtOnceAndSaysWhatIsLost) {
       testing::KilledBySignal(SIGINT), "^trivet: SIGTERM: the run ends\ntrivet: SIGINT: lost: steps 8 to 9\n$");
 }
 
+// The kernel repeats SIGXCPU each second.
+TEST(StopSignal, OfSchedulersAndLimitsAskAlike) {
+  for (const int signal : {SIGUSR2, SIGXCPU})
+    EXPECT_EXIT(
+        {
+          watch_stop_signals("the run ends", "the run ends at once");
+          std::raise(signal);
+          wait_until_impatient();
+          std::raise(SIGXCPU);
+          std::_Exit(stop_signal() == signal ? 75 : 1);
+        },
+        testing::ExitedWithCode(75), "^trivet: SIG(USR2|XCPU): the run ends\n$");
+}
+
 // Ends with what a SIGINT shows on a terminal as standard error.
 [[noreturn]] void interrupt_on_a_terminal() {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);

@@ -361,7 +361,7 @@ TEST(NonFinite, TheSourceIsWhatWasThereFirst) {
     EXPECT_EQ(source.replicas, replicas);
   };
   expect(std::vector<RankNumbers>(4), Source::none, {}, 0);
-  expect(ranks(), Source::grad, {0, 1, 2, 3}, 0);  // a sum that overflows
+  expect(ranks(), Source::grad, {2, 3}, 0);  // a sum that overflows: of the tensor that is reduced first
   auto all = ranks();
   all[1].local_grad = 9, all[3].local_grad = 5;  // the backward pass comes to rank 3 first
   expect(all, Source::local_grad, {3}, 1);
@@ -396,6 +396,12 @@ TEST(NonFinite, IsNamedAsItWasBeforeTheSumOverRanks) {
       {"nan:2:2", {.d = 4, .strategy = "optim_grads"}, 2, "on rank 2 (pipeline rank 0) are not finite after their sum"},
       {"nan:1:2", {.p = 2}, 1, "on rank 1 (pipeline rank 1) are not finite"},
       {"nan:0:2:forward", {.p = 2, .d = 2}, -1, "the forward pass of its replica (ranks 0, 2) made it, on which rank"},
+      {"nan:all:2", {.d = 2}, -1, "2 data-parallel replicas have such numbers, in which of them was the first cannot"},
+      {"nan:all:2:optimizer",
+       {.p = 2},
+       1,
+       "on rank 1 (pipeline rank 1) are not finite after their sum over ranks, and "
+       "were finite before it"},
       {"nan:1:2:forward", {.d = 2}, 1, "the loss of rank 1 is not finite; its forward pass made it, in which tensor"},
   };
   for (const Case& c : cases) {

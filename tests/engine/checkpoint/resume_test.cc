@@ -9,6 +9,7 @@
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/config/load.h"
+#include "engine/data/dataset_info.h"
 #include "engine/train/checkpointing.h"
 #include "engine/train/run.h"
 #include "tests/engine/checkpoint/runs.h"
@@ -348,6 +349,56 @@ TEST_F(Choice, AutoTakesTheLatestThatCanBeReadAndSaysSo) {
       << resumed.output;
   EXPECT_NE(resumed.output.find("rank-00001.safetensors: tensor "), std::string::npos) << resumed.output;
   EXPECT_NE(resumed.output.find("resumed from " + step_path(config_.train.run_dir, 2)), std::string::npos);
+}
+
+TEST_F(Choice, ALatestThatLeadsNowhereIsNamed) {
+  for (const std::string name : {"step-00000009", "../../elsewhere"}) {
+    write_text(config_.train.run_dir + "/checkpoints/latest", name + "\n");
+    const RunResult resumed = run(config_, 2);
+    EXPECT_NE(resumed.output.find("/checkpoints/latest names \"" + name +
+                                  "\", which is no checkpoint of that folder; "
+                                  "the newest is " +
+                                  config_.train.run_dir),
+              std::string::npos)
+        << resumed.output;
+  }
+  std::string warning;
+  const auto warn = [&](const std::string& text) { warning = text; };
+  const std::string found = find_checkpoints(config_.train.run_dir, warn).front();
+  EXPECT_TRUE(warning.ends_with("; the newest is " + found)) << warning;
+  warning.clear();
+  find_checkpoints(found, warn);
+  EXPECT_EQ(warning, "");
+}
+
+TEST_F(Choice, OtherDataUnderTheSamePathAreTakenOnlyWhenAsked) {
+  const auto write_data = [&](int documents, int first) {
+    IndexedDatasetWriter writer(dir_ / "data", TokenType::u16);
+    for (int document = 0; document < documents; ++document)
+      writer.add_document(std::vector<int32_t>(static_cast<size_t>(40 + document % 7), document == 0 ? first : 2));
+    writer.finish();
+    const DatasetInfo info{
+        "bytes", "bytes",          config_.model.vocab_size.value(), 0, writer.documents(), writer.tokens(),
+        0,       writer.bin_hash()};
+    write_text(dir_ / "data.json", to_json(info));
+  };
+  write_data(40, 1);
+  config_.data.path = dir_ / "data";
+  config_.train.run_dir = dir_ / "with_data";
+  config_.train.train_iters = 1;
+  ASSERT_EQ(run(config_, 2).exit_code, 0);
+  config_.train.train_iters = 2;
+  const std::string saved = step_path(config_.train.run_dir, 1);
+  // a corpus that has grown, and one of the same lengths
+  for (const auto& [documents, first] : {std::pair{41, 1}, {40, 3}}) {
+    write_data(documents, first);
+    expect_throws<DataError>(
+        from("auto"), {"data.path \"" + config_.data.path + "\": another dataset than the checkpoint's",
+                       documents == 41 ? "in 41 documents" : "in 40 documents", "expected ", "--resume " + saved});
+  }
+  const RunResult asked = run(config_, 2, from(saved));
+  EXPECT_NE(asked.output.find("another dataset than the checkpoint's"), std::string::npos) << asked.output;
+  EXPECT_EQ(asked.first_step, 2);
 }
 
 TEST_F(Choice, NothingReadableIsAnError) {

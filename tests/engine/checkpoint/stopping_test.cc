@@ -332,8 +332,8 @@ class Program : public testing::Test {
 TEST_F(Program, SavesAndExitsOnSignals) {
   int64_t before = 0;
   // timeout(1) and schedulers send SIGTERM twice, a terminal that closes SIGHUP.
-  for (const std::vector<int>& signals :
-       std::vector<std::vector<int>>{{SIGTERM}, {SIGUSR1}, {SIGTERM, SIGINT, SIGTERM}, {SIGHUP, SIGHUP}}) {
+  for (const std::vector<int>& signals : std::vector<std::vector<int>>{
+           {SIGTERM}, {SIGUSR1}, {SIGUSR2}, {SIGXCPU}, {SIGTERM, SIGINT, SIGTERM}, {SIGHUP, SIGHUP}}) {
     const Ended end = signalled(signals);
     ASSERT_EQ(end.exit_code(), 75);
     EXPECT_NE(end.error.find("the run ends after this step and saves it"), std::string::npos) << end.error;
@@ -342,6 +342,42 @@ TEST_F(Program, SavesAndExitsOnSignals) {
     EXPECT_GT(*step, before);
     before = *step;
   }
+}
+
+// As a user at the terminal (^\) or an alarm ends it; unless it was started by a shell's & in a script.
+TEST_F(Program, LeavesAnOutcomeWhereASignalEndsIt) {
+  for (const int signal : {SIGQUIT, SIGALRM}) {
+    const Ended end = signalled({signal});
+    EXPECT_EQ(end.signal(), signal) << end.error;
+    const auto outcome = parse_json(read_text(dir_ / "run/outcome.json"));
+    EXPECT_EQ(outcome.at("status"), "died");
+    EXPECT_EQ(outcome.at("exit_code"), 128 + signal);
+  }
+  const auto usual = std::signal(SIGQUIT, SIG_IGN);  // which the program inherits
+  const Ended end = signalled({SIGQUIT, SIGTERM});
+  std::signal(SIGQUIT, usual);
+  EXPECT_EQ(end.exit_code(), 75);
+}
+
+// A link on which a call would take hours is a hang like any other.
+TEST_F(Program, EndsWhereALinkIsTooSlow) {
+  Config config = config_for(5);
+  config.comm.timeout_s = 0.5;
+  config.comm.link_gbps = 1e-9;
+  const Ended end = run_to_end(config, "exec $COMMAND");
+  EXPECT_EQ(end.exit_code(), 124) << end.error;
+  EXPECT_EQ(parse_json(read_text(dir_ / "run/outcome.json")).at("status"), "hung");
+}
+
+TEST_F(Program, SaysWhichFaultsDidNotHappen) {
+  const Ended late = run_to_end(config_for(2), "exec $COMMAND", "--inject nan:0:3");
+  EXPECT_EQ(late.exit_code(), 64);
+  EXPECT_NE(late.error.find("--inject nan:0:3: step 3 is none of this run, whose train.train_iters is 2"),
+            std::string::npos)
+      << late.error;
+  const Ended unsaved = run_to_end(config_for(2), "exec $COMMAND", "--inject enospc:last:1 --inject slow=1:0:1");
+  EXPECT_EQ(unsaved.exit_code(), 0) << unsaved.error;
+  EXPECT_EQ(unsaved.error, "[rank 1] --inject enospc:last:1: never happened in this run\n");
 }
 
 TEST_F(Program, RunsOnAfterASignalThatNohupIgnores) {
@@ -370,8 +406,7 @@ TEST_F(Program, TrainsOnWithoutAReader) {
     EXPECT_EQ(end.exit_code(), 0) << script << "\n" << end.error;
     expect_each_step_once(dir_ / "run", 30);
     const std::string log = read_text(dir_ / "run/output.log");
-    const bool gone =
-        std::string(script).find("2>&-") == std::string::npos && std::string(script).find("2<") == std::string::npos;
+    const bool gone = std::string(script).find("2<") == std::string::npos;
     EXPECT_EQ(log.find("standard output is gone after step") != std::string::npos, gone) << script << "\n" << log;
     EXPECT_EQ(log.find("30/30") != std::string::npos, gone) << script << "\n" << log;
   }

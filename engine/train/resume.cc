@@ -1,0 +1,106 @@
+#include "engine/train/resume.h"
+
+#include <algorithm>
+#include <array>
+#include <fmt/format.h>
+
+#include "base/files.h"
+#include "engine/checkpoint/store.h"
+#include "engine/config/fields.h"
+#include "engine/config/load.h"
+#include "engine/config/validate.h"
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+// Sections whose changes matter to a resumed run.
+constexpr std::array<std::string_view, 5> kRunSections{"model", "batch", "optimizer", "precision", "data"};
+
+}  // namespace
+
+std::string checkpoints_folder(const std::string& run_dir) { return run_dir + "/checkpoints"; }
+
+std::map<std::string, std::string> values_of(const Config& config) {
+  std::map<std::string, std::string> values;
+  for (const Field& field : fields()) values[std::string(field.name)] = format_field(field, config);
+  return values;
+}
+
+void check_same_model(const OpenCheckpoint& checkpoint, const Config& config) {
+  const std::map<std::string, std::string> mine = values_of(config);
+  std::string problems;
+  for (const auto& [key, found] : checkpoint.state.config) {
+    const auto expected = mine.find(key);
+    if (!key.starts_with("model.") || expected == mine.end() || expected->second == found) continue;
+    auto values = mine;
+    values[key] = found;
+    const Config changed = parse_saved_config(values, checkpoint.directory + "/train_state.json");
+    if (!model_spec_of(changed.model).same_model(model_spec_of(config.model)))
+      problems +=
+          fmt::format("\n  {}: found {} in the checkpoint, expected this run's {}", key, found, expected->second);
+  }
+  if (!problems.empty()) throw DataError(checkpoint.directory + ": the checkpoint is of another model:" + problems);
+}
+
+void check_same_tokenizer(const OpenCheckpoint& checkpoint, const std::string& tokenizer) {
+  const std::string& found = checkpoint.state.tokenizer;
+  if (!found.empty() && !tokenizer.empty() && found != tokenizer)
+    throw DataError(
+        fmt::format("{}: the model was trained with another tokenizer: found the fingerprint {}, expected "
+                    "that of this run's data, {}",
+                    checkpoint.directory, found, tokenizer));
+}
+
+std::vector<std::string> checkpoints_to_resume(const std::string& how, const Config& config,
+                                               std::vector<std::string>& notes) {
+  const CheckpointStore store(checkpoints_folder(config.train.run_dir));
+  if (how == "none") {
+    if (const auto steps = store.steps(); config.checkpoint.save_interval > 0 && !steps.empty())
+      throw ConfigError(
+          fmt::format("--resume none: {} has checkpoints, up to step {}, which a new run would mix with "
+                      "its own: choose another train.run_dir, or move them away",
+                      store.folder(), steps.front()));
+    return {};
+  }
+  if (how == "auto") {
+    if (store.steps().empty() && file_exists(store.folder() + "/latest"))
+      throw DataError(
+          fmt::format("{0}/latest names a checkpoint that is not there, nor is any other: put it back, or "
+                      "remove {0} to train from the beginning",
+                      store.folder()));
+    if (const std::string problem = store.latest_problem(); !problem.empty()) notes.push_back(problem);
+    return store.paths();
+  }
+  if (!file_exists(how)) throw ConfigError(fmt::format("--resume {}: there is no such file or directory", how));
+  const std::string path = find_checkpoints(how, [&](const std::string& note) { notes.push_back(note); }).front();
+  check_same_model(open_checkpoint(path), config);
+  return {path};
+}
+
+std::vector<std::string> changes_since(const std::string& checkpoint, const TrainState& state, const Config& config,
+                                       const std::map<std::string, std::string>& data, bool other_data) {
+  std::vector<std::string> changes;
+  for (const auto& [key, now] : values_of(config)) {
+    const auto found = state.config.find(key);
+    if (found == state.config.end()) continue;
+    const bool matters = key == "train.seed" || std::ranges::count(kRunSections, key.substr(0, key.find('.'))) > 0;
+    if (matters && found->second != now)
+      changes.push_back(fmt::format("changed since the checkpoint: {} was {}, is {}", key, found->second, now));
+    const auto trained_on = state.data.find(key), given = data.find(key);
+    if (found->second != now || trained_on == state.data.end() || given == data.end() ||
+        trained_on->second == given->second)
+      continue;
+    const std::string problem = fmt::format("{} {}: another dataset than the checkpoint's: found {}, expected {}", key,
+                                            now, given->second, trained_on->second);
+    if (!other_data)
+      throw DataError(
+          fmt::format("{0}; the order of its samples is another: put that one back, give this one another path, or "
+                      "train on it all the same with --resume {1}",
+                      problem, checkpoint));
+    changes.push_back(problem);
+  }
+  return changes;
+}
+
+}  // namespace trivet

@@ -1,0 +1,34 @@
+// Which checkpoint a run goes on from, and whether that is one of its own: of its model, its tokenizer and its data.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/open_checkpoint.h"
+#include "engine/config/config.h"
+
+namespace trivet {
+
+std::string checkpoints_folder(const std::string& run_dir);
+
+// The checkpoints that --resume names, in the order in which to try them; empty: the run starts from step 0. how:
+// "none"; "auto": the run's own, the latest first; else the path of a checkpoint, of a folder of them or of a run.
+// notes: gets what the user should know of them. Throws ConfigError, and DataError where the path does not exist or is
+// of another model, before anything is allocated.
+std::vector<std::string> checkpoints_to_resume(const std::string& how, const Config& config,
+                                               std::vector<std::string>& notes);
+
+// All values by key, as text: what a checkpoint has of the configuration.
+std::map<std::string, std::string> values_of(const Config& config);
+
+// Throw DataError where the model of the checkpoint, or the fingerprint of its tokenizer, is another.
+void check_same_model(const OpenCheckpoint& checkpoint, const Config& config);
+void check_same_tokenizer(const OpenCheckpoint& checkpoint, const std::string& tokenizer);
+
+// What changed since the checkpoint and matters, a line each. data: TrainingData::identities. A dataset of other
+// content under the same path is a DataError, or with `other_data` a line.
+std::vector<std::string> changes_since(const std::string& checkpoint, const TrainState& state, const Config& config,
+                                       const std::map<std::string, std::string>& data, bool other_data);
+
+}  // namespace trivet
