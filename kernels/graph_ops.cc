@@ -78,6 +78,9 @@ void GraphOps::run(const AnyOp& any, Stream& stream) {
 }
 
 void GraphOps::queue_segment() {
+  SpanLabel label = stream_->label();
+  label.first_unit = label.last_unit = -1;  // it may span several
+  const ScopedLabel scope(*stream_, label);
   const auto queue_calls = [this] {
     for (const AnyOp& call : calls_) ops_.run(call, *stream_);
   };

@@ -56,6 +56,7 @@ class CommStreams {
     CommStream& comm_stream = comm_streams_[turn_++ % comm_streams_.size()];
     compute_.record(*computed_);
     comm_stream.stream->wait(*computed_);
+    compute_.hand_over(*comm_stream.stream);
     return comm_stream;
   }
 

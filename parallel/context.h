@@ -22,6 +22,12 @@ struct Context {
   TensorCommStream* tensor_comm_stream = nullptr;  // null: tensor-parallel communication is not overlapped
 
   void run(const AnyOp& op) const { ops.run(op, compute); }
+  // Tells `units`, and labels compute's spans with the unit from now on.
+  void before_forward(int unit) const { label(unit), units.before_forward(unit); }
+  void before_backward(int unit) const { label(unit), units.before_backward(unit); }
+
+ private:
+  void label(int unit) const { compute.label().first_unit = compute.label().last_unit = unit; }
 };
 
 }  // namespace trivet

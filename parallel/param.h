@@ -55,6 +55,7 @@ struct Param {
 // Parameters of a stage that are used together: its embedding, a block, its head.
 struct ParamUnit {
   int stage = 0;                      // of this rank, in the order of their declaration
+  std::string name{};                 // "layer 3": of the whole model's, from 0
   const Param* shared_use = nullptr;  // another unit's weight, on this rank, that this one uses too
 };
 
@@ -65,8 +66,8 @@ class ParamList {
       : mesh_(mesh), at_(at), sequence_parallel_(sequence_parallel) {}
 
   // The parameters declared from now on make up a unit. Returns its number, from 0 in the order of declaration.
-  int begin_unit(int stage) {
-    units_.push_back({stage});
+  int begin_unit(int stage, std::string name = {}) {
+    units_.push_back({stage, std::move(name)});
     return static_cast<int>(units_.size()) - 1;
   }
   // The current unit also uses `weight` and adds to its gradient.

@@ -5,30 +5,12 @@
 #include <map>
 #include <optional>
 
-#include "base/files.h"
-#include "base/json.h"
 #include "base/statistics.h"
+#include "engine/metrics/trace_file.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
 namespace {
-
-using nlohmann::json;
-
-// The event lines of a trace (perfetto.h writes one event a line).
-template <class F>
-void for_each_event(const std::string& path, F&& f) {
-  for_each_line(path, [&](const std::string& line, int64_t number) {
-    if (!line.starts_with(",{")) return;
-    const json event = parse_json(std::string_view(line).substr(1), BadJson::discarded);
-    if (event.is_discarded()) throw DataError(fmt::format("{} line {}: is no trace event", path, number));
-    try {
-      f(event);
-    } catch (const json::exception& error) {
-      throw DataError(fmt::format("{} line {}: is no event of a Trivet trace: {}", path, number, json_problem(error)));
-    }
-  });
-}
 
 std::optional<OpKind> kind_of(const std::string& name) {
   for (const OpKind kind : {OpKind::forward, OpKind::backward, OpKind::backward_input, OpKind::backward_weight})
@@ -36,22 +18,20 @@ std::optional<OpKind> kind_of(const std::string& name) {
   return std::nullopt;
 }
 
-struct Interval {
-  double start, end;  // ms
+struct Milliseconds {
+  double start, end;
 };
 
 // One pipeline rank in one step, as traced.
 struct RankStep {
-  std::vector<OpSpan> ops;     // from their phase spans, which begin with the wait for their input
-  std::vector<Interval> work;  // on the compute stream
-  std::map<Channel, std::vector<Interval>> messages;
+  std::vector<OpSpan> ops;         // from their phase spans, which begin with the wait for their input
+  std::vector<Milliseconds> work;  // on the compute stream
+  std::map<Channel, std::vector<Milliseconds>> messages;
 };
 
 struct Reader {
   const Schedule& schedule;
   std::map<std::string, Channel> channels{};           // by the name of their row
-  std::map<int, int> pipeline_rank{};                  // by pid, of the replica that is read
-  std::map<std::pair<int, int>, std::string> row{};    // by pid, tid
   std::map<int64_t, std::map<int, RankStep>> steps{};  // by step, pipeline rank
 
   explicit Reader(const Schedule& s) : schedule(s) {
@@ -60,44 +40,27 @@ struct Reader {
         if (const auto channel = s.sends(rank, op)) channels[to_string(*channel)] = *channel;
   }
 
-  void add(const json& event) {
-    const int pid = event.at("pid").get<int>(), tid = event.at("tid").get<int>();
-    const std::string name = event.at("name").get<std::string>(), type = event.at("ph").get<std::string>();
-    if (type == "M" && name == "process_name") {
-      const std::string text = event.at("args").at("name").get<std::string>();
-      int rank = 0, tp = 0, pp = 0, dp = 0;
-      if (std::sscanf(text.c_str(), "rank %d (tp %d, pp %d, dp %d)", &rank, &tp, &pp, &dp) == 4 && tp == 0 && dp == 0)
-        pipeline_rank[pid] = pp;
-    } else if (type == "M" && name == "thread_name") {
-      row[{pid, tid}] = event.at("args").at("name").get<std::string>();
-    } else if (type == "X" && pipeline_rank.contains(pid)) {
-      add_span(event, name, pipeline_rank[pid], row[{pid, tid}]);
-    }
-  }
-
-  void add_span(const json& event, const std::string& name, int rank, const std::string& stream) {
-    if (event.at("cat") == "wait") return;  // part of a communication
-    const json& args = event.at("args");
-    const double start = event.at("ts").get<double>() / 1e3;
-    const Interval span{start, start + event.at("dur").get<double>() / 1e3};
-    RankStep& step = steps[args.at("step").get<int64_t>()][rank];
-    if (const auto channel = channels.find(stream); channel != channels.end()) {
-      step.messages[channel->second].push_back(span);
-    } else if (stream == "compute" && event.at("cat") == "phase") {
-      const auto kind = kind_of(name);
-      if (!kind) return;
-      const Op op{.kind = *kind, .microbatch = args.at("microbatch").get<int>(), .chunk = args.value("chunk", 0)};
-      step.ops.push_back({rank, op, span.start, span.end});
-    } else if (stream == "compute") {
-      step.work.push_back(span);
+  void add(const TraceSpan& span) {
+    if (!span.first_of_stage) return;  // of another replica
+    const Milliseconds time{static_cast<double>(span.time.begin) / 1e6, static_cast<double>(span.time.end) / 1e6};
+    RankStep& step = steps[span.step][span.stage];
+    if (const auto channel = channels.find(span.row); channel != channels.end()) {
+      step.messages[channel->second].push_back(time);
+    } else if (span.row == "compute" && span.category == "phase") {
+      const auto kind = kind_of(span.name);
+      if (!kind || span.microbatch < 0) return;
+      const Op op{.kind = *kind, .microbatch = span.microbatch, .chunk = std::max(span.chunk, 0)};
+      step.ops.push_back({span.stage, op, time.start, time.end});
+    } else if (span.row == "compute") {
+      step.work.push_back(time);
     }
   }
 };
 
 // Cuts the op to the work inside it. `work` is in the order of its starts.
-void tighten(OpSpan& op, const std::vector<Interval>& work) {
+void tighten(OpSpan& op, const std::vector<Milliseconds>& work) {
   const auto first = std::lower_bound(work.begin(), work.end(), op.start,
-                                      [](const Interval& x, double time) { return x.start < time; });
+                                      [](const Milliseconds& x, double time) { return x.start < time; });
   if (first == work.end() || first->start >= op.end) return;  // an op without work
   const double end = op.end;
   op.start = first->start;
@@ -107,7 +70,7 @@ void tighten(OpSpan& op, const std::vector<Interval>& work) {
 
 // The messages of a channel: the sends of one end and the receives of the other, in order.
 void add_transfers(Timeline& timeline, const Schedule& schedule, const Channel& channel,
-                   const std::vector<Interval>& sends, const std::vector<Interval>& receives) {
+                   const std::vector<Milliseconds>& sends, const std::vector<Milliseconds>& receives) {
   std::vector<Op> ops;
   for (const Op& op : schedule.programs[static_cast<size_t>(channel.from)])
     if (schedule.sends(channel.from, op) == channel) ops.push_back(op);
@@ -152,7 +115,7 @@ double median_or_zero(const std::vector<double>& values) { return values.empty()
 
 std::vector<MeasuredStep> read_measured_steps(const std::string& trace_path, const Schedule& schedule) {
   Reader reader(schedule);
-  for_each_event(trace_path, [&](const json& event) { reader.add(event); });
+  for_each_span(trace_path, [&](const TraceSpan& span) { reader.add(span); });
   std::vector<MeasuredStep> measured;
   for (auto& [step, ranks] : reader.steps)
     if (auto timeline = timeline_of(schedule, ranks)) measured.push_back({step, std::move(*timeline)});
@@ -160,12 +123,6 @@ std::vector<MeasuredStep> read_measured_steps(const std::string& trace_path, con
     throw DataError(fmt::format("{}: holds no whole step of {} pipeline ranks with the schedule {}", trace_path,
                                 schedule.p, schedule.kind));
   return measured;
-}
-
-int ranks_of_trace(const std::string& trace_path) {
-  int ranks = 0;
-  for_each_event(trace_path, [&](const json& event) { ranks += event.at("name") == "process_name" ? 1 : 0; });
-  return ranks;
 }
 
 Costs measured_costs(const Schedule& schedule, std::span<const MeasuredStep> steps, bool blocking) {

@@ -22,8 +22,6 @@ struct MeasuredStep {
 // All steps that `trace_path` holds in full, in their order. Throws IoError, and DataError where the file is no trace
 // of such a schedule.
 std::vector<MeasuredStep> read_measured_steps(const std::string& trace_path, const Schedule& schedule);
-// How many ranks wrote the trace.
-int ranks_of_trace(const std::string& trace_path);
 
 // Medians over the steps and micro-batches: what each op of each stage and what a message cost. `blocking`: as the run
 // had it. REQUIRES: at least one step.

@@ -1,7 +1,14 @@
 // Perfetto: the spans of a run as Chrome trace JSON, for ui.perfetto.dev or chrome://tracing: one process a rank, one
 // row a stream, times in microseconds since the start of the run. Numbered from 1: process r + 1 is rank r. In a
-// communication lies a slice "wait", up to when its first byte may move; arrows lead from each send to the end of its
-// receive.
+// communication lies a slice "wait", up to when its first byte may move, and a slice "exposed" wherever it was on the
+// wire while the rank computed nothing; arrows lead from each send to the end of its receive. The arguments of a
+// communication:
+//
+//   bytes, ranks          of its tensor (nccl-tests' size), and of its group
+//   bucket, layer         of gradients or weights; the layers whose parameters these are, else those that ran
+//   microbatch, chunk     the op of the pipeline that made the call
+//   ready_ts              when its input was ready; it is `ts` that its stream came to it
+//   wire_ts, wire_dur     on the wire, which is what algbw_GBps (bytes over that time) and exposed_us are of
 //
 // Each rank streams its own part, one event a line, so that a crash leaves a trace that viewers still read (they do
 // not miss the closing bracket), and rank 0 joins the parts when all have been closed.
@@ -20,11 +27,14 @@ namespace trivet {
 
 class PerfettoWriter {
  public:
-  // `process`: how the rank is called, "rank 3 (tp 1, dp 0)". `rows`: the names of the streams, in their order on the
-  // screen. `origin_ns`: the time 0 of the trace, one for all ranks. Throws IoError when the file cannot be created;
-  // when the disk fills up later, warns once and loses steps.
-  PerfettoWriter(std::string path, int rank, const std::string& process, std::span<const std::string> rows,
-                 int64_t origin_ns, AppendFile::Warn warn);
+  struct Names {
+    std::string process{};             // how the rank is called, "rank 3 (tp 1, dp 0)"
+    std::vector<std::string> rows{};   // of the streams, in their order on the screen
+    std::vector<std::string> units{};  // of the rank's model, "layer 3": what labels number
+  };
+  // `origin_ns`: the time 0 of the trace, one for all ranks. Throws IoError when the file cannot be created; when the
+  // disk fills up later, warns once and loses steps.
+  PerfettoWriter(std::string path, int rank, const Names& names, int64_t origin_ns, AppendFile::Warn warn);
   ~PerfettoWriter();  // closes
 
   // The spans of one step, by row as in the constructor.
@@ -33,13 +43,18 @@ class PerfettoWriter {
 
  private:
   const std::string& json_name(const char* name);
-  void put_slice(fmt::memory_buffer& out, size_t row, const std::string& json_name, const char* category,
-                 int64_t start_ns, int64_t end_ns);
+  void put_slice(fmt::memory_buffer& out, size_t row, const char* name, const char* category, const Interval& time);
+  void put_label(fmt::memory_buffer& out, const SpanLabel& label) const;
+  void put_communication(fmt::memory_buffer& out, size_t row, const Span& span);
   void put_arrow_end(fmt::memory_buffer& out, size_t row, const Span& span);
 
   AppendFile file_;
   int rank_;
   int64_t origin_ns_;
+  std::vector<std::string> units_;
+  // Of the step and the one before, in which a call may have begun.
+  std::vector<Interval> computed_before_, computed_;
+  std::unordered_map<int64_t, int64_t> ready_ns_before_, ready_ns_;  // by SpanLabel::hand_over
   bool closed_ = false;
   std::unordered_map<const char*, std::string> names_;  // of spans, as JSON; they are few, and literals
 };

@@ -29,11 +29,9 @@ StepStats& StepStats::operator+=(const StepStats& other) {
   return *this;
 }
 
-// What the transport cannot tell counts as wire.
 void StepMeter::collect_call(const Span& span, int64_t start_ns, int64_t end_ns, StepStats& stats) {
   const size_t k = class_of(span.info.category);
-  const bool told = span.wire_start_ns != 0;
-  const int64_t from = told ? span.wire_start_ns : span.start_ns, until = told ? span.wire_end_ns : span.end_ns;
+  const auto [from, until] = span.wire();
   add(wait + k, span.start_ns, std::min(from, span.end_ns), start_ns, end_ns);
   add(wire + k, from, until, start_ns, end_ns);
   add(host, std::max(until, span.start_ns), span.end_ns, start_ns, end_ns);

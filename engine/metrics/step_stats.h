@@ -70,9 +70,6 @@ class StepMeter {
   StepStats measure(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns);
 
  private:
-  struct Interval {
-    int64_t begin, end;
-  };
   // What a rank can be doing, the first first.
   enum Activity {
     compute,
@@ -92,7 +89,7 @@ class StepMeter {
   void collect(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns, StepStats& stats);
   void collect_call(const Span& span, int64_t start_ns, int64_t end_ns, StepStats& stats);
   void add(size_t activity, int64_t begin, int64_t end, int64_t start_ns, int64_t end_ns) {
-    const Interval x = {std::max(begin, start_ns), std::min(end, end_ns)};
+    const Interval x = Interval{begin, end}.cut_to({start_ns, end_ns});
     if (x.begin < x.end) spans_[activity].push_back(x);
   }
   int64_t floor_of(std::vector<FloorCall>& calls, int64_t start_ns, int64_t end_ns) const;

@@ -1,5 +1,6 @@
 #include "engine/model/gpt_stage.h"
 
+#include <fmt/format.h>
 #include <limits>
 
 #include "engine/model/spec.h"
@@ -16,17 +17,17 @@ GptStage::GptStage(ParamList& params, const GptShape& shape, const StageRange& r
   }
   const int stage = params.units().empty() ? 0 : params.units().back().stage + 1;
   if (range_.has_embedding) {
-    embedding_unit_ = params.begin_unit(stage);
+    embedding_unit_ = params.begin_unit(stage, "embedding");
     embedding_.emplace(params, shape_, seed);
     word_embedding = &embedding_->word_weight();
   }
   for (int64_t i = 0; i < range_.num_layers; ++i) {
-    const int unit = params.begin_unit(stage);
+    const int unit = params.begin_unit(stage, fmt::format("layer {}", range_.first_layer + i));
     if (i == 0) first_block_unit_ = unit;
     blocks_.emplace_back(params, shape_, range_.first_layer + i, seed);
   }
   if (range_.has_head) {
-    head_unit_ = params.begin_unit(stage);
+    head_unit_ = params.begin_unit(stage, "head");
     if (!shape_.tied_embeddings) word_embedding = nullptr;
     if (word_embedding) params.share(*word_embedding);
     head_.emplace(params, shape_, word_embedding);
@@ -78,15 +79,15 @@ void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_bat
   const auto ids = [&](const Tensor& buffer) { return buffer.front({shape.seq, shape.micro_batch}); };
   ctx.units.begin_pass(Pass::forward);
   if (embedding_) {
-    ctx.units.before_forward(embedding_unit_);
+    ctx.before_forward(embedding_unit_);
     embedding_->forward(ctx, ids(slot.tokens), micro_batch, input_of(0));
   }
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    ctx.units.before_forward(block_unit(i));
+    ctx.before_forward(block_unit(i));
     blocks_[i].forward(ctx, input_of(i), micro_batch, front_of(activations(slot, -1, i), shape_, positions));
   }
   if (head_) {
-    ctx.units.before_forward(head_unit_);
+    ctx.before_forward(head_unit_);
     head_->forward(ctx, input_of(blocks_.size()), ids(slot.labels), micro_batch, front_of(slot.head, shape), loss);
   }
   ctx.units.end_pass(Pass::forward);
@@ -106,7 +107,7 @@ void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatc
   const auto done = [&](int unit) { ctx.weight_grads.push([&ctx, unit] { ctx.units.after_backward(unit); }); };
   ctx.units.begin_pass(Pass::backward);
   if (head_) {
-    ctx.units.before_backward(head_unit_);
+    ctx.before_backward(head_unit_);
     head_->backward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, grad);
     if (micro_batch.defer_head_weight) {
       DeferredHead& spare = deferred_heads_.at(heads_waiting_++);
@@ -123,19 +124,19 @@ void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatc
     if (group.parts.any()) span.emplace(ctx.compute, SpanInfo{"recompute", Category::phase});
     for (size_t i = first; i < end; ++i) {
       const BlockParts& parts = plan_[i].recomputed;
-      if (parts.any()) ctx.units.before_forward(block_unit(i));
+      if (parts.any()) ctx.before_forward(block_unit(i));
       blocks_[i].forward(ctx, block_input(slot, stash, i), micro_batch, activations(slot, stash, i), parts);
     }
     span.reset();
     for (size_t i = end; i-- > first;) {
-      ctx.units.before_backward(block_unit(i));
+      ctx.before_backward(block_unit(i));
       blocks_[i].backward(ctx, block_input(slot, stash, i), grad, micro_batch, activations(slot, stash, i),
                           stash < 0 ? gradients_ : stashes_.at(static_cast<size_t>(stash))[i].gradients);
       done(block_unit(i));
     }
   }
   if (embedding_) {
-    ctx.units.before_backward(embedding_unit_);
+    ctx.before_backward(embedding_unit_);
     embedding_->backward(ctx, slot.tokens, micro_batch, grad);
     done(embedding_unit_);
   }

@@ -1,23 +1,19 @@
 #include "engine/train/measured_run.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <fmt/format.h>
 
 #include "base/statistics.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
+#include "engine/metrics/trace_file.h"
 
 namespace trivet {
 
 MeasuredRun read_measured_run(const std::string& run_dir, std::optional<int64_t> step) {
-  const std::string trace = run_dir + "/trace.json";
-  if (!std::filesystem::exists(trace)) throw IoError(trace + ": not found; a run with train.trace=true writes it");
-  const int ranks = ranks_of_trace(trace);
-  if (ranks == 0)
-    throw DataError(trace + ": names no rank, expected a trace as train.trace=true writes it, an event a line");
+  const std::string trace = trace_of_run(run_dir);
   LoadedConfig loaded = load_config(run_dir + "/config.resolved.yaml");
-  const Layout layout = resolve(loaded, {.world_size = ranks});
+  const Layout layout = resolve(loaded, {.world_size = ranks_of_trace(trace)});
 
   MeasuredRun run;
   run.schedule = layout.schedule;

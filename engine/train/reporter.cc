@@ -293,12 +293,13 @@ void Reporter::open_trace() {
   if (const std::string aside = console_ ? set_aside(joined) : ""; !aside.empty())
     note(fmt::format("{} was an earlier start's, and is {} now", joined, aside));
   collect_spans();  // before the first step
-  std::vector<std::string> rows;
-  for (TraceRow& row : trainer_.trace().rows()) rows.push_back(row.name());
+  const int rank = host_.rank();
+  PerfettoWriter::Names names{.process = rank_name(trainer_, rank)};
+  for (TraceRow& row : trainer_.trace().rows()) names.rows.push_back(row.name());
+  for (const ParamUnit& unit : trainer_.state().params.units()) names.units.push_back(unit.name);
   // One origin for all ranks: rank 0's clock. Ranks of other hosts have clocks of their own.
   const int64_t origin = host_.broadcast(now_ns());
-  const int rank = host_.rank();
-  trace_.emplace(trace_part(rank), rank, rank_name(trainer_, rank), rows, origin,
+  trace_.emplace(trace_part(rank), rank, names, origin,
                  [](const std::string& why) { write_stderr("trivet: " + why + "\n"); });
 }
 

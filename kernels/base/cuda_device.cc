@@ -107,7 +107,7 @@ class CudaStream : public Stream {
   }
   void begin_phase(const SpanInfo& info) override {
     flush();
-    if (trace_row()) spans_->begin_phase(info, *trace_row());
+    if (trace_row()) spans_->begin_phase(labelled(info), *trace_row());
   }
   void end_phase() override {
     flush();
@@ -303,7 +303,7 @@ class CudaDevice : public Device {
 cudaStream_t raw(Stream& stream) { return static_cast<CudaStream&>(stream).raw(); }
 void begin_span(Stream& stream, const SpanInfo& info) {
   stream.flush();
-  if (stream.trace_row()) static_cast<CudaStream&>(stream).spans().begin(info, *stream.trace_row());
+  if (stream.trace_row()) static_cast<CudaStream&>(stream).spans().begin(stream.labelled(info), *stream.trace_row());
 }
 void end_span(Stream& stream) {
   if (stream.trace_row()) static_cast<CudaStream&>(stream).spans().end();

@@ -44,15 +44,15 @@ class Stream {
   // call CUDA.
   template <class F>
   void run(const SpanInfo& info, F&& f) {
-    if (inline_) call(info, f);
-    else enqueue([this, info, f = std::forward<F>(f)]() mutable { call(info, f); });
+    if (inline_) call(labelled(info), f);
+    else enqueue([this, info = labelled(info), f = std::forward<F>(f)]() mutable { call(info, f); });
   }
 
   // A phase is a span over the work that is queued between its two ends; phases of a stream nest. On a CPU stream the
   // stream itself looks at the clock when it gets there.
   virtual void begin_phase(const SpanInfo& info) {
     flush();
-    if (trace_row_) mark([this, info] { phases_.push_back({info, now_ns()}); });
+    if (trace_row_) mark([this, info = labelled(info)] { phases_.push_back({info, now_ns()}); });
   }
   virtual void end_phase() {
     flush();
@@ -75,6 +75,23 @@ class Stream {
 
   void set_trace_row(TraceRow* row) { trace_row_ = row; }
   TraceRow* trace_row() const { return trace_row_; }
+
+  // What is queued from now on is for this: the label of its spans.
+  SpanLabel& label() { return label_; }
+  SpanInfo labelled(SpanInfo info) const {
+    info.label = label_;
+    return info;
+  }
+  // For a rank's compute stream. The work that `to` gets from now on is for what this stream works for, and its input
+  // is ready when this stream has done what it was given so far: a phase "ready" of no length tells when, with the same
+  // number as the spans there.
+  void hand_over(Stream& to) {
+    label_.hand_over = ++hand_overs_;
+    begin_phase({"ready", Category::phase});
+    end_phase();
+    to.label_ = label_;
+    label_.hand_over = 0;
+  }
   bool is_inline() const { return inline_; }
 
  protected:
@@ -96,8 +113,20 @@ class Stream {
   }
 
   TraceRow* trace_row_ = nullptr;
+  SpanLabel label_;
+  int64_t hand_overs_ = 0;
   std::function<void()> held_;
   std::vector<Span> phases_;  // begun and not ended, where the stream is
+};
+
+// RAII: the label of a scope.
+struct ScopedLabel {
+  ScopedLabel(Stream& s, const SpanLabel& label) : stream(s), before(std::exchange(s.label(), label)) {}
+  ~ScopedLabel() { stream.label() = before; }
+  ScopedLabel(const ScopedLabel&) = delete;
+
+  Stream& stream;
+  const SpanLabel before;
 };
 
 // RAII: the phase of a scope.

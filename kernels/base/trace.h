@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/intervals.h"
 #include "kernels/base/host_range.h"
 
 namespace trivet {
@@ -50,13 +51,22 @@ struct WireCost {
   bool queues = false;  // behind the collectives before it; a transfer does not
 };
 
+// What a stream is working for.
+struct SpanLabel {
+  int microbatch = -1;                  // -1: none; so are the others
+  int chunk = -1;                       // of a pipeline rank's model chunks
+  int first_unit = -1, last_unit = -1;  // of the rank's model (ParamList::units)
+  int bucket = -1;                      // of gradients or weights (FlatBuffer::buckets)
+  int64_t hand_over = 0;                // Stream::hand_over that this was ready at; of a rank, from 1
+};
+
 struct SpanInfo {
   const char* name = "";  // a string literal
   Category category = Category::compute;
-  int64_t bytes = 0;    // of the tensor that a communication is about; 0 where it means nothing
-  int microbatch = -1;  // -1: none
-  int chunk = -1;       // of a pipeline rank's model chunks; -1: none
-  WireCost cost = {};   // of a communication
+  int64_t bytes = 0;     // of the tensor that a communication is about; 0 where it means nothing
+  int ranks = 0;         // of its group
+  WireCost cost = {};    // of a communication
+  SpanLabel label = {};  // the stream's, when the work was queued
 };
 
 // A communication is on the wire from when its first byte may move until its last has, as the transport tells:
@@ -69,6 +79,11 @@ struct Span {
   int64_t end_ns = 0;
   int64_t wire_start_ns = 0, wire_end_ns = 0;  // both 0: unknown, or no communication; equal: none (a buffered send)
   uint64_t transfer_id = 0;  // of a send and its recv: the same number at both ends, and nowhere else; 0: none
+
+  // Of a communication: what the transport cannot tell counts as wire.
+  Interval wire() const {
+    return wire_start_ns == 0 ? Interval{start_ns, end_ns} : Interval{wire_start_ns, wire_end_ns};
+  }
 };
 
 inline int64_t now_ns() {

@@ -86,6 +86,7 @@ class CommBackEnd {
     return {.name = name_of(call),
             .category = group.category,
             .bytes = bytes,
+            .ranks = group.size(),
             .cost = wire_cost(call.kind, bytes, group.size())};
   }
 

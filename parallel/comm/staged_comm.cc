@@ -113,10 +113,11 @@ class StagedBackEnd : public DeviceBackEnd {
     // One event per call: recorded again, it would make the worker wait for the next call.
     std::shared_ptr<Event> arrived = device.create_event();
     stream.record(*arrived);
-    worker_->run(span_of(call), [this, arrived, host, row = stream.trace_row()] {
+    worker_->run(span_of(call), [this, arrived, host, row = stream.trace_row(), label = stream.label()] {
       try {
         arrived->synchronize();
         inner_stream_->set_trace_row(row);  // the call's own span, which tells when it was on the wire
+        inner_stream_->label() = label;
         inner_->call(host, *inner_stream_);
       } catch (...) {
         outcome_->fail(std::current_exception());

@@ -90,6 +90,13 @@ struct FlatBuffer {
   // Points the bucket's parameters into `whole` [bucket's numel or more], or to null.
   void point_weights(size_t bucket, Tensor whole) const;
   void point_grads(size_t bucket, Tensor whole) const;
+  // The label of work on that bucket, which is `in` otherwise.
+  SpanLabel label_of(size_t bucket, SpanLabel in) const {
+    const std::vector<int>& units = buckets[bucket].units;
+    if (!units.empty()) in.first_unit = units.front(), in.last_unit = units.back();
+    in.bucket = static_cast<int>(bucket);
+    return in;
+  }
   std::span<const FlatSegment> segments_of(const FlatBucket& bucket) const {
     return std::span(segments).subspan(bucket.first_segment, bucket.end_segment - bucket.first_segment);
   }

@@ -27,6 +27,7 @@ void GradSync::begin_step() {
 
 // part = this rank's part of the sum over the data-parallel group: all of it without sharding.
 void GradSync::reduce(size_t bucket, Tensor whole, Tensor part, Event& reduced) {
+  const ScopedLabel label(compute_, flat_.label_of(bucket, compute_.label()));
   if (options_.non_finite) {
     const Tensor found = options_.non_finite.slice(static_cast<int64_t>(bucket), 1).view({kNonFiniteNumbers});
     ops_.run(op::FindNonFinite{.x = whole, .found = found}, compute_);

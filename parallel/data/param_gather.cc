@@ -19,8 +19,11 @@ ParamGather::ParamGather(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, c
     streamed_.push_back({.gathered = on.device.create_event()});
 }
 
-void ParamGather::gather(Tensor part, Tensor whole, Event& gathered) {
-  comm_streams_.run(gathered, [&](Communicator& data, Stream& stream) { data.all_gather(part, whole, stream); });
+void ParamGather::gather(size_t bucket, Tensor whole, Event& gathered) {
+  const ScopedLabel label(compute_, flat_.label_of(bucket, compute_.label()));
+  comm_streams_.run(gathered, [&](Communicator& data, Stream& stream) {
+    data.all_gather(flat_.buckets[bucket].own_weights, whole, stream);
+  });
 }
 
 void ParamGather::updated() {
@@ -48,7 +51,7 @@ void ParamGather::start_stage(int stage) {
   for (size_t i = flat_.buckets.size(); i-- > 0;) {
     const FlatBucket& bucket = flat_.buckets[i];
     if (!not_begun_[i] || flat_.stage_of_unit[static_cast<size_t>(bucket.units.front())] != stage) continue;
-    gather(bucket.own_weights, bucket.weights, *gathered_[i]);
+    gather(i, bucket.weights, *gathered_[i]);
     not_begun_[i] = false;
     in_flight_[i] = true;
   }
@@ -93,7 +96,7 @@ size_t ParamGather::gather_streamed(int bucket_number) {
   const FlatBucket& bucket = flat_.buckets[static_cast<size_t>(bucket_number)];
   const Tensor whole = flat_.streamed_weights[taken].slice(0, bucket.numel());
   if (options_.poison) ops_.run(op::Fill{whole, std::numeric_limits<float>::quiet_NaN()}, compute_);
-  gather(bucket.own_weights, whole, *buffer.gathered);
+  gather(static_cast<size_t>(bucket_number), whole, *buffer.gathered);
   return taken;
 }
 

@@ -49,7 +49,7 @@ class ParamGather {
   int streamed_bucket(int unit) const;
   void start_stage(int stage);  // gathers what is not streamed, unless begun
   size_t gather_streamed(int bucket);
-  void gather(Tensor part, Tensor whole, Event& gathered);
+  void gather(size_t bucket, Tensor whole, Event& gathered);
 
   FlatBuffer& flat_;
   Ops& ops_;

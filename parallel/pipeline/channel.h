@@ -40,6 +40,7 @@ class SendEnd {
   void send(Tensor data, Stream& compute, Event& sent) {
     compute.record(*written_);
     stream_->wait(*written_);
+    compute.hand_over(*stream_);
     pair_->send(data, 1, *stream_);
     stream_->record(sent);
   }
@@ -60,10 +61,10 @@ class ReceiveEnd {
     stream_->set_trace_row(row);
   }
 
-  // Begins a step of so many messages, and posts the first receives. REQUIRES: the last step's were all taken.
-  void start(int messages, const BoundaryRows& rows) {
-    check(posted_.empty() && unposted_ == 0, "a pipeline channel starts a step with messages left over");
-    unposted_ = messages;
+  // Begins a step of these messages, and posts the first receives. REQUIRES: the last step's were all taken.
+  void start(std::deque<SpanLabel> messages, const BoundaryRows& rows) {
+    check(posted_.empty() && unposted_.empty(), "a pipeline channel starts a step with messages left over");
+    unposted_ = std::move(messages);
     rows_ = rows;
     post();
   }
@@ -86,10 +87,11 @@ class ReceiveEnd {
     Event* arrived;
   };
   void post() {
-    while (unposted_ > 0 && !idle_.empty()) {
+    while (!unposted_.empty() && !idle_.empty()) {
       const BoundaryBuffer buffer = idle_.front();
       idle_.pop_front();
-      --unposted_;
+      stream_->label() = unposted_.front();
+      unposted_.pop_front();
       if (buffer.free) stream_->wait(*buffer.free);
       pair_->recv(rows_.of(buffer.data), 0, *stream_);
       Event* arrived = arrived_[next_event_++ % arrived_.size()].get();
@@ -104,8 +106,8 @@ class ReceiveEnd {
   size_t next_event_ = 0;
   std::deque<BoundaryBuffer> idle_;
   std::deque<Posted> posted_;
-  int unposted_ = 0;   // messages of this step that no receive has been posted for
-  BoundaryRows rows_;  // of each
+  std::deque<SpanLabel> unposted_;  // messages of this step that no receive has been posted for
+  BoundaryRows rows_;               // of each
 };
 
 }  // namespace trivet

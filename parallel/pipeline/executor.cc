@@ -81,16 +81,18 @@ void Executor::run_forward_only(int microbatches, const BoundaryRows& rows) {
 
 void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows, bool forward_only) try {
   rows_ = rows;
-  for (auto& [channel, receive] : receives_)
-    receive->start(static_cast<int>(std::count_if(ops.begin(), ops.end(),
-                                                  [&, &channel = channel](size_t i) {
-                                                    return schedule_.receives(rank_, program_[i]) == channel;
-                                                  })),
-                   rows);
+  const auto label_of = [](const Op& op) { return SpanLabel{.microbatch = op.microbatch, .chunk = op.chunk}; };
+  for (auto& [channel, receive] : receives_) {
+    std::deque<SpanLabel> messages;
+    for (const size_t i : ops)
+      if (schedule_.receives(rank_, program_[i]) == channel) messages.push_back(label_of(program_[i]));
+    receive->start(std::move(messages), rows);
+  }
   size_t done = 0;
   for (const size_t i : ops) {
     const Op& op = program_[i];
-    ScopedPhase phase(compute_, {letter_of(op.kind), Category::phase, 0, op.microbatch, op.chunk});
+    const ScopedLabel label(compute_, label_of(op));
+    ScopedPhase phase(compute_, {letter_of(op.kind), Category::phase});
     Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
     if (op.kind == OpKind::forward) forward(op, plan_.slot[i]);
     else if (op.kind == OpKind::backward_weight) stage.backward_weight(plan_.stash[i]);

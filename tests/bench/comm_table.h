@@ -64,10 +64,6 @@ struct CommBuffers {
   Tensor piece;  // [numel] for a contender that receives before it adds
 };
 
-struct Interval {
-  int64_t begin = 0, end = 0;  // now_ns()
-};
-
 // A way to run a collective: waits for the other ranks, then calls and takes the time.
 struct Contender {
   const char* name;

@@ -58,7 +58,7 @@ void tracing(const TempDir& folder, int64_t pairs) {
     Trainer trainer(loaded.config, layout, world, batches, nullptr);
     TraceRow& row = trainer.trace().rows().front();
     const std::vector<std::string> names = {row.name()};
-    PerfettoWriter perfetto(folder / "trace.json", 0, "rank 0", names, now_ns(), nullptr);
+    PerfettoWriter perfetto(folder / "trace.json", 0, {.process = "rank 0", .rows = names}, now_ns(), nullptr);
     StepMeter meter;
     std::vector<std::vector<Span>> spans(1);
     std::vector<double> with, without, ratios;

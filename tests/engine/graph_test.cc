@@ -178,8 +178,8 @@ TEST(GraphsOfOneRank, AreOneSpanInTheirPhase) {
       if (span.info.name == std::string("graph")) ++graphs;
       else if (span.info.category == Category::compute) ++others;
     }
-    EXPECT_EQ(graphs, 1) << name << " " << phase.info.microbatch;
-    EXPECT_EQ(others, 0) << name << " " << phase.info.microbatch;
+    EXPECT_EQ(graphs, 1) << name << " " << phase.info.label.microbatch;
+    EXPECT_EQ(others, 0) << name << " " << phase.info.label.microbatch;
   }
   EXPECT_EQ(phases, 8);
 }

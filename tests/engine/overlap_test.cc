@@ -89,7 +89,7 @@ TEST(Overlap, AlignedReductionsWaitForTheFirstStage) {
     ASSERT_EQ(reduced.size(), 2u);  // of chunk 1, which is through first, and of chunk 0
     size_t last = 0;                // backward pass of chunk 1
     for (size_t i = 0; i < backward.size(); ++i)
-      if (backward[i].info.chunk == 1) last = i;
+      if (backward[i].info.label.chunk == 1) last = i;
     ASSERT_LT(last + pipeline_rank, backward.size());
     EXPECT_GE(reduced[0].start_ns, backward[last + pipeline_rank].start_ns) << "rank " << rank;
   }

@@ -134,7 +134,9 @@ TEST_F(StreamTest, WorkLeavesSpansOnItsRow) {
   Trace trace;
   TraceRow* const row = trace.add_row("side");
   side->set_trace_row(row);
-  side->run({"first", comm_of("data"), 64, 3}, [] {});
+  side->label() = {.microbatch = 3};
+  side->run({"first", comm_of("data"), 64}, [] {});
+  side->label() = {};  // what is queued keeps its own
   side->run({"second", Category::compute}, [] {});
   side->synchronize();
   std::vector<Span> spans;
@@ -143,9 +145,46 @@ TEST_F(StreamTest, WorkLeavesSpansOnItsRow) {
   EXPECT_STREQ(spans[0].info.name, "first");
   EXPECT_EQ(spans[0].info.category, comm_of("data"));
   EXPECT_EQ(spans[0].info.bytes, 64);
-  EXPECT_EQ(spans[0].info.microbatch, 3);
+  EXPECT_EQ(spans[0].info.label.microbatch, 3);
+  EXPECT_EQ(spans[1].info.label.microbatch, -1);
   EXPECT_LE(spans[0].start_ns, spans[0].end_ns);
   EXPECT_LE(spans[0].end_ns, spans[1].start_ns);
+}
+
+TEST_F(StreamTest, AHandOverSaysWhenTheOtherStreamsInputWasReady) {
+  // given
+  Trace trace;
+  TraceRow *const row = trace.add_row("compute"), *const other = trace.add_row("side");
+  compute->set_trace_row(row);
+  side->set_trace_row(other);
+  // when
+  {
+    const ScopedLabel label(*compute, {.microbatch = 1, .bucket = 4});
+    compute->run({"before"}, [] {});
+    compute->hand_over(*side);
+    compute->run({"behind"}, [] {});
+  }
+  compute->run({"no label"}, [] {});
+  side->run({"first", comm_of("data")}, [] {});
+  side->run({"second", comm_of("data")}, [] {});
+  side->synchronize();
+  // then
+  std::vector<Span> spans, calls;
+  row->take(spans);
+  other->take(calls);
+  ASSERT_EQ(spans.size(), 4u);
+  const Span& ready = spans[1];
+  EXPECT_STREQ(ready.info.name, "ready");
+  EXPECT_LE(spans[0].end_ns, ready.start_ns);
+  EXPECT_LE(ready.end_ns, spans[2].start_ns);
+  EXPECT_EQ(spans[2].info.label.hand_over, 0);
+  EXPECT_EQ(spans[3].info.label.bucket, -1);
+  ASSERT_EQ(calls.size(), 2u);
+  for (const Span& call : calls) {
+    EXPECT_EQ(call.info.label.bucket, 4);
+    EXPECT_EQ(call.info.label.hand_over, ready.info.label.hand_over);
+    EXPECT_LE(ready.end_ns, call.start_ns);
+  }
 }
 
 TEST_F(StreamTest, CopiesToAndFromTheDevice) {

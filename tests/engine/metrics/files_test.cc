@@ -222,7 +222,7 @@ TEST(MetricsLog, RecordsThatCannotBeRemovedStay) {
 }
 
 std::vector<std::vector<Span>> some_spans() {
-  return {{{{.name = "matmul", .category = Category::compute, .microbatch = 2}, 5'001'000, 5'002'345},
+  return {{{{.name = "matmul", .category = Category::compute, .label = {.microbatch = 2}}, 5'001'000, 5'002'345},
            {{.name = "forward \"1\"", .category = Category::phase}, 5'000'000, 5'003'000}},
           {{{.name = "all_reduce", .category = comm_of("tensor"), .bytes = 4096}, 4'999'999, 5'000'001}}};
 }
@@ -230,8 +230,8 @@ std::vector<std::vector<Span>> some_spans() {
 TEST(Perfetto, APartIsATraceOfItsOwn) {
   const TempDir dir;
   {
-    const std::vector<std::string> rows = {"compute", "tensor"};
-    PerfettoWriter writer(dir / "trace.json", 3, "rank 3 (tp 1)", rows, 5'000'000, nullptr);
+    PerfettoWriter writer(dir / "trace.json", 3, {.process = "rank 3 (tp 1)", .rows = {"compute", "tensor"}}, 5'000'000,
+                          nullptr);
     writer.step(1, some_spans());
     writer.step(2, std::vector<std::vector<Span>>(2));
   }
@@ -242,25 +242,67 @@ TEST(Perfetto, APartIsATraceOfItsOwn) {
     if (event["name"] == "process_name" || event["name"] == "thread_name") names.push_back(event["args"]["name"]);
   }
   EXPECT_EQ(names, (std::vector<json>{"rank 3 (tp 1)", "compute", "tensor"}));
-  ASSERT_EQ(spans.size(), 3u);
+  ASSERT_EQ(spans.size(), 4u);
   EXPECT_EQ(spans[0], parse_json(R"({"ph":"X","name":"matmul","cat":"compute","pid":4,"tid":1,"ts":1.0,"dur":1.345,
                                       "args":{"step":1,"microbatch":2}})"));
   EXPECT_EQ(spans[1]["name"], "forward \"1\"");
   EXPECT_EQ(spans[2], parse_json(R"({"ph":"X","name":"all_reduce","cat":"comm.tensor","pid":4,"tid":2,"ts":-0.001,
-                                      "dur":0.002,"args":{"step":1,"bytes":4096}})"));
+                                      "dur":0.002,"args":{"step":1,"bytes":4096,"wire_ts":-0.001,"wire_dur":0.002,
+                                              "algbw_GBps":2048,"exposed_us":0.002}})"));
+  EXPECT_EQ(spans[3], parse_json(R"({"ph":"X","name":"exposed","cat":"exposed","pid":4,"tid":2,"ts":-0.001,
+                                      "dur":0.002})"));
+}
+
+// A gather is ready in one step, and on the wire until the next: beside the compute of both.
+TEST(Perfetto, ACallMayBeginInTheStepBefore) {
+  // given
+  const TempDir dir;
+  const SpanLabel bucket{.microbatch = 1, .chunk = 0, .first_unit = 0, .last_unit = 2, .bucket = 5, .hand_over = 9};
+  const auto compute = [](int64_t start, int64_t end) {
+    return Span{.info = {.name = "matmul"}, .start_ns = start, .end_ns = end};
+  };
+  PerfettoWriter writer(dir / "trace.json", 0,
+                        {.process = "rank 0", .rows = {"compute", "weights"}, .units = {"a", "b", "c"}}, 0, nullptr);
+  // when
+  writer.step(1, std::vector<std::vector<Span>>{
+                     {compute(1000, 4000),
+                      {.info = {.name = "ready", .category = Category::phase, .label = {.hand_over = 9}},
+                       .start_ns = 2000,
+                       .end_ns = 2000}},
+                     {}});
+  writer.step(
+      2, std::vector<std::vector<Span>>{
+             {compute(5000, 6000)},
+             {{.info = {.name = "all_gather", .category = comm_of("data"), .bytes = 8000, .ranks = 4, .label = bucket},
+               .start_ns = 2500,
+               .end_ns = 7500,
+               .wire_start_ns = 3000,
+               .wire_end_ns = 7000}}});
+  writer.close();
+  // then
+  json call;
+  std::string exposed;
+  const json trace = parse_json(read_text(dir / "trace.json"));
+  for (const json& event : trace["traceEvents"]) {
+    if (event["name"] == "all_gather") call = event["args"];
+    if (event["name"] == "exposed") exposed += event["ts"].dump() + "+" + event["dur"].dump() + " ";
+  }
+  EXPECT_EQ(call, parse_json(R"({"step":2,"bytes":8000,"microbatch":1,"chunk":0,"bucket":5,"layer":"a to c","ranks":4,
+                                 "ready_ts":2.0,"wire_ts":3.0,"wire_dur":4.0,"algbw_GBps":2,"exposed_us":2.0})"));
+  EXPECT_EQ(exposed, "4.0+1.0 6.0+1.0 ");
 }
 
 TEST(Perfetto, WaitsAreSlicesAndTransfersAreArrows) {
   // given: a send of rank 0, and its receive on rank 1, which waited for it
   const TempDir dir;
-  const std::vector<std::string> rows = {"0>1"}, parts = {dir / "trace.rank0.json", dir / "trace.rank1.json"};
+  const std::vector<std::string> parts = {dir / "trace.rank0.json", dir / "trace.rank1.json"};
   constexpr uint64_t kId = 0xfedcba9876543210u;
-  PerfettoWriter(parts[0], 0, "rank 0", rows, 0, nullptr)
-      .step(1, std::vector<std::vector<Span>>{
-                   {{{.name = "send", .category = comm_of("pipeline")}, 5000, 6000, 5000, 5000, kId}}});
-  PerfettoWriter(parts[1], 1, "rank 1", rows, 0, nullptr)
-      .step(1, std::vector<std::vector<Span>>{
-                   {{{.name = "recv", .category = comm_of("pipeline")}, 1000, 9000, 5100, 9000, kId}}});
+  const auto write = [&](int rank, const Span& span) {
+    PerfettoWriter(parts[static_cast<size_t>(rank)], rank, {.process = "rank", .rows = {"0>1"}}, 0, nullptr)
+        .step(1, std::vector<std::vector<Span>>{{span}});
+  };
+  write(0, {{.name = "send", .category = comm_of("pipeline")}, 5000, 6000, 5000, 5000, kId});
+  write(1, {{.name = "recv", .category = comm_of("pipeline")}, 1000, 9000, 5100, 9000, kId});
   // when
   join_traces(parts, dir / "trace.json");
   // then
@@ -284,11 +326,11 @@ TEST(Perfetto, WaitsAreSlicesAndTransfersAreArrows) {
 TEST(Perfetto, PartsAreJoinedEvenWhenCutOffByACrash) {
   // given
   const TempDir dir;
-  const std::vector<std::string> rows = {"compute", "tensor"};
+  const PerfettoWriter::Names names{.process = "rank", .rows = {"compute", "tensor"}};
   std::vector<std::string> parts;
   for (int rank = 0; rank < 3; ++rank) {
     parts.push_back(dir / ("trace.rank" + std::to_string(rank) + ".json"));
-    PerfettoWriter writer(parts.back(), rank, "rank", rows, 0, nullptr);
+    PerfettoWriter writer(parts.back(), rank, names, 0, nullptr);
     writer.step(1, some_spans());
   }
   const std::string whole = read_text(parts[1]);
@@ -299,7 +341,7 @@ TEST(Perfetto, PartsAreJoinedEvenWhenCutOffByACrash) {
   const json trace = parse_json(read_text(dir / "trace.json"));
   std::map<int, int> spans;
   for (const json& event : trace["traceEvents"]) spans[event["pid"].get<int>()] += event["ph"] == "X";
-  EXPECT_EQ(spans, (std::map<int, int>{{1, 3}, {2, 2}, {3, 3}}));
+  EXPECT_EQ(spans, (std::map<int, int>{{1, 4}, {2, 3}, {3, 4}}));
   EXPECT_THROW(join_traces(parts, dir / "none/trace.json"), IoError);
   parts.push_back(dir / "none.json");
   EXPECT_THROW(join_traces(parts, dir / "trace.json"), IoError);
@@ -307,7 +349,7 @@ TEST(Perfetto, PartsAreJoinedEvenWhenCutOffByACrash) {
 
 TEST(Perfetto, AFullDiskWarnsOnce) {
   std::vector<std::string> warnings;
-  PerfettoWriter writer("/dev/full", 0, "rank 0", {}, 0, collect(warnings));
+  PerfettoWriter writer("/dev/full", 0, {.process = "rank 0"}, 0, collect(warnings));
   writer.step(1, some_spans());
   writer.close();
   EXPECT_EQ(warnings.size(), 1u);

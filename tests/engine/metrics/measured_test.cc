@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "engine/metrics/perfetto.h"
+#include "engine/metrics/trace_file.h"
 #include "engine/train/measured_run.h"
 #include "engine/train/run.h"
 #include "parallel/comm/world.h"
@@ -19,7 +20,7 @@ namespace {
 constexpr int64_t kMs = 1'000'000;
 
 Span span(const char* name, Category category, int64_t start_ms, int64_t end_ms, int microbatch = -1) {
-  return {.info = {.name = name, .category = category, .bytes = 0, .microbatch = microbatch, .chunk = 0},
+  return {.info = {.name = name, .category = category, .label = {.microbatch = microbatch, .chunk = 0}},
           .start_ns = start_ms * kMs,
           .end_ns = end_ms * kMs};
 }
@@ -28,9 +29,9 @@ Span span(const char* name, Category category, int64_t start_ms, int64_t end_ms,
 std::string write_trace(const TempDir& dir, bool whole) {
   const std::vector<std::string> rows0{"compute", "rank 0 -> rank 1 (activations)", "rank 1 -> rank 0 (gradients)"};
   const auto fail = [](const std::string& why) { FAIL() << why; };
-  PerfettoWriter rank0(dir / "0", 0, "rank 0 (tp 0, pp 0, dp 0)", rows0, 0, fail);
-  PerfettoWriter rank1(dir / "1", 1, "rank 1 (tp 0, pp 1, dp 0)", rows0, 0, fail);
-  PerfettoWriter other(dir / "2", 2, "rank 2 (tp 0, pp 0, dp 1)", rows0, 0, fail);
+  PerfettoWriter rank0(dir / "0", 0, {.process = "rank 0 (tp 0, pp 0, dp 0)", .rows = rows0}, 0, fail);
+  PerfettoWriter rank1(dir / "1", 1, {.process = "rank 1 (tp 0, pp 1, dp 0)", .rows = rows0}, 0, fail);
+  PerfettoWriter other(dir / "2", 2, {.process = "rank 2 (tp 0, pp 0, dp 1)", .rows = rows0}, 0, fail);
   const std::vector<std::vector<Span>> step0{
       {span("matmul", Category::compute, 10, 11), span("matmul", Category::compute, 11, 12),
        span("F", Category::phase, 9, 12, 0), span("matmul", Category::compute, 21, 26),
