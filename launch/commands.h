@@ -36,6 +36,7 @@ void add_generate_command(CLI::App& app);
 void add_schedule_command(CLI::App& app);
 void add_flight_command(CLI::App& app);
 void add_study_command(CLI::App& app);
+void add_trace_command(CLI::App& app);
 void add_contention_command(CLI::App& app);
 
 // trivet study FILE --contention: writes OUT/contention.json, by trivet contention under the baseline's launcher.

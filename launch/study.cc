@@ -14,6 +14,7 @@
 #include "base/files.h"
 #include "base/host.h"
 #include "base/stop_signal.h"
+#include "engine/metrics/step_timeline.h"
 #include "engine/study/child_process.h"
 #include "engine/study/halving.h"
 #include "engine/study/report.h"
@@ -32,6 +33,7 @@ struct StudyOptions {
   std::string path;
   std::string out;
   bool plan = false, probe = false, best = false, report = false, retry_failed = false, aa = false, contention = false;
+  std::optional<std::string> timeline;  // a point
 };
 
 // Exit code 75: the results so far are saved, and the same command continues.
@@ -226,6 +228,20 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
   check_success(study, plan, summary, true);
 }
 
+// Of the point's first finished run, whose trace a study keeps.
+void draw_timeline(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, const std::string& wanted) {
+  const size_t point = find_point(study, plan, wanted);
+  const std::string folder = summarize(study, plan, rows).points[point].folder;
+  if (folder.empty())
+    throw ConfigError(fmt::format("study {}: {} has no finished run yet, whose trace could be drawn", study.name,
+                                  describe_choice(study, plan.points[point].choice)));
+  const std::string svg = fmt::format("{}/timeline-{}.svg", study.out, plan.points[point].id);
+  const StepTimeline timeline = read_step_timeline(trace_of_run(study.out + "/" + folder));
+  print_blocks({table_of(timeline)});
+  write_file(svg, render_svg(timeline));
+  fmt::print("{}\n", svg);
+}
+
 void run(const StudyOptions& options) {
   if (launched_world_size() > 0)
     throw ConfigError("trivet study starts the ranks of its runs itself: call it without mpirun or srun");
@@ -241,10 +257,11 @@ void run(const StudyOptions& options) {
   const Plan designed_plan = plan;
   if (options.aa) study = equal_points_of(designed, designed_plan), plan = make_plan(study);
   else plan.noise = measured_noise(study, plan);
-  const bool runs = !options.best && !options.report && !(options.plan && !options.probe);
+  const bool runs = !options.best && !options.report && !options.timeline && !(options.plan && !options.probe);
   const FileDescriptor lock = runs ? lock_study(designed) : FileDescriptor();  // before reading what is done
   std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
   if (options.best) return print_best(study, plan, rows);
+  if (options.timeline) return draw_timeline(study, plan, rows, *options.timeline);
   if (options.report) {
     write_reports(study, plan, rows);
     fmt::print("{}/report.html, table.md, table.csv, plot.svg\n", study.out);
@@ -300,7 +317,14 @@ void add_study_command(CLI::App& app) {
       "GPUs for several CTA budgets of NCCL");
   CLI::Option* retry =
       command->add_flag("--retry-failed", options->retry_failed, "run points again that failed in an earlier call");
-  for (CLI::Option* option : {contention, retry}) option->excludes(plan)->excludes(best)->excludes(report);
+  CLI::Option* timeline =
+      command
+          ->add_option("--timeline", options->timeline,
+                       "draw a step of a point that has run, named by its levels, as its runs' lines do, or by its id")
+          ->option_text("POINT")
+          ->excludes(contention)
+          ->excludes(retry);
+  for (CLI::Option* option : {contention, timeline, retry}) option->excludes(plan)->excludes(best)->excludes(report);
   command->callback([options] { run(*options); });
 }
 

@@ -102,7 +102,7 @@ void write_hta_traces(const std::string& trace_path, const std::string& folder) 
   std::map<int, std::string> events;  // by rank, each behind a comma
   int64_t number = 0;
   for_each_event(trace_path, [&](json& event) {
-    if (!is_span(event) || event.at("dur") == 0) return;
+    if (!is_span(event) || event.at("dur") < 1) return;  // HTA rounds to whole microseconds, the two ends apart
     turn_into_kernel(event, ++number);
     events[event.at("pid").get<int>() - 1] += ",\n" + event.dump();
   });

@@ -97,4 +97,8 @@ struct CostPrediction {
 // run: model FLOPs at `peak_tflops` of the whole machine, as if there were no start-up and no communication.
 CostPrediction predict_cost(const Study& study, const Plan& plan, std::span<const RunRow> rows, double peak_tflops);
 
+// The point with these levels, as describe_choice() has them, or the one whose id begins so. Throws ConfigError, with
+// all points, where that is none, or several.
+size_t find_point(const Study& study, const Plan& plan, const std::string& wanted);
+
 }  // namespace trivet

@@ -154,7 +154,7 @@ TEST(CommandLine, BashCompletesCommandsOptionsAndKeys) {
     EXPECT_EQ(std::system(fmt::format("bash {} >{}", dir / "script", dir / "out").c_str()), 0);
     return read_text(dir / "out");
   };
-  EXPECT_EQ(offered("trivet tr", 1), "train\n");
+  EXPECT_EQ(offered("trivet tr", 1), "train trace\n");
   EXPECT_EQ(offered("build/trivet data pre", 2), "prepare\n");
   EXPECT_EQ(offered("trivet train run.yaml --ran", 3), "--ranks\n");
   EXPECT_EQ(offered("trivet train run.yaml --set optimizer.lr_w", 4), "optimizer.lr_warmup_iters=\n");

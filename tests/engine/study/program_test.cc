@@ -42,6 +42,16 @@ void write_dataset(const std::string& prefix) {
   writer.finish();
 }
 
+// The exit code of `trivet study` with these arguments, and what it prints to stderr.
+std::pair<int, std::string> study_command(const StudyFolder& folder, const std::string& arguments) {
+  const std::string command = fmt::format(
+      "cd {} && env -u OMPI_COMM_WORLD_SIZE CUDA_VISIBLE_DEVICES= {} study {} "
+      ">out.txt 2>err.txt",
+      folder / "", program_path(), arguments);
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_text(folder / "err.txt")};
+}
+
 TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
   // given a host without a GPU, wherever this runs
   ASSERT_EQ(setenv("CUDA_VISIBLE_DEVICES", "", 1), 0);
@@ -91,17 +101,20 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
   EXPECT_NE(page.find("runs/" + plan.points[0].id + "-1/trace.json"), std::string::npos);
   EXPECT_TRUE(std::filesystem::exists(study.out + "/runs/" + plan.points[0].id + "-1/trace.json"));
   EXPECT_FALSE(std::filesystem::exists(study.out + "/runs/" + plan.points[0].id + "-2/trace.json"));
-  unsetenv("CUDA_VISIBLE_DEVICES");
-}
 
-// The exit code of `trivet study` with these arguments, and what it prints to stderr.
-std::pair<int, std::string> study_command(const StudyFolder& folder, const std::string& arguments) {
-  const std::string command = fmt::format(
-      "cd {} && env -u OMPI_COMM_WORLD_SIZE CUDA_VISIBLE_DEVICES= {} study {} "
-      ">out.txt 2>err.txt",
-      folder / "", program_path(), arguments);
-  const int status = std::system(command.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_text(folder / "err.txt")};
+  // and: a step of a point that has run can be drawn
+  write_text(folder / "study.yaml", kTinyStudy);
+  const auto draw = [&](const std::string& which) {
+    return study_command(folder, fmt::format("study.yaml --out {} --timeline '{}'", study.out, which));
+  };
+  const auto [code, error] = draw(describe_choice(study, plan.points[1].choice));
+  EXPECT_EQ(code, 0) << error;
+  const std::string svg = read_text(fmt::format("{}/timeline-{}.svg", study.out, plan.points[1].id));
+  EXPECT_NE(svg.find("rank 1 (tp 0, pp 1, dp 0), step "), std::string::npos);
+  EXPECT_NE(draw(plan.points[2].id).second.find("has no finished run yet"), std::string::npos);
+  EXPECT_NE(draw("device=tpu").second.find("names 0 of its points"), std::string::npos);
+  EXPECT_EQ(draw("").first, 64) << "names all";
+  unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
 TEST(StudyProgram, EqualPointsTellWhatTheStudyCanSee) {
