@@ -1,13 +1,16 @@
 #include "base/host.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <sched.h>
 #include <sstream>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <thread>
 #include <unistd.h>
 
 namespace trivet {
@@ -20,6 +23,12 @@ std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
   return name;
+}
+
+int usable_cores() {
+  cpu_set_t usable;
+  const int online = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : online;
 }
 
 std::string boot_id() {

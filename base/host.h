@@ -9,6 +9,7 @@ namespace trivet {
 
 double now_seconds();  // of a clock that never goes back
 std::string host_name();
+int usable_cores();  // of the machine's, those that this process may run on
 // The kernel's number of its boot: the same in all containers of a machine, whatever they call it; "": unknown.
 std::string boot_id();
 // What an errno says, and the limit of this process (ulimit) that it met.

@@ -32,6 +32,9 @@ std::string colors(const Palette& p) {
   rule(".F", "fill", p.forward), rule(".B", "fill", p.backward), rule(".I", "fill", p.backward_input);
   rule(".W", "fill", p.backward_weight), rule(".layer", "fill", p.layer), rule(".optimizer", "fill", p.optimizer);
   rule(".exposed", "fill", p.exposed), rule(".queued", "fill", p.axis);
+  const char* const series[] = {p.tensor, p.pipeline, p.data, p.best, p.bar, p.base};  // of curves: s0 to s5
+  for (size_t i = 0; i < std::size(series); ++i)
+    rule(fmt::format(".line.s{}", i), "stroke", series[i]), rule(fmt::format(".dot.s{}", i), "fill", series[i]);
   return css;
 }
 

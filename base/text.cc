@@ -67,6 +67,18 @@ std::string shortened(std::string_view text, size_t most) {
   return std::string(text);
 }
 
+std::string csv_line(const std::vector<std::string>& cells) {
+  std::string line;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    if (i > 0) line += ',';
+    const bool quoted = cells[i].find_first_of("\",\r\n") != std::string::npos;
+    if (quoted) line += '"';
+    for (const char c : cells[i]) line += c == '"' ? std::string("\"\"") : std::string(1, c);
+    if (quoted) line += '"';
+  }
+  return line + "\r\n";
+}
+
 std::string wrapped(std::string_view text, size_t columns, size_t indent) {
   if (columns == 0) return std::string(text);
   std::string lines;
@@ -100,41 +112,29 @@ size_t least_width(std::string_view text) {
   return least;
 }
 
-// The columns of a table of numbers that a terminal has room for.
-std::vector<bool> shown_columns(const TextBlock& block, const std::vector<size_t>& widths, size_t indent,
-                                size_t columns) {
-  std::vector<bool> shown(widths.size(), true);
-  size_t width = indent;
-  for (const size_t w : widths) width += w + kGap;
-  for (size_t i = widths.size(); i-- > 1 && columns > 0 && width > columns + kGap;) {
-    if (i < block.align.size() && block.align[i] == 'R') continue;
-    shown[i] = false;
-    width -= widths[i] + kGap;
-  }
-  return shown;
-}
-
 std::string aligned(const std::string& cell, size_t width, char alignment) {
   const std::string padding(width - std::min(width, width_of(cell)), ' ');
-  return alignment == 'r' || alignment == 'R' ? padding + cell : cell + padding;
+  return alignment == 'r' ? padding + cell : cell + padding;
 }
 
+// In parts where it is too wide, each with the first column and as many of the others as there is room for.
 std::string render_table(const TextBlock& block, const std::vector<size_t>& widths, size_t indent, size_t columns) {
-  const std::vector<bool> shown = shown_columns(block, widths, indent, columns);
-  std::string text, left_out;
-  for (const auto& row : block.rows) {
-    std::string line(indent, ' ');
-    for (size_t i = 0; i < row.size(); ++i) {
-      if (!shown[i]) continue;
-      line += (i == 0 ? "" : std::string(kGap, ' ')) +
-              aligned(row[i], widths[i], i < block.align.size() ? block.align[i] : 'l');
+  std::string text;
+  for (size_t begin = 1, end = 1; text.empty() || begin < widths.size(); begin = end) {
+    if (!text.empty()) text += '\n';
+    size_t width = indent + widths[0];
+    for (; end < widths.size() && (end == begin || columns == 0 || width + kGap + widths[end] <= columns); ++end)
+      width += kGap + widths[end];
+    for (const auto& row : block.rows) {
+      std::string line(indent, ' ');
+      const auto add = [&](size_t i) {
+        line += aligned(row[i], widths[i], i < block.align.size() ? block.align[i] : 'l');
+      };
+      add(0);
+      for (size_t i = begin; i < std::min(end, row.size()); ++i) line += std::string(kGap, ' '), add(i);
+      text += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
     }
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
   }
-  for (size_t i = 0; i < shown.size(); ++i)
-    if (!shown[i] && i < block.rows[0].size()) left_out += (left_out.empty() ? "" : ", ") + block.rows[0][i];
-  if (!left_out.empty())
-    text += std::string(indent, ' ') + wrapped("(no room for: " + left_out + ")", columns, indent) + '\n';
   return text;
 }
 
@@ -178,7 +178,7 @@ std::string render(const std::vector<TextBlock>& blocks, int columns) {
     auto widths = column_widths(block);
     if (!widths.empty()) widths[0] = first;
     if (!block.title.empty()) text += block.title + '\n';
-    const bool table = block.align.find_first_of("rR") != std::string::npos;
+    const bool table = block.align.find('r') != std::string::npos;
     text += (table ? render_table : render_texts)(block, widths, block.title.empty() ? 0 : kGap,
                                                   static_cast<size_t>(columns));
   }

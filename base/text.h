@@ -20,9 +20,12 @@ std::string shortened(std::string_view text, size_t most);
 // `indent`, where the caller is; the others begin with so many spaces.
 std::string wrapped(std::string_view text, size_t columns, size_t indent = 0);
 
+// A line of comma-separated values, as RFC 4180 has it: cells with commas, quotes or line ends are quoted.
+std::string csv_line(const std::vector<std::string>& cells);
+
 // A block of a banner: its title, and below it, indented, rows of aligned cells. Without a title nothing is indented.
-// `align` has an 'l' or 'r' for each column, 'l' where it is short. With an 'r' it is a table of numbers, which leaves
-// columns out, from the right, where the terminal is too narrow; but none with a capital letter.
+// `align` has an 'l' or 'r' for each column, 'l' where it is short. With an 'r' it is a table of numbers: where the
+// terminal is too narrow, its columns continue below, in further tables that begin with the first column again.
 struct TextBlock {
   std::string title;
   std::vector<std::vector<std::string>> rows = {};
@@ -36,7 +39,7 @@ struct TextBlock {
 };
 
 // The blocks one after another, the first column as wide in all of them. No line ends with spaces. On a terminal of
-// `columns` (0: no limit) tables leave columns out and say which, and long texts are continued on the next line.
+// `columns` (0: no limit) long texts are continued on the next line.
 std::string render(const std::vector<TextBlock>& blocks, int columns = 0);
 
 }  // namespace trivet

@@ -20,6 +20,7 @@
 #include "base/text.h"
 #include "engine/config/scalar.h"
 #include "engine/config/validate.h"
+#include "engine/study/provenance.h"
 #include "kernels/base/check.h"
 #include "parallel/comm/comm.h"
 
@@ -45,6 +46,7 @@ void measure_study_contention(const Study& study, const Plan& plan, const std::s
                               const std::function<bool()>& stop_asked);
 
 std::string version_text();  // of --version, several lines
+Provenance this_build();     // version, commit and build
 
 // Runs rank_main on the ranks: under a launcher, or with the backend mpi, this process is one of its ranks; else
 // `asked` threads (--ranks; 0: not given, then `needed`). Throws ConfigError where the two disagree.

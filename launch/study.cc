@@ -16,7 +16,10 @@
 #include "base/stop_signal.h"
 #include "engine/metrics/step_timeline.h"
 #include "engine/study/child_process.h"
+#include "engine/study/compare.h"
+#include "engine/study/export.h"
 #include "engine/study/halving.h"
+#include "engine/study/oversubscription.h"
 #include "engine/study/report.h"
 #include "engine/study/runner.h"
 #include "engine/study/study_file.h"
@@ -31,7 +34,7 @@ namespace {
 
 struct StudyOptions {
   std::string path;
-  std::string out;
+  std::string out, export_path;
   bool plan = false, probe = false, best = false, report = false, retry_failed = false, aa = false, contention = false;
   std::optional<std::string> timeline;  // a point
 };
@@ -64,6 +67,11 @@ double machine_peak_tflops(const std::string& dtype) {
   return measure_gemm_peak_tflops(*device, *ops, dtype == "bf16" ? DType::bf16 : DType::f32);
 }
 
+// A sentence, in lines of the terminal; nothing for none.
+void print_text(const std::string& text) {
+  if (!text.empty()) fmt::print("{}\n", wrapped(text, static_cast<size_t>(terminal_columns(STDOUT_FILENO))));
+}
+
 void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   const bool measured = std::ranges::any_of(rows, [&](const RunRow& row) {
     return row.outcome == RunEnd::done && std::ranges::count(plan.points, row.point, &Point::id) > 0;
@@ -72,8 +80,7 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
   const CostPrediction cost = predict_cost(study, plan, rows, peak);
   const std::vector<PlannedRun> runs = remaining_runs(study, plan, rows, rounds_wanted(study, plan, rows));
 
-  TextBlock table{.title = fmt::format("study {}: points", study.name)};
-  for (const Factor& factor : study.factors) table.column(factor.name, 'l');
+  TextBlock table = point_columns(study, fmt::format("study {}: points", study.name));
   table.column("ranks", 'r');
   table.column("memory a rank", 'r');
   table.column("runs to do", 'r');
@@ -82,7 +89,7 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
   for (const PlannedRun& run : rest_of_round(study, plan, {}, 1)) round += cost.seconds[run.point];
   for (size_t i = 0; i < plan.points.size(); ++i) {
     const Point& point = plan.points[i];
-    std::vector<std::string> row = labels_of(study, point.choice);
+    std::vector<std::string> row = point_cells(study, plan, i);
     const auto todo = std::ranges::count(runs, i, &PlannedRun::point);
     row.push_back(std::to_string(point.launch.ranks));
     if (point.launch.launcher != Launcher::threads) row.back() += fmt::format(" {}", word_of(point.launch.launcher));
@@ -101,18 +108,20 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
     fmt::print("\n");
     print_blocks({dropped_table(study, plan)});
   }
-  fmt::print("\n{}.\n", extent_text(study, plan, summarize(study, plan, rows)));
-  fmt::print("{} runs to do: {}{}, from {}.\n", runs.size(), cost.at_least ? "at least " : "about ",
-             duration_text(std::ceil(total)), cost.source);
+  fmt::print("\n");
+  print_text(extent_text(study, plan, summarize(study, plan, rows)) + ".");
+  print_text(fmt::format("{} runs to do: {}{}, from {}.", runs.size(), cost.at_least ? "at least " : "about ",
+                         duration_text(std::ceil(total)), cost.source));
+  print_text(oversubscription_text(study, plan, usable_cores()));
   if (study.budget_minutes > 0 && total > 60 * study.budget_minutes)
-    fmt::print("The budget of {:g} minutes ends before: it holds {:.1f} rounds of all points.\n", study.budget_minutes,
-               60 * study.budget_minutes / round);
-  if (study.design == Design::halving) fmt::print("{}.\n", halving_text(halving_rungs(study, plan, rows)));
+    print_text(fmt::format("The budget of {:g} minutes ends before: it holds {:.1f} rounds of all points.",
+                           study.budget_minutes, 60 * study.budget_minutes / round));
+  if (study.design == Design::halving) print_text(halving_text(halving_rungs(study, plan, rows)) + ".");
   if (!plan.baseline)
-    fmt::print("The baseline is not among the points that can run: ratios are to the first that can.\n");
+    print_text("The baseline is not among the points that can run: ratios are to the first that can.");
   if (!study.auto_repeats && study.repeats < kFewestRounds)
-    fmt::print("{} are too few for a verdict: at least {}, or repeats: auto.\n", counted(study.repeats, "round"),
-               kFewestRounds);
+    print_text(fmt::format("{} are too few for a verdict: at least {}, or repeats: auto.",
+                           counted(study.repeats, "round"), kFewestRounds));
 }
 
 std::string command_text(const Study& study, const Point& point) {
@@ -144,8 +153,8 @@ void check_success(const Study& study, const Plan& plan, const Summary& summary,
 void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   const Summary summary = summarize(study, plan, rows);
   check_success(study, plan, summary);
-  for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("{}\n", winner);
-  if (const std::string resolution = resolution_text(summary); !resolution.empty()) fmt::print("{}\n", resolution);
+  for (const std::string& winner : winner_texts(study, plan, summary)) print_text(winner);
+  print_text(resolution_text(summary));
   fmt::print("\n");
   print_blocks({effect_table(study, plan, summary)});
   for (const Conclusion& conclusion : summary.conclusions) {
@@ -201,11 +210,13 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
   const Summary summary = summarize(study, plan, rows);
   fmt::print("\n");
   print_blocks({result_table(study, plan, summary)});
-  fmt::print("\n{}.\n", extent_text(study, plan, summary));
-  for (const std::string& winner : winner_texts(study, plan, summary)) fmt::print("{}\n", winner);
-  if (const std::string resolution = resolution_text(summary); !resolution.empty() && !study.equal_points)
-    fmt::print("{}\n", resolution);
-  if (study.design == Design::halving) fmt::print("{}.\n", halving_text(halving_rungs(study, plan, rows)));
+  fmt::print("\n");
+  print_blocks({step_table(study, plan, summary)});
+  fmt::print("\n");
+  print_text(extent_text(study, plan, summary) + ".");
+  for (const std::string& winner : winner_texts(study, plan, summary)) print_text(winner);
+  if (!study.equal_points) print_text(resolution_text(summary));
+  if (study.design == Design::halving) print_text(halving_text(halving_rungs(study, plan, rows)) + ".");
   fmt::print("Report: {}/report.html\n", study.out);
   std::fflush(stdout);
   if (summary.disagreements > 0) {
@@ -242,11 +253,21 @@ void draw_timeline(const Study& study, const Plan& plan, const std::vector<RunRo
   fmt::print("{}\n", svg);
 }
 
+// Without the plan: a study whose base has gone has its results all the same.
+void export_results(const Study& study, const std::string& path) {
+  const std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
+  if (rows.empty())
+    throw ConfigError(fmt::format("study {}: no run was made yet; trivet study {} makes them", study.name, study.path));
+  fmt::print("{}: {} of {}\n", path, counted(export_steps(study, rows, path), "row"),
+             counted(static_cast<int64_t>(rows.size()), "run"));
+}
+
 void run(const StudyOptions& options) {
   if (launched_world_size() > 0)
     throw ConfigError("trivet study starts the ranks of its runs itself: call it without mpirun or srun");
   Study study = load_study(options.path);
   if (!options.out.empty()) study.out = options.out;
+  if (!options.export_path.empty()) return export_results(study, options.export_path);
   Plan plan = make_plan(study);
   if (plan.points.empty()) {
     print_blocks({dropped_table(study, plan)});
@@ -269,6 +290,7 @@ void run(const StudyOptions& options) {
   }
   if (!runs) return print_plan(study, plan, rows);
 
+  print_text(oversubscription_text(study, plan, usable_cores()));
   watch_stop_signals("the study ends; start it again to go on", "the study ends at once; its last run is not recorded");
   const auto stop_asked = [] { return stop_signal() != 0; };
   make_folder(study.out);
@@ -280,7 +302,9 @@ void run(const StudyOptions& options) {
     print_run(study, plan, progress);
     if (progress.round_ended) write_reports(study, plan, rows);
   };
-  const StudyEnd end = run_study(study, plan, rows, process_runner(study, program_path(), stop_asked), runner);
+  const std::string program = program_path();
+  const RunPoint run_point = process_runner(study, program, stop_asked, provenance_of(this_build(), program));
+  const StudyEnd end = run_study(study, plan, rows, run_point, runner);
   write_reports(study, plan, rows);
   if (options.probe) {
     print_plan(study, plan, rows);
@@ -290,14 +314,30 @@ void run(const StudyOptions& options) {
   if (options.aa) print_equal_points(summarize(study, plan, rows), designed, designed_plan);
 }
 
+void add_compare_command(CLI::App& study) {
+  auto folders = std::make_shared<std::pair<std::string, std::string>>();
+  CLI::App* command =
+      study.add_subcommand("compare", "compare the results of two machines, commits or environments, point by point");
+  add_argument(*command, "A", folders->first, "folder of a study that was run (its `out`)");
+  add_argument(*command, "B", folders->second, "another one, with the same factors and metric");
+  command->callback([folders] {
+    const StudyResults a = load_results(folders->first), b = load_results(folders->second);
+    const StudyComparison comparison = compare_studies(a, b);
+    for (const std::string& text : comparison_texts(a, b, comparison)) print_text(text);
+    fmt::print("\n");
+    print_blocks({comparison_table(a, comparison)});
+  });
+}
+
 }  // namespace
 
 void add_study_command(CLI::App& app) {
   auto options = std::make_shared<StudyOptions>();
   CLI::App* command =
       app.add_subcommand("study", "measure what settings do to a run: factors, levels, repeats, a report");
-  add_argument(*command, "STUDY.yaml", options->path,
-               "YAML file of the study (engine/study/study_file.h says what is in it)");
+  command
+      ->add_option("STUDY.yaml", options->path, "YAML file of the study (engine/study/study_file.h says what is in it)")
+      ->option_text("STUDY.yaml");
   command->add_option("--out", options->out, "folder of the study, instead of the file's `out`")->option_text("DIR");
   CLI::Option* plan =
       command->add_flag("--plan", options->plan, "only show the points, why some cannot run, and the cost");
@@ -308,9 +348,10 @@ void add_study_command(CLI::App& app) {
   CLI::Option* report = command->add_flag("--report", options->report, "only write the tables and the report again")
                             ->excludes(plan)
                             ->excludes(best);
-  command->add_flag("--aa", options->aa,
-                    "measure equal points instead (copies of the baseline, in OUT/aa): this machine's noise, and the "
-                    "smallest effect that the study can see");
+  CLI::Option* aa = command->add_flag(
+      "--aa", options->aa,
+      "measure equal points instead (copies of the baseline, in OUT/aa): this machine's noise, and the "
+      "smallest effect that the study can see");
   CLI::Option* contention = command->add_flag(
       "--contention", options->contention,
       "measure GEMMs beside a collective instead (OUT/contention.json): under the baseline's launcher and links, on "
@@ -324,8 +365,24 @@ void add_study_command(CLI::App& app) {
           ->option_text("POINT")
           ->excludes(contention)
           ->excludes(retry);
-  for (CLI::Option* option : {contention, timeline, retry}) option->excludes(plan)->excludes(best)->excludes(report);
-  command->callback([options] { run(*options); });
+  CLI::Option* exported =
+      command
+          ->add_option("--export", options->export_path,
+                       "only write a CSV file with a row a run and step: every metric, the levels, the provenance")
+          ->option_text("FILE")
+          ->check(file_name())
+          ->excludes(aa)
+          ->excludes(contention)
+          ->excludes(retry)
+          ->excludes(timeline);
+  for (CLI::Option* option : {contention, timeline, retry, exported})
+    option->excludes(plan)->excludes(best)->excludes(report);
+  add_compare_command(*command);
+  command->callback([options, command] {
+    if (!command->get_subcommands().empty()) return;
+    if (options->path.empty()) throw CLI::RequiredError("STUDY.yaml");
+    run(*options);
+  });
 }
 
 }  // namespace trivet

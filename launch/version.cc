@@ -1,4 +1,5 @@
-// What `trivet --version` prints. Compiled apart from the other files, as it knows the commit.
+// What `trivet --version` and the rows of a study say of the program. Compiled apart from the other files, as it knows
+// the commit.
 #include <fmt/format.h>
 
 #include "commit.h"  // written by the build
@@ -7,16 +8,26 @@
 #include "launch/commands.h"
 
 namespace trivet {
+namespace {
+
+#ifdef __clang__
+constexpr auto kCompiler = "clang " __clang_version__;
+#else
+constexpr auto kCompiler = "g++ " __VERSION__;
+#endif
+
+}  // namespace
 
 std::string version_text() {
-#ifdef __clang__
-  constexpr auto kCompiler = "clang " __clang_version__;
-#else
-  constexpr auto kCompiler = "g++ " __VERSION__;
-#endif
   return fmt::format("trivet {}, commit {}\ncompiled by {}, {}\nCPU: {}, kernels for {}\nback ends: {}", TRIVET_VERSION,
                      kCommit, kCompiler, TRIVET_BUILD, create_cpu_device()->name(), name_of(best_cpu_isa()),
                      TRIVET_BACK_ENDS);
+}
+
+Provenance this_build() {
+  return {{"version", TRIVET_VERSION},
+          {"commit", kCommit},
+          {"build", fmt::format("{}, {}, {}, {}", kCompiler, TRIVET_BUILD, TRIVET_FLAGS, TRIVET_BACK_ENDS)}};
 }
 
 }  // namespace trivet

@@ -172,7 +172,7 @@ TextBlock describe_memory(const std::vector<MemoryPlan>& ranks) {
   for (const MemoryItem& item : ranks[0].items) block.rows[0].push_back(name(item));
   if (any_on_host) block.rows[0].push_back("device sum");
   block.rows[0].push_back("sum");
-  block.align = "l" + std::string(block.rows[0].size() - 2, 'r') + "R";
+  block.align = "l" + std::string(block.rows[0].size() - 1, 'r');
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     std::vector<std::string>& row = block.rows.emplace_back(std::vector{std::to_string(rank)});
     for (const MemoryItem& item : ranks[rank].items) row.push_back(bytes_text(item.bytes));

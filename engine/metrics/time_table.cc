@@ -28,7 +28,6 @@ TextBlock describe_ranks(std::span<const RankTime> ranks, const StepStats& all, 
     for (const char* part : {" exposed", " wait"}) block.rows[0].push_back(std::string(kCommClasses[k]) + part);
   for (const char* name : {"host", "idle", "step"}) block.rows[0].push_back(name);
   block.align.resize(block.rows[0].size(), 'r');
-  block.align.back() = 'R';
   for (const RankTime& rank : ranks) {
     const StepStats& s = rank.sum;
     std::vector<std::string>& row = block.rows.emplace_back(std::vector{rank.name});

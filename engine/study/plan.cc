@@ -12,6 +12,7 @@
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
 #include "engine/metrics/accounting.h"
+#include "engine/study/oversubscription.h"
 #include "engine/train/rank_state.h"
 #include "engine/train/run.h"
 #include "kernels/base/host_memory.h"
@@ -113,6 +114,7 @@ Point resolve_point(const Study& study, const Choice& choice, std::string& inert
   point.sets.insert(point.sets.begin() + static_cast<std::ptrdiff_t>(common_sets(study).size()), levels.begin(),
                     levels.end());
   const Config& config = loaded.config;
+  point.threads = compute_threads(config, point.launch);
   const auto [largest, all_ranks] = planned_bytes(config, layout);
   point.memory_bytes = largest;
   if (const MemoryLimit limit = memory_limit(); point.launch.on_this_machine() && all_ranks > limit.bytes)

@@ -3,9 +3,16 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <iterator>
+#include <map>
 
+#include "base/statistics.h"
 #include "base/svg.h"
+#include "engine/config/load.h"
+#include "engine/config/validate.h"
+#include "engine/study/bucket_model.h"
 #include "engine/study/report.h"
+#include "engine/train/run.h"
+#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {
@@ -64,6 +71,79 @@ class PlotRows {
   std::vector<Column> columns_;
   double left_ = 0, right_ = 0;
 };
+
+// Panels over the levels of a factor, side by side, and below each other where a row is full.
+class LevelPanels {
+ public:
+  LevelPanels(Canvas& canvas, double low, double high) : canvas_(canvas), low_(low), high_(high) {}
+
+  // The next panel: its titles and axes.
+  void begin(const Factor& factor, const std::string& conditions) {
+    x_ = next_;
+    width_ = static_cast<double>(factor.levels.size()) * kLevel;
+    if (x_ > kLeft && x_ + width_ > kWidth) x_ = kLeft, top_ += kPanelTop + kHeight + kBelow;
+    next_ = x_ + width_ + kPanelGap;
+    widest_ = std::max(widest_, next_);
+    canvas_.text(x_, top_ - 14, "head", shortened(factor.name, static_cast<size_t>(width_ / kBoldCharacter)));
+    canvas_.text(x_, top_ - 30, "soft", shortened(conditions, static_cast<size_t>(width_ / kCharacter)));
+    const double step = round_step(high_ - low_, 5);
+    for (double tick = std::ceil(low_ / step) * step; tick <= high_; tick += step) {
+      canvas_.line(x_, y_of(tick), x_ + width_, y_of(tick), "grid");
+      if (x_ == kLeft) canvas_.text(x_ - 6, y_of(tick) + 4, "soft end", fmt::format("{:.3g}", tick));
+    }
+    for (size_t level = 0; level < factor.levels.size(); ++level)
+      canvas_.text(x_of(static_cast<double>(level)), top_ + kHeight + 18, "soft mid",
+                   shortened(factor.levels[level].label, 10));
+  }
+  double x_of(double level) const { return x_ + (level + 0.5) * kLevel; }
+  double y_of(double value) const { return top_ + (high_ - std::min(value, high_)) / (high_ - low_) * kHeight; }
+  void line_at(double value) { canvas_.line(x_, y_of(value), x_ + width_, y_of(value), "one"); }
+  void dot(double level, double value, const std::string& classes, const std::string& title) {
+    canvas_.put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" class=\"dot {}\"><title>{}</title></circle>",
+                x_of(level), y_of(value), classes, escaped(title));
+  }
+  void range(double level, double low, double high, const char* classes) {
+    if (high > low) canvas_.line(x_of(level), y_of(low), x_of(level), y_of(high), classes);
+  }
+  double left() const { return kLeft; }
+  double width() const { return std::max(widest_, 300.); }
+  double bottom() const { return top_ + kHeight + kBelow; }
+
+ private:
+  static constexpr double kHeight = 150, kLevel = 74, kLeft = 46, kPanelGap = 26, kPanelTop = 50, kBelow = 40;
+  Canvas& canvas_;
+  const double low_, high_;
+  double x_ = 0, next_ = kLeft, top_ = kPanelTop, width_ = 0, widest_ = 0;
+};
+
+// The model's curve (bucket_model.h) through the bucket sizes of points that differ in nothing else.
+std::string bucket_curve(const Study& study, const Plan& plan, const Summary& summary,
+                         const std::vector<size_t>& points, size_t factor, const LevelPanels& panels) {
+  constexpr int kSteps = 8;  // between two levels, on a logarithmic scale
+  std::vector<double> compute;
+  for (const size_t i : points) compute.push_back(summary.points[i].median("compute_seconds").value_or(0));
+  std::string path;
+  double size = 0, level = 0;
+  for (const size_t i : points) try {
+      LoadedConfig loaded = load_config(study.base, plan.points[i].sets);
+      const Layout layout = resolve(loaded, facts_of(loaded.config, plan.points[i].launch.ranks));
+      const auto next_size = static_cast<double>(loaded.config.parallel.bucket_size.value_or(1));
+      const auto next_level = static_cast<double>(plan.points[i].choice[factor]);
+      if (path.empty()) size = next_size, level = next_level;
+      for (int step = path.empty() ? kSteps : 1; step <= kSteps; ++step) {
+        const double part = static_cast<double>(step) / kSteps;
+        const auto elements = std::llround(size * std::pow(next_size / size, part));
+        const auto seconds = modelled_exposed(loaded.config, layout, elements, median(compute));
+        if (!seconds) return "";
+        path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L",
+                            panels.x_of(std::lerp(level, next_level, part)), panels.y_of(1e3 * *seconds));
+      }
+      size = next_size, level = next_level;
+    } catch (const Error&) {  // its files are not there any more: a picture without the curve
+      return "";
+    }
+  return path;
+}
 
 std::string direction(const Study& study) { return is_better_high(study.metric) ? "more is better" : "less is better"; }
 
@@ -188,7 +268,6 @@ std::string exposed_plot(const Study& study, const Plan& plan, const Summary& su
 }
 
 std::string effects_plot(const Study& study, const Plan& plan, const Summary& summary) {
-  constexpr double kHeight = 150, kLevel = 74, kLeft = 46, kPanelGap = 26, kPanelTop = 50, kBelow = 40;
   double low = 1, high = 1;
   for (const Conclusion& conclusion : summary.conclusions)
     for (const auto& levels : conclusion.effects)
@@ -196,45 +275,78 @@ std::string effects_plot(const Study& study, const Plan& plan, const Summary& su
         if (effect.contexts > 0) low = std::min(low, effect.ratio.low), high = std::max(high, effect.ratio.high);
   high = std::min(high, 4.);  // intervals of two or three rounds may be of any width
   const double pad = std::max(0.02, (high - low) * 0.08);
-  low -= pad, high += pad;
-  const double step = round_step(high - low, 5);
 
   Canvas canvas;
-  double x = kLeft, top = kPanelTop, widest = 0;
-  const auto panel = [&](const Conclusion& conclusion, size_t f) {
-    const Factor& factor = study.factors[f];
-    const std::vector<Effect>& effects = conclusion.effects[f];
-    const double width = static_cast<double>(effects.size()) * kLevel;
-    if (x > kLeft && x + width > kWidth) x = kLeft, top += kPanelTop + kHeight + kBelow;
-    const auto y_of = [&](double value) { return top + (high - std::min(value, high)) / (high - low) * kHeight; };
-    const auto x_of = [&](size_t level) { return x + (static_cast<double>(level) + 0.5) * kLevel; };
-    canvas.text(x, top - 14, "head", shortened(factor.name, static_cast<size_t>(width / kBoldCharacter)));
-    canvas.text(x, top - 30, "soft",
-                shortened(describe_conditions(study, plan.points[conclusion.points[0]].choice),
-                          static_cast<size_t>(width / kCharacter)));
-    for (double tick = std::ceil(low / step) * step; tick <= high; tick += step) {
-      canvas.line(x, y_of(tick), x + width, y_of(tick), "grid");
-      if (x == kLeft) canvas.text(x - 6, y_of(tick) + 4, "soft end", fmt::format("{:.3g}", tick));
-    }
-    canvas.line(x, y_of(1), x + width, y_of(1), "one");
-    for (size_t level = 0; level < effects.size(); ++level) {
-      const Effect& effect = effects[level];
-      canvas.text(x_of(level), top + kHeight + 18, "soft mid", shortened(factor.levels[level].label, 10));
-      if (effect.contexts == 0 && level != factor.baseline) continue;
-      const Estimate& ratio = effect.ratio;
-      if (ratio.high > ratio.low) canvas.line(x_of(level), y_of(ratio.low), x_of(level), y_of(ratio.high), "range");
-      canvas.put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" class=\"dot{}\"><title>{}</title></circle>",
-                 x_of(level), y_of(ratio.value), level == factor.baseline ? " base" : "",
-                 escaped(fmt::format("{}: {}, {} in {} of the others", factor.levels[level].label, estimate_text(ratio),
-                                     word_of(effect.verdict), counted(effect.contexts, "setting"))));
-    }
-    x += width + kPanelGap;
-    widest = std::max(widest, x);
-  };
+  LevelPanels panels(canvas, low - pad, high + pad);
   for (const Conclusion& conclusion : summary.conclusions)
-    for (size_t f = 0; f < study.factors.size(); ++f)
-      if (!conclusion.effects[f].empty()) panel(conclusion, f);
-  return canvas.finish(std::max(widest, 300.), top + kHeight + kBelow, "main effects of the factors");
+    for (size_t f = 0; f < study.factors.size(); ++f) {
+      const Factor& factor = study.factors[f];
+      const std::vector<Effect>& effects = conclusion.effects[f];
+      if (effects.empty()) continue;
+      panels.begin(factor, describe_conditions(study, plan.points[conclusion.points[0]].choice));
+      panels.line_at(1);
+      for (size_t level = 0; level < effects.size(); ++level) {
+        const auto& [contexts, ratio, min, max, corrected_p, verdict] = effects[level];
+        if (contexts == 0 && level != factor.baseline) continue;
+        panels.range(static_cast<double>(level), ratio.low, ratio.high, "range");
+        panels.dot(static_cast<double>(level), ratio.value, level == factor.baseline ? "base" : "",
+                   fmt::format("{}: {}, {} in {} of the others", factor.levels[level].label, estimate_text(ratio),
+                               word_of(verdict), counted(contexts, "setting")));
+      }
+    }
+  return canvas.finish(panels.width(), panels.bottom(), "main effects of the factors");
+}
+
+std::string bucket_plot(const Study& study, const Plan& plan, const Summary& summary) {
+  const auto sets_buckets = [](const Level& level) {
+    return std::ranges::count(level.settings, "parallel.bucket_size", &Setting::key) > 0;
+  };
+  size_t f = 0;
+  while (f < study.factors.size() && std::ranges::none_of(study.factors[f].levels, sets_buckets)) ++f;
+  double high = 0;
+  for (const PointSummary& point : summary.points)
+    if (const Sample* exposed = point.find("data_exposed_seconds")) high = std::max(high, 1e3 * exposed->max);
+  if (f == study.factors.size() || study.factors[f].levels.size() < 2 || !(high > 0)) return "";
+
+  Canvas canvas;
+  LevelPanels panels(canvas, 0, 1.06 * high);
+  Study without = study;  // the factor: to name series by the others
+  without.factors[f].levels.resize(1);
+  std::vector<std::string> names;
+  for (const Conclusion& conclusion : summary.conclusions) {
+    std::map<Choice, std::vector<size_t>> series;  // by the levels of the other factors
+    for (const size_t i : conclusion.points) {
+      Choice others = plan.points[i].choice;
+      others[f] = 0;
+      if (summary.points[i].find("data_exposed_seconds")) series[others].push_back(i);
+    }
+    panels.begin(study.factors[f], describe_conditions(study, plan.points[conclusion.points[0]].choice));
+    for (const auto& [others, points] : series) {
+      const std::string name = describe_chosen(without, others);
+      const auto found = std::ranges::find(names, name);
+      const std::string color = fmt::format("s{}", (found - names.begin()) % 6);
+      if (found == names.end()) names.push_back(name);
+      if (const std::string curve = bucket_curve(study, plan, summary, points, f, panels); !curve.empty())
+        canvas.put("<path class=\"line {}\" d=\"{}\"/>", color, curve);
+      for (const size_t i : points) {
+        const auto level = static_cast<double>(plan.points[i].choice[f]);
+        const Sample& exposed = *summary.points[i].find("data_exposed_seconds");
+        panels.range(level, 1e3 * exposed.min, 1e3 * exposed.max, ("line " + color).c_str());
+        panels.dot(
+            level, 1e3 * exposed.median, color,
+            fmt::format("{}: {:.4g} ms ({:.4g} to {:.4g} in {})", describe_choice(study, plan.points[i].choice),
+                        1e3 * exposed.median, 1e3 * exposed.min, 1e3 * exposed.max, counted(exposed.n, "round")));
+      }
+    }
+  }
+  double y = panels.bottom() + 8;
+  canvas.text(panels.left(), y, "soft", "milliseconds of a step with data-parallel communication exposed");
+  for (size_t i = 0; i < names.size(); ++i) {
+    y += 20;
+    canvas.put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" class=\"dot s{}\"/>", panels.left() + 6, y - 4, i % 6);
+    canvas.text(panels.left() + 18, y, "", names[i].empty() ? "measured" : names[i]);
+  }
+  return canvas.finish(std::max(panels.width(), 480.), y + 16, "exposed data-parallel communication by bucket size");
 }
 
 }  // namespace trivet

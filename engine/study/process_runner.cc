@@ -27,23 +27,7 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-std::string processor_name() {
-  std::istringstream lines(text_of("/proc/cpuinfo"));
-  for (std::string line; std::getline(lines, line);)
-    if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
-  return "unknown processor";
-}
-
-double load_average() {
-  double load = 0;
-  return ::getloadavg(&load, 1) == 1 ? load : 0;
-}
-
 }  // namespace
-
-std::string machine_text() {
-  return fmt::format("{}, {}", processor_name(), counted(std::thread::hardware_concurrency(), "core"));
-}
 
 std::string failure_reason(const std::string& stderr_text) {
   std::istringstream lines(stderr_text);
@@ -77,6 +61,13 @@ std::vector<std::string> command_of(const Study& study, const Point& point, cons
 
 namespace {
 
+// The launcher, with what the study gives it.
+std::string launcher_text(const Launch& launch) {
+  std::string text = std::string(word_of(launch.launcher)) + " " + launch_text(launch);
+  std::ranges::replace(text, '\n', ' ');
+  return text.substr(0, text.find_last_not_of(' ') + 1);
+}
+
 // Why a run that did not exit with 0 did not, and how far it came. Never empty.
 std::string reason_of(const Study& study, const std::string& run_dir, const ChildEnd& end) {
   int64_t done = 0;
@@ -95,16 +86,21 @@ std::string reason_of(const Study& study, const std::string& run_dir, const Chil
 
 }  // namespace
 
-RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked) {
-  return [&study, program = std::move(program), stop_asked = std::move(stop_asked), machine = machine_text()](
+RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked,
+                        Provenance provenance) {
+  return [&study, program = std::move(program), stop_asked = std::move(stop_asked), provenance = std::move(provenance)](
              const Point& point, const PlannedRun& run) -> std::optional<RunRow> {
+    double load = 0;
+    ::getloadavg(&load, 1);
     RunRow row;
+    row.provenance = provenance;
+    row.provenance["load"] = fmt::format("{:.2f}", load);
+    row.provenance["launcher"] = launcher_text(point.launch);
     row.folder = folder_of(point, run);
     const std::string run_dir = study.out + "/" + row.folder;
     empty_folder(run_dir);
     const std::vector<std::string> command = command_of(study, point, program, run_dir);
     row.command = shell_text(command);
-    row.machine = fmt::format("{}, load {:.2f} before", machine, load_average());
     row.started = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
 
     const double begin = now_seconds();

@@ -15,19 +15,19 @@ constexpr const char* kCss = R"(
 :root{color-scheme:light dark;--ink:#1d2329;--soft:#5b6670;--line:#e3e7ea;--paper:#fff;--wash:#f5f7f8;--good:#1f7a5c;--bad:#b3261e;--link:#245ea8}
 @media screen and (prefers-color-scheme:dark){:root{--ink:#e6eaed;--soft:#9aa6b0;--line:#2c343b;--paper:#14181b;--wash:#1c2226;--good:#3fb28a;--bad:#f2817a;--link:#7fb0ee}}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,"Helvetica Neue",Arial,sans-serif}
-main{max-width:920px;margin:0 auto;padding:40px 20px 80px}
+main{max-width:1220px;margin:0 auto;padding:40px 20px 80px}
 h1{font-size:30px;line-height:1.2;margin:0 0 4px;letter-spacing:-.01em}h2{font-size:19px;margin:44px 0 10px}
 p{margin:8px 0}.soft,figcaption{color:var(--soft)}figcaption,small{font-size:14px}
 .box{border-left:4px solid var(--good);background:var(--wash);padding:12px 16px;margin:22px 0}.box.bad{border-color:var(--bad)}
 figure{margin:14px 0;overflow-x:auto}figure svg{max-width:100%;height:auto;display:block}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums;line-height:1.35}
-th,td{padding:6px 14px 6px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top;white-space:nowrap}
-th{color:var(--soft);font-weight:600}.r{text-align:right}td.note{white-space:normal;min-width:260px}
+th,td{padding:6px 14px 6px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
+th{color:var(--soft);font-weight:600}.r{text-align:right}td.r{white-space:nowrap}td.note{min-width:200px}
 tr.best td{font-weight:600;color:var(--good)}.bad{color:var(--bad)}
 a{color:var(--link)}dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 18px;font-size:15px}dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 pre,code{font:13px/1.45 ui-monospace,Menlo,Consolas,monospace}pre{background:var(--wash);padding:14px;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
 details{margin:14px 0}summary{cursor:pointer;font-weight:600}
-@media print{main{max-width:none;padding:0}body{font-size:11pt}h2{break-after:avoid}figure,tr,.box{break-inside:avoid}.wide,figure{overflow:visible}table{font-size:7pt}td,th{white-space:normal;padding:3px 7px 3px 0}td.note{min-width:0}}
+@media print{main{max-width:none;padding:0}body{font-size:11pt}h2{break-after:avoid}figure,tr,.box{break-inside:avoid}.wide,figure{overflow:visible}table{font-size:7pt}td,th,td.r{white-space:normal;padding:3px 7px 3px 0}td.note{min-width:0}}
 )";
 
 class Page {
@@ -85,6 +85,10 @@ class Page {
            "interval (Student's t). Green: the best, or those tied for it; grey: the baseline (under each condition). "
            "Band: "
            "effects too small for this study to see.");
+    figure("Exposed communication and bucket size", bucket_plot(study_, plan_, summary_),
+           "Dots: median over the rounds of the data-parallel communication that a step exposes, bars the range of the "
+           "rounds. Curves: what the order of calls, the emulated link and the compute time of these runs make of it "
+           "(engine/study/bucket_model.h); none where that does not apply.");
     figure("Main effects", effects_plot(study_, plan_, summary_),
            fmt::format("{} with a level, over {} with the factor's baseline level (grey); {} is better. Dots are the "
                        "geometric mean over the settings of the other factors, under each condition; bands are 95 % "
@@ -124,6 +128,8 @@ class Page {
     return links;
   }
 
+  void note(const std::string& text) { put("<p class=\"soft\"><small>{}</small></p>\n", escaped(text)); }
+
   void points() {
     const TextBlock results = result_table(study_, plan_, summary_);
     put("<h2>Table</h2>\n<div class=\"wide\"><table>\n<thead><tr>{}<th>files</th></tr></thead>\n<tbody>\n",
@@ -134,23 +140,14 @@ class Page {
     out_ +=
         "</tbody>\n</table></div>\n<p class=\"soft\"><small>A verdict compares with the baseline and is corrected for "
         "the number of points (Holm), an interval is not. The metric is the baseline's geometric mean times the ratio. "
-        "The fractions are of the time of all ranks. A trace opens in ui.perfetto.dev.</small></p>\n";
-    if (const std::string legend = legend_text(summary_); !legend.empty())
-      put("<p class=\"soft\"><small>{}</small></p>\n", escaped(legend));
-    if (summary_.metrics.empty()) return;
-    TextBlock all;
-    all.column("point", 'l');
-    for (const std::string& metric : summary_.metrics) all.column(metric, 'r');
-    for (size_t i = 0; i < plan_.points.size(); ++i) {
-      std::vector<std::string> row{describe_choice(study_, plan_.points[i].choice)};
-      for (const std::string& metric : summary_.metrics) {
-        const auto value = summary_.points[i].median(metric);
-        row.push_back(value ? fmt::format("{:.6g}", *value) : "");
-      }
-      all.rows.push_back(std::move(row));
+        "All metrics are in table.csv, all steps in the file of --export. A trace opens in "
+        "ui.perfetto.dev.</small></p>\n";
+    put("<h2>Time of a step</h2>\n<div class=\"wide\">{}</div>\n", table(step_table(study_, plan_, summary_)));
+    note(step_legend());
+    if (const TextBlock classes = comm_table(study_, plan_, summary_); classes.rows.size() > 1) {
+      put("<h2>Communication by class</h2>\n<div class=\"wide\">{}</div>\n", table(classes));
+      note(comm_legend());
     }
-    put("<details><summary>Every number that the runs report</summary><div class=\"wide\">{}</div></details>\n",
-        table(all));
   }
 
   void not_run() {
@@ -201,7 +198,9 @@ class Page {
           fmt::format("rounds of all points in random order (seed {}), a baseline again after at most {} runs; "
                       "results.jsonl has the runs in their order",
                       study_.seed, study_.baseline_every));
-    for (const std::string& machine : summary_.machines) entry("machine", machine);
+    for (const std::string& machine : summary_.machines) entry("measured on", machine);
+    if (summary_.machines.size() > 1)
+      entry("several machines", "runs of two calls of the program are never divided by each other");
     std::string first, last;
     for (const RunRow& row : rows_) {
       if (first.empty() || row.started < first) first = row.started;

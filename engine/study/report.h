@@ -28,11 +28,17 @@ std::string effects_plot(const Study& study, const Plan& plan, const Summary& su
 // A bar a point: its step in milliseconds, exposed communication by class in front. "" where no run tells it.
 std::string exposed_plot(const Study& study, const Plan& plan, const Summary& summary);
 
+// A panel a condition: exposed data-parallel communication against bucket size, measured points with the range of their
+// rounds on the curve of BucketModel where that applies. "" where no factor is the bucket size.
+std::string bucket_plot(const Study& study, const Plan& plan, const Summary& summary);
+
 // ---- tables: for people as Markdown and on the console, with all digits and all metrics as CSV
 
-// The first row of each has the names of the columns. A row a point: levels of the factors, rounds, the adjusted
-// metric, ratio to the baseline with its 95 % interval, verdict, exposed communication, memory a rank, agreement, what
-// went wrong.
+// The first row of each has the names of the columns, the first column a number that names the row: of its point, in
+// the order of the plan.
+
+// A row a point: levels of the factors, rounds, the adjusted metric, ratio to the baseline with its 95 % interval,
+// verdict; value and ratio of the study's other responses; memory a rank, agreement, what went wrong.
 TextBlock result_table(const Study& study, const Plan& plan, const Summary& summary);
 // A row a level of each factor, under each condition.
 TextBlock effect_table(const Study& study, const Plan& plan, const Summary& summary);
@@ -41,8 +47,19 @@ TextBlock dropped_table(const Study& study, const Plan& plan);
 // A row a point of the design that is run as another one.
 TextBlock same_table(const Study& study, const Plan& plan);
 
-// What the result table's columns say that are comparisons with other points; "" where it has none of them.
-std::string legend_text(const Summary& summary);
+// A row a point: where the time of a step goes, and what overlap hides and costs.
+TextBlock step_table(const Study& study, const Plan& plan, const Summary& summary);
+// A row a point and class of communication: bytes, floor, wire and wire over floor, bus bandwidth, exposed, wait.
+TextBlock comm_table(const Study& study, const Plan& plan, const Summary& summary);
+// What their columns say.
+std::string step_legend();
+std::string comm_legend();
+// The wire takes its floor, within what the clocks of ranks and the copies through memory add: outside it is marked.
+constexpr double kFloorLow = 0.95, kFloorHigh = 1.1;
+
+// What such tables begin with: the number of a point, and its levels of the factors that have several.
+TextBlock point_columns(const Study& study, std::string title);
+std::vector<std::string> point_cells(const Study& study, const Plan& plan, size_t i);
 
 std::string markdown(const TextBlock& table);
 

@@ -38,7 +38,9 @@ RunRow row_of(const Json& json) {
   row.losses = json.at("losses").get<std::vector<double>>();
   row.folder = json.at("folder").get<std::string>();
   row.command = json.at("command").get<std::string>();
-  row.machine = json.at("machine").get<std::string>();
+  // Earlier versions told the processor only.
+  if (json.contains("machine")) row.provenance["processor"] = json.at("machine").get<std::string>();
+  else row.provenance = json.at("provenance").get<Provenance>();
   return row;
 }
 
@@ -60,7 +62,7 @@ std::string to_json_line(const RunRow& row) {
                      {"losses", row.losses},
                      {"folder", row.folder},
                      {"command", row.command},
-                     {"machine", row.machine}};
+                     {"provenance", row.provenance}};
   // What a failing program printed need not be UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
 }
@@ -111,9 +113,8 @@ std::vector<RunRow> without_failures(const std::vector<RunRow>& rows) {
   return done;
 }
 
-std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_steps, RunRow& row) {
+std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each) {
   if (!std::filesystem::exists(path)) return "the run wrote no metrics.jsonl";
-  std::map<std::string, std::vector<double>> values;
   std::string problem;
   for_each_line(path, [&](const std::string& line, int64_t number) {
     const Json json = parse_json<Json>(line, BadJson::discarded);
@@ -122,11 +123,21 @@ std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_
       return;
     }
     if (json.contains("event") || !json.contains("step")) return;
-    const Json loss = json.value("loss", Json());
-    row.losses.push_back(loss.is_number() ? loss.get<double>() : std::nan(""));
-    const bool measured = static_cast<int64_t>(row.losses.size()) > warmup_steps;
+    StepNumbers numbers{{"loss", std::nan("")}};
     for (const auto& [key, value] : json.items())
-      if (measured && value.is_number() && !is_counter(key)) values[key].push_back(value.get<double>());
+      if (value.is_number()) numbers[key] = value.get<double>();
+    each(std::move(numbers));
+  });
+  return problem;
+}
+
+std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_steps, RunRow& row) {
+  std::map<std::string, std::vector<double>> values;
+  std::string problem = for_each_step(path, [&](const StepNumbers& numbers) {
+    row.losses.push_back(numbers.at("loss"));
+    if (static_cast<int64_t>(row.losses.size()) <= warmup_steps) return;
+    for (const auto& [key, value] : numbers)
+      if (!is_counter(key) && !std::isnan(value)) values[key].push_back(value);
   });
   for (auto& [key, numbers] : values) row.metrics[key] = median(std::move(numbers));
   const auto found = static_cast<int64_t>(row.losses.size());

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/words.h"
+#include "engine/study/provenance.h"
 
 namespace trivet {
 
@@ -32,7 +33,7 @@ struct RunRow {
   std::vector<double> losses = {};             // of every step
   std::string folder = {};                     // of the run, within the study's
   std::string command = {};                    // as a shell would take it
-  std::string machine = {};                    // processor, cores, load before the run
+  Provenance provenance = {};
 };
 
 std::string to_json_line(const RunRow& row);  // ends in a newline
@@ -49,6 +50,11 @@ std::map<std::string, const RunRow*, std::less<>> failures_of(std::span<const Ru
 
 // Without the repeats that failed, which are then to be run again.
 std::vector<RunRow> without_failures(const std::vector<RunRow>& rows);
+
+// Calls each(numbers) for every step that a run wrote into its metrics.jsonl: all that is a number in its record,
+// "step" from 1 included, and "loss", NaN where it is none. What is wrong with the file, or "".
+using StepNumbers = std::map<std::string, double>;
+std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each);
 
 // What a run wrote into its metrics.jsonl: fills in metrics and losses. The reason why it does not count, or "": all
 // `steps` must be there, each with a finite loss.

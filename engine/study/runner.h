@@ -51,15 +51,13 @@ FileDescriptor lock_study(const Study& study);
 
 // Runs a point as a process of its own: `trivet train`, or its launcher (launch.h). Its folder, folder_of(), keeps
 // what the run writes, and its output in stdout.log and stderr.log. `program`: the path of trivet. `stop_asked`: ends a
-// run early.
-RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked);
+// run early. `provenance`: of the program, for the rows; load and launcher are added.
+RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked,
+                        Provenance provenance = {});
 
 // The command that runs a point, with `run_dir` as its folder.
 std::vector<std::string> command_of(const Study& study, const Point& point, const std::string& program,
                                     const std::string& run_dir);
-
-// "Intel(R) Xeon(R) …, 2 cores": of this machine.
-std::string machine_text();
 
 // Why a program failed, from what it wrote to stderr: its own last message (a line that begins with "trivet:", "[rank"
 // or "netlab:"); or the first line of the last box that mpirun drew with dashes; or srun's last error; or the last line

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <fmt/format.h>
 
+#include "engine/study/oversubscription.h"
+
 namespace trivet {
 namespace {
 
@@ -48,13 +50,8 @@ void compare_with_plain(const Plan& plan, const Rounds& rounds, size_t point, Su
       Estimate{.rounds = mean.n, .value = mean.mean, .low = mean.mean - half, .high = mean.mean + half, .p = mean.p};
 }
 
-// Corrects the p-values of estimates that have rounds enough, and gives them a verdict: of a ratio, and where to put
-// its corrected p and its verdict.
-struct Judged {
-  const Estimate& ratio;
-  double& corrected_p;
-  Verdict& verdict;
-};
+}  // namespace
+
 void judge(const Study& study, const std::vector<Judged>& all) {
   std::vector<double> p_values;
   for (const Judged& one : all) p_values.push_back(one.ratio.p);
@@ -66,6 +63,8 @@ void judge(const Study& study, const std::vector<Judged>& all) {
                                                                                 : Verdict::worse;
   }
 }
+
+namespace {
 
 void judge_points(const Study& study, Summary& summary) {
   std::vector<Judged> all;
@@ -317,7 +316,7 @@ Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow
     const bool planned = std::ranges::count(plan.points, row.point, &Point::id) > 0 && row.repeat <= study.repeats;
     summary.other_rows += !planned;
     summary.done += planned && row.outcome == RunEnd::done;
-    if (planned) summary.machines.insert(row.machine.substr(0, row.machine.rfind(", load ")));
+    if (planned) summary.machines.insert(provenance_text(row.provenance));
   }
   summary.rounds = rounds_wanted(study, plan, rows);
   summary.runs =
@@ -327,6 +326,7 @@ Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow
   find_best(study, rounds, summary);
   find_effects(study, plan, rounds, summary);
   summary.resolution = resolution_of(study, plan, rounds, summary);
+  refuse_oversubscribed(study, plan, rows, summary);
   return summary;
 }
 

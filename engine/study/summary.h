@@ -43,9 +43,10 @@ struct Estimate {
 };
 
 // A point against the baseline of its conditions. within_noise: its corrected p is above 5 %.
-enum class Verdict : uint8_t { not_measured, failed, baseline, too_few, better, worse, within_noise };
+// refused: ranks shared cores (oversubscription.h).
+enum class Verdict : uint8_t { not_measured, failed, baseline, too_few, better, worse, within_noise, refused };
 constexpr auto words_of(Verdict) {
-  return word_list("not measured", "failed", "baseline", "too few", "better", "worse", "within noise");
+  return word_list("not measured", "failed", "baseline", "too few", "better", "worse", "within noise", "refused");
 }
 
 struct PointSummary {
@@ -63,8 +64,9 @@ struct PointSummary {
   // exposed there overlap hides, 1 - exposed wire / the same without overlap, for plain runs that expose at least
   // kMeasurable of their step; and the ratio of the time a rank computes, what sharing cores and memory costs.
   std::optional<Estimate> hidden, compute_inflation;
-  std::string disagreement;  // with the losses it must have; "": none
-  std::string folder;        // of its first finished run
+  std::string disagreement;     // with the losses it must have; "": none
+  std::string folder;           // of its first finished run
+  bool oversubscribed = false;  // some run of it computed with more threads than its machine had cores
 
   // Null, and empty, where the runs do not report it.
   const Sample* find(std::string_view metric) const;
@@ -95,6 +97,7 @@ struct Conclusion {
   // The points that may be the best: the leader, and those that it is not told apart from, better ones first. Empty
   // where rounds are too few, or there is nothing to compare. One: the winner.
   std::vector<size_t> best;
+  bool refused = false;  // a point is oversubscribed, and the study does not allow it: `best` is empty
   std::vector<std::vector<Effect>> effects;  // [factor][level]; no level of conditions and of factors of one level
 };
 
@@ -126,6 +129,15 @@ struct Summary {
 };
 
 Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow>& rows);
+
+// Corrects the p-values of estimates that have rounds enough for their number (Holm), and gives them a verdict: of a
+// ratio, and where to put its corrected p and its verdict.
+struct Judged {
+  const Estimate& ratio;
+  double& corrected_p;
+  Verdict& verdict;
+};
+void judge(const Study& study, const std::vector<Judged>& all);
 
 // The rounds that a study needs: its repeats; with auto_repeats at least kFewestRounds, and one more as long as the
 // interval of some ratio is wider than interval_width, up to its repeats.

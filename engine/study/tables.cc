@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
-#include <functional>
 #include <ranges>
 
 #include "engine/study/report.h"
@@ -9,19 +8,14 @@
 namespace trivet {
 namespace {
 
-// Factors that have something to tell apart.
-std::vector<size_t> varied(const Study& study) {
-  std::vector<size_t> factors;
-  for (size_t i = 0; i < study.factors.size(); ++i)
-    if (study.factors[i].levels.size() > 1) factors.push_back(i);
-  return factors;
-}
+constexpr size_t kLongestLabel = 40;  // characters; the report has longer ones elsewhere in full
 
 std::string verdict_text(const Study& study, const Summary& summary, size_t i) {
   const PointSummary& point = summary.points[i];
   std::string text(word_of(point.verdict));
   if (point.verdict == Verdict::too_few)
     text = fmt::format("too few rounds ({} of {})", point.ratio(study.metric)->rounds, kFewestRounds);
+  if (point.oversubscribed && point.verdict != Verdict::refused) text += ", oversubscribed";
   if (summary.wins(i)) text += ", best";
   else if (summary.may_be_best(i)) text += ", tied for best";
   return text;
@@ -31,56 +25,7 @@ std::string note_of(const PointSummary& point) {
   const std::string note = !point.failure.empty()        ? "failed: " + point.failure
                            : !point.disagreement.empty() ? "LOSS DIFFERS: " + point.disagreement
                                                          : "";
-  return shortened(note, 200);  // all of it is in the CSV, in results.jsonl and in the report's list
-}
-
-// A column of the result table: a part of the step.
-struct Share {
-  std::string name;
-  const char* unit;  // a metric in the same one
-  std::function<std::optional<double>(const PointSummary&)> of;
-  // Its interval, shown too.
-  std::function<std::optional<Estimate>(const PointSummary&)> estimate = {};
-};
-
-std::string share_cell(const Share& share, const PointSummary& point) {
-  const auto value = share.of(point);
-  if (!value) return "";
-  const std::string text = metric_text(share.unit, *value);
-  const auto estimate = share.estimate ? share.estimate(point) : std::nullopt;
-  return !estimate || !estimate->has_interval()
-             ? text
-             : fmt::format("{} ({} to {}, n {})", text, metric_text(share.unit, estimate->low),
-                           metric_text(share.unit, estimate->high), estimate->rounds);
-}
-
-// The shares that are above 0 at some point.
-std::vector<Share> shown_shares(const Study& study, const Summary& summary) {
-  std::vector<Share> shares;
-  const auto add = [&](std::string name, const char* unit, auto of) {
-    if (std::ranges::any_of(summary.points, [&](const PointSummary& point) { return of(point).value_or(0) != 0; }))
-      shares.push_back({std::move(name), unit, of});
-  };
-  const auto metric = [&](const char* name, const char* key) {
-    if (study.metric != key) add(name, key, [key](const PointSummary& point) { return point.median(key); });
-  };
-  metric("exposed time", "exposed_seconds");
-  metric("exposed", "exposed_fraction");
-  metric("wait", "wait_fraction");
-  for (const char* comm_class : {"tensor", "pipeline", "data"})
-    add(comm_class, "exposed_fraction", [comm_class](const PointSummary& point) { return point.exposed(comm_class); });
-  const auto estimate = [&](const char* name, const char* unit, std::optional<Estimate> PointSummary::*of) {
-    if (std::ranges::none_of(summary.points, [&](const PointSummary& point) { return (point.*of).has_value(); }))
-      return;
-    shares.push_back(
-        {name, unit,
-         [of](const PointSummary& point) { return point.*of ? std::optional((point.*of)->value) : std::nullopt; },
-         [of](const PointSummary& point) { return point.*of; }});
-  };
-  estimate("hidden", "hidden_fraction", &PointSummary::hidden);
-  estimate("compute", "compute_inflation", &PointSummary::compute_inflation);
-  metric("bubble", "bubble_fraction");
-  return shares;
+  return shortened(note, 60);  // all of it is in the CSV, in results.jsonl and in the report's list
 }
 
 // Markdown tables have no line breaks and no bars, and text is not to become markup.
@@ -96,21 +41,25 @@ std::string markdown_cell(std::string_view text) {
   return out;
 }
 
-std::string csv_cell(std::string_view text) {
-  if (text.find_first_of("\",\r\n") == std::string_view::npos) return std::string(text);
-  std::string out = "\"";
-  for (const char c : text) out += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return out + '"';
-}
-
-void csv_row(std::string& to, const std::vector<std::string>& cells) {
-  for (size_t i = 0; i < cells.size(); ++i) to += (i == 0 ? "" : ",") + csv_cell(cells[i]);
-  to += "\r\n";
-}
-
 std::string number(double value) { return fmt::format("{}", value); }
 
 }  // namespace
+
+TextBlock point_columns(const Study& study, std::string title) {
+  TextBlock table{.title = std::move(title)};
+  table.column("#", 'r');
+  for (const Factor& factor : study.factors)
+    if (factor.levels.size() > 1) table.column(shortened(factor.name, kLongestLabel), 'l');
+  return table;
+}
+
+std::vector<std::string> point_cells(const Study& study, const Plan& plan, size_t i) {
+  std::vector<std::string> cells{std::to_string(i + 1)};
+  for (size_t f = 0; f < study.factors.size(); ++f)
+    if (const std::vector<Level>& levels = study.factors[f].levels; levels.size() > 1)
+      cells.push_back(shortened(levels[plan.points[i].choice[f]].label, kLongestLabel));
+  return cells;
+}
 
 std::string metric_text(std::string_view metric, double value) {
   if (metric.ends_with("seconds")) return fmt::format("{:.4g} ms", value * 1e3);
@@ -141,29 +90,33 @@ std::string estimate_text(const Estimate& estimate) {
 }
 
 TextBlock result_table(const Study& study, const Plan& plan, const Summary& summary) {
-  TextBlock table{.title = "results"};
-  for (const size_t f : varied(study)) table.column(study.factors[f].name, 'l');
+  TextBlock table = point_columns(study, "results");
   table.column("rounds", 'r');
   table.column(metric_name(study.metric), 'r');
-  table.column("ratio to baseline", 'r');
+  table.column("ratio to baseline (95 %)", 'r');
   table.column("verdict", 'l');
-  const std::vector<Share> shares = shown_shares(study, summary);
-  for (const Share& share : shares) table.column(share.name, 'r');
+  std::vector<std::string> others = study.responses;
+  std::erase(others, study.metric);
+  for (const std::string& metric : others)
+    table.column(metric_name(metric), 'r'), table.column("its ratio (95 %)", 'r');
   table.column("memory a rank", 'r');
   if (study.check_agreement) table.column("loss", 'l');
   const bool notes = summary.failed + summary.disagreements > 0;
-  if (notes) table.column("", 'l');
-
+  if (notes) table.column("note", 'l');
   for (size_t i = 0; i < plan.points.size(); ++i) {
     const PointSummary& point = summary.points[i];
-    std::vector<std::string> row;
-    for (const size_t f : varied(study)) row.push_back(study.factors[f].levels[plan.points[i].choice[f]].label);
+    std::vector<std::string> row = point_cells(study, plan, i);
     row.push_back(fmt::format("{}/{}", point.done, summary.rounds));
     row.push_back(point.adjusted ? metric_text(study.metric, *point.adjusted) : "");
     const Estimate* ratio = point.ratio(study.metric);
     row.push_back(point.baseline || !ratio ? "" : estimate_text(*ratio));
     row.push_back(verdict_text(study, summary, i));
-    for (const Share& share : shares) row.push_back(share_cell(share, point));
+    for (const std::string& metric : others) {
+      const auto value = point.median(metric);
+      const Estimate* of_metric = point.ratio(metric);
+      row.push_back(value ? metric_text(metric, *value) : "");
+      row.push_back(point.baseline || !of_metric ? "" : estimate_text(*of_metric));
+    }
     row.push_back(bytes_text(plan.points[i].memory_bytes));
     if (study.check_agreement) row.push_back(point.done == 0 ? "" : point.disagreement.empty() ? "agrees" : "DIFFERS");
     if (notes) row.push_back(note_of(point));
@@ -172,30 +125,13 @@ TextBlock result_table(const Study& study, const Plan& plan, const Summary& summ
   return table;
 }
 
-std::string legend_text(const Summary& summary) {
-  std::string text;
-  if (summary.metrics.contains("exposed_fraction"))
-    text +=
-        "Exposed: communication on the wire while a rank computes nothing; wait: waiting for a peer's call meanwhile, "
-        "which is no part of it. ";
-  const auto any = [&](auto of) {
-    return std::ranges::any_of(summary.points, [&](const PointSummary& point) { return (point.*of).has_value(); });
-  };
-  if (any(&PointSummary::hidden))
-    text +=
-        "Hidden: of the wire time that is exposed without overlap, the part that overlap hides (1 - exposed wire / the "
-        "same without overlap), the mean over n rounds with its 95 % interval. ";
-  if (any(&PointSummary::compute_inflation))
-    text += "Compute: the time a rank computes, over the same without overlap: what overlap costs in cores and memory.";
-  return text;
-}
-
 TextBlock effect_table(const Study& study, const Plan& plan, const Summary& summary) {
   TextBlock table{.title = fmt::format("main effects on {}: a level over its factor's baseline", study.metric)};
   const bool conditions = std::ranges::any_of(study.factors, &Factor::condition);
+  table.column("#", 'r');
   if (conditions) table.column("conditions", 'l');
   for (const char* name : {"factor", "level"}) table.column(name, 'l');
-  table.column("effect", 'r');
+  table.column("effect (95 %)", 'r');
   table.column("verdict", 'l');
   for (const char* name : {"from", "to", "settings of the others"}) table.column(name, 'r');
   for (const Conclusion& conclusion : summary.conclusions)
@@ -203,9 +139,11 @@ TextBlock effect_table(const Study& study, const Plan& plan, const Summary& summ
       for (size_t level = 0; level < conclusion.effects[f].size(); ++level) {
         const Effect& effect = conclusion.effects[f][level];
         const bool measured = effect.ratio.rounds > 0;
-        std::vector<std::string> row;
-        if (conditions) row.push_back(describe_conditions(study, plan.points[conclusion.points[0]].choice));
-        row.insert(row.end(), {study.factors[f].name, study.factors[f].levels[level].label,
+        std::vector<std::string> row{std::to_string(std::max<size_t>(table.rows.size(), 1))};
+        if (conditions)
+          row.push_back(shortened(describe_conditions(study, plan.points[conclusion.points[0]].choice), 60));
+        row.insert(row.end(), {shortened(study.factors[f].name, kLongestLabel),
+                               shortened(study.factors[f].levels[level].label, kLongestLabel),
                                measured ? estimate_text(effect.ratio) : "", std::string(word_of(effect.verdict)),
                                measured ? ratio_text(effect.min) : "", measured ? ratio_text(effect.max) : "",
                                measured ? std::to_string(effect.contexts) : ""});
@@ -267,7 +205,8 @@ std::string markdown_report(const Study& study, const Plan& plan, const Summary&
     text += '\n' + markdown_cell(resolution) + '\n';
   text += '\n';
   text += "## Points\n\n" + markdown(result_table(study, plan, summary));
-  if (const std::string legend = legend_text(summary); !legend.empty()) text += '\n' + markdown_cell(legend) + '\n';
+  text += "\n## Time of a step\n\n" + markdown(step_table(study, plan, summary)) + '\n' + step_legend() + '\n';
+  text += "\n## Communication\n\n" + markdown(comm_table(study, plan, summary)) + '\n' + comm_legend() + '\n';
   text += fmt::format(
               "\n## Main effects on {}\n\nEach level over the factor's baseline level, the geometric mean over the "
               "settings of the other factors with its 95 % interval; from, to: the range over these settings.\n\n",
@@ -290,7 +229,7 @@ std::string csv_report(const Study& study, const Plan& plan, const Summary& summ
   for (const std::string& metric : summary.metrics)
     for (const char* what : {"median", "min", "max"}) head.push_back(metric + "_" + what);
   std::string text;
-  csv_row(text, head);
+  text += csv_line(head);
 
   for (size_t i = 0; i < plan.points.size(); ++i) {
     const Point& point = plan.points[i];
@@ -322,14 +261,14 @@ std::string csv_report(const Study& study, const Plan& plan, const Summary& summ
     row.push_back(std::to_string(point.memory_bytes));
     row.push_back(s.done == 0 || !study.check_agreement ? "" : s.disagreement.empty() ? "yes" : "no");
     for (const std::string& name : summary.metrics) add(s.find(name));
-    csv_row(text, row);
+    text += csv_line(row);
   }
   for (const DroppedPoint& point : plan.dropped) {
     std::vector<std::string> row{""};
     for (std::string& label : labels_of(study, point.choice)) row.push_back(std::move(label));
     row.insert(row.end(), {"", "", "0", "dropped", point.reason});
     row.resize(head.size());
-    csv_row(text, row);
+    text += csv_line(row);
   }
   return text;
 }

@@ -32,6 +32,11 @@ std::string tied_text(const Study& study, const Plan& plan, const Conclusion& co
 
 std::string conclusion_text(const Study& study, const Plan& plan, const Summary& summary,
                             const Conclusion& conclusion) {
+  if (conclusion.refused)
+    return fmt::format(
+        "no conclusion: ranks shared cores, so that {} may be the scheduler's; with "
+        "allow_oversubscription: true the study concludes all the same.",
+        metric_name(study.metric));
   const size_t leader = *conclusion.leader;
   const std::string ahead = fmt::format("{}: {}", describe_chosen(study, plan.points[leader].choice),
                                         result_text(study, summary.points[leader]));

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
-#include <sched.h>
 #include <set>
 #include <thread>
 #include <xxhash.h>
@@ -53,9 +52,7 @@ Exchange choose_exchange(std::optional<CommBackend> asked, const Device& device,
 }
 
 int default_threads_per_rank(const Communicator& world) {
-  cpu_set_t usable;
-  const int online = static_cast<int>(std::thread::hardware_concurrency());
-  const int cores = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : online;
+  const int online = static_cast<int>(std::thread::hardware_concurrency()), cores = usable_cores();
   int ranks = world.size();
   if (launched_world_size() > 0) {
     if (cores < online) return cores;  // the launcher has bound this process to cores of its own

@@ -52,13 +52,16 @@ TEST(Text, WrapsBetweenWords) {
   EXPECT_EQ(wrapped("\née é é", 4), "\née é\né");
 }
 
-TEST(Text, ATableLeavesOutTheColumnsOnTheRightButNotThoseInCapitals) {
-  const TextBlock table{.title = "t", .rows = {{"name", "a", "b", "sum"}, {"x", "100", "200", "300"}}, .align = "lrrR"};
-  const std::string whole = "t\n  name    a    b  sum\n  x     100  200  300\n";
-  EXPECT_EQ(render({table}), whole);
-  EXPECT_EQ(render({table}, 21), whole);
-  EXPECT_EQ(render({table}, 20), "t\n  name    a  sum\n  x     100  300\n  (no room for: b)\n");
-  EXPECT_EQ(render({table}, 15), "t\n  name  sum\n  x     300\n  (no room for:\n  a, b)\n");
+TEST(Text, ATableThatIsTooWideContinuesBelowWithItsFirstColumn) {
+  const TextBlock table{.title = "t", .rows = {{"#", "name", "a", "sum"}, {"12", "x", "100", "300"}}, .align = "rlrr"};
+  EXPECT_EQ(render({table}), "t\n   #  name    a  sum\n  12  x     100  300\n");
+  EXPECT_EQ(render({table}, 20), render({table}));
+  EXPECT_EQ(render({table}, 19), "t\n   #  name    a\n  12  x     100\n\n   #  sum\n  12  300\n");
+  EXPECT_EQ(render({table}, 5), "t\n   #  name\n  12  x\n\n   #    a\n  12  100\n\n   #  sum\n  12  300\n");
+}
+
+TEST(Text, CsvQuotesWhatNeedsIt) {
+  EXPECT_EQ(csv_line({"a", "", "b,c", "say \"so\"", "two\nlines"}), "a,,\"b,c\",\"say \"\"so\"\"\",\"two\nlines\"\r\n");
 }
 
 TEST(Text, TextsGoOnInTheNextLine) {

@@ -194,7 +194,7 @@ TEST(CommandLine, TablesFitTheTerminal) {
     const Ended piped = trivet(dir, arguments);
     EXPECT_EQ(piped.code, 0) << piped.err;
     EXPECT_FALSE(has(piped.out, "\x1b"));
-    EXPECT_FALSE(has(piped.out, "no room for"));
+    EXPECT_LE(lines_of(piped.out).size(), lines_of(read_text(dir / "terminal")).size());
   }
 }
 

@@ -66,7 +66,8 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   };
   options.stop_asked = [] { return false; };
-  const RunPoint point = process_runner(study, program_path(), [] { return false; });
+  const RunPoint point = process_runner(
+      study, program_path(), [] { return false; }, provenance_of({{"commit", "abc"}}, program_path()));
 
   // when: two runs, and a call that finds them in the file and goes on with the round
   std::vector<RunRow> rows;
@@ -95,6 +96,14 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
   EXPECT_EQ(rows[0].seconds, measured) << "not run again";
   EXPECT_EQ(rows[0].losses.size(), 3u);
   EXPECT_EQ(std::ranges::count(rows, 64, &RunRow::exit_code), 1);
+  for (const RunRow& row : rows) {
+    EXPECT_EQ(row.provenance.at("commit"), "abc");
+    EXPECT_EQ(row.provenance.at("binary").size(), 16u);
+    EXPECT_GT(std::stoi(row.provenance.at("cores")), 0);
+    EXPECT_EQ(row.provenance.at("launcher"), "threads");
+    EXPECT_NE(row.provenance.at("environment").find("CUDA_VISIBLE_DEVICES="), std::string::npos);
+    EXPECT_EQ(provenance_text(row.provenance), provenance_text(rows[0].provenance));
+  }
   EXPECT_NE(summary.points[2].failure.find("device.kind: found cuda"), std::string::npos) << summary.points[2].failure;
   EXPECT_EQ(summary.points[1].ratio("step_seconds")->rounds, 2);
   const std::string page = html_report(study, plan, summary, rows);

@@ -23,7 +23,7 @@ RunRow some_row() {
           .losses = {1. / 3, 2e-300},
           .folder = "runs/x-2",
           .command = "trivet train 'a b'",
-          .machine = "m"};
+          .provenance = {{"commit", "abc"}, {"cores", "3"}, {"environment", "OMP_NUM_THREADS=2"}, {"load", "0.5"}}};
 }
 
 TEST(StudyResults, AreReadBackWithAllDigits) {
@@ -45,6 +45,15 @@ TEST(StudyResults, AreReadBackWithAllDigits) {
   EXPECT_EQ(rows[1].metrics, row.metrics);
   EXPECT_EQ(rows[1].losses, row.losses);
   EXPECT_EQ(rows[1].command, row.command);
+  EXPECT_EQ(rows[1].provenance, row.provenance);
+}
+
+TEST(StudyResults, OfEarlierVersionsTellTheMachineOnly) {
+  const TempDir dir;
+  std::string line = to_json_line(some_row());
+  const size_t begin = line.find("\"provenance\"");
+  write_text(dir / "results.jsonl", line.replace(begin, line.rfind('}') - begin, "\"machine\":\"old, 2 cores\""));
+  EXPECT_EQ(read_results(dir / "results.jsonl").at(0).provenance.at("processor"), "old, 2 cores");
 }
 
 TEST(StudyResults, LeaveATornLastLineOutAndRefuseOthers) {

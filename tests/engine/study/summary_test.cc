@@ -226,7 +226,7 @@ TEST_F(StudySummary, EachConditionHasABaselineAndABestOfItsOwn) {
   EXPECT_DOUBLE_EQ(result.conclusions[1].effects[0][1].ratio.value, 0.5);
   const TextBlock table = effect_table(study_, plan_, result);
   EXPECT_EQ(table.rows.size(), 1u + 6);
-  EXPECT_EQ(table.rows[5][0], "size=big");
+  EXPECT_EQ(table.rows[5][1], "size=big");
 }
 
 TEST_F(StudySummary, MoreIsBetterOfSomeMetrics) {
@@ -340,8 +340,8 @@ factors:
   EXPECT_FALSE(result.points[none_on].hidden) << "there is nothing to hide";
   EXPECT_TRUE(result.points[none_on].compute_inflation);
   for (const size_t point : {slow_off, none_off}) EXPECT_FALSE(result.points[point].hidden) << point;
-  const TextBlock table = result_table(study_, plan_, result);
-  const auto column = static_cast<size_t>(std::ranges::find(table.rows[0], "hidden") - table.rows[0].begin());
+  const TextBlock table = step_table(study_, plan_, result);
+  const auto column = static_cast<size_t>(std::ranges::find(table.rows[0], "hidden (95 %)") - table.rows[0].begin());
   EXPECT_EQ(table.rows[1 + slow_on].at(column), "62.5% (-96.3% to 221.3%, n 2)");
   EXPECT_EQ(table.rows[1 + slow_off].at(column), "");
   EXPECT_NE(markdown_report(study_, plan_, result).find("the part that overlap hides"), std::string::npos);
@@ -401,7 +401,8 @@ TEST_F(StudySummary, PagesAndPicturesEscapeEverything) {
   ASSERT_EQ(study_.factors[1].name, evil);
   add(0, {0.5, 0.6}), add(2, {0.7, 0.7});
   for (RunRow& row : rows_)
-    row.command = row.machine = row.folder = evil, row.metrics[evil] = 1, row.metrics["data_exposed_seconds"] = 0.5;
+    row.command = row.provenance["processor"] = row.folder = evil, row.metrics[evil] = 1,
+    row.metrics["data_exposed_seconds"] = 0.5;
   rows_.push_back(row_of(plan_.points[4], 1, 1));
   rows_.back().outcome = RunEnd::failed;
   rows_.back().reason = evil;
@@ -442,18 +443,19 @@ TEST_F(StudySummary, ExposedTimeIsTheWiresAndWaitingStandsBesideIt) {
   rows_[1].metrics["data_exposed_seconds"] = 0.75;
   rows_[1].metrics["data_wait_seconds"] = 0.125;
   rows_[0].metrics["tensor_exposed_seconds"] = 0;
+  for (RunRow& row : rows_) row.metrics["data_wire_bytes"] = 1000, row.metrics["tensor_wire_bytes"] = 0;
 
   // when
   const Summary result = summary();
-  const TextBlock table = result_table(study_, plan_, result);
+  const TextBlock table = comm_table(study_, plan_, result);
   const std::string picture = exposed_plot(study_, plan_, result);
 
   // then
   EXPECT_EQ(result.points[0].exposed("data"), 0.25);
   EXPECT_EQ(result.points[2].exposed("data"), 0.75);
-  const auto column = std::ranges::find(table.rows[0], "data") - table.rows[0].begin();
-  EXPECT_EQ(table.rows[1 + 2][static_cast<size_t>(column)], "75.0%");
-  EXPECT_EQ(std::ranges::count(table.rows[0], "tensor"), 0) << "nothing of it anywhere";
+  const auto column = std::ranges::find(table.rows[0], "exposed") - table.rows[0].begin();
+  ASSERT_EQ(table.rows.size(), 1u + 2) << "nothing of other classes anywhere";
+  EXPECT_EQ(table.rows[2][static_cast<size_t>(column)], "750 ms");
   EXPECT_NE(picture.find("waiting for a peer: 125 ms, 12.5%"), std::string::npos) << picture;
 }
 
