@@ -211,6 +211,7 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
   fmt::print("\n");
   print_blocks({result_table(study, plan, summary)});
   fmt::print("\n");
+  if (study.responses.size() > 1) print_blocks({response_table(study, plan, summary)}), fmt::print("\n");
   print_blocks({step_table(study, plan, summary)});
   fmt::print("\n");
   print_text(extent_text(study, plan, summary) + ".");

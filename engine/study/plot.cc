@@ -89,7 +89,7 @@ class LevelPanels {
     const double step = round_step(high_ - low_, 5);
     for (double tick = std::ceil(low_ / step) * step; tick <= high_; tick += step) {
       canvas_.line(x_, y_of(tick), x_ + width_, y_of(tick), "grid");
-      if (x_ == kLeft) canvas_.text(x_ - 6, y_of(tick) + 4, "soft end", fmt::format("{:.3g}", tick));
+      if (x_ == kLeft) canvas_.text(x_ - 6, y_of(tick) + 4, "soft end", fmt::format("{:.3g}", tick + 0.));  // no -0
     }
     for (size_t level = 0; level < factor.levels.size(); ++level)
       canvas_.text(x_of(static_cast<double>(level)), top_ + kHeight + 18, "soft mid",

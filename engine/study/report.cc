@@ -142,6 +142,8 @@ class Page {
         "the number of points (Holm), an interval is not. The metric is the baseline's geometric mean times the ratio. "
         "All metrics are in table.csv, all steps in the file of --export. A trace opens in "
         "ui.perfetto.dev.</small></p>\n";
+    if (const TextBlock responses = response_table(study_, plan_, summary_); responses.rows.size() > 1)
+      put("<h2>Other responses</h2>\n<div class=\"wide\">{}</div>\n", table(responses));
     put("<h2>Time of a step</h2>\n<div class=\"wide\">{}</div>\n", table(step_table(study_, plan_, summary_)));
     note(step_legend());
     if (const TextBlock classes = comm_table(study_, plan_, summary_); classes.rows.size() > 1) {

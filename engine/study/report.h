@@ -38,8 +38,10 @@ std::string bucket_plot(const Study& study, const Plan& plan, const Summary& sum
 // the order of the plan.
 
 // A row a point: levels of the factors, rounds, the adjusted metric, ratio to the baseline with its 95 % interval,
-// verdict; value and ratio of the study's other responses; memory a rank, agreement, what went wrong.
+// verdict; memory a rank, agreement, what went wrong.
 TextBlock result_table(const Study& study, const Plan& plan, const Summary& summary);
+// A row a point: value and ratio of each response of the study but its metric; one row where there is none.
+TextBlock response_table(const Study& study, const Plan& plan, const Summary& summary);
 // A row a level of each factor, under each condition.
 TextBlock effect_table(const Study& study, const Plan& plan, const Summary& summary);
 // A row a point that cannot run.

@@ -95,10 +95,6 @@ TextBlock result_table(const Study& study, const Plan& plan, const Summary& summ
   table.column(metric_name(study.metric), 'r');
   table.column("ratio to baseline (95 %)", 'r');
   table.column("verdict", 'l');
-  std::vector<std::string> others = study.responses;
-  std::erase(others, study.metric);
-  for (const std::string& metric : others)
-    table.column(metric_name(metric), 'r'), table.column("its ratio (95 %)", 'r');
   table.column("memory a rank", 'r');
   if (study.check_agreement) table.column("loss", 'l');
   const bool notes = summary.failed + summary.disagreements > 0;
@@ -111,16 +107,27 @@ TextBlock result_table(const Study& study, const Plan& plan, const Summary& summ
     const Estimate* ratio = point.ratio(study.metric);
     row.push_back(point.baseline || !ratio ? "" : estimate_text(*ratio));
     row.push_back(verdict_text(study, summary, i));
-    for (const std::string& metric : others) {
-      const auto value = point.median(metric);
-      const Estimate* of_metric = point.ratio(metric);
-      row.push_back(value ? metric_text(metric, *value) : "");
-      row.push_back(point.baseline || !of_metric ? "" : estimate_text(*of_metric));
-    }
     row.push_back(bytes_text(plan.points[i].memory_bytes));
     if (study.check_agreement) row.push_back(point.done == 0 ? "" : point.disagreement.empty() ? "agrees" : "DIFFERS");
     if (notes) row.push_back(note_of(point));
     table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+TextBlock response_table(const Study& study, const Plan& plan, const Summary& summary) {
+  TextBlock table = point_columns(study, "other responses, median over the rounds");
+  for (const std::string& metric : study.responses) {
+    if (metric == study.metric) continue;
+    table.column(metric_name(metric), 'r'), table.column("its ratio (95 %)", 'r');
+    for (size_t i = 0; i < plan.points.size(); ++i) {
+      const PointSummary& point = summary.points[i];
+      if (table.rows.size() == i + 1) table.rows.push_back(point_cells(study, plan, i));
+      const auto value = point.median(metric);
+      const Estimate* ratio = point.ratio(metric);
+      table.rows[i + 1].push_back(value ? metric_text(metric, *value) : "");
+      table.rows[i + 1].push_back(point.baseline || !ratio ? "" : estimate_text(*ratio));
+    }
   }
   return table;
 }
@@ -205,6 +212,7 @@ std::string markdown_report(const Study& study, const Plan& plan, const Summary&
     text += '\n' + markdown_cell(resolution) + '\n';
   text += '\n';
   text += "## Points\n\n" + markdown(result_table(study, plan, summary));
+  if (study.responses.size() > 1) text += "\n## Other responses\n\n" + markdown(response_table(study, plan, summary));
   text += "\n## Time of a step\n\n" + markdown(step_table(study, plan, summary)) + '\n' + step_legend() + '\n';
   text += "\n## Communication\n\n" + markdown(comm_table(study, plan, summary)) + '\n' + comm_legend() + '\n';
   text += fmt::format(

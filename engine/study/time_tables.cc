@@ -83,7 +83,7 @@ TextBlock comm_table(const Study& study, const Plan& plan, const Summary& summar
 }
 
 std::string step_legend() {
-  return "Of each nanosecond of a rank's step the first of these counts: compute (and the optimizer); exposed, "
+  return "Each nanosecond of a rank's step counts once, as the first of: compute (and the optimizer); exposed, "
          "communication on the wire with no compute of this rank beside it; wait, for a peer's call; host; idle. Means "
          "over the ranks. Bubble: idle and waiting for another pipeline stage. Overlap: the share of the time on the "
          "wire that compute hides. Hidden: of the wire time that is exposed without overlap, the part that overlap "

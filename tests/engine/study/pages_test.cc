@@ -18,6 +18,7 @@ ranks: 2
 steps: 4
 warmup_steps: 1
 repeats: 5
+responses: [exposed_seconds, peak_rss_bytes, idle_seconds]
 set: {parallel.data_parallel_sharding_strategy: optim, device.threads_per_rank: 1}
 factors:
   - name: link
@@ -49,6 +50,7 @@ class StudyPages : public testing::Test {
         RunRow row = row_of(plan_.points[i], round, seconds);
         row.call = 1;
         row.provenance["cores"] = "2";
+        row.metrics["peak_rss_bytes"] = 1e8 * seconds;
         for (const char* part : {"compute", "exposed", "wait", "idle"})
           row.metrics[std::string(part) + "_seconds"] = seconds / 4;
         for (const std::string name : {"tensor", "pipeline", "data"}) {
@@ -85,8 +87,9 @@ TEST_F(StudyPages, TablesFitATerminalOf80Columns) {
   use(kBuckets);
   measure();
   const Summary result = summary();
-  const std::vector<TextBlock> tables = {result_table(study_, plan_, result), step_table(study_, plan_, result),
-                                         comm_table(study_, plan_, result), effect_table(study_, plan_, result)};
+  const std::vector<TextBlock> tables = {result_table(study_, plan_, result), response_table(study_, plan_, result),
+                                         step_table(study_, plan_, result), comm_table(study_, plan_, result),
+                                         effect_table(study_, plan_, result)};
   for (const TextBlock& table : tables) {
     const std::string text = render({table}, 80);
     std::istringstream lines(text);
@@ -129,6 +132,17 @@ TEST_F(StudyPages, TablesFitAPageOf1300Pixels) {
     EXPECT_LE(least_pixels(table), 1220) << table.substr(0, 1500);
   }
   EXPECT_GE(tables, 4);
+}
+
+TEST_F(StudyPages, ResponsesStandBesideTheMetricWithTheirRatios) {
+  use(kBuckets);
+  measure();
+  const TextBlock table = response_table(study_, plan_, summary());
+  EXPECT_EQ(cell(table, 1, "exposed seconds"), "25.07 ms");
+  EXPECT_EQ(table.rows[1][5], "") << "a baseline has no ratio";
+  EXPECT_TRUE(table.rows[2][5].starts_with("1.100 (")) << table.rows[2][5];
+  study_.responses = {study_.metric};
+  EXPECT_EQ(response_table(study_, plan_, summary()).rows.size(), 1u);
 }
 
 // ---- floors
