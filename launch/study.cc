@@ -212,7 +212,7 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
   print_blocks({result_table(study, plan, summary)});
   fmt::print("\n");
   if (study.responses.size() > 1) print_blocks({response_table(study, plan, summary)}), fmt::print("\n");
-  print_blocks({step_table(study, plan, summary)});
+  if (summary.done > 0) print_blocks({step_table(study, plan, summary)});
   fmt::print("\n");
   print_text(extent_text(study, plan, summary) + ".");
   for (const std::string& winner : winner_texts(study, plan, summary)) print_text(winner);

@@ -16,14 +16,6 @@ bool names_hosts(const std::string& argument) {
          argument.find("-machinefile") != std::string::npos;
 }
 
-bool oversubscribes(const Point& point, int cores) { return cores > 0 && point.threads > cores; }
-
-// Takes back what was found from a comparison.
-void refuse(Verdict& verdict) {
-  if (verdict == Verdict::better || verdict == Verdict::worse || verdict == Verdict::within_noise)
-    verdict = Verdict::refused;
-}
-
 }  // namespace
 
 int compute_threads(const Config& config, const Launch& launch) {
@@ -34,7 +26,8 @@ int compute_threads(const Config& config, const Launch& launch) {
 }
 
 std::string oversubscription_text(const Study& study, const Plan& plan, int cores) {
-  const auto points = std::ranges::count_if(plan.points, [&](const Point& p) { return oversubscribes(p, cores); });
+  const auto points =
+      std::ranges::count_if(plan.points, [&](const Point& point) { return cores > 0 && point.threads > cores; });
   if (points == 0) return "";
   const Point& most = *std::ranges::max_element(plan.points, {}, &Point::threads);
   return fmt::format(
@@ -48,12 +41,21 @@ std::string oversubscription_text(const Study& study, const Plan& plan, int core
             "true");
 }
 
+bool oversubscribed(const RunRow& row) {
+  const auto number = [&](const char* name) { return std::atoi(provenance_value(row.provenance, name).c_str()); };
+  return number("cores") > 0 && number("threads") > number("cores");
+}
+
+void refuse(Verdict& verdict) {
+  if (verdict == Verdict::better || verdict == Verdict::worse || verdict == Verdict::within_noise)
+    verdict = Verdict::refused;
+}
+
 void refuse_oversubscribed(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, Summary& summary) {
   for (const RunRow& row : rows)
     for (size_t i = 0; i < plan.points.size(); ++i)
       summary.points[i].oversubscribed |=
-          row.point == plan.points[i].id && row.outcome == RunEnd::done &&
-          oversubscribes(plan.points[i], std::atoi(provenance_value(row.provenance, "cores").c_str()));
+          row.point == plan.points[i].id && row.outcome == RunEnd::done && oversubscribed(row);
   if (study.allow_oversubscription) return;
   for (size_t i = 0; i < plan.points.size(); ++i)
     if (summary.points[i].oversubscribed || summary.points[plan.baselines[i]].oversubscribed)

@@ -19,6 +19,11 @@ int compute_threads(const Config& config, const Launch& launch);
 // What is wrong with points of the plan on a machine with so many cores (0: unknown), and what to do; "": nothing.
 std::string oversubscription_text(const Study& study, const Plan& plan, int cores);
 
+// Whether a run's row tells so, of the threads that it had and the cores of its machine.
+bool oversubscribed(const RunRow& row);
+// Takes back what was found from a comparison.
+void refuse(Verdict& verdict);
+
 // Marks the points that were measured so, and takes back what was concluded with them: the best and the main effects
 // under their conditions, and verdicts of a point where it or its baseline is one of them.
 void refuse_oversubscribed(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, Summary& summary);

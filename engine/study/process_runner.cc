@@ -95,6 +95,7 @@ RunPoint process_runner(const Study& study, std::string program, std::function<b
     RunRow row;
     row.provenance = provenance;
     row.provenance["load"] = fmt::format("{:.2f}", load);
+    row.provenance["threads"] = std::to_string(point.threads);
     row.provenance["launcher"] = launcher_text(point.launch);
     row.folder = folder_of(point, run);
     const std::string run_dir = study.out + "/" + row.folder;

@@ -51,7 +51,7 @@ FileDescriptor lock_study(const Study& study);
 
 // Runs a point as a process of its own: `trivet train`, or its launcher (launch.h). Its folder, folder_of(), keeps
 // what the run writes, and its output in stdout.log and stderr.log. `program`: the path of trivet. `stop_asked`: ends a
-// run early. `provenance`: of the program, for the rows; load and launcher are added.
+// run early. `provenance`: of the program, for the rows; launcher, threads and load are added.
 RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked,
                         Provenance provenance = {});
 

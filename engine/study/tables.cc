@@ -213,8 +213,10 @@ std::string markdown_report(const Study& study, const Plan& plan, const Summary&
   text += '\n';
   text += "## Points\n\n" + markdown(result_table(study, plan, summary));
   if (study.responses.size() > 1) text += "\n## Other responses\n\n" + markdown(response_table(study, plan, summary));
-  text += "\n## Time of a step\n\n" + markdown(step_table(study, plan, summary)) + '\n' + step_legend() + '\n';
-  text += "\n## Communication\n\n" + markdown(comm_table(study, plan, summary)) + '\n' + comm_legend() + '\n';
+  if (summary.done > 0)
+    text += "\n## Time of a step\n\n" + markdown(step_table(study, plan, summary)) + '\n' + step_legend() + '\n';
+  if (const TextBlock classes = comm_table(study, plan, summary); classes.rows.size() > 1)
+    text += "\n## Communication\n\n" + markdown(classes) + '\n' + comm_legend() + '\n';
   text += fmt::format(
               "\n## Main effects on {}\n\nEach level over the factor's baseline level, the geometric mean over the "
               "settings of the other factors with its 95 % interval; from, to: the range over these settings.\n\n",

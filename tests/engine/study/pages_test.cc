@@ -50,6 +50,7 @@ class StudyPages : public testing::Test {
         RunRow row = row_of(plan_.points[i], round, seconds);
         row.call = 1;
         row.provenance["cores"] = "2";
+        row.provenance["threads"] = std::to_string(plan_.points[i].threads);
         row.metrics["peak_rss_bytes"] = 1e8 * seconds;
         for (const char* part : {"compute", "exposed", "wait", "idle"})
           row.metrics[std::string(part) + "_seconds"] = seconds / 4;

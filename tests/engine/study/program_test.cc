@@ -101,6 +101,7 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
     EXPECT_EQ(row.provenance.at("binary").size(), 16u);
     EXPECT_GT(std::stoi(row.provenance.at("cores")), 0);
     EXPECT_EQ(row.provenance.at("launcher"), "threads");
+    EXPECT_GT(std::stoi(row.provenance.at("threads")), 0);
     EXPECT_NE(row.provenance.at("environment").find("CUDA_VISIBLE_DEVICES="), std::string::npos);
     EXPECT_EQ(provenance_text(row.provenance), provenance_text(rows[0].provenance));
   }
