@@ -240,7 +240,7 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
   check_success(study, plan, summary, true);
 }
 
-// Of the point's first finished run, whose trace a study keeps.
+// A step of the point's first finished run, whose trace a study keeps.
 void draw_timeline(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, const std::string& wanted) {
   const size_t point = find_point(study, plan, wanted);
   const std::string folder = summarize(study, plan, rows).points[point].folder;

@@ -20,14 +20,15 @@ std::string processor_name() {
   return "unknown processor";
 }
 
-}  // namespace
-
+// Whether an environment variable may change how fast ranks run.
 bool matters(std::string_view variable) {
   constexpr std::string_view kPrefixes[] = {
       "NCCL_", "OMP_", "GOMP_", "KMP_", "OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_",      "MPIR_CVAR_", "I_MPI_",
       "UCX_",  "FI_",  "CUDA_", "DNNL", "ONEDNN_",   "MALLOC_",   "GLIBC_TUNABLES", "LD_",        "TRIVET_"};
   return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return variable.starts_with(prefix); });
 }
+
+}  // namespace
 
 std::string provenance_value(const Provenance& provenance, std::string_view name) {
   const auto found = provenance.find(std::string(name));

@@ -11,22 +11,17 @@ namespace trivet {
 
 // [name]: version and commit of the program; build: compiler, its flags, back ends; binary: the first 16 digits of the
 // program's content hash, as a commit can be built in many ways; host, processor, cores (that the study may use),
-// kernel; environment: "NAME=VALUE …", of the study's own process (see matters()); launcher of the ranks, with what the
-// study gives it; threads that compute at the same time on this machine (0: ranks may be elsewhere); load: of the
-// machine before the run, processes that run or wait. Earlier versions wrote none, or
-// some.
+// kernel; environment: "NAME=VALUE …", of the study's own process, what may change how fast ranks run; launcher of the
+// ranks, with what the study gives it; threads that compute at the same time on this machine (0: ranks may be
+// elsewhere); load: of the machine before the run, processes that run or wait. Earlier versions wrote none, or some.
 using Provenance = std::map<std::string, std::string>;
 constexpr std::string_view kProvenance[] = {"version", "commit", "build",    "binary",      "host",    "processor",
                                             "cores",   "kernel", "launcher", "environment", "threads", "load"};
 std::string provenance_value(const Provenance& provenance, std::string_view name);  // "": it has none
 
-// Of this machine and the program at `path`, now; with version, commit and build of `build`, without launcher, threads
-// and load. Throws IoError where the program cannot be read.
+// Provenance of this machine and the program at `path`, now; with version, commit and build of `build`, without
+// launcher, threads and load. Throws IoError where the program cannot be read.
 Provenance provenance_of(Provenance build, const std::string& path);
-
-// Whether an environment variable may change how fast ranks run: those of NCCL, OpenMP, MPI libraries, UCX, libfabric,
-// CUDA, oneDNN, the memory allocator, the dynamic loader, and Trivet.
-bool matters(std::string_view variable);
 
 // "AMD EPYC, 2 cores (HOST, Linux 6.1.0); trivet 0.1.0, commit 1234567 (g++ …), binary 0123456789abcdef; OMP_…=…": all
 // but launcher, threads and load, which differ from run to run.

@@ -56,8 +56,6 @@ TextBlock comm_table(const Study& study, const Plan& plan, const Summary& summar
 // What their columns say.
 std::string step_legend();
 std::string comm_legend();
-// The wire takes its floor, within what the clocks of ranks and the copies through memory add: outside it is marked.
-constexpr double kFloorLow = 0.95, kFloorHigh = 1.1;
 
 // What such tables begin with: the number of a point, and its levels of the factors that have several.
 TextBlock point_columns(const Study& study, std::string title);
