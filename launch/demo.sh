@@ -41,7 +41,7 @@ if [[ -z $trivet ]]; then
   part "packages: what it takes to build, and the dictionary"
   packages+=(dict-gcide)
   install_packages
-  part "the program: the first build takes about 3 minutes on two cores"
+  [[ -x build/trivet ]] || part "the program: the first build takes about 3 minutes on two cores"
   # A build folder that is there stays as it was configured.
   options=(-DCMAKE_UNITY_BUILD=ON -DTRIVET_TESTS=OFF -DTRIVET_CUDA=OFF -DTRIVET_CPU_ISAS=native)
   [[ -f build/build.ninja && -f build/.configured ]] && read -ra options <<<"$(<build/.configured)"

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Sourced by the other scripts: installs what is missing, then configures and builds, and shows how far it is. Quick when
 # nothing changed.
 #   build_trivet DIR [CMAKE OPTION…] [-- NINJA TARGET…]
@@ -101,8 +102,9 @@ build_trivet() {
     rm -f "$root/.cmake.log"
     printf '%s' "$wanted" >"$stamp"
   fi
-  # On a terminal ninja keeps a line up to date itself.
+  # On a terminal ninja keeps a line up to date itself, and says more where there is nothing to do.
   if [[ -t 1 ]]; then
+    [[ $(ninja -C "$dir" -n "$@" 2>&1) != *"no work to do"* ]] || return 0
     NINJA_STATUS='building, %f of %t, %e s: ' ninja -C "$dir" "$@"
   else
     echo "building ${dir##*/}"

@@ -62,6 +62,9 @@ void check_rules_of_layout(const Config& config, const Layout& layout, Problems&
 // as a ConfigError.
 bool on_gpus(const Config& config, std::span<const int64_t> host_gpus);
 
+// Whether parallel.pipeline_schedule is a path, not a kind.
+inline bool is_file_of_schedule(std::string_view name) { return name.find_first_of("./") != std::string_view::npos; }
+
 // The divisors of n, at most six: those nearest to `near`. "1, 2 or 4"
 std::string divisors(int64_t n, int64_t near);
 // Whether `whole` is a multiple; of what is no size, none is.

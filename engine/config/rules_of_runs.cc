@@ -24,10 +24,11 @@ std::string multiples(int64_t n, int64_t unit) {
 void check_world(const Config& c, int world, Rules& rule) {
   const int replica = ranks_of_one_replica(c), p = c.parallel.pipeline_model_parallel_size;
   const bool both = p > 1 && replica > p;
+  const std::string fitting = !both ? divisors(world, replica) : world % p == 0 ? divisors(world / p, replica / p) : "";
   rule(p > 1 && !both ? kPipeline : kTensor, {}, world % replica != 0,
-       "{}{} does not divide the world of {}; {} would, or start {} ranks",
+       "{}{} does not divide the world of {}; {}start {} ranks",
        both ? fmt::format("{} x pipeline_model_parallel_size ({}) = ", replica / p, p) : "", replica,
-       counted(world, "rank"), divisors(world, replica), multiples(world, replica));
+       counted(world, "rank"), fitting.empty() ? "" : fitting + " would, or ", multiples(world, replica));
   const int64_t d = world / replica, b = c.batch.micro_batch_size, unit = std::max<int64_t>(b * d, 1);
   const int64_t global = c.batch.global_batch_size.value_or(unit);
   rule("batch.global_batch_size", {"batch.micro_batch_size", kTensor}, !divides(unit, global),

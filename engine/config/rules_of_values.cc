@@ -7,6 +7,7 @@
 
 #include "engine/config/fields.h"
 #include "engine/config/rules.h"
+#include "parallel/pipeline/schedule.h"
 
 namespace trivet {
 namespace {
@@ -87,6 +88,16 @@ void check_arithmetic(const Config& c, Rules& rule) {
   rule.no_effect("device.tf32", {"precision.dtype"}, c.device.tf32 && dtype != DType::f32,
                  "true has no effect with precision.dtype {}: it applies to fp32 GEMMs",
                  format_field(*find_field("precision.dtype"), c));
+}
+
+void check_schedule_kind(const Config& c, Rules& rule) {
+  const std::string& kind = c.parallel.pipeline_schedule;
+  std::vector<std::string_view> kinds;
+  for (const ScheduleKind& known : schedule_kinds()) kinds.push_back(known.name);
+  const std::string_view near = nearest(kind, kinds);
+  rule("parallel.pipeline_schedule", {}, !is_file_of_schedule(kind) && !std::ranges::count(kinds, kind),
+       "there is no schedule '{}'; there are {}{}", kind, fmt::to_string(fmt::join(kinds, ", ")),
+       near.empty() ? "" : fmt::format(" - did you mean {}?", near));
 }
 
 void check_overlap(const Config& c, Rules& rule) {
@@ -198,6 +209,7 @@ void check_rules_of_values(const Config& config, Problems& problems) {
   check_sizes(config, problems, rule);
   check_recompute(config, rule);
   check_arithmetic(config, rule);
+  check_schedule_kind(config, rule);
   check_overlap(config, rule);
   check_optimizer(config, rule);
   check_data(config, rule);

@@ -66,11 +66,8 @@ Schedule read_schedule_of(const ParallelConfig& c, int64_t micro_batches) {
 
 // The schedule by its kind or from its file; what does not fit is a ConfigError.
 Schedule find_schedule(const ParallelConfig& c, int64_t micro_batches) {
-  const auto kinds = schedule_kinds();
-  const bool known = std::any_of(kinds.begin(), kinds.end(),
-                                 [&](const ScheduleKind& kind) { return kind.name == c.pipeline_schedule; });
-  const bool path = c.pipeline_schedule.find_first_of("./") != std::string::npos;
-  Schedule schedule = path && !known ? read_schedule_of(c, micro_batches) : make_known_schedule(c, micro_batches);
+  Schedule schedule = is_file_of_schedule(c.pipeline_schedule) ? read_schedule_of(c, micro_batches)
+                                                               : make_known_schedule(c, micro_batches);
   check_schedule(schedule);
   return schedule;
 }

@@ -52,11 +52,10 @@ void check_options(const PrepareOptions& options) {
     require(*options.train_bytes > 0,
             fmt::format("--train-bytes is {}, expected a positive number", *options.train_bytes));
   require(options.threads >= 0, fmt::format("--threads is {}, expected 0 or more", options.threads));
-  const auto json = std::find_if(options.inputs.begin(), options.inputs.end(), is_json_lines);
-  require(json == options.inputs.end() || options.text.mode == DocumentMode::file,
-          fmt::format("{} is JSON Lines, a document a line: leave --document out",
-                      json == options.inputs.end() ? "" : *json));
-  require(json != options.inputs.end() || options.text.json_key == DocumentOptions().json_key,
+  const auto json = std::ranges::count_if(options.inputs, is_json_lines);
+  require(json < std::ssize(options.inputs) || options.text.mode == DocumentMode::file,
+          fmt::format("{} is JSON Lines, a document a line: leave --document out", options.inputs[0]));
+  require(json > 0 || options.text.json_key == DocumentOptions().json_key,
           "--json-key has no use: none of the inputs is JSON Lines (.jsonl, .ndjson)");
 }
 

@@ -297,6 +297,14 @@ TEST(Validate, RangesOfTheRest) {
   }
 }
 
+TEST(Validate, AnUnknownScheduleIsAmongTheProblems) {
+  EXPECT_EQ(load_error({"optimizer.lr=-1", "parallel.pipeline_schedule=1fb1"}),
+            "the configuration has 2 problems:\n"
+            "--set: optimizer.lr: found -1, expected a number above 0\n"
+            "--set: parallel.pipeline_schedule: there is no schedule '1fb1'; there are gpipe, 1f1b, 1f1b-eager, "
+            "interleaved, interleaved-bfs, zb-h1, zb-h2, zb-v, dualpipe-v - did you mean 1f1b?");
+}
+
 TEST(Validate, Ranks) {
   const RunFacts six = {.world_size = 6};
   EXPECT_EQ(
@@ -312,7 +320,11 @@ TEST(Validate, Ranks) {
       "start 4 or 8 ranks");
   EXPECT_EQ(resolve_error({"parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=2"}, six),
             "--set: parallel.tensor_model_parallel_size: 2 x pipeline_model_parallel_size (2) = 4 does not divide the "
-            "world of 6 ranks; 1, 2, 3 or 6 would, or start 4 or 8 ranks");
+            "world of 6 ranks; 1 or 3 would, or start 4 or 8 ranks");
+  EXPECT_EQ(resolve_error({"parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=2"},
+                          {.world_size = 3}),
+            "--set: parallel.tensor_model_parallel_size: 2 x pipeline_model_parallel_size (2) = 4 does not divide the "
+            "world of 3 ranks; start 4 ranks");
   EXPECT_EQ(
       resolve_error({"batch.micro_batch_size=4", "batch.global_batch_size=30"}, six),
       "--set: batch.global_batch_size: 30 is not divisible by micro_batch_size (4) x data parallel size (6) = 24; "
@@ -336,7 +348,7 @@ TEST(Validate, PipelinesThatCannotBe) {
   };
   says(error({"model.num_layers=3"}), {"model.num_layers: 3 cannot", "4 pipeline stages", "; 4 or 8 would"});
   says(error({"model.num_layers=10"}), {"model.num_layers: 10 cannot", "; 8 or 12 would"});
-  says(error({"parallel.pipeline_schedule=2f2b"}), {"parallel.pipeline_schedule", "'2f2b'", "1f1b, 1f1b-eager"});
+  says(load_error({"parallel.pipeline_schedule=2f2b"}), {"parallel.pipeline_schedule", "'2f2b'", "1f1b, 1f1b-eager"});
   says(error({"parallel.pipeline_schedule=interleaved", "parallel.virtual_pipeline_model_parallel_size=3"}),
        {"model.num_layers: 8 cannot", "12 pipeline stages", "; 12 or 24 would"});
   says(error({"parallel.pipeline_schedule=interleaved", "parallel.virtual_pipeline_model_parallel_size=1"}),

@@ -143,6 +143,15 @@ TEST_F(PrepareTest, ReadsJsonLines) {
   std::filesystem::remove(directory_ / "in.jsonl");
 }
 
+TEST_F(PrepareTest, DocumentIsOfTextFilesBesideJsonLines) {
+  write_text(directory_ / "in.jsonl", "{\"text\": \"one\\n\\ntwo\"}\n{\"text\": \"three\"}\n");
+  write_text(directory_ / "in.txt", "four\n\nfive");
+  options_.inputs = {directory_ / "in.jsonl", directory_ / "in.txt"};
+  options_.text.mode = DocumentMode::paragraph;
+  prepare_dataset(options_);
+  EXPECT_EQ(decoded(), (std::vector<std::string>{"one\n\ntwo", "three", "four", "five"}));
+}
+
 TEST_F(PrepareTest, RepairsTextForSentencePieceOnly) {
   write_text(directory_ / "in", text_ + "market\x92s drop\tand \xff\xfe");
   const PrepareResult bytes = prepare_dataset(options_);
