@@ -37,6 +37,7 @@ void add_generate_command(CLI::App& app);
 void add_schedule_command(CLI::App& app);
 void add_flight_command(CLI::App& app);
 void add_study_command(CLI::App& app);
+void add_compare_command(CLI::App& study);  // trivet study compare
 void add_trace_command(CLI::App& app);
 void add_contention_command(CLI::App& app);
 
@@ -57,6 +58,11 @@ void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
 inline void flush_output() {
   if (std::fflush(stdout) != 0 && errno != EPIPE)
     throw IoError("standard output cannot be written: " + error_text(errno));
+}
+
+// A sentence, in lines of the terminal; nothing for none.
+inline void print_text(const std::string& text) {
+  if (!text.empty()) fmt::print("{}\n", wrapped(text, static_cast<size_t>(terminal_columns(STDOUT_FILENO))));
 }
 
 // The blocks on standard output, as wide as its terminal.

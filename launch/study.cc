@@ -16,7 +16,6 @@
 #include "base/stop_signal.h"
 #include "engine/metrics/step_timeline.h"
 #include "engine/study/child_process.h"
-#include "engine/study/compare.h"
 #include "engine/study/export.h"
 #include "engine/study/halving.h"
 #include "engine/study/oversubscription.h"
@@ -65,11 +64,6 @@ double machine_peak_tflops(const std::string& dtype) {
   const auto device = create_cpu_device();
   const auto ops = create_cpu_ops(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   return measure_gemm_peak_tflops(*device, *ops, dtype == "bf16" ? DType::bf16 : DType::f32);
-}
-
-// A sentence, in lines of the terminal; nothing for none.
-void print_text(const std::string& text) {
-  if (!text.empty()) fmt::print("{}\n", wrapped(text, static_cast<size_t>(terminal_columns(STDOUT_FILENO))));
 }
 
 void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
@@ -124,11 +118,24 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
                            counted(study.repeats, "round"), kFewestRounds));
 }
 
+// A run of one's own with the settings of a point: its length, evaluations and checkpoints are those of the base,
+// unless a level says otherwise.
 std::string command_text(const Study& study, const Point& point) {
-  std::string text = shell_text(launch_command(point.launch, {"trivet", "train", study.base}));
-  for (const std::string& set : point.sets)
-    if (!set.starts_with("train.train_iters") && !set.starts_with("train.trace"))
-      text += " \\\n    --set " + shell_text({set});
+  const std::string program = std::filesystem::proximate(program_path()).string();
+  std::string text = shell_text(launch_command(point.launch, {program, "train", study.base}));
+  const auto of_level = [&](std::string_view key) {
+    return std::ranges::any_of(study.factors, [&](const Factor& factor) {
+      return std::ranges::any_of(factor.levels, [&](const Level& level) {
+        return std::ranges::count(level.settings, key, &Setting::key) > 0;
+      });
+    });
+  };
+  for (const std::string& set : point.sets) {
+    const std::string_view key = std::string_view(set).substr(0, set.find('='));
+    const bool of_study = key == "train.train_iters" || key == "train.trace" || key == "train.eval_interval" ||
+                          key.starts_with("checkpoint.");
+    if (!of_study || of_level(key)) text += " \\\n    --set " + shell_text({set});
+  }
   return text + '\n';
 }
 
@@ -210,6 +217,7 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
   const Summary summary = summarize(study, plan, rows);
   fmt::print("\n");
   print_blocks({result_table(study, plan, summary)});
+  print_text("Verdicts are corrected for the number of points (Holm): an interval without 1 may be within noise.");
   fmt::print("\n");
   if (study.responses.size() > 1) print_blocks({response_table(study, plan, summary)}), fmt::print("\n");
   if (summary.done > 0) print_blocks({step_table(study, plan, summary)});
@@ -228,7 +236,9 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
         text += fmt::format("\n{}: {}", describe_choice(study, plan.points[i].choice), summary.points[i].disagreement);
     throw NumericsError(text);
   }
-  if (end == StudyEnd::stopped) throw Unfinished("stopped; the same command continues with the runs that are left");
+  if (end == StudyEnd::stopped)
+    throw Unfinished(
+        "stopped; the same command continues with the runs that are left, beside new ones of their baseline");
   // With repeats: auto the budget is one of two ends.
   if (end == StudyEnd::budget && study.auto_repeats && summary.rounds > kFewestRounds)
     fmt::print("The budget of {:g} minutes is spent; some interval is still wider than {:g} %.\n", study.budget_minutes,
@@ -315,29 +325,13 @@ void run(const StudyOptions& options) {
   if (options.aa) print_equal_points(summarize(study, plan, rows), designed, designed_plan);
 }
 
-void add_compare_command(CLI::App& study) {
-  auto folders = std::make_shared<std::pair<std::string, std::string>>();
-  CLI::App* command =
-      study.add_subcommand("compare", "compare the results of two machines, commits or environments, point by point");
-  add_argument(*command, "A", folders->first, "folder of a study that was run (its `out`)");
-  add_argument(*command, "B", folders->second, "another one, with the same factors and metric");
-  command->callback([folders] {
-    const StudyResults a = load_results(folders->first), b = load_results(folders->second);
-    const StudyComparison comparison = compare_studies(a, b);
-    for (const std::string& text : comparison_texts(a, b, comparison)) print_text(text);
-    fmt::print("\n");
-    print_blocks({comparison_table(a, comparison)});
-  });
-}
-
 }  // namespace
 
 void add_study_command(CLI::App& app) {
   auto options = std::make_shared<StudyOptions>();
   CLI::App* command =
       app.add_subcommand("study", "measure what settings do to a run: factors, levels, repeats, a report");
-  command
-      ->add_option("STUDY.yaml", options->path, "YAML file of the study (engine/study/study_file.h says what is in it)")
+  command->add_option("STUDY.yaml", options->path, "YAML file of the study (docs/studies.md)")
       ->option_text("STUDY.yaml");
   command->add_option("--out", options->out, "folder of the study, instead of the file's `out`")->option_text("DIR");
   CLI::Option* plan =
