@@ -4,6 +4,7 @@
 # runs go straight to training. The run is in runs/demo: one that was interrupted is resumed if this command has the same
 # arguments or none; any other is kept as runs/demo.1, runs/demo.2, …
 #   launch/demo.sh [--minutes M] [OPTION OF trivet train…]      e.g. --set train.train_iters=100
+# M: minutes of training [3]; 60 steps are the least.
 # TRIVET is the program [build/trivet, built here].
 set -euo pipefail
 # shellcheck source=launch/setup.sh
@@ -20,7 +21,7 @@ while (($#)); do
   esac
   case $1 in
     --minutes)
-      [[ $2 =~ ^[0-9]*\.?[0-9]+$ ]] || usage "--minutes: found \"$2\", expected a number"
+      [[ $2 =~ ^[0-9]*\.?[0-9]+$ && $2 == *[1-9]* ]] || usage "--minutes: found \"$2\", expected a number above 0"
       minutes=$2
       ;;
     --set)
@@ -96,7 +97,7 @@ else
     rm -rf "$measured"
     least=''
     ((steps > 60)) || least=' (the least)'
-    part "a step takes $length ms: $steps steps$least for about $total minutes of training"
+    part "a step takes $length ms: $steps steps$least for about $total minutes"
     set -- --set "train.train_iters=$steps" --set "train.eval_interval=$((steps / 4))" \
       --set "checkpoint.save_interval=$((steps / 4))" "$@"
   fi
@@ -105,7 +106,13 @@ else
   printf '%s\n' "$asked" "${*@Q}" >"$record"
   part "training on eight ranks; the first text after a quarter of the steps"
 fi
-"$trivet" "${run[@]}" "$@"
+code=0
+"$trivet" "${run[@]}" "$@" || code=$?
+if ((code != 0)); then
+  asked=''
+  if is_unfinished; then part "runs/demo is not finished; this resumes it: launch/demo.sh"; fi
+  exit "$code"
+fi
 loss=$(sed -n 's/.*"validation_loss":\([0-9.]*\).*/\1/p' runs/demo/metrics.jsonl | tail -1)
-part "done: validation loss $(LC_ALL=C printf %.4f "${loss:-nan}"), checkpoints and metrics in runs/demo. More text:"
+part "done: validation loss $(LC_ALL=C printf %.4f "${loss:-nan}"), checkpoints in runs/demo. More text:"
 echo "    $trivet generate runs/demo --prompt ${prompt@Q}"

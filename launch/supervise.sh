@@ -138,8 +138,9 @@ while :; do
   esac
   if ((step > before)); then
     stalled=0 wait_ms=$delay
-  elif ((++stalled > restarts)); then
-    say "$restarts restarts in a row without a new committed step (the last is $step): given up"
+  elif (((stalled += attempt > 0) >= restarts)); then  # attempt 0 is no restart
+    say "$stalled restart$( ((stalled == 1)) || echo s) in a row without a new committed step$(
+      ((step < 0)) || echo " (the last is $step)"): given up"
     exit 93
   fi
   attempt=$((attempt + 1))
@@ -148,7 +149,7 @@ while :; do
     sleep "$(in_seconds "$wait_ms")" &  # which a signal ends
     wait_for "$!"
     ((asked)) && exit "$last"
-    if ((stalled > 0)); then wait_ms=$((wait_ms > 30000 ? 60000 : wait_ms * 2)); fi
+    ((step > before)) || wait_ms=$((wait_ms > 30000 ? 60000 : wait_ms * 2))
   fi
   say "restart $attempt from step $((step < 0 ? 0 : step))"
 done

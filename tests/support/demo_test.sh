@@ -46,6 +46,7 @@ expect() {
 }
 measured='train tmp.*train.train_iters=8 '
 expect 'help' 0 'launch/demo.sh [--minutes M]' '' --help
+expect 'no time' 64 'expected a number above 0' '' --minutes 0.0
 expect 'an argument that is none' 64 'unknown argument --mintes' '' --mintes 2
 [[ ! -e $TREE/runs && ! -e $TREE/build ]] || { echo "something was done"; failed=1; }
 expect 'the first start' 0 'validation loss 4.2500' "cmake ninja ${measured}train demo *train.train_iters=200 *"
@@ -55,7 +56,7 @@ expect 'an argument that trivet refuses' 64 'unknown key' 'ninja ' --set model.t
 measurement=75 expect 'an interrupted measurement' 75 '' "ninja $measured"
 run=75 expect 'an interrupted run' 75 'kept as runs/demo.2' \
   'ninja *train demo *optimizer.lr=1e-2*' --minutes 1 --set optimizer.lr=1e-2
-run=137 expect 'is resumed, and killed' 137 'it goes on' \
+run=137 expect 'is resumed, and killed' 137 'not finished; this resumes it: launch/demo.sh' \
   'ninja train demo *train.train_iters=60 *optimizer.lr=1e-2 --generate A house is ' --minutes 1 --set=optimizer.lr=1e-2
 expect 'other arguments: a new run' 0 'kept as runs/demo.3' "ninja train demo *train.train_iters=7 --generate The sea " --set train.train_iters=7 --generate "The sea"
 expect 'too little time' 0 '60 steps (the least) for about 0.9 minutes' "ninja *train.train_iters=60 *" --minutes .2

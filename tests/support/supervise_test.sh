@@ -54,8 +54,9 @@ expect 'time to the first new step'       0 2 'first new step [0-9.]* s after' 1
 expect 'configuration is not tried again' 64 1 'would not help' 64
 expect 'data is not tried again'          65 1 'would not help' 65
 expect 'numbers are not tried again'      93 2 'would not help' 70@3 93
-expect 'no progress'                      93 3 '2 restarts in a row without' 70 124 139 0
-expect 'progress in between'              0 6 '' 70 70 70@4 70 70 0
+expect 'no progress'                      93 3 '2 restarts in a row without a new committed step: given up' 70 124 139 0
+expect 'no progress after some'           93 3 '2 restarts in a row .* (the last is 4)' 70@4 124 139 0
+expect 'progress in between'              0 5 '' 70 70 70@4 70 0
 expect 'the outcome file counts'          93 1 'ended with 93: it is so' told:93
 expect 'saved: again at once'             0 2 'ended with 75' 75@7 0
 SLURM_JOB_ID=7 expect 'saved: the scheduler requeues' 75 1 'ended with 75' 75@7 0
