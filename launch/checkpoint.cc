@@ -104,10 +104,11 @@ void verify(const OpenCheckpoint& checkpoint) {
   });
   line.clear();
   const double seconds = now_seconds() - start;
-  fmt::print("{}: sound: step {}, {}, {}, {} read and hashed in {:.2f} s, {:.2f} GB/s\n", checkpoint.directory,
-             grouped(checkpoint.state.step), counted(std::ssize(checkpoint.manifest.files), "file"),
-             counted(std::ssize(tensors_of(checkpoint.manifest)), "tensor"), bytes_text(bytes), seconds,
-             static_cast<double>(bytes) / std::max(seconds, 1e-9) / 1e9);
+  print_text(fmt::format("{}: sound: step {}, {}, {}, {} read and hashed in {:.2f} s, {:.2f} GB/s",
+                         checkpoint.directory, grouped(checkpoint.state.step),
+                         counted(std::ssize(checkpoint.manifest.files), "file"),
+                         counted(std::ssize(tensors_of(checkpoint.manifest)), "tensor"), bytes_text(bytes), seconds,
+                         static_cast<double>(bytes) / std::max(seconds, 1e-9) / 1e9));
 }
 
 class Inspector {

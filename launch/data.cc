@@ -52,13 +52,16 @@ class ProgressLine {
   static std::string text(const PrepareProgress& progress, double seconds) {
     if (progress.phase == Phase::training) return "training the tokenizer";
     const auto read = static_cast<double>(progress.bytes_read), all = static_cast<double>(progress.bytes_total);
+    const bool timed = read > 0 && seconds >= kLeastTimed;
     std::string line =
-        fmt::format("{} {:3.0f} %  {} of {} of input", progress.phase == Phase::sampling ? "sampling" : "encoding",
-                    100 * read / all, bytes_text(progress.bytes_read), bytes_text(progress.bytes_total));
-    if (seconds >= kLeastTimed) line += fmt::format("  {}", rate_text(read / seconds));
-    if (progress.tokens > 0) line += fmt::format("  {:.1f} M tokens", static_cast<double>(progress.tokens) / 1e6);
-    if (read > 0 && seconds >= kLeastTimed)
-      line += fmt::format("  {} left", duration_text(seconds / read * (all - read)));
+        fmt::format("{} {:3.0f} %", progress.phase == Phase::sampling ? "sampling" : "encoding", 100 * read / all);
+    if (timed) line += fmt::format("  {} left", duration_text(seconds / read * (all - read)));
+    const auto add = [&, columns = static_cast<size_t>(terminal_columns(STDERR_FILENO))](const std::string& part) {
+      if (columns == 0 || line.size() + part.size() + 4 <= columns) line += "  " + part;
+    };
+    add(fmt::format("{} of {}", bytes_text(progress.bytes_read), bytes_text(progress.bytes_total)));
+    if (timed) add(rate_text(read / seconds));
+    if (progress.tokens > 0) add(fmt::format("{:.1f} M tokens", static_cast<double>(progress.tokens) / 1e6));
     return line;
   }
 
@@ -85,15 +88,16 @@ void prepare(const PrepareOptions& options) {
   });
   line.clear();
   const DatasetInfo& info = result.info;
-  fmt::print("{}: {}, {} of {}, {} of text, {:.2f} bytes/token\n", options.output, counted(info.documents, "document"),
-             counted(info.tokens, "token"), name_of(result.token_type), bytes_text(info.text_bytes),
-             static_cast<double>(info.text_bytes) / static_cast<double>(info.tokens));
-  fmt::print("tokenizer {}, {} ids, end of document {}", info.tokenizer, grouped(info.vocab_size), info.eod);
-  if (options.vocab_size) fmt::print(", trained in {:.1f} s", result.training_seconds);
+  print_text(fmt::format("{}: {}, {} of {}, {} of text, {:.2f} bytes/token", options.output,
+                         counted(info.documents, "document"), counted(info.tokens, "token"), name_of(result.token_type),
+                         bytes_text(info.text_bytes),
+                         static_cast<double>(info.text_bytes) / static_cast<double>(info.tokens)));
   const double seconds = std::max(result.encoding_seconds, 1e-9);
-  fmt::print("; encoded in {:.1f} s, {}, {:.2f} M tokens/s\n", seconds,
-             rate_text(static_cast<double>(info.text_bytes) / seconds),
-             static_cast<double>(info.tokens) / seconds / 1e6);
+  print_text(fmt::format("tokenizer {}, {} ids, end of document {}{}; encoded in {:.1f} s, {}, {:.2f} M tokens/s",
+                         info.tokenizer, grouped(info.vocab_size), info.eod,
+                         options.vocab_size ? fmt::format(", trained in {:.1f} s", result.training_seconds) : "",
+                         seconds, rate_text(static_cast<double>(info.text_bytes) / seconds),
+                         static_cast<double>(info.tokens) / seconds / 1e6));
   if (result.replaced_bytes > 0)
     fmt::print("replaced {} that {} not valid UTF-8 by U+FFFD\n", counted(result.replaced_bytes, "byte"),
                result.replaced_bytes == 1 ? "was" : "were");

@@ -177,9 +177,12 @@ TEST(CommandLine, BashCompletesCommandsOptionsAndKeys) {
 // Tables fit a terminal of 80 columns; without one they are whole, and no escape code is printed.
 TEST(CommandLine, TablesFitTheTerminal) {
   const TempDir dir;
+  ASSERT_EQ(trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", kHfModel, dir / "model")).code, 0);
+  const std::string prepare = fmt::format("data prepare --input {} --tokenizer bytes --force --output {} 2>/dev/null",
+                                          source_path("README.md"), dir / "d");
   const std::string config = "config " + source_path("configs/tiny.yaml") + " --ranks 8 --set model.vocab_size=4096";
-  for (const std::string& arguments :
-       {config, std::string("config --keys"), std::string("schedule --kind zb-v,zb-h1")}) {
+  for (const std::string& arguments : {config, std::string("config --keys"), std::string("schedule --kind zb-v,zb-h1"),
+                                       "checkpoint verify " + (dir / "model") + " 2>/dev/null", prepare}) {
     const std::string command = program_path() + " " + arguments;
     EXPECT_EQ(std::system(fmt::format("NO_COLOR=1 script -qec 'stty cols 80; {}' /dev/null >{} </dev/null", command,
                                       dir / "terminal")
