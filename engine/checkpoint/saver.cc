@@ -77,6 +77,7 @@ void CheckpointSaver::commit() {
   open_checkpoint(temporary_);  // finds a disk that lied about a write, as far as sizes tell
   if (options_.before_commit) options_.before_commit();
   options_.store.commit(state_.step, temporary_);
+  if (options_.committed) options_.committed(state_.step);
   // On NFS a folder with an open file cannot be removed. The save has succeeded all the same.
   try {
     options_.store.remove_old(state_.step, temporary_, options_.keep_last);

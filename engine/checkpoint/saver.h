@@ -37,7 +37,8 @@ class CheckpointSaver {
     std::string layout;  // for people
     std::string config;  // config.resolved.yaml
     int64_t keep_last = 0;
-    std::function<void()> before_commit{};  // on rank 0; throws where there must be none
+    std::function<void()> before_commit{};          // on rank 0; throws where there must be none
+    std::function<void(int64_t step)> committed{};  // on rank 0; called by the thread that has committed the step
   };
   // `tensors`: saved_tensors, live. `snapshot` [saved_bytes] u8 in host memory (Device::allocate_host): a copy is taken
   // and written while training continues; null: the live tensors are written while training waits.

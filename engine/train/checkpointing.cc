@@ -83,7 +83,8 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
                                           .layout = layout_text(layout.mesh, config),
                                           .config = to_yaml(config),
                                           .keep_last = config.checkpoint.keep_last,
-                                          .before_commit = options_.before_commit},
+                                          .before_commit = options_.before_commit,
+                                          .committed = [this](int64_t step) { update_stop_texts(0, step); }},
                  saved_tensors(state.flat, *state.adam), state.snapshot, trainer.device(), *trainer.rank().compute);
   all_bytes_ = host.sum(saver_->bytes());
 }
@@ -98,6 +99,7 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
   for (const std::string& path : candidates) list += path + "\n";
   list = host.broadcast(list);
   std::string problems;
+  std::vector<std::string> skipped;
   std::istringstream lines(list);
   for (std::string path; std::getline(lines, path);) {
     const MemoryPurpose purpose("loading the checkpoint", path);
@@ -118,18 +120,19 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
       trainer_.resume(state);
       saved_step_ = state.step;
       evaluation_due_ = saved_as_due_ = state.evaluation_due;
+      for (const std::string& checkpoint : skipped) note("cannot resume from " + checkpoint);
       for (const std::string& line : changes_since(path, state, config_, options_.data, !fall_back)) note(line);
       const bool goes_on = is_in(path, checkpoints_folder(config_.train.run_dir));
       if (reporter_) reporter_->resumed(state.step, path, goes_on, evaluation_due_);
-      return update_stop_texts();
+      return update_stop_texts(state.step, state.step);
     }
-    problems += (problems.empty() ? "" : "\n") + problem;
+    problems += "\n" + problem;
+    skipped.push_back(path + ": " + problem);
     if (!fall_back) break;
-    note("cannot resume from " + path + ": " + problem);
   }
-  if (!problems.empty()) throw DataError("no checkpoint could be loaded:\n" + problems);
+  if (!problems.empty()) throw DataError("no checkpoint could be loaded:" + problems);
   if (reporter_) reporter_->starts();
-  update_stop_texts();
+  update_stop_texts(0, 0);
 }
 
 void Checkpointing::note(const std::string& line) {
@@ -162,6 +165,7 @@ Votes Checkpointing::stop_votes() {
 }
 
 Votes Checkpointing::votes() {
+  update_stop_texts(trainer_.steps_done(), 0);
   Votes votes = stop_votes();
   if (saver_) votes.save = saver_->vote();
   return votes;
@@ -203,7 +207,6 @@ bool Checkpointing::after_step(const Votes& sum) {
     }
   }
   pass_boundary();
-  update_stop_texts();
   if (!stop || last) return !last;
   exit_code_ = saver_ ? 75 : kInterrupted;
   note(fmt::format("stopping after step {}, {}: {}", trainer_.steps_done(),
@@ -219,15 +222,16 @@ void Checkpointing::pass_boundary() {
   boundary_ns_ = now;
 }
 
-void Checkpointing::update_stop_texts() const {
+void Checkpointing::update_stop_texts(int64_t done, int64_t committed) {
   if (trainer_.host().rank() > 0) return;
-  const int64_t done = trainer_.steps_done(), saved = std::max<int64_t>(saved_step_, 0);
-  set_stop_texts(
-      saver_ ? "the run ends after this step and saves it; a second signal ends it at once"
-             : "the run ends after this step; nothing is saved, as checkpoint.save_interval is 0",
-      done > saved
-          ? fmt::format("the run ends at once; lost: steps {} to {}, done since the last checkpoint", saved + 1, done)
-          : "the run ends at once; lost: the step in progress");
+  const std::lock_guard lock(stop_texts_);
+  done_ = std::max(done_, done), committed_ = std::max(committed_, committed);
+  const std::string lost =
+      done_ == committed_ + 1 ? fmt::format("step {}", done_) : fmt::format("steps {} to {}", committed_ + 1, done_);
+  set_stop_texts(saver_ ? "the run ends after this step and saves it; a second signal ends it at once"
+                        : "the run ends after this step; nothing is saved, as checkpoint.save_interval is 0",
+                 "the run ends at once; lost: " +
+                     (done_ > committed_ ? lost + ", done since the last checkpoint" : "the step in progress"));
 }
 
 // ---- a directory that is gone

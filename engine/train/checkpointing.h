@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -56,7 +57,7 @@ class Checkpointing {
   Votes stop_votes();
   bool out_of_time(int64_t now) const;
   void pass_boundary();
-  void update_stop_texts() const;
+  void update_stop_texts(int64_t done, int64_t committed);  // any thread; the largest step of all calls counts
   [[noreturn]] void leave_folder();
   std::string save_beside();
   TrainState train_state() const;
@@ -71,6 +72,8 @@ class Checkpointing {
   Trainer& trainer_;
   Reporter* const reporter_;
   Options options_;
+  std::mutex stop_texts_;
+  int64_t done_ = 0, committed_ = 0;      // what the stop texts say
   std::optional<CheckpointSaver> saver_;  // empty: the run saves nothing
   int64_t all_bytes_ = 0;                 // of a checkpoint
   int64_t deadline_ns_;                   // steady clock; INT64_MAX: none

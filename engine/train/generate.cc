@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
+#include <limits>
 #include <numeric>
 
 #include "kernels/philox.h"
@@ -58,8 +59,11 @@ std::vector<int32_t> generate(Rank& rank, std::span<const int32_t> prompt, const
       seen = std::max<size_t>(1, most / 2);
       known = 0;
     }
-    const std::vector<float> logits = rank.next_token_logits(std::span(text).last(seen), static_cast<int64_t>(known));
+    std::vector<float> logits = rank.next_token_logits(std::span(text).last(seen), static_cast<int64_t>(known));
     known = seen++;
+    // A document that begins here has at least one token.
+    if (text.back() == sampling.stop_token)
+      logits[static_cast<size_t>(sampling.stop_token)] = -std::numeric_limits<float>::infinity();
     const double u = philox4x32(text.size(), 0, sampling.seed).w[0] * 0x1p-32;
     const int32_t token = sample_token(logits, sampling, u);
     if (token == sampling.stop_token) break;

@@ -17,7 +17,7 @@ struct Sampling {
   int64_t top_k = 40;        // 0: from the whole vocabulary
   double top_p = 1;          // nucleus of this probability, at least one token (Holtzman et al. 2020)
   uint64_t seed = 0;
-  int32_t stop_token = -1;  // ends the text; -1: none
+  int32_t stop_token = -1;  // ends the text, but not where the prompt ends with it: a new document; -1: none
 };
 
 // The new tokens, the same on every rank; on_token is called with each. Collective over the model's ranks. Throws

@@ -210,8 +210,9 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   if (trainer_.mesh().shape[Axis::pp] == 1) report.bubble_fraction = 0;  // idle time there is not the pipeline's
   if (report.mfu > 1) explain_mfu(report);
   log_->step(report);
-  if (result.step % config_.train.log_interval == 0 || result.step == config_.train.train_iters) console_->step(report);
+  // The line redraws the bar below it, which counts this step.
   console_->progress(static_cast<double>(result.step), config_.train.train_iters, speed_.recent_step_seconds());
+  if (result.step % config_.train.log_interval == 0 || result.step == config_.train.train_iters) console_->step(report);
   return sum;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <fmt/format.h>
+#include <optional>
 
 #include "base/files.h"
 #include "engine/checkpoint/store.h"
@@ -27,7 +28,7 @@ std::map<std::string, std::string> values_of(const Config& config) {
   return values;
 }
 
-void check_same_model(const OpenCheckpoint& checkpoint, const Config& config) {
+void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, const std::string& remedy) {
   const std::map<std::string, std::string> mine = values_of(config);
   std::string problems;
   for (const auto& [key, found] : checkpoint.state.config) {
@@ -40,7 +41,8 @@ void check_same_model(const OpenCheckpoint& checkpoint, const Config& config) {
       problems +=
           fmt::format("\n  {}: found {} in the checkpoint, expected this run's {}", key, found, expected->second);
   }
-  if (!problems.empty()) throw DataError(checkpoint.directory + ": the checkpoint is of another model:" + problems);
+  if (!problems.empty())
+    throw DataError(checkpoint.directory + ": the checkpoint is of another model:" + problems + remedy);
 }
 
 void check_same_tokenizer(const OpenCheckpoint& checkpoint, const std::string& tokenizer) {
@@ -70,7 +72,18 @@ std::vector<std::string> checkpoints_to_resume(const std::string& how, const Con
                       "remove {0} to train from the beginning",
                       store.folder()));
     if (const std::string problem = store.latest_problem(); !problem.empty()) notes.push_back(problem);
-    return store.paths();
+    const std::vector<std::string> paths = store.paths();
+    for (const std::string& path : paths) {  // a run has one model: the first that can be read has it
+      std::optional<OpenCheckpoint> checkpoint;
+      try {
+        checkpoint = open_checkpoint(path);
+      } catch (const Error&) {  // loading says why
+        continue;
+      }
+      check_same_model(*checkpoint, config, "\nchoose another train.run_dir, or move its checkpoints away");
+      break;
+    }
+    return paths;
   }
   if (!file_exists(how)) throw ConfigError(fmt::format("--resume {}: there is no such file or directory", how));
   const std::string path = find_checkpoints(how, [&](const std::string& note) { notes.push_back(note); }).front();

@@ -75,6 +75,22 @@ TEST(KeyValueCache, ChangesNoBitOnADeviceOfItsOwn) {
   EXPECT_EQ(texts[0], texts[1]);
 }
 
+// The end of a document begins another, which has a token whatever is drawn; any other prompt may be a whole document.
+TEST(Generate, ANewDocumentIsNotEmpty) {
+  test::with_trainers(test::resolved(test::tiny_config(), 1).config, 1, [&](Trainer& trainer) {
+    const auto empty_texts = [&](int32_t last) {
+      int empty = 0;
+      for (uint64_t seed = 0; seed < 500; ++seed) {
+        const Sampling sampling{.tokens = 1, .temperature = 1, .top_k = 0, .seed = seed, .stop_token = 5};
+        empty += generate(trainer.rank(), std::span(&last, 1), sampling).empty();
+      }
+      return empty;
+    };
+    EXPECT_EQ(empty_texts(5), 0);
+    EXPECT_GT(empty_texts(6), 0);
+  });
+}
+
 // Ops that note the rows of every GEMM.
 class RowCounter : public Ops {
  public:

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/json.h"
+#include "base/stop_signal.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/config/load.h"
 #include "engine/train/run.h"
@@ -393,6 +394,46 @@ TEST_F(Program, ALaterSignalEndsItAtOnceAndSaysWhatIsLost) {
   EXPECT_EQ(end.signal(), SIGINT);
   EXPECT_NE(end.error.find("trivet: SIGTERM: the run ends after this step"), std::string::npos) << end.error;
   EXPECT_NE(end.error.find("trivet: SIGINT: the run ends at once; lost: step"), std::string::npos) << end.error;
+}
+
+// Runs until it touches the disk so; there it gets two signals, and ends by the second.
+[[noreturn]] void interrupt_at(Config config, DiskOp op, const std::string& name, int steps) {
+  watch_stop_signals("", "");
+  const auto fault = [&](DiskOp now, const std::string& path) {
+    if (now != op || path.find(name) == std::string::npos) return DiskFate::normal;
+    std::raise(SIGTERM);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1000 * kImpatienceSeconds + 100));
+    std::raise(SIGINT);
+    return DiskFate::normal;
+  };
+  run(config, 1, {.resume = "auto", .stop_signal = stop_after(steps), .disk_fault = fault});
+  std::_Exit(1);
+}
+
+// The steps done and the checkpoint committed are those of this moment, not of the last step boundary.
+TEST(Stopping, ALaterSignalCountsTheLostSteps) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.checkpoint.save_interval = 2, config.checkpoint.keep_last = 1;
+  EXPECT_EXIT(interrupt_at(config, DiskOp::write, "step-00000003", 3), testing::KilledBySignal(SIGINT),
+              "SIGINT: the run ends at once; lost: step 3, done since the last checkpoint\n$");
+  config.train.run_dir = dir / "committed";
+  EXPECT_EXIT(interrupt_at(config, DiskOp::remove, "step-00000002.tmp-old", 5), testing::KilledBySignal(SIGINT),
+              "SIGINT: the run ends at once; lost: the step in progress\n$");
+}
+
+// A log on a terminal: the bar below the line of a step counts that step.
+TEST_F(Program, TheBarCountsTheStepAboveIt) {
+  const Ended end = run_to_end(
+      config_for(4), "exec script -qec \"stty cols 80; $COMMAND\" /dev/null >" + (dir_ / "terminal") + " </dev/null");
+  EXPECT_EQ(end.exit_code(), 0) << end.error;
+  const std::string shown = read_text(dir_ / "terminal");
+  for (int step = 1; step < 4; ++step) {
+    const size_t line = shown.find(fmt::format("      {}/4  ", step));
+    ASSERT_NE(line, std::string::npos) << shown;
+    const size_t bar = shown.find("]  ", shown.find('\n', line));
+    EXPECT_EQ(shown.substr(bar + 3, 3), fmt::format("{}/4", step)) << shown;
+  }
 }
 
 // `trivet train | head`, and a terminal that is gone.
