@@ -11,8 +11,8 @@
 //                                from memory before it was written
 //
 // The manifest holds a hash of itself, so every byte that is loaded has been checked although a rank reads no more than
-// it needs. File hashes are XXH3-128, as xxh128sum prints them. A reader accepts every minor version of its major one,
-// and ignores members it does not know.
+// it needs; a shard's header has to be the one that its slices have. File hashes are XXH3-128, as xxh128sum prints
+// them. A reader accepts every minor version of its major one, and ignores members it does not know.
 #pragma once
 
 #include <map>

@@ -28,7 +28,7 @@ std::optional<int64_t> step_of_name(std::string_view name) {
   const std::string_view digits = name.substr(kPrefix.size());
   int64_t step = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (error != std::errc{} || end != digits.data() + digits.size() || name != name_of_step(step)) return {};
+  if (error != std::errc{} || end != digits.data() + digits.size() || step < 0 || name != name_of_step(step)) return {};
   return step;
 }
 
@@ -50,12 +50,7 @@ std::vector<int64_t> CheckpointStore::steps() const {
 std::string CheckpointStore::named_latest() const {
   const std::string path = folder_ + "/latest";
   if (!file_exists(path)) return {};
-  std::string name;
-  try {
-    name = read_small_file(path, 100);
-  } catch (const DataError& error) {
-    return error.what();  // too long to name a step
-  }
+  std::string name = read_small_file(path, 100);
   if (!name.empty() && name.back() == '\n') name.pop_back();
   return name;
 }
@@ -63,13 +58,23 @@ std::string CheckpointStore::named_latest() const {
 std::string CheckpointStore::latest_problem() const {
   const std::vector<std::string> found = paths();
   if (found.empty() || !file_exists(folder_ + "/latest") || latest()) return {};
-  return fmt::format("{}/latest names \"{}\", which is no checkpoint of that folder; the newest is {}", folder_,
-                     printable(named_latest()), found.front());
+  std::string problem;
+  try {
+    problem = fmt::format("{}/latest names \"{}\", which is no checkpoint of that folder", folder_,
+                          printable(named_latest()));
+  } catch (const DataError& error) {
+    problem = error.what();
+  }
+  return fmt::format("{}; the newest is {}", problem, found.front());
 }
 
 std::optional<int64_t> CheckpointStore::latest() const {
-  const auto step = step_of_name(named_latest());
-  return step && file_exists(path_of(*step)) ? step : std::nullopt;
+  try {
+    const auto step = step_of_name(named_latest());
+    return step && file_exists(path_of(*step)) ? step : std::nullopt;
+  } catch (const DataError&) {  // no file, or too long to name a step
+    return std::nullopt;
+  }
 }
 
 std::vector<std::string> CheckpointStore::paths() const {
@@ -104,6 +109,8 @@ std::string CheckpointStore::prepare() const {
   const std::vector<std::string> names = list_directory(folder_);
   if (access(folder_.c_str(), W_OK) != 0)
     throw IoError(fmt::format("{}: cannot be written to: {}", folder_, std::strerror(errno)));
+  if (std::filesystem::is_directory(std::filesystem::symlink_status(folder_ + "/latest")))
+    throw IoError(folder_ + "/latest: is a directory, expected a file: remove it");
   std::string problem;
   for (const std::string& name : names) {
     const bool of_step = name.starts_with(kPrefix) && name.find(kTemporary) != std::string::npos;

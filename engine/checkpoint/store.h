@@ -49,7 +49,7 @@ class CheckpointStore {
   const Disk& disk() const { return disk_; }
 
  private:
-  std::string named_latest() const;
+  std::string named_latest() const;  // throws DataError where it is no file that can name one
   std::string folder_;
   Disk disk_;
 };

@@ -107,6 +107,7 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
     TrainState state;
     try {
       const OpenCheckpoint checkpoint = open_checkpoint(path);
+      check_step(checkpoint);
       check_same_model(checkpoint, config_);
       check_same_tokenizer(checkpoint, options_.tokenizer);
       read_tensors(checkpoint, state_tensors(trainer_.state().flat, *trainer_.state().adam), trainer_.device(), compute,
@@ -285,6 +286,9 @@ void Checkpointing::begin() {
   // A corrupted replica must not become the latest checkpoint.
   if (config_.train.check_weight_hash_across_dp_replicas_interval > 0) trainer_.check_replicas();
   begun_ns_ = now_ns();
+  const std::string folder = checkpoints_folder(config_.train.run_dir);
+  if (longest_save_ns_ > 0 && !file_exists(folder + "/latest"))
+    note(folder + ": was removed or emptied; it is made again, without the checkpoints before");
   if (options_.hook) options_.hook->begin(StepPhase::save, trainer_.steps_done());
   saver_->begin(train_state());
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fmt/format.h>
 #include <optional>
 
@@ -43,6 +44,13 @@ void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, co
   }
   if (!problems.empty())
     throw DataError(checkpoint.directory + ": the checkpoint is of another model:" + problems + remedy);
+}
+
+void check_step(const OpenCheckpoint& checkpoint) {
+  const auto named = step_of_name(std::filesystem::path(checkpoint.directory).filename().string());
+  if (named.value_or(checkpoint.state.step) != checkpoint.state.step)
+    throw DataError(
+        fmt::format("{}: holds step {}, expected that of its name", checkpoint.directory, checkpoint.state.step));
 }
 
 void check_same_tokenizer(const OpenCheckpoint& checkpoint, const std::string& tokenizer) {

@@ -22,8 +22,9 @@ std::vector<std::string> checkpoints_to_resume(const std::string& how, const Con
 // All values by key, as text: what a checkpoint has of the configuration.
 std::map<std::string, std::string> values_of(const Config& config);
 
-// Throw DataError where the model of the checkpoint, or the fingerprint of its tokenizer, is another. remedy: ends the
-// message.
+// Throw DataError where the step of a checkpoint called step-…, its model, or the fingerprint of its tokenizer is
+// another. remedy: ends the message.
+void check_step(const OpenCheckpoint& checkpoint);
 void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, const std::string& remedy = "");
 void check_same_tokenizer(const OpenCheckpoint& checkpoint, const std::string& tokenizer);
 

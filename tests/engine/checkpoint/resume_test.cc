@@ -362,13 +362,33 @@ TEST_F(Choice, ALatestThatLeadsNowhereIsNamed) {
               std::string::npos)
         << resumed.output;
   }
+  const std::string latest = config_.train.run_dir + "/checkpoints/latest";
+  std::filesystem::remove(latest);
+  std::filesystem::create_directory(latest);
+  expect_throws<IoError>(from("auto"), {latest + ": is a directory, expected a file: remove it"});
   std::string warning;
   const auto warn = [&](const std::string& text) { warning = text; };
+  find_checkpoints(config_.train.run_dir, warn);
+  EXPECT_TRUE(warning.starts_with(latest + ": not a regular file; the newest is ")) << warning;
+  std::filesystem::remove(latest);
+  write_text(latest, "nowhere\n");
   const std::string found = find_checkpoints(config_.train.run_dir, warn).front();
   EXPECT_TRUE(warning.ends_with("; the newest is " + found)) << warning;
   warning.clear();
   find_checkpoints(found, warn);
   EXPECT_EQ(warning, "");
+}
+
+TEST_F(Choice, ACheckpointUnderTheNameOfAnotherStepIsPassedOver) {
+  const std::string folder = config_.train.run_dir + "/checkpoints/";
+  std::filesystem::create_symlink("step-00000002", folder + "step-00000009");
+  std::filesystem::copy(folder + "step-00000002", folder + "step--0000001");
+  write_text(folder + "latest", "step-00000009\n");
+  const RunResult resumed = run(config_, 2);
+  EXPECT_NE(resumed.output.find("step-00000009: holds step 2, expected that of its name"), std::string::npos)
+      << resumed.output;
+  EXPECT_EQ(resumed.first_step, 5);
+  EXPECT_FALSE(step_of_name("step--0000001"));
 }
 
 TEST_F(Choice, OtherDataUnderTheSamePathAreTakenOnlyWhenAsked) {

@@ -19,6 +19,7 @@
 #include "base/json.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/shard.h"
+#include "engine/checkpoint/store.h"
 #include "kernels/base/arena.h"
 #include "kernels/philox.h"
 #include "tests/support/slice_index.h"
@@ -570,7 +571,19 @@ TEST_F(Damaged, PayloadIsNamed) {
 
 TEST_F(Damaged, HeaderIsNamed) {
   edit(shard_, [](std::string& text) { text[text.find("range")] = 'R'; });
-  expect_refused("rank-00001.safetensors: found the hash");
+  expect_refused("rank-00001.safetensors: its header does not agree with the manifest");
+}
+
+// Also where no number of a tensor is affected: offsets, a name, the padding.
+TEST_F(Damaged, EachBitOfAHeaderCounts) {
+  const size_t bytes = static_cast<size_t>(read_safetensors(InputFile(path_ + "/" + shard_)).data_offset);
+  for (size_t at = 0; at < bytes; at += 7) {
+    const auto flip = [&](std::string& text) { text[at] = static_cast<char>(text[at] ^ (1 << at % 8)); };
+    edit(shard_, flip);
+    expect_refused("rank-00001.safetensors: its header does not agree with the manifest");
+    edit(shard_, flip);
+  }
+  expect_holds(path_, 1);
 }
 
 TEST_F(Damaged, SizesAreCompared) {
