@@ -234,7 +234,8 @@ void write_file(const std::string& path, std::string_view text) {
   if (write_all(fd, text) < text.size()) fail_io(path, "write it");
 }
 
-AppendFile::AppendFile(std::string path, Start start, Warn warn) : path_(std::move(path)), warn_(std::move(warn)) {
+AppendFile::AppendFile(std::string path, Start start, Warn warn, std::string sibling)
+    : path_(std::move(path)), warn_(std::move(warn)), sibling_(std::move(sibling)) {
   const std::string parent = std::filesystem::path(path_).parent_path().string();
   folder_ = FileDescriptor(::open(parent.empty() ? "." : parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (folder_ < 0 || !open(start == Start::empty ? O_TRUNC : 0))
@@ -256,9 +257,10 @@ bool AppendFile::open(int flags) {
   return true;
 }
 
-bool AppendFile::was_removed() const {
+bool AppendFile::is_to_be_made_anew() const {
   struct stat status = {};
-  return regular_ && ::fstat(fd_, &status) == 0 && status.st_nlink == 0;
+  return regular_ && ::fstat(fd_, &status) == 0 && status.st_nlink == 0 &&
+         (sibling_.empty() || ::faccessat(folder_, sibling_.c_str(), F_OK, 0) == 0);
 }
 
 void AppendFile::cut_torn_record() {
@@ -269,7 +271,7 @@ void AppendFile::cut_torn_record() {
 }
 
 bool AppendFile::append(std::string_view record) {
-  if (was_removed() && open(0)) warn("was removed; it goes on in a new file, without the records before");
+  if (is_to_be_made_anew() && open(0)) warn("was removed; it goes on in a new file, without the records before");
   const off_t end = regular_ ? ::lseek(fd_, 0, SEEK_END) : 0;
   const size_t written = write_all(fd_, record);
   if (written == record.size()) {

@@ -112,7 +112,8 @@ void write_file(const std::string& path, std::string_view text);
 
 // A file of records for people who watch the run. A disk that is full must not end a training run, so append() writes a
 // record wholly or not at all. It warns at the first failure, and with the number of records that are missing when one
-// can be written again, or at the end; and where the file was removed, which it makes anew. Used by one thread.
+// can be written again, or at the end; and where the file was removed, which it makes anew, but only while `sibling`,
+// if one is given, is still there: the folder may be on its way out. Used by one thread.
 class AppendFile {
  public:
   enum class Start { keep, empty };  // what becomes of a file that is already there
@@ -120,7 +121,7 @@ class AppendFile {
 
   // Throws IoError when the file cannot be opened: before training, that is a mistake to mend. A last record that
   // does not end in a newline (the writer was killed) is cut off.
-  AppendFile(std::string path, Start start, Warn warn);
+  AppendFile(std::string path, Start start, Warn warn, std::string sibling = {});
   ~AppendFile();
   AppendFile(AppendFile&&) = default;
   AppendFile& operator=(AppendFile&&) = default;
@@ -132,12 +133,13 @@ class AppendFile {
 
  private:
   bool open(int flags);
-  bool was_removed() const;
+  bool is_to_be_made_anew() const;
   void cut_torn_record();
   void warn(const std::string& what) const;
 
   std::string path_;
   Warn warn_;
+  std::string sibling_;    // the name of another file of the folder, or ""
   FileDescriptor folder_;  // of the file, which is never made in another folder of that name
   FileDescriptor fd_;
   bool regular_ = false;  // not a pipe or device: what was written can be cut off again

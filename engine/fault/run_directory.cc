@@ -1,5 +1,6 @@
 #include "engine/fault/run_directory.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
 #include <filesystem>
@@ -9,8 +10,11 @@
 
 namespace trivet {
 
-RunDirectory::RunDirectory(std::string path, const char* what)
-    : path_(std::move(path)), what_(what), fd_(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+RunDirectory::RunDirectory(std::string path, const char* what, std::vector<std::string> marks)
+    : path_(std::move(path)),
+      what_(what),
+      marks_(std::move(marks)),
+      fd_(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   struct stat status;
   if (fd_ < 0 || stat(path_.c_str(), &status) != 0) return;
   device_ = status.st_dev;
@@ -21,7 +25,13 @@ std::string RunDirectory::problem() const {
   if (inode_ == 0) return {};
   struct stat now;
   const bool found = stat(path_.c_str(), &now) == 0;
-  if (found ? now.st_dev == device_ && now.st_ino == inode_ : errno != ENOENT && errno != ENOTDIR) return {};
+  if (!found && errno != ENOENT && errno != ENOTDIR) return {};
+  const auto is_gone = [&](const std::string& mark) { return !file_exists(path_ + "/" + mark) && errno == ENOENT; };
+  if (found && now.st_dev == device_ && now.st_ino == inode_)
+    return marks_.empty() || !std::ranges::all_of(marks_, is_gone)
+               ? std::string()
+               : fmt::format("{} {}: the directory of this run was emptied while the run was writing to it", what_,
+                             path_);
   // Where the kernel has it now; of a deleted one, its old name and " (deleted)".
   std::error_code ignored;
   const std::string place =

@@ -5,6 +5,7 @@
 
 #include <string>
 #include <sys/types.h>
+#include <vector>
 
 #include "base/files.h"
 
@@ -13,7 +14,8 @@ namespace trivet {
 class RunDirectory {
  public:
   // `path`: a directory that exists; one that this host does not see is never missed. `what` it is, for messages.
-  explicit RunDirectory(std::string path, const char* what = "train.run_dir");
+  // `marks`: files that it has as long as it is one's; without all of them it was emptied, as a deletion begins.
+  explicit RunDirectory(std::string path, const char* what = "train.run_dir", std::vector<std::string> marks = {});
 
   // Why it is another one now; empty: it is the same, or its file system does not answer. Any thread.
   std::string problem() const;
@@ -23,6 +25,7 @@ class RunDirectory {
  private:
   std::string path_;
   const char* what_;
+  std::vector<std::string> marks_;
   FileDescriptor fd_;
   dev_t device_ = 0;
   ino_t inode_ = 0;  // 0: not seen

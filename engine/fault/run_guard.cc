@@ -60,7 +60,7 @@ RunGuard::RunGuard(const Config& config, const std::vector<Fault>& faults, Commu
     start_flight_folder(run_dir_, places_);
   }
   world.barrier();
-  folder_.emplace(run_dir_);
+  folder_.emplace(run_dir_, "train.run_dir", std::vector<std::string>{"lock", "config.resolved.yaml"});
   watched_ = with_flight_recorder(world, recorder_, faults_.none() ? nullptr : &faults_);
   watchdog_.emplace(recorder_, world, steps_done_,
                     WatchdogOptions{.timeout_s = config.comm.timeout_s,

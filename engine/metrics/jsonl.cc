@@ -90,11 +90,15 @@ std::string set_aside(const std::string& file) {
 }
 
 MetricsLog::MetricsLog(std::string path, AppendFile::Warn warn)
-    : path_(std::move(path)), warn_(std::move(warn)), file_(path_, AppendFile::Start::keep, warn_) {}
+    : path_(std::move(path)), warn_(std::move(warn)), file_(open()) {}
+
+AppendFile MetricsLog::open() const {
+  return AppendFile(path_, AppendFile::Start::keep, warn_, "config.resolved.yaml");
+}
 
 std::string MetricsLog::start_over() {
   const std::string aside = set_aside(path_);
-  if (!aside.empty()) file_ = AppendFile(path_, AppendFile::Start::keep, warn_);
+  if (!aside.empty()) file_ = open();
   return aside;
 }
 
@@ -120,7 +124,7 @@ void MetricsLog::rewrite_without(const std::function<bool(const std::string& rec
   });
   kept.write(last);
   kept.commit();
-  file_ = AppendFile(path_, AppendFile::Start::keep, warn_);
+  file_ = open();
 }
 
 void MetricsLog::step(const StepReport& r) { append(line_of(r)); }

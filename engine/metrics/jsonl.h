@@ -36,12 +36,13 @@ class MetricsLog {
   void save(const SaveReport& report);
 
  private:
+  AppendFile open() const;
   void append(const nlohmann::ordered_json& line);
   void rewrite_without(const std::function<bool(const std::string& record)>& is_redone, const std::string& last);
 
   std::string path_;
   AppendFile::Warn warn_;
-  AppendFile file_;
+  AppendFile file_;  // last: open() takes the others
 };
 
 }  // namespace trivet

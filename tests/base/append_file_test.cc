@@ -49,6 +49,19 @@ TEST(AppendFile, CountsAtItsEndWhatIsMissing) {
   EXPECT_EQ(warnings[1], "/dev/full: 3 records are missing at its end");
 }
 
+// Where the folder is being deleted, it is not.
+TEST(AppendFile, IsNotMadeAnewWithoutItsSibling) {
+  const TempDir dir;
+  AppendFile file(dir / "log", AppendFile::Start::keep, {}, "mark");
+  EXPECT_TRUE(file.append("a\n"));
+  std::filesystem::remove(dir / "log");
+  EXPECT_TRUE(file.append("b\n"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "log"));
+  write_text(dir / "mark", "");
+  EXPECT_TRUE(file.append("c\n"));
+  EXPECT_EQ(read_text(dir / "log"), "c\n");
+}
+
 // But never in another folder that has taken the place of its own.
 TEST(AppendFile, IsMadeAnewWhereItIsRemoved) {
   const TempDir dir;

@@ -184,6 +184,35 @@ TEST_P(LostFolder, IsNoticedAndTheStateSavedBesideIt) {
 }
 INSTANTIATE_TEST_SUITE_P(Replaced, LostFolder, testing::Bool());
 
+// `rm -rf` of a run that writes meanwhile may leave the directory, without what was in it; or only some of it goes.
+TEST(Saving, OutlivesTheContentOfItsFolder) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 6;
+  config.checkpoint.save_interval = 1;
+  const auto run_without = [&](const std::vector<std::string>& names) {
+    RunOptions options;
+    const auto look = stop_after(3);
+    std::atomic<bool> lost = false;
+    options.stop_signal = [&] {
+      if (look() == 0 || lost.exchange(true)) return 0;
+      for (const std::string& name : names) std::filesystem::remove_all(dir / "run/" + name);
+      return 0;
+    };
+    return run(config, 1, options);
+  };
+  const std::string note = "/run/checkpoints: was removed or emptied; it is made again";
+  EXPECT_NE(run_without({"checkpoints"}).output.find(note), std::string::npos);
+  EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").steps().front(), 6);
+  std::filesystem::remove_all(dir / "run");
+  const std::string error = message_of<ConfigError>([&] {
+    run_without({"checkpoints", "metrics.jsonl", "lock", "config.resolved.yaml"});
+  });
+  EXPECT_NE(error.find("was emptied while the run was writing to it; step "), std::string::npos) << error;
+  EXPECT_NE(error.find("is saved: --resume " + (dir / "run.saved-")), std::string::npos) << error;
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "run") || !std::filesystem::exists(dir / "run/metrics.jsonl"));
+}
+
 TEST(Saving, IsNotPossibleInALostFolderWithoutCheckpoints) {
   const TempDir dir;
   Config config = small_run(dir / "run");
