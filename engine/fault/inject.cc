@@ -25,6 +25,7 @@ struct FaultAbout {
   std::string_view name;
   StepPhase phase;  // where none is given
   std::string_view about;
+  std::string_view only = {};  // the phases at which it can strike; empty: all
 };
 
 constexpr std::array kFaults = {
@@ -35,18 +36,20 @@ constexpr std::array kFaults = {
     FaultAbout{FaultKind::stop, "stop", StepPhase::backward, "SIGSTOP to the rank's process: a hang"},
     FaultAbout{FaultKind::slow, "slow", StepPhase::step, "slow=F: from that step on the rank computes F times slower"},
     FaultAbout{FaultKind::nan, "nan", StepPhase::reduce,
-               "NaN in a gradient before it is reduced; at forward: in the loss; at optimizer: after the reduction"},
-    FaultAbout{FaultKind::inf, "inf", StepPhase::reduce, "likewise, with infinity"},
+               "NaN in a gradient before it is reduced; at forward: in the loss; at optimizer: after the reduction",
+               "forward, reduce, optimizer"},
+    FaultAbout{FaultKind::inf, "inf", StepPhase::reduce, "likewise, with infinity", "forward, reduce, optimizer"},
     FaultAbout{FaultKind::bitflip, "bitflip", StepPhase::step,
                "one bit of a weight; at reduce or optimizer: of a gradient"},
     FaultAbout{FaultKind::skip, "skip", StepPhase::reduce, "the rank skips its next collective"},
     FaultAbout{FaultKind::extra, "extra", StepPhase::reduce, "the rank makes one extra collective"},
     FaultAbout{FaultKind::wrong_size, "wrong_size", StepPhase::reduce, "its next collective is one element short"},
     FaultAbout{FaultKind::wrong_type, "wrong_type", StepPhase::reduce, "its next collective has another data type"},
-    FaultAbout{FaultKind::oom, "oom", StepPhase::step, "at step 0: the rank gets no memory for its tensors"},
-    FaultAbout{FaultKind::enospc, "enospc", StepPhase::save, "the disk is full while a checkpoint is written"},
-    FaultAbout{FaultKind::eio, "eio", StepPhase::save, "the disk fails while a checkpoint is written"},
-    FaultAbout{FaultKind::torn_write, "torn_write", StepPhase::save, "half of a write is lost without an error"}};
+    FaultAbout{FaultKind::oom, "oom", StepPhase::step, "at step 0: the rank gets no memory for its tensors", "step"},
+    FaultAbout{FaultKind::enospc, "enospc", StepPhase::save, "the disk is full while a checkpoint is written", "save"},
+    FaultAbout{FaultKind::eio, "eio", StepPhase::save, "the disk fails while a checkpoint is written", "save"},
+    FaultAbout{FaultKind::torn_write, "torn_write", StepPhase::save, "half of a write is lost without an error",
+               "save"}};
 
 constexpr std::array<std::string_view, kStepPhases> kPhases = {"step",   "forward",   "backward",
                                                                "reduce", "optimizer", "save"};
@@ -87,7 +90,8 @@ std::vector<std::string_view> fault_names() {
 Fault parse_fault(const std::string& text) {
   std::vector<std::string_view> parts;
   for (const auto part : std::views::split(text, ':')) parts.emplace_back(part.begin(), part.end());
-  if (parts.size() < 3 || parts.size() > 4) refuse(text, fmt::format("has {} parts", parts.size()));
+  if (parts.size() < 3 || parts.size() > 4)
+    refuse(text, fmt::format("has {} part{}", parts.size(), parts.size() == 1 ? "" : "s"));
 
   Fault fault{.text = text};
   const size_t equals = parts[0].find('=');
@@ -113,7 +117,8 @@ Fault parse_fault(const std::string& text) {
     const auto phase = std::find(kPhases.begin(), kPhases.end(), parts[3]);
     if (phase == kPhases.end()) refuse(text, fmt::format("phase '{}'", parts[3]));
     fault.phase = static_cast<StepPhase>(phase - kPhases.begin());
-    if (is_storage_fault(fault.kind) && fault.phase != StepPhase::save) refuse(text, "it strikes at save only");
+    if (!kind->only.empty() && kind->only.find(*phase) == std::string_view::npos)
+      refuse(text, fmt::format("{} strikes at {} only", name, kind->only));
   }
   return fault;
 }

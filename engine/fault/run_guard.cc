@@ -6,6 +6,7 @@
 #include "base/content_hash.h"
 #include "base/statistics.h"
 #include "engine/config/load.h"
+#include "parallel/comm/call.h"
 #include "parallel/comm/host_world.h"
 
 namespace trivet {
@@ -100,7 +101,8 @@ void RunGuard::rank_failed() {
       throw;
     }
     const auto* numerics = dynamic_cast<const NumericsError*>(&failure);
-    const int rank = numerics ? numerics->rank : world_.rank();
+    const bool unknown = dynamic_cast<const MismatchError*>(&failure) != nullptr;
+    const int rank = numerics ? numerics->rank : unknown ? -1 : world_.rank();
     // Each failing rank tries, as the launcher may end another first. The first outcome counts.
     watchdog_->record(
         {.status = "failed", .exit_code = exit_code_of(failure), .root_cause_rank = rank, .what = failure.what()});

@@ -65,28 +65,6 @@ int default_threads_per_rank(const Communicator& world) {
   return std::max(1, cores / ranks);
 }
 
-}  // namespace
-
-std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backend) {
-  if (config.device.cuda_graph_impl == CudaGraphs::none) return nullptr;
-  if (!backend.device->captures())
-    throw ConfigError(fmt::format("device.cuda_graph_impl: found {}, but {} has no graphs; expected none",
-                                  word_of(config.device.cuda_graph_impl), backend.device->name()));
-  return std::make_unique<GraphOps>(*backend.ops, *backend.device);
-}
-
-int threads_of_rank(const Config& config, const Communicator& world) {
-  return config.device.threads_per_rank > 0 ? config.device.threads_per_rank : default_threads_per_rank(world);
-}
-
-bool computes_on_gpus(const Config& config, Communicator& world) {
-  // On CPUs no driver is asked.
-  const int64_t gpus = config.device.kind == DeviceKind::cpu ? 0 : cuda_device_count();
-  return on_gpus(config, HostWorld(world).gather(gpus));
-}
-
-namespace {
-
 // An Error on one rank is a ConfigError on all.
 template <class F>
 void all_succeed(HostWorld& host, F&& f) {
@@ -110,6 +88,31 @@ CpuIsa choose_cpu_isa(const Config& config, HostWorld& host) {
   });
   return isa;
 }
+
+}  // namespace
+
+std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backend) {
+  if (config.device.cuda_graph_impl == CudaGraphs::none) return nullptr;
+  if (!backend.device->captures())
+    throw ConfigError(fmt::format("device.cuda_graph_impl: found {}, but {} has no graphs; expected none",
+                                  word_of(config.device.cuda_graph_impl), backend.device->name()));
+  return std::make_unique<GraphOps>(*backend.ops, *backend.device);
+}
+
+int threads_of_rank(const Config& config, const Communicator& world) {
+  return config.device.threads_per_rank > 0 ? config.device.threads_per_rank : default_threads_per_rank(world);
+}
+
+bool computes_on_gpus(const Config& config, Communicator& world) {
+  HostWorld host(world);
+  // On CPUs no driver is asked.
+  const int64_t gpus = config.device.kind == DeviceKind::cpu ? 0 : cuda_device_count();
+  if (on_gpus(config, host.gather(gpus))) return true;
+  choose_cpu_isa(config, host);  // one that a rank cannot use is an error
+  return false;
+}
+
+namespace {
 
 // trains: micro-batches of one shape; else attention has none.
 Backend make_any_backend(const Config& config, Communicator& world, int threads, bool trains) {

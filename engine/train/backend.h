@@ -40,8 +40,8 @@ std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backe
 // The same for contexts of any length, with Trivet's own attention kernels.
 Backend make_inference_backend(const Config& config, Communicator& world, int threads);
 
-// Whether ranks compute on GPUs. Throws ConfigError where they cannot, before anything is allocated or written.
-// Collective.
+// Whether ranks compute on GPUs. Throws ConfigError where they cannot, or a CPU lacks device.cpu_isa, before anything
+// is allocated or written. Collective.
 bool computes_on_gpus(const Config& config, Communicator& world);
 
 // Compute threads of a rank on a CPU: device.threads_per_rank, or the usable cores of this host divided by its ranks.

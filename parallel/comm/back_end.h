@@ -61,9 +61,9 @@ struct CommGroup {
   }
 };
 
-inline std::string split_mismatch_text(const CommGroup& group, const std::string& part, int other) {
-  return fmt::format("group '{}', split '{}': ranks {} and {} list different members", group.name, part,
-                     group.world_rank(), group.world_rank(other));
+[[noreturn]] inline void fail_split(const CommGroup& group, const std::string& part, int other) {
+  throw MismatchError(fmt::format("group '{}', split '{}': ranks {} and {} list different members", group.name, part,
+                                  group.world_rank(), group.world_rank(other)));
 }
 
 class CommBackEnd {

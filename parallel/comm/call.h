@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <string>
 
+#include "kernels/base/check.h"
 #include "kernels/base/tensor.h"
 #include "kernels/base/trace.h"
 
@@ -115,14 +116,17 @@ inline uint64_t transfer_id(uint64_t group, int from_world, int to_world, uint64
   return id;
 }
 
-// The error text where two ranks of the world disagree.
-inline std::string mismatch_text(const std::string& group, int rank_a, const CallSignature& a, int rank_b,
-                                 const CallSignature& b) {
+// Two ranks disagree about a call. Which of them is wrong, no one knows: the rank that throws it may be either.
+struct MismatchError : Error {
+  using Error::Error;
+};
+[[noreturn]] inline void fail_mismatch(const std::string& group, int rank_a, const CallSignature& a, int rank_b,
+                                       const CallSignature& b) {
   if (a.call == CommCall::transfer)
-    return fmt::format("group '{}', transfer {}: rank {} sends {} {}, rank {} receives {} {}", group, a.sequence,
-                       rank_a, a.numel, name_of(a.dtype), rank_b, b.numel, name_of(b.dtype));
-  return fmt::format("group '{}', call {}: rank {} calls {}, rank {} calls {}", group, a.sequence, rank_a, to_string(a),
-                     rank_b, to_string(b));
+    throw MismatchError(fmt::format("group '{}', transfer {}: rank {} sends {} {}, rank {} receives {} {}", group,
+                                    a.sequence, rank_a, a.numel, name_of(a.dtype), rank_b, b.numel, name_of(b.dtype)));
+  throw MismatchError(fmt::format("group '{}', call {}: rank {} calls {}, rank {} calls {}", group, a.sequence, rank_a,
+                                  to_string(a), rank_b, to_string(b)));
 }
 
 }  // namespace trivet

@@ -265,8 +265,8 @@ void MpiCollective::header_arrived(int p, int64_t bytes) {
   if (peer.in.signature != signature_) {
     // The lower rank first, so that both ranks report the same.
     const int mine = group_.world_rank(), theirs = group_.world_rank(p);
-    if (mine < theirs) fail(mismatch_text(group_.name, mine, signature_, theirs, peer.in.signature));
-    fail(mismatch_text(group_.name, theirs, peer.in.signature, mine, signature_));
+    if (mine < theirs) fail_mismatch(group_.name, mine, signature_, theirs, peer.in.signature);
+    fail_mismatch(group_.name, theirs, peer.in.signature, mine, signature_);
   }
   check(bytes == MpiHeader::bytes(peer.in_payload), "the header's payload has an unexpected size");
   peer.header_arrived = true;

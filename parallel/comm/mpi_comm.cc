@@ -38,7 +38,7 @@ class MpiBackEnd : public HostBackEnd {
         collective_.perform(gather, next_signature(gather));
         for (const int member : members)
           if (part.rank >= 0 && cards[static_cast<size_t>(member)].members != static_cast<int64_t>(hash))
-            fail(split_mismatch_text(group, part.name, member));
+            fail_split(group, part.name, member);
       });
     // A number that no rank of this group has used. The new groups share it, as they have no rank in common.
     for (const Card& card : cards) part.number = std::max(part.number, static_cast<uint64_t>(card.next_group));

@@ -144,13 +144,17 @@ void MpiProgress::submit(MpiTask& task) {
 
 void MpiProgress::halt(const std::string& why) noexcept {
   std::lock_guard lock(mutex_);
-  if (why_.empty()) why_ = why;
+  if (why_.empty()) {
+    why_ = why;
+    cause_ = std::current_exception();
+  }
   halt_wanted_.store(true, std::memory_order_release);
   poke();
 }
 
 void MpiProgress::throw_halted() {
   std::lock_guard lock(mutex_);
+  if (cause_) std::rethrow_exception(cause_);
   throw Error(why_);
 }
 

@@ -132,6 +132,7 @@ class MpiProgress {
   std::atomic<bool> poked_ = false;  // there is news for the token's holder; set under mutex_
   int abort_code_ = -1;
   std::string why_;
+  std::exception_ptr cause_;  // null: none of this process
   std::atomic<bool> halt_wanted_ = false, halted_ = false;
   std::mutex tasks_mutex_;
   std::vector<MpiTask*> tasks_;  // all: a halt wakes them

@@ -120,7 +120,7 @@ void MpiReceive::completed(int slot, int64_t, int64_t bytes) {
   if (slot == header_slot) {
     const CallSignature& theirs = header_.signature;
     if (bytes < MpiHeader::bytes(0) || theirs != expected_)
-      fail(mismatch_text(group_.name, group_.world_rank(from_), theirs, group_.world_rank(), expected_));
+      fail_mismatch(group_.name, group_.world_rank(from_), theirs, group_.world_rank(), expected_);
     header_arrived_ = true;
     moves_ns_ = progress_.mpi().one_clock() ? std::max(moves_ns_, header_.called_ns) : now_ns();
   } else {

@@ -110,8 +110,7 @@ class ThreadBackEnd : public HostBackEnd {
       rendezvous(next_signature({.kind = CommCall::split}), nullptr);
       if (part.rank >= 0)
         for (const int other : members)
-          if (board_->members[static_cast<size_t>(other)].split_into != members)
-            fail(split_mismatch_text(group, part.name, other));
+          if (board_->members[static_cast<size_t>(other)].split_into != members) fail_split(group, part.name, other);
       if (part.rank == 0) me.child = std::make_shared<Board>(board_->world, part.world_ranks, part.name);
       board_->meet(group.rank, "split");
       if (part.rank >= 0) child = board_->members[static_cast<size_t>(members.front())].child;
@@ -194,7 +193,7 @@ class ThreadBackEnd : public HostBackEnd {
     const auto [theirs, moves_ns] = board_->inboxes[static_cast<size_t>(group.rank)]->take(
         call.peer, mine, call.out.data, *board_->world, from_world, group.name);
     clock.set_wire(moves_ns);
-    if (theirs != mine) fail(mismatch_text(group.name, from_world, theirs, group.world_rank(), mine));
+    if (theirs != mine) fail_mismatch(group.name, from_world, theirs, group.world_rank(), mine);
   }
 
   static void copy(const void* from, void* to, int64_t bytes) {
@@ -212,7 +211,7 @@ class ThreadBackEnd : public HostBackEnd {
     const CallSignature& first = post_of(0).signature;
     for (int r = 1; r < group.size(); ++r)
       if (const CallSignature& other = post_of(r).signature; other != first)
-        fail(mismatch_text(group.name, group.world_rank(0), first, group.world_rank(r), other));
+        fail_mismatch(group.name, group.world_rank(0), first, group.world_rank(r), other);
     return matched_ns;
   }
 

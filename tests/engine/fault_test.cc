@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <fcntl.h>
 #include <filesystem>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <regex>
 #include <sstream>
@@ -19,6 +20,7 @@
 #include "engine/metrics/time_table.h"
 #include "engine/train/run.h"
 #include "kernels/base/arena.h"
+#include "kernels/cpu_isa.h"
 #include "parallel/comm/nccl_comm.h"
 #include "parallel/comm/world.h"
 #include "tests/engine/config/config_text.h"
@@ -144,10 +146,10 @@ INSTANTIATE_TEST_SUITE_P(
     Rows, FaultTable,
     testing::Values(
         Row{"none", {}, 0, "", -1}, Row{"error", {"throw:2:3:forward"}, 70, "step 3: an injected fault", 2},
-        Row{"skipped_call", {"skip:1:2:forward"}, 70, "group 'tensor'.*rank 0 calls .* rank 1 calls"},
-        Row{"additional_call", {"extra:last:2"}, 70, "rank [13] calls all_reduce.sum. of 1 int64|of 1 int64"},
-        Row{"wrong_size", {"wrong_size:3:2"}, 70, "of [0-9]+ fp32, rank 3 calls .* of [0-9]+ fp32"},
-        Row{"wrong_type", {"wrong_type:0:2"}, 70, "rank 0 calls .* bf16, rank [12] calls .* fp32"},
+        Row{"skipped_call", {"skip:1:2:forward"}, 70, "group 'tensor'.*rank 0 calls .* rank 1 calls", -1},
+        Row{"additional_call", {"extra:last:2"}, 70, "rank [13] calls all_reduce.sum. of 1 int64|of 1 int64", -1},
+        Row{"wrong_size", {"wrong_size:3:2"}, 70, "of [0-9]+ fp32, rank 3 calls .* of [0-9]+ fp32", -1},
+        Row{"wrong_type", {"wrong_type:0:2"}, 70, "rank 0 calls .* bf16, rank [12] calls .* fp32", -1},
         Row{"no_memory", {"oom:1:0"}, 64, "out of memory: weights need .*micro_batch_size", 1},
         Row{"not_finite", {"nan:3:2:optimizer"}, 93, "gradients of .* on rank 3 .*samples 8 to 15", 3},
         Row{"not_finite_before_the_sums", {"nan:2:2"}, 93, "gradients of .* on rank 2 .*before their sum over", 2},
@@ -557,6 +559,16 @@ TEST(RunLock, KeepsASecondRunOutWhenItsFileWasRemoved) {
   EXPECT_EQ(RunLock(dir / "").taken_from(), "");
 }
 
+TEST(RunDirectory, IsNotMadeForARunThatItsCpuCannotDo) {
+  for (size_t i = 0; i < kCpuIsaNames.size(); ++i) {
+    if (cpu_isa_problem(static_cast<CpuIsa>(i)).empty()) continue;
+    RunFolder folder;
+    EXPECT_EQ(folder.run(2, {fmt::format("device.cpu_isa={}", kCpuIsaNames[i])}, {}), 64);
+    expect_match(folder.error, "device.cpu_isa: found ");
+    EXPECT_FALSE(std::filesystem::exists(folder.run_dir()));
+  }
+}
+
 TEST(RunDirectory, KnowsWhetherItIsTheSameDirectory) {
   const TempDir dir;
   std::filesystem::create_directory(dir / "run");
@@ -572,6 +584,17 @@ TEST(RunDirectory, KnowsWhetherItIsTheSameDirectory) {
   std::filesystem::remove(dir / "run");
   expect_match(folder.problem(), "was deleted while the run was writing to it$");
   EXPECT_EQ(RunDirectory(dir / "none").problem(), "") << "another host does not see it";
+}
+
+// What a deletion of a directory leaves for the moment, or for good where a new file came meanwhile.
+TEST(RunDirectory, IsEmptiedWithoutAllOfItsMarks) {
+  const TempDir dir;
+  for (const char* name : {"lock", "config", "log"}) write_text(dir / name, "");
+  const RunDirectory folder(dir / "", "train.run_dir", {"lock", "config"});
+  std::filesystem::remove(dir / "lock");
+  EXPECT_EQ(folder.problem(), "");
+  std::filesystem::remove(dir / "config");
+  expect_match(folder.problem(), "^train.run_dir .*: the directory of this run was emptied while");
 }
 
 // A run that was suspended for long finds another one in its folder, and leaves it its lock.
@@ -596,9 +619,26 @@ TEST(Inject, ReadsFaultsAndRefusesOthersWithTheList) {
   EXPECT_TRUE(parse_fault("kill:all:1").strikes(2, 4));
   EXPECT_EQ(parse_fault("nan:0:1").phase, StepPhase::reduce);
   EXPECT_EQ(parse_fault("nan:0:1:optimizer").phase, StepPhase::optimizer);
-  for (const char* text : {"", "kill", "kill:0", "kill:0:1:2:3", "boom:0:1", "kill:x:1", "kill:-1:1", "kill:0:0",
-                           "kill:0:1x", "kill:0:1:lunch", "slow:0:1", "slow=0.5:0:1", "slow=x:0:1", "kill=2:0:1",
-                           "oom:0:1", "eio:0:1:forward", "kill:99999999999:1"})
+  for (const char* text : {"",
+                           "kill",
+                           "kill:0",
+                           "kill:0:1:2:3",
+                           "boom:0:1",
+                           "kill:x:1",
+                           "kill:-1:1",
+                           "kill:0:0",
+                           "kill:0:1x",
+                           "kill:0:1:lunch",
+                           "slow:0:1",
+                           "slow=0.5:0:1",
+                           "slow=x:0:1",
+                           "kill=2:0:1",
+                           "oom:0:1",
+                           "oom:0:0:save",
+                           "nan:0:4:save",
+                           "inf:0:4:step",
+                           "eio:0:1:forward",
+                           "kill:99999999999:1"})
     expect_match(message_of([&] { parse_fault(text); }), "--inject " + std::string(text) + ": .*expected FAULT:RANK");
   expect_match(message_of([] { FaultInjector({{parse_fault("kill:4:1")}}, 0, 4); }), "rank 4 of a world of 4");
 }
