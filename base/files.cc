@@ -122,6 +122,7 @@ std::string read_small_file(const std::string& path, int64_t max_bytes) {
 }
 
 void for_each_line(const std::string& path, const std::function<void(const std::string& line, int64_t number)>& each) {
+  const InputFile regular(path);
   std::ifstream file(path, std::ios::binary);
   if (!file) fail_io(path, "open it");
   std::string line;

@@ -278,6 +278,8 @@ void run(const StudyOptions& options) {
     throw ConfigError("trivet study starts the ranks of its runs itself: call it without mpirun or srun");
   Study study = load_study(options.path);
   if (!options.out.empty()) study.out = options.out;
+  if (file_exists(study.out) && !std::filesystem::is_directory(study.out))
+    throw ConfigError(study.out + ": the study's folder is a file; expected a folder, or a new name");
   if (!options.export_path.empty()) return export_results(study, options.export_path);
   Plan plan = make_plan(study);
   if (plan.points.empty()) {

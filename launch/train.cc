@@ -42,8 +42,9 @@ CLI::Option* add_sampling(CLI::App& command, TrainOptions& options) {
   Sampling& sampling = options.run.sampling;
   CLI::Option* prompt =
       command
-          .add_option("--generate", options.prompt,
-                      "prompt from which the model generates text after each evaluation and at the end; \"\": none")
+          .add_option(
+              "--generate", options.prompt,
+              "prompt from which the model generates text after each evaluation and at the end; \"\": a new document")
           ->option_text("PROMPT");
   const auto number = [&](const char* name, auto& value, const CLI::Validator& check, const char* help) {
     add_number(command, name, value, check, help)->needs(prompt);

@@ -2,20 +2,19 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
+#include "base/files.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
 namespace {
 
-constexpr size_t kMostBytes = 1 << 20;
+constexpr int64_t kMostBytes = 1 << 20;
 constexpr size_t kMostDepth = 16;
 
 using Lines = std::vector<std::string_view>;
@@ -115,18 +114,10 @@ std::string found_text(const YamlNode& node) {
 }
 
 std::string read_yaml_text(const std::string& path) {
-  std::error_code ignored;
-  const auto status = std::filesystem::status(path, ignored);
-  if (status.type() == std::filesystem::file_type::not_found) throw ConfigError(path + ": no such file");
-  if (std::filesystem::is_directory(status)) throw ConfigError(path + ": is a directory, expected a YAML file");
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw IoError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
-  std::string text(kMostBytes + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad()) throw IoError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
-  text.resize(static_cast<size_t>(in.gcount()));
-  if (text.size() > kMostBytes) throw ConfigError(path + ": is larger than 1 MiB, expected a YAML file of a run");
-  return text;
+  if (path.empty()) throw ConfigError("the name of a YAML file is empty");
+  if (!file_exists(path) && errno == ENOENT) throw ConfigError(path + ": no such file");
+  if (std::filesystem::is_directory(path)) throw ConfigError(path + ": is a directory, expected a YAML file");
+  return read_small_file(path, kMostBytes);
 }
 
 YamlTree parse_yaml(const std::string& text, const std::string& path, Problems& problems) {

@@ -2,9 +2,8 @@
 #include <algorithm>
 #include <charconv>
 #include <fmt/format.h>
-#include <fstream>
-#include <sstream>
 
+#include "base/files.h"
 #include "kernels/base/check.h"
 #include "parallel/pipeline/schedule.h"
 
@@ -156,11 +155,7 @@ std::string to_text(const Schedule& schedule) {
 Schedule parse_schedule(std::string_view text, std::string_view name) { return Parser(text, name).finish(); }
 
 Schedule read_schedule_file(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw IoError(fmt::format("{}: cannot be opened for reading", path));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return parse_schedule(text.view(), path);
+  return parse_schedule(read_small_file(path, int64_t{64} << 20), path);
 }
 
 }  // namespace trivet

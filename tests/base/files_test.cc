@@ -66,6 +66,7 @@ TEST(ForEachLine, LeavesOutALineThatWasCutOff) {
   for_each_line(dir / "log", [&](const std::string& line, int64_t number) { lines.emplace_back(number, line); });
   EXPECT_EQ(lines, (std::vector<std::pair<int64_t, std::string>>{{1, "a"}, {2, ""}, {3, "b"}}));
   EXPECT_THROW(for_each_line(dir / "none", [](const std::string&, int64_t) {}), IoError);
+  EXPECT_THROW(for_each_line("/dev/zero", [](const std::string&, int64_t) {}), DataError);
 }
 
 TEST(ContentHash, OfAFileIsThatOfItsBytes) {

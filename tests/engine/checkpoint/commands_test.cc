@@ -63,6 +63,8 @@ TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
            {"data prepare --tokenizer bytes --input x --output dir/", "--output is \"dir/\", expected a prefix"},
            {"data inspect", "PREFIX is required\n"},
            {"train none.yaml", "none.yaml: no such file\n"},
+           {"train ''", "the name of a YAML file is empty"},
+           {"train x --inject kill", "--inject kill: has 1 part; expected"},
            {"study none.yaml", "none.yaml: no such file\n"},
            {"data inspect none", "there is no dataset none: neither none.idx nor none.bin exists"},
            {"checkpoint inspect none", "none: there is no such file or directory\n"},

@@ -143,6 +143,7 @@ TEST(ScheduleText, ErrorsPointAtTheToken) {
 
 TEST(ScheduleText, FileErrorsNameTheFile) {
   EXPECT_THROW(read_schedule_file("/nonexistent/schedule.txt"), IoError);
+  EXPECT_THROW(read_schedule_file("/dev/zero"), DataError);
   const std::string path = ::testing::TempDir() + "schedule_test.txt";
   std::ofstream(path) << to_text(make_schedule({.kind = "zb-v", .p = 2, .m = 4}));
   EXPECT_EQ(read_schedule_file(path), make_schedule({.kind = "zb-v", .p = 2, .m = 4}));
