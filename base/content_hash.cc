@@ -41,4 +41,16 @@ std::string content_hash(const InputFile& file, const std::function<void(int64_t
   return hash.hex();
 }
 
+std::string sampled_hash(const InputFile& file) {
+  if (file.size() <= kSampledBytes) return content_hash(file);
+  constexpr int64_t kBlocks = 256, kBlock = kSampledBytes / kBlocks;
+  ContentHash hash;
+  std::vector<std::byte> block(kBlock);
+  for (int64_t i = 0; i < kBlocks; ++i) {
+    file.read_at((file.size() - kBlock) * i / (kBlocks - 1), block);
+    hash.add(block.data(), block.size());
+  }
+  return hash.hex();
+}
+
 }  // namespace trivet

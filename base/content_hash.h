@@ -29,5 +29,9 @@ class ContentHash {
 std::string content_hash(std::string_view bytes);
 // The hash of the whole file; progress(bytes so far) is called now and then.
 std::string content_hash(const InputFile& file, const std::function<void(int64_t)>& progress = {});
+// The hash of kSampledBytes in 256 blocks, spread evenly from the first byte to the last; of all of a smaller file.
+// Takes milliseconds whatever the size.
+inline constexpr int64_t kSampledBytes = 16 << 20;
+std::string sampled_hash(const InputFile& file);
 
 }  // namespace trivet

@@ -8,6 +8,7 @@
 
 #include "base/stop_signal.h"
 #include "engine/config/load.h"
+#include "engine/config/problems.h"
 #include "engine/config/validate.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
@@ -33,7 +34,14 @@ int run(TrainOptions& options) {
   std::atomic<int> exit_code = 0;  // the same on all ranks
   const auto rank_main = [&](Communicator& world) { exit_code = run_training(loaded, options.run, world, std::cout); };
 
-  run_ranks(loaded.config.comm.backend, options.ranks, ranks_of_one_replica(loaded.config), rank_main);
+  const int needed = ranks_of_one_replica(loaded.config);
+  // What is wrong with the layout, before so many threads start.
+  if (launched_world_size() == 0 && loaded.config.comm.backend != CommBackend::mpi)
+    naming_keys([&] {
+      LoadedConfig own = loaded;
+      resolve(own, facts_of(own.config, options.ranks > 0 ? options.ranks : needed));
+    });
+  run_ranks(loaded.config.comm.backend, options.ranks, needed, rank_main);
   return exit_code;
 }
 

@@ -103,9 +103,9 @@ bool value_fits(const Field& field, const T& value) {
   } else if constexpr (std::is_enum_v<T>) {
     return std::ranges::count(field.words, write_value(field, value)) > 0;
   } else if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) {
-    const auto& [low, high, low_open, high_open, unit] = field.numbers;
+    const auto& [low, high, low_open, unit] = field.numbers;
     const auto x = static_cast<double>(value);
-    return std::isfinite(x) && (low_open ? x > low : x >= low) && (high_open ? x < high : x <= high);
+    return std::isfinite(x) && (low_open ? x > low : x >= low) && x <= high;
   } else {
     return true;
   }
@@ -168,7 +168,7 @@ constexpr Numbers range(double low, double high, std::string_view unit) {
 }
 constexpr Numbers at_least(double low, std::string_view unit = {}) { return {.low = low, .unit = unit}; }
 constexpr Numbers above(double low, std::string_view unit = {}) { return {.low = low, .low_open = true, .unit = unit}; }
-constexpr Numbers fraction() { return {.low = 0, .high = 1, .high_open = true}; }
+constexpr Numbers dropout() { return {.low = 0, .high = 0.999}; }
 
 constexpr auto kOneLayer = "the same for one linear layer";
 void of_layer(Field& field, bool bulk) {
@@ -192,8 +192,8 @@ void declare_model(std::vector<Field>& table) {
   KEY(model, untie_embeddings_and_output_weights, "give the output layer a weight of its own");
   KEY(model, init_method_std, "standard deviation of the initial weights", above(0));
   KEY(model, scale_output_layer_init, "divide it by sqrt(2 L) in layers that write to the residual stream");
-  KEY(model, hidden_dropout, "dropout of the residual branches", fraction());
-  KEY(model, attention_dropout, "dropout of the attention probabilities", fraction());
+  KEY(model, hidden_dropout, "dropout of the residual branches", dropout());
+  KEY(model, attention_dropout, "dropout of the attention probabilities", dropout());
   KEY(model, attention_backend,
       "attention kernels on a GPU: Trivet's, cuDNN's, or the faster of the two, measured at the start");
   KEY(model, layernorm_epsilon, "added to the variance", above(0));

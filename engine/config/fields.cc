@@ -12,10 +12,9 @@ const void* value_of(const Field& field, const Config& config) { return field.at
 
 std::string describe(const Numbers& n) {
   const bool low = std::isfinite(n.low), high = std::isfinite(n.high);
-  if (low && high)
-    return fmt::format(" {} {} {} {}", n.low_open ? "above" : "from", n.low, n.high_open ? "to below" : "to", n.high);
+  if (low && high) return fmt::format(" {} {} to {}", n.low_open ? "above" : "from", n.low, n.high);
   if (low) return fmt::format(" {} {}", n.low_open ? "above" : "of at least", n.low);
-  if (high) return fmt::format(" {} {}", n.high_open ? "below" : "of at most", n.high);
+  if (high) return fmt::format(" of at most {}", n.high);
   return "";
 }
 

@@ -18,7 +18,6 @@ struct Numbers {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
   bool low_open = false;
-  bool high_open = false;
   std::string_view unit = {};  // empty: a plain number
 };
 

@@ -74,9 +74,10 @@ TrainingData open_training_data(const DataConfig& config, int64_t seq_length, in
       auto dataset = std::make_shared<const IndexedDataset>(prefix);
       const auto info = read_dataset_info(prefix);
       if (info) check_written_together(*info, *dataset);
-      data.identities[key] = fmt::format(
-          "{} in {}, hash {}", counted(dataset->tokens(), "token"), counted(dataset->sequences(), "document"),
-          info ? info->bin_hash : content_hash(InputFile(prefix + ".idx")) + " of the index");
+      const auto sample = [&](const char* end) { return sampled_hash(InputFile(prefix + end)); };
+      data.identities[key] =
+          fmt::format("{} in {}, hash {}", counted(dataset->tokens(), "token"),
+                      counted(dataset->sequences(), "document"), content_hash(sample(".idx") + sample(".bin")));
       return dataset;
     });
   };

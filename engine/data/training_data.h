@@ -29,7 +29,7 @@ void expect_dataset(const std::string& prefix);
 struct TrainingData {
   std::unique_ptr<GptDataset> train;
   std::unique_ptr<GptDataset> valid;  // null without validation
-  // By key: tokens, sequences and a hash of the dataset, of PREFIX.bin as PREFIX.json has it, else of PREFIX.idx.
+  // By key: tokens, sequences, and a hash of samples of PREFIX.idx and PREFIX.bin.
   std::map<std::string, std::string> identities;
 };
 

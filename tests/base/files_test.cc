@@ -74,6 +74,23 @@ TEST(ContentHash, OfAFileIsThatOfItsBytes) {
   const std::string bytes((3 << 20) + 17, 'x');
   write_text(dir / "a", bytes);
   EXPECT_EQ(content_hash(InputFile(dir / "a")), content_hash(bytes));
+  EXPECT_EQ(sampled_hash(InputFile(dir / "a")), content_hash(bytes));
+}
+
+TEST(ContentHash, ASampleHasBothEndsOfALargeFile) {
+  const TempDir dir;
+  const auto size = static_cast<size_t>(kSampledBytes) + 12345;
+  const std::string bytes(size, 'x');
+  const auto hash_with = [&](size_t changed) {
+    std::string now = bytes;
+    if (changed < size) now[changed] = 'y';
+    write_text(dir / "a", now);
+    return sampled_hash(InputFile(dir / "a"));
+  };
+  const std::string before = hash_with(size);
+  EXPECT_NE(hash_with(0), before);
+  EXPECT_NE(hash_with(3 * 65536 + 1000), before);
+  EXPECT_NE(hash_with(size - 1), before);
 }
 
 TEST(Host, KnowsProcesses) {

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <map>
 
@@ -416,6 +417,15 @@ TEST_F(Choice, OtherDataUnderTheSamePathAreTakenOnlyWhenAsked) {
         from("auto"), {"data.path \"" + config_.data.path + "\": another dataset than the checkpoint's",
                        documents == 41 ? "in 41 documents" : "in 40 documents", "expected ", "--resume " + saved});
   }
+  // and one that was edited in place: data.json is that of before
+  write_data(40, 1);
+  std::fstream(dir_ / "data.bin", std::ios::in | std::ios::out | std::ios::binary).seekp(100).put(3);
+  expect_throws<DataError>(from("auto"), {"another dataset than the checkpoint's"});
+  // without its data.json it is the same
+  write_data(40, 1);
+  std::filesystem::remove(dir_ / "data.json");
+  EXPECT_EQ(run(config_, 2).exit_code, 0);
+  write_data(40, 3);
   const RunResult asked = run(config_, 2, from(saved));
   EXPECT_NE(asked.output.find("another dataset than the checkpoint's"), std::string::npos) << asked.output;
   EXPECT_EQ(asked.first_step, 2);

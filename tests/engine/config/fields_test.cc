@@ -110,8 +110,8 @@ TEST(Fields, PrintWhatTheyReadBack) {
 TEST(Fields, LeaveTheValueAloneWhenItDoesNotFit) {
   Config config;
   const Field& field = *find_field("model.hidden_dropout");
-  EXPECT_EQ(parse_field(field, {.text = "1"}, config), "found 1, expected a number from 0 to below 1");
-  EXPECT_EQ(parse_field(field, {.text = "much"}, config), "found \"much\", expected a number from 0 to below 1");
+  EXPECT_EQ(parse_field(field, {.text = "1"}, config), "found 1, expected a number from 0 to 0.999");
+  EXPECT_EQ(parse_field(field, {.text = "much"}, config), "found \"much\", expected a number from 0 to 0.999");
   EXPECT_EQ(config.model.hidden_dropout, 0);
 }
 
