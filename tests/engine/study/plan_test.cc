@@ -129,7 +129,8 @@ std::vector<size_t> without_baselines(const Plan& plan, const std::vector<Planne
 TEST(RoundOrder, IsRandomSeededAndTheSameAgain) {
   // given
   const StudyFolder folder;
-  const Study study = folder.study(), other = folder.study(kGoodStudy + "seed: 2\n");
+  const std::string text = with(kGoodStudy, "repeats: 2", "repeats: 200");
+  const Study study = folder.study(text), other = folder.study(text + "seed: 2\n");
   const Plan plan = make_plan(study);
 
   // when
@@ -153,7 +154,7 @@ TEST(RoundOrder, IsRandomSeededAndTheSameAgain) {
 TEST(RoundOrder, BeginsAndEndsWithTheBaselineAndRunsItAgain) {
   // given: five points beside the baseline
   const StudyFolder folder;
-  Study study = folder.study();
+  Study study = folder.study(with(kGoodStudy, "repeats: 2", "repeats: 3"));
   const Plan plan = make_plan(study);
   const auto pattern = [&](int64_t baseline_every) {
     study.baseline_every = baseline_every;
@@ -178,7 +179,8 @@ TEST(RoundOrder, BeginsAndEndsWithTheBaselineAndRunsItAgain) {
 TEST(RoundOrder, InterleavesConditionsInBlocksBetweenTheirOwnBaselines) {
   // given: the model's size is a condition, three points in each
   const StudyFolder folder;
-  const Study study = folder.study(kGoodStudy + "    condition: true\nbaseline_every: 1\n");
+  const Study study =
+      folder.study(with(kGoodStudy, "repeats: 2", "repeats: 50") + "    condition: true\nbaseline_every: 1\n");
   const Plan plan = make_plan(study);
   EXPECT_EQ(plan.baselines, (std::vector<size_t>{0, 1, 0, 1, 0, 1}));
 
