@@ -219,6 +219,7 @@ TEST(CommandLine, KnowsThatItsOutputIsWritten) {
     }
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which take memory for a thread of their own
 // The limit that is in the way is named, and no other.
 TEST(CommandLine, SaysWhyAThreadCannotBeStarted) {
   const auto start = [](int limit, rlim_t value) {
@@ -235,6 +236,7 @@ TEST(CommandLine, SaysWhyAThreadCannotBeStarted) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(start(RLIMIT_DATA, 1 << 20), testing::ExitedWithCode(64), "^a thread cannot.*stack .*ulimit -d.[^-]*$");
 }
+#endif
 
 // What a signal stops leaves no file; of what was killed, the next start removes them.
 TEST(DataCommands, LeaveNothingWhereTheyAreStopped) {
