@@ -15,6 +15,9 @@ namespace {
 constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGQUIT, SIGALRM};
 constexpr int kPatience = 200;  // times 10 ms, for the watchdogs
 
+// Sent from outside: the thread that it hits is at no fault, and may hold a lock that the watchdogs need.
+bool is_request(int signal) { return signal == SIGQUIT || signal == SIGALRM; }
+
 struct Crash {
   std::atomic<int> signal = 0;
   std::atomic<pid_t> thread = 0;
@@ -31,21 +34,25 @@ void pause_ms(int ms) {
   nanosleep(&time, nullptr);
 }
 
+void end_by(int signal) {
+  ::signal(signal, SIG_DFL);
+  raise(signal);  // in a handler: delivered when that returns
+}
+
 void on_fatal_signal(int signal) {
   int none = 0;
   if (!crash.signal.compare_exchange_strong(none, signal)) {
-    // Another crashing thread waits for the end of the process; a crash in the handler ends it at once.
-    while (crash.thread != this_thread()) pause_ms(10);
-    ::signal(signal, SIG_DFL);
-    raise(signal);
-    return;
+    // Another crashing thread waits for the end of the process; a crash in the handler, or anything after a request,
+    // ends it at once.
+    while (!is_request(signal) && !is_request(none) && crash.thread != this_thread()) pause_ms(10);
+    return end_by(signal);
   }
+  if (is_request(signal)) return;  // the thread goes on until the last watchdog has served it
   crash.thread = this_thread();
   void* frames[64];
   backtrace_symbols_fd(frames, backtrace(frames, 64), STDERR_FILENO);
   for (int i = 0; i < kPatience && crash.served < crash.watches; ++i) pause_ms(10);
-  ::signal(signal, SIG_DFL);
-  raise(signal);  // delivered when this returns
+  end_by(signal);
 }
 
 }  // namespace
@@ -69,13 +76,15 @@ CrashWatch::~CrashWatch() {
   --crash.watches;
   if (--crash.installed > 0) return;
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &crash.before[i], nullptr);
+  if (crash.signal != 0) end_by(crash.signal);  // after the last look of a watchdog
 }
 
 int CrashWatch::signal() const { return crash.signal; }
 bool CrashWatch::in_my_thread() const { return crash.thread == thread_; }
 void CrashWatch::served() {
-  if (!served_) ++crash.served;
+  if (served_) return;
   served_ = true;
+  if (++crash.served == crash.watches && is_request(crash.signal)) end_by(crash.signal);
 }
 
 }  // namespace trivet

@@ -1,7 +1,7 @@
-// CrashWatch: on a fatal signal (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT; SIGQUIT and SIGALRM, unless they are
-// ignored) the handler writes a backtrace to stderr and waits for the watchdogs of the process's ranks to write their
-// reports in ordinary code. Then the signal takes its default action, so that a launcher sees it. A handler has no
-// argument, so this is process-wide state.
+// CrashWatch: on a fatal signal (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT) the handler writes a backtrace to stderr and
+// waits for the watchdogs of the process's ranks to write their reports in ordinary code. On SIGQUIT and SIGALRM,
+// unless they are ignored, the process goes on until the watchdogs have done so. Then the signal takes its default
+// action, so that a launcher sees it. A handler has no argument, so this is process-wide state.
 #pragma once
 
 #include <sys/types.h>

@@ -119,7 +119,7 @@ void Watchdog::serve_crash(int signal) {
     record({.status = "died", .exit_code = 128 + signal, .root_cause_rank = rank_, .what = what});
   }
   write_dump(what);
-  // The thread of a stream, of an unknown rank.
+  // The thread of a stream, of an unknown rank; or a request.
   if (!mine && rank_ == 0 && !wait_for_stop(0.2))
     record({.status = "died", .exit_code = 128 + signal, .host = place().host, .what = what});
   over_ = true;
