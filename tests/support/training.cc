@@ -2,10 +2,13 @@
 
 #include <cstring>
 #include <gtest/gtest.h>
+#include <sstream>
 #include <unistd.h>
+#include <utility>
 
 #include "engine/config/fields.h"
 #include "engine/data/indexed_dataset.h"
+#include "engine/train/run.h"
 #include "kernels/philox.h"
 #include "parallel/comm/staged_comm.h"
 #include "parallel/comm/world.h"
@@ -89,6 +92,21 @@ std::string tiny_dataset_prefix() {
 std::shared_ptr<const IndexedDataset> tiny_dataset() {
   static const auto dataset = std::make_shared<const IndexedDataset>(tiny_dataset_prefix());
   return dataset;
+}
+
+void run_traced(Config config, const std::string& run_dir, int ranks) {
+  config.data.path = tiny_dataset_prefix();
+  config.data.split = {100, 0, 0};
+  config.train.train_iters = 3;
+  config.optimizer.lr_decay_iters = 3;
+  config.train.trace = true;
+  config.train.run_dir = run_dir;
+  config.device.peak_tflops = 1;
+  const LoadedConfig loaded{.config = std::move(config), .origins = {}, .path = "test"};
+  run_thread_ranks(ranks, [&](Communicator& world) {
+    std::ostringstream log;
+    run_training(loaded, {}, world, log);
+  });
 }
 
 namespace {

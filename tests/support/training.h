@@ -72,6 +72,8 @@ Resolved resolved(const Config& config, int ranks);
 // Documents of random length over a vocabulary of 61 in which tokens follow one another with a pattern to be learned.
 std::shared_ptr<const IndexedDataset> tiny_dataset();
 std::string tiny_dataset_prefix();  // of its files
+// Three steps on it by ranks that are threads, traced, as a run in a folder.
+void run_traced(Config config, const std::string& run_dir, int ranks);
 
 // Micro-batches of the tiny dataset, a fifth of which is for validation.
 struct TinyData {

@@ -3,13 +3,10 @@
 
 #include <fstream>
 #include <gtest/gtest.h>
-#include <sstream>
 
 #include "engine/metrics/perfetto.h"
 #include "engine/metrics/trace_file.h"
 #include "engine/train/measured_run.h"
-#include "engine/train/run.h"
-#include "parallel/comm/world.h"
 #include "parallel/pipeline/check.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/training.h"
@@ -94,22 +91,11 @@ class MeasuredEngine : public testing::TestWithParam<const char*> {};
 // What ran is what was planned and what is simulated: the same ops in the same order, slots, stashes and messages.
 TEST_P(MeasuredEngine, RunsWhatTheSimulatorSimulates) {
   const TempDir dir;
-  LoadedConfig loaded{.config = tiny_config(), .origins = {}, .path = "test"};
-  Config& config = loaded.config;
+  Config config = tiny_config();
   config.parallel.pipeline_model_parallel_size = 2;
   config.parallel.pipeline_schedule = GetParam();
   if (std::string(GetParam()).starts_with("interleaved")) config.parallel.virtual_pipeline_model_parallel_size = 2;
-  config.data.path = tiny_dataset()->prefix();
-  config.data.split = {100, 0, 0};
-  config.train.train_iters = 3;
-  config.optimizer.lr_decay_iters = 3;
-  config.train.trace = true;
-  config.train.run_dir = dir / "run";
-  config.device.peak_tflops = 1;
-  run_thread_ranks(4, [&](Communicator& world) {
-    std::ostringstream log;
-    run_training(loaded, {}, world, log);
-  });
+  run_traced(config, dir / "run", 4);
 
   const MeasuredRun run = read_measured_run(dir / "run");
   EXPECT_EQ(run.steps.size(), 2u);  // without the first

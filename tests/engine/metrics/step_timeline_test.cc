@@ -5,13 +5,10 @@
 #include <gtest/gtest.h>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "base/files.h"
 #include "base/json.h"
 #include "engine/metrics/perfetto.h"
-#include "engine/train/run.h"
-#include "parallel/comm/world.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/training.h"
 
@@ -160,21 +157,10 @@ class TimelineOfARun : public testing::TestWithParam<LayoutCase> {};
 TEST_P(TimelineOfARun, NamesLayersBucketsAndMicroBatches) {
   // given
   const TempDir dir;
-  LoadedConfig loaded{.config = config_of(GetParam()), .origins = {}, .path = "test"};
-  Config& config = loaded.config;
+  Config config = config_of(GetParam());
   overlap_data_parallel(config);
   if (config.parallel.data_parallel_sharding_strategy == Sharding::optim) config.parallel.bucket_size = 10'000;
-  config.data.path = tiny_dataset()->prefix();
-  config.data.split = {100, 0, 0};
-  config.train.train_iters = 3;
-  config.optimizer.lr_decay_iters = 3;
-  config.train.trace = true;
-  config.train.run_dir = dir / "run";
-  config.device.peak_tflops = 1;
-  run_thread_ranks(GetParam().ranks(), [&](Communicator& world) {
-    std::ostringstream log;
-    run_training(loaded, {}, world, log);
-  });
+  run_traced(config, dir / "run", GetParam().ranks());
   // when
   const StepTimeline timeline = read_step_timeline(trace_of_run(dir / "run"), 3);
   // then

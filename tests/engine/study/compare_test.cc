@@ -9,21 +9,8 @@
 namespace trivet {
 namespace {
 
-constexpr const char* kTwoFactors = R"(name: two
-base: run.yaml
-ranks: 2
-steps: 4
-warmup_steps: 1
-repeats: 6
-factors:
-  - key: parallel.bucket_size
-    levels: [1000, 2000, 3000]
-  - name: size
-    condition: true
-    levels:
-      small: {}
-      big: {model.hidden_size: 16}
-)";
+const std::string kTwoFactors =
+    with(with(kGoodStudy, "repeats: 2", "repeats: 6"), "name: size\n", "name: size\n    condition: true\n");
 
 // The results of a study in a folder, whose points take `seconds` of their choice, with noise of 1 %.
 class Results {
