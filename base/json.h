@@ -44,13 +44,12 @@ class JsonReader {
   int64_t integer(const char* name, int64_t least = 0, int64_t most = INT64_MAX) const;
   std::string text(const char* name) const;
   const nlohmann::json& array(const char* name) const;
+  const nlohmann::json& member(const char* name, const char* expected = "a value") const;
   JsonReader object(const char* name) const;
   [[noreturn]] void refuse(const char* name, const std::string& found, const std::string& expected) const;
   const std::string& where() const { return where_; }
 
  private:
-  const nlohmann::json& member(const char* name, const char* expected) const;
-
   const nlohmann::json& object_;
   std::string where_;
 };

@@ -93,11 +93,21 @@ void prepare(const PrepareOptions& options) {
                          bytes_text(info.text_bytes),
                          static_cast<double>(info.text_bytes) / static_cast<double>(info.tokens)));
   const double seconds = std::max(result.encoding_seconds, 1e-9);
-  print_text(fmt::format("tokenizer {}, {} ids, end of document {}{}; encoded in {:.1f} s, {}, {:.2f} M tokens/s",
-                         info.tokenizer, grouped(info.vocab_size), info.eod,
+  const auto named = [](int64_t id, const std::string& name) {
+    return name.empty() ? fmt::format("{}", id) : fmt::format("{} ({})", id, printable(name));
+  };
+  print_text(fmt::format("tokenizer {}, {} ids, end of document {}{}{}; encoded in {:.1f} s, {}, {:.2f} M tokens/s",
+                         info.tokenizer, grouped(info.vocab_size), named(info.eod, result.eod_token),
+                         info.tokenizer != "bpe" ? ""
+                         : info.bos < 0          ? ", no token begins one"
+                                                 : ", beginning " + named(info.bos, result.bos_token),
                          options.vocab_size ? fmt::format(", trained in {:.1f} s", result.training_seconds) : "",
                          seconds, rate_text(static_cast<double>(info.text_bytes) / seconds),
                          static_cast<double>(info.tokens) / seconds / 1e6));
+  if (result.added_tokens > 0)
+    print_text(fmt::format("the text has {}, taken for {} (--special-as-text takes special ones for text)",
+                           counted(result.added_tokens, "added token"),
+                           result.added_tokens == 1 ? "itself" : "themselves"));
   if (result.replaced_bytes > 0)
     fmt::print("replaced {} that {} not valid UTF-8 by U+FFFD\n", counted(result.replaced_bytes, "byte"),
                result.replaced_bytes == 1 ? "was" : "were");
@@ -105,7 +115,7 @@ void prepare(const PrepareOptions& options) {
 
 void add_prepare(CLI::App& data) {
   auto options = std::make_shared<PrepareOptions>();
-  auto document = std::make_shared<std::string>("file");
+  auto document = std::make_shared<std::string>("file"), pattern = std::make_shared<std::string>();
   CLI::App* command = data.add_subcommand("prepare", "make a dataset, PREFIX.bin and .idx, of text or JSON Lines");
   command
       ->add_option("--input", options->inputs,
@@ -113,12 +123,21 @@ void add_prepare(CLI::App& data) {
                    "dictzip")
       ->required();
   command->add_option("--output", options->output, "prefix of the files to write")->required();
-  command->add_option("--tokenizer", options->tokenizer, "bytes or sentencepiece")->required();
-  command->add_option("--vocab-size", options->vocab_size, "train a SentencePiece model of this many ids");
-  command->add_option("--model", options->model, "use this SentencePiece model");
-  command->add_option("--train-bytes", options->train_bytes,
-                      fmt::format("text to train the model on [512 an id]; takes {} to {} times as much memory",
-                                  kLeastMemoryPerTrainByte, kMostMemoryPerTrainByte));
+  command->add_option("--tokenizer", options->tokenizer, "bytes, sentencepiece or bpe (byte-level)")->required();
+  command->add_option("--vocab-size", options->vocab_size, "train a model of this many ids");
+  command->add_option("--model", options->model,
+                      "use this model: of SentencePiece; of BPE tokenizer.json, or vocab.json beside merges.txt");
+  command->add_option(
+      "--train-bytes", options->train_bytes,
+      fmt::format("text to train the model on [512 an id; bpe: all]; SentencePiece takes {} to {} times "
+                  "as much memory",
+                  kLeastMemoryPerTrainByte, kMostMemoryPerTrainByte));
+  command->add_option("--eod-token", options->eod_token,
+                      "bpe: the special token that ends every document; needed with --model [<|endoftext|>]");
+  command->add_option("--bos-token", options->bos_token, "bpe: a special token to begin every document with [none]");
+  command->add_flag("--special-as-text", options->special_as_text, "bpe: special tokens in the text are text");
+  command->add_option("--pattern", *pattern, "bpe, to train: what cuts the text: gpt2 [default], llama3 or qwen2");
+  command->add_option("--special", options->special, "bpe, to train: more special tokens");
   command->add_option(
       "--document", *document,
       "what is a document of a text file: file [default], paragraph (up to a blank line) or entry (a paragraph and the "
@@ -128,11 +147,14 @@ void add_prepare(CLI::App& data) {
   command->add_option(
       "--threads", options->threads,
       fmt::format("threads that encode [one a core]; memory, whatever the size of the input, is at most {} and {} a "
-                  "thread, and {} times the longest line of JSON Lines",
+                  "thread (bpe: twice that), and {} times the longest line of JSON Lines",
                   bytes_text(kMemoryBytes), bytes_text(kMemoryBytesPerThread), kMemoryPerLineByte));
   command->add_flag("--force", options->force, "overwrite a dataset that is there");
-  command->callback([options, document] {
+  command->callback([options, document, pattern] {
     options->text.mode = document_mode(*document);
+    options->pattern = parse_word<BpePattern>(*pattern);
+    if (!options->pattern && !pattern->empty())
+      throw ConfigError(fmt::format("--pattern is \"{}\", expected gpt2, llama3 or qwen2", *pattern));
     prepare(*options);
   });
 }
@@ -183,9 +205,13 @@ void print_summary(const IndexedDataset& dataset, const std::optional<DatasetInf
   if (info && info->tokens > 0)
     print_row("text", fmt::format("{}, {:.3f} bytes/token", bytes_text(info->text_bytes),
                                   static_cast<double>(info->text_bytes) / static_cast<double>(info->tokens)));
-  print_row("tokenizer", tokenizer ? fmt::format("{}, {} ids, end of document {}", tokenizer->kind(),
-                                                 grouped(tokenizer->vocab_size()), tokenizer->eod())
-                                   : "unknown: there is no PREFIX.json or PREFIX.model");
+  const auto named = [&](const char* end, int32_t id) {
+    return id < 0 ? "" : fmt::format(", {} {} ({})", end, id, printable(tokenizer->piece(id)));
+  };
+  print_row("tokenizer",
+            tokenizer ? fmt::format("{}, {} ids{}{}", tokenizer->kind(), grouped(tokenizer->vocab_size()),
+                                    named("end of document", tokenizer->eod()), named("beginning", tokenizer->bos()))
+                      : "unknown: there is no PREFIX.json, PREFIX.tokenizer.json or PREFIX.model");
   const LengthSummary lengths = summarize_lengths(dataset, {0, dataset.sequences()});
   print_row("document length",
             fmt::format("{} to {} tokens, median {}{}", grouped(lengths.least), grouped(lengths.most),
@@ -213,7 +239,7 @@ void inspect(const std::string& prefix, int64_t shown) {
   const IndexedDataset dataset(prefix);
   const auto info = read_dataset_info(prefix);
   if (info) check_written_together(*info, dataset);
-  const auto tokenizer = info || file_exists(prefix + ".model") ? open_tokenizer(prefix) : nullptr;
+  const auto tokenizer = info || !tokenizer_file(prefix).empty() ? open_tokenizer(prefix) : nullptr;
   print_summary(dataset, info, tokenizer.get());
   // Spread over the dataset: its beginning is seldom typical.
   const int64_t count = std::min(shown, dataset.sequences());

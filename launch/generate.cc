@@ -17,7 +17,6 @@
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
 #include "engine/config/problems.h"
-#include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/text_printer.h"
 #include "engine/data/tokenizer.h"
 #include "engine/train/inference.h"
@@ -54,13 +53,12 @@ void read_prompt(GenerateOptions& options) {
 std::unique_ptr<Tokenizer> find_tokenizer(const GenerateOptions& options, const OpenCheckpoint& checkpoint) {
   const std::string& fingerprint = checkpoint.state.tokenizer;
   if (options.tokenizer == "bytes") return make_bytes_tokenizer();
-  if (!options.tokenizer.empty()) return load_sentencepiece(options.tokenizer);
+  if (!options.tokenizer.empty()) return load_tokenizer(options.tokenizer);
   if (fingerprint == "bytes") return make_bytes_tokenizer();
   const DataConfig data = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json").data;
-  if (!data.tokenizer_model.empty() && file_exists(data.tokenizer_model))
-    return load_sentencepiece(data.tokenizer_model);
+  if (!data.tokenizer_model.empty() && file_exists(data.tokenizer_model)) return load_tokenizer(data.tokenizer_model);
   for (const std::string& prefix : {data.path, data.train_path})
-    if (!prefix.empty() && (file_exists(prefix + ".json") || file_exists(prefix + ".model")))
+    if (!prefix.empty() && (file_exists(prefix + ".json") || !tokenizer_file(prefix).empty()))
       return open_tokenizer(prefix);
   return nullptr;
 }
@@ -89,10 +87,7 @@ std::vector<int32_t> prompt_of(const GenerateOptions& options, const Tokenizer* 
                       ": does not lead to its tokenizer; give --tokenizer PATH or bytes, or --prompt-tokens");
   const std::string text =
       options.prompt_file.empty() ? options.prompt : read_small_file(options.prompt_file, kLargestPrompt);
-  std::vector<int32_t> tokens = tokenizer->encode(text);
-  // Without a prompt: the end of a document is followed by the beginning of one.
-  if (tokens.empty()) tokens.push_back(tokenizer->eod());
-  return tokens;
+  return tokenizer->encode_prompt(text);
 }
 
 // What --set cannot change, as it gives the weights their shapes and meaning.
@@ -187,7 +182,7 @@ void add_generate_command(CLI::App& app) {
       ->excludes(prompt)
       ->excludes(file);
   command->add_option("--tokenizer", options->tokenizer, "instead of the one that the run names")
-      ->option_text("PATH.model|bytes");
+      ->option_text("PATH.model|tokenizer.json|bytes");
   add_number(*command, "--tokens", sampling.tokens, whole_number(1), "how many to add, at most");
   add_number(*command, "--temperature", sampling.temperature, at_least_zero(), "0: the likeliest token each time");
   add_number(*command, "--top-k", sampling.top_k, whole_number(0), "sample among so many tokens; 0: among all");

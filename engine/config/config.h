@@ -132,7 +132,7 @@ struct DataConfig {
   std::vector<double> split = {98, 2, 0};
   std::string train_path;  // prefixes of their own
   std::string valid_path;
-  std::string tokenizer_model;  // PREFIX.model beside the dataset where there is one
+  std::string tokenizer_model;  // the one beside the dataset, where there is one
   int64_t seed = 1234;          // of the shuffles
   int64_t prefetch = 2;         // micro-batches that a background thread prepares ahead
 };

@@ -279,7 +279,7 @@ void declare_training(std::vector<Field>& table) {
       "up to three shares of train, validation and test such as 98,2,0";
   KEY(data, train_path, "training dataset prefix, instead of data.path");
   KEY(data, valid_path, "validation dataset prefix, with data.train_path");
-  KEY(data, tokenizer_model, "tokenizer; \"\": PREFIX.model beside the dataset, if any");
+  KEY(data, tokenizer_model, "tokenizer; \"\": PREFIX.tokenizer.json or PREFIX.model of the dataset, if any");
   KEY(data, seed, "of the shuffles", at_least(0));
   KEY(data, prefetch, "micro-batches prepared ahead by a background thread", range(1, 10'000, "micro-batches"));
 }

@@ -45,8 +45,8 @@ void check_vocabulary(const Config& c, const RunFacts& facts, Rules& rule) {
        "dataset's tokenizer; make the dataset first (trivet data prepare), or name another",
        prefix);
   rule("model.vocab_size", {"data.path", "data.train_path"}, lacking && !prefix.empty(),
-       "is auto, and the dataset {0} has no tokenizer to take it from: there is neither {0}.json nor {0}.model; give a "
-       "number",
+       "is auto, and the dataset {0} has no tokenizer to take it from: there is neither {0}.json, "
+       "{0}.tokenizer.json nor {0}.model; give a number",
        prefix);
   rule("model.vocab_size", {}, given && of_dataset && *given != *of_dataset,
        "{} is not the {} of the dataset's tokenizer, expected that, or auto; make_vocab_size_divisible_by says how it "

@@ -17,15 +17,16 @@ constexpr int64_t kMaxBytes = 1 << 20;
 }  // namespace
 
 std::string to_json(const DatasetInfo& info) {
-  const nlohmann::ordered_json json = {{"version", kInfoVersion},
-                                       {"tokenizer", info.tokenizer},
-                                       {"fingerprint", info.fingerprint},
-                                       {"vocab_size", info.vocab_size},
-                                       {"eod", info.eod},
-                                       {"documents", info.documents},
-                                       {"tokens", info.tokens},
-                                       {"text_bytes", info.text_bytes},
-                                       {"bin_xxh3_128", info.bin_hash}};
+  nlohmann::ordered_json json = {{"version", kInfoVersion},
+                                 {"tokenizer", info.tokenizer},
+                                 {"fingerprint", info.fingerprint},
+                                 {"vocab_size", info.vocab_size},
+                                 {"eod", info.eod},
+                                 {"documents", info.documents},
+                                 {"tokens", info.tokens},
+                                 {"text_bytes", info.text_bytes},
+                                 {"bin_xxh3_128", info.bin_hash}};
+  if (info.bos >= 0) json["bos"] = info.bos;
   return json.dump(2) + "\n";
 }
 
@@ -37,8 +38,9 @@ std::optional<DatasetInfo> read_dataset_info(const std::string& prefix) {
   reader.integer("version", kInfoVersion, kInfoVersion);
   DatasetInfo info;
   info.tokenizer = reader.text("tokenizer");
-  if (info.tokenizer != "bytes" && info.tokenizer != "sentencepiece")
-    reader.refuse("tokenizer", fmt::format("\"{}\"", info.tokenizer.substr(0, 60)), "\"bytes\" or \"sentencepiece\"");
+  if (info.tokenizer != "bytes" && info.tokenizer != "sentencepiece" && info.tokenizer != "bpe")
+    reader.refuse("tokenizer", fmt::format("\"{}\"", info.tokenizer.substr(0, 60)),
+                  "\"bytes\", \"sentencepiece\" or \"bpe\"");
   info.fingerprint = reader.text("fingerprint");
   info.vocab_size = reader.integer("vocab_size", 1, INT32_MAX);
   info.eod = reader.integer("eod", 0, info.vocab_size - 1);
@@ -46,6 +48,7 @@ std::optional<DatasetInfo> read_dataset_info(const std::string& prefix) {
   info.tokens = reader.integer("tokens");
   info.text_bytes = reader.integer("text_bytes");
   info.bin_hash = reader.text("bin_xxh3_128");
+  if (whole.contains("bos")) info.bos = reader.integer("bos", 0, info.vocab_size - 1);
   return info;
 }
 
@@ -55,7 +58,7 @@ void check_written_together(const DatasetInfo& info, const IndexedDataset& datas
         fmt::format("{0}.json: counts {1} documents of {2} tokens, expected {3} of {4} as {0}.idx does: they "
                     "were not written together",
                     dataset.prefix(), info.documents, info.tokens, dataset.documents(), dataset.tokens()));
-  const std::string model = dataset.prefix() + ".model";
+  const std::string model = dataset.prefix() + (info.tokenizer == "bpe" ? ".tokenizer.json" : ".model");
   if (info.tokenizer == "bytes" || !file_exists(model)) return;
   if (const std::string found = content_hash(InputFile(model)); found != info.fingerprint)
     throw DataError(

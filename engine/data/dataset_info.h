@@ -12,13 +12,14 @@ namespace trivet {
 
 struct DatasetInfo {
   std::string tokenizer;    // Tokenizer::kind()
-  std::string fingerprint;  // Tokenizer::fingerprint(): of PREFIX.model
+  std::string fingerprint;  // Tokenizer::fingerprint()
   int64_t vocab_size = 0;
   int64_t eod = 0;
   int64_t documents = 0;
   int64_t tokens = 0;      // with one end of document each
   int64_t text_bytes = 0;  // of the documents
   std::string bin_hash;    // content_hash() of PREFIX.bin
+  int64_t bos = -1;        // begins every document; -1: none does
   bool operator==(const DatasetInfo&) const = default;
 };
 
@@ -27,8 +28,8 @@ std::string to_json(const DatasetInfo& info);
 // Empty where there is no PREFIX.json. An invalid one is a DataError naming the key.
 std::optional<DatasetInfo> read_dataset_info(const std::string& prefix);
 
-// A DataError where PREFIX.json counts other documents or tokens than PREFIX.idx, or where PREFIX.model, if it is
-// there, is not the tokenizer that made the dataset.
+// A DataError where PREFIX.json counts other documents or tokens than PREFIX.idx, or where the tokenizer's file, if
+// it is there, is not the tokenizer that made the dataset.
 void check_written_together(const DatasetInfo& info, const IndexedDataset& dataset);
 
 // Reads all of PREFIX.bin; a DataError where a byte differs from what was written.

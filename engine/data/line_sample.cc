@@ -15,9 +15,9 @@ constexpr uint64_t kSeed = 0x7472697665742e31;  // any
 
 void LineSample::add(std::string_view text) {
   while (!text.empty()) {
-    const size_t size = part_size(text.substr(0, text.find('\n')), kMaxLineBytes);
+    const size_t size = part_size(of_lines_ ? text.substr(0, text.find('\n')) : text, kMaxLineBytes);
     const std::string_view line = text.substr(0, size);
-    text.remove_prefix(std::min(size + (size < text.size() && text[size] == '\n'), text.size()));
+    text.remove_prefix(size + (of_lines_ && size < text.size() && text[size] == '\n'));
     if (line.empty()) continue;
     const uint64_t number = count_++;
     const PhiloxWords random = philox4x32(number, 0, kSeed);

@@ -11,7 +11,8 @@ namespace trivet {
 
 class LineSample {
  public:
-  explicit LineSample(int64_t budget_bytes) : budget_(budget_bytes) {}
+  // Without `lines`: not lines but parts of some KiB, whose line ends are part of the text.
+  explicit LineSample(int64_t budget_bytes, bool lines = true) : budget_(budget_bytes), of_lines_(lines) {}
 
   // Adds the lines of a document; the long ones in parts.
   void add(std::string_view text);
@@ -29,6 +30,7 @@ class LineSample {
   void trim();
 
   int64_t budget_;
+  bool of_lines_;
   int64_t bytes_ = 0;  // of lines_
   uint64_t count_ = 0;
   uint64_t limit_ = UINT64_MAX;  // lines of this rank or higher are out

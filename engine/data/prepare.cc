@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <filesystem>
 #include <fmt/format.h>
+#include <list>
+#include <ranges>
 #include <thread>
 
 #include "base/files.h"
 #include "base/ordered_pipeline.h"
 #include "base/utf8.h"
+#include "engine/data/bpe_tokenizer.h"
+#include "engine/data/bpe_trainer.h"
 #include "engine/data/line_sample.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/tokenizer.h"
@@ -20,37 +24,74 @@ namespace {
 
 constexpr size_t kBatchBytes = 1 << 20;
 constexpr int64_t kTrainBytesPerId = 512;
-constexpr int64_t kMaxSentencePieceVocab = 1 << 20;
+constexpr int64_t kMaxTrainedVocab = 1 << 20;
+// Of all files that a dataset may have, those that say that it is there last.
+constexpr const char* kSuffixes[] = {".bin", ".tokenizer_config.json", ".tokenizer.json", ".model", ".idx", ".json"};
 
 using Report = std::function<void(const PrepareProgress&)>;
 using Phase = PrepareProgress::Phase;
 
 double seconds_since(int64_t begin_ns) { return static_cast<double>(now_ns() - begin_ns) * 1e-9; }
 
+// The files of a tokenizer beside the dataset.
+std::vector<const char*> suffixes_of(std::string_view tokenizer) {
+  if (tokenizer == "bpe") return {".tokenizer.json", ".tokenizer_config.json"};
+  return tokenizer == "sentencepiece" ? std::vector{".model"} : std::vector<const char*>{};
+}
+
+// To train: the end of document, the beginning if there is one, and the others.
+std::vector<std::string> special_tokens(const PrepareOptions& options) {
+  std::vector<std::string> tokens = {options.eod_token.empty() ? "<|endoftext|>" : options.eod_token};
+  if (!options.bos_token.empty() && options.bos_token != tokens[0]) tokens.push_back(options.bos_token);
+  for (const std::string& token : options.special)
+    if (std::ranges::find(tokens, token) == tokens.end()) tokens.push_back(token);
+  return tokens;
+}
+
+void require(bool ok, std::string_view what) {
+  if (!ok) throw ConfigError(std::string(what));
+}
+
+void check_tokenizer_options(const PrepareOptions& options) {
+  const std::string& kind = options.tokenizer;
+  const bool bpe = kind == "bpe";
+  require(bpe || kind == "sentencepiece" || kind == "bytes",
+          fmt::format("--tokenizer is \"{}\", expected bytes, sentencepiece or bpe", kind));
+  require(kind != "bytes" || (!options.vocab_size && options.model.empty() && !options.train_bytes),
+          "--vocab-size, --model and --train-bytes need --tokenizer sentencepiece or bpe; bytes has 257 ids");
+  require(
+      kind == "bytes" || options.vocab_size.has_value() != !options.model.empty(),
+      fmt::format("--tokenizer {} needs either --vocab-size N, to train a model, or --model FILE, to use one", kind));
+  require(options.model.empty() || !options.train_bytes, "--train-bytes has no use with --model");
+  const bool trains = options.pattern || !options.special.empty();
+  require(bpe || !(trains || options.special_as_text || !options.eod_token.empty() || !options.bos_token.empty()),
+          "--eod-token, --bos-token, --special-as-text, --pattern and --special need --tokenizer bpe");
+  require(options.model.empty() || !trains, "--pattern and --special have no use with --model, which has its own");
+  require(!bpe || options.model.empty() || !options.eod_token.empty(),
+          fmt::format("--tokenizer bpe --model {} needs --eod-token NAME, the special token that ends a document: the "
+                      "file does not say which it is",
+                      options.model));
+  for (const std::string& token : special_tokens(options)) {
+    std::string valid = token;
+    require(!token.empty() && repair_utf8(valid) == 0, "a special token is empty, or not UTF-8");
+  }
+  if (options.vocab_size) {
+    const int64_t least = bpe ? 256 + std::ssize(special_tokens(options)) : kMinSentencePieceVocab;
+    require(least <= *options.vocab_size && *options.vocab_size <= kMaxTrainedVocab,
+            fmt::format("--vocab-size is {}, expected {} to {}", *options.vocab_size, least, kMaxTrainedVocab));
+  }
+  if (options.train_bytes)
+    require(*options.train_bytes > 0,
+            fmt::format("--train-bytes is {}, expected a positive number", *options.train_bytes));
+}
+
 void check_options(const PrepareOptions& options) {
-  const bool sentencepiece = options.tokenizer == "sentencepiece";
-  const auto require = [](bool ok, std::string_view what) {
-    if (!ok) throw ConfigError(std::string(what));
-  };
   require(!options.inputs.empty(), "no input file");
   const std::string name = std::filesystem::path(options.output).filename().string();
   require(!name.empty() && name != "." && name != "..",
           fmt::format("--output is \"{}\", expected a prefix that ends in the name of the dataset, such as data/corpus",
                       options.output));
-  require(sentencepiece || options.tokenizer == "bytes",
-          fmt::format("--tokenizer is \"{}\", expected bytes or sentencepiece", options.tokenizer));
-  require(sentencepiece || (!options.vocab_size && options.model.empty() && !options.train_bytes),
-          "--vocab-size, --model and --train-bytes need --tokenizer sentencepiece; bytes has 257 ids");
-  require(!sentencepiece || options.vocab_size.has_value() != !options.model.empty(),
-          "--tokenizer sentencepiece needs either --vocab-size N, to train a model, or --model FILE, to use one");
-  require(options.model.empty() || !options.train_bytes, "--train-bytes has no use with --model");
-  if (options.vocab_size)
-    require(kMinSentencePieceVocab <= *options.vocab_size && *options.vocab_size <= kMaxSentencePieceVocab,
-            fmt::format("--vocab-size is {}, expected {} to {}", *options.vocab_size, kMinSentencePieceVocab,
-                        kMaxSentencePieceVocab));
-  if (options.train_bytes)
-    require(*options.train_bytes > 0,
-            fmt::format("--train-bytes is {}, expected a positive number", *options.train_bytes));
+  check_tokenizer_options(options);
   require(options.threads >= 0, fmt::format("--threads is {}, expected 0 or more", options.threads));
   const auto json = std::ranges::count_if(options.inputs, is_json_lines);
   require(json < std::ssize(options.inputs) || options.text.mode == DocumentMode::file,
@@ -60,22 +101,27 @@ void check_options(const PrepareOptions& options) {
 }
 
 void check_output(const PrepareOptions& options) {
-  for (const char* suffix : {".bin", ".idx", ".json", ".model"})
+  for (const char* suffix : kSuffixes)
     if (const std::string path = options.output + suffix; !options.force && file_exists(path))
       throw ConfigError(fmt::format("{} exists; --force overwrites it", path));
+}
+
+size_t threads_of(const PrepareOptions& options) {
+  return options.threads > 0 ? static_cast<size_t>(options.threads) : std::max(1u, std::thread::hardware_concurrency());
 }
 
 std::vector<std::string> sample_lines(const PrepareOptions& options, const Report& report) {
   const MemoryPurpose purpose("the text to train the tokenizer on");
   TextReader reader(options.inputs, options.text);
-  LineSample sample(options.train_bytes.value_or(kTrainBytesPerId * *options.vocab_size));
+  const bool bpe = options.tokenizer == "bpe";
+  LineSample sample(options.train_bytes.value_or(kTrainBytesPerId * *options.vocab_size), !bpe);
   PrepareProgress progress{Phase::sampling, 0, reader.bytes_total(), 0, 0};
   for (TextPiece piece; reader.next(piece);) {
     std::string& text = piece.text;
-    repair_utf8(text);
-    // The library reserves these two and would skip a line that has one.
+    if (!bpe) repair_utf8(text);
+    // SentencePiece reserves these two and would skip a line that has one.
     std::replace_if(
-        text.begin(), text.end(), [](char c) { return c == '\0' || c == '\t'; }, ' ');
+        text.begin(), text.end(), [&](char c) { return !bpe && (c == '\0' || c == '\t'); }, ' ');
     sample.add(text);
     progress.bytes_read = reader.bytes_read();
     progress.documents += piece.ends;
@@ -84,23 +130,13 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Repor
   return sample.take();
 }
 
-// The bytes of the model to use.
-std::string sentencepiece_model(const PrepareOptions& options, const Report& report) {
-  if (!options.model.empty()) return read_small_file(options.model, kMaxSentencePieceBytes);
-  const std::vector<std::string> lines = sample_lines(options, report);
-  if (lines.empty()) throw DataError(fmt::format("{}: no text to train a tokenizer on", options.inputs[0]));
-  report({Phase::training, 0, 0, 0, 0});
-  const MemoryPurpose purpose("training the tokenizer, 5 to 75 times its text");
-  return train_sentencepiece(lines, *options.vocab_size);
-}
-
 struct Batch {
   std::vector<TextPiece> pieces;
   int64_t bytes_read = 0;  // of the input, with this batch
   // The encoded pieces: all tokens, and where documents end in them.
   std::vector<int32_t> tokens;
   std::vector<size_t> ends;
-  int64_t text_bytes = 0, replaced_bytes = 0;
+  int64_t text_bytes = 0, replaced_bytes = 0, added_tokens = 0;
 };
 
 bool read_batch(TextReader& reader, Batch& batch) {
@@ -114,12 +150,87 @@ bool read_batch(TextReader& reader, Batch& batch) {
   return !batch.pieces.empty();
 }
 
+// The bytes of the model to use.
+std::string sentencepiece_model(const PrepareOptions& options, const Report& report) {
+  if (!options.model.empty()) return read_small_file(options.model, kMaxSentencePieceBytes);
+  const std::vector<std::string> lines = sample_lines(options, report);
+  if (lines.empty()) throw DataError(fmt::format("{}: no text to train a tokenizer on", options.inputs[0]));
+  report({Phase::training, 0, 0, 0, 0});
+  const MemoryPurpose purpose("training the tokenizer, 5 to 75 times its text");
+  return train_sentencepiece(lines, *options.vocab_size);
+}
+
+// How often each piece is in the text to train on: in all of it, or in a sample.
+PieceCounts counted_pieces(const PrepareOptions& options, const Report& report) {
+  const MemoryPurpose purpose("the different words of the text to train the tokenizer on");
+  const BpePattern pattern = options.pattern.value_or(BpePattern::gpt2);
+  PieceCounts counts;
+  if (options.train_bytes) {
+    for (const std::string& text : sample_lines(options, report)) count_pieces(pattern, text, counts);
+    return counts;
+  }
+  struct CountedBatch : Batch {
+    PieceCounts counts;
+  };
+  TextReader reader(options.inputs, options.text);
+  reader.cut_by([](auto text, size_t most) { return bpe_part_size(text, most, [](size_t) { return true; }); });
+  ordered_pipeline<CountedBatch>(
+      threads_of(options), [&](CountedBatch& batch) { return read_batch(reader, batch); },
+      [&](CountedBatch& batch) {
+        for (const TextPiece& piece : std::exchange(batch.pieces, {})) count_pieces(pattern, piece.text, batch.counts);
+      },
+      [&](const CountedBatch& batch) {
+        for (const auto& [piece, count] : batch.counts) counts[piece] += count;
+        report({Phase::sampling, batch.bytes_read, reader.bytes_total(), 0, 0});
+      });
+  return counts;
+}
+
+BpeModel trained_bpe(const PrepareOptions& options, const Report& report) {
+  const PieceCounts counts = counted_pieces(options, report);
+  if (counts.empty()) throw DataError(fmt::format("{}: no text to train a tokenizer on", options.inputs[0]));
+  report({Phase::training, 0, 0, 0, 0});
+  const MemoryPurpose purpose("training the tokenizer, 80 times the bytes of its different words");
+  BpeModel model =
+      train_bpe(counts, *options.vocab_size, options.pattern.value_or(BpePattern::gpt2), special_tokens(options));
+  if (std::ssize(model.tokens) < *options.vocab_size)
+    throw ConfigError(fmt::format("cannot train a BPE vocabulary of {} ids on this text: it is enough for {}",
+                                  *options.vocab_size, model.tokens.size()));
+  return model;
+}
+
+// The tokenizer and its files, as suffixes_of() names them.
+struct MadeTokenizer {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<std::string> files;
+  BpeEnds ends;
+};
+
+MadeTokenizer make_tokenizer(const PrepareOptions& options, const Report& report) {
+  if (options.tokenizer == "bytes") return {make_bytes_tokenizer(), {}, {}};
+  const std::string name = options.model.empty() ? "the new model" : options.model;
+  if (options.tokenizer == "sentencepiece") {
+    const std::string model = sentencepiece_model(options, report);
+    return {make_sentencepiece(model, name), {model}, {}};
+  }
+  const BpeEnds ends{options.model.empty() ? special_tokens(options)[0] : options.eod_token, options.bos_token};
+  const bool as_it_is = !options.model.empty() && !is_bpe_vocab(options.model);
+  std::string json = as_it_is ? read_small_file(options.model, kMaxBpeBytes) : "";
+  BpeModel model = as_it_is                ? parse_bpe_model(json, options.model)
+                   : options.model.empty() ? trained_bpe(options, report)
+                                           : read_bpe_vocab(options.model, {ends.eod, ends.bos});
+  if (!as_it_is) json = to_tokenizer_json(model);
+  return {make_bpe(std::move(model), json, ends, options.special_as_text), {json, to_tokenizer_config(ends)}, ends};
+}
+
 void encode_batch(const Tokenizer& tokenizer, bool repair, Batch& batch) {
   const MemoryPurpose purpose("encoding a part of the text");
   for (TextPiece& piece : std::exchange(batch.pieces, {})) {
     if (repair) batch.replaced_bytes += repair_utf8(piece.text);
     batch.text_bytes += static_cast<int64_t>(piece.text.size());
     const std::vector<int32_t> tokens = tokenizer.encode(piece.text, !piece.begins);
+    batch.added_tokens += tokenizer.count_added(tokens);
+    if (piece.begins && tokenizer.bos() >= 0) batch.tokens.push_back(tokenizer.bos());
     batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());
     if (!piece.ends) continue;
     batch.tokens.push_back(tokenizer.eod());
@@ -139,15 +250,15 @@ void write_batch(const Batch& batch, IndexedDatasetWriter& writer) {
 // Encodes the documents of `reader`, each with its end of document.
 void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReader& reader, IndexedDatasetWriter& writer,
             PrepareResult& result, const Report& report) {
-  const size_t threads =
-      options.threads > 0 ? static_cast<size_t>(options.threads) : std::max(1u, std::thread::hardware_concurrency());
+  reader.cut_by([&](std::string_view text, size_t most) { return tokenizer.part_size(text, most); });
   ordered_pipeline<Batch>(
-      threads, [&](Batch& batch) { return read_batch(reader, batch); },
-      [&](Batch& batch) { encode_batch(tokenizer, options.tokenizer != "bytes", batch); },
+      threads_of(options), [&](Batch& batch) { return read_batch(reader, batch); },
+      [&](Batch& batch) { encode_batch(tokenizer, options.tokenizer == "sentencepiece", batch); },
       [&](const Batch& batch) {
         write_batch(batch, writer);
         result.info.text_bytes += batch.text_bytes;
         result.replaced_bytes += batch.replaced_bytes;
+        result.added_tokens += batch.added_tokens;
         report({Phase::encoding, batch.bytes_read, reader.bytes_total(), writer.documents(), writer.tokens()});
       });
   if (writer.documents() == 0) throw DataError(fmt::format("{}: no text in the input", options.inputs[0]));
@@ -160,42 +271,44 @@ PrepareResult prepare_dataset(const PrepareOptions& options, const Report& given
   check_output(options);
   const Report report = given_report ? given_report : [](const PrepareProgress&) {};
   PrepareResult result;
-  const bool bytes = options.tokenizer == "bytes";
   // What cannot be read or written fails before the tokenizer is trained.
   TextReader reader(options.inputs, options.text);
   if (const auto folder = std::filesystem::path(options.output).parent_path(); !folder.empty())
     make_folder(folder.string());
-  OutputFile info_file(options.output + ".json");                    // locked: another call with this output ends here
-  check_output(options);                                             // again: such a call may have ended just now
-  for (const char* suffix : {".bin.tmp", ".idx.tmp", ".model.tmp"})  // of a call that was killed
-    if (is_unlocked(options.output + suffix)) remove_file_if_exists(options.output + suffix);
-  std::optional<OutputFile> model_file;
-  if (!bytes) model_file.emplace(options.output + ".model");
+  OutputFile info_file(options.output + ".json");  // locked: another call with this output ends here
+  check_output(options);                           // again: such a call may have ended just now
+  for (const char* suffix : kSuffixes)
+    if (const std::string left = options.output + suffix + ".tmp"; is_unlocked(left))  // of a call that was killed
+      remove_file_if_exists(left);
+  std::list<OutputFile> files;
+  for (const char* suffix : suffixes_of(options.tokenizer)) files.emplace_back(options.output + suffix);
 
   int64_t begin = now_ns();
-  const std::string model = bytes ? "" : sentencepiece_model(options, report);
-  const auto tokenizer = bytes ? make_bytes_tokenizer()
-                               : make_sentencepiece(model, options.model.empty() ? "the new model" : options.model);
+  const auto [tokenizer, contents, ends] = make_tokenizer(options, report);
   result.training_seconds = seconds_since(begin);
   begin = now_ns();
 
   result.token_type = token_type_for(tokenizer->vocab_size());
+  result.eod_token = ends.eod;
+  result.bos_token = ends.bos;
   IndexedDatasetWriter writer(options.output, result.token_type);
   encode(options, *tokenizer, reader, writer, result, report);
-  result.info = {tokenizer->kind(),  tokenizer->fingerprint(), tokenizer->vocab_size(), tokenizer->eod(),
-                 writer.documents(), writer.tokens(),          result.info.text_bytes,  writer.bin_hash()};
+  result.info = {tokenizer->kind(),      tokenizer->fingerprint(), tokenizer->vocab_size(),
+                 tokenizer->eod(),       writer.documents(),       writer.tokens(),
+                 result.info.text_bytes, writer.bin_hash(),        tokenizer->bos()};
 
   // All bytes are durable before a name changes. PREFIX.json and .idx are removed first and renamed last: where they
   // exist, the files that they describe do.
-  if (model_file) {
-    model_file->write(model);
-    model_file->sync();
+  auto content = contents.begin();
+  for (OutputFile& file : files) {
+    file.write(*content++);
+    file.sync();
   }
   info_file.write(to_json(result.info));
   info_file.sync();
   writer.sync();
-  for (const char* suffix : {".json", ".idx", ".model"}) remove_file_if_exists(options.output + suffix);
-  if (model_file) model_file->commit();
+  for (const char* suffix : std::views::reverse(kSuffixes)) remove_file_if_exists(options.output + suffix);
+  for (OutputFile& file : files) file.commit();
   writer.finish();
   info_file.commit();
   result.encoding_seconds = seconds_since(begin);

@@ -1,10 +1,12 @@
-// Text and JSON Lines files to a dataset: PREFIX.bin, PREFIX.idx, PREFIX.json and, for SentencePiece, PREFIX.model. The
-// same input and options give the same bytes, with any number of threads. A document longer than kPieceBytes is encoded
-// in pieces.
+// Text and JSON Lines files to a dataset: PREFIX.bin, PREFIX.idx, PREFIX.json and the tokenizer: for SentencePiece
+// PREFIX.model, for BPE PREFIX.tokenizer.json and PREFIX.tokenizer_config.json. The same input and options give the
+// same bytes, with any number of threads. A document longer than kPieceBytes is encoded in pieces.
 //
-// Memory, whatever the size of the corpus: kMemoryBytes and kMemoryBytesPerThread for each thread; on top of that,
-// kMemoryPerLineByte times the longest line of JSON Lines. Training a SentencePiece model comes before and takes, of
-// the text that it is trained on, 6 times the bytes where words repeat, as in a language, and 75 times where none does.
+// Memory, whatever the size of the corpus: kMemoryBytes and kMemoryBytesPerThread for each thread, with BPE twice the
+// latter; on top of that, kMemoryPerLineByte times the longest line of JSON Lines, and with BPE 60 times the longest
+// run of letters, of symbols or of white space. Training a SentencePiece model comes before and takes, of the text that
+// it is trained on, 6 times the bytes where words repeat, as in a language, and 75 times where none does; training a
+// BPE takes 80 times the bytes of all different words and their neighbouring marks.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/data/bpe_pattern.h"
 #include "engine/data/dataset_info.h"
 #include "engine/data/text_reader.h"
 
@@ -23,12 +26,18 @@ struct PrepareOptions {
   std::string output;  // PREFIX
   DocumentOptions text;
   std::string tokenizer = "bytes";
-  // With SentencePiece one of the two: a vocabulary to train, or a model to use, which is copied to PREFIX.model.
+  // With SentencePiece and BPE one of the two: a vocabulary to train, or a model to use, which is copied.
   std::optional<int64_t> vocab_size;
-  std::string model;
-  std::optional<int64_t> train_bytes;  // of text to train on, spread over the input; 512 an id
-  int threads = 0;                     // that read, encode and write; 0: one a core
-  bool force = false;                  // overwrite a dataset that is there
+  std::string model;                   // of BPE tokenizer.json or vocab.json (bpe_model.h)
+  std::optional<int64_t> train_bytes;  // of text to train on, spread over the input; 512 an id, with BPE all
+  // The others are of BPE. Tokens that end and begin every document: of a model, special tokens that it has; to train,
+  // <|endoftext|> and none by default.
+  std::string eod_token, bos_token;
+  bool special_as_text = false;       // special tokens in the text are not recognised
+  std::optional<BpePattern> pattern;  // to train; GPT-2's
+  std::vector<std::string> special;   // to train: more special tokens
+  int threads = 0;                    // that read, encode and write; 0: one a core
+  bool force = false;                 // overwrite a dataset that is there
 };
 
 inline constexpr int64_t kMemoryBytes = 64 << 20, kMemoryBytesPerThread = 24 << 20;
@@ -46,7 +55,10 @@ struct PrepareProgress {
 struct PrepareResult {
   DatasetInfo info;
   TokenType token_type = TokenType::u16;
-  int64_t replaced_bytes = 0;   // of invalid UTF-8, which the bytes tokenizer accepts
+  int64_t replaced_bytes = 0;  // of invalid UTF-8, which SentencePiece does not accept
+  std::string eod_token;       // of BPE: their texts; "": no token begins a document
+  std::string bos_token;
+  int64_t added_tokens = 0;     // that were recognised in the text
   double training_seconds = 0;  // of the tokenizer, reading included
   double encoding_seconds = 0;
 };

@@ -170,17 +170,21 @@ TextReader::~TextReader() = default;
 int64_t TextReader::bytes_read() const { return bytes_done_ + (file_ ? file_->bytes_read() : 0); }
 
 bool TextReader::next(TextPiece& piece) {
-  while (!ended_ && text_.size() <= kPieceBytes) {
-    if (!file_) {
-      if (next_file_ == files_.size()) return false;
-      file_ = std::make_unique<File>(files_[next_file_++]);
-      json_ = is_json_lines(file_->path());
-      block_ = without_mark(file_->read(), file_->path());
+  std::string_view left;
+  size_t size = 0;
+  for (size_t most = kPieceBytes; size == 0; most *= 2) {  // more of a text that cannot be cut there
+    while (!ended_ && text_.size() <= most) {
+      if (!file_) {
+        if (next_file_ == files_.size()) return false;
+        file_ = std::make_unique<File>(files_[next_file_++]);
+        json_ = is_json_lines(file_->path());
+        block_ = without_mark(file_->read(), file_->path());
+      }
+      collect();
     }
-    collect();
+    left = std::string_view(text_).substr(given_);
+    size = cut_(left, most);
   }
-  const std::string_view left = std::string_view(text_).substr(given_);
-  const size_t size = part_size(left, kPieceBytes);
   piece = {std::string(left.substr(0, size)), !begun_, ended_ && size == left.size()};
   begun_ = !piece.ends;
   given_ += size;

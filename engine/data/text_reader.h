@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/utf8.h"
 
 namespace trivet {
 
@@ -27,7 +30,7 @@ DocumentMode document_mode(const std::string& name);
 // By its name, with or without .gz: .jsonl or .ndjson.
 bool is_json_lines(std::string_view file);
 
-// A document, or of one longer than kPieceBytes a part, cut before white space where there is some.
+// A document, or of one longer than kPieceBytes a part, which is longer where the text cannot be cut there.
 struct TextPiece {
   std::string text;
   bool begins = true, ends = true;  // its document
@@ -48,6 +51,10 @@ class TextReader {
   TextReader(std::vector<std::string> files, DocumentOptions options);
   ~TextReader();
 
+  // Where to cut a long document; as Tokenizer::part_size(). Without it, before white space where there is some.
+  using Cut = std::function<size_t(std::string_view text, size_t most)>;
+  void cut_by(Cut cut) { cut_ = std::move(cut); }
+
   // The next piece, which is not empty; false at the end. No document spans files.
   bool next(TextPiece& piece);
 
@@ -64,6 +71,7 @@ class TextReader {
 
   std::vector<std::string> files_;
   DocumentOptions options_;
+  Cut cut_ = part_size;
   int64_t bytes_total_ = 0;
   int64_t bytes_done_ = 0;  // of finished files
   size_t next_file_ = 0;

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "base/files.h"
+#include "base/utf8.h"
+#include "engine/data/bpe_tokenizer.h"
 #include "engine/data/dataset_info.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "kernels/base/check.h"
@@ -46,21 +49,44 @@ class BytesTokenizer final : public Tokenizer {
 
 std::unique_ptr<Tokenizer> make_bytes_tokenizer() { return std::make_unique<BytesTokenizer>(); }
 
+size_t Tokenizer::part_size(std::string_view text, size_t most) const { return trivet::part_size(text, most); }
+
+std::vector<int32_t> Tokenizer::encode_prompt(std::string_view text) const {
+  std::vector<int32_t> tokens = encode(text);
+  if (bos() >= 0) tokens.insert(tokens.begin(), bos());
+  if (tokens.empty()) tokens.push_back(eod());  // the end of a document is followed by the beginning of one
+  return tokens;
+}
+
+std::string tokenizer_file(const std::string& prefix) {
+  for (const char* suffix : {".tokenizer.json", ".model"})
+    if (file_exists(prefix + suffix)) return prefix + suffix;
+  return "";
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
+  return path.ends_with(".json") ? load_bpe(path) : load_sentencepiece(path);
+}
+
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& prefix) {
-  const std::string model = prefix + ".model";
   const auto info = read_dataset_info(prefix);
-  if (!info && !file_exists(model))
-    throw DataError(
-        fmt::format("{0}: found neither {0}.json nor {0}.model, expected one of them to name its tokenizer", prefix));
-  auto tokenizer = info && info->tokenizer == "bytes" ? make_bytes_tokenizer() : load_sentencepiece(model);
-  if (info && (info->fingerprint != tokenizer->fingerprint() || info->vocab_size != tokenizer->vocab_size() ||
-               info->eod != tokenizer->eod()))
-    throw DataError(
-        fmt::format("{}.json: the dataset was made with a {} tokenizer of {} ids, end of document {} ({}); "
-                    "{} has {} ids, end of document {} ({})",
-                    prefix, info->tokenizer, info->vocab_size, info->eod, info->fingerprint,
-                    info->tokenizer == "bytes" ? "the bytes tokenizer" : model, tokenizer->vocab_size(),
-                    tokenizer->eod(), tokenizer->fingerprint()));
+  std::string file = info ? prefix + (info->tokenizer == "bpe" ? ".tokenizer.json" : ".model") : tokenizer_file(prefix);
+  if (file.empty())
+    throw DataError(fmt::format(
+        "{0}: found neither {0}.json, {0}.tokenizer.json nor {0}.model, expected one of them to name its tokenizer",
+        prefix));
+  const bool bytes = info && info->tokenizer == "bytes";
+  auto tokenizer = bytes ? make_bytes_tokenizer() : load_tokenizer(file);
+  const auto text_of = [](int64_t ids, int64_t eod, int64_t bos, const std::string& fingerprint) {
+    return fmt::format("{} ids, end of document {}, beginning {} ({})", ids, eod, bos, fingerprint);
+  };
+  if (!info) return tokenizer;
+  const std::string made = text_of(info->vocab_size, info->eod, info->bos, info->fingerprint),
+                    found =
+                        text_of(tokenizer->vocab_size(), tokenizer->eod(), tokenizer->bos(), tokenizer->fingerprint());
+  if (made != found)
+    throw DataError(fmt::format("{}.json: the dataset was made with a {} tokenizer of {}; {} has {}", prefix,
+                                info->tokenizer, made, bytes ? "the bytes tokenizer" : file, found));
   return tokenizer;
 }
 

@@ -1,4 +1,5 @@
-// Tokenizer: text to token ids and back. Two kinds: `bytes`, where every byte is its own token, and SentencePiece.
+// Tokenizer: text to token ids and back. Three kinds: `bytes`, where every byte is its own token, SentencePiece, and
+// byte-level BPE.
 //
 // Immutable to its users and safe to call from many threads at once.
 #pragma once
@@ -16,18 +17,30 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::string kind() const = 0;  // "bytes" or "sentencepiece"
+  virtual std::string kind() const = 0;  // "bytes", "sentencepiece" or "bpe"
   virtual int64_t vocab_size() const = 0;
-  virtual int32_t eod() const = 0;  // ends every document; never part of encode()'s result
+  virtual int32_t eod()
+      const = 0;  // ends every document; encode() gives it only for a special token of BPE in the text
+  virtual int32_t bos() const { return -1; }  // begins every document; -1: none does
 
   // Equal for equal tokenizers: "bytes", or the hash of the model file.
   virtual std::string fingerprint() const = 0;
 
-  // goes_on: the text before it, up to this white space, was encoded by another call.
+  // How many of these tokens, which encode() gave, are added tokens that it recognised in the text.
+  virtual int64_t count_added(std::span<const int32_t>) const { return 0; }
+
+  // Where to cut a text so that its first part has at most `most` bytes; 0 where it cannot be cut there. All of a text
+  // that is not longer.
+  virtual size_t part_size(std::string_view text, size_t most) const;
+
+  // goes_on: the text before it, up to where part_size() cut, was encoded by another call.
   std::vector<int32_t> encode(std::string_view text) const { return encode(text, false); }
   virtual std::vector<int32_t> encode(std::string_view text, bool goes_on) const = 0;
 
-  // The end of document is not text. An id outside the vocabulary is a DataError.
+  // A document's beginning: without text, what begins one.
+  std::vector<int32_t> encode_prompt(std::string_view text) const;
+
+  // The ids that end and begin a document are not text. An id outside the vocabulary is a DataError.
   virtual std::string decode(std::span<const int32_t> tokens) const = 0;
 
   // A token's name in a table.
@@ -37,8 +50,14 @@ class Tokenizer {
 // Ids 0 … 255 are the bytes, 256 is the end of document. decode(encode(x)) == x for any bytes.
 std::unique_ptr<Tokenizer> make_bytes_tokenizer();
 
-// The tokenizer of the dataset PREFIX, by PREFIX.json, or without one by PREFIX.model. Another model than the dataset
-// was made with, or a dataset without both files, is a DataError.
+// The file of a dataset's tokenizer: PREFIX.tokenizer.json or PREFIX.model, whichever is there; else "".
+std::string tokenizer_file(const std::string& prefix);
+
+// A tokenizer.json, beside which tokenizer_config.json names the end of document, or a model of SentencePiece.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
+
+// The tokenizer of the dataset PREFIX, by PREFIX.json, or without one by tokenizer_file(). Another one than the dataset
+// was made with, or a dataset without these files, is a DataError.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& prefix);
 
 }  // namespace trivet

@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "engine/config/problems.h"
 #include "engine/data/dataset_info.h"
-#include "engine/data/sentencepiece_tokenizer.h"
+#include "engine/data/tokenizer.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -19,7 +19,7 @@ bool is_missing(const std::string& path) { return !file_exists(path) && errno ==
 
 Vocabulary vocabulary_of_model(const std::string& path) {
   if (is_missing(path)) throw ConfigError(path + ": there is no such file, expected a tokenizer");
-  const auto tokenizer = load_sentencepiece(path);
+  const auto tokenizer = load_tokenizer(path);
   return {tokenizer->vocab_size(), tokenizer->fingerprint(), path};
 }
 
@@ -53,7 +53,8 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
     opening(key, [&] {
       const auto info = read_dataset_info(prefix);
       if (info) found.push_back({info->vocab_size, info->fingerprint, prefix + ".json"});
-      else if (file_exists(prefix + ".model")) found.push_back(vocabulary_of_model(prefix + ".model"));
+      else if (const std::string file = tokenizer_file(prefix); !file.empty())
+        found.push_back(vocabulary_of_model(file));
     });
   if (found.empty()) return std::nullopt;
   for (const Vocabulary& other : found) {

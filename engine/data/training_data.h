@@ -18,7 +18,7 @@ struct Vocabulary {
   std::string source;       // the file
 };
 
-// The vocabulary of data.tokenizer_model, of PREFIX.json, or of PREFIX.model. Empty without any of them: then
+// The vocabulary of data.tokenizer_model, of PREFIX.json, or of tokenizer_file(). Empty without any of them: then
 // model.vocab_size gives the size. Two that differ, also between training and validation data, are a DataError with
 // both sizes and fingerprints. Errors of a file begin with the key that names it.
 std::optional<Vocabulary> data_vocabulary(const DataConfig& config);

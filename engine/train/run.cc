@@ -9,7 +9,6 @@
 #include "base/files.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/problems.h"
-#include "engine/data/sentencepiece_tokenizer.h"
 #include "engine/data/statistics.h"
 #include "engine/data/text_printer.h"
 #include "engine/data/tokenizer.h"
@@ -36,15 +35,14 @@ void note_unigram_entropy(const DataConfig& data, Reporter& reporter) {
 
 std::unique_ptr<Tokenizer> tokenizer_of(const DataConfig& data) {
   return data.tokenizer_model.empty() ? open_tokenizer(data.path.empty() ? data.train_path : data.path)
-                                      : load_sentencepiece(data.tokenizer_model);
+                                      : load_tokenizer(data.tokenizer_model);
 }
 
 void write_sample(const Config& config, const RunOptions& options, Trainer& trainer, Reporter& reporter) {
   const auto tokenizer = tokenizer_of(config.data);
   Sampling sampling = options.sampling;
   sampling.stop_token = tokenizer->eod();
-  std::vector<int32_t> prompt = tokenizer->encode(*options.prompt);
-  if (prompt.empty()) prompt.push_back(tokenizer->eod());  // a new document
+  const std::vector<int32_t> prompt = tokenizer->encode_prompt(*options.prompt);
   TextPrinter printer(tokenizer.get(), [&](const std::string& piece) { reporter.text(piece); });
   reporter.text("\n");
   printer.add(prompt);

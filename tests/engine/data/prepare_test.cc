@@ -254,7 +254,7 @@ TEST_F(PrepareTest, RefusesOptionsThatWouldDoNothing) {
   };
   EXPECT_TRUE(contains(with([](auto& o) { o.vocab_size = 400; }), "need --tokenizer sentencepiece"));
   EXPECT_TRUE(contains(with([](auto& o) { o.model = "m"; }), "need --tokenizer sentencepiece"));
-  EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "words"; }), "\"words\", expected bytes or sentencepiece"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "words"; }), "\"words\", expected bytes, sentencepiece or bpe"));
   EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece"; }), "needs either --vocab-size N"));
   EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 400, o.model = "m"; }),
                        "needs either"));

@@ -254,7 +254,7 @@ TEST(OpenTokenizer, OpensWhatMadeTheDataset) {
   std::filesystem::remove(prefix + ".json");
   EXPECT_EQ(open_tokenizer(prefix)->vocab_size(), kVocab);
   std::filesystem::remove(prefix + ".model");
-  EXPECT_TRUE(contains(message_of<DataError>([&] { open_tokenizer(prefix); }), "neither " + prefix + ".json nor"));
+  EXPECT_TRUE(contains(message_of<DataError>([&] { open_tokenizer(prefix); }), "neither " + prefix + ".json, "));
 }
 
 TEST(OpenTokenizer, RefusesAnotherModelThanTheDatasets) {

@@ -1,0 +1,266 @@
+#include "engine/data/bpe_model.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <initializer_list>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+using nlohmann::json;
+
+// The alphabet of GPT-2: printable bytes of Latin-1 for themselves, the others from U+0100 on in order.
+constexpr auto kCodeOfByte = [] {
+  std::array<uint16_t, 256> codes{};
+  uint16_t next = 256;
+  for (int b = 0; b < 256; ++b) {
+    const bool printable = (33 <= b && b <= 126) || (161 <= b && b <= 172) || b >= 174;
+    codes[static_cast<size_t>(b)] = printable ? static_cast<uint16_t>(b) : next++;
+  }
+  return codes;
+}();
+
+// An option that is only implemented with these values; absent is as good, unless `required`.
+void expect_value(const JsonReader& reader, const json& object, const char* name, std::initializer_list<json> values,
+                  bool required = false) {
+  const auto at = object.find(name);
+  if (at == object.end() ? !required : std::ranges::find(values, *at) != values.end()) return;
+  std::vector<std::string> expected;
+  for (const json& value : values) expected.push_back(value.dump());
+  reader.refuse(name, at == object.end() ? "nothing" : at->dump().substr(0, 200),
+                fmt::format("{}: nothing else is implemented", fmt::join(expected, " or ")));
+}
+
+// ByteLevel, with GPT-2's pattern alone.
+json pre_tokenizer_of(BpePattern pattern) {
+  const bool gpt2 = pattern == BpePattern::gpt2;
+  const json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", gpt2}};
+  if (gpt2) return level;
+  const json split = {
+      {"type", "Split"}, {"pattern", {{"Regex", regex_of(pattern)}}}, {"behavior", "Isolated"}, {"invert", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", json::array({split, level})}};
+}
+
+BpePattern pattern_of(const JsonReader& file) {
+  json found = file.member("pre_tokenizer");
+  json* level = &found;
+  if (found.is_object() && found.contains("pretokenizers") && !found["pretokenizers"].empty())
+    level = &found["pretokenizers"].back();
+  if (level->is_object()) {
+    (*level)["trim_offsets"] = true;  // changes no ids
+    level->emplace("use_regex", true);
+  }
+  for (const auto pattern : {BpePattern::gpt2, BpePattern::llama3, BpePattern::qwen2})
+    if (found == pre_tokenizer_of(pattern)) return pattern;
+  file.refuse("pre_tokenizer", found.dump().substr(0, 400),
+              "ByteLevel, \"add_prefix_space\" false; or a Split by the pattern of Llama 3 or Qwen2 and ByteLevel, "
+              "\"use_regex\" false: nothing else is implemented");
+}
+
+BpeModel::Added added_token(const json& object, const std::string& where) {
+  const JsonReader reader(object, where + ": added_tokens");
+  for (const char* name : {"single_word", "lstrip", "rstrip"}) expect_value(reader, object, name, {false});
+  const auto flag = [&](const char* name) {
+    expect_value(reader, object, name, {true, false}, true);
+    return object[name].get<bool>();
+  };
+  BpeModel::Added token{static_cast<int32_t>(reader.integer("id", 0, INT32_MAX)), reader.text("content"),
+                        flag("normalized"), flag("special")};
+  if (token.text.empty()) reader.refuse("content", "\"\"", "a text");
+  return token;
+}
+
+void read_vocab(const json& vocab, const JsonReader& reader, BpeModel& model) {
+  const JsonReader ids(vocab, reader.where() + ": vocab");
+  for (const auto& [token, id] : vocab.items())
+    model.vocab[token] = static_cast<int32_t>(ids.integer(token.c_str(), 0, INT32_MAX));
+}
+
+void add_merge(const std::string& left, const std::string& right, const JsonReader& reader, BpeModel& model) {
+  std::array<int32_t, 3> merge{};
+  const std::string names[] = {left, right, left + right};
+  for (size_t i = 0; i < 3; ++i) {
+    const auto found = model.vocab.find(names[i]);
+    if (found == model.vocab.end())
+      reader.refuse("merges", fmt::format("{} in place {}", json_text(left + " " + right), model.merges.size() + 1),
+                    "a vocabulary with " + json_text(names[i]));
+    merge[i] = found->second;
+  }
+  model.merges.push_back(merge);
+}
+
+void add_merge(std::string_view pair, const JsonReader& reader, BpeModel& model) {
+  const size_t blank = pair.find(' ');
+  if (blank == pair.npos || pair.find(' ', blank + 1) != pair.npos)
+    reader.refuse("merges", fmt::format("{} in place {}", json_text(pair.substr(0, 60)), model.merges.size() + 1),
+                  "two tokens with a space between");
+  add_merge(std::string(pair.substr(0, blank)), std::string(pair.substr(blank + 1)), reader, model);
+}
+
+// Fills `tokens`. The ids have to be 0, 1, …, each once, and every byte a token.
+void index_tokens(const JsonReader& reader, BpeModel& model) {
+  std::unordered_map<std::string, int32_t> all = model.vocab;
+  for (const BpeModel::Added& token : model.added) {
+    const auto [known, fresh] = all.try_emplace(token.text, token.id);
+    const int32_t expected = fresh ? static_cast<int32_t>(all.size()) - 1 : known->second;  // as `tokenizers` has it
+    if (token.id != expected)
+      reader.refuse("added_tokens", fmt::format("{} with id {}", json_text(token.text), token.id),
+                    fmt::format("{}", expected));
+  }
+  model.tokens.assign(all.size(), {});
+  for (const auto& [token, id] : all) {
+    if (static_cast<size_t>(id) >= all.size() || !model.tokens[static_cast<size_t>(id)].empty() || token.empty())
+      reader.refuse("vocab", fmt::format("{} with id {}", json_text(token), id),
+                    fmt::format("the ids 0 to {}, each for one token", all.size() - 1));
+    model.tokens[static_cast<size_t>(id)] = token;
+  }
+  for (int byte = 0; byte < 256; ++byte)
+    if (const std::string letter = bpe_letter(static_cast<uint8_t>(byte)); !model.vocab.contains(letter))
+      reader.refuse("vocab", fmt::format("no \"{}\" for the byte 0x{:02X}", letter, byte), "a token for each byte");
+}
+
+}  // namespace
+
+std::string bpe_letter(uint8_t byte) {
+  const unsigned code = kCodeOfByte[byte];
+  if (code < 0x80) return {static_cast<char>(code)};
+  return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
+}
+
+std::optional<std::string> bpe_bytes(std::string_view token) {
+  std::string bytes;
+  while (!token.empty()) {
+    const auto lead = static_cast<uint8_t>(token[0]);
+    const bool two = (lead & 0xe0) == 0xc0 && token.size() > 1;
+    const unsigned code = two ? (lead & 0x1fu) << 6 | (static_cast<uint8_t>(token[1]) & 0x3fu) : lead;
+    const auto found = std::ranges::find(kCodeOfByte, code);
+    if (found == kCodeOfByte.end()) return std::nullopt;
+    bytes += static_cast<char>(found - kCodeOfByte.begin());
+    token.remove_prefix(two ? 2 : 1);
+  }
+  return bytes;
+}
+
+int32_t BpeModel::special(const std::string& text, const std::string& where) const {
+  std::vector<std::string> others;
+  for (const Added& token : added) {
+    if (token.special && token.text == text) return token.id;
+    if (token.special && others.size() < 12) others.push_back(token.text);
+  }
+  throw ConfigError(fmt::format("{}: found \"{}\", which is no special token of the tokenizer: it has {}", where, text,
+                                others.empty() ? "none" : fmt::format("{}", fmt::join(others, ", "))));
+}
+
+BpeModel parse_bpe_model(std::string_view bytes, const std::string& name) {
+  const json whole = parse_strict_json(bytes, name);
+  const JsonReader file(whole, name);
+  BpeModel out;
+  for (const char* option : {"truncation", "padding"}) expect_value(file, whole, option, {nullptr});
+  if (const auto at = whole.find("normalizer"); at != whole.end() && !at->is_null()) {
+    expect_value(file.object("normalizer"), *at, "type", {"NFC"}, true);
+    out.nfc = true;
+  }
+  if (const auto at = whole.find("decoder"); at != whole.end() && !at->is_null())
+    expect_value(file.object("decoder"), *at, "type", {"ByteLevel"}, true);
+  out.pattern = pattern_of(file);
+
+  const JsonReader model = file.object("model");
+  const json& object = file.member("model");
+  expect_value(model, object, "type", {"BPE"}, true);
+  expect_value(model, object, "dropout", {nullptr, 0.0});
+  for (const char* option : {"continuing_subword_prefix", "end_of_word_suffix"})
+    expect_value(model, object, option, {nullptr, ""});
+  expect_value(model, object, "byte_fallback", {false});
+  expect_value(model, object, "ignore_merges", {false, true});
+  out.ignore_merges = object.value("ignore_merges", false);
+  read_vocab(model.member("vocab"), model, out);
+  for (const json& merge : model.array("merges")) {
+    if (merge.is_string()) add_merge(merge.get_ref<const std::string&>(), model, out);
+    else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
+      add_merge(merge[0].get<std::string>(), merge[1].get<std::string>(), model, out);
+    else model.refuse("merges", merge.dump().substr(0, 60), "\"a b\" or [\"a\", \"b\"]");
+  }
+  if (whole.contains("added_tokens"))
+    for (const json& token : file.array("added_tokens")) {
+      out.added.push_back(added_token(token, name));
+      if (out.nfc && out.added.back().normalized)
+        file.refuse("added_tokens", "\"normalized\": true", "false beside the normalizer NFC");
+    }
+  index_tokens(model, out);
+  return out;
+}
+
+BpeModel read_bpe_vocab(const std::string& path, const std::vector<std::string>& special) {
+  BpeModel model;
+  read_vocab(parse_strict_json(read_small_file(path, kMaxBpeBytes), path), JsonReader(json::object(), path), model);
+  std::string merges = path;
+  merges.replace(merges.rfind("vocab.json"), std::string::npos, "merges.txt");
+  const std::string lines = read_small_file(merges, kMaxBpeBytes);
+  const json nothing = json::object();
+  const JsonReader reader(nothing, merges);
+  for (std::string_view rest = lines; !rest.empty();) {
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (!line.starts_with("#version")) add_merge(line, reader, model);
+  }
+  for (const std::string& text : special)
+    if (const auto found = model.vocab.find(text); found != model.vocab.end())
+      model.added.push_back({found->second, text});
+  index_tokens(JsonReader(nothing, path), model);
+  return model;
+}
+
+std::string to_tokenizer_json(const BpeModel& model) {
+  const auto name = [&](int32_t id) { return model.tokens[static_cast<size_t>(id)]; };
+  json added = json::array(), merges = json::array();
+  for (const auto& [id, text, normalized, special] : model.added)
+    added.push_back({{"id", id},
+                     {"content", text},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", normalized},
+                     {"special", special}});
+  for (const auto& [left, right, result] : model.merges) merges.push_back(json::array({name(left), name(right)}));
+  const json file = {{"version", "1.0"},
+                     {"added_tokens", added},
+                     {"normalizer", model.nfc ? json{{"type", "NFC"}} : json()},
+                     {"pre_tokenizer", pre_tokenizer_of(model.pattern)},
+                     {"decoder", pre_tokenizer_of(BpePattern::gpt2)},
+                     {"model",
+                      {{"type", "BPE"},
+                       {"fuse_unk", false},
+                       {"byte_fallback", false},
+                       {"ignore_merges", model.ignore_merges},
+                       {"vocab", model.vocab},
+                       {"merges", merges}}}};
+  return file.dump() + "\n";
+}
+
+std::string to_tokenizer_config(const BpeEnds& ends) {
+  json config = {
+      {"tokenizer_class", "PreTrainedTokenizerFast"}, {"eos_token", ends.eod}, {"clean_up_tokenization_spaces", false}};
+  if (!ends.bos.empty()) config.update({{"bos_token", ends.bos}, {"add_bos_token", true}});
+  return config.dump(2) + "\n";
+}
+
+BpeEnds read_tokenizer_config(const std::string& path) {
+  const json whole = parse_strict_json(read_small_file(path, kMaxBpeBytes), path);
+  const JsonReader file(whole, path);
+  // A text, or as older versions of transformers write it, an object.
+  const auto token = [&](const char* name) {
+    const json& value = file.member(name);
+    return value.is_object() ? file.object(name).text("content") : file.text(name);
+  };
+  expect_value(file, whole, "add_bos_token", {false, true});
+  return {token("eos_token"), whole.value("add_bos_token", false) ? token("bos_token") : "", path + ": eos_token",
+          path + ": bos_token"};
+}
+
+}  // namespace trivet

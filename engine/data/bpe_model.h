@@ -1,0 +1,64 @@
+// The files of byte-level BPE (Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016;
+// Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) as Hugging Face has them:
+// tokenizer.json, or vocab.json and merges.txt; and tokenizer_config.json.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/data/bpe_pattern.h"
+
+namespace trivet {
+
+struct BpeModel {
+  // Recognised in texts as they are, before the pieces. Those with `normalized` are looked for between the others.
+  struct Added {
+    int32_t id = 0;
+    std::string text;
+    bool normalized = false, special = true;
+  };
+
+  BpePattern pattern = BpePattern::gpt2;
+  bool ignore_merges = false;  // a piece that is a token is taken whole
+  bool nfc = false;            // texts are normalised
+  // Without added tokens that are no tokens of BPE. In the files' alphabet, a printable character for each byte.
+  std::unordered_map<std::string, int32_t> vocab;
+  std::vector<std::string> tokens;             // by id; of added ones the text
+  std::vector<std::array<int32_t, 3>> merges;  // the first first: left, right, result
+  std::vector<Added> added;
+
+  // The special token of this text; a ConfigError, beginning with `where`, that lists what there is.
+  int32_t special(const std::string& text, const std::string& where) const;
+};
+
+// A byte in the files' alphabet, and a token's bytes; empty where it has another character.
+std::string bpe_letter(uint8_t byte);
+std::optional<std::string> bpe_bytes(std::string_view token);
+
+// Of the bytes of a tokenizer.json; `name` is for messages. What is malformed, or would change ids and is not
+// implemented, is a DataError naming file, key, found and expected.
+BpeModel parse_bpe_model(std::string_view bytes, const std::string& name);
+
+// Reads vocab.json, and merges.txt beside it (also NAME-vocab.json and NAME-merges.txt), with GPT-2's pattern. Special
+// tokens are those of `special` that the vocabulary has. Errors are likewise.
+BpeModel read_bpe_vocab(const std::string& path, const std::vector<std::string>& special);
+inline bool is_bpe_vocab(std::string_view path) { return path.ends_with("vocab.json"); }
+
+std::string to_tokenizer_json(const BpeModel& model);
+
+// What tokenizer.json does not say: the token that ends a document, and the one that begins it, if any is put there.
+struct BpeEnds {
+  std::string eod, bos;
+  std::string eod_source = "--eod-token", bos_source = "--bos-token";  // for messages
+};
+std::string to_tokenizer_config(const BpeEnds& ends);
+BpeEnds read_tokenizer_config(const std::string& path);
+
+constexpr int64_t kMaxBpeBytes = 256 << 20;  // of a file
+
+}  // namespace trivet

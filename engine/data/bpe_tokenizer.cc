@@ -1,0 +1,277 @@
+#include "engine/data/bpe_tokenizer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <fmt/format.h>
+#include <queue>
+#include <set>
+#include <utf8proc.h>
+
+#include "base/content_hash.h"
+#include "base/files.h"
+#include "base/utf8.h"
+#include "kernels/base/check.h"
+
+namespace trivet {
+namespace {
+
+// Words and their tokens. Each thread has a cache, of one tokenizer at a time.
+struct WordHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view word) const { return std::hash<std::string_view>()(word); }
+};
+using Words = std::unordered_map<std::string, std::vector<int32_t>, WordHash, std::equal_to<>>;
+struct WordCache {
+  uint64_t owner = 0;
+  Words words{};
+};
+constexpr size_t kMostWordBytes = 32, kMostWords = 1 << 17;
+
+// Finds added tokens: the leftmost, and of those that begin there the longest.
+class AddedFinder {
+ public:
+  struct Found {
+    size_t at = 0, size = 0;
+    int32_t id = -1;  // -1: none, behind the text
+  };
+
+  // A hidden one hides what lies within it, but is not found.
+  void add(const std::string& text, int32_t id, bool hidden) {
+    ids_[text] = hidden ? -1 : id;
+    lengths_.insert(text.size());
+    begins_[static_cast<uint8_t>(text[0])] = true;
+  }
+
+  Found find(std::string_view text) const {
+    for (size_t at = 0; at < text.size() && !ids_.empty();) {
+      const auto found = begins_[static_cast<uint8_t>(text[at])] ? longest(text.substr(at)) : ids_.end();
+      if (found != ids_.end() && found->second >= 0) return {at, found->first.size(), found->second};
+      at += found == ids_.end() ? 1 : found->first.size();
+    }
+    return {text.size()};
+  }
+
+  // Whether a token lies on both sides of `at`, or may, as the text goes on.
+  bool spans(std::string_view text, size_t at) const {
+    return std::ranges::any_of(ids_, [&](const auto& token) {
+      const size_t most = token.first.size() - 1, begin = at - std::min(at, most);
+      return at + most > text.size() || text.substr(begin, at + most - begin).find(token.first) != text.npos;
+    });
+  }
+
+ private:
+  using Ids = std::unordered_map<std::string, int32_t, WordHash, std::equal_to<>>;
+
+  Ids::const_iterator longest(std::string_view text) const {
+    for (const size_t length : lengths_)
+      if (const auto found = ids_.find(text.substr(0, length)); found != ids_.end() && length <= text.size())
+        return found;
+    return ids_.end();
+  }
+
+  Ids ids_;
+  std::set<size_t, std::greater<>> lengths_;
+  std::array<bool, 256> begins_{};  // by first byte
+};
+
+// Normalisation Form C of what is UTF-8 in it. By Unicode's stability policy any version gives the same for characters
+// that it knows. (The version in `tokenizers` 0.23.3 lacks 120 combining marks that utf8proc puts into their order.)
+std::string nfc(std::string_view text) {
+  std::string normal;
+  while (!text.empty()) {
+    size_t valid = 0;
+    while (const size_t size = utf8_character(text.substr(valid))) valid += size;
+    uint8_t* made = nullptr;
+    const auto bytes = utf8proc_map(reinterpret_cast<const uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(valid),
+                                    &made, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+    check(bytes >= 0, "utf8proc has no memory");
+    normal.append(reinterpret_cast<const char*>(made), static_cast<size_t>(bytes));
+    std::free(made);
+    text.remove_prefix(valid);
+    normal += text.substr(0, 1);
+    text.remove_prefix(std::min<size_t>(1, text.size()));
+  }
+  return normal;
+}
+
+class BpeTokenizer final : public Tokenizer {
+ public:
+  BpeTokenizer(BpeModel model, const std::string& json, const BpeEnds& ends, bool special_as_text)
+      : model_(std::move(model)),
+        fingerprint_(content_hash(json)),
+        eod_(model_.special(ends.eod, ends.eod_source)),
+        bos_(ends.bos.empty() ? -1 : model_.special(ends.bos, ends.bos_source)) {
+    for (const BpeModel::Added& token : model_.added) {
+      finders_[token.normalized].add(token.text, token.id, special_as_text && token.special);
+      added_[static_cast<size_t>(token.id)] = true;
+    }
+    for (size_t rank = 0; rank < model_.merges.size(); ++rank) {
+      const auto& [left, right, result] = model_.merges[rank];
+      merges_[key(left, right)] = {static_cast<uint32_t>(rank), result};
+    }
+    for (size_t byte = 0; byte < 256; ++byte) of_byte_[byte] = model_.vocab.at(bpe_letter(static_cast<uint8_t>(byte)));
+  }
+
+  std::string kind() const override { return "bpe"; }
+  std::string fingerprint() const override { return fingerprint_; }
+  int64_t vocab_size() const override { return std::ssize(model_.tokens); }
+  int32_t eod() const override { return eod_; }
+  int32_t bos() const override { return bos_; }
+
+  int64_t count_added(std::span<const int32_t> tokens) const override {
+    return std::ranges::count_if(tokens, [&](int32_t token) { return added_[static_cast<size_t>(token)]; });
+  }
+
+  size_t part_size(std::string_view text, size_t most) const override {
+    return bpe_part_size(text, most, [&](size_t at) {
+      return (!model_.nfc || static_cast<uint8_t>(text[at]) < 0x80) && !finders_[0].spans(text, at) &&
+             !finders_[1].spans(text, at);
+    });
+  }
+
+  std::vector<int32_t> encode(std::string_view text, bool) const override {
+    static thread_local WordCache cache;
+    if (std::exchange(cache.owner, number_) != number_) cache.words.clear();
+    std::vector<int32_t> tokens;
+    encode_between(text, 0, cache.words, tokens);
+    return tokens;
+  }
+
+  std::string decode(std::span<const int32_t> tokens) const override {
+    std::string text;
+    for (const int32_t token : tokens)
+      if (const std::string& name = name_of(token); token != eod_ && token != bos_)
+        text += added_[static_cast<size_t>(token)] ? name : bpe_bytes(name).value_or(name);
+    return text;
+  }
+
+  std::string piece(int32_t token) const override { return name_of(token); }
+
+ private:
+  struct Merge {
+    uint32_t rank;
+    int32_t result;
+  };
+  struct Symbol {
+    int32_t id, previous, next;  // the neighbours: -1 at an end; id -1: merged into the one before
+  };
+  struct Candidate {
+    uint32_t rank;
+    int32_t at, result;
+    bool operator>(const Candidate& other) const { return std::pair(rank, at) > std::pair(other.rank, other.at); }
+  };
+
+  static uint64_t key(int32_t left, int32_t right) {
+    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+  }
+
+  const std::string& name_of(int32_t token) const {
+    if (token < 0 || token >= vocab_size())
+      throw DataError(
+          fmt::format("token id {} is not in the BPE vocabulary, expected 0 to {}", token, vocab_size() - 1));
+    return model_.tokens[static_cast<size_t>(token)];
+  }
+
+  // Added tokens, first those looked for before normalisation, and the text between them.
+  void encode_between(std::string_view text, size_t finder, Words& known, std::vector<int32_t>& tokens) const {
+    if (finder == 1 && model_.nfc) return encode_pieces(nfc(text), known, tokens);
+    if (finder == 2) return encode_pieces(text, known, tokens);
+    while (!text.empty()) {
+      const AddedFinder::Found found = finders_[finder].find(text);
+      encode_between(text.substr(0, found.at), finder + 1, known, tokens);
+      if (found.id >= 0) tokens.push_back(found.id);
+      text.remove_prefix(found.at + found.size);
+    }
+  }
+
+  void encode_pieces(std::string_view text, Words& known, std::vector<int32_t>& tokens) const {
+    while (!text.empty()) {
+      const std::string_view piece = text.substr(0, bpe_piece_size(model_.pattern, text));
+      text.remove_prefix(piece.size());
+      if (piece.size() > kMostWordBytes) {
+        merge(piece, tokens);
+        continue;
+      }
+      auto word = known.find(piece);
+      if (word == known.end()) {
+        if (known.size() == kMostWords) known.clear();
+        word = known.try_emplace(std::string(piece)).first;
+        merge(piece, word->second);
+      }
+      tokens.insert(tokens.end(), word->second.begin(), word->second.end());
+    }
+  }
+
+  // Merges the pair of the lowest rank, of equal ones the first, until none is left.
+  void merge(std::string_view piece, std::vector<int32_t>& tokens) const {
+    if (model_.ignore_merges) {
+      std::string name;
+      for (const char byte : piece) name += bpe_letter(static_cast<uint8_t>(byte));
+      if (const auto known = model_.vocab.find(name); known != model_.vocab.end())
+        return tokens.push_back(known->second);
+    }
+    if (piece.size() > INT32_MAX)
+      throw DataError(fmt::format("{} bytes without a place to cut, expected at most {}", piece.size(), INT32_MAX));
+    const auto size = static_cast<int32_t>(piece.size());
+    std::vector<Symbol> symbols(piece.size());
+    std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
+    const auto symbol = [&](int32_t at) -> Symbol& { return symbols[static_cast<size_t>(at)]; };
+    const auto merge_of = [&](int32_t at) {  // with the next one
+      if (at < 0 || symbol(at).id < 0 || symbol(at).next < 0) return merges_.end();
+      return merges_.find(key(symbol(at).id, symbol(symbol(at).next).id));
+    };
+    const auto consider = [&](int32_t at) {
+      if (const auto found = merge_of(at); found != merges_.end())
+        queue.push({found->second.rank, at, found->second.result});
+    };
+    for (int32_t i = 0; i < size; ++i)
+      symbol(i) = {of_byte_[static_cast<uint8_t>(piece[static_cast<size_t>(i)])], i - 1, i + 1 < size ? i + 1 : -1};
+    for (int32_t i = 0; i < size; ++i) consider(i);
+    while (!queue.empty()) {
+      const Candidate best = queue.top();
+      queue.pop();
+      if (const auto found = merge_of(best.at); found == merges_.end() || found->second.result != best.result) continue;
+      Symbol& left = symbol(best.at);
+      Symbol& right = symbol(left.next);
+      left.id = best.result;
+      left.next = right.next;
+      right.id = -1;
+      if (left.next >= 0) symbol(left.next).previous = best.at;
+      consider(left.previous);
+      consider(best.at);
+    }
+    for (int32_t at = 0; at >= 0; at = symbol(at).next) tokens.push_back(symbol(at).id);
+  }
+
+  inline static std::atomic<uint64_t> made_ = 0;
+
+  const BpeModel model_;
+  const std::string fingerprint_;
+  const int32_t eod_, bos_;
+  const uint64_t number_ = ++made_;
+  std::array<AddedFinder, 2> finders_;                                 // by Added::normalized
+  std::vector<bool> added_ = std::vector<bool>(model_.tokens.size());  // by id
+  std::unordered_map<uint64_t, Merge> merges_;                         // by the pair
+  std::array<int32_t, 256> of_byte_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_bpe(BpeModel model, const std::string& json, const BpeEnds& ends,
+                                    bool special_as_text) {
+  return std::make_unique<BpeTokenizer>(std::move(model), json, ends, special_as_text);
+}
+
+std::unique_ptr<Tokenizer> load_bpe(const std::string& path) {
+  constexpr std::string_view name = "tokenizer.json";
+  if (!path.ends_with(name)) throw DataError(path + ": expected a file whose name ends in tokenizer.json");
+  const std::string config = path.substr(0, path.size() - name.size()) + "tokenizer_config.json",
+                    bytes = read_small_file(path, kMaxBpeBytes);
+  BpeModel model = parse_bpe_model(bytes, path);
+  if (!file_exists(config))
+    throw DataError(path + ": names no end of document; expected beside it tokenizer_config.json with \"eos_token\"");
+  return make_bpe(std::move(model), bytes, read_tokenizer_config(config), false);
+}
+
+}  // namespace trivet

@@ -1,0 +1,423 @@
+// Byte-level BPE against `tokenizers` (tests/golden/make_bpe_golden.py) and against itself.
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "base/files.h"
+#include "engine/data/bpe_tokenizer.h"
+#include "engine/data/bpe_trainer.h"
+#include "engine/data/prepare.h"
+#include "tests/engine/data/support.h"
+#include "tests/support/where.h"
+
+namespace trivet {
+namespace {
+
+using nlohmann::json;
+
+std::string golden(const std::string& file) {
+  return read_small_file(source_path("tests/golden/bpe/" + file), 16 << 20);
+}
+
+BpeEnds ends_of(const std::string& name) { return {name == "llama3" ? "<|end_of_text|>" : "<|endoftext|>", ""}; }
+
+std::unique_ptr<Tokenizer> golden_tokenizer(const std::string& name, bool special_as_text = false) {
+  const std::string file = golden(name + ".json");
+  return make_bpe(parse_bpe_model(file, name), file, ends_of(name), special_as_text);
+}
+
+const std::vector<std::string> kNames = {"gpt2", "llama3", "qwen2"};
+
+// A text of what tokenizers stumble over, bytes that are not UTF-8 among it where `broken`.
+std::string hard_text(uint64_t seed, int parts, bool broken) {
+  static const std::vector<std::string> kParts = {"a",
+                                                  "bc",
+                                                  "abab",
+                                                  " ",
+                                                  "  ",
+                                                  "\n",
+                                                  "\r\n",
+                                                  "\t",
+                                                  "'",
+                                                  "'s",
+                                                  "'LL",
+                                                  "1",
+                                                  "23",
+                                                  "!",
+                                                  "--",
+                                                  "\u00e9",
+                                                  "e\u0301",
+                                                  "\u0301",
+                                                  "\u017f",
+                                                  "\u00a0",
+                                                  "\u3000",
+                                                  "\u4eba",
+                                                  "\U0001f600",
+                                                  "\U0001d7d8",
+                                                  "<|endoftext|>",
+                                                  "<|end_of_text|>",
+                                                  "<|end",
+                                                  "<|",
+                                                  "of_text|>",
+                                                  "spe cial",
+                                                  "tokwort",
+                                                  std::string(1, '\0'),
+                                                  "<|im_start|>user",
+                                                  "word",
+                                                  " the"};
+  static const std::vector<std::string> kBroken = {"\xff",     "\xc3",         "\x80\x80\x80\x80\x80",
+                                                   "\xe4\xba", "\xf0\x9f\x98", "\xed\xa0\x80"};
+  std::mt19937_64 random(seed);
+  std::string text;
+  while (parts-- > 0)
+    text += broken && random() % 8 == 0 ? kBroken[random() % kBroken.size()] : kParts[random() % kParts.size()];
+  return text;
+}
+
+TEST(Bpe, GivesTheTokensOfTokenizers) {
+  const json expected = json::parse(golden("ids.json"));
+  for (const std::string& name : kNames)
+    for (const bool as_text : {false, true}) {
+      const auto tokenizer = golden_tokenizer(name, as_text);
+      const json& ids = expected["ids"][name + (as_text ? " special as text" : "")];
+      ASSERT_EQ(ids.size(), expected["texts"].size());
+      for (size_t i = 0; i < ids.size(); ++i) {
+        const std::string text = expected["texts"][i];
+        EXPECT_EQ(tokenizer->encode(text), ids[i].get<std::vector<int32_t>>()) << name << as_text << ": " << text;
+        EXPECT_EQ(tokenizer->encode(text), ids[i].get<std::vector<int32_t>>()) << "from the cache";
+      }
+    }
+}
+
+TEST(Bpe, GivesTheTokensOfTokenizersForLongRuns) {
+  for (const json& run : json::parse(golden("ids.json"))["long"]) {
+    std::string text;
+    for (int i = 0; i < run["count"]; ++i) text += run["unit"].get_ref<const std::string&>();
+    text += run["end"].get_ref<const std::string&>();
+    uint64_t hash = 0;
+    const auto tokens = golden_tokenizer(run["tokenizer"])->encode(text);
+    for (const int32_t token : tokens) hash = hash * 31 + static_cast<uint64_t>(token);
+    EXPECT_EQ(tokens.size(), run["tokens"]) << run;
+    EXPECT_EQ(hash, run["hash"]) << run;
+  }
+}
+
+// Other names would be other tokens to whom reads the file.
+TEST(Bpe, TrainsTheMergesOfTokenizers) {
+  const std::string corpus = golden("corpus.txt");
+  for (const std::string& name : kNames) {
+    const BpeModel expected = parse_bpe_model(golden(name + ".json"), name);
+    std::vector<std::string> special;
+    for (const auto& token : expected.added)
+      if (token.special) special.push_back(token.text);
+    PieceCounts counts;
+    count_pieces(expected.pattern, corpus, counts);
+    BpeModel found = train_bpe(counts, std::ssize(expected.vocab), expected.pattern, special);
+    EXPECT_EQ(found.merges, expected.merges) << name;
+    EXPECT_EQ(found.vocab, expected.vocab) << name;
+    // and what is written is read again
+    const BpeModel again = parse_bpe_model(to_tokenizer_json(found), name);
+    EXPECT_EQ(again.merges, found.merges);
+    EXPECT_EQ(again.tokens, found.tokens);
+    EXPECT_EQ(again.pattern, found.pattern);
+    EXPECT_EQ(again.added.size(), special.size());
+  }
+}
+
+TEST(Bpe, TrainsUntilNoPairIsLeft) {
+  const BpeModel model = train_bpe({{"aaaa", 2}, {"b", 5}}, 1000, BpePattern::gpt2, {"<|endoftext|>"});
+  EXPECT_EQ(model.tokens.size(), 259u);  // aa and aaaa
+  EXPECT_EQ(model.tokens[258], "aaaa");
+}
+
+TEST(Bpe, GivesAnyBytesBack) {
+  for (const std::string name : {"gpt2", "llama3"}) {
+    const auto tokenizer = golden_tokenizer(name);
+    for (uint64_t seed = 0; seed < 300; ++seed) {
+      std::string text = hard_text(seed, 60, true);
+      const std::string end = ends_of(name).eod;  // is not text
+      for (size_t at; (at = text.find(end)) != text.npos;) text.erase(at, end.size());
+      ASSERT_EQ(tokenizer->decode(tokenizer->encode(text)), text) << name << ", seed " << seed;
+    }
+  }
+}
+
+TEST(Bpe, PartsHaveTheTokensOfTheWhole) {
+  for (const std::string& name : kNames) {
+    const auto tokenizer = golden_tokenizer(name);
+    int cuts = 0;
+    for (uint64_t seed = 0; seed < 400; ++seed) {
+      const std::string whole = hard_text(seed, 80, seed % 2 == 0);
+      std::vector<int32_t> tokens;
+      // The text comes as from a file, some more where it cannot be cut.
+      for (std::string_view rest = whole; !rest.empty();) {
+        size_t size = 0;
+        for (size_t most = 4 + seed % 30; size == 0; most *= 2)
+          size = tokenizer->part_size(rest.substr(0, most + 1 + seed % 7), most);
+        cuts += size < rest.size();
+        const auto part = tokenizer->encode(rest.substr(0, size), true);
+        tokens.insert(tokens.end(), part.begin(), part.end());
+        rest.remove_prefix(size);
+      }
+      ASSERT_EQ(tokens, tokenizer->encode(whole)) << name << ", seed " << seed;
+    }
+    EXPECT_GT(cuts, 1000);
+  }
+}
+
+TEST(Bpe, CanBeUsedByManyThreads) {
+  const auto one = golden_tokenizer("gpt2"), other = golden_tokenizer("llama3");
+  const auto text = [](uint64_t seed) { return hard_text(seed, 2000, true); };
+  std::vector<std::vector<int32_t>> expected;
+  for (uint64_t seed = 0; seed < 8; ++seed) expected.push_back((seed % 2 == 0 ? one : other)->encode(text(seed)));
+  std::vector<std::jthread> threads;
+  std::atomic<int> different = 0;
+  for (int thread = 0; thread < 4; ++thread)
+    threads.emplace_back([&] {
+      for (uint64_t seed = 0; seed < 8; ++seed)
+        different += (seed % 2 == 0 ? one : other)->encode(text(seed)) != expected[seed];
+    });
+  threads.clear();
+  EXPECT_EQ(different, 0);
+}
+
+TEST(Bpe, ReadsVocabAndMerges) {
+  const BpeModel model = parse_bpe_model(golden("gpt2.json"), "gpt2");
+  const TempDir directory;
+  const auto name = [&](int32_t id) { return model.tokens[static_cast<size_t>(id)]; };
+  // A merge that comes twice has its last rank.
+  std::string merges = "#version: 0.2\n" + name(model.merges[20][0]) + " " + name(model.merges[20][1]) + "\r\n";
+  for (const auto& merge : model.merges) merges += name(merge[0]) + " " + name(merge[1]) + "\n";
+  write_text(directory / "x-vocab.json", json(model.vocab).dump());
+  write_text(directory / "x-merges.txt", merges);
+  const BpeModel read = read_bpe_vocab(directory / "x-vocab.json", {"<|endoftext|>", ""});
+  const auto one = make_bpe(read, "", ends_of("gpt2"), false), other = golden_tokenizer("gpt2");
+  for (uint64_t seed = 0; seed < 50; ++seed)
+    EXPECT_EQ(one->encode(hard_text(seed, 50, true)), other->encode(hard_text(seed, 50, true)));
+  write_text(directory / "x-merges.txt", "#version: 0.2\nt h\n# comment\n");
+  EXPECT_EQ(message_of<DataError>([&] { read_bpe_vocab(directory / "x-vocab.json", {}); }),
+            directory / "x-merges.txt: merges: found \"# comment\" in place 2, expected a vocabulary with \"comment\"");
+}
+
+TEST(Bpe, NamesWhatItDoesNotImplement) {
+  const json good =
+      json::parse(to_tokenizer_json(train_bpe({{"abab", 1}}, 258, BpePattern::llama3, {"<|endoftext|>"})));
+  const auto message = [&](auto change) {
+    json file = good;
+    change(file);
+    return message_of<DataError>([&] { parse_bpe_model(file.dump(), "f"); });
+  };
+  parse_bpe_model(good.dump(), "f");
+  const struct {
+    std::string place;
+    json value;
+    std::string expected;
+  } rows[] = {
+      {"/truncation", {{"max_length", 5}}, "f: truncation: found {\"max_length\":5}, expected null: nothing else is"},
+      {"/padding", {{"length", 5}}, "f: padding: found {"},
+      {"/normalizer", {{"type", "NFKC"}}, "f: normalizer: type: found \"NFKC\", expected \"NFC\": nothing else"},
+      {"/decoder", {{"type", "Metaspace"}}, "f: decoder: type: found \"Metaspace\""},
+      {"/pre_tokenizer", nullptr,
+       "f: pre_tokenizer: found null, expected ByteLevel, \"add_prefix_space\" false; or a Split"},
+      {"/pre_tokenizer", {{"type", "Metaspace"}}, "f: pre_tokenizer: found {"},
+      {"/pre_tokenizer", {{"type", "ByteLevel"}}, "f: pre_tokenizer: found {"},
+      {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\w+", "f: pre_tokenizer: found {"},
+      {"/pre_tokenizer/pretokenizers/0/behavior", "Removed", "f: pre_tokenizer: found {"},
+      {"/pre_tokenizer/pretokenizers/1/use_regex", true, "f: pre_tokenizer: found {"},
+      {"/pre_tokenizer/pretokenizers/2", {{"type", "ByteLevel"}}, "f: pre_tokenizer: found {"},
+      {"/model/type", "Unigram", "f: model: type: found \"Unigram\", expected \"BPE\""},
+      {"/model/dropout", 0.1, "f: model: dropout: found 0.1"},
+      {"/model/byte_fallback", true, "f: model: byte_fallback: found true"},
+      {"/model/end_of_word_suffix", "</w>", "f: model: end_of_word_suffix: found \"</w>\""},
+      {"/model/vocab/a", 5, "f: model: vocab: found \""},
+      {"/model/vocab/a", 100000, "f: model: vocab: found \"a\" with id 100000, expected the ids 0 to 257, each"},
+      {"/model/vocab/a", -1, "f: model: vocab: a: found -1, expected an integer from 0"},
+      {"/model/vocab/a", "x", "f: model: vocab: a: found \"x\", expected an integer"},
+      {"/model/merges/0", "a z", "found \"a z\" in place 1, expected a vocabulary with \"az\""},
+      {"/model/merges/0", "ab", "found \"ab\" in place 1, expected two tokens with a space between"},
+      {"/model/merges/0", 7, "f: model: merges: found 7, expected \"a b\" or"},
+      {"/added_tokens/0/lstrip", true, "f: added_tokens: lstrip: found true, expected false: nothing else"},
+      {"/added_tokens/0/single_word", true, "single_word: found true"},
+      {"/added_tokens/0/content", "", "f: added_tokens: content: found \"\""},
+      {"/added_tokens/0/id", 5, "added_tokens: found \"<|endoftext|>\" with id 5, expected 0"},
+      {"/added_tokens/0/special", 5, "f: added_tokens: special: found 5"},
+  };
+  for (const auto& row : rows)
+    EXPECT_TRUE(contains(message([&](json& file) { file[json::json_pointer(row.place)] = row.value; }), row.expected))
+        << row.place;
+  EXPECT_TRUE(contains(message([](json& file) {
+                         json& vocab = file["model"]["vocab"];
+                         vocab["new"] = vocab["!"];
+                         vocab.erase("!");
+                       }),
+                       "found no \"!\" for the byte 0x21, expected a token for each byte"));
+  EXPECT_TRUE(contains(message([](json& file) {
+                         file["normalizer"] = {{"type", "NFC"}};
+                         file["added_tokens"][0]["normalized"] = true;
+                       }),
+                       "expected false beside the normalizer NFC"));
+  EXPECT_TRUE(contains(message_of<DataError>([] { parse_bpe_model("{", "f"); }), "f: not valid JSON"));
+}
+
+TEST(Bpe, NeedsItsEndOfDocument) {
+  const TempDir directory;
+  write_text(directory / "tokenizer.json", golden("gpt2.json"));
+  EXPECT_TRUE(contains(message_of<DataError>([&] { load_tokenizer(directory / "tokenizer.json"); }),
+                       "names no end of document; expected beside it tokenizer_config.json"));
+  const std::string config = directory / "tokenizer_config.json";
+  write_text(config, R"({"eos_token": {"content": "<|endoftext|>"}, "bos_token": "<|endoftext|>"})");
+  const auto tokenizer = load_tokenizer(directory / "tokenizer.json");
+  EXPECT_EQ(tokenizer->eod(), 0);
+  EXPECT_EQ(tokenizer->bos(), -1);
+  EXPECT_EQ(tokenizer->encode_prompt(""), std::vector<int32_t>{0});
+  write_text(config, to_tokenizer_config({"<|endoftext|>", "<|endoftext|>"}));
+  EXPECT_EQ(load_tokenizer(directory / "tokenizer.json")->encode_prompt("<|endoftext|>"), (std::vector<int32_t>{0, 0}));
+  write_text(config, R"({"eos_token": "</s>"})");
+  EXPECT_EQ(message_of<ConfigError>([&] { load_tokenizer(directory / "tokenizer.json"); }),
+            config + ": eos_token: found \"</s>\", which is no special token of the tokenizer: it has <|endoftext|>");
+  EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{900}), DataError);
+  EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{-1}), DataError);
+}
+
+class BpePrepareTest : public testing::Test {
+ protected:
+  BpePrepareTest() {
+    write_text(directory_ / "in.txt", golden("corpus.txt"));
+    options_.inputs = {directory_ / "in.txt"};
+    options_.output = directory_ / "d";
+    options_.tokenizer = "bpe";
+  }
+
+  void use_model(const std::string& name) {
+    write_text(directory_ / (name + "-tokenizer.json"), golden(name + ".json"));
+    options_.model = directory_ / (name + "-tokenizer.json");
+    options_.eod_token = ends_of(name).eod;
+  }
+
+  // The tokens of the dataset's first document.
+  std::vector<int32_t> first_document() const {
+    const IndexedDataset dataset(options_.output);
+    std::vector<int32_t> tokens(static_cast<size_t>(dataset.length(0)));
+    dataset.read(0, tokens);
+    return tokens;
+  }
+
+  std::string message() const {
+    return message_of<ConfigError>([&] { prepare_dataset(options_); });
+  }
+
+  TempDir directory_;
+  PrepareOptions options_;
+};
+
+TEST_F(BpePrepareTest, TakesAModel) {
+  use_model("llama3");
+  write_text(directory_ / "in.txt", "x<|begin_of_text|>y tokwort\xff");
+  options_.bos_token = "<|begin_of_text|>";
+  PrepareResult result = prepare_dataset(options_);
+  const auto tokenizer = open_tokenizer(options_.output);
+  std::vector<int32_t> expected = tokenizer->encode_prompt("x<|begin_of_text|>y tokwort\xff");
+  EXPECT_EQ(expected[0], tokenizer->bos());
+  expected.push_back(tokenizer->eod());
+  EXPECT_EQ(first_document(), expected);
+  EXPECT_EQ(result.added_tokens, 2);
+  EXPECT_EQ(result.replaced_bytes, 0);
+  EXPECT_EQ(result.info.bos, 0);
+  EXPECT_EQ(read_dataset_info(options_.output), result.info);
+  EXPECT_EQ(read_text(options_.output + ".tokenizer.json"), read_text(options_.model));
+  EXPECT_EQ(tokenizer->decode(expected), "xy tokwort\xff");
+  options_.special_as_text = options_.force = true;
+  result = prepare_dataset(options_);
+  EXPECT_EQ(result.added_tokens, 1);  // tokwor, which is not special
+  EXPECT_GT(first_document().size(), expected.size() + 5);
+  // Another beginning than the dataset was made with.
+  write_text(options_.output + ".tokenizer_config.json", to_tokenizer_config({"<|end_of_text|>", ""}));
+  EXPECT_TRUE(
+      contains(message_of<DataError>([&] { open_tokenizer(options_.output); }), "end of document 1, beginning -1"));
+}
+
+TEST_F(BpePrepareTest, PiecesOfALongDocumentHaveTheTokensOfTheWhole) {
+  use_model("llama3");
+  // runs of one class around the size of a piece, special tokens, and bytes that are not UTF-8
+  std::string text = golden("corpus.txt");
+  for (const auto& [unit, count] : std::vector<std::pair<std::string, int>>{{"\u4eba", 360'000},
+                                                                            {" ", 1'100'000},
+                                                                            {"<|end_of_text|>", 75'000},
+                                                                            {"\n", 1'100'000},
+                                                                            {"\xff\xfe", 530'000}}) {
+    for (int i = 0; i < count; ++i) text += unit;
+    text += "it's 12345 \n\n  words";
+  }
+  write_text(directory_ / "in.txt", text);
+  prepare_dataset(options_);
+  std::vector<int32_t> expected = golden_tokenizer("llama3")->encode(text);
+  expected.push_back(1);
+  EXPECT_EQ(first_document(), expected);
+}
+
+TEST_F(BpePrepareTest, TrainsTheSameWithAnyNumberOfThreads) {
+  for (int i = 0; i < 6; ++i) options_.inputs.push_back(options_.inputs[0]);
+  options_.vocab_size = 600;
+  options_.pattern = BpePattern::llama3;
+  options_.special = {"<|user|>"};
+  options_.threads = 1;
+  prepare_dataset(options_);
+  const std::string prefix = options_.output;
+  const auto tokenizer = open_tokenizer(prefix);
+  EXPECT_EQ(tokenizer->vocab_size(), 600);
+  EXPECT_EQ(tokenizer->encode("<|endoftext|><|user|>"), (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(names_in(directory_ / ""), (std::vector<std::string>{"d.bin", "d.idx", "d.json", "d.tokenizer.json",
+                                                                 "d.tokenizer_config.json", "in.txt"}));
+  const auto expect_the_same = [&] {
+    prepare_dataset(options_);
+    for (const char* suffix : {".bin", ".idx", ".json", ".tokenizer.json", ".tokenizer_config.json"})
+      EXPECT_EQ(read_text(options_.output + suffix), read_text(prefix + suffix)) << options_.output << suffix;
+  };
+  options_.threads = 4;
+  options_.output = directory_ / "again";
+  expect_the_same();
+  // and with its own model
+  options_.output = directory_ / "model";
+  options_.vocab_size.reset();
+  options_.pattern.reset();
+  options_.special.clear();
+  options_.model = prefix + ".tokenizer.json";
+  options_.eod_token = "<|endoftext|>";
+  expect_the_same();
+}
+
+TEST_F(BpePrepareTest, TrainsOnASample) {
+  options_.vocab_size = 300;
+  options_.train_bytes = 1000;
+  prepare_dataset(options_);
+  EXPECT_EQ(open_tokenizer(options_.output)->decode(first_document()), [] {
+    std::string text = golden("corpus.txt");
+    return text.substr(0, text.size() - std::string("<|endoftext|>").size());  // which became the end of document
+  }());
+}
+
+TEST_F(BpePrepareTest, RefusesOptionsThatWouldDoNothing) {
+  EXPECT_TRUE(contains(message(), "--tokenizer bpe needs either --vocab-size N"));
+  use_model("gpt2");
+  options_.eod_token.clear();
+  EXPECT_TRUE(contains(message(), "needs --eod-token NAME, the special token that ends a document"));
+  options_.eod_token = "</s>";
+  EXPECT_TRUE(
+      contains(message(), "--eod-token: found \"</s>\", which is no special token of the tokenizer: it has <|endof"));
+  options_.eod_token = "<|endoftext|>";
+  options_.bos_token = "<s>";
+  EXPECT_TRUE(contains(message(), "--bos-token: found \"<s>\""));
+  options_.special = {"<x>"};
+  EXPECT_TRUE(contains(message(), "--pattern and --special have no use with --model"));
+  options_.model.clear();
+  options_.vocab_size = 258;
+  EXPECT_TRUE(contains(message(), "--vocab-size is 258, expected 259 to"));
+  options_.vocab_size = 100000;
+  EXPECT_TRUE(contains(message(), "cannot train a BPE vocabulary of 100000 ids on this text: it is enough for "));
+  options_.tokenizer = "bytes";
+  options_.vocab_size.reset();
+  EXPECT_TRUE(contains(message(), "--pattern and --special need --tokenizer bpe"));
+}
+
+}  // namespace
+}  // namespace trivet
