@@ -114,8 +114,8 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
   if (!plan.baseline)
     print_text("The baseline is not among the points that can run: ratios are to the first that can.");
   if (!study.auto_repeats && study.repeats < kFewestRounds)
-    print_text(fmt::format("{} are too few for a verdict: at least {}, or repeats: auto.",
-                           counted(study.repeats, "round"), kFewestRounds));
+    print_text(fmt::format("{} {} too few for a verdict: at least {}, or repeats: auto.",
+                           counted(study.repeats, "round"), study.repeats == 1 ? "is" : "are", kFewestRounds));
 }
 
 // A run of one's own with the settings of a point: its length, evaluations and checkpoints are those of the base,
@@ -157,9 +157,20 @@ void check_success(const Study& study, const Plan& plan, const Summary& summary,
   throw ConfigError(fmt::format("study {}: no run was made yet; trivet study {} makes them", study.name, study.path));
 }
 
+void check_losses(const Study& study, const Plan& plan, const Summary& summary) {
+  if (summary.disagreements == 0) return;
+  std::string text = fmt::format("{} of {} points do not have the losses that they must have:", summary.disagreements,
+                                 plan.points.size());
+  for (size_t i = 0; i < plan.points.size(); ++i)
+    if (!summary.points[i].disagreement.empty())
+      text += fmt::format("\n{}: {}", describe_choice(study, plan.points[i].choice), summary.points[i].disagreement);
+  throw NumericsError(text);
+}
+
 void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   const Summary summary = summarize(study, plan, rows);
   check_success(study, plan, summary);
+  check_losses(study, plan, summary);
   for (const std::string& winner : winner_texts(study, plan, summary)) print_text(winner);
   print_text(resolution_text(summary));
   fmt::print("\n");
@@ -228,14 +239,7 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
   if (study.design == Design::halving) print_text(halving_text(halving_rungs(study, plan, rows)) + ".");
   fmt::print("Report: {}/report.html\n", study.out);
   std::fflush(stdout);
-  if (summary.disagreements > 0) {
-    std::string text = fmt::format("{} of {} points do not have the losses that they must have:", summary.disagreements,
-                                   plan.points.size());
-    for (size_t i = 0; i < plan.points.size(); ++i)
-      if (!summary.points[i].disagreement.empty())
-        text += fmt::format("\n{}: {}", describe_choice(study, plan.points[i].choice), summary.points[i].disagreement);
-    throw NumericsError(text);
-  }
+  check_losses(study, plan, summary);
   if (end == StudyEnd::stopped)
     throw Unfinished(
         "stopped; the same command continues with the runs that are left, beside new ones of their baseline");
@@ -264,13 +268,26 @@ void draw_timeline(const Study& study, const Plan& plan, const std::vector<RunRo
   fmt::print("{}\n", svg);
 }
 
-// Without the plan: a study whose base has gone has its results all the same.
-void export_results(const Study& study, const std::string& path) {
-  const std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
+std::vector<RunRow> read_some_results(const Study& study) {
+  std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
   if (rows.empty())
     throw ConfigError(fmt::format("study {}: no run was made yet; trivet study {} makes them", study.name, study.path));
-  fmt::print("{}: {} of {}\n", path, counted(export_steps(study, rows, path), "row"),
-             counted(static_cast<int64_t>(rows.size()), "run"));
+  return rows;
+}
+
+// A study whose base has gone has its results all the same; else those of its points as they are now.
+void export_results(const Study& study, const std::string& path) {
+  std::vector<RunRow> rows = read_some_results(study);
+  const auto all = static_cast<int64_t>(rows.size());
+  try {
+    const Plan plan = make_plan(study);
+    std::erase_if(rows, [&](const RunRow& row) { return std::ranges::count(plan.points, row.point, &Point::id) == 0; });
+  } catch (const Error& error) {
+    fmt::print(stderr, "trivet: all results are exported, for the study cannot be planned: {}\n", error.what());
+  }
+  const auto kept = static_cast<int64_t>(rows.size());
+  const std::string others = kept < all ? fmt::format(", {} of other points left out", all - kept) : "";
+  fmt::print("{}: {} of {}{}\n", path, counted(export_steps(study, rows, path), "row"), counted(kept, "run"), others);
 }
 
 void run(const StudyOptions& options) {
@@ -297,7 +314,7 @@ void run(const StudyOptions& options) {
   if (options.best) return print_best(study, plan, rows);
   if (options.timeline) return draw_timeline(study, plan, rows, *options.timeline);
   if (options.report) {
-    write_reports(study, plan, rows);
+    write_reports(study, plan, read_some_results(study));
     fmt::print("{}/report.html, table.md, table.csv, plot.svg\n", study.out);
     return;
   }
@@ -338,7 +355,9 @@ void add_study_command(CLI::App& app) {
   command->add_option("--out", options->out, "folder of the study, instead of the file's `out`")->option_text("DIR");
   CLI::Option* plan =
       command->add_flag("--plan", options->plan, "only show the points, why some cannot run, and the cost");
-  command->add_flag("--probe", options->probe, "with --plan: make the first run, which counts, to know the cost")
+  command
+      ->add_flag("--probe", options->probe,
+                 "with --plan: make a run to know the cost; it counts, beside a new one of its baseline")
       ->needs(plan);
   CLI::Option* best =
       command->add_flag("--best", options->best, "only name the best point and the main effects")->excludes(plan);

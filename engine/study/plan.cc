@@ -139,6 +139,10 @@ Plan make_plan(const Study& study) {
   if (!std::filesystem::exists(study.base))
     throw ConfigError(
         fmt::format("{}: base: {} is not there (it is relative to the study's file)", study.path, study.base));
+  if (!study.factors.empty() && !study.equal_points && std::ranges::all_of(study.factors, &Factor::condition))
+    throw ConfigError(study.path +
+                      ": factors: all are conditions, so there is nothing to compare; expected one without "
+                      "condition: true");
   Plan plan;
   for (const Choice& choice : design_points(study)) {
     try {

@@ -203,7 +203,11 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
     canvas.text(rows.width() - 8, y + 15, best ? "end head" : "end", value);
   }
   if (ratios) canvas.line(rows.left() + scale, kTop - 6, rows.left() + scale, rows.bottom() + 3, "one");
-  return canvas.finish(rows.width(), rows.bottom() + 42, "ratio of each point to the baseline");
+  canvas.text(
+      8, rows.bottom() + 52, "soft",
+      "green: best, or tied for best; whiskers: 95 %; grey band: effects that this study does not see in four of "
+      "five cases");
+  return canvas.finish(rows.width(), rows.bottom() + 62, "ratio of each point to the baseline");
 }
 
 std::string exposed_plot(const Study& study, const Plan& plan, const Summary& summary) {

@@ -71,6 +71,7 @@ void judge_points(const Study& study, Summary& summary) {
   for (PointSummary& point : summary.points) {
     const Estimate* ratio = point.ratio(study.metric);
     point.verdict = !point.failure.empty()          ? Verdict::failed
+                    : !point.disagreement.empty()   ? Verdict::differs
                     : !ratio                        ? Verdict::not_measured
                     : point.baseline                ? Verdict::baseline
                     : ratio->rounds < kFewestRounds ? Verdict::too_few
@@ -96,13 +97,14 @@ std::vector<Conclusion> group(const Study& study, const Plan& plan, const Summar
   return conclusions;
 }
 
-// The points of a conclusion that can be its best: those that did not fail, with rounds enough if any has; the best
-// first.
+// The points of a conclusion that can be its best: those that did not fail, have the losses that they must have, and
+// rounds enough if any has; the best first.
 std::vector<size_t> candidates_of(const Study& study, const Summary& summary, const Conclusion& conclusion) {
   const auto ratio = [&](size_t i) { return summary.points[i].ratio(study.metric); };
   std::vector<size_t> candidates;
   for (const size_t i : conclusion.points)
-    if (summary.points[i].failure.empty() && ratio(i) && ratio(i)->rounds >= std::min(kFewestRounds, conclusion.rounds))
+    if (summary.points[i].failure.empty() && summary.points[i].disagreement.empty() && ratio(i) &&
+        ratio(i)->rounds >= std::min(kFewestRounds, conclusion.rounds))
       candidates.push_back(i);
   std::ranges::stable_sort(candidates, [&](size_t a, size_t b) {
     return is_better_high(study.metric) ? ratio(a)->value > ratio(b)->value : ratio(a)->value < ratio(b)->value;

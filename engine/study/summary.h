@@ -43,10 +43,11 @@ struct Estimate {
 };
 
 // A point against the baseline of its conditions. within_noise: its corrected p is above 5 %.
-// refused: ranks shared cores (oversubscription.h).
-enum class Verdict : uint8_t { not_measured, failed, baseline, too_few, better, worse, within_noise, refused };
+// refused: ranks shared cores (oversubscription.h). differs: the losses are not those that they must be.
+enum class Verdict : uint8_t { not_measured, failed, baseline, too_few, better, worse, within_noise, refused, differs };
 constexpr auto words_of(Verdict) {
-  return word_list("not measured", "failed", "baseline", "too few", "better", "worse", "within noise", "refused");
+  return word_list("not measured", "failed", "baseline", "too few", "better", "worse", "within noise", "refused",
+                   "losses differ");
 }
 
 struct PointSummary {

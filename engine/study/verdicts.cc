@@ -54,15 +54,19 @@ std::string conclusion_text(const Study& study, const Plan& plan, const Summary&
 
 // How many points a conclusion is not about.
 std::string left_out_text(const Study& study, const Summary& summary, const Conclusion& conclusion) {
-  int64_t failed = 0, few = 0;
+  int64_t failed = 0, few = 0, differ = 0;
   for (const size_t i : conclusion.points) {
     const Estimate* ratio = summary.points[i].ratio(study.metric);
     if (!summary.points[i].failure.empty()) ++failed;
+    else if (!summary.points[i].disagreement.empty()) ++differ;
     else if (conclusion.rounds >= kFewestRounds && (!ratio || ratio->rounds < kFewestRounds)) ++few;
   }
   std::string text;
   if (failed > 0)
     text += fmt::format(" {} failed and {} left out.", counted(failed, "point"), failed == 1 ? "is" : "are");
+  if (differ > 0)
+    text += fmt::format(" {} {} not the losses that {} must have and {} left out.", counted(differ, "point"),
+                        differ == 1 ? "has" : "have", differ == 1 ? "it" : "they", differ == 1 ? "is" : "are");
   if (few > 0)
     text += fmt::format(" {} {} fewer than {} rounds and {} left out.", counted(few, "point"),
                         few == 1 ? "has" : "have", kFewestRounds, few == 1 ? "is" : "are");
@@ -81,8 +85,18 @@ std::vector<std::string> winner_texts(const Study& study, const Plan& plan, cons
     texts.push_back((conditions.empty() ? "" : "With " + conditions + ": ") + text +
                     left_out_text(study, summary, conclusion));
   }
-  if (texts.empty())
-    texts.push_back("No point has a finished run that reports " + study.metric + " and can be compared.");
+  if (texts.empty()) {
+    texts.push_back("No point has finished runs beside its baseline's in which " + study.metric +
+                    " is above 0: there is nothing to compare.");
+    if (summary.failed > 0)
+      texts.push_back(fmt::format("{} failed; --retry-failed runs {} again.", counted(summary.failed, "point"),
+                                  summary.failed == 1 ? "it" : "them"));
+  }
+  if (summary.machines.size() > 1)
+    texts.push_back(fmt::format(
+        "The runs are of {} programs or machines (the last lines of table.md): each ratio is within one call, but the "
+        "means are over all of them.",
+        summary.machines.size()));
   return texts;
 }
 
@@ -93,11 +107,12 @@ std::string resolution_text(const Summary& summary) {
   };
   const Resolution& resolution = *summary.resolution;
   std::string text = fmt::format(
-      "{} of a point's ratio from round to round: {}. So {} and {} find effects of {} and more in about four of five "
+      "{} of a point's ratio from round to round{}: {}. So {} and {} find effects of {} and more in about four of five "
       "studies",
       resolution.equal_points ? "Equal points (an A/A study): deviation" : "Deviation",
-      percent_text(resolution.deviation), counted(resolution.rounds, "round"),
-      counted(resolution.comparisons, "comparison"), effect_text(resolution.effect()));
+      summary.conclusions.size() > 1 ? ", over all conditions" : "", percent_text(resolution.deviation),
+      counted(resolution.rounds, "round"), counted(resolution.comparisons, "comparison"),
+      effect_text(resolution.effect()));
   for (const int64_t rounds : {10, 20, 40}) {
     if (rounds <= resolution.rounds) continue;
     Resolution more = resolution;

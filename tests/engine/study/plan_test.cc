@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tests/engine/study/study_text.h"
+#include "tests/support/message_of.h"
 
 namespace trivet {
 namespace {
@@ -97,6 +98,15 @@ TEST(Plan, DropsWhatThisMachineCannotHold) {
   ASSERT_EQ(plan.dropped.size(), 3u);
   EXPECT_NE(plan.dropped[0].reason.find("of memory on its 2 ranks, but the "), std::string::npos)
       << plan.dropped[0].reason;
+}
+
+TEST(Plan, ConditionsAloneLeaveNothingToCompare) {
+  const StudyFolder folder;
+  const std::string text =
+      with(kGoodStudy, "key: parallel.bucket_size\n", "key: parallel.bucket_size\n    condition: true\n");
+  const std::string all = with(text, "name: size\n", "name: size\n    condition: true\n");
+  EXPECT_NE(message_of<ConfigError>([&] { make_plan(folder.study(all)); }).find("factors: all are conditions"),
+            std::string::npos);
 }
 
 TEST(Plan, IdsFollowWhatIsRunNotHowItIsCalled) {

@@ -289,6 +289,28 @@ TEST_F(StudySummary, LossesMustAgreeWhereNoNumbersChange) {
   EXPECT_EQ(summary().disagreements, 0);
 }
 
+TEST_F(StudySummary, APointWithOtherLossesIsNeverBest) {
+  // given: the fastest point has lost its way in one step of one round
+  add(0, {1, 1, 1, 1, 1, 1}), add(2, {0.9, 0.9, 0.9, 0.9, 0.9, 0.9}), add(4, {0.5, 0.5, 0.5, 0.5, 0.5, 0.5});
+  EXPECT_TRUE(summary().wins(4));
+  rows_.back().losses[2] += 1e-3;
+  // then
+  const Summary result = summary();
+  EXPECT_TRUE(result.wins(2));
+  EXPECT_EQ(result.points[4].verdict, Verdict::differs);
+  const std::string text = winner_texts(study_, plan_, result).at(0);
+  EXPECT_NE(text.find("1 point has not the losses that it must have and is left out."), std::string::npos) << text;
+}
+
+TEST_F(StudySummary, RunsOfTwoProgramsAreNotPooledInSilence) {
+  add(0, {1, 1, 1, 1, 1, 1}), add(2, {2, 2, 2, 2, 2, 2});
+  for (RunRow& row : rows_) row.provenance = {{"processor", "P"}, {"binary", "1"}};
+  EXPECT_EQ(winner_texts(study_, plan_, summary()).size(), 1u);
+  rows_.back().provenance["binary"] = "2";
+  const auto texts = winner_texts(study_, plan_, summary());
+  EXPECT_TRUE(texts.back().starts_with("The runs are of 2 programs or machines")) << texts.back();
+}
+
 TEST_F(StudySummary, ALossThatIsAWholeOtherCurveIsCaughtUnderATolerance) {
   add(0, {1});
   rows_.push_back(row_of(plan_.points[2], 1, 1, {4, 3, 2.1, 1}));
