@@ -30,6 +30,13 @@ constexpr double kLeastTimed = 0.5;  // seconds; of less no rate can be told
 
 std::string rate_text(double bytes_per_second) { return bytes_text(static_cast<int64_t>(bytes_per_second)) + "/s"; }
 
+std::string described(const Tokenizer& tokenizer) {
+  const auto named = [&](int32_t id) { return fmt::format("{} ({})", id, printable(tokenizer.piece(id))); };
+  return fmt::format("{}, {} ids, end of document {}{}", tokenizer.kind(), grouped(tokenizer.vocab_size()),
+                     named(tokenizer.eod()),
+                     tokenizer.bos() < 0 ? ", no token begins one" : ", beginning " + named(tokenizer.bos()));
+}
+
 class ProgressLine {
  public:
   void show(const PrepareProgress& progress) {
@@ -93,21 +100,13 @@ void prepare(const PrepareOptions& options) {
                          bytes_text(info.text_bytes),
                          static_cast<double>(info.text_bytes) / static_cast<double>(info.tokens)));
   const double seconds = std::max(result.encoding_seconds, 1e-9);
-  const auto named = [](int64_t id, const std::string& name) {
-    return name.empty() ? fmt::format("{}", id) : fmt::format("{} ({})", id, printable(name));
-  };
-  print_text(fmt::format("tokenizer {}, {} ids, end of document {}{}{}; encoded in {:.1f} s, {}, {:.2f} M tokens/s",
-                         info.tokenizer, grouped(info.vocab_size), named(info.eod, result.eod_token),
-                         info.tokenizer != "bpe" ? ""
-                         : info.bos < 0          ? ", no token begins one"
-                                                 : ", beginning " + named(info.bos, result.bos_token),
+  print_text(fmt::format("tokenizer {}{}; encoded in {:.1f} s, {}, {:.2f} M tokens/s", described(*result.tokenizer),
                          options.vocab_size ? fmt::format(", trained in {:.1f} s", result.training_seconds) : "",
                          seconds, rate_text(static_cast<double>(info.text_bytes) / seconds),
                          static_cast<double>(info.tokens) / seconds / 1e6));
   if (result.added_tokens > 0)
-    print_text(fmt::format("the text has {}, taken for {} (--special-as-text takes special ones for text)",
-                           counted(result.added_tokens, "added token"),
-                           result.added_tokens == 1 ? "itself" : "themselves"));
+    print_text(counted(result.added_tokens, "added token") +
+               " of the tokenizer in the text; --special-as-text takes special ones as text");
   if (result.replaced_bytes > 0)
     fmt::print("replaced {} that {} not valid UTF-8 by U+FFFD\n", counted(result.replaced_bytes, "byte"),
                result.replaced_bytes == 1 ? "was" : "were");
@@ -147,8 +146,9 @@ void add_prepare(CLI::App& data) {
   command->add_option(
       "--threads", options->threads,
       fmt::format("threads that encode [one a core]; memory, whatever the size of the input, is at most {} and {} a "
-                  "thread (bpe: twice that), and {} times the longest line of JSON Lines",
-                  bytes_text(kMemoryBytes), bytes_text(kMemoryBytesPerThread), kMemoryPerLineByte));
+                  "thread (bpe: {} more), and {} times the longest line of JSON Lines",
+                  bytes_text(kMemoryBytes), bytes_text(kMemoryBytesPerThread), bytes_text(kBpeMemoryPerThread),
+                  kMemoryPerLineByte));
   command->add_flag("--force", options->force, "overwrite a dataset that is there");
   command->callback([options, document, pattern] {
     options->text.mode = document_mode(*document);
@@ -205,13 +205,8 @@ void print_summary(const IndexedDataset& dataset, const std::optional<DatasetInf
   if (info && info->tokens > 0)
     print_row("text", fmt::format("{}, {:.3f} bytes/token", bytes_text(info->text_bytes),
                                   static_cast<double>(info->text_bytes) / static_cast<double>(info->tokens)));
-  const auto named = [&](const char* end, int32_t id) {
-    return id < 0 ? "" : fmt::format(", {} {} ({})", end, id, printable(tokenizer->piece(id)));
-  };
-  print_row("tokenizer",
-            tokenizer ? fmt::format("{}, {} ids{}{}", tokenizer->kind(), grouped(tokenizer->vocab_size()),
-                                    named("end of document", tokenizer->eod()), named("beginning", tokenizer->bos()))
-                      : "unknown: there is no PREFIX.json, PREFIX.tokenizer.json or PREFIX.model");
+  print_row("tokenizer", tokenizer ? described(*tokenizer)
+                                   : "unknown: there is no PREFIX.json, PREFIX.tokenizer.json or PREFIX.model");
   const LengthSummary lengths = summarize_lengths(dataset, {0, dataset.sequences()});
   print_row("document length",
             fmt::format("{} to {} tokens, median {}{}", grouped(lengths.least), grouped(lengths.most),

@@ -21,12 +21,12 @@ struct WordHash {
   using is_transparent = void;
   size_t operator()(std::string_view word) const { return std::hash<std::string_view>()(word); }
 };
-using Words = std::unordered_map<std::string, std::vector<int32_t>, WordHash, std::equal_to<>>;
 struct WordCache {
   uint64_t owner = 0;
-  Words words{};
+  std::unordered_map<std::string, std::pair<uint32_t, uint32_t>, WordHash, std::equal_to<>> words{};
+  std::vector<int32_t> tokens{};  // of a word: from its first number, as many as the second
 };
-constexpr size_t kMostWordBytes = 32, kMostWords = 1 << 17;
+constexpr size_t kMostWordBytes = 32, kMostWords = 1 << 18;
 
 // Finds added tokens: the leftmost, and of those that begin there the longest.
 class AddedFinder {
@@ -132,9 +132,9 @@ class BpeTokenizer final : public Tokenizer {
 
   std::vector<int32_t> encode(std::string_view text, bool) const override {
     static thread_local WordCache cache;
-    if (std::exchange(cache.owner, number_) != number_) cache.words.clear();
+    if (cache.owner != number_) cache = {number_};
     std::vector<int32_t> tokens;
-    encode_between(text, 0, cache.words, tokens);
+    encode_between(text, 0, cache, tokens);
     return tokens;
   }
 
@@ -174,18 +174,18 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   // Added tokens, first those looked for before normalisation, and the text between them.
-  void encode_between(std::string_view text, size_t finder, Words& known, std::vector<int32_t>& tokens) const {
-    if (finder == 1 && model_.nfc) return encode_pieces(nfc(text), known, tokens);
-    if (finder == 2) return encode_pieces(text, known, tokens);
+  void encode_between(std::string_view text, size_t finder, WordCache& cache, std::vector<int32_t>& tokens) const {
+    if (finder == 1 && model_.nfc) return encode_pieces(nfc(text), cache, tokens);
+    if (finder == 2) return encode_pieces(text, cache, tokens);
     while (!text.empty()) {
       const AddedFinder::Found found = finders_[finder].find(text);
-      encode_between(text.substr(0, found.at), finder + 1, known, tokens);
+      encode_between(text.substr(0, found.at), finder + 1, cache, tokens);
       if (found.id >= 0) tokens.push_back(found.id);
       text.remove_prefix(found.at + found.size);
     }
   }
 
-  void encode_pieces(std::string_view text, Words& known, std::vector<int32_t>& tokens) const {
+  void encode_pieces(std::string_view text, WordCache& cache, std::vector<int32_t>& tokens) const {
     while (!text.empty()) {
       const std::string_view piece = text.substr(0, bpe_piece_size(model_.pattern, text));
       text.remove_prefix(piece.size());
@@ -193,13 +193,16 @@ class BpeTokenizer final : public Tokenizer {
         merge(piece, tokens);
         continue;
       }
-      auto word = known.find(piece);
-      if (word == known.end()) {
-        if (known.size() == kMostWords) known.clear();
-        word = known.try_emplace(std::string(piece)).first;
-        merge(piece, word->second);
+      if (const auto word = cache.words.find(piece); word != cache.words.end()) {
+        const auto known = cache.tokens.begin() + word->second.first;
+        tokens.insert(tokens.end(), known, known + word->second.second);
+        continue;
       }
-      tokens.insert(tokens.end(), word->second.begin(), word->second.end());
+      if (cache.words.size() == kMostWords) cache = {number_};
+      const size_t before = tokens.size();
+      merge(piece, tokens);
+      cache.words.emplace(piece, std::pair(cache.tokens.size(), tokens.size() - before));
+      cache.tokens.insert(cache.tokens.end(), tokens.begin() + static_cast<std::ptrdiff_t>(before), tokens.end());
     }
   }
 

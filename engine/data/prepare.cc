@@ -14,7 +14,6 @@
 #include "engine/data/bpe_trainer.h"
 #include "engine/data/line_sample.h"
 #include "engine/data/sentencepiece_tokenizer.h"
-#include "engine/data/tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/host_memory.h"
 #include "kernels/base/trace.h"
@@ -199,19 +198,17 @@ BpeModel trained_bpe(const PrepareOptions& options, const Report& report) {
   return model;
 }
 
-// The tokenizer and its files, as suffixes_of() names them.
 struct MadeTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
-  std::vector<std::string> files;
-  BpeEnds ends;
+  std::vector<std::string> files;  // as suffixes_of() names them
 };
 
 MadeTokenizer make_tokenizer(const PrepareOptions& options, const Report& report) {
-  if (options.tokenizer == "bytes") return {make_bytes_tokenizer(), {}, {}};
+  if (options.tokenizer == "bytes") return {make_bytes_tokenizer(), {}};
   const std::string name = options.model.empty() ? "the new model" : options.model;
   if (options.tokenizer == "sentencepiece") {
     const std::string model = sentencepiece_model(options, report);
-    return {make_sentencepiece(model, name), {model}, {}};
+    return {make_sentencepiece(model, name), {model}};
   }
   const BpeEnds ends{options.model.empty() ? special_tokens(options)[0] : options.eod_token, options.bos_token};
   const bool as_it_is = !options.model.empty() && !is_bpe_vocab(options.model);
@@ -220,7 +217,7 @@ MadeTokenizer make_tokenizer(const PrepareOptions& options, const Report& report
                    : options.model.empty() ? trained_bpe(options, report)
                                            : read_bpe_vocab(options.model, {ends.eod, ends.bos});
   if (!as_it_is) json = to_tokenizer_json(model);
-  return {make_bpe(std::move(model), json, ends, options.special_as_text), {json, to_tokenizer_config(ends)}, ends};
+  return {make_bpe(std::move(model), json, ends, options.special_as_text), {json, to_tokenizer_config(ends)}};
 }
 
 void encode_batch(const Tokenizer& tokenizer, bool repair, Batch& batch) {
@@ -284,13 +281,11 @@ PrepareResult prepare_dataset(const PrepareOptions& options, const Report& given
   for (const char* suffix : suffixes_of(options.tokenizer)) files.emplace_back(options.output + suffix);
 
   int64_t begin = now_ns();
-  const auto [tokenizer, contents, ends] = make_tokenizer(options, report);
+  auto [tokenizer, contents] = make_tokenizer(options, report);
   result.training_seconds = seconds_since(begin);
   begin = now_ns();
 
   result.token_type = token_type_for(tokenizer->vocab_size());
-  result.eod_token = ends.eod;
-  result.bos_token = ends.bos;
   IndexedDatasetWriter writer(options.output, result.token_type);
   encode(options, *tokenizer, reader, writer, result, report);
   result.info = {tokenizer->kind(),      tokenizer->fingerprint(), tokenizer->vocab_size(),
@@ -311,6 +306,7 @@ PrepareResult prepare_dataset(const PrepareOptions& options, const Report& given
   for (OutputFile& file : files) file.commit();
   writer.finish();
   info_file.commit();
+  result.tokenizer = std::move(tokenizer);
   result.encoding_seconds = seconds_since(begin);
   return result;
 }

@@ -2,15 +2,16 @@
 // PREFIX.model, for BPE PREFIX.tokenizer.json and PREFIX.tokenizer_config.json. The same input and options give the
 // same bytes, with any number of threads. A document longer than kPieceBytes is encoded in pieces.
 //
-// Memory, whatever the size of the corpus: kMemoryBytes and kMemoryBytesPerThread for each thread, with BPE twice the
-// latter; on top of that, kMemoryPerLineByte times the longest line of JSON Lines, and with BPE 60 times the longest
-// run of letters, of symbols or of white space. Training a SentencePiece model comes before and takes, of the text that
-// it is trained on, 6 times the bytes where words repeat, as in a language, and 75 times where none does; training a
-// BPE takes 80 times the bytes of all different words and their neighbouring marks.
+// Memory, whatever the size of the corpus: kMemoryBytes and kMemoryBytesPerThread for each thread, with BPE
+// kBpeMemoryPerThread more; on top of that, kMemoryPerLineByte times the longest line of JSON Lines, and with BPE 60
+// times the longest run of letters, of symbols or of white space. Training a SentencePiece model comes before and
+// takes, of the text that it is trained on, 6 times the bytes where words repeat, as in a language, and 75 times where
+// none does; training a BPE takes 80 times the bytes of all different words and their neighbouring marks.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "engine/data/bpe_pattern.h"
 #include "engine/data/dataset_info.h"
 #include "engine/data/text_reader.h"
+#include "engine/data/tokenizer.h"
 
 namespace trivet {
 
@@ -41,6 +43,7 @@ struct PrepareOptions {
 };
 
 inline constexpr int64_t kMemoryBytes = 64 << 20, kMemoryBytesPerThread = 24 << 20;
+inline constexpr int64_t kBpeMemoryPerThread = 40 << 20;
 inline constexpr int64_t kMemoryPerLineByte = 5, kLeastMemoryPerTrainByte = 5, kMostMemoryPerTrainByte = 75;
 
 struct PrepareProgress {
@@ -56,8 +59,7 @@ struct PrepareResult {
   DatasetInfo info;
   TokenType token_type = TokenType::u16;
   int64_t replaced_bytes = 0;  // of invalid UTF-8, which SentencePiece does not accept
-  std::string eod_token;       // of BPE: their texts; "": no token begins a document
-  std::string bos_token;
+  std::shared_ptr<const Tokenizer> tokenizer;
   int64_t added_tokens = 0;     // that were recognised in the text
   double training_seconds = 0;  // of the tokenizer, reading included
   double encoding_seconds = 0;

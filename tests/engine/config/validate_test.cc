@@ -561,7 +561,7 @@ TEST(Validate, Vocabulary) {
   EXPECT_EQ(
       resolve_error({"model.vocab_size=auto"}),
       "--set: model.vocab_size: is auto, and the dataset corpus has no tokenizer to take it from: there is neither "
-      "corpus.json nor corpus.model; give a number");
+      "corpus.json, corpus.tokenizer.json nor corpus.model; give a number");
   EXPECT_EQ(resolve_error({"model.vocab_size=auto"}, {.has_dataset = false}),
             "run.yaml:8: data.path: found corpus, but there is neither corpus.idx nor corpus.bin, and model.vocab_size "
             "is auto: it is taken from the dataset's tokenizer; make the dataset first (trivet data prepare), or name "
@@ -582,7 +582,7 @@ TEST(Validate, SeveralProblemsOfARunInOneError) {
       "--set: batch.global_batch_size: 5 is not divisible by micro_batch_size (1) x data parallel size (2) = 2; 4 "
       "or 6 would work\n"
       "--set: model.vocab_size: is auto, and the dataset corpus has no tokenizer to take it from: there is neither "
-      "corpus.json nor corpus.model; give a number");
+      "corpus.json, corpus.tokenizer.json nor corpus.model; give a number");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "engine/data/bpe_tokenizer.h"
 #include "engine/data/bpe_trainer.h"
 #include "engine/data/prepare.h"
+#include "engine/data/training_data.h"
 #include "tests/engine/data/support.h"
 #include "tests/support/where.h"
 
@@ -334,6 +335,27 @@ TEST_F(BpePrepareTest, TakesAModel) {
   write_text(options_.output + ".tokenizer_config.json", to_tokenizer_config({"<|end_of_text|>", ""}));
   EXPECT_TRUE(
       contains(message_of<DataError>([&] { open_tokenizer(options_.output); }), "end of document 1, beginning -1"));
+}
+
+TEST_F(BpePrepareTest, IsTheTokenizerOfItsDataset) {
+  use_model("gpt2");
+  const std::string fingerprint = prepare_dataset(options_).info.fingerprint;
+  DataConfig config;
+  config.path = options_.output;
+  EXPECT_EQ(data_vocabulary(config)->fingerprint, fingerprint);
+  open_training_data(config, 32, 900, false);
+  std::filesystem::remove(options_.output + ".json");
+  EXPECT_EQ(data_vocabulary(config)->source, options_.output + ".tokenizer.json");
+  EXPECT_EQ(data_vocabulary(config)->fingerprint, fingerprint);
+  config.tokenizer_model = options_.output + ".tokenizer.json";
+  EXPECT_EQ(data_vocabulary(config)->size, 900);
+  EXPECT_EQ(open_tokenizer(options_.output)->fingerprint(), fingerprint);
+  // Another one in its place.
+  options_.force = true;
+  prepare_dataset(options_);
+  write_text(options_.output + ".tokenizer.json", golden("llama3.json"));
+  EXPECT_TRUE(contains(message_of<DataError>([&] { open_training_data(config, 32, 900, false); }),
+                       "d.tokenizer.json: another tokenizer than the dataset was made with"));
 }
 
 TEST_F(BpePrepareTest, PiecesOfALongDocumentHaveTheTokensOfTheWhole) {
