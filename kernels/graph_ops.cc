@@ -24,9 +24,11 @@ void add_to(Key& key, const Tensor& tensor) {
   for (int i = 0; i < shape.rank; ++i) add_to(key, shape[i]);
 }
 
-// Ops of the optimizer, and those that take lists, run once a step: a graph would save nothing.
+// Ops of the optimizer, and those that take lists, run once a step, and a table is made once: a graph would save
+// nothing.
 template <class Op>
-constexpr bool kOnceAStep = Op::kSpan.category == Category::optimizer || std::is_same_v<Op, op::Clear>;
+constexpr bool kOnceAStep =
+    Op::kSpan.category == Category::optimizer || std::is_same_v<Op, op::Clear> || std::is_same_v<Op, op::RotaryTable>;
 
 // A launch costs the host about what a call does.
 constexpr size_t kFewestCalls = 2;

@@ -19,10 +19,10 @@ struct HeadsLayout {
   int64_t s = 0, b = 0, groups = 0, members = 0, d = 0;    // members: heads of a group; 1 for keys and values
   int64_t position = 0, entry = 0, group = 0, member = 0;  // from a position, batch entry … to the next
 
-  int64_t heads() const { return groups * members; }
+  TRIVET_HOST_DEVICE int64_t heads() const { return groups * members; }
   int64_t numel() const { return s * b * heads() * d; }
   // Column 0 of a head, counted from the view's first element.
-  int64_t at(int64_t p, int64_t e, int64_t head) const {
+  TRIVET_HOST_DEVICE int64_t at(int64_t p, int64_t e, int64_t head) const {
     return p * position + e * entry + head / members * group + head % members * member;
   }
   // As one tensor [s, b, groups, group_width] in which a group has `members` heads side by side.

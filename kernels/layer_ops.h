@@ -7,6 +7,7 @@
 #include "kernels/base/trace.h"
 #include "kernels/heads_view.h"
 #include "kernels/op_fields.h"
+#include "kernels/rotary.h"
 #include "kernels/shapes.h"
 
 namespace trivet {
@@ -90,42 +91,56 @@ struct ColumnSum {
   }
 };
 
-// ---- layer normalisation (Ba, Kiros, Hinton 2016)
+// ---- layer normalisation (Ba, Kiros, Hinton 2016) and RMS normalisation (Zhang, Sennrich 2019)
 
 // y = (x - mean) * rstd * gamma + beta by rows. x, y: [n, h] T; gamma, beta: [h] T; mean, rstd: [n] fp32,
 // rstd = 1 / sqrt(variance + eps) with the biased variance.
+// Without beta and mean: RMSNorm, y = x * rstd * gamma with rstd = 1 / sqrt(mean of x^2 + eps).
 struct LayernormForward {
   static constexpr SpanInfo kSpan{"layernorm_forward"};
-  In x, gamma, beta;
+  In x, gamma;
+  OptionalIn beta;
   float eps;
-  Out y, mean, rstd;
+  Out y;
+  OptionalOut mean;
+  Out rstd;
 
   void check(const Expect& expect) const {
     expect.floats("x", x);
     const int64_t n = x.rows(), h = x.cols();
-    expect.vectors(x.dtype, h, {{"gamma", gamma}, {"beta", beta}});
+    expect.vector("gamma", gamma, x.dtype, h);
     expect.like("y", y, x);
-    expect.vectors(DType::f32, n, {{"mean", mean}, {"rstd", rstd}});
+    expect.vector("rstd", rstd, DType::f32, n);
+    if (!beta && !mean) return;  // RMSNorm
+    expect.vector("beta", beta, x.dtype, h);
+    expect.vector("mean", mean, DType::f32, n);
   }
 };
 
 // dx = residual + gradient of x; dgamma += , dbeta += (fp32). residual: [n, h] T, may be dx itself. dx may alias dy.
+// Without mean and dbeta: of RMSNorm.
 struct LayernormBackward {
   static constexpr SpanInfo kSpan{"layernorm_backward"};
-  In dy, x, gamma, mean, rstd;
+  In dy, x, gamma;
+  OptionalIn mean;
+  In rstd;
   OptionalIn residual{};
   Out dx;
-  InOut dgamma, dbeta;
+  InOut dgamma;
+  OptionalInOut dbeta;
 
   void check(const Expect& expect) const {
     expect.floats("x", x);
     const int64_t n = x.rows(), h = x.cols();
     expect.like("dy", dy, x);
     expect.vector("gamma", gamma, x.dtype, h);
-    expect.vectors(DType::f32, n, {{"mean", mean}, {"rstd", rstd}});
+    expect.vector("rstd", rstd, DType::f32, n);
     if (residual) expect.like("residual", residual, x);
     expect.like("dx", dx, x);
-    expect.vectors(DType::f32, h, {{"dgamma", dgamma}, {"dbeta", dbeta}});
+    expect.vector("dgamma", dgamma, DType::f32, h);
+    if (!mean && !dbeta) return;
+    expect.vector("mean", mean, DType::f32, n);
+    expect.vector("dbeta", dbeta, DType::f32, h);
   }
 };
 
@@ -153,6 +168,72 @@ struct GeluBackward {
     expect.floats("x", x);
     expect.like("dy", dy, x);
     expect.like("dx", dx, x);
+  }
+};
+
+// ---- gated activation (Shazeer 2020, SwiGLU)
+
+inline void expect_gated(const Expect& expect, const Tensor& x, const char* argument, const Tensor& y) {
+  expect.floats("x", x);
+  if (x.cols() % 2 != 0) [[unlikely]]
+    expect.mismatch("x", x, "an even number of columns");
+  expect.matrix(argument, y, x.dtype, x.rows(), x.cols() / 2);
+}
+
+// y = silu(gate) * up, where x [n, 2 f] has the columns of the gate, then those of up, and silu(a) = a / (1 + e^-a).
+// y: [n, f] T.
+struct SwigluForward {
+  static constexpr SpanInfo kSpan{"swiglu_forward"};
+  In x;
+  Out y;
+
+  void check(const Expect& expect) const { expect_gated(expect, x, "y", y); }
+};
+
+// dx: [n, 2 f], the gradient of x above.
+struct SwigluBackward {
+  static constexpr SpanInfo kSpan{"swiglu_backward"};
+  In x, dy;
+  Out dx;
+
+  void check(const Expect& expect) const {
+    expect_gated(expect, x, "dy", dy);
+    expect.like("dx", dx, x);
+  }
+};
+
+// ---- rotary positions (Su et al. 2021)
+
+// table[p] = the cosines of width / 2 angles at position p, then their sines: rotary_frequency(), in double, rounded
+// once. table: [positions, width] fp32.
+struct RotaryTable {
+  static constexpr SpanInfo kSpan{"rotary_table"};
+  Rotary rotary;
+  Out table;
+
+  void check(const Expect& expect) const {
+    if (rotary.width < 2 || rotary.width % 2 != 0) [[unlikely]]
+      fail("rotary_table: " + std::to_string(rotary.width) + " columns, expected pairs");
+    expect.matrix("table", table, DType::f32, table.rows(), rotary.width);
+  }
+};
+
+// Turns each head's columns i and i + width / 2 by their angle at the head's position, in place, where width is the
+// table's; the columns from there on stay. inverse: back again, as gradients are. table: [s, width], of the s positions
+// of the views.
+struct Rope {
+  static constexpr SpanInfo kSpan{"rope"};
+  HeadsOf<InOut> q, k;  // of one type, T, and of the same s, b, groups and d
+  In table;
+  bool inverse = false;
+
+  void check(const Expect& expect) const {
+    expect.floats("q", q.memory);
+    expect_heads(expect, "q", q, q.memory.dtype);
+    expect_heads_like(expect, "k", k, q, 1);
+    expect.matrix("table", table, DType::f32, q.layout.s, table.cols());
+    if (table.cols() % 2 != 0 || table.cols() > q.layout.d) [[unlikely]]
+      expect.mismatch("table", table, "an even number of columns, at most the head's " + std::to_string(q.layout.d));
   }
 };
 

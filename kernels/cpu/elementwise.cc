@@ -1,4 +1,4 @@
-// GELU, add, convert; bias or position, dropout and residual; sums over rows; fill and clear.
+// GELU, SwiGLU, add, convert; bias or position, dropout and residual; sums over rows; fill and clear.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -67,6 +67,36 @@ void Kernels::compute(const op::GeluBackward& op) {
   dispatch_float(op.x.dtype, [&]<class T>() {
     map<T, T>(
         threads_, kGeluGrain, [](Floats x, Floats dy) { return dy * gelu_gradient(x); }, op.dx, op.x, op.dy);
+  });
+}
+
+void Kernels::compute(const op::SwigluForward& op) {
+  const int64_t f = op.y.cols();
+  dispatch_float(op.x.dtype, [&]<class T>() {
+    for_rows(threads_, op.y.rows(), 2 * f, [&](int64_t r) {
+      const T *const gate = op.x.as<T>() + r * 2 * f, *const up = gate + f;
+      T* const y = op.y.as<T>() + r * f;
+      for_vectors(f, [=](auto at) {
+        const Floats g = at.load(gate);
+        at.store(y, g / (1.0f + exp(-g)) * at.load(up));
+      });
+    });
+  });
+}
+
+// With s = 1 / (1 + e^-a): silu(a) = a s, silu'(a) = s (1 + a (1 - s)).
+void Kernels::compute(const op::SwigluBackward& op) {
+  const int64_t f = op.dy.cols();
+  dispatch_float(op.x.dtype, [&]<class T>() {
+    for_rows(threads_, op.dy.rows(), 2 * f, [&](int64_t r) {
+      const T *const gate = op.x.as<T>() + r * 2 * f, *const up = gate + f, *const dy = op.dy.as<T>() + r * f;
+      T *const d_gate = op.dx.as<T>() + r * 2 * f, *const d_up = d_gate + f;
+      for_vectors(f, [=](auto at) {
+        const Floats g = at.load(gate), d = at.load(dy), s = 1.0f / (1.0f + exp(-g));
+        at.store(d_gate, d * at.load(up) * (s * (1.0f + g * (1.0f - s))));
+        at.store(d_up, d * (g * s));
+      });
+    });
   });
 }
 

@@ -1,4 +1,4 @@
-// Layer normalisation by rows. A row is read three times, but only once from memory: it stays in the L1 cache.
+// Layer and RMS normalisation by rows. A row is read three times, but only once from memory: it stays in the L1 cache.
 #include <cmath>
 #include <vector>
 
@@ -9,9 +9,11 @@
 namespace trivet::TRIVET_CPU {
 namespace {
 
-template <class T>
-void forward_row(const T* x, const T* gamma, const T* beta, float eps, int64_t h, T* y, float& mean, float& rstd) {
-  const float mu = sum_over(h, [=](auto at) { return at.load(x); }) / static_cast<float>(h);
+// kCentered: else RMSNorm, with neither mean nor beta.
+template <bool kCentered, class T>
+void forward_row(const T* x, const T* gamma, const T* beta, float eps, int64_t h, T* y, float* mean, float& rstd) {
+  float mu = 0;
+  if constexpr (kCentered) *mean = mu = sum_over(h, [=](auto at) { return at.load(x); }) / static_cast<float>(h);
   const float variance = sum_over(h,
                                   [=](auto at) {
                                     const Floats d = at.load(x) - mu;
@@ -19,27 +21,30 @@ void forward_row(const T* x, const T* gamma, const T* beta, float eps, int64_t h
                                   }) /
                          static_cast<float>(h);
   const float r = 1.0f / std::sqrt(variance + eps);
-  for_vectors(h, [=](auto at) { at.store(y, (at.load(x) - mu) * r * at.load(gamma) + at.load(beta)); });
-  mean = mu;
+  for_vectors(h, [=](auto at) {
+    if constexpr (kCentered) at.store(y, (at.load(x) - mu) * r * at.load(gamma) + at.load(beta));
+    else at.store(y, at.load(x) * r * at.load(gamma));
+  });
   rstd = r;
 }
 
 // dgamma, dbeta: this thread's partial sums. dx may be dy or residual: each element is read before it is written.
-template <bool kResidual, class T>
+template <bool kCentered, bool kResidual, class T>
 void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rstd, const T* residual, int64_t h, T* dx,
                   float* dgamma, float* dbeta) {
   LaneSum g_sum, gx_sum;
   for_sum_vectors(h, [&](auto at, int k) {
     const Floats g = at.load(dy) * at.load(gamma), xhat = (at.load(x) - mean) * rstd;
-    g_sum.add(k, g);  // 0 where there is no element, as gamma is
+    if constexpr (kCentered) g_sum.add(k, g);  // 0 where there is no element, as gamma is
     gx_sum.add(k, g * xhat);
   });
-  const float g_mean = g_sum.total() / static_cast<float>(h), gx_mean = gx_sum.total() / static_cast<float>(h);
+  const float g_mean = kCentered ? g_sum.total() / static_cast<float>(h) : 0;
+  const float gx_mean = gx_sum.total() / static_cast<float>(h);
   for_vectors(h, [=](auto at) {
     const Floats d = at.load(dy), xhat = (at.load(x) - mean) * rstd;
     const Floats gradient = rstd * (d * at.load(gamma) - g_mean - xhat * gx_mean);
     at.store(dgamma, at.load(dgamma) + d * xhat);
-    at.store(dbeta, at.load(dbeta) + d);
+    if constexpr (kCentered) at.store(dbeta, at.load(dbeta) + d);
     if constexpr (kResidual) at.store(dx, at.load(residual) + gradient);
     else at.store(dx, gradient);
   });
@@ -50,10 +55,15 @@ void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rst
 void Kernels::compute(const op::LayernormForward& op) {
   const int64_t n = op.x.rows(), h = op.x.cols();
   dispatch_float(op.x.dtype, [&]<class T>() {
-    for_rows(threads_, n, h, [&](int64_t r) {
-      forward_row(op.x.as<T>() + r * h, op.gamma.as<T>(), op.beta.as<T>(), op.eps, h, op.y.as<T>() + r * h,
-                  op.mean.as<float>()[r], op.rstd.as<float>()[r]);
-    });
+    const auto loop = [&]<bool kCentered>() {
+      for_rows(threads_, n, h, [&](int64_t r) {
+        forward_row<kCentered>(op.x.as<T>() + r * h, op.gamma.as<T>(), kCentered ? op.beta.as<T>() : nullptr, op.eps, h,
+                               op.y.as<T>() + r * h, kCentered ? op.mean.as<float>() + r : nullptr,
+                               op.rstd.as<float>()[r]);
+      });
+    };
+    if (op.mean) loop.template operator()<true>();
+    else loop.template operator()<false>();
   });
 }
 
@@ -64,20 +74,23 @@ void Kernels::compute(const op::LayernormBackward& op) {
   dispatch_float(op.x.dtype, [&]<class T>() {
     parallel_for(threads_, n, grain, [&](Range rows, int part) {
       float* const dg = partials.data() + part * 2 * h;
-      const auto loop = [&]<bool kResidual>() {
+      const auto loop = [&]<bool kCentered, bool kResidual>() {
         for (int64_t r = rows.begin; r < rows.end; ++r)
-          backward_row<kResidual>(op.dy.as<T>() + r * h, op.x.as<T>() + r * h, op.gamma.as<T>(), op.mean.as<float>()[r],
-                                  op.rstd.as<float>()[r], kResidual ? op.residual.as<T>() + r * h : nullptr, h,
-                                  op.dx.as<T>() + r * h, dg, dg + h);
+          backward_row<kCentered, kResidual>(op.dy.as<T>() + r * h, op.x.as<T>() + r * h, op.gamma.as<T>(),
+                                             kCentered ? op.mean.as<float>()[r] : 0, op.rstd.as<float>()[r],
+                                             kResidual ? op.residual.as<T>() + r * h : nullptr, h,
+                                             op.dx.as<T>() + r * h, dg, dg + h);
       };
-      if (op.residual) loop.template operator()<true>();
-      else loop.template operator()<false>();
+      if (op.mean && op.residual) loop.template operator()<true, true>();
+      else if (op.mean) loop.template operator()<true, false>();
+      else if (op.residual) loop.template operator()<false, true>();
+      else loop.template operator()<false, false>();
     });
   });
   for (int part = 0; part < parts; ++part) {
     const float* const dg = partials.data() + part * 2 * h;
     for (int64_t c = 0; c < h; ++c) op.dgamma.as<float>()[c] += dg[c];
-    for (int64_t c = 0; c < h; ++c) op.dbeta.as<float>()[c] += dg[h + c];
+    for (int64_t c = 0; op.dbeta && c < h; ++c) op.dbeta.as<float>()[c] += dg[h + c];
   }
 }
 

@@ -1,6 +1,6 @@
-// Layer normalisation by rows. Both kernels read a row from memory once: a thread keeps up to four packs of it in
-// registers, as they came, for the passes over the row that need its mean, its variance and its sums. Bound by memory:
-// 2 elements moved for each of the forward pass, 3 (4 with a residual) of the backward.
+// Layer and RMS normalisation by rows. Both kernels read a row from memory once: a thread keeps up to four packs of it
+// in registers, as they came, for the passes over the row that need its mean, its variance and its sums. Bound by
+// memory: 2 elements moved for each of the forward pass, 3 (4 with a residual) of the backward.
 #include "kernels/cuda/column_partials.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
@@ -46,22 +46,27 @@ __device__ inline float4 plus(float4 a, float4 b) { return {a.x + b.x, a.y + b.y
 
 constexpr int kMostThreads = 512;  // so that a thread may have 128 registers
 
+// kCentered: of all kernels; else RMSNorm, with neither mean, beta nor dbeta.
+
 // ---- kernels
 
 // A block normalises one row; a thread has every blockDim.x-th pack of it.
-template <class T, class Whole>
+template <class T, class Whole, bool kCentered>
 __global__ void __launch_bounds__(kMostThreads)
     layernorm_forward_kernel(const T* x, const T* gamma, const T* beta, float eps, int h, T* y, float* mean,
                              float* rstd) {
   __shared__ float shared[32];
   const int64_t at = static_cast<int64_t>(blockIdx.x) * h;
   const RowPart<T, Whole> part(x + at, h, threadIdx.x, blockDim.x);
-  float sum = 0;
-  part.for_packs([&](int, const Pack& pack) {
+  float mu = 0;
+  if constexpr (kCentered) {
+    float sum = 0;
+    part.for_packs([&](int, const Pack& pack) {
 #pragma unroll
-    for (int k = 0; k < kPack; ++k) sum += pack.v[k];  // behind the row's end: zeros
-  });
-  const float mu = block_reduce(sum, Sum(), 0.0f, shared) / static_cast<float>(h);
+      for (int k = 0; k < kPack; ++k) sum += pack.v[k];  // behind the row's end: zeros
+    });
+    mu = block_reduce(sum, Sum(), 0.0f, shared) / static_cast<float>(h);
+  }
   float squares = 0;
   part.for_packs([&](int i, const Pack& pack) {
 #pragma unroll
@@ -71,32 +76,36 @@ __global__ void __launch_bounds__(kMostThreads)
   const float variance = block_reduce(squares, Sum(), 0.0f, shared) / static_cast<float>(h);
   const float r = 1.0f / sqrtf(variance + eps);
   part.for_packs([&](int i, Pack pack) {
-    const Pack g = load_pack(gamma, i, h, Whole()), b = load_pack(beta, i, h, Whole());
+    const Pack g = load_pack(gamma, i, h, Whole());
+    Pack b{};
+    if constexpr (kCentered) b = load_pack(beta, i, h, Whole());
 #pragma unroll
     for (int k = 0; k < kPack; ++k) pack.v[k] = (pack.v[k] - mu) * r * g.v[k] + b.v[k];
     store_pack(y + at, i, h, Whole(), pack);
   });
   if (threadIdx.x == 0) {
-    mean[blockIdx.x] = mu;
+    if constexpr (kCentered) mean[blockIdx.x] = mu;
     rstd[blockIdx.x] = r;
   }
 }
 
 // A block is a team of blockDim.x threads for one row (one warp, where there are several teams: blockDim.y), and takes
 // every (gridDim.x * blockDim.y)-th row. A thread owns the same columns of all of its rows, and sums their part of
-// dgamma and dbeta in shared memory: sums[team][2][padded], which no other thread touches. At the end the block adds
-// up its teams and leaves partials[block][2][h]. A pack's halves lie apart, [2][packs] of float4, so that the lanes of
-// a warp touch all banks.
-template <class T, class Whole>
+// dgamma and dbeta in shared memory: sums[team][kSums][padded], which no other thread touches. At the end the block
+// adds up its teams and leaves partials[block][kSums][h]. A pack's halves lie apart, [2][packs] of float4, so that the
+// lanes of a warp touch all banks.
+template <class T, class Whole, bool kCentered>
 __global__ void __launch_bounds__(kMostThreads)
     layernorm_backward_kernel(const T* dy, const T* x, const T* gamma, const float* mean, const float* rstd,
                               const T* residual, int64_t n, int h, int packs, T* dx, float* partials) {
+  constexpr int kSums = kCentered ? 2 : 1;
   float4* const sums = dynamic_shared<float4>();  // [teams][dgamma, dbeta][2][packs]
   __shared__ float shared[32];
   const int teams = blockDim.y, team = threadIdx.y;
-  float4* const dgamma = sums + team * 4 * packs;
+  const int team_packs = kSums * 2 * packs;
+  float4* const dgamma = sums + team * team_packs;
   float4* const dbeta = dgamma + 2 * packs;
-  for (int i = threadIdx.x; i < 4 * packs; i += blockDim.x) dgamma[i] = float4{};
+  for (int i = threadIdx.x; i < team_packs; i += blockDim.x) dgamma[i] = float4{};
   __syncthreads();
 
   const auto team_sum = [&](float value) {
@@ -108,7 +117,7 @@ __global__ void __launch_bounds__(kMostThreads)
     const int64_t at = row * h;
     const RowPart<T, Whole> x_part(x + at, h, threadIdx.x, blockDim.x);
     const RowPart<T, Whole> dy_part(dy + at, h, threadIdx.x, blockDim.x);
-    const float mu = mean[row], r = rstd[row];
+    const float mu = kCentered ? mean[row] : 0.0f, r = rstd[row];
     // f(index, xhat, dy, gamma) for each of this thread's packs
     const auto for_packs = [&](const auto& f) {
       const auto one = [&](int i, const RawPack<T>& raw_x, const RawPack<T>& raw_dy) {
@@ -127,11 +136,12 @@ __global__ void __launch_bounds__(kMostThreads)
     for_packs([&](int, const Pack& xhat, const Pack& d, const Pack& g) {
 #pragma unroll
       for (int k = 0; k < kPack; ++k) {  // behind the row's end gamma is 0
-        g_sum += d.v[k] * g.v[k];
+        if constexpr (kCentered) g_sum += d.v[k] * g.v[k];
         gx_sum += d.v[k] * g.v[k] * xhat.v[k];
       }
     });
-    const float g_mean = team_sum(g_sum) / static_cast<float>(h), gx_mean = team_sum(gx_sum) / static_cast<float>(h);
+    const float g_mean = kCentered ? team_sum(g_sum) / static_cast<float>(h) : 0.0f;
+    const float gx_mean = team_sum(gx_sum) / static_cast<float>(h);
     for_packs([&](int i, const Pack& xhat, const Pack& d, const Pack& g) {
       Pack gradient{};
       if (residual) gradient = load_pack(residual + at, i, h, Whole());
@@ -144,7 +154,7 @@ __global__ void __launch_bounds__(kMostThreads)
         const int to = half * packs + i / kPack, k = 4 * half;
         dgamma[to] = plus(dgamma[to], {d.v[k] * xhat.v[k], d.v[k + 1] * xhat.v[k + 1], d.v[k + 2] * xhat.v[k + 2],
                                        d.v[k + 3] * xhat.v[k + 3]});
-        dbeta[to] = plus(dbeta[to], {d.v[k], d.v[k + 1], d.v[k + 2], d.v[k + 3]});
+        if constexpr (kCentered) dbeta[to] = plus(dbeta[to], {d.v[k], d.v[k + 1], d.v[k + 2], d.v[k + 3]});
       }
       store_pack(dx + at, i, h, Whole(), gradient);
     });
@@ -152,23 +162,27 @@ __global__ void __launch_bounds__(kMostThreads)
 
   __syncthreads();
   const int threads = blockDim.x * blockDim.y, me = threadIdx.y * blockDim.x + threadIdx.x;
-  for (int i = me; i < 2 * h; i += threads) {
+  for (int i = me; i < kSums * h; i += threads) {
     const int column = i < h ? i : i - h, which = i < h ? 0 : 2;
     const int at = ((which + column % kPack / 4) * packs + column / kPack) * 4 + column % 4;  // of a team's floats
     float total = 0;
-    for (int other = 0; other < teams; ++other) total += reinterpret_cast<const float*>(sums + other * 4 * packs)[at];
-    partials[static_cast<int64_t>(blockIdx.x) * 2 * h + i] = total;
+    for (int other = 0; other < teams; ++other) total += reinterpret_cast<const float*>(sums + other * team_packs)[at];
+    partials[static_cast<int64_t>(blockIdx.x) * kSums * h + i] = total;
   }
 }
 
 // ---- launchers
 
-// f.template operator()<T, Whole>(): elements, and whether rows are read and written by whole packs.
+// f.template operator()<T, Whole, kCentered>(): elements, and whether rows are read and written by whole packs.
 template <class F>
-void dispatch_kernel(DType dtype, bool vectors, const F& f) {
+void dispatch_kernel(DType dtype, bool vectors, bool centered, const F& f) {
   dispatch_device(dtype, [&]<class T>() {
-    if (vectors) f.template operator()<T, std::true_type>();
-    else f.template operator()<T, std::false_type>();
+    const auto with_rows = [&]<class Whole>() {
+      if (centered) f.template operator()<T, Whole, true>();
+      else f.template operator()<T, Whole, false>();
+    };
+    if (vectors) with_rows.template operator()<std::true_type>();
+    else with_rows.template operator()<std::false_type>();
   });
 }
 
@@ -188,8 +202,9 @@ void CudaOps::launch(const op::LayernormForward& op, cudaStream_t stream) {
   const int64_t n = op.x.rows(), h = op.x.cols();
   if (n * h == 0) return;
   check_row(op.kSpan.name, h);
-  dispatch_kernel(op.x.dtype, h % kPack == 0 && aligned(op.x, op.gamma, op.beta, op.y), [&]<class T, class Whole>() {
-    launch_kernel(layernorm_forward_kernel<T, Whole>, {blocks(n, op.kSpan.name), row_threads(h, 3), stream},
+  const bool vectors = h % kPack == 0 && aligned(op.x, op.gamma, op.beta, op.y);
+  dispatch_kernel(op.x.dtype, vectors, bool{op.mean}, [&]<class T, class Whole, bool kCentered>() {
+    launch_kernel(layernorm_forward_kernel<T, Whole, kCentered>, {blocks(n, op.kSpan.name), row_threads(h, 3), stream},
                   elements<T>(op.x), elements<T>(op.gamma), elements<T>(op.beta), op.eps, static_cast<int>(h),
                   elements<T>(op.y), op.mean.as<float>(), op.rstd.as<float>());
   });
@@ -203,16 +218,17 @@ void CudaOps::launch(const op::LayernormBackward& op, cudaStream_t stream) {
   const int64_t packs = ceil_div(h, kPack);
   const bool short_rows = h <= 1024;
   const dim3 block = short_rows ? dim3(32, 8) : dim3(row_threads(h, 2), 1);
-  const auto shared = static_cast<size_t>(block.y * 4 * packs) * sizeof(float4);
+  const int64_t sums = op.mean ? 2 : 1;  // dgamma, dbeta
+  const auto shared = static_cast<size_t>(block.y * sums * 2 * packs) * sizeof(float4);
   constexpr size_t kMostShared = 224 * 1024;
   if (shared > kMostShared) fail("layernorm_backward: rows of " + std::to_string(h) + " elements are too long");
   const int64_t per_multiprocessor = short_rows ? 2 : std::clamp<int64_t>(1024 / block.x, 1, 4);
   const int64_t parts = std::min(ceil_div(n, block.y), per_multiprocessor * multiprocessors_);
-  auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * 2 * h * 4));
+  auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * sums * h * 4));
   const bool vectors = h % kPack == 0 && aligned(op.x, op.dy, op.gamma, op.residual, op.dx);
-  dispatch_kernel(op.x.dtype, vectors, [&]<class T, class Whole>() {
-    allow_shared(layernorm_backward_kernel<T, Whole>, shared);
-    launch_kernel(layernorm_backward_kernel<T, Whole>, {blocks(parts, op.kSpan.name), block, stream, shared},
+  dispatch_kernel(op.x.dtype, vectors, bool{op.mean}, [&]<class T, class Whole, bool kCentered>() {
+    allow_shared(layernorm_backward_kernel<T, Whole, kCentered>, shared);
+    launch_kernel(layernorm_backward_kernel<T, Whole, kCentered>, {blocks(parts, op.kSpan.name), block, stream, shared},
                   elements<T>(op.dy), elements<T>(op.x), elements<T>(op.gamma), op.mean.as<float>(),
                   op.rstd.as<float>(), elements<T>(op.residual), n, static_cast<int>(h), static_cast<int>(packs),
                   elements<T>(op.dx), partials);

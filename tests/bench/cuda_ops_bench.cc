@@ -144,6 +144,30 @@ void activations(Bench& bench) {
   bench.memory("gelu_forward", 2 * ffn, [&] { ops.run(op::GeluForward{u, v}, stream); });
   bench.memory("gelu_backward, in place", 3 * ffn,
                [&] { ops.run(op::GeluBackward{.x = u, .dy = v, .dx = v}, stream); });
+  bench.memory("rmsnorm_forward", 2 * hidden, [&] {
+    ops.run(op::LayernormForward{.x = x, .gamma = bias, .beta = {}, .eps = 1e-5f, .y = y, .mean = {}, .rstd = rstd},
+            stream);
+  });
+  bench.memory("rmsnorm_backward, residual", 4 * hidden, [&] {
+    ops.run(op::LayernormBackward{.dy = y,
+                                  .x = x,
+                                  .gamma = bias,
+                                  .mean = {},
+                                  .rstd = rstd,
+                                  .residual = z,
+                                  .dx = z,
+                                  .dgamma = dgamma,
+                                  .dbeta = {}},
+            stream);
+  });
+  const Tensor gated = bench.tensor(T, {kRows, kFfn / 2});
+  bench.memory("swiglu_forward", 3 * ffn / 2, [&] { ops.run(op::SwigluForward{u, gated}, stream); });
+  bench.memory("swiglu_backward", 5 * ffn / 2, [&] { ops.run(op::SwigluBackward{u, gated, v}, stream); });
+  // 48 query heads in 8 groups; values stay.
+  const QkvViews heads = qkv_views(u.view({kSeq, kBatch, kFfn}), 48, 8);
+  const Tensor angles = bench.tensor(DType::f32, {kSeq, heads.q.layout.d});
+  bench.memory("rope", 2 * ffn * 7 / 8,
+               [&] { ops.run(op::Rope{.q = heads.q, .k = heads.k, .table = angles}, stream); });
   // In turns: half of one would still be in the GPU's cache.
   bench.memory("column_sum [32768, 2048]", hidden, [&, turn = 0]() mutable {
     ops.run(op::ColumnSum{std::array{x, y, z}[static_cast<size_t>(turn++ % 3)], dgamma}, stream);

@@ -157,6 +157,32 @@ void activations(Bench& bench, DType dtype) {
   bench.row(named("gelu_forward").c_str(), 2 * ffn, calls(kLayers), [&] { ops.run(op::GeluForward{u, v}, stream); });
   bench.row(named("gelu_backward").c_str(), 3 * ffn, calls(kLayers),
             [&] { ops.run(op::GeluBackward{.x = u, .dy = v, .dx = w}, stream); });
+  // Of a Llama block: RMSNorm, SwiGLU of half the columns, rope of 12 query heads in 4 groups.
+  bench.row(named("rmsnorm_forward").c_str(), 2 * hidden, 0, [&] {
+    ops.run(op::LayernormForward{.x = x, .gamma = bias, .beta = {}, .eps = 1e-5f, .y = y, .mean = {}, .rstd = rstd},
+            stream);
+  });
+  bench.row(named("rmsnorm_backward, residual").c_str(), 4 * hidden, 0, [&] {
+    ops.run(op::LayernormBackward{.dy = y,
+                                  .x = x,
+                                  .gamma = bias,
+                                  .mean = {},
+                                  .rstd = rstd,
+                                  .residual = z,
+                                  .dx = z,
+                                  .dgamma = dgamma,
+                                  .dbeta = {}},
+            stream);
+  });
+  const Tensor gated = v.front({kRows, kFfn / 2});
+  bench.row(named("swiglu_forward").c_str(), 3 * ffn / 2, 0, [&] { ops.run(op::SwigluForward{u, gated}, stream); });
+  bench.row(named("swiglu_backward").c_str(), 5 * ffn / 2, 0, [&] {
+    ops.run(op::SwigluBackward{u, gated, w}, stream);
+  });
+  const QkvViews heads = qkv_views(u.front({kSeq, kBatch, 4 * (3 + 2) * 64}), 12, 4);
+  const Tensor angles = bench.tensor(DType::f32, {kSeq, 64});
+  bench.row(named("rope").c_str(), 2 * kRows * 4 * (3 + 1) * 64 * size, 0,
+            [&] { ops.run(op::Rope{.q = heads.q, .k = heads.k, .table = angles}, stream); });
   bench.row(named("column_sum [4096, 768]").c_str(), hidden, calls(2 * kLayers), [&] {
     ops.run(op::ColumnSum{x, dgamma}, stream);
   });

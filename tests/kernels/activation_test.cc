@@ -1,5 +1,4 @@
-// GELU against its definition in double, alone and in a GEMM; and the vector exponential that it and the softmax are
-// made of.
+// GELU against its definition in double, alone and in a GEMM; SwiGLU likewise, alone.
 #include <numbers>
 
 #include "tests/support/matmul_options.h"
@@ -76,6 +75,51 @@ TEST_P(ActivationTest, NotANumberStaysOne) {
   const Tensor x = tensors.full(dtype, {40}, std::nan("")), y = tensors.full(dtype, {40}, 0);
   ops->run(op::GeluForward{x, y}, *stream);
   for (const double value : values(y)) EXPECT_TRUE(std::isnan(value));
+}
+
+// ---- SwiGLU
+
+double silu(double x) { return x / (1 + std::exp(-x)); }
+double silu_gradient(double x) {
+  const double s = 1 / (1 + std::exp(-x));
+  return s * (1 + x * (1 - s));
+}
+
+TEST_P(ActivationTest, SwigluAndItsGradientsAreTheDefinition) {
+  for (const auto& [n, f] : {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {5, 40}, {67, 1031}}) {
+    const Tensor x = tensors.uniform(dtype, {n, 2 * f}, -12, 12), dy = tensors.uniform(dtype, {n, f});
+    const Tensor y = tensors.poisoned(dtype, {n, f}), dx = tensors.poisoned(dtype, {n, 2 * f});
+
+    ops->run(op::SwigluForward{.x = x, .y = y}, *stream);
+    ops->run(op::SwigluBackward{.x = x, .dy = dy, .dx = dx}, *stream);
+
+    Values of_y(static_cast<size_t>(n * f)), of_x(static_cast<size_t>(2 * n * f));
+    for (int64_t i = 0; i < n * f; ++i) {
+      const int64_t at = i / f * 2 * f + i % f;
+      const double gate = get(x, at), up = get(x, at + f), d = get(dy, i);
+      of_y[static_cast<size_t>(i)] = silu(gate) * up;
+      of_x[static_cast<size_t>(at)] = d * up * silu_gradient(gate);
+      of_x[static_cast<size_t>(at + f)] = d * silu(gate);
+    }
+    EXPECT_TRUE(near(y, of_y, [&](int64_t i) { return allowed(dtype, 144, of_y[size_t(i)]); }));
+    EXPECT_TRUE(near(dx, of_x, [&](int64_t i) { return allowed(dtype, 144, of_x[size_t(i)]); }));
+  }
+}
+
+// e^-gate is infinity, or 0: no product is NaN.
+TEST_P(ActivationTest, SwigluIsFlatFarOut) {
+  const Tensor x = tensors.of(dtype, {-1e30, -200, -90, 90, 200, 1e30, 1, 1, 1, 1, 1, 1}).view({1, 12});
+  const Tensor dy = tensors.full(dtype, {1, 6}, 1), y = tensors.poisoned(dtype, {1, 6});
+  const Tensor dx = tensors.poisoned(dtype, {1, 12});
+
+  ops->run(op::SwigluForward{.x = x, .y = y}, *stream);
+  ops->run(op::SwigluBackward{.x = x, .dy = dy, .dx = dx}, *stream);
+
+  for (int64_t i = 0; i < 6; ++i) {
+    EXPECT_NEAR(get(y, i), i < 3 ? 0 : get(x, i), 1e-3);
+    EXPECT_NEAR(get(dx, i), i < 3 ? 0 : 1, 1e-6);
+    EXPECT_NEAR(get(dx, 6 + i), i < 3 ? 0 : get(x, i), 1e-3);
+  }
 }
 
 // ---- in a GEMM
@@ -166,6 +210,7 @@ TEST_P(ActivationTest, GemmsThatAreTriedOutAreTheSame) {
 
 TEST(ActivationReference, AgreesWithFiniteDifferences) {
   for (double x = -6; x <= 6; x += 0.37) EXPECT_NEAR(gelu_gradient(x), (gelu(x + 1e-5) - gelu(x - 1e-5)) / 2e-5, 1e-8);
+  for (double x = -6; x <= 6; x += 0.37) EXPECT_NEAR(silu_gradient(x), (silu(x + 1e-5) - silu(x - 1e-5)) / 2e-5, 1e-8);
 }
 
 TEST_P(ActivationTest, WrongArgumentsAreNamed) {
@@ -181,6 +226,13 @@ TEST_P(ActivationTest, WrongArgumentsAreNamed) {
                             {"gelu_backward", " dy ", "fp32", "bf16"}));
   EXPECT_TRUE(throws_naming([&] { ops->run(op::GeluBackward{.x = x, .dy = x, .dx = other}, *stream); },
                             {"gelu_backward", " dx ", "[6, 4]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::SwigluForward{.x = x, .y = x}, *stream); },
+                            {"swiglu_forward", " y ", "[4, 6]", "[4, 3]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::SwigluBackward{.x = x, .dy = x, .dx = x}, *stream); },
+                            {"swiglu_backward", " dy ", "[4, 6]", "[4, 3]"}));
+  const Tensor half = tensors.uniform(dtype, {4, 3});
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::SwigluForward{.x = half, .y = half}, *stream); },
+                            {"swiglu_forward", " x ", "[4, 3]", "even"}));
   const Tensor square = tensors.uniform(dtype, {6, 6}), c = tensors.uniform(dtype, {4, 6});
   const Tensor bias = tensors.uniform(dtype, {6});
   const auto multiply = [&](const MatmulOptions& how) {

@@ -1,4 +1,4 @@
-// Layer normalisation against its definition in double.
+// Layer and RMS normalisation against their definitions in double.
 #include "tests/support/ops_fixture.h"
 
 namespace trivet::test {
@@ -10,15 +10,17 @@ struct Normalized {
   Values y, mean, rstd;
 };
 
+// Without beta: RMSNorm, whose mean is 0.
 Normalized reference_forward(const Values& x, const Values& gamma, const Values& beta, double eps) {
   const size_t h = gamma.size(), n = x.size() / h;
   Normalized out{Values(x.size()), Values(n), Values(n)};
   for (size_t r = 0; r < n; ++r) {
     double mean = 0, variance = 0;
-    for (size_t c = 0; c < h; ++c) mean += x[r * h + c] / static_cast<double>(h);
+    for (size_t c = 0; c < h && !beta.empty(); ++c) mean += x[r * h + c] / static_cast<double>(h);
     for (size_t c = 0; c < h; ++c) variance += std::pow(x[r * h + c] - mean, 2) / static_cast<double>(h);
     const double rstd = 1 / std::sqrt(variance + eps);
-    for (size_t c = 0; c < h; ++c) out.y[r * h + c] = (x[r * h + c] - mean) * rstd * gamma[c] + beta[c];
+    for (size_t c = 0; c < h; ++c)
+      out.y[r * h + c] = (x[r * h + c] - mean) * rstd * gamma[c] + (beta.empty() ? 0 : beta[c]);
     out.mean[r] = mean;
     out.rstd[r] = rstd;
   }
@@ -29,15 +31,15 @@ struct Gradients {
   Values dx, dgamma, dbeta;
 };
 
-Gradients reference_backward(const Values& dy, const Values& x, const Values& gamma, double eps) {
+Gradients reference_backward(const Values& dy, const Values& x, const Values& gamma, double eps, bool rms = false) {
   const size_t h = gamma.size(), n = x.size() / h;
-  const Normalized forward = reference_forward(x, gamma, Values(h, 0.0), eps);
+  const Normalized forward = reference_forward(x, gamma, Values(rms ? 0 : h), eps);
   Gradients out{Values(x.size()), Values(h), Values(h)};
   for (size_t r = 0; r < n; ++r) {
     const auto xhat = [&](size_t c) { return (x[r * h + c] - forward.mean[r]) * forward.rstd[r]; };
     double g_mean = 0, gx_mean = 0;
     for (size_t c = 0; c < h; ++c) {
-      g_mean += dy[r * h + c] * gamma[c] / static_cast<double>(h);
+      if (!rms) g_mean += dy[r * h + c] * gamma[c] / static_cast<double>(h);
       gx_mean += dy[r * h + c] * gamma[c] * xhat(c) / static_cast<double>(h);
       out.dgamma[c] += dy[r * h + c] * xhat(c);
       out.dbeta[c] += dy[r * h + c];
@@ -175,6 +177,49 @@ TEST_P(LayerNormTest, RunsRepeatBitForBit) {
   }
 }
 
+TEST_P(LayerNormTest, WithoutMeanAndBetaItIsRmsNorm) {
+  for (const auto& [n, h] : {std::pair<int64_t, int64_t>{9, 768}, {67, 773}, {1, 1}, {3, 5}, {33, 64}, {4, 1032}}) {
+    const Tensor x = tensors.uniform(dtype, {n, h}, -1, 3), dy = tensors.uniform(dtype, {n, h});
+    const Tensor gamma = tensors.uniform(dtype, {h}), residual = tensors.uniform(dtype, {n, h});
+    const Tensor y = tensors.poisoned(dtype, {n, h}), rstd = tensors.poisoned(DType::f32, {n});
+    const Tensor dx = tensors.poisoned(dtype, {n, h}), dgamma = tensors.uniform(DType::f32, {h});
+    const Normalized expected = reference_forward(values(x), values(gamma), {}, kEps);
+    Gradients gradients = reference_backward(values(dy), values(x), values(gamma), kEps, true);
+    gradients.dgamma = plus(gradients.dgamma, values(dgamma));
+    gradients.dx = plus(gradients.dx, values(residual));
+    const double scale = 4 * *std::max_element(expected.rstd.begin(), expected.rstd.end());
+
+    ops->run(op::LayernormForward{.x = x, .gamma = gamma, .beta = {}, .eps = kEps, .y = y, .mean = {}, .rstd = rstd},
+             *stream);
+    ops->run(op::LayernormBackward{.dy = dy,
+                                   .x = x,
+                                   .gamma = gamma,
+                                   .mean = {},
+                                   .rstd = rstd,
+                                   .residual = residual,
+                                   .dx = dx,
+                                   .dgamma = dgamma,
+                                   .dbeta = {}},
+             *stream);
+
+    EXPECT_TRUE(near(y, expected.y, summed(dtype, expected.y, h, scale)));
+    EXPECT_TRUE(near(rstd, expected.rstd, tolerance(DType::f32, h, scale)));
+    EXPECT_TRUE(near(dx, gradients.dx, summed(dtype, gradients.dx, h, 2 * scale)));
+    EXPECT_TRUE(near(dgamma, gradients.dgamma, tolerance(DType::f32, n, 2 * scale)));
+    const Tensor alone = tensors.poisoned(dtype, {n, h}), of_gamma = tensors.full(DType::f32, {h}, 0);
+    ops->run(
+        op::LayernormBackward{
+            .dy = dy, .x = x, .gamma = gamma, .mean = {}, .rstd = rstd, .dx = alone, .dgamma = of_gamma, .dbeta = {}},
+        *stream);
+    gradients.dx = plus(gradients.dx, [&] {
+      Values minus = values(residual);
+      for (double& value : minus) value = -value;
+      return minus;
+    }());
+    EXPECT_TRUE(near(alone, gradients.dx, summed(dtype, gradients.dx, h, 2 * scale)));
+  }
+}
+
 // The reference itself: its gradients are the slopes of its forward pass.
 TEST(LayerNormReference, AgreesWithFiniteDifferences) {
   std::mt19937_64 random(5);
@@ -193,6 +238,12 @@ TEST(LayerNormReference, AgreesWithFiniteDifferences) {
     EXPECT_NEAR(found.dgamma[c], numeric_gradient(of_gamma, gamma, c), 1e-7);
     EXPECT_NEAR(found.dbeta[c], numeric_gradient(of_beta, beta, c), 1e-7);
   }
+
+  const Gradients rms = reference_backward(dy, x, gamma, kEps, true);
+  const auto rms_of_x = [&](const Values& at) { return dot(dy, reference_forward(at, gamma, {}, kEps).y); };
+  const auto rms_of_gamma = [&](const Values& at) { return dot(dy, reference_forward(x, at, {}, kEps).y); };
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(rms.dx[i], numeric_gradient(rms_of_x, x, i), 1e-7);
+  for (size_t c = 0; c < gamma.size(); ++c) EXPECT_NEAR(rms.dgamma[c], numeric_gradient(rms_of_gamma, gamma, c), 1e-7);
 }
 
 TEST_P(LayerNormTest, WrongArgumentsAreNamed) {
@@ -212,6 +263,8 @@ TEST_P(LayerNormTest, WrongArgumentsAreNamed) {
   EXPECT_TRUE(throws_naming(forward(x, h, h, {}, n, n), {"layernorm_forward", " y ", "null", "[4, 6]"}));
   EXPECT_TRUE(throws_naming(forward(x, h, h, x, sum, n), {"layernorm_forward", "mean", "[6]", "[4]"}));
   EXPECT_TRUE(throws_naming(forward(x, h, h, x, n, sum), {"layernorm_forward", "rstd", "[6]", "[4]"}));
+  EXPECT_TRUE(throws_naming(forward(x, h, {}, x, n, n), {"layernorm_forward", "beta", "null"}));
+  EXPECT_TRUE(throws_naming(forward(x, h, h, x, {}, n), {"layernorm_forward", "mean", "null"}));
 
   const auto backward = [&](Tensor dy, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual, Tensor dx,
                             Tensor dgamma, Tensor dbeta) {
@@ -237,6 +290,8 @@ TEST_P(LayerNormTest, WrongArgumentsAreNamed) {
   EXPECT_TRUE(throws_naming(backward(x, h, n, n, {}, h, sum, sum), named(" dx ")));
   EXPECT_TRUE(throws_naming(backward(x, h, n, n, {}, x, n, sum), named(" dgamma ")));
   EXPECT_TRUE(throws_naming(backward(x, h, n, n, {}, x, sum, n), named(" dbeta ")));
+  EXPECT_TRUE(throws_naming(backward(x, h, {}, n, {}, x, sum, sum), named(" mean ")));
+  EXPECT_TRUE(throws_naming(backward(x, h, n, n, {}, x, sum, {}), named(" dbeta ")));
 }
 
 }  // namespace

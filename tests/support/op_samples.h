@@ -61,6 +61,13 @@ class OpSamples {
   }
   op::GeluForward sample(op::GeluForward*) { return {square(), square()}; }
   op::GeluBackward sample(op::GeluBackward*) { return {square(), square(), square()}; }
+  op::SwigluForward sample(op::SwigluForward*) { return {square(), make_(DType::f32, {4, 2})}; }
+  op::SwigluBackward sample(op::SwigluBackward*) { return {square(), make_(DType::f32, {4, 2}), square()}; }
+  op::RotaryTable sample(op::RotaryTable*) { return {{.width = 4}, square()}; }
+  op::Rope sample(op::Rope*) {
+    const QkvViews views = qkv();
+    return {.q = views.q, .k = views.k, .table = make_(DType::f32, {4, 2})};
+  }
   op::AttentionForward sample(op::AttentionForward*) {
     return {.qkv = qkv(), .out = cube(), .lse = make_(DType::f32, {2, 2, 4}), .dropout = dropout()};
   }

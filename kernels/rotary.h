@@ -1,0 +1,30 @@
+// Rotary position embedding (Su et al. 2021): which angles the pairs of a head's columns turn by.
+#pragma once
+
+#include <cmath>
+#include <numbers>
+
+#include "kernels/base/dtype.h"
+
+namespace trivet {
+
+struct Rotary {
+  int64_t width = 0;  // columns of a head that turn, the first ones: column i with column i + width / 2
+  double base = 10'000;
+  // Llama 3.1's stretch to a longer context: wavelengths above original_length / low are `factor` times as long, those
+  // below original_length / high stay, and frequencies between are interpolated. 1: no stretch.
+  double factor = 1, low = 1, high = 4, original_length = 8192;
+  bool operator==(const Rotary&) const = default;
+};
+
+// The angle of a pair at position 1, in radians; at position p it is p times that.
+TRIVET_HOST_DEVICE inline double rotary_frequency(const Rotary& rotary, int64_t pair) {
+  const double f = pow(rotary.base, -2.0 * static_cast<double>(pair) / static_cast<double>(rotary.width));
+  if (rotary.factor == 1) return f;
+  const double waves = rotary.original_length * f / (2 * std::numbers::pi);
+  const double share = (waves - rotary.low) / (rotary.high - rotary.low);
+  const double kept = share < 0 ? 0 : share > 1 ? 1 : share;
+  return (1 - kept) * f / rotary.factor + kept * f;
+}
+
+}  // namespace trivet
