@@ -199,9 +199,7 @@ class Inspector {
   std::vector<float> read(const std::string& name, const StoredTensor& stored) const {
     const Shape& shape = stored.shape;
     std::vector<float> values(static_cast<size_t>(shape.numel()));
-    const Slice whole{
-        .global = shape, .rows = shape.rank == 2 ? shape[0] : 1, .cols = shape[-1], .count = shape.numel()};
-    const StateTensor wanted{name, whole, {values.data(), DType::f32, {shape.numel()}}};
+    const StateTensor wanted{name, whole_slice(shape), {values.data(), DType::f32, {shape.numel()}}};
     read_tensors(checkpoint_, {&wanted, 1}, *device_, *stream_);
     return values;
   }

@@ -92,12 +92,9 @@ std::vector<int32_t> prompt_of(const GenerateOptions& options, const Tokenizer* 
 
 // What --set cannot change, as it gives the weights their shapes and meaning.
 void check_model(const Config& saved, const Config& config) {
-  for (const char* key : {"model.num_layers", "model.hidden_size", "model.ffn_hidden_size", "model.num_attention_heads",
-                          "model.seq_length", "model.vocab_size", "model.untie_embeddings_and_output_weights"})
-    if (const std::string is = format_field(*find_field(key), saved), asked = format_field(*find_field(key), config);
-        is != asked)
-      throw ConfigError(fmt::format("--set {}: found {}, but the checkpoint's model has {}, which cannot be changed",
-                                    key, asked, is));
+  for (const Field* field : keys_of_another_model(saved, config))
+    throw ConfigError(fmt::format("--set {}: found {}, but the checkpoint's model has {}, which cannot be changed",
+                                  field->name, format_field(*field, config), format_field(*field, saved)));
 }
 
 // How `ranks` ranks run the model. Throws ConfigError where they cannot.

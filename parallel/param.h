@@ -36,6 +36,11 @@ struct ParamSpec {
   bool first_one_writes = false;
 };
 
+// A parameter as a matrix: of three dimensions, the last two are columns. A vector stays one.
+inline Shape as_matrix(const Shape& shape) {
+  return shape.rank < 3 ? shape : Shape{shape[0], shape.numel() / shape[0]};
+}
+
 struct Param {
   ParamSpec spec;
   int unit = 0;                  // that declared it
@@ -48,8 +53,16 @@ struct Param {
   bool first_copy = true;        // among the ranks of one model: counted by the norm, and stored in checkpoints
   bool overwrite = false;        // where spec.first_one_writes: `grad` holds stale values
 
+  // Where this rank's part begins in the whole parameter as a matrix; of a vector the row is 0.
+  int64_t first_row() const { return by_rows() ? partition_offset : 0; }
+  int64_t first_column() const {
+    return partition_dim < 0 || by_rows() ? 0 : partition_offset * (as_matrix(shape)[-1] / shape[partition_dim]);
+  }
   // True: the caller overwrites all of `grad`, and the next one adds.
   bool take_overwrite() { return std::exchange(overwrite, false); }
+
+ private:
+  bool by_rows() const { return partition_dim == 0 && shape.rank > 1; }
 };
 
 // Parameters of a stage that are used together: its embedding, a block, its head.

@@ -25,14 +25,10 @@ class CheckpointWeights : public GptWeights {
 
   std::vector<float> read(const GptTensor& tensor) override {
     std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
-    const StateTensor wanted{tensor.name, whole(tensor), {values.data(), DType::f32, {tensor.shape.numel()}}};
+    const StateTensor wanted{
+        tensor.name, whole_slice(tensor.shape), {values.data(), DType::f32, {tensor.shape.numel()}}};
     read_tensors(checkpoint_, {&wanted, 1}, *device_, *stream_);
     return values;
-  }
-
-  static Slice whole(const GptTensor& tensor) {
-    const Shape& shape = tensor.shape;
-    return {.global = shape, .rows = shape.rank == 2 ? shape[0] : 1, .cols = shape[-1], .count = shape.numel()};
   }
 
  private:
@@ -55,7 +51,7 @@ void write_files(GptWeights& weights, const Disk& disk, const std::string& folde
   for (const GptTensor& tensor : weights.tensors()) {
     largest = std::max(largest, tensor.shape.numel());
     for (const char* prefix : {"", kFirstMoment, kSecondMoment})
-      slices.push_back({.name = prefix + tensor.name, .slice = CheckpointWeights::whole(tensor)});
+      slices.push_back({.name = prefix + tensor.name, .slice = whole_slice(tensor.shape)});
   }
   disk.make_directories(folder);
   ShardWriter shard(disk, folder, "rank-00000.safetensors", std::move(slices));

@@ -69,12 +69,29 @@ void GptWeights::set_model(const Config& config) {
   const ModelConfig& model = config.model;
   if (!model.ffn_hidden_size || !model.vocab_size)
     throw DataError(path_ + ": model.ffn_hidden_size and model.vocab_size: found auto, expected numbers");
-  if (model.hidden_size % model.num_attention_heads != 0)
+  if (!model.kv_channels && model.hidden_size % model.num_attention_heads != 0)
     throw DataError(fmt::format("{}: {} heads do not divide the hidden size {}", path_, model.num_attention_heads,
                                 model.hidden_size));
   config_.model = config.model;
   config_.precision = config.precision;
-  tensors_ = gpt_tensors(model_spec_of(config_.model));
+  try {
+    tensors_ = gpt_tensors(model_spec_of(config_.model));
+  } catch (const ConfigError& error) {
+    throw DataError(fmt::format("{}: {}", path_, error.what()));
+  }
+}
+
+void expect_gpt2(const ModelConfig& model, const std::string& what) {
+  const ModelSpec spec = model_spec_of(model);
+  const AttentionSpec& a = spec.attention;
+  const std::pair<bool, const char*> others[] = {{spec.norm != Norm::layernorm, "RMSNorm"},
+                                                 {spec.gated(), "SwiGLU"},
+                                                 {spec.positions != Positions::learned, "rope"},
+                                                 {!spec.biases, "linear layers without biases"},
+                                                 {a.kv_heads != a.heads, "query groups"},
+                                                 {a.width() != spec.hidden, "heads that do not fill the hidden size"}};
+  for (const auto& [found, name] : others)
+    if (found) throw ConfigError(fmt::format("{} cannot hold this model: found {}, expected a GPT-2", what, name));
 }
 
 std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t cols) {

@@ -1,4 +1,4 @@
-// GptWeights: the weights of a GPT-2 in any format: a Trivet checkpoint, a Hugging Face model, an llm.c file. A
+// GptWeights: the weights of a model in any format: a Trivet checkpoint, a Hugging Face model, an llm.c file. A
 // conversion reads one and writes another a tensor at a time, so its memory is that of the largest tensors.
 //
 // In between, tensors have Trivet's names and order of elements, which is Megatron's. The other formats differ in two:
@@ -58,6 +58,9 @@ std::unique_ptr<GptWeights> open_checkpoint_weights(const std::string& directory
 // Writes a checkpoint that `trivet train --resume` resumes at step 0, with zero moments. `directory` must not exist; it
 // appears when it is complete.
 void write_checkpoint(GptWeights& weights, const std::string& directory);
+
+// Throws ConfigError where the model is no GPT-2, for a format, or a file, that holds nothing else.
+void expect_gpt2(const ModelConfig& model, const std::string& what);
 
 // [rows, cols] to [cols, rows].
 std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t cols);

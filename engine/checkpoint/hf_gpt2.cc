@@ -243,6 +243,7 @@ std::unique_ptr<GptWeights> open_hf_gpt2(const std::string& path) { return std::
 
 void write_hf_gpt2(GptWeights& weights, const std::string& folder, DType dtype) {
   const ModelConfig& model = weights.config().model;
+  expect_gpt2(model, folder + ": Hugging Face's GPT-2");
   make_folder(folder);
   if (!list_directory(folder).empty())
     throw ConfigError(folder + ": is not empty; expected an empty folder or a new name");

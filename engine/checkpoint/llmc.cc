@@ -81,6 +81,7 @@ void expect_holds(const ModelConfig& model, const std::string& path) {
   const auto refuse = [&](const std::string& what) {
     throw ConfigError(fmt::format("{}: llm.c's format cannot hold this model: {}", path, what));
   };
+  expect_gpt2(model, path + ": llm.c's format");
   if (model.untie_embeddings_and_output_weights) refuse("its output weights are not tied to the embedding");
   if (model.ffn_hidden_size != 4 * model.hidden_size)
     refuse(fmt::format("ffn_hidden_size is {}, expected 4 * {}", *model.ffn_hidden_size, model.hidden_size));

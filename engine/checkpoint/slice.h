@@ -25,6 +25,13 @@ struct Slice {
   int64_t global_rows() const { return global.rank == 2 ? global[0] : 1; }
 };
 
+// All of a parameter of this shape, whose last two dimensions are columns where there are three.
+inline Slice whole_slice(const Shape& shape) {
+  const bool vector = shape.rank == 1;
+  const int64_t rows = vector ? 1 : shape[0], cols = shape.numel() / rows;
+  return {.global = vector ? shape : Shape{rows, cols}, .rows = rows, .cols = cols, .count = shape.numel()};
+}
+
 // Calls f(from_offset, to_offset, n) for each run of elements that is contiguous in both slices of one tensor, in
 // ascending order of both; offsets count from the slice's first element.
 template <class F>

@@ -52,12 +52,26 @@ constexpr auto words_of(TensorOverlap) { return word_list("none", "bulk", "ring"
 struct ModelConfig {
   int64_t num_layers = 0;
   int64_t hidden_size = 0;
-  std::optional<int64_t> ffn_hidden_size;  // 4 h
+  std::optional<int64_t> ffn_hidden_size;  // 4 h; with swiglu 8/3 h, in multiples of 64
   int64_t num_attention_heads = 0;
+  std::optional<int64_t> num_query_groups = {};  // num_attention_heads
+  std::optional<int64_t> kv_channels = {};       // hidden_size / num_attention_heads
   int64_t seq_length = 0;
   std::optional<int64_t> vocab_size;  // the dataset's tokenizer's
   int64_t make_vocab_size_divisible_by = 128;
   bool untie_embeddings_and_output_weights = false;
+  Norm normalization = Norm::layernorm;
+  bool swiglu = false;
+  bool add_bias_linear = true;
+  bool add_qkv_bias = false;  // beside add_bias_linear: false
+  Positions position_embedding_type = Positions::learned;
+  double rotary_base = 10'000;
+  double rotary_percent = 1;
+  bool use_rope_scaling = false;  // Llama 3.1's
+  double rope_scaling_factor = 8;
+  double rope_scaling_low_freq_factor = 1;
+  double rope_scaling_high_freq_factor = 4;
+  int64_t rope_scaling_original_max_position_embeddings = 8192;
   double init_method_std = 0.02;
   bool scale_output_layer_init = true;  // the layers that write to the residual stream: std / sqrt(2 L)
   double hidden_dropout = 0;

@@ -39,12 +39,18 @@ std::string recompute_text(const ModelConfig& m) {
 
 TextBlock describe_model(const Config& config) {
   const ModelConfig& m = config.model;
+  const AttentionSpec a = model_spec_of(m).attention;
+  const std::string groups = a.kv_heads == a.heads ? "" : fmt::format(" in {}", counted(a.kv_heads, "group"));
   return {
       "model",
-      {{"shape",
-        fmt::format("{}, hidden {}, ffn {}, {} of {}, {}", counted(m.num_layers, "layer"), grouped(m.hidden_size),
-                    grouped(*m.ffn_hidden_size), counted(m.num_attention_heads, "head"),
-                    m.hidden_size / m.num_attention_heads, counted(m.seq_length, "position"))},
+      {{"shape", fmt::format("{}, hidden {}, ffn {}, {} of {}{}, {}", counted(m.num_layers, "layer"),
+                             grouped(m.hidden_size), grouped(*m.ffn_hidden_size), counted(a.heads, "head"),
+                             a.head_width, groups, counted(m.seq_length, "position"))},
+       {"block", fmt::format("{}, {}, {}, {} biases", word_of(m.normalization), word_of(m.position_embedding_type),
+                             m.swiglu ? "SwiGLU" : "GELU",
+                             m.add_bias_linear ? "with"
+                             : m.add_qkv_bias  ? "only qkv"
+                                               : "no")},
        {"output layer", m.untie_embeddings_and_output_weights ? "has its own weight" : "tied to the word embeddings"},
        {"dtype", std::string(word_of(config.precision.dtype))},
        {"recompute", recompute_text(m)}}};

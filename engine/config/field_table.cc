@@ -182,21 +182,39 @@ void of_layer(Field& field, bool bulk) {
 void declare_model(std::vector<Field>& table) {
   KEY(model, num_layers, "transformer layers, L", range(1, 10'000, "layers")).required = true;
   KEY(model, hidden_size, "width of the residual stream, h", range(1, 1'000'000, "columns")).required = true;
-  KEY(model, ffn_hidden_size, "width of the MLP, f; auto: 4 h", range(1, 4'000'000, "columns"));
+  KEY(model, ffn_hidden_size, "width of the MLP, f; auto: 4 h, with swiglu 8/3 h in multiples of 64",
+      range(1, 4'000'000, "columns"));
   KEY(model, num_attention_heads, "attention heads, a", range(1, 1'000'000, "heads")).required = true;
+  KEY(model, num_query_groups, "heads of keys and values, which groups of attention heads share; auto: a",
+      range(1, 1'000'000, "heads"));
+  KEY(model, kv_channels, "width of an attention head; auto: h / a", range(1, 1'000'000, "columns"));
   KEY(model, seq_length, "tokens of a sample, s", range(1, 10'000'000, "tokens")).required = true;
   KEY(model, vocab_size, "tokens of the vocabulary; auto: the dataset's tokenizer's",
       range(1, 1'000'000'000, "tokens"));
   KEY(model, make_vocab_size_divisible_by, "the embedding is padded to a multiple of this times t",
       range(1, 1'000'000, "tokens"));
   KEY(model, untie_embeddings_and_output_weights, "give the output layer a weight of its own");
+  KEY(model, normalization, "what the norms do: subtract the mean and add a bias, or neither");
+  KEY(model, swiglu, "a gated MLP: SiLU of one half of fc1 times the other, f columns each; otherwise GELU");
+  KEY(model, add_bias_linear, "biases of the linear layers");
+  KEY(model, add_qkv_bias, "biases of queries, keys and values where add_bias_linear is false");
+  KEY(model, position_embedding_type, "positions: an embedding that is learned, or rotated queries and keys");
+  KEY(model, rotary_base, "rope: base of the frequencies", at_least(1));
+  KEY(model, rotary_percent, "rope: share of a head's columns that turn", {.low = 0, .high = 1, .low_open = true});
+  KEY(model, use_rope_scaling, "rope: stretch long wavelengths, as Llama 3.1 does for contexts beyond its first ones");
+  KEY(model, rope_scaling_factor, "rope scaling: how much longer they become", at_least(1));
+  KEY(model, rope_scaling_low_freq_factor, "rope scaling: all that turn less often than this in the first contexts",
+      above(0, "turns"));
+  KEY(model, rope_scaling_high_freq_factor, "rope scaling: none that turn more often than this", above(0, "turns"));
+  KEY(model, rope_scaling_original_max_position_embeddings, "rope scaling: positions of the first contexts",
+      range(1, 10'000'000, "tokens"));
   KEY(model, init_method_std, "standard deviation of the initial weights", above(0));
   KEY(model, scale_output_layer_init, "divide it by sqrt(2 L) in layers that write to the residual stream");
   KEY(model, hidden_dropout, "dropout of the residual branches", dropout());
   KEY(model, attention_dropout, "dropout of the attention probabilities", dropout());
   KEY(model, attention_backend,
       "attention kernels on a GPU: Trivet's, cuDNN's, or the faster of the two, measured at the start");
-  KEY(model, layernorm_epsilon, "added to the variance", above(0));
+  KEY(model, layernorm_epsilon, "added to the variance, or to the mean square", above(0));
   KEY(model, recompute_granularity,
       "activations recomputed in the backward pass: modules of each layer, or whole layers");
   KEY(model, recompute_modules, "selective: what of each layer").takes =

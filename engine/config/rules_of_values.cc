@@ -12,12 +12,53 @@
 namespace trivet {
 namespace {
 
+void check_heads(const ModelConfig& m, Rules& rule) {
+  const int64_t heads = m.num_attention_heads, groups = m.num_query_groups.value_or(heads);
+  rule("model.num_attention_heads", {"model.hidden_size"}, !m.kv_channels && !divides(heads, m.hidden_size),
+       "{} does not divide hidden_size ({}); {} would work", heads, m.hidden_size, divisors(m.hidden_size, heads));
+  rule(
+      "model.num_query_groups", {"model.num_attention_heads"}, !divides(groups, heads),
+      "{} does not divide num_attention_heads ({}): each head of keys and values serves as many of them; {} would work",
+      groups, heads, divisors(heads, groups));
+  const int64_t width = m.kv_channels.value_or(divides(heads, m.hidden_size) ? m.hidden_size / heads : 2);
+  rule("model.kv_channels", {"model.num_attention_heads"}, heads > 0 && width > 4'000'000 / heads,
+       "{} x num_attention_heads ({}) columns, expected at most 4000000", width, heads);
+  const double share = m.rotary_percent >= 0 && m.rotary_percent <= 1 ? m.rotary_percent : 1;
+  const auto turned = static_cast<int64_t>(static_cast<double>(width) * share);
+  rule("model.rotary_percent", {"model.num_attention_heads", "model.hidden_size", "model.kv_channels"},
+       m.position_embedding_type == Positions::rope && (turned < 2 || turned % 2 != 0),
+       "{} of the {} columns of a head are {}, expected an even number of them above 0: they turn in pairs",
+       m.rotary_percent, width, turned);
+}
+
+// What has no effect on this kind of model.
+void check_kind(const Config& c, Rules& rule) {
+  const ModelConfig& m = c.model;
+  const Config defaults;
+  const auto without = [&](bool broken, std::string_view of, std::string_view found,
+                           const std::vector<std::string_view>& keys) {
+    for (const std::string_view key : keys) {
+      const std::string value = format_field(*find_field(key), c);
+      rule.no_effect(key, {of}, broken && value != format_field(*find_field(key), defaults),
+                     "{} has no effect with {}; leave it out", value, found);
+    }
+  };
+  without(m.add_bias_linear, "model.add_bias_linear", "add_bias_linear true: all linear layers have biases",
+          {"model.add_qkv_bias"});
+  without(m.position_embedding_type != Positions::rope, "model.position_embedding_type",
+          "position_embedding_type learned_absolute",
+          {"model.rotary_base", "model.rotary_percent", "model.use_rope_scaling"});
+  without(!m.use_rope_scaling, "model.use_rope_scaling", "use_rope_scaling false",
+          {"model.rope_scaling_factor", "model.rope_scaling_low_freq_factor", "model.rope_scaling_high_freq_factor",
+           "model.rope_scaling_original_max_position_embeddings"});
+  rule("model.rope_scaling_high_freq_factor", {"model.rope_scaling_low_freq_factor"},
+       m.use_rope_scaling && m.rope_scaling_high_freq_factor <= m.rope_scaling_low_freq_factor,
+       "{} is not above rope_scaling_low_freq_factor ({}): frequencies are interpolated between them",
+       m.rope_scaling_high_freq_factor, m.rope_scaling_low_freq_factor);
+}
+
 void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
   const ModelConfig& model = c.model;
-  rule("model.num_attention_heads", {"model.hidden_size"}, !divides(model.num_attention_heads, model.hidden_size),
-       "{} does not divide hidden_size ({}); {} would work", model.num_attention_heads, model.hidden_size,
-       divisors(model.hidden_size, model.num_attention_heads));
-
   constexpr auto kTensor = "parallel.tensor_model_parallel_size", kPipeline = "parallel.pipeline_model_parallel_size";
   const int64_t t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
   rule.no_effect(
@@ -32,16 +73,23 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
     common = std::gcd(common, value);
     if (!divides(t, value)) failing += fmt::format("{}{} ({})", failing.empty() ? "" : " nor ", name, value);
   };
-  cut("num_attention_heads", model.num_attention_heads, {"model.num_attention_heads"});
-  cut("ffn_hidden_size", model.ffn_hidden_size.value_or(4 * model.hidden_size),
-      {"model.ffn_hidden_size", "model.hidden_size"});
+  if (const auto groups = model.num_query_groups)
+    cut("num_query_groups", *groups, {"model.num_query_groups"});  // whole ones, and so whole heads
+  else cut("num_attention_heads", model.num_attention_heads, {"model.num_attention_heads"});
+  cut("ffn_hidden_size", ffn_of(model), {"model.ffn_hidden_size", "model.hidden_size"});
   if (c.parallel.sequence_parallel) cut("seq_length", model.seq_length, {"model.seq_length"});
-  rule(kTensor, {}, !failing.empty(), "{} does not divide {}; {} would work", t, failing, divisors(common, t));
+  const bool groups = failing.starts_with("num_query_groups");
+  rule(kTensor, {}, !failing.empty(), "{} does not divide {}{}; {} would work", t, failing,
+       groups ? ": a head of keys and values is on one rank, with the attention heads that share it" : "",
+       divisors(common, t));
   // Numbers of bytes stay within 63 bits, however many layers and micro-batches there are.
-  const int64_t columns = std::max(
-      {3 * model.hidden_size, model.ffn_hidden_size.value_or(4 * model.hidden_size), model.vocab_size.value_or(0)});
+  const double heads =
+      static_cast<double>(model.num_attention_heads) * static_cast<double>(model.kv_channels.value_or(0));
+  const double columns = std::max({3.0 * static_cast<double>(model.hidden_size), 3 * heads,
+                                   (model.swiglu ? 2 : 1) * static_cast<double>(ffn_of(model)),
+                                   static_cast<double>(model.vocab_size.value_or(0))});
   const double tib = 4.0 * static_cast<double>(model.seq_length) * static_cast<double>(c.batch.micro_batch_size) *
-                     static_cast<double>(columns) / static_cast<double>(int64_t{1} << 40);
+                     columns / static_cast<double>(int64_t{1} << 40);
   rule("model.seq_length", {"batch.micro_batch_size", "model.hidden_size", "model.ffn_hidden_size", "model.vocab_size"},
        tib > 8, "{} x micro_batch_size ({}) x {} columns are a tensor of {:.0f} TiB, expected at most 8",
        model.seq_length, c.batch.micro_batch_size, columns, tib);
@@ -206,6 +254,8 @@ void check_training(const Config& c, Rules& rule) {
 
 void check_rules_of_values(const Config& config, Problems& problems) {
   Rules rule(problems);
+  check_heads(config.model, rule);
+  check_kind(config, rule);
   check_sizes(config, problems, rule);
   check_recompute(config, rule);
   check_arithmetic(config, rule);

@@ -110,7 +110,8 @@ void leave_out(LoadedConfig& loaded, const Problems& problems, std::vector<std::
 
 void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d) {
   Config& c = loaded.config;
-  derive(loaded, "model.ffn_hidden_size", c.model.ffn_hidden_size, 4 * c.model.hidden_size, "4 * hidden_size");
+  derive(loaded, "model.ffn_hidden_size", c.model.ffn_hidden_size, ffn_of(c.model),
+         c.model.swiglu ? "8/3 * hidden_size in multiples of 64" : "4 * hidden_size");
   derive(loaded, "model.vocab_size", c.model.vocab_size, facts.dataset_vocab_size.value_or(0),
          "the dataset's tokenizer");
   derive(loaded, "batch.global_batch_size", c.batch.global_batch_size, c.batch.micro_batch_size * d,
@@ -227,21 +228,51 @@ std::vector<int64_t> split_layers(const LayerSplit& s) {
   return layers;
 }
 
+int64_t ffn_of(const ModelConfig& c) {
+  const int64_t h = c.hidden_size;
+  return c.ffn_hidden_size.value_or(c.swiglu ? std::max<int64_t>(8 * h / 3 / 64 * 64, 64) : 4 * h);
+}
+
 ModelSpec model_spec_of(const ModelConfig& c) {
-  return {.num_layers = c.num_layers,
-          .hidden = c.hidden_size,
-          .ffn = c.ffn_hidden_size.value_or(4 * c.hidden_size),
-          .seq = c.seq_length,
-          .vocab = c.vocab_size.value_or(0),
-          .attention = {.heads = c.num_attention_heads,
-                        .kv_heads = c.num_attention_heads,
-                        .head_width = c.hidden_size / c.num_attention_heads},
-          .norm_epsilon = c.layernorm_epsilon,
-          .tied_embeddings = !c.untie_embeddings_and_output_weights,
-          .training = {.hidden_dropout = static_cast<float>(c.hidden_dropout),
-                       .attention_dropout = static_cast<float>(c.attention_dropout),
-                       .init_std = static_cast<float>(c.init_method_std),
-                       .scale_output_layer_init = c.scale_output_layer_init}};
+  ModelSpec spec{.num_layers = c.num_layers,
+                 .hidden = c.hidden_size,
+                 .ffn = ffn_of(c),
+                 .seq = c.seq_length,
+                 .vocab = c.vocab_size.value_or(0),
+                 .attention = {.heads = c.num_attention_heads,
+                               .kv_heads = c.num_query_groups.value_or(c.num_attention_heads),
+                               .head_width = c.kv_channels.value_or(c.hidden_size / c.num_attention_heads)},
+                 .norm = c.normalization,
+                 .norm_epsilon = c.layernorm_epsilon,
+                 .activation = c.swiglu ? Activation::swiglu : Activation::gelu,
+                 .positions = c.position_embedding_type,
+                 .biases = c.add_bias_linear,
+                 .qkv_bias = c.add_bias_linear || c.add_qkv_bias,
+                 .tied_embeddings = !c.untie_embeddings_and_output_weights,
+                 .training = {.hidden_dropout = static_cast<float>(c.hidden_dropout),
+                              .attention_dropout = static_cast<float>(c.attention_dropout),
+                              .init_std = static_cast<float>(c.init_method_std),
+                              .scale_output_layer_init = c.scale_output_layer_init}};
+  if (spec.positions != Positions::rope) return spec;
+  spec.rotary.width = static_cast<int64_t>(static_cast<double>(spec.attention.head_width) * c.rotary_percent);
+  spec.rotary.base = c.rotary_base;
+  if (!c.use_rope_scaling) return spec;
+  spec.rotary.factor = c.rope_scaling_factor;
+  spec.rotary.low = c.rope_scaling_low_freq_factor;
+  spec.rotary.high = c.rope_scaling_high_freq_factor;
+  spec.rotary.original_length = static_cast<double>(c.rope_scaling_original_max_position_embeddings);
+  return spec;
+}
+
+std::vector<const Field*> keys_of_another_model(const Config& config, const Config& other) {
+  std::vector<const Field*> keys;
+  for (const Field& field : fields()) {
+    if (field.section() != "model" || check_field(field, other)) continue;  // required, and not given: no model's
+    Config changed = config, from = other;
+    field.copy(field.at(from), field.at(changed));
+    if (!model_spec_of(changed.model).same_model(model_spec_of(config.model))) keys.push_back(&field);
+  }
+  return keys;
 }
 
 }  // namespace trivet

@@ -51,6 +51,8 @@ void check_config(const LoadedConfig& loaded, Problems& problems);
 // interleaved schedule are in the layout; what only the run can choose stays empty. Throws ConfigError.
 Layout resolve(LoadedConfig& loaded, const RunFacts& facts);
 
+struct Field;  // fields.h
+
 struct LayerSplit {
   int64_t num_layers = 0;
   int stages = 1;                            // p * v
@@ -63,9 +65,12 @@ struct LayerSplit {
 // Layers of each stage, [stages]. Throws KeyError that says which numbers disagree and what would work.
 std::vector<int64_t> split_layers(const LayerSplit& split);
 
-// The model that a configuration describes. What is not derived yet counts as its default: an MLP of 4 h, a vocabulary
-// of 0.
+// The width of the MLP, given or derived: as many weights with a gate as without.
+int64_t ffn_of(const ModelConfig& config);
+// The model that a configuration describes. A vocabulary that is not derived yet counts as 0.
 ModelSpec model_spec_of(const ModelConfig& config);
+// The keys of which `other` has values that make `config` another model (ModelSpec::same_model).
+std::vector<const Field*> keys_of_another_model(const Config& config, const Config& other);
 
 // The bytes that one rank holds, by purpose: an item an arena.
 struct MemoryItem {

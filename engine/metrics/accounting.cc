@@ -76,7 +76,7 @@ TokenFlops flops_per_token(const ModelSpec& model, FlopsConvention convention) {
   // both gradients. Likewise the output layer's, which may be the word embedding's.
   double weights = 0;
   for (const ModelTensor& tensor : model_tensors(model))
-    if (is_linear(tensor.module) && tensor.param.global_shape.rank == 2)
+    if (is_linear(tensor.module) && tensor.param.name.ends_with(".weight"))
       weights += static_cast<double>(tensor.param.global_shape.numel());
   const double s = static_cast<double>(model.seq);
   const double positions = convention == FlopsConvention::causal ? s / 2 : s;  // that a token attends to, on average

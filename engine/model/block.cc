@@ -23,17 +23,17 @@ std::array<Entry, 13> list(BlockActivations& a) {
   using P = BlockParts;
   using S = GptShape;
   return {{{a.ln1_out, &S::hidden_shape, &P::norms},
-           {a.ln1_mean, &S::rows_shape, &P::norms, true},
+           {a.ln1_mean, &S::means_shape, &P::norms, true},
            {a.ln1_rstd, &S::rows_shape, &P::norms, true},
            {a.qkv, &S::qkv_shape, &P::qkv},
            {a.attention_out, &S::heads_shape, &P::core_attention},
            {a.lse, &S::softmax_shape, &P::core_attention, true},
            {a.middle, &S::hidden_shape, &P::middle},
            {a.ln2_out, &S::hidden_shape, &P::norms},
-           {a.ln2_mean, &S::rows_shape, &P::norms, true},
+           {a.ln2_mean, &S::means_shape, &P::norms, true},
            {a.ln2_rstd, &S::rows_shape, &P::norms, true},
-           {a.fc1_out, &S::ffn_shape, &P::mlp},
-           {a.gelu_out, &S::ffn_shape, &P::mlp},
+           {a.fc1_out, &S::fc1_shape, &P::mlp},
+           {a.activated, &S::ffn_shape, &P::mlp},
            {a.out, &S::hidden_shape, &P::out}}};
 }
 
@@ -71,7 +71,7 @@ BlockActivations front_of(BlockActivations acts, const GptShape& p, const Positi
 BlockGradients allocate_block_gradients(Arena& arena, const GptShape& p, bool halves_apart) {
   BlockGradients g;
   g.qkv = Hidden(arena.allocate(p.dtype, p.qkv_shape()));
-  g.fc1_out = Hidden(arena.allocate(p.dtype, p.ffn_shape()));
+  g.fc1_out = Hidden(arena.allocate(p.dtype, p.fc1_shape()));
   if (halves_apart || p.training.hidden_dropout > 0) {
     g.proj_out = Residual(arena.allocate(p.dtype, p.hidden_shape()));
     g.fc2_out = Residual(arena.allocate(p.dtype, p.hidden_shape()));
@@ -90,22 +90,26 @@ Init output_init(const GptShape& p) {
   return {Init::normal, p.training.init_std * scale};
 }
 
+Bias bias_of(const GptShape& p, bool any) {
+  return !any ? Bias::none : p.decay_norms_and_biases ? Bias::decayed : Bias::kept;
+}
+
 }  // namespace
 
-Block::Block(ParamList& params, const GptShape& p, int64_t layer, uint64_t dropout_seed)
+Block::Block(ParamList& params, const GptShape& p, int64_t layer, uint64_t dropout_seed, const Tensor& rotary)
     : shape_(p),
+      rotary_(rotary),
       layer_(layer),
       dropout_seed_(dropout_seed),
       ln1_(params, name_of(Module::attention_norm, layer), p),
-      qkv_(params, name_of(Module::qkv, layer), p.hidden, p.attention.qkv_width(), {Init::normal, p.training.init_std},
-           p.decay_norms_and_biases, p.qkv_overlap),
-      proj_(params, name_of(Module::proj, layer), p.attention.width(), p.hidden, output_init(p),
-            p.decay_norms_and_biases, p.proj_overlap),
+      qkv_(params, name_of(Module::qkv, layer), p.hidden, {p.attention.qkv_width()},
+           {Init::normal, p.training.init_std}, bias_of(p, p.qkv_bias), p.qkv_overlap),
+      proj_(params, name_of(Module::proj, layer), p.attention.width(), p.hidden, output_init(p), bias_of(p, p.biases),
+            p.proj_overlap),
       ln2_(params, name_of(Module::mlp_norm, layer), p),
-      fc1_(params, name_of(Module::fc1, layer), p.hidden, p.ffn, {Init::normal, p.training.init_std},
-           p.decay_norms_and_biases, p.fc1_overlap),
-      fc2_(params, name_of(Module::fc2, layer), p.ffn, p.hidden, output_init(p), p.decay_norms_and_biases,
-           p.fc2_overlap) {}
+      fc1_(params, name_of(Module::fc1, layer), p.hidden, p.gated() ? Shape{2, p.ffn} : Shape{p.ffn},
+           {Init::normal, p.training.init_std}, bias_of(p, p.biases), p.fc1_overlap),
+      fc2_(params, name_of(Module::fc2, layer), p.ffn, p.hidden, output_init(p), bias_of(p, p.biases), p.fc2_overlap) {}
 
 Dropout Block::dropout(DropoutSite site, const MicroBatch& micro_batch) const {
   return make_dropout(shape_, site, layer_, dropout_seed_, micro_batch);
@@ -113,6 +117,15 @@ Dropout Block::dropout(DropoutSite site, const MicroBatch& micro_batch) const {
 
 QkvViews Block::heads_of(Hidden qkv) const {
   return qkv_views(qkv, shape_.local_heads(), shape_.attention.kv_heads / shape_.t);
+}
+
+void Block::turn(Context& ctx, Hidden qkv, int64_t count, bool inverse) const {
+  if (!rotary_) return;
+  const QkvViews heads = heads_of(qkv);
+  ctx.run(op::Rope{.q = last_positions(heads.q, count),
+                   .k = last_positions(heads.k, count),
+                   .table = rotary_.slice(qkv.shape[0] - count, count),
+                   .inverse = inverse});
 }
 
 void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, const BlockActivations& acts,
@@ -123,7 +136,10 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
   if (parts.norms) ln1_.forward(ctx, x, acts.ln1_out, acts.ln1_mean, acts.ln1_rstd);
   const int64_t before = micro_batch.positions ? micro_batch.positions->first : 0;
   const int64_t positions = acts.qkv.shape[0] - before;
-  if (parts.qkv) qkv_.forward(ctx, acts.ln1_out, acts.qkv.slice(before, positions));
+  if (parts.qkv) {
+    qkv_.forward(ctx, acts.ln1_out, acts.qkv.slice(before, positions));
+    turn(ctx, acts.qkv, positions, false);
+  }
   if (parts.core_attention) {
     QkvViews heads = heads_of(acts.qkv);
     heads.q = last_positions(heads.q, positions);
@@ -135,17 +151,21 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
   if (parts.middle) {
     proj_.forward(ctx, acts.attention_out, branch);
     ctx.run(op::BiasDropoutAdd{.x = branch,
-                               .bias = proj_.bias().weight,
+                               .bias = proj_.bias(),
                                .residual = x,
                                .dropout = dropout(DropoutSite::attention_branch, micro_batch),
                                .out = acts.middle});
   }
   if (parts.norms) ln2_.forward(ctx, acts.middle, acts.ln2_out, acts.ln2_mean, acts.ln2_rstd);
-  if (parts.mlp) fc1_.forward(ctx, acts.ln2_out, acts.gelu_out, acts.fc1_out);
+  if (parts.mlp && !shape_.gated()) fc1_.forward(ctx, acts.ln2_out, acts.activated, acts.fc1_out);
+  if (parts.mlp && shape_.gated()) {
+    fc1_.forward(ctx, acts.ln2_out, acts.fc1_out);
+    ctx.run(op::SwigluForward{.x = acts.fc1_out, .y = acts.activated});
+  }
   if (parts.out) {
-    fc2_.forward(ctx, acts.gelu_out, branch);
+    fc2_.forward(ctx, acts.activated, branch);
     ctx.run(op::BiasDropoutAdd{.x = branch,
-                               .bias = fc2_.bias().weight,
+                               .bias = fc2_.bias(),
                                .residual = acts.middle,
                                .dropout = dropout(DropoutSite::mlp_branch, micro_batch),
                                .out = acts.out});
@@ -164,7 +184,14 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
   const Residual d_norm(frame.tensor(shape_.dtype, shape_.hidden_shape()));  // of a layer norm's output
 
   const Residual d_fc2 = branch_grad(DropoutSite::mlp_branch, grads.fc2_out);
-  fc2_.backward(ctx, acts.gelu_out, d_fc2, grads.fc1_out, acts.fc1_out);
+  if (shape_.gated()) {
+    Scratch::Frame mlp(ctx.scratch);
+    const Hidden d_activated(mlp.tensor(shape_.dtype, acts.activated.shape));
+    fc2_.backward(ctx, acts.activated, d_fc2, d_activated);
+    ctx.run(op::SwigluBackward{.x = acts.fc1_out, .dy = d_activated, .dx = grads.fc1_out});
+  } else {
+    fc2_.backward(ctx, acts.activated, d_fc2, grads.fc1_out, acts.fc1_out);
+  }
   fc1_.backward(ctx, acts.ln2_out, grads.fc1_out, d_norm);
   ln2_.backward(ctx, d_norm, acts.middle, acts.ln2_mean, acts.ln2_rstd, grad, grad);
 
@@ -177,6 +204,7 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
                                 .lse = acts.lse,
                                 .dqkv = heads_of(grads.qkv),
                                 .dropout = dropout(DropoutSite::attention, micro_batch)});
+  turn(ctx, grads.qkv, grads.qkv.shape[0], true);
   qkv_.backward(ctx, acts.ln1_out, grads.qkv, d_norm);
   ln1_.backward(ctx, d_norm, x, acts.ln1_mean, acts.ln1_rstd, grad, grad);
 }

@@ -1,8 +1,9 @@
-// One transformer block of GPT-2 and GPT-3: pre-layer-norm attention and MLP branches on a residual stream
-// (Radford et al. 2019), its linear layers partitioned over the tensor-parallel group.
+// One transformer block: pre-norm attention and MLP branches on a residual stream, as GPT-2 and GPT-3 (Radford et al.
+// 2019) or Llama (Touvron et al. 2023) have them: with or without rope, act being GELU or SwiGLU. Its linear layers are
+// partitioned over the tensor-parallel group.
 //
-//   x ── ln1 ── qkv ── attention ── proj ── dropout ── + ── ln2 ── fc1 ── gelu ── fc2 ── dropout ── + ── out
-//    └──────────────────────────────────────────────────┘└──────────────────────────────────────────┘
+//   x ── ln1 ── qkv ── rope ── attention ── proj ── dropout ── + ── ln2 ── fc1 ── act ── fc2 ── dropout ── + ── out
+//    └─────────────────────────────────────────────────────────┘└──────────────────────────────────────────┘
 //
 // Forward writes what backward needs into BlockActivations, or recomputes any part of it (recompute.h); backward turns
 // the gradient of `out` into the gradient of x in place. s* is s, or s/t under sequence parallelism.
@@ -21,15 +22,15 @@ namespace trivet {
 
 struct BlockActivations {
   Residual ln1_out;           // [s*, b, h]
-  Tensor ln1_mean, ln1_rstd;  // [s*, b] fp32
-  Hidden qkv;                 // [s, b, 3h/t]
-  Hidden attention_out;       // [s, b, h/t]
+  Tensor ln1_mean, ln1_rstd;  // [s*, b] fp32; RMSNorm has no means
+  Hidden qkv;                 // [s, b, (a + 2g) d/t] in Megatron's order (heads_view.h), turned to their positions
+  Hidden attention_out;       // [s, b, a d/t]
   Tensor lse;                 // [b, a/t, s] fp32
   Residual middle;            // [s*, b, h] the residual stream between the branches
   Residual ln2_out;           // [s*, b, h]
   Tensor ln2_mean, ln2_rstd;  // [s*, b] fp32
-  Hidden fc1_out;             // [s, b, f/t]
-  Hidden gelu_out;            // [s, b, f/t]
+  Hidden fc1_out;             // [s, b, f/t], or the gate's and then the others, [s, b, 2 f/t]
+  Hidden activated;           // [s, b, f/t]
   Residual out;               // [s*, b, h]
 };
 // The activations that `parts` write; the others are null.
@@ -45,16 +46,16 @@ BlockActivations front_of(BlockActivations acts, const GptShape& shape, const Po
 // run apart: then each block of a micro-batch in flight has its own.
 struct BlockGradients {
   Residual proj_out;  // [s*, b, h] null where the gradient of the residual stream itself serves (no dropout, not apart)
-  Hidden qkv;         // [s, b, 3h/t]
+  Hidden qkv;         // as the activation
   Residual fc2_out;   // [s*, b, h] null as above
-  Hidden fc1_out;     // [s, b, f/t]
+  Hidden fc1_out;     // as the activation
 };
 BlockGradients allocate_block_gradients(Arena& arena, const GptShape& shape, bool halves_apart);
 
 class Block {
  public:
-  // layer: global number from 0.
-  Block(ParamList& params, const GptShape& shape, int64_t layer, uint64_t dropout_seed);
+  // layer: global number from 0. rotary: [s, width], the angles of all positions when a pass runs; null without rope.
+  Block(ParamList& params, const GptShape& shape, int64_t layer, uint64_t dropout_seed, const Tensor& rotary);
 
   // The parts read x and what earlier parts wrote into `acts`.
   void forward(Context& ctx, Residual x, const MicroBatch& micro_batch, const BlockActivations& acts,
@@ -66,8 +67,11 @@ class Block {
  private:
   Dropout dropout(DropoutSite site, const MicroBatch& micro_batch) const;
   QkvViews heads_of(Hidden qkv) const;
+  // Turns the last `count` of the positions to where they are, or back.
+  void turn(Context& ctx, Hidden qkv, int64_t count, bool inverse) const;
 
   const GptShape& shape_;
+  const Tensor& rotary_;
   int64_t layer_;
   uint64_t dropout_seed_;
   LayerNorm ln1_;

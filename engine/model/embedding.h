@@ -1,4 +1,4 @@
-// The input of a GPT's first stage: token embedding plus learned positions, then dropout.
+// The input of a GPT's first stage: token embedding, plus positions where they are learned, then dropout.
 #pragma once
 
 #include "engine/model/modules.h"
@@ -27,7 +27,7 @@ class Embedding {
   const GptShape& shape_;
   uint64_t dropout_seed_;
   VocabParallelEmbedding word_;
-  Param& position_;  // [s, h]
+  Param* const position_;  // [s, h]; null: rope
 };
 
 inline Embedding::Embedding(ParamList& params, const GptShape& p, uint64_t dropout_seed)
@@ -35,10 +35,12 @@ inline Embedding::Embedding(ParamList& params, const GptShape& p, uint64_t dropo
       dropout_seed_(dropout_seed),
       word_(params, name_of(Module::word_embeddings), p.vocab, p.padded_vocab, p.hidden,
             {Init::normal, p.training.init_std}, p.tied_embeddings ? kPartial : partitioned()),
-      position_(params.declare({.name = name_of(Module::position_embeddings) + ".weight",
-                                .global_shape = {p.seq, p.hidden},
-                                .init = {Init::normal, p.training.init_std},
-                                .used_on = Place::residual})) {}
+      position_(p.positions == Positions::rope
+                    ? nullptr
+                    : &params.declare({.name = name_of(Module::position_embeddings) + ".weight",
+                                       .global_shape = {p.seq, p.hidden},
+                                       .init = {Init::normal, p.training.init_std},
+                                       .used_on = Place::residual})) {}
 
 inline Dropout Embedding::dropout(const MicroBatch& micro_batch) const {
   return make_dropout(shape_, DropoutSite::embedding, 0, dropout_seed_, micro_batch);
@@ -50,18 +52,21 @@ inline Tensor Embedding::local_rows(Tensor positions, int64_t count, int64_t fir
 
 inline void Embedding::forward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Residual out) const {
   word_.forward(ctx, tokens, out);
+  if (!position_) return ctx.run(op::DropoutBackward{.dout = out, .dropout = dropout(micro_batch), .dx = out});
   const int64_t first = micro_batch.positions ? micro_batch.positions->first : 0;
   ctx.run(op::PositionForward{.x = out,
-                              .positions = local_rows(position_.weight, out.shape[0], first),
+                              .positions = local_rows(position_->weight, out.shape[0], first),
                               .dropout = dropout(micro_batch),
                               .out = out});
 }
 
 inline void Embedding::backward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Residual grad) const {
-  ctx.run(op::PositionBackward{.dout = grad,
-                               .dropout = dropout(micro_batch),
-                               .dx = grad,
-                               .dpositions = local_rows(position_.grad, grad.shape[0])});
+  if (position_)
+    ctx.run(op::PositionBackward{.dout = grad,
+                                 .dropout = dropout(micro_batch),
+                                 .dx = grad,
+                                 .dpositions = local_rows(position_->grad, grad.shape[0])});
+  else ctx.run(op::DropoutBackward{.dout = grad, .dropout = dropout(micro_batch), .dx = grad});
   word_.backward_weight(ctx, tokens, grad);
 }
 

@@ -24,7 +24,7 @@ GptStage::GptStage(ParamList& params, const GptShape& shape, const StageRange& r
   for (int64_t i = 0; i < range_.num_layers; ++i) {
     const int unit = params.begin_unit(stage, fmt::format("layer {}", range_.first_layer + i));
     if (i == 0) first_block_unit_ = unit;
-    blocks_.emplace_back(params, shape_, range_.first_layer + i, seed);
+    blocks_.emplace_back(params, shape_, range_.first_layer + i, seed, rotary_);
   }
   if (range_.has_head) {
     head_unit_ = params.begin_unit(stage, "head");
@@ -51,6 +51,8 @@ void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_b
     deferred_heads_.push_back({spare.norm_out, spare.logits});
   }
   if (blocks_.empty()) return;
+  if (shape_.positions == Positions::rope)
+    rotary_ = activations.allocate(DType::f32, {shape_.seq, shape_.rotary.width});
   for (size_t place = 0; place < static_cast<size_t>(groups_.front().count); ++place)
     recomputed_.push_back(allocate_block_activations(activations, shape_, plan_[place].recomputed));
   if (whole_backwards) gradients_ = allocate_block_gradients(activations, shape_, false);
@@ -69,7 +71,9 @@ BlockActivations GptStage::activations(const Slot& slot, int stash, size_t block
 
 Residual GptStage::output(int slot) const { return block_input(slot_at(slot), -1, blocks_.size()); }
 
-void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_batch, Tensor loss) const {
+void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_batch, Tensor loss) {
+  if (rotary_ && !std::exchange(rotary_filled_, true))
+    ctx.run(op::RotaryTable{.rotary = shape_.rotary, .table = rotary_});
   const Slot& slot = slot_at(slot_index);
   const PositionRange positions = micro_batch.positions.value_or(PositionRange{0, shape_.seq});
   const GptShape shape = shape_.with_positions(positions.count);

@@ -50,7 +50,7 @@ class GptStage {
   // On the last stage, loss[0] (fp32) += loss_scale * sum over the tokens of the cross-entropy. A pass over some
   // positions writes the beginnings of the tensors above, and needs qkv saved, not recomputed, of the positions before
   // them.
-  void forward(Context& ctx, int slot, const MicroBatch& micro_batch, Tensor loss) const;
+  void forward(Context& ctx, int slot, const MicroBatch& micro_batch, Tensor loss);
   // grad: [s*, b, h], the gradient of the output (ignored on the last stage), becomes that of the input (undefined on
   // the first stage). stash: of a split backward, holds what its weight half reads; else -1.
   void backward(Context& ctx, int slot, int stash, const MicroBatch& micro_batch, Residual grad);
@@ -94,6 +94,9 @@ class GptStage {
 
   GptShape shape_;
   StageRange range_;
+  // [s, width] of shape_.rotary, filled by the first pass; null without rope.
+  Tensor rotary_;
+  bool rotary_filled_ = false;
   int embedding_unit_ = -1, first_block_unit_ = -1, head_unit_ = -1;  // of the ParamList
   std::optional<Embedding> embedding_;
   std::deque<Block> blocks_;

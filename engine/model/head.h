@@ -12,7 +12,7 @@ namespace trivet {
 
 struct HeadActivations {
   Residual norm_out;             // [s*, b, h]
-  Tensor norm_mean, norm_rstd;   // [s*, b] fp32
+  Tensor norm_mean, norm_rstd;   // [s*, b] fp32; RMSNorm has no mean
   Vocab logits;                  // [s, b, padded_vocab/t]; its own gradient after backward
   CrossEntropyState loss_state;  // [s * b] fp32 each
 };

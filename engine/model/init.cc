@@ -27,11 +27,10 @@ std::array<float, 4> normals(uint64_t key, int64_t block) {
 
 // Fills the rows [first_row, end_row) of this rank's shard. Padding stays zero.
 void fill_normal(const Param& param, uint64_t seed, int64_t first_row, int64_t end_row, float* values) {
-  const Shape& global = param.spec.global_shape;
+  const Shape global = as_matrix(param.spec.global_shape);
   const uint64_t key = initial_key(seed, param.spec.name);
-  const bool by_rows = global.rank == 2 && param.partition_dim == 0;
-  const int64_t row_offset = by_rows ? param.partition_offset : 0, col_offset = by_rows ? 0 : param.partition_offset;
-  const int64_t cols = param.shape[-1],
+  const int64_t row_offset = param.first_row(), col_offset = param.first_column();
+  const int64_t cols = as_matrix(param.shape)[-1],
                 end_global_row = param.spec.padding_from >= 0 ? param.spec.padding_from : global[0];
   for (int64_t r = first_row; r < end_row && row_offset + r < end_global_row; ++r) {
     const int64_t begin = (row_offset + r) * global[-1] + col_offset;
@@ -55,8 +54,7 @@ uint64_t initial_key(uint64_t seed, std::string_view name) {
 }
 
 void initialize_weight(const Param& param, uint64_t seed, int threads, Device& device, Stream& stream) {
-  const Shape& shape = param.shape;
-  if (shape.rank != 1 && shape.rank != 2) fail(param.spec.name + ": parameters are vectors or matrices");
+  const Shape shape = as_matrix(param.shape);
   const Init::Kind kind = param.spec.init.kind;
   std::vector<float> values(static_cast<size_t>(shape.numel()), kind == Init::ones ? 1.0f : 0.0f);
   if (kind == Init::normal) {

@@ -1,5 +1,6 @@
-// Layer norm with two replicated parameters. Under sequence parallelism each tensor-parallel rank normalises its own
-// positions, and the parameters' gradients are summed over the group at the end of the step.
+// Layer norm with two replicated parameters, or RMSNorm with the first of them. Under sequence parallelism each
+// tensor-parallel rank normalises its own positions, and the parameters' gradients are summed over the group at the end
+// of the step.
 #pragma once
 
 #include <string>
@@ -12,8 +13,8 @@ namespace trivet {
 
 struct LayerNorm {
   LayerNorm(ParamList& params, const std::string& name, const GptShape& shape);
-  Param& gamma;  // [h]
-  Param& beta;   // [h]
+  Param& gamma;       // [h]
+  Param* const beta;  // [h]; null: RMSNorm, which uses no mean
   float eps;
 
   void forward(Context& ctx, Residual x, Residual y, Tensor mean, Tensor rstd) const;
@@ -27,15 +28,21 @@ inline LayerNorm::LayerNorm(ParamList& params, const std::string& name, const Gp
                             .init = {Init::ones},
                             .weight_decay = shape.decay_norms_and_biases,
                             .used_on = Place::residual})),
-      beta(params.declare({.name = name + ".bias",
-                           .global_shape = {shape.hidden},
-                           .weight_decay = shape.decay_norms_and_biases,
-                           .used_on = Place::residual})),
+      beta(shape.norm == Norm::rmsnorm ? nullptr
+                                       : &params.declare({.name = name + ".bias",
+                                                          .global_shape = {shape.hidden},
+                                                          .weight_decay = shape.decay_norms_and_biases,
+                                                          .used_on = Place::residual})),
       eps(static_cast<float>(shape.norm_epsilon)) {}
 
 inline void LayerNorm::forward(Context& ctx, Residual x, Residual y, Tensor mean, Tensor rstd) const {
-  ctx.run(op::LayernormForward{
-      .x = x, .gamma = gamma.weight, .beta = beta.weight, .eps = eps, .y = y, .mean = mean, .rstd = rstd});
+  ctx.run(op::LayernormForward{.x = x,
+                               .gamma = gamma.weight,
+                               .beta = beta ? beta->weight : Tensor{},
+                               .eps = eps,
+                               .y = y,
+                               .mean = beta ? mean : Tensor{},
+                               .rstd = rstd});
 }
 
 inline void LayerNorm::backward(Context& ctx, Residual dy, Residual x, Tensor mean, Tensor rstd, Residual residual,
@@ -43,12 +50,12 @@ inline void LayerNorm::backward(Context& ctx, Residual dy, Residual x, Tensor me
   ctx.run(op::LayernormBackward{.dy = dy,
                                 .x = x,
                                 .gamma = gamma.weight,
-                                .mean = mean,
+                                .mean = beta ? mean : Tensor{},
                                 .rstd = rstd,
                                 .residual = residual,
                                 .dx = dx,
                                 .dgamma = gamma.grad,
-                                .dbeta = beta.grad});
+                                .dbeta = beta ? beta->grad : Tensor{}});
 }
 
 }  // namespace trivet

@@ -24,8 +24,8 @@ enum class Module : uint8_t {
 };
 inline constexpr size_t kModules = static_cast<size_t>(Module::output_layer) + 1;
 
-// The module's name in checkpoints, which is Megatron's. Its parameters are NAME.weight and, except for embeddings and
-// the output layer, NAME.bias. layer: of a module of a block, from 0.
+// The module's name in checkpoints, which is Megatron's. Its parameters are NAME.weight and, except for embeddings, the
+// output layer, and what the spec has without, NAME.bias. layer: of a module of a block, from 0.
 std::string name_of(Module module, int64_t layer = 0);
 
 struct ModelTensor {

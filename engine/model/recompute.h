@@ -11,11 +11,11 @@ namespace trivet {
 
 // The parts of a block's forward pass in order (block.h), or the activations that they write.
 struct BlockParts {
-  bool norms = false;  // ln1, ln2
-  bool qkv = false;
+  bool norms = false;           // ln1, ln2
+  bool qkv = false;             // and rope
   bool core_attention = false;  // attention_out and its lse
   bool middle = false;          // proj, and the residual stream between the branches
-  bool mlp = false;             // fc1, gelu
+  bool mlp = false;             // fc1 and the activation
   bool out = false;             // fc2, and the block's output
 
   static constexpr BlockParts all() { return {true, true, true, true, true, true}; }

@@ -36,12 +36,14 @@ struct GptShape : ModelSpec {
            fc1_overlap != TensorOverlap::none || fc2_overlap != TensorOverlap::none;
   }
   // Shapes of one rank's activations; s* is s, or s/t under sequence parallelism.
-  Shape hidden_shape() const { return {local_seq(), micro_batch, hidden}; }          // [s*, b, h]
-  Shape rows_shape() const { return {local_seq(), micro_batch}; }                    // [s*, b]
-  Shape qkv_shape() const { return {seq, micro_batch, attention.qkv_width() / t}; }  // [s, b, 3h/t]
-  Shape heads_shape() const { return {seq, micro_batch, attention.width() / t}; }    // [s, b, h/t]
-  Shape softmax_shape() const { return {micro_batch, local_heads(), seq}; }          // [b, a/t, s]
-  Shape ffn_shape() const { return {seq, micro_batch, ffn / t}; }                    // [s, b, f/t]
+  Shape hidden_shape() const { return {local_seq(), micro_batch, hidden}; }  // [s*, b, h]
+  Shape rows_shape() const { return {local_seq(), micro_batch}; }            // [s*, b]
+  Shape means_shape() const { return norm == Norm::rmsnorm ? Shape{0} : rows_shape(); }
+  Shape qkv_shape() const { return {seq, micro_batch, attention.qkv_width() / t}; }      // [s, b, (a + 2g) d/t]
+  Shape heads_shape() const { return {seq, micro_batch, attention.width() / t}; }        // [s, b, a d/t]
+  Shape softmax_shape() const { return {micro_batch, local_heads(), seq}; }              // [b, a/t, s]
+  Shape ffn_shape() const { return {seq, micro_batch, ffn / t}; }                        // [s, b, f/t]
+  Shape fc1_shape() const { return {seq, micro_batch, (gated() ? 2 : 1) * (ffn / t)}; }  // [s, b, f/t or 2 f/t]
 };
 
 // The positions of a forward pass over a text that grows: it reads the keys and values that earlier passes left of the

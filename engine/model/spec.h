@@ -4,11 +4,16 @@
 
 #include <cstdint>
 
+#include "base/words.h"
+#include "kernels/rotary.h"
+
 namespace trivet {
 
 enum class Norm : uint8_t { layernorm, rmsnorm };
 enum class Activation : uint8_t { gelu, swiglu };  // gelu: the tanh form of GPT-2
 enum class Positions : uint8_t { learned, rope };
+constexpr auto words_of(Norm) { return word_list("LayerNorm", "RMSNorm"); }  // as in configurations
+constexpr auto words_of(Positions) { return word_list("learned_absolute", "rope"); }
 
 struct AttentionSpec {
   int64_t heads = 0;       // of queries
@@ -24,10 +29,12 @@ struct ModelSpec {
   int64_t vocab = 0;  // without padding
   AttentionSpec attention{};
   Norm norm = Norm::layernorm;
-  double norm_epsilon = 1e-5;  // added to the variance
+  double norm_epsilon = 1e-5;  // added to the variance, or to the mean square
   Activation activation = Activation::gelu;
   Positions positions = Positions::learned;
+  Rotary rotary{};              // of rope
   bool biases = true;           // of the linear layers of blocks
+  bool qkv_bias = true;         // of queries, keys and values
   bool tied_embeddings = true;  // the output layer's weight is the word embedding's
   // Initialisation and dropout, which do not change what a trained model computes.
   struct Training {
@@ -38,6 +45,7 @@ struct ModelSpec {
   } training{};
   bool operator==(const ModelSpec&) const = default;
 
+  bool gated() const { return activation == Activation::swiglu; }  // fc1 makes the columns of a gate, then ffn others
   ModelSpec with_vocab(int64_t n) const {
     ModelSpec spec = *this;
     spec.vocab = n;
@@ -50,7 +58,7 @@ struct ModelSpec {
   }
 };
 
-// Throws ConfigError for what the layers do not support yet, with the reason.
+// Throws ConfigError for sizes that do not fit each other, and for what the layers do not support.
 void expect_runs(const ModelSpec& spec);
 
 }  // namespace trivet

@@ -45,10 +45,10 @@ int64_t time_attention(Device& device, Ops& ops, const AttentionShape& z) {
 }  // namespace
 
 AttentionShape attention_shape_of(const Config& config) {
-  const ModelConfig& model = config.model;
-  const int64_t heads = model.num_attention_heads / config.parallel.tensor_model_parallel_size;
-  return packed_attention(model.seq_length, config.batch.micro_batch_size, heads, heads,
-                          model.hidden_size / model.num_attention_heads, config.precision.dtype);
+  const AttentionSpec model = model_spec_of(config.model).attention;
+  const int64_t t = config.parallel.tensor_model_parallel_size;
+  return packed_attention(config.model.seq_length, config.batch.micro_batch_size, model.heads / t, model.kv_heads / t,
+                          model.head_width, config.precision.dtype);
 }
 
 AttentionTrial try_attention(const Config& config, Device& device, const MakeOps& make_ops) {

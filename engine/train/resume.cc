@@ -30,18 +30,11 @@ std::map<std::string, std::string> values_of(const Config& config) {
 }
 
 void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, const std::string& remedy) {
-  const std::map<std::string, std::string> mine = values_of(config);
+  const Config saved = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json");
   std::string problems;
-  for (const auto& [key, found] : checkpoint.state.config) {
-    const auto expected = mine.find(key);
-    if (!key.starts_with("model.") || expected == mine.end() || expected->second == found) continue;
-    auto values = mine;
-    values[key] = found;
-    const Config changed = parse_saved_config(values, checkpoint.directory + "/train_state.json");
-    if (!model_spec_of(changed.model).same_model(model_spec_of(config.model)))
-      problems +=
-          fmt::format("\n  {}: found {} in the checkpoint, expected this run's {}", key, found, expected->second);
-  }
+  for (const Field* field : keys_of_another_model(config, saved))
+    problems += fmt::format("\n  {}: found {} in the checkpoint, expected this run's {}", field->name,
+                            format_field(*field, saved), format_field(*field, config));
   if (!problems.empty())
     throw DataError(checkpoint.directory + ": the checkpoint is of another model:" + problems + remedy);
 }

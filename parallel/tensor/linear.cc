@@ -16,17 +16,18 @@ void add_weight_gradient(const Context& ctx, Param& weight, const Tensor& dy, co
 
 // ---- column
 
-ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out,
-                                           Init init, bool decay_bias, TensorOverlap overlap)
+ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, const Shape& out,
+                                           Init init, Bias bias, TensorOverlap overlap)
     : weight_(params.declare({.name = name + ".weight",
-                              .global_shape = {out, in},
-                              .stands = {{Axis::tp, partitioned(0)}},
+                              .global_shape = out.rank == 2 ? Shape{out[0], out[1], in} : Shape{out[0], in},
+                              .stands = {{Axis::tp, partitioned(out.rank - 1)}},
                               .init = init,
                               .first_one_writes = true})),
-      bias_(params.declare({.name = name + ".bias",
-                            .global_shape = {out},
-                            .stands = {{Axis::tp, partitioned(0)}},
-                            .weight_decay = decay_bias})),
+      bias_(bias == Bias::none ? nullptr
+                               : &params.declare({.name = name + ".bias",
+                                                  .global_shape = out,
+                                                  .stands = {{Axis::tp, partitioned(out.rank - 1)}},
+                                                  .weight_decay = bias == Bias::decayed})),
       overlap_(overlap) {}
 
 void ColumnParallelLinear::forward(Context& ctx, Residual x, Hidden y, Hidden pre_activation) const {
@@ -36,7 +37,7 @@ void ColumnParallelLinear::forward(Context& ctx, Residual x, Hidden y, Hidden pr
                        .b = weight_.weight,
                        .c = y.slice(first, rows),
                        .transpose_b = true,
-                       .bias = bias_.weight,
+                       .bias = bias_ ? bias_->weight : Tensor{},
                        .pre_activation = rows_of(pre_activation, first, rows)});
   };
   gather_and_multiply(ctx, overlap_, x, frame, multiply);
@@ -66,28 +67,34 @@ void ColumnParallelLinear::backward_in_bulk(Context& ctx, Residual x, Hidden dy,
   comm_stream.after_compute();
   comm_stream.reduce(partial, dx);
   comm_stream.wait(0);
-  add_weight_gradient(ctx, weight_, dy, gathered);
-  ctx.run(op::ColumnSum{dy, bias_.grad});
+  add_weight_gradients(ctx, gathered, dy);
   comm_stream.join();
 }
 
 void ColumnParallelLinear::backward_weight(Context& ctx, Residual x, Hidden dy) const {
   Scratch::Frame frame(ctx.scratch);
-  add_weight_gradient(ctx, weight_, dy, gather_sequence(ctx, x, frame));
-  ctx.run(op::ColumnSum{dy, bias_.grad});
+  add_weight_gradients(ctx, gather_sequence(ctx, x, frame), dy);
+}
+
+void ColumnParallelLinear::add_weight_gradients(Context& ctx, const Tensor& x, Hidden dy) const {
+  add_weight_gradient(ctx, weight_, dy, x);
+  if (bias_) ctx.run(op::ColumnSum{dy, bias_->grad});
 }
 
 // ---- row
 
 RowParallelLinear::RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init,
-                                     bool decay_bias, TensorOverlap overlap)
+                                     Bias bias, TensorOverlap overlap)
     : weight_(params.declare({.name = name + ".weight",
                               .global_shape = {out, in},
                               .stands = {{Axis::tp, partitioned(1)}},
                               .init = init,
                               .first_one_writes = true})),
-      bias_(params.declare(
-          {.name = name + ".bias", .global_shape = {out}, .weight_decay = decay_bias, .used_on = Place::residual})),
+      bias_(bias == Bias::none ? nullptr
+                               : &params.declare({.name = name + ".bias",
+                                                  .global_shape = {out},
+                                                  .weight_decay = bias == Bias::decayed,
+                                                  .used_on = Place::residual})),
       overlap_(overlap) {}
 
 void RowParallelLinear::forward(Context& ctx, Hidden x, Residual y) const {
@@ -119,7 +126,7 @@ void RowParallelLinear::backward_input(Context& ctx, Whole dy_whole, Hidden dx, 
 void RowParallelLinear::backward_weight(Context& ctx, Hidden x, Whole dy_whole, Residual dy) const {
   add_weight_gradient(ctx, weight_, dy_whole, x);
   // This rank's positions only: under sequence parallelism the step sums it over the tensor group.
-  ctx.run(op::ColumnSum{dy, bias_.grad});
+  if (bias_) ctx.run(op::ColumnSum{dy, bias_->grad});
 }
 
 }  // namespace trivet

@@ -20,11 +20,14 @@
 
 namespace trivet {
 
+enum class Bias : uint8_t { none, kept, decayed };  // decayed: by the optimizer
+
 class ColumnParallelLinear {
  public:
-  // overlap: of the communication under sequence parallelism; needs a Context with a tensor stream, unless it is
-  // none.
-  ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, bool decay_bias,
+  // out: {columns of y}, or {2, columns} for two layers side by side, each partitioned on its own: a rank's y has its
+  // columns of the first, then those of the second. overlap: of the communication under sequence parallelism; needs a
+  // Context with a tensor stream, unless it is none.
+  ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, const Shape& out, Init init, Bias bias,
                        TensorOverlap overlap = TensorOverlap::none);
 
   // y = x W^T + bias; or, with pre_activation, which is as y: pre_activation = x W^T + bias and y its GELU.
@@ -38,15 +41,17 @@ class ColumnParallelLinear {
  private:
   void backward_in_bulk(Context& ctx, Residual x, Hidden dy, Residual dx) const;
 
-  Param& weight_;  // [out/t, in]
-  Param& bias_;    // [out/t]
+  void add_weight_gradients(Context& ctx, const Tensor& x, Hidden dy) const;
+
+  Param& weight_;      // [out/t, in], or [2, columns/t, in]
+  Param* const bias_;  // [out/t], or [2, columns/t]; null: none
   TensorOverlap overlap_;
 };
 
 // op::BiasDropoutAdd adds the bias, once, after the reduction.
 class RowParallelLinear {
  public:
-  RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, bool decay_bias,
+  RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, Bias bias,
                     TensorOverlap overlap = TensorOverlap::none);
 
   void forward(Context& ctx, Hidden x, Residual y) const;  // y = x W^T
@@ -57,11 +62,11 @@ class RowParallelLinear {
   // gelu'(pre_activation).
   void backward_input(Context& ctx, Whole dy_whole, Hidden dx, Hidden pre_activation = {}) const;
   void backward_weight(Context& ctx, Hidden x, Whole dy_whole, Residual dy) const;  // dW += dy^T x, dbias += sum of dy
-  const Param& bias() const { return bias_; }
+  Tensor bias() const { return bias_ ? bias_->weight : Tensor{}; }                  // [out]
 
  private:
-  Param& weight_;  // [out, in/t]
-  Param& bias_;    // [out], replicated
+  Param& weight_;      // [out, in/t]
+  Param* const bias_;  // [out], replicated; null: none
   TensorOverlap overlap_;
 };
 

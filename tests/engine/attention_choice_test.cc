@@ -40,6 +40,9 @@ class AttentionChoiceTest : public testing::Test {
 TEST_F(AttentionChoiceTest, TheShapeIsThatOfAMicroBatchOnOneTensorParallelRank) {
   config.parallel.tensor_model_parallel_size = 2;
   EXPECT_EQ(attention_shape_of(config), packed_attention(16, 2, 2, 2, 8, DType::f32));
+  test::as_llama(config);
+  config.model.kv_channels = 6;
+  EXPECT_EQ(attention_shape_of(config), packed_attention(16, 2, 4, 2, 6, DType::f32));
 }
 
 TEST_F(AttentionChoiceTest, AutoMeasuresBothAndTakesTheFaster) {

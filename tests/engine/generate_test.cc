@@ -46,6 +46,13 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"ring",
                                {.t = 2, .sequence_parallel = true},
                                [](Config& c) { c.overlap.tp_comm_overlap = TensorOverlap::ring; }},
+                    LayoutCase{"llama", {.t = 2, .p = 2, .sequence_parallel = true}, test::as_llama},
+                    LayoutCase{"llama_bf16",
+                               {},
+                               [](Config& c) {
+                                 test::as_llama(c);
+                                 bf16_precision(c);
+                               }},
                     LayoutCase{"pipeline", {.p = 2}},
                     LayoutCase{"interleaved", {.p = 2, .schedule = "interleaved", .v = 2}},
                     LayoutCase{"v_shaped", {.p = 2, .schedule = "zb-v"}},

@@ -1,6 +1,6 @@
-// Trivet against PyTorch: losses, gradient norms and gradients of a small GPT over ten AdamW steps in fp32. The golden
-// numbers are PyTorch's in float64 (tests/golden/make_golden.py); both sides make the weights and tokens from the same
-// pure functions.
+// Trivet against PyTorch: losses, gradient norms and gradients of a small GPT and a small Llama over ten AdamW steps in
+// fp32. The golden numbers are PyTorch's in float64 (tests/golden/make_golden.py); both sides make the weights and
+// tokens from the same pure functions.
 #include <gtest/gtest.h>
 
 #include "base/json.h"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kVocab = 50, kSeq = 12, kBatch = 2;
 
-Config golden_config(bool tied) {
+Config golden_config(const std::string& name) {
   Config config;
   config.model = {.num_layers = 2,
                   .hidden_size = 16,
@@ -23,7 +23,19 @@ Config golden_config(bool tied) {
                   .num_attention_heads = 2,
                   .seq_length = kSeq,
                   .vocab_size = kVocab,
-                  .untie_embeddings_and_output_weights = !tied};
+                  .untie_embeddings_and_output_weights = name != "gpt_tied"};
+  if (name == "llama") {
+    ModelConfig& model = config.model;
+    model.ffn_hidden_size = 24;
+    model.num_attention_heads = 4;
+    model.num_query_groups = 2;
+    model.kv_channels = 6;
+    model.normalization = Norm::rmsnorm;
+    model.swiglu = true;
+    model.add_bias_linear = false;
+    model.position_embedding_type = Positions::rope;
+    model.use_rope_scaling = true;
+  }
   config.batch = {.micro_batch_size = kBatch, .global_batch_size = kBatch};
   config.data.path = "golden";  // never opened: the test makes the tokens
   config.train.train_iters = 10;
@@ -34,20 +46,20 @@ int32_t token(int64_t step, int64_t b, int64_t i) {
   return static_cast<int32_t>((step * 131 + b * 17 + i * i * 7 + i * 3 + 5) % kVocab);
 }
 
-class Golden : public testing::TestWithParam<bool> {
+class Golden : public testing::TestWithParam<const char*> {
  protected:
-  void train_beside_golden(bool tied, CpuIsa isa);
+  void train_beside_golden(const std::string& name, CpuIsa isa);
 };
 
-void Golden::train_beside_golden(bool tied, CpuIsa isa) {
-  const auto golden = parse_json(read_text(source_path("tests/golden/gpt_") + (tied ? "tied" : "untied") + ".json"));
+void Golden::train_beside_golden(const std::string& name, CpuIsa isa) {
+  const auto golden = parse_json(read_text(source_path("tests/golden/" + name + ".json")));
 
   run_thread_ranks(1, [&](Communicator& world) {
     // given: the same model and optimizer
     const auto device = create_cpu_device();
     const auto stream = device->create_compute_stream();
     const auto ops = create_cpu_ops(1, isa);
-    LoadedConfig loaded{.config = golden_config(tied), .origins = {}, .path = "golden"};
+    LoadedConfig loaded{.config = golden_config(name), .origins = {}, .path = "golden"};
     const Layout layout = resolve(loaded, {});
     RankState state(loaded.config, layout, {}, *device);
     GptStage& stage = state.stages[0];
@@ -95,6 +107,7 @@ void Golden::train_beside_golden(bool tied, CpuIsa isa) {
           // Relative to the tensor's largest gradient. The key part of a bias moves all scores of a row alike, so its
           // gradient is zero but for rounding; the tensor's scale covers it.
           EXPECT_LE(difference, 1e-4 * scale) << param.spec.name;
+          EXPECT_GT(scale, 0) << param.spec.name;
           for (int64_t i = static_cast<int64_t>(expected.size()); i < param.grad.numel(); ++i)
             EXPECT_EQ(param.grad.as<float>()[i], 0) << "padding of " << param.spec.name;
         }
@@ -113,8 +126,8 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Embeddings, Golden, testing::Values(true, false),
-                         [](const auto& info) { return info.param ? "tied" : "untied"; });
+INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::Values("gpt_tied", "gpt_untied", "llama"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace trivet

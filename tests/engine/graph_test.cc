@@ -90,6 +90,7 @@ TEST_P(Graphs, ChangeNoNumberOfAGpu) {
   config.model.hidden_size = 16;
   config.model.ffn_hidden_size = 32;
   config.model.num_attention_heads = 2;
+  if (config.model.num_query_groups) config.model.num_query_groups = 2;
   config.model.seq_length = 8;
   config.batch.micro_batch_size = 1;
   config.batch.global_batch_size = 2 * GetParam().cut.d;
@@ -114,6 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
                                  c.precision.dtype = DType::bf16;
                                  drop(c);
                                }},
+                    LayoutCase{"llama", {.t = 2, .p = 2}, as_llama},
                     LayoutCase{"tensor_ring",
                                {.t = 2, .sequence_parallel = true},
                                [](Config& c) { c.overlap.tp_comm_overlap = TensorOverlap::ring; }},

@@ -21,12 +21,75 @@ const Curve& one_rank(bool tied) {
   return curves[tied];
 }
 
+const Curve& one_llama() {
+  static const Curve curve = train_on_threads(tiny_model(true), 1, kSteps);
+  return curve;
+}
+
 TEST(Layouts, OneRankLearns) {
-  const Curve& curve = one_rank(true);
-  EXPECT_NEAR(curve.losses.front(), std::log(61.0), 0.1);
-  if (kSteps >= 10) {
-    EXPECT_LT(curve.losses.back(), curve.losses.front() - 0.3);
+  for (const Curve& curve : {one_rank(true), one_llama()}) {
+    EXPECT_NEAR(curve.losses.front(), std::log(61.0), 0.1);
+    if (kSteps >= 10) {
+      EXPECT_LT(curve.losses.back(), curve.losses.front() - 0.3);
+    }
   }
+}
+
+// ---- models: each mixture of parts
+
+class Mixture : public testing::TestWithParam<LayoutCase> {};
+
+TEST_P(Mixture, HasTheLossesOfOneRank) {
+  // given: a Llama or a GPT but for something, which is not without effect
+  Config config = config_of({.name = "", .set = GetParam().set});
+  const Curve reference = train_on_threads(config, 1, kSteps);
+  EXPECT_NE(reference.losses, one_rank(true).losses);
+  EXPECT_NE(reference.losses, one_llama().losses);
+  // then
+  expect_near(train_on_threads(config_of(GetParam()), 8, kSteps, true), reference);
+  const Cut zero_bubble{.t = 2, .p = 2, .sequence_parallel = true, .schedule = "zb-h1", .strategy = "no_shard"};
+  expect_near(train_on_threads(cut(config, zero_bubble), 4, kSteps, true), reference);
+}
+
+constexpr Cut kEight{.t = 2, .p = 2, .d = 2, .sequence_parallel = true, .strategy = "optim"};
+// A Llama, or a GPT, with a few keys changed.
+LayoutCase mixture(const char* name, bool llama, std::vector<std::pair<const char*, const char*>> keys) {
+  return {name, kEight, [=](Config& c) {
+            if (llama) as_llama(c);
+            for (const auto& [key, value] : keys) set_key(c, std::string("model.") + key, value);
+          }};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, Mixture,
+    testing::Values(mixture("layernorm_and_rope", true, {{"normalization", "LayerNorm"}}),
+                    mixture("learned_positions", true, {{"position_embedding_type", "learned_absolute"}}),
+                    mixture("gelu_and_groups", true, {{"swiglu", "false"}}),
+                    mixture("biases", true, {{"add_bias_linear", "true"}}),
+                    mixture("qkv_bias", true, {{"add_qkv_bias", "true"}}),
+                    mixture("tied", true, {{"untie_embeddings_and_output_weights", "false"}}),
+                    mixture("dropout", true, {{"hidden_dropout", "0.1"}, {"attention_dropout", "0.1"}}),
+                    mixture("part_of_a_head", true, {{"rotary_percent", "0.5"}, {"rotary_base", "100"}}),
+                    mixture("scaled", true,
+                            {{"use_rope_scaling", "true"},
+                             {"rope_scaling_factor", "2"},
+                             {"rope_scaling_original_max_position_embeddings", "16"}}),
+                    mixture("gpt_with_rmsnorm", false, {{"normalization", "RMSNorm"}}),
+                    mixture("gpt_with_groups", false, {{"num_query_groups", "2"}}),
+                    mixture("gpt_with_wide_heads", false, {{"kv_channels", "12"}}),
+                    mixture("gpt_with_swiglu", false, {{"swiglu", "true"}})),
+    [](const auto& info) { return info.param.name; });
+
+// A group is on one rank, so several queries of one head: no tensor parallelism.
+TEST(Mixture, OneHeadOfKeysAndValues) {
+  Config config = tiny_model(true);
+  config.model.num_query_groups = 1;
+  const Curve reference = train_on_threads(config, 1, kSteps);
+  expect_near(train_on_threads(cut(config, {.p = 2, .d = 2, .strategy = "optim_grads_params"}), 4, kSteps, true),
+              reference);
+  EXPECT_EQ(message_of<ConfigError>([&] { resolved(cut(config, {.t = 2}), 2); }),
+            "test: parallel.tensor_model_parallel_size: 2 does not divide num_query_groups (1): a head of keys and "
+            "values is on one rank, with the attention heads that share it; 1 would work");
 }
 
 // ---- tensor and data parallel
@@ -35,29 +98,38 @@ struct TensorData {
   int t;
   bool sequence_parallel;
   int d;
+  bool llama = false;
 };
 
 class TensorDataLayout : public testing::TestWithParam<TensorData> {};
 
 TEST_P(TensorDataLayout, HasTheLossesOfOneRank) {
-  const auto [t, sequence_parallel, d] = GetParam();
-  const Config config = cut(tiny_config(), {.t = t, .sequence_parallel = sequence_parallel});
+  const auto [t, sequence_parallel, d, llama] = GetParam();
+  const Config config = cut(tiny_model(llama), {.t = t, .sequence_parallel = sequence_parallel});
   const Curve curve = train_on_threads(config, t * d, kSteps);
-  expect_near(curve, one_rank(true));
+  expect_near(curve, llama ? one_llama() : one_rank(true));
   const Curve again = train_on_threads(config, t * d, kSteps);
   expect_equal(again, curve);
   EXPECT_EQ(again.weights_hash, curve.weights_hash);
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, TensorDataLayout,
-                         testing::Values(TensorData{1, false, 1}, TensorData{1, false, 2}, TensorData{1, false, 4},
-                                         TensorData{2, false, 1}, TensorData{2, false, 2}, TensorData{2, false, 4},
-                                         TensorData{2, true, 1}, TensorData{2, true, 2}, TensorData{2, true, 4},
-                                         TensorData{4, false, 1}, TensorData{4, false, 2}, TensorData{4, true, 1},
-                                         TensorData{4, true, 2}),
+                         testing::ValuesIn(with_llama<TensorData>({{1, false, 1},
+                                                                   {1, false, 2},
+                                                                   {1, false, 4},
+                                                                   {2, false, 1},
+                                                                   {2, false, 2},
+                                                                   {2, false, 4},
+                                                                   {2, true, 1},
+                                                                   {2, true, 2},
+                                                                   {2, true, 4},
+                                                                   {4, false, 1},
+                                                                   {4, false, 2},
+                                                                   {4, true, 1},
+                                                                   {4, true, 2}})),
                          [](const auto& info) {
-                           return fmt::format("t{}{}_d{}", info.param.t, info.param.sequence_parallel ? "_sp" : "",
-                                              info.param.d);
+                           return fmt::format("t{}{}_d{}{}", info.param.t, info.param.sequence_parallel ? "_sp" : "",
+                                              info.param.d, info.param.llama ? "_llama" : "");
                          });
 
 TEST(Layouts, DropoutIsTheSameUnderEveryLayout) {
@@ -137,6 +209,7 @@ struct TensorOverlapCase {
   const char* dtype = "fp32";
   const char* schedule = "1f1b";
   int p = 1;
+  bool llama = false;
 };
 
 class TensorOverlapLayout : public testing::TestWithParam<TensorOverlapCase> {};
@@ -144,7 +217,7 @@ class TensorOverlapLayout : public testing::TestWithParam<TensorOverlapCase> {};
 // Rows of a GEMM do not depend on each other, and sums are taken in rank order whichever way the parts come.
 TEST_P(TensorOverlapLayout, ChangesNoNumber) {
   const TensorOverlapCase& c = GetParam();
-  Config config = cut(tiny_config(), {.t = c.t, .p = c.p, .sequence_parallel = true, .schedule = c.schedule});
+  Config config = cut(tiny_model(c.llama), {.t = c.t, .p = c.p, .sequence_parallel = true, .schedule = c.schedule});
   set_key(config, "precision.dtype", c.dtype);
   const Curve reference = train_on_threads(config, c.t * c.p, kSteps);
   set_key(config, "overlap.tp_comm_overlap", c.mode);
@@ -158,16 +231,21 @@ TEST_P(TensorOverlapLayout, ChangesNoNumber) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, TensorOverlapLayout,
-                         testing::Values(TensorOverlapCase{2, "bulk"}, TensorOverlapCase{2, "ring"},
-                                         TensorOverlapCase{2, "pipeline"}, TensorOverlapCase{4, "bulk"},
-                                         TensorOverlapCase{4, "ring"}, TensorOverlapCase{4, "pipeline"},
-                                         TensorOverlapCase{2, "ring", "bf16"}, TensorOverlapCase{4, "ring", "bf16"},
-                                         TensorOverlapCase{4, "pipeline", "bf16"},
-                                         TensorOverlapCase{2, "ring", "fp32", "zb-h1", 2},
-                                         TensorOverlapCase{2, "pipeline", "fp32", "zb-v", 2}),
+                         testing::ValuesIn(with_llama<TensorOverlapCase>({{2, "bulk"},
+                                                                          {2, "ring"},
+                                                                          {2, "pipeline"},
+                                                                          {4, "bulk"},
+                                                                          {4, "ring"},
+                                                                          {4, "pipeline"},
+                                                                          {2, "ring", "bf16"},
+                                                                          {4, "ring", "bf16"},
+                                                                          {4, "pipeline", "bf16"},
+                                                                          {2, "ring", "fp32", "zb-h1", 2},
+                                                                          {2, "pipeline", "fp32", "zb-v", 2}})),
                          [](const auto& info) {
                            const TensorOverlapCase& c = info.param;
-                           std::string name = fmt::format("t{}_{}_{}_{}", c.t, c.mode, c.dtype, c.schedule);
+                           std::string name =
+                               fmt::format("t{}_{}_{}_{}{}", c.t, c.mode, c.dtype, c.schedule, c.llama ? "_llama" : "");
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
@@ -217,6 +295,7 @@ struct RecomputeCase {
   int layers = 0;
   const char* schedule = "1f1b";
   int p = 1, t = 1;
+  bool llama = false;
 };
 
 class RecomputeLayout : public testing::TestWithParam<RecomputeCase> {};
@@ -232,7 +311,8 @@ Config with_recompute(Config config, const RecomputeCase& c) {
 TEST_P(RecomputeLayout, ChangesNoNumber) {
   const RecomputeCase& c = GetParam();
   for (const bool dropout : {false, true}) {
-    Config config = cut(tiny_config(), {.t = c.t, .p = c.p, .sequence_parallel = c.t > 1, .schedule = c.schedule});
+    Config config =
+        cut(tiny_model(c.llama), {.t = c.t, .p = c.p, .sequence_parallel = c.t > 1, .schedule = c.schedule});
     config.model.num_layers = 8;
     config.model.hidden_dropout = config.model.attention_dropout = dropout ? 0.1 : 0;
     const Curve kept = train_on_threads(config, c.p * c.t, 4);
@@ -245,7 +325,7 @@ TEST_P(RecomputeLayout, ChangesNoNumber) {
 
 INSTANTIATE_TEST_SUITE_P(
     Matrix, RecomputeLayout,
-    testing::ValuesIn(sampled<RecomputeCase>(
+    testing::ValuesIn(sampled(with_llama<RecomputeCase>(
         {RecomputeCase{"selective"}, RecomputeCase{"selective", "layernorm"}, RecomputeCase{"selective", "mlp"},
          RecomputeCase{"selective", "core_attn, layernorm, mlp"}, RecomputeCase{"full", "core_attn", "uniform", 1},
          RecomputeCase{"full", "core_attn", "uniform", 3}, RecomputeCase{"full", "core_attn", "uniform", 8},
@@ -253,11 +333,11 @@ INSTANTIATE_TEST_SUITE_P(
          RecomputeCase{"full", "core_attn", "block", 1, "interleaved", 2},
          RecomputeCase{"full", "core_attn", "uniform", 2, "zb-h1", 2},
          RecomputeCase{"full", "core_attn", "block", 1, "zb-v", 2, 2},
-         RecomputeCase{"selective", "core_attn,layernorm,mlp", "none", 0, "zb-h2", 2, 2}})),
+         RecomputeCase{"selective", "core_attn,layernorm,mlp", "none", 0, "zb-h2", 2, 2}}))),
     [](const auto& info) {
       const RecomputeCase& c = info.param;
-      std::string name =
-          fmt::format("{}_{}_{}_{}_{}_p{}_t{}", c.granularity, c.modules, c.method, c.layers, c.schedule, c.p, c.t);
+      std::string name = fmt::format("{}_{}_{}_{}_{}_p{}_t{}{}", c.granularity, c.modules, c.method, c.layers,
+                                     c.schedule, c.p, c.t, c.llama ? "_llama" : "");
       std::erase_if(name, [](char letter) { return letter == ' '; });
       std::replace_if(
           name.begin(), name.end(), [](char letter) { return letter == '-' || letter == ','; }, '_');
@@ -270,7 +350,7 @@ struct PipelineCase {
   std::string schedule;
   int p, v, global_batch;
   int t = 1, d = 1;
-  bool tied = false;
+  bool tied = false, llama = false;
 };
 
 void PrintTo(const PipelineCase& c, std::ostream* out) { *out << c.schedule << " p " << c.p << " v " << c.v; }
@@ -278,7 +358,7 @@ void PrintTo(const PipelineCase& c, std::ostream* out) { *out << c.schedule << "
 class PipelineLayout : public testing::TestWithParam<PipelineCase> {};
 
 Config uncut(const PipelineCase& c) {
-  Config config = tiny_config();
+  Config config = tiny_model(c.llama);
   config.model.num_layers = c.v == 3 ? 12 : 8;
   config.model.untie_embeddings_and_output_weights = !c.tied;
   config.batch.global_batch_size = c.global_batch;
@@ -336,13 +416,13 @@ std::vector<PipelineCase> pipeline_cases() {
     cases.push_back({kind, 2, v, 16, 1, 2, false});
     cases.push_back({kind, 2, v, 16, 2, 2, true});
   }
-  return sampled(cases);
+  return sampled(with_llama(cases));
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, PipelineLayout, testing::ValuesIn(pipeline_cases()), [](const auto& info) {
   const PipelineCase& c = info.param;
-  std::string name = fmt::format("{}_p{}_v{}_m{}_t{}_d{}{}", c.schedule, c.p, c.v, c.global_batch / 2 / c.d, c.t, c.d,
-                                 c.tied ? "_tied" : "");
+  std::string name = fmt::format("{}_p{}_v{}_m{}_t{}_d{}{}{}", c.schedule, c.p, c.v, c.global_batch / 2 / c.d, c.t, c.d,
+                                 c.tied ? "_tied" : "", c.llama ? "_llama" : "");
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });

@@ -21,18 +21,19 @@ struct Case {
   bool tied = true;
   const char* schedule = "1f1b";
   const char* dtype = "fp32";
+  bool llama = false;
   int ranks() const { return t * p * d; }
 };
 
 std::string name_of_case(const Case& c) {
-  std::string name = fmt::format("t{}_p{}_d{}_v{}_m{}_{}_{}{}", c.t, c.p, c.d, c.v, c.micro_batches, c.schedule,
-                                 c.dtype, c.tied ? "_tied" : "");
+  std::string name = fmt::format("t{}_p{}_d{}_v{}_m{}_{}_{}{}{}", c.t, c.p, c.d, c.v, c.micro_batches, c.schedule,
+                                 c.dtype, c.tied ? "_tied" : "", c.llama ? "_llama" : "");
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
 
 Config config_of(const Case& c, const char* strategy) {
-  Config config = cut(tiny_config(), {c.t, c.p, c.d, c.t > 1, c.schedule, c.v, strategy});
+  Config config = cut(tiny_model(c.llama), {c.t, c.p, c.d, c.t > 1, c.schedule, c.v, strategy});
   config.model.untie_embeddings_and_output_weights = !c.tied;
   config.batch.global_batch_size = config.batch.micro_batch_size * c.d * c.micro_batches;
   set_key(config, "precision.dtype", c.dtype);
@@ -75,19 +76,19 @@ TEST_P(ShardingLayout, HasTheLossesOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Matrix, ShardingLayout,
-    testing::ValuesIn(sampled<Case>({Case{.d = 1}, Case{.d = 2}, Case{.d = 4}, Case{.d = 2, .micro_batches = 1},
-                                     Case{.d = 4, .micro_batches = 1, .tied = false}, Case{.d = 3, .tied = false},
-                                     Case{.t = 2, .d = 1}, Case{.t = 2, .d = 2}, Case{.t = 2, .d = 4},
-                                     Case{.p = 2, .d = 2}, Case{.p = 2, .d = 2, .micro_batches = 1},
-                                     Case{.p = 2, .d = 2, .v = 2, .schedule = "interleaved"},
-                                     Case{.p = 2, .d = 4, .v = 2, .micro_batches = 2, .schedule = "interleaved"},
-                                     Case{.t = 2, .p = 2, .d = 2, .v = 2, .schedule = "interleaved"},
-                                     Case{.p = 2, .d = 2, .micro_batches = 3, .schedule = "zb-h1"},
-                                     Case{.p = 2, .d = 2, .v = 2, .micro_batches = 3, .schedule = "zb-v"},
-                                     Case{.d = 2, .dtype = "bf16"}, Case{.t = 2, .p = 2, .d = 2, .dtype = "bf16"}})),
-    [](const auto& info) { return name_of_case(info.param); });
+INSTANTIATE_TEST_SUITE_P(Matrix, ShardingLayout,
+                         testing::ValuesIn(sampled(with_llama<Case>(
+                             {Case{.d = 1}, Case{.d = 2}, Case{.d = 4}, Case{.d = 2, .micro_batches = 1},
+                              Case{.d = 4, .micro_batches = 1, .tied = false}, Case{.d = 3, .tied = false},
+                              Case{.t = 2, .d = 1}, Case{.t = 2, .d = 2}, Case{.t = 2, .d = 4}, Case{.p = 2, .d = 2},
+                              Case{.p = 2, .d = 2, .micro_batches = 1},
+                              Case{.p = 2, .d = 2, .v = 2, .schedule = "interleaved"},
+                              Case{.p = 2, .d = 4, .v = 2, .micro_batches = 2, .schedule = "interleaved"},
+                              Case{.t = 2, .p = 2, .d = 2, .v = 2, .schedule = "interleaved"},
+                              Case{.p = 2, .d = 2, .micro_batches = 3, .schedule = "zb-h1"},
+                              Case{.p = 2, .d = 2, .v = 2, .micro_batches = 3, .schedule = "zb-v"},
+                              Case{.d = 2, .dtype = "bf16"}, Case{.t = 2, .p = 2, .d = 2, .dtype = "bf16"}}))),
+                         [](const auto& info) { return name_of_case(info.param); });
 
 // One parameter a bucket, everything in one, and sizes that do not divide.
 TEST(Sharding, BucketSizeChangesNothing) {

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/gpt_{tied,untied}.json: losses, gradient norms and gradients of a small GPT in PyTorch.
+"""Makes tests/golden/{gpt_tied,gpt_untied,llama}.json: losses, gradient norms and gradients of a small GPT, and of a
+small Llama, in PyTorch.
 
     python3 tests/golden/make_golden.py        # needs PyTorch and NumPy; never run by the tests
 
-The model is written here from its definition (pre-layer-norm GPT-2, tanh GELU, Megatron's order of query, key and value
-within a head), in float64, so that the golden numbers carry no rounding of their own; the weights and the tokens are
+The models are written here from their definitions (pre-layer-norm GPT-2, tanh GELU; Llama 3.1's RMSNorm, rotary positions
+with its scaling, SwiGLU and query groups; Megatron's order of queries, key and value within a group), in float64, so that the golden numbers carry no rounding of their own; the weights and the tokens are
 the pure functions that engine/model/init.h and tests/engine/golden_test.cc use, rounded to float32 as there.
 Ten AdamW steps with clipping, decay on matrices only.
 """
@@ -18,6 +19,9 @@ import torch.nn.functional as F
 
 L, H, HEADS, FFN, SEQ, VOCAB, BATCH, STEPS = 2, 16, 2, 64, 12, 50, 2, 10
 STD, SEED, EPS = 0.02, 1234, 1e-5
+# of the Llama
+LLAMA_HEADS, GROUPS, WIDTH, LLAMA_FFN = 4, 2, 6, 24
+ROPE = {"base": 10_000, "factor": 8, "low": 1, "high": 4, "original": 8192}
 LR, BETA1, BETA2, ADAM_EPS, DECAY, CLIP = 1e-2, 0.9, 0.95, 1e-8, 0.1, 1.0
 MASK64 = (1 << 64) - 1
 
@@ -53,7 +57,7 @@ def normal(name, shape, std):
     return (np.float32(std) * out[:n]).reshape(shape)
 
 
-def make_params(tied):
+def make_params(tied, llama):
     p = {}
     out_std = np.float32(STD) * (np.float32(1) / np.sqrt(np.float32(2 * L)))
 
@@ -62,22 +66,27 @@ def make_params(tied):
 
     def linear(name, out, inp, std):
         add(name + ".weight", normal(name + ".weight", (out, inp), std))
-        add(name + ".bias", np.zeros(out))
+        if not llama:
+            add(name + ".bias", np.zeros(out))
 
     def norm(name):
         add(name + ".weight", np.ones(H))
-        add(name + ".bias", np.zeros(H))
+        if not llama:
+            add(name + ".bias", np.zeros(H))
 
     for name, rows in (("embedding.word_embeddings.weight", VOCAB), ("embedding.position_embeddings.weight", SEQ)):
-        add(name, normal(name, (rows, H), STD))
+        if not llama or rows == VOCAB:
+            add(name, normal(name, (rows, H), STD))
+    qkv, attention = ((LLAMA_HEADS + 2 * GROUPS) * WIDTH, LLAMA_HEADS * WIDTH) if llama else (3 * H, H)
+    fc1, fc2 = (2 * LLAMA_FFN, LLAMA_FFN) if llama else (FFN, FFN)
     for i in range(L):
         base = f"decoder.layers.{i}."
         norm(base + "input_layernorm")
-        linear(base + "self_attention.linear_qkv", 3 * H, H, STD)
-        linear(base + "self_attention.linear_proj", H, H, out_std)
+        linear(base + "self_attention.linear_qkv", qkv, H, STD)
+        linear(base + "self_attention.linear_proj", H, attention, out_std)
         norm(base + "pre_mlp_layernorm")
-        linear(base + "mlp.linear_fc1", FFN, H, STD)
-        linear(base + "mlp.linear_fc2", H, FFN, out_std)
+        linear(base + "mlp.linear_fc1", fc1, H, STD)
+        linear(base + "mlp.linear_fc2", H, fc2, out_std)
     norm("decoder.final_layernorm")
     if not tied:
         add("output_layer.weight", normal("output_layer.weight", (VOCAB, H), STD))
@@ -112,15 +121,53 @@ def forward(p, tokens):
     return F.cross_entropy(F.linear(x, head).reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
 
 
-def run(tied):
-    p = make_params(tied)
+def rope(x):
+    """x: [BATCH, heads, SEQ, WIDTH]; columns i and i + WIDTH / 2 turn by the angle of pair i (Meta's apply_scaling)."""
+    angles = []
+    for i in range(WIDTH // 2):
+        f = ROPE["base"] ** (-2 * i / WIDTH)
+        wavelength = 2 * math.pi / f
+        if wavelength > ROPE["original"] / ROPE["low"]:
+            f /= ROPE["factor"]
+        elif wavelength > ROPE["original"] / ROPE["high"]:
+            smooth = (ROPE["original"] / wavelength - ROPE["low"]) / (ROPE["high"] - ROPE["low"])
+            f = (1 - smooth) * f / ROPE["factor"] + smooth * f
+        angles.append(torch.arange(SEQ, dtype=torch.float64) * f)
+    angles = torch.stack(angles, dim=1).repeat(1, 2)
+    a, b = x.chunk(2, dim=-1)
+    return x * angles.cos() + torch.cat((-b, a), dim=-1) * angles.sin()
+
+
+def forward_llama(p, tokens):
+    def norm(x, name):
+        return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + EPS) * p[name + ".weight"]
+
+    x = p["embedding.word_embeddings.weight"][tokens[:, :-1]]
+    members = LLAMA_HEADS // GROUPS
+    for i in range(L):
+        base = f"decoder.layers.{i}."
+        qkv = F.linear(norm(x, base + "input_layernorm"), p[base + "self_attention.linear_qkv.weight"])
+        qkv = qkv.view(BATCH, SEQ, GROUPS, members + 2, WIDTH)
+        q = rope(qkv[:, :, :, :members].reshape(BATCH, SEQ, LLAMA_HEADS, WIDTH).transpose(1, 2))
+        k = rope(qkv[:, :, :, members].transpose(1, 2)).repeat_interleave(members, dim=1)
+        v = qkv[:, :, :, members + 1].transpose(1, 2).repeat_interleave(members, dim=1)
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(BATCH, SEQ, -1)
+        x = x + F.linear(a, p[base + "self_attention.linear_proj.weight"])
+        gate, up = F.linear(norm(x, base + "pre_mlp_layernorm"), p[base + "mlp.linear_fc1.weight"]).chunk(2, dim=-1)
+        x = x + F.linear(F.silu(gate) * up, p[base + "mlp.linear_fc2.weight"])
+    logits = F.linear(norm(x, "decoder.final_layernorm"), p["output_layer.weight"])
+    return F.cross_entropy(logits.reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
+
+
+def run(name, tied, llama=False):
+    p = make_params(tied, llama)
     decayed = [v for v in p.values() if v.dim() == 2]
     plain = [v for v in p.values() if v.dim() == 1]
     adam = torch.optim.AdamW([{"params": decayed, "weight_decay": DECAY}, {"params": plain, "weight_decay": 0.0}],
                              lr=LR, betas=(BETA1, BETA2), eps=ADAM_EPS)
     golden = {"losses": [], "grad_norms": [], "first_gradients": {}}
     for step in range(STEPS):
-        loss = forward(p, tokens_of(step))
+        loss = (forward_llama if llama else forward)(p, tokens_of(step))
         adam.zero_grad()
         loss.backward()
         if step == 0:
@@ -128,12 +175,13 @@ def run(tied):
         golden["losses"].append(loss.item())
         golden["grad_norms"].append(torch.nn.utils.clip_grad_norm_(p.values(), CLIP).item())
         adam.step()
-    name = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"gpt_{'tied' if tied else 'untied'}.json")
+    name = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".json")
     with open(name, "w") as f:
         json.dump(golden, f)
         f.write("\n")
     print(name, golden["losses"][0], "->", golden["losses"][-1])
 
 
-run(True)
-run(False)
+run("gpt_tied", True)
+run("gpt_untied", False)
+run("llama", False, llama=True)

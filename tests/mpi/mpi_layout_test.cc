@@ -13,6 +13,7 @@ struct Case {
   Cut cut;
   bool overlap = false;  // of gradients, and of sharded weights
   bool link = false;     // between the processes, not between the threads: it changes nothing
+  bool llama = false;
 };
 
 std::vector<Case> cases_for(int ranks) {
@@ -53,14 +54,15 @@ std::vector<Case> cases_for(int ranks) {
       return {{4, 1, 2, true},
               {2, 1, 4, false},
               {2, 2, 2, true, "interleaved", 2},
-              {2, 2, 2, true, "interleaved", 2, "optim", true}};
+              {2, 2, 2, true, "interleaved", 2, "optim", true},
+              {{2, 2, 2, true, "interleaved", 2, "optim"}, true, false, true}};
     default: throw ConfigError(fmt::format("no layouts for {} ranks; start 2, 4 or 8", ranks));
   }
 }
 
 // 0 where both curves are equal, bit for bit; rank 0 says what is not.
 int compare(const Case& c, Communicator& world) {
-  Config config = cut(tiny_config(), c.cut);
+  Config config = cut(tiny_model(c.llama), c.cut);
   config.overlap.overlap_grad_reduce = c.overlap;
   config.overlap.overlap_param_gather = c.overlap && c.cut.strategy != std::string("no_shard");
   Config linked = config;
@@ -71,9 +73,10 @@ int compare(const Case& c, Communicator& world) {
   const bool equal = processes.losses == threads.losses && processes.norms == threads.norms &&
                      processes.validation_loss == threads.validation_loss &&
                      processes.weights_hash == threads.weights_hash;
-  fmt::print("[{}] t {} p {} d {} sequence parallel {} {} {}{}: last loss {} over processes, {} over threads\n",
+  fmt::print("[{}] t {} p {} d {} sequence parallel {} {} {}{}{}: last loss {} over processes, {} over threads\n",
              equal ? "  OK  " : "FAILED", c.cut.t, c.cut.p, c.cut.d, c.cut.sequence_parallel, c.cut.schedule,
-             c.cut.strategy, c.overlap ? " overlapped" : "", processes.losses.back(), threads.losses.back());
+             c.cut.strategy, c.overlap ? " overlapped" : "", c.llama ? " llama" : "", processes.losses.back(),
+             threads.losses.back());
   return equal ? 0 : 1;
 }
 

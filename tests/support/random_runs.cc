@@ -33,6 +33,13 @@ Config draw_model(Draw& draw, const Runs& runs, bool sequence_parallel) {
   model.make_vocab_size_divisible_by = draw.among({1, 8, 32});
   model.untie_embeddings_and_output_weights = draw.one_in(2);
   model.scale_output_layer_init = draw.one_in(2);
+  model.normalization = draw.among({Norm::layernorm, Norm::rmsnorm});
+  model.swiglu = draw.one_in(2);
+  model.add_bias_linear = draw.one_in(2);
+  model.add_qkv_bias = !model.add_bias_linear && draw.one_in(2);
+  if (draw.one_in(2)) model.num_query_groups = runs.t;
+  if (draw.one_in(3)) model.kv_channels = draw.among({4, 6, 10});
+  if (draw.one_in(2)) model.position_embedding_type = Positions::rope;
   if (draw.one_in(3)) model.hidden_dropout = 0.1;
   if (draw.one_in(3)) model.attention_dropout = 0.2;
   config.optimizer.decay_norms_and_biases = draw.one_in(3);

@@ -39,6 +39,19 @@ Config tiny_config() {
   return config;
 }
 
+void as_llama(Config& config) {
+  ModelConfig& model = config.model;
+  model.normalization = Norm::rmsnorm;
+  model.position_embedding_type = Positions::rope;
+  model.swiglu = true;
+  model.add_bias_linear = false;
+  model.ffn_hidden_size = 88;
+  model.num_attention_heads = 8;
+  model.num_query_groups = 4;
+  model.kv_channels = 8;
+  model.untie_embeddings_and_output_weights = true;
+}
+
 void set_key(Config& config, std::string_view key, std::string_view value) {
   const Field* field = find_field(key);
   check(field, std::string(key) + " is no key");

@@ -34,6 +34,24 @@ std::vector<Case> sampled(const std::vector<Case>& cases) {
 // ten steps move the loss. Resolved.
 Config tiny_config();
 
+// Makes a small Llama of it: RMSNorm, rope, SwiGLU, no biases, 8 heads of 8 columns (wider than h) in 4 groups, untied.
+void as_llama(Config& config);
+inline Config tiny_model(bool llama) {
+  Config config = tiny_config();
+  if (llama) as_llama(config);
+  return config;
+}
+// The cases, with a GPT and then with a Llama.
+template <class Case>
+std::vector<Case> with_llama(const std::vector<Case>& cases) {
+  std::vector<Case> both = cases;
+  for (Case each : cases) {
+    each.llama = true;
+    both.push_back(each);
+  }
+  return both;
+}
+
 // Gives a key the value that a file would give it.
 void set_key(Config& config, std::string_view key, std::string_view value);
 

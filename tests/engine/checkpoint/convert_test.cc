@@ -12,6 +12,7 @@
 #include "parallel/comm/world.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/training.h"
 #include "tests/support/where.h"
 
 namespace trivet {
@@ -162,6 +163,22 @@ TEST(Convert, AnUntiedHeadIsATensorOfItsOwn) {
   write_hf_gpt2(*open_gpt_weights(dir / "trivet"), dir / "again", DType::f32);
   EXPECT_EQ(tensors_of(dir / "again/model.safetensors"), tensors_of(dir / "hf/model.safetensors"));
   EXPECT_THROW(write_llmc(*open_gpt_weights(dir / "trivet"), dir / "model.bin", DType::f32), ConfigError);
+}
+
+TEST(Convert, OnlyAGpt2IsWrittenAsOne) {
+  const TempDir dir;
+  struct Llama : GptWeights {
+    Llama() : GptWeights("a llama") {
+      Config config = test::tiny_model(true);
+      set_model(config);
+    }
+    std::vector<float> read(const GptTensor&) override { return {}; }
+  } llama;
+  EXPECT_EQ(message_of<ConfigError>([&] { write_hf_gpt2(llama, dir / "hf", DType::f32); }),
+            dir / "hf" + ": Hugging Face's GPT-2 cannot hold this model: found RMSNorm, expected a GPT-2");
+  EXPECT_EQ(message_of<ConfigError>([&] { write_llmc(llama, dir / "llmc", DType::f32); }),
+            dir / "llmc" + ": llm.c's format cannot hold this model: found RMSNorm, expected a GPT-2");
+  EXPECT_FALSE(fs::exists(dir / "hf") || fs::exists(dir / "llmc"));
 }
 
 TEST(Convert, ReadsShardsNamesWithoutPrefixMasksAndATiedHead) {

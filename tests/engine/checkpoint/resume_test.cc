@@ -89,11 +89,15 @@ const LayoutCase kLayouts[] = {
     {"t1_p4_d1", {.p = 4}},
     {"t1_p2_d2_zero3", {.p = 2, .d = 2, .strategy = "optim_grads_params"}}};
 
-class Resharding : public testing::TestWithParam<LayoutCase> {};
+class Resharding : public testing::TestWithParam<LayoutCase> {
+ protected:
+  void expect_loaded_by_all(bool llama);
+};
 
-TEST_P(Resharding, EveryLayoutLoadsWhatThisOneSaved) {
+void Resharding::expect_loaded_by_all(bool llama) {
   const TempDir dir;
   Config config = small_run(dir / "run");
+  if (llama) as_llama(config);
   config.train.train_iters = kSavedStep + kMore;
   config.checkpoint.save_interval = kSavedStep;
   const RunResult whole = run(cut(config, GetParam().cut), GetParam().ranks());
@@ -109,6 +113,10 @@ TEST_P(Resharding, EveryLayoutLoadsWhatThisOneSaved) {
     }
   }
 }
+
+TEST_P(Resharding, EveryLayoutLoadsWhatThisOneSaved) { expect_loaded_by_all(false); }
+TEST_P(Resharding, OfALlamaToo) { expect_loaded_by_all(true); }
+
 INSTANTIATE_TEST_SUITE_P(From, Resharding, testing::ValuesIn(kLayouts),
                          [](const auto& param) { return std::string(param.param.name); });
 
@@ -471,6 +479,31 @@ TEST_F(Choice, AnotherModelIsNamedKeyByKey) {
   const std::string latest = message_of<DataError>([&] { run(config_, 2); });
   EXPECT_TRUE(latest.starts_with(path + ": the checkpoint is of another model:")) << latest;
   EXPECT_TRUE(latest.ends_with("\nchoose another train.run_dir, or move its checkpoints away")) << latest;
+}
+
+// Also by keys that the checkpoint is too old to have: they have their defaults.
+TEST_F(Choice, AnotherKindOfModelIsNamedByAnyOfItsKeys) {
+  const std::string path = step_path(config_.train.run_dir, 4);
+  const std::pair<const char*, const char*> kinds[] = {
+      {"normalization", "RMSNorm"},        {"swiglu", "true"},        {"add_bias_linear", "false"},
+      {"position_embedding_type", "rope"}, {"num_query_groups", "2"}, {"kv_channels", "16"}};
+  for (const auto& [key, value] : kinds) {
+    Config other = config_;
+    set_key(other, std::string("model.") + key, value);
+    OpenCheckpoint old = open_checkpoint(path);
+    for (const auto& kind : kinds) old.state.config.erase(std::string("model.") + kind.first);
+    for (const OpenCheckpoint& checkpoint : {open_checkpoint(path), old})
+      EXPECT_NE(message_of<DataError>([&] {
+                  check_same_model(checkpoint, other, "");
+                }).find(std::string("model.") + key + ": found "),
+                std::string::npos)
+          << key;
+  }
+  OpenCheckpoint old = open_checkpoint(path);
+  for (const auto& kind : kinds) old.state.config.erase(std::string("model.") + kind.first);
+  EXPECT_NO_THROW(check_same_model(old, config_, ""));
+  old.state.config.erase("model.num_attention_heads");  // has no default
+  EXPECT_NO_THROW(check_same_model(old, config_, ""));
 }
 
 TEST_F(Choice, AModelThatCannotBeReadIsRefused) {

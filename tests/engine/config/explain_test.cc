@@ -61,6 +61,7 @@ TEST(Explain, DescribesTheRun) {
   const std::string text = render(describe_run(loaded.config, layout, {{{{"weights", 2048}, {"scratch", 512}}}}));
   EXPECT_EQ(text, R"(model
   shape                2 layers, hidden 8, ffn 32, 4 heads of 2, 16 positions
+  block                LayerNorm, learned_absolute, GELU, with biases
   output layer         tied to the word embeddings
   dtype                fp32
   recompute            none

@@ -56,10 +56,10 @@ TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
             fmt::format("{} steps = {} tokens", grouped(c.train.train_iters), grouped(tokens * c.train.train_iters)));
   const CheckpointConfig& k = c.checkpoint;
   EXPECT_GT(k.save_interval, 0);
-  EXPECT_EQ(stated(text, "checkpoints"),
-            fmt::format("every {} steps, {} each, the last {} in {}/checkpoints", grouped(k.save_interval),
-                        bytes_text(12 * count_parameters(model_spec_of(c.model)).total()), k.keep_last,
-                        c.train.run_dir));
+  EXPECT_EQ(
+      stated(text, "checkpoints"),
+      fmt::format("every {} steps, {} each, the last {} in {}/checkpoints", grouped(k.save_interval),
+                  bytes_text(12 * count_parameters(model_spec_of(c.model)).total()), k.keep_last, c.train.run_dir));
   const MemoryPlan memory = plan_memory(c, layout, {});
   const int64_t state = memory.items.at(0).bytes + memory.items.at(1).bytes + memory.items.at(2).bytes;
   EXPECT_EQ(stated(text, "memory a rank"), fmt::format("{} of weights, gradients and optimizer on {} rank{}",
@@ -67,7 +67,8 @@ TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RunFile,
-                         testing::Values("tiny.yaml", "gpt2_124m.yaml", "gpt3_1b3.yaml", "gpt3_175b.yaml"),
+                         testing::Values("tiny.yaml", "gpt2_124m.yaml", "gpt3_1b3.yaml", "gpt3_175b.yaml",
+                                         "llama_tiny.yaml", "llama31_8b.yaml", "llama31_70b.yaml", "llama31_405b.yaml"),
                          [](const auto& info) {
                            std::string name = info.param;
                            return name.substr(0, name.find('.'));
@@ -77,7 +78,7 @@ TEST(RunFiles, AreAllTested) {
   const auto folder = std::filesystem::path(source_path("configs"));
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) files += entry.path().extension() == ".yaml";
-  EXPECT_EQ(files, 4);
+  EXPECT_EQ(files, 8);
 }
 
 }  // namespace

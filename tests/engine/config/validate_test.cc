@@ -153,6 +153,52 @@ TEST(Validate, SizesThatDoNotDivide) {
       "work");
 }
 
+TEST(Validate, HeadsAndGroups) {
+  load_good({"model.num_query_groups=2", "model.kv_channels=6", "parallel.tensor_model_parallel_size=2"});
+  load_good({"model.num_attention_heads=3", "model.kv_channels=6"});  // need not fill the hidden size
+  EXPECT_EQ(
+      load_error({"model.num_query_groups=3"}),
+      "--set: model.num_query_groups: 3 does not divide num_attention_heads (4): each head of keys and values serves "
+      "as many of them; 1, 2 or 4 would work");
+  EXPECT_EQ(load_error({"model.num_query_groups=2", "parallel.tensor_model_parallel_size=4"}),
+            "--set: parallel.tensor_model_parallel_size: 4 does not divide num_query_groups (2): a head of keys and "
+            "values is on one rank, with the attention heads that share it; 1 or 2 would work");
+  EXPECT_EQ(load_error({"model.num_attention_heads=1000", "model.kv_channels=4001"}),
+            "--set: model.kv_channels: 4001 x num_attention_heads (1000) columns, expected at most 4000000");
+}
+
+TEST(Validate, Rope) {
+  const std::string rope = "model.position_embedding_type=rope", scaled = "model.use_rope_scaling=true";
+  load_good({rope, "model.rotary_base=500000", scaled, "model.rope_scaling_factor=32"});
+  load_good({rope, "model.rotary_percent=0.5", "model.kv_channels=5"});
+  EXPECT_EQ(
+      load_error({rope, "model.kv_channels=3"}),
+      "run.yaml: model.rotary_percent: 1 of the 3 columns of a head are 3, expected an even number of them above 0: "
+      "they turn in pairs");
+  EXPECT_EQ(
+      load_error({"model.rotary_percent=0.5"}),
+      "--set: model.rotary_percent: 0.5 has no effect with position_embedding_type learned_absolute; leave it out");
+  EXPECT_EQ(load_error({rope, "model.rope_scaling_factor=4"}),
+            "--set: model.rope_scaling_factor: 4 has no effect with use_rope_scaling false; leave it out");
+  EXPECT_EQ(load_error({rope, scaled, "model.rope_scaling_high_freq_factor=1"}),
+            "--set: model.rope_scaling_high_freq_factor: 1 is not above rope_scaling_low_freq_factor (1): frequencies "
+            "are interpolated between them");
+  EXPECT_EQ(load_error({"model.add_qkv_bias=true"}),
+            "--set: model.add_qkv_bias: true has no effect with add_bias_linear true: all linear layers have biases; "
+            "leave it out");
+}
+
+TEST(Resolve, AGatedMlpHasAsManyWeights) {
+  const auto derived = [](int64_t hidden) {
+    LoadedConfig loaded = load_good({"model.swiglu=true", "model.hidden_size=" + std::to_string(hidden)});
+    resolve(loaded, {});
+    return *loaded.config.model.ffn_hidden_size;
+  };
+  EXPECT_EQ(derived(768), 2048);
+  EXPECT_EQ(derived(4096), 10880);  // Megatron's rule; Llama's widths are its own
+  EXPECT_EQ(derived(8), 64);
+}
+
 TEST(Validate, SizesWhoseBytesWouldOverflow) {
   EXPECT_EQ(load_error({"model.seq_length=10000000", "batch.micro_batch_size=1000000"}),
             "--set: model.seq_length: 10000000 x micro_batch_size (1000000) x 100 columns are a tensor of 3638 TiB, "
@@ -264,6 +310,11 @@ TEST(Validate, RangesOfTheRest) {
   for (const std::string set : {"model.hidden_dropout=1",
                                 "model.attention_dropout=-0.1",
                                 "model.layernorm_epsilon=0",
+                                "model.normalization=layernorm",
+                                "model.rotary_base=0",
+                                "model.rotary_percent=1.5",
+                                "model.num_query_groups=0",
+                                "model.kv_channels=0",
                                 "model.init_method_std=0",
                                 "model.vocab_size=0",
                                 "model.make_vocab_size_divisible_by=0",

@@ -22,14 +22,13 @@ class Adapter {
   };
 
   Adapter(ParamList& params, const std::string& name, int64_t hidden, int64_t width, Init init)
-      : down_(params, name + ".linear_down", hidden, width, init, /*decay_bias=*/false),
-        up_(params, name + ".linear_up", width, hidden, init, /*decay_bias=*/false) {}
+      : down_(params, name + ".linear_down", hidden, {width}, init, Bias::kept),
+        up_(params, name + ".linear_up", width, hidden, init, Bias::kept) {}
 
   void forward(Context& ctx, Residual x, const Activations& acts) const {
     down_.forward(ctx, x, acts.gelu_out, acts.pre_activation);
     up_.forward(ctx, acts.gelu_out, acts.out);
-    ctx.run(
-        op::BiasDropoutAdd{.x = acts.out, .bias = up_.bias().weight, .residual = x, .dropout = {}, .out = acts.out});
+    ctx.run(op::BiasDropoutAdd{.x = acts.out, .bias = up_.bias(), .residual = x, .dropout = {}, .out = acts.out});
   }
 
   // grad: [s*, b, hidden] in place, of acts.out -> of x. Its gradients live in scratch memory, so weight gradients
