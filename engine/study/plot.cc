@@ -205,8 +205,8 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
   if (ratios) canvas.line(rows.left() + scale, kTop - 6, rows.left() + scale, rows.bottom() + 3, "one");
   canvas.text(
       8, rows.bottom() + 52, "soft",
-      "green: best, or tied for best; whiskers: 95 %; grey band: effects that this study does not see in four of "
-      "five cases");
+      "green: best, or tied for best; whiskers: 95 %; grey band: effects too small to be found in four of "
+      "five such studies");
   return canvas.finish(rows.width(), rows.bottom() + 62, "ratio of each point to the baseline");
 }
 
