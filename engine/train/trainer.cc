@@ -157,7 +157,8 @@ void Trainer::queue_update(const StepResult& step) {
 StepResult Trainer::finish_step() {
   check(out_.has_value(), "no step is pending");
   StepResult result = read_result();
-  rank_.compute->synchronize();  // a stream that has failed says so
+  rank_.compute->synchronize();   // a stream that has failed says so
+  rank_.executor.finish_sends();  // whose spans are the step's
   result.end_ns = now_ns();
   return result;
 }

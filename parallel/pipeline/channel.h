@@ -44,6 +44,7 @@ class SendEnd {
     pair_->send(data, 1, *stream_);
     stream_->record(sent);
   }
+  void synchronize() { stream_->synchronize(); }
 
  private:
   std::unique_ptr<Communicator> pair_;  // rank 0 sends, rank 1 receives

@@ -46,6 +46,10 @@ class Executor {
   void on_progress(std::function<void(size_t done, size_t of)> f) { on_progress_ = std::move(f); }
   // The forwards of the first `microbatches` micro-batches, in the program's order.
   void run_forward_only(int microbatches, const BoundaryRows& rows = {});
+  // Waits for what is still being sent: the receiver goes on before the sender's stream has noted the end.
+  void finish_sends() {
+    for (auto& [channel, send] : sends_) send->synchronize();
+  }
   // The slot with the activations of the last run's forward of a micro-batch through a stage of this rank.
   int slot_of(int stage, int microbatch) const { return forward_slot_.at({stage, microbatch}); }
 
