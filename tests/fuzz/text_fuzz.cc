@@ -64,8 +64,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using enum trivet::DocumentMode;
   const auto documents = read_documents(path, kind == 'P' ? paragraph : kind == 'E' ? entry : file);
   if (compressed || !documents) {
-    // What begins like another format is refused, whatever it is.
-    const bool foreign = text.starts_with("\x28\xb5\x2f\xfd") ||
+    // What begins like another format, or as UTF-16, is refused, whatever it is.
+    const bool foreign = text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff") ||
+                         text.starts_with("\x28\xb5\x2f\xfd") ||
                          text.starts_with(
                              "\xfd"
                              "7zXZ") ||
@@ -73,7 +74,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!compressed && !foreign && (kind != 'J' || documents_of(text))) std::abort();
     return 0;
   }
-  if (text.starts_with("\x1f\x8b")) return 0;  // decompressed, whatever the name
+  if (text.starts_with("\x1f\x8b")) return 0;      // decompressed, whatever the name
+  if (text.starts_with("\xef\xbb\xbf")) return 0;  // the mark of UTF-8 is no text
   if (kind == 'J' && documents != documents_of(text)) std::abort();
   if (kind == 'F' && (text.empty() ? !documents->empty() : *documents != Documents{text})) std::abort();
   return 0;
