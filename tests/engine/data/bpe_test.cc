@@ -91,7 +91,8 @@ TEST(Bpe, GivesTheTokensOfTokenizers) {
 }
 
 TEST(Bpe, GivesTheTokensOfTokenizersForLongRuns) {
-  for (const json& run : json::parse(golden("ids.json"))["long"]) {
+  const json expected = json::parse(golden("ids.json"));
+  for (const json& run : expected["long"]) {
     std::string text;
     for (int i = 0; i < run["count"]; ++i) text += run["unit"].get_ref<const std::string&>();
     text += run["end"].get_ref<const std::string&>();
