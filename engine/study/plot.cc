@@ -203,10 +203,9 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
     canvas.text(rows.width() - 8, y + 15, best ? "end head" : "end", value);
   }
   if (ratios) canvas.line(rows.left() + scale, kTop - 6, rows.left() + scale, rows.bottom() + 3, "one");
-  canvas.text(
-      8, rows.bottom() + 52, "soft",
-      "green: best, or tied for best; whiskers: 95 %; grey band: effects too small to be found in four of "
-      "five such studies");
+  canvas.text(8, rows.bottom() + 52, "soft",
+              "green: best, or tied for best; whiskers: 95 %; grey band: effects too small to be found in four of "
+              "five such studies");
   return canvas.finish(rows.width(), rows.bottom() + 62, "ratio of each point to the baseline");
 }
 
@@ -302,11 +301,8 @@ std::string effects_plot(const Study& study, const Plan& plan, const Summary& su
 }
 
 std::string bucket_plot(const Study& study, const Plan& plan, const Summary& summary) {
-  const auto sets_buckets = [](const Level& level) {
-    return std::ranges::count(level.settings, "parallel.bucket_size", &Setting::key) > 0;
-  };
   size_t f = 0;
-  while (f < study.factors.size() && std::ranges::none_of(study.factors[f].levels, sets_buckets)) ++f;
+  while (f < study.factors.size() && !study.factors[f].sets("parallel.bucket_size")) ++f;
   double high = 0;
   for (const PointSummary& point : summary.points)
     if (const Sample* exposed = point.find("data_exposed_seconds")) high = std::max(high, 1e3 * exposed->max);
