@@ -42,11 +42,15 @@ class OrderedPipeline {
         write(*number, std::move(item));
       }
     } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!failure_) failure_ = std::current_exception();
-      ended_ = true;
-      room_.notify_all();
+      end_with(std::current_exception());
     }
+  }
+
+  void end_with(std::exception_ptr failure) {  // null: all is read
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = failure;
+    ended_ = true;
+    room_.notify_all();
   }
 
   // The item's number; empty at the end.
@@ -57,9 +61,13 @@ class OrderedPipeline {
       room_.wait(lock, [this] { return ended_ || next_ - written_ < 2 * threads_; });
       if (ended_) return std::nullopt;
     }
-    if (read_(item)) return next_++;
-    const std::lock_guard lock(mutex_);
-    ended_ = true;
+    // A failure is noted before the next reader gets its turn: it would read on behind the item that is missing.
+    try {
+      if (read_(item)) return next_++;
+      end_with(nullptr);
+    } catch (...) {
+      end_with(std::current_exception());
+    }
     return std::nullopt;
   }
 
