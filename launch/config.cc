@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 #include <memory>
 
+#include "base/files.h"
 #include "engine/config/explain.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
 #include "engine/data/training_data.h"
 #include "engine/train/rank_state.h"
 #include "engine/train/run.h"
+#include "engine/train/schedule_picture.h"
 #include "kernels/base/built_with.h"
 #include "launch/commands.h"
 
@@ -21,6 +23,7 @@ struct ConfigOptions {
   int ranks = 0;
   bool yaml = false;
   bool keys = false;
+  std::string picture;  // where to draw the schedules; empty: nowhere
 };
 
 // One plan a pipeline rank: those of other tensor- and data-parallel ranks are alike.
@@ -47,6 +50,11 @@ void run(const ConfigOptions& options) {
   if (config.device.kind == DeviceKind::cuda && !built_with_cuda())
     fmt::print(stderr,
                "trivet: device.kind is cuda, but this build has no CUDA: it plans this run, but cannot train\n");
+  if (!options.picture.empty()) {
+    write_file(options.picture, schedule_picture(config, layout));
+    fmt::print("{}\n", options.picture);
+    return;
+  }
   if (options.yaml) {
     fmt::print("{}", to_yaml(loaded.config));
     return;
@@ -66,6 +74,9 @@ void add_config_command(CLI::App& app) {
   add_ranks_option(*command, options->ranks, "ranks of the run; without it, as many as one model needs");
   command->add_flag("--yaml", options->yaml, "print the resolved configuration as YAML instead");
   command->add_flag("--keys", options->keys, "list every key, what it takes, its default and its meaning");
+  command->add_option("--plot-schedule", options->picture, "draw learning rate and batch size of the run's steps")
+      ->option_text("FILE.svg")
+      ->check(file_name());
   command->callback([options] { run(*options); });
 }
 

@@ -26,7 +26,8 @@ struct ParamSpec {
   // dimension. Partial on pp: another stage declares the same weight (tied embeddings).
   Standings stands{};
   Init init{};
-  bool weight_decay = true;  // false for biases and norms
+  bool weight_decay = true;   // false for biases and norms
+  bool decoupled_lr = false;  // has a learning rate of its own: word embeddings and output layer
   // The place of the tensor that it is added to or multiplied with. ParamList derives from it whether a parameter that
   // is whole on every tensor-parallel rank is partial there.
   Place used_on = Place::whole;

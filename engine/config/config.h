@@ -29,7 +29,9 @@ enum class AttentionBackend { flash, cudnn };
 enum class RecomputeGranularity { none, selective, full };
 enum class RecomputeModule { core_attn, layernorm, mlp };
 enum class RecomputeMethod { none, uniform, block };
-enum class LrDecay { cosine, linear, constant };
+enum class LrDecay { cosine, linear, constant, inverse_square_root, wsd };
+enum class WsdDecay { exponential, linear, cosine, minus_sqrt };
+enum class Ramp { constant, linear, cosine };
 enum class CommBackend { thread, mpi, nccl, staged };
 enum class StepAction { take, warn, skip, stop };  // what becomes of a step, when its numbers are known
 enum class CudaGraphs { none, local };
@@ -38,7 +40,9 @@ constexpr auto words_of(AttentionBackend) { return word_list("flash", "cudnn"); 
 constexpr auto words_of(RecomputeGranularity) { return word_list("none", "selective", "full"); }
 constexpr auto words_of(RecomputeModule) { return word_list("core_attn", "layernorm", "mlp"); }
 constexpr auto words_of(RecomputeMethod) { return word_list("none", "uniform", "block"); }
-constexpr auto words_of(LrDecay) { return word_list("cosine", "linear", "constant"); }
+constexpr auto words_of(LrDecay) { return word_list("cosine", "linear", "constant", "inverse-square-root", "WSD"); }
+constexpr auto words_of(WsdDecay) { return word_list("exponential", "linear", "cosine", "minus_sqrt"); }
+constexpr auto words_of(Ramp) { return word_list("constant", "linear", "cosine"); }
 constexpr auto words_of(CommBackend) { return word_list("thread", "mpi", "nccl", "staged"); }
 constexpr auto words_of(StepAction) { return word_list("take", "warn", "skip", "stop"); }
 constexpr auto words_of(FlopsConvention) { return word_list("causal", "full", "6n"); }
@@ -120,21 +124,42 @@ struct OverlapConfig {
 
 struct BatchConfig {
   int64_t micro_batch_size = 1;
-  std::optional<int64_t> global_batch_size;  // micro_batch_size * d
+  std::optional<int64_t> global_batch_size;  // micro_batch_size * d; with a schedule of sizes, the largest
+  std::optional<std::vector<int64_t>> rampup_batch_size = {};  // start, increment, samples
+  std::string step_batch_size_schedule = {};                   // "0:768 250B:1536": from so many tokens on, that size
 };
 
 struct OptimizerConfig {
   double lr = 3e-4;
-  std::optional<double> min_lr;                // lr / 10
-  std::optional<int64_t> lr_warmup_iters = 0;  // empty: lr_decay_iters / 10
-  std::optional<int64_t> lr_decay_iters;       // train_iters
+  std::optional<double> min_lr = {};              // lr / 10
+  std::optional<int64_t> lr_warmup_iters = 0;     // empty: lr_decay_iters / 10
+  std::optional<double> lr_warmup_fraction = {};  // of lr_decay_iters, instead of lr_warmup_iters
+  double lr_warmup_init = 0;                      // where the warm-up begins
+  std::optional<int64_t> lr_decay_iters = {};     // train_iters
   LrDecay lr_decay_style = LrDecay::cosine;
+  int64_t lr_wsd_decay_iters = 0;  // WSD: the last steps before lr_decay_iters, in which it decays
+  // With train.train_samples, instead of the three that count steps.
+  std::optional<int64_t> lr_warmup_samples = 0;  // empty: lr_decay_samples / 10
+  std::optional<int64_t> lr_decay_samples = {};  // train_samples
+  int64_t lr_wsd_decay_samples = 0;
+  WsdDecay lr_wsd_decay_style = WsdDecay::exponential;
+  std::optional<double> decoupled_lr = {};      // lr of word embeddings and output layer; empty: lr
+  std::optional<double> decoupled_min_lr = {};  // likewise
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
   double weight_decay = 0.1;
+  std::optional<double> start_weight_decay = {};  // a ramp over the run, where weight_decay_incr_style is not constant
+  std::optional<double> end_weight_decay = {};
+  Ramp weight_decay_incr_style = Ramp::constant;
   bool decay_norms_and_biases = false;
   double clip_grad = 1.0;  // 0: no clipping
+};
+
+// The lengths of the learning rate's schedule, in steps or in samples.
+struct LrSpan {
+  std::optional<int64_t> warmup, decay;
+  int64_t wsd_decay = 0;
 };
 
 struct PrecisionConfig {
@@ -178,7 +203,8 @@ struct CheckpointConfig {
 };
 
 struct TrainConfig {
-  int64_t train_iters = 0;
+  int64_t train_iters = 0;    // or, where it is 0,
+  int64_t train_samples = 0;  // whole steps within so many samples
   int64_t eval_interval = 0;  // 0: never
   int64_t eval_iters = 10;
   int64_t seed = 1234;  // of weights and dropout
@@ -221,5 +247,11 @@ struct Config {
   TrainConfig train;
   DeviceConfig device;
 };
+
+inline LrSpan lr_span_of(const Config& c) {
+  const OptimizerConfig& o = c.optimizer;
+  return c.train.train_samples > 0 ? LrSpan{o.lr_warmup_samples, o.lr_decay_samples, o.lr_wsd_decay_samples}
+                                   : LrSpan{o.lr_warmup_iters, o.lr_decay_iters, o.lr_wsd_decay_iters};
+}
 
 }  // namespace trivet

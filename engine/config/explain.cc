@@ -143,15 +143,22 @@ std::string checkpoints_text(const Config& config) {
 
 TextBlock describe_work(const Config& config, const Layout& layout) {
   const int64_t samples = *config.batch.global_batch_size, tokens = samples * config.model.seq_length;
-  const double all_tokens = static_cast<double>(tokens) * static_cast<double>(config.train.train_iters);
+  const BatchSizes& sizes = layout.batch_sizes;
+  // As a double where it may pass 63 bits.
+  const double all_tokens = layout.smaller.empty()
+                                ? static_cast<double>(tokens) * static_cast<double>(config.train.train_iters)
+                                : static_cast<double>(sizes.samples_of(config.train.train_iters)) *
+                                      static_cast<double>(config.model.seq_length);
+  const std::string ramp =
+      layout.smaller.empty() ? "" : fmt::format("; {} at first, {} sizes", sizes.of_step(0), sizes.parts.size());
   const auto convention = config.train.flops_convention;
   const auto flops = flops_per_token(model_spec_of(config.model), convention);
   return {"work",
-          {{"step", fmt::format("{} = {} x {} of {}", counted(samples, "sample"),
+          {{"step", fmt::format("{} = {} x {} of {}{}", counted(samples, "sample"),
                                 counted(layout.mesh[Axis::dp], "data-parallel rank"),
-                                counted(layout.micro_batches, "micro-batch"), config.batch.micro_batch_size)},
+                                counted(layout.micro_batches, "micro-batch"), config.batch.micro_batch_size, ramp)},
            {"tokens", fmt::format("{} a step, {} in {}", grouped(tokens),
-                                  all_tokens < 9e18 ? grouped(tokens * config.train.train_iters)
+                                  all_tokens < 9e18 ? grouped(static_cast<int64_t>(all_tokens))
                                                     : fmt::format("{:.4g}", all_tokens),
                                   counted(config.train.train_iters, "step"))},
            {"model FLOPs", fmt::format("{:.6e} a token, {:.6e} a step (convention: {})", flops.total(),

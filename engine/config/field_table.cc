@@ -277,16 +277,35 @@ void declare_parallel(std::vector<Field>& table) {
 void declare_training(std::vector<Field>& table) {
   KEY(batch, micro_batch_size, "samples of a micro-batch, b", range(1, 1'000'000, "samples"));
   KEY(batch, global_batch_size, "samples of a step; auto: b times d", range(1, 100'000'000, "samples"));
+  Field& ramp = KEY(batch, rampup_batch_size, "a smaller batch at first: start,increment,samples of the ramp",
+                    range(1, 1e12, {}));
+  ramp.takes = "three integers of at least 1 such as 16,16,300000: start, increment, samples; or none";
+  ramp.empty = "none";
+  KEY(batch, step_batch_size_schedule, "batch sizes by the tokens consumed, as \"0:768 250B:1536\"");
 
   KEY(optimizer, lr, "peak learning rate", above(0));
   KEY(optimizer, min_lr, "learning rate after the decay; auto: lr / 10", at_least(0));
   KEY(optimizer, lr_warmup_iters, "steps of linear warm-up; auto: lr_decay_iters / 10", range(0, 1e12, "steps"));
+  KEY(optimizer, lr_warmup_fraction, "the warm-up as a share of lr_decay_iters, instead of lr_warmup_iters",
+      range(0, 1, {}));
+  KEY(optimizer, lr_warmup_init, "learning rate at which the warm-up begins", at_least(0));
   KEY(optimizer, lr_decay_iters, "step at which min_lr is reached; auto: train_iters", range(1, 1e12, "steps"));
-  KEY(optimizer, lr_decay_style, "shape of the decay");
+  KEY(optimizer, lr_decay_style, "shape of the decay; WSD: constant (stable), then decay");
+  KEY(optimizer, lr_wsd_decay_iters, "WSD: steps of decay, the last ones before lr_decay_iters",
+      range(0, 1e12, "steps"));
+  KEY(optimizer, lr_warmup_samples, "as lr_warmup_iters, with train.train_samples", range(0, 1e15, "samples"));
+  KEY(optimizer, lr_decay_samples, "as lr_decay_iters; auto: train_samples", range(1, 1e15, "samples"));
+  KEY(optimizer, lr_wsd_decay_samples, "as lr_wsd_decay_iters", range(0, 1e15, "samples"));
+  KEY(optimizer, lr_wsd_decay_style, "WSD: shape of that decay");
+  KEY(optimizer, decoupled_lr, "peak learning rate of word embeddings and output layer; auto: lr", above(0));
+  KEY(optimizer, decoupled_min_lr, "theirs after the decay; auto: min_lr", at_least(0));
   KEY(optimizer, adam_beta1, "decay of the first moment", range(0, 0.9999999, {}));
   KEY(optimizer, adam_beta2, "decay of the second moment", range(0, 0.9999999, {}));
   KEY(optimizer, adam_eps, "added to the root of the second moment", at_least(1e-30));
   KEY(optimizer, weight_decay, "decoupled (AdamW)", at_least(0));
+  KEY(optimizer, start_weight_decay, "of a ramp instead of weight_decay: at the run's begin", at_least(0));
+  KEY(optimizer, end_weight_decay, "and at its end", at_least(0));
+  KEY(optimizer, weight_decay_incr_style, "shape of the ramp; constant: weight_decay all along");
   KEY(optimizer, decay_norms_and_biases, "decay these too");
   KEY(optimizer, clip_grad, "largest norm of the gradient; 0: no clipping", at_least(0));
 
@@ -327,7 +346,8 @@ void declare_run(std::vector<Field>& table) {
   KEY(checkpoint, async_save, "train on while a copy of the state is written");
   KEY(checkpoint, max_failed_saves, "saves that may fail in a row before the run ends", range(1, 1e9, "saves"));
 
-  KEY(train, train_iters, "optimizer steps", range(1, 1e12, "steps")).required = true;
+  KEY(train, train_iters, "optimizer steps; 0: from train_samples", range(0, 1e12, "steps"));
+  KEY(train, train_samples, "samples to train on, instead of train_iters", range(0, 1e15, "samples"));
   KEY(train, eval_interval, "steps between evaluations; 0: never", range(0, 1e12, "steps"));
   KEY(train, eval_iters, "batches of an evaluation", range(1, 1e9, "batches"));
   KEY(train, seed, "of weights and dropout", at_least(0));

@@ -65,6 +65,16 @@ bool on_gpus(const Config& config, std::span<const int64_t> host_gpus);
 // Whether parallel.pipeline_schedule is a path, not a kind.
 inline bool is_file_of_schedule(std::string_view name) { return name.find_first_of("./") != std::string_view::npos; }
 
+// The key by which batches change their size.
+inline std::string_view ramp_key(const Config& c) {
+  return !c.batch.rampup_batch_size ? "batch.step_batch_size_schedule" : "batch.rampup_batch_size";
+}
+
+// Steps, or samples, of warm-up.
+inline int64_t warmup_of_fraction(double fraction, int64_t decay) {
+  return static_cast<int64_t>(fraction * static_cast<double>(decay));
+}
+
 // The divisors of n, at most six: those nearest to `near`. "1, 2 or 4"
 std::string divisors(int64_t n, int64_t near);
 // Whether `whole` is a multiple; of what is no size, none is.

@@ -30,10 +30,21 @@ void check_world(const Config& c, int world, Rules& rule) {
        both ? fmt::format("{} x pipeline_model_parallel_size ({}) = ", replica / p, p) : "", replica,
        counted(world, "rank"), fitting.empty() ? "" : fitting + " would, or ", multiples(world, replica));
   const int64_t d = world / replica, b = c.batch.micro_batch_size, unit = std::max<int64_t>(b * d, 1);
-  const int64_t global = c.batch.global_batch_size.value_or(unit);
-  rule("batch.global_batch_size", {"batch.micro_batch_size", kTensor}, !divides(unit, global),
-       "{} is not divisible by micro_batch_size ({}) x data parallel size ({}) = {}; {} would work", global, b, d, unit,
-       multiples(global, unit));
+  const BatchSizes sizes = batch_sizes_of(c, unit);
+  const int64_t global = sizes.largest();
+  const std::string_view key = sizes.parts.size() > 1 ? ramp_key(c) : "batch.global_batch_size";
+  const auto odd = std::ranges::find_if(sizes.parts, [&](const auto& part) { return !divides(unit, part.samples); });
+  const int64_t found = odd == sizes.parts.end() ? global : odd->samples;
+  rule(key, {"batch.micro_batch_size", kTensor}, odd != sizes.parts.end(),
+       "{} is not divisible by micro_batch_size ({}) x data parallel size ({}) = {}; {} would work", found, b, d, unit,
+       multiples(found, unit));
+  const std::vector<int64_t> ramp = c.batch.rampup_batch_size.value_or(std::vector<int64_t>{});
+  const int64_t full = c.batch.global_batch_size.value_or(unit);
+  rule("batch.rampup_batch_size", {"batch.global_batch_size"},
+       ramp.size() == 3 && (ramp[0] > full || (full - ramp[0]) % ramp[1] != 0),
+       "{} by {} does not reach global_batch_size ({}): expected a start below it and an increment that divides the "
+       "difference",
+       ramp.empty() ? 0 : ramp[0], ramp.size() < 2 ? 0 : ramp[1], full);
 }
 
 void check_vocabulary(const Config& c, const RunFacts& facts, Rules& rule) {

@@ -108,21 +108,53 @@ void leave_out(LoadedConfig& loaded, const Problems& problems, std::vector<std::
   }
 }
 
+// The lengths of the learning rate's schedule.
+void derive_span(LoadedConfig& loaded) {
+  OptimizerConfig& o = loaded.config.optimizer;
+  const bool samples = loaded.config.train.train_samples > 0;
+  const std::string of = samples ? "samples" : "iters", decay_name = "lr_decay_" + of;
+  auto& decay = samples ? o.lr_decay_samples : o.lr_decay_iters;
+  auto& warmup = samples ? o.lr_warmup_samples : o.lr_warmup_iters;
+  derive(loaded, "optimizer." + decay_name, decay,
+         samples ? loaded.config.train.train_samples : loaded.config.train.train_iters, "train_" + of);
+  const auto fraction = o.lr_warmup_fraction;
+  if (fraction && warmup == 0) warmup.reset();
+  derive(loaded, "optimizer.lr_warmup_" + of, warmup, fraction ? warmup_of_fraction(*fraction, *decay) : *decay / 10,
+         fraction ? "lr_warmup_fraction * " + decay_name : decay_name + " / 10");
+}
+
+// The steps of a run whose length is in samples.
+void derive_steps(LoadedConfig& loaded, const BatchSizes& sizes, Problems& problems) {
+  TrainConfig& train = loaded.config.train;
+  if (train.train_samples == 0) return;
+  const int64_t steps = sizes.steps_within(train.train_samples);
+  if (steps == 0)
+    problems.add("train.train_samples",
+                 fmt::format("{} are less than one step of {} samples", train.train_samples, sizes.of_step(0)));
+  else if (train.train_iters != 0 && train.train_iters != steps)
+    problems.add("train.train_iters",
+                 fmt::format("{} and train_samples ({}, which are {} steps) are two lengths of the "
+                             "run; leave one out",
+                             train.train_iters, train.train_samples, steps));
+  if (train.train_iters == 0) loaded.origins["train.train_iters"] = {Origin::derived, "train_samples"};
+  train.train_iters = steps;
+}
+
 void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d) {
   Config& c = loaded.config;
   derive(loaded, "model.ffn_hidden_size", c.model.ffn_hidden_size, ffn_of(c.model),
          c.model.swiglu ? "8/3 * hidden_size in multiples of 64" : "4 * hidden_size");
   derive(loaded, "model.vocab_size", c.model.vocab_size, facts.dataset_vocab_size.value_or(0),
          "the dataset's tokenizer");
-  derive(loaded, "batch.global_batch_size", c.batch.global_batch_size, c.batch.micro_batch_size * d,
-         "micro_batch_size * data parallel size");
+  const bool sizes = !c.batch.step_batch_size_schedule.empty();
+  derive(loaded, "batch.global_batch_size", c.batch.global_batch_size,
+         batch_sizes_of(c, c.batch.micro_batch_size * d).largest(),
+         sizes ? "the largest of step_batch_size_schedule" : "micro_batch_size * data parallel size");
   derive(loaded, "parallel.bucket_size", c.parallel.bucket_size, default_bucket_size(d), "max(40e6, 1e6 d)");
   const bool constant = c.optimizer.lr_decay_style == LrDecay::constant;  // which never leaves lr
   derive(loaded, "optimizer.min_lr", c.optimizer.min_lr, constant ? c.optimizer.lr : tenth_of(c.optimizer.lr),
          constant ? "lr" : "lr / 10");
-  derive(loaded, "optimizer.lr_decay_iters", c.optimizer.lr_decay_iters, c.train.train_iters, "train_iters");
-  derive(loaded, "optimizer.lr_warmup_iters", c.optimizer.lr_warmup_iters, *c.optimizer.lr_decay_iters / 10,
-         "lr_decay_iters / 10");
+  derive_span(loaded);
   CommConfig& m = c.comm;
   derive(loaded, "comm.tensor_link_latency_us", m.tensor_link_latency_us, m.link_latency_us, "link_latency_us");
   derive(loaded, "comm.tensor_link_gbps", m.tensor_link_gbps, m.link_gbps, "link_gbps");
@@ -137,6 +169,14 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d) {
 void check_config(const LoadedConfig& loaded, Problems& problems) {
   check_values(loaded.config, problems);
   check_rules_of_values(loaded.config, problems);
+}
+
+BatchSizes batch_sizes_of(const Config& c, int64_t full) {
+  if (const auto sizes = parse_batch_size_schedule(c.batch.step_batch_size_schedule, c.model.seq_length)) return *sizes;
+  const std::vector<int64_t> ramp = c.batch.rampup_batch_size.value_or(std::vector<int64_t>{});
+  full = c.batch.global_batch_size.value_or(full);
+  return ramp.size() == 3 && ramp[0] <= full ? ramp_of_batch_sizes(ramp[0], ramp[1], ramp[2], full)
+                                             : BatchSizes{{{0, full}}};
 }
 
 Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
@@ -159,12 +199,21 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   derive_values(loaded, facts, layout.mesh[Axis::dp]);
   const int64_t unit = config.model.make_vocab_size_divisible_by * layout.mesh[Axis::tp];
   layout.padded_vocab = (*config.model.vocab_size + unit - 1) / unit * unit;
-  layout.micro_batches = *config.batch.global_batch_size / (config.batch.micro_batch_size * layout.mesh[Axis::dp]);
+  layout.batch_sizes = batch_sizes_of(config, *config.batch.global_batch_size);
+  const int64_t together = config.batch.micro_batch_size * layout.mesh[Axis::dp];
+  layout.micro_batches = layout.batch_sizes.largest() / together;
 
   Problems problems(loaded.path, loaded.origins);
+  derive_steps(loaded, layout.batch_sizes, problems);
   if (succeeds(problems, "parallel.pipeline_schedule",
                [&] { layout.schedule = find_schedule(c, layout.micro_batches); })) {
     layout.channel_depth = safe_channel_depth(layout.schedule);
+    for (const BatchSizes::Part& part : layout.batch_sizes.parts) {
+      const int64_t m = part.samples / together;
+      if (m == layout.micro_batches || layout.smaller.contains(m)) continue;
+      if (!succeeds(problems, ramp_key(config), [&] { layout.smaller[m] = find_schedule(c, m); })) break;
+      layout.channel_depth = std::max(layout.channel_depth, safe_channel_depth(layout.smaller[m]));
+    }
     derive(loaded, "parallel.virtual_pipeline_model_parallel_size",
            config.parallel.virtual_pipeline_model_parallel_size, int64_t{layout.schedule.v}, "the schedule");
     succeeds(problems, "model.num_layers", [&] {

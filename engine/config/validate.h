@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/config/load.h"
+#include "engine/data/batch_sizes.h"
 #include "engine/model/spec.h"
 #include "parallel/pipeline/schedule.h"
 
@@ -36,13 +38,25 @@ inline int64_t default_bucket_size(int64_t d) { return std::max<int64_t>(40'000'
 // How a resolved configuration is laid out on its ranks.
 struct Layout {
   MeshShape mesh;
-  int64_t micro_batches = 1;                  // m: passes of one data-parallel rank in a step
+  int64_t micro_batches = 1;                  // m: passes of one data-parallel rank in a step, of the largest batch
   Schedule schedule;                          // of those micro-batches on the pipeline ranks, checked
-  int channel_depth = 0;                      // safe_channel_depth() of the schedule
+  BatchSizes batch_sizes;                     // of the steps
+  std::map<int64_t, Schedule> smaller = {};   // by m: the schedules of steps with smaller batches
+  int channel_depth = 0;                      // safe_channel_depth() of the schedules
   std::vector<int64_t> layers_of_stage = {};  // [p * v]
   int64_t padded_vocab = 0;  // vocab_size up to a multiple of make_vocab_size_divisible_by * t, as Megatron does
   std::vector<std::string> notes = {};  // values that were left out, and why, for the user
+
+  template <class Use>
+  void each_schedule(const Use& use) const {
+    use(schedule);
+    for (const auto& [m, of_smaller] : smaller) use(of_smaller);
+  }
+  const Schedule& schedule_of(int64_t m) const { return m == micro_batches ? schedule : smaller.at(m); }
 };
+
+// The batch sizes of a run. full: of the largest batch, where the configuration does not say it.
+BatchSizes batch_sizes_of(const Config& config, int64_t full);
 
 void check_config(const LoadedConfig& loaded, Problems& problems);
 

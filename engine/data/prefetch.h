@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/data/batch_sizes.h"
 #include "engine/data/batch_source.h"
 #include "engine/data/gpt_dataset.h"
 
@@ -18,18 +19,33 @@ namespace trivet {
 
 // The global samples of a data-parallel rank. Micro-batch j of step i of rank r of d, of b samples each:
 //   start_sample + i m d b + (j d + r) b + [0, b)
-// A step takes the same global_batch_size = m d b samples for every d.
+// A step takes the same global_batch_size = m d b samples for every d, or where there is a ramp, m follows from the
+// step's size.
 struct BatchPlan {
   int64_t start_sample = 0;  // consumed before the first step
   int64_t micro_batch_size = 1;
   int64_t micro_batches = 1;  // m, a step
   int rank = 0;               // of the data-parallel group
   int ranks = 1;
+  BatchSizes ramp{};  // of the steps; empty: all alike
 
   // The first sample of this rank's k-th micro-batch, counted over steps.
   int64_t first_sample(int64_t k) const {
-    const int64_t step = k / micro_batches, j = k % micro_batches;
-    return start_sample + ((step * micro_batches + j) * ranks + rank) * micro_batch_size;
+    const int64_t together = ranks * micro_batch_size;
+    int64_t begin = start_sample;  // of the steps that are as large as the one with it
+    ramp.each_run(start_sample, [&](int64_t run_begin, int64_t steps, int64_t samples) {
+      begin = run_begin;
+      const int64_t m = samples / together;
+      if (k / m < steps) return true;
+      k -= steps * m;
+      return false;
+    });
+    return begin + k * together + rank * micro_batch_size;
+  }
+  BatchPlan of_full_batches() const {
+    BatchPlan plan = *this;
+    plan.ramp = {};
+    return plan;
   }
 };
 

@@ -37,6 +37,7 @@ ParamSpec output_spec(const GptShape& p) {
           .global_shape = {p.padded_vocab, p.hidden},
           .stands = {{Axis::tp, partitioned(0)}, {Axis::pp, p.tied_embeddings ? kPartial : partitioned()}},
           .init = {Init::normal, p.training.init_std},
+          .decoupled_lr = true,
           .padding_from = p.vocab,
           .first_one_writes = true};
 }

@@ -1,6 +1,8 @@
-// The learning rate of a step: linear warm-up, then cosine or linear decay to min_lr, or constant.
+// What the optimizer's schedules say of a step, as in Megatron (OptimizerParamScheduler): the learning rate, and the
+// weight decay.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numbers>
@@ -9,19 +11,58 @@
 
 namespace trivet {
 
-// step counts from 1. Warm-up: lr * step / lr_warmup_iters up to that step. Then, with r running from 0 to 1 between
-// the warm-up's end and lr_decay_iters, min_lr + (lr - min_lr) * (cos(pi r) + 1) / 2, as in Megatron; min_lr after.
-// REQUIRES: min_lr, lr_warmup_iters and lr_decay_iters are resolved.
-inline double learning_rate(const OptimizerConfig& c, int64_t step) {
-  const int64_t warmup = c.lr_warmup_iters.value();
-  if (step <= warmup) return c.lr * static_cast<double>(step) / static_cast<double>(warmup);
-  if (c.lr_decay_style == LrDecay::constant) return c.lr;
+// What is left of the decay when the share r of it, 0 to 1, is over.
+inline double left_of_decay(const OptimizerConfig& c, double r) {
+  const double cosine = 0.5 * (std::cos(std::numbers::pi * r) + 1);
+  if (c.lr_decay_style != LrDecay::wsd) return c.lr_decay_style == LrDecay::linear ? 1 - r : cosine;
+  switch (c.lr_wsd_decay_style) {
+    case WsdDecay::exponential: return 2 * std::pow(0.5, r) - 1;
+    case WsdDecay::linear: return 1 - r;
+    case WsdDecay::cosine: return cosine;
+    case WsdDecay::minus_sqrt: return 1 - std::sqrt(r);
+  }
+  return 0;
+}
+
+// at: the step, counted from 1, or the samples consumed with those of the step, as `span` counts. Warm-up: linear from
+// lr_warmup_init to lr, which it reaches at span.warmup. Then the decay, which ends at span.decay and is at min_lr
+// behind it: since the warm-up (cosine, linear), over the last span.wsd_decay (WSD, before which lr stays), or
+// lr * sqrt(warmup / at). lr, min_lr: of decoupled parameters, or those of all. REQUIRES: the span is resolved.
+inline double learning_rate(const OptimizerConfig& c, const LrSpan& span, int64_t at, double lr, double min_lr) {
+  const int64_t warmup = span.warmup.value(), decay = span.decay.value();
+  const auto now = static_cast<double>(at), warm = static_cast<double>(warmup);
+  if (at <= warmup) return c.lr_warmup_init + (lr - c.lr_warmup_init) * now / warm;
+  if (c.lr_decay_style == LrDecay::constant) return lr;
+  if (at > decay) return min_lr;
+  if (c.lr_decay_style == LrDecay::inverse_square_root)
+    return std::max(min_lr, lr * std::sqrt(std::max(warm, 1.0) / now));
+  const int64_t begin = c.lr_decay_style == LrDecay::wsd ? decay - span.wsd_decay : warmup;
+  if (at <= begin) return lr;
+  const double r = static_cast<double>(at - begin) / static_cast<double>(decay - begin);
+  return min_lr + (lr - min_lr) * left_of_decay(c, r);
+}
+
+struct LearningRates {
+  double all = 0, decoupled = 0;  // decoupled: of word embeddings and output layer
+};
+inline LearningRates learning_rates(const Config& config, int64_t step, int64_t consumed_samples) {
+  const OptimizerConfig& c = config.optimizer;
   const double min_lr = c.min_lr.value();
-  const int64_t decay_iters = c.lr_decay_iters.value();
-  if (step >= decay_iters) return min_lr;
-  const double r = static_cast<double>(step - warmup) / static_cast<double>(decay_iters - warmup);
-  const double remaining = c.lr_decay_style == LrDecay::linear ? 1 - r : 0.5 * (std::cos(std::numbers::pi * r) + 1);
-  return min_lr + (c.lr - min_lr) * remaining;
+  const int64_t at = config.train.train_samples > 0 ? consumed_samples : step;
+  const auto rate = [&](double lr, double least) { return learning_rate(c, lr_span_of(config), at, lr, least); };
+  return {rate(c.lr, min_lr), rate(c.decoupled_lr.value_or(c.lr), c.decoupled_min_lr.value_or(min_lr))};
+}
+
+// From start_weight_decay, before the first step, to end_weight_decay, of the last one.
+inline double weight_decay(const Config& config, int64_t step, int64_t consumed_samples) {
+  const OptimizerConfig& c = config.optimizer;
+  if (c.weight_decay_incr_style == Ramp::constant) return c.weight_decay;
+  const TrainConfig& run = config.train;
+  const double r = run.train_samples > 0
+                       ? static_cast<double>(consumed_samples) / static_cast<double>(run.train_samples)
+                       : static_cast<double>(step) / static_cast<double>(run.train_iters);
+  const double part = c.weight_decay_incr_style == Ramp::linear ? r : 0.5 * (1 - std::cos(std::numbers::pi * r));
+  return *c.start_weight_decay + (*c.end_weight_decay - *c.start_weight_decay) * (r < 1 ? part : 1);
 }
 
 }  // namespace trivet

@@ -14,6 +14,13 @@ std::unique_ptr<Stream> make_compute_stream(Device& device, Trace* trace) {
   return stream;
 }
 
+std::vector<int> forward_chunks_of(const Schedule& schedule, int rank) {
+  std::vector<int> chunks;
+  for (const Op& op : schedule.programs[static_cast<size_t>(rank)])
+    if (op.kind == OpKind::forward) chunks.push_back(op.chunk);
+  return chunks;
+}
+
 std::unique_ptr<DataParallel> make_data_parallel(const Config& config, const Layout& layout, Rank& rank,
                                                  const RankOptions& options) {
   const OverlapConfig& overlap = config.overlap;
@@ -31,9 +38,7 @@ std::unique_ptr<DataParallel> make_data_parallel(const Config& config, const Lay
                               .poison = options.poison,
                               .ahead = pp,
                               .registered = config.comm.nccl_ub ? &rank.state.weight_arena : nullptr};
-  if (overlap.align_param_gather)
-    for (const Op& op : layout.schedule.programs[static_cast<size_t>(pp)])
-      if (op.kind == OpKind::forward) gather.forward_chunks.push_back(op.chunk);
+  if (overlap.align_param_gather) gather.forward_chunks = forward_chunks_of(layout.schedule, pp);
   return std::make_unique<DataParallel>(rank.state.flat, rank.ops,
                                         CommStreamSite{rank.device, *rank.compute, *rank.mesh.data, options.trace},
                                         reduce, gather);
@@ -56,6 +61,7 @@ Rank::Rank(const Config& config, const Layout& layout, Backend given, Communicat
       ops(graphs ? *graphs : *backend.ops),
       ranks(with_links(backend.exchange ? *backend.exchange : world, links_of(config.comm), config.comm.shared_port)),
       mesh(make_mesh(*ranks, layout.mesh)),
+      layout(layout),
       schedule(layout.schedule),
       input(device, options.positions ? 1 : layout.micro_batches,
             config.batch.micro_batch_size * (options.positions ? options.positions : config.model.seq_length)),
@@ -95,6 +101,14 @@ void Rank::initialize_weights(uint64_t seed, int threads) {
                         *compute);
   state.adam->reset(ops, *compute);
   ops.run(op::Clear{{state.non_finite}}, *compute);
+}
+
+void Rank::use_micro_batches(int64_t m) {
+  const Schedule& next = layout.schedule_of(m);
+  if (&executor.schedule() == &next) return;
+  executor.use(next);
+  data_parallel->grads.set_micro_batches(m);
+  data_parallel->weights.set_forward_chunks(forward_chunks_of(next, mesh.at[Axis::pp]));
 }
 
 void Rank::finish_gradients() {

@@ -38,6 +38,8 @@ class Rank {
 
   // Initialises weights, with `threads` host threads, and optimizer state. REQUIRES: it trains.
   void initialize_weights(uint64_t seed, int threads);
+  // The next steps have m micro-batches each: the layout's, or those of a smaller batch.
+  void use_micro_batches(int64_t m);
   // Completes the reduction of the step's gradients, each rank's own part. REQUIRES: it trains.
   void finish_gradients();
   // Whether a reduction adds other ranks' gradients to this rank's.
@@ -54,7 +56,8 @@ class Rank {
   Ops& ops;
   std::unique_ptr<Communicator> ranks;  // the world, for the device's memory, over emulated links
   Mesh mesh;
-  const Schedule& schedule;
+  const Layout& layout;
+  const Schedule& schedule;  // of the largest batch
   StepInput input;
   HostBuffer host_numbers;  // [2, RankState::kStepNumbers] fp32: of the last two steps
   std::unique_ptr<Stream> compute;

@@ -119,26 +119,37 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
       stages(make_stages(params, shape, config, layout, at)),
       flat(params, flat_options_of(config, layout, shape, at, positions == 0), weight_arena, gradient_arena),
       scratch(scratch_arena, GptStage::scratch_bytes(shape)) {
-  for (int i = 0; i < Executor::boundary_buffers(layout.schedule, at[Axis::pp], pipeline_options_of(config, layout));
-       ++i)
+  const int pp = at[Axis::pp];
+  int boundary = 0;
+  layout.each_schedule([&](const Schedule& schedule) {
+    boundary = std::max(boundary, Executor::boundary_buffers(schedule, pp, pipeline_options_of(config, layout)));
+  });
+  for (int i = 0; i < boundary; ++i)
     boundary_buffers.push_back(activation_arena.allocate(shape.dtype, shape.hidden_shape()));
   if (positions > 0) {
     for (GptStage& stage : stages) stage.allocate(activation_arena, 1, 0, false);
     loss = activation_arena.allocate(DType::f32, {1});
     return;
   }
-  adam.emplace(flat, optimizer_arena);
+  adam.emplace(flat, optimizer_arena, config.optimizer.decoupled_lr || config.optimizer.decoupled_min_lr);
   step_numbers = optimizer_arena.allocate(DType::f32, {kStepNumbers});
   loss = step_number(kLoss);
   non_finite = optimizer_arena.allocate(
       DType::i64, {kNonFiniteSearches, static_cast<int64_t>(flat.buckets.size()), kNonFiniteNumbers});
-  const Program& program = layout.schedule.programs[static_cast<size_t>(at[Axis::pp])];
-  const SlotPlan plan = plan_slots(program, layout.schedule.v, SlotPool::per_chunk);
+  const Program& program = layout.schedule.programs[static_cast<size_t>(pp)];
+  std::vector<int> slots(stages.size()), stashes(stages.size());  // enough for each of the schedules
+  layout.each_schedule([&](const Schedule& schedule) {
+    const SlotPlan plan = plan_slots(schedule.programs[static_cast<size_t>(pp)], schedule.v, SlotPool::per_chunk);
+    for (size_t chunk = 0; chunk < stages.size(); ++chunk) {
+      slots[chunk] = std::max(slots[chunk], plan.slots[chunk]);
+      stashes[chunk] = std::max(stashes[chunk], plan.stashes[chunk]);
+    }
+  });
   for (size_t chunk = 0; chunk < stages.size(); ++chunk) {
     const bool whole_backwards = std::any_of(program.begin(), program.end(), [&](const Op& op) {
       return op.kind == OpKind::backward && op.chunk == static_cast<int>(chunk);
     });
-    stages[chunk].allocate(activation_arena, plan.slots[chunk], plan.stashes[chunk], whole_backwards,
+    stages[chunk].allocate(activation_arena, slots[chunk], stashes[chunk], whole_backwards,
                            deferred_heads_of(config, layout));
   }
   if (config.checkpoint.save_interval > 0 && config.checkpoint.async_save)

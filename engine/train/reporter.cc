@@ -177,7 +177,7 @@ void Reporter::show_progress(size_t ops_done, size_t ops) {
   if (now < next_progress_ns_) return;
   next_progress_ns_ = now + 100'000'000;
   const double part = static_cast<double>(ops_done) / static_cast<double>(ops), known = speed_.recent_step_seconds();
-  const int64_t micro_batches = trainer_.rank().schedule.m;
+  const int64_t micro_batches = trainer_.rank().executor.schedule().m;
   console_->progress(static_cast<double>(trainer_.steps_done()) + part, config_.train.train_iters,
                      std::isnan(known) ? static_cast<double>(now - step_begun_ns_) * 1e-9 / part : known,
                      fmt::format("{}/{} micro-batches", static_cast<int64_t>(part * static_cast<double>(micro_batches)),
@@ -189,7 +189,10 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   if (trace_) trace_->step(result.step, spans_);
   const StepStats mine = meter_.measure(spans_, result.start_ns, result.end_ns);
   const double seconds = static_cast<double>(result.end_ns - result.start_ns) * 1e-9;
-  const bool above_peak = console_ && peak_measurements_left_ > 0 && mfu_of(work_, seconds) > 1;
+  StepWork work = work_;
+  work.tokens = result.samples * config_.model.seq_length;
+  work.flops *= static_cast<double>(work.tokens) / static_cast<double>(work_.tokens);
+  const bool above_peak = console_ && peak_measurements_left_ > 0 && mfu_of(work, seconds) > 1;
   const auto [stats, sum, faster] = host_.sum(StepSums{mine, votes, above_peak});  // one all-reduce for all
   if (faster > 0) measure_peak_again(result.step);
   speed_.add(seconds);
@@ -206,7 +209,7 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   report.grad_norm = result.grad_norm;
   report.learning_rate = result.learning_rate;
   report.links = links_;
-  report_speed(report, work_, seconds, stats);
+  report_speed(report, work, seconds, stats);
   if (trainer_.mesh().shape[Axis::pp] == 1) report.bubble_fraction = 0;  // idle time there is not the pipeline's
   if (report.mfu > 1) explain_mfu(report);
   log_->step(report);

@@ -129,7 +129,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   const BatchPlan plan = batch_plan_of(config, layout, world.rank());
   BatchLoader train(*data.train, plan, config.data.prefetch);
   std::optional<BatchLoader> valid;
-  if (data.valid) valid.emplace(*data.valid, plan, config.data.prefetch);
+  if (data.valid) valid.emplace(*data.valid, plan.of_full_batches(), config.data.prefetch);
   if (world.rank() == 0) out << "initializing the weights\n" << std::flush;
   out.clear();  // where it is gone, the console says so
   Trainer trainer(config, layout, world, train, valid ? &*valid : nullptr,

@@ -14,7 +14,8 @@ BatchPlan batch_plan_of(const Config& config, const Layout& layout, int rank) {
   return {.micro_batch_size = config.batch.micro_batch_size,
           .micro_batches = layout.micro_batches,
           .rank = position_of(rank, layout.mesh)[Axis::dp],
-          .ranks = layout.mesh[Axis::dp]};
+          .ranks = layout.mesh[Axis::dp],
+          .ramp = layout.smaller.empty() ? BatchSizes{} : layout.batch_sizes};
 }
 
 Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world, BatchSource& train,
@@ -29,7 +30,8 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       train_(train),
       valid_(valid),
       deferred_heads_(deferred_heads_of(config, layout)),
-      global_batch_(config.batch.global_batch_size.value()),
+      batch_sizes_(layout.batch_sizes),
+      samples_of_micro_batches_(batch_sizes_.largest() / layout.micro_batches),
       step_through_(rank_.device.create_event()) {
   rank_.initialize_weights(static_cast<uint64_t>(config.train.seed), threads_);
   if (!faults_ || rank_.state.flat.owned.empty()) return;
@@ -43,7 +45,8 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
 
 void Trainer::load_step(BatchSource& source, bool training, float loss_scale) {
   ScopedSpan span(rank_.host_row, {"load_batches", Category::host});
-  const std::span<HostBatch> batches = rank_.input.take();
+  const auto m = static_cast<size_t>(rank_.executor.schedule().m);
+  const std::span<HostBatch> batches = rank_.input.take().first(m);
   for (HostBatch& to : batches) {
     const Batch& batch = source.next();
     std::copy(batch.tokens.begin(), batch.tokens.end(), to.tokens.begin());
@@ -53,7 +56,7 @@ void Trainer::load_step(BatchSource& source, bool training, float loss_scale) {
   rank_.batches = {.batches = batches,
                    .training = training,
                    .loss_scale = loss_scale,
-                   .defer_heads = deferred_heads_,
+                   .defer_heads = std::min(deferred_heads_, static_cast<int>(m)),
                    .step = step_ + 1,
                    .hook = training ? faults_ : nullptr};
 }
@@ -75,11 +78,14 @@ double Trainer::read_loss() {
 std::optional<StepResult> Trainer::queue_step() {
   RankState& state = rank_.state;
   Stream& compute = *rank_.compute;
-  StepResult next{.step = step_ + 1, .consumed_samples = consumed_samples_ + global_batch_, .start_ns = now_ns()};
+  const int64_t batch = batch_sizes_.of_step(consumed_samples_);
+  StepResult next{
+      .step = step_ + 1, .samples = batch, .consumed_samples = consumed_samples_ + batch, .start_ns = now_ns()};
+  rank_.use_micro_batches(batch / samples_of_micro_batches_);
   const HostRange range("step", next.step);
   begin(StepPhase::step);
-  const double samples = static_cast<double>(global_batch_ * state.shape.seq);
-  load_step(train_, true, static_cast<float>(static_cast<double>(loss_multiplier()) / samples));
+  const double tokens = static_cast<double>(batch * state.shape.seq);
+  load_step(train_, true, static_cast<float>(static_cast<double>(loss_multiplier()) / tokens));
   rank_.data_parallel->grads.begin_step();
   rank_.ops.run(op::Fill{state.loss, 0}, compute);
   over(rank_.graphs.get(), compute, [&] {
@@ -99,7 +105,7 @@ std::optional<StepResult> Trainer::queue_step() {
     earlier = read_result();
     next.start_ns = earlier->end_ns;
   }
-  next.learning_rate = learning_rate(config_.optimizer, next.step);
+  next.learning_rate = learning_rates(config_, next.step, next.consumed_samples).all;
   queue_update(next);
   rank_.device.copy_to_host(state.step_numbers,
                             static_cast<float*>(rank_.host_numbers.data()) + slot * RankState::kStepNumbers, compute);
@@ -143,14 +149,15 @@ void Trainer::queue_update(const StepResult& step) {
   search_non_finite(rank_);
 
   rank_.data_parallel->weights.finish();
+  const LearningRates rates = learning_rates(config_, step.step, step.consumed_samples);
   state.adam->step(ops, number(RankState::kAccepted),
-                   {.learning_rate = static_cast<float>(step.learning_rate),
+                   {.learning_rate = static_cast<float>(rates.all),
                     .beta1 = static_cast<float>(optimizer.adam_beta1),
                     .beta2 = static_cast<float>(optimizer.adam_beta2),
                     .eps = static_cast<float>(optimizer.adam_eps),
-                    .weight_decay = static_cast<float>(optimizer.weight_decay),
+                    .weight_decay = static_cast<float>(weight_decay(config_, step.step, step.consumed_samples)),
                     .step = step.step - numbers_.skipped()},
-                   compute);
+                   compute, static_cast<float>(rates.decoupled));
   rank_.data_parallel->weights.updated();
 }
 
@@ -190,12 +197,14 @@ std::optional<double> Trainer::evaluate(int64_t batches, const std::function<boo
   RankState& state = rank_.state;
   Stream& compute = *rank_.compute;
   check(valid_ != nullptr, "evaluation without a validation set");
+  const int64_t batch = batch_sizes_.largest();
+  rank_.use_micro_batches(batch / samples_of_micro_batches_);
   valid_->restart(0);
   rank_.ops.run(op::Fill{state.loss, 0}, compute);
   for (int64_t i = 0; i < batches; ++i) {
     if (stop()) return std::nullopt;
-    load_step(*valid_, false, 1.0f / static_cast<float>(batches * global_batch_ * state.shape.seq));
-    over(rank_.graphs.get(), compute, [&] { rank_.executor.run_forward_only(static_cast<int>(rank_.schedule.m)); });
+    load_step(*valid_, false, 1.0f / static_cast<float>(batches * batch * state.shape.seq));
+    over(rank_.graphs.get(), compute, [&] { rank_.executor.run_forward_only(rank_.schedule.m); });
     rank_.input.queued(compute);
   }
   const double loss = read_loss();
@@ -221,7 +230,7 @@ void Trainer::judge(StepResult& result, std::span<const float> numbers) {
   const std::string text =
       fmt::format("step {}: {}the loss is {}{}{}; the batch is samples {} to {} of the training set", result.step,
                   verdict.why == "not finite" ? "" : verdict.why + "; ", result.loss, finite ? "" : " and ", found.what,
-                  result.consumed_samples - global_batch_, result.consumed_samples - 1);
+                  result.consumed_samples - result.samples, result.consumed_samples - 1);
   if (verdict.action == Action::stop || found.in_weights)
     throw NumericsError(text + "; the weights are those before this step", found.rank);
   result.skipped = verdict.action == Action::skip;

@@ -31,6 +31,7 @@ struct StepResult {
   double loss = 0;   // mean cross-entropy per token over the global batch, nats
   double grad_norm = 0;
   double learning_rate = 0;
+  int64_t samples = 0;           // of the step
   int64_t consumed_samples = 0;  // with those of this step
   // When this rank's step began and ended; a step that was queued ahead begins at the end of the previous one.
   int64_t start_ns = 0, end_ns = 0;
@@ -132,8 +133,9 @@ class Trainer {
   BatchSource& train_;
   BatchSource* const valid_;
   const int deferred_heads_;
-  const int64_t global_batch_;
-  std::unique_ptr<Event> step_through_;  // of the last queued step
+  const BatchSizes batch_sizes_;
+  const int64_t samples_of_micro_batches_;  // of one, on all data-parallel ranks
+  std::unique_ptr<Event> step_through_;     // of the last queued step
   std::optional<QueuedStep> out_;
   std::unique_ptr<Communicator> replicas_;   // of the data-parallel group, in host memory; made at the first comparison
   int64_t step_ = 0, consumed_samples_ = 0;  // with the pending step

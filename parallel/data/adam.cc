@@ -4,7 +4,7 @@
 
 namespace trivet {
 
-Adam::Adam(FlatBuffer& flat, Arena& arena)
+Adam::Adam(FlatBuffer& flat, Arena& arena, bool decoupled)
     : flat_(flat),
       main_weights_(flat.options.dtype == DType::f32 ? Tensor{} : arena.allocate(DType::f32, {flat.owned_numel})),
       m_(arena.allocate(DType::f32, {flat.owned_numel})),
@@ -16,20 +16,22 @@ Adam::Adam(FlatBuffer& flat, Arena& arena)
       grad_scale_(arena.allocate(DType::f32, {1})),
       watched_norm_(arena.allocate(DType::f32, {1})),
       ignored_(arena.allocate(DType::f32, {1})) {
-  std::vector<AdamWShard> shards;
+  std::vector<AdamWShard> shards, apart;
   for (const OwnedShard& shard : flat_.owned) {
-    shards.push_back({.weight = main_weights(shard),
-                      .grad = shard.grad,
-                      .m = first_moment(shard),
-                      .v = second_moment(shard),
-                      .model_weight = main_weights_ ? shard.weight : Tensor{},
-                      .decays = shard.param->spec.weight_decay});
+    (decoupled && shard.param->spec.decoupled_lr ? apart : shards)
+        .push_back({.weight = main_weights(shard),
+                    .grad = shard.grad,
+                    .m = first_moment(shard),
+                    .v = second_moment(shard),
+                    .model_weight = main_weights_ ? shard.weight : Tensor{},
+                    .decays = shard.param->spec.weight_decay});
     // The gradients of a replicated parameter's other copies on the tensor ranks must be finite, too. (Two stages'
     // copies have the same sum.)
     if (shard.param->first_copy) counted_.push_back(shard.grad);
     else if (!shard.param->summed_over.has(Axis::pp)) checked_.push_back(shard.grad);
   }
   shards_ = std::move(shards);
+  decoupled_ = std::move(apart);
 }
 
 void Adam::reset(Ops& ops, Stream& stream) {
@@ -59,8 +61,14 @@ void Adam::compute_norm(Ops& ops, Communicator& model, Communicator& data, float
   clip(watched_bins_, 0, watched_norm_, ignored_);
 }
 
-void Adam::step(Ops& ops, Tensor accepted, const AdamW& how, Stream& stream) {
-  ops.run(op::AdamWStep{.shards = shards_, .grad_scale = grad_scale_, .accepted = accepted, .how = how}, stream);
+void Adam::step(Ops& ops, Tensor accepted, AdamW how, Stream& stream, float decoupled_lr) {
+  const auto update = [&](const List<AdamWShard>& shards) {
+    if (shards.size() == 0) return;
+    ops.run(op::AdamWStep{.shards = shards, .grad_scale = grad_scale_, .accepted = accepted, .how = how}, stream);
+  };
+  update(shards_);
+  how.learning_rate = decoupled_lr;
+  update(decoupled_);
 }
 
 }  // namespace trivet

@@ -14,8 +14,9 @@ namespace trivet {
 
 class Adam {
  public:
-  // Moments, and fp32 main weights where the model's are bf16, come from `arena`.
-  Adam(FlatBuffer& flat, Arena& arena);
+  // Moments, and fp32 main weights where the model's are bf16, come from `arena`. decoupled: parameters with
+  // ParamSpec::decoupled_lr have a learning rate of their own.
+  Adam(FlatBuffer& flat, Arena& arena, bool decoupled = false);
 
   // After the weights were initialised: main weights from the model's weights, moments to zero.
   void reset(Ops& ops, Stream& stream);
@@ -30,7 +31,7 @@ class Adam {
   void compute_norm(Ops& ops, Communicator& model, Communicator& data, float max_norm, Tensor watched, Stream& stream);
   // One step with the gradients scaled by grad_scale; a no-op where `accepted` ([1] fp32, on the device) is 0.
   // `how.weight_decay` applies to parameters with ParamSpec::weight_decay.
-  void step(Ops& ops, Tensor accepted, const AdamW& how, Stream& stream);
+  void step(Ops& ops, Tensor accepted, AdamW how, Stream& stream, float decoupled_lr = 0);
 
   // [n] fp32 of an owned shard, as checkpointed. In an fp32 run main weights are the model's.
   Tensor main_weights(const OwnedShard& shard) const {
@@ -55,7 +56,7 @@ class Adam {
   Tensor all_bins_;      // [2 * kExactSumBins] int64: one all-reduce for both
   Tensor bins_, watched_bins_;
   Tensor norm_, grad_scale_, watched_norm_, ignored_;
-  List<AdamWShard> shards_;
+  List<AdamWShard> shards_, decoupled_;
   std::vector<Tensor> counted_, checked_;  // gradients: in the norm; checked to be finite only
 };
 

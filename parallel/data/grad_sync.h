@@ -36,6 +36,7 @@ class GradSync {
   GradSync(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const Options& options);
 
   void begin_step();
+  void set_micro_batches(int64_t m) { options_.micro_batches = static_cast<int>(m); }  // of the next steps
   void before_backward(int unit);
   void after_backward(int unit);
   void end_backward_pass();
@@ -61,7 +62,7 @@ class GradSync {
   FlatBuffer& flat_;
   Ops& ops_;
   Stream& compute_;
-  const Options options_;
+  Options options_;
   std::vector<Streamed> streamed_;
   size_t next_streamed_ = 0;
   std::vector<std::unique_ptr<Event>> reduced_;  // [bucket]

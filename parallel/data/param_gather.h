@@ -31,6 +31,10 @@ class ParamGather {
 
   void updated();  // the optimizer has written the ranks' own parts
   void begin_forward_pass();
+  // Of the next steps; nothing where Options::forward_chunks is empty.
+  void set_forward_chunks(std::vector<int> chunks) {
+    if (!options_.forward_chunks.empty()) options_.forward_chunks = std::move(chunks);
+  }
   void before_forward(int unit) { use(unit, unit + 1); }
   void before_backward(int unit) { use(unit, unit - 1); }
   // Waits for all gathers: then nothing reads the ranks' own parts any more.
@@ -54,7 +58,7 @@ class ParamGather {
   FlatBuffer& flat_;
   Ops& ops_;
   Stream& compute_;
-  const Options options_;
+  Options options_;
   std::vector<Streamed> streamed_;
   size_t current_ = 0;                            // of streamed_: in use
   size_t forward_passes_ = 0;                     // since the last update

@@ -36,18 +36,16 @@ int Executor::boundary_buffers(const Schedule& schedule, int rank, const Pipelin
 
 Executor::Executor(const Schedule& schedule, Communicator& pipeline, Device& device, Stream& compute, Trace* trace,
                    const std::vector<Tensor>& buffers, PipelineOptions options)
-    : schedule_(schedule),
+    : schedule_(&schedule),
       rank_(pipeline.rank()),
-      program_(schedule_.programs.at(static_cast<size_t>(rank_))),
       options_(options),
       pipeline_(pipeline),
       device_(device),
       compute_(compute),
-      plan_(plan_slots(program_, schedule_.v, SlotPool::per_chunk)) {
+      plan_(plan_slots(program(), schedule.v, SlotPool::per_chunk)) {
   size_t next_buffer = 0;
   const auto take_buffer = [&] { return buffers.at(next_buffer++); };
-  for (int i = 0; i < gradient_buffers(schedule_, rank_); ++i) gradients_.push_back(take_buffer());
-  for (const auto& [channel, traffic] : traffic_of(schedule_)) {  // in the same order on every rank
+  for (const auto& [channel, traffic] : traffic_of(*schedule_)) {  // in the same order on every rank
     auto pair = pipeline.split({channel.from, channel.to}, to_string(channel), comm_of("pipeline"));
     if (!pair) continue;
     TraceRow* row = trace ? trace->add_row(to_string(channel)) : nullptr;
@@ -59,23 +57,31 @@ Executor::Executor(const Schedule& schedule, Communicator& pipeline, Device& dev
       receives_[channel] = std::make_unique<ReceiveEnd>(std::move(pair), device_, row, std::move(ahead));
     }
   }
+  while (next_buffer < buffers.size()) gradients_.push_back(take_buffer());
 }
 
 void Executor::set_stages(std::vector<Stage*> stages) {
-  check(static_cast<int>(stages.size()) == schedule_.v, "one stage for each chunk of the schedule");
+  check(static_cast<int>(stages.size()) == schedule_->v, "one stage for each chunk of the schedule");
   stages_ = std::move(stages);
 }
 
+void Executor::use(const Schedule& schedule) {
+  check(schedule.p == schedule_->p && schedule.v == schedule_->v && schedule.map == schedule_->map,
+        "the schedules of an executor have the same stages");
+  schedule_ = &schedule;
+  plan_ = plan_slots(program(), schedule.v, SlotPool::per_chunk);
+}
+
 void Executor::run() {
-  std::vector<size_t> ops(program_.size());
+  std::vector<size_t> ops(program().size());
   std::iota(ops.begin(), ops.end(), size_t{0});
   run_ops(ops, {}, false);
 }
 
 void Executor::run_forward_only(int microbatches, const BoundaryRows& rows) {
   std::vector<size_t> ops;
-  for (size_t i = 0; i < program_.size(); ++i)
-    if (program_[i].kind == OpKind::forward && program_[i].microbatch < microbatches) ops.push_back(i);
+  for (size_t i = 0; i < program().size(); ++i)
+    if (program()[i].kind == OpKind::forward && program()[i].microbatch < microbatches) ops.push_back(i);
   run_ops(ops, rows, true);
 }
 
@@ -85,12 +91,12 @@ void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows,
   for (auto& [channel, receive] : receives_) {
     std::deque<SpanLabel> messages;
     for (const size_t i : ops)
-      if (schedule_.receives(rank_, program_[i]) == channel) messages.push_back(label_of(program_[i]));
+      if (schedule_->receives(rank_, program()[i]) == channel) messages.push_back(label_of(program()[i]));
     receive->start(std::move(messages), rows);
   }
   size_t done = 0;
   for (const size_t i : ops) {
-    const Op& op = program_[i];
+    const Op& op = program()[i];
     const ScopedLabel label(compute_, label_of(op));
     ScopedPhase phase(compute_, {letter_of(op.kind), Category::phase});
     Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
@@ -113,22 +119,22 @@ void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows,
 
 void Executor::forward(const Op& op, int slot) {
   Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
-  const int number = schedule_.stage_of(rank_, op.chunk);
-  if (const auto channel = schedule_.receives(rank_, op)) {
+  const int number = schedule_->stage_of(rank_, op.chunk);
+  if (const auto channel = schedule_->receives(rank_, op)) {
     const Tensor old = stage.input(slot);
     compute_.record(free_event(old));
     ReceiveEnd& end = *receives_.at(*channel);
     stage.set_input(slot, end.take(compute_));
     end.give({old, &free_event(old)});
   } else if (number > 0) {  // the stage before is on this rank: its output stays in its slot until its backward
-    const Stage& before = *stages_[static_cast<size_t>(schedule_.chunk_of(number - 1))];
+    const Stage& before = *stages_[static_cast<size_t>(schedule_->chunk_of(number - 1))];
     stage.copy_input(slot, rows_.of(before.output(forward_slot_.at({number - 1, op.microbatch}))));
   }
   forward_slot_[{number, op.microbatch}] = slot;
 
   compute_.wait(free_event(stage.output(slot)));
   stage.forward(op.microbatch, slot);
-  if (const auto channel = schedule_.sends(rank_, op)) send(*channel, stage.output(slot));
+  if (const auto channel = schedule_->sends(rank_, op)) send(*channel, stage.output(slot));
 }
 
 void Executor::backward(const Op& op, int slot, int stash) {
@@ -140,9 +146,9 @@ void Executor::backward(const Op& op, int slot, int stash) {
 }
 
 Tensor Executor::take_gradient(const Op& op) {
-  const int number = schedule_.stage_of(rank_, op.chunk);
-  const auto channel = schedule_.receives(rank_, op);
-  if (!channel && number + 1 < schedule_.stages()) {
+  const int number = schedule_->stage_of(rank_, op.chunk);
+  const auto channel = schedule_->receives(rank_, op);
+  if (!channel && number + 1 < schedule_->stages()) {
     auto gradient = local_gradients_.extract({number, op.microbatch});
     check(!gradient.empty(), "a backward runs before the gradient of its output is there");
     return gradient.mapped();
@@ -161,8 +167,8 @@ Tensor Executor::take_gradient(const Op& op) {
 }
 
 void Executor::pass_on_gradient(const Op& op, Tensor gradient) {
-  const int number = schedule_.stage_of(rank_, op.chunk);
-  const auto channel = schedule_.sends(rank_, op);
+  const int number = schedule_->stage_of(rank_, op.chunk);
+  const auto channel = schedule_->sends(rank_, op);
   if (!channel && number > 0) {
     local_gradients_[{number - 1, op.microbatch}] = gradient;
     return;

@@ -41,6 +41,11 @@ class Executor {
   // The stage of each chunk, in order: before the first run.
   void set_stages(std::vector<Stage*> stages);
 
+  // The next runs are of this schedule, with the stages and channels of the first one. Slots, stashes and buffers are
+  // enough for both.
+  void use(const Schedule& schedule);
+  const Schedule& schedule() const { return *schedule_; }
+
   void run();  // one step: forward and backward of all micro-batches
   // f is called in run(), on its thread, when an op of the program is queued (on a CPU: done), with how many are.
   void on_progress(std::function<void(size_t done, size_t of)> f) { on_progress_ = std::move(f); }
@@ -63,14 +68,14 @@ class Executor {
   // The event after which a buffer that crosses stage boundaries may be written again.
   Event& free_event(Tensor buffer);
 
-  const Schedule& schedule_;
+  const Schedule* schedule_;
   const int rank_;
-  const Program& program_;  // this rank's
+  const Program& program() const { return schedule_->programs[static_cast<size_t>(rank_)]; }  // this rank's
   const PipelineOptions options_;
   Communicator& pipeline_;
   Device& device_;
   Stream& compute_;
-  const SlotPlan plan_;
+  SlotPlan plan_;
   std::vector<Stage*> stages_;  // [chunk]
   std::function<void(size_t, size_t)> on_progress_;
   BoundaryRows rows_;  // of the current run

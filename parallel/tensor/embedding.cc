@@ -10,6 +10,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(ParamList& params, const std::str
                               .global_shape = {padded_vocab, hidden},
                               .stands = {{Axis::tp, partitioned(0)}, {Axis::pp, on_pp}},
                               .init = init,
+                              .decoupled_lr = true,
                               .padding_from = vocab_size,
                               .first_one_writes = true})) {}
 

@@ -157,6 +157,32 @@ TEST(Layouts, BucketSizeAndBatchCutsChangeNothing) {
   expect_near(train_on_threads(config, 1, kSteps), one_rank(true));
 }
 
+// Three steps of 4 samples, then of 8: the schedule of the pipeline is another one in each part.
+TEST(Layouts, HaveTheLossesOfOneRankWhileTheBatchGrows) {
+  Config config = tiny_config();
+  config.model.untie_embeddings_and_output_weights = true;
+  config.optimizer.lr_warmup_iters = 0;
+  config.optimizer.lr_decay_iters.reset();
+  config.optimizer.lr_warmup_samples = 8;
+  config.train.train_iters = 0;
+  config.train.train_samples = 36;
+  config.batch.rampup_batch_size = std::vector<int64_t>{4, 4, 12};
+  const Curve reference = train_on_threads(config, 1, 6);
+  EXPECT_NE(reference.losses[0], one_rank(false).losses[0]) << "the first batch is smaller";
+  for (const Cut& how : {Cut{.p = 2}, Cut{.p = 2, .schedule = "gpipe"}, Cut{.p = 2, .schedule = "zb-h1"},
+                         Cut{.p = 2, .schedule = "zb-v"}, Cut{.p = 2, .schedule = "interleaved", .v = 2}})
+    expect_equal(train_on_threads(cut(config, how), 2, 6, true), reference, how.schedule);
+  for (const char* strategy : {"no_shard", "optim", "optim_grads", "optim_grads_params"}) {
+    Config overlapped = cut(config, {.d = 2, .strategy = strategy});
+    overlapped.overlap.overlap_grad_reduce = true;
+    expect_near(train_on_threads(overlapped, 2, 6, true), reference, strategy);
+  }
+  expect_near(train_on_threads(cut(config, {.t = 2, .p = 2, .d = 2, .sequence_parallel = true}), 8, 6), reference);
+  config.batch.rampup_batch_size.reset();
+  config.batch.step_batch_size_schedule = "0:4 192:8";  // tokens
+  expect_equal(train_on_threads(config, 1, 6), reference);
+}
+
 // Not only for the instruction set that this machine has as its best.
 TEST(Layouts, HaveTheLossesOfOneRankUnderEachCpuIsa) {
   for (const CpuIsa isa : usable_cpu_isas())

@@ -13,6 +13,7 @@
 #include "engine/train/diagnosis.h"
 #include "engine/train/generate.h"
 #include "engine/train/lr_schedule.h"
+#include "engine/train/schedule_picture.h"
 #include "kernels/ops.h"
 #include "tests/support/training.h"
 
@@ -514,7 +515,7 @@ TEST(SkippedStep, IsNoUpdateForTheBiasCorrection) {
                     largest = std::max(largest, std::abs(static_cast<double>(is) - was));
                   }
                   EXPECT_NEAR(largest / first.learning_rate, 1, 1e-3);
-                  EXPECT_DOUBLE_EQ(first.learning_rate, learning_rate(trainer.config().optimizer, 2))
+                  EXPECT_DOUBLE_EQ(first.learning_rate, learning_rates(trainer.config(), 2, 0).all)
                       << "the schedule counts it";
                 },
                 {}, {"nan:0:1"});
@@ -629,17 +630,94 @@ TEST(NumberCheck, FindsSpikesAgainstTheRunningMedian) {
 
 // ---- learning rate
 
+double rate_at(const OptimizerConfig& optimizer, int64_t step) {
+  Config config;
+  config.optimizer = optimizer;
+  return learning_rates(config, step, 0).all;
+}
+
 TEST(LearningRate, WarmsUpThenDecays) {
   OptimizerConfig config{.lr = 1.0, .min_lr = 0.1, .lr_warmup_iters = 10, .lr_decay_iters = 110};
-  EXPECT_DOUBLE_EQ(learning_rate(config, 1), 0.1);
-  EXPECT_DOUBLE_EQ(learning_rate(config, 10), 1.0);
-  EXPECT_DOUBLE_EQ(learning_rate(config, 60), 0.55);  // half way down the cosine
-  EXPECT_DOUBLE_EQ(learning_rate(config, 110), 0.1);
-  EXPECT_DOUBLE_EQ(learning_rate(config, 1000), 0.1);
+  EXPECT_DOUBLE_EQ(rate_at(config, 1), 0.1);
+  EXPECT_DOUBLE_EQ(rate_at(config, 10), 1.0);
+  EXPECT_DOUBLE_EQ(rate_at(config, 60), 0.55);  // half way down the cosine
+  EXPECT_DOUBLE_EQ(rate_at(config, 110), 0.1);
+  EXPECT_DOUBLE_EQ(rate_at(config, 1000), 0.1);
   config.lr_decay_style = LrDecay::linear;
-  EXPECT_DOUBLE_EQ(learning_rate(config, 35), 0.775);
+  EXPECT_DOUBLE_EQ(rate_at(config, 35), 0.775);
   config.lr_decay_style = LrDecay::constant;
-  EXPECT_DOUBLE_EQ(learning_rate(config, 1000), 1.0);
+  EXPECT_DOUBLE_EQ(rate_at(config, 1000), 1.0);
+  config.lr_decay_style = LrDecay::inverse_square_root;
+  EXPECT_DOUBLE_EQ(rate_at(config, 40), 0.5);
+  EXPECT_DOUBLE_EQ(rate_at(config, 111), 0.1);
+  config.lr_decay_style = LrDecay::cosine;
+  config.lr_warmup_init = 0.5;
+  EXPECT_DOUBLE_EQ(rate_at(config, 5), 0.75);
+  EXPECT_DOUBLE_EQ(rate_at(config, 10), 1.0);
+}
+
+// Megatron's get_lr, with r the share of the last lr_wsd_decay_iters.
+TEST(LearningRate, OfWsdIsStableAndThenDecays) {
+  OptimizerConfig config{.lr = 1.0, .min_lr = 0.2, .lr_warmup_iters = 10, .lr_decay_iters = 110};
+  config.lr_decay_style = LrDecay::wsd;
+  config.lr_wsd_decay_iters = 40;
+  const std::pair<WsdDecay, double> quarters[] = {{WsdDecay::exponential, 2 * std::pow(0.5, 0.25) - 1},
+                                                  {WsdDecay::linear, 0.75},
+                                                  {WsdDecay::cosine, 0.5 * (1 + std::sqrt(0.5))},
+                                                  {WsdDecay::minus_sqrt, 0.5}};
+  for (const auto& [style, left] : quarters) {
+    config.lr_wsd_decay_style = style;
+    EXPECT_DOUBLE_EQ(rate_at(config, 5), 0.5);
+    EXPECT_DOUBLE_EQ(rate_at(config, 70), 1.0);
+    EXPECT_NEAR(rate_at(config, 80), 0.2 + 0.8 * left, 1e-15);
+    EXPECT_NEAR(rate_at(config, 110), 0.2, 1e-15);
+  }
+}
+
+TEST(LearningRate, CountsSamplesAndHasOneForEmbeddings) {
+  Config config;
+  config.train.train_samples = 100;
+  config.optimizer = {.lr = 1, .min_lr = 0.5, .decoupled_lr = 3, .decoupled_min_lr = 2};
+  config.optimizer.lr_warmup_samples = 20;
+  config.optimizer.lr_decay_samples = 100;
+  EXPECT_DOUBLE_EQ(learning_rates(config, 1, 5).all, 0.25);
+  EXPECT_DOUBLE_EQ(learning_rates(config, 1, 5).decoupled, 0.75);
+  EXPECT_DOUBLE_EQ(learning_rates(config, 2, 60).all, 0.75);
+  EXPECT_DOUBLE_EQ(learning_rates(config, 2, 60).decoupled, 2.5);
+}
+
+TEST(WeightDecay, FollowsItsRamp) {
+  Config config;
+  config.optimizer = {.weight_decay = 0.3, .start_weight_decay = 0.1, .end_weight_decay = 0.5};
+  config.train.train_iters = 20;
+  EXPECT_EQ(weight_decay(config, 5, 0), 0.3);
+  config.optimizer.weight_decay_incr_style = Ramp::linear;
+  EXPECT_DOUBLE_EQ(weight_decay(config, 5, 0), 0.2);
+  config.optimizer.weight_decay_incr_style = Ramp::cosine;
+  EXPECT_DOUBLE_EQ(weight_decay(config, 10, 0), 0.3);
+  EXPECT_DOUBLE_EQ(weight_decay(config, 21, 0), 0.5);
+  config.train.train_samples = 400;
+  EXPECT_DOUBLE_EQ(weight_decay(config, 1, 200), 0.3);
+}
+
+TEST(SchedulePicture, DrawsTheRateAndTheBatchOfEachStep) {
+  Config config = tiny_config();
+  config.batch.rampup_batch_size = std::vector<int64_t>{4, 4, 12};
+  config.optimizer.lr_warmup_iters = 0;
+  config.optimizer.lr_decay_iters.reset();
+  config.train.train_iters = 0;
+  config.train.train_samples = 36;
+  const Resolved run = resolved(config, 1);
+  const std::string svg = schedule_picture(run.config, run.layout);
+  EXPECT_NE(svg.find("of 6 steps"), std::string::npos);
+  const size_t batches = svg.find("<path", svg.find("<path") + 1);
+  ASSERT_NE(batches, std::string::npos);
+  // Three steps at half the height of the three that follow.
+  const std::string path = svg.substr(batches, svg.find("/>", batches) - batches);
+  std::vector<std::string> heights;
+  for (size_t at = path.find(' ', path.find(" d=") + 1); at != path.npos; at = path.find(' ', at + 1))
+    heights.push_back(path.substr(at + 1, path.find_first_of("L\"", at) - at - 1));
+  EXPECT_EQ(heights, (std::vector<std::string>{"325.0", "325.0", "325.0", "250.0", "250.0", "250.0"})) << path;
 }
 
 // ---- sampling

@@ -44,7 +44,8 @@ Config draw_model(Draw& draw, const Runs& runs, bool sequence_parallel) {
   if (draw.one_in(3)) model.attention_dropout = 0.2;
   config.optimizer.decay_norms_and_biases = draw.one_in(3);
   config.optimizer.clip_grad = draw.among({0.0, 0.5, 1.0});
-  config.optimizer.lr_decay_style = draw.among({LrDecay::cosine, LrDecay::linear});
+  config.optimizer.lr_decay_style = draw.among({LrDecay::cosine, LrDecay::linear, LrDecay::inverse_square_root});
+  if (draw.one_in(3)) config.optimizer.decoupled_lr = config.optimizer.lr / 4;
   config.precision.dtype = draw.one_in(5) ? DType::bf16 : DType::f32;
   config.batch.micro_batch_size = draw.of(1, 3);
   const int micro_batches = draw.of(1, runs.d > 2 ? 4 : 9);

@@ -170,7 +170,7 @@ TinyData::TinyData(const Config& config, const BatchPlan& plan)
     : train_data(part_of_dataset(0, config)),
       valid_data(part_of_dataset(1, config)),
       train(train_data, plan, config.data.prefetch),
-      valid(valid_data, plan, config.data.prefetch) {}
+      valid(valid_data, plan.of_full_batches(), config.data.prefetch) {}
 
 TinyTrainer::TinyTrainer(const Config& config, Communicator& world, Trainer::Options options,
                          const std::vector<std::string>& faults)

@@ -159,7 +159,7 @@ TEST(CommandLine, BashCompletesCommandsOptionsAndKeys) {
   EXPECT_EQ(offered("trivet tr", 1), "train trace\n");
   EXPECT_EQ(offered("build/trivet data pre", 2), "prepare\n");
   EXPECT_EQ(offered("trivet train run.yaml --ran", 3), "--ranks\n");
-  EXPECT_EQ(offered("trivet train run.yaml --set optimizer.lr_w", 4), "optimizer.lr_warmup_iters=\n");
+  EXPECT_EQ(offered("trivet train run.yaml --set optimizer.lr_warmup_it", 4), "optimizer.lr_warmup_iters=\n");
   EXPECT_EQ(offered("trivet train conf", 2), "\n");  // a file: bash's own completion
   // values that are words
   EXPECT_EQ(offered("trivet checkpoint convert runs/demo out --to h", 6), "hf\n");

@@ -127,6 +127,7 @@ struct ResumeCase {
   Cut cut{};
   const char* dtype = "fp32";
   bool overlap = false, async = false;
+  bool ramp = false;         // of the batch size, which grows where the run is stopped
   bool on_a_device = false;  // whose memory the host cannot touch; steps are queued ahead there
 };
 
@@ -140,6 +141,15 @@ TEST_P(Resume, IsTheRunThatWasNotStoppedBitForBit) {
   set_key(config, "precision.dtype", c.dtype);
   config.overlap.overlap_grad_reduce = config.overlap.overlap_param_gather = c.overlap;
   config.checkpoint.async_save = c.async;
+  if (c.ramp) {
+    constexpr int kSmall = kSteps * 2 / 3 - 1;
+    const int64_t full = *config.batch.global_batch_size;
+    config.batch.rampup_batch_size = std::vector<int64_t>{full / 2, full / 2, kSmall * full / 2};
+    config.train.train_iters = 0;
+    config.train.train_samples = kSmall * full / 2 + (kSteps - kSmall) * full;
+    config.optimizer.lr_warmup_iters = 0;
+    config.optimizer.lr_decay_iters.reset();
+  }
   if (c.on_a_device) config.checkpoint.save_interval = 5;  // after a save no step is out
   const RunResult straight = run(config, c.cut.ranks());
   EXPECT_EQ(straight.exit_code, 0);
@@ -184,6 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
         ResumeCase{
             .name = "d2_zero3", .cut = {.d = 2, .strategy = "optim_grads_params"}, .overlap = true, .async = true},
         ResumeCase{.name = "t2_d2_no_shard", .cut = {.t = 2, .d = 2, .sequence_parallel = true}, .dtype = "bf16"},
+        ResumeCase{.name = "in_a_ramp", .cut = {.p = 2, .d = 2, .schedule = "zb-h1"}, .ramp = true},
         ResumeCase{.name = "on_a_device",
                    .cut = {.d = 2, .strategy = "optim"},
                    .dtype = "bf16",

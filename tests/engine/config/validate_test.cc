@@ -111,8 +111,12 @@ TEST(Load, ANegativeLinkIsNamed) {
 }
 
 TEST(Resolve, TheResolvedFileGivesTheSameRun) {
-  for (const std::string style : {"cosine", "constant"}) {
-    LoadedConfig loaded = load_good({"optimizer.lr_decay_style=" + style});
+  const std::vector<std::string> settings[] = {
+      {"optimizer.lr_decay_style=cosine"},
+      {"optimizer.lr_decay_style=constant"},
+      {"optimizer.lr_decay_style=WSD", "optimizer.lr_wsd_decay_iters=3", "optimizer.lr_warmup_fraction=0.4"}};
+  for (const auto& sets : settings) {
+    LoadedConfig loaded = load_good(sets);
     resolve(loaded, {.world_size = 2});
     LoadedConfig again = parse_config(to_yaml(loaded.config), "config.resolved.yaml");
     resolve(again, {.world_size = 2});
@@ -129,10 +133,11 @@ TEST(Resolve, ConfigsMadeInCodeAreJudgedToo) {
   loaded.config.model.vocab_size = 9;
   loaded.config.data.path = "x";
   loaded.config.precision.dtype = DType::i32;
-  EXPECT_EQ(message_of([&] { resolve(loaded, {}); }),
-            "the configuration has 2 problems:\n"
-            "precision.dtype: found 2, expected one of fp32, bf16\n"
-            "train.train_iters: is required: optimizer steps, an integer from 1 to 1000000000000");
+  EXPECT_EQ(
+      message_of([&] { resolve(loaded, {}); }),
+      "the configuration has 2 problems:\n"
+      "precision.dtype: found 2, expected one of fp32, bf16\n"
+      "train.train_iters: is required, or train.train_samples: optimizer steps, an integer from 1 to 1000000000000");
 }
 
 TEST(Validate, SizesThatDoNotDivide) {
@@ -230,7 +235,27 @@ TEST(Validate, Schedule) {
             "--set: optimizer.lr_decay_iters: 5 has no effect with lr_decay_style constant; leave it out, or choose "
             "cosine or linear");
   EXPECT_EQ(load_error({"optimizer.lr_decay_style=cosin"}),
-            "--set: optimizer.lr_decay_style: found \"cosin\", expected one of cosine, linear, constant");
+            "--set: optimizer.lr_decay_style: found \"cosin\", expected one of cosine, linear, constant, "
+            "inverse-square-root, WSD");
+  EXPECT_EQ(load_error({"optimizer.lr_wsd_decay_iters=3"}),
+            "--set: optimizer.lr_wsd_decay_iters: 3 has no effect with lr_decay_style cosine, only with WSD");
+  for (const char* found : {"0", "9"})
+    EXPECT_EQ(load_error({"optimizer.lr_decay_style=WSD", "optimizer.lr_warmup_iters=2",
+                          std::string("optimizer.lr_wsd_decay_iters=") + found}),
+              std::string("--set: optimizer.lr_wsd_decay_iters: found ") + found +
+                  ", expected 1 to 8: WSD decays after the warm-up, until lr_decay_iters (10)");
+  EXPECT_EQ(load_error({"optimizer.lr_warmup_fraction=0.5", "optimizer.lr_warmup_iters=2"}),
+            "--set: optimizer.lr_warmup_fraction: 0.5 and lr_warmup_iters (2) are two lengths of the warm-up, expected "
+            "one of them");
+  EXPECT_EQ(load_error({"optimizer.weight_decay_incr_style=linear", "optimizer.start_weight_decay=0.1"}),
+            "run.yaml: optimizer.end_weight_decay: weight_decay_incr_style linear needs both ends of its ramp, "
+            "start_weight_decay and end_weight_decay");
+  EXPECT_EQ(load_error({"optimizer.weight_decay_incr_style=linear", "optimizer.start_weight_decay=0.2",
+                        "optimizer.end_weight_decay=0.1"}),
+            "--set: optimizer.end_weight_decay: 0.1 is below start_weight_decay (0.2), expected at least that: a ramp "
+            "does not fall");
+  EXPECT_EQ(load_error({"optimizer.decoupled_min_lr=1"}),
+            "--set: optimizer.decoupled_min_lr: 1 is above lr (0.0003), expected at most that");
 }
 
 TEST(Validate, Data) {

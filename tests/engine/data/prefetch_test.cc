@@ -53,6 +53,36 @@ TEST(BatchPlan, RanksShareEachStep) {
   for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], 100 + 4 * static_cast<int64_t>(i));
 }
 
+TEST(BatchSizes, GrowAsTheScheduleSays) {
+  // Megatron: start + int(consumed / (samples / steps)) * increment, and the full batch once all are consumed.
+  const BatchSizes ramp = ramp_of_batch_sizes(16, 8, 100, 40);
+  for (int64_t consumed = 0; consumed < 200; ++consumed)
+    EXPECT_EQ(ramp.of_step(consumed), consumed > 100 ? 40 : 16 + static_cast<int64_t>(consumed / (100 / 3.0)) * 8)
+        << consumed;
+  EXPECT_EQ(ramp.steps_within(16 * 3 + 24), 4);  // 0, 16, 32 -> 48: 24
+  EXPECT_EQ(ramp.steps_within(16 * 3 + 23), 3);
+  EXPECT_EQ(ramp.samples_of(4), 72);
+
+  const auto sizes = parse_batch_size_schedule("0:768 250B:1536, 1T:3072", 1000);
+  ASSERT_TRUE(sizes);
+  EXPECT_EQ(sizes->parts, (std::vector<BatchSizes::Part>{{0, 768}, {250'000'000, 1536}, {1'000'000'000, 3072}}));
+  for (const char* wrong : {"", "5:8", "0:8 0:16", "0:8 10000:0", "0:8 1X:16", "0:8 -5:16", "8", "0:8 9999999T:16"})
+    EXPECT_FALSE(parse_batch_size_schedule(wrong, 1000)) << wrong;
+}
+
+TEST(BatchPlan, RanksShareEachStepOfARamp) {
+  BatchPlan plan{.micro_batch_size = 2, .micro_batches = 5, .ranks = 3, .ramp = ramp_of_batch_sizes(6, 12, 20, 30)};
+  for (const int64_t start : {0, 6, 12}) {
+    plan.start_sample = start;
+    int64_t next = start, k = 0;
+    while (next < 200) {
+      const int64_t m = plan.ramp.of_step(next) / 6;
+      for (int64_t j = 0; j < m; ++j, ++k)
+        for (plan.rank = 0; plan.rank < 3; ++plan.rank, next += 2) ASSERT_EQ(plan.first_sample(k), next);
+    }
+  }
+}
+
 TEST_F(BatchLoaderTest, GivesThePlansSamplesSequenceFirst) {
   const GptDataset data = dataset();
   for (const int64_t depth : {0, 1, 2, 5}) {

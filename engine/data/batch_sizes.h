@@ -1,0 +1,67 @@
+// BatchSizes: how many samples a step takes, by how many were consumed before it. One size, or a ramp.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trivet {
+
+struct BatchSizes {
+  struct Part {
+    int64_t from = 0;     // a step that begins when so many samples are consumed, or more,
+    int64_t samples = 0;  // takes so many
+    bool operator==(const Part&) const = default;
+  };
+  std::vector<Part> parts;  // ascending; the first begins at 0
+
+  int64_t of_step(int64_t consumed) const {
+    return std::prev(std::ranges::upper_bound(parts, consumed, {}, &Part::from))->samples;
+  }
+  int64_t largest() const { return std::ranges::max(parts, {}, &Part::samples).samples; }
+
+  // Calls end(begin, steps, samples) for the runs of steps of equal size from `begin` on, until it is true. The last
+  // run has no end.
+  template <class End>
+  void each_run(int64_t begin, const End& end) const {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const bool last = i + 1 == parts.size();
+      if (!last && begin >= parts[i + 1].from) continue;
+      const int64_t samples = parts[i].samples;
+      const int64_t steps =
+          last ? std::numeric_limits<int64_t>::max() : (parts[i + 1].from - begin + samples - 1) / samples;
+      if (end(begin, steps, samples)) return;
+      begin += steps * samples;
+    }
+  }
+  // The whole steps of a run from the beginning that consume at most `samples`.
+  int64_t steps_within(int64_t samples) const {
+    int64_t count = 0;
+    each_run(0, [&](int64_t begin, int64_t steps, int64_t size) {
+      const int64_t fit = begin > samples ? 0 : std::min(steps, (samples - begin) / size);
+      count += fit;
+      return fit < steps;
+    });
+    return count;
+  }
+  int64_t samples_of(int64_t steps_from_the_beginning) const {
+    int64_t left = steps_from_the_beginning, samples = 0;
+    each_run(0, [&](int64_t begin, int64_t steps, int64_t size) {
+      const int64_t taken = std::min(steps, left);
+      samples = begin + taken * size;
+      return (left -= taken) == 0;
+    });
+    return samples;
+  }
+};
+
+// Megatron's rampup_batch_size: from `start` by `increment` to `full`, in equal parts of the first `samples`.
+BatchSizes ramp_of_batch_sizes(int64_t start, int64_t increment, int64_t samples, int64_t full);
+// Megatron's step_batch_size_schedule, "0:768 250B:1536": from so many tokens on, that size. K, M, B, T: 10^3, … 10^12.
+// Empty where it is none: the first threshold has to be 0, and they have to ascend.
+std::optional<BatchSizes> parse_batch_size_schedule(const std::string& text, int64_t seq_length);
+
+}  // namespace trivet
