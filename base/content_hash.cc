@@ -17,6 +17,17 @@ ContentHash::~ContentHash() { XXH3_freeState(state_); }
 
 void ContentHash::add(const void* data, size_t bytes) { XXH3_128bits_update(state_, data, bytes); }
 
+void ContentHash::add(const InputFile& file, const std::function<void(int64_t)>& progress) {
+  std::vector<std::byte> block(1 << 20);
+  for (int64_t offset = 0; offset < file.size();) {
+    const auto part = std::span(block).first(std::min(block.size(), static_cast<size_t>(file.size() - offset)));
+    file.read_at(offset, part);
+    add(part.data(), part.size());
+    offset += static_cast<int64_t>(part.size());
+    if (progress) progress(offset);
+  }
+}
+
 std::string ContentHash::hex() const {
   const XXH128_hash_t hash = XXH3_128bits_digest(state_);
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
@@ -30,14 +41,7 @@ std::string content_hash(std::string_view bytes) {
 
 std::string content_hash(const InputFile& file, const std::function<void(int64_t)>& progress) {
   ContentHash hash;
-  std::vector<std::byte> block(1 << 20);
-  for (int64_t offset = 0; offset < file.size();) {
-    const auto part = std::span(block).first(std::min(block.size(), static_cast<size_t>(file.size() - offset)));
-    file.read_at(offset, part);
-    hash.add(part.data(), part.size());
-    offset += static_cast<int64_t>(part.size());
-    if (progress) progress(offset);
-  }
+  hash.add(file, progress);
   return hash.hex();
 }
 

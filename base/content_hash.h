@@ -20,6 +20,8 @@ class ContentHash {
   ContentHash& operator=(const ContentHash&) = delete;
 
   void add(const void* data, size_t bytes);
+  // The whole file; progress(bytes so far) is called now and then.
+  void add(const InputFile& file, const std::function<void(int64_t)>& progress = {});
   std::string hex() const;  // of all that was added so far
 
  private:
@@ -27,7 +29,6 @@ class ContentHash {
 };
 
 std::string content_hash(std::string_view bytes);
-// The hash of the whole file; progress(bytes so far) is called now and then.
 std::string content_hash(const InputFile& file, const std::function<void(int64_t)>& progress = {});
 // The hash of kSampledBytes in 256 blocks, spread evenly from the first byte to the last; of all of a smaller file.
 // Takes milliseconds whatever the size.

@@ -130,7 +130,7 @@ void for_each_line(const std::string& path, const std::function<void(const std::
   if (file.bad()) fail_io(path, "read it");
 }
 
-OutputFile::OutputFile(std::string path, std::string temporary)
+OutputFile::OutputFile(std::string path, std::string temporary, int64_t kept_bytes)
     : path_(std::move(path)), temporary_(std::move(temporary)) {
   fd_ = FileDescriptor(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (fd_ < 0) fail_io(temporary_, "create it");
@@ -140,11 +140,11 @@ OutputFile::OutputFile(std::string path, std::string temporary)
   if (refused || fstat(fd_, &mine) != 0 || stat(temporary_.c_str(), &named) != 0 || mine.st_ino != named.st_ino)
     throw IoError(fmt::format("{}: another process is writing it", temporary_));
   ours_ = true;
-  if (ftruncate(fd_, 0) != 0) {
+  if (ftruncate(fd_, kept_bytes) != 0 || lseek(fd_, kept_bytes, SEEK_SET) < 0) {
     const int reason = errno;
     unlink(temporary_.c_str());
     errno = reason;
-    fail_io(temporary_, "empty it");
+    fail_io(temporary_, fmt::format("cut it to {} bytes", kept_bytes));
   }
   buffer_.reserve(kBufferBytes);
 }
@@ -201,6 +201,11 @@ void OutputFile::sync() {
   flush();
   if (fsync(fd_) != 0) fail_io(temporary_, "synchronise it");
   synced_ = true;
+}
+
+void OutputFile::keep() {
+  sync();
+  ours_ = false;
 }
 
 void OutputFile::commit() {

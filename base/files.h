@@ -68,12 +68,13 @@ size_t write_all(int fd, std::span<const char> bytes);
 bool sync_directory(const std::string& path);
 
 // Writes PATH.tmp; commit() makes it durable and renames it to PATH. Without commit() the destructor removes it. Two
-// writers of one path exclude each other; what a killed writer left is overwritten.
+// writers of one path exclude each other; what a killed writer left is overwritten, but for its first `kept_bytes`,
+// which have to be there.
 class OutputFile {
  public:
   explicit OutputFile(std::string path) : OutputFile(path, path + ".tmp") {}
   // Another name than PATH.tmp, in the same folder: writers that may come at the same time each take their own.
-  OutputFile(std::string path, std::string temporary);
+  OutputFile(std::string path, std::string temporary, int64_t kept_bytes = 0);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -84,6 +85,8 @@ class OutputFile {
   void overwrite(int64_t offset, const void* data, size_t bytes);
   // Makes what was written durable under the temporary name: after this only the rename can fail.
   void sync();
+  // sync(), and what was written so far stays under the temporary name whatever happens.
+  void keep();
   void commit();
   // The same, but the first to come keeps the name: false where PATH is there already. The file stays open, and locked,
   // as long as this lives.
@@ -96,7 +99,7 @@ class OutputFile {
   std::string path_;
   std::string temporary_;
   FileDescriptor fd_;
-  bool ours_ = false;    // temporary_ is locked by us
+  bool ours_ = false;    // temporary_ is locked by us, and removed at the end
   bool synced_ = false;  // nothing was written since sync()
   std::vector<char> buffer_;
 };

@@ -49,7 +49,7 @@ nlohmann::json parse_json_member(std::string_view text, std::string_view key, st
     if (first_key.empty()) first_key = parsed.get<std::string>();
     return parsed == key;
   };
-  return nlohmann::json::parse(text, keep, false);
+  return nlohmann::json::parse(text, keep);
 }
 
 std::string json_problem(const std::exception& error) {

@@ -19,7 +19,7 @@ Json parse_json(std::string_view text, BadJson bad = BadJson::throws);
 extern template nlohmann::json parse_json(std::string_view, BadJson);
 extern template nlohmann::ordered_json parse_json(std::string_view, BadJson);
 
-// As parse_json() with BadJson::discarded, of an object with none of its members but `key`: the others take no memory.
+// As parse_json(), of an object with none of its members but `key`: the others take no memory.
 // first_key: of the first member, whichever.
 nlohmann::json parse_json_member(std::string_view text, std::string_view key, std::string& first_key);
 

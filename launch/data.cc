@@ -60,13 +60,13 @@ class ProgressLine {
     if (progress.phase == Phase::training) return "training the tokenizer";
     const auto read = static_cast<double>(progress.bytes_read), all = static_cast<double>(progress.bytes_total);
     const bool timed = read > 0 && seconds >= kLeastTimed;
-    std::string line =
-        fmt::format("{} {:3.0f} %", progress.phase == Phase::sampling ? "sampling" : "encoding", 100 * read / all);
-    if (timed) line += fmt::format("  {} left", duration_text(seconds / read * (all - read)));
+    std::string line = progress.phase == Phase::sampling ? "sampling" : "encoding";
+    if (all > 0) line += fmt::format(" {:3.0f} %", 100 * read / all);
+    if (timed && all > 0) line += fmt::format("  {} left", duration_text(seconds / read * (all - read)));
     const auto add = [&, columns = static_cast<size_t>(terminal_columns(STDERR_FILENO))](const std::string& part) {
       if (columns == 0 || line.size() + part.size() + 4 <= columns) line += "  " + part;
     };
-    add(fmt::format("{} of {}", bytes_text(progress.bytes_read), bytes_text(progress.bytes_total)));
+    add(bytes_text(progress.bytes_read) + (all > 0 ? " of " + bytes_text(progress.bytes_total) : ""));
     if (timed) add(rate_text(read / seconds));
     if (progress.tokens > 0) add(fmt::format("{:.1f} M tokens", static_cast<double>(progress.tokens) / 1e6));
     return line;
@@ -87,14 +87,20 @@ struct Interrupted : Error {
 
 void prepare(const PrepareOptions& options) {
   ProgressLine line;
-  watch_stop_signals("the command ends when this part of the text is done; nothing is written",
-                     "the command ends at once; the next one with this output removes its OUTPUT.*.tmp");
+  watch_stop_signals("the command ends when this part of the text is done; the same command goes on from what it saved",
+                     "the command ends at once; the same command goes on from what it saved");
   const PrepareResult result = prepare_dataset(options, [&](const PrepareProgress& progress) {
-    if (stop_signal() != 0) throw Interrupted(options.output + ": stopped by a signal; nothing is written");
+    if (stop_signal() != 0)
+      throw Interrupted(options.output +
+                        ": stopped by a signal; the same command goes on from what it saved, if anything");
     line.show(progress);
   });
   line.clear();
   const DatasetInfo& info = result.info;
+  const SavedPart& done = result.done;
+  if (result.earlier_documents > 0)
+    print_text(
+        fmt::format("went on behind {} of a call that was stopped", counted(result.earlier_documents, "document")));
   print_text(fmt::format("{}: {}, {} of {}, {} of text, {:.2f} bytes/token", options.output,
                          counted(info.documents, "document"), counted(info.tokens, "token"), name_of(result.token_type),
                          bytes_text(info.text_bytes),
@@ -104,22 +110,30 @@ void prepare(const PrepareOptions& options) {
                          options.vocab_size ? fmt::format(", trained in {:.1f} s", result.training_seconds) : "",
                          seconds, rate_text(static_cast<double>(info.text_bytes) / seconds),
                          static_cast<double>(info.tokens) / seconds / 1e6));
-  if (result.added_tokens > 0)
-    print_text(counted(result.added_tokens, "added token") +
+  if (done.added_tokens > 0)
+    print_text(counted(done.added_tokens, "added token") +
                " of the tokenizer in the text; --special-as-text takes special ones as text");
-  if (result.replaced_bytes > 0)
-    fmt::print("replaced {} that {} not valid UTF-8 by U+FFFD\n", counted(result.replaced_bytes, "byte"),
-               result.replaced_bytes == 1 ? "was" : "were");
+  if (done.read.empty > 0) print_text(fmt::format("left out {}", counted(done.read.empty, "empty document")));
+  if (done.read.malformed > 0) {
+    print_text(fmt::format("left out {}, such as", counted(done.read.malformed, "malformed document")));
+    for (const std::string& problem : result.problems) print_text("  " + problem);
+  }
+  if (done.replaced_bytes > 0)
+    fmt::print("replaced {} that {} not valid UTF-8 by U+FFFD\n", counted(done.replaced_bytes, "byte"),
+               done.replaced_bytes == 1 ? "was" : "were");
 }
 
 void add_prepare(CLI::App& data) {
   auto options = std::make_shared<PrepareOptions>();
-  auto document = std::make_shared<std::string>("file"), pattern = std::make_shared<std::string>();
+  auto document = std::make_shared<std::string>("file"), pattern = std::make_shared<std::string>(),
+       format = std::make_shared<std::string>(), on_error = std::make_shared<std::string>("stop");
   CLI::App* command = data.add_subcommand("prepare", "make a dataset, PREFIX.bin and .idx, of text or JSON Lines");
   command
-      ->add_option("--input", options->inputs,
-                   "text files, or JSON Lines (.jsonl, .ndjson: a document a line), plain or compressed by gzip or "
-                   "dictzip")
+      ->add_option(
+          "--input", options->inputs,
+          "text files, JSON Lines (.jsonl, .ndjson: a document a line) or tar archives as of WebDataset (.tar), "
+          "plain or compressed by gzip, dictzip, zstd or xz; folders, patterns and ranges such as "
+          "'c4-{000..127}.tar'; - is standard input")
       ->required();
   command->add_option("--output", options->output, "prefix of the files to write")->required();
   command->add_option("--tokenizer", options->tokenizer, "bytes, sentencepiece or bpe (byte-level)")->required();
@@ -141,17 +155,32 @@ void add_prepare(CLI::App& data) {
       "--document", *document,
       "what is a document of a text file: file [default], paragraph (up to a blank line) or entry (a paragraph and the "
       "indented ones that follow it)");
-  command->add_option("--json-key", options->text.json_key, "the member of a JSON Lines object that is its document")
+  command->add_option("--json-key", options->text.json_key, "the member of a JSON object that is its document")
       ->capture_default_str();
+  command->add_option("--format", *format, "of the input: text, jsonl or tar [as the files are named; of - text]");
+  command
+      ->add_option("--tar-member", options->text.source.tar_member,
+                   "the members of a tar archive that are read: txt, json (one object) or another extension")
+      ->capture_default_str();
+  command->add_option("--on-error", *on_error,
+                      "what becomes of a malformed JSON object: stop [default], or skip: it is left out and counted");
+  command->add_flag_callback(
+      "--no-append-eod", [options] { options->append_eod = false; }, "no end of document after each");
   command->add_option(
-      "--threads", options->threads,
+      "--threads,--workers", options->threads,
       fmt::format("threads that encode [one a core]; memory, whatever the size of the input, is at most {} and {} a "
                   "thread (bpe: {} more), and {} times the longest line of JSON Lines",
                   bytes_text(kMemoryBytes), bytes_text(kMemoryBytesPerThread), bytes_text(kBpeMemoryPerThread),
                   kMemoryPerLineByte));
   command->add_flag("--force", options->force, "overwrite a dataset that is there");
-  command->callback([options, document, pattern] {
+  command->callback([options, document, pattern, format, on_error] {
     options->text.mode = document_mode(*document);
+    options->text.source.format = parse_word<TextFormat>(*format);
+    if (!options->text.source.format && !format->empty())
+      throw ConfigError(fmt::format("--format is \"{}\", expected text, jsonl or tar", *format));
+    options->text.skip_malformed = *on_error == "skip";
+    if (*on_error != "stop" && *on_error != "skip")
+      throw ConfigError(fmt::format("--on-error is \"{}\", expected stop or skip", *on_error));
     options->pattern = parse_word<BpePattern>(*pattern);
     if (!options->pattern && !pattern->empty())
       throw ConfigError(fmt::format("--pattern is \"{}\", expected gpt2, llama3 or qwen2", *pattern));

@@ -154,10 +154,29 @@ void IndexedDataset::read(int64_t first, std::span<int32_t> tokens) const {
 // ---- writing
 
 // The lengths follow the header of .idx, and so are written as they come.
-IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type)
-    : prefix_(prefix), type_(type), bin_(prefix + ".bin"), idx_(prefix + ".idx") {
+IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type, int64_t documents, int64_t tokens)
+    : prefix_(prefix),
+      type_(type),
+      bin_(prefix + ".bin", prefix + ".bin.tmp", tokens * size_of(type)),
+      idx_(prefix + ".idx", prefix + ".idx.tmp", documents > 0 ? kHeaderBytes + 4 * documents : 0),
+      documents_(documents),
+      tokens_(tokens) {
   const Header header{};  // for the place: sync() knows the counts
-  idx_.write(&header, sizeof header);
+  if (documents == 0) idx_.write(&header, sizeof header);
+  else hash_.add(InputFile(bin_.temporary()));
+}
+
+bool IndexedDatasetWriter::is_saved(const std::string& prefix, TokenType type, int64_t documents, int64_t tokens) {
+  const auto has = [&](const char* suffix, int64_t bytes) {
+    return file_exists(prefix + suffix) && InputFile(prefix + suffix).size() >= bytes;
+  };
+  return has(".bin.tmp", tokens * size_of(type)) && has(".idx.tmp", kHeaderBytes + 4 * documents);
+}
+
+void IndexedDatasetWriter::save() {
+  check(length_ == 0, "saved within a document");
+  bin_.keep();
+  idx_.keep();
 }
 
 void IndexedDatasetWriter::add(std::span<const int32_t> tokens) {

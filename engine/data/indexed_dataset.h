@@ -64,7 +64,10 @@ class IndexedDataset {
 // an .idx exists, the .bin is complete. Memory: a few buffers, whatever is written.
 class IndexedDatasetWriter {
  public:
-  IndexedDatasetWriter(const std::string& prefix, TokenType type);
+  // Goes on behind that many documents and tokens, where save() was called last by a writer that is no more:
+  // is_saved().
+  IndexedDatasetWriter(const std::string& prefix, TokenType type, int64_t documents = 0, int64_t tokens = 0);
+  static bool is_saved(const std::string& prefix, TokenType type, int64_t documents, int64_t tokens);
 
   // Tokens of the current document, and its end. A document of more than INT32_MAX tokens is a DataError.
   void add(std::span<const int32_t> tokens);
@@ -73,7 +76,9 @@ class IndexedDatasetWriter {
     add(tokens);
     end_document();
   }
-  // Makes all files durable under temporary names. No document after it.
+  // Makes all that was written durable; it stays under the temporary names. REQUIRES: the last document has its end.
+  void save();
+  // The same at the end: no document after it, and the files do not stay without finish().
   void sync();
   void finish();
 

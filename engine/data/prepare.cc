@@ -7,6 +7,7 @@
 #include <ranges>
 #include <thread>
 
+#include "base/content_hash.h"
 #include "base/files.h"
 #include "base/ordered_pipeline.h"
 #include "base/utf8.h"
@@ -92,11 +93,22 @@ void check_options(const PrepareOptions& options) {
                       options.output));
   check_tokenizer_options(options);
   require(options.threads >= 0, fmt::format("--threads is {}, expected 0 or more", options.threads));
-  const auto json = std::ranges::count_if(options.inputs, is_json_lines);
+  const auto count = [&](auto is) { return std::ranges::count_if(options.inputs, is); };
+  const SourceOptions& source = options.text.source;
+  require(source.format != TextFormat::json, "--format is \"json\", expected text, jsonl or tar");
+  const auto json =
+      std::ssize(options.inputs) - count([&](auto& file) { return format_of_texts(file, source) == TextFormat::text; });
   require(json < std::ssize(options.inputs) || options.text.mode == DocumentMode::file,
-          fmt::format("{} is JSON Lines, a document a line: leave --document out", options.inputs[0]));
-  require(json > 0 || options.text.json_key == DocumentOptions().json_key,
-          "--json-key has no use: none of the inputs is JSON Lines (.jsonl, .ndjson)");
+          fmt::format("{} has a document in each JSON object: leave --document out", options.inputs[0]));
+  require(json > 0 || (options.text.json_key == DocumentOptions().json_key && !options.text.skip_malformed),
+          "--json-key and --on-error have no use: none of the inputs is JSON Lines (.jsonl, .ndjson)");
+  require(source.tar_member == SourceOptions().tar_member ||
+              count([&](auto& file) { return format_of_file(file, source) == TextFormat::tar; }) > 0,
+          "--tar-member has no use: none of the inputs is a tar archive (.tar)");
+  const auto streams = count([](auto& file) { return file == kStandardInput; });
+  require(streams < 2 && (streams == 0 || !options.vocab_size),
+          "standard input cannot be read twice, as training a tokenizer needs: write it to a file");
+  require(options.part_bytes > 0, "part_bytes is not positive");
 }
 
 void check_output(const PrepareOptions& options) {
@@ -132,6 +144,7 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Repor
 struct Batch {
   std::vector<TextPiece> pieces;
   int64_t bytes_read = 0;  // of the input, with this batch
+  ReadPosition read;       // behind it
   // The encoded pieces: all tokens, and where documents end in them.
   std::vector<int32_t> tokens;
   std::vector<size_t> ends;
@@ -146,6 +159,7 @@ bool read_batch(TextReader& reader, Batch& batch) {
     batch.pieces.push_back(std::move(piece));
   }
   batch.bytes_read = reader.bytes_read();
+  batch.read = reader.position();
   return !batch.pieces.empty();
 }
 
@@ -220,17 +234,17 @@ MadeTokenizer make_tokenizer(const PrepareOptions& options, const Report& report
   return {make_bpe(std::move(model), json, ends, options.special_as_text), {json, to_tokenizer_config(ends)}};
 }
 
-void encode_batch(const Tokenizer& tokenizer, bool repair, Batch& batch) {
+void encode_batch(const Tokenizer& tokenizer, const PrepareOptions& options, Batch& batch) {
   const MemoryPurpose purpose("encoding a part of the text");
   for (TextPiece& piece : std::exchange(batch.pieces, {})) {
-    if (repair) batch.replaced_bytes += repair_utf8(piece.text);
+    if (options.tokenizer == "sentencepiece") batch.replaced_bytes += repair_utf8(piece.text);
     batch.text_bytes += static_cast<int64_t>(piece.text.size());
     const std::vector<int32_t> tokens = tokenizer.encode(piece.text, !piece.begins);
     batch.added_tokens += tokenizer.count_added(tokens);
     if (piece.begins && tokenizer.bos() >= 0) batch.tokens.push_back(tokenizer.bos());
     batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());
     if (!piece.ends) continue;
-    batch.tokens.push_back(tokenizer.eod());
+    if (options.append_eod) batch.tokens.push_back(tokenizer.eod());
     batch.ends.push_back(batch.tokens.size());
   }
 }
@@ -244,28 +258,77 @@ void write_batch(const Batch& batch, IndexedDatasetWriter& writer) {
   writer.add(std::span(batch.tokens).subspan(begin));
 }
 
-// Encodes the documents of `reader`, each with its end of document.
+// ---- going on where a call was stopped
+
+std::string partial_file(const PrepareOptions& options) { return options.output + ".partial.json"; }
+
+// Of all that the bytes depend on; empty where nothing can be saved.
+std::string identity(const PrepareOptions& options, const Tokenizer& tokenizer) {
+  if (std::ranges::count(options.inputs, kStandardInput) > 0) return "";
+  const DocumentOptions& text = options.text;
+  std::string all =
+      fmt::format("{} {} {} {} {} {} {}", tokenizer.fingerprint(), tokenizer.eod(), tokenizer.bos(),
+                  options.special_as_text, options.append_eod, static_cast<int>(text.mode), text.json_key);
+  for (const std::string& file : options.inputs)
+    all += fmt::format("\n{} {} {} {} {}", file, InputFile(file).size(),
+                       std::filesystem::last_write_time(file).time_since_epoch().count(),
+                       word_of(format_of_file(file, text.source)), text.source.tar_member);
+  return content_hash(all);
+}
+
+// What was saved of the same input; nothing where there is none.
+SavedPart saved_part(const PrepareOptions& options, const std::string& identity, TokenType type) {
+  if (!identity.empty())
+    if (const auto part = read_saved_part(partial_file(options), identity);
+        part && part->read.file <= options.inputs.size() &&
+        IndexedDatasetWriter::is_saved(options.output, type, part->documents, part->tokens))
+      return *part;
+  remove_file_if_exists(partial_file(options));
+  return {};
+}
+
+// Encodes the documents of `reader` behind those that were done, and saves now and then what is.
 void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReader& reader, IndexedDatasetWriter& writer,
-            PrepareResult& result, const Report& report) {
+            const std::string& identity, SavedPart& done, const Report& report) {
   reader.cut_by([&](std::string_view text, size_t most) { return tokenizer.part_size(text, most); });
+  reader.go_to(done.read);
+  const int64_t part_tokens = options.part_bytes / size_of(token_type_for(tokenizer.vocab_size()));
+  int64_t saved = done.tokens;
   ordered_pipeline<Batch>(
       threads_of(options), [&](Batch& batch) { return read_batch(reader, batch); },
-      [&](Batch& batch) { encode_batch(tokenizer, options.tokenizer == "sentencepiece", batch); },
+      [&](Batch& batch) { encode_batch(tokenizer, options, batch); },
       [&](const Batch& batch) {
         write_batch(batch, writer);
-        result.info.text_bytes += batch.text_bytes;
-        result.replaced_bytes += batch.replaced_bytes;
-        result.added_tokens += batch.added_tokens;
-        report({Phase::encoding, batch.bytes_read, reader.bytes_total(), writer.documents(), writer.tokens()});
+        done = {batch.read,
+                writer.documents(),
+                writer.tokens(),
+                done.text_bytes + batch.text_bytes,
+                done.replaced_bytes + batch.replaced_bytes,
+                done.added_tokens + batch.added_tokens};
+        const bool between = !batch.ends.empty() && batch.ends.back() == batch.tokens.size();
+        if (between && !identity.empty() && done.tokens - saved >= part_tokens) {
+          writer.save();
+          write_saved_part(partial_file(options), identity, done);
+          saved = done.tokens;
+        }
+        report({Phase::encoding, batch.bytes_read, reader.bytes_total(), done.documents, done.tokens});
       });
-  if (writer.documents() == 0) throw DataError(fmt::format("{}: no text in the input", options.inputs[0]));
+  if (done.documents == 0) throw DataError(fmt::format("{}: no text in the input", options.inputs[0]));
+  done.read = reader.position();
+}
+
+// The options, for files.
+PrepareOptions checked(PrepareOptions options) {
+  options.inputs = expand_inputs(options.inputs);
+  check_options(options);
+  check_output(options);
+  return options;
 }
 
 }  // namespace
 
-PrepareResult prepare_dataset(const PrepareOptions& options, const Report& given_report) {
-  check_options(options);
-  check_output(options);
+PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report& given_report) {
+  const PrepareOptions options = checked(given_options);
   const Report report = given_report ? given_report : [](const PrepareProgress&) {};
   PrepareResult result;
   // What cannot be read or written fails before the tokenizer is trained.
@@ -275,7 +338,8 @@ PrepareResult prepare_dataset(const PrepareOptions& options, const Report& given
   OutputFile info_file(options.output + ".json");  // locked: another call with this output ends here
   check_output(options);                           // again: such a call may have ended just now
   for (const char* suffix : kSuffixes)
-    if (const std::string left = options.output + suffix + ".tmp"; is_unlocked(left))  // of a call that was killed
+    if (const std::string left = options.output + suffix + ".tmp";
+        !file_exists(partial_file(options)) && is_unlocked(left))  // of a call that was killed
       remove_file_if_exists(left);
   std::list<OutputFile> files;
   for (const char* suffix : suffixes_of(options.tokenizer)) files.emplace_back(options.output + suffix);
@@ -286,11 +350,14 @@ PrepareResult prepare_dataset(const PrepareOptions& options, const Report& given
   begin = now_ns();
 
   result.token_type = token_type_for(tokenizer->vocab_size());
-  IndexedDatasetWriter writer(options.output, result.token_type);
-  encode(options, *tokenizer, reader, writer, result, report);
-  result.info = {tokenizer->kind(),      tokenizer->fingerprint(), tokenizer->vocab_size(),
-                 tokenizer->eod(),       writer.documents(),       writer.tokens(),
-                 result.info.text_bytes, writer.bin_hash(),        tokenizer->bos()};
+  const std::string input = identity(options, *tokenizer);
+  SavedPart& done = result.done = saved_part(options, input, result.token_type);
+  result.earlier_documents = done.documents;
+  IndexedDatasetWriter writer(options.output, result.token_type, done.documents, done.tokens);
+  encode(options, *tokenizer, reader, writer, input, done, report);
+  result.problems = reader.problems();
+  result.info = {tokenizer->kind(), tokenizer->fingerprint(), tokenizer->vocab_size(), tokenizer->eod(), done.documents,
+                 done.tokens,       done.text_bytes,          writer.bin_hash(),       tokenizer->bos()};
 
   // All bytes are durable before a name changes. PREFIX.json and .idx are removed first and renamed last: where they
   // exist, the files that they describe do.
@@ -306,6 +373,7 @@ PrepareResult prepare_dataset(const PrepareOptions& options, const Report& given
   for (OutputFile& file : files) file.commit();
   writer.finish();
   info_file.commit();
+  remove_file_if_exists(partial_file(options));
   result.tokenizer = std::move(tokenizer);
   result.encoding_seconds = seconds_since(begin);
   return result;

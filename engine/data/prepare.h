@@ -2,6 +2,10 @@
 // PREFIX.model, for BPE PREFIX.tokenizer.json and PREFIX.tokenizer_config.json. The same input and options give the
 // same bytes, with any number of threads. A document longer than kPieceBytes is encoded in pieces.
 //
+// Every part_bytes of tokens, what is done is saved: PREFIX.partial.json beside PREFIX.bin.tmp and .idx.tmp. A call
+// with the same files and options after one that was stopped goes on from there, and the bytes are those of one call.
+// (Not where standard input is read.)
+//
 // Memory, whatever the size of the corpus: kMemoryBytes and kMemoryBytesPerThread for each thread, with BPE
 // kBpeMemoryPerThread more; on top of that, kMemoryPerLineByte times the longest line of JSON Lines, and with BPE 60
 // times the longest run of letters, of symbols or of white space. Training a SentencePiece model comes before and
@@ -18,14 +22,15 @@
 
 #include "engine/data/bpe_pattern.h"
 #include "engine/data/dataset_info.h"
+#include "engine/data/saved_part.h"
 #include "engine/data/text_reader.h"
 #include "engine/data/tokenizer.h"
 
 namespace trivet {
 
 struct PrepareOptions {
-  std::vector<std::string> inputs;
-  std::string output;  // PREFIX
+  std::vector<std::string> inputs;  // as expand_inputs() takes them
+  std::string output;               // PREFIX
   DocumentOptions text;
   std::string tokenizer = "bytes";
   // With SentencePiece and BPE one of the two: a vocabulary to train, or a model to use, which is copied.
@@ -38,8 +43,10 @@ struct PrepareOptions {
   bool special_as_text = false;       // special tokens in the text are not recognised
   std::optional<BpePattern> pattern;  // to train; GPT-2's
   std::vector<std::string> special;   // to train: more special tokens
-  int threads = 0;                    // that read, encode and write; 0: one a core
-  bool force = false;                 // overwrite a dataset that is there
+  bool append_eod = true;             // to each document
+  int64_t part_bytes = 256 << 20;
+  int threads = 0;     // that read, encode and write; 0: one a core
+  bool force = false;  // overwrite a dataset that is there
 };
 
 inline constexpr int64_t kMemoryBytes = 64 << 20, kMemoryBytesPerThread = 24 << 20;
@@ -49,8 +56,8 @@ inline constexpr int64_t kMemoryPerLineByte = 5, kLeastMemoryPerTrainByte = 5, k
 struct PrepareProgress {
   enum class Phase { sampling, training, encoding };
   Phase phase = Phase::encoding;
-  int64_t bytes_read = 0;  // of the files as stored
-  int64_t bytes_total = 0;
+  int64_t bytes_read = 0;   // of the files as stored
+  int64_t bytes_total = 0;  // 0: not known
   int64_t documents = 0;
   int64_t tokens = 0;
 };
@@ -58,10 +65,12 @@ struct PrepareProgress {
 struct PrepareResult {
   DatasetInfo info;
   TokenType token_type = TokenType::u16;
-  int64_t replaced_bytes = 0;  // of invalid UTF-8, which SentencePiece does not accept
   std::shared_ptr<const Tokenizer> tokenizer;
-  int64_t added_tokens = 0;     // that were recognised in the text
-  double training_seconds = 0;  // of the tokenizer, reading included
+  // replaced_bytes: of invalid UTF-8, which SentencePiece does not accept; added_tokens: recognised in the text.
+  SavedPart done;
+  std::vector<std::string> problems;  // of the first malformed documents
+  int64_t earlier_documents = 0;      // of a call that was stopped
+  double training_seconds = 0;        // of the tokenizer, reading included
   double encoding_seconds = 0;
 };
 

@@ -6,7 +6,6 @@
 #include <span>
 #include <string_view>
 #include <utility>
-#include <zlib.h>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -16,27 +15,18 @@
 namespace trivet {
 namespace {
 
-constexpr size_t kBlockBytes = 256 << 10;
-constexpr size_t kMaxJsonLine = 256 << 20;
+constexpr size_t kMaxJsonLine = 256 << 20, kMaxProblems = 5;
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
-std::string_view without_gz(std::string_view path) {
-  if (path.ends_with(".gz")) path.remove_suffix(3);
-  return path;
-}
 
 // Formats that are taken for text now and then, by their first bytes or by their names.
 struct Foreign {
   std::string_view magic, suffix, name, remedy;
 };
 constexpr Foreign kForeign[] = {
-    {"\x28\xb5\x2f\xfd", "", "compressed by zstd", "decompress it (zstd -d), or compress it by gzip"},
-    {"\xfd"
-     "7zXZ",
-     "", "compressed by xz", "decompress it (xz -d), or compress it by gzip"},
     {"PAR1", "", "Parquet", "write its documents to a JSON Lines file"},
     {"PK\3\4", "", "a zip archive", "unpack it"},
+    {"", ".bz2", "compressed by bzip2", "decompress it, or compress it by zstd, xz or gzip"},
     {"", ".json", "JSON, whose syntax would become part of the text",
      "write its documents to a JSON Lines file (.jsonl), an object with the member \"text\" in each line; to train on "
      "JSON itself, rename it"},
@@ -51,13 +41,34 @@ std::string_view without_mark(std::string_view begin, const std::string& path) {
   return begin;
 }
 
-void reject_foreign(const InputFile& file) {
+void reject_foreign(const InputFile& file, bool by_name) {
   std::string head(static_cast<size_t>(std::min<int64_t>(8, file.size())), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(head)));
   for (const Foreign& format : kForeign)
-    if (format.magic.empty() ? without_gz(file.path()).ends_with(format.suffix) : head.starts_with(format.magic))
-      throw DataError(fmt::format("{}: is {}, expected text or JSON Lines, plain or compressed by gzip: {}",
-                                  file.path(), format.name, format.remedy));
+    if (format.magic.empty() ? by_name && without_compression(file.path()).ends_with(format.suffix)
+                             : head.starts_with(format.magic))
+      throw DataError(fmt::format(
+          "{}: is {}, expected text, JSON Lines or a tar archive, plain or compressed by gzip, zstd or xz: {}",
+          file.path(), format.name, format.remedy));
+}
+
+// The member `key` of the JSON object.
+std::string json_document(const std::string& json, const std::string& where, const std::string& key) {
+  std::string first_key;
+  nlohmann::json object;
+  try {
+    object = parse_json_member(json, key, first_key);
+  } catch (const nlohmann::json::exception& error) {  // at its end it quotes all that was read
+    const std::string problem = json_problem(error);
+    throw DataError(fmt::format("{}: not valid JSON, expected an object for each document: {}", where,
+                                printable(problem.substr(0, std::min<size_t>(160, problem.find("; last read"))))));
+  }
+  const JsonReader reader(object, where);
+  if (!object.contains(key))
+    reader.refuse(key.c_str(), "nothing",
+                  fmt::format("the text of a document; --json-key names its member{}",
+                              first_key.empty() ? "" : ", such as " + first_key));
+  return reader.text(key.c_str());
 }
 
 }  // namespace
@@ -69,117 +80,62 @@ DocumentMode document_mode(const std::string& name) {
   throw ConfigError(fmt::format("--document is \"{}\", expected file, paragraph or entry", name));
 }
 
-bool is_json_lines(std::string_view file) {
-  const std::string_view path = without_gz(file);
-  return path.ends_with(".jsonl") || path.ends_with(".ndjson");
-}
-
-// One file, decompressed, by blocks.
-class TextReader::File {
- public:
-  explicit File(const std::string& path) : file_(path), input_(kBlockBytes, '\0'), block_(kBlockBytes, '\0') {
-    refill();
-    compressed_ = stream_.avail_in >= 2 && input_.starts_with("\x1f\x8b");
-    if (compressed_) check(inflateInit2(&stream_, MAX_WBITS + 16) == Z_OK, "zlib has no memory");  // 16: as gzip writes
-    else if (path.ends_with(".gz") || path.ends_with(".dz"))
-      throw DataError(fmt::format("{}: is not compressed by gzip, as its name says", path));
-  }
-  ~File() {
-    if (compressed_) inflateEnd(&stream_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
-  const std::string& path() const { return file_.path(); }
-  int64_t bytes_read() const { return at_ - stream_.avail_in; }
-
-  // The next block, valid until the next call; empty at the end.
-  std::string_view read() {
-    size_t bytes = stream_.avail_in;
-    if (compressed_) {
-      bytes = decompress();
-    } else {
-      block_.swap(input_);
-      refill();
-    }
-    return std::string_view(block_).substr(0, bytes);
-  }
-
- private:
-  // The next bytes of the file to the stream; false where there are none.
-  bool refill() {
-    const auto bytes = static_cast<size_t>(std::min<int64_t>(kBlockBytes, file_.size() - at_));
-    file_.read_at(at_, std::as_writable_bytes(std::span(input_).first(bytes)));
-    at_ += static_cast<int64_t>(bytes);
-    stream_.next_in = reinterpret_cast<Bytef*>(input_.data());
-    stream_.avail_in = static_cast<uInt>(bytes);
-    return bytes > 0;
-  }
-
-  // A block, less at the end.
-  size_t decompress() {
-    stream_.next_out = reinterpret_cast<Bytef*>(block_.data());
-    stream_.avail_out = static_cast<uInt>(block_.size());
-    while (stream_.avail_out > 0) {
-      if (stream_.avail_in == 0 && !refill()) {
-        if (!between_) throw DataError(fmt::format("{}: the compressed file is truncated", file_.path()));
-        break;
-      }
-      // Behind a gzip member comes another one, or zeros. Anything else is damage, which zlib's own file reader would
-      // take for the end, losing the rest.
-      if (between_ && *stream_.next_in == 0) {
-        ++stream_.next_in;
-        --stream_.avail_in;
-        continue;
-      }
-      if (between_) inflateReset(&stream_);
-      const int result = inflate(&stream_, Z_NO_FLUSH);
-      between_ = result == Z_STREAM_END;
-      if (result != Z_OK && !between_)
-        throw DataError(fmt::format("{}: the compressed file is damaged: {}", file_.path(),
-                                    stream_.msg ? stream_.msg : zError(result)));
-    }
-    return block_.size() - stream_.avail_out;
-  }
-
-  const InputFile file_;
-  std::string input_;  // as stored
-  std::string block_;
-  z_stream stream_{};  // its input is the rest of input_, compressed or not
-  int64_t at_ = 0;     // bytes of the file read so far
-  bool compressed_ = false;
-  bool between_ = false;  // a gzip member has ended
-};
-
 TextReader::TextReader(std::vector<std::string> files, DocumentOptions options)
     : files_(std::move(files)), options_(std::move(options)) {
   for (const std::string& path : files_) {
-    if (path == "-" || path == "/dev/stdin")
-      throw DataError(path +
-                      ": standard input cannot be read twice, as training a tokenizer needs: write it to a file");
+    if (path == kStandardInput) {
+      sizes_.push_back(0);
+      continue;
+    }
     if (std::error_code ignored; std::filesystem::is_directory(path, ignored))
-      throw DataError(fmt::format("{0}: is a folder, expected files: name those in it, such as {0}/*.txt", path));
+      throw DataError(fmt::format("{}: is a folder, expected a file", path));
     const InputFile file(path);
-    reject_foreign(file);
+    reject_foreign(file, !options_.source.format);
+    sizes_.push_back(file.size());
     bytes_total_ += file.size();
   }
+  if (std::ranges::count(files_, kStandardInput) > 0) bytes_total_ = 0;
 }
 
 TextReader::~TextReader() = default;
 
-int64_t TextReader::bytes_read() const { return bytes_done_ + (file_ ? file_->bytes_read() : 0); }
+int64_t TextReader::bytes_read() const { return bytes_done_ + (source_ ? source_->bytes_read() : 0); }
+
+void TextReader::go_to(const ReadPosition& position) {
+  position_ = {.file = position.file};
+  for (size_t file = 0; file < position.file; ++file) bytes_done_ += sizes_.at(file);
+  for (TextPiece piece; position_.documents < position.documents;)
+    if (!next(piece)) throw DataError(files_.at(position.file) + ": has changed since a part of it was read");
+  position_ = position;
+  problems_.clear();
+}
+
+// The next text; false at the end.
+bool TextReader::open_next() {
+  while (position_.file < files_.size()) {
+    if (!source_) source_.emplace(files_[position_.file], options_.source);
+    open_ = source_->next_text();
+    if (open_) {
+      const std::string_view first = source_->read();
+      block_ = without_mark(first, source_->name());
+      line_offset_ = std::ssize(first) - std::ssize(block_);
+      position_.empty += block_.empty() && source_->format() != TextFormat::jsonl;
+      return true;
+    }
+    bytes_done_ += std::max(source_->bytes_read(), sizes_[position_.file]);
+    source_.reset();
+    ++position_.file;
+    position_.documents = 0;
+  }
+  return false;
+}
 
 bool TextReader::next(TextPiece& piece) {
   std::string_view left;
   size_t size = 0;
   for (size_t most = kPieceBytes; size == 0; most *= 2) {  // more of a text that cannot be cut there
     while (!ended_ && text_.size() <= most) {
-      if (!file_) {
-        if (next_file_ == files_.size()) return false;
-        file_ = std::make_unique<File>(files_[next_file_++]);
-        json_ = is_json_lines(file_->path());
-        block_ = without_mark(file_->read(), file_->path());
-      }
+      if (!open_ && !open_next()) return false;
       collect();
     }
     left = std::string_view(text_).substr(given_);
@@ -188,6 +144,7 @@ bool TextReader::next(TextPiece& piece) {
   piece = {std::string(left.substr(0, size)), !begun_, ended_ && size == left.size()};
   begun_ = !piece.ends;
   given_ += size;
+  position_.documents += piece.ends;
   if (ended_ && begun_) return true;
   text_.erase(0, given_);
   given_ = 0;
@@ -195,25 +152,25 @@ bool TextReader::next(TextPiece& piece) {
   return true;
 }
 
-// Adds some more of the file to text_.
+// Adds some more of the text to text_.
 void TextReader::collect() {
-  if (block_.empty()) block_ = file_->read();
+  if (block_.empty()) block_ = source_->read();
+  const TextFormat format = source_->format();
   if (block_.empty()) {
-    ended_ = json_line_.empty() ? has_text() : take_json_line();
-    bytes_done_ += file_->bytes_read();
-    file_.reset();
+    ended_ = json_line_.empty() ? has_text() : read_json();
+    open_ = false;
     line_ = {};
     in_paragraph_ = false;
     line_number_ = 0;
-  } else if (json_) {
-    const size_t end = block_.find('\n');
+  } else if (format == TextFormat::jsonl || format == TextFormat::json) {
+    const size_t end = format == TextFormat::json ? block_.npos : block_.find('\n');
     json_line_ += block_.substr(0, end);
     if (json_line_.size() > kMaxJsonLine)
       throw DataError(
           fmt::format("{}: line {} has more than {} MiB, expected a JSON object for each document: split it",
-                      file_->path(), line_number_ + 1, kMaxJsonLine >> 20));
-    block_.remove_prefix(end == std::string_view::npos ? block_.size() : end + 1);
-    if (end != std::string_view::npos) ended_ = take_json_line();
+                      source_->name(), line_number_ + 1, kMaxJsonLine >> 20));
+    block_.remove_prefix(end == block_.npos ? block_.size() : end + 1);
+    if (end != block_.npos) ended_ = read_json();
   } else if (options_.mode == DocumentMode::file) {
     text_ += std::exchange(block_, {});
   } else {
@@ -221,22 +178,23 @@ void TextReader::collect() {
   }
 }
 
-// The document of json_line_ to text_; false where it has no text.
-bool TextReader::take_json_line() {
-  const std::string where = fmt::format("{}: line {}", file_->path(), ++line_number_),
-                    line = std::exchange(json_line_, {});
-  if (std::all_of(line.begin(), line.end(), is_space)) return false;
-  std::string first_key;
-  const std::string& key = options_.json_key;
-  const nlohmann::json object = parse_json_member(line, key, first_key);
-  if (object.is_discarded())
-    throw DataError(fmt::format("{}: not valid JSON, expected an object in each line of a JSON Lines file", where));
-  const JsonReader reader(object, where);
-  if (!object.contains(key))
-    reader.refuse(key.c_str(), "nothing",
-                  fmt::format("the text of a document; --json-key names its member{}",
-                              first_key.empty() ? "" : ", such as " + first_key));
-  text_ = reader.text(key.c_str());
+// The document of json_line_ to text_; false where it has no text, or is left out.
+bool TextReader::read_json() {
+  const std::string line = std::exchange(json_line_, {});
+  std::string where = source_->name();
+  if (source_->format() == TextFormat::jsonl)
+    where += fmt::format(": line {} at byte {}", ++line_number_,
+                         std::exchange(line_offset_, line_offset_ + std::ssize(line) + 1));
+  if (std::ranges::all_of(line, is_space)) return false;
+  try {
+    text_ = json_document(line, where, options_.json_key);
+  } catch (const DataError& error) {
+    if (!options_.skip_malformed) throw;
+    ++position_.malformed;
+    if (problems_.size() < kMaxProblems) problems_.push_back(error.what());
+    return false;
+  }
+  position_.empty += text_.empty();
   return !text_.empty();
 }
 

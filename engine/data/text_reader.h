@@ -1,5 +1,5 @@
-// TextReader: reads the documents of text files and of JSON Lines, decompressing gzip (.gz, and dictzip's .dz). Memory:
-// a few MiB; of JSON Lines, five times the longest line. Used by one thread at a time.
+// TextReader: reads the documents of texts, of JSON Lines and of JSON objects in tar archives (text_source.h says where
+// they come from). Memory: a few MiB; of JSON Lines, five times the longest line. Used by one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/utf8.h"
+#include "engine/data/text_source.h"
 
 namespace trivet {
 
@@ -27,9 +28,6 @@ enum class DocumentMode {
 // From "file", "paragraph" or "entry"; any other is a ConfigError.
 DocumentMode document_mode(const std::string& name);
 
-// By its name, with or without .gz: .jsonl or .ndjson.
-bool is_json_lines(std::string_view file);
-
 // A document, or of one longer than kPieceBytes a part, which is longer where the text cannot be cut there.
 struct TextPiece {
   std::string text;
@@ -39,15 +37,23 @@ inline constexpr size_t kPieceBytes = 1 << 20;
 
 struct DocumentOptions {
   DocumentMode mode = DocumentMode::file;
-  std::string json_key = "text";  // of a JSON Lines object: the member that is the document
+  std::string json_key = "text";  // of a JSON object: the member that is the document
+  SourceOptions source = {};
+  bool skip_malformed = false;  // leave out and count what has no such document, in the place of a DataError
+};
+
+// How far a reader is, in documents: what comes next is the same whenever the same files are read.
+struct ReadPosition {
+  size_t file = 0;
+  int64_t documents = 0;             // of this file, with those left out before the last
+  int64_t empty = 0, malformed = 0;  // of all files so far: documents without text, which are left out; malformed ones
 };
 
 class TextReader {
  public:
-  // Opens every file; a missing one is an IoError. Gzip is detected by content. A .gz or .dz file without it is a
-  // DataError, as is a gzip file that is truncated, fails its checksum, or has anything but gzip members and zeros
-  // behind the first member. A file whose name or first bytes say that it is no text, such as .json or Parquet, is a
-  // DataError that says what to do, and so is UTF-16 when it is read. A byte order mark of UTF-8 is left out.
+  // Opens every file; a missing one is an IoError. What is not compressed as its name says, or is truncated or damaged,
+  // is a DataError. A file whose name or first bytes say that it is no text, such as .json or Parquet, is a DataError
+  // that says what to do, and so is UTF-16 when it is read. A byte order mark of UTF-8 is left out.
   TextReader(std::vector<std::string> files, DocumentOptions options);
   ~TextReader();
 
@@ -55,16 +61,22 @@ class TextReader {
   using Cut = std::function<size_t(std::string_view text, size_t most)>;
   void cut_by(Cut cut) { cut_ = std::move(cut); }
 
-  // The next piece, which is not empty; false at the end. No document spans files.
+  // The next piece, which is not empty; false at the end. No document spans texts.
   bool next(TextPiece& piece);
 
-  int64_t bytes_read() const;  // of the files as stored: for progress
-  int64_t bytes_total() const { return bytes_total_; }
+  // Behind the last document that ended. go_to() a place where another reader of the same files was, before next().
+  const ReadPosition& position() const { return position_; }
+  void go_to(const ReadPosition& position);
+  // Of the first malformed documents that were left out, since go_to().
+  const std::vector<std::string>& problems() const { return problems_; }
+
+  int64_t bytes_read() const;                           // of the files as stored: for progress
+  int64_t bytes_total() const { return bytes_total_; }  // 0: not known, as there is standard input
 
  private:
-  class File;
-
+  bool open_next();
   void collect();
+  bool read_json();
   bool take_json_line();
   bool add_words();
   bool has_text() const { return begun_ || !text_.empty(); }
@@ -72,18 +84,21 @@ class TextReader {
   std::vector<std::string> files_;
   DocumentOptions options_;
   Cut cut_ = part_size;
+  std::vector<int64_t> sizes_;  // of the files
   int64_t bytes_total_ = 0;
   int64_t bytes_done_ = 0;  // of finished files
-  size_t next_file_ = 0;
-  std::unique_ptr<File> file_;
-  bool json_ = false;       // file_ is JSON Lines
-  std::string_view block_;  // of the file, not yet read
-  std::string json_line_;   // the beginning of a line of JSON Lines
+  ReadPosition position_;
+  std::vector<std::string> problems_;
+  std::optional<TextSource> source_;  // of files_[position_.file]
+  bool open_ = false;                 // a text of it
+  std::string_view block_;            // of the text, not yet read
+  std::string json_line_;             // the beginning of a line of JSON Lines, or of an object
   int64_t line_number_ = 0;
-  std::string text_;    // of the current document, what was not given out, and
-  size_t given_ = 0;    // so many bytes that were
-  bool begun_ = false;  // a piece of it was given out
-  bool ended_ = false;  // the rest of it is in text_
+  int64_t line_offset_ = 0;  // of the line in the text, in bytes
+  std::string text_;         // of the current document, what was not given out, and
+  size_t given_ = 0;         // so many bytes that were
+  bool begun_ = false;       // a piece of it was given out
+  bool ended_ = false;       // the rest of it is in text_
   // The current line, with white space before it: modes paragraph and entry.
   struct Line {
     bool begun = false, indented = false, has_words = false;

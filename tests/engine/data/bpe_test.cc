@@ -322,15 +322,15 @@ TEST_F(BpePrepareTest, TakesAModel) {
   EXPECT_EQ(expected[0], tokenizer->bos());
   expected.push_back(tokenizer->eod());
   EXPECT_EQ(first_document(), expected);
-  EXPECT_EQ(result.added_tokens, 2);
-  EXPECT_EQ(result.replaced_bytes, 0);
+  EXPECT_EQ(result.done.added_tokens, 2);
+  EXPECT_EQ(result.done.replaced_bytes, 0);
   EXPECT_EQ(result.info.bos, 0);
   EXPECT_EQ(read_dataset_info(options_.output), result.info);
   EXPECT_EQ(read_text(options_.output + ".tokenizer.json"), read_text(options_.model));
   EXPECT_EQ(tokenizer->decode(expected), "xy tokwort\xff");
   options_.special_as_text = options_.force = true;
   result = prepare_dataset(options_);
-  EXPECT_EQ(result.added_tokens, 1);  // tokwor, which is not special
+  EXPECT_EQ(result.done.added_tokens, 1);  // tokwor, which is not special
   EXPECT_GT(first_document().size(), expected.size() + 5);
   // Another beginning than the dataset was made with.
   write_text(options_.output + ".tokenizer_config.json", to_tokenizer_config({"<|end_of_text|>", ""}));

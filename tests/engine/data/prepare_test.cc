@@ -31,7 +31,7 @@ class PrepareTest : public testing::Test {
 
   std::vector<std::string> outputs() const {
     std::vector<std::string> names = names_in(directory_ / "");
-    std::erase(names, "in");
+    std::erase_if(names, [](const std::string& name) { return !name.starts_with("out"); });
     return names;
   }
 
@@ -135,7 +135,7 @@ TEST_F(PrepareTest, ReadsJsonLines) {
   for (const std::string& sentence : made_up_sentences(3000, 11)) lines += "{\"text\": \"" + sentence + "\"}\n";
   write_text(directory_ / "in.jsonl", lines);
   options_.inputs = {directory_ / "in.jsonl"};
-  EXPECT_TRUE(contains(message(), "in.jsonl is JSON Lines, a document a line: leave --document out"));
+  EXPECT_TRUE(contains(message(), "in.jsonl has a document in each JSON object: leave --document out"));
   options_.text.mode = DocumentMode::file;
   use_sentencepiece();
   prepare_dataset(options_);
@@ -155,11 +155,11 @@ TEST_F(PrepareTest, DocumentIsOfTextFilesBesideJsonLines) {
 TEST_F(PrepareTest, RepairsTextForSentencePieceOnly) {
   write_text(directory_ / "in", text_ + "market\x92s drop\tand \xff\xfe");
   const PrepareResult bytes = prepare_dataset(options_);
-  EXPECT_EQ(bytes.replaced_bytes, 0);
+  EXPECT_EQ(bytes.done.replaced_bytes, 0);
   EXPECT_EQ(decoded().back(), "market\x92s drop and \xff\xfe");
   options_.force = true;
   use_sentencepiece();
-  EXPECT_EQ(prepare_dataset(options_).replaced_bytes, 3);
+  EXPECT_EQ(prepare_dataset(options_).done.replaced_bytes, 3);
   EXPECT_EQ(decoded().back(), "market\xef\xbf\xbds drop and \xef\xbf\xbd\xef\xbf\xbd");
 }
 
@@ -222,6 +222,74 @@ TEST_F(PrepareTest, AFailureLeavesWhatWasThere) {
   EXPECT_EQ(read_text(options_.output + ".bin"), before);
 }
 
+TEST_F(PrepareTest, GoesOnWhereItWasStopped) {
+  // given: several files, of which parts of 10,000 tokens are saved
+  std::string lines;
+  for (const std::string& sentence : made_up_sentences(60'000, 12)) lines += "{\"text\": \"" + sentence + "\"}\n{}\n";
+  write_text(directory_ / "b.jsonl", lines);
+  options_.inputs.push_back(directory_ / "b.jsonl");
+  options_.text.skip_malformed = true;
+  options_.threads = 2;
+  options_.tokenizer = "bpe";
+  options_.vocab_size = 300;
+  options_.output = directory_ / "whole";
+  const PrepareResult whole = prepare_dataset(options_);
+  EXPECT_EQ(whole.done.read.malformed, 60'000);
+  // when: a call is stopped again and again, a part later each time, and one ends
+  options_.output = directory_ / "out";
+  options_.part_bytes = 10'000;
+  int64_t before = 0;
+  int calls = 0;
+  PrepareResult result;
+  for (bool ended = false; !ended; ++calls) {
+    ASSERT_LT(calls, 100);
+    try {
+      result = prepare_dataset(options_, [&](const PrepareProgress& progress) {
+        if (progress.tokens > before) before = progress.tokens, throw std::runtime_error("stop");
+      });
+      ended = true;
+    } catch (const std::runtime_error& error) {
+      ASSERT_STREQ(error.what(), "stop");
+      EXPECT_TRUE(std::filesystem::exists(directory_ / "out.partial.json"));
+    }
+  }
+  EXPECT_GT(calls, 2);
+  EXPECT_GT(result.earlier_documents, 0);
+  // then: all is as of one call
+  for (const char* suffix : {".bin", ".idx", ".json", ".tokenizer.json"})
+    EXPECT_EQ(read_text((directory_ / "out") + suffix), read_text((directory_ / "whole") + suffix)) << suffix;
+  EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json", "out.tokenizer.json",
+                                                 "out.tokenizer_config.json"}));
+  EXPECT_EQ(result.done.read.malformed, whole.done.read.malformed);
+  EXPECT_EQ(result.info, whole.info);
+}
+
+TEST_F(PrepareTest, DoesNotGoOnWithAnotherInput) {
+  const auto stop = [&] {
+    EXPECT_THROW(prepare_dataset(options_,
+                                 [](const PrepareProgress& p) {
+                                   if (p.tokens > 0) throw std::runtime_error("stop");
+                                 }),
+                 std::runtime_error);
+    EXPECT_TRUE(std::filesystem::exists(directory_ / "out.partial.json"));
+  };
+  options_.part_bytes = 1;
+  // another option, a file of another size, a part that is lost: all is encoded anew
+  stop();
+  options_.append_eod = false;
+  PrepareResult result = prepare_dataset(options_);
+  EXPECT_EQ(result.earlier_documents, 0);
+  EXPECT_EQ(result.info.tokens, result.info.text_bytes);
+  options_.force = true;
+  stop();
+  write_text(directory_ / "in", text_ + "more");
+  EXPECT_EQ(prepare_dataset(options_).earlier_documents, 0);
+  stop();
+  std::filesystem::resize_file(directory_ / "out.bin.tmp", 5);
+  EXPECT_EQ(prepare_dataset(options_).earlier_documents, 0);
+  EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json"}));
+}
+
 TEST_F(PrepareTest, RefusesInputWithoutText) {
   write_text(directory_ / "in", "\n \n");
   EXPECT_TRUE(contains(message_of<DataError>([&] { prepare_dataset(options_); }), "no text in the input"));
@@ -254,7 +322,8 @@ TEST_F(PrepareTest, RefusesOptionsThatWouldDoNothing) {
   };
   EXPECT_TRUE(contains(with([](auto& o) { o.vocab_size = 400; }), "need --tokenizer sentencepiece"));
   EXPECT_TRUE(contains(with([](auto& o) { o.model = "m"; }), "need --tokenizer sentencepiece"));
-  EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "words"; }), "\"words\", expected bytes, sentencepiece or bpe"));
+  EXPECT_TRUE(
+      contains(with([](auto& o) { o.tokenizer = "words"; }), "\"words\", expected bytes, sentencepiece or bpe"));
   EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece"; }), "needs either --vocab-size N"));
   EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 400, o.model = "m"; }),
                        "needs either"));
@@ -264,6 +333,12 @@ TEST_F(PrepareTest, RefusesOptionsThatWouldDoNothing) {
       contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 256; }), "is 256, expected 300 to"));
   EXPECT_TRUE(contains(with([](auto& o) { o.threads = -1; }), "--threads is -1"));
   EXPECT_TRUE(contains(with([](auto& o) { o.text.json_key = "body"; }), "none of the inputs is JSON Lines"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.text.skip_malformed = true; }), "none of the inputs is JSON Lines"));
+  EXPECT_TRUE(
+      contains(with([](auto& o) { o.text.source.tar_member = "json"; }), "none of the inputs is a tar archive"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.text.source.format = TextFormat::json; }), "expected text, jsonl or tar"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.inputs = {"-", "-"}; }), "cannot be read twice"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.inputs = {"-"}, o.tokenizer = "bpe", o.vocab_size = 300; }), "read twice"));
   EXPECT_TRUE(contains(with([](auto& o) { o.inputs.clear(); }), "no input"));
   EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 100000; }), "100000 ids"));
   EXPECT_TRUE(outputs().empty());

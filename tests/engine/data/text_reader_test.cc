@@ -1,7 +1,11 @@
 #include "engine/data/text_reader.h"
 
+#include <archive.h>
+#include <archive_entry.h>
+#include <fcntl.h>
 #include <random>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include "base/utf8.h"
@@ -34,6 +38,29 @@ void write_gzip(const std::string& path, const std::string& bytes) {
   const gzFile file = gzopen(path.c_str(), "wb");
   gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
   gzclose(file);
+}
+
+using Members = std::vector<std::pair<std::string, std::string>>;
+
+// A tar archive of the members; of one without a name a compressed file.
+void write_archive(const std::string& path, int filter, const Members& members) {
+  archive* out = archive_write_new();
+  ASSERT_EQ(archive_write_add_filter(out, filter), ARCHIVE_OK);
+  if (!members.empty() && members[0].first.empty()) archive_write_set_format_raw(out);
+  else archive_write_set_format_ustar(out);
+  ASSERT_EQ(archive_write_open_filename(out, path.c_str()), ARCHIVE_OK);
+  for (const auto& [name, text] : members) {
+    archive_entry* entry = archive_entry_new();
+    archive_entry_set_pathname(entry, name.empty() ? "data" : name.c_str());
+    archive_entry_set_filetype(entry, name.ends_with(".link") ? AE_IFLNK : AE_IFREG);
+    if (name.ends_with(".link")) archive_entry_set_symlink(entry, "a.txt");
+    archive_entry_set_perm(entry, 0644);
+    archive_entry_set_size(entry, static_cast<la_int64_t>(text.size()));
+    ASSERT_EQ(archive_write_header(out, entry), ARCHIVE_OK) << archive_error_string(out);
+    archive_write_data(out, text.data(), text.size());
+    archive_entry_free(entry);
+  }
+  ASSERT_EQ(archive_write_free(out), ARCHIVE_OK);
 }
 
 TEST(TextReader, CutsDocuments) {
@@ -118,16 +145,19 @@ TEST(TextReader, ReadsJsonLines) {
     write_text(directory / "c.jsonl", text);
     return message_of<DataError>([&] { documents_of({directory / "c.jsonl"}, DocumentOptions{.json_key = key}); });
   };
-  EXPECT_TRUE(contains(message("{\"text\": \"a\"}\n{\"text\": "), "c.jsonl: line 2: not valid JSON"));
-  EXPECT_TRUE(contains(message("\n[1]"), "c.jsonl: line 2: found [1], expected an object"));
-  EXPECT_TRUE(contains(message("{\"text\": 5}"), "c.jsonl: line 1: text: found 5, expected a text"));
+  EXPECT_TRUE(contains(message("{\"text\": \"a\"}\n{\"text\": "), "c.jsonl: line 2 at byte 14: not valid JSON"));
+  EXPECT_TRUE(contains(message("{\"text\": \"a\\ud800b\"}\n"), "surrogate U+D800..U+DBFF must be followed by"));
+  EXPECT_TRUE(contains(message("\n[1]"), "c.jsonl: line 2 at byte 1: found [1], expected an object"));
+  EXPECT_TRUE(contains(message("{\"text\": 5}"), "c.jsonl: line 1 at byte 0: text: found 5, expected a text"));
   const std::string deep = std::string(300000, '[') + std::string(300000, ']');
+  EXPECT_TRUE(contains(message("{\"text\": " + deep + "}"),
+                       "line 1 at byte 0: text: found a list nested more than 8 deep, expected"));
   EXPECT_TRUE(
-      contains(message("{\"text\": " + deep + "}"), "line 1: text: found a list nested more than 8 deep, expected"));
-  EXPECT_TRUE(contains(message(deep), "c.jsonl: line 1: found a list nested more than 8 deep, expected an object"));
-  EXPECT_TRUE(contains(message("{\"text\": \"a\"}", "body"),
-                       "c.jsonl: line 1: body: found nothing, expected the text of a document; --json-key names its "
-                       "member, such as text"));
+      contains(message(deep), "c.jsonl: line 1 at byte 0: found a list nested more than 8 deep, expected an object"));
+  EXPECT_TRUE(
+      contains(message("{\"text\": \"a\"}", "body"),
+               "c.jsonl: line 1 at byte 0: body: found nothing, expected the text of a document; --json-key names its "
+               "member, such as text"));
   write_text(directory / "c.jsonl", "{\"text\": \"a\", \"body\": \"b\"}\n");
   EXPECT_EQ(documents_of({directory / "c.jsonl"}, DocumentOptions{.json_key = "body"}), std::vector<std::string>{"b"});
 }
@@ -140,11 +170,7 @@ TEST(TextReader, RefusesWhatIsNoText) {
   };
   EXPECT_TRUE(contains(message("a.json", "[{\"text\": \"a\"}]"), "a.json: is JSON, whose syntax would become part"));
   EXPECT_TRUE(contains(message("a.json", "{}"), "write its documents to a JSON Lines file (.jsonl)"));
-  EXPECT_TRUE(contains(message("a.jsonl.zst", "\x28\xb5\x2f\xfd..."), "is compressed by zstd, expected text or JSON"));
-  EXPECT_TRUE(contains(message("a", std::string("\xfd"
-                                                "7zXZ\0",
-                                                6)),
-                       "is compressed by xz"));
+  EXPECT_TRUE(contains(message("a.txt.bz2", "BZh91AY"), "is compressed by bzip2, expected text, JSON Lines or a tar"));
   EXPECT_TRUE(contains(message("a.parquet", "PAR1\x15"), "is Parquet"));
   EXPECT_TRUE(contains(message("a", "PK\3\4\5"), "is a zip archive"));
 }
@@ -176,13 +202,21 @@ TEST(TextReader, ReadsTheSameCompressed) {
   write_gzip(directory / "a.gz", text);
   write_gzip(directory / "a.dz", text);
   write_gzip(directory / "unnamed", text);
+  write_archive(directory / "a.zst", ARCHIVE_FILTER_ZSTD, {{"", text}});
+  write_archive(directory / "a.xz", ARCHIVE_FILTER_XZ, {{"", text}});
+  write_archive(directory / "named.txt", ARCHIVE_FILTER_XZ, {{"", text}});
+  // A frame to be skipped, as pzstd begins, and two streams.
+  const std::string skipped("\x50\x2a\x4d\x18\4\0\0\0skip", 12);
+  write_archive(directory / "front.zst", ARCHIVE_FILTER_ZSTD, {{"", text.substr(0, 300'000)}});
+  write_archive(directory / "back.zst", ARCHIVE_FILTER_ZSTD, {{"", text.substr(300'000)}});
+  write_text(directory / "two.zst", skipped + read_text(directory / "front.zst") + read_text(directory / "back.zst"));
   // Two members, as `cat a.gz b.gz` makes them.
   write_gzip(directory / "front", text.substr(0, 300'000));
   write_gzip(directory / "back", text.substr(300'000));
   write_text(directory / "two.gz", read_text(directory / "front") + read_text(directory / "back"));
   for (const auto mode : {DocumentMode::file, DocumentMode::paragraph, DocumentMode::entry}) {
     const auto expected = documents_of({directory / "plain"}, mode);
-    for (const char* name : {"a.gz", "a.dz", "unnamed", "two.gz"})
+    for (const char* name : {"a.gz", "a.dz", "unnamed", "two.gz", "a.zst", "a.xz", "named.txt", "two.zst"})
       EXPECT_EQ(documents_of({directory / name}, mode), expected) << name;
   }
 }
@@ -215,6 +249,24 @@ TEST(TextReader, RefusesDamagedFiles) {
   EXPECT_EQ(documents_of({path}, DocumentMode::paragraph).size(), 40000u);
   write_text(path, bytes + std::string(512, '\0'));
   EXPECT_EQ(documents_of({path}, DocumentMode::paragraph).size(), 20000u);
+  for (const auto& [name, filter] : {std::pair("b.zst", ARCHIVE_FILTER_ZSTD), std::pair("b.xz", ARCHIVE_FILTER_XZ)}) {
+    const std::string good = directory / name;
+    write_archive(good, filter, {{"", text}});
+    const std::string stored = read_text(good);
+    const auto problem = [&](const std::string& damaged) {
+      write_text(good, damaged);
+      return message_of<DataError>([&] { documents_of({good}, DocumentMode::paragraph); });
+    };
+    for (const size_t size : {size_t{20}, stored.size() / 2, stored.size() - 1})
+      EXPECT_TRUE(contains(problem(stored.substr(0, size)), "the compressed file is damaged or truncated: ")) << size;
+    std::string other = stored;
+    other[stored.size() / 2] = static_cast<char>(other[stored.size() / 2] ^ 4);
+    if (filter == ARCHIVE_FILTER_XZ) {  // zstd was written without checksums
+      EXPECT_TRUE(contains(problem(other), "the compressed file is damaged or truncated: "));
+    }
+    EXPECT_TRUE(contains(problem(stored + "garbage"), "the compressed file is damaged or truncated: ")) << name;
+    EXPECT_TRUE(contains(problem("plain text"), "is not compressed by"));
+  }
   EXPECT_TRUE(contains(message("plain text"), "is not compressed by gzip"));
   EXPECT_TRUE(contains(message(""), "is not compressed by gzip"));
 }
@@ -227,12 +279,154 @@ TEST(TextReader, NamesAFileThatCannotBeRead) {
                        }),
                        directory / "b"));
   std::filesystem::create_directory(directory / "c");
-  EXPECT_TRUE(contains(message_of<DataError>([&] { TextReader({directory / "c"}, {}); }), "name those in it, such as"));
-  for (const char* input : {"-", "/dev/stdin"})
-    EXPECT_TRUE(contains(message_of<DataError>([&] { TextReader({input}, {}); }), "write it to a file"));
+  EXPECT_TRUE(
+      contains(message_of<DataError>([&] { TextReader({directory / "c"}, {}); }), "is a folder, expected a file"));
   // Nobody writes to this pipe.
   ASSERT_EQ(mkfifo((directory / "pipe").c_str(), 0666), 0);
   EXPECT_TRUE(contains(message_of<DataError>([&] { TextReader({directory / "pipe"}, {}); }), "not a regular file"));
+}
+
+TEST(TextReader, ReadsTarArchives) {
+  // given: shards as of WebDataset: samples of several members, one compressed, and what is no text of a sample
+  const TempDir directory;
+  const std::string big(700'000, 'x');
+  write_gzip(directory / "z", "three");
+  const Members members = {{"a/000.json", "{\"text\": \"j0\", \"id\": 1}\n"},
+                           {"a/000.txt", "one\n\ntwo"},
+                           {"a/001.jpg", "\xff\xd8"},
+                           {"a/001.json", "{\"id\": 2,\n \"text\": \"j1\"}"},
+                           {"a/001.txt.gz", read_text(directory / "z")},
+                           {"a/001.seg.txt", "no"},
+                           {"x.link", ""},
+                           {"__meta.txt", "no"},
+                           {"empty.txt", ""},
+                           {"\xc3\xa4.txt", big}};
+  write_archive(directory / "a.tar", ARCHIVE_FILTER_NONE, members);
+  write_archive(directory / "b.tar.gz", ARCHIVE_FILTER_GZIP, members);
+  write_archive(directory / "c.tar.zst", ARCHIVE_FILTER_ZSTD, members);
+  using Texts = std::vector<std::string>;
+  for (const char* name : {"a.tar", "b.tar.gz", "c.tar.zst"}) {
+    const std::string file = directory / name;
+    EXPECT_EQ(documents_of({file}, DocumentMode::file), (Texts{"one\n\ntwo", "three", big})) << name;
+    EXPECT_EQ(documents_of({file}, DocumentMode::paragraph), (Texts{"one", "two", "three", big})) << name;
+    EXPECT_EQ(documents_of({file}, DocumentOptions{.source = {.tar_member = "json"}}), (Texts{"j0", "j1"})) << name;
+    EXPECT_EQ(documents_of({file}, DocumentOptions{.source = {.tar_member = "seg.txt"}}), Texts{"no"}) << name;
+  }
+  // then: what is wrong is named by archive and member
+  const auto message = [&](const std::string& file, DocumentOptions options = {}) {
+    return message_of<DataError>([&] { documents_of({directory / file}, options); });
+  };
+  EXPECT_TRUE(contains(message("a.tar", {.json_key = "id", .source = {.tar_member = "json"}}),
+                       "a.tar: a/000.json: id: found 1, expected a text"));
+  EXPECT_TRUE(contains(message("a.tar", {.source = {.tar_member = "html"}}),
+                       "a.tar: found 1 .jpg, 2 .json, 1 .seg.txt, 5 .txt, expected members named .html"));
+  write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {{"a.txt", "1"}, {"a.txt", "2"}});
+  EXPECT_TRUE(contains(message("d.tar"), "d.tar: a.txt: twice"));
+  write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {});
+  EXPECT_TRUE(contains(message("d.tar"), "d.tar: found no file in it"));
+  write_text(directory / "d.tar", "no archive, but long enough for one: " + big);
+  EXPECT_TRUE(contains(message("d.tar"), "d.tar: the tar archive is damaged or truncated: "));
+  const std::string whole = read_text(directory / "a.tar");
+  write_text(directory / "d.tar", whole.substr(0, whole.size() / 2));
+  EXPECT_TRUE(contains(message("d.tar"), "d.tar: the tar archive is damaged or truncated: "));
+  const std::string compressed = read_text(directory / "b.tar.gz");
+  write_text(directory / "d.tar.gz", compressed.substr(0, compressed.size() / 2));
+  EXPECT_TRUE(contains(message("d.tar.gz"), "d.tar.gz: the compressed file is truncated"));
+}
+
+TEST(TextReader, LeavesOutMalformedDocuments) {
+  const TempDir directory;
+  write_text(directory / "a.jsonl", "{\"text\": \"a\"}\n{\"text\"\n{\"text\": \"\"}\n[]\n{\"text\": \"b\"}\n{");
+  TextReader reader({directory / "a.jsonl"}, {.skip_malformed = true});
+  std::vector<std::string> texts;
+  for (TextPiece piece; reader.next(piece);) texts.push_back(piece.text);
+  EXPECT_EQ(texts, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(reader.position().malformed, 3);
+  EXPECT_EQ(reader.position().empty, 1);
+  ASSERT_EQ(reader.problems().size(), 3u);
+  EXPECT_TRUE(contains(reader.problems()[0], "a.jsonl: line 2 at byte 14: not valid JSON"));
+  EXPECT_TRUE(contains(reader.problems()[1], "line 4 at byte 35: found []"));
+}
+
+TEST(TextReader, GoesToWhereAnotherWas) {
+  // given: documents of one piece and of several, in files of all kinds
+  const TempDir directory;
+  std::string lines;
+  for (int i = 0; i < 7; ++i)
+    lines += "{\"text\": \"" + std::string(i == 4 ? 2'500'000 : 5, static_cast<char>('a' + i)) + "\"}\n\n{\n";
+  write_text(directory / "a.jsonl", lines);
+  write_text(directory / "b", "");
+  write_text(directory / "c", "one\n\ntwo");
+  write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {{"1.txt", "three"}, {"2.txt", "four"}});
+  const DocumentOptions options{.mode = DocumentMode::paragraph, .skip_malformed = true};
+  const auto rest = [&](const ReadPosition& from, std::vector<ReadPosition>* positions) {
+    TextReader reader({directory / "a.jsonl", directory / "b", directory / "c", directory / "d.tar"}, options);
+    reader.go_to(from);
+    std::vector<std::string> texts;
+    for (TextPiece piece; reader.next(piece);) {
+      if (piece.begins) texts.emplace_back();
+      texts.back() += piece.text;
+      if (positions && piece.ends) positions->push_back(reader.position());
+    }
+    EXPECT_EQ(reader.bytes_read(), reader.bytes_total());
+    EXPECT_EQ(reader.position().malformed, 7);
+    EXPECT_EQ(reader.position().empty, 1);
+    return texts;
+  };
+  std::vector<ReadPosition> positions;
+  const auto all = rest({}, &positions);
+  ASSERT_EQ(all.size(), 11u);
+  for (size_t i = 0; i < all.size(); ++i)
+    EXPECT_EQ(rest(positions[i], nullptr), std::vector(all.begin() + static_cast<std::ptrdiff_t>(i) + 1, all.end()))
+        << i;
+}
+
+TEST(TextReader, ReadsStandardInput) {
+  const TempDir directory;
+  write_archive(directory / "in.zst", ARCHIVE_FILTER_ZSTD, {{"", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n"}});
+  const int before = dup(STDIN_FILENO), file = open((directory / "in.zst").c_str(), O_RDONLY);
+  dup2(file, STDIN_FILENO);
+  TextReader reader({"-"}, {.source = {.format = TextFormat::jsonl}});
+  std::vector<std::string> texts;
+  for (TextPiece piece; reader.next(piece);) texts.push_back(piece.text);
+  dup2(before, STDIN_FILENO);
+  close(before);
+  close(file);
+  EXPECT_EQ(texts, (std::vector<std::string>{"one", "two"}));
+  EXPECT_EQ(reader.bytes_total(), 0);
+}
+
+TEST(ExpandInputs, FoldersPatternsAndRanges) {
+  const TempDir directory;
+  std::filesystem::create_directories(directory / "f/sub");
+  for (const char* name : {"f/b.txt", "f/a.jsonl.zst", "f/sub/c.tar", "f/no.bin", "f/sub/10.txt", "f/sub/9.txt",
+                           "s-008.tar", "s-009.tar", "s-010.tar", "{odd}.txt", "a[1].txt"})
+    write_text(directory / name, "x");
+  const auto names = [&](const std::string& input) {
+    std::vector<std::string> found;
+    for (const std::string& file : expand_inputs({directory / input}))
+      found.push_back(file.substr((directory / "").size()));
+    return found;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names("f"), (Names{"f/a.jsonl.zst", "f/b.txt", "f/sub/10.txt", "f/sub/9.txt", "f/sub/c.tar"}));
+  EXPECT_EQ(names("f/*.txt"), Names{"f/b.txt"});
+  EXPECT_EQ(names("s-{008..010}.tar"), (Names{"s-008.tar", "s-009.tar", "s-010.tar"}));
+  EXPECT_EQ(names("s-00{9,8}.tar"), (Names{"s-009.tar", "s-008.tar"}));
+  EXPECT_EQ(names("{f/s,n}-{1..2}"), (Names{"f/s-1", "f/s-2", "n-1", "n-2"}));  // which have to be there
+  EXPECT_EQ(names("f/{b,sub/*}.txt"), (Names{"f/b.txt", "f/sub/10.txt", "f/sub/9.txt"}));
+  EXPECT_EQ(names("{odd}.txt"), Names{"{odd}.txt"});
+  EXPECT_EQ(names("a[1].txt"), Names{"a[1].txt"});
+  EXPECT_EQ(names("missing"), Names{"missing"});
+  const auto message = [&](const std::string& input) {
+    return message_of<DataError>([&] { expand_inputs({directory / input}); });
+  };
+  EXPECT_TRUE(contains(message("*.none"), "*.none: no file matches"));
+  EXPECT_TRUE(contains(message("s-{3..1}.tar"), "{3..1} is no range, expected numbers such as {000..017}"));
+  EXPECT_TRUE(contains(message("s-{a..c}.tar"), "is no range"));
+  EXPECT_TRUE(contains(message("s-{1..99999999}.tar"), "is no range"));
+  std::filesystem::create_directory(directory / "empty");
+  EXPECT_TRUE(contains(message("empty"), "a folder without a file named .txt"));
 }
 
 TEST(DocumentMode, KnowsItsNames) {

@@ -1,0 +1,89 @@
+// Where text comes from: files as they are or compressed (gzip, dictzip, zstd, xz), tar archives of them, and standard
+// input. Memory: two blocks for each layer of compression and archive, and what the libraries take.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/words.h"
+
+namespace trivet {
+
+inline constexpr std::string_view kStandardInput = "-";
+
+enum class TextFormat { text, jsonl, json, tar };  // json: one object; only in tar archives
+constexpr auto words_of(TextFormat) { return word_list("text", "jsonl", "json", "tar"); }
+
+struct SourceOptions {
+  std::optional<TextFormat> format =
+      {};  // of every file, not json; without it as its name says: .jsonl, .ndjson, .tar, or text
+  // In a tar archive the members to read: those of this extension, which is all behind the first dot of the file's
+  // name, as in WebDataset, but for .gz, .zst or .xz. Of .json the document is a member of its one object; .jsonl.
+  std::string tar_member = "txt";
+};
+
+std::string_view without_compression(std::string_view name);  // such as .gz
+TextFormat format_of_file(std::string_view file, const SourceOptions& options);
+// What the texts of a file are: of a tar archive those of its members.
+TextFormat format_of_texts(std::string_view file, const SourceOptions& options);
+
+// The files that are meant, in the order given. Of a folder, all below it that are named .txt, .jsonl, .ndjson or .tar,
+// compressed or not, and of a pattern (* ? [abc]), what it matches: both in the order of their names' bytes. {a,b} and
+// {000..017} stand for each in turn, which then has to be there, as in a shell. A name that exists as it stands is that
+// file. A folder or pattern without a file is a DataError.
+std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs);
+
+// Bytes that come in blocks.
+class ByteStream {
+ public:
+  virtual ~ByteStream() = default;
+  // The next block, valid until the next call; empty at the end.
+  std::string_view read() { return ahead_.empty() ? next_block() : std::exchange(ahead_, {}); }
+  // What read() will return.
+  std::string_view peek() { return ahead_.empty() ? ahead_ = next_block() : ahead_; }
+
+ private:
+  virtual std::string_view next_block() = 0;
+  std::string_view ahead_;
+};
+
+// The texts of a file: one, or those of a tar archive's members.
+class TextSource {
+ public:
+  // Compression is found by content. What is not compressed as its name says, is damaged or truncated, fails its
+  // checksum, or has anything but such streams (in gzip: and zeros) behind the first, is a DataError when it is read.
+  TextSource(const std::string& file, SourceOptions options);
+  ~TextSource();
+
+  // Goes to the next text; false at the end. An archive without a member of the extension is a DataError.
+  bool next_text();
+  // Of the current text: its name, in an archive with the file before it; what it is; its next bytes, empty at the end.
+  const std::string& name() const { return name_; }
+  TextFormat format() const { return format_of_texts(file_name_, options_); }
+  std::string_view read() { return text_->read(); }
+
+  int64_t bytes_read() const;  // of the file as stored
+
+ private:
+  class File;
+  class Gunzip;
+  class Archive;
+
+  static std::shared_ptr<ByteStream> decompressed(std::shared_ptr<ByteStream> stored, const std::string& name);
+  bool next_member();
+
+  std::string file_name_, name_;
+  SourceOptions options_;
+  std::shared_ptr<File> file_;
+  std::shared_ptr<Archive> archive_;
+  std::shared_ptr<ByteStream> text_;
+  std::map<std::string, int64_t> other_members_;  // by extension
+  bool found_ = false;                            // a text
+};
+
+}  // namespace trivet
