@@ -173,7 +173,8 @@ if wants run; then
   shared=(--ranks 2 --set "device.kind=$device" --set "data.path=$runs/text" --set "train.run_dir=$runs/shared"
     --set parallel.pipeline_model_parallel_size=1 --set optimizer.lr_warmup_iters=5 --set train.train_iters=10)
   step run 'train, 20 steps' 90 45 "$trivet" train configs/tiny.yaml "${one[@]}" --set train.train_iters=20
-  step run 'resumed, 10 more' 60 16 "$trivet" train configs/tiny.yaml "${one[@]}" --set train.train_iters=30
+  step run 'resumed, 10 more' 60 16 "$trivet" train configs/tiny.yaml "${one[@]}" --set train.train_iters=30 \
+    --set optimizer.override_opt_param_scheduler=true
   step run 'two ranks, tensor parallel' 90 14 "$trivet" train configs/tiny.yaml "${shared[@]}"
   step run 'generate' 60 5 "$trivet" generate "$runs/run" --prompt 'Rank 3 of 8' --set "device.kind=$device"
   if [[ $device == cuda ]]; then

@@ -153,7 +153,10 @@ struct OptimizerConfig {
   std::optional<double> end_weight_decay = {};
   Ramp weight_decay_incr_style = Ramp::constant;
   bool decay_norms_and_biases = false;
-  double clip_grad = 1.0;  // 0: no clipping
+  // Of a resumed run whose schedules are not the checkpoint's: which of the two; neither: an error.
+  bool override_opt_param_scheduler = false;        // this configuration's
+  bool use_checkpoint_opt_param_scheduler = false;  // the checkpoint's
+  double clip_grad = 1.0;                           // 0: no clipping
 };
 
 // The lengths of the learning rate's schedule, in steps or in samples.
@@ -207,7 +210,7 @@ struct TrainConfig {
   int64_t train_samples = 0;  // whole steps within so many samples
   int64_t eval_interval = 0;  // 0: never
   int64_t eval_iters = 10;
-  int64_t seed = 1234;  // of weights and dropout
+  int64_t seed = 1234;           // of weights and dropout
   std::string run_dir = "runs/default";
   int64_t log_interval = 1;
   double exit_duration_in_mins = 0;  // save and stop before the run has lasted so long; 0: no limit

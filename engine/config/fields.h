@@ -30,7 +30,7 @@ struct Field {
   std::vector<std::string_view> words = {};  // of an enum, and of each in a list
   std::string_view takes = {};               // what expected() says, where that cannot be derived
 
-  // By the type of the member in config.h (field_table.cc). The values are reached by `at`.
+  // By the type of the member in config.h (field_types.h). The values are reached by `at`.
   std::string_view noun;  // "an integer"
   size_t size, alignment;
   bool (*read)(const Field&, const Scalar&, void* to);  // false: no value of the type; `to` is then anything

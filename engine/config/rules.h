@@ -55,6 +55,7 @@ class Rules {
 };
 
 void check_rules_of_values(const Config& config, Problems& problems);
+void check_schedules_over_steps(const Config& config, Rules& rule);  // of them
 void check_rules_of_ranks(const Config& config, const RunFacts& facts, Problems& problems);
 void check_rules_of_layout(const Config& config, const Layout& layout, Problems& problems);
 

@@ -19,7 +19,42 @@ namespace {
 // Sections whose changes matter to a resumed run.
 constexpr std::array<std::string_view, 5> kRunSections{"model", "batch", "optimizer", "precision", "data"};
 
+// What Megatron's OptimizerParamScheduler compares; the length of a run is that of its ramp of the weight decay.
+bool is_of_schedules(const Field& field, const Config& config) {
+  if (field.name == "train.train_iters" || field.name == "train.train_samples")
+    return config.optimizer.weight_decay_incr_style != Ramp::constant;
+  const auto has = [&](std::string_view part) { return field.key().find(part) != std::string_view::npos; };
+  return field.section() == "optimizer" && (has("lr") || has("weight_decay"));
+}
+
 }  // namespace
+
+void settle_schedules(const OpenCheckpoint& checkpoint, Config& config, std::vector<std::string>& notes) {
+  if (config.optimizer.override_opt_param_scheduler) return;
+  Config saved = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json");
+  const bool take = config.optimizer.use_checkpoint_opt_param_scheduler &&
+                    (saved.train.train_samples > 0) == (config.train.train_samples > 0);
+  std::string problems;
+  for (const Field& field : fields()) {
+    if (!checkpoint.state.config.contains(std::string(field.name)) || !is_of_schedules(field, config)) continue;
+    const std::string then = format_field(field, saved), now = format_field(field, config);
+    if (then == now) continue;
+    if (take && field.section() == "optimizer") {
+      field.copy(field.at(saved), field.at(config));
+      notes.push_back(fmt::format("{} is the checkpoint's {}, not {}", field.name, then, now));
+    } else {
+      problems += fmt::format("\n  {}: found {} in the checkpoint, and this run's {}", field.name, then, now);
+    }
+  }
+  if (!problems.empty())
+    throw ConfigError(
+        fmt::format("{}: the checkpoint has other schedules:{}\nexpected the same; "
+                    "optimizer.override_opt_param_scheduler=true takes this run's{}",
+                    checkpoint.directory, problems,
+                    config.optimizer.use_checkpoint_opt_param_scheduler
+                        ? ": the checkpoint's do not fit it"
+                        : ", optimizer.use_checkpoint_opt_param_scheduler=true the checkpoint's"));
+}
 
 std::string checkpoints_folder(const std::string& run_dir) { return run_dir + "/checkpoints"; }
 
@@ -55,7 +90,7 @@ void check_same_tokenizer(const OpenCheckpoint& checkpoint, const std::string& t
                     checkpoint.directory, found, tokenizer));
 }
 
-std::vector<std::string> checkpoints_to_resume(const std::string& how, const Config& config,
+std::vector<std::string> checkpoints_to_resume(const std::string& how, Config& config,
                                                std::vector<std::string>& notes) {
   const CheckpointStore store(checkpoints_folder(config.train.run_dir));
   if (how == "none") {
@@ -82,13 +117,16 @@ std::vector<std::string> checkpoints_to_resume(const std::string& how, const Con
         continue;
       }
       check_same_model(*checkpoint, config, "\nchoose another train.run_dir, or move its checkpoints away");
+      settle_schedules(*checkpoint, config, notes);
       break;
     }
     return paths;
   }
   if (!file_exists(how)) throw ConfigError(fmt::format("--resume {}: there is no such file or directory", how));
   const std::string path = find_checkpoints(how, [&](const std::string& note) { notes.push_back(note); }).front();
-  check_same_model(open_checkpoint(path), config);
+  const OpenCheckpoint checkpoint = open_checkpoint(path);
+  check_same_model(checkpoint, config);
+  settle_schedules(checkpoint, config, notes);
   return {path};
 }
 

@@ -14,10 +14,10 @@ std::string checkpoints_folder(const std::string& run_dir);
 
 // The checkpoints that --resume names, in the order in which to try them; empty: the run starts from step 0. how:
 // "none"; "auto": the run's own, the latest first; else the path of a checkpoint, of a folder of them or of a run.
-// notes: gets what the user should know of them. Throws ConfigError, and DataError where the path does not exist or is
-// of another model, before anything is allocated.
-std::vector<std::string> checkpoints_to_resume(const std::string& how, const Config& config,
-                                               std::vector<std::string>& notes);
+// notes: gets what the user should know of them. config: gets the checkpoint's schedules where it asks for them. Throws
+// ConfigError, also where the schedules are others, and DataError where the path does not exist or is of another model,
+// before anything is allocated.
+std::vector<std::string> checkpoints_to_resume(const std::string& how, Config& config, std::vector<std::string>& notes);
 
 // All values by key, as text: what a checkpoint has of the configuration.
 std::map<std::string, std::string> values_of(const Config& config);
@@ -26,6 +26,9 @@ std::map<std::string, std::string> values_of(const Config& config);
 // another. remedy: ends the message.
 void check_step(const OpenCheckpoint& checkpoint);
 void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, const std::string& remedy = "");
+// As Megatron's OptimizerParamScheduler: schedules of learning rate and weight decay other than the checkpoint's are a
+// ConfigError, or as override_opt_param_scheduler and use_checkpoint_opt_param_scheduler say.
+void settle_schedules(const OpenCheckpoint& checkpoint, Config& config, std::vector<std::string>& notes);
 void check_same_tokenizer(const OpenCheckpoint& checkpoint, const std::string& tokenizer);
 
 // What changed since the checkpoint and matters, a line each. data: TrainingData::identities. A dataset of other

@@ -183,7 +183,7 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   if (!computes_on_gpus(config, world)) check_memory(config, layout, launched_world_size() == 0);
   const TrainingData data = open_training_data(config.data, config.model.seq_length, config.model.vocab_size.value(),
                                                config.train.eval_interval > 0);
-  const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, config, layout.notes);
+  const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, loaded.config, layout.notes);
   if (options.prompt) tokenizer_of(config.data);  // a missing one is an error before training
   RunGuard guard(config, options.faults, world);
   return guard.run([&](Communicator& watched) {

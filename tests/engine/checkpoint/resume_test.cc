@@ -527,6 +527,7 @@ TEST_F(Choice, AModelThatCannotBeReadIsRefused) {
 
 TEST_F(Choice, ChangesAreNamed) {
   config_.optimizer.lr = 1e-3;
+  config_.optimizer.override_opt_param_scheduler = true;
   config_.batch.global_batch_size = 16;
   const RunResult resumed = run(config_, 2);
   EXPECT_EQ(resumed.first_step, 5);
@@ -536,6 +537,42 @@ TEST_F(Choice, ChangesAreNamed) {
   // Samples go on where they were.
   EXPECT_NE(read_text(step_path(config_.train.run_dir, 5) + "/train_state.json").find("\"consumed_samples\": 48"),
             std::string::npos);
+}
+
+// As Megatron's OptimizerParamScheduler loads a checkpoint.
+TEST_F(Choice, OtherSchedulesAreAnErrorOrAsTheSwitchesSay) {
+  const double as_before = run(config_, 2).losses.at(0);  // of step 5
+  std::filesystem::remove_all(step_path(config_.train.run_dir, 5));
+  config_.train.train_iters = 6;
+  const double with_step_6 = run(config_, 2).losses.at(1);
+  std::filesystem::remove_all(step_path(config_.train.run_dir, 6));
+  std::filesystem::remove_all(step_path(config_.train.run_dir, 5));
+  config_.optimizer.lr_decay_style = LrDecay::wsd;
+  config_.optimizer.lr_wsd_decay_iters = 3;
+  const std::vector<std::string> texts = {
+      "step-00000004: the checkpoint has other schedules:", "lr_decay_style: found cosine in the checkpoint",
+      "lr_wsd_decay_iters: found 0 in the checkpoint, and this run's 3", "override_opt_param_scheduler=true"};
+  for (const std::string& how : {std::string("auto"), step_path(config_.train.run_dir, 4)})
+    expect_throws<ConfigError>(from(how), texts);
+
+  config_.optimizer.use_checkpoint_opt_param_scheduler = true;
+  const RunResult checkpoints = run(config_, 2);
+  EXPECT_EQ(checkpoints.losses, (std::vector<double>{as_before, with_step_6}));
+  EXPECT_NE(checkpoints.output.find("optimizer.lr_decay_style is the checkpoint's cosine, not WSD"), std::string::npos);
+  std::filesystem::remove_all(step_path(config_.train.run_dir, 6));
+
+  config_.train.train_iters = 0;  // the checkpoint's schedule counts steps
+  config_.train.train_samples = 48;
+  config_.optimizer.lr_warmup_iters = 0;
+  config_.optimizer.lr_decay_iters.reset();
+  config_.optimizer.lr_wsd_decay_iters = 0;
+  config_.optimizer.lr_wsd_decay_samples = 8;
+  expect_throws<ConfigError>(from("auto"), {"lr_decay_iters: found 20", "the checkpoint's do not fit it"});
+  config_.optimizer.use_checkpoint_opt_param_scheduler = false;
+  config_.optimizer.override_opt_param_scheduler = true;
+  const RunResult own = run(config_, 2);
+  EXPECT_EQ(own.losses.at(0), as_before) << "the weights are those of step 4";
+  EXPECT_NE(own.losses.at(1), with_step_6);
 }
 
 // A dataset without a tokenizer cannot be written in, which is known before the first step and not after the last.

@@ -254,6 +254,10 @@ TEST(Validate, Schedule) {
                         "optimizer.end_weight_decay=0.1"}),
             "--set: optimizer.end_weight_decay: 0.1 is below start_weight_decay (0.2), expected at least that: a ramp "
             "does not fall");
+  EXPECT_EQ(
+      load_error({"optimizer.override_opt_param_scheduler=true", "optimizer.use_checkpoint_opt_param_scheduler=true"}),
+      "--set: optimizer.use_checkpoint_opt_param_scheduler: excludes override_opt_param_scheduler, which is also "
+      "true");
   EXPECT_EQ(load_error({"optimizer.decoupled_min_lr=1"}),
             "--set: optimizer.decoupled_min_lr: 1 is above lr (0.0003), expected at most that");
 }
