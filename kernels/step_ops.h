@@ -81,6 +81,7 @@ namespace op {
 // One pass over this rank's columns. logits: [n, v] T, whose column j is vocabulary entry first_column + j; entries
 // from `vocab_size` on are padding and never enter. targets: [n] int32. Outputs, [n] fp32: row_max (-inf where all
 // columns are padding), row_sum = sum of exp(logit - row_max), target_logit (0 where the target is on another rank).
+// A row whose target is below 0 is left out: it has neither loss nor gradient.
 struct CrossEntropyForward {
   static constexpr SpanInfo kSpan{"cross_entropy_forward"};
   In logits, targets;
@@ -107,16 +108,17 @@ struct CrossEntropyRescale {
   }
 };
 
-// loss[0] += scale * sum over rows, in double, of log(row_sum) + row_max - target_logit. loss: [1] fp32.
+// loss[0] += scale * sum over rows that count, in double, of log(row_sum) + row_max - target_logit. loss: [1] fp32.
 struct CrossEntropyLoss {
   static constexpr SpanInfo kSpan{"cross_entropy_loss"};
-  In row_max, row_sum, target_logit;
+  In targets, row_max, row_sum, target_logit;
   float scale;
   InOut loss;
 
   void check(const Expect& expect) const {
-    expect.vectors(DType::f32, row_max.numel(),
-                   {{"row_max", row_max}, {"row_sum", row_sum}, {"target_logit", target_logit}});
+    const int64_t n = targets.numel();
+    expect.vector("targets", targets, DType::i32, n);
+    expect.vectors(DType::f32, n, {{"row_max", row_max}, {"row_sum", row_sum}, {"target_logit", target_logit}});
     expect.vector("loss", loss, DType::f32, 1);
   }
 };

@@ -44,8 +44,7 @@ void run(const ConfigOptions& options) {
   const RunFacts facts = facts_of(loaded.config, ranks);
   const Layout layout = resolve(loaded, facts);
   const Config& config = loaded.config;
-  if (facts.has_dataset)
-    open_training_data(config.data, config.model.seq_length, *config.model.vocab_size, config.train.eval_interval > 0);
+  if (facts.has_dataset) open_training_data(config);
   for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
   if (config.device.kind == DeviceKind::cuda && !built_with_cuda())
     fmt::print(stderr,

@@ -210,6 +210,7 @@ struct TrainConfig {
   int64_t train_samples = 0;  // whole steps within so many samples
   int64_t eval_interval = 0;  // 0: never
   int64_t eval_iters = 10;
+  bool full_validation = false;  // evaluations are of the whole validation set, in order
   int64_t seed = 1234;           // of weights and dropout
   std::string run_dir = "runs/default";
   int64_t log_interval = 1;

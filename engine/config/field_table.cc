@@ -209,6 +209,7 @@ void declare_run(std::vector<Field>& table) {
   KEY(train, train_samples, "samples to train on, instead of train_iters", range(0, 1e15, "samples"));
   KEY(train, eval_interval, "steps between evaluations; 0: never", range(0, 1e12, "steps"));
   KEY(train, eval_iters, "batches of an evaluation", range(1, 1e9, "batches"));
+  KEY(train, full_validation, "evaluate all of the validation set instead");
   KEY(train, seed, "of weights and dropout", at_least(0));
   KEY(train, run_dir, "folder of metrics.jsonl, config.resolved.yaml, trace.json");
   KEY(train, log_interval, "steps between lines", range(1, 1e12, "steps"));

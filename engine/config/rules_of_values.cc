@@ -216,6 +216,9 @@ void check_training(const Config& c, Rules& rule) {
   for (const char* key : {"checkpoint.async_save", "checkpoint.keep_last", "checkpoint.max_failed_saves"})
     off(key, {"checkpoint.save_interval"}, k.save_interval == 0, "save_interval 0: nothing is saved");
   off("train.eval_iters", {"train.eval_interval"}, t.eval_interval == 0, "eval_interval 0: nothing is evaluated");
+  off("train.full_validation", {"train.eval_interval"}, t.eval_interval == 0, "eval_interval 0: nothing is evaluated");
+  off("train.eval_iters", {"train.full_validation"}, t.eval_interval != 0 && t.full_validation,
+      "full_validation: all of the validation set is evaluated");
   off("data.valid_path", {"train.eval_interval"}, t.eval_interval == 0, "eval_interval 0: nothing is evaluated");
   off("train.straggler_interval", {"train.straggler_factor"}, t.straggler_factor == 0,
       "straggler_factor 0: nothing looks for stragglers");

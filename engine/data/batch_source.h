@@ -8,7 +8,7 @@ namespace trivet {
 
 struct Batch {
   std::vector<int32_t> tokens;  // [s, b]
-  std::vector<int32_t> labels;  // [s, b]: the tokens one later
+  std::vector<int32_t> labels;  // [s, b]: the tokens one later; -1: none, behind the end of the data
   int64_t first_sample = 0;
 };
 

@@ -71,8 +71,11 @@ std::shared_ptr<const GptDataset::Epoch> GptDataset::build_epoch(int64_t number)
   const auto stream = 2 * static_cast<uint64_t>(number);
   const int64_t samples = first_sample(number + 1) - first_sample(number);
   epoch->number = number;
-  epoch->document_index = permutation(static_cast<uint32_t>(documents_.size()), seed, stream);
-  epoch->shuffle_index = permutation(static_cast<uint32_t>(samples), seed, stream + 1);
+  const auto order = [&](int64_t n, uint64_t of) {
+    return options_.once ? in_order(static_cast<uint32_t>(n)) : permutation(static_cast<uint32_t>(n), seed, of);
+  };
+  epoch->document_index = order(documents_.size(), stream);
+  epoch->shuffle_index = order(samples, stream + 1);
   epoch->sample_index.resize(static_cast<size_t>(samples));
 
   int64_t start =
@@ -112,6 +115,7 @@ void GptDataset::sample(int64_t index, std::span<int32_t> tokens) const {
   if (index < 0 || index >= std::numeric_limits<int64_t>::max() / 4 / s) [[unlikely]]
     fail(fmt::format("sample index {} of {} data is out of range", index, options_.name));
 
+  if (options_.once && index >= samples()) return void(std::ranges::fill(tokens, -1));
   std::shared_ptr<const Epoch> epoch = this->epoch(index * s / tokens_per_epoch_);
   const Start start =
       epoch->sample_index[epoch->shuffle_index[static_cast<size_t>(index - first_sample(epoch->number))]];
@@ -119,6 +123,7 @@ void GptDataset::sample(int64_t index, std::span<int32_t> tokens) const {
   int64_t offset = start.offset;
   for (std::span<int32_t> rest = tokens; !rest.empty(); offset = 0, ++position) {
     if (position == epoch->document_index.size()) {
+      if (options_.once) return void(std::ranges::fill(rest, -1));
       epoch = this->epoch(epoch->number + 1);
       position = 0;
     }

@@ -44,6 +44,7 @@ class GptDataset {
     int64_t seq_length = 0;
     int64_t vocab_size = 0;  // of the model, before padding
     int64_t seed = 0;
+    bool once = false;  // one epoch, with documents and windows in order; what is behind it reads as tokens of -1
   };
 
   // A "document" here is a sequence of the .idx; empty ones are skipped. Too few tokens for a sample are a DataError.
@@ -54,7 +55,9 @@ class GptDataset {
 
   int64_t seq_length() const { return options_.seq_length; }
   int64_t tokens_per_epoch() const { return tokens_per_epoch_; }
-  int64_t first_sample(int64_t epoch) const;  // the first window that starts in it
+  int64_t first_sample(int64_t epoch) const;                // the first window that starts in it
+  int64_t labels() const { return tokens_per_epoch_ - 1; }  // of the dataset, once
+  int64_t samples() const { return (labels() + options_.seq_length - 1) / options_.seq_length; }  // with a label
 
  private:
   struct Start {

@@ -1,5 +1,6 @@
 #include "engine/data/prefetch.h"
 
+#include <algorithm>
 #include <fmt/format.h>
 
 #include "kernels/base/check.h"
@@ -43,7 +44,7 @@ void BatchLoader::prepare(int64_t k, Slot& slot) {
     dataset_.sample(batch.first_sample + column, sample_);
     for (int64_t row = 0; row < s; ++row) {
       const auto to = static_cast<size_t>(row * b + column), from = static_cast<size_t>(row);
-      batch.tokens[to] = sample_[from];
+      batch.tokens[to] = std::max(sample_[from], 0);
       batch.labels[to] = sample_[from + 1];
     }
   }

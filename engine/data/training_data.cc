@@ -66,8 +66,9 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
   return found[0];
 }
 
-TrainingData open_training_data(const DataConfig& config, int64_t seq_length, int64_t vocab_size,
-                                bool with_validation) {
+TrainingData open_training_data(const Config& run) {
+  const DataConfig& config = run.data;
+  const bool with_validation = run.train.eval_interval > 0;
   TrainingData data;
   const auto open = [&](const char* key, const std::string& prefix) {
     return opening(key, [&] {
@@ -82,9 +83,11 @@ TrainingData open_training_data(const DataConfig& config, int64_t seq_length, in
       return dataset;
     });
   };
-  const auto part_of = [&](const std::shared_ptr<const IndexedDataset>& dataset, DocumentRange range,
-                           const char* name) {
-    return std::make_unique<GptDataset>(dataset, range, GptDataset::Options{name, seq_length, vocab_size, config.seed});
+  const auto part_of = [&](const std::shared_ptr<const IndexedDataset>& dataset, DocumentRange range, const char* name,
+                           bool once = false) {
+    return std::make_unique<GptDataset>(
+        dataset, range,
+        GptDataset::Options{name, run.model.seq_length, run.model.vocab_size.value(), config.seed, once});
   };
 
   if (!config.path.empty()) {
@@ -97,14 +100,14 @@ TrainingData open_training_data(const DataConfig& config, int64_t seq_length, in
                       "two datasets (data.train_path and data.valid_path)",
                       fmt::join(config.split, ","), counted(dataset->sequences(), "document"), config.path));
     data.train = part_of(dataset, train, "train");
-    if (with_validation) data.valid = part_of(dataset, valid, "valid");
+    if (with_validation) data.valid = part_of(dataset, valid, "valid", run.train.full_validation);
     return data;
   }
   const auto train = open("data.train_path", config.train_path);
   data.train = part_of(train, {0, train->sequences()}, "train");
   if (with_validation) {
     const auto valid = open("data.valid_path", config.valid_path);
-    data.valid = part_of(valid, {0, valid->sequences()}, "valid");
+    data.valid = part_of(valid, {0, valid->sequences()}, "valid", run.train.full_validation);
   }
   return data;
 }

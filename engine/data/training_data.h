@@ -33,9 +33,9 @@ struct TrainingData {
   std::map<std::string, std::string> identities;
 };
 
-// Opens data.path with data.split, or data.train_path and data.valid_path. REQUIRES: a config that keeps the rules
-// (engine/config/rules.h). A split that leaves no document for validation, or a dataset that does not exist, is a
-// ConfigError. Errors of a dataset begin with its key.
-TrainingData open_training_data(const DataConfig& config, int64_t seq_length, int64_t vocab_size, bool with_validation);
+// Opens data.path with data.split, or data.train_path and data.valid_path. REQUIRES: a resolved config. A split that
+// leaves no document for validation, or a dataset that does not exist, is a ConfigError. Errors of a dataset begin with
+// its key. Validation data are in order with train.full_validation.
+TrainingData open_training_data(const Config& config);
 
 }  // namespace trivet

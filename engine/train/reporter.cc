@@ -219,13 +219,10 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   return sum;
 }
 
-void Reporter::evaluation(int64_t step, double loss, double seconds) {
+void Reporter::evaluation(int64_t step, double loss, int64_t samples, double seconds) {
   collect_spans();
   if (!console_) return;
-  const EvalReport report{.step = step,
-                          .validation_loss = loss,
-                          .samples = config_.train.eval_iters * config_.batch.global_batch_size.value(),
-                          .seconds = seconds};
+  const EvalReport report{.step = step, .validation_loss = loss, .samples = samples, .seconds = seconds};
   log_->eval(report);
   console_->eval(report);
 }

@@ -48,7 +48,7 @@ class Reporter {
 
   // Collective. Returns the sums of the ranks' votes, which travel with the step's statistics.
   Votes step(const StepResult& result, const Votes& votes);
-  void evaluation(int64_t step, double loss, double seconds);
+  void evaluation(int64_t step, double loss, int64_t samples, double seconds);
   void note(const std::string& line);
   void text(const std::string& piece);
   // One of the two, before the first step. `goes_on`: in its own folder, of whose metrics.jsonl the records that are

@@ -72,23 +72,28 @@ void check_run_folder(const std::string& run_dir) {
 }
 
 // The evaluation after a step, and a sample. The votes to end the run that come meanwhile are added to `votes`.
-void evaluate(const Config& config, const RunOptions& options, Trainer& trainer, Checkpointing& checkpointing,
-              Reporter& reporter, Votes& votes) {
-  const int64_t begin = now_ns(), step = trainer.steps_done();
+void evaluate(const Config& config, const RunOptions& options, const GptDataset& valid, Trainer& trainer,
+              Checkpointing& checkpointing, Reporter& reporter, Votes& votes) {
+  const int64_t begin = now_ns(), step = trainer.steps_done(), batch = config.batch.global_batch_size.value();
   const auto stop = [&] { return checkpointing.interrupts_evaluation(votes); };
-  const std::optional<double> loss = trainer.evaluate(config.train.eval_iters, stop);
+  const bool full = config.train.full_validation;
+  const int64_t samples = full ? valid.samples() : config.train.eval_iters * batch;
+  const int64_t labels = full ? valid.labels() : samples * config.model.seq_length;
+  const std::optional<double> loss = trainer.evaluate((samples + batch - 1) / batch, labels, stop);
   checkpointing.set_evaluation_due(!loss);
   if (!loss) return reporter.note(fmt::format("the evaluation at step {} was interrupted", step));
-  reporter.evaluation(step, *loss, static_cast<double>(now_ns() - begin) * 1e-9);
+  reporter.evaluation(step, *loss, samples, static_cast<double>(now_ns() - begin) * 1e-9);
   if (options.prompt && step < config.train.train_iters) write_sample(config, options, trainer, reporter);
 }
 
 // From where the trainer is to the last step, or to where the run is asked to stop.
 void train_steps(const Config& config, const RunOptions& options, Trainer& trainer, Checkpointing& checkpointing,
-                 Reporter& reporter, RunGuard& guard, bool has_validation) {
+                 Reporter& reporter, RunGuard& guard, const GptDataset* valid) {
   bool going_on = trainer.steps_done() < config.train.train_iters;
-  const auto evaluate_now = [&](Votes& votes) { evaluate(config, options, trainer, checkpointing, reporter, votes); };
-  if (!has_validation) checkpointing.set_evaluation_due(false);
+  const auto evaluate_now = [&](Votes& votes) {
+    evaluate(config, options, *valid, trainer, checkpointing, reporter, votes);
+  };
+  if (!valid) checkpointing.set_evaluation_due(false);
   if (checkpointing.evaluation_due()) {
     Votes votes;
     evaluate_now(votes);
@@ -107,7 +112,7 @@ void train_steps(const Config& config, const RunOptions& options, Trainer& train
     };
     if (const auto earlier = trainer.queue_step()) report(*earlier);
     const int64_t step = trainer.steps_done(), interval = config.train.eval_interval;
-    const bool evaluates = has_validation && (step % interval == 0 || step == config.train.train_iters);
+    const bool evaluates = valid && (step % interval == 0 || step == config.train.train_iters);
     if (!ahead || evaluates || checkpointing.needs_result(votes.value_or(Votes{}))) report(trainer.finish_step());
     if (evaluates) evaluate_now(*votes);
     if (votes) going_on = checkpointing.after_step(*votes);
@@ -152,7 +157,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   for (const std::string& note : layout.notes) reporter.note(note);
   checkpointing.resume(candidates, options.resume == "auto");
   guard.set_steps_done(trainer.steps_done());
-  train_steps(config, options, trainer, checkpointing, reporter, guard, data.valid != nullptr);
+  train_steps(config, options, trainer, checkpointing, reporter, guard, data.valid.get());
   if (const std::string faults = guard.faults().not_struck(); checkpointing.exit_code() == 0 && !faults.empty())
     write_stderr(fmt::format("[rank {}] --inject {}: never happened in this run\n", world.rank(), faults));
   if (checkpointing.exit_code() == 0 && options.prompt) write_sample(config, options, trainer, reporter);
@@ -181,8 +186,7 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
                                     fault.text, fault.step, config.train.train_iters));
   const MemoryPurpose purpose("a rank of the run");
   if (!computes_on_gpus(config, world)) check_memory(config, layout, launched_world_size() == 0);
-  const TrainingData data = open_training_data(config.data, config.model.seq_length, config.model.vocab_size.value(),
-                                               config.train.eval_interval > 0);
+  const TrainingData data = open_training_data(config);
   const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, loaded.config, layout.notes);
   if (options.prompt) tokenizer_of(config.data);  // a missing one is an error before training
   RunGuard guard(config, options.faults, world);

@@ -193,17 +193,16 @@ void Trainer::resume(const TrainState& state) {
   train_.restart(consumed_samples_);
 }
 
-std::optional<double> Trainer::evaluate(int64_t batches, const std::function<bool()>& stop) {
+std::optional<double> Trainer::evaluate(int64_t batches, int64_t labels, const std::function<bool()>& stop) {
   RankState& state = rank_.state;
   Stream& compute = *rank_.compute;
   check(valid_ != nullptr, "evaluation without a validation set");
-  const int64_t batch = batch_sizes_.largest();
-  rank_.use_micro_batches(batch / samples_of_micro_batches_);
+  rank_.use_micro_batches(batch_sizes_.largest() / samples_of_micro_batches_);
   valid_->restart(0);
   rank_.ops.run(op::Fill{state.loss, 0}, compute);
   for (int64_t i = 0; i < batches; ++i) {
     if (stop()) return std::nullopt;
-    load_step(*valid_, false, 1.0f / static_cast<float>(batches * batch * state.shape.seq));
+    load_step(*valid_, false, 1.0f / static_cast<float>(labels));
     over(rank_.graphs.get(), compute, [&] { rank_.executor.run_forward_only(rank_.schedule.m); });
     rank_.input.queued(compute);
   }

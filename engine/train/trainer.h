@@ -68,11 +68,12 @@ class Trainer {
   std::optional<StepResult> queue_step();
   StepResult finish_step();
 
-  // Mean loss per token over the first `batches` global batches of the validation set, without dropout. stop() is asked
-  // before each batch, on all ranks with the same answer; true: the evaluation ends there, without a result.
-  std::optional<double> evaluate(int64_t batches, const std::function<bool()>& stop);
+  // Mean loss per token, without dropout, over the first `batches` global batches of the validation set, which hold
+  // `labels` labels. stop() is asked before each batch, on all ranks with the same answer; true: the evaluation ends
+  // there, without a result.
+  std::optional<double> evaluate(int64_t batches, int64_t labels, const std::function<bool()>& stop);
   double evaluate(int64_t batches) {
-    return *evaluate(batches, [] { return false; });
+    return *evaluate(batches, batches * batch_sizes_.largest() * rank_.state.shape.seq, [] { return false; });
   }
 
   // Resumes from `state`, with the weights and moments that state() holds now (state_tensors()).

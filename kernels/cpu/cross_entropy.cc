@@ -85,10 +85,11 @@ void Kernels::compute(const op::CrossEntropyLoss& op) {
   const float* const row_max = op.row_max.as<float>();
   const float* const row_sum = op.row_sum.as<float>();
   const float* const target_logit = op.target_logit.as<float>();
+  const int32_t* const targets = op.targets.as<int32_t>();
   float& loss = *op.loss.as<float>();
   double sum = 0;
   for (int64_t r = 0; r < op.row_max.numel(); ++r)
-    sum += std::log(static_cast<double>(row_sum[r])) + row_max[r] - target_logit[r];
+    if (targets[r] >= 0) sum += std::log(static_cast<double>(row_sum[r])) + row_max[r] - target_logit[r];
   loss = static_cast<float>(loss + op.scale * sum);
 }
 
@@ -97,9 +98,10 @@ void Kernels::compute(const op::CrossEntropyBackward& op) {
   const int64_t columns = real_columns(op.first_column, op.vocab_size, v);
   dispatch_float(op.logits.dtype, [&]<class T>() {
     for_rows(threads_, n, v, [&](int64_t r) {
-      const int64_t target = op.targets.as<int32_t>()[r] - op.first_column;
+      const int32_t id = op.targets.as<int32_t>()[r];
+      const int64_t target = id - op.first_column;
       backward_row(op.logits.as<T>() + r * v, columns, v, target >= 0 && target < columns ? target : -1,
-                   op.row_max.as<float>()[r], op.row_sum.as<float>()[r], op.scale);
+                   op.row_max.as<float>()[r], op.row_sum.as<float>()[r], id < 0 ? 0 : op.scale);
     });
   });
 }

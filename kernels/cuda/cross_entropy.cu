@@ -66,6 +66,7 @@ __global__ void cross_entropy_backward_kernel(T* logits, const int* targets, int
   const int64_t i = (static_cast<int64_t>(blockIdx.x % chunks) * blockDim.x + threadIdx.x) * kPack;
   if (i >= v) return;
   T* const x = logits + row * v;
+  if (targets[row] < 0) scale = 0;
   const float max = row_max[row], factor = scale / row_sum[row];
   const int64_t target = targets[row] - first_column;
   Pack pack = load_pack(x, i, v, vectors);
@@ -86,12 +87,12 @@ __global__ void cross_entropy_rescale_kernel(const float* row_max, const float* 
 
 // One block, whose threads share the rows.
 __global__ void __launch_bounds__(1024)
-    cross_entropy_loss_kernel(const float* row_max, const float* row_sum, const float* target_logit, int64_t n,
-                              float scale, float* loss) {
+    cross_entropy_loss_kernel(const int* targets, const float* row_max, const float* row_sum, const float* target_logit,
+                              int64_t n, float scale, float* loss) {
   __shared__ double shared[32];
   double sum = 0;
   for (int64_t r = threadIdx.x; r < n; r += blockDim.x)
-    sum += log(static_cast<double>(row_sum[r])) + row_max[r] - target_logit[r];
+    if (targets[r] >= 0) sum += log(static_cast<double>(row_sum[r])) + row_max[r] - target_logit[r];
   sum = block_reduce(sum, Sum(), 0.0, shared);
   if (threadIdx.x == 0) loss[0] = static_cast<float>(loss[0] + scale * sum);
 }
@@ -119,8 +120,8 @@ void CudaOps::launch(const op::CrossEntropyRescale& op, cudaStream_t stream) {
 }
 
 void CudaOps::launch(const op::CrossEntropyLoss& op, cudaStream_t stream) {
-  launch_kernel(cross_entropy_loss_kernel, {1, 1024, stream}, op.row_max.as<float>(), op.row_sum.as<float>(),
-                op.target_logit.as<float>(), op.row_max.numel(), op.scale, op.loss.as<float>());
+  launch_kernel(cross_entropy_loss_kernel, {1, 1024, stream}, op.targets.as<int32_t>(), op.row_max.as<float>(),
+                op.row_sum.as<float>(), op.target_logit.as<float>(), op.row_max.numel(), op.scale, op.loss.as<float>());
 }
 
 void CudaOps::launch(const op::CrossEntropyBackward& op, cudaStream_t stream) {

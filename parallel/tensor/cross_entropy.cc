@@ -25,8 +25,12 @@ void vocab_parallel_cross_entropy_forward(Context& ctx, Vocab logits, Tensor tar
     ctx.tensor.reduce(sums, Reduce::sum, ctx.compute);
     ctx.run(op::Convert{row_sum, state.row_sum});
   }
-  ctx.run(op::CrossEntropyLoss{
-      .row_max = state.row_max, .row_sum = state.row_sum, .target_logit = target_logit, .scale = scale, .loss = loss});
+  ctx.run(op::CrossEntropyLoss{.targets = targets,
+                               .row_max = state.row_max,
+                               .row_sum = state.row_sum,
+                               .target_logit = target_logit,
+                               .scale = scale,
+                               .loss = loss});
 }
 
 void vocab_parallel_cross_entropy_backward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,

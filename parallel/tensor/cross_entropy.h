@@ -18,8 +18,8 @@ struct VocabRange {
   int64_t vocab_size = 0;    // entries from here on are padding
 };
 
-// logits: [n, v/t] T; targets: [n] int32. loss[0] += scale * sum over tokens of the cross-entropy, the same on every
-// tensor rank.
+// logits: [n, v/t] T; targets: [n] int32, below 0 where a token has no label and does not count. loss[0] += scale * sum
+// over tokens of the cross-entropy, the same on every tensor rank.
 void vocab_parallel_cross_entropy_forward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
                                           const CrossEntropyState& state, Tensor loss);
 // In place: logits become the gradient of scale * (sum of the cross-entropies).

@@ -233,8 +233,10 @@ void cross_entropy(Bench& bench, DType dtype) {
             stream);
   });
   bench.row("cross_entropy_loss", 3 * max.bytes(), calls, [&] {
-    ops.run(op::CrossEntropyLoss{.row_max = max, .row_sum = sum, .target_logit = target, .scale = 1, .loss = loss},
-            stream);
+    ops.run(
+        op::CrossEntropyLoss{
+            .targets = targets, .row_max = max, .row_sum = sum, .target_logit = target, .scale = 1, .loss = loss},
+        stream);
   });
   // scale = the sum: what is written keeps the size of probabilities, run after run
   bench.row(named("cross_entropy_backward").c_str(), 2 * logits.bytes(), calls, [&] {

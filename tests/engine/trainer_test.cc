@@ -234,6 +234,64 @@ TEST(Evaluation, IsTheMeanLossATokenWithoutDropout) {
   EXPECT_EQ(losses(config), plain);
 }
 
+// The samples of a dataset, of which evaluations see one.
+class OneSample : public BatchSource {
+ public:
+  explicit OneSample(const GptDataset& data) : data_(data) {}
+  const Batch& next() override {
+    std::vector<int32_t> tokens(static_cast<size_t>(data_.seq_length()) + 1);
+    data_.sample(index, tokens);
+    batch_.tokens.assign(tokens.begin(), tokens.end() - 1);
+    batch_.labels.assign(tokens.begin() + 1, tokens.end());
+    std::ranges::replace(batch_.tokens, -1, 0);
+    return batch_;
+  }
+  void restart(int64_t) override {}
+  int64_t index = 0;
+
+ private:
+  const GptDataset& data_;
+  Batch batch_;
+};
+
+TEST(Evaluation, OfAWholeSetIsTheMeanOverItsTokensOnEveryLayout) {
+  // 1 and a bit of global batches, and less than one
+  for (const int64_t documents : {12, 3}) {
+    Config config = tiny_config();
+    const GptDataset valid(tiny_dataset(), {2, 2 + documents},
+                           {.name = "valid", .seq_length = 16, .vocab_size = 61, .seed = 5, .once = true});
+    ASSERT_NE(valid.labels() % 16, 0);
+    ASSERT_EQ(valid.samples() < 8, documents == 3) << valid.samples();
+    const auto evaluate = [&](const Config& layout, int ranks, const std::function<double(Trainer&, OneSample&)>& f) {
+      double loss = 0;
+      run_thread_ranks(ranks, [&](Communicator& world) {
+        const Resolved run = resolved(layout, ranks);
+        const BatchPlan plan = batch_plan_of(run.config, run.layout, world.rank());
+        const TinyData data(run.config, plan);
+        BatchLoader train(data.train_data, plan, 0), loader(valid, plan, 1);
+        OneSample one(valid);
+        Trainer trainer(run.config, run.layout, world, train, f ? static_cast<BatchSource*>(&one) : &loader);
+        const double mine =
+            f ? f(trainer, one) : *trainer.evaluate((valid.samples() + 7) / 8, valid.labels(), [] { return false; });
+        if (world.rank() == 0) loss = mine;
+      });
+      return loss;
+    };
+    Config alone = config;
+    alone.batch = {.micro_batch_size = 1, .global_batch_size = 1};
+    const double expected = evaluate(alone, 1, [&](Trainer& trainer, OneSample& one) {
+      double sum = 0;
+      for (one.index = 0; one.index < valid.samples(); ++one.index)
+        sum += *trainer.evaluate(1, 1, [] { return false; });
+      return sum / static_cast<double>(valid.labels());
+    });
+    for (const Cut& how :
+         {Cut{}, Cut{.p = 2, .schedule = "zb-v"}, Cut{.t = 2, .p = 2, .d = 2, .sequence_parallel = true},
+          Cut{.d = 4, .strategy = "optim_grads_params"}})
+      EXPECT_NEAR(evaluate(cut(config, how), how.ranks(), nullptr), expected, 2e-6 * expected);
+  }
+}
+
 TEST(Evaluation, InMidRunChangesNothing) {
   Config config = cut(tiny_config(), {.p = 2, .d = 2, .strategy = "optim_grads_params"});
   config.model.hidden_dropout = config.model.attention_dropout = 0.1;

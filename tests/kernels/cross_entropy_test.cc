@@ -78,10 +78,13 @@ class Problem {
       }
     }
     const Tensor loss = tensors_.full(DType::f32, {1}, 100);  // it is added to
-    ops.run(
-        op::CrossEntropyLoss{
-            .row_max = global_max, .row_sum = sum, .target_logit = target, .scale = scale, .loss = loss},
-        stream);
+    ops.run(op::CrossEntropyLoss{.targets = targets,
+                                 .row_max = global_max,
+                                 .row_sum = sum,
+                                 .target_logit = target,
+                                 .scale = scale,
+                                 .loss = loss},
+            stream);
     for (const Part& part : parts)
       ops.run(op::CrossEntropyBackward{.logits = part.logits,
                                        .targets = targets,
@@ -129,6 +132,27 @@ TEST_P(CrossEntropyTest, LossAndGradientOnOneTwoAndThreeRanks) {
       double in_padding = 0;
       for (int64_t i = 0; i < n * columns; ++i) in_padding += i % columns >= vocab ? std::abs(get(found, i)) : 0;
       EXPECT_EQ(in_padding, 0);
+    }
+  }
+}
+
+TEST_P(CrossEntropyTest, ARowWithoutATargetHasNeitherLossNorGradient) {
+  const int64_t n = 41, columns = 1302, vocab = 1201;
+  for (const int64_t ranks : {1, 2, 3}) {
+    Problem problem(tensors, dtype, n, columns, vocab);
+    const Softmax expected = reference(values(problem.logits), values(problem.targets), columns, vocab);
+    double counted = total(expected.loss);
+    for (const int64_t r : {0, 17, 40}) {
+      counted -= expected.loss[size_t(r)];
+      set(problem.targets, r, -1);
+    }
+    EXPECT_NEAR(problem.run(*ops, *stream, ranks, 0.25f), counted,
+                tolerance(DType::f32, vocab, 20) + 400 * tolerance(DType::f32, 1));
+    const Values gradient = problem.gradient();
+    for (int64_t r = 0; r < n; ++r) {
+      double sum = 0;
+      for (int64_t c = 0; c < columns; ++c) sum += std::abs(gradient[size_t(r * columns + c)]);
+      EXPECT_EQ(sum == 0, r == 0 || r == 17 || r == 40) << r;
     }
   }
 }
@@ -201,8 +225,10 @@ TEST_P(CrossEntropyTest, NotANumberReachesTheLoss) {
                                    .row_sum = sum,
                                    .target_logit = target},
            *stream);
-  ops->run(op::CrossEntropyLoss{.row_max = max, .row_sum = sum, .target_logit = target, .scale = 1, .loss = loss},
-           *stream);
+  ops->run(
+      op::CrossEntropyLoss{
+          .targets = targets, .row_max = max, .row_sum = sum, .target_logit = target, .scale = 1, .loss = loss},
+      *stream);
 
   EXPECT_TRUE(std::isnan(get(loss, 0)));
 }
@@ -251,17 +277,33 @@ TEST_P(CrossEntropyTest, WrongArgumentsAreNamed) {
                     {"cross_entropy_rescale", "row_sum"}));
   EXPECT_TRUE(throws_naming(
       [&] {
-        ops->run(op::CrossEntropyLoss{.row_max = n, .row_sum = m, .target_logit = n, .scale = 1, .loss = one}, *stream);
+        ops->run(
+            op::CrossEntropyLoss{.targets = n, .row_max = n, .row_sum = n, .target_logit = n, .scale = 1, .loss = one},
+            *stream);
+      },
+      {"cross_entropy_loss", "targets"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(
+            op::CrossEntropyLoss{
+                .targets = targets, .row_max = n, .row_sum = m, .target_logit = n, .scale = 1, .loss = one},
+            *stream);
       },
       {"cross_entropy_loss", "row_sum"}));
   EXPECT_TRUE(throws_naming(
       [&] {
-        ops->run(op::CrossEntropyLoss{.row_max = n, .row_sum = n, .target_logit = m, .scale = 1, .loss = one}, *stream);
+        ops->run(
+            op::CrossEntropyLoss{
+                .targets = targets, .row_max = n, .row_sum = n, .target_logit = m, .scale = 1, .loss = one},
+            *stream);
       },
       {"cross_entropy_loss", "target_logit"}));
   EXPECT_TRUE(throws_naming(
       [&] {
-        ops->run(op::CrossEntropyLoss{.row_max = n, .row_sum = n, .target_logit = n, .scale = 1, .loss = n}, *stream);
+        ops->run(
+            op::CrossEntropyLoss{
+                .targets = targets, .row_max = n, .row_sum = n, .target_logit = n, .scale = 1, .loss = n},
+            *stream);
       },
       {"cross_entropy_loss", " loss ", "[4]", "[1]"}));
   EXPECT_TRUE(throws_naming(

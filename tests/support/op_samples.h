@@ -95,7 +95,9 @@ class OpSamples {
             .target_logit = row()};
   }
   op::CrossEntropyRescale sample(op::CrossEntropyRescale*) { return {row(), row(), row()}; }
-  op::CrossEntropyLoss sample(op::CrossEntropyLoss*) { return {row(), row(), row(), 0.5f, one()}; }
+  op::CrossEntropyLoss sample(op::CrossEntropyLoss*) {
+    return {make_(DType::i32, {4}), row(), row(), row(), 0.5f, one()};
+  }
   op::CrossEntropyBackward sample(op::CrossEntropyBackward*) {
     return {.logits = square(),
             .targets = make_(DType::i32, {4}),

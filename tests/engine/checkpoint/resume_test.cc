@@ -266,6 +266,28 @@ TEST_P(Evaluation, IsMadeByTheResumedRunWhereASignalInterruptedIt) {
 }
 INSTANTIATE_TEST_SUITE_P(After, Evaluation, testing::Values(2, 4));
 
+TEST(FullValidation, IsOfTheWholeSetAndTheSameOnEveryLayout) {
+  const TempDir dir;
+  Config config = small_run(dir / "one");
+  config.train.train_iters = 1;
+  config.train.eval_interval = 1;
+  config.train.full_validation = true;
+  config.data.split = {99, 1, 0};
+  const double one = run(config, 1).evaluations.at(1);
+  const auto samples = [](const std::string& run_dir) {
+    for (const auto& json : records_of(run_dir))
+      if (json.contains("validation_loss")) return json["samples"].get<int64_t>();
+    return int64_t{-1};
+  };
+  const IndexedDataset dataset(config.data.path);
+  const DocumentRange valid = split_documents(config.data.split, dataset.sequences())[1];
+  EXPECT_EQ(samples(dir / "one"), (dataset.begin(valid.end) - dataset.begin(valid.begin) - 1 + 15) / 16);
+  config.train.run_dir = dir / "eight";
+  const Cut eight{.t = 2, .p = 2, .d = 2, .sequence_parallel = true};
+  EXPECT_NEAR(run(cut(config, eight), 8).evaluations.at(1), one, 2e-5 * one);
+  EXPECT_EQ(samples(dir / "eight"), samples(dir / "one"));
+}
+
 // ---- metrics.jsonl
 
 TEST(Records, OfAStepAreWrittenOnce) {

@@ -499,6 +499,7 @@ TEST(Validate, SwitchesThatCannotApply) {
   for (const auto& [set, problem] : std::vector<std::pair<std::string, std::string>>{
            {"checkpoint.max_failed_saves=5", "5 has no effect with save_interval 0: nothing is saved"},
            {"train.eval_iters=5", "5 has no effect with eval_interval 0: nothing is evaluated"},
+           {"train.full_validation=true", "true has no effect with eval_interval 0: nothing is evaluated"},
            {"train.spike_policy=skip",
             "skip has no effect with spike_factor 0: nothing looks for spikes; expected a factor above 1"},
            {"train.max_consecutive_skips=5",
@@ -507,6 +508,8 @@ TEST(Validate, SwitchesThatCannotApply) {
     EXPECT_EQ(load_error({set}), "--set: " + set.substr(0, set.find('=')) + ": " + problem);
   EXPECT_EQ(load_error({"train.straggler_factor=0", "train.straggler_interval=5"}),
             "--set: train.straggler_interval: 5 has no effect with straggler_factor 0: nothing looks for stragglers");
+  EXPECT_EQ(load_error({"train.full_validation=true", "train.eval_interval=2", "train.eval_iters=5"}),
+            "--set: train.eval_iters: 5 has no effect with full_validation: all of the validation set is evaluated");
   load_good({"train.straggler_interval=5", "train.spike_factor=3", "train.spike_policy=skip", "train.eval_interval=5",
              "train.eval_iters=5", "train.max_consecutive_skips=5"});
   EXPECT_EQ(load_error({"train.run_dir="}), "--set: train.run_dir: is empty, expected the folder of the run");

@@ -344,7 +344,7 @@ TEST_F(BpePrepareTest, IsTheTokenizerOfItsDataset) {
   DataConfig config;
   config.path = options_.output;
   EXPECT_EQ(data_vocabulary(config)->fingerprint, fingerprint);
-  open_training_data(config, 32, 900, false);
+  open_data(config, 32, 900, false);
   std::filesystem::remove(options_.output + ".json");
   EXPECT_EQ(data_vocabulary(config)->source, options_.output + ".tokenizer.json");
   EXPECT_EQ(data_vocabulary(config)->fingerprint, fingerprint);
@@ -355,7 +355,7 @@ TEST_F(BpePrepareTest, IsTheTokenizerOfItsDataset) {
   options_.force = true;
   prepare_dataset(options_);
   write_text(options_.output + ".tokenizer.json", golden("llama3.json"));
-  EXPECT_TRUE(contains(message_of<DataError>([&] { open_training_data(config, 32, 900, false); }),
+  EXPECT_TRUE(contains(message_of<DataError>([&] { open_data(config, 32, 900, false); }),
                        "d.tokenizer.json: another tokenizer than the dataset was made with"));
 }
 

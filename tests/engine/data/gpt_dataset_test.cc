@@ -162,6 +162,32 @@ TEST(GptDataset, EveryTokenOfEveryEpochIsALabelOnce) {
   EXPECT_LE(off_by_one, 2);
 }
 
+TEST(GptDataset, OnceIsTheDocumentsInOrderAndThenNothing) {
+  const Documents documents = numbered_documents(50, 20, 1);
+  const Fixture fixture(documents);
+  std::vector<int32_t> stream;
+  for (const auto& document : documents) stream.insert(stream.end(), document.begin(), document.end());
+  const auto tokens = static_cast<int64_t>(stream.size());
+  for (const int64_t s : {1, 2, 7, static_cast<int>(tokens - 1)}) {
+    const GptDataset data(fixture.dataset, fixture.all(),
+                          {.name = "valid", .seq_length = s, .vocab_size = 10000, .seed = 42, .once = true});
+    EXPECT_EQ(data.labels(), tokens - 1);
+    std::vector<int32_t> found = {stream[0]};
+    for (int64_t i = 0; i < data.samples(); ++i) {
+      const auto sample = sample_of(data, i);
+      EXPECT_EQ(sample[0], found.back());
+      found.insert(found.end(), sample.begin() + 1, sample.end());
+    }
+    while (found.size() > stream.size()) {
+      EXPECT_EQ(found.back(), -1);
+      found.pop_back();
+    }
+    EXPECT_EQ(found, stream) << s;
+    for (const int64_t behind : {data.samples(), data.samples() + 1, data.samples() + 1000})
+      EXPECT_EQ(sample_of(data, behind), std::vector<int32_t>(static_cast<size_t>(s) + 1, -1));
+  }
+}
+
 TEST(GptDataset, SplitsDoNotOverlap) {
   const Documents documents = numbered_documents(300, 20, 2);
   const Fixture fixture(documents);

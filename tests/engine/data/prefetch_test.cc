@@ -83,6 +83,16 @@ TEST(BatchPlan, RanksShareEachStepOfARamp) {
   }
 }
 
+TEST_F(BatchLoaderTest, HasNoLabelsBehindTheEndOfTheData) {
+  const GptDataset data(dataset_, {0, 3},
+                        {.name = "valid", .seq_length = kSeq - 5, .vocab_size = 1000, .seed = 1, .once = true});
+  ASSERT_EQ(data.labels(), 5);  // documents of 1, 2 and 3 tokens
+  BatchLoader loader(data, {.micro_batch_size = 3}, 0);
+  const Batch& batch = loader.next();  // [s, b]: 0 1 2 3, 3 4 5 and nothing
+  EXPECT_EQ(batch.tokens, (std::vector<int32_t>{0, 3, 0, 1, 4, 0, 2, 5, 0}));
+  EXPECT_EQ(batch.labels, (std::vector<int32_t>{1, 4, -1, 2, 5, -1, 3, -1, -1}));
+}
+
 TEST_F(BatchLoaderTest, GivesThePlansSamplesSequenceFirst) {
   const GptDataset data = dataset();
   for (const int64_t depth : {0, 1, 2, 5}) {

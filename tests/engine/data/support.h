@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/data/indexed_dataset.h"
+#include "engine/data/training_data.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_dir.h"
 
@@ -48,6 +49,15 @@ inline std::vector<std::string> made_up_sentences(int count, uint64_t seed) {
     sentence += random() % 4 == 0 ? "\xc3\xa9!" : ".";
   }
   return sentences;
+}
+
+inline TrainingData open_data(const DataConfig& data, int64_t seq_length, int64_t vocab_size, bool with_validation) {
+  Config config;
+  config.data = data;
+  config.model.seq_length = seq_length;
+  config.model.vocab_size = vocab_size;
+  config.train.eval_interval = with_validation;
+  return open_training_data(config);
 }
 
 inline testing::AssertionResult contains(const std::string& text, const std::string& part) {

@@ -33,18 +33,18 @@ class TrainingDataTest : public testing::Test {
 TEST_F(TrainingDataTest, CutsOneDataset) {
   config_.path = prepared("d", 100);
   config_.split = {90, 10, 0};
-  const TrainingData data = open_training_data(config_, 32, 257, true);
+  const TrainingData data = open_data(config_, 32, 257, true);
   const IndexedDataset dataset(config_.path);
   EXPECT_EQ(data.train->tokens_per_epoch(), dataset.begin(90));
   EXPECT_EQ(data.valid->tokens_per_epoch(), dataset.tokens() - dataset.begin(90));
-  EXPECT_EQ(open_training_data(config_, 32, 257, false).valid, nullptr);
+  EXPECT_EQ(open_data(config_, 32, 257, false).valid, nullptr);
 }
 
 TEST_F(TrainingDataTest, TakesTwoDatasets) {
   config_.train_path = prepared("a", 50);
-  EXPECT_EQ(open_training_data(config_, 32, 257, false).valid, nullptr);
+  EXPECT_EQ(open_data(config_, 32, 257, false).valid, nullptr);
   config_.valid_path = prepared("b", 20);
-  const TrainingData data = open_training_data(config_, 32, 257, true);
+  const TrainingData data = open_data(config_, 32, 257, true);
   EXPECT_EQ(data.train->tokens_per_epoch(), IndexedDataset(config_.train_path).tokens());
   EXPECT_EQ(data.valid->tokens_per_epoch(), IndexedDataset(config_.valid_path).tokens());
 }
@@ -52,7 +52,7 @@ TEST_F(TrainingDataTest, TakesTwoDatasets) {
 TEST_F(TrainingDataTest, RefusesASplitThatLeavesNoDocument) {
   config_.path = prepared("d", 20);
   config_.split = {1, 0.001};
-  EXPECT_TRUE(contains(message_of<ConfigError>([&] { open_training_data(config_, 32, 257, true); }),
+  EXPECT_TRUE(contains(message_of<ConfigError>([&] { open_data(config_, 32, 257, true); }),
                        "data.split is \"1,0.001\", which leaves none of the 20 documents of"));
 }
 
@@ -65,7 +65,7 @@ TEST_F(TrainingDataTest, KnowsTheVocabulary) {
   EXPECT_EQ(data_vocabulary(config_)->source, config_.path + ".model");
   std::filesystem::rename(config_.path + ".model", directory_ / "elsewhere.model");
   EXPECT_FALSE(data_vocabulary(config_).has_value());
-  open_training_data(config_, 32, 500, true);
+  open_data(config_, 32, 500, true);
   config_.tokenizer_model = directory_ / "elsewhere.model";
   EXPECT_EQ(data_vocabulary(config_)->size, 320);
 }
@@ -85,7 +85,7 @@ TEST_F(TrainingDataTest, RefusesTwoTokenizers) {
 // A name that is wrong is a mistake in the configuration; a file that is wrong, bad data. Both name the key.
 TEST_F(TrainingDataTest, NamesTheKeyOfAFileThatIsNotThere) {
   const std::string none = directory_ / "none";
-  const auto open = [&] { open_training_data(config_, 32, 257, false); };
+  const auto open = [&] { open_data(config_, 32, 257, false); };
   config_.path = none;
   EXPECT_TRUE(message_of<ConfigError>(open).starts_with("data.path: there is no dataset " + none)) << none;
   config_.path.clear();
@@ -94,7 +94,7 @@ TEST_F(TrainingDataTest, NamesTheKeyOfAFileThatIsNotThere) {
   config_.train_path = prepared("a", 30);
   config_.valid_path = none;
   EXPECT_TRUE(message_of<ConfigError>([&] {
-                open_training_data(config_, 32, 257, true);
+                open_data(config_, 32, 257, true);
               }).starts_with("data.valid_path: there is no dataset " + none));
   std::filesystem::remove(config_.train_path + ".bin");
   EXPECT_EQ(message_of<DataError>(open), "data.train_path: " + config_.train_path +
@@ -114,12 +114,12 @@ TEST_F(TrainingDataTest, NamesTheKeyOfAFileThatIsNotThere) {
 // The other tokenizer has the same size, so that every id is one of the vocabulary.
 TEST_F(TrainingDataTest, RefusesATokenizerThatWasExchanged) {
   config_.path = prepared("d", 500, 320);
-  open_training_data(config_, 32, 320, false);
+  open_data(config_, 32, 320, false);
   write_text(config_.path + ".model", train_sentencepiece(made_up_sentences(900, 5), 320));
-  EXPECT_TRUE(contains(message_of<DataError>([&] { open_training_data(config_, 32, 320, false); }),
+  EXPECT_TRUE(contains(message_of<DataError>([&] { open_data(config_, 32, 320, false); }),
                        "d.model: another tokenizer than the dataset was made with: found the fingerprint "));
   std::filesystem::remove(config_.path + ".model");  // which training does without
-  open_training_data(config_, 32, 320, false);
+  open_data(config_, 32, 320, false);
 }
 
 // Links are followed; what is no file is refused before anything waits for it.
@@ -129,16 +129,16 @@ TEST_F(TrainingDataTest, TakesSymbolicLinksAndNoPipes) {
   for (const char* suffix : {".bin", ".idx", ".json"})
     std::filesystem::create_symlink(config_.path + suffix, linked + suffix);
   config_.path = linked;
-  open_training_data(config_, 32, 257, false);
+  open_data(config_, 32, 257, false);
   for (const char* suffix : {".json", ".idx", ".bin"}) {
     std::filesystem::remove(linked + suffix);
     ASSERT_EQ(mkfifo((linked + suffix).c_str(), 0600), 0);
-    EXPECT_TRUE(contains(message_of<Error>([&] { open_training_data(config_, 32, 257, false); }),
-                         std::string("linked") + suffix + ": "))
+    EXPECT_TRUE(
+        contains(message_of<Error>([&] { open_data(config_, 32, 257, false); }), std::string("linked") + suffix + ": "))
         << suffix;
     std::filesystem::remove(linked + suffix);
     std::filesystem::create_symlink(linked + suffix, linked + suffix);  // to itself
-    EXPECT_TRUE(contains(message_of<Error>([&] { open_training_data(config_, 32, 257, false); }), "linked")) << suffix;
+    EXPECT_TRUE(contains(message_of<Error>([&] { open_data(config_, 32, 257, false); }), "linked")) << suffix;
     std::filesystem::remove(linked + suffix);
     std::filesystem::create_symlink((directory_ / "d") + suffix, linked + suffix);
   }
@@ -149,8 +149,7 @@ TEST_F(TrainingDataTest, RefusesASidecarOfAnotherDataset) {
   const std::string other = prepared("e", 60);
   std::filesystem::copy_file(other + ".json", config_.path + ".json",
                              std::filesystem::copy_options::overwrite_existing);
-  EXPECT_TRUE(
-      contains(message_of<DataError>([&] { open_training_data(config_, 32, 257, false); }), "not written together"));
+  EXPECT_TRUE(contains(message_of<DataError>([&] { open_data(config_, 32, 257, false); }), "not written together"));
 }
 
 }  // namespace
