@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <limits>
 #include <map>
 #include <memory>
@@ -18,6 +19,8 @@
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/load.h"
+#include "engine/data/tokenizer.h"
+#include "engine/train/inference.h"
 #include "launch/commands.h"
 #include "launch/redrawn_line.h"
 
@@ -260,29 +263,80 @@ void add_verify(CLI::App& parent) {
 // ---- convert
 
 struct Conversion {
-  std::string source, destination, to, dtype;
+  std::string source, destination, to, dtype, max_shard_size, tokenizer;
 };
+
+// As transformers has them: 5GB, 200MB, 1GiB, or a number of bytes.
+int64_t parse_size(const std::string& text) {
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  const auto number = parse_integer(text.substr(0, digits));
+  for (const auto& [unit, bytes] : std::initializer_list<std::pair<const char*, int64_t>>{{"", 1},
+                                                                                          {"KB", 1000},
+                                                                                          {"MB", 1'000'000},
+                                                                                          {"GB", 1'000'000'000},
+                                                                                          {"KiB", 1 << 10},
+                                                                                          {"MiB", 1 << 20},
+                                                                                          {"GiB", 1 << 30}})
+    if (int64_t size = 0;
+        number && *number > 0 && text.substr(digits) == unit && !__builtin_mul_overflow(*number, bytes, &size))
+      return size;
+  throw ConfigError(fmt::format("--max-shard-size: found \"{}\", expected a size, such as 5GB or 500MiB", text));
+}
+
+// The tokenizer that an export takes along: the one named, or the one that the run names. "": none that transformers
+// reads, and `missing` says why.
+HfExport export_of(const Conversion& options, const GptWeights& weights, std::string& missing) {
+  HfExport out{.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32};
+  if (!options.max_shard_size.empty()) out.max_shard_bytes = parse_size(options.max_shard_size);
+  const OpenCheckpoint* checkpoint = weights.checkpoint();
+  std::string path = options.tokenizer;
+  if (path.empty() && checkpoint) path = tokenizer_of(*checkpoint);
+  if (path.empty()) missing = "the tokenizer, which is unknown here (--tokenizer names it)";
+  else if (!path.ends_with("tokenizer.json"))
+    missing = fmt::format("the tokenizer, {}, as it has no tokenizer.json", path);
+  if (!missing.empty()) {
+    if (!options.tokenizer.empty()) throw ConfigError("--tokenizer " + path + ": expected a tokenizer.json");
+    return out;
+  }
+  const auto tokenizer = load_tokenizer(path);
+  check_tokenizer(*tokenizer, checkpoint ? checkpoint->state.tokenizer : "", *weights.config().model.vocab_size, path);
+  out.tokenizer = path;
+  out.bos = tokenizer->bos();
+  out.eos = tokenizer->eod();
+  return out;
+}
 
 void convert(const Conversion& options) {
   if (options.to == "trivet" && !options.dtype.empty())
     throw ConfigError("--dtype " + options.dtype + ": Trivet's checkpoints are always fp32; leave it out");
+  for (const auto& [option, value] :
+       {std::pair{"--max-shard-size", options.max_shard_size}, {"--tokenizer", options.tokenizer}})
+    if (options.to != "hf" && !value.empty())
+      throw ConfigError(fmt::format("{} {}: is of --to hf only; leave it out", option, value));
   const double start = now_seconds();
   const auto weights = open_gpt_weights(options.source);
   const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
-  if (options.to == "hf") write_hf_gpt2(*weights, options.destination, dtype);
+  std::string missing;  // the tokenizer
+  if (options.to == "hf") write_hf(*weights, options.destination, export_of(options, *weights, missing));
   else if (options.to == "llmc") write_llmc(*weights, options.destination, dtype);
   else write_checkpoint(*weights, options.destination);
   fmt::print("{}: {} parameters in {} tensors of {}, {}, in {:.2f} s\n", options.destination,
              grouped(parameters_of(weights->tensors())), weights->tensors().size(), weights->path(), name_of(dtype),
              now_seconds() - start);
+  // Opening it also checks names and shapes of what was written.
+  std::vector<std::string> lost = not_carried(*weights, *open_gpt_weights(options.destination));
+  if (const OpenCheckpoint* checkpoint = weights->checkpoint())
+    lost.insert(lost.begin(), fmt::format("the optimizer's state and the counts of step {}", checkpoint->state.step));
+  if (!missing.empty()) lost.push_back(missing);
+  if (!lost.empty()) print_text(fmt::format("not carried: {}", fmt::join(lost, "; ")));
 }
 
 void add_convert(CLI::App& parent) {
   auto options = std::make_shared<Conversion>();
   CLI::App* command = parent.add_subcommand("convert", "write the weights in another format");
   add_argument(*command, "SOURCE", options->source,
-               "a checkpoint (or run: its latest), a Hugging Face GPT-2 (folder or .safetensors), or an llm.c "
-               "model_*.bin");
+               "a checkpoint (or run: its latest), a Hugging Face GPT-2, Llama, Mistral or Qwen2 (folder or "
+               ".safetensors), or an llm.c model_*.bin");
   add_argument(*command, "DESTINATION", options->destination,
                "that is not there yet: a folder for hf, a file for llmc, a checkpoint's directory for trivet");
   command->add_option("--to", options->to, "the format to write")
@@ -292,6 +346,10 @@ void add_convert(CLI::App& parent) {
   command->add_option("--dtype", options->dtype, "of hf and llmc")
       ->option_text("fp32|bf16 [fp32]")
       ->check(CLI::IsMember({"fp32", "bf16"}));
+  command->add_option("--max-shard-size", options->max_shard_size, "of hf's files, unless a tensor is larger")
+      ->option_text("SIZE [5GB]");
+  command->add_option("--tokenizer", options->tokenizer, "for hf, instead of the one that the run names")
+      ->option_text("tokenizer.json");
   command->callback([options] { convert(*options); });
 }
 

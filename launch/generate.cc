@@ -50,32 +50,12 @@ void read_prompt(GenerateOptions& options) {
 }
 
 // The tokenizer that the model was trained with; null where it cannot be found.
-std::unique_ptr<Tokenizer> find_tokenizer(const GenerateOptions& options, const OpenCheckpoint& checkpoint) {
-  const std::string& fingerprint = checkpoint.state.tokenizer;
-  if (options.tokenizer == "bytes") return make_bytes_tokenizer();
-  if (!options.tokenizer.empty()) return load_tokenizer(options.tokenizer);
-  if (fingerprint == "bytes") return make_bytes_tokenizer();
-  const DataConfig data = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json").data;
-  if (!data.tokenizer_model.empty() && file_exists(data.tokenizer_model)) return load_tokenizer(data.tokenizer_model);
-  for (const std::string& prefix : {data.path, data.train_path})
-    if (!prefix.empty() && (file_exists(prefix + ".json") || !tokenizer_file(prefix).empty()))
-      return open_tokenizer(prefix);
-  return nullptr;
-}
-
 std::unique_ptr<Tokenizer> open_checked_tokenizer(const GenerateOptions& options, const OpenCheckpoint& checkpoint,
                                                   int64_t vocab) {
-  auto tokenizer = find_tokenizer(options, checkpoint);
-  if (!tokenizer) return nullptr;
-  const std::string& expected = checkpoint.state.tokenizer;
-  if (!expected.empty() && tokenizer->fingerprint() != expected)
-    throw DataError(
-        fmt::format("{}: the model was trained with another tokenizer: found the fingerprint {}, expected "
-                    "{}",
-                    checkpoint.directory, tokenizer->fingerprint(), expected));
-  if (tokenizer->vocab_size() > vocab)
-    throw DataError(fmt::format("{}: the tokenizer has {} ids, but the model's vocabulary {}", checkpoint.directory,
-                                tokenizer->vocab_size(), vocab));
+  const std::string path = options.tokenizer.empty() ? tokenizer_of(checkpoint) : options.tokenizer;
+  if (path.empty()) return nullptr;
+  auto tokenizer = path == "bytes" ? make_bytes_tokenizer() : load_tokenizer(path);
+  check_tokenizer(*tokenizer, checkpoint.state.tokenizer, vocab, checkpoint.directory);
   return tokenizer;
 }
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <filesystem>
 #include <fmt/format.h>
 
 #include "base/files.h"
@@ -23,13 +22,15 @@ class CheckpointWeights : public GptWeights {
     set_model(parse_saved_config(checkpoint_.state.config, directory + "/train_state.json"));
   }
 
-  std::vector<float> read(const GptTensor& tensor) override {
-    std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
-    const StateTensor wanted{
-        tensor.name, whole_slice(tensor.shape), {values.data(), DType::f32, {tensor.shape.numel()}}};
+  std::vector<float> read(const ModelTensor& tensor) override {
+    std::vector<float> values(static_cast<size_t>(tensor.param.global_shape.numel()));
+    const StateTensor wanted{tensor.param.name,
+                             whole_slice(tensor.param.global_shape),
+                             {values.data(), DType::f32, {tensor.param.global_shape.numel()}}};
     read_tensors(checkpoint_, {&wanted, 1}, *device_, *stream_);
     return values;
   }
+  const OpenCheckpoint* checkpoint() const override { return &checkpoint_; }
 
  private:
   OpenCheckpoint checkpoint_;
@@ -48,15 +49,14 @@ std::map<std::string, std::string> model_values(const Config& config) {
 void write_files(GptWeights& weights, const Disk& disk, const std::string& folder) {
   std::vector<StoredSlice> slices;
   int64_t largest = 0;
-  for (const GptTensor& tensor : weights.tensors()) {
-    largest = std::max(largest, tensor.shape.numel());
+  for (const ModelTensor& tensor : weights.tensors()) {
+    largest = std::max(largest, tensor.param.global_shape.numel());
     for (const char* prefix : {"", kFirstMoment, kSecondMoment})
-      slices.push_back({.name = prefix + tensor.name, .slice = whole_slice(tensor.shape)});
+      slices.push_back({.name = prefix + tensor.param.name, .slice = whole_slice(tensor.param.global_shape)});
   }
-  disk.make_directories(folder);
   ShardWriter shard(disk, folder, "rank-00000.safetensors", std::move(slices));
   const std::vector<float> zeros(static_cast<size_t>(largest));
-  for (const GptTensor& tensor : weights.tensors()) {
+  for (const ModelTensor& tensor : weights.tensors()) {
     shard.add(weights.read(tensor).data());
     shard.add(zeros.data());
     shard.add(zeros.data());
@@ -68,7 +68,6 @@ void write_files(GptWeights& weights, const Disk& disk, const std::string& folde
   for (const auto& [name, value] : state.config)
     config += fmt::format("  {}: {}\n", name.substr(name.find('.') + 1), value);
   write_manifest(disk, folder, std::move(manifest), state, config);
-  disk.sync_directory(folder);
 }
 
 }  // namespace
@@ -78,28 +77,14 @@ std::unique_ptr<GptWeights> open_checkpoint_weights(const std::string& directory
 }
 
 std::unique_ptr<GptWeights> open_gpt_weights(const std::string& path) {
-  if (is_hf_model(path)) return open_hf_gpt2(path);
+  if (is_hf_model(path)) return open_hf(path);
   if (is_llmc_model(path)) return open_llmc(path);
   return open_checkpoint_weights(find_checkpoints(path).front());
 }
 
 void write_checkpoint(GptWeights& weights, const std::string& directory) {
   if (file_exists(directory)) throw ConfigError(directory + ": exists already; expected a new name");
-  std::string name = directory;
-  while (name.ends_with('/')) name.pop_back();
-  const Disk disk;
-  const std::string temporary = name + ".tmp-convert";
-  disk.remove_all(temporary);
-  try {
-    write_files(weights, disk, temporary);
-    disk.rename(temporary, name);
-  } catch (...) {
-    std::error_code ignored;  // the first error is the one to report
-    std::filesystem::remove_all(temporary, ignored);
-    throw;
-  }
-  const std::string above = std::filesystem::path(name).parent_path().string();
-  disk.sync_directory(above.empty() ? "." : above);
+  write_folder(directory, [&](const Disk& disk, const std::string& folder) { write_files(weights, disk, folder); });
 }
 
 }  // namespace trivet

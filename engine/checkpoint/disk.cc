@@ -137,4 +137,24 @@ void Disk::File::sync() {
   disk_.finish(DiskOp::sync, path_, [&] { return fsync(fd_); });
 }
 
+void write_folder(const std::string& path, const std::function<void(const Disk&, const std::string&)>& fill) {
+  std::string name = path;
+  while (name.ends_with('/')) name.pop_back();
+  const Disk disk;
+  const std::string temporary = name + ".tmp-convert";
+  disk.remove_all(temporary);
+  try {
+    disk.make_directories(temporary);
+    fill(disk, temporary);
+    disk.sync_directory(temporary);
+    disk.rename(temporary, name);
+  } catch (...) {
+    std::error_code ignored;  // the first error is the one to report
+    std::filesystem::remove_all(temporary, ignored);
+    throw;
+  }
+  const std::string above = std::filesystem::path(name).parent_path().string();
+  disk.sync_directory(above.empty() ? "." : above);
+}
+
 }  // namespace trivet

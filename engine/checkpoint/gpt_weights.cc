@@ -1,9 +1,7 @@
 #include "engine/checkpoint/gpt_weights.h"
 
 #include <algorithm>
-#include <array>
 #include <fmt/format.h>
-#include <string_view>
 #include <utility>
 
 #include "engine/config/fields.h"
@@ -12,51 +10,21 @@
 namespace trivet {
 namespace {
 
-struct Foreign {
-  std::string_view hf_name;  // '*': the layer's number
-  bool conv1d = false;       // its matrix
-  bool query_key_value = false;
-};
-// By Module, whose order is that of an llm.c file too.
-constexpr auto kForeign = std::to_array<Foreign>({{"wte"},
-                                                  {"wpe"},
-                                                  {"h.*.ln_1"},
-                                                  {"h.*.attn.c_attn", true, true},
-                                                  {"h.*.attn.c_proj", true},
-                                                  {"h.*.ln_2"},
-                                                  {"h.*.mlp.c_fc", true},
-                                                  {"h.*.mlp.c_proj", true},
-                                                  {"ln_f"},
-                                                  {"lm_head"}});
-static_assert(kForeign.size() == kModules);
-
-GptTensor describe(const ModelTensor& tensor) {
-  const auto module = static_cast<size_t>(tensor.module);
-  const Foreign& foreign = kForeign[module];
-  const std::string& name = tensor.param.name;
-  const std::string end = name.substr(name.rfind('.'));  // .weight or .bias
-  std::string hf_name = std::string(foreign.hf_name) + end;
-  if (const size_t star = hf_name.find('*'); star != std::string::npos)
-    hf_name.replace(star, 1, std::to_string(tensor.layer));
-  return {.name = name,
-          .hf_name = hf_name,
-          .shape = tensor.param.global_shape,
-          .kind = 2 * module + (end == ".bias" ? 1 : 0),
-          .conv1d = foreign.conv1d && tensor.param.global_shape.rank == 2,
-          .query_key_value = foreign.query_key_value};
+// With sizes as numbers that follow from others.
+Config with_sizes(const ModelConfig& model) {
+  const AttentionSpec heads = model_spec_of(model).attention;
+  Config config;
+  config.model = model;
+  config.model.num_query_groups = heads.kv_heads;
+  config.model.kv_channels = heads.head_width;
+  return config;
 }
 
 }  // namespace
 
-std::vector<GptTensor> gpt_tensors(const ModelSpec& model) {
-  std::vector<GptTensor> tensors;
-  for (const ModelTensor& tensor : model_tensors(model)) tensors.push_back(describe(tensor));
-  return tensors;
-}
-
-int64_t parameters_of(const std::vector<GptTensor>& tensors) {
+int64_t parameters_of(const std::vector<ModelTensor>& tensors) {
   int64_t sum = 0;
-  for (const GptTensor& tensor : tensors) sum += tensor.shape.numel();
+  for (const ModelTensor& tensor : tensors) sum += tensor.param.global_shape.numel();
   return sum;
 }
 
@@ -75,23 +43,36 @@ void GptWeights::set_model(const Config& config) {
   config_.model = config.model;
   config_.precision = config.precision;
   try {
-    tensors_ = gpt_tensors(model_spec_of(config_.model));
+    tensors_ = model_tensors(model_spec_of(config_.model));
   } catch (const ConfigError& error) {
     throw DataError(fmt::format("{}: {}", path_, error.what()));
   }
 }
 
+std::vector<std::string> not_carried(const GptWeights& from, const GptWeights& to) {
+  const Config before = with_sizes(from.config().model), after = with_sizes(to.config().model);
+  std::vector<std::string> keys;
+  for (const Field& field : fields())
+    if (const std::string value = format_field(field, before); value != format_field(field, after))
+      keys.push_back(fmt::format("{} {}", field.name, value));
+  return keys;
+}
+
+void expect_values(const ModelConfig& model, const std::string& what, const ExpectedValues& expected) {
+  const Config config = with_sizes(model);
+  for (const auto& [name, value] : expected)
+    if (const std::string found = format_field(*find_field(name), config); found != value)
+      throw ConfigError(fmt::format("{} cannot hold this model: {}: found {}, expected {}", what, name, found, value));
+}
+
 void expect_gpt2(const ModelConfig& model, const std::string& what) {
-  const ModelSpec spec = model_spec_of(model);
-  const AttentionSpec& a = spec.attention;
-  const std::pair<bool, const char*> others[] = {{spec.norm != Norm::layernorm, "RMSNorm"},
-                                                 {spec.gated(), "SwiGLU"},
-                                                 {spec.positions != Positions::learned, "rope"},
-                                                 {!spec.biases, "linear layers without biases"},
-                                                 {a.kv_heads != a.heads, "query groups"},
-                                                 {a.width() != spec.hidden, "heads that do not fill the hidden size"}};
-  for (const auto& [found, name] : others)
-    if (found) throw ConfigError(fmt::format("{} cannot hold this model: found {}, expected a GPT-2", what, name));
+  expect_values(model, what,
+                {{"model.normalization", "LayerNorm"},
+                 {"model.swiglu", "false"},
+                 {"model.position_embedding_type", "learned_absolute"},
+                 {"model.add_bias_linear", "true"},
+                 {"model.num_query_groups", std::to_string(model.num_attention_heads)},
+                 {"model.kv_channels", std::to_string(model.hidden_size / model.num_attention_heads)}});
 }
 
 std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t cols) {
@@ -105,15 +86,17 @@ std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64
   return out;
 }
 
-std::vector<float> reorder_heads(std::span<const float> rows, const ModelConfig& model, HeadOrder to) {
+std::vector<float> reorder_heads(std::span<const float> rows, const AttentionSpec& heads, HeadOrder to) {
   std::vector<float> out(rows.size());
-  const int64_t heads = model.num_attention_heads;
-  const int64_t n = static_cast<int64_t>(rows.size()) / (3 * heads);  // elements of one head's q, k or v
-  for (int64_t head = 0; head < heads; ++head)
-    for (int64_t part = 0; part < 3; ++part) {
-      int64_t from = (3 * head + part) * n, target = (part * heads + head) * n;
-      if (to == HeadOrder::by_head) std::swap(from, target);
-      std::copy_n(rows.data() + from, n, out.data() + target);
+  const int64_t groups = heads.kv_heads, queries = heads.heads / groups;             // of a group
+  const int64_t n = static_cast<int64_t>(rows.size()) / (heads.heads + 2 * groups);  // elements of one head
+  for (int64_t group = 0; group < groups; ++group)
+    for (int64_t i = 0; i < queries + 2; ++i) {
+      const int64_t by_group = group * (queries + 2) + i;
+      const int64_t by_part = i < queries ? group * queries + i : heads.heads + (i - queries) * groups + group;
+      const auto [from, target] =
+          to == HeadOrder::by_group ? std::pair(by_part, by_group) : std::pair(by_group, by_part);
+      std::copy_n(rows.data() + from * n, n, out.data() + target * n);
     }
   return out;
 }

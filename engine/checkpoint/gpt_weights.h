@@ -1,9 +1,16 @@
 // GptWeights: the weights of a model in any format: a Trivet checkpoint, a Hugging Face model, an llm.c file. A
 // conversion reads one and writes another a tensor at a time, so its memory is that of the largest tensors.
 //
-// In between, tensors have Trivet's names and order of elements, which is Megatron's. The other formats differ in two:
-//   rows of query, key and value   Trivet by head, so that tensor parallelism splits between heads; the others by part
-//   matrices                       Trivet and llm.c [out, in]; Hugging Face's GPT-2 (Conv1D) [in, out]
+// In between, tensors have Trivet's names and order of elements, which is Megatron's. The other formats differ in
+// three:
+//   rows of query, key and value   Trivet by group of heads, so that tensor parallelism splits between groups; the
+//   others
+//                                  by part
+//   tensors                        Trivet and GPT-2 have one of query, key and value; Hugging Face's Llama has three,
+//   and
+//                                  one each of an MLP's gate and up
+//   matrices                       Trivet, llm.c and Llama [out, in]; Hugging Face's GPT-2 (Conv1D) [in, out]
+// The columns that rope turns together are the same two halves of a head in all of them.
 #pragma once
 
 #include <memory>
@@ -18,18 +25,9 @@
 
 namespace trivet {
 
-struct GptTensor {
-  std::string name;              // Trivet's
-  std::string hf_name{};         // without the prefix "transformer."
-  Shape shape;                   // Trivet's, without padding
-  size_t kind = 0;               // ascends as in an llm.c file; the same in all blocks
-  bool conv1d = false;           // Hugging Face has it transposed
-  bool query_key_value = false;  // rows have another order elsewhere
-};
+int64_t parameters_of(const std::vector<ModelTensor>& tensors);
 
-// The parameters that the model's layers declare, in the order of the forward pass.
-std::vector<GptTensor> gpt_tensors(const ModelSpec& model);
-int64_t parameters_of(const std::vector<GptTensor>& tensors);
+struct OpenCheckpoint;
 
 class GptWeights {
  public:
@@ -38,8 +36,10 @@ class GptWeights {
 
   const std::string& path() const { return path_; }
   const Config& config() const { return config_; }  // model.*, with every size given, and precision.dtype
-  const std::vector<GptTensor>& tensors() const { return tensors_; }
-  virtual std::vector<float> read(const GptTensor& tensor) = 0;  // in Trivet's order
+  // In the order of the forward pass.
+  const std::vector<ModelTensor>& tensors() const { return tensors_; }
+  virtual std::vector<float> read(const ModelTensor& tensor) = 0;       // in Trivet's order
+  virtual const OpenCheckpoint* checkpoint() const { return nullptr; }  // where it is one of Trivet's
 
  protected:
   // Throws DataError where the sizes are not those of a model.
@@ -47,7 +47,7 @@ class GptWeights {
 
   std::string path_;
   Config config_;
-  std::vector<GptTensor> tensors_;
+  std::vector<ModelTensor> tensors_;
 };
 
 // Opens `path`: a Trivet checkpoint (or the newest of a folder or run), a Hugging Face model (its folder or
@@ -59,24 +59,38 @@ std::unique_ptr<GptWeights> open_checkpoint_weights(const std::string& directory
 // appears when it is complete.
 void write_checkpoint(GptWeights& weights, const std::string& directory);
 
-// Throws ConfigError where the model is no GPT-2, for a format, or a file, that holds nothing else.
+// Keys of the model that have another value in `from` than in `to`, with that of `from`: "model.hidden_dropout 0.1".
+std::vector<std::string> not_carried(const GptWeights& from, const GptWeights& to);
+
+// Throws ConfigError where the model is not as `what`, a format that holds nothing else, has it. expected: the values
+// of keys; sizes that follow from others are numbers.
+using ExpectedValues = std::vector<std::pair<const char*, std::string>>;
+void expect_values(const ModelConfig& model, const std::string& what, const ExpectedValues& expected);
 void expect_gpt2(const ModelConfig& model, const std::string& what);
 
 // [rows, cols] to [cols, rows].
 std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t cols);
-// The rows of query, key and value: q k v of head 0, q k v of head 1, …, or all q, then all k, then all v.
-enum class HeadOrder { by_head, by_part };
-std::vector<float> reorder_heads(std::span<const float> rows, const ModelConfig& model, HeadOrder to);
+// The rows of query, key and value: the queries, key and value of group 0, of group 1, …, or all queries, then all
+// keys, then all values.
+enum class HeadOrder { by_group, by_part };
+std::vector<float> reorder_heads(std::span<const float> rows, const AttentionSpec& heads, HeadOrder to);
 
-// ---- Hugging Face (hf_gpt2.cc) and llm.c (llmc.cc)
+// ---- Hugging Face (hf_weights.cc) and llm.c (llmc.cc)
 
 bool is_hf_model(const std::string& path);
 // `path`: the folder, or a .safetensors file with config.json beside it. Throws DataError, IoError.
-std::unique_ptr<GptWeights> open_hf_gpt2(const std::string& path);
+std::unique_ptr<GptWeights> open_hf(const std::string& path);
 
-// Writes config.json and model.safetensors, with the prefix "transformer.", into `folder`, which is new or empty. A
-// tied head is not written. dtype: f32 or bf16, rounded to nearest even.
-void write_hf_gpt2(GptWeights& weights, const std::string& folder, DType dtype);
+struct HfExport {
+  DType dtype = DType::f32;                 // or bf16, rounded to nearest even
+  int64_t max_shard_bytes = 5'000'000'000;  // a larger tensor has a file of its own
+  std::string tokenizer{};                  // a tokenizer.json, with tokenizer_config.json beside it; "": none
+  int64_t bos = -1, eos = -1;               // its ids; -1: unknown
+};
+// Writes config.json, safetensors as transformers' save_pretrained shards and names them, and the tokenizer's files
+// into `folder`, which is new or empty, and which has them all or none. A tied head is not written. Throws ConfigError
+// for a model that no architecture of transformers which Trivet writes computes.
+void write_hf(GptWeights& weights, const std::string& folder, const HfExport& options);
 
 bool is_llmc_model(const std::string& path);  // begins with the magic number
 std::unique_ptr<GptWeights> open_llmc(const std::string& path);

@@ -12,6 +12,7 @@
 
 #include "engine/checkpoint/gpt_weights.h"
 #include "engine/checkpoint/safetensors.h"
+#include "engine/config/validate.h"
 
 namespace trivet {
 namespace {
@@ -21,14 +22,19 @@ constexpr int64_t kPadding = 128;  // llm.c's vocabularies are multiples of it
 using Header = std::array<int32_t, 256>;
 constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(Header));
 
+// Ascends in the file; the same in all blocks: the modules as they are declared, of each its weight and then its bias.
+size_t kind_of(const ModelTensor& tensor) {
+  return 2 * static_cast<size_t>(tensor.module) + (tensor.param.name.ends_with(".bias") ? 1 : 0);
+}
+
 // In the order of the file: by kind, and within one by layer.
-std::vector<GptTensor> in_file_order(std::vector<GptTensor> tensors) {
+std::vector<ModelTensor> in_file_order(std::vector<ModelTensor> tensors) {
   std::stable_sort(tensors.begin(), tensors.end(),
-                   [](const GptTensor& a, const GptTensor& b) { return a.kind < b.kind; });
+                   [](const ModelTensor& a, const ModelTensor& b) { return kind_of(a) < kind_of(b); });
   return tensors;
 }
 
-bool is_word_embedding(const GptTensor& tensor) { return tensor.kind == 0; }
+bool is_word_embedding(const ModelTensor& tensor) { return tensor.module == Module::word_embeddings; }
 
 class LlmcWeights : public GptWeights {
  public:
@@ -56,19 +62,22 @@ class LlmcWeights : public GptWeights {
       throw DataError(fmt::format("{}: found {} rows for a vocabulary of {}, expected at least as many", path,
                                   header[7], header[3]));
     int64_t end = kHeaderBytes;
-    for (const GptTensor& tensor : in_file_order(tensors_)) {
-      offsets_[tensor.name] = end;
-      const int64_t padding = is_word_embedding(tensor) ? int64_t{header[7] - header[3]} * tensor.shape[1] : 0;
-      end += (tensor.shape.numel() + padding) * size_of(dtype_);
+    for (const ModelTensor& tensor : in_file_order(tensors_)) {
+      offsets_[tensor.param.name] = end;
+      const int64_t padding =
+          is_word_embedding(tensor) ? int64_t{header[7] - header[3]} * tensor.param.global_shape[1] : 0;
+      end += (tensor.param.global_shape.numel() + padding) * size_of(dtype_);
     }
     if (end != file_.size())
       throw DataError(fmt::format("{}: has {} bytes, expected {} of a model of these sizes", path, file_.size(), end));
   }
 
-  std::vector<float> read(const GptTensor& tensor) override {
-    std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
-    read_as_float(file_, offsets_.at(tensor.name), dtype_ == DType::f32 ? "F32" : "BF16", values);
-    return tensor.query_key_value ? reorder_heads(values, config_.model, HeadOrder::by_head) : values;
+  std::vector<float> read(const ModelTensor& tensor) override {
+    std::vector<float> values(static_cast<size_t>(tensor.param.global_shape.numel()));
+    read_as_float(file_, offsets_.at(tensor.param.name), dtype_ == DType::f32 ? "F32" : "BF16", values);
+    return tensor.module == Module::qkv
+               ? reorder_heads(values, model_spec_of(config_.model).attention, HeadOrder::by_group)
+               : values;
   }
 
  private:
@@ -112,9 +121,10 @@ void write_llmc(GptWeights& weights, const std::string& path, DType dtype) {
   std::ranges::transform(values, header.begin(), [](int64_t value) { return static_cast<int32_t>(value); });
   OutputFile file(path);
   file.write(header.data(), sizeof header);
-  for (const GptTensor& tensor : in_file_order(weights.tensors())) {
+  for (const ModelTensor& tensor : in_file_order(weights.tensors())) {
     std::vector<float> numbers = weights.read(tensor);
-    if (tensor.query_key_value) numbers = reorder_heads(numbers, model, HeadOrder::by_part);
+    if (tensor.module == Module::qkv)
+      numbers = reorder_heads(numbers, model_spec_of(model).attention, HeadOrder::by_part);
     if (is_word_embedding(tensor)) numbers.resize(static_cast<size_t>(padded * model.hidden_size));
     write_floats(file, numbers, dtype);
   }

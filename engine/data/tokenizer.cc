@@ -68,6 +68,17 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   return path.ends_with(".json") ? load_bpe(path) : load_sentencepiece(path);
 }
 
+void check_tokenizer(const Tokenizer& tokenizer, const std::string& fingerprint, int64_t vocab, const std::string& of) {
+  if (!fingerprint.empty() && tokenizer.fingerprint() != fingerprint)
+    throw DataError(
+        fmt::format("{}: the model was trained with another tokenizer: found the fingerprint {}, expected "
+                    "{}",
+                    of, tokenizer.fingerprint(), fingerprint));
+  if (tokenizer.vocab_size() > vocab)
+    throw DataError(
+        fmt::format("{}: the tokenizer has {} ids, but the model's vocabulary {}", of, tokenizer.vocab_size(), vocab));
+}
+
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& prefix) {
   const auto info = read_dataset_info(prefix);
   std::string file = info ? prefix + (info->tokenizer == "bpe" ? ".tokenizer.json" : ".model") : tokenizer_file(prefix);

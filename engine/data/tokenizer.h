@@ -56,6 +56,10 @@ std::string tokenizer_file(const std::string& prefix);
 // A tokenizer.json, beside which tokenizer_config.json names the end of document, or a model of SentencePiece.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 
+// Throws DataError where it is not the one that the model `of` was trained with, by the fingerprint if that is known,
+// or has more ids than its vocabulary.
+void check_tokenizer(const Tokenizer& tokenizer, const std::string& fingerprint, int64_t vocab, const std::string& of);
+
 // The tokenizer of the dataset PREFIX, by PREFIX.json, or without one by tokenizer_file(). Another one than the dataset
 // was made with, or a dataset without these files, is a DataError.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& prefix);

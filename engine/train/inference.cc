@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/files.h"
 #include "engine/config/fields.h"
+#include "engine/data/tokenizer.h"
 #include "engine/model/modules.h"
 
 namespace trivet {
@@ -72,6 +74,16 @@ std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Com
   // one would have a stream that waits for it in NCCL.
   world.barrier();
   return rank;
+}
+
+std::string tokenizer_of(const OpenCheckpoint& checkpoint) {
+  if (checkpoint.state.tokenizer == "bytes") return "bytes";
+  const DataConfig data = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json").data;
+  if (!data.tokenizer_model.empty() && file_exists(data.tokenizer_model)) return data.tokenizer_model;
+  for (const std::string& prefix : {data.path, data.train_path})
+    if (!prefix.empty())
+      if (const std::string file = tokenizer_file(prefix); !file.empty()) return file;
+  return "";
 }
 
 }  // namespace trivet

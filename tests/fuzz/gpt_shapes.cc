@@ -10,6 +10,7 @@ namespace trivet {
 
 std::vector<ModelTensor> model_tensors(const ModelSpec& model) {
   if (model.num_layers > 4) throw DataError("more layers than are worth the time");
+  expect_runs(model);
   const int64_t h = model.hidden, f = model.ffn;
   std::vector<ModelTensor> tensors;
   const auto add = [&](Module module, int64_t layer, const char* parameter, Shape shape) {
@@ -18,21 +19,24 @@ std::vector<ModelTensor> model_tensors(const ModelSpec& model) {
          layer,
          {.name = fmt::format("{}.{}.{}", static_cast<int>(module), layer, parameter), .global_shape = shape}});
   };
-  const auto add_both = [&](Module module, int64_t layer, Shape shape) {
+  const auto add_both = [&](Module module, int64_t layer, Shape shape, bool bias) {
     add(module, layer, "weight", shape);
-    add(module, layer, "bias", {shape[0]});
+    --shape.rank;
+    if (shape.rank == 0) shape = {h};  // of a norm
+    if (bias) add(module, layer, "bias", shape);
   };
+  const bool mean = model.norm == Norm::layernorm;
   add(Module::word_embeddings, 0, "weight", {model.vocab, h});
-  add(Module::position_embeddings, 0, "weight", {model.seq, h});
+  if (model.positions == Positions::learned) add(Module::position_embeddings, 0, "weight", {model.seq, h});
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
-    add_both(Module::attention_norm, layer, {h});
-    add_both(Module::qkv, layer, {3 * h, h});
-    add_both(Module::proj, layer, {h, h});
-    add_both(Module::mlp_norm, layer, {h});
-    add_both(Module::fc1, layer, {f, h});
-    add_both(Module::fc2, layer, {h, f});
+    add_both(Module::attention_norm, layer, {h}, mean);
+    add_both(Module::qkv, layer, {model.attention.qkv_width(), h}, model.qkv_bias);
+    add_both(Module::proj, layer, {h, model.attention.width()}, model.biases);
+    add_both(Module::mlp_norm, layer, {h}, mean);
+    add_both(Module::fc1, layer, model.gated() ? Shape{2, f, h} : Shape{f, h}, model.biases);
+    add_both(Module::fc2, layer, {h, f}, model.biases);
   }
-  add_both(Module::final_norm, 0, {h});
+  add_both(Module::final_norm, 0, {h}, mean);
   if (!model.tied_embeddings) add(Module::output_layer, 0, "weight", {model.vocab, h});
   return tensors;
 }

@@ -198,6 +198,23 @@ put("weights", "hf_no_heads", hf(changed(gpt2, n_head=0), "", whole))
 put("weights", "hf_untied", hf(changed(gpt2, tie_word_embeddings=False), "", whole))
 put("weights", "hf_texts", hf(changed(gpt2, n_layer="1", layer_norm_epsilon=None), "", whole))
 
+llama = {"model_type": "llama", "hidden_size": 4, "intermediate_size": 3, "num_hidden_layers": 1,
+         "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 2, "vocab_size": 3,
+         "rope_theta": 500, "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
+                                             "high_freq_factor": 4, "original_max_position_embeddings": 64}}
+names = {"embed_tokens": [3, 4], "norm": [4], "layers.0.input_layernorm": [4], "layers.0.post_attention_layernorm": [4],
+         "layers.0.self_attn.q_proj": [4, 4], "layers.0.self_attn.k_proj": [2, 4], "layers.0.self_attn.v_proj": [2, 4],
+         "layers.0.self_attn.o_proj": [4, 4], "layers.0.mlp.gate_proj": [3, 4], "layers.0.mlp.up_proj": [3, 4],
+         "layers.0.mlp.down_proj": [4, 3]}
+llama_whole = {**{f"model.{n}.weight": shape for n, shape in names.items()}, "lm_head.weight": [3, 4]}
+put("weights", "hf_llama", hf(json.dumps(llama), "", hf_shard(llama_whole)))
+five = {k: v for k, v in llama.items() if k != "rope_scaling"} | {"rope_parameters": {**llama["rope_scaling"], "rope_theta": 500}}
+put("weights", "hf_llama_five", hf(json.dumps(five), "", hf_shard(llama_whole, "BF16")))
+put("weights", "hf_mistral", hf(changed(llama, model_type="mistral", sliding_window=2, head_dim=2), "", hf_shard(llama_whole)))
+biases = {f"model.layers.0.self_attn.{n}_proj.bias": [2 if n != "q" else 4] for n in "qkv"}
+put("weights", "hf_qwen2", hf(changed(llama, model_type="qwen2"), "", hf_shard({**llama_whole, **biases})))
+put("weights", "hf_llama_largest", hf(changed(llama, head_dim=10**6, num_attention_heads=10**6), "", hf_shard(llama_whole)))
+
 # ---- texts of `data prepare`: what it is, then the file
 
 lines = b'{"text": "one"}\n\n{"id": 2, "text": "two\\u00e9\\n"}\n{"text": ""}\n{"text": "no end of line"}'

@@ -25,7 +25,7 @@ void write(const std::string& path, std::string_view bytes) {
 
 void expect_same(GptWeights& found, GptWeights& expected) {
   if (found.tensors().size() != expected.tensors().size()) std::abort();
-  for (const GptTensor& tensor : expected.tensors()) {
+  for (const ModelTensor& tensor : expected.tensors()) {
     const std::vector<float> a = found.read(tensor), b = expected.read(tensor);
     if (a.size() != b.size() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) != 0) std::abort();
   }
@@ -57,10 +57,10 @@ void read_hf(const std::string& folder, std::string_view bytes) {
   write(folder + "/model.safetensors", index ? "" : parts[2]);
   write(folder + "/1", index ? parts[2] : "");
   write(folder + "/2", index ? parts[3] : "");
-  const auto weights = open_hf_gpt2(folder);
+  const auto weights = open_hf(folder);
   fs::remove_all(folder + "/again");
-  write_hf_gpt2(*weights, folder + "/again", DType::f32);
-  expect_same(*open_hf_gpt2(folder + "/again"), *weights);
+  write_hf(*weights, folder + "/again", {});
+  expect_same(*open_hf(folder + "/again"), *weights);
 }
 
 }  // namespace

@@ -497,6 +497,51 @@ TEST(CommandLine, EscapesNamesInMessages) {
   }
 }
 
+// An export brings the run's tokenizer, and says what stays behind.
+TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
+  // given: a Llama of one step, on a BPE made of a text
+  const TempDir dir;
+  const std::string prepare = fmt::format("data prepare --input {} --tokenizer bpe --vocab-size 300 --output {}",
+                                          source_path("README.md"), dir / "d");
+  ASSERT_EQ(trivet(dir, prepare).code, 0);
+  std::string train = fmt::format("train {} --ranks 1", source_path("configs/llama_tiny.yaml"));
+  for (const char* set : {"train.train_iters=1", "model.num_layers=1", "model.hidden_size=16", "model.seq_length=16",
+                          "model.hidden_dropout=0.1", "parallel.tensor_model_parallel_size=1",
+                          "parallel.sequence_parallel=false", "parallel.pipeline_model_parallel_size=1",
+                          "batch.micro_batch_size=1", "batch.global_batch_size=1", "train.eval_interval=0"})
+    train += std::string(" --set ") + set;
+  const Ended trained =
+      trivet(dir, fmt::format("{} --set data.path={} --set train.run_dir={}", train, dir / "d", dir / "run"));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  // when
+  const Ended converted = trivet(dir, fmt::format("checkpoint convert {} {} --to hf", dir / "run", dir / "hf"));
+  // then
+  EXPECT_EQ(converted.code, 0) << converted.err;
+  EXPECT_TRUE(
+      has(converted.out, "not carried: the optimizer's state and the counts of step 1; model.hidden_dropout 0.1"))
+      << converted.out;
+  for (const std::string name : {"tokenizer.json", "tokenizer_config.json"})
+    EXPECT_EQ(read_text(dir / "hf/" + name), read_text(dir / "d." + name));
+  EXPECT_TRUE(has(read_text(dir / "hf/config.json"), "\"eos_token_id\": 0")) << read_text(dir / "hf/config.json");
+
+  // and: another's is refused, and so is what is of one format only
+  const std::string golden = fmt::format("checkpoint convert {} {} --to ", kHfModel, dir / "out");
+  for (const auto& [arguments, code, message] : std::initializer_list<std::tuple<std::string, int, const char*>>{
+           {"hf --tokenizer " + (dir / "d.tokenizer.json"), 65,
+            "the tokenizer has 300 ids, but the model's vocabulary 40"},
+           {"hf --tokenizer d.model", 64, "--tokenizer d.model: expected a tokenizer.json"},
+           {"llmc --tokenizer d.tokenizer.json", 64, "--tokenizer d.tokenizer.json: is of --to hf only"},
+           {"trivet --max-shard-size 5GB", 64, "--max-shard-size 5GB: is of --to hf only"},
+           {"hf --max-shard-size 0", 64, "--max-shard-size: found \"0\", expected a size, such as 5GB or 500MiB"},
+           {"hf --max-shard-size 9999999999GiB", 64, "expected a size"},
+           {"hf --max-shard-size 5Gb", 64, "expected a size"}}) {
+    const Ended refused = trivet(dir, golden + arguments);
+    EXPECT_EQ(refused.code, code) << arguments;
+    EXPECT_TRUE(has(refused.err, message)) << arguments << ": " << refused.err;
+  }
+  EXPECT_FALSE(file_exists(dir / "out"));
+}
+
 TEST(CheckpointCommands, VerifyNamesWhatIsDamaged) {
   // given: a run with two checkpoints, in one of which a bit of a weight has flipped
   const TempDir dir;

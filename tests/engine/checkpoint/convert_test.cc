@@ -1,9 +1,11 @@
-// Weights between formats: a GPT-2 that Hugging Face's transformers has saved (tests/golden/make_hf_golden.py) gives
-// its logits here, and every way around gives back its bits.
+// Weights between formats: models that Hugging Face's transformers has saved (tests/golden/make_hf_golden.py) give
+// their logits here, and every way around gives back their bits.
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sstream>
 
 #include "base/json.h"
 #include "engine/checkpoint/gpt_weights.h"
@@ -21,12 +23,13 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string kHf = source_path("tests/golden/hf_gpt2");
+const std::string kLlama = source_path("tests/golden/hf_llama"), kQwen2 = source_path("tests/golden/hf_qwen2");
 
 // All weights, as Trivet has them.
 std::vector<std::vector<float>> weights_of(const std::string& path) {
   const auto weights = open_gpt_weights(path);
   std::vector<std::vector<float>> all;
-  for (const GptTensor& tensor : weights->tensors()) all.push_back(weights->read(tensor));
+  for (const ModelTensor& tensor : weights->tensors()) all.push_back(weights->read(tensor));
   return all;
 }
 
@@ -39,31 +42,37 @@ std::string error_of(const std::string& path) {
   return "";
 }
 
-// Every tensor of a safetensors file, fp32.
-std::map<std::string, std::vector<float>> tensors_of(const std::string& path) {
-  const InputFile file(path);
-  const SafeTensors content = read_safetensors(file);
+// Every tensor of a folder's safetensors files, fp32.
+std::map<std::string, std::vector<float>> tensors_of(const std::string& folder) {
   std::map<std::string, std::vector<float>> tensors;
-  for (const SafeTensor& tensor : content.tensors) {
-    std::vector<float>& values = tensors[tensor.name];
-    values.resize(static_cast<size_t>((tensor.end - tensor.begin) / 4));
-    read_as_float(file, content.data_offset + tensor.begin, tensor.dtype, values);
+  for (const std::string& name : list_directory(folder)) {
+    if (!name.ends_with(".safetensors")) continue;
+    const InputFile file(folder + "/" + name);
+    const SafeTensors content = read_safetensors(file);
+    for (const SafeTensor& tensor : content.tensors) {
+      std::vector<float>& values = tensors[tensor.name];
+      values.resize(static_cast<size_t>((tensor.end - tensor.begin) / 4));
+      read_as_float(file, content.data_offset + tensor.begin, tensor.dtype, values);
+    }
   }
   return tensors;
 }
 
-// The golden model with other names, shapes or values.
+// A golden model with other names, shapes or values.
 class Edited {
  public:
-  Edited() {
-    const InputFile file(kHf + "/model.safetensors");
-    const SafeTensors content = read_safetensors(file);
-    for (const SafeTensor& tensor : content.tensors) {
-      std::string bytes(static_cast<size_t>(tensor.end - tensor.begin), '\0');
-      file.read_at(content.data_offset + tensor.begin, std::as_writable_bytes(std::span(bytes)));
-      tensors.push_back({tensor.name, tensor.shape, bytes});
+  explicit Edited(const std::string& folder = kHf) {
+    for (const std::string& name : list_directory(folder)) {
+      if (!name.ends_with(".safetensors")) continue;
+      const InputFile file(folder + "/" + name);
+      const SafeTensors content = read_safetensors(file);
+      for (const SafeTensor& tensor : content.tensors) {
+        std::string bytes(static_cast<size_t>(tensor.end - tensor.begin), '\0');
+        file.read_at(content.data_offset + tensor.begin, std::as_writable_bytes(std::span(bytes)));
+        tensors.push_back({tensor.name, tensor.shape, bytes});
+      }
     }
-    config = parse_json(read_text(kHf + "/config.json"));
+    config = parse_json(read_text(folder + "/config.json"));
   }
   struct One {
     std::string name;
@@ -94,33 +103,213 @@ class Edited {
   nlohmann::json config;
 };
 
-TEST(Convert, GivesTheLogitsOfHuggingFace) {
-  // given: a checkpoint made of a model that transformers has saved
+// The largest difference of a folder's logits.json, relative to the largest logit, when `folder` runs on t x p ranks.
+double logits_differ_by(const std::string& folder, int t, int p) {
   const TempDir dir;
-  write_checkpoint(*open_gpt_weights(kHf), dir / "step-00000000");
-  const auto golden = parse_json(read_text(kHf + "/logits.json"));
+  write_checkpoint(*open_gpt_weights(folder), dir / "step-00000000");
+  const auto golden = parse_json(read_text(folder + "/logits.json"));
   const std::vector<int32_t> tokens = golden["tokens"];
-
-  for (const auto& [tensor, pipeline] : {std::pair{1, 1}, {2, 2}}) {
-    run_thread_ranks(tensor * pipeline, [&](Communicator& world) {
-      // when: it runs on one rank, and cut both ways
-      const OpenCheckpoint checkpoint = open_checkpoint(dir / "step-00000000");
-      const std::vector<std::string> sets{"device.threads_per_rank=1"};
-      LoadedConfig loaded = inference_config(checkpoint, tensor, pipeline, sets);
-      const Layout layout = resolve(loaded, {.world_size = world.size()});
-      const auto model = open_model(loaded.config, layout, world, checkpoint, static_cast<int64_t>(tokens.size()));
-
-      // then: after each token it expects what transformers does
-      for (size_t i = 0; i < tokens.size(); ++i) {
-        const std::vector<float> logits = model->next_token_logits(std::span(tokens).first(i + 1));
-        const std::vector<double> expected = golden["logits"][i];
-        ASSERT_EQ(logits.size(), expected.size());
-        double scale = 0;
-        for (const double x : expected) scale = std::max(scale, std::abs(x));
-        for (size_t v = 0; v < logits.size(); ++v)
-          EXPECT_NEAR(logits[v], expected[v], 1e-5 * scale) << "token " << i << ", logit " << v;
+  double difference = 0, scale = 0;
+  run_thread_ranks(t * p, [&](Communicator& world) {
+    const OpenCheckpoint checkpoint = open_checkpoint(dir / "step-00000000");
+    const std::vector<std::string> sets{"device.threads_per_rank=1"};
+    LoadedConfig loaded = inference_config(checkpoint, t, p, sets);
+    const Layout layout = resolve(loaded, {.world_size = world.size()});
+    const auto model = open_model(loaded.config, layout, world, checkpoint, static_cast<int64_t>(tokens.size()));
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const std::vector<float> logits = model->next_token_logits(std::span(tokens).first(i + 1));
+      const std::vector<double> expected = golden["logits"][i];
+      ASSERT_EQ(logits.size(), expected.size());
+      for (size_t v = 0; v < logits.size() && world.rank() == 0; ++v) {
+        scale = std::max(scale, std::abs(expected[v]));
+        difference = std::max(difference, std::abs(logits[v] - expected[v]));
       }
-    });
+    }
+  });
+  return difference / scale;
+}
+
+TEST(Convert, GivesTheLogitsOfHuggingFace) {
+  for (const std::string& folder : {kHf, kLlama, kQwen2})
+    for (const auto& [t, p] : {std::pair{1, 1}, {2, 2}})
+      EXPECT_LT(logits_differ_by(folder, t, p), 1e-5) << folder << " on " << t << " x " << p << " ranks";
+  // and those that somebody made by hand, whose transformers rounded to fp32
+  const char* const more = std::getenv("TRIVET_HF_MODELS");
+  std::istringstream folders(more ? more : "");
+  for (std::string folder; folders >> folder;) {
+    const double difference = logits_differ_by(folder, 1, 1);
+    EXPECT_LT(difference, 1e-4) << folder;
+    std::printf("%s: logits differ by %.2g of the largest\n", folder.c_str(), difference);
+  }
+}
+
+TEST(Convert, LlamasComeBackBitForBit) {
+  for (const std::string& folder : {kLlama, kQwen2}) {
+    // when: Hugging Face -> Trivet -> Hugging Face, in shards
+    const TempDir dir;
+    write_checkpoint(*open_gpt_weights(folder), dir / "trivet");
+    const auto weights = open_gpt_weights(dir / "trivet");
+    write_hf(*weights, dir / "hf", {.max_shard_bytes = 16'000, .bos = 0, .eos = 0});
+    // then: tensors and configuration are those of transformers, and so is the model that comes back
+    EXPECT_EQ(tensors_of(dir / "hf"), tensors_of(folder));
+    EXPECT_EQ(weights_of(dir / "hf"), weights_of(folder));
+    EXPECT_TRUE(not_carried(*weights, *open_gpt_weights(dir / "hf")).empty());
+    const auto ours = parse_json(read_text(dir / "hf/config.json"));
+    const auto theirs = parse_json(read_text(folder + "/config.json"));
+    for (const auto& [key, value] : theirs.items())
+      if (ours.contains(key) && key != "rope_parameters") {
+        EXPECT_EQ(ours[key], value) << folder << ": " << key;
+      }
+    for (const char* key : {"num_key_value_heads", "rms_norm_eps", "vocab_size", "max_position_embeddings"})
+      EXPECT_TRUE(ours.contains(key)) << key;
+    // and both versions of transformers find what they look for: 4 rope_scaling and rope_theta, 5 rope_parameters
+    EXPECT_EQ(ours["rope_theta"], 500);
+    EXPECT_EQ(ours["rope_parameters"]["rope_theta"], 500);
+    EXPECT_EQ(ours["rope_parameters"]["rope_type"], folder == kLlama ? "llama3" : "default");
+    EXPECT_EQ(ours["rope_scaling"].is_null(), folder == kQwen2);
+  }
+}
+
+// transformers' rule: in order, a new file where the next tensor would make one too large.
+TEST(Convert, ShardsHoldWhatTheyMay) {
+  const TempDir dir;
+  const auto weights = open_gpt_weights(kQwen2);
+  const int64_t whole = 4 * parameters_of(weights->tensors());
+  for (const int64_t most : {int64_t{1}, int64_t{3000}, whole - 1, whole}) {
+    const std::string folder = dir / std::to_string(most);
+    write_hf(*weights, folder, {.max_shard_bytes = most});
+    EXPECT_EQ(tensors_of(folder), tensors_of(kQwen2)) << most;
+    size_t files = 0;
+    for (const std::string& name : list_directory(folder)) {
+      if (!name.ends_with(".safetensors")) continue;
+      const SafeTensors content = read_safetensors(InputFile(folder + "/" + name));
+      EXPECT_TRUE(content.data_bytes() <= most || content.tensors.size() == 1) << name;
+      ++files;
+    }
+    EXPECT_EQ(fs::exists(folder + "/model.safetensors"), most == whole);
+    EXPECT_EQ(fs::exists(folder + "/model.safetensors.index.json"), most != whole);
+    if (most == 1) {
+      EXPECT_EQ(files, 27u) << "a file for each tensor";
+    }
+    if (most != whole) {
+      const auto index = parse_json(read_text(folder + "/model.safetensors.index.json"));
+      EXPECT_EQ(index["metadata"]["total_size"], whole);
+    }
+    if (most == 3000) {  // and one that is not there is named
+      const std::string gone = folder + "/model-00002-of-" + fmt::format("{:05}", files) + ".safetensors";
+      fs::remove(gone);
+      EXPECT_TRUE(error_of(folder).starts_with(gone + ": not found; model.safetensors.index.json names it"));
+    }
+  }
+}
+
+TEST(Convert, ReadsTheVersionsOfALlamasConfiguration) {
+  const auto spec_with = [](const std::string& folder, const std::function<void(nlohmann::json&)>& edit) {
+    const TempDir dir;
+    Edited model(folder);
+    edit(model.config);
+    model.write(dir / "hf");
+    return model_spec_of(open_gpt_weights(dir / "hf")->config().model);
+  };
+  const auto same = [](nlohmann::json&) {};
+  // given: what 4.57 wrote; then: as 5 says it, or both, or with a sliding window that sees all, it is the same model
+  const ModelSpec llama = spec_with(kLlama, same), qwen2 = spec_with(kQwen2, same);
+  EXPECT_EQ(llama.rotary, (Rotary{8, 500, 8, 1, 4, 64}));
+  EXPECT_EQ(spec_with(kLlama,
+                      [](nlohmann::json& c) {
+                        c["rope_parameters"] = c["rope_scaling"];
+                        c["rope_parameters"]["rope_theta"] = 500;
+                        c.erase("rope_theta");
+                        c.erase("rope_scaling");
+                      }),
+            llama);
+  EXPECT_EQ(spec_with(kLlama,
+                      [](nlohmann::json& c) {
+                        c["rope_parameters"] = c["rope_scaling"];
+                        c["rope_parameters"]["rope_theta"] = 500;
+                        c["rope_scaling"]["type"] = c["rope_scaling"]["rope_type"];
+                        c["rope_scaling"].erase("rope_type");
+                        c["attention_dropout"] = nullptr;
+                      }),
+            llama);
+  EXPECT_EQ(spec_with(kLlama,
+                      [](nlohmann::json& c) {
+                        c["model_type"] = "mistral";
+                        c["sliding_window"] = 12;
+                      }),
+            llama);
+  EXPECT_EQ(spec_with(kQwen2,
+                      [](nlohmann::json& c) {
+                        c["rope_theta"] = c["rope_parameters"]["rope_theta"];
+                        c.erase("rope_parameters");
+                        c["sliding_window"] = 4;  // which is not used
+                      }),
+            qwen2);
+  EXPECT_TRUE(qwen2.qkv_bias && !qwen2.biases);
+}
+
+TEST(Convert, RefusesALlamaThatItWouldComputeOtherwise) {
+  struct Case {
+    std::function<void(Edited&)> edit;
+    const char* message;
+  };
+  const std::string up = "model.layers.1.mlp.up_proj.weight";
+  const Case cases[] = {
+      {[](Edited& m) { m.config["model_type"] = "mixtral"; },
+       "model_type: found 'mixtral', expected gpt2, llama, mistral or qwen2"},
+      {[&](Edited& m) {
+         m.find(up).shape = {16, 24};
+       },
+       "tensor model.layers.1.mlp.up_proj.weight: found the shape [16, 24], expected [24, 16]"},
+      {[&](Edited& m) { m.find(up).name = "model.layers.1.mlp.up_prj.weight"; },
+       "tensor layers.1.mlp.up_proj.weight: not found, expected the shape [24, 16]"},
+      {[](Edited& m) {
+         m.tensors.push_back({"model.layers.0.self_attn.q_proj.bias", {64}, std::string(256, '\0')});
+       },
+       "tensor model.layers.0.self_attn.q_proj.bias: not a tensor of the model"},
+      {[](Edited& m) { m.config["num_key_value_heads"] = 4; }, "k_proj.weight: found the shape [16, 16], expected [32"},
+      {[](Edited& m) { m.config["num_key_value_heads"] = 3; }, "8 query heads cannot share 3"},
+      {[](Edited& m) { m.config["tie_word_embeddings"] = true; }, "lm_head.weight differs from embed_tokens.weight"},
+      {[](Edited& m) { m.config["tie_word_embeddings"] = "no"; }, "tie_word_embeddings: found \"no\""},
+      {[](Edited& m) { m.config.erase("intermediate_size"); }, "intermediate_size: found nothing"},
+      {[](Edited& m) { m.config["hidden_act"] = "gelu"; }, "hidden_act: found \"gelu\", expected \"silu\""},
+      {[](Edited& m) { m.config["mlp_bias"] = true; }, "mlp_bias: found true, expected the value of attention_bias"},
+      {[](Edited& m) {
+         m.config["quantization_config"] = {{"bits", 4}};
+       },
+       "quantization_config: found"},
+      {[](Edited& m) { m.config["rope_scaling"]["rope_type"] = "yarn"; },
+       "rope_scaling: rope_type: found 'yarn', expected 'llama3' or 'default'"},
+      {[](Edited& m) { m.config["rope_scaling"].erase("rope_type"); }, "rope_scaling: rope_type: found nothing"},
+      {[](Edited& m) { m.config["rope_scaling"].erase("factor"); }, "rope_scaling: factor: found nothing"},
+      {[](Edited& m) { m.config["rope_scaling"]["high_freq_factor"] = 1; }, "high_freq_factor: found 1, expected more"},
+      {[](Edited& m) { m.config.erase("rope_theta"); },
+       "rope_theta: found nothing, expected a number, here or in rope"},
+      {[](Edited& m) {
+         m.config["rope_parameters"] = m.config["rope_scaling"];
+         m.config["rope_parameters"]["rope_theta"] = 10000;
+       },
+       "rope_parameters: found rope_theta 10000, expected 500 as elsewhere"},
+      {[](Edited& m) {
+         m.config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500}};
+       },
+       "rope_parameters: found {\"rope_theta\":500,\"rope_type\":\"default\"}, expected the same as in rope_scaling"},
+      {[](Edited& m) { m.config["partial_rotary_factor"] = 0.5; }, "partial_rotary_factor: found 0.5, expected 1"},
+      {[](Edited& m) { m.config["model_type"] = "mistral", m.config["sliding_window"] = 11; },
+       "sliding_window: found 11, expected null, or at least max_position_embeddings, 12"},
+      {[](Edited& m) { m.config["model_type"] = "mistral", m.config["max_position_embeddings"] = 4097; },
+       "sliding_window: found nothing, expected null"},
+      {[](Edited& m) {
+         m.config["layer_types"] = {"full_attention", "sliding_attention"};
+       },
+       "layer_types: found"},
+  };
+  for (const Case& c : cases) {
+    const TempDir dir;
+    Edited model(kLlama);
+    c.edit(model);
+    model.write(dir / "hf");
+    EXPECT_NE(error_of(dir / "hf").find(c.message), std::string::npos) << c.message << "\n" << error_of(dir / "hf");
   }
 }
 
@@ -129,9 +318,9 @@ TEST(Convert, EveryWayAroundGivesTheSameBits) {
   const auto original = weights_of(kHf);
   // when: Hugging Face -> Trivet -> Hugging Face
   write_checkpoint(*open_gpt_weights(kHf), dir / "trivet");
-  write_hf_gpt2(*open_gpt_weights(dir / "trivet"), dir / "hf", DType::f32);
+  write_hf(*open_gpt_weights(dir / "trivet"), dir / "hf", {.dtype = DType::f32});
   // then: what transformers wrote is written, tensor by tensor
-  EXPECT_EQ(tensors_of(dir / "hf/model.safetensors"), tensors_of(kHf + "/model.safetensors"));
+  EXPECT_EQ(tensors_of(dir / "hf"), tensors_of(kHf));
   EXPECT_EQ(weights_of(dir / "hf"), original);
 
   // when: Trivet -> llm.c -> Trivet; then: the same weights, the vocabulary padded as llm.c has it
@@ -142,7 +331,7 @@ TEST(Convert, EveryWayAroundGivesTheSameBits) {
   verify_checkpoint(open_checkpoint(dir / "back"), [](int64_t) {});
 
   // when: in bf16; then: what is rounded once is not rounded again
-  write_hf_gpt2(*open_gpt_weights(dir / "trivet"), dir / "hf16", DType::bf16);
+  write_hf(*open_gpt_weights(dir / "trivet"), dir / "hf16", {.dtype = DType::bf16});
   write_llmc(*open_gpt_weights(dir / "hf16"), dir / "model16.bin", DType::bf16);
   EXPECT_EQ(weights_of(dir / "hf16"), weights_of(dir / "model16.bin"));
   EXPECT_EQ(static_cast<float>(bf16(original[0][0])), weights_of(dir / "hf16")[0][0]);
@@ -160,25 +349,50 @@ TEST(Convert, AnUntiedHeadIsATensorOfItsOwn) {
   model.write(dir / "hf");
   // then: it comes back, and llm.c, which has no place for it, is refused it
   write_checkpoint(*open_gpt_weights(dir / "hf"), dir / "trivet");
-  write_hf_gpt2(*open_gpt_weights(dir / "trivet"), dir / "again", DType::f32);
-  EXPECT_EQ(tensors_of(dir / "again/model.safetensors"), tensors_of(dir / "hf/model.safetensors"));
+  write_hf(*open_gpt_weights(dir / "trivet"), dir / "again", {.dtype = DType::f32});
+  EXPECT_EQ(tensors_of(dir / "again"), tensors_of(dir / "hf"));
   EXPECT_THROW(write_llmc(*open_gpt_weights(dir / "trivet"), dir / "model.bin", DType::f32), ConfigError);
 }
 
-TEST(Convert, OnlyAGpt2IsWrittenAsOne) {
+// A model without weights.
+struct Sketch : GptWeights {
+  explicit Sketch(const ModelConfig& model) : GptWeights("a sketch") {
+    Config config;
+    config.model = model;
+    set_model(config);
+  }
+  std::vector<float> read(const ModelTensor&) override { return {}; }
+};
+
+TEST(Convert, WritesNoModelThatTheOtherWouldComputeOtherwise) {
   const TempDir dir;
-  struct Llama : GptWeights {
-    Llama() : GptWeights("a llama") {
-      Config config = test::tiny_model(true);
-      set_model(config);
-    }
-    std::vector<float> read(const GptTensor&) override { return {}; }
-  } llama;
-  EXPECT_EQ(message_of<ConfigError>([&] { write_hf_gpt2(llama, dir / "hf", DType::f32); }),
-            dir / "hf" + ": Hugging Face's GPT-2 cannot hold this model: found RMSNorm, expected a GPT-2");
-  EXPECT_EQ(message_of<ConfigError>([&] { write_llmc(llama, dir / "llmc", DType::f32); }),
-            dir / "llmc" + ": llm.c's format cannot hold this model: found RMSNorm, expected a GPT-2");
-  EXPECT_FALSE(fs::exists(dir / "hf") || fs::exists(dir / "llmc"));
+  const ModelConfig llama = test::tiny_model(true).model, gpt = test::tiny_model(false).model;
+  const auto problem = [&](ModelConfig model, const std::function<void(ModelConfig&)>& edit) {
+    edit(model);
+    Sketch sketch(model);
+    return message_of<ConfigError>([&] { write_hf(sketch, dir / "hf", {}); });
+  };
+  const std::string gpt2 = dir / "hf" + ": Hugging Face's GPT2LMHeadModel cannot hold this model: ",
+                    other = dir / "hf" + ": Hugging Face's LlamaForCausalLM cannot hold this model: ";
+  EXPECT_EQ(problem(llama, [](ModelConfig& m) { m.position_embedding_type = Positions::learned; }),
+            gpt2 + "model.normalization: found RMSNorm, expected LayerNorm");
+  EXPECT_EQ(problem(gpt, [](ModelConfig& m) { m.num_query_groups = 2; }),
+            gpt2 + "model.num_query_groups: found 2, expected 4");
+  EXPECT_EQ(problem(gpt, [](ModelConfig& m) { m.add_bias_linear = false; }),
+            gpt2 + "model.add_bias_linear: found false, expected true");
+  EXPECT_EQ(problem(gpt, [](ModelConfig& m) { m.position_embedding_type = Positions::rope; }),
+            other + "model.normalization: found LayerNorm, expected RMSNorm");
+  EXPECT_EQ(problem(llama, [](ModelConfig& m) { m.swiglu = false; }),
+            other + "model.swiglu: found false, expected true");
+  EXPECT_EQ(problem(llama, [](ModelConfig& m) { m.rotary_percent = 0.5; }),
+            other + "model.rotary_percent: found 0.5, expected 1");
+  EXPECT_EQ(problem(llama, [](ModelConfig& m) { m.hidden_size = 36; }),
+            other + "model.hidden_size: found 36, expected a multiple of model.num_attention_heads, 8");
+  Sketch sketch(llama);
+  EXPECT_EQ(
+      message_of<ConfigError>([&] { write_llmc(sketch, dir / "llmc", DType::f32); }),
+      dir / "llmc" + ": llm.c's format cannot hold this model: model.normalization: found RMSNorm, expected LayerNorm");
+  EXPECT_TRUE(list_directory(dir / "").empty());
 }
 
 TEST(Convert, ReadsShardsNamesWithoutPrefixMasksAndATiedHead) {
@@ -232,7 +446,7 @@ TEST(Convert, RefusesWhatIsNoSuchModelAndNamesTheTensor) {
       {[](Edited& m) {
          m.tensors.push_back({"score.weight", {1}, "1234"});
        },
-       "score.weight: not a tensor of a GPT-2"},
+       "score.weight: not a tensor of the model of 2 layers that config.json describes"},
       {[](Edited& m) {
          m.tensors.push_back({"wte.weight", {1}, "1234"});
        },
@@ -244,7 +458,7 @@ TEST(Convert, RefusesWhatIsNoSuchModelAndNamesTheTensor) {
       {[&](Edited& m) { m.find(qkv).dtype = "I32"; },
        "tensor transformer.h.1.attn.c_attn.weight: found I32, expected F32, F16 or BF16"},
       {[](Edited& m) { m.config["tie_word_embeddings"] = false; }, "tensor lm_head.weight: not found"},
-      {[](Edited& m) { m.config["model_type"] = "llama"; }, "model_type: found 'llama', expected 'gpt2'"},
+      {[](Edited& m) { m.config["model_type"] = "llama"; }, "num_hidden_layers: found nothing"},
       {[](Edited& m) { m.config["activation_function"] = "relu"; }, "activation_function: found \"relu\""},
       {[](Edited& m) { m.config["scale_attn_by_inverse_layer_idx"] = true; }, "scale_attn_by_inverse_layer_idx"},
       {[](Edited& m) { m.config["n_layer"] = 1000000000000; }, "model.num_layers"},
@@ -288,7 +502,7 @@ TEST(Convert, NothingThatIsThereIsOverwritten) {
   fs::create_directories(dir / "folder/with");
   EXPECT_THROW(write_llmc(*weights, dir / "there", DType::f32), ConfigError);
   EXPECT_THROW(write_checkpoint(*weights, dir / "folder"), ConfigError);
-  EXPECT_THROW(write_hf_gpt2(*weights, dir / "folder", DType::f32), ConfigError);
+  EXPECT_THROW(write_hf(*weights, dir / "folder", {.dtype = DType::f32}), ConfigError);
   EXPECT_EQ(read_text(dir / "there"), "mine");
 }
 
@@ -300,6 +514,7 @@ TEST(Convert, LeavesNothingHalfDone) {
   const auto torn = open_gpt_weights(source);
   fs::resize_file(source + "/model.safetensors", fs::file_size(source + "/model.safetensors") - 4);
   EXPECT_THROW(write_checkpoint(*torn, dir / "out"), DataError);
+  EXPECT_THROW(write_hf(*torn, dir / "out", {}), DataError);
   EXPECT_EQ(std::distance(fs::directory_iterator(dir / ""), {}), 1) << "the source alone";
   // and: a name with a slash at its end is the name of the folder
   fs::remove(source + "/model.safetensors");
@@ -323,10 +538,14 @@ TEST(Convert, HeadsAreSplitAndJoined) {
   // Two heads of two rows each: q0 q0 k0 k0 v0 v0 q1 q1 k1 k1 v1 v1, of one column.
   const std::vector<float> joined{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   const std::vector<float> split{1, 2, 7, 8, 3, 4, 9, 10, 5, 6, 11, 12};
-  ModelConfig model;
-  model.num_attention_heads = 2;
-  EXPECT_EQ(reorder_heads(joined, model, HeadOrder::by_part), split);
-  EXPECT_EQ(reorder_heads(split, model, HeadOrder::by_head), joined);
+  const AttentionSpec two{.heads = 2, .kv_heads = 2, .head_width = 2};
+  EXPECT_EQ(reorder_heads(joined, two, HeadOrder::by_part), split);
+  EXPECT_EQ(reorder_heads(split, two, HeadOrder::by_group), joined);
+  // Two groups of two query heads: q0 q1 k0 v0 q2 q3 k1 v1.
+  const std::vector<float> groups{1, 2, 3, 4, 5, 6, 7, 8}, parts{1, 2, 5, 6, 3, 7, 4, 8};
+  const AttentionSpec shared{.heads = 4, .kv_heads = 2, .head_width = 1};
+  EXPECT_EQ(reorder_heads(groups, shared, HeadOrder::by_part), parts);
+  EXPECT_EQ(reorder_heads(parts, shared, HeadOrder::by_group), groups);
 }
 
 }  // namespace
