@@ -16,6 +16,8 @@ On a CPU: GPT-2 124M, b = 4, s = 1024, vocabulary 50257, tied embeddings, tanh-G
 AdamW. fp32 is plain; bf16 is autocast over fp32 weights. The floor of the step is its model FLOPs (causal convention, as
 in train_bench) at the peak of a product of [2048, 1024] by [1024, 1024] measured here.
 
+--blocks llama, with either: Llama's blocks, as train_bench --blocks llama.
+
 With --gemms, instead of steps: the GEMMs of such a step as matmul_bench prints them, by torch.mm (oneDNN, MKL) and in
 fp32 by NumPy too (OpenBLAS), each the best of a few, in turn.
 """
@@ -42,13 +44,25 @@ class Shape:
     seq: int
     batch: int  # samples of a micro-batch
     vocab: int = PADDED_VOCAB  # rows of the embedding
+    llama: bool = False
+
+    def groups(self):
+        """Of query heads, in a Llama."""
+        return self.heads // (3 if self.heads % 3 == 0 else 4 if self.heads % 4 == 0 else 1)
+
+    def ffn(self):
+        """In a Llama: 8/3 h in multiples of 64."""
+        return -(-self.hidden * 8 // (3 * 64)) * 64
 
     def tokens(self):
         return self.batch * self.seq
 
     def flops_per_token(self, convention):
         """Forward and backward. `causal` counts only the scores below the diagonal, s / 2 a token; `full` all."""
-        products = self.layers * 12 * self.hidden * self.hidden + self.hidden * VOCAB
+        layer = 12 * self.hidden * self.hidden
+        if self.llama:
+            layer = self.hidden * (2 * self.hidden * (1 + self.groups() / self.heads) + 3 * self.ffn())
+        products = self.layers * layer + self.hidden * VOCAB
         attention = self.layers * self.seq * self.hidden * (1 if convention == "causal" else 2)
         return 6 * (products + attention)
 
@@ -78,18 +92,47 @@ class Block(nn.Module):
         return x + self.fc2(F.gelu(self.fc1(self.norm2(x)), approximate="tanh"))
 
 
+class LlamaBlock(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        hidden, ffn = shape.hidden, shape.ffn()
+        self.heads, self.groups, self.width = shape.heads, shape.groups(), hidden // shape.heads
+        self.norm1, self.norm2 = nn.RMSNorm(hidden, eps=1e-5), nn.RMSNorm(hidden, eps=1e-5)
+        self.qkv = nn.Linear(hidden, (self.heads + 2 * self.groups) * self.width, bias=False)
+        self.proj = nn.Linear(hidden, hidden, bias=False)
+        self.gate_up, self.down = nn.Linear(hidden, 2 * ffn, bias=False), nn.Linear(ffn, hidden, bias=False)
+        angles = torch.outer(torch.arange(shape.seq), 10000.0 ** (-torch.arange(0, self.width, 2) / self.width))
+        self.register_buffer("cos", torch.cat([angles.cos()] * 2, -1), persistent=False)
+        self.register_buffer("sin", torch.cat([angles.sin()] * 2, -1), persistent=False)
+
+    def rotate(self, x):
+        a, b = x.chunk(2, dim=-1)
+        return (x * self.cos + torch.cat([-b, a], -1) * self.sin).type_as(x)
+
+    def forward(self, x):
+        b, s, h = x.shape
+        q, k, v = (t.view(b, s, -1, self.width).transpose(1, 2) for t in self.qkv(self.norm1(x)).split(
+            [self.heads * self.width, self.groups * self.width, self.groups * self.width], dim=-1))
+        mixed = F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v, is_causal=True, enable_gqa=True)
+        x = x + self.proj(mixed.transpose(1, 2).reshape(b, s, h))
+        gate, up = self.gate_up(self.norm2(x)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+
 class Gpt(nn.Module):
     def __init__(self, shape):
         super().__init__()
-        self.words, self.positions = nn.Embedding(shape.vocab, shape.hidden), nn.Embedding(shape.seq, shape.hidden)
-        self.blocks = nn.Sequential(*(Block(shape) for _ in range(shape.layers)))
-        self.norm = nn.LayerNorm(shape.hidden)
+        self.words = nn.Embedding(shape.vocab, shape.hidden)
+        self.positions = None if shape.llama else nn.Embedding(shape.seq, shape.hidden)
+        self.blocks = nn.Sequential(*((LlamaBlock if shape.llama else Block)(shape) for _ in range(shape.layers)))
+        self.norm = nn.RMSNorm(shape.hidden, eps=1e-5) if shape.llama else nn.LayerNorm(shape.hidden)
         for p in self.parameters():
             if p.dim() == 2:
                 nn.init.normal_(p, std=0.02)
 
     def forward(self, tokens, targets):
-        x = self.blocks(self.words(tokens) + self.positions.weight)
+        x = self.words(tokens)
+        x = self.blocks(x if self.positions is None else x + self.positions.weight)
         logits = F.linear(self.norm(x), self.words.weight)
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
 
@@ -315,12 +358,14 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="on a CPU")
     parser.add_argument("--gemms", action="store_true", help="on a CPU: GEMMs instead of steps")
+    parser.add_argument("--blocks", choices=["gpt", "llama"], default="gpt")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--layers", type=int)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="on for --model, else off")
     options = parser.parse_args()
 
     shape = MODELS[options.model] if options.model else Shape(12, 768, 12, 1024, 4, VOCAB)
+    shape = dataclasses.replace(shape, llama=options.blocks == "llama")
     if options.layers:
         shape = dataclasses.replace(shape, layers=options.layers)
     if options.micro_batch:
@@ -329,8 +374,8 @@ def main():
         sys.exit("torch_step.py: --model is for a GPU, and PyTorch finds none")
     if options.compile is None:
         options.compile = options.model is not None
-    if options.gemms and options.model:
-        sys.exit("torch_step.py: --gemms is for a CPU, without --model")
+    if options.gemms and (options.model or shape.llama):
+        sys.exit("torch_step.py: --gemms is for a CPU, without --model, and for GPT's blocks")
     (measure_gemms if options.gemms else measure_on_gpu if options.model else measure_on_cpu)(options, shape)
 
 

@@ -13,6 +13,9 @@
 // same run, causal convention. The floor of a step is its model FLOPs at that peak. Then where the time of the last
 // step went, each part beside its floor (timed_ops.h). Without --threads all cores, and behind that the weak scaling of
 // data parallelism: two ranks of one thread against one rank of one thread.
+//
+// --blocks llama, with either: the blocks are Llama's (RMSNorm, rope, SwiGLU of 8/3 h, three or four query heads a
+// group, no biases), as torch_step.py --blocks llama.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -53,7 +56,7 @@ constexpr Model kModels[] = {{"124m", 12, 768, 12, 1024, 64},         // GPT-2
                              {"tiny", 2, 128, 2, 64, 4}};
 
 struct Options {
-  std::string model, device = "auto", graphs = "none", cpu_isa = "auto";
+  std::string model, device = "auto", graphs = "none", cpu_isa = "auto", blocks = "gpt";
   std::optional<std::string> dtype;
   std::optional<int> steps, warm_up, threads;
   std::optional<int64_t> layers, micro_batch;
@@ -70,13 +73,21 @@ struct TemporaryTokens {
 };
 
 ModelConfig config_of(const Model& model, const Options& options) {
-  return {.num_layers = options.layers.value_or(model.layers),
-          .hidden_size = model.hidden,
-          .ffn_hidden_size = 4 * model.hidden,
-          .num_attention_heads = model.heads,
-          .seq_length = model.seq,
-          .vocab_size = kVocab,
-          .init_method_std = 0.02};
+  ModelConfig config{.num_layers = options.layers.value_or(model.layers),
+                     .hidden_size = model.hidden,
+                     .ffn_hidden_size = 4 * model.hidden,
+                     .num_attention_heads = model.heads,
+                     .seq_length = model.seq,
+                     .vocab_size = kVocab};
+  if (options.blocks == "llama") {
+    config.ffn_hidden_size.reset();
+    config.num_query_groups = model.heads / (model.heads % 3 == 0 ? 3 : model.heads % 4 == 0 ? 4 : 1);
+    config.normalization = Norm::rmsnorm;
+    config.position_embedding_type = Positions::rope;
+    config.swiglu = true;
+    config.add_bias_linear = false;
+  }
+  return config;
 }
 
 GptDataset dataset_of(const IndexedDataset& tokens, const ModelConfig& model) {
@@ -269,7 +280,8 @@ int main(int argc, char** argv) {
     answer_help(argc, argv,
                 " --model 124m|1.3b|6.7b-layers|tiny [--device auto|cpu|cuda] [--dtype bf16|fp32] [--layers N]\n"
                 "         [--micro-batch B] [--micro-batches M] [--steps N] [--warm-up N] [--cuda-graphs none|local]\n"
-                "   or, on a CPU: [--steps N] [--dtype fp32|bf16] [--layers N] [--threads N] [--cpu-isa NAME]");
+                "   or, on a CPU: [--steps N] [--dtype fp32|bf16] [--layers N] [--threads N] [--cpu-isa NAME]\n"
+                "   and with either --blocks gpt|llama");
     Options options;
     for (int i = 1; i < argc; i += 2) {
       const std::string_view key = argv[i];
@@ -291,6 +303,8 @@ int main(int argc, char** argv) {
       else if (key == "--micro-batch") options.micro_batch = number();
       else if (key == "--micro-batches") options.micro_batches = number();
       else if (key == "--cuda-graphs") options.graphs = value;
+      else if (key == "--blocks" && (value == std::string_view("gpt") || value == std::string_view("llama")))
+        options.blocks = value;
       else throw ConfigError(fmt::format("unknown option {}", key));
     }
     const bool on_cpu = options.device == "cpu" || (options.device == "auto" && cuda_device_count() == 0);

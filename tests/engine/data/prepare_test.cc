@@ -237,6 +237,9 @@ TEST_F(PrepareTest, GoesOnWhereItWasStopped) {
   EXPECT_EQ(whole.done.read.malformed, 60'000);
   // when: a call is stopped again and again, a part later each time, and one ends
   options_.output = directory_ / "out";
+  options_.vocab_size.reset();
+  options_.model = directory_ / "whole.tokenizer.json";
+  options_.eod_token = "<|endoftext|>";
   options_.part_bytes = 10'000;
   int64_t before = 0;
   int calls = 0;
