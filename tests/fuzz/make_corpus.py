@@ -6,9 +6,12 @@
 What a fuzzer finds is put beside them by hand, under a name that says what it was.
 """
 import gzip
+import io
 import json
+import lzma
 import os
 import struct
+import tarfile
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
 
@@ -117,6 +120,40 @@ put("indexed_dataset", "documents_descend", dataset(index([3, 2], [0, 6], [0, 2,
 put("indexed_dataset", "empty_documents", dataset(index([3, 2], [0, 6], [0, 0, 0, 2]), data))
 put("indexed_dataset", "another_version", dataset(index([3, 2], [0, 6], [0, 1, 2], version=2), data))
 
+# ---- tokenizer
+
+
+def letters():
+    """The files' alphabet: a printable character for each byte."""
+    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in kept]
+    return [chr(b) for b in kept] + [chr(256 + i) for i in range(len(others))]
+
+
+def tokenizer(merges, added=True, **members):
+    vocab = {letter: i for i, letter in enumerate(letters())}
+    for left, right in merges:
+        vocab[left + right] = len(vocab)
+    special = {"id": len(vocab), "content": "<e>", "single_word": False, "lstrip": False, "rstrip": False,
+               "normalized": False, "special": True}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+             "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab,
+             "merges": [list(merge) for merge in merges]}
+    file = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [special] if added else [],
+            "normalizer": None, "pre_tokenizer": level, "post_processor": None, "decoder": level,
+            "model": {**model, **members.pop("model", {})}, **members}
+    return json.dumps(file, ensure_ascii=False, separators=(",", ":"))
+
+
+put("tokenizer", "bytes", tokenizer([]))
+put("tokenizer", "merges", tokenizer([("a", "b"), ("ab", "c"), ("\u0120", "t")]))
+put("tokenizer", "nfc", tokenizer([("a", "b")], normalizer={"type": "NFC"}))
+put("tokenizer", "whole_pieces", tokenizer([("e", "n"), ("en", "d")], model={"ignore_merges": True}))
+put("tokenizer", "unknown_merge", tokenizer([], model={"merges": [["a", "zz"]]}))
+put("tokenizer", "no_byte", tokenizer([], model={"vocab": {"a": 0}}))
+put("tokenizer", "id_twice", tokenizer([], added=False).replace('"\u0120":', '"\u0120\u0120":1,"\u0120":', 1))
+
 # ---- config
 
 good = ("model:\n  num_layers: 2\n  hidden_size: 8\n  num_attention_heads: 2\n  seq_length: 4\n  vocab_size: 100\n"
@@ -217,6 +254,19 @@ put("weights", "hf_llama_largest", hf(changed(llama, head_dim=10**6, num_attenti
 
 # ---- texts of `data prepare`: what it is, then the file
 
+
+def tar(members):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            if data is None:
+                info.type, info.linkname = tarfile.SYMTYPE, "a/0.txt"
+            info.size = len(data or b"")
+            archive.addfile(info, io.BytesIO(data or b""))
+    return out.getvalue()[:3584]  # the rest is zeros
+
+
 lines = b'{"text": "one"}\n\n{"id": 2, "text": "two\\u00e9\\n"}\n{"text": ""}\n{"text": "no end of line"}'
 put("text", "lines", b"J" + lines)
 put("text", "lines_crlf", b"J" + lines.replace(b"\n", b"\r\n"))
@@ -224,6 +274,13 @@ put("text", "lines_gzip", b"j" + gzip.compress(lines, mtime=0))
 put("text", "lines_two_members", b"j" + gzip.compress(lines + b"\n", mtime=0) + gzip.compress(lines, mtime=0) + bytes(8))
 put("text", "lines_cut_off", b"j" + gzip.compress(lines, mtime=0)[:-9])
 put("text", "lines_trailing_bytes", b"j" + gzip.compress(lines, mtime=0) + b"x")
+ZSTD = bytes.fromhex("28b52ffd0458c90000") + lines[:25] + bytes(4)  # raw block; its checksum is wrong
+put("text", "lines_zstd_damaged", b"Z" + ZSTD)
+put("text", "words_xz", b"X" + lzma.compress(b"some words and some words"))
+put("text", "words_xz_cut_off", b"X" + lzma.compress(b"some words and some words")[:-5])
+put("text", "tar", b"T" + tar({"a/0.txt": b"one", "a/0.json": b"{}", "a/1.txt": b"two\n\nthree", "b.link": None}))
+put("text", "tar_cut_off", b"T" + tar({"a.txt": b"one" * 300})[:700])
+put("text", "tar_nested_gzip", b"T" + tar({"a.txt.gz": gzip.compress(b"one", mtime=0), "b.txt": b"\x1f\x8b\0"}))
 put("text", "lines_no_text", b'J{"id": 1}\n')
 put("text", "lines_text_twice", b'J{"text": "a", "text": "b"}\n')
 put("text", "lines_text_is_a_list", b'J{"text": [[[[1]]]]}\n')

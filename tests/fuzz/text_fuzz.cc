@@ -2,6 +2,7 @@
 // one byte that says what it is, then the file:
 //   J   JSON Lines, whose documents are those of another reading of its lines;  j   the same, compressed by gzip
 //   F   a document to the byte;   P paragraphs;   E entries;   f, p, e   compressed
+//   T   a tar archive;   Z   JSON Lines compressed by zstd;   X   text by xz
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -58,8 +59,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
   const char kind = static_cast<char>(std::toupper(data[0]));
-  const bool compressed = kind != static_cast<char>(data[0]);
-  const std::string path = folder.path + (kind == 'J' ? "/d.jsonl" : "/d.txt") + (compressed ? ".gz" : "");
+  const std::string name = kind == 'T' ? "/d.tar" : kind == 'Z' ? "/d.jsonl.zst" : kind == 'X' ? "/d.txt.xz" : "";
+  const bool compressed = kind != static_cast<char>(data[0]) || !name.empty();
+  const std::string path =
+      folder.path +
+      (!name.empty() ? name : (kind == 'J' ? "/d.jsonl" : "/d.txt") + std::string(compressed ? ".gz" : ""));
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
   using enum trivet::DocumentMode;
   const auto documents = read_documents(path, kind == 'P' ? paragraph : kind == 'E' ? entry : file);
@@ -74,7 +78,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!compressed && !foreign && (kind != 'J' || documents_of(text))) std::abort();
     return 0;
   }
-  if (text.starts_with("\x1f\x8b")) return 0;      // decompressed, whatever the name
+  for (const char* magic : {"\x1f\x8b", "\x28\xb5\x2f\xfd", "\xfd\x37zXZ"})
+    if (text.starts_with(magic)) return 0;         // decompressed, whatever the name
   if (text.starts_with("\xef\xbb\xbf")) return 0;  // the mark of UTF-8 is no text
   if (kind == 'J' && documents != documents_of(text)) std::abort();
   if (kind == 'F' && (text.empty() ? !documents->empty() : *documents != Documents{text})) std::abort();

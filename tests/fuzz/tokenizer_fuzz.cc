@@ -1,0 +1,41 @@
+// A tokenizer.json: refused by a DataError, or a model that is written and read again as it is, and that encodes any
+// text: to ids that it has, and, where it does not normalise, back to the text.
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "engine/data/bpe_tokenizer.h"
+#include "kernels/base/check.h"
+
+namespace {
+
+void require(bool ok) {
+  if (!ok) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace trivet;
+  const std::string file(reinterpret_cast<const char*>(data), size);
+  BpeModel model;
+  try {
+    model = parse_bpe_model(file, "f");
+  } catch (const DataError&) {
+    return 0;
+  }
+  const BpeModel again = parse_bpe_model(to_tokenizer_json(model), "again");
+  require(again.tokens == model.tokens && again.merges == model.merges && again.vocab == model.vocab &&
+          again.pattern == model.pattern && again.added.size() == model.added.size());
+  const auto special = std::ranges::find_if(model.added, [](const auto& added) { return added.special; });
+  if (special == model.added.end()) return 0;
+  // The end of document is no text: it is not looked for.
+  const auto tokenizer = make_bpe(model, file, {.eod = special->text, .bos = ""}, true);
+  for (const std::string& text :
+       {std::string("a bc  The end.\r\n 12345 \xc3\xa9\xe6\x97\xa5 'll"), file.substr(0, 300)}) {
+    const std::vector<int32_t> ids = tokenizer->encode(text);
+    for (const int32_t id : ids) require(0 <= id && id < tokenizer->vocab_size());
+    if (!model.nfc) require(tokenizer->decode(ids) == text);
+  }
+  return 0;
+}
