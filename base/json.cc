@@ -157,6 +157,12 @@ int64_t JsonReader::integer(const char* name, int64_t least, int64_t most) const
   return number;
 }
 
+double JsonReader::number(const char* name) const {
+  const nlohmann::json& value = member(name, "a number");
+  if (!value.is_number()) refuse(name, shown(value), "a number");
+  return value.get<double>();
+}
+
 std::string JsonReader::text(const char* name) const {
   const nlohmann::json& value = member(name, "a text");
   if (!value.is_string()) refuse(name, shown(value), "a text");

@@ -42,6 +42,7 @@ class JsonReader {
   JsonReader(const nlohmann::json& object, std::string where);
 
   int64_t integer(const char* name, int64_t least = 0, int64_t most = INT64_MAX) const;
+  double number(const char* name) const;
   std::string text(const char* name) const;
   const nlohmann::json& array(const char* name) const;
   const nlohmann::json& member(const char* name, const char* expected = "a value") const;

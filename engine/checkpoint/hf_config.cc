@@ -57,9 +57,7 @@ class HfConfig {
   const json& at(const char* name) const { return whole_.at(name); }
   int64_t size(const char* name) const { return reader_.integer(name, 1, kLargestSize); }
   int64_t size_or(const char* name, int64_t otherwise) const { return has(name) ? size(name) : otherwise; }
-  double number_or(const char* name, double otherwise) const {
-    return has(name) ? number(reader_, whole_, name) : otherwise;
-  }
+  double number_or(const char* name, double otherwise) const { return has(name) ? reader_.number(name) : otherwise; }
   bool flag_or(const char* name, bool otherwise) const {
     if (has(name) && !whole_[name].is_boolean()) refuse(name, "true or false");
     return has(name) ? whole_[name].get<bool>() : otherwise;
@@ -69,12 +67,7 @@ class HfConfig {
     if (has(name) && whole_[name] != only) refuse(name, only.dump() + ", the only one that Trivet has");
   }
   [[noreturn]] void refuse(const char* name, const std::string& expected) const {
-    reader_.refuse(name, whole_.contains(name) ? whole_[name].dump().substr(0, 60) : "nothing", expected);
-  }
-  static double number(const JsonReader& reader, const json& object, const char* name) {
-    const json& value = reader.member(name, "a number");
-    if (!value.is_number()) reader.refuse(name, object[name].dump().substr(0, 40), "a number");
-    return value.get<double>();
+    reader_.refuse(name, whole_.contains(name) ? whole_[name].dump().substr(0, 200) : "nothing", expected);
   }
 
  private:
@@ -113,8 +106,8 @@ Rotary read_scaling(const HfConfig& config, const char* name) {
   const std::string type = object.contains(type_key) || object.contains("factor") ? rope.text(type_key) : "default";
   if (type == "default") return {};
   if (type != "llama3") rope.refuse(type_key, "'" + type.substr(0, 40) + "'", "'llama3' or 'default'");
-  const auto number = [&](const char* key) { return HfConfig::number(rope, object, key); };
-  Rotary scaling{.factor = number("factor"), .low = number("low_freq_factor"), .high = number("high_freq_factor")};
+  Rotary scaling{
+      .factor = rope.number("factor"), .low = rope.number("low_freq_factor"), .high = rope.number("high_freq_factor")};
   scaling.original_length = static_cast<double>(rope.integer("original_max_position_embeddings", 1, kLargestSize));
   if (!(scaling.high > scaling.low))
     rope.refuse("high_freq_factor", fmt::format("{}", scaling.high), fmt::format("more than {}", scaling.low));
@@ -125,21 +118,16 @@ Rotary read_scaling(const HfConfig& config, const char* name) {
 // the other's. So one must be there, and two must agree.
 void read_rope(const HfConfig& config, ModelConfig& model) {
   std::optional<double> theta;
-  const auto take = [&](const JsonReader& reader, const json& object, const char* what) {
-    if (!object.contains("rope_theta")) return;
-    const double found = HfConfig::number(reader, object, "rope_theta");
-    if (theta && *theta != found)
-      config.reader().refuse(what, fmt::format("rope_theta {}", found), fmt::format("{} as elsewhere", *theta));
-    theta = found;
-  };
   std::optional<Rotary> scaling;
-  if (config.is_given("rope_theta")) theta = config.number_or("rope_theta", 0);
+  const auto take = [&](auto& known, const auto& found, const char* name) {
+    if (known && *known != found) config.refuse(name, "what the file says elsewhere");
+    known = found;
+  };
+  if (config.has("rope_theta")) take(theta, config.number_or("rope_theta", 0), "rope_theta");
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
-    if (config.has(name)) take(config.reader().object(name), config.at(name), name);
-    if (!config.is_given(name)) continue;
-    const Rotary found = read_scaling(config, name);
-    if (scaling && *scaling != found) config.refuse(name, "the same as in rope_scaling");
-    scaling = found;
+    if (config.is_given(name)) take(scaling, read_scaling(config, name), name);
+    if (config.has(name) && config.at(name).contains("rope_theta"))
+      take(theta, config.reader().object(name).number("rope_theta"), name);
   }
   if (!theta) config.refuse("rope_theta", "a number, here or in rope_parameters");
   model.rotary_base = *theta;
@@ -284,7 +272,9 @@ ModelConfig read_hf_config(const std::string& path) {
   const HfConfig config(path);
   const std::string type = config.reader().text("model_type");
   if (type != "gpt2" && type != "llama" && type != "mistral" && type != "qwen2")
-    config.reader().refuse("model_type", "'" + type.substr(0, 60) + "'", "gpt2, llama, mistral or qwen2");
+    config.refuse("model_type",
+                  std::string("gpt2, llama, mistral or qwen2") +
+                      (type == "qwen3" ? "; norms of queries and keys (qk_layernorm) are not there yet" : ""));
   if (config.has("quantization_config")) config.refuse("quantization_config", "weights that are not quantized");
   ModelConfig model = type == "gpt2" ? read_gpt2(config) : read_llama(config, type);
   model.init_method_std = config.number_or("initializer_range", 0.02);

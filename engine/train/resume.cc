@@ -65,7 +65,10 @@ std::map<std::string, std::string> values_of(const Config& config) {
 }
 
 void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, const std::string& remedy) {
-  const Config saved = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json");
+  Config saved = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json");
+  // An imported model names its longest context; with rope its weights are of any.
+  if (checkpoint.state.step == 0 && saved.model.position_embedding_type == Positions::rope)
+    saved.model.seq_length = config.model.seq_length;
   std::string problems;
   for (const Field* field : keys_of_another_model(config, saved))
     problems += fmt::format("\n  {}: found {} in the checkpoint, expected this run's {}", field->name,

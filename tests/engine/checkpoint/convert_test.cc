@@ -256,7 +256,9 @@ TEST(Convert, RefusesALlamaThatItWouldComputeOtherwise) {
   const std::string up = "model.layers.1.mlp.up_proj.weight";
   const Case cases[] = {
       {[](Edited& m) { m.config["model_type"] = "mixtral"; },
-       "model_type: found 'mixtral', expected gpt2, llama, mistral or qwen2"},
+       "model_type: found \"mixtral\", expected gpt2, llama, mistral or qwen2"},
+      {[](Edited& m) { m.config["model_type"] = "qwen3"; },
+       "mistral or qwen2; norms of queries and keys (qk_layernorm)"},
       {[&](Edited& m) {
          m.find(up).shape = {16, 24};
        },
@@ -289,11 +291,11 @@ TEST(Convert, RefusesALlamaThatItWouldComputeOtherwise) {
          m.config["rope_parameters"] = m.config["rope_scaling"];
          m.config["rope_parameters"]["rope_theta"] = 10000;
        },
-       "rope_parameters: found rope_theta 10000, expected 500 as elsewhere"},
+       "\"rope_theta\":10000,\"rope_type\":\"llama3\"}, expected what the file says elsewhere"},
       {[](Edited& m) {
          m.config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500}};
        },
-       "rope_parameters: found {\"rope_theta\":500,\"rope_type\":\"default\"}, expected the same as in rope_scaling"},
+       "rope_parameters: found {\"rope_theta\":500,\"rope_type\":\"default\"}, expected what the file says elsewhere"},
       {[](Edited& m) { m.config["partial_rotary_factor"] = 0.5; }, "partial_rotary_factor: found 0.5, expected 1"},
       {[](Edited& m) { m.config["model_type"] = "mistral", m.config["sliding_window"] = 11; },
        "sliding_window: found 11, expected null, or at least max_position_embeddings, 12"},

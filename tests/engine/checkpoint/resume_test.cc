@@ -539,6 +539,21 @@ TEST_F(Choice, AnotherKindOfModelIsNamedByAnyOfItsKeys) {
   EXPECT_NO_THROW(check_same_model(old, config_, ""));
 }
 
+// A Llama from elsewhere names its longest context, and is trained on a shorter one.
+TEST_F(Choice, AnImportedModelWithRopeIsOfAnyLength) {
+  OpenCheckpoint checkpoint = open_checkpoint(step_path(config_.train.run_dir, 4));
+  config_.model.seq_length /= 2;
+  const std::string another = "model.seq_length: found ";
+  const auto problem = [&] { return message_of<DataError>([&] { check_same_model(checkpoint, config_, ""); }); };
+  checkpoint.state.step = 0;
+  EXPECT_NE(problem().find(another), std::string::npos) << "learned positions";
+  checkpoint.state.config["model.position_embedding_type"] = "rope";
+  config_.model.position_embedding_type = Positions::rope;
+  EXPECT_NO_THROW(check_same_model(checkpoint, config_, ""));
+  checkpoint.state.step = 4;
+  EXPECT_NE(problem().find(another), std::string::npos) << "in the middle of a run";
+}
+
 TEST_F(Choice, AModelThatCannotBeReadIsRefused) {
   const std::string path = dir_ / "step-00000001";
   std::filesystem::create_directories(path);
