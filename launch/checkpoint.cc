@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -263,31 +264,15 @@ void add_verify(CLI::App& parent) {
 // ---- convert
 
 struct Conversion {
-  std::string source, destination, to, dtype, max_shard_size, tokenizer;
+  std::string source, destination, to, dtype, tokenizer;
+  std::optional<int64_t> max_shard_size{};  // bytes
 };
-
-// As transformers has them: 5GB, 200MB, 1GiB, or a number of bytes.
-int64_t parse_size(const std::string& text) {
-  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-  const auto number = parse_integer(text.substr(0, digits));
-  for (const auto& [unit, bytes] : std::initializer_list<std::pair<const char*, int64_t>>{{"", 1},
-                                                                                          {"KB", 1000},
-                                                                                          {"MB", 1'000'000},
-                                                                                          {"GB", 1'000'000'000},
-                                                                                          {"KiB", 1 << 10},
-                                                                                          {"MiB", 1 << 20},
-                                                                                          {"GiB", 1 << 30}})
-    if (int64_t size = 0;
-        number && *number > 0 && text.substr(digits) == unit && !__builtin_mul_overflow(*number, bytes, &size))
-      return size;
-  throw ConfigError(fmt::format("--max-shard-size: found \"{}\", expected a size, such as 5GB or 500MiB", text));
-}
 
 // The tokenizer that an export takes along: the one named, or the one that the run names. "": none that transformers
 // reads, and `missing` says why.
 HfExport export_of(const Conversion& options, const GptWeights& weights, std::string& missing) {
   HfExport out{.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32};
-  if (!options.max_shard_size.empty()) out.max_shard_bytes = parse_size(options.max_shard_size);
+  out.max_shard_bytes = options.max_shard_size.value_or(out.max_shard_bytes);
   const OpenCheckpoint* checkpoint = weights.checkpoint();
   std::string path = options.tokenizer;
   if (path.empty() && checkpoint) path = tokenizer_of(*checkpoint);
@@ -309,10 +294,8 @@ HfExport export_of(const Conversion& options, const GptWeights& weights, std::st
 void convert(const Conversion& options) {
   if (options.to == "trivet" && !options.dtype.empty())
     throw ConfigError("--dtype " + options.dtype + ": Trivet's checkpoints are always fp32; leave it out");
-  for (const auto& [option, value] :
-       {std::pair{"--max-shard-size", options.max_shard_size}, {"--tokenizer", options.tokenizer}})
-    if (options.to != "hf" && !value.empty())
-      throw ConfigError(fmt::format("{} {}: is of --to hf only; leave it out", option, value));
+  if (options.to != "hf" && (options.max_shard_size || !options.tokenizer.empty()))
+    throw ConfigError("--max-shard-size and --tokenizer: are of --to hf only; leave them out");
   const double start = now_seconds();
   const auto weights = open_gpt_weights(options.source);
   const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
@@ -347,7 +330,9 @@ void add_convert(CLI::App& parent) {
       ->option_text("fp32|bf16 [fp32]")
       ->check(CLI::IsMember({"fp32", "bf16"}));
   command->add_option("--max-shard-size", options->max_shard_size, "of hf's files, unless a tensor is larger")
-      ->option_text("SIZE [5GB]");
+      ->option_text("SIZE [5GB]")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(whole_number(1));
   command->add_option("--tokenizer", options->tokenizer, "for hf, instead of the one that the run names")
       ->option_text("tokenizer.json");
   command->callback([options] { convert(*options); });

@@ -530,11 +530,11 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
            {"hf --tokenizer " + (dir / "d.tokenizer.json"), 65,
             "the tokenizer has 300 ids, but the model's vocabulary 40"},
            {"hf --tokenizer d.model", 64, "--tokenizer d.model: expected a tokenizer.json"},
-           {"llmc --tokenizer d.tokenizer.json", 64, "--tokenizer d.tokenizer.json: is of --to hf only"},
-           {"trivet --max-shard-size 5GB", 64, "--max-shard-size 5GB: is of --to hf only"},
-           {"hf --max-shard-size 0", 64, "--max-shard-size: found \"0\", expected a size, such as 5GB or 500MiB"},
-           {"hf --max-shard-size 9999999999GiB", 64, "expected a size"},
-           {"hf --max-shard-size 5Gb", 64, "expected a size"}}) {
+           {"llmc --tokenizer d.tokenizer.json", 64, "--max-shard-size and --tokenizer: are of --to hf only"},
+           {"trivet --max-shard-size 5GB", 64, "--max-shard-size and --tokenizer: are of --to hf only"},
+           {"hf --max-shard-size 0", 64, "--max-shard-size: found \"0\", expected an integer of at least 1"},
+           {"hf --max-shard-size 99999999999GiB", 64, "--max-shard-size"},
+           {"hf --max-shard-size 5XB", 64, "--max-shard-size"}}) {
     const Ended refused = trivet(dir, golden + arguments);
     EXPECT_EQ(refused.code, code) << arguments;
     EXPECT_TRUE(has(refused.err, message)) << arguments << ": " << refused.err;
