@@ -44,7 +44,8 @@ void run(const ConfigOptions& options) {
   const RunFacts facts = facts_of(loaded.config, ranks);
   const Layout layout = resolve(loaded, facts);
   const Config& config = loaded.config;
-  if (facts.has_dataset) open_training_data(config);
+  TextBlock data;
+  if (facts.has_dataset) data = open_training_data(config, samples_of_run(config, layout)).sources;
   for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
   if (config.device.kind == DeviceKind::cuda && !built_with_cuda())
     fmt::print(stderr,
@@ -60,7 +61,9 @@ void run(const ConfigOptions& options) {
   }
   print_blocks({describe_values(loaded)});
   fmt::print("\n");
-  print_blocks(describe_run(loaded.config, layout, memory_of_pipeline_ranks(loaded.config, layout)));
+  std::vector<TextBlock> blocks = describe_run(loaded.config, layout, memory_of_pipeline_ranks(loaded.config, layout));
+  if (!data.rows.empty()) blocks.push_back(data);
+  print_blocks(blocks);
 }
 
 }  // namespace

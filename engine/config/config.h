@@ -170,10 +170,12 @@ struct PrecisionConfig {
 };
 
 struct DataConfig {
-  std::string path;  // prefix of .bin/.idx, split into train/validation/test by `split`; or
+  // A prefix of .bin/.idx, or a blend: weight,prefix,weight,prefix, … (data/blend.h).
+  std::string path;  // split into train/validation/test by `split`; or
   std::vector<double> split = {98, 2, 0};
   std::string train_path;  // prefixes of their own
   std::string valid_path;
+  bool repeat = true;           // training data are shuffled anew and repeated; or they end
   std::string tokenizer_model;  // the one beside the dataset, where there is one
   int64_t seed = 1234;          // of the shuffles
   int64_t prefetch = 2;         // micro-batches that a background thread prepares ahead

@@ -144,11 +144,7 @@ std::string checkpoints_text(const Config& config) {
 TextBlock describe_work(const Config& config, const Layout& layout) {
   const int64_t samples = *config.batch.global_batch_size, tokens = samples * config.model.seq_length;
   const BatchSizes& sizes = layout.batch_sizes;
-  // As a double where it may pass 63 bits.
-  const double all_tokens = layout.smaller.empty()
-                                ? static_cast<double>(tokens) * static_cast<double>(config.train.train_iters)
-                                : static_cast<double>(sizes.samples_of(config.train.train_iters)) *
-                                      static_cast<double>(config.model.seq_length);
+  const double all_tokens = samples_of_run(config, layout) * static_cast<double>(config.model.seq_length);
   const std::string ramp =
       layout.smaller.empty() ? "" : fmt::format("; {} at first, {} sizes", sizes.of_step(0), sizes.parts.size());
   const auto convention = config.train.flops_convention;

@@ -170,11 +170,12 @@ void declare_training(std::vector<Field>& table) {
 
   KEY(precision, dtype, "of weights and activations; main weights, moments and gradients are fp32");
 
-  KEY(data, path, "dataset prefix (.bin/.idx), split by data.split");
+  KEY(data, path, "dataset prefix (.bin/.idx), or a blend: weight,prefix,…; split by data.split").list = true;
   KEY(data, split, "how data.path is split", at_least(0)).takes =
       "up to three shares of train, validation and test such as 98,2,0";
-  KEY(data, train_path, "training dataset prefix, instead of data.path");
-  KEY(data, valid_path, "validation dataset prefix, with data.train_path");
+  KEY(data, train_path, "the same for training, instead of data.path").list = true;
+  KEY(data, valid_path, "the same for validation, with data.train_path").list = true;
+  KEY(data, repeat, "shuffle training data anew and repeat them; false: they end");
   KEY(data, tokenizer_model, "tokenizer; \"\": PREFIX.tokenizer.json or PREFIX.model of the dataset, if any");
   KEY(data, seed, "of the shuffles", at_least(0));
   KEY(data, prefetch, "micro-batches prepared ahead by a background thread", range(1, 10'000, "micro-batches"));

@@ -133,6 +133,7 @@ template <class T>
 Field field_of_type() {
   return {.empty = kIsOptional<T> ? "auto" : "",
           .words = words_of_type<T>(),
+          .list = noun_of<T>() == "a list",
           .noun = noun_of<T>(),
           .size = sizeof(T),
           .alignment = alignof(T),

@@ -29,6 +29,7 @@ struct Field {
   std::string_view empty = {};  // how an optional without a value is written: "auto"; empty: not an optional
   std::vector<std::string_view> words = {};  // of an enum, and of each in a list
   std::string_view takes = {};               // what expected() says, where that cannot be derived
+  bool list = false;                         // YAML may give a list: its items with commas between
 
   // By the type of the member in config.h (field_types.h). The values are reached by `at`.
   std::string_view noun;  // "an integer"

@@ -71,6 +71,20 @@ bool is_section(std::string_view name) {
   return std::any_of(fields().begin(), fields().end(), [&](const Field& field) { return field.section() == name; });
 }
 
+// A list as --set takes it. Empty where the key takes none, or where an item is no scalar or has a comma.
+std::optional<Scalar> scalar_of(const Field& field, const YamlNode& node) {
+  if (node.kind == YamlNode::scalar) return node.value;
+  if (node.kind != YamlNode::list || !field.list) return std::nullopt;
+  Scalar joined;
+  for (const YamlNode& item : node.items) {
+    if (item.kind != YamlNode::scalar || item.value.null || !item.refusal.empty() ||
+        item.value.text.find(',') != std::string::npos)
+      return std::nullopt;
+    joined.text += (&item == node.items.data() ? "" : ",") + item.value.text;
+  }
+  return joined;
+}
+
 class ConfigReader : YamlReader {
  public:
   ConfigReader(LoadedConfig& loaded, Problems& problems) : YamlReader(loaded.path, problems), loaded_(loaded) {}
@@ -93,9 +107,10 @@ class ConfigReader : YamlReader {
       const Field* field = find_field(fmt::format("{}.{}", section, name));
       if (!field) return unknown_key(place(key), section, name, problems_);
       loaded_.origins[std::string(field->name)] = {Origin::file, place(key)};
-      if (value.kind != YamlNode::scalar)
+      const auto scalar = scalar_of(*field, value);
+      if (!scalar)
         problems_.add(field->name, fmt::format("found {}, expected {}", found_text(value), expected(*field)));
-      else if (const auto wrong = parse_field(*field, value.value, loaded_.config)) problems_.add(field->name, *wrong);
+      else if (const auto wrong = parse_field(*field, *scalar, loaded_.config)) problems_.add(field->name, *wrong);
     });
   }
 

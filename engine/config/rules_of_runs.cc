@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "engine/config/fields.h"
 #include "engine/config/rules.h"
+#include "engine/data/blend.h"
 #include "kernels/base/built_with.h"
 
 namespace trivet {
@@ -50,7 +51,7 @@ void check_world(const Config& c, int world, Rules& rule) {
 void check_vocabulary(const Config& c, const RunFacts& facts, Rules& rule) {
   const auto given = c.model.vocab_size, of_dataset = facts.dataset_vocab_size;
   const bool whole = !c.data.path.empty(), lacking = !given && !of_dataset;
-  const std::string& prefix = whole ? c.data.path : c.data.train_path;
+  const std::string prefix = first_prefix(whole ? c.data.path : c.data.train_path);
   rule(whole ? "data.path" : "data.train_path", {"model.vocab_size"}, lacking && !facts.has_dataset,
        "found {0}, but there is neither {0}.idx nor {0}.bin, and model.vocab_size is auto: it is taken from the "
        "dataset's tokenizer; make the dataset first (trivet data prepare), or name another",

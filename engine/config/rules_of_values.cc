@@ -7,6 +7,7 @@
 
 #include "engine/config/fields.h"
 #include "engine/config/rules.h"
+#include "engine/data/blend.h"
 #include "parallel/pipeline/schedule.h"
 
 namespace trivet {
@@ -187,6 +188,12 @@ void check_data(const Config& c, Rules& rule) {
   rule("data.valid_path", {"data.path", "data.train_path"}, one && !data.valid_path.empty(),
        "goes with data.train_path, found data.path: its validation data is split off by data.split");
   const std::vector<std::string_view> paths = {"data.path", "data.train_path", "data.valid_path"};
+  for (const auto& [key, text] : {std::pair("data.path", &data.path), std::pair("data.train_path", &data.train_path),
+                                  std::pair("data.valid_path", &data.valid_path)}) {
+    const std::string problem = parse_blend(*text).problem;
+    rule(key, {}, !problem.empty(), "found {}: {}; expected a prefix, a blend as 0.3,prefix,0.7,prefix, or prefixes",
+         quote(*text), problem);
+  }
   const std::string split = fmt::format("{}", fmt::join(data.split, ","));
   const double sum = std::accumulate(data.split.begin(), data.split.end(), 0.0);
   rule.no_effect("data.split", paths, two && data.split != DataConfig().split,

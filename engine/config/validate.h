@@ -55,6 +55,13 @@ struct Layout {
   const Schedule& schedule_of(int64_t m) const { return m == micro_batches ? schedule : smaller.at(m); }
 };
 
+// The samples of all steps; as a double, which may pass 63 bits.
+inline double samples_of_run(const Config& config, const Layout& layout) {
+  const int64_t steps = config.train.train_iters;
+  return layout.smaller.empty() ? static_cast<double>(*config.batch.global_batch_size) * static_cast<double>(steps)
+                                : static_cast<double>(layout.batch_sizes.samples_of(steps));
+}
+
 // The batch sizes of a run. full: of the largest batch, where the configuration does not say it.
 BatchSizes batch_sizes_of(const Config& config, int64_t full);
 

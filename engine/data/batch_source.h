@@ -1,10 +1,23 @@
-// BatchSource: a rank's micro-batches, in the order of its steps.
+// Samples of a dataset by their index, and BatchSource: a rank's micro-batches of them, in the order of its steps.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace trivet {
+
+// Any thread.
+class Samples {
+ public:
+  virtual ~Samples() = default;
+  virtual int64_t seq_length() const = 0;
+  // tokens: [s + 1], -1 behind the end of data that end. Any index from 0 on.
+  virtual void sample(int64_t index, std::span<int32_t> tokens) const = 0;
+  // What one reading of the data has: samples, and labels in them.
+  virtual int64_t samples() const = 0;
+  virtual int64_t labels() const = 0;
+};
 
 struct Batch {
   std::vector<int32_t> tokens;  // [s, b]

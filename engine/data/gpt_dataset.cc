@@ -69,10 +69,10 @@ std::shared_ptr<const GptDataset::Epoch> GptDataset::build_epoch(int64_t number)
   auto epoch = std::make_shared<Epoch>();
   const auto seed = static_cast<uint64_t>(options_.seed);
   const auto stream = 2 * static_cast<uint64_t>(number);
-  const int64_t samples = first_sample(number + 1) - first_sample(number);
+  const int64_t samples = options_.once ? this->samples() : first_sample(number + 1) - first_sample(number);
   epoch->number = number;
   const auto order = [&](int64_t n, uint64_t of) {
-    return options_.once ? in_order(static_cast<uint32_t>(n)) : permutation(static_cast<uint32_t>(n), seed, of);
+    return options_.in_order ? in_order(static_cast<uint32_t>(n)) : permutation(static_cast<uint32_t>(n), seed, of);
   };
   epoch->document_index = order(documents_.size(), stream);
   epoch->shuffle_index = order(samples, stream + 1);

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/data/batch_source.h"
 #include "engine/data/indexed_dataset.h"
 
 namespace trivet {
@@ -37,27 +38,30 @@ std::array<DocumentRange, 3> split_documents(std::span<const double> shares, int
 
 // Any thread. Memory: 4 bytes per document and 12 bytes per window for each of at most three epochs, whose tables are
 // built at the first access.
-class GptDataset {
+class GptDataset : public Samples {
  public:
   struct Options {
     std::string name;  // "train", "valid": for messages
     int64_t seq_length = 0;
     int64_t vocab_size = 0;  // of the model, before padding
     int64_t seed = 0;
-    bool once = false;  // one epoch, with documents and windows in order; what is behind it reads as tokens of -1
+    bool in_order = false;  // documents and windows are not shuffled
+    bool once = false;      // the data end with their epoch: in order with its last label, shuffled with whole windows
   };
 
   // A "document" here is a sequence of the .idx; empty ones are skipped. Too few tokens for a sample are a DataError.
   GptDataset(std::shared_ptr<const IndexedDataset> dataset, DocumentRange documents, Options options);
 
-  // tokens: [s + 1]. Any index from 0 on; a token id outside the vocabulary is a DataError naming it and the sample.
-  void sample(int64_t index, std::span<int32_t> tokens) const;
+  // A token id outside the vocabulary is a DataError naming it and the sample.
+  void sample(int64_t index, std::span<int32_t> tokens) const override;
 
-  int64_t seq_length() const { return options_.seq_length; }
+  int64_t seq_length() const override { return options_.seq_length; }
   int64_t tokens_per_epoch() const { return tokens_per_epoch_; }
-  int64_t first_sample(int64_t epoch) const;                // the first window that starts in it
-  int64_t labels() const { return tokens_per_epoch_ - 1; }  // of the dataset, once
-  int64_t samples() const { return (labels() + options_.seq_length - 1) / options_.seq_length; }  // with a label
+  int64_t first_sample(int64_t epoch) const;  // the first window that starts in it
+  int64_t samples() const override {
+    return (labels() + (options_.in_order ? options_.seq_length - 1 : 0)) / options_.seq_length;
+  }
+  int64_t labels() const override { return tokens_per_epoch_ - 1; }
 
  private:
   struct Start {

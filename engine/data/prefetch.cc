@@ -8,7 +8,7 @@
 
 namespace trivet {
 
-BatchLoader::BatchLoader(const GptDataset& dataset, BatchPlan plan, int64_t depth) : dataset_(dataset), plan_(plan) {
+BatchLoader::BatchLoader(const Samples& dataset, BatchPlan plan, int64_t depth) : dataset_(dataset), plan_(plan) {
   check(plan.start_sample >= 0 && plan.micro_batch_size > 0 && plan.micro_batches > 0 && 0 <= plan.rank &&
             plan.rank < plan.ranks && depth >= 0,
         fmt::format("batch plan: start sample {}, micro-batch size {}, {} micro-batches, data-parallel rank {} of {}, "

@@ -13,7 +13,6 @@
 
 #include "engine/data/batch_sizes.h"
 #include "engine/data/batch_source.h"
-#include "engine/data/gpt_dataset.h"
 
 namespace trivet {
 
@@ -52,7 +51,7 @@ struct BatchPlan {
 class BatchLoader : public BatchSource {
  public:
   // `depth` micro-batches are prepared ahead; 0: none, next() prepares its own. REQUIRES: dataset outlives the loader.
-  BatchLoader(const GptDataset& dataset, BatchPlan plan, int64_t depth);
+  BatchLoader(const Samples& dataset, BatchPlan plan, int64_t depth);
   BatchLoader(const BatchLoader&) = delete;
 
   // Throws what failed while the micro-batch was prepared, and so does every later call.
@@ -72,7 +71,7 @@ class BatchLoader : public BatchSource {
   void prepare(int64_t k, Slot& slot);
   Slot& slot(int64_t k) { return slots_[static_cast<size_t>(k) % slots_.size()]; }
 
-  const GptDataset& dataset_;
+  const Samples& dataset_;
   BatchPlan plan_;
   std::vector<Slot> slots_;      // a ring of depth + 1: one is the consumer's
   std::vector<int32_t> sample_;  // [s + 1], of the preparing thread

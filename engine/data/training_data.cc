@@ -2,13 +2,18 @@
 
 #include <cerrno>
 #include <fmt/ranges.h>
+#include <limits>
+#include <mutex>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "base/files.h"
 #include "base/text.h"
 #include "engine/config/problems.h"
+#include "engine/data/blend.h"
 #include "engine/data/dataset_info.h"
+#include "engine/data/gpt_dataset.h"
 #include "engine/data/tokenizer.h"
 #include "kernels/base/check.h"
 
@@ -25,11 +30,77 @@ Vocabulary vocabulary_of_model(const std::string& path) {
 
 // The datasets that are given, with their keys.
 std::vector<std::pair<const char*, std::string>> paths_of(const DataConfig& config) {
-  std::vector<std::pair<const char*, std::string>> paths = {
-      {"data.path", config.path}, {"data.train_path", config.train_path}, {"data.valid_path", config.valid_path}};
-  std::erase_if(paths, [](const auto& path) { return path.second.empty(); });
+  std::vector<std::pair<const char*, std::string>> paths;
+  for (const auto& [key, text] :
+       {std::pair("data.path", &config.path), std::pair("data.train_path", &config.train_path),
+        std::pair("data.valid_path", &config.valid_path)})
+    for (const BlendSource& source : parse_blend(*text).sources) paths.emplace_back(key, source.prefix);
   return paths;
 }
+
+struct WeightedDataset {
+  double weight;  // 0: its size
+  std::shared_ptr<const IndexedDataset> dataset;
+};
+
+std::vector<WeightedDataset> open_sources(const std::string& text, std::string& identity) {
+  std::vector<WeightedDataset> sources;
+  for (const auto& [weight, prefix] : parse_blend(text).sources) {
+    expect_dataset(prefix);
+    auto dataset = std::make_shared<const IndexedDataset>(prefix);
+    const auto info = read_dataset_info(prefix);
+    if (info) check_written_together(*info, *dataset);
+    const auto sample = [&](const char* end) { return sampled_hash(InputFile(prefix + end)); };
+    identity += fmt::format("{}{} in {}, hash {}", sources.empty() ? "" : "; ", counted(dataset->tokens(), "token"),
+                            counted(dataset->sequences(), "document"), content_hash(sample(".idx") + sample(".bin")));
+    sources.push_back({weight, std::move(dataset)});
+  }
+  return sources;
+}
+
+TextBlock describe(const std::vector<WeightedDataset>& sources, const std::vector<std::unique_ptr<GptDataset>>& parts,
+                   const std::vector<double>& counts) {
+  TextBlock block{.title = "training data"};
+  const double samples = std::accumulate(counts.begin(), counts.end(), 0.0);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const double tokens = counts[i] * static_cast<double>(parts[i]->seq_length());
+    block.rows.push_back(
+        {sources[i].dataset->prefix(),
+         fmt::format("{}, {:.4g} epochs, {} of the samples", counted(parts[i]->tokens_per_epoch(), "token"),
+                     tokens / static_cast<double>(parts[i]->tokens_per_epoch()), percent_text(counts[i] / samples))});
+  }
+  return block;
+}
+
+class BlendedDataset : public Samples {
+ public:
+  BlendedDataset(std::vector<std::unique_ptr<GptDataset>> sources, Blend blend)
+      : sources_(std::move(sources)), blend_(std::move(blend)) {}
+
+  int64_t seq_length() const override { return sources_[0]->seq_length(); }
+  int64_t samples() const override { return sum(&GptDataset::samples); }
+  int64_t labels() const override { return sum(&GptDataset::labels); }
+  void sample(int64_t index, std::span<int32_t> tokens) const override {
+    const auto [source, sample] = place(index);
+    if (source < sources_.size()) sources_[source]->sample(sample, tokens);
+    else std::ranges::fill(tokens, -1);
+  }
+
+ private:
+  int64_t sum(int64_t (GptDataset::*of)() const) const {
+    int64_t sum = 0;
+    for (const auto& source : sources_) sum += ((*source).*of)();
+    return sum;
+  }
+  Blend::Place place(int64_t index) const {
+    const std::lock_guard lock(mutex_);
+    return blend_.at(index);
+  }
+
+  std::vector<std::unique_ptr<GptDataset>> sources_;
+  mutable std::mutex mutex_;
+  mutable Blend blend_;  // guarded by mutex_
+};
 
 }  // namespace
 
@@ -46,69 +117,72 @@ void expect_dataset(const std::string& prefix) {
 }
 
 std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
-  std::vector<Vocabulary> found;
+  std::optional<Vocabulary> found;
+  const auto add = [&](Vocabulary other) {
+    if (found && (other.size != found->size || other.fingerprint != found->fingerprint))
+      throw DataError(fmt::format("the data have two tokenizers: {} has {} ids ({}), {} has {} ids ({})", found->source,
+                                  found->size, found->fingerprint, other.source, other.size, other.fingerprint));
+    if (!found) found = std::move(other);
+  };
   if (!config.tokenizer_model.empty())
-    found.push_back(opening("data.tokenizer_model", [&] { return vocabulary_of_model(config.tokenizer_model); }));
+    opening("data.tokenizer_model", [&] { add(vocabulary_of_model(config.tokenizer_model)); });
   for (const auto& [key, prefix] : paths_of(config))
     opening(key, [&] {
       const auto info = read_dataset_info(prefix);
-      if (info) found.push_back({info->vocab_size, info->fingerprint, prefix + ".json"});
-      else if (const std::string file = tokenizer_file(prefix); !file.empty())
-        found.push_back(vocabulary_of_model(file));
+      if (info) add({info->vocab_size, info->fingerprint, prefix + ".json"});
+      else if (const std::string file = tokenizer_file(prefix); !file.empty()) add(vocabulary_of_model(file));
     });
-  if (found.empty()) return std::nullopt;
-  for (const Vocabulary& other : found) {
-    if (other.size != found[0].size || other.fingerprint != found[0].fingerprint)
-      throw DataError(fmt::format("the data have two tokenizers: {} has {} ids ({}), {} has {} ids ({})",
-                                  found[0].source, found[0].size, found[0].fingerprint, other.source, other.size,
-                                  other.fingerprint));
-  }
-  return found[0];
+  return found;
 }
 
-TrainingData open_training_data(const Config& run) {
+TrainingData open_training_data(const Config& run, double samples) {
   const DataConfig& config = run.data;
-  const bool with_validation = run.train.eval_interval > 0;
   TrainingData data;
-  const auto open = [&](const char* key, const std::string& prefix) {
-    return opening(key, [&] {
-      expect_dataset(prefix);
-      auto dataset = std::make_shared<const IndexedDataset>(prefix);
-      const auto info = read_dataset_info(prefix);
-      if (info) check_written_together(*info, *dataset);
-      const auto sample = [&](const char* end) { return sampled_hash(InputFile(prefix + end)); };
-      data.identities[key] =
-          fmt::format("{} in {}, hash {}", counted(dataset->tokens(), "token"),
-                      counted(dataset->sequences(), "document"), content_hash(sample(".idx") + sample(".bin")));
-      return dataset;
-    });
+  const auto open = [&](const char* key, const std::string& text) {
+    return opening(key, [&] { return open_sources(text, data.identities[key]); });
   };
-  const auto part_of = [&](const std::shared_ptr<const IndexedDataset>& dataset, DocumentRange range, const char* name,
-                           bool once = false) {
-    return std::make_unique<GptDataset>(
-        dataset, range,
-        GptDataset::Options{name, run.model.seq_length, run.model.vocab_size.value(), config.seed, once});
+  // part: of a split; -1: all documents.
+  const auto part_of = [&](const std::vector<WeightedDataset>& sources, int part, bool training) {
+    const bool in_order = !training && run.train.full_validation, once = training ? !config.repeat : in_order;
+    std::vector<std::unique_ptr<GptDataset>> parts;
+    std::vector<double> weights;
+    std::vector<int64_t> sizes;
+    for (const auto& [weight, dataset] : sources) {
+      const DocumentRange documents =
+          part < 0 ? DocumentRange{0, dataset->sequences()}
+                   : split_documents(config.split, dataset->sequences())[static_cast<size_t>(part)];
+      if (!training && part >= 0 && documents.size() == 0)
+        throw ConfigError(fmt::format(
+            "data.split is \"{}\", which leaves none of the {} of {} for validation; make more documents of the text "
+            "(trivet data prepare --document paragraph), split it otherwise (data.split), or give two datasets "
+            "(data.train_path and data.valid_path)",
+            fmt::join(config.split, ","), counted(dataset->sequences(), "document"), dataset->prefix()));
+      parts.push_back(std::make_unique<GptDataset>(dataset, documents,
+                                                   GptDataset::Options{.name = training ? "train" : "valid",
+                                                                       .seq_length = run.model.seq_length,
+                                                                       .vocab_size = run.model.vocab_size.value(),
+                                                                       .seed = config.seed,
+                                                                       .in_order = in_order,
+                                                                       .once = once}));
+      weights.push_back(weight > 0 ? weight : static_cast<double>(parts.back()->tokens_per_epoch()));
+      sizes.push_back(once ? parts.back()->samples() : std::numeric_limits<int64_t>::max());
+    }
+    Blend blend(weights, sizes);
+    if (training) data.sources = describe(sources, parts, blend.expected(samples));
+    if (parts.size() == 1) return std::unique_ptr<Samples>(std::move(parts[0]));
+    return std::unique_ptr<Samples>(std::make_unique<BlendedDataset>(std::move(parts), std::move(blend)));
   };
 
-  if (!config.path.empty()) {
-    const auto dataset = open("data.path", config.path);
-    const auto [train, valid, test] = split_documents(config.split, dataset->sequences());
-    if (with_validation && valid.size() == 0)
-      throw ConfigError(
-          fmt::format("data.split is \"{}\", which leaves none of the {} of {} for validation; make more documents of "
-                      "the text (trivet data prepare --document paragraph), split it otherwise (data.split), or give "
-                      "two datasets (data.train_path and data.valid_path)",
-                      fmt::join(config.split, ","), counted(dataset->sequences(), "document"), config.path));
-    data.train = part_of(dataset, train, "train");
-    if (with_validation) data.valid = part_of(dataset, valid, "valid", run.train.full_validation);
-    return data;
-  }
-  const auto train = open("data.train_path", config.train_path);
-  data.train = part_of(train, {0, train->sequences()}, "train");
-  if (with_validation) {
-    const auto valid = open("data.valid_path", config.valid_path);
-    data.valid = part_of(valid, {0, valid->sequences()}, "valid", run.train.full_validation);
-  }
+  const bool whole = !config.path.empty();
+  const auto given = whole ? open("data.path", config.path) : open("data.train_path", config.train_path);
+  data.train = part_of(given, whole ? 0 : -1, true);
+  if (!config.repeat && samples > static_cast<double>(data.train->samples()))
+    throw ConfigError(
+        fmt::format("data.repeat: false gives {}, and the run takes {:.0f}; expected a shorter run "
+                    "(train.train_iters), or data.repeat=true",
+                    counted(data.train->samples(), "sample"), samples));
+  if (run.train.eval_interval > 0)
+    data.valid = part_of(whole ? given : open("data.valid_path", config.valid_path), whole ? 1 : -1, false);
   return data;
 }
 

@@ -7,8 +7,9 @@
 #include <optional>
 #include <string>
 
+#include "base/text.h"
 #include "engine/config/config.h"
-#include "engine/data/gpt_dataset.h"
+#include "engine/data/batch_source.h"
 
 namespace trivet {
 
@@ -27,15 +28,17 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config);
 void expect_dataset(const std::string& prefix);
 
 struct TrainingData {
-  std::unique_ptr<GptDataset> train;
-  std::unique_ptr<GptDataset> valid;  // null without validation
-  // By key: tokens, sequences, and a hash of samples of PREFIX.idx and PREFIX.bin.
+  std::unique_ptr<Samples> train;
+  std::unique_ptr<Samples> valid;  // null without validation
+  // By key: tokens, sequences, and a hash of samples of PREFIX.idx and PREFIX.bin, of each source of a blend.
   std::map<std::string, std::string> identities;
+  TextBlock sources;  // of the training data: tokens, share of the samples, epochs of the run
 };
 
-// Opens data.path with data.split, or data.train_path and data.valid_path. REQUIRES: a resolved config. A split that
-// leaves no document for validation, or a dataset that does not exist, is a ConfigError. Errors of a dataset begin with
-// its key. Validation data are in order with train.full_validation.
-TrainingData open_training_data(const Config& config);
+// Opens data.path with data.split, or data.train_path and data.valid_path, for a run of so many training samples.
+// REQUIRES: a resolved config. A split that leaves no document for validation, a dataset that does not exist, or data
+// that end before the run does are a ConfigError. Errors of a dataset begin with its key. With train.full_validation
+// validation data are in order and end.
+TrainingData open_training_data(const Config& config, double samples);
 
 }  // namespace trivet

@@ -5,6 +5,7 @@
 
 #include "base/files.h"
 #include "engine/config/fields.h"
+#include "engine/data/blend.h"
 #include "engine/data/tokenizer.h"
 #include "engine/model/modules.h"
 
@@ -80,7 +81,7 @@ std::string tokenizer_of(const OpenCheckpoint& checkpoint) {
   if (checkpoint.state.tokenizer == "bytes") return "bytes";
   const DataConfig data = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json").data;
   if (!data.tokenizer_model.empty() && file_exists(data.tokenizer_model)) return data.tokenizer_model;
-  for (const std::string& prefix : {data.path, data.train_path})
+  for (const std::string& prefix : {first_prefix(data.path), first_prefix(data.train_path)})
     if (!prefix.empty())
       if (const std::string file = tokenizer_file(prefix); !file.empty()) return file;
   return "";

@@ -137,7 +137,8 @@ TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak
 
 }  // namespace
 
-Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& trainer, std::ostream& out)
+Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const TextBlock& data, Trainer& trainer,
+                   std::ostream& out)
     : config_(loaded.config),
       trainer_(trainer),
       host_(trainer.host()),
@@ -160,6 +161,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& tr
   const std::vector<MemoryPlan> memory = gather_memory(trainer);
   if (console_) {
     std::vector<TextBlock> blocks = describe_run(config_, layout, memory);
+    blocks.push_back(data);
     blocks.push_back(describe_speed(config_, trainer, peak, work_.flops, links_));
     console_->banner(blocks);
     log_.emplace(config_.train.run_dir + "/metrics.jsonl", [this](const std::string& why) { console_->note(why); });

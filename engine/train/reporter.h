@@ -44,7 +44,8 @@ struct Votes {
 class Reporter {
  public:
   // Collective: measures or looks up the peak, prints the banner. `loaded`, `trainer` and `out` outlive this.
-  Reporter(const LoadedConfig& loaded, const Layout& layout, Trainer& trainer, std::ostream& out);
+  Reporter(const LoadedConfig& loaded, const Layout& layout, const TextBlock& data, Trainer& trainer,
+           std::ostream& out);
 
   // Collective. Returns the sums of the ranks' votes, which travel with the step's statistics.
   Votes step(const StepResult& result, const Votes& votes);

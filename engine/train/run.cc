@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/problems.h"
+#include "engine/data/blend.h"
 #include "engine/data/statistics.h"
 #include "engine/data/text_printer.h"
 #include "engine/data/tokenizer.h"
@@ -26,7 +27,9 @@ namespace {
 
 // The loss of a model that knows only the token frequencies: the first baseline to beat.
 void note_unigram_entropy(const DataConfig& data, Reporter& reporter) {
-  const IndexedDataset dataset(data.path.empty() ? data.valid_path : data.path);
+  const BlendText blend = parse_blend(data.path.empty() ? data.valid_path : data.path);
+  if (blend.sources.size() != 1) return;
+  const IndexedDataset dataset(blend.sources[0].prefix);
   const DocumentRange documents =
       data.path.empty() ? DocumentRange{0, dataset.sequences()} : split_documents(data.split, dataset.sequences())[1];
   const double entropy = unigram_entropy(count_tokens(dataset, documents));
@@ -34,7 +37,7 @@ void note_unigram_entropy(const DataConfig& data, Reporter& reporter) {
 }
 
 std::unique_ptr<Tokenizer> tokenizer_of(const DataConfig& data) {
-  return data.tokenizer_model.empty() ? open_tokenizer(data.path.empty() ? data.train_path : data.path)
+  return data.tokenizer_model.empty() ? open_tokenizer(first_prefix(data.path.empty() ? data.train_path : data.path))
                                       : load_tokenizer(data.tokenizer_model);
 }
 
@@ -72,7 +75,7 @@ void check_run_folder(const std::string& run_dir) {
 }
 
 // The evaluation after a step, and a sample. The votes to end the run that come meanwhile are added to `votes`.
-void evaluate(const Config& config, const RunOptions& options, const GptDataset& valid, Trainer& trainer,
+void evaluate(const Config& config, const RunOptions& options, const Samples& valid, Trainer& trainer,
               Checkpointing& checkpointing, Reporter& reporter, Votes& votes) {
   const int64_t begin = now_ns(), step = trainer.steps_done(), batch = config.batch.global_batch_size.value();
   const auto stop = [&] { return checkpointing.interrupts_evaluation(votes); };
@@ -88,7 +91,7 @@ void evaluate(const Config& config, const RunOptions& options, const GptDataset&
 
 // From where the trainer is to the last step, or to where the run is asked to stop.
 void train_steps(const Config& config, const RunOptions& options, Trainer& trainer, Checkpointing& checkpointing,
-                 Reporter& reporter, RunGuard& guard, const GptDataset* valid) {
+                 Reporter& reporter, RunGuard& guard, const Samples* valid) {
   bool going_on = trainer.steps_done() < config.train.train_iters;
   const auto evaluate_now = [&](Votes& votes) {
     evaluate(config, options, *valid, trainer, checkpointing, reporter, votes);
@@ -139,7 +142,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   out.clear();  // where it is gone, the console says so
   Trainer trainer(config, layout, world, train, valid ? &*valid : nullptr,
                   {.faults = guard.faults().none() ? nullptr : &guard.faults(), .make_backend = make_watched_backend});
-  Reporter reporter(loaded, layout, trainer, out);
+  Reporter reporter(loaded, layout, data.sources, trainer, out);
   if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());
   if (data.valid && world.rank() == 0) note_unigram_entropy(config.data, reporter);
   const auto vocabulary = data_vocabulary(config.data);
@@ -169,7 +172,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
 
 RunFacts facts_of(const Config& config, int world_size) {
   const auto vocabulary = data_vocabulary(config.data);
-  const std::string& prefix = config.data.path.empty() ? config.data.train_path : config.data.path;
+  const std::string prefix = first_prefix(config.data.path.empty() ? config.data.train_path : config.data.path);
   return {.world_size = world_size,
           .dataset_vocab_size = vocabulary ? std::optional(vocabulary->size) : std::nullopt,
           .has_dataset = file_exists(prefix + ".idx") || file_exists(prefix + ".bin")};
@@ -186,7 +189,7 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
                                     fault.text, fault.step, config.train.train_iters));
   const MemoryPurpose purpose("a rank of the run");
   if (!computes_on_gpus(config, world)) check_memory(config, layout, launched_world_size() == 0);
-  const TrainingData data = open_training_data(config);
+  const TrainingData data = open_training_data(config, samples_of_run(config, layout));
   const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, loaded.config, layout.notes);
   if (options.prompt) tokenizer_of(config.data);  // a missing one is an error before training
   RunGuard guard(config, options.faults, world);

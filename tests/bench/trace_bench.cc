@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <vector>
 
+#include "engine/data/gpt_dataset.h"
 #include "engine/data/indexed_dataset.h"
 #include "engine/metrics/perfetto.h"
 #include "engine/metrics/step_stats.h"

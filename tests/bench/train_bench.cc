@@ -31,6 +31,7 @@
 #include "base/text.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
+#include "engine/data/gpt_dataset.h"
 #include "engine/data/indexed_dataset.h"
 #include "engine/metrics/accounting.h"
 #include "engine/train/trainer.h"

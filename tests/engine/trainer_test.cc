@@ -258,8 +258,9 @@ TEST(Evaluation, OfAWholeSetIsTheMeanOverItsTokensOnEveryLayout) {
   // 1 and a bit of global batches, and less than one
   for (const int64_t documents : {12, 3}) {
     Config config = tiny_config();
-    const GptDataset valid(tiny_dataset(), {2, 2 + documents},
-                           {.name = "valid", .seq_length = 16, .vocab_size = 61, .seed = 5, .once = true});
+    const GptDataset valid(
+        tiny_dataset(), {2, 2 + documents},
+        {.name = "valid", .seq_length = 16, .vocab_size = 61, .seed = 5, .in_order = true, .once = true});
     ASSERT_NE(valid.labels() % 16, 0);
     ASSERT_EQ(valid.samples() < 8, documents == 3) << valid.samples();
     const auto evaluate = [&](const Config& layout, int ranks, const std::function<double(Trainer&, OneSample&)>& f) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/config/validate.h"
+#include "engine/data/gpt_dataset.h"
 #include "engine/train/trainer.h"
 
 namespace trivet::test {

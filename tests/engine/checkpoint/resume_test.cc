@@ -204,6 +204,44 @@ INSTANTIATE_TEST_SUITE_P(
         ResumeCase{.name = "on_a_device_waiting", .cut = {.p = 2}, .on_a_device = true}),
     [](const auto& param) { return std::string(param.param.name); });
 
+// Two sources, of which the small one has several epochs.
+TEST(ResumedRun, OfABlendIsExactOnAnyLayout) {
+  const TempDir dir;
+  IndexedDatasetWriter writer(dir / "other", TokenType::u16);
+  for (int i = 0; i < 30; ++i) {
+    std::vector<int32_t> document(static_cast<size_t>(7 + i % 5));
+    for (size_t j = 0; j < document.size(); ++j) document[j] = static_cast<int32_t>((j * j + 3 * i) % 61);
+    writer.add_document(document);
+  }
+  writer.finish();
+  Config config = small_run(dir / "straight");
+  config.train.train_iters = 9;
+  config.train.eval_interval = 9;
+  const double first = run(config, 1).losses[0];
+  config.data.path = "0.3," + config.data.path + ",0.7," + (dir / "other");
+  config.train.run_dir = dir / "blend";
+  const RunResult straight = run(config, 1);
+  EXPECT_NE(straight.losses[0], first);
+  EXPECT_NE(straight.output.find("70.0% of the samples"), std::string::npos) << straight.output;
+  const std::map<std::string, std::pair<Cut, Cut>> stops = {
+      {"same", {{}, {}}},
+      {"more", {{}, {.t = 2, .p = 2, .d = 2, .sequence_parallel = true}}},
+      {"fewer", {{.d = 4, .strategy = "optim_grads"}, {.p = 2, .schedule = "zb-h1"}}}};
+  for (const auto& [name, cuts] : stops) {
+    Config stopped = config;
+    stopped.train.run_dir = dir / name;
+    RunOptions options;
+    options.stop_signal = stop_after(5);
+    EXPECT_EQ(run(cut(stopped, cuts.first), cuts.first.ranks(), options).exit_code, 75);
+    const RunResult resumed = run(cut(stopped, cuts.second), cuts.second.ranks());
+    ASSERT_EQ(resumed.losses.size(), 4u) << name;
+    for (size_t i = 0; i < 4; ++i)
+      EXPECT_NEAR(resumed.losses[i], straight.losses[5 + i], name == "same" ? 0 : 2e-5 * straight.losses[5 + i])
+          << name;
+    EXPECT_NEAR(resumed.evaluations.at(9), straight.evaluations.at(9), 2e-5 * straight.evaluations.at(9)) << name;
+  }
+}
+
 // Adam's bias correction counts updates: what was skipped before the checkpoint is none behind it either.
 TEST(ResumedRun, KnowsOfTheStepsThatWereSkipped) {
   const TempDir dir;

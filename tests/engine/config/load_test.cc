@@ -56,6 +56,21 @@ TEST(Load, WaysToWriteAValue) {
   EXPECT_TRUE(loaded.config.train.trace);
 }
 
+TEST(Load, AListIsItsItemsWithCommasBetween) {
+  const auto path = [](const std::string& value) {
+    std::string text = kGoodConfig;
+    const size_t data = text.find("data:"), next = text.find("\n", text.find("path:", data));
+    text.replace(data, next - data, "data: {path: " + value + ", split: [90, 10]}");
+    return parse_config(text, "run.yaml").config.data;
+  };
+  EXPECT_EQ(path("[0.3, 'data/a', 0.7, data/b]").path, "0.3,data/a,0.7,data/b");
+  EXPECT_EQ(path("data/a").split, (std::vector<double>{90, 10}));
+  for (const char* wrong : {"[0.3, 'a,b']", "[0.3, [a]]", "[0.3, ~]"})
+    EXPECT_NE(message_of<ConfigError>([&] { path(wrong); }).find("data.path: found a list, expected "),
+              std::string::npos)
+        << wrong;
+}
+
 TEST(Load, EachProblemNamesItsKeyItsPlaceAndWhatWasExpected) {
   EXPECT_EQ(error_with("hidden_size: 8", "hidden_size: wide"),
             "run.yaml:3: model.hidden_size: found \"wide\", expected an integer from 1 to 1000000");

@@ -263,6 +263,12 @@ TEST(Validate, Schedule) {
 }
 
 TEST(Validate, Data) {
+  EXPECT_EQ(load_error({"data.path=0.5,a,b"}),
+            "--set: data.path: found \"0.5,a,b\": \"b\" has no weight before it; expected a prefix, a blend as "
+            "0.3,prefix,0.7,prefix, or prefixes");
+  EXPECT_EQ(load_error({"data.path=", "data.train_path=a", "data.valid_path=-1,a,2,b"}),
+            "--set: data.valid_path: found \"-1,a,2,b\": the weight -1 is not above 0; expected a prefix, a blend as "
+            "0.3,prefix,0.7,prefix, or prefixes");
   EXPECT_EQ(load_error({"data.path="}),
             "--set: data.path: is required, or data.train_path: the prefix of a dataset's .bin and .idx files");
   EXPECT_EQ(

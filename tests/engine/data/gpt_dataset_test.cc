@@ -169,8 +169,9 @@ TEST(GptDataset, OnceIsTheDocumentsInOrderAndThenNothing) {
   for (const auto& document : documents) stream.insert(stream.end(), document.begin(), document.end());
   const auto tokens = static_cast<int64_t>(stream.size());
   for (const int64_t s : {1, 2, 7, static_cast<int>(tokens - 1)}) {
-    const GptDataset data(fixture.dataset, fixture.all(),
-                          {.name = "valid", .seq_length = s, .vocab_size = 10000, .seed = 42, .once = true});
+    const GptDataset data(
+        fixture.dataset, fixture.all(),
+        {.name = "valid", .seq_length = s, .vocab_size = 10000, .seed = 42, .in_order = true, .once = true});
     EXPECT_EQ(data.labels(), tokens - 1);
     std::vector<int32_t> found = {stream[0]};
     for (int64_t i = 0; i < data.samples(); ++i) {

@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "engine/data/gpt_dataset.h"
 #include "tests/engine/data/support.h"
 
 namespace trivet {
@@ -84,8 +85,9 @@ TEST(BatchPlan, RanksShareEachStepOfARamp) {
 }
 
 TEST_F(BatchLoaderTest, HasNoLabelsBehindTheEndOfTheData) {
-  const GptDataset data(dataset_, {0, 3},
-                        {.name = "valid", .seq_length = kSeq - 5, .vocab_size = 1000, .seed = 1, .once = true});
+  const GptDataset data(
+      dataset_, {0, 3},
+      {.name = "valid", .seq_length = kSeq - 5, .vocab_size = 1000, .seed = 1, .in_order = true, .once = true});
   ASSERT_EQ(data.labels(), 5);  // documents of 1, 2 and 3 tokens
   BatchLoader loader(data, {.micro_batch_size = 3}, 0);
   const Batch& batch = loader.next();  // [s, b]: 0 1 2 3, 3 4 5 and nothing

@@ -57,7 +57,7 @@ inline TrainingData open_data(const DataConfig& data, int64_t seq_length, int64_
   config.model.seq_length = seq_length;
   config.model.vocab_size = vocab_size;
   config.train.eval_interval = with_validation;
-  return open_training_data(config);
+  return open_training_data(config, 100);
 }
 
 inline testing::AssertionResult contains(const std::string& text, const std::string& part) {

@@ -1,7 +1,12 @@
 #include "engine/data/training_data.h"
 
+#include <fmt/format.h>
+#include <limits>
+#include <set>
 #include <sys/stat.h>
 
+#include "base/text.h"
+#include "engine/data/blend.h"
 #include "engine/data/prepare.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "tests/engine/data/support.h"
@@ -35,8 +40,8 @@ TEST_F(TrainingDataTest, CutsOneDataset) {
   config_.split = {90, 10, 0};
   const TrainingData data = open_data(config_, 32, 257, true);
   const IndexedDataset dataset(config_.path);
-  EXPECT_EQ(data.train->tokens_per_epoch(), dataset.begin(90));
-  EXPECT_EQ(data.valid->tokens_per_epoch(), dataset.tokens() - dataset.begin(90));
+  EXPECT_EQ(data.train->labels() + 1, dataset.begin(90));
+  EXPECT_EQ(data.valid->labels() + 1, dataset.tokens() - dataset.begin(90));
   EXPECT_EQ(open_data(config_, 32, 257, false).valid, nullptr);
 }
 
@@ -45,8 +50,8 @@ TEST_F(TrainingDataTest, TakesTwoDatasets) {
   EXPECT_EQ(open_data(config_, 32, 257, false).valid, nullptr);
   config_.valid_path = prepared("b", 20);
   const TrainingData data = open_data(config_, 32, 257, true);
-  EXPECT_EQ(data.train->tokens_per_epoch(), IndexedDataset(config_.train_path).tokens());
-  EXPECT_EQ(data.valid->tokens_per_epoch(), IndexedDataset(config_.valid_path).tokens());
+  EXPECT_EQ(data.train->labels() + 1, IndexedDataset(config_.train_path).tokens());
+  EXPECT_EQ(data.valid->labels() + 1, IndexedDataset(config_.valid_path).tokens());
 }
 
 TEST_F(TrainingDataTest, RefusesASplitThatLeavesNoDocument) {
@@ -80,6 +85,88 @@ TEST_F(TrainingDataTest, RefusesTwoTokenizers) {
   config_.tokenizer_model = directory_ / "other.model";
   write_text(config_.tokenizer_model, train_sentencepiece(made_up_sentences(900, 5), 320));
   EXPECT_TRUE(contains(message_of<DataError>([&] { data_vocabulary(config_); }), "other.model has 320 ids"));
+}
+
+TEST_F(TrainingDataTest, BlendsDatasets) {
+  const std::string a = prepared("a", 60), b = prepared("b", 200);
+  config_.path = "3," + a + ",1," + b;
+  config_.split = {90, 10, 0};
+  const TrainingData data = open_data(config_, 32, 257, true);
+  const auto alone = [&](const std::string& prefix) {
+    config_.path = prefix;
+    return open_data(config_, 32, 257, true);
+  };
+  const TrainingData of_a = alone(a), of_b = alone(b);
+  for (const auto part : {&TrainingData::train, &TrainingData::valid}) {
+    EXPECT_EQ((data.*part)->labels(), (of_a.*part)->labels() + (of_b.*part)->labels());
+    Blend blend({3, 1}, std::vector<int64_t>(2, std::numeric_limits<int64_t>::max()));
+    std::vector<int32_t> found(33), expected(33);
+    for (int64_t i = 0; i < 3000; i += 1 + i / 100) {
+      const Blend::Place place = blend.at(i);
+      (data.*part)->sample(i, found);
+      ((place.source == 0 ? of_a : of_b).*part)->sample(place.sample, expected);
+      ASSERT_EQ(found, expected) << i;
+    }
+  }
+  EXPECT_EQ(data.identities.at("data.path"), of_a.identities.at("data.path") + "; " + of_b.identities.at("data.path"));
+  ASSERT_EQ(data.sources.rows.size(), 2u);
+  EXPECT_EQ(data.sources.rows[0][0], a);
+  EXPECT_TRUE(contains(data.sources.rows[0][1], "75.0% of the samples")) << data.sources.rows[0][1];
+  EXPECT_TRUE(contains(data.sources.rows[0][1], counted(of_a.train->labels() + 1, "token")));
+  EXPECT_TRUE(contains(data.sources.rows[0][1],
+                       fmt::format("{:.4g} epochs", 75 * 32.0 / static_cast<double>(of_a.train->labels() + 1))));
+  // without weights: by size
+  config_.path = a + "," + b;
+  const double size = static_cast<double>(of_a.train->labels() + 1);
+  EXPECT_TRUE(contains(open_data(config_, 32, 257, false).sources.rows[0][1],
+                       percent_text(size / (size + static_cast<double>(of_b.train->labels() + 1)))));
+}
+
+TEST_F(TrainingDataTest, NamesWhatIsWrongWithASourceOfABlend) {
+  const std::string a = prepared("a", 500, 320), b = prepared("b", 50), c = prepared("c", 2);
+  config_.path = a + "," + b;
+  const std::string message = message_of<DataError>([&] { data_vocabulary(config_); });
+  EXPECT_TRUE(message.starts_with("data.path: the data have two tokenizers: " + a + ".json has 320 ids")) << message;
+  config_.path = b + "," + (directory_ / "none");
+  EXPECT_TRUE(message_of<ConfigError>([&] {
+                open_data(config_, 32, 257, false);
+              }).starts_with("data.path: there is no dataset " + (directory_ / "none")));
+  config_.path = b + "," + c;
+  EXPECT_TRUE(contains(message_of<ConfigError>([&] { open_data(config_, 32, 257, true); }),
+                       "leaves none of the 2 documents of " + c));
+}
+
+// The whole windows of both, each once, and no more than that.
+TEST_F(TrainingDataTest, EndWhereTheyAreNotToRepeat) {
+  const std::string a = prepared("a", 20), b = prepared("b", 30);
+  Config config;
+  config.data.split = {100, 0, 0};
+  config.data.repeat = false;
+  config.model.seq_length = 32;
+  config.model.vocab_size = 257;
+  const auto read = [&](const std::string& path, int64_t samples) {
+    config.data.path = path;
+    const TrainingData data = open_training_data(config, static_cast<double>(samples));
+    std::multiset<std::vector<int32_t>> seen;
+    std::vector<int32_t> tokens(33);
+    for (int64_t i = 0; i < samples; ++i) {
+      data.train->sample(i, tokens);
+      EXPECT_EQ(std::ranges::count(tokens, -1), 0);
+      seen.insert(tokens);
+    }
+    data.train->sample(samples, tokens);
+    EXPECT_EQ(tokens, std::vector<int32_t>(33, -1));
+    EXPECT_TRUE(
+        message_of<ConfigError>([&] {
+          open_training_data(config, static_cast<double>(samples + 1));
+        }).starts_with(fmt::format("data.repeat: false gives {} samples, and the run takes {}", samples, samples + 1)));
+    return seen;
+  };
+  const auto windows = [](const std::string& prefix) { return (IndexedDataset(prefix).tokens() - 1) / 32; };
+  auto both = read(a, windows(a));
+  EXPECT_EQ(std::set(both.begin(), both.end()).size(), both.size());
+  both.merge(read(b, windows(b)));
+  EXPECT_EQ(read("5," + a + ",1," + b, windows(a) + windows(b)), both);
 }
 
 // A name that is wrong is a mistake in the configuration; a file that is wrong, bad data. Both name the key.
