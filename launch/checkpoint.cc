@@ -308,7 +308,7 @@ void convert(const Conversion& options) {
              now_seconds() - start);
   // Opening it also checks names and shapes of what was written.
   std::vector<std::string> lost = not_carried(*weights, *open_gpt_weights(options.destination));
-  if (const OpenCheckpoint* checkpoint = weights->checkpoint())
+  if (const OpenCheckpoint* checkpoint = weights->checkpoint(); checkpoint && checkpoint->state.step > 0)
     lost.insert(lost.begin(), fmt::format("the optimizer's state and the counts of step {}", checkpoint->state.step));
   if (!missing.empty()) lost.push_back(missing);
   if (!lost.empty()) print_text(fmt::format("not carried: {}", fmt::join(lost, "; ")));

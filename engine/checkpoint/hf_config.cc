@@ -166,6 +166,9 @@ ModelConfig read_llama(const HfConfig& config, const std::string& type) {
   model.num_attention_heads = config.size("num_attention_heads");
   if (config.has("num_key_value_heads") || type != "llama") model.num_query_groups = config.size("num_key_value_heads");
   if (config.has("head_dim")) model.kv_channels = config.size("head_dim");
+  if (model.hidden_size % model.num_attention_heads == 0 &&
+      model.kv_channels == model.hidden_size / model.num_attention_heads)
+    model.kv_channels.reset();
   model.seq_length = config.size("max_position_embeddings");
   model.vocab_size = config.size("vocab_size");
   model.layernorm_epsilon = config.number_or("rms_norm_eps", 1e-6);
