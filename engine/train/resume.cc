@@ -30,6 +30,14 @@ bool is_of_schedules(const Field& field, const Config& config) {
 }  // namespace
 
 void settle_schedules(const OpenCheckpoint& checkpoint, Config& config, std::vector<std::string>& notes) {
+  const TrainState& state = checkpoint.state;
+  const int64_t samples = batch_sizes_of(config, *config.batch.global_batch_size).samples_of(state.step);
+  if (config.train.train_samples > 0 && samples != state.consumed_samples)
+    throw ConfigError(
+        fmt::format("{}: train.train_samples: found {} samples in {} steps, which are {} with this run's "
+                    "batch sizes; expected those of the checkpoint, or a run that counts steps "
+                    "(train.train_iters)",
+                    checkpoint.directory, state.consumed_samples, state.step, samples));
   if (config.optimizer.override_opt_param_scheduler) return;
   Config saved = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json");
   const bool take = config.optimizer.use_checkpoint_opt_param_scheduler &&

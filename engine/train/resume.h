@@ -27,7 +27,8 @@ std::map<std::string, std::string> values_of(const Config& config);
 void check_step(const OpenCheckpoint& checkpoint);
 void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, const std::string& remedy = "");
 // As Megatron's OptimizerParamScheduler: schedules of learning rate and weight decay other than the checkpoint's are a
-// ConfigError, or as override_opt_param_scheduler and use_checkpoint_opt_param_scheduler say.
+// ConfigError, or as override_opt_param_scheduler and use_checkpoint_opt_param_scheduler say. So are other batch sizes
+// in a run that counts samples, whose steps follow from them.
 void settle_schedules(const OpenCheckpoint& checkpoint, Config& config, std::vector<std::string>& notes);
 void check_same_tokenizer(const OpenCheckpoint& checkpoint, const std::string& tokenizer);
 

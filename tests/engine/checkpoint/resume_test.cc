@@ -645,6 +645,9 @@ TEST_F(Choice, OtherSchedulesAreAnErrorOrAsTheSwitchesSay) {
   expect_throws<ConfigError>(from("auto"), {"lr_decay_iters: found 20", "the checkpoint's do not fit it"});
   config_.optimizer.use_checkpoint_opt_param_scheduler = false;
   config_.optimizer.override_opt_param_scheduler = true;
+  config_.batch.global_batch_size = 4;
+  expect_throws<ConfigError>(from("auto"), {"train.train_samples: found 32 samples in 4 steps, which are 16 with"});
+  config_.batch.global_batch_size = 8;
   const RunResult own = run(config_, 2);
   EXPECT_EQ(own.losses.at(0), as_before) << "the weights are those of step 4";
   EXPECT_NE(own.losses.at(1), with_step_6);
