@@ -107,7 +107,7 @@ void run_rank(const GenerateOptions& options, Communicator& world) {
   const auto tokenizer = open_checked_tokenizer(options, checkpoint, *model_config.vocab_size);
   const std::vector<int32_t> prompt = prompt_of(options, tokenizer.get(), directory);
   Sampling sampling = options.sampling;
-  if (tokenizer) sampling.stop_token = tokenizer->eod();
+  if (tokenizer) sampling.stop_token = tokenizer->eod(), sampling.vocab = tokenizer->vocab_size();
 
   // Memory for no longer a text than this will be.
   const auto text_length = static_cast<int64_t>(prompt.size()) + sampling.tokens;

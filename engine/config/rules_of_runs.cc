@@ -60,9 +60,9 @@ void check_vocabulary(const Config& c, const RunFacts& facts, Rules& rule) {
        "is auto, and the dataset {0} has no tokenizer to take it from: there is neither {0}.json, "
        "{0}.tokenizer.json nor {0}.model; give a number",
        prefix);
-  rule("model.vocab_size", {}, given && of_dataset && *given != *of_dataset,
-       "{} is not the {} of the dataset's tokenizer, expected that, or auto; make_vocab_size_divisible_by says how it "
-       "is padded",
+  rule("model.vocab_size", {}, given && of_dataset && *given < *of_dataset,
+       "{} is less than the {} of the dataset's tokenizer, expected at least that, or auto; "
+       "make_vocab_size_divisible_by says how it is padded",
        given.value_or(0), of_dataset.value_or(0));
 }
 

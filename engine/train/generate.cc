@@ -61,6 +61,7 @@ std::vector<int32_t> generate(Rank& rank, std::span<const int32_t> prompt, const
     }
     std::vector<float> logits = rank.next_token_logits(std::span(text).last(seen), static_cast<int64_t>(known));
     known = seen++;
+    if (sampling.vocab > 0) logits.resize(std::min(logits.size(), static_cast<size_t>(sampling.vocab)));
     // A document that begins here has at least one token.
     if (text.back() == sampling.stop_token)
       logits[static_cast<size_t>(sampling.stop_token)] = -std::numeric_limits<float>::infinity();

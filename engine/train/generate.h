@@ -18,6 +18,7 @@ struct Sampling {
   double top_p = 1;          // nucleus of this probability, at least one token (Holtzman et al. 2020)
   uint64_t seed = 0;
   int32_t stop_token = -1;  // ends the text, but not where the prompt ends with it: a new document; -1: none
+  int64_t vocab = 0;  // of the tokenizer, whose ids alone are drawn, where the model has more; 0: all of the model
 };
 
 // The new tokens, the same on every rank; on_token is called with each. Collective over the model's ranks. Throws

@@ -45,6 +45,7 @@ void write_sample(const Config& config, const RunOptions& options, Trainer& trai
   const auto tokenizer = tokenizer_of(config.data);
   Sampling sampling = options.sampling;
   sampling.stop_token = tokenizer->eod();
+  sampling.vocab = tokenizer->vocab_size();
   const std::vector<int32_t> prompt = tokenizer->encode_prompt(*options.prompt);
   TextPrinter printer(tokenizer.get(), [&](const std::string& piece) { reporter.text(piece); });
   reporter.text("\n");

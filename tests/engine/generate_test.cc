@@ -112,6 +112,15 @@ class RowCounter : public Ops {
   std::vector<int64_t>& rows_;
 };
 
+TEST(Generate, DrawsOnlyTokensOfTheTokenizer) {
+  test::with_trainers(test::resolved(test::tiny_config(), 1).config, 1, [&](Trainer& trainer) {
+    const std::vector<int32_t> prompt = {7};
+    const Sampling sampling{.tokens = 200, .temperature = 5, .top_k = 0, .vocab = 6};
+    const auto text = generate(trainer.rank(), prompt, sampling);
+    EXPECT_EQ(*std::ranges::max_element(text), 5);
+  });
+}
+
 TEST(KeyValueCache, ATokenCostsOnePosition) {
   std::vector<int64_t> rows;
   const MakeBackend counting = [&](const Config& config, Communicator& world, int threads) {
