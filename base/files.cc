@@ -139,10 +139,10 @@ OutputFile::OutputFile(std::string path, std::string temporary, int64_t kept_byt
   const bool refused = flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   if (refused || fstat(fd_, &mine) != 0 || stat(temporary_.c_str(), &named) != 0 || mine.st_ino != named.st_ino)
     throw IoError(fmt::format("{}: another process is writing it", temporary_));
-  ours_ = true;
+  ours_ = kept_bytes == 0;
   if (ftruncate(fd_, kept_bytes) != 0 || lseek(fd_, kept_bytes, SEEK_SET) < 0) {
     const int reason = errno;
-    unlink(temporary_.c_str());
+    if (ours_) unlink(temporary_.c_str());
     errno = reason;
     fail_io(temporary_, fmt::format("cut it to {} bytes", kept_bytes));
   }

@@ -69,7 +69,7 @@ bool sync_directory(const std::string& path);
 
 // Writes PATH.tmp; commit() makes it durable and renames it to PATH. Without commit() the destructor removes it. Two
 // writers of one path exclude each other; what a killed writer left is overwritten, but for its first `kept_bytes`,
-// which have to be there.
+// which have to be there and then stay, as after keep().
 class OutputFile {
  public:
   explicit OutputFile(std::string path) : OutputFile(path, path + ".tmp") {}

@@ -45,29 +45,32 @@ class ProgressLine {
     if (progress.phase != phase_ || !begun_) {
       phase_ = progress.phase;
       phase_begin_ = now;
+      phase_bytes_ = progress.bytes_read;
       begun_ = true;
       // Training says nothing until it is done: its one line has to come at once.
       due = line_.terminal() || phase_ == Phase::training;
       if (!due) line_.put_off();
     }
-    if (due) line_.draw(text(progress, now - phase_begin_));
+    if (due) line_.draw(text(progress, now - phase_begin_, phase_bytes_));
   }
 
   void clear() { line_.clear(); }
 
  private:
-  static std::string text(const PrepareProgress& progress, double seconds) {
+  // before: bytes that were read when the phase began, which took no time of its.
+  static std::string text(const PrepareProgress& progress, double seconds, int64_t before) {
     if (progress.phase == Phase::training) return "training the tokenizer";
     const auto read = static_cast<double>(progress.bytes_read), all = static_cast<double>(progress.bytes_total);
-    const bool timed = read > 0 && seconds >= kLeastTimed;
+    const double speed = (read - static_cast<double>(before)) / seconds;
+    const bool timed = speed > 0 && seconds >= kLeastTimed;
     std::string line = progress.phase == Phase::sampling ? "sampling" : "encoding";
     if (all > 0) line += fmt::format(" {:3.0f} %", 100 * read / all);
-    if (timed && all > 0) line += fmt::format("  {} left", duration_text(seconds / read * (all - read)));
+    if (timed && all > 0) line += fmt::format("  {} left", duration_text((all - read) / speed));
     const auto add = [&, columns = static_cast<size_t>(terminal_columns(STDERR_FILENO))](const std::string& part) {
       if (columns == 0 || line.size() + part.size() + 4 <= columns) line += "  " + part;
     };
     add(bytes_text(progress.bytes_read) + (all > 0 ? " of " + bytes_text(progress.bytes_total) : ""));
-    if (timed) add(rate_text(read / seconds));
+    if (timed) add(rate_text(speed));
     if (progress.tokens > 0) add(fmt::format("{:.1f} M tokens", static_cast<double>(progress.tokens) / 1e6));
     return line;
   }
@@ -76,6 +79,7 @@ class ProgressLine {
   bool begun_ = false;
   Phase phase_ = Phase::encoding;
   double phase_begin_ = 0;
+  int64_t phase_bytes_ = 0;
 };
 
 // ---- prepare
@@ -98,9 +102,9 @@ void prepare(const PrepareOptions& options) {
   line.clear();
   const DatasetInfo& info = result.info;
   const SavedPart& done = result.done;
-  if (result.earlier_documents > 0)
+  if (result.earlier.documents > 0)
     print_text(
-        fmt::format("went on behind {} of a call that was stopped", counted(result.earlier_documents, "document")));
+        fmt::format("went on behind {} of a call that was stopped", counted(result.earlier.documents, "document")));
   print_text(fmt::format("{}: {}, {} of {}, {} of text, {:.2f} bytes/token", options.output,
                          counted(info.documents, "document"), counted(info.tokens, "token"), name_of(result.token_type),
                          bytes_text(info.text_bytes),
@@ -108,11 +112,14 @@ void prepare(const PrepareOptions& options) {
   const double seconds = std::max(result.encoding_seconds, 1e-9);
   print_text(fmt::format("tokenizer {}{}; encoded in {:.1f} s, {}, {:.2f} M tokens/s", described(*result.tokenizer),
                          options.vocab_size ? fmt::format(", trained in {:.1f} s", result.training_seconds) : "",
-                         seconds, rate_text(static_cast<double>(info.text_bytes) / seconds),
-                         static_cast<double>(info.tokens) / seconds / 1e6));
+                         seconds, rate_text(static_cast<double>(done.text_bytes - result.earlier.text_bytes) / seconds),
+                         static_cast<double>(done.tokens - result.earlier.tokens) / seconds / 1e6));
   if (done.added_tokens > 0)
     print_text(counted(done.added_tokens, "added token") +
                " of the tokenizer in the text; --special-as-text takes special ones as text");
+  if (result.passed_over > 0)
+    print_text(fmt::format("passed over {} of the folders, not named .txt, .jsonl, .ndjson or .tar",
+                           counted(result.passed_over, "file")));
   if (done.read.empty > 0) print_text(fmt::format("left out {}", counted(done.read.empty, "empty document")));
   if (done.read.malformed > 0) {
     print_text(fmt::format("left out {}, such as", counted(done.read.malformed, "malformed document")));

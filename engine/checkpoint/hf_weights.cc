@@ -2,6 +2,7 @@
 // model.safetensors.index.json lists. Names may lack the prefix "transformer." or "model.", and buffers of old files
 // are ignored; any other tensor that is unknown, missing or of another shape is refused by name. Read as fp32 from F32,
 // F16 and BF16.
+#include <bit>
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -139,12 +140,17 @@ class HfWeights : public GptWeights {
     // A tied head may be stored too, where it equals the embedding.
     const std::string head = "lm_head.weight", embedding = hf_tensors(spec_, tensors_[0])[0].name;
     if (places_.contains(head) && known.insert(head).second) {
+      HfTensor expected = hf_tensors(spec_, tensors_[0])[0];
+      expected.name = head;
+      check_tensor(expected);
       const auto values = [&](const std::string& name) {
-        std::vector<float> of_tensor(static_cast<size_t>(numel_of(places_.at(name).tensor->shape)));
+        std::vector<float> of_tensor(static_cast<size_t>(numel_of(expected.shape)));
         read_as_stored(name, of_tensor);
         return of_tensor;
       };
-      if (places_.at(head).tensor->shape != places_.at(embedding).tensor->shape || values(head) != values(embedding))
+      // By bits: a NaN is equal to itself.
+      if (!std::ranges::equal(values(head), values(embedding), {}, std::bit_cast<uint32_t, float>,
+                              std::bit_cast<uint32_t, float>))
         throw DataError(
             fmt::format("{}: tensor {} differs from {}, but config.json ties them", path_, head, embedding));
     }

@@ -1,5 +1,6 @@
 // The table behind fields(): a line a key.
 #include "engine/config/field_types.h"
+#include "engine/data/batch_sizes.h"
 
 namespace trivet {
 namespace {
@@ -133,7 +134,7 @@ void declare_parallel(std::vector<Field>& table) {
 
 void declare_training(std::vector<Field>& table) {
   KEY(batch, micro_batch_size, "samples of a micro-batch, b", range(1, 1'000'000, "samples"));
-  KEY(batch, global_batch_size, "samples of a step; auto: b times d", range(1, 100'000'000, "samples"));
+  KEY(batch, global_batch_size, "samples of a step; auto: b times d", range(1, kMostBatchSamples, "samples"));
   Field& ramp = KEY(batch, rampup_batch_size, "a smaller batch at first: start,increment,samples of the ramp",
                     range(1, 1e12, {}));
   ramp.takes = "three integers of at least 1 such as 16,16,300000: start, increment, samples; or none";

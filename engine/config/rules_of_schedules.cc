@@ -26,7 +26,10 @@ void check_wsd(const OptimizerConfig& o, const LrSpan& span, int64_t decay, cons
   rule.no_effect("optimizer.lr_wsd_decay_style", {"optimizer.lr_decay_style"},
                  !wsd && o.lr_wsd_decay_style != WsdDecay::exponential, kOnly, word_of(o.lr_wsd_decay_style),
                  word_of(o.lr_decay_style));
-  const int64_t most = decay - span.warmup.value_or(0);
+  const int64_t warmup = o.lr_warmup_fraction && span.warmup.value_or(0) == 0
+                             ? warmup_of_fraction(*o.lr_warmup_fraction, decay)
+                             : span.warmup.value_or(decay / 10);
+  const int64_t most = decay - warmup;
   rule(keys.wsd_decay, {keys.decay, keys.warmup, keys.length}, wsd && (span.wsd_decay < 1 || span.wsd_decay > most),
        "found {}, expected 1 to {}: WSD decays after the warm-up, until {} ({})", span.wsd_decay, most,
        short_name(keys.decay), decay);
@@ -121,10 +124,17 @@ void check_batch_sizes(const Config& c, Rules& rule) {
   rule(kRamp, {kSteps}, ramp && steps, "excludes step_batch_size_schedule, which is also given");
   rule(kRamp, {"train.train_samples"}, ramp && c.train.train_samples == 0, kNeeds);
   rule(kSteps, {"train.train_samples"}, steps && c.train.train_samples == 0, kNeeds);
+  constexpr int64_t kMostParts = 10'000;
+  const int64_t step = ramp && b.rampup_batch_size->size() == 3 ? std::max<int64_t>((*b.rampup_batch_size)[1], 1) : 1;
+  const int64_t parts = ramp ? (b.global_batch_size.value_or(0) - b.rampup_batch_size->front()) / step : 0;
+  rule(kRamp, {"batch.global_batch_size"}, parts > kMostParts,
+       "has {} sizes up to global_batch_size, expected at most {}: a larger increment", parts, kMostParts);
   const auto sizes = parse_batch_size_schedule(b.step_batch_size_schedule, c.model.seq_length);
   rule(kSteps, {"model.seq_length"}, steps && !sizes,
-       "found \"{}\", expected tokens:samples … with ascending tokens, the first 0, such as \"0:768 250B:1536\"",
-       b.step_batch_size_schedule);
+       "found \"{}\", expected tokens:samples … such as \"0:768 250B:1536\": tokens from 0, each at least a sample of "
+       "{} "
+       "behind the last, and 1 to {} samples",
+       b.step_batch_size_schedule, c.model.seq_length, kMostBatchSamples);
   rule("batch.global_batch_size", {kSteps}, sizes && b.global_batch_size.value_or(sizes->largest()) != sizes->largest(),
        "{} is not the largest of step_batch_size_schedule ({}); leave it out", b.global_batch_size.value_or(0),
        sizes ? sizes->largest() : 0);

@@ -42,7 +42,7 @@ std::optional<BatchSizes> parse_batch_size_schedule(const std::string& text, int
     const size_t colon = item.find(':');
     if (colon == item.npos) return std::nullopt;
     const auto tokens = parse_count(item.substr(0, colon), "KMBT"), samples = parse_count(item.substr(colon + 1), "");
-    if (!tokens || samples.value_or(0) < 1) return std::nullopt;
+    if (!tokens || samples.value_or(0) < 1 || *samples > kMostBatchSamples) return std::nullopt;
     const int64_t from = *tokens / std::max<int64_t>(seq_length, 1);
     if (sizes.parts.empty() ? *tokens != 0 : from <= sizes.parts.back().from) return std::nullopt;
     sizes.parts.push_back({from, *samples});

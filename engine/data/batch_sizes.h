@@ -10,6 +10,8 @@
 
 namespace trivet {
 
+inline constexpr int64_t kMostBatchSamples = 100'000'000;  // of a step
+
 struct BatchSizes {
   struct Part {
     int64_t from = 0;     // a step that begins when so many samples are consumed, or more,

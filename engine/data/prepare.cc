@@ -278,11 +278,14 @@ std::string identity(const PrepareOptions& options, const Tokenizer& tokenizer) 
 
 // What was saved of the same input; nothing where there is none.
 SavedPart saved_part(const PrepareOptions& options, const std::string& identity, TokenType type) {
-  if (!identity.empty())
-    if (const auto part = read_saved_part(partial_file(options), identity);
-        part && part->read.file <= options.inputs.size() &&
-        IndexedDatasetWriter::is_saved(options.output, type, part->documents, part->tokens))
-      return *part;
+  if (!identity.empty()) try {
+      if (const auto part = read_saved_part(partial_file(options), identity);
+          part && part->read.file <= options.inputs.size() &&
+          (part->read.malformed == 0 || options.text.skip_malformed) &&
+          IndexedDatasetWriter::is_saved(options.output, type, part->documents, part->tokens))
+        return *part;
+    } catch (const DataError&) {  // it is no such file, and worth nothing
+    }
   remove_file_if_exists(partial_file(options));
   return {};
 }
@@ -294,32 +297,41 @@ void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReade
   reader.go_to(done.read);
   const int64_t part_tokens = options.part_bytes / size_of(token_type_for(tokenizer.vocab_size()));
   int64_t saved = done.tokens;
-  ordered_pipeline<Batch>(
-      threads_of(options), [&](Batch& batch) { return read_batch(reader, batch); },
-      [&](Batch& batch) { encode_batch(tokenizer, options, batch); },
-      [&](const Batch& batch) {
-        write_batch(batch, writer);
-        done = {batch.read,
-                writer.documents(),
-                writer.tokens(),
-                done.text_bytes + batch.text_bytes,
-                done.replaced_bytes + batch.replaced_bytes,
-                done.added_tokens + batch.added_tokens};
-        const bool between = !batch.ends.empty() && batch.ends.back() == batch.tokens.size();
-        if (between && !identity.empty() && done.tokens - saved >= part_tokens) {
-          writer.save();
-          write_saved_part(partial_file(options), identity, done);
-          saved = done.tokens;
-        }
-        report({Phase::encoding, batch.bytes_read, reader.bytes_total(), done.documents, done.tokens});
-      });
+  bool whole = false;  // what is written: documents, as `done` says
+  const auto save = [&](int64_t least) {
+    if (!whole || identity.empty() || done.tokens - saved < least) return;
+    writer.save();
+    write_saved_part(partial_file(options), identity, done);
+    saved = done.tokens;
+  };
+  const auto write = [&](const Batch& batch) {
+    whole = false;
+    write_batch(batch, writer);
+    done = {batch.read,
+            writer.documents(),
+            writer.tokens(),
+            done.text_bytes + batch.text_bytes,
+            done.replaced_bytes + batch.replaced_bytes,
+            done.added_tokens + batch.added_tokens};
+    whole = !batch.ends.empty() && batch.ends.back() == batch.tokens.size();
+    save(part_tokens);
+    report({Phase::encoding, batch.bytes_read, reader.bytes_total(), done.documents, done.tokens});
+  };
+  try {
+    ordered_pipeline<Batch>(
+        threads_of(options), [&](Batch& batch) { return read_batch(reader, batch); },
+        [&](Batch& batch) { encode_batch(tokenizer, options, batch); }, write);
+  } catch (...) {
+    save(std::max<int64_t>(part_tokens / 64, 1));  // of less, starting again takes no time
+    throw;
+  }
   if (done.documents == 0) throw DataError(fmt::format("{}: no text in the input", options.inputs[0]));
   done.read = reader.position();
 }
 
 // The options, for files.
-PrepareOptions checked(PrepareOptions options) {
-  options.inputs = expand_inputs(options.inputs);
+PrepareOptions checked(PrepareOptions options, int64_t& passed_over) {
+  options.inputs = expand_inputs(options.inputs, &passed_over);
   check_options(options);
   check_output(options);
   return options;
@@ -328,9 +340,9 @@ PrepareOptions checked(PrepareOptions options) {
 }  // namespace
 
 PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report& given_report) {
-  const PrepareOptions options = checked(given_options);
-  const Report report = given_report ? given_report : [](const PrepareProgress&) {};
   PrepareResult result;
+  const PrepareOptions options = checked(given_options, result.passed_over);
+  const Report report = given_report ? given_report : [](const PrepareProgress&) {};
   // What cannot be read or written fails before the tokenizer is trained.
   TextReader reader(options.inputs, options.text);
   if (const auto folder = std::filesystem::path(options.output).parent_path(); !folder.empty())
@@ -352,7 +364,7 @@ PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report&
   result.token_type = token_type_for(tokenizer->vocab_size());
   const std::string input = identity(options, *tokenizer);
   SavedPart& done = result.done = saved_part(options, input, result.token_type);
-  result.earlier_documents = done.documents;
+  result.earlier = done;
   IndexedDatasetWriter writer(options.output, result.token_type, done.documents, done.tokens);
   encode(options, *tokenizer, reader, writer, input, done, report);
   result.problems = reader.problems();

@@ -2,9 +2,9 @@
 // PREFIX.model, for BPE PREFIX.tokenizer.json and PREFIX.tokenizer_config.json. The same input and options give the
 // same bytes, with any number of threads. A document longer than kPieceBytes is encoded in pieces.
 //
-// Every part_bytes of tokens, what is done is saved: PREFIX.partial.json beside PREFIX.bin.tmp and .idx.tmp. A call
-// with the same files and options after one that was stopped goes on from there, and the bytes are those of one call.
-// (Not where standard input is read.)
+// Every part_bytes of tokens, and at an error or where report() throws, what is done is saved: PREFIX.partial.json
+// beside PREFIX.bin.tmp and .idx.tmp. A call with the same files and options after one that was stopped goes on from
+// there, and the bytes are those of one call. (Not where standard input is read.)
 //
 // Memory, whatever the size of the corpus: kMemoryBytes and kMemoryBytesPerThread for each thread, with BPE
 // kBpeMemoryPerThread more; on top of that, kMemoryPerLineByte times the longest line of JSON Lines, and with BPE 60
@@ -69,7 +69,8 @@ struct PrepareResult {
   // replaced_bytes: of invalid UTF-8, which SentencePiece does not accept; added_tokens: recognised in the text.
   SavedPart done;
   std::vector<std::string> problems;  // of the first malformed documents
-  int64_t earlier_documents = 0;      // of a call that was stopped
+  SavedPart earlier;                  // of a call that was stopped
+  int64_t passed_over = 0;            // files of the input's folders
   double training_seconds = 0;        // of the tokenizer, reading included
   double encoding_seconds = 0;
 };

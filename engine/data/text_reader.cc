@@ -29,7 +29,7 @@ constexpr Foreign kForeign[] = {
     {"", ".bz2", "compressed by bzip2", "decompress it, or compress it by zstd, xz or gzip"},
     {"", ".json", "JSON, whose syntax would become part of the text",
      "write its documents to a JSON Lines file (.jsonl), an object with the member \"text\" in each line; to train on "
-     "JSON itself, rename it"},
+     "JSON itself, rename it; of JSON Lines with this name, --format jsonl says so"},
 };
 
 // The beginning of a text, without the byte order mark of UTF-8.
@@ -118,6 +118,8 @@ bool TextReader::open_next() {
     if (open_) {
       const std::string_view first = source_->read();
       block_ = without_mark(first, source_->name());
+      if (source_->name() == kStandardInput && !options_.source.format && block_.starts_with('{'))
+        throw DataError("standard input begins with \"{\": --format says whether it is jsonl or text");
       line_offset_ = std::ssize(first) - std::ssize(block_);
       position_.empty += block_.empty() && source_->format() != TextFormat::jsonl;
       return true;

@@ -21,16 +21,17 @@ namespace trivet {
 namespace {
 
 constexpr size_t kSourceBlock = 256 << 10;
-constexpr int64_t kMostInBraces = 1'000'000;
+constexpr int64_t kMostFiles = 1'000'000;
 
 struct Compression {
   std::string_view name;
   std::vector<std::string_view> suffixes;
   std::string_view magic;
 };
-const Compression kCompressions[] = {{"gzip", {".gz", ".dz"}, "\x1f\x8b"},
-                                     {"zstd", {".zst"}, "\x28\xb5\x2f\xfd"},
-                                     {"xz", {".xz"}, std::string_view("\xfd\x37zXZ\0", 6)}};
+const Compression kCompressions[] = {{"gzip", {".gz", ".dz", ".tgz"}, "\x1f\x8b"},
+                                     {"zstd", {".zst", ".tzst"}, "\x28\xb5\x2f\xfd"},
+                                     {"xz", {".xz", ".txz"}, std::string_view("\xfd\x37zXZ\0", 6)}};
+const std::vector<std::string_view> kTarNames = {".tar", ".tgz", ".tzst", ".txz"};
 
 bool has_suffix(std::string_view name, const std::vector<std::string_view>& suffixes) {
   return std::ranges::any_of(suffixes, [&](std::string_view suffix) { return name.ends_with(suffix); });
@@ -38,15 +39,18 @@ bool has_suffix(std::string_view name, const std::vector<std::string_view>& suff
 
 // ---- files by name
 
-void expand(const std::string& input, std::vector<std::string>& files);
+bool is_read(std::string_view name) {
+  return has_suffix(name, {".txt", ".jsonl", ".ndjson"}) || has_suffix(name, kTarNames);
+}
 
-std::vector<std::string> in_folder(const std::string& folder) {
+std::vector<std::string> in_folder(const std::string& folder, int64_t& passed_over) {
   namespace fs = std::filesystem;
   std::vector<std::string> files;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
-    if (entry.is_regular_file() &&
-        has_suffix(without_compression(entry.path().native()), {".txt", ".jsonl", ".ndjson", ".tar"}))
-      files.push_back(entry.path());
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    if (is_read(without_compression(entry.path().native()))) files.push_back(entry.path());
+    else ++passed_over;
+  }
   if (files.empty())
     throw DataError(
         fmt::format("{}: a folder without a file named .txt, .jsonl, .ndjson or .tar, compressed or not", folder));
@@ -71,7 +75,7 @@ std::vector<std::string> in_braces(const std::string& input, std::string_view in
       return !word.empty() && word.size() < 10 &&
              std::ranges::all_of(word, [](char c) { return '0' <= c && c <= '9'; });
     };
-    if (!is_number(first) || !is_number(last) || std::stol(last) - std::stol(first) >= kMostInBraces ||
+    if (!is_number(first) || !is_number(last) || std::stol(last) - std::stol(first) >= kMostFiles ||
         std::stol(first) > std::stol(last))
       throw DataError(fmt::format("{}: {{{}}} is no range, expected numbers such as {{000..017}}", input, inside));
     const bool padded = first.starts_with('0') || last.starts_with('0');
@@ -87,18 +91,20 @@ std::vector<std::string> in_braces(const std::string& input, std::string_view in
   return words;
 }
 
-void expand(const std::string& input, std::vector<std::string>& files) {
+void expand(const std::string& input, std::vector<std::string>& files, int64_t& passed_over) {
+  if (std::ssize(files) >= kMostFiles) throw DataError(fmt::format("{}: more than {} files in all", input, kMostFiles));
   std::error_code ignored;
   const size_t open = input.find('{'), close = input.find('}', open);
   if (std::filesystem::is_directory(input, ignored) ||
       (!file_exists(input) && input.find_first_of("*?[") != input.npos && open == input.npos)) {
-    std::vector<std::string> found = std::filesystem::is_directory(input, ignored) ? in_folder(input) : matching(input);
+    std::vector<std::string> found =
+        std::filesystem::is_directory(input, ignored) ? in_folder(input, passed_over) : matching(input);
     std::ranges::sort(found);
     files.insert(files.end(), found.begin(), found.end());
   } else if (close != input.npos && !file_exists(input)) {
     const std::string inside = input.substr(open + 1, close - open - 1);
     for (const std::string& word : in_braces(input, inside))
-      expand(input.substr(0, open) + word + input.substr(close + 1), files);
+      expand(input.substr(0, open) + word + input.substr(close + 1), files, passed_over);
   } else {
     files.push_back(input);
   }
@@ -109,20 +115,22 @@ void expand(const std::string& input, std::vector<std::string>& files) {
 std::string_view without_compression(std::string_view name) {
   for (const Compression& compression : kCompressions)
     for (const std::string_view suffix : compression.suffixes)
-      if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size());
+      if (name.ends_with(suffix) && !has_suffix(name, kTarNames)) return name.substr(0, name.size() - suffix.size());
   return name;
 }
 
-std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs) {
+std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, int64_t* passed_over) {
   std::vector<std::string> files;
-  for (const std::string& input : inputs) expand(input, files);
+  int64_t others = 0;
+  for (const std::string& input : inputs) expand(input, files, others);
+  if (passed_over) *passed_over = others;
   return files;
 }
 
 TextFormat format_of_file(std::string_view file, const SourceOptions& options) {
   if (options.format) return *options.format;
   const std::string_view name = without_compression(file);
-  if (name.ends_with(".tar")) return TextFormat::tar;
+  if (has_suffix(name, kTarNames)) return TextFormat::tar;
   return has_suffix(name, {".jsonl", ".ndjson"}) ? TextFormat::jsonl : TextFormat::text;
 }
 
@@ -230,6 +238,7 @@ class TextSource::Archive : public ByteStream {
     check(archive_ != nullptr, "libarchive has no memory");
     if (kind == Kind::tar) {
       archive_read_support_format_tar(archive_.get());
+      archive_read_set_options(archive_.get(), "read_concatenated_archives");
     } else {
       archive_read_support_filter_zstd(archive_.get());
       archive_read_support_filter_xz(archive_.get());
@@ -246,6 +255,8 @@ class TextSource::Archive : public ByteStream {
     do {
       const int result = archive_read_next_header(archive_.get(), &entry);
       ended_ = result == ARCHIVE_EOF;
+      if (ended_ && kind_ == Kind::tar && !closed_)
+        throw DataError(fmt::format("{}: the tar archive is cut off: it ends without a block of zeros", name_));
       if (ended_) return nullptr;
       require(result);
     } while (kind_ == Kind::tar && (archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry)));
@@ -265,6 +276,10 @@ class TextSource::Archive : public ByteStream {
     try {
       const std::string_view block = archive.in_->read();
       *data = block.data();
+      if (!block.empty()) {
+        const std::string_view tail = block.substr(block.size() - std::min<size_t>(block.size(), 512));
+        archive.closed_ = tail.find_first_not_of('\0') == tail.npos;
+      }
       return static_cast<la_ssize_t>(block.size());
     } catch (...) {  // which does not pass through C
       archive.failure_ = std::current_exception();
@@ -292,8 +307,8 @@ class TextSource::Archive : public ByteStream {
   const std::string name_;
   const Kind kind_;
   std::string block_;
-  std::exception_ptr failure_;  // of in_
-  bool ended_ = false;
+  std::exception_ptr failure_;           // of in_
+  bool ended_ = false, closed_ = false;  // closed_: what was read ends with zeros
   std::unique_ptr<archive, Free> archive_;
 };
 

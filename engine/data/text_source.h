@@ -37,7 +37,8 @@ TextFormat format_of_texts(std::string_view file, const SourceOptions& options);
 // compressed or not, and of a pattern (* ? [abc]), what it matches: both in the order of their names' bytes. {a,b} and
 // {000..017} stand for each in turn, which then has to be there, as in a shell. A name that exists as it stands is that
 // file. A folder or pattern without a file is a DataError.
-std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs);
+// passed_over: counts other files of the folders, if it is given.
+std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, int64_t* passed_over = nullptr);
 
 // Bytes that come in blocks.
 class ByteStream {

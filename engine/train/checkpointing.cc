@@ -145,7 +145,7 @@ void Checkpointing::note(const std::string& line) {
 TrainState Checkpointing::train_state() const {
   return {.step = trainer_.steps_done(),
           .consumed_samples = trainer_.consumed_samples(),
-          .consumed_tokens = trainer_.consumed_samples() * config_.model.seq_length,
+          .consumed_tokens = trainer_.consumed_tokens(),
           .skipped_steps = trainer_.skipped_steps(),
           .config = values_of(config_),
           .tokenizer = options_.tokenizer,

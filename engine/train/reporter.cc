@@ -206,7 +206,7 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   report.step = result.step;
   report.total_steps = config_.train.train_iters;
   report.consumed_samples = result.consumed_samples;
-  report.consumed_tokens = result.consumed_samples * config_.model.seq_length;
+  report.consumed_tokens = result.consumed_tokens;
   report.loss = result.loss;
   report.grad_norm = result.grad_norm;
   report.learning_rate = result.learning_rate;

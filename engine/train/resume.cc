@@ -74,9 +74,14 @@ std::map<std::string, std::string> values_of(const Config& config) {
 
 void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, const std::string& remedy) {
   Config saved = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json");
-  // An imported model names its longest context; with rope its weights are of any.
-  if (checkpoint.state.step == 0 && saved.model.position_embedding_type == Positions::rope)
-    saved.model.seq_length = config.model.seq_length;
+  // With rope the weights are of any context: an imported model names its longest, and a run that begins with another
+  // run's checkpoint may go on with a longer one and other angles.
+  Config own = config;
+  if ((checkpoint.state.step == 0 || remedy.empty()) && saved.model.position_embedding_type == Positions::rope)
+    for (const Field& field : fields())
+      if (field.name == "model.seq_length" || field.name.starts_with("model.rotary_base") ||
+          field.name.starts_with("model.use_rope_scaling") || field.name.starts_with("model.rope_scaling_"))
+        field.copy(field.at(own), field.at(saved));
   std::string problems;
   for (const Field* field : keys_of_another_model(config, saved))
     problems += fmt::format("\n  {}: found {} in the checkpoint, expected this run's {}", field->name,

@@ -79,8 +79,11 @@ std::optional<StepResult> Trainer::queue_step() {
   RankState& state = rank_.state;
   Stream& compute = *rank_.compute;
   const int64_t batch = batch_sizes_.of_step(consumed_samples_);
-  StepResult next{
-      .step = step_ + 1, .samples = batch, .consumed_samples = consumed_samples_ + batch, .start_ns = now_ns()};
+  StepResult next{.step = step_ + 1,
+                  .samples = batch,
+                  .consumed_samples = consumed_samples_ + batch,
+                  .consumed_tokens = consumed_tokens_ + batch * config_.model.seq_length,
+                  .start_ns = now_ns()};
   rank_.use_micro_batches(batch / samples_of_micro_batches_);
   const HostRange range("step", next.step);
   begin(StepPhase::step);
@@ -115,6 +118,7 @@ std::optional<StepResult> Trainer::queue_step() {
   out_ = QueuedStep{next, slot};
   step_ = next.step;
   consumed_samples_ = next.consumed_samples;
+  consumed_tokens_ = next.consumed_tokens;
   return earlier;
 }
 
@@ -189,6 +193,7 @@ void Trainer::resume(const TrainState& state) {
   rank_.compute->synchronize();
   step_ = state.step;
   consumed_samples_ = state.consumed_samples;
+  consumed_tokens_ = state.consumed_tokens;
   numbers_.set_skipped(state.skipped_steps);
   train_.restart(consumed_samples_);
 }

@@ -31,8 +31,8 @@ struct StepResult {
   double loss = 0;   // mean cross-entropy per token over the global batch, nats
   double grad_norm = 0;
   double learning_rate = 0;
-  int64_t samples = 0;           // of the step
-  int64_t consumed_samples = 0;  // with those of this step
+  int64_t samples = 0;                                // of the step
+  int64_t consumed_samples = 0, consumed_tokens = 0;  // with those of this step
   // When this rank's step began and ended; a step that was queued ahead begins at the end of the previous one.
   int64_t start_ns = 0, end_ns = 0;
   bool skipped = false;   // the weights are those before the step
@@ -88,6 +88,7 @@ class Trainer {
   // they were last compared. REQUIRES: no step is pending.
   bool numbers_ok() const { return numbers_.last_was_good() && replicas_agree_; }
   int64_t consumed_samples() const { return consumed_samples_; }
+  int64_t consumed_tokens() const { return consumed_tokens_; }
   Rank& rank() { return rank_; }
   const Mesh& mesh() const { return rank_.mesh; }
   Device& device() { return rank_.device; }
@@ -138,8 +139,8 @@ class Trainer {
   const int64_t samples_of_micro_batches_;  // of one, on all data-parallel ranks
   std::unique_ptr<Event> step_through_;     // of the last queued step
   std::optional<QueuedStep> out_;
-  std::unique_ptr<Communicator> replicas_;   // of the data-parallel group, in host memory; made at the first comparison
-  int64_t step_ = 0, consumed_samples_ = 0;  // with the pending step
+  std::unique_ptr<Communicator> replicas_;  // of the data-parallel group, in host memory; made at the first comparison
+  int64_t step_ = 0, consumed_samples_ = 0, consumed_tokens_ = 0;  // with the pending step
 };
 
 }  // namespace trivet

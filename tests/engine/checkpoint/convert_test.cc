@@ -457,6 +457,11 @@ TEST(Convert, RefusesWhatIsNoSuchModelAndNamesTheTensor) {
          m.tensors.push_back({"lm_head.weight", {40, 8}, std::string(1280, '\1')});
        },
        "lm_head.weight differs from wte.weight"},
+      {[](Edited& m) {
+         m.tensors.push_back({"lm_head.weight", {40, 8}, std::string(1280, '\1')});
+         m.tensors.back().dtype = "I32";
+       },
+       "tensor lm_head.weight: found I32, expected F32, F16 or BF16"},
       {[&](Edited& m) { m.find(qkv).dtype = "I32"; },
        "tensor transformer.h.1.attn.c_attn.weight: found I32, expected F32, F16 or BF16"},
       {[](Edited& m) { m.config["tie_word_embeddings"] = false; }, "tensor lm_head.weight: not found"},

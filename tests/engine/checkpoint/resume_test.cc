@@ -577,19 +577,23 @@ TEST_F(Choice, AnotherKindOfModelIsNamedByAnyOfItsKeys) {
   EXPECT_NO_THROW(check_same_model(old, config_, ""));
 }
 
-// A Llama from elsewhere names its longest context, and is trained on a shorter one.
-TEST_F(Choice, AnImportedModelWithRopeIsOfAnyLength) {
+// A Llama from elsewhere names its longest context, and is trained on a shorter one; a run may go on from another run's
+// checkpoint with a longer one.
+TEST_F(Choice, AModelWithRopeIsOfAnyContext) {
   OpenCheckpoint checkpoint = open_checkpoint(step_path(config_.train.run_dir, 4));
   config_.model.seq_length /= 2;
   const std::string another = "model.seq_length: found ";
-  const auto problem = [&] { return message_of<DataError>([&] { check_same_model(checkpoint, config_, ""); }); };
-  checkpoint.state.step = 0;
-  EXPECT_NE(problem().find(another), std::string::npos) << "learned positions";
+  const auto problem = [&](const char* remedy) {
+    return message_of<DataError>([&] { check_same_model(checkpoint, config_, remedy); });
+  };
+  EXPECT_NE(problem("").find(another), std::string::npos) << "learned positions";
   checkpoint.state.config["model.position_embedding_type"] = "rope";
   config_.model.position_embedding_type = Positions::rope;
+  config_.model.rotary_base = 5e5;
   EXPECT_NO_THROW(check_same_model(checkpoint, config_, ""));
-  checkpoint.state.step = 4;
-  EXPECT_NE(problem().find(another), std::string::npos) << "in the middle of a run";
+  EXPECT_NE(problem("the same run").find(another), std::string::npos) << "the same run goes on";
+  checkpoint.state.step = 0;
+  EXPECT_NO_THROW(check_same_model(checkpoint, config_, "the same run"));
 }
 
 TEST_F(Choice, AModelThatCannotBeReadIsRefused) {

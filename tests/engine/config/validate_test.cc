@@ -237,6 +237,22 @@ TEST(Validate, Schedule) {
   EXPECT_EQ(load_error({"optimizer.lr_decay_style=cosin"}),
             "--set: optimizer.lr_decay_style: found \"cosin\", expected one of cosine, linear, constant, "
             "inverse-square-root, WSD");
+  for (const char* warmup : {"optimizer.lr_warmup_fraction=0.5", "optimizer.lr_warmup_iters=auto"})
+    EXPECT_NE(
+        load_error({"optimizer.lr_decay_style=WSD", "train.train_iters=20", warmup, "optimizer.lr_wsd_decay_iters=20"})
+            .find("found 20, expected 1 to 1"),  // 10, 18
+        std::string::npos)
+        << warmup;
+  const std::vector<std::string> samples = {"train.train_iters=0", "train.train_samples=1000"};
+  const auto sized = [&](const std::string& set, const char* other) {
+    return load_error({samples[0], samples[1], set, other});
+  };
+  EXPECT_NE(
+      sized("batch.step_batch_size_schedule=0:2 64:4294967298", "train.seed=1").find("and 1 to 100000000 samples"),
+      std::string::npos);
+  EXPECT_NE(sized("batch.rampup_batch_size=1,1,1000000000", "batch.global_batch_size=100000000")
+                .find("has 99999999 sizes up to global_batch_size, expected at most 10000"),
+            std::string::npos);
   EXPECT_EQ(load_error({"optimizer.lr_wsd_decay_iters=3"}),
             "--set: optimizer.lr_wsd_decay_iters: 3 has no effect with lr_decay_style cosine, only with WSD");
   for (const char* found : {"0", "9"})

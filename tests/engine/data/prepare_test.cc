@@ -257,7 +257,7 @@ TEST_F(PrepareTest, GoesOnWhereItWasStopped) {
     }
   }
   EXPECT_GT(calls, 2);
-  EXPECT_GT(result.earlier_documents, 0);
+  EXPECT_GT(result.earlier.documents, 0);
   // then: all is as of one call
   for (const char* suffix : {".bin", ".idx", ".json", ".tokenizer.json"})
     EXPECT_EQ(read_text((directory_ / "out") + suffix), read_text((directory_ / "whole") + suffix)) << suffix;
@@ -265,6 +265,34 @@ TEST_F(PrepareTest, GoesOnWhereItWasStopped) {
                                                  "out.tokenizer_config.json"}));
   EXPECT_EQ(result.done.read.malformed, whole.done.read.malformed);
   EXPECT_EQ(result.info, whole.info);
+}
+
+TEST_F(PrepareTest, WhatWasSavedStaysAtTheNextError) {
+  // given: a good file, and one that is malformed at its end
+  std::string lines;
+  for (const std::string& sentence : made_up_sentences(60'000, 12)) lines += "{\"text\": \"" + sentence + "\"}\n";
+  write_text(directory_ / "a.jsonl", lines);
+  write_text(directory_ / "b.jsonl", "{\"text\"\n");
+  options_.inputs = {directory_ / "a.jsonl", directory_ / "b.jsonl"};
+  options_.text.mode = DocumentMode::file;
+  options_.part_bytes = 10'000;
+  const std::vector<std::string> saved = {"out.bin.tmp", "out.idx.tmp", "out.partial.json"};
+  for (int call = 0; call < 3; ++call) {
+    EXPECT_THROW(prepare_dataset(options_), DataError);
+    EXPECT_EQ(outputs(), saved) << call;
+  }
+  // then: where the malformed line is left out, only the rest is encoded
+  options_.text.skip_malformed = true;
+  const PrepareResult result = prepare_dataset(options_);
+  EXPECT_GT(result.earlier.documents, 30'000);
+  EXPECT_EQ(result.info.documents, 60'000);
+  // and: what was left out once is not forgotten by a call that would stop there
+  options_.output = directory_ / "out2";
+  std::swap(options_.inputs[0], options_.inputs[1]);
+  EXPECT_THROW(prepare_dataset(options_, [](const PrepareProgress&) { throw std::runtime_error("stop"); }),
+               std::runtime_error);
+  options_.text.skip_malformed = false;
+  EXPECT_TRUE(contains(message_of<DataError>([&] { prepare_dataset(options_); }), "b.jsonl: line 1"));
 }
 
 TEST_F(PrepareTest, DoesNotGoOnWithAnotherInput) {
@@ -281,15 +309,15 @@ TEST_F(PrepareTest, DoesNotGoOnWithAnotherInput) {
   stop();
   options_.append_eod = false;
   PrepareResult result = prepare_dataset(options_);
-  EXPECT_EQ(result.earlier_documents, 0);
+  EXPECT_EQ(result.earlier.documents, 0);
   EXPECT_EQ(result.info.tokens, result.info.text_bytes);
   options_.force = true;
   stop();
   write_text(directory_ / "in", text_ + "more");
-  EXPECT_EQ(prepare_dataset(options_).earlier_documents, 0);
+  EXPECT_EQ(prepare_dataset(options_).earlier.documents, 0);
   stop();
   std::filesystem::resize_file(directory_ / "out.bin.tmp", 5);
-  EXPECT_EQ(prepare_dataset(options_).earlier_documents, 0);
+  EXPECT_EQ(prepare_dataset(options_).earlier.documents, 0);
   EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json"}));
 }
 

@@ -327,8 +327,17 @@ TEST(TextReader, ReadsTarArchives) {
   write_text(directory / "d.tar", "no archive, but long enough for one: " + big);
   EXPECT_TRUE(contains(message("d.tar"), "d.tar: the tar archive is damaged or truncated: "));
   const std::string whole = read_text(directory / "a.tar");
+  write_archive(directory / "f.tar", ARCHIVE_FILTER_NONE, {{"4.txt", "four"}});
   write_text(directory / "d.tar", whole.substr(0, whole.size() / 2));
   EXPECT_TRUE(contains(message("d.tar"), "d.tar: the tar archive is damaged or truncated: "));
+  // an archive behind another one is read too, and one that ends between two members is cut off
+  write_text(directory / "e.tar", whole + read_text(directory / "f.tar"));
+  EXPECT_EQ(documents_of({directory / "e.tar"}, DocumentMode::file), (Texts{"one\n\ntwo", "three", big, "four"}));
+  write_text(directory / "d.tar", read_text(directory / "f.tar").substr(0, 1024));
+  EXPECT_TRUE(contains(message("d.tar"), "d.tar: the tar archive is cut off: it ends without a block of zeros"));
+  std::filesystem::rename(directory / "b.tar.gz", directory / "b.tgz");
+  EXPECT_EQ(documents_of({directory / "b.tgz"}, DocumentMode::file), (Texts{"one\n\ntwo", "three", big}));
+  std::filesystem::rename(directory / "b.tgz", directory / "b.tar.gz");
   const std::string compressed = read_text(directory / "b.tar.gz");
   write_text(directory / "d.tar.gz", compressed.substr(0, compressed.size() / 2));
   EXPECT_TRUE(contains(message("d.tar.gz"), "d.tar.gz: the compressed file is truncated"));
@@ -389,11 +398,17 @@ TEST(TextReader, ReadsStandardInput) {
   TextReader reader({"-"}, {.source = {.format = TextFormat::jsonl}});
   std::vector<std::string> texts;
   for (TextPiece piece; reader.next(piece);) texts.push_back(piece.text);
+  lseek(file, 0, SEEK_SET);
+  const std::string untold = message_of<DataError>([] {
+    TextPiece piece;
+    TextReader({"-"}, {}).next(piece);
+  });
   dup2(before, STDIN_FILENO);
   close(before);
   close(file);
   EXPECT_EQ(texts, (std::vector<std::string>{"one", "two"}));
   EXPECT_EQ(reader.bytes_total(), 0);
+  EXPECT_TRUE(contains(untold, "standard input begins with \"{\": --format says whether"));
 }
 
 TEST(ExpandInputs, FoldersPatternsAndRanges) {
@@ -418,6 +433,9 @@ TEST(ExpandInputs, FoldersPatternsAndRanges) {
   EXPECT_EQ(names("{odd}.txt"), Names{"{odd}.txt"});
   EXPECT_EQ(names("a[1].txt"), Names{"a[1].txt"});
   EXPECT_EQ(names("missing"), Names{"missing"});
+  int64_t others = 0;
+  expand_inputs({directory / "f"}, &others);
+  EXPECT_EQ(others, 1);
   const auto message = [&](const std::string& input) {
     return message_of<DataError>([&] { expand_inputs({directory / input}); });
   };
@@ -425,6 +443,7 @@ TEST(ExpandInputs, FoldersPatternsAndRanges) {
   EXPECT_TRUE(contains(message("s-{3..1}.tar"), "{3..1} is no range, expected numbers such as {000..017}"));
   EXPECT_TRUE(contains(message("s-{a..c}.tar"), "is no range"));
   EXPECT_TRUE(contains(message("s-{1..99999999}.tar"), "is no range"));
+  EXPECT_TRUE(contains(message("s-{1..1000000}{1..1000000}.tar"), "more than 1000000 files in all"));
   std::filesystem::create_directory(directory / "empty");
   EXPECT_TRUE(contains(message("empty"), "a folder without a file named .txt"));
 }
