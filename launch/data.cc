@@ -130,68 +130,89 @@ void prepare(const PrepareOptions& options) {
                done.replaced_bytes == 1 ? "was" : "were");
 }
 
-void add_prepare(CLI::App& data) {
-  auto options = std::make_shared<PrepareOptions>();
-  auto document = std::make_shared<std::string>("file"), pattern = std::make_shared<std::string>(),
-       format = std::make_shared<std::string>(), on_error = std::make_shared<std::string>("stop");
-  CLI::App* command = data.add_subcommand("prepare", "make a dataset, PREFIX.bin and .idx, of text or JSON Lines");
+// The options of `data prepare`, and those of which words become values.
+struct PrepareArguments {
+  PrepareOptions options{};
+  std::string document = "file", pattern{}, format{}, on_error = "stop";
+};
+
+void add_tokenizer_options(CLI::App& command, PrepareArguments& arguments) {
+  PrepareOptions& options = arguments.options;
+  command.add_option("--vocab-size", options.vocab_size, "train a model of this many ids");
+  command.add_option("--model", options.model,
+                     "use this model: of SentencePiece; of BPE tokenizer.json, or vocab.json beside merges.txt");
+  command.add_option("--train-bytes", options.train_bytes,
+                     fmt::format("text to train the model on [512 an id; bpe: all]; SentencePiece takes {} to {} times "
+                                 "as much memory",
+                                 kLeastMemoryPerTrainByte, kMostMemoryPerTrainByte));
+  command.add_option("--eod-token", options.eod_token,
+                     "bpe: the special token that ends every document; needed with --model [<|endoftext|>]");
+  command.add_option("--bos-token", options.bos_token, "bpe: a special token to begin every document with [none]");
+  command.add_flag("--special-as-text", options.special_as_text, "bpe: special tokens in the text are text");
+  command.add_option("--pattern", arguments.pattern,
+                     "bpe, to train: what cuts the text: gpt2 [default], llama3 or qwen2");
+  command.add_option("--special", options.special, "bpe, to train: more special tokens");
+}
+
+void add_text_options(CLI::App& command, PrepareArguments& arguments) {
+  PrepareOptions& options = arguments.options;
+  command.add_option(
+      "--document", arguments.document,
+      "what is a document of a text file: file [default], paragraph (up to a blank line) or entry (a paragraph and the "
+      "indented ones that follow it)");
+  command.add_option("--json-key", options.text.json_key, "the member of a JSON object that is its document")
+      ->capture_default_str();
+  command.add_option("--format", arguments.format,
+                     "of the input: text, jsonl or tar [as the files are named; of - text]");
   command
-      ->add_option(
-          "--input", options->inputs,
+      .add_option("--tar-member", options.text.source.tar_member,
+                  "the members of a tar archive that are read: txt, json (one object) or another extension")
+      ->capture_default_str();
+  command.add_option("--on-error", arguments.on_error,
+                     "what becomes of a malformed JSON object: stop [default], or skip: it is left out and counted");
+  command.add_flag_callback(
+      "--no-append-eod", [&options] { options.append_eod = false; }, "no end of document after each");
+}
+
+void take_words(PrepareArguments& arguments) {
+  PrepareOptions& options = arguments.options;
+  options.text.mode = document_mode(arguments.document);
+  options.text.source.format = parse_word<TextFormat>(arguments.format);
+  if (!options.text.source.format && !arguments.format.empty())
+    throw ConfigError(fmt::format("--format is \"{}\", expected text, jsonl or tar", arguments.format));
+  options.text.skip_malformed = arguments.on_error == "skip";
+  if (arguments.on_error != "stop" && arguments.on_error != "skip")
+    throw ConfigError(fmt::format("--on-error is \"{}\", expected stop or skip", arguments.on_error));
+  options.pattern = parse_word<BpePattern>(arguments.pattern);
+  if (!options.pattern && !arguments.pattern.empty())
+    throw ConfigError(fmt::format("--pattern is \"{}\", expected gpt2, llama3 or qwen2", arguments.pattern));
+}
+
+void add_prepare(CLI::App& data) {
+  const auto arguments = std::make_shared<PrepareArguments>();
+  PrepareOptions& options = arguments->options;
+  CLI::App& command = *data.add_subcommand("prepare", "make a dataset, PREFIX.bin and .idx, of text or JSON Lines");
+  command
+      .add_option(
+          "--input", options.inputs,
           "text files, JSON Lines (.jsonl, .ndjson: a document a line) or tar archives as of WebDataset (.tar), "
           "plain or compressed by gzip, dictzip, zstd or xz; folders, patterns and ranges such as "
           "'c4-{000..127}.tar'; - is standard input")
       ->required();
-  command->add_option("--output", options->output, "prefix of the files to write")->required();
-  command->add_option("--tokenizer", options->tokenizer, "bytes, sentencepiece or bpe (byte-level)")->required();
-  command->add_option("--vocab-size", options->vocab_size, "train a model of this many ids");
-  command->add_option("--model", options->model,
-                      "use this model: of SentencePiece; of BPE tokenizer.json, or vocab.json beside merges.txt");
-  command->add_option(
-      "--train-bytes", options->train_bytes,
-      fmt::format("text to train the model on [512 an id; bpe: all]; SentencePiece takes {} to {} times "
-                  "as much memory",
-                  kLeastMemoryPerTrainByte, kMostMemoryPerTrainByte));
-  command->add_option("--eod-token", options->eod_token,
-                      "bpe: the special token that ends every document; needed with --model [<|endoftext|>]");
-  command->add_option("--bos-token", options->bos_token, "bpe: a special token to begin every document with [none]");
-  command->add_flag("--special-as-text", options->special_as_text, "bpe: special tokens in the text are text");
-  command->add_option("--pattern", *pattern, "bpe, to train: what cuts the text: gpt2 [default], llama3 or qwen2");
-  command->add_option("--special", options->special, "bpe, to train: more special tokens");
-  command->add_option(
-      "--document", *document,
-      "what is a document of a text file: file [default], paragraph (up to a blank line) or entry (a paragraph and the "
-      "indented ones that follow it)");
-  command->add_option("--json-key", options->text.json_key, "the member of a JSON object that is its document")
-      ->capture_default_str();
-  command->add_option("--format", *format, "of the input: text, jsonl or tar [as the files are named; of - text]");
-  command
-      ->add_option("--tar-member", options->text.source.tar_member,
-                   "the members of a tar archive that are read: txt, json (one object) or another extension")
-      ->capture_default_str();
-  command->add_option("--on-error", *on_error,
-                      "what becomes of a malformed JSON object: stop [default], or skip: it is left out and counted");
-  command->add_flag_callback(
-      "--no-append-eod", [options] { options->append_eod = false; }, "no end of document after each");
-  command->add_option(
-      "--threads,--workers", options->threads,
+  command.add_option("--output", options.output, "prefix of the files to write")->required();
+  command.add_option("--tokenizer", options.tokenizer, "bytes, sentencepiece or bpe (byte-level)")->required();
+  add_tokenizer_options(command, *arguments);
+  add_text_options(command, *arguments);
+  command.add_option(
+      "--threads,--workers", options.threads,
       fmt::format("threads that encode [one a core]; memory, whatever the size of the input, is at most {} and {} a "
                   "thread (bpe: {} more), and {} times the longest line of JSON Lines",
                   bytes_text(kMemoryBytes), bytes_text(kMemoryBytesPerThread), bytes_text(kBpeMemoryPerThread),
                   kMemoryPerLineByte));
-  command->add_flag("--force", options->force, "overwrite a dataset that is there");
-  command->callback([options, document, pattern, format, on_error] {
-    options->text.mode = document_mode(*document);
-    options->text.source.format = parse_word<TextFormat>(*format);
-    if (!options->text.source.format && !format->empty())
-      throw ConfigError(fmt::format("--format is \"{}\", expected text, jsonl or tar", *format));
-    options->text.skip_malformed = *on_error == "skip";
-    if (*on_error != "stop" && *on_error != "skip")
-      throw ConfigError(fmt::format("--on-error is \"{}\", expected stop or skip", *on_error));
-    options->pattern = parse_word<BpePattern>(*pattern);
-    if (!options->pattern && !pattern->empty())
-      throw ConfigError(fmt::format("--pattern is \"{}\", expected gpt2, llama3 or qwen2", *pattern));
-    prepare(*options);
+  command.add_flag("--force", options.force, "overwrite a dataset that is there");
+  command.callback([arguments] {
+    take_words(*arguments);
+    prepare(arguments->options);
   });
 }
 

@@ -1,15 +1,10 @@
 // GptWeights: the weights of a model in any format: a Trivet checkpoint, a Hugging Face model, an llm.c file. A
 // conversion reads one and writes another a tensor at a time, so its memory is that of the largest tensors.
 //
-// In between, tensors have Trivet's names and order of elements, which is Megatron's. The other formats differ in
-// three:
-//   rows of query, key and value   Trivet by group of heads, so that tensor parallelism splits between groups; the
-//   others
-//                                  by part
-//   tensors                        Trivet and GPT-2 have one of query, key and value; Hugging Face's Llama has three,
-//   and
-//                                  one each of an MLP's gate and up
-//   matrices                       Trivet, llm.c and Llama [out, in]; Hugging Face's GPT-2 (Conv1D) [in, out]
+// In between, tensors have Trivet's names and order of elements, which is Megatron's. Other formats differ in three:
+//   q, k, v rows   Trivet by group of heads, so that tensor parallelism splits between groups; the others by part
+//   tensors        Trivet and GPT-2 have one for q, k and v; Hugging Face's Llama three, and two for gate and up
+//   matrices       Trivet, llm.c and Llama [out, in]; Hugging Face's GPT-2 (Conv1D) [in, out]
 // The columns that rope turns together are the same two halves of a head in all of them.
 #pragma once
 

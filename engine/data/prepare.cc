@@ -262,7 +262,7 @@ void write_batch(const Batch& batch, IndexedDatasetWriter& writer) {
 
 std::string partial_file(const PrepareOptions& options) { return options.output + ".partial.json"; }
 
-// Of all that the bytes depend on; empty where nothing can be saved.
+// A hash of everything that the bytes depend on; empty where nothing can be saved.
 std::string identity(const PrepareOptions& options, const Tokenizer& tokenizer) {
   if (std::ranges::count(options.inputs, kStandardInput) > 0) return "";
   const DocumentOptions& text = options.text;

@@ -44,9 +44,9 @@ struct PrepareOptions {
   std::optional<BpePattern> pattern;  // to train; GPT-2's
   std::vector<std::string> special;   // to train: more special tokens
   bool append_eod = true;             // to each document
-  int64_t part_bytes = 256 << 20;
-  int threads = 0;     // that read, encode and write; 0: one a core
-  bool force = false;  // overwrite a dataset that is there
+  int64_t part_bytes = 256 << 20;     // tokens between two saves
+  int threads = 0;                    // that read, encode and write; 0: one a core
+  bool force = false;                 // overwrite a dataset that is there
 };
 
 inline constexpr int64_t kMemoryBytes = 64 << 20, kMemoryBytesPerThread = 24 << 20;
@@ -66,11 +66,10 @@ struct PrepareResult {
   DatasetInfo info;
   TokenType token_type = TokenType::u16;
   std::shared_ptr<const Tokenizer> tokenizer;
-  // replaced_bytes: of invalid UTF-8, which SentencePiece does not accept; added_tokens: recognised in the text.
-  SavedPart done;
+  SavedPart done;                     // at the end
   std::vector<std::string> problems;  // of the first malformed documents
   SavedPart earlier;                  // of a call that was stopped
-  int64_t passed_over = 0;            // files of the input's folders
+  int64_t passed_over = 0;            // files of the input's folders that were not read, by their names
   double training_seconds = 0;        // of the tokenizer, reading included
   double encoding_seconds = 0;
 };

@@ -12,7 +12,9 @@ namespace trivet {
 struct SavedPart {
   ReadPosition read;
   int64_t documents = 0, tokens = 0;  // written
-  int64_t text_bytes = 0, replaced_bytes = 0, added_tokens = 0;
+  int64_t text_bytes = 0;
+  int64_t replaced_bytes = 0;  // invalid UTF-8, which SentencePiece does not accept
+  int64_t added_tokens = 0;    // recognised in the text
 };
 
 // identity: of input and options. The part is durable when this returns.

@@ -67,7 +67,7 @@ class TextReader {
   // Behind the last document that ended. go_to() a place where another reader of the same files was, before next().
   const ReadPosition& position() const { return position_; }
   void go_to(const ReadPosition& position);
-  // Of the first malformed documents that were left out, since go_to().
+  // What was wrong with the first malformed documents that were left out, since go_to().
   const std::vector<std::string>& problems() const { return problems_; }
 
   int64_t bytes_read() const;                           // of the files as stored: for progress
@@ -77,7 +77,6 @@ class TextReader {
   bool open_next();
   void collect();
   bool read_json();
-  bool take_json_line();
   bool add_words();
   bool has_text() const { return begun_ || !text_.empty(); }
 

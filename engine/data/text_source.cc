@@ -172,7 +172,7 @@ class TextSource::File : public ByteStream {
   int64_t at_ = 0;
 };
 
-// By zlib and not by libarchive, which does not look at gzip's checksums.
+// zlib and not libarchive, which does not look at gzip's checksums.
 class TextSource::Gunzip : public ByteStream {
  public:
   Gunzip(std::shared_ptr<ByteStream> in, std::string name)

@@ -64,7 +64,8 @@ class TextSource {
 
   // Goes to the next text; false at the end. An archive without a member of the extension is a DataError.
   bool next_text();
-  // Of the current text: its name, in an archive with the file before it; what it is; its next bytes, empty at the end.
+  // The current text: its name (in an archive the file's and the member's), what it is, and its next bytes, empty at
+  // the end.
   const std::string& name() const { return name_; }
   TextFormat format() const { return format_of_texts(file_name_, options_); }
   std::string_view read() { return text_->read(); }
