@@ -170,7 +170,7 @@ struct PrecisionConfig {
 };
 
 struct DataConfig {
-  // A prefix of .bin/.idx, or a blend: weight,prefix,weight,prefix, … (data/blend.h).
+  // A prefix of .bin/.idx, or a blend: weight,prefix,weight,prefix, … (blend_text.h).
   std::string path;  // split into train/validation/test by `split`; or
   std::vector<double> split = {98, 2, 0};
   std::string train_path;  // prefixes of their own

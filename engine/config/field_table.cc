@@ -1,6 +1,6 @@
 // The table behind fields(): a line a key.
+#include "engine/config/batch_sizes.h"
 #include "engine/config/field_types.h"
-#include "engine/data/batch_sizes.h"
 
 namespace trivet {
 namespace {

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "engine/config/blend_text.h"
 #include "engine/config/fields.h"
 #include "engine/config/rules.h"
-#include "engine/data/blend.h"
 #include "kernels/base/built_with.h"
 
 namespace trivet {

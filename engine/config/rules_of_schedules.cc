@@ -1,9 +1,9 @@
 // Rules on what changes over a run: batch size, learning rate, weight decay.
 #include <fmt/ranges.h>
 
+#include "engine/config/batch_sizes.h"
 #include "engine/config/fields.h"
 #include "engine/config/rules.h"
-#include "engine/data/batch_sizes.h"
 
 namespace trivet {
 namespace {

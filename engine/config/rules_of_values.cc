@@ -5,9 +5,9 @@
 #include <fmt/ranges.h>
 #include <numeric>
 
+#include "engine/config/blend_text.h"
 #include "engine/config/fields.h"
 #include "engine/config/rules.h"
-#include "engine/data/blend.h"
 #include "parallel/pipeline/schedule.h"
 
 namespace trivet {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/config/batch_sizes.h"
 #include "engine/config/load.h"
-#include "engine/data/batch_sizes.h"
 #include "engine/model/spec.h"
 #include "parallel/pipeline/schedule.h"
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/data/batch_sizes.h"
+#include "engine/config/batch_sizes.h"
 #include "engine/data/batch_source.h"
 
 namespace trivet {

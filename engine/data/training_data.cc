@@ -10,6 +10,7 @@
 
 #include "base/files.h"
 #include "base/text.h"
+#include "engine/config/blend_text.h"
 #include "engine/config/problems.h"
 #include "engine/data/blend.h"
 #include "engine/data/dataset_info.h"

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/files.h"
+#include "engine/config/blend_text.h"
 #include "engine/config/fields.h"
-#include "engine/data/blend.h"
 #include "engine/data/tokenizer.h"
 #include "engine/model/modules.h"
 

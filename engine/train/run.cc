@@ -8,8 +8,8 @@
 
 #include "base/files.h"
 #include "engine/checkpoint/store.h"
+#include "engine/config/blend_text.h"
 #include "engine/config/problems.h"
-#include "engine/data/blend.h"
 #include "engine/data/statistics.h"
 #include "engine/data/text_printer.h"
 #include "engine/data/tokenizer.h"

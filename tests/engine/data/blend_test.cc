@@ -5,6 +5,8 @@
 #include <random>
 #include <set>
 
+#include "engine/config/blend_text.h"
+
 namespace trivet {
 namespace {
 

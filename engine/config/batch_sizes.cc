@@ -1,4 +1,4 @@
-#include "engine/data/batch_sizes.h"
+#include "engine/config/batch_sizes.h"
 
 #include <charconv>
 #include <cmath>

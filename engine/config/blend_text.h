@@ -1,0 +1,26 @@
+// What data.path says: a dataset, or a blend of several.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trivet {
+
+struct BlendSource {
+  double weight = 0;  // 0: by its size
+  std::string prefix{};
+};
+struct BlendText {
+  std::vector<BlendSource> sources{};
+  std::string problem{};  // empty: none
+};
+// data.path and its like: "prefix", "0.3,prefix,0.7,prefix" as Megatron's --data-path, or prefixes alone.
+BlendText parse_blend(std::string_view text);
+// The prefix of the first source; empty where there is none.
+inline std::string first_prefix(std::string_view text) {
+  const BlendText blend = parse_blend(text);
+  return blend.sources.empty() ? "" : blend.sources[0].prefix;
+}
+
+}  // namespace trivet
