@@ -139,8 +139,9 @@ struct PrepareArguments {
 void add_tokenizer_options(CLI::App& command, PrepareArguments& arguments) {
   PrepareOptions& options = arguments.options;
   command.add_option("--vocab-size", options.vocab_size, "train a model of this many ids");
-  command.add_option("--model", options.model,
-                     "use this model: of SentencePiece; of BPE tokenizer.json, or vocab.json beside merges.txt");
+  command.add_option(
+      "--model", options.model,
+      "use this model: of SentencePiece; of BPE tokenizer.json (or its folder), or vocab.json and merges.txt");
   command.add_option("--train-bytes", options.train_bytes,
                      fmt::format("text to train the model on [512 an id; bpe: all]; SentencePiece takes {} to {} times "
                                  "as much memory",

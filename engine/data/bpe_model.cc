@@ -62,6 +62,51 @@ BpePattern pattern_of(const JsonReader& file) {
               "\"use_regex\" false: nothing else is implemented");
 }
 
+// The post-processor that puts a special token in front of a text, and of both texts of a pair.
+json template_of(const std::string& token, int32_t id) {
+  json texts[] = {json::array(), json::array()};
+  for (const int type : {0, 1}) {
+    texts[type].push_back({{"SpecialToken", {{"id", token}, {"type_id", type}}}});
+    texts[type].push_back({{"Sequence", {{"id", type == 0 ? "A" : "B"}, {"type_id", type}}}});
+  }
+  json pair = texts[0];
+  pair.insert(pair.end(), texts[1].begin(), texts[1].end());
+  return {{"type", "TemplateProcessing"},
+          {"single", texts[0]},
+          {"pair", pair},
+          {"special_tokens", {{token, {{"id", token}, {"ids", json::array({id})}, {"tokens", json::array({token})}}}}}};
+}
+
+json post_processor_of(const BpeModel& model) {
+  return model.begin.empty() ? json() : template_of(model.begin, model.special(model.begin, "--bos-token"));
+}
+
+// The token that the post-processor puts in front of a text. A ByteLevel changes offsets only.
+std::string begin_of(const JsonReader& file, const json& whole, const BpeModel& model) {
+  const auto member = [](const json& object, const char* name) {
+    return object.is_object() ? object.value(name, json()) : json();
+  };
+  const json found = whole.value("post_processor", json());
+  json parts = member(found, "type") == "Sequence" ? member(found, "processors") : json();
+  if (!parts.is_array()) parts = json::array({found});
+  std::erase_if(parts.get_ref<json::array_t&>(),
+                [&](const json& part) { return part.is_null() || member(part, "type") == "ByteLevel"; });
+  if (parts.empty()) return "";
+  const json only = parts.size() == 1 ? parts[0] : json(), single = member(only, "single");
+  if (member(only, "type") == "TemplateProcessing") {
+    for (const BpeModel::Added& token : model.added) {
+      const json expected = template_of(token.text, token.id);
+      if (token.special && single == expected["single"] &&
+          member(member(only, "special_tokens"), token.text.c_str()) == expected["special_tokens"][token.text])
+        return token.text;
+    }
+    if (single == json::array({template_of("", 0)["single"][1]})) return "";
+  }
+  file.refuse("post_processor", found.dump().substr(0, 400),
+              "ByteLevel, or a TemplateProcessing whose \"single\" is $A, or a special token and $A: nothing else is "
+              "implemented");
+}
+
 BpeModel::Added added_token(const json& object, const std::string& where) {
   const JsonReader reader(object, where + ": added_tokens");
   for (const char* name : {"single_word", "lstrip", "rstrip"}) expect_value(reader, object, name, {false});
@@ -192,6 +237,7 @@ BpeModel parse_bpe_model(std::string_view bytes, const std::string& name) {
         file.refuse("added_tokens", "\"normalized\": true", "false beside the normalizer NFC");
     }
   index_tokens(model, out);
+  out.begin = begin_of(file, whole, out);
   return out;
 }
 
@@ -228,25 +274,37 @@ std::string to_tokenizer_json(const BpeModel& model) {
                      {"normalized", normalized},
                      {"special", special}});
   for (const auto& [left, right, result] : model.merges) merges.push_back(json::array({name(left), name(right)}));
-  const json file = {{"version", "1.0"},
-                     {"added_tokens", added},
-                     {"normalizer", model.nfc ? json{{"type", "NFC"}} : json()},
-                     {"pre_tokenizer", pre_tokenizer_of(model.pattern)},
-                     {"decoder", pre_tokenizer_of(BpePattern::gpt2)},
-                     {"model",
-                      {{"type", "BPE"},
-                       {"fuse_unk", false},
-                       {"byte_fallback", false},
-                       {"ignore_merges", model.ignore_merges},
-                       {"vocab", model.vocab},
-                       {"merges", merges}}}};
+  json file = {{"version", "1.0"},
+               {"added_tokens", added},
+               {"normalizer", model.nfc ? json{{"type", "NFC"}} : json()},
+               {"pre_tokenizer", pre_tokenizer_of(model.pattern)},
+               {"decoder", pre_tokenizer_of(BpePattern::gpt2)},
+               {"model",
+                {{"type", "BPE"},
+                 {"fuse_unk", false},
+                 {"byte_fallback", false},
+                 {"ignore_merges", model.ignore_merges},
+                 {"vocab", model.vocab},
+                 {"merges", merges}}}};
+  if (!model.begin.empty()) file["post_processor"] = post_processor_of(model);
   return file.dump() + "\n";
 }
 
-std::string to_tokenizer_config(const BpeEnds& ends) {
-  json config = {
-      {"tokenizer_class", "PreTrainedTokenizerFast"}, {"eos_token", ends.eod}, {"clean_up_tokenization_spaces", false}};
-  if (!ends.bos.empty()) config.update({{"bos_token", ends.bos}, {"add_bos_token", true}});
+std::string with_begin(std::string_view bytes, const BpeModel& model) {
+  json file = parse_json(bytes);
+  file["post_processor"] = post_processor_of(model);
+  return file.dump() + "\n";
+}
+
+std::string to_tokenizer_config(const BpeEnds& ends, const std::string& source) {
+  json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
+  if (file_exists(source)) {
+    const json whole = parse_strict_json(read_small_file(source, kMaxBpeBytes), source);
+    const JsonReader is_object(whole, source);
+    config.update(whole);
+  }
+  config.update({{"eos_token", ends.eod}, {"add_bos_token", !ends.bos.empty()}});
+  if (!ends.bos.empty()) config["bos_token"] = ends.bos;
   return config.dump(2) + "\n";
 }
 
@@ -261,6 +319,24 @@ BpeEnds read_tokenizer_config(const std::string& path) {
   expect_value(file, whole, "add_bos_token", {false, true});
   return {token("eos_token"), whole.value("add_bos_token", false) ? token("bos_token") : "", path + ": eos_token",
           path + ": bos_token"};
+}
+
+// For a chat model it may be the end of a turn: a suggestion, not a default.
+std::string eos_token_beside(const std::string& model) {
+  const std::string config = tokenizer_config_of(model);
+  if (file_exists(config)) try {
+      return fmt::format("{} names eos_token {}", config, read_tokenizer_config(config).eod);
+    } catch (const DataError&) {  // it names none
+    }
+  return "the file does not say which it is";
+}
+
+void expect_no_begin(const BpeModel& model, const std::string& asked, const std::string& name) {
+  if (model.begin.empty()) return;
+  throw ConfigError(fmt::format(
+      "{0}: its post_processor puts {1} in front of every text, and --bos-token is {2}; expected --bos-token {1}, "
+      "which begins every document with it too, or none, which takes it out of the tokenizer.json that is written",
+      name, model.begin, asked.empty() ? "not given" : asked));
 }
 
 }  // namespace trivet

@@ -31,6 +31,7 @@ struct BpeModel {
   std::vector<std::string> tokens;             // by id; of added ones the text
   std::vector<std::array<int32_t, 3>> merges;  // the first first: left, right, result
   std::vector<Added> added;
+  std::string begin;  // the special token that the post-processor puts in front of a text; "": none
 
   // The special token of this text; a ConfigError, beginning with `where`, that lists what there is.
   int32_t special(const std::string& text, const std::string& where) const;
@@ -50,14 +51,25 @@ BpeModel read_bpe_vocab(const std::string& path, const std::vector<std::string>&
 inline bool is_bpe_vocab(std::string_view path) { return path.ends_with("vocab.json"); }
 
 std::string to_tokenizer_json(const BpeModel& model);
+// The file `json`, of which `model` was read, with a post-processor for model.begin and no other.
+std::string with_begin(std::string_view json, const BpeModel& model);
 
 // What tokenizer.json does not say: the token that ends a document, and the one that begins it, if any is put there.
 struct BpeEnds {
   std::string eod, bos;
   std::string eod_source = "--eod-token", bos_source = "--bos-token";  // for messages
 };
-std::string to_tokenizer_config(const BpeEnds& ends);
+// source: a tokenizer_config.json whose other members are taken along, if it is there.
+std::string to_tokenizer_config(const BpeEnds& ends, const std::string& source = "");
 BpeEnds read_tokenizer_config(const std::string& path);
+// What tokenizer_config.json beside a model says of its end of document, for messages.
+std::string eos_token_beside(const std::string& model);
+// A ConfigError where the file `name` puts another token in front of texts than `asked`, which "none" would settle.
+void expect_no_begin(const BpeModel& model, const std::string& asked, const std::string& name);
+// The tokenizer_config.json beside [PREFIX.]tokenizer.json.
+inline std::string tokenizer_config_of(const std::string& path) {
+  return path.substr(0, path.rfind("tokenizer.json")) + "tokenizer_config.json";
+}
 
 constexpr int64_t kMaxBpeBytes = 256 << 20;  // of a file
 

@@ -269,12 +269,13 @@ std::unique_ptr<Tokenizer> make_bpe(BpeModel model, const std::string& json, con
 std::unique_ptr<Tokenizer> load_bpe(const std::string& path) {
   constexpr std::string_view name = "tokenizer.json";
   if (!path.ends_with(name)) throw DataError(path + ": expected a file whose name ends in tokenizer.json");
-  const std::string config = path.substr(0, path.size() - name.size()) + "tokenizer_config.json",
-                    bytes = read_small_file(path, kMaxBpeBytes);
+  const std::string config = tokenizer_config_of(path), bytes = read_small_file(path, kMaxBpeBytes);
   BpeModel model = parse_bpe_model(bytes, path);
   if (!file_exists(config))
     throw DataError(path + ": names no end of document; expected beside it tokenizer_config.json with \"eos_token\"");
-  return make_bpe(std::move(model), bytes, read_tokenizer_config(config), false);
+  BpeEnds ends = read_tokenizer_config(config);
+  if (!model.begin.empty()) ends.bos = model.begin;  // as transformers, whatever the configuration says
+  return make_bpe(std::move(model), bytes, ends, false);
 }
 
 }  // namespace trivet

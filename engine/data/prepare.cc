@@ -42,7 +42,7 @@ std::vector<const char*> suffixes_of(std::string_view tokenizer) {
 // To train: the end of document, the beginning if there is one, and the others.
 std::vector<std::string> special_tokens(const PrepareOptions& options) {
   std::vector<std::string> tokens = {options.eod_token.empty() ? "<|endoftext|>" : options.eod_token};
-  if (!options.bos_token.empty() && options.bos_token != tokens[0]) tokens.push_back(options.bos_token);
+  if (const std::string begin = options.begin(); !begin.empty() && begin != tokens[0]) tokens.push_back(begin);
   for (const std::string& token : options.special)
     if (std::ranges::find(tokens, token) == tokens.end()) tokens.push_back(token);
   return tokens;
@@ -68,9 +68,8 @@ void check_tokenizer_options(const PrepareOptions& options) {
           "--eod-token, --bos-token, --special-as-text, --pattern and --special need --tokenizer bpe");
   require(options.model.empty() || !trains, "--pattern and --special have no use with --model, which has its own");
   require(!bpe || options.model.empty() || !options.eod_token.empty(),
-          fmt::format("--tokenizer bpe --model {} needs --eod-token NAME, the special token that ends a document: the "
-                      "file does not say which it is",
-                      options.model));
+          fmt::format("--tokenizer bpe --model {} needs --eod-token NAME, the special token that ends a document: {}",
+                      options.model, eos_token_beside(options.model)));
   for (const std::string& token : special_tokens(options)) {
     std::string valid = token;
     require(!token.empty() && repair_utf8(valid) == 0, "a special token is empty, or not UTF-8");
@@ -224,14 +223,19 @@ MadeTokenizer make_tokenizer(const PrepareOptions& options, const Report& report
     const std::string model = sentencepiece_model(options, report);
     return {make_sentencepiece(model, name), {model}};
   }
-  const BpeEnds ends{options.model.empty() ? special_tokens(options)[0] : options.eod_token, options.bos_token};
+  const BpeEnds ends{options.model.empty() ? special_tokens(options)[0] : options.eod_token, options.begin()};
   const bool as_it_is = !options.model.empty() && !is_bpe_vocab(options.model);
   std::string json = as_it_is ? read_small_file(options.model, kMaxBpeBytes) : "";
   BpeModel model = as_it_is                ? parse_bpe_model(json, options.model)
                    : options.model.empty() ? trained_bpe(options, report)
                                            : read_bpe_vocab(options.model, {ends.eod, ends.bos});
+  const bool begins_so = model.begin == ends.bos;
+  if (!begins_so && options.bos_token != "none") expect_no_begin(model, options.bos_token, options.model);
+  model.begin = ends.bos;
   if (!as_it_is) json = to_tokenizer_json(model);
-  return {make_bpe(std::move(model), json, ends, options.special_as_text), {json, to_tokenizer_config(ends)}};
+  else if (!begins_so) json = with_begin(json, model);
+  const std::string config = to_tokenizer_config(ends, as_it_is ? tokenizer_config_of(options.model) : "");
+  return {make_bpe(std::move(model), json, ends, options.special_as_text), {json, config}};
 }
 
 void encode_batch(const Tokenizer& tokenizer, const PrepareOptions& options, Batch& batch) {
@@ -332,6 +336,8 @@ void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReade
 // The options, for files.
 PrepareOptions checked(PrepareOptions options, int64_t& passed_over) {
   options.inputs = expand_inputs(options.inputs, &passed_over);
+  if (options.tokenizer == "bpe" && std::filesystem::is_directory(options.model))
+    options.model = std::filesystem::path(options.model) / "tokenizer.json";
   check_options(options);
   check_output(options);
   return options;

@@ -38,8 +38,9 @@ struct PrepareOptions {
   std::string model;                   // of BPE tokenizer.json or vocab.json (bpe_model.h)
   std::optional<int64_t> train_bytes;  // of text to train on, spread over the input; 512 an id, with BPE all
   // The others are of BPE. Tokens that end and begin every document: of a model, special tokens that it has; to train,
-  // <|endoftext|> and none by default.
+  // <|endoftext|> and none by default. "none" begins none, also where the model would.
   std::string eod_token, bos_token;
+  std::string begin() const { return bos_token == "none" ? "" : bos_token; }
   bool special_as_text = false;       // special tokens in the text are not recognised
   std::optional<BpePattern> pattern;  // to train; GPT-2's
   std::vector<std::string> special;   // to train: more special tokens

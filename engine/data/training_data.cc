@@ -42,6 +42,7 @@ std::vector<std::pair<const char*, std::string>> paths_of(const DataConfig& conf
 struct WeightedDataset {
   double weight;  // 0: its size
   std::shared_ptr<const IndexedDataset> dataset;
+  int64_t bos;  // begins every document; -1: none does, or unknown
 };
 
 std::vector<WeightedDataset> open_sources(const std::string& text, std::string& identity) {
@@ -54,7 +55,7 @@ std::vector<WeightedDataset> open_sources(const std::string& text, std::string& 
     const auto sample = [&](const char* end) { return sampled_hash(InputFile(prefix + end)); };
     identity += fmt::format("{}{} in {}, hash {}", sources.empty() ? "" : "; ", counted(dataset->tokens(), "token"),
                             counted(dataset->sequences(), "document"), content_hash(sample(".idx") + sample(".bin")));
-    sources.push_back({weight, std::move(dataset)});
+    sources.push_back({weight, std::move(dataset), info ? info->bos : -1});
   }
   return sources;
 }
@@ -67,8 +68,9 @@ TextBlock describe(const std::vector<WeightedDataset>& sources, const std::vecto
     const double tokens = counts[i] * static_cast<double>(parts[i]->seq_length());
     block.rows.push_back(
         {sources[i].dataset->prefix(),
-         fmt::format("{}, {:.4g} epochs, {} of the samples", counted(parts[i]->tokens_per_epoch(), "token"),
-                     tokens / static_cast<double>(parts[i]->tokens_per_epoch()), percent_text(counts[i] / samples))});
+         fmt::format("{}, {:.4g} epochs, {} of the samples{}", counted(parts[i]->tokens_per_epoch(), "token"),
+                     tokens / static_cast<double>(parts[i]->tokens_per_epoch()), percent_text(counts[i] / samples),
+                     sources[i].bos < 0 ? "" : fmt::format(", token {} begins each document", sources[i].bos))});
   }
   return block;
 }
@@ -148,7 +150,7 @@ TrainingData open_training_data(const Config& run, double samples) {
     std::vector<std::unique_ptr<GptDataset>> parts;
     std::vector<double> weights;
     std::vector<int64_t> sizes;
-    for (const auto& [weight, dataset] : sources) {
+    for (const auto& [weight, dataset, bos] : sources) {
       const DocumentRange documents =
           part < 0 ? DocumentRange{0, dataset->sequences()}
                    : split_documents(config.split, dataset->sequences())[static_cast<size_t>(part)];

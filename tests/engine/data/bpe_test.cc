@@ -281,6 +281,68 @@ TEST(Bpe, NeedsItsEndOfDocument) {
   EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{-1}), DataError);
 }
 
+// The post-processor of Llama 3, as `tokenizers` 0.23 writes it for the golden tokenizer.
+const std::string kTemplate =
+    R"({"type":"TemplateProcessing",
+        "single":[{"SpecialToken":{"id":"<|begin_of_text|>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],
+        "pair":[{"SpecialToken":{"id":"<|begin_of_text|>","type_id":0}},{"Sequence":{"id":"A","type_id":0}},
+                {"SpecialToken":{"id":"<|begin_of_text|>","type_id":1}},{"Sequence":{"id":"B","type_id":1}}],
+        "special_tokens":{"<|begin_of_text|>":{"id":"<|begin_of_text|>","ids":[0],"tokens":["<|begin_of_text|>"]}}})";
+const std::string kByteLevel = R"({"type":"ByteLevel","add_prefix_space":true,"trim_offsets":false,"use_regex":true})";
+
+std::string golden_with(const std::string& post_processor) {
+  json file = json::parse(golden("llama3.json"));
+  file["post_processor"] = json::parse(post_processor);
+  return file.dump();
+}
+
+TEST(Bpe, ReadsTheTokenThatBeginsTexts) {
+  const auto begin = [](const std::string& post_processor) {
+    return parse_bpe_model(golden_with(post_processor), "f").begin;
+  };
+  const std::string both = R"({"type":"Sequence","processors":[)" + kByteLevel + "," + kTemplate + "]}";
+  EXPECT_EQ(begin(kTemplate), "<|begin_of_text|>");
+  EXPECT_EQ(begin(both), "<|begin_of_text|>");
+  EXPECT_EQ(begin(kByteLevel), "");
+  EXPECT_EQ(begin(R"({"type":"Sequence","processors":[]})"), "");
+  json bare = json::parse(kTemplate);
+  bare["single"].erase(0);
+  EXPECT_EQ(begin(bare.dump()), "");
+  // what would change ids otherwise, and what is malformed
+  for (const auto& [place, value] : std::vector<std::pair<std::string, json>>{
+           {"/single/2", {{"SpecialToken", {{"id", "<|end_of_text|>"}, {"type_id", 0}}}}},
+           {"/single/1/Sequence/id", "B"},
+           {"/single/0/SpecialToken/id", "<|end_of_text|>"},
+           {"/single/0/SpecialToken/id", "wort"},
+           {"/single", 5},
+           {"/special_tokens/<|begin_of_text|>/ids/0", 7},
+           {"/special_tokens/<|begin_of_text|>/ids/1", 0},
+           {"/special_tokens", nullptr},
+           {"/type", "RobertaProcessing"},
+           {"/type", "Sequence"},
+           {"/processors", 5}}) {
+    json changed = json::parse(kTemplate);
+    changed[json::json_pointer(place)] = value;
+    if (place == "/processors") changed["type"] = "Sequence";
+    EXPECT_TRUE(
+        contains(message_of<DataError>([&] { begin(changed.dump()); }), "f: post_processor: found {\"pair\":[{\"Sp"))
+        << place << value;
+  }
+  EXPECT_THROW(begin("[" + kTemplate + "]"), DataError);
+  EXPECT_THROW(begin(R"({"type":"Sequence","processors":[)" + kTemplate + "," + kTemplate + "]}"), DataError);
+}
+
+TEST(Bpe, WritesTheTokenThatBeginsTexts) {
+  BpeModel model = parse_bpe_model(golden("llama3.json"), "f");
+  model.begin = "<|begin_of_text|>";
+  for (const std::string& file : {to_tokenizer_json(model), with_begin(golden("llama3.json"), model)}) {
+    EXPECT_EQ(json::parse(file)["post_processor"], json::parse(kTemplate));
+    EXPECT_EQ(parse_bpe_model(file, "f").begin, model.begin);
+  }
+  model.begin.clear();
+  EXPECT_EQ(json::parse(with_begin(golden_with(kTemplate), model)), json::parse(golden("llama3.json")));
+}
+
 class BpePrepareTest : public testing::Test {
  protected:
   BpePrepareTest() {
@@ -326,16 +388,77 @@ TEST_F(BpePrepareTest, TakesAModel) {
   EXPECT_EQ(result.done.replaced_bytes, 0);
   EXPECT_EQ(result.info.bos, 0);
   EXPECT_EQ(read_dataset_info(options_.output), result.info);
-  EXPECT_EQ(read_text(options_.output + ".tokenizer.json"), read_text(options_.model));
+  EXPECT_EQ(json::parse(read_text(options_.output + ".tokenizer.json")), json::parse(golden_with(kTemplate)));
   EXPECT_EQ(tokenizer->decode(expected), "xy tokwort\xff");
   options_.special_as_text = options_.force = true;
   result = prepare_dataset(options_);
   EXPECT_EQ(result.done.added_tokens, 1);  // tokwor, which is not special
   EXPECT_GT(first_document().size(), expected.size() + 5);
   // Another beginning than the dataset was made with.
+  write_text(options_.output + ".tokenizer.json", golden("llama3.json"));
   write_text(options_.output + ".tokenizer_config.json", to_tokenizer_config({"<|end_of_text|>", ""}));
   EXPECT_TRUE(
       contains(message_of<DataError>([&] { open_tokenizer(options_.output); }), "end of document 1, beginning -1"));
+}
+
+TEST_F(BpePrepareTest, ATemplateAndTheOptionAgree) {
+  use_model("llama3");
+  write_text(options_.model, golden_with(kTemplate));
+  for (const std::string other : {"", "<|end_of_text|>"}) {
+    options_.bos_token = other;
+    EXPECT_EQ(message(), options_.model +
+                             ": its post_processor puts <|begin_of_text|> in front of every text, and --bos-token is " +
+                             (other.empty() ? "not given" : other) +
+                             "; expected --bos-token <|begin_of_text|>, which begins every document with it too, or "
+                             "none, which takes it out of the tokenizer.json that is written");
+  }
+  EXPECT_EQ(names_in(directory_ / ""), (std::vector<std::string>{"in.txt", "llama3-tokenizer.json"}));
+  // The same: the file as it is.
+  options_.bos_token = "<|begin_of_text|>";
+  prepare_dataset(options_);
+  EXPECT_EQ(read_text(options_.output + ".tokenizer.json"), read_text(options_.model));
+  EXPECT_EQ(first_document()[0], 0);
+  EXPECT_EQ(open_tokenizer(options_.output)->bos(), 0);
+  // None: neither the dataset nor the file have it.
+  options_.bos_token = "none";
+  options_.force = true;
+  EXPECT_EQ(prepare_dataset(options_).info.bos, -1);
+  EXPECT_NE(first_document()[0], 0);
+  EXPECT_EQ(json::parse(read_text(options_.output + ".tokenizer.json")), json::parse(golden("llama3.json")));
+}
+
+TEST_F(BpePrepareTest, TheTemplateOfATrainedModelBeginsItsDocuments) {
+  options_.vocab_size = 400;
+  options_.bos_token = "<s>";
+  prepare_dataset(options_);
+  const json file = json::parse(read_text(options_.output + ".tokenizer.json"));
+  const json& made = file["post_processor"]["special_tokens"]["<s>"];
+  EXPECT_EQ(made["ids"], json::array({first_document()[0]}));
+  EXPECT_EQ(open_tokenizer(options_.output)->bos(), first_document()[0]);
+  DataConfig config;
+  config.path = options_.output;
+  EXPECT_TRUE(contains(open_data(config, 32, 400, false).sources.rows[0][1], ", token 1 begins each document"));
+  options_.bos_token = "none";
+  options_.output += "2";
+  prepare_dataset(options_);
+  EXPECT_FALSE(contains(read_text(options_.output + ".tokenizer.json"), "post_processor"));
+}
+
+// The members of tokenizer_config.json that Trivet does not know are transformers' own.
+TEST_F(BpePrepareTest, NamesAndKeepsTheConfigurationBesideAModel) {
+  write_text(directory_ / "tokenizer.json", golden("llama3.json"));
+  options_.model = directory_ / "";
+  EXPECT_TRUE(contains(message(), "needs --eod-token NAME, the special token that ends a document: the file does not"));
+  const std::string config = directory_ / "tokenizer_config.json";
+  write_text(config, R"({"eos_token": {"content": "<|end"}, "pad_token": "<|end", "chat_template": "{{x}}",
+                         "tokenizer_class": "Qwen2Tokenizer"})");
+  EXPECT_TRUE(contains(message(), "ends a document: " + config + " names eos_token <|end"));
+  options_.eod_token = "<|end_of_text|>";
+  prepare_dataset(options_);
+  EXPECT_EQ(json::parse(read_text(options_.output + ".tokenizer_config.json")),
+            json::parse(R"({"eos_token": "<|end_of_text|>", "pad_token": "<|end", "chat_template": "{{x}}",
+                            "tokenizer_class": "Qwen2Tokenizer", "clean_up_tokenization_spaces": false,
+                            "add_bos_token": false})"));
 }
 
 TEST_F(BpePrepareTest, IsTheTokenizerOfItsDataset) {
