@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <limits>
@@ -268,16 +269,32 @@ struct Conversion {
   std::optional<int64_t> max_shard_size{};  // bytes
 };
 
-// The tokenizer that an export takes along: the one named, or the one that the run names. "": none that transformers
-// reads, and `missing` says why.
+// The tokenizer beside a model of Hugging Face. "": none, or none that Trivet reads, which `missing` says.
+std::string tokenizer_beside(const GptWeights& weights, std::string& missing) {
+  namespace fs = std::filesystem;
+  const fs::path source = fs::absolute(weights.path());
+  const std::string path = (fs::is_directory(source) ? source : source.parent_path()) / "tokenizer.json";
+  if (!is_hf_model(weights.path()) || !file_exists(path)) return "";
+  try {
+    check_tokenizer(*load_tokenizer(path), "", *weights.config().model.vocab_size, path);
+    return path;
+  } catch (const Error& error) {
+    missing = fmt::format("the tokenizer ({})", error.what());
+    return "";
+  }
+}
+
+// The tokenizer that an export takes along: the one named, or the one that the run names, or the one beside the source.
+// "": none that transformers reads, and `missing` says why.
 HfExport export_of(const Conversion& options, const GptWeights& weights, std::string& missing) {
   HfExport out{.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32};
   out.max_shard_bytes = options.max_shard_size.value_or(out.max_shard_bytes);
   const OpenCheckpoint* checkpoint = weights.checkpoint();
   std::string path = options.tokenizer;
   if (path.empty() && checkpoint) path = tokenizer_of(*checkpoint);
-  if (path.empty()) missing = "the tokenizer, which is unknown here (--tokenizer names it)";
-  else if (!path.ends_with("tokenizer.json"))
+  if (path.empty() && !checkpoint) path = tokenizer_beside(weights, missing);
+  if (path.empty() && missing.empty()) missing = "the tokenizer, which is unknown here (--tokenizer names it)";
+  else if (!path.empty() && !path.ends_with("tokenizer.json"))
     missing = fmt::format("the tokenizer, {}, as it has no tokenizer.json", path);
   if (!missing.empty()) {
     if (!options.tokenizer.empty()) throw ConfigError("--tokenizer " + path + ": expected a tokenizer.json");
@@ -294,15 +311,25 @@ HfExport export_of(const Conversion& options, const GptWeights& weights, std::st
 void convert(const Conversion& options) {
   if (options.to == "trivet" && !options.dtype.empty())
     throw ConfigError("--dtype " + options.dtype + ": Trivet's checkpoints are always fp32; leave it out");
+  std::error_code ignored;  // what cannot be looked at cannot be written either
+  if (const std::string& to = options.destination;
+      std::filesystem::is_symlink(to.substr(0, to.find_last_not_of('/') + 1), ignored))
+    throw ConfigError(options.destination + ": is a symbolic link; expected a new name, or the one that it leads to");
   if (options.to != "hf" && (options.max_shard_size || !options.tokenizer.empty()))
     throw ConfigError("--max-shard-size and --tokenizer: are of --to hf only; leave them out");
   const double start = now_seconds();
   const auto weights = open_gpt_weights(options.source);
   const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
-  std::string missing;  // the tokenizer
-  if (options.to == "hf") write_hf(*weights, options.destination, export_of(options, *weights, missing));
-  else if (options.to == "llmc") write_llmc(*weights, options.destination, dtype);
-  else write_checkpoint(*weights, options.destination);
+  std::string missing, tokenizer;  // missing: why no tokenizer is carried
+  if (options.to == "hf") {
+    const HfExport made = export_of(options, *weights, missing);
+    write_hf(*weights, options.destination, made);
+    tokenizer = made.tokenizer;
+  } else if (options.to == "llmc") {
+    write_llmc(*weights, options.destination, dtype);
+  } else {
+    write_checkpoint(*weights, options.destination, tokenizer = tokenizer_beside(*weights, missing));
+  }
   fmt::print("{}: {} parameters in {} tensors of {}, {}, in {:.2f} s\n", options.destination,
              grouped(parameters_of(weights->tensors())), weights->tensors().size(), weights->path(), name_of(dtype),
              now_seconds() - start);
@@ -310,7 +337,14 @@ void convert(const Conversion& options) {
   std::vector<std::string> lost = not_carried(*weights, *open_gpt_weights(options.destination));
   if (const OpenCheckpoint* checkpoint = weights->checkpoint(); checkpoint && checkpoint->state.step > 0)
     lost.insert(lost.begin(), fmt::format("the optimizer's state and the counts of step {}", checkpoint->state.step));
+  lost.insert(lost.end(), weights->unread().begin(), weights->unread().end());
   if (!missing.empty()) lost.push_back(missing);
+  if (!tokenizer.empty()) {  // it carries its own ids
+    const auto carried = load_tokenizer(tokenizer);
+    std::erase(lost, fmt::format("bos_token_id {}", carried->bos()));
+    std::erase(lost, fmt::format("eos_token_id {}", carried->eod()));
+    if (options.to == "trivet") print_text(fmt::format("{} stays there, and the checkpoint names it", tokenizer));
+  }
   if (!lost.empty()) print_text(fmt::format("not carried: {}", fmt::join(lost, "; ")));
 }
 

@@ -33,6 +33,8 @@ class GptWeights {
   const Config& config() const { return config_; }  // model.*, with every size given, and precision.dtype
   // In the order of the forward pass.
   const std::vector<ModelTensor>& tensors() const { return tensors_; }
+  // What the source says of the model that Trivet has no use for.
+  const std::vector<std::string>& unread() const { return unread_; }
   virtual std::vector<float> read(const ModelTensor& tensor) = 0;       // in Trivet's order
   virtual const OpenCheckpoint* checkpoint() const { return nullptr; }  // where it is one of Trivet's
 
@@ -43,6 +45,7 @@ class GptWeights {
   std::string path_;
   Config config_;
   std::vector<ModelTensor> tensors_;
+  std::vector<std::string> unread_;
 };
 
 // Opens `path`: a Trivet checkpoint (or the newest of a folder or run), a Hugging Face model (its folder or
@@ -51,8 +54,8 @@ std::unique_ptr<GptWeights> open_gpt_weights(const std::string& path);
 std::unique_ptr<GptWeights> open_checkpoint_weights(const std::string& directory);
 
 // Writes a checkpoint that `trivet train --resume` resumes at step 0, with zero moments. `directory` must not exist; it
-// appears when it is complete.
-void write_checkpoint(GptWeights& weights, const std::string& directory);
+// appears when it is complete. tokenizer: the file of the model's, for those who open it; "": unknown.
+void write_checkpoint(GptWeights& weights, const std::string& directory, const std::string& tokenizer = "");
 
 // Keys of the model that have another value in `from` than in `to`, with that of `from`: "model.hidden_dropout 0.1".
 std::vector<std::string> not_carried(const GptWeights& from, const GptWeights& to);

@@ -1,9 +1,12 @@
 #include "engine/checkpoint/hf_config.h"
 
+#include <algorithm>
 #include <array>
 #include <fmt/format.h>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -52,10 +55,29 @@ class HfConfig {
       : whole_(parse_strict_json(read_small_file(path, kLargestConfig), path)), reader_(whole_, path) {}
 
   const JsonReader& reader() const { return reader_; }
-  bool has(const char* name) const { return whole_.contains(name) && !whole_[name].is_null(); }
-  bool is_given(const char* name) const { return whole_.contains(name); }  // perhaps as null
+  bool has(const char* name) const { return is_given(name) && !whole_[name].is_null(); }
+  bool is_given(const char* name) const {  // perhaps as null
+    asked_.insert(name);
+    return whole_.contains(name);
+  }
+  // "bos_token_id 1": what nothing asked for, without what only concerns transformers.
+  std::vector<std::string> unread() const {
+    constexpr std::string_view kNotOfModels =
+        " _name_or_path architectures dtype layer_types max_window_layers model_type n_ctx output_attentions "
+        "output_hidden_states pretraining_tp reorder_and_upcast_attn return_dict sliding_window torch_dtype "
+        "transformers_version use_cache ";
+    std::vector<std::string> keys;
+    for (const auto& [name, value] : whole_.items())
+      if (!asked_.contains(name) && kNotOfModels.find(" " + name + " ") == kNotOfModels.npos && !value.is_null() &&
+          !name.starts_with("summary_"))
+        keys.push_back(fmt::format("{} {}", name.substr(0, 60), value.dump().substr(0, 60)));
+    return keys;
+  }
   const json& at(const char* name) const { return whole_.at(name); }
-  int64_t size(const char* name) const { return reader_.integer(name, 1, kLargestSize); }
+  int64_t size(const char* name) const {
+    asked_.insert(name);
+    return reader_.integer(name, 1, kLargestSize);
+  }
   int64_t size_or(const char* name, int64_t otherwise) const { return has(name) ? size(name) : otherwise; }
   double number_or(const char* name, double otherwise) const { return has(name) ? reader_.number(name) : otherwise; }
   bool flag_or(const char* name, bool otherwise) const {
@@ -73,9 +95,10 @@ class HfConfig {
  private:
   json whole_;
   JsonReader reader_;
+  mutable std::set<std::string> asked_;
 };
 
-ModelConfig read_gpt2(const HfConfig& config) {
+ModelConfig read_gpt2(const HfConfig& config, std::vector<std::string>& unread) {
   if (!config.is_given("activation_function") || config.at("activation_function") != "gelu_pytorch_tanh")
     config.expect("activation_function", "gelu_new");
   config.expect("scale_attn_weights", true);
@@ -91,6 +114,8 @@ ModelConfig read_gpt2(const HfConfig& config) {
   model.layernorm_epsilon = config.number_or("layer_norm_epsilon", 1e-5);
   model.hidden_dropout = config.number_or("resid_pdrop", 0.1);
   model.attention_dropout = config.number_or("attn_pdrop", 0.1);
+  const double embedding_dropout = config.number_or("embd_pdrop", 0.1);
+  if (embedding_dropout != model.hidden_dropout) unread.push_back(fmt::format("embd_pdrop {}", embedding_dropout));
   model.untie_embeddings_and_output_weights = !config.flag_or("tie_word_embeddings", true);
   return model;
 }
@@ -271,7 +296,7 @@ std::vector<HfTensor> hf_tensors(const ModelSpec& model, const ModelTensor& tens
 
 std::string_view hf_prefix(const ModelSpec& model) { return is_gpt2(model) ? "transformer." : "model."; }
 
-ModelConfig read_hf_config(const std::string& path) {
+ModelConfig read_hf_config(const std::string& path, std::vector<std::string>& unread) {
   const HfConfig config(path);
   const std::string type = config.reader().text("model_type");
   if (type != "gpt2" && type != "llama" && type != "mistral" && type != "qwen2")
@@ -279,8 +304,9 @@ ModelConfig read_hf_config(const std::string& path) {
                   std::string("gpt2, llama, mistral or qwen2") +
                       (type == "qwen3" ? "; norms of queries and keys (qk_layernorm) are not there yet" : ""));
   if (config.has("quantization_config")) config.refuse("quantization_config", "weights that are not quantized");
-  ModelConfig model = type == "gpt2" ? read_gpt2(config) : read_llama(config, type);
+  ModelConfig model = type == "gpt2" ? read_gpt2(config, unread) : read_llama(config, type);
   model.init_method_std = config.number_or("initializer_range", 0.02);
+  std::ranges::copy(config.unread(), std::back_inserter(unread));
   return model;
 }
 

@@ -29,8 +29,9 @@ std::vector<HfTensor> hf_tensors(const ModelSpec& model, const ModelTensor& tens
 std::string_view hf_prefix(const ModelSpec& model);
 
 // The model that a config.json describes. What is absent has the default of transformers; what Trivet computes
-// otherwise is refused by its key. Throws DataError, IoError.
-ModelConfig read_hf_config(const std::string& path);
+// otherwise is refused by its key; what it has no use for, such as ids of special tokens, is appended to `unread`.
+// Throws DataError, IoError.
+ModelConfig read_hf_config(const std::string& path, std::vector<std::string>& unread);
 // A config.json which transformers 4.57 and 5 read as this model. Throws ConfigError as write_hf().
 std::string to_hf_config(const ModelConfig& model, const std::string& folder, const HfExport& options);
 

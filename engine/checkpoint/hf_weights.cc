@@ -58,7 +58,9 @@ class HfWeights : public GptWeights {
     if (folder_.empty()) folder_ = ".";
     if (!file_exists(folder_ + kConfig)) throw DataError(folder_ + kConfig + ": not found; it describes the model");
     Config config;
-    config.model = read_hf_config(folder_ + kConfig);
+    config.model = read_hf_config(folder_ + kConfig, unread_);
+    for (const char* name : {"generation_config.json", "special_tokens_map.json", "chat_template.jinja"})
+      if (file_exists(folder_ + "/" + name)) unread_.emplace_back(name);
     set_model(config);
     spec_ = model_spec_of(config_.model);
     if (!folder) open(path, nullptr);

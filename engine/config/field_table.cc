@@ -72,7 +72,8 @@ void declare_model(std::vector<Field>& table) {
   KEY(model, attention_dropout, "dropout of the attention probabilities", dropout());
   KEY(model, attention_backend,
       "attention kernels on a GPU: Trivet's, cuDNN's, or the faster of the two, measured at the start");
-  KEY(model, layernorm_epsilon, "added to the variance, or to the mean square", above(0));
+  KEY(model, layernorm_epsilon, "added to the variance, or to the mean square",
+      {.low = 0, .high = 1, .low_open = true});
   KEY(model, recompute_granularity,
       "activations recomputed in the backward pass: modules of each layer, or whole layers");
   KEY(model, recompute_modules, "selective: what of each layer").takes =

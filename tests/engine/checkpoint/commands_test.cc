@@ -87,7 +87,9 @@ TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
            {"schedule --costs 1,nan,1", "--costs: found \"nan\""},
            {"generate x --prompt-tokens 1,,2", "--prompt-tokens: found \"\", expected token ids"},
            {"generate x --prompt-tokens 3000000000", "--prompt-tokens: found \"3000000000\""},
-           {"schedule --svg ''", "--svg: is empty, expected the name of a file"},
+           {"schedule --svg ''", "--svg: found \"\", expected the name of an .svg file"},
+           {"config x --plot-schedule x.png", "--plot-schedule: found \"x.png\", expected the name of an .svg file"},
+           {"schedule --trace ''", "--trace: is empty, expected the name of a file"},
            {"schedule --pipeline 65536 --microbatches 2000000000", "e+14 forward passes, expected at most 10000000"}}) {
     const Ended ended = trivet(dir, arguments);
     EXPECT_EQ(ended.code, 64) << arguments;
@@ -523,6 +525,30 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
   for (const std::string name : {"tokenizer.json", "tokenizer_config.json"})
     EXPECT_EQ(read_text(dir / "hf/" + name), read_text(dir / "d." + name));
   EXPECT_TRUE(has(read_text(dir / "hf/config.json"), "\"eos_token_id\": 0")) << read_text(dir / "hf/config.json");
+
+  // and: back and forth the tokenizer comes along, and what does not is named
+  write_text(dir / "hf/generation_config.json", "{}");
+  const Ended back = trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", dir / "hf", dir / "back"));
+  EXPECT_EQ(back.code, 0) << back.err;
+  EXPECT_TRUE(has(back.out, dir / "hf/tokenizer.json stays there, and the checkpoint names it")) << back.out;
+  EXPECT_TRUE(has(back.out, "not carried: generation_config.json\n")) << back.out;
+  for (const std::string from : {"back", "hf"}) {
+    const std::string again = dir / ("of-" + from);
+    const Ended forth = trivet(dir, fmt::format("checkpoint convert {} {} --to hf", dir / from, again));
+    EXPECT_EQ(forth.code, 0) << forth.err;
+    EXPECT_EQ(has(forth.out, "not carried"), from == "hf") << forth.out;
+    for (const std::string name : {"/tokenizer.json", "/tokenizer_config.json", "/config.json"})
+      EXPECT_EQ(read_text(again + name), read_text(dir / "hf" + name)) << from;
+  }
+  write_text(dir / "hf/tokenizer.json", "{}");
+  EXPECT_TRUE(has(trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", dir / "hf", dir / "none")).out,
+                  "generation_config.json; the tokenizer (" + dir / "hf/tokenizer.json: pre_tokenizer: found"));
+  std::filesystem::create_directory_symlink("nowhere", dir / "link");
+  for (const char* to : {"hf", "trivet", "llmc"}) {
+    const Ended linked = trivet(dir, fmt::format("checkpoint convert {} {}/ --to {}", kHfModel, dir / "link", to));
+    EXPECT_EQ(linked.code, 64);
+    EXPECT_TRUE(has(linked.err, "link/: is a symbolic link; expected a new name, or the one that it leads to"));
+  }
 
   // and: another's is refused, and so is what is of one format only
   const std::string golden = fmt::format("checkpoint convert {} {} --to ", kHfModel, dir / "out");

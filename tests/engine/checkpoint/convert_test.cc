@@ -287,6 +287,11 @@ TEST(Convert, RefusesALlamaThatItWouldComputeOtherwise) {
       {[](Edited& m) { m.config["rope_scaling"]["high_freq_factor"] = 1; }, "high_freq_factor: found 1, expected more"},
       {[](Edited& m) { m.config.erase("rope_theta"); },
        "rope_theta: found nothing, expected a number, here or in rope"},
+      {[](Edited& m) { m.config["rope_theta"] = nullptr; },
+       "rope_theta: found null, expected a number, here or in rope"},
+      {[](Edited& m) { m.config["rms_norm_eps"] = 0; }, "model.layernorm_epsilon: found 0, expected a number above 0"},
+      {[](Edited& m) { m.config["rms_norm_eps"] = -1e-5; }, "model.layernorm_epsilon: found -1e-05, expected a number"},
+      {[](Edited& m) { m.config["rms_norm_eps"] = 1e9; }, "model.layernorm_epsilon: found 1000000000"},
       {[](Edited& m) {
          m.config["rope_parameters"] = m.config["rope_scaling"];
          m.config["rope_parameters"]["rope_theta"] = 10000;
@@ -313,6 +318,20 @@ TEST(Convert, RefusesALlamaThatItWouldComputeOtherwise) {
     model.write(dir / "hf");
     EXPECT_NE(error_of(dir / "hf").find(c.message), std::string::npos) << c.message << "\n" << error_of(dir / "hf");
   }
+}
+
+TEST(Convert, NamesWhatItHasNoUseFor) {
+  using Names = std::vector<std::string>;
+  const TempDir dir;
+  for (const std::string& folder : {kHf, kLlama, kQwen2})
+    EXPECT_EQ(open_gpt_weights(folder)->unread(), (Names{"bos_token_id 0", "eos_token_id 0"})) << folder;
+  Edited model;
+  model.config.update({{"embd_pdrop", 0.3}, {"eos_token_id", {1, 2}}, {"pad_token_id", 3}, {"new_key", "x"}});
+  model.write(dir / "hf");
+  write_text(dir / "hf/generation_config.json", "{}");
+  EXPECT_EQ(open_gpt_weights(dir / "hf")->unread(),
+            (Names{"embd_pdrop 0.3", "bos_token_id 0", "eos_token_id [1,2]", "new_key \"x\"", "pad_token_id 3",
+                   "generation_config.json"}));
 }
 
 TEST(Convert, EveryWayAroundGivesTheSameBits) {
