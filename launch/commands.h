@@ -92,6 +92,14 @@ inline CLI::Validator file_name() {
   return {[](std::string& text) { return text.empty() ? "is empty, expected the name of a file" : ""; }, ""};
 }
 
+inline CLI::Validator svg_name() {
+  return {[](std::string& text) {
+            return text.ends_with(".svg") ? ""
+                                          : fmt::format("found {}, expected the name of an .svg file", quote(text));
+          },
+          ""};
+}
+
 // `expected` says in words what good() asks.
 inline CLI::Validator number(const char* expected, bool (*good)(double)) {
   const auto check = [=](std::string& text) -> std::string {

@@ -78,7 +78,7 @@ void add_config_command(CLI::App& app) {
   command->add_flag("--keys", options->keys, "list every key, what it takes, its default and its meaning");
   command->add_option("--plot-schedule", options->picture, "draw learning rate and batch size of the run's steps")
       ->option_text("FILE.svg")
-      ->check(file_name());
+      ->check(svg_name());
   command->callback([options] { run(*options); });
 }
 

@@ -252,7 +252,7 @@ void add_costs(CLI::App& command, ScheduleOptions& options, CLI::Option* measure
 }
 
 void add_outputs(CLI::App& command, ScheduleOptions& options) {
-  CLI::Option* svg = command.add_option("--svg", options.svg, "write the picture to this file")->check(file_name());
+  CLI::Option* svg = command.add_option("--svg", options.svg, "write the picture to this file")->check(svg_name());
   command.add_flag("--transfers", options.transfers, "with --svg: a lane of messages under each rank")->needs(svg);
   command.add_option("--width", options.width, "with --svg: pixels; default: as wide as the numbers need")
       ->check(whole_number(1, 100'000))

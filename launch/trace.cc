@@ -25,7 +25,7 @@ void add_trace_command(CLI::App& app) {
   command->add_option("--step", options->step, "the step; default: the median one")->check(whole_number(1));
   add_list(*command, "--ranks", options->ranks, "numbers of ranks with commas between", parse_integer,
            "ranks to show; default: the first of each pipeline stage");
-  command->add_option("--svg", options->svg, "write the picture of the step to this file")->check(file_name());
+  command->add_option("--svg", options->svg, "write the picture of the step to this file")->check(svg_name());
   command->add_option("--hta", options->hta, "write all steps to this folder, for Holistic Trace Analysis")
       ->option_text("DIR")
       ->check(file_name());

@@ -147,13 +147,14 @@ TextBlock describe_work(const Config& config, const Layout& layout) {
   const double all_tokens = samples_of_run(config, layout) * static_cast<double>(config.model.seq_length);
   const std::string ramp =
       layout.smaller.empty() ? "" : fmt::format("; {} at first, {} sizes", sizes.of_step(0), sizes.parts.size());
+  const std::string from = layout.smaller.empty() ? "" : grouped(sizes.of_step(0) * config.model.seq_length) + " to ";
   const auto convention = config.train.flops_convention;
   const auto flops = flops_per_token(model_spec_of(config.model), convention);
   return {"work",
           {{"step", fmt::format("{} = {} x {} of {}{}", counted(samples, "sample"),
                                 counted(layout.mesh[Axis::dp], "data-parallel rank"),
                                 counted(layout.micro_batches, "micro-batch"), config.batch.micro_batch_size, ramp)},
-           {"tokens", fmt::format("{} a step, {} in {}", grouped(tokens),
+           {"tokens", fmt::format("{}{} a step, {} in {}", from, grouped(tokens),
                                   all_tokens < 9e18 ? grouped(static_cast<int64_t>(all_tokens))
                                                     : fmt::format("{:.4g}", all_tokens),
                                   counted(config.train.train_iters, "step"))},

@@ -42,7 +42,7 @@ void check_world(const Config& c, int world, Rules& rule) {
   const std::vector<int64_t> ramp = c.batch.rampup_batch_size.value_or(std::vector<int64_t>{});
   const int64_t full = c.batch.global_batch_size.value_or(unit);
   rule("batch.rampup_batch_size", {"batch.global_batch_size"},
-       ramp.size() == 3 && (ramp[0] > full || (full - ramp[0]) % ramp[1] != 0),
+       ramp.size() == 3 && (ramp[0] >= full || (full - ramp[0]) % ramp[1] != 0),
        "{} by {} does not reach global_batch_size ({}): expected a start below it and an increment that divides the "
        "difference",
        ramp.empty() ? 0 : ramp[0], ramp.size() < 2 ? 0 : ramp[1], full);

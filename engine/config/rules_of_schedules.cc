@@ -46,6 +46,18 @@ void check_weight_decay(const OptimizerConfig& o, Rules& rule) {
          "weight_decay_incr_style {} needs both ends of its ramp, start_weight_decay and end_weight_decay",
          word_of(o.weight_decay_incr_style));
   }
+  rule.no_effect("optimizer.weight_decay", {"optimizer.weight_decay_incr_style"},
+                 ramp && o.weight_decay != OptimizerConfig().weight_decay,
+                 "{} has no effect with weight_decay_incr_style {}, which goes from start_weight_decay to "
+                 "end_weight_decay; leave it out",
+                 o.weight_decay, word_of(o.weight_decay_incr_style));
+  rule.no_effect("optimizer.weight_decay_incr_style", {"optimizer.start_weight_decay", "optimizer.end_weight_decay"},
+                 ramp && o.start_weight_decay && o.start_weight_decay == o.end_weight_decay,
+                 "{} has no effect from {} to the same; expected constant, and that as weight_decay",
+                 word_of(o.weight_decay_incr_style), o.start_weight_decay.value_or(0));
+  rule.no_effect("optimizer.decay_norms_and_biases", {"optimizer.weight_decay"},
+                 o.decay_norms_and_biases && !ramp && o.weight_decay == 0,
+                 "true has no effect with weight_decay 0; leave it out");
   rule("optimizer.end_weight_decay", {"optimizer.start_weight_decay"},
        o.end_weight_decay.value_or(0) < o.start_weight_decay.value_or(0),
        "{} is below start_weight_decay ({}), expected at least that: a ramp does not fall",
@@ -107,6 +119,8 @@ void check_optimizer(const Config& c, Rules& rule) {
   rule("optimizer.decoupled_min_lr", {"optimizer.decoupled_lr", "optimizer.lr", "optimizer.min_lr"},
        (o.decoupled_lr || o.decoupled_min_lr) && least > decoupled, "{} is above {} ({}), expected at most that", least,
        o.decoupled_lr ? "decoupled_lr" : "lr", decoupled);
+  rule.no_effect("optimizer.decoupled_min_lr", {"optimizer.lr_decay_style"},
+                 constant && o.decoupled_min_lr && least != decoupled, kNoEffect, least);
   check_weight_decay(o, rule);
   rule("optimizer.use_checkpoint_opt_param_scheduler", {"optimizer.override_opt_param_scheduler"},
        o.use_checkpoint_opt_param_scheduler && o.override_opt_param_scheduler,
@@ -135,6 +149,8 @@ void check_batch_sizes(const Config& c, Rules& rule) {
        "{} "
        "behind the last, and 1 to {} samples",
        b.step_batch_size_schedule, c.model.seq_length, kMostBatchSamples);
+  rule(kSteps, {}, sizes && sizes->parts.size() == 1,
+       "has one size, {}; expected a second one, or that as global_batch_size", sizes ? sizes->largest() : 0);
   rule("batch.global_batch_size", {kSteps}, sizes && b.global_batch_size.value_or(sizes->largest()) != sizes->largest(),
        "{} is not the largest of step_batch_size_schedule ({}); leave it out", b.global_batch_size.value_or(0),
        sizes ? sizes->largest() : 0);

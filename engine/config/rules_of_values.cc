@@ -52,6 +52,9 @@ void check_kind(const Config& c, Rules& rule) {
   without(!m.use_rope_scaling, "model.use_rope_scaling", "use_rope_scaling false",
           {"model.rope_scaling_factor", "model.rope_scaling_low_freq_factor", "model.rope_scaling_high_freq_factor",
            "model.rope_scaling_original_max_position_embeddings"});
+  rule.no_effect("model.use_rope_scaling", {"model.rope_scaling_factor"},
+                 m.use_rope_scaling && m.rope_scaling_factor == 1,
+                 "true has no effect with rope_scaling_factor 1; leave both out");
   rule("model.rope_scaling_high_freq_factor", {"model.rope_scaling_low_freq_factor"},
        m.use_rope_scaling && m.rope_scaling_high_freq_factor <= m.rope_scaling_low_freq_factor,
        "{} is not above rope_scaling_low_freq_factor ({}): frequencies are interpolated between them",

@@ -37,6 +37,10 @@ bool has_suffix(std::string_view name, const std::vector<std::string_view>& suff
   return std::ranges::any_of(suffixes, [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
+[[noreturn]] void refuse_second_compression(const std::string& name) {
+  throw DataError(name + ": is compressed twice, expected once");
+}
+
 // ---- files by name
 
 bool is_read(std::string_view name) {
@@ -247,6 +251,7 @@ class TextSource::Archive : public ByteStream {
     }
     require(archive_read_open(archive_.get(), this, nullptr, feed, nullptr));
     if (kind == Kind::compressed) next_entry();
+    if (archive_filter_count(archive_.get()) > 2) refuse_second_compression(name_);  // with libarchive's "none"
   }
 
   // The next regular file of the archive, by its name; nullptr at the end.
@@ -259,12 +264,14 @@ class TextSource::Archive : public ByteStream {
         throw DataError(fmt::format("{}: the tar archive is cut off: it ends without a block of zeros", name_));
       if (ended_) return nullptr;
       require(result);
-    } while (kind_ == Kind::tar && (archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry)));
+    } while (kind_ == Kind::tar && archive_entry_filetype(entry) != AE_IFREG && !archive_entry_hardlink(entry));
+    is_link_ = archive_entry_hardlink(entry) != nullptr;
     const char* name =
         archive_entry_pathname_utf8(entry);  // the other is nullptr where the locale does not know a letter
     if (!name) name = archive_entry_pathname(entry);
     return name ? name : "a member without a name";
   }
+  bool is_link() const { return is_link_; }  // to another member, whose bytes it does not repeat
 
  private:
   struct Free {
@@ -307,8 +314,8 @@ class TextSource::Archive : public ByteStream {
   const std::string name_;
   const Kind kind_;
   std::string block_;
-  std::exception_ptr failure_;           // of in_
-  bool ended_ = false, closed_ = false;  // closed_: what was read ends with zeros
+  std::exception_ptr failure_;                             // of in_
+  bool ended_ = false, is_link_ = false, closed_ = false;  // closed_: what was read ends with zeros
   std::unique_ptr<archive, Free> archive_;
 };
 
@@ -320,8 +327,12 @@ std::shared_ptr<ByteStream> TextSource::decompressed(std::shared_ptr<ByteStream>
     const bool skips =
         is_named && compression.name == "zstd" && head.substr(std::min<size_t>(1, head.size()), 3) == "*M\x18";
     if (head.starts_with(compression.magic) || skips) {
-      if (compression.name == "gzip") return std::make_shared<Gunzip>(std::move(stored), name);
-      return std::make_shared<Archive>(std::move(stored), name, Archive::Kind::compressed);
+      std::shared_ptr<ByteStream> text;
+      if (compression.name == "gzip") text = std::make_shared<Gunzip>(std::move(stored), name);
+      else text = std::make_shared<Archive>(std::move(stored), name, Archive::Kind::compressed);
+      if (std::ranges::any_of(kCompressions, [&](auto& inner) { return text->peek().starts_with(inner.magic); }))
+        refuse_second_compression(name);
+      return text;
     }
     if (is_named) throw DataError(fmt::format("{}: is not compressed by {}, as its name says", name, compression.name));
   }
@@ -352,6 +363,8 @@ bool TextSource::next_member() {
     }
     const std::string last = std::exchange(name_, fmt::format("{}: {}", file_name_, path));
     if (name_ == last) throw DataError(fmt::format("{}: twice, expected each member of a tar archive once", name_));
+    if (archive_->is_link())
+      throw DataError(fmt::format("{}: a hard link to another member, expected a file: tar --hard-dereference", name_));
     text_ = decompressed(archive_, name_);
     return found_ = true;
   }

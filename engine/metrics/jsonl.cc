@@ -63,6 +63,9 @@ nlohmann::ordered_json line_of(const StepReport& r) {
       {"idle_seconds", seconds(s.idle)},
       {"overlap_ratio", s.overlap_ratio().value_or(StepReport::kUnknown)},
   };
+  if (r.batch_size) line["batch_size"] = *r.batch_size;
+  if (r.weight_decay) line["weight_decay"] = *r.weight_decay;
+  if (r.decoupled_learning_rate) line["decoupled_learning_rate"] = *r.decoupled_learning_rate;
   for (size_t k = 0; k < kCommClasses.size(); ++k) put_class(line, r, k);
   return line;
 }

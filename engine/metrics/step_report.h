@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "engine/metrics/accounting.h"
 #include "engine/metrics/step_stats.h"
@@ -19,6 +20,9 @@ struct StepReport {
   double loss = kUnknown;
   double grad_norm = kUnknown;
   double learning_rate = kUnknown;
+  // Where they vary over the run, or from learning_rate.
+  std::optional<int64_t> batch_size = {};  // samples
+  std::optional<double> weight_decay = {}, decoupled_learning_rate = {};
   double step_seconds = kUnknown;
   double tokens_per_second = kUnknown;
   double model_tflops_per_rank = kUnknown;

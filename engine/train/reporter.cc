@@ -11,6 +11,7 @@
 #include "base/host.h"
 #include "engine/config/explain.h"
 #include "engine/metrics/accounting.h"
+#include "engine/train/lr_schedule.h"
 #include "kernels/ops.h"
 #include "parallel/comm/link_meter.h"
 #include "parallel/comm/world.h"
@@ -210,6 +211,13 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   report.loss = result.loss;
   report.grad_norm = result.grad_norm;
   report.learning_rate = result.learning_rate;
+  const OptimizerConfig& o = config_.optimizer;
+  if (config_.batch.rampup_batch_size || !config_.batch.step_batch_size_schedule.empty())
+    report.batch_size = result.samples;
+  if (o.weight_decay_incr_style != Ramp::constant)
+    report.weight_decay = weight_decay(config_, result.step, result.consumed_samples);
+  if (o.decoupled_lr || o.decoupled_min_lr)
+    report.decoupled_learning_rate = learning_rates(config_, result.step, result.consumed_samples).decoupled;
   report.links = links_;
   report_speed(report, work, seconds, stats);
   if (trainer_.mesh().shape[Axis::pp] == 1) report.bubble_fraction = 0;  // idle time there is not the pipeline's

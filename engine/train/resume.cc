@@ -27,6 +27,14 @@ bool is_of_schedules(const Field& field, const Config& config) {
   return field.section() == "optimizer" && (has("lr") || has("weight_decay"));
 }
 
+// Rates that are auto's, as auto: they are the same schedule.
+Config with_auto_rates(Config config) {
+  OptimizerConfig& o = config.optimizer;
+  if (o.decoupled_lr == o.lr) o.decoupled_lr.reset();
+  if (o.decoupled_min_lr == o.min_lr) o.decoupled_min_lr.reset();
+  return config;
+}
+
 }  // namespace
 
 void settle_schedules(const OpenCheckpoint& checkpoint, Config& config, std::vector<std::string>& notes) {
@@ -46,7 +54,7 @@ void settle_schedules(const OpenCheckpoint& checkpoint, Config& config, std::vec
   for (const Field& field : fields()) {
     if (!checkpoint.state.config.contains(std::string(field.name)) || !is_of_schedules(field, config)) continue;
     const std::string then = format_field(field, saved), now = format_field(field, config);
-    if (then == now) continue;
+    if (format_field(field, with_auto_rates(saved)) == format_field(field, with_auto_rates(config))) continue;
     if (take && field.section() == "optimizer") {
       field.copy(field.at(saved), field.at(config));
       notes.push_back(fmt::format("{} is the checkpoint's {}, not {}", field.name, then, now));

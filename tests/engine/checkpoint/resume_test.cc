@@ -622,6 +622,13 @@ TEST_F(Choice, ChangesAreNamed) {
 TEST_F(Choice, OtherSchedulesAreAnErrorOrAsTheSwitchesSay) {
   const double as_before = run(config_, 2).losses.at(0);  // of step 5
   std::filesystem::remove_all(step_path(config_.train.run_dir, 5));
+  // What auto is, said as a number, is the same schedule.
+  config_.optimizer.decoupled_lr = config_.optimizer.lr;
+  EXPECT_EQ(run(config_, 2).losses.at(0), as_before);
+  config_.optimizer.decoupled_lr = config_.optimizer.lr / 2;
+  expect_throws<ConfigError>(from("auto"), {"optimizer.decoupled_lr: found "});
+  config_.optimizer.decoupled_lr.reset();
+  std::filesystem::remove_all(step_path(config_.train.run_dir, 5));
   config_.train.train_iters = 6;
   const double with_step_6 = run(config_, 2).losses.at(1);
   std::filesystem::remove_all(step_path(config_.train.run_dir, 6));

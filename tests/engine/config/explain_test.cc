@@ -90,6 +90,15 @@ memory a rank
 )");
 }
 
+TEST(Explain, DescribesARampOfBatches) {
+  LoadedConfig loaded = load_good({"batch.global_batch_size=8", "batch.rampup_batch_size=2,2,20", "train.train_iters=0",
+                                   "train.train_samples=100"});
+  const Layout layout = resolve(loaded, {.world_size = 1});
+  const std::string text = render(describe_run(loaded.config, layout, {{{{"weights", 2048}}}}));
+  EXPECT_NE(text.find("; 2 at first, 4 sizes\n  tokens               32 to 128 a step, 1,504 in 16 steps"), std::string::npos)
+      << text;
+}
+
 TEST(Explain, TellsHostMemoryFromTheDevices) {
   LoadedConfig loaded = load_good();
   const Layout layout = resolve(loaded, {});

@@ -188,6 +188,8 @@ TEST(Validate, Rope) {
   EXPECT_EQ(load_error({rope, scaled, "model.rope_scaling_high_freq_factor=1"}),
             "--set: model.rope_scaling_high_freq_factor: 1 is not above rope_scaling_low_freq_factor (1): frequencies "
             "are interpolated between them");
+  EXPECT_EQ(load_error({rope, scaled, "model.rope_scaling_factor=1"}),
+            "--set: model.use_rope_scaling: true has no effect with rope_scaling_factor 1; leave both out");
   EXPECT_EQ(load_error({"model.add_qkv_bias=true"}),
             "--set: model.add_qkv_bias: true has no effect with add_bias_linear true: all linear layers have biases; "
             "leave it out");
@@ -276,6 +278,40 @@ TEST(Validate, Schedule) {
       "true");
   EXPECT_EQ(load_error({"optimizer.decoupled_min_lr=1"}),
             "--set: optimizer.decoupled_min_lr: 1 is above lr (0.0003), expected at most that");
+}
+
+TEST(Validate, PartsOfSchedulesWithoutEffect) {
+  const std::vector<std::string> ramp = {"optimizer.weight_decay_incr_style=linear", "optimizer.start_weight_decay=0",
+                                         "optimizer.end_weight_decay=0.2"};
+  const auto with = [](std::vector<std::string> sets, const std::string& set) {
+    sets.push_back(set);
+    return load_error(sets);
+  };
+  load_good(ramp);
+  EXPECT_EQ(with(ramp, "optimizer.weight_decay=0.3"),
+            "--set: optimizer.weight_decay: 0.3 has no effect with weight_decay_incr_style linear, which goes from "
+            "start_weight_decay to end_weight_decay; leave it out");
+  EXPECT_EQ(with(ramp, "optimizer.start_weight_decay=0.2"),
+            "--set: optimizer.weight_decay_incr_style: linear has no effect from 0.2 to the same; expected constant, "
+            "and that as weight_decay");
+  EXPECT_EQ(load_error({"optimizer.weight_decay=0", "optimizer.decay_norms_and_biases=true"}),
+            "--set: optimizer.decay_norms_and_biases: true has no effect with weight_decay 0; leave it out");
+  const std::vector<std::string> constant = {"optimizer.lr_decay_style=constant", "optimizer.decoupled_lr=1e-4"};
+  load_good(constant);
+  EXPECT_EQ(with(constant, "optimizer.decoupled_min_lr=1e-5"),
+            "--set: optimizer.decoupled_min_lr: 1e-05 has no effect with lr_decay_style constant; leave it out, or "
+            "choose cosine or linear");
+  const std::vector<std::string> samples = {"train.train_iters=0", "train.train_samples=1000"};
+  EXPECT_EQ(with(samples, "batch.step_batch_size_schedule=0:8"),
+            "--set: batch.step_batch_size_schedule: has one size, 8; expected a second one, or that as "
+            "global_batch_size");
+  for (const char* global : {"batch.global_batch_size=8", "batch.global_batch_size=auto"}) {
+    LoadedConfig loaded =
+        load_good({samples[0], samples[1], "batch.micro_batch_size=8", global, "batch.rampup_batch_size=8,8,100"});
+    EXPECT_EQ(message_of<ConfigError>([&] { resolve(loaded, {.world_size = 1}); }),
+              "--set: batch.rampup_batch_size: 8 by 8 does not reach global_batch_size (8): expected a start below it "
+              "and an increment that divides the difference");
+  }
 }
 
 TEST(Validate, Data) {

@@ -54,8 +54,9 @@ void write_archive(const std::string& path, int filter, const Members& members) 
     archive_entry_set_pathname(entry, name.empty() ? "data" : name.c_str());
     archive_entry_set_filetype(entry, name.ends_with(".link") ? AE_IFLNK : AE_IFREG);
     if (name.ends_with(".link")) archive_entry_set_symlink(entry, "a.txt");
+    if (text.starts_with("->")) archive_entry_set_hardlink(entry, text.c_str() + 2);
     archive_entry_set_perm(entry, 0644);
-    archive_entry_set_size(entry, static_cast<la_int64_t>(text.size()));
+    archive_entry_set_size(entry, text.starts_with("->") ? 0 : static_cast<la_int64_t>(text.size()));
     ASSERT_EQ(archive_write_header(out, entry), ARCHIVE_OK) << archive_error_string(out);
     archive_write_data(out, text.data(), text.size());
     archive_entry_free(entry);
@@ -271,6 +272,22 @@ TEST(TextReader, RefusesDamagedFiles) {
   EXPECT_TRUE(contains(message(""), "is not compressed by gzip"));
 }
 
+// The inner stream would be taken for text, or be decompressed without a word.
+TEST(TextReader, RefusesWhatIsCompressedTwice) {
+  const TempDir directory;
+  const std::pair<const char*, int> filters[] = {
+      {"gz", ARCHIVE_FILTER_GZIP}, {"zst", ARCHIVE_FILTER_ZSTD}, {"xz", ARCHIVE_FILTER_XZ}};
+  for (const auto& [inner, inner_filter] : filters)
+    for (const auto& [outer, outer_filter] : filters) {
+      const std::string once = directory / "in." + inner, twice = once + "." + outer;
+      write_archive(once, inner_filter, {{"", "some text"}});
+      write_archive(twice, outer_filter, {{"", read_text(once)}});
+      EXPECT_EQ(documents_of({once}, DocumentMode::file), std::vector<std::string>{"some text"});
+      EXPECT_EQ(message_of<DataError>([&] { documents_of({twice}, DocumentMode::file); }),
+                twice + ": is compressed twice, expected once");
+    }
+}
+
 TEST(TextReader, NamesAFileThatCannotBeRead) {
   const TempDir directory;
   write_text(directory / "a", "text");
@@ -322,6 +339,12 @@ TEST(TextReader, ReadsTarArchives) {
                        "a.tar: found 1 .jpg, 2 .json, 1 .seg.txt, 5 .txt, expected members named .html"));
   write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {{"a.txt", "1"}, {"a.txt", "2"}});
   EXPECT_TRUE(contains(message("d.tar"), "d.tar: a.txt: twice"));
+  write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {{"a.txt", "1"}, {"b.txt", "2"}, {"a.txt", "3"}});
+  EXPECT_EQ(documents_of({directory / "d.tar"}, DocumentMode::file), (Texts{"1", "2", "3"}));
+  write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {{"a.txt", "1"}, {"b.json", "->a.txt"}});
+  EXPECT_EQ(documents_of({directory / "d.tar"}, DocumentMode::file), Texts{"1"}) << "it is not asked for";
+  write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {{"a.txt", "1"}, {"b.txt", "->a.txt"}});
+  EXPECT_TRUE(contains(message("d.tar"), "d.tar: b.txt: a hard link to another member, expected a file"));
   write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {});
   EXPECT_TRUE(contains(message("d.tar"), "d.tar: found no file in it"));
   write_text(directory / "d.tar", "no archive, but long enough for one: " + big);

@@ -70,11 +70,18 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
     MetricsLog log(dir / "metrics.jsonl", nullptr);  // a resumed run
     log.eval({.step = 7, .validation_loss = 0.1 + 0.2, .samples = 3, .seconds = 1});
     log.step({});
+    log.step({.batch_size = 32, .weight_decay = 0.1, .decoupled_learning_rate = 0.2});
   }
   // then
   const auto lines = json_lines(dir / "metrics.jsonl");
-  ASSERT_EQ(lines.size(), 3u);
+  ASSERT_EQ(lines.size(), 4u);
   EXPECT_TRUE(lines[2]["overlap_ratio"].is_null()) << "no communication";
+  // Of what does not vary over the run there is nothing.
+  for (const auto& [key, value] :
+       {std::pair("batch_size", 32.0), {"weight_decay", 0.1}, {"decoupled_learning_rate", 0.2}}) {
+    EXPECT_FALSE(lines[2].contains(key)) << key;
+    EXPECT_EQ(lines[3][key].get<double>(), value);
+  }
   for (const char* key : {"step",
                           "consumed_samples",
                           "consumed_tokens",
