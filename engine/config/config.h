@@ -175,6 +175,7 @@ struct DataConfig {
   std::vector<double> split = {98, 2, 0};
   std::string train_path;  // prefixes of their own
   std::string valid_path;
+  std::string test_path;
   bool repeat = true;           // training data are shuffled anew and repeated; or they end
   std::string tokenizer_model;  // the one beside the dataset, where there is one
   int64_t seed = 1234;          // of the shuffles
@@ -213,6 +214,7 @@ struct TrainConfig {
   int64_t eval_interval = 0;  // 0: never
   int64_t eval_iters = 10;
   bool full_validation = false;  // evaluations are of the whole validation set, in order
+  bool skip_train = false;       // evaluate a checkpoint, and end
   int64_t seed = 1234;           // of weights and dropout
   std::string run_dir = "runs/default";
   int64_t log_interval = 1;
@@ -253,6 +255,9 @@ struct Config {
   TrainConfig train;
   DeviceConfig device;
 };
+
+// Whether the run evaluates; the test set at its end, where there is one.
+inline bool evaluates(const TrainConfig& c) { return c.eval_interval > 0 || c.skip_train; }
 
 inline LrSpan lr_span_of(const Config& c) {
   const OptimizerConfig& o = c.optimizer;

@@ -136,6 +136,7 @@ TextBlock describe_layout(const Config& config, const Layout& layout) {
 
 std::string checkpoints_text(const Config& config) {
   const CheckpointConfig& c = config.checkpoint;
+  if (config.train.skip_train) return "none: train.skip_train evaluates one";
   if (c.save_interval == 0) return "none: with checkpoint.save_interval 0 the weights are lost when the run ends";
   return fmt::format("every {} and the last one, in {}/checkpoints, {} kept", counted(c.save_interval, "step"),
                      config.train.run_dir, c.keep_last == 0 ? "all" : fmt::format("the last {}", c.keep_last));

@@ -177,6 +177,7 @@ void declare_training(std::vector<Field>& table) {
       "up to three shares of train, validation and test such as 98,2,0";
   KEY(data, train_path, "the same for training, instead of data.path").list = true;
   KEY(data, valid_path, "the same for validation, with data.train_path").list = true;
+  KEY(data, test_path, "the same for the test at the end").list = true;
   KEY(data, repeat, "shuffle training data anew and repeat them; false: they end");
   KEY(data, tokenizer_model, "tokenizer; \"\": PREFIX.tokenizer.json or PREFIX.model of the dataset, if any");
   KEY(data, seed, "of the shuffles", at_least(0));
@@ -213,6 +214,7 @@ void declare_run(std::vector<Field>& table) {
   KEY(train, eval_interval, "steps between evaluations; 0: never", range(0, 1e12, "steps"));
   KEY(train, eval_iters, "batches of an evaluation", range(1, 1e9, "batches"));
   KEY(train, full_validation, "evaluate all of the validation set instead");
+  KEY(train, skip_train, "evaluate a checkpoint on validation and test set, and end: nothing is trained or saved");
   KEY(train, seed, "of weights and dropout", at_least(0));
   KEY(train, run_dir, "folder of metrics.jsonl, config.resolved.yaml, trace.json");
   KEY(train, log_interval, "steps between lines", range(1, 1e12, "steps"));

@@ -83,7 +83,7 @@ void check_warmup(const OptimizerConfig& o, const LrSpan& span, int64_t decay, c
 // A run has one length, and what its schedules count.
 void check_length(const Config& c, Rules& rule) {
   const bool samples = c.train.train_samples > 0;
-  rule("train.train_iters", {"train.train_samples"}, !samples && c.train.train_iters == 0,
+  rule("train.train_iters", {"train.train_samples"}, !samples && c.train.train_iters == 0 && !c.train.skip_train,
        "is required, or train.train_samples: optimizer steps, an integer from 1 to 1000000000000");
   Config otherwise = c;
   otherwise.train.train_samples = samples ? 0 : 1;

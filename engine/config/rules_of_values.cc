@@ -188,11 +188,14 @@ void check_data(const Config& c, Rules& rule) {
        "for validation; --set data.path= takes a file's data.path away");
   rule("data.path", {"data.train_path"}, !one && !two,
        "is required, or data.train_path: the prefix of a dataset's .bin and .idx files");
-  rule("data.valid_path", {"data.path", "data.train_path"}, one && !data.valid_path.empty(),
-       "goes with data.train_path, found data.path: its validation data is split off by data.split");
-  const std::vector<std::string_view> paths = {"data.path", "data.train_path", "data.valid_path"};
-  for (const auto& [key, text] : {std::pair("data.path", &data.path), std::pair("data.train_path", &data.train_path),
-                                  std::pair("data.valid_path", &data.valid_path)}) {
+  for (const auto& [key, path, of] : {std::tuple("data.valid_path", &data.valid_path, "validation"),
+                                      std::tuple("data.test_path", &data.test_path, "test")})
+    rule(key, {"data.path", "data.train_path"}, one && !path->empty(),
+         "goes with data.train_path, found data.path: its {} data is split off by data.split", of);
+  const std::vector<std::string_view> paths = {"data.path", "data.train_path", "data.valid_path", "data.test_path"};
+  for (const auto& [key, text] :
+       {std::pair("data.path", &data.path), std::pair("data.train_path", &data.train_path),
+        std::pair("data.valid_path", &data.valid_path), std::pair("data.test_path", &data.test_path)}) {
     const std::string problem = parse_blend(*text).problem;
     rule(key, {}, !problem.empty(), "found {}: {}; expected a prefix, a blend as 0.3,prefix,0.7,prefix, or prefixes",
          quote(*text), problem);
@@ -203,13 +206,19 @@ void check_data(const Config& c, Rules& rule) {
                  "\"{}\" has no effect with data.train_path: only data.path is split; leave it out", split);
   rule("data.split", paths, data.split.size() > 3 || !(sum > 0) || !std::isfinite(sum), "found \"{}\", expected {}",
        split, expected(*find_field("data.split")));
-  rule("data.split", paths, !data.split.empty() && data.split[0] == 0, "{} leaves nothing to train on", split);
-  const bool evaluates = c.train.eval_interval > 0;
+  const bool skips = c.train.skip_train, evaluates = c.train.eval_interval > 0 && !skips;
+  rule("data.split", paths, !skips && !data.split.empty() && data.split[0] == 0, "{} leaves nothing to train on",
+       split);
+  const auto share = [&](size_t part) { return data.split.size() > part && data.split[part] > 0; };
   rule("train.eval_interval", paths, evaluates && two && data.valid_path.empty(),
        "{} needs data.valid_path beside data.train_path; give it, or 0 to never evaluate", c.train.eval_interval);
-  rule("train.eval_interval", {"data.path", "data.split"},
-       evaluates && one && (data.split.size() < 2 || data.split[1] == 0),
+  rule("train.eval_interval", {"data.path", "data.split"}, evaluates && one && !share(1),
        "{} needs validation data, and data.split ({}) leaves none; 0 never evaluates", c.train.eval_interval, split);
+  rule("train.skip_train", paths,
+       skips && (one ? !share(1) && !share(2) : data.valid_path.empty() && data.test_path.empty()),
+       "true only evaluates, but {}",
+       one ? fmt::format("data.split ({}) leaves neither validation nor test data", split)
+           : "there is no data.valid_path or data.test_path");
 }
 
 void check_training(const Config& c, Rules& rule) {
@@ -225,11 +234,10 @@ void check_training(const Config& c, Rules& rule) {
   };
   for (const char* key : {"checkpoint.async_save", "checkpoint.keep_last", "checkpoint.max_failed_saves"})
     off(key, {"checkpoint.save_interval"}, k.save_interval == 0, "save_interval 0: nothing is saved");
-  off("train.eval_iters", {"train.eval_interval"}, t.eval_interval == 0, "eval_interval 0: nothing is evaluated");
-  off("train.full_validation", {"train.eval_interval"}, t.eval_interval == 0, "eval_interval 0: nothing is evaluated");
-  off("train.eval_iters", {"train.full_validation"}, t.eval_interval != 0 && t.full_validation,
+  for (const char* key : {"train.eval_iters", "train.full_validation", "data.valid_path", "data.test_path"})
+    off(key, {"train.eval_interval"}, !evaluates(t), "eval_interval 0: nothing is evaluated");
+  off("train.eval_iters", {"train.full_validation"}, evaluates(t) && t.full_validation,
       "full_validation: all of the validation set is evaluated");
-  off("data.valid_path", {"train.eval_interval"}, t.eval_interval == 0, "eval_interval 0: nothing is evaluated");
   off("train.straggler_interval", {"train.straggler_factor"}, t.straggler_factor == 0,
       "straggler_factor 0: nothing looks for stragglers");
   off("train.spike_policy", {"train.spike_factor"}, t.spike_factor == 0,

@@ -154,7 +154,7 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d) {
   const bool constant = c.optimizer.lr_decay_style == LrDecay::constant;  // which never leaves lr
   derive(loaded, "optimizer.min_lr", c.optimizer.min_lr, constant ? c.optimizer.lr : tenth_of(c.optimizer.lr),
          constant ? "lr" : "lr / 10");
-  derive_span(loaded);
+  if (c.train.train_iters > 0 || c.train.train_samples > 0) derive_span(loaded);
   CommConfig& m = c.comm;
   derive(loaded, "comm.tensor_link_latency_us", m.tensor_link_latency_us, m.link_latency_us, "link_latency_us");
   derive(loaded, "comm.tensor_link_gbps", m.tensor_link_gbps, m.link_gbps, "link_gbps");

@@ -1,5 +1,6 @@
 #include "engine/data/training_data.h"
 
+#include <array>
 #include <cerrno>
 #include <fmt/ranges.h>
 #include <limits>
@@ -34,7 +35,7 @@ std::vector<std::pair<const char*, std::string>> paths_of(const DataConfig& conf
   std::vector<std::pair<const char*, std::string>> paths;
   for (const auto& [key, text] :
        {std::pair("data.path", &config.path), std::pair("data.train_path", &config.train_path),
-        std::pair("data.valid_path", &config.valid_path)})
+        std::pair("data.valid_path", &config.valid_path), std::pair("data.test_path", &config.test_path)})
     for (const BlendSource& source : parse_blend(*text).sources) paths.emplace_back(key, source.prefix);
   return paths;
 }
@@ -144,24 +145,27 @@ TrainingData open_training_data(const Config& run, double samples) {
   const auto open = [&](const char* key, const std::string& text) {
     return opening(key, [&] { return open_sources(text, data.identities[key]); });
   };
-  // part: of a split; -1: all documents.
-  const auto part_of = [&](const std::vector<WeightedDataset>& sources, int part, bool training) {
+  const bool whole = !config.path.empty();
+  constexpr std::array kNames{"train", "valid", "test"};
+  // part: of a split, where there is one.
+  const auto part_of = [&](const std::vector<WeightedDataset>& sources, size_t part) {
+    const bool training = part == 0;
     const bool in_order = !training && run.train.full_validation, once = training ? !config.repeat : in_order;
     std::vector<std::unique_ptr<GptDataset>> parts;
     std::vector<double> weights;
     std::vector<int64_t> sizes;
     for (const auto& [weight, dataset, bos] : sources) {
       const DocumentRange documents =
-          part < 0 ? DocumentRange{0, dataset->sequences()}
-                   : split_documents(config.split, dataset->sequences())[static_cast<size_t>(part)];
-      if (!training && part >= 0 && documents.size() == 0)
+          whole ? split_documents(config.split, dataset->sequences())[part] : DocumentRange{0, dataset->sequences()};
+      if (!training && whole && documents.size() == 0)
         throw ConfigError(fmt::format(
-            "data.split is \"{}\", which leaves none of the {} of {} for validation; make more documents of the text "
+            "data.split is \"{}\", which leaves none of the {} of {} for {}; make more documents of the text "
             "(trivet data prepare --document paragraph), split it otherwise (data.split), or give two datasets "
             "(data.train_path and data.valid_path)",
-            fmt::join(config.split, ","), counted(dataset->sequences(), "document"), dataset->prefix()));
+            fmt::join(config.split, ","), counted(dataset->sequences(), "document"), dataset->prefix(),
+            part == 1 ? "validation" : "test"));
       parts.push_back(std::make_unique<GptDataset>(dataset, documents,
-                                                   GptDataset::Options{.name = training ? "train" : "valid",
+                                                   GptDataset::Options{.name = kNames[part],
                                                                        .seq_length = run.model.seq_length,
                                                                        .vocab_size = run.model.vocab_size.value(),
                                                                        .seed = config.seed,
@@ -176,16 +180,21 @@ TrainingData open_training_data(const Config& run, double samples) {
     return std::unique_ptr<Samples>(std::make_unique<BlendedDataset>(std::move(parts), std::move(blend)));
   };
 
-  const bool whole = !config.path.empty();
-  const auto given = whole ? open("data.path", config.path) : open("data.train_path", config.train_path);
-  data.train = part_of(given, whole ? 0 : -1, true);
-  if (!config.repeat && samples > static_cast<double>(data.train->samples()))
+  std::vector<WeightedDataset> split;
+  if (whole) split = open("data.path", config.path);
+  const auto open_part = [&](const char* key, const std::string& path, size_t part) -> std::unique_ptr<Samples> {
+    const bool given = whole ? config.split.size() > part && config.split[part] > 0 : !path.empty();
+    if (!given || !(part == 0 ? !run.train.skip_train : evaluates(run.train))) return nullptr;
+    return part_of(whole ? split : open(key, path), part);
+  };
+  data.train = open_part("data.train_path", config.train_path, 0);
+  if (data.train && !config.repeat && samples > static_cast<double>(data.train->samples()))
     throw ConfigError(
         fmt::format("data.repeat: false gives {}, and the run takes {:.0f}; expected a shorter run "
                     "(train.train_iters), or data.repeat=true",
                     counted(data.train->samples(), "sample"), samples));
-  if (run.train.eval_interval > 0)
-    data.valid = part_of(whole ? given : open("data.valid_path", config.valid_path), whole ? 1 : -1, false);
+  data.valid = open_part("data.valid_path", config.valid_path, 1);
+  data.test = open_part("data.test_path", config.test_path, 2);
   return data;
 }
 

@@ -28,17 +28,18 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config);
 void expect_dataset(const std::string& prefix);
 
 struct TrainingData {
-  std::unique_ptr<Samples> train;
+  std::unique_ptr<Samples> train;  // null with train.skip_train
   std::unique_ptr<Samples> valid;  // null without validation
+  std::unique_ptr<Samples> test;   // null without a test at the end
   // By key: tokens, sequences, and a hash of samples of PREFIX.idx and PREFIX.bin, of each source of a blend.
   std::map<std::string, std::string> identities;
   TextBlock sources;  // of the training data: tokens, share of the samples, epochs of the run
 };
 
-// Opens data.path with data.split, or data.train_path and data.valid_path, for a run of so many training samples.
-// REQUIRES: a resolved config. A split that leaves no document for validation, a dataset that does not exist, or data
-// that end before the run does are a ConfigError. Errors of a dataset begin with its key. With train.full_validation
-// validation data are in order and end.
+// Opens data.path with data.split, or data.train_path, data.valid_path and data.test_path, for a run of so many
+// training samples. REQUIRES: a resolved config. A share of the split that gets no document, a dataset that does not
+// exist, or data that end before the run does are a ConfigError. Errors of a dataset begin with its key. With
+// train.full_validation validation and test data are in order and end.
 TrainingData open_training_data(const Config& config, double samples);
 
 }  // namespace trivet

@@ -85,8 +85,8 @@ void Console::step(const StepReport& report) {
 }
 
 void Console::eval(const EvalReport& r) {
-  note(fmt::format("evaluation at step {}: validation loss {:.6f}, perplexity {:.2f}, {} samples in {:.1f} s", r.step,
-                   r.validation_loss, std::exp(r.validation_loss), grouped(r.samples), r.seconds));
+  note(fmt::format("evaluation at step {}: {} loss {:.6f}, perplexity {:.2f}, {} samples in {:.1f} s", r.step, r.set,
+                   r.loss, std::exp(r.loss), grouped(r.samples), r.seconds));
 }
 
 void Console::note(const std::string& text) { line(wrapped(text, static_cast<size_t>(columns_ ? columns_() : 0))); }

@@ -135,8 +135,9 @@ void MetricsLog::step(const StepReport& r) { append(line_of(r)); }
 void MetricsLog::eval(const EvalReport& r) {
   append({{"event", "eval"},
           {"step", r.step},
-          {"validation_loss", r.validation_loss},
+          {r.set + "_loss", r.loss},
           {"samples", r.samples},
+          {"tokens", r.tokens},
           {"seconds", r.seconds}});
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 
 #include "engine/metrics/accounting.h"
 #include "engine/metrics/step_stats.h"
@@ -58,8 +59,10 @@ inline void report_speed(StepReport& report, const StepWork& work, double step_s
 
 struct EvalReport {
   int64_t step = 0;
-  double validation_loss = StepReport::kUnknown;
+  std::string set = "validation";      // or "test"
+  double loss = StepReport::kUnknown;  // mean over the tokens
   int64_t samples = 0;
+  int64_t tokens = 0;
   double seconds = StepReport::kUnknown;
 };
 

@@ -13,6 +13,7 @@
 #include "base/files.h"
 #include "base/stop_signal.h"
 #include "engine/config/load.h"
+#include "engine/train/inference.h"
 #include "kernels/base/host_memory.h"
 
 namespace trivet {
@@ -62,7 +63,7 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
   if (config.train.exit_duration_in_mins > 0)
     deadline_ns_ = start_ns + static_cast<int64_t>(config.train.exit_duration_in_mins * 60e9);
   if (const auto end = slurm_end_ns()) deadline_ns_ = std::min(deadline_ns_, *end);
-  if (config.checkpoint.save_interval == 0) return;
+  if (config.checkpoint.save_interval == 0 || config.train.skip_train) return;
   HostWorld& host = trainer.host();
   const CheckpointStore store(checkpoints_folder(config.train.run_dir), Disk(options_.disk_fault));
   std::string problem;
@@ -110,8 +111,9 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
       check_step(checkpoint);
       check_same_model(checkpoint, config_);
       check_same_tokenizer(checkpoint, options_.tokenizer);
-      read_tensors(checkpoint, state_tensors(trainer_.state().flat, *trainer_.state().adam), trainer_.device(), compute,
-                   trainer_.threads());
+      if (const RankState& rank = trainer_.state(); rank.adam)
+        read_tensors(checkpoint, state_tensors(rank.flat, *rank.adam), trainer_.device(), compute, trainer_.threads());
+      else read_weights(trainer_.rank(), checkpoint, config_.model.seq_length);
       state = checkpoint.state;
     } catch (const Error& error) {
       problem = error.what();
@@ -212,8 +214,7 @@ bool Checkpointing::after_step(const Votes& sum) {
   exit_code_ = saver_ ? 75 : kInterrupted;
   note(fmt::format("stopping after step {}, {}: {}", trainer_.steps_done(),
                    sum.stop_signal > 0 ? "as a signal asked" : "before the time is up",
-                   saver_ ? "it is saved; start again to resume (exit code 75)"
-                          : "nothing is saved, as checkpoint.save_interval is 0"));
+                   saver_ ? "it is saved; start again to resume (exit code 75)" : why_not_saved()));
   return false;
 }
 
@@ -230,9 +231,15 @@ void Checkpointing::update_stop_texts(int64_t done, int64_t committed) {
   const std::string lost =
       done_ == committed_ + 1 ? fmt::format("step {}", done_) : fmt::format("steps {} to {}", committed_ + 1, done_);
   set_stop_texts(saver_ ? "the run ends after this step and saves it; a second signal ends it at once"
-                        : "the run ends after this step; nothing is saved, as checkpoint.save_interval is 0",
+                        : fmt::format("the run ends after this {}; {}", config_.train.skip_train ? "batch" : "step",
+                                      why_not_saved()),
                  "the run ends at once; lost: " +
                      (done_ > committed_ ? lost + ", done since the last checkpoint" : "the step in progress"));
+}
+
+std::string Checkpointing::why_not_saved() const {
+  return fmt::format("nothing is saved, as {}",
+                     config_.train.skip_train ? "train.skip_train is true" : "checkpoint.save_interval is 0");
 }
 
 // ---- a directory that is gone
@@ -245,7 +252,7 @@ void Checkpointing::leave_folder() {
 
 // Returns where the state is, or why it is not saved. Collective.
 std::string Checkpointing::save_beside() {
-  if (!saver_) return "nothing is saved, as checkpoint.save_interval is 0";
+  if (!saver_) return why_not_saved();
   HostWorld& host = trainer_.host();
   while (saver_->saving()) {  // a save into the old directory, which fails or is lost with it
     saver_->wait();

@@ -59,6 +59,7 @@ class Checkpointing {
   void pass_boundary();
   void update_stop_texts(int64_t done, int64_t committed);  // any thread; the largest step of all calls counts
   [[noreturn]] void leave_folder();
+  std::string why_not_saved() const;  // REQUIRES: no saver
   std::string save_beside();
   TrainState train_state() const;
   void begin();

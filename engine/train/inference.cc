@@ -34,8 +34,6 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
   return with_sets(std::move(loaded), sets);
 }
 
-namespace {
-
 void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_length) {
   RankState& state = rank.state;
   Stream& compute = *rank.compute;
@@ -59,8 +57,6 @@ void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_leng
   };
   state.flat.initialize(read, rank.ops, compute);
 }
-
-}  // namespace
 
 std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Communicator& world,
                                  const OpenCheckpoint& checkpoint, int64_t positions) {

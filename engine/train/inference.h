@@ -22,6 +22,9 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
 std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Communicator& world,
                                  const OpenCheckpoint& checkpoint, int64_t positions);
 
+// Reads the weights of a rank that does not train, in its dtype.
+void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_length);
+
 // The file of the tokenizer of the run that saved the checkpoint, for load_tokenizer(), or "bytes"; "": the run's files
 // do not lead to it.
 std::string tokenizer_of(const OpenCheckpoint& checkpoint);

@@ -63,7 +63,7 @@ Rank::Rank(const Config& config, const Layout& layout, Backend given, Communicat
       mesh(make_mesh(*ranks, layout.mesh)),
       layout(layout),
       schedule(layout.schedule),
-      input(device, options.positions ? 1 : layout.micro_batches,
+      input(device, trains(config, options.positions) ? layout.micro_batches : 1,
             config.batch.micro_batch_size * (options.positions ? options.positions : config.model.seq_length)),
       host_numbers(device, 2 * RankState::kStepNumbers * int64_t{sizeof(float)}),
       compute(make_compute_stream(device, options.trace)),
@@ -75,8 +75,8 @@ Rank::Rank(const Config& config, const Layout& layout, Backend given, Communicat
       tensor_comm_stream(state.shape.overlaps_tensor_comm() ? std::make_unique<TensorCommStream>(CommStreamSite{
                                                                   device, *compute, *mesh.tensor, options.trace})
                                                             : nullptr),
-      data_parallel(options.positions ? nullptr : make_data_parallel(config, layout, *this, options)),
-      embedding_group(options.positions ? nullptr : make_embedding_group(mesh, state.shape, schedule)),
+      data_parallel(state.adam ? make_data_parallel(config, layout, *this, options) : nullptr),
+      embedding_group(state.adam ? make_embedding_group(mesh, state.shape, schedule) : nullptr),
       executor(schedule, *mesh.pipeline, device, *compute, options.trace, state.boundary_buffers,
                pipeline_options_of(config, layout, options.poison)),
       guard_(*ranks) {

@@ -25,7 +25,7 @@
 namespace trivet {
 
 struct RankOptions {
-  int64_t positions = 0;     // as RankState has it; 0: the rank trains
+  int64_t positions = 0;     // as RankState has it
   bool poison = false;       // for tests: NaN into memory that must not be read
   Trace* trace = nullptr;    // of its streams; null: nothing is recorded
   Memory* memory = nullptr;  // of weights and gradients; null: the device's, registered with NCCL where asked for

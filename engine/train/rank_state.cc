@@ -28,7 +28,7 @@ FlatOptions flat_options_of(const Config& config, const Layout& layout, const Gp
                             bool trains) {
   return {.dtype = shape.dtype,
           .bucket_size = config.parallel.bucket_size.value(),
-          .sharding = config.parallel.data_parallel_sharding_strategy,
+          .sharding = trains ? config.parallel.data_parallel_sharding_strategy : Sharding::no_shard,
           .rank = place_in_group(at, layout.mesh, kGradientAxes),
           .ranks = layout.mesh.size(kGradientAxes),
           .trains = trains};
@@ -117,7 +117,7 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
       snapshot_arena(device, "snapshot", Arena::Where::host),
       params(layout.mesh, at, shape.sequence_parallel),
       stages(make_stages(params, shape, config, layout, at)),
-      flat(params, flat_options_of(config, layout, shape, at, positions == 0), weight_arena, gradient_arena),
+      flat(params, flat_options_of(config, layout, shape, at, trains(config, positions)), weight_arena, gradient_arena),
       scratch(scratch_arena, GptStage::scratch_bytes(shape)) {
   const int pp = at[Axis::pp];
   int boundary = 0;
@@ -126,8 +126,12 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
   });
   for (int i = 0; i < boundary; ++i)
     boundary_buffers.push_back(activation_arena.allocate(shape.dtype, shape.hidden_shape()));
-  if (positions > 0) {
-    for (GptStage& stage : stages) stage.allocate(activation_arena, 1, 0, false);
+  const Program& program = layout.schedule.programs[static_cast<size_t>(pp)];
+  if (!trains(config, positions)) {
+    const SlotPlan plan = plan_slots(program, layout.schedule.v, SlotPool::per_chunk);
+    for (size_t i = 0; i < program.size(); ++i)
+      if (program[i].kind == OpKind::forward && program[i].microbatch == 0)
+        stages[static_cast<size_t>(program[i].chunk)].allocate(activation_arena, plan.slot[i] + 1, 0, false);
     loss = activation_arena.allocate(DType::f32, {1});
     return;
   }
@@ -136,7 +140,6 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
   loss = step_number(kLoss);
   non_finite = optimizer_arena.allocate(
       DType::i64, {kNonFiniteSearches, static_cast<int64_t>(flat.buckets.size()), kNonFiniteNumbers});
-  const Program& program = layout.schedule.programs[static_cast<size_t>(pp)];
   std::vector<int> slots(stages.size()), stashes(stages.size());  // enough for each of the schedules
   layout.each_schedule([&](const Schedule& schedule) {
     const SlotPlan plan = plan_slots(schedule.programs[static_cast<size_t>(pp)], schedule.v, SlotPool::per_chunk);

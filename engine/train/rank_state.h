@@ -19,6 +19,8 @@
 namespace trivet {
 
 // Options of the floors below, from a resolved config.
+// Whether a rank has gradients and an optimizer; positions: as of RankState.
+inline bool trains(const Config& config, int64_t positions) { return positions == 0 && !config.train.skip_train; }
 // positions: of the longest context; 0: of the model's sequences.
 GptShape gpt_shape_of(const Config& config, const Layout& layout, const MeshPosition& at, int64_t positions = 0);
 // Micro-batches of a step whose gradient of the output weight is deferred.
@@ -31,8 +33,9 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
                                  const MeshPosition& at);
 
 struct RankState {
-  // positions: 0: the rank trains; else of the longest context, at most the model's seq_length, and the rank has
-  // weights and the activations of one micro-batch only. buffers: allocates weights and gradients; null: the device.
+  // positions: of the longest context, at most the model's seq_length; 0: that. Where the rank does not train, it has
+  // whole weights and the activations of one micro-batch only. buffers: allocates weights and gradients; null: the
+  // device.
   RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device, int64_t positions = 0,
             Memory* buffers = nullptr);
   RankState(const RankState&) = delete;

@@ -42,6 +42,7 @@ double measure_peak(const Config& config, Trainer& trainer) {
 }
 
 FoundPeak find_peak(const Config& config, Trainer& trainer, Console* console) {
+  if (config.train.skip_train) return {.origin = "not measured: nothing is trained"};
   if (config.device.peak_tflops) return {*config.device.peak_tflops, "device.peak_tflops"};
   const std::string arithmetic = config.device.tf32 ? "tf32" : std::string(word_of(config.precision.dtype));
   if (trainer.device().kind() == DeviceKind::cuda)
@@ -115,18 +116,19 @@ TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak
                          const KnownLinks& links) {
   const Backend& backend = trainer.rank().backend;
   std::string exchange = backend.exchange_name;
-  if (config.comm.nccl_ub) {
+  if (config.comm.nccl_ub && trainer.state().adam) {
     const auto& [grads, weights] = trainer.data_parallel();
     exchange += fmt::format("; {} of user buffers registered",
                             bytes_text(grads.registered_bytes() + weights.registered_bytes()));
   }
-  TextBlock block{.title = "speed",
-                  .rows = {{"device", trainer.device().name()},
-                           {"exchange", exchange},
-                           {"threads per rank", std::to_string(trainer.threads())},
-                           {"peak a rank", fmt::format("{:.3f} TFLOP/s: {}", peak.tflops, peak.origin)},
-                           {"model FLOPs", fmt::format("{} convention, {:.4g} a step",
-                                                       word_of(config.train.flops_convention), flops)}}};
+  TextBlock block{
+      .title = "speed",
+      .rows = {
+          {"device", trainer.device().name()},
+          {"exchange", exchange},
+          {"threads per rank", std::to_string(trainer.threads())},
+          {"peak a rank", (peak.tflops > 0 ? fmt::format("{:.3f} TFLOP/s: ", peak.tflops) : "") + peak.origin},
+          {"model FLOPs", fmt::format("{} convention, {:.4g} a step", word_of(config.train.flops_convention), flops)}}};
   if (backend.cpu_isa)
     block.rows.push_back({"CPU instructions", fmt::format("{}: {}", word_of(*backend.cpu_isa),
                                                           config.device.cpu_isa ? "device.cpu_isa" : "the best here")});
@@ -229,10 +231,9 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   return sum;
 }
 
-void Reporter::evaluation(int64_t step, double loss, int64_t samples, double seconds) {
+void Reporter::evaluation(const EvalReport& report) {
   collect_spans();
   if (!console_) return;
-  const EvalReport report{.step = step, .validation_loss = loss, .samples = samples, .seconds = seconds};
   log_->eval(report);
   console_->eval(report);
 }
@@ -253,6 +254,7 @@ void Reporter::starts() {
 }
 
 void Reporter::resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again) {
+  if (config_.train.skip_train) return note(fmt::format("evaluating {}, of step {}", checkpoint, step));
   const int64_t last = config_.train.train_iters;
   if (!goes_on) starts();
   else if (step < last) open_trace();

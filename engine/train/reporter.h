@@ -49,11 +49,12 @@ class Reporter {
 
   // Collective. Returns the sums of the ranks' votes, which travel with the step's statistics.
   Votes step(const StepResult& result, const Votes& votes);
-  void evaluation(int64_t step, double loss, int64_t samples, double seconds);
+  void evaluation(const EvalReport& report);
   void note(const std::string& line);
   void text(const std::string& piece);
   // One of the two, before the first step. `goes_on`: in its own folder, of whose metrics.jsonl the records that are
-  // done again are removed; with `evaluates_again` the evaluation of `step` is one of them.
+  // done again are removed; with `evaluates_again` the evaluation of `step` is one of them. With train.skip_train the
+  // evaluation is added to the records of the folder.
   void starts();
   void resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again);
   void saved(const SaveReport& report);

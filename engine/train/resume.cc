@@ -38,6 +38,7 @@ Config with_auto_rates(Config config) {
 }  // namespace
 
 void settle_schedules(const OpenCheckpoint& checkpoint, Config& config, std::vector<std::string>& notes) {
+  if (config.train.skip_train) return;
   const TrainState& state = checkpoint.state;
   const int64_t samples = batch_sizes_of(config, *config.batch.global_batch_size).samples_of(state.step);
   if (config.train.train_samples > 0 && samples != state.consumed_samples)

@@ -1,5 +1,6 @@
 #include "engine/train/run.h"
 
+#include <deque>
 #include <filesystem>
 #include <fmt/format.h>
 #include <memory>
@@ -75,33 +76,64 @@ void check_run_folder(const std::string& run_dir) {
   }
 }
 
+// A set to evaluate on, with its samples in batches.
+struct EvalSet {
+  EvalSet(const char* name, bool at_end, const Samples& data, const BatchPlan& plan, int64_t prefetch)
+      : name(name), at_end(at_end), data(data), batches(data, plan, prefetch) {}
+  const char* name;
+  bool at_end;  // of the run only
+  const Samples& data;
+  BatchLoader batches;
+};
+
+// The validation set, then the test set.
+std::deque<EvalSet> eval_sets_of(const Config& config, const TrainingData& data, const BatchPlan& plan) {
+  std::deque<EvalSet> sets;
+  const auto add = [&](const char* name, bool at_end, const std::unique_ptr<Samples>& samples) {
+    if (samples) sets.emplace_back(name, at_end, *samples, plan.of_full_batches(), config.data.prefetch);
+  };
+  add("validation", false, data.valid);
+  add("test", true, data.test);
+  return sets;
+}
+
 // The evaluation after a step, and a sample. The votes to end the run that come meanwhile are added to `votes`.
-void evaluate(const Config& config, const RunOptions& options, const Samples& valid, Trainer& trainer,
+void evaluate(const Config& config, const RunOptions& options, std::deque<EvalSet>& sets, Trainer& trainer,
               Checkpointing& checkpointing, Reporter& reporter, Votes& votes) {
-  const int64_t begin = now_ns(), step = trainer.steps_done(), batch = config.batch.global_batch_size.value();
+  const int64_t step = trainer.steps_done(), batch = config.batch.global_batch_size.value();
   const auto stop = [&] { return checkpointing.interrupts_evaluation(votes); };
-  const bool full = config.train.full_validation;
-  const int64_t samples = full ? valid.samples() : config.train.eval_iters * batch;
-  const int64_t labels = full ? valid.labels() : samples * config.model.seq_length;
-  const std::optional<double> loss = trainer.evaluate((samples + batch - 1) / batch, labels, stop);
-  checkpointing.set_evaluation_due(!loss);
-  if (!loss) return reporter.note(fmt::format("the evaluation at step {} was interrupted", step));
-  reporter.evaluation(step, *loss, samples, static_cast<double>(now_ns() - begin) * 1e-9);
-  if (options.prompt && step < config.train.train_iters) write_sample(config, options, trainer, reporter);
+  const bool full = config.train.full_validation, last = config.train.skip_train || step >= config.train.train_iters;
+  for (EvalSet& set : sets) {
+    if (set.at_end && !last) continue;
+    const int64_t begin = now_ns();
+    const int64_t samples = full ? set.data.samples() : config.train.eval_iters * batch;
+    const int64_t labels = full ? set.data.labels() : samples * config.model.seq_length;
+    const std::optional<double> loss = trainer.evaluate(set.batches, (samples + batch - 1) / batch, labels, stop);
+    checkpointing.set_evaluation_due(!loss);
+    if (!loss) return reporter.note(fmt::format("the evaluation at step {} was interrupted", step));
+    reporter.evaluation({.step = step,
+                         .set = set.name,
+                         .loss = *loss,
+                         .samples = samples,
+                         .tokens = labels,
+                         .seconds = static_cast<double>(now_ns() - begin) * 1e-9});
+  }
+  if (options.prompt && !last) write_sample(config, options, trainer, reporter);
 }
 
 // From where the trainer is to the last step, or to where the run is asked to stop.
 void train_steps(const Config& config, const RunOptions& options, Trainer& trainer, Checkpointing& checkpointing,
-                 Reporter& reporter, RunGuard& guard, const Samples* valid) {
-  bool going_on = trainer.steps_done() < config.train.train_iters;
+                 Reporter& reporter, RunGuard& guard, std::deque<EvalSet>& sets) {
+  const bool trains = !config.train.skip_train;
+  bool going_on = trains && trainer.steps_done() < config.train.train_iters;
   const auto evaluate_now = [&](Votes& votes) {
-    evaluate(config, options, *valid, trainer, checkpointing, reporter, votes);
+    evaluate(config, options, sets, trainer, checkpointing, reporter, votes);
   };
-  if (!valid) checkpointing.set_evaluation_due(false);
+  if (sets.empty() || !trains) checkpointing.set_evaluation_due(!trains);
   if (checkpointing.evaluation_due()) {
     Votes votes;
     evaluate_now(votes);
-    going_on = checkpointing.after_step(votes);
+    going_on = checkpointing.after_step(votes) && trains;
   }
   // On a GPU the next step is queued before the host reads the last one, so that the GPU never waits for the host. A
   // trace needs every step's spans apart.
@@ -116,7 +148,7 @@ void train_steps(const Config& config, const RunOptions& options, Trainer& train
     };
     if (const auto earlier = trainer.queue_step()) report(*earlier);
     const int64_t step = trainer.steps_done(), interval = config.train.eval_interval;
-    const bool evaluates = valid && (step % interval == 0 || step == config.train.train_iters);
+    const bool evaluates = !sets.empty() && (step % interval == 0 || step == config.train.train_iters);
     if (!ahead || evaluates || checkpointing.needs_result(votes.value_or(Votes{}))) report(trainer.finish_step());
     if (evaluates) evaluate_now(*votes);
     if (votes) going_on = checkpointing.after_step(*votes);
@@ -127,7 +159,9 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
           const std::vector<std::string>& candidates, const TrainingData& data, RunGuard& guard, Communicator& world,
           std::ostream& out, int64_t start_ns) {
   const Config& config = loaded.config;
-  if (world.rank() == 0) write_file(config.train.run_dir + "/config.resolved.yaml", to_yaml(config));
+  // That of a run is not replaced by its evaluation's.
+  const std::string resolved = config.train.run_dir + "/config.resolved.yaml";
+  if (world.rank() == 0 && !(config.train.skip_train && file_exists(resolved))) write_file(resolved, to_yaml(config));
   world.barrier();
 
   const MakeBackend make_watched_backend = [&](const Config& c, Communicator& w, int threads) {
@@ -136,12 +170,12 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
     return backend;
   };
   const BatchPlan plan = batch_plan_of(config, layout, world.rank());
-  BatchLoader train(*data.train, plan, config.data.prefetch);
-  std::optional<BatchLoader> valid;
-  if (data.valid) valid.emplace(*data.valid, plan.of_full_batches(), config.data.prefetch);
-  if (world.rank() == 0) out << "initializing the weights\n" << std::flush;
+  std::optional<BatchLoader> train;
+  if (data.train) train.emplace(*data.train, plan, config.data.prefetch);
+  std::deque<EvalSet> sets = eval_sets_of(config, data, plan);
+  if (world.rank() == 0 && train) out << "initializing the weights\n" << std::flush;
   out.clear();  // where it is gone, the console says so
-  Trainer trainer(config, layout, world, train, valid ? &*valid : nullptr,
+  Trainer trainer(config, layout, world, train ? &*train : nullptr,
                   {.faults = guard.faults().none() ? nullptr : &guard.faults(), .make_backend = make_watched_backend});
   Reporter reporter(loaded, layout, data.sources, trainer, out);
   if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());
@@ -161,7 +195,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   for (const std::string& note : layout.notes) reporter.note(note);
   checkpointing.resume(candidates, options.resume == "auto");
   guard.set_steps_done(trainer.steps_done());
-  train_steps(config, options, trainer, checkpointing, reporter, guard, data.valid.get());
+  train_steps(config, options, trainer, checkpointing, reporter, guard, sets);
   if (const std::string faults = guard.faults().not_struck(); checkpointing.exit_code() == 0 && !faults.empty())
     write_stderr(fmt::format("[rank {}] --inject {}: never happened in this run\n", world.rank(), faults));
   if (checkpointing.exit_code() == 0 && options.prompt) write_sample(config, options, trainer, reporter);
@@ -192,6 +226,11 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   if (!computes_on_gpus(config, world)) check_memory(config, layout, launched_world_size() == 0);
   const TrainingData data = open_training_data(config, samples_of_run(config, layout));
   const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, loaded.config, layout.notes);
+  if (config.train.skip_train && candidates.empty())
+    throw ConfigError(
+        fmt::format("train.skip_train: found no checkpoint in {}, expected one to evaluate; --resume PATH "
+                    "names another, and trivet checkpoint convert makes one of weights of Hugging Face",
+                    checkpoints_folder(config.train.run_dir)));
   if (options.prompt) tokenizer_of(config.data);  // a missing one is an error before training
   RunGuard guard(config, options.faults, world);
   return guard.run([&](Communicator& watched) {

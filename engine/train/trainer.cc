@@ -18,8 +18,8 @@ BatchPlan batch_plan_of(const Config& config, const Layout& layout, int rank) {
           .ramp = layout.smaller.empty() ? BatchSizes{} : layout.batch_sizes};
 }
 
-Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world, BatchSource& train,
-                 BatchSource* valid, const Options& options)
+Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world, BatchSource* train,
+                 const Options& options)
     : config_(config),
       faults_(options.faults),
       numbers_(config.train),
@@ -28,12 +28,11 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       rank_(config, layout, options.make_backend(config, world, threads_), world,
             {.poison = options.poison, .trace = &trace_, .memory = faults_ ? faults_->memory() : nullptr}),
       train_(train),
-      valid_(valid),
       deferred_heads_(deferred_heads_of(config, layout)),
       batch_sizes_(layout.batch_sizes),
       samples_of_micro_batches_(batch_sizes_.largest() / layout.micro_batches),
       step_through_(rank_.device.create_event()) {
-  rank_.initialize_weights(static_cast<uint64_t>(config.train.seed), threads_);
+  if (rank_.state.adam) rank_.initialize_weights(static_cast<uint64_t>(config.train.seed), threads_);
   if (!faults_ || rank_.state.flat.owned.empty()) return;
   const OwnedShard& shard = rank_.state.flat.owned.front();
   faults_->attach({.device = &rank_.device,
@@ -43,9 +42,9 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
                    .loss = rank_.state.loss});
 }
 
-void Trainer::load_step(BatchSource& source, bool training, float loss_scale) {
+int Trainer::load_step(BatchSource& source, bool training, float loss_scale) {
   ScopedSpan span(rank_.host_row, {"load_batches", Category::host});
-  const auto m = static_cast<size_t>(rank_.executor.schedule().m);
+  const size_t m = rank_.state.adam ? static_cast<size_t>(rank_.executor.schedule().m) : 1;
   const std::span<HostBatch> batches = rank_.input.take().first(m);
   for (HostBatch& to : batches) {
     const Batch& batch = source.next();
@@ -59,6 +58,7 @@ void Trainer::load_step(BatchSource& source, bool training, float loss_scale) {
                    .defer_heads = std::min(deferred_heads_, static_cast<int>(m)),
                    .step = step_ + 1,
                    .hook = training ? faults_ : nullptr};
+  return static_cast<int>(m);
 }
 
 void Trainer::sum_over_stages_and_replicas(Tensor numbers) {
@@ -88,7 +88,7 @@ std::optional<StepResult> Trainer::queue_step() {
   const HostRange range("step", next.step);
   begin(StepPhase::step);
   const double tokens = static_cast<double>(batch * state.shape.seq);
-  load_step(train_, true, static_cast<float>(static_cast<double>(loss_multiplier()) / tokens));
+  load_step(*train_, true, static_cast<float>(static_cast<double>(loss_multiplier()) / tokens));
   rank_.data_parallel->grads.begin_step();
   rank_.ops.run(op::Fill{state.loss, 0}, compute);
   over(rank_.graphs.get(), compute, [&] {
@@ -188,28 +188,32 @@ StepResult Trainer::read_result() {
 }
 
 void Trainer::resume(const TrainState& state) {
-  rank_.state.adam->publish(rank_.ops, *rank_.compute);
-  rank_.data_parallel->weights.updated();
-  rank_.compute->synchronize();
+  if (rank_.state.adam) {
+    rank_.state.adam->publish(rank_.ops, *rank_.compute);
+    rank_.data_parallel->weights.updated();
+    rank_.compute->synchronize();
+  }
   step_ = state.step;
   consumed_samples_ = state.consumed_samples;
   consumed_tokens_ = state.consumed_tokens;
   numbers_.set_skipped(state.skipped_steps);
-  train_.restart(consumed_samples_);
+  if (train_) train_->restart(consumed_samples_);
 }
 
-std::optional<double> Trainer::evaluate(int64_t batches, int64_t labels, const std::function<bool()>& stop) {
+std::optional<double> Trainer::evaluate(BatchSource& data, int64_t batches, int64_t labels,
+                                        const std::function<bool()>& stop) {
   RankState& state = rank_.state;
   Stream& compute = *rank_.compute;
-  check(valid_ != nullptr, "evaluation without a validation set");
   rank_.use_micro_batches(batch_sizes_.largest() / samples_of_micro_batches_);
-  valid_->restart(0);
+  data.restart(0);
   rank_.ops.run(op::Fill{state.loss, 0}, compute);
   for (int64_t i = 0; i < batches; ++i) {
     if (stop()) return std::nullopt;
-    load_step(*valid_, false, 1.0f / static_cast<float>(labels));
-    over(rank_.graphs.get(), compute, [&] { rank_.executor.run_forward_only(rank_.schedule.m); });
-    rank_.input.queued(compute);
+    for (int m = 0, done = 0; done < rank_.schedule.m; done += m) {
+      m = load_step(data, false, 1.0f / static_cast<float>(labels));
+      over(rank_.graphs.get(), compute, [&] { rank_.executor.run_forward_only(m); });
+      rank_.input.queued(compute);
+    }
   }
   const double loss = read_loss();
   if (config_.train.check_for_nan_in_loss_and_grad && !std::isfinite(loss))

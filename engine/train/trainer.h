@@ -49,12 +49,11 @@ class Trainer {
     FaultInjector* faults = nullptr;  // null: none
     MakeBackend make_backend = trivet::make_backend;
   };
-  // Collective over `world`, the ranks in host memory. valid: null: no evaluation. Both sources follow batch_plan_of().
-  // All references except `config` outlive the trainer.
-  Trainer(const Config& config, const Layout& layout, Communicator& world, BatchSource& train, BatchSource* valid,
-          const Options& options);
-  Trainer(const Config& config, const Layout& layout, Communicator& world, BatchSource& train, BatchSource* valid)
-      : Trainer(config, layout, world, train, valid, Options{}) {}
+  // Collective over `world`, the ranks in host memory. train: follows batch_plan_of(); null with train.skip_train. All
+  // references except `config` outlive the trainer.
+  Trainer(const Config& config, const Layout& layout, Communicator& world, BatchSource* train, const Options& options);
+  Trainer(const Config& config, const Layout& layout, Communicator& world, BatchSource* train)
+      : Trainer(config, layout, world, train, Options{}) {}
 
   // One global batch. Where the loss or a gradient is not finite, or a spike, all ranks follow the configured policy
   // (number_check.h): a skipped step, or a NumericsError that names parameter, rank and batch; the weights do not
@@ -68,15 +67,12 @@ class Trainer {
   std::optional<StepResult> queue_step();
   StepResult finish_step();
 
-  // Mean loss per token, without dropout, over the first `batches` global batches of the validation set, which hold
-  // `labels` labels. stop() is asked before each batch, on all ranks with the same answer; true: the evaluation ends
-  // there, without a result.
-  std::optional<double> evaluate(int64_t batches, int64_t labels, const std::function<bool()>& stop);
-  double evaluate(int64_t batches) {
-    return *evaluate(batches, batches * batch_sizes_.largest() * rank_.state.shape.seq, [] { return false; });
-  }
+  // Mean loss per token, without dropout, over the first `batches` global batches of `data` (by batch_plan_of() with
+  // full batches), which hold `labels` labels. stop() is asked before each batch, on all ranks with the same answer;
+  // true: the evaluation ends there, without a result.
+  std::optional<double> evaluate(BatchSource& data, int64_t batches, int64_t labels, const std::function<bool()>& stop);
 
-  // Resumes from `state`, with the weights and moments that state() holds now (state_tensors()).
+  // Resumes from `state`, with the weights and moments that state() holds now (state_tensors(), or read_weights()).
   void resume(const TrainState& state);
 
   const Config& config() const { return config_; }
@@ -106,7 +102,8 @@ class Trainer {
     size_t slot = 0;  // of Rank::host_numbers
   };
 
-  void load_step(BatchSource& source, bool training, float loss_scale);
+  // Returns how many micro-batches it loads: those of a step, or one where the rank does not train.
+  int load_step(BatchSource& source, bool training, float loss_scale);
   double read_loss();
   void sum_over_stages_and_replicas(Tensor numbers);
   // Queues norm, acceptance and update.
@@ -132,8 +129,7 @@ class Trainer {
   const int threads_;
   Trace trace_;
   Rank rank_;
-  BatchSource& train_;
-  BatchSource* const valid_;
+  BatchSource* const train_;
   const int deferred_heads_;
   const BatchSizes batch_sizes_;
   const int64_t samples_of_micro_batches_;  // of one, on all data-parallel ranks

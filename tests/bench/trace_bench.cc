@@ -56,7 +56,7 @@ void tracing(const TempDir& folder, int64_t pairs) {
                         {.name = "train", .seq_length = 128, .vocab_size = 4096, .seed = 1});
   run_thread_ranks(1, [&](Communicator& world) {
     BatchLoader batches(data, batch_plan_of(loaded.config, layout, world.rank()), loaded.config.data.prefetch);
-    Trainer trainer(loaded.config, layout, world, batches, nullptr);
+    Trainer trainer(loaded.config, layout, world, &batches);
     TraceRow& row = trainer.trace().rows().front();
     const std::vector<std::string> names = {row.name()};
     PerfettoWriter perfetto(folder / "trace.json", 0, {.process = "rank 0", .rows = names}, now_ns(), nullptr);

@@ -131,7 +131,7 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
   const GptDataset data = dataset_of(tokens, config.model);
   run_thread_ranks(1, [&](Communicator& world) {
     BatchLoader batches(data, batch_plan_of(config, layout, world.rank()), config.data.prefetch);
-    Trainer trainer(config, layout, world, batches, nullptr);
+    Trainer trainer(config, layout, world, &batches);
     const bool gpu = trainer.device().kind() == DeviceKind::cuda;
     const DType dtype = config.precision.dtype;
     const int steps = options.steps.value_or(gpu ? 20 : 4);
@@ -228,7 +228,7 @@ Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, in
       backend.ops = std::move(timed_ops);
       return backend;
     };
-    Trainer trainer(loaded.config, layout, world, batches, nullptr, {.make_backend = timed});
+    Trainer trainer(loaded.config, layout, world, &batches, {.make_backend = timed});
     const auto peak = [&] {
       world.barrier();
       return measure_gemm_peak_tflops(trainer.device(), *ops, loaded.config.precision.dtype);

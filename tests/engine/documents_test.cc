@@ -59,6 +59,7 @@ TEST(Glossary, HasEveryKeyOfMetricsJsonl) {
   MetricsLog log(dir / "metrics.jsonl", nullptr);
   log.step({});
   log.eval({});
+  log.eval({.set = "test"});
   log.save({});
   log.resume(1, "step-00000001");
   // when

@@ -48,7 +48,7 @@ Seen run(const Config& config, int ranks, const Trainer::Options& options, const
           for (int i = 0; i < how.steps; ++i)
             if (const auto earlier = trainer.queue_step()) add(*earlier);
           add(trainer.finish_step());
-          mine.losses.push_back(trainer.evaluate(how.evaluated));
+          mine.losses.push_back(evaluate(trainer, how.evaluated));
           mine.logits = trainer.rank().next_token_logits(context);
         }
         trainer.data_parallel().weights.finish();

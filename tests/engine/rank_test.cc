@@ -73,7 +73,7 @@ Curve train_with_cp(const Config& config, int steps) {
     const BatchPlan plan = batch_plan_of(run, layout, world.rank());  // of four data-parallel ranks
     layout.mesh = MeshShape({{Axis::cp, 2}, {Axis::dp, 2}}, *parse_axis_order("tp-cp-dp-pp"));
     TinyData data(run, plan);
-    Trainer trainer(run, layout, world, data.train, &data.valid);
+    Trainer trainer(run, layout, world, &data.train);
     EXPECT_EQ(trainer.mesh().data->size(), 4);
     EXPECT_EQ(trainer.mesh().model->size(), 1);
     for (int i = 0; i < steps; ++i) {
@@ -81,7 +81,7 @@ Curve train_with_cp(const Config& config, int steps) {
       if (world.rank() == 0) curve.losses.push_back(result.loss), curve.norms.push_back(result.grad_norm);
     }
     trainer.check_replicas();
-    const double loss = trainer.evaluate(3);
+    const double loss = evaluate(trainer, data.valid, 3);
     if (world.rank() == 0) curve.validation_loss = loss;
   });
   return curve;

@@ -212,7 +212,7 @@ TEST(Progress, IsToldAfterEachOpOfAStepAndOfNoEvaluation) {
       told.push_back(done);
     });
     trainer.step();
-    trainer.evaluate(1);
+    evaluate(trainer, 1);
     while (expected.size() < ops) expected.push_back(expected.size() + 1);
     EXPECT_EQ(told, expected);
   });
@@ -223,7 +223,7 @@ TEST(Progress, IsToldAfterEachOpOfAStepAndOfNoEvaluation) {
 TEST(Evaluation, IsTheMeanLossATokenWithoutDropout) {
   const auto losses = [](const Config& config) {
     std::vector<double> losses;
-    with_trainers(config, 1, [&](Trainer& trainer) { losses = {trainer.evaluate(1), trainer.evaluate(3)}; });
+    with_trainers(config, 1, [&](Trainer& trainer) { losses = {evaluate(trainer, 1), evaluate(trainer, 3)}; });
     return losses;
   };
   Config config = tiny_config();
@@ -271,9 +271,10 @@ TEST(Evaluation, OfAWholeSetIsTheMeanOverItsTokensOnEveryLayout) {
         const TinyData data(run.config, plan);
         BatchLoader train(data.train_data, plan, 0), loader(valid, plan, 1);
         OneSample one(valid);
-        Trainer trainer(run.config, run.layout, world, train, f ? static_cast<BatchSource*>(&one) : &loader);
+        Trainer trainer(run.config, run.layout, world, &train);
         const double mine =
-            f ? f(trainer, one) : *trainer.evaluate((valid.samples() + 7) / 8, valid.labels(), [] { return false; });
+            f ? f(trainer, one)
+              : *trainer.evaluate(loader, (valid.samples() + 7) / 8, valid.labels(), [] { return false; });
         if (world.rank() == 0) loss = mine;
       });
       return loss;
@@ -283,7 +284,7 @@ TEST(Evaluation, OfAWholeSetIsTheMeanOverItsTokensOnEveryLayout) {
     const double expected = evaluate(alone, 1, [&](Trainer& trainer, OneSample& one) {
       double sum = 0;
       for (one.index = 0; one.index < valid.samples(); ++one.index)
-        sum += *trainer.evaluate(1, 1, [] { return false; });
+        sum += *trainer.evaluate(one, 1, 1, [] { return false; });
       return sum / static_cast<double>(valid.labels());
     });
     for (const Cut& how :
@@ -305,7 +306,7 @@ TEST(Evaluation, InMidRunChangesNothing) {
                     std::vector<double> mine;
                     for (int i = 0; i < 4; ++i) {
                       mine.push_back(trainer.step().loss);
-                      if (evaluates) trainer.evaluate(1 + i % 2);
+                      if (evaluates) evaluate(trainer, 1 + i % 2);
                     }
                     if (trainer.world().rank() == 0) losses = mine;
                   },
@@ -372,7 +373,7 @@ TEST(DropoutSites, AreUnlikeForwardsAndTheSameBackwards) {
                     EXPECT_EQ(dropout.probability, op.starts_with("attention") ? 0.2f : 0.1f) << op;
                   // and none where nothing is trained
                   notes.clear();
-                  trainer.evaluate(1);
+                  evaluate(trainer, 1);
                   EXPECT_FALSE(notes.empty());
                   for (const auto& [op, dropout] : notes) EXPECT_EQ(dropout.probability, 0) << op;
                 },

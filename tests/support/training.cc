@@ -177,12 +177,24 @@ TinyTrainer::TinyTrainer(const Config& config, Communicator& world, Trainer::Opt
     : run_(resolved(config, world.size())),
       data_(run_.config, batch_plan_of(run_.config, run_.layout, world.rank())),
       faults_(parse_faults(faults), world.rank(), world.size()),
-      trainer_(run_.config, run_.layout, world, data_.train, &data_.valid, with_faults(std::move(options), faults_)) {}
+      trainer_(run_.config, run_.layout, world, &data_.train, with_faults(std::move(options), faults_)) {}
 
 void with_trainers(const Config& config, int ranks, const std::function<void(Trainer&)>& use,
                    const Trainer::Options& options, const std::vector<std::string>& faults) {
   tiny_dataset();  // made before the ranks ask for it
   run_thread_ranks(ranks, [&](Communicator& world) { use(*TinyTrainer(config, world, options, faults)); });
+}
+
+double evaluate(Trainer& trainer, BatchSource& valid, int64_t batches) {
+  const int64_t labels = batches * *trainer.config().batch.global_batch_size * trainer.config().model.seq_length;
+  return *trainer.evaluate(valid, batches, labels, [] { return false; });
+}
+
+double evaluate(Trainer& trainer, int64_t batches) {
+  const BatchPlan plan = batch_plan_of(trainer.config(), trainer.rank().layout, trainer.world().rank());
+  const GptDataset data = part_of_dataset(1, trainer.config());
+  BatchLoader loader(data, plan.of_full_batches(), trainer.config().data.prefetch);
+  return evaluate(trainer, loader, batches);
 }
 
 void expect_equal(const Curve& curve, const Curve& reference, const std::string& what) {
@@ -215,7 +227,7 @@ Curve train(const Config& config, Communicator& world, int steps, const Trainer:
     if (const auto earlier = trainer.queue_step()) add(*earlier);
     if (!ahead || i + 1 == steps) add(trainer.finish_step());
   }
-  curve.validation_loss = trainer.evaluate(3);  // one more than the host may have ready: it waits for the device
+  curve.validation_loss = evaluate(trainer, 3);  // one more than the host may have ready: it waits for the device
 
   // The weights of each parameter, wherever they stand; under ZeRO-3 no rank has them.
   trainer.data_parallel().weights.finish();

@@ -118,6 +118,10 @@ class TinyTrainer {
 void with_trainers(const Config& config, int ranks, const std::function<void(Trainer&)>& use,
                    const Trainer::Options& options = {}, const std::vector<std::string>& faults = {});
 
+// Mean loss per token over so many global batches: of `valid`, or of the tiny dataset's validation data.
+double evaluate(Trainer& trainer, BatchSource& valid, int64_t batches);
+double evaluate(Trainer& trainer, int64_t batches);
+
 struct Curve {
   std::vector<double> losses, norms;  // of each step
   double validation_loss = 0;         // after the last

@@ -339,6 +339,18 @@ TEST(Validate, Data) {
       load_error({"data.split=100,0,0", "train.eval_interval=5"}),
       "--set: train.eval_interval: 5 needs validation data, and data.split (100,0,0) leaves none; 0 never evaluates");
   EXPECT_EQ(load_error({"data.split=0,1,0"}), "--set: data.split: 0,1,0 leaves nothing to train on");
+  EXPECT_EQ(
+      load_error({"data.test_path=b"}),
+      "--set: data.test_path: goes with data.train_path, found data.path: its test data is split off by data.split");
+  load_good({"data.path=", "data.train_path=a", "data.valid_path=b", "data.test_path=c", "train.eval_interval=5"});
+  // An evaluation needs one set or the other, and nothing that training needs.
+  for (const char* split : {"0,1,0", "0,0,1", "1,1,1"})
+    load_good({"train.skip_train=true", "train.train_iters=0", "data.split=" + std::string(split)});
+  load_good({"train.skip_train=true", "data.path=", "data.train_path=a", "data.test_path=b"});
+  EXPECT_EQ(load_error({"train.skip_train=true", "data.split=1"}),
+            "--set: train.skip_train: true only evaluates, but data.split (1) leaves neither validation nor test data");
+  EXPECT_EQ(load_error({"train.skip_train=true", "data.path=", "data.train_path=a"}),
+            "--set: train.skip_train: true only evaluates, but there is no data.valid_path or data.test_path");
   for (const std::string split :
        {"", ",", "98,", "a", "1,2,3,4", "a,b", "1,,2", "-1,2", "0,0,0", "nan", "nan,1,1", "inf,1", "1;2"})
     EXPECT_EQ(load_error({"data.split=" + split}),

@@ -68,7 +68,7 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
   }
   {
     MetricsLog log(dir / "metrics.jsonl", nullptr);  // a resumed run
-    log.eval({.step = 7, .validation_loss = 0.1 + 0.2, .samples = 3, .seconds = 1});
+    log.eval({.step = 7, .loss = 0.1 + 0.2, .samples = 3, .seconds = 1});
     log.step({});
     log.step({.batch_size = 32, .weight_decay = 0.1, .decoupled_learning_rate = 0.2});
   }
@@ -191,7 +191,7 @@ TEST(MetricsLog, AResumedRunRemovesWhatItDoesAgain) {
       MetricsLog log(path, nullptr);
       log.step(step_report(9));
       log.step(step_report(10));
-      log.eval({.step = 10, .validation_loss = 1, .samples = 1, .seconds = 1});
+      log.eval({.step = 10, .loss = 1, .samples = 1, .seconds = 1});
       log.step(step_report(11));
       log.save({.step = 10, .bytes = 1});  // beside training: the commit is seen a step later
       log.step(step_report(12));
