@@ -130,7 +130,7 @@ Rotary read_scaling(const HfConfig& config, const char* name) {
   const char* const type_key = object.contains("type") && !object.contains("rope_type") ? "type" : "rope_type";
   const std::string type = object.contains(type_key) || object.contains("factor") ? rope.text(type_key) : "default";
   if (type == "default") return {};
-  if (type != "llama3") rope.refuse(type_key, "'" + type.substr(0, 40) + "'", "'llama3' or 'default'");
+  if (type != "llama3") rope.refuse(type_key, json_text(type.substr(0, 40)), "\"llama3\" or \"default\"");
   Rotary scaling{
       .factor = rope.number("factor"), .low = rope.number("low_freq_factor"), .high = rope.number("high_freq_factor")};
   scaling.original_length = static_cast<double>(rope.integer("original_max_position_embeddings", 1, kLargestSize));

@@ -170,6 +170,10 @@ void YamlReader::entries(const YamlNode& node, const std::string& where, const E
       problem(key, where, "there is no key before the ':', expected one");
       continue;
     }
+    if (key.value.text.find('\0') != std::string::npos) {  // would end the message
+      problem(key, where, "the key " + quote(key.value.text) + " has a NUL character");
+      continue;
+    }
     const std::string path = path_of(where, key.value.text);
     for (const YamlNode* part : {&key, &value})
       if (!part->refusal.empty()) problem(*part, path, part->refusal);

@@ -57,7 +57,9 @@ std::vector<std::string> in_folder(const std::string& folder, int64_t& passed_ov
   }
   if (files.empty())
     throw DataError(
-        fmt::format("{}: a folder without a file named .txt, .jsonl, .ndjson or .tar, compressed or not", folder));
+        fmt::format("{0}: a folder without a file named .txt, .jsonl, .ndjson or .tar, compressed or not; a "
+                    "pattern names others, such as --input '{0}/*.json' --format jsonl",
+                    folder));
   return files;
 }
 

@@ -210,6 +210,7 @@ TEST(Load, SyntaxThatIsWrongIsSaidInTheWordsOfAYamlFile) {
   for (const std::string empty : {": 8", "\"\": 8", "~: 8"})
     says(error_with("hidden_size: 8", empty), "run.yaml:3: model: there is no key before the ':', expected one");
   says(error_with("model:", ":"), "run.yaml:1: there is no key before the ':', expected one");
+  says(error_with("hidden_size: 8", "\"a\\0b\": 8"), "run.yaml:3: model: the key \"a\\x00b\" has a NUL character");
 }
 
 // A value that was forgotten is not "auto"; one that is written as null is.

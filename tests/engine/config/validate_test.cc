@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/config/fields.h"
+#include "engine/train/lr_schedule.h"
 #include "engine/train/rank_state.h"
 #include "tests/engine/config/config_text.h"
 #include "tests/support/temp_dir.h"
@@ -278,6 +279,62 @@ TEST(Validate, Schedule) {
       "true");
   EXPECT_EQ(load_error({"optimizer.decoupled_min_lr=1"}),
             "--set: optimizer.decoupled_min_lr: 1 is above lr (0.0003), expected at most that");
+}
+
+// Each key of a schedule in each kind of schedule: it changes what a step is trained with, or it is refused.
+TEST(Validate, NoKeyOfAScheduleIsWithoutEffect) {
+  using Sets = std::vector<std::string>;
+  const auto run_of = [](const Sets& sets) {
+    LoadedConfig loaded = load_good(sets);
+    const Layout layout = resolve(loaded, {.world_size = 1});
+    std::vector<double> steps;
+    for (int64_t step = 1, samples = 0; step <= loaded.config.train.train_iters; ++step) {
+      const int64_t batch = layout.batch_sizes.of_step(samples);
+      samples += batch;
+      const LearningRates rates = learning_rates(loaded.config, step, samples);
+      for (const double value : {rates.all, rates.decoupled, weight_decay(loaded.config, step, samples)})
+        steps.push_back(value);
+      steps.push_back(static_cast<double>(batch));
+    }
+    return steps;
+  };
+  const Sets counted_samples = {"train.train_iters=0", "train.train_samples=160", "batch.global_batch_size=8"};
+  std::vector<Sets> kinds = {{}, counted_samples};
+  for (const char* style : {"linear", "constant", "inverse-square-root"})
+    kinds.push_back({std::string("optimizer.lr_decay_style=") + style});
+  kinds.push_back({"optimizer.lr_decay_style=WSD", "optimizer.lr_wsd_decay_iters=3"});
+  kinds.push_back(
+      {"optimizer.weight_decay_incr_style=linear", "optimizer.start_weight_decay=0", "optimizer.end_weight_decay=0.4"});
+  kinds.push_back({counted_samples[0], counted_samples[1], counted_samples[2], "batch.rampup_batch_size=2,2,40"});
+  const auto has_style = [](const Sets& kind) {
+    return !kind.empty() && kind[0].starts_with("optimizer.lr_decay_style");
+  };
+  int accepted = 0, refused = 0;
+  for (const Sets& kind : kinds)
+    for (const Sets& warmup : {Sets{}, Sets{"optimizer.lr_warmup_iters=4"}, Sets{"optimizer.lr_warmup_fraction=0.4"}})
+      for (const char* change :
+           {"lr=0.0004", "min_lr=2e-4", "lr_warmup_iters=3", "lr_warmup_samples=24", "lr_warmup_fraction=0.3",
+            "lr_warmup_init=1e-5", "lr_decay_iters=8", "lr_decay_samples=80", "lr_decay_style=cosine",
+            "lr_wsd_decay_iters=2", "lr_wsd_decay_samples=16", "lr_wsd_decay_style=linear", "decoupled_lr=0.0002",
+            "decoupled_min_lr=2e-4", "weight_decay=0.3", "start_weight_decay=0.2", "end_weight_decay=0.3",
+            "weight_decay_incr_style=cosine"}) {
+        Sets sets = kind;
+        sets.insert(sets.end(), warmup.begin(), warmup.end());
+        std::vector<double> before, after;
+        try {
+          before = run_of(sets);
+          sets.push_back(std::string("optimizer.") + change);
+          after = run_of(sets);
+        } catch (const ConfigError&) {
+          ++refused;
+          continue;
+        }
+        ++accepted;
+        const bool is_said_again = std::string_view(change) == "lr_decay_style=cosine" && !has_style(kind);
+        EXPECT_TRUE(before != after || is_said_again) << fmt::format("{}", fmt::join(sets, " "));
+      }
+  EXPECT_GT(accepted, 100);
+  EXPECT_GT(refused, 50);
 }
 
 TEST(Validate, PartsOfSchedulesWithoutEffect) {
