@@ -121,12 +121,14 @@ std::string read_small_file(const std::string& path, int64_t max_bytes) {
   return text;
 }
 
-void for_each_line(const std::string& path, const std::function<void(const std::string& line, int64_t number)>& each) {
+void for_each_line(const std::string& path, const std::function<void(const std::string& line, int64_t number)>& each,
+                   TornLine torn) {
   const InputFile regular(path);
   std::ifstream file(path, std::ios::binary);
   if (!file) fail_io(path, "open it");
   std::string line;
-  for (int64_t number = 1; std::getline(file, line) && !file.eof(); ++number) each(line, number);
+  for (int64_t number = 1; std::getline(file, line); ++number)
+    if (!file.eof() || torn == TornLine::read) each(line, number);
   if (file.bad()) fail_io(path, "read it");
 }
 

@@ -59,8 +59,10 @@ void empty_folder(const std::string& path);  // likewise, without whatever is in
 
 // The content of a small file; one of more than max_bytes is a DataError.
 std::string read_small_file(const std::string& path, int64_t max_bytes);
-// Calls each(line, number from 1) for every line that has its end: a last one without was cut off.
-void for_each_line(const std::string& path, const std::function<void(const std::string& line, int64_t number)>& each);
+// Calls each(line, number from 1) for every line that has its end: a last one without was cut off, and read if asked.
+enum class TornLine { skip, read };
+void for_each_line(const std::string& path, const std::function<void(const std::string& line, int64_t number)>& each,
+                   TornLine torn = TornLine::skip);
 
 // Writes bytes to a file descriptor. The number written: less than all of them where errno says why.
 size_t write_all(int fd, std::span<const char> bytes);

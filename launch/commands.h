@@ -40,6 +40,7 @@ void add_study_command(CLI::App& app);
 void add_compare_command(CLI::App& study);  // trivet study compare
 void add_trace_command(CLI::App& app);
 void add_contention_command(CLI::App& app);
+void add_mlperf_command(CLI::App& app, int& exit_code);  // exit_code: where logs have errors
 
 // trivet study FILE --contention: writes OUT/contention.json, by trivet contention under the baseline's launcher.
 // `program`: the path of trivet. Throws Error where a measurement fails, or a stop is asked.

@@ -2,7 +2,7 @@
 # Runs the fuzz targets over their committed corpus, and on from there: installs what is missing, builds them with clang
 # into build-fuzz, and ends with an error at the first input that crashes, which is left in build-fuzz/found.
 #   launch/fuzz.sh [SECONDS | -runs=N] [TARGET…]       seconds for each target [60]; targets: safetensors manifest
-#                                                       indexed_dataset config weights text tokenizer
+#                                                       indexed_dataset config weights text tokenizer mlperf
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
@@ -11,7 +11,7 @@ case ${1:-} in
   -runs=[0-9]*) limit=$1 level=-O0; shift ;;  # few runs take less time than optimizing for them
   [0-9]*) limit=-max_total_time=$1; shift ;;
 esac
-all=(safetensors manifest indexed_dataset config weights text tokenizer)
+all=(safetensors manifest indexed_dataset config weights text tokenizer mlperf)
 targets=("$@")
 (($#)) || targets=("${all[@]}")
 for target in "${targets[@]}"; do

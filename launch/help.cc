@@ -35,6 +35,8 @@ constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
     {"trivet trace", "trivet trace runs/tiny --svg step.svg"},
     {"trivet contention", "trivet contention configs/tiny.yaml --ranks 4"},
     {"trivet flight", "trivet flight runs/tiny"},
+    {"trivet mlperf", "trivet mlperf lint results/SYSTEM/llama31_8b --round 5.1"},
+    {"trivet mlperf lint", "trivet mlperf lint results/SYSTEM/llama31_8b --round 5.1"},
     {"trivet completion", "source <(trivet completion bash)"},
 };
 

@@ -93,6 +93,7 @@ int main(int argc, char** argv) {
   trivet::add_trace_command(app);
   trivet::add_contention_command(app);
   trivet::add_flight_command(app);
+  trivet::add_mlperf_command(app, exit_code);
   trivet::add_completion_command(app);
   try {
     trivet::naming_keys([&] { app.parse(argc, argv); });

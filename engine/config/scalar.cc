@@ -87,10 +87,10 @@ std::optional<bool> parse_truth(std::string_view text) {
   return {};
 }
 
-std::string_view nearest(std::string_view text, const std::vector<std::string_view>& candidates) {
+std::string_view nearest(std::string_view text, const std::vector<std::string_view>& candidates, size_t most_edits) {
   std::string_view best;
   if (text.size() > 100) return best;
-  size_t best_distance = std::max<size_t>(2, text.size() / 3) + 1;
+  size_t best_distance = (most_edits > 0 ? most_edits : std::max<size_t>(2, text.size() / 3)) + 1;
   std::vector<size_t> row;
   for (const std::string_view candidate : candidates) {  // Levenshtein's distance, one row at a time
     row.resize(candidate.size() + 1);

@@ -294,3 +294,29 @@ put("text", "lines_no_object", b"J[1]\n2\nnull\n")
 put("text", "file", b"Fall of it,\r\n to the byte\0\n")
 put("text", "paragraphs", b"P one\nof two lines\n\n\n  two \t\n \nthree")
 put("text", "entries", b"Eword\n  what it means\n\n  and more\n\nword two\n\n meaning")
+
+# ---- MLPerf logs
+
+
+def mllog(key, value, time=1_700_000_000_000, **metadata):
+    return ":::MLLOG " + json.dumps({"namespace": "", "time_ms": time, "event_type": "POINT_IN_TIME", "key": key,
+                                     "value": value, "metadata": {"file": "t.py", "lineno": 1, **metadata}}) + "\n"
+
+
+start = [mllog("init_start", None), mllog("submission_benchmark", "llama31_8b"), mllog("global_batch_size", 32),
+         mllog("seed", 1), mllog("opt_learning_rate_warmup_steps", 128), mllog("opt_learning_rate_decay_steps", 1199872),
+         mllog("gradient_accumulation_steps", 2), mllog("init_stop", None), mllog("run_start", None)]
+evaluations = [mllog("eval_accuracy", 3.5 - i / 25, 1_700_000_000_000 + i, samples_count=12288 * i) for i in range(1, 6)]
+stopped = [mllog("run_stop", None, 1_700_000_000_009, status="success")]
+put("mlperf", "llama31_8b", "".join(start + evaluations + stopped))
+put("mlperf", "gpt3", "".join(start + [mllog("eval_accuracy", 2.7, epoch_num=50331648)] + stopped)
+    .replace("llama31_8b", "gpt3").replace(": 32,", ": 2048,"))
+put("mlperf", "llama31_405b", "".join(start + evaluations).replace("_8b", "_405b").replace(": 32,", ": 1536,"))
+put("mlperf", "broken", "".join(start)[:-40] + ":::MLLOG {}\n:::MLLOG [1]\n")
+put("mlperf", "nan", mllog("eval_accuracy", float("nan"), samples_count=float("-inf")) + mllog("seed", "\u00e9"))
+put("mlperf", "latin_1", mllog("submission_org", "x").encode().replace(b"x", b"\xe9"))
+put("mlperf", "deep", ":::MLLOG " + '{"a":' * 3000)
+put("mlperf", "huge_numbers", "".join(start + evaluations).replace(": 32,", ": 1e308,").replace("12288", "9" * 30))
+put("mlperf", "zero_interval", "".join(start + evaluations[:1] * 5).replace(": 3.46", ": 3.1"))
+put("mlperf", "framework", "0: setting number of micro-batches to constant 4\n  micro_batch_size ......... 99999999999999999999\n"
+    "  seq_length ..... 1\n" + "".join(start))

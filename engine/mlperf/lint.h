@@ -1,0 +1,53 @@
+// The linter of MLPerf Training logs: what the official checker does not look at. That one checks each line's form and
+// the values that a ruleset fixes; this one whether the numbers of a log, and of a result's runs, agree with each other
+// and with the rules of the round, in wordings that come from a study of 552 published logs of rounds 3.1 to 5.1.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/words.h"
+
+namespace trivet::mlperf {
+
+enum class Level { error, notice, cannot_know };
+constexpr auto words_of(Level) { return word_list("error", "notice", "cannot know"); }
+
+// A line that shows a finding.
+struct Evidence {
+  std::string file;
+  int64_t line = 0;
+  std::string text;
+};
+
+struct Finding {
+  Level level = Level::error;
+  std::string_view rule, section;  // the section of training_rules.adoc
+  std::string message;             // what was found, and what was expected
+  std::vector<Evidence> lines = {};
+};
+
+// Level: the gravest that the rule reports.
+struct RuleText {
+  std::string_view id;
+  Level level;
+  std::string_view section, what;
+};
+std::vector<RuleText> lint_rules();
+
+struct Lint {
+  int64_t files = 0;
+  std::vector<Finding> findings = {};  // errors first, in the order of files and rules
+  int64_t count(Level level) const;
+};
+
+// Lints each file by itself; of a directory all folders with files result_*.txt, and in each what takes all runs of a
+// result. `round`: one of kRounds; "": a benchmark's last. A path that does not exist, or a directory without results,
+// is a ConfigError.
+Lint lint(const std::vector<std::string>& paths, const std::string& round);
+
+std::string to_json(const Lint& lint);
+
+}  // namespace trivet::mlperf

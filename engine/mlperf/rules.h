@@ -1,0 +1,86 @@
+// The numbers of MLPerf Training's language-model benchmarks, by round: training_rules.adoc ("Hyperparameters",
+// "Quality measure", "Run Results", "Reference Convergence Points (RCPs)") and the rulesets and reference points of
+// mlperf_logging 4.1.68. Batches, cadences and positions are in sequences.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace trivet::mlperf {
+
+inline constexpr std::string_view kRounds[] = {"3.0", "3.1", "4.0", "4.1", "5.0", "5.1", "6.0", "6.1"};
+
+// The reference's runs at a batch size: how many reached the target at which of its evaluations.
+struct ReferencePoint {
+  int64_t batch = 0;
+  struct Runs {
+    int64_t evaluation, runs;
+  };
+  std::vector<Runs> reached;
+  int64_t interval = 0;  // sequences between them, where it is not the rules'
+};
+
+// A key that has to have one of these values.
+struct Constant {
+  std::string key;
+  std::vector<nlohmann::json> allowed;
+};
+
+// A key that logs steps, and how many they are, before rounding, by the batch and the logged steps of the warm-up.
+struct Steps {
+  const char* key;
+  double (*formula)(int64_t batch, double warmup);
+};
+
+// A benchmark in the rounds from `first` to `last`. A formula that is null constrains nothing.
+struct Benchmark {
+  std::string_view name = {};  // submission_benchmark
+  std::string_view first = {}, last = {};
+  int64_t sequence_length = 0;
+  bool counts_tokens = false;  // positions are tokens, in metadata.epoch_num; else sequences, in samples_count
+  double target = 0;           // log-perplexity: reached at or below
+  int64_t cadence = 0;         // sequences from one evaluation to the next, before they are rounded up to batches
+  int runs = 0;                // of a result
+  int64_t least_batch = 0,
+          most_batch = std::numeric_limits<int64_t>::max();  // others need reference points of their own
+  double init_minutes = 30;                                  // from init_start to run_start, in the closed division
+  std::vector<Constant> constants = {};
+  std::vector<double> (*base_rates)(int64_t batch) = nullptr;  // one of them
+  bool scaled_rate = false;  // base_rates() is in proportion to the batch, and the checker compares without tolerance
+  double (*end_rate)(double base_rate) = nullptr;
+  std::vector<Steps> steps = {};
+  int64_t (*skipped_evaluations)(int64_t batch) = nullptr;  // at most
+  double leeway = 0;  // by which a result may be faster than the test of its reference points allows
+  std::vector<ReferencePoint> reference_points = {};
+
+  // Sequences from one evaluation to the next: the cadence, rounded up to whole batches.
+  int64_t interval(int64_t batch) const { return (cadence + batch - 1) / batch * batch; }
+};
+
+std::span<const Benchmark> benchmarks();
+// Null: the round does not have it. Round "": the last that has it.
+const Benchmark* find_benchmark(std::string_view name, std::string_view round);
+
+// Formats that precision keys name (ruleset 6.1.0), and all keys that the linter knows.
+const std::vector<std::string_view>& precisions();
+const std::vector<std::string_view>& known_keys();
+
+// The mean of the reference's runs, best and worst dropped, and the least mean of a result that a one-sided t test with
+// p = 0.05 takes for no faster, less the leeway (rcp_checker.py, with pruned points): sequences. Between two points
+// both are interpolated. A batch below the smallest is held against that; one above the largest has none.
+struct Convergence {
+  double mean = 0, least = 0;
+  bool below = false;  // the batch is smaller than every point's
+};
+std::optional<Convergence> reference_convergence(const Benchmark& benchmark, int64_t batch);
+// The mean without the smallest and the largest. REQUIRES: at least three.
+double olympic_mean(std::vector<double> values);
+
+}  // namespace trivet::mlperf

@@ -1,0 +1,71 @@
+// What the linter's rules look at, a log with its benchmark and the runs of a result, and how they report.
+#pragma once
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/mlperf/lint.h"
+#include "engine/mlperf/log.h"
+#include "engine/mlperf/rules.h"
+
+namespace trivet::mlperf {
+
+struct Evaluation {
+  double position = 0;  // sequences
+  double value = 0;     // log-perplexity
+  const Record* record = nullptr;
+};
+
+struct Run {
+  Log log;
+  std::string_view round = {};               // asked for, or the benchmark's last
+  const Benchmark* benchmark = nullptr;      // null: none of the linter's
+  int64_t batch = 0;                         // global_batch_size; 0: none that can be
+  std::optional<int64_t> accelerators = {};  // of the system, where its description is in the tree
+  std::vector<Evaluation> evaluations = {};  // that say where they are; one that is logged again is left out
+  std::string status = {};                   // of the last run_stop
+
+  const Evaluation* reached() const;  // the first evaluation on target; null: none
+  Evidence at(const Record* record) const;
+  Evidence at(std::string_view key) const { return at(log.first(key)); }
+};
+
+// The runs in a folder, or one file.
+struct Result {
+  std::string folder;
+  bool whole = false;  // a folder: all of its runs are here
+  std::vector<Run> runs = {};
+};
+
+// Takes the findings of one rule.
+class Report {
+ public:
+  Report(const RuleText& rule, std::vector<Finding>& findings) : rule_(rule), findings_(findings) {}
+  // Lines that are not there (line 0), or follow themselves, are left out.
+  template <class... Args>
+  void operator()(Level level, std::vector<Evidence> lines, fmt::format_string<Args...> text, Args&&... args) const {
+    std::erase_if(lines, [](const Evidence& evidence) { return evidence.line == 0; });
+    const auto same = [](const Evidence& a, const Evidence& b) { return a.line == b.line && a.file == b.file; };
+    lines.erase(std::unique(lines.begin(), lines.end(), same), lines.end());
+    findings_.push_back(
+        {level, rule_.id, rule_.section, fmt::format(text, std::forward<Args>(args)...), std::move(lines)});
+  }
+
+ private:
+  const RuleText& rule_;
+  std::vector<Finding>& findings_;
+};
+
+struct RunRule {
+  void (*check)(const Run& run, const Report& report);
+  bool needs_benchmark;  // where it or the batch size is not known, nothing is checked
+  bool closed_only;      // the open division is free in it
+  RuleText text;
+};
+const std::vector<RunRule>& run_rules();
+
+}  // namespace trivet::mlperf
