@@ -3,6 +3,7 @@
 // 124 hang).
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
@@ -13,6 +14,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <vector>
 
@@ -30,6 +32,16 @@ namespace {
 void open_standard_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+// The stack of this thread, and of each that the program starts, may grow to this limit. A smaller one ends in a crash.
+bool has_stack() {
+  constexpr rlim_t kLeast = 256 << 10;  // bytes
+  rlimit limit{};
+  if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeast) return true;
+  std::fprintf(stderr, "trivet: the limit of the stack is %ju KiB, expected at least %ju (ulimit -s)\n",
+               uintmax_t{limit.rlim_cur >> 10}, uintmax_t{kLeast >> 10});
+  return false;
 }
 
 // What was printed is out, or the disk behind standard output is full.
@@ -72,6 +84,7 @@ bool leaves_it_to_rank_0(const std::exception& error) {
 
 int main(int argc, char** argv) {
   open_standard_streams();
+  if (!has_stack()) return trivet::ConfigError("").exit_code();
   // A write beyond the limit on the size of files, or to a pipe that nobody reads, is an error of that write, which
   // says what it was for: training goes on without its terminal.
   std::signal(SIGXFSZ, SIG_IGN);

@@ -491,6 +491,14 @@ TEST_F(Program, MeetsTheLimitOnTheSizeOfFilesAsAnError) {
       << end.error;
 }
 
+TEST_F(Program, RefusesAStackThatItWouldOverflow) {
+  const Config config = config_for(30);
+  const Ended end = run_to_end(config, "ulimit -s 64; exec $COMMAND");
+  EXPECT_EQ(end.exit_code(), 64);
+  EXPECT_EQ(end.error, "trivet: the limit of the stack is 64 KiB, expected at least 256 (ulimit -s)\n");
+  EXPECT_EQ(run_to_end(config, "ulimit -s 256; exec $COMMAND").exit_code(), 0);
+}
+
 // Rates, times left, watchdog: nothing looks at a clock that somebody may set.
 TEST_F(Program, DoesNotMindThatTheClockIsSetBack) {
   if (kMatrixStride > 1) GTEST_SKIP() << "a sanitizer's library has to be the first";
