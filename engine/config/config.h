@@ -213,7 +213,8 @@ struct TrainConfig {
   int64_t train_samples = 0;  // whole steps within so many samples
   int64_t eval_interval = 0;  // 0: never
   int64_t eval_iters = 10;
-  bool full_validation = false;  // evaluations are of the whole validation set, in order
+  bool full_validation = false;  // evaluations are of the whole set, in order
+  int64_t eval_samples = 0;      // or of its first ones; 0: of eval_iters batches
   bool skip_train = false;       // evaluate a checkpoint, and end
   int64_t seed = 1234;           // of weights and dropout
   std::string run_dir = "runs/default";
@@ -258,6 +259,7 @@ struct Config {
 
 // Whether the run evaluates; the test set at its end, where there is one.
 inline bool evaluates(const TrainConfig& c) { return c.eval_interval > 0 || c.skip_train; }
+inline bool evaluates_in_order(const TrainConfig& c) { return c.full_validation || c.eval_samples > 0; }
 
 inline LrSpan lr_span_of(const Config& c) {
   const OptimizerConfig& o = c.optimizer;

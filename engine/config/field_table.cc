@@ -213,7 +213,9 @@ void declare_run(std::vector<Field>& table) {
   KEY(train, train_samples, "samples to train on, instead of train_iters", range(0, 1e15, "samples"));
   KEY(train, eval_interval, "steps between evaluations; 0: never", range(0, 1e12, "steps"));
   KEY(train, eval_iters, "batches of an evaluation", range(1, 1e9, "batches"));
-  KEY(train, full_validation, "evaluate all of the validation set instead");
+  KEY(train, full_validation, "evaluate all of the set instead, in order");
+  KEY(train, eval_samples, "evaluate the set's first samples instead, in order; 0: eval_iters batches",
+      range(0, 1e15, "samples"));
   KEY(train, skip_train, "evaluate a checkpoint on validation and test set, and end: nothing is trained or saved");
   KEY(train, seed, "of weights and dropout", at_least(0));
   KEY(train, run_dir, "folder of metrics.jsonl, config.resolved.yaml, trace.json");

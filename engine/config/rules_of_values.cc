@@ -234,10 +234,14 @@ void check_training(const Config& c, Rules& rule) {
   };
   for (const char* key : {"checkpoint.async_save", "checkpoint.keep_last", "checkpoint.max_failed_saves"})
     off(key, {"checkpoint.save_interval"}, k.save_interval == 0, "save_interval 0: nothing is saved");
-  for (const char* key : {"train.eval_iters", "train.full_validation", "data.valid_path", "data.test_path"})
+  for (const char* key :
+       {"train.eval_iters", "train.full_validation", "train.eval_samples", "data.valid_path", "data.test_path"})
     off(key, {"train.eval_interval"}, !evaluates(t), "eval_interval 0: nothing is evaluated");
   off("train.eval_iters", {"train.full_validation"}, evaluates(t) && t.full_validation,
       "full_validation: all of the validation set is evaluated");
+  for (const char* key : {"train.eval_iters", "train.full_validation"})
+    off(key, {"train.eval_samples"}, evaluates(t) && t.eval_samples > 0,
+        fmt::format("eval_samples: the first {} are evaluated", t.eval_samples));
   off("train.straggler_interval", {"train.straggler_factor"}, t.straggler_factor == 0,
       "straggler_factor 0: nothing looks for stragglers");
   off("train.spike_policy", {"train.spike_factor"}, t.spike_factor == 0,

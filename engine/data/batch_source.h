@@ -14,9 +14,9 @@ class Samples {
   virtual int64_t seq_length() const = 0;
   // tokens: [s + 1], -1 behind the end of data that end. Any index from 0 on.
   virtual void sample(int64_t index, std::span<int32_t> tokens) const = 0;
-  // What one reading of the data has: samples, and labels in them.
+  // What one reading of the data has, and the labels in its first `samples`.
   virtual int64_t samples() const = 0;
-  virtual int64_t labels() const = 0;
+  virtual int64_t labels_of(int64_t samples) const = 0;
 };
 
 struct Batch {

@@ -11,6 +11,7 @@
 // window may end in the next epoch.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -61,7 +62,8 @@ class GptDataset : public Samples {
   int64_t samples() const override {
     return (labels() + (options_.in_order ? options_.seq_length - 1 : 0)) / options_.seq_length;
   }
-  int64_t labels() const override { return tokens_per_epoch_ - 1; }
+  int64_t labels() const { return tokens_per_epoch_ - 1; }  // of an epoch
+  int64_t labels_of(int64_t samples) const override { return std::min(samples * options_.seq_length, labels()); }
 
  private:
   struct Start {

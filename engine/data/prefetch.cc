@@ -41,7 +41,9 @@ void BatchLoader::prepare(int64_t k, Slot& slot) {
   Batch& batch = slot.batch;
   batch.first_sample = plan_.first_sample(k);
   for (int64_t column = 0; column < b; ++column) {
-    dataset_.sample(batch.first_sample + column, sample_);
+    const int64_t index = batch.first_sample + column;
+    if (index < plan_.end_sample) dataset_.sample(index, sample_);
+    else std::ranges::fill(sample_, -1);
     for (int64_t row = 0; row < s; ++row) {
       const auto to = static_cast<size_t>(row * b + column), from = static_cast<size_t>(row);
       batch.tokens[to] = std::max(sample_[from], 0);

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -26,7 +27,8 @@ struct BatchPlan {
   int64_t micro_batches = 1;  // m, a step
   int rank = 0;               // of the data-parallel group
   int ranks = 1;
-  BatchSizes ramp{};  // of the steps; empty: all alike
+  BatchSizes ramp{};                                         // of the steps; empty: all alike
+  int64_t end_sample = std::numeric_limits<int64_t>::max();  // samples from there on have no labels
 
   // The first sample of this rank's k-th micro-batch, counted over steps.
   int64_t first_sample(int64_t k) const {
@@ -41,9 +43,10 @@ struct BatchPlan {
     });
     return begin + k * together + rank * micro_batch_size;
   }
-  BatchPlan of_full_batches() const {
+  BatchPlan of_full_batches(int64_t end = std::numeric_limits<int64_t>::max()) const {
     BatchPlan plan = *this;
     plan.ramp = {};
+    plan.end_sample = end;
     return plan;
   }
 };

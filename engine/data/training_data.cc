@@ -82,8 +82,18 @@ class BlendedDataset : public Samples {
       : sources_(std::move(sources)), blend_(std::move(blend)) {}
 
   int64_t seq_length() const override { return sources_[0]->seq_length(); }
-  int64_t samples() const override { return sum(&GptDataset::samples); }
-  int64_t labels() const override { return sum(&GptDataset::labels); }
+  int64_t samples() const override {
+    int64_t sum = 0;
+    for (const auto& source : sources_) sum += source->samples();
+    return sum;
+  }
+  int64_t labels_of(int64_t samples) const override {
+    std::vector<int64_t> taken(sources_.size());
+    for (int64_t i = 0; i < samples; ++i) ++taken.at(place(i).source);
+    int64_t sum = 0;
+    for (size_t i = 0; i < taken.size(); ++i) sum += sources_[i]->labels_of(taken[i]);
+    return sum;
+  }
   void sample(int64_t index, std::span<int32_t> tokens) const override {
     const auto [source, sample] = place(index);
     if (source < sources_.size()) sources_[source]->sample(sample, tokens);
@@ -91,11 +101,6 @@ class BlendedDataset : public Samples {
   }
 
  private:
-  int64_t sum(int64_t (GptDataset::*of)() const) const {
-    int64_t sum = 0;
-    for (const auto& source : sources_) sum += ((*source).*of)();
-    return sum;
-  }
   Blend::Place place(int64_t index) const {
     const std::lock_guard lock(mutex_);
     return blend_.at(index);
@@ -146,11 +151,11 @@ TrainingData open_training_data(const Config& run, double samples) {
     return opening(key, [&] { return open_sources(text, data.identities[key]); });
   };
   const bool whole = !config.path.empty();
-  constexpr std::array kNames{"train", "valid", "test"};
+  constexpr std::array kNames{"train", "valid", "test"}, kSets{"training", "validation", "test"};
   // part: of a split, where there is one.
   const auto part_of = [&](const std::vector<WeightedDataset>& sources, size_t part) {
     const bool training = part == 0;
-    const bool in_order = !training && run.train.full_validation, once = training ? !config.repeat : in_order;
+    const bool in_order = !training && evaluates_in_order(run.train), once = training ? !config.repeat : in_order;
     std::vector<std::unique_ptr<GptDataset>> parts;
     std::vector<double> weights;
     std::vector<int64_t> sizes;
@@ -162,8 +167,7 @@ TrainingData open_training_data(const Config& run, double samples) {
             "data.split is \"{}\", which leaves none of the {} of {} for {}; make more documents of the text "
             "(trivet data prepare --document paragraph), split it otherwise (data.split), or give two datasets "
             "(data.train_path and data.valid_path)",
-            fmt::join(config.split, ","), counted(dataset->sequences(), "document"), dataset->prefix(),
-            part == 1 ? "validation" : "test"));
+            fmt::join(config.split, ","), counted(dataset->sequences(), "document"), dataset->prefix(), kSets[part]));
       parts.push_back(std::make_unique<GptDataset>(dataset, documents,
                                                    GptDataset::Options{.name = kNames[part],
                                                                        .seq_length = run.model.seq_length,
@@ -185,7 +189,13 @@ TrainingData open_training_data(const Config& run, double samples) {
   const auto open_part = [&](const char* key, const std::string& path, size_t part) -> std::unique_ptr<Samples> {
     const bool given = whole ? config.split.size() > part && config.split[part] > 0 : !path.empty();
     if (!given || !(part == 0 ? !run.train.skip_train : evaluates(run.train))) return nullptr;
-    return part_of(whole ? split : open(key, path), part);
+    auto samples = part_of(whole ? split : open(key, path), part);
+    if (part > 0 && run.train.eval_samples > samples->samples())
+      throw ConfigError(
+          fmt::format("train.eval_samples: found {}, but the {} set has {}; expected at most that, or "
+                      "train.full_validation",
+                      run.train.eval_samples, kSets[part], counted(samples->samples(), "sample")));
+    return samples;
   };
   data.train = open_part("data.train_path", config.train_path, 0);
   if (data.train && !config.repeat && samples > static_cast<double>(data.train->samples()))

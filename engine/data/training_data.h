@@ -39,7 +39,7 @@ struct TrainingData {
 // Opens data.path with data.split, or data.train_path, data.valid_path and data.test_path, for a run of so many
 // training samples. REQUIRES: a resolved config. A share of the split that gets no document, a dataset that does not
 // exist, or data that end before the run does are a ConfigError. Errors of a dataset begin with its key. With
-// train.full_validation validation and test data are in order and end.
+// train.full_validation or eval_samples validation and test data are in order and end.
 TrainingData open_training_data(const Config& config, double samples);
 
 }  // namespace trivet

@@ -78,11 +78,17 @@ void check_run_folder(const std::string& run_dir) {
 
 // A set to evaluate on, with its samples in batches.
 struct EvalSet {
-  EvalSet(const char* name, bool at_end, const Samples& data, const BatchPlan& plan, int64_t prefetch)
-      : name(name), at_end(at_end), data(data), batches(data, plan, prefetch) {}
+  EvalSet(const char* name, bool at_end, const Samples& data, const BatchPlan& plan, const Config& config)
+      : name(name),
+        at_end(at_end),
+        samples(config.train.eval_samples > 0  ? config.train.eval_samples
+                : config.train.full_validation ? data.samples()
+                                               : config.train.eval_iters * config.batch.global_batch_size.value()),
+        labels(evaluates_in_order(config.train) ? data.labels_of(samples) : samples * data.seq_length()),
+        batches(data, plan.of_full_batches(samples), config.data.prefetch) {}
   const char* name;
   bool at_end;  // of the run only
-  const Samples& data;
+  int64_t samples, labels;
   BatchLoader batches;
 };
 
@@ -90,7 +96,7 @@ struct EvalSet {
 std::deque<EvalSet> eval_sets_of(const Config& config, const TrainingData& data, const BatchPlan& plan) {
   std::deque<EvalSet> sets;
   const auto add = [&](const char* name, bool at_end, const std::unique_ptr<Samples>& samples) {
-    if (samples) sets.emplace_back(name, at_end, *samples, plan.of_full_batches(), config.data.prefetch);
+    if (samples) sets.emplace_back(name, at_end, *samples, plan, config);
   };
   add("validation", false, data.valid);
   add("test", true, data.test);
@@ -102,20 +108,19 @@ void evaluate(const Config& config, const RunOptions& options, std::deque<EvalSe
               Checkpointing& checkpointing, Reporter& reporter, Votes& votes) {
   const int64_t step = trainer.steps_done(), batch = config.batch.global_batch_size.value();
   const auto stop = [&] { return checkpointing.interrupts_evaluation(votes); };
-  const bool full = config.train.full_validation, last = config.train.skip_train || step >= config.train.train_iters;
+  const bool last = config.train.skip_train || step >= config.train.train_iters;
   for (EvalSet& set : sets) {
     if (set.at_end && !last) continue;
     const int64_t begin = now_ns();
-    const int64_t samples = full ? set.data.samples() : config.train.eval_iters * batch;
-    const int64_t labels = full ? set.data.labels() : samples * config.model.seq_length;
-    const std::optional<double> loss = trainer.evaluate(set.batches, (samples + batch - 1) / batch, labels, stop);
+    const std::optional<double> loss =
+        trainer.evaluate(set.batches, (set.samples + batch - 1) / batch, set.labels, stop);
     checkpointing.set_evaluation_due(!loss);
     if (!loss) return reporter.note(fmt::format("the evaluation at step {} was interrupted", step));
     reporter.evaluation({.step = step,
                          .set = set.name,
                          .loss = *loss,
-                         .samples = samples,
-                         .tokens = labels,
+                         .samples = set.samples,
+                         .tokens = set.labels,
                          .seconds = static_cast<double>(now_ns() - begin) * 1e-9});
   }
   if (options.prompt && !last) write_sample(config, options, trainer, reporter);

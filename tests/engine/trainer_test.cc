@@ -254,27 +254,29 @@ class OneSample : public BatchSource {
   Batch batch_;
 };
 
-TEST(Evaluation, OfAWholeSetIsTheMeanOverItsTokensOnEveryLayout) {
-  // 1 and a bit of global batches, and less than one
-  for (const int64_t documents : {12, 3}) {
+TEST(Evaluation, OfTheFirstSamplesIsTheMeanOverTheirTokensOnEveryLayout) {
+  // 1 and a bit of global batches, less than one, and of more the first ones
+  for (const auto& [documents, first] : {std::pair<int64_t, int64_t>{12, 0}, {3, 0}, {12, 9}, {12, 3}}) {
     Config config = tiny_config();
     const GptDataset valid(
         tiny_dataset(), {2, 2 + documents},
         {.name = "valid", .seq_length = 16, .vocab_size = 61, .seed = 5, .in_order = true, .once = true});
     ASSERT_NE(valid.labels() % 16, 0);
     ASSERT_EQ(valid.samples() < 8, documents == 3) << valid.samples();
+    const int64_t samples = first > 0 ? first : valid.samples(), labels = valid.labels_of(samples);
+    ASSERT_LE(samples, valid.samples());
+    ASSERT_EQ(labels, first > 0 ? 16 * first : valid.labels());
     const auto evaluate = [&](const Config& layout, int ranks, const std::function<double(Trainer&, OneSample&)>& f) {
       double loss = 0;
       run_thread_ranks(ranks, [&](Communicator& world) {
         const Resolved run = resolved(layout, ranks);
         const BatchPlan plan = batch_plan_of(run.config, run.layout, world.rank());
         const TinyData data(run.config, plan);
-        BatchLoader train(data.train_data, plan, 0), loader(valid, plan, 1);
+        BatchLoader train(data.train_data, plan, 0), loader(valid, plan.of_full_batches(samples), 1);
         OneSample one(valid);
         Trainer trainer(run.config, run.layout, world, &train);
         const double mine =
-            f ? f(trainer, one)
-              : *trainer.evaluate(loader, (valid.samples() + 7) / 8, valid.labels(), [] { return false; });
+            f ? f(trainer, one) : *trainer.evaluate(loader, (samples + 7) / 8, labels, [] { return false; });
         if (world.rank() == 0) loss = mine;
       });
       return loss;
@@ -283,9 +285,8 @@ TEST(Evaluation, OfAWholeSetIsTheMeanOverItsTokensOnEveryLayout) {
     alone.batch = {.micro_batch_size = 1, .global_batch_size = 1};
     const double expected = evaluate(alone, 1, [&](Trainer& trainer, OneSample& one) {
       double sum = 0;
-      for (one.index = 0; one.index < valid.samples(); ++one.index)
-        sum += *trainer.evaluate(one, 1, 1, [] { return false; });
-      return sum / static_cast<double>(valid.labels());
+      for (one.index = 0; one.index < samples; ++one.index) sum += *trainer.evaluate(one, 1, 1, [] { return false; });
+      return sum / static_cast<double>(labels);
     });
     for (const Cut& how :
          {Cut{}, Cut{.p = 2, .schedule = "zb-v"}, Cut{.t = 2, .p = 2, .d = 2, .sequence_parallel = true},

@@ -223,6 +223,46 @@ TEST(SkipTrain, TakesASetOfItsOwn) {
   EXPECT_EQ(two.validation, all.test);
 }
 
+// ---- the first samples
+
+TEST(EvalSamples, AreTheFirstOfTheSetOnEveryLayout) {
+  const TempDir dir;
+  Config config = evaluating_run(dir / "run");
+  config.data.split = {80, 20, 0};
+  run(config, 1);
+  config.train.eval_iters = TrainConfig().eval_iters;
+  const auto evaluate = [&](const Cut& how, const std::string& name, int64_t samples) {
+    config.train.eval_samples = samples;
+    config.train.full_validation = samples == 0;
+    evaluate_checkpoint(cut(config, how), dir / "run", dir / name, how.ranks());
+    return records_of(dir / name).back();
+  };
+  // all of them: the whole set, whose last sample is no whole one
+  const auto whole = evaluate({}, "whole", 0);
+  const int64_t all = whole["samples"], labels = whole["tokens"];
+  ASSERT_NE(labels % 16, 0);
+  ASSERT_GT(all, 13);
+  const auto first = evaluate({}, "all", all);
+  EXPECT_EQ(first["validation_loss"], whole["validation_loss"]);
+  EXPECT_EQ(first["tokens"], labels);
+  // some: within one global batch of eight, and some more than one
+  for (const int64_t samples : {1, 3, 8, 13}) {
+    const auto one = evaluate({}, "one", samples);
+    EXPECT_EQ(one["samples"], samples);
+    EXPECT_EQ(one["tokens"], 16 * samples);
+    const double loss = one["validation_loss"];
+    for (const Cut& how : {Cut{.t = 2, .p = 2, .d = 2, .sequence_parallel = true}, Cut{.p = 2, .schedule = "zb-v"},
+                           Cut{.d = 4, .strategy = "optim_grads_params"}})
+      EXPECT_NEAR(evaluate(how, "cut", samples)["validation_loss"].get<double>(), loss, 2e-5 * loss) << samples;
+  }
+  // more than there are
+  EXPECT_EQ(
+      message_of([&] { evaluate({}, "none", all + 1); }),
+      fmt::format("train.eval_samples: found {}, but the validation set has {} samples; expected at most that, or "
+                  "train.full_validation",
+                  all + 1, all));
+}
+
 // ---- the test set of a run
 
 class TestSet : public testing::TestWithParam<int> {

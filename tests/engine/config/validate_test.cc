@@ -637,6 +637,9 @@ TEST(Validate, SwitchesThatCannotApply) {
             "--set: train.straggler_interval: 5 has no effect with straggler_factor 0: nothing looks for stragglers");
   EXPECT_EQ(load_error({"train.full_validation=true", "train.eval_interval=2", "train.eval_iters=5"}),
             "--set: train.eval_iters: 5 has no effect with full_validation: all of the validation set is evaluated");
+  EXPECT_EQ(load_error({"train.full_validation=true", "train.eval_interval=2", "train.eval_samples=5"}),
+            "--set: train.full_validation: true has no effect with eval_samples: the first 5 are evaluated");
+  load_good({"train.eval_interval=2", "train.eval_samples=5"});
   load_good({"train.straggler_interval=5", "train.spike_factor=3", "train.spike_policy=skip", "train.eval_interval=5",
              "train.eval_iters=5", "train.max_consecutive_skips=5"});
   EXPECT_EQ(load_error({"train.run_dir="}), "--set: train.run_dir: is empty, expected the folder of the run");

@@ -14,6 +14,8 @@
 namespace trivet {
 namespace {
 
+int64_t labels(const Samples& data) { return data.labels_of(int64_t{1} << 40); }  // in all of it
+
 class TrainingDataTest : public testing::Test {
  protected:
   // A dataset of this many one-line documents.
@@ -40,8 +42,8 @@ TEST_F(TrainingDataTest, CutsOneDataset) {
   config_.split = {90, 10, 0};
   const TrainingData data = open_data(config_, 32, 257, true);
   const IndexedDataset dataset(config_.path);
-  EXPECT_EQ(data.train->labels() + 1, dataset.begin(90));
-  EXPECT_EQ(data.valid->labels() + 1, dataset.tokens() - dataset.begin(90));
+  EXPECT_EQ(labels(*data.train) + 1, dataset.begin(90));
+  EXPECT_EQ(labels(*data.valid) + 1, dataset.tokens() - dataset.begin(90));
   EXPECT_EQ(open_data(config_, 32, 257, false).valid, nullptr);
 }
 
@@ -50,8 +52,8 @@ TEST_F(TrainingDataTest, TakesTwoDatasets) {
   EXPECT_EQ(open_data(config_, 32, 257, false).valid, nullptr);
   config_.valid_path = prepared("b", 20);
   const TrainingData data = open_data(config_, 32, 257, true);
-  EXPECT_EQ(data.train->labels() + 1, IndexedDataset(config_.train_path).tokens());
-  EXPECT_EQ(data.valid->labels() + 1, IndexedDataset(config_.valid_path).tokens());
+  EXPECT_EQ(labels(*data.train) + 1, IndexedDataset(config_.train_path).tokens());
+  EXPECT_EQ(labels(*data.valid) + 1, IndexedDataset(config_.valid_path).tokens());
 }
 
 TEST_F(TrainingDataTest, RefusesASplitThatLeavesNoDocument) {
@@ -98,7 +100,7 @@ TEST_F(TrainingDataTest, BlendsDatasets) {
   };
   const TrainingData of_a = alone(a), of_b = alone(b);
   for (const auto part : {&TrainingData::train, &TrainingData::valid}) {
-    EXPECT_EQ((data.*part)->labels(), (of_a.*part)->labels() + (of_b.*part)->labels());
+    EXPECT_EQ((data.*part)->labels_of(8), (6 + 2) * 32);
     Blend blend({3, 1}, std::vector<int64_t>(2, std::numeric_limits<int64_t>::max()));
     std::vector<int32_t> found(33), expected(33);
     for (int64_t i = 0; i < 3000; i += 1 + i / 100) {
@@ -112,14 +114,14 @@ TEST_F(TrainingDataTest, BlendsDatasets) {
   ASSERT_EQ(data.sources.rows.size(), 2u);
   EXPECT_EQ(data.sources.rows[0][0], a);
   EXPECT_TRUE(contains(data.sources.rows[0][1], "75.0% of the samples")) << data.sources.rows[0][1];
-  EXPECT_TRUE(contains(data.sources.rows[0][1], counted(of_a.train->labels() + 1, "token")));
+  EXPECT_TRUE(contains(data.sources.rows[0][1], counted(labels(*of_a.train) + 1, "token")));
   EXPECT_TRUE(contains(data.sources.rows[0][1],
-                       fmt::format("{:.4g} epochs", 75 * 32.0 / static_cast<double>(of_a.train->labels() + 1))));
+                       fmt::format("{:.4g} epochs", 75 * 32.0 / static_cast<double>(labels(*of_a.train) + 1))));
   // without weights: by size
   config_.path = a + "," + b;
-  const double size = static_cast<double>(of_a.train->labels() + 1);
+  const double size = static_cast<double>(labels(*of_a.train) + 1);
   EXPECT_TRUE(contains(open_data(config_, 32, 257, false).sources.rows[0][1],
-                       percent_text(size / (size + static_cast<double>(of_b.train->labels() + 1)))));
+                       percent_text(size / (size + static_cast<double>(labels(*of_b.train) + 1)))));
 }
 
 TEST_F(TrainingDataTest, NamesWhatIsWrongWithASourceOfABlend) {
