@@ -32,6 +32,17 @@ struct HeadsLayout {
   bool operator==(const HeadsLayout&) const = default;
 };
 
+// Which rows an op takes of a tensor: the heads of this view of it, or, where there are none, its own.
+struct HeadRows {
+  int64_t first = 0;
+  HeadsLayout layout{};
+
+  bool any() const { return layout.d > 0; }
+  HeadsLayout of(const Tensor& x) const {
+    return any() ? layout : HeadsLayout::in_groups(x.rows(), 1, 1, 1, x.cols(), x.cols());
+  }
+};
+
 // Memory: Tensor, or an op's argument (kernels/op_fields.h).
 template <class Memory>
 struct HeadsOf {
@@ -40,6 +51,7 @@ struct HeadsOf {
   HeadsLayout layout{};
 
   void* data() const { return static_cast<std::byte*>(memory.data) + first * size_of(memory.dtype); }
+  HeadRows rows() const { return {first, layout}; }
   template <class Other>
   operator HeadsOf<Other>() const {  // NOLINT: it is that view
     return {memory, first, layout};

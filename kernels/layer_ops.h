@@ -93,6 +93,20 @@ struct ColumnSum {
 
 // ---- layer normalisation (Ba, Kiros, Hinton 2016) and RMS normalisation (Zhang, Sennrich 2019)
 
+// The rows of a norm: those of x and y, or n heads of h columns in each, ordered as [s, b, heads].
+struct NormRows {
+  HeadRows x{}, y{};  // of both or neither
+
+  int64_t count(const Tensor& of_x) const { return x.any() ? x.layout.numel() / x.layout.d : of_x.rows(); }
+  int64_t width(const Tensor& of_x) const { return x.any() ? x.layout.d : of_x.cols(); }
+  void check(const Expect& expect, const Tensor& of_x, const char* argument, const Tensor& of_y) const {
+    if (!x.any() && !y.any()) return expect.like(argument, of_y, of_x);
+    const HeadsOf<In> heads{of_x, x.first, x.layout};
+    expect_heads(expect, "x", heads, of_x.dtype);
+    expect_heads_like(expect, argument, HeadsOf<In>{of_y, y.first, y.layout}, heads, heads.layout.members);
+  }
+};
+
 // y = (x - mean) * rstd * gamma + beta by rows. x, y: [n, h] T; gamma, beta: [h] T; mean, rstd: [n] fp32,
 // rstd = 1 / sqrt(variance + eps) with the biased variance.
 // Without beta and mean: RMSNorm, y = x * rstd * gamma with rstd = 1 / sqrt(mean of x^2 + eps).
@@ -104,12 +118,13 @@ struct LayernormForward {
   Out y;
   OptionalOut mean;
   Out rstd;
+  NormRows rows{};
 
   void check(const Expect& expect) const {
     expect.floats("x", x);
-    const int64_t n = x.rows(), h = x.cols();
+    const int64_t n = rows.count(x), h = rows.width(x);
+    rows.check(expect, x, "y", y);
     expect.vector("gamma", gamma, x.dtype, h);
-    expect.like("y", y, x);
     expect.vector("rstd", rstd, DType::f32, n);
     if (!beta && !mean) return;  // RMSNorm
     expect.vector("beta", beta, x.dtype, h);
@@ -118,7 +133,7 @@ struct LayernormForward {
 };
 
 // dx = residual + gradient of x; dgamma += , dbeta += (fp32). residual: [n, h] T, may be dx itself. dx may alias dy.
-// Without mean and dbeta: of RMSNorm.
+// Heads lie in dy, residual and dx as they do in y. Without mean and dbeta: of RMSNorm.
 struct LayernormBackward {
   static constexpr SpanInfo kSpan{"layernorm_backward"};
   In dy, x, gamma;
@@ -128,15 +143,16 @@ struct LayernormBackward {
   Out dx;
   InOut dgamma;
   OptionalInOut dbeta;
+  NormRows rows{};
 
   void check(const Expect& expect) const {
     expect.floats("x", x);
-    const int64_t n = x.rows(), h = x.cols();
-    expect.like("dy", dy, x);
+    const int64_t n = rows.count(x), h = rows.width(x);
+    rows.check(expect, x, "dy", dy);
     expect.vector("gamma", gamma, x.dtype, h);
     expect.vector("rstd", rstd, DType::f32, n);
-    if (residual) expect.like("residual", residual, x);
-    expect.like("dx", dx, x);
+    if (residual) rows.check(expect, x, "residual", residual);
+    rows.check(expect, x, "dx", dx);
     expect.vector("dgamma", dgamma, DType::f32, h);
     if (!mean && !dbeta) return;
     expect.vector("mean", mean, DType::f32, n);

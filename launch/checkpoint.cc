@@ -352,7 +352,7 @@ void add_convert(CLI::App& parent) {
   auto options = std::make_shared<Conversion>();
   CLI::App* command = parent.add_subcommand("convert", "write the weights in another format");
   add_argument(*command, "SOURCE", options->source,
-               "a checkpoint (or run: its latest), a Hugging Face GPT-2, Llama, Mistral or Qwen2 (folder or "
+               "a checkpoint (or run: its latest), a Hugging Face GPT-2, Llama, Mistral, Qwen2 or Qwen3 (folder or "
                ".safetensors), or an llm.c model_*.bin");
   add_argument(*command, "DESTINATION", options->destination,
                "that is not there yet: a folder for hf, a file for llmc, a checkpoint's directory for trivet");

@@ -71,6 +71,7 @@ void expect_gpt2(const ModelConfig& model, const std::string& what) {
                  {"model.swiglu", "false"},
                  {"model.position_embedding_type", "learned_absolute"},
                  {"model.add_bias_linear", "true"},
+                 {"model.qk_layernorm", "false"},
                  {"model.num_query_groups", std::to_string(model.num_attention_heads)},
                  {"model.kv_channels", std::to_string(model.hidden_size / model.num_attention_heads)}});
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <fmt/format.h>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -32,6 +33,8 @@ constexpr auto kNames = std::to_array<HfNames>(
      {"wpe"},
      {"h.*.ln_1", {"layers.*.input_layernorm"}},
      {"h.*.attn.c_attn", {"layers.*.self_attn.q_proj", "layers.*.self_attn.k_proj", "layers.*.self_attn.v_proj"}},
+     {"", {"layers.*.self_attn.q_norm"}},
+     {"", {"layers.*.self_attn.k_norm"}},
      {"h.*.attn.c_proj", {"layers.*.self_attn.o_proj"}},
      {"h.*.ln_2", {"layers.*.post_attention_layernorm"}},
      {"h.*.mlp.c_fc", {"layers.*.mlp.gate_proj", "layers.*.mlp.up_proj"}},
@@ -190,7 +193,7 @@ ModelConfig read_llama(const HfConfig& config, const std::string& type) {
   model.ffn_hidden_size = config.size("intermediate_size");
   model.num_attention_heads = config.size("num_attention_heads");
   if (config.has("num_key_value_heads") || type != "llama") model.num_query_groups = config.size("num_key_value_heads");
-  if (config.has("head_dim")) model.kv_channels = config.size("head_dim");
+  if (config.has("head_dim") || type == "qwen3") model.kv_channels = config.size_or("head_dim", 128);
   if (model.hidden_size % model.num_attention_heads == 0 &&
       model.kv_channels == model.hidden_size / model.num_attention_heads)
     model.kv_channels.reset();
@@ -205,7 +208,9 @@ ModelConfig read_llama(const HfConfig& config, const std::string& type) {
     config.refuse("mlp_bias",
                   "the value of attention_bias: Trivet has biases in all linear layers, in none, or of "
                   "queries, keys and values");
+  if (type == "qwen3") config.expect("attention_bias", false);
   model.add_qkv_bias = type == "qwen2";
+  model.qk_layernorm = type == "qwen3";
   expect_full_attention(config, type, model.seq_length);
   read_rope(config, model);
   return model;
@@ -223,9 +228,19 @@ ordered_json gpt2_config(const ModelConfig& model) {
       {"attn_pdrop", model.attention_dropout}};
 }
 
+// Which of Llama's kin computes the model.
+std::string llama_type(const ModelConfig& model) {
+  return model.qk_layernorm ? "qwen3" : model.add_qkv_bias && !model.add_bias_linear ? "qwen2" : "llama";
+}
+
+std::string architecture_of(std::string type) {
+  type[0] = static_cast<char>(std::toupper(type[0]));
+  return type + "ForCausalLM";
+}
+
 ordered_json llama_config(const ModelConfig& model) {
   const AttentionSpec heads = model_spec_of(model).attention;
-  const bool qwen2 = model.add_qkv_bias && !model.add_bias_linear;
+  const std::string type = llama_type(model);
   ordered_json scaling;
   if (model.use_rope_scaling)
     scaling = {{"rope_type", "llama3"},
@@ -235,8 +250,8 @@ ordered_json llama_config(const ModelConfig& model) {
                {"original_max_position_embeddings", model.rope_scaling_original_max_position_embeddings}};
   ordered_json rope = scaling.is_null() ? ordered_json{{"rope_type", "default"}} : scaling;
   rope["rope_theta"] = model.rotary_base;
-  ordered_json out{{"architectures", {qwen2 ? "Qwen2ForCausalLM" : "LlamaForCausalLM"}},
-                   {"model_type", qwen2 ? "qwen2" : "llama"},
+  ordered_json out{{"architectures", {architecture_of(type)}},
+                   {"model_type", type},
                    {"hidden_size", model.hidden_size},
                    {"intermediate_size", model.ffn_hidden_size.value()},
                    {"num_hidden_layers", model.num_layers},
@@ -250,8 +265,9 @@ ordered_json llama_config(const ModelConfig& model) {
                    {"rope_scaling", scaling},
                    {"rope_parameters", rope},
                    {"attention_dropout", model.attention_dropout}};
-  if (qwen2) out.update({{"use_sliding_window", false}, {"sliding_window", nullptr}});
-  else out.update({{"attention_bias", model.add_bias_linear}, {"mlp_bias", model.add_bias_linear}});
+  if (type != "llama") out.update({{"use_sliding_window", false}, {"sliding_window", nullptr}});
+  if (type != "qwen2") out["attention_bias"] = model.add_bias_linear;
+  if (type == "llama") out["mlp_bias"] = model.add_bias_linear;
   return out;
 }
 
@@ -262,7 +278,9 @@ void expect_llama(const ModelConfig& model, const std::string& what) {
                  {"model.normalization", "RMSNorm"},
                  {"model.swiglu", "true"},
                  {"model.rotary_percent", "1"}});
-  if (model.hidden_size % model.num_attention_heads != 0)
+  if (model.qk_layernorm)
+    expect_values(model, what, {{"model.add_bias_linear", "false"}, {"model.add_qkv_bias", "false"}});
+  else if (model.hidden_size % model.num_attention_heads != 0)  // as transformers 5 has it for a Llama
     throw ConfigError(
         fmt::format("{} cannot hold this model: model.hidden_size: found {}, expected a multiple of "
                     "model.num_attention_heads, {}",
@@ -299,10 +317,8 @@ std::string_view hf_prefix(const ModelSpec& model) { return is_gpt2(model) ? "tr
 ModelConfig read_hf_config(const std::string& path, std::vector<std::string>& unread) {
   const HfConfig config(path);
   const std::string type = config.reader().text("model_type");
-  if (type != "gpt2" && type != "llama" && type != "mistral" && type != "qwen2")
-    config.refuse("model_type",
-                  std::string("gpt2, llama, mistral or qwen2") +
-                      (type == "qwen3" ? "; norms of queries and keys (qk_layernorm) are not there yet" : ""));
+  if (type != "gpt2" && type != "llama" && type != "mistral" && type != "qwen2" && type != "qwen3")
+    config.refuse("model_type", "gpt2, llama, mistral, qwen2 or qwen3");
   if (config.has("quantization_config")) config.refuse("quantization_config", "weights that are not quantized");
   ModelConfig model = type == "gpt2" ? read_gpt2(config, unread) : read_llama(config, type);
   model.init_method_std = config.number_or("initializer_range", 0.02);
@@ -313,7 +329,7 @@ ModelConfig read_hf_config(const std::string& path, std::vector<std::string>& un
 std::string to_hf_config(const ModelConfig& model, const std::string& folder, const HfExport& options) {
   const bool gpt2 = is_gpt2(model_spec_of(model));
   if (gpt2) expect_gpt2(model, folder + ": Hugging Face's GPT2LMHeadModel");
-  else expect_llama(model, folder + ": Hugging Face's LlamaForCausalLM");
+  else expect_llama(model, folder + ": Hugging Face's " + architecture_of(llama_type(model)));
   ordered_json out = gpt2 ? gpt2_config(model) : llama_config(model);
   // GPT-2's vocabulary ends with its end of text; of another one it is unknown.
   const int64_t of_gpt2 = gpt2 && model.vocab_size == 50257 ? 50256 : -1;

@@ -4,9 +4,10 @@
 //   GPT2LMHeadModel      GPT-2
 //   LlamaForCausalLM     RMSNorm, rope, SwiGLU, query groups; biases everywhere or nowhere
 //   Qwen2ForCausalLM     the same with biases of queries, keys and values only
+//   Qwen3ForCausalLM     the same without biases and with norms of queries and keys
 //   MistralForCausalLM   Llama; read where its sliding window covers all positions, and written as Llama
 //
-// (transformers 4.57 and 5.23: models/{gpt2,llama,mistral,qwen2}/configuration_*.py, modeling_rope_utils.py.)
+// (transformers 4.57 and 5.23: models/{gpt2,llama,mistral,qwen2,qwen3}/configuration_*.py, modeling_rope_utils.py.)
 #pragma once
 
 #include <cstdint>

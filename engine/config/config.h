@@ -68,6 +68,7 @@ struct ModelConfig {
   bool swiglu = false;
   bool add_bias_linear = true;
   bool add_qkv_bias = false;  // beside add_bias_linear: false
+  bool qk_layernorm = false;  // of each head, by `normalization`
   Positions position_embedding_type = Positions::learned;
   double rotary_base = 10'000;
   double rotary_percent = 1;

@@ -46,11 +46,12 @@ TextBlock describe_model(const Config& config) {
       {{"shape", fmt::format("{}, hidden {}, ffn {}, {} of {}{}, {}", counted(m.num_layers, "layer"),
                              grouped(m.hidden_size), grouped(*m.ffn_hidden_size), counted(a.heads, "head"),
                              a.head_width, groups, counted(m.seq_length, "position"))},
-       {"block", fmt::format("{}, {}, {}, {} biases", word_of(m.normalization), word_of(m.position_embedding_type),
-                             m.swiglu ? "SwiGLU" : "GELU",
-                             m.add_bias_linear ? "with"
-                             : m.add_qkv_bias  ? "only qkv"
-                                               : "no")},
+       {"block",
+        fmt::format("{}{}, {}, {}, {} biases", word_of(m.normalization), m.qk_layernorm ? " (of q and k too)" : "",
+                    word_of(m.position_embedding_type), m.swiglu ? "SwiGLU" : "GELU",
+                    m.add_bias_linear ? "with"
+                    : m.add_qkv_bias  ? "only qkv"
+                                      : "no")},
        {"output layer", m.untie_embeddings_and_output_weights ? "has its own weight" : "tied to the word embeddings"},
        {"dtype", std::string(word_of(config.precision.dtype))},
        {"recompute", recompute_text(m)}}};

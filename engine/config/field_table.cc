@@ -56,6 +56,7 @@ void declare_model(std::vector<Field>& table) {
   KEY(model, swiglu, "a gated MLP: SiLU of one half of fc1 times the other, f columns each; otherwise GELU");
   KEY(model, add_bias_linear, "biases of the linear layers");
   KEY(model, add_qkv_bias, "biases of queries, keys and values where add_bias_linear is false");
+  KEY(model, qk_layernorm, "normalise each head of queries and keys, before rope; one norm for all heads of a layer");
   KEY(model, position_embedding_type, "positions: an embedding that is learned, or rotated queries and keys");
   KEY(model, rotary_base, "rope: base of the frequencies", at_least(1));
   KEY(model, rotary_percent, "rope: share of a head's columns that turn", {.low = 0, .high = 1, .low_open = true});

@@ -297,6 +297,7 @@ ModelSpec model_spec_of(const ModelConfig& c) {
                  .positions = c.position_embedding_type,
                  .biases = c.add_bias_linear,
                  .qkv_bias = c.add_bias_linear || c.add_qkv_bias,
+                 .qk_norm = c.qk_layernorm,
                  .tied_embeddings = !c.untie_embeddings_and_output_weights,
                  .training = {.hidden_dropout = static_cast<float>(c.hidden_dropout),
                               .attention_dropout = static_cast<float>(c.attention_dropout),

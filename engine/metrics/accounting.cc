@@ -24,6 +24,8 @@ ModelPart part_of(Module module) {
     case Module::fc1:
     case Module::fc2: return ModelPart::mlp;
     case Module::attention_norm:
+    case Module::q_norm:
+    case Module::k_norm:
     case Module::mlp_norm:
     case Module::final_norm: return ModelPart::norms;
     case Module::output_layer: return ModelPart::output_layer;

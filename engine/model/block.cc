@@ -19,13 +19,16 @@ struct Entry {
 };
 
 // The one list of a block's activations.
-std::array<Entry, 13> list(BlockActivations& a) {
+std::array<Entry, 16> list(BlockActivations& a) {
   using P = BlockParts;
   using S = GptShape;
   return {{{a.ln1_out, &S::hidden_shape, &P::norms},
            {a.ln1_mean, &S::means_shape, &P::norms, true},
            {a.ln1_rstd, &S::rows_shape, &P::norms, true},
            {a.qkv, &S::qkv_shape, &P::qkv},
+           {a.qk, &S::qk_shape, &P::qkv},
+           {a.qk_mean, &S::qk_means_shape, &P::qkv, true},
+           {a.qk_rstd, &S::qk_rows_shape, &P::qkv, true},
            {a.attention_out, &S::heads_shape, &P::core_attention},
            {a.lse, &S::softmax_shape, &P::core_attention, true},
            {a.middle, &S::hidden_shape, &P::middle},
@@ -62,9 +65,11 @@ std::vector<Tensor> tensors_of(BlockActivations acts) {
 
 BlockActivations front_of(BlockActivations acts, const GptShape& p, const PositionRange& positions) {
   const GptShape shape = p.with_positions(positions.count);
-  const Shape qkv = p.with_positions(positions.first + positions.count).qkv_shape();
-  for (const Entry& entry : list(acts))
-    entry.tensor = entry.tensor.front(&entry.tensor == &acts.qkv ? qkv : (shape.*entry.shape)());
+  const GptShape known = p.with_positions(positions.first + positions.count);
+  for (const Entry& entry : list(acts)) {
+    const bool keys = &entry.tensor == &acts.qkv || &entry.tensor == &acts.qk;
+    entry.tensor = entry.tensor.front(((keys ? known : shape).*entry.shape)());
+  }
   return acts;
 }
 
@@ -90,6 +95,20 @@ Init output_init(const GptShape& p) {
   return {Init::normal, p.training.init_std * scale};
 }
 
+struct HeadStatistics {
+  Tensor of_q, of_k;
+
+  HeadStatistics(const Tensor& all, const AttentionSpec& heads) {
+    const int64_t queries = all.numel() * heads.heads / (heads.heads + heads.kv_heads);
+    of_q = all.slice(0, queries);
+    of_k = all.slice(queries, all.numel() - queries);
+  }
+};
+
+std::optional<HeadNorm> head_norm(ParamList& params, const GptShape& p, Module module, int64_t layer) {
+  return p.qk_norm ? std::optional<HeadNorm>(std::in_place, params, name_of(module, layer), p) : std::nullopt;
+}
+
 Bias bias_of(const GptShape& p, bool any) {
   return !any ? Bias::none : p.decay_norms_and_biases ? Bias::decayed : Bias::kept;
 }
@@ -104,6 +123,8 @@ Block::Block(ParamList& params, const GptShape& p, int64_t layer, uint64_t dropo
       ln1_(params, name_of(Module::attention_norm, layer), p),
       qkv_(params, name_of(Module::qkv, layer), p.hidden, {p.attention.qkv_width()},
            {Init::normal, p.training.init_std}, bias_of(p, p.qkv_bias), p.qkv_overlap),
+      q_norm_(head_norm(params, p, Module::q_norm, layer)),
+      k_norm_(head_norm(params, p, Module::k_norm, layer)),
       proj_(params, name_of(Module::proj, layer), p.attention.width(), p.hidden, output_init(p), bias_of(p, p.biases),
             p.proj_overlap),
       ln2_(params, name_of(Module::mlp_norm, layer), p),
@@ -115,17 +136,46 @@ Dropout Block::dropout(DropoutSite site, const MicroBatch& micro_batch) const {
   return make_dropout(shape_, site, layer_, dropout_seed_, micro_batch);
 }
 
-QkvViews Block::heads_of(Hidden qkv) const {
+QkvViews Block::packed(Hidden qkv) const {
   return qkv_views(qkv, shape_.local_heads(), shape_.attention.kv_heads / shape_.t);
 }
 
-void Block::turn(Context& ctx, Hidden qkv, int64_t count, bool inverse) const {
+QkvViews Block::heads_of(const BlockActivations& acts) const {
+  QkvViews heads = packed(acts.qkv);
+  if (!q_norm_) return heads;
+  for (HeadsView* const view : {&heads.q, &heads.k}) {
+    const HeadsLayout& z = view->layout;
+    *view = {acts.qk, view->first, HeadsLayout::in_groups(z.s, z.b, z.groups, z.members, z.d, z.group - z.d)};
+  }
+  return heads;
+}
+
+void Block::turn(Context& ctx, const QkvViews& heads, int64_t count, bool inverse) const {
   if (!rotary_) return;
-  const QkvViews heads = heads_of(qkv);
   ctx.run(op::Rope{.q = last_positions(heads.q, count),
                    .k = last_positions(heads.k, count),
-                   .table = rotary_.slice(qkv.shape[0] - count, count),
+                   .table = rotary_.slice(heads.k.layout.s - count, count),
                    .inverse = inverse});
+}
+
+void Block::normalise_and_turn(Context& ctx, const BlockActivations& acts, int64_t count) const {
+  const QkvViews heads = heads_of(acts);
+  if (q_norm_) {
+    const QkvViews raw = packed(acts.qkv);
+    const HeadStatistics mean(acts.qk_mean, shape_.attention), rstd(acts.qk_rstd, shape_.attention);
+    q_norm_->forward(ctx, last_positions(raw.q, count), last_positions(heads.q, count), mean.of_q, rstd.of_q);
+    k_norm_->forward(ctx, last_positions(raw.k, count), last_positions(heads.k, count), mean.of_k, rstd.of_k);
+  }
+  turn(ctx, heads, count, false);
+}
+
+void Block::backward_of_turned(Context& ctx, const BlockActivations& acts, Hidden grad) const {
+  const QkvViews d = packed(grad), raw = packed(acts.qkv);
+  turn(ctx, d, grad.shape[0], true);
+  if (!q_norm_) return;
+  const HeadStatistics mean(acts.qk_mean, shape_.attention), rstd(acts.qk_rstd, shape_.attention);
+  q_norm_->backward(ctx, d.q, raw.q, mean.of_q, rstd.of_q, {}, d.q);
+  k_norm_->backward(ctx, d.k, raw.k, mean.of_k, rstd.of_k, {}, d.k);
 }
 
 void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, const BlockActivations& acts,
@@ -138,10 +188,10 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
   const int64_t positions = acts.qkv.shape[0] - before;
   if (parts.qkv) {
     qkv_.forward(ctx, acts.ln1_out, acts.qkv.slice(before, positions));
-    turn(ctx, acts.qkv, positions, false);
+    normalise_and_turn(ctx, acts, positions);
   }
   if (parts.core_attention) {
-    QkvViews heads = heads_of(acts.qkv);
+    QkvViews heads = heads_of(acts);
     heads.q = last_positions(heads.q, positions);
     ctx.run(op::AttentionForward{.qkv = heads,
                                  .out = acts.attention_out,
@@ -199,12 +249,12 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
   const Hidden d_attention(frame.tensor(shape_.dtype, acts.attention_out.shape));
   proj_.backward(ctx, acts.attention_out, d_proj, d_attention);
   ctx.run(op::AttentionBackward{.dout = d_attention,
-                                .qkv = heads_of(acts.qkv),
+                                .qkv = heads_of(acts),
                                 .out = acts.attention_out,
                                 .lse = acts.lse,
-                                .dqkv = heads_of(grads.qkv),
+                                .dqkv = packed(grads.qkv),
                                 .dropout = dropout(DropoutSite::attention, micro_batch)});
-  turn(ctx, grads.qkv, grads.qkv.shape[0], true);
+  backward_of_turned(ctx, acts, grads.qkv);
   qkv_.backward(ctx, acts.ln1_out, grads.qkv, d_norm);
   ln1_.backward(ctx, d_norm, x, acts.ln1_mean, acts.ln1_rstd, grad, grad);
 }

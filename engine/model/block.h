@@ -1,6 +1,6 @@
 // One transformer block: pre-norm attention and MLP branches on a residual stream, as GPT-2 and GPT-3 (Radford et al.
-// 2019) or Llama (Touvron et al. 2023) have them: with or without rope, act being GELU or SwiGLU. Its linear layers are
-// partitioned over the tensor-parallel group.
+// 2019), Llama (Touvron et al. 2023) or Qwen3 (Yang et al. 2025) have them: with or without rope and norms of queries
+// and keys before it, act being GELU or SwiGLU. Its linear layers are partitioned over the tensor-parallel group.
 //
 //   x ── ln1 ── qkv ── rope ── attention ── proj ── dropout ── + ── ln2 ── fc1 ── act ── fc2 ── dropout ── + ── out
 //    └─────────────────────────────────────────────────────────┘└──────────────────────────────────────────┘
@@ -9,6 +9,7 @@
 // the gradient of `out` into the gradient of x in place. s* is s, or s/t under sequence parallelism.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "engine/model/layernorm.h"
@@ -24,6 +25,8 @@ struct BlockActivations {
   Residual ln1_out;           // [s*, b, h]
   Tensor ln1_mean, ln1_rstd;  // [s*, b] fp32; RMSNorm has no means
   Hidden qkv;                 // [s, b, (a + 2g) d/t] in Megatron's order (heads_view.h), turned to their positions
+  Hidden qk;                  // [s, b, (a + g) d/t] with norms of queries and keys: what is turned, in place of qkv
+  Tensor qk_mean, qk_rstd;    // [(a + g)/t s b] fp32: of all queries, then of keys
   Hidden attention_out;       // [s, b, a d/t]
   Tensor lse;                 // [b, a/t, s] fp32
   Residual middle;            // [s*, b, h] the residual stream between the branches
@@ -66,9 +69,12 @@ class Block {
 
  private:
   Dropout dropout(DropoutSite site, const MicroBatch& micro_batch) const;
-  QkvViews heads_of(Hidden qkv) const;
-  // Turns the last `count` of the positions to where they are, or back.
-  void turn(Context& ctx, Hidden qkv, int64_t count, bool inverse) const;
+  QkvViews packed(Hidden qkv) const;
+  QkvViews heads_of(const BlockActivations& acts) const;  // as attention reads them
+  // What attention reads, from what the linear layer wrote, of the last `count` positions; and the gradient, in place.
+  void normalise_and_turn(Context& ctx, const BlockActivations& acts, int64_t count) const;
+  void backward_of_turned(Context& ctx, const BlockActivations& acts, Hidden grad) const;
+  void turn(Context& ctx, const QkvViews& heads, int64_t count, bool inverse) const;
 
   const GptShape& shape_;
   const Tensor& rotary_;
@@ -76,6 +82,7 @@ class Block {
   uint64_t dropout_seed_;
   LayerNorm ln1_;
   ColumnParallelLinear qkv_;
+  std::optional<HeadNorm> q_norm_, k_norm_;
   RowParallelLinear proj_;
   LayerNorm ln2_;
   ColumnParallelLinear fc1_;

@@ -1,9 +1,10 @@
-// Layer norm with two replicated parameters, or RMSNorm with the first of them. Under sequence parallelism each
-// tensor-parallel rank normalises its own positions, and the parameters' gradients are summed over the group at the end
-// of the step.
+// Layer norm with two replicated parameters, or RMSNorm with the first of them. Tensor-parallel ranks normalise their
+// own positions, under sequence parallelism, or their own heads; their gradients of the parameters are then summed over
+// the group at the end of the step.
 #pragma once
 
 #include <string>
+#include <type_traits>
 
 #include "engine/model/shape.h"
 #include "parallel/context.h"
@@ -11,51 +12,72 @@
 
 namespace trivet {
 
-struct LayerNorm {
-  LayerNorm(ParamList& params, const std::string& name, const GptShape& shape);
-  Param& gamma;       // [h]
-  Param* const beta;  // [h]; null: RMSNorm, which uses no mean
+// What it normalises: positions, h columns each, or heads on this rank, each by itself.
+template <class Rows>
+struct NormOf {
+  static constexpr bool kHeads = std::is_same_v<Rows, HeadsView>;
+
+  NormOf(ParamList& params, const std::string& name, const GptShape& shape);
+  Param& gamma;       // [h], or [d]
+  Param* const beta;  // likewise; null: RMSNorm, which uses no mean
   float eps;
 
-  void forward(Context& ctx, Residual x, Residual y, Tensor mean, Tensor rstd) const;
-  // dx = residual (optional, may be dx itself) + the gradient of x.
-  void backward(Context& ctx, Residual dy, Residual x, Tensor mean, Tensor rstd, Residual residual, Residual dx) const;
-};
+  void forward(Context& ctx, const Rows& x, const Rows& y, Tensor mean, Tensor rstd) const;
+  // dx = residual (optional, may be dx itself) + the gradient of x. Of heads, dx lies as dy.
+  void backward(Context& ctx, const Rows& dy, const Rows& x, Tensor mean, Tensor rstd, const Rows& residual,
+                const Rows& dx) const;
 
-inline LayerNorm::LayerNorm(ParamList& params, const std::string& name, const GptShape& shape)
-    : gamma(params.declare({.name = name + ".weight",
-                            .global_shape = {shape.hidden},
-                            .init = {Init::ones},
-                            .weight_decay = shape.decay_norms_and_biases,
-                            .used_on = Place::residual})),
-      beta(shape.norm == Norm::rmsnorm ? nullptr
-                                       : &params.declare({.name = name + ".bias",
-                                                          .global_shape = {shape.hidden},
-                                                          .weight_decay = shape.decay_norms_and_biases,
-                                                          .used_on = Place::residual})),
+ private:
+  static ParamSpec spec(const std::string& name, const GptShape& shape, Init init) {
+    return {.name = name,
+            .global_shape = {kHeads ? shape.attention.head_width : shape.hidden},
+            .init = init,
+            .weight_decay = shape.decay_norms_and_biases,
+            .used_on = kHeads ? Place::hidden : Place::residual};
+  }
+  static Tensor memory_of(const Rows& rows) {
+    if constexpr (kHeads) return rows.memory;
+    else return rows;
+  }
+  static op::NormRows rows_of(const Rows& x, const Rows& y) {
+    if constexpr (kHeads) return {x.rows(), y.rows()};
+    else return {};
+  }
+};
+using LayerNorm = NormOf<Residual>;
+using HeadNorm = NormOf<HeadsView>;
+
+template <class Rows>
+NormOf<Rows>::NormOf(ParamList& params, const std::string& name, const GptShape& shape)
+    : gamma(params.declare(spec(name + ".weight", shape, {Init::ones}))),
+      beta(shape.norm == Norm::rmsnorm ? nullptr : &params.declare(spec(name + ".bias", shape, {}))),
       eps(static_cast<float>(shape.norm_epsilon)) {}
 
-inline void LayerNorm::forward(Context& ctx, Residual x, Residual y, Tensor mean, Tensor rstd) const {
-  ctx.run(op::LayernormForward{.x = x,
+template <class Rows>
+void NormOf<Rows>::forward(Context& ctx, const Rows& x, const Rows& y, Tensor mean, Tensor rstd) const {
+  ctx.run(op::LayernormForward{.x = memory_of(x),
                                .gamma = gamma.weight,
                                .beta = beta ? beta->weight : Tensor{},
                                .eps = eps,
-                               .y = y,
+                               .y = memory_of(y),
                                .mean = beta ? mean : Tensor{},
-                               .rstd = rstd});
+                               .rstd = rstd,
+                               .rows = rows_of(x, y)});
 }
 
-inline void LayerNorm::backward(Context& ctx, Residual dy, Residual x, Tensor mean, Tensor rstd, Residual residual,
-                                Residual dx) const {
-  ctx.run(op::LayernormBackward{.dy = dy,
-                                .x = x,
+template <class Rows>
+void NormOf<Rows>::backward(Context& ctx, const Rows& dy, const Rows& x, Tensor mean, Tensor rstd, const Rows& residual,
+                            const Rows& dx) const {
+  ctx.run(op::LayernormBackward{.dy = memory_of(dy),
+                                .x = memory_of(x),
                                 .gamma = gamma.weight,
                                 .mean = beta ? mean : Tensor{},
                                 .rstd = rstd,
-                                .residual = residual,
-                                .dx = dx,
+                                .residual = memory_of(residual),
+                                .dx = memory_of(dx),
                                 .dgamma = gamma.grad,
-                                .dbeta = beta ? beta->grad : Tensor{}});
+                                .dbeta = beta ? beta->grad : Tensor{},
+                                .rows = rows_of(x, dy)});
 }
 
 }  // namespace trivet

@@ -18,6 +18,8 @@ constexpr auto kNames = std::to_array<ModuleName>({{"embedding.word_embeddings"}
                                                    {"embedding.position_embeddings"},
                                                    {"input_layernorm", true},
                                                    {"self_attention.linear_qkv", true},
+                                                   {"self_attention.q_layernorm", true},
+                                                   {"self_attention.k_layernorm", true},
                                                    {"self_attention.linear_proj", true},
                                                    {"pre_mlp_layernorm", true},
                                                    {"mlp.linear_fc1", true},

@@ -15,6 +15,8 @@ enum class Module : uint8_t {
   position_embeddings,
   attention_norm,  // from here to fc2: one in each block
   qkv,
+  q_norm,  // of each head, in models that have them
+  k_norm,
   proj,
   mlp_norm,
   fc1,

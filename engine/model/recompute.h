@@ -12,7 +12,7 @@ namespace trivet {
 // The parts of a block's forward pass in order (block.h), or the activations that they write.
 struct BlockParts {
   bool norms = false;           // ln1, ln2
-  bool qkv = false;             // and rope
+  bool qkv = false;             // its norms and rope
   bool core_attention = false;  // attention_out and its lse
   bool middle = false;          // proj, and the residual stream between the branches
   bool mlp = false;             // fc1 and the activation

@@ -44,6 +44,11 @@ struct GptShape : ModelSpec {
   Shape softmax_shape() const { return {micro_batch, local_heads(), seq}; }              // [b, a/t, s]
   Shape ffn_shape() const { return {seq, micro_batch, ffn / t}; }                        // [s, b, f/t]
   Shape fc1_shape() const { return {seq, micro_batch, (gated() ? 2 : 1) * (ffn / t)}; }  // [s, b, f/t or 2 f/t]
+  // Of queries and keys that are normalised, [s, b, (a + g) d/t], and of statistics a head.
+  int64_t local_qk() const { return qk_norm ? (attention.heads + attention.kv_heads) / t : 0; }
+  Shape qk_shape() const { return {seq, micro_batch, local_qk() * attention.head_width}; }
+  Shape qk_rows_shape() const { return {local_qk() * tokens()}; }
+  Shape qk_means_shape() const { return norm == Norm::rmsnorm ? Shape{0} : qk_rows_shape(); }
 };
 
 // The positions of a forward pass over a text that grows: it reads the keys and values that earlier passes left of the

@@ -35,6 +35,7 @@ struct ModelSpec {
   Rotary rotary{};              // of rope
   bool biases = true;           // of the linear layers of blocks
   bool qkv_bias = true;         // of queries, keys and values
+  bool qk_norm = false;         // each head of queries and keys is normalised before it turns
   bool tied_embeddings = true;  // the output layer's weight is the word embedding's
   // Initialisation and dropout, which do not change what a trained model computes.
   struct Training {

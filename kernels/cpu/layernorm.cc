@@ -50,16 +50,37 @@ void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rst
   });
 }
 
+// Where the rows of a norm begin, in elements. A token has as many as there are heads; without heads it is a row.
+struct RowPlaces {
+  const HeadRows &x, &y;
+  const HeadsLayout of_x, of_y;
+  const int64_t tokens = of_x.s * of_x.b, heads = of_x.heads(), h = of_x.d;
+
+  RowPlaces(const op::NormRows& rows, const Tensor& x, const Tensor& y)
+      : x(rows.x), y(rows.y), of_x(rows.x.of(x)), of_y(rows.y.of(y)) {}
+
+  // f(row, where it begins in x, and in y)
+  template <class F>
+  void for_each(int64_t token, const F& f) const {
+    const int64_t position = token / of_x.b, entry = token % of_x.b;
+    for (int64_t head = 0; head < heads; ++head)
+      f(token * heads + head, x.first + of_x.at(position, entry, head), y.first + of_y.at(position, entry, head));
+  }
+};
+
 }  // namespace
 
 void Kernels::compute(const op::LayernormForward& op) {
-  const int64_t n = op.x.rows(), h = op.x.cols();
+  const RowPlaces rows(op.rows, op.x, op.y);
+  const int64_t h = rows.h;
   dispatch_float(op.x.dtype, [&]<class T>() {
     const auto loop = [&]<bool kCentered>() {
-      for_rows(threads_, n, h, [&](int64_t r) {
-        forward_row<kCentered>(op.x.as<T>() + r * h, op.gamma.as<T>(), kCentered ? op.beta.as<T>() : nullptr, op.eps, h,
-                               op.y.as<T>() + r * h, kCentered ? op.mean.as<float>() + r : nullptr,
-                               op.rstd.as<float>()[r]);
+      for_rows(threads_, rows.tokens, rows.heads * h, [&](int64_t token) {
+        rows.for_each(token, [&](int64_t r, int64_t x, int64_t y) {
+          forward_row<kCentered>(op.x.as<T>() + x, op.gamma.as<T>(), kCentered ? op.beta.as<T>() : nullptr, op.eps, h,
+                                 op.y.as<T>() + y, kCentered ? op.mean.as<float>() + r : nullptr,
+                                 op.rstd.as<float>()[r]);
+        });
       });
     };
     if (op.mean) loop.template operator()<true>();
@@ -68,18 +89,21 @@ void Kernels::compute(const op::LayernormForward& op) {
 }
 
 void Kernels::compute(const op::LayernormBackward& op) {
-  const int64_t n = op.x.rows(), h = op.x.cols(), grain = rows_per_grain(h);
-  const int parts = parts_of(threads_, n, grain);
+  const RowPlaces rows(op.rows, op.x, op.dy);
+  const int64_t h = rows.h, grain = rows_per_grain(rows.heads * h);
+  const int parts = parts_of(threads_, rows.tokens, grain);
   std::vector<float> partials(static_cast<size_t>(parts * 2 * h));  // a part's dgamma, then its dbeta: some KiB
   dispatch_float(op.x.dtype, [&]<class T>() {
-    parallel_for(threads_, n, grain, [&](Range rows, int part) {
+    parallel_for(threads_, rows.tokens, grain, [&](Range tokens, int part) {
       float* const dg = partials.data() + part * 2 * h;
       const auto loop = [&]<bool kCentered, bool kResidual>() {
-        for (int64_t r = rows.begin; r < rows.end; ++r)
-          backward_row<kCentered, kResidual>(op.dy.as<T>() + r * h, op.x.as<T>() + r * h, op.gamma.as<T>(),
-                                             kCentered ? op.mean.as<float>()[r] : 0, op.rstd.as<float>()[r],
-                                             kResidual ? op.residual.as<T>() + r * h : nullptr, h,
-                                             op.dx.as<T>() + r * h, dg, dg + h);
+        for (int64_t token = tokens.begin; token < tokens.end; ++token)
+          rows.for_each(token, [&](int64_t r, int64_t x, int64_t y) {
+            backward_row<kCentered, kResidual>(op.dy.as<T>() + y, op.x.as<T>() + x, op.gamma.as<T>(),
+                                               kCentered ? op.mean.as<float>()[r] : 0, op.rstd.as<float>()[r],
+                                               kResidual ? op.residual.as<T>() + y : nullptr, h, op.dx.as<T>() + y, dg,
+                                               dg + h);
+          });
       };
       if (op.mean && op.residual) loop.template operator()<true, true>();
       else if (op.mean) loop.template operator()<true, false>();

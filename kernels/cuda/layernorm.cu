@@ -1,6 +1,7 @@
 // Layer and RMS normalisation by rows. Both kernels read a row from memory once: a thread keeps up to four packs of it
 // in registers, as they came, for the passes over the row that need its mean, its variance and its sums. Bound by
-// memory: 2 elements moved for each of the forward pass, 3 (4 with a residual) of the backward.
+// memory: 2 elements moved for each of the forward pass, 3 (4 with a residual) of the backward. Rows may be heads;
+// those of 64 columns are 8 threads' work, so a warp takes several.
 #include "kernels/cuda/column_partials.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
@@ -46,18 +47,30 @@ __device__ inline float4 plus(float4 a, float4 b) { return {a.x + b.x, a.y + b.y
 
 constexpr int kMostThreads = 512;  // so that a thread may have 128 registers
 
+// Where a row of h elements begins, behind the first: a head, or, in a layout without heads, the next h elements.
+// REQUIRES: fewer than 2^31 rows.
+__device__ inline int64_t row_begin(const HeadsLayout& z, int64_t row, int h) {
+  if (z.d == 0) return row * h;
+  // 64-bit divisions would take longer than the rest of a short row.
+  const auto r = static_cast<unsigned int>(row), heads = static_cast<unsigned int>(z.heads()), token = r / heads,
+             head = r % heads, b = static_cast<unsigned int>(z.b), members = static_cast<unsigned int>(z.members);
+  return token / b * z.position + token % b * z.entry + head / members * z.group + head % members * z.member;
+}
+
 // kCentered: of all kernels; else RMSNorm, with neither mean, beta nor dbeta.
 
 // ---- kernels
 
-// A block normalises one row; a thread has every blockDim.x-th pack of it.
+// A block has blockDim.y teams of threads, each for a row; a thread has every blockDim.x-th pack of it.
 template <class T, class Whole, bool kCentered>
 __global__ void __launch_bounds__(kMostThreads)
-    layernorm_forward_kernel(const T* x, const T* gamma, const T* beta, float eps, int h, T* y, float* mean,
-                             float* rstd) {
+    layernorm_forward_kernel(const T* x, HeadsLayout x_rows, const T* gamma, const T* beta, float eps, int64_t n, int h,
+                             T* y, HeadsLayout y_rows, float* mean, float* rstd) {
   __shared__ float shared[32];
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * h;
-  const RowPart<T, Whole> part(x + at, h, threadIdx.x, blockDim.x);
+  const int64_t mine = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const int64_t row = mine < n ? mine : n - 1;  // teams of a warp reduce together: those behind the end read the last
+  const RowPart<T, Whole> part(x + row_begin(x_rows, row, h), h, threadIdx.x, blockDim.x);
+  T* const out = y + row_begin(y_rows, row, h);
   float mu = 0;
   if constexpr (kCentered) {
     float sum = 0;
@@ -75,29 +88,31 @@ __global__ void __launch_bounds__(kMostThreads)
   });
   const float variance = block_reduce(squares, Sum(), 0.0f, shared) / static_cast<float>(h);
   const float r = 1.0f / sqrtf(variance + eps);
+  if (mine >= n) return;
   part.for_packs([&](int i, Pack pack) {
     const Pack g = load_pack(gamma, i, h, Whole());
     Pack b{};
     if constexpr (kCentered) b = load_pack(beta, i, h, Whole());
 #pragma unroll
     for (int k = 0; k < kPack; ++k) pack.v[k] = (pack.v[k] - mu) * r * g.v[k] + b.v[k];
-    store_pack(y + at, i, h, Whole(), pack);
+    store_pack(out, i, h, Whole(), pack);
   });
   if (threadIdx.x == 0) {
-    if constexpr (kCentered) mean[blockIdx.x] = mu;
-    rstd[blockIdx.x] = r;
+    if constexpr (kCentered) mean[row] = mu;
+    rstd[row] = r;
   }
 }
 
-// A block is a team of blockDim.x threads for one row (one warp, where there are several teams: blockDim.y), and takes
-// every (gridDim.x * blockDim.y)-th row. A thread owns the same columns of all of its rows, and sums their part of
-// dgamma and dbeta in shared memory: sums[team][kSums][padded], which no other thread touches. At the end the block
-// adds up its teams and leaves partials[block][kSums][h]. A pack's halves lie apart, [2][packs] of float4, so that the
-// lanes of a warp touch all banks.
+// A block has blockDim.y teams of blockDim.x threads, each for a row, and takes every (gridDim.x * blockDim.y)-th row.
+// A thread owns the same columns of all of its rows, and sums their part of dgamma and dbeta in shared memory:
+// sums[team][kSums][padded], which no other thread touches. At the end the block adds up its teams and leaves
+// partials[block][kSums][h]. A pack's halves lie apart, [2][packs] of float4, so that the lanes of a warp touch all
+// banks.
 template <class T, class Whole, bool kCentered>
 __global__ void __launch_bounds__(kMostThreads)
-    layernorm_backward_kernel(const T* dy, const T* x, const T* gamma, const float* mean, const float* rstd,
-                              const T* residual, int64_t n, int h, int packs, T* dx, float* partials) {
+    layernorm_backward_kernel(const T* dy, HeadsLayout y_rows, const T* x, HeadsLayout x_rows, const T* gamma,
+                              const float* mean, const float* rstd, const T* residual, int64_t n, int h, int packs,
+                              T* dx, float* partials) {
   constexpr int kSums = kCentered ? 2 : 1;
   float4* const sums = dynamic_shared<float4>();  // [teams][dgamma, dbeta][2][packs]
   __shared__ float shared[32];
@@ -108,14 +123,14 @@ __global__ void __launch_bounds__(kMostThreads)
   for (int i = threadIdx.x; i < team_packs; i += blockDim.x) dgamma[i] = float4{};
   __syncthreads();
 
-  const auto team_sum = [&](float value) {
-    return teams > 1 ? warp_reduce(value, Sum()) : block_reduce(value, Sum(), 0.0f, shared);
-  };
-  // All threads of a team leave the loop together, so that its reductions are complete.
-  for (int64_t row = static_cast<int64_t>(blockIdx.x) * teams + team; row < n;
-       row += static_cast<int64_t>(gridDim.x) * teams) {
-    const int64_t at = row * h;
-    const RowPart<T, Whole> x_part(x + at, h, threadIdx.x, blockDim.x);
+  const auto team_sum = [&](float value) { return block_reduce(value, Sum(), 0.0f, shared); };
+  // All threads leave the loop together, so that reductions are complete; teams behind the end read the last row.
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * teams; first < n;
+       first += static_cast<int64_t>(gridDim.x) * teams) {
+    const bool is_mine = first + team < n;
+    const int64_t row = is_mine ? first + team : n - 1;
+    const int64_t x_at = row_begin(x_rows, row, h), at = row_begin(y_rows, row, h);
+    const RowPart<T, Whole> x_part(x + x_at, h, threadIdx.x, blockDim.x);
     const RowPart<T, Whole> dy_part(dy + at, h, threadIdx.x, blockDim.x);
     const float mu = kCentered ? mean[row] : 0.0f, r = rstd[row];
     // f(index, xhat, dy, gamma) for each of this thread's packs
@@ -130,7 +145,7 @@ __global__ void __launch_bounds__(kMostThreads)
       for (int k = 0; k < RowPart<T, Whole>::kHeld; ++k)
         if (const int i = x_part.index(k); i < h) one(i, x_part.held[k], dy_part.held[k]);
       for (int i = x_part.index(RowPart<T, Whole>::kHeld); i < h; i += static_cast<int>(blockDim.x) * kPack)
-        one(i, load_raw(x + at, i, h, Whole()), load_raw(dy + at, i, h, Whole()));
+        one(i, load_raw(x + x_at, i, h, Whole()), load_raw(dy + at, i, h, Whole()));
     };
     float g_sum = 0, gx_sum = 0;
     for_packs([&](int, const Pack& xhat, const Pack& d, const Pack& g) {
@@ -142,6 +157,7 @@ __global__ void __launch_bounds__(kMostThreads)
     });
     const float g_mean = kCentered ? team_sum(g_sum) / static_cast<float>(h) : 0.0f;
     const float gx_mean = team_sum(gx_sum) / static_cast<float>(h);
+    if (!is_mine) continue;
     for_packs([&](int i, const Pack& xhat, const Pack& d, const Pack& g) {
       Pack gradient{};
       if (residual) gradient = load_pack(residual + at, i, h, Whole());
@@ -186,52 +202,66 @@ void dispatch_kernel(DType dtype, bool vectors, bool centered, const F& f) {
   });
 }
 
-void check_row(const char* op, int64_t h) {
+void check_rows(const char* op, int64_t n, int64_t h) {
   if (h > 1 << 24) fail(std::string(op) + ": rows of " + std::to_string(h) + " elements, expected at most 16777216");
+  if (n > INT32_MAX) fail(std::string(op) + ": " + std::to_string(n) + " rows, expected at most 2147483647");
 }
 
-// Threads for rows of h elements: `packs` packs each, whole warps.
-unsigned int row_threads(int64_t h, int64_t packs) {
-  return static_cast<unsigned int>(
-      std::clamp<int64_t>(ceil_div(ceil_div(h, kPack), packs * 32) * 32, 32, kMostThreads));
+bool is_short(int64_t h) { return h <= 1024; }
+
+// For rows of h elements: of short ones, eight warps of teams, each as large as a row has packs, at most a warp. Of
+// others one team, whole warps, of which a thread has `packs` packs.
+dim3 row_teams(int64_t h, int64_t packs) {
+  unsigned int threads = 1;
+  if (!is_short(h))
+    return static_cast<unsigned int>(std::min<int64_t>(ceil_div(h, packs * 32 * kPack) * 32, kMostThreads));
+  while (threads < 32 && threads * kPack < h) threads *= 2;
+  return {threads, kBlockThreads / threads};
+}
+
+// Whether each row begins and ends at a multiple of a pack.
+bool whole_packs(const HeadRows& rows, int64_t h) {
+  const HeadsLayout& z = rows.layout;  // without heads: zeros
+  return (h | rows.first | z.position | z.entry | z.group | z.member) % kPack == 0;
 }
 
 }  // namespace
 
 void CudaOps::launch(const op::LayernormForward& op, cudaStream_t stream) {
-  const int64_t n = op.x.rows(), h = op.x.cols();
+  const HeadRows &x = op.rows.x, &y = op.rows.y;
+  const int64_t n = op.rows.count(op.x), h = op.rows.width(op.x);
   if (n * h == 0) return;
-  check_row(op.kSpan.name, h);
-  const bool vectors = h % kPack == 0 && aligned(op.x, op.gamma, op.beta, op.y);
+  check_rows(op.kSpan.name, n, h);
+  const dim3 teams = row_teams(h, 3);
+  const bool vectors = whole_packs(x, h) && whole_packs(y, h) && aligned(op.x, op.gamma, op.beta, op.y);
   dispatch_kernel(op.x.dtype, vectors, bool{op.mean}, [&]<class T, class Whole, bool kCentered>() {
-    launch_kernel(layernorm_forward_kernel<T, Whole, kCentered>, {blocks(n, op.kSpan.name), row_threads(h, 3), stream},
-                  elements<T>(op.x), elements<T>(op.gamma), elements<T>(op.beta), op.eps, static_cast<int>(h),
-                  elements<T>(op.y), op.mean.as<float>(), op.rstd.as<float>());
+    launch_kernel(layernorm_forward_kernel<T, Whole, kCentered>,
+                  {blocks(ceil_div(n, teams.y), op.kSpan.name), teams, stream}, elements<T>(op.x) + x.first, x.layout,
+                  elements<T>(op.gamma), elements<T>(op.beta), op.eps, n, static_cast<int>(h),
+                  elements<T>(op.y) + y.first, y.layout, op.mean.as<float>(), op.rstd.as<float>());
   });
 }
 
 void CudaOps::launch(const op::LayernormBackward& op, cudaStream_t stream) {
-  const int64_t n = op.x.rows(), h = op.x.cols();
+  const HeadRows &x = op.rows.x, &y = op.rows.y;
+  const int64_t n = op.rows.count(op.x), h = op.rows.width(op.x), packs = ceil_div(h, kPack);
   if (n * h == 0) return;
-  check_row(op.kSpan.name, h);
-  // Short rows: a warp each, eight to a block, which share one row of partial sums. Others: a block each.
-  const int64_t packs = ceil_div(h, kPack);
-  const bool short_rows = h <= 1024;
-  const dim3 block = short_rows ? dim3(32, 8) : dim3(row_threads(h, 2), 1);
+  check_rows(op.kSpan.name, n, h);
+  const dim3 block = row_teams(h, 2);    // whose teams share one row of partial sums
   const int64_t sums = op.mean ? 2 : 1;  // dgamma, dbeta
   const auto shared = static_cast<size_t>(block.y * sums * 2 * packs) * sizeof(float4);
   constexpr size_t kMostShared = 224 * 1024;
   if (shared > kMostShared) fail("layernorm_backward: rows of " + std::to_string(h) + " elements are too long");
-  const int64_t per_multiprocessor = short_rows ? 2 : std::clamp<int64_t>(1024 / block.x, 1, 4);
+  const int64_t per_multiprocessor = is_short(h) ? 2 : std::clamp<int64_t>(1024 / block.x, 1, 4);
   const int64_t parts = std::min(ceil_div(n, block.y), per_multiprocessor * multiprocessors_);
   auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * sums * h * 4));
-  const bool vectors = h % kPack == 0 && aligned(op.x, op.dy, op.gamma, op.residual, op.dx);
+  const bool vectors = whole_packs(x, h) && whole_packs(y, h) && aligned(op.x, op.dy, op.gamma, op.residual, op.dx);
   dispatch_kernel(op.x.dtype, vectors, bool{op.mean}, [&]<class T, class Whole, bool kCentered>() {
     allow_shared(layernorm_backward_kernel<T, Whole, kCentered>, shared);
     launch_kernel(layernorm_backward_kernel<T, Whole, kCentered>, {blocks(parts, op.kSpan.name), block, stream, shared},
-                  elements<T>(op.dy), elements<T>(op.x), elements<T>(op.gamma), op.mean.as<float>(),
-                  op.rstd.as<float>(), elements<T>(op.residual), n, static_cast<int>(h), static_cast<int>(packs),
-                  elements<T>(op.dx), partials);
+                  elements<T>(op.dy) + y.first, y.layout, elements<T>(op.x) + x.first, x.layout, elements<T>(op.gamma),
+                  op.mean.as<float>(), op.rstd.as<float>(), op.residual ? elements<T>(op.residual) + y.first : nullptr,
+                  n, static_cast<int>(h), static_cast<int>(packs), elements<T>(op.dx) + y.first, partials);
   });
   add_column_partials(partials, parts, h, op.dgamma.as<float>(), op.dbeta.as<float>(), stream);
 }

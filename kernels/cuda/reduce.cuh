@@ -1,5 +1,5 @@
-// Sums and maxima over the threads of a warp or a block, by a fixed tree: every thread gets the result, and a second
-// run gets the same bits.
+// Sums and maxima over the threads of a warp, a part of it or a block, by a fixed tree: every thread gets the result,
+// and a second run gets the same bits.
 #pragma once
 
 namespace trivet {
@@ -23,12 +23,21 @@ __device__ inline T warp_reduce(T x, Op op) {
   return x;
 }
 
-// REQUIRES: all threads of a block of whole warps call it; `shared` has room for 32 elements, and may be used again by
-// the next call. `none`: what changes nothing.
+// Over each team of blockDim.x <= 32 threads, a power of two, side by side in a warp. Called by the whole warp.
+template <class T, class Op>
+__device__ inline T team_reduce(T x, Op op) {
+  for (int offset = static_cast<int>(blockDim.x) / 2; offset > 0; offset /= 2)
+    x = op(x, __shfl_xor_sync(kAllLanes, x, offset));
+  return x;
+}
+
+// Over the threads of a block that differ in threadIdx.x. REQUIRES: they are such a team, or all of a block of whole
+// warps, all of which call it; `shared` has room for 32 elements, and may be used again by the next call. `none`: what
+// changes nothing.
 template <class T, class Op>
 __device__ inline T block_reduce(T x, Op op, T none, T* shared) {
+  if (blockDim.x <= 32) return team_reduce(x, op);
   x = warp_reduce(x, op);
-  if (blockDim.x == 32) return x;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   __syncthreads();  // the last call's readers are done
   if (lane == 0) shared[warp] = x;

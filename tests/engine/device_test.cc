@@ -47,6 +47,7 @@ INSTANTIATE_TEST_SUITE_P(
                                  as_llama(c);
                                  c.precision.dtype = DType::bf16;
                                }},
+                    LayoutCase{"qwen3", {.t = 2, .p = 2, .schedule = "zb-h1"}, as_qwen3},
                     LayoutCase{"ring",
                                {.t = 2, .sequence_parallel = true},
                                [](Config& c) { c.overlap.tp_comm_overlap = TensorOverlap::ring; }},

@@ -53,6 +53,15 @@ INSTANTIATE_TEST_SUITE_P(
                                  test::as_llama(c);
                                  bf16_precision(c);
                                }},
+                    LayoutCase{"qwen3", {.t = 2, .p = 2, .sequence_parallel = true}, test::as_qwen3},
+                    LayoutCase{"qwen3_as_generated",
+                               {},
+                               [](Config& c) {
+                                 test::as_qwen3(c);
+                                 test::set_key(c, "model.normalization", "LayerNorm");
+                                 test::set_key(c, "model.recompute_granularity", "selective");
+                                 test::set_key(c, "model.recompute_modules", "core_attn,layernorm,mlp");
+                               }},
                     LayoutCase{"pipeline", {.p = 2}},
                     LayoutCase{"interleaved", {.p = 2, .schedule = "interleaved", .v = 2}},
                     LayoutCase{"v_shaped", {.p = 2, .schedule = "zb-v"}},

@@ -1,4 +1,4 @@
-// Trivet against PyTorch: losses, gradient norms and gradients of a small GPT and a small Llama over ten AdamW steps in
+// Trivet against PyTorch: losses, gradient norms and gradients of a small GPT, Llama and Qwen3 over ten AdamW steps in
 // fp32. The golden numbers are PyTorch's in float64 (tests/golden/make_golden.py); both sides make the weights and
 // tokens from the same pure functions.
 #include <gtest/gtest.h>
@@ -23,8 +23,8 @@ Config golden_config(const std::string& name) {
                   .num_attention_heads = 2,
                   .seq_length = kSeq,
                   .vocab_size = kVocab,
-                  .untie_embeddings_and_output_weights = name != "gpt_tied"};
-  if (name == "llama") {
+                  .untie_embeddings_and_output_weights = name != "gpt_tied" && name != "qwen3"};
+  if (name == "llama" || name == "qwen3") {
     ModelConfig& model = config.model;
     model.ffn_hidden_size = 24;
     model.num_attention_heads = 4;
@@ -35,6 +35,7 @@ Config golden_config(const std::string& name) {
     model.add_bias_linear = false;
     model.position_embedding_type = Positions::rope;
     model.use_rope_scaling = true;
+    model.qk_layernorm = name == "qwen3";
   }
   config.batch = {.micro_batch_size = kBatch, .global_batch_size = kBatch};
   config.data.path = "golden";  // never opened: the test makes the tokens
@@ -126,7 +127,7 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::Values("gpt_tied", "gpt_untied", "llama"),
+INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::Values("gpt_tied", "gpt_untied", "llama", "qwen3"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

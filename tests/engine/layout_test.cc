@@ -74,11 +74,39 @@ INSTANTIATE_TEST_SUITE_P(
                             {{"use_rope_scaling", "true"},
                              {"rope_scaling_factor", "2"},
                              {"rope_scaling_original_max_position_embeddings", "16"}}),
+                    mixture("norms_of_heads", true, {{"qk_layernorm", "true"}}),
+                    mixture("layernorms_of_heads", true, {{"qk_layernorm", "true"}, {"normalization", "LayerNorm"}}),
+                    mixture("gpt_with_norms_of_heads", false, {{"qk_layernorm", "true"}, {"num_query_groups", "2"}}),
                     mixture("gpt_with_rmsnorm", false, {{"normalization", "RMSNorm"}}),
                     mixture("gpt_with_groups", false, {{"num_query_groups", "2"}}),
                     mixture("gpt_with_wide_heads", false, {{"kv_channels", "12"}}),
                     mixture("gpt_with_swiglu", false, {{"swiglu", "true"}})),
     [](const auto& info) { return info.param.name; });
+
+// Each rank has its own heads, of which the norms' gradients are terms, whether or not it has all positions.
+TEST(Mixture, NormsOfHeadsAreSummedOverTheTensorGroup) {
+  for (const Norm norm : {Norm::rmsnorm, Norm::layernorm}) {
+    Config config = tiny_config();
+    as_qwen3(config);
+    config.model.normalization = norm;
+    // Their gradients are small beside those of matrices; the learning rate of Adam is alike for all.
+    const Curve reference = train_on_threads(config, 1, kSteps);
+    for (const bool sequence_parallel : {false, true})
+      for (const int t : {2, 4}) {
+        const Config of_ranks = cut(config, {.t = t, .sequence_parallel = sequence_parallel});
+        expect_near(train_on_threads(of_ranks, t, kSteps), reference);
+        with_trainers(of_ranks, t, [](Trainer& trainer) {
+          size_t norms = 0;
+          for (const Param& param : trainer.state().params.all())
+            if (param.spec.name.find("k_layernorm") != std::string::npos) {
+              EXPECT_TRUE(param.summed_over.has(Axis::tp)) << param.spec.name;
+              ++norms;
+            }
+          EXPECT_GE(norms, 4u);
+        });
+      }
+  }
+}
 
 // A group is on one rank, so several queries of one head: no tensor parallelism.
 TEST(Mixture, OneHeadOfKeysAndValues) {
@@ -345,6 +373,20 @@ TEST_P(RecomputeLayout, ChangesNoNumber) {
     // Poisoned: what is not made again is NaN.
     const Curve curve = train_on_threads(with_recompute(config, c), c.p * c.t, 4, true);
     expect_equal(curve, kept);
+    EXPECT_EQ(curve.weights_hash, kept.weights_hash);
+  }
+}
+
+TEST(Recompute, OfNormsOfHeadsChangesNoNumber) {
+  for (const RecomputeCase& c :
+       {RecomputeCase{"selective"}, RecomputeCase{"selective", "layernorm"},
+        RecomputeCase{"selective", "core_attn,layernorm,mlp", "none", 0, "zb-h2", 2, 2},
+        RecomputeCase{"full", "core_attn", "uniform", 2, "zb-h1", 2}, RecomputeCase{"full", "core_attn", "block", 3}}) {
+    Config config = cut(tiny_config(), {.t = c.t, .p = c.p, .sequence_parallel = c.t > 1, .schedule = c.schedule});
+    as_qwen3(config);
+    const Curve kept = train_on_threads(config, c.p * c.t, 4);
+    const Curve curve = train_on_threads(with_recompute(config, c), c.p * c.t, 4, true);
+    expect_equal(curve, kept, c.modules);
     EXPECT_EQ(curve.weights_hash, kept.weights_hash);
   }
 }

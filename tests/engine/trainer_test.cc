@@ -79,6 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(LayoutCase{"one"}, LayoutCase{"bf16", {}, bf16}, LayoutCase{"tensor", {.t = 2}},
                     LayoutCase{"sequence", kSequence}, LayoutCase{"pipeline", {.p = 2, .schedule = "gpipe"}},
                     LayoutCase{"zero_bubble", {.p = 2, .schedule = "zb-h1"}},
+                    LayoutCase{"norms_of_heads", {.t = 2, .p = 2, .schedule = "zb-h1"}, as_qwen3},
                     LayoutCase{"deferred", {.p = 2}, [](Config& c) { c.overlap.defer_embedding_wgrad_compute = true; }},
                     LayoutCase{"bulk", kSequence, tensor_overlap("bulk")},
                     LayoutCase{"ring", kSequence, tensor_overlap("ring")},
@@ -100,6 +101,23 @@ INSTANTIATE_TEST_SUITE_P(
                                [](Config& c) { c.model.recompute_granularity = RecomputeGranularity::selective; }},
                     LayoutCase{"v_shaped", {.t = 2, .p = 2, .sequence_parallel = true, .schedule = "zb-v"}, bf16}),
     [](const auto& info) { return info.param.name; });
+
+// The queries and keys before the norm and after it, and a statistic of each.
+TEST(PlannedMemory, NormsOfHeadsSaveWhatTheyRead) {
+  const auto activations = [](bool norms, const char* normalization) {
+    Config config = tiny_config();
+    as_qwen3(config);
+    config.model.qk_layernorm = norms;
+    set_key(config, "model.normalization", normalization);
+    const auto [run, layout] = resolved(config, 1);
+    for (const MemoryItem& item : plan_memory(run, layout, {}).items)
+      if (item.name == "activations") return item.bytes;
+    return int64_t{-1};
+  };
+  const int64_t layers = 4, heads = 16 * 2 * (8 + 4), d = 8;  // s b (a + g)
+  EXPECT_EQ(activations(true, "RMSNorm") - activations(false, "RMSNorm"), 4 * layers * heads * (d + 1));
+  EXPECT_EQ(activations(true, "LayerNorm") - activations(false, "LayerNorm"), 4 * layers * heads * (d + 2));
+}
 
 // Bytes of activations that recompute saves, against counting the tensors by hand (bf16; n micro-batches under way).
 TEST(PlannedMemory, RecomputeSavesWhatItDoesNotKeep) {

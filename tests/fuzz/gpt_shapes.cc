@@ -21,8 +21,7 @@ std::vector<ModelTensor> model_tensors(const ModelSpec& model) {
   };
   const auto add_both = [&](Module module, int64_t layer, Shape shape, bool bias) {
     add(module, layer, "weight", shape);
-    --shape.rank;
-    if (shape.rank == 0) shape = {h};  // of a norm
+    if (shape.rank > 1) --shape.rank;  // a norm's has one dimension as well
     if (bias) add(module, layer, "bias", shape);
   };
   const bool mean = model.norm == Norm::layernorm;
@@ -31,6 +30,9 @@ std::vector<ModelTensor> model_tensors(const ModelSpec& model) {
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     add_both(Module::attention_norm, layer, {h}, mean);
     add_both(Module::qkv, layer, {model.attention.qkv_width(), h}, model.qkv_bias);
+    if (model.qk_norm)
+      for (const Module norm : {Module::q_norm, Module::k_norm})
+        add_both(norm, layer, {model.attention.head_width}, mean);
     add_both(Module::proj, layer, {h, model.attention.width()}, model.biases);
     add_both(Module::mlp_norm, layer, {h}, mean);
     add_both(Module::fc1, layer, model.gated() ? Shape{2, f, h} : Shape{f, h}, model.biases);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/{gpt_tied,gpt_untied,llama}.json: losses, gradient norms and gradients of a small GPT, and of a
-small Llama, in PyTorch.
+"""Makes tests/golden/{gpt_tied,gpt_untied,llama,qwen3}.json: losses, gradient norms and gradients of a small GPT, a small
+Llama and one with Qwen3's norms of queries and keys, in PyTorch.
 
     python3 tests/golden/make_golden.py        # needs PyTorch and NumPy; never run by the tests
 
@@ -57,7 +57,7 @@ def normal(name, shape, std):
     return (np.float32(std) * out[:n]).reshape(shape)
 
 
-def make_params(tied, llama):
+def make_params(tied, llama, qk_norm):
     p = {}
     out_std = np.float32(STD) * (np.float32(1) / np.sqrt(np.float32(2 * L)))
 
@@ -69,8 +69,8 @@ def make_params(tied, llama):
         if not llama:
             add(name + ".bias", np.zeros(out))
 
-    def norm(name):
-        add(name + ".weight", np.ones(H))
+    def norm(name, width=H):
+        add(name + ".weight", np.ones(width))
         if not llama:
             add(name + ".bias", np.zeros(H))
 
@@ -83,6 +83,8 @@ def make_params(tied, llama):
         base = f"decoder.layers.{i}."
         norm(base + "input_layernorm")
         linear(base + "self_attention.linear_qkv", qkv, H, STD)
+        for part in "qk" if qk_norm else "":
+            norm(base + f"self_attention.{part}_layernorm", WIDTH)
         linear(base + "self_attention.linear_proj", H, attention, out_std)
         norm(base + "pre_mlp_layernorm")
         linear(base + "mlp.linear_fc1", fc1, H, STD)
@@ -148,19 +150,22 @@ def forward_llama(p, tokens):
         base = f"decoder.layers.{i}."
         qkv = F.linear(norm(x, base + "input_layernorm"), p[base + "self_attention.linear_qkv.weight"])
         qkv = qkv.view(BATCH, SEQ, GROUPS, members + 2, WIDTH)
-        q = rope(qkv[:, :, :, :members].reshape(BATCH, SEQ, LLAMA_HEADS, WIDTH).transpose(1, 2))
-        k = rope(qkv[:, :, :, members].transpose(1, 2)).repeat_interleave(members, dim=1)
+        q, k = qkv[:, :, :, :members].reshape(BATCH, SEQ, LLAMA_HEADS, WIDTH), qkv[:, :, :, members]
+        if base + "self_attention.q_layernorm.weight" in p:
+            q, k = norm(q, base + "self_attention.q_layernorm"), norm(k, base + "self_attention.k_layernorm")
+        q, k = rope(q.transpose(1, 2)), rope(k.transpose(1, 2)).repeat_interleave(members, dim=1)
         v = qkv[:, :, :, members + 1].transpose(1, 2).repeat_interleave(members, dim=1)
         a = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(BATCH, SEQ, -1)
         x = x + F.linear(a, p[base + "self_attention.linear_proj.weight"])
         gate, up = F.linear(norm(x, base + "pre_mlp_layernorm"), p[base + "mlp.linear_fc1.weight"]).chunk(2, dim=-1)
         x = x + F.linear(F.silu(gate) * up, p[base + "mlp.linear_fc2.weight"])
-    logits = F.linear(norm(x, "decoder.final_layernorm"), p["output_layer.weight"])
+    head = p.get("output_layer.weight", p["embedding.word_embeddings.weight"])
+    logits = F.linear(norm(x, "decoder.final_layernorm"), head)
     return F.cross_entropy(logits.reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
 
 
-def run(name, tied, llama=False):
-    p = make_params(tied, llama)
+def run(name, tied, llama=False, qk_norm=False):
+    p = make_params(tied, llama, qk_norm)
     decayed = [v for v in p.values() if v.dim() == 2]
     plain = [v for v in p.values() if v.dim() == 1]
     adam = torch.optim.AdamW([{"params": decayed, "weight_decay": DECAY}, {"params": plain, "weight_decay": 0.0}],
@@ -185,3 +190,4 @@ def run(name, tied, llama=False):
 run("gpt_tied", True)
 run("gpt_untied", False)
 run("llama", False, llama=True)
+run("qwen3", True, llama=True, qk_norm=True)

@@ -2,15 +2,15 @@
 """Makes tests/golden/hf_MODEL/: a tiny model as Hugging Face's transformers saves it, and the logits it computes in fp64.
 Never run by the tests; needs PyTorch and transformers.
 
-    make_hf_golden.py make gpt2|llama|mistral|qwen2 [FOLDER]
+    make_hf_golden.py make gpt2|llama|mistral|qwen2|qwen3 [FOLDER]
     make_hf_golden.py check FOLDER CHECKPOINT TRIVET
                                                 # compares greedy tokens of a FOLDER and a CHECKPOINT converted from or to it
     make_hf_golden.py trial TEXT FOLDER TRIVET ENGINE_TEST
                                                 # all of it with this version of transformers, in a new FOLDER
 
 Every weight and bias is random and large, so that a wrong order of rows, a missing transpose or a forgotten bias moves
-the logits by more than rounding does. hf_gpt2 and hf_llama (in shards) were saved by transformers 4.57.6, hf_qwen2 by
-5.23.0, whose config.json has rope_parameters.
+the logits by more than rounding does. hf_gpt2, hf_llama (in shards) and hf_qwen3 were saved by transformers 4.57.6,
+hf_qwen2 by 5.23.0, whose config.json has rope_parameters.
 
 A trial trains a small Llama on a BPE of TEXT, exports it in shards, and compares with transformers the ids of TEXT, greedy
 tokens, and, by `Convert.GivesTheLogitsOfHuggingFace` over the folders that TRIVET_HF_MODELS lists, the logits of this
@@ -24,6 +24,7 @@ and of random models. With the first 6 MB of GCIDE, by 4.57.6 and by 5.23.0 alik
     llama: logits differ by 2.4e-07 of the largest
     mistral: logits differ by 5.8e-07 of the largest
     qwen2: logits differ by 3.3e-07 of the largest
+    qwen3: logits differ by 1.1e-06 of the largest
 """
 import json
 import os
@@ -50,7 +51,8 @@ def config_of(kind):
     return {"gpt2": lambda: transformers.GPT2Config(n_positions=12, n_embd=8, n_layer=2, n_head=2, **IDS),
             "llama": lambda: transformers.LlamaConfig(head_dim=8, rms_norm_eps=1e-5, **SIZES, **scaled),
             "mistral": lambda: transformers.MistralConfig(head_dim=4, sliding_window=None, **SIZES, **theta),
-            "qwen2": lambda: transformers.Qwen2Config(**SIZES, **theta)}[kind]()
+            "qwen2": lambda: transformers.Qwen2Config(**SIZES, **theta),
+            "qwen3": lambda: transformers.Qwen3Config(head_dim=6, **SIZES, **theta)}[kind]()
 
 
 def write_logits(folder, model, tokens):
@@ -123,7 +125,7 @@ def trial(text, folder, trivet, engine_test):
     print(f"transformers {transformers.__version__}: the same {len(theirs)} ids")
 
     write_logits(trained, loaded(trained), theirs[:128])
-    kinds = ["llama", "mistral", "qwen2"]
+    kinds = ["llama", "mistral", "qwen2", "qwen3"]
     for kind in kinds:
         make(kind, os.path.join(folder, kind))
     os.environ["TRIVET_HF_MODELS"] = " ".join(["trained", *kinds])

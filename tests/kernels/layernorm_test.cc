@@ -220,6 +220,101 @@ TEST_P(LayerNormTest, WithoutMeanAndBetaItIsRmsNorm) {
   }
 }
 
+// Rows are heads in a packed tensor that has others too, x and y lie in tensors of different strides, and gradients are
+// made in place.
+TEST_P(LayerNormTest, HeadsOfAViewAreItsRows) {
+  struct Case {
+    int64_t s, b, heads, kv_heads, d;
+  };
+  for (const Case& c : {Case{3, 2, 4, 2, 8},
+                        {5, 1, 6, 2, 5},
+                        {2, 3, 3, 3, 64},
+                        {9, 2, 4, 1, 80},
+                        {2, 2, 2, 1, 128},
+                        {2, 1, 4, 2, 264},
+                        {1, 2, 2, 1, 1032}})
+    for (const bool centered : {true, false})
+      for (const bool of_keys : {false, true}) {
+        SCOPED_TRACE(std::to_string(c.d) + (centered ? " layer norm" : " rms norm") + (of_keys ? " of keys" : ""));
+        // given: queries or keys of one packed tensor, to be written among others of another
+        const int64_t columns = (c.heads + 2 * c.kv_heads) * c.d, heads = of_keys ? c.kv_heads : c.heads;
+        const int64_t n = c.s * c.b * heads;
+        const auto view_of = [&](const Tensor& packed) {
+          const QkvViews views = qkv_views(packed, c.heads, c.kv_heads);
+          return of_keys ? views.k : views.q;
+        };
+        const auto places = [&](const HeadsView& view) {  // of the elements, row after row
+          std::vector<size_t> at;
+          for (int64_t row = 0; row < n; ++row)
+            for (int64_t i = 0; i < c.d; ++i)
+              at.push_back(static_cast<size_t>(view.first +
+                                               view.layout.at(row / heads / c.b, row / heads % c.b, row % heads) + i));
+          return at;
+        };
+        const auto gathered = [&](const HeadsView& view) {
+          Values rows;
+          const Values all = values(view.memory);
+          for (const size_t at : places(view)) rows.push_back(all[at]);
+          return rows;
+        };
+        const Tensor packed = tensors.uniform(dtype, {c.s, c.b, columns}, -1, 3);
+        const Tensor written = tensors.uniform(dtype, {c.s + 1, c.b, columns});  // the last positions of a longer text
+        const HeadsView x = view_of(packed), y = last_positions(view_of(written), c.s);
+        const Tensor gamma = tensors.uniform(dtype, {c.d}), beta = tensors.uniform(dtype, {c.d});
+        const Tensor mean = tensors.poisoned(DType::f32, {n}), rstd = tensors.poisoned(DType::f32, {n});
+        const Normalized expected =
+            reference_forward(gathered(x), values(gamma), centered ? values(beta) : Values{}, kEps);
+        const auto spread = [&](Values all, const HeadsView& view, const Values& rows) {
+          for (size_t i = 0; const size_t at : places(view)) all[at] = rows[i++];
+          return all;
+        };
+        const Values expected_y = spread(values(written), y, expected.y);
+
+        // when
+        ops->run(op::LayernormForward{.x = packed,
+                                      .gamma = gamma,
+                                      .beta = centered ? beta : Tensor{},
+                                      .eps = kEps,
+                                      .y = written,
+                                      .mean = centered ? mean : Tensor{},
+                                      .rstd = rstd,
+                                      .rows = {x.rows(), y.rows()}},
+                 *stream);
+
+        // then: each row is the definition's, and what lies between them stays
+        const double scale = 4 * *std::max_element(expected.rstd.begin(), expected.rstd.end());
+        EXPECT_TRUE(near(written, expected_y, summed(dtype, expected_y, c.d, scale)));
+        EXPECT_TRUE(near(rstd, expected.rstd, tolerance(DType::f32, c.d, scale)));
+        if (centered) {
+          EXPECT_TRUE(near(mean, expected.mean, tolerance(DType::f32, c.d, 3)));
+        }
+
+        // and the same of the gradient
+        const Tensor grad = tensors.uniform(dtype, {c.s + 1, c.b, columns});
+        const HeadsView dy = last_positions(view_of(grad), c.s);
+        const Tensor dgamma = tensors.uniform(DType::f32, {c.d}), dbeta = tensors.uniform(DType::f32, {c.d});
+        Gradients gradients = reference_backward(gathered(dy), gathered(x), values(gamma), kEps, !centered);
+        const Values expected_dx = spread(values(grad), dy, gradients.dx);
+        const Values expected_dgamma = plus(gradients.dgamma, values(dgamma));
+        const Values expected_dbeta = plus(gradients.dbeta, values(dbeta));
+        ops->run(op::LayernormBackward{.dy = grad,
+                                       .x = packed,
+                                       .gamma = gamma,
+                                       .mean = centered ? mean : Tensor{},
+                                       .rstd = rstd,
+                                       .dx = grad,
+                                       .dgamma = dgamma,
+                                       .dbeta = centered ? dbeta : Tensor{},
+                                       .rows = {x.rows(), dy.rows()}},
+                 *stream);
+        EXPECT_TRUE(near(grad, expected_dx, summed(dtype, expected_dx, c.d, 2 * scale)));
+        EXPECT_TRUE(near(dgamma, expected_dgamma, tolerance(DType::f32, n, 2 * scale)));
+        if (centered) {
+          EXPECT_TRUE(near(dbeta, expected_dbeta, tolerance(DType::f32, n, 4)));
+        }
+      }
+}
+
 // The reference itself: its gradients are the slopes of its forward pass.
 TEST(LayerNormReference, AgreesWithFiniteDifferences) {
   std::mt19937_64 random(5);
@@ -265,6 +360,28 @@ TEST_P(LayerNormTest, WrongArgumentsAreNamed) {
   EXPECT_TRUE(throws_naming(forward(x, h, h, x, n, sum), {"layernorm_forward", "rstd", "[6]", "[4]"}));
   EXPECT_TRUE(throws_naming(forward(x, h, {}, x, n, n), {"layernorm_forward", "beta", "null"}));
   EXPECT_TRUE(throws_naming(forward(x, h, h, x, {}, n), {"layernorm_forward", "mean", "null"}));
+
+  const HeadsView heads = heads_view(x.view({2, 2, 6}), 2, 1);  // of 3 columns
+  const auto of_heads = [&](const op::NormRows& rows, const Tensor& gamma, const Tensor& rstd) {
+    return [=, this] {
+      ops->run(
+          op::LayernormForward{
+              .x = x, .gamma = gamma, .beta = {}, .eps = kEps, .y = x, .mean = {}, .rstd = rstd, .rows = rows},
+          *stream);
+    };
+  };
+  const Tensor three = tensors.uniform(dtype, {3}), eight = tensors.uniform(DType::f32, {8});
+  op::NormRows rows{heads.rows(), heads.rows()};
+  EXPECT_NO_THROW(of_heads(rows, three, eight)());
+  EXPECT_TRUE(throws_naming(of_heads(rows, h, eight), {"layernorm_forward", "gamma", "[6]", "[3]"}));
+  EXPECT_TRUE(throws_naming(of_heads(rows, three, n), {"layernorm_forward", "rstd", "[4]", "[8]"}));
+  EXPECT_TRUE(throws_naming(of_heads({heads.rows(), {}}, three, eight), {"layernorm_forward", " y ", "no heads"}));
+  EXPECT_TRUE(throws_naming(of_heads({{}, heads.rows()}, three, eight), {"layernorm_forward", " x ", "no heads"}));
+  rows.y.layout.s = 1;
+  EXPECT_TRUE(
+      throws_naming(of_heads(rows, three, eight), {"layernorm_forward", " y ", "[1, 2, 2, 3]", "[2, 2, 2, 3]"}));
+  rows.x.first = 1;
+  EXPECT_TRUE(throws_naming(of_heads(rows, three, eight), {"layernorm_forward", " x ", "at least the 25 elements"}));
 
   const auto backward = [&](Tensor dy, Tensor gamma, Tensor mean, Tensor rstd, Tensor residual, Tensor dx,
                             Tensor dgamma, Tensor dbeta) {

@@ -37,6 +37,7 @@ Config draw_model(Draw& draw, const Runs& runs, bool sequence_parallel) {
   model.swiglu = draw.one_in(2);
   model.add_bias_linear = draw.one_in(2);
   model.add_qkv_bias = !model.add_bias_linear && draw.one_in(2);
+  model.qk_layernorm = draw.one_in(3);
   if (draw.one_in(2)) model.num_query_groups = runs.t;
   if (draw.one_in(3)) model.kv_channels = draw.among({4, 6, 10});
   if (draw.one_in(2)) model.position_embedding_type = Positions::rope;

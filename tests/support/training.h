@@ -37,6 +37,11 @@ Config tiny_config();
 
 // Makes a small Llama of it: RMSNorm, rope, SwiGLU, no biases, 8 heads of 8 columns (wider than h) in 4 groups, untied.
 void as_llama(Config& config);
+// Likewise, with norms of queries and keys.
+inline void as_qwen3(Config& config) {
+  as_llama(config);
+  config.model.qk_layernorm = true;
+}
 inline Config tiny_model(bool llama) {
   Config config = tiny_config();
   if (llama) as_llama(config);

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "engine/checkpoint/gpt_weights.h"
+#include "engine/checkpoint/hf_config.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/train/inference.h"
 #include "parallel/comm/world.h"
@@ -24,6 +25,7 @@ namespace fs = std::filesystem;
 
 const std::string kHf = source_path("tests/golden/hf_gpt2");
 const std::string kLlama = source_path("tests/golden/hf_llama"), kQwen2 = source_path("tests/golden/hf_qwen2");
+const std::string kQwen3 = source_path("tests/golden/hf_qwen3");
 
 // All weights, as Trivet has them.
 std::vector<std::vector<float>> weights_of(const std::string& path) {
@@ -130,7 +132,7 @@ double logits_differ_by(const std::string& folder, int t, int p) {
 }
 
 TEST(Convert, GivesTheLogitsOfHuggingFace) {
-  for (const std::string& folder : {kHf, kLlama, kQwen2})
+  for (const std::string& folder : {kHf, kLlama, kQwen2, kQwen3})
     for (const auto& [t, p] : {std::pair{1, 1}, {2, 2}})
       EXPECT_LT(logits_differ_by(folder, t, p), 1e-5) << folder << " on " << t << " x " << p << " ranks";
   // and those that somebody made by hand, whose transformers rounded to fp32
@@ -144,7 +146,7 @@ TEST(Convert, GivesTheLogitsOfHuggingFace) {
 }
 
 TEST(Convert, LlamasComeBackBitForBit) {
-  for (const std::string& folder : {kLlama, kQwen2}) {
+  for (const std::string& folder : {kLlama, kQwen2, kQwen3}) {
     // when: Hugging Face -> Trivet -> Hugging Face, in shards
     const TempDir dir;
     write_checkpoint(*open_gpt_weights(folder), dir / "trivet");
@@ -166,7 +168,7 @@ TEST(Convert, LlamasComeBackBitForBit) {
     EXPECT_EQ(ours["rope_theta"], 500);
     EXPECT_EQ(ours["rope_parameters"]["rope_theta"], 500);
     EXPECT_EQ(ours["rope_parameters"]["rope_type"], folder == kLlama ? "llama3" : "default");
-    EXPECT_EQ(ours["rope_scaling"].is_null(), folder == kQwen2);
+    EXPECT_EQ(ours["rope_scaling"].is_null(), folder != kLlama);
   }
 }
 
@@ -256,9 +258,17 @@ TEST(Convert, RefusesALlamaThatItWouldComputeOtherwise) {
   const std::string up = "model.layers.1.mlp.up_proj.weight";
   const Case cases[] = {
       {[](Edited& m) { m.config["model_type"] = "mixtral"; },
-       "model_type: found \"mixtral\", expected gpt2, llama, mistral or qwen2"},
+       "model_type: found \"mixtral\", expected gpt2, llama, mistral, qwen2 or qwen3"},
       {[](Edited& m) { m.config["model_type"] = "qwen3"; },
-       "mistral or qwen2; norms of queries and keys (qk_layernorm)"},
+       "tensor layers.0.self_attn.q_norm.weight: not found, expected the shape [8]"},
+      {[](Edited& m) {
+         m.tensors.push_back({"model.layers.0.self_attn.q_norm.weight", {8}, std::string(32, '\0')});
+       },
+       "tensor model.layers.0.self_attn.q_norm.weight: not a tensor of the model"},
+      {[](Edited& m) { m.config["model_type"] = "qwen3", m.config["attention_bias"] = true; },
+       "attention_bias: found true, expected false"},
+      {[](Edited& m) { m.config["model_type"] = "qwen3", m.config.erase("head_dim"); },
+       "q_proj.weight: found the shape [64, 16], expected [1024, 16]"},  // the default head_dim is 128
       {[&](Edited& m) {
          m.find(up).shape = {16, 24};
        },
@@ -412,6 +422,17 @@ TEST(Convert, WritesNoModelThatTheOtherWouldComputeOtherwise) {
             other + "model.rotary_percent: found 0.5, expected 1");
   EXPECT_EQ(problem(llama, [](ModelConfig& m) { m.hidden_size = 36; }),
             other + "model.hidden_size: found 36, expected a multiple of model.num_attention_heads, 8");
+  const std::string qwen3 = dir / "hf" + ": Hugging Face's Qwen3ForCausalLM cannot hold this model: ";
+  EXPECT_EQ(problem(llama, [](ModelConfig& m) { m.qk_layernorm = m.add_bias_linear = true; }),
+            qwen3 + "model.add_bias_linear: found true, expected false");
+  EXPECT_EQ(problem(llama, [](ModelConfig& m) { m.qk_layernorm = m.add_qkv_bias = true; }),
+            qwen3 + "model.add_qkv_bias: found true, expected false");
+  ModelConfig narrow = llama;  // for its heads
+  narrow.hidden_size = 36;
+  narrow.qk_layernorm = true;
+  EXPECT_NE(to_hf_config(narrow, "", {}).find("\"Qwen3ForCausalLM\""), std::string::npos);
+  EXPECT_EQ(problem(gpt, [](ModelConfig& m) { m.qk_layernorm = true; }),
+            gpt2 + "model.qk_layernorm: found true, expected false");
   Sketch sketch(llama);
   EXPECT_EQ(
       message_of<ConfigError>([&] { write_llmc(sketch, dir / "llmc", DType::f32); }),

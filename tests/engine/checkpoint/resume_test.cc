@@ -91,13 +91,13 @@ const LayoutCase kLayouts[] = {
 
 class Resharding : public testing::TestWithParam<LayoutCase> {
  protected:
-  void expect_loaded_by_all(bool llama);
+  void expect_loaded_by_all(const std::function<void(Config&)>& set = [](Config&) {});
 };
 
-void Resharding::expect_loaded_by_all(bool llama) {
+void Resharding::expect_loaded_by_all(const std::function<void(Config&)>& set) {
   const TempDir dir;
   Config config = small_run(dir / "run");
-  if (llama) as_llama(config);
+  set(config);
   config.train.train_iters = kSavedStep + kMore;
   config.checkpoint.save_interval = kSavedStep;
   const RunResult whole = run(cut(config, GetParam().cut), GetParam().ranks());
@@ -114,8 +114,9 @@ void Resharding::expect_loaded_by_all(bool llama) {
   }
 }
 
-TEST_P(Resharding, EveryLayoutLoadsWhatThisOneSaved) { expect_loaded_by_all(false); }
-TEST_P(Resharding, OfALlamaToo) { expect_loaded_by_all(true); }
+TEST_P(Resharding, EveryLayoutLoadsWhatThisOneSaved) { expect_loaded_by_all(); }
+TEST_P(Resharding, OfALlamaToo) { expect_loaded_by_all(as_llama); }
+TEST_P(Resharding, OfNormsOfHeadsToo) { expect_loaded_by_all(as_qwen3); }
 
 INSTANTIATE_TEST_SUITE_P(From, Resharding, testing::ValuesIn(kLayouts),
                          [](const auto& param) { return std::string(param.param.name); });

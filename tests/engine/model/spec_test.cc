@@ -41,7 +41,10 @@ std::vector<ModelConfig> models() {
   gated.normalization = Norm::rmsnorm;
   gated.add_bias_linear = false;
   gated.add_qkv_bias = true;
-  return {tiny, untied, narrow, long_one, llama, biased, gated};
+  ModelConfig qwen3 = llama, centred = llama;
+  qwen3.qk_layernorm = centred.qk_layernorm = true;
+  centred.normalization = Norm::layernorm;
+  return {tiny, untied, narrow, long_one, llama, biased, gated, qwen3, centred};
 }
 
 // What our layers make of the model, written out.
@@ -51,9 +54,10 @@ int64_t by_hand(const ModelSpec& m) {
   const int64_t qkv = width + 2 * m.attention.kv_heads * m.attention.head_width;
   const int64_t weights = h * qkv + width * h + h * fc1 + m.ffn * h;
   const int64_t biases = (m.qkv_bias ? qkv : 0) + (m.biases ? h + fc1 + h : 0);
-  const int64_t norm = (m.norm == Norm::layernorm ? 2 : 1) * h;
+  const int64_t vectors = m.norm == Norm::layernorm ? 2 : 1, norm = vectors * h;
+  const int64_t of_heads = m.qk_norm ? 2 * vectors * m.attention.head_width : 0;
   return m.vocab * h * (m.tied_embeddings ? 1 : 2) + (m.positions == Positions::learned ? m.seq * h : 0) +
-         m.num_layers * (weights + biases + 2 * norm) + norm;
+         m.num_layers * (weights + biases + of_heads + 2 * norm) + norm;
 }
 
 using Elements = std::map<std::string, int64_t>;  // by the parameter's name
@@ -232,9 +236,9 @@ TEST(ModelSpec, WhatTrainingDropsIsNoOtherModel) {
            [](ModelSpec& m) { m.positions = Positions::rope; }, [](ModelSpec& m) { m.rotary.base = 5e5; },
            [](ModelSpec& m) { m.rotary.factor = 8; }, [](ModelSpec& m) { m.activation = Activation::swiglu; },
            [](ModelSpec& m) { m.biases = false; }, [](ModelSpec& m) { m.qkv_bias = false; },
-           [](ModelSpec& m) { m.attention.kv_heads = 2; }, [](ModelSpec& m) { m.attention.head_width = 16; },
-           [](ModelSpec& m) { m.tied_embeddings = false; }, [](ModelSpec& m) { m.attention.heads = 2; },
-           [](ModelSpec& m) { m.vocab = 62; }}) {
+           [](ModelSpec& m) { m.qk_norm = true; }, [](ModelSpec& m) { m.attention.kv_heads = 2; },
+           [](ModelSpec& m) { m.attention.head_width = 16; }, [](ModelSpec& m) { m.tied_embeddings = false; },
+           [](ModelSpec& m) { m.attention.heads = 2; }, [](ModelSpec& m) { m.vocab = 62; }}) {
     other = gpt;
     change(other);
     EXPECT_FALSE(gpt.same_model(other));
