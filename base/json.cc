@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <set>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -30,6 +31,22 @@ bool is_nested_too_deeply(std::string_view text) {
   return false;
 }
 
+constexpr size_t kDeepest = 8;
+
+bool is_deeper_than(size_t levels, const nlohmann::json& value) {
+  if (!value.is_structured()) return false;
+  return levels == 0 || std::ranges::any_of(value, [&](const auto& part) { return is_deeper_than(levels - 1, part); });
+}
+
+// What a message shows of a value. The library's dump() recurses, and deep nesting would overflow the stack.
+std::string shown(const nlohmann::json& value) {
+  if (is_deeper_than(kDeepest, value))
+    return fmt::format("{} nested more than {} deep", value.is_array() ? "a list" : "an object", kDeepest);
+  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
 }  // namespace
 
 template <class Json>
@@ -44,9 +61,16 @@ template nlohmann::json parse_json(std::string_view, BadJson);
 template nlohmann::ordered_json parse_json(std::string_view, BadJson);
 
 nlohmann::json parse_json_member(std::string_view text, std::string_view key, std::string& first_key) {
+  const auto refuse = [](size_t at, const std::string& what) {
+    throw nlohmann::json::parse_error::create(101, at, what, nullptr);
+  };
+  // The library takes a zero byte for the end of the text, and would not look at what follows.
+  if (const size_t zero = text.find('\0'); zero != text.npos) refuse(zero + 1, "a zero byte");
+  bool found = false;
   const auto keep = [&](int depth, nlohmann::json::parse_event_t event, const nlohmann::json& parsed) {
     if (depth != 1 || event != nlohmann::json::parse_event_t::key) return true;
     if (first_key.empty()) first_key = parsed.get<std::string>();
+    if (parsed == key && std::exchange(found, true)) refuse(0, "the key " + shown(parsed) + " occurs twice");
     return parsed == key;
   };
   return nlohmann::json::parse(text, keep);
@@ -63,22 +87,6 @@ std::string json_text(std::string_view text) {
 }
 
 namespace {
-
-constexpr size_t kDeepest = 8;
-
-bool is_deeper_than(size_t levels, const nlohmann::json& value) {
-  if (!value.is_structured()) return false;
-  return levels == 0 || std::ranges::any_of(value, [&](const auto& part) { return is_deeper_than(levels - 1, part); });
-}
-
-// What a message shows of a value. The library's dump() recurses, and deep nesting would overflow the stack.
-std::string shown(const nlohmann::json& value) {
-  if (is_deeper_than(kDeepest, value))
-    return fmt::format("{} nested more than {} deep", value.is_array() ? "a list" : "an object", kDeepest);
-  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
-}
 
 // Scans a text without building values, and throws at what the library's own reader accepts. (A callback of that reader
 // would walk an object's members for each one added.)

@@ -20,7 +20,7 @@ extern template nlohmann::json parse_json(std::string_view, BadJson);
 extern template nlohmann::ordered_json parse_json(std::string_view, BadJson);
 
 // As parse_json(), of an object with none of its members but `key`: the others take no memory.
-// first_key: of the first member, whichever.
+// A zero byte, and `key` given twice, are a parse_error. first_key: of the first member, whichever.
 nlohmann::json parse_json_member(std::string_view text, std::string_view key, std::string& first_key);
 
 // error.what(), without the name in brackets that the library's errors begin with.

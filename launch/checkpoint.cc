@@ -311,6 +311,8 @@ HfExport export_of(const Conversion& options, const GptWeights& weights, std::st
 void convert(const Conversion& options) {
   if (options.to == "trivet" && !options.dtype.empty())
     throw ConfigError("--dtype " + options.dtype + ": Trivet's checkpoints are always fp32; leave it out");
+  if (options.destination.find_first_not_of(' ') == std::string::npos)
+    throw ConfigError(fmt::format("DESTINATION: found \"{}\", expected a name", options.destination));
   std::error_code ignored;  // what cannot be looked at cannot be written either
   if (const std::string& to = options.destination;
       std::filesystem::is_symlink(to.substr(0, to.find_last_not_of('/') + 1), ignored))
@@ -328,7 +330,9 @@ void convert(const Conversion& options) {
   } else if (options.to == "llmc") {
     write_llmc(*weights, options.destination, dtype);
   } else {
-    write_checkpoint(*weights, options.destination, tokenizer = tokenizer_beside(*weights, missing));
+    tokenizer = tokenizer_beside(*weights, missing);
+    write_checkpoint(*weights, options.destination,
+                     {tokenizer, tokenizer.empty() ? "" : load_tokenizer(tokenizer)->fingerprint()});
   }
   fmt::print("{}: {} parameters in {} tensors of {}, {}, in {:.2f} s\n", options.destination,
              grouped(parameters_of(weights->tensors())), weights->tensors().size(), weights->path(), name_of(dtype),
@@ -346,6 +350,11 @@ void convert(const Conversion& options) {
     if (options.to == "trivet") print_text(fmt::format("{} stays there, and the checkpoint names it", tokenizer));
   }
   if (!lost.empty()) print_text(fmt::format("not carried: {}", fmt::join(lost, "; ")));
+  if (options.to == "trivet")
+    print_text(
+        fmt::format("a run goes on from it with the model: section of {0}/config.resolved.yaml in its "
+                    "configuration, and --resume {0}",
+                    options.destination));
 }
 
 void add_convert(CLI::App& parent) {

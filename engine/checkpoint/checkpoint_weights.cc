@@ -46,7 +46,7 @@ std::map<std::string, std::string> model_values(const Config& config) {
   return values;
 }
 
-void write_files(GptWeights& weights, const std::string& tokenizer, const Disk& disk, const std::string& folder) {
+void write_files(GptWeights& weights, const KnownTokenizer& tokenizer, const Disk& disk, const std::string& folder) {
   std::vector<StoredSlice> slices;
   int64_t largest = 0;
   for (const ModelTensor& tensor : weights.tensors()) {
@@ -63,11 +63,11 @@ void write_files(GptWeights& weights, const std::string& tokenizer, const Disk& 
   }
   Manifest manifest{.step = 0, .run = "converted", .layout = "converted from " + weights.path()};
   manifest.files.push_back(shard.finish());
-  TrainState state{.config = model_values(weights.config())};
+  TrainState state{.config = model_values(weights.config()), .tokenizer = tokenizer.fingerprint};
   std::string config = "# The model of a conversion, as its files describe it.\nmodel:\n";
   for (const auto& [name, value] : state.config)
     config += fmt::format("  {}: {}\n", name.substr(name.find('.') + 1), value);
-  if (!tokenizer.empty()) state.config["data.tokenizer_model"] = tokenizer;
+  if (!tokenizer.path.empty()) state.config["data.tokenizer_model"] = tokenizer.path;
   write_manifest(disk, folder, std::move(manifest), state, config);
 }
 
@@ -83,7 +83,7 @@ std::unique_ptr<GptWeights> open_gpt_weights(const std::string& path) {
   return open_checkpoint_weights(find_checkpoints(path).front());
 }
 
-void write_checkpoint(GptWeights& weights, const std::string& directory, const std::string& tokenizer) {
+void write_checkpoint(GptWeights& weights, const std::string& directory, const KnownTokenizer& tokenizer) {
   if (file_exists(directory)) throw ConfigError(directory + ": exists already; expected a new name");
   write_folder(directory,
                [&](const Disk& disk, const std::string& folder) { write_files(weights, tokenizer, disk, folder); });

@@ -141,20 +141,28 @@ void write_folder(const std::string& path, const std::function<void(const Disk&,
   std::string name = path;
   while (name.ends_with('/')) name.pop_back();
   const Disk disk;
-  const std::string temporary = name + ".tmp-convert";
-  disk.remove_all(temporary);
+  std::string above = std::filesystem::path(name).parent_path().string(), temporary;
+  if (above.empty()) above = ".";
+  if (!file_exists(above)) disk.make_directories(above);
+  for (int number = 0;; ++number) {  // no name that another process, or a user, has
+    temporary = fmt::format("{}.tmp-{}-{}", name, getpid(), number);
+    if (mkdir(temporary.c_str(), 0777) == 0) break;
+    if (errno != EEXIST) fail_io(DiskOp::make_directory, name, errno);
+  }
   try {
-    disk.make_directories(temporary);
     fill(disk, temporary);
     disk.sync_directory(temporary);
-    disk.rename(temporary, name);
+    if (::rename(temporary.c_str(), name.c_str()) != 0) {  // which replaces an empty folder only
+      if (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR)
+        throw IoError(name + ": another process made it meanwhile; it is left as it is");
+      fail_io(DiskOp::rename, name, errno);
+    }
   } catch (...) {
     std::error_code ignored;  // the first error is the one to report
     std::filesystem::remove_all(temporary, ignored);
     throw;
   }
-  const std::string above = std::filesystem::path(name).parent_path().string();
-  disk.sync_directory(above.empty() ? "." : above);
+  disk.sync_directory(above);
 }
 
 }  // namespace trivet

@@ -63,7 +63,8 @@ class Disk {
 };
 
 // Calls fill(disk, temporary) with a new folder beside `path`, and gives it the name `path`, which does not exist or is
-// an empty folder: it appears with all of its files, durable, or not at all. What fill() throws passes through.
+// an empty folder: it appears with all of its files, durable, or not at all. What another process made there meanwhile
+// stays, and is an IoError. What fill() throws passes through.
 void write_folder(const std::string& path, const std::function<void(const Disk&, const std::string&)>& fill);
 
 }  // namespace trivet

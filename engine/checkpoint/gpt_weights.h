@@ -53,9 +53,12 @@ class GptWeights {
 std::unique_ptr<GptWeights> open_gpt_weights(const std::string& path);
 std::unique_ptr<GptWeights> open_checkpoint_weights(const std::string& directory);
 
+struct KnownTokenizer {
+  std::string path{}, fingerprint{};  // of the model's: its file, and Tokenizer::fingerprint(); "": unknown
+};
 // Writes a checkpoint that `trivet train --resume` resumes at step 0, with zero moments. `directory` must not exist; it
-// appears when it is complete. tokenizer: the file of the model's, for those who open it; "": unknown.
-void write_checkpoint(GptWeights& weights, const std::string& directory, const std::string& tokenizer = "");
+// appears when it is complete.
+void write_checkpoint(GptWeights& weights, const std::string& directory, const KnownTokenizer& tokenizer = {});
 
 // Keys of the model that have another value in `from` than in `to`, with that of `from`: "model.hidden_dropout 0.1".
 std::vector<std::string> not_carried(const GptWeights& from, const GptWeights& to);

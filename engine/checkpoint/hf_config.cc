@@ -128,10 +128,20 @@ Rotary read_scaling(const HfConfig& config, const char* name) {
   if (!config.has(name)) return {};
   const JsonReader rope = config.reader().object(name);
   const json& object = config.at(name);
-  if (object.contains("partial_rotary_factor") && object["partial_rotary_factor"] != 1)
-    rope.refuse("partial_rotary_factor", object["partial_rotary_factor"].dump().substr(0, 40), "1");
+  constexpr std::string_view kKnown =
+      " factor high_freq_factor low_freq_factor original_max_position_embeddings partial_rotary_factor rope_theta "
+      "rope_type type ";
+  const auto expect = [&](const char* key, const json& only) {
+    if (object.contains(key) && object[key] != only) rope.refuse(key, object[key].dump().substr(0, 200), only.dump());
+  };
+  for (const auto& [key, value] : object.items())  // such as those of other types, and objects by type of layer
+    if (!value.is_null() && kKnown.find(" " + key + " ") == kKnown.npos)
+      rope.refuse(key.c_str(), value.dump().substr(0, 200), fmt::format("only{}", kKnown.substr(0, kKnown.size() - 1)));
+  expect("partial_rotary_factor", 1);
   const char* const type_key = object.contains("type") && !object.contains("rope_type") ? "type" : "rope_type";
   const std::string type = object.contains(type_key) || object.contains("factor") ? rope.text(type_key) : "default";
+  expect("type", type);
+  if (type == "default") expect("factor", 1);
   if (type == "default") return {};
   if (type != "llama3") rope.refuse(type_key, json_text(type.substr(0, 40)), "\"llama3\" or \"default\"");
   Rotary scaling{

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 #include <initializer_list>
 
+#include "base/content_hash.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "kernels/base/check.h"
@@ -294,6 +295,13 @@ std::string with_begin(std::string_view bytes, const BpeModel& model) {
   json file = parse_json(bytes);
   file["post_processor"] = post_processor_of(model);
   return file.dump() + "\n";
+}
+
+std::string bpe_fingerprint(std::string_view bytes, const BpeModel& model) {
+  if (model.begin.empty()) return content_hash(bytes);
+  json file = parse_json(bytes);
+  file["post_processor"] = nullptr;
+  return content_hash(file.dump() + "\n");
 }
 
 std::string to_tokenizer_config(const BpeEnds& ends, const std::string& source) {

@@ -53,6 +53,9 @@ inline bool is_bpe_vocab(std::string_view path) { return path.ends_with("vocab.j
 std::string to_tokenizer_json(const BpeModel& model);
 // The file `json`, of which `model` was read, with a post-processor for model.begin and no other.
 std::string with_begin(std::string_view json, const BpeModel& model);
+// content_hash() of the file `json`, of which `model` was read, or if a post-processor puts a token in front of texts,
+// of the file that with_begin() makes without it: the ids of texts are the same.
+std::string bpe_fingerprint(std::string_view json, const BpeModel& model);
 
 // What tokenizer.json does not say: the token that ends a document, and the one that begins it, if any is put there.
 struct BpeEnds {

@@ -8,7 +8,6 @@
 #include <set>
 #include <utf8proc.h>
 
-#include "base/content_hash.h"
 #include "base/files.h"
 #include "base/utf8.h"
 #include "kernels/base/check.h"
@@ -99,7 +98,7 @@ class BpeTokenizer final : public Tokenizer {
  public:
   BpeTokenizer(BpeModel model, const std::string& json, const BpeEnds& ends, bool special_as_text)
       : model_(std::move(model)),
-        fingerprint_(content_hash(json)),
+        fingerprint_(bpe_fingerprint(json, model_)),
         eod_(model_.special(ends.eod, ends.eod_source)),
         bos_(ends.bos.empty() ? -1 : model_.special(ends.bos, ends.bos_source)) {
     for (const BpeModel::Added& token : model_.added) {

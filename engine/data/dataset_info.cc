@@ -6,6 +6,7 @@
 #include "base/content_hash.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "engine/data/bpe_model.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -60,7 +61,12 @@ void check_written_together(const DatasetInfo& info, const IndexedDataset& datas
                     dataset.prefix(), info.documents, info.tokens, dataset.documents(), dataset.tokens()));
   const std::string model = dataset.prefix() + (info.tokenizer == "bpe" ? ".tokenizer.json" : ".model");
   if (info.tokenizer == "bytes" || !file_exists(model)) return;
-  if (const std::string found = content_hash(InputFile(model)); found != info.fingerprint)
+  std::string found = content_hash(InputFile(model));
+  if (found != info.fingerprint && info.tokenizer == "bpe") {
+    const std::string bytes = read_small_file(model, kMaxBpeBytes);
+    found = bpe_fingerprint(bytes, parse_bpe_model(bytes, model));
+  }
+  if (found != info.fingerprint)
     throw DataError(
         fmt::format("{}: another tokenizer than the dataset was made with: found the fingerprint {}, expected {} as "
                     "{}.json says; put that one back, or prepare the dataset again",

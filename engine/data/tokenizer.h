@@ -23,7 +23,7 @@ class Tokenizer {
       const = 0;  // ends every document; encode() gives it only for a special token of BPE in the text
   virtual int32_t bos() const { return -1; }  // begins every document; -1: none does
 
-  // Equal for equal tokenizers: "bytes", or the hash of the model file.
+  // Equal for equal tokenizers: "bytes", the hash of the model file, or bpe_fingerprint().
   virtual std::string fingerprint() const = 0;
 
   // How many of these tokens, which encode() gave, are added tokens that it recognised in the text.

@@ -532,6 +532,8 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
   EXPECT_EQ(back.code, 0) << back.err;
   EXPECT_TRUE(has(back.out, dir / "hf/tokenizer.json stays there, and the checkpoint names it")) << back.out;
   EXPECT_TRUE(has(back.out, "not carried: generation_config.json\n")) << back.out;
+  EXPECT_TRUE(has(back.out, dir / "back/config.resolved.yaml in its configuration, and --resume " + (dir / "back")));
+  EXPECT_TRUE(file_exists(dir / "back/config.resolved.yaml"));
   for (const std::string from : {"back", "hf"}) {
     const std::string again = dir / ("of-" + from);
     const Ended forth = trivet(dir, fmt::format("checkpoint convert {} {} --to hf", dir / from, again));
@@ -539,6 +541,32 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
     EXPECT_EQ(has(forth.out, "not carried"), from == "hf") << forth.out;
     for (const std::string name : {"/tokenizer.json", "/tokenizer_config.json", "/config.json"})
       EXPECT_EQ(read_text(again + name), read_text(dir / "hf" + name)) << from;
+  }
+
+  // and: data of this tokenizer is the model's, data of another one of this size is not, nor is what replaces its file
+  const auto resumed = [&](const std::string& data) {
+    return trivet(dir, fmt::format("{} --set data.path={} --set train.run_dir={} --resume {}", train, dir / data,
+                                   dir / ("run-" + data), dir / "back"));
+  };
+  ASSERT_EQ(trivet(dir, fmt::format("data prepare --input {} --tokenizer bpe --vocab-size 300 --output {}",
+                                    source_path("docs/architecture.md"), dir / "e"))
+                .code,
+            0);
+  EXPECT_EQ(resumed("d").code, 0);
+  const Ended other = resumed("e");
+  EXPECT_EQ(other.code, 65);
+  EXPECT_TRUE(has(other.err, "the model was trained with another tokenizer: found the fingerprint")) << other.err;
+  write_text(dir / "hf/tokenizer.json", read_text(dir / "e.tokenizer.json"));
+  for (const std::string& command : {"generate " + (dir / "back") + " --tokens 1 --prompt x",
+                                     fmt::format("checkpoint convert {} {} --to hf", dir / "back", dir / "none")}) {
+    const Ended replaced = trivet(dir, command);
+    EXPECT_EQ(replaced.code, 65) << command;
+    EXPECT_TRUE(has(replaced.err, "the model was trained with another tokenizer")) << replaced.err;
+  }
+  for (const std::string name : {"''", "' '"}) {
+    const Ended nameless = trivet(dir, fmt::format("checkpoint convert {} {} --to hf", kHfModel, name));
+    EXPECT_EQ(nameless.code, 64);
+    EXPECT_TRUE(has(nameless.err, "DESTINATION: found \"")) << nameless.err;
   }
   write_text(dir / "hf/tokenizer.json", "{}");
   EXPECT_TRUE(has(trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", dir / "hf", dir / "none")).out,

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/json.h"
+#include "engine/checkpoint/disk.h"
 #include "engine/checkpoint/gpt_weights.h"
 #include "engine/checkpoint/hf_config.h"
 #include "engine/checkpoint/safetensors.h"
@@ -295,6 +296,17 @@ TEST(Convert, RefusesALlamaThatItWouldComputeOtherwise) {
       {[](Edited& m) { m.config["rope_scaling"]["rope_type"] = std::string("a\0b", 3); },
        "rope_scaling: rope_type: found \"a\\u0000b\", expected"},
       {[](Edited& m) { m.config[std::string("a\0b", 3)] = 1; }, "config.json: the key \"a\\u0000b\" has a NUL"},
+      {[](Edited& m) {
+         m.config["rope_scaling"]["full_attention"] = {{"rope_theta", 7}};
+       },
+       "rope_scaling: full_attention: found {\"rope_theta\":7}, expected only factor high_freq_factor"},
+      {[](Edited& m) { m.config["rope_scaling"]["short_factor"] = {1}; }, "rope_scaling: short_factor: found [1]"},
+      {[](Edited& m) { m.config["rope_scaling"]["type"] = "yarn"; },
+       "rope_scaling: type: found \"yarn\", expected \"llama3\""},
+      {[](Edited& m) {
+         m.config["rope_scaling"] = {{"rope_type", "default"}, {"factor", 8}};
+       },
+       "rope_scaling: factor: found 8, expected 1"},
       {[](Edited& m) { m.config["rope_scaling"].erase("rope_type"); }, "rope_scaling: rope_type: found nothing"},
       {[](Edited& m) { m.config["rope_scaling"].erase("factor"); }, "rope_scaling: factor: found nothing"},
       {[](Edited& m) { m.config["rope_scaling"]["high_freq_factor"] = 1; }, "high_freq_factor: found 1, expected more"},
@@ -571,6 +583,26 @@ TEST(Convert, LeavesNothingHalfDone) {
   fs::copy(kHf + "/model.safetensors", source + "/model.safetensors");
   write_checkpoint(*open_gpt_weights(source), dir / "out/");
   EXPECT_EQ(weights_of(dir / "out"), weights_of(kHf));
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir / ""), {}), 2);
+}
+
+TEST(Convert, TwoOfOneDestinationDoNotMix) {
+  // given: the first to come, while another one writes, and a folder with a name like that of a temporary one
+  const TempDir dir;
+  const std::string out = dir / "out";
+  fs::create_directories(out + ".tmp-convert");
+  const auto write = [](const std::string& text, auto between) {
+    return [=](const Disk& disk, const std::string& folder) {
+      disk.write_file(folder + "/" + text, text);
+      between();
+    };
+  };
+  // then: it has its own files alone, the other one says so, and nothing is left over
+  EXPECT_EQ(message_of<IoError>(
+                [&] { write_folder(out, write("second", [&] { write_folder(out, write("first", [] {})); })); }),
+            out + ": another process made it meanwhile; it is left as it is");
+  EXPECT_EQ(std::distance(fs::directory_iterator(out), {}), 1);
+  EXPECT_EQ(read_text(out + "/first"), "first");
   EXPECT_EQ(std::distance(fs::directory_iterator(dir / ""), {}), 2);
 }
 

@@ -3,6 +3,7 @@
 #include <random>
 #include <thread>
 
+#include "base/content_hash.h"
 #include "base/files.h"
 #include "engine/data/bpe_tokenizer.h"
 #include "engine/data/bpe_trainer.h"
@@ -425,6 +426,27 @@ TEST_F(BpePrepareTest, ATemplateAndTheOptionAgree) {
   EXPECT_EQ(prepare_dataset(options_).info.bos, -1);
   EXPECT_NE(first_document()[0], 0);
   EXPECT_EQ(json::parse(read_text(options_.output + ".tokenizer.json")), json::parse(golden("llama3.json")));
+}
+
+// The ids of texts are the same with the template and without: a model of the one takes data of the other.
+TEST_F(BpePrepareTest, ATemplateDoesNotChangeTheFingerprint) {
+  use_model("llama3");
+  write_text(options_.model, golden_with(kTemplate));
+  write_text(tokenizer_config_of(options_.model), to_tokenizer_config(ends_of("llama3")));
+  const std::string fingerprint = load_tokenizer(options_.model)->fingerprint();
+  DataConfig config;
+  config.path = options_.output;
+  options_.force = true;
+  for (const char* bos : {"<|begin_of_text|>", "none"}) {
+    options_.bos_token = bos;
+    EXPECT_EQ(prepare_dataset(options_).info.fingerprint, fingerprint) << bos;
+    EXPECT_EQ(open_tokenizer(options_.output)->fingerprint(), fingerprint) << bos;
+    open_data(config, 32, 900, false);  // finds the file beside the dataset to be the one that made it
+  }
+  // without a template the fingerprint is that of the file, to the byte
+  write_text(options_.model, golden("llama3.json"));
+  EXPECT_EQ(load_tokenizer(options_.model)->fingerprint(), content_hash(golden("llama3.json")));
+  EXPECT_NE(load_tokenizer(options_.model)->fingerprint(), fingerprint);
 }
 
 TEST_F(BpePrepareTest, TheTemplateOfATrainedModelBeginsItsDocuments) {

@@ -380,6 +380,24 @@ TEST(TextReader, LeavesOutMalformedDocuments) {
   EXPECT_TRUE(contains(reader.problems()[1], "line 4 at byte 35: found []"));
 }
 
+TEST(TextReader, LosesNothingBehindAZeroByteOrAKeyGivenTwice) {
+  const TempDir directory;
+  for (const auto& [line, problem] : std::vector<std::pair<std::string, std::string>>{
+           {std::string("{\"text\":\"x\"}\0{\"text\":\"LOST\"}", 28), "parse error at byte 13: a zero byte"},
+           {R"({"text":"LOST","text":"x"})", "the key \"text\" occurs twice"}}) {
+    write_text(directory / "a.jsonl", line + "\n{\"text\":\"b\"}\n");
+    TextReader reader({directory / "a.jsonl"}, {.skip_malformed = true});
+    TextPiece piece;
+    ASSERT_TRUE(reader.next(piece));
+    EXPECT_EQ(piece.text, "b");
+    EXPECT_FALSE(reader.next(piece));
+    ASSERT_EQ(reader.problems().size(), 1u);
+    EXPECT_TRUE(contains(reader.problems()[0], problem)) << reader.problems()[0];
+    TextReader strict({directory / "a.jsonl"}, {});
+    EXPECT_THROW(strict.next(piece), DataError);
+  }
+}
+
 TEST(TextReader, GoesToWhereAnotherWas) {
   // given: documents of one piece and of several, in files of all kinds
   const TempDir directory;
