@@ -76,8 +76,8 @@ void check_warmup(const OptimizerConfig& o, const LrSpan& span, int64_t decay, c
   rule.no_effect("optimizer.lr_warmup_init", {keys.warmup, "optimizer.lr_warmup_fraction"},
                  o.lr_warmup_init != 0 && fraction == 0 && span.warmup == 0,
                  "{} has no effect without a warm-up ({} 0)", o.lr_warmup_init, short_name(keys.warmup));
-  rule("optimizer.lr_warmup_init", {"optimizer.lr"}, o.lr_warmup_init > o.lr,
-       "{} is above lr ({}), expected at most that", o.lr_warmup_init, o.lr);
+  rule("optimizer.lr_warmup_init", {"optimizer.lr"}, o.lr_warmup_init >= o.lr,
+       "{} is not below lr ({}), expected less: the warm-up rises to it", o.lr_warmup_init, o.lr);
 }
 
 // A run has one length, and what its schedules count.
@@ -117,8 +117,8 @@ void check_optimizer(const Config& c, Rules& rule) {
   const double decoupled = o.decoupled_lr.value_or(o.lr);
   const double least = o.decoupled_min_lr.value_or(min_lr);
   rule("optimizer.decoupled_min_lr", {"optimizer.decoupled_lr", "optimizer.lr", "optimizer.min_lr"},
-       (o.decoupled_lr || o.decoupled_min_lr) && least > decoupled, "{} is above {} ({}), expected at most that", least,
-       o.decoupled_lr ? "decoupled_lr" : "lr", decoupled);
+       !constant && (o.decoupled_lr || o.decoupled_min_lr) && least > decoupled,
+       "{} is above {} ({}), expected at most that", least, o.decoupled_lr ? "decoupled_lr" : "lr", decoupled);
   rule.no_effect("optimizer.decoupled_min_lr", {"optimizer.lr_decay_style"},
                  constant && o.decoupled_min_lr && least != decoupled, kNoEffect, least);
   check_weight_decay(o, rule);
@@ -149,7 +149,8 @@ void check_batch_sizes(const Config& c, Rules& rule) {
        "{} "
        "behind the last, and 1 to {} samples",
        b.step_batch_size_schedule, c.model.seq_length, kMostBatchSamples);
-  rule(kSteps, {}, sizes && sizes->parts.size() == 1,
+  rule(kSteps, {},
+       sizes && std::ranges::all_of(sizes->parts, [&](auto& part) { return part.samples == sizes->largest(); }),
        "has one size, {}; expected a second one, or that as global_batch_size", sizes ? sizes->largest() : 0);
   rule("batch.global_batch_size", {kSteps}, sizes && b.global_batch_size.value_or(sizes->largest()) != sizes->largest(),
        "{} is not the largest of step_batch_size_schedule ({}); leave it out", b.global_batch_size.value_or(0),

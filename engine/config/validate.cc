@@ -108,6 +108,18 @@ void leave_out(LoadedConfig& loaded, const Problems& problems, std::vector<std::
   }
 }
 
+// An automatic warm-up is one in what the run counts, where that is not given a length of its own.
+void carry_auto_warmup(LoadedConfig& loaded) {
+  OptimizerConfig& o = loaded.config.optimizer;
+  const bool samples = loaded.config.train.train_samples > 0;
+  auto& other = samples ? o.lr_warmup_iters : o.lr_warmup_samples;
+  if (other) return;
+  other = 0;
+  const std::string counted = samples ? "lr_warmup_samples" : "lr_warmup_iters";
+  loaded.origins[samples ? "optimizer.lr_warmup_iters" : "optimizer.lr_warmup_samples"] = {Origin::derived, counted};
+  if (!loaded.origins.contains("optimizer." + counted)) (samples ? o.lr_warmup_samples : o.lr_warmup_iters).reset();
+}
+
 // The lengths of the learning rate's schedule.
 void derive_span(LoadedConfig& loaded) {
   OptimizerConfig& o = loaded.config.optimizer;
@@ -182,6 +194,7 @@ BatchSizes batch_sizes_of(const Config& c, int64_t full) {
 Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   check(facts.world_size >= 1, "a world has at least one rank");
   Config& config = loaded.config;
+  carry_auto_warmup(loaded);
   Layout layout;
   for (size_t before = 0;;
        before = layout.notes.size()) {  // without a value that is left out others may have no effect

@@ -44,7 +44,7 @@ void check_same_everywhere(const std::string& text, const std::vector<RankPlace>
 }
 
 RunGuard::RunGuard(const Config& config, const std::vector<Fault>& faults, Communicator& world)
-    : run_dir_(config.train.run_dir),
+    : records_(config.train.run_dir + (config.train.skip_train ? "/evaluation" : "")),
       world_(world),
       faults_(faults, world.rank(), world.size()),
       recorder_(world.rank()) {
@@ -52,20 +52,21 @@ RunGuard::RunGuard(const Config& config, const std::vector<Fault>& faults, Commu
   check_same_everywhere(to_yaml(config), places_, world);
   if (world.rank() == 0) {
     try {
-      Disk().make_directories(run_dir_);
+      Disk().make_directories(config.train.run_dir);
     } catch (const IoError& error) {
       throw IoError(fmt::format("train.run_dir {}", error.what()));
     }
-    lock_.emplace(run_dir_);
-    clear_outcome(run_dir_);
-    start_flight_folder(run_dir_, places_);
+    lock_.emplace(config.train.run_dir);
+    Disk().make_directories(records_);
+    clear_outcome(records_);
+    start_flight_folder(records_, places_);
   }
   world.barrier();
-  folder_.emplace(run_dir_, "train.run_dir", std::vector<std::string>{"lock", "config.resolved.yaml"});
+  folder_.emplace(config.train.run_dir, "train.run_dir", std::vector<std::string>{"lock", "config.resolved.yaml"});
   watched_ = with_flight_recorder(world, recorder_, faults_.none() ? nullptr : &faults_);
   watchdog_.emplace(recorder_, world, steps_done_,
                     WatchdogOptions{.timeout_s = config.comm.timeout_s,
-                                    .run_dir = run_dir_,
+                                    .run_dir = records_,
                                     .places = places_,
                                     .touch =
                                         [this] {

@@ -45,7 +45,8 @@ class RunGuard {
 
  private:
   [[noreturn]] void rank_failed();
-  std::string run_dir_;
+  std::string
+      records_;  // folder of outcome and flight dumps: train.run_dir; an evaluation's leave the run's as they are
   Communicator& world_;
   FaultInjector faults_;
   std::optional<RunLock> lock_;         // rank 0

@@ -133,12 +133,10 @@ void MetricsLog::rewrite_without(const std::function<bool(const std::string& rec
 void MetricsLog::step(const StepReport& r) { append(line_of(r)); }
 
 void MetricsLog::eval(const EvalReport& r) {
-  append({{"event", "eval"},
-          {"step", r.step},
-          {r.set + "_loss", r.loss},
-          {"samples", r.samples},
-          {"tokens", r.tokens},
-          {"seconds", r.seconds}});
+  nlohmann::ordered_json event = {{"event", "eval"},      {"step", r.step},     {r.set + "_loss", r.loss},
+                                  {"samples", r.samples}, {"tokens", r.tokens}, {"seconds", r.seconds}};
+  if (!r.checkpoint.empty()) event["checkpoint"] = r.checkpoint;
+  append(event);
 }
 
 void MetricsLog::save(const SaveReport& r) {

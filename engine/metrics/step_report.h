@@ -64,6 +64,7 @@ struct EvalReport {
   int64_t samples = 0;
   int64_t tokens = 0;
   double seconds = StepReport::kUnknown;
+  std::string checkpoint{};  // with train.skip_train: what was evaluated
 };
 
 struct SaveReport {

@@ -234,7 +234,9 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
 void Reporter::evaluation(const EvalReport& report) {
   collect_spans();
   if (!console_) return;
-  log_->eval(report);
+  EvalReport record = report;
+  record.checkpoint = evaluated_;
+  log_->eval(record);
   console_->eval(report);
 }
 
@@ -254,16 +256,19 @@ void Reporter::starts() {
 }
 
 void Reporter::resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again) {
-  if (config_.train.skip_train) return note(fmt::format("evaluating {}, of step {}", checkpoint, step));
+  if (config_.train.skip_train) {
+    evaluated_ = checkpoint;
+    return note(fmt::format("evaluating {}, of step {}", checkpoint, step));
+  }
   const int64_t last = config_.train.train_iters;
   if (!goes_on) starts();
   else if (step < last) open_trace();
   if (!console_) return;
   note(fmt::format("resumed from {} after step {}{}", checkpoint, step,
-                   step > last ? fmt::format(": train.train_iters is {}, so nothing is left to train", last)
-                   : step == last
-                       ? fmt::format(" of {}: nothing is left to train; a larger train.train_iters trains on", last)
-                       : fmt::format(" of {}", last)));
+                   step > last    ? fmt::format(": train.train_iters is {}, so nothing is left to train", last)
+                   : step == last ? fmt::format(" of {}: nothing is left to train; a larger train.{} trains on", last,
+                                                config_.train.train_samples > 0 ? "train_samples" : "train_iters")
+                                  : fmt::format(" of {}", last)));
   log_->resume(step, checkpoint, evaluates_again);
 }
 

@@ -87,6 +87,7 @@ class Reporter {
   int64_t step_begun_ns_ = 0, next_progress_ns_ = 0;
   std::vector<std::vector<Span>> spans_;  // [row]
   std::ofstream output_log_;              // of the console, when standard output is gone
+  std::string evaluated_;                 // the checkpoint, with train.skip_train
   std::optional<Console> console_;
   std::optional<MetricsLog> log_;
   std::optional<PerfettoWriter> trace_;

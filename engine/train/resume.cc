@@ -55,7 +55,8 @@ void settle_schedules(const OpenCheckpoint& checkpoint, Config& config, std::vec
   for (const Field& field : fields()) {
     if (!checkpoint.state.config.contains(std::string(field.name)) || !is_of_schedules(field, config)) continue;
     const std::string then = format_field(field, saved), now = format_field(field, config);
-    if (format_field(field, with_auto_rates(saved)) == format_field(field, with_auto_rates(config))) continue;
+    if (then == now || format_field(field, with_auto_rates(saved)) == format_field(field, with_auto_rates(config)))
+      continue;
     if (take && field.section() == "optimizer") {
       field.copy(field.at(saved), field.at(config));
       notes.push_back(fmt::format("{} is the checkpoint's {}, not {}", field.name, then, now));
@@ -84,12 +85,14 @@ std::map<std::string, std::string> values_of(const Config& config) {
 void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, const std::string& remedy) {
   Config saved = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json");
   // With rope the weights are of any context: an imported model names its longest, and a run that begins with another
-  // run's checkpoint may go on with a longer one and other angles.
+  // run's checkpoint may go on with a longer one. Only training that extends the context adapts them to other angles.
   Config own = config;
+  const bool extends = !config.train.skip_train && config.model.seq_length > saved.model.seq_length;
   if ((checkpoint.state.step == 0 || remedy.empty()) && saved.model.position_embedding_type == Positions::rope)
     for (const Field& field : fields())
-      if (field.name == "model.seq_length" || field.name.starts_with("model.rotary_base") ||
-          field.name.starts_with("model.use_rope_scaling") || field.name.starts_with("model.rope_scaling_"))
+      if (field.name == "model.seq_length" || (extends && (field.name.starts_with("model.rotary_base") ||
+                                                           field.name.starts_with("model.use_rope_scaling") ||
+                                                           field.name.starts_with("model.rope_scaling_"))))
         field.copy(field.at(own), field.at(saved));
   std::string problems;
   for (const Field* field : keys_of_another_model(config, saved))

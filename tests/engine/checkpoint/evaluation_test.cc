@@ -142,6 +142,7 @@ TEST(SkipTrain, AddsToTheRecordsOfItsRunAndChangesNothingElse) {
   stops.stop_signal = stop_after(3 + 3);  // in the third step
   ASSERT_EQ(run(config, 1, stops).exit_code, 75);
   const std::string resolved_then = read_text(dir / "run/config.resolved.yaml");
+  const std::string outcome_then = read_text(dir / "run/outcome.json");
   const auto records_then = records_of(dir / "run");
   // when: its latest checkpoint and an earlier one are evaluated, under other schedules, in the run's own folder
   Config evaluates = cut(config, {.p = 2});
@@ -164,7 +165,9 @@ TEST(SkipTrain, AddsToTheRecordsOfItsRunAndChangesNothingElse) {
   EXPECT_EQ(read_text(dir / "run/config.resolved.yaml"), resolved_then);
   EXPECT_FALSE(std::filesystem::exists(dir / "run/trace.json"));
   EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").steps(), (std::vector<int64_t>{3, 2}));
-  EXPECT_EQ(parse_json(read_text(dir / "run/outcome.json"))["status"], "done");
+  EXPECT_EQ(added[2]["checkpoint"], step_path(dir / "run", 2));
+  EXPECT_EQ(read_text(dir / "run/outcome.json"), outcome_then);
+  EXPECT_EQ(parse_json(read_text(dir / "run/evaluation/outcome.json"))["status"], "done");
   // and the run goes on
   EXPECT_EQ(run(config, 1).exit_code, 0);
   expect_each_step_once(dir / "run", 4);
@@ -180,7 +183,7 @@ TEST(SkipTrain, EndsWhereItIsAskedToAndSavesNothing) {
   const RunResult stopped = run(config, 1, options);
   EXPECT_EQ(stopped.exit_code, 128 + SIGTERM);
   EXPECT_NE(stopped.output.find("nothing is saved, as train.skip_train is true"), std::string::npos) << stopped.output;
-  EXPECT_EQ(parse_json(read_text(dir / "run/outcome.json"))["status"], "stopped");
+  EXPECT_EQ(parse_json(read_text(dir / "run/evaluation/outcome.json"))["status"], "stopped");
 }
 
 TEST(SkipTrain, NeedsACheckpointAndSomethingToEvaluateOn) {

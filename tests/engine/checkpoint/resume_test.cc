@@ -590,11 +590,18 @@ TEST_F(Choice, AModelWithRopeIsOfAnyContext) {
   EXPECT_NE(problem("").find(another), std::string::npos) << "learned positions";
   checkpoint.state.config["model.position_embedding_type"] = "rope";
   config_.model.position_embedding_type = Positions::rope;
-  config_.model.rotary_base = 5e5;
   EXPECT_NO_THROW(check_same_model(checkpoint, config_, ""));
   EXPECT_NE(problem("the same run").find(another), std::string::npos) << "the same run goes on";
   checkpoint.state.step = 0;
   EXPECT_NO_THROW(check_same_model(checkpoint, config_, "the same run"));
+  // Other angles need training on a longer context.
+  config_.model.rotary_base = 5e5;
+  const std::string angles = "model.rotary_base: found 10000 in the checkpoint, expected this run's 500000";
+  EXPECT_NE(problem("").find(angles), std::string::npos) << problem("");
+  config_.model.seq_length *= 4;
+  EXPECT_NO_THROW(check_same_model(checkpoint, config_, ""));
+  config_.train.skip_train = true;
+  EXPECT_NE(problem("").find(angles), std::string::npos) << problem("");
 }
 
 TEST_F(Choice, AModelThatCannotBeReadIsRefused) {

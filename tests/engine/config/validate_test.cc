@@ -337,7 +337,35 @@ TEST(Validate, NoKeyOfAScheduleIsWithoutEffect) {
   EXPECT_GT(refused, 50);
 }
 
+TEST(Validate, AnAutomaticWarmupCountsWhatTheRunCounts) {
+  const auto warmup = [](const std::vector<std::string>& sets) {
+    LoadedConfig loaded = load_good(sets);
+    resolve(loaded, {.world_size = 1});
+    return std::pair(*loaded.config.optimizer.lr_warmup_iters, *loaded.config.optimizer.lr_warmup_samples);
+  };
+  const std::string iters = "optimizer.lr_warmup_iters=auto", samples = "optimizer.lr_warmup_samples=auto";
+  const std::string by_samples = "train.train_samples=800", no_steps = "train.train_iters=0";
+  EXPECT_EQ(warmup({iters, by_samples, no_steps}), std::pair(int64_t{0}, int64_t{80}));
+  EXPECT_EQ(warmup({iters, "optimizer.lr_warmup_samples=0", by_samples, no_steps}), std::pair(int64_t{0}, int64_t{0}));
+  EXPECT_EQ(warmup({samples, "train.train_iters=50"}), std::pair(int64_t{5}, int64_t{0}));
+  EXPECT_EQ(warmup({samples, "optimizer.lr_warmup_iters=3", "train.train_iters=50"}),
+            std::pair(int64_t{3}, int64_t{0}));
+}
+
+TEST(Validate, AConstantRateIsReadBackWithASmallerDecoupledOne) {
+  LoadedConfig loaded = load_good({"optimizer.lr_decay_style=constant", "optimizer.decoupled_lr=1e-5"});
+  resolve(loaded, {.world_size = 1});
+  const TempDir dir;
+  write_text(dir / "resolved.yaml", to_yaml(loaded.config));
+  EXPECT_EQ(to_yaml(load_config(dir / "resolved.yaml").config), to_yaml(loaded.config));
+}
+
 TEST(Validate, PartsOfSchedulesWithoutEffect) {
+  EXPECT_EQ(load_error({"optimizer.lr_warmup_init=3e-4", "optimizer.lr_warmup_iters=2"}),
+            "--set: optimizer.lr_warmup_init: 0.0003 is not below lr (0.0003), expected less: the warm-up rises to it");
+  EXPECT_NE(
+      load_error({"train.train_samples=800", "batch.step_batch_size_schedule=0:8 2560:8"}).find("has one size, 8"),
+      std::string::npos);
   const std::vector<std::string> ramp = {"optimizer.weight_decay_incr_style=linear", "optimizer.start_weight_decay=0",
                                          "optimizer.end_weight_decay=0.2"};
   const auto with = [](std::vector<std::string> sets, const std::string& set) {
