@@ -45,8 +45,8 @@ class RunGuard {
 
  private:
   [[noreturn]] void rank_failed();
-  std::string
-      records_;  // folder of outcome and flight dumps: train.run_dir; an evaluation's leave the run's as they are
+  // The folder of outcome.json and flight/: train.run_dir, or one in it where the run only evaluates.
+  std::string records_;
   Communicator& world_;
   FaultInjector faults_;
   std::optional<RunLock> lock_;         // rank 0
