@@ -68,7 +68,9 @@ T shuffle(uint32_t mask, const char* what, T value, int from) {
   return mine.result;
 }
 
-inline int lane_id() { return static_cast<int>(threadIdx.x % 32); }
+inline int lane_id() {
+  return static_cast<int>((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32);
+}
 
 }  // namespace trivet::emulation
 

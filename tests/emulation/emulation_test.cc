@@ -79,6 +79,11 @@ __global__ void barrier_in_a_branch_kernel(float* to) {
   else __syncwarp(threadIdx.x == 32 ? 0x3u : 0x1u);
   to[threadIdx.x] = 0;
 }
+// Thread (x, y) of a block of rows of 8 takes the number of the one 12 lanes off, which is in another row.
+__global__ void far_lane_kernel(float* to) {
+  const unsigned int thread = threadIdx.y * blockDim.x + threadIdx.x;
+  to[thread] = __shfl_xor_sync(0xffffffffu, static_cast<float>(thread), 12);
+}
 __global__ void add_kernel(float* to, float value) { to[threadIdx.x] += value; }
 
 TEST_F(Emulation, ThreadsMeetAtBarriers) {
@@ -86,6 +91,13 @@ TEST_F(Emulation, ThreadsMeetAtBarriers) {
   launch_kernel(mirror_kernel<true>, {4, 256, stream}, numbers.data);
   const std::vector<float> got = numbers.host(stream);
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], 255.0f - static_cast<float>(i % 256));
+}
+
+TEST_F(Emulation, AWarpIsOfThreadsCountedOverTheRowsOfABlock) {
+  const Numbers numbers(64);
+  launch_kernel(far_lane_kernel, {1, dim3(8, 8), stream}, numbers.data);
+  const std::vector<float> got = numbers.host(stream);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], static_cast<float>(i ^ 12));
 }
 
 #if defined(__SANITIZE_THREAD__)
