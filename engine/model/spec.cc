@@ -13,8 +13,8 @@ void expect_runs(const ModelSpec& spec) {
   };
   expect(a.kv_heads >= 1 && a.heads % a.kv_heads == 0,
          fmt::format("{} query heads cannot share {} heads of keys and values evenly", a.heads, a.kv_heads));
-  const int64_t turns = spec.positions == Positions::rope ? spec.rotary.width : 2;
-  expect(turns >= 2 && turns % 2 == 0 && turns <= a.head_width,
+  const int64_t turns = spec.rotary.width;
+  expect(spec.positions != Positions::rope || (turns >= 2 && turns % 2 == 0 && turns <= a.head_width),
          fmt::format("found {} rotary columns of heads of {}, expected pairs of them", turns, a.head_width));
 }
 
