@@ -100,7 +100,10 @@ struct NormRows {
   int64_t count(const Tensor& of_x) const { return x.any() ? x.layout.numel() / x.layout.d : of_x.rows(); }
   int64_t width(const Tensor& of_x) const { return x.any() ? x.layout.d : of_x.cols(); }
   void check(const Expect& expect, const Tensor& of_x, const char* argument, const Tensor& of_y) const {
-    if (!x.any() && !y.any()) return expect.like(argument, of_y, of_x);
+    if (!x.any() && !y.any()) {
+      if (x.first != 0 || y.first != 0) expect.fail("rows", "an offset without heads", "0");
+      return expect.like(argument, of_y, of_x);
+    }
     const HeadsOf<In> heads{of_x, x.first, x.layout};
     expect_heads(expect, "x", heads, of_x.dtype);
     expect_heads_like(expect, argument, HeadsOf<In>{of_y, y.first, y.layout}, heads, heads.layout.members);
