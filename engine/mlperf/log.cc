@@ -105,16 +105,6 @@ std::optional<Record> parse_record(std::string_view text) {
   return record;
 }
 
-std::string record_line(const Record& record, EventType type) {
-  const nlohmann::ordered_json json = {{"namespace", ""},
-                                       {"time_ms", std::llround(record.time_ms)},
-                                       {"event_type", word_of(type)},
-                                       {"key", record.key},
-                                       {"value", record.value},
-                                       {"metadata", record.metadata}};
-  return std::string(kToken) + json.dump() + '\n';
-}
-
 const std::vector<Record>& Log::all(std::string_view key) const {
   static const std::vector<Record> none;
   const auto at = records.find(key);

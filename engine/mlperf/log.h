@@ -16,12 +16,8 @@
 #include <vector>
 
 #include "base/json.h"
-#include "base/words.h"
 
 namespace trivet::mlperf {
-
-enum class EventType { interval_start, interval_end, point_in_time };
-constexpr auto words_of(EventType) { return word_list("INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"); }
 
 struct Record {
   int64_t line = 0;    // of its file, from 1
@@ -41,8 +37,6 @@ struct Record {
 std::optional<std::string_view> record_text(std::string_view line);
 // Empty: no record.
 std::optional<Record> parse_record(std::string_view text);
-// The line, with its end, that parse_record() gives the record from.
-std::string record_line(const Record& record, EventType type);
 
 // A number that Megatron-LM or NeMo printed among its records.
 struct Printed {

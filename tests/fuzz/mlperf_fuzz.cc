@@ -5,6 +5,7 @@
 
 #include "engine/mlperf/lint.h"
 #include "engine/mlperf/log.h"
+#include "tests/engine/mlperf/record_line.h"
 #include "tests/fuzz/folder.h"
 
 namespace mlperf = trivet::mlperf;

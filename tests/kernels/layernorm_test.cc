@@ -220,6 +220,24 @@ TEST_P(LayerNormTest, WithoutMeanAndBetaItIsRmsNorm) {
   }
 }
 
+// From another element on, the last row would not lie in the tensor.
+TEST(LayerNorm, WithoutHeadsHasNoOffset) {
+  std::vector<float> x(8), y(8), gamma(4), rstd(2);
+  const auto of = [](std::vector<float>& memory, Shape shape) { return Tensor{memory.data(), DType::f32, shape}; };
+  op::LayernormForward norm{.x = of(x, {2, 4}),
+                            .gamma = of(gamma, {4}),
+                            .beta = {},
+                            .eps = 1e-5f,
+                            .y = of(y, {2, 4}),
+                            .mean = {},
+                            .rstd = of(rstd, {2})};
+  check_arguments(norm);
+  norm.rows.x.first = 1;
+  EXPECT_THROW(check_arguments(norm), Error);
+  norm.rows = {.y = {.first = 4}};
+  EXPECT_THROW(check_arguments(norm), Error);
+}
+
 // Rows are heads in a packed tensor that has others too, x and y lie in tensors of different strides, and gradients are
 // made in place.
 TEST_P(LayerNormTest, HeadsOfAViewAreItsRows) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/mlperf/log.h"
+#include "tests/engine/mlperf/record_line.h"
 
 namespace trivet::mlperf {
 
