@@ -39,12 +39,13 @@ std::optional<Documents> read_documents(const std::string& path, trivet::Documen
   return documents;
 }
 
-// The same of JSON Lines, by the library alone.
+// The same of JSON Lines, by the library alone, for which a zero byte ends the line.
 std::optional<Documents> documents_of(const std::string& text) {
   Documents documents;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     if (std::ranges::all_of(line, [](unsigned char c) { return c == ' ' || (c >= '\t' && c <= '\r'); })) continue;
+    if (line.contains('\0')) return {};
     const auto object = nlohmann::json::parse(line, nullptr, false);
     if (!object.is_object() || !object.contains("text") || !object["text"].is_string()) return {};
     if (const std::string document = object["text"]; !document.empty()) documents.push_back(document);
