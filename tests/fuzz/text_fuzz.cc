@@ -45,7 +45,7 @@ std::optional<Documents> documents_of(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     if (std::ranges::all_of(line, [](unsigned char c) { return c == ' ' || (c >= '\t' && c <= '\r'); })) continue;
-    if (line.contains('\0')) return {};
+    if (line.find('\0') != std::string::npos) return {};
     const auto object = nlohmann::json::parse(line, nullptr, false);
     if (!object.is_object() || !object.contains("text") || !object["text"].is_string()) return {};
     if (const std::string document = object["text"]; !document.empty()) documents.push_back(document);
