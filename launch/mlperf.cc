@@ -1,9 +1,11 @@
 // trivet mlperf lint: what the official checker of MLPerf logs does not look at.
 #include <memory>
 
+#include "base/files.h"
 #include "base/utf8.h"
 #include "engine/mlperf/lint.h"
 #include "engine/mlperf/rules.h"
+#include "engine/mlperf/summary.h"
 #include "launch/commands.h"
 
 namespace trivet {
@@ -27,11 +29,51 @@ void print_findings(const mlperf::Lint& lint) {
              counted(lint.count(mlperf::Level::notice), "notice"));
 }
 
+struct SummaryOptions {
+  std::string folder, reference, picture, reference_to_write;
+};
+
+// The logs result_0.txt, result_1.txt … of the folder, in their order.
+std::vector<mlperf::RunResult> results_in(const std::string& folder) {
+  std::vector<mlperf::RunResult> runs;
+  for (int i = 0;; ++i) {
+    const std::string file = fmt::format("{}/result_{}.txt", folder, i);
+    if (!file_exists(file)) break;
+    runs.push_back(mlperf::result_of(mlperf::read_log(file)));
+    if (runs.back().benchmark != runs[0].benchmark || runs.back().batch != runs[0].batch)
+      throw DataError(fmt::format("{}: is of {} with batches of {}, expected {} with {} as in result_0.txt", file,
+                                  runs.back().benchmark, runs.back().batch, runs[0].benchmark, runs[0].batch));
+  }
+  if (runs.empty()) throw ConfigError(fmt::format("{}: found no result_0.txt, expected a folder of results", folder));
+  return runs;
+}
+
+void add_summary_command(CLI::App& mlperf) {
+  const auto options = std::make_shared<SummaryOptions>();
+  CLI::App* command = mlperf.add_subcommand("summary", "times, samples to the target and score of a benchmark's runs");
+  add_argument(*command, "DIR", options->folder, "folder with result_0.txt, result_1.txt …");
+  command->add_option("--against-reference", options->reference, "test the samples to the target against those of FILE")
+      ->option_text("FILE");
+  command->add_option("--write-reference", options->reference_to_write, "write those of these runs to FILE")
+      ->option_text("FILE");
+  command->add_option("--svg", options->picture, "draw validation loss over samples")->option_text("FILE.svg");
+  command->callback([options] {
+    std::optional<mlperf::Reference> reference;
+    if (!options->reference.empty()) reference = mlperf::read_reference(options->reference);
+    const std::vector<mlperf::RunResult> runs = results_in(options->folder);
+    print_blocks(mlperf::summary_blocks(runs, reference));
+    if (!options->picture.empty()) write_file(options->picture, mlperf::plot_evaluations(runs));
+    if (!options->reference_to_write.empty()) write_file(options->reference_to_write, mlperf::reference_text(runs));
+    flush_output();
+  });
+}
+
 }  // namespace
 
 void add_mlperf_command(CLI::App& app, int& exit_code) {
-  CLI::App* mlperf = app.add_subcommand("mlperf", "MLPerf Training: check the logs of runs");
+  CLI::App* mlperf = app.add_subcommand("mlperf", "MLPerf Training: check and sum up the logs of runs");
   mlperf->require_subcommand(1);
+  add_summary_command(*mlperf);
   const auto options = std::make_shared<LintOptions>();
   CLI::App* command =
       mlperf->add_subcommand("lint", "find in logs of MLPerf Training what the official checker does not look at");

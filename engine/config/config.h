@@ -35,6 +35,9 @@ enum class Ramp { constant, linear, cosine };
 enum class CommBackend { thread, mpi, nccl, staged };
 enum class StepAction { take, warn, skip, stop };  // what becomes of a step, when its numbers are known
 enum class CudaGraphs { none, local };
+enum class MlperfBenchmark { none, gpt3, llama31_405b, llama31_8b, tiny, tiny_gpt3 };
+enum class MlperfDivision { closed, open };
+enum class SubmissionStatus { onprem, cloud, preview, research };
 
 constexpr auto words_of(AttentionBackend) { return word_list("flash", "cudnn"); }
 constexpr auto words_of(RecomputeGranularity) { return word_list("none", "selective", "full"); }
@@ -47,6 +50,11 @@ constexpr auto words_of(CommBackend) { return word_list("thread", "mpi", "nccl",
 constexpr auto words_of(StepAction) { return word_list("take", "warn", "skip", "stop"); }
 constexpr auto words_of(FlopsConvention) { return word_list("causal", "full", "6n"); }
 constexpr auto words_of(CudaGraphs) { return word_list("none", "local"); }
+constexpr auto words_of(MlperfBenchmark) {
+  return word_list("none", "gpt3", "llama31_405b", "llama31_8b", "tiny", "tiny_gpt3");
+}
+constexpr auto words_of(MlperfDivision) { return word_list("closed", "open"); }
+constexpr auto words_of(SubmissionStatus) { return word_list("onprem", "cloud", "preview", "research"); }
 constexpr auto words_of(DType) { return word_list("fp32", "bf16"); }
 constexpr auto words_of(DeviceKind) { return word_list("cpu", "cuda"); }
 constexpr auto words_of(CpuIsa) { return kCpuIsaNames; }
@@ -244,6 +252,21 @@ struct DeviceConfig {
   std::optional<double> peak_tflops;  // of one rank in the run's dtype; auto: a table by GPU name, or measured
 };
 
+// A benchmark of MLPerf Training: its rules give what the other sections leave out (rules_of_mlperf.cc).
+struct MlperfConfig {
+  MlperfBenchmark benchmark = MlperfBenchmark::none;
+  std::string round;  // "": the last that has the benchmark
+  MlperfDivision division = MlperfDivision::closed;
+  std::string submission_org;       // who submits
+  std::string submission_platform;  // the system
+  SubmissionStatus submission_status = SubmissionStatus::onprem;
+  std::optional<double> target;                  // validation loss at which the run ends; the rules'
+  std::optional<int64_t> eval_interval_samples;  // the rules'
+  int64_t skipped_evaluations = 0;               // the first ones
+  std::string cache_clear;                       // command that drops the hosts' caches
+  int64_t warmup_steps = 0;                      // on synthetic data, before the clock runs
+};
+
 struct Config {
   ModelConfig model;
   ParallelConfig parallel;
@@ -256,10 +279,13 @@ struct Config {
   CheckpointConfig checkpoint;
   TrainConfig train;
   DeviceConfig device;
+  MlperfConfig mlperf;
 };
 
 // Whether the run evaluates; the test set at its end, where there is one.
-inline bool evaluates(const TrainConfig& c) { return c.eval_interval > 0 || c.skip_train; }
+inline bool evaluates(const Config& c) {
+  return c.train.eval_interval > 0 || c.train.skip_train || c.mlperf.benchmark != MlperfBenchmark::none;
+}
 inline bool evaluates_in_order(const TrainConfig& c) { return c.full_validation || c.eval_samples > 0; }
 
 inline LrSpan lr_span_of(const Config& c) {

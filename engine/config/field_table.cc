@@ -246,6 +246,20 @@ void declare_run(std::vector<Field>& table) {
       "launch what micro-batches repeat on a GPU as CUDA graphs: for small models, whose host is late");
   KEY(device, threads_per_rank, "CPU threads of a rank; 0: the host's cores over its ranks", range(0, 4096, "threads"));
   KEY(device, peak_tflops, "of one rank in the run's dtype; auto: by GPU name, or measured", above(0, "TFLOP/s"));
+
+  KEY(mlperf, benchmark, "run by the rules of this benchmark of MLPerf Training (docs/mlperf.md), and write its log");
+  KEY(mlperf, round, "whose rules, as \"5.1\"; \"\": the last round that has the benchmark");
+  KEY(mlperf, division, "closed: what its rules forbid is an error; open: a note");
+  KEY(mlperf, submission_org, "logged: who submits");
+  KEY(mlperf, submission_platform, "logged: the system");
+  KEY(mlperf, submission_status, "logged: of the system");
+  KEY(mlperf, target, "validation loss at which the run ends; auto: the rules'", above(0, "nats per token"));
+  KEY(mlperf, eval_interval_samples, "samples between evaluations, rounded up to steps; auto: the rules'",
+      range(1, 1e15, "samples"));
+  KEY(mlperf, skipped_evaluations, "leave out so many evaluations at the beginning", range(0, 1e9, "evaluations"));
+  KEY(mlperf, cache_clear, "command that drops the caches of a host, run once on each; \"\": none");
+  KEY(mlperf, warmup_steps, "steps on synthetic data that change nothing, before the clock starts",
+      range(0, 1e6, "steps"));
 }
 
 #undef KEY

@@ -206,13 +206,13 @@ void check_data(const Config& c, Rules& rule) {
                  "\"{}\" has no effect with data.train_path: only data.path is split; leave it out", split);
   rule("data.split", paths, data.split.size() > 3 || !(sum > 0) || !std::isfinite(sum), "found \"{}\", expected {}",
        split, expected(*find_field("data.split")));
-  const bool skips = c.train.skip_train, evaluates = c.train.eval_interval > 0 && !skips;
+  const bool skips = c.train.skip_train, validates = evaluates(c) && !skips;
   rule("data.split", paths, !skips && !data.split.empty() && data.split[0] == 0, "{} leaves nothing to train on",
        split);
   const auto share = [&](size_t part) { return data.split.size() > part && data.split[part] > 0; };
-  rule("train.eval_interval", paths, evaluates && two && data.valid_path.empty(),
+  rule("train.eval_interval", paths, validates && two && data.valid_path.empty(),
        "{} needs data.valid_path beside data.train_path; give it, or 0 to never evaluate", c.train.eval_interval);
-  rule("train.eval_interval", {"data.path", "data.split"}, evaluates && one && !share(1),
+  rule("train.eval_interval", {"data.path", "data.split"}, validates && one && !share(1),
        "{} needs validation data, and data.split ({}) leaves none; 0 never evaluates", c.train.eval_interval, split);
   rule("train.skip_train", paths,
        skips && (one ? !share(1) && !share(2) : data.valid_path.empty() && data.test_path.empty()),
@@ -236,11 +236,11 @@ void check_training(const Config& c, Rules& rule) {
     off(key, {"checkpoint.save_interval"}, k.save_interval == 0, "save_interval 0: nothing is saved");
   for (const char* key :
        {"train.eval_iters", "train.full_validation", "train.eval_samples", "data.valid_path", "data.test_path"})
-    off(key, {"train.eval_interval"}, !evaluates(t), "eval_interval 0: nothing is evaluated");
-  off("train.eval_iters", {"train.full_validation"}, evaluates(t) && t.full_validation,
+    off(key, {"train.eval_interval"}, !evaluates(c), "eval_interval 0: nothing is evaluated");
+  off("train.eval_iters", {"train.full_validation"}, evaluates(c) && t.full_validation,
       "full_validation: all of the validation set is evaluated");
   for (const char* key : {"train.eval_iters", "train.full_validation"})
-    off(key, {"train.eval_samples"}, evaluates(t) && t.eval_samples > 0,
+    off(key, {"train.eval_samples"}, evaluates(c) && t.eval_samples > 0,
         fmt::format("eval_samples: the first {} are evaluated", t.eval_samples));
   off("train.straggler_interval", {"train.straggler_factor"}, t.straggler_factor == 0,
       "straggler_factor 0: nothing looks for stragglers");
@@ -271,6 +271,7 @@ void check_rules_of_values(const Config& config, Problems& problems) {
   check_schedules_over_steps(config, rule);
   check_data(config, rule);
   check_training(config, rule);
+  check_mlperf(config, rule);
 }
 
 std::string divisors(int64_t n, int64_t near) {

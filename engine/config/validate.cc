@@ -209,6 +209,9 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   const ParallelConfig& c = config.parallel;
   layout.mesh = replica_mesh(config);
   layout.mesh[Axis::dp] = facts.world_size / layout.mesh.world();
+  Problems problems(loaded.path, loaded.origins);
+  derive_mlperf(loaded, batch_sizes_of(config, config.batch.micro_batch_size * layout.mesh[Axis::dp]).largest(),
+                problems, layout.notes);
   derive_values(loaded, facts, layout.mesh[Axis::dp]);
   const int64_t unit = config.model.make_vocab_size_divisible_by * layout.mesh[Axis::tp];
   layout.padded_vocab = (*config.model.vocab_size + unit - 1) / unit * unit;
@@ -216,7 +219,6 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   const int64_t together = config.batch.micro_batch_size * layout.mesh[Axis::dp];
   layout.micro_batches = layout.batch_sizes.largest() / together;
 
-  Problems problems(loaded.path, loaded.origins);
   derive_steps(loaded, layout.batch_sizes, problems);
   if (succeeds(problems, "parallel.pipeline_schedule",
                [&] { layout.schedule = find_schedule(c, layout.micro_batches); })) {

@@ -20,11 +20,6 @@ BatchLoader::BatchLoader(const Samples& dataset, BatchPlan plan, int64_t depth) 
     slot.batch.tokens.resize(static_cast<size_t>(dataset.seq_length() * plan.micro_batch_size));
     slot.batch.labels.resize(slot.batch.tokens.size());
   }
-  start();
-}
-
-void BatchLoader::start() {
-  if (slots_.size() > 1) thread_ = std::jthread([this](std::stop_token stop) { run(stop); });
 }
 
 void BatchLoader::restart(int64_t start_sample) {
@@ -33,7 +28,6 @@ void BatchLoader::restart(int64_t start_sample) {
   plan_.start_sample = start_sample;
   prepared_ = taken_ = 0;
   for (Slot& slot : slots_) slot.error = nullptr;
-  start();
 }
 
 void BatchLoader::prepare(int64_t k, Slot& slot) {
@@ -77,11 +71,12 @@ void BatchLoader::run(const std::stop_token& stop) {
 }
 
 const Batch& BatchLoader::next() {
-  if (!thread_.joinable()) {
+  if (slots_.size() == 1) {
     prepare(taken_, slots_[0]);
     ++taken_;
     return slots_[0].batch;
   }
+  if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   std::unique_lock lock(mutex_);
   // An error is never passed over: the same slot throws again.
   if (taken_ > 0 && slot(taken_ - 1).error) std::rethrow_exception(slot(taken_ - 1).error);

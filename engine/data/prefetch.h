@@ -53,14 +53,15 @@ struct BatchPlan {
 
 class BatchLoader : public BatchSource {
  public:
-  // `depth` micro-batches are prepared ahead; 0: none, next() prepares its own. REQUIRES: dataset outlives the loader.
+  // `depth` micro-batches are prepared ahead, from the first call of next() on; 0: none, next() prepares its own.
+  // REQUIRES: dataset outlives the loader.
   BatchLoader(const Samples& dataset, BatchPlan plan, int64_t depth);
   BatchLoader(const BatchLoader&) = delete;
 
   // Throws what failed while the micro-batch was prepared, and so does every later call.
   const Batch& next() override;
 
-  // Every evaluation reads the same data. Allocates nothing but a thread.
+  // Every evaluation reads the same data.
   void restart(int64_t start_sample) override;
 
  private:
@@ -69,7 +70,6 @@ class BatchLoader : public BatchSource {
     std::exception_ptr error;
   };
 
-  void start();
   void run(const std::stop_token& stop);
   void prepare(int64_t k, Slot& slot);
   Slot& slot(int64_t k) { return slots_[static_cast<size_t>(k) % slots_.size()]; }
@@ -83,7 +83,7 @@ class BatchLoader : public BatchSource {
   std::condition_variable_any changed_;
   int64_t prepared_ = 0;  // micro-batches put into the ring since the start; guarded by mutex_
   int64_t taken_ = 0;     // micro-batches returned; the last of them is still in use; guarded by mutex_
-  std::jthread thread_;   // last; not running where depth is 0
+  std::jthread thread_;   // last; not running before next(), or where depth is 0
 };
 
 }  // namespace trivet

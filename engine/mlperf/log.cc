@@ -126,6 +126,16 @@ std::string Log::text(std::string_view key) const {
   return record && record->value.is_string() ? record->value.get<std::string>() : "";
 }
 
+std::string record_line(const Record& record, EventType type) {
+  const nlohmann::ordered_json json = {{"namespace", ""},
+                                       {"time_ms", std::llround(record.time_ms)},
+                                       {"event_type", word_of(type)},
+                                       {"key", record.key},
+                                       {"value", record.value},
+                                       {"metadata", record.metadata}};
+  return std::string(kToken) + json.dump() + '\n';
+}
+
 Log read_log(const std::string& path) {
   Log log;
   log.path = path;

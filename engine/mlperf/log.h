@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/words.h"
 
 namespace trivet::mlperf {
 
@@ -31,6 +32,11 @@ struct Record {
   // A member of the metadata; none where it is missing or no number.
   std::optional<double> position(const char* member) const;
 };
+
+enum class EventType { interval_start, interval_end, point_in_time };
+constexpr auto words_of(EventType) { return word_list("INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"); }
+// The line, with its end, that parse_record() gives the record from.
+std::string record_line(const Record& record, EventType type);
 
 // Empty: the line is none of the log. As the official reader does, takes Python's NaN and Infinity, as null, and any
 // bytes in texts.

@@ -109,6 +109,14 @@ double between(double x, const Point& low, const Point& high, double Point::*mem
   return low.*member + (high.*member - low.*member) * (x - low.batch) / (high.batch - low.batch);
 }
 
+Point point_of(double batch, const std::vector<double>& positions) {
+  const auto n = static_cast<double>(positions.size());
+  const double mean = std::accumulate(positions.begin(), positions.end(), 0.0) / n;
+  double squares = 0;
+  for (const double x : positions) squares += (x - mean) * (x - mean);
+  return {batch, olympic_mean(positions), std::sqrt(squares / n), static_cast<int64_t>(positions.size())};
+}
+
 // The points that bound how fast the reference converges: none that is slower than its neighbours' interpolation, and
 // none of a smaller batch than the fastest.
 std::vector<Point> pruned_points(const Benchmark& benchmark) {
@@ -118,12 +126,7 @@ std::vector<Point> pruned_points(const Benchmark& benchmark) {
     std::vector<double> positions;
     for (const auto& [evaluation, runs] : point.reached)
       positions.insert(positions.end(), static_cast<size_t>(runs), static_cast<double>(evaluation * interval));
-    const auto n = static_cast<double>(positions.size());
-    const double mean = std::accumulate(positions.begin(), positions.end(), 0.0) / n;
-    double squares = 0;
-    for (const double x : positions) squares += (x - mean) * (x - mean);
-    points.push_back({static_cast<double>(point.batch), olympic_mean(positions), std::sqrt(squares / n),
-                      static_cast<int64_t>(positions.size())});
+    points.push_back(point_of(static_cast<double>(point.batch), positions));
   }
   points.erase(points.begin(), std::ranges::min_element(points, {}, &Point::mean));
   for (size_t i = 1; i + 1 < points.size();) {
@@ -136,13 +139,24 @@ std::vector<Point> pruned_points(const Benchmark& benchmark) {
 
 // As _find_min_acceptable_mean() has it, by the quantile and not by bisection: the reference's runs count without best
 // and worst, a result's likewise.
-double least_mean(const Benchmark& benchmark, double mean, double deviation, int64_t reference_runs) {
-  const int64_t runs = benchmark.runs - 2;
+double least_mean(double mean, double deviation, int64_t reference_runs, int64_t runs) {
+  reference_runs -= 2, runs -= 2;
   const double scale = std::sqrt(1.0 / static_cast<double>(reference_runs) + 1.0 / static_cast<double>(runs));
-  return mean - student_t_quantile(0.95, reference_runs + runs - 2) * deviation * scale - benchmark.leeway;
+  return mean - student_t_quantile(0.95, reference_runs + runs - 2) * deviation * scale;
 }
 
 }  // namespace
+
+const nlohmann::json* Benchmark::constant(std::string_view key) const {
+  const auto at = std::ranges::find(constants, key, &Constant::key);
+  return at == constants.end() ? nullptr : &at->allowed.front();
+}
+
+std::optional<double> Benchmark::steps_of(std::string_view key, int64_t batch, double warmup) const {
+  for (const auto& [name, formula] : steps)
+    if (name == key) return formula(batch, warmup);
+  return {};
+}
 
 std::span<const Benchmark> benchmarks() {
   using Points = std::vector<ReferencePoint>;
@@ -209,11 +223,19 @@ std::optional<Convergence> reference_convergence(const Benchmark& benchmark, int
   const auto above = std::ranges::lower_bound(points, x, {}, &Point::batch);
   if (above == points.end()) return {};
   if (above->batch == x || above == points.begin())
-    return Convergence{above->mean, least_mean(benchmark, above->mean, above->deviation, above->runs - 2),
+    return Convergence{above->mean,
+                       least_mean(above->mean, above->deviation, above->runs, benchmark.runs) - benchmark.leeway,
                        above->batch != x};
   const Point& low = above[-1];
   const double mean = between(x, low, *above, &Point::mean);
-  return Convergence{mean, least_mean(benchmark, mean, between(x, low, *above, &Point::deviation), 2 * benchmark.runs)};
+  // Of runs that were never made: the checker takes twice those of a result to be left of them.
+  const double deviation = between(x, low, *above, &Point::deviation);
+  return Convergence{mean, least_mean(mean, deviation, 2 * benchmark.runs + 2, benchmark.runs) - benchmark.leeway};
+}
+
+Convergence convergence_of(const std::vector<double>& reached, int64_t runs) {
+  const Point point = point_of(0, reached);
+  return {point.mean, least_mean(point.mean, point.deviation, point.runs, runs)};
 }
 
 }  // namespace trivet::mlperf

@@ -60,6 +60,10 @@ struct Benchmark {
   double leeway = 0;  // by which a result may be faster than the test of its reference points allows
   std::vector<ReferencePoint> reference_points = {};
 
+  // The first of the values that a constant may have; null: it is none.
+  const nlohmann::json* constant(std::string_view key) const;
+  // Steps before rounding; empty: the rules do not say how many.
+  std::optional<double> steps_of(std::string_view key, int64_t batch, double warmup) const;
   // Sequences from one evaluation to the next: the cadence, rounded up to whole batches.
   int64_t interval(int64_t batch) const { return (cadence + batch - 1) / batch * batch; }
 };
@@ -80,6 +84,9 @@ struct Convergence {
   bool below = false;  // the batch is smaller than every point's
 };
 std::optional<Convergence> reference_convergence(const Benchmark& benchmark, int64_t batch);
+// The same of a reference of which only the runs at the result's batch are known, by the samples at which they reached
+// the target, for a result of so many runs. REQUIRES: at least three of each.
+Convergence convergence_of(const std::vector<double>& reached, int64_t runs);
 // The mean without the smallest and the largest. REQUIRES: at least three.
 double olympic_mean(std::vector<double> values);
 

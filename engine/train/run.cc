@@ -18,6 +18,7 @@
 #include "engine/fault/run_guard.h"
 #include "engine/train/checkpointing.h"
 #include "engine/train/generate.h"
+#include "engine/train/mlperf_run.h"
 #include "engine/train/reporter.h"
 #include "engine/train/trainer.h"
 #include "kernels/base/host_memory.h"
@@ -103,19 +104,25 @@ std::deque<EvalSet> eval_sets_of(const Config& config, const TrainingData& data,
   return sets;
 }
 
-// The evaluation after a step, and a sample. The votes to end the run that come meanwhile are added to `votes`.
-void evaluate(const Config& config, const RunOptions& options, std::deque<EvalSet>& sets, Trainer& trainer,
-              Checkpointing& checkpointing, Reporter& reporter, Votes& votes) {
+// The evaluation after a step, and a sample. The votes to end the run that come meanwhile are added to `votes`. Returns
+// the loss of the first set; empty: it was interrupted.
+std::optional<double> evaluate(const Config& config, const RunOptions& options, std::deque<EvalSet>& sets,
+                               Trainer& trainer, Checkpointing& checkpointing, Reporter& reporter, Votes& votes) {
   const int64_t step = trainer.steps_done(), batch = config.batch.global_batch_size.value();
   const auto stop = [&] { return checkpointing.interrupts_evaluation(votes); };
   const bool last = config.train.skip_train || step >= config.train.train_iters;
+  std::optional<double> first;
   for (EvalSet& set : sets) {
     if (set.at_end && !last) continue;
     const int64_t begin = now_ns();
     const std::optional<double> loss =
         trainer.evaluate(set.batches, (set.samples + batch - 1) / batch, set.labels, stop);
     checkpointing.set_evaluation_due(!loss);
-    if (!loss) return reporter.note(fmt::format("the evaluation at step {} was interrupted", step));
+    if (!loss) {
+      reporter.note(fmt::format("the evaluation at step {} was interrupted", step));
+      return {};
+    }
+    if (!first) first = loss;
     reporter.evaluation({.step = step,
                          .set = set.name,
                          .loss = *loss,
@@ -124,18 +131,21 @@ void evaluate(const Config& config, const RunOptions& options, std::deque<EvalSe
                          .seconds = static_cast<double>(now_ns() - begin) * 1e-9});
   }
   if (options.prompt && !last) write_sample(config, options, trainer, reporter);
+  return first;
 }
 
 // From where the trainer is to the last step, or to where the run is asked to stop.
 void train_steps(const Config& config, const RunOptions& options, Trainer& trainer, Checkpointing& checkpointing,
-                 Reporter& reporter, RunGuard& guard, std::deque<EvalSet>& sets) {
+                 Reporter& reporter, RunGuard& guard, std::deque<EvalSet>& sets, MlperfRun* mlperf) {
   const bool trains = !config.train.skip_train;
   bool going_on = trains && trainer.steps_done() < config.train.train_iters;
   const auto evaluate_now = [&](Votes& votes) {
-    evaluate(config, options, sets, trainer, checkpointing, reporter, votes);
+    const auto loss = [&] { return evaluate(config, options, sets, trainer, checkpointing, reporter, votes); };
+    if (mlperf) mlperf->evaluate(loss);
+    else loss();
   };
   if (sets.empty() || !trains) checkpointing.set_evaluation_due(!trains);
-  if (checkpointing.evaluation_due()) {
+  if (checkpointing.evaluation_due() && !mlperf) {
     Votes votes;
     evaluate_now(votes);
     going_on = checkpointing.after_step(votes) && trains;
@@ -153,16 +163,18 @@ void train_steps(const Config& config, const RunOptions& options, Trainer& train
     };
     if (const auto earlier = trainer.queue_step()) report(*earlier);
     const int64_t step = trainer.steps_done(), interval = config.train.eval_interval;
-    const bool evaluates = !sets.empty() && (step % interval == 0 || step == config.train.train_iters);
+    const bool evaluates =
+        mlperf ? mlperf->evaluates(step) : !sets.empty() && (step % interval == 0 || step == config.train.train_iters);
     if (!ahead || evaluates || checkpointing.needs_result(votes.value_or(Votes{}))) report(trainer.finish_step());
     if (evaluates) evaluate_now(*votes);
     if (votes) going_on = checkpointing.after_step(*votes);
+    if (mlperf && mlperf->reached()) going_on = false;
   }
 }
 
 int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& options,
-          const std::vector<std::string>& candidates, const TrainingData& data, RunGuard& guard, Communicator& world,
-          std::ostream& out, int64_t start_ns) {
+          const std::vector<std::string>& candidates, const TrainingData& data, RunGuard& guard, MlperfRun* mlperf,
+          Communicator& world, std::ostream& out, int64_t start_ns) {
   const Config& config = loaded.config;
   // That of a run is not replaced by its evaluation's.
   const std::string resolved = config.train.run_dir + "/config.resolved.yaml";
@@ -184,7 +196,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
                   {.faults = guard.faults().none() ? nullptr : &guard.faults(), .make_backend = make_watched_backend});
   Reporter reporter(loaded, layout, data.sources, trainer, out);
   if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());
-  if (data.valid && world.rank() == 0) note_unigram_entropy(config.data, reporter);
+  if (data.valid && world.rank() == 0 && !mlperf) note_unigram_entropy(config.data, reporter);
   const auto vocabulary = data_vocabulary(config.data);
   std::function<std::string()> folder_problem;
   if (world.rank() == 0) folder_problem = [&guard] { return guard.folder_problem(); };
@@ -200,7 +212,14 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   for (const std::string& note : layout.notes) reporter.note(note);
   checkpointing.resume(candidates, options.resume == "auto");
   guard.set_steps_done(trainer.steps_done());
-  train_steps(config, options, trainer, checkpointing, reporter, guard, sets);
+  if (mlperf) mlperf->start(trainer, *train, data.train->samples(), sets.front().samples);
+  try {
+    train_steps(config, options, trainer, checkpointing, reporter, guard, sets, mlperf);
+  } catch (const std::exception& error) {
+    if (mlperf) mlperf->stop(error.what());
+    throw;
+  }
+  if (mlperf) mlperf->stop(checkpointing.exit_code() != 0 ? "the run was asked to stop" : "train_iters are done");
   if (const std::string faults = guard.faults().not_struck(); checkpointing.exit_code() == 0 && !faults.empty())
     write_stderr(fmt::format("[rank {}] --inject {}: never happened in this run\n", world.rank(), faults));
   if (checkpointing.exit_code() == 0 && options.prompt) write_sample(config, options, trainer, reporter);
@@ -229,8 +248,12 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
                                     fault.text, fault.step, config.train.train_iters));
   const MemoryPurpose purpose("a rank of the run");
   if (!computes_on_gpus(config, world)) check_memory(config, layout, launched_world_size() == 0);
+  const std::unique_ptr<MlperfRun> mlperf =
+      MlperfRun::begin(config, loaded.path, options.resume != "auto" && options.resume != "none", world);
   const TrainingData data = open_training_data(config, samples_of_run(config, layout));
-  const std::vector<std::string> candidates = checkpoints_to_resume(options.resume, loaded.config, layout.notes);
+  // A benchmark's run does not go on where it was interrupted.
+  const std::vector<std::string> candidates =
+      checkpoints_to_resume(mlperf && options.resume == "auto" ? "none" : options.resume, loaded.config, layout.notes);
   if (config.train.skip_train && candidates.empty())
     throw ConfigError(
         fmt::format("train.skip_train: found no checkpoint in {}, expected one to evaluate; --resume PATH "
@@ -239,7 +262,8 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   if (options.prompt) tokenizer_of(config.data);  // a missing one is an error before training
   RunGuard guard(config, options.faults, world);
   return guard.run([&](Communicator& watched) {
-    return naming_keys([&] { return train(loaded, layout, options, candidates, data, guard, watched, out, start_ns); });
+    return naming_keys(
+        [&] { return train(loaded, layout, options, candidates, data, guard, mlperf.get(), watched, out, start_ns); });
   });
 }
 

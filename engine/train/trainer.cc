@@ -57,7 +57,7 @@ int Trainer::load_step(BatchSource& source, bool training, float loss_scale) {
                    .loss_scale = loss_scale,
                    .defer_heads = std::min(deferred_heads_, static_cast<int>(m)),
                    .step = step_ + 1,
-                   .hook = training ? faults_ : nullptr};
+                   .hook = training && &source == train_ ? faults_ : nullptr};
   return static_cast<int>(m);
 }
 
@@ -75,6 +75,30 @@ double Trainer::read_loss() {
   return loss;
 }
 
+void Trainer::queue_passes(BatchSource& source, int64_t batch) {
+  Stream& compute = *rank_.compute;
+  rank_.use_micro_batches(batch / samples_of_micro_batches_);
+  const double tokens = static_cast<double>(batch * rank_.state.shape.seq);
+  load_step(source, true, static_cast<float>(static_cast<double>(loss_multiplier()) / tokens));
+  rank_.data_parallel->grads.begin_step();
+  rank_.ops.run(op::Fill{rank_.state.loss, 0}, compute);
+  over(rank_.graphs.get(), compute, [&] {
+    rank_.executor.run();
+    for (GptChunk& chunk : rank_.chunks) chunk.finish();
+  });
+  rank_.input.queued(compute);
+}
+
+void Trainer::warm_up(BatchSource& synthetic) {
+  check(!out_, "a step is pending");
+  queue_passes(synthetic, batch_sizes_.of_step(consumed_samples_));
+  rank_.finish_gradients();
+  const double refused = -1;  // every loss and norm is above
+  queue_update({.step = step_ + 1}, {.loss = refused, .grad_norm = refused, .finite = true});
+  rank_.compute->synchronize();
+  rank_.executor.finish_sends();
+}
+
 std::optional<StepResult> Trainer::queue_step() {
   RankState& state = rank_.state;
   Stream& compute = *rank_.compute;
@@ -84,18 +108,9 @@ std::optional<StepResult> Trainer::queue_step() {
                   .consumed_samples = consumed_samples_ + batch,
                   .consumed_tokens = consumed_tokens_ + batch * config_.model.seq_length,
                   .start_ns = now_ns()};
-  rank_.use_micro_batches(batch / samples_of_micro_batches_);
   const HostRange range("step", next.step);
   begin(StepPhase::step);
-  const double tokens = static_cast<double>(batch * state.shape.seq);
-  load_step(*train_, true, static_cast<float>(static_cast<double>(loss_multiplier()) / tokens));
-  rank_.data_parallel->grads.begin_step();
-  rank_.ops.run(op::Fill{state.loss, 0}, compute);
-  over(rank_.graphs.get(), compute, [&] {
-    rank_.executor.run();
-    for (GptChunk& chunk : rank_.chunks) chunk.finish();
-  });
-  rank_.input.queued(compute);
+  queue_passes(*train_, batch);
   begin(StepPhase::reduce);
   rank_.finish_gradients();
   end(StepPhase::reduce);
@@ -109,7 +124,7 @@ std::optional<StepResult> Trainer::queue_step() {
     next.start_ns = earlier->end_ns;
   }
   next.learning_rate = learning_rates(config_, next.step, next.consumed_samples).all;
-  queue_update(next);
+  queue_update(next, numbers_.limits());
   rank_.device.copy_to_host(state.step_numbers,
                             static_cast<float*>(rank_.host_numbers.data()) + slot * RankState::kStepNumbers, compute);
   compute.record(*step_through_);
@@ -122,7 +137,7 @@ std::optional<StepResult> Trainer::queue_step() {
   return earlier;
 }
 
-void Trainer::queue_update(const StepResult& step) {
+void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& limits) {
   RankState& state = rank_.state;
   Ops& ops = rank_.ops;
   Stream& compute = *rank_.compute;
@@ -137,7 +152,6 @@ void Trainer::queue_update(const StepResult& step) {
   const Tensor sums = state.step_numbers.slice(RankState::kLoss, 3);
   sum_over_stages_and_replicas(sums);
 
-  const NumberCheck::Limits limits = numbers_.limits();
   constexpr float kNone = std::numeric_limits<float>::infinity();
   const auto at_most = [](double limit, int64_t times) {
     return static_cast<float>(limit * static_cast<double>(times));

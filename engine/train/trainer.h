@@ -67,6 +67,11 @@ class Trainer {
   std::optional<StepResult> queue_step();
   StepResult finish_step();
 
+  // A step on synthetic data whose update the device refuses: weights, moments and counters stay as they are. So all
+  // that a first step sets up is there: kernels that are chosen by timing, graphs, connections. REQUIRES: no step is
+  // pending. Collective.
+  void warm_up(BatchSource& synthetic);
+
   // Mean loss per token, without dropout, over the first `batches` global batches of `data` (by batch_plan_of() with
   // full batches), which hold `labels` labels. stop() is asked before each batch, on all ranks with the same answer;
   // true: the evaluation ends there, without a result.
@@ -74,6 +79,9 @@ class Trainer {
 
   // Resumes from `state`, with the weights and moments that state() holds now (state_tensors(), or read_weights()).
   void resume(const TrainState& state);
+
+  // Counts the steps done otherwise, for what is by steps: schedules, dropout, bias correction.
+  void set_steps_done(int64_t steps) { step_ = steps; }
 
   const Config& config() const { return config_; }
   int64_t steps_done() const { return step_; }
@@ -106,8 +114,10 @@ class Trainer {
   int load_step(BatchSource& source, bool training, float loss_scale);
   double read_loss();
   void sum_over_stages_and_replicas(Tensor numbers);
+  // Queues the forward and backward passes of a step of `batch` samples.
+  void queue_passes(BatchSource& source, int64_t batch);
   // Queues norm, acceptance and update.
-  void queue_update(const StepResult& step);
+  void queue_update(const StepResult& step, const NumberCheck::Limits& limits);
   // The result of the pending step. Throws NumericsError.
   StepResult read_result();
   void judge(StepResult& result, std::span<const float> numbers);

@@ -5,7 +5,6 @@
 
 #include "engine/mlperf/lint.h"
 #include "engine/mlperf/log.h"
-#include "tests/engine/mlperf/record_line.h"
 #include "tests/fuzz/folder.h"
 
 namespace mlperf = trivet::mlperf;

@@ -1,29 +1,96 @@
 #!/usr/bin/env bash
-# The official checker accepts the correct logs of tests/engine/mlperf/synthetic_log.h, under the ruleset of their round.
-# Installs the checker in a virtual environment, once.
-#   tests/mlperf/check.sh [BUILD]       the build's folder [build]
+# The official programs accept what Trivet writes: the correct logs of tests/engine/mlperf/synthetic_log.h and those that the
+# run log makes of configs/mlperf over a scripted engine, under the ruleset of their round; a result of ten such runs as a
+# package, with its score; and logs of the tiny benchmarks, by the rules that all benchmarks share. A log without one of its
+# required lines is refused. Installs the programs in a virtual environment, once.
+#   tests/mlperf/check.sh [BUILD [TINY_LOG…]]       BUILD: the build's folder [build]
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=${1:-$root/build} tools=$root/build-mlperf
+shift || true
 [[ -x $tools/bin/python ]] || { python3 -m venv "$tools" && "$tools/bin/pip" install -q mlperf-logging==4.1.68; }
-logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
-TRIVET_MLPERF_LOGS=$logs "$build/tests/engine_test" --gtest_filter=MlperfLint.FindsNothingInCorrectLogs >/dev/null
+official() { "$tools/bin/python" -m "mlperf_logging.$1" "${@:2}" 2>&1 || true; }  # what it says: its exit code is 0 mostly
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+results=$work/package/results/system/llama31_8b
+mkdir -p "$work"/{logs,package/systems} "$results"
+TRIVET_MLPERF_LOGS=$work/logs TRIVET_MLPERF_PACKAGE=$results "$build/tests/engine_test" \
+  --gtest_filter='MlperfLint.FindsNothingInCorrectLogs:MlperfLog.Of*' >"$work/tests" || { cat "$work/tests"; exit 1; }
+
 accepted=0 refused=0
-for log in "$logs"/*.txt; do
-  round=$(basename "$log" | cut -d- -f2)
-  # By its words: the exit code is 0 whatever it found.
-  said=$("$tools/bin/python" -m mlperf_logging.compliance_checker --usage training --ruleset "$round.0" \
-    --log_output /dev/null "$log" 2>&1 || true)
+check() {  # LOG OPTION…
+  local log=$1 said
+  shift
+  said=$(official compliance_checker --usage training --log_output /dev/null "$@" "$log")
   # An aborted run fails one check, that of the target.
   if [[ $log == *-aborted.txt ]]; then
-    said=$(grep -v "Failed checks for eval_accuracy" <<<"$said" | grep -c "CHECK for\|Required\|parsing errors" || true)
-    [[ $said == 0 ]] && accepted=$((accepted + 1)) && continue
-  elif grep -q SUCCESS <<<"$said"; then
-    accepted=$((accepted + 1)) && continue
+    said=$(grep -v "Failed checks for eval_accuracy" <<<"$said" | grep "CHECK for\|Required\|parsing errors" || true)
+    [[ -n $said ]] || said=SUCCESS
   fi
+  grep -q SUCCESS <<<"$said" && accepted=$((accepted + 1)) && return
   refused=$((refused + 1))
   echo "refused: $(basename "$log"): $said" | head -20
-done
+}
+for log in "$work"/logs/*.txt; do check "$log" --ruleset "$(basename "$log" | cut -d- -f2).0"; done
 echo "mlperf: $accepted logs accepted, $refused refused"
 ((refused == 0 && accepted > 0))
+
+# Its rules of all benchmarks, without those of one: what the division's file would bring.
+"$tools/bin/python" - "$work/tiny.yaml" <<'END'
+import pathlib, re, sys
+import mlperf_logging.compliance_checker as checker
+common = pathlib.Path(checker.__file__).parent / "training_6.1.0" / "common.yaml"
+text, changes = re.subn(r"enqueue_config\(.*?\)\);", "", common.read_text())
+assert changes == 1, "another form of " + str(common)
+pathlib.Path(sys.argv[1]).write_text(text + """
+- KEY:
+    NAME:  submission_benchmark
+    REQ:   EXACTLY_ONE
+    CHECK: " v['value'] in ['tiny', 'tiny_gpt3'] "
+- KEY:
+    NAME:  target_accuracy
+    REQ:   EXACTLY_ONE
+    POST:  " s['target'] = v['value'] "
+- KEY:
+    NAME:  run_stop
+    REQ:   EXACTLY_ONE
+    CHECK: " v['metadata']['status'] in ['success', 'aborted'] "
+""")
+END
+accepted=0
+for log; do
+  check "$log" --ruleset 6.1.0 --config "$work/tiny.yaml"
+done
+(($# == 0)) || echo "mlperf: $accepted tiny logs accepted, $refused refused"
+((refused == 0 && accepted == $#))
+
+# A log without a line that its ruleset requires is refused. Not required are these, and before 6.1 those of its disclosure.
+free=" submission_status seed target_accuracy eval_start eval_stop "
+disclosure=" micro_batch_size tensor_parallelism pipeline_parallelism context_parallelism expert_parallelism config_filename \
+lowest_numerical_precision_in_linear lowest_numerical_precision_in_attn lowest_numerical_precision_in_comm "
+missed=0
+for log in "$work"/logs/{llama31_8b-6.1,gpt3_175b-4.1,llama31_405b-6.0}-run.txt; do
+  round=$(basename "$log" | cut -d- -f2)
+  others=$free
+  [[ $round == 6.1 ]] || others+="$disclosure max_steps "
+  [[ $round != 4.1 ]] || others+=" opt_weight_decay "
+  for key in $(sed 's/.*"key":"\([^"]*\)".*/\1/' "$log" | sort -u); do
+    [[ $others != *" $key "* ]] || continue
+    grep -v "\"key\":\"$key\"" "$log" >"$work/without.txt"
+    said=$(official compliance_checker --usage training --ruleset "$round.0" --log_output /dev/null "$work/without.txt")
+    ! grep -q SUCCESS <<<"$said" || { echo "accepted under $round without $key"; exit 1; }
+    missed=$((missed + 1))
+  done
+done
+echo "mlperf: $missed logs without a required line refused"
+
+cp "$root/configs/mlperf/system.json" "$work/package/systems/system.json"
+said=$(official package_checker "$work/package" training 6.1.0 --log_output /dev/null)
+grep -q "FOUND NO ERRORS" <<<"$said" || { echo "$said" | tail -40; exit 1; }
+# Its score is ours.
+official result_summarizer "$work/package" training 6.1.0 --csv "$work/scores.csv" >/dev/null
+score=$("$tools/bin/python" -c 'import csv, sys; print("%.3f" % float(next(csv.DictReader(open(sys.argv[1])))["llama31_8b"]))' \
+  "$work/scores.csv")
+summary=$("$build/trivet" mlperf summary "$results")
+grep -q "$score minutes" <<<"$summary" || { echo "the official score is $score"; echo "$summary"; exit 1; }
+echo "mlperf: a result of ten runs is accepted as a package, with a score of $score minutes, as by trivet mlperf summary"

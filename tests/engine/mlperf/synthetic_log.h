@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "engine/mlperf/log.h"
-#include "tests/engine/mlperf/record_line.h"
 
 namespace trivet::mlperf {
 

@@ -1,0 +1,188 @@
+// The rules of MLPerf Training's benchmarks, as they bear on a configuration: what they leave to no one is derived
+// where the configuration does not say it; what differs is an error in the closed division, and a note in the open one.
+#include <array>
+#include <cmath>
+#include <fmt/format.h>
+
+#include "engine/config/fields.h"
+#include "engine/config/rules.h"
+#include "engine/mlperf/rules.h"
+
+namespace trivet {
+namespace {
+
+using enum MlperfBenchmark;
+
+bool is_tiny(MlperfBenchmark benchmark) { return benchmark == tiny || benchmark == tiny_gpt3; }
+
+struct Wanted {
+  std::string_view key;
+  std::string value;
+};
+
+// The keys of the constants of the rules.
+constexpr std::pair<std::string_view, std::string_view> kConstants[] = {
+    {"opt_adam_beta_1", "optimizer.adam_beta1"},       {"opt_adamw_beta_1", "optimizer.adam_beta1"},
+    {"opt_adam_beta_2", "optimizer.adam_beta2"},       {"opt_adamw_beta_2", "optimizer.adam_beta2"},
+    {"opt_adam_epsilon", "optimizer.adam_eps"},        {"opt_adamw_epsilon", "optimizer.adam_eps"},
+    {"opt_weight_decay", "optimizer.weight_decay"},    {"opt_adamw_weight_decay", "optimizer.weight_decay"},
+    {"opt_gradient_clip_norm", "optimizer.clip_grad"}, {"max_sequence_length", "model.seq_length"},
+};
+
+// The models, by what makes their size: Brown et al. 2020, table 2.1; Grattafiori et al. 2024, table 3.
+struct Model {
+  MlperfBenchmark benchmark;
+  int64_t layers, hidden, ffn, heads, groups, vocab;
+};
+constexpr Model kModels[] = {{gpt3, 96, 12288, 49152, 96, 96, 50257},
+                             {llama31_405b, 126, 16384, 53248, 128, 8, 32000},
+                             {llama31_8b, 32, 4096, 14336, 32, 8, 128256}};
+
+std::vector<Wanted> wanted_model(MlperfBenchmark benchmark) {
+  const auto* const model = std::ranges::find(kModels, benchmark, &Model::benchmark);
+  if (model == std::end(kModels)) return {};
+  const bool llama = benchmark != gpt3;
+  return {{"model.num_layers", fmt::to_string(model->layers)},
+          {"model.hidden_size", fmt::to_string(model->hidden)},
+          {"model.ffn_hidden_size", fmt::to_string(model->ffn)},
+          {"model.num_attention_heads", fmt::to_string(model->heads)},
+          {"model.num_query_groups", fmt::to_string(model->groups)},
+          {"model.vocab_size", fmt::to_string(model->vocab)},
+          {"model.normalization", llama ? "RMSNorm" : "LayerNorm"},
+          {"model.position_embedding_type", llama ? "rope" : "learned_absolute"},
+          {"model.swiglu", llama ? "true" : "false"},
+          {"model.add_bias_linear", llama ? "false" : "true"},
+          {"model.untie_embeddings_and_output_weights", llama ? "true" : "false"}};
+}
+
+std::string steps_text(double steps) { return fmt::to_string(static_cast<int64_t>(std::ceil(steps))); }
+
+// batch: of a step. config: with what the rules leave free.
+std::vector<Wanted> wanted_values(const mlperf::Benchmark& b, const Config& config, int64_t batch) {
+  const MlperfBenchmark benchmark = config.mlperf.benchmark;
+  std::vector<Wanted> wanted = wanted_model(benchmark);
+  for (const auto& [logged, allowed] : b.constants)
+    for (const auto& [name, key] : kConstants)
+      if (logged == name && !is_tiny(benchmark)) wanted.push_back({key, allowed.front().dump()});
+  wanted.push_back({"train.eval_interval", fmt::to_string(b.interval(batch) / batch)});
+  if (is_tiny(benchmark)) return wanted;
+  if (benchmark == gpt3) wanted.push_back({"train.full_validation", "true"});
+  else wanted.push_back({"train.eval_samples", b.constant("eval_samples")->dump()});
+  double lr = config.optimizer.lr;
+  if (b.base_rates) {
+    const std::vector<double> rates = b.base_rates(batch);
+    if (std::ranges::count(rates, lr) == 0) lr = rates.front();
+    wanted.push_back({"optimizer.lr", fmt::to_string(lr)});
+  }
+  if (b.end_rate) wanted.push_back({"optimizer.min_lr", fmt::format("{:.15g}", b.end_rate(lr))});
+  const auto warmup = b.steps_of("opt_learning_rate_warmup_steps", batch, 0);
+  if (warmup) wanted.push_back({"optimizer.lr_warmup_iters", steps_text(*warmup)});
+  const double behind = warmup.value_or(static_cast<double>(config.optimizer.lr_warmup_iters.value_or(0)));
+  // The end of the schedule; what is logged of the Llamas is the part behind the warm-up.
+  if (const auto decay = b.steps_of("opt_learning_rate_decay_steps", batch, behind))
+    wanted.push_back(
+        {"optimizer.lr_decay_iters", steps_text(benchmark == gpt3 ? *decay : std::round(*decay + behind))});
+  wanted.push_back({"optimizer.lr_decay_style", "cosine"});
+  return wanted;
+}
+
+std::string name_of(const MlperfConfig& c) { return std::string(word_of(c.benchmark)); }
+
+}  // namespace
+
+std::optional<mlperf::Benchmark> benchmark_of(const MlperfConfig& c) {
+  if (c.benchmark == none) return {};
+  mlperf::Benchmark benchmark;
+  if (!is_tiny(c.benchmark)) {
+    const auto* const found = mlperf::find_benchmark(word_of(c.benchmark), c.round);
+    if (!found) return {};
+    benchmark = *found;
+  } else {
+    benchmark.counts_tokens = c.benchmark == tiny_gpt3;
+    benchmark.constants = {{"opt_name", {c.benchmark == tiny_gpt3 ? "adam" : "adamw"}}};
+  }
+  benchmark.name = word_of(c.benchmark);
+  if (c.target) benchmark.target = *c.target;
+  if (c.eval_interval_samples) benchmark.cadence = *c.eval_interval_samples;
+  return benchmark;
+}
+
+void check_mlperf(const Config& config, Rules& rule) {
+  const MlperfConfig& c = config.mlperf;
+  constexpr auto kBenchmark = "mlperf.benchmark";
+  const Config defaults;
+  for (const Field& field : fields())
+    if (field.section() == "mlperf" && field.name != kBenchmark) {
+      const std::string value = format_field(field, config);
+      rule.no_effect(field.name, {kBenchmark}, c.benchmark == none && value != format_field(field, defaults),
+                     "{} has no effect with benchmark none; leave it out, or name a benchmark", value);
+    }
+  if (c.benchmark == none) return;
+  constexpr auto kRequired = "is required with benchmark {}: {}";
+  rule("mlperf.submission_org", {}, c.submission_org.empty(), kRequired, name_of(c),
+       "who submits, or TEST-NOT-A-RESULT");
+  rule("mlperf.submission_platform", {}, c.submission_platform.empty(), kRequired, name_of(c), "the system's name");
+  const bool own = is_tiny(c.benchmark);
+  rule("mlperf.target", {}, own && !c.target, kRequired, name_of(c), "the validation loss at which the run ends");
+  rule("mlperf.eval_interval_samples", {}, own && !c.eval_interval_samples, kRequired, name_of(c),
+       "samples between evaluations");
+  const auto* const rules = own ? nullptr : mlperf::find_benchmark(word_of(c.benchmark), c.round);
+  rule("mlperf.round", {kBenchmark}, !own && !rules, "\"{}\" has no {}; expected one of its rounds, or \"\"", c.round,
+       name_of(c));
+  const bool closed = rules && c.division == MlperfDivision::closed;
+  constexpr auto kForbidden = "{} is not what the closed division takes: expected {}, or auto";
+  rule("mlperf.target", {kBenchmark}, closed && c.target.value_or(rules->target) != rules->target, kForbidden,
+       c.target.value_or(0), closed ? rules->target : 0);
+  const int64_t interval = c.eval_interval_samples.value_or(0);
+  rule("mlperf.eval_interval_samples", {kBenchmark}, closed && interval != 0 && interval != rules->cadence, kForbidden,
+       interval, closed ? rules->cadence : 0);
+  rule("train.train_samples", {kBenchmark}, config.train.train_samples > 0,
+       "excludes mlperf.benchmark, whose rules count steps; give train_iters, the most that the run may take");
+  rule(ramp_key(config), {kBenchmark}, config.batch.rampup_batch_size || !config.batch.step_batch_size_schedule.empty(),
+       "excludes mlperf.benchmark, whose rules have one batch size");
+  rule("train.skip_train", {kBenchmark}, config.train.skip_train, "excludes mlperf.benchmark, which trains");
+  rule("train.exit_duration_in_mins", {kBenchmark}, config.train.exit_duration_in_mins > 0,
+       "excludes mlperf.benchmark: a run that is resumed has no one clock");
+}
+
+void derive_mlperf(LoadedConfig& loaded, int64_t batch, Problems& problems, std::vector<std::string>& notes) {
+  Config& config = loaded.config;
+  const MlperfConfig& c = config.mlperf;
+  const auto benchmark = benchmark_of(c);
+  if (!benchmark) return;
+  const bool closed = c.division == MlperfDivision::closed;
+  for (const Wanted& want : wanted_values(*benchmark, config, batch)) {
+    const Field& field = *find_field(want.key);
+    Config by_rules = config;
+    if (const auto problem = parse_field(field, {.text = want.value}, by_rules)) fail(*problem);
+    const std::string found = format_field(field, config), expected = format_field(field, by_rules);
+    if (found == expected) continue;
+    const auto origin = loaded.origins.find(want.key);
+    if (origin == loaded.origins.end() || origin->second.kind == Origin::derived) {
+      field.copy(field.at(by_rules), field.at(config));
+      loaded.origins[std::string(want.key)] = {Origin::derived, "the rules of " + name_of(c)};
+    } else if (closed) {
+      problems.add(want.key,
+                   fmt::format("{} is not what the closed division of {} takes with batches of {}: expected {}", found,
+                               name_of(c), batch, expected));
+    } else {
+      notes.push_back(fmt::format("{} is {}, where the rules of {} have {}", want.key, found, name_of(c), expected));
+    }
+  }
+  if (closed && benchmark->skipped_evaluations && c.skipped_evaluations > benchmark->skipped_evaluations(batch))
+    problems.add("mlperf.skipped_evaluations",
+                 fmt::format("{} is above what {} allows with batches of {}: {}", c.skipped_evaluations, name_of(c),
+                             batch, benchmark->skipped_evaluations(batch)));
+  if (batch < benchmark->least_batch || batch > benchmark->most_batch)
+    notes.push_back(
+        fmt::format("batches of {} have no reference points in {}, which has them from {} to {}: a "
+                    "submission needs its own",
+                    batch, name_of(c), benchmark->least_batch, benchmark->most_batch));
+  if (benchmark->scaled_rate && config.optimizer.lr * 1152 != static_cast<double>(batch) * 8e-5)
+    notes.push_back(
+        fmt::format("the official checker compares the learning rate without tolerance, and no number "
+                    "passes it with batches of {}",
+                    batch));
+}
+
+}  // namespace trivet

@@ -1,0 +1,77 @@
+// RunLog: writes the log of a run of an MLPerf Training benchmark, in the order that the compliance checker of
+// mlperf_logging 4.1.68 asks for:
+//
+//   cache_clear, init_start, submission_…, seed, global_batch_size, opt_…, …, init_stop, run_start,
+//   [block_start, block_stop, eval_start, eval_accuracy, eval_stop]*, run_stop
+//
+// It knows no engine: what it logs, and its clock, are given to it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "engine/mlperf/log.h"
+#include "engine/mlperf/rules.h"
+
+namespace trivet::mlperf {
+
+struct Submission {
+  std::string org, division, status, platform;
+};
+
+// What a run is, as its engine has it. Precisions are ruleset 6.1.0's words; steps of the decay count from step 0 on.
+struct RunFacts {
+  int64_t seed = 0;
+  int64_t global_batch_size = 0, micro_batch_size = 0, gradient_accumulation_steps = 0;
+  int64_t sequence_length = 0, train_samples = 0, eval_samples = 0;
+  int64_t first_step = 0;  // of the checkpoint that the run starts from
+  int64_t most_steps = 0;
+  double base_rate = 0, end_rate = 0;
+  int64_t warmup_steps = 0, decay_steps = 0;
+  std::string decay_schedule;
+  double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0, clip_norm = 0;
+  int64_t tensor = 1, pipeline = 1, context = 1;
+  std::string linear_precision, attention_precision, communication_precision;
+  std::string config_file{};
+};
+
+class RunLog {
+ public:
+  using Write = std::function<void(const std::string& line)>;
+  using Clock = std::function<int64_t()>;  // milliseconds since 1970
+  using Where = std::source_location;
+
+  // `benchmark`: its name, units and constants, of which opt_name is one; `write` gets each line with its end.
+  RunLog(Benchmark benchmark, Write write, Clock clock);
+
+  // The initialisation begins. cleared: whether caches were dropped before it.
+  void start(const Submission& submission, bool cleared);
+  void describe(const RunFacts& facts);
+  void run_start();
+  // Training goes on, until an evaluation or the end. samples: of the run so far, those of its checkpoint not counted.
+  void block_start(int64_t samples, int64_t length);
+  void eval_start(int64_t samples);
+  void eval_accuracy(int64_t samples, double loss);
+  void eval_stop(int64_t samples);
+  // Once. reason: why it was aborted; empty: it reached the target.
+  void run_stop(int64_t samples, const std::string& reason);
+
+ private:
+  using Json = nlohmann::json;
+  void put(EventType type, const char* key, const Json& value, Json metadata, const Where& where);
+  void event(const char* key, const Json& value, const Where& where = Where::current());
+  Json position(int64_t samples) const;
+  void block_stop(int64_t samples);  // where one is open
+
+  const Benchmark benchmark_;
+  const Write write_;
+  const Clock clock_;
+  int64_t sequence_length_ = 0;
+  std::optional<int64_t> block_;  // where the open one began
+};
+
+}  // namespace trivet::mlperf

@@ -1,0 +1,185 @@
+#include "engine/mlperf/summary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fmt/format.h>
+
+#include "base/files.h"
+#include "base/svg.h"
+#include "engine/mlperf/rules.h"
+#include "kernels/base/check.h"
+
+namespace trivet::mlperf {
+namespace {
+
+std::vector<double> samples_of(std::span<const RunResult> runs) {
+  std::vector<double> samples;
+  for (const RunResult& run : runs)
+    if (run.converged()) samples.push_back(run.samples());
+  return samples;
+}
+
+// The reference's test, both ways: the mean of the runs, best and worst dropped, must not be below what a one-sided t
+// test with p = 0.05 takes for no faster, nor above what it takes for no slower.
+TextBlock test_block(std::span<const RunResult> runs, const Reference& reference) {
+  const std::vector<double> own = samples_of(runs);
+  TextBlock block{.title = "against the reference"};
+  if (own.size() < 3 || own.size() < runs.size()) {
+    block.rows.push_back({"test", "needs three runs or more, all of which converged"});
+    return block;
+  }
+  const Convergence limit = convergence_of(reference.samples, static_cast<int64_t>(own.size()));
+  const double mean = olympic_mean(own), most = 2 * limit.mean - limit.least;
+  block.rows.push_back({"reference", fmt::format("{:.0f} samples to the target, mean of {} runs without best and worst",
+                                                 limit.mean, reference.samples.size())});
+  block.rows.push_back({"these runs", fmt::format("{:.0f}", mean)});
+  block.rows.push_back({"accepted", fmt::format("{:.0f} to {:.0f} (one-sided t tests, p = 0.05)", limit.least, most)});
+  block.rows.push_back({"verdict", mean < limit.least ? "faster than the reference: not accepted"
+                                   : mean > most      ? "slower than the reference"
+                                                      : "as the reference"});
+  return block;
+}
+
+TextBlock score_block(std::span<const RunResult> runs) {
+  TextBlock block{.title = "result"};
+  const auto score = score_of(runs);
+  block.rows.push_back(
+      {"score", score ? fmt::format("{:.3f} minutes, the mean without the fastest and the slowest run", *score)
+                      : "none: it takes three runs of which at most one did not converge"});
+  const Benchmark* rules = find_benchmark(runs[0].benchmark, "");
+  if (!rules || !score) return block;
+  if (static_cast<int64_t>(runs.size()) != rules->runs)
+    block.rows.push_back({"runs", fmt::format("{}, and a submission has {}", runs.size(), rules->runs)});
+  const auto reference = reference_convergence(*rules, runs[0].batch);
+  const std::vector<double> own = samples_of(runs);
+  if (!reference || own.size() < 3) return block;
+  const double mean = olympic_mean(own);
+  if (mean < reference->least)
+    block.rows.push_back({"convergence", fmt::format("{:.0f} samples, faster than the reference allows ({:.0f})", mean,
+                                                     reference->least)});
+  else if (mean < reference->mean)
+    block.rows.push_back({"normalized", fmt::format("{:.3f} minutes, as the reference takes {:.4f} times the samples",
+                                                    *score * reference->mean / mean, reference->mean / mean)});
+  return block;
+}
+
+}  // namespace
+
+RunResult result_of(const Log& log) {
+  const auto lacking = [&](const char* key) {
+    return DataError(fmt::format("{}: has no {}, expected the log of a run", log.path, key));
+  };
+  const Record *begin = log.first("run_start"), *end = log.first("run_stop");
+  if (!begin) throw lacking("run_start");
+  RunResult run{.file = log.path.substr(log.path.rfind('/') + 1),
+                .benchmark = log.text("submission_benchmark"),
+                .seed = static_cast<int64_t>(log.number("seed").value_or(-1)),
+                .batch = static_cast<int64_t>(log.number("global_batch_size").value_or(0)),
+                .target = log.number("target_accuracy").value_or(0)};
+  const Benchmark* rules = find_benchmark(run.benchmark, "");
+  if (run.target == 0 && rules) run.target = rules->target;
+  if (end) {
+    const auto status = end->metadata.find("status");
+    if (status != end->metadata.end() && status->is_string()) run.status = status->get<std::string>();
+    run.minutes = (end->time_ms - begin->time_ms) / 60'000;
+  }
+  const double sequence = log.number("max_sequence_length").value_or(1);
+  for (const Record& record : log.all("eval_accuracy")) {
+    const auto samples = record.position("samples_count"), tokens = record.position("epoch_num");
+    if (!record.is_number() || (!samples && !tokens)) continue;
+    run.evaluations.push_back({samples ? *samples : *tokens / sequence, record.number()});
+  }
+  if (run.evaluations.empty()) throw lacking("eval_accuracy");
+  return run;
+}
+
+std::optional<double> score_of(std::span<const RunResult> runs) {
+  std::vector<double> minutes;
+  for (const RunResult& run : runs) minutes.push_back(run.converged() ? run.minutes : HUGE_VAL);
+  std::ranges::sort(minutes);
+  if (minutes.size() < 3 || std::isinf(minutes[minutes.size() - 2])) return {};
+  return olympic_mean(minutes);
+}
+
+Reference read_reference(const std::string& path) {
+  const auto refuse = [&](const char* expected) {
+    return DataError(fmt::format(
+        "{}: expected {{\"benchmark\": …, \"batch\": …, \"samples\": [three numbers or more]}}: {}", path, expected));
+  };
+  const auto json = parse_json(read_small_file(path, 1 << 20), BadJson::discarded);
+  if (!json.is_object()) throw refuse("found no object");
+  const auto name = json.find("benchmark"), batch = json.find("batch"), samples = json.find("samples");
+  if (name == json.end() || !name->is_string()) throw refuse("found no benchmark");
+  if (batch == json.end() || !batch->is_number_integer()) throw refuse("found no batch");
+  if (samples == json.end() || !samples->is_array() || samples->size() < 3) throw refuse("found no samples");
+  Reference reference{.benchmark = name->get<std::string>(), .batch = batch->get<int64_t>()};
+  for (const auto& number : *samples) {
+    if (!number.is_number() || number.get<double>() <= 0) throw refuse("found samples that are no numbers above 0");
+    reference.samples.push_back(number.get<double>());
+  }
+  return reference;
+}
+
+std::string reference_text(std::span<const RunResult> runs) {
+  nlohmann::ordered_json json{
+      {"benchmark", runs[0].benchmark}, {"batch", runs[0].batch}, {"samples", samples_of(runs)}};
+  return json.dump() + '\n';
+}
+
+std::vector<TextBlock> summary_blocks(std::span<const RunResult> runs, const std::optional<Reference>& reference) {
+  TextBlock table{.title = fmt::format("{}, batches of {}", runs[0].benchmark, runs[0].batch)};
+  table.column("run", 'l');
+  for (const char* name : {"seed", "minutes", "samples", "loss", "status"}) table.column(name, 'r');
+  for (const RunResult& run : runs)
+    table.rows.push_back({run.file, fmt::to_string(run.seed), fmt::format("{:.3f}", run.minutes),
+                          fmt::format("{:.0f}", run.samples()), fmt::format("{:.5f}", run.evaluations.back().loss),
+                          run.status.empty() ? "did not end" : run.status});
+  std::vector<TextBlock> blocks{std::move(table), score_block(runs)};
+  if (reference) {
+    if (reference->benchmark != runs[0].benchmark || reference->batch != runs[0].batch)
+      throw DataError(fmt::format("the reference is of {} with batches of {}, expected {} with {}",
+                                  reference->benchmark, reference->batch, runs[0].benchmark, runs[0].batch));
+    blocks.push_back(test_block(runs, *reference));
+  }
+  return blocks;
+}
+
+std::string plot_evaluations(std::span<const RunResult> runs) {
+  constexpr double kWidth = 760, kHeight = 380, kLeft = 60, kRight = 740, kTop = 20, kBottom = 330;
+  double most = 0, low = HUGE_VAL, high = 0;
+  for (const RunResult& run : runs)
+    for (const auto& [samples, loss] : run.evaluations)
+      most = std::max(most, samples), low = std::min(low, loss), high = std::max(high, loss);
+  const double target = runs[0].target;
+  if (target > 0) low = std::min(low, target);
+  const double margin = std::max(high - low, 1e-6) * 0.05;
+  low -= margin, high += margin;
+  const auto x = [&](double samples) { return kLeft + samples / most * (kRight - kLeft); };
+  const auto y = [&](double loss) { return kBottom - (loss - low) / (high - low) * (kBottom - kTop); };
+  Canvas canvas;
+  const double step = round_step(most, 8), rise = round_step(high - low, 6);
+  for (double at = 0; at <= most * (1 + 1e-9); at += step) {
+    canvas.line(x(at), kTop, x(at), kBottom, at == 0 ? "axis" : "grid");
+    canvas.text(x(at), kBottom + 16, "soft mid", fmt::format("{:g}", at));
+  }
+  for (double at = std::ceil(low / rise) * rise; at <= high; at += rise) {
+    canvas.line(kLeft, y(at), kRight, y(at), "grid");
+    canvas.text(8, y(at) + 4, "soft", fmt::format("{:.3g}", at));
+  }
+  canvas.text((kLeft + kRight) / 2, kBottom + 36, "soft mid", "samples");
+  if (target > 0) {
+    canvas.line(kLeft, y(target), kRight, y(target), "one");
+    canvas.text(kLeft + 6, y(target) - 5, "soft", fmt::format("target {:g}", target));
+  }
+  for (const RunResult& run : runs) {
+    for (size_t i = 1; i < run.evaluations.size(); ++i)
+      canvas.line(x(run.evaluations[i - 1].samples), y(run.evaluations[i - 1].loss), x(run.evaluations[i].samples),
+                  y(run.evaluations[i].loss), "line");
+    const auto& last = run.evaluations.back();
+    canvas.bar(x(last.samples) - 2.5, y(last.loss) - 2.5, 5, 5, run.converged() ? "bar best" : "bar base",
+               fmt::format("{}: {:.5f} after {:.0f} samples", run.file, last.loss, last.samples));
+  }
+  return canvas.finish(kWidth, kHeight, fmt::format("Validation loss over samples, {} runs", runs.size()));
+}
+
+}  // namespace trivet::mlperf

@@ -1,0 +1,53 @@
+// The results of a benchmark's runs: time and samples to the target, the score, and whether they converge as a
+// reference does. training_rules.adoc, sections "Run Results" and "Reference Convergence Points".
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "engine/mlperf/log.h"
+
+namespace trivet::mlperf {
+
+struct RunResult {
+  std::string file;  // its name, without folder
+  std::string benchmark;
+  int64_t seed = -1, batch = 0;
+  std::string status{};  // of run_stop; "" without one
+  double minutes = 0;    // from run_start to run_stop
+  double target = 0;     // 0: unknown
+  struct Evaluation {
+    double samples, loss;
+  };
+  std::vector<Evaluation> evaluations{};
+
+  bool converged() const { return status == "success"; }
+  double samples() const { return evaluations.empty() ? 0 : evaluations.back().samples; }
+};
+
+// Throws DataError where the log lacks what a result needs.
+RunResult result_of(const Log& log);
+
+// Olympic scoring: the mean of the minutes without the fastest and the slowest; a run that did not converge counts as
+// the slowest. Empty: fewer than three runs, or two that did not converge.
+std::optional<double> score_of(std::span<const RunResult> runs);
+
+// Samples to the target of a reference's runs.
+struct Reference {
+  std::string benchmark;
+  int64_t batch = 0;
+  std::vector<double> samples{};
+};
+Reference read_reference(const std::string& path);
+std::string reference_text(std::span<const RunResult> runs);  // as read_reference() takes it
+
+// The runs, the score, and the reference's test where there is one.
+std::vector<TextBlock> summary_blocks(std::span<const RunResult> runs, const std::optional<Reference>& reference);
+// Loss over samples, a line a run.
+std::string plot_evaluations(std::span<const RunResult> runs);
+
+}  // namespace trivet::mlperf

@@ -1,0 +1,154 @@
+#include "engine/train/mlperf_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fmt/format.h>
+#include <functional>
+#include <utility>
+
+#include "base/host.h"
+#include "engine/train/lr_schedule.h"
+
+namespace trivet {
+namespace {
+
+int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string log_file(const Config& config) { return config.train.run_dir + "/mlperf.log"; }
+
+// Whether the command did it on every host. Collective.
+bool clear_caches(const std::string& command, HostWorld& host) {
+  const auto own = static_cast<int64_t>(std::hash<std::string>()(boot_id()));
+  const std::vector<int64_t> hosts = host.gather(own);
+  const bool first = std::ranges::find(hosts, own) - hosts.begin() == host.rank();
+  return host.sum<int64_t>(first && std::system(command.c_str()) != 0 ? 1 : 0) == 0;
+}
+
+// Batches of tokens that no data set has.
+class SyntheticBatches : public BatchSource {
+ public:
+  explicit SyntheticBatches(const GptShape& shape) {
+    batch_.tokens.resize(static_cast<size_t>(shape.tokens()));
+    for (size_t i = 0; i < batch_.tokens.size(); ++i)
+      batch_.tokens[i] = static_cast<int32_t>(static_cast<int64_t>(i) % shape.vocab);
+    batch_.labels = batch_.tokens;
+  }
+  const Batch& next() override { return batch_; }
+  void restart(int64_t) override {}
+
+ private:
+  Batch batch_;
+};
+
+// Ruleset 6.1.0's word.
+std::string precision_word(DType dtype) { return dtype == DType::bf16 ? "bfloat16" : std::string(word_of(dtype)); }
+
+}  // namespace
+
+mlperf::RunFacts facts_of(const Rank& rank, const Config& engine, int64_t first_step) {
+  const OptimizerConfig& optimizer = engine.optimizer;
+  const LrSpan span = lr_span_of(engine);
+  const GptShape& shape = rank.state.shape;
+  const std::string precision = precision_word(shape.dtype);
+  const auto rate = [&](int64_t step) { return learning_rates(engine, step, 0).all; };
+  return {.seed = engine.train.seed,
+          .global_batch_size = rank.layout.batch_sizes.largest(),
+          .micro_batch_size = shape.micro_batch,
+          .gradient_accumulation_steps = rank.schedule.m,
+          .sequence_length = shape.seq,
+          .first_step = first_step,
+          .most_steps = engine.train.train_iters,
+          .base_rate = rate(std::max<int64_t>(*span.warmup, 1)),
+          .end_rate = rate(*span.decay + 1),
+          .warmup_steps = *span.warmup,
+          .decay_steps = *span.decay,
+          .decay_schedule = fmt::format("{} with linear warmup", word_of(optimizer.lr_decay_style)),
+          .beta1 = optimizer.adam_beta1,
+          .beta2 = optimizer.adam_beta2,
+          .epsilon = optimizer.adam_eps,
+          .weight_decay = optimizer.weight_decay,
+          .clip_norm = optimizer.clip_grad,
+          .tensor = rank.mesh.tensor->size(),
+          .pipeline = rank.mesh.pipeline->size(),
+          .context = rank.mesh.shape[Axis::cp],
+          .linear_precision = precision,
+          .attention_precision = precision,
+          .communication_precision = precision};
+}
+
+std::unique_ptr<MlperfRun> MlperfRun::begin(const Config& config, const std::string& config_file, bool from_checkpoint,
+                                            Communicator& world) {
+  const auto benchmark = benchmark_of(config.mlperf);
+  if (!benchmark) return nullptr;
+  const bool wants_checkpoint = benchmark->counts_tokens || benchmark->constant("init_checkpoint_step");
+  if (wants_checkpoint != from_checkpoint)
+    throw ConfigError(
+        fmt::format("--resume: by the rules {} starts from {}", benchmark->name,
+                    wants_checkpoint ? "a checkpoint; expected its path" : "random weights; leave it out"));
+  if (file_exists(log_file(config)))
+    throw ConfigError(fmt::format("train.run_dir: {} is the log of another run, expected a folder of this run's own",
+                                  log_file(config)));
+  return std::unique_ptr<MlperfRun>(new MlperfRun(*benchmark, config, config_file, world));
+}
+
+MlperfRun::MlperfRun(const mlperf::Benchmark& benchmark, const Config& config, std::string config_file,
+                     Communicator& world)
+    : config_(config),
+      config_file_(std::move(config_file)),
+      target_(benchmark.target),
+      interval_(config.train.eval_interval),
+      skipped_(config.mlperf.skipped_evaluations),
+      batch_(*config.batch.global_batch_size),
+      log_(
+          benchmark,
+          [this, writes = world.rank() == 0](const std::string& line) {
+            if (!writes) return;
+            if (file_) file_->append(line);
+            else pending_ += line;
+          },
+          now_ms) {
+  HostWorld host(world);
+  const std::string& command = config.mlperf.cache_clear;
+  const bool cleared = !command.empty() && clear_caches(command, host);
+  if (!command.empty() && !cleared && world.rank() == 0)
+    write_stderr(fmt::format("mlperf.cache_clear: \"{}\" failed, which the log says\n", command));
+  const MlperfConfig& c = config.mlperf;
+  log_.start({.org = c.submission_org,
+              .division = std::string(word_of(c.division)),
+              .status = std::string(word_of(c.submission_status)),
+              .platform = c.submission_platform},
+             cleared);
+}
+
+void MlperfRun::start(Trainer& trainer, BatchSource& train, int64_t train_samples, int64_t eval_samples) {
+  trainer_ = &trainer;
+  if (trainer.world().rank() == 0) {
+    file_.emplace(log_file(config_), AppendFile::Start::empty, [](const std::string& text) { write_stderr(text); });
+    file_->append(std::exchange(pending_, {}));
+  }
+  first_sample_ = trainer.consumed_samples();
+  first_step_ = (first_sample_ + batch_ - 1) / batch_;
+  trainer.set_steps_done(first_step_);
+  train.restart(0);
+  mlperf::RunFacts facts = facts_of(trainer.rank(), trainer.config(), first_step_);
+  facts.train_samples = train_samples;
+  facts.eval_samples = eval_samples;
+  facts.config_file = config_file_;
+  log_.describe(facts);
+  SyntheticBatches batches(trainer.state().shape);
+  for (int64_t i = 0; i < config_.mlperf.warmup_steps; ++i) trainer.warm_up(batches);
+  trainer.world().barrier();
+  log_.run_start();
+  log_.block_start(0, interval_ * batch_ * (skipped_ + 1));
+}
+
+void MlperfRun::stop(const std::string& why) {
+  if (!trainer_ || std::exchange(stopped_, true)) return;
+  log_.run_stop(samples(), reached_ ? "" : why);
+}
+
+}  // namespace trivet

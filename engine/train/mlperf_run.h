@@ -1,0 +1,67 @@
+// MlperfRun: the procedure of an MLPerf Training benchmark around a run (training_rules.adoc): drops the hosts' caches,
+// warms the engine up on synthetic data, starts the clock on all ranks together, says which evaluations are made and
+// when the target is reached, and writes RUN_DIR/mlperf.log on rank 0. Each rank has one and makes the same calls.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/files.h"
+#include "engine/config/validate.h"
+#include "engine/mlperf/run_log.h"
+#include "engine/train/trainer.h"
+
+namespace trivet {
+
+// What the log says of a run, from the engine that will do it. Samples of the data sets are the caller's.
+mlperf::RunFacts facts_of(const Rank& rank, const Config& engine, int64_t first_step);
+
+class MlperfRun {
+ public:
+  // Before anything is initialised: runs mlperf.cache_clear, once on each host. Throws ConfigError where train.run_dir
+  // holds the log of another run, or the run does not start from what the benchmark starts from. Null: the
+  // configuration names no benchmark. Collective.
+  static std::unique_ptr<MlperfRun> begin(const Config& config, const std::string& config_file, bool from_checkpoint,
+                                          Communicator& world);
+
+  // Ends the initialisation of an engine that is ready, and starts the clock. Reads no training data, of which the run
+  // takes the first sample first, also behind a checkpoint; its samples count as steps of the run's batches, rounded up
+  // (init_checkpoint_step). Collective.
+  void start(Trainer& trainer, BatchSource& train, int64_t train_samples, int64_t eval_samples);
+  bool evaluates(int64_t step) const {
+    const int64_t done = step - first_step_;
+    return done % interval_ == 0 && done / interval_ > skipped_;
+  }
+  // The evaluation that `evaluate` makes; it returns none where it was interrupted. True: the run ends here.
+  template <class Evaluate>
+  bool evaluate(const Evaluate& evaluate) {
+    log_.eval_start(samples());
+    const std::optional<double> loss = evaluate();
+    if (loss) log_.eval_accuracy(samples(), *loss);
+    log_.eval_stop(samples());
+    reached_ = loss && *loss <= target_;
+    if (loss && !reached_) log_.block_start(samples(), interval_ * batch_);
+    return reached_;
+  }
+  bool reached() const { return reached_; }
+  // Once, at the end. why: it ended before the target was reached.
+  void stop(const std::string& why);
+
+ private:
+  MlperfRun(const mlperf::Benchmark& benchmark, const Config& config, std::string config_file, Communicator& world);
+  int64_t samples() const { return trainer_->consumed_samples() - first_sample_; }
+
+  const Config& config_;
+  const std::string config_file_;
+  const double target_;
+  const int64_t interval_, skipped_, batch_;
+  std::optional<AppendFile> file_;  // on rank 0, when its folder is there
+  std::string pending_;             // what was logged before
+  mlperf::RunLog log_;
+  Trainer* trainer_ = nullptr;  // when the clock runs
+  int64_t first_sample_ = 0, first_step_ = 0;
+  bool reached_ = false, stopped_ = false;
+};
+
+}  // namespace trivet

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Runs a benchmark of configs/mlperf N times with different seeds, as a submission to MLPerf Training has them, and sums them up.
+# Installs what it needs and builds, if there is no program.
+#   launch/mlperf.sh CONFIG --out DIR [--runs N] [--seed S] [--ranks N | --launcher "mpirun -n 8"] [--start CHECKPOINT]
+#                    [--system-desc FILE] [--against-reference FILE] [OPTION OF trivet train…]
+# DIR gets result_0.txt …, the same under results/SYSTEM/BENCHMARK/ with FILE as systems/SYSTEM.json, a folder a run in runs/, and
+# summary.svg. S: of the first run; the others count on [drawn]. N: runs [1]. CHECKPOINT: where the benchmark starts from one.
+# FILE of --against-reference: samples to the target of a reference, against which the runs are tested.
+# Started again, it goes on with the runs that are missing. TRIVET is the program [build/trivet, built here].
+set -euo pipefail
+# shellcheck source=launch/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+
+config="" out="" runs=1 seed="" launcher=() start="" description="" summary=() train=()
+while (($#)); do
+  case $1 in
+    --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" && continue ;;
+    --out | --runs | --seed | --ranks | --launcher | --start | --system-desc | --against-reference | --set)
+      (($# >= 2)) || usage "$1 needs a value" ;;
+    -*) usage "unknown argument $1" ;;
+    *)
+      [[ -z $config ]] || usage "unknown argument $1"
+      config=$1
+      shift
+      continue
+      ;;
+  esac
+  case $1 in
+    --out) out=$2 ;;
+    --runs) runs=$2 ;;
+    --seed) seed=$2 ;;
+    --ranks) train+=(--ranks "$2") ;;
+    --launcher) read -ra launcher <<<"$2" ;;
+    --start) start=$2 ;;
+    --system-desc) description=$2 ;;
+    --against-reference) summary=(--against-reference "$2") ;;
+    --set) train+=(--set "$2") ;;
+  esac
+  shift 2
+done
+[[ -n $config ]] || usage "CONFIG is missing"
+[[ -n $out ]] || usage "--out is missing"
+[[ $runs =~ ^[1-9][0-9]*$ ]] || usage "--runs: found \"$runs\", expected a number above 0"
+[[ -z $seed || $seed =~ ^[0-9]+$ ]] || usage "--seed: found \"$seed\", expected a number"
+for file in "$config" "$start" "$description" "${summary[@]:1}"; do
+  [[ -z $file || -e $file ]] || usage "$file is not there"
+done
+
+trivet=${TRIVET-$root/build/trivet}
+if [[ -z ${TRIVET-} && ! -x $trivet ]]; then
+  install_packages
+  (cd "$root" && build_trivet build -DCMAKE_UNITY_BUILD=ON -DTRIVET_TESTS=OFF -DTRIVET_CUDA=OFF -- trivet)
+fi
+# The benchmarks of two cores are of the demo's text.
+benchmark=$(sed -n 's/^ *benchmark: *\([a-z0-9_]*\).*/\1/p' "$config")
+if [[ $benchmark == tiny* && ! -f data/gcide.json ]]; then
+  packages+=(dict-gcide)
+  install_packages
+  mkdir -p data
+  "$trivet" data prepare --input /usr/share/dictd/gcide.dict.dz --document entry --tokenizer sentencepiece \
+    --vocab-size 4096 --output data/gcide
+fi
+# The start of the small GPT-3: the same model after 100 steps.
+if [[ $benchmark == tiny_gpt3 && -z $start ]]; then
+  start=$out/start/checkpoints/step-00000100
+  if [[ ! -d $start ]]; then
+    mkdir -p "$out"
+    sed '/^mlperf:/,$d' "$config" >"$out/start.yaml"
+    "${launcher[@]}" "$trivet" train "$out/start.yaml" "${train[@]}" --set "train.run_dir=$out/start" \
+      --set train.train_iters=100 --set train.eval_interval=0 --set train.full_validation=false \
+      --set checkpoint.save_interval=100
+  fi
+fi
+
+mkdir -p "$out/runs"
+# Drawn once: a call that goes on has the seeds of the first.
+[[ -f $out/runs/seed && -z $seed ]] || echo "${seed:-$((RANDOM * 32768 + RANDOM))}" >"$out/runs/seed"
+seed=$(<"$out/runs/seed")
+[[ -z $start ]] || train+=(--resume "$start")
+value_of() { sed -n "s/.*\"key\":\"$1\",\"value\":\"\([^\"]*\)\".*/\1/p" "$2" | head -n 1; }  # KEY LOG
+for ((i = 0; i < runs; ++i)); do
+  result=$out/result_$i.txt
+  [[ ! -f $result ]] || continue
+  rm -rf "$out/runs/$i"  # of a run that did not end
+  echo "run $i of $runs, seed $((seed + i))"
+  "${launcher[@]}" "$trivet" train "$config" "${train[@]}" --set "train.run_dir=$out/runs/$i" \
+    --set "train.seed=$((seed + i))" --set "data.seed=$((seed + i))"
+  cp "$out/runs/$i/mlperf.log" "$result.part" && mv "$result.part" "$result"
+  system=$(value_of submission_platform "$result" | tr -c '[:alnum:]._\n-' _)
+  mkdir -p "$out/results/$system/$benchmark" "$out/systems"
+  cp "$result" "$out/results/$system/$benchmark/"
+  [[ -z $description ]] || cp "$description" "$out/systems/$system.json"
+done
+"$trivet" mlperf summary "$out" "${summary[@]}" --svg "$out/summary.svg"

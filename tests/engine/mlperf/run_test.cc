@@ -1,0 +1,414 @@
+// Runs of MLPerf's benchmarks: what the rules make of a configuration, what the log says of the engine, and when it
+// says it. The real benchmarks are run by a scripted engine, with its clock and its losses; the linter reads their
+// logs.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/inotify.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+
+#include "engine/config/fields.h"
+#include "engine/config/load.h"
+#include "engine/mlperf/lint.h"
+#include "engine/mlperf/summary.h"
+#include "engine/train/mlperf_run.h"
+#include "parallel/comm/planning_comm.h"
+#include "tests/engine/checkpoint/runs.h"
+#include "tests/support/message_of.h"
+#include "tests/support/where.h"
+
+namespace trivet::test {
+namespace {
+
+LoadedConfig benchmark_config(const std::string& name, const std::vector<std::string>& sets = {}) {
+  return load_config(source_path("configs/mlperf/" + name + ".yaml"), sets);
+}
+
+std::string value_of(const Config& config, std::string_view key) { return format_field(*find_field(key), config); }
+
+// ---- the configuration
+
+TEST(MlperfConfig, RulesGiveWhatItDoesNotSay) {
+  struct Case {
+    const char *name, *batch, *key, *value;
+  };
+  const Case cases[] = {
+      {"llama31_405b", "1152", "optimizer.lr", "8e-05"},
+      {"llama31_405b", "2304", "optimizer.lr", "0.00016"},
+      {"llama31_405b", "2304", "optimizer.lr_warmup_iters", "4000"},
+      {"llama31_405b", "2304", "optimizer.lr_decay_iters", "600000"},
+      {"llama31_405b", "2304", "optimizer.min_lr", "8e-07"},
+      {"llama31_405b", "2304", "train.eval_interval", "8"},
+      {"llama31_405b", "1152", "train.eval_samples", "5760"},
+      {"llama31_8b", "32", "optimizer.lr_decay_iters", "1200000"},
+      {"llama31_8b", "32", "optimizer.min_lr", "8e-05"},
+      {"llama31_8b", "32", "train.eval_interval", "384"},
+      {"llama31_8b", "32", "optimizer.adam_eps", "1e-05"},
+      {"gpt3_175b", "1536", "optimizer.lr", "2e-05"},
+      {"gpt3_175b", "1536", "optimizer.lr_warmup_iters", "265"},
+      {"gpt3_175b", "1536", "optimizer.lr_decay_iters", "108600"},
+      {"gpt3_175b", "4096", "optimizer.lr", "3e-05"},
+      {"gpt3_175b", "1536", "train.full_validation", "true"},
+  };
+  std::string resolved;
+  LoadedConfig loaded;
+  for (const auto& [name, batch, key, value] : cases) {
+    const std::string run = std::string(name) + batch;
+    if (std::exchange(resolved, run) != run) {
+      loaded = benchmark_config(name, {fmt::format("batch.global_batch_size={}", batch)});
+      resolve(loaded, {.world_size = ranks_of_one_replica(loaded.config)});
+    }
+    EXPECT_EQ(value_of(loaded.config, key), value) << name << " with batches of " << batch << ": " << key;
+  }
+}
+
+TEST(MlperfConfig, TheClosedDivisionForbidsWhatTheOpenOneNotes) {
+  const std::vector<std::string> sets{"optimizer.lr=1e-4"};
+  LoadedConfig closed = benchmark_config("llama31_405b", sets);
+  const RunFacts facts{.world_size = 72};
+  const std::string message = message_of([&] { resolve(closed, facts); });
+  EXPECT_NE(message.find("optimizer.lr: 0.0001 is not what the closed division of llama31_405b takes"), message.npos);
+  EXPECT_NE(message.find("expected 8e-05"), message.npos);
+
+  LoadedConfig open = benchmark_config("llama31_405b", {"optimizer.lr=1e-4", "mlperf.division=open"});
+  const Layout layout = resolve(open, facts);
+  EXPECT_EQ(open.config.optimizer.lr, 1e-4);
+  EXPECT_TRUE(
+      std::ranges::any_of(layout.notes, [](const std::string& note) { return note.starts_with("optimizer.lr is"); }));
+}
+
+TEST(MlperfConfig, NotesBatchesThatCannotBeSubmitted) {
+  const auto notes = [](const char* batch, const char* text) {
+    LoadedConfig loaded = benchmark_config(
+        "llama31_405b", {fmt::format("batch.global_batch_size={}", batch), "mlperf.skipped_evaluations=0"});
+    const Layout layout = resolve(loaded, {.world_size = 72});
+    return std::ranges::any_of(layout.notes, [&](const std::string& note) { return note.find(text) != note.npos; });
+  };
+  EXPECT_FALSE(notes("1152", "reference points"));
+  EXPECT_FALSE(notes("1152", "compares the learning rate"));
+  EXPECT_TRUE(notes("576", "have no reference points"));
+  EXPECT_TRUE(notes("1160", "compares the learning rate without tolerance"));
+}
+
+TEST(MlperfConfig, RefusesWhatIsMissingOrHasNoEffect) {
+  const auto message = [](const std::vector<std::string>& sets) {
+    return message_of([&] { benchmark_config("tiny", sets); });
+  };
+  EXPECT_NE(message({"mlperf.target=auto"}).find("mlperf.target: is required with benchmark tiny"), std::string::npos);
+  EXPECT_NE(message({"mlperf.submission_org="}).find("mlperf.submission_org: is required"), std::string::npos);
+  EXPECT_NE(message({"train.exit_duration_in_mins=5"}).find("excludes mlperf.benchmark"), std::string::npos);
+  EXPECT_NE(message_of([] { benchmark_config("llama31_8b", {"mlperf.round=4.1"}); }).find("\"4.1\" has no llama31_8b"),
+            std::string::npos);
+  EXPECT_NE(message_of([] {
+              load_config(source_path("configs/tiny.yaml"), std::vector<std::string>{"mlperf.target=3"});
+            }).find("mlperf.target"),
+            std::string::npos);
+}
+
+// ---- the log of a scripted engine
+
+struct Scripted {
+  const char *name, *round, *batch;
+  double last;  // loss, which reaches the target
+  int evaluations;
+  int64_t first_step;
+  int seed = 7;
+};
+
+// Drives the log of a real benchmark as a run would: an evaluation less is 0.02 above, a sample takes a millisecond.
+std::string scripted_log(const Scripted& run) {
+  const std::string name = run.name;
+  LoadedConfig loaded =
+      benchmark_config(name, {fmt::format("batch.global_batch_size={}", run.batch),
+                              fmt::format("mlperf.round={}", run.round), "mlperf.submission_org=An organisation",
+                              fmt::format("train.seed={}", run.seed), fmt::format("data.seed={}", run.seed)});
+  const int ranks = ranks_of_one_replica(loaded.config);
+  const Layout layout = resolve(loaded, {.world_size = ranks});
+  Backend backend;
+  backend.device = create_planning_device();
+  backend.ops = create_cpu_ops(1);
+  const auto world = create_planning_communicator(*backend.device, 0, ranks);
+  const Rank rank(loaded.config, layout, std::move(backend), *world, {});
+
+  std::string text;
+  int64_t now = 1'700'000'000'000;
+  const auto benchmark = *benchmark_of(loaded.config.mlperf);
+  mlperf::RunLog log(
+      benchmark, [&](const std::string& line) { text += line; }, [&] { return now; });
+  log.start({.org = loaded.config.mlperf.submission_org, .division = "closed", .status = "onprem", .platform = "H100"},
+            true);
+  mlperf::RunFacts facts = facts_of(rank, loaded.config, run.first_step);
+  facts.train_samples = 1'574'207'408;
+  facts.eval_samples = name == "gpt3_175b" ? 24'567 : loaded.config.train.eval_samples;
+  facts.config_file = name;
+  log.describe(facts);
+  now += 60'000;
+  log.run_start();
+  const int64_t interval = loaded.config.train.eval_interval * facts.global_batch_size;
+  int64_t samples = 0;
+  for (int left = run.evaluations - 1; left >= 0; --left) {
+    log.block_start(samples, interval);
+    samples += interval, now += interval;
+    log.eval_start(samples);
+    now += 1000;
+    log.eval_accuracy(samples, run.last + 0.02 * left + 1e-5 * run.seed);
+    log.eval_stop(samples);
+  }
+  log.run_stop(samples, "");
+  return text;
+}
+
+const Scripted kScripted[] = {
+    {"gpt3_175b", "4.1", "1536", 2.68, 25, 4000}, {"llama31_8b", "5.1", "32", 3.29, 15, 0},
+    {"llama31_8b", "6.0", "64", 3.29, 19, 0},     {"llama31_8b", "6.1", "16", 3.29, 13, 0},
+    {"llama31_405b", "5.0", "1152", 5.59, 7, 0},  {"llama31_405b", "5.1", "2304", 5.59, 20, 0},
+    {"llama31_405b", "6.0", "4608", 5.59, 27, 0},
+};
+
+void expect_no_findings(const mlperf::Lint& lint) {
+  for (const mlperf::Finding& finding : lint.findings)
+    EXPECT_EQ(finding.level, mlperf::Level::cannot_know) << finding.message;
+}
+
+// TRIVET_MLPERF_LOGS: a folder that gets the logs, for tests/mlperf/check.sh.
+TEST(MlperfLog, OfRealBenchmarksHasNoFindings) {
+  for (const Scripted& run : kScripted) {
+    SCOPED_TRACE(fmt::format("{} {}", run.name, run.round));
+    const TempDir dir;
+    const std::string text = scripted_log(run);
+    write_text(dir / "result_0.txt", text);
+    expect_no_findings(mlperf::lint({dir / "result_0.txt"}, run.round));
+    if (const char* folder = std::getenv("TRIVET_MLPERF_LOGS"))
+      write_text(fmt::format("{}/{}-{}-run.txt", folder, run.name, run.round), text);
+  }
+}
+
+// As the reference's runs of 16 samples a step, which reach the target at their 13th or 14th evaluation.
+TEST(MlperfLog, OfAResultHasNoFindings) {
+  const TempDir dir;
+  const char* given = std::getenv("TRIVET_MLPERF_PACKAGE");
+  const std::string folder = given ? given : dir / ".";
+  for (int i = 0; i < 10; ++i)
+    write_text(fmt::format("{}/result_{}.txt", folder, i),
+               scripted_log({"llama31_8b", "6.1", "16", 3.29, 13 + i % 2, 0, 100 + i}));
+  const mlperf::Lint lint = mlperf::lint({folder}, "6.1");
+  EXPECT_EQ(lint.count(mlperf::Level::error), 0);
+  expect_no_findings(lint);
+}
+
+// The log follows the engine, not the file: an engine that is made otherwise is logged as it is.
+TEST(MlperfLog, FollowsTheEngine) {
+  Config config = tiny_config();
+  with_trainers(config, 1, [&](Trainer& trainer) {
+    Config changed = config;
+    const mlperf::RunFacts before = facts_of(trainer.rank(), config, 0);
+    EXPECT_EQ(before.global_batch_size, 8);
+    EXPECT_EQ(before.micro_batch_size, 2);
+    EXPECT_EQ(before.gradient_accumulation_steps, 4);
+    trainer.state().shape.micro_batch = 7;
+    trainer.state().shape.dtype = DType::bf16;
+    changed.optimizer.lr = 0.5;
+    const mlperf::RunFacts after = facts_of(trainer.rank(), changed, 3);
+    trainer.state().shape.micro_batch = 2;
+    trainer.state().shape.dtype = DType::f32;
+    EXPECT_EQ(after.micro_batch_size, 7);
+    EXPECT_EQ(after.linear_precision, "bfloat16");
+    EXPECT_EQ(after.base_rate, 0.5);
+    EXPECT_EQ(after.first_step, 3);
+  });
+}
+
+// ---- runs
+
+Config tiny_benchmark(const std::string& run_dir, double target) {
+  Config config = small_run(run_dir);
+  config.checkpoint.save_interval = 0;
+  config.train.eval_samples = 12;
+  config.train.train_iters = 8;
+  config.mlperf.benchmark = MlperfBenchmark::tiny;
+  config.mlperf.submission_org = "TEST-NOT-A-RESULT";
+  config.mlperf.submission_platform = "a test";
+  config.mlperf.target = target;
+  config.mlperf.eval_interval_samples = 15;  // two steps of eight samples
+  return config;
+}
+
+std::vector<std::string> keys_of(const mlperf::Log& log, std::string_view from) {
+  std::map<int64_t, std::string> by_line;
+  for (const auto& [key, records] : log.records)
+    for (const mlperf::Record& record : records) by_line[record.line] = key;
+  std::vector<std::string> keys;
+  for (const auto& [line, key] : by_line) keys.push_back(key);
+  keys.erase(keys.begin(), std::ranges::find(keys, from));
+  return keys;
+}
+
+TEST(MlperfRun, EndsAtTheFirstEvaluationOnTarget) {
+  const TempDir dir;
+  const Config config = tiny_benchmark(dir / "run", 100);
+  EXPECT_EQ(run(config, 1).exit_code, 0);
+  const mlperf::Log log = mlperf::read_log(dir / "run/mlperf.log");
+  EXPECT_EQ(keys_of(log, "init_stop"),
+            (std::vector<std::string>{"init_stop", "run_start", "block_start", "block_stop", "eval_start",
+                                      "eval_accuracy", "eval_stop", "run_stop"}));
+  EXPECT_EQ(log.first("eval_accuracy")->metadata["samples_count"], 16);
+  EXPECT_EQ(log.first("run_stop")->metadata["status"], "success");
+  EXPECT_EQ(log.first("eval_samples")->value, 12);
+  EXPECT_EQ(log.first("opt_adamw_beta_1")->value, config.optimizer.adam_beta1);
+  expect_each_step_once(dir / "run", 2);
+  EXPECT_EQ(records_of(dir / "run").back()["validation_loss"], log.first("eval_accuracy")->value);
+}
+
+TEST(MlperfRun, ThatMissesItsTargetIsAborted) {
+  const TempDir dir;
+  Config config = tiny_benchmark(dir / "run", 1e-3);
+  config.mlperf.skipped_evaluations = 1;
+  EXPECT_EQ(run(config, 1).exit_code, 0);
+  const mlperf::Log log = mlperf::read_log(dir / "run/mlperf.log");
+  std::vector<int64_t> positions;
+  for (const mlperf::Record& record : log.all("eval_accuracy")) positions.push_back(record.metadata["samples_count"]);
+  EXPECT_EQ(positions, (std::vector<int64_t>{32, 48, 64}));
+  EXPECT_EQ(log.first("run_stop")->metadata["status"], "aborted");
+  // its folder is taken
+  const std::string message = message_of([&] { run(config, 1); });
+  EXPECT_NE(message.find("is the log of another run"), message.npos) << message;
+}
+
+// The checkpoint's samples count as steps of the run's batches, rounded up; positions count from there on, in tokens.
+TEST(MlperfRun, StartsFromACheckpoint) {
+  const TempDir dir;
+  Config before = small_run(dir / "before");
+  before.train.train_iters = 5;
+  before.checkpoint.save_interval = 5;
+  run(before, 1);
+  Config config = tiny_benchmark(dir / "run", 100);
+  config.mlperf.benchmark = MlperfBenchmark::tiny_gpt3;
+  config.mlperf.eval_interval_samples = 32;
+  config.batch.global_batch_size = 16;
+  EXPECT_NE(message_of([&] { run(config, 1); }).find("starts from a checkpoint"), std::string::npos);
+  RunOptions options;
+  options.resume = dir / "before/checkpoints/step-00000005";
+  EXPECT_EQ(run(config, 1, options).exit_code, 0);
+  const mlperf::Log log = mlperf::read_log(dir / "run/mlperf.log");
+  EXPECT_EQ(log.first("init_checkpoint_step")->value, 3);  // 40 samples in batches of 16
+  EXPECT_EQ(log.first("eval_accuracy")->metadata["epoch_num"], 32 * config.model.seq_length);
+  EXPECT_EQ(records_of(dir / "run").back()["step"], 5);
+  config.mlperf.benchmark = MlperfBenchmark::tiny;
+  config.train.run_dir = dir / "random";
+  EXPECT_NE(message_of([&] { run(config, 1, options); }).find("starts from random weights"), std::string::npos);
+}
+
+// Warming up changes no number, on any layout.
+TEST(MlperfRun, WarmingUpChangesNothing) {
+  const Cut layouts[] = {{}, {.t = 2, .p = 2, .d = 2, .strategy = "optim"}, {.d = 2, .strategy = "optim_grads_params"}};
+  for (const Cut& how : layouts) {
+    const TempDir dir;
+    Config config = cut(tiny_benchmark(dir / "cold", 1e-3), how);
+    const RunResult cold = run(config, how.ranks());
+    config.mlperf.warmup_steps = 2;
+    config.train.run_dir = dir / "warm";
+    const RunResult warm = run(config, how.ranks());
+    EXPECT_EQ(cold.losses, warm.losses);
+    EXPECT_EQ(cold.evaluations, warm.evaluations);
+  }
+}
+
+// The time of the first access of a file.
+class AccessWatch {
+ public:
+  explicit AccessWatch(const std::string& path) : fd_(inotify_init1(IN_CLOEXEC)) {
+    inotify_add_watch(fd_, path.c_str(), IN_ACCESS);
+    thread_ = std::thread([this] {
+      alignas(inotify_event) char event[4096];
+      if (read(fd_, event, sizeof event) > 0)
+        first_ms_ =
+            std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+                .count();
+    });
+  }
+  double first_ms() {
+    thread_.join();
+    close(fd_);
+    return static_cast<double>(first_ms_.load());
+  }
+
+ private:
+  const int fd_;
+  std::atomic<int64_t> first_ms_ = 0;
+  std::thread thread_;
+};
+
+TEST(MlperfRun, ReadsNoTokensBeforeTheClockStarts) {
+  const TempDir dir;
+  Config config = tiny_benchmark(dir / "run", 100);
+  config.mlperf.warmup_steps = 1;
+  config.mlperf.cache_clear = "sleep 0.05";  // so that a file that was read before would be read well before
+  AccessWatch tokens(config.data.path + ".bin");
+  run(config, 1);
+  const double first = tokens.first_ms();
+  const mlperf::Log log = mlperf::read_log(dir / "run/mlperf.log");
+  EXPECT_GE(first, log.first("run_start")->time_ms);
+  EXPECT_EQ(log.first("cache_clear")->value, true);
+}
+
+TEST(MlperfRun, ThatFailsSaysWhy) {
+  const TempDir dir;
+  Config config = tiny_benchmark(dir / "run", 1e-3);
+  config.mlperf.cache_clear = "false";
+  RunOptions options;
+  options.faults = parse_faults(std::vector<std::string>{"nan:0:3"});
+  EXPECT_THROW(run(config, 1, options), NumericsError);
+  const mlperf::Log log = mlperf::read_log(dir / "run/mlperf.log");
+  EXPECT_EQ(log.first("cache_clear")->value, false);
+  EXPECT_EQ(log.first("run_stop")->metadata["status"], "aborted");
+  EXPECT_NE(log.first("run_stop")->metadata["reason"].get<std::string>().find("step 3"), std::string::npos);
+}
+
+// ---- the summary
+
+mlperf::RunResult result(double minutes, double samples, const char* status = "success") {
+  return {.file = "result_0.txt",
+          .benchmark = "tiny",
+          .batch = 8,
+          .status = status,
+          .minutes = minutes,
+          .evaluations = {{samples, 3.0}}};
+}
+
+TEST(MlperfSummary, DropsTheFastestAndTheSlowest) {
+  using mlperf::score_of;
+  const std::vector runs{result(1, 10), result(2, 10), result(4, 10), result(9, 10)};
+  EXPECT_EQ(score_of(runs), 3);
+  EXPECT_EQ(score_of(std::vector{result(1, 10), result(2, 10)}), std::nullopt);
+  EXPECT_EQ(score_of(std::vector{result(1, 10), result(2, 10), result(0.1, 10, "aborted")}), 2);
+  EXPECT_EQ(score_of(std::vector{result(1, 10), result(2, 10, "aborted"), result(0.1, 10, "aborted")}), std::nullopt);
+}
+
+TEST(MlperfSummary, TestsAgainstAReference) {
+  const mlperf::Reference reference{"tiny", 8, {100, 110, 120, 110, 100, 110}};
+  const auto verdict = [&](double samples) {
+    const std::vector runs{result(1, samples), result(1, samples), result(1, samples)};
+    return mlperf::summary_blocks(runs, reference).back().rows.back()[1];
+  };
+  EXPECT_EQ(verdict(110), "as the reference");
+  EXPECT_EQ(verdict(60), "faster than the reference: not accepted");
+  EXPECT_EQ(verdict(160), "slower than the reference");
+}
+
+TEST(MlperfSummary, RefusesAReferenceOfAnotherForm) {
+  const TempDir dir;
+  for (const char* text :
+       {"[]", "{\"benchmark\": \"tiny\"}", "{\"benchmark\": \"tiny\", \"batch\": 8, \"samples\": [1, 2]}",
+        "{\"benchmark\": \"tiny\", \"batch\": 8, \"samples\": [1, 2, -3]}"}) {
+    write_text(dir / "reference.json", text);
+    EXPECT_NE(message_of<DataError>([&] { mlperf::read_reference(dir / "reference.json"); }).find("expected"),
+              std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace trivet::test

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# launch/mlperf.sh on a text of the test's own: two runs of tiny.yaml to a target that is soon reached, their summary, the linter
+# on the package, and what is refused.
+#   run.sh PROGRAM CHECKOUT
+set -euo pipefail
+export TRIVET=$1
+checkout=$2
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+mkdir data
+"$TRIVET" data prepare --input "$checkout/docs/architecture.md" --document paragraph --tokenizer bpe --vocab-size 512 --output data/gcide >prepare.log 2>&1
+echo '{"system_name": "laptop"}' >system.json
+run() {
+  "$checkout/launch/mlperf.sh" "$checkout/configs/mlperf/tiny.yaml" --out out --ranks 1 --system-desc system.json \
+    --set mlperf.target=6 --set mlperf.eval_interval_samples=16 --set batch.global_batch_size=8 --set train.eval_samples=8 \
+    --set device.peak_tflops=1 --set device.threads_per_rank=1 "$@" 2>&1
+}
+fail() { echo "$1"; cat out.log; exit 1; }
+run --runs 1 --seed 3 >out.log || fail "the first run"
+run --runs 2 >out.log || fail "the second run"
+grep -q "run 1 of 2, seed 4" out.log || fail "it does not go on with the second run"
+[[ $(grep -c success out.log) == 2 ]] || fail "expected two runs that converged"
+for file in out/result_{0,1}.txt out/results/laptop/tiny/result_{0,1}.txt out/systems/laptop.json out/summary.svg; do
+  [[ -s $file ]] || fail "$file is missing"
+done
+"$TRIVET" mlperf lint out/results >out.log || true  # its rules have no benchmark of that name
+grep -q "tiny" out.log || fail "the linter"
+for refused in "--runs 0" "--seed x" "--system-desc nothing" "--typo"; do
+  # shellcheck disable=SC2086
+  ! run $refused >out.log || fail "$refused was taken"
+done
