@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/host.h"
+#include "base/scalar.h"
 #include "base/text.h"
-#include "engine/config/scalar.h"
 #include "engine/config/validate.h"
 #include "engine/study/provenance.h"
 #include "kernels/base/check.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "engine/config/scalar.h"
+#include "base/scalar.h"
 
 namespace trivet {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <fmt/format.h>
 
-#include "engine/config/scalar.h"
+#include "base/scalar.h"
 
 namespace trivet {
 

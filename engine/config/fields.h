@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/scalar.h"
 #include "engine/config/config.h"
-#include "engine/config/scalar.h"
 
 namespace trivet {
 

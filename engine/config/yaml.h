@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/scalar.h"
 #include "base/words.h"
 #include "engine/config/problems.h"
-#include "engine/config/scalar.h"
 
 namespace trivet {
 

@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 #include <set>
 
+#include "base/scalar.h"
 #include "base/svg.h"
-#include "engine/config/scalar.h"
 #include "engine/metrics/step_timeline.h"
 
 namespace trivet {

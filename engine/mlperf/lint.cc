@@ -10,8 +10,8 @@
 #include <tuple>
 
 #include "base/files.h"
+#include "base/scalar.h"
 #include "base/text.h"
-#include "engine/config/scalar.h"
 #include "engine/mlperf/run.h"
 #include "kernels/base/check.h"
 

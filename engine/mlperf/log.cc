@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/files.h"
-#include "engine/config/scalar.h"
+#include "base/scalar.h"
 
 namespace trivet::mlperf {
 namespace {

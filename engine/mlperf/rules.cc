@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/scalar.h"
 #include "base/statistics.h"
-#include "engine/config/scalar.h"
 
 namespace trivet::mlperf {
 namespace {

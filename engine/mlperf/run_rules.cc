@@ -4,9 +4,9 @@
 #include <fmt/ranges.h>
 #include <map>
 
+#include "base/scalar.h"
 #include "base/statistics.h"
 #include "base/text.h"
-#include "engine/config/scalar.h"
 #include "engine/mlperf/run.h"
 
 namespace trivet::mlperf {

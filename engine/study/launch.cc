@@ -9,8 +9,8 @@
 #include <sstream>
 #include <unistd.h>
 
+#include "base/scalar.h"
 #include "engine/config/config.h"
-#include "engine/config/scalar.h"
 #include "kernels/base/device.h"
 #include "parallel/comm/nccl_comm.h"
 #include "parallel/comm/world.h"

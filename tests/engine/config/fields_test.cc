@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <set>
 
+#include "base/scalar.h"
 #include "engine/config/load.h"
-#include "engine/config/scalar.h"
 
 namespace trivet {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/config/scalar.h"
+#include "base/scalar.h"
 
 #include <algorithm>
 #include <charconv>
