@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# launch/mlperf.sh on a text of the test's own: two runs of tiny.yaml to a target that is soon reached, their summary, the linter
-# on the package, and what is refused.
-#   run.sh PROGRAM CHECKOUT
+# launch/mlperf.sh on a text of the test's own: two runs of tiny.yaml to a target that is soon reached, the second by MPIRUN
+# where there is one, their summary, the linter on the package, and what is refused.
+#   run.sh PROGRAM CHECKOUT [MPIRUN]
 set -euo pipefail
 export TRIVET=$1
-checkout=$2
+checkout=$2 ranks=(--ranks 2)
+[[ -z ${3-} ]] || ranks=(--launcher "$3 --oversubscribe --bind-to none -n 2")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
@@ -12,13 +13,13 @@ mkdir data
 "$TRIVET" data prepare --input "$checkout/docs/architecture.md" --document paragraph --tokenizer bpe --vocab-size 512 --output data/gcide >prepare.log 2>&1
 echo '{"system_name": "laptop"}' >system.json
 run() {
-  "$checkout/launch/mlperf.sh" "$checkout/configs/mlperf/tiny.yaml" --out out --ranks 1 --system-desc system.json \
-    --set mlperf.target=6 --set mlperf.eval_interval_samples=16 --set batch.global_batch_size=8 --set train.eval_samples=8 \
+  "$checkout/launch/mlperf.sh" "$checkout/configs/mlperf/tiny.yaml" --out out --system-desc system.json \
+    --set mlperf.target=6 --set mlperf.eval_interval_samples=16 --set batch.global_batch_size=8 --set batch.micro_batch_size=4 --set train.eval_samples=8 \
     --set device.peak_tflops=1 --set device.threads_per_rank=1 "$@" 2>&1
 }
 fail() { echo "$1"; cat out.log; exit 1; }
-run --runs 1 --seed 3 >out.log || fail "the first run"
-run --runs 2 >out.log || fail "the second run"
+run --runs 1 --seed 3 --ranks 1 >out.log || fail "the first run"
+run --runs 2 "${ranks[@]}" >out.log || fail "the second run"
 grep -q "run 1 of 2, seed 4" out.log || fail "it does not go on with the second run"
 [[ $(grep -c success out.log) == 2 ]] || fail "expected two runs that converged"
 for file in out/result_{0,1}.txt out/results/laptop/tiny/result_{0,1}.txt out/systems/laptop.json out/summary.svg; do
