@@ -20,8 +20,8 @@
 #include "base/scalar.h"
 #include "base/text.h"
 #include "engine/config/validate.h"
-#include "engine/study/provenance.h"
 #include "kernels/base/check.h"
+#include "launch/version.h"
 #include "parallel/comm/comm.h"
 
 namespace trivet {
@@ -46,9 +46,6 @@ void add_mlperf_command(CLI::App& app, int& exit_code);  // exit_code: where log
 // `program`: the path of trivet. Throws Error where a measurement fails, or a stop is asked.
 void measure_study_contention(const Study& study, const Plan& plan, const std::string& program,
                               const std::function<bool()>& stop_asked);
-
-std::string version_text();  // of --version, several lines
-Provenance this_build();     // version, commit and build
 
 // Runs rank_main on the ranks: under a launcher, or with the backend mpi, this process is one of its ranks; else
 // `asked` threads (--ranks; 0: not given, then `needed`). Throws ConfigError where the two disagree.

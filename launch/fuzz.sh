@@ -22,6 +22,7 @@ packages+=(clang libclang-rt-14-dev)
 install_packages
 build_trivet build-fuzz -DTRIVET_FUZZ=ON -DCMAKE_UNITY_BUILD=ON -DCMAKE_CXX_COMPILER=clang++ -DTRIVET_FUZZ_LEVEL=$level
 mkdir -p build-fuzz/found
+rm -f build-fuzz/failed
 fuzz() {
   local target=$1 log=build-fuzz/$1.log run=$limit
   mkdir -p "build-fuzz/corpus/$target"  # what is new: not committed
@@ -36,7 +37,11 @@ fuzz() {
   echo "fuzz: $target: $(grep -E '^Done' "$log"), $(find "tests/fuzz/corpus/$target" -type f | wc -l) inputs committed"
 }
 for target in "${targets[@]}"; do  # as many at once as there are cores
-  while (($(jobs -rp | wc -l) >= $(nproc))); do wait -n; done
-  fuzz "$target" &
+  while (($(jobs -rp | wc -l) >= $(nproc))); do wait -n || true; done
+  fuzz "$target" || echo "$target" >>build-fuzz/failed &
 done
-while [[ -n $(jobs -p) ]]; do wait -n; done
+wait
+if [[ -f build-fuzz/failed ]]; then
+  echo "fuzz: failed: $(sort build-fuzz/failed | paste -sd ' ')" >&2
+  exit 1
+fi

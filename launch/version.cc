@@ -5,7 +5,7 @@
 #include "commit.h"  // written by the build
 #include "kernels/base/device.h"
 #include "kernels/cpu_isa.h"
-#include "launch/commands.h"
+#include "launch/version.h"
 
 namespace trivet {
 namespace {

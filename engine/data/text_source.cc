@@ -102,7 +102,7 @@ void expand(const std::string& input, std::vector<std::string>& files, int64_t& 
   std::error_code ignored;
   const size_t open = input.find('{'), close = input.find('}', open);
   if (std::filesystem::is_directory(input, ignored) ||
-      (!file_exists(input) && input.find_first_of("*?[") != input.npos && open == input.npos)) {
+      (open == input.npos && input.find_first_of("*?[") != input.npos && !file_exists(input))) {
     std::vector<std::string> found =
         std::filesystem::is_directory(input, ignored) ? in_folder(input, passed_over) : matching(input);
     std::ranges::sort(found);

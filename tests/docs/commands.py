@@ -40,9 +40,9 @@ for argument in "$@"; do
   fi
   arguments+=("$argument")
 done
-[[ $iters ]] || arguments+=(--set train.train_iters=12)
-[[ $save ]] || arguments+=(--set checkpoint.save_interval=2)
-[[ $evaluation ]] || arguments+=(--set train.eval_interval=2)
+[[ $iters ]] || arguments+=(--set train.train_iters=10)
+[[ $save ]] || arguments+=(--set checkpoint.save_interval=5)
+[[ $evaluation ]] || arguments+=(--set train.eval_interval=5)
 [[ $* != *--generate\\ * ]] || arguments+=(--generate-tokens 8)
 exec "$real" "${{arguments[@]}}" --set batch.micro_batch_size=1 --set batch.global_batch_size=8 --set train.eval_iters=1
 """

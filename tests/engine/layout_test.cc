@@ -27,11 +27,10 @@ const Curve& one_llama() {
 }
 
 TEST(Layouts, OneRankLearns) {
-  for (const Curve& curve : {one_rank(true), one_llama()}) {
+  for (const bool llama : {false, true}) {
+    const Curve curve = train_on_threads(tiny_model(llama), 1, 10);
     EXPECT_NEAR(curve.losses.front(), std::log(61.0), 0.1);
-    if (kSteps >= 10) {
-      EXPECT_LT(curve.losses.back(), curve.losses.front() - 0.3);
-    }
+    EXPECT_LT(curve.losses.back(), curve.losses.front() - 0.3);
   }
 }
 
@@ -427,7 +426,8 @@ class PipelineLayout : public testing::TestWithParam<PipelineCase> {};
 
 Config uncut(const PipelineCase& c) {
   Config config = tiny_model(c.llama);
-  config.model.num_layers = c.v == 3 ? 12 : 8;
+  // Several layers in a chunk with a Llama; with a GPT one, where that makes at least four.
+  config.model.num_layers = c.llama ? (c.v == 3 ? 12 : 8) : std::max(c.p * c.v, c.v == 3 ? 6 : 4);
   config.model.untie_embeddings_and_output_weights = !c.tied;
   config.batch.global_batch_size = c.global_batch;
   return config;
@@ -443,12 +443,10 @@ TEST_P(PipelineLayout, HasTheLossesOfOneRank) {
   const Curve curve = train_on_threads(config, ranks, kSteps, true);
   if (same_order) expect_equal(curve, reference);
   else expect_near(curve, reference);
-  // Overlap changes time, never numbers.
+  // Overlap changes time, never numbers: one switch with a GPT, the other one with the Llama of the same schedule.
   if (c.p > 1) {
-    config.overlap.p2p_receive_ahead = 4;
-    expect_equal(train_on_threads(config, ranks, kSteps), curve);
-    config.overlap.p2p_receive_ahead = 2;
-    config.overlap.overlap_p2p_comm = false;
+    if (c.llama) config.overlap.overlap_p2p_comm = false;
+    else config.overlap.p2p_receive_ahead = 4;
     expect_equal(train_on_threads(config, ranks, kSteps), curve);
   }
 }

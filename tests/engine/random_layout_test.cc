@@ -150,7 +150,7 @@ TEST_P(RandomLayout, IsTheSameOnGpus) {
   expect_equal(train_on_threads(config, runs.ranks(), 2), gpu, "again");
 }
 
-int how_many() { return wanted() ? std::atoi(wanted()) : kMatrixStride == 1 ? 60 : 8; }
+int how_many() { return wanted() ? std::atoi(wanted()) : kMatrixStride == 1 ? 40 : 8; }
 
 INSTANTIATE_TEST_SUITE_P(Drawn, RandomLayout, testing::Range(0, how_many()));
 

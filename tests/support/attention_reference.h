@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "kernels/ops.h"
@@ -52,11 +53,11 @@ struct AttentionReference {
     return static_cast<size_t>(((position * z.b + batch) * z.heads + head) * z.d + column);
   }
   Vector scores(const Vector& qkv, int64_t batch, int64_t head, int64_t i) const {
-    Vector row(static_cast<size_t>(i + 1), 0.0);
+    const double* query = &qkv[at(i, batch, head, 0, 0)];
+    const double scale = 1 / std::sqrt(static_cast<double>(z.d));
+    Vector row;
     for (int64_t j = 0; j <= i; ++j)
-      for (int64_t c = 0; c < z.d; ++c)
-        row[static_cast<size_t>(j)] +=
-            qkv[at(i, batch, head, 0, c)] * qkv[at(j, batch, head, 1, c)] / std::sqrt(static_cast<double>(z.d));
+      row.push_back(scale * std::inner_product(query, query + z.d, &qkv[at(j, batch, head, 1, 0)], 0.0));
     return row;
   }
   static double log_sum_exp(const Vector& row) {
@@ -64,6 +65,10 @@ struct AttentionReference {
     double sum = 0;
     for (double x : row) sum += std::exp(x - largest);
     return largest + std::log(sum);
+  }
+  // y += factor * x. Pointers: the inner loops of a definition that many tests compute.
+  static void add(int64_t n, double factor, const double* x, double* y) {
+    for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
   }
   template <class F>
   void for_each_row(F&& f) const {
@@ -81,7 +86,7 @@ struct AttentionReference {
       lse[static_cast<size_t>((batch * z.heads + head) * z.s + i)] = log_sum;
       for (int64_t j = 0; j <= i; ++j) {
         const double p = std::exp(row[static_cast<size_t>(j)] - log_sum) * keep_factor(z.dropout, batch, head, i, j);
-        for (int64_t c = 0; c < z.d; ++c) out[out_at(i, batch, head, c)] += p * qkv[at(j, batch, head, 2, c)];
+        add(z.d, p, &qkv[at(j, batch, head, 2, 0)], &out[out_at(i, batch, head, 0)]);
       }
     });
   }
@@ -97,20 +102,19 @@ struct AttentionReference {
       for (size_t j = 0; j < row.size(); ++j) {
         const auto key = static_cast<int64_t>(j);
         const double keep = keep_factor(z.dropout, batch, head, i, key);
+        const double *of_out = &dout[out_at(i, batch, head, 0)], *value = &qkv[at(key, batch, head, 2, 0)];
         p[j] = std::exp(row[j] - log_sum);
-        for (int64_t c = 0; c < z.d; ++c) {
-          dp[j] += keep * dout[out_at(i, batch, head, c)] * qkv[at(key, batch, head, 2, c)];
-          dqkv[at(key, batch, head, 2, c)] += keep * p[j] * dout[out_at(i, batch, head, c)];
-        }
+        dp[j] = keep * std::inner_product(of_out, of_out + z.d, value, 0.0);
+        add(z.d, keep * p[j], of_out, &dqkv[at(key, batch, head, 2, 0)]);
         delta += p[j] * dp[j];
       }
-      for (size_t j = 0; j < row.size(); ++j)
-        for (int64_t c = 0; c < z.d; ++c) {
-          const auto key = static_cast<int64_t>(j);
-          const double dscore = p[j] * (dp[j] - delta) * scale;
-          dqkv[at(i, batch, head, 0, c)] += dscore * qkv[at(key, batch, head, 1, c)];
-          dqkv[at(key, batch, head, 1, c)] += dscore * qkv[at(i, batch, head, 0, c)];
-        }
+      for (size_t j = 0; j < row.size(); ++j) {
+        const auto key = static_cast<int64_t>(j);
+        const double dscore = p[j] * (dp[j] - delta) * scale;
+        const size_t of_query = at(i, batch, head, 0, 0), of_key = at(key, batch, head, 1, 0);
+        add(z.d, dscore, &qkv[of_key], &dqkv[of_query]);
+        add(z.d, dscore, &qkv[of_query], &dqkv[of_key]);
+      }
     });
     return dqkv;
   }

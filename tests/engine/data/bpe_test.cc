@@ -10,6 +10,7 @@
 #include "engine/data/prepare.h"
 #include "engine/data/training_data.h"
 #include "tests/engine/data/support.h"
+#include "tests/support/training.h"
 #include "tests/support/where.h"
 
 namespace trivet {
@@ -93,7 +94,7 @@ TEST(Bpe, GivesTheTokensOfTokenizers) {
 
 TEST(Bpe, GivesTheTokensOfTokenizersForLongRuns) {
   const json expected = json::parse(golden("ids.json"));
-  for (const json& run : expected["long"]) {
+  for (const json& run : test::sampled(expected["long"].get<std::vector<json>>())) {
     std::string text;
     for (int i = 0; i < run["count"]; ++i) text += run["unit"].get_ref<const std::string&>();
     text += run["end"].get_ref<const std::string&>();

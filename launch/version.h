@@ -1,0 +1,13 @@
+// What the program says of itself. Apart from the other commands, as each commit compiles it again.
+#pragma once
+
+#include <string>
+
+#include "engine/study/provenance.h"
+
+namespace trivet {
+
+std::string version_text();  // of --version, several lines
+Provenance this_build();     // version, commit and build
+
+}  // namespace trivet
