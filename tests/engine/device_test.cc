@@ -121,6 +121,48 @@ TEST(Gradients, OfMatricesAreLeftToTheFirstGemmToWrite) {
   });
 }
 
+// ---- warming up
+
+class SameBatch : public BatchSource {
+ public:
+  explicit SameBatch(const GptShape& shape)
+      : batch_{std::vector<int32_t>(static_cast<size_t>(shape.tokens()), 1),
+               std::vector<int32_t>(static_cast<size_t>(shape.tokens()), 2)} {}
+  const Batch& next() override { return batch_; }
+  void restart(int64_t) override {}
+
+ private:
+  const Batch batch_;
+};
+
+// Of three steps, behind so many whose update is refused.
+std::vector<double> losses_behind(int warm_ups, const Config& config, const MakeBackend& make_backend) {
+  std::vector<double> losses;
+  with_trainers(config, 2,
+                [&](Trainer& trainer) {
+                  SameBatch batch(trainer.state().shape);
+                  for (int i = 0; i < warm_ups; ++i) trainer.warm_up(batch);
+                  for (int i = 0; i < 3; ++i) {
+                    const double loss = trainer.step().loss;
+                    if (trainer.world().rank() == 0) losses.push_back(loss);
+                  }
+                },
+                {.make_backend = make_backend});
+  return losses;
+}
+
+TEST(WarmingUp, LeavesWeightsAndMomentsOnADevice) {
+  Config config = tiny_config();
+  config.parallel.data_parallel_sharding_strategy = Sharding::optim;
+  overlap_data_parallel(config);
+  EXPECT_EQ(losses_behind(2, config, make_split_backend), losses_behind(0, config, make_split_backend));
+  if (cuda_device_count() == 0) return;
+  config.device.kind = DeviceKind::cuda;
+  config.comm.backend = CommBackend::staged;
+  config.device.cuda_graph_impl = CudaGraphs::local;
+  EXPECT_EQ(losses_behind(2, config, make_backend), losses_behind(0, config, make_backend));
+}
+
 // ---- user buffers
 
 Config with_user_buffers(const std::string& backend) {
