@@ -266,14 +266,14 @@ class TextSource::Archive : public ByteStream {
         throw DataError(fmt::format("{}: the tar archive is cut off: it ends without a block of zeros", name_));
       if (ended_) return nullptr;
       require(result);
-    } while (kind_ == Kind::tar && archive_entry_filetype(entry) != AE_IFREG && !archive_entry_hardlink(entry));
-    is_link_ = archive_entry_hardlink(entry) != nullptr;
+      link_ = archive_entry_hardlink(entry) ? "hard" : archive_entry_symlink(entry) ? "symbolic" : "";
+    } while (kind_ == Kind::tar && archive_entry_filetype(entry) != AE_IFREG && link_.empty());
     const char* name =
         archive_entry_pathname_utf8(entry);  // the other is nullptr where the locale does not know a letter
     if (!name) name = archive_entry_pathname(entry);
     return name ? name : "a member without a name";
   }
-  bool is_link() const { return is_link_; }  // to another member, whose bytes it does not repeat
+  std::string_view link() const { return link_; }  // "hard" or "symbolic": its bytes are not there; else ""
 
  private:
   struct Free {
@@ -316,8 +316,9 @@ class TextSource::Archive : public ByteStream {
   const std::string name_;
   const Kind kind_;
   std::string block_;
-  std::exception_ptr failure_;                             // of in_
-  bool ended_ = false, is_link_ = false, closed_ = false;  // closed_: what was read ends with zeros
+  std::exception_ptr failure_;  // of in_
+  std::string_view link_;
+  bool ended_ = false, closed_ = false;  // closed_: what was read ends with zeros
   std::unique_ptr<archive, Free> archive_;
 };
 
@@ -365,8 +366,9 @@ bool TextSource::next_member() {
     }
     const std::string last = std::exchange(name_, fmt::format("{}: {}", file_name_, path));
     if (name_ == last) throw DataError(fmt::format("{}: twice, expected each member of a tar archive once", name_));
-    if (archive_->is_link())
-      throw DataError(fmt::format("{}: a hard link to another member, expected a file: tar --hard-dereference", name_));
+    if (const std::string_view link = archive_->link(); !link.empty())
+      throw DataError(fmt::format("{}: a {} link to another file, expected the file: tar --{}dereference", name_, link,
+                                  link == "hard" ? "hard-" : ""));
     text_ = decompressed(archive_, name_);
     return found_ = true;
   }

@@ -59,7 +59,7 @@ class TextSource {
  public:
   // Compression is found by content. What is not compressed as its name says, or twice, is damaged or truncated, fails
   // its checksum, or has anything but such streams (in gzip: and zeros) behind the first, is a DataError when it is
-  // read. So is a wanted member of a tar archive that is a hard link, or that follows one of its name; two of a name
+  // read. So is a wanted member of a tar archive that is a link, or that follows one of its name; two of a name
   // that are apart are two documents.
   TextSource(const std::string& file, SourceOptions options);
   ~TextSource();

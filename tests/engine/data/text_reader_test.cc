@@ -52,11 +52,12 @@ void write_archive(const std::string& path, int filter, const Members& members) 
   for (const auto& [name, text] : members) {
     archive_entry* entry = archive_entry_new();
     archive_entry_set_pathname(entry, name.empty() ? "data" : name.c_str());
-    archive_entry_set_filetype(entry, name.ends_with(".link") ? AE_IFLNK : AE_IFREG);
-    if (name.ends_with(".link")) archive_entry_set_symlink(entry, "a.txt");
-    if (text.starts_with("->")) archive_entry_set_hardlink(entry, text.c_str() + 2);
+    const bool hard = text.starts_with("->"), symbolic = text.starts_with("=>") || name.ends_with(".link");
+    archive_entry_set_filetype(entry, symbolic ? AE_IFLNK : AE_IFREG);
+    if (symbolic) archive_entry_set_symlink(entry, "a.txt");
+    if (hard) archive_entry_set_hardlink(entry, text.c_str() + 2);
     archive_entry_set_perm(entry, 0644);
-    archive_entry_set_size(entry, text.starts_with("->") ? 0 : static_cast<la_int64_t>(text.size()));
+    archive_entry_set_size(entry, hard || symbolic ? 0 : static_cast<la_int64_t>(text.size()));
     ASSERT_EQ(archive_write_header(out, entry), ARCHIVE_OK) << archive_error_string(out);
     archive_write_data(out, text.data(), text.size());
     archive_entry_free(entry);
@@ -336,7 +337,7 @@ TEST(TextReader, ReadsTarArchives) {
   EXPECT_TRUE(contains(message("a.tar", {.json_key = "id", .source = {.tar_member = "json"}}),
                        "a.tar: a/000.json: id: found 1, expected a text"));
   EXPECT_TRUE(contains(message("a.tar", {.source = {.tar_member = "html"}}),
-                       "a.tar: found 1 .jpg, 2 .json, 1 .seg.txt, 5 .txt, expected members named .html"));
+                       "a.tar: found 1 .jpg, 2 .json, 1 .link, 1 .seg.txt, 5 .txt, expected members named .html"));
   write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {{"a.txt", "1"}, {"a.txt", "2"}});
   EXPECT_TRUE(contains(message("d.tar"), "d.tar: a.txt: twice"));
   write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {{"a.txt", "1"}, {"b.txt", "2"}, {"a.txt", "3"}});
@@ -344,7 +345,9 @@ TEST(TextReader, ReadsTarArchives) {
   write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {{"a.txt", "1"}, {"b.json", "->a.txt"}});
   EXPECT_EQ(documents_of({directory / "d.tar"}, DocumentMode::file), Texts{"1"}) << "it is not asked for";
   write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {{"a.txt", "1"}, {"b.txt", "->a.txt"}});
-  EXPECT_TRUE(contains(message("d.tar"), "d.tar: b.txt: a hard link to another member, expected a file"));
+  EXPECT_TRUE(contains(message("d.tar"), "d.tar: b.txt: a hard link to another file, expected the file"));
+  write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {{"a.txt", "1"}, {"b.txt", "=>a.txt"}});
+  EXPECT_TRUE(contains(message("d.tar"), "d.tar: b.txt: a symbolic link to another file, expected the file"));
   write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {});
   EXPECT_TRUE(contains(message("d.tar"), "d.tar: found no file in it"));
   write_text(directory / "d.tar", "no archive, but long enough for one: " + big);

@@ -89,6 +89,17 @@ factors:
   EXPECT_EQ(plan.dropped[0].reason.find('\n'), std::string::npos);
 }
 
+TEST(Plan, DropsWhatDoesNotTrain) {
+  const StudyFolder folder;
+  const Plan plan =
+      make_plan(folder.study("name: evaluations\nbase: run.yaml\nranks: 1\nset: {data.split: \"80,20,0\"}\n"
+                             "factors:\n  - key: train.skip_train\n    levels: [false, true]\n"));
+  EXPECT_EQ(plan.points.size(), 1u);
+  ASSERT_EQ(plan.dropped.size(), 1u);
+  EXPECT_NE(plan.dropped[0].reason.find("train.skip_train: a study measures steps"), std::string::npos)
+      << plan.dropped[0].reason;
+}
+
 TEST(Plan, DropsWhatThisMachineCannotHold) {
   const StudyFolder folder;
   const std::string big = with(kGoodStudy, "model.hidden_size: 16, model.num_layers: 4",
