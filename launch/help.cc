@@ -36,6 +36,7 @@ constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
     {"trivet contention", "trivet contention configs/tiny.yaml --ranks 4"},
     {"trivet flight", "trivet flight runs/tiny"},
     {"trivet mlperf", "trivet mlperf lint results/SYSTEM/llama31_8b --round 5.1"},
+    {"trivet mlperf summary", "trivet mlperf summary runs/mlperf --svg losses.svg"},
     {"trivet mlperf lint", "trivet mlperf lint results/SYSTEM/llama31_8b --round 5.1"},
     {"trivet completion", "source <(trivet completion bash)"},
 };

@@ -41,10 +41,24 @@ done
 [[ -n $config ]] || usage "CONFIG is missing"
 [[ -n $out ]] || usage "--out is missing"
 [[ $runs =~ ^[1-9][0-9]*$ ]] || usage "--runs: found \"$runs\", expected a number above 0"
-[[ -z $seed || $seed =~ ^[0-9]+$ ]] || usage "--seed: found \"$seed\", expected a number"
+[[ -z $seed || $seed =~ ^(0|[1-9][0-9]{0,8})$ ]] || usage "--seed: found \"$seed\", expected a number below 1e9"
 for file in "$config" "$start" "$description" "${summary[@]:1}"; do
   [[ -z $file || -e $file ]] || usage "$file is not there"
 done
+
+benchmark=$(sed -n 's/^ *benchmark: *"\{0,1\}\([a-z0-9_]*\).*/\1/p' "$config")
+[[ -n $benchmark && $benchmark != none ]] || usage "$config has no line \"benchmark: NAME\" of a section mlperf"
+
+mkdir -p "$out/runs"
+exec 9>"$out/runs/lock"  # which the runs inherit
+flock -n 9 || usage "$out is written by another call, or by a run that it left"
+# Runs of one result are alike but for their seeds, the first of which is drawn once.
+settings=$(cat "$config" && printf '%s\n' "${launcher[@]}" "${train[@]}" "$start")
+[[ -f $out/runs/settings ]] || echo "$settings" >"$out/runs/settings"
+[[ $(<"$out/runs/settings") == "$settings" ]] || usage "$out has runs with other settings: diff $out/runs/settings"
+[[ -s $out/runs/seed ]] || echo "${seed:-$((RANDOM * 32768 + RANDOM))}" >"$out/runs/seed"
+[[ -z $seed || $seed == $(<"$out/runs/seed") ]] || usage "--seed: $out has runs that count on from $(<"$out/runs/seed")"
+seed=$(<"$out/runs/seed")
 
 trivet=${TRIVET-$root/build/trivet}
 if [[ -z ${TRIVET-} && ! -x $trivet ]]; then
@@ -52,7 +66,6 @@ if [[ -z ${TRIVET-} && ! -x $trivet ]]; then
   (cd "$root" && build_trivet build -DCMAKE_UNITY_BUILD=ON -DTRIVET_TESTS=OFF -DTRIVET_CUDA=OFF -- trivet)
 fi
 # The benchmarks of two cores are of the demo's text.
-benchmark=$(sed -n 's/^ *benchmark: *\([a-z0-9_]*\).*/\1/p' "$config")
 if [[ $benchmark == tiny* && ! -f data/gcide.json ]]; then
   packages+=(dict-gcide)
   install_packages
@@ -64,18 +77,17 @@ fi
 if [[ $benchmark == tiny_gpt3 && -z $start ]]; then
   start=$out/start/checkpoints/step-00000100
   if [[ ! -d $start ]]; then
-    mkdir -p "$out"
-    sed '/^mlperf:/,$d' "$config" >"$out/start.yaml"
-    "${launcher[@]}" "$trivet" train "$out/start.yaml" "${train[@]}" --set "train.run_dir=$out/start" \
+    awk '/^[a-z]/ {drop = /^mlperf:/} !drop' "$config" >"$out/start.yaml"
+    others=()  # of the model and its layout, not of the benchmark
+    for ((i = 0; i < ${#train[@]}; i += 2)); do
+      [[ ${train[i + 1]} == mlperf.* ]] || others+=("${train[@]:i:2}")
+    done
+    "${launcher[@]}" "$trivet" train "$out/start.yaml" "${others[@]}" --set "train.run_dir=$out/start" \
       --set train.train_iters=100 --set train.eval_interval=0 --set train.full_validation=false \
       --set checkpoint.save_interval=100
   fi
 fi
 
-mkdir -p "$out/runs"
-# Drawn once: a call that goes on has the seeds of the first.
-[[ -f $out/runs/seed && -z $seed ]] || echo "${seed:-$((RANDOM * 32768 + RANDOM))}" >"$out/runs/seed"
-seed=$(<"$out/runs/seed")
 [[ -z $start ]] || train+=(--resume "$start")
 value_of() { sed -n "s/.*\"key\":\"$1\",\"value\":\"\([^\"]*\)\".*/\1/p" "$2" | head -n 1; }  # KEY LOG
 for ((i = 0; i < runs; ++i)); do
@@ -84,11 +96,17 @@ for ((i = 0; i < runs; ++i)); do
   rm -rf "$out/runs/$i"  # of a run that did not end
   echo "run $i of $runs, seed $((seed + i))"
   "${launcher[@]}" "$trivet" train "$config" "${train[@]}" --set "train.run_dir=$out/runs/$i" \
-    --set "train.seed=$((seed + i))" --set "data.seed=$((seed + i))"
+    --set "train.seed=$((seed + i))" --set "data.seed=$((seed + i))" || {
+    code=$?
+    ((code == 93)) || exit "$code"  # a run that diverged counts, as one that missed the target
+  }
   cp "$out/runs/$i/mlperf.log" "$result.part" && mv "$result.part" "$result"
-  system=$(value_of submission_platform "$result" | tr -c '[:alnum:]._\n-' _)
-  mkdir -p "$out/results/$system/$benchmark" "$out/systems"
+done
+for ((i = 0; i < runs; ++i)); do
+  result=$out/result_$i.txt
+  system=$(value_of submission_platform "$result" | tr -c '[:alnum:]_\n-' _)
+  mkdir -p "$out/results/$system/$benchmark"
   cp "$result" "$out/results/$system/$benchmark/"
-  [[ -z $description ]] || cp "$description" "$out/systems/$system.json"
+  [[ -z $description ]] || { mkdir -p "$out/systems" && cp "$description" "$out/systems/$system.json"; }
 done
 "$trivet" mlperf summary "$out" "${summary[@]}" --svg "$out/summary.svg"

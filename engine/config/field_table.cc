@@ -255,8 +255,8 @@ void declare_run(std::vector<Field>& table) {
   KEY(mlperf, submission_status, "logged: of the system");
   KEY(mlperf, target, "validation loss at which the run ends; auto: the rules'", above(0, "nats per token"));
   KEY(mlperf, eval_interval_samples, "samples between evaluations, rounded up to steps; auto: the rules'",
-      range(1, 1e15, "samples"));
-  KEY(mlperf, skipped_evaluations, "leave out so many evaluations at the beginning", range(0, 1e9, "evaluations"));
+      range(1, 1e9, "samples"));
+  KEY(mlperf, skipped_evaluations, "leave out so many evaluations at the beginning", range(0, 1e6, "evaluations"));
   KEY(mlperf, cache_clear, "command that drops the caches of a host, run once on each; \"\": none");
   KEY(mlperf, warmup_steps, "steps on synthetic data that change nothing, before the clock starts",
       range(0, 1e6, "steps"));

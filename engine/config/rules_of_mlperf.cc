@@ -22,11 +22,17 @@ struct Wanted {
 
 // The keys of the constants of the rules.
 constexpr std::pair<std::string_view, std::string_view> kConstants[] = {
-    {"opt_adam_beta_1", "optimizer.adam_beta1"},       {"opt_adamw_beta_1", "optimizer.adam_beta1"},
-    {"opt_adam_beta_2", "optimizer.adam_beta2"},       {"opt_adamw_beta_2", "optimizer.adam_beta2"},
-    {"opt_adam_epsilon", "optimizer.adam_eps"},        {"opt_adamw_epsilon", "optimizer.adam_eps"},
-    {"opt_weight_decay", "optimizer.weight_decay"},    {"opt_adamw_weight_decay", "optimizer.weight_decay"},
-    {"opt_gradient_clip_norm", "optimizer.clip_grad"}, {"max_sequence_length", "model.seq_length"},
+    {"opt_adam_beta_1", "optimizer.adam_beta1"},
+    {"opt_adamw_beta_1", "optimizer.adam_beta1"},
+    {"opt_adam_beta_2", "optimizer.adam_beta2"},
+    {"opt_adamw_beta_2", "optimizer.adam_beta2"},
+    {"opt_adam_epsilon", "optimizer.adam_eps"},
+    {"opt_adamw_epsilon", "optimizer.adam_eps"},
+    {"opt_weight_decay", "optimizer.weight_decay"},
+    {"opt_adamw_weight_decay", "optimizer.weight_decay"},
+    {"opt_gradient_clip_norm", "optimizer.clip_grad"},
+    {"max_sequence_length", "model.seq_length"},
+    {"max_steps", "train.train_iters"},
 };
 
 // The models, by what makes their size: Brown et al. 2020, table 2.1; Grattafiori et al. 2024, table 3.
@@ -65,9 +71,11 @@ std::vector<Wanted> wanted_values(const mlperf::Benchmark& b, const Config& conf
     for (const auto& [name, key] : kConstants)
       if (logged == name && !is_tiny(benchmark)) wanted.push_back({key, allowed.front().dump()});
   wanted.push_back({"train.eval_interval", fmt::to_string(b.interval(batch) / batch)});
+  // The schedule is the rules', whatever that of the checkpoint was.
+  if (b.starts_from_checkpoint()) wanted.push_back({"optimizer.override_opt_param_scheduler", "true"});
   if (is_tiny(benchmark)) return wanted;
-  if (benchmark == gpt3) wanted.push_back({"train.full_validation", "true"});
-  else wanted.push_back({"train.eval_samples", b.constant("eval_samples")->dump()});
+  wanted.push_back({"train.full_validation", benchmark == gpt3 ? "true" : "false"});
+  wanted.push_back({"train.eval_samples", benchmark == gpt3 ? "0" : b.constant("eval_samples")->dump()});
   double lr = config.optimizer.lr;
   if (b.base_rates) {
     const std::vector<double> rates = b.base_rates(batch);
@@ -141,6 +149,12 @@ void check_mlperf(const Config& config, Rules& rule) {
   rule(ramp_key(config), {kBenchmark}, config.batch.rampup_batch_size || !config.batch.step_batch_size_schedule.empty(),
        "excludes mlperf.benchmark, whose rules have one batch size");
   rule("train.skip_train", {kBenchmark}, config.train.skip_train, "excludes mlperf.benchmark, which trains");
+  constexpr auto kOneRate = "excludes mlperf.benchmark, whose log has one rate and one weight decay for all weights";
+  rule("optimizer.weight_decay_incr_style", {kBenchmark}, config.optimizer.weight_decay_incr_style != Ramp::constant,
+       kOneRate);
+  rule("optimizer.decoupled_lr", {kBenchmark}, config.optimizer.decoupled_lr.has_value(), kOneRate);
+  rule("optimizer.use_checkpoint_opt_param_scheduler", {kBenchmark},
+       config.optimizer.use_checkpoint_opt_param_scheduler, "excludes mlperf.benchmark, whose rules give the schedule");
   rule("train.exit_duration_in_mins", {kBenchmark}, config.train.exit_duration_in_mins > 0,
        "excludes mlperf.benchmark: a run that is resumed has no one clock");
 }
@@ -151,6 +165,13 @@ void derive_mlperf(LoadedConfig& loaded, int64_t batch, Problems& problems, std:
   const auto benchmark = benchmark_of(c);
   if (!benchmark) return;
   const bool closed = c.division == MlperfDivision::closed;
+  if (const auto* const rules = mlperf::find_benchmark(name_of(c), c.round); rules && !closed) {
+    if (benchmark->target != rules->target)
+      notes.push_back(fmt::format("mlperf.target is {}, where the rules have {}", benchmark->target, rules->target));
+    if (benchmark->cadence != rules->cadence)
+      notes.push_back(fmt::format("mlperf.eval_interval_samples is {}, where the rules have {}", benchmark->cadence,
+                                  rules->cadence));
+  }
   for (const Wanted& want : wanted_values(*benchmark, config, batch)) {
     const Field& field = *find_field(want.key);
     Config by_rules = config;
@@ -169,16 +190,23 @@ void derive_mlperf(LoadedConfig& loaded, int64_t batch, Problems& problems, std:
       notes.push_back(fmt::format("{} is {}, where the rules of {} have {}", want.key, found, name_of(c), expected));
     }
   }
-  if (closed && benchmark->skipped_evaluations && c.skipped_evaluations > benchmark->skipped_evaluations(batch))
-    problems.add("mlperf.skipped_evaluations",
-                 fmt::format("{} is above what {} allows with batches of {}: {}", c.skipped_evaluations, name_of(c),
-                             batch, benchmark->skipped_evaluations(batch)));
+  const int64_t skips = benchmark->skipped_evaluations ? benchmark->skipped_evaluations(batch) : 0;
+  if (c.skipped_evaluations > skips && !is_tiny(c.benchmark)) {
+    const std::string text = fmt::format("{} is above what {} allows with batches of {}: {}", c.skipped_evaluations,
+                                         name_of(c), batch, skips);
+    if (closed) problems.add("mlperf.skipped_evaluations", text);
+    else notes.push_back("mlperf.skipped_evaluations: " + text);
+  }
+  if (const int64_t first = config.train.eval_interval * (c.skipped_evaluations + 1); first > config.train.train_iters)
+    problems.add("train.train_iters",
+                 fmt::format("found {}, but the first evaluation is after step {}: expected as many",
+                             config.train.train_iters, first));
   if (batch < benchmark->least_batch || batch > benchmark->most_batch)
     notes.push_back(
         fmt::format("batches of {} have no reference points in {}, which has them from {} to {}: a "
                     "submission needs its own",
                     batch, name_of(c), benchmark->least_batch, benchmark->most_batch));
-  if (benchmark->scaled_rate && config.optimizer.lr * 1152 != static_cast<double>(batch) * 8e-5)
+  if (benchmark->scaled_rate && benchmark->base_rates(batch).front() * 1152 != static_cast<double>(batch) * 8e-5)
     notes.push_back(
         fmt::format("the official checker compares the learning rate without tolerance, and no number "
                     "passes it with batches of {}",

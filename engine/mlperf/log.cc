@@ -133,7 +133,7 @@ std::string record_line(const Record& record, EventType type) {
                                        {"key", record.key},
                                        {"value", record.value},
                                        {"metadata", record.metadata}};
-  return std::string(kToken) + json.dump() + '\n';
+  return std::string(kToken) + json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
 }
 
 Log read_log(const std::string& path) {

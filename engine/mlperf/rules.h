@@ -62,6 +62,7 @@ struct Benchmark {
 
   // The first of the values that a constant may have; null: it is none.
   const nlohmann::json* constant(std::string_view key) const;
+  bool starts_from_checkpoint() const { return counts_tokens || constant("init_checkpoint_step"); }
   // Steps before rounding; empty: the rules do not say how many.
   std::optional<double> steps_of(std::string_view key, int64_t batch, double warmup) const;
   // Sequences from one evaluation to the next: the cadence, rounded up to whole batches.

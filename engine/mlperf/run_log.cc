@@ -59,8 +59,7 @@ void RunLog::describe(const RunFacts& f) {
   event("opt_learning_rate_decay_steps", benchmark_.counts_tokens ? f.decay_steps : f.decay_steps - f.warmup_steps);
   event("opt_learning_rate_decay_schedule", f.decay_schedule);
   event("max_steps", f.most_steps);
-  if (benchmark_.counts_tokens || benchmark_.constant("init_checkpoint_step"))
-    event("init_checkpoint_step", f.first_step);
+  if (benchmark_.starts_from_checkpoint()) event("init_checkpoint_step", f.first_step);
   event("gradient_accumulation_steps", f.gradient_accumulation_steps);
   event("micro_batch_size", f.micro_batch_size);
   event("max_sequence_length", f.sequence_length);

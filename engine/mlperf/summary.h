@@ -40,10 +40,12 @@ std::optional<double> score_of(std::span<const RunResult> runs);
 struct Reference {
   std::string benchmark;
   int64_t batch = 0;
+  double target = 0;
   std::vector<double> samples{};
 };
 Reference read_reference(const std::string& path);
-std::string reference_text(std::span<const RunResult> runs);  // as read_reference() takes it
+// As read_reference() takes it. Throws ConfigError where a run did not converge, or there are fewer than three.
+std::string reference_text(std::span<const RunResult> runs);
 
 // The runs, the score, and the reference's test where there is one.
 std::vector<TextBlock> summary_blocks(std::span<const RunResult> runs, const std::optional<Reference>& reference);

@@ -62,7 +62,7 @@ mlperf::RunFacts facts_of(const Rank& rank, const Config& engine, int64_t first_
           .sequence_length = shape.seq,
           .first_step = first_step,
           .most_steps = engine.train.train_iters,
-          .base_rate = rate(std::max<int64_t>(*span.warmup, 1)),
+          .base_rate = optimizer.lr,
           .end_rate = rate(*span.decay + 1),
           .warmup_steps = *span.warmup,
           .decay_steps = *span.decay,
@@ -84,7 +84,7 @@ std::unique_ptr<MlperfRun> MlperfRun::begin(const Config& config, const std::str
                                             Communicator& world) {
   const auto benchmark = benchmark_of(config.mlperf);
   if (!benchmark) return nullptr;
-  const bool wants_checkpoint = benchmark->counts_tokens || benchmark->constant("init_checkpoint_step");
+  const bool wants_checkpoint = benchmark->starts_from_checkpoint();
   if (wants_checkpoint != from_checkpoint)
     throw ConfigError(
         fmt::format("--resume: by the rules {} starts from {}", benchmark->name,
@@ -99,6 +99,7 @@ MlperfRun::MlperfRun(const mlperf::Benchmark& benchmark, const Config& config, s
                      Communicator& world)
     : config_(config),
       config_file_(std::move(config_file)),
+      counts_tokens_(benchmark.counts_tokens),
       target_(benchmark.target),
       interval_(config.train.eval_interval),
       skipped_(config.mlperf.skipped_evaluations),
@@ -107,7 +108,7 @@ MlperfRun::MlperfRun(const mlperf::Benchmark& benchmark, const Config& config, s
           benchmark,
           [this, writes = world.rank() == 0](const std::string& line) {
             if (!writes) return;
-            if (file_) file_->append(line);
+            if (file_) lost_ |= !file_->append(line);
             else pending_ += line;
           },
           now_ms) {
@@ -124,11 +125,13 @@ MlperfRun::MlperfRun(const mlperf::Benchmark& benchmark, const Config& config, s
              cleared);
 }
 
-void MlperfRun::start(Trainer& trainer, BatchSource& train, int64_t train_samples, int64_t eval_samples) {
+void MlperfRun::start(Trainer& trainer, BatchSource& train, int64_t train_samples, int64_t eval_samples,
+                      int64_t eval_labels) {
   trainer_ = &trainer;
   if (trainer.world().rank() == 0) {
-    file_.emplace(log_file(config_), AppendFile::Start::empty, [](const std::string& text) { write_stderr(text); });
-    file_->append(std::exchange(pending_, {}));
+    file_.emplace(log_file(config_), AppendFile::Start::empty,
+                  [](const std::string& text) { write_stderr(text + '\n'); });
+    lost_ = !file_->append(std::exchange(pending_, {}));
   }
   first_sample_ = trainer.consumed_samples();
   first_step_ = (first_sample_ + batch_ - 1) / batch_;
@@ -136,7 +139,8 @@ void MlperfRun::start(Trainer& trainer, BatchSource& train, int64_t train_sample
   train.restart(0);
   mlperf::RunFacts facts = facts_of(trainer.rank(), trainer.config(), first_step_);
   facts.train_samples = train_samples;
-  facts.eval_samples = eval_samples;
+  // GPT-3's are the tokens of the set, of which the last labels the one before.
+  facts.eval_samples = counts_tokens_ ? eval_labels + 1 : eval_samples;
   facts.config_file = config_file_;
   log_.describe(facts);
   SyntheticBatches batches(trainer.state().shape);
@@ -146,9 +150,13 @@ void MlperfRun::start(Trainer& trainer, BatchSource& train, int64_t train_sample
   log_.block_start(0, interval_ * batch_ * (skipped_ + 1));
 }
 
-void MlperfRun::stop(const std::string& why) {
-  if (!trainer_ || std::exchange(stopped_, true)) return;
+std::string MlperfRun::stop(const std::string& why) {
+  if (!trainer_ || std::exchange(stopped_, true)) return "";
   log_.run_stop(samples(), reached_ ? "" : why);
+  if (lost_)
+    throw IoError(fmt::format("{}: lines of the log are missing, so the run counts for nothing", log_file(config_)));
+  return fmt::format("{}: after {} samples the target of {} is {}; {}", word_of(config_.mlperf.benchmark), samples(),
+                     target_, reached_ ? "reached" : "not reached: " + why, log_file(config_));
 }
 
 }  // namespace trivet

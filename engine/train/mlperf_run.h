@@ -28,7 +28,7 @@ class MlperfRun {
   // Ends the initialisation of an engine that is ready, and starts the clock. Reads no training data, of which the run
   // takes the first sample first, also behind a checkpoint; its samples count as steps of the run's batches, rounded up
   // (init_checkpoint_step). Collective.
-  void start(Trainer& trainer, BatchSource& train, int64_t train_samples, int64_t eval_samples);
+  void start(Trainer& trainer, BatchSource& train, int64_t train_samples, int64_t eval_samples, int64_t eval_labels);
   bool evaluates(int64_t step) const {
     const int64_t done = step - first_step_;
     return done % interval_ == 0 && done / interval_ > skipped_;
@@ -45,8 +45,9 @@ class MlperfRun {
     return reached_;
   }
   bool reached() const { return reached_; }
-  // Once, at the end. why: it ended before the target was reached.
-  void stop(const std::string& why);
+  // Once, at the end. why: it ended before the target was reached. Returns what came out, for people. Throws IoError
+  // where the log is not whole.
+  std::string stop(const std::string& why);
 
  private:
   MlperfRun(const mlperf::Benchmark& benchmark, const Config& config, std::string config_file, Communicator& world);
@@ -54,6 +55,7 @@ class MlperfRun {
 
   const Config& config_;
   const std::string config_file_;
+  const bool counts_tokens_;
   const double target_;
   const int64_t interval_, skipped_, batch_;
   std::optional<AppendFile> file_;  // on rank 0, when its folder is there
@@ -61,7 +63,7 @@ class MlperfRun {
   mlperf::RunLog log_;
   Trainer* trainer_ = nullptr;  // when the clock runs
   int64_t first_sample_ = 0, first_step_ = 0;
-  bool reached_ = false, stopped_ = false;
+  bool reached_ = false, stopped_ = false, lost_ = false;
 };
 
 }  // namespace trivet

@@ -212,14 +212,15 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   for (const std::string& note : layout.notes) reporter.note(note);
   checkpointing.resume(candidates, options.resume == "auto");
   guard.set_steps_done(trainer.steps_done());
-  if (mlperf) mlperf->start(trainer, *train, data.train->samples(), sets.front().samples);
+  if (mlperf) mlperf->start(trainer, *train, data.train->samples(), sets.front().samples, sets.front().labels);
   try {
     train_steps(config, options, trainer, checkpointing, reporter, guard, sets, mlperf);
   } catch (const std::exception& error) {
     if (mlperf) mlperf->stop(error.what());
     throw;
   }
-  if (mlperf) mlperf->stop(checkpointing.exit_code() != 0 ? "the run was asked to stop" : "train_iters are done");
+  if (mlperf)
+    reporter.note(mlperf->stop(checkpointing.exit_code() != 0 ? "the run was asked to stop" : "train_iters are done"));
   if (const std::string faults = guard.faults().not_struck(); checkpointing.exit_code() == 0 && !faults.empty())
     write_stderr(fmt::format("[rank {}] --inject {}: never happened in this run\n", world.rank(), faults));
   if (checkpointing.exit_code() == 0 && options.prompt) write_sample(config, options, trainer, reporter);

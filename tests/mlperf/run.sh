@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# launch/mlperf.sh on a text of the test's own: two runs of tiny.yaml to a target that is soon reached, the second by MPIRUN
-# where there is one, their summary, the linter on the package, and what is refused.
+# launch/mlperf.sh on a text of the test's own: two runs of tiny.yaml to a target that is soon reached, by MPIRUN where
+# there is one, their summary, the linter on the package, and what is refused.
 #   run.sh PROGRAM CHECKOUT [MPIRUN]
 set -euo pipefail
 export TRIVET=$1
@@ -18,7 +18,7 @@ run() {
     --set device.peak_tflops=1 --set device.threads_per_rank=1 "$@" 2>&1
 }
 fail() { echo "$1"; cat out.log; exit 1; }
-run --runs 1 --seed 3 --ranks 1 >out.log || fail "the first run"
+run --runs 1 --seed 3 "${ranks[@]}" >out.log || fail "the first run"
 run --runs 2 "${ranks[@]}" >out.log || fail "the second run"
 grep -q "run 1 of 2, seed 4" out.log || fail "it does not go on with the second run"
 [[ $(grep -c success out.log) == 2 ]] || fail "expected two runs that converged"
@@ -27,7 +27,7 @@ for file in out/result_{0,1}.txt out/results/laptop/tiny/result_{0,1}.txt out/sy
 done
 "$TRIVET" mlperf lint out/results >out.log || true  # its rules have no benchmark of that name
 grep -q "tiny" out.log || fail "the linter"
-for refused in "--runs 0" "--seed x" "--system-desc nothing" "--typo"; do
+for refused in "--runs 0" "--seed 9" "--set mlperf.target=7" "--seed x" "--system-desc nothing" "--typo"; do
   # shellcheck disable=SC2086
-  ! run $refused >out.log || fail "$refused was taken"
+  ! run "${ranks[@]}" $refused >out.log || fail "$refused was taken"
 done

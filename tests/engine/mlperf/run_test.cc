@@ -43,6 +43,7 @@ TEST(MlperfConfig, RulesGiveWhatItDoesNotSay) {
       {"llama31_405b", "2304", "optimizer.lr_decay_iters", "600000"},
       {"llama31_405b", "2304", "optimizer.min_lr", "8e-07"},
       {"llama31_405b", "2304", "train.eval_interval", "8"},
+      {"llama31_405b", "1728", "optimizer.lr", "0.00012"},
       {"llama31_405b", "1152", "train.eval_samples", "5760"},
       {"llama31_8b", "32", "optimizer.lr_decay_iters", "1200000"},
       {"llama31_8b", "32", "optimizer.min_lr", "8e-05"},
@@ -95,6 +96,20 @@ TEST(MlperfConfig, NotesBatchesThatCannotBeSubmitted) {
 }
 
 TEST(MlperfConfig, RefusesWhatIsMissingOrHasNoEffect) {
+  const auto config = [](const char* name, const std::vector<std::string>& sets) {
+    return message_of([&] {
+      LoadedConfig loaded = benchmark_config(name, sets);
+      resolve(loaded, {.world_size = ranks_of_one_replica(loaded.config), .dataset_vocab_size = 4096});
+    });
+  };
+  EXPECT_NE(config("llama31_8b", {"mlperf.skipped_evaluations=1"}).find("is above what llama31_8b allows"),
+            std::string::npos);
+  EXPECT_NE(config("gpt3_175b", {"train.eval_samples=100"}).find("train.eval_samples: 100 is not what"),
+            std::string::npos);
+  EXPECT_NE(config("tiny", {"mlperf.skipped_evaluations=50"}).find("the first evaluation is after step 816"),
+            std::string::npos);
+  EXPECT_NE(config("tiny", {"optimizer.decoupled_lr=1e-4"}).find("excludes mlperf.benchmark, whose log has one rate"),
+            std::string::npos);
   const auto message = [](const std::vector<std::string>& sets) {
     return message_of([&] { benchmark_config("tiny", sets); });
   };
@@ -122,10 +137,10 @@ struct Scripted {
 // Drives the log of a real benchmark as a run would: an evaluation less is 0.02 above, a sample takes a millisecond.
 std::string scripted_log(const Scripted& run) {
   const std::string name = run.name;
-  LoadedConfig loaded =
-      benchmark_config(name, {fmt::format("batch.global_batch_size={}", run.batch),
-                              fmt::format("mlperf.round={}", run.round), "mlperf.submission_org=An organisation",
-                              fmt::format("train.seed={}", run.seed), fmt::format("data.seed={}", run.seed)});
+  LoadedConfig loaded = benchmark_config(
+      name, {fmt::format("batch.global_batch_size={}", run.batch), fmt::format("mlperf.round={}", run.round),
+             "mlperf.submission_org=An organisation", "mlperf.skipped_evaluations=0",
+             fmt::format("train.seed={}", run.seed), fmt::format("data.seed={}", run.seed)});
   const int ranks = ranks_of_one_replica(loaded.config);
   const Layout layout = resolve(loaded, {.world_size = ranks});
   Backend backend;
@@ -143,7 +158,7 @@ std::string scripted_log(const Scripted& run) {
             true);
   mlperf::RunFacts facts = facts_of(rank, loaded.config, run.first_step);
   facts.train_samples = 1'574'207'408;
-  facts.eval_samples = name == "gpt3_175b" ? 24'567 : loaded.config.train.eval_samples;
+  facts.eval_samples = name == "gpt3_175b" ? 11'590'004 : loaded.config.train.eval_samples;
   facts.config_file = name;
   log.describe(facts);
   now += 60'000;
@@ -376,6 +391,7 @@ mlperf::RunResult result(double minutes, double samples, const char* status = "s
           .batch = 8,
           .status = status,
           .minutes = minutes,
+          .target = 3.5,
           .evaluations = {{samples, 3.0}}};
 }
 
@@ -389,7 +405,7 @@ TEST(MlperfSummary, DropsTheFastestAndTheSlowest) {
 }
 
 TEST(MlperfSummary, TestsAgainstAReference) {
-  const mlperf::Reference reference{"tiny", 8, {100, 110, 120, 110, 100, 110}};
+  const mlperf::Reference reference{"tiny", 8, 3.5, {100, 110, 120, 110, 100, 110}};
   const auto verdict = [&](double samples) {
     const std::vector runs{result(1, samples), result(1, samples), result(1, samples)};
     return mlperf::summary_blocks(runs, reference).back().rows.back()[1];
@@ -399,11 +415,23 @@ TEST(MlperfSummary, TestsAgainstAReference) {
   EXPECT_EQ(verdict(160), "slower than the reference");
 }
 
+// As rcp_checker: a run that missed the target has taken more samples than any, and is the worst that is dropped.
+TEST(MlperfSummary, ARunThatMissedTheTargetIsDroppedAsTheWorst) {
+  std::vector<mlperf::RunResult> runs(8, result(1, 14 * 12288));
+  runs.push_back(result(1, 18 * 12288));
+  runs.push_back(result(1, 1, "aborted"));
+  for (mlperf::RunResult& run : runs) run.benchmark = "llama31_8b", run.batch = 32;
+  const auto blocks = mlperf::summary_blocks(runs, {});
+  EXPECT_EQ(blocks[1].rows.back()[0], "normalized");  // 178,176 samples
+  EXPECT_THROW(mlperf::reference_text(runs), ConfigError);
+}
+
 TEST(MlperfSummary, RefusesAReferenceOfAnotherForm) {
   const TempDir dir;
   for (const char* text :
        {"[]", "{\"benchmark\": \"tiny\"}", "{\"benchmark\": \"tiny\", \"batch\": 8, \"samples\": [1, 2]}",
-        "{\"benchmark\": \"tiny\", \"batch\": 8, \"samples\": [1, 2, -3]}"}) {
+        "{\"benchmark\": \"tiny\", \"batch\": 8, \"samples\": [1, 2, 3]}",
+        "{\"benchmark\": \"tiny\", \"batch\": 8, \"target\": 3, \"samples\": [1, 2, -3]}"}) {
     write_text(dir / "reference.json", text);
     EXPECT_NE(message_of<DataError>([&] { mlperf::read_reference(dir / "reference.json"); }).find("expected"),
               std::string::npos);
