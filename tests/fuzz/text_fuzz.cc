@@ -46,8 +46,13 @@ std::optional<Documents> documents_of(const std::string& text) {
   for (std::string line; std::getline(lines, line);) {
     if (std::ranges::all_of(line, [](unsigned char c) { return c == ' ' || (c >= '\t' && c <= '\r'); })) continue;
     if (line.find('\0') != std::string::npos) return {};
-    const auto object = nlohmann::json::parse(line, nullptr, false);
-    if (!object.is_object() || !object.contains("text") || !object["text"].is_string()) return {};
+    int texts = 0;  // members of that name, of which the library takes the last
+    const auto count = [&](int depth, nlohmann::json::parse_event_t event, const nlohmann::json& parsed) {
+      texts += event == nlohmann::json::parse_event_t::key && depth == 1 && parsed == "text";
+      return true;
+    };
+    const auto object = nlohmann::json::parse(line, count, false);
+    if (texts > 1 || !object.is_object() || !object.contains("text") || !object["text"].is_string()) return {};
     if (const std::string document = object["text"]; !document.empty()) documents.push_back(document);
   }
   return documents;
