@@ -37,6 +37,8 @@ std::string boot_id() {
   return id;
 }
 
+int64_t boot_number() { return static_cast<int64_t>(std::hash<std::string>{}(boot_id()) >> 1); }
+
 std::string error_text(int error) {
   const auto with_limit = [&](auto resource, const char* what, const char* option) {
     rlimit limit = {};

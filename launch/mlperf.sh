@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Runs a benchmark of configs/mlperf N times with different seeds, as a submission to MLPerf Training has them, and sums them up.
-# Installs what it needs and builds, if there is no program.
+# Runs a benchmark of configs/mlperf several times with different seeds, as a submission to MLPerf Training has them, and
+# sums the runs up. Installs what it needs and builds, if there is no program.
 #   launch/mlperf.sh CONFIG --out DIR [--runs N] [--seed S] [--ranks N | --launcher "mpirun -n 8"] [--start CHECKPOINT]
-#                    [--system-desc FILE] [--against-reference FILE] [OPTION OF trivet train…]
-# DIR gets result_0.txt …, the same under results/SYSTEM/BENCHMARK/ with FILE as systems/SYSTEM.json, a folder a run in runs/, and
-# summary.svg. S: of the first run; the others count on [drawn]. N: runs [1]. CHECKPOINT: where the benchmark starts from one.
-# FILE of --against-reference: samples to the target of a reference, against which the runs are tested.
-# Started again, it goes on with the runs that are missing. TRIVET is the program [build/trivet, built here].
+#                    [--system-desc FILE] [--against-reference FILE] [--set SECTION.KEY=VALUE …]
+# DIR gets result_0.txt …, the same under results/SYSTEM/BENCHMARK/ with FILE of --system-desc as systems/SYSTEM.json,
+# summary.svg, and in runs/ a folder a run. --runs: how many in all [1]. S: seed of the first; the others count on
+# [drawn]. CHECKPOINT: where the benchmark starts from one. FILE of --against-reference: samples to the target of a
+# reference, against which the runs are tested.
+# Started again with the same settings, it goes on with the runs that are missing. TRIVET is the program [build/trivet,
+# built here].
 set -euo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

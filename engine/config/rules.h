@@ -55,8 +55,9 @@ class Rules {
 };
 
 void check_rules_of_values(const Config& config, Problems& problems);
-void check_schedules_over_steps(const Config& config, Rules& rule);  // of them
-void check_mlperf(const Config& config, Rules& rule);                // likewise
+// Two groups of these rules, in files of their own.
+void check_schedules_over_steps(const Config& config, Rules& rule);
+void check_mlperf(const Config& config, Rules& rule);
 // What the rules of mlperf.benchmark say of a run with steps of `batch` samples, where the configuration does not; what
 // differs is a problem or, in the open division, a note.
 void derive_mlperf(LoadedConfig& loaded, int64_t batch, Problems& problems, std::vector<std::string>& notes);

@@ -1,8 +1,14 @@
-// The rules of MLPerf Training's benchmarks, as they bear on a configuration: what they leave to no one is derived
-// where the configuration does not say it; what differs is an error in the closed division, and a note in the open one.
-#include <array>
+// The rules of MLPerf Training's benchmarks, as they bear on a configuration: what they fix is derived where the
+// configuration does not say it; what differs is an error in the closed division, and a note in the open one.
+#include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "engine/config/fields.h"
 #include "engine/config/rules.h"
@@ -63,7 +69,7 @@ std::vector<Wanted> wanted_model(MlperfBenchmark benchmark) {
 
 std::string steps_text(double steps) { return fmt::to_string(static_cast<int64_t>(std::ceil(steps))); }
 
-// batch: of a step. config: with what the rules leave free.
+// What the rules fix. batch: samples of a step. config: has what the rules leave free.
 std::vector<Wanted> wanted_values(const mlperf::Benchmark& b, const Config& config, int64_t batch) {
   const MlperfBenchmark benchmark = config.mlperf.benchmark;
   std::vector<Wanted> wanted = wanted_model(benchmark);

@@ -150,8 +150,8 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
 TrainingData open_training_data(const Config& run, double samples) {
   const DataConfig& config = run.data;
   TrainingData data;
-  const bool timed =
-      run.mlperf.benchmark != MlperfBenchmark::none;  // by a clock that starts before the tokens are read
+  // An identity takes reading tokens, and a benchmark reads none before its clock runs.
+  const bool timed = run.mlperf.benchmark != MlperfBenchmark::none;
   const auto open = [&](const char* key, const std::string& text) {
     return opening(key, [&] { return open_sources(text, timed ? nullptr : &data.identities[key]); });
   };

@@ -37,7 +37,7 @@ void RunLog::start(const Submission& submission, bool cleared) {
   event("submission_platform", submission.platform);
 }
 
-void RunLog::describe(const RunFacts& f) {
+void RunLog::describe(const RunDescription& f) {
   sequence_length_ = f.sequence_length;
   const std::string optimizer = benchmark_.constant("opt_name")->get<std::string>();
   const auto of_optimizer = [&](const char* what, double value) {

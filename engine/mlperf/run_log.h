@@ -23,8 +23,9 @@ struct Submission {
   std::string org, division, status, platform;
 };
 
-// What a run is, as its engine has it. Precisions are ruleset 6.1.0's words; steps of the decay count from step 0 on.
-struct RunFacts {
+// What a run is, as its engine has it. Precisions are ruleset 6.1.0's words; decay_steps count from step 0 on; lengths
+// are in samples, sequence_length in tokens.
+struct RunDescription {
   int64_t seed = 0;
   int64_t global_batch_size = 0, micro_batch_size = 0, gradient_accumulation_steps = 0;
   int64_t sequence_length = 0, train_samples = 0, eval_samples = 0;
@@ -50,7 +51,7 @@ class RunLog {
 
   // The initialisation begins. cleared: whether caches were dropped before it.
   void start(const Submission& submission, bool cleared);
-  void describe(const RunFacts& facts);
+  void describe(const RunDescription& run);
   void run_start();
   // Training goes on, until an evaluation or the end. samples: of the run so far, those of its checkpoint not counted.
   void block_start(int64_t samples, int64_t length);

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fmt/format.h>
-#include <functional>
+#include <string>
 #include <utility>
 
 #include "base/host.h"
@@ -22,13 +22,13 @@ std::string log_file(const Config& config) { return config.train.run_dir + "/mlp
 
 // Whether the command did it on every host. Collective.
 bool clear_caches(const std::string& command, HostWorld& host) {
-  const auto own = static_cast<int64_t>(std::hash<std::string>()(boot_id()));
+  const int64_t own = boot_number();
   const std::vector<int64_t> hosts = host.gather(own);
   const bool first = std::ranges::find(hosts, own) - hosts.begin() == host.rank();
   return host.sum<int64_t>(first && std::system(command.c_str()) != 0 ? 1 : 0) == 0;
 }
 
-// Batches of tokens that no data set has.
+// The same micro-batch again and again, of no data set.
 class SyntheticBatches : public BatchSource {
  public:
   explicit SyntheticBatches(const GptShape& shape) {
@@ -49,7 +49,7 @@ std::string precision_word(DType dtype) { return dtype == DType::bf16 ? "bfloat1
 
 }  // namespace
 
-mlperf::RunFacts facts_of(const Rank& rank, const Config& engine, int64_t first_step) {
+mlperf::RunDescription description_of(const Rank& rank, const Config& engine, int64_t first_step) {
   const OptimizerConfig& optimizer = engine.optimizer;
   const LrSpan span = lr_span_of(engine);
   const GptShape& shape = rank.state.shape;
@@ -137,12 +137,12 @@ void MlperfRun::start(Trainer& trainer, BatchSource& train, int64_t train_sample
   first_step_ = (first_sample_ + batch_ - 1) / batch_;
   trainer.set_steps_done(first_step_);
   train.restart(0);
-  mlperf::RunFacts facts = facts_of(trainer.rank(), trainer.config(), first_step_);
-  facts.train_samples = train_samples;
-  // GPT-3's are the tokens of the set, of which the last labels the one before.
-  facts.eval_samples = counts_tokens_ ? eval_labels + 1 : eval_samples;
-  facts.config_file = config_file_;
-  log_.describe(facts);
+  mlperf::RunDescription described = description_of(trainer.rank(), trainer.config(), first_step_);
+  described.train_samples = train_samples;
+  // GPT-3 logs the tokens of the set: the labels, and the first token, which is none.
+  described.eval_samples = counts_tokens_ ? eval_labels + 1 : eval_samples;
+  described.config_file = config_file_;
+  log_.describe(described);
   SyntheticBatches batches(trainer.state().shape);
   for (int64_t i = 0; i < config_.mlperf.warmup_steps; ++i) trainer.warm_up(batches);
   trainer.world().barrier();

@@ -14,8 +14,9 @@
 
 namespace trivet {
 
-// What the log says of a run, from the engine that will do it. Samples of the data sets are the caller's.
-mlperf::RunFacts facts_of(const Rank& rank, const Config& engine, int64_t first_step);
+// What the log says of a run, from the engine that will do it; train_samples, eval_samples and config_file are left to
+// the caller.
+mlperf::RunDescription description_of(const Rank& rank, const Config& engine, int64_t first_step);
 
 class MlperfRun {
  public:
@@ -25,26 +26,25 @@ class MlperfRun {
   static std::unique_ptr<MlperfRun> begin(const Config& config, const std::string& config_file, bool from_checkpoint,
                                           Communicator& world);
 
-  // Ends the initialisation of an engine that is ready, and starts the clock. Reads no training data, of which the run
-  // takes the first sample first, also behind a checkpoint; its samples count as steps of the run's batches, rounded up
-  // (init_checkpoint_step). Collective.
+  // Ends the initialisation of an engine that is ready, and starts the clock. Reads no training data; the run begins at
+  // their first sample, also behind a checkpoint, whose samples count as steps of the run's batches, rounded up
+  // (init_checkpoint_step). train_samples, eval_samples: of the data sets; eval_labels: in the latter. Collective.
   void start(Trainer& trainer, BatchSource& train, int64_t train_samples, int64_t eval_samples, int64_t eval_labels);
   bool evaluates(int64_t step) const {
     const int64_t done = step - first_step_;
     return done % interval_ == 0 && done / interval_ > skipped_;
   }
-  // The evaluation that `evaluate` makes; it returns none where it was interrupted. True: the run ends here.
+  // Logs the evaluation that `evaluate` makes, which returns its loss, or none where it was interrupted.
   template <class Evaluate>
-  bool evaluate(const Evaluate& evaluate) {
+  void evaluate(const Evaluate& evaluate) {
     log_.eval_start(samples());
     const std::optional<double> loss = evaluate();
     if (loss) log_.eval_accuracy(samples(), *loss);
     log_.eval_stop(samples());
     reached_ = loss && *loss <= target_;
     if (loss && !reached_) log_.block_start(samples(), interval_ * batch_);
-    return reached_;
   }
-  bool reached() const { return reached_; }
+  bool reached() const { return reached_; }  // the target: the run ends
   // Once, at the end. why: it ended before the target was reached. Returns what came out, for people. Throws IoError
   // where the log is not whole.
   std::string stop(const std::string& why);

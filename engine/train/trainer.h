@@ -80,7 +80,8 @@ class Trainer {
   // Resumes from `state`, with the weights and moments that state() holds now (state_tensors(), or read_weights()).
   void resume(const TrainState& state);
 
-  // Counts the steps done otherwise, for what is by steps: schedules, dropout, bias correction.
+  // The run goes on as behind so many steps: schedules, dropout and bias correction follow. REQUIRES: no step is
+  // pending.
   void set_steps_done(int64_t steps) { step_ = steps; }
 
   const Config& config() const { return config_; }

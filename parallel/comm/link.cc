@@ -78,7 +78,7 @@ WireTime wire_time(const Link& link, const WireCost& cost) {
 
 // Ranks that see the same boot id share a host, and so its clock.
 void check_one_host(Communicator& world) {
-  const auto hash = static_cast<int64_t>(std::hash<std::string>{}(boot_id()) >> 1);
+  const int64_t hash = boot_number();
   HostWorld host(world);
   if (host.max(hash) != -host.max(-hash))
     throw ConfigError("a link can be emulated on one host only, and the ranks are on several", Lack::links);

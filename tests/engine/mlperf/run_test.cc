@@ -156,14 +156,14 @@ std::string scripted_log(const Scripted& run) {
       benchmark, [&](const std::string& line) { text += line; }, [&] { return now; });
   log.start({.org = loaded.config.mlperf.submission_org, .division = "closed", .status = "onprem", .platform = "H100"},
             true);
-  mlperf::RunFacts facts = facts_of(rank, loaded.config, run.first_step);
-  facts.train_samples = 1'574'207'408;
-  facts.eval_samples = name == "gpt3_175b" ? 11'590'004 : loaded.config.train.eval_samples;
-  facts.config_file = name;
-  log.describe(facts);
+  mlperf::RunDescription described = description_of(rank, loaded.config, run.first_step);
+  described.train_samples = 1'574'207'408;
+  described.eval_samples = name == "gpt3_175b" ? 11'590'004 : loaded.config.train.eval_samples;
+  described.config_file = name;
+  log.describe(described);
   now += 60'000;
   log.run_start();
-  const int64_t interval = loaded.config.train.eval_interval * facts.global_batch_size;
+  const int64_t interval = loaded.config.train.eval_interval * described.global_batch_size;
   int64_t samples = 0;
   for (int left = run.evaluations - 1; left >= 0; --left) {
     log.block_start(samples, interval);
@@ -220,14 +220,14 @@ TEST(MlperfLog, FollowsTheEngine) {
   Config config = tiny_config();
   with_trainers(config, 1, [&](Trainer& trainer) {
     Config changed = config;
-    const mlperf::RunFacts before = facts_of(trainer.rank(), config, 0);
+    const mlperf::RunDescription before = description_of(trainer.rank(), config, 0);
     EXPECT_EQ(before.global_batch_size, 8);
     EXPECT_EQ(before.micro_batch_size, 2);
     EXPECT_EQ(before.gradient_accumulation_steps, 4);
     trainer.state().shape.micro_batch = 7;
     trainer.state().shape.dtype = DType::bf16;
     changed.optimizer.lr = 0.5;
-    const mlperf::RunFacts after = facts_of(trainer.rank(), changed, 3);
+    const mlperf::RunDescription after = description_of(trainer.rank(), changed, 3);
     trainer.state().shape.micro_batch = 2;
     trainer.state().shape.dtype = DType::f32;
     EXPECT_EQ(after.micro_batch_size, 7);
