@@ -1,5 +1,6 @@
 // trivet mlperf lint: what the official checker of MLPerf logs does not look at; trivet mlperf summary: a result's
 // score.
+#include <algorithm>
 #include <memory>
 
 #include "base/files.h"
@@ -48,6 +49,10 @@ std::vector<mlperf::RunResult> results_in(const std::string& folder) {
                                   first.target));
   }
   if (runs.empty()) throw ConfigError(fmt::format("{}: found no result_0.txt, expected a folder of results", folder));
+  const auto is_log = [](const std::string& name) { return name.starts_with("result_") && name.ends_with(".txt"); };
+  if (std::ranges::count_if(list_directory(folder), is_log) > std::ssize(runs))
+    throw DataError(fmt::format("{}: result_{}.txt is missing, and there are others; a result has all of its runs",
+                                folder, runs.size()));
   return runs;
 }
 

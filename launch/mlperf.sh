@@ -3,7 +3,7 @@
 # sums the runs up. Installs what it needs and builds, if there is no program.
 #   launch/mlperf.sh CONFIG --out DIR [--runs N] [--seed S] [--ranks N | --launcher "mpirun -n 8"] [--start CHECKPOINT]
 #                    [--system-desc FILE] [--against-reference FILE] [--set SECTION.KEY=VALUE …]
-# DIR gets result_0.txt …, the same under results/SYSTEM/BENCHMARK/ with FILE of --system-desc as systems/SYSTEM.json,
+# DIR gets results/SYSTEM/BENCHMARK/result_0.txt …, links to them, systems/SYSTEM.json from FILE of --system-desc,
 # summary.svg, and in runs/ a folder a run. --runs: how many in all [1]. S: seed of the first; the others count on
 # [drawn]. CHECKPOINT: where the benchmark starts from one. FILE of --against-reference: samples to the target of a
 # reference, against which the runs are tested.
@@ -102,13 +102,15 @@ for ((i = 0; i < runs; ++i)); do
     code=$?
     ((code == 93)) || exit "$code"  # a run that diverged counts, as one that missed the target
   }
-  cp "$out/runs/$i/mlperf.log" "$result.part" && mv "$result.part" "$result"
+  log=$out/runs/$i/mlperf.log
+  system=$(value_of submission_platform "$log" | tr -c '[:alnum:]_\n-' _)
+  folder=results/$system/$benchmark
+  mkdir -p "$out/$folder"
+  cp "$log" "$out/$folder/result_$i.txt"
+  ln -sfn "$folder/result_$i.txt" "$result"
 done
-for ((i = 0; i < runs; ++i)); do
-  result=$out/result_$i.txt
-  system=$(value_of submission_platform "$result" | tr -c '[:alnum:]_\n-' _)
-  mkdir -p "$out/results/$system/$benchmark"
-  cp "$result" "$out/results/$system/$benchmark/"
-  [[ -z $description ]] || { mkdir -p "$out/systems" && cp "$description" "$out/systems/$system.json"; }
-done
+if [[ -n $description ]]; then
+  mkdir -p "$out/systems"
+  for folder in "$out"/results/*; do cp "$description" "$out/systems/${folder##*/}.json"; done
+fi
 "$trivet" mlperf summary "$out" "${summary[@]}" --svg "$out/summary.svg"

@@ -161,10 +161,11 @@ std::vector<Result> read_results(const std::vector<std::string>& paths, std::str
     bool found = false;
     const auto skip = fs::directory_options::skip_permission_denied;
     for (fs::recursive_directory_iterator at(path, skip, error), end; !error && at != end; at.increment(error))
-      if (const std::string name = at->path().filename(); name.starts_with("result_") && name.ends_with(".txt"))
+      if (const std::string name = at->path().filename();
+          name.starts_with("result_") && name.ends_with(".txt") && !at->is_symlink(error))
         found = true, folders[at->path().parent_path()].insert(at->path());
     if (error) throw IoError(path + ": cannot be listed: " + error.message());
-    if (!found) throw ConfigError(path + ": found no file result_*.txt, expected the logs of runs");
+    if (!found) throw ConfigError(path + ": found no file result_*.txt, expected the logs of runs, not links to them");
   }
   for (const auto& [folder, files] : folders) {
     results.push_back({folder, true});

@@ -85,7 +85,7 @@ Benchmark llama31_405b(std::string_view first, std::string_view last, int64_t ca
   row.base_rates = llama_405b_rates, row.scaled_rate = true, row.end_rate = llama_405b_end_rate;
   row.steps.assign(std::begin(kLlama405bSteps), std::end(kLlama405bSteps));
   // Runs of round 5.0 logged the decay steps of batch 1,152 at any batch, and its ruleset takes any.
-  if (first == "5.0") row.steps.pop_back();
+  if (first == "5.0") row.steps.back().logged = false;
   else row.skipped_evaluations = llama_405b_skipped;
   row.reference_points = std::move(points);
   return row;
@@ -160,7 +160,7 @@ const nlohmann::json* Benchmark::constant(std::string_view key) const {
 }
 
 std::optional<double> Benchmark::steps_of(std::string_view key, int64_t batch, double warmup) const {
-  for (const auto& [name, formula] : steps)
+  for (const auto& [name, formula, logged] : steps)
     if (name == key) return formula(batch, warmup);
   return {};
 }
@@ -193,6 +193,7 @@ std::span<const Benchmark> benchmarks() {
 }
 
 const Benchmark* find_benchmark(std::string_view name, std::string_view round) {
+  if (!round.empty() && std::ranges::find(kRounds, round) == std::end(kRounds)) return nullptr;
   const Benchmark* found = nullptr;
   for (const Benchmark& row : benchmarks())
     if (row.name == name && (round.empty() || (row.first <= round && round <= row.last))) found = &row;

@@ -37,6 +37,7 @@ struct Constant {
 struct Steps {
   const char* key;
   double (*formula)(int64_t batch, double warmup);
+  bool logged = true;  // false: logs have others, and the ruleset takes any
 };
 
 // A benchmark in the rounds from `first` to `last`. A formula that is null constrains nothing.

@@ -235,7 +235,8 @@ void end_rate(const Run& run, const Report& report) {
 // As the formulas have them, rounded up or down; a fraction, a step or two more, or without the warm-up: a notice.
 void schedule_steps(const Run& run, const Report& report) {
   const double warmup = run.log.number("opt_learning_rate_warmup_steps").value_or(0);
-  for (const auto& [key, formula] : run.benchmark->steps) {
+  for (const auto& [key, formula, logged] : run.benchmark->steps) {
+    if (!logged) continue;
     const auto found = run.log.number(key);
     const double exact = formula(run.batch, warmup);
     if (!found || *found == std::floor(exact) || *found == std::ceil(exact)) continue;

@@ -31,14 +31,14 @@ TextBlock test_block(std::span<const RunResult> runs, const Reference& reference
     return block;
   }
   const Convergence limit = convergence_of(reference.samples, static_cast<int64_t>(own.size()));
-  const double mean = olympic_mean(own), most = 2 * limit.mean - limit.least;
+  const double mean = olympic_mean(own), least = std::max(limit.least, 0.0), most = 2 * limit.mean - limit.least;
   block.rows.push_back({"reference", fmt::format("{:.0f} samples to the target, mean of {} runs without best and worst",
                                                  limit.mean, reference.samples.size())});
   block.rows.push_back({"these runs", fmt::format("{:.0f}", mean)});
-  block.rows.push_back({"accepted", fmt::format("{:.0f} to {:.0f} (one-sided t tests, p = 0.05)", limit.least, most)});
-  block.rows.push_back({"verdict", mean < limit.least ? "faster than the reference: not accepted"
-                                   : mean > most      ? "slower than the reference"
-                                                      : "as the reference"});
+  block.rows.push_back({"accepted", fmt::format("{:.0f} to {:.0f} (one-sided t tests, p = 0.05)", least, most)});
+  block.rows.push_back({"verdict", mean < least  ? "faster than the reference: not accepted"
+                                   : mean > most ? "slower than the reference"
+                                                 : "as the reference"});
   return block;
 }
 
@@ -91,7 +91,7 @@ RunResult result_of(const Log& log) {
     if (!record.is_number() || (!samples && !tokens)) continue;
     run.evaluations.push_back({samples ? *samples : *tokens / sequence, record.number()});
   }
-  if (run.evaluations.empty()) throw lacking("eval_accuracy");
+  if (run.converged() && run.evaluations.empty()) throw lacking("eval_accuracy");
   return run;
 }
 
@@ -143,7 +143,8 @@ std::vector<TextBlock> summary_blocks(std::span<const RunResult> runs, const std
   for (const char* name : {"seed", "minutes", "samples", "loss", "status"}) table.column(name, 'r');
   for (const RunResult& run : runs)
     table.rows.push_back({run.file, fmt::to_string(run.seed), fmt::format("{:.3f}", run.minutes),
-                          fmt::format("{:.0f}", run.samples()), fmt::format("{:.5f}", run.evaluations.back().loss),
+                          fmt::format("{:.0f}", run.samples()),
+                          run.evaluations.empty() ? "-" : fmt::format("{:.5f}", run.evaluations.back().loss),
                           run.status.empty() ? "did not end" : run.status});
   std::vector<TextBlock> blocks{std::move(table), score_block(runs)};
   if (reference) {
@@ -181,6 +182,7 @@ std::string plot_evaluations(std::span<const RunResult> runs) {
     canvas.text(8, y(at) + 4, "soft", fmt::format("{:.3g}", at));
   }
   canvas.text((kLeft + kRight) / 2, kBottom + 36, "soft mid", "samples");
+  canvas.text(8, kTop - 6, "soft", "validation loss");
   if (target > 0) {
     canvas.line(kLeft, y(target), kRight, y(target), "one");
     canvas.text(kLeft + 6, y(target) - 5, "soft", fmt::format("target {:g}", target));
@@ -189,6 +191,7 @@ std::string plot_evaluations(std::span<const RunResult> runs) {
     for (size_t i = 1; i < run.evaluations.size(); ++i)
       canvas.line(x(run.evaluations[i - 1].samples), y(run.evaluations[i - 1].loss), x(run.evaluations[i].samples),
                   y(run.evaluations[i].loss), "line");
+    if (run.evaluations.empty()) continue;
     const auto& last = run.evaluations.back();
     canvas.bar(x(last.samples) - 2.5, y(last.loss) - 2.5, 5, 5, run.converged() ? "bar best" : "bar base",
                fmt::format("{}: {:.5f} after {:.0f} samples", run.file, last.loss, last.samples));

@@ -125,18 +125,15 @@ MlperfRun::MlperfRun(const mlperf::Benchmark& benchmark, const Config& config, s
              cleared);
 }
 
-void MlperfRun::start(Trainer& trainer, BatchSource& train, int64_t train_samples, int64_t eval_samples,
-                      int64_t eval_labels) {
+void MlperfRun::start(Trainer& trainer, int64_t train_samples, int64_t eval_samples, int64_t eval_labels) {
   trainer_ = &trainer;
   if (trainer.world().rank() == 0) {
     file_.emplace(log_file(config_), AppendFile::Start::empty,
                   [](const std::string& text) { write_stderr(text + '\n'); });
     lost_ = !file_->append(std::exchange(pending_, {}));
   }
-  first_sample_ = trainer.consumed_samples();
-  first_step_ = (first_sample_ + batch_ - 1) / batch_;
-  trainer.set_steps_done(first_step_);
-  train.restart(0);
+  first_step_ = (trainer.consumed_samples() + batch_ - 1) / batch_;
+  trainer.restart_data_behind(first_step_);
   mlperf::RunDescription described = description_of(trainer.rank(), trainer.config(), first_step_);
   described.train_samples = train_samples;
   // GPT-3 logs the tokens of the set: the labels, and the first token, which is none.

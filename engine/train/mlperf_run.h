@@ -29,7 +29,7 @@ class MlperfRun {
   // Ends the initialisation of an engine that is ready, and starts the clock. Reads no training data; the run begins at
   // their first sample, also behind a checkpoint, whose samples count as steps of the run's batches, rounded up
   // (init_checkpoint_step). train_samples, eval_samples: of the data sets; eval_labels: in the latter. Collective.
-  void start(Trainer& trainer, BatchSource& train, int64_t train_samples, int64_t eval_samples, int64_t eval_labels);
+  void start(Trainer& trainer, int64_t train_samples, int64_t eval_samples, int64_t eval_labels);
   bool evaluates(int64_t step) const {
     const int64_t done = step - first_step_;
     return done % interval_ == 0 && done / interval_ > skipped_;
@@ -51,7 +51,7 @@ class MlperfRun {
 
  private:
   MlperfRun(const mlperf::Benchmark& benchmark, const Config& config, std::string config_file, Communicator& world);
-  int64_t samples() const { return trainer_->consumed_samples() - first_sample_; }
+  int64_t samples() const { return trainer_->consumed_samples(); }
 
   const Config& config_;
   const std::string config_file_;
@@ -62,7 +62,7 @@ class MlperfRun {
   std::string pending_;             // what was logged before
   mlperf::RunLog log_;
   Trainer* trainer_ = nullptr;  // when the clock runs
-  int64_t first_sample_ = 0, first_step_ = 0;
+  int64_t first_step_ = 0;
   bool reached_ = false, stopped_ = false, lost_ = false;
 };
 

@@ -212,7 +212,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   for (const std::string& note : layout.notes) reporter.note(note);
   checkpointing.resume(candidates, options.resume == "auto");
   guard.set_steps_done(trainer.steps_done());
-  if (mlperf) mlperf->start(trainer, *train, data.train->samples(), sets.front().samples, sets.front().labels);
+  if (mlperf) mlperf->start(trainer, data.train->samples(), sets.front().samples, sets.front().labels);
   try {
     train_steps(config, options, trainer, checkpointing, reporter, guard, sets, mlperf);
   } catch (const std::exception& error) {

@@ -214,6 +214,13 @@ void Trainer::resume(const TrainState& state) {
   if (train_) train_->restart(consumed_samples_);
 }
 
+void Trainer::restart_data_behind(int64_t steps) {
+  check(!out_, "a step is pending");
+  step_ = steps;
+  consumed_samples_ = consumed_tokens_ = 0;
+  if (train_) train_->restart(0);
+}
+
 std::optional<double> Trainer::evaluate(BatchSource& data, int64_t batches, int64_t labels,
                                         const std::function<bool()>& stop) {
   RankState& state = rank_.state;

@@ -80,9 +80,9 @@ class Trainer {
   // Resumes from `state`, with the weights and moments that state() holds now (state_tensors(), or read_weights()).
   void resume(const TrainState& state);
 
-  // The run goes on as behind so many steps: schedules, dropout and bias correction follow. REQUIRES: no step is
-  // pending.
-  void set_steps_done(int64_t steps) { step_ = steps; }
+  // Goes on as behind so many steps, which schedules, dropout and bias correction follow, with the first sample of the
+  // training data. REQUIRES: no step is pending.
+  void restart_data_behind(int64_t steps);
 
   const Config& config() const { return config_; }
   int64_t steps_done() const { return step_; }

@@ -27,7 +27,12 @@ for file in out/result_{0,1}.txt out/results/laptop/tiny/result_{0,1}.txt out/sy
 done
 "$TRIVET" mlperf lint out/results >out.log || true  # its rules have no benchmark of that name
 grep -q "tiny" out.log || fail "the linter"
+"$TRIVET" mlperf lint out >out.log || true
+grep -q "^2 logs: " out.log || fail "the linter does not read each log once"
 for refused in "--runs 0" "--seed 9" "--set mlperf.target=7" "--seed x" "--system-desc nothing" "--typo"; do
   # shellcheck disable=SC2086
   ! run "${ranks[@]}" $refused >out.log || fail "$refused was taken"
 done
+mv out/result_0.txt out/result_2.txt
+! "$TRIVET" mlperf summary out >out.log 2>&1 || fail "a gap was taken"
+grep -q "result_0.txt" out.log || fail "the gap is not named"

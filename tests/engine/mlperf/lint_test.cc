@@ -445,7 +445,7 @@ TEST(MlperfLint, RefusesPathsWithoutLogs) {
   const TempDir dir;
   EXPECT_EQ(message_of([&] { lint({dir / "none"}, ""); }), dir / "none" + ": there is no such file or directory");
   EXPECT_EQ(message_of([&] { lint({dir / "."}, ""); }),
-            dir / "." + ": found no file result_*.txt, expected the logs of runs");
+            dir / "." + ": found no file result_*.txt, expected the logs of runs, not links to them");
 }
 
 }  // namespace

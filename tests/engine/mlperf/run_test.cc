@@ -34,7 +34,7 @@ std::string value_of(const Config& config, std::string_view key) { return format
 
 TEST(MlperfConfig, RulesGiveWhatItDoesNotSay) {
   struct Case {
-    const char *name, *batch, *key, *value;
+    const char *name, *batch, *key, *value, *round = "";
   };
   const Case cases[] = {
       {"llama31_405b", "1152", "optimizer.lr", "8e-05"},
@@ -49,6 +49,7 @@ TEST(MlperfConfig, RulesGiveWhatItDoesNotSay) {
       {"llama31_8b", "32", "optimizer.min_lr", "8e-05"},
       {"llama31_8b", "32", "train.eval_interval", "384"},
       {"llama31_8b", "32", "optimizer.adam_eps", "1e-05"},
+      {"llama31_405b", "1152", "optimizer.lr_decay_iters", "1200000", "5.0"},
       {"gpt3_175b", "1536", "optimizer.lr", "2e-05"},
       {"gpt3_175b", "1536", "optimizer.lr_warmup_iters", "265"},
       {"gpt3_175b", "1536", "optimizer.lr_decay_iters", "108600"},
@@ -57,10 +58,11 @@ TEST(MlperfConfig, RulesGiveWhatItDoesNotSay) {
   };
   std::string resolved;
   LoadedConfig loaded;
-  for (const auto& [name, batch, key, value] : cases) {
-    const std::string run = std::string(name) + batch;
+  for (const auto& [name, batch, key, value, round] : cases) {
+    const std::string run = fmt::format("{} {} {}", name, batch, round);
     if (std::exchange(resolved, run) != run) {
-      loaded = benchmark_config(name, {fmt::format("batch.global_batch_size={}", batch)});
+      loaded = benchmark_config(name, {fmt::format("batch.global_batch_size={}", batch),
+                                       fmt::format("mlperf.round={}", round), "mlperf.skipped_evaluations=0"});
       resolve(loaded, {.world_size = ranks_of_one_replica(loaded.config)});
     }
     EXPECT_EQ(value_of(loaded.config, key), value) << name << " with batches of " << batch << ": " << key;
@@ -74,6 +76,12 @@ TEST(MlperfConfig, TheClosedDivisionForbidsWhatTheOpenOneNotes) {
   const std::string message = message_of([&] { resolve(closed, facts); });
   EXPECT_NE(message.find("optimizer.lr: 0.0001 is not what the closed division of llama31_405b takes"), message.npos);
   EXPECT_NE(message.find("expected 8e-05"), message.npos);
+  for (const std::string set : {"model.hidden_dropout=0.1", "model.rotary_base=10000", "model.use_rope_scaling=false",
+                                "model.layernorm_epsilon=1e-6", "optimizer.lr_warmup_init=1e-6"}) {
+    LoadedConfig other = benchmark_config("llama31_8b", {set});
+    EXPECT_NE(message_of([&] { resolve(other, {.world_size = 4}); }).find(set.substr(0, set.find('=')) + ": "), message.npos)
+        << set;
+  }
 
   LoadedConfig open = benchmark_config("llama31_405b", {"optimizer.lr=1e-4", "mlperf.division=open"});
   const Layout layout = resolve(open, facts);
@@ -116,8 +124,12 @@ TEST(MlperfConfig, RefusesWhatIsMissingOrHasNoEffect) {
   EXPECT_NE(message({"mlperf.target=auto"}).find("mlperf.target: is required with benchmark tiny"), std::string::npos);
   EXPECT_NE(message({"mlperf.submission_org="}).find("mlperf.submission_org: is required"), std::string::npos);
   EXPECT_NE(message({"train.exit_duration_in_mins=5"}).find("excludes mlperf.benchmark"), std::string::npos);
-  EXPECT_NE(message_of([] { benchmark_config("llama31_8b", {"mlperf.round=4.1"}); }).find("\"4.1\" has no llama31_8b"),
-            std::string::npos);
+  for (const char* round : {"4.1", "5.55"})
+    EXPECT_NE(message_of([&] {
+                benchmark_config("llama31_8b", {fmt::format("mlperf.round={}", round)});
+              }).find(fmt::format("\"{}\" has no llama31_8b", round)),
+              std::string::npos);
+  EXPECT_NE(message({"mlperf.round=5.1"}).find("\"5.1\" has no tiny"), std::string::npos);
   EXPECT_NE(message_of([] {
               load_config(source_path("configs/tiny.yaml"), std::vector<std::string>{"mlperf.target=3"});
             }).find("mlperf.target"),
@@ -424,6 +436,24 @@ TEST(MlperfSummary, ARunThatMissedTheTargetIsDroppedAsTheWorst) {
   const auto blocks = mlperf::summary_blocks(runs, {});
   EXPECT_EQ(blocks[1].rows.back()[0], "normalized");  // 178,176 samples
   EXPECT_THROW(mlperf::reference_text(runs), ConfigError);
+}
+
+// A run may end before its first evaluation; one that reached the target has one.
+TEST(MlperfSummary, TakesARunWithoutEvaluations) {
+  const TempDir dir;
+  const auto read = [&](const char* status) {
+    std::string text;
+    for (const std::string& line :
+         {std::string(R"("key": "run_start", "value": null, "metadata": {})"),
+          fmt::format(R"("key": "run_stop", "value": null, "metadata": {{"status": "{}"}})", status)})
+      text += fmt::format(":::MLLOG {{\"time_ms\": 1700000000000, {}}}\n", line);
+    write_text(dir / "result_0.txt", text);
+    return mlperf::result_of(mlperf::read_log(dir / "result_0.txt"));
+  };
+  const std::vector runs{read("aborted")};
+  EXPECT_EQ(mlperf::summary_blocks(runs, {})[0].rows[1][4], "-");
+  EXPECT_NE(mlperf::plot_evaluations(runs).find("<svg"), std::string::npos);
+  EXPECT_THROW(read("success"), DataError);
 }
 
 TEST(MlperfSummary, RefusesAReferenceOfAnotherForm) {
