@@ -1,0 +1,67 @@
+// A system: what the planner knows of a machine. Its page is a YAML file of `key: number`, one line for each of
+// system_keys(), with the number's source in a comment: configs/systems/NAME.yaml, or a user's own file.
+//
+// GB is 1e9 bytes, GiB 2^30; a GB/s of a link is one direction of it. All pages together have no other constants, and
+// none belongs to a model, a layout or a framework.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace trivet {
+
+struct System {
+  std::string name;  // of the page without its folder and ".yaml"
+
+  double fp32_tflops = 0, bf16_tflops = 0;  // peaks of dense GEMMs
+  int sms = 0;                              // compute units: a GEMM's tiles are shared out among them
+  double gemm_share = 0;                    // of the peak, by a GEMM with a long k that fills every wave
+  double gemm_k0 = 0;                       // half of gemm_share at this k: filling and draining the pipeline of a tile
+  int gemm_tile_m = 0, gemm_tile_n = 0;     // the largest output tile of one compute unit
+  double gemm_unaligned = 0;                // share of the rate left where rows are no multiples of 16 bytes
+  double attention_forward = 0, attention_backward = 0;  // shares of the peak, of FLOPs that are computed
+
+  double memory_gib = 0, memory_gb_per_s = 0;
+  double memory_share = 0;  // of memory_gb_per_s, by memory-bound kernels
+  double kernel_us = 0;     // a kernel on the device beyond its work: launch, first loads, tail
+  double host_us = 0;       // the host's time to issue one operation
+
+  int gpus_per_node = 0;  // the ranks that NVLink connects
+  double nvlink_gb_per_s = 0, nvlink_us = 0;
+  double nvls_gb_per_s = 0;  // bytes of an all-reduce a second where the switch adds (NVLink SHARP); 0: it does not
+  double network_gb_per_s = 0, network_us = 0;  // of one GPU's network card
+  double network_share = 0;                     // of network_gb_per_s, by messages of many MB
+  double collective_us = 0;                     // a collective before its first hop
+  double contention = 0;                        // compute takes so many times as long beside communication
+
+  double context_gib = 0;       // device memory of the CUDA context with its kernels
+  double communicator_gib = 0;  // device memory of NCCL's buffers, each communicator
+  double workspace_gib = 0;     // device memory of libraries' workspaces
+  double power_watts = 0;       // of one GPU with its share of the node; 0: unknown
+};
+
+struct SystemKey {
+  std::string_view name, unit;
+  double low, high;  // the physical range, both ends included
+  std::variant<double System::*, int System::*> member;
+};
+std::span<const SystemKey> system_keys();
+double value_of(const System& system, const SystemKey& key);
+
+inline constexpr std::string_view kSystemsFolder = "configs/systems";
+
+// The page NAME in the folder, or the file at a path that has a '/' or ends in ".yaml". `overrides` are KEY=VALUE of
+// --system-set, stronger than the page; the last one of a key counts. Throws one ConfigError with every problem, each
+// with its place, key, what was found and what was expected; IoError.
+System load_system(const std::string& name_or_path, const std::vector<std::string>& overrides = {},
+                   std::string_view folder = kSystemsFolder);
+// The same from text; `path` names it.
+System parse_system(const std::string& text, const std::string& path, const std::vector<std::string>& overrides = {});
+
+// The names of the folder's pages, in alphabetical order.
+std::vector<std::string> system_names(std::string_view folder = kSystemsFolder);
+
+}  // namespace trivet
