@@ -61,6 +61,12 @@ int rank_of(const MeshPosition& at, const MeshShape& shape) {
   return rank;
 }
 
+std::string rank_name(int rank, const MeshShape& shape) {
+  const MeshPosition at = position_of(rank, shape);
+  return "rank " + std::to_string(rank) + " (tp " + std::to_string(at[Axis::tp]) + ", pp " +
+         std::to_string(at[Axis::pp]) + ", dp " + std::to_string(at[Axis::dp]) + ")";
+}
+
 std::vector<int> group_members(const MeshPosition& at, const MeshShape& shape, AxisSet axes) {
   MeshPosition first = at;
   for (const Axis axis : shape.order)

@@ -49,11 +49,11 @@ double seconds_of(const System& system, const Route& route) {
 }
 
 // A group's bandwidths in bytes per second.
-struct Links {
+struct Wires {
   int64_t ranks, ranks_per_node, nodes;
   double nvlink, card, ring;  // between two ranks of a node; a rank's share of the cards; a ring of all ranks
 
-  Links(const System& system, const GroupPlace& place)
+  Wires(const System& system, const GroupPlace& place)
       : ranks(place.ranks),
         ranks_per_node(std::min(place.ranks_per_node, place.ranks)),
         nodes(ceil_div(ranks, ranks_per_node)),
@@ -68,12 +68,12 @@ struct Links {
 };
 
 // Around the ring `times`, at each of ranks - 1 steps a shard.
-Route ring_route(const Links& links, double bytes, int times) {
+Route ring_route(const Wires& links, double bytes, int times) {
   const auto n = static_cast<double>(links.ranks);
   return {times * (links.ranks - links.nodes), times * (links.nodes - 1), times * bytes * (n - 1) / n, links.ring};
 }
 
-double all_reduce_seconds(const System& system, const Links& links, double bytes) {
+double all_reduce_seconds(const System& system, const Wires& links, double bytes) {
   double best = seconds_of(system, ring_route(links, bytes, 2));
   if (links.nodes > 1) {  // a chain in each node, a binary tree over the nodes; up and down again
     const int64_t levels = std::bit_width(static_cast<uint64_t>(links.nodes - 1));
@@ -86,7 +86,7 @@ double all_reduce_seconds(const System& system, const Links& links, double bytes
 }
 
 // Every rank sends each other rank its part, all at once: what stays in the node beside what leaves it.
-double all_to_all_seconds(const System& system, const Links& links, double bytes) {
+double all_to_all_seconds(const System& system, const Wires& links, double bytes) {
   const auto n = static_cast<double>(links.ranks), near = static_cast<double>(links.ranks_per_node);
   const double in_node = seconds_of(system, {1, 0, bytes * (near - 1) / n, links.nvlink});
   return links.nodes == 1 ? in_node : std::max(in_node, seconds_of(system, {0, 1, bytes * (n - near) / n, links.card}));
@@ -131,7 +131,7 @@ double memory_seconds(const System& system, double bytes) {
 double collective_seconds(const System& system, CommCall call, int64_t bytes, const GroupPlace& place) {
   check(place.ranks > 0 && place.ranks_per_node > 0 && place.groups_per_node > 0, "a group without ranks");
   if (place.ranks == 1) return 0;
-  const Links links(system, place);
+  const Wires links(system, place);
   const auto size = static_cast<double>(bytes);
   switch (call) {
     case CommCall::all_reduce: return all_reduce_seconds(system, links, size);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/host.h"
+#include "engine/data/synthetic_batches.h"
 #include "engine/train/lr_schedule.h"
 
 namespace trivet {
@@ -27,22 +28,6 @@ bool clear_caches(const std::string& command, HostWorld& host) {
   const bool first = std::ranges::find(hosts, own) - hosts.begin() == host.rank();
   return host.sum<int64_t>(first && std::system(command.c_str()) != 0 ? 1 : 0) == 0;
 }
-
-// The same micro-batch again and again, of no data set.
-class SyntheticBatches : public BatchSource {
- public:
-  explicit SyntheticBatches(const GptShape& shape) {
-    batch_.tokens.resize(static_cast<size_t>(shape.tokens()));
-    for (size_t i = 0; i < batch_.tokens.size(); ++i)
-      batch_.tokens[i] = static_cast<int32_t>(static_cast<int64_t>(i) % shape.vocab);
-    batch_.labels = batch_.tokens;
-  }
-  const Batch& next() override { return batch_; }
-  void restart(int64_t) override {}
-
- private:
-  Batch batch_;
-};
 
 // Ruleset 6.1.0's word.
 std::string precision_word(DType dtype) { return dtype == DType::bf16 ? "bfloat16" : std::string(word_of(dtype)); }
@@ -140,7 +125,8 @@ void MlperfRun::start(Trainer& trainer, int64_t train_samples, int64_t eval_samp
   described.eval_samples = counts_tokens_ ? eval_labels + 1 : eval_samples;
   described.config_file = config_file_;
   log_.describe(described);
-  SyntheticBatches batches(trainer.state().shape);
+  const GptShape& shape = trainer.state().shape;
+  SyntheticBatches batches(shape.tokens(), shape.vocab);
   for (int64_t i = 0; i < config_.mlperf.warmup_steps; ++i) trainer.warm_up(batches);
   trainer.world().barrier();
   log_.run_start();

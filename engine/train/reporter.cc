@@ -67,15 +67,10 @@ std::vector<MemoryPlan> gather_memory(Trainer& trainer) {
   return plans;
 }
 
-std::string rank_name(const Trainer& trainer, int rank) {
-  const MeshPosition at = position_of(rank, trainer.mesh().shape);
-  return fmt::format("rank {} (tp {}, pp {}, dp {})", rank, at[Axis::tp], at[Axis::pp], at[Axis::dp]);
-}
-
 std::vector<RankTime> gather_times(Trainer& trainer, const StepStats& mine) {
   std::vector<RankTime> times;
   for (const StepStats& stats : trainer.host().gather(mine))
-    times.push_back({rank_name(trainer, static_cast<int>(times.size())), stats});
+    times.push_back({rank_name(static_cast<int>(times.size()), trainer.mesh().shape), stats});
   return times;
 }
 
@@ -312,7 +307,7 @@ void Reporter::open_trace() {
     note(fmt::format("{} was an earlier start's, and is {} now", joined, aside));
   collect_spans();  // before the first step
   const int rank = host_.rank();
-  PerfettoWriter::Names names{.process = rank_name(trainer_, rank)};
+  PerfettoWriter::Names names{.process = rank_name(rank, trainer_.mesh().shape)};
   for (TraceRow& row : trainer_.trace().rows()) names.rows.push_back(row.name());
   for (const ParamUnit& unit : trainer_.state().params.units()) names.units.push_back(unit.name);
   // One origin for all ranks: rank 0's clock. Ranks of other hosts have clocks of their own.

@@ -32,7 +32,7 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       batch_sizes_(layout.batch_sizes),
       samples_of_micro_batches_(batch_sizes_.largest() / layout.micro_batches),
       step_through_(rank_.device.create_event()) {
-  if (rank_.state.adam) rank_.initialize_weights(static_cast<uint64_t>(config.train.seed), threads_);
+  if (rank_.state.adam && options.draw_weights) rank_.initialize_weights(static_cast<uint64_t>(config.train.seed), threads_);
   if (!faults_ || rank_.state.flat.owned.empty()) return;
   const OwnedShard& shard = rank_.state.flat.owned.front();
   faults_->attach({.device = &rank_.device,

@@ -48,6 +48,7 @@ class Trainer {
     bool poison = false;              // for tests: NaN into memory that must not be read
     FaultInjector* faults = nullptr;  // null: none
     MakeBackend make_backend = trivet::make_backend;
+    bool draw_weights = true;  // false: nothing reads them
   };
   // Collective over `world`, the ranks in host memory. train: follows batch_plan_of(); null with train.skip_train. All
   // references except `config` outlive the trainer.

@@ -49,6 +49,7 @@ struct WireCost {
   int64_t bytes = 0;    // 0: nothing. A buffered send's are told by its receive
   int hops = 0;         // latencies, one after the other
   bool queues = false;  // behind the collectives before it; a transfer does not
+  bool operator==(const WireCost&) const = default;
 };
 
 // What a stream is working for.
@@ -58,6 +59,7 @@ struct SpanLabel {
   int first_unit = -1, last_unit = -1;  // of the rank's model (ParamList::units)
   int bucket = -1;                      // of gradients or weights (FlatBuffer::buckets)
   int64_t hand_over = 0;                // Stream::hand_over that this was ready at; of a rank, from 1
+  bool operator==(const SpanLabel&) const = default;
 };
 
 struct SpanInfo {

@@ -1,0 +1,22 @@
+// SyntheticBatches: the same micro-batch again and again, of no data set.
+#pragma once
+
+#include "engine/data/batch_source.h"
+
+namespace trivet {
+
+class SyntheticBatches : public BatchSource {
+ public:
+  // tokens: of a micro-batch.
+  SyntheticBatches(int64_t tokens, int64_t vocab) {
+    for (int64_t i = 0; i < tokens; ++i) batch_.tokens.push_back(static_cast<int32_t>(i % vocab));
+    batch_.labels = batch_.tokens;
+  }
+  const Batch& next() override { return batch_; }
+  void restart(int64_t) override {}
+
+ private:
+  Batch batch_;
+};
+
+}  // namespace trivet

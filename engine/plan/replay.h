@@ -1,0 +1,71 @@
+// Replay: when everything on the tapes of all ranks would happen, given what each call costs. A discrete-event
+// simulation on an integer clock of nanoseconds; nothing depends on the order in which tapes were recorded.
+//
+//   host     queues a rank's records in their order, each for what its launch costs it, and waits where the tape does
+//   streams  take their records in order: one starts when it has been queued, the ones before it are through and the
+//            events that its stream waits for are complete
+//   calls    start when all ranks of the group have come to them; a transfer when its two ends have. A buffered send
+//            is through when it is there
+//   sharing  calls that use the same port of a rank share its rate; compute runs slower while a call is on the rank's
+//            wire
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/plan/tape.h"
+
+namespace trivet {
+
+// Which of a rank's ports a call is bound by. Calls share a port's rate; `none` takes no time of any.
+enum class Port : uint8_t { none, link, network };
+
+struct CallCost {
+  int64_t ns = 0;
+  Port port = Port::none;
+};
+
+class ReplayCosts {
+ public:
+  virtual ~ReplayCosts() = default;
+  virtual int64_t work_ns(const TapeWork& work, bool in_graph) const = 0;
+  virtual CallCost call_cost(const TapeCall& call, const TapeGroups::Group& group) const = 0;
+  // Of the host, to queue a record that is in no graph.
+  virtual int64_t host_ns(const TapeRecord&) const { return 0; }
+  virtual bool buffered_sends() const { return false; }
+  // How many times as long compute takes while the rank is on a wire.
+  virtual double slowdown() const { return 1; }
+};
+
+struct ReplayOptions {
+  std::vector<int> traced = {};  // players whose spans are told
+  int first_step = 0;            // spans before its start are left out; steps count from 0
+};
+
+struct Replayed {
+  // [player][step]: when the compute stream had done the step.
+  std::vector<std::vector<int64_t>> step_ends;
+  struct Traced {
+    int player = 0;
+    std::vector<std::vector<Span>> rows;  // [stream], in the order of time, as a trace has them
+  };
+  std::vector<Traced> traced;
+  int64_t records = 0;  // played
+};
+
+// A rank, or several that do the same at the same times, with the tape of a rank that queues the same.
+struct Player {
+  const Tape* tape = nullptr;
+  int rank = 0;                  // the first of them
+  int64_t ranks = 1;             // how many
+  std::vector<int> groups = {};  // in the place of Tape::groups
+  std::vector<int> places = {};  // of the rank in them
+};
+
+// players: for all ranks of the world. Throws Error where ranks wait for each other for ever.
+Replayed replay(std::span<const Player> players, const TapeGroups& groups, const ReplayCosts& costs,
+                const ReplayOptions& options = {});
+
+}  // namespace trivet

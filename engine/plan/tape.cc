@@ -1,0 +1,340 @@
+#include "engine/plan/tape.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "engine/data/synthetic_batches.h"
+#include "engine/train/trainer.h"
+#include "parallel/comm/planning_comm.h"
+
+namespace trivet {
+namespace {
+
+// Numbers equal values in the order in which they come.
+template <class T>
+class Numbered {
+ public:
+  explicit Numbered(std::vector<T>& values) : values_(values) {}
+  uint32_t operator()(const T& value) {
+    auto [at, end] = by_hash_.equal_range(hash_of(value));
+    for (; at != end; ++at)
+      if (values_[at->second] == value) return at->second;
+    const auto number = static_cast<uint32_t>(values_.size());
+    values_.push_back(value);
+    by_hash_.emplace(hash_of(value), number);
+    return number;
+  }
+
+ private:
+  static size_t mix(std::initializer_list<int64_t> numbers) {
+    uint64_t hash = 0;
+    for (const int64_t number : numbers)
+      hash = (hash ^ static_cast<uint64_t>(number)) * 0x9E3779B97F4A7C15ull, hash ^= hash >> 29;
+    return static_cast<size_t>(hash);
+  }
+  static size_t hash_of(const TapeWork& w) {
+    return mix({static_cast<int64_t>(reinterpret_cast<uintptr_t>(w.name)), w.m, w.n, w.k, w.flops, w.bytes});
+  }
+  static size_t hash_of(const TapeCall& c) {
+    return mix({static_cast<int64_t>(c.kind), c.sends, c.group, c.ahead, c.bytes});
+  }
+  static size_t hash_of(const SpanLabel& l) {
+    return mix({l.microbatch, l.chunk, l.first_unit, l.last_unit, l.bucket, l.hand_over});
+  }
+
+  std::vector<T>& values_;
+  std::unordered_multimap<size_t, uint32_t> by_hash_;
+};
+
+// What the parts of the back end write to.
+class Recorder {
+ public:
+  Recorder(Tape& tape, TapeGroups& groups, const TapeOptions& options) : tape(tape), groups(groups), options(options) {}
+
+  void add(TapeRecord::Kind kind, uint8_t stream, uint32_t what, const SpanLabel& label = {}) {
+    std::vector<TapeRecord>& to = captured ? *captured : tape.records;
+    to.push_back(
+        {.kind = kind, .stream = stream, .in_graph = captured != nullptr, .what = what, .label = labels_(label)});
+  }
+  uint32_t work(const TapeWork& work) { return works_(work); }
+  uint32_t call(const TapeCall& call) { return calls_(call); }
+  int group(const CommGroup& group) {
+    int& made = made_[{group.name, group.world_ranks}];
+    tape.groups.push_back(groups.add(
+        {.name = group.name, .world_ranks = group.world_ranks, .category = group.category, .occurrence = made++}));
+    return static_cast<int>(tape.groups.size()) - 1;
+  }
+
+  Tape& tape;
+  TapeGroups& groups;
+  const TapeOptions options;
+  std::vector<TapeRecord>* captured = nullptr;  // of a graph
+
+ private:
+  Numbered<TapeWork> works_{tape.works};
+  Numbered<TapeCall> calls_{tape.calls};
+  Numbered<SpanLabel> labels_{tape.labels};
+  std::map<std::pair<std::string, std::vector<int>>, int> made_;
+};
+
+class TapeEvent : public Event {
+ public:
+  explicit TapeEvent(Recorder& recorder) : recorder_(recorder) {}
+  void synchronize() override {
+    if (recorded) recorder_.add(TapeRecord::host_wait, 0, *recorded);
+  }
+  bool done() override { return true; }
+  std::optional<uint32_t> recorded;  // last
+
+ private:
+  Recorder& recorder_;
+};
+
+class TapeStream : public Stream {
+ public:
+  TapeStream(Recorder& recorder, uint8_t number) : recorder_(recorder), number_(number) {
+    recorder.tape.streams.emplace_back();
+  }
+  void record(Event& event) override {
+    flush();
+    dynamic_cast<TapeEvent&>(event).recorded = recorder_.tape.events;
+    add(TapeRecord::record, recorder_.tape.events++);
+  }
+  void wait(Event& event) override {
+    flush();
+    if (const auto& recorded = dynamic_cast<TapeEvent&>(event).recorded) add(TapeRecord::wait, *recorded);
+  }
+  void synchronize() override {
+    TapeEvent now(recorder_);
+    record(now);
+    now.synchronize();
+  }
+  void begin_phase(const SpanInfo& info) override {
+    flush();
+    add(TapeRecord::begin_phase, recorder_.work({.name = info.name, .category = info.category}));
+  }
+  void end_phase() override {
+    flush();
+    add(TapeRecord::end_phase, 0);
+  }
+  void queue(const TapeWork& work) { add(TapeRecord::work, recorder_.work(work)); }
+  void queue(const TapeCall& call, bool with_next) {
+    flush();
+    add(TapeRecord::call, recorder_.call(call));
+    recorder_.tape.records.back().with_next = with_next;
+  }
+  void launch(const std::vector<TapeRecord>& graph) {
+    add(TapeRecord::graph, static_cast<uint32_t>(graph.size()));
+    for (TapeRecord record : graph) {
+      record.label = recorder_.tape.records.back().label;
+      recorder_.tape.records.push_back(record);
+    }
+  }
+  void mark() {
+    flush();
+    add(TapeRecord::mark, 0);
+  }
+
+ protected:
+  void enqueue(std::function<void()>) override { fail("a host function is not recorded"); }
+
+ private:
+  void add(TapeRecord::Kind kind, uint32_t what) {
+    if (trace_row() && recorder_.tape.streams[number_].empty()) recorder_.tape.streams[number_] = trace_row()->name();
+    recorder_.add(kind, number_, what, label());
+  }
+
+  Recorder& recorder_;
+  const uint8_t number_;
+};
+
+TapeStream& tape_stream(Stream& stream) { return dynamic_cast<TapeStream&>(stream); }
+
+class TapeGraph : public Graph {
+ public:
+  explicit TapeGraph(std::vector<TapeRecord> records) : records_(std::move(records)) {}
+  void launch(Stream& stream) override { tape_stream(stream).launch(records_); }
+
+ private:
+  const std::vector<TapeRecord> records_;
+};
+
+class TapeDevice : public Device {
+ public:
+  explicit TapeDevice(Recorder& recorder) : recorder_(recorder) {}
+  DeviceKind kind() const override { return DeviceKind::cuda; }  // not host memory: nothing may touch it
+  std::string name() const override { return "plan"; }
+  int64_t memory_bytes() const override { return 0; }
+  void* allocate(int64_t bytes) override { return planned_->allocate(bytes); }
+  void deallocate(void*, int64_t) noexcept override {}
+  std::unique_ptr<Stream> create_compute_stream() override { return create_stream(); }
+  std::unique_ptr<Stream> create_side_stream(StreamPriority) override { return create_stream(); }
+  std::unique_ptr<Event> create_event() override { return std::make_unique<TapeEvent>(recorder_); }
+  void copy_to_device(const void*, Tensor to, Stream& stream) override { copy("copy_to_device", to, stream); }
+  void copy_to_host(Tensor from, void* host, Stream& stream) override {
+    copy("copy_to_host", from, stream);
+    if (from.dtype == DType::f32) std::fill_n(static_cast<float*>(host), from.numel(), recorder_.options.number);
+    else std::memset(host, 0, static_cast<size_t>(from.bytes()));
+  }
+  bool captures() const override { return true; }
+  std::unique_ptr<Graph> capture(Stream&, const std::function<void()>& work) override {
+    std::vector<TapeRecord> records;
+    recorder_.captured = &records;
+    work();
+    recorder_.captured = nullptr;
+    return std::make_unique<TapeGraph>(std::move(records));
+  }
+
+ private:
+  std::unique_ptr<Stream> create_stream() {
+    check(streams_ < UINT8_MAX, "a tape has at most 255 streams");
+    return std::make_unique<TapeStream>(recorder_, streams_++);
+  }
+  static void copy(const char* name, const Tensor& what, Stream& stream) {
+    stream.flush();
+    tape_stream(stream).queue(
+        {.name = name, .category = Category::host, .kind = TapeWork::copy, .bytes = what.bytes()});
+  }
+
+  Recorder& recorder_;
+  const std::unique_ptr<Device> planned_ = create_planning_device();
+  uint8_t streams_ = 0;
+};
+
+// Pairs of a query and a key that attention computes.
+int64_t causal_pairs(int64_t queries, int64_t keys) { return queries * keys - queries * (queries - 1) / 2; }
+
+template <class Op>
+void add_products(const Op&, TapeWork&) {}
+void add_products(const op::Matmul& op, TapeWork& work) {
+  work.kind = TapeWork::gemm;
+  work.dtype = op.a.dtype;
+  work.m = op.c.rows(), work.n = op.c.cols(), work.k = op.transpose_a ? op.a.rows() : op.a.cols();
+  work.flops = 2 * work.m * work.n * work.k;
+}
+void add_attention(const QkvOf<In>& qkv, int64_t products, TapeWork& work) {
+  const HeadsLayout &q = qkv.q.layout, &k = qkv.k.layout;
+  work.kind = TapeWork::attention;
+  work.dtype = qkv.q.memory.dtype;
+  work.flops = 2 * products * q.b * q.heads() * q.d * causal_pairs(q.s, k.s);
+}
+void add_products(const op::AttentionForward& op, TapeWork& work) { add_attention(op.qkv, 2, work); }
+void add_products(const op::AttentionBackward& op, TapeWork& work) {
+  add_attention(op.qkv, 5, work);  // the scores again, and the gradients of v, p, q and k
+  work.backward = true;
+}
+
+class TapeOps : public Ops {
+ public:
+  explicit TapeOps(Recorder&) {}
+  void run(const AnyOp& any, Stream& stream) override {
+    stream.flush();
+    std::visit(
+        [&]<class Op>(const Op& op) {
+          check_arguments(op);
+          TapeWork work{.name = Op::kSpan.name, .category = Op::kSpan.category};
+          for_each_field(op, [&]<class T>(const T& field) {
+            if constexpr (is_argument<T>) add_bytes(field, work);
+            else if constexpr (is_list<T>) for_each_tensor(field, work);
+          });
+          add_products(op, work);
+          tape_stream(stream).queue(work);
+        },
+        any);
+  }
+
+ private:
+  template <class T>
+  static void add_bytes(const T& argument, TapeWork& work) {
+    if (argument.data) work.bytes += argument.bytes() * (T::role == Role::in_out ? 2 : 1);
+  }
+  template <class T>
+  static void for_each_tensor(const List<T>& list, TapeWork& work) {
+    for (const T& element : list) {
+      if constexpr (is_argument<T>) add_bytes(element, work);
+      else
+        for_each_field(element, [&]<class F>(const F& field) {
+          if constexpr (is_argument<F>) add_bytes(field, work);
+        });
+    }
+  }
+};
+
+class TapeBackEnd : public PlanningBackEnd {
+ public:
+  TapeBackEnd(CommGroup of, Device& device, Recorder& recorder)
+      : PlanningBackEnd(std::move(of), device),
+        recorder_(recorder),
+        number_(group.size() > 1 ? recorder.group(group) : -1) {}
+
+  void enqueue(std::span<const Call> calls, Stream& stream) override {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const Call& call = calls[i];
+      if (group.size() == 1) {
+        stream.flush();
+        tape_stream(stream).queue({.name = name_of(call), .bytes = 2 * call.in.bytes()});
+        continue;
+      }
+      const int64_t bytes = call.whole().bytes();
+      tape_stream(stream).queue(
+          {.name = name_of(call),
+           .kind = call.kind,
+           .sends = call.sends,
+           .group = number_,
+           .ahead = call.kind == CommCall::transfer ? (call.peer - group.rank + group.size()) % group.size() : 0,
+           .bytes = bytes,
+           .cost = wire_cost(call.kind, bytes, group.size())},
+          i + 1 < calls.size());
+    }
+  }
+  std::shared_ptr<CommBackEnd> split(const std::vector<int>&, CommGroup part) override {
+    return part.rank < 0 ? nullptr : std::make_shared<TapeBackEnd>(std::move(part), device, recorder_);
+  }
+
+ private:
+  Recorder& recorder_;
+  const int number_;
+};
+
+}  // namespace
+
+int TapeGroups::add(const Group& group) {
+  const auto [at, is_new] = numbers_.try_emplace(group, static_cast<int>(by_number_.size()));
+  if (is_new) by_number_.push_back(&at->first);
+  return at->second;
+}
+
+Tape record_tape(const Config& run, const Layout& layout, int rank, TapeGroups& groups, const TapeOptions& options) {
+  Config config = run;
+  config.checkpoint.async_save = false;  // its snapshot is host memory, which this device has
+  Tape tape{.rank = rank, .steps = options.steps};
+  Recorder recorder(tape, groups, options);
+  const int ranks = layout.mesh.world();
+  const std::unique_ptr<Device> host = create_planning_device();
+  const auto world = create_planning_communicator(*host, rank, ranks);
+  const MakeBackend make = [&](const Config&, Communicator&, int) {
+    Backend backend;
+    backend.device = std::make_unique<TapeDevice>(recorder);
+    backend.ops = std::make_unique<TapeOps>(recorder);
+    backend.exchange = std::make_unique<Communicator>(
+        std::make_shared<TapeBackEnd>(CommGroup::world(rank, ranks), *backend.device, recorder));
+    return backend;
+  };
+  SyntheticBatches batches(config.batch.micro_batch_size * config.model.seq_length,
+                           config.model.vocab_size.value_or(1));
+  Trainer trainer(config, layout, *world, &batches, {.make_backend = make, .draw_weights = false});
+  tape.records.clear();  // of the initialisation
+  for (int step = 0; step < options.steps; ++step) {
+    trainer.queue_step();
+    if (!options.one_ahead) trainer.finish_step();
+    tape_stream(*trainer.rank().compute).mark();
+  }
+  if (options.one_ahead) trainer.finish_step();
+  return tape;
+}
+
+}  // namespace trivet
