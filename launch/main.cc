@@ -103,6 +103,7 @@ int main(int argc, char** argv) {
   trivet::add_checkpoint_command(app);
   trivet::add_schedule_command(app);
   trivet::add_study_command(app);
+  trivet::add_plan_command(app);
   trivet::add_trace_command(app);
   trivet::add_contention_command(app);
   trivet::add_flight_command(app);

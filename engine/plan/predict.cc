@@ -1,0 +1,187 @@
+#include "engine/plan/predict.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "engine/metrics/perfetto.h"
+#include "engine/plan/costs.h"
+#include "engine/train/rank_state.h"
+
+namespace trivet {
+namespace {
+
+int64_t ns_of(double seconds) { return std::llround(seconds * 1e9); }
+
+// The ranks of a tape's streams, in the order of the screen, for a trace.
+std::vector<std::string> rows_of(const Tape& tape) {
+  std::vector<std::string> rows;
+  for (size_t s = 0; s < tape.streams.size(); ++s)
+    rows.push_back(tape.streams[s].empty() ? fmt::format("stream {}", s) : tape.streams[s]);
+  return rows;
+}
+
+void write_trace(const std::string& path, const Rehearsal& rehearsal, const Layout& layout, const Replayed& replayed,
+                 int64_t origin_ns) {
+  std::vector<std::string> parts;
+  for (const Replayed::Traced& traced : replayed.traced) {
+    const Player& player = rehearsal.players[static_cast<size_t>(traced.player)];
+    parts.push_back(fmt::format("{}.rank{}", path, player.rank));
+    PerfettoWriter writer(parts.back(), player.rank,
+                          {.process = rank_name(player.rank, layout.mesh), .rows = rows_of(*player.tape)}, origin_ns,
+                          [](const std::string& text) { throw IoError(text); });
+    writer.step(1, traced.rows);
+    writer.close();
+  }
+  join_traces(parts, path);
+  for (const std::string& part : parts) std::filesystem::remove(part);
+}
+
+// The memory of the rank that holds most of its device's, with what the system takes beside it.
+std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout& layout, const Rehearsal& rehearsal,
+                                             const System& system) {
+  constexpr double kGiB = 1 << 30;
+  std::vector<MemoryItem> worst;
+  int64_t most = -1;
+  for (const Tape& tape : rehearsal.tapes) {
+    const MemoryPlan plan = plan_memory(config, layout, position_of(tape.rank, layout.mesh));
+    std::vector<MemoryItem> items;
+    for (const MemoryItem& item : plan.items)
+      if (!item.on_host) items.push_back(item);
+    const auto reserve = [&](const char* name, double gib) { items.push_back({name, std::llround(gib * kGiB)}); };
+    reserve("device context", system.context_gib);
+    reserve("communicators", system.communicator_gib * static_cast<double>(tape.groups.size()));
+    reserve("workspaces", system.workspace_gib);
+    int64_t sum = 0;
+    for (const MemoryItem& item : items) sum += item.bytes;
+    if (sum > most) most = sum, worst = items;
+  }
+  return worst;
+}
+
+}  // namespace
+
+int64_t SystemCosts::work_ns(const TapeWork& work, bool) const {
+  switch (work.kind) {
+    case TapeWork::gemm: return ns_of(gemm_seconds(system_, work.dtype, {.m = work.m, .n = work.n, .k = work.k}));
+    case TapeWork::attention:
+      return ns_of(attention_seconds(system_, work.dtype, static_cast<double>(work.flops), work.backward));
+    case TapeWork::memory:
+    case TapeWork::copy: break;
+  }
+  return ns_of(memory_seconds(system_, static_cast<double>(work.bytes)));
+}
+
+CallCost SystemCosts::call_cost(const TapeCall& call, const TapeGroups::Group& group) const {
+  std::map<int, int> by_node;
+  for (const int rank : group.world_ranks) ++by_node[rank / system_.gpus_per_node];
+  const bool across = by_node.size() > 1;
+  const Port port = across ? Port::network : Port::link;
+  if (call.kind == CommCall::transfer) {
+    // Of a larger group, the two ends may be on one node.
+    const bool alone = group.world_ranks.size() == 2;
+    return {ns_of(transfer_seconds(system_, call.bytes, across && alone)), alone ? port : Port::link};
+  }
+  const auto most = std::ranges::max_element(by_node, {}, [](const auto& node) { return node.second; })->second;
+  const GroupPlace place{.ranks = static_cast<int>(group.world_ranks.size()),
+                         .ranks_per_node = most,
+                         .groups_per_node = across ? std::max(1, system_.gpus_per_node / most) : 1};
+  return {ns_of(collective_seconds(system_, call.kind, call.bytes, place)), port};
+}
+
+int64_t SystemCosts::host_ns(const TapeRecord& record) const {
+  const bool launches =
+      record.kind == TapeRecord::work || record.kind == TapeRecord::call || record.kind == TapeRecord::graph;
+  return launches ? ns_of(system_.host_us * 1e-6) : 0;
+}
+
+Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace) {
+  Rehearsal rehearsal = rehearse(config, layout);
+  merge_ranks(rehearsal, system.gpus_per_node);
+  const int steps = rehearsal.tapes.front().steps;
+  ReplayOptions options{.first_step = steps - 1};
+  for (size_t player = 0; player < rehearsal.players.size(); ++player)
+    options.traced.push_back(static_cast<int>(player));
+  const Replayed replayed = replay(rehearsal.players, rehearsal.groups, SystemCosts(system), options);
+
+  const auto end_of = [&](int step) {
+    int64_t last = 0;
+    for (const std::vector<int64_t>& ends : replayed.step_ends) last = std::max(last, ends[static_cast<size_t>(step)]);
+    return last;
+  };
+  Prediction prediction{.tapes = static_cast<int>(rehearsal.tapes.size()), .records = replayed.records};
+  StepMeter meter;
+  StepStats all;
+  for (const Replayed::Traced& traced : replayed.traced) {
+    const auto number = static_cast<size_t>(traced.player);
+    const Player& player = rehearsal.players[number];
+    const std::vector<int64_t>& ends = replayed.step_ends[number];
+    const StepStats stats =
+        meter.measure(traced.rows, ends[static_cast<size_t>(steps) - 2], ends[static_cast<size_t>(steps) - 1]);
+    prediction.ranks.push_back({rank_name(player.rank, layout.mesh), stats});
+    for (int64_t i = 0; i < player.ranks; ++i) all += stats;
+  }
+  const int64_t batch = *config.batch.global_batch_size;
+  const StepWork work{.tokens = batch * config.model.seq_length,
+                      .flops = flops_per_step(model_spec_of(config.model), batch, config.train.flops_convention),
+                      .ranks = layout.mesh.world(),
+                      .peak_tflops = config.precision.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops};
+  // The mean of the steps behind the first, which begins with idle ranks.
+  const double seconds = static_cast<double>(end_of(steps - 1) - end_of(0)) * 1e-9 / (steps - 1);
+  report_speed(prediction.step, work, seconds, all);
+  prediction.memory = memory_of_worst_rank(config, layout, rehearsal, system);
+  for (const MemoryItem& item : prediction.memory) prediction.memory_bytes += item.bytes;
+  prediction.capacity_bytes = std::llround(system.memory_gib * (1 << 30));
+  if (!trace.empty()) write_trace(trace, rehearsal, layout, replayed, end_of(steps - 2));
+  return prediction;
+}
+
+std::vector<TextBlock> describe(const Prediction& p, const System& system) {
+  const StepReport& step = p.step;
+  TextBlock plan{.title = "plan",
+                 .rows = {{"system", fmt::format("{}, {} ranks", system.name, step.ranks)},
+                          {"step", fmt::format("{:.4g} s", step.step_seconds)},
+                          {"tokens/s", fmt::format("{:.4g}, {:.4g} a rank", step.tokens_per_second,
+                                                   step.tokens_per_second / step.ranks)},
+                          {"model FLOP/s", fmt::format("{:.4g} TFLOP/s a rank", step.model_tflops_per_rank)},
+                          {"MFU", fmt::format("{:.1f} %", 100 * step.mfu)},
+                          {"bubble", fmt::format("{:.1f} %", 100 * step.bubble_fraction)}}};
+  TextBlock memory{.title = "memory of the rank that needs most"};
+  for (const MemoryItem& item : p.memory) memory.rows.push_back({item.name, bytes_text(item.bytes)});
+  memory.rows.push_back({"total", fmt::format("{} of {}{}", bytes_text(p.memory_bytes), bytes_text(p.capacity_bytes),
+                                              p.fits() ? "" : ": does not fit")});
+  TimeTable table(step.ranks);
+  table.add(step.stats);
+  std::vector<TextBlock> blocks{plan, memory};
+  for (TextBlock& block : table.describe(p.ranks)) blocks.push_back(std::move(block));
+  return blocks;
+}
+
+std::string to_json(const Prediction& p, const System& system) {
+  const StepReport& step = p.step;
+  const auto mean_seconds = [&](int64_t ns) { return static_cast<double>(ns) * 1e-9 / step.ranks; };
+  nlohmann::ordered_json json = {{"system", system.name},
+                                 {"ranks", step.ranks},
+                                 {"step_seconds", step.step_seconds},
+                                 {"tokens_per_second_per_rank", step.tokens_per_second / step.ranks},
+                                 {"mfu", step.mfu},
+                                 {"model_flops_per_second_per_rank", step.model_tflops_per_rank * 1e12}};
+  for (size_t k = 0; k < kCommClasses.size(); ++k) {
+    json["exposed_seconds"][std::string(kCommClasses[k])] = mean_seconds(step.stats.exposed[k]);
+    json["wait_seconds"][std::string(kCommClasses[k])] = mean_seconds(step.stats.wait[k]);
+  }
+  json["compute_seconds"] = mean_seconds(step.stats.compute);
+  json["optimizer_seconds"] = mean_seconds(step.stats.optimizer);
+  json["host_seconds"] = mean_seconds(step.stats.host);
+  json["idle_seconds"] = mean_seconds(step.stats.idle);
+  json["bubble_fraction"] = step.bubble_fraction;
+  json["memory_bytes"] = p.memory_bytes;
+  json["fits"] = p.fits();
+  for (const MemoryItem& item : p.memory) json["memory"][item.name] = item.bytes;
+  return json.dump(2) + '\n';
+}
+
+}  // namespace trivet

@@ -1,0 +1,44 @@
+// Prediction: what a run would print on a system: its tapes (rehearsal.h), priced by the system's page (costs.h) and
+// played (replay.h). The steps that count are the last ones recorded, in which each step begins where the one before
+// left its ranks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/metrics/step_report.h"
+#include "engine/metrics/time_table.h"
+#include "engine/plan/rehearsal.h"
+#include "engine/plan/system.h"
+
+namespace trivet {
+
+class SystemCosts : public ReplayCosts {
+ public:
+  explicit SystemCosts(const System& system) : system_(system) {}
+  int64_t work_ns(const TapeWork& work, bool in_graph) const override;
+  CallCost call_cost(const TapeCall& call, const TapeGroups::Group& group) const override;
+  int64_t host_ns(const TapeRecord& record) const override;
+  double slowdown() const override { return system_.contention; }
+
+ private:
+  const System system_;
+};
+
+struct Prediction {
+  StepReport step = {};                 // speed and where the time of all ranks went
+  std::vector<RankTime> ranks = {};     // one of each kind
+  std::vector<MemoryItem> memory = {};  // of the rank that holds most: the engine's plan, and the system's reserves
+  int64_t memory_bytes = 0, capacity_bytes = 0;
+  int tapes = 0;
+  int64_t records = 0;  // played
+  bool fits() const { return memory_bytes <= capacity_bytes; }
+};
+
+// trace: a Perfetto file of the last step of a rank of each kind; "": none. Throws ConfigError, IoError.
+Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace = "");
+
+std::vector<TextBlock> describe(const Prediction& prediction, const System& system);
+std::string to_json(const Prediction& prediction, const System& system);
+
+}  // namespace trivet
