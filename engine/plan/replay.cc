@@ -65,7 +65,7 @@ class Replay {
   void add_span(RankState& rank, StreamState& stream, const Walk::Step& step, int64_t wire_start);
   void set_wire(int rank);
   void share_ports(const OpenCall& changed);
-  uint32_t ns_rate_of(const OpenCall& call) const;
+  int64_t rate_of(const OpenCall& call) const;
   [[noreturn]] void fail_stuck() const;
 
   const TapeGroups& groups_;
@@ -343,21 +343,21 @@ void Replay::share_ports(const OpenCall& changed) {
     for (const uint32_t number : rank_of(member.rank).calls) {
       OpenCall& call = calls_[number];
       if (call.cost.port != changed.cost.port) continue;
-      const int64_t rate = ns_rate_of(call);
+      const int64_t rate = rate_of(call);
       if (rate == call.activity.rate) continue;
       call.activity.set_rate(rate, now_);
       due_.push({call.activity.end(), static_cast<int>(number), kCall, ++call.activity.version});
     }
 }
 
-uint32_t Replay::ns_rate_of(const OpenCall& call) const {
+int64_t Replay::rate_of(const OpenCall& call) const {
   int64_t most = 1;
   for (const Member& member : call.members) {
     const std::vector<uint32_t>& there = ranks_[static_cast<size_t>(member.rank)].calls;
     most = std::max(most, static_cast<int64_t>(std::ranges::count_if(
                               there, [&](uint32_t other) { return calls_[other].cost.port == call.cost.port; })));
   }
-  return static_cast<uint32_t>(kFullRate / most);
+  return kFullRate / most;
 }
 
 void Replay::add_span(RankState& rank, StreamState& stream, const Walk::Step& step, int64_t wire_start) {
