@@ -36,7 +36,12 @@ while (($#)); do
     --start) start=$2 ;;
     --system-desc) description=$2 ;;
     --against-reference) summary=(--against-reference "$2") ;;
-    --set) train+=(--set "$2") ;;
+    --set)
+      case $2 in
+        train.run_dir=* | train.seed=* | data.seed=*) usage "--set $2: is the script's to set; expected --out or --seed" ;;
+      esac
+      train+=(--set "$2")
+      ;;
   esac
   shift 2
 done
@@ -56,7 +61,7 @@ exec 9>"$out/runs/lock"  # which the runs inherit
 flock -n 9 || usage "$out is written by another call, or by a run that it left"
 # Runs of one result are alike but for their seeds, the first of which is drawn once.
 settings=$(cat "$config" && printf '%s\n' "${launcher[@]}" "${train[@]}" "$start")
-[[ -f $out/runs/settings ]] || echo "$settings" >"$out/runs/settings"
+[[ -f $out/runs/settings ]] || { echo "$settings" >"$out/runs/settings.part" && mv "$out/runs/settings"{.part,}; }
 [[ $(<"$out/runs/settings") == "$settings" ]] || usage "$out has runs with other settings: diff $out/runs/settings"
 [[ -s $out/runs/seed ]] || echo "${seed:-$((RANDOM * 32768 + RANDOM))}" >"$out/runs/seed"
 [[ -z $seed || $seed == $(<"$out/runs/seed") ]] || usage "--seed: $out has runs that count on from $(<"$out/runs/seed")"
@@ -95,13 +100,16 @@ value_of() { sed -n "s/.*\"key\":\"$1\",\"value\":\"\([^\"]*\)\".*/\1/p" "$2" | 
 for ((i = 0; i < runs; ++i)); do
   result=$out/result_$i.txt
   [[ ! -f $result ]] || continue
-  rm -rf "$out/runs/$i"  # of a run that did not end
-  echo "run $i of $runs, seed $((seed + i))"
-  "${launcher[@]}" "$trivet" train "$config" "${train[@]}" --set "train.run_dir=$out/runs/$i" \
-    --set "train.seed=$((seed + i))" --set "data.seed=$((seed + i))" || {
-    code=$?
-    ((code == 93)) || exit "$code"  # a run that diverged counts, as one that missed the target
-  }
+  if [[ ! -f $out/runs/$i/ended ]]; then
+    rm -rf "$out/runs/$i"
+    echo "run $i of $runs, seed $((seed + i))"
+    "${launcher[@]}" "$trivet" train "$config" "${train[@]}" --set "train.run_dir=$out/runs/$i" \
+      --set "train.seed=$((seed + i))" --set "data.seed=$((seed + i))" || {
+      code=$?
+      ((code == 93)) || exit "$code"  # a run that diverged counts, as one that missed the target
+    }
+    touch "$out/runs/$i/ended"
+  fi
   log=$out/runs/$i/mlperf.log
   system=$(value_of submission_platform "$log" | tr -c '[:alnum:]_\n-' _)
   folder=results/$system/$benchmark

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
+#include <set>
 
 #include "base/files.h"
 #include "base/svg.h"
@@ -48,6 +49,10 @@ TextBlock score_block(std::span<const RunResult> runs) {
   block.rows.push_back(
       {"score", score ? fmt::format("{:.3f} minutes, the mean without the fastest and the slowest run", *score)
                       : "none: it takes three runs of which at most one did not converge"});
+  std::set<int64_t> seeds;
+  const auto had = [&](const RunResult& run) { return run.seed >= 0 && !seeds.insert(run.seed).second; };
+  if (std::ranges::any_of(runs, had))
+    block.rows.push_back({"seeds", "two runs have the same, and a submission has none twice"});
   const Benchmark* rules = find_benchmark(runs[0].benchmark, "");
   if (!rules || !score) return block;
   if (static_cast<int64_t>(runs.size()) != rules->runs)

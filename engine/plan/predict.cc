@@ -16,7 +16,7 @@ namespace {
 
 int64_t ns_of(double seconds) { return std::llround(seconds * 1e9); }
 
-// The ranks of a tape's streams, in the order of the screen, for a trace.
+// The names of a tape's streams in a trace.
 std::vector<std::string> rows_of(const Tape& tape) {
   std::vector<std::string> rows;
   for (size_t s = 0; s < tape.streams.size(); ++s)

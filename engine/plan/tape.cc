@@ -208,9 +208,15 @@ class TapeDevice : public Device {
 // Pairs of a query and a key that attention computes.
 int64_t causal_pairs(int64_t queries, int64_t keys) { return queries * keys - queries * (queries - 1) / 2; }
 
+// What an op's arguments alone do not say of its work.
 template <class Op>
-void add_products(const Op&, TapeWork&) {}
-void add_products(const op::Matmul& op, TapeWork& work) {
+void complete(const Op&, TapeWork&) {}
+// Of a table only the rows of the tokens are touched.
+void complete(const op::EmbeddingForward& op, TapeWork& work) { work.bytes += op.out.bytes() - op.table.bytes(); }
+void complete(const op::EmbeddingBackward& op, TapeWork& work) {
+  work.bytes += 2 * (op.dout.numel() * size_of(op.dtable.dtype) - op.dtable.bytes());
+}
+void complete(const op::Matmul& op, TapeWork& work) {
   work.kind = TapeWork::gemm;
   work.dtype = op.a.dtype;
   work.m = op.c.rows(), work.n = op.c.cols(), work.k = op.transpose_a ? op.a.rows() : op.a.cols();
@@ -222,15 +228,14 @@ void add_attention(const QkvOf<In>& qkv, int64_t products, TapeWork& work) {
   work.dtype = qkv.q.memory.dtype;
   work.flops = 2 * products * q.b * q.heads() * q.d * causal_pairs(q.s, k.s);
 }
-void add_products(const op::AttentionForward& op, TapeWork& work) { add_attention(op.qkv, 2, work); }
-void add_products(const op::AttentionBackward& op, TapeWork& work) {
+void complete(const op::AttentionForward& op, TapeWork& work) { add_attention(op.qkv, 2, work); }
+void complete(const op::AttentionBackward& op, TapeWork& work) {
   add_attention(op.qkv, 5, work);  // the scores again, and the gradients of v, p, q and k
   work.backward = true;
 }
 
 class TapeOps : public Ops {
  public:
-  explicit TapeOps(Recorder&) {}
   void run(const AnyOp& any, Stream& stream) override {
     stream.flush();
     std::visit(
@@ -241,7 +246,7 @@ class TapeOps : public Ops {
             if constexpr (is_argument<T>) add_bytes(field, work);
             else if constexpr (is_list<T>) for_each_tensor(field, work);
           });
-          add_products(op, work);
+          complete(op, work);
           tape_stream(stream).queue(work);
         },
         any);
@@ -319,7 +324,7 @@ Tape record_tape(const Config& run, const Layout& layout, int rank, TapeGroups& 
   const MakeBackend make = [&](const Config&, Communicator&, int) {
     Backend backend;
     backend.device = std::make_unique<TapeDevice>(recorder);
-    backend.ops = std::make_unique<TapeOps>(recorder);
+    backend.ops = std::make_unique<TapeOps>();
     backend.exchange = std::make_unique<Communicator>(
         std::make_shared<TapeBackEnd>(CommGroup::world(rank, ranks), *backend.device, recorder));
     return backend;

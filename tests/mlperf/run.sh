@@ -29,7 +29,7 @@ done
 grep -q "tiny" out.log || fail "the linter"
 "$TRIVET" mlperf lint out >out.log || true
 grep -q "^2 logs: " out.log || fail "the linter does not read each log once"
-for refused in "--runs 0" "--seed 9" "--set mlperf.target=7" "--seed x" "--system-desc nothing" "--typo"; do
+for refused in "--runs 0" "--seed 9" "--set mlperf.target=7" "--set train.seed=9" "--seed x" "--system-desc nothing" "--typo"; do
   # shellcheck disable=SC2086
   ! run "${ranks[@]}" $refused >out.log || fail "$refused was taken"
 done

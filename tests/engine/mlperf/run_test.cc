@@ -79,7 +79,8 @@ TEST(MlperfConfig, TheClosedDivisionForbidsWhatTheOpenOneNotes) {
   for (const std::string set : {"model.hidden_dropout=0.1", "model.rotary_base=10000", "model.use_rope_scaling=false",
                                 "model.layernorm_epsilon=1e-6", "optimizer.lr_warmup_init=1e-6"}) {
     LoadedConfig other = benchmark_config("llama31_8b", {set});
-    EXPECT_NE(message_of([&] { resolve(other, {.world_size = 4}); }).find(set.substr(0, set.find('=')) + ": "), message.npos)
+    EXPECT_NE(message_of([&] { resolve(other, {.world_size = 4}); }).find(set.substr(0, set.find('=')) + ": "),
+              message.npos)
         << set;
   }
 
@@ -436,6 +437,19 @@ TEST(MlperfSummary, ARunThatMissedTheTargetIsDroppedAsTheWorst) {
   const auto blocks = mlperf::summary_blocks(runs, {});
   EXPECT_EQ(blocks[1].rows.back()[0], "normalized");  // 178,176 samples
   EXPECT_THROW(mlperf::reference_text(runs), ConfigError);
+}
+
+TEST(MlperfSummary, SaysWhereTwoRunsHaveOneSeed) {
+  std::vector<mlperf::RunResult> runs(3, result(1, 10));
+  const auto says_it = [&] {
+    const auto rows = mlperf::summary_blocks(runs, {})[1].rows;
+    return std::ranges::any_of(rows, [](const auto& row) { return row[0] == "seeds"; });
+  };
+  EXPECT_FALSE(says_it());  // they are not known
+  for (size_t i = 0; i < 3; ++i) runs[i].seed = static_cast<int64_t>(i);
+  EXPECT_FALSE(says_it());
+  runs[2].seed = 0;
+  EXPECT_TRUE(says_it());
 }
 
 // A run may end before its first evaluation; one that reached the target has one.
