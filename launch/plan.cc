@@ -55,6 +55,11 @@ void run(const PlanOptions& options) {
   leave_out_emulation(loaded.config);
   const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
   const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
+  if (loaded.config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");
+  if (!layout.smaller.empty())
+    throw ConfigError(
+        "the batch size changes over the run, but a plan is of one: leave the ramp out, with batch."
+        "global_batch_size as the batch to plan");
   for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
   const Prediction prediction = predict(loaded.config, layout, system, options.trace);
   if (options.json) fmt::print("{}", to_json(prediction, system));
