@@ -6,6 +6,7 @@
 #include "engine/plan/predict.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
+#include "launch/plan_calibrate.h"
 
 namespace trivet {
 namespace {
@@ -15,6 +16,7 @@ struct PlanOptions {
   std::vector<std::string> sets, system_sets;
   int ranks = 0;
   bool json = false, systems = false;
+  CalibrationOptions calibration;
 };
 
 void print_systems() {
@@ -48,13 +50,19 @@ void leave_out_emulation(Config& config) {
 
 void run(const PlanOptions& options) {
   if (options.systems) return print_systems();
+  if (const CalibrationOptions& rows = options.calibration; !rows.score.empty() || !rows.calibrate.empty()) {
+    if (!options.path.empty()) throw ConfigError(fmt::format("{}: each row names its run; leave it out", options.path));
+    return score_or_calibrate(rows);
+  }
   if (options.path.empty()) throw ConfigError("trivet plan: expected the YAML file of a run, or --systems");
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
   const System system = load_system(options.system, options.system_sets);
   LoadedConfig loaded = load_config(options.path, options.sets);
   leave_out_emulation(loaded.config);
   const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
-  const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
+  RunFacts facts = facts_of(loaded.config, ranks);
+  facts.planned = true;
+  const Layout layout = resolve(loaded, facts);
   if (loaded.config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");
   if (!layout.smaller.empty())
     throw ConfigError(
@@ -84,7 +92,12 @@ void add_plan_command(CLI::App& app) {
   command->add_flag("--json", options->json, "print the prediction as JSON");
   command->add_option("--trace", options->trace, "write the last step of a rank of each kind for ui.perfetto.dev")
       ->option_text("FILE.json");
-  command->callback([options] { run(*options); });
+  add_calibration_options(*command, options->calibration);
+  command->callback([options] {
+    options->calibration.system = options->system;
+    options->calibration.system_sets = options->system_sets;
+    run(*options);
+  });
 }
 
 }  // namespace trivet

@@ -66,13 +66,14 @@ class Replay {
   void set_wire(int rank);
   void share_ports(const OpenCall& changed);
   int64_t rate_of(const OpenCall& call) const;
+  int64_t compute_rate(const RankState& rank) const;
   [[noreturn]] void fail_stuck() const;
 
   const TapeGroups& groups_;
   const ReplayCosts& costs_;
   const ReplayOptions& options_;
   const bool buffered_;
-  const int64_t slow_rate_;
+  const double slowdown_;
   std::map<const Tape*, std::unique_ptr<Walk>> walks_;
   std::vector<RankState> ranks_;
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
@@ -91,7 +92,7 @@ Replay::Replay(std::span<const Player> players, const TapeGroups& groups, const 
       costs_(costs),
       options_(options),
       buffered_(costs.buffered_sends()),
-      slow_rate_(static_cast<int64_t>(static_cast<double>(kFullRate) / costs.slowdown())) {
+      slowdown_(costs.slowdown()) {
   result_.step_ends.resize(players.size());
   for (const Player& player : players) {
     const int number = static_cast<int>(ranks_.size());
@@ -179,7 +180,7 @@ bool Replay::take(int number, uint8_t stream_number, const Walk::Step& step) {
         add_span(rank, stream, step, 0);
         break;
       }
-      if (!rank.calls.empty()) stream.activity.rate = slow_rate_;
+      stream.activity.rate = compute_rate(rank);
       stream.state = State::working;
       due_.push({stream.activity.end(), number, stream_number, ++stream.activity.version});
       return false;
@@ -325,10 +326,16 @@ void Replay::end_call(uint32_t number) {
   free_calls_.push_back(number);
 }
 
+int64_t Replay::compute_rate(const RankState& rank) const {
+  double load = 0;
+  for (const uint32_t number : rank.calls) load = std::max(load, calls_[number].cost.load);
+  return static_cast<int64_t>(static_cast<double>(kFullRate) / (1 + (slowdown_ - 1) * load));
+}
+
 // Compute on the rank runs at the rate that its wire leaves it.
 void Replay::set_wire(int number) {
   RankState& rank = rank_of(number);
-  const int64_t rate = rank.calls.empty() ? kFullRate : slow_rate_;
+  const int64_t rate = compute_rate(rank);
   for (size_t s = 0; s < rank.streams.size(); ++s) {
     StreamState& stream = rank.streams[s];
     if (stream.state != State::working || stream.activity.rate == rate) continue;

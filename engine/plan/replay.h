@@ -25,6 +25,7 @@ enum class Port : uint8_t { none, link, network };
 struct CallCost {
   int64_t ns = 0;
   Port port = Port::none;
+  double load = 1;  // share of ReplayCosts::slowdown() that compute beside it feels
 };
 
 class ReplayCosts {
@@ -35,7 +36,7 @@ class ReplayCosts {
   // Of the host, to queue a record that is in no graph.
   virtual int64_t host_ns(const TapeRecord&) const { return 0; }
   virtual bool buffered_sends() const { return false; }
-  // How many times as long compute takes while the rank is on a wire.
+  // How many times as long compute takes beside a call of full load.
   virtual double slowdown() const { return 1; }
 };
 

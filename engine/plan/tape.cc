@@ -37,7 +37,7 @@ class Numbered {
     return static_cast<size_t>(hash);
   }
   static size_t hash_of(const TapeWork& w) {
-    return mix({static_cast<int64_t>(reinterpret_cast<uintptr_t>(w.name)), w.m, w.n, w.k, w.flops, w.bytes});
+    return mix({static_cast<int64_t>(reinterpret_cast<uintptr_t>(w.name)), w.recomputed, w.m, w.n, w.k, w.flops, w.bytes});
   }
   static size_t hash_of(const TapeCall& c) {
     return mix({static_cast<int64_t>(c.kind), c.sends, c.group, c.ahead, c.bytes});
@@ -60,7 +60,10 @@ class Recorder {
     to.push_back(
         {.kind = kind, .stream = stream, .in_graph = captured != nullptr, .what = what, .label = labels_(label)});
   }
-  uint32_t work(const TapeWork& work) { return works_(work); }
+  uint32_t work(TapeWork work) {
+    work.recomputed = recomputing > 0;
+    return works_(work);
+  }
   uint32_t call(const TapeCall& call) { return calls_(call); }
   int group(const CommGroup& group) {
     int& made = made_[{group.name, group.world_ranks}];
@@ -73,6 +76,7 @@ class Recorder {
   TapeGroups& groups;
   const TapeOptions options;
   std::vector<TapeRecord>* captured = nullptr;  // of a graph
+  int recomputing = 0;                          // phases of recomputation that are open
 
  private:
   Numbered<TapeWork> works_{tape.works};
@@ -115,10 +119,14 @@ class TapeStream : public Stream {
   }
   void begin_phase(const SpanInfo& info) override {
     flush();
+    phases_.push_back(info.name == std::string_view("recompute"));
+    recorder_.recomputing += phases_.back();
     add(TapeRecord::begin_phase, recorder_.work({.name = info.name, .category = info.category}));
   }
   void end_phase() override {
     flush();
+    recorder_.recomputing -= phases_.back();
+    phases_.pop_back();
     add(TapeRecord::end_phase, 0);
   }
   void queue(const TapeWork& work) { add(TapeRecord::work, recorder_.work(work)); }
@@ -150,6 +158,7 @@ class TapeStream : public Stream {
 
   Recorder& recorder_;
   const uint8_t number_;
+  std::vector<int> phases_;  // open: 1 where activations are recomputed
 };
 
 TapeStream& tape_stream(Stream& stream) { return dynamic_cast<TapeStream&>(stream); }
@@ -221,11 +230,16 @@ void complete(const op::Matmul& op, TapeWork& work) {
   work.dtype = op.a.dtype;
   work.m = op.c.rows(), work.n = op.c.cols(), work.k = op.transpose_a ? op.a.rows() : op.a.cols();
   work.flops = 2 * work.m * work.n * work.k;
+  work.gelu = op.pre_activation || op.gelu_backward;
+  work.backward = static_cast<bool>(op.gelu_backward);
 }
+void complete(const op::CrossEntropyForward&, TapeWork& work) { work.kind = TapeWork::loss; }
+void complete(const op::CrossEntropyBackward&, TapeWork& work) { work.kind = TapeWork::loss; }
 void add_attention(const QkvOf<In>& qkv, int64_t products, TapeWork& work) {
   const HeadsLayout &q = qkv.q.layout, &k = qkv.k.layout;
   work.kind = TapeWork::attention;
   work.dtype = qkv.q.memory.dtype;
+  work.batch = q.b * q.heads(), work.m = q.s, work.n = k.s, work.k = q.d;
   work.flops = 2 * products * q.b * q.heads() * q.d * causal_pairs(q.s, k.s);
 }
 void complete(const op::AttentionForward& op, TapeWork& work) { add_attention(op.qkv, 2, work); }

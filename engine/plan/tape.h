@@ -20,14 +20,18 @@ namespace trivet {
 
 // What an op does, apart from when and where: equal ones are stored once.
 struct TapeWork {
-  enum Kind : uint8_t { memory, gemm, attention, copy };  // copy: between the host and the device
+  // memory: bound by the bytes that it moves; copy: between the host and the device
+  enum Kind : uint8_t { memory, loss, gemm, attention, copy };
   const char* name = "";
   Category category = Category::compute;
   Kind kind = memory;
-  DType dtype = DType::f32;     // of a product's operands
+  DType dtype = DType::f32;     // of a GEMM's operands, and of attention's
   bool backward = false;        // of attention
-  int64_t m = 0, n = 0, k = 0;  // of a product
-  int64_t flops = 0;            // of a product; of attention, those above the diagonal left out
+  bool gelu = false;            // a GEMM with an epilogue that applies GELU or multiplies by its derivative
+  bool recomputed = false;      // in the backward pass, to restore activations
+  int64_t m = 0, n = 0, k = 0;  // of a GEMM; of attention: queries, keys and the width of a head
+  int64_t batch = 1;            // of attention: heads of all samples
+  int64_t flops = 0;            // of a GEMM; of attention, those above the diagonal left out
   int64_t bytes = 0;            // read and written, each argument once
   bool operator==(const TapeWork&) const = default;
 };
