@@ -25,16 +25,16 @@ std::vector<std::string> rows_of(const Tape& tape) {
   return rows;
 }
 
-void write_trace(const std::string& path, const Rehearsal& rehearsal, const Layout& layout, const Replayed& replayed,
+void write_trace(const std::string& path, const Rehearsal& played, const Layout& layout, const Replayed& replayed,
                  int64_t origin_ns) {
   std::vector<std::string> parts;
   for (const Replayed::Traced& traced : replayed.traced) {
-    const Player& player = rehearsal.players[static_cast<size_t>(traced.player)];
+    const Player& player = played.players[static_cast<size_t>(traced.player)];
     parts.push_back(fmt::format("{}.rank{}", path, player.rank));
     PerfettoWriter writer(parts.back(), player.rank,
                           {.process = rank_name(player.rank, layout.mesh), .rows = rows_of(*player.tape)}, origin_ns,
                           [](const std::string& text) { throw IoError(text); });
-    writer.step(1, traced.rows);
+    writer.step(1, traced.rows(player, played.groups));
     writer.close();
   }
   join_traces(parts, path);
@@ -104,26 +104,31 @@ int64_t SystemCosts::host_ns(const TapeRecord& record) const {
   return launches ? ns_of(launch_seconds(system_, plan_)) : 0;
 }
 
-Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace) {
+Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace,
+                   bool full) {
   Rehearsal rehearsal = rehearse(config, layout);
+  Rehearsal each_rank;
+  if (full) each_rank.players = rehearsal.players, each_rank.groups = rehearsal.groups;
   merge_ranks(rehearsal, system.gpus_per_node);
+  const Rehearsal& played = full ? each_rank : rehearsal;
   const int steps = rehearsal.tapes.front().steps;
   ReplayOptions options{.first_step = steps - 1};
-  for (size_t player = 0; player < rehearsal.players.size(); ++player)
-    options.traced.push_back(static_cast<int>(player));
-  const Replayed replayed = replay(rehearsal.players, rehearsal.groups, SystemCosts(system, config.plan), options);
+  for (size_t kind = 0; kind < rehearsal.players.size(); ++kind)
+    options.traced.push_back(full ? rehearsal.players[kind].rank : static_cast<int>(kind));
+  const Replayed replayed = replay(played.players, played.groups, SystemCosts(system, config.plan), options);
 
   Prediction prediction{.tapes = static_cast<int>(rehearsal.tapes.size()), .records = replayed.records};
   StepMeter meter;
   StepStats all;
-  for (const Replayed::Traced& traced : replayed.traced) {
+  for (size_t kind = 0; kind < rehearsal.players.size(); ++kind) {
+    const Replayed::Traced& traced = replayed.traced[kind];
     const auto number = static_cast<size_t>(traced.player);
-    const Player& player = rehearsal.players[number];
+    const Player& player = played.players[number];
     const std::vector<int64_t>& ends = replayed.step_ends[number];
-    const StepStats stats =
-        meter.measure(traced.rows, ends[static_cast<size_t>(steps) - 2], ends[static_cast<size_t>(steps) - 1]);
+    const StepStats stats = meter.measure(traced.rows(player, played.groups), ends[static_cast<size_t>(steps) - 2],
+                                          ends[static_cast<size_t>(steps) - 1]);
     prediction.ranks.push_back({rank_name(player.rank, layout.mesh), stats});
-    for (int64_t i = 0; i < player.ranks; ++i) all += stats;
+    for (int64_t i = 0; i < rehearsal.players[kind].ranks; ++i) all += stats;
   }
   const int64_t batch = *config.batch.global_batch_size;
   const StepWork work{.tokens = batch * config.model.seq_length,
@@ -134,7 +139,7 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
   prediction.memory = memory_of_worst_rank(config, layout, rehearsal, system);
   for (const MemoryItem& item : prediction.memory) prediction.memory_bytes += item.bytes;
   prediction.capacity_bytes = std::llround(system.memory_gib * (1 << 30));
-  if (!trace.empty()) write_trace(trace, rehearsal, layout, replayed, end_of(replayed, static_cast<size_t>(steps) - 2));
+  if (!trace.empty()) write_trace(trace, played, layout, replayed, end_of(replayed, static_cast<size_t>(steps) - 2));
   return prediction;
 }
 
