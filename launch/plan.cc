@@ -6,6 +6,7 @@
 #include "engine/plan/predict.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
+#include "launch/plan_search.h"
 
 namespace trivet {
 namespace {
@@ -15,6 +16,7 @@ struct PlanOptions {
   std::vector<std::string> sets, system_sets;
   int ranks = 0;
   bool json = false, systems = false;
+  PlanSearchOptions search;
 };
 
 void print_systems() {
@@ -52,8 +54,10 @@ void run(const PlanOptions& options) {
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
   const System system = load_system(options.system, options.system_sets);
   LoadedConfig loaded = load_config(options.path, options.sets);
+  const CommConfig given = loaded.config.comm;
   leave_out_emulation(loaded.config);
   const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
+  if (options.search.search) return print_search(loaded, given, ranks, system, options.search, options.json);
   const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
   if (loaded.config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");
   if (!layout.smaller.empty())
@@ -84,6 +88,8 @@ void add_plan_command(CLI::App& app) {
   command->add_flag("--json", options->json, "print the prediction as JSON");
   command->add_option("--trace", options->trace, "write the last step of a rank of each kind for ui.perfetto.dev")
       ->option_text("FILE.json");
+  command->add_flag("--search", options->search.search, "look for the fastest layouts of the run");
+  command->add_option("--search-seconds", options->search.seconds, "");
   command->callback([options] { run(*options); });
 }
 
