@@ -16,7 +16,7 @@ struct PlanOptions {
   std::vector<std::string> sets, system_sets;
   int ranks = 0;
   bool json = false, systems = false;
-  PlanSearchOptions search;
+  PlanSearch search;
 };
 
 void print_systems() {
@@ -54,16 +54,19 @@ void run(const PlanOptions& options) {
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
   const System system = load_system(options.system, options.system_sets);
   LoadedConfig loaded = load_config(options.path, options.sets);
-  const CommConfig given = loaded.config.comm;
+  const CommConfig links = loaded.config.comm;
   leave_out_emulation(loaded.config);
-  const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
-  if (options.search.search) return print_search(loaded, given, ranks, system, options.search, options.json);
-  const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
   if (loaded.config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");
-  if (!layout.smaller.empty())
+  if (batch_sizes_of(loaded.config, loaded.config.batch.micro_batch_size).parts.size() > 1)
     throw ConfigError(
         "the batch size changes over the run, but a plan is of one: leave the ramp out, with batch."
         "global_batch_size as the batch to plan");
+  if (options.search.wanted) {
+    if (options.ranks == 0) throw ConfigError("--ranks: is missing, expected the ranks to look for layouts of");
+    return run_search(options.search, loaded, links, options.ranks, system, options.json);
+  }
+  const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
+  const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
   for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
   const Prediction prediction = predict(loaded.config, layout, system, options.trace);
   if (options.json) fmt::print("{}", to_json(prediction, system));
@@ -84,12 +87,12 @@ void add_plan_command(CLI::App& app) {
       ->option_text("KEY=VALUE ...")
       ->take_all()
       ->allow_extra_args(false);
-  command->add_flag("--systems", options->systems, "list the pages with their constants");
+  CLI::Option* search = add_search_options(*command, options->search);
+  command->add_flag("--systems", options->systems, "list the pages with their constants")->excludes(search);
   command->add_flag("--json", options->json, "print the prediction as JSON");
   command->add_option("--trace", options->trace, "write the last step of a rank of each kind for ui.perfetto.dev")
-      ->option_text("FILE.json");
-  command->add_flag("--search", options->search.search, "look for the fastest layouts of the run");
-  command->add_option("--search-seconds", options->search.seconds, "");
+      ->option_text("FILE.json")
+      ->excludes(search);
   command->callback([options] { run(*options); });
 }
 

@@ -1,6 +1,7 @@
 // trivet plan --search: the fastest layouts of a run, and the best one as a YAML file.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <string>
 
 #include "engine/config/load.h"
@@ -8,14 +9,17 @@
 
 namespace trivet {
 
-struct PlanSearchOptions {
-  bool search = false;
+struct PlanSearch {
+  bool wanted = false;
   std::string out = "plan_best.yaml";
   double seconds = 600;
 };
 
-// run: not resolved. `given`: as it was before what belongs to the emulation of links was left out; the file has it.
-void print_search(const LoadedConfig& run, const CommConfig& given, int ranks, const System& system,
-                  const PlanSearchOptions& options, bool json);
+// Adds --search and what goes with it. Returns --search.
+CLI::Option* add_search_options(CLI::App& command, PlanSearch& search);
+
+// Searches, prints, and writes the best one. run: not resolved. links: of the file, which the run is planned without.
+void run_search(const PlanSearch& search, const LoadedConfig& run, const CommConfig& links, int ranks,
+                const System& system, bool json);
 
 }  // namespace trivet

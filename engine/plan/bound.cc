@@ -64,9 +64,9 @@ int64_t recomputed_layers(const Recomputing& r, int64_t layers) {
   return r.method == RecomputeMethod::block ? std::min(r.layers, layers) : layers;
 }
 
-// plain, recomputed: of layers that are, in a full recomputation, not and are recomputed.
-std::vector<PartCost> costs_of_stages(const Layout& layout, const Recomputing& how, const StageCosts& plain,
-                                      const StageCosts& recomputed) {
+// ends: whose embedding and head count. plain, recomputed: the layers that are not recomputed as a whole, and that are.
+std::vector<PartCost> costs_of_stages(const Layout& layout, const Recomputing& how, const StageCosts& ends,
+                                      const StageCosts& plain, const StageCosts& recomputed) {
   std::vector<PartCost> stages;
   const std::vector<int64_t>& layers = layout.layers_of_stage;
   for (size_t s = 0; s < layers.size(); ++s) {
@@ -77,52 +77,36 @@ std::vector<PartCost> costs_of_stages(const Layout& layout, const Recomputing& h
     // The layers of a group share one input.
     if (how.method == RecomputeMethod::uniform) layer.slot_bytes /= std::max<int64_t>(how.layers, 1);
     stage.add(layer, again);
-    if (s == 0) stage.add(plain.embedding, 1);
-    if (s + 1 == layers.size()) stage.add(plain.head, 1);
+    if (s == 0) stage.add(ends.embedding, 1);
+    if (s + 1 == layers.size()) stage.add(ends.head, 1);
   }
   return stages;
 }
 
-// The collectives of a rank's gradients and weights in a step: ns.
+// The collectives of a rank's gradients and weights: ns.
 struct DataCosts {
-  int64_t sum = 0, gather = 0;  // once a step, at its end and at its beginning
-  int64_t streamed = 0;         // with the passes
+  int64_t sum = 0, gather = 0;              // of all of them, once a step: at its end, at its beginning
+  int64_t layer_sum = 0, layer_gather = 0;  // of each layer in each pass, where they are streamed
 };
 
-class DataParallelPrices {
- public:
-  DataParallelPrices(const SystemCosts& costs, const Layout& layout, int pp, DType dtype)
-      : costs_(costs), dtype_(dtype), layout_(layout) {
-    group_.world_ranks = group_members({{Axis::pp, pp}}, layout.mesh, kGradientAxes);
-  }
-  // elements: of the rank's parameters, and of those of each layer; layers: of each chunk.
-  DataCosts of(Sharding sharding, int64_t elements, int64_t of_layer, const std::vector<int64_t>& layers) const {
-    DataCosts data;
-    if (group_.world_ranks.size() == 1) return data;
-    const int64_t element = size_of(dtype_);
-    if (sharding == Sharding::no_shard) data.sum = price(CommCall::all_reduce, 4 * elements);
-    if (sharding == Sharding::optim) data.sum = price(CommCall::reduce_scatter, 4 * elements);
-    if (sharding == Sharding::optim || sharding == Sharding::optim_grads)
-      data.gather = price(CommCall::all_gather, element * elements);
-    if (!streams_grads(sharding)) return data;
-    const int64_t sum = price(CommCall::reduce_scatter, 4 * of_layer);
-    const int64_t gather =
-        sharding == Sharding::optim_grads_params ? price(CommCall::all_gather, element * of_layer) : 0;
-    for (const int64_t n : layers)  // two buffers: what a forward pass has gathered last, its backward pass has
-      data.streamed += layout_.micro_batches *
-                       (n * sum + (n + std::max<int64_t>(n - FlatBuffer::kStreamed, 0)) * gather);
-    return data;
-  }
-
- private:
-  int64_t price(CommCall call, int64_t bytes) const {
-    return costs_.call_cost({.kind = call, .bytes = bytes}, group_).ns;
-  }
-  const SystemCosts& costs_;
-  const DType dtype_;
-  const Layout& layout_;
-  TapeGroups::Group group_;
-};
+// Of a rank with so many elements, of which each layer has `of_layer`.
+DataCosts data_costs(const SystemCosts& costs, const Layout& layout, int pp, DType dtype, Sharding sharding,
+                     int64_t elements, int64_t of_layer) {
+  DataCosts data;
+  TapeGroups::Group group;
+  group.world_ranks = group_members({{Axis::pp, pp}}, layout.mesh, kGradientAxes);
+  if (group.world_ranks.size() == 1) return data;
+  const auto price = [&](CommCall call, int64_t bytes) {
+    return costs.call_cost({.kind = call, .bytes = bytes}, group).ns;
+  };
+  const int64_t grad = size_of(DType::f32), weight = size_of(dtype);
+  if (sharding == Sharding::no_shard) data.sum = price(CommCall::all_reduce, grad * elements);
+  if (sharding == Sharding::optim) data.sum = price(CommCall::reduce_scatter, grad * elements);
+  if (streams_grads(sharding)) data.layer_sum = price(CommCall::reduce_scatter, grad * of_layer);
+  if (sharding == Sharding::optim_grads_params) data.layer_gather = price(CommCall::all_gather, weight * of_layer);
+  else if (sharding != Sharding::no_shard) data.gather = price(CommCall::all_gather, weight * elements);
+  return data;
+}
 
 int64_t state_bytes(DType dtype, Sharding sharding, int64_t elements, int64_t d) {
   const int64_t of_optimizer = dtype == DType::f32 ? 8 : 12;
@@ -134,21 +118,28 @@ int64_t state_bytes(DType dtype, Sharding sharding, int64_t elements, int64_t d)
 // The chains of one layout.
 class Chains {
  public:
-  // shared: what the first and the last stage hold once where one rank has both.
+  // shared: what the first and the last stage hold once where one rank has both. data: [rank]
   Chains(const Layout& layout, const std::vector<RankWork>& ranks, std::vector<PartCost> stages, const PartCost& shared,
-         int64_t layer_parameters)
+         std::vector<DataCosts> data)
       : layout_(layout),
         ranks_(ranks),
         stages_(std::move(stages)),
         shared_(shared),
-        layer_parameters_(layer_parameters),
+        data_(std::move(data)),
         forward_(stages_.size() + 1),
         backward_(stages_.size() + 1) {
     for (size_t s = 0; s < stages_.size(); ++s) {
-      const auto ns = [&](OpKind kind) { return stages_[s].compute[index_of(kind)]; };
-      const int64_t half = ns(OpKind::backward_input), whole = ns(OpKind::backward);
-      forward_[s + 1] = forward_[s] + ns(OpKind::forward);
-      backward_[s + 1] = backward_[s] + (half > 0 ? std::min(half, whole) : whole);
+      auto& compute = stages_[s].compute;
+      // A layer waits for the one two before it to leave a buffer.
+      const int64_t behind = std::max<int64_t>(layout.layers_of_stage[s] - FlatBuffer::kStreamed, 0);
+      const DataCosts& wire = data_[static_cast<size_t>(layout.schedule.rank_of(static_cast<int>(s)))];
+      int64_t& forward = compute[index_of(OpKind::forward)];
+      int64_t& backward = compute[index_of(OpKind::backward)];
+      forward = std::max(forward, behind * wire.layer_gather);
+      backward = std::max(backward, behind * (wire.layer_sum + wire.layer_gather));
+      const int64_t half = compute[index_of(OpKind::backward_input)];
+      forward_[s + 1] = forward_[s] + forward;
+      backward_[s + 1] = backward_[s] + (half > 0 ? std::min(half, backward) : backward);
     }
   }
 
@@ -167,7 +158,6 @@ class Chains {
     if (layout_.schedule.rank_of(0) == rank && layout_.schedule.rank_of(last) == rank) sum.add(shared_, -1);
     return sum;
   }
-  int64_t layer_parameters() const { return layer_parameters_; }
   int64_t activations(int rank) const {
     int64_t bytes = 0;
     const std::vector<int>& slots = ranks_[static_cast<size_t>(rank)].slots;
@@ -175,16 +165,16 @@ class Chains {
     return bytes;
   }
   // optimizer: of the first rank and of this one.
-  int64_t longest(int rank, const DataCosts& data, int64_t first_optimizer, int64_t own_optimizer) const {
+  int64_t longest(int rank, int64_t first_optimizer, int64_t own_optimizer) const {
     const RankWork& work = ranks_[static_cast<size_t>(rank)];
+    const DataCosts& data = data_[static_cast<size_t>(rank)];
     const int64_t all = passes(rank, work.all);
     const int64_t to_the_end = std::max(
         {all, passes(rank, work.until_last_gradient) + backward_[static_cast<size_t>(work.last_gradient_stage)],
          all - passes(rank, work.from_first_sum) + data.sum});
     const int64_t through_first = first_optimizer + forward_[static_cast<size_t>(work.first_stage)] + to_the_end;
-    const int64_t through_gathers =
-        own_optimizer + data.gather + to_the_end - passes(rank, work.before_gathered);
-    return std::max({through_first, through_gathers, data.streamed, layout_.micro_batches * sum(rank).host});
+    const int64_t through_gathers = own_optimizer + data.gather + to_the_end - passes(rank, work.before_gathered);
+    return std::max({through_first, through_gathers, layout_.micro_batches * sum(rank).host});
   }
 
  private:
@@ -193,9 +183,9 @@ class Chains {
   }
   const Layout& layout_;
   const std::vector<RankWork>& ranks_;
-  const std::vector<PartCost> stages_;
+  std::vector<PartCost> stages_;
   const PartCost shared_;
-  const int64_t layer_parameters_;
+  const std::vector<DataCosts> data_;
   std::vector<int64_t> forward_, backward_;  // [stage]: of a micro-batch in the stages before
 };
 
@@ -236,9 +226,9 @@ void add_passes(const Tape& tape, const TapeGroups& groups, const SystemCosts& c
 
 }  // namespace
 
-// The first, middle and last of three stages. Those at the ends have one layer.
-std::array<PartCost, 3> Bounds::record_stages(const LayoutShape& shape, const Recomputing& how, bool halves,
-                                              int64_t middle_layers, int64_t& scratch_bytes) const {
+// One of three stages, of which the middle one has so many layers, and those at the ends have one.
+PartCost Bounds::record_stage(const LayoutShape& shape, const Recomputing& how, bool halves, int64_t middle_layers,
+                              int pp, int64_t& scratch_bytes) const {
   const int ranks = 3 * shape.t;
   const auto run_of = [&](int64_t micro_batches) {
     const LayoutShape three{.t = shape.t,
@@ -261,44 +251,43 @@ std::array<PartCost, 3> Bounds::record_stages(const LayoutShape& shape, const Re
     const auto item = std::ranges::find(plan.items, name, &MemoryItem::name);
     return item == plan.items.end() ? 0 : item->bytes;
   };
-  const LegalRun one = run_of(1), two = run_of(2);
-  std::array<PartCost, 3> stages;
-  for (int pp = 0; pp < 3; ++pp) {
-    const MeshPosition at{{Axis::pp, pp}};
-    PartCost& stage = stages[static_cast<size_t>(pp)];
-    const std::unique_ptr<Device> device = create_planning_device();
-    const RankState state(one.config, one.layout, at, *device);
-    for (const Param& param : state.params.all()) stage.parameters += param.shape.numel();
-    const MemoryPlan memory = state.memory();
-    scratch_bytes = bytes_of(memory, "scratch");
+  const LegalRun one = run_of(1);
+  const MeshPosition at{{Axis::pp, pp}};
+  const std::unique_ptr<Device> device = create_planning_device();
+  const RankState state(one.config, one.layout, at, *device);
+  const MemoryPlan memory = state.memory();
+  PartCost stage;
+  for (const Param& param : state.params.all()) stage.parameters += param.shape.numel();
+  scratch_bytes = bytes_of(memory, "scratch");
+  if (pp == 1) {  // which has as many slots as micro-batches
+    const LegalRun two = run_of(2);
     stage.slot_bytes =
         bytes_of(plan_memory(two.config, two.layout, at), "activations") - bytes_of(memory, "activations");
-    TapeGroups groups;
-    const Tape tape = record_tape(one.config, one.layout, rank_of(at, one.layout.mesh), groups, {.steps = 2});
-    add_passes(tape, groups, costs_, stage);
   }
-  return stages;
+  TapeGroups groups;
+  const Tape tape = record_tape(one.config, one.layout, rank_of(at, one.layout.mesh), groups, {.steps = 2});
+  add_passes(tape, groups, costs_, stage);
+  return stage;
 }
 
 // halves: with those of backward passes, beside the whole ones.
 StageCosts Bounds::probe(const LayoutShape& shape, const Recomputing& how, bool halves) const {
   StageCosts costs;
-  const auto record = [&](bool halved, int64_t layers) {
-    return record_stages(shape, how, halved, layers, costs.scratch_bytes);
+  const auto record = [&](int64_t middle_layers, int pp) {
+    PartCost stage = record_stage(shape, how, false, middle_layers, pp, costs.scratch_bytes);
+    if (!halves) return stage;
+    const PartCost halved = record_stage(shape, how, true, middle_layers, pp, costs.scratch_bytes);
+    for (const OpKind half : {OpKind::backward_input, OpKind::backward_weight})
+      stage.compute[index_of(half)] = halved.compute[index_of(half)];
+    return stage;
   };
-  auto one = record(false, 1);
-  PartCost two = record(false, 2)[1];
-  if (halves) {
-    const auto halves_of_one = record(true, 1);
-    for (const OpKind half : {OpKind::backward_input, OpKind::backward_weight}) {
-      for (size_t i = 0; i < one.size(); ++i) one[i].compute[index_of(half)] = halves_of_one[i].compute[index_of(half)];
-      two.compute[index_of(half)] = record(true, 2)[1].compute[index_of(half)];
-    }
+  const PartCost middle = record(1, 1);
+  costs.layer = record(2, 1), costs.layer.add(middle, -1);
+  costs.each = middle, costs.each.add(costs.layer, -1);
+  if (how == Recomputing{}) {
+    costs.embedding = record(1, 0), costs.embedding.add(middle, -1);
+    costs.head = record(1, 2), costs.head.add(middle, -1);
   }
-  const auto& [first, middle, last] = one;
-  costs.layer = two, costs.each = middle, costs.embedding = first, costs.head = last;
-  costs.layer.add(middle, -1), costs.each.add(costs.layer, -1);
-  costs.embedding.add(middle, -1), costs.head.add(middle, -1);
   // Boundary buffers, which are no slots, depend on micro-batches, too.
   costs.each.slot_bytes = costs.embedding.slot_bytes = costs.head.slot_bytes = 0;
   return costs;
@@ -323,59 +312,52 @@ std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const
   const int p = layout.schedule.p, d = layout.mesh.size(kGradientAxes);
   const DType dtype = config.precision.dtype;
   std::vector<RankWork> ranks;
-  std::vector<DataParallelPrices> data_prices;
-  for (int rank = 0; rank < p; ++rank) {
-    ranks.emplace_back(layout.schedule, rank);
-    data_prices.emplace_back(costs_, layout, rank, dtype);
-  }
+  for (int rank = 0; rank < p; ++rank) ranks.emplace_back(layout.schedule, rank);
   const auto halved = [](const std::array<int64_t, 4>& counts) {
     return counts[index_of(OpKind::backward_weight)] > 0;
   };
-  const bool halves = std::ranges::any_of(ranks, [&](const RankWork& rank) { return std::ranges::any_of(rank.all, halved); });
+  const bool halves =
+      std::ranges::any_of(ranks, [&](const RankWork& rank) { return std::ranges::any_of(rank.all, halved); });
   const auto optimizer_ns = [&](const PartCost& rank, Sharding sharding) {
     const double bytes = static_cast<double>(rank.optimizer_bytes) / (sharding == Sharding::no_shard ? 1 : d);
     return static_cast<int64_t>((memory_seconds(system_, bytes) - memory_seconds(system_, 0)) * 1e9);
   };
-  const auto chains_of = [&](const Recomputing& how, int64_t& scratch_bytes) {
-    const bool full = how.granularity == RecomputeGranularity::full;
-    const Recomputing each_layer{
-        .granularity = RecomputeGranularity::full, .method = RecomputeMethod::uniform, .layers = 1};
-    const StageCosts& plain = stage_costs(shape, full ? Recomputing{} : how, halves);
-    const StageCosts& again = full ? stage_costs(shape, each_layer, halves) : plain;
-    scratch_bytes = plain.scratch_bytes;
-    PartCost shared;
-    if (!config.model.untie_embeddings_and_output_weights) {
-      shared.parameters = std::min(plain.embedding.parameters, plain.head.parameters);
-      shared.optimizer_bytes = std::min(plain.embedding.optimizer_bytes, plain.head.optimizer_bytes);
-    }
-    return Chains(layout, ranks, costs_of_stages(layout, how, plain, again), shared, plain.layer.parameters);
-  };
-  int64_t scratch_bytes = 0;
-  const Chains without = chains_of({}, scratch_bytes);
+  const StageCosts& none = stage_costs(shape, {}, halves);
+  PartCost shared;
+  if (!config.model.untie_embeddings_and_output_weights) {
+    shared.parameters = std::min(none.embedding.parameters, none.head.parameters);
+    shared.optimizer_bytes = std::min(none.embedding.optimizer_bytes, none.head.optimizer_bytes);
+  }
+  const Chains bare(layout, ranks, costs_of_stages(layout, {}, none, none, none), shared,
+                    std::vector<DataCosts>(ranks.size()));
+  std::vector<std::vector<DataCosts>> data(shardings.size());  // [sharding][rank]
+  for (size_t i = 0; i < shardings.size(); ++i)
+    for (int rank = 0; rank < p; ++rank)
+      data[i].push_back(
+          data_costs(costs_, layout, rank, dtype, shardings[i], bare.sum(rank).parameters, none.layer.parameters));
+  const Recomputing each_layer{
+      .granularity = RecomputeGranularity::full, .method = RecomputeMethod::uniform, .layers = 1};
   std::vector<std::vector<LayoutBound>> bounds;
   for (const Recomputing& how : recomputings) {
-    const Chains chains = chains_of(how, scratch_bytes);
     std::vector<LayoutBound>& by_sharding = bounds.emplace_back(shardings.size());
+    const bool full = how.granularity == RecomputeGranularity::full;
+    const StageCosts& plain = full ? none : stage_costs(shape, how, halves);
+    const StageCosts& again = full ? stage_costs(shape, each_layer, halves) : none;
     for (size_t i = 0; i < shardings.size(); ++i) {
-      const Sharding sharding = shardings[i];
+      const Chains chains(layout, ranks, costs_of_stages(layout, how, none, plain, again), shared, data[i]);
       LayoutBound& bound = by_sharding[i];
-      const int64_t first_optimizer = optimizer_ns(chains.sum(layout.schedule.rank_of(0)), sharding);
+      const int64_t first_optimizer = optimizer_ns(chains.sum(layout.schedule.rank_of(0)), shardings[i]);
       for (int rank = 0; rank < p; ++rank) {
         const PartCost sum = chains.sum(rank);
-        std::vector<int64_t> layers;
-        for (int chunk = 0; chunk < layout.schedule.v; ++chunk)
-          layers.push_back(layout.layers_of_stage[static_cast<size_t>(layout.schedule.stage_of(rank, chunk))]);
-        const DataCosts data =
-            data_prices[static_cast<size_t>(rank)].of(sharding, sum.parameters, chains.layer_parameters(), layers);
-        const int64_t ns = chains.longest(rank, data, first_optimizer, optimizer_ns(sum, sharding));
-        const RankWork& work = ranks[static_cast<size_t>(rank)];
+        const int64_t ns = chains.longest(rank, first_optimizer, optimizer_ns(sum, shardings[i]));
         bound.seconds = std::max(bound.seconds, 1e-9 * static_cast<double>(ns));
-        bound.memory_bytes = std::max(bound.memory_bytes, state_bytes(dtype, sharding, sum.parameters, d) +
-                                                              chains.activations(rank) + scratch_bytes);
-        const double passes = 1e-9 * static_cast<double>(chains.passes(rank, work.all));
+        bound.memory_bytes = std::max(bound.memory_bytes, state_bytes(dtype, shardings[i], sum.parameters, d) +
+                                                              chains.activations(rank) + plain.scratch_bytes);
+        const Counts& all = ranks[static_cast<size_t>(rank)].all;
+        const double passes = 1e-9 * static_cast<double>(chains.passes(rank, all));
         if (passes < bound.pass_seconds) continue;
         bound.pass_seconds = passes;
-        bound.recompute_seconds = passes - 1e-9 * static_cast<double>(without.passes(rank, work.all));
+        bound.recompute_seconds = std::max(0.0, passes - 1e-9 * static_cast<double>(bare.passes(rank, all)));
       }
     }
   }

@@ -20,8 +20,8 @@
 // That is a bound of the time between the sums of two steps, and so of the mean step. A prediction measures steps from
 // the end of their optimizers, which take as long in each step but for what shares a wire with them.
 //
-// Memory. The arenas hold at least a rank's weights, gradients and optimizer state, the activations of its layers in the
-// slots of its schedule, and the scratch memory of a pass.
+// Memory. The arenas hold at least a rank's weights, gradients and optimizer state, the activations of its layers in
+// the slots of its schedule, and the scratch memory of a pass.
 #pragma once
 
 #include <array>
@@ -77,8 +77,8 @@ class Bounds {
   using Key = std::tuple<int, bool, int64_t, RecomputeGranularity, std::vector<RecomputeModule>, bool>;
   const StageCosts& stage_costs(const LayoutShape& shape, const Recomputing& recomputing, bool halves);
   StageCosts probe(const LayoutShape& shape, const Recomputing& recomputing, bool halves) const;
-  std::array<PartCost, 3> record_stages(const LayoutShape& shape, const Recomputing& recomputing, bool halves,
-                                        int64_t middle_layers, int64_t& scratch_bytes) const;
+  PartCost record_stage(const LayoutShape& shape, const Recomputing& how, bool halves, int64_t middle_layers, int pp,
+                        int64_t& scratch_bytes) const;
 
   const LoadedConfig& run_;
   const SearchAxes vary_;

@@ -14,10 +14,10 @@ void mark_as_levels(LoadedConfig& loaded, const SearchAxes& vary) {
     for (const char* key : keys)
       if (varied) loaded.origins[key] = {Origin::level, "--search"};
   };
-  mark(vary.mesh, {"parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size",
-                   "parallel.sequence_parallel", "parallel.decoder_first_pipeline_num_layers",
-                   "parallel.decoder_last_pipeline_num_layers", "parallel.account_for_embedding_in_pipeline_split",
-                   "parallel.account_for_loss_in_pipeline_split"});
+  mark(vary.mesh,
+       {"parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size", "parallel.sequence_parallel",
+        "parallel.decoder_first_pipeline_num_layers", "parallel.decoder_last_pipeline_num_layers",
+        "parallel.account_for_embedding_in_pipeline_split", "parallel.account_for_loss_in_pipeline_split"});
   mark(vary.schedule, {"parallel.pipeline_schedule"});
   mark(vary.chunks, {"parallel.virtual_pipeline_model_parallel_size"});
   mark(vary.micro_batch, {"batch.micro_batch_size"});
