@@ -6,6 +6,7 @@
 #include "engine/plan/predict.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
+#include "launch/plan_calibrate.h"
 #include "launch/plan_search.h"
 
 namespace trivet {
@@ -15,7 +16,8 @@ struct PlanOptions {
   std::string path, system, trace;
   std::vector<std::string> sets, system_sets;
   int ranks = 0;
-  bool json = false, systems = false;
+  bool json = false, systems = false, full = false;
+  CalibrationOptions calibration;
   PlanSearch search;
 };
 
@@ -50,6 +52,10 @@ void leave_out_emulation(Config& config) {
 
 void run(const PlanOptions& options) {
   if (options.systems) return print_systems();
+  if (const CalibrationOptions& rows = options.calibration; !rows.score.empty() || !rows.calibrate.empty()) {
+    if (!options.path.empty()) throw ConfigError(fmt::format("{}: each row names its run; leave it out", options.path));
+    return score_or_calibrate(rows);
+  }
   if (options.path.empty()) throw ConfigError("trivet plan: expected the YAML file of a run, or --systems");
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
   const System system = load_system(options.system, options.system_sets);
@@ -66,9 +72,11 @@ void run(const PlanOptions& options) {
     return run_search(options.search, loaded, links, options.ranks, system, options.json);
   }
   const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
-  const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
+  RunFacts facts = facts_of(loaded.config, ranks);
+  facts.planned = true;
+  const Layout layout = resolve(loaded, facts);
   for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
-  const Prediction prediction = predict(loaded.config, layout, system, options.trace);
+  const Prediction prediction = predict(loaded.config, layout, system, options.trace, options.full);
   if (options.json) fmt::print("{}", to_json(prediction, system));
   else print_blocks(describe(prediction, system));
 }
@@ -90,10 +98,17 @@ void add_plan_command(CLI::App& app) {
   CLI::Option* search = add_search_options(*command, options->search);
   command->add_flag("--systems", options->systems, "list the pages with their constants")->excludes(search);
   command->add_flag("--json", options->json, "print the prediction as JSON");
+  command->add_flag("--full", options->full,
+                    "play every rank, also those that do the same: slower, with the same times");
   command->add_option("--trace", options->trace, "write the last step of a rank of each kind for ui.perfetto.dev")
       ->option_text("FILE.json")
       ->excludes(search);
-  command->callback([options] { run(*options); });
+  add_calibration_options(*command, options->calibration);
+  command->callback([options] {
+    options->calibration.system = options->system;
+    options->calibration.system_sets = options->system_sets;
+    run(*options);
+  });
 }
 
 }  // namespace trivet

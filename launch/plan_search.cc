@@ -67,7 +67,9 @@ void run_search(const PlanSearch& search, const LoadedConfig& run, const CommCon
   options.progress = [&](const SearchProgress& progress) {
     if (line.due()) line.draw(text_of(progress));
   };
-  const SearchResult result = trivet::search(run, facts_of(run.config, ranks), system, options);
+  RunFacts facts = facts_of(run.config, ranks);
+  facts.planned = true;
+  const SearchResult result = trivet::search(run, facts, system, options);
   line.clear();
   const bool replaced = write_best(search.out, result.found.front(), run, links, system);
   if (json) {

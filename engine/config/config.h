@@ -38,6 +38,7 @@ enum class CudaGraphs { none, local };
 enum class MlperfBenchmark { none, gpt3, llama31_405b, llama31_8b, tiny, tiny_gpt3 };
 enum class MlperfDivision { closed, open };
 enum class SubmissionStatus { onprem, cloud, preview, research };
+enum class PlanFramework { trivet, megatron, pytorch };
 
 constexpr auto words_of(AttentionBackend) { return word_list("flash", "cudnn"); }
 constexpr auto words_of(RecomputeGranularity) { return word_list("none", "selective", "full"); }
@@ -55,6 +56,7 @@ constexpr auto words_of(MlperfBenchmark) {
 }
 constexpr auto words_of(MlperfDivision) { return word_list("closed", "open"); }
 constexpr auto words_of(SubmissionStatus) { return word_list("onprem", "cloud", "preview", "research"); }
+constexpr auto words_of(PlanFramework) { return word_list("trivet", "megatron", "pytorch"); }
 constexpr auto words_of(DType) { return word_list("fp32", "bf16"); }
 constexpr auto words_of(DeviceKind) { return word_list("cpu", "cuda"); }
 constexpr auto words_of(CpuIsa) { return kCpuIsaNames; }
@@ -267,6 +269,16 @@ struct MlperfConfig {
   int64_t warmup_steps = 0;                      // on synthetic data, before the clock runs
 };
 
+// What `trivet plan` assumes of the program that trains where it is not this engine (engine/plan/habits.h).
+struct PlanConfig {
+  // pytorch, where ops_per_layer is given; megatron, where attention is not fused; else trivet
+  std::optional<PlanFramework> framework;
+  bool fused_attention = true;            // false: scores are stored, and softmax is a kernel of its own
+  std::optional<double> host_us_per_op;   // the system's host_us
+  std::optional<int64_t> ops_per_layer;   // kernels that the forward pass of a layer launches; the engine's own
+  std::optional<bool> fsdp_prefetch;      // gathers of ZeRO-3 go a unit ahead; overlap.overlap_param_gather
+};
+
 struct Config {
   ModelConfig model;
   ParallelConfig parallel;
@@ -280,6 +292,7 @@ struct Config {
   TrainConfig train;
   DeviceConfig device;
   MlperfConfig mlperf;
+  PlanConfig plan;
 };
 
 // Whether the run evaluates; the test set at its end, where there is one.

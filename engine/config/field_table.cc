@@ -260,6 +260,18 @@ void declare_run(std::vector<Field>& table) {
   KEY(mlperf, cache_clear, "command that drops the caches of a host, run once on each; \"\": none");
   KEY(mlperf, warmup_steps, "steps on synthetic data that change nothing, before the clock starts",
       range(0, 1e6, "steps"));
+
+  KEY(plan, framework,
+      "trivet plan: the program whose kernels are priced; auto: pytorch with ops_per_layer, megatron without fused "
+      "attention, else trivet");
+  KEY(plan, fused_attention, "trivet plan: attention is one kernel that stores no scores");
+  KEY(plan, host_us_per_op, "trivet plan: the host's time to launch a kernel; auto: the system's host_us",
+      range(0, 10'000, "us"));
+  KEY(plan, ops_per_layer,
+      "trivet plan: kernels that a layer's forward pass launches; others grow alike; auto: the engine's",
+      range(1, 10'000, "kernels"));
+  KEY(plan, fsdp_prefetch,
+      "trivet plan: with optim_grads_params, weights are gathered a unit ahead; auto: overlap_param_gather");
 }
 
 #undef KEY

@@ -162,6 +162,7 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d) {
   derive(loaded, "batch.global_batch_size", c.batch.global_batch_size,
          batch_sizes_of(c, c.batch.micro_batch_size * d).largest(),
          sizes ? "the largest of step_batch_size_schedule" : "micro_batch_size * data parallel size");
+  if (c.plan.fsdp_prefetch) c.overlap.overlap_param_gather = *c.plan.fsdp_prefetch;
   derive(loaded, "parallel.bucket_size", c.parallel.bucket_size, default_bucket_size(d), "max(40e6, 1e6 d)");
   const bool constant = c.optimizer.lr_decay_style == LrDecay::constant;  // which never leaves lr
   derive(loaded, "optimizer.min_lr", c.optimizer.min_lr, constant ? c.optimizer.lr : tenth_of(c.optimizer.lr),

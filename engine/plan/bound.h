@@ -66,7 +66,7 @@ class Bounds {
  public:
   // run: in any layout; outlives this, as `vary` is that of the search.
   Bounds(const LoadedConfig& run, const SearchAxes& vary, const System& system)
-      : run_(run), vary_(vary), system_(system), costs_(system) {}
+      : run_(run), vary_(vary), system_(system), costs_(system, run.config.plan) {}
 
   // [recomputing][sharding]. legal: a run of that shape. Threads may ask at the same time.
   std::vector<std::vector<LayoutBound>> of(const LayoutShape& shape, const LegalRun& legal,

@@ -98,21 +98,33 @@ double all_to_all_seconds(const System& system, const Wires& links, double bytes
 // draining a tile's pipeline takes as long as the multiplications of so long a k.
 double gemm_seconds(const System& system, DType dtype, const Gemm& g) {
   check(g.m > 0 && g.n > 0 && g.k > 0 && g.batch > 0, "a GEMM without elements");
-  constexpr double kSmallTile = 0.88;  // of the rate: a square tile loads more bytes for each multiplication
   const double peak = flops_per_second(system, dtype) * system.gemm_share;
   const double memory = memory_bytes_per_second(system);
-  const int tm = system.gemm_tile_m, tn = system.gemm_tile_n, small = std::min(tm, tn);
   const auto m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
   const auto batch = static_cast<double>(g.batch), bytes = static_cast<double>(size_of(dtype));
+  // A tile of the output needs (rows + columns) / (rows * columns) loads for a multiplication: a square tile of half the
+  // area has 0.88 of the largest one's rate.
+  constexpr double kLoads = 59;
+  const auto intensity = [](double rows, double columns) { return rows * columns / (rows + columns); };
+  const double largest = intensity(system.gemm_tile_m, system.gemm_tile_n);
+  const auto rate_of = [&](double rows, double columns) {
+    const double i = intensity(rows, columns);
+    return i / (i + kLoads) * (largest + kLoads) / largest;
+  };
 
   double compute = kInfinity;
-  for (const auto& [rows, columns, rate] : {std::tuple{tm, tn, 1.0}, {tn, tm, 1.0}, {small, small, kSmallTile}})
-    for (const int split : {1, 2, 4, 8}) {
-      const int64_t tiles = ceil_div(g.m, rows) * ceil_div(g.n, columns) * g.batch * split;
-      const auto units = static_cast<double>(ceil_div(tiles, system.sms) * system.sms);
-      const double tile_flops = 2.0 * rows * columns * (k / split + system.gemm_k0);
-      const double sums = split == 1 ? 0 : 8.0 * split * m * n * batch / memory;  // fp32, written and read
-      compute = std::min(compute, units * tile_flops / (peak * rate) + sums);
+  const int long_side = std::max(system.gemm_tile_m, system.gemm_tile_n), unit = std::max(1, long_side / 4);
+  for (int rows = unit; rows <= long_side; rows += unit)
+    for (int columns = unit; columns <= long_side; columns += unit) {
+      if (rows * columns > system.gemm_tile_m * system.gemm_tile_n) continue;
+      const int64_t plane = ceil_div(g.m, rows) * ceil_div(g.n, columns) * g.batch;
+      const double rate = peak * rate_of(rows, columns), flops = 2.0 * rows * columns;
+      for (const int split : {1, 2, 4, 8}) {
+        if (split > 1 && plane >= system.sms) break;  // no unit would have less to do
+        const auto units = static_cast<double>(ceil_div(plane * split, system.sms) * system.sms);
+        const double sums = split == 1 ? 0 : 8.0 * split * m * n * batch / memory;  // fp32, written and read
+        compute = std::min(compute, units * flops * (k / split + system.gemm_k0) / rate + sums);
+      }
     }
   const int64_t aligned = 16 / size_of(dtype);
   if (g.m % aligned != 0 || g.n % aligned != 0 || g.k % aligned != 0) compute /= system.gemm_unaligned;
@@ -145,6 +157,11 @@ double collective_seconds(const System& system, CommCall call, int64_t bytes, co
     case CommCall::transfer: break;
   }
   fail("a transfer is no collective: transfer_seconds()");
+}
+
+double ring_share(const System& system, const GroupPlace& place) {
+  const Wires links(system, place);
+  return std::min(1.0, links.ring / links.nvlink);
 }
 
 double transfer_seconds(const System& system, int64_t bytes, bool across) {

@@ -39,6 +39,9 @@ struct GroupPlace {
 // step contains. REQUIRES: no transfer.
 double collective_seconds(const System& system, CommCall call, int64_t bytes, const GroupPlace& place);
 
+// The rate of a rank's ring as a share of NVLink's: what its calls take of memory and compute units beside a kernel.
+double ring_share(const System& system, const GroupPlace& place);
+
 // From a send's start to its receive's end; across: the ranks are on different nodes.
 double transfer_seconds(const System& system, int64_t bytes, bool across);
 

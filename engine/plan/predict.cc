@@ -10,6 +10,7 @@
 #include "engine/metrics/perfetto.h"
 #include "engine/plan/costs.h"
 #include "engine/plan/device_memory.h"
+#include "engine/plan/habits.h"
 
 namespace trivet {
 namespace {
@@ -24,34 +25,37 @@ std::vector<std::string> rows_of(const Tape& tape) {
   return rows;
 }
 
-void write_trace(const std::string& path, const Rehearsal& rehearsal, const Layout& layout, const Replayed& replayed,
+void write_trace(const std::string& path, const Rehearsal& played, const Layout& layout, const Replayed& replayed,
                  int64_t origin_ns) {
   std::vector<std::string> parts;
   for (const Replayed::Traced& traced : replayed.traced) {
-    const Player& player = rehearsal.players[static_cast<size_t>(traced.player)];
+    const Player& player = played.players[static_cast<size_t>(traced.player)];
     parts.push_back(fmt::format("{}.rank{}", path, player.rank));
     PerfettoWriter writer(parts.back(), player.rank,
                           {.process = rank_name(player.rank, layout.mesh), .rows = rows_of(*player.tape)}, origin_ns,
                           [](const std::string& text) { throw IoError(text); });
-    writer.step(1, traced.rows);
+    writer.step(1, traced.rows(player, played.groups));
     writer.close();
   }
   join_traces(parts, path);
   for (const std::string& part : parts) std::filesystem::remove(part);
 }
 
+// When the last rank has done the step.
+int64_t end_of(const Replayed& replayed, size_t step) {
+  int64_t last = 0;
+  for (const std::vector<int64_t>& ends : replayed.step_ends) last = std::max(last, ends[step]);
+  return last;
+}
+
 }  // namespace
 
-int64_t SystemCosts::work_ns(const TapeWork& work, bool) const {
-  switch (work.kind) {
-    case TapeWork::gemm: return ns_of(gemm_seconds(system_, work.dtype, {.m = work.m, .n = work.n, .k = work.k}));
-    case TapeWork::attention:
-      return ns_of(attention_seconds(system_, work.dtype, static_cast<double>(work.flops), work.backward));
-    case TapeWork::memory:
-    case TapeWork::copy: break;
-  }
-  return ns_of(memory_seconds(system_, static_cast<double>(work.bytes)));
+double step_seconds(const Replayed& replayed) {
+  const size_t steps = replayed.step_ends.front().size();
+  return static_cast<double>(end_of(replayed, steps - 1) - end_of(replayed, 0)) * 1e-9 / static_cast<double>(steps - 1);
 }
+
+int64_t SystemCosts::work_ns(const TapeWork& work, bool) const { return ns_of(work_seconds(system_, plan_, work)); }
 
 CallCost SystemCosts::call_cost(const TapeCall& call, const TapeGroups::Group& group) const {
   std::map<int, int> by_node;
@@ -61,59 +65,59 @@ CallCost SystemCosts::call_cost(const TapeCall& call, const TapeGroups::Group& g
   if (call.kind == CommCall::transfer) {
     // Of a larger group, the two ends may be on one node.
     const bool alone = group.world_ranks.size() == 2;
-    return {ns_of(transfer_seconds(system_, call.bytes, across && alone)), alone ? port : Port::link};
+    const double share = system_.network_gb_per_s * system_.network_share / system_.nvlink_gb_per_s;
+    return {ns_of(transfer_seconds(system_, call.bytes, across && alone)), alone ? port : Port::link,
+            across && alone ? std::min(1.0, share) : 1};
   }
   const auto most = std::ranges::max_element(by_node, {}, [](const auto& node) { return node.second; })->second;
   const GroupPlace place{.ranks = static_cast<int>(group.world_ranks.size()),
                          .ranks_per_node = most,
                          .groups_per_node = across ? std::max(1, system_.gpus_per_node / most) : 1};
-  return {ns_of(collective_seconds(system_, call.kind, call.bytes, place)), port};
+  return {ns_of(collective_seconds(system_, call.kind, call.bytes, place)), port, ring_share(system_, place)};
 }
 
 int64_t SystemCosts::host_ns(const TapeRecord& record) const {
   const bool launches =
       record.kind == TapeRecord::work || record.kind == TapeRecord::call || record.kind == TapeRecord::graph;
-  return launches ? ns_of(system_.host_us * 1e-6) : 0;
+  return launches ? ns_of(launch_seconds(system_, plan_)) : 0;
 }
 
-Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace) {
+Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace,
+                   bool full) {
   Rehearsal rehearsal = rehearse(config, layout);
+  Rehearsal each_rank;
+  if (full) each_rank.players = rehearsal.players, each_rank.groups = rehearsal.groups;
   merge_ranks(rehearsal, system.gpus_per_node);
+  const Rehearsal& played = full ? each_rank : rehearsal;
   const int steps = rehearsal.tapes.front().steps;
   ReplayOptions options{.first_step = steps - 1};
-  for (size_t player = 0; player < rehearsal.players.size(); ++player)
-    options.traced.push_back(static_cast<int>(player));
-  const Replayed replayed = replay(rehearsal.players, rehearsal.groups, SystemCosts(system), options);
+  for (size_t kind = 0; kind < rehearsal.players.size(); ++kind)
+    options.traced.push_back(full ? rehearsal.players[kind].rank : static_cast<int>(kind));
+  const Replayed replayed = replay(played.players, played.groups, SystemCosts(system, config.plan), options);
 
-  const auto end_of = [&](int step) {
-    int64_t last = 0;
-    for (const std::vector<int64_t>& ends : replayed.step_ends) last = std::max(last, ends[static_cast<size_t>(step)]);
-    return last;
-  };
   Prediction prediction{.tapes = static_cast<int>(rehearsal.tapes.size()), .records = replayed.records};
   StepMeter meter;
   StepStats all;
-  for (const Replayed::Traced& traced : replayed.traced) {
+  for (size_t kind = 0; kind < rehearsal.players.size(); ++kind) {
+    const Replayed::Traced& traced = replayed.traced[kind];
     const auto number = static_cast<size_t>(traced.player);
-    const Player& player = rehearsal.players[number];
+    const Player& player = played.players[number];
     const std::vector<int64_t>& ends = replayed.step_ends[number];
-    const StepStats stats =
-        meter.measure(traced.rows, ends[static_cast<size_t>(steps) - 2], ends[static_cast<size_t>(steps) - 1]);
+    const StepStats stats = meter.measure(traced.rows(player, played.groups), ends[static_cast<size_t>(steps) - 2],
+                                          ends[static_cast<size_t>(steps) - 1]);
     prediction.ranks.push_back({rank_name(player.rank, layout.mesh), stats});
-    for (int64_t i = 0; i < player.ranks; ++i) all += stats;
+    for (int64_t i = 0; i < rehearsal.players[kind].ranks; ++i) all += stats;
   }
   const int64_t batch = *config.batch.global_batch_size;
   const StepWork work{.tokens = batch * config.model.seq_length,
                       .flops = flops_per_step(model_spec_of(config.model), batch, config.train.flops_convention),
                       .ranks = layout.mesh.world(),
                       .peak_tflops = config.precision.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops};
-  // The mean of the steps behind the first, which begins with idle ranks.
-  const double seconds = static_cast<double>(end_of(steps - 1) - end_of(0)) * 1e-9 / (steps - 1);
-  report_speed(prediction.step, work, seconds, all);
+  report_speed(prediction.step, work, step_seconds(replayed), all);
   prediction.memory = memory_of_worst_rank(config, layout, system);
   prediction.memory_bytes = sum_of(prediction.memory);
   prediction.capacity_bytes = device_bytes(system);
-  if (!trace.empty()) write_trace(trace, rehearsal, layout, replayed, end_of(steps - 2));
+  if (!trace.empty()) write_trace(trace, played, layout, replayed, end_of(replayed, static_cast<size_t>(steps) - 2));
   return prediction;
 }
 

@@ -15,7 +15,7 @@ namespace trivet {
 
 class SystemCosts : public ReplayCosts {
  public:
-  explicit SystemCosts(const System& system) : system_(system) {}
+  SystemCosts(const System& system, const PlanConfig& plan) : system_(system), plan_(plan) {}
   int64_t work_ns(const TapeWork& work, bool in_graph) const override;
   CallCost call_cost(const TapeCall& call, const TapeGroups::Group& group) const override;
   int64_t host_ns(const TapeRecord& record) const override;
@@ -23,7 +23,11 @@ class SystemCosts : public ReplayCosts {
 
  private:
   const System system_;
+  const PlanConfig plan_;
 };
+
+// The mean of the steps behind the first, which begins with idle ranks.
+double step_seconds(const Replayed& replayed);
 
 struct Prediction {
   StepReport step = {};                 // speed and where the time of all ranks went
@@ -35,8 +39,10 @@ struct Prediction {
   bool fits() const { return memory_bytes <= capacity_bytes; }
 };
 
-// trace: a Perfetto file of the last step of a rank of each kind; "": none. Throws ConfigError, IoError.
-Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace = "");
+// trace: a Perfetto file of the last step of a rank of each kind; "": none. full: each rank is played, also those that
+// one could play for (merge_ranks). Throws ConfigError, IoError.
+Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace = "",
+                   bool full = false);
 
 std::vector<TextBlock> describe(const Prediction& prediction, const System& system);
 std::string to_json(const Prediction& prediction, const System& system);

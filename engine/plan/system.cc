@@ -118,15 +118,28 @@ System parse_system(const std::string& text, const std::string& path, const std:
   return system;
 }
 
-System load_system(const std::string& name_or_path, const std::vector<std::string>& overrides,
-                   std::string_view folder) {
+namespace {
+
+std::filesystem::path path_of(const std::string& name_or_path, std::string_view folder) {
   const bool is_path = name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".yaml");
   const auto path =
       is_path ? std::filesystem::path(name_or_path) : std::filesystem::path(folder) / (name_or_path + ".yaml");
   if (!is_path && !std::filesystem::exists(path))
     throw ConfigError(fmt::format("--system: found {}, expected the path of a page, or the name of one in {}: {}",
                                   quote(name_or_path), folder, fmt::join(system_names(folder), ", ")));
-  return parse_system(read_yaml_text(path.string()), path.string(), overrides);
+  return path;
+}
+
+}  // namespace
+
+std::string page_text(const std::string& name_or_path, std::string_view folder) {
+  return read_yaml_text(path_of(name_or_path, folder).string());
+}
+
+System load_system(const std::string& name_or_path, const std::vector<std::string>& overrides,
+                   std::string_view folder) {
+  const std::string path = path_of(name_or_path, folder).string();
+  return parse_system(read_yaml_text(path), path, overrides);
 }
 
 std::vector<std::string> system_names(std::string_view folder) {

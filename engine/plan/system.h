@@ -58,6 +58,8 @@ inline constexpr std::string_view kSystemsFolder = "configs/systems";
 // with its place, key, what was found and what was expected; IoError.
 System load_system(const std::string& name_or_path, const std::vector<std::string>& overrides = {},
                    std::string_view folder = kSystemsFolder);
+// The text of that page. Throws ConfigError, IoError.
+std::string page_text(const std::string& name_or_path, std::string_view folder = kSystemsFolder);
 // The same from text; `path` names it.
 System parse_system(const std::string& text, const std::string& path, const std::vector<std::string>& overrides = {});
 

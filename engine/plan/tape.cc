@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include "engine/data/synthetic_batches.h"
@@ -20,13 +21,11 @@ class Numbered {
  public:
   explicit Numbered(std::vector<T>& values) : values_(values) {}
   uint32_t operator()(const T& value) {
-    auto [at, end] = by_hash_.equal_range(hash_of(value));
-    for (; at != end; ++at)
-      if (values_[at->second] == value) return at->second;
-    const auto number = static_cast<uint32_t>(values_.size());
-    values_.push_back(value);
-    by_hash_.emplace(hash_of(value), number);
-    return number;
+    if (!values_.empty() && values_[last_] == value) return last_;
+    if (2 * values_.size() >= slots_.size()) grow();
+    uint32_t& slot = slot_of(value);
+    if (slot == kNone) slot = static_cast<uint32_t>(values_.size()), values_.push_back(value);
+    return last_ = slot;
   }
 
  private:
@@ -37,7 +36,7 @@ class Numbered {
     return static_cast<size_t>(hash);
   }
   static size_t hash_of(const TapeWork& w) {
-    return mix({static_cast<int64_t>(reinterpret_cast<uintptr_t>(w.name)), w.m, w.n, w.k, w.flops, w.bytes});
+    return mix({static_cast<int64_t>(reinterpret_cast<uintptr_t>(w.name)), w.recomputed, w.m, w.n, w.k, w.flops, w.bytes});
   }
   static size_t hash_of(const TapeCall& c) {
     return mix({static_cast<int64_t>(c.kind), c.sends, c.group, c.ahead, c.bytes});
@@ -46,8 +45,22 @@ class Numbered {
     return mix({l.microbatch, l.chunk, l.first_unit, l.last_unit, l.bucket, l.hand_over});
   }
 
+  // Where the value's number is, or belongs.
+  uint32_t& slot_of(const T& value) {
+    const size_t mask = slots_.size() - 1;  // of a power of two
+    size_t at = hash_of(value) & mask;
+    while (slots_[at] != kNone && !(values_[slots_[at]] == value)) at = (at + 1) & mask;
+    return slots_[at];
+  }
+  void grow() {
+    slots_.assign(std::max<size_t>(64, 2 * slots_.size()), kNone);
+    for (uint32_t number = 0; number < values_.size(); ++number) slot_of(values_[number]) = number;
+  }
+
+  static constexpr uint32_t kNone = UINT32_MAX;
   std::vector<T>& values_;
-  std::unordered_multimap<size_t, uint32_t> by_hash_;
+  std::vector<uint32_t> slots_;  // numbers by a hash of their values; kNone: free
+  uint32_t last_ = 0;            // that was asked for
 };
 
 // What the parts of the back end write to.
@@ -60,7 +73,10 @@ class Recorder {
     to.push_back(
         {.kind = kind, .stream = stream, .in_graph = captured != nullptr, .what = what, .label = labels_(label)});
   }
-  uint32_t work(const TapeWork& work) { return works_(work); }
+  uint32_t work(TapeWork work) {
+    work.recomputed = recomputing > 0;
+    return works_(work);
+  }
   uint32_t call(const TapeCall& call) { return calls_(call); }
   int group(const CommGroup& group) {
     int& made = made_[{group.name, group.world_ranks}];
@@ -73,6 +89,7 @@ class Recorder {
   TapeGroups& groups;
   const TapeOptions options;
   std::vector<TapeRecord>* captured = nullptr;  // of a graph
+  int recomputing = 0;                          // phases of recomputation that are open
 
  private:
   Numbered<TapeWork> works_{tape.works};
@@ -115,10 +132,14 @@ class TapeStream : public Stream {
   }
   void begin_phase(const SpanInfo& info) override {
     flush();
+    phases_.push_back(info.name == std::string_view("recompute"));
+    recorder_.recomputing += phases_.back();
     add(TapeRecord::begin_phase, recorder_.work({.name = info.name, .category = info.category}));
   }
   void end_phase() override {
     flush();
+    recorder_.recomputing -= phases_.back();
+    phases_.pop_back();
     add(TapeRecord::end_phase, 0);
   }
   void queue(const TapeWork& work) { add(TapeRecord::work, recorder_.work(work)); }
@@ -150,6 +171,7 @@ class TapeStream : public Stream {
 
   Recorder& recorder_;
   const uint8_t number_;
+  std::vector<int> phases_;  // open: 1 where activations are recomputed
 };
 
 TapeStream& tape_stream(Stream& stream) { return dynamic_cast<TapeStream&>(stream); }
@@ -221,11 +243,16 @@ void complete(const op::Matmul& op, TapeWork& work) {
   work.dtype = op.a.dtype;
   work.m = op.c.rows(), work.n = op.c.cols(), work.k = op.transpose_a ? op.a.rows() : op.a.cols();
   work.flops = 2 * work.m * work.n * work.k;
+  work.gelu = op.pre_activation || op.gelu_backward;
+  work.backward = static_cast<bool>(op.gelu_backward);
 }
+void complete(const op::CrossEntropyForward&, TapeWork& work) { work.kind = TapeWork::loss; }
+void complete(const op::CrossEntropyBackward&, TapeWork& work) { work.kind = TapeWork::loss; }
 void add_attention(const QkvOf<In>& qkv, int64_t products, TapeWork& work) {
   const HeadsLayout &q = qkv.q.layout, &k = qkv.k.layout;
   work.kind = TapeWork::attention;
   work.dtype = qkv.q.memory.dtype;
+  work.batch = q.b * q.heads(), work.m = q.s, work.n = k.s, work.k = q.d;
   work.flops = 2 * products * q.b * q.heads() * q.d * causal_pairs(q.s, k.s);
 }
 void complete(const op::AttentionForward& op, TapeWork& work) { add_attention(op.qkv, 2, work); }
@@ -308,9 +335,15 @@ class TapeBackEnd : public PlanningBackEnd {
 }  // namespace
 
 int TapeGroups::add(const Group& group) {
-  const auto [at, is_new] = numbers_.try_emplace(group, static_cast<int>(by_number_.size()));
-  if (is_new) by_number_.push_back(&at->first);
-  return at->second;
+  size_t hash = std::hash<std::string>()(group.name) + static_cast<size_t>(group.occurrence);
+  for (const int rank : group.world_ranks) hash = (hash ^ static_cast<size_t>(rank)) * 0x9E3779B97F4A7C15ull;
+  const auto [first, end] = numbers_.equal_range(hash);
+  for (auto at = first; at != end; ++at)
+    if ((*this)[at->second] == group) return at->second;
+  const int number = size();
+  numbers_.emplace(hash, number);
+  groups_.push_back(group);
+  return number;
 }
 
 Tape record_tape(const Config& run, const Layout& layout, int rank, TapeGroups& groups, const TapeOptions& options) {
@@ -337,6 +370,7 @@ Tape record_tape(const Config& run, const Layout& layout, int rank, TapeGroups& 
     trainer.queue_step();
     if (!options.one_ahead) trainer.finish_step();
     tape_stream(*trainer.rank().compute).mark();
+    if (step == 0) tape.records.reserve(tape.records.size() * (static_cast<size_t>(options.steps) + 1));
   }
   if (options.one_ahead) trainer.finish_step();
   return tape;

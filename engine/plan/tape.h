@@ -7,8 +7,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <deque>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/config/validate.h"
@@ -20,14 +21,18 @@ namespace trivet {
 
 // What an op does, apart from when and where: equal ones are stored once.
 struct TapeWork {
-  enum Kind : uint8_t { memory, gemm, attention, copy };  // copy: between the host and the device
+  // memory: bound by the bytes that it moves; copy: between the host and the device
+  enum Kind : uint8_t { memory, loss, gemm, attention, copy };
   const char* name = "";
   Category category = Category::compute;
   Kind kind = memory;
-  DType dtype = DType::f32;     // of a product's operands
+  DType dtype = DType::f32;     // of a GEMM's operands, and of attention's
   bool backward = false;        // of attention
-  int64_t m = 0, n = 0, k = 0;  // of a product
-  int64_t flops = 0;            // of a product; of attention, those above the diagonal left out
+  bool gelu = false;            // a GEMM with an epilogue that applies GELU or multiplies by its derivative
+  bool recomputed = false;      // in the backward pass, to restore activations
+  int64_t m = 0, n = 0, k = 0;  // of a GEMM; of attention: queries, keys and the width of a head
+  int64_t batch = 1;            // of attention: heads of all samples
+  int64_t flops = 0;            // of a GEMM; of attention, those above the diagonal left out
   int64_t bytes = 0;            // read and written, each argument once
   bool operator==(const TapeWork&) const = default;
 };
@@ -53,15 +58,15 @@ class TapeGroups {
     Category category = Category::compute;
     int occurrence = 0;  // among those of its name and members, which all of them make in the same order
     int arrivals = 0;    // players that come to its collectives; 0: a player for each member
-    auto operator<=>(const Group&) const = default;
+    bool operator==(const Group&) const = default;
   };
-  const Group& operator[](int group) const { return *by_number_[static_cast<size_t>(group)]; }
-  int size() const { return static_cast<int>(by_number_.size()); }
+  const Group& operator[](int group) const { return groups_[static_cast<size_t>(group)]; }
+  int size() const { return static_cast<int>(groups_.size()); }
   int add(const Group& group);  // or the number of the one that is there
 
  private:
-  std::map<Group, int> numbers_;
-  std::vector<const Group*> by_number_;
+  std::deque<Group> groups_;
+  std::unordered_multimap<size_t, int> numbers_;  // by a hash
 };
 
 struct TapeRecord {
