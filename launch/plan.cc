@@ -7,6 +7,7 @@
 #include "engine/train/run.h"
 #include "launch/commands.h"
 #include "launch/plan_calibrate.h"
+#include "launch/plan_search.h"
 
 namespace trivet {
 namespace {
@@ -17,6 +18,7 @@ struct PlanOptions {
   int ranks = 0;
   bool json = false, systems = false, full = false;
   CalibrationOptions calibration;
+  PlanSearch search;
 };
 
 void print_systems() {
@@ -58,16 +60,21 @@ void run(const PlanOptions& options) {
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
   const System system = load_system(options.system, options.system_sets);
   LoadedConfig loaded = load_config(options.path, options.sets);
+  const CommConfig links = loaded.config.comm;
   leave_out_emulation(loaded.config);
+  if (loaded.config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");
+  if (batch_sizes_of(loaded.config, loaded.config.batch.micro_batch_size).parts.size() > 1)
+    throw ConfigError(
+        "the batch size changes over the run, but a plan is of one: leave the ramp out, with batch."
+        "global_batch_size as the batch to plan");
+  if (options.search.wanted) {
+    if (options.ranks == 0) throw ConfigError("--ranks: is missing, expected the ranks to look for layouts of");
+    return run_search(options.search, loaded, links, options.ranks, system, options.json);
+  }
   const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
   RunFacts facts = facts_of(loaded.config, ranks);
   facts.planned = true;
   const Layout layout = resolve(loaded, facts);
-  if (loaded.config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");
-  if (!layout.smaller.empty())
-    throw ConfigError(
-        "the batch size changes over the run, but a plan is of one: leave the ramp out, with batch."
-        "global_batch_size as the batch to plan");
   for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
   const Prediction prediction = predict(loaded.config, layout, system, options.trace, options.full);
   if (options.json) fmt::print("{}", to_json(prediction, system));
@@ -88,12 +95,14 @@ void add_plan_command(CLI::App& app) {
       ->option_text("KEY=VALUE ...")
       ->take_all()
       ->allow_extra_args(false);
-  command->add_flag("--systems", options->systems, "list the pages with their constants");
+  CLI::Option* search = add_search_options(*command, options->search);
+  command->add_flag("--systems", options->systems, "list the pages with their constants")->excludes(search);
   command->add_flag("--json", options->json, "print the prediction as JSON");
   command->add_flag("--full", options->full,
                     "play every rank, also those that do the same: slower, with the same times");
   command->add_option("--trace", options->trace, "write the last step of a rank of each kind for ui.perfetto.dev")
-      ->option_text("FILE.json");
+      ->option_text("FILE.json")
+      ->excludes(search);
   add_calibration_options(*command, options->calibration);
   command->callback([options] {
     options->calibration.system = options->system;

@@ -9,8 +9,8 @@
 #include "base/json.h"
 #include "engine/metrics/perfetto.h"
 #include "engine/plan/costs.h"
+#include "engine/plan/device_memory.h"
 #include "engine/plan/habits.h"
-#include "engine/train/rank_state.h"
 
 namespace trivet {
 namespace {
@@ -39,28 +39,6 @@ void write_trace(const std::string& path, const Rehearsal& played, const Layout&
   }
   join_traces(parts, path);
   for (const std::string& part : parts) std::filesystem::remove(part);
-}
-
-// The memory of the rank that holds most of its device's, with what the system takes beside it.
-std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout& layout, const Rehearsal& rehearsal,
-                                             const System& system) {
-  constexpr double kGiB = 1 << 30;
-  std::vector<MemoryItem> worst;
-  int64_t most = -1;
-  for (const Tape& tape : rehearsal.tapes) {
-    const MemoryPlan plan = plan_memory(config, layout, position_of(tape.rank, layout.mesh));
-    std::vector<MemoryItem> items;
-    for (const MemoryItem& item : plan.items)
-      if (!item.on_host) items.push_back(item);
-    const auto reserve = [&](const char* name, double gib) { items.push_back({name, std::llround(gib * kGiB)}); };
-    reserve("device context", system.context_gib);
-    reserve("communicators", system.communicator_gib * static_cast<double>(tape.groups.size()));
-    reserve("workspaces", system.workspace_gib);
-    int64_t sum = 0;
-    for (const MemoryItem& item : items) sum += item.bytes;
-    if (sum > most) most = sum, worst = items;
-  }
-  return worst;
 }
 
 // When the last rank has done the step.
@@ -136,9 +114,9 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
                       .ranks = layout.mesh.world(),
                       .peak_tflops = config.precision.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops};
   report_speed(prediction.step, work, step_seconds(replayed), all);
-  prediction.memory = memory_of_worst_rank(config, layout, rehearsal, system);
-  for (const MemoryItem& item : prediction.memory) prediction.memory_bytes += item.bytes;
-  prediction.capacity_bytes = std::llround(system.memory_gib * (1 << 30));
+  prediction.memory = memory_of_worst_rank(config, layout, system);
+  prediction.memory_bytes = sum_of(prediction.memory);
+  prediction.capacity_bytes = device_bytes(system);
   if (!trace.empty()) write_trace(trace, played, layout, replayed, end_of(replayed, static_cast<size_t>(steps) - 2));
   return prediction;
 }

@@ -1,0 +1,299 @@
+#include "engine/plan/search.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <fmt/format.h>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/parallel_for.h"
+#include "base/text.h"
+#include "engine/config/fields.h"
+#include "engine/plan/bound.h"
+#include "engine/plan/candidates.h"
+#include "engine/plan/device_memory.h"
+
+namespace trivet {
+namespace {
+
+// A layout that may fit.
+struct Point {
+  LayoutBound bound;
+  uint32_t shape = 0;
+  uint16_t recomputing = 0;
+  Sharding sharding = Sharding::no_shard;
+};
+
+class Search {
+ public:
+  Search(const LoadedConfig& run, const RunFacts& facts, const System& system, const SearchOptions& options)
+      : run_(run),
+        facts_(facts),
+        system_(system),
+        options_(options),
+        bounds_(run, options.vary, system),
+        shapes_(list_shapes(run.config, facts.world_size, options.vary)) {}
+
+  SearchResult find();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Pending {
+    LegalRun run;
+    Candidate candidate;
+  };
+
+  // Once, and then for ever. Threads may ask at the same time.
+  bool over() {
+    const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - start_).count() > options_.seconds; };
+    if (!over_ && ((options_.stop && options_.stop()) || passed())) over_ = true;
+    return over_;
+  }
+  void bound_layouts();
+  std::optional<std::vector<Point>> bound_shape(size_t number);
+  std::vector<Point> bound_family(size_t first, size_t end);
+  void visit_layouts();
+  std::optional<Pending> take(const Point& point);
+  void rehearse(std::vector<Pending>& pending);
+  std::vector<Pending> rehearse_neighbours(const std::pair<LegalRun, Candidate>& of);
+  void refine();
+  bool fits(const LegalRun& run) const {
+    return sum_of(memory_of_worst_rank(run.config, run.layout, system_)) <= device_bytes(system_);
+  }
+  [[noreturn]] void fail_empty() const;
+  double last_of_best() const;
+  void report(bool refining);
+
+  const LoadedConfig& run_;
+  const RunFacts facts_;
+  const System system_;
+  const SearchOptions& options_;
+  Bounds bounds_;
+  const std::vector<LayoutShape> shapes_;
+  const Clock::time_point start_ = Clock::now();
+  std::vector<std::vector<Recomputing>> recomputings_;  // [shape]
+  std::vector<Point> points_;                           // by bound
+  size_t next_ = 0;                                     // of points_
+  std::set<std::pair<uint32_t, Sharding>> fitted_;      // shapes that fit with that sharding
+  std::vector<std::pair<LegalRun, Candidate>> found_;
+  size_t families_ = 0, bounded_ = 0;
+  std::atomic<int64_t> illegal_ = 0, too_large_ = 0, unbounded_ = 0;
+  std::atomic<bool> over_ = false;
+  std::set<std::string> seen_;  // configurations with other switches
+  SearchResult result_;
+};
+
+double seconds_of(const std::pair<LegalRun, Candidate>& found) { return found.second.prediction.step.step_seconds; }
+
+std::vector<std::string> differences(const Config& config, const Config& run) {
+  std::vector<std::string> sets;
+  Config from = config, to = run;
+  for (const Field& field : fields())
+    if (const std::string value = format_field(field, from); value != format_field(field, to))
+      sets.push_back(fmt::format("{}={}", field.name, value));
+  return sets;
+}
+
+// Empty where the engine refuses the shape. Layouts that no rank's memory holds are only counted.
+std::optional<std::vector<Point>> Search::bound_shape(size_t number) {
+  const LayoutShape& shape = shapes_[number];
+  const int d = facts_.world_size / (shape.t * shape.p);
+  const std::vector<Sharding> shardings = list_shardings(run_.config, d, options_.vary);
+  // Of stages of one layer, until it is known how many they have.
+  std::vector<Recomputing>& recomputings = recomputings_[number];
+  recomputings = list_recomputings(run_.config, 1, options_.vary);
+  const auto legal = legal_run(
+      with_layout(run_, facts_.world_size, shape, recomputings.front(), shardings.front(), options_.vary), facts_);
+  if (!legal) return std::nullopt;
+  recomputings = list_recomputings(run_.config, std::ranges::max(legal->layout.layers_of_stage), options_.vary);
+  std::vector<Point> points;
+  const auto bounds = bounds_.of(shape, *legal, recomputings, shardings);
+  const auto reserves = static_cast<int64_t>((system_.context_gib + system_.workspace_gib) * (1 << 30));
+  for (size_t i = 0; i < bounds.size(); ++i)
+    for (size_t k = 0; k < shardings.size(); ++k)
+      if (bounds[i][k].memory_bytes + reserves <= device_bytes(system_))
+        points.push_back({bounds[i][k], static_cast<uint32_t>(number), static_cast<uint16_t>(i), shardings[k]});
+  too_large_ += static_cast<int64_t>(bounds.size() * shardings.size() - points.size());
+  return points;
+}
+
+// Shapes that differ in the micro-batch alone, the smallest first. Where none of the layouts of one fits, larger ones
+// do not either: the samples in flight are as many or more.
+std::vector<Point> Search::bound_family(size_t first, size_t end) {
+  std::vector<Point> points;
+  for (size_t number = first; number < end; ++number) {
+    if (over()) {
+      unbounded_ += static_cast<int64_t>(end - number);
+      break;
+    }
+    const auto of_shape = bound_shape(number);
+    illegal_ += of_shape ? 0 : 1;
+    if (!of_shape) continue;
+    if (of_shape->empty()) {
+      too_large_ += static_cast<int64_t>(end - number - 1);
+      break;
+    }
+    points.insert(points.end(), of_shape->begin(), of_shape->end());
+  }
+  return points;
+}
+
+void Search::bound_layouts() {
+  recomputings_.resize(shapes_.size());
+  std::vector<size_t> begins;  // of families
+  for (size_t i = 0; i < shapes_.size(); ++i)
+    if (i == 0 || shapes_[i].micro_batch <= shapes_[i - 1].micro_batch) begins.push_back(i);
+  families_ = begins.size();
+  begins.push_back(shapes_.size());
+  const size_t at_once = 8 * options_.threads;
+  for (; bounded_ < families_; bounded_ = std::min(bounded_ + at_once, families_)) {
+    report(false);
+    std::vector<std::vector<Point>> by_family(std::min(at_once, families_ - bounded_));
+    parallel_for(by_family.size(), options_.threads,
+                 [&](size_t i) { by_family[i] = bound_family(begins[bounded_ + i], begins[bounded_ + i + 1]); });
+    for (const std::vector<Point>& points : by_family) points_.insert(points_.end(), points.begin(), points.end());
+  }
+  std::ranges::stable_sort(points_, {}, [](const Point& point) { return point.bound.seconds; });
+}
+
+std::optional<Search::Pending> Search::take(const Point& point) {
+  if (fitted_.contains({point.shape, point.sharding})) {
+    ++result_.dominated;
+    return std::nullopt;
+  }
+  auto legal = legal_run(with_layout(run_, facts_.world_size, shapes_[point.shape],
+                                     recomputings_[point.shape][point.recomputing], point.sharding, options_.vary),
+                         facts_);
+  if (!legal) {
+    illegal_ += 1;
+    return std::nullopt;
+  }
+  if (!fits(*legal)) {
+    ++too_large_;
+    return std::nullopt;
+  }
+  fitted_.insert({point.shape, point.sharding});
+  const double share = point.bound.recompute_seconds / point.bound.pass_seconds;
+  Candidate candidate{.config = legal->open.config,
+                      .sets = differences(legal->open.config, run_.config),
+                      .chunks = legal->layout.schedule.v,
+                      .bound_seconds = point.bound.seconds,
+                      .recompute_share = share};
+  return Pending{std::move(*legal), std::move(candidate)};
+}
+
+void Search::rehearse(std::vector<Pending>& pending) {
+  parallel_for(pending.size(), options_.threads, [&](size_t i) {
+    pending[i].candidate.prediction = predict(pending[i].run.config, pending[i].run.layout, system_);
+  });
+  for (Pending& one : pending) found_.emplace_back(std::move(one.run), std::move(one.candidate));
+  std::ranges::stable_sort(found_, {}, seconds_of);
+  pending.clear();
+}
+
+double Search::last_of_best() const {
+  return found_.size() < options_.best ? std::numeric_limits<double>::infinity()
+                                       : seconds_of(found_[options_.best - 1]);
+}
+
+void Search::report(bool refining) {
+  if (!options_.progress) return;
+  options_.progress({.families = families_,
+                     .bounded = bounded_,
+                     .layouts = points_.size(),
+                     .decided = next_,
+                     .rehearsed = found_.size(),
+                     .best_seconds = found_.empty() ? 0 : seconds_of(found_.front()),
+                     .next_seconds = next_ < points_.size() ? points_[next_].bound.seconds : 0,
+                     .refining = refining});
+}
+
+void Search::visit_layouts() {
+  std::vector<Pending> pending;
+  while (next_ < points_.size() && points_[next_].bound.seconds < last_of_best() && !over()) {
+    if (auto taken = take(points_[next_++])) pending.push_back(std::move(*taken));
+    if (pending.size() == options_.threads) rehearse(pending);
+    report(false);
+  }
+  if (!pending.empty()) rehearse(pending);
+}
+
+// The neighbours of a run that were not seen before and fit, rehearsed.
+std::vector<Search::Pending> Search::rehearse_neighbours(const std::pair<LegalRun, Candidate>& of) {
+  std::vector<Pending> tried;
+  for (const LoadedConfig& next : neighbours_of(of.first)) {
+    auto legal = legal_run(next, facts_);
+    if (!legal || !seen_.insert(to_yaml(legal->open.config)).second || !fits(*legal)) continue;
+    Candidate candidate = of.second;
+    candidate.config = legal->open.config;
+    candidate.sets = differences(candidate.config, run_.config);
+    tried.push_back({std::move(*legal), std::move(candidate)});
+  }
+  std::vector<char> done(tried.size(), 0);
+  parallel_for(tried.size(), options_.threads, [&](size_t i) {
+    if (over()) return;
+    tried[i].candidate.prediction = predict(tried[i].run.config, tried[i].run.layout, system_);
+    done[i] = 1;
+  });
+  std::vector<Pending> rehearsed;
+  for (size_t i = 0; i < tried.size(); ++i)
+    if (done[i]) rehearsed.push_back(std::move(tried[i]));
+  return rehearsed;
+}
+
+// Changes one switch of the best layouts after another, always the one that helps most.
+void Search::refine() {
+  for (const size_t count = std::min(options_.refined, found_.size()); result_.refined < count && !over();) {
+    auto& best = found_[result_.refined];
+    for (bool better = true; better && !over();) {
+      report(true);
+      better = false;
+      for (Pending& next : rehearse_neighbours(best)) {
+        if (next.candidate.prediction.step.step_seconds >= seconds_of(best)) continue;
+        best = {std::move(next.run), std::move(next.candidate)};
+        better = true;
+      }
+    }
+    ++result_.refined;
+  }
+  std::ranges::stable_sort(found_, {}, seconds_of);
+}
+
+SearchResult Search::find() {
+  bound_layouts();
+  visit_layouts();
+  result_.ended = !over();
+  const auto left = static_cast<int64_t>(points_.size() - next_);
+  (result_.ended ? result_.pruned : result_.not_visited) = left;
+  result_.unbounded = unbounded_;
+  if (left > 0 && unbounded_ == 0) result_.left_seconds = points_[next_].bound.seconds;
+  result_.rehearsed = static_cast<int64_t>(found_.size());
+  result_.illegal = illegal_, result_.too_large = too_large_;
+  result_.layouts = result_.illegal + result_.too_large + result_.dominated + left + result_.rehearsed;
+  if (found_.empty()) fail_empty();
+  if (options_.vary.switches) refine();
+  for (auto& [run, candidate] : found_) result_.found.push_back(std::move(candidate));
+  return std::move(result_);
+}
+
+void Search::fail_empty() const {
+  if (!result_.ended) throw ConfigError("the search was ended before a layout was rehearsed");
+  if (result_.too_large == 0)
+    throw ConfigError(fmt::format("none of {} is legal on {}; `trivet config` says why one is not",
+                                  counted(result_.illegal, "layout"), counted(facts_.world_size, "rank")));
+  throw ConfigError(fmt::format("none of {} fits in {} a rank: more ranks, or a smaller model, would",
+                                counted(result_.layouts - result_.illegal, "legal layout"),
+                                bytes_text(device_bytes(system_))));
+}
+
+}  // namespace
+
+SearchResult search(const LoadedConfig& run, const RunFacts& facts, const System& system,
+                    const SearchOptions& options) {
+  return Search(run, facts, system, options).find();
+}
+
+}  // namespace trivet

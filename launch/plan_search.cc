@@ -1,0 +1,86 @@
+#include "launch/plan_search.h"
+
+#include <filesystem>
+#include <fmt/format.h>
+
+#include "base/files.h"
+#include "base/stop_signal.h"
+#include "engine/plan/search_report.h"
+#include "engine/train/run.h"
+#include "launch/commands.h"
+#include "launch/redrawn_line.h"
+
+namespace trivet {
+namespace {
+
+constexpr size_t kBest = 10;
+
+std::string text_of(const SearchProgress& p) {
+  if (p.bounded < p.families)
+    return fmt::format("bounds {}", progress_bar(static_cast<double>(p.bounded) / static_cast<double>(p.families)));
+  std::string text = fmt::format("{} of {}, {} rehearsed", grouped(static_cast<int64_t>(p.decided)),
+                                 counted(static_cast<int64_t>(p.layouts), "layout"), p.rehearsed);
+  if (p.best_seconds > 0) text += fmt::format(", best {:.4g} s", p.best_seconds);
+  if (p.refining) return text + ", switches";
+  return p.next_seconds > 0 ? text + fmt::format(", next at least {:.4g} s", p.next_seconds) : text;
+}
+
+// Whether there was a file.
+bool write_best(const std::string& path, const Candidate& best, const LoadedConfig& run, const CommConfig& links,
+                const System& system) {
+  Config config = best.config;
+  config.comm = links;
+  const bool replaces = file_exists(path);
+  write_file(path,
+             fmt::format("# {} on {} ranks of {}, as trivet plan --search has it: {:.4g} s a step.\n\n{}", run.path,
+                         best.prediction.step.ranks, system.name, best.prediction.step.step_seconds, to_yaml(config)));
+  return replaces;
+}
+
+}  // namespace
+
+CLI::Option* add_search_options(CLI::App& command, PlanSearch& search) {
+  CLI::Option* wanted =
+      command.add_flag("--search", search.wanted,
+                       "look for the fastest layouts that fit: tensor, pipeline and data parallel sizes, schedule, "
+                       "micro-batch, recomputation, sharding, overlaps");
+  command.add_option("--search-out", search.out, "file for the best one, as trivet train takes it")
+      ->option_text("FILE.yaml")
+      ->check(file_name())
+      ->capture_default_str()
+      ->needs(wanted);
+  add_number(command, "--search-seconds", search.seconds, number("a number above 0", [](double x) { return x > 0; }),
+             "the search ends then, with what it has")
+      ->needs(wanted);
+  return wanted;
+}
+
+void run_search(const PlanSearch& search, const LoadedConfig& run, const CommConfig& links, int ranks,
+                const System& system, bool json) {
+  std::error_code none;
+  if (std::filesystem::equivalent(search.out, run.path, none))
+    throw ConfigError(fmt::format("--search-out: found {}, the file of the run; expected another", search.out));
+  watch_stop_signals("the search ends with what it has", "the search ends at once");
+  RedrawnLine line;
+  SearchOptions options{.best = kBest, .seconds = search.seconds, .threads = static_cast<size_t>(usable_cores())};
+  options.stop = [] { return stop_signal() != 0; };
+  options.progress = [&](const SearchProgress& progress) {
+    if (line.due()) line.draw(text_of(progress));
+  };
+  RunFacts facts = facts_of(run.config, ranks);
+  facts.planned = true;
+  const SearchResult result = trivet::search(run, facts, system, options);
+  line.clear();
+  const bool replaced = write_best(search.out, result.found.front(), run, links, system);
+  if (json) {
+    fmt::print("{}", to_json(result, system, search.out, kBest));
+    return;
+  }
+  print_blocks(describe(result, kBest));
+  fmt::print("\n");
+  print_text(extent_of(result, kBest));
+  print_text(
+      fmt::format("{} has the best one{}.", search.out, replaced ? ", in the place of the file that was there" : ""));
+}
+
+}  // namespace trivet
