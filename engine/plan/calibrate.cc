@@ -1,8 +1,10 @@
 #include "engine/plan/calibrate.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <fmt/format.h>
+#include <map>
 #include <thread>
 
 #include "base/parallel_for.h"
@@ -17,6 +19,8 @@ size_t threads() { return std::max(1u, std::thread::hardware_concurrency()); }
 void set_value(System& system, const SystemKey& key, double value) {
   std::visit([&]<class T>(T System::*member) { system.*member = static_cast<T>(value); }, key.member);
 }
+
+std::string file_of(const MeasuredRow& row) { return row.place.substr(0, row.place.rfind(':')); }
 
 bool gives(const MeasuredRow& row, const SystemKey& key) {
   return std::ranges::any_of(row.system_sets,
@@ -91,14 +95,19 @@ Errors errors_of(const MeasuredRuns& runs, std::span<const size_t> which, std::s
 std::vector<double> fit(const MeasuredRuns& runs, std::span<const size_t> which,
                         std::span<const SystemKey* const> keys, std::vector<double> values, const FitOptions& options) {
   const size_t n = keys.size();
+  std::map<std::string, size_t> rows_of_file;
+  for (const size_t i : which) ++rows_of_file[file_of(runs.rows()[i])];
+  std::vector<double> weights;
+  for (const size_t i : which)
+    weights.push_back(1 / static_cast<double>(rows_of_file[file_of(runs.rows()[i])]));
   const auto residuals = [&](std::span<const double> at) {
     std::vector<double> r = runs.predict(which, keys, at);
     for (size_t i = 0; i < r.size(); ++i) r[i] = std::log(r[i] / runs.rows()[which[i]].step_seconds) / options.outlier;
     return r;
   };
-  const auto cost_of = [](std::span<const double> r) {
+  const auto cost_of = [&](std::span<const double> r) {
     double cost = 0;
-    for (const double each : r) cost += 2 * (std::sqrt(1 + each * each) - 1);
+    for (size_t i = 0; i < r.size(); ++i) cost += weights[i] * 2 * (std::sqrt(1 + r[i] * r[i]) - 1);
     return cost;
   };
   const auto moved = [&](size_t k, double by) {  // in the logarithm, and in the range
@@ -121,7 +130,7 @@ std::vector<double> fit(const MeasuredRuns& runs, std::span<const size_t> which,
     std::vector<std::vector<double>> hessian(n, std::vector<double>(n, 0));
     std::vector<double> gradient(n, 0);
     for (size_t i = 0; i < r.size(); ++i) {
-      const double weight = 1 / std::sqrt(1 + r[i] * r[i]);
+      const double weight = weights[i] / std::sqrt(1 + r[i] * r[i]);
       for (size_t a = 0; a < n; ++a) {
         gradient[a] -= weight * slopes[a][i] * r[i];
         for (size_t b = 0; b < n; ++b) hessian[a][b] += weight * slopes[a][i] * slopes[b][i];
@@ -144,7 +153,7 @@ std::vector<double> fit(const MeasuredRuns& runs, std::span<const size_t> which,
       }
     }
     if (options.progress) options.progress(round + 1, cost);
-    if (!better || before - cost < 1e-3 * before) break;
+    if (!better || before - cost < 3e-3 * before) break;
   }
   return values;
 }

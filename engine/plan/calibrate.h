@@ -39,7 +39,8 @@ Errors errors_of(const MeasuredRuns& runs, std::span<const size_t> which, std::s
 
 // The values of `keys`, from `start` on, within their physical ranges, for which the logarithms of predicted and
 // measured times differ least: Levenberg-Marquardt with the soft-L1 loss 2 (sqrt(1 + r^2) - 1), r in units of
-// `outlier`, so that a row that is an outlier by 20 times pulls like one by few. Numeric derivatives.
+// `outlier`, so that a row that is far off pulls little. All files weigh the same: the rows of one source
+// share its habits. Numeric derivatives.
 struct FitOptions {
   double outlier = 0.03;
   int most_rounds = 20;

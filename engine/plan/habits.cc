@@ -15,16 +15,22 @@ namespace {
 //   loss         to fp32 3, log-softmax 4, its gradient 6, to 16 bits 3, a copy of the logits 2: 18. The engine: 3
 //   optimizer    an fp32 pass for each of Adam's twelve eager operations and of the norm's and the clipping's.
 //                Megatron: fused, with copies of gradients to fp32 and of weights from it
+//   kernels      launches where the engine has one: each begins and ends with idle compute units
 //   attention    FlashAttention 1, of 2022, over FlashAttention 2 (Dao 2023, section 4.1): its time
 struct Habits {
-  double elementwise = 1, loss = 1, optimizer = 1, attention_forward = 1, attention_backward = 1;
+  double elementwise = 1, loss = 1, optimizer = 1, kernels = 1, attention_forward = 1, attention_backward = 1;
 };
 Habits habits_of(PlanFramework framework) {
   switch (framework) {
     case PlanFramework::trivet: return {};
-    case PlanFramework::megatron: return {.loss = 6, .optimizer = 1.5};
+    case PlanFramework::megatron: return {.loss = 6, .optimizer = 1.5, .kernels = 3};
     case PlanFramework::pytorch:
-      return {.elementwise = 4, .loss = 5, .optimizer = 5, .attention_forward = 1.28, .attention_backward = 2};
+      return {.elementwise = 4,
+              .loss = 5,
+              .optimizer = 5,
+              .kernels = 5,
+              .attention_forward = 1.6,
+              .attention_backward = 1.8};
   }
   fail("a framework without costs");
 }
@@ -71,17 +77,19 @@ double work_seconds(const System& system, const PlanConfig& plan, const TapeWork
   const PlanFramework framework = framework_of(plan);
   const Habits habits = habits_of(framework);
   const auto bytes = static_cast<double>(w.bytes);
+  const double more_kernels = 1e-6 * system.kernel_us * (habits.kernels - 1);
   switch (w.kind) {
-    case TapeWork::gemm: return gemm_work_seconds(system, framework, w);
+    case TapeWork::gemm: return gemm_work_seconds(system, framework, w) + more_kernels;
     case TapeWork::attention:
-      return plan.fused_attention
-                 ? attention_seconds(system, w.dtype, static_cast<double>(w.flops), w.backward) *
-                       (w.backward ? habits.attention_backward : habits.attention_forward)
-                 : unfused_attention_seconds(system, w);
-    case TapeWork::loss: return memory_seconds(system, habits.loss * bytes);
+      if (!plan.fused_attention) return unfused_attention_seconds(system, w) + more_kernels;
+      return attention_seconds(system, w.dtype, static_cast<double>(w.flops), w.backward) *
+                 (w.backward ? habits.attention_backward : habits.attention_forward) +
+             more_kernels;
+    case TapeWork::loss: return memory_seconds(system, habits.loss * bytes) + more_kernels;
     case TapeWork::memory:
-      return memory_seconds(
-          system, bytes * (w.category == Category::optimizer ? habits.optimizer : habits.elementwise));
+      return memory_seconds(system,
+                            bytes * (w.category == Category::optimizer ? habits.optimizer : habits.elementwise)) +
+             more_kernels;
     case TapeWork::copy: break;
   }
   return memory_seconds(system, bytes);
