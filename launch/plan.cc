@@ -4,6 +4,7 @@
 
 #include "engine/config/load.h"
 #include "engine/plan/predict.h"
+#include "engine/plan/tape.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
 
@@ -23,27 +24,22 @@ void print_systems() {
     const System system = load_system(name);
     TextBlock block{.title = name};
     for (const SystemKey& key : system_keys())
-      block.rows.push_back({std::string(key.name), fmt::format("{:g}", value_of(system, key)), std::string(key.unit)});
+      if (key.is_of(system.kind()))
+        block.rows.push_back(
+            {std::string(key.name), fmt::format("{:g}", value_of(system, key)), std::string(key.unit)});
     blocks.push_back(std::move(block));
   }
   print_blocks(blocks);
 }
 
-// The system's page has the links of a planned run.
-void leave_out_emulation(Config& config) {
-  CommConfig& comm = config.comm;
-  const CommConfig none;
-  bool emulated = false;
-  const auto reset = [&](auto CommConfig::*member) {
-    emulated = emulated || comm.*member != none.*member;
-    comm.*member = none.*member;
-  };
-  reset(&CommConfig::link_latency_us), reset(&CommConfig::link_gbps);
-  reset(&CommConfig::tensor_link_latency_us), reset(&CommConfig::tensor_link_gbps);
-  reset(&CommConfig::pipeline_link_latency_us), reset(&CommConfig::pipeline_link_gbps);
-  reset(&CommConfig::data_link_latency_us), reset(&CommConfig::data_link_gbps);
-  reset(&CommConfig::shared_port);
-  if (emulated) fmt::print(stderr, "trivet: the emulated links of comm are left out: the system's page has its own\n");
+// The ranks of a run on CPUs, with the links that the run emulates, are threads of a process.
+void use_cpus(Config& config, const System& system) {
+  if (config.device.kind == DeviceKind::cuda)
+    throw ConfigError(fmt::format("device.kind: found cuda, expected auto or cpu: {} has no GPUs", system.name));
+  if (config.comm.backend.value_or(CommBackend::thread) != CommBackend::thread)
+    throw ConfigError(
+        fmt::format("comm.backend: expected auto or thread: the ranks of {} are threads of a process", system.name));
+  config.device.kind = DeviceKind::cpu;
 }
 
 void run(const PlanOptions& options) {
@@ -52,7 +48,9 @@ void run(const PlanOptions& options) {
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
   const System system = load_system(options.system, options.system_sets);
   LoadedConfig loaded = load_config(options.path, options.sets);
-  leave_out_emulation(loaded.config);
+  if (system.kind() == SystemKind::cpu) use_cpus(loaded.config, system);
+  else if (remove_links(loaded.config.comm))
+    fmt::print(stderr, "trivet: the emulated links of comm are left out: the system's page has its own\n");
   const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
   const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
   if (loaded.config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");

@@ -4,11 +4,13 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <memory>
 
 #include "base/files.h"
 #include "base/json.h"
 #include "engine/metrics/perfetto.h"
 #include "engine/plan/costs.h"
+#include "engine/plan/thread_ranks.h"
 #include "engine/train/rank_state.h"
 
 namespace trivet {
@@ -99,13 +101,22 @@ int64_t SystemCosts::host_ns(const TapeRecord& record) const {
 }
 
 Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace) {
-  Rehearsal rehearsal = rehearse(config, layout);
-  merge_ranks(rehearsal, system.gpus_per_node);
+  const bool on_cpus = system.kind() == SystemKind::cpu;
+  const int threads = on_cpus ? threads_of_rank(config, system, layout.mesh.world()) : 1;
+  Rehearsal rehearsal = rehearse(config, layout, {.one_ahead = !on_cpus, .cpu = on_cpus});
+  std::unique_ptr<ReplayCosts> costs;
+  if (on_cpus) {
+    play_on_threads(rehearsal, links_of(config.comm));
+    costs = std::make_unique<ThreadCosts>(system, threads, links_of(config.comm), config.comm.shared_port);
+  } else {
+    merge_ranks(rehearsal, system.gpus_per_node);
+    costs = std::make_unique<SystemCosts>(system);
+  }
   const int steps = rehearsal.tapes.front().steps;
   ReplayOptions options{.first_step = steps - 1};
   for (size_t player = 0; player < rehearsal.players.size(); ++player)
     options.traced.push_back(static_cast<int>(player));
-  const Replayed replayed = replay(rehearsal.players, rehearsal.groups, SystemCosts(system), options);
+  const Replayed replayed = replay(rehearsal.players, rehearsal.groups, *costs, options);
 
   const auto end_of = [&](int step) {
     int64_t last = 0;
@@ -125,10 +136,11 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
     for (int64_t i = 0; i < player.ranks; ++i) all += stats;
   }
   const int64_t batch = *config.batch.global_batch_size;
-  const StepWork work{.tokens = batch * config.model.seq_length,
-                      .flops = flops_per_step(model_spec_of(config.model), batch, config.train.flops_convention),
-                      .ranks = layout.mesh.world(),
-                      .peak_tflops = config.precision.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops};
+  const StepWork work{
+      .tokens = batch * config.model.seq_length,
+      .flops = flops_per_step(model_spec_of(config.model), batch, config.train.flops_convention),
+      .ranks = layout.mesh.world(),
+      .peak_tflops = threads * (config.precision.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops)};
   // The mean of the steps behind the first, which begins with idle ranks.
   const double seconds = static_cast<double>(end_of(steps - 1) - end_of(0)) * 1e-9 / (steps - 1);
   report_speed(prediction.step, work, seconds, all);

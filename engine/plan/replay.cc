@@ -38,9 +38,10 @@ class Replay {
     const Walk* walk;
     const Player* player;
     std::vector<StreamState> streams = {};
-    uint32_t host_waits = 0;           // that are over
-    int64_t host_late = 0;             // ns that they took
-    std::vector<uint32_t> calls = {};  // active on its ports
+    uint32_t host_waits = 0;                             // that are over
+    int64_t host_late = 0;                               // ns that they took
+    std::vector<uint32_t> calls = {};                    // active on its ports
+    std::array<int64_t, CallCost::kQueues> queues = {};  // when they are free, ns
     bool traced = false;
   };
   // A stream, or where stream is kCall the open call of number `rank`.
@@ -64,6 +65,8 @@ class Replay {
   void passed(int rank, uint8_t stream);
   void add_span(RankState& rank, StreamState& stream, const Walk::Step& step, int64_t wire_start);
   void set_wire(int rank);
+  void set_cores(int rank, uint8_t stream, bool works);
+  int64_t send(int rank, const CallCost& cost);
   void share_ports(const OpenCall& changed);
   int64_t rate_of(const OpenCall& call) const;
   [[noreturn]] void fail_stuck() const;
@@ -73,6 +76,8 @@ class Replay {
   const ReplayOptions& options_;
   const bool buffered_;
   const int64_t slow_rate_;
+  std::vector<std::pair<int, uint8_t>> on_cores_;  // streams that work, where ranks share cores
+  int64_t busy_threads_ = 0;                       // theirs
   std::map<const Tape*, std::unique_ptr<Walk>> walks_;
   std::vector<RankState> ranks_;
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
@@ -129,6 +134,7 @@ Replayed Replay::play() {
         RankState& rank = rank_of(due.rank);
         add_span(rank, *stream, rank.walk->streams[due.stream][stream->next], 0);
         ++stream->next;
+        if (costs_.threads() > 0) set_cores(due.rank, static_cast<uint8_t>(due.stream), false);
       }
       stream->state = State::ready;
       ready_.emplace_back(due.rank, static_cast<uint8_t>(due.stream));
@@ -181,6 +187,7 @@ bool Replay::take(int number, uint8_t stream_number, const Walk::Step& step) {
       }
       if (!rank.calls.empty()) stream.activity.rate = slow_rate_;
       stream.state = State::working;
+      if (costs_.threads() > 0) set_cores(number, stream_number, true);
       due_.push({stream.activity.end(), number, stream_number, ++stream.activity.version});
       return false;
     }
@@ -270,6 +277,7 @@ void Replay::arrive(int number, uint8_t stream_number, const Walk::Step& step) {
     opened.expected = static_cast<size_t>(transfer ? 2 : group.arrivals > 0 ? group.arrivals : size);
     opened.cost = costs_.call_cost(call, group);
     opened.active = false;
+    opened.arrival_ns = 0;
     keys_[at->second] = key;
   }
   OpenCall& open = calls_[at->second];
@@ -277,6 +285,7 @@ void Replay::arrive(int number, uint8_t stream_number, const Walk::Step& step) {
   open.members.push_back({number, stream_number, goes_on});
   const uint32_t call_number = at->second;
   if (goes_on) {
+    if (open.cost.queue >= 0) open.arrival_ns = send(number, open.cost);
     StreamState& stream = rank.streams[stream_number];
     add_span(rank, stream, step, now_);
     ++stream.next;
@@ -288,7 +297,14 @@ void Replay::arrive(int number, uint8_t stream_number, const Walk::Step& step) {
 void Replay::start_call(uint32_t number) {
   OpenCall& call = calls_[number];
   call.start_ns = now_;
-  call.activity.begin(call.cost.ns, now_);
+  int64_t ns = call.cost.ns;
+  if (call.cost.queue >= 0) {
+    if (call.arrival_ns == 0)
+      for (const Member& member : call.members)
+        call.arrival_ns = std::max(call.arrival_ns, send(member.rank, call.cost));
+    ns = std::max<int64_t>(0, call.arrival_ns - now_);
+  }
+  call.activity.begin(ns, now_);
   if (call.activity.left == 0) return end_call(number);
   call.active = true;
   if (call.cost.port != Port::none) {
@@ -335,6 +351,31 @@ void Replay::set_wire(int number) {
     stream.activity.set_rate(rate, now_);
     due_.push({stream.activity.end(), number, static_cast<uint16_t>(s), ++stream.activity.version});
   }
+}
+
+// A stream begins or ends to work: all that work on the node go on at the rate that is left to each.
+void Replay::set_cores(int number, uint8_t stream_number, bool works) {
+  const std::pair<int, uint8_t> changed{number, stream_number};
+  if (works) on_cores_.push_back(changed);
+  else std::erase(on_cores_, changed);
+  const int threads = stream_number == 0 ? costs_.threads() : 1;
+  busy_threads_ += works ? threads : -threads;
+  if (busy_threads_ == 0) return;
+  const auto rate = static_cast<int64_t>(static_cast<double>(kFullRate) * costs_.core_rate(busy_threads_));
+  for (const auto& [rank, stream] : on_cores_) {
+    Activity& activity = rank_of(rank).streams[stream].activity;
+    if (activity.rate == rate) continue;
+    activity.set_rate(rate, now_);
+    due_.push({activity.end(), rank, stream, ++activity.version});
+  }
+}
+
+// Takes the rank's port for a call; returns when its last byte is there (LinkPort, parallel/comm/link.h).
+int64_t Replay::send(int number, const CallCost& cost) {
+  if (cost.ns == 0) return now_ + cost.latency_ns;
+  int64_t& free = rank_of(number).queues.at(static_cast<size_t>(cost.queue));
+  free = std::max(free, now_) + cost.ns;
+  return free + cost.latency_ns;
 }
 
 // Calls that share a port with this one get their part of its rate: of the port that most share.

@@ -77,6 +77,7 @@ struct OpenCall {
   size_t expected = 0;
   CallCost cost;
   int64_t start_ns = 0;
+  int64_t arrival_ns = 0;  // over a link whose ports queue, of a transfer that was sent
   bool active = false;
 };
 
