@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <memory>
 
+#include "base/files.h"
 #include "engine/config/load.h"
+#include "engine/plan/measure.h"
 #include "engine/plan/predict.h"
 #include "engine/plan/tape.h"
 #include "engine/train/run.h"
@@ -12,10 +14,10 @@ namespace trivet {
 namespace {
 
 struct PlanOptions {
-  std::string path, system, trace;
+  std::string path, system, trace, out;
   std::vector<std::string> sets, system_sets;
   int ranks = 0;
-  bool json = false, systems = false;
+  bool json = false, systems = false, calibrate = false;
 };
 
 void print_systems() {
@@ -42,11 +44,30 @@ void use_cpus(Config& config, const System& system) {
   config.device.kind = DeviceKind::cpu;
 }
 
+// Measures the CPUs of this machine, and writes their page.
+void measure(const PlanOptions& options, const System& system) {
+  if (system.kind() != SystemKind::cpu)
+    throw ConfigError(
+        fmt::format("--calibrate: measures the CPUs of this machine, and {} is a page of GPUs; expected "
+                    "--system cpu, or a page like it",
+                    system.name));
+  if (!options.path.empty() || options.out.empty())
+    throw ConfigError("--calibrate: expected --out FILE.yaml, and no run: it measures runs of its own");
+  const MeasuredSystem measured = measure_system(system, [](const std::string& what) {
+    fmt::print("measuring {}\n", what);
+    std::fflush(stdout);
+  });
+  print_blocks({measured.fit});
+  write_file(options.out, page_of(measured));
+}
+
 void run(const PlanOptions& options) {
   if (options.systems) return print_systems();
-  if (options.path.empty()) throw ConfigError("trivet plan: expected the YAML file of a run, or --systems");
+  if (options.path.empty() && !options.calibrate)
+    throw ConfigError("trivet plan: expected the YAML file of a run, or --systems");
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
   const System system = load_system(options.system, options.system_sets);
+  if (options.calibrate) return measure(options, system);
   LoadedConfig loaded = load_config(options.path, options.sets);
   if (system.kind() == SystemKind::cpu) use_cpus(loaded.config, system);
   else if (remove_links(loaded.config.comm))
@@ -82,6 +103,8 @@ void add_plan_command(CLI::App& app) {
   command->add_flag("--json", options->json, "print the prediction as JSON");
   command->add_option("--trace", options->trace, "write the last step of a rank of each kind for ui.perfetto.dev")
       ->option_text("FILE.json");
+  command->add_flag("--calibrate", options->calibrate, "measure the CPUs of this machine: a page for --system");
+  command->add_option("--out", options->out, "the file of that page")->option_text("FILE.yaml");
   command->callback([options] { run(*options); });
 }
 

@@ -46,7 +46,7 @@ constexpr std::array kKeys = std::to_array<SystemKey>({
     {"power_watts", "W", 0, 100'000, &System::power_watts, kBoth},
     {"cores", "", 1, 10'000, &System::cores, SystemKind::cpu},
     {"gemm_gb_per_s", "GB/s", 0.1, 100'000, &System::gemm_gb_per_s, SystemKind::cpu},
-    {"vector_gb_per_s", "GB/s", 0.1, 100'000, &System::vector_gb_per_s, SystemKind::cpu},
+    {"vector_g_per_s", "10^9/s", 0.1, 100'000, &System::vector_g_per_s, SystemKind::cpu},
     {"copy_gb_per_s", "GB/s", 0.1, 100'000, &System::copy_gb_per_s, SystemKind::cpu},
     {"team_us", "us", 0, 10'000, &System::team_us, SystemKind::cpu},
     {"wake_us", "us", 0, 10'000, &System::wake_us, SystemKind::cpu},

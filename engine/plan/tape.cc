@@ -226,6 +226,7 @@ void add_attention(const QkvOf<In>& qkv, int64_t products, TapeWork& work) {
   const HeadsLayout &q = qkv.q.layout, &k = qkv.k.layout;
   work.kind = TapeWork::attention;
   work.dtype = qkv.q.memory.dtype;
+  work.m = q.s, work.n = k.s, work.k = q.d;
   work.flops = 2 * products * q.b * q.heads() * q.d * causal_pairs(q.s, k.s);
 }
 void complete(const op::AttentionForward& op, TapeWork& work) { add_attention(op.qkv, 2, work); }
@@ -264,7 +265,9 @@ class TapeOps : public Ops {
   }
   template <class T>
   static void add_bytes(const T& argument, TapeWork& work) {
-    if (argument.data) work.bytes += argument.bytes() * (T::role == Role::in_out ? 2 : 1);
+    if (!argument.data) return;
+    work.bytes += argument.bytes() * (T::role == Role::in_out ? 2 : 1);
+    if (argument.dtype == DType::bf16) work.dtype = DType::bf16;
   }
   template <class T>
   static void for_each_tensor(const List<T>& list, TapeWork& work) {

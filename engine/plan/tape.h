@@ -24,9 +24,9 @@ struct TapeWork {
   const char* name = "";
   Category category = Category::compute;
   Kind kind = memory;
-  DType dtype = DType::f32;     // of a product's operands
+  DType dtype = DType::f32;     // of a product's operands; else bf16 where some are
   bool backward = false;        // of attention
-  int64_t m = 0, n = 0, k = 0;  // of a product
+  int64_t m = 0, n = 0, k = 0;  // of a product; of attention the queries and keys of a head, and its columns
   int64_t flops = 0;            // of a product; of attention, those above the diagonal left out
   int64_t bytes = 0;            // read and written, each argument once
   bool operator==(const TapeWork&) const = default;

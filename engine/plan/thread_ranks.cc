@@ -14,21 +14,6 @@ bool has_link(const Links& links, Category category) {
   return link != links.end() && !link->second.none();
 }
 
-// Bytes that a rank reads and writes in a call over `ranks` (thread_comm.cc); of a transfer, its sender.
-int64_t copied_bytes(CommCall call, int64_t bytes, int64_t ranks) {
-  switch (call) {
-    case CommCall::reduce_scatter: return bytes + bytes / ranks;
-    case CommCall::all_gather: return 2 * bytes * (ranks - 1) / ranks;
-    case CommCall::all_reduce:
-    case CommCall::all_to_all:
-    case CommCall::broadcast:
-    case CommCall::transfer: return 2 * bytes;
-    case CommCall::barrier:
-    case CommCall::split: break;
-  }
-  return 0;
-}
-
 class Rewriter {
  public:
   Rewriter(Tape& tape, const TapeGroups& groups, const Links& links) : tape_(tape), groups_(groups), links_(links) {}
@@ -72,24 +57,20 @@ class Rewriter {
   void call(const TapeRecord& record) {
     const TapeCall call = tape_.calls[record.what];
     const TapeGroups::Group& group = groups_[tape_.groups[static_cast<size_t>(call.group)]];
-    const auto ranks = static_cast<int64_t>(group.world_ranks.size());
     const auto copy = [&] {
-      tape_.works.push_back({.name = call.name,
-                             .category = group.category,
-                             .kind = TapeWork::copy,
-                             .bytes = copied_bytes(call.kind, call.bytes, ranks)});
-      add(TapeRecord::work, record.stream, static_cast<uint32_t>(tape_.works.size()) - 1, record.label);
+      const auto [at, is_new] = copies_.try_emplace(record.what, static_cast<uint32_t>(tape_.works.size()));
+      if (is_new)
+        tape_.works.push_back(
+            {.name = call.name, .category = group.category, .kind = TapeWork::copy, .bytes = call.bytes});
+      add(TapeRecord::work, record.stream, at->second, record.label);
     };
     if (call.kind == CommCall::transfer) {
       if (call.sends) copy();
       return add(TapeRecord::call, record.stream, record.what, record.label);
     }
-    TapeCall meeting = call;
-    meeting.kind = CommCall::barrier, meeting.bytes = 0, meeting.cost = {};
-    tape_.calls.push_back(meeting);
-    const auto meet = [&, number = static_cast<uint32_t>(tape_.calls.size()) - 1] {
-      add(TapeRecord::call, record.stream, number, record.label);
-    };
+    const auto [meeting, is_new] = meetings_.try_emplace(record.what, static_cast<uint32_t>(tape_.calls.size()));
+    if (is_new) tape_.calls.push_back({.name = call.name, .kind = CommCall::barrier, .group = call.group});
+    const auto meet = [&, number = meeting->second] { add(TapeRecord::call, record.stream, number, record.label); };
     meet();
     if (call.kind == CommCall::barrier) return;
     const bool linked = has_link(links_, group.category);
@@ -119,11 +100,12 @@ class Rewriter {
   Tape& tape_;
   const TapeGroups& groups_;
   const Links& links_;
-  std::map<uint8_t, uint8_t> wires_;
-  int64_t computed_ = 0;        // records of the compute stream that take time
-  std::vector<int64_t> after_;  // [stream]: so many come before its next record
-  uint32_t event_ = 0;          // on the compute stream
-  int64_t event_after_ = -1;    // so many
+  std::map<uint8_t, uint8_t> wires_;                // by stream
+  std::map<uint32_t, uint32_t> copies_, meetings_;  // by call: a work, a call
+  int64_t computed_ = 0;                            // records of the compute stream that take time
+  std::vector<int64_t> after_;                      // [stream]: so many come before its next record
+  uint32_t event_ = 0;                              // on the compute stream
+  int64_t event_after_ = -1;                        // so many
 };
 
 }  // namespace
@@ -132,27 +114,44 @@ void play_on_threads(Rehearsal& rehearsal, const Links& links) {
   for (Tape& tape : rehearsal.tapes) Rewriter(tape, rehearsal.groups, links).rewrite();
 }
 
+CpuWork cpu_work(const TapeWork& work) {
+  // Of GEMM and attention (kPanel, kernels/cpu/panels.h): they compute whole panels.
+  constexpr int64_t kPanel = 32;
+  const auto whole = [](int64_t n) { return static_cast<double>((n + kPanel - 1) / kPanel * kPanel); };
+  const auto m = static_cast<double>(work.m), n = static_cast<double>(work.n), k = static_cast<double>(work.k);
+  const auto size = static_cast<double>(size_of(work.dtype)), bytes = static_cast<double>(work.bytes);
+  CpuWork parts;
+  switch (work.kind) {
+    case TapeWork::gemm:
+      parts.flops = 2 * whole(work.m) * whole(work.n) * whole(work.k);
+      parts.packed_bytes = size * (m * k + k * n) + 4 * m * n;
+      break;
+    case TapeWork::attention: {
+      const double pairs = m * n - m * (m - 1) / 2, of_panels = pairs + m * (kPanel - 1) / 2;
+      parts.flops = static_cast<double>(work.flops) * of_panels / pairs * whole(work.k) / k;
+      parts.elements = parts.flops / (2 * whole(work.k));  // the scores, once a product
+      break;
+    }
+    case TapeWork::copy: parts.copied_bytes = bytes; break;
+    case TapeWork::memory:
+      if (work.category == Category::optimizer) parts.state_bytes = bytes;
+      else parts.elements = bytes / size;
+  }
+  return parts;
+}
+
 int threads_of_rank(const Config& config, const System& system, int ranks) {
   return config.device.threads_per_rank > 0 ? config.device.threads_per_rank : std::max(1, system.cores / ranks);
 }
 
 double cpu_work_seconds(const System& system, const TapeWork& work, int threads) {
-  const double peak = 1e12 * (work.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops);
-  const double bytes = static_cast<double>(work.bytes), flops = static_cast<double>(work.flops);
-  double alone = 0;  // on one core
-  switch (work.kind) {
-    case TapeWork::gemm: {
-      const auto operands = static_cast<double>(size_of(work.dtype) * (work.m * work.k + work.k * work.n));
-      alone = flops / peak + (operands + 4.0 * static_cast<double>(work.m * work.n)) / (1e9 * system.gemm_gb_per_s);
-      break;
-    }
-    case TapeWork::attention:
-      alone = flops / (peak * (work.backward ? system.attention_backward : system.attention_forward));
-      break;
-    case TapeWork::copy: return bytes / (1e9 * system.copy_gb_per_s);  // by one thread
-    case TapeWork::memory:
-      alone = bytes / (1e9 * (work.category == Category::optimizer ? system.memory_gb_per_s : system.vector_gb_per_s));
-  }
+  const CpuWork parts = cpu_work(work);
+  if (work.kind == TapeWork::copy) return parts.copied_bytes / (1e9 * system.copy_gb_per_s);  // by one thread
+  double rate = 1e12 * (work.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops);
+  if (work.kind == TapeWork::attention) rate *= work.backward ? system.attention_backward : system.attention_forward;
+  const double alone = parts.flops / rate + parts.packed_bytes / (1e9 * system.gemm_gb_per_s) +
+                       parts.elements / (1e9 * system.vector_g_per_s) +
+                       parts.state_bytes / (1e9 * system.memory_gb_per_s);
   return alone / threads + 1e-6 * (system.kernel_us + (threads > 1 ? system.team_us : 0));
 }
 

@@ -26,6 +26,15 @@ void play_on_threads(Rehearsal& rehearsal, const Links& links);
 // Of a rank's compute stream: as the configuration says, or the cores over the ranks.
 int threads_of_rank(const Config& config, const System& system, int ranks);
 
+// What of an op takes time on a CPU.
+struct CpuWork {
+  double flops = 0;         // of products, with what whole panels of operands add
+  double packed_bytes = 0;  // operands and results of GEMMs
+  double elements = 0;      // of tensors in the caches, and of scores of attention
+  double state_bytes = 0;   // of the optimizer's passes, through memory
+  double copied_bytes = 0;  // of a call: a rank goes over its whole tensor once
+};
+CpuWork cpu_work(const TapeWork& work);
 // Of an op or a copy, on so many threads.
 double cpu_work_seconds(const System& system, const TapeWork& work, int threads);
 
