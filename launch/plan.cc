@@ -67,6 +67,7 @@ void run(const PlanOptions& options) {
     throw ConfigError("trivet plan: expected the YAML file of a run, or --systems");
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
   const System system = load_system(options.system, options.system_sets);
+  if (!options.out.empty() && !options.calibrate) throw ConfigError("--out: is of --calibrate");
   if (options.calibrate) return measure(options, system);
   LoadedConfig loaded = load_config(options.path, options.sets);
   if (system.kind() == SystemKind::cpu) use_cpus(loaded.config, system);

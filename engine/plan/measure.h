@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct MeasuredRun {
 // Runs so many steps after one that is left out. sets: "section.key=value", over a small GPT. Throws ConfigError, and
 // Error where the run has other ops than its tape.
 MeasuredRun measure_run(const std::vector<std::string>& sets, int ranks, int steps);
+
+// Sets the constants that price ops on one thread to those that give back the measured times.
+void fit_ops(std::span<const MeasuredRun::Work> works, System& system);
 
 struct MeasuredSystem {
   System system;

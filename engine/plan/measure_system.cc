@@ -33,7 +33,7 @@ Works measured(const std::vector<std::string>& more, int ranks = 1, size_t model
   return all;
 }
 
-double sum(const Works& works) {
+double sum(std::span<const MeasuredRun::Work> works) {
   double seconds = 0;
   for (const auto& work : works) seconds += work.seconds;
   return seconds;
@@ -63,7 +63,7 @@ std::array<double, N> fit_to_one(const std::vector<std::array<double, N>>& rows)
 }
 
 // The rates of GEMMs: each takes its multiplications at the peak, and its packing.
-void fit_gemms(const Works& works, System& system) {
+void fit_gemms(std::span<const MeasuredRun::Work> works, System& system) {
   std::vector<std::array<double, 3>> rows;
   for (const auto& [what, seconds] : works) {
     if (what.kind != TapeWork::gemm) continue;
@@ -78,7 +78,7 @@ void fit_gemms(const Works& works, System& system) {
 }
 
 // The rates that give back the time of all ops that they bound together, so that a step's time is right.
-void fit_other_ops(const Works& works, System& system) {
+void fit_other_ops(std::span<const MeasuredRun::Work> works, System& system) {
   double elements = 0, bytes = 0, of_elements = 0, of_bytes = 0;
   std::vector<double> small;
   for (const auto& [what, seconds] : works) {
@@ -93,7 +93,7 @@ void fit_other_ops(const Works& works, System& system) {
   system.memory_gb_per_s = bytes / of_bytes / 1e9;
 }
 
-void fit_attention(const Works& works, System& system) {
+void fit_attention(std::span<const MeasuredRun::Work> works, System& system) {
   system.attention_forward = system.attention_backward = 1;
   std::array<double, 2> products{}, rest{};
   for (const auto& [what, seconds] : works) {
@@ -108,7 +108,7 @@ void fit_attention(const Works& works, System& system) {
 }
 
 // What several threads cost an op: what its parts alone do not explain.
-void fit_teams(const Works& works, System& system) {
+void fit_teams(std::span<const MeasuredRun::Work> works, System& system) {
   if (system.cores == 1) return;
   double parts = 0;
   for (const auto& work : works) parts += cpu_work_seconds(system, work.what, system.cores);
@@ -175,6 +175,12 @@ constexpr std::array kOrigins = std::to_array<std::pair<std::string_view, std::s
 
 }  // namespace
 
+void fit_ops(std::span<const MeasuredRun::Work> works, System& system) {
+  fit_gemms(works, system);
+  fit_other_ops(works, system);
+  fit_attention(works, system);
+}
+
 MeasuredSystem measure_system(System system, const std::function<void(const std::string&)>& note) {
   const std::unique_ptr<Device> device = create_cpu_device();
   system.cores = usable_cores();
@@ -185,9 +191,7 @@ MeasuredSystem measure_system(System system, const std::function<void(const std:
   const Works fp32 = measured({});
   Works works = measured({"precision.dtype=bf16"});
   works.insert(works.end(), fp32.begin(), fp32.end());
-  fit_gemms(works, system);
-  fit_other_ops(works, system);
-  fit_attention(works, system);
+  fit_ops(works, system);
   if (system.cores > 1) {
     note("a rank with one thread on every core");
     system.contention = std::max(1.0, sum(measured({}, system.cores)) / sum(fp32));

@@ -125,7 +125,9 @@ System parse_system(const std::string& text, const std::string& path, const std:
     if (tree.whole && needs && !has)
       problems.add_at(path, key.name, fmt::format("is missing, expected {}", expected(key)));
     else if (tree.whole && has && !needs)
-      problems.add_at(path, key.name, "is of pages of GPUs, but this one has cores, as pages of CPUs do");
+      problems.add_at(path, key.name,
+                      of_cpus ? "is of pages of GPUs, but this one has cores, as pages of CPUs have"
+                              : "is of pages of CPUs, which have cores");
   }
   problems.throw_if_any();
   return system;

@@ -38,8 +38,8 @@ device: {{kind: cpu, threads_per_rank: 1, peak_tflops: 1}}
 
 BF16 = {"precision.dtype": "bf16"}
 SEQUENCE = {"parallel.sequence_parallel": "true"}
-OVERLAP = {"overlap.overlap_grad_reduce": "true", "overlap.overlap_param_gather": "true",
-           "parallel.bucket_size": 1_000_000}
+OVERLAP = {"overlap.overlap_grad_reduce": "true", "overlap.overlap_param_gather": "true"}
+BUCKETS = {"parallel.bucket_size": 1_000_000}
 ZERO1 = {"parallel.data_parallel_sharding_strategy": "optim"}
 ZERO3 = {"parallel.data_parallel_sharding_strategy": "optim_grads_params"}
 LLAMA = {"model.normalization": "RMSNorm", "model.swiglu": "true", "model.position_embedding_type": "rope",
@@ -79,7 +79,7 @@ CASES = [
     ("d2, b4, bf16", 2, BF16 | micro(4)),
     ("d2, 1 Gbit/s", 2, link(1, 100)),
     ("d2, ZeRO-1, 1 Gbit/s", 2, ZERO1 | link(1, 100)),
-    ("d2, ZeRO-1, overlap, 1 Gbit/s", 2, ZERO1 | OVERLAP | link(1, 100)),
+    ("d2, ZeRO-1, overlap, 1 Gbit/s", 2, ZERO1 | OVERLAP | BUCKETS | link(1, 100)),
     ("d2, ZeRO-3, overlap, 4 Gbit/s", 2, micro(4) | ZERO3 | OVERLAP | link(4, 100)),
     ("t2", 2, cut(t=2)),
     ("t2, b2, sequence parallel, 4 Gbit/s", 2, cut(t=2) | micro(2) | SEQUENCE | link(4, 50)),
@@ -95,12 +95,12 @@ CASES = [
     ("p2, interleaved v4, 1 Gbit/s, 1 ms", 2, cut(p=2, v=4, schedule="interleaved") | link(1, 1000)),
     ("p2, 1f1b, no overlap, 1 Gbit/s", 2, cut(p=2) | link(1, 1000) | {"overlap.overlap_p2p_comm": "false"}),
     ("d4", 4, {}),
-    ("d4, ZeRO-1, overlap, 1 Gbit/s", 4, ZERO1 | OVERLAP | link(1, 100)),
+    ("d4, ZeRO-1, overlap, 1 Gbit/s", 4, ZERO1 | OVERLAP | BUCKETS | link(1, 100)),
     ("t4, b2, 8 Gbit/s", 4, cut(t=4) | micro(2) | SEQUENCE | link(8, 20)),
     ("t2 d2, b2, 4 Gbit/s", 4, cut(t=2) | micro(2) | link(4, 50)),
     ("t2 p2, 1f1b", 4, cut(t=2, p=2)),
     ("p2 d2, 1f1b, overlap, 1 Gbit/s, one port", 4,
-     cut(p=2) | ZERO1 | OVERLAP | link(1, 100) | {"comm.shared_port": "true"}),
+     cut(p=2) | ZERO1 | OVERLAP | BUCKETS | link(1, 100) | {"comm.shared_port": "true"}),
     ("p4, 1f1b", 4, cut(p=4)),
     ("p4, interleaved v2, 1 Gbit/s, 1 ms", 4, cut(p=4, v=2, schedule="interleaved") | link(1, 1000)),
     ("p4, zb-h1", 4, cut(p=4, schedule="zb-h1")),
@@ -116,9 +116,12 @@ def layouts_of_four():
     def name(*parts):
         return ", ".join(part for part in parts if part)
 
-    overlaps = [("", {}), ("overlap", OVERLAP)]
-    for b, (zero, sharding), (how, overlap) in itertools.product((1, 2), (("", {}), ("ZeRO-1", ZERO1)), overlaps):
-        yield name("d4", f"b{b}", zero, how), 4, micro(b) | sharding | overlap | LINKS
+    overlaps = [("", {}), ("overlap", OVERLAP | BUCKETS)]
+    for b, (how, overlap) in itertools.product((1, 2), overlaps):
+        yield name("d4", "ZeRO-1", f"b{b}", how), 4, micro(b) | ZERO1 | overlap | LINKS
+    for b, reduces in itertools.product((1, 2), ("false", "true")):
+        yield name("d4", f"b{b}", "overlap" if reduces == "true" else ""), 4, (
+            micro(b) | BUCKETS | {"overlap.overlap_grad_reduce": reduces} | LINKS)
     for b, (how, overlap) in itertools.product((1, 2, 4), overlaps):
         yield name("t2 d2", f"b{b}", how), 4, cut(t=2) | micro(b) | SEQUENCE | ZERO1 | overlap | LINKS
     pipelines = [("gpipe", None), ("1f1b", None), ("interleaved", 2), ("zb-h1", None)]
