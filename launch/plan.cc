@@ -17,7 +17,7 @@ struct PlanOptions {
   std::string path, system, trace, out;
   std::vector<std::string> sets, system_sets;
   int ranks = 0;
-  bool json = false, systems = false, calibrate = false;
+  bool json = false, systems = false, full = false, calibrate = false;
 };
 
 void print_systems() {
@@ -81,7 +81,7 @@ void run(const PlanOptions& options) {
         "the batch size changes over the run, but a plan is of one: leave the ramp out, with batch."
         "global_batch_size as the batch to plan");
   for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
-  const Prediction prediction = predict(loaded.config, layout, system, options.trace);
+  const Prediction prediction = predict(loaded.config, layout, system, options.trace, options.full);
   if (options.json) fmt::print("{}", to_json(prediction, system));
   else print_blocks(describe(prediction, system));
 }
@@ -102,6 +102,8 @@ void add_plan_command(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_flag("--systems", options->systems, "list the pages with their constants");
   command->add_flag("--json", options->json, "print the prediction as JSON");
+  command->add_flag("--full", options->full,
+                    "play every rank, also those that do the same: slower, with the same times");
   command->add_option("--trace", options->trace, "write the last step of a rank of each kind for ui.perfetto.dev")
       ->option_text("FILE.json");
   command->add_flag("--calibrate", options->calibrate, "measure the CPUs of this machine: a page for --system");

@@ -26,16 +26,16 @@ std::vector<std::string> rows_of(const Tape& tape) {
   return rows;
 }
 
-void write_trace(const std::string& path, const Rehearsal& rehearsal, const Layout& layout, const Replayed& replayed,
+void write_trace(const std::string& path, const Rehearsal& played, const Layout& layout, const Replayed& replayed,
                  int64_t origin_ns) {
   std::vector<std::string> parts;
   for (const Replayed::Traced& traced : replayed.traced) {
-    const Player& player = rehearsal.players[static_cast<size_t>(traced.player)];
+    const Player& player = played.players[static_cast<size_t>(traced.player)];
     parts.push_back(fmt::format("{}.rank{}", path, player.rank));
     PerfettoWriter writer(parts.back(), player.rank,
                           {.process = rank_name(player.rank, layout.mesh), .rows = rows_of(*player.tape)}, origin_ns,
                           [](const std::string& text) { throw IoError(text); });
-    writer.step(1, traced.rows);
+    writer.step(1, traced.rows(player, played.groups));
     writer.close();
   }
   join_traces(parts, path);
@@ -100,23 +100,23 @@ int64_t SystemCosts::host_ns(const TapeRecord& record) const {
   return launches ? ns_of(system_.host_us * 1e-6) : 0;
 }
 
-Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace) {
+Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace,
+                   bool full) {
   const bool on_cpus = system.kind() == SystemKind::cpu;
   const int threads = on_cpus ? threads_of_rank(config, system, layout.mesh.world()) : 1;
   Rehearsal rehearsal = rehearse(config, layout, {.one_ahead = !on_cpus, .cpu = on_cpus});
-  std::unique_ptr<ReplayCosts> costs;
-  if (on_cpus) {
-    play_on_threads(rehearsal, links_of(config.comm));
-    costs = std::make_unique<ThreadCosts>(system, threads, links_of(config.comm), config.comm.shared_port);
-  } else {
-    merge_ranks(rehearsal, system.gpus_per_node);
-    costs = std::make_unique<SystemCosts>(system);
-  }
+  if (on_cpus) play_on_threads(rehearsal, links_of(config.comm));
+  Rehearsal each_rank;
+  if (full) each_rank.players = rehearsal.players, each_rank.groups = rehearsal.groups;
+  if (!on_cpus) merge_ranks(rehearsal, system.gpus_per_node);
+  const Rehearsal& played = full ? each_rank : rehearsal;
   const int steps = rehearsal.tapes.front().steps;
   ReplayOptions options{.first_step = steps - 1};
-  for (size_t player = 0; player < rehearsal.players.size(); ++player)
-    options.traced.push_back(static_cast<int>(player));
-  const Replayed replayed = replay(rehearsal.players, rehearsal.groups, *costs, options);
+  for (size_t kind = 0; kind < rehearsal.players.size(); ++kind)
+    options.traced.push_back(full ? rehearsal.players[kind].rank : static_cast<int>(kind));
+  std::unique_ptr<ReplayCosts> costs = std::make_unique<SystemCosts>(system);
+  if (on_cpus) costs = std::make_unique<ThreadCosts>(system, threads, links_of(config.comm), config.comm.shared_port);
+  const Replayed replayed = replay(played.players, played.groups, *costs, options);
 
   const auto end_of = [&](int step) {
     int64_t last = 0;
@@ -126,14 +126,15 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
   Prediction prediction{.tapes = static_cast<int>(rehearsal.tapes.size()), .records = replayed.records};
   StepMeter meter;
   StepStats all;
-  for (const Replayed::Traced& traced : replayed.traced) {
+  for (size_t kind = 0; kind < rehearsal.players.size(); ++kind) {
+    const Replayed::Traced& traced = replayed.traced[kind];
     const auto number = static_cast<size_t>(traced.player);
-    const Player& player = rehearsal.players[number];
+    const Player& player = played.players[number];
     const std::vector<int64_t>& ends = replayed.step_ends[number];
-    const StepStats stats =
-        meter.measure(traced.rows, ends[static_cast<size_t>(steps) - 2], ends[static_cast<size_t>(steps) - 1]);
+    const StepStats stats = meter.measure(traced.rows(player, played.groups), ends[static_cast<size_t>(steps) - 2],
+                                          ends[static_cast<size_t>(steps) - 1]);
     prediction.ranks.push_back({rank_name(player.rank, layout.mesh), stats});
-    for (int64_t i = 0; i < player.ranks; ++i) all += stats;
+    for (int64_t i = 0; i < rehearsal.players[kind].ranks; ++i) all += stats;
   }
   const int64_t batch = *config.batch.global_batch_size;
   const StepWork work{
@@ -147,7 +148,7 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
   prediction.memory = memory_of_worst_rank(config, layout, rehearsal, system);
   for (const MemoryItem& item : prediction.memory) prediction.memory_bytes += item.bytes;
   prediction.capacity_bytes = std::llround(system.memory_gib * (1 << 30));
-  if (!trace.empty()) write_trace(trace, rehearsal, layout, replayed, end_of(steps - 2));
+  if (!trace.empty()) write_trace(trace, played, layout, replayed, end_of(steps - 2));
   return prediction;
 }
 

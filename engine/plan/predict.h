@@ -35,8 +35,10 @@ struct Prediction {
   bool fits() const { return memory_bytes <= capacity_bytes; }
 };
 
-// trace: a Perfetto file of the last step of a rank of each kind; "": none. Throws ConfigError, IoError.
-Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace = "");
+// trace: a Perfetto file of the last step of a rank of each kind; "": none. full: each rank is played, also those that
+// one could play for (merge_ranks). Throws ConfigError, IoError.
+Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace = "",
+                   bool full = false);
 
 std::vector<TextBlock> describe(const Prediction& prediction, const System& system);
 std::string to_json(const Prediction& prediction, const System& system);

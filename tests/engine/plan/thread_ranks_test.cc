@@ -28,9 +28,9 @@ double step_seconds(const Config& config, int ranks, const std::vector<std::stri
 TEST(ThreadRanks, ShareTheCores) {
   const Config config = cut(tiny_config(), {.d = 4});
   const double alone = step_seconds(config, 4, {"cores=4"});
-  EXPECT_NEAR(step_seconds(config, 4, {"cores=2"}), 2 * alone, 1e-4 * alone);
-  EXPECT_NEAR(step_seconds(config, 4, {"cores=1"}), 4 * alone, 1e-4 * alone);
-  EXPECT_NEAR(step_seconds(config, 4, {"cores=4", "contention=1.5"}), 1.5 * alone, 1e-4 * alone);
+  EXPECT_NEAR(step_seconds(config, 4, {"cores=2"}), 2 * alone, 1e-3 * alone);
+  EXPECT_NEAR(step_seconds(config, 4, {"cores=1"}), 4 * alone, 1e-3 * alone);
+  EXPECT_NEAR(step_seconds(config, 4, {"cores=4", "contention=1.5"}), 1.5 * alone, 1e-3 * alone);
 }
 
 TEST(ThreadRanks, OneAmongManyCoresIsNotSlowed) {
@@ -152,7 +152,8 @@ TEST(Measure, AFitGivesBackTheConstants) {
   fit_ops(works, found);
   // then
   for (const auto& [what, seconds] : works) {
-    if (what.kind != TapeWork::memory) EXPECT_NEAR(cpu_work_seconds(found, what, 1) / seconds, 1, 0.02) << what.name;
+    if (what.kind == TapeWork::memory) continue;
+    EXPECT_NEAR(cpu_work_seconds(found, what, 1) / seconds, 1, 0.02) << what.name;
   }
   EXPECT_NEAR(found.fp32_tflops / known.fp32_tflops, 1, 0.03);
   EXPECT_NEAR(found.bf16_tflops / known.bf16_tflops, 1, 0.03);
@@ -162,8 +163,8 @@ TEST(Measure, APageIsReadBack) {
   const System system = cpu({"cores=7", "wake_us=12.5"});
   const System read = parse_system(page_of({system, "a processor", {}}), "page.yaml");
   for (const SystemKey& key : system_keys()) {
-    if (key.is_of(SystemKind::cpu))
-      EXPECT_NEAR(value_of(read, key), value_of(system, key), 1e-3 * value_of(system, key)) << key.name;
+    if (!key.is_of(SystemKind::cpu)) continue;
+    EXPECT_NEAR(value_of(read, key), value_of(system, key), 1e-3 * value_of(system, key)) << key.name;
   }
 }
 
