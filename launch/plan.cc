@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 #include <memory>
 
+#include "base/files.h"
 #include "engine/config/load.h"
+#include "engine/plan/measure.h"
 #include "engine/plan/predict.h"
+#include "engine/plan/tape.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
 #include "launch/plan_calibrate.h"
@@ -27,41 +30,58 @@ void print_systems() {
     const System system = load_system(name);
     TextBlock block{.title = name};
     for (const SystemKey& key : system_keys())
-      block.rows.push_back({std::string(key.name), fmt::format("{:g}", value_of(system, key)), std::string(key.unit)});
+      if (key.is_of(system.kind()))
+        block.rows.push_back(
+            {std::string(key.name), fmt::format("{:g}", value_of(system, key)), std::string(key.unit)});
     blocks.push_back(std::move(block));
   }
   print_blocks(blocks);
 }
 
-// The system's page has the links of a planned run.
-void leave_out_emulation(Config& config) {
-  CommConfig& comm = config.comm;
-  const CommConfig none;
-  bool emulated = false;
-  const auto reset = [&](auto CommConfig::*member) {
-    emulated = emulated || comm.*member != none.*member;
-    comm.*member = none.*member;
-  };
-  reset(&CommConfig::link_latency_us), reset(&CommConfig::link_gbps);
-  reset(&CommConfig::tensor_link_latency_us), reset(&CommConfig::tensor_link_gbps);
-  reset(&CommConfig::pipeline_link_latency_us), reset(&CommConfig::pipeline_link_gbps);
-  reset(&CommConfig::data_link_latency_us), reset(&CommConfig::data_link_gbps);
-  reset(&CommConfig::shared_port);
-  if (emulated) fmt::print(stderr, "trivet: the emulated links of comm are left out: the system's page has its own\n");
+// The ranks of a run on CPUs, with the links that the run emulates, are threads of a process.
+void use_cpus(Config& config, const System& system) {
+  if (config.device.kind == DeviceKind::cuda)
+    throw ConfigError(fmt::format("device.kind: found cuda, expected auto or cpu: {} has no GPUs", system.name));
+  if (config.comm.backend.value_or(CommBackend::thread) != CommBackend::thread)
+    throw ConfigError(
+        fmt::format("comm.backend: expected auto or thread: the ranks of {} are threads of a process", system.name));
+  config.device.kind = DeviceKind::cpu;
+}
+
+// Measures the CPUs of this machine, and writes their page.
+void measure(const PlanOptions& options, const System& system) {
+  if (system.kind() != SystemKind::cpu)
+    throw ConfigError(
+        fmt::format("--calibrate: measures the CPUs of this machine, and {} is a page of GPUs; expected "
+                    "--system cpu, or a page like it",
+                    system.name));
+  if (!options.path.empty() || options.calibration.out.empty())
+    throw ConfigError("--calibrate: expected --out FILE.yaml, and no run: it measures runs of its own");
+  const MeasuredSystem measured = measure_system(system, [](const std::string& what) {
+    fmt::print("measuring {}\n", what);
+    std::fflush(stdout);
+  });
+  print_blocks({measured.fit});
+  write_file(options.calibration.out, page_of(measured));
 }
 
 void run(const PlanOptions& options) {
   if (options.systems) return print_systems();
-  if (const CalibrationOptions& rows = options.calibration; !rows.score.empty() || !rows.calibrate.empty()) {
+  const CalibrationOptions& calibration = options.calibration;
+  if (!calibration.score.empty() || !calibration.calibrate.empty()) {
     if (!options.path.empty()) throw ConfigError(fmt::format("{}: each row names its run; leave it out", options.path));
-    return score_or_calibrate(rows);
+    return score_or_calibrate(calibration);
   }
-  if (options.path.empty()) throw ConfigError("trivet plan: expected the YAML file of a run, or --systems");
+  if (options.path.empty() && !calibration.wanted)
+    throw ConfigError("trivet plan: expected the YAML file of a run, or --systems");
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
   const System system = load_system(options.system, options.system_sets);
+  if (calibration.wanted) return measure(options, system);
   LoadedConfig loaded = load_config(options.path, options.sets);
   const CommConfig links = loaded.config.comm;
-  leave_out_emulation(loaded.config);
+  if (system.kind() == SystemKind::cpu) use_cpus(loaded.config, system);
+  else if (remove_links(loaded.config.comm))
+    fmt::print(stderr, "trivet: the emulated links of comm are left out: the system's page has its own\n");
   if (loaded.config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");
   if (batch_sizes_of(loaded.config, loaded.config.batch.micro_batch_size).parts.size() > 1)
     throw ConfigError(
@@ -104,7 +124,9 @@ void add_plan_command(CLI::App& app) {
       ->option_text("FILE.json")
       ->excludes(search);
   add_calibration_options(*command, options->calibration);
-  command->callback([options] {
+  command->callback([options, command] {
+    options->calibration.wanted = command->count("--calibrate") > 0;
+    std::erase(options->calibration.calibrate, "");
     options->calibration.system = options->system;
     options->calibration.system_sets = options->system_sets;
     run(*options);

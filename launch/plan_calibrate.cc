@@ -84,7 +84,10 @@ void add_calibration_options(CLI::App& command, CalibrationOptions& options) {
   };
   CLI::Option* const score = files("--score", options.score, "compare predictions with measured runs");
   CLI::Option* const calibrate =
-      files("--calibrate", options.calibrate, "likewise, with constants of the system fitted to them")->excludes(score);
+      files("--calibrate", options.calibrate,
+            "likewise, with constants of the system fitted to them; without files: measure this machine's CPUs")
+          ->expected(0, CLI::detail::expected_max_vector_size)
+          ->excludes(score);
   command.add_option("--fit", options.fit, "constants to fit instead of the usual ones")
       ->option_text("KEY ...")
       ->needs(calibrate);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <memory>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -11,6 +12,7 @@
 #include "engine/plan/costs.h"
 #include "engine/plan/device_memory.h"
 #include "engine/plan/habits.h"
+#include "engine/plan/thread_ranks.h"
 
 namespace trivet {
 namespace {
@@ -84,16 +86,21 @@ int64_t SystemCosts::host_ns(const TapeRecord& record) const {
 
 Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace,
                    bool full) {
-  Rehearsal rehearsal = rehearse(config, layout);
+  const bool on_cpus = system.kind() == SystemKind::cpu;
+  const int threads = on_cpus ? threads_of_rank(config, system, layout.mesh.world()) : 1;
+  Rehearsal rehearsal = rehearse(config, layout, {.one_ahead = !on_cpus, .cpu = on_cpus});
+  if (on_cpus) play_on_threads(rehearsal, links_of(config.comm));
   Rehearsal each_rank;
   if (full) each_rank.players = rehearsal.players, each_rank.groups = rehearsal.groups;
-  merge_ranks(rehearsal, system.gpus_per_node);
+  if (!on_cpus) merge_ranks(rehearsal, system.gpus_per_node);
   const Rehearsal& played = full ? each_rank : rehearsal;
   const int steps = rehearsal.tapes.front().steps;
   ReplayOptions options{.first_step = steps - 1};
   for (size_t kind = 0; kind < rehearsal.players.size(); ++kind)
     options.traced.push_back(full ? rehearsal.players[kind].rank : static_cast<int>(kind));
-  const Replayed replayed = replay(played.players, played.groups, SystemCosts(system, config.plan), options);
+  std::unique_ptr<ReplayCosts> costs = std::make_unique<SystemCosts>(system, config.plan);
+  if (on_cpus) costs = std::make_unique<ThreadCosts>(system, threads, links_of(config.comm), config.comm.shared_port);
+  const Replayed replayed = replay(played.players, played.groups, *costs, options);
 
   Prediction prediction{.tapes = static_cast<int>(rehearsal.tapes.size()), .records = replayed.records};
   StepMeter meter;
@@ -109,10 +116,11 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
     for (int64_t i = 0; i < rehearsal.players[kind].ranks; ++i) all += stats;
   }
   const int64_t batch = *config.batch.global_batch_size;
-  const StepWork work{.tokens = batch * config.model.seq_length,
-                      .flops = flops_per_step(model_spec_of(config.model), batch, config.train.flops_convention),
-                      .ranks = layout.mesh.world(),
-                      .peak_tflops = config.precision.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops};
+  const StepWork work{
+      .tokens = batch * config.model.seq_length,
+      .flops = flops_per_step(model_spec_of(config.model), batch, config.train.flops_convention),
+      .ranks = layout.mesh.world(),
+      .peak_tflops = threads * (config.precision.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops)};
   report_speed(prediction.step, work, step_seconds(replayed), all);
   prediction.memory = memory_of_worst_rank(config, layout, system);
   prediction.memory_bytes = sum_of(prediction.memory);

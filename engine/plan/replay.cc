@@ -65,6 +65,7 @@ void Replay::end_due(DueQueue::Item item) {
     add_span(item.what, rank.walk->streams[local(item.what)].steps[stream.next].record, stream.came_ns, 0);
     --rank.working;
     ++stream.next;
+    if (costs_.threads() > 0) set_cores(item.what, false);
   }
   make_ready(item.what);
 }
@@ -130,6 +131,7 @@ bool Replay::begin_work(uint32_t number, const Walk::Step& step) {
   stream.activity.rate = static_cast<int32_t>(rank.compute_rate);
   stream.state = State::working;
   ++rank.working;
+  if (costs_.threads() > 0) set_cores(number, true);
   set_due(stream.activity, number);
   return false;
 }

@@ -7,7 +7,7 @@
 //   calls    start when all ranks of the group have come to them; a transfer when its two ends have. A buffered send
 //            is through when it is there
 //   sharing  calls that use the same port of a rank share its rate; compute runs slower while a call is on the rank's
-//            wire
+//            wire, or while more threads work than the ranks have cores
 #pragma once
 
 #include <array>
@@ -26,6 +26,11 @@ struct CallCost {
   int64_t ns = 0;
   Port port = Port::none;
   double load = 1;  // share of ReplayCosts::slowdown() that compute beside it feels
+  // Of an emulated link: the port of each rank that sends which it occupies for `ns`, first come, first served, from 0
+  // to kQueues - 1; -1: none. The call lasts for `latency_ns` more.
+  static constexpr int kQueues = 3;
+  int queue = -1;
+  int64_t latency_ns = 0;
 };
 
 class ReplayCosts {
@@ -38,6 +43,11 @@ class ReplayCosts {
   virtual bool buffered_sends() const { return false; }
   // How many times as long compute takes beside a call of full load.
   virtual double slowdown() const { return 1; }
+  // Threads of a compute stream, where all ranks share the cores of one node, and other streams have one; 0: each rank
+  // has a device of its own.
+  virtual int threads() const { return 0; }
+  // The rate, of 1, of each of so many threads that work on the node.
+  virtual double core_rate(int64_t /*busy_threads*/) const { return 1; }
 };
 
 struct ReplayOptions {

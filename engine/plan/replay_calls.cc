@@ -1,4 +1,4 @@
-// Calls: who meets whom, when they start and end, and what they share.
+// Calls: who meets whom, when they start and end. And what calls and ranks share.
 #include <tuple>
 #include <utility>
 
@@ -33,13 +33,14 @@ void Replay::add_channels(std::span<const Player> players) {
 
 void Replay::arrive(uint32_t number, const Walk::Step& step) {
   StreamState& stream = streams_[number];
-  const RankState& rank = ranks_[stream.rank];
+  RankState& rank = ranks_[stream.rank];
   const Walk::Lane& lane = rank.walk->lanes[step.of];
   const uint32_t call_number = open_call(rank, step);
   OpenCall& call = calls_[call_number];
   const bool goes_on = buffered_ && lane.transfers && lane.sends;
   call.members.push_back({number, goes_on});
   if (goes_on) {
+    if (call.cost.queue >= 0) call.arrival_ns = send(rank, call.cost);
     add_span(number, step.record, stream.came_ns, now_);
     ++stream.next;
     if (--stream.calls_left == 0) stream.state = State::ready;
@@ -65,6 +66,7 @@ uint32_t Replay::open_call(const RankState& rank, const Walk::Step& step) {
   call.members.clear();
   call.cost = cost;
   call.active = false;
+  call.arrival_ns = 0;
   call.channel = number, call.sequence = step.sequence;
   call.next = std::exchange(channel.open, opened);
   return opened;
@@ -80,7 +82,14 @@ void Replay::close_call(uint32_t number) {
 void Replay::start_call(uint32_t number) {
   OpenCall& call = calls_[number];
   call.start_ns = now_;
-  call.activity.begin(call.cost.ns, now_);
+  int64_t ns = call.cost.ns;
+  if (call.cost.queue >= 0) {
+    if (call.arrival_ns == 0)  // a collective
+      for (const Member& member : call.members)
+        call.arrival_ns = std::max(call.arrival_ns, send(rank_of(member.stream), call.cost));
+    ns = std::max<int64_t>(0, call.arrival_ns - now_);
+  }
+  call.activity.begin(ns, now_);
   if (call.activity.left == 0) return end_call(number);
   call.active = true;
   if (call.cost.port != Port::none) {
@@ -118,6 +127,30 @@ void Replay::end_call(uint32_t number) {
     if (--stream.calls_left == 0) make_ready(member.stream);
   }
   close_call(number);
+}
+
+// Takes the rank's port for a call; returns when its last byte is there (LinkPort, parallel/comm/link.h).
+int64_t Replay::send(RankState& rank, const CallCost& cost) {
+  if (cost.ns == 0) return now_ + cost.latency_ns;
+  int64_t& free = rank.queues.at(static_cast<size_t>(cost.queue));
+  free = std::max(free, now_) + cost.ns;
+  return free + cost.latency_ns;
+}
+
+// A stream begins or ends to work: all that work on the node go on at the rate that is left to each.
+void Replay::set_cores(uint32_t changed, bool works) {
+  if (works) on_cores_.push_back(changed);
+  else std::erase(on_cores_, changed);
+  const int threads = local(changed) == 0 ? costs_.threads() : 1;
+  busy_threads_ += works ? threads : -threads;
+  if (busy_threads_ == 0) return;
+  const auto rate = static_cast<int64_t>(static_cast<double>(kFullRate) * costs_.core_rate(busy_threads_));
+  for (const uint32_t number : on_cores_) {
+    Activity& activity = streams_[number].activity;
+    if (activity.rate == rate) continue;
+    activity.set_rate(rate, now_);
+    set_due(activity, number);
+  }
 }
 
 // Compute on the rank runs at the rate that its wire leaves it.

@@ -54,16 +54,17 @@ class Replay {
   struct RankState {
     const Walk* walk = nullptr;
     const Player* player = nullptr;
-    uint32_t first_stream = 0;             // of streams_
-    uint32_t first_channel = 0;            // of channel_of_lane_
-    uint32_t first_cost = 0;               // of call_costs_
-    uint32_t host_waits = 0;               // that are over
-    int64_t host_late = 0;                 // ns that they took
-    std::vector<uint32_t> calls = {};      // active on its ports
-    int64_t compute_rate = kFullRate;      // beside them
-    std::array<uint16_t, 3> on_port = {};  // how many of them
-    uint16_t working = 0;                  // streams
-    int traced = -1;                       // of Replayed::traced
+    uint32_t first_stream = 0;                           // of streams_
+    uint32_t first_channel = 0;                          // of channel_of_lane_
+    uint32_t first_cost = 0;                             // of call_costs_
+    uint32_t host_waits = 0;                             // that are over
+    int64_t host_late = 0;                               // ns that they took
+    std::vector<uint32_t> calls = {};                    // active on its ports
+    int64_t compute_rate = kFullRate;                    // beside them
+    std::array<uint16_t, 3> on_port = {};                // how many of them
+    std::array<int64_t, CallCost::kQueues> queues = {};  // when they are free, ns
+    uint16_t working = 0;                                // streams
+    int traced = -1;                                     // of Replayed::traced
   };
   struct Phase {
     uint32_t stream, record;  // that began it
@@ -83,6 +84,7 @@ class Replay {
     CallCost cost;
     std::vector<Member> members;  // that are there
     int64_t start_ns = 0;
+    int64_t arrival_ns = 0;  // over ports that queue; 0: nothing was sent
     uint32_t channel = 0, sequence = 0;
     uint32_t next = kNone;  // of the channel's
     bool active = false;
@@ -111,7 +113,9 @@ class Replay {
   void close_call(uint32_t call);
   void start_call(uint32_t number);
   void end_call(uint32_t number);
+  int64_t send(RankState& rank, const CallCost& cost);
   void set_wire(RankState& rank);
+  void set_cores(uint32_t stream, bool works);
   void share_ports(uint32_t changed);
   void set_call_rate(uint32_t number);
   void add_span(uint32_t stream, uint32_t record, int64_t start_ns, int64_t wire_start_ns) {
@@ -135,6 +139,8 @@ class Replay {
   std::vector<CallCost> call_costs_;       // of each rank's Tape::calls; ns < 0: not known yet
   std::vector<OpenCall> calls_;
   std::vector<uint32_t> free_calls_;
+  std::vector<uint32_t> on_cores_;  // streams that work, where ranks share cores
+  int64_t busy_threads_ = 0;        // theirs
   DueQueue due_;
   std::vector<uint32_t> ready_;             // streams that may go on now
   std::vector<std::vector<Phase>> phases_;  // [traced] that have begun

@@ -12,22 +12,24 @@
 namespace trivet {
 namespace {
 
+constexpr std::optional<SystemKind> kBoth = std::nullopt;
+
 // The only list of keys: reading, ranges, overrides, "is required" and the listing follow from it.
 constexpr std::array kKeys = std::to_array<SystemKey>({
-    {"fp32_tflops", "TFLOP/s", 1e-3, 1e5, &System::fp32_tflops},
-    {"bf16_tflops", "TFLOP/s", 1e-3, 1e5, &System::bf16_tflops},
+    {"fp32_tflops", "TFLOP/s", 1e-3, 1e5, &System::fp32_tflops, kBoth},
+    {"bf16_tflops", "TFLOP/s", 1e-3, 1e5, &System::bf16_tflops, kBoth},
     {"sms", "", 1, 10'000, &System::sms},
     {"gemm_share", "", 0.01, 1, &System::gemm_share},
     {"gemm_k0", "elements", 0, 10'000, &System::gemm_k0},
     {"gemm_tile_m", "rows", 1, 4096, &System::gemm_tile_m},
     {"gemm_tile_n", "columns", 1, 4096, &System::gemm_tile_n},
     {"gemm_unaligned", "", 0.01, 1, &System::gemm_unaligned},
-    {"attention_forward", "", 0.01, 1, &System::attention_forward},
-    {"attention_backward", "", 0.01, 1, &System::attention_backward},
-    {"memory_gib", "GiB", 0.1, 10'000, &System::memory_gib},
-    {"memory_gb_per_s", "GB/s", 0.1, 100'000, &System::memory_gb_per_s},
+    {"attention_forward", "", 0.01, 1, &System::attention_forward, kBoth},
+    {"attention_backward", "", 0.01, 1, &System::attention_backward, kBoth},
+    {"memory_gib", "GiB", 0.1, 10'000, &System::memory_gib, kBoth},
+    {"memory_gb_per_s", "GB/s", 0.1, 100'000, &System::memory_gb_per_s, kBoth},
     {"memory_share", "", 0.01, 1, &System::memory_share},
-    {"kernel_us", "us", 0, 10'000, &System::kernel_us},
+    {"kernel_us", "us", 0, 10'000, &System::kernel_us, kBoth},
     {"host_us", "us", 0, 10'000, &System::host_us},
     {"gpus_per_node", "", 1, 10'000, &System::gpus_per_node},
     {"nvlink_gb_per_s", "GB/s", 1e-3, 10'000, &System::nvlink_gb_per_s},
@@ -37,11 +39,17 @@ constexpr std::array kKeys = std::to_array<SystemKey>({
     {"network_us", "us", 0, 100'000, &System::network_us},
     {"network_share", "", 0.01, 1, &System::network_share},
     {"collective_us", "us", 0, 100'000, &System::collective_us},
-    {"contention", "", 1, 10, &System::contention},
+    {"contention", "", 1, 10, &System::contention, kBoth},
     {"context_gib", "GiB", 0, 100, &System::context_gib},
     {"communicator_gib", "GiB", 0, 100, &System::communicator_gib},
     {"workspace_gib", "GiB", 0, 100, &System::workspace_gib},
-    {"power_watts", "W", 0, 100'000, &System::power_watts},
+    {"power_watts", "W", 0, 100'000, &System::power_watts, kBoth},
+    {"cores", "", 1, 10'000, &System::cores, SystemKind::cpu},
+    {"gemm_gb_per_s", "GB/s", 0.1, 100'000, &System::gemm_gb_per_s, SystemKind::cpu},
+    {"vector_g_per_s", "10^9/s", 0.1, 100'000, &System::vector_g_per_s, SystemKind::cpu},
+    {"copy_gb_per_s", "GB/s", 0.1, 100'000, &System::copy_gb_per_s, SystemKind::cpu},
+    {"team_us", "us", 0, 10'000, &System::team_us, SystemKind::cpu},
+    {"wake_us", "us", 0, 10'000, &System::wake_us, SystemKind::cpu},
 });
 
 std::string expected(const SystemKey& key) {
@@ -111,9 +119,16 @@ System parse_system(const std::string& text, const std::string& path, const std:
   const YamlTree tree = parse_yaml(text, path, problems);
   if (tree.whole) SystemReader(system, path, problems).read(tree.root, given);
   for (const std::string& one : overrides) read_override(one, system, given, problems);
-  for (const SystemKey& key : kKeys)
-    if (tree.whole && !given.contains(key.name))
+  const bool of_cpus = given.contains("cores");
+  for (const SystemKey& key : kKeys) {
+    const bool has = given.contains(key.name), needs = key.is_of(of_cpus ? SystemKind::cpu : SystemKind::gpu);
+    if (tree.whole && needs && !has)
       problems.add_at(path, key.name, fmt::format("is missing, expected {}", expected(key)));
+    else if (tree.whole && has && !needs)
+      problems.add_at(path, key.name,
+                      of_cpus ? "is of pages of GPUs, but this one has cores, as pages of CPUs have"
+                              : "is of pages of CPUs, which have cores");
+  }
   problems.throw_if_any();
   return system;
 }

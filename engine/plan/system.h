@@ -1,10 +1,12 @@
 // A system: what the planner knows of a machine. Its page is a YAML file of `key: number`, one line for each of
-// system_keys(), with the number's source in a comment: configs/systems/NAME.yaml, or a user's own file.
+// system_keys() of its kind, with the number's source in a comment: configs/systems/NAME.yaml, or a user's own file. A
+// page with `cores` is of CPUs.
 //
 // GB is 1e9 bytes, GiB 2^30; a GB/s of a link is one direction of it. All pages together have no other constants, and
 // none belongs to a model, a layout or a framework.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +14,8 @@
 #include <vector>
 
 namespace trivet {
+
+enum class SystemKind { gpu, cpu };
 
 struct System {
   std::string name;  // of the page without its folder and ".yaml"
@@ -41,12 +45,25 @@ struct System {
   double communicator_gib = 0;  // device memory of NCCL's buffers, each communicator
   double workspace_gib = 0;     // device memory of libraries' workspaces
   double power_watts = 0;       // of one GPU with its share of the node; 0: unknown
+
+  // Of a page of CPUs: one node, on which the ranks are threads of a process. Peaks, memory_gb_per_s (of the
+  // optimizer's passes) and kernel_us are those of one core; shares of attention are of the fp32 or bf16 rate of GEMMs.
+  int cores = 0;              // 0: the page is of GPUs
+  double gemm_gb_per_s = 0;   // a core packs operands and writes results of GEMMs
+  double vector_g_per_s = 0;  // norms, activations and sums, whose tensors are in the caches
+  double copy_gb_per_s = 0;   // a core copies or adds up what ranks send
+  double team_us = 0;         // an operation on several threads beyond its parts: fork and join
+  double wake_us = 0;         // from when a thread is woken to when it runs
+
+  SystemKind kind() const { return cores > 0 ? SystemKind::cpu : SystemKind::gpu; }
 };
 
 struct SystemKey {
   std::string_view name, unit;
   double low, high;  // the physical range, both ends included
   std::variant<double System::*, int System::*> member;
+  std::optional<SystemKind> kind = SystemKind::gpu;  // whose pages have it; empty: all
+  bool is_of(SystemKind page) const { return !kind || *kind == page; }
 };
 std::span<const SystemKey> system_keys();
 double value_of(const System& system, const SystemKey& key);

@@ -263,6 +263,8 @@ void complete(const op::AttentionBackward& op, TapeWork& work) {
 
 class TapeOps : public Ops {
  public:
+  explicit TapeOps(bool cpu) : cpu_(cpu) {}
+
   void run(const AnyOp& any, Stream& stream) override {
     stream.flush();
     std::visit(
@@ -275,14 +277,23 @@ class TapeOps : public Ops {
           });
           complete(op, work);
           tape_stream(stream).queue(work);
+          if constexpr (std::is_same_v<Op, op::Matmul>)
+            if (cpu_) add_gelu(op, stream);
         },
         any);
   }
 
  private:
+  // As CpuOps does.
+  void add_gelu(const op::Matmul& op, Stream& stream) {
+    if (op.pre_activation) run(op::GeluForward{.x = op.pre_activation, .y = op.c}, stream);
+    if (op.gelu_backward) run(op::GeluBackward{.x = op.gelu_backward, .dy = op.c, .dx = op.c}, stream);
+  }
   template <class T>
   static void add_bytes(const T& argument, TapeWork& work) {
-    if (argument.data) work.bytes += argument.bytes() * (T::role == Role::in_out ? 2 : 1);
+    if (!argument.data) return;
+    work.bytes += argument.bytes() * (T::role == Role::in_out ? 2 : 1);
+    if (argument.dtype == DType::bf16) work.dtype = DType::bf16;
   }
   template <class T>
   static void for_each_tensor(const List<T>& list, TapeWork& work) {
@@ -294,6 +305,8 @@ class TapeOps : public Ops {
         });
     }
   }
+
+  const bool cpu_;
 };
 
 class TapeBackEnd : public PlanningBackEnd {
@@ -346,8 +359,22 @@ int TapeGroups::add(const Group& group) {
   return number;
 }
 
+bool remove_links(CommConfig& comm) {
+  bool found = comm.link_latency_us != 0 || comm.link_gbps != 0;
+  comm.link_latency_us = comm.link_gbps = 0;
+  for (const auto member :
+       {&CommConfig::tensor_link_latency_us, &CommConfig::tensor_link_gbps, &CommConfig::pipeline_link_latency_us,
+        &CommConfig::pipeline_link_gbps, &CommConfig::data_link_latency_us, &CommConfig::data_link_gbps}) {
+    found = found || (comm.*member).value_or(0) != 0;
+    comm.*member = 0;
+  }
+  comm.shared_port = false;
+  return found;
+}
+
 Tape record_tape(const Config& run, const Layout& layout, int rank, TapeGroups& groups, const TapeOptions& options) {
   Config config = run;
+  remove_links(config.comm);
   config.checkpoint.async_save = false;  // its snapshot is host memory, which this device has
   Tape tape{.rank = rank, .steps = options.steps};
   Recorder recorder(tape, groups, options);
@@ -357,7 +384,7 @@ Tape record_tape(const Config& run, const Layout& layout, int rank, TapeGroups& 
   const MakeBackend make = [&](const Config&, Communicator&, int) {
     Backend backend;
     backend.device = std::make_unique<TapeDevice>(recorder);
-    backend.ops = std::make_unique<TapeOps>();
+    backend.ops = std::make_unique<TapeOps>(options.cpu);
     backend.exchange = std::make_unique<Communicator>(
         std::make_shared<TapeBackEnd>(CommGroup::world(rank, ranks), *backend.device, recorder));
     return backend;

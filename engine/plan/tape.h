@@ -105,10 +105,15 @@ struct Tape {
 struct TapeOptions {
   int steps = 4;
   bool one_ahead = true;  // the next step's passes are queued before a step's numbers are read, as on a GPU
+  bool cpu = false;       // the ops are a CPU's, whose GEMMs leave the GELU to an op of its own
   float number = 1;       // all that is copied to the host
 };
 
-// Records a rank of the world, and adds its groups to `groups`. config, layout: as the trainer takes them.
+// Takes the emulated links out of a configuration; whether there were any.
+bool remove_links(CommConfig& comm);
+
+// Records a rank of the world, and adds its groups to `groups`. config, layout: as the trainer takes them; links are
+// not recorded.
 Tape record_tape(const Config& config, const Layout& layout, int rank, TapeGroups& groups,
                  const TapeOptions& options = {});
 

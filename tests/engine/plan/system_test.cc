@@ -12,11 +12,18 @@ namespace {
 
 const std::string kPages = source_path("configs/systems");
 
-// A page with every key at its lower limit, a line each in the order of system_keys(), but for one line: "" leaves it
-// out.
-std::string page(std::string_view key = "", const std::string& line = "") {
+std::vector<SystemKey> keys_of(SystemKind kind) {
+  std::vector<SystemKey> keys;
+  for (const SystemKey& key : system_keys())
+    if (key.is_of(kind)) keys.push_back(key);
+  return keys;
+}
+
+// A page with every key of its kind at its lower limit, a line each in the order of system_keys(), but for one line: ""
+// leaves it out.
+std::string page(std::string_view key = "", const std::string& line = "", SystemKind kind = SystemKind::gpu) {
   std::string text;
-  for (const SystemKey& each : system_keys())
+  for (const SystemKey& each : keys_of(kind))
     text += each.name == key ? line : fmt::format("{}: {}\n", each.name, each.low);
   return text;
 }
@@ -32,10 +39,12 @@ TEST(PlanSystem, ShippedPagesAreRead) {
   const System a100 = load_system("a100-80", {}, kPages), h100 = load_system("h100-sxm", {}, kPages);
 
   // then
-  EXPECT_EQ(names, (std::vector<std::string>{"a100-80", "gb200", "h100-sxm", "h200-sxm"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"a100-80", "cpu", "gb200", "h100-sxm", "h200-sxm"}));
   for (const std::string& name : names) {
     const System system = load_system(name, {}, kPages);
     EXPECT_EQ(system.name, name);
+    EXPECT_EQ(system.kind(), name == "cpu" ? SystemKind::cpu : SystemKind::gpu);
+    if (system.kind() == SystemKind::cpu) continue;
     EXPECT_LT(system.fp32_tflops, system.bf16_tflops);
     EXPECT_LT(system.network_gb_per_s, system.nvlink_gb_per_s);
     EXPECT_LT(system.context_gib + system.workspace_gib, system.memory_gib);
@@ -47,24 +56,34 @@ TEST(PlanSystem, ShippedPagesAreRead) {
 }
 
 TEST(PlanSystem, EveryKeyIsReadIntoItsOwnMember) {
-  for (const SystemKey& key : system_keys()) {
-    // given a page in which only this key is not at its lower limit
-    const System system = parse_system(page(key.name, fmt::format("{}: {}\n", key.name, key.high)), "page.yaml");
+  for (const SystemKind kind : {SystemKind::gpu, SystemKind::cpu})
+    for (const SystemKey& key : keys_of(kind)) {
+      // given a page in which only this key is not at its lower limit
+      const System system =
+          parse_system(page(key.name, fmt::format("{}: {}\n", key.name, key.high), kind), "page.yaml");
 
-    // then
-    for (const SystemKey& other : system_keys())
-      EXPECT_EQ(value_of(system, other), other.name == key.name ? other.high : other.low) << key.name;
-  }
+      // then
+      for (const SystemKey& other : keys_of(kind))
+        EXPECT_EQ(value_of(system, other), other.name == key.name ? other.high : other.low) << key.name;
+    }
 }
 
 TEST(PlanSystem, AKeyThatIsMissingIsNamed) {
-  for (const SystemKey& key : system_keys())
+  for (const SystemKey& key : keys_of(SystemKind::gpu))
     EXPECT_TRUE(problem_of(page(key.name)).starts_with(fmt::format("page.yaml: {}: is missing, expected a", key.name)));
+}
+
+TEST(PlanSystem, APageIsOfGpusOrOfCpus) {
+  const std::string both = page() + "cores: 2\n";
+  EXPECT_NE(problem_of(both).find("page.yaml: sms: is of pages of GPUs, but this one has cores"), std::string::npos);
+  EXPECT_NE(problem_of(both).find("page.yaml: wake_us: is missing"), std::string::npos);
+  EXPECT_NE(problem_of(page() + "wake_us: 2\n").find("page.yaml: wake_us: is of pages of CPUs, which have cores"),
+            std::string::npos);
 }
 
 TEST(PlanSystem, AValueOutOfItsRangeIsRefusedWithItsLine) {
   int line = 0;
-  for (const SystemKey& key : system_keys()) {
+  for (const SystemKey& key : keys_of(SystemKind::gpu)) {
     ++line;
     const bool whole = std::holds_alternative<int System::*>(key.member);
     for (const double value : {key.low - 1, 2 * key.high}) {
@@ -89,8 +108,8 @@ TEST(PlanSystem, WhatIsNoNumberIsRefused) {
 
 TEST(PlanSystem, AnUnknownKeyIsRefusedWithTheNearest) {
   const std::string problem = problem_of(page() + "gemm_shore: 0.5\n");
-  EXPECT_EQ(problem,
-            fmt::format("page.yaml:{}: gemm_shore: unknown key - did you mean gemm_share?", system_keys().size() + 1));
+  EXPECT_EQ(problem, fmt::format("page.yaml:{}: gemm_shore: unknown key - did you mean gemm_share?",
+                                 keys_of(SystemKind::gpu).size() + 1));
   EXPECT_NE(problem_of(page() + "sms: 4\n").find("duplicate key"), std::string::npos);
   EXPECT_NE(problem_of("- sms\n").find("expected a map of keys"), std::string::npos);
 }
@@ -140,8 +159,8 @@ TEST(PlanSystem, AUsersFileIsReadByItsPath) {
 
 TEST(PlanSystem, AnUnknownSystemIsAnsweredWithThePages) {
   EXPECT_EQ(message_of([] { load_system("v100", {}, kPages); }),
-            fmt::format("--system: found {}, expected the path of a page, or the name of one in {}: a100-80, gb200, "
-                        "h100-sxm, h200-sxm",
+            fmt::format("--system: found {}, expected the path of a page, or the name of one in {}: a100-80, cpu, "
+                        "gb200, h100-sxm, h200-sxm",
                         quote("v100"), kPages));
   EXPECT_NE(message_of([] { load_system("no/such.yaml"); }).find("no/such.yaml"), std::string::npos);
 }
