@@ -83,7 +83,7 @@ void fit_other_ops(std::span<const MeasuredOps::Work> works, System& system) {
   std::vector<double> small;
   for (const auto& [what, seconds] : works) {
     const CpuWork parts = cpu_work(what);
-    if (what.kind != TapeWork::memory) continue;
+    if (what.kind != TapeWork::memory && what.kind != TapeWork::loss) continue;
     if (what.bytes <= 1024) small.push_back(seconds * 1e6);
     (parts.elements > 0 ? of_elements : of_bytes) += seconds;
     elements += parts.elements, bytes += parts.state_bytes;

@@ -13,6 +13,7 @@
 #include "engine/plan/device_memory.h"
 #include "engine/plan/habits.h"
 #include "engine/plan/thread_ranks.h"
+#include "engine/train/rank_state.h"
 
 namespace trivet {
 namespace {

@@ -134,6 +134,7 @@ CpuWork cpu_work(const TapeWork& work) {
     }
     case TapeWork::copy: parts.copied_bytes = bytes; break;
     case TapeWork::memory:
+    case TapeWork::loss:
       if (work.category == Category::optimizer) parts.state_bytes = bytes;
       else parts.elements = bytes / size;
   }
