@@ -1,20 +1,30 @@
 // trivet plan RUN.yaml --system NAME --ranks N: what the run would do on GPUs that are not here.
+#include <cmath>
 #include <fmt/format.h>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <tuple>
 
+#include "base/files.h"
 #include "engine/config/load.h"
-#include "engine/plan/predict.h"
-#include "engine/train/run.h"
+#include "engine/plan/explain.h"
+#include "engine/plan/planned_run.h"
+#include "engine/plan/run_cost.h"
+#include "engine/plan/scale.h"
 #include "launch/commands.h"
+#include "launch/redrawn_line.h"
 
 namespace trivet {
 namespace {
 
 struct PlanOptions {
-  std::string path, system, trace;
+  std::string path, system;
   std::vector<std::string> sets, system_sets;
-  int ranks = 0;
-  bool json = false, systems = false;
+  std::vector<int> ranks;
+  std::string scaling = "both";
+  PredictOptions outputs;
+  std::optional<double> tokens, price;
+  bool json = false, systems = false, explain = false;
 };
 
 void print_systems() {
@@ -46,6 +56,56 @@ void leave_out_emulation(Config& config) {
   if (emulated) fmt::print(stderr, "trivet: the emulated links of comm are left out: the system's page has its own\n");
 }
 
+void print_json(const nlohmann::ordered_json& json) { fmt::print("{}\n", json.dump(2)); }
+
+// One run on more and more ranks.
+void run_curves(const PlanOptions& options, const LoadedConfig& loaded, const System& system) {
+  std::vector<ScaleCurve> curves;
+  for (const Scaling scaling : {Scaling::weak, Scaling::strong})
+    if (options.scaling == "both" || options.scaling == word_of(scaling))
+      curves.push_back(scale_curve(loaded, options.ranks, system, scaling));
+  if (!options.outputs.picture.empty()) write_file(options.outputs.picture, picture_of(curves));
+  nlohmann::ordered_json json{{"system", system.name}};
+  for (const ScaleCurve& curve : curves) {
+    if (options.json) json["curves"].push_back(json_of(curve));
+    else print_blocks(describe(curve));
+  }
+  if (options.json) print_json(json);
+}
+
+Explanation explain_with_progress(const LegalRun& run, const System& system) {
+  RedrawnLine line;
+  return explain(run, system, [&](size_t done, size_t of) {
+    if (line.due())
+      line.draw(fmt::format("explain {}", progress_bar(static_cast<double>(done) / static_cast<double>(of))));
+  });
+}
+
+void run_one(const PlanOptions& options, const LoadedConfig& loaded, const System& system) {
+  const int ranks = options.ranks.empty() ? ranks_of_one_replica(loaded.config) : options.ranks.front();
+  const PlannedRun planned = plan_run(loaded, ranks, system, options.outputs);
+  const auto& [config, layout] = std::tie(planned.run.loaded.config, planned.run.layout);
+  for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
+  if (!planned.choice.empty()) fmt::print(stderr, "trivet: {}\n", planned.choice);
+  std::optional<RunCost> cost;
+  if (options.tokens || options.price)
+    cost = cost_of_run(planned.prediction.step, tokens_of_run(options.tokens, config, layout), options.price, system);
+  std::optional<Explanation> explanation;
+  if (options.explain) explanation = explain_with_progress(planned.run, system);
+  if (options.json) {
+    nlohmann::ordered_json json = json_of(planned.prediction, system);
+    json["micro_batch_size"] = config.batch.micro_batch_size;
+    json["virtual_pipeline_model_parallel_size"] = layout.schedule.v;
+    if (cost) add_json(*cost, json);
+    if (explanation) json["explanation"] = json_of(*explanation);
+    return print_json(json);
+  }
+  std::vector<TextBlock> blocks = describe(planned.prediction, system);
+  if (cost) blocks.insert(blocks.begin() + 1, describe(*cost));
+  print_blocks(blocks);
+  if (explanation) print_blocks(describe(*explanation));
+}
+
 void run(const PlanOptions& options) {
   if (options.systems) return print_systems();
   if (options.path.empty()) throw ConfigError("trivet plan: expected the YAML file of a run, or --systems");
@@ -53,17 +113,46 @@ void run(const PlanOptions& options) {
   const System system = load_system(options.system, options.system_sets);
   LoadedConfig loaded = load_config(options.path, options.sets);
   leave_out_emulation(loaded.config);
-  const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
-  const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
-  if (loaded.config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");
-  if (!layout.smaller.empty())
-    throw ConfigError(
-        "the batch size changes over the run, but a plan is of one: leave the ramp out, with batch."
-        "global_batch_size as the batch to plan");
-  for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
-  const Prediction prediction = predict(loaded.config, layout, system, options.trace);
-  if (options.json) fmt::print("{}", to_json(prediction, system));
-  else print_blocks(describe(prediction, system));
+  if (options.ranks.size() > 1) run_curves(options, loaded, system);
+  else run_one(options, loaded, system);
+}
+
+std::optional<int64_t> number_of_ranks(std::string_view text) {
+  const auto ranks = parse_integer(text);
+  return ranks && *ranks >= 1 && *ranks <= kMostRanks ? ranks : std::nullopt;
+}
+
+// What is planned beside the step.
+void add_questions(CLI::App& command, PlanOptions& options, CLI::Option* ranks) {
+  command
+      .add_option("--scaling", options.scaling,
+                  "with several --ranks: whether the global batch grows with them (weak), or stays (strong)")
+      ->check(CLI::IsMember({"weak", "strong", "both"}))
+      ->capture_default_str()
+      ->needs(ranks);
+  command.add_flag("--explain", options.explain,
+                   "also: what the step would be without each cost, and with each switch changed");
+  command.add_option("--tokens", options.tokens, "tokens of the run: also say how long it takes, with its energy")
+      ->option_text("N")
+      ->check(number("a number above 0", [](double x) { return x > 0 && std::isfinite(x); }));
+  command.add_option("--price", options.price, "of an hour of one rank: also say what the run and a step cost")
+      ->option_text("MONEY")
+      ->check(at_least_zero());
+}
+
+// Files that are written.
+void add_outputs(CLI::App& command, PlanOptions& options) {
+  CLI::Option* trace =
+      command.add_option("--trace", options.outputs.trace, "write the last step of some ranks for ui.perfetto.dev")
+          ->option_text("FILE.json");
+  add_list(command, "--trace-ranks", options.outputs.trace_ranks, "numbers of ranks with commas between", parse_integer,
+           "with --trace: of these ranks; default: one of each kind")
+      ->needs(trace);
+  command
+      .add_option("--picture", options.outputs.picture,
+                  "draw the passes of the last step, or with several --ranks the curves")
+      ->option_text("FILE.svg")
+      ->check(svg_name());
 }
 
 }  // namespace
@@ -73,7 +162,10 @@ void add_plan_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("plan", "predict a run on GPUs that are not here, by rehearsing the engine");
   command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml");
   add_set_option(*command, options->sets, "a value instead of the file's");
-  add_ranks_option(*command, options->ranks, "ranks of the run; without it, as many as one model needs");
+  CLI::Option* ranks =
+      add_list(*command, "--ranks", options->ranks, "integers from 1 to 1000000 with commas between", number_of_ranks,
+               "ranks of the run; without it, as many as one model needs; several, with commas between: scale curves")
+          ->option_text("N,...");
   command->add_option("--system", options->system, "the machine: a page of configs/systems, or a file")
       ->option_text("NAME|FILE");
   command->add_option("--system-set", options->system_sets, "a constant instead of the page's")
@@ -82,8 +174,8 @@ void add_plan_command(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_flag("--systems", options->systems, "list the pages with their constants");
   command->add_flag("--json", options->json, "print the prediction as JSON");
-  command->add_option("--trace", options->trace, "write the last step of a rank of each kind for ui.perfetto.dev")
-      ->option_text("FILE.json");
+  add_questions(*command, *options, ranks);
+  add_outputs(*command, *options);
   command->callback([options] { run(*options); });
 }
 

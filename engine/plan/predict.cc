@@ -4,12 +4,15 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "base/files.h"
 #include "base/json.h"
+#include "engine/metrics/measured.h"
 #include "engine/metrics/perfetto.h"
 #include "engine/plan/costs.h"
 #include "engine/train/rank_state.h"
+#include "parallel/pipeline/render.h"
 
 namespace trivet {
 namespace {
@@ -24,42 +27,58 @@ std::vector<std::string> rows_of(const Tape& tape) {
   return rows;
 }
 
+// The last step of the ranks.
 void write_trace(const std::string& path, const Rehearsal& rehearsal, const Layout& layout, const Replayed& replayed,
-                 int64_t origin_ns) {
+                 int64_t origin_ns, const std::vector<int>& ranks) {
   std::vector<std::string> parts;
-  for (const Replayed::Traced& traced : replayed.traced) {
-    const Player& player = rehearsal.players[static_cast<size_t>(traced.player)];
-    parts.push_back(fmt::format("{}.rank{}", path, player.rank));
-    PerfettoWriter writer(parts.back(), player.rank,
-                          {.process = rank_name(player.rank, layout.mesh), .rows = rows_of(*player.tape)}, origin_ns,
-                          [](const std::string& text) { throw IoError(text); });
-    writer.step(1, traced.rows);
+  for (const int rank : ranks) {
+    const auto player = static_cast<size_t>(rehearsal.player_of[static_cast<size_t>(rank)]);
+    parts.push_back(fmt::format("{}.rank{}", path, rank));
+    PerfettoWriter writer(parts.back(), rank,
+                          {.process = rank_name(rank, layout.mesh), .rows = rows_of(*rehearsal.players[player].tape)},
+                          origin_ns, [](const std::string& text) { throw IoError(text); });
+    writer.step(1, replayed.traced[player].rows);
     writer.close();
   }
   join_traces(parts, path);
   for (const std::string& part : parts) std::filesystem::remove(part);
 }
 
-// The memory of the rank that holds most of its device's, with what the system takes beside it.
-std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout& layout, const Rehearsal& rehearsal,
-                                             const System& system) {
-  constexpr double kGiB = 1 << 30;
-  std::vector<MemoryItem> worst;
-  int64_t most = -1;
-  for (const Tape& tape : rehearsal.tapes) {
-    const MemoryPlan plan = plan_memory(config, layout, position_of(tape.rank, layout.mesh));
-    std::vector<MemoryItem> items;
-    for (const MemoryItem& item : plan.items)
-      if (!item.on_host) items.push_back(item);
-    const auto reserve = [&](const char* name, double gib) { items.push_back({name, std::llround(gib * kGiB)}); };
-    reserve("device context", system.context_gib);
-    reserve("communicators", system.communicator_gib * static_cast<double>(tape.groups.size()));
-    reserve("workspaces", system.workspace_gib);
-    int64_t sum = 0;
-    for (const MemoryItem& item : items) sum += item.bytes;
-    if (sum > most) most = sum, worst = items;
-  }
-  return worst;
+std::vector<int> traced_ranks(const std::vector<int>& asked, const Rehearsal& rehearsal) {
+  const auto count = static_cast<int>(rehearsal.player_of.size());
+  std::set<int> ranks(asked.begin(), asked.end());
+  for (const int rank : ranks)
+    if (rank < 0 || rank >= count)
+      throw ConfigError(fmt::format("--trace-ranks: found {}, expected ranks from 0 to {}", rank, count - 1));
+  if (asked.empty())
+    for (const Player& player : rehearsal.players) ranks.insert(player.rank);
+  return {ranks.begin(), ranks.end()};
+}
+
+// The passes as a trace of the pipeline's ranks shows them.
+std::string picture_of(const std::string& path, const Rehearsal& rehearsal, const Layout& layout,
+                       const Replayed& replayed, int64_t origin_ns, const System& system) {
+  std::vector<int> ranks;
+  for (int stage = 0; stage < layout.schedule.p; ++stage) ranks.push_back(rank_of({{Axis::pp, stage}}, layout.mesh));
+  const std::string trace = path + ".trace";
+  write_trace(trace, rehearsal, layout, replayed, origin_ns, ranks);
+  Timeline timeline = read_measured_steps(trace, layout.schedule).front().timeline;
+  std::filesystem::remove(trace);
+  timeline.title = fmt::format("{} planned on {}: p = {}, m = {}, v = {}", layout.schedule.kind, system.name,
+                               layout.schedule.p, layout.schedule.m, layout.schedule.v);
+  return render_svg(std::span(&timeline, 1));
+}
+
+// When the last rank is through with the step.
+int64_t end_of_step(const Replayed& replayed, int step) {
+  int64_t last = 0;
+  for (const std::vector<int64_t>& ends : replayed.step_ends) last = std::max(last, ends[static_cast<size_t>(step)]);
+  return last;
+}
+
+// The mean of the steps behind the first, which begins with idle ranks.
+double seconds_of_step(const Replayed& replayed, int steps) {
+  return static_cast<double>(end_of_step(replayed, steps - 1) - end_of_step(replayed, 0)) * 1e-9 / (steps - 1);
 }
 
 }  // namespace
@@ -98,20 +117,48 @@ int64_t SystemCosts::host_ns(const TapeRecord& record) const {
   return launches ? ns_of(system_.host_us * 1e-6) : 0;
 }
 
-Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace) {
+Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& system) {
   Rehearsal rehearsal = rehearse(config, layout);
   merge_ranks(rehearsal, system.gpus_per_node);
+  return rehearsal;
+}
+
+double predict_step_seconds(const Rehearsal& rehearsal, const ReplayCosts& costs) {
+  return seconds_of_step(replay(rehearsal.players, rehearsal.groups, costs), rehearsal.tapes.front().steps);
+}
+
+std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout& layout, const std::deque<Tape>& tapes,
+                                             const System& system) {
+  constexpr double kGiB = 1 << 30;
+  std::vector<MemoryItem> worst;
+  int64_t most = -1;
+  for (const Tape& tape : tapes) {
+    const MemoryPlan plan = plan_memory(config, layout, position_of(tape.rank, layout.mesh));
+    std::vector<MemoryItem> items;
+    for (const MemoryItem& item : plan.items)
+      if (!item.on_host) items.push_back(item);
+    const auto reserve = [&](const char* name, double gib) { items.push_back({name, std::llround(gib * kGiB)}); };
+    reserve("device context", system.context_gib);
+    reserve("communicators", system.communicator_gib * static_cast<double>(tape.groups.size()));
+    reserve("workspaces", system.workspace_gib);
+    if (const int64_t sum = sum_of(items); sum > most) most = sum, worst = items;
+  }
+  return worst;
+}
+
+std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout& layout, const System& system) {
+  return memory_of_worst_rank(config, layout, rehearse(config, layout, {.steps = 0, .one_ahead = false}).tapes, system);
+}
+
+Prediction predict(const Rehearsal& rehearsal, const Config& config, const Layout& layout, const System& system,
+                   const ReplayCosts& costs, const PredictOptions& asked) {
+  const std::vector<int> trace_ranks = traced_ranks(asked.trace_ranks, rehearsal);
   const int steps = rehearsal.tapes.front().steps;
   ReplayOptions options{.first_step = steps - 1};
   for (size_t player = 0; player < rehearsal.players.size(); ++player)
     options.traced.push_back(static_cast<int>(player));
-  const Replayed replayed = replay(rehearsal.players, rehearsal.groups, SystemCosts(system), options);
+  const Replayed replayed = replay(rehearsal.players, rehearsal.groups, costs, options);
 
-  const auto end_of = [&](int step) {
-    int64_t last = 0;
-    for (const std::vector<int64_t>& ends : replayed.step_ends) last = std::max(last, ends[static_cast<size_t>(step)]);
-    return last;
-  };
   Prediction prediction{.tapes = static_cast<int>(rehearsal.tapes.size()), .records = replayed.records};
   StepMeter meter;
   StepStats all;
@@ -129,13 +176,14 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
                       .flops = flops_per_step(model_spec_of(config.model), batch, config.train.flops_convention),
                       .ranks = layout.mesh.world(),
                       .peak_tflops = config.precision.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops};
-  // The mean of the steps behind the first, which begins with idle ranks.
-  const double seconds = static_cast<double>(end_of(steps - 1) - end_of(0)) * 1e-9 / (steps - 1);
-  report_speed(prediction.step, work, seconds, all);
-  prediction.memory = memory_of_worst_rank(config, layout, rehearsal, system);
-  for (const MemoryItem& item : prediction.memory) prediction.memory_bytes += item.bytes;
-  prediction.capacity_bytes = std::llround(system.memory_gib * (1 << 30));
-  if (!trace.empty()) write_trace(trace, rehearsal, layout, replayed, end_of(steps - 2));
+  report_speed(prediction.step, work, seconds_of_step(replayed, steps), all);
+  prediction.memory = memory_of_worst_rank(config, layout, rehearsal.tapes, system);
+  prediction.memory_bytes = sum_of(prediction.memory);
+  prediction.capacity_bytes = capacity_of(system);
+  const int64_t origin = end_of_step(replayed, steps - 2);
+  if (!asked.trace.empty()) write_trace(asked.trace, rehearsal, layout, replayed, origin, trace_ranks);
+  if (!asked.picture.empty())
+    write_file(asked.picture, picture_of(asked.picture, rehearsal, layout, replayed, origin, system));
   return prediction;
 }
 
@@ -160,7 +208,7 @@ std::vector<TextBlock> describe(const Prediction& p, const System& system) {
   return blocks;
 }
 
-std::string to_json(const Prediction& p, const System& system) {
+nlohmann::ordered_json json_of(const Prediction& p, const System& system) {
   const StepReport& step = p.step;
   const auto mean_seconds = [&](int64_t ns) { return static_cast<double>(ns) * 1e-9 / step.ranks; };
   nlohmann::ordered_json json = {{"system", system.name},
@@ -181,7 +229,9 @@ std::string to_json(const Prediction& p, const System& system) {
   json["memory_bytes"] = p.memory_bytes;
   json["fits"] = p.fits();
   for (const MemoryItem& item : p.memory) json["memory"][item.name] = item.bytes;
-  return json.dump(2) + '\n';
+  return json;
 }
+
+std::string to_json(const Prediction& p, const System& system) { return json_of(p, system).dump(2) + '\n'; }
 
 }  // namespace trivet

@@ -3,6 +3,8 @@
 // left its ranks.
 #pragma once
 
+#include <cmath>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -35,10 +37,39 @@ struct Prediction {
   bool fits() const { return memory_bytes <= capacity_bytes; }
 };
 
-// trace: a Perfetto file of the last step of a rank of each kind; "": none. Throws ConfigError, IoError.
-Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace = "");
+struct PredictOptions {
+  std::string trace = {};             // a Perfetto file of the last step; "": none
+  std::vector<int> trace_ranks = {};  // of these ranks; none: of a rank of each kind
+  std::string picture = {};           // an SVG of the passes of the pipeline's ranks in the last step; "": none
+};
+
+// The tapes of all ranks, merged for the nodes of a system.
+Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& system);
+
+// costs: of the rehearsal's operations; the system's, or some of them changed. Throws ConfigError, IoError.
+Prediction predict(const Rehearsal& rehearsal, const Config& config, const Layout& layout, const System& system,
+                   const ReplayCosts& costs, const PredictOptions& options = {});
+inline Prediction predict(const Config& config, const Layout& layout, const System& system,
+                          const PredictOptions& options = {}) {
+  return predict(rehearse_on(config, layout, system), config, layout, system, SystemCosts(system), options);
+}
+// Of the same, the seconds of a step alone.
+double predict_step_seconds(const Rehearsal& rehearsal, const ReplayCosts& costs);
+
+// The memory of the rank that holds most of its device's, with what the system takes beside it. tapes: of all kinds of
+// ranks, for their groups; they need no steps.
+std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout& layout, const std::deque<Tape>& tapes,
+                                             const System& system);
+std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout& layout, const System& system);
+inline int64_t sum_of(const std::vector<MemoryItem>& items) {
+  int64_t sum = 0;
+  for (const MemoryItem& item : items) sum += item.bytes;
+  return sum;
+}
+inline int64_t capacity_of(const System& system) { return std::llround(system.memory_gib * (1 << 30)); }
 
 std::vector<TextBlock> describe(const Prediction& prediction, const System& system);
+nlohmann::ordered_json json_of(const Prediction& prediction, const System& system);
 std::string to_json(const Prediction& prediction, const System& system);
 
 }  // namespace trivet

@@ -131,6 +131,7 @@ Rehearsal rehearse(const Config& config, const Layout& layout, const TapeOptions
     } else {
       rehearsal.players.push_back({.tape = tape, .rank = rank, .groups = groups->of(rank)});
     }
+    rehearsal.player_of.push_back(rank);
     Player& player = rehearsal.players.back();
     for (const int group : player.groups) {
       const std::vector<int>& members = rehearsal.groups[group].world_ranks;
@@ -181,6 +182,7 @@ void merge_ranks(Rehearsal& rehearsal, int ranks_per_node) {
   std::map<int, size_t> player_of;  // by colour
   for (const Player& player : players) {
     const auto [at, is_new] = player_of.try_emplace(ranks[static_cast<size_t>(player.rank)], merged.size());
+    rehearsal.player_of[static_cast<size_t>(player.rank)] = static_cast<int>(at->second);
     if (!is_new) {
       ++merged[at->second].ranks;
       continue;

@@ -1,0 +1,224 @@
+#include "engine/plan/explain.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "engine/config/fields.h"
+
+namespace trivet {
+namespace {
+
+// A system's costs, without those of a class.
+class CostsWithout : public SystemCosts {
+ public:
+  explicit CostsWithout(const System& system) : SystemCosts(system) {}
+  int64_t work_ns(const TapeWork& work, bool in_graph) const override {
+    return free_work && free_work(work) ? 0 : SystemCosts::work_ns(work, in_graph);
+  }
+  CallCost call_cost(const TapeCall& call, const TapeGroups::Group& group) const override {
+    return group.category == free_calls ? CallCost{} : SystemCosts::call_cost(call, group);
+  }
+  int64_t host_ns(const TapeRecord& record) const override { return free_host ? 0 : SystemCosts::host_ns(record); }
+
+  bool (*free_work)(const TapeWork&) = nullptr;
+  Category free_calls = Category::compute;  // of which no call is
+  bool free_host = false;
+};
+
+struct CostClass {
+  std::string what;
+  CostsWithout costs;
+};
+
+std::vector<CostClass> classes_of(const System& system) {
+  std::vector<CostClass> classes;
+  const auto add = [&](std::string what, const System& of) -> CostsWithout& {
+    return classes.emplace_back(CostClass{std::move(what), CostsWithout(of)}).costs;
+  };
+  add("matrix products", system).free_work = [](const TapeWork& work) { return work.kind == TapeWork::gemm; };
+  add("attention", system).free_work = [](const TapeWork& work) { return work.kind == TapeWork::attention; };
+  add("memory-bound operations", system).free_work = [](const TapeWork& work) {
+    return work.kind == TapeWork::memory && work.category == Category::compute;
+  };
+  add("the optimizer", system).free_work = [](const TapeWork& work) { return work.category == Category::optimizer; };
+  add("copies to and from the host", system).free_work = [](const TapeWork& work) {
+    return work.kind == TapeWork::copy;
+  };
+  for (const std::string_view comm : kCommClasses)
+    add(fmt::format("{} communication", comm), system).free_calls = comm_of(comm);
+  add("the host's launches", system).free_host = true;
+  System changed = system;
+  changed.contention = 1;
+  add("compute slowed by communication", changed);
+  changed = system, changed.nvlink_us = changed.network_us = changed.collective_us = 0;
+  add("latencies of links and collectives", changed);
+  changed = system, changed.kernel_us = 0;
+  add("fixed costs of kernels", changed);
+  return classes;
+}
+
+using Sets = std::vector<std::string>;
+
+// The keys that are true, false or a word: each other value in turn.
+void add_words(const Config& config, std::vector<Sets>& switches) {
+  for (const char* key :
+       {"overlap.overlap_grad_reduce", "overlap.overlap_param_gather", "overlap.overlap_p2p_comm",
+        "overlap.tp_comm_overlap", "overlap.average_in_collective", "overlap.defer_embedding_wgrad_compute",
+        "overlap.align_grad_reduce", "overlap.align_param_gather", "parallel.sequence_parallel",
+        "parallel.data_parallel_sharding_strategy", "device.cuda_graph_impl"}) {
+    const Field& field = *find_field(key);
+    const std::string now = format_field(field, config);
+    const std::vector<std::string_view> words =
+        field.words.empty() ? std::vector<std::string_view>{"true", "false"} : field.words;
+    for (const std::string_view word : words)
+      if (word != now) switches.push_back({fmt::format("{}={}", key, word)});
+  }
+  if (config.parallel.data_parallel_sharding_strategy == Sharding::no_shard)
+    switches.push_back({"parallel.data_parallel_sharding_strategy=optim", "overlap.overlap_grad_reduce=true",
+                        "overlap.overlap_param_gather=true"});
+}
+
+void add_recompute(std::vector<Sets>& switches) {
+  const auto add = [&](const char* granularity, const char* modules, const char* method, int layers) {
+    switches.push_back(
+        {fmt::format("model.recompute_granularity={}", granularity), fmt::format("model.recompute_modules={}", modules),
+         fmt::format("model.recompute_method={}", method), fmt::format("model.recompute_num_layers={}", layers)});
+  };
+  add("none", "core_attn", "none", 0);
+  add("selective", "core_attn", "none", 0);
+  add("selective", "core_attn,layernorm,mlp", "none", 0);
+  add("full", "core_attn", "uniform", 1);
+}
+
+void add_schedules(const LegalRun& run, std::vector<Sets>& switches) {
+  const auto add = [&](std::string_view kind, int64_t v) {
+    switches.push_back({fmt::format("parallel.pipeline_schedule={}", kind),
+                        fmt::format("parallel.virtual_pipeline_model_parallel_size={}", v)});
+  };
+  const Schedule& now = run.layout.schedule;
+  if (now.p == 1) return;
+  if (now.kind == "1f1b" || now.kind == "interleaved") {
+    add("interleaved", 2 * now.v);
+    if (now.v > 1) add(now.v < 4 ? "1f1b" : "interleaved", std::max(1, now.v / 2));
+  } else {
+    add("1f1b", 1);
+  }
+  for (const auto& [kind, v] : {std::pair{"zb-h1", 1}, {"zb-v", 2}})
+    if (now.kind != kind) add(kind, v);
+}
+
+void add_sizes(const Config& config, std::vector<Sets>& switches) {
+  const auto add = [&](const char* key, int64_t value) { switches.push_back({fmt::format("{}={}", key, value)}); };
+  const int64_t b = config.batch.micro_batch_size, bucket = *config.parallel.bucket_size;
+  add("batch.micro_batch_size", 2 * b);
+  if (b % 2 == 0) add("batch.micro_batch_size", b / 2);
+  add("parallel.bucket_size", 4 * bucket);
+  add("parallel.bucket_size", std::max<int64_t>(1, bucket / 4));
+  add("overlap.collectives_in_flight", config.overlap.collectives_in_flight == 1 ? 2 : 1);
+}
+
+Explanation::Switch flipped(const LegalRun& run, const Sets& sets, const System& system) {
+  Explanation::Switch flip{.sets = sets};
+  try {
+    const LegalRun other = legal_run(run.loaded, run.layout.mesh.world(), sets);
+    if (to_yaml(other.loaded.config) == to_yaml(run.loaded.config)) {
+      flip.refusal = other.layout.notes.empty() ? "is so already" : other.layout.notes.front();
+      return flip;
+    }
+    const Rehearsal rehearsal = rehearse_on(other.loaded.config, other.layout, system);
+    flip.step_seconds = predict_step_seconds(rehearsal, SystemCosts(system));
+    flip.memory_bytes = sum_of(memory_of_worst_rank(other.loaded.config, other.layout, rehearsal.tapes, system));
+  } catch (const ConfigError& error) {
+    flip.refusal = error.what();
+  }
+  return flip;
+}
+
+// The key without its section: tables are narrow.
+std::string name_of(const Sets& sets) {
+  std::string name;
+  for (const std::string& set : sets) name += (name.empty() ? "" : ", ") + set.substr(set.find('.') + 1);
+  return name;
+}
+
+// The first line of an error, without the place of its key, which is the switch itself.
+std::string one_line(const std::string& text) { return shortened(text.substr(0, text.find('\n')), 200); }
+
+std::string gain_text(double now, double then) { return fmt::format("{:+.1f} %", 100 * (1 - then / now) + 0.); }
+
+}  // namespace
+
+std::vector<Sets> switches_of(const LegalRun& run) {
+  std::vector<Sets> switches;
+  add_words(run.loaded.config, switches);
+  add_recompute(switches);
+  add_schedules(run, switches);
+  add_sizes(run.loaded.config, switches);
+  return switches;
+}
+
+Explanation explain(const LegalRun& run, const System& system,
+                    const std::function<void(size_t done, size_t of)>& progress) {
+  const std::vector<CostClass> classes = classes_of(system);
+  const std::vector<Sets> switches = switches_of(run);
+  size_t done = 0;
+  const auto next = [&] {
+    if (progress) progress(done, classes.size() + switches.size());
+    ++done;
+  };
+  const Rehearsal rehearsal = rehearse_on(run.loaded.config, run.layout, system);
+  Explanation e{.step_seconds = predict_step_seconds(rehearsal, SystemCosts(system)),
+                .memory_bytes = sum_of(memory_of_worst_rank(run.loaded.config, run.layout, rehearsal.tapes, system)),
+                .capacity_bytes = capacity_of(system)};
+  for (const CostClass& each : classes)
+    next(), e.without.push_back({each.what, predict_step_seconds(rehearsal, each.costs)});
+  for (const Sets& sets : switches) next(), e.switches.push_back(flipped(run, sets, system));
+  std::ranges::stable_sort(e.without, {}, &Explanation::Without::step_seconds);
+  std::ranges::stable_sort(e.switches, {},
+                           [](const Explanation::Switch& s) { return std::pair(!s.refusal.empty(), s.step_seconds); });
+  return e;
+}
+
+std::vector<TextBlock> describe(const Explanation& e) {
+  TextBlock without{.title = "if it took no time"};
+  for (const auto& [name, align] : {std::pair{"cost", 'l'}, {"step", 'r'}, {"recovers", 'r'}})
+    without.column(name, align);
+  for (const Explanation::Without& each : e.without)
+    without.rows.push_back(
+        {each.what, fmt::format("{:.4g} s", each.step_seconds), gain_text(e.step_seconds, each.step_seconds)});
+  TextBlock switches{.title = "with another switch"}, refused{.title = "switches that cannot be, or change nothing"};
+  for (const auto& [name, align] :
+       {std::pair{"switch", 'l'}, {"step", 'r'}, {"recovers", 'r'}, {"memory", 'r'}, {"", 'l'}})
+    switches.column(name, align);
+  for (const Explanation::Switch& each : e.switches) {
+    if (each.refusal.empty())
+      switches.rows.push_back(
+          {name_of(each.sets), fmt::format("{:.4g} s", each.step_seconds), gain_text(e.step_seconds, each.step_seconds),
+           fmt::format("{:+.2f} GiB", static_cast<double>(each.memory_bytes - e.memory_bytes) / (1 << 30)),
+           each.memory_bytes > e.capacity_bytes ? "does not fit" : ""});
+    else refused.rows.push_back({name_of(each.sets), one_line(each.refusal)});
+  }
+  std::vector<TextBlock> blocks{without, switches};
+  if (!refused.rows.empty()) blocks.push_back(refused);
+  return blocks;
+}
+
+nlohmann::ordered_json json_of(const Explanation& e) {
+  nlohmann::ordered_json json{{"step_seconds", e.step_seconds}};
+  for (const Explanation::Without& each : e.without)
+    json["without"].push_back({{"cost", each.what}, {"step_seconds", each.step_seconds}});
+  for (const Explanation::Switch& each : e.switches) {
+    nlohmann::ordered_json one{{"set", each.sets}};
+    if (!each.refusal.empty()) one["refusal"] = each.refusal;
+    else
+      one.update({{"step_seconds", each.step_seconds},
+                  {"memory_bytes", each.memory_bytes},
+                  {"fits", each.memory_bytes <= e.capacity_bytes}});
+    json["switches"].push_back(std::move(one));
+  }
+  return json;
+}
+
+}  // namespace trivet
