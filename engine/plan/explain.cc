@@ -61,71 +61,92 @@ std::vector<CostClass> classes_of(const System& system) {
 
 using Sets = std::vector<std::string>;
 
-// The keys that are true, false or a word: each other value in turn.
-void add_words(const Config& config, std::vector<Sets>& switches) {
-  for (const char* key :
-       {"overlap.overlap_grad_reduce", "overlap.overlap_param_gather", "overlap.overlap_p2p_comm",
-        "overlap.tp_comm_overlap", "overlap.average_in_collective", "overlap.defer_embedding_wgrad_compute",
-        "overlap.align_grad_reduce", "overlap.align_param_gather", "parallel.sequence_parallel",
-        "parallel.data_parallel_sharding_strategy", "device.cuda_graph_impl"}) {
-    const Field& field = *find_field(key);
-    const std::string now = format_field(field, config);
-    const std::vector<std::string_view> words =
-        field.words.empty() ? std::vector<std::string_view>{"true", "false"} : field.words;
-    for (const std::string_view word : words)
-      if (word != now) switches.push_back({fmt::format("{}={}", key, word)});
+class Switches {
+ public:
+  explicit Switches(const LegalRun& run) : config_(run.loaded.config), schedule_(run.layout.schedule) {
+    add_words();
+    add_recompute();
+    if (schedule_.p > 1) add_schedules();
+    add_sizes();
   }
-  if (config.parallel.data_parallel_sharding_strategy == Sharding::no_shard)
-    switches.push_back({"parallel.data_parallel_sharding_strategy=optim", "overlap.overlap_grad_reduce=true",
-                        "overlap.overlap_param_gather=true"});
-}
+  std::vector<Explanation::Switch> list;
 
-void add_recompute(std::vector<Sets>& switches) {
-  const auto add = [&](const char* granularity, const char* modules, const char* method, int layers) {
-    switches.push_back(
-        {fmt::format("model.recompute_granularity={}", granularity), fmt::format("model.recompute_modules={}", modules),
-         fmt::format("model.recompute_method={}", method), fmt::format("model.recompute_num_layers={}", layers)});
-  };
-  add("none", "core_attn", "none", 0);
-  add("selective", "core_attn", "none", 0);
-  add("selective", "core_attn,layernorm,mlp", "none", 0);
-  add("full", "core_attn", "uniform", 1);
-}
-
-void add_schedules(const LegalRun& run, std::vector<Sets>& switches) {
-  const auto add = [&](std::string_view kind, int64_t v) {
-    switches.push_back({fmt::format("parallel.pipeline_schedule={}", kind),
-                        fmt::format("parallel.virtual_pipeline_model_parallel_size={}", v)});
-  };
-  const Schedule& now = run.layout.schedule;
-  if (now.p == 1) return;
-  if (now.kind == "1f1b" || now.kind == "interleaved") {
-    add("interleaved", 2 * now.v);
-    if (now.v > 1) add(now.v < 4 ? "1f1b" : "interleaved", std::max(1, now.v / 2));
-  } else {
-    add("1f1b", 1);
+ private:
+  void add(std::string name, Sets sets) { list.push_back({.name = std::move(name), .sets = std::move(sets)}); }
+  void add(std::string_view key, std::string_view value) {
+    add(fmt::format("{}={}", key.substr(key.find('.') + 1), value), {fmt::format("{}={}", key, value)});
   }
-  for (const auto& [kind, v] : {std::pair{"zb-h1", 1}, {"zb-v", 2}})
-    if (now.kind != kind) add(kind, v);
-}
 
-void add_sizes(const Config& config, std::vector<Sets>& switches) {
-  const auto add = [&](const char* key, int64_t value) { switches.push_back({fmt::format("{}={}", key, value)}); };
-  const int64_t b = config.batch.micro_batch_size, bucket = *config.parallel.bucket_size;
-  add("batch.micro_batch_size", 2 * b);
-  if (b % 2 == 0) add("batch.micro_batch_size", b / 2);
-  add("parallel.bucket_size", 4 * bucket);
-  add("parallel.bucket_size", std::max<int64_t>(1, bucket / 4));
-  add("overlap.collectives_in_flight", config.overlap.collectives_in_flight == 1 ? 2 : 1);
-}
+  // The keys that are true, false or a word: each other value in turn.
+  void add_words() {
+    for (const char* key :
+         {"overlap.overlap_grad_reduce", "overlap.overlap_param_gather", "overlap.overlap_p2p_comm",
+          "overlap.tp_comm_overlap", "overlap.average_in_collective", "overlap.defer_embedding_wgrad_compute",
+          "overlap.align_grad_reduce", "overlap.align_param_gather", "parallel.sequence_parallel",
+          "parallel.data_parallel_sharding_strategy", "device.cuda_graph_impl"}) {
+      const Field& field = *find_field(key);
+      const std::string now = format_field(field, config_);
+      std::vector<std::string_view> words = field.words;
+      if (words.empty()) words = {"true", "false"};
+      for (const std::string_view word : words)
+        if (word != now) add(key, word);
+    }
+    if (config_.parallel.data_parallel_sharding_strategy == Sharding::no_shard)
+      add("optim, with gradients and weights overlapped",
+          {"parallel.data_parallel_sharding_strategy=optim", "overlap.overlap_grad_reduce=true",
+           "overlap.overlap_param_gather=true"});
+  }
 
-Explanation::Switch flipped(const LegalRun& run, const Sets& sets, const System& system) {
-  Explanation::Switch flip{.sets = sets};
+  void add_recompute() {
+    const auto kind = [&](const char* name, const char* granularity, const char* modules, const char* method,
+                          int layers) {
+      add(name, {fmt::format("model.recompute_granularity={}", granularity),
+                 fmt::format("model.recompute_modules={}", modules), fmt::format("model.recompute_method={}", method),
+                 fmt::format("model.recompute_num_layers={}", layers)});
+    };
+    kind("recompute nothing", "none", "core_attn", "none", 0);
+    kind("recompute core_attn", "selective", "core_attn", "none", 0);
+    kind("recompute core_attn, layernorm, mlp", "selective", "core_attn,layernorm,mlp", "none", 0);
+    kind("recompute all, each layer", "full", "core_attn", "uniform", 1);
+  }
+
+  void add_schedules() {
+    const auto kind = [&](std::string_view name, int v) {
+      add(fmt::format("schedule {}, v {}", name, v),
+          {fmt::format("parallel.pipeline_schedule={}", name),
+           fmt::format("parallel.virtual_pipeline_model_parallel_size={}", v)});
+    };
+    const int v = schedule_.v;
+    if (schedule_.kind == "1f1b" || schedule_.kind == "interleaved") {
+      kind("interleaved", 2 * v);
+      if (v > 1) kind(v < 4 ? "1f1b" : "interleaved", v / 2);
+    } else {
+      kind("1f1b", 1);
+    }
+    for (const auto& [name, chunks] : {std::pair{"zb-h1", 1}, {"zb-v", 2}})
+      if (schedule_.kind != name) kind(name, chunks);
+  }
+
+  void add_sizes() {
+    const auto size = [&](const char* key, int64_t value) { add(key, fmt::to_string(value)); };
+    const int64_t b = config_.batch.micro_batch_size, bucket = *config_.parallel.bucket_size;
+    size("batch.micro_batch_size", 2 * b);
+    if (b % 2 == 0) size("batch.micro_batch_size", b / 2);
+    size("parallel.bucket_size", 4 * bucket);
+    size("parallel.bucket_size", std::max<int64_t>(1, bucket / 4));
+    size("overlap.collectives_in_flight", config_.overlap.collectives_in_flight == 1 ? 2 : 1);
+  }
+
+  const Config& config_;
+  const Schedule& schedule_;
+};
+
+void predict_with(Explanation::Switch& flip, const LegalRun& run, const System& system) {
   try {
-    const LegalRun other = legal_run(run.loaded, run.layout.mesh.world(), sets);
+    const LegalRun other = legal_run(run.loaded, run.layout.mesh.world(), flip.sets);
     if (to_yaml(other.loaded.config) == to_yaml(run.loaded.config)) {
       flip.refusal = other.layout.notes.empty() ? "is so already" : other.layout.notes.front();
-      return flip;
+      return;
     }
     const Rehearsal rehearsal = rehearse_on(other.loaded.config, other.layout, system);
     flip.step_seconds = predict_step_seconds(rehearsal, SystemCosts(system));
@@ -133,48 +154,41 @@ Explanation::Switch flipped(const LegalRun& run, const Sets& sets, const System&
   } catch (const ConfigError& error) {
     flip.refusal = error.what();
   }
-  return flip;
 }
 
-// The key without its section: tables are narrow.
-std::string name_of(const Sets& sets) {
-  std::string name;
-  for (const std::string& set : sets) name += (name.empty() ? "" : ", ") + set.substr(set.find('.') + 1);
-  return name;
+// Of an error's first line what follows its place: the switch has the key.
+std::string one_line(const std::string& text) {
+  const std::string line = text.substr(0, text.find('\n'));
+  return line.starts_with("--set: ") ? line.substr(7) : line;
 }
-
-// The first line of an error, without the place of its key, which is the switch itself.
-std::string one_line(const std::string& text) { return shortened(text.substr(0, text.find('\n')), 200); }
 
 std::string gain_text(double now, double then) { return fmt::format("{:+.1f} %", 100 * (1 - then / now) + 0.); }
 
 }  // namespace
 
-std::vector<Sets> switches_of(const LegalRun& run) {
-  std::vector<Sets> switches;
-  add_words(run.loaded.config, switches);
-  add_recompute(switches);
-  add_schedules(run, switches);
-  add_sizes(run.loaded.config, switches);
-  return switches;
-}
+std::vector<Explanation::Switch> switches_of(const LegalRun& run) { return std::move(Switches(run).list); }
 
 Explanation explain(const LegalRun& run, const System& system,
                     const std::function<void(size_t done, size_t of)>& progress) {
   const std::vector<CostClass> classes = classes_of(system);
-  const std::vector<Sets> switches = switches_of(run);
-  size_t done = 0;
-  const auto next = [&] {
-    if (progress) progress(done, classes.size() + switches.size());
-    ++done;
-  };
   const Rehearsal rehearsal = rehearse_on(run.loaded.config, run.layout, system);
   Explanation e{.step_seconds = predict_step_seconds(rehearsal, SystemCosts(system)),
                 .memory_bytes = sum_of(memory_of_worst_rank(run.loaded.config, run.layout, rehearsal.tapes, system)),
-                .capacity_bytes = capacity_of(system)};
-  for (const CostClass& each : classes)
-    next(), e.without.push_back({each.what, predict_step_seconds(rehearsal, each.costs)});
-  for (const Sets& sets : switches) next(), e.switches.push_back(flipped(run, sets, system));
+                .capacity_bytes = capacity_of(system),
+                .switches = switches_of(run)};
+  size_t done = 0;
+  const auto next = [&] {
+    if (progress) progress(done, classes.size() + e.switches.size());
+    ++done;
+  };
+  for (const CostClass& each : classes) {
+    next();
+    e.without.push_back({each.what, predict_step_seconds(rehearsal, each.costs)});
+  }
+  for (Explanation::Switch& each : e.switches) {
+    next();
+    predict_with(each, run, system);
+  }
   std::ranges::stable_sort(e.without, {}, &Explanation::Without::step_seconds);
   std::ranges::stable_sort(e.switches, {},
                            [](const Explanation::Switch& s) { return std::pair(!s.refusal.empty(), s.step_seconds); });
@@ -195,10 +209,10 @@ std::vector<TextBlock> describe(const Explanation& e) {
   for (const Explanation::Switch& each : e.switches) {
     if (each.refusal.empty())
       switches.rows.push_back(
-          {name_of(each.sets), fmt::format("{:.4g} s", each.step_seconds), gain_text(e.step_seconds, each.step_seconds),
+          {each.name, fmt::format("{:.4g} s", each.step_seconds), gain_text(e.step_seconds, each.step_seconds),
            fmt::format("{:+.2f} GiB", static_cast<double>(each.memory_bytes - e.memory_bytes) / (1 << 30)),
            each.memory_bytes > e.capacity_bytes ? "does not fit" : ""});
-    else refused.rows.push_back({name_of(each.sets), one_line(each.refusal)});
+    else refused.rows.push_back({each.name, one_line(each.refusal)});
   }
   std::vector<TextBlock> blocks{without, switches};
   if (!refused.rows.empty()) blocks.push_back(refused);
@@ -210,7 +224,7 @@ nlohmann::ordered_json json_of(const Explanation& e) {
   for (const Explanation::Without& each : e.without)
     json["without"].push_back({{"cost", each.what}, {"step_seconds", each.step_seconds}});
   for (const Explanation::Switch& each : e.switches) {
-    nlohmann::ordered_json one{{"set", each.sets}};
+    nlohmann::ordered_json one{{"switch", each.name}, {"set", each.sets}};
     if (!each.refusal.empty()) one["refusal"] = each.refusal;
     else
       one.update({{"step_seconds", each.step_seconds},

@@ -21,6 +21,7 @@ struct Explanation {
     double step_seconds = 0;
   };
   struct Switch {
+    std::string name;               // "recompute full"
     std::vector<std::string> sets;  // "section.key=value"
     std::string refusal = {};       // why it cannot be, or changes nothing; "": it can
     double step_seconds = 0;
@@ -32,8 +33,8 @@ struct Explanation {
   std::vector<Switch> switches = {};  // likewise; those that cannot be are the last
 };
 
-// What a switch is to be changed to, for each of the run's.
-std::vector<std::vector<std::string>> switches_of(const LegalRun& run);
+// The switches of a run, with nothing predicted yet.
+std::vector<Explanation::Switch> switches_of(const LegalRun& run);
 
 // progress: called before each prediction with how many are done, and of how many.
 Explanation explain(const LegalRun& run, const System& system,
