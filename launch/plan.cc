@@ -21,7 +21,7 @@ struct PlanOptions {
   std::string path, system;
   std::vector<std::string> sets, system_sets;
   std::vector<int> ranks;
-  std::string scaling = "both";
+  std::string scaling;  // "": not given
   PredictOptions outputs;
   std::optional<double> tokens, price;
   bool json = false, systems = false, explain = false;
@@ -60,9 +60,15 @@ void print_json(const nlohmann::ordered_json& json) { fmt::print("{}\n", json.du
 
 // One run on more and more ranks.
 void run_curves(const PlanOptions& options, const LoadedConfig& loaded, const System& system) {
+  for (const auto& [name, given] : {std::pair{"--explain", options.explain},
+                                    {"--tokens", options.tokens.has_value()},
+                                    {"--price", options.price.has_value()},
+                                    {"--trace", !options.outputs.trace.empty()},
+                                    {"--full", options.outputs.full}})
+    if (given) throw ConfigError(fmt::format("{}: is of one number of --ranks, found {}", name, options.ranks.size()));
   std::vector<ScaleCurve> curves;
   for (const Scaling scaling : {Scaling::weak, Scaling::strong})
-    if (options.scaling == "both" || options.scaling == word_of(scaling))
+    if (options.scaling.empty() || options.scaling == "both" || options.scaling == word_of(scaling))
       curves.push_back(scale_curve(loaded, options.ranks, system, scaling));
   if (!options.outputs.picture.empty()) write_file(options.outputs.picture, picture_of(curves));
   nlohmann::ordered_json json{{"system", system.name}};
@@ -114,6 +120,7 @@ void run(const PlanOptions& options) {
   LoadedConfig loaded = load_config(options.path, options.sets);
   leave_out_emulation(loaded.config);
   if (options.ranks.size() > 1) run_curves(options, loaded, system);
+  else if (!options.scaling.empty()) throw ConfigError("--scaling: is of several numbers of --ranks, found one");
   else run_one(options, loaded, system);
 }
 
@@ -125,10 +132,11 @@ std::optional<int64_t> number_of_ranks(std::string_view text) {
 // What is planned beside the step.
 void add_questions(CLI::App& command, PlanOptions& options, CLI::Option* ranks) {
   command
-      .add_option("--scaling", options.scaling,
-                  "with several --ranks: whether the global batch grows with them (weak), or stays (strong)")
+      .add_option(
+          "--scaling", options.scaling,
+          "with several --ranks: whether the global batch grows with them (weak), or stays (strong); default: both")
+      ->option_text("weak|strong|both")
       ->check(CLI::IsMember({"weak", "strong", "both"}))
-      ->capture_default_str()
       ->needs(ranks);
   command.add_flag("--explain", options.explain,
                    "also: what the step would be without each cost, and with each switch changed");
@@ -174,6 +182,8 @@ void add_plan_command(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_flag("--systems", options->systems, "list the pages with their constants");
   command->add_flag("--json", options->json, "print the prediction as JSON");
+  command->add_flag("--full", options->outputs.full,
+                    "play every rank, also those that do the same: slower, with the same times");
   add_questions(*command, *options, ranks);
   add_outputs(*command, *options);
   command->callback([options] { run(*options); });

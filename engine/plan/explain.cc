@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "engine/config/fields.h"
@@ -162,9 +164,29 @@ std::string one_line(const std::string& text) {
   return line.starts_with("--set: ") ? line.substr(7) : line;
 }
 
+std::string name_of(const PathPart& part, const Rehearsal& rehearsal) {
+  if (part.record == PathPart::kHost) return "the host's launches";
+  const Player& player = rehearsal.players[static_cast<size_t>(part.player)];
+  const TapeRecord& record = player.tape->records[part.record];
+  if (record.kind != TapeRecord::call) return player.tape->works[record.what].name;
+  const TapeCall& call = player.tape->calls[record.what];
+  const Category category = rehearsal.groups[player.groups[static_cast<size_t>(call.group)]].category;
+  return fmt::format("{} ({})", call.name, kCommClasses[class_of(category)]);
+}
+
 std::string gain_text(double now, double then) { return fmt::format("{:+.1f} %", 100 * (1 - then / now) + 0.); }
 
 }  // namespace
+
+std::vector<Explanation::PathShare> critical_path(const Rehearsal& rehearsal, const ReplayCosts& costs) {
+  std::map<std::string, int64_t> by_name;
+  const Replayed replayed = replay(rehearsal.players, rehearsal.groups, costs, {.critical_path = true});
+  for (const PathPart& part : replayed.critical_path) by_name[name_of(part, rehearsal)] += part.end_ns - part.start_ns;
+  std::vector<Explanation::PathShare> path;
+  for (const auto& [name, ns] : by_name) path.push_back({name, ns});
+  std::ranges::stable_sort(path, std::greater<>(), &Explanation::PathShare::ns);
+  return path;
+}
 
 std::vector<Explanation::Switch> switches_of(const LegalRun& run) { return std::move(Switches(run).list); }
 
@@ -175,6 +197,7 @@ Explanation explain(const LegalRun& run, const System& system,
   Explanation e{.step_seconds = predict_step_seconds(rehearsal, SystemCosts(system)),
                 .memory_bytes = sum_of(memory_of_worst_rank(run.loaded.config, run.layout, rehearsal.tapes, system)),
                 .capacity_bytes = capacity_of(system),
+                .path = critical_path(rehearsal, SystemCosts(system)),
                 .switches = switches_of(run)};
   size_t done = 0;
   const auto next = [&] {
@@ -196,6 +219,17 @@ Explanation explain(const LegalRun& run, const System& system,
 }
 
 std::vector<TextBlock> describe(const Explanation& e) {
+  constexpr double kBar = 40;  // characters of the whole step
+  TextBlock path{.title = "critical path of the last step"};
+  for (const auto& [name, align] : {std::pair{"operation", 'l'}, {"time", 'r'}, {"share", 'r'}, {"", 'l'}})
+    path.column(name, align);
+  int64_t all = 0;
+  for (const Explanation::PathShare& each : e.path) all += each.ns;
+  for (const Explanation::PathShare& each : e.path) {
+    const double share = static_cast<double>(each.ns) / static_cast<double>(all);
+    path.rows.push_back({each.what, fmt::format("{:.4g} s", static_cast<double>(each.ns) * 1e-9), percent_text(share),
+                         std::string(static_cast<size_t>(share * kBar + 0.5), '=')});
+  }
   TextBlock without{.title = "if it took no time"};
   for (const auto& [name, align] : {std::pair{"cost", 'l'}, {"step", 'r'}, {"recovers", 'r'}})
     without.column(name, align);
@@ -214,13 +248,15 @@ std::vector<TextBlock> describe(const Explanation& e) {
            each.memory_bytes > e.capacity_bytes ? "does not fit" : ""});
     else refused.rows.push_back({each.name, one_line(each.refusal)});
   }
-  std::vector<TextBlock> blocks{without, switches};
+  std::vector<TextBlock> blocks{path, without, switches};
   if (!refused.rows.empty()) blocks.push_back(refused);
   return blocks;
 }
 
 nlohmann::ordered_json json_of(const Explanation& e) {
   nlohmann::ordered_json json{{"step_seconds", e.step_seconds}};
+  for (const Explanation::PathShare& each : e.path)
+    json["critical_path"].push_back({{"operation", each.what}, {"seconds", static_cast<double>(each.ns) * 1e-9}});
   for (const Explanation::Without& each : e.without)
     json["without"].push_back({{"cost", each.what}, {"step_seconds", each.step_seconds}});
   for (const Explanation::Switch& each : e.switches) {

@@ -20,24 +20,38 @@ namespace {
 int64_t ns_of(double seconds) { return std::llround(seconds * 1e9); }
 
 // The names of a tape's streams in a trace.
-std::vector<std::string> rows_of(const Tape& tape) {
+std::vector<std::string> names_of_rows(const Tape& tape) {
   std::vector<std::string> rows;
   for (size_t s = 0; s < tape.streams.size(); ++s)
     rows.push_back(tape.streams[s].empty() ? fmt::format("stream {}", s) : tape.streams[s]);
   return rows;
 }
 
+// What was played, and for which ranks.
+struct Performance {
+  const Rehearsal& kinds;   // merged
+  const Rehearsal& played;  // the same, or with a player for each rank
+  Replayed replayed;        // traced: a player of each kind
+
+  const Player& player_of(size_t kind) const {
+    return played.players[static_cast<size_t>(replayed.traced[kind].player)];
+  }
+  std::vector<std::vector<Span>> rows_of(size_t kind) const {
+    return replayed.traced[kind].rows(player_of(kind), played.groups);
+  }
+};
+
 // The last step of the ranks.
-void write_trace(const std::string& path, const Rehearsal& rehearsal, const Layout& layout, const Replayed& replayed,
-                 int64_t origin_ns, const std::vector<int>& ranks) {
+void write_trace(const std::string& path, const Performance& of, const Layout& layout, int64_t origin_ns,
+                 const std::vector<int>& ranks) {
   std::vector<std::string> parts;
   for (const int rank : ranks) {
-    const auto player = static_cast<size_t>(rehearsal.player_of[static_cast<size_t>(rank)]);
+    const auto kind = static_cast<size_t>(of.kinds.player_of[static_cast<size_t>(rank)]);
     parts.push_back(fmt::format("{}.rank{}", path, rank));
     PerfettoWriter writer(parts.back(), rank,
-                          {.process = rank_name(rank, layout.mesh), .rows = rows_of(*rehearsal.players[player].tape)},
+                          {.process = rank_name(rank, layout.mesh), .rows = names_of_rows(*of.player_of(kind).tape)},
                           origin_ns, [](const std::string& text) { throw IoError(text); });
-    writer.step(1, replayed.traced[player].rows);
+    writer.step(1, of.rows_of(kind));
     writer.close();
   }
   join_traces(parts, path);
@@ -56,12 +70,12 @@ std::vector<int> traced_ranks(const std::vector<int>& asked, const Rehearsal& re
 }
 
 // The passes as a trace of the pipeline's ranks shows them.
-std::string picture_of(const std::string& path, const Rehearsal& rehearsal, const Layout& layout,
-                       const Replayed& replayed, int64_t origin_ns, const System& system) {
+std::string picture_of(const std::string& path, const Performance& of, const Layout& layout, int64_t origin_ns,
+                       const System& system) {
   std::vector<int> ranks;
   for (int stage = 0; stage < layout.schedule.p; ++stage) ranks.push_back(rank_of({{Axis::pp, stage}}, layout.mesh));
   const std::string trace = path + ".trace";
-  write_trace(trace, rehearsal, layout, replayed, origin_ns, ranks);
+  write_trace(trace, of, layout, origin_ns, ranks);
   Timeline timeline = read_measured_steps(trace, layout.schedule).front().timeline;
   std::filesystem::remove(trace);
   timeline.title = fmt::format("{} planned on {}: p = {}, m = {}, v = {}", layout.schedule.kind, system.name,
@@ -150,26 +164,28 @@ std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout&
   return memory_of_worst_rank(config, layout, rehearse(config, layout, {.steps = 0, .one_ahead = false}).tapes, system);
 }
 
-Prediction predict(const Rehearsal& rehearsal, const Config& config, const Layout& layout, const System& system,
-                   const ReplayCosts& costs, const PredictOptions& asked) {
-  const std::vector<int> trace_ranks = traced_ranks(asked.trace_ranks, rehearsal);
-  const int steps = rehearsal.tapes.front().steps;
+Prediction predict(const Config& config, const Layout& layout, const System& system, const PredictOptions& asked) {
+  Rehearsal kinds = rehearse(config, layout), each_rank;
+  if (asked.full) each_rank.players = kinds.players, each_rank.groups = kinds.groups;
+  merge_ranks(kinds, system.gpus_per_node);
+  const Rehearsal& played = asked.full ? each_rank : kinds;
+  const std::vector<int> trace_ranks = traced_ranks(asked.trace_ranks, kinds);
+  const int steps = kinds.tapes.front().steps;
   ReplayOptions options{.first_step = steps - 1};
-  for (size_t player = 0; player < rehearsal.players.size(); ++player)
-    options.traced.push_back(static_cast<int>(player));
-  const Replayed replayed = replay(rehearsal.players, rehearsal.groups, costs, options);
+  for (size_t kind = 0; kind < kinds.players.size(); ++kind)
+    options.traced.push_back(asked.full ? kinds.players[kind].rank : static_cast<int>(kind));
+  const Performance performance{kinds, played, replay(played.players, played.groups, SystemCosts(system), options)};
+  const Replayed& replayed = performance.replayed;
 
-  Prediction prediction{.tapes = static_cast<int>(rehearsal.tapes.size()), .records = replayed.records};
+  Prediction prediction{.tapes = static_cast<int>(kinds.tapes.size()), .records = replayed.records};
   StepMeter meter;
   StepStats all;
-  for (const Replayed::Traced& traced : replayed.traced) {
-    const auto number = static_cast<size_t>(traced.player);
-    const Player& player = rehearsal.players[number];
-    const std::vector<int64_t>& ends = replayed.step_ends[number];
-    const StepStats stats =
-        meter.measure(traced.rows, ends[static_cast<size_t>(steps) - 2], ends[static_cast<size_t>(steps) - 1]);
-    prediction.ranks.push_back({rank_name(player.rank, layout.mesh), stats});
-    for (int64_t i = 0; i < player.ranks; ++i) all += stats;
+  for (size_t kind = 0; kind < kinds.players.size(); ++kind) {
+    const std::vector<int64_t>& ends = replayed.step_ends[static_cast<size_t>(replayed.traced[kind].player)];
+    const StepStats stats = meter.measure(performance.rows_of(kind), ends[static_cast<size_t>(steps) - 2],
+                                          ends[static_cast<size_t>(steps) - 1]);
+    prediction.ranks.push_back({rank_name(kinds.players[kind].rank, layout.mesh), stats});
+    for (int64_t i = 0; i < kinds.players[kind].ranks; ++i) all += stats;
   }
   const int64_t batch = *config.batch.global_batch_size;
   const StepWork work{.tokens = batch * config.model.seq_length,
@@ -177,13 +193,12 @@ Prediction predict(const Rehearsal& rehearsal, const Config& config, const Layou
                       .ranks = layout.mesh.world(),
                       .peak_tflops = config.precision.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops};
   report_speed(prediction.step, work, seconds_of_step(replayed, steps), all);
-  prediction.memory = memory_of_worst_rank(config, layout, rehearsal.tapes, system);
+  prediction.memory = memory_of_worst_rank(config, layout, kinds.tapes, system);
   prediction.memory_bytes = sum_of(prediction.memory);
   prediction.capacity_bytes = capacity_of(system);
   const int64_t origin = end_of_step(replayed, steps - 2);
-  if (!asked.trace.empty()) write_trace(asked.trace, rehearsal, layout, replayed, origin, trace_ranks);
-  if (!asked.picture.empty())
-    write_file(asked.picture, picture_of(asked.picture, rehearsal, layout, replayed, origin, system));
+  if (!asked.trace.empty()) write_trace(asked.trace, performance, layout, origin, trace_ranks);
+  if (!asked.picture.empty()) write_file(asked.picture, picture_of(asked.picture, performance, layout, origin, system));
   return prediction;
 }
 

@@ -41,19 +41,16 @@ struct PredictOptions {
   std::string trace = {};             // a Perfetto file of the last step; "": none
   std::vector<int> trace_ranks = {};  // of these ranks; none: of a rank of each kind
   std::string picture = {};           // an SVG of the passes of the pipeline's ranks in the last step; "": none
+  bool full = false;                  // each rank is played, also those that one could play for (merge_ranks)
 };
 
 // The tapes of all ranks, merged for the nodes of a system.
 Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& system);
 
-// costs: of the rehearsal's operations; the system's, or some of them changed. Throws ConfigError, IoError.
-Prediction predict(const Rehearsal& rehearsal, const Config& config, const Layout& layout, const System& system,
-                   const ReplayCosts& costs, const PredictOptions& options = {});
-inline Prediction predict(const Config& config, const Layout& layout, const System& system,
-                          const PredictOptions& options = {}) {
-  return predict(rehearse_on(config, layout, system), config, layout, system, SystemCosts(system), options);
-}
-// Of the same, the seconds of a step alone.
+// Throws ConfigError, IoError.
+Prediction predict(const Config& config, const Layout& layout, const System& system,
+                   const PredictOptions& options = {});
+// The seconds of a step alone. costs: the system's, or some of them changed. REQUIRES: the rehearsal is merged.
 double predict_step_seconds(const Rehearsal& rehearsal, const ReplayCosts& costs);
 
 // The memory of the rank that holds most of its device's, with what the system takes beside it. tapes: of all kinds of

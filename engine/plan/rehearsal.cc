@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
+#include "base/host.h"
+#include "base/parallel_for.h"
 #include "engine/train/rank_state.h"
 
 namespace trivet {
@@ -13,17 +16,56 @@ namespace {
 // What of a rank decides what it queues: its stage, and the shards that its optimizer owns.
 using Class = std::vector<int64_t>;
 
-Class class_of(const Config& config, const Layout& layout, const MeshPosition& at) {
-  const std::unique_ptr<Device> device = create_planning_device();
-  const RankState state(config, layout, at, *device);
-  Class mine{at[Axis::pp]};
-  for (const OwnedShard& shard : state.flat.owned) {
-    const Param& param = *shard.param;
-    mine.insert(mine.end(), {shard.weight.numel(), param.first_copy, param.spec.weight_decay, param.spec.decoupled_lr,
-                             param.summed_over.has(Axis::tp), param.summed_over.has(Axis::pp)});
+class Classes {
+ public:
+  Classes(const Config& config, const Layout& layout)
+      : config_(config), layout_(layout), device_(create_planning_device()) {}
+
+  const Class& of(int rank) {
+    MeshPosition at = position_of(rank, layout_.mesh);
+    if (config_.parallel.data_parallel_sharding_strategy == Sharding::no_shard) at = of_first_replica(at);
+    const auto [known, is_new] = classes_.try_emplace(rank_of(at, layout_.mesh));
+    if (is_new) known->second = class_of(at);
+    return known->second;
   }
-  return mine;
-}
+
+ private:
+  struct Model {
+    Model(const Config& config, const Layout& layout, const MeshPosition& at)
+        : shape(gpt_shape_of(config, layout, at)),
+          params(layout.mesh, at, shape.sequence_parallel),
+          stages(make_stages(params, shape, config, layout, at)) {}
+    const GptShape shape;
+    ParamList params;
+    const std::deque<GptStage> stages;
+  };
+
+  static MeshPosition of_first_replica(MeshPosition at) {
+    for (const AxisInfo& row : kAxes)
+      if (kGradientAxes.has(row.axis)) at[row.axis] = 0;
+    return at;
+  }
+
+  Class class_of(const MeshPosition& at) {
+    std::unique_ptr<Model>& model = models_[rank_of(of_first_replica(at), layout_.mesh)];
+    if (!model) model = std::make_unique<Model>(config_, layout_, at);
+    Arena weights(*device_, "weights"), gradients(*device_, "gradients");
+    const FlatBuffer flat(model->params, flat_options_of(config_, layout_, model->shape, at, true), weights, gradients);
+    Class mine{at[Axis::pp]};
+    for (const OwnedShard& shard : flat.owned) {
+      const Param& param = *shard.param;
+      mine.insert(mine.end(), {shard.weight.numel(), param.first_copy, param.spec.weight_decay, param.spec.decoupled_lr,
+                               param.summed_over.has(Axis::tp), param.summed_over.has(Axis::pp)});
+    }
+    return mine;
+  }
+
+  const Config& config_;
+  const Layout& layout_;
+  const std::unique_ptr<Device> device_;
+  std::unordered_map<int, std::unique_ptr<Model>> models_;  // by the rank of the first replica
+  std::unordered_map<int, Class> classes_;                  // by the rank, or that of the first replica
+};
 
 // The groups of ranks that share a tape. A member's position has the coordinates of the rank on the axes on which all
 // members of the recorded group agree.
@@ -32,12 +74,11 @@ class GroupsOfOthers {
   GroupsOfOthers(const Tape& tape, const Layout& layout, TapeGroups& groups) : mesh_(layout.mesh), groups_(groups) {
     const MeshPosition recorder = position_of(tape.rank, mesh_);
     for (const int number : tape.groups) {
-      Group group{.of = groups[number]};
-      for (const AxisInfo& row : kAxes) {
-        bool agree = true;
-        for (const int rank : group.of.world_ranks)
-          agree = agree && position_of(rank, mesh_)[row.axis] == recorder[row.axis];
-        if (agree) group.fixed.push_back(row.axis);
+      Group group{.of = groups[number], .free = {}};
+      for (const int rank : group.of.world_ranks) {
+        const MeshPosition at = position_of(rank, mesh_);
+        for (const AxisInfo& row : kAxes)
+          if (at[row.axis] != recorder[row.axis]) group.free.add(row.axis);
       }
       recorded_.push_back(std::move(group));
     }
@@ -47,17 +88,11 @@ class GroupsOfOthers {
     const MeshPosition at = position_of(rank, mesh_);
     std::vector<int> numbers;
     for (Group& group : recorded_) {
-      std::vector<int> key;
-      for (const Axis axis : group.fixed) key.push_back(at[axis]);
-      const auto [known, is_new] = group.known.try_emplace(std::move(key), -1);
+      const auto [known, is_new] = group.known.try_emplace(rank_of(moved(group, {}, at), mesh_), -1);
       if (is_new) {
-        TapeGroups::Group moved = group.of;
-        for (int& member : moved.world_ranks) {
-          MeshPosition position = position_of(member, mesh_);
-          for (const Axis axis : group.fixed) position[axis] = at[axis];
-          member = rank_of(position, mesh_);
-        }
-        known->second = groups_.add(moved);
+        TapeGroups::Group there = group.of;
+        for (int& member : there.world_ranks) member = rank_of(moved(group, position_of(member, mesh_), at), mesh_);
+        known->second = groups_.add(there);
       }
       numbers.push_back(known->second);
     }
@@ -67,75 +102,119 @@ class GroupsOfOthers {
  private:
   struct Group {
     TapeGroups::Group of;
-    std::vector<Axis> fixed = {};
-    std::map<std::vector<int>, int> known = {};  // by the coordinates on these axes
+    AxisSet free;                             // the axes on which its members differ
+    std::unordered_map<int, int> known = {};  // by the rank that is 0 on these
   };
+  static MeshPosition moved(const Group& group, MeshPosition member, const MeshPosition& to) {
+    for (const AxisInfo& row : kAxes)
+      if (!group.free.has(row.axis)) member[row.axis] = to[row.axis];
+    return member;
+  }
+
   const MeshShape& mesh_;
   TapeGroups& groups_;
   std::vector<Group> recorded_;
 };
 
 // Colours of things, from 0 on, refined by what each of them is.
-class Numbers {
+class Colours {
  public:
-  explicit Numbers(size_t count) : colours_(count, 0) {}
-  int operator[](size_t i) const { return colours_[i]; }
-  // Things keep one colour if they had one and of(i) is the same. Whether there are more colours now.
+  explicit Colours(size_t count) : colours_(count, 0) {}
+  int operator[](int i) const { return colours_[static_cast<size_t>(i)]; }
+  // Things keep one colour if they had one and write(i, what) adds the same to `what`. Whether there are more colours
+  // now.
   template <class F>
-  bool refine(F&& of) {
-    std::map<std::pair<int, std::vector<int>>, int> next;
-    for (size_t i = 0; i < colours_.size(); ++i)
-      colours_[i] = next.try_emplace({colours_[i], of(i)}, static_cast<int>(next.size())).first->second;
+  bool refine(F&& write) {
+    std::unordered_map<std::vector<int>, int, Hash> next;
+    std::vector<int> what;
+    for (size_t i = 0; i < colours_.size(); ++i) {
+      what.assign(1, colours_[i]);
+      write(static_cast<int>(i), what);
+      colours_[i] = next.try_emplace(what, static_cast<int>(next.size())).first->second;
+    }
     return std::exchange(count_, next.size()) != next.size();
   }
 
  private:
+  struct Hash {
+    size_t operator()(const std::vector<int>& what) const {
+      uint64_t hash = what.size();
+      for (const int x : what) hash = (hash ^ static_cast<uint32_t>(x)) * 0x9E3779B97F4A7C15ull, hash ^= hash >> 32;
+      return static_cast<size_t>(hash);
+    }
+  };
   std::vector<int> colours_;
   size_t count_ = 0;
 };
 
-size_t number_of(const std::deque<Tape>& tapes, const Tape* tape) {
-  return static_cast<size_t>(std::ranges::find(tapes, tape, [](const Tape& one) { return &one; }) - tapes.begin());
-}
-
 // What the cost of a group's calls can depend on: its size, and its members of each node. And what it is for.
-std::vector<int> form_of(const TapeGroups::Group& group, int ranks_per_node) {
+void write_form(const TapeGroups::Group& group, int ranks_per_node, std::vector<int>& what) {
+  what.insert(what.end(), {static_cast<int>(group.category), group.occurrence});
+  for (const char c : group.name) what.push_back(-c);
   std::map<int, int> by_node;
   for (const int rank : group.world_ranks) ++by_node[rank / ranks_per_node];
-  std::vector<int> form{static_cast<int>(group.category), group.occurrence};
-  for (const auto& [node, ranks] : by_node) form.push_back(ranks);
-  std::sort(form.begin() + 2, form.end());
-  for (const char c : group.name) form.push_back(-c);
-  return form;
+  const auto first = static_cast<std::ptrdiff_t>(what.size());
+  for (const auto& [node, ranks] : by_node) what.push_back(ranks);
+  std::sort(what.begin() + first, what.end());
 }
 
-// Whether members of a larger group send to each other, so that their places matter.
-bool has_ring(const Tape& tape, int group) {
-  return std::ranges::any_of(tape.calls, [&](const TapeCall& call) {
-    return call.group == group && call.kind == CommCall::transfer && call.ahead != 0;
+// Of a tape's groups, those in which the rank sends or receives, so that its place matters.
+std::vector<bool> with_transfers(const Tape& tape) {
+  std::vector<bool> has(tape.groups.size());
+  for (const TapeCall& call : tape.calls)
+    if (call.kind == CommCall::transfer) has[static_cast<size_t>(call.group)] = true;
+  return has;
+}
+
+// The tapes of these ranks, whose groups are numbered by `groups` of their own.
+struct Recorded {
+  Tape tape;
+  TapeGroups groups;
+};
+std::vector<Recorded> record_tapes(const Config& config, const Layout& layout, const std::vector<int>& ranks,
+                                   const TapeOptions& options) {
+  std::vector<Recorded> recorded(ranks.size());
+  parallel_for(ranks.size(), static_cast<size_t>(usable_cores()), [&](size_t i) {
+    recorded[i].tape = record_tape(config, layout, ranks[i], recorded[i].groups, options);
   });
+  return recorded;
 }
 
 }  // namespace
 
 Rehearsal rehearse(const Config& config, const Layout& layout, const TapeOptions& options, bool each_rank) {
+  const int world = layout.mesh.world();
+  std::vector<int> first_ranks;  // [class]
+  std::vector<size_t> class_of_rank;
+  Classes classes(config, layout);
+  std::map<Class, size_t> numbers;
+  for (int rank = 0; rank < world; ++rank) {
+    const auto [at, is_new] = numbers.try_emplace(each_rank ? Class{rank} : classes.of(rank), first_ranks.size());
+    if (is_new) first_ranks.push_back(rank);
+    class_of_rank.push_back(at->second);
+  }
+
   Rehearsal rehearsal;
-  std::map<Class, std::pair<const Tape*, std::unique_ptr<GroupsOfOthers>>> classes;
-  for (int rank = 0; rank < layout.mesh.world(); ++rank) {
-    const Class own = each_rank ? Class{rank} : class_of(config, layout, position_of(rank, layout.mesh));
-    auto& [tape, groups] = classes[own];
-    if (!tape) {
-      tape = &rehearsal.tapes.emplace_back(record_tape(config, layout, rank, rehearsal.groups, options));
-      groups = std::make_unique<GroupsOfOthers>(*tape, layout, rehearsal.groups);
-      rehearsal.players.push_back({.tape = tape, .rank = rank, .groups = tape->groups});
-    } else {
-      rehearsal.players.push_back({.tape = tape, .rank = rank, .groups = groups->of(rank)});
-    }
+  for (Recorded& recorded : record_tapes(config, layout, first_ranks, options)) {
+    for (int& group : recorded.tape.groups) group = rehearsal.groups.add(recorded.groups[group]);
+    rehearsal.tapes.push_back(std::move(recorded.tape));
+  }
+  struct Shared {
+    GroupsOfOthers groups;
+    std::vector<bool> has_places;
+  };
+  std::vector<Shared> shared;
+  for (const Tape& tape : rehearsal.tapes)
+    shared.push_back({GroupsOfOthers(tape, layout, rehearsal.groups), with_transfers(tape)});
+  for (int rank = 0; rank < world; ++rank) {
+    const size_t number = class_of_rank[static_cast<size_t>(rank)];
     rehearsal.player_of.push_back(rank);
-    Player& player = rehearsal.players.back();
-    for (const int group : player.groups) {
-      const std::vector<int>& members = rehearsal.groups[group].world_ranks;
-      player.places.push_back(static_cast<int>(std::ranges::find(members, rank) - members.begin()));
+    Player& player = rehearsal.players.emplace_back(Player{.tape = &rehearsal.tapes[number], .rank = rank});
+    player.groups = shared[number].groups.of(rank);
+    for (size_t g = 0; g < player.groups.size(); ++g) {
+      const std::vector<int>& members = rehearsal.groups[player.groups[g]].world_ranks;
+      const auto end = shared[number].has_places[g] ? members.end() : members.begin();
+      player.places.push_back(static_cast<int>(std::find(members.begin(), end, rank) - members.begin()));
     }
   }
   return rehearsal;
@@ -144,35 +223,35 @@ Rehearsal rehearse(const Config& config, const Layout& layout, const TapeOptions
 void merge_ranks(Rehearsal& rehearsal, int ranks_per_node) {
   const std::vector<Player>& players = rehearsal.players;
   const TapeGroups& groups = rehearsal.groups;
-  Numbers ranks(players.size()), of_groups(static_cast<size_t>(groups.size()));
+  std::map<const Tape*, std::pair<int, std::vector<bool>>> tapes;  // number, with_transfers()
+  for (const Tape& tape : rehearsal.tapes)
+    tapes.try_emplace(&tape, static_cast<int>(tapes.size()), with_transfers(tape));
+  Colours ranks(players.size()), of_groups(static_cast<size_t>(groups.size()));
   ranks.refine(
-      [&](size_t i) { return std::vector<int>{static_cast<int>(number_of(rehearsal.tapes, players[i].tape))}; });
-  of_groups.refine([&](size_t g) { return form_of(groups[static_cast<int>(g)], ranks_per_node); });
+      [&](int i, std::vector<int>& what) { what.push_back(tapes.at(players[static_cast<size_t>(i)].tape).first); });
+  of_groups.refine([&](int g, std::vector<int>& what) { write_form(groups[g], ranks_per_node, what); });
   for (bool finer = true; finer;) {
-    of_groups.refine([&](size_t g) {
-      std::vector<int> colours;
-      for (const int member : groups[static_cast<int>(g)].world_ranks)
-        colours.push_back(ranks[static_cast<size_t>(member)]);
-      std::ranges::sort(colours);
-      return colours;
+    of_groups.refine([&](int g, std::vector<int>& what) {
+      for (const int member : groups[g].world_ranks) what.push_back(ranks[member]);
+      std::sort(what.begin() + 1, what.end());
     });
-    finer = ranks.refine([&](size_t i) {
-      std::vector<int> colours;
-      for (size_t g = 0; g < players[i].groups.size(); ++g) {
-        colours.push_back(of_groups[static_cast<size_t>(players[i].groups[g])]);
-        if (has_ring(*players[i].tape, static_cast<int>(g))) colours.push_back(players[i].places[g]);
+    finer = ranks.refine([&](int i, std::vector<int>& what) {
+      const Player& player = players[static_cast<size_t>(i)];
+      const auto& [number, places_matter] = tapes.at(player.tape);
+      for (size_t g = 0; g < player.groups.size(); ++g) {
+        what.push_back(of_groups[player.groups[g]]);
+        if (places_matter[g]) what.push_back(player.places[g]);
       }
-      return colours;
     });
   }
   TapeGroups merged_groups;
   std::map<int, int> number;  // by colour
   const auto merged_group = [&](int group) {
-    const auto [at, is_new] = number.try_emplace(of_groups[static_cast<size_t>(group)], 0);
+    const auto [at, is_new] = number.try_emplace(of_groups[group], 0);
     if (is_new) {
       TapeGroups::Group one = groups[group];
       std::set<int> colours;
-      for (const int member : one.world_ranks) colours.insert(ranks[static_cast<size_t>(member)]);
+      for (const int member : one.world_ranks) colours.insert(ranks[member]);
       one.arrivals = static_cast<int>(colours.size());
       at->second = merged_groups.add(one);
     }
@@ -181,7 +260,7 @@ void merge_ranks(Rehearsal& rehearsal, int ranks_per_node) {
   std::vector<Player> merged;
   std::map<int, size_t> player_of;  // by colour
   for (const Player& player : players) {
-    const auto [at, is_new] = player_of.try_emplace(ranks[static_cast<size_t>(player.rank)], merged.size());
+    const auto [at, is_new] = player_of.try_emplace(ranks[player.rank], merged.size());
     rehearsal.player_of[static_cast<size_t>(player.rank)] = static_cast<int>(at->second);
     if (!is_new) {
       ++merged[at->second].ranks;

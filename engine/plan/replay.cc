@@ -1,89 +1,12 @@
 #include "engine/plan/replay.h"
 
-#include <algorithm>
 #include <fmt/format.h>
-#include <functional>
-#include <map>
-#include <memory>
-#include <queue>
-#include <tuple>
-#include <unordered_map>
 #include <utility>
 
-#include "engine/plan/walk.h"
+#include "engine/plan/replay_state.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
-namespace {
-
-class Replay {
- public:
-  Replay(std::span<const Player> players, const TapeGroups& groups, const ReplayCosts& costs,
-         const ReplayOptions& options);
-  Replayed play();
-
- private:
-  enum class State : uint8_t { ready, working, in_call, on_event, on_host, done };
-  struct StreamState {
-    uint32_t next = 0;
-    State state = State::ready;
-    uint8_t calls_left = 0;  // in_call
-    Walk::Place event;       // on_event
-    int64_t came_ns = 0;     // working, in_call
-    Activity activity;
-    std::vector<std::pair<uint32_t, int64_t>> phases;  // begun: index of the record, time
-    std::vector<Span> spans;
-  };
-  struct RankState {
-    const Walk* walk;
-    const Player* player;
-    std::vector<StreamState> streams = {};
-    uint32_t host_waits = 0;           // that are over
-    int64_t host_late = 0;             // ns that they took
-    std::vector<uint32_t> calls = {};  // active on its ports
-    bool traced = false;
-  };
-  // A stream, or where stream is kCall the open call of number `rank`.
-  struct Due {
-    int64_t time;
-    int rank;
-    uint16_t stream;
-    uint32_t version;
-    bool operator>(const Due& o) const {
-      return std::tie(time, rank, stream, version) > std::tie(o.time, o.rank, o.stream, o.version);
-    }
-  };
-  static constexpr uint16_t kCall = UINT16_MAX;
-
-  RankState& rank_of(int rank) { return ranks_[static_cast<size_t>(rank)]; }
-  void go_on(int rank, uint8_t stream);
-  bool take(int rank, uint8_t stream, const Walk::Step& step);
-  void arrive(int rank, uint8_t stream, const Walk::Step& step);
-  void start_call(uint32_t number);
-  void end_call(uint32_t number);
-  void passed(int rank, uint8_t stream);
-  void add_span(RankState& rank, StreamState& stream, const Walk::Step& step, int64_t wire_start);
-  void set_wire(int rank);
-  void share_ports(const OpenCall& changed);
-  int64_t rate_of(const OpenCall& call) const;
-  [[noreturn]] void fail_stuck() const;
-
-  const TapeGroups& groups_;
-  const ReplayCosts& costs_;
-  const ReplayOptions& options_;
-  const bool buffered_;
-  const int64_t slow_rate_;
-  std::map<const Tape*, std::unique_ptr<Walk>> walks_;
-  std::vector<RankState> ranks_;
-  std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
-  std::vector<std::pair<int, uint8_t>> ready_;  // streams that may go on now
-  std::vector<OpenCall> calls_;
-  std::vector<uint32_t> free_calls_;
-  std::unordered_map<CallKey, uint32_t, HashOfCall> open_;
-  std::vector<CallKey> keys_;  // [call]
-  int64_t now_ = 0;
-  Replayed result_;
-};
 
 Replay::Replay(std::span<const Player> players, const TapeGroups& groups, const ReplayCosts& costs,
                const ReplayOptions& options)
@@ -93,303 +16,230 @@ Replay::Replay(std::span<const Player> players, const TapeGroups& groups, const 
       buffered_(costs.buffered_sends()),
       slow_rate_(static_cast<int64_t>(static_cast<double>(kFullRate) / costs.slowdown())) {
   result_.step_ends.resize(players.size());
+  cause_of_end_.resize(players.size(), kNone);
   for (const Player& player : players) {
-    const int number = static_cast<int>(ranks_.size());
     std::unique_ptr<Walk>& walk = walks_[player.tape];
     if (!walk) walk = std::make_unique<Walk>(*player.tape, costs);
-    RankState& rank = ranks_.emplace_back(RankState{.walk = walk.get(), .player = &player});
-    rank.streams.resize(player.tape->streams.size());
-    rank.traced = std::ranges::count(options.traced, number) > 0;
+    const auto number = static_cast<uint32_t>(ranks_.size());
+    ranks_.push_back({.walk = walk.get(), .player = &player, .first_stream = static_cast<uint32_t>(streams_.size())});
+    streams_.resize(streams_.size() + walk->streams.size(), StreamState{number});
     result_.records += static_cast<int64_t>(player.tape->records.size());
+  }
+  add_channels(players);
+  for (const int player : options.traced) {
+    RankState& rank = ranks_[static_cast<size_t>(player)];
+    rank.traced = static_cast<int>(result_.traced.size());
+    result_.traced.push_back({.player = player, .played = {}});
+    result_.traced.back().played.resize(rank.walk->streams.size());
+    phases_.emplace_back();
   }
 }
 
 Replayed Replay::play() {
-  for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank)
-    for (size_t stream = 0; stream < rank_of(rank).streams.size(); ++stream)
-      ready_.emplace_back(rank, static_cast<uint8_t>(stream));
+  for (uint32_t stream = 0; stream < streams_.size(); ++stream) ready_.push_back(stream);
   while (true) {
     while (!ready_.empty()) {
-      const auto [rank, stream] = ready_.back();
+      const uint32_t stream = ready_.back();
       ready_.pop_back();
-      go_on(rank, stream);
+      go_on(stream);
     }
     if (due_.empty()) break;
-    const Due due = due_.top();
-    due_.pop();
-    const bool is_call = due.stream == kCall;
-    StreamState* const stream = is_call ? nullptr : &rank_of(due.rank).streams[due.stream];
-    OpenCall* const call = is_call ? &calls_[static_cast<size_t>(due.rank)] : nullptr;
-    if (due.version != (is_call ? call->activity : stream->activity).version) continue;
-    now_ = due.time;
-    if (is_call) {
-      end_call(static_cast<uint32_t>(due.rank));
-    } else {
-      if (stream->state == State::working) {
-        RankState& rank = rank_of(due.rank);
-        add_span(rank, *stream, rank.walk->streams[due.stream][stream->next], 0);
-        ++stream->next;
-      }
-      stream->state = State::ready;
-      ready_.emplace_back(due.rank, static_cast<uint8_t>(due.stream));
-    }
+    now_ = due_.time();
+    end_due(due_.take());
   }
-  for (RankState& rank : ranks_) {
-    for (const StreamState& stream : rank.streams)
-      if (stream.state != State::done) fail_stuck();
-    if (!rank.traced) continue;
-    Replayed::Traced& traced =
-        result_.traced.emplace_back(Replayed::Traced{.player = static_cast<int>(&rank - ranks_.data()), .rows = {}});
-    for (StreamState& stream : rank.streams) traced.rows.push_back(std::move(stream.spans));
-  }
+  if (std::ranges::any_of(streams_, [](const StreamState& stream) { return stream.state != State::done; }))
+    fail_stuck();
+  if (options_.critical_path) trace_path();
   return std::move(result_);
 }
 
+// A call or a work is over, or what the host has queued is there.
+void Replay::end_due(DueQueue::Item item) {
+  if (item.what & kCall) {
+    const uint32_t call = item.what & ~kCall;
+    if (item.version == calls_[call].activity.version) end_call(call);
+    return;
+  }
+  StreamState& stream = streams_[item.what];
+  if (item.version != stream.activity.version) return;
+  RankState& rank = ranks_[stream.rank];
+  if (stream.state == State::working) {
+    const uint32_t record = rank.walk->streams[local(item.what)].steps[stream.next].record;
+    add_span(item.what, record, stream.came_ns, 0);
+    stream.cause = add_cause(stream.rank, record, stream.came_ns, stream.cause);
+    --rank.working;
+    ++stream.next;
+  } else {
+    stream.cause = add_cause(stream.rank, PathPart::kHost, rank.host_since, rank.host_cause);
+  }
+  make_ready(item.what);
+}
+
 // Takes records of a stream until one takes time or has to wait.
-void Replay::go_on(int number, uint8_t stream_number) {
-  RankState& rank = rank_of(number);
-  StreamState& stream = rank.streams[stream_number];
-  if (stream.state == State::working || stream.state == State::in_call || stream.state == State::done) return;
-  const std::vector<Walk::Step>& steps = rank.walk->streams[stream_number];
-  while (stream.next < steps.size()) {
-    const Walk::Step& step = steps[stream.next];
-    if (step.host_waits > rank.host_waits) {
+void Replay::go_on(uint32_t number) {
+  StreamState& stream = streams_[number];
+  if (stream.state != State::ready) return;
+  const RankState& rank = ranks_[stream.rank];
+  const Walk::Stream& walk = rank.walk->streams[local(number)];
+  while (stream.next < walk.steps.size()) {
+    if (stream.next >= walk.behind[rank.host_waits]) {
       stream.state = State::on_host;
       return;
     }
-    if (const int64_t queued = step.host_ns + rank.host_late; queued > now_) {
-      stream.state = State::ready;
-      due_.push({queued, number, stream_number, ++stream.activity.version});
-      return;
-    }
-    if (!take(number, stream_number, step)) return;
+    if (const int64_t queued = walk.host_ns[stream.next] + rank.host_late; queued > now_)
+      return set_due(stream.activity, number, queued);
+    if (!take(number, walk.steps[stream.next])) return;
   }
   stream.state = State::done;
 }
 
 // False: the stream waits, or works.
-bool Replay::take(int number, uint8_t stream_number, const Walk::Step& step) {
-  RankState& rank = rank_of(number);
-  StreamState& stream = rank.streams[stream_number];
-  switch (step.record.kind) {
-    case TapeRecord::work: {
-      stream.came_ns = now_;
-      stream.activity.begin(rank.walk->work_ns[step.record.what][step.record.in_graph ? 1 : 0], now_);
-      if (stream.activity.left == 0) {
-        add_span(rank, stream, step, 0);
-        break;
-      }
-      if (!rank.calls.empty()) stream.activity.rate = slow_rate_;
-      stream.state = State::working;
-      due_.push({stream.activity.end(), number, stream_number, ++stream.activity.version});
+bool Replay::take(uint32_t number, const Walk::Step& step) {
+  StreamState& stream = streams_[number];
+  switch (step.kind) {
+    case TapeRecord::work:
+      if (begin_work(number, step)) break;
       return false;
-    }
     case TapeRecord::call: {
       stream.came_ns = now_;
-      const size_t count = step.record.with_next ? 2 : 1;
       stream.state = State::in_call;
+      const size_t count = step.with_next ? 2 : 1;
       stream.calls_left = static_cast<uint8_t>(count);
-      for (const Walk::Step& call : std::span(&step, count)) arrive(number, stream_number, call);
-      if (stream.state == State::in_call) return false;
-      return true;  // they are over, and so is `next`
+      for (const Walk::Step& call : std::span(&step, count)) arrive(number, call);
+      return stream.state != State::in_call;  // else they are over, and so is `next`
     }
-    case TapeRecord::record:
-      ++stream.next;
-      passed(number, stream_number);
-      return true;
-    case TapeRecord::wait: {
-      const Walk::Place event = rank.walk->events[step.record.what];
-      if (rank.streams[event.stream].next <= event.index) {
-        stream.state = State::on_event;
-        stream.event = event;
-        return false;
-      }
+    case TapeRecord::record: passed(number, stream.next++); return true;
+    case TapeRecord::wait:
+      if (wait_for_event(number, step)) return false;
       break;
-    }
-    case TapeRecord::begin_phase: stream.phases.emplace_back(stream.next, now_); break;
-    case TapeRecord::end_phase: {
-      const auto [index, since] = stream.phases.back();
-      stream.phases.pop_back();
-      stream.came_ns = since;
-      add_span(rank, stream, rank.walk->streams[stream_number][index], 0);
+    case TapeRecord::begin_phase:
+    case TapeRecord::end_phase:
+      if (rank_of(number).traced >= 0) trace_phase(number, step);
       break;
-    }
-    case TapeRecord::mark: result_.step_ends[static_cast<size_t>(number)].push_back(now_); break;
+    case TapeRecord::mark:
+      result_.step_ends[stream.rank].push_back(now_);
+      if (options_.critical_path) cause_of_end_[stream.rank] = stream.cause;
+      break;
     default: break;
   }
   ++stream.next;
   return true;
 }
 
+// True: the work takes no time.
+bool Replay::begin_work(uint32_t number, const Walk::Step& step) {
+  StreamState& stream = streams_[number];
+  RankState& rank = ranks_[stream.rank];
+  stream.came_ns = now_;
+  stream.activity.begin(rank.walk->work_ns[step.what], now_);
+  if (stream.activity.left == 0) {
+    add_span(number, step.record, now_, 0);
+    return true;
+  }
+  if (!rank.calls.empty()) stream.activity.rate = static_cast<int32_t>(slow_rate_);
+  stream.state = State::working;
+  ++rank.working;
+  set_due(stream.activity, number);
+  return false;
+}
+
+// True: the stream waits for it.
+bool Replay::wait_for_event(uint32_t number, const Walk::Step& step) {
+  StreamState& stream = streams_[number];
+  const uint32_t first = ranks_[stream.rank].first_stream;
+  StreamState& other = streams_[first + step.of];
+  if (other.next > step.what) return false;
+  stream.state = State::on_event;
+  stream.event = step.what;
+  stream.next_waiter = other.first_waiter;
+  other.first_waiter = static_cast<uint16_t>(number - first + 1);
+  return true;
+}
+
 // A stream has gone past an event.
-void Replay::passed(int number, uint8_t stream_number) {
+void Replay::passed(uint32_t number, uint32_t event) {
   RankState& rank = rank_of(number);
-  const uint32_t next = rank.streams[stream_number].next;
-  for (size_t s = 0; s < rank.streams.size(); ++s) {
-    StreamState& other = rank.streams[s];
-    if (other.state != State::on_event || other.event.stream != stream_number || other.event.index >= next) continue;
-    other.state = State::ready;
-    ready_.emplace_back(number, static_cast<uint8_t>(s));
+  uint16_t* waiter = &streams_[number].first_waiter;
+  while (*waiter != 0) {
+    const uint32_t other = rank.first_stream + *waiter - 1;
+    if (streams_[other].event > event) {
+      waiter = &streams_[other].next_waiter;
+      continue;
+    }
+    *waiter = streams_[other].next_waiter;
+    streams_[other].cause = streams_[number].cause;
+    make_ready(other);
   }
   const std::vector<Walk::HostWait>& waits = rank.walk->host_waits;
   const uint32_t before = rank.host_waits;
   while (rank.host_waits < waits.size()) {
     const Walk::HostWait& wait = waits[rank.host_waits];
-    if (rank.streams[wait.event.stream].next <= wait.event.index) break;
-    rank.host_late = std::max(rank.host_late, now_ - wait.host_ns);
+    if (streams_[rank.first_stream + wait.stream].next <= wait.step) break;
+    if (now_ - wait.host_ns > rank.host_late) {
+      rank.host_late = now_ - wait.host_ns;
+      rank.host_since = now_, rank.host_cause = streams_[number].cause;
+    }
     ++rank.host_waits;
   }
   if (rank.host_waits == before) return;
-  for (size_t s = 0; s < rank.streams.size(); ++s)
-    if (rank.streams[s].state == State::on_host) {
-      rank.streams[s].state = State::ready;
-      ready_.emplace_back(number, static_cast<uint8_t>(s));
+  for (uint32_t s = 0; s < rank.walk->streams.size(); ++s)
+    if (streams_[rank.first_stream + s].state == State::on_host) {
+      streams_[rank.first_stream + s].cause = streams_[number].cause;
+      make_ready(rank.first_stream + s);
     }
 }
 
-void Replay::arrive(int number, uint8_t stream_number, const Walk::Step& step) {
-  RankState& rank = rank_of(number);
-  const TapeCall& call = rank.walk->tape.calls[step.record.what];
-  const bool transfer = call.kind == CommCall::transfer;
-  const int group_number = rank.player->groups[static_cast<size_t>(call.group)];
-  const TapeGroups::Group& group = groups_[group_number];
-  const auto size = static_cast<int>(group.world_ranks.size());
-  CallKey key{group_number, -1, -1, step.sequence};
-  if (transfer) {
-    const int self = rank.player->places[static_cast<size_t>(call.group)], peer = (self + call.ahead) % size;
-    key.from = call.sends ? self : peer, key.to = call.sends ? peer : self;
-  }
-  const auto [at, is_new] = open_.try_emplace(key, 0);
-  if (is_new) {
-    if (free_calls_.empty())
-      free_calls_.push_back(static_cast<uint32_t>(calls_.size())), calls_.emplace_back(), keys_.emplace_back();
-    at->second = free_calls_.back();
-    free_calls_.pop_back();
-    OpenCall& opened = calls_[at->second];
-    opened.members.clear();
-    opened.expected = static_cast<size_t>(transfer ? 2 : group.arrivals > 0 ? group.arrivals : size);
-    opened.cost = costs_.call_cost(call, group);
-    opened.active = false;
-    keys_[at->second] = key;
-  }
-  OpenCall& open = calls_[at->second];
-  const bool goes_on = buffered_ && transfer && call.sends;
-  open.members.push_back({number, stream_number, goes_on});
-  const uint32_t call_number = at->second;
-  if (goes_on) {
-    StreamState& stream = rank.streams[stream_number];
-    add_span(rank, stream, step, now_);
-    ++stream.next;
-    if (--stream.calls_left == 0) stream.state = State::ready;
-  }
-  if (open.members.size() == open.expected) start_call(call_number);
+void Replay::trace_phase(uint32_t number, const Walk::Step& step) {
+  std::vector<Phase>& phases = phases_[static_cast<size_t>(rank_of(number).traced)];
+  if (step.kind == TapeRecord::begin_phase) return phases.push_back({number, step.record, now_});
+  const auto begun = std::ranges::find(phases.rbegin(), phases.rend(), number, &Phase::stream);
+  add_span(number, begun->record, begun->start_ns, 0);
+  phases.erase(std::next(begun).base());
 }
 
-void Replay::start_call(uint32_t number) {
-  OpenCall& call = calls_[number];
-  call.start_ns = now_;
-  call.activity.begin(call.cost.ns, now_);
-  if (call.activity.left == 0) return end_call(number);
-  call.active = true;
-  if (call.cost.port != Port::none) {
-    for (const Member& member : call.members) {
-      rank_of(member.rank).calls.push_back(number);
-      set_wire(member.rank);
-    }
-    share_ports(call);
-  }
-  due_.push({call.activity.end(), static_cast<int>(number), kCall, ++call.activity.version});
+void Replay::add_traced(const RankState& rank, uint32_t stream, const PlayedSpan& span) {
+  if (result_.step_ends[streams_[stream].rank].size() < static_cast<size_t>(options_.first_step)) return;
+  result_.traced[static_cast<size_t>(rank.traced)].played[local(stream)].push_back(span);
 }
 
-void Replay::end_call(uint32_t number) {
-  OpenCall& call = calls_[number];
-  ++call.activity.version;
-  open_.erase(keys_[number]);
-  if (call.active && call.cost.port != Port::none) {
-    for (const Member& member : call.members) {
-      std::erase(rank_of(member.rank).calls, number);
-      set_wire(member.rank);
-    }
-    share_ports(call);
-  }
-  for (const Member& member : call.members) {
-    if (member.goes_on) continue;
-    RankState& rank = rank_of(member.rank);
-    StreamState& stream = rank.streams[member.stream];
-    add_span(rank, stream, rank.walk->streams[member.stream][stream.next], call.start_ns);
-    ++stream.next;
-    if (--stream.calls_left > 0) continue;
-    stream.state = State::ready;
-    ready_.emplace_back(member.rank, member.stream);
-  }
-  free_calls_.push_back(number);
+// What has just ended. Only of the last step, and where it is asked for.
+uint32_t Replay::add_cause(uint32_t rank, uint32_t record, int64_t start_ns, uint32_t before) {
+  if (!options_.critical_path || static_cast<int>(result_.step_ends[rank].size()) + 1 < ranks_[rank].walk->tape.steps)
+    return kNone;
+  causes_.push_back({{static_cast<int>(rank), record, start_ns, now_}, before});
+  return static_cast<uint32_t>(causes_.size()) - 1;
 }
 
-// Compute on the rank runs at the rate that its wire leaves it.
-void Replay::set_wire(int number) {
-  RankState& rank = rank_of(number);
-  const int64_t rate = rank.calls.empty() ? kFullRate : slow_rate_;
-  for (size_t s = 0; s < rank.streams.size(); ++s) {
-    StreamState& stream = rank.streams[s];
-    if (stream.state != State::working || stream.activity.rate == rate) continue;
-    stream.activity.set_rate(rate, now_);
-    due_.push({stream.activity.end(), number, static_cast<uint16_t>(s), ++stream.activity.version});
+// Back from the end of the last step: what each part waited for last.
+void Replay::trace_path() {
+  const auto end_of = [&](const std::vector<int64_t>& ends) { return ends.back(); };
+  const auto last = std::ranges::max_element(result_.step_ends, {}, end_of);
+  int64_t begin = 0;
+  for (const std::vector<int64_t>& ends : result_.step_ends)
+    if (ends.size() > 1) begin = std::max(begin, *(ends.end() - 2));
+  std::vector<PathPart>& path = result_.critical_path;
+  for (uint32_t at = cause_of_end_[static_cast<size_t>(last - result_.step_ends.begin())]; at != kNone;
+       at = causes_[at].before) {
+    PathPart part = causes_[at].part;
+    if (part.end_ns <= begin) break;
+    part.start_ns = std::max(part.start_ns, begin);
+    if (part.end_ns > part.start_ns) path.push_back(part);
   }
-}
-
-// Calls that share a port with this one get their part of its rate: of the port that most share.
-void Replay::share_ports(const OpenCall& changed) {
-  for (const Member& member : changed.members)
-    for (const uint32_t number : rank_of(member.rank).calls) {
-      OpenCall& call = calls_[number];
-      if (call.cost.port != changed.cost.port) continue;
-      const int64_t rate = rate_of(call);
-      if (rate == call.activity.rate) continue;
-      call.activity.set_rate(rate, now_);
-      due_.push({call.activity.end(), static_cast<int>(number), kCall, ++call.activity.version});
-    }
-}
-
-int64_t Replay::rate_of(const OpenCall& call) const {
-  int64_t most = 1;
-  for (const Member& member : call.members) {
-    const std::vector<uint32_t>& there = ranks_[static_cast<size_t>(member.rank)].calls;
-    most = std::max(most, static_cast<int64_t>(std::ranges::count_if(
-                              there, [&](uint32_t other) { return calls_[other].cost.port == call.cost.port; })));
-  }
-  return kFullRate / most;
-}
-
-void Replay::add_span(RankState& rank, StreamState& stream, const Walk::Step& step, int64_t wire_start) {
-  if (!rank.traced) return;
-  const auto steps_done = result_.step_ends[static_cast<size_t>(&rank - ranks_.data())].size();
-  if (steps_done < static_cast<size_t>(options_.first_step)) return;
-  const Tape& tape = rank.walk->tape;
-  Span span{.info = {.label = tape.labels[step.record.label]}, .start_ns = stream.came_ns, .end_ns = now_};
-  if (step.record.kind == TapeRecord::call) {
-    const TapeCall& call = tape.calls[step.record.what];
-    const TapeGroups::Group& group = groups_[rank.player->groups[static_cast<size_t>(call.group)]];
-    span.info.name = call.name, span.info.category = group.category, span.info.bytes = call.bytes;
-    span.info.ranks = static_cast<int>(group.world_ranks.size()), span.info.cost = call.cost;
-    span.wire_start_ns = std::max<int64_t>(wire_start, 1), span.wire_end_ns = std::max<int64_t>(now_, 1);
-  } else {
-    const TapeWork& work = tape.works[step.record.what];
-    span.info.name = work.name, span.info.category = work.category;
-  }
-  stream.spans.push_back(span);
+  std::ranges::reverse(path);
 }
 
 void Replay::fail_stuck() const {
   std::string text = "the ranks wait for each other for ever:";
-  for (const RankState& rank : ranks_)
-    for (size_t s = 0; s < rank.streams.size(); ++s)
-      if (const StreamState& stream = rank.streams[s]; stream.state != State::done)
-        text += fmt::format("\n  rank {}, stream {}, at record {} of {}", rank.player->rank, s, stream.next,
-                            rank.walk->streams[s].size());
+  for (uint32_t number = 0; number < streams_.size(); ++number) {
+    const StreamState& stream = streams_[number];
+    const RankState& rank = ranks_[stream.rank];
+    const std::vector<Walk::Step>& steps = rank.walk->streams[local(number)].steps;
+    if (stream.state != State::done)
+      text += fmt::format("\n  rank {}, stream {}, at record {} of its tape", rank.player->rank, local(number),
+                          steps[stream.next].record);
+  }
   fail(text);
 }
-
-}  // namespace
 
 Replayed replay(std::span<const Player> players, const TapeGroups& groups, const ReplayCosts& costs,
                 const ReplayOptions& options) {

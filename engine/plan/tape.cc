@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include "engine/data/synthetic_batches.h"
@@ -20,13 +21,11 @@ class Numbered {
  public:
   explicit Numbered(std::vector<T>& values) : values_(values) {}
   uint32_t operator()(const T& value) {
-    auto [at, end] = by_hash_.equal_range(hash_of(value));
-    for (; at != end; ++at)
-      if (values_[at->second] == value) return at->second;
-    const auto number = static_cast<uint32_t>(values_.size());
-    values_.push_back(value);
-    by_hash_.emplace(hash_of(value), number);
-    return number;
+    if (!values_.empty() && values_[last_] == value) return last_;
+    if (2 * values_.size() >= slots_.size()) grow();
+    uint32_t& slot = slot_of(value);
+    if (slot == kNone) slot = static_cast<uint32_t>(values_.size()), values_.push_back(value);
+    return last_ = slot;
   }
 
  private:
@@ -46,8 +45,22 @@ class Numbered {
     return mix({l.microbatch, l.chunk, l.first_unit, l.last_unit, l.bucket, l.hand_over});
   }
 
+  // Where the value's number is, or belongs.
+  uint32_t& slot_of(const T& value) {
+    const size_t mask = slots_.size() - 1;  // of a power of two
+    size_t at = hash_of(value) & mask;
+    while (slots_[at] != kNone && !(values_[slots_[at]] == value)) at = (at + 1) & mask;
+    return slots_[at];
+  }
+  void grow() {
+    slots_.assign(std::max<size_t>(64, 2 * slots_.size()), kNone);
+    for (uint32_t number = 0; number < values_.size(); ++number) slot_of(values_[number]) = number;
+  }
+
+  static constexpr uint32_t kNone = UINT32_MAX;
   std::vector<T>& values_;
-  std::unordered_multimap<size_t, uint32_t> by_hash_;
+  std::vector<uint32_t> slots_;  // numbers by a hash of their values; kNone: free
+  uint32_t last_ = 0;            // that was asked for
 };
 
 // What the parts of the back end write to.
@@ -308,9 +321,15 @@ class TapeBackEnd : public PlanningBackEnd {
 }  // namespace
 
 int TapeGroups::add(const Group& group) {
-  const auto [at, is_new] = numbers_.try_emplace(group, static_cast<int>(by_number_.size()));
-  if (is_new) by_number_.push_back(&at->first);
-  return at->second;
+  size_t hash = std::hash<std::string>()(group.name) + static_cast<size_t>(group.occurrence);
+  for (const int rank : group.world_ranks) hash = (hash ^ static_cast<size_t>(rank)) * 0x9E3779B97F4A7C15ull;
+  const auto [first, end] = numbers_.equal_range(hash);
+  for (auto at = first; at != end; ++at)
+    if ((*this)[at->second] == group) return at->second;
+  const int number = size();
+  numbers_.emplace(hash, number);
+  groups_.push_back(group);
+  return number;
 }
 
 Tape record_tape(const Config& run, const Layout& layout, int rank, TapeGroups& groups, const TapeOptions& options) {
@@ -337,6 +356,7 @@ Tape record_tape(const Config& run, const Layout& layout, int rank, TapeGroups& 
     trainer.queue_step();
     if (!options.one_ahead) trainer.finish_step();
     tape_stream(*trainer.rank().compute).mark();
+    if (step == 0) tape.records.reserve(tape.records.size() * (static_cast<size_t>(options.steps) + 1));
   }
   if (options.one_ahead) trainer.finish_step();
   return tape;

@@ -7,8 +7,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <deque>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/config/validate.h"
@@ -53,15 +54,15 @@ class TapeGroups {
     Category category = Category::compute;
     int occurrence = 0;  // among those of its name and members, which all of them make in the same order
     int arrivals = 0;    // players that come to its collectives; 0: a player for each member
-    auto operator<=>(const Group&) const = default;
+    bool operator==(const Group&) const = default;
   };
-  const Group& operator[](int group) const { return *by_number_[static_cast<size_t>(group)]; }
-  int size() const { return static_cast<int>(by_number_.size()); }
+  const Group& operator[](int group) const { return groups_[static_cast<size_t>(group)]; }
+  int size() const { return static_cast<int>(groups_.size()); }
   int add(const Group& group);  // or the number of the one that is there
 
  private:
-  std::map<Group, int> numbers_;
-  std::vector<const Group*> by_number_;
+  std::deque<Group> groups_;
+  std::unordered_multimap<size_t, int> numbers_;  // by a hash
 };
 
 struct TapeRecord {

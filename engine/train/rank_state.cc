@@ -24,6 +24,8 @@ Recompute recompute_of(const ModelConfig& c) {
   return recompute;
 }
 
+}  // namespace
+
 FlatOptions flat_options_of(const Config& config, const Layout& layout, const GptShape& shape, const MeshPosition& at,
                             bool trains) {
   return {.dtype = shape.dtype,
@@ -33,8 +35,6 @@ FlatOptions flat_options_of(const Config& config, const Layout& layout, const Gp
           .ranks = layout.mesh.size(kGradientAxes),
           .trains = trains};
 }
-
-}  // namespace
 
 std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const Config& config, const Layout& layout,
                                  const MeshPosition& at) {

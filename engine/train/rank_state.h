@@ -25,6 +25,9 @@ inline bool trains(const Config& config, int64_t positions) { return positions =
 GptShape gpt_shape_of(const Config& config, const Layout& layout, const MeshPosition& at, int64_t positions = 0);
 // Micro-batches of a step whose gradient of the output weight is deferred.
 int deferred_heads_of(const Config& config, const Layout& layout);
+// trains: it has gradients and an optimizer.
+FlatOptions flat_options_of(const Config& config, const Layout& layout, const GptShape& shape, const MeshPosition& at,
+                            bool trains);
 PipelineOptions pipeline_options_of(const Config& config, const Layout& layout, bool poison_slots = false);
 Links links_of(const CommConfig& config);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "parallel/pipeline/check.h"
 
@@ -28,10 +29,10 @@ int gradient_buffers(const Schedule& schedule, int rank) {
 }  // namespace
 
 int Executor::boundary_buffers(const Schedule& schedule, int rank, const PipelineOptions& options) {
-  int count = gradient_buffers(schedule, rank);
-  for (const auto& [channel, traffic] : traffic_of(schedule))
-    if (channel.to == rank) count += options.receives_posted;
-  return count;
+  std::set<Channel> received;
+  for (const Op& op : schedule.programs[static_cast<size_t>(rank)])
+    if (const auto channel = schedule.receives(rank, op)) received.insert(*channel);
+  return gradient_buffers(schedule, rank) + static_cast<int>(received.size()) * options.receives_posted;
 }
 
 Executor::Executor(const Schedule& schedule, Communicator& pipeline, Device& device, Stream& compute, Trace* trace,

@@ -49,6 +49,47 @@ TEST(Explain, OfADeviceWithoutAHostItsClassesCount) {
   EXPECT_EQ(without(e, "the host's launches"), e.step_seconds);
 }
 
+// What of the step is not on the path by name, by name. The parts of a path are one behind the other, from the end of
+// a step to that of the next.
+std::map<std::string, double> shares_of_path(const std::vector<std::string>& sets, int ranks,
+                                             const std::vector<std::string>& system_sets) {
+  const LegalRun run = run_of(sets, ranks);
+  const System system = h100(system_sets);
+  const Rehearsal rehearsal = rehearse_on(run.loaded.config, run.layout, system);
+  const SystemCosts costs(system);
+  const Replayed replayed = replay(rehearsal.players, rehearsal.groups, costs, {.critical_path = true});
+  int64_t begin = 0, end = 0;
+  for (const auto& ends : replayed.step_ends) begin = std::max(begin, ends.end()[-2]), end = std::max(end, ends.back());
+  int64_t at = begin;
+  for (const PathPart& part : replayed.critical_path) {
+    EXPECT_EQ(part.start_ns, at);
+    EXPECT_GT(part.end_ns, part.start_ns);
+    at = part.end_ns;
+  }
+  EXPECT_EQ(at, end);
+  std::map<std::string, double> shares;
+  for (const auto& [what, ns] : critical_path(rehearsal, costs))
+    shares[what] = static_cast<double>(ns) / static_cast<double>(end - begin);
+  double sum = 0;
+  for (const auto& [what, share] : shares) sum += share;
+  EXPECT_NEAR(sum, 1, 1e-12);
+  return shares;
+}
+
+TEST(Explain, TheCriticalPathAddsUpToTheStep) {
+  const std::vector<std::string> all = {
+      "parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=2",
+      "parallel.sequence_parallel=true",       "parallel.data_parallel_sharding_strategy=optim",
+      "overlap.overlap_grad_reduce=true",      "overlap.overlap_param_gather=true"};
+  for (const std::vector<std::string>& system :
+       {std::vector<std::string>{}, {"host_us=0"}, {"host_us=50"}, {"gpus_per_node=2", "network_gb_per_s=1"}})
+    shares_of_path(all, 8, system);
+  EXPECT_GT(shares_of_path({}, 2, {"host_us=100"})["the host's launches"], 0.9);
+  EXPECT_GT(shares_of_path({}, 2, {"host_us=0", "gpus_per_node=1", "network_gb_per_s=0.1"})["all_reduce (data)"], 0.6);
+  EXPECT_GT(shares_of_path({}, 1, {"host_us=0", "kernel_us=0", "bf16_tflops=0.1", "memory_gb_per_s=100000"})["matmul"],
+            0.8);
+}
+
 TEST(Explain, ASwitchIsTheRunWithIt) {
   const Explanation& e = explained();
   double last = 0;

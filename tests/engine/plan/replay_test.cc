@@ -80,10 +80,12 @@ TEST_P(ReplayOf, ASchedule) {
                                  .channel_depth = pipeline_options_of(run, layout).receives_posted});
   ASSERT_EQ(replayed.traced.size(), static_cast<size_t>(p));
   for (int rank = 0; rank < p; ++rank) {
+    const auto rows =
+        replayed.traced[static_cast<size_t>(rank)].rows(recorded.players[static_cast<size_t>(rank)], recorded.groups);
     const auto& ends = replayed.step_ends[static_cast<size_t>(rank)];
     const int64_t begin = ends[0];  // all ranks end a step together: with the norm
     std::vector<int64_t> played, simulated;
-    for (const Span& span : replayed.traced[static_cast<size_t>(rank)].rows[0])
+    for (const Span& span : rows[0])
       if (span.info.category == Category::phase && kPasses.find(span.info.name) != kPasses.npos &&
           span.end_ns <= ends[1])
         played.push_back(span.end_ns - begin);
