@@ -1,25 +1,34 @@
 // trivet plan RUN.yaml --system NAME --ranks N: what the run would do on GPUs that are not here.
+#include <cmath>
 #include <fmt/format.h>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "base/files.h"
 #include "engine/config/load.h"
+#include "engine/plan/explain.h"
 #include "engine/plan/measure.h"
-#include "engine/plan/predict.h"
+#include "engine/plan/planned_run.h"
+#include "engine/plan/run_cost.h"
+#include "engine/plan/scale.h"
 #include "engine/plan/tape.h"
-#include "engine/train/run.h"
 #include "launch/commands.h"
 #include "launch/plan_calibrate.h"
 #include "launch/plan_search.h"
+#include "launch/redrawn_line.h"
 
 namespace trivet {
 namespace {
 
 struct PlanOptions {
-  std::string path, system, trace;
+  std::string path, system;
   std::vector<std::string> sets, system_sets;
-  int ranks = 0;
-  bool json = false, systems = false, full = false;
+  std::vector<int> ranks;
+  std::string scaling;  // "": not given
+  PredictOptions outputs;
+  std::optional<double> tokens, price;
+  bool json = false, systems = false, explain = false;
   CalibrationOptions calibration;
   PlanSearch search;
 };
@@ -65,6 +74,62 @@ void measure(const PlanOptions& options, const System& system) {
   write_file(options.calibration.out, page_of(measured));
 }
 
+void print_json(const nlohmann::ordered_json& json) { fmt::print("{}\n", json.dump(2)); }
+
+// One run on more and more ranks.
+void run_curves(const PlanOptions& options, const LoadedConfig& loaded, const System& system) {
+  for (const auto& [name, given] : {std::pair{"--explain", options.explain},
+                                    {"--tokens", options.tokens.has_value()},
+                                    {"--price", options.price.has_value()},
+                                    {"--trace", !options.outputs.trace.empty()},
+                                    {"--full", options.outputs.full}})
+    if (given) throw ConfigError(fmt::format("{}: is of one number of --ranks, found {}", name, options.ranks.size()));
+  std::vector<ScaleCurve> curves;
+  for (const Scaling scaling : {Scaling::weak, Scaling::strong})
+    if (options.scaling.empty() || options.scaling == "both" || options.scaling == word_of(scaling))
+      curves.push_back(scale_curve(loaded, options.ranks, system, scaling));
+  if (!options.outputs.picture.empty()) write_file(options.outputs.picture, picture_of(curves));
+  nlohmann::ordered_json json{{"system", system.name}};
+  for (const ScaleCurve& curve : curves) {
+    if (options.json) json["curves"].push_back(json_of(curve));
+    else print_blocks(describe(curve));
+  }
+  if (options.json) print_json(json);
+}
+
+Explanation explain_with_progress(const LegalRun& run, const System& system) {
+  RedrawnLine line;
+  return explain(run, system, [&](size_t done, size_t of) {
+    if (line.due())
+      line.draw(fmt::format("explain {}", progress_bar(static_cast<double>(done) / static_cast<double>(of))));
+  });
+}
+
+void run_one(const PlanOptions& options, const LoadedConfig& loaded, const System& system) {
+  const int ranks = options.ranks.empty() ? ranks_of_one_replica(loaded.config) : options.ranks.front();
+  const PlannedRun planned = plan_run(loaded, ranks, system, options.outputs);
+  const auto& [config, layout] = std::tie(planned.run.loaded.config, planned.run.layout);
+  for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
+  if (!planned.choice.empty()) fmt::print(stderr, "trivet: {}\n", planned.choice);
+  std::optional<RunCost> cost;
+  if (options.tokens || options.price)
+    cost = cost_of_run(planned.prediction.step, tokens_of_run(options.tokens, config, layout), options.price, system);
+  std::optional<Explanation> explanation;
+  if (options.explain) explanation = explain_with_progress(planned.run, system);
+  if (options.json) {
+    nlohmann::ordered_json json = json_of(planned.prediction, system);
+    json["micro_batch_size"] = config.batch.micro_batch_size;
+    json["virtual_pipeline_model_parallel_size"] = layout.schedule.v;
+    if (cost) add_json(*cost, json);
+    if (explanation) json["explanation"] = json_of(*explanation);
+    return print_json(json);
+  }
+  std::vector<TextBlock> blocks = describe(planned.prediction, system);
+  if (cost) blocks.insert(blocks.begin() + 1, describe(*cost));
+  print_blocks(blocks);
+  if (explanation) print_blocks(describe(*explanation));
+}
+
 void run(const PlanOptions& options) {
   if (options.systems) return print_systems();
   const CalibrationOptions& calibration = options.calibration;
@@ -82,23 +147,56 @@ void run(const PlanOptions& options) {
   if (system.kind() == SystemKind::cpu) use_cpus(loaded.config, system);
   else if (remove_links(loaded.config.comm))
     fmt::print(stderr, "trivet: the emulated links of comm are left out: the system's page has its own\n");
-  if (loaded.config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");
-  if (batch_sizes_of(loaded.config, loaded.config.batch.micro_batch_size).parts.size() > 1)
-    throw ConfigError(
-        "the batch size changes over the run, but a plan is of one: leave the ramp out, with batch."
-        "global_batch_size as the batch to plan");
   if (options.search.wanted) {
-    if (options.ranks == 0) throw ConfigError("--ranks: is missing, expected the ranks to look for layouts of");
-    return run_search(options.search, loaded, links, options.ranks, system, options.json);
+    if (options.ranks.size() != 1)
+      throw ConfigError(fmt::format("--ranks: found {} numbers, expected one, the ranks to look for layouts of",
+                                    options.ranks.size()));
+    if (system.kind() == SystemKind::cpu)
+      throw ConfigError(fmt::format("--search: is of pages of GPUs, and {} is one of CPUs", system.name));
+    return run_search(options.search, loaded, links, options.ranks.front(), system, options.json);
   }
-  const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
-  RunFacts facts = facts_of(loaded.config, ranks);
-  facts.planned = true;
-  const Layout layout = resolve(loaded, facts);
-  for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
-  const Prediction prediction = predict(loaded.config, layout, system, options.trace, options.full);
-  if (options.json) fmt::print("{}", to_json(prediction, system));
-  else print_blocks(describe(prediction, system));
+  if (options.ranks.size() > 1) run_curves(options, loaded, system);
+  else if (!options.scaling.empty()) throw ConfigError("--scaling: is of several numbers of --ranks, found one");
+  else run_one(options, loaded, system);
+}
+
+std::optional<int64_t> number_of_ranks(std::string_view text) {
+  const auto ranks = parse_integer(text);
+  return ranks && *ranks >= 1 && *ranks <= kMostRanks ? ranks : std::nullopt;
+}
+
+// What is planned beside the step.
+void add_questions(CLI::App& command, PlanOptions& options, CLI::Option* ranks) {
+  command
+      .add_option(
+          "--scaling", options.scaling,
+          "with several --ranks: whether the global batch grows with them (weak), or stays (strong); default: both")
+      ->option_text("weak|strong|both")
+      ->check(CLI::IsMember({"weak", "strong", "both"}))
+      ->needs(ranks);
+  command.add_flag("--explain", options.explain,
+                   "also: what the step would be without each cost, and with each switch changed");
+  command.add_option("--tokens", options.tokens, "tokens of the run: also say how long it takes, with its energy")
+      ->option_text("N")
+      ->check(number("a number above 0", [](double x) { return x > 0 && std::isfinite(x); }));
+  command.add_option("--price", options.price, "of an hour of one rank: also say what the run and a step cost")
+      ->option_text("MONEY")
+      ->check(at_least_zero());
+}
+
+// Files that are written.
+void add_outputs(CLI::App& command, PlanOptions& options) {
+  CLI::Option* trace =
+      command.add_option("--trace", options.outputs.trace, "write the last step of some ranks for ui.perfetto.dev")
+          ->option_text("FILE.json");
+  add_list(command, "--trace-ranks", options.outputs.trace_ranks, "numbers of ranks with commas between", parse_integer,
+           "with --trace: of these ranks; default: one of each kind")
+      ->needs(trace);
+  command
+      .add_option("--picture", options.outputs.picture,
+                  "draw the passes of the last step, or with several --ranks the curves")
+      ->option_text("FILE.svg")
+      ->check(svg_name());
 }
 
 }  // namespace
@@ -108,7 +206,10 @@ void add_plan_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("plan", "predict a run on GPUs that are not here, by rehearsing the engine");
   command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml");
   add_set_option(*command, options->sets, "a value instead of the file's");
-  add_ranks_option(*command, options->ranks, "ranks of the run; without it, as many as one model needs");
+  CLI::Option* ranks =
+      add_list(*command, "--ranks", options->ranks, "integers from 1 to 1000000 with commas between", number_of_ranks,
+               "ranks of the run; without it, as many as one model needs; several, with commas between: scale curves")
+          ->option_text("N,...");
   command->add_option("--system", options->system, "the machine: a page of configs/systems, or a file")
       ->option_text("NAME|FILE");
   command->add_option("--system-set", options->system_sets, "a constant instead of the page's")
@@ -118,12 +219,13 @@ void add_plan_command(CLI::App& app) {
   CLI::Option* search = add_search_options(*command, options->search);
   command->add_flag("--systems", options->systems, "list the pages with their constants")->excludes(search);
   command->add_flag("--json", options->json, "print the prediction as JSON");
-  command->add_flag("--full", options->full,
+  command->add_flag("--full", options->outputs.full,
                     "play every rank, also those that do the same: slower, with the same times");
-  command->add_option("--trace", options->trace, "write the last step of a rank of each kind for ui.perfetto.dev")
-      ->option_text("FILE.json")
-      ->excludes(search);
+  add_questions(*command, *options, ranks);
+  add_outputs(*command, *options);
   add_calibration_options(*command, options->calibration);
+  for (const char* other : {"--explain", "--tokens", "--price", "--trace", "--picture", "--scaling", "--full"})
+    command->get_option(other)->excludes(search);
   command->callback([options, command] {
     options->calibration.wanted = command->count("--calibrate") > 0;
     std::erase(options->calibration.calibrate, "");

@@ -89,8 +89,12 @@ void declare_parallel(std::vector<Field>& table) {
   KEY(parallel, tensor_model_parallel_size, "ranks that share each layer, t", range(1, 65'536, "ranks"));
   KEY(parallel, pipeline_model_parallel_size, "pipeline stages, each a run of consecutive layers, p",
       range(1, 65'536, "ranks"));
-  KEY(parallel, virtual_pipeline_model_parallel_size,
-      "model chunks of a pipeline rank, v; auto: what the schedule needs", range(1, 10'000, "chunks"));
+  Field& chunks = KEY(
+      parallel, virtual_pipeline_model_parallel_size,
+      "model chunks of a pipeline rank, v; default: what the schedule needs; auto: what `trivet plan` finds fastest",
+      range(1, 10'000, "chunks"));
+  chunks.empty = "default";
+  chunks.planned = true;
   KEY(parallel, pipeline_schedule, "a kind that `trivet schedule --kinds` lists, or a file with a schedule");
   KEY(parallel, microbatch_group_size_per_vp_stage,
       "interleaved: micro-batches of a chunk in a row; auto: the smallest that fits",
@@ -135,7 +139,9 @@ void declare_parallel(std::vector<Field>& table) {
 }
 
 void declare_training(std::vector<Field>& table) {
-  KEY(batch, micro_batch_size, "samples of a micro-batch, b", range(1, 1'000'000, "samples"));
+  KEY(batch, micro_batch_size, "samples of a micro-batch, b; auto: what `trivet plan` finds fastest",
+      range(1, 1'000'000, "samples"))
+      .planned = true;
   KEY(batch, global_batch_size, "samples of a step; auto: b times d", range(1, kMostBatchSamples, "samples"));
   Field& ramp = KEY(batch, rampup_batch_size, "a smaller batch at first: start,increment,samples of the ramp",
                     range(1, 1e12, {}));

@@ -30,6 +30,7 @@ struct Field {
   std::vector<std::string_view> words = {};  // of an enum, and of each in a list
   std::string_view takes = {};               // what expected() says, where that cannot be derived
   bool list = false;                         // YAML may give a list: its items with commas between
+  bool planned = false;                      // "auto" leaves the value to `trivet plan` (LoadedConfig::left_to_planner)
 
   // By the type of the member in config.h (field_types.h). The values are reached by `at`.
   std::string_view noun;  // "an integer"

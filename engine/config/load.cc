@@ -85,6 +85,16 @@ std::optional<Scalar> scalar_of(const Field& field, const YamlNode& node) {
   return joined;
 }
 
+// Stores the value, or that it is left to the planner. Otherwise returns the problem, as parse_field() does.
+std::optional<std::string> store(const Field& field, const Scalar& scalar, LoadedConfig& loaded) {
+  std::erase(loaded.left_to_planner, field.name);
+  if (!field.planned || scalar.quoted || scalar.text != "auto") return parse_field(field, scalar, loaded.config);
+  loaded.left_to_planner.push_back(field.name);
+  Config defaults;
+  field.copy(field.at(defaults), field.at(loaded.config));
+  return {};
+}
+
 class ConfigReader : YamlReader {
  public:
   ConfigReader(LoadedConfig& loaded, Problems& problems) : YamlReader(loaded.path, problems), loaded_(loaded) {}
@@ -110,7 +120,7 @@ class ConfigReader : YamlReader {
       const auto scalar = scalar_of(*field, value);
       if (!scalar)
         problems_.add(field->name, fmt::format("found {}, expected {}", found_text(value), expected(*field)));
-      else if (const auto wrong = parse_field(*field, *scalar, loaded_.config)) problems_.add(field->name, *wrong);
+      else if (const auto wrong = store(*field, *scalar, loaded_)) problems_.add(field->name, *wrong);
     });
   }
 
@@ -140,8 +150,7 @@ void apply_set(const std::string& argument, LoadedConfig& loaded, Problems& prob
     return;
   }
   loaded.origins[name] = {kind, argument};
-  if (const auto text = parse_field(*field, {.text = argument.substr(equals + 1)}, loaded.config))
-    problems.add(name, *text);
+  if (const auto text = store(*field, {.text = argument.substr(equals + 1)}, loaded)) problems.add(name, *text);
 }
 
 // The keys of `values` ("section.key"), section by section.

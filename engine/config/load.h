@@ -8,6 +8,8 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/config/config.h"
 #include "engine/config/problems.h"
@@ -18,6 +20,8 @@ struct LoadedConfig {
   Config config = {};
   Origins origins = {};
   std::string path = {};
+  // Keys given as "auto" whose values only `trivet plan` chooses; in `config` they have their defaults.
+  std::vector<std::string_view> left_to_planner = {};
 };
 
 // `sets` are "section.key=value" texts; they win over the file, and later ones over earlier ones. Throws one

@@ -54,9 +54,9 @@ Schedule read_schedule_of(const ParallelConfig& c, int64_t micro_batches) {
                                   c.pipeline_schedule, schedule.p, schedule.m, c.pipeline_model_parallel_size,
                                   micro_batches));
   if (const int64_t v = c.virtual_pipeline_model_parallel_size.value_or(schedule.v); v != schedule.v)
-    throw KeyError(
-        "parallel.virtual_pipeline_model_parallel_size",
-        fmt::format("{} is not the {} of the schedule {}; expected that, or auto", v, schedule.v, c.pipeline_schedule));
+    throw KeyError("parallel.virtual_pipeline_model_parallel_size",
+                   fmt::format("{} is not the {} of the schedule {}; expected that, or default", v, schedule.v,
+                               c.pipeline_schedule));
   if (c.microbatch_group_size_per_vp_stage)
     throw KeyError("parallel.microbatch_group_size_per_vp_stage",
                    fmt::format("{} has no effect on the schedule {}, a file; expected auto",
@@ -201,6 +201,9 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
        before = layout.notes.size()) {  // without a value that is left out others may have no effect
     Problems problems(loaded.path, loaded.origins);
     check_config(loaded, problems);
+    for (const std::string_view key : loaded.left_to_planner)
+      problems.add(key, "auto is for `trivet plan`, which chooses the fastest that fits; expected " +
+                            expected(*find_field(key)));
     check_rules_of_ranks(config, facts, problems);
     problems.throw_if_any();
     leave_out(loaded, problems, layout.notes);

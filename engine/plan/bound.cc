@@ -246,13 +246,13 @@ PartCost Bounds::record_stage(const LayoutShape& shape, const Recomputing& how, 
     config.batch.global_batch_size = shape.micro_batch * micro_batches;
     Layout layout =
         resolve(loaded, {.world_size = ranks, .dataset_vocab_size = loaded.config.model.vocab_size, .planned = true});
-    return LegalRun{{}, std::move(loaded.config), std::move(layout)};
+    return ResolvedCandidate{{}, std::move(loaded.config), std::move(layout)};
   };
   const auto bytes_of = [](const MemoryPlan& plan, std::string_view name) {
     const auto item = std::ranges::find(plan.items, name, &MemoryItem::name);
     return item == plan.items.end() ? 0 : item->bytes;
   };
-  const LegalRun one = run_of(1);
+  const ResolvedCandidate one = run_of(1);
   const MeshPosition at{{Axis::pp, pp}};
   const std::unique_ptr<Device> device = create_planning_device();
   const RankState state(one.config, one.layout, at, *device);
@@ -261,7 +261,7 @@ PartCost Bounds::record_stage(const LayoutShape& shape, const Recomputing& how, 
   for (const Param& param : state.params.all()) stage.parameters += param.shape.numel();
   scratch_bytes = bytes_of(memory, "scratch");
   if (pp == 1) {  // which has as many slots as micro-batches
-    const LegalRun two = run_of(2);
+    const ResolvedCandidate two = run_of(2);
     stage.slot_bytes =
         bytes_of(plan_memory(two.config, two.layout, at), "activations") - bytes_of(memory, "activations");
   }
@@ -305,7 +305,7 @@ const StageCosts& Bounds::stage_costs(const LayoutShape& shape, const Recomputin
   return *probed_.try_emplace(key, std::move(probed)).first->second;
 }
 
-std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const LegalRun& legal,
+std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const ResolvedCandidate& legal,
                                                  const std::vector<Recomputing>& recomputings,
                                                  const std::vector<Sharding>& shardings) {
   const Layout& layout = legal.layout;

@@ -69,7 +69,7 @@ class Bounds {
       : run_(run), vary_(vary), system_(system), costs_(system, run.config.plan) {}
 
   // [recomputing][sharding]. legal: a run of that shape. Threads may ask at the same time.
-  std::vector<std::vector<LayoutBound>> of(const LayoutShape& shape, const LegalRun& legal,
+  std::vector<std::vector<LayoutBound>> of(const LayoutShape& shape, const ResolvedCandidate& legal,
                                            const std::vector<Recomputing>& recomputings,
                                            const std::vector<Sharding>& shardings);
 

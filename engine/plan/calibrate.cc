@@ -58,8 +58,7 @@ MeasuredRuns::MeasuredRuns(std::vector<MeasuredRow> rows, const std::string& pag
     systems_[i] = load_system(page, sets);
   }
   parallel_for(rows_.size(), threads(), [&](size_t i) {
-    rehearsals_[i] = rehearse(rows_[i].config, rows_[i].layout);
-    merge_ranks(rehearsals_[i], systems_[i].gpus_per_node);
+    rehearsals_[i] = rehearse_on(rows_[i].config, rows_[i].layout, systems_[i]);
     if (progress) progress(++done, rows_.size());
   });
 }
@@ -73,7 +72,7 @@ std::vector<double> MeasuredRuns::predict(std::span<const size_t> which, std::sp
     for (size_t k = 0; k < keys.size(); ++k)
       if (!gives(rows_[row], *keys[k])) set_value(system, *keys[k], values[k]);
     const Rehearsal& rehearsal = rehearsals_[row];
-    seconds[i] = step_seconds(replay(rehearsal.players, rehearsal.groups, SystemCosts(system, rows_[row].config.plan)));
+    seconds[i] = predict_step_seconds(rehearsal, *costs_of(rows_[row].config, rows_[row].layout, system));
   });
   return seconds;
 }

@@ -173,7 +173,7 @@ LoadedConfig with_layout(const LoadedConfig& run, int ranks, const LayoutShape& 
   return loaded;
 }
 
-std::optional<LegalRun> legal_run(LoadedConfig asked, const RunFacts& facts) try {
+std::optional<ResolvedCandidate> resolve_candidate(LoadedConfig asked, const RunFacts& facts) try {
   LoadedConfig resolved = asked;
   Layout layout = resolve(resolved, facts);
   for (const Field& field : fields()) {  // what resolve() left out
@@ -183,12 +183,12 @@ std::optional<LegalRun> legal_run(LoadedConfig asked, const RunFacts& facts) try
     if (format_field(field, resolved.config) == format_field(field, by_default))
       field.copy(field.at(by_default), field.at(asked.config));
   }
-  return LegalRun{std::move(asked), std::move(resolved.config), std::move(layout)};
+  return ResolvedCandidate{std::move(asked), std::move(resolved.config), std::move(layout)};
 } catch (const ConfigError&) {
   return std::nullopt;
 }
 
-std::vector<LoadedConfig> neighbours_of(const LegalRun& run) {
+std::vector<LoadedConfig> neighbours_of(const ResolvedCandidate& run) {
   std::vector<LoadedConfig> all;
   const auto changed = [&](auto&& change) {
     LoadedConfig& next = all.emplace_back(run.open);

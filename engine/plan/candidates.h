@@ -44,15 +44,15 @@ LoadedConfig with_layout(const LoadedConfig& run, int ranks, const LayoutShape& 
                          Sharding sharding, const SearchAxes& vary);
 
 // A legal run: as a file would have it, where what follows from other values is open, and resolved.
-struct LegalRun {
+struct ResolvedCandidate {
   LoadedConfig open;
   Config config;
   Layout layout;
 };
 // Empty where the engine refuses it.
-std::optional<LegalRun> legal_run(LoadedConfig asked, const RunFacts& facts);
+std::optional<ResolvedCandidate> resolve_candidate(LoadedConfig asked, const RunFacts& facts);
 
 // The same run with one switch, or the size of the buckets, changed: all ways.
-std::vector<LoadedConfig> neighbours_of(const LegalRun& run);
+std::vector<LoadedConfig> neighbours_of(const ResolvedCandidate& run);
 
 }  // namespace trivet

@@ -5,15 +5,18 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "base/files.h"
 #include "base/json.h"
+#include "engine/metrics/measured.h"
 #include "engine/metrics/perfetto.h"
 #include "engine/plan/costs.h"
 #include "engine/plan/device_memory.h"
 #include "engine/plan/habits.h"
 #include "engine/plan/thread_ranks.h"
 #include "engine/train/rank_state.h"
+#include "parallel/pipeline/render.h"
 
 namespace trivet {
 namespace {
@@ -21,42 +24,82 @@ namespace {
 int64_t ns_of(double seconds) { return std::llround(seconds * 1e9); }
 
 // The names of a tape's streams in a trace.
-std::vector<std::string> rows_of(const Tape& tape) {
+std::vector<std::string> names_of_rows(const Tape& tape) {
   std::vector<std::string> rows;
   for (size_t s = 0; s < tape.streams.size(); ++s)
     rows.push_back(tape.streams[s].empty() ? fmt::format("stream {}", s) : tape.streams[s]);
   return rows;
 }
 
-void write_trace(const std::string& path, const Rehearsal& played, const Layout& layout, const Replayed& replayed,
-                 int64_t origin_ns) {
+// What was played, and for which ranks.
+struct Performance {
+  const Rehearsal& kinds;   // merged
+  const Rehearsal& played;  // the same, or with a player for each rank
+  Replayed replayed;        // traced: a player of each kind
+
+  const Player& player_of(size_t kind) const {
+    return played.players[static_cast<size_t>(replayed.traced[kind].player)];
+  }
+  std::vector<std::vector<Span>> rows_of(size_t kind) const {
+    return replayed.traced[kind].rows(player_of(kind), played.groups);
+  }
+};
+
+// The last step of the ranks.
+void write_trace(const std::string& path, const Performance& of, const Layout& layout, int64_t origin_ns,
+                 const std::vector<int>& ranks) {
   std::vector<std::string> parts;
-  for (const Replayed::Traced& traced : replayed.traced) {
-    const Player& player = played.players[static_cast<size_t>(traced.player)];
-    parts.push_back(fmt::format("{}.rank{}", path, player.rank));
-    PerfettoWriter writer(parts.back(), player.rank,
-                          {.process = rank_name(player.rank, layout.mesh), .rows = rows_of(*player.tape)}, origin_ns,
-                          [](const std::string& text) { throw IoError(text); });
-    writer.step(1, traced.rows(player, played.groups));
+  for (const int rank : ranks) {
+    const auto kind = static_cast<size_t>(of.kinds.player_of[static_cast<size_t>(rank)]);
+    parts.push_back(fmt::format("{}.rank{}", path, rank));
+    PerfettoWriter writer(parts.back(), rank,
+                          {.process = rank_name(rank, layout.mesh), .rows = names_of_rows(*of.player_of(kind).tape)},
+                          origin_ns, [](const std::string& text) { throw IoError(text); });
+    writer.step(1, of.rows_of(kind));
     writer.close();
   }
   join_traces(parts, path);
   for (const std::string& part : parts) std::filesystem::remove(part);
 }
 
-// When the last rank has done the step.
-int64_t end_of(const Replayed& replayed, size_t step) {
+std::vector<int> traced_ranks(const std::vector<int>& asked, const Rehearsal& rehearsal) {
+  const auto count = static_cast<int>(rehearsal.player_of.size());
+  std::set<int> ranks(asked.begin(), asked.end());
+  for (const int rank : ranks)
+    if (rank < 0 || rank >= count)
+      throw ConfigError(fmt::format("--trace-ranks: found {}, expected ranks from 0 to {}", rank, count - 1));
+  if (asked.empty())
+    for (const Player& player : rehearsal.players) ranks.insert(player.rank);
+  return {ranks.begin(), ranks.end()};
+}
+
+// The passes as a trace of the pipeline's ranks shows them.
+std::string picture_of(const std::string& path, const Performance& of, const Layout& layout, int64_t origin_ns,
+                       const System& system) {
+  std::vector<int> ranks;
+  for (int stage = 0; stage < layout.schedule.p; ++stage) ranks.push_back(rank_of({{Axis::pp, stage}}, layout.mesh));
+  const std::string trace = path + ".trace";
+  write_trace(trace, of, layout, origin_ns, ranks);
+  Timeline timeline = read_measured_steps(trace, layout.schedule).front().timeline;
+  std::filesystem::remove(trace);
+  timeline.title = fmt::format("{} planned on {}: p = {}, m = {}, v = {}", layout.schedule.kind, system.name,
+                               layout.schedule.p, layout.schedule.m, layout.schedule.v);
+  return render_svg(std::span(&timeline, 1));
+}
+
+// When the last rank is through with the step.
+int64_t end_of_step(const Replayed& replayed, int step) {
   int64_t last = 0;
-  for (const std::vector<int64_t>& ends : replayed.step_ends) last = std::max(last, ends[step]);
+  for (const std::vector<int64_t>& ends : replayed.step_ends) last = std::max(last, ends[static_cast<size_t>(step)]);
   return last;
 }
 
-}  // namespace
-
-double step_seconds(const Replayed& replayed) {
-  const size_t steps = replayed.step_ends.front().size();
-  return static_cast<double>(end_of(replayed, steps - 1) - end_of(replayed, 0)) * 1e-9 / static_cast<double>(steps - 1);
+// The mean of the steps behind the first, which begins with idle ranks.
+double seconds_of_step(const Replayed& replayed, int steps) {
+  return static_cast<double>(end_of_step(replayed, steps - 1) - end_of_step(replayed, 0)) * 1e-9 / (steps - 1);
 }
+
+}  // namespace
 
 int64_t SystemCosts::work_ns(const TapeWork& work, bool) const { return ns_of(work_seconds(system_, plan_, work)); }
 
@@ -85,48 +128,57 @@ int64_t SystemCosts::host_ns(const TapeRecord& record) const {
   return launches ? ns_of(launch_seconds(system_, plan_)) : 0;
 }
 
-Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace,
-                   bool full) {
-  const bool on_cpus = system.kind() == SystemKind::cpu;
-  const int threads = on_cpus ? threads_of_rank(config, system, layout.mesh.world()) : 1;
-  Rehearsal rehearsal = rehearse(config, layout, {.one_ahead = !on_cpus, .cpu = on_cpus});
-  if (on_cpus) play_on_threads(rehearsal, links_of(config.comm));
-  Rehearsal each_rank;
-  if (full) each_rank.players = rehearsal.players, each_rank.groups = rehearsal.groups;
-  if (!on_cpus) merge_ranks(rehearsal, system.gpus_per_node);
-  const Rehearsal& played = full ? each_rank : rehearsal;
-  const int steps = rehearsal.tapes.front().steps;
-  ReplayOptions options{.first_step = steps - 1};
-  for (size_t kind = 0; kind < rehearsal.players.size(); ++kind)
-    options.traced.push_back(full ? rehearsal.players[kind].rank : static_cast<int>(kind));
-  std::unique_ptr<ReplayCosts> costs = std::make_unique<SystemCosts>(system, config.plan);
-  if (on_cpus) costs = std::make_unique<ThreadCosts>(system, threads, links_of(config.comm), config.comm.shared_port);
-  const Replayed replayed = replay(played.players, played.groups, *costs, options);
+Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& system) {
+  Rehearsal rehearsal = rehearse_each(config, layout, system);
+  if (system.kind() == SystemKind::gpu) merge_ranks(rehearsal, system.gpus_per_node);
+  return rehearsal;
+}
 
-  Prediction prediction{.tapes = static_cast<int>(rehearsal.tapes.size()), .records = replayed.records};
+std::unique_ptr<ReplayCosts> costs_of(const Config& config, const Layout& layout, const System& system) {
+  if (system.kind() == SystemKind::gpu) return std::make_unique<SystemCosts>(system, config.plan);
+  return std::make_unique<ThreadCosts>(system, threads_of_rank(config, system, layout.mesh.world()),
+                                       links_of(config.comm), config.comm.shared_port);
+}
+
+double predict_step_seconds(const Rehearsal& rehearsal, const ReplayCosts& costs) {
+  return seconds_of_step(replay(rehearsal.players, rehearsal.groups, costs), rehearsal.tapes.front().steps);
+}
+
+Prediction predict(const Config& config, const Layout& layout, const System& system, const PredictOptions& asked) {
+  Rehearsal kinds = rehearse_each(config, layout, system), each_rank;
+  if (asked.full) each_rank.players = kinds.players, each_rank.groups = kinds.groups;
+  if (system.kind() == SystemKind::gpu) merge_ranks(kinds, system.gpus_per_node);
+  const Rehearsal& played = asked.full ? each_rank : kinds;
+  const std::vector<int> trace_ranks = traced_ranks(asked.trace_ranks, kinds);
+  const int steps = kinds.tapes.front().steps;
+  ReplayOptions options{.first_step = steps - 1};
+  for (size_t kind = 0; kind < kinds.players.size(); ++kind)
+    options.traced.push_back(asked.full ? kinds.players[kind].rank : static_cast<int>(kind));
+  const Performance performance{kinds, played, replay(played.players, played.groups, *costs_of(config, layout, system), options)};
+  const Replayed& replayed = performance.replayed;
+
+  Prediction prediction{.tapes = static_cast<int>(kinds.tapes.size()), .records = replayed.records};
   StepMeter meter;
   StepStats all;
-  for (size_t kind = 0; kind < rehearsal.players.size(); ++kind) {
-    const Replayed::Traced& traced = replayed.traced[kind];
-    const auto number = static_cast<size_t>(traced.player);
-    const Player& player = played.players[number];
-    const std::vector<int64_t>& ends = replayed.step_ends[number];
-    const StepStats stats = meter.measure(traced.rows(player, played.groups), ends[static_cast<size_t>(steps) - 2],
+  for (size_t kind = 0; kind < kinds.players.size(); ++kind) {
+    const std::vector<int64_t>& ends = replayed.step_ends[static_cast<size_t>(replayed.traced[kind].player)];
+    const StepStats stats = meter.measure(performance.rows_of(kind), ends[static_cast<size_t>(steps) - 2],
                                           ends[static_cast<size_t>(steps) - 1]);
-    prediction.ranks.push_back({rank_name(player.rank, layout.mesh), stats});
-    for (int64_t i = 0; i < rehearsal.players[kind].ranks; ++i) all += stats;
+    prediction.ranks.push_back({rank_name(kinds.players[kind].rank, layout.mesh), stats});
+    for (int64_t i = 0; i < kinds.players[kind].ranks; ++i) all += stats;
   }
   const int64_t batch = *config.batch.global_batch_size;
-  const StepWork work{
-      .tokens = batch * config.model.seq_length,
-      .flops = flops_per_step(model_spec_of(config.model), batch, config.train.flops_convention),
-      .ranks = layout.mesh.world(),
-      .peak_tflops = threads * (config.precision.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops)};
-  report_speed(prediction.step, work, step_seconds(replayed), all);
+  const StepWork work{.tokens = batch * config.model.seq_length,
+                      .flops = flops_per_step(model_spec_of(config.model), batch, config.train.flops_convention),
+                      .ranks = layout.mesh.world(),
+                      .peak_tflops = peak_tflops(config, layout, system)};
+  report_speed(prediction.step, work, seconds_of_step(replayed, steps), all);
   prediction.memory = memory_of_worst_rank(config, layout, system);
   prediction.memory_bytes = sum_of(prediction.memory);
   prediction.capacity_bytes = device_bytes(system);
-  if (!trace.empty()) write_trace(trace, played, layout, replayed, end_of(replayed, static_cast<size_t>(steps) - 2));
+  const int64_t origin = end_of_step(replayed, steps - 2);
+  if (!asked.trace.empty()) write_trace(asked.trace, performance, layout, origin, trace_ranks);
+  if (!asked.picture.empty()) write_file(asked.picture, picture_of(asked.picture, performance, layout, origin, system));
   return prediction;
 }
 
@@ -151,7 +203,7 @@ std::vector<TextBlock> describe(const Prediction& p, const System& system) {
   return blocks;
 }
 
-std::string to_json(const Prediction& p, const System& system) {
+nlohmann::ordered_json json_of(const Prediction& p, const System& system) {
   const StepReport& step = p.step;
   const auto mean_seconds = [&](int64_t ns) { return static_cast<double>(ns) * 1e-9 / step.ranks; };
   nlohmann::ordered_json json = {{"system", system.name},
@@ -172,7 +224,9 @@ std::string to_json(const Prediction& p, const System& system) {
   json["memory_bytes"] = p.memory_bytes;
   json["fits"] = p.fits();
   for (const MemoryItem& item : p.memory) json["memory"][item.name] = item.bytes;
-  return json.dump(2) + '\n';
+  return json;
 }
+
+std::string to_json(const Prediction& p, const System& system) { return json_of(p, system).dump(2) + '\n'; }
 
 }  // namespace trivet

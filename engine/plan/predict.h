@@ -3,6 +3,8 @@
 // left its ranks.
 #pragma once
 
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -26,9 +28,6 @@ class SystemCosts : public ReplayCosts {
   const PlanConfig plan_;
 };
 
-// The mean of the steps behind the first, which begins with idle ranks.
-double step_seconds(const Replayed& replayed);
-
 struct Prediction {
   StepReport step = {};                 // speed and where the time of all ranks went
   std::vector<RankTime> ranks = {};     // one of each kind
@@ -39,12 +38,27 @@ struct Prediction {
   bool fits() const { return memory_bytes <= capacity_bytes; }
 };
 
-// trace: a Perfetto file of the last step of a rank of each kind; "": none. full: each rank is played, also those that
-// one could play for (merge_ranks). Throws ConfigError, IoError.
-Prediction predict(const Config& config, const Layout& layout, const System& system, const std::string& trace = "",
-                   bool full = false);
+struct PredictOptions {
+  std::string trace = {};             // a Perfetto file of the last step; "": none
+  std::vector<int> trace_ranks = {};  // of these ranks; none: of a rank of each kind
+  std::string picture = {};           // an SVG of the passes of the pipeline's ranks in the last step; "": none
+  bool full = false;                  // each rank is played, also those that one could play for (merge_ranks)
+};
+
+// The tapes of all ranks, merged for the nodes of a system.
+Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& system);
+
+// What their operations cost there.
+std::unique_ptr<ReplayCosts> costs_of(const Config& config, const Layout& layout, const System& system);
+
+// Throws ConfigError, IoError.
+Prediction predict(const Config& config, const Layout& layout, const System& system,
+                   const PredictOptions& options = {});
+// The seconds of a step alone. costs: the system's, or some of them changed. REQUIRES: the rehearsal is merged.
+double predict_step_seconds(const Rehearsal& rehearsal, const ReplayCosts& costs);
 
 std::vector<TextBlock> describe(const Prediction& prediction, const System& system);
+nlohmann::ordered_json json_of(const Prediction& prediction, const System& system);
 std::string to_json(const Prediction& prediction, const System& system);
 
 }  // namespace trivet

@@ -208,6 +208,7 @@ Rehearsal rehearse(const Config& config, const Layout& layout, const TapeOptions
     shared.push_back({GroupsOfOthers(tape, layout, rehearsal.groups), with_transfers(tape)});
   for (int rank = 0; rank < world; ++rank) {
     const size_t number = class_of_rank[static_cast<size_t>(rank)];
+    rehearsal.player_of.push_back(rank);
     Player& player = rehearsal.players.emplace_back(Player{.tape = &rehearsal.tapes[number], .rank = rank});
     player.groups = shared[number].groups.of(rank);
     for (size_t g = 0; g < player.groups.size(); ++g) {
@@ -260,6 +261,7 @@ void merge_ranks(Rehearsal& rehearsal, int ranks_per_node) {
   std::map<int, size_t> player_of;  // by colour
   for (const Player& player : players) {
     const auto [at, is_new] = player_of.try_emplace(ranks[player.rank], merged.size());
+    rehearsal.player_of[static_cast<size_t>(player.rank)] = static_cast<int>(at->second);
     if (!is_new) {
       ++merged[at->second].ranks;
       continue;

@@ -13,6 +13,7 @@ struct Rehearsal {
   TapeGroups groups;
   std::deque<Tape> tapes;       // each recorded by the first rank that plays it
   std::vector<Player> players;  // [rank], or where they are merged, in the order of their first ranks
+  std::vector<int> player_of;   // [rank], of `players`
 };
 
 // each_rank: no rank shares a tape.

@@ -16,6 +16,7 @@ Replay::Replay(std::span<const Player> players, const TapeGroups& groups, const 
       buffered_(costs.buffered_sends()),
       slowdown_(costs.slowdown()) {
   result_.step_ends.resize(players.size());
+  cause_of_end_.resize(players.size(), kNone);
   for (const Player& player : players) {
     std::unique_ptr<Walk>& walk = walks_[player.tape];
     if (!walk) walk = std::make_unique<Walk>(*player.tape, costs);
@@ -48,6 +49,7 @@ Replayed Replay::play() {
   }
   if (std::ranges::any_of(streams_, [](const StreamState& stream) { return stream.state != State::done; }))
     fail_stuck();
+  if (options_.critical_path) trace_path();
   return std::move(result_);
 }
 
@@ -60,12 +62,16 @@ void Replay::end_due(DueQueue::Item item) {
   }
   StreamState& stream = streams_[item.what];
   if (item.version != stream.activity.version) return;
+  RankState& rank = ranks_[stream.rank];
   if (stream.state == State::working) {
-    RankState& rank = ranks_[stream.rank];
-    add_span(item.what, rank.walk->streams[local(item.what)].steps[stream.next].record, stream.came_ns, 0);
+    const uint32_t record = rank.walk->streams[local(item.what)].steps[stream.next].record;
+    add_span(item.what, record, stream.came_ns, 0);
+    stream.cause = add_cause(stream.rank, record, stream.came_ns, stream.cause);
     --rank.working;
     ++stream.next;
     if (costs_.threads() > 0) set_cores(item.what, false);
+  } else {
+    stream.cause = add_cause(stream.rank, PathPart::kHost, rank.host_since, rank.host_cause);
   }
   make_ready(item.what);
 }
@@ -111,7 +117,10 @@ bool Replay::take(uint32_t number, const Walk::Step& step) {
     case TapeRecord::end_phase:
       if (rank_of(number).traced >= 0) trace_phase(number, step);
       break;
-    case TapeRecord::mark: result_.step_ends[stream.rank].push_back(now_); break;
+    case TapeRecord::mark:
+      result_.step_ends[stream.rank].push_back(now_);
+      if (options_.critical_path) cause_of_end_[stream.rank] = stream.cause;
+      break;
     default: break;
   }
   ++stream.next;
@@ -160,6 +169,7 @@ void Replay::passed(uint32_t number, uint32_t event) {
       continue;
     }
     *waiter = streams_[other].next_waiter;
+    streams_[other].cause = streams_[number].cause;
     make_ready(other);
   }
   const std::vector<Walk::HostWait>& waits = rank.walk->host_waits;
@@ -167,12 +177,18 @@ void Replay::passed(uint32_t number, uint32_t event) {
   while (rank.host_waits < waits.size()) {
     const Walk::HostWait& wait = waits[rank.host_waits];
     if (streams_[rank.first_stream + wait.stream].next <= wait.step) break;
-    rank.host_late = std::max(rank.host_late, now_ - wait.host_ns);
+    if (now_ - wait.host_ns > rank.host_late) {
+      rank.host_late = now_ - wait.host_ns;
+      rank.host_since = now_, rank.host_cause = streams_[number].cause;
+    }
     ++rank.host_waits;
   }
   if (rank.host_waits == before) return;
   for (uint32_t s = 0; s < rank.walk->streams.size(); ++s)
-    if (streams_[rank.first_stream + s].state == State::on_host) make_ready(rank.first_stream + s);
+    if (streams_[rank.first_stream + s].state == State::on_host) {
+      streams_[rank.first_stream + s].cause = streams_[number].cause;
+      make_ready(rank.first_stream + s);
+    }
 }
 
 void Replay::trace_phase(uint32_t number, const Walk::Step& step) {
@@ -186,6 +202,32 @@ void Replay::trace_phase(uint32_t number, const Walk::Step& step) {
 void Replay::add_traced(const RankState& rank, uint32_t stream, const PlayedSpan& span) {
   if (result_.step_ends[streams_[stream].rank].size() < static_cast<size_t>(options_.first_step)) return;
   result_.traced[static_cast<size_t>(rank.traced)].played[local(stream)].push_back(span);
+}
+
+// What has just ended. Only of the last step, and where it is asked for.
+uint32_t Replay::add_cause(uint32_t rank, uint32_t record, int64_t start_ns, uint32_t before) {
+  if (!options_.critical_path || static_cast<int>(result_.step_ends[rank].size()) + 1 < ranks_[rank].walk->tape.steps)
+    return kNone;
+  causes_.push_back({{static_cast<int>(rank), record, start_ns, now_}, before});
+  return static_cast<uint32_t>(causes_.size()) - 1;
+}
+
+// Back from the end of the last step: what each part waited for last.
+void Replay::trace_path() {
+  const auto end_of = [&](const std::vector<int64_t>& ends) { return ends.back(); };
+  const auto last = std::ranges::max_element(result_.step_ends, {}, end_of);
+  int64_t begin = 0;
+  for (const std::vector<int64_t>& ends : result_.step_ends)
+    if (ends.size() > 1) begin = std::max(begin, *(ends.end() - 2));
+  std::vector<PathPart>& path = result_.critical_path;
+  for (uint32_t at = cause_of_end_[static_cast<size_t>(last - result_.step_ends.begin())]; at != kNone;
+       at = causes_[at].before) {
+    PathPart part = causes_[at].part;
+    if (part.end_ns <= begin) break;
+    part.start_ns = std::max(part.start_ns, begin);
+    if (part.end_ns > part.start_ns) path.push_back(part);
+  }
+  std::ranges::reverse(path);
 }
 
 void Replay::fail_stuck() const {

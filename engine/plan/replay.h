@@ -53,6 +53,7 @@ class ReplayCosts {
 struct ReplayOptions {
   std::vector<int> traced = {};  // players whose spans are told
   int first_step = 0;            // spans before its start are left out; steps count from 0
+  bool critical_path = false;    // of the last step: Replayed::critical_path
 };
 
 // A rank, or several that do the same at the same times, with the tape of a rank that queues the same.
@@ -71,6 +72,14 @@ struct PlayedSpan {
   int64_t wire_start_ns = 0;  // of a call; a buffered send has no wire, and this is its end
 };
 
+// A part of the critical path: what a work or a call took, or the host to queue what came next.
+struct PathPart {
+  static constexpr uint32_t kHost = UINT32_MAX;
+  int player = 0;
+  uint32_t record = kHost;  // of its tape
+  int64_t start_ns = 0, end_ns = 0;
+};
+
 struct Replayed {
   // [player][step]: when the compute stream had done the step.
   std::vector<std::vector<int64_t>> step_ends;
@@ -81,6 +90,9 @@ struct Replayed {
     std::vector<std::vector<Span>> rows(const Player& player, const TapeGroups& groups) const;
   };
   std::vector<Traced> traced;
+  // From the end of the last step but one, on the rank that ends it last, to that of the last: each part begins when
+  // the one before ends, which it waited for last. Of several that end at once, any.
+  std::vector<PathPart> critical_path;
   int64_t records = 0;  // played
 };
 

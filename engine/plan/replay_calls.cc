@@ -82,6 +82,7 @@ void Replay::close_call(uint32_t number) {
 void Replay::start_call(uint32_t number) {
   OpenCall& call = calls_[number];
   call.start_ns = now_;
+  call.cause = streams_[call.members.back().stream].cause;  // it has waited for the one that came last
   int64_t ns = call.cost.ns;
   if (call.cost.queue >= 0) {
     if (call.arrival_ns == 0)  // a collective
@@ -105,6 +106,16 @@ void Replay::start_call(uint32_t number) {
   set_due(call.activity, number | kCall);
 }
 
+// Of what a call lets go on: the call, or where it takes no time, what it waited for.
+uint32_t Replay::cause_of(const OpenCall& call) {
+  if (!call.active) return call.cause;
+  const auto stays = std::ranges::find(call.members, false, &Member::goes_on);
+  const StreamState& stream = streams_[stays->stream];
+  const Walk& walk = *ranks_[stream.rank].walk;
+  return add_cause(stream.rank, walk.streams[local(stays->stream)].steps[stream.next].record, call.start_ns,
+                   call.cause);
+}
+
 void Replay::end_call(uint32_t number) {
   OpenCall& call = calls_[number];
   ++call.activity.version;
@@ -117,9 +128,11 @@ void Replay::end_call(uint32_t number) {
     }
     share_ports(number);
   }
+  const uint32_t cause = cause_of(call);
   for (const Member& member : call.members) {
     if (member.goes_on) continue;
     StreamState& stream = streams_[member.stream];
+    stream.cause = cause;
     const Walk& walk = *ranks_[stream.rank].walk;
     add_span(member.stream, walk.streams[local(member.stream)].steps[stream.next].record, stream.came_ns,
              call.start_ns);

@@ -38,6 +38,7 @@ class Replay {
   Replayed play();
 
  private:
+  static constexpr uint32_t kNone = UINT32_MAX;
   enum class State : uint8_t { ready, working, in_call, on_event, on_host, done };
   struct StreamState {
     explicit StreamState(uint32_t of) : rank(of) {}
@@ -49,6 +50,7 @@ class Replay {
     uint16_t first_waiter = 0;  // of the streams that wait for an event of this one, plus one; 0: none
     uint32_t event = 0;         // on_event: its step
     int64_t came_ns = 0;        // working, in_call
+    uint32_t cause = kNone;     // of causes_: why it has come so far only now
     Activity activity;
   };
   struct RankState {
@@ -59,6 +61,8 @@ class Replay {
     uint32_t first_cost = 0;                             // of call_costs_
     uint32_t host_waits = 0;                             // that are over
     int64_t host_late = 0;                               // ns that they took
+    int64_t host_since = 0;                              // when the last one that took some was over
+    uint32_t host_cause = kNone;                         // of causes_: why only then
     std::vector<uint32_t> calls = {};                    // active on its ports
     int64_t compute_rate = kFullRate;                    // beside them
     std::array<uint16_t, 3> on_port = {};                // how many of them
@@ -74,6 +78,11 @@ class Replay {
     uint32_t stream = 0;
     bool goes_on = false;  // a buffered send: its stream does not wait for the end
   };
+  // What ended, and what it had waited for.
+  struct Cause {
+    PathPart part;
+    uint32_t before = kNone;  // of causes_
+  };
   // Calls of one kind that the members make in the same order (Walk::Lane).
   struct Channel {
     uint32_t open = kNone;  // a list of calls that not all have come to, or that are active
@@ -85,11 +94,11 @@ class Replay {
     std::vector<Member> members;  // that are there
     int64_t start_ns = 0;
     int64_t arrival_ns = 0;  // over ports that queue; 0: nothing was sent
+    uint32_t cause = kNone;  // of causes_: why it started only then
     uint32_t channel = 0, sequence = 0;
     uint32_t next = kNone;  // of the channel's
     bool active = false;
   };
-  static constexpr uint32_t kNone = UINT32_MAX;
   static constexpr uint32_t kCall = uint32_t{1} << 31;  // what is due is a call of this number, else a stream
 
   void add_channels(std::span<const Player> players);
@@ -124,6 +133,9 @@ class Replay {
   }
   void trace_phase(uint32_t stream, const Walk::Step& step);
   void add_traced(const RankState& rank, uint32_t stream, const PlayedSpan& span);
+  uint32_t add_cause(uint32_t rank, uint32_t record, int64_t start_ns, uint32_t before);
+  uint32_t cause_of(const OpenCall& call);
+  void trace_path();
   [[noreturn]] void fail_stuck() const;
 
   const TapeGroups& groups_;
@@ -144,6 +156,8 @@ class Replay {
   DueQueue due_;
   std::vector<uint32_t> ready_;             // streams that may go on now
   std::vector<std::vector<Phase>> phases_;  // [traced] that have begun
+  std::vector<Cause> causes_;               // of the last step, where the critical path is asked for
+  std::vector<uint32_t> cause_of_end_;      // [rank] of its last mark
   int64_t now_ = 0;
   Replayed result_;
 };

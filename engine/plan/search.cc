@@ -42,7 +42,7 @@ class Search {
  private:
   using Clock = std::chrono::steady_clock;
   struct Pending {
-    LegalRun run;
+    ResolvedCandidate run;
     Candidate candidate;
   };
 
@@ -58,9 +58,9 @@ class Search {
   void visit_layouts();
   std::optional<Pending> take(const Point& point);
   void rehearse(std::vector<Pending>& pending);
-  std::vector<Pending> rehearse_neighbours(const std::pair<LegalRun, Candidate>& of);
+  std::vector<Pending> rehearse_neighbours(const std::pair<ResolvedCandidate, Candidate>& of);
   void refine();
-  bool fits(const LegalRun& run) const {
+  bool fits(const ResolvedCandidate& run) const {
     return sum_of(memory_of_worst_rank(run.config, run.layout, system_)) <= device_bytes(system_);
   }
   [[noreturn]] void fail_empty() const;
@@ -78,7 +78,7 @@ class Search {
   std::vector<Point> points_;                           // by bound
   size_t next_ = 0;                                     // of points_
   std::set<std::pair<uint32_t, Sharding>> fitted_;      // shapes that fit with that sharding
-  std::vector<std::pair<LegalRun, Candidate>> found_;
+  std::vector<std::pair<ResolvedCandidate, Candidate>> found_;
   size_t families_ = 0, bounded_ = 0;
   std::atomic<int64_t> illegal_ = 0, too_large_ = 0, unbounded_ = 0;
   std::atomic<bool> over_ = false;
@@ -86,7 +86,7 @@ class Search {
   SearchResult result_;
 };
 
-double seconds_of(const std::pair<LegalRun, Candidate>& found) { return found.second.prediction.step.step_seconds; }
+double seconds_of(const std::pair<ResolvedCandidate, Candidate>& found) { return found.second.prediction.step.step_seconds; }
 
 std::vector<std::string> differences(const Config& config, const Config& run) {
   std::vector<std::string> sets;
@@ -105,7 +105,7 @@ std::optional<std::vector<Point>> Search::bound_shape(size_t number) {
   // Of stages of one layer, until it is known how many they have.
   std::vector<Recomputing>& recomputings = recomputings_[number];
   recomputings = list_recomputings(run_.config, 1, options_.vary);
-  const auto legal = legal_run(
+  const auto legal = resolve_candidate(
       with_layout(run_, facts_.world_size, shape, recomputings.front(), shardings.front(), options_.vary), facts_);
   if (!legal) return std::nullopt;
   recomputings = list_recomputings(run_.config, std::ranges::max(legal->layout.layers_of_stage), options_.vary);
@@ -164,7 +164,7 @@ std::optional<Search::Pending> Search::take(const Point& point) {
     ++result_.dominated;
     return std::nullopt;
   }
-  auto legal = legal_run(with_layout(run_, facts_.world_size, shapes_[point.shape],
+  auto legal = resolve_candidate(with_layout(run_, facts_.world_size, shapes_[point.shape],
                                      recomputings_[point.shape][point.recomputing], point.sharding, options_.vary),
                          facts_);
   if (!legal) {
@@ -222,10 +222,10 @@ void Search::visit_layouts() {
 }
 
 // The neighbours of a run that were not seen before and fit, rehearsed.
-std::vector<Search::Pending> Search::rehearse_neighbours(const std::pair<LegalRun, Candidate>& of) {
+std::vector<Search::Pending> Search::rehearse_neighbours(const std::pair<ResolvedCandidate, Candidate>& of) {
   std::vector<Pending> tried;
   for (const LoadedConfig& next : neighbours_of(of.first)) {
-    auto legal = legal_run(next, facts_);
+    auto legal = resolve_candidate(next, facts_);
     if (!legal || !seen_.insert(to_yaml(legal->open.config)).second || !fits(*legal)) continue;
     Candidate candidate = of.second;
     candidate.config = legal->open.config;

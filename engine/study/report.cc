@@ -45,6 +45,9 @@ class Page {
     put("<h1>{}</h1>\n<p class=\"soft\">{}.</p>\n", escaped(title), escaped(extent_text(study_, plan_, summary_)));
     out_ += "<div class=\"box\">\n";
     for (const std::string& winner : winner_texts(study_, plan_, summary_)) put("<p>{}</p>\n", escaped(winner));
+    for (const std::string& command : explain_commands(study_, plan_, summary_))
+      put("<p class=\"soft\"><small>What its step is spent on, as the planner sees it: <code>{}</code></small></p>\n",
+          escaped(command));
     if (const std::string resolution = resolution_text(summary_); !resolution.empty())
       put("<p class=\"soft\"><small>{}</small></p>\n", escaped(resolution));
     out_ += "</div>\n";

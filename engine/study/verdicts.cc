@@ -3,6 +3,7 @@
 #include <cctype>
 #include <fmt/format.h>
 
+#include "engine/study/child_process.h"
 #include "engine/study/report.h"
 
 namespace trivet {
@@ -98,6 +99,19 @@ std::vector<std::string> winner_texts(const Study& study, const Plan& plan, cons
         "means are over all of them.",
         summary.machines.size()));
   return texts;
+}
+
+std::vector<std::string> explain_commands(const Study& study, const Plan& plan, const Summary& summary) {
+  std::vector<std::string> commands;
+  for (const Conclusion& conclusion : summary.conclusions) {
+    if (!conclusion.leader) continue;
+    const Point& point = plan.points[*conclusion.leader];
+    std::vector<std::string> command{"trivet",   "plan",   study.base, "--ranks", fmt::to_string(point.launch.ranks),
+                                     "--system", "SYSTEM", "--explain"};
+    for (const std::string& set : point.sets) command.insert(command.end(), {"--set", set});
+    commands.push_back(shell_text(command));
+  }
+  return commands;
 }
 
 std::string resolution_text(const Summary& summary) {

@@ -76,7 +76,7 @@ TEST(Predict, MemoryIsTheEnginesPlanAndTheReserves) {
 TEST(Predict, TheTraceIsOneOfARun) {
   const TempDir dir;
   const auto& [config, layout] = small_run_of_eight();
-  const Prediction p = predict(config, layout, h100(), dir / "plan.json");
+  const Prediction p = predict(config, layout, h100(), {.trace = dir / "plan.json"});
   std::map<std::string, int> categories;
   for_each_span(dir / "plan.json", [&](const TraceSpan& span) { ++categories[span.category]; });
   for (const char* category : {"compute", "optimizer", "comm.tensor", "comm.pipeline", "comm.data"})

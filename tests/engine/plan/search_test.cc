@@ -39,7 +39,7 @@ RunFacts facts_of(const LoadedConfig& run) {
 
 struct Rehearsed {
   LayoutShape shape;
-  LegalRun run;
+  ResolvedCandidate run;
   LayoutBound bound;
 };
 
@@ -55,13 +55,13 @@ std::vector<Rehearsed> sample(const LoadedConfig& run, const System& system, int
   std::vector<Rehearsed> all;
   while (all.size() < count) {
     const LayoutShape& shape = shapes[among(shapes)];
-    const auto legal = legal_run(with_layout(run, kRanks, shape, {}, Sharding::no_shard, vary), facts_of(run));
+    const auto legal = resolve_candidate(with_layout(run, kRanks, shape, {}, Sharding::no_shard, vary), facts_of(run));
     if (!legal) continue;
     const auto how = list_recomputings(run.config, std::ranges::max(legal->layout.layers_of_stage), vary);
     const auto shardings = list_shardings(run.config, kRanks / (shape.t * shape.p), vary);
     const auto of_shape = bounds.of(shape, *legal, how, shardings);
     const size_t i = among(how), k = among(shardings);
-    auto chosen = legal_run(with_layout(run, kRanks, shape, how[i], shardings[k], vary), facts_of(run));
+    auto chosen = resolve_candidate(with_layout(run, kRanks, shape, how[i], shardings[k], vary), facts_of(run));
     if (chosen) all.push_back({shape, std::move(*chosen), of_shape[i][k]});
   }
   return all;
@@ -106,7 +106,7 @@ TEST(Search, FindsTheBestOfAll) {
   std::vector<std::pair<double, int64_t>> all;  // seconds, bytes
   for (const LayoutShape& shape : list_shapes(run.config, kRanks, vary))
     for (const Sharding sharding : list_shardings(run.config, kRanks / (shape.t * shape.p), vary))
-      if (const auto legal = legal_run(with_layout(run, kRanks, shape, {}, sharding, vary), facts_of(run))) {
+      if (const auto legal = resolve_candidate(with_layout(run, kRanks, shape, {}, sharding, vary), facts_of(run))) {
         const Prediction p = predict(legal->config, legal->layout, roomy);
         all.emplace_back(p.step.step_seconds, p.memory_bytes);
       }

@@ -7,6 +7,7 @@
 #include <map>
 #include <sys/wait.h>
 
+#include "base/svg.h"
 #include "engine/data/indexed_dataset.h"
 #include "engine/study/report.h"
 #include "engine/study/runner.h"
@@ -108,6 +109,9 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
   EXPECT_NE(summary.points[2].failure.find("device.kind: found cuda"), std::string::npos) << summary.points[2].failure;
   EXPECT_EQ(summary.points[1].ratio("step_seconds")->rounds, 2);
   const std::string page = html_report(study, plan, summary, rows);
+  const std::string explain = explain_commands(study, plan, summary).at(0);
+  EXPECT_NE(page.find("<code>" + escaped(explain) + "</code>"), std::string::npos) << explain;
+  EXPECT_EQ(explain.find("trivet plan " + study.base + " --ranks 2 --system SYSTEM --explain --set "), 0u) << explain;
   EXPECT_NE(page.find("runs/" + plan.points[0].id + "-1/trace.json"), std::string::npos);
   EXPECT_TRUE(std::filesystem::exists(study.out + "/runs/" + plan.points[0].id + "-1/trace.json"));
   EXPECT_FALSE(std::filesystem::exists(study.out + "/runs/" + plan.points[0].id + "-2/trace.json"));
