@@ -57,6 +57,14 @@ void use_cpus(Config& config, const System& system) {
   config.device.kind = DeviceKind::cpu;
 }
 
+void check_is_planned(const Config& config) {
+  if (config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");
+  if (batch_sizes_of(config, config.batch.micro_batch_size).parts.size() > 1)
+    throw ConfigError(
+        "the batch size changes over the run, but a plan is of one: leave the ramp out, with batch."
+        "global_batch_size as the batch to plan");
+}
+
 // Measures the CPUs of this machine, and writes their page.
 void measure(const PlanOptions& options, const System& system) {
   if (system.kind() != SystemKind::cpu)
@@ -153,6 +161,7 @@ void run(const PlanOptions& options) {
                                     options.ranks.size()));
     if (system.kind() == SystemKind::cpu)
       throw ConfigError(fmt::format("--search: is of pages of GPUs, and {} is one of CPUs", system.name));
+    check_is_planned(loaded.config);
     return run_search(options.search, loaded, links, options.ranks.front(), system, options.json);
   }
   if (options.ranks.size() > 1) run_curves(options, loaded, system);

@@ -99,6 +99,20 @@ double seconds_of_step(const Replayed& replayed, int steps) {
   return static_cast<double>(end_of_step(replayed, steps - 1) - end_of_step(replayed, 0)) * 1e-9 / (steps - 1);
 }
 
+// The tapes of all ranks, each a player. On CPUs a step is over when the host has queued it.
+Rehearsal rehearse_each(const Config& config, const Layout& layout, const System& system) {
+  if (system.kind() == SystemKind::gpu) return rehearse(config, layout);
+  Rehearsal rehearsal = rehearse(config, layout, {.one_ahead = false, .cpu = true});
+  play_on_threads(rehearsal, links_of(config.comm));
+  return rehearsal;
+}
+
+// Of a rank.
+double peak_tflops(const Config& config, const Layout& layout, const System& system) {
+  const double peak = config.precision.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops;
+  return system.kind() == SystemKind::gpu ? peak : peak * threads_of_rank(config, system, layout.mesh.world());
+}
+
 }  // namespace
 
 int64_t SystemCosts::work_ns(const TapeWork& work, bool) const { return ns_of(work_seconds(system_, plan_, work)); }

@@ -37,13 +37,13 @@ TEST(Explain, WhatBoundsTheStepIsTheFirst) {
   const Explanation e = explain(run_of({}, 2), h100({"host_us=100"}));
   EXPECT_EQ(e.without.front().what, "the host's launches");
   EXPECT_LT(e.without.front().step_seconds, 0.5 * e.step_seconds);
-  EXPECT_EQ(without(e, "matrix products"), e.step_seconds);
+  EXPECT_EQ(without(e, "GEMMs"), e.step_seconds);
 }
 
 TEST(Explain, OfADeviceWithoutAHostItsClassesCount) {
   const Explanation e =
       explain(run_of({"parallel.tensor_model_parallel_size=2"}, 4), h100({"gpus_per_node=2", "host_us=0"}));
-  for (const char* what : {"matrix products", "attention", "memory-bound operations", "the optimizer",
+  for (const char* what : {"GEMMs", "attention", "memory-bound operations", "the optimizer",
                            "tensor communication", "data communication", "fixed costs of kernels"})
     EXPECT_LT(without(e, what), e.step_seconds) << what;
   EXPECT_EQ(without(e, "the host's launches"), e.step_seconds);
