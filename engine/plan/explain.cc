@@ -176,6 +176,26 @@ std::string name_of(const PathPart& part, const Rehearsal& rehearsal) {
   return fmt::format("{} ({})", call.name, kCommClasses[class_of(category)]);
 }
 
+// Rows of less than a thousandth are one.
+TextBlock describe(const std::vector<Explanation::PathShare>& path) {
+  constexpr double kBar = 40, kLeast = 0.001;  // characters of the whole step; share of a row
+  TextBlock table{.title = "critical path of the last step"};
+  for (const auto& [name, align] : {std::pair{"operation", 'l'}, {"time", 'r'}, {"share", 'r'}, {"", 'l'}})
+    table.column(name, align);
+  int64_t all = 0, rest = 0;
+  for (const Explanation::PathShare& each : path) all += each.ns;
+  const auto share_of = [&](int64_t ns) { return static_cast<double>(ns) / static_cast<double>(all); };
+  const auto row = [&](const std::string& what, int64_t ns) {
+    table.rows.push_back({what, fmt::format("{:.4g} s", static_cast<double>(ns) * 1e-9), percent_text(share_of(ns)),
+                          std::string(static_cast<size_t>(share_of(ns) * kBar + 0.5), '=')});
+  };
+  for (const Explanation::PathShare& each : path)
+    if (share_of(each.ns) >= kLeast) row(each.what, each.ns);
+    else rest += each.ns;
+  if (rest > 0) row("others", rest);
+  return table;
+}
+
 std::string gain_text(double now, double then) { return fmt::format("{:+.1f} %", 100 * (1 - then / now) + 0.); }
 
 }  // namespace
@@ -224,17 +244,7 @@ Explanation explain(const LegalRun& run, const System& system,
 }
 
 std::vector<TextBlock> describe(const Explanation& e) {
-  constexpr double kBar = 40;  // characters of the whole step
-  TextBlock path{.title = "critical path of the last step"};
-  for (const auto& [name, align] : {std::pair{"operation", 'l'}, {"time", 'r'}, {"share", 'r'}, {"", 'l'}})
-    path.column(name, align);
-  int64_t all = 0;
-  for (const Explanation::PathShare& each : e.path) all += each.ns;
-  for (const Explanation::PathShare& each : e.path) {
-    const double share = static_cast<double>(each.ns) / static_cast<double>(all);
-    path.rows.push_back({each.what, fmt::format("{:.4g} s", static_cast<double>(each.ns) * 1e-9), percent_text(share),
-                         std::string(static_cast<size_t>(share * kBar + 0.5), '=')});
-  }
+  std::vector<TextBlock> blocks{describe(e.path)};
   TextBlock without{.title = "if it took no time"};
   for (const auto& [name, align] : {std::pair{"cost", 'l'}, {"step", 'r'}, {"recovers", 'r'}})
     without.column(name, align);
@@ -253,7 +263,7 @@ std::vector<TextBlock> describe(const Explanation& e) {
            each.memory_bytes > e.capacity_bytes ? "does not fit" : ""});
     else refused.rows.push_back({each.name, one_line(each.refusal)});
   }
-  std::vector<TextBlock> blocks{path, without, switches};
+  blocks.insert(blocks.end(), {without, switches});
   if (!refused.rows.empty()) blocks.push_back(refused);
   return blocks;
 }
