@@ -80,7 +80,8 @@ void run_search(const PlanSearch& search, const LoadedConfig& run, const CommCon
   fmt::print("\n");
   print_text(extent_of(result, kBest));
   print_text(
-      fmt::format("{} has the best one{}.", search.out, replaced ? ", in the place of the file that was there" : ""));
+      fmt::format("{} has the best one{}.\n", search.out, replaced ? ", in the place of the file that was there" : ""));
+  print_blocks({changes_of(result.found.front())});
 }
 
 }  // namespace trivet

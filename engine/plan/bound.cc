@@ -131,7 +131,7 @@ class Chains {
     for (size_t s = 0; s < stages_.size(); ++s) {
       auto& compute = stages_[s].compute;
       // A layer waits for the one two before it to leave a buffer.
-      const int64_t behind = std::max<int64_t>(layout.layers_of_stage[s] - FlatBuffer::kStreamed, 0);
+      const int64_t behind = behind_buffers(layout.layers_of_stage[s]);
       const DataCosts& wire = data_[static_cast<size_t>(layout.schedule.rank_of(static_cast<int>(s)))];
       int64_t& forward = compute[index_of(OpKind::forward)];
       int64_t& backward = compute[index_of(OpKind::backward)];
@@ -174,10 +174,21 @@ class Chains {
          all - passes(rank, work.from_first_sum) + data.sum});
     const int64_t through_first = first_optimizer + forward_[static_cast<size_t>(work.first_stage)] + to_the_end;
     const int64_t through_gathers = own_optimizer + data.gather + to_the_end - passes(rank, work.before_gathered);
-    return std::max({through_first, through_gathers, layout_.micro_batches * sum(rank).host});
+    return std::max({through_first, through_gathers, layout_.micro_batches * streamed(rank, data),
+                     layout_.micro_batches * sum(rank).host});
   }
 
  private:
+  static int64_t behind_buffers(int64_t layers) { return std::max<int64_t>(layers - FlatBuffer::kStreamed, 0); }
+  // On the rank's port, for a micro-batch. What a forward pass has gathered last, its backward pass may still have.
+  int64_t streamed(int rank, const DataCosts& data) const {
+    int64_t ns = 0;
+    for (int chunk = 0; chunk < layout_.schedule.v; ++chunk) {
+      const int64_t layers = layout_.layers_of_stage[static_cast<size_t>(layout_.schedule.stage_of(rank, chunk))];
+      ns += layers * data.layer_sum + (layers + behind_buffers(layers)) * data.layer_gather;
+    }
+    return ns;
+  }
   const PartCost& stage(int rank, size_t chunk) const {
     return stages_[static_cast<size_t>(layout_.schedule.stage_of(rank, static_cast<int>(chunk)))];
   }

@@ -281,9 +281,18 @@ SearchResult Search::find() {
 
 void Search::fail_empty() const {
   if (!result_.ended) throw ConfigError("the search was ended before a layout was rehearsed");
-  if (result_.too_large == 0)
-    throw ConfigError(fmt::format("none of {} is legal on {}; `trivet config` says why one is not",
-                                  counted(result_.illegal, "layout"), counted(facts_.world_size, "rank")));
+  if (result_.illegal == result_.layouts) {
+    const std::string ranks = counted(facts_.world_size, "rank");
+    if (shapes_.empty()) throw ConfigError("there is no layout of the run on " + ranks);
+    try {
+      LoadedConfig first = with_layout(run_, facts_.world_size, shapes_.front(), recomputings_.front().front(),
+                                       Sharding::no_shard, options_.vary);
+      resolve(first, facts_);
+    } catch (const ConfigError& error) {
+      throw ConfigError(fmt::format("none of {} is legal on {}; of the first:\n{}", counted(result_.layouts, "layout"),
+                                    ranks, error.what()));
+    }
+  }
   throw ConfigError(fmt::format("none of {} fits in {} a rank: more ranks, or a smaller model, would",
                                 counted(result_.layouts - result_.illegal, "legal layout"),
                                 bytes_text(device_bytes(system_))));

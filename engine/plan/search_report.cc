@@ -93,29 +93,37 @@ std::vector<TextBlock> describe(const SearchResult& result, size_t count) {
   }
   TextBlock front = layout_table("less memory for more time");
   for (const Candidate* candidate : pareto_of(result.found)) front.rows.push_back(layout_cells(*candidate));
-  TextBlock winner{.title = "the best one has otherwise than the run"};
-  for (const std::string& set : result.found.front().sets) {
+  return {best, front};
+}
+
+TextBlock changes_of(const Candidate& candidate) {
+  TextBlock block{.title = "what it has otherwise than the run"};
+  for (const std::string& set : candidate.sets) {
     const size_t equals = set.find('=');
-    winner.rows.push_back({set.substr(0, equals), set.substr(equals + 1)});
+    block.rows.push_back({set.substr(0, equals), set.substr(equals + 1)});
   }
-  if (winner.rows.empty()) winner.rows.push_back({"nothing"});
-  return {best, front, winner};
+  if (block.rows.empty()) block.rows.push_back({"nothing"});
+  return block;
 }
 
 std::string extent_of(const SearchResult& r, size_t count) {
   std::string text = fmt::format(
-      "{}: {} against the engine's rules, {} too large for the memory, {} recompute more than their memory needs, {} "
-      "rehearsed, {} left out by their bounds, {} not visited.",
+      "{}: {} against the engine's rules, {} too large for the memory, {} with more recomputation than their memory "
+      "needs, {} rehearsed, {} left out by their bounds, {} not visited.",
       counted(r.layouts, "layout"), grouped(r.illegal), grouped(r.too_large), grouped(r.dominated),
-      grouped(static_cast<int64_t>(r.rehearsed)), grouped(r.pruned), grouped(r.not_visited));
-  if (r.unbounded > 0)
-    text += fmt::format(" {} were not looked at, so that nothing is known of them.", counted(r.unbounded, "shape"));
-  else if (r.left_seconds > 0)
-    text += fmt::format(" None that was left is faster than {:.4g} s{}", r.left_seconds,
-                        r.ended ? fmt::format(", so that none is among the best {}", count) : "");
-  if (r.unbounded == 0 && r.left_seconds > 0)
-    text += r.refined > 0 ? ", with the switches that the search began with." : ".";
-  if (r.refined > 0) text += fmt::format(" Overlaps and buckets were refined for {}.", counted(r.refined, "layout"));
+      grouped(r.rehearsed), grouped(r.pruned), grouped(r.not_visited));
+  if (r.unbounded > 0) {
+    text += fmt::format(" The time was over before {} had a bound: nothing is known of them.",
+                        counted(r.unbounded, "shape"));
+  } else if (r.left_seconds > 0) {
+    text += fmt::format(
+        " With the switches that the search began with, none of those that were left takes less than "
+        "{:.4g} s{}.",
+        r.left_seconds, r.ended ? fmt::format(", so that none is among the best {}", count) : "");
+  }
+  if (r.refined > 0)
+    text += fmt::format(" Overlaps and buckets were then changed one by one in the best {}.",
+                        r.refined == 1 ? "one" : std::to_string(r.refined));
   return text;
 }
 

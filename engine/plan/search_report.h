@@ -9,9 +9,9 @@
 
 namespace trivet {
 
-// The best layouts with what their steps are spent on; those that no other is faster than with as little memory
-// (Pareto); and what the best one has otherwise than the run. count: of the best.
+// So many of the best layouts, with what their steps are spent on besides computing; and pareto_of() all.
 std::vector<TextBlock> describe(const SearchResult& result, size_t count);
+TextBlock changes_of(const Candidate& candidate);
 // What became of all layouts, and how fast those that were not rehearsed could be.
 std::string extent_of(const SearchResult& result, size_t count);
 // out: the file that has the best one.
