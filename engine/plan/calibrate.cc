@@ -152,7 +152,7 @@ std::vector<double> fit(const MeasuredRuns& runs, std::span<const size_t> which,
       }
     }
     if (options.progress) options.progress(round + 1, cost);
-    if (!better || before - cost < 3e-3 * before) break;
+    if (!better || before - cost < 1e-4 * before) break;
   }
   return values;
 }

@@ -10,6 +10,23 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 
+// Of the ranks that can hold most: on the other axes the first and the last, whose parts of what is not divided evenly
+// are the largest and the smallest.
+std::vector<MeshPosition> positions_of(const MeshShape& mesh) {
+  std::vector<MeshPosition> positions{{}};
+  for (const AxisInfo& row : kAxes) {
+    const size_t before = positions.size();
+    for (int at = 1; at < mesh[row.axis]; ++at) {
+      if (row.axis != Axis::pp && at < mesh[row.axis] - 1) continue;
+      for (size_t i = 0; i < before; ++i) {
+        positions.push_back(positions[i]);
+        positions.back()[row.axis] = at;
+      }
+    }
+  }
+  return positions;
+}
+
 }  // namespace
 
 int communicators_of(const Config& config, const Layout& layout, int pp) {
@@ -31,9 +48,10 @@ int communicators_of(const Config& config, const Layout& layout, int pp) {
 
 std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout& layout, const System& system) {
   std::vector<MemoryItem> worst;
-  for (int pp = 0; pp < layout.schedule.p; ++pp) {
+  for (const MeshPosition& at : positions_of(layout.mesh)) {
+    const int pp = at[Axis::pp];
     std::vector<MemoryItem> items;
-    for (const MemoryItem& item : plan_memory(config, layout, {{Axis::pp, pp}}).items)
+    for (const MemoryItem& item : plan_memory(config, layout, at).items)
       if (!item.on_host) items.push_back(item);
     const auto reserve = [&](const char* name, double gib) { items.push_back({name, std::llround(gib * kGiB)}); };
     reserve("device context", system.context_gib);

@@ -11,7 +11,7 @@ namespace trivet {
 // Communicators of several ranks that the trainer makes on the ranks of a pipeline stage, which are alike.
 int communicators_of(const Config& config, const Layout& layout, int pp);
 
-// Of the rank that holds most. Tensor- and data-parallel ranks are alike.
+// Of the rank that holds most.
 std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout& layout, const System& system);
 
 int64_t sum_of(const std::vector<MemoryItem>& items);

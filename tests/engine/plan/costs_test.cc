@@ -38,16 +38,31 @@ TEST(PlanCosts, AFullWaveOfTilesTakesItsFlops) {
   EXPECT_NEAR(gemm_seconds(round_system(), DType::f32, {2560, 1280, 1000}), 10 * wave + 2 * kMicro, kPrecise);
 }
 
+// The rate of a tile over that of 256 x 128, which is bound by fewer loads.
+double rate_of(double rows, double columns) {
+  const double i = rows * columns / (rows + columns), largest = 256 * 128 / (256 + 128.0);
+  return i / (i + 59) * (largest + 59) / largest;
+}
+
 TEST(PlanCosts, ATileMoreStartsAnotherWave) {
-  // 21 x 10 square tiles in three waves are faster than 11 x 10 of 256 x 128 in two
-  const double waves = 3 * 100 * 2.0 * 128 * 128 * 1024 / (0.88 * 50e12);
-  EXPECT_NEAR(bf16_gemm(2568, 1280, 1000), waves + 2 * kMicro, kPrecise);
+  // 11 x 10 tiles of 256 x 128 would take two waves; smaller tiles lose less, but more than the larger GEMM's FLOPs
+  const double full = bf16_gemm(2560, 1280, 1000) - 2 * kMicro, more = bf16_gemm(2568, 1280, 1000) - 2 * kMicro;
+  EXPECT_GT(more, 1.1 * full);
+  EXPECT_LT(more, 2 * full);
+  // 12 x 11 tiles of 256 x 128 in two waves, or 11 x 15 of 256 x 96
+  EXPECT_NEAR(bf16_gemm(2816, 1408, 1000) - 2 * kMicro,
+              std::min(2 * full, 200 * 2.0 * 192 * 128 * 1024 / (rate_of(192, 128) * 50e12)), kPrecise);
 }
 
 TEST(PlanCosts, FewTilesSplitALongK) {
-  // 4 square tiles, each of 8 units, which add fp32 sums in memory
-  const double wave = 100 * 2.0 * 128 * 128 * (100'000 / 8 + 24) / (0.88 * 50e12), sums = 8.0 * 8 * 256 * 256 / 500e9;
-  EXPECT_NEAR(bf16_gemm(256, 256, 100'000), wave + sums + 2 * kMicro, kPrecise);
+  // 16 tiles of 64 x 64, of which 96 of 100 units take a sixth each, or fewer larger ones: never slower than 32 square ones
+  const double wave = 100 * 2.0 * 128 * 128 * (100'000 / 8 + 24) / (rate_of(128, 128) * 50e12);
+  const double sums = 8.0 * 8 * 256 * 256 / 500e9;
+  EXPECT_LE(bf16_gemm(256, 256, 100'000), wave + sums + 2 * kMicro);
+  // a single unit for each tile would take as long as the whole k
+  EXPECT_LT(bf16_gemm(256, 256, 100'000), 100 * 2.0 * 64 * 64 * 100'024 / (rate_of(64, 64) * 50e12));
+  // and all units together are no faster than the peak
+  EXPECT_GT(bf16_gemm(256, 256, 100'000), 2.0 * 256 * 256 * 100'000 / 50e12);
 }
 
 TEST(PlanCosts, ALargeGemmReachesItsShareOfThePeakAndATinyOneItsLaunch) {

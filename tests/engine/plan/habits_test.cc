@@ -37,7 +37,7 @@ TEST(PlanHabits, UnfusedAttentionMovesItsScores) {
   const double pass = 2.0 * 2048 * 2048 * 256 / (a100().memory_gb_per_s * 1e9 * a100().memory_share);
   const double gemms = gemm_seconds(a100(), DType::bf16, {.m = 2048, .n = 2048, .k = 96, .batch = 256}) +
                        gemm_seconds(a100(), DType::bf16, {.m = 2048, .n = 96, .k = 2048, .batch = 256});
-  EXPECT_NEAR(seconds(forward, unfused), gemms + 4.5 * pass + 1e-6 * a100().kernel_us, 1e-9);
+  EXPECT_NEAR(seconds(forward, unfused), gemms + 4.5 * pass + 3e-6 * a100().kernel_us, 1e-9);
   EXPECT_GT(seconds(forward, unfused), 2 * seconds(forward));
   EXPECT_GT(seconds(backward, unfused), seconds(forward, unfused));
 }
