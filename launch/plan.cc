@@ -98,8 +98,9 @@ void add_plan_command(CLI::App& app) {
   CLI::Option* search = add_search_options(*command, options->search);
   command->add_flag("--systems", options->systems, "list the pages with their constants")->excludes(search);
   command->add_flag("--json", options->json, "print the prediction as JSON");
-  command->add_flag("--full", options->full,
-                    "play every rank, also those that do the same: slower, with the same times");
+  command
+      ->add_flag("--full", options->full, "play every rank, also those that do the same: slower, with the same times")
+      ->excludes(search);
   command->add_option("--trace", options->trace, "write the last step of a rank of each kind for ui.perfetto.dev")
       ->option_text("FILE.json")
       ->excludes(search);
