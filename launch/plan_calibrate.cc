@@ -18,10 +18,9 @@ namespace trivet {
 namespace {
 
 // What published runs of large models tell of a GPU; the rest of a page is of datasheets and NCCL's source.
-constexpr std::array<std::string_view, 10> kFitted = {"gemm_share",        "gemm_k0",         "attention_forward",
-                                                      "attention_backward", "memory_share",    "kernel_us",
-                                                      "nvlink_gb_per_s",   "network_share",   "contention",
-                                                      "host_us"};
+constexpr std::array<std::string_view, 10> kFitted = {
+    "gemm_share", "gemm_k0",         "attention_forward", "attention_backward", "memory_share",
+    "kernel_us",  "nvlink_gb_per_s", "network_share",     "contention",         "host_us"};
 constexpr size_t kMostFitted = 14;
 
 std::vector<const SystemKey*> keys_of(const std::vector<std::string>& names) {
@@ -29,7 +28,8 @@ std::vector<const SystemKey*> keys_of(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const auto key = std::ranges::find(system_keys(), name, &SystemKey::name);
     if (key == system_keys().end() || !std::holds_alternative<double System::*>(key->member))
-      throw ConfigError(fmt::format("--fit: found {}, expected constants of a system that are not counts", quote(name)));
+      throw ConfigError(
+          fmt::format("--fit: found {}, expected constants of a system that are not counts", quote(name)));
     keys.push_back(&*key);
   }
   if (keys.size() > kMostFitted)
@@ -58,10 +58,9 @@ void print_cross_validation(const MeasuredRuns& runs, const std::vector<const Sy
     std::vector<size_t> seen, others;
     for (const size_t i : all_of(runs)) (is_fitted(i) ? seen : others).push_back(i);
     if (seen.size() <= keys.size() || others.empty()) return;
-    const auto values =
-        fit(runs, seen, keys, start, {.progress = [&](int round, double cost) {
-              line.draw(fmt::format("fit to {}: round {}, cost {:.4g}", fitted_to, round, cost));
-            }});
+    const auto values = fit(runs, seen, keys, start, {.progress = [&](int round, double cost) {
+                              line.draw(fmt::format("fit to {}: round {}, cost {:.4g}", fitted_to, round, cost));
+                            }});
     const Errors e = errors_of(runs, others, runs.predict(others, keys, values));
     block.rows.push_back(row_of_errors({fitted_to, tested_on}, e));
   };
@@ -127,14 +126,14 @@ void score_or_calibrate(const CalibrationOptions& options) {
                                          }});
   line.clear();
   TextBlock block{.title = "constants"};
-  for (const char* name : {"constant", "before", "fitted", "unit"}) block.column(name, *name == 'c' || *name == 'u' ? '<' : '>');
+  for (const char* name : {"constant", "before", "fitted", "unit"})
+    block.column(name, *name == 'c' || *name == 'u' ? '<' : '>');
   for (size_t k = 0; k < keys.size(); ++k)
     block.rows.push_back({std::string(keys[k]->name), fmt::format("{:.4g}", start[k]), fmt::format("{:.4g}", values[k]),
                           std::string(keys[k]->unit)});
   print_blocks({block});
   print_errors(runs, runs.predict(all, keys, values), options);
-  if (!options.out.empty())
-    write_file(options.out, with_values(page_text(options.system), keys, values));
+  if (!options.out.empty()) write_file(options.out, with_values(page_text(options.system), keys, values));
   if (options.cross_validate) print_cross_validation(runs, keys, start, line);
 }
 

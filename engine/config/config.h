@@ -273,7 +273,7 @@ struct MlperfConfig {
 struct PlanConfig {
   // pytorch, where ops_per_layer is given; megatron, where attention is not fused; else trivet
   std::optional<PlanFramework> framework = {};
-  bool fused_attention = true;            // false: scores are stored, and softmax is a kernel of its own
+  bool fused_attention = true;                // false: scores are stored, and softmax is a kernel of its own
   std::optional<double> host_us_per_op = {};  // the system's host_us
   std::optional<int64_t> ops_per_layer = {};  // kernels that the forward pass of a layer launches; the engine's own
   std::optional<bool> fsdp_prefetch = {};     // gathers of ZeRO-3 go a unit ahead; overlap.overlap_param_gather

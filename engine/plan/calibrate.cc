@@ -91,14 +91,13 @@ Errors errors_of(const MeasuredRuns& runs, std::span<const size_t> which, std::s
   return errors;
 }
 
-std::vector<double> fit(const MeasuredRuns& runs, std::span<const size_t> which,
-                        std::span<const SystemKey* const> keys, std::vector<double> values, const FitOptions& options) {
+std::vector<double> fit(const MeasuredRuns& runs, std::span<const size_t> which, std::span<const SystemKey* const> keys,
+                        std::vector<double> values, const FitOptions& options) {
   const size_t n = keys.size();
   std::map<std::string, size_t> rows_of_file;
   for (const size_t i : which) ++rows_of_file[file_of(runs.rows()[i])];
   std::vector<double> weights;
-  for (const size_t i : which)
-    weights.push_back(1 / static_cast<double>(rows_of_file[file_of(runs.rows()[i])]));
+  for (const size_t i : which) weights.push_back(1 / static_cast<double>(rows_of_file[file_of(runs.rows()[i])]));
   const auto residuals = [&](std::span<const double> at) {
     std::vector<double> r = runs.predict(which, keys, at);
     for (size_t i = 0; i < r.size(); ++i) r[i] = std::log(r[i] / runs.rows()[which[i]].step_seconds) / options.outlier;

@@ -46,8 +46,7 @@ struct FitOptions {
   int most_rounds = 20;
   std::function<void(int round, double cost)> progress = {};
 };
-std::vector<double> fit(const MeasuredRuns& runs, std::span<const size_t> which,
-                        std::span<const SystemKey* const> keys, std::vector<double> start,
-                        const FitOptions& options = {});
+std::vector<double> fit(const MeasuredRuns& runs, std::span<const size_t> which, std::span<const SystemKey* const> keys,
+                        std::vector<double> start, const FitOptions& options = {});
 
 }  // namespace trivet

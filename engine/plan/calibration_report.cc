@@ -23,8 +23,8 @@ std::string file_of(const MeasuredRow& row) {
 }  // namespace
 
 std::vector<std::string> row_of_errors(std::vector<std::string> labels, const Errors& e) {
-  for (const std::string& cell :
-       {fmt::format("{}", e.rows), percent(e.mean), percent(e.median), percent(e.most), fmt::format("{:+.1f} %", 100 * e.bias)})
+  for (const std::string& cell : {fmt::format("{}", e.rows), percent(e.mean), percent(e.median), percent(e.most),
+                                  fmt::format("{:+.1f} %", 100 * e.bias)})
     labels.push_back(cell);
   return labels;
 }
@@ -35,7 +35,8 @@ std::vector<TextBlock> describe_errors(const MeasuredRuns& runs, std::span<const
     std::map<std::pair<double, std::string>, std::vector<size_t>> groups;
     for (size_t i = 0; i < runs.rows().size(); ++i) groups[group_of(runs.rows()[i])].push_back(i);
     TextBlock block{.title = fmt::format("errors by {}", title)};
-    for (const char* name : {title, "rows", "mean", "median", "most", "bias"}) block.column(name, name == title ? '<' : '>');
+    for (const char* name : {title, "rows", "mean", "median", "most", "bias"})
+      block.column(name, name == title ? '<' : '>');
     for (const auto& [group, which] : groups) {
       std::vector<double> theirs;
       for (const size_t i : which) theirs.push_back(predicted[i]);
@@ -96,9 +97,10 @@ std::string plot_errors(const MeasuredRuns& runs, std::span<const double> predic
   for (size_t i = 0; i < predicted.size(); ++i) {
     const MeasuredRow& row = runs.rows()[i];
     const size_t colour = colours.try_emplace(file_of(row), colours.size()).first->second;
-    canvas.put(R"(<circle cx="{:.1f}" cy="{:.1f}" r="3" class="dot s{}"><title>{}: {:.4g} s measured, {:.4g} s predicted</title></circle>)",
-               x_of(row.step_seconds), y_of(predicted[i] / row.step_seconds), colour % 6, escaped(row.place),
-               row.step_seconds, predicted[i]);
+    canvas.put(
+        R"(<circle cx="{:.1f}" cy="{:.1f}" r="3" class="dot s{}"><title>{}: {:.4g} s measured, {:.4g} s predicted</title></circle>)",
+        x_of(row.step_seconds), y_of(predicted[i] / row.step_seconds), colour % 6, escaped(row.place), row.step_seconds,
+        predicted[i]);
   }
   for (const auto& [file, colour] : colours) {
     const double y = kTop + 16 * static_cast<double>(colour);

@@ -102,8 +102,8 @@ double gemm_seconds(const System& system, DType dtype, const Gemm& g) {
   const double memory = memory_bytes_per_second(system);
   const auto m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
   const auto batch = static_cast<double>(g.batch), bytes = static_cast<double>(size_of(dtype));
-  // A tile of the output needs (rows + columns) / (rows * columns) loads for a multiplication: a square tile of half the
-  // area has 0.88 of the largest one's rate.
+  // A tile of the output needs (rows + columns) / (rows * columns) loads for a multiplication: a square tile of half
+  // the area has 0.88 of the largest one's rate.
   constexpr double kLoads = 59;
   const auto intensity = [](double rows, double columns) { return rows * columns / (rows + columns); };
   const double largest = intensity(system.gemm_tile_m, system.gemm_tile_n);

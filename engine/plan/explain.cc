@@ -1,7 +1,5 @@
 #include "engine/plan/explain.h"
 
-#include "engine/plan/device_memory.h"
-
 #include <algorithm>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/config/fields.h"
+#include "engine/plan/device_memory.h"
 
 namespace trivet {
 namespace {

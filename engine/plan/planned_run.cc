@@ -1,12 +1,11 @@
 #include "engine/plan/planned_run.h"
 
-#include "engine/plan/device_memory.h"
-
 #include <algorithm>
 #include <bit>
 #include <fmt/format.h>
 #include <optional>
 
+#include "engine/plan/device_memory.h"
 #include "engine/train/run.h"
 
 namespace trivet {

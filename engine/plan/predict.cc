@@ -168,7 +168,8 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
   ReplayOptions options{.first_step = steps - 1};
   for (size_t kind = 0; kind < kinds.players.size(); ++kind)
     options.traced.push_back(asked.full ? kinds.players[kind].rank : static_cast<int>(kind));
-  const Performance performance{kinds, played, replay(played.players, played.groups, *costs_of(config, layout, system), options)};
+  const Performance performance{kinds, played,
+                                replay(played.players, played.groups, *costs_of(config, layout, system), options)};
   const Replayed& replayed = performance.replayed;
 
   Prediction prediction{.tapes = static_cast<int>(kinds.tapes.size()), .records = replayed.records};

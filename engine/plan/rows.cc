@@ -46,8 +46,9 @@ std::vector<std::string> columns_of(const std::string& place, const std::string&
   for (const std::string_view name : names) {
     const bool key = name.find('.') != std::string_view::npos;
     if (!key && name != "run" && name != "ranks" && !std::ranges::count(kMeasured, name))
-      bad(place, "columns", fmt::format("found {}, expected run, ranks, SECTION.KEY, system.KEY, {}", quote(name),
-                                        fmt::join(kMeasured, ", ")));
+      bad(place, "columns",
+          fmt::format("found {}, expected run, ranks, SECTION.KEY, system.KEY, {}", quote(name),
+                      fmt::join(kMeasured, ", ")));
     if (std::ranges::count(names, name) > 1) bad(place, "columns", fmt::format("{} comes twice", name));
   }
   for (const std::string_view name : {"run", "ranks"})

@@ -20,8 +20,8 @@
 namespace trivet {
 
 struct MeasuredRow {
-  std::string place;      // FILE:LINE
-  Config config = {};     // resolved
+  std::string place;   // FILE:LINE
+  Config config = {};  // resolved
   Layout layout = {};
   std::vector<std::string> system_sets = {};
   double step_seconds = 0;

@@ -86,7 +86,9 @@ class Search {
   SearchResult result_;
 };
 
-double seconds_of(const std::pair<ResolvedCandidate, Candidate>& found) { return found.second.prediction.step.step_seconds; }
+double seconds_of(const std::pair<ResolvedCandidate, Candidate>& found) {
+  return found.second.prediction.step.step_seconds;
+}
 
 std::vector<std::string> differences(const Config& config, const Config& run) {
   std::vector<std::string> sets;
@@ -164,9 +166,10 @@ std::optional<Search::Pending> Search::take(const Point& point) {
     ++result_.dominated;
     return std::nullopt;
   }
-  auto legal = resolve_candidate(with_layout(run_, facts_.world_size, shapes_[point.shape],
-                                     recomputings_[point.shape][point.recomputing], point.sharding, options_.vary),
-                         facts_);
+  auto legal =
+      resolve_candidate(with_layout(run_, facts_.world_size, shapes_[point.shape],
+                                    recomputings_[point.shape][point.recomputing], point.sharding, options_.vary),
+                        facts_);
   if (!legal) {
     illegal_ += 1;
     return std::nullopt;

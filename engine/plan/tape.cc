@@ -36,7 +36,8 @@ class Numbered {
     return static_cast<size_t>(hash);
   }
   static size_t hash_of(const TapeWork& w) {
-    return mix({static_cast<int64_t>(reinterpret_cast<uintptr_t>(w.name)), w.recomputed, w.m, w.n, w.k, w.flops, w.bytes});
+    return mix(
+        {static_cast<int64_t>(reinterpret_cast<uintptr_t>(w.name)), w.recomputed, w.m, w.n, w.k, w.flops, w.bytes});
   }
   static size_t hash_of(const TapeCall& c) {
     return mix({static_cast<int64_t>(c.kind), c.sends, c.group, c.ahead, c.bytes});

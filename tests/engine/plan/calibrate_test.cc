@@ -1,10 +1,9 @@
 // Measured rows, the fit of a page's constants to them, and the errors of the shipped pages on the shipped rows.
 #include "engine/plan/calibrate.h"
 
-#include <gtest/gtest.h>
-
 #include <fmt/format.h>
 #include <fstream>
+#include <gtest/gtest.h>
 #include <numeric>
 
 #include "engine/plan/calibration_report.h"
@@ -36,8 +35,9 @@ class Rows : public testing::Test {
 };
 
 TEST_F(Rows, AreRunsOfTheOrdinaryConfiguration) {
-  const auto rows = read_rows(write("# a comment\nrun,ranks,system.network_gb_per_s,batch.global_batch_size,"
-                                    "tokens_per_second_per_rank\nrun.yaml,2,12.5,8,1000\nrun.yaml,1,,4,500\n"));
+  const auto rows =
+      read_rows(write("# a comment\nrun,ranks,system.network_gb_per_s,batch.global_batch_size,"
+                      "tokens_per_second_per_rank\nrun.yaml,2,12.5,8,1000\nrun.yaml,1,,4,500\n"));
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0].layout.mesh[Axis::dp], 2);
   EXPECT_EQ(rows[0].system_sets, std::vector<std::string>{"network_gb_per_s=12.5"});
@@ -60,9 +60,7 @@ TEST_F(Rows, NonsenseIsNamedWithItsLine) {
   EXPECT_NE(problem_of("# nothing\n").find("rows: found none"), std::string::npos);
 }
 
-const SystemKey& key(std::string_view name) {
-  return *std::ranges::find(system_keys(), name, &SystemKey::name);
-}
+const SystemKey& key(std::string_view name) { return *std::ranges::find(system_keys(), name, &SystemKey::name); }
 
 // given rows that a page with other constants predicts, when they are fitted, then those constants are found again.
 TEST_F(Rows, AFitFindsTheConstantsThatMadeThem) {

@@ -55,7 +55,8 @@ TEST(PlanCosts, ATileMoreStartsAnotherWave) {
 }
 
 TEST(PlanCosts, FewTilesSplitALongK) {
-  // 16 tiles of 64 x 64, of which 96 of 100 units take a sixth each, or fewer larger ones: never slower than 32 square ones
+  // 16 tiles of 64 x 64, of which 96 of 100 units take a sixth each, or fewer larger ones: never slower than 32 square
+  // ones
   const double wave = 100 * 2.0 * 128 * 128 * (100'000 / 8 + 24) / (rate_of(128, 128) * 50e12);
   const double sums = 8.0 * 8 * 256 * 256 / 500e9;
   EXPECT_LE(bf16_gemm(256, 256, 100'000), wave + sums + 2 * kMicro);

@@ -43,8 +43,8 @@ TEST(Explain, WhatBoundsTheStepIsTheFirst) {
 TEST(Explain, OfADeviceWithoutAHostItsClassesCount) {
   const Explanation e =
       explain(run_of({"parallel.tensor_model_parallel_size=2"}, 4), h100({"gpus_per_node=2", "host_us=0"}));
-  for (const char* what : {"GEMMs", "attention", "memory-bound operations", "the optimizer",
-                           "tensor communication", "data communication", "fixed costs of kernels"})
+  for (const char* what : {"GEMMs", "attention", "memory-bound operations", "the optimizer", "tensor communication",
+                           "data communication", "fixed costs of kernels"})
     EXPECT_LT(without(e, what), e.step_seconds) << what;
   EXPECT_EQ(without(e, "the host's launches"), e.step_seconds);
 }

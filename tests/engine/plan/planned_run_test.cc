@@ -1,13 +1,12 @@
 // What the planner chooses itself, what it writes, and what a run costs.
 #include "engine/plan/planned_run.h"
 
-#include "engine/plan/device_memory.h"
-
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "engine/metrics/trace_file.h"
+#include "engine/plan/device_memory.h"
 #include "engine/plan/run_cost.h"
 #include "tests/engine/plan/plan_support.h"
 #include "tests/support/message_of.h"

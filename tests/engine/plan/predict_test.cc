@@ -84,6 +84,17 @@ TEST(Predict, TheTraceIsOneOfARun) {
   EXPECT_EQ(ranks_of_trace(dir / "plan.json"), static_cast<int>(p.ranks.size()));
 }
 
+// Nodes of four and of three GPUs: with three, the groups of ranks that do the same lie on their nodes differently.
+TEST(Predict, EachRankAsAPlayerGivesTheSame) {
+  const auto [config, layout] = resolved(cut(tiny_config(), {.t = 2, .d = 4}), 8);
+  for (const char* nodes : {"gpus_per_node=4", "gpus_per_node=3"}) {
+    const System system = h100({nodes});
+    const Prediction merged = predict(config, layout, system), full = predict(config, layout, system, {.full = true});
+    EXPECT_GT(full.records, merged.records);
+    EXPECT_EQ(to_json(full, system), to_json(merged, system)) << nodes;
+  }
+}
+
 TEST(Predict, JsonHasItsNumbers) {
   const Prediction p = predicted();
   const nlohmann::json json = parse_json(to_json(p, h100()), BadJson::discarded);
