@@ -1,5 +1,6 @@
 #include "engine/plan/device_memory.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/train/rank_state.h"
@@ -25,6 +26,28 @@ std::vector<MeshPosition> positions_of(const MeshShape& mesh) {
     }
   }
   return positions;
+}
+
+// Scores of attention that is not fused, of all micro-batches in flight: softmax and its dropout in 16 bits, and a mask
+// (Korthikanti et al. 2022, section 4.1). Of layers that recompute their attention there are those of one at a time.
+int64_t score_bytes(const Config& config, const Layout& layout, int pp) {
+  const ModelConfig& m = config.model;
+  const int64_t of_layer =
+      5 * m.num_attention_heads / layout.mesh[Axis::tp] * config.batch.micro_batch_size * m.seq_length * m.seq_length;
+  const bool full = m.recompute_granularity == RecomputeGranularity::full;
+  const bool core = m.recompute_granularity == RecomputeGranularity::selective &&
+                    std::ranges::count(m.recompute_modules, RecomputeModule::core_attn) > 0;
+  const Schedule& schedule = layout.schedule;
+  const SlotPlan plan = plan_slots(schedule.programs[static_cast<size_t>(pp)], schedule.v, SlotPool::per_chunk);
+  int64_t layers = 0;
+  for (int chunk = 0; chunk < schedule.v; ++chunk) {
+    const int64_t all = layout.layers_of_stage[static_cast<size_t>(schedule.stage_of(pp, chunk))];
+    const bool uniform = m.recompute_method == RecomputeMethod::uniform;
+    const int64_t recomputed = core || (full && uniform) ? all : full ? std::min(all, m.recompute_num_layers) : 0;
+    layers += (all - recomputed) * plan.slots[static_cast<size_t>(chunk)];
+    if (recomputed > 0 && layers == 0) layers = 1;
+  }
+  return of_layer * layers;
 }
 
 }  // namespace
@@ -53,6 +76,7 @@ std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout&
     std::vector<MemoryItem> items;
     for (const MemoryItem& item : plan_memory(config, layout, at).items)
       if (!item.on_host) items.push_back(item);
+    if (!config.plan.fused_attention) items.push_back({"attention scores", score_bytes(config, layout, pp)});
     const auto reserve = [&](const char* name, double gib) { items.push_back({name, std::llround(gib * kGiB)}); };
     reserve("device context", system.context_gib);
     reserve("communicators", system.communicator_gib * communicators_of(config, layout, pp));

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 #include <numeric>
 
+#include "engine/config/load.h"
 #include "engine/plan/calibration_report.h"
+#include "engine/plan/device_memory.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/where.h"
@@ -96,6 +98,25 @@ TEST_F(Rows, AFittedPageKeepsItsComments) {
   const std::vector<double> values{0.5};
   EXPECT_EQ(with_values("gemm_share: 0.7   # why\nsms: 8\n", keys, values),
             fmt::format("{:<28} # why\nsms: 8\n", "gemm_share: 0.5"));
+}
+
+// vTrain's rows recompute: the scores alone of 30 layers, 8 samples of 2,048 and 32 heads are 5 bytes each.
+TEST(PlanMemory, StoredScoresCount) {
+  const System system = load_system("a100-80", {}, kPages);
+  const auto bytes_of = [&](const std::vector<std::string>& sets) {
+    LoadedConfig loaded = load_config(source_path("configs/systems/rows/vtrain_3b6.yaml"), sets);
+    const Layout layout = resolve(loaded, {.world_size = 1, .planned = true});
+    for (const MemoryItem& item : memory_of_worst_rank(loaded.config, layout, system))
+      if (item.name == "attention scores") return item.bytes;
+    return int64_t{-1};
+  };
+  const int64_t layer = int64_t{5} * 32 * 8 * 2048 * 2048;
+  EXPECT_EQ(bytes_of({"batch.micro_batch_size=8"}), layer);
+  const std::string none = "model.recompute_granularity=none", zero = "model.recompute_num_layers=0";
+  EXPECT_EQ(bytes_of({"batch.micro_batch_size=8", none, "model.recompute_method=none", zero}), 30 * layer);
+  EXPECT_EQ(bytes_of({"batch.micro_batch_size=8", "model.recompute_method=block", "model.recompute_num_layers=10"}),
+            20 * layer);
+  EXPECT_EQ(bytes_of({"plan.fused_attention=true"}), -1);
 }
 
 // The scoreboard: what a change of the planner must not make worse. Whole tables: docs/plan.md.
