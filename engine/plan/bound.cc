@@ -65,8 +65,8 @@ int64_t recomputed_layers(const Recomputing& r, int64_t layers) {
 }
 
 // ends: whose embedding and head count. plain, recomputed: the layers that are not recomputed as a whole, and that are.
-std::vector<PartCost> costs_of_stages(const Layout& layout, const Recomputing& how, const StageCosts& ends,
-                                      const StageCosts& plain, const StageCosts& recomputed) {
+std::vector<PartCost> costs_of_stages(const Layout& layout, const Recomputing& how, const LayoutStageCosts& ends,
+                                      const LayoutStageCosts& plain, const LayoutStageCosts& recomputed) {
   std::vector<PartCost> stages;
   const std::vector<int64_t>& layers = layout.layers_of_stage;
   for (size_t s = 0; s < layers.size(); ++s) {
@@ -283,8 +283,8 @@ PartCost Bounds::record_stage(const LayoutShape& shape, const Recomputing& how, 
 }
 
 // halves: with those of backward passes, beside the whole ones.
-StageCosts Bounds::probe(const LayoutShape& shape, const Recomputing& how, bool halves) const {
-  StageCosts costs;
+LayoutStageCosts Bounds::probe(const LayoutShape& shape, const Recomputing& how, bool halves) const {
+  LayoutStageCosts costs;
   const auto record = [&](int64_t middle_layers, int pp) {
     PartCost stage = record_stage(shape, how, false, middle_layers, pp, costs.scratch_bytes);
     if (!halves) return stage;
@@ -305,13 +305,13 @@ StageCosts Bounds::probe(const LayoutShape& shape, const Recomputing& how, bool 
   return costs;
 }
 
-const StageCosts& Bounds::stage_costs(const LayoutShape& shape, const Recomputing& how, bool halves) {
+const LayoutStageCosts& Bounds::stage_costs(const LayoutShape& shape, const Recomputing& how, bool halves) {
   const Key key{shape.t, shape.sequence_parallel, shape.micro_batch, how.granularity, how.modules, halves};
   {
     const std::lock_guard lock(mutex_);
     if (const auto known = probed_.find(key); known != probed_.end()) return *known->second;
   }
-  auto probed = std::make_unique<StageCosts>(probe(shape, how, halves));
+  auto probed = std::make_unique<LayoutStageCosts>(probe(shape, how, halves));
   const std::lock_guard lock(mutex_);
   return *probed_.try_emplace(key, std::move(probed)).first->second;
 }
@@ -334,7 +334,7 @@ std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const
     const double bytes = static_cast<double>(rank.optimizer_bytes) / (sharding == Sharding::no_shard ? 1 : d);
     return static_cast<int64_t>((memory_seconds(system_, bytes) - memory_seconds(system_, 0)) * 1e9);
   };
-  const StageCosts& none = stage_costs(shape, {}, halves);
+  const LayoutStageCosts& none = stage_costs(shape, {}, halves);
   PartCost shared;
   if (!config.model.untie_embeddings_and_output_weights) {
     shared.parameters = std::min(none.embedding.parameters, none.head.parameters);
@@ -353,8 +353,8 @@ std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const
   for (const Recomputing& how : recomputings) {
     std::vector<LayoutBound>& by_sharding = bounds.emplace_back(shardings.size());
     const bool full = how.granularity == RecomputeGranularity::full;
-    const StageCosts& plain = full ? none : stage_costs(shape, how, halves);
-    const StageCosts& again = full ? stage_costs(shape, each_layer, halves) : none;
+    const LayoutStageCosts& plain = full ? none : stage_costs(shape, how, halves);
+    const LayoutStageCosts& again = full ? stage_costs(shape, each_layer, halves) : none;
     for (size_t i = 0; i < shardings.size(); ++i) {
       const Chains chains(layout, ranks, costs_of_stages(layout, how, none, plain, again), shared, data[i]);
       LayoutBound& bound = by_sharding[i];

@@ -49,7 +49,7 @@ struct PartCost {
 };
 
 // Of stages with one kind of layers.
-struct StageCosts {
+struct LayoutStageCosts {
   PartCost each, layer, embedding, head;
   int64_t scratch_bytes = 0;
 };
@@ -75,8 +75,8 @@ class Bounds {
 
  private:
   using Key = std::tuple<int, bool, int64_t, RecomputeGranularity, std::vector<RecomputeModule>, bool>;
-  const StageCosts& stage_costs(const LayoutShape& shape, const Recomputing& recomputing, bool halves);
-  StageCosts probe(const LayoutShape& shape, const Recomputing& recomputing, bool halves) const;
+  const LayoutStageCosts& stage_costs(const LayoutShape& shape, const Recomputing& recomputing, bool halves);
+  LayoutStageCosts probe(const LayoutShape& shape, const Recomputing& recomputing, bool halves) const;
   PartCost record_stage(const LayoutShape& shape, const Recomputing& how, bool halves, int64_t middle_layers, int pp,
                         int64_t& scratch_bytes) const;
 
@@ -85,7 +85,7 @@ class Bounds {
   const System system_;
   const SystemCosts costs_;
   std::mutex mutex_;
-  std::map<Key, std::unique_ptr<StageCosts>> probed_;
+  std::map<Key, std::unique_ptr<LayoutStageCosts>> probed_;
 };
 
 }  // namespace trivet

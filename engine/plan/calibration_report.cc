@@ -16,7 +16,7 @@ namespace {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
-std::string file_of(const MeasuredRow& row) {
+std::string name_of_file(const MeasuredRow& row) {
   return std::filesystem::path(row.place.substr(0, row.place.rfind(':'))).filename().string();
 }
 
@@ -58,7 +58,7 @@ std::vector<TextBlock> describe_errors(const MeasuredRuns& runs, std::span<const
                          fmt::format("{:+.1f} %", 100 * (predicted[i] / row.step_seconds - 1))});
   }
   blocks.push_back(std::move(each));
-  add("file", [&](const MeasuredRow& row) { return std::pair(0.0, file_of(row)); });
+  add("file", [&](const MeasuredRow& row) { return std::pair(0.0, name_of_file(row)); });
   add("tensor parallel size", [&](const MeasuredRow& row) { return number(row.layout.mesh[Axis::tp]); });
   add("pipeline parallel size", [&](const MeasuredRow& row) { return number(row.layout.mesh[Axis::pp]); });
   add("data parallel size", [&](const MeasuredRow& row) { return number(row.layout.mesh[Axis::dp]); });
@@ -96,7 +96,7 @@ std::string plot_errors(const MeasuredRuns& runs, std::span<const double> predic
   std::map<std::string, size_t> colours;
   for (size_t i = 0; i < predicted.size(); ++i) {
     const MeasuredRow& row = runs.rows()[i];
-    const size_t colour = colours.try_emplace(file_of(row), colours.size()).first->second;
+    const size_t colour = colours.try_emplace(name_of_file(row), colours.size()).first->second;
     canvas.put(
         R"(<circle cx="{:.1f}" cy="{:.1f}" r="3" class="dot s{}"><title>{}: {:.4g} s measured, {:.4g} s predicted</title></circle>)",
         x_of(row.step_seconds), y_of(predicted[i] / row.step_seconds), colour % 6, escaped(row.place), row.step_seconds,

@@ -4,6 +4,7 @@
 // What operations do to each other (waiting, contention, links shared by several messages) is the replay's.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "engine/plan/system.h"
@@ -11,6 +12,8 @@
 #include "parallel/comm/call.h"
 
 namespace trivet {
+
+inline int64_t ns_of(double seconds) { return std::llround(seconds * 1e9); }
 
 // `batch` GEMMs, each of [m, k] and [k, n], in one kernel. The compute units take tiles of the output in waves, and k
 // may be split among 2, 4 or 8 units that add their sums in memory: the fastest choice counts, as autotuning finds it.

@@ -102,7 +102,7 @@ LegalRun legal_run(const LoadedConfig& run, int ranks, std::span<const std::stri
   return legal;
 }
 
-PlannedRun plan_run(const LoadedConfig& run, int ranks, const System& system, const PredictOptions& options) {
+RunPlan plan_run(const LoadedConfig& run, int ranks, const System& system, const PredictOptions& options) {
   const auto predicted = [&](const LegalRun& legal, const PredictOptions& how = {}) {
     return predict(legal.loaded.config, legal.layout, system, how);
   };

@@ -20,7 +20,7 @@ struct LegalRun {
 // it has no step of one size that could be planned.
 LegalRun legal_run(const LoadedConfig& run, int ranks, std::span<const std::string> sets = {});
 
-struct PlannedRun {
+struct RunPlan {
   LegalRun run;
   Prediction prediction;
   std::string choice = {};  // what was left to the planner, and among how many; "": nothing was
@@ -30,6 +30,6 @@ struct PlannedRun {
 // in memory; where none fits, of the run that needs the least. Of the micro-batch size it tries the divisors of the
 // samples of a data-parallel rank up to 64, and the larger ones that are powers of two; of v all that the engine takes,
 // by the schedule 1f1b for 1 and interleaved for more where the run has one of these. Throws ConfigError, IoError.
-PlannedRun plan_run(const LoadedConfig& run, int ranks, const System& system, const PredictOptions& options = {});
+RunPlan plan_run(const LoadedConfig& run, int ranks, const System& system, const PredictOptions& options = {});
 
 }  // namespace trivet

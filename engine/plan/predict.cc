@@ -21,8 +21,6 @@
 namespace trivet {
 namespace {
 
-int64_t ns_of(double seconds) { return std::llround(seconds * 1e9); }
-
 // The names of a tape's streams in a trace.
 std::vector<std::string> names_of_rows(const Tape& tape) {
   std::vector<std::string> rows;

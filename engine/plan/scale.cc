@@ -25,7 +25,7 @@ ScalePoint point_of(const LoadedConfig& run, int ranks, const System& system, in
   ScalePoint point{.ranks = ranks, .global_batch = global_batch};
   try {
     const std::string set = fmt::format("batch.global_batch_size={}", global_batch);
-    PlannedRun planned = plan_run(with_sets(run, std::vector{set}), ranks, system);
+    RunPlan planned = plan_run(with_sets(run, std::vector{set}), ranks, system);
     point.prediction = std::move(planned.prediction);
     point.choice = std::move(planned.choice);
   } catch (const ConfigError& error) {

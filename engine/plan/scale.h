@@ -26,7 +26,7 @@ struct ScalePoint {
   int64_t global_batch = 0;
   Prediction prediction = {};
   double efficiency = 0;
-  std::string choice = {};  // PlannedRun::choice
+  std::string choice = {};  // RunPlan::choice
 };
 
 struct ScaleCurve {

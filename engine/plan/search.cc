@@ -86,7 +86,7 @@ class Search {
   SearchResult result_;
 };
 
-double seconds_of(const std::pair<ResolvedCandidate, Candidate>& found) {
+double step_seconds_of(const std::pair<ResolvedCandidate, Candidate>& found) {
   return found.second.prediction.step.step_seconds;
 }
 
@@ -193,13 +193,13 @@ void Search::rehearse(std::vector<Pending>& pending) {
     pending[i].candidate.prediction = predict(pending[i].run.config, pending[i].run.layout, system_);
   });
   for (Pending& one : pending) found_.emplace_back(std::move(one.run), std::move(one.candidate));
-  std::ranges::stable_sort(found_, {}, seconds_of);
+  std::ranges::stable_sort(found_, {}, step_seconds_of);
   pending.clear();
 }
 
 double Search::last_of_best() const {
   return found_.size() < options_.best ? std::numeric_limits<double>::infinity()
-                                       : seconds_of(found_[options_.best - 1]);
+                                       : step_seconds_of(found_[options_.best - 1]);
 }
 
 void Search::report(bool refining) {
@@ -209,7 +209,7 @@ void Search::report(bool refining) {
                      .layouts = points_.size(),
                      .decided = next_,
                      .rehearsed = found_.size(),
-                     .best_seconds = found_.empty() ? 0 : seconds_of(found_.front()),
+                     .best_seconds = found_.empty() ? 0 : step_seconds_of(found_.front()),
                      .next_seconds = next_ < points_.size() ? points_[next_].bound.seconds : 0,
                      .refining = refining});
 }
@@ -255,14 +255,14 @@ void Search::refine() {
       report(true);
       better = false;
       for (Pending& next : rehearse_neighbours(best)) {
-        if (next.candidate.prediction.step.step_seconds >= seconds_of(best)) continue;
+        if (next.candidate.prediction.step.step_seconds >= step_seconds_of(best)) continue;
         best = {std::move(next.run), std::move(next.candidate)};
         better = true;
       }
     }
     ++result_.refined;
   }
-  std::ranges::stable_sort(found_, {}, seconds_of);
+  std::ranges::stable_sort(found_, {}, step_seconds_of);
 }
 
 SearchResult Search::find() {

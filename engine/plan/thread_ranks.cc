@@ -4,10 +4,10 @@
 #include <cmath>
 #include <map>
 
+#include "engine/plan/costs.h"
+
 namespace trivet {
 namespace {
-
-int64_t ns_of(double seconds) { return std::llround(seconds * 1e9); }
 
 bool has_link(const Links& links, Category category) {
   const auto link = links.find(kCommClasses.at(class_of(category)));

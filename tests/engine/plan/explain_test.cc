@@ -100,7 +100,7 @@ TEST(Explain, ASwitchIsTheRunWithIt) {
     EXPECT_GE(each.step_seconds, last);
     last = each.step_seconds;
   }
-  const PlannedRun other =
+  const RunPlan other =
       plan_run(tiny_run({"parallel.tensor_model_parallel_size=2", "parallel.data_parallel_sharding_strategy=optim",
                          "overlap.overlap_grad_reduce=true"}),
                4, h100({"gpus_per_node=2"}));

@@ -22,7 +22,7 @@ LoadedConfig left_to_planner(std::vector<std::string> sets = {}) {
   return tiny_run(sets);
 }
 
-TEST(PlannedRun, OnlyThePlannerTakesAuto) {
+TEST(RunPlan, OnlyThePlannerTakesAuto) {
   const LoadedConfig run = left_to_planner();
   const std::string problem = message_of([&] {
     LoadedConfig own = run;
@@ -37,8 +37,8 @@ TEST(PlannedRun, OnlyThePlannerTakesAuto) {
 }
 
 // The choice is the fastest of all runs that the values could give, one by one.
-TEST(PlannedRun, ChoosesTheFastestThatFits) {
-  const PlannedRun planned = plan_run(left_to_planner(), 2, h100());
+TEST(RunPlan, ChoosesTheFastestThatFits) {
+  const RunPlan planned = plan_run(left_to_planner(), 2, h100());
   double best = std::numeric_limits<double>::infinity();
   int legal = 0;
   for (const char* size : {"1", "2", "3", "4", "8"})
@@ -63,9 +63,9 @@ TEST(PlannedRun, ChoosesTheFastestThatFits) {
       std::string::npos);
 }
 
-TEST(PlannedRun, WhereNothingFitsItIsTheSmallest) {
+TEST(RunPlan, WhereNothingFitsItIsTheSmallest) {
   const System small = h100({"memory_gib=1"});
-  const PlannedRun planned = plan_run(left_to_planner(), 2, small);
+  const RunPlan planned = plan_run(left_to_planner(), 2, small);
   EXPECT_FALSE(planned.prediction.fits());
   EXPECT_GT(planned.prediction.step.step_seconds, 0);
   EXPECT_EQ(planned.run.loaded.config.batch.micro_batch_size, 1);
@@ -74,7 +74,7 @@ TEST(PlannedRun, WhereNothingFitsItIsTheSmallest) {
             sum_of(memory_of_worst_rank(planned.run.loaded.config, planned.run.layout, small)));
 }
 
-TEST(PlannedRun, AutoNeedsABatchToDivide) {
+TEST(RunPlan, AutoNeedsABatchToDivide) {
   LoadedConfig run = left_to_planner();
   run.config.batch.global_batch_size.reset();
   EXPECT_EQ(message_of([&] { plan_run(run, 2, h100()); }),
@@ -84,7 +84,7 @@ TEST(PlannedRun, AutoNeedsABatchToDivide) {
 }
 
 // Ranks 1 and 3 are played by others, and the trace has their names.
-TEST(PlannedRun, TracesTheRanksThatAreAskedFor) {
+TEST(RunPlan, TracesTheRanksThatAreAskedFor) {
   const TempDir dir;
   const LoadedConfig run = tiny_run({"parallel.pipeline_model_parallel_size=2"});
   plan_run(run, 8, h100(), {.trace = dir / "plan.json", .trace_ranks = {3, 1, 6, 3}});
@@ -96,7 +96,7 @@ TEST(PlannedRun, TracesTheRanksThatAreAskedFor) {
               fmt::format("--trace-ranks: found {}, expected ranks from 0 to 7", rank));
 }
 
-TEST(PlannedRun, ThePictureHasThePasses) {
+TEST(RunPlan, ThePictureHasThePasses) {
   const TempDir dir;
   plan_run(tiny_run({"parallel.pipeline_model_parallel_size=2"}), 4, h100(), {.picture = dir / "plan.svg"});
   const std::string svg = read_text(dir / "plan.svg");
@@ -105,7 +105,7 @@ TEST(PlannedRun, ThePictureHasThePasses) {
 }
 
 TEST(RunCost, IsThatOfTheStepTimesTheSteps) {
-  const PlannedRun planned = plan_run(tiny_run(), 4, h100({"power_watts=500"}));
+  const RunPlan planned = plan_run(tiny_run(), 4, h100({"power_watts=500"}));
   const StepReport& step = planned.prediction.step;
   const auto& [config, layout] = std::tie(planned.run.loaded.config, planned.run.layout);
   EXPECT_EQ(tokens_of_run({}, config, layout), 20 * 8 * 16);  // train_iters, batch, sequence

@@ -23,7 +23,7 @@ TEST(Scale, WeakGrowsTheBatchAndStrongKeepsIt) {
       EXPECT_EQ(point.ranks, 2 << i);
       EXPECT_EQ(point.refusal, "");
       EXPECT_EQ(point.global_batch, batch);
-      const PlannedRun alone =
+      const RunPlan alone =
           plan_run(tiny_run({"batch.micro_batch_size=1", fmt::format("batch.global_batch_size={}", batch)}),
                    point.ranks, h100());
       EXPECT_EQ(point.prediction.step.step_seconds, alone.prediction.step.step_seconds);
