@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/files.h"
+#include "engine/config/fields.h"
 #include "engine/config/load.h"
 #include "engine/plan/explain.h"
 #include "engine/plan/measure.h"
@@ -54,6 +55,10 @@ void use_cpus(Config& config, const System& system) {
   if (config.comm.backend.value_or(CommBackend::thread) != CommBackend::thread)
     throw ConfigError(
         fmt::format("comm.backend: expected auto or thread: the ranks of {} are threads of a process", system.name));
+  const Config defaults;
+  for (const Field& field : fields())
+    if (field.section() == "plan" && format_field(field, config) != format_field(field, defaults))
+      throw ConfigError(fmt::format("{}: is of pages of GPUs, and {} is one of CPUs", field.name, system.name));
   config.device.kind = DeviceKind::cpu;
 }
 
@@ -145,6 +150,7 @@ void run(const PlanOptions& options) {
     if (!options.path.empty()) throw ConfigError(fmt::format("{}: each row names its run; leave it out", options.path));
     return score_or_calibrate(calibration);
   }
+  if (!calibration.plot.empty()) throw ConfigError("--plot: is of --score and --calibrate with rows");
   if (options.path.empty() && !calibration.wanted)
     throw ConfigError("trivet plan: expected the YAML file of a run, or --systems");
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
@@ -153,6 +159,8 @@ void run(const PlanOptions& options) {
   LoadedConfig loaded = load_config(options.path, options.sets);
   const CommConfig links = loaded.config.comm;
   if (system.kind() == SystemKind::cpu) use_cpus(loaded.config, system);
+  else if (loaded.config.device.kind == DeviceKind::cpu)
+    throw ConfigError(fmt::format("device.kind: found cpu, expected auto or cuda: {} is a page of GPUs", system.name));
   else if (remove_links(loaded.config.comm))
     fmt::print(stderr, "trivet: the emulated links of comm are left out: the system's page has its own\n");
   if (options.search.wanted) {

@@ -99,10 +99,13 @@ void add_calibration_options(CLI::App& command, CalibrationOptions& options) {
   command.add_option("--plot", options.plot, "draw predicted over measured times")
       ->option_text("FILE.svg")
       ->check(svg_name());
+  for (const char* other : {"--ranks", "--set", "--json", "--full"}) score->excludes(command.get_option(other));
 }
 
 void score_or_calibrate(const CalibrationOptions& options) {
   const bool fits = !options.calibrate.empty();
+  for (const std::string& path : {options.out, options.plot})
+    if (!path.empty()) const OutputFile can_be_written(path);  // before the work
   std::vector<MeasuredRow> rows;
   for (const std::string& file : fits ? options.calibrate : options.score)
     for (MeasuredRow& row : read_rows(file)) rows.push_back(std::move(row));

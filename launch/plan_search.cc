@@ -60,6 +60,7 @@ void run_search(const PlanSearch& search, const LoadedConfig& run, const CommCon
   std::error_code none;
   if (std::filesystem::equivalent(search.out, run.path, none))
     throw ConfigError(fmt::format("--search-out: found {}, the file of the run; expected another", search.out));
+  { const OutputFile can_be_written(search.out); }  // before the work
   watch_stop_signals("the search ends with what it has", "the search ends at once");
   RedrawnLine line;
   SearchOptions options{.best = kBest, .seconds = search.seconds, .threads = static_cast<size_t>(usable_cores())};
@@ -71,12 +72,14 @@ void run_search(const PlanSearch& search, const LoadedConfig& run, const CommCon
   facts.planned = true;
   const SearchResult result = trivet::search(run, facts, system, options);
   line.clear();
-  const bool replaced = write_best(search.out, result.found.front(), run, links, system);
+  const auto write = [&] { return write_best(search.out, result.found.front(), run, links, system); };
   if (json) {
     fmt::print("{}", to_json(result, system, search.out, kBest));
+    write();
     return;
   }
   print_blocks(describe(result, kBest));
+  const bool replaced = write();
   fmt::print("\n");
   print_text(extent_of(result, kBest));
   print_text(

@@ -55,7 +55,11 @@ MeasuredRuns::MeasuredRuns(std::vector<MeasuredRow> rows, const std::string& pag
   for (size_t i = 0; i < rows_.size(); ++i) {
     std::vector<std::string> sets = overrides;
     sets.insert(sets.end(), rows_[i].system_sets.begin(), rows_[i].system_sets.end());
-    systems_[i] = load_system(page, sets);
+    try {
+      systems_[i] = load_system(page, sets);
+    } catch (const ConfigError& error) {
+      throw rows_[i].system_sets.empty() ? error : ConfigError(fmt::format("{}: {}", rows_[i].place, error.what()));
+    }
   }
   parallel_for(rows_.size(), threads(), [&](size_t i) {
     rehearsals_[i] = rehearse_on(rows_[i].config, rows_[i].layout, systems_[i]);

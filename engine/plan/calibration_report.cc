@@ -119,7 +119,8 @@ std::string with_values(const std::string& page, std::span<const SystemKey* cons
       const std::string key = std::string(keys[k]->name) + ':';
       if (!line.starts_with(key)) continue;
       const size_t comment = std::min(line.find('#'), line.size());
-      line = fmt::format("{:<28} {}", fmt::format("{} {:.4g}", key, values[k]), line.substr(comment));
+      line = fmt::format("{:<28} {}", fmt::format("{} {:.4g}", key, values[k]),
+                         comment < line.size() ? "# fitted; before: " + line.substr(comment + 2) : "# fitted");
     }
     text += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
   }

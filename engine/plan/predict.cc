@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <unistd.h>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -47,9 +48,10 @@ struct Performance {
 void write_trace(const std::string& path, const Performance& of, const Layout& layout, int64_t origin_ns,
                  const std::vector<int>& ranks) {
   std::vector<std::string> parts;
+  const std::string part = fmt::format("{}.{}.part", path, getpid());
   for (const int rank : ranks) {
     const auto kind = static_cast<size_t>(of.kinds.player_of[static_cast<size_t>(rank)]);
-    parts.push_back(fmt::format("{}.rank{}", path, rank));
+    parts.push_back(fmt::format("{}{}", part, rank));
     PerfettoWriter writer(parts.back(), rank,
                           {.process = rank_name(rank, layout.mesh), .rows = names_of_rows(*of.player_of(kind).tape)},
                           origin_ns, [](const std::string& text) { throw IoError(text); });
@@ -57,7 +59,7 @@ void write_trace(const std::string& path, const Performance& of, const Layout& l
     writer.close();
   }
   join_traces(parts, path);
-  for (const std::string& part : parts) std::filesystem::remove(part);
+  for (const std::string& each : parts) std::filesystem::remove(each);
 }
 
 std::vector<int> traced_ranks(const std::vector<int>& asked, const Rehearsal& rehearsal) {
@@ -76,7 +78,7 @@ std::string picture_of(const std::string& path, const Performance& of, const Lay
                        const System& system) {
   std::vector<int> ranks;
   for (int stage = 0; stage < layout.schedule.p; ++stage) ranks.push_back(rank_of({{Axis::pp, stage}}, layout.mesh));
-  const std::string trace = path + ".trace";
+  const std::string trace = fmt::format("{}.{}.trace", path, getpid());
   write_trace(trace, of, layout, origin_ns, ranks);
   Timeline timeline = read_measured_steps(trace, layout.schedule).front().timeline;
   std::filesystem::remove(trace);

@@ -127,7 +127,9 @@ std::vector<MeasuredRow> read_rows(const std::string& path) {
   std::vector<MeasuredRow> rows;
   for_each_line(
       path,
-      [&](const std::string& line, int64_t number) {
+      [&](std::string line, int64_t number) {
+        if (number == 1 && line.starts_with("\xef\xbb\xbf")) line.erase(0, 3);  // UTF-8's byte order mark
+        if (line.ends_with('\r')) line.pop_back();
         const std::string place = fmt::format("{}:{}", path, number);
         if (line.empty() || line[0] == '#') return;
         if (names.empty()) names = columns_of(place, line);

@@ -133,7 +133,7 @@ nlohmann::ordered_json json_of(const ScaleCurve& curve) {
                   {"fits", point.prediction.fits()}});
     json["points"].push_back(std::move(one));
   }
-  if (curve.knee) json["knee_ranks"] = curve.points[*curve.knee].ranks;
+  if (curve.knee && curve.beyond) json["knee_ranks"] = curve.points[*curve.knee].ranks;
   json["knee"] = knee_text(curve);
   return json;
 }

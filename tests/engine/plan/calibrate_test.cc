@@ -97,7 +97,7 @@ TEST_F(Rows, AFittedPageKeepsItsComments) {
   const std::vector<const SystemKey*> keys{&key("gemm_share")};
   const std::vector<double> values{0.5};
   EXPECT_EQ(with_values("gemm_share: 0.7   # why\nsms: 8\n", keys, values),
-            fmt::format("{:<28} # why\nsms: 8\n", "gemm_share: 0.5"));
+            fmt::format("{:<28} # fitted; before: why\nsms: 8\n", "gemm_share: 0.5"));
 }
 
 // vTrain's rows recompute: the scores alone of 30 layers, 8 samples of 2,048 and 32 heads are 5 bytes each.
