@@ -184,19 +184,15 @@ std::optional<int64_t> number_of_ranks(std::string_view text) {
 
 // What is planned beside the step.
 void add_questions(CLI::App& command, PlanOptions& options, CLI::Option* ranks) {
-  command
-      .add_option(
-          "--scaling", options.scaling,
-          "with several --ranks: whether the global batch grows with them (weak), or stays (strong); default: both")
+  command.add_option("--scaling", options.scaling, "whether the global batch grows with the ranks [both]")
       ->option_text("weak|strong|both")
       ->check(CLI::IsMember({"weak", "strong", "both"}))
       ->needs(ranks);
-  command.add_flag("--explain", options.explain,
-                   "also: what the step would be without each cost, and with each switch changed");
-  command.add_option("--tokens", options.tokens, "tokens of the run: also say how long it takes, with its energy")
+  command.add_flag("--explain", options.explain, "what each cost and each switch is worth");
+  command.add_option("--tokens", options.tokens, "tokens of the run, for its days and energy")
       ->option_text("N")
       ->check(number("a number above 0", [](double x) { return x > 0 && std::isfinite(x); }));
-  command.add_option("--price", options.price, "of an hour of one rank: also say what the run and a step cost")
+  command.add_option("--price", options.price, "of an hour of one rank, for the run's cost")
       ->option_text("MONEY")
       ->check(at_least_zero());
 }
@@ -207,11 +203,9 @@ void add_outputs(CLI::App& command, PlanOptions& options) {
       command.add_option("--trace", options.outputs.trace, "write the last step of some ranks for ui.perfetto.dev")
           ->option_text("FILE.json");
   add_list(command, "--trace-ranks", options.outputs.trace_ranks, "numbers of ranks with commas between", parse_integer,
-           "with --trace: of these ranks; default: one of each kind")
+           "the ranks of --trace; default: one of each kind")
       ->needs(trace);
-  command
-      .add_option("--picture", options.outputs.picture,
-                  "draw the passes of the last step, or with several --ranks the curves")
+  command.add_option("--picture", options.outputs.picture, "draw the passes of the step, or the scale curves")
       ->option_text("FILE.svg")
       ->check(svg_name());
 }
@@ -223,10 +217,9 @@ void add_plan_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("plan", "predict a run on GPUs that are not here, by rehearsing the engine");
   command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml");
   add_set_option(*command, options->sets, "a value instead of the file's");
-  CLI::Option* ranks =
-      add_list(*command, "--ranks", options->ranks, "integers from 1 to 1000000 with commas between", number_of_ranks,
-               "ranks of the run; without it, as many as one model needs; several, with commas between: scale curves")
-          ->option_text("N,...");
+  CLI::Option* ranks = add_list(*command, "--ranks", options->ranks, "integers from 1 to 1000000 with commas between",
+                                number_of_ranks, "ranks of the run; several: scale curves")
+                           ->option_text("N,...");
   command->add_option("--system", options->system, "the machine: a page of configs/systems, or a file")
       ->option_text("NAME|FILE");
   command->add_option("--system-set", options->system_sets, "a constant instead of the page's")
@@ -236,8 +229,7 @@ void add_plan_command(CLI::App& app) {
   CLI::Option* search = add_search_options(*command, options->search);
   command->add_flag("--systems", options->systems, "list the pages with their constants")->excludes(search);
   command->add_flag("--json", options->json, "print the prediction as JSON");
-  command->add_flag("--full", options->outputs.full,
-                    "play every rank, also those that do the same: slower, with the same times");
+  command->add_flag("--full", options->outputs.full, "play every rank: slower, with the same times");
   add_questions(*command, *options, ranks);
   add_outputs(*command, *options);
   add_calibration_options(*command, options->calibration);

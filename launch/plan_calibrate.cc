@@ -83,8 +83,7 @@ void add_calibration_options(CLI::App& command, CalibrationOptions& options) {
   };
   CLI::Option* const score = files("--score", options.score, "compare predictions with measured runs");
   CLI::Option* const calibrate =
-      files("--calibrate", options.calibrate,
-            "likewise, with constants of the system fitted to them; without files: measure this machine's CPUs")
+      files("--calibrate", options.calibrate, "fit the system's page to them; no file: measure CPUs")
           ->expected(0, CLI::detail::expected_max_vector_size)
           ->excludes(score);
   command.add_option("--fit", options.fit, "constants to fit instead of the usual ones")

