@@ -154,15 +154,19 @@ TEST(Search, RecomputesNoMoreThanMemoryNeeds) {
   const SearchAxes only{
       .mesh = false, .schedule = false, .chunks = false, .micro_batch = false, .sharding = false, .switches = false};
   const SearchResult roomy = search(run, facts_of(run), system_of(), {.vary = only});
-  ASSERT_EQ(roomy.found.size(), 1u);
-  EXPECT_EQ(roomy.found[0].config.model.recompute_granularity, RecomputeGranularity::none);
+  // One of the two is the run itself, which recomputes and is rehearsed in any case.
+  const auto recomputes = [](const Candidate& found) {
+    return found.config.model.recompute_granularity != RecomputeGranularity::none;
+  };
+  ASSERT_EQ(roomy.found.size(), 2u);
+  EXPECT_FALSE(recomputes(roomy.found[0]));
+  EXPECT_TRUE(recomputes(roomy.found[1]));
   EXPECT_GT(roomy.dominated, 5);
   const double less = static_cast<double>(roomy.found[0].prediction.memory_bytes - 1) / (1 << 30);
   const SearchResult tight =
       search(run, facts_of(run), system_of({"host_us=0.01", fmt::format("memory_gib={:.17g}", less)}), {.vary = only});
-  ASSERT_EQ(tight.found.size(), 1u);
-  EXPECT_NE(tight.found[0].config.model.recompute_granularity, RecomputeGranularity::none);
-  EXPECT_GT(tight.found[0].recompute_share, 0);
+  EXPECT_TRUE(std::ranges::all_of(tight.found, recomputes));
+  EXPECT_TRUE(std::ranges::any_of(tight.found, [](const Candidate& found) { return found.recompute_share > 0; }));
 }
 
 TEST(Search, EndsWhenItIsAskedTo) {
