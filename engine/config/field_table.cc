@@ -89,10 +89,10 @@ void declare_parallel(std::vector<Field>& table) {
   KEY(parallel, tensor_model_parallel_size, "ranks that share each layer, t", range(1, 65'536, "ranks"));
   KEY(parallel, pipeline_model_parallel_size, "pipeline stages, each a run of consecutive layers, p",
       range(1, 65'536, "ranks"));
-  Field& chunks = KEY(
-      parallel, virtual_pipeline_model_parallel_size,
-      "model chunks of a pipeline rank, v; default: what the schedule needs; auto: what `trivet plan` finds fastest",
-      range(1, 10'000, "chunks"));
+  Field& chunks = KEY(parallel, virtual_pipeline_model_parallel_size,
+                      "model chunks of a pipeline rank, v; default: what the schedule needs; auto: likewise, but what "
+                      "`trivet plan` finds fastest",
+                      range(1, 10'000, "chunks"));
   chunks.empty = "default";
   chunks.planned = true;
   KEY(parallel, pipeline_schedule, "a kind that `trivet schedule --kinds` lists, or a file with a schedule");

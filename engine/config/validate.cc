@@ -201,9 +201,10 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
        before = layout.notes.size()) {  // without a value that is left out others may have no effect
     Problems problems(loaded.path, loaded.origins);
     check_config(loaded, problems);
-    for (const std::string_view key : loaded.left_to_planner)
-      problems.add(key, "auto is for `trivet plan`, which chooses the fastest that fits; expected " +
-                            expected(*find_field(key)));
+    for (const std::string_view key : loaded.left_to_planner)  // an optional then has its default, as ever
+      if (find_field(key)->empty.empty())
+        problems.add(key, "auto is for `trivet plan`, which chooses the fastest that fits; expected " +
+                              expected(*find_field(key)));
     check_rules_of_ranks(config, facts, problems);
     problems.throw_if_any();
     leave_out(loaded, problems, layout.notes);

@@ -57,7 +57,8 @@ std::vector<std::string> sets_of(const Study& study, Launcher launcher) {
 std::string hash_of(const Study& study, const Point& point, const Config& config) {
   std::vector<std::string> lines;
   for (const Field& field : fields())
-    if (field.name != "train.run_dir") lines.push_back(fmt::format("{}={}\n", field.name, format_field(field, config)));
+    if (field.name != "train.run_dir" && field.section() != "plan")
+      lines.push_back(fmt::format("{}={}\n", field.name, format_field(field, config)));
   std::ranges::sort(lines);
   std::string text = fmt::format("ranks={} launcher={} warmup={}\n", point.launch.ranks, word_of(point.launch.launcher),
                                  study.warmup_steps);
