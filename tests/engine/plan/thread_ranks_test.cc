@@ -141,8 +141,9 @@ TEST(Measure, FindsTheTapesOpsInARun) {
 
 TEST(Measure, AFitGivesBackTheConstants) {
   // given the ops of a step with the times of a known machine
-  const System known = cpu({"kernel_us=0.5", "fp32_tflops=0.1", "bf16_tflops=0.21", "gemm_gb_per_s=10",
-                            "vector_g_per_s=4.3", "attention_forward=0.67", "attention_backward=0.69"});
+  const System known =
+      cpu({"kernel_us=0.5", "fp32_tflops=0.09983", "bf16_tflops=0.2112", "gemm_gb_per_s=10.2", "vector_g_per_s=4.316",
+           "memory_gb_per_s=28.88", "attention_forward=0.6707", "attention_backward=0.6899"});
   std::vector<MeasuredOps::Work> works;
   for (const char* dtype : {"precision.dtype=fp32", "precision.dtype=bf16"})
     for (const auto& work : measure_run({"model.num_layers=1", "model.hidden_size=64", dtype}, 1, 1).works)
