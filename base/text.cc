@@ -79,6 +79,26 @@ std::string csv_line(const std::vector<std::string>& cells) {
   return line + "\r\n";
 }
 
+std::vector<std::string> csv_cells(std::string_view line) {
+  std::vector<std::string> cells(1);
+  bool quoted = false, was_quoted = false;
+  const auto end_cell = [&] {
+    std::string& cell = cells.back();
+    if (!was_quoted) cell.erase(cell.find_last_not_of(' ') + 1);
+    was_quoted = false;
+  };
+  for (size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    std::string& cell = cells.back();
+    if (quoted && c == '"' && line.substr(i + 1).starts_with('"')) cell += line[++i];
+    else if (c == '"' && (quoted || cell.empty())) quoted = !quoted, was_quoted = true;
+    else if (!quoted && c == ',') end_cell(), cells.emplace_back();
+    else if (quoted || c != ' ' || (!cell.empty() && !was_quoted)) cell += c;
+  }
+  end_cell();
+  return quoted ? std::vector<std::string>{} : cells;
+}
+
 std::string wrapped(std::string_view text, size_t columns, size_t indent) {
   if (columns == 0) return std::string(text);
   std::string lines;

@@ -22,6 +22,9 @@ std::string wrapped(std::string_view text, size_t columns, size_t indent = 0);
 
 // A line of comma-separated values, as RFC 4180 has it: cells with commas, quotes or line ends are quoted.
 std::string csv_line(const std::vector<std::string>& cells);
+// The cells of such a line, without its end, and without spaces around those that are not quoted; none where a quote is
+// not closed.
+std::vector<std::string> csv_cells(std::string_view line);
 
 // A block of a banner: its title, and below it, indented, rows of aligned cells. Without a title nothing is indented.
 // `align` has an 'l' or 'r' for each column, 'l' where it is short. With an 'r' it is a table of numbers: where the

@@ -139,7 +139,7 @@ CLI::Option* add_list(CLI::App& command, const char* name, std::vector<T>& items
     return true;
   };
   return command.add_option(name, read, help)
-      ->type_name(std::is_arithmetic_v<T> ? "FLOAT" : "TEXT")
+      ->type_name(std::is_integral_v<T> ? "INT" : std::is_arithmetic_v<T> ? "FLOAT" : "TEXT")
       ->expected(1, CLI::detail::expected_max_vector_size)
       ->allow_extra_args();
 }

@@ -1,4 +1,5 @@
 // trivet plan RUN.yaml --system NAME --ranks N: what the run would do on GPUs that are not here.
+#include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
 #include <memory>
@@ -97,10 +98,17 @@ void run_curves(const PlanOptions& options, const LoadedConfig& loaded, const Sy
                                     {"--trace", !options.outputs.trace.empty()},
                                     {"--full", options.outputs.full}})
     if (given) throw ConfigError(fmt::format("{}: is of one number of --ranks, found {}", name, options.ranks.size()));
+  std::vector<int> ranks = options.ranks;
+  std::ranges::sort(ranks);
+  if (const auto twice = std::ranges::adjacent_find(ranks); twice != ranks.end())
+    throw ConfigError(fmt::format("--ranks: found {} twice, expected each number once", *twice));
   std::vector<ScaleCurve> curves;
   for (const Scaling scaling : {Scaling::weak, Scaling::strong})
     if (options.scaling.empty() || options.scaling == "both" || options.scaling == word_of(scaling))
-      curves.push_back(scale_curve(loaded, options.ranks, system, scaling));
+      curves.push_back(scale_curve(loaded, ranks, system, scaling));
+  if (std::ranges::none_of(curves, &ScaleCurve::legal))
+    throw ConfigError(fmt::format("--ranks: the run is legal on none of these numbers; on {}: {}", ranks.front(),
+                                  curves.front().points.front().refusal));
   if (!options.outputs.picture.empty()) write_file(options.outputs.picture, picture_of(curves));
   nlohmann::ordered_json json{{"system", system.name}};
   for (const ScaleCurve& curve : curves) {
@@ -167,8 +175,6 @@ void run(const PlanOptions& options) {
     if (options.ranks.size() != 1)
       throw ConfigError(fmt::format("--ranks: found {} numbers, expected one, the ranks to look for layouts of",
                                     options.ranks.size()));
-    if (system.kind() == SystemKind::cpu)
-      throw ConfigError(fmt::format("--search: is of pages of GPUs, and {} is one of CPUs", system.name));
     check_is_planned(loaded.config);
     return run_search(options.search, loaded, links, options.ranks.front(), system, options.json);
   }
@@ -239,6 +245,7 @@ void add_plan_command(CLI::App& app) {
     options->calibration.wanted = command->count("--calibrate") > 0;
     std::erase(options->calibration.calibrate, "");
     options->calibration.system = options->system;
+    options->calibration.json = options->json;
     options->calibration.system_sets = options->system_sets;
     run(*options);
   });

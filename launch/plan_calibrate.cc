@@ -5,6 +5,7 @@
 #include <array>
 #include <fmt/ranges.h>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/files.h"
@@ -44,7 +45,8 @@ std::vector<size_t> all_of(const MeasuredRuns& runs) {
 }
 
 void print_errors(const MeasuredRuns& runs, const std::vector<double>& predicted, const CalibrationOptions& options) {
-  print_blocks(describe_errors(runs, predicted));
+  if (options.json) fmt::print("{}\n", json_of_errors(runs, predicted).dump(2));
+  else print_blocks(describe_errors(runs, predicted));
   if (!options.plot.empty()) write_file(options.plot, plot_errors(runs, predicted));
 }
 
@@ -98,7 +100,8 @@ void add_calibration_options(CLI::App& command, CalibrationOptions& options) {
   command.add_option("--plot", options.plot, "draw predicted over measured times")
       ->option_text("FILE.svg")
       ->check(svg_name());
-  for (const char* other : {"--ranks", "--set", "--json", "--full"}) score->excludes(command.get_option(other));
+  for (const char* other : {"--ranks", "--set", "--full"}) score->excludes(command.get_option(other));
+  calibrate->excludes(command.get_option("--json"));
 }
 
 void score_or_calibrate(const CalibrationOptions& options) {

@@ -14,7 +14,7 @@ struct CalibrationOptions {
   std::vector<std::string> system_sets;
   std::vector<std::string> fit;  // keys of constants; empty: those that runs tell
   std::string out, plot;         // the fitted page; a picture
-  bool cross_validate = false;
+  bool cross_validate = false, json = false;
 };
 void add_calibration_options(CLI::App& command, CalibrationOptions& options);
 void score_or_calibrate(const CalibrationOptions& options);

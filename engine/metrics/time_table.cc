@@ -59,8 +59,10 @@ std::vector<TextBlock> TimeTable::describe(std::span<const RankTime> ranks) cons
   const auto ms = [&](int64_t ns) { return fmt::format("{:.2f}", static_cast<double>(ns) * 1e-6 / rank_steps); };
   const auto bytes = [&](int64_t n) { return bytes_text(std::llround(static_cast<double>(n) / rank_steps)); };
 
-  TextBlock time = {fmt::format("time of a step, the mean of {}{} and {}", counted(counted_, "step"),
-                                counted_ < steps_ ? " (the first is left out)" : "", counted(ranks_, "rank")),
+  const std::string steps = counted_ == 1 && steps_ == 1 ? std::string()  // of a plan
+                                                         : fmt::format("{}{} and ", counted(counted_, "step"),
+                                                                       counted_ < steps_ ? " (the first is left out)" : "");
+  TextBlock time = {fmt::format("time of a step, the mean of {}{}", steps, counted(ranks_, "rank")),
                     {{"", "ms", "share"}},
                     "lrr"};
   const auto row = [&](const char* name, int64_t ns) {

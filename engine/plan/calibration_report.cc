@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 #include <sstream>
 
@@ -64,6 +66,27 @@ std::vector<TextBlock> describe_errors(const MeasuredRuns& runs, std::span<const
   add("data parallel size", [&](const MeasuredRow& row) { return number(row.layout.mesh[Axis::dp]); });
   add("micro-batch size", [&](const MeasuredRow& row) { return number(row.config.batch.micro_batch_size); });
   return blocks;
+}
+
+nlohmann::ordered_json json_of_errors(const MeasuredRuns& runs, std::span<const double> predicted) {
+  std::vector<size_t> all(runs.rows().size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  const Errors e = errors_of(runs, all, predicted);
+  nlohmann::ordered_json json{{"rows", e.rows}, {"mean", e.mean}, {"median", e.median}, {"most", e.most},
+                              {"bias", e.bias}};
+  for (const size_t i : all) {
+    const MeasuredRow& row = runs.rows()[i];
+    const MeshShape& mesh = row.layout.mesh;
+    json["each"].push_back({{"row", row.place},
+                            {"ranks", mesh.world()},
+                            {"tensor_model_parallel_size", mesh[Axis::tp]},
+                            {"pipeline_model_parallel_size", mesh[Axis::pp]},
+                            {"data_parallel_size", mesh[Axis::dp]},
+                            {"micro_batch_size", row.config.batch.micro_batch_size},
+                            {"measured_seconds", row.step_seconds},
+                            {"predicted_seconds", predicted[i]}});
+  }
+  return json;
 }
 
 std::string plot_errors(const MeasuredRuns& runs, std::span<const double> predicted) {

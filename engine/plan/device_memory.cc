@@ -92,6 +92,8 @@ int64_t sum_of(const std::vector<MemoryItem>& items) {
   return sum;
 }
 
-int64_t device_bytes(const System& system) { return std::llround(system.memory_gib * kGiB); }
+int64_t device_bytes(const System& system, int ranks) {
+  return std::llround(system.memory_gib * kGiB / (system.kind() == SystemKind::cpu ? ranks : 1));
+}
 
 }  // namespace trivet

@@ -15,6 +15,7 @@ int communicators_of(const Config& config, const Layout& layout, int pp);
 std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout& layout, const System& system);
 
 int64_t sum_of(const std::vector<MemoryItem>& items);
-int64_t device_bytes(const System& system);
+// What a rank may take: its device's memory, or on CPUs, which so many ranks share, its part.
+int64_t device_bytes(const System& system, int ranks);
 
 }  // namespace trivet

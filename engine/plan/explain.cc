@@ -5,7 +5,9 @@
 #include <fmt/ranges.h>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "engine/config/fields.h"
 #include "engine/plan/device_memory.h"
@@ -14,20 +16,28 @@ namespace trivet {
 namespace {
 
 // A system's costs, without those of a class.
-class CostsWithout : public SystemCosts {
+class CostsWithout : public ReplayCosts {
  public:
-  CostsWithout(const System& system, const PlanConfig& plan) : SystemCosts(system, plan) {}
+  explicit CostsWithout(std::unique_ptr<ReplayCosts> costs) : costs_(std::move(costs)) {}
   int64_t work_ns(const TapeWork& work, bool in_graph) const override {
-    return free_work && free_work(work) ? 0 : SystemCosts::work_ns(work, in_graph);
+    const bool is_free = (free_work && free_work(work)) || work.category == free_calls;  // a copy between threads
+    return is_free ? 0 : costs_->work_ns(work, in_graph);
   }
   CallCost call_cost(const TapeCall& call, const TapeGroups::Group& group) const override {
-    return group.category == free_calls ? CallCost{} : SystemCosts::call_cost(call, group);
+    return group.category == free_calls ? CallCost{} : costs_->call_cost(call, group);
   }
-  int64_t host_ns(const TapeRecord& record) const override { return free_host ? 0 : SystemCosts::host_ns(record); }
+  int64_t host_ns(const TapeRecord& record) const override { return free_host ? 0 : costs_->host_ns(record); }
+  bool buffered_sends() const override { return costs_->buffered_sends(); }
+  double slowdown() const override { return costs_->slowdown(); }
+  int threads() const override { return costs_->threads(); }
+  double core_rate(int64_t busy_threads) const override { return costs_->core_rate(busy_threads); }
 
   bool (*free_work)(const TapeWork&) = nullptr;
-  Category free_calls = Category::compute;  // of which no call is
+  std::optional<Category> free_calls;
   bool free_host = false;
+
+ private:
+  std::unique_ptr<ReplayCosts> costs_;
 };
 
 struct CostClass {
@@ -35,10 +45,11 @@ struct CostClass {
   CostsWithout costs;
 };
 
-std::vector<CostClass> classes_of(const System& system, const PlanConfig& plan) {
+std::vector<CostClass> classes_of(const LegalRun& run, const System& system) {
   std::vector<CostClass> classes;
   const auto add = [&](std::string what, const System& of) -> CostsWithout& {
-    return classes.emplace_back(CostClass{std::move(what), CostsWithout(of, plan)}).costs;
+    return classes.emplace_back(CostClass{std::move(what), CostsWithout(costs_of(run.loaded.config, run.layout, of))})
+        .costs;
   };
   add("GEMMs", system).free_work = [](const TapeWork& work) { return work.kind == TapeWork::gemm; };
   add("attention", system).free_work = [](const TapeWork& work) { return work.kind == TapeWork::attention; };
@@ -47,14 +58,20 @@ std::vector<CostClass> classes_of(const System& system, const PlanConfig& plan) 
   };
   add("the optimizer", system).free_work = [](const TapeWork& work) { return work.category == Category::optimizer; };
   add("copies to and from the host", system).free_work = [](const TapeWork& work) {
-    return work.kind == TapeWork::copy;
+    return work.kind == TapeWork::copy && !is_comm(work.category);
   };
   for (const std::string_view comm : kCommClasses)
     add(fmt::format("{} communication", comm), system).free_calls = comm_of(comm);
-  add("the host's launches", system).free_host = true;
   System changed = system;
   changed.contention = 1;
+  if (system.kind() == SystemKind::cpu) {
+    add("cores that slow each other", changed);
+    changed = system, changed.wake_us = changed.team_us = 0;
+    add("waking threads", changed);
+    return classes;
+  }
   add("compute slowed by communication", changed);
+  add("the host's launches", system).free_host = true;
   changed = system, changed.nvlink_us = changed.network_us = changed.collective_us = 0;
   add("latencies of links and collectives", changed);
   changed = system, changed.kernel_us = 0;
@@ -152,7 +169,7 @@ void predict_with(Explanation::Switch& flip, const LegalRun& run, const System& 
       return;
     }
     const Rehearsal rehearsal = rehearse_on(other.loaded.config, other.layout, system);
-    flip.step_seconds = predict_step_seconds(rehearsal, SystemCosts(system, other.loaded.config.plan));
+    flip.step_seconds = predict_step_seconds(rehearsal, *costs_of(other.loaded.config, other.layout, system));
     flip.memory_bytes = sum_of(memory_of_worst_rank(other.loaded.config, other.layout, system));
   } catch (const ConfigError& error) {
     flip.refusal = error.what();
@@ -213,15 +230,13 @@ std::vector<Explanation::Switch> switches_of(const LegalRun& run) { return std::
 
 Explanation explain(const LegalRun& run, const System& system,
                     const std::function<void(size_t done, size_t of)>& progress) {
-  if (system.kind() == SystemKind::cpu)
-    throw ConfigError(fmt::format("--explain: is of pages of GPUs, and {} is one of CPUs", system.name));
-  const PlanConfig& plan = run.loaded.config.plan;
-  const std::vector<CostClass> classes = classes_of(system, plan);
+  const std::vector<CostClass> classes = classes_of(run, system);
+  const std::unique_ptr<ReplayCosts> costs = costs_of(run.loaded.config, run.layout, system);
   const Rehearsal rehearsal = rehearse_on(run.loaded.config, run.layout, system);
-  Explanation e{.step_seconds = predict_step_seconds(rehearsal, SystemCosts(system, plan)),
+  Explanation e{.step_seconds = predict_step_seconds(rehearsal, *costs),
                 .memory_bytes = sum_of(memory_of_worst_rank(run.loaded.config, run.layout, system)),
-                .capacity_bytes = device_bytes(system),
-                .path = critical_path(rehearsal, SystemCosts(system, plan)),
+                .capacity_bytes = device_bytes(system, run.layout.mesh.world()),
+                .path = critical_path(rehearsal, *costs),
                 .switches = switches_of(run)};
   size_t done = 0;
   const auto next = [&] {

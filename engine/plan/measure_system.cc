@@ -12,8 +12,11 @@
 namespace trivet {
 namespace {
 
-constexpr int kSteps = 7;
+// Other work on the machine, or on the other half of a core, comes and goes in seconds: of rounds that are apart, each
+// op's least time counts.
+constexpr int kRounds = 3, kSteps = 4;
 using Works = std::vector<MeasuredOps::Work>;
+using Calls = std::vector<MeasuredOps::Call>;
 
 // Weights and gradients of each, 50 MB and more, are larger than most last caches, as those of models that matter.
 const std::vector<std::vector<std::string>> kModels = {
@@ -23,12 +26,47 @@ const std::vector<std::vector<std::string>> kModels = {
      "batch.micro_batch_size=8"},
     {"model.num_layers=2", "model.hidden_size=512", "model.num_attention_heads=16", "model.seq_length=512"}};
 
-Works measured(const std::vector<std::string>& more, int ranks = 1, size_t models = kModels.size()) {
+Works measured(const std::vector<std::string>& more, int ranks = 1) {
   Works all;
-  for (size_t i = 0; i < models; ++i) {
-    std::vector<std::string> sets = kModels[i];
+  for (std::vector<std::string> sets : kModels) {
     sets.insert(sets.end(), more.begin(), more.end());
     for (const MeasuredOps::Work& work : measure_run(sets, ranks, kSteps).works) all.push_back(work);
+  }
+  return all;
+}
+
+// What one round measures.
+struct Round {
+  Works fp32, bf16;
+  Works shared, team;  // a rank with one thread on every core; one rank with a thread on every core
+  Calls calls;
+};
+
+Round measure_round(int cores) {
+  Round round{.fp32 = measured({}), .bf16 = measured({"precision.dtype=bf16"}), .shared = {}, .team = {}, .calls = {}};
+  if (cores > 1) {
+    round.shared = measured({}, cores);
+    round.team = measured({fmt::format("device.threads_per_rank={}", cores)});
+  }
+  for (const char* one :
+       {"parallel.bucket_size=100000000", "parallel.bucket_size=100000", "parallel.tensor_model_parallel_size=2"})
+    for (const auto& call : measure_run({one}, std::max(2, cores), kSteps).calls) round.calls.push_back(call);
+  return round;
+}
+
+template <class T>
+void take_least(std::vector<T>& of, const std::vector<T>& other) {
+  for (size_t i = 0; i < of.size(); ++i) of[i].seconds = std::min(of[i].seconds, other.at(i).seconds);
+}
+
+Round measure_rounds(int cores, const std::function<void(const std::string&)>& note) {
+  Round all;
+  for (int i = 0; i < kRounds; ++i) {
+    note(fmt::format("round {} of {}", i + 1, kRounds));
+    const Round round = measure_round(cores);
+    if (i == 0) all = round;
+    for (auto part : {&Round::fp32, &Round::bf16, &Round::shared, &Round::team}) take_least(all.*part, round.*part);
+    take_least(all.calls, round.calls);
   }
   return all;
 }
@@ -62,67 +100,80 @@ std::array<double, N> fit_to_one(const std::vector<std::array<double, N>>& rows)
   return x;
 }
 
-// The rates of GEMMs: each takes its multiplications at the peak, its packing, and what the smallest ops take.
+// What an op takes beside what the smallest ones take.
+double own_seconds(const MeasuredOps::Work& work, const System& system) {
+  return std::max(work.seconds - 1e-6 * system.kernel_us, 0.1 * work.seconds);
+}
+double rate_of(double seconds_per) { return seconds_per > 1e-5 ? 1 / seconds_per : 1e5; }
+
+// The rates of GEMMs: each takes its multiplications at the peak, and its packing.
 void fit_gemms(std::span<const MeasuredOps::Work> works, System& system) {
   std::vector<std::array<double, 3>> rows;
-  for (const auto& [what, seconds] : works) {
-    if (what.kind != TapeWork::gemm) continue;
-    const CpuWork parts = cpu_work(what);
-    const double own = std::max(seconds - 1e-6 * system.kernel_us, 0.1 * seconds);
-    const double scaled = parts.flops / own / 1e12;
-    const bool bf16 = what.dtype == DType::bf16;
-    rows.push_back({bf16 ? 0 : scaled, bf16 ? scaled : 0, parts.packed_bytes / own / 1e9});
+  for (const auto& work : works) {
+    if (work.what.kind != TapeWork::gemm) continue;
+    const CpuWork parts = cpu_work(work.what);
+    const double own = own_seconds(work, system), scaled = parts.flops / own / 1e12;
+    const bool bf16 = work.what.dtype == DType::bf16;
+    rows.push_back({bf16 ? 0 : scaled, bf16 ? scaled : 0, parts.cache_bytes / own / 1e9});
   }
   const auto [fp32, bf16, packing] = fit_to_one(rows);
-  system.fp32_tflops = 1 / fp32, system.bf16_tflops = 1 / bf16;
-  system.gemm_gb_per_s = packing > 1e-5 ? 1 / packing : 1e5;
+  system.fp32_tflops = 1 / fp32, system.bf16_tflops = 1 / bf16, system.cache_gb_per_s = rate_of(packing);
+}
+
+bool is_other(const TapeWork& work) { return work.kind == TapeWork::memory || work.kind == TapeWork::loss; }
+
+void fit_small_ops(std::span<const MeasuredOps::Work> works, System& system) {
+  std::vector<double> small;
+  for (const auto& [what, seconds] : works)
+    if (is_other(what) && what.bytes <= 1024) small.push_back(seconds * 1e6);
+  system.kernel_us = median(small);
 }
 
 // The rates that give back the time of all ops that they bound together, so that a step's time is right.
 void fit_other_ops(std::span<const MeasuredOps::Work> works, System& system) {
   double elements = 0, bytes = 0, of_elements = 0, of_bytes = 0;
-  std::vector<double> small;
-  for (const auto& [what, seconds] : works) {
-    const CpuWork parts = cpu_work(what);
-    if (what.kind != TapeWork::memory && what.kind != TapeWork::loss) continue;
-    if (what.bytes <= 1024) small.push_back(seconds * 1e6);
-    (parts.elements > 0 ? of_elements : of_bytes) += seconds;
+  for (const auto& work : works) {
+    if (!is_other(work.what)) continue;
+    const CpuWork parts = cpu_work(work.what);
+    const double own = own_seconds(work, system) - parts.cache_bytes / (1e9 * system.cache_gb_per_s);
+    (parts.elements > 0 ? of_elements : of_bytes) += own;
     elements += parts.elements, bytes += parts.state_bytes;
   }
-  system.kernel_us = median(small);
-  system.vector_g_per_s = elements / of_elements / 1e9;
-  system.memory_gb_per_s = bytes / of_bytes / 1e9;
+  system.vector_g_per_s = rate_of(std::max(0.0, of_elements) * 1e9 / elements);
+  system.memory_gb_per_s = rate_of(of_bytes * 1e9 / bytes);
 }
 
 void fit_attention(std::span<const MeasuredOps::Work> works, System& system) {
-  system.attention_forward = system.attention_backward = 1;
-  std::array<double, 2> products{}, rest{};
-  for (const auto& [what, seconds] : works) {
-    if (what.kind != TapeWork::attention) continue;
-    const double peak = 1e12 * (what.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops);
-    const double at_peak = cpu_work(what).flops / peak;
-    products.at(what.backward) += at_peak;
-    rest.at(what.backward) += seconds - (cpu_work_seconds(system, what, 1) - at_peak);
+  std::vector<std::array<double, 3>> rows;
+  for (const auto& work : works) {
+    if (work.what.kind != TapeWork::attention) continue;
+    const CpuWork parts = cpu_work(work.what);
+    const double peak = 1e12 * (work.what.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops);
+    const double own = own_seconds(work, system), at_peak = parts.flops / peak / own;
+    const bool backward = work.what.backward;
+    rows.push_back({backward ? 0 : at_peak, backward ? at_peak : 0, parts.scores / own / 1e9});
   }
-  system.attention_forward = std::clamp(products[0] / rest[0], 0.01, 1.0);
-  system.attention_backward = std::clamp(products[1] / rest[1], 0.01, 1.0);
+  const auto [forward, backward, scores] = fit_to_one(rows);
+  system.attention_forward = std::clamp(1 / forward, 0.01, 1.0);
+  system.attention_backward = std::clamp(1 / backward, 0.01, 1.0);
+  system.score_g_per_s = rate_of(scores);
 }
 
-// What several threads cost an op: what its parts alone do not explain.
+// What several threads cost an op, typically, beside its parts.
 void fit_teams(std::span<const MeasuredOps::Work> works, System& system) {
   if (system.cores == 1) return;
-  double parts = 0;
-  for (const auto& work : works) parts += cpu_work_seconds(system, work.what, system.cores);
-  const double more = sum(works) / system.contention - parts;
-  system.team_us = std::max(0.0, 1e6 * more / static_cast<double>(works.size()));
+  std::vector<double> more;
+  for (const auto& [what, seconds] : works)
+    more.push_back(1e6 * (seconds / system.contention - cpu_work_seconds(system, what, system.cores)));
+  system.team_us = std::max(0.0, median(more));
 }
 
-void fit_calls(const std::vector<MeasuredOps::Call>& calls, System& system) {
+void fit_calls(const Calls& calls, System& system) {
   std::vector<std::array<double, 2>> rows;
   for (const auto& call : calls)
     rows.push_back({static_cast<double>(call.bytes) / call.seconds / 1e9, 2e-6 / call.seconds});
   const auto [bytes, wake] = fit_to_one(rows);
-  system.copy_gb_per_s = bytes > 1e-5 ? 1 / bytes : 1e5;
+  system.copy_gb_per_s = rate_of(bytes);
   system.wake_us = wake;
 }
 
@@ -167,8 +218,9 @@ constexpr std::array kOrigins = std::to_array<std::pair<std::string_view, std::s
     {"contention", "a rank with one thread on every core, over one rank alone"},
     {"power_watts", "0: unknown"},
     {"cores", "usable"},
-    {"gemm_gb_per_s", "of a core: operands and results of GEMMs"},
-    {"vector_g_per_s", "of a core: norms, activations, sums"},
+    {"cache_gb_per_s", "of a core: operands and results of GEMMs, and of norms, activations, sums"},
+    {"vector_g_per_s", "of a core: elements of norms, activations, sums"},
+    {"score_g_per_s", "of a core: scores of attention, once for each product"},
     {"copy_gb_per_s", "of a core: collectives between threads"},
     {"team_us", "one rank with a thread on every core"},
     {"wake_us", "small collectives between threads"},
@@ -177,8 +229,9 @@ constexpr std::array kOrigins = std::to_array<std::pair<std::string_view, std::s
 }  // namespace
 
 void fit_ops(std::span<const MeasuredOps::Work> works, System& system) {
-  fit_other_ops(works, system);
+  fit_small_ops(works, system);
   fit_gemms(works, system);
+  fit_other_ops(works, system);
   fit_attention(works, system);
 }
 
@@ -188,23 +241,15 @@ MeasuredSystem measure_system(System system, const std::function<void(const std:
   system.memory_gib = static_cast<double>(device->memory_bytes()) / (1 << 30);
   system.contention = 1;
 
-  note("one rank with one thread");
-  const Works fp32 = measured({});
-  Works works = measured({"precision.dtype=bf16"});
-  works.insert(works.end(), fp32.begin(), fp32.end());
+  const Round round = measure_rounds(system.cores, note);
+  Works works = round.bf16;
+  works.insert(works.end(), round.fp32.begin(), round.fp32.end());
   fit_ops(works, system);
   if (system.cores > 1) {
-    note("a rank with one thread on every core");
-    system.contention = std::max(1.0, sum(measured({}, system.cores)) / sum(fp32));
-    note("one rank with a thread on every core");
-    fit_teams(measured({fmt::format("device.threads_per_rank={}", system.cores)}), system);
+    system.contention = std::max(1.0, sum(round.shared) / sum(round.fp32));
+    fit_teams(round.team, system);
   }
-  note("collectives between threads");
-  std::vector<MeasuredOps::Call> calls;
-  for (const char* one :
-       {"parallel.bucket_size=100000000", "parallel.bucket_size=100000", "parallel.tensor_model_parallel_size=2"})
-    for (const auto& call : measure_run({one}, std::max(2, system.cores), kSteps).calls) calls.push_back(call);
-  fit_calls(calls, system);
+  fit_calls(round.calls, system);
   return {system, device->name(), describe_fit(works, system)};
 }
 

@@ -119,7 +119,7 @@ RunPlan plan_run(const LoadedConfig& run, int ranks, const System& system, const
   for (const LegalRun& legal : candidates.legal) {
     const int64_t bytes = sum_of(memory_of_worst_rank(legal.loaded.config, legal.layout, system));
     if (!smallest || bytes < least) smallest = &legal, least = bytes;
-    if (bytes > device_bytes(system)) continue;
+    if (bytes > device_bytes(system, ranks)) continue;
     ++fitting;
     const Rehearsal rehearsal = rehearse_on(legal.loaded.config, legal.layout, system);
     const double seconds = predict_step_seconds(rehearsal, *costs_of(legal.loaded.config, legal.layout, system));

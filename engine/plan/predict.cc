@@ -190,7 +190,7 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
   report_speed(prediction.step, work, seconds_of_step(replayed, steps), all);
   prediction.memory = memory_of_worst_rank(config, layout, system);
   prediction.memory_bytes = sum_of(prediction.memory);
-  prediction.capacity_bytes = device_bytes(system);
+  prediction.capacity_bytes = device_bytes(system, layout.mesh.world());
   const int64_t origin = end_of_step(replayed, steps - 2);
   if (!asked.trace.empty()) write_trace(asked.trace, performance, layout, origin, trace_ranks);
   if (!asked.picture.empty()) write_file(asked.picture, picture_of(asked.picture, performance, layout, origin, system));

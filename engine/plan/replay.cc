@@ -68,10 +68,12 @@ void Replay::end_due(DueQueue::Item item) {
     add_span(item.what, record, stream.came_ns, 0);
     stream.cause = add_cause(stream.rank, record, stream.came_ns, stream.cause);
     --rank.working;
-    ++stream.next;
+    stream.next = stream.end;
+    stream.ahead = stream.activity.excess(now_);
     if (costs_.threads() > 0) set_cores(item.what, false);
   } else {
     stream.cause = add_cause(stream.rank, PathPart::kHost, rank.host_since, rank.host_cause);
+    stream.ahead = 0;
   }
   make_ready(item.what);
 }
@@ -85,6 +87,7 @@ void Replay::go_on(uint32_t number) {
   while (stream.next < walk.steps.size()) {
     if (stream.next >= walk.behind[rank.host_waits]) {
       stream.state = State::on_host;
+      stream.ahead = 0;
       return;
     }
     if (const int64_t queued = walk.host_ns[stream.next] + rank.host_late; queued > now_)
@@ -97,10 +100,9 @@ void Replay::go_on(uint32_t number) {
 // False: the stream waits, or works.
 bool Replay::take(uint32_t number, const Walk::Step& step) {
   StreamState& stream = streams_[number];
+  if (!Walk::is_of_run(step.kind)) stream.ahead = 0;
   switch (step.kind) {
-    case TapeRecord::work:
-      if (begin_work(number, step)) break;
-      return false;
+    case TapeRecord::work: return begin_work(number);
     case TapeRecord::call: {
       stream.came_ns = now_;
       stream.state = State::in_call;
@@ -127,14 +129,29 @@ bool Replay::take(uint32_t number, const Walk::Step& step) {
   return true;
 }
 
+// The step behind the works that the stream does now: those of the run, if nobody asks for each of them and the host has
+// queued each by the time when it can begin. So the times are those of works that are played one by one, whose ends in
+// parts of a nanosecond the next one takes over.
+uint32_t Replay::end_of_run(const StreamState& stream, const Walk::Stream& walk) const {
+  const RankState& rank = ranks_[stream.rank];
+  const uint32_t end = walk.run_end[stream.next];
+  const bool alone = rank.traced >= 0 || options_.critical_path || end > walk.behind[rank.host_waits] ||
+                     walk.host_behind[stream.next] + rank.host_late + walk.work_before[stream.next] > now_;
+  return alone ? stream.next + 1 : end;
+}
+
 // True: the work takes no time.
-bool Replay::begin_work(uint32_t number, const Walk::Step& step) {
+bool Replay::begin_work(uint32_t number) {
   StreamState& stream = streams_[number];
   RankState& rank = ranks_[stream.rank];
+  const Walk::Stream& walk = rank.walk->streams[local(number)];
   stream.came_ns = now_;
-  stream.activity.begin(rank.walk->work_ns[step.what], now_);
-  if (stream.activity.left == 0) {
-    add_span(number, step.record, now_, 0);
+  stream.end = end_of_run(stream, walk);
+  stream.activity.begin(walk.work_before[stream.end] - walk.work_before[stream.next], now_, stream.ahead);
+  if (stream.activity.left <= 0) {
+    add_span(number, walk.steps[stream.next].record, now_, 0);
+    stream.ahead = -stream.activity.left;
+    stream.next = stream.end;
     return true;
   }
   stream.activity.rate = static_cast<int32_t>(rank.compute_rate);

@@ -23,12 +23,17 @@ struct Activity {
   int32_t rate = kFullRate;
   uint32_t version = 0;  // of the entry of what is due that counts
 
-  void begin(int64_t ns, int64_t now) { left = ns * kFullRate, since = now, rate = kFullRate; }
+  // ahead: parts that are done.
+  void begin(int64_t ns, int64_t now, int64_t ahead = 0) {
+    left = ns * kFullRate - ahead, since = now, rate = kFullRate;
+  }
   int64_t end() const { return since + std::max<int64_t>(0, (left + rate - 1) / rate); }
   void set_rate(int64_t next, int64_t now) {
     left -= (now - since) * rate;
     since = now, rate = static_cast<int32_t>(next);
   }
+  // At its end, which is a whole nanosecond: parts of it that are left for what follows.
+  int64_t excess(int64_t now) const { return (now - since) * rate - left; }
 };
 
 class Replay {
@@ -49,6 +54,8 @@ class Replay {
     uint16_t next_waiter = 0;   // on_event: another stream that waits for one of the same stream, plus one; or 0
     uint16_t first_waiter = 0;  // of the streams that wait for an event of this one, plus one; 0: none
     uint32_t event = 0;         // on_event: its step
+    uint32_t end = 0;           // working: the step behind
+    int64_t ahead = 0;          // parts of the next work that are done when it begins
     int64_t came_ns = 0;        // working, in_call
     uint32_t cause = kNone;     // of causes_: why it has come so far only now
     Activity activity;
@@ -114,7 +121,8 @@ class Replay {
   }
   void go_on(uint32_t stream);
   bool take(uint32_t stream, const Walk::Step& step);
-  bool begin_work(uint32_t stream, const Walk::Step& step);
+  bool begin_work(uint32_t stream);
+  uint32_t end_of_run(const StreamState& stream, const Walk::Stream& walk) const;
   bool wait_for_event(uint32_t stream, const Walk::Step& step);
   void passed(uint32_t stream, uint32_t event);
   void arrive(uint32_t stream, const Walk::Step& step);

@@ -40,10 +40,16 @@ double seconds_of(std::string_view column, double value, const Config& config, i
   return flops_per_step(model_spec_of(config.model), batch, config.train.flops_convention) / (value * 1e12 * ranks);
 }
 
+std::vector<std::string> cells_of(const std::string& place, const std::string& line) {
+  std::vector<std::string> cells = csv_cells(line);
+  if (cells.empty()) bad(place, "cells", "a quote is not closed in its line");
+  return cells;
+}
+
 std::vector<std::string> columns_of(const std::string& place, const std::string& line) {
-  const std::vector<std::string_view> names = split_words(line);
+  const std::vector<std::string> names = cells_of(place, line);
   const auto has = [&](std::string_view name) { return std::ranges::count(names, name) > 0; };
-  for (const std::string_view name : names) {
+  for (const std::string& name : names) {
     const bool key = name.find('.') != std::string_view::npos;
     if (!key && name != "run" && name != "ranks" && !std::ranges::count(kMeasured, name))
       bad(place, "columns",
@@ -55,12 +61,12 @@ std::vector<std::string> columns_of(const std::string& place, const std::string&
     if (!has(name)) bad(place, "columns", fmt::format("{} is missing", name));
   if (std::ranges::count_if(kMeasured, has) != 1)
     bad(place, "columns", fmt::format("expected one of {}", fmt::join(kMeasured, ", ")));
-  return {names.begin(), names.end()};
+  return names;
 }
 
 MeasuredRow row_of(const std::string& place, const std::string& folder, const std::vector<std::string>& names,
                    const std::string& line) {
-  const std::vector<std::string_view> cells = split_words(line);
+  const std::vector<std::string> cells = cells_of(place, line);
   if (cells.size() != names.size())
     bad(place, "cells", fmt::format("found {}, expected {}, one for each column", cells.size(), names.size()));
   MeasuredRow row{.place = place};
@@ -69,7 +75,7 @@ MeasuredRow row_of(const std::string& place, const std::string& folder, const st
   int ranks = 0;
   std::vector<std::string> sets;
   for (size_t i = 0; i < cells.size(); ++i) {
-    const std::string &name = names[i], cell(cells[i]);
+    const std::string &name = names[i], &cell = cells[i];
     if (name == "run") {
       run = (std::filesystem::path(folder) / cell).string();
     } else if (name == "ranks") {

@@ -48,9 +48,8 @@ void find_knee(ScaleCurve& curve) {
 
 }  // namespace
 
-ScaleCurve scale_curve(const LoadedConfig& run, std::vector<int> ranks, const System& system, Scaling scaling) {
-  std::ranges::sort(ranks);
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+ScaleCurve scale_curve(const LoadedConfig& run, const std::vector<int>& ranks, const System& system,
+                       Scaling scaling) {
   ScaleCurve curve{.scaling = scaling};
   auto batch = run.config.batch.global_batch_size;
   if (!batch) batch = legal_run(run, ranks.front()).loaded.config.batch.global_batch_size;
@@ -80,8 +79,9 @@ std::string knee_text(const ScaleCurve& curve) {
   size_t most = 0;
   for (size_t i = 0; i < parts.size(); ++i)
     if (parts[i].second - before_parts[i].second > parts[most].second - before_parts[most].second) most = i;
+  constexpr double kGrows = 0.001;  // of the step; less is no reason
   const std::string grown =
-      parts[most].second > before_parts[most].second
+      parts[most].second > before_parts[most].second + kGrows
           ? fmt::format("above all for {}, which grew from {} to {} of the step", parts[most].first,
                         percent_text(before_parts[most].second), percent_text(parts[most].second))
           : std::string("and no overhead is a larger part of the step");

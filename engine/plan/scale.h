@@ -36,11 +36,14 @@ struct ScaleCurve {
   std::vector<ScalePoint> points = {};  // in the order of their ranks
   std::optional<size_t> first = {}, knee = {};
   std::optional<size_t> beyond = {};  // the first point below kKnee
+
+  bool legal() const { return first.has_value(); }  // any point
 };
 
-// ranks: at least one number. Throws ConfigError where the run on the first number has no global batch to grow from;
+// ranks: at least one number, in their order. Throws ConfigError where the run on the first number has no global batch to grow from;
 // what is wrong with the other points is told in them.
-ScaleCurve scale_curve(const LoadedConfig& run, std::vector<int> ranks, const System& system, Scaling scaling);
+ScaleCurve scale_curve(const LoadedConfig& run, const std::vector<int>& ranks, const System& system,
+                       Scaling scaling);
 
 // The knee, and what grew most from the first point to the one beyond it (or to the last): a class of exposed
 // communication, the bubble, the optimizer, ….

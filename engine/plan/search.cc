@@ -45,6 +45,12 @@ class Search {
     ResolvedCandidate run;
     Candidate candidate;
   };
+  // What is left of it when it has been rehearsed: schedules of thousands of layouts would take gigabytes.
+  struct Found {
+    LoadedConfig open;
+    Candidate candidate;
+    double seconds() const { return candidate.prediction.step.step_seconds; }
+  };
 
   double passed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   // Once, and then for ever. Threads may ask at the same time.
@@ -61,10 +67,10 @@ class Search {
   void visit_layouts();
   std::optional<Pending> take(const Point& point);
   void rehearse(std::vector<Pending>& pending);
-  std::vector<Pending> rehearse_neighbours(const std::pair<ResolvedCandidate, Candidate>& of);
+  std::vector<Found> rehearse_neighbours(const Found& of);
   void refine();
   bool fits(const ResolvedCandidate& run) const {
-    return sum_of(memory_of_worst_rank(run.config, run.layout, system_)) <= device_bytes(system_);
+    return sum_of(memory_of_worst_rank(run.config, run.layout, system_)) <= device_bytes(system_, facts_.world_size);
   }
   [[noreturn]] void fail_empty() const;
   double last_of_best() const;
@@ -81,7 +87,7 @@ class Search {
   std::vector<Point> points_;                           // by bound
   size_t next_ = 0;                                     // of points_
   std::set<std::pair<uint32_t, Sharding>> fitted_;      // shapes that fit with that sharding
-  std::vector<std::pair<ResolvedCandidate, Candidate>> found_;
+  std::vector<Found> found_;
   size_t families_ = 0, bounded_ = 0;
   std::atomic<int64_t> illegal_ = 0, too_large_ = 0, unbounded_ = 0;
   std::atomic<bool> over_ = false;
@@ -89,10 +95,6 @@ class Search {
   std::set<std::string> seen_;  // configurations with other switches
   SearchResult result_;
 };
-
-double step_seconds_of(const std::pair<ResolvedCandidate, Candidate>& found) {
-  return found.second.prediction.step.step_seconds;
-}
 
 std::vector<std::string> differences(const Config& config, const Config& run) {
   std::vector<std::string> sets;
@@ -116,11 +118,15 @@ std::optional<std::vector<Point>> Search::bound_shape(size_t number) {
   if (!legal) return std::nullopt;
   recomputings = list_recomputings(run_.config, std::ranges::max(legal->layout.layers_of_stage), options_.vary);
   std::vector<Point> points;
-  const auto bounds = bounds_.of(shape, *legal, recomputings, shardings);
+  // Small models run on CPUs: all their layouts are rehearsed.
+  const auto bounds =
+      system_.kind() == SystemKind::gpu
+          ? bounds_.of(shape, *legal, recomputings, shardings)
+          : std::vector<std::vector<LayoutBound>>(recomputings.size(), std::vector<LayoutBound>(shardings.size()));
   const auto reserves = static_cast<int64_t>((system_.context_gib + system_.workspace_gib) * (1 << 30));
   for (size_t i = 0; i < bounds.size(); ++i)
     for (size_t k = 0; k < shardings.size(); ++k)
-      if (bounds[i][k].memory_bytes + reserves <= device_bytes(system_))
+      if (bounds[i][k].memory_bytes + reserves <= device_bytes(system_, facts_.world_size))
         points.push_back({bounds[i][k], static_cast<uint32_t>(number), static_cast<uint16_t>(i), shardings[k]});
   too_large_ += static_cast<int64_t>(bounds.size() * shardings.size() - points.size());
   return points;
@@ -184,7 +190,7 @@ std::optional<Search::Pending> Search::take(const Point& point) {
     return std::nullopt;
   }
   fitted_.insert({point.shape, point.sharding});
-  const double share = point.bound.recompute_seconds / point.bound.pass_seconds;
+  const double share = point.bound.recompute_seconds / std::max(point.bound.pass_seconds, 1e-9);
   Candidate candidate{.config = legal->open.config,
                       .sets = differences(legal->open.config, run_.config),
                       .chunks = legal->layout.schedule.v,
@@ -197,8 +203,8 @@ void Search::rehearse(std::vector<Pending>& pending) {
   parallel_for(pending.size(), options_.threads, [&](size_t i) {
     pending[i].candidate.prediction = predict(pending[i].run.config, pending[i].run.layout, system_);
   });
-  for (Pending& one : pending) found_.emplace_back(std::move(one.run), std::move(one.candidate));
-  std::ranges::stable_sort(found_, {}, step_seconds_of);
+  for (Pending& one : pending) found_.emplace_back(std::move(one.run.open), std::move(one.candidate));
+  std::ranges::stable_sort(found_, {}, &Found::seconds);
   pending.clear();
 }
 
@@ -215,7 +221,7 @@ void Search::rehearse_own() {
 
 double Search::last_of_best() const {
   return found_.size() < options_.best ? std::numeric_limits<double>::infinity()
-                                       : step_seconds_of(found_[options_.best - 1]);
+                                       : found_[options_.best - 1].seconds();
 }
 
 void Search::report(bool refining) {
@@ -225,7 +231,7 @@ void Search::report(bool refining) {
                      .layouts = points_.size(),
                      .decided = next_,
                      .rehearsed = found_.size(),
-                     .best_seconds = found_.empty() ? 0 : step_seconds_of(found_.front()),
+                     .best_seconds = found_.empty() ? 0 : found_.front().seconds(),
                      .next_seconds = next_ < points_.size() ? points_[next_].bound.seconds : 0,
                      .refining = refining});
 }
@@ -240,45 +246,46 @@ void Search::visit_layouts() {
   if (!pending.empty()) rehearse(pending);
 }
 
-// The neighbours of a run that were not seen before and fit, rehearsed.
-std::vector<Search::Pending> Search::rehearse_neighbours(const std::pair<ResolvedCandidate, Candidate>& of) {
+// The neighbours of a run that were not seen before and fit.
+std::vector<Search::Found> Search::rehearse_neighbours(const Found& of) {
   std::vector<Pending> tried;
-  for (const LoadedConfig& next : neighbours_of(of.first)) {
+  for (const LoadedConfig& next : neighbours_of(*resolve_candidate(of.open, facts_))) {
     auto legal = resolve_candidate(next, facts_);
     if (!legal || !seen_.insert(to_yaml(legal->open.config)).second || !fits(*legal)) continue;
-    Candidate candidate = of.second;
+    Candidate candidate = of.candidate;
     candidate.config = legal->open.config;
     candidate.sets = differences(candidate.config, run_.config);
     tried.push_back({std::move(*legal), std::move(candidate)});
   }
-  std::vector<char> done(tried.size(), 0);
+  std::vector<std::optional<Found>> rehearsed(tried.size());
   parallel_for(tried.size(), options_.threads, [&](size_t i) {
     if (over()) return;
-    tried[i].candidate.prediction = predict(tried[i].run.config, tried[i].run.layout, system_);
-    done[i] = 1;
+    auto& [run, candidate] = tried[i];
+    candidate.prediction = predict(run.config, run.layout, system_);
+    rehearsed[i] = {std::move(run.open), std::move(candidate)};
   });
-  std::vector<Pending> rehearsed;
-  for (size_t i = 0; i < tried.size(); ++i)
-    if (done[i]) rehearsed.push_back(std::move(tried[i]));
-  return rehearsed;
+  std::vector<Found> found;
+  for (std::optional<Found>& one : rehearsed)
+    if (one) found.push_back(std::move(*one));
+  return found;
 }
 
 // Changes one switch of the best layouts after another, always the one that helps most.
 void Search::refine() {
   for (const size_t count = std::min(options_.refined, found_.size()); result_.refined < count && !over();) {
-    auto& best = found_[result_.refined];
+    Found& best = found_[result_.refined];
     for (bool better = true; better && !over();) {
       report(true);
       better = false;
-      for (Pending& next : rehearse_neighbours(best)) {
-        if (next.candidate.prediction.step.step_seconds >= step_seconds_of(best)) continue;
-        best = {std::move(next.run), std::move(next.candidate)};
+      for (Found& next : rehearse_neighbours(best)) {
+        if (next.seconds() >= best.seconds()) continue;
+        best = std::move(next);
         better = true;
       }
     }
     ++result_.refined;
   }
-  std::ranges::stable_sort(found_, {}, step_seconds_of);
+  std::ranges::stable_sort(found_, {}, &Found::seconds);
 }
 
 SearchResult Search::find() {
@@ -295,7 +302,7 @@ SearchResult Search::find() {
   result_.layouts = result_.illegal + result_.too_large + result_.dominated + left + result_.rehearsed;
   if (found_.empty()) fail_empty();
   if (options_.vary.switches) refine();
-  for (auto& [run, candidate] : found_) result_.found.push_back(std::move(candidate));
+  for (Found& found : found_) result_.found.push_back(std::move(found.candidate));
   return std::move(result_);
 }
 
@@ -315,7 +322,7 @@ void Search::fail_empty() const {
   }
   throw ConfigError(fmt::format("none of {} fits in {} a rank: more ranks, or a smaller model, would",
                                 counted(result_.layouts - result_.illegal, "legal layout"),
-                                bytes_text(device_bytes(system_))));
+                                bytes_text(device_bytes(system_, facts_.world_size))));
 }
 
 }  // namespace

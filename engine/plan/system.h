@@ -49,8 +49,9 @@ struct System {
   // Of a page of CPUs: one node, on which the ranks are threads of a process. Peaks, memory_gb_per_s (of the
   // optimizer's passes) and kernel_us are those of one core; shares of attention are of the fp32 or bf16 rate of GEMMs.
   int cores = 0;              // 0: the page is of GPUs
-  double gemm_gb_per_s = 0;   // a core packs operands and writes results of GEMMs
-  double vector_g_per_s = 0;  // norms, activations and sums, whose tensors are in the caches
+  double cache_gb_per_s = 0;  // a core packs operands and writes results of GEMMs; what is no product, likewise
+  double vector_g_per_s = 0;  // elements of norms, activations and sums, beside their bytes
+  double score_g_per_s = 0;   // scores of attention, once for each product
   double copy_gb_per_s = 0;   // a core copies or adds up what ranks send
   double team_us = 0;         // an operation on several threads beyond its parts: fork and join
   double wake_us = 0;         // from when a thread is woken to when it runs

@@ -124,19 +124,19 @@ CpuWork cpu_work(const TapeWork& work) {
   switch (work.kind) {
     case TapeWork::gemm:
       parts.flops = 2 * whole(work.m) * whole(work.n) * whole(work.k);
-      parts.packed_bytes = size * (m * k + k * n) + 4 * m * n;
+      parts.cache_bytes = size * (m * k + k * n) + 4 * m * n;
       break;
     case TapeWork::attention: {
       const double pairs = m * n - m * (m - 1) / 2, of_panels = pairs + m * (kPanel - 1) / 2;
       parts.flops = static_cast<double>(work.flops) * of_panels / pairs * whole(work.k) / k;
-      parts.elements = parts.flops / (2 * whole(work.k));  // the scores, once a product
+      parts.scores = parts.flops / (2 * whole(work.k));
       break;
     }
     case TapeWork::copy: parts.copied_bytes = bytes; break;
     case TapeWork::memory:
     case TapeWork::loss:
       if (work.category == Category::optimizer) parts.state_bytes = bytes;
-      else parts.elements = bytes / size;
+      else parts.elements = bytes / size, parts.cache_bytes = bytes;
   }
   return parts;
 }
@@ -150,8 +150,8 @@ double cpu_work_seconds(const System& system, const TapeWork& work, int threads)
   if (work.kind == TapeWork::copy) return parts.copied_bytes / (1e9 * system.copy_gb_per_s);  // by one thread
   double rate = 1e12 * (work.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops);
   if (work.kind == TapeWork::attention) rate *= work.backward ? system.attention_backward : system.attention_forward;
-  const double alone = parts.flops / rate + parts.packed_bytes / (1e9 * system.gemm_gb_per_s) +
-                       parts.elements / (1e9 * system.vector_g_per_s) +
+  const double alone = parts.flops / rate + parts.cache_bytes / (1e9 * system.cache_gb_per_s) +
+                       parts.elements / (1e9 * system.vector_g_per_s) + parts.scores / (1e9 * system.score_g_per_s) +
                        parts.state_bytes / (1e9 * system.memory_gb_per_s);
   return alone / threads + 1e-6 * (system.kernel_us + (threads > 1 ? system.team_us : 0));
 }

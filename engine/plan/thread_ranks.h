@@ -29,8 +29,9 @@ int threads_of_rank(const Config& config, const System& system, int ranks);
 // What of an op takes time on a CPU.
 struct CpuWork {
   double flops = 0;         // of products, with what whole panels of operands add
-  double packed_bytes = 0;  // operands and results of GEMMs
-  double elements = 0;      // of tensors in the caches, and of scores of attention
+  double cache_bytes = 0;   // operands and results of GEMMs, and of what is no product
+  double elements = 0;      // of what is no product
+  double scores = 0;        // of attention, once for each product
   double state_bytes = 0;   // of the optimizer's passes, through memory
   double copied_bytes = 0;  // of a call: a rank goes over its whole tensor once
 };

@@ -1,5 +1,6 @@
 #include "engine/plan/walk.h"
 
+#include <algorithm>
 #include <limits>
 #include <map>
 
@@ -84,6 +85,24 @@ Walk::Walk(const Tape& tape, const ReplayCosts& costs) : tape(tape), streams(tap
   for (Stream& stream : streams) stream.behind.push_back(kNone);
   for (const bool in_graph : {false, true})
     for (const TapeWork& work : tape.works) work_ns.push_back(costs.work_ns(work, in_graph));
+  for (Stream& stream : streams) find_runs(stream);
+}
+
+void Walk::find_runs(Stream& stream) const {
+  const size_t steps = stream.steps.size();
+  stream.run_end.resize(steps), stream.host_behind.resize(steps), stream.work_before.resize(steps + 1);
+  for (size_t i = 0; i < steps; ++i) {
+    const Step& step = stream.steps[i];
+    stream.work_before[i + 1] = stream.work_before[i] + (step.kind == TapeRecord::work ? work_ns[step.what] : 0);
+  }
+  for (size_t i = steps; i-- > 0;) {
+    const TapeRecord::Kind kind = stream.steps[i].kind;
+    const bool work = kind == TapeRecord::work;
+    const bool goes_on = is_of_run(kind) && i + 1 < steps && stream.run_end[i + 1] > i + 1;
+    stream.run_end[i] = static_cast<uint32_t>(goes_on ? stream.run_end[i + 1] : work ? i + 1 : i);
+    stream.host_behind[i] = stream.host_ns[i] - stream.work_before[i];
+    if (goes_on) stream.host_behind[i] = std::max(stream.host_behind[i], stream.host_behind[i + 1]);
+  }
 }
 
 }  // namespace trivet

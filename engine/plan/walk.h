@@ -25,12 +25,19 @@ struct Walk {
     std::vector<Step> steps;
     std::vector<int64_t> host_ns;  // [step] of the host up to and with it, but for its waits
     std::vector<uint32_t> behind;  // [host wait] the first step behind it; and last, none
+    // Works with nothing but phases between them are a run, which can be played as one.
+    std::vector<uint32_t> run_end;     // [step] of its run; itself, where it is in none
+    std::vector<int64_t> work_before;  // [step, and the end] ns of all works before it
+    std::vector<int64_t> host_behind;  // [step] the most, over its run from there on, of host_ns - work_before
   };
   struct HostWait {
     int64_t host_ns = 0;
     uint16_t stream = 0;  // of the event
     uint32_t step = 0;
   };
+  static bool is_of_run(TapeRecord::Kind kind) {
+    return kind == TapeRecord::work || kind == TapeRecord::begin_phase || kind == TapeRecord::end_phase;
+  }
   // Calls that meet those of other ranks in their order: a group's collectives, or what goes from one rank to another.
   struct Lane {
     int group = 0;  // of Tape::groups
@@ -44,6 +51,9 @@ struct Walk {
   std::vector<HostWait> host_waits;
   std::vector<Lane> lanes;
   std::vector<int64_t> work_ns;  // [work], and behind them [work] in a graph
+
+ private:
+  void find_runs(Stream& stream) const;
 };
 
 }  // namespace trivet

@@ -64,6 +64,14 @@ TEST(Text, CsvQuotesWhatNeedsIt) {
   EXPECT_EQ(csv_line({"a", "", "b,c", "say \"so\"", "two\nlines"}), "a,,\"b,c\",\"say \"\"so\"\"\",\"two\nlines\"\r\n");
 }
 
+TEST(Text, CsvIsReadAsItIsWritten) {
+  const std::vector<std::string> cells = {"a", "", "b,c", "say \"so\"", " x ", "1.5"};
+  EXPECT_EQ(csv_cells("a,,\"b,c\",\"say \"\"so\"\"\",\" x \",1.5"), cells);
+  EXPECT_EQ(csv_cells(" a b , \"c\" ,d"), (std::vector<std::string>{"a b", "c", "d"}));
+  EXPECT_EQ(csv_cells(""), std::vector<std::string>{""});
+  EXPECT_TRUE(csv_cells("a,\"b").empty());
+}
+
 TEST(Text, TextsGoOnInTheNextLine) {
   const TextBlock block{.title = "t", .rows = {{"key", "a few words that are too long for the line"}, {"k", "short"}}};
   EXPECT_EQ(render({block}, 36),

@@ -4,10 +4,11 @@
     plan_cpu.py            each of some thirty configurations: ratios, and their mean, median, largest and bias, apart for
                            ranks that have their cores alone and for ranks that share them
     plan_cpu.py --regret   a study of layouts of four ranks over emulated links: how much slower the layout that the
-                           planner thinks best is than the one that was
+                           planner thinks best is than the one that was; and the one that --search finds among all
 
 Nothing else should run here meanwhile. `trivet plan --calibrate` makes the page that --system names. A measured time is
-the median of a run's steps behind the first two, and of so many rounds the least.
+the median of a run's steps behind the first two, and of so many rounds, in each of which all runs have their turn, the
+least.
 
     plan_cpu.py [--system NAME|FILE] [--steps K] [--rounds R] [--only PART] [--csv FILE] [--trivet PROGRAM]
 """
@@ -150,8 +151,12 @@ def arguments_of(folder, ranks, sets):
 
 
 def measured(options, folder, ranks, sets):
+    return measured_run(options, folder, arguments_of(folder, ranks, sets))
+
+
+def measured_run(options, folder, arguments):
     shutil.rmtree(folder / "run", ignore_errors=True)
-    call(options, "train", *arguments_of(folder, ranks, sets))
+    call(options, "train", *arguments)
     lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
     return statistics.median([line["step_seconds"] for line in lines if "step_seconds" in line][WARM_UP:])
 
@@ -159,6 +164,19 @@ def measured(options, folder, ranks, sets):
 def predicted(options, folder, ranks, sets):
     plan = call(options, "plan", *arguments_of(folder, ranks, sets), "--system", options.system, "--json")
     return json.loads(plan)["step_seconds"]
+
+
+def print_regret(what, chosen, best):
+    print(f"{what}: {chosen['name']}, {chosen['measured']:.4f} s; best: {best['name']}, {best['measured']:.4f} s; "
+          f"regret {100 * (chosen['measured'] / best['measured'] - 1):.1f} %")
+
+
+def searched(options, folder):
+    """What the planner finds among all layouts of four ranks, as a row."""
+    found = call(options, "plan", *arguments_of(folder, 4, LINKS), "--system", options.system, "--search", "--json",
+                 "--search-out", folder / "best.yaml")
+    runs = [measured_run(options, folder, [folder / "best.yaml", "--ranks", 4]) for _ in range(options.rounds)]
+    return {"name": ", ".join(json.loads(found)["best"][0]["set"]), "measured": min(runs)}
 
 
 def summarize(title, rows):
@@ -192,21 +210,25 @@ def main():
         (folder / "text").write_bytes(bytes(random.choices(range(32, 127), k=1 << 18)))
         call(options, "data", "prepare", "--input", folder / "text", "--tokenizer", "bytes", "--output", folder / "data")
         (folder / "run.yaml").write_text(RUN.format(folder=folder, steps=options.steps))
-        for name, ranks, sets in cases:
+        for each in range(options.rounds):
+            print(f"round {each + 1} of {options.rounds}", file=sys.stderr, flush=True)
+            seconds = [measured(options, folder, ranks, sets) for _, ranks, sets in cases]
+            least = [min(pair) for pair in zip(least, seconds)] if each else seconds
+        for (name, ranks, sets), seconds in zip(cases, least):
             threads = ranks * sets.get("device.threads_per_rank", 1)
-            rows.append({"name": name, "ranks": ranks, "shared": threads > cores,
-                         "predicted": predicted(options, folder, ranks, sets),
-                         "measured": min(measured(options, folder, ranks, sets) for _ in range(options.rounds))})
-            row = rows[-1]
-            print(f"{name:44} {row['predicted']:8.4f} {row['measured']:8.4f} s  {row['predicted'] / row['measured']:6.3f}",
-                  flush=True)
+            row = {"name": name, "ranks": ranks, "shared": threads > cores,
+                   "predicted": predicted(options, folder, ranks, sets), "measured": seconds}
+            rows.append(row)
+            print(f"{name:44} {row['predicted']:8.4f} {seconds:8.4f} s  {row['predicted'] / seconds:6.3f}", flush=True)
+
+        search = searched(options, folder) if options.regret else None
 
     summarize("cores alone", [row for row in rows if not row["shared"]])
     summarize("cores shared", [row for row in rows if row["shared"]])
     if options.regret:
         chosen, best = (min(rows, key=lambda row: row[key]) for key in ("predicted", "measured"))
-        print(f"chosen: {chosen['name']}, {chosen['measured']:.4f} s; best: {best['name']}, {best['measured']:.4f} s; "
-              f"regret {100 * (chosen['measured'] / best['measured'] - 1):.1f} %")
+        print_regret("chosen", chosen, best)
+        print_regret("searched", search, best)
     if options.csv:
         with open(options.csv, "w", newline="") as file:
             writer = csv.DictWriter(file, fieldnames=rows[0].keys())

@@ -90,6 +90,24 @@ TEST(Explain, TheCriticalPathAddsUpToTheStep) {
             0.8);
 }
 
+// On one core a step is the sum of what its ranks compute.
+TEST(Explain, OfCpusTheClassesAddUp) {
+  const System one_core = load_system(
+      "cpu", {"cores=1", "contention=1", "wake_us=0", "team_us=0"}, source_path("configs/systems"));
+  const LegalRun run = run_of({"device.kind=cpu", "parallel.data_parallel_sharding_strategy=optim"}, 2);
+  const Explanation e = explain(run, one_core);
+  double recovered = 0;
+  for (const char* what : {"GEMMs", "attention", "memory-bound operations", "the optimizer",
+                           "copies to and from the host", "data communication"})
+    recovered += e.step_seconds - without(e, what);
+  EXPECT_NEAR(recovered, e.step_seconds, 1e-3 * e.step_seconds);
+  EXPECT_GT(e.step_seconds, without(e, "data communication"));
+  EXPECT_EQ(e.step_seconds, without(e, "cores that slow each other"));
+  int64_t path = 0;
+  for (const Explanation::PathShare& part : e.path) path += part.ns;
+  EXPECT_NEAR(static_cast<double>(path) * 1e-9, e.step_seconds, 0.05 * e.step_seconds);
+}
+
 TEST(Explain, ASwitchIsTheRunWithIt) {
   const Explanation& e = explained();
   double last = 0;

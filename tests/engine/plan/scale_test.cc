@@ -15,7 +15,7 @@ ScaleCurve curve_of(Scaling scaling, const std::vector<int>& ranks, const std::v
 
 TEST(Scale, WeakGrowsTheBatchAndStrongKeepsIt) {
   for (const Scaling scaling : {Scaling::weak, Scaling::strong}) {
-    const ScaleCurve curve = curve_of(scaling, {4, 2, 8, 2});
+    const ScaleCurve curve = curve_of(scaling, {2, 4, 8});
     ASSERT_EQ(curve.points.size(), 3u);
     for (size_t i = 0; i < 3; ++i) {
       const ScalePoint& point = curve.points[i];

@@ -120,7 +120,7 @@ TEST(Search, FindsTheBestOfAll) {
   const int64_t limit = all[all.size() / 2].second - 1;
   const System tight =
       system_of({"host_us=0.01", fmt::format("memory_gib={:.17g}", static_cast<double>(limit) / (1 << 30))});
-  std::erase_if(all, [&](const auto& one) { return one.second > device_bytes(tight); });
+  std::erase_if(all, [&](const auto& one) { return one.second > device_bytes(tight, 1); });
   const SearchResult result = search(run, facts_of(run), tight, {.vary = vary, .best = 3, .threads = 2});
   ASSERT_GE(result.found.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
@@ -181,6 +181,24 @@ TEST(Search, EndsWhenItIsAskedTo) {
   EXPECT_GT(result.not_visited, 0);
   EXPECT_GT(result.left_seconds, 0);
   EXPECT_NE(extent_of(result, 10).find("not visited"), std::string::npos);
+}
+
+// CPUs have no bounds: whatever is legal and fits is rehearsed.
+TEST(Search, OnCpusVisitsAll) {
+  LoadedConfig run = tiny_run();
+  set_key(run.config, "device.kind", "cpu");
+  set_key(run.config, "precision.dtype", "fp32");
+  const System cpus = load_system("cpu", {}, source_path("configs/systems"));
+  const RunFacts facts{.world_size = 2, .dataset_vocab_size = run.config.model.vocab_size};
+  const SearchResult result =
+      search(run, facts, cpus, {.vary = {.micro_batch = false, .recompute = false, .switches = false}});
+  EXPECT_TRUE(result.ended);
+  EXPECT_GT(result.rehearsed, 8);
+  EXPECT_EQ(result.rehearsed, result.layouts - result.illegal);
+  LoadedConfig best{.config = result.found.front().config, .origins = {}, .path = "best"};
+  const Layout layout = resolve(best, facts);
+  EXPECT_EQ(predict(best.config, layout, cpus).step.step_seconds,
+            result.found.front().prediction.step.step_seconds);
 }
 
 TEST(Search, SaysWhyThereIsNothing) {

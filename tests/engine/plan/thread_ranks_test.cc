@@ -142,7 +142,7 @@ TEST(Measure, FindsTheTapesOpsInARun) {
 TEST(Measure, AFitGivesBackTheConstants) {
   // given the ops of a step with the times of a known machine
   const System known =
-      cpu({"kernel_us=0.5", "fp32_tflops=0.09983", "bf16_tflops=0.2112", "gemm_gb_per_s=10.2", "vector_g_per_s=4.316",
+      cpu({"kernel_us=0.5", "fp32_tflops=0.09983", "bf16_tflops=0.2112", "cache_gb_per_s=10.2", "vector_g_per_s=4.316", "score_g_per_s=3.1",
            "memory_gb_per_s=28.88", "attention_forward=0.6707", "attention_backward=0.6899"});
   std::vector<MeasuredOps::Work> works;
   for (const char* dtype : {"precision.dtype=fp32", "precision.dtype=bf16"})
@@ -150,7 +150,7 @@ TEST(Measure, AFitGivesBackTheConstants) {
       works.push_back({work.what, cpu_work_seconds(known, work.what, 1)});
   // when
   System found = known;
-  found.fp32_tflops = found.bf16_tflops = found.gemm_gb_per_s = found.vector_g_per_s = found.memory_gb_per_s = 1;
+  found.fp32_tflops = found.bf16_tflops = found.cache_gb_per_s = found.score_g_per_s = found.vector_g_per_s = found.memory_gb_per_s = 1;
   fit_ops(works, found);
   // then
   for (const auto& [what, seconds] : works) {
