@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/host.h"
+#include "base/parallel_for.h"
 #include "engine/train/rank_state.h"
 #include "parallel/pipeline/check.h"
 
@@ -70,20 +72,20 @@ int communicators_of(const Config& config, const Layout& layout, int pp) {
 }
 
 std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout& layout, const System& system) {
-  std::vector<MemoryItem> worst;
-  for (const MeshPosition& at : positions_of(layout.mesh)) {
-    const int pp = at[Axis::pp];
-    std::vector<MemoryItem> items;
-    for (const MemoryItem& item : plan_memory(config, layout, at).items)
+  const std::vector<MeshPosition> positions = positions_of(layout.mesh);
+  std::vector<std::vector<MemoryItem>> items_of(positions.size());
+  parallel_for(positions.size(), static_cast<size_t>(usable_cores()), [&](size_t i) {
+    const int pp = positions[i][Axis::pp];
+    std::vector<MemoryItem>& items = items_of[i];
+    for (const MemoryItem& item : plan_memory(config, layout, positions[i]).items)
       if (!item.on_host) items.push_back(item);
     if (!config.plan.fused_attention) items.push_back({"attention scores", score_bytes(config, layout, pp)});
     const auto reserve = [&](const char* name, double gib) { items.push_back({name, std::llround(gib * kGiB)}); };
     reserve("device context", system.context_gib);
     reserve("communicators", system.communicator_gib * communicators_of(config, layout, pp));
     reserve("workspaces", system.workspace_gib);
-    if (worst.empty() || sum_of(items) > sum_of(worst)) worst = std::move(items);
-  }
-  return worst;
+  });
+  return std::ranges::max(items_of, {}, sum_of);
 }
 
 int64_t sum_of(const std::vector<MemoryItem>& items) {

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include "base/files.h"
+#include "base/host.h"
 #include "base/json.h"
+#include "base/parallel_for.h"
 #include "engine/metrics/measured.h"
 #include "engine/metrics/perfetto.h"
 #include "engine/plan/costs.h"
@@ -115,6 +117,9 @@ double peak_tflops(const Config& config, const Layout& layout, const System& sys
 
 }  // namespace
 
+SystemCosts::SystemCosts(const System& system, const PlanConfig& plan)
+    : system_(system), plan_(plan), launch_ns_(ns_of(launch_seconds(system, plan))) {}
+
 int64_t SystemCosts::work_ns(const TapeWork& work, bool) const { return ns_of(work_seconds(system_, plan_, work)); }
 
 CallCost SystemCosts::call_cost(const TapeCall& call, const TapeGroups::Group& group) const {
@@ -139,7 +144,7 @@ CallCost SystemCosts::call_cost(const TapeCall& call, const TapeGroups::Group& g
 int64_t SystemCosts::host_ns(const TapeRecord& record) const {
   const bool launches =
       record.kind == TapeRecord::work || record.kind == TapeRecord::call || record.kind == TapeRecord::graph;
-  return launches ? ns_of(launch_seconds(system_, plan_)) : 0;
+  return launches ? launch_ns_ : 0;
 }
 
 Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& system) {
@@ -165,7 +170,7 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
   const Rehearsal& played = asked.full ? each_rank : kinds;
   const std::vector<int> trace_ranks = traced_ranks(asked.trace_ranks, kinds);
   const int steps = kinds.tapes.front().steps;
-  ReplayOptions options{.first_step = steps - 1};
+  ReplayOptions options{.first_step = steps - 1, .each_work = !asked.trace.empty() || !asked.picture.empty()};
   for (size_t kind = 0; kind < kinds.players.size(); ++kind)
     options.traced.push_back(asked.full ? kinds.players[kind].rank : static_cast<int>(kind));
   const Performance performance{kinds, played,
@@ -173,15 +178,15 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
   const Replayed& replayed = performance.replayed;
 
   Prediction prediction{.tapes = static_cast<int>(kinds.tapes.size()), .records = replayed.records};
-  StepMeter meter;
-  StepStats all;
-  for (size_t kind = 0; kind < kinds.players.size(); ++kind) {
+  prediction.ranks.resize(kinds.players.size());
+  parallel_for(kinds.players.size(), static_cast<size_t>(usable_cores()), [&](size_t kind) {
     const std::vector<int64_t>& ends = replayed.step_ends[static_cast<size_t>(replayed.traced[kind].player)];
-    const StepStats stats = meter.measure(performance.rows_of(kind), ends[static_cast<size_t>(steps) - 2],
-                                          ends[static_cast<size_t>(steps) - 1]);
-    prediction.ranks.push_back({rank_name(kinds.players[kind].rank, layout.mesh), stats});
-    for (int64_t i = 0; i < kinds.players[kind].ranks; ++i) all += stats;
-  }
+    const auto stats = StepMeter().measure(performance.rows_of(kind), *(ends.end() - 2), ends.back());
+    prediction.ranks[kind] = {rank_name(kinds.players[kind].rank, layout.mesh), stats};
+  });
+  StepStats all;
+  for (size_t kind = 0; kind < kinds.players.size(); ++kind)
+    for (int64_t i = 0; i < kinds.players[kind].ranks; ++i) all += prediction.ranks[kind].sum;
   const int64_t batch = *config.batch.global_batch_size;
   const StepWork work{.tokens = batch * config.model.seq_length,
                       .flops = flops_per_step(model_spec_of(config.model), batch, config.train.flops_convention),

@@ -17,7 +17,7 @@ namespace trivet {
 
 class SystemCosts : public ReplayCosts {
  public:
-  SystemCosts(const System& system, const PlanConfig& plan) : system_(system), plan_(plan) {}
+  SystemCosts(const System& system, const PlanConfig& plan);
   int64_t work_ns(const TapeWork& work, bool in_graph) const override;
   CallCost call_cost(const TapeCall& call, const TapeGroups::Group& group) const override;
   int64_t host_ns(const TapeRecord& record) const override;
@@ -26,6 +26,7 @@ class SystemCosts : public ReplayCosts {
  private:
   const System system_;
   const PlanConfig plan_;
+  const int64_t launch_ns_;
 };
 
 struct Prediction {

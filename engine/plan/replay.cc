@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <utility>
 
+#include "base/host.h"
+#include "base/parallel_for.h"
 #include "engine/plan/replay_state.h"
 #include "kernels/base/check.h"
 
@@ -17,9 +19,13 @@ Replay::Replay(std::span<const Player> players, const TapeGroups& groups, const 
       slowdown_(costs.slowdown()) {
   result_.step_ends.resize(players.size());
   cause_of_end_.resize(players.size(), kNone);
+  std::vector<const Tape*> tapes;
+  for (const Player& player : players)
+    if (walks_.try_emplace(player.tape).second) tapes.push_back(player.tape);
+  parallel_for(tapes.size(), static_cast<size_t>(usable_cores()),
+               [&](size_t i) { walks_.at(tapes[i]) = std::make_unique<Walk>(*tapes[i], costs); });
   for (const Player& player : players) {
-    std::unique_ptr<Walk>& walk = walks_[player.tape];
-    if (!walk) walk = std::make_unique<Walk>(*player.tape, costs);
+    const std::unique_ptr<Walk>& walk = walks_.at(player.tape);
     const auto number = static_cast<uint32_t>(ranks_.size());
     ranks_.push_back({.walk = walk.get(), .player = &player, .first_stream = static_cast<uint32_t>(streams_.size())});
     streams_.resize(streams_.size() + walk->streams.size(), StreamState{number});
@@ -90,7 +96,7 @@ void Replay::go_on(uint32_t number) {
       stream.ahead = 0;
       return;
     }
-    if (const int64_t queued = walk.host_ns[stream.next] + rank.host_late; queued > now_)
+    if (const int64_t queued = walk.steps[stream.next].host_ns + rank.host_late; queued > now_)
       return set_due(stream.activity, number, queued);
     if (!take(number, walk.steps[stream.next])) return;
   }
@@ -117,7 +123,7 @@ bool Replay::take(uint32_t number, const Walk::Step& step) {
       break;
     case TapeRecord::begin_phase:
     case TapeRecord::end_phase:
-      if (rank_of(number).traced >= 0) trace_phase(number, step);
+      if (rank_of(number).traced >= 0 && options_.each_work) trace_phase(number, step);
       break;
     case TapeRecord::mark:
       result_.step_ends[stream.rank].push_back(now_);
@@ -129,15 +135,12 @@ bool Replay::take(uint32_t number, const Walk::Step& step) {
   return true;
 }
 
-// The step behind the works that the stream does now: those of the run, if nobody asks for each of them and the host has
-// queued each by the time when it can begin. So the times are those of works that are played one by one, whose ends in
-// parts of a nanosecond the next one takes over.
-uint32_t Replay::end_of_run(const StreamState& stream, const Walk::Stream& walk) const {
-  const RankState& rank = ranks_[stream.rank];
-  const uint32_t end = walk.run_end[stream.next];
-  const bool alone = rank.traced >= 0 || options_.critical_path || end > walk.behind[rank.host_waits] ||
-                     walk.host_behind[stream.next] + rank.host_late + walk.work_before[stream.next] > now_;
-  return alone ? stream.next + 1 : end;
+// Whether the stream now does all works of its run, as nobody asks for each of them and the host has queued each by the
+// time when it can begin. So the times are those of works that are played one by one, whose ends in parts of a
+// nanosecond the next one takes over.
+bool Replay::plays_run(const RankState& rank, const Walk::Stream& walk, const Walk::Step& work) const {
+  return !(rank.traced >= 0 && options_.each_work) && !options_.critical_path &&
+         work.run_end <= walk.behind[rank.host_waits] && work.run_host_ns + rank.host_late <= now_;
 }
 
 // True: the work takes no time.
@@ -145,11 +148,13 @@ bool Replay::begin_work(uint32_t number) {
   StreamState& stream = streams_[number];
   RankState& rank = ranks_[stream.rank];
   const Walk::Stream& walk = rank.walk->streams[local(number)];
+  const Walk::Step& work = walk.steps[stream.next];
+  const bool run = plays_run(rank, walk, work);
   stream.came_ns = now_;
-  stream.end = end_of_run(stream, walk);
-  stream.activity.begin(walk.work_before[stream.end] - walk.work_before[stream.next], now_, stream.ahead);
+  stream.end = run ? work.run_end : stream.next + 1;
+  stream.activity.begin(run ? work.run_ns : rank.walk->work_ns[work.what], now_, stream.ahead);
   if (stream.activity.left <= 0) {
-    add_span(number, walk.steps[stream.next].record, now_, 0);
+    add_span(number, work.record, now_, 0);
     stream.ahead = -stream.activity.left;
     stream.next = stream.end;
     return true;

@@ -53,6 +53,7 @@ class ReplayCosts {
 struct ReplayOptions {
   std::vector<int> traced = {};  // players whose spans are told
   int first_step = 0;            // spans before its start are left out; steps count from 0
+  bool each_work = true;         // else works of a category that follow each other may be one span, and phases are none
   bool critical_path = false;    // of the last step: Replayed::critical_path
 };
 

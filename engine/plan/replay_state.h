@@ -122,7 +122,7 @@ class Replay {
   void go_on(uint32_t stream);
   bool take(uint32_t stream, const Walk::Step& step);
   bool begin_work(uint32_t stream);
-  uint32_t end_of_run(const StreamState& stream, const Walk::Stream& walk) const;
+  bool plays_run(const RankState& rank, const Walk::Stream& walk, const Walk::Step& work) const;
   bool wait_for_event(uint32_t stream, const Walk::Step& step);
   void passed(uint32_t stream, uint32_t event);
   void arrive(uint32_t stream, const Walk::Step& step);

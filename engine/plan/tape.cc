@@ -119,12 +119,12 @@ class TapeStream : public Stream {
   }
   void record(Event& event) override {
     flush();
-    dynamic_cast<TapeEvent&>(event).recorded = recorder_.tape.events;
+    static_cast<TapeEvent&>(event).recorded = recorder_.tape.events;
     add(TapeRecord::record, recorder_.tape.events++);
   }
   void wait(Event& event) override {
     flush();
-    if (const auto& recorded = dynamic_cast<TapeEvent&>(event).recorded) add(TapeRecord::wait, *recorded);
+    if (const auto& recorded = static_cast<TapeEvent&>(event).recorded) add(TapeRecord::wait, *recorded);
   }
   void synchronize() override {
     TapeEvent now(recorder_);
@@ -175,7 +175,8 @@ class TapeStream : public Stream {
   std::vector<int> phases_;  // open: 1 where activations are recomputed
 };
 
-TapeStream& tape_stream(Stream& stream) { return dynamic_cast<TapeStream&>(stream); }
+// Everything that is queued comes from a device of tapes.
+TapeStream& tape_stream(Stream& stream) { return static_cast<TapeStream&>(stream); }
 
 class TapeGraph : public Graph {
  public:

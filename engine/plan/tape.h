@@ -103,7 +103,7 @@ struct Tape {
 };
 
 struct TapeOptions {
-  int steps = 4;
+  int steps = 2;          // the second is like all that follow: the ranks come to it as they left the first
   bool one_ahead = true;  // the next step's passes are queued before a step's numbers are read, as on a GPU
   bool cpu = false;       // the ops are a CPU's, whose GEMMs leave the GELU to an op of its own
   float number = 1;       // all that is copied to the host

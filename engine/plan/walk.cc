@@ -43,6 +43,9 @@ std::vector<bool> find_waited(const Tape& tape) {
 Walk::Walk(const Tape& tape, const ReplayCosts& costs) : tape(tape), streams(tape.streams.size()) {
   const std::vector<uint16_t> lane_of = number_lanes(tape, lanes);
   const std::vector<bool> waited = find_waited(tape);
+  std::vector<size_t> counts(streams.size());
+  for (const TapeRecord& record : tape.records) ++counts[record.stream];
+  for (size_t s = 0; s < streams.size(); ++s) streams[s].steps.reserve(counts[s]);
   std::vector<uint32_t> calls(lanes.size());  // so far
   struct Place {
     uint16_t stream;
@@ -54,7 +57,11 @@ Walk::Walk(const Tape& tape, const ReplayCosts& costs) : tape(tape), streams(tap
     const TapeRecord& record = tape.records[number];
     if (!record.in_graph) host_ns += costs.host_ns(record);
     Stream& stream = streams[record.stream];
-    Step step{.kind = record.kind, .with_next = record.with_next, .what = record.what, .record = number};
+    Step step{.kind = record.kind,
+              .with_next = record.with_next,
+              .what = record.what,
+              .record = number,
+              .host_ns = host_ns};
     switch (record.kind) {
       case TapeRecord::host_wait: {
         const Place event = events[record.what];
@@ -80,7 +87,6 @@ Walk::Walk(const Tape& tape, const ReplayCosts& costs) : tape(tape), streams(tap
       default: break;
     }
     stream.steps.push_back(step);
-    stream.host_ns.push_back(host_ns);
   }
   for (Stream& stream : streams) stream.behind.push_back(kNone);
   for (const bool in_graph : {false, true})
@@ -89,19 +95,19 @@ Walk::Walk(const Tape& tape, const ReplayCosts& costs) : tape(tape), streams(tap
 }
 
 void Walk::find_runs(Stream& stream) const {
-  const size_t steps = stream.steps.size();
-  stream.run_end.resize(steps), stream.host_behind.resize(steps), stream.work_before.resize(steps + 1);
-  for (size_t i = 0; i < steps; ++i) {
-    const Step& step = stream.steps[i];
-    stream.work_before[i + 1] = stream.work_before[i] + (step.kind == TapeRecord::work ? work_ns[step.what] : 0);
-  }
-  for (size_t i = steps; i-- > 0;) {
-    const TapeRecord::Kind kind = stream.steps[i].kind;
-    const bool work = kind == TapeRecord::work;
-    const bool goes_on = is_of_run(kind) && i + 1 < steps && stream.run_end[i + 1] > i + 1;
-    stream.run_end[i] = static_cast<uint32_t>(goes_on ? stream.run_end[i + 1] : work ? i + 1 : i);
-    stream.host_behind[i] = stream.host_ns[i] - stream.work_before[i];
-    if (goes_on) stream.host_behind[i] = std::max(stream.host_behind[i], stream.host_behind[i + 1]);
+  const Step* behind = nullptr;  // the next work, if it belongs to a run with what is before it
+  for (size_t i = stream.steps.size(); i-- > 0;) {
+    Step& step = stream.steps[i];
+    if (step.kind != TapeRecord::work) {
+      if (!is_of_run(step.kind)) behind = nullptr;
+      continue;
+    }
+    const int64_t ns = work_ns[step.what];
+    if (behind && category_of(*behind) != category_of(step)) behind = nullptr;
+    step.run_end = behind ? behind->run_end : static_cast<uint32_t>(i + 1);
+    step.run_ns = ns + (behind ? behind->run_ns : 0);
+    step.run_host_ns = behind ? std::max(step.host_ns, behind->run_host_ns - ns) : step.host_ns;
+    behind = &step;
   }
 }
 

@@ -20,15 +20,15 @@ struct Walk {
     uint32_t what = 0;  // of a work: of work_ns; of a call: of Tape::calls; of a wait: the event's step in its stream
     uint32_t sequence = 0;  // of a call: in its lane
     uint32_t record = 0;    // of Tape::records
+    int64_t host_ns = 0;    // of the host up to and with it, but for its waits
+    // Works of a category with nothing but phases between them are a run, which can be played as one. Of a work: the step
+    // behind its run, what the run takes from it on, and the host_ns that a first work can have so that none waits for it.
+    uint32_t run_end = 0;
+    int64_t run_ns = 0, run_host_ns = 0;
   };
   struct Stream {
     std::vector<Step> steps;
-    std::vector<int64_t> host_ns;  // [step] of the host up to and with it, but for its waits
     std::vector<uint32_t> behind;  // [host wait] the first step behind it; and last, none
-    // Works with nothing but phases between them are a run, which can be played as one.
-    std::vector<uint32_t> run_end;     // [step] of its run; itself, where it is in none
-    std::vector<int64_t> work_before;  // [step, and the end] ns of all works before it
-    std::vector<int64_t> host_behind;  // [step] the most, over its run from there on, of host_ns - work_before
   };
   struct HostWait {
     int64_t host_ns = 0;
@@ -53,6 +53,7 @@ struct Walk {
   std::vector<int64_t> work_ns;  // [work], and behind them [work] in a graph
 
  private:
+  Category category_of(const Step& work) const { return tape.works[work.what % tape.works.size()].category; }
   void find_runs(Stream& stream) const;
 };
 

@@ -82,6 +82,7 @@ TEST(Predict, TheTraceIsOneOfARun) {
   for (const char* category : {"compute", "optimizer", "comm.tensor", "comm.pipeline", "comm.data"})
     EXPECT_GT(categories[category], 0) << category;
   EXPECT_EQ(ranks_of_trace(dir / "plan.json"), static_cast<int>(p.ranks.size()));
+  EXPECT_EQ(to_json(p, h100()), to_json(predicted(), h100()));  // which plays works that follow each other as one
 }
 
 // Nodes of four and of three GPUs: with three, the groups of ranks that do the same lie on their nodes differently.

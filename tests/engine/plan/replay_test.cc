@@ -152,16 +152,20 @@ void PrintTo(const MeshCase& c, std::ostream* out) { *out << c.name; }
 
 class RehearsalOf : public testing::TestWithParam<MeshCase> {};
 
-// Ranks that share a tape, and ranks that one player plays, have the times of ranks that each play their own.
-TEST_P(RehearsalOf, MergedRanksIsThatOfEachRank) {
+Resolved run_of(const MeshCase& mesh) {
   Config config = tiny_config();
   config.batch.global_batch_size = 24;
   config.overlap.overlap_grad_reduce = true;
-  config.overlap.overlap_param_gather = std::string_view(GetParam().cut.strategy) != "no_shard";
+  config.overlap.overlap_param_gather = std::string_view(mesh.cut.strategy) != "no_shard";
   set_key(config, "device.cuda_graph_impl", "none");
-  set_key(config, "parallel.order", GetParam().order);
-  if (GetParam().tp_overlap) set_key(config, "overlap.tp_comm_overlap", "pipeline");
-  const auto [run, layout] = resolved(cut(config, GetParam().cut), GetParam().cut.ranks());
+  set_key(config, "parallel.order", mesh.order);
+  if (mesh.tp_overlap) set_key(config, "overlap.tp_comm_overlap", "pipeline");
+  return resolved(cut(config, mesh.cut), mesh.cut.ranks());
+}
+
+// Ranks that share a tape, and ranks that one player plays, have the times of ranks that each play their own.
+TEST_P(RehearsalOf, MergedRanksIsThatOfEachRank) {
+  const auto [run, layout] = run_of(GetParam());
   const Rehearsal alone = rehearse(run, layout, {}, true), shared = rehearse(run, layout);
   const auto expected = replay(alone.players, alone.groups, Priced()).step_ends;
   EXPECT_LE(shared.tapes.size(), alone.tapes.size());
@@ -180,6 +184,24 @@ TEST_P(RehearsalOf, MergedRanksIsThatOfEachRank) {
   if (GetParam().cut.d >= 4 && std::string_view(GetParam().cut.strategy) == "no_shard") {
     EXPECT_LT(merged.players.size(), alone.players.size());
   }
+}
+
+// The time from the last rank's end of a step to its end of the next.
+std::vector<int64_t> times_of_steps(const Rehearsal& rehearsal) {
+  const auto ends = replay(rehearsal.players, rehearsal.groups, Priced()).step_ends;
+  std::vector<int64_t> last(ends.front().size());
+  for (const auto& of_rank : ends)
+    for (size_t step = 0; step < last.size(); ++step) last[step] = std::max(last[step], of_rank[step]);
+  std::vector<int64_t> times;
+  for (size_t step = 1; step < last.size(); ++step) times.push_back(last[step] - last[step - 1]);
+  return times;
+}
+
+// So that two steps are enough to record. A nanosecond: rates round.
+TEST_P(RehearsalOf, TheSecondStepIsLikeAllThatFollow) {
+  const auto [run, layout] = run_of(GetParam());
+  const int64_t second = times_of_steps(rehearse(run, layout)).front();
+  for (const int64_t time : times_of_steps(rehearse(run, layout, {.steps = 6}))) EXPECT_NEAR(time, second, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(
