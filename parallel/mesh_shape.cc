@@ -42,8 +42,8 @@ int MeshShape::size(AxisSet axes) const {
 }
 
 MeshPosition position_of(int rank, const MeshShape& shape) {
-  check(rank >= 0 && rank < shape.world(),
-        "rank " + std::to_string(rank) + " is outside a mesh of " + std::to_string(shape.world()) + " ranks");
+  if (rank < 0 || rank >= shape.world())
+    fail("rank " + std::to_string(rank) + " is outside a mesh of " + std::to_string(shape.world()) + " ranks");
   MeshPosition at;
   for (const Axis axis : shape.order) {
     at[axis] = rank % shape[axis];

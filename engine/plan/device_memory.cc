@@ -80,7 +80,9 @@ std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout&
     for (const MemoryItem& item : plan_memory(config, layout, positions[i]).items)
       if (!item.on_host) items.push_back(item);
     if (!config.plan.fused_attention) items.push_back({"attention scores", score_bytes(config, layout, pp)});
-    const auto reserve = [&](const char* name, double gib) { items.push_back({name, std::llround(gib * kGiB)}); };
+    const auto reserve = [&](const char* name, double gib) {
+      if (gib > 0) items.push_back({name, std::llround(gib * kGiB)});
+    };
     reserve("device context", system.context_gib);
     reserve("communicators", system.communicator_gib * communicators_of(config, layout, pp));
     reserve("workspaces", system.workspace_gib);

@@ -181,7 +181,11 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
   prediction.ranks.resize(kinds.players.size());
   parallel_for(kinds.players.size(), static_cast<size_t>(usable_cores()), [&](size_t kind) {
     const std::vector<int64_t>& ends = replayed.step_ends[static_cast<size_t>(replayed.traced[kind].player)];
-    const auto stats = StepMeter().measure(performance.rows_of(kind), *(ends.end() - 2), ends.back());
+    std::vector<std::vector<Span>> rows = performance.rows_of(kind);
+    for (std::vector<Span>& row : rows)
+      for (Span& span : row)
+        if (span.end_ns > ends.back()) span.info.cost = {};  // bytes count in the step in which the call ends
+    const StepStats stats = StepMeter().measure(rows, *(ends.end() - 2), ends.back());
     prediction.ranks[kind] = {rank_name(kinds.players[kind].rank, layout.mesh), stats};
   });
   StepStats all;

@@ -12,7 +12,7 @@ Span span_of(const PlayedSpan& played, const Player& player, const TapeGroups& g
   Span span{.info = {.label = tape.labels[record.label]}, .start_ns = played.start_ns, .end_ns = played.end_ns};
   if (record.kind != TapeRecord::call) {
     const TapeWork& work = tape.works[record.what];
-    span.info.name = work.name, span.info.category = work.category;
+    span.info.name = work.name, span.info.category = work.category, span.info.cost = work.wire;
     return span;
   }
   const TapeCall& call = tape.calls[record.what];

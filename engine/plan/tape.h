@@ -34,6 +34,7 @@ struct TapeWork {
   int64_t batch = 1;            // of attention: heads of all samples
   int64_t flops = 0;            // of a GEMM; of attention, those above the diagonal left out
   int64_t bytes = 0;            // read and written, each argument once
+  WireCost wire = {};           // of a copy between threads that is all there is of a call
   bool operator==(const TapeWork&) const = default;
 };
 

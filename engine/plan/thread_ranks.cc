@@ -57,11 +57,15 @@ class Rewriter {
   void call(const TapeRecord& record) {
     const TapeCall call = tape_.calls[record.what];
     const TapeGroups::Group& group = groups_[tape_.groups[static_cast<size_t>(call.group)]];
+    const bool linked = has_link(links_, group.category);
     const auto copy = [&] {
       const auto [at, is_new] = copies_.try_emplace(record.what, static_cast<uint32_t>(tape_.works.size()));
       if (is_new)
-        tape_.works.push_back(
-            {.name = call.name, .category = group.category, .kind = TapeWork::copy, .bytes = call.bytes});
+        tape_.works.push_back({.name = call.name,
+                               .category = group.category,
+                               .kind = TapeWork::copy,
+                               .bytes = call.bytes,
+                               .wire = linked || call.kind == CommCall::transfer ? WireCost{} : call.cost});
       add(TapeRecord::work, record.stream, at->second, record.label);
     };
     if (call.kind == CommCall::transfer) {
@@ -73,7 +77,6 @@ class Rewriter {
     const auto meet = [&, number = meeting->second] { add(TapeRecord::call, record.stream, number, record.label); };
     meet();
     if (call.kind == CommCall::barrier) return;
-    const bool linked = has_link(links_, group.category);
     uint32_t brought = 0;
     if (linked) {  // beside the copies
       const uint8_t wire = wire_of(record.stream);

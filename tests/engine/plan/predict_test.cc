@@ -96,6 +96,17 @@ TEST(Predict, EachRankAsAPlayerGivesTheSame) {
   }
 }
 
+// Ranks of CPUs send the bytes that those of GPUs do, whether their links are emulated or copies between threads.
+TEST(Predict, BytesAreThoseOfTheLayout) {
+  const auto& [config, layout] = small_run_of_eight();
+  const System cpu = load_system("cpu", {}, source_path("configs/systems"));
+  Config linked = config;
+  linked.comm.link_gbps = 1;
+  const auto bytes = predicted().step.stats.wire_bytes;
+  EXPECT_EQ(predict(config, layout, cpu).step.stats.wire_bytes, bytes);
+  EXPECT_EQ(predict(linked, layout, cpu).step.stats.wire_bytes, bytes);
+}
+
 TEST(Predict, JsonHasItsNumbers) {
   const Prediction p = predicted();
   const nlohmann::json json = parse_json(to_json(p, h100()), BadJson::discarded);
