@@ -229,10 +229,19 @@ bool OutputFile::commit_as_first() {
   return true;
 }
 
-void write_file(const std::string& path, std::string_view text) {
+namespace {
+
+// And no link, pipe or device.
+bool is_or_can_be_a_file(const std::string& path) {
   std::error_code error;
   const auto type = std::filesystem::symlink_status(path, error).type();
-  if (type == std::filesystem::file_type::regular || type == std::filesystem::file_type::not_found) {
+  return type == std::filesystem::file_type::regular || type == std::filesystem::file_type::not_found;
+}
+
+}  // namespace
+
+void write_file(const std::string& path, std::string_view text) {
+  if (is_or_can_be_a_file(path)) {
     OutputFile file(path);
     file.write(text);
     return file.commit();
@@ -240,6 +249,11 @@ void write_file(const std::string& path, std::string_view text) {
   const FileDescriptor fd(open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
   if (fd < 0) fail_io(path, "open it");
   if (write_all(fd, text) < text.size()) fail_io(path, "write it");
+}
+
+void check_writable(std::initializer_list<std::string> paths) {
+  for (const std::string& path : paths)
+    if (!path.empty() && is_or_can_be_a_file(path)) const OutputFile can_be_made(path);
 }
 
 AppendFile::AppendFile(std::string path, Start start, Warn warn, std::string sibling)

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -114,6 +115,8 @@ void remove_abandoned(const std::string& folder, std::string_view prefix);
 
 // A whole file, durable when this returns. What is no file of its own, a link, pipe or device, takes the text as it is.
 void write_file(const std::string& path, std::string_view text);
+// For before long work. Throws IoError where no file can be made at one of them; "" is none.
+void check_writable(std::initializer_list<std::string> paths);
 
 // A file of records for people who watch the run. A disk that is full must not end a training run, so append() writes a
 // record wholly or not at all. It warns at the first failure, and with the number of records that are missing when one

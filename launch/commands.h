@@ -140,8 +140,8 @@ CLI::Option* add_list(CLI::App& command, const char* name, std::vector<T>& items
   };
   return command.add_option(name, read, help)
       ->type_name(std::is_integral_v<T> ? "INT" : std::is_arithmetic_v<T> ? "FLOAT" : "TEXT")
-      ->expected(1, CLI::detail::expected_max_vector_size)
-      ->allow_extra_args();
+      ->take_all()
+      ->allow_extra_args(false);  // a file may follow
 }
 inline void add_set_option(CLI::App& command, std::vector<std::string>& sets, const char* help) {
   command.add_option("--set", sets, help)->option_text("SECTION.KEY=VALUE ...")->take_all()->allow_extra_args(false);

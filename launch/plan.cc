@@ -80,6 +80,7 @@ void measure(const PlanOptions& options, const System& system) {
                     system.name));
   if (!options.path.empty() || options.calibration.out.empty())
     throw ConfigError("--calibrate: expected --out FILE.yaml, and no run: it measures runs of its own");
+  check_writable({options.calibration.out});
   const MeasuredSystem measured = measure_system(system, [](const std::string& what) {
     fmt::print("measuring {}\n", what);
     std::fflush(stdout);
@@ -178,6 +179,7 @@ void run(const PlanOptions& options) {
     check_is_planned(loaded.config);
     return run_search(options.search, loaded, links, options.ranks.front(), system, options.json);
   }
+  check_writable({options.outputs.trace, options.outputs.picture});
   if (options.ranks.size() > 1) run_curves(options, loaded, system);
   else if (!options.scaling.empty()) throw ConfigError("--scaling: is of several numbers of --ranks, found one");
   else run_one(options, loaded, system);

@@ -106,8 +106,7 @@ void add_calibration_options(CLI::App& command, CalibrationOptions& options) {
 
 void score_or_calibrate(const CalibrationOptions& options) {
   const bool fits = !options.calibrate.empty();
-  for (const std::string& path : {options.out, options.plot})
-    if (!path.empty()) const OutputFile can_be_written(path);  // before the work
+  check_writable({options.out, options.plot});
   std::vector<MeasuredRow> rows;
   for (const std::string& file : fits ? options.calibrate : options.score)
     for (MeasuredRow& row : read_rows(file)) rows.push_back(std::move(row));

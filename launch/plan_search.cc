@@ -57,7 +57,7 @@ void run_search(const PlanSearch& search, const LoadedConfig& run, const CommCon
   std::error_code none;
   if (std::filesystem::equivalent(search.out, run.path, none))
     throw ConfigError(fmt::format("--search-out: found {}, the file of the run; expected another", search.out));
-  { const OutputFile can_be_written(search.out); }  // before the work
+  check_writable({search.out});
   watch_stop_signals("the search ends with what it has", "the search ends at once");
   RedrawnLine line;
   SearchOptions options{.best = kBest, .seconds = search.seconds, .threads = static_cast<size_t>(usable_cores())};

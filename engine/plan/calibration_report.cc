@@ -18,8 +18,14 @@ namespace {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
+// All runs have a metrics.jsonl: their folders tell them apart.
+std::string short_name(const std::filesystem::path& path) {
+  const auto name = path.filename();
+  return (name == "metrics.jsonl" ? path.parent_path().filename() / name : name).string();
+}
+
 std::string name_of_file(const MeasuredRow& row) {
-  return std::filesystem::path(row.place.substr(0, row.place.rfind(':'))).filename().string();
+  return short_name(row.place.substr(0, row.place.rfind(':')));
 }
 
 }  // namespace
@@ -53,7 +59,7 @@ std::vector<TextBlock> describe_errors(const MeasuredRuns& runs, std::span<const
   for (size_t i = 0; i < runs.rows().size(); ++i) {
     const MeasuredRow& row = runs.rows()[i];
     const MeshShape& mesh = row.layout.mesh;
-    each.rows.push_back({std::filesystem::path(row.place).filename().string(), fmt::format("{}", mesh.world()),
+    each.rows.push_back({short_name(row.place), fmt::format("{}", mesh.world()),
                          fmt::format("{}", mesh[Axis::tp]), fmt::format("{}", mesh[Axis::pp]),
                          fmt::format("{}", mesh[Axis::dp]), fmt::format("{}", row.config.batch.micro_batch_size),
                          fmt::format("{:.4g}", row.step_seconds), fmt::format("{:.4g}", predicted[i]),

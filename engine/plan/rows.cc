@@ -60,7 +60,8 @@ std::vector<std::string> columns_of(const std::string& place, const std::string&
   for (const std::string_view name : {"run", "ranks"})
     if (!has(name)) bad(place, "columns", fmt::format("{} is missing", name));
   if (std::ranges::count_if(kMeasured, has) != 1)
-    bad(place, "columns", fmt::format("expected one of {}", fmt::join(kMeasured, ", ")));
+    bad(place, "columns", fmt::format("found {} of {}, expected one", std::ranges::count_if(kMeasured, has),
+                                      fmt::join(kMeasured, ", ")));
   return names;
 }
 
@@ -104,7 +105,10 @@ MeasuredRow row_of(const std::string& place, const std::string& folder, const st
 MeasuredRow row_of_run(const std::string& path) {
   constexpr size_t kWarmUp = 2;
   const std::string folder = std::filesystem::path(path).parent_path().string();
-  LoadedConfig loaded = load_config((std::filesystem::path(folder) / "config.resolved.yaml").string());
+  const auto config = std::filesystem::path(folder) / "config.resolved.yaml";
+  if (!std::filesystem::exists(config))
+    bad(path, "run", fmt::format("there is no {}, expected that of the run beside its metrics", config.string()));
+  LoadedConfig loaded = load_config(config.string());
   std::vector<double> seconds, flops_per_rank;
   const std::string problem = for_each_step(path, [&](const StepNumbers& numbers) {
     seconds.push_back(numbers.at("step_seconds"));

@@ -134,9 +134,17 @@ System parse_system(const std::string& text, const std::string& path, const std:
   return system;
 }
 
+std::string systems_folder() {
+  constexpr const char* kFolder = "configs/systems";
+  std::error_code error;
+  if (std::filesystem::is_directory(kFolder, error)) return kFolder;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);  // in a folder of the checkout
+  return (program.parent_path().parent_path() / kFolder).string();
+}
+
 namespace {
 
-std::filesystem::path path_of(const std::string& name_or_path, std::string_view folder) {
+std::filesystem::path path_of(const std::string& name_or_path, const std::string& folder) {
   const bool is_path = name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".yaml");
   const auto path =
       is_path ? std::filesystem::path(name_or_path) : std::filesystem::path(folder) / (name_or_path + ".yaml");
@@ -148,17 +156,17 @@ std::filesystem::path path_of(const std::string& name_or_path, std::string_view 
 
 }  // namespace
 
-std::string page_text(const std::string& name_or_path, std::string_view folder) {
+std::string page_text(const std::string& name_or_path, const std::string& folder) {
   return read_yaml_text(path_of(name_or_path, folder).string());
 }
 
 System load_system(const std::string& name_or_path, const std::vector<std::string>& overrides,
-                   std::string_view folder) {
+                   const std::string& folder) {
   const std::string path = path_of(name_or_path, folder).string();
   return parse_system(read_yaml_text(path), path, overrides);
 }
 
-std::vector<std::string> system_names(std::string_view folder) {
+std::vector<std::string> system_names(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code missing;  // no folder: no names
   for (const auto& entry : std::filesystem::directory_iterator(folder, missing))

@@ -69,19 +69,20 @@ struct SystemKey {
 std::span<const SystemKey> system_keys();
 double value_of(const System& system, const SystemKey& key);
 
-inline constexpr std::string_view kSystemsFolder = "configs/systems";
+// Of the pages that come with Trivet: configs/systems, or that of the checkout in which the program was built.
+std::string systems_folder();
 
 // The page NAME in the folder, or the file at a path that has a '/' or ends in ".yaml". `overrides` are KEY=VALUE of
 // --system-set, stronger than the page; the last one of a key counts. Throws one ConfigError with every problem, each
 // with its place, key, what was found and what was expected; IoError.
 System load_system(const std::string& name_or_path, const std::vector<std::string>& overrides = {},
-                   std::string_view folder = kSystemsFolder);
+                   const std::string& folder = systems_folder());
 // The text of that page. Throws ConfigError, IoError.
-std::string page_text(const std::string& name_or_path, std::string_view folder = kSystemsFolder);
+std::string page_text(const std::string& name_or_path, const std::string& folder = systems_folder());
 // The same from text; `path` names it.
 System parse_system(const std::string& text, const std::string& path, const std::vector<std::string>& overrides = {});
 
 // The names of the folder's pages, in alphabetical order.
-std::vector<std::string> system_names(std::string_view folder = kSystemsFolder);
+std::vector<std::string> system_names(const std::string& folder = systems_folder());
 
 }  // namespace trivet
