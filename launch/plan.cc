@@ -129,7 +129,11 @@ Explanation explain_with_progress(const LegalRun& run, const System& system) {
 
 void run_one(const PlanOptions& options, const LoadedConfig& loaded, const System& system) {
   const int ranks = options.ranks.empty() ? ranks_of_one_replica(loaded.config) : options.ranks.front();
+  RedrawnLine line;
+  constexpr int kManyRanks = 100'000;  // take seconds
+  if (ranks >= kManyRanks) line.draw(fmt::format("rehearsing {} ranks", grouped(ranks)));
   const RunPlan planned = plan_run(loaded, ranks, system, options.outputs);
+  line.clear();
   const auto& [config, layout] = std::tie(planned.run.loaded.config, planned.run.layout);
   for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
   if (!planned.choice.empty()) fmt::print(stderr, "trivet: {}\n", planned.choice);
