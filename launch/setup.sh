@@ -93,7 +93,13 @@ build_trivet() {
   while (($#)) && [[ $1 != -- ]]; do options+=("$1"); shift; done
   (($#)) && shift
   # Configured again only when asked for something else than last time: ninja itself notices changed CMake files.
-  local stamp=$dir/.configured wanted="${options[*]:-default}" fresh=()
+  local stamp=$dir/.configured wanted="${options[*]:-default}" fresh=() home
+  # A folder that was copied or moved with its checkout still names the other one, and ninja would build there.
+  home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$dir/CMakeCache.txt" 2>/dev/null) || true
+  if [[ $home && ! $home -ef $root ]]; then
+    echo "${dir##*/} was made for the checkout $home: it is made anew"
+    rm -rf "$dir"
+  fi
   if [[ ! -f $dir/build.ninja || ! -f $stamp || $(<"$stamp") != "$wanted" ]]; then
     [[ -f $stamp ]] && fresh=(--fresh)  # without the options of last time
     echo "configuring ${dir##*/}"

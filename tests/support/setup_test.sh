@@ -57,6 +57,27 @@ for cache in "$folder/cache" /proc/cache; do
   [[ $launcher == "$([[ $cache == /proc/* ]] || echo ccache)" ]] || { echo "ccache in $cache: launcher \"$launcher\""; failed=1; }
 done
 
+# A build folder that came with a copy of another checkout is made anew, so that nothing is built there; its own stays.
+mkdir -p "$folder/copy/launch" "$folder/original"
+cp "$checkout/launch/setup.sh" "$folder/copy/launch/"
+printf '#!/bin/sh\necho cmake >>"$CALLS"; mkdir -p "$6"; touch "$6/build.ninja"\n' >"$folder/bin/cmake"
+printf '#!/bin/sh\necho ninja >>"$CALLS"\n' >"$folder/bin/ninja"
+chmod +x "$folder/bin/cmake" "$folder/bin/ninja"
+for home in "$folder/original" "$folder/removed" "$folder/copy"; do
+  mkdir -p "$folder/copy/build"
+  echo "CMAKE_HOME_DIRECTORY:INTERNAL=$home" >"$folder/copy/build/CMakeCache.txt"
+  touch "$folder/copy/build/build.ninja" "$folder/copy/build/object.o"
+  printf default >"$folder/copy/build/.configured"
+  : >"$folder/calls"
+  output=$(CALLS=$folder/calls PATH=$folder/bin:$PATH bash -c "source '$folder/copy/launch/setup.sh'; build_trivet '$folder/copy/build'" 2>&1)
+  calls=$(tr '\n' ' ' <"$folder/calls") expected='cmake ninja ' kept=0
+  [[ $home != */copy ]] || expected='ninja ' kept=1
+  if [[ $calls != "$expected" || -e $folder/copy/build/object.o && $kept == 0 || $kept == 0 && $output != *"$home"* ]]; then
+    echo "a build folder of $home: calls \"$calls\" (expected \"$expected\"), output:"; echo "$output"
+    failed=1
+  fi
+done
+
 # The scripts print their usage, and refuse what they do not know before they do anything.
 usage_of() {  # SCRIPT CODE TEXT ARGUMENT…
   local name=$1 code=$2 text=$3 found=0
