@@ -1,25 +1,20 @@
 #!/usr/bin/env bash
-# Runs all tests: installs what is missing, builds, and starts ctest; then the fuzz targets for a few seconds; then all
-# tests under AddressSanitizer with UndefinedBehaviorSanitizer, and CUDA emulated. Prints where the time went.
-#   launch/test.sh [--unity] [--quick | --tsan] [CTEST ARGUMENT…]
-#     --unity   several sources are compiled as one, all but the kernels with -Og, in a folder of their own, and a few
-#               processes share the cases: quicker from nothing, as CI begins; AddressSanitizer then does not look for
-#               uses after a scope has ended, which takes a quarter of its compile time
-#     --quick   without sanitizers      --tsan   under ThreadSanitizer too: also what CUDA kernels lack in barriers
-# Under AddressSanitizer, and with --unity, a test of ctest's is a share of a program's cases: GTEST_FILTER=… chooses
-# among them, -R does not.
+# Installs what is missing, builds, and runs the tests. Prints where the time went.
+#   launch/test.sh [--all] [--tsan] [CTEST ARGUMENT…]
+#     without   each test once, in less than ten minutes on two cores; CUDA is left out where no GPU is
+#     --all     what CI runs, in less than 18 minutes: with CUDA as AUTO finds it, then the fuzz targets, and all tests
+#               again under AddressSanitizer with UndefinedBehaviorSanitizer, where CUDA is emulated on the CPU
+#     --tsan    as --all, and all tests under ThreadSanitizer too, which also sees what CUDA kernels lack in barriers
+# One test of ctest's is a share of a program's cases: GTEST_FILTER=… chooses among the cases, -R does not.
+# TRIVET_RANDOM_LAYOUTS=N draws N random layouts: 50 without --all; with it 40, under sanitizers 8.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
-asan=1 tsan=0 plain=(build) scopes=()
+all=0 tsan=0
 while (($#)); do
   case $1 in
-    --unity)  # with -Og GCC compiles in two thirds of the time, and in six sevenths where it collects no garbage
-      heap="--param ggc-min-heapsize=1000000"
-      plain=(build-unity -DCMAKE_UNITY_BUILD=ON -DTRIVET_SHARED_PROCESSES=ON -DTRIVET_LEVEL=-Og "-DCMAKE_CXX_FLAGS=$heap")
-      scopes=("-DCMAKE_CXX_FLAGS=$heap -fno-sanitize-address-use-after-scope") ;;
-    --quick) asan=0 ;;
-    --tsan) tsan=1 ;;
+    --all) all=1 ;;
+    --tsan) all=1 tsan=1 ;;
     *) break ;;
   esac
   shift
@@ -31,6 +26,13 @@ for argument; do
 done
 packages+=("${test_packages[@]}")
 install_packages
+
+# For a build that is made to run all tests once: unity builds, a few processes that share the cases, and -Og for all but
+# the kernels, with which GCC compiles in two thirds of the time; in six sevenths where it collects no garbage.
+heap="--param ggc-min-heapsize=1000000"
+once=(-DCMAKE_UNITY_BUILD=ON -DTRIVET_SHARED_PROCESSES=ON -DTRIVET_LEVEL=-Og "-DCMAKE_CXX_FLAGS=$heap")
+# AddressSanitizer does not look for uses after a scope has ended: that takes a quarter of its compile time.
+scopes="-DCMAKE_CXX_FLAGS=$heap -fno-sanitize-address-use-after-scope"
 
 run_tests() {  # DIR CTEST-ARGUMENT…
   local dir=$1
@@ -56,16 +58,20 @@ phase() {  # NAME COMMAND…: runs it, and notes its time
 }
 trap 'printf "%s\n" "where the time went:" "${phases[@]}" "$(printf "%6d s in all" $SECONDS)"' EXIT
 
-phase "build" build_trivet "${plain[@]}"
-phase "tests, of MPI ranks too" run_tests "${plain[0]}" "$@"
+if ((!all)); then
+  nvidia-smi -L >/dev/null 2>&1 || once+=(-DTRIVET_CUDA=OFF)
+  export TRIVET_RANDOM_LAYOUTS=${TRIVET_RANDOM_LAYOUTS-50}
+  phase "build" build_trivet build-test "${once[@]}"
+  phase "tests, of MPI ranks too" run_tests build-test "$@"
+  exit
+fi
+phase "build" build_trivet build-all "${once[@]}"
+phase "tests, of MPI ranks too" run_tests build-all "$@"
 phase "fuzz targets" launch/fuzz.sh -runs=3000  # from the committed inputs on
-if ((asan)); then
-  phase "build with AddressSanitizer" build_trivet build-asan -DTRIVET_SANITIZE=address,undefined "${scopes[@]}"
-  export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-  phase "tests with AddressSanitizer, CUDA emulated" run_tests build-asan "$@"
-fi
-if ((tsan)); then
-  phase "build with ThreadSanitizer" build_trivet build-tsan -DTRIVET_SANITIZE=thread
-  export TSAN_OPTIONS="suppressions=$root/tests/support/tsan.supp halt_on_error=1"
-  phase "tests with ThreadSanitizer, CUDA emulated" run_tests build-tsan "$@"
-fi
+phase "build with AddressSanitizer" build_trivet build-asan -DTRIVET_SANITIZE=address,undefined "$scopes"
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+phase "tests with AddressSanitizer, CUDA emulated" run_tests build-asan "$@"
+((tsan)) || exit 0
+phase "build with ThreadSanitizer" build_trivet build-tsan -DTRIVET_SANITIZE=thread
+export TSAN_OPTIONS="suppressions=$root/tests/support/tsan.supp halt_on_error=1"
+phase "tests with ThreadSanitizer, CUDA emulated" run_tests build-tsan "$@"

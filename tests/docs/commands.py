@@ -148,6 +148,21 @@ def check_not_run(block, source, build):
                 raise SystemExit(f"{block.page}:{block.line}: there is no {word}")
 
 
+def broken_links(source, pages):
+    """Links from a page to a file that is not there, or to a heading that its page does not have."""
+    def anchors(page):
+        headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+        return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    broken = []
+    for page in pages:
+        for link in re.findall(r"\]\(([^)]+)\)", (source / page).read_text()):
+            path, _, anchor = link.partition("#")
+            target = (source / page).parent / path if path else source / page
+            if not re.match("[a-z]+:", link) and (not target.exists() or (anchor and anchor not in anchors(target))):
+                broken.append(f"{page}: the link {link} leads nowhere")
+    return broken
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--source", type=pathlib.Path, required=True)
@@ -163,6 +178,8 @@ def main():
         environment.pop(name, None)  # a page has to say what it takes
     exports, outputs, failures, executed = [], {}, [], 0
     pages = ["README.md"] + sorted(glob.glob("docs/*.md", root_dir=options.source))
+    failures += broken_links(options.source, pages)
+    pages.sort(key=lambda page: page not in ("README.md", "docs/train.md"))  # where a reader begins
     for page in pages:
         for block in blocks_of(options.source / page, page):
             at = f"{page}:{block.line}"
