@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,11 +32,36 @@ void sync_directory_of(const std::string& path) {
 
 }  // namespace
 
+namespace {
+
+// Whether a call is to be repeated: a signal interrupted it, or the pipe or terminal, which another process may have
+// made non-blocking for all who share it, is ready now.
+bool call_again(int fd, short event) {
+  if (errno == EINTR) return true;
+  pollfd ready{fd, event, 0};
+  return errno == EAGAIN && (poll(&ready, 1, -1) > 0 || errno == EINTR);
+}
+
+}  // namespace
+
 size_t write_all(int fd, std::span<const char> bytes) {
   size_t done = 0;
   while (done < bytes.size()) {
     const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
-    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && call_again(fd, POLLOUT)) continue;
+    if (n <= 0) break;
+    done += static_cast<size_t>(n);
+  }
+  return done;
+}
+
+size_t read_all(int fd, std::span<char> to) {
+  size_t done = 0;
+  errno = 0;
+  while (done < to.size()) {
+    const ssize_t n = ::read(fd, to.data() + done, to.size() - done);
+    if (n < 0 && call_again(fd, POLLIN)) continue;
+    if (n == 0) errno = 0;
     if (n <= 0) break;
     done += static_cast<size_t>(n);
   }
@@ -292,21 +318,21 @@ void AppendFile::cut_torn_record() {
   if (::ftruncate(fd_, end) != 0) warn(fmt::format("a torn record cannot be cut off: {}", error_text(errno)));
 }
 
-bool AppendFile::append(std::string_view record) {
+bool AppendFile::append(std::string_view record, bool kept) {
   if (is_to_be_made_anew() && open(0)) warn("was removed; it goes on in a new file, without the records before");
   const off_t end = regular_ ? ::lseek(fd_, 0, SEEK_END) : 0;
   const size_t written = write_all(fd_, record);
   if (written == record.size()) {
-    if (const int64_t lost = std::exchange(lost_, 0); lost > 0)
-      warn(fmt::format("can be written again; {} records before this one are missing", lost));
+    if (std::exchange(failing_, false))
+      warn(fmt::format("can be written again; {} records before this one are missing", std::exchange(lost_, 0)));
     return true;
   }
   const std::string why = error_text(errno);
   const bool torn = regular_ && written > 0 && ::ftruncate(fd_, end) != 0;
-  if (lost_ == 0)
-    warn(fmt::format("cannot be written: {}; until it can be, its records are lost{}", why,
+  if (!std::exchange(failing_, true))
+    warn(fmt::format("cannot be written: {}{}; how many records are lost is said when it can be", why,
                      torn ? ", and one is torn" : ""));
-  ++lost_;
+  lost_ += !kept;
   return false;
 }
 

@@ -65,8 +65,11 @@ enum class TornLine { skip, read };
 void for_each_line(const std::string& path, const std::function<void(const std::string& line, int64_t number)>& each,
                    TornLine torn = TornLine::skip);
 
-// Writes bytes to a file descriptor. The number written: less than all of them where errno says why.
+// Writes bytes to a file descriptor, waiting for one that is non-blocking. The number written: less than all of them
+// where errno says why.
 size_t write_all(int fd, std::span<const char> bytes);
+// Reads until `to` is full. The number read: less than all of them at the end (errno is 0), or where errno says why.
+size_t read_all(int fd, std::span<char> to);
 // False where errno says why. A file system that has nothing to synchronise for directories is no reason.
 bool sync_directory(const std::string& path);
 
@@ -134,8 +137,9 @@ class AppendFile {
   AppendFile(AppendFile&&) = default;
   AppendFile& operator=(AppendFile&&) = default;
 
-  // REQUIRES: the record ends in a newline. False where it could not be written. Throws what `warn` throws.
-  bool append(std::string_view record);
+  // REQUIRES: the record ends in a newline. False where it could not be written; it counts as lost, unless `kept` says
+  // that it will be offered again. Throws what `warn` throws.
+  bool append(std::string_view record, bool kept = false);
 
   const std::string& path() const { return path_; }
 
@@ -151,6 +155,7 @@ class AppendFile {
   FileDescriptor folder_;  // of the file, which is never made in another folder of that name
   FileDescriptor fd_;
   bool regular_ = false;  // not a pipe or device: what was written can be cut off again
+  bool failing_ = false;  // the last record was not written
   int64_t lost_ = 0;      // records, since the last one that was written
 };
 

@@ -1,11 +1,13 @@
 #include "base/host.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
+#include <climits>
 #include <cstring>
 #include <fstream>
+#include <poll.h>
 #include <sched.h>
 #include <sstream>
 #include <sys/ioctl.h>
@@ -50,9 +52,23 @@ std::string error_text(int error) {
   return std::strerror(error);
 }
 
+bool stderr_accepts(int milliseconds) noexcept {
+  pollfd ready{STDERR_FILENO, POLLOUT, 0};
+  int found;
+  do found = poll(&ready, 1, milliseconds);
+  while (found < 0 && errno == EINTR);
+  return found > 0;
+}
+
 void write_stderr(std::string_view text) noexcept {
-  std::fwrite(text.data(), 1, text.size(), stderr);
-  std::fflush(stderr);
+  static std::atomic<bool> stalled = false;
+  while (!text.empty()) {
+    if (stalled = !stderr_accepts(stalled ? 0 : 2000); stalled) return;
+    const ssize_t n = write(STDERR_FILENO, text.data(), std::min<size_t>(text.size(), PIPE_BUF));
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n <= 0) return;
+    text.remove_prefix(static_cast<size_t>(n));
+  }
 }
 
 int terminal_columns(int fd) {

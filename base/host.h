@@ -16,8 +16,9 @@ int64_t boot_number();  // its hash, 0 or more
 // What an errno says, and the limit of this process (ulimit) that it met.
 std::string error_text(int error);
 // Writes to standard error in one piece, as the ranks share a terminal. One that is closed, full or read-only is no
-// reason to end anything.
+// reason to end anything, and one that accepts nothing, such as a paused pager, costs two seconds once.
 void write_stderr(std::string_view text) noexcept;
+bool stderr_accepts(int milliseconds = 0) noexcept;  // within the time; in handlers of signals, too
 // The width of the terminal behind a file descriptor; 0: it is no terminal.
 int terminal_columns(int fd);
 

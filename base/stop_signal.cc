@@ -9,6 +9,8 @@
 #include <ctime>
 #include <unistd.h>
 
+#include "base/host.h"
+
 namespace trivet {
 namespace {
 
@@ -41,7 +43,7 @@ int64_t monotonic_ns() {
 
 // In one write: ranks share a terminal. Nothing here allocates or locks.
 void report(int signal, std::string_view text) {
-  if (text.empty()) return;
+  if (text.empty() || !stderr_accepts()) return;
   std::array<char, 400> line;
   size_t size = 0;
   const char* const name = sigabbrev_np(signal);

@@ -4,10 +4,10 @@
 
 #include <cstdio>
 #include <fmt/format.h>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include "base/files.h"
@@ -42,8 +42,7 @@ void read_prompt(GenerateOptions& options) {
   if (launched_world_size() > 1)
     throw ConfigError("--prompt-file -: a launcher gives standard input to one rank only; name a file");
   options.prompt.resize(kLargestPrompt + 1);
-  std::cin.read(options.prompt.data(), kLargestPrompt + 1);
-  options.prompt.resize(static_cast<size_t>(std::cin.gcount()));
+  options.prompt.resize(read_all(STDIN_FILENO, options.prompt));
   if (options.prompt.size() > kLargestPrompt)
     throw DataError(fmt::format("--prompt-file -: has more than {} bytes", kLargestPrompt));
   options.prompt_file.clear();

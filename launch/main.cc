@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <ext/stdio_sync_filebuf.h>
 #include <fcntl.h>
 #include <iostream>
 #include <new>
@@ -18,6 +19,8 @@
 #include <unistd.h>
 #include <vector>
 
+#include "base/files.h"
+#include "base/host.h"
 #include "base/utf8.h"
 #include "engine/config/problems.h"
 #include "kernels/base/check.h"
@@ -34,13 +37,25 @@ void open_standard_streams() {
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
 }
 
+// Standard output by write_all(), which waits where it is non-blocking; stdio would lose what it does not take at once.
+void write_stdout_wholly() {
+  const auto write = [](void*, const char* text, size_t bytes) {
+    return static_cast<ssize_t>(trivet::write_all(STDOUT_FILENO, {text, bytes}));
+  };
+  FILE* const whole = fopencookie(nullptr, "w", {.read = nullptr, .write = write, .seek = nullptr, .close = nullptr});
+  if (whole == nullptr) return;
+  setvbuf(whole, nullptr, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF, BUFSIZ);
+  stdout = whole;
+  std::cout.rdbuf(new __gnu_cxx::stdio_sync_filebuf<char>(stdout));  // flushed after all destructors
+}
+
 // The stack of this thread, and of each that the program starts, may grow to this limit. A smaller one ends in a crash.
 bool has_stack() {
   constexpr rlim_t kLeast = 256 << 10;  // bytes
   rlimit limit{};
   if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeast) return true;
-  std::fprintf(stderr, "trivet: the limit of the stack is %ju KiB, expected at least %ju (ulimit -s)\n",
-               uintmax_t{limit.rlim_cur >> 10}, uintmax_t{kLeast >> 10});
+  trivet::write_stderr(fmt::format("trivet: the limit of the stack is {} KiB, expected at least {} (ulimit -s)\n",
+                                   limit.rlim_cur >> 10, kLeast >> 10));
   return false;
 }
 
@@ -55,7 +70,7 @@ int report_lost_output() {
     std::signal(SIGPIPE, SIG_DFL);
     std::raise(SIGPIPE);
   }
-  std::fprintf(stderr, "trivet: standard output cannot be written: %s\n", std::strerror(reason));
+  trivet::write_stderr(fmt::format("trivet: standard output cannot be written: {}\n", std::strerror(reason)));
   return trivet::IoError("").exit_code();
 }
 
@@ -84,6 +99,7 @@ bool leaves_it_to_rank_0(const std::exception& error) {
 
 int main(int argc, char** argv) {
   open_standard_streams();
+  write_stdout_wholly();
   if (!has_stack()) return trivet::ConfigError("").exit_code();
   // A write beyond the limit on the size of files, or to a pipe that nobody reads, is an error of that write, which
   // says what it was for: training goes on without its terminal.
@@ -121,15 +137,16 @@ int main(int argc, char** argv) {
     const std::string unknown = trivet::unknown_word(app);
     const bool follows =
         dynamic_cast<const CLI::RequiredError*>(&error) || dynamic_cast<const CLI::ExtrasError*>(&error);
-    if (!unknown.empty()) std::fprintf(stderr, "trivet: %s\n", shown(unknown, arguments).c_str());
-    if (unknown.empty() || !follows) std::fputs(shown(message.str(), arguments).c_str(), stderr);
-    else std::fputs("Run with --help for more information.\n", stderr);
+    if (!unknown.empty()) trivet::write_stderr(fmt::format("trivet: {}\n", shown(unknown, arguments)));
+    trivet::write_stderr(unknown.empty() || !follows ? shown(message.str(), arguments)
+                                                     : "Run with --help for more information.\n");
     return code != 0 ? 64 : flushed() ? 0 : report_lost_output();
   } catch (const std::exception& error) {
     if (leaves_it_to_rank_0(error)) return trivet::exit_code_of(error);
     const bool foreign = !dynamic_cast<const trivet::Error*>(&error) && !dynamic_cast<const std::bad_alloc*>(&error);
     if (foreign && std::ferror(stdout)) return report_lost_output();
-    std::fprintf(stderr, "trivet: %s%s\n", foreign ? "internal error: " : "", shown(error.what(), arguments).c_str());
+    trivet::write_stderr(
+        fmt::format("trivet: {}{}\n", foreign ? "internal error: " : "", shown(error.what(), arguments)));
     return trivet::exit_code_of(error);
   }
 }

@@ -2,10 +2,10 @@
 
 #include <atomic>
 #include <fmt/ranges.h>
-#include <iostream>
 #include <memory>
 #include <optional>
 
+#include "base/sink_queue.h"
 #include "base/stop_signal.h"
 #include "engine/config/load.h"
 #include "engine/config/problems.h"
@@ -32,7 +32,15 @@ int run(TrainOptions& options) {
   const LoadedConfig loaded = load_config(options.path, options.sets);
   options.run.sampling.seed = options.seed.value_or(static_cast<uint64_t>(loaded.config.train.seed));
   std::atomic<int> exit_code = 0;  // the same on all ranks
-  const auto rank_main = [&](Communicator& world) { exit_code = run_training(loaded, options.run, world, std::cout); };
+  QueuedOutput out(loaded.config.train.run_dir + "/output.log");
+  const auto rank_main = [&](Communicator& world) {
+    try {
+      exit_code = run_training(loaded, options.run, world, out);
+    } catch (...) {
+      out.drain();  // before MPI ends the process
+      throw;
+    }
+  };
 
   const int needed = ranks_of_one_replica(loaded.config);
   // What is wrong with the layout, before so many threads start.

@@ -162,13 +162,9 @@ class TextSource::File : public ByteStream {
       bytes = static_cast<size_t>(std::min<int64_t>(kSourceBlock, file_->size() - at_));
       file_->read_at(at_, std::as_writable_bytes(std::span(block_).first(bytes)));
     }
-    while (!file_ && bytes < block_.size()) {
-      const ssize_t n = ::read(STDIN_FILENO, block_.data() + bytes, block_.size() - bytes);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) throw IoError(fmt::format("standard input: cannot be read: {}", std::strerror(errno)));
-      if (n == 0) break;
-      bytes += static_cast<size_t>(n);
-    }
+    if (!file_) bytes = read_all(STDIN_FILENO, block_);
+    if (!file_ && bytes < block_.size() && errno != 0)
+      throw IoError(fmt::format("standard input: cannot be read: {}", std::strerror(errno)));
     at_ += static_cast<int64_t>(bytes);
     return std::string_view(block_).substr(0, bytes);
   }

@@ -9,6 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/host.h"
+
 namespace trivet {
 namespace {
 
@@ -50,7 +52,7 @@ void on_fatal_signal(int signal) {
   if (is_request(signal)) return;  // the thread goes on until the last watchdog has served it
   crash.thread = this_thread();
   void* frames[64];
-  backtrace_symbols_fd(frames, backtrace(frames, 64), STDERR_FILENO);
+  if (stderr_accepts()) backtrace_symbols_fd(frames, backtrace(frames, 64), STDERR_FILENO);
   for (int i = 0; i < kPatience && crash.served < crash.watches; ++i) pause_ms(10);
   end_by(signal);
 }

@@ -13,6 +13,7 @@
 
 #include "base/files.h"
 #include "base/host.h"
+#include "base/sink_queue.h"
 #include "parallel/comm/host_world.h"
 
 namespace trivet {
@@ -32,11 +33,6 @@ char state_of_thread(pid_t thread) {
     state = process_state(fmt::format("/proc/self/task/{}", thread)).state;
   }
   return state;
-}
-
-void say(const std::string& line) {
-  std::fwrite(line.data(), 1, line.size(), stderr);  // in one piece: the ranks share a terminal
-  std::fflush(stderr);
 }
 
 }  // namespace
@@ -115,7 +111,7 @@ void Watchdog::serve_crash(int signal) {
            : fmt::format("the process of rank {} has died of signal {} (SIG{})", rank_, signal, name);
   if (mine) {
     claim();
-    say("[rank " + std::to_string(rank_) + "] " + what + "\n");
+    write_stderr("[rank " + std::to_string(rank_) + "] " + what + "\n");
     record({.status = "died", .exit_code = 128 + signal, .root_cause_rank = rank_, .what = what});
   }
   write_dump(what);
@@ -167,7 +163,8 @@ void Watchdog::report_hang() {
     verdict.what = fmt::format("rank {} on {} waits in a call; the flight dumps cannot be read: {}", rank_,
                                place().host, error.what());
   }
-  const std::string what = fmt::format("no progress for {:.1f} s: {}", options_.timeout_s, verdict.what);
+  const std::string what =
+      fmt::format("no progress for {:.1f} s: {}{}", options_.timeout_s, verdict.what, output_stall());
   record({.status = "hung", .exit_code = kHungExit, .root_cause_rank = verdict.rank, .what = what});
   end_rank(kHungExit, what);
 }
@@ -192,7 +189,7 @@ void Watchdog::follow() {
   over_ = true;
   write_dump("another rank has reported the end of the run");
   if (!wait_for_stop(4 * options_.grace_s)) {
-    say(fmt::format("[rank {}] the run has ended, but this process is still there\n", rank_));
+    write_stderr(fmt::format("[rank {}] the run has ended, but this process is still there\n", rank_));
     _exit(kHungExit);
   }
 }
@@ -206,7 +203,7 @@ void Watchdog::end_rank(int exit_code, const std::string& what) {
   world_.abort(what);
   if (wait_for_stop(options_.grace_s)) return;
   // Its main thread is not in a call, or does not return from it.
-  say(fmt::format("[rank {}] {}\n", rank_, what));
+  write_stderr(fmt::format("[rank {}] {}\n", rank_, what));
   _exit(exit_code);
 }
 
@@ -223,12 +220,13 @@ bool Watchdog::write_dump(const std::string& why) {
   std::lock_guard lock(dump_mutex_);
   if (file_exists(flight_path(options_.run_dir, rank_))) return true;  // the first dump counts
   try {
-    write_flight_dump(
-        options_.run_dir,
-        {.place = place(), .why = why, .main_thread = state_of_thread(crash_.thread()), .log = recorder_.log()});
+    write_flight_dump(options_.run_dir, {.place = place(),
+                                         .why = why + output_stall(),
+                                         .main_thread = state_of_thread(crash_.thread()),
+                                         .log = recorder_.log()});
     return true;
   } catch (const std::exception& error) {
-    say(fmt::format("[rank {}] no flight dump: {}\n", rank_, error.what()));
+    write_stderr(fmt::format("[rank {}] no flight dump: {}\n", rank_, error.what()));
     return false;
   }
 }

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
 #include <fmt/format.h>
-#include <utility>
 
 namespace trivet {
 namespace {
@@ -68,7 +66,7 @@ std::string row_of(const Cells& cells, size_t step_width, size_t left_out) {
 
 void Console::banner(const std::vector<TextBlock>& blocks) {
   clear_bar();
-  write(render(blocks, columns_ ? columns_() : 0) + '\n');
+  out_ << render(blocks, columns_ ? columns_() : 0) << '\n' << std::flush;
 }
 
 void Console::step(const StepReport& report) {
@@ -93,7 +91,7 @@ void Console::note(const std::string& text) { line(wrapped(text, static_cast<siz
 
 void Console::text(const std::string& piece) {
   clear_bar();
-  write(piece);
+  out_ << piece << std::flush;
 }
 
 void Console::progress(double steps, int64_t total_steps, double step_seconds, const std::string& of_step) {
@@ -115,24 +113,14 @@ void Console::progress(double steps, int64_t total_steps, double step_seconds, c
 
 void Console::line(const std::string& text) {
   clear_bar();
-  write(text + '\n');
+  out_ << text << '\n' << std::flush;
   line_at_ = now_seconds();
   draw_bar();
 }
 
-void Console::write(const std::string& text) {
-  errno = 0;
-  *out_ << text << std::flush;
-  if (out_->good() || !elsewhere_) return;
-  const int error = errno;
-  columns_ = nullptr;
-  out_ = &std::exchange(elsewhere_, nullptr)(error);
-  *out_ << text << std::flush;
-}
-
 void Console::clear_bar() {
   if (!bar_drawn_) return;
-  *out_ << "\r\033[K" << std::flush;
+  out_ << "\r\033[K" << std::flush;
   bar_drawn_ = false;
 }
 
@@ -141,9 +129,9 @@ void Console::draw_bar() {
   const int picture = std::min(width - static_cast<int>(bar_.size()) - 6, 60);  // one column stays free: no line wrap
   if (picture < 8) return clear_bar();
   const auto filled = static_cast<size_t>(std::floor(bar_fraction_ * picture));
-  *out_ << "\r\033[K[" << std::string(filled, '=') << (filled < static_cast<size_t>(picture) ? ">" : "")
-        << std::string(static_cast<size_t>(std::max(0, picture - static_cast<int>(filled) - 1)), ' ') << "]  " << bar_
-        << std::flush;
+  out_ << "\r\033[K[" << std::string(filled, '=') << (filled < static_cast<size_t>(picture) ? ">" : "")
+       << std::string(static_cast<size_t>(std::max(0, picture - static_cast<int>(filled) - 1)), ' ') << "]  " << bar_
+       << std::flush;
   bar_drawn_ = true;
 }
 

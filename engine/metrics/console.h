@@ -6,7 +6,7 @@
 //
 // A narrow terminal leaves columns out, in this order: bubble, wait, exposed, TFLOP/s, learning rate, grad norm, MFU,
 // tokens/s. TFLOP/s are model FLOPs of one rank; exposed is the wire beside which nothing computes, wait is waiting for
-// peers. A terminal or pipe that goes away ends nothing: the lines go on elsewhere. Used by one thread, of rank 0.
+// peers. Used by one thread, of rank 0.
 #pragma once
 
 #include <functional>
@@ -25,12 +25,8 @@ class Console {
   // The columns of the terminal now; 0 where there is none, and then there is no bar.
   using Columns = std::function<int()>;
 
-  // Called once, with the errno of the first line that `out` did not take (0: unknown): where this line and the next
-  // ones go, where none of them is a bar. What that stream does not take is lost.
-  using Elsewhere = std::function<std::ostream&(int error)>;
-
-  Console(std::ostream& out, Columns columns, Elsewhere elsewhere = nullptr, double quiet_seconds = 60)
-      : out_(&out), columns_(std::move(columns)), elsewhere_(std::move(elsewhere)), quiet_seconds_(quiet_seconds) {}
+  Console(std::ostream& out, Columns columns, double quiet_seconds = 60)
+      : out_(out), columns_(std::move(columns)), quiet_seconds_(quiet_seconds) {}
   ~Console() { clear_bar(); }
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
@@ -48,13 +44,11 @@ class Console {
 
  private:
   void line(const std::string& text);  // above the bar
-  void write(const std::string& text);
   void clear_bar();
   void draw_bar();
 
-  std::ostream* out_;
+  std::ostream& out_;
   Columns columns_;
-  Elsewhere elsewhere_;
   const double quiet_seconds_;
   int lines_until_header_ = 0;
   size_t left_out_ = 0;  // columns of the last header that the terminal had no room for

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <filesystem>
 #include <fmt/format.h>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
@@ -92,21 +93,36 @@ std::string set_aside(const std::string& file) {
   return aside;
 }
 
-MetricsLog::MetricsLog(std::string path, AppendFile::Warn warn)
-    : path_(std::move(path)), warn_(std::move(warn)), file_(open()) {}
+MetricsLog::MetricsLog(std::string path, AppendFile::Warn warn, double patience_s)
+    : path_(std::move(path)), warn_(std::move(warn)), patience_s_(patience_s) {
+  open();
+}
 
-AppendFile MetricsLog::open() const {
-  return AppendFile(path_, AppendFile::Start::keep, warn_, "config.resolved.yaml");
+MetricsLog::~MetricsLog() {
+  if (const int64_t lost = queue_->close(); lost > 0 && warn_)
+    warn_(fmt::format("{}: {} records are missing at its end", path_, lost));
+}
+
+void MetricsLog::open() {
+  const auto file = std::make_shared<AppendFile>(path_, AppendFile::Start::keep, warn_, "config.resolved.yaml");
+  queue_.emplace(SinkQueue::Sink{.write = [file](const std::string& line) { return file->append(line, true); },
+                                 .gap =
+                                     [](int64_t lines) {
+                                       return text_of({{"event", "gap"}, {"missing_records", lines}});
+                                     },
+                                 .patience_s = patience_s_});
 }
 
 std::string MetricsLog::start_over() {
+  flush();
   const std::string aside = set_aside(path_);
-  if (!aside.empty()) file_ = open();
+  if (!aside.empty()) open();
   return aside;
 }
 
 void MetricsLog::resume(int64_t step, const std::string& checkpoint, bool evaluates_again) {
   const nlohmann::ordered_json event = {{"event", "resume"}, {"step", step}, {"checkpoint", checkpoint}};
+  flush();
   const auto redone = [&](const std::string& record) { return is_redone(record, step, evaluates_again); };
   try {
     bool any = false;
@@ -127,7 +143,7 @@ void MetricsLog::rewrite_without(const std::function<bool(const std::string& rec
   });
   kept.write(last);
   kept.commit();
-  file_ = open();
+  open();
 }
 
 void MetricsLog::step(const StepReport& r) { append(line_of(r)); }
@@ -147,6 +163,6 @@ void MetricsLog::save(const SaveReport& r) {
           {"seconds", r.seconds}});
 }
 
-void MetricsLog::append(const nlohmann::ordered_json& line) { file_.append(text_of(line)); }
+void MetricsLog::append(const nlohmann::ordered_json& line) { queue_->push(text_of(line)); }
 
 }  // namespace trivet

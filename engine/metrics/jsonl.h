@@ -1,14 +1,15 @@
 // MetricsLog: RUN_DIR/metrics.jsonl, one JSON object a line: a step, or an evaluation ("event": "eval"). Floats have
 // all the digits that read back exactly; what is unknown or no number is null. The file holds one run, each step once:
-// a resumed run goes on in it, and a new one sets it aside. Written by rank 0; every line is in the file when the call
-// returns.
+// a resumed run goes on in it, and a new one sets it aside. Written by rank 0 through a queue, as a disk may hang.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/files.h"
+#include "base/sink_queue.h"
 #include "engine/metrics/step_report.h"
 
 namespace trivet {
@@ -22,8 +23,10 @@ std::string set_aside(const std::string& file);
 
 class MetricsLog {
  public:
-  // Throws IoError when the file cannot be opened. `warn`: as AppendFile has it.
-  MetricsLog(std::string path, AppendFile::Warn warn);
+  // Throws IoError when the file cannot be opened. `warn`: as AppendFile has it, on any thread.
+  // `patience_s`: as SinkQueue has it.
+  MetricsLog(std::string path, AppendFile::Warn warn, double patience_s = 0);
+  ~MetricsLog();
 
   // set_aside() of the file, before a run that does not go on where it ends.
   std::string start_over();
@@ -34,15 +37,17 @@ class MetricsLog {
   void step(const StepReport& report);
   void eval(const EvalReport& report);
   void save(const SaveReport& report);
+  void flush() { queue_->drain(); }  // the lines are in the file, if it accepts them
 
  private:
-  AppendFile open() const;
+  void open();
   void append(const nlohmann::ordered_json& line);
   void rewrite_without(const std::function<bool(const std::string& record)>& is_redone, const std::string& last);
 
   std::string path_;
   AppendFile::Warn warn_;
-  AppendFile file_;  // last: open() takes the others
+  double patience_s_;
+  std::optional<SinkQueue> queue_;
 };
 
 }  // namespace trivet

@@ -297,6 +297,7 @@ void Checkpointing::begin() {
   if (longest_save_ns_ > 0 && !file_exists(folder + "/latest"))
     note(folder + ": was removed or emptied; it is made again, without the checkpoints before");
   if (options_.hook) options_.hook->begin(StepPhase::save, trainer_.steps_done());
+  if (reporter_) reporter_->flush();
   saver_->begin(train_state());
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/host.h"
+#include "engine/checkpoint/store.h"
 #include "engine/config/explain.h"
 #include "engine/metrics/accounting.h"
 #include "engine/train/lr_schedule.h"
@@ -144,10 +145,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const TextB
       time_(host_.size(), links_),
       meter_(links_) {
   const bool first = host_.rank() == 0;
-  if (first)
-    console_.emplace(
-        out,
-        [] { return terminal_columns(STDOUT_FILENO); }, [this](int error) -> auto& { return open_output_log(error); });
+  if (first) console_.emplace(out, [] { return terminal_columns(STDOUT_FILENO); });
   const FoundPeak peak = find_peak(config_, trainer, console_ ? &*console_ : nullptr);
   work_ = {.tokens = config_.batch.global_batch_size.value() * config_.model.seq_length,
            .flops = flops_per_step(model_spec_of(config_.model), config_.batch.global_batch_size.value(),
@@ -162,7 +160,8 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const TextB
     blocks.push_back(data);
     blocks.push_back(describe_speed(config_, trainer, peak, work_.flops, links_));
     console_->banner(blocks);
-    log_.emplace(config_.train.run_dir + "/metrics.jsonl", [this](const std::string& why) { console_->note(why); });
+    const double timeout = config_.comm.timeout_s;
+    log_.emplace(config_.train.run_dir + "/metrics.jsonl", warn_on_stderr, timeout > 0 ? timeout : HUGE_VAL);
   }
   collect_spans();
   // A GPU is given a whole step at once.
@@ -267,20 +266,15 @@ void Reporter::resumed(int64_t step, const std::string& checkpoint, bool goes_on
   log_->resume(step, checkpoint, evaluates_again);
 }
 
-std::ostream& Reporter::open_output_log(int error) {
-  const std::string path = config_.train.run_dir + "/output.log";
-  const std::string what = fmt::format("standard output is gone after step {}{}", trainer_.steps_done(),
-                                       error ? ": " + error_text(error) : "");
-  write_stderr(fmt::format("trivet: {}; it goes on in {}\n", what, path));
-  output_log_.open(path, std::ios::app);
-  return output_log_ << what << "; training goes on, and its output here\n";
-}
-
 void Reporter::saved(const SaveReport& report) {
   if (!console_) return;
   note(fmt::format("saved step {}: {} in {:.2f} s, of which training waited {:.3f} s", report.step,
                    bytes_text(report.bytes), report.seconds, report.stall_seconds));
   log_->save(report);
+}
+
+void Reporter::flush() {
+  if (log_) log_->flush();
 }
 
 void Reporter::finish() {
@@ -312,8 +306,7 @@ void Reporter::open_trace() {
   for (const ParamUnit& unit : trainer_.state().params.units()) names.units.push_back(unit.name);
   // One origin for all ranks: rank 0's clock. Ranks of other hosts have clocks of their own.
   const int64_t origin = host_.broadcast(now_ns());
-  trace_.emplace(trace_part(rank), rank, names, origin,
-                 [](const std::string& why) { write_stderr("trivet: " + why + "\n"); });
+  trace_.emplace(trace_part(rank), rank, names, origin, warn_on_stderr);
 }
 
 void Reporter::look_for_stragglers(int64_t step, const StepStats& stats) {

@@ -1,8 +1,7 @@
 // Reporter: writes the console and metrics.jsonl on rank 0, and each rank's part of the trace. Each rank has one and
-// makes the same calls. If standard output goes away, the console goes on in RUN_DIR/output.log.
+// makes the same calls.
 #pragma once
 
-#include <fstream>
 #include <iosfwd>
 #include <optional>
 #include <string>
@@ -58,11 +57,11 @@ class Reporter {
   void starts();
   void resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again);
   void saved(const SaveReport& report);
+  void flush();  // metrics.jsonl, before a save: it has the records of the saved steps
   // Collective: gathers the ranks' times and joins their traces.
   void finish();
 
  private:
-  std::ostream& open_output_log(int error);
   std::string trace_part(int rank) const;
   void open_trace();
   void show_progress(size_t ops_done, size_t ops);  // of a step under way
@@ -86,7 +85,6 @@ class Reporter {
   StepStats own_work_;  // since the last look for stragglers
   int64_t step_begun_ns_ = 0, next_progress_ns_ = 0;
   std::vector<std::vector<Span>> spans_;  // [row]
-  std::ofstream output_log_;              // of the console, when standard output is gone
   std::string evaluated_;                 // the checkpoint, with train.skip_train
   std::optional<Console> console_;
   std::optional<MetricsLog> log_;

@@ -191,7 +191,6 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   if (data.train) train.emplace(*data.train, plan, config.data.prefetch);
   std::deque<EvalSet> sets = eval_sets_of(config, data, plan);
   if (world.rank() == 0 && train) out << "initializing the weights\n" << std::flush;
-  out.clear();  // where it is gone, the console says so
   Trainer trainer(config, layout, world, train ? &*train : nullptr,
                   {.faults = guard.faults().none() ? nullptr : &guard.faults(), .make_backend = make_watched_backend});
   Reporter reporter(loaded, layout, data.sources, trainer, out);

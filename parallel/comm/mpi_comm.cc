@@ -1,8 +1,8 @@
 #include "parallel/comm/mpi_comm.h"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "base/host.h"
 #include "base/utf8.h"
 #include "parallel/comm/mpi_collective.h"
 #include "parallel/comm/world.h"
@@ -91,9 +91,7 @@ void run_mpi_rank(const std::function<void(Communicator& world)>& rank_main) {
                       "--mpi=pmix, or mpirun inside the allocation)");
   }
   const auto report = [&](const char* what) {
-    const std::string line = "[rank " + std::to_string(progress.rank()) + "] " + printable(what) + "\n";
-    std::fwrite(line.data(), 1, line.size(), stderr);  // in one call: the ranks share a terminal
-    std::fflush(stderr);
+    write_stderr("[rank " + std::to_string(progress.rank()) + "] " + printable(what) + "\n");
   };
   try {
     const auto world = create_mpi_communicator(process);

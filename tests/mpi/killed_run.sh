@@ -64,6 +64,23 @@ grep -q '"exit_code": 75' "$dir/stopped/outcome.json" || fail "stopped: no exit 
 [[ -s $dir/stopped/checkpoints/latest ]] || fail "the run that was stopped is not saved"
 [[ $(grep -c 'the run ends after this step' "$dir/stopped.log") == 1 ]] || fail "not one rank reports the signal"
 
+# A signal to mpirun: it stops reading what its ranks print before it passes the signal on, and gives them two seconds.
+for signal in TERM INT TERM; do
+  rm -rf "$dir/asked"
+  "${mpirun[@]}" -n 2 "$trivet" train "$dir/run.yaml" --set data.path="$dir/text" --set train.run_dir="$dir/asked" \
+    --set train.train_iters=1000000 --set checkpoint.save_interval=1000000 --set model.hidden_size=16 \
+    --set model.seq_length=16 >"$dir/asked.log" 2>&1 &
+  pid=$!
+  until grep -q '"step":200,' "$dir/asked/metrics.jsonl" 2>/dev/null; do
+    kill -0 "$pid" || fail "the run that is to be asked has ended"
+    sleep 0.05
+  done
+  kill "-$signal" "$pid"
+  wait "$pid" && fail "$signal to mpirun: it ended with 0"
+  last=$(losses asked | tail -n 1 | cut -d ' ' -f 1)
+  [[ $(cat "$dir/asked/checkpoints/latest") == "$(printf 'step-%08d' "$last")" ]] || fail "$signal to mpirun: step $last is not saved"
+done
+
 for backend in nccl staged; do
   run "$backend" --set comm.backend="$backend" --set device.kind=cpu >"$dir/$backend.log" 2>&1 && fail "$backend ran on CPUs"
   grep -q "rank 3. comm.backend: found $backend, but this run computes on CPUs" "$dir/$backend.log" || fail "$backend: another error"

@@ -477,9 +477,30 @@ TEST_F(Program, TrainsOnWithoutAReader) {
     expect_each_step_once(dir_ / "run", 30);
     const std::string log = read_text(dir_ / "run/output.log");
     const bool gone = std::string(script).find("2<") == std::string::npos;
-    EXPECT_EQ(log.find("standard output is gone after step") != std::string::npos, gone) << script << "\n" << log;
+    EXPECT_EQ(log.find("standard output is gone: ") != std::string::npos, gone) << script << "\n" << log;
     EXPECT_EQ(log.find("30/30") != std::string::npos, gone) << script << "\n" << log;
   }
+}
+
+// A paused pager behind `2>&1`: its pipe is full long before the signal comes.
+TEST_F(Program, SavesOnASignalWhereNobodyReadsItsOutput) {
+  ASSERT_EQ(mkfifo((dir_ / "pipe").c_str(), 0600), 0);
+  const FileDescriptor reader(open((dir_ / "pipe").c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_GT(fcntl(reader, F_SETPIPE_SZ, 4096), 0);
+  const pid_t child = start(config_for(1'000'000), "exec $COMMAND >" + (dir_ / "pipe") + " 2>&1");
+  int status = 0;
+  int64_t seconds = 0;  // without a new record
+  for (size_t size = 0, now; read_text(dir_ / "run/metrics.jsonl").find("\"step\":500,") == std::string::npos;
+       size = now) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    now = read_text(dir_ / "run/metrics.jsonl").size();
+    seconds = now > size ? 0 : seconds + 1;
+    if (seconds > 300) kill(child, SIGKILL);
+    ASSERT_EQ(waitpid(child, &status, WNOHANG), 0) << "it has ended, or waits for its reader";
+  }
+  kill(child, SIGTERM);
+  EXPECT_EQ(wait(child).exit_code(), 75);
+  EXPECT_EQ(CheckpointStore(dir_ / "run/checkpoints").latest(), records_of(dir_ / "run").rbegin()[1]["step"]);
 }
 
 TEST_F(Program, MeetsTheLimitOnTheSizeOfFilesAsAnError) {

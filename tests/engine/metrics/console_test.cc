@@ -143,7 +143,7 @@ TEST(Console, ShowsHowFarAStepIs) {
   EXPECT_EQ(screen_after(out.str()), (std::vector<std::string>{"[>" + std::string(29, ' ') +
                                                                "]  0/10  2.5%  128/512 micro-batches  9:45 left"}));
   Console quiet(
-      pipe, [] { return 0; }, nullptr, 0);
+      pipe, [] { return 0; }, 0);
   quiet.progress(1.25, 10, 60.0, "128/512 micro-batches");
   quiet.progress(2, 10, 60.0);
   EXPECT_EQ(pipe.str(), "step 2: 128/512 micro-batches\n");
@@ -163,24 +163,6 @@ TEST(Console, TheBarIsNeverWiderThanTheTerminal) {
     EXPECT_LT(static_cast<int>(screen[0].size()), std::max(1, width));
     EXPECT_EQ(screen[0].empty(), width < 45) << width;
   }
-}
-
-// A pipe whose reader has gone, or a terminal: nothing is lost but the bar.
-TEST(Console, GoesOnElsewhereWhenItsStreamIsGone) {
-  std::ofstream full("/dev/full");
-  std::ostringstream log;
-  std::vector<int> errors;
-  Console console(
-      full, [] { return 100; },
-      [&](int error) -> std::ostream& {
-        errors.push_back(error);
-        return log << "it is gone\n";
-      });
-  console.note("one");
-  console.progress(1, 10, 1);
-  console.note("two");
-  EXPECT_EQ(log.str(), "it is gone\none\ntwo\n");
-  EXPECT_EQ(errors, std::vector<int>{ENOSPC});
 }
 
 TEST(Console, ABarIsTakenAwayAtTheEnd) {

@@ -2,10 +2,12 @@
 
 #include "base/files.h"
 
+#include <csignal>
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <limits>
 #include <sstream>
+#include <sys/resource.h>
 
 #include "base/json.h"
 #include "engine/metrics/jsonl.h"
@@ -26,6 +28,20 @@ std::vector<json> json_lines(const std::string& path) {
   std::vector<json> lines;
   for (std::string line; std::getline(in, line);) lines.push_back(parse_json(line));
   return lines;
+}
+
+StepReport step_report(int64_t step) {
+  StepReport report;
+  report.step = step;
+  return report;
+}
+
+// What the lines are about: the steps, and the events with theirs.
+std::string outline(const std::string& path) {
+  std::string text;
+  for (const json& line : json_lines(path))
+    text += line.value("event", "step") + " " + line["step"].dump() + (line.contains("checkpoint") ? "!" : "") + "; ";
+  return text;
 }
 
 TEST(MetricsLog, TakesNamesOfAnyBytes) {
@@ -64,7 +80,8 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
   {
     MetricsLog log(dir / "metrics.jsonl", nullptr);
     log.step(r);
-    EXPECT_EQ(json_lines(dir / "metrics.jsonl").size(), 1u) << "a line is there when the call returns";
+    log.flush();
+    EXPECT_EQ(json_lines(dir / "metrics.jsonl").size(), 1u) << "a line is there when it is flushed";
   }
   {
     MetricsLog log(dir / "metrics.jsonl", nullptr);  // a resumed run
@@ -139,31 +156,41 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
 
 TEST(MetricsLog, AFullDiskWarnsOnceAndTrainingGoesOn) {
   std::vector<std::string> warnings;
-  MetricsLog log("/dev/full", collect(warnings));
-  for (int i = 0; i < 5; ++i) log.step({});
-  log.eval({});
-  ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_EQ(warnings[0],
-            "/dev/full: cannot be written: No space left on device; until it can be, its records are lost");
+  {
+    MetricsLog log("/dev/full", collect(warnings));
+    for (int i = 0; i < 5; ++i) log.step({});
+    log.eval({});
+  }
+  ASSERT_EQ(warnings.size(), 2u);
+  EXPECT_TRUE(warnings[0].starts_with("/dev/full: cannot be written: No space left on device")) << warnings[0];
+  EXPECT_EQ(warnings[1], "/dev/full: 6 records are missing at its end");
+}
+
+// Not the disk of a run that somebody tidies up, while the queue has room.
+TEST(MetricsLog, ADiskThatHasRoomAgainMissesNothing) {
+  const TempDir dir;
+  std::vector<std::string> warnings;
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small = {10, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  {
+    MetricsLog log(dir / "metrics.jsonl", collect(warnings));
+    for (int64_t step = 1; step <= 3; ++step) log.step(step_report(step));
+    log.flush();
+    EXPECT_EQ(read_text(dir / "metrics.jsonl"), "");
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  }
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(outline(dir / "metrics.jsonl"), "step 1; step 2; step 3; ");
+  ASSERT_EQ(warnings.size(), 2u);
+  EXPECT_NE(warnings[1].find("can be written again; 0 records"), std::string::npos) << warnings[1];
 }
 
 TEST(MetricsLog, AFolderThatIsNotThereIsToldBeforeTraining) {
   const TempDir dir;
   EXPECT_THROW(MetricsLog(dir / "none/metrics.jsonl", nullptr), IoError);
-}
-
-StepReport step_report(int64_t step) {
-  StepReport report;
-  report.step = step;
-  return report;
-}
-
-// What the lines are about: the steps, and the events with theirs.
-std::string outline(const std::string& path) {
-  std::string text;
-  for (const json& line : json_lines(path))
-    text += line.value("event", "step") + " " + line["step"].dump() + (line.contains("checkpoint") ? "!" : "") + "; ";
-  return text;
 }
 
 // Two runs do not mix, and no record of the earlier one is lost.
@@ -204,9 +231,11 @@ TEST(MetricsLog, AResumedRunRemovesWhatItDoesAgain) {
     }
     MetricsLog log(path, nullptr);
     log.resume(10, "y", evaluates_again);
+    log.flush();
     EXPECT_EQ(outline(path), evaluates_again ? "step 9; step 10; checkpoint 10; resume 10!; "
                                              : "step 9; step 10; eval 10; checkpoint 10; resume 10!; ");
     log.step(step_report(11));
+    log.flush();
     EXPECT_EQ(json_lines(path).back()["step"], 11);
     EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
   }
@@ -222,6 +251,7 @@ TEST(MetricsLog, RecordsThatCannotBeRemovedStay) {
   std::filesystem::create_directory(path + ".tmp");
   // when
   log.resume(6, "x");
+  log.flush();
   // then
   EXPECT_EQ(outline(path), "step 7; resume 6!; ");
   ASSERT_EQ(warnings.size(), 1u);

@@ -1,0 +1,66 @@
+// Outputs of a run that may stop accepting: a paused pager, a launcher that reads no more, a full or hung disk.
+//
+// SinkQueue: up to kBytes of pieces wait in memory, and a thread of its own writes them in order. Pieces that find the
+// queue full are dropped and counted, and the sink is told when it accepts again. Used by one thread.
+//
+// QueuedOutput: standard output through such a queue; each flush makes a piece. When its reader is gone or its disk is
+// full, this piece and all later ones go to a log file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <thread>
+
+namespace trivet {
+
+class SinkQueue {
+ public:
+  static constexpr size_t kBytes = 4 << 20;
+  static constexpr double kWait = 2;  // seconds: of a save, and of the end of the program
+
+  struct Sink {
+    // Writes a piece wholly. False: not now; it is called with this piece again. Owns all that it uses: a thread that
+    // is stuck in a write outlives the queue.
+    std::function<bool(const std::string& piece)> write;
+    std::function<std::string(int64_t pieces)> gap;  // stands for so many pieces that were dropped
+    // A full queue drops nothing before its sink has accepted nothing for so long, or a stop signal came.
+    double patience_s = 0;
+  };
+  explicit SinkQueue(Sink sink);
+  ~SinkQueue() { close(); }
+  SinkQueue(const SinkQueue&) = delete;
+  SinkQueue& operator=(const SinkQueue&) = delete;
+
+  void push(std::string piece);
+  bool drain();  // false: not everything was written within kWait
+  // The last call. Waits while the sink accepts something every kWait, after a stop signal for kWait at most. Returns
+  // how many pieces are lost.
+  int64_t close();
+  double stalled_s() const;  // how long the sink has accepted nothing; 0: nothing waits for it. Any thread
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+  std::thread thread_;  // from the first piece on
+};
+
+// One at a time.
+class QueuedOutput : private std::stringbuf, public std::ostream {
+ public:
+  explicit QueuedOutput(const std::string& log);
+  ~QueuedOutput() override;
+  bool drain() { return queue_.drain(); }
+
+ private:
+  int sync() override;
+  SinkQueue queue_;
+};
+
+// What a report of a hang says where standard output accepts nothing; else "". Any thread.
+std::string output_stall();
+
+}  // namespace trivet
