@@ -110,7 +110,8 @@ class OutputFile {
   std::vector<char> buffer_;
 };
 
-// No process holds an OutputFile's lock on it. (A process of another container is invisible, but its lock is not.)
+// No process holds an OutputFile's lock on it; if not, errno says why. (A process of another container is invisible,
+// but its lock is not.)
 bool is_unlocked(const std::string& path);
 
 // Removes the files of the folder whose names begin with `prefix`, where no living OutputFile has them.

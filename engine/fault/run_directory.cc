@@ -10,10 +10,11 @@
 
 namespace trivet {
 
-RunDirectory::RunDirectory(std::string path, const char* what, std::vector<std::string> marks)
+RunDirectory::RunDirectory(std::string path, const char* what, std::vector<std::string> marks, std::string lock)
     : path_(std::move(path)),
       what_(what),
       marks_(std::move(marks)),
+      lock_(std::move(lock)),
       fd_(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   struct stat status;
   if (fd_ < 0 || stat(path_.c_str(), &status) != 0) return;
@@ -26,6 +27,9 @@ std::string RunDirectory::problem() const {
   struct stat now;
   const bool found = stat(path_.c_str(), &now) == 0;
   if (!found && errno != ENOENT && errno != ENOTDIR) return {};
+  if (taken_over())
+    return fmt::format("{} {}: another run has taken the folder over: {}; this run ends and writes nothing more", what_,
+                       path_, text_of(path_ + "/lock"));
   const auto is_gone = [&](const std::string& mark) { return !file_exists(path_ + "/" + mark) && errno == ENOENT; };
   if (found && now.st_dev == device_ && now.st_ino == inode_)
     return marks_.empty() || !std::ranges::all_of(marks_, is_gone)
@@ -41,6 +45,19 @@ std::string RunDirectory::problem() const {
                      found ? ", and another one is in its place" : " while the run was writing to it");
 }
 
+bool RunDirectory::taken_over() const {
+  const std::string text = lock_.empty() ? "" : text_of(path_ + "/lock");
+  return !text.empty() && text != lock_;
+}
+
 bool RunDirectory::try_lock() { return fd_ < 0 || flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+
+std::string text_of(const std::string& path) noexcept {
+  try {
+    return read_small_file(path, 65536);
+  } catch (const std::exception&) {
+    return {};
+  }
+}
 
 }  // namespace trivet

@@ -1,6 +1,5 @@
-// RunDirectory: whether train.run_dir still names the directory that this run opened. A directory that is deleted,
-// renamed or replaced would get the files of two runs: this one's, and those of a run that is started at the same path
-// later.
+// RunDirectory: whether train.run_dir is still this run's. A directory that is deleted, renamed or replaced, or whose
+// lock another run has taken over, would get the files of two runs.
 #pragma once
 
 #include <string>
@@ -15,10 +14,14 @@ class RunDirectory {
  public:
   // `path`: a directory that exists; one that this host does not see is never missed. `what` it is, for messages.
   // `marks`: files that it has as long as it is one's; without all of them it was emptied, as a deletion begins.
-  explicit RunDirectory(std::string path, const char* what = "train.run_dir", std::vector<std::string> marks = {});
+  // `lock`: the content of its file `lock`; "": it has none.
+  explicit RunDirectory(std::string path, const char* what = "train.run_dir", std::vector<std::string> marks = {},
+                        std::string lock = {});
 
-  // Why it is another one now; empty: it is the same, or its file system does not answer. Any thread.
+  // Why it is not this run's any more; empty: it is, or its file system does not answer. Any thread.
   std::string problem() const;
+  // Another run works in it, and has all that this one saved. A lock that was removed has no other holder.
+  bool taken_over() const;
   // Nobody else has the directory open as a run's, by flock(): true also where the file system knows no locks.
   bool try_lock();
 
@@ -26,9 +29,13 @@ class RunDirectory {
   std::string path_;
   const char* what_;
   std::vector<std::string> marks_;
+  std::string lock_;
   FileDescriptor fd_;
   dev_t device_ = 0;
   ino_t inode_ = 0;  // 0: not seen
 };
+
+// The content of a small file; empty where it cannot be read.
+std::string text_of(const std::string& path) noexcept;
 
 }  // namespace trivet

@@ -34,14 +34,7 @@ class RunGuard {
   void set_steps_done(int64_t steps) { steps_done_ = steps; }
   // The previous holder of a lock that was taken over; empty: none.
   std::string lock_taken_from() const { return lock_ ? lock_->taken_from() : ""; }
-  // Throws ConfigError where another run has taken over the folder, or it was deleted or replaced. Rank 0 calls it
-  // before a commit.
-  void check_lock() const {
-    if (const std::string problem = folder_problem(); !problem.empty()) throw ConfigError(problem);
-    if (lock_) lock_->check();
-  }
-  // Why train.run_dir is not the run's directory any more; empty: it is.
-  std::string folder_problem() const { return folder_ ? folder_->problem() : ""; }
+  const RunDirectory& folder() const { return *folder_; }
 
  private:
   [[noreturn]] void rank_failed();

@@ -1,5 +1,6 @@
 #include "engine/fault/run_lock.h"
 
+#include <cerrno>
 #include <cstdlib>
 #include <ctime>
 #include <fcntl.h>
@@ -63,21 +64,14 @@ std::string describe(const Holder& holder) {
                      holder.job.empty() ? "" : ", job " + holder.job, holder.since.empty() ? "?" : holder.since);
 }
 
-// Empty where it cannot be read.
-std::string text_of(const std::string& path) noexcept {
-  try {
-    return read_small_file(path, 65536);
-  } catch (const std::exception&) {
-    return {};
-  }
-}
-
 // Why the lock is stale; empty: it may not be. `own_file`: written just now.
 std::string why_stale(const Holder& holder, const Holder& mine, const std::string& path, const std::string& own_file) {
+  const bool unlocked = is_unlocked(path);
+  if (!unlocked && errno == EWOULDBLOCK) return "";
   if (holder.host == mine.host) {
     const bool seen = holder.processes.empty() || holder.processes == mine.processes;
     const int64_t start = seen ? start_of_process(holder.pid) : -1;
-    if (seen ? start < 0 || start != holder.start : is_unlocked(path)) return "whose process is gone";
+    if (seen ? start < 0 || start != holder.start : unlocked) return "whose process is gone";
     if (seen) return "";
   }
   if (!holder.job.empty() && holder.job == mine.job) return "an earlier attempt of this job";
@@ -95,29 +89,28 @@ RunLock::RunLock(const std::string& run_dir)
       text_(to_text(me())),
       folder_(run_dir),
       file_(path_, fmt::format("{}.{}-{}-{}", path_, host_name(), getpid(), start_of_process(getpid()))) {
+  const auto refuse = [&](const std::string& whose) {
+    throw ConfigError(fmt::format("train.run_dir {}: another run is at work in it{}", run_dir, whose));
+  };
+  const auto holder_text = [&] {
+    return fmt::format(" ({}); expected a folder of one's own, or remove {} where that run is gone",
+                       describe(parse_holder(text_of(path_))), path_);
+  };
+  if (!folder_.try_lock())
+    refuse(file_exists(path_) ? holder_text()
+                              : fmt::format(", whose {} was removed; expected a folder of one's own", path_));
   file_.write(text_);
   for (int attempt = 0; attempt < 3; ++attempt) {
     if (file_.commit_as_first()) {
       touched_ns_ = now_ns();
-      if (folder_.try_lock() || !taken_from_.empty()) {  // a suspended run that is taken over has it still
-        remove_abandoned(run_dir, "lock.");              // by runs that were killed while they took it
-        return;
-      }
-      unlink(path_.c_str());
-      throw ConfigError(
-          fmt::format("train.run_dir {}: another run is at work in it, whose {} was removed; expected a "
-                      "folder of one's own",
-                      run_dir, path_));
+      remove_abandoned(run_dir, "lock.");  // by runs that were killed while they took it
+      return;
     }
     const std::string text = text_of(path_);
     if (!file_exists(path_)) continue;  // released meanwhile
     const Holder holder = parse_holder(text);
     const std::string stale = why_stale(holder, parse_holder(text_), path_, file_.temporary());
-    if (stale.empty())
-      throw ConfigError(
-          fmt::format("train.run_dir {}: another run is at work in it ({}); expected a folder of one's own, or remove "
-                      "{} where that run is gone",
-                      run_dir, describe(holder), path_));
+    if (stale.empty()) refuse(holder_text());
     // One of several takers renames it. If it is another lock by now, it gets its name back.
     const std::string aside = file_.temporary() + ".stale";
     if (rename(path_.c_str(), aside.c_str()) != 0) continue;
@@ -127,12 +120,6 @@ RunLock::RunLock(const std::string& run_dir)
     else if (!given_back) break;  // two others at once: give up
   }
   throw ConfigError(fmt::format("train.run_dir {}: several runs start in it at the same time", run_dir));
-}
-
-void RunLock::check() const {
-  // A removed lock has no other holder.
-  if (const std::string text = text_of(path_); !text.empty() && text != text_)
-    throw ConfigError(fmt::format("{}: another run has taken the folder over: {}", path_, text));
 }
 
 RunLock::~RunLock() {

@@ -1,8 +1,8 @@
 // RunLock: RUN_DIR/lock, so that two jobs do not write into one folder. It names its holder: host, process, start time
 // and scheduler job. The directory itself is locked too, so that a lock file that was removed lets nobody in. A stale
-// lock is taken over: on this host where the process does not exist, or, from another container, does not have the file
-// open; where the same scheduler job holds it, from an earlier attempt; elsewhere where it was not touched for kStale.
-// The holder touches it every kTouch.
+// lock is taken over, but never where flock() finds file or directory held: on this host where the process does not
+// exist, or is of another container; from another host where the same scheduler job holds it, from an earlier attempt,
+// or where it was not touched for kStale. The holder touches it every kTouch.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,8 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  void touch() noexcept;  // now and then; any one thread
-  // Throws ConfigError where another run has taken it over, after this one was suspended or disconnected for kStale.
-  void check() const;
+  void touch() noexcept;                             // now and then; any one thread
+  const std::string& text() const { return text_; }  // of the lock: no other has the same
   // The previous holder of a lock that was taken over; empty: none.
   const std::string& taken_from() const { return taken_from_; }
 

@@ -84,7 +84,11 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
                                           .layout = layout_text(layout.mesh, config),
                                           .config = to_yaml(config),
                                           .keep_last = config.checkpoint.keep_last,
-                                          .before_commit = options_.before_commit,
+                                          .before_commit =
+                                              [folder = options_.folder] {
+                                                const std::string problem = folder ? folder->problem() : "";
+                                                if (!problem.empty()) throw ConfigError(problem);
+                                              },
                                           .committed = [this](int64_t step) { update_stop_texts(0, step); }},
                  saved_tensors(state.flat, *state.adam), state.snapshot, trainer.device(), *trainer.rank().compute);
   all_bytes_ = host.sum(saver_->bytes());
@@ -160,9 +164,9 @@ Votes Checkpointing::stop_votes() {
   Votes votes;
   votes.stop_signal = options_.stop_signal && options_.stop_signal() != 0;
   votes.out_of_time = out_of_time(now);
-  if (options_.folder_problem && (now - looked_ns_ >= kLookNs || needs_result(votes))) {
+  if (options_.folder && (now - looked_ns_ >= kLookNs || needs_result(votes))) {
     looked_ns_ = now;
-    votes.folder_lost = !options_.folder_problem().empty();
+    votes.folder_lost = !options_.folder->problem().empty();
   }
   return votes;
 }
@@ -246,7 +250,8 @@ std::string Checkpointing::why_not_saved() const {
 
 void Checkpointing::leave_folder() {
   HostWorld& host = trainer_.host();
-  const std::string why = host.broadcast(options_.folder_problem ? options_.folder_problem() : std::string());
+  const std::string why = host.broadcast(options_.folder ? options_.folder->problem() : std::string());
+  if (host.broadcast(int64_t{options_.folder && options_.folder->taken_over()})) throw ConfigError(why);
   throw ConfigError(fmt::format("{}; {}", why, save_beside()));
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/checkpoint/saver.h"
+#include "engine/fault/run_directory.h"
 #include "engine/fault/step_hook.h"
 #include "engine/train/reporter.h"
 #include "engine/train/resume.h"
@@ -25,9 +26,7 @@ class Checkpointing {
     std::function<int()> stop_signal;           // the signal that asked this process to stop; 0: none
     Disk::Fault disk_fault;                     // for tests and --inject
     StepHook* hook = nullptr;                   // hears of each save; null: none
-    std::function<void()> before_commit{};      // on rank 0; throws where another run has taken over the folder
-    // On rank 0: why train.run_dir is not the run's directory any more; empty: it is.
-    std::function<std::string()> folder_problem{};
+    const RunDirectory* folder = nullptr;       // on rank 0; null: whoever has it
   };
   // Collective over the trainer's world. `reporter` (null: none) hears what happens. `start_ns`: of the run, for
   // exit_duration_in_mins.
@@ -48,7 +47,8 @@ class Checkpointing {
   // Whether after_step() will save or end the run, and so needs the step's result first.
   bool needs_result(const Votes& sum) const;
   // At a step boundary, with the sums of all ranks' votes. False: the run ends here, with exit_code(). Throws
-  // ConfigError where train.run_dir was deleted or replaced, with the state saved beside it.
+  // ConfigError where train.run_dir is not the run's any more; where it was deleted or replaced, the state is saved
+  // beside it.
   bool after_step(const Votes& sum);
 
   int exit_code() const { return exit_code_; }

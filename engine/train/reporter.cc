@@ -185,7 +185,6 @@ void Reporter::show_progress(size_t ops_done, size_t ops) {
 
 Votes Reporter::step(const StepResult& result, const Votes& votes) {
   collect_spans();
-  if (trace_) trace_->step(result.step, spans_);
   const StepStats mine = meter_.measure(spans_, result.start_ns, result.end_ns);
   const double seconds = static_cast<double>(result.end_ns - result.start_ns) * 1e-9;
   StepWork work = work_;
@@ -193,6 +192,8 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   work.flops *= static_cast<double>(work.tokens) / static_cast<double>(work_.tokens);
   const bool above_peak = console_ && peak_measurements_left_ > 0 && mfu_of(work, seconds) > 1;
   const auto [stats, sum, faster] = host_.sum(StepSums{mine, votes, above_peak});  // one all-reduce for all
+  if (sum.folder_lost > 0) return sum;
+  if (trace_) trace_->step(result.step, spans_);
   if (faster > 0) measure_peak_again(result.step);
   speed_.add(seconds);
   time_.add(stats, mine);

@@ -26,7 +26,7 @@ namespace trivet {
 struct Votes {
   int64_t stop_signal = 0;  // the process was asked to stop
   int64_t out_of_time = 0;  // the next step might exceed the time limit
-  int64_t folder_lost = 0;  // train.run_dir is not the run's directory any more
+  int64_t folder_lost = 0;  // train.run_dir is not the run's any more
   SaveVote save;
 
   bool end_run() const { return stop_signal > 0 || out_of_time > 0 || folder_lost > 0; }

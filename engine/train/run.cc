@@ -197,16 +197,13 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());
   if (data.valid && world.rank() == 0 && !mlperf) note_unigram_entropy(config.data, reporter);
   const auto vocabulary = data_vocabulary(config.data);
-  std::function<std::string()> folder_problem;
-  if (world.rank() == 0) folder_problem = [&guard] { return guard.folder_problem(); };
   Checkpointing checkpointing(config, layout, trainer, &reporter,
                               {.tokenizer = vocabulary ? vocabulary->fingerprint : "",
                                .data = data.identities,
                                .stop_signal = options.stop_signal,
                                .disk_fault = options.disk_fault ? options.disk_fault : guard.faults().disk_fault(),
                                .hook = guard.faults().none() ? nullptr : &guard.faults(),
-                               .before_commit = [&guard] { guard.check_lock(); },
-                               .folder_problem = folder_problem},
+                               .folder = world.rank() == 0 ? &guard.folder() : nullptr},
                               start_ns);
   for (const std::string& note : layout.notes) reporter.note(note);
   checkpointing.resume(candidates, options.resume == "auto");
@@ -215,7 +212,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   try {
     train_steps(config, options, trainer, checkpointing, reporter, guard, sets, mlperf);
   } catch (const std::exception& error) {
-    if (mlperf) mlperf->stop(error.what());
+    if (mlperf && guard.folder().problem().empty()) mlperf->stop(error.what());
     throw;
   }
   if (mlperf)

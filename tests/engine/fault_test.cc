@@ -521,6 +521,24 @@ TEST(RunLock, JudgesALockOfAnotherHostByItsJobAndItsAge) {
   expect_match(message_of([&] { RunLock(dir / ""); }), "unknown host");
 }
 
+// A host that is suspended, but whose lock the file server still has: neither age nor job count.
+TEST(RunLock, IsNeverTakenWhereItIsSeenHeld) {
+  const TempDir dir;
+  ASSERT_EQ(setenv("SLURM_JOB_ID", "77", 1), 0);
+  write_text(dir / "lock", R"({"host": "elsewhere", "pid": 1, "process_start": 1, "job": "77", "since": "then"})");
+  std::filesystem::last_write_time(
+      dir / "lock", std::filesystem::file_time_type::clock::now() - 2 * std::chrono::seconds(RunLock::kStale));
+  for (const char* held : {"lock", ""}) {
+    const int holder = open((dir / held).c_str(), O_RDONLY);
+    ASSERT_EQ(flock(holder, LOCK_EX), 0);
+    expect_match(message_of([&] { RunLock(dir / ""); }),
+                 "another run is at work in it .process 1 on elsewhere, job 77");
+    close(holder);
+  }
+  expect_match(RunLock(dir / "").taken_from(), "an earlier attempt of this job");
+  unsetenv("SLURM_JOB_ID");
+}
+
 // Two containers of one host: neither sees the other's processes.
 TEST(RunLock, OfAnotherContainerIsKeptAsLongAsItsFileIsOpen) {
   // given: a lock of this host, of a process with a number that nobody has here
@@ -601,11 +619,14 @@ TEST(RunDirectory, IsEmptiedWithoutAllOfItsMarks) {
 TEST(RunLock, ThatWasTakenOverIsNotRemoved) {
   const TempDir dir;
   {
-    RunLock lock(dir / "");
-    lock.check();
+    const RunLock lock(dir / "");
+    const RunDirectory folder(dir / "", "train.run_dir", {}, lock.text());
+    EXPECT_EQ(folder.problem(), "");
+    EXPECT_FALSE(folder.taken_over());
     write_text(dir / "other", "another's");
     std::filesystem::rename(dir / "other", dir / "lock");
-    expect_match(message_of([&] { lock.check(); }), "/lock: another run has taken the folder over: another's");
+    EXPECT_TRUE(folder.taken_over());
+    expect_match(folder.problem(), "^train.run_dir .*: another run has taken the folder over: another's");
   }
   EXPECT_EQ(read_text(dir / "lock"), "another's");
 }

@@ -18,6 +18,7 @@
 #include "base/stop_signal.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/config/load.h"
+#include "engine/fault/flight_dump.h"
 #include "engine/train/run.h"
 #include "tests/engine/checkpoint/runs.h"
 #include "tests/support/message_of.h"
@@ -118,28 +119,45 @@ TEST(Saving, GoesOnWhenTheDiskFailsAndEndsWhenItKeepsFailing) {
   }
 }
 
-// A run comes back that was suspended for so long that another one has its folder: it commits nothing there any more.
+// A run comes back that was disconnected for so long that another one has its folder: it writes nothing there any more.
 TEST(Saving, EndsInAFolderThatIsAnothersByNow) {
   const TempDir dir;
   Config config = small_run(dir / "run");
-  config.train.train_iters = 9;
-  config.checkpoint.save_interval = 1;
-  const Disk::Fault fault = [&](DiskOp op, const std::string& path) {
-    if (op != DiskOp::make_directory || path.find("step-00000003") == std::string::npos) return DiskFate::normal;
+  config.train.train_iters = 1'000'000;
+  config.checkpoint.save_interval = 1;  // each step looks
+  RunOptions options;
+  std::atomic<int> calls = 0;
+  options.stop_signal = [&] {
+    if (++calls != 3) return 0;
     write_text(dir / "other", "another's");
     std::filesystem::rename(dir / "other", dir / "run/lock");
-    return DiskFate::normal;
+    return 0;
   };
-  try {
-    run(config, 1, {.resume = "auto", .stop_signal = {}, .disk_fault = fault});
-    FAIL();
-  } catch (const IoError& error) {
-    EXPECT_NE(std::string(error.what()).find("another run has taken the folder over: another's"), std::string::npos)
-        << error.what();
-  }
-  EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").steps(), (std::vector<int64_t>{2, 1}));
-  EXPECT_EQ(read_text(dir / "run/checkpoints/latest"), "step-00000002\n");
+  const std::string error = message_of<ConfigError>([&] { run(config, 1, options); });
+  EXPECT_NE(error.find("another run has taken the folder over: another's"), std::string::npos) << error;
+  EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").latest(), 2);
+  for (const auto& record : records_of(dir / "run")) EXPECT_LT(record["step"], 3) << record;
   EXPECT_EQ(read_text(dir / "run/lock"), "another's");
+  EXPECT_FALSE(std::filesystem::exists(dir / "run/outcome.json"));
+  EXPECT_FALSE(std::filesystem::exists(flight_path(dir / "run", 0)));
+  for (const auto& entry : std::filesystem::directory_iterator(dir / ""))
+    EXPECT_EQ(entry.path().filename(), "run") << "the other run has its checkpoints";
+}
+
+// Where a save is not due, it looks every two seconds.
+TEST(Saving, NoticesBetweenItsSavesThatTheFolderIsAnothers) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 1'000'000;
+  RunOptions options;
+  std::atomic<int> calls = 0;
+  options.stop_signal = [&] {
+    if (++calls == 3) write_text(dir / "run/lock", "another's");
+    return 0;
+  };
+  const std::string error = message_of<ConfigError>([&] { run(config, 2, options); });
+  EXPECT_NE(error.find("another run has taken the folder over"), std::string::npos) << error;
+  EXPECT_FALSE(std::filesystem::exists(dir / "run/checkpoints/latest"));
 }
 
 // The run's directory is deleted, or moved away and replaced, while the run writes to it. What is at its path then is
