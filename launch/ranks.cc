@@ -1,4 +1,3 @@
-#include <cstdlib>
 #include <fmt/format.h>
 
 #include "engine/config/problems.h"
@@ -29,11 +28,7 @@ void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
         fmt::format("comm.backend is thread, but a launcher started {} processes: each would run a "
                     "model of its own",
                     launched));
-  // Thread ranks share CUDA's context. Loading a kernel when it is first used may wait for what other ranks have queued
-  // there, which may wait for this one: so all are loaded when CUDA starts.
-  const int ranks = asked > 0 ? asked : needed;
-  if (ranks > 1) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-  run_thread_ranks(ranks, main);
+  run_thread_ranks(asked > 0 ? asked : needed, main);
 }
 
 }  // namespace trivet

@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <cuda.h>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 #include "kernels/base/built_with.h"
 #include "kernels/base/cuda_spans.h"
@@ -31,10 +33,19 @@ bool has_happened(cudaEvent_t event) {
 
 namespace {
 
-// Streams that share a queue of the hardware wait for each other, whatever they have been told: with several ranks on
-// one GPU, which wait for each other on streams, for ever. As many queues as there can be. CUDA reads it when it
-// starts; set before main(), while there is no other thread that may read the environment.
+// CUDA reads both when it starts, which may be in MPI_Init: they are set before main(), while there is no other thread
+// that may read the environment. Each prevents deadlocks of ranks that wait for each other on streams.
+// Streams that share a queue of the hardware wait for each other, whatever they have been told: as many queues as there
+// can be.
 [[maybe_unused]] const int kQueuesAreSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+// Loading a kernel at its first use may wait until the GPU is idle, also for a receive of what this rank has yet to
+// compute: all are loaded when CUDA starts.
+[[maybe_unused]] const int kLoadingIsSet = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+
+// A stream's queue has room for some 1,024 entries: kernels, copies, events. Whoever finds it full blocks in the
+// driver, perhaps with a lock that the rank needs which this stream waits for. So a stream is given no more than
+// kMostQueued + kMarkEvery entries by this count, which takes an op for two kernels.
+constexpr int64_t kMostQueued = 512, kMarkEvery = 256, kOpEntries = 2;
 
 // Why a device's streams cannot be relied upon, once that is so.
 class Poison {
@@ -60,7 +71,9 @@ class Poison {
 class CudaEvent : public Event {
  public:
   CudaEvent(int device, const Poison& poison) : device_(device), poison_(poison) {
-    check_cuda(cudaEventCreateWithFlags(event_.out(), cudaEventDisableTiming), "cudaEventCreate");
+    // A host thread that waits sleeps: a spinning one would take the core of another rank.
+    check_cuda(cudaEventCreateWithFlags(event_.out(), cudaEventDisableTiming | cudaEventBlockingSync),
+               "cudaEventCreate");
   }
   void synchronize() override {
     // Any thread may come here: one that has no device yet would start up GPU 0.
@@ -92,10 +105,12 @@ class CudaStream : public Stream {
   }
   void record(Event& event) override {
     flush();
+    make_room(1);
     check_cuda(cudaEventRecord(static_cast<CudaEvent&>(event).raw(), stream_), "cudaEventRecord");
   }
   void wait(Event& event) override {
     flush();
+    make_room(1);
     check_cuda(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).raw(), 0), "cudaStreamWaitEvent");
   }
   void synchronize() override {
@@ -107,22 +122,48 @@ class CudaStream : public Stream {
   }
   void begin_phase(const SpanInfo& info) override {
     flush();
-    if (trace_row()) spans_->begin_phase(labelled(info), *trace_row());
+    if (!trace_row()) return;
+    make_room(1);
+    spans_->begin_phase(labelled(info), *trace_row());
   }
   void end_phase() override {
     flush();
-    if (trace_row()) spans_->end_phase();
+    if (!trace_row()) return;
+    make_room(1);
+    spans_->end_phase();
   }
   cudaStream_t raw() {  // for callers that queue something
     flush();
+    make_room(kOpEntries);
     return stream_;
   }
-  CudaSpans& spans() { return *spans_; }
+  CudaSpans& spans() {  // likewise
+    make_room(1);
+    return *spans_;
+  }
+  // Waits, without blocking in the driver, until that many more entries have room. Nothing waits in a capture, whose
+  // entries are queued when the graph is launched.
+  void make_room(int64_t entries) {
+    if (captures_) return;
+    if (queued_ - marked_ >= kMarkEvery) {
+      Mark& mark = marks_.emplace_back(marked_ = queued_);
+      check_cuda(cudaEventCreateWithFlags(mark.event.out(), cudaEventDisableTiming), "cudaEventCreate");
+      check_cuda(cudaEventRecord(mark.event, stream_), "cudaEventRecord");
+    }
+    queued_ += entries;
+    for (; !marks_.empty() && marks_.front().after + kMostQueued <= queued_; marks_.pop_front())
+      while (!has_happened(marks_.front().event)) {
+        poison_.check();
+        std::this_thread::yield();
+      }
+  }
+  void set_captures(bool captures) { captures_ = captures; }
 
  protected:
   void enqueue(std::function<void()> work) override {
     flush();
     rethrow_error();
+    make_room(1);
     auto* item = new Item{this, std::move(work)};
     const cudaError_t status = cudaLaunchHostFunc(stream_, &CudaStream::run_item, item);
     if (status != cudaSuccess) delete item;
@@ -133,6 +174,11 @@ class CudaStream : public Stream {
   struct Item {
     CudaStream* stream;
     std::function<void()> work;
+  };
+  struct Mark {
+    explicit Mark(int64_t after) : after(after) {}
+    int64_t after;  // so many entries
+    Handle<cudaEvent_t, cudaEventDestroy> event;
   };
   void rethrow_error() {
     std::lock_guard lock(mutex_);
@@ -152,6 +198,9 @@ class CudaStream : public Stream {
   const Poison& poison_;
   cudaStream_t stream_ = nullptr;
   std::optional<CudaSpans> spans_;
+  bool captures_ = false;
+  int64_t queued_ = 0, marked_ = 0;  // entries, ever; those before the last mark
+  std::deque<Mark> marks_;           // not known to have happened
   std::mutex mutex_;
   std::exception_ptr error_;
 };
@@ -183,14 +232,17 @@ class CudaGraph : public Graph {
  public:
   explicit CudaGraph(cudaGraph_t graph) {
     check_cuda(cudaGraphInstantiate(executable_.out(), graph, 0), "cudaGraphInstantiate");
+    check_cuda(cudaGraphGetNodes(graph, nullptr, &nodes_), "cudaGraphGetNodes");
   }
   void launch(Stream& stream) override {
+    static_cast<CudaStream&>(stream).make_room(static_cast<int64_t>(nodes_));
     enqueue(stream, {"graph"},
             [this](cudaStream_t raw) { check_cuda(cudaGraphLaunch(executable_, raw), "cudaGraphLaunch"); });
   }
 
  private:
   Handle<cudaGraphExec_t, cudaGraphExecDestroy> executable_;
+  size_t nodes_ = 0;
 };
 
 class CudaDevice : public Device {
@@ -258,10 +310,11 @@ class CudaDevice : public Device {
   std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) override {
     use();
     // Events in a graph tell no times: while there is no row, operations record none.
-    const auto restore = [row = stream.trace_row()](Stream* s) { s->set_trace_row(row); };
-    const std::unique_ptr<Stream, decltype(restore)> without_spans(&stream, restore);
-    stream.set_trace_row(nullptr);
-    const cudaStream_t from = raw(stream);
+    const auto restore = [row = stream.trace_row()](CudaStream* s) { s->set_trace_row(row), s->set_captures(false); };
+    const std::unique_ptr<CudaStream, decltype(restore)> captured(&static_cast<CudaStream&>(stream), restore);
+    captured->set_trace_row(nullptr);
+    const cudaStream_t from = captured->raw();
+    captured->set_captures(true);
     // Capture this thread only: other ranks may be threads of this process, which allocate and query events.
     check_cuda(cudaStreamBeginCapture(from, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     Handle<cudaGraph_t, cudaGraphDestroy> graph;

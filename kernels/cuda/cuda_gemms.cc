@@ -1,6 +1,8 @@
 #include "kernels/cuda/cuda_gemms.h"
 
+#include <cstdio>
 #include <cublasLt.h>
+#include <fmt/format.h>
 #include <limits>
 #include <vector>
 
@@ -42,6 +44,15 @@ struct CudaGemms::Library {
 
   void check(cublasStatus_t status, const char* call, std::source_location at = std::source_location::current()) const {
     if (status != CUBLAS_STATUS_SUCCESS) fail(std::string(call) + ": " + status_text(status), at);
+  }
+
+  // The GEMM is left to a slow kernel, which should not go unseen.
+  void tell_refusal(const CudaGemm& p, const char* call, cublasStatus_t status) const {
+    cudaGetLastError();        // or the next launch would report it
+    if (p.has_gelu()) return;  // two kernels, of which the GEMM is the library's
+    const std::string line = fmt::format("trivet: {}: {}: GEMMs of {} x {} x {} in {} take Trivet's own slow kernel\n",
+                                         call, status_text(status), p.m, p.n, p.k, name_of(p.dtype));
+    std::fputs(line.c_str(), stderr);
   }
 
   // Owns what `create` makes.
@@ -138,8 +149,10 @@ struct CudaGemms::Plan {
     int count = 0;
     const cublasStatus_t status = library.heuristic(library.handle, desc.get(), b.get(), a.get(), c.get(), c.get(),
                                                     preference.get(), most, found.data(), &count);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status != CUBLAS_STATUS_SUCCESS && p.has_gelu())) count = 0;
-    else library.check(status, "cublasLtMatmulAlgoGetHeuristic");
+    if (status != CUBLAS_STATUS_SUCCESS) {
+      count = 0;
+      if (status != CUBLAS_STATUS_NOT_SUPPORTED) library.tell_refusal(p, "cublasLtMatmulAlgoGetHeuristic", status);
+    }
     found.resize(static_cast<size_t>(count));
     std::erase_if(found, [](const auto& proposal) { return proposal.state != CUBLAS_STATUS_SUCCESS; });
     return found;
@@ -222,12 +235,14 @@ float CudaGemms::time_apart(const CudaGemm& p, std::byte* workspace, cudaStream_
   if (!plan.possible) return std::numeric_limits<float>::infinity();
   const auto tensor = [&](const void* data) { return Tensor{const_cast<void*>(data), p.c_dtype, {p.m, p.n}}; };
   const auto queue = [&] {
-    library_->check(plan.run(plain, plan.algorithm, plain.c, workspace, stream), "cublasLtMatmul");
+    const cublasStatus_t status = plan.run(plain, plan.algorithm, plain.c, workspace, stream);
     if (p.pre_activation) launch_gelu_forward(tensor(p.pre_activation), tensor(p.c), stream);
     else launch_gelu_backward(tensor(p.gelu_backward), tensor(p.c), tensor(p.c), stream);
+    return status;
   };
-  queue();
-  return milliseconds_of(stream, queue);
+  if (queue() == CUBLAS_STATUS_SUCCESS) return milliseconds_of(stream, queue);
+  cudaGetLastError();
+  return std::numeric_limits<float>::infinity();
 }
 
 CudaGemms::Plan& CudaGemms::plan_of(const CudaGemm& gemm, std::byte* workspace, cudaStream_t stream) {
@@ -249,13 +264,9 @@ bool CudaGemms::run(const CudaGemm& gemm, std::byte* workspace, cudaStream_t str
   Plan& plan = plan_of(gemm, workspace, stream);
   if (!plan.possible) return false;
   const cublasStatus_t status = plan.run(gemm, plan.algorithm, gemm.c, workspace, stream);
-  if (status != CUBLAS_STATUS_SUCCESS && gemm.has_gelu()) {  // an algorithm that was not tried, and does not run
-    cudaGetLastError();
-    plan.possible = false;
-    return false;
-  }
-  library_->check(status, "cublasLtMatmul");
-  return true;
+  if (status == CUBLAS_STATUS_SUCCESS) return true;
+  library_->tell_refusal(gemm, "cublasLtMatmul", status);  // an algorithm that does not run
+  return plan.possible = false;
 }
 
 }  // namespace trivet

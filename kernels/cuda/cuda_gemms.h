@@ -41,9 +41,9 @@ class CudaGemms {
   // Bytes of workspace that run() is to be given.
   static constexpr int64_t kWorkspaceBytes = 32 << 20;
 
-  // Queues the GEMM; false, and nothing is queued, where the library has no algorithm for it, or where it has a GELU
-  // and is not bf16 or not faster than two kernels. The first call of a shape that accumulates allocates memory of the
-  // size of c for its trials, if there is any.
+  // Queues the GEMM; false, and nothing is queued, where the library has no algorithm for it or fails, or where it has
+  // a GELU and is not bf16 or not faster than two kernels. The first call of a shape that accumulates allocates memory
+  // of the size of c for its trials, if there is any.
   bool run(const CudaGemm& gemm, std::byte* workspace, cudaStream_t stream);
 
  private:

@@ -16,36 +16,35 @@
 
 namespace trivet {
 
-// TFLOP/s of matrix products in `dtype` at their best. On a GPU of a large one of numbers that are not all the same: a
-// GPU is faster on those.
-inline double product_peak_tflops(Device& device, Ops& ops, DType dtype) {
+// TFLOP/s of matrix products in `dtype` at their best. On a GPU of one of `size` rows, large enough, of numbers that
+// are not all the same: a GPU is faster on those.
+inline double product_peak_tflops(Device& device, Ops& ops, DType dtype, int64_t size) {
   if (device.kind() == DeviceKind::cpu) return measure_gemm_peak_tflops(device, ops, dtype);
-  constexpr int64_t kSize = 8192;
   constexpr int kRounds = 5, kProducts = 8;
   const auto stream = device.create_compute_stream();
   Arena arena(device, "product peak");
-  std::vector<std::byte> host(static_cast<size_t>(kSize * kSize * size_of(dtype)));
+  std::vector<std::byte> host(static_cast<size_t>(size * size * size_of(dtype)));
   Tensor operands[2];
   for (uint64_t which = 0; which < 2; ++which) {
-    for (size_t i = 0; i < static_cast<size_t>(kSize * kSize); ++i) {
+    for (size_t i = 0; i < static_cast<size_t>(size * size); ++i) {
       const uint64_t hash = (i + which * 0xD1B54A32D192ED03ull) * 0x9E3779B97F4A7C15ull;
       const float value = static_cast<float>(hash >> 40) * 0x1p-23f - 1.0f;
       const bf16 rounded(value);
       if (dtype == DType::bf16) std::memcpy(&host[2 * i], &rounded, 2);
       else std::memcpy(&host[4 * i], &value, 4);
     }
-    operands[which] = arena.allocate(dtype, {kSize, kSize});
+    operands[which] = arena.allocate(dtype, {size, size});
     device.copy_to_device(host.data(), operands[which], *stream);
     stream->synchronize();
   }
-  const Tensor c = arena.allocate(dtype, {kSize, kSize});
+  const Tensor c = arena.allocate(dtype, {size, size});
   double best = 0;
   for (int round = 0; round <= kRounds; ++round) {  // the first warms up
     const int64_t start = now_ns();
     for (int i = 0; i < kProducts; ++i)
       ops.run(op::Matmul{.a = operands[0], .b = operands[1], .c = c, .transpose_b = true}, *stream);
     stream->synchronize();
-    const double flops = kProducts * 2.0 * static_cast<double>(kSize) * static_cast<double>(kSize * kSize);
+    const double flops = kProducts * 2.0 * static_cast<double>(size) * static_cast<double>(size * size);
     if (round > 0) best = std::max(best, flops / static_cast<double>(now_ns() - start) * 1e-3);
   }
   return best;

@@ -4,7 +4,7 @@
     torch_step.py --model 124m|1.3b|6.7b-layers|tiny [--recipe autocast|bf16] [--micro-batch B] [--micro-batches M]
                   [--steps K] [--warm-up K] [--layers L] [--peak TFLOP/s] [--no-compile]
 
-On a GPU: the models, batches and padded vocabulary of train_bench --model; torch.compile, the faster of flash and
+On a GPU: the models, batches (by its memory) and padded vocabulary of train_bench --model; torch.compile, the faster of flash and
 cuDNN's attention (measured), fused AdamW, gradients clipped to 1. Recipe `autocast`: fp32 weights, gradients and moments
 under bf16 autocast, which is the state that Trivet keeps; `bf16`: weights, gradients and moments all bf16, half the
 bytes and fewer digits than Trivet's. MFU is against the data sheet (--peak, or by the GPU's name), with train_bench's
@@ -42,7 +42,7 @@ class Shape:
     hidden: int
     heads: int
     seq: int
-    batch: int  # samples of a micro-batch
+    batch: int  # samples of a micro-batch, on a GPU of 100 GiB or more
     vocab: int = PADDED_VOCAB  # rows of the embedding
     llama: bool = False
 
@@ -62,7 +62,7 @@ class Shape:
         layer = 12 * self.hidden * self.hidden
         if self.llama:
             layer = self.hidden * (2 * self.hidden * (1 + self.groups() / self.heads) + 3 * self.ffn())
-        products = self.layers * layer + self.hidden * VOCAB
+        products = self.layers * layer + self.hidden * min(VOCAB, self.vocab)
         attention = self.layers * self.seq * self.hidden * (1 if convention == "causal" else 2)
         return 6 * (products + attention)
 
@@ -71,7 +71,7 @@ MODELS = {
     "124m": Shape(12, 768, 12, 1024, 64),
     "1.3b": Shape(24, 2048, 16, 2048, 16),
     "6.7b-layers": Shape(8, 4096, 32, 2048, 16),
-    "tiny": Shape(2, 128, 2, 64, 4),
+    "tiny": Shape(2, 128, 2, 64, 4, 512),
 }
 
 
@@ -221,7 +221,7 @@ def measure_on_gpu(options, shape):
         if pure:
             model.bfloat16()
         optimizer = adamw(model)
-        data = torch.randint(VOCAB, (8, shape.batch, shape.seq + 1))
+        data = torch.randint(min(VOCAB, shape.vocab), (8, shape.batch, shape.seq + 1))
         batches = [(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()) for tokens in data]
     step_model = torch.compile(model) if options.compile else model
     steps_done = 0
@@ -372,6 +372,8 @@ def main():
         shape = dataclasses.replace(shape, batch=options.micro_batch)
     if options.model and not torch.cuda.is_available():
         sys.exit("torch_step.py: --model is for a GPU, and PyTorch finds none")
+    if options.model and not options.micro_batch and torch.cuda.get_device_properties(0).total_memory < 100 << 30:
+        shape = dataclasses.replace(shape, batch=shape.batch // 2)  # as train_bench
     if options.compile is None:
         options.compile = options.model is not None
     if options.gemms and (options.model or shape.llama):

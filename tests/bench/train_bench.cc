@@ -2,11 +2,12 @@
 //
 //   train_bench --model 124m|1.3b|6.7b-layers|tiny [--device auto|cpu|cuda] [--dtype bf16|fp32] [--layers N]
 //               [--micro-batch B] [--micro-batches M] [--steps N] [--warm-up N] [--cuda-graphs none|local]
-// One rank, a GPU where there is one, with micro-batches that fill an H200; `tiny` is for trying the program. On a
-// GPU steps are queued ahead, as `trivet train` does it. Their median, tokens/s, MFU in both conventions against the
-// data sheet and against a matrix product measured here, memory by purpose, what the host takes to queue a step, and
-// from the spans of the same steps where their time went. --cuda-graphs is device.cuda_graph_impl: its graphs are one
-// span each. The last line is for programs. --model is 124m where it is left out on a GPU.
+// One rank, a GPU where there is one, with micro-batches that fill an H200, or half of them on a GPU of less than 100
+// GiB; `tiny` is for trying the program. On a GPU steps are queued ahead, as `trivet train` does it. Their median,
+// tokens/s, MFU in both conventions against the data sheet and against a matrix product measured here, memory by
+// purpose, what the host takes to queue a step, and from the spans of the same steps where their time went.
+// --cuda-graphs is device.cuda_graph_impl: its graphs are one span each. The last line is for programs. --model is 124m
+// where it is left out on a GPU.
 //
 //   train_bench [--steps N] [--dtype fp32|bf16] [--layers N] [--threads N] [--cpu-isa NAME]
 // On a CPU: GPT-2 124M, s = 1024, b = 4: milliseconds, tokens/s and MFU against the matrix products measured in the
@@ -45,16 +46,15 @@
 namespace trivet {
 namespace {
 
-constexpr int64_t kVocab = 50257;
-
 struct Model {
   std::string_view name;
-  int64_t layers, hidden, heads, seq, micro_batch;
+  int64_t layers, hidden, heads, seq, micro_batch;  // the last on a GPU of 100 GiB or more
+  int64_t vocab = 50257;
 };
 constexpr Model kModels[] = {{"124m", 12, 768, 12, 1024, 64},         // GPT-2
                              {"1.3b", 24, 2048, 16, 2048, 16},        // GPT-3 XL, with heads of 128
                              {"6.7b-layers", 8, 4096, 32, 2048, 16},  // 8 of the 32 of GPT-3 6.7B
-                             {"tiny", 2, 128, 2, 64, 4}};
+                             {"tiny", 2, 128, 2, 64, 4, 512}};
 
 struct Options {
   std::string model, device = "auto", graphs = "none", cpu_isa = "auto", blocks = "gpt";
@@ -65,7 +65,7 @@ struct Options {
 };
 
 struct TemporaryTokens {
-  TemporaryTokens() { write_random_tokens(prefix, kVocab); }
+  explicit TemporaryTokens(int64_t vocab) { write_random_tokens(prefix, vocab); }
   ~TemporaryTokens() {
     for (const char* end : {".bin", ".idx"}) std::filesystem::remove(prefix + end);
   }
@@ -79,7 +79,7 @@ ModelConfig config_of(const Model& model, const Options& options) {
                      .ffn_hidden_size = 4 * model.hidden,
                      .num_attention_heads = model.heads,
                      .seq_length = model.seq,
-                     .vocab_size = kVocab};
+                     .vocab_size = model.vocab};
   if (options.blocks == "llama") {
     config.ffn_hidden_size.reset();
     config.num_query_groups = model.heads / (model.heads % 3 == 0 ? 3 : model.heads % 4 == 0 ? 4 : 1);
@@ -94,7 +94,7 @@ ModelConfig config_of(const Model& model, const Options& options) {
 GptDataset dataset_of(const IndexedDataset& tokens, const ModelConfig& model) {
   return {std::make_shared<const IndexedDataset>(tokens.prefix()),
           {0, 1},
-          {.name = "train", .seq_length = model.seq_length, .vocab_size = kVocab, .seed = 1}};
+          {.name = "train", .seq_length = model.seq_length, .vocab_size = *model.vocab_size, .seed = 1}};
 }
 
 // ---- one rank, and everything about its steps
@@ -122,7 +122,9 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
                                          "device.kind=" + options.device, "device.cuda_graph_impl=" + options.graphs};
   LoadedConfig loaded{.config = parse_sets(sets), .origins = {}, .path = "bench"};
   loaded.config.model = config_of(model, options);
-  loaded.config.batch.micro_batch_size = options.micro_batch.value_or(model.micro_batch);
+  const bool gpu = options.device != "cpu" && cuda_device_count() > 0;
+  const bool small = gpu && create_cuda_device(0)->memory_bytes() < int64_t{100} << 30;  // torch_step.py has the same
+  loaded.config.batch.micro_batch_size = options.micro_batch.value_or(model.micro_batch / (small ? 2 : 1));
   loaded.config.batch.global_batch_size = loaded.config.batch.micro_batch_size * options.micro_batches;
   loaded.config.data.path = tokens.prefix();
   loaded.config.train.train_iters = 1000;
@@ -132,7 +134,6 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
   run_thread_ranks(1, [&](Communicator& world) {
     BatchLoader batches(data, batch_plan_of(config, layout, world.rank()), config.data.prefetch);
     Trainer trainer(config, layout, world, &batches);
-    const bool gpu = trainer.device().kind() == DeviceKind::cuda;
     const DType dtype = config.precision.dtype;
     const int steps = options.steps.value_or(gpu ? 20 : 4);
     const double batch = static_cast<double>(*config.batch.global_batch_size);
@@ -150,9 +151,12 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
 
     StepResult first = trainer.step();  // chooses algorithms, and touches everything for the first time
     for (int i = 1; i < options.warm_up.value_or(gpu ? 5 : 1); ++i) trainer.step();
-    double product = product_peak_tflops(trainer.device(), trainer.rank().ops, dtype);
+    const auto peak_of_products = [&] {
+      return product_peak_tflops(trainer.device(), trainer.rank().ops, dtype, model.name == "tiny" ? 256 : 8192);
+    };
+    double product = peak_of_products();
     const MeasuredSteps measured = measure_steps(trainer, steps);
-    product = std::max(product, product_peak_tflops(trainer.device(), trainer.rank().ops, dtype));  // speeds change
+    product = std::max(product, peak_of_products());  // speeds change
 
     const auto sheet = gpu ? peak_tflops_by_name(trainer.device().name(), std::string(word_of(config.precision.dtype)))
                            : std::optional<double>();
@@ -320,7 +324,7 @@ int main(int argc, char** argv) {
     });
     if (model == std::end(kModels))
       throw ConfigError(fmt::format("--model: found {}, expected 124m, 1.3b, 6.7b-layers or tiny", options.model));
-    const TemporaryTokens file;
+    const TemporaryTokens file(model->vocab);
     const IndexedDataset tokens(file.prefix);
     if (comparison) report_on_cpu(tokens, options);
     else report_steps(tokens, *model, options);

@@ -54,9 +54,17 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   const auto work = *reinterpret_cast<std::shared_ptr<const std::vector<Work>>*>(exec);
-  return add(stream, [work] {
-    for (const Work& each : *work) each();
-  });
+  return add(
+      stream,
+      [work] {
+        for (const Work& each : *work) each();
+      },
+      static_cast<int64_t>(work->size()));
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+  if (nodes) return cudaErrorNotSupported;
+  *count = reinterpret_cast<std::vector<Work>*>(graph)->size();
+  return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   delete reinterpret_cast<std::shared_ptr<const std::vector<Work>>*>(exec);

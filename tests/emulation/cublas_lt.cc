@@ -1,13 +1,15 @@
 // The functions of cuBLASLt that Trivet calls (kernels/cuda/cuda_gemms.cc), on the CPU: what that file loads in a
 // build with an emulated CUDA. Types and names are those of NVIDIA's own <cublasLt.h>; the work is put on the stream,
-// or into the graph that captures it. It is there to find mistakes of the caller: what it does not know, or what the
-// library's documentation refuses, is refused with a status, and never passed over. Beyond that documentation it
-// refuses what only a mistake would ask for: operands that overlap what is written, an attribute that the epilogue does
-// not use, an algorithm for another problem than it was proposed for, and beta with a GELU.
+// or into the graph that captures it. It is there to find mistakes of the caller, who does without the library when it
+// fails: what it does not know is refused with a status, and an invalid value of a GEMM ends the process. Beyond the
+// library's documentation it refuses what only a mistake would ask for: operands that overlap what is written, an
+// attribute that the epilogue does not use, an algorithm for another problem than it was proposed for, and beta with a
+// GELU.
 //
 // What the heuristic proposes, in this order; each algorithm has its own rounding:
 //
-//   k odd and below 16        nothing: CUBLAS_STATUS_NOT_SUPPORTED
+//   k odd and below 16        nothing: CUBLAS_STATUS_NOT_SUPPORTED; k = 7: CUBLAS_STATUS_INTERNAL_ERROR
+//   k = 9                     `fails` alone
 //   a GELU, rows of D % 64    8: `fails` alone; 16: `fails` before the others
 //   otherwise                 halves_in_d_type, where the preference allows sums in D's type; whole; one whose
 //                             `state` is an error; halves, where the preference allows sums in fp32 and the workspace
@@ -22,6 +24,7 @@
 #include <initializer_list>
 #include <memory>
 
+#include "tests/emulation/grid.h"
 #include "tests/emulation/lt_gemm.h"
 #include "tests/emulation/stream.h"
 
@@ -142,6 +145,13 @@ cublasStatus_t check_operands(const LtProduct& p, const Layout& a, const Layout&
   return CUBLAS_STATUS_SUCCESS;
 }
 
+// A GEMM with an invalid value is a mistake, not a GEMM that the library lacks.
+cublasStatus_t told(cublasStatus_t status) {
+  if (status == CUBLAS_STATUS_INVALID_VALUE)
+    trivet::emulation::broken("cuBLASLt: an argument of a GEMM is wrong, or does not fit the others");
+  return status;
+}
+
 // Descriptors are made and ended alike.
 template <class T, class Opaque>
 cublasStatus_t create(Opaque** out, T value) {
@@ -242,15 +252,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulHeuristicResult_t* results, int* count) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!desc || !a || !b || !c || !d || !preference || most <= 0 || !results || !count)
-    return CUBLAS_STATUS_INVALID_VALUE;
+    return told(CUBLAS_STATUS_INVALID_VALUE);
   *count = 0;
   const Descriptor& how = *static_cast<Descriptor*>(desc);
   const Preference& wanted = *static_cast<Preference*>(preference);
   LtProduct p;
   const cublasStatus_t status = problem_of(how, *static_cast<Layout*>(a), *static_cast<Layout*>(b),
                                            *static_cast<Layout*>(c), *static_cast<Layout*>(d), p);
-  if (status != CUBLAS_STATUS_SUCCESS) return status;
-  if (p.k % 2 == 1 && p.k < 16) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (status != CUBLAS_STATUS_SUCCESS) return told(status);
+  if (p.k == 7) return CUBLAS_STATUS_INTERNAL_ERROR;
+  if (p.k % 2 == 1 && p.k < 16 && p.k != 9) return CUBLAS_STATUS_NOT_SUPPORTED;
 
   const auto propose = [&](LtAlgorithm kind, cublasStatus_t state = CUBLAS_STATUS_SUCCESS) {
     p.algorithm = kind;
@@ -265,7 +276,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     result.state = state;
     result.wavesCount = 1;
   };
-  const int64_t special = p.gelu || p.gelu_gradient ? p.m % 64 : 0;
+  const int64_t special = p.k == 9 ? 8 : p.gelu || p.gelu_gradient ? p.m % 64 : 0;
   if (special == 8 || special == 16) propose(LtAlgorithm::fails);
   if (special == 8) return CUBLAS_STATUS_SUCCESS;
   if (wanted.reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) propose(LtAlgorithm::halves_in_d_type);
@@ -282,26 +293,29 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo, void* workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!desc || !alpha || !beta || !a_layout || !b_layout || !c_layout || !d_layout) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!desc || !alpha || !beta || !a_layout || !b_layout || !c_layout || !d_layout)
+    return told(CUBLAS_STATUS_INVALID_VALUE);
   if (!algo) return CUBLAS_STATUS_NOT_SUPPORTED;  // the real one would ask its heuristic
   const Descriptor& how = *static_cast<Descriptor*>(desc);
   const Layout &la = *static_cast<Layout*>(a_layout), &lb = *static_cast<Layout*>(b_layout),
                &lc = *static_cast<Layout*>(c_layout), &ld = *static_cast<Layout*>(d_layout);
   const auto product = std::make_shared<LtProduct>();
   LtProduct& p = *product;
-  if (const cublasStatus_t status = problem_of(how, la, lb, lc, ld, p); status != CUBLAS_STATUS_SUCCESS) return status;
+  if (const cublasStatus_t status = problem_of(how, la, lb, lc, ld, p); status != CUBLAS_STATUS_SUCCESS)
+    return told(status);
   Algorithm with;
   std::memcpy(&with, algo, sizeof with);
-  if (with.magic != kMagic || with.problem != number_of(p, how.epilogue)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (with.magic != kMagic || with.problem != number_of(p, how.epilogue)) return told(CUBLAS_STATUS_INVALID_VALUE);
   p.algorithm = static_cast<LtAlgorithm>(with.kind);
   p.alpha = *static_cast<const float*>(alpha), p.beta = *static_cast<const float*>(beta);
   p.a = a, p.b = b, p.c = c, p.d = d, p.bias = how.bias, p.aux = how.aux;
   if (with.workspace > 0) {
-    if (!workspace || workspace_bytes < with.workspace || !aligned(workspace, 16)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!workspace || workspace_bytes < with.workspace || !aligned(workspace, 16))
+      return told(CUBLAS_STATUS_INVALID_VALUE);
     p.workspace = static_cast<float*>(workspace);
   }
   if (const cublasStatus_t status = check_operands(p, la, lb, lc, ld, with); status != CUBLAS_STATUS_SUCCESS)
-    return status;
+    return told(status);
   if (p.algorithm == LtAlgorithm::fails) return CUBLAS_STATUS_EXECUTION_FAILED;
   const cudaError_t status = trivet::emulation::add(stream, [product] { run(*product); });  // a graph does it again
   return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

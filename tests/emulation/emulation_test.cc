@@ -1,11 +1,17 @@
 // The emulated GPU itself: that right programs run on it, and that wrong ones are found out. Of an emulated build.
+#include <atomic>
 #include <cstdlib>
+#include <cuda.h>
+#include <functional>
 #include <gtest/gtest.h>
+#include <memory>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.cuh"
+#include "tests/emulation/runtime.h"
 
 namespace trivet {
 namespace {
@@ -211,6 +217,106 @@ TEST_F(Emulation, AGraphRunsWhatWasCaptured) {
   check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported);
   EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+}
+
+// ---- how Trivet uses it
+
+TEST(EmulatedDriver, LoadsKernelsWhenItStarts) {
+  ASSERT_GT(cuda_device_count(), 0);
+  CUmoduleLoadingMode mode{};
+  EXPECT_EQ(driver_function<decltype(cuModuleGetLoadingMode)>("cuModuleGetLoadingMode")(&mode), CUDA_SUCCESS);
+  EXPECT_EQ(mode, CU_MODULE_EAGER_LOADING);
+}
+
+// Behind a gate nothing of the stream is done until the feeding thread polls, or has fed it all.
+struct ThrottledStream : testing::Test {
+  template <class F>
+  void feed(const F& feed_all) {
+    driver.most_queued = 0;
+    driver.polls = 0;
+    std::atomic<bool> fed = false;
+    gate->wait(*stream);
+    std::thread opener([&] {
+      while (driver.polls == 0 && !fed) std::this_thread::yield();
+      gate->open();
+    });
+    feed_all();
+    fed = true;
+    opener.join();
+    stream->synchronize();
+    EXPECT_GT(driver.polls, 0);
+    EXPECT_LE(driver.most_queued, 1024);
+  }
+  emulation::Driver& driver = emulation::driver();
+  const std::unique_ptr<Device> device = create_cuda_device(0);
+  const std::unique_ptr<Event> event = device->create_event();
+  const std::unique_ptr<Gate> gate = device->create_gate();
+  const std::unique_ptr<Stream> stream = device->create_side_stream(StreamPriority::normal);
+  const Numbers numbers{32};
+  const std::function<void()> op = [this] {  // of two kernels, as GEMMs with a bias of another type
+    enqueue(*stream, {"op"}, [&](cudaStream_t raw) {
+      for (int i = 0; i < 2; ++i) launch_kernel(add_kernel, {1, 32, raw}, numbers.data, 1.0f);
+    });
+  };
+};
+
+TEST_F(ThrottledStream, HasRoomForOps) {
+  feed([&] {
+    for (int i = 0; i < 1500; ++i) op();
+  });
+}
+
+TEST_F(ThrottledStream, HasRoomForTheEventsOfSpans) {
+  TraceRow row("stream");
+  stream->set_trace_row(&row);
+  feed([&] {
+    for (int i = 0; i < 700; ++i) {
+      const ScopedPhase phase(*stream, {"phase", Category::phase});
+      op();
+      stream->record(*event);
+      stream->wait(*event);
+    }
+  });
+  std::vector<Span> spans;
+  row.take(spans);
+  EXPECT_EQ(spans.size(), 1400u);
+}
+
+TEST_F(ThrottledStream, HasRoomForHostFunctions) {
+  int done = 0;
+  feed([&] {
+    for (int i = 0; i < 1500; ++i) stream->run({"host"}, [&] { ++done; });
+  });
+  EXPECT_EQ(done, 1500);
+}
+
+TEST_F(ThrottledStream, HasRoomForTheNodesOfGraphs) {
+  const auto graph = device->capture(*stream, [&] {
+    for (int i = 0; i < 600; ++i) op();  // more than the queue has room for, if they were queued
+  });
+  const auto few = device->capture(*stream, [&] {
+    for (int i = 0; i < 50; ++i) op();
+  });
+  feed([&] {
+    for (int i = 0; i < 20; ++i) few->launch(*stream);
+  });
+}
+
+TEST_F(ThrottledStream, WaitsNoLongerWhenTheDeviceIsPoisoned) {
+  driver.polls = 0;
+  std::atomic<bool> fed = false;
+  std::thread poisoner([&] {
+    while (driver.polls == 0 && !fed) std::this_thread::yield();
+    device->poison("the ranks have given up");
+  });
+  gate->wait(*stream);
+  const auto feed_all = [&] {
+    for (int i = 0; i < 1500; ++i) op();
+  };
+  EXPECT_THROW(feed_all(), Error);
+  fed = true;
+  gate->open();
+  poisoner.join();
 }
 
 }  // namespace

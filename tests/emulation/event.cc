@@ -1,6 +1,7 @@
 // Events of the emulated runtime.
 #include <chrono>
 
+#include "tests/emulation/grid.h"
 #include "tests/emulation/stream.h"
 
 namespace trivet::emulation {
@@ -30,6 +31,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
   if (const cudaError_t status = allowed_anywhere(); status != cudaSuccess) return status;
   auto* state = new std::shared_ptr(std::make_shared<EventState>());
   (*state)->timed = !(flags & cudaEventDisableTiming);
+  (*state)->blocks = flags & cudaEventBlockingSync;
   *event = reinterpret_cast<cudaEvent_t>(state);
   return cudaSuccess;
 }
@@ -85,12 +87,15 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   const std::shared_ptr<EventState> state = of(event);
   if (!state->captured.expired()) return cudaErrorCapturedEvent;
   std::lock_guard lock(state->mutex);
-  return state->complete >= state->recorded ? cudaSuccess : cudaErrorNotReady;
+  if (state->complete >= state->recorded) return cudaSuccess;
+  ++driver().polls;
+  return cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
   const std::shared_ptr<EventState> state = of(event);
   if (!state->captured.expired()) return cudaErrorCapturedEvent;
+  if (!state->timed && !state->blocks) broken("a host thread that spins until an event that tells no time");
   uint64_t record = 0;
   {
     std::lock_guard lock(state->mutex);

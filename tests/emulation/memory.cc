@@ -84,6 +84,19 @@ CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsi
   return status == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+// What the environment said when CUDA started: at the first call here.
+CUmoduleLoadingMode loading_mode() {
+  static const CUmoduleLoadingMode mode = [] {
+    const char* asked = std::getenv("CUDA_MODULE_LOADING");
+    return asked && std::string(asked) == "EAGER" ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+  }();
+  return mode;
+}
+CUresult get_loading_mode(CUmoduleLoadingMode* mode) {
+  *mode = loading_mode();
+  return CUDA_SUCCESS;
+}
+
 // Covers the three-dimensional maps of bf16 that Trivet makes.
 CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data, const cuuint64_t* size,
                       const cuuint64_t* stride, const cuuint32_t* box, const cuuint32_t* element_stride,
@@ -184,6 +197,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
 // ---- devices and errors
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  loading_mode();
   *count = device_count();
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
@@ -234,6 +248,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
                                              cudaDriverEntryPointQueryResult* found) {
   *function = std::string(name) == "cuStreamWaitValue32"      ? reinterpret_cast<void*>(&wait_value)
               : std::string(name) == "cuTensorMapEncodeTiled" ? reinterpret_cast<void*>(&encode_tiled)
+              : std::string(name) == "cuModuleGetLoadingMode" ? reinterpret_cast<void*>(&get_loading_mode)
                                                               : nullptr;
   if (found) *found = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;

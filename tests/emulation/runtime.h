@@ -11,6 +11,8 @@
 // process with a message (grid.h).
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <cuda_runtime_api.h>
 #include <functional>
 
@@ -18,5 +20,12 @@ namespace trivet::emulation {
 
 // Queues a kernel; `thread` is what one thread of it does. Refuses grids and shared memory that the GPU does not have.
 cudaError_t launch_kernel(const cudaLaunchConfig_t& how, const void* kernel, const std::function<void()>& thread);
+
+// What the driver has seen.
+struct Driver {
+  std::atomic<int64_t> most_queued = 0;  // entries of a stream that were not through at once; a graph has its nodes
+  std::atomic<int64_t> polls = 0;        // queries of events that had not happened
+};
+Driver& driver();
 
 }  // namespace trivet::emulation

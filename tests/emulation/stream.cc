@@ -40,10 +40,19 @@ Stream::~Stream() {
   thread_.join();
 }
 
-void Stream::queue(Work work) {
+Driver& driver() {
+  static Driver seen;
+  return seen;
+}
+
+void Stream::queue(Work work, int64_t entries) {
   {
     std::lock_guard lock(mutex_);
-    work_.push_back(std::move(work));
+    work_.emplace_back(std::move(work), entries);
+    entries_ += entries;
+    int64_t most = driver().most_queued;
+    while (most < entries_ && !driver().most_queued.compare_exchange_weak(most, entries_)) {
+    }
   }
   changed_.notify_all();
 }
@@ -60,13 +69,16 @@ void Stream::serve() {
     changed_.wait(lock, [&] { return !work_.empty() || ends_; });
     if (work_.empty()) return;
     busy_ = true;
+    int64_t entries = 0;
     {
-      const Work work = std::move(work_.front());
+      const auto [work, its_entries] = std::move(work_.front());
+      entries = its_entries;
       work_.pop_front();
       lock.unlock();
       work();
     }
     lock.lock();
+    entries_ -= entries;
     busy_ = false;
     if (work_.empty()) changed_.notify_all();
   }
@@ -90,7 +102,7 @@ void drain_all(int device) {
 
 cudaError_t allowed_anywhere() { return in_stream ? cudaErrorNotPermitted : cudaSuccess; }
 
-cudaError_t add(cudaStream_t stream, Work work) {
+cudaError_t add(cudaStream_t stream, Work work, int64_t entries) {
   if (const cudaError_t status = allowed_anywhere(); status != cudaSuccess) return status;
   Stream& to = of(stream);
   if (to.capture) {
@@ -98,7 +110,7 @@ cudaError_t add(cudaStream_t stream, Work work) {
     return cudaSuccess;
   }
   std::shared_lock lock(device_mutexes[static_cast<size_t>(to.device())]);
-  to.queue(std::move(work));
+  to.queue(std::move(work), entries);
   return cudaSuccess;
 }
 

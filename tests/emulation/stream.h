@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/emulation/runtime.h"
@@ -29,7 +30,7 @@ struct EventState {
   std::condition_variable happened;
   uint64_t recorded = 0, complete = 0;  // so many records; the last one that a stream has come to
   int64_t at_ns = 0;                    // when
-  bool timed = true;
+  bool timed = true, blocks = false;
   std::weak_ptr<Capture> captured;  // the last record was captured
 
   void wait_for(uint64_t record);
@@ -41,7 +42,7 @@ class Stream {
   ~Stream();  // when the work is through
 
   int device() const { return device_; }
-  void queue(Work work);
+  void queue(Work work, int64_t entries);
   void drain();  // until it is empty
   std::shared_ptr<Capture> capture;
 
@@ -51,7 +52,8 @@ class Stream {
   const int device_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Work> work_;
+  std::deque<std::pair<Work, int64_t>> work_;
+  int64_t entries_ = 0;  // of all that is queued, with what is done now
   bool busy_ = false, ends_ = false;
   std::thread thread_;
 };
@@ -65,8 +67,8 @@ void drain_all(int device);
 cudaError_t allowed();
 // Of any call.
 cudaError_t allowed_anywhere();
-// To the stream, or to the capture that it takes part in.
-cudaError_t add(cudaStream_t stream, Work work);
+// To the stream, as so many entries of its queue, or to the capture that it takes part in.
+cudaError_t add(cudaStream_t stream, Work work, int64_t entries = 1);
 
 int current_device();
 

@@ -59,6 +59,7 @@ TEST_P(DeviceTest, AnEventOrdersTwoStreams) {
   first->record(*event);
   second->wait(*event);
   device->copy_to_host(x, received.data(), *second);
+  event->synchronize();
   second->synchronize();
 
   EXPECT_EQ(static_cast<float*>(received.data())[n - 1], 3.0f);

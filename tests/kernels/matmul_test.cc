@@ -129,8 +129,9 @@ void for_each_combination(int64_t m, int64_t n, int64_t k, F&& f) {
 }
 
 TEST_P(MatmulTest, EveryCombinationIsExactOnIntegers) {
-  const int64_t shapes[][3] = {{1, 1, 1},    {1, 5, 3},     {7, 1, 9},     {3, 2, 1},    {16, 16, 32},   {17, 31, 33},
-                               {64, 48, 65}, {33, 130, 77}, {1, 300, 129}, {257, 1, 40}, {130, 96, 200}, {96, 513, 31}};
+  const int64_t shapes[][3] = {{1, 1, 1},    {1, 5, 3},      {7, 1, 9},    {3, 2, 1},     {5, 6, 7},
+                               {16, 16, 32}, {17, 31, 33},   {64, 48, 65}, {33, 130, 77}, {1, 300, 129},
+                               {257, 1, 40}, {130, 96, 200}, {96, 513, 31}};
   for (const auto& [m, n, k] : shapes)
     for_each_combination(m, n, k, [this](const GemmCase& test) { expect_exact(test); });
 }
