@@ -1,6 +1,7 @@
 #include "engine/data/bpe_model.h"
 
 #include <algorithm>
+#include <cctype>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <initializer_list>
@@ -37,30 +38,88 @@ void expect_value(const JsonReader& reader, const json& object, const char* name
                 fmt::format("{}: nothing else is implemented", fmt::join(expected, " or ")));
 }
 
-// ByteLevel, with GPT-2's pattern alone.
-json pre_tokenizer_of(BpePattern pattern) {
-  const bool gpt2 = pattern == BpePattern::gpt2;
-  const json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", gpt2}};
-  if (gpt2) return level;
-  const json split = {
-      {"type", "Split"}, {"pattern", {{"Regex", regex_of(pattern)}}}, {"behavior", "Isolated"}, {"invert", false}};
-  return {{"type", "Sequence"}, {"pretokenizers", json::array({split, level})}};
+// A member's parts: of a Sequence those in `list`, none of null, else itself.
+void add_parts(const json& member, const char* list, const std::string& where, std::vector<json>& parts) {
+  if (member.is_null()) return;
+  const JsonReader reader(member, where);
+  if (reader.text("type") != "Sequence") return parts.push_back(member);
+  for (const json& part : reader.array(list)) add_parts(part, list, where, parts);
 }
 
-BpePattern pattern_of(const JsonReader& file) {
-  json found = file.member("pre_tokenizer");
-  json* level = &found;
-  if (found.is_object() && found.contains("pretokenizers") && !found["pretokenizers"].empty())
-    level = &found["pretokenizers"].back();
-  if (level->is_object()) {
-    (*level)["trim_offsets"] = true;  // changes no ids
-    level->emplace("use_regex", true);
+std::vector<json> parts_of(const json& whole, const char* name, const char* list, const JsonReader& file) {
+  std::vector<json> parts;
+  add_parts(whole.value(name, json()), list, fmt::format("{}: {}", file.where(), name), parts);
+  return parts;
+}
+
+// The last cut is a ByteLevel's, if it can be.
+json pre_tokenizer_of(const std::vector<BpeSplit>& splits) {
+  json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  json parts = json::array();
+  for (size_t i = 0; i < splits.size(); ++i) {
+    const auto& [regex, keep, prefix_space] = splits[i];
+    const bool gpt2 = regex == regex_of(BpePattern::gpt2), all = keep == BpeSplit::Keep::all;
+    if (i + 1 == splits.size() && all && (gpt2 || regex.empty()))
+      level.update({{"add_prefix_space", prefix_space}, {"use_regex", gpt2}});
+    else
+      parts.push_back({{"type", "Split"},
+                       {"pattern", {{"Regex", regex}}},
+                       {"behavior", all ? "Isolated" : "Removed"},
+                       {"invert", keep == BpeSplit::Keep::matches}});
   }
-  for (const auto pattern : {BpePattern::gpt2, BpePattern::llama3, BpePattern::qwen2})
-    if (found == pre_tokenizer_of(pattern)) return pattern;
-  file.refuse("pre_tokenizer", found.dump().substr(0, 400),
-              "ByteLevel, \"add_prefix_space\" false; or a Split by the pattern of Llama 3 or Qwen2 and ByteLevel, "
-              "\"use_regex\" false: nothing else is implemented");
+  if (parts.empty()) return level;
+  parts.push_back(level);
+  return {{"type", "Sequence"}, {"pretokenizers", parts}};
+}
+
+BpeSplit split_of(const json& part, const JsonReader& reader) {
+  expect_value(reader, part, "behavior", {"Isolated", "Removed"}, true);
+  expect_value(reader, part, "invert", {false, true});
+  const JsonReader pattern = reader.object("pattern");
+  BpeSplit split;
+  if (reader.member("pattern").contains("Regex")) split.regex = pattern.text("Regex");
+  else
+    for (const char c : pattern.text("String")) {
+      if (std::ispunct(static_cast<unsigned char>(c))) split.regex += '\\';
+      split.regex += c;
+    }
+  try {
+    const PieceRegex regex(split.regex);
+    const bool inverted = part.value("invert", false), loses = !inverted || !regex.always_matches();
+    if (part["behavior"] == "Removed" && loses) split.keep = inverted ? BpeSplit::Keep::matches : BpeSplit::Keep::gaps;
+  } catch (const DataError& error) {
+    reader.refuse("pattern", error.what(), "what is implemented");
+  }
+  return split;
+}
+
+std::vector<BpeSplit> read_splits(const json& whole, const JsonReader& file) {
+  std::vector<BpeSplit> splits;
+  std::string type;
+  for (const json& part : parts_of(whole, "pre_tokenizer", "pretokenizers", file)) {
+    const JsonReader reader(part, file.where() + ": pre_tokenizer");
+    if (type == "ByteLevel") reader.refuse("type", part["type"].dump(), "nothing behind ByteLevel");
+    expect_value(reader, part, "type", {"Split", "Digits", "ByteLevel"});
+    type = part["type"];
+    if (type == "Split") {
+      splits.push_back(split_of(part, reader));
+    } else if (type == "Digits") {
+      expect_value(reader, part, "individual_digits", {false, true});
+      // The numbers of Rust's library, which has those of Unicode 17.
+      splits.push_back({"[\\p{N}\U00011de0-\U00011de9\U00016ff4-\U00016ff6]"});
+      if (!part.value("individual_digits", false)) splits.back().regex += '+';
+    } else {
+      expect_value(reader, part, "add_prefix_space", {false, true}, true);
+      expect_value(reader, part, "use_regex", {true, false});
+      if (part.value("use_regex", true)) splits.push_back(splits_of(BpePattern::gpt2)[0]);
+      else if (part["add_prefix_space"]) splits.emplace_back();
+      if (part["add_prefix_space"]) splits.back().prefix_space = true;
+    }
+  }
+  if (type != "ByteLevel")
+    file.refuse("pre_tokenizer", whole.value("pre_tokenizer", json()).dump().substr(0, 400),
+                "ByteLevel, or a Sequence that ends with it, of Split and Digits: nothing else is implemented");
+  return splits;
 }
 
 // The post-processor that puts a special token in front of a text, and of both texts of a pair.
@@ -148,7 +207,7 @@ void add_merge(std::string_view pair, const JsonReader& reader, BpeModel& model)
   add_merge(std::string(pair.substr(0, blank)), std::string(pair.substr(blank + 1)), reader, model);
 }
 
-// Fills `tokens`. The ids have to be 0, 1, …, each once, and every byte a token.
+// Fills `tokens`. Each id has to be there once, most up to the last, and every byte has to be a token.
 void index_tokens(const JsonReader& reader, BpeModel& model) {
   std::unordered_map<std::string, int32_t> all = model.vocab;
   for (const BpeModel::Added& token : model.added) {
@@ -158,12 +217,13 @@ void index_tokens(const JsonReader& reader, BpeModel& model) {
       reader.refuse("added_tokens", fmt::format("{} with id {}", json_text(token.text), token.id),
                     fmt::format("{}", expected));
   }
-  model.tokens.assign(all.size(), {});
   for (const auto& [token, id] : all) {
-    if (static_cast<size_t>(id) >= all.size() || !model.tokens[static_cast<size_t>(id)].empty() || token.empty())
+    const auto place = static_cast<size_t>(id);
+    if (place >= model.tokens.size() && place < 2 * all.size()) model.tokens.resize(place + 1);
+    if (place >= model.tokens.size() || !model.tokens[place].empty() || token.empty())
       reader.refuse("vocab", fmt::format("{} with id {}", json_text(token), id),
-                    fmt::format("the ids 0 to {}, each for one token", all.size() - 1));
-    model.tokens[static_cast<size_t>(id)] = token;
+                    fmt::format("the ids of {} tokens from 0 on, each for one", all.size()));
+    model.tokens[place] = token;
   }
   for (int byte = 0; byte < 256; ++byte)
     if (const std::string letter = bpe_letter(static_cast<uint8_t>(byte)); !model.vocab.contains(letter))
@@ -206,22 +266,22 @@ BpeModel parse_bpe_model(std::string_view bytes, const std::string& name) {
   const json whole = parse_strict_json(bytes, name);
   const JsonReader file(whole, name);
   BpeModel out;
-  for (const char* option : {"truncation", "padding"}) expect_value(file, whole, option, {nullptr});
-  if (const auto at = whole.find("normalizer"); at != whole.end() && !at->is_null()) {
-    expect_value(file.object("normalizer"), *at, "type", {"NFC"}, true);
+  // "truncation" and "padding" are what the last call of transformers asked for, and of no concern to whole documents.
+  for (const json& part : parts_of(whole, "normalizer", "normalizers", file)) {
+    expect_value(JsonReader(part, name + ": normalizer"), part, "type", {"NFC"});
     out.nfc = true;
   }
-  if (const auto at = whole.find("decoder"); at != whole.end() && !at->is_null())
-    expect_value(file.object("decoder"), *at, "type", {"ByteLevel"}, true);
-  out.pattern = pattern_of(file);
+  for (const json& part : parts_of(whole, "decoder", "decoders", file))  // Fuse joins texts that are joined here, too
+    expect_value(JsonReader(part, name + ": decoder"), part, "type", {"ByteLevel", "Fuse"});
+  out.splits = read_splits(whole, file);
 
   const JsonReader model = file.object("model");
   const json& object = file.member("model");
-  expect_value(model, object, "type", {"BPE"}, true);
+  expect_value(model, object, "type", {"BPE"});  // which GPT-2's own file does not say
   expect_value(model, object, "dropout", {nullptr, 0.0});
   for (const char* option : {"continuing_subword_prefix", "end_of_word_suffix"})
     expect_value(model, object, option, {nullptr, ""});
-  expect_value(model, object, "byte_fallback", {false});
+  expect_value(model, object, "byte_fallback", {false, true});  // no byte is unknown
   expect_value(model, object, "ignore_merges", {false, true});
   out.ignore_merges = object.value("ignore_merges", false);
   read_vocab(model.member("vocab"), model, out);
@@ -232,11 +292,7 @@ BpeModel parse_bpe_model(std::string_view bytes, const std::string& name) {
     else model.refuse("merges", merge.dump().substr(0, 60), "\"a b\" or [\"a\", \"b\"]");
   }
   if (whole.contains("added_tokens"))
-    for (const json& token : file.array("added_tokens")) {
-      out.added.push_back(added_token(token, name));
-      if (out.nfc && out.added.back().normalized)
-        file.refuse("added_tokens", "\"normalized\": true", "false beside the normalizer NFC");
-    }
+    for (const json& token : file.array("added_tokens")) out.added.push_back(added_token(token, name));
   index_tokens(model, out);
   out.begin = begin_of(file, whole, out);
   return out;
@@ -278,8 +334,8 @@ std::string to_tokenizer_json(const BpeModel& model) {
   json file = {{"version", "1.0"},
                {"added_tokens", added},
                {"normalizer", model.nfc ? json{{"type", "NFC"}} : json()},
-               {"pre_tokenizer", pre_tokenizer_of(model.pattern)},
-               {"decoder", pre_tokenizer_of(BpePattern::gpt2)},
+               {"pre_tokenizer", pre_tokenizer_of(model.splits)},
+               {"decoder", pre_tokenizer_of(splits_of(BpePattern::gpt2))},
                {"model",
                 {{"type", "BPE"},
                  {"fuse_unk", false},

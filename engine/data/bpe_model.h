@@ -23,12 +23,12 @@ struct BpeModel {
     bool normalized = false, special = true;
   };
 
-  BpePattern pattern = BpePattern::gpt2;
+  std::vector<BpeSplit> splits = splits_of(BpePattern::gpt2);
   bool ignore_merges = false;  // a piece that is a token is taken whole
   bool nfc = false;            // texts are normalised
   // Without added tokens that are no tokens of BPE. In the files' alphabet, a printable character for each byte.
   std::unordered_map<std::string, int32_t> vocab;
-  std::vector<std::string> tokens;             // by id; of added ones the text
+  std::vector<std::string> tokens;             // by id; of added ones the text; "" where there is none
   std::vector<std::array<int32_t, 3>> merges;  // the first first: left, right, result
   std::vector<Added> added;
   std::string begin;  // the special token that the post-processor puts in front of a text; "": none

@@ -51,13 +51,15 @@ class AddedFinder {
     return {text.size()};
   }
 
-  // Whether a token lies on both sides of `at`, or may, as the text goes on.
-  bool spans(std::string_view text, size_t at) const {
+  // Whether a token lies on both sides of `at`, or may, as the text goes on. ends: or ends there.
+  bool spans(std::string_view text, size_t at, bool ends) const {
     return std::ranges::any_of(ids_, [&](const auto& token) {
-      const size_t most = token.first.size() - 1, begin = at - std::min(at, most);
+      const size_t most = token.first.size() - 1, begin = at - std::min(at, most + ends);
       return at + most > text.size() || text.substr(begin, at + most - begin).find(token.first) != text.npos;
     });
   }
+
+  size_t longest() const { return lengths_.empty() ? 0 : *lengths_.begin(); }
 
  private:
   using Ids = std::unordered_map<std::string, int32_t, WordHash, std::equal_to<>>;
@@ -75,18 +77,34 @@ class AddedFinder {
 };
 
 // Normalisation Form C of what is UTF-8 in it. By Unicode's stability policy any version gives the same for characters
-// that it knows. (The version in `tokenizers` 0.23.3 lacks 120 combining marks that utf8proc puts into their order.)
+// that it knows. (The version in `tokenizers` 0.23.3 lacks 120 combining marks that are put into their order here.)
+// utf8proc itself takes quadratic time to put many marks into their order.
 std::string nfc(std::string_view text) {
+  constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  const auto marks = [](int32_t code) { return utf8proc_get_property(code)->combining_class; };
   std::string normal;
+  std::vector<int32_t> codes;
   while (!text.empty()) {
+    codes.clear();
     size_t valid = 0;
-    while (const size_t size = utf8_character(text.substr(valid))) valid += size;
-    uint8_t* made = nullptr;
-    const auto bytes = utf8proc_map(reinterpret_cast<const uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(valid),
-                                    &made, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-    check(bytes >= 0, "utf8proc has no memory");
-    normal.append(reinterpret_cast<const char*>(made), static_cast<size_t>(bytes));
-    std::free(made);
+    while (const size_t size = utf8_character(text.substr(valid))) {
+      int32_t parts[32];
+      int boundary = 0;
+      const auto count =
+          utf8proc_decompose_char(static_cast<int32_t>(character_at(text, valid).code), parts, 32, kOptions, &boundary);
+      codes.insert(codes.end(), parts, parts + count);
+      valid += size;
+    }
+    for (auto begin = codes.begin(); begin != codes.end();) {
+      const auto end = std::find_if(begin, codes.end(), [&](int32_t code) { return marks(code) == 0; });
+      std::stable_sort(begin, end, [&](int32_t a, int32_t b) { return marks(a) < marks(b); });
+      begin = end == codes.end() ? end : end + 1;
+    }
+    codes.resize(static_cast<size_t>(utf8proc_normalize_utf32(codes.data(), std::ssize(codes), kOptions)));
+    for (const int32_t code : codes) {
+      uint8_t bytes[4];
+      normal.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(utf8proc_encode_char(code, bytes)));
+    }
     text.remove_prefix(valid);
     normal += text.substr(0, 1);
     text.remove_prefix(std::min<size_t>(1, text.size()));
@@ -94,15 +112,25 @@ std::string nfc(std::string_view text) {
   return normal;
 }
 
+// Whether no character before `at` changes with those behind it, and none so near that a token of so many bytes of
+// normal text could lie on both sides changes at all: all of them are ASCII.
+bool is_normal(std::string_view text, size_t at, size_t bytes) {
+  const std::string_view near = text.substr(at - std::min(at, bytes), std::min(at, bytes) + bytes + 1);
+  return std::ranges::all_of(near, [](char c) { return static_cast<uint8_t>(c) < 0x80; });
+}
+
 class BpeTokenizer final : public Tokenizer {
  public:
   BpeTokenizer(BpeModel model, const std::string& json, const BpeEnds& ends, bool special_as_text)
       : model_(std::move(model)),
+        cutter_(model_.splits),
         fingerprint_(bpe_fingerprint(json, model_)),
         eod_(model_.special(ends.eod, ends.eod_source)),
         bos_(ends.bos.empty() ? -1 : model_.special(ends.bos, ends.bos_source)) {
+    space_ = std::ranges::any_of(model_.splits, &BpeSplit::prefix_space);
     for (const BpeModel::Added& token : model_.added) {
-      finders_[token.normalized].add(token.text, token.id, special_as_text && token.special);
+      finders_[token.normalized].add(token.normalized && model_.nfc ? nfc(token.text) : token.text, token.id,
+                                     special_as_text && token.special);
       added_[static_cast<size_t>(token.id)] = true;
     }
     for (size_t rank = 0; rank < model_.merges.size(); ++rank) {
@@ -123,17 +151,17 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   size_t part_size(std::string_view text, size_t most) const override {
-    return bpe_part_size(text, most, [&](size_t at) {
-      return (!model_.nfc || static_cast<uint8_t>(text[at]) < 0x80) && !finders_[0].spans(text, at) &&
-             !finders_[1].spans(text, at);
+    return cutter_.part_size(text, most, [&](size_t at) {
+      return (!model_.nfc || is_normal(text, at, finders_[1].longest())) && !finders_[0].spans(text, at, space_) &&
+             !finders_[1].spans(text, at, space_);
     });
   }
 
-  std::vector<int32_t> encode(std::string_view text, bool) const override {
+  std::vector<int32_t> encode(std::string_view text, bool goes_on) const override {
     static thread_local WordCache cache;
     if (cache.owner != number_) cache = {number_};
     std::vector<int32_t> tokens;
-    encode_between(text, 0, cache, tokens);
+    encode_between(text, goes_on, 0, cache, tokens);
     return tokens;
   }
 
@@ -173,36 +201,35 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   // Added tokens, first those looked for before normalisation, and the text between them.
-  void encode_between(std::string_view text, size_t finder, WordCache& cache, std::vector<int32_t>& tokens) const {
-    if (finder == 1 && model_.nfc) return encode_pieces(nfc(text), cache, tokens);
-    if (finder == 2) return encode_pieces(text, cache, tokens);
+  void encode_between(std::string_view text, bool goes_on, size_t finder, WordCache& cache,
+                      std::vector<int32_t>& tokens) const {
+    if (finder == 2) {
+      cutter_.cut(text, goes_on, [&](std::string_view piece) { encode_piece(piece, cache, tokens); });
+      return;
+    }
+    std::string normal;
+    if (finder == 1 && model_.nfc) text = normal = nfc(text);
     while (!text.empty()) {
       const AddedFinder::Found found = finders_[finder].find(text);
-      encode_between(text.substr(0, found.at), finder + 1, cache, tokens);
+      encode_between(text.substr(0, found.at), goes_on, finder + 1, cache, tokens);
       if (found.id >= 0) tokens.push_back(found.id);
       text.remove_prefix(found.at + found.size);
+      goes_on = false;
     }
   }
 
-  void encode_pieces(std::string_view text, WordCache& cache, std::vector<int32_t>& tokens) const {
-    while (!text.empty()) {
-      const std::string_view piece = text.substr(0, bpe_piece_size(model_.pattern, text));
-      text.remove_prefix(piece.size());
-      if (piece.size() > kMostWordBytes) {
-        merge(piece, tokens);
-        continue;
-      }
-      if (const auto word = cache.words.find(piece); word != cache.words.end()) {
-        const auto known = cache.tokens.begin() + word->second.first;
-        tokens.insert(tokens.end(), known, known + word->second.second);
-        continue;
-      }
-      if (cache.words.size() == kMostWords) cache = {number_};
-      const size_t before = tokens.size();
-      merge(piece, tokens);
-      cache.words.emplace(piece, std::pair(cache.tokens.size(), tokens.size() - before));
-      cache.tokens.insert(cache.tokens.end(), tokens.begin() + static_cast<std::ptrdiff_t>(before), tokens.end());
+  void encode_piece(std::string_view piece, WordCache& cache, std::vector<int32_t>& tokens) const {
+    if (piece.size() > kMostWordBytes) return merge(piece, tokens);
+    if (const auto word = cache.words.find(piece); word != cache.words.end()) {
+      const auto known = cache.tokens.begin() + word->second.first;
+      tokens.insert(tokens.end(), known, known + word->second.second);
+      return;
     }
+    if (cache.words.size() == kMostWords) cache = {number_};
+    const size_t before = tokens.size();
+    merge(piece, tokens);
+    cache.words.emplace(piece, std::pair(cache.tokens.size(), tokens.size() - before));
+    cache.tokens.insert(cache.tokens.end(), tokens.begin() + static_cast<std::ptrdiff_t>(before), tokens.end());
   }
 
   // Merges the pair of the lowest rank, of equal ones the first, until none is left.
@@ -249,6 +276,7 @@ class BpeTokenizer final : public Tokenizer {
   inline static std::atomic<uint64_t> made_ = 0;
 
   const BpeModel model_;
+  const BpeCutter cutter_;
   const std::string fingerprint_;
   const int32_t eod_, bos_;
   const uint64_t number_ = ++made_;
@@ -256,6 +284,7 @@ class BpeTokenizer final : public Tokenizer {
   std::vector<bool> added_ = std::vector<bool>(model_.tokens.size());  // by id
   std::unordered_map<uint64_t, Merge> merges_;                         // by the pair
   std::array<int32_t, 256> of_byte_{};
+  bool space_ = false;  // a text that does not begin with one gets it
 };
 
 }  // namespace

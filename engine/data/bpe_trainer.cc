@@ -20,7 +20,7 @@ struct PairHash {
 class BpeTrainer {
  public:
   BpeTrainer(BpePattern pattern, const std::vector<std::string>& special) {
-    model_.pattern = pattern;
+    model_.splits = splits_of(pattern);
     for (const std::string& text : special) model_.added.push_back({id_of(text), text});
     std::set<std::string> alphabet;  // UTF-8 sorts as its code points do
     for (size_t byte = 0; byte < 256; ++byte) alphabet.insert(bpe_letter(static_cast<uint8_t>(byte)));
@@ -137,13 +137,9 @@ class BpeTrainer {
 
 }  // namespace
 
-void count_pieces(BpePattern pattern, std::string_view text, PieceCounts& counts) {
+void count_pieces(const BpeCutter& cutter, std::string_view text, PieceCounts& counts) {
   std::string key;
-  while (!text.empty()) {
-    const std::string_view piece = text.substr(0, bpe_piece_size(pattern, text));
-    ++counts[key.assign(piece)];
-    text.remove_prefix(piece.size());
-  }
+  cutter.cut(text, false, [&](std::string_view piece) { ++counts[key.assign(piece)]; });
 }
 
 BpeModel train_bpe(const PieceCounts& counts, int64_t vocab_size, BpePattern pattern,

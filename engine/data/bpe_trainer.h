@@ -15,7 +15,7 @@ namespace trivet {
 using PieceCounts = std::unordered_map<std::string, int64_t>;
 
 // Adds the pieces of a text. Special tokens in it are text.
-void count_pieces(BpePattern pattern, std::string_view text, PieceCounts& counts);
+void count_pieces(const BpeCutter& cutter, std::string_view text, PieceCounts& counts);
 
 // Ids: the special tokens, the bytes in the order of the files' alphabet, the merges. Each merge is of the pair that
 // occurs most often, of equal ones that with the smallest ids. Ends early where no pair is left.

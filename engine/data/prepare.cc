@@ -175,21 +175,21 @@ std::string sentencepiece_model(const PrepareOptions& options, const Report& rep
 // How often each piece is in the text to train on: in all of it, or in a sample.
 PieceCounts counted_pieces(const PrepareOptions& options, const Report& report) {
   const MemoryPurpose purpose("the different words of the text to train the tokenizer on");
-  const BpePattern pattern = options.pattern.value_or(BpePattern::gpt2);
+  const BpeCutter cutter(splits_of(options.pattern.value_or(BpePattern::gpt2)));
   PieceCounts counts;
   if (options.train_bytes) {
-    for (const std::string& text : sample_lines(options, report)) count_pieces(pattern, text, counts);
+    for (const std::string& text : sample_lines(options, report)) count_pieces(cutter, text, counts);
     return counts;
   }
   struct CountedBatch : Batch {
     PieceCounts counts;
   };
   TextReader reader(options.inputs, options.text);
-  reader.cut_by([](auto text, size_t most) { return bpe_part_size(text, most, [](size_t) { return true; }); });
+  reader.cut_by([&](auto text, size_t most) { return cutter.part_size(text, most, [](size_t) { return true; }); });
   ordered_pipeline<CountedBatch>(
       threads_of(options), [&](CountedBatch& batch) { return read_batch(reader, batch); },
       [&](CountedBatch& batch) {
-        for (const TextPiece& piece : std::exchange(batch.pieces, {})) count_pieces(pattern, piece.text, batch.counts);
+        for (const TextPiece& piece : std::exchange(batch.pieces, {})) count_pieces(cutter, piece.text, batch.counts);
       },
       [&](const CountedBatch& batch) {
         for (const auto& [piece, count] : batch.counts) counts[piece] += count;

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Makes tests/golden/bpe/{gpt2,llama3,qwen2}.json, tokenizers trained on corpus.txt, and ids.json, their ids of hard
-texts.
+texts; and shapes.json, a vocabulary whose tokens reach over any boundary, with the sections of other models' files and
+hashes of the ids that it has with them.
 
     pip install tokenizers==0.23.3 && python3 tests/golden/make_bpe_golden.py     # never run by the tests
 
     python3 tests/golden/make_bpe_golden.py random TEXT PREFIX      # writes TEXT, 10 MB of random Unicode; to compare
     python3 tests/golden/make_bpe_golden.py compare TEXT PREFIX     # PREFIX, a dataset of TEXT as one document
+    python3 tests/golden/make_bpe_golden.py shape NAME FOLDER       # the tokenizer.json and its configuration of a shape
 """
 import array
 import json
@@ -42,6 +44,124 @@ TEXTS = [
 ] + open(os.path.join(HERE, "corpus.txt"), encoding="utf-8", newline="").read().split("\n")
 LONG = [("a", 1000000, ""), (" ", 1000000, ""), (" ", 1000000, "x"), ("\n", 1000000, " x"), ("ab", 500000, ""),
         ("7", 1000000, ""), ("\u00e9", 300000, ""), ("!", 1000000, "\n"), ("it's ", 200000, "")]
+
+LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+BYTES = {**LEVEL, "use_regex": False}
+
+
+def cuts(*splits, last=BYTES):
+    """A Sequence of Splits, each a pattern, or with behavior and invert, and of a ByteLevel."""
+    parts = []
+    for split in splits:
+        pattern, behavior, invert = split if isinstance(split, tuple) else (split, "Isolated", False)
+        pattern = pattern if isinstance(pattern, dict) else {"Regex": pattern}
+        parts.append({"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert})
+    return {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [*parts, last]}}
+
+
+def digits(individual, last=LEVEL):
+    return {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+        {"type": "Digits", "individual_digits": individual}, last]}}
+
+
+def added(content, normalized, special):
+    return {"content": content, "single_word": False, "lstrip": False, "rstrip": False, "normalized": normalized,
+            "special": special}
+
+
+ENDING = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+WORD = r"[^\r\n\p{L}\p{N}]?"
+SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+NFC = {"normalizer": {"type": "NFC"}}
+SHAPES = {  # sections as those models' files have them
+    "GPT-2": {"pre_tokenizer": LEVEL, "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst",
+                                                     "stride": 0},
+              "padding": {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+                          "pad_type_id": 0, "pad_token": "!"}},
+    "Sequences": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [LEVEL]},
+                  "normalizer": {"type": "Sequence", "normalizers": []},
+                  "decoder": {"type": "Sequence", "decoders": [LEVEL, {"type": "Fuse"}]}},
+    "GPT-NeoX": {"pre_tokenizer": LEVEL, **NFC, "added_tokens": [
+        *(added(" " * n, True, False) for n in range(6, 1, -1)), added("<|pad|>", False, True),
+        added("e\u0301t", True, False), added("K\u212a", True, False)]},
+    "RoBERTa": {"pre_tokenizer": {**LEVEL, "add_prefix_space": True}},
+    "SmolLM": digits(True),
+    "Command-R": {**digits(True), "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}},
+    "Digits and spaces": digits(False, {**LEVEL, "add_prefix_space": True}),
+    "DeepSeek-V3": cuts(r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+                        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
+                        r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
+    "DeepSeek-Coder": cuts("[\r\n]", "\\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u0370-\u0373]+",
+                           "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", r"\s+$",
+                           "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}"),
+    "o200k": cuts(f"{WORD}{UPPER}*{LOWER}+{SUFFIX}|{WORD}{UPPER}+{LOWER}*{SUFFIX}|\\p{{N}}{{1,3}}{ENDING}"),
+    "Tekken": cuts((f"{WORD}{UPPER}*{LOWER}+|{WORD}{UPPER}+{LOWER}*|\\p{{N}}{ENDING}", "Removed", True)),
+    "cl100k": cuts((CONTRACTION % "{1,3}", "Removed", True)),
+    "cl100k of tiktoken": cuts(r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|"
+                               r"\s++$|\s*[\r\n]|\s+(?!\S)|\s"),
+    "BLOOM": cuts((" ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+", "Removed", True)),
+    "spaces removed": cuts(({"String": " "}, "Removed", False), ({"String": "it's"}, "Isolated", False)),
+    "letters of any case": cuts((r"(?i:[a-cK]x?|\.s|z{2})+|\P{L}\D", "Removed", True), last={**BYTES, "add_prefix_space": True}),
+    "look-ahead": cuts(r"\p{L}+(?=\s)|[\S]{2,3}(?!x)|.\n?|a?+b*+c++"),
+}
+MORE = ["HTMLParser parseHTML XMLHttpRequest I'MFINE we'LLSee \u01c5ungla \u02b0a\u0301B iPhone12Pro", "SHOUT'S shout'S \u017f'\u017f K'LL",
+        "\u4eba\u4eba1234\u3042\u30a2\u30fc\u3002\u300c\u6f22\u5b57\u300d\ud55c\uae00 12", "a.b.c ...abc!!! (word) [x] {y} \\path/to//x/\n/\n", "x  \n\n  y  \n", "end \t \n",
+        "caf\u00e9t cafe\u0301t cafe\u0301 t K\u212a KK \u212aK", "1\u06f2\u0be73 \u00b2\u00b3x\u2460 \U00011de1\U00016ff4 12a34b567890", "it's it 's  it's", "a\u0301\u0316b\u0316\u0301c\u0323\u0307",
+        "<|pad|>   x      y       z <|pad|><|pad|>", "\u0939\u093f\u0928\u094d\u0926\u0940 \u0e20\u0e32\u0e29\u0e32 \u05e2\u05d1\u05e8\u05d9\u05ea\u060c \u06d4 \u0627\u0644\u0639\u064e\u0631", "abcKkzZzzAx.S.\u017f\u212ax bcx"]
+
+
+def random_pieces(rng, count):
+    """Of all that has an effect on some pattern."""
+    words = [" ", " ", "  ", "   ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "'", "'s", "'LL", "'\u017f", "it's", "a", "b", "K", "\u212a",
+             "abc", "The", "HTML", "zz", "1", "23", "4567", "\u0663", "\u00bd", "!", ".", "...", "/", "-", "(", "\u3002", "$", "\u20ac", "\u00e9", "e\u0301",
+             "\u0301", "\u0323", "\u4eba\u4eba", "\u3042", "\uac00", "\u0939\u093f", "\u01c5", "\u02b0", "\u05d0", "\U0001f600", "\u200d", "\u0000", "\u0378", "\ue000",
+             "<|pad|>", "x"]
+    return "".join(rng.choice(words) for _ in range(count))
+
+
+def shape_texts():
+    rng = random.Random(7)
+    return TEXTS + MORE + [random_pieces(rng, 25) for _ in range(40)]
+
+
+def shape(name, base):
+    """The file's JSON."""
+    whole = {**base, **SHAPES[name]}
+    if name == "GPT-2":
+        whole["model"] = {key: value for key, value in base["model"].items() if key != "type"}
+    first = len(base["model"]["vocab"])
+    fresh = [token for token in whole["added_tokens"] if "id" not in token]
+    whole["added_tokens"] = base["added_tokens"] + [{"id": first + i, **token} for i, token in enumerate(fresh)]
+    return whole
+
+
+def make_shapes():
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.train_from_iterator([text.replace("<|pad|>", "") for text in shape_texts() if len(text) < 200], trainers.BpeTrainer(
+        vocab_size=900, show_progress=False, special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    base = json.loads(made.to_str())
+    golden = {"base": base, "texts": MORE + shape_texts()[len(TEXTS + MORE):], "shapes": []}
+    for name in SHAPES:
+        whole = shape(name, base)
+        made = Tokenizer.from_str(json.dumps(whole))
+        made.no_truncation()
+        made.no_padding()
+        made.encode_special_tokens = False
+        golden["shapes"].append({
+            "name": name, "file": {key: value for key, value in whole.items() if value != base.get(key) and key != "model"},
+            "ids": [hashed(made.encode(text, add_special_tokens=False).ids) % 2 ** 32 for text in shape_texts()]})
+    with open(os.path.join(HERE, "shapes.json"), "w", encoding="ascii") as file:
+        json.dump(golden, file, separators=(",", ":"))
+        file.write("\n")
+
+
+def write_shape(name, folder):
+    base = json.load(open(os.path.join(HERE, "shapes.json")))["base"]
+    json.dump(shape(name, base), open(os.path.join(folder, "tokenizer.json"), "w"))
+    json.dump({"eos_token": "<|endoftext|>"}, open(os.path.join(folder, "tokenizer_config.json"), "w"))
 
 
 def trained(name):
@@ -91,14 +211,17 @@ def make():
     with open(os.path.join(HERE, "ids.json"), "w", encoding="ascii") as file:
         json.dump(golden, file, separators=(",", ":"))
         file.write("\n")
+    make_shapes()
 
 
 def random_text(path):
     rng = random.Random(1)
     pieces, size = [], 0
     while size < 10_000_000:
-        kind = rng.randrange(6)
-        if kind == 0:
+        kind = rng.randrange(7)
+        if kind == 6:
+            piece = random_pieces(rng, 20)
+        elif kind == 0:
             piece = chr(rng.choice([rng.randrange(1, 0xd800), rng.randrange(0xe000, 0x110000)])) * rng.choice([1, 1, 1, 3])
         elif kind == 1:
             piece = rng.choice([" ", "  ", "\n", "\r\n", "\t", "'", "'s", "'LL", " \n", "\u00a0", "0", "12345"])
@@ -114,7 +237,10 @@ def random_text(path):
 
 def compare(path, prefix):
     text = open(path, encoding="utf-8", newline="").read()
-    ids = Tokenizer.from_file(prefix + ".tokenizer.json").encode(text, add_special_tokens=False).ids
+    tokenizer = Tokenizer.from_file(prefix + ".tokenizer.json")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
     info = json.load(open(prefix + ".json"))
     found = array.array("H" if info["vocab_size"] < 65500 else "i")
     found.frombytes(open(prefix + ".bin", "rb").read())
@@ -130,5 +256,7 @@ if __name__ == "__main__":
         random_text(sys.argv[2])
     elif sys.argv[1:2] == ["compare"]:
         compare(*sys.argv[2:])
+    elif sys.argv[1:2] == ["shape"]:
+        write_shape(*sys.argv[2:])
     else:
         make()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes engine/data/unicode_table.h: the code points that the regular expressions of `tokenizers` take for letters
-(\\p{L}), numbers (\\p{N}) and white space (\\s).
+"""Makes engine/data/unicode_table.h: the general category of every code point, as the regular expressions of
+`tokenizers` have it (\\p{L}, \\p{Lu}, …; also \\d and \\s).
 
     pip install tokenizers==0.23.3 unicodedata2==16.0.0 && python3 tests/golden/make_unicode_table.py
 
@@ -15,45 +15,61 @@ from tokenizers import Regex, pre_tokenizers
 
 VERSION, TOKENIZERS = "16.0.0", "0.23.3"
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../engine/data/unicode_table.h")
-# White_Space of Unicode: no change since version 6.3.
-SPACES = [*range(9, 14), 32, 0x85, 0xa0, 0x1680, *range(0x2000, 0x200b), 0x2028, 0x2029, 0x202f, 0x205f, 0x3000]
+NAMES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co Cn".split()
+ALTERNATING = 30  # of Lu and Ll; 31: of Ll and Lu
 
 
 def members(pattern):
     split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
-    found = []
+    found = set()
     for begin in range(0, 0x110000, 4096):
         text = "".join(chr(c) for c in range(begin, begin + 4096) if not 0xd800 <= c < 0xe000)
-        found += [ord(c) for piece, _ in split.pre_tokenize_str(text) for c in piece]
+        found.update(ord(c) for piece, _ in split.pre_tokenize_str(text) for c in piece)
     return found
 
 
-def runs(points):
-    """The distance to each run from the end of the last one, and its length."""
-    numbers, end = [], 0
-    for c in points:
-        if c == end and numbers:
-            numbers[-1] += 1
+def runs(categories):
+    """Each 32 times the length, plus the category."""
+    found = []
+    for category in categories:
+        if found and found[-1][0] == category:
+            found[-1][1] += 1
         else:
-            numbers += [c - end, 1]
-        end = c + 1
+            found.append([category, 1])
+    numbers, at = [], 0
+    while at < len(found):
+        end = at
+        while end < len(found) and found[end][1] == 1 and found[end][0] == (found[at][0] ^ (end - at) & 1) < 2:
+            end += 1
+        if end - at > 2:
+            numbers.append(32 * (end - at) + ALTERNATING + found[at][0])
+            at = end
+        else:
+            numbers.append(32 * found[at][1] + found[at][0])
+            at += 1
     return numbers
 
 
 def main():
     assert tokenizers.__version__ == TOKENIZERS and unicodedata2.unidata_version == VERSION
-    out = [f"// Letters, numbers and white space of Unicode {VERSION}, as `tokenizers` {TOKENIZERS} has them; by",
-           "// tests/golden/make_unicode_table.py. Runs of code points: the distance from the end of the last run, the length.",
-           "#pragma once", "", "#include <cstdint>", "", "namespace trivet {", "", "// clang-format off"]
-    for name, pattern, initial in (("Letter", r"\p{L}", "L"), ("Number", r"\p{N}", "N"), ("Space", r"\s", None)):
-        points = members(pattern)
-        assert points == (SPACES if initial is None else
-                          [c for c in range(0x110000) if unicodedata2.category(chr(c))[0] == initial]), name
-        print(f"{len(points)} code points {pattern}")
-        lines = textwrap.wrap(", ".join(map(str, runs(points))), 148)
-        out += [f"inline constexpr uint32_t k{name}Runs[] = {{"] + ["    " + s.replace(", ", ",") for s in lines] + ["};"]
+    names = [unicodedata2.category(chr(c)) for c in range(0x110000)]
+    for pattern in [*(rf"\p{{{name}}}" for name in [*NAMES, *"LMNPSZC"]), r"\d", r"\s"]:
+        name = "Nd" if pattern == r"\d" else pattern[3:-1]
+        assert members(pattern) == {c for c in range(0x110000) if names[c] != "Cs" and (
+            names[c].startswith(name) if pattern != r"\s" else names[c][0] == "Z" or c in (*range(9, 14), 0x85))}, pattern
+    numbers = runs([NAMES.index(name) for name in names])
+    print(f"{len(numbers)} runs")
+    lines = textwrap.wrap(", ".join(map(str, numbers)), 148)
+    out = [f"// The general categories of Unicode {VERSION}, as `tokenizers` {TOKENIZERS} has them; by",
+           "// tests/golden/make_unicode_table.py.", "#pragma once", "", "#include <cstdint>", "#include <string_view>", "",
+           "namespace trivet {", "",
+           f'inline constexpr std::string_view kCategoryNames = "{"".join(NAMES)}";', "",
+           "// Runs of code points from 0 on, each 32 times its length plus its category by place in kCategoryNames; or plus 30",
+           "// where Lu and Ll alternate, 31 where Ll and Lu do.", "// clang-format off",
+           "inline constexpr uint32_t kCategoryRuns[] = {", *("    " + line.replace(", ", ",") for line in lines), "};",
+           "// clang-format on", "", "}  // namespace trivet", ""]
     with open(PATH, "w", encoding="ascii") as file:
-        file.write("\n".join(out + ["// clang-format on", "", "}  // namespace trivet", ""]))
+        file.write("\n".join(out))
 
 
 if __name__ == "__main__":

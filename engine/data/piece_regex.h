@@ -1,0 +1,68 @@
+// The regular expressions by which tokenizers cut texts into pieces, with the matches of Oniguruma, as `tokenizers` has
+// it: leftmost, the first alternative, greedy. Compiled to a deterministic automaton over classes of characters, so
+// that a match reads each character once.
+//
+// Implemented: alternatives; groups (…), (?:…) and (?i:…), this one of ASCII; classes with ranges, negation and classes
+// in them; . $ \s \S \d \D \p{…} \P{…} of general categories; ? * + {n,m}, and ?+ *+ ++ of one character;
+// look-ahead (?=X) and (?!X) of one character X.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trivet {
+
+// A byte that is not UTF-8 counts as U+FFFD, a symbol.
+struct Character {
+  static constexpr uint32_t kEnd = 0x110000;  // the code of the end of the text, which has no size
+  uint32_t code;
+  size_t size;
+};
+Character character_at(std::string_view text, size_t at);
+
+class PieceRegex {
+ public:
+  // What is not implemented, could match nothing, or takes too much memory is a DataError that names the place.
+  explicit PieceRegex(std::string_view pattern);
+
+  struct Match {
+    size_t size = 0;  // in bytes; 0: none begins there
+    size_t read = 0;  // bytes that were looked at
+  };
+  Match match(std::string_view text) const {
+    Match found;
+    for (uint32_t state = start_;;) {
+      const auto first = static_cast<uint8_t>(found.read < text.size() ? text[found.read] : 0x80);
+      Character next{first, 1};
+      if (first >= 0x80) next = character_at(text, found.read);
+      const uint32_t step = (steps_.data() + classes_[next.code])[state];
+      if (step & kMatches) found.size = found.read;
+      state = step & ~kMatches;
+      if (state == 0) return found;
+      found.read += next.size;
+    }
+  }
+
+  // Where a text may be cut between two characters: whether a match can reach over the place or depend on what is
+  // behind it, and whether a match begins at every such character.
+  bool joins(uint32_t before, uint32_t behind) const { return joined_[classes_[before] * count_ + classes_[behind]]; }
+  bool always_matches(uint32_t code) const { return always_[classes_[code]]; }
+  bool always_matches() const;
+
+ private:
+  static constexpr uint32_t kMatches = 1u << 31;
+
+  std::vector<uint8_t> classes_;  // by code point, and of the end
+  size_t count_ = 0;              // of classes
+  uint32_t start_ = 0;
+  // By state, a multiple of count_ (0: no match goes on), plus the class of the next character: the next state, plus
+  // kMatches where a match ends before that character.
+  std::vector<uint32_t> steps_;
+  std::vector<bool> joined_, always_;
+};
+
+}  // namespace trivet

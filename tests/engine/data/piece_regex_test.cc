@@ -1,0 +1,112 @@
+// The matches of regular expressions; tests/engine/data/bpe_test.cc compares them with Oniguruma's.
+#include <algorithm>
+#include <fmt/ranges.h>
+
+#include "engine/data/bpe_pattern.h"
+#include "tests/engine/data/support.h"
+
+namespace trivet {
+namespace {
+
+std::string pieces_of(std::string pattern, std::string_view text, BpeSplit::Keep keep = BpeSplit::Keep::all) {
+  std::vector<std::string> pieces;
+  BpeCutter({{std::move(pattern), keep}}).cut(text, false, [&](std::string_view piece) { pieces.emplace_back(piece); });
+  return fmt::format("{}", fmt::join(pieces, "_"));
+}
+
+TEST(PieceRegex, FindsWhatBacktrackingFinds) {
+  const struct {
+    std::string pattern, text, pieces;
+  } rows[] = {
+      {"a|ab", "abab", "a_b_a_b"},  // the first alternative, not the longest
+      {"ab|a", "aab", "a_ab"},
+      {"(?:a|ab)(?:c|bcd)", "abcd", "abcd"},
+      {"a+b|a", "aaab aaa", "aaab_ _a_a_a"},  // goes back
+      {"a{2}|a", "aaaaa", "aa_aa_a"},
+      {"a{2,3}|a", "aaaaaaaa", "aaa_aaa_aa"},
+      {"a{,2}b", "aaab", "a_aab"},
+      {"a{2,}", "aaaaab", "aaaaa_b"},
+      {"a{1,3}+", "aaaaa", "aaaaa"},  // no possessive quantifier
+      {"a?+a|b", "aab", "aa_b"},
+      {"a++a|a|b", "aab", "a_a_b"},
+      {"(?i:'S|k)x?", "'sx'Sk'\u017fx\u212a", "'sx_'S_k_'\u017fx_\u212a"},
+      {"x(?=y)|x(?!x)", "xxyxx", "x_x_yx_x"},
+      {"x+$", "xx\nxxy xx", "xx_\nxxy _xx"},
+      {"[^a-c\\]]+", "abdec]f", "ab_de_c]_f"},
+      {"[\\-a-]+|[[bc]d]+", "-a-bdcx", "-a-_bdc_x"},
+      {"\\p{Lu}\\p{Ll}+|\\P{L}|\\d+|\\S", "Ab12\u00c9\u00e9", "Ab_1_2_\u00c9\u00e9"},
+      {".", "a\nb", "a_\n_b"},
+      {"[\u4e00-\u9fa5]+", "a\u4eba\u4ebab", "a_\u4eba\u4eba_b"},
+      {"\\p{So}+", "a\xff\xfe\ufffd-", "a_\xff\xfe\ufffd_-"},  // bytes that are not UTF-8
+  };
+  for (const auto& [pattern, text, pieces] : rows) EXPECT_EQ(pieces_of(pattern, text), pieces) << pattern;
+  EXPECT_EQ(pieces_of("a+", "xaayaz", BpeSplit::Keep::matches), "aa_a");
+  EXPECT_EQ(pieces_of("a+", "xaayaz", BpeSplit::Keep::gaps), "x_y_z");
+}
+
+TEST(PieceRegex, NamesWhatItDoesNotImplement) {
+  const struct {
+    std::string pattern, message;
+  } rows[] = {
+      {"a(?<=b)", "a kind of group that is not implemented in the pattern \"a(?<=b)\" before character 3"},
+      {"ab^", "an anchor or quantifier that is not implemented in the pattern \"ab^\" before character 3"},
+      {"a*?", "a lazy quantifier"},
+      {"(?:ab)++", "possessive quantifier of a group"},
+      {"(?!ab)c", "a look-ahead of more than one character"},
+      {"\\w", "an escape that is not implemented"},
+      {"\\x41", "an escape that is not implemented"},
+      {"\\p{Han}", "a property that is no general category"},
+      {"\\p{", "an end"},
+      {"[a&&b]", "an intersection or POSIX class"},
+      {"[[:alpha:]]", "an intersection or POSIX class"},
+      {"[b-a]", "no range"},
+      {"[\\s-a]", "no range"},
+      {"[]", "an empty class"},
+      {"[a", "an end"},
+      {"(a", "no )"},
+      {"a)", "a ) without its ("},
+      {"a{3,2}", "a quantifier without a use"},
+      {"a{2000}", "a large number"},
+      {"(?:a{1000}){1000}", "too many repeats"},
+      {"(?:[ab]*a[ab]{16})", "too many states"},
+      {"(?i:\u00e9)", "characters beyond ASCII"},
+      {"(?i:ss)", "a ligature"},
+      {"a*", "a match of nothing"},
+      {"a|", "a match of nothing"},
+      {"(?=a)", "a match of nothing"},
+      {std::string(100, '('), "a group too deep"},
+      {std::string(100, '['), "a class too deep"},
+  };
+  for (const auto& [pattern, message] : rows) {
+    const std::string found = message_of<DataError>([&] { const PieceRegex regex(pattern); });
+    EXPECT_TRUE(contains(found, message)) << pattern << ": " << found;
+  }
+}
+
+// Bytes read, not time: each is read once, but for what a match looked ahead.
+TEST(PieceRegex, ReadsTextsOnce) {
+  const std::string units[] = {"a", " ", "\n", " \n", "7", "!", "'", "\u0301", "\u4eba", "aB", "a ", "\xff", " x"};
+  for (const auto pattern : {BpePattern::gpt2, BpePattern::llama3, BpePattern::qwen2})
+    for (const std::string& unit : units) {
+      std::string text;
+      while (text.size() < 30'000) text += unit;
+      text += 'x';
+      const PieceRegex regex(regex_of(pattern));
+      size_t read = 0;
+      for (size_t at = 0; at < text.size();) {
+        const PieceRegex::Match match = regex.match(std::string_view(text).substr(at));
+        at += match.size;
+        read += match.read;
+      }
+      EXPECT_LE(read, 3 * text.size()) << unit;
+    }
+}
+
+TEST(PieceRegex, EndsWhereATextIsReadAgainAndAgain) {
+  const std::string text(100'000, 'a');
+  EXPECT_TRUE(contains(message_of<DataError>([&] { pieces_of("a+b", text); }),
+                       "the pattern \"a+b\" looks at a text of 100000 bytes too often"));
+}
+
+}  // namespace
+}  // namespace trivet
