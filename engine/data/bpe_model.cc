@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <initializer_list>
+#include <map>
 
 #include "base/content_hash.h"
 #include "base/files.h"
@@ -15,6 +16,8 @@ namespace trivet {
 namespace {
 
 using nlohmann::json;
+
+constexpr size_t kPartHash = 16;  // characters of each hash in a fingerprint
 
 // The alphabet of GPT-2: printable bytes of Latin-1 for themselves, the others from U+0100 on in order.
 constexpr auto kCodeOfByte = [] {
@@ -353,7 +356,51 @@ std::string with_begin(std::string_view bytes, const BpeModel& model) {
   return file.dump() + "\n";
 }
 
-std::string bpe_fingerprint(std::string_view bytes, const BpeModel& model) {
+std::string bpe_fingerprint(const BpeModel& model) {
+  json rules = {{"nfc", model.nfc}, {"ignore_merges", model.ignore_merges}};
+  for (const auto& [regex, keep, prefix_space] : model.splits)
+    rules["splits"].push_back({regex, static_cast<int>(keep), prefix_space});
+  // Which are looked for first makes a difference where both kinds are there.
+  const auto normalized = std::ranges::count_if(model.added, &BpeModel::Added::normalized);
+  const bool kinds = model.nfc || (normalized > 0 && normalized < std::ssize(model.added));
+  std::map<int32_t, bool> added;
+  for (const BpeModel::Added& token : model.added) added[token.id] = kinds && token.normalized;
+  rules["added"] = added;
+  std::string fingerprint;
+  for (const json& part : {json(model.tokens), json(model.merges), rules})
+    fingerprint += (fingerprint.empty() ? "" : "-") + content_hash(part.dump()).substr(0, kPartHash);
+  return fingerprint;
+}
+
+std::string bpe_difference(const std::string& fingerprint, const std::string& other) {
+  std::string differing;
+  if (fingerprint.size() != 3 * kPartHash + 2 || fingerprint.size() != other.size()) return differing;
+  size_t at = 0;
+  for (const char* name : {"tokens", "merges", "rules by which texts are cut and normalised"}) {
+    if (fingerprint.compare(at, kPartHash, other, at, kPartHash) != 0)
+      differing += (differing.empty() ? "" : ", ") + std::string(name);
+    at += kPartHash + 1;
+  }
+  return differing;
+}
+
+std::string bpe_difference(const BpeModel& model, const BpeModel& other) {
+  const auto first = [&](const auto& own, const auto& others, const char* name, auto text) {
+    const size_t at = static_cast<size_t>(std::ranges::mismatch(own, others).in1 - own.begin());
+    const auto shown = [&](const auto& list) { return at < list.size() ? text(list[at]) : "nothing"; };
+    return fmt::format("; first {} {}: {} and {}", name, at, shown(own), shown(others));
+  };
+  std::string differing = bpe_difference(bpe_fingerprint(model), bpe_fingerprint(other));
+  if (model.tokens != other.tokens) return differing + first(model.tokens, other.tokens, "token", json_text);
+  const auto merge = [&](const auto& ids) {
+    return json_text(model.tokens[static_cast<size_t>(ids[0])] + " " + model.tokens[static_cast<size_t>(ids[1])]);
+  };
+  if (model.merges != other.merges) return differing + first(model.merges, other.merges, "merge", merge);
+  const auto cut = [](const BpeSplit& split) { return json_text(split.regex); };
+  return differing + (model.splits != other.splits ? first(model.splits, other.splits, "pattern", cut) : "");
+}
+
+std::string former_bpe_fingerprint(std::string_view bytes, const BpeModel& model) {
   if (model.begin.empty()) return content_hash(bytes);
   json file = parse_json(bytes);
   file["post_processor"] = nullptr;

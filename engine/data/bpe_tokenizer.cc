@@ -124,7 +124,8 @@ class BpeTokenizer final : public Tokenizer {
   BpeTokenizer(BpeModel model, const std::string& json, const BpeEnds& ends, bool special_as_text)
       : model_(std::move(model)),
         cutter_(model_.splits),
-        fingerprint_(bpe_fingerprint(json, model_)),
+        fingerprint_(bpe_fingerprint(model_)),
+        former_fingerprint_(former_bpe_fingerprint(json, model_)),
         eod_(model_.special(ends.eod, ends.eod_source)),
         bos_(ends.bos.empty() ? -1 : model_.special(ends.bos, ends.bos_source)) {
     space_ = std::ranges::any_of(model_.splits, &BpeSplit::prefix_space);
@@ -142,6 +143,9 @@ class BpeTokenizer final : public Tokenizer {
 
   std::string kind() const override { return "bpe"; }
   std::string fingerprint() const override { return fingerprint_; }
+  bool is_named(const std::string& fingerprint) const override {
+    return fingerprint == fingerprint_ || fingerprint == former_fingerprint_;
+  }
   int64_t vocab_size() const override { return std::ssize(model_.tokens); }
   int32_t eod() const override { return eod_; }
   int32_t bos() const override { return bos_; }
@@ -277,7 +281,7 @@ class BpeTokenizer final : public Tokenizer {
 
   const BpeModel model_;
   const BpeCutter cutter_;
-  const std::string fingerprint_;
+  const std::string fingerprint_, former_fingerprint_;
   const int32_t eod_, bos_;
   const uint64_t number_ = ++made_;
   std::array<AddedFinder, 2> finders_;                                 // by Added::normalized

@@ -1,6 +1,7 @@
 // Byte-level BPE in time linear in the text but for a factor log of its longest piece, token for token as Hugging
 // Face's `tokenizers` (add_special_tokens=False). Bytes that are not UTF-8 keep their place: decode(encode(x)) == x for
-// any bytes without the tokens that begin and end documents, unless the model normalises texts (NFC).
+// any bytes without the tokens that begin and end documents, unless the model normalises texts (NFC), adds a space in
+// front or removes what its pattern says.
 #pragma once
 
 #include <memory>
@@ -11,8 +12,8 @@
 
 namespace trivet {
 
-// `json`: the file that the model was read from, for the fingerprint. special_as_text: special tokens in texts are not
-// recognised (`encode_special_tokens` of `tokenizers`).
+// `json`: the file that the model was read from, for the fingerprint of former versions. special_as_text: special
+// tokens in texts are not recognised (`encode_special_tokens` of `tokenizers`).
 std::unique_ptr<Tokenizer> make_bpe(BpeModel model, const std::string& json, const BpeEnds& ends, bool special_as_text);
 
 // From PATH, which ends in tokenizer.json, and the tokenizer_config.json beside it.

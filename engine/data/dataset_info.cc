@@ -7,6 +7,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "engine/data/bpe_model.h"
+#include "engine/data/tokenizer.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -62,15 +63,13 @@ void check_written_together(const DatasetInfo& info, const IndexedDataset& datas
   const std::string model = dataset.prefix() + (info.tokenizer == "bpe" ? ".tokenizer.json" : ".model");
   if (info.tokenizer == "bytes" || !file_exists(model)) return;
   std::string found = content_hash(InputFile(model));
-  if (found != info.fingerprint && info.tokenizer == "bpe") {
-    const std::string bytes = read_small_file(model, kMaxBpeBytes);
-    found = bpe_fingerprint(bytes, parse_bpe_model(bytes, model));
-  }
-  if (found != info.fingerprint)
-    throw DataError(
-        fmt::format("{}: another tokenizer than the dataset was made with: found the fingerprint {}, expected {} as "
-                    "{}.json says; put that one back, or prepare the dataset again",
-                    model, found, info.fingerprint, dataset.prefix()));
+  if (found != info.fingerprint && info.tokenizer == "bpe")
+    found = bpe_fingerprint(parse_bpe_model(read_small_file(model, kMaxBpeBytes), model));
+  if (!is_same_tokenizer({found, ""}, {info.fingerprint, model}))
+    throw DataError(fmt::format(
+        "{}: another tokenizer than the dataset was made with: found the fingerprint {}, expected {} as "
+        "{}.json says{}; put that one back, or prepare the dataset again",
+        model, found, info.fingerprint, dataset.prefix(), tokenizer_difference({found, ""}, {info.fingerprint, ""})));
 }
 
 void check_bin_hash(const DatasetInfo& info, const IndexedDataset& dataset) {

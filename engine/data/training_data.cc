@@ -27,7 +27,7 @@ bool is_missing(const std::string& path) { return !file_exists(path) && errno ==
 Vocabulary vocabulary_of_model(const std::string& path) {
   if (is_missing(path)) throw ConfigError(path + ": there is no such file, expected a tokenizer");
   const auto tokenizer = load_tokenizer(path);
-  return {tokenizer->vocab_size(), tokenizer->fingerprint(), path};
+  return {tokenizer->vocab_size(), tokenizer->fingerprint(), path, path};
 }
 
 // The datasets that are given, with their keys.
@@ -131,18 +131,21 @@ void expect_dataset(const std::string& prefix) {
 std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
   std::optional<Vocabulary> found;
   const auto add = [&](Vocabulary other) {
-    if (found && (other.size != found->size || other.fingerprint != found->fingerprint))
-      throw DataError(fmt::format("the data have two tokenizers: {} has {} ids ({}), {} has {} ids ({})", found->source,
-                                  found->size, found->fingerprint, other.source, other.size, other.fingerprint));
-    if (!found) found = std::move(other);
+    if (!found) return void(found = std::move(other));
+    const TokenizerName name{found->fingerprint, found->file}, another{other.fingerprint, other.file};
+    if (other.size != found->size || !is_same_tokenizer(name, another))
+      throw DataError(fmt::format("the data have two tokenizers: {} has {} ids ({}), {} has {} ids ({}){}",
+                                  found->source, found->size, found->fingerprint, other.source, other.size,
+                                  other.fingerprint, tokenizer_difference(name, another)));
   };
   if (!config.tokenizer_model.empty())
     opening("data.tokenizer_model", [&] { add(vocabulary_of_model(config.tokenizer_model)); });
   for (const auto& [key, prefix] : paths_of(config))
     opening(key, [&] {
       const auto info = read_dataset_info(prefix);
-      if (info) add({info->vocab_size, info->fingerprint, prefix + ".json"});
-      else if (const std::string file = tokenizer_file(prefix); !file.empty()) add(vocabulary_of_model(file));
+      const std::string file = tokenizer_file(prefix);
+      if (info) add({info->vocab_size, info->fingerprint, prefix + ".json", file});
+      else if (!file.empty()) add(vocabulary_of_model(file));
     });
   return found;
 }

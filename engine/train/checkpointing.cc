@@ -114,7 +114,7 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
       const OpenCheckpoint checkpoint = open_checkpoint(path);
       check_step(checkpoint);
       check_same_model(checkpoint, config_);
-      check_same_tokenizer(checkpoint, options_.tokenizer);
+      check_same_tokenizer(checkpoint, {options_.tokenizer, options_.tokenizer_file});
       if (const RankState& rank = trainer_.state(); rank.adam)
         read_tensors(checkpoint, state_tensors(rank.flat, *rank.adam), trainer_.device(), compute, trainer_.threads());
       else read_weights(trainer_.rank(), checkpoint, config_.model.seq_length);

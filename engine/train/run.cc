@@ -199,6 +199,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   const auto vocabulary = data_vocabulary(config.data);
   Checkpointing checkpointing(config, layout, trainer, &reporter,
                               {.tokenizer = vocabulary ? vocabulary->fingerprint : "",
+                               .tokenizer_file = vocabulary ? vocabulary->file : "",
                                .data = data.identities,
                                .stop_signal = options.stop_signal,
                                .disk_fault = options.disk_fault ? options.disk_fault : guard.faults().disk_fault(),

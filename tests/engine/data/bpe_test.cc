@@ -218,6 +218,38 @@ TEST(Bpe, PartsHaveTheTokensOfTheWhole) {
   for (const std::string& name : kNames) EXPECT_GT(compare_parts(*golden_tokenizer(name), 400), 1000) << name;
 }
 
+// Without a place to cut a text is cut all the same, so that no word takes more memory than any other text.
+TEST(Bpe, CutsAnyTextSomewhere) {
+  constexpr size_t kMost = kMostUncutBytes;
+  for (const std::string& name : kNames)
+    for (const std::string unit : {"a", " ", "\u4eba", "\u0301", "\x80", "\n"}) {
+      std::string text;
+      while (text.size() < kMost + 1000) text += unit;
+      const auto tokenizer = golden_tokenizer(name);
+      EXPECT_EQ(tokenizer->part_size(text, kMost / 2), 0u) << name << unit;
+      const size_t size = tokenizer->part_size(text, kMost);
+      EXPECT_LE(size, kMost);
+      EXPECT_GT(size, kMost - 5000);
+      EXPECT_EQ(size % unit.size(), 0u) << "within a character";
+    }
+  const std::string token = "<|end_of_text|>";
+  std::string text;
+  while (text.size() < kMost + 1000) text += token;
+  EXPECT_EQ(golden_tokenizer("llama3")->part_size(text, kMost) % token.size(), 0u) << "within an added token";
+}
+
+// Of hundreds of thousands of marks utf8proc puts each into its place by neighbours, which takes minutes.
+TEST(Bpe, NormalisesManyMarks) {
+  const auto many = [](const std::string& mark) {
+    std::string text;
+    for (int i = 0; i < 150'000; ++i) text += mark;
+    return text;
+  };
+  const auto tokenizer = golden_tokenizer("qwen2");
+  EXPECT_EQ(tokenizer->encode("a" + many("\u0301\u0316") + "b"),
+            tokenizer->encode("\u00e1" + many("\u0316") + many("\u0301").substr(2) + "b"));
+}
+
 TEST(Bpe, CanBeUsedByManyThreads) {
   const auto one = golden_tokenizer("gpt2"), other = golden_tokenizer("llama3");
   const auto text = [](uint64_t seed) { return hard_text(seed, 2000, true); };
@@ -486,10 +518,93 @@ TEST_F(BpePrepareTest, ATemplateDoesNotChangeTheFingerprint) {
     EXPECT_EQ(open_tokenizer(options_.output)->fingerprint(), fingerprint) << bos;
     open_data(config, 32, 900, false);  // finds the file beside the dataset to be the one that made it
   }
-  // without a template the fingerprint is that of the file, to the byte
   write_text(options_.model, golden("llama3.json"));
-  EXPECT_EQ(load_tokenizer(options_.model)->fingerprint(), content_hash(golden("llama3.json")));
-  EXPECT_NE(load_tokenizer(options_.model)->fingerprint(), fingerprint);
+  EXPECT_EQ(load_tokenizer(options_.model)->fingerprint(), fingerprint);
+}
+
+// As transformers saves a file that it loaded: other bytes, and the same ids.
+json saved_again(json file) {
+  json merges = json::array();
+  for (const json& pair : file["model"]["merges"])
+    merges.push_back(pair[0].get<std::string>() + " " + pair[1].get<std::string>());
+  file["model"]["merges"] = merges;
+  file["model"].erase("type");
+  file["padding"] = {{"pad_id", 3}};
+  std::ranges::reverse(file["added_tokens"].get_ref<json::array_t&>());
+  file["pre_tokenizer"]["pretokenizers"][0].update({{"behavior", "Removed"}, {"invert", true}});
+  return file;
+}
+
+TEST(Bpe, TheFingerprintIsOfWhatEncodes) {
+  const json file = json::parse(golden("llama3.json"));
+  const auto model = [](const json& changed) { return parse_bpe_model(changed.dump(), "f"); };
+  const std::string own = bpe_fingerprint(model(file));
+  json again = saved_again(file);
+  std::ranges::reverse(again["added_tokens"].get_ref<json::array_t&>());  // those with new ids have to be in order
+  EXPECT_EQ(bpe_fingerprint(model(again)), own);
+  const struct {
+    std::function<void(json&)> change;
+    std::string difference;
+  } rows[] = {
+      {[](json& f) { std::swap(f["model"]["vocab"]["a"], f["model"]["vocab"]["b"]); }, "tokens, merges; first token"},
+      {[](json& f) { std::swap(f["model"]["merges"][5], f["model"]["merges"][6]); }, "merges; first merge 5: \""},
+      {[](json& f) { f["model"]["merges"].erase(600); }, "merges; first merge 600: \""},
+      {[](json& f) { f["model"]["ignore_merges"] = false; }, "rules by which texts are cut and normalised"},
+      {[](json& f) {
+         f["normalizer"] = {{"type", "NFC"}};
+       },
+       "rules"},
+      {[](json& f) { f["added_tokens"][0]["normalized"] = true; }, "rules"},
+      {[](json& f) { f["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\S+"; },
+       "rules by which texts are "
+       "cut and normalised; first pattern 0: \"(?i:'s"},
+  };
+  for (const auto& [change, difference] : rows) {
+    json other = file;
+    change(other);
+    EXPECT_NE(bpe_fingerprint(model(other)), own) << difference;
+    EXPECT_TRUE(bpe_difference(model(file), model(other)).starts_with(difference))
+        << bpe_difference(model(file), model(other)) << ", expected " << difference;
+  }
+  EXPECT_EQ(bpe_difference(own, content_hash("x")), "");
+}
+
+// Former versions took the hash of the file: their datasets and checkpoints go on.
+TEST_F(BpePrepareTest, TakesFingerprintsOfFormerVersions) {
+  const auto make = [&](const std::string& output, const std::string& file, bool former) {
+    write_text(directory_ / "m-tokenizer.json", file);
+    use_model("llama3");
+    options_.model = directory_ / "m-tokenizer.json";
+    options_.output = directory_ / output;
+    prepare_dataset(options_);
+    json info = json::parse(read_text(options_.output + ".json"));
+    if (former) info["fingerprint"] = content_hash(file);
+    write_text(options_.output + ".json", info.dump());
+    return options_.output;
+  };
+  json again = saved_again(json::parse(golden("llama3.json")));
+  std::ranges::reverse(again["added_tokens"].get_ref<json::array_t&>());
+  const std::string former = make("former", golden("llama3.json"), true), other = make("other", again.dump(), true),
+                    fresh = make("fresh", golden("llama3.json"), false);
+  DataConfig config;
+  config.path = former + "," + other + "," + fresh;
+  open_data(config, 32, 902, false);
+  EXPECT_EQ(data_vocabulary(config)->file, former + ".tokenizer.json");
+  const std::string hash = content_hash(golden("llama3.json"));
+  for (const std::string& prefix : {former, fresh}) {
+    check_tokenizer(*open_tokenizer(prefix), hash, 902, "model");
+    config.path = prefix;
+    const auto found = data_vocabulary(config);
+    EXPECT_TRUE(is_same_tokenizer({hash, found->file}, {found->fingerprint, found->file})) << prefix;
+  }
+  // Another one is named, and what it has otherwise.
+  again["model"]["ignore_merges"] = false;
+  config.path = former + "," + make("another", again.dump(), false);
+  const std::string message = message_of<DataError>([&] { data_vocabulary(config); });
+  EXPECT_TRUE(contains(message, "two tokenizers: ")) << message;
+  EXPECT_TRUE(contains(message, "another.json")) << message;
+  EXPECT_TRUE(contains(message, "they differ in rules by which texts are cut and normalised")) << message;
+  EXPECT_FALSE(is_same_tokenizer({hash, ""}, {bpe_fingerprint(parse_bpe_model(golden("llama3.json"), "f")), ""}));
 }
 
 TEST_F(BpePrepareTest, TheTemplateOfATrainedModelBeginsItsDocuments) {
