@@ -7,10 +7,11 @@
 // there, and the bytes are those of one call. (Not where standard input is read.)
 //
 // Memory, whatever the size of the corpus: kMemoryBytes and kMemoryBytesPerThread for each thread, with BPE
-// kBpeMemoryPerThread more; on top of that, kMemoryPerLineByte times the longest line of JSON Lines, and with BPE 60
-// times the longest run of letters, of symbols or of white space. Training a SentencePiece model comes before and
-// takes, of the text that it is trained on, 6 times the bytes where words repeat, as in a language, and 75 times where
-// none does; training a BPE takes 80 times the bytes of all different words and their neighbouring marks.
+// kBpeMemoryPerThread more; on top of that, kMemoryPerLineByte times the longest line of JSON Lines, which is at most
+// kMaxJsonLine. With BPE a text is cut after kMostUncutBytes even where its tokens then differ from those of the whole,
+// as within a longer word. Training a SentencePiece model comes before and takes, of the text that it is trained on, 6
+// times the bytes where words repeat, as in a language, and 75 times where none does; training a BPE takes 80 times the
+// bytes of all different words and their neighbouring marks.
 #pragma once
 
 #include <cstdint>

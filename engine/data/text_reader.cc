@@ -15,7 +15,7 @@
 namespace trivet {
 namespace {
 
-constexpr size_t kMaxJsonLine = 256 << 20, kMaxProblems = 5;
+constexpr size_t kMaxProblems = 5;
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 

@@ -33,7 +33,7 @@ struct TextPiece {
   std::string text;
   bool begins = true, ends = true;  // its document
 };
-inline constexpr size_t kPieceBytes = 1 << 20;
+inline constexpr size_t kPieceBytes = 1 << 20, kMaxJsonLine = 256 << 20;
 
 struct DocumentOptions {
   DocumentMode mode = DocumentMode::file;

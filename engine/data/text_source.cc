@@ -15,6 +15,7 @@
 #include <zlib.h>
 
 #include "base/files.h"
+#include "base/text.h"
 #include "kernels/base/check.h"
 
 namespace trivet {
@@ -174,11 +175,33 @@ class TextSource::File : public ByteStream {
   int64_t at_ = 0;
 };
 
+// Counts what is made of the bytes of a stream from now on.
+class TextSource::Growth {
+ public:
+  explicit Growth(const ByteStream& in) : in_(in), begin_(in.given()) {}
+
+  std::string_view add(std::string_view made, const std::string& name) {
+    made_ += std::ssize(made);
+    const int64_t stored = in_.given() - begin_;
+    if (made_ > kFreeGrowth && made_ / kMostGrowth > stored)
+      throw DataError(
+          fmt::format("{}: {} of it are {} of text and more, expected at most {} times its size: a "
+                      "decompression bomb? If it is not, decompress it and prepare the plain file",
+                      name, bytes_text(stored), bytes_text(made_), kMostGrowth));
+    return made;
+  }
+
+ private:
+  const ByteStream& in_;
+  const int64_t begin_;
+  int64_t made_ = 0;
+};
+
 // zlib and not libarchive, which does not look at gzip's checksums.
 class TextSource::Gunzip : public ByteStream {
  public:
   Gunzip(std::shared_ptr<ByteStream> in, std::string name)
-      : in_(std::move(in)), name_(std::move(name)), block_(kSourceBlock, '\0') {
+      : in_(std::move(in)), name_(std::move(name)), block_(kSourceBlock, '\0'), growth_(*in_) {
     check(inflateInit2(&stream_, MAX_WBITS + 16) == Z_OK, "zlib has no memory");  // 16: as gzip writes
   }
   ~Gunzip() override { inflateEnd(&stream_); }
@@ -216,12 +239,13 @@ class TextSource::Gunzip : public ByteStream {
         throw DataError(
             fmt::format("{}: the compressed file is damaged: {}", name_, stream_.msg ? stream_.msg : zError(result)));
     }
-    return std::string_view(block_).substr(0, block_.size() - stream_.avail_out);
+    return growth_.add(std::string_view(block_).substr(0, block_.size() - stream_.avail_out), name_);
   }
 
   const std::shared_ptr<ByteStream> in_;
   const std::string name_;
   std::string block_;
+  Growth growth_;
   z_stream stream_{};
   bool between_ = false;  // a gzip member has ended
 };
@@ -236,6 +260,7 @@ class TextSource::Archive : public ByteStream {
         name_(std::move(name)),
         kind_(kind),
         block_(kSourceBlock, '\0'),
+        growth_(*in_),
         archive_(archive_read_new()) {
     check(archive_ != nullptr, "libarchive has no memory");
     if (kind == Kind::tar) {
@@ -305,13 +330,14 @@ class TextSource::Archive : public ByteStream {
     if (ended_) return {};
     const la_ssize_t bytes = archive_read_data(archive_.get(), block_.data(), block_.size());
     require(bytes);
-    return std::string_view(block_).substr(0, static_cast<size_t>(std::max<la_ssize_t>(bytes, 0)));
+    return growth_.add(std::string_view(block_).substr(0, static_cast<size_t>(std::max<la_ssize_t>(bytes, 0))), name_);
   }
 
   const std::shared_ptr<ByteStream> in_;
   const std::string name_;
   const Kind kind_;
   std::string block_;
+  Growth growth_;               // of a tar archive with sparse members, too
   std::exception_ptr failure_;  // of in_
   std::string_view link_;
   bool ended_ = false, closed_ = false;  // closed_: what was read ends with zeros

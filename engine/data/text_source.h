@@ -1,5 +1,6 @@
 // Where text comes from: files as they are or compressed (gzip, dictzip, zstd, xz), tar archives of them, and standard
-// input. Memory: two blocks for each layer of compression and archive, and what the libraries take.
+// input. Memory: two blocks for each layer of compression and archive, and what the libraries take. What grows to more
+// than kMostGrowth times its size is a DataError: no text does, and a bomb would fill the disk.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,8 @@
 namespace trivet {
 
 inline constexpr std::string_view kStandardInput = "-";
+inline constexpr int64_t kMostGrowth = 500,
+                         kFreeGrowth = 64 << 20;  // the first when it has become more than the second
 
 enum class TextFormat { text, jsonl, json, tar };  // json: one object; only in tar archives
 constexpr auto words_of(TextFormat) { return word_list("text", "jsonl", "json", "tar"); }
@@ -45,13 +48,19 @@ class ByteStream {
  public:
   virtual ~ByteStream() = default;
   // The next block, valid until the next call; empty at the end.
-  std::string_view read() { return ahead_.empty() ? next_block() : std::exchange(ahead_, {}); }
+  std::string_view read() {
+    const std::string_view block = ahead_.empty() ? next_block() : std::exchange(ahead_, {});
+    given_ += std::ssize(block);
+    return block;
+  }
+  int64_t given() const { return given_; }  // bytes that read() returned
   // What read() will return.
   std::string_view peek() { return ahead_.empty() ? ahead_ = next_block() : ahead_; }
 
  private:
   virtual std::string_view next_block() = 0;
   std::string_view ahead_;
+  int64_t given_ = 0;
 };
 
 // The texts of a file: one, or those of a tar archive's members.
@@ -76,6 +85,7 @@ class TextSource {
 
  private:
   class File;
+  class Growth;
   class Gunzip;
   class Archive;
 

@@ -223,6 +223,38 @@ TEST(TextReader, ReadsTheSameCompressed) {
   }
 }
 
+// A file of little disk space that would fill it, in each layer: a compressed file, one in an archive, a hole in one.
+TEST(TextReader, RefusesDecompressionBombs) {
+  const TempDir directory;
+  constexpr size_t kSize = 67 << 20;
+  const std::string zeros(kSize, '\0');
+  write_gzip(directory / "a.gz", zeros);
+  write_archive(directory / "a.zst", ARCHIVE_FILTER_ZSTD, {{"", zeros}});
+  write_archive(directory / "a.tar", ARCHIVE_FILTER_NONE, {{"b.txt.gz", read_text(directory / "a.gz")}});
+  archive* out = archive_write_new();
+  archive_write_set_format_pax(out);
+  ASSERT_EQ(archive_write_open_filename(out, (directory / "hole.tar").c_str()), ARCHIVE_OK);
+  archive_entry* entry = archive_entry_new();
+  archive_entry_set_pathname(entry, "b.txt");
+  archive_entry_set_filetype(entry, AE_IFREG);
+  archive_entry_set_size(entry, kSize);
+  archive_entry_sparse_add_entry(entry, 0, 512);
+  ASSERT_EQ(archive_write_header(out, entry), ARCHIVE_OK);
+  archive_write_data(out, zeros.data(), 512);
+  archive_entry_free(entry);
+  ASSERT_EQ(archive_write_free(out), ARCHIVE_OK);
+  ASSERT_LT(std::filesystem::file_size(directory / "hole.tar"), 20'000u);
+  for (const char* name : {"a.gz", "a.zst", "a.tar", "hole.tar"}) {
+    const std::string path = directory / name;
+    const std::string message = message_of<DataError>([&] {
+      TextReader reader({path}, {});
+      for (TextPiece piece; reader.next(piece);) ASSERT_LE(piece.text.size(), kPieceBytes);
+    });
+    EXPECT_TRUE(message.starts_with(path)) << message;
+    EXPECT_TRUE(contains(message, "expected at most 500 times its size: a decompression bomb?"));
+  }
+}
+
 TEST(TextReader, RefusesDamagedFiles) {
   const TempDir directory;
   std::string text;
