@@ -1,6 +1,7 @@
 #include "engine/data/piece_regex.h"
 
 #include <algorithm>
+#include <cctype>
 #include <fmt/format.h>
 #include <map>
 #include <utility>
@@ -14,7 +15,7 @@ namespace trivet {
 namespace {
 
 constexpr uint32_t kEnd = Character::kEnd;
-constexpr size_t kMaxSets = 64, kMaxDepth = 50, kMaxProgram = 1000, kMaxSteps = 1 << 16;
+constexpr size_t kMaxPattern = 16 << 10, kMaxSets = 64, kMaxDepth = 200, kMaxProgram = 1000, kMaxSteps = 1 << 16;
 constexpr int kMaxRepeats = 1000;
 
 // From the first of each pair to before the second, in any order.
@@ -41,9 +42,13 @@ Ranges joined(Ranges ranges, const Ranges& others) {
 Ranges of_category(std::string_view name) {
   Ranges found;
   if (name.empty() || name.size() > 2) return found;
-  uint32_t at = 0;
-  for (const uint32_t run : kCategoryRuns) {
-    const uint32_t size = run >> 5, category = run & 31;
+  uint32_t at = 0, run = 0;
+  for (const char c : kCategoryRuns) {
+    const uint32_t digit = static_cast<uint32_t>(c) - '#' - (c > '\\');
+    run = 45 * run + digit % 45;
+    if (digit >= 45) continue;
+    const uint32_t size = (run >> 5) + 1, category = run & 31;
+    run = 0;
     for (uint32_t i = 0; i < (category < 30 ? 1 : size); ++i) {
       const uint32_t own = category < 30 ? category : (category + i) & 1, length = category < 30 ? size : 1;
       if (kCategoryNames.substr(2 * own, 2).starts_with(name)) found.emplace_back(at, at + length);
@@ -53,134 +58,134 @@ Ranges of_category(std::string_view name) {
   return found;
 }
 
-struct Node {
-  // one: a character of the set. ahead: one of the set comes next, which is not taken.
-  enum class Type { one, ahead, sequence, choice, repeat };
-  Type type;
-  size_t set = 0;           // of a possessive repeat: of what must not come next
-  int least = 1, most = 1;  // -1: any number
-  bool possessive = false;
-  std::vector<Node> parts{};
+// Of Thompson's programs ("Regular expression search algorithm", 1968): forks prefer the way that backtracking tries
+// first.
+struct Instruction {
+  // one: takes a character of the set. ahead: one of the set comes next, which is not taken.
+  enum class Type : uint8_t { one, ahead, fork, match } type;
+  size_t set = 0;
+  int first = 0, second = 0;  // of a fork: the distances to what comes next
 };
+using Type = Instruction::Type;
+using Code = std::vector<Instruction>;
+
+Code operator+(Code code, const Code& next) {
+  code.insert(code.end(), next.begin(), next.end());
+  return code;
+}
+int length(const Code& code) { return static_cast<int>(code.size()); }
+Code jump(int distance) { return {{Type::fork, 0, distance, distance}}; }
+Code fork_over(const Code& code) { return Code{{Type::fork, 0, 1, length(code) + 1}} + code; }
 
 class PatternParser {
  public:
   explicit PatternParser(std::string_view pattern) : pattern_(pattern) {
-    for (size_t at = 0; at < pattern.size();) {
-      const Character next = character_at(pattern, at);
-      codes_.push_back(next.code);
-      at += next.size;
-    }
+    if (pattern.size() > kMaxPattern) refuse("more than is implemented");
+    for (size_t at = 0; at < pattern.size(); at += character_at(pattern, at).size)
+      codes_.push_back(character_at(pattern, at).code);
   }
 
-  Node parse() {
-    Node whole = choice();
+  Code parse() {
+    const Code whole = choice();
     if (at_ < codes_.size()) refuse("a ) without its (");
-    return whole;
+    return whole + Code{{Type::match}};
   }
   const std::vector<Ranges>& sets() const { return sets_; }
 
   [[noreturn]] void refuse(std::string_view what) const {
-    throw DataError(fmt::format("{} in the pattern {} before character {}", what, json_text(pattern_),
+    throw DataError(fmt::format("{} in the pattern {} before character {}", what, json_text(pattern_.substr(0, 1000)),
                                 std::min(at_, codes_.size()) + 1));
   }
 
  private:
   bool sees(std::string_view next) const {
-    return at_ + next.size() <= codes_.size() &&
-           std::equal(next.begin(), next.end(), codes_.begin() + static_cast<std::ptrdiff_t>(at_),
-                      [](char a, uint32_t b) { return static_cast<uint8_t>(a) == b; });
+    for (size_t i = 0; i < next.size(); ++i)
+      if (at_ + i >= codes_.size() || codes_[at_ + i] != static_cast<uint8_t>(next[i])) return false;
+    return true;
   }
   bool take(std::string_view next) {
     const bool found = sees(next);
     if (found) at_ += next.size();
     return found;
   }
-  void expect(std::string_view next) {
-    if (!take(next)) refuse(fmt::format("no {}", next));
-  }
   uint32_t next() {
     if (at_ == codes_.size()) refuse("an end");
     return codes_[at_++];
   }
 
-  Node choice() {
+  Code choice() {
     if (++depth_ > kMaxDepth) refuse("a group too deep");
-    Node made{Node::Type::choice};
-    do made.parts.push_back(sequence());
-    while (take("|"));
+    Code first;
+    while (at_ < codes_.size() && !sees("|") && !sees(")")) first = std::move(first) + repeated(atom());
+    if (take("|")) {
+      const Code others = choice();
+      first = fork_over(first + jump(length(others) + 1)) + others;
+    }
+    if (first.size() > kMaxProgram) refuse("too many repeats");
     --depth_;
-    return made.parts.size() == 1 ? std::move(made.parts[0]) : made;
+    return first;
   }
 
-  Node sequence() {
-    Node made{Node::Type::sequence};
-    while (at_ < codes_.size() && !sees("|") && !sees(")")) made.parts.push_back(repeated(atom()));
-    return made.parts.size() == 1 ? std::move(made.parts[0]) : made;
-  }
-
-  Node repeated(Node of) {
+  Code repeated(Code of) {
     for (;;) {
-      Node made{Node::Type::repeat};
-      made.least = sees("+") ? 1 : 0;
-      made.most = sees("?") ? 1 : -1;
+      int least = sees("+") ? 1 : 0, most = sees("?") ? 1 : -1;
       const bool counted = take("{");
-      if (counted) count(made);
-      else if (!take("?") && !take("*") && !take("+")) return of;
-      if (of.type == Node::Type::ahead || sees("?")) refuse("a repeated look-ahead or a lazy quantifier");
-      made.possessive = !counted && take("+");  // in Oniguruma {n,m}+ is ({n,m})+
-      if (made.possessive && of.type != Node::Type::one) refuse("a possessive quantifier of a group");
-      if (made.possessive) made.set = set(joined(complement(sets_[of.set]), {{kEnd, kEnd + 1}}));
-      made.parts.push_back(std::move(of));
-      of = std::move(made);
+      if (counted) {
+        least = number();
+        most = take(",") ? number() : least;
+        if (!take("}") || std::max(least, most) < 1 || (most >= 0 && most < least)) refuse("no quantifier");
+      } else if (!take("?") && !take("*") && !take("+")) {
+        return of;
+      }
+      const bool single = of.size() == 1, possessive = !counted && take("+");  // in Oniguruma {n,m}+ is ({n,m})+
+      if ((single && of[0].type == Type::ahead) || sees("?") || (possessive && !single))
+        refuse("a repeated look-ahead, or a lazy or a group's possessive quantifier, not implemented,");
+      Code all, end;
+      if (possessive) end = {{Type::ahead, set(complement(sets_[of[0].set], kEnd + 1))}};
+      for (int i = 0; i < least && all.size() <= kMaxProgram; ++i) all = std::move(all) + of;
+      for (int i = std::max(least, 0); i < most && all.size() <= kMaxProgram; ++i)
+        all = std::move(all) + fork_over(of + jump(length(end) + 1)) + end;
+      if (most < 0) all = std::move(all) + fork_over(of + jump(-length(of) - 1)) + end;
+      if (all.size() > kMaxProgram) refuse("too many repeats");
+      of = std::move(all);
     }
   }
 
-  void count(Node& repeat) {
-    const auto number = [&] {
-      int value = -1;
-      while (at_ < codes_.size() && '0' <= codes_[at_] && codes_[at_] <= '9')
-        if ((value = 10 * std::max(value, 0) + static_cast<int>(next() - '0')) > kMaxRepeats) refuse("a large number");
-      return value;
-    };
-    const int first = number();
-    repeat.least = std::max(first, 0);
-    repeat.most = take(",") ? number() : first;
-    expect("}");
-    if ((first < 0 && repeat.most < 0) || (repeat.most >= 0 && repeat.most < std::max(first, 1)))
-      refuse("a quantifier without a use");
+  // -1 where there is none.
+  int number() {
+    int value = -1;
+    while (at_ < codes_.size() && '0' <= codes_[at_] && codes_[at_] <= '9')
+      value = std::min(10 * std::max(value, 0) + static_cast<int>(next() - '0'), kMaxRepeats);
+    if (value == kMaxRepeats) refuse("too many repeats");
+    return value;
   }
 
-  Node atom() {
+  Code atom() {
     const uint32_t c = next();
     if (c == '(') return group();
     if (c == '[') return one(characters());
     if (c == '\\') return one(folded(escape()));
     if (c == '.') return one(complement({{'\n', '\n' + 1}}));
-    if (c == '$') return {Node::Type::ahead, set({{'\n', '\n' + 1}, {kEnd, kEnd + 1}})};
-    if (std::string_view("^*+?{").find(static_cast<char>(c < 0x80 ? c : 0)) != std::string_view::npos) {
-      --at_;
-      refuse("an anchor or quantifier that is not implemented");
-    }
+    if (c == '$') return {{Type::ahead, set({{'\n', '\n' + 1}, {kEnd, kEnd + 1}})}};
+    if (is_one_of(c, "^*+?{")) refuse("an anchor or quantifier, not implemented,");
     // Two letters that Oniguruma also finds as one, such as ß.
-    const auto is_letter = [&](uint32_t letter, std::string_view of) {
-      return letter < 0x80 && of.find(static_cast<char>(letter | 0x20)) != of.npos;
-    };
-    if (fold_ && at_ > 1 && is_letter(codes_[at_ - 2], "sf") && is_letter(c, "sfilt")) refuse("a ligature");
+    if (fold_ && is_one_of(codes_[at_ - 2] | 0x20, "sf") && is_one_of(c | 0x20, "sfilt")) refuse("a ligature");
     return one(folded({{c, c + 1}}));
   }
+  static bool is_one_of(uint32_t code, std::string_view of) {
+    return code < 0x80 && of.find(static_cast<char>(code)) != of.npos;
+  }
 
-  Node group() {
+  Code group() {
     const bool fold = fold_, is = take("?="), is_not = take("?!");
     if (take("?i:")) fold_ = true;
-    else if (!is && !is_not && !take("?:") && sees("?")) refuse("a kind of group that is not implemented");
-    Node made = choice();
+    else if (!is && !is_not && !take("?:") && sees("?")) refuse("a kind of group, not implemented,");
+    Code made = choice();
     fold_ = fold;
-    expect(")");
+    if (!take(")")) refuse("no )");
     if (!is && !is_not) return made;
-    if (made.type != Node::Type::one) refuse("a look-ahead of more than one character");
-    const Ranges& of = sets_[made.set];
-    return {Node::Type::ahead, set(is ? of : joined(complement(of), {{kEnd, kEnd + 1}}))};
+    if (made.size() != 1 || made[0].type != Type::one) refuse("a look-ahead of more than one character");
+    return {{Type::ahead, is ? made[0].set : set(complement(sets_[made[0].set], kEnd + 1))}};
   }
 
   // Of a class behind its [.
@@ -188,75 +193,54 @@ class PatternParser {
     if (++depth_ > kMaxDepth) refuse("a class too deep");
     const bool negated = take("^");
     Ranges all;
-    if (sees("]")) refuse("an empty class");
-    while (!take("]")) {
-      if (sees("&&") || sees("[:")) refuse("an intersection or POSIX class");
-      Ranges item;
-      if (take("[")) item = characters();
-      else item = single();
+    do {
+      if (sees("&&") || sees("[:") || sees("]")) refuse("an intersection, POSIX or empty class");
+      const bool nested = take("[");
+      Ranges item = nested ? characters() : characters_of(next());
       if (sees("-") && !sees("-]")) {
         ++at_;
-        const Ranges last = single();
-        if (size_of(item) != 1 || size_of(last) != 1 || last[0].first < item[0].first) refuse("no range");
+        const Ranges last = characters_of(next());
+        if (nested || item.size() != 1 || last.size() != 1 || last[0].first < item[0].first) refuse("no range");
         item = {{item[0].first, last[0].second}};
       }
-      all = joined(std::move(all), folded(item));
-    }
+      all = joined(std::move(all), nested ? item : folded(item));
+    } while (!take("]"));
     --depth_;
     return negated ? complement(all) : all;
   }
-
-  Ranges single() {
-    if (sees("[") || sees("]")) refuse("no character");
-    const uint32_t c = next();
-    return c == '\\' ? escape() : Ranges{{c, c + 1}};
-  }
-  static size_t size_of(const Ranges& ranges) { return ranges.size() == 1 ? ranges[0].second - ranges[0].first : 0; }
+  Ranges characters_of(uint32_t c) { return c == '\\' ? escape() : Ranges{{c, c + 1}}; }
 
   Ranges escape() {
     const uint32_t c = next();
-    switch (c) {
-      case 't':
-      case 'n':
-      case 'v':
-      case 'f':
-      case 'r': {
-        const auto code = static_cast<uint32_t>("\t\n\v\f\r"[std::string_view("tnvfr").find(static_cast<char>(c))]);
-        return {{code, code + 1}};
-      }
-      case 's': return joined(of_category("Z"), {{'\t', '\r' + 1}, {0x85, 0x86}});
-      case 'd': return of_category("Nd");
-      case 'p': {
-        expect("{");
-        std::string name;
-        while (!take("}")) name += static_cast<char>(std::min(next(), uint32_t{0x7f}));
-        Ranges found = of_category(name);
-        if (found.empty()) refuse("a property that is no general category");
-        return found;
-      }
-      case 'S':
-      case 'D':
-      case 'P': codes_[--at_] |= 0x20; return complement(escape());
-      default: break;
+    constexpr std::string_view kNames = "tnvfr", kMeant = "\t\n\v\f\r";
+    if (is_one_of(c, kNames)) return characters_of(static_cast<uint8_t>(kMeant[kNames.find(static_cast<char>(c))]));
+    if (is_one_of(c, "SDP")) {
+      codes_[--at_] |= 0x20;
+      return complement(escape());
     }
-    const bool plain = c > ' ' && c < 0x7f && !('0' <= c && c <= '9') && !('a' <= (c | 0x20) && (c | 0x20) <= 'z');
-    if (!plain) refuse("an escape that is not implemented");
+    if (c == 's') return joined(of_category("Z"), {{'\t', '\r' + 1}, {0x85, 0x86}});
+    if (c == 'd') return of_category("Nd");
+    if (c == 'p' && take("{")) {
+      std::string name;
+      while (!take("}")) name += static_cast<char>(std::min(next(), uint32_t{0x7f}));
+      Ranges found = of_category(name);
+      if (found.empty()) refuse("a property that is no general category");
+      return found;
+    }
+    if (c >= 0x80 || !std::ispunct(static_cast<int>(c))) refuse("an escape, not implemented,");
     return {{c, c + 1}};
   }
 
   // Within (?i:…) with the other cases.
   Ranges folded(Ranges ranges) {
     if (!fold_) return ranges;
-    const auto has = [&](uint32_t code) {
-      return std::ranges::any_of(ranges, [&](const auto& range) { return range.first <= code && code < range.second; });
-    };
     Ranges cases;
-    for (const auto& range : ranges)
-      if (range.second > 0x80) refuse("characters beyond ASCII in (?i:…)");
-    for (uint32_t c = 'a'; c <= 'z'; ++c) {
-      if (!has(c) && !has(c - 0x20)) continue;
-      for (const uint32_t other : {c, c - 0x20, uint32_t{c == 's' ? 0x17fu : c == 'k' ? 0x212au : c}})
-        cases.emplace_back(other, other + 1);
+    for (const auto& [begin, behind] : ranges) {
+      if (behind > 0x80) refuse("characters beyond ASCII in (?i:…)");
+      for (uint32_t c = begin; c < behind; ++c)
+        if (std::isalpha(static_cast<int>(c)))
+          for (const uint32_t other : {c ^ 0x20, (c | 0x20) == 's' ? 0x17f : (c | 0x20) == 'k' ? 0x212a : c})
+            cases.emplace_back(other, other + 1);
     }
     return joined(std::move(ranges), cases);
   }
@@ -267,7 +251,7 @@ class PatternParser {
     if (sets_.size() > kMaxSets) refuse("too many classes");
     return static_cast<size_t>(at);
   }
-  Node one(Ranges ranges) { return {Node::Type::one, set(std::move(ranges))}; }
+  Code one(Ranges ranges) { return {{Type::one, set(std::move(ranges))}}; }
 
   const std::string_view pattern_;
   std::vector<uint32_t> codes_;
@@ -276,96 +260,24 @@ class PatternParser {
   bool fold_ = false;
 };
 
-// A program of Thompson's ("Regular expression search algorithm", 1968) whose forks prefer the way that backtracking
-// tries first.
-class Program {
- public:
-  Program(const PatternParser& parser, const Node& pattern) : parser_(parser) {
-    emit(pattern);
-    add(Type::match);
-  }
+// Where a program is between two characters, the preferred way first, each behind a character that it took.
+using Threads = std::vector<size_t>;
 
-  // Where the program is between two characters, the preferred way first, each behind a character that it took.
-  using Threads = std::vector<uint16_t>;
-
-  // Lets these run up to the next character, which is in the sets of this mask, and takes it: to `taken`. Returns
-  // whether one matches; those that come after it are dropped.
-  bool run(const Threads& threads, uint64_t sets, Threads& taken) {
-    seen_.assign(code_.size(), false);
-    taken.clear();
-    return !std::ranges::all_of(threads, [&](uint16_t thread) { return follow(thread, sets, taken); });
-  }
-
- private:
-  enum class Type : uint8_t { one, ahead, fork, match };
-  struct Instruction {
-    Type type;
-    size_t set;
-    uint16_t first, second;  // of a fork
+// Lets a thread run up to the next character, which is in the sets of this mask, and take it: to `taken`. seen: where a
+// preferred one was. False: it matches, and those behind it do not count.
+bool run(const Code& code, size_t at, uint64_t sets, std::vector<bool>& seen, Threads& taken) {
+  if (seen[at]) return true;
+  seen[at] = true;
+  const auto follow = [&](int distance) {
+    return run(code, at + static_cast<size_t>(static_cast<int64_t>(distance)), sets, seen, taken);
   };
-
-  uint16_t here() const { return static_cast<uint16_t>(code_.size()); }
-
-  uint16_t add(Type type, size_t set = 0, uint16_t first = 0) {
-    if (code_.size() == kMaxProgram) parser_.refuse("too many repeats");
-    code_.push_back({type, set, first, first});
-    return static_cast<uint16_t>(code_.size() - 1);
-  }
-
-  void emit(const Node& node) {
-    std::vector<uint16_t> ends;
-    switch (node.type) {
-      case Node::Type::one: add(Type::one, node.set); break;
-      case Node::Type::ahead: add(Type::ahead, node.set); break;
-      case Node::Type::sequence:
-        for (const Node& part : node.parts) emit(part);
-        break;
-      case Node::Type::choice:
-        for (size_t i = 0; i + 1 < node.parts.size(); ++i) {
-          const uint16_t fork = add(Type::fork, 0, static_cast<uint16_t>(code_.size() + 1));
-          emit(node.parts[i]);
-          ends.push_back(add(Type::fork));
-          code_[fork].second = here();
-        }
-        emit(node.parts.back());
-        break;
-      case Node::Type::repeat: emit_repeat(node); break;
-    }
-    for (const uint16_t end : ends) code_[end].first = code_[end].second = here();
-  }
-
-  void emit_repeat(const Node& node) {
-    for (int i = 0; i < node.least; ++i) emit(node.parts[0]);
-    for (int i = node.least; i < std::max(node.most, node.least + (node.most < 0)); ++i) {
-      const uint16_t fork = add(Type::fork, 0, static_cast<uint16_t>(code_.size() + 1));
-      emit(node.parts[0]);
-      const uint16_t end = add(Type::fork, 0, fork);
-      code_[fork].second = here();
-      if (node.possessive) add(Type::ahead, node.set);
-      if (node.most >= 0) code_[end].first = code_[end].second = here();
-    }
-  }
-
-  // False: a match, behind which nothing counts.
-  bool follow(uint16_t at, uint64_t sets, Threads& taken) {
-    if (seen_[at]) return true;
-    seen_[at] = true;
-    const Instruction& code = code_[at];
-    const auto next = static_cast<uint16_t>(at + 1);
-    switch (code.type) {
-      case Type::match: return false;
-      case Type::fork: return follow(code.first, sets, taken) && follow(code.second, sets, taken);
-      case Type::ahead: return !(sets >> code.set & 1) || follow(next, sets, taken);
-      case Type::one: break;
-    }
-    if (sets >> code.set & 1) taken.push_back(next);
-    return true;
-  }
-
-  const PatternParser& parser_;
-  std::vector<Instruction> code_;
-  std::vector<bool> seen_;
-};
+  const auto& [type, set, first, second] = code[at];
+  if (type == Type::fork) return follow(first) && follow(second);
+  if (type == Type::match || !(sets >> set & 1)) return type != Type::match;
+  if (type == Type::ahead) return follow(1);
+  taken.push_back(at + 1);
+  return true;
+}
 
 }  // namespace
 
@@ -381,7 +293,7 @@ Character character_at(std::string_view text, size_t at) {
 
 PieceRegex::PieceRegex(std::string_view pattern) : classes_(kEnd + 1) {
   PatternParser parser(pattern);
-  Program program(parser, parser.parse());
+  const Code code = parser.parse();
 
   // Characters that are in the same sets are one class.
   std::map<uint32_t, uint64_t> changes = {{kEnd, 0}, {kEnd + 1, 0}};
@@ -401,13 +313,15 @@ PieceRegex::PieceRegex(std::string_view pattern) : classes_(kEnd + 1) {
   }
   count_ = masks.size();
 
-  std::vector<Program::Threads> states = {{}, {0}};
-  std::map<Program::Threads, size_t> known = {{states[0], 0}, {states[1], 1}};
+  std::vector<Threads> states = {{}, {0}};
+  std::map<Threads, size_t> known = {{states[0], 0}, {states[1], 1}};
   start_ = static_cast<uint32_t>(count_);
   for (size_t state = 0; state < states.size(); ++state)
     for (const uint64_t sets : masks) {
-      Program::Threads taken;
-      const bool matches = program.run(states[state], sets, taken);
+      Threads taken;
+      std::vector<bool> seen(code.size());
+      const auto goes_on = [&](size_t thread) { return run(code, thread, sets, seen, taken); };
+      const bool matches = !std::ranges::all_of(states[state], goes_on);
       if (matches && state == 1) parser.refuse("a match of nothing");
       const auto next = known.try_emplace(std::move(taken), states.size()).first;
       if (next->second == states.size()) states.push_back(next->first);

@@ -7,7 +7,6 @@
 unicodedata2, whose version is Unicode's, must agree.
 """
 import os
-import textwrap
 
 import tokenizers
 import unicodedata2
@@ -16,6 +15,7 @@ from tokenizers import Regex, pre_tokenizers
 VERSION, TOKENIZERS = "16.0.0", "0.23.3"
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../engine/data/unicode_table.h")
 NAMES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co Cn".split()
+DIGITS = "".join(chr(c) for c in range(ord("#"), 0x7f) if chr(c) != "\\")
 ALTERNATING = 30  # of Lu and Ll; 31: of Ll and Lu
 
 
@@ -29,7 +29,7 @@ def members(pattern):
 
 
 def runs(categories):
-    """Each 32 times the length, plus the category."""
+    """Each 32 times the length less 1, plus the category."""
     found = []
     for category in categories:
         if found and found[-1][0] == category:
@@ -42,12 +42,22 @@ def runs(categories):
         while end < len(found) and found[end][1] == 1 and found[end][0] == (found[at][0] ^ (end - at) & 1) < 2:
             end += 1
         if end - at > 2:
-            numbers.append(32 * (end - at) + ALTERNATING + found[at][0])
+            numbers.append(32 * (end - at - 1) + ALTERNATING + found[at][0])
             at = end
         else:
-            numbers.append(32 * found[at][1] + found[at][0])
+            numbers.append(32 * (found[at][1] - 1) + found[at][0])
             at += 1
     return numbers
+
+
+def digits(number):
+    """Of base 45, as the characters from # on but for the backslash; from the 45th on where another one follows."""
+    rest = "" if number < 45 else "".join(DIGITS[45 + ord(c)] for c in base(number // 45))
+    return rest + DIGITS[number % 45]
+
+
+def base(number):
+    return (base(number // 45) if number >= 45 else "") + chr(number % 45)
 
 
 def main():
@@ -59,14 +69,14 @@ def main():
             names[c].startswith(name) if pattern != r"\s" else names[c][0] == "Z" or c in (*range(9, 14), 0x85))}, pattern
     numbers = runs([NAMES.index(name) for name in names])
     print(f"{len(numbers)} runs")
-    lines = textwrap.wrap(", ".join(map(str, numbers)), 148)
+    text = "".join(digits(number) for number in numbers)
     out = [f"// The general categories of Unicode {VERSION}, as `tokenizers` {TOKENIZERS} has them; by",
-           "// tests/golden/make_unicode_table.py.", "#pragma once", "", "#include <cstdint>", "#include <string_view>", "",
-           "namespace trivet {", "",
+           "// tests/golden/make_unicode_table.py.", "#pragma once", "", "#include <string_view>", "", "namespace trivet {", "",
            f'inline constexpr std::string_view kCategoryNames = "{"".join(NAMES)}";', "",
-           "// Runs of code points from 0 on, each 32 times its length plus its category by place in kCategoryNames; or plus 30",
-           "// where Lu and Ll alternate, 31 where Ll and Lu do.", "// clang-format off",
-           "inline constexpr uint32_t kCategoryRuns[] = {", *("    " + line.replace(", ", ",") for line in lines), "};",
+           "// Runs of code points from 0 on, each 32 times its length less 1 plus its category by place in kCategoryNames; or plus",
+           "// 30 where Lu and Ll alternate, 31 where Ll and Lu do. To base 45: see digits() there.", "// clang-format off",
+           "inline constexpr std::string_view kCategoryRuns =",
+           *(f'    "{text[i:i + 150]}"' + ";" * (i + 150 >= len(text)) for i in range(0, len(text), 150)),
            "// clang-format on", "", "}  // namespace trivet", ""]
     with open(PATH, "w", encoding="ascii") as file:
         file.write("\n".join(out))

@@ -304,7 +304,7 @@ TEST(Bpe, NamesWhatItDoesNotImplement) {
       {"/pre_tokenizer", nullptr, "f: pre_tokenizer: found null, expected ByteLevel, or a Sequence that ends with it"},
       {"/pre_tokenizer", {{"type", "Metaspace"}}, "f: pre_tokenizer: type: found \"Metaspace\", expected \"Split\" or"},
       {"/pre_tokenizer", {{"type", "ByteLevel"}}, "f: pre_tokenizer: add_prefix_space: found nothing"},
-      {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\w+", "pattern: found an escape that is not implemented in"},
+      {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\w+", "pattern: found an escape, not implemented, in"},
       {"/pre_tokenizer/pretokenizers/0/pattern", {{"x", 1}}, "pattern: String: found nothing"},
       {"/pre_tokenizer/pretokenizers/0/behavior", "Contiguous", "f: pre_tokenizer: behavior: found \"Contiguous\""},
       {"/pre_tokenizer/pretokenizers/1", {{"type", "Digits"}, {"individual_digits", true}}, "that ends with it"},
