@@ -15,7 +15,7 @@ namespace trivet {
 namespace {
 
 constexpr uint32_t kEnd = Character::kEnd;
-constexpr size_t kMaxPattern = 16 << 10, kMaxSets = 64, kMaxDepth = 200, kMaxProgram = 1000, kMaxSteps = 1 << 16;
+constexpr size_t kMaxPattern = 16 << 10, kMaxSets = 64, kMaxDepth = 200, kMaxProgram = 1000, kMaxSteps = 1 << 14;
 constexpr int kMaxRepeats = 1000;
 
 // From the first of each pair to before the second, in any order.

@@ -75,6 +75,7 @@ class Base(Case):
         prepare = ["data", "prepare", "--input", "text.txt", "--document", "paragraph"]
         self.must(*prepare, "--tokenizer", "bytes", "--output", "bytes")
         self.must(*prepare, "--tokenizer", "sentencepiece", "--vocab-size", "300", "--output", "pieces")
+        self.must(*prepare, "--tokenizer", "bpe", "--vocab-size", "300", "--output", "bpe")
         self.must(*prepare[:3], "text.jsonl", "--tokenizer", "bytes", "--output", "lines")
         self.make_runs()
         for kind, name in (("hf", "hf"), ("llmc", "model.bin")):

@@ -2,7 +2,12 @@
 documented exit code, one message that names the file or the key, in bounded time and memory, and nothing written; or is
 sound all the same.
 """
+import gzip
+import json
+import lzma
+import re
 import shutil
+import subprocess
 
 import mutation
 from fixtures import SAVED, STEPS, losses_of, sections_of_run
@@ -127,7 +132,6 @@ def corpus(case):
     draw, name = case.random, case.random.choice(["text.jsonl", "text.jsonl", "text.txt", "text.jsonl.gz"])
     data = (case.base.folder / name.removesuffix(".gz")).read_bytes()
     if name.endswith(".gz"):
-        import gzip
         data = mutation.mutate_bytes(draw, gzip.compress(data))
     elif name == "text.jsonl":
         lines = data.split(b"\n")
@@ -139,6 +143,62 @@ def corpus(case):
     (case.folder / name).write_bytes(data)
     read(case, "corpus " + name, "data", "prepare", "--input", name, "--tokenizer", "bytes", "--output", "made",
          mentions=[name.replace(".", r"\.")], writes=["made.bin", "made.idx", "made.json"])
+
+
+BOMB = 66 << 20  # bytes, of less than a hundredth of which nothing is refused
+BOMB_MEMORY = 300 << 20
+
+
+def bomb(case):
+    """Little that becomes much: files that decompress to zeros, holes in archives, texts without a place to cut them."""
+    draw = case.random
+    kind = draw.choice(["gz", "xz", "tar", "tar.gz", "word", "marks"])
+    path = case.folder / f"bomb.{kind if kind not in ('word', 'marks') else 'txt'}"
+    if kind == "gz":
+        path.write_bytes(gzip.compress(bytes(BOMB), 6))
+    elif kind == "xz":
+        path.write_bytes(lzma.compress(bytes(BOMB), preset=0))
+    elif kind == "word":
+        unit = draw.choice(["a", " ", "\u4eba", "\0", "<|endoftext|>"])
+        path.write_text(unit * (draw.randrange(3 << 20, 5 << 20) // len(unit.encode())))
+    elif kind == "marks":
+        path.write_text("a" + "\u0301\u0316" * draw.randrange(100_000, 400_000))
+    else:
+        with open(case.folder / "hole.txt", "wb") as hole:
+            hole.truncate(BOMB)
+        subprocess.run(["tar", "-caSf", path.name, "hole.txt"], cwd=case.folder, check=True)
+    model = ["--tokenizer", "bytes"]
+    if draw.random() < 0.7:
+        file = json.loads((case.base.folder / "bpe.tokenizer.json").read_text())
+        file["normalizer"] = draw.choice([None, {"type": "NFC"}])
+        (case.folder / "tokenizer.json").write_text(json.dumps(file))
+        model = ["--tokenizer", "bpe", "--model", "tokenizer.json", "--eod-token", "<|endoftext|>"]
+    files = ["made.bin", "made.idx", "made.json", "made.tokenizer.json", "made.tokenizer_config.json"]
+    result = read(case, f"bomb {kind}", "data", "prepare", "--input", path.name, *model, "--threads", "1", "--output",
+                  "made", mentions=[rf"{re.escape(path.name)}.*500 times its size"], writes=files)
+    expect((result.code == 0) == (path.suffix == ".txt"), "a bomb is taken for text, or a text for one", result)
+    expect(result.memory <= BOMB_MEMORY, f"took {result.memory >> 20} MiB of memory", result)
+
+
+def pattern(case):
+    """A tokenizer.json whose pattern is changed at random."""
+    draw = case.random
+    file = json.loads((case.base.folder / "bpe.tokenizer.json").read_text())
+    text = draw.choice([
+        r"(?i:'s|'t|'re|'ll)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s+(?!\S)|\s",
+        r"[\p{Lu}\p{M}]*[\p{Ll}\p{Lo}]+|[A-Z]?[a-z]{2,}$|.+", r"(a|b|ab)*c|[[a-c]d]e|\P{L}{2}+"])
+    for _ in range(draw.randrange(3)):
+        at = draw.randrange(len(text))
+        new = draw.choice(["", "(", ")", "[", "]", "+", "*", "?", "{1,300}", "\\", "|", "^", "$", "\u00e9", "(?:"])
+        text = text[:at] + new + text[at + draw.randrange(3):]
+    behavior = draw.choice(["Isolated", "Removed"])
+    file["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": text}, "behavior": behavior, "invert": True},
+        {**file["pre_tokenizer"], "use_regex": False}]}
+    (case.folder / "tokenizer.json").write_text(json.dumps(file))
+    read(case, "pattern", "data", "prepare", "--input", str(case.base.folder / "text.txt"), "--tokenizer", "bpe", "--model",
+         "tokenizer.json", "--eod-token", "<|endoftext|>", "--output", "made", mentions=["pattern"],
+         writes=["made.bin", "made.idx", "made.json", "made.tokenizer.json", "made.tokenizer_config.json"])
 
 
 def tokenizer(case):
@@ -265,7 +325,7 @@ def report(case):
 
 
 TARGETS = [run_file] * 5 + [arguments] * 3 + [dataset] * 4 + [corpus] * 2 + [tokenizer] + [checkpoint] * 4 + \
-          [conversion] * 3 + [study] * 2 + [schedule] * 2 + [report] * 2
+          [conversion] * 3 + [study] * 2 + [schedule] * 2 + [report] * 2 + [bomb] * 2 + [pattern] * 2
 
 
 def inputs(case):

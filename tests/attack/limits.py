@@ -90,6 +90,10 @@ def limited(case):
         options["user"] = 100_000 + case.index  # of whom nothing else runs
         os.chown(case.folder, options["user"], -1)
     prepare = ["data", "prepare", "--input", str(case.base.folder / "text.txt"), "--tokenizer", "bytes", "--output", "made"]
+    if case.random.random() < 0.5:  # a word that is cut, encoded in as little memory
+        (case.folder / "word.txt").write_text("a" * (5 << 20))
+        prepare[3:6] = ["word.txt", "--tokenizer", "bpe", "--model", str(case.base.folder / "bpe.tokenizer.json"),
+                        "--eod-token", "<|endoftext|>"]
     for name, command in (("", write_run(case)), (" on data prepare", prepare)):
         result = case.run(*command, **options)
         # Before main() it is the loader that has too little, and says so.

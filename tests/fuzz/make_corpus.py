@@ -150,6 +150,20 @@ put("tokenizer", "bytes", tokenizer([]))
 put("tokenizer", "merges", tokenizer([("a", "b"), ("ab", "c"), ("\u0120", "t")]))
 put("tokenizer", "nfc", tokenizer([("a", "b")], normalizer={"type": "NFC"}))
 put("tokenizer", "whole_pieces", tokenizer([("e", "n"), ("en", "d")], model={"ignore_merges": True}))
+LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+
+
+def cut_by(pattern, behavior="Isolated"):
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": True}
+    return {"type": "Sequence", "pretokenizers": [split, {"type": "Digits", "individual_digits": True}, LEVEL]}
+
+
+put("tokenizer", "pattern", tokenizer([("e", "n")], pre_tokenizer=cut_by(
+    r"[^\r\n\p{L}]?+[\p{Lu}\p{M}]*[\p{Ll}]++(?i:'s|'ll)?|\p{N}{1,3}| ?[^\s\d]+[\r\n/]*|\s+(?!\S)|\s+$|\s")))
+put("tokenizer", "removed", tokenizer([], pre_tokenizer=cut_by(r"(a|b(?:c|.)?)+|[[^x-z]\-]", "Removed")))
+put("tokenizer", "quadratic", tokenizer([], pre_tokenizer=cut_by(r"[\s\S]+(?=\.)|\S")))
+put("tokenizer", "many_states", tokenizer([], pre_tokenizer=cut_by(r"[ab]*a[ab]{16}")))
+put("tokenizer", "prefix_space", tokenizer([], pre_tokenizer={**LEVEL, "add_prefix_space": True}))
 put("tokenizer", "unknown_merge", tokenizer([], model={"merges": [["a", "zz"]]}))
 put("tokenizer", "no_byte", tokenizer([], model={"vocab": {"a": 0}}))
 put("tokenizer", "id_twice", tokenizer([], added=False).replace('"\u0120":', '"\u0120\u0120":1,"\u0120":', 1))

@@ -1,6 +1,7 @@
 // The matches of regular expressions; tests/engine/data/bpe_test.cc compares them with Oniguruma's.
 #include <algorithm>
 #include <fmt/ranges.h>
+#include <random>
 
 #include "engine/data/bpe_pattern.h"
 #include "tests/engine/data/support.h"
@@ -82,6 +83,49 @@ TEST(PieceRegex, NamesWhatItDoesNotImplement) {
     const std::string found = message_of<DataError>([&] { const PieceRegex regex(pattern); });
     EXPECT_TRUE(contains(found, message)) << pattern << ": " << found;
   }
+}
+
+// Patterns changed at random: what is compiled loses nothing, and cuts texts where their pieces stay.
+TEST(PieceRegex, CutsTextsWherePiecesStay) {
+  const std::string patterns[] =
+      {R"([^\r\n\p{L}]?+[\p{Lu}\p{M}]*[\p{Ll}]++(?i:'s|'ll)?|\p{N}{1,3}| ?[^\s\d]+|\s+(?!\S)|\s)",
+       R"((a|b(?:c|.)?)+|[[^x-z]\-])", R"('(?i:[sdmt]|ll)|\p{N}{1,3}+|\s++$|\s*[\r\n]|\s)"},
+                    units[] = {"a", "b", "ab", "'s", " ", "\n", "1", "23", "\u00e9", "\xff", "Aa", ".", "x"};
+  const std::string letters = "()[]{}+*?|^$\\.,-:!=<iabs19 npdSPD'";
+  std::mt19937_64 random(1);
+  int compiled = 0, cuts = 0;
+  for (int i = 0; i < 1500; ++i) {
+    std::string pattern = patterns[random() % std::size(patterns)];
+    for (uint64_t changes = random() % 4; changes > 0; --changes) {
+      const size_t at = random() % pattern.size();
+      if (random() % 2 == 0) pattern.erase(at, 1 + random() % 2);
+      else pattern.insert(at, 1, letters[random() % letters.size()]);
+    }
+    std::string text;
+    for (int unit = 0; unit < 40; ++unit) text += units[random() % std::size(units)];
+    try {
+      const BpeCutter cutter({{pattern}});
+      ++compiled;
+      const auto pieces = [&](std::string_view part) {
+        std::vector<std::string> found;
+        cutter.cut(part, false, [&](std::string_view piece) { found.emplace_back(piece); });
+        return found;
+      };
+      const std::vector<std::string> whole = pieces(text);
+      ASSERT_EQ(fmt::format("{}", fmt::join(whole, "")), text) << pattern;
+      for (size_t most = 4; most < 50; most += 7) {
+        const size_t size = cutter.part_size(text, most, [](size_t) { return true; });
+        if (size == 0 || size == text.size()) continue;
+        ++cuts;
+        std::vector<std::string> parts = pieces(std::string_view(text).substr(0, size));
+        for (std::string& piece : pieces(std::string_view(text).substr(size))) parts.push_back(std::move(piece));
+        ASSERT_EQ(parts, whole) << pattern << " at " << size;
+      }
+    } catch (const DataError&) {  // not implemented
+    }
+  }
+  EXPECT_GT(compiled, 300);
+  EXPECT_GT(cuts, 1000);
 }
 
 // Bytes read, not time: each is read once, but for what a match looked ahead.
