@@ -1,6 +1,7 @@
 #include "engine/config/blend_text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
 
 #include "base/scalar.h"
@@ -12,6 +13,7 @@ BlendText parse_blend(std::string_view text) {
   if (text.empty()) return blend;
   const std::vector<std::string_view> items = split_words(text);
   const auto is_number = [](std::string_view item) { return parse_number(item).has_value(); };
+  double sum = 0;
   const bool weighted = items.size() > 1 && std::ranges::any_of(items, is_number);
   for (size_t i = 0; i < items.size() && blend.problem.empty(); ++i) {
     BlendSource source;
@@ -22,6 +24,7 @@ BlendText parse_blend(std::string_view text) {
       else if (++i == items.size() || is_number(items[i]))
         blend.problem = fmt::format("the weight {} has no prefix behind it", items[i - 1]);
     }
+    if (sum += source.weight; !std::isfinite(sum)) blend.problem = "the sum of the weights is not finite";
     if (!blend.problem.empty()) break;
     if (items[i].empty()) blend.problem = "a prefix is empty";
     source.prefix = items[i];

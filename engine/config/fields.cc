@@ -11,7 +11,7 @@ namespace {
 const void* value_of(const Field& field, const Config& config) { return field.at(const_cast<Config&>(config)); }
 
 std::string describe(const Numbers& n) {
-  const bool low = std::isfinite(n.low), high = std::isfinite(n.high);
+  const bool low = std::isfinite(n.low), high = n.high < kMostFloat;
   if (low && high) return fmt::format(" {} {} to {}", n.low_open ? "above" : "from", n.low, n.high);
   if (low) return fmt::format(" {} {}", n.low_open ? "above" : "of at least", n.low);
   if (high) return fmt::format(" of at most {}", n.high);
@@ -51,7 +51,9 @@ std::optional<std::string> parse_field(const Field& field, const Scalar& scalar,
 
 std::optional<std::string> check_field(const Field& field, const Config& config) {
   if (field.fits(field, value_of(field, config))) return {};
-  return fmt::format("found {}, expected {}", format_field(field, config), expected(field));
+  const std::string found = format_field(field, config);
+  const bool large = field.numbers.high == kMostFloat && parse_number(found).value_or(0) > kMostFloat;
+  return fmt::format("found {}, expected {}{}", found, expected(field), large ? ", which fp32 can hold" : "");
 }
 
 std::string format_field(const Field& field, const Config& config) {

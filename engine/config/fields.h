@@ -13,10 +13,12 @@
 
 namespace trivet {
 
+// The upper bound of numbers without another one: most are computed with in fp32.
+constexpr double kMostFloat = std::numeric_limits<float>::max();
 // The interval of allowed numbers; an open end excludes its bound.
 struct Numbers {
   double low = -std::numeric_limits<double>::infinity();
-  double high = std::numeric_limits<double>::infinity();
+  double high = kMostFloat;
   bool low_open = false;
   std::string_view unit = {};  // empty: a plain number
 };

@@ -204,8 +204,8 @@ void check_data(const Config& c, Rules& rule) {
   const double sum = std::accumulate(data.split.begin(), data.split.end(), 0.0);
   rule.no_effect("data.split", paths, two && data.split != DataConfig().split,
                  "\"{}\" has no effect with data.train_path: only data.path is split; leave it out", split);
-  rule("data.split", paths, data.split.size() > 3 || !(sum > 0) || !std::isfinite(sum), "found \"{}\", expected {}",
-       split, expected(*find_field("data.split")));
+  rule("data.split", paths, data.split.size() > 3 || !(sum > 0), "found \"{}\", expected {}", split,
+       expected(*find_field("data.split")));
   const bool skips = c.train.skip_train, validates = evaluates(c) && !skips;
   rule("data.split", paths, !skips && !data.split.empty() && data.split[0] == 0, "{} leaves nothing to train on",
        split);

@@ -115,6 +115,21 @@ TEST(Fields, LeaveTheValueAloneWhenItDoesNotFit) {
   EXPECT_EQ(config.model.hidden_dropout, 0);
 }
 
+// What is computed with in fp32 must not become an infinity there.
+TEST(Fields, NumbersAreFiniteInFp32) {
+  for (const Field& field : fields()) {
+    if (field.noun != "a number" && field.name != "data.split") continue;
+    for (const char* text : {"1e39", "1e308", "1e309", "inf", "nan", "-1e39"}) {
+      Config config;
+      EXPECT_NE(parse_field(field, {.text = text}, config).value_or("").find("expected "), std::string::npos)
+          << field.name << "=" << text;
+    }
+  }
+  Config config;
+  EXPECT_EQ(parse_field(*find_field("optimizer.lr"), {.text = "1e39"}, config),
+            "found 1e+39, expected a number above 0, which fp32 can hold");
+}
+
 TEST(Fields, NearestIsTheLikelyMisspelling) {
   const std::vector<std::string_view> names = {"num_layers", "hidden_size", "lr"};
   EXPECT_EQ(nearest("num_layer", names), "num_layers");

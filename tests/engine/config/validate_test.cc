@@ -441,10 +441,13 @@ TEST(Validate, Data) {
     EXPECT_EQ(load_error({"data.split=" + split}),
               "--set: data.split: found \"" + split +
                   "\", expected up to three shares of train, validation and test such as 98,2,0");
-  EXPECT_EQ(
-      load_error({"data.split=1e308,1e308"}),
-      "--set: data.split: found \"1e+308,1e+308\", expected up to three shares of train, validation and test such "
-      "as 98,2,0");
+  for (const char* key : {"data.path", "data.train_path", "data.valid_path", "data.test_path"}) {
+    const std::string message = load_error({"data.path=", "data.train_path=a", std::string(key) + "=1e308,a,1e308,b"});
+    EXPECT_NE(message.find(std::string(key) + ": found \"1e308,a,1e308,b\": the sum of the weights is not finite"),
+              std::string::npos)
+        << message;
+  }
+  load_good({"data.path=1e-320,a,1e-320,b"});
   load_good({"data.split=9, 1"});
   load_good({"data.path=", "data.train_path=a", "data.valid_path=b", "train.eval_interval=5"});
   EXPECT_EQ(load_error({"data.path=", "data.train_path=a", "data.valid_path=b"}),
